@@ -1,0 +1,115 @@
+//! Who may do what with an Mmap: the seven flags of DOCA and their rules.
+
+use crate::error::{Error, ErrorKind, Result};
+
+bitflags::bitflags! {
+    /// Access flags of an Mmap (Core guide 3.3.1; `doca_access_flags`).
+    ///
+    /// The default is `LOCAL_READ_WRITE`. A local device may always read, whatever the flags say.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[doc(alias = "doca_access_flags")]
+    pub struct Access: u32 {
+        /// Local devices read only. It is the value 0: the absence of `LOCAL_READ_WRITE`.
+        const LOCAL_READ_ONLY = 0;
+        /// Local devices read and write.
+        const LOCAL_READ_WRITE = 1;
+        /// A remote peer may read.
+        const RDMA_READ = 2;
+        /// A remote peer may write.
+        const RDMA_WRITE = 4;
+        /// A remote peer may do atomic operations.
+        const RDMA_ATOMIC = 8;
+        /// The DPU may read.
+        const DPU_READ_ONLY = 16;
+        /// The DPU may read and write.
+        const DPU_READ_WRITE = 32;
+    }
+}
+
+impl Default for Access {
+    fn default() -> Access {
+        Access::LOCAL_READ_WRITE
+    }
+}
+
+impl Access {
+    /// Whether somebody outside this process may write: such memory never has safe slices.
+    pub const fn peer_writable(self) -> bool {
+        self.intersects(
+            Access::RDMA_WRITE
+                .union(Access::RDMA_ATOMIC)
+                .union(Access::DPU_READ_WRITE),
+        )
+    }
+
+    /// Whether local devices, and this process, may write.
+    pub const fn local_writable(self) -> bool {
+        self.contains(Access::LOCAL_READ_WRITE)
+    }
+
+    /// Checks the rules between the flags.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` for unknown flags, for both `DPU_*` flags at once, and for a peer that may write memory
+    /// that its owner may not (the rule of `ibv_reg_mr(3)`).
+    pub fn validate(self, op: &'static str) -> Result<()> {
+        let unknown = self.bits() & !Access::all().bits();
+        if unknown != 0 {
+            return Err(Error::new(
+                ErrorKind::InvalidValue,
+                op,
+                format!("unknown access flags {unknown:#x}"),
+            ));
+        }
+        if self.contains(Access::DPU_READ_ONLY | Access::DPU_READ_WRITE) {
+            let text = "DPU_READ_ONLY and DPU_READ_WRITE exclude each other: choose one";
+            return Err(Error::new(ErrorKind::InvalidValue, op, text));
+        }
+        if self.peer_writable() && !self.local_writable() {
+            let text =
+                "a peer may not write what LOCAL_READ_ONLY forbids its owner: add LOCAL_READ_WRITE";
+            return Err(Error::new(ErrorKind::InvalidValue, op, text));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flags_have_docas_values_and_rules() {
+        let bits: Vec<u32> = Access::all().iter().map(|flag| flag.bits()).collect();
+        assert_eq!(bits, [1, 2, 4, 8, 16, 32]);
+        assert_eq!(Access::default(), Access::LOCAL_READ_WRITE);
+        assert!(Access::default().validate("t").is_ok());
+        assert!(Access::LOCAL_READ_ONLY.validate("t").is_ok());
+        assert!(
+            (Access::DPU_READ_ONLY | Access::DPU_READ_WRITE | Access::LOCAL_READ_WRITE)
+                .validate("t")
+                .is_err()
+        );
+        assert!(Access::RDMA_WRITE.validate("t").is_err());
+        assert!(Access::from_bits_retain(64).validate("t").is_err());
+    }
+
+    #[test]
+    fn peer_writable_is_decided_by_the_flags_of_the_mmap() {
+        for flag in [
+            Access::RDMA_WRITE,
+            Access::RDMA_ATOMIC,
+            Access::DPU_READ_WRITE,
+        ] {
+            assert!(flag.peer_writable());
+        }
+        for flag in [
+            Access::LOCAL_READ_WRITE,
+            Access::RDMA_READ,
+            Access::DPU_READ_ONLY,
+        ] {
+            assert!(!flag.peer_writable());
+        }
+    }
+}

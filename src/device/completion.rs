@@ -1,0 +1,84 @@
+//! The name of a Job in flight, and what the device says when it is over.
+
+use crate::error::JobError;
+
+/// The name of one Job in flight: which Slot, and which use of it.
+///
+/// ```text
+/// 63            32 31       20 19         0
+/// |  generation   |   table   |   index   |
+/// ```
+///
+/// A provider gives it back untouched. Its index may serve as an index into the provider's own tables: it is
+/// less than the depth of the queue. (On an adapter the whole word is the `wr_id`.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[doc(alias = "wr_id")]
+pub struct Token(u64);
+
+const INDEX_BITS: u32 = 20;
+const TABLE_BITS: u32 = 12;
+
+impl Token {
+    /// The longest table of Slots.
+    pub(crate) const MAX_SLOTS: u32 = 1 << INDEX_BITS;
+
+    pub(crate) const fn new(table: u32, index: u32, generation: u32) -> Token {
+        assert!(table < 1 << TABLE_BITS && index < Token::MAX_SLOTS);
+        Token((generation as u64) << 32 | (table << INDEX_BITS | index) as u64)
+    }
+
+    /// From the word that a device gave back.
+    pub const fn from_raw(raw: u64) -> Token {
+        Token(raw)
+    }
+
+    /// The word to give to a device.
+    pub const fn as_raw(self) -> u64 {
+        self.0
+    }
+
+    /// The Slot's place in its table; less than the depth of the queue.
+    pub const fn index(self) -> u32 {
+        self.0 as u32 & (Token::MAX_SLOTS - 1)
+    }
+
+    /// Which table: 0 for Jobs that finish by themselves, others for receives and waits of a context.
+    pub const fn table(self) -> u32 {
+        self.0 as u32 >> INDEX_BITS
+    }
+
+    /// Which use of the Slot.
+    pub const fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+/// What a device says of a finished Job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "doca_event")]
+pub struct Completion {
+    /// The Job.
+    pub token: Token,
+    /// The number of bytes moved, or why not.
+    pub result: Result<u64, JobError>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_keeps_its_three_parts() {
+        let token = Token::new(4095, Token::MAX_SLOTS - 1, u32::MAX);
+        assert_eq!(
+            (token.table(), token.index(), token.generation()),
+            (4095, Token::MAX_SLOTS - 1, u32::MAX)
+        );
+        assert_eq!(Token::from_raw(token.as_raw()), token);
+        let token = Token::new(0, 7, 1);
+        assert_eq!(
+            (token.table(), token.index(), token.generation()),
+            (0, 7, 1)
+        );
+    }
+}

@@ -1,0 +1,210 @@
+//! What can be opened, and where it sits.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use super::Caps;
+use crate::error::{Error, ErrorKind};
+
+/// A PCI address: domain, bus, device, function.
+///
+/// Written in full (`0000:0b:00.0`) or short (`0b:00.0`, domain 0).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PciAddr {
+    /// Domain (segment).
+    pub domain: u16,
+    /// Bus.
+    pub bus: u8,
+    /// Device, 0 to 31.
+    pub device: u8,
+    /// Function, 0 to 7.
+    pub function: u8,
+}
+
+impl PciAddr {
+    /// The address in domain 0.
+    pub const fn new(bus: u8, device: u8, function: u8) -> PciAddr {
+        PciAddr {
+            domain: 0,
+            bus,
+            device,
+            function,
+        }
+    }
+}
+
+impl fmt::Display for PciAddr {
+    /// The full form, which is `doca_devinfo_get_pci_addr_str`'s.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:04x}:{:02x}:{:02x}.{:x}",
+            self.domain, self.bus, self.device, self.function
+        )
+    }
+}
+
+impl FromStr for PciAddr {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<PciAddr, Error> {
+        let hex = |part: &str, digits: usize, max: u16| {
+            let plain = part.len() == digits && part.bytes().all(|b| b.is_ascii_hexdigit());
+            let value = u16::from_str_radix(part, 16)
+                .ok()
+                .filter(|&value| plain && value <= max)?;
+            Some(value)
+        };
+        let parse = || {
+            let (rest, function) = text.rsplit_once('.')?;
+            let (rest, device) = rest.rsplit_once(':')?;
+            let (domain, bus) = rest.split_once(':').unwrap_or(("0000", rest));
+            Some(PciAddr {
+                domain: hex(domain, 4, u16::MAX)?,
+                bus: hex(bus, 2, 0xff)? as u8,
+                device: hex(device, 2, 31)? as u8,
+                function: hex(function, 1, 7)? as u8,
+            })
+        };
+        parse().ok_or_else(|| {
+            let text = format!("\"{text}\" is no PCI address: write 0000:0b:00.0 or 0b:00.0");
+            Error::new(ErrorKind::InvalidValue, "PciAddr::from_str", text)
+        })
+    }
+}
+
+/// What kind of PCI function a device is (`doca_pci_func_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[doc(alias = "doca_pci_func_type")]
+pub enum PciFunction {
+    /// Physical function.
+    Pf,
+    /// Virtual function.
+    Vf,
+    /// Sub-function.
+    Sf,
+}
+
+/// What can be opened: a snapshot of a device's identity and capabilities.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[doc(alias = "doca_devinfo")]
+pub struct DevInfo(Arc<Inner>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct Inner {
+    provider: &'static str,
+    name: String,
+    pci_addr: PciAddr,
+    function: PciFunction,
+    caps: Caps,
+}
+
+impl DevInfo {
+    /// For providers: describes a device.
+    pub fn new(
+        provider: &'static str,
+        name: impl Into<String>,
+        pci_addr: PciAddr,
+        function: PciFunction,
+        caps: Caps,
+    ) -> DevInfo {
+        DevInfo(Arc::new(Inner {
+            provider,
+            name: name.into(),
+            pci_addr,
+            function,
+            caps,
+        }))
+    }
+
+    /// The provider that it belongs to.
+    pub fn provider(&self) -> &'static str {
+        self.0.provider
+    }
+
+    /// The name that opens it.
+    #[doc(alias = "doca_devinfo_get_ibdev_name")]
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Where it sits.
+    #[doc(alias = "doca_devinfo_get_pci_addr_str")]
+    pub fn pci_addr(&self) -> PciAddr {
+        self.0.pci_addr
+    }
+
+    /// What kind of function it is.
+    pub fn function(&self) -> PciFunction {
+        self.0.function
+    }
+
+    /// What it can do.
+    pub fn caps(&self) -> &Caps {
+        &self.0.caps
+    }
+
+    /// Whether `name` names it: its name, or its PCI address in either form.
+    pub fn is_named(&self, name: &str) -> bool {
+        self.name() == name
+            || name
+                .parse::<PciAddr>()
+                .is_ok_and(|addr| addr == self.pci_addr())
+    }
+}
+
+impl PartialEq<PciAddr> for DevInfo {
+    /// `doca_devinfo_get_is_pci_addr_equal`.
+    fn eq(&self, addr: &PciAddr) -> bool {
+        self.pci_addr() == *addr
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pci_address_is_read_in_both_forms() {
+        let addr = PciAddr {
+            domain: 0,
+            bus: 0x0b,
+            device: 0,
+            function: 2,
+        };
+        assert_eq!("0000:0b:00.2".parse::<PciAddr>().unwrap(), addr);
+        assert_eq!("0b:00.2".parse::<PciAddr>().unwrap(), addr);
+        assert_eq!("0B:00.2".parse::<PciAddr>().unwrap(), addr);
+        assert_eq!(addr.to_string(), "0000:0b:00.2");
+        let far = PciAddr {
+            domain: 0xabcd,
+            bus: 0xff,
+            device: 31,
+            function: 7,
+        };
+        assert_eq!(far.to_string().parse::<PciAddr>().unwrap(), far);
+    }
+
+    #[test]
+    fn what_is_no_pci_address_is_refused_with_the_text() {
+        for text in [
+            "",
+            "b:00.0",
+            "0b:00",
+            "0b:00.8",
+            "0b:20.0",
+            "000:0b:00.0",
+            "0b:00.0 ",
+            "0b:+0.0",
+            "g0:00.0",
+            "é:é.é",
+        ] {
+            let error = text.parse::<PciAddr>().unwrap_err();
+            assert!(
+                error.to_string().contains(&format!("\"{text}\"")),
+                "{error}"
+            );
+        }
+    }
+}

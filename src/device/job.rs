@@ -1,0 +1,108 @@
+//! One piece of work, as the device sees it: plain data.
+#![expect(
+    unsafe_code,
+    reason = "a Job carries raw memory across threads, and a list by pointer"
+)]
+
+use std::ptr::NonNull;
+
+/// A piece of registered memory.
+#[derive(Clone, Copy, Debug)]
+#[doc(alias = "ibv_sge")]
+pub struct Segment {
+    /// Where it starts.
+    pub addr: NonNull<u8>,
+    /// How many bytes.
+    pub len: usize,
+    /// The key that the device's registration gave ([`super::Registration::key`]).
+    pub key: u32,
+}
+
+// SAFETY: a Segment is an address; who may touch the bytes is decided by Leases, not by who holds the address.
+unsafe impl Send for Segment {}
+// SAFETY: as above.
+unsafe impl Sync for Segment {}
+
+/// One Segment, or a list of them that lies somewhere else.
+#[derive(Clone, Copy, Debug)]
+pub struct Segments(Repr);
+
+#[derive(Clone, Copy, Debug)]
+enum Repr {
+    One(Segment),
+    Many(NonNull<Segment>, usize),
+}
+
+// SAFETY: `Many` points to Segments, which are Sync, and which live as long as `Segments::list` was promised.
+unsafe impl Send for Segments {}
+// SAFETY: as above.
+unsafe impl Sync for Segments {}
+
+impl Segments {
+    /// A single piece.
+    #[inline]
+    pub fn one(segment: Segment) -> Segments {
+        Segments(Repr::One(segment))
+    }
+
+    /// A list.
+    ///
+    /// # Safety
+    ///
+    /// The list must stay where it is, unchanged, for as long as the result is used: until the completion of
+    /// every Job that it stands in.
+    pub unsafe fn list(list: &[Segment]) -> Segments {
+        Segments(Repr::Many(NonNull::from(list).cast(), list.len()))
+    }
+
+    /// The pieces, in order.
+    #[inline]
+    pub fn as_slice(&self) -> &[Segment] {
+        match &self.0 {
+            Repr::One(segment) => std::slice::from_ref(segment),
+            // SAFETY: the list is alive and unchanged by the contract of `list`; pointer and length were a slice's.
+            Repr::Many(first, len) => unsafe { std::slice::from_raw_parts(first.as_ptr(), *len) },
+        }
+    }
+}
+
+/// One piece of work.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+#[doc(alias = "doca_job")]
+pub enum Job {
+    /// Copies `len` bytes from `src` to `dst`; each side has at least as many.
+    #[doc(alias = "doca_dma_job_memcpy")]
+    Copy {
+        /// Gathered from.
+        src: Segments,
+        /// Scattered to.
+        dst: Segments,
+        /// Bytes.
+        len: usize,
+    },
+}
+
+/// How a Job comes to its end, and so which Slots it takes.
+///
+/// Only Finite Jobs count against the depth of a WorkQ. If receives did, 256 of them would lock out the send
+/// that ends them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Class {
+    /// It finishes by itself.
+    Finite,
+    /// A posted receive: it finishes when a peer sends.
+    Receive,
+    /// A wait on a sync event: it finishes when somebody signals.
+    Wait,
+}
+
+impl Job {
+    /// Which Slots it takes.
+    pub fn class(&self) -> Class {
+        match self {
+            Job::Copy { .. } => Class::Finite,
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! How a device comes to hold memory: one Registration per Mmap, device and use.
+
+use std::any::Any;
+use std::fmt;
+use std::ptr::NonNull;
+
+use super::Access;
+use crate::error::Result;
+
+/// A range of memory to be registered.
+#[derive(Clone, Copy, Debug)]
+pub struct Region {
+    /// Where it starts; page aligned.
+    pub addr: NonNull<u8>,
+    /// How many bytes.
+    pub len: usize,
+    /// What the Mmap was built with.
+    pub access: Access,
+}
+
+/// What a Registration is made for.
+///
+/// They differ on an adapter: its Dma is a loopback queue pair in a protection domain of its own, with
+/// registrations of its own, so that a write permission there opens nothing to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Use {
+    /// For copies of this process.
+    Dma,
+    /// For what peers reach, and what is sent to them.
+    Rdma,
+}
+
+/// Registers memory with a device.
+pub trait Registrar {
+    /// Registers a range for a use. The range is valid until the Registration is dropped.
+    ///
+    /// # Errors
+    ///
+    /// `NoMemory` beyond a limit (the message names it), `NotSupported` for a use that the device does not have.
+    fn register(&self, region: &Region, purpose: Use) -> Result<Registration>;
+}
+
+/// Memory that a device holds. Dropping it takes the memory from the device; nothing may be in flight then.
+pub struct Registration {
+    key: u32,
+    _guard: Option<Box<dyn Any + Send + Sync>>,
+}
+
+impl Registration {
+    /// A Registration whose guard, when dropped, deregisters.
+    pub fn new(key: u32, guard: Option<Box<dyn Any + Send + Sync>>) -> Registration {
+        Registration { key, _guard: guard }
+    }
+
+    /// The key that Segments carry.
+    #[doc(alias = "lkey")]
+    pub fn key(&self) -> u32 {
+        self.key
+    }
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registration")
+            .field("key", &self.key)
+            .finish()
+    }
+}

@@ -1,0 +1,156 @@
+//! A family of devices, an open device, and the handle that users hold.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+use super::{DevInfo, Queue, QueueConfig, Registrar};
+use crate::error::Result;
+
+/// A family of devices.
+pub trait Provider: Send + Sync {
+    /// Its name, as [`DevInfo::provider`] has it.
+    fn name(&self) -> &'static str;
+
+    /// What can be opened now.
+    ///
+    /// # Errors
+    ///
+    /// Why nothing can be listed; no devices is no error.
+    fn devices(&self) -> Result<Vec<DevInfo>>;
+
+    /// Opens a device of `devices()`. Opening an open device yields the same one.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` if it has gone, `Initialization` if it cannot be opened.
+    fn open(&self, info: &DevInfo) -> Result<Device>;
+}
+
+/// Whether a device can still be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Liveness {
+    /// It works.
+    Alive,
+    /// It is gone: what was in flight fails, new Jobs are refused.
+    Dead,
+}
+
+/// An open device, as its provider implements it.
+pub trait Adapter: Send + Sync {
+    /// What was opened.
+    fn info(&self) -> &DevInfo;
+
+    /// Registers memory.
+    fn registrar(&self) -> &dyn Registrar;
+
+    /// Makes a queue for a WorkQ.
+    ///
+    /// # Errors
+    ///
+    /// `NoMemory` or `Initialization`, with what could not be had.
+    fn open_queue(&self, config: QueueConfig) -> Result<Arc<dyn Queue>>;
+
+    /// Whether it can still be used.
+    fn liveness(&self) -> Liveness {
+        Liveness::Alive
+    }
+
+    /// How many Jobs it has finished, if it counts them.
+    fn jobs(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// The identity of an open device, for comparing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DeviceId(u32);
+
+/// An open device. Clones are the same device; it closes when the last clone, Mmap and context has gone.
+#[derive(Clone)]
+#[doc(alias = "doca_dev")]
+pub struct Device {
+    id: DeviceId,
+    adapter: Arc<dyn Adapter>,
+}
+
+impl Device {
+    /// For providers: the handle of a device that was opened.
+    pub fn from_adapter(adapter: Arc<dyn Adapter>) -> Device {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        Device {
+            id: DeviceId(NEXT.fetch_add(1, Ordering::Relaxed)),
+            adapter,
+        }
+    }
+
+    /// Its identity.
+    pub fn id(&self) -> DeviceId {
+        self.id
+    }
+
+    /// What was opened.
+    #[doc(alias = "doca_dev_as_devinfo")]
+    pub fn info(&self) -> &DevInfo {
+        self.adapter.info()
+    }
+
+    /// Whether it can still be used.
+    pub fn liveness(&self) -> Liveness {
+        self.adapter.liveness()
+    }
+
+    /// How many Jobs it has finished since it was opened, if it counts them.
+    pub fn jobs(&self) -> Option<u64> {
+        self.adapter.jobs()
+    }
+
+    /// What its provider implements.
+    pub fn adapter(&self) -> &Arc<dyn Adapter> {
+        &self.adapter
+    }
+}
+
+/// A Device that is not kept open: for a provider that hands out the same one while it is open.
+pub struct WeakDevice {
+    id: DeviceId,
+    adapter: Weak<dyn Adapter>,
+}
+
+impl WeakDevice {
+    /// The device, if it is still open.
+    pub fn upgrade(&self) -> Option<Device> {
+        Some(Device {
+            id: self.id,
+            adapter: self.adapter.upgrade()?,
+        })
+    }
+}
+
+impl Device {
+    /// The same device, without keeping it open.
+    pub fn downgrade(&self) -> WeakDevice {
+        WeakDevice {
+            id: self.id,
+            adapter: Arc::downgrade(&self.adapter),
+        }
+    }
+}
+
+impl PartialEq for Device {
+    fn eq(&self, other: &Device) -> bool {
+        self.id == other.id
+    }
+}
+
+impl Eq for Device {}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device")
+            .field("name", &self.info().name())
+            .field("id", &self.id.0)
+            .finish()
+    }
+}

@@ -1,0 +1,103 @@
+//! Where Jobs go in and Completions come out.
+#![expect(
+    unsafe_code,
+    reason = "who implements Queue touches memory that the crate lends it"
+)]
+
+use std::any::Any;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use super::{Completion, Job, Signal, Token};
+use crate::error::JobError;
+
+/// What a queue is built for.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct QueueConfig {
+    /// The most Jobs in flight; Tokens have a smaller index. It is a promise: overrun cannot happen.
+    pub depth: u32,
+    /// What the queue rings, if it has no event descriptor of its own.
+    pub signal: Arc<Signal>,
+}
+
+impl QueueConfig {
+    pub(crate) fn new(depth: u32, signal: Arc<Signal>) -> QueueConfig {
+        QueueConfig { depth, signal }
+    }
+}
+
+/// How many Jobs of a batch were accepted, and why the next one was not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Submitted {
+    /// The first so many are the device's.
+    pub accepted: usize,
+    /// Why the next was not: `Again` means that the crate waits and tries once more. `None` if all were.
+    pub refused: Option<JobError>,
+}
+
+/// What `arm` found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Armed {
+    /// The next completion will ring.
+    Armed,
+    /// Completions wait already: reap them. Nothing was armed.
+    Ready,
+}
+
+/// What a queue must hold until nothing of it is in flight.
+pub type Keep = Arc<dyn Any + Send + Sync>;
+
+/// One WorkQ's half of a device.
+///
+/// # Safety
+///
+/// Implementors keep the duties 1 to 7 of the [module's documentation](super).
+pub unsafe trait Queue: Send + Sync {
+    /// Finishes the Job now, on this thread, or says `None` and has not begun. Takes no Token, keeps nothing.
+    ///
+    /// # Safety
+    ///
+    /// The Job's memory is valid, and leased to the caller, during the call.
+    unsafe fn try_inline(&self, _job: &Job) -> Option<Result<u64, JobError>> {
+        None
+    }
+
+    /// Takes Jobs, in order, until one is refused. Rings no event by itself.
+    ///
+    /// # Safety
+    ///
+    /// The Jobs' memory is valid, and leased, until their completion was reaped. No Token is in flight already,
+    /// and no more than `depth` Jobs are.
+    unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted;
+
+    /// Whether `reap` would find something. A hint, and cheap; who cannot tell says `true`.
+    fn ready(&self) -> bool {
+        true
+    }
+
+    /// Fills `out` from the front with what has finished, oldest first, and says how many. One caller at a time.
+    #[doc(alias = "doca_workq_progress_retrieve")]
+    #[doc(alias = "ibv_poll_cq")]
+    fn reap(&self, out: &mut [Completion]) -> usize;
+
+    /// Asks for one ring at the next completion.
+    #[doc(alias = "doca_workq_event_handle_arm")]
+    #[doc(alias = "ibv_req_notify_cq")]
+    fn arm(&self) -> Armed;
+
+    /// The queue's own event descriptor, if it does not ring the [`Signal`].
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Reads what its own event descriptor has to say, until there is nothing more (a completion channel must
+    /// be read and acknowledged). Called before `arm`.
+    #[doc(alias = "doca_workq_event_handle_clear")]
+    #[doc(alias = "ibv_get_cq_event")]
+    fn clear(&self) {}
+
+    /// The WorkQ is gone. `keep` is dropped once nothing is in flight: now, or by the device after its last Job.
+    /// What cannot be quiesced is never dropped. `outstanding` Jobs were accepted and not reaped.
+    fn retire(&self, keep: Keep, outstanding: usize);
+}

@@ -1,0 +1,29 @@
+//! The doorbell of a WorkQ: an eventfd that never leaves the process.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+/// Rings the event handle of a WorkQ. A provider rings it for a completion after `arm`, once per `arm`.
+#[derive(Debug)]
+pub struct Signal(EventFd);
+
+impl Signal {
+    pub(crate) fn new() -> io::Result<Signal> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        Ok(Signal(EventFd::from_value_and_flags(0, flags)?))
+    }
+
+    /// Makes the event handle readable: one system call.
+    pub fn ring(&self) {
+        // The counter is full after 2^64 rings that nobody read. It is readable then, which is all that counts.
+        let _ = self.0.write(1);
+    }
+}
+
+impl AsFd for Signal {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

@@ -1,0 +1,20 @@
+//! Awaitable DMA on Tokio.
+#![warn(missing_docs)]
+
+pub mod device;
+mod error;
+mod mem;
+mod ops;
+mod provider;
+mod reactor;
+mod sync;
+
+pub use device::{Access, Caps, DevInfo, Device, DmaCaps, PciAddr, PciFunction};
+pub use error::{Error, ErrorKind, JobError, Reason, Result};
+pub use mem::{
+    Alloc, Buf, BufChain, BufData, BufDataMut, BufInventory, BufPool, BufPoolBuilder, BufSlice,
+    Destination, Link, Mmap, MmapBuilder, Source,
+};
+pub use ops::{Copy, Dma, DmaBuilder};
+pub use provider::{add_provider, soft};
+pub use reactor::{Mode, Shutdown, WorkQ, WorkQBuilder};

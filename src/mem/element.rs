@@ -1,0 +1,413 @@
+//! The descriptor behind every Buf: where its bytes are, its rooms, and who holds it.
+//!
+//! ```text
+//! head          data           data + data_len        head + len
+//! | headroom     | data         | tailroom             |
+//! ```
+//!
+//! Invariants: `data + data_len <= len`. The rooms are written under the write Lease only, and read under a Lease
+//! where unsafe code relies on them; a getter without a Lease may see a mixture, each part of it valid. `head`, `len`
+//! and `mmap` are written only while nobody holds the element.
+//!
+//! Four kinds of holder share one word: [`Handle`] (a Buf), [`ReadLease`], [`WriteLease`], and the free list.
+#![allow(
+    unreachable_pub,
+    reason = "Leases are named by the sealed traits of operand"
+)]
+#![expect(
+    unsafe_code,
+    reason = "holders reach an element through a pointer that their count keeps valid"
+)]
+
+use std::ops::{Deref, Range};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
+
+use super::mmap::{self, Mmap};
+use super::ranges::RangeNode;
+use super::slab::Slab;
+use super::word::{LeaseWord, MAX_READERS, Refused};
+use crate::device::{DeviceId, Segment};
+use crate::error::{JobError, Reason};
+
+#[repr(align(128))]
+pub struct Element {
+    word: LeaseWord,
+    data: AtomicUsize,
+    data_len: AtomicUsize,
+    head: AtomicPtr<u8>,
+    len: AtomicUsize,
+    /// The Mmap of the bytes. A pool's slab keeps it; an element of an inventory holds a count while it is out.
+    mmap: AtomicPtr<mmap::Inner>,
+    slab: NonNull<Slab>,
+    index: u32,
+    /// Whether the Leases stand in the Mmap's trees.
+    ranged: bool,
+    node: RangeNode,
+}
+
+// SAFETY: `slab` is reached only by who brings the element home, and a Slab is Send and Sync; the other fields are.
+unsafe impl Send for Element {}
+// SAFETY: as above.
+unsafe impl Sync for Element {}
+
+impl Element {
+    /// An element of a pool: its bytes are fixed.
+    pub(super) fn fixed(
+        mmap: &Mmap,
+        range: Range<usize>,
+        index: u32,
+        slab: NonNull<Slab>,
+    ) -> Element {
+        let element = Element::unplaced(index, slab);
+        element.place(&mmap.0, &range);
+        Element {
+            ranged: false,
+            ..element
+        }
+    }
+
+    /// An element of an inventory: its bytes are chosen when it is taken.
+    pub(super) fn unplaced(index: u32, slab: NonNull<Slab>) -> Element {
+        Element {
+            word: LeaseWord::new(),
+            data: AtomicUsize::new(0),
+            data_len: AtomicUsize::new(0),
+            head: AtomicPtr::default(),
+            len: AtomicUsize::new(0),
+            mmap: AtomicPtr::default(),
+            slab,
+            index,
+            ranged: true,
+            node: RangeNode::new(),
+        }
+    }
+
+    fn place(&self, mmap: &Arc<mmap::Inner>, range: &Range<usize>) {
+        self.head.store(mmap.at(range.start).as_ptr(), Relaxed);
+        self.len.store(range.len(), Relaxed);
+        self.mmap.store(Arc::as_ptr(mmap).cast_mut(), Relaxed);
+    }
+
+    pub(super) fn is_free(&self) -> bool {
+        self.word.is_free()
+    }
+
+    fn mmap(&self) -> &mmap::Inner {
+        // SAFETY: whoever has the element holds it, and it (or its slab) holds a count of the Mmap since `place`.
+        unsafe { &*self.mmap.load(Relaxed) }
+    }
+
+    fn node(&self) -> NonNull<RangeNode> {
+        NonNull::from(&self.node)
+    }
+
+    /// The memory that it stands for. Not to be reached without a Lease.
+    pub(super) fn head(&self) -> NonNull<u8> {
+        NonNull::new(self.head.load(Relaxed)).expect("placed before it was handed out")
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len.load(Relaxed)
+    }
+
+    pub(super) fn data(&self) -> usize {
+        self.data.load(Relaxed)
+    }
+
+    pub(super) fn data_len(&self) -> usize {
+        self.data_len.load(Relaxed)
+    }
+
+    /// What is left behind the data. Without a Lease it may be a mixture of two states, so it is clamped.
+    pub(super) fn tailroom(&self) -> usize {
+        self.len()
+            .saturating_sub(self.data())
+            .saturating_sub(self.data_len())
+    }
+
+    pub(super) fn is_peer_writable(&self) -> bool {
+        self.mmap().access().peer_writable()
+    }
+
+    /// The addresses of its bytes.
+    pub(super) fn span(&self) -> Range<usize> {
+        let start = self.head().addr().get();
+        start..start + self.len()
+    }
+
+    fn read(&self) -> Result<(), Refused> {
+        if !self.ranged {
+            return self.word.read();
+        }
+        // SAFETY: the element was entered when it was taken, and is until nobody holds it.
+        unsafe { self.mmap().ranges().read(self.node(), &self.word) }
+    }
+
+    fn write(&self) -> Result<(), Refused> {
+        if !self.ranged {
+            return self.word.write();
+        }
+        // SAFETY: as in `read`.
+        unsafe { self.mmap().ranges().write(self.node(), &self.word) }
+    }
+
+    /// Brings home what nobody holds any more.
+    ///
+    /// # Safety
+    ///
+    /// The word is 0, and the caller made it 0.
+    unsafe fn bring_home_ranged(element: NonNull<Element>) {
+        // SAFETY: nobody holds it, so that it is still out, and in its slab.
+        let this = unsafe { element.as_ref() };
+        let (mmap, slab, index) = (this.mmap.load(Relaxed), this.slab, this.index);
+        // SAFETY: it was entered when it was taken.
+        unsafe { this.mmap().ranges().forget(this.node()) };
+        // SAFETY: nobody holds it, as the caller says; `slab` and `index` are what it was made with.
+        unsafe { Slab::bring_home(slab, index) };
+        // SAFETY: `Handle::ranged` made this count. The element may be somebody else's by now, the count is not.
+        unsafe { Arc::decrement_strong_count(mmap) };
+    }
+}
+
+/// One count of an element: keeps it, and all that it stands on.
+struct Count(NonNull<Element>);
+
+// SAFETY: an Element is Send and Sync, and its count is atomic.
+unsafe impl Send for Count {}
+// SAFETY: as above.
+unsafe impl Sync for Count {}
+
+impl Deref for Count {
+    type Target = Element;
+
+    #[inline(always)]
+    fn deref(&self) -> &Element {
+        // SAFETY: this count keeps the element, which lies in its slab until nobody holds it.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Count {
+    /// After a count was given back: brings the element home if it was the last.
+    #[inline]
+    fn after(&self, last: bool) {
+        if !last {
+            return;
+        }
+        if self.ranged {
+            // SAFETY: `last` says that this caller made the word 0.
+            unsafe { Element::bring_home_ranged(self.0) };
+        } else {
+            // SAFETY: `last` says that nobody holds it; `slab` and `index` are what it was made with.
+            unsafe { Slab::bring_home(self.slab, self.index) };
+        }
+    }
+}
+
+/// A handle: what a Buf is.
+pub(super) struct Handle(Count);
+
+impl Handle {
+    /// The first handle of an element just taken from a pool, empty.
+    #[inline]
+    pub(super) fn first(element: &Element) -> Handle {
+        element.data.store(0, Relaxed);
+        element.data_len.store(0, Relaxed);
+        element.word.begin();
+        Handle(Count(NonNull::from(element)))
+    }
+
+    /// The first handle of an element just taken from an inventory, placed at `range`.
+    /// `Err` has the claim that stands in the way; the element is home again.
+    pub(super) fn ranged(
+        element: &Element,
+        mmap: &Mmap,
+        range: Range<usize>,
+    ) -> Result<Handle, Range<usize>> {
+        // SAFETY: the element was just taken: it is in no list, and stays in its slab.
+        let added = unsafe { mmap.0.ranges().add(element.node(), range.clone()) };
+        if let Err(claim) = added {
+            // SAFETY: it was just taken, and nobody else knows it.
+            unsafe { Slab::bring_home(element.slab, element.index) };
+            return Err(claim);
+        }
+        element.place(&mmap.0, &range);
+        std::mem::forget(Arc::clone(&mmap.0));
+        Ok(Handle::first(element))
+    }
+
+    #[inline]
+    pub(super) fn read(&self) -> Result<ReadLease, JobError> {
+        match self.0.read() {
+            Ok(()) => Ok(ReadLease(Count(self.0.0))),
+            Err(Refused::Held) => Err(JobError::of(Reason::SourceInUse)),
+            Err(Refused::Limit) => Err(JobError::new(Reason::LeaseLimit, MAX_READERS, 0)),
+        }
+    }
+
+    #[inline]
+    pub(super) fn write(&self) -> Result<WriteLease, JobError> {
+        match self.0.write() {
+            Ok(()) if self.0.mmap().access().local_writable() => Ok(WriteLease(Count(self.0.0))),
+            Ok(()) => {
+                drop(WriteLease(Count(self.0.0)));
+                Err(JobError::of(Reason::ReadOnly))
+            }
+            Err(_) => Err(JobError::of(Reason::DestinationInUse)),
+        }
+    }
+
+    /// Makes all bytes data: of an element that nobody else has yet.
+    pub(super) fn fill(&self) {
+        self.0.data_len.store(self.0.len(), Relaxed);
+    }
+}
+
+impl Deref for Handle {
+    type Target = Element;
+
+    #[inline(always)]
+    fn deref(&self) -> &Element {
+        &self.0
+    }
+}
+
+impl Clone for Handle {
+    fn clone(&self) -> Handle {
+        self.0.word.retain();
+        Handle(Count(self.0.0))
+    }
+}
+
+impl Drop for Handle {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.after(self.0.word.release());
+    }
+}
+
+/// The right to read the data of an element.
+pub struct ReadLease(Count);
+
+impl ReadLease {
+    /// A part of the data as a device sees it. `Err` has the end of the data if the part reaches past it.
+    #[inline]
+    pub(super) fn segment(
+        &self,
+        device: DeviceId,
+        from: usize,
+        len: usize,
+    ) -> Result<Segment, JobError> {
+        let data_len = self.data_len();
+        if from.checked_add(len).is_none_or(|end| end > data_len) {
+            return Err(JobError::new(
+                Reason::SliceOutOfData,
+                from.saturating_add(len) as u64,
+                data_len as u64,
+            ));
+        }
+        let key = self.mmap().key(device)?;
+        Ok(Segment {
+            addr: self.byte(self.data() + from),
+            len,
+            key,
+        })
+    }
+
+    /// Where a byte of the element is.
+    #[inline]
+    pub(super) fn byte(&self, offset: usize) -> NonNull<u8> {
+        // SAFETY: the callers' offsets lie within the data, which lies within the element, which lies within the
+        // mapping: the rooms cannot change under a Lease.
+        unsafe { self.head().add(offset) }
+    }
+}
+
+impl Deref for ReadLease {
+    type Target = Element;
+
+    #[inline(always)]
+    fn deref(&self) -> &Element {
+        &self.0
+    }
+}
+
+impl Drop for ReadLease {
+    #[inline]
+    fn drop(&mut self) {
+        let last = if self.ranged {
+            // SAFETY: it is entered while it is held, and this is such a Lease.
+            unsafe { self.mmap().ranges().end_read(self.node(), &self.word) }
+        } else {
+            self.word.end_read()
+        };
+        self.0.after(last);
+    }
+}
+
+/// The right to write the bytes and the rooms of an element.
+pub struct WriteLease(Count);
+
+impl WriteLease {
+    /// The tailroom as a device sees it.
+    #[inline]
+    pub(super) fn segment(&self, device: DeviceId) -> Result<Segment, JobError> {
+        let key = self.mmap().key(device)?;
+        let data_end = self.data() + self.data_len();
+        Ok(Segment {
+            addr: self.byte(data_end),
+            len: self.len() - data_end,
+            key,
+        })
+    }
+
+    /// Where a byte of the element is.
+    #[inline]
+    pub(super) fn byte(&self, offset: usize) -> NonNull<u8> {
+        debug_assert!(offset <= self.len());
+        // SAFETY: as for a ReadLease; one past the end is allowed.
+        unsafe { self.head().add(offset) }
+    }
+
+    /// Sets the rooms.
+    pub(super) fn set_rooms(&self, data: usize, data_len: usize) {
+        assert!(
+            data.checked_add(data_len)
+                .is_some_and(|end| end <= self.len())
+        );
+        self.data.store(data, Relaxed);
+        self.data_len.store(data_len, Relaxed);
+    }
+
+    /// Bytes were appended to the data. What a device claims beyond the tailroom is cut off.
+    #[inline]
+    pub(super) fn grow(&self, by: usize) {
+        let data_len = self.data_len();
+        self.data_len
+            .store(data_len + by.min(self.tailroom()), Relaxed);
+    }
+}
+
+impl Deref for WriteLease {
+    type Target = Element;
+
+    #[inline(always)]
+    fn deref(&self) -> &Element {
+        &self.0
+    }
+}
+
+impl Drop for WriteLease {
+    #[inline]
+    fn drop(&mut self) {
+        let last = if self.ranged {
+            // SAFETY: it is entered while it is held, and this is the write Lease.
+            unsafe { self.mmap().ranges().end_write(self.node(), &self.word) }
+        } else {
+            self.word.end_write()
+        };
+        self.0.after(last);
+    }
+}

@@ -1,0 +1,38 @@
+//! Memory that a device may hold: who owns it, who may touch which bytes of it now.
+//!
+//! Borrows cannot guard memory that a forgotten future leaves in flight. A *Lease* does: many readers or one
+//! writer of some bytes. Jobs take Leases when they are submitted and give them back at their completion;
+//! guards ([`BufData`], [`BufDataMut`]) are Leases too. A refused Lease is `InUse`: no wait, no undefined behaviour.
+//!
+//! Leases belong to the [`Mmap`]. A [`BufPool`] claims its range, and a Lease on one of its elements is a count
+//! in the element's word. Bufs of a [`BufInventory`] may overlap: their leased ranges stand in interval trees
+//! of the Mmap.
+//!
+//! A Lease is a reference as well: an element goes home when neither a handle nor a Lease is left. So nothing
+//! dangles when a Buf, a guard or a future is dropped or forgotten, in whatever order.
+
+mod buf;
+mod chain;
+mod element;
+mod free_list;
+mod guard;
+mod interval;
+mod inventory;
+#[cfg(all(test, tokio_doca_loom))]
+mod loom;
+mod mmap;
+mod operand;
+mod pool;
+mod ranges;
+mod slab;
+mod word;
+
+pub use buf::{Buf, BufSlice};
+pub use chain::{BufChain, Link};
+pub use guard::{BufData, BufDataMut};
+pub use inventory::BufInventory;
+pub use mmap::{Mmap, MmapBuilder};
+pub use operand::{Destination, Source};
+pub use pool::{Alloc, BufPool, BufPoolBuilder};
+
+pub(crate) use operand::{Begun, Grow, Reading, Writing, begin};

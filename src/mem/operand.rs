@@ -1,0 +1,274 @@
+//! What a job may read from and write to: a Buf, a slice (source only), a chain; borrowed or owned.
+
+#![allow(
+    unreachable_pub,
+    reason = "the sealed traits are public in a private module"
+)]
+
+use std::ops::Range;
+
+use super::chain::{ChainRead, ChainWrite};
+use super::element::{ReadLease, WriteLease};
+use super::{Buf, BufChain, BufSlice};
+use crate::device::{DeviceId, Segments};
+use crate::error::{ErrorKind, JobError, Reason};
+
+/// A source of a job: [`Buf`], [`BufSlice`] or [`BufChain`], or a reference to one.
+pub trait Source: sealed::Reads {}
+
+/// A destination of a job: [`Buf`] or [`BufChain`], or a reference to one.
+pub trait Destination: sealed::Writes {}
+
+impl<T: sealed::Reads> Source for T {}
+impl<T: sealed::Writes> Destination for T {}
+
+/// The read Leases of one job.
+pub enum Reading {
+    Buf(ReadLease),
+    Chain(ChainRead),
+}
+
+/// The write Leases of one job.
+pub enum Writing {
+    Buf(WriteLease),
+    Chain(ChainWrite),
+}
+
+impl From<ReadLease> for Reading {
+    fn from(lease: ReadLease) -> Reading {
+        Reading::Buf(lease)
+    }
+}
+
+impl From<ChainRead> for Reading {
+    fn from(lease: ChainRead) -> Reading {
+        Reading::Chain(lease)
+    }
+}
+
+impl From<WriteLease> for Writing {
+    fn from(lease: WriteLease) -> Writing {
+        Writing::Buf(lease)
+    }
+}
+
+impl From<ChainWrite> for Writing {
+    fn from(lease: ChainWrite) -> Writing {
+        Writing::Chain(lease)
+    }
+}
+
+/// A write Lease that can take what a job wrote.
+pub trait Grow {
+    /// So many bytes were appended.
+    fn grow(&self, by: usize);
+}
+
+impl Grow for WriteLease {
+    #[inline]
+    fn grow(&self, by: usize) {
+        WriteLease::grow(self, by);
+    }
+}
+
+impl Grow for ChainWrite {
+    fn grow(&self, by: usize) {
+        ChainWrite::grow(self, by);
+    }
+}
+
+impl Grow for Writing {
+    fn grow(&self, by: usize) {
+        match self {
+            Writing::Buf(lease) => lease.grow(by),
+            Writing::Chain(lease) => lease.grow(by),
+        }
+    }
+}
+
+/// Leases and Segments of a job's two sides, and how many bytes it moves.
+pub(crate) struct Begun<R, W> {
+    pub(crate) read: R,
+    pub(crate) write: W,
+    pub(crate) src: Segments,
+    pub(crate) dst: Segments,
+    pub(crate) len: usize,
+}
+
+/// Takes the Leases of a job that moves all of `src` to the tailroom of `dst`; all or none.
+#[inline]
+pub(crate) fn begin<S: Source, D: Destination>(
+    src: &S,
+    dst: &D,
+    device: DeviceId,
+) -> Result<Begun<S::Lease, D::Lease>, JobError> {
+    let (read, from, len) = src
+        .begin_read(device)
+        .map_err(|error| explain(src, dst, error))?;
+    let (write, to, room) = dst
+        .begin_write(device)
+        .map_err(|error| explain(src, dst, error))?;
+    if len == 0 {
+        return Err(JobError::of(Reason::NoData));
+    }
+    if len > room {
+        return Err(JobError::new(
+            Reason::TailroomTooSmall,
+            room as u64,
+            len as u64,
+        ));
+    }
+    Ok(Begun {
+        read,
+        write,
+        src: from,
+        dst: to,
+        len,
+    })
+}
+
+/// The addresses of an operand's Bufs, in order.
+fn spans(operand: &impl Spans) -> Vec<(usize, usize)> {
+    let mut spans = Vec::new();
+    operand.each(&mut |span| spans.push((span.start, span.end)));
+    spans.sort_unstable();
+    spans
+}
+
+/// The cause behind a refused Lease: a job that shares memory with itself is wrong, whoever else has it.
+#[cold]
+fn explain<S: Source, D: Destination>(src: &S, dst: &D, error: JobError) -> JobError {
+    if error.kind() != ErrorKind::InUse {
+        return error;
+    }
+    let from = spans(src);
+    let to = spans(dst);
+    let twice = to.windows(2).any(|pair| pair[1].0 < pair[0].1);
+    let shared = to.iter().any(|to| {
+        from.iter()
+            .take_while(|from| from.0 < to.1)
+            .any(|from| to.0 < from.1)
+    });
+    if twice || shared {
+        JobError::of(Reason::Overlap)
+    } else {
+        error
+    }
+}
+
+/// The traits behind [`Source`] and [`Destination`], which nobody else implements.
+pub mod sealed {
+    use super::*;
+
+    pub trait Spans {
+        /// Calls `f` with the addresses of every Buf.
+        fn each(&self, f: &mut dyn FnMut(Range<usize>));
+    }
+
+    pub trait Reads: Spans {
+        type Lease: Into<Reading>;
+        /// Leases, Segments, and how many bytes of data.
+        fn begin_read(&self, device: DeviceId) -> Result<(Self::Lease, Segments, usize), JobError>;
+    }
+
+    pub trait Writes: Spans {
+        type Lease: Into<Writing> + Grow;
+        /// Leases, Segments, and how many bytes of tailroom.
+        fn begin_write(&self, device: DeviceId)
+        -> Result<(Self::Lease, Segments, usize), JobError>;
+    }
+}
+
+use sealed::{Reads, Spans, Writes};
+
+impl Spans for Buf {
+    fn each(&self, f: &mut dyn FnMut(Range<usize>)) {
+        f(self.0.span());
+    }
+}
+
+impl Spans for BufSlice {
+    fn each(&self, f: &mut dyn FnMut(Range<usize>)) {
+        f(self.buf.0.span());
+    }
+}
+
+impl Spans for BufChain {
+    fn each(&self, f: &mut dyn FnMut(Range<usize>)) {
+        self.each_span(f);
+    }
+}
+
+impl<T: Spans> Spans for &T {
+    fn each(&self, f: &mut dyn FnMut(Range<usize>)) {
+        T::each(self, f);
+    }
+}
+
+impl Reads for Buf {
+    type Lease = ReadLease;
+
+    #[inline]
+    fn begin_read(&self, device: DeviceId) -> Result<(ReadLease, Segments, usize), JobError> {
+        let lease = self.0.read()?;
+        let len = lease.data_len();
+        let segment = lease.segment(device, 0, len)?;
+        Ok((lease, Segments::one(segment), len))
+    }
+}
+
+impl Reads for BufSlice {
+    type Lease = ReadLease;
+
+    #[inline]
+    fn begin_read(&self, device: DeviceId) -> Result<(ReadLease, Segments, usize), JobError> {
+        let lease = self.buf.0.read()?;
+        let segment = lease.segment(device, self.from, self.len)?;
+        Ok((lease, Segments::one(segment), self.len))
+    }
+}
+
+impl Reads for BufChain {
+    type Lease = ChainRead;
+
+    fn begin_read(&self, device: DeviceId) -> Result<(ChainRead, Segments, usize), JobError> {
+        BufChain::begin_read(self, device)
+    }
+}
+
+impl<T: Reads> Reads for &T {
+    type Lease = T::Lease;
+
+    #[inline]
+    fn begin_read(&self, device: DeviceId) -> Result<(T::Lease, Segments, usize), JobError> {
+        T::begin_read(self, device)
+    }
+}
+
+impl Writes for Buf {
+    type Lease = WriteLease;
+
+    #[inline]
+    fn begin_write(&self, device: DeviceId) -> Result<(WriteLease, Segments, usize), JobError> {
+        let lease = self.0.write()?;
+        let segment = lease.segment(device)?;
+        Ok((lease, Segments::one(segment), segment.len))
+    }
+}
+
+impl Writes for BufChain {
+    type Lease = ChainWrite;
+
+    fn begin_write(&self, device: DeviceId) -> Result<(ChainWrite, Segments, usize), JobError> {
+        BufChain::begin_write(self, device)
+    }
+}
+
+impl<T: Writes> Writes for &T {
+    type Lease = T::Lease;
+
+    #[inline]
+    fn begin_write(&self, device: DeviceId) -> Result<(T::Lease, Segments, usize), JobError> {
+        T::begin_write(self, device)
+    }
+}

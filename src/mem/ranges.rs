@@ -1,0 +1,219 @@
+//! What is claimed, and what is leased, of an Mmap whose Bufs may overlap.
+//!
+//! One lock per Mmap guards the claims of pools, the list of live Bufs of inventories, and the two trees of
+//! their leased ranges. A range in the tree of writers overlaps nothing in either tree. A Buf that is not leased
+//! stands in no tree, so that a thousand idle Bufs cost nothing.
+#![expect(unsafe_code, reason = "trees and list link nodes that lie in elements")]
+
+use std::ops::Range;
+use std::ptr::NonNull;
+
+use super::interval::{IntervalTree, Node};
+use super::word::{LeaseWord, Refused};
+use crate::sync::UnsafeCell;
+
+/// The part of an element that the Mmap's lock guards.
+pub(super) struct RangeNode(UnsafeCell<Guarded>);
+
+struct Guarded {
+    tree: Node,
+    start: usize,
+    end: usize,
+    prev: Option<NonNull<RangeNode>>,
+    next: Option<NonNull<RangeNode>>,
+}
+
+// SAFETY: the content is reached only through `&mut Ranges`, which is under the Mmap's lock.
+unsafe impl Send for RangeNode {}
+// SAFETY: as above.
+unsafe impl Sync for RangeNode {}
+
+impl RangeNode {
+    pub(super) fn new() -> RangeNode {
+        RangeNode(UnsafeCell::new(Guarded {
+            tree: Node::new(),
+            start: 0,
+            end: 0,
+            prev: None,
+            next: None,
+        }))
+    }
+}
+
+pub(super) struct Ranges {
+    claims: Vec<Range<usize>>,
+    /// The live Bufs of inventories.
+    live: Option<NonNull<RangeNode>>,
+    readers: IntervalTree,
+    writers: IntervalTree,
+}
+
+// SAFETY: the pointers are to nodes that `add` was given, which stay until `forget`.
+unsafe impl Send for Ranges {}
+
+fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+impl Ranges {
+    pub(super) fn new() -> Ranges {
+        Ranges {
+            claims: Vec::new(),
+            live: None,
+            readers: IntervalTree::new(),
+            writers: IntervalTree::new(),
+        }
+    }
+
+    /// Reaches a node's content.
+    fn with<R>(&mut self, node: NonNull<RangeNode>, f: impl FnOnce(&mut Guarded) -> R) -> R {
+        // SAFETY: by the contract of `add` the node is alive until `forget`.
+        let node = unsafe { node.as_ref() };
+        node.0.with_mut(|inner| {
+            // SAFETY: `&mut self` is the only way to the content, and `f` nests no second call.
+            f(unsafe { &mut *inner })
+        })
+    }
+
+    fn span(&mut self, node: NonNull<RangeNode>) -> (usize, usize) {
+        self.with(node, |node| (node.start, node.end))
+    }
+
+    fn tree_node(&mut self, node: NonNull<RangeNode>) -> NonNull<Node> {
+        self.with(node, |node| NonNull::from(&mut node.tree))
+    }
+
+    /// Takes a range for a pool. `Err`: what stands in the way.
+    pub(super) fn claim(&mut self, range: Range<usize>) -> Result<(), Range<usize>> {
+        if let Some(other) = self.claims.iter().find(|other| overlap(other, &range)) {
+            return Err(other.clone());
+        }
+        let mut at = self.live;
+        while let Some(node) = at {
+            let (start, end, next) = self.with(node, |node| (node.start, node.end, node.next));
+            if overlap(&(start..end), &range) {
+                return Err(start..end);
+            }
+            at = next;
+        }
+        self.claims.push(range);
+        Ok(())
+    }
+
+    /// Gives a pool's range back.
+    pub(super) fn unclaim(&mut self, range: &Range<usize>) {
+        self.claims.retain(|other| other != range);
+    }
+
+    /// Enters a live Buf of an inventory. `Err`: the claim in the way.
+    ///
+    /// # Safety
+    ///
+    /// The node is not entered, and stays where it is until `forget`.
+    pub(super) unsafe fn add(
+        &mut self,
+        node: NonNull<RangeNode>,
+        range: Range<usize>,
+    ) -> Result<(), Range<usize>> {
+        if let Some(claim) = self.claims.iter().find(|claim| overlap(claim, &range)) {
+            return Err(claim.clone());
+        }
+        let next = self.live.replace(node);
+        self.with(node, |node| {
+            (node.start, node.end) = (range.start, range.end);
+            (node.prev, node.next) = (None, next);
+        });
+        if let Some(next) = next {
+            self.with(next, |next| next.prev = Some(node));
+        }
+        Ok(())
+    }
+
+    /// Takes a Buf out that has neither handles nor Leases.
+    ///
+    /// # Safety
+    ///
+    /// The node was entered.
+    pub(super) unsafe fn forget(&mut self, node: NonNull<RangeNode>) {
+        let (prev, next) = self.with(node, |node| (node.prev.take(), node.next.take()));
+        match prev {
+            Some(prev) => self.with(prev, |prev| prev.next = next),
+            None => self.live = next,
+        }
+        if let Some(next) = next {
+            self.with(next, |next| next.prev = prev);
+        }
+    }
+
+    /// A read Lease of an entered Buf.
+    ///
+    /// # Safety
+    ///
+    /// The node was entered, and the word is of the same element.
+    pub(super) unsafe fn read(
+        &mut self,
+        node: NonNull<RangeNode>,
+        word: &LeaseWord,
+    ) -> Result<(), Refused> {
+        let first = word.readers() == 0;
+        let (start, end) = self.span(node);
+        if first && self.writers.overlaps(start, end) {
+            return Err(Refused::Held);
+        }
+        word.read()?;
+        if first {
+            let place = self.tree_node(node);
+            // SAFETY: no reader means not in the tree of readers, no writer (the word said) not in the other; the
+            // node stays until `forget`, which needs that no Lease is left.
+            unsafe { self.readers.insert(place, start, end) };
+        }
+        Ok(())
+    }
+
+    /// The write Lease of an entered Buf.
+    ///
+    /// # Safety
+    ///
+    /// As for `read`.
+    pub(super) unsafe fn write(
+        &mut self,
+        node: NonNull<RangeNode>,
+        word: &LeaseWord,
+    ) -> Result<(), Refused> {
+        let (start, end) = self.span(node);
+        if self.writers.overlaps(start, end) || self.readers.overlaps(start, end) {
+            return Err(Refused::Held);
+        }
+        word.write()?;
+        let place = self.tree_node(node);
+        // SAFETY: as in `read`; the word said that there was no Lease.
+        unsafe { self.writers.insert(place, start, end) };
+        Ok(())
+    }
+
+    /// A read Lease back; true if nothing is left of the element.
+    ///
+    /// # Safety
+    ///
+    /// As for `read`, and the caller has such a Lease.
+    pub(super) unsafe fn end_read(&mut self, node: NonNull<RangeNode>, word: &LeaseWord) -> bool {
+        if word.readers() == 1 {
+            let place = self.tree_node(node);
+            // SAFETY: the first reader put it there, and this is the last one.
+            unsafe { self.readers.remove(place) };
+        }
+        word.end_read()
+    }
+
+    /// The write Lease back; true if nothing is left of the element.
+    ///
+    /// # Safety
+    ///
+    /// As for `read`, and the caller has that Lease.
+    pub(super) unsafe fn end_write(&mut self, node: NonNull<RangeNode>, word: &LeaseWord) -> bool {
+        let place = self.tree_node(node);
+        // SAFETY: `write` put it there, and its Lease was held since.
+        unsafe { self.writers.remove(place) };
+        word.end_write()
+    }
+}

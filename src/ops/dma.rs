@@ -1,0 +1,341 @@
+//! Memory copies by a device.
+
+use std::fmt;
+use std::future::Future;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use pin_project::pin_project;
+
+use crate::device::{Device, DmaCaps, Job, Segments};
+use crate::error::{Error, ErrorKind, JobError, Reason, Result};
+use crate::mem::{self, Begun, Destination, Grow, Source};
+use crate::reactor::{Attachment, Flight, Held, Prepared, WorkQ};
+
+/// A DMA context: copies memory by a device (DMA guide; `doca_dma`).
+///
+/// It is attached to one [`WorkQ`]; [`Dma::attach`] gives a handle on another one. Clones are the same attachment.
+///
+/// ```
+/// # use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tokio_doca::Error> {
+/// let device = Device::open_default()?;
+/// let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// let workq = WorkQ::builder().build()?;
+/// let dma = Dma::builder(&device).attach(&workq)?;
+///
+/// let (src, dst) = (pool.alloc().await, pool.alloc().await);
+/// src.extend_from_slice(b"hello")?;
+/// assert_eq!(dma.copy(&src, &dst).await?, 5);
+/// assert_eq!(&dst.data()?[..], b"hello");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+#[doc(alias = "doca_dma")]
+pub struct Dma(Arc<Inner>);
+
+struct Inner {
+    attachment: Attachment,
+    caps: DmaCaps,
+}
+
+impl Deref for Inner {
+    type Target = Attachment;
+
+    fn deref(&self) -> &Attachment {
+        &self.attachment
+    }
+}
+
+impl Dma {
+    /// Begins a context on a device.
+    #[doc(alias = "doca_dma_create")]
+    pub fn builder(device: &Device) -> DmaBuilder<'_> {
+        DmaBuilder { device }
+    }
+
+    /// A handle on another WorkQ.
+    ///
+    /// # Errors
+    ///
+    /// As [`DmaBuilder::attach`].
+    #[doc(alias = "doca_ctx_workq_add")]
+    pub fn attach(&self, workq: &WorkQ) -> Result<Dma> {
+        Dma::builder(self.device()).attach(workq)
+    }
+
+    /// Gives this handle up, if it is the last one on its attachment.
+    ///
+    /// # Errors
+    ///
+    /// `InUse` while a clone or an Op has it. What it was is dropped all the same; Jobs in flight are finished.
+    #[doc(alias = "doca_ctx_workq_rm")]
+    pub fn detach(self) -> Result<()> {
+        match Arc::try_unwrap(self.0) {
+            Ok(_) => Ok(()),
+            Err(_) => {
+                let text = "a clone or an Op still has this attachment";
+                Err(Error::new(ErrorKind::InUse, "Dma::detach", text))
+            }
+        }
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        self.0.device()
+    }
+
+    /// The WorkQ that it is attached to.
+    pub fn workq(&self) -> WorkQ {
+        self.0.workq()
+    }
+
+    /// The limits of its device.
+    pub fn caps(&self) -> &DmaCaps {
+        &self.0.caps
+    }
+
+    /// Copies the data of `src` into the tailroom of `dst`, whose data grows; answers the number of bytes.
+    ///
+    /// The headroom of `dst` is untouched, and a copy that fails leaves its rooms as they were. Nothing happens before
+    /// the first poll.
+    ///
+    /// # Errors
+    ///
+    /// Refused, and nothing moved: `InvalidValue` if there is no data, too little tailroom, shared memory, a foreign
+    /// device, or more than the device takes; `NotPermitted` if the destination is read-only; `InUse` if a job or a
+    /// guard has either side; `Shutdown`; `BadState` without a runtime in event mode. Failed: what the device reports.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it is ordinary. A copy in flight goes on, keeps both sides leased (`InUse`) until it is over, and is
+    /// then forgotten; the destination may have been written. Forgetting the future is sound too.
+    pub fn copy<S: Source, D: Destination>(&self, src: S, dst: D) -> Copy<&Dma, S, D> {
+        Copy {
+            flight: Flight::new(Handle(self)),
+            src,
+            dst,
+        }
+    }
+
+    /// The same with everything owned: the future is `'static`, and can be spawned.
+    ///
+    /// # Errors
+    ///
+    /// As [`Dma::copy`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Dma::copy`].
+    pub fn copy_owned<S: Source + 'static, D: Destination + 'static>(
+        &self,
+        src: S,
+        dst: D,
+    ) -> Copy<Dma, S, D> {
+        Copy {
+            flight: Flight::new(Handle(self.clone())),
+            src,
+            dst,
+        }
+    }
+
+    /// Submits the copy now, without waiting: `Again` if there is no Slot. The future answers its end.
+    ///
+    /// # Errors
+    ///
+    /// `Again`, and what [`Dma::copy`] is refused for.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Dma::copy`].
+    pub fn try_copy<S: Source, D: Destination>(
+        &self,
+        src: S,
+        dst: D,
+    ) -> Result<Copy<&Dma, S, D>, JobError> {
+        let mut flight = Flight::new(Handle(self));
+        let begun = self.0.begin(&src, &dst)?;
+        let job = begun.job();
+        match self.0.finish_inline(&job) {
+            Some(outcome) => flight.set_ready(begun.end(outcome)),
+            None => flight.try_start(self.0.prepared(job, begun))?,
+        }
+        Ok(Copy { flight, src, dst })
+    }
+}
+
+impl Inner {
+    /// Checks, and takes the Leases.
+    #[inline]
+    fn begin<S: Source, D: Destination>(
+        &self,
+        src: &S,
+        dst: &D,
+    ) -> Result<Begun<S::Lease, D::Lease>, JobError> {
+        self.check_open()?;
+        let begun = mem::begin(src, dst, self.device_id())?;
+        if begun.len as u64 > self.caps.max_buf_size {
+            return Err(JobError::new(
+                Reason::TooLarge,
+                begun.len as u64,
+                self.caps.max_buf_size,
+            ));
+        }
+        let limit = self.caps.max_list_len as usize;
+        let list = |segments: &Segments| segments.as_slice().len();
+        let longest = list(&begun.src).max(list(&begun.dst));
+        if longest > limit {
+            return Err(JobError::new(
+                Reason::ListTooLong,
+                longest as u64,
+                limit as u64,
+            ));
+        }
+        Ok(begun)
+    }
+
+    fn prepared<R: Into<mem::Reading>, W: Into<mem::Writing>>(
+        &self,
+        job: Job,
+        begun: Begun<R, W>,
+    ) -> Prepared {
+        let held = Held::new(
+            Some(begun.read.into()),
+            Some(begun.write.into()),
+            self.queue_index(),
+        );
+        Prepared { job, held }
+    }
+}
+
+impl<R, W: Grow> Begun<R, W> {
+    #[inline]
+    fn job(&self) -> Job {
+        Job::Copy {
+            src: self.src,
+            dst: self.dst,
+            len: self.len,
+        }
+    }
+
+    /// The Job is over: the data has grown, and the Leases go back.
+    #[inline]
+    fn end(self, outcome: Result<u64, JobError>) -> Result<u64, JobError> {
+        if let Ok(len) = outcome {
+            self.write.grow(len as usize);
+        }
+        outcome
+    }
+}
+
+impl fmt::Debug for Dma {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dma")
+            .field("device", self.device())
+            .field("workq", &self.workq())
+            .finish()
+    }
+}
+
+/// How an Op has its context: borrowed (`&Dma`) or owned (`Dma`).
+struct Handle<C>(C);
+
+impl<C: AsRef<Dma>> Deref for Handle<C> {
+    type Target = Attachment;
+
+    #[inline]
+    fn deref(&self) -> &Attachment {
+        &self.0.as_ref().0
+    }
+}
+
+impl AsRef<Dma> for Dma {
+    fn as_ref(&self) -> &Dma {
+        self
+    }
+}
+
+/// The future of [`Dma::copy`], [`Dma::copy_owned`] and [`Dma::try_copy`]: the number of bytes copied.
+#[pin_project]
+#[must_use = "futures do nothing unless polled"]
+pub struct Copy<C: AsRef<Dma>, S, D> {
+    #[pin]
+    flight: Flight<Handle<C>>,
+    src: S,
+    dst: D,
+}
+
+impl<C: AsRef<Dma>, S: Source, D: Destination> Future for Copy<C, S, D> {
+    type Output = Result<usize, JobError>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let budget = ready!(tokio::task::coop::poll_proceed(cx));
+        let mut this = self.project();
+        let (src, dst) = (&*this.src, &*this.dst);
+        let mut prepared = None;
+        if this.flight.is_idle() {
+            let dma = &this.flight.context().0.as_ref().0;
+            match dma.begin(src, dst) {
+                Ok(begun) => {
+                    let job = begun.job();
+                    if let Some(outcome) = this.flight.as_mut().finish_inline(&job) {
+                        budget.made_progress();
+                        return Poll::Ready(begun.end(outcome).map(|len| len as usize));
+                    }
+                    prepared = Some(this.flight.context().0.as_ref().0.prepared(job, begun));
+                }
+                Err(error) => {
+                    this.flight.refuse();
+                    budget.made_progress();
+                    return Poll::Ready(Err(error));
+                }
+            }
+        }
+        let again = |handle: &Handle<C>| {
+            let dma = &handle.0.as_ref().0;
+            let begun = dma.begin(src, dst)?;
+            Ok(dma.prepared(begun.job(), begun))
+        };
+        let outcome = ready!(this.flight.poll(cx, prepared, again));
+        budget.made_progress();
+        Poll::Ready(outcome.map(|len| len as usize))
+    }
+}
+
+/// Builds a [`Dma`].
+#[derive(Clone, Debug)]
+#[must_use = "nothing is built before attach"]
+pub struct DmaBuilder<'a> {
+    device: &'a Device,
+}
+
+impl DmaBuilder<'_> {
+    /// Attaches the context to a WorkQ.
+    ///
+    /// # Errors
+    ///
+    /// `NotSupported` if the device does not copy, or cannot ring an event-driven WorkQ; `InvalidValue` if the WorkQ is
+    /// deeper than the device allows; `BadState` if it was shut down; `Full` beyond 8 devices on a WorkQ.
+    #[doc(alias = "doca_ctx_start")]
+    #[doc(alias = "doca_ctx_workq_add")]
+    pub fn attach(self, workq: &WorkQ) -> Result<Dma> {
+        let info = self.device.info();
+        let Some(caps) = info.caps().dma.clone() else {
+            let text = format!("device {} does not copy", info.name());
+            return Err(Error::new(
+                ErrorKind::NotSupported,
+                "DmaBuilder::attach",
+                text,
+            ));
+        };
+        Ok(Dma(Arc::new(Inner {
+            attachment: workq.attach(self.device)?,
+            caps,
+        })))
+    }
+}

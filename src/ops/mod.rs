@@ -1,0 +1,5 @@
+//! What a user awaits.
+
+mod dma;
+
+pub use dma::{Copy, Dma, DmaBuilder};

@@ -1,0 +1,97 @@
+//! The families of devices, and how a device is found and opened.
+//!
+//! A provider sees `device` alone. What it opens is handed upward as a [`Device`].
+
+pub mod soft;
+
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+use crate::device::{DevInfo, Device, Provider};
+use crate::error::{Error, ErrorKind, Result};
+
+type List = Vec<Arc<dyn Provider>>;
+
+/// The providers of this process, the built-in ones first.
+static PROVIDERS: LazyLock<Mutex<List>> =
+    LazyLock::new(|| Mutex::new(vec![Arc::new(soft::Soft::from_env())]));
+
+fn providers() -> List {
+    PROVIDERS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone()
+}
+
+/// Adds a provider of the application's: its devices are listed and opened by name like all others.
+///
+/// # Errors
+///
+/// `AlreadyExist` if there is one of that name.
+pub fn add_provider(provider: Arc<dyn Provider>) -> Result<()> {
+    let mut list = PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner);
+    if list.iter().any(|known| known.name() == provider.name()) {
+        let text = format!("there is a provider \"{}\" already", provider.name());
+        return Err(Error::new(ErrorKind::AlreadyExist, "add_provider", text));
+    }
+    list.push(provider);
+    Ok(())
+}
+
+impl Device {
+    /// All devices of all providers.
+    ///
+    /// # Errors
+    ///
+    /// Why a provider could not list its devices.
+    #[doc(alias = "doca_devinfo_list_create")]
+    pub fn list() -> Result<Vec<DevInfo>> {
+        let mut list = Vec::new();
+        for provider in providers() {
+            list.extend(provider.devices()?);
+        }
+        Ok(list)
+    }
+
+    /// Opens a device by name (`pf0`) or PCI address (`0000:0b:00.0`, `0b:00.0`). Opening an open device yields the
+    /// same one.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, with the names that there are; whatever the provider says.
+    #[doc(alias = "doca_dev_open")]
+    pub fn open(name: &str) -> Result<Device> {
+        let mut names = Vec::new();
+        for provider in providers() {
+            for info in provider.devices()? {
+                if info.is_named(name) {
+                    return provider.open(&info);
+                }
+                names.push(info.name().to_owned());
+            }
+        }
+        let text = format!("no device \"{name}\"; there are: {}", names.join(", "));
+        Err(Error::new(ErrorKind::NotFound, "Device::open", text))
+    }
+
+    /// Opens the first device that copies.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` if there is none; whatever the provider says.
+    pub fn open_default() -> Result<Device> {
+        for provider in providers() {
+            if let Some(info) = provider
+                .devices()?
+                .into_iter()
+                .find(|info| info.caps().dma.is_some())
+            {
+                return provider.open(&info);
+            }
+        }
+        Err(Error::new(
+            ErrorKind::NotFound,
+            "Device::open_default",
+            "no device copies",
+        ))
+    }
+}

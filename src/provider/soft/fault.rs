@@ -1,0 +1,120 @@
+//! Faults on request: users test their own services with them.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::engine::Engines;
+use crate::error::ErrorKind;
+
+/// What shall happen to a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// Nothing: this job is let through.
+    Pass,
+    /// It fails with this kind and vendor code; nothing is copied.
+    Error(ErrorKind, u64),
+    /// It is done that much later. Jobs behind it are not held up.
+    Delay(Duration),
+    /// The queue says that it is full, once.
+    QueueFull,
+}
+
+/// The script of a provider's devices: each job takes the next entry; when none is left, all is well again.
+///
+/// While there is a script, or a [`Hold`], no job is done inline.
+#[derive(Clone)]
+pub struct Faults(Arc<Script>);
+
+pub(super) struct Script {
+    entries: Mutex<VecDeque<Fault>>,
+    /// How many entries are left, and how many Holds there are: read without the lock.
+    left: AtomicUsize,
+    holds: AtomicUsize,
+    engines: Engines,
+}
+
+impl Faults {
+    pub(super) fn new() -> Faults {
+        Faults(Arc::new(Script {
+            entries: Mutex::default(),
+            left: AtomicUsize::new(0),
+            holds: AtomicUsize::new(0),
+            engines: Engines::default(),
+        }))
+    }
+
+    /// Appends to the script.
+    pub fn push(&self, fault: Fault) {
+        let mut entries = self
+            .0
+            .entries
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        entries.push_back(fault);
+        self.0.left.store(entries.len(), Ordering::SeqCst);
+    }
+
+    /// Holds all jobs up that have not begun, until the Hold is dropped: they are in flight, and nothing moves.
+    #[must_use = "the jobs go on when the Hold is dropped"]
+    pub fn hold(&self) -> Hold {
+        self.0.holds.fetch_add(1, Ordering::SeqCst);
+        Hold(self.clone())
+    }
+
+    pub(super) fn engines(&self) -> &Engines {
+        &self.0.engines
+    }
+
+    /// Whether every job must pass by here.
+    #[inline]
+    pub(super) fn any(&self) -> bool {
+        self.0.left.load(Ordering::Relaxed) != 0 || self.is_held()
+    }
+
+    #[inline]
+    pub(super) fn is_held(&self) -> bool {
+        self.0.holds.load(Ordering::SeqCst) != 0
+    }
+
+    /// Whether the queue is to say that it is full; takes that entry.
+    pub(super) fn next_is_full(&self) -> bool {
+        self.take_if(|fault| fault == Fault::QueueFull).is_some()
+    }
+
+    /// The entry for the next job.
+    pub(super) fn next(&self) -> Fault {
+        self.take_if(|fault| fault != Fault::QueueFull)
+            .unwrap_or(Fault::Pass)
+    }
+
+    fn take_if(&self, wanted: impl Fn(Fault) -> bool) -> Option<Fault> {
+        if self.0.left.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let mut entries = self
+            .0
+            .entries
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let found = entries
+            .front()
+            .is_some_and(|&fault| wanted(fault))
+            .then(|| entries.pop_front())
+            .flatten();
+        self.0.left.store(entries.len(), Ordering::SeqCst);
+        found
+    }
+}
+
+/// Holds the jobs of a provider's devices up. Dropping it lets them go on.
+pub struct Hold(Faults);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.0.holds.fetch_sub(1, Ordering::SeqCst);
+        self.0.engines().wake_all();
+    }
+}

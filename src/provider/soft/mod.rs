@@ -1,0 +1,22 @@
+//! A complete device in software: it runs anywhere, and is the default.
+//!
+//! Copies up to 64 KiB run inside the submission, since nothing is faster at any size; larger ones go to an engine
+//! thread, so that the task's thread stays free. The engine thread is the device, not the library: it is named, is
+//! counted, spins for a short time after its last job, and then sleeps without any wake-up.
+//!
+//! ```text
+//!   submit ----> inbox (all queues of the device) ----> engine: copies ----> done list of the queue ----> reap
+//! ```
+
+mod copy;
+mod counter;
+mod device;
+mod engine;
+mod fault;
+mod inbox;
+mod options;
+mod queue;
+mod topology;
+
+pub use fault::{Fault, Faults, Hold};
+pub use options::{Soft, SoftBuilder};

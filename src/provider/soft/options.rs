@@ -1,0 +1,136 @@
+//! The provider of software devices, and its settings.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::device::SoftDevice;
+use super::fault::Faults;
+use super::topology;
+use crate::device::{DevInfo, Device, Provider, WeakDevice};
+use crate::error::{Error, ErrorKind, Result};
+
+/// The provider of software devices.
+///
+/// The one behind [`Device::open`] has the default settings, and these from the environment: `TOKIO_DOCA_SOFT_DEFER=1`
+/// puts it into defer mode. One of your own has a script of faults:
+///
+/// ```
+/// use tokio_doca::ErrorKind;
+/// use tokio_doca::soft::{Fault, Soft};
+///
+/// let soft = Soft::builder().build();
+/// let device = soft.open("pf0")?;
+/// soft.faults().push(Fault::Error(ErrorKind::IoFailed, 0x88));   // the next job fails
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
+pub struct Soft {
+    options: Options,
+    faults: Faults,
+    /// The devices that are open: opening one again yields the same.
+    open: Mutex<HashMap<String, WeakDevice>>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Options {
+    pub(super) inline_limit: usize,
+    pub(super) defer: bool,
+    pub(super) engine_spin: Duration,
+}
+
+/// Builds a [`Soft`].
+#[derive(Clone, Debug)]
+#[must_use = "nothing is built before build"]
+pub struct SoftBuilder(Options);
+
+impl Soft {
+    /// A provider with settings of your own.
+    pub fn builder() -> SoftBuilder {
+        SoftBuilder(Options {
+            inline_limit: 64 << 10,
+            defer: false,
+            engine_spin: Duration::from_micros(30),
+        })
+    }
+
+    pub(crate) fn from_env() -> Soft {
+        let defer = std::env::var_os("TOKIO_DOCA_SOFT_DEFER").is_some_and(|value| value == "1");
+        Soft::builder().defer(defer).build()
+    }
+
+    /// Opens a device by name or PCI address.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, with the names that there are.
+    pub fn open(&self, name: &str) -> Result<Device> {
+        let devices = self.devices()?;
+        match devices.iter().find(|info| info.is_named(name)) {
+            Some(info) => Provider::open(self, info),
+            None => {
+                let names: Vec<&str> = devices.iter().map(DevInfo::name).collect();
+                let text = format!(
+                    "no software device \"{name}\"; there are: {}",
+                    names.join(", ")
+                );
+                Err(Error::new(ErrorKind::NotFound, "Soft::open", text))
+            }
+        }
+    }
+
+    /// The script of faults of all devices of this provider.
+    pub fn faults(&self) -> &Faults {
+        &self.faults
+    }
+}
+
+impl Provider for Soft {
+    fn name(&self) -> &'static str {
+        "soft"
+    }
+
+    fn devices(&self) -> Result<Vec<DevInfo>> {
+        Ok(topology::host(Provider::name(self)))
+    }
+
+    fn open(&self, info: &DevInfo) -> Result<Device> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(device) = open.get(info.name()).and_then(WeakDevice::upgrade) {
+            return Ok(device);
+        }
+        let adapter = SoftDevice::new(info.clone(), self.options.clone(), self.faults.clone());
+        let device = Device::from_adapter(Arc::new(adapter));
+        open.insert(info.name().to_owned(), device.downgrade());
+        Ok(device)
+    }
+}
+
+impl SoftBuilder {
+    /// Copies up to so many bytes run inside the submission; 65,536 if not said. Larger ones go to the engine.
+    pub fn inline_limit(mut self, bytes: usize) -> SoftBuilder {
+        self.0.inline_limit = bytes;
+        self
+    }
+
+    /// Nothing completes inside the submission, as on an adapter: what passes in both modes passes there.
+    pub fn defer(mut self, defer: bool) -> SoftBuilder {
+        self.0.defer = defer;
+        self
+    }
+
+    /// How long the engine spins after its last job before it sleeps; 30 us if not said. Longer than a wake-up takes
+    /// (20 to 50 us), or both sides fall asleep in turn.
+    pub fn engine_spin(mut self, time: Duration) -> SoftBuilder {
+        self.0.engine_spin = time;
+        self
+    }
+
+    /// Builds the provider.
+    pub fn build(self) -> Soft {
+        Soft {
+            options: self.0,
+            faults: Faults::new(),
+            open: Mutex::default(),
+        }
+    }
+}

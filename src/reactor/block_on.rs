@@ -1,0 +1,84 @@
+//! Running a future on this thread, without a runtime: the thread spins for its Jobs.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
+use super::workq::WorkQ;
+
+/// Turns that find nothing before the CPU is given up.
+const MISSES: u32 = 1024;
+
+struct Unpark {
+    thread: Thread,
+    woken: AtomicBool,
+}
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Release, paired with the Acquire in `block_on`. The second of two wakes needs no system call.
+        if !self.woken.swap(true, Ordering::Release) && thread::current().id() != self.thread.id() {
+            self.thread.unpark();
+        }
+    }
+}
+
+impl WorkQ {
+    /// Runs a future to its end on this thread. It needs no runtime; the WorkQ should be in [`Mode::BusyPoll`](super::Mode).
+    ///
+    /// While Jobs are in flight the thread spins, without a system call per Job, and gives the CPU up after a budget;
+    /// while none are, and the future waits for something else, it sleeps.
+    ///
+    /// ```
+    /// use tokio_doca::{BufPool, Device, Dma, Mmap, Mode, WorkQ};
+    ///
+    /// let device = Device::open_default()?;
+    /// let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+    /// let workq = WorkQ::builder().mode(Mode::BusyPoll).build()?;
+    /// let dma = Dma::builder(&device).attach(&workq)?;
+    /// let (src, dst) = (pool.try_alloc()?, pool.try_alloc()?);
+    /// src.extend_from_slice(b"hello")?;
+    /// let copied = workq.block_on(async { dma.copy(&src, &dst).await })?;
+    /// assert_eq!((copied, &dst.data()?[..]), (5, &b"hello"[..]));
+    /// # Ok::<(), tokio_doca::Error>(())
+    /// ```
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        let unpark = Arc::new(Unpark {
+            thread: thread::current(),
+            woken: AtomicBool::new(true),
+        });
+        let waker = Waker::from(Arc::clone(&unpark));
+        let mut cx = Context::from_waker(&waker);
+        let mut misses = 0;
+        loop {
+            // Acquire: what was done before the wake is seen by the poll.
+            if unpark.woken.swap(false, Ordering::Acquire) {
+                if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+                    return output;
+                }
+            } else if self.0.in_use() == 0 {
+                // `unpark` before `park` makes `park` return at once.
+                thread::park();
+                continue;
+            }
+            if self.0.ready() {
+                self.0.turn();
+                misses = 0;
+            } else {
+                misses += 1;
+                if misses % MISSES == 0 {
+                    thread::yield_now();
+                }
+            }
+            self.0.pass_on(true);
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! The event handle on Tokio: one `AsyncFd` per runtime, with the fan-out waker in it.
+//!
+//! There is no driver task. Woken by Tokio's driver, the fan-out waker clears readiness, registers itself again, arms
+//! if anybody waits, and then reaps. Nothing reads the eventfd: Tokio's epoll is edge-triggered, each write is an edge.
+//!
+//! - It holds a `Weak`: waker, WorkQ and AsyncFd would keep each other for ever.
+//! - Readiness is polled under `unconstrained`: with a spent budget Tokio wakes the waker at once, which would poll
+//!   again, until the stack ends.
+//! - It is registered at the first Pending on a runtime, since an idle or blocked runtime must not hold up another's Ops.
+//! - If the runtime goes, all who wait are woken, and register anew where they are polled next.
+//! - The clear loop is bounded: a hang-up cannot be cleared.
+#![expect(unsafe_code, reason = "AsyncFd must be promised an open descriptor")]
+
+use std::future::{Future, poll_fn};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::{self, Handle};
+
+use super::workq::Shared;
+use crate::device::Signal;
+use crate::error::{Error, JobError, Reason, Result};
+
+/// How many runtimes can await one WorkQ.
+const RUNTIMES: usize = 4;
+/// How often readiness is cleared in one turn.
+const CLEARS: usize = 8;
+
+/// The event handle, and where it is registered.
+pub(super) struct Events {
+    signal: Arc<Signal>,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    /// Spans the signal and the descriptors of queues that have their own.
+    nest: Option<Epoll>,
+    sources: [Option<Arc<Source>>; RUNTIMES],
+}
+
+/// One runtime's registration.
+struct Source {
+    fd: AsyncFd<OwnedFd>,
+    runtime: runtime::Id,
+    shared: Weak<Shared>,
+    waker: OnceLock<Waker>,
+}
+
+/// The waker in the `AsyncFd`.
+struct FanOut(Weak<Source>);
+
+impl Events {
+    pub(super) fn new() -> Result<Events> {
+        let signal =
+            Signal::new().map_err(|error| Error::os("WorkQBuilder::build", "eventfd", error))?;
+        let inner = Inner {
+            nest: None,
+            sources: [const { None }; RUNTIMES],
+        };
+        Ok(Events {
+            signal: Arc::new(signal),
+            inner: Mutex::new(inner),
+        })
+    }
+
+    pub(super) fn signal(&self) -> &Arc<Signal> {
+        &self.signal
+    }
+
+    fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the descriptor of a queue that does not ring the signal into the event handle.
+    pub(super) fn nest(&self, fd: BorrowedFd<'_>) -> Result<()> {
+        let fail = |errno: nix::Error| Error::os("attach", "epoll", errno.into());
+        let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
+        let mut inner = self.inner();
+        if inner.nest.is_none() {
+            let nest = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(fail)?;
+            nest.add(self.signal.as_fd(), EpollEvent::new(flags, 0))
+                .map_err(fail)?;
+            inner.nest = Some(nest);
+        }
+        inner
+            .nest
+            .as_ref()
+            .expect("just made")
+            .add(fd, EpollEvent::new(flags, 1))
+            .map_err(fail)?;
+        // The handle is another one now: whoever waits registers anew.
+        let old = std::mem::replace(&mut inner.sources, [const { None }; RUNTIMES]);
+        drop(inner);
+        drop(old);
+        Ok(())
+    }
+
+    /// Registers the handle with the runtime that polls, if it is not yet.
+    ///
+    /// # Errors
+    ///
+    /// `BadState` without a runtime, without I/O in it, or beyond four runtimes.
+    #[inline]
+    pub(super) fn register(&self, shared: &Arc<Shared>) -> Result<(), JobError> {
+        let handle = Handle::try_current().map_err(|_| JobError::of(Reason::NoRuntime))?;
+        let mut inner = self.inner();
+        if inner
+            .sources
+            .iter()
+            .flatten()
+            .any(|source| source.runtime == handle.id())
+        {
+            return Ok(());
+        }
+        inner.register(&self.signal, shared, handle.id())
+    }
+
+    /// The runtime of this source is gone.
+    fn forget(&self, source: &Arc<Source>) {
+        let mut inner = self.inner();
+        let known = inner.sources.iter_mut().find(|known| {
+            known
+                .as_ref()
+                .is_some_and(|known| Arc::ptr_eq(known, source))
+        });
+        let old = known.and_then(Option::take);
+        drop(inner);
+        drop(old);
+    }
+}
+
+impl Inner {
+    #[cold]
+    fn register(
+        &mut self,
+        signal: &Signal,
+        shared: &Arc<Shared>,
+        runtime: runtime::Id,
+    ) -> Result<(), JobError> {
+        let errno = |error: std::io::Error| {
+            JobError::new(
+                Reason::Register,
+                error.raw_os_error().unwrap_or(0) as u64,
+                0,
+            )
+        };
+        let Some(free) = self.sources.iter_mut().find(|source| source.is_none()) else {
+            return Err(JobError::new(Reason::TooManyRuntimes, RUNTIMES as u64, 0));
+        };
+        // A descriptor of its own: epoll knows a registration by descriptor, and ours may stand in several.
+        let fd = self
+            .nest
+            .as_ref()
+            .map_or(signal.as_fd(), |nest| nest.0.as_fd());
+        let fd = fd.try_clone_to_owned().map_err(errno)?;
+        // Tokio panics if the runtime was built without I/O.
+        let registered = catch_unwind(AssertUnwindSafe(|| {
+            // SAFETY: an OwnedFd stays open and the same until the AsyncFd drops it.
+            unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }
+        }));
+        let fd = registered
+            .map_err(|_| JobError::of(Reason::NoRuntime))?
+            .map_err(|error| errno(error.into()))?;
+        let source = Arc::new(Source {
+            fd,
+            runtime,
+            shared: Arc::downgrade(shared),
+            waker: OnceLock::new(),
+        });
+        let waker = Waker::from(Arc::new(FanOut(Arc::downgrade(&source))));
+        let waker = source.waker.get_or_init(|| waker);
+        let _ = source.rearm(waker);
+        *free = Some(source);
+        Ok(())
+    }
+}
+
+impl Source {
+    /// Clears readiness and puts the waker back. `Err`: the runtime is gone.
+    fn rearm(&self, waker: &Waker) -> std::io::Result<()> {
+        let mut cx = Context::from_waker(waker);
+        for _ in 0..CLEARS {
+            let ready = poll_fn(|cx| self.fd.poll_read_ready(cx));
+            match pin!(tokio::task::unconstrained(ready)).poll(&mut cx) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(guard) => guard?.clear_ready(),
+            }
+        }
+        tracing::error!("the event handle cannot be cleared: a provider's descriptor hung up");
+        Ok(())
+    }
+}
+
+impl Wake for FanOut {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let Some(source) = self.0.upgrade() else {
+            return;
+        };
+        let Some(shared) = source.shared.upgrade() else {
+            return;
+        };
+        let Some(waker) = source.waker.get() else {
+            return;
+        };
+        match source.rearm(waker) {
+            Ok(()) => shared.event_turn(),
+            Err(_) => {
+                shared.events.forget(&source);
+                shared.nudge();
+            }
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! One Job on its way, inside an Op: from the first poll to the result.
+//!
+//! ```text
+//!   Idle --> (finished inline) ----------------------------+
+//!    |                                                     v
+//!    +--> Queued (in line for a Slot) --> InFlight --> Finished
+//!    +-----------------------------------^    |
+//!                                             +-- dropped: the Slot is an orphan
+//! ```
+//!
+//! In event mode a poll that finds nothing stores the waker, makes sure that this runtime is registered, arms, looks
+//! once more, and only then sleeps. In busy mode it looks a few dozen times, wakes itself, and gives the CPU up after
+//! a budget: a spinning engine may share it.
+
+use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use pin_project::{pin_project, pinned_drop};
+
+use super::slot::{Held, Outcome};
+use super::workq::{Attachment, Mode, Shared};
+use crate::device::{Armed, Job, Token};
+use crate::error::{ErrorKind, JobError, Reason};
+use crate::sync::WaitNode;
+
+/// Looks in one busy poll. Without `pause`: one costs as much as eighty loads.
+const LOOKS: usize = 32;
+/// Busy polls that find nothing before the CPU is given up: about 30 us.
+const MISSES: u32 = 256;
+/// And how many of them are forgiven then.
+const FORGIVEN: u32 = 64;
+
+/// A Job and what it keeps, ready to be submitted.
+pub(crate) struct Prepared {
+    pub(crate) job: Job,
+    pub(crate) held: Held,
+}
+
+#[derive(Debug)]
+enum State {
+    Idle,
+    Queued,
+    InFlight(Token),
+    Ready(Outcome),
+    Finished,
+}
+
+/// Pinned in an Op. `C` is how it reaches its context: borrowed, or owned.
+#[pin_project(PinnedDrop)]
+pub(crate) struct Flight<C: Deref<Target = Attachment>> {
+    // Dropped before the context, which keeps its list.
+    #[pin]
+    node: WaitNode,
+    context: C,
+    state: State,
+}
+
+impl<C: Deref<Target = Attachment>> Flight<C> {
+    pub(crate) fn new(context: C) -> Flight<C> {
+        Flight {
+            context,
+            state: State::Idle,
+            node: WaitNode::new(),
+        }
+    }
+
+    /// Whether nothing was begun.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        matches!(self.state, State::Idle)
+    }
+
+    pub(crate) fn context(&self) -> &C {
+        &self.context
+    }
+
+    /// Finishes the Job now if the device can. `Some` ends the flight.
+    ///
+    /// The caller holds the Job's Leases during the call.
+    #[inline]
+    pub(crate) fn finish_inline(self: Pin<&mut Self>, job: &Job) -> Option<Outcome> {
+        let this = self.project();
+        let outcome = this.context.finish_inline(job)?;
+        *this.state = State::Finished;
+        Some(outcome)
+    }
+
+    /// Ends the flight with an error before anything was begun.
+    #[inline]
+    pub(crate) fn refuse(self: Pin<&mut Self>) {
+        *self.project().state = State::Finished;
+    }
+
+    /// Submits at once, or says why not: nothing waits.
+    pub(crate) fn try_start(&mut self, prepared: Prepared) -> Result<(), JobError> {
+        let shared = &self.context.shared;
+        let free = shared
+            .waiters
+            .is_empty()
+            .then(|| shared.core.table.free().take())
+            .flatten();
+        let Some(index) = free else {
+            return Err(JobError::new(
+                Reason::QueueFull,
+                shared.core.table.free().slots() as u64,
+                0,
+            ));
+        };
+        self.state = State::InFlight(self.context.launch(index, prepared)?);
+        Ok(())
+    }
+
+    /// A flight that was over before the future was made.
+    pub(crate) fn set_ready(&mut self, outcome: Outcome) {
+        self.state = State::Ready(outcome);
+    }
+
+    /// Goes on. `prepare` takes the Leases: at the first call, and again when a Slot is free after waiting for one.
+    pub(crate) fn poll(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        prepared: Option<Prepared>,
+        prepare: impl Fn(&C) -> Result<Prepared, JobError>,
+    ) -> Poll<Outcome> {
+        let this = self.project();
+        let prepare = || prepare(this.context);
+        match *this.state {
+            State::Queued | State::InFlight(_) => {}
+            State::Finished => panic!("an Op was polled after it had finished"),
+            State::Ready(outcome) => {
+                *this.state = State::Finished;
+                return Poll::Ready(outcome);
+            }
+            State::Idle => match this.context.begin(prepared) {
+                Ok(begun) => *this.state = begun,
+                Err(error) => {
+                    *this.state = State::Finished;
+                    return Poll::Ready(Err(error));
+                }
+            },
+        }
+        this.context
+            .go_on(this.state, this.node.as_ref(), cx, &prepare)
+    }
+}
+
+impl Attachment {
+    #[inline]
+    fn is_closed(&self) -> bool {
+        self.shared.closed.load(Ordering::Relaxed)
+    }
+
+    /// Refused once the WorkQ was shut down.
+    #[inline]
+    pub(crate) fn check_open(&self) -> Result<(), JobError> {
+        if self.is_closed() {
+            Err(JobError::of(Reason::Shutdown))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Gives a Slot back that was taken or done, to whoever is in line.
+    fn give_back(&self, index: u32) {
+        self.shared.core.table.free().put(index);
+        self.shared.after_free();
+    }
+
+    /// The first step of a Job that was not finished inline: in flight at once, or in line.
+    fn begin(&self, prepared: Option<Prepared>) -> Result<State, JobError> {
+        let shared = &self.shared;
+        if shared.mode == Mode::EventDriven {
+            // Before the Job is the device's: without a runtime nobody would hear of its end.
+            shared.events.register(shared)?;
+        }
+        if let Some(prepared) = prepared
+            && shared.waiters.is_empty()
+            && let Some(index) = shared.core.table.free().take()
+        {
+            match self.launch(index, prepared) {
+                Err(error) if error.kind() == ErrorKind::Again => {}
+                launched => return launched.map(State::InFlight),
+            }
+        }
+        Ok(State::Queued)
+    }
+
+    /// Polls a Job that is in line or in flight.
+    fn go_on(
+        &self,
+        state: &mut State,
+        node: Pin<&WaitNode>,
+        cx: &mut Context<'_>,
+        prepare: &impl Fn() -> Result<Prepared, JobError>,
+    ) -> Poll<Outcome> {
+        if let State::Queued = state {
+            match self.poll_queued(node, cx, prepare) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(token)) => *state = State::InFlight(token),
+                Poll::Ready(Err(error)) => {
+                    *state = State::Finished;
+                    return Poll::Ready(Err(error));
+                }
+            }
+        }
+        let State::InFlight(token) = *state else {
+            unreachable!("a queued Job has just been launched")
+        };
+        let outcome = match self.shared.mode {
+            Mode::EventDriven => self.poll_event(token, cx),
+            Mode::BusyPoll => self.poll_busy(token, cx),
+        };
+        if let Poll::Ready(outcome) = outcome {
+            // An error of the runtime, and not of the Job, leaves the Job in flight: it is an orphan then.
+            match outcome {
+                Waited::Over(outcome) => {
+                    *state = State::Finished;
+                    self.give_back(token.index());
+                    return Poll::Ready(outcome);
+                }
+                Waited::Lost(error) => {
+                    self.abandon(token);
+                    *state = State::Finished;
+                    return Poll::Ready(Err(error));
+                }
+            }
+        }
+        Poll::Pending
+    }
+
+    fn poll_queued(
+        &self,
+        node: Pin<&WaitNode>,
+        cx: &mut Context<'_>,
+        prepare: &impl Fn() -> Result<Prepared, JobError>,
+    ) -> Poll<Result<Token, JobError>> {
+        let shared = &*self.shared;
+        let leave = || {
+            if node.is_linked() {
+                shared.waiters.leave(node);
+                shared.pass_on(false);
+            }
+        };
+        let mut refused = false;
+        loop {
+            if let Err(error) = self.check_open() {
+                leave();
+                return Poll::Ready(Err(error));
+            }
+            let first = match node.is_linked() {
+                true => shared.waiters.is_notified(node),
+                false => shared.waiters.is_empty(),
+            };
+            if first && let Some(index) = shared.core.table.free().take() {
+                let launched = prepare()
+                    .inspect_err(|_| self.give_back(index))
+                    .and_then(|p| self.launch(index, p));
+                match launched {
+                    // The device is full, and not the WorkQ: the place in line is kept.
+                    Err(error) if error.kind() == ErrorKind::Again => refused = true,
+                    launched => {
+                        leave();
+                        return Poll::Ready(launched);
+                    }
+                }
+            }
+            shared.enqueue(node, cx.waker());
+            // Look once more. With nothing in flight only this task can try again.
+            let free = shared.core.table.free();
+            if refused {
+                if free.free() == free.slots() {
+                    cx.waker().wake_by_ref();
+                }
+            } else if free.free() > 0 {
+                shared.pass_on(shared.mode == Mode::BusyPoll);
+                if shared.waiters.is_notified(node) {
+                    continue;
+                }
+            }
+            if self.is_closed() {
+                continue;
+            }
+            break;
+        }
+        match shared.mode {
+            Mode::BusyPoll => {
+                if shared.ready() {
+                    shared.turn();
+                }
+                shared.missed();
+                cx.waker().wake_by_ref();
+            }
+            Mode::EventDriven => {
+                if let Err(error) = shared.events.register(&self.shared) {
+                    leave();
+                    return Poll::Ready(Err(error));
+                }
+                if shared.in_use() > 0 && shared.arm() | shared.ready() {
+                    shared.turn();
+                }
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Takes the result, if the Job is over.
+    #[inline]
+    fn take(&self, token: Token) -> Option<Outcome> {
+        self.shared.core.table.slot(token).take()
+    }
+
+    fn poll_event(&self, token: Token, cx: &mut Context<'_>) -> Poll<Waited> {
+        let shared = &*self.shared;
+        if let Some(outcome) = self.take(token) {
+            return Poll::Ready(Waited::Over(outcome));
+        }
+        shared.core.table.slot(token).register(cx.waker());
+        if let Err(error) = shared.events.register(&self.shared) {
+            return Poll::Ready(Waited::Lost(error));
+        }
+        // Arm, then look.
+        let ready = self.queue.arm() == Armed::Ready;
+        if ready || self.queue.ready() {
+            shared.turn();
+        }
+        // Also without a look of one's own: somebody else may have reaped it before the waker was there.
+        match self.take(token) {
+            Some(outcome) => Poll::Ready(Waited::Over(outcome)),
+            None => Poll::Pending,
+        }
+    }
+
+    fn poll_busy(&self, token: Token, cx: &mut Context<'_>) -> Poll<Waited> {
+        let shared = &*self.shared;
+        for _ in 0..LOOKS {
+            if let Some(outcome) = self.take(token) {
+                shared.misses.store(0, Ordering::Relaxed);
+                return Poll::Ready(Waited::Over(outcome));
+            }
+            if self.queue.ready() {
+                shared.turn();
+            }
+        }
+        shared.missed();
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// The Op is gone, its Job may not be.
+    fn abandon(&self, token: Token) {
+        let shared = &self.shared;
+        if shared.core.table.slot(token).abandon() {
+            self.give_back(token.index());
+            return;
+        }
+        // Somebody must hear of the orphan's end, or its memory stays leased. In event mode this WorkQ is registered and
+        // armed, since the Op had been Pending; in busy mode it is now, if there is a runtime, and else the next poll
+        // of any Op looks.
+        if shared.mode == Mode::BusyPoll {
+            let _ = shared.events.register(shared);
+        }
+        if self.queue.arm() == Armed::Ready {
+            shared.turn();
+        }
+    }
+}
+
+/// How waiting ended.
+enum Waited {
+    Over(Outcome),
+    /// The Job goes on, but nobody would hear of its end.
+    Lost(JobError),
+}
+
+impl Shared {
+    /// A busy poll found nothing: after a budget the CPU is given up once.
+    pub(super) fn missed(&self) {
+        let misses = self.misses.load(Ordering::Relaxed) + 1;
+        if misses < MISSES {
+            self.misses.store(misses, Ordering::Relaxed);
+        } else {
+            self.misses.store(MISSES - FORGIVEN, Ordering::Relaxed);
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[pinned_drop]
+impl<C: Deref<Target = Attachment>> PinnedDrop for Flight<C> {
+    fn drop(self: Pin<&mut Self>) {
+        let this = self.project();
+        match *this.state {
+            State::InFlight(token) => this.context.abandon(token),
+            // A place in line is left by the node's own drop; what it was told is passed on there.
+            State::Idle | State::Queued | State::Ready(_) | State::Finished => {}
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Which Slots are free: words of bits, a thread's own first.
+//!
+//! A magazine is one word on a cache line of its own. A thread takes from and gives to the magazine of its number, and
+//! goes on to the others when that one is empty: "full" is said only after all of them were looked at. No lock, no
+//! refill, nothing thread-local but the number.
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{seq_cst_order, thread_number};
+
+/// Threads that have a magazine of their own, if there are Slots enough.
+const SPREAD: usize = 16;
+/// Slots that a magazine should have at least.
+const SHARE: usize = 8;
+
+#[repr(align(128))]
+struct Magazine(AtomicU64);
+
+pub(super) struct Magazines {
+    magazines: Box<[Magazine]>,
+    slots: usize,
+}
+
+impl Magazines {
+    /// All of `slots` free.
+    pub(super) fn new(slots: usize) -> Magazines {
+        let count = (slots / SHARE).clamp(1, SPREAD).max(slots.div_ceil(64));
+        // Slot i is bit i / count of magazine i % count.
+        let bits = |at: usize| (slots + count - 1 - at) / count;
+        let full = |at| {
+            if bits(at) == 64 {
+                u64::MAX
+            } else {
+                (1 << bits(at)) - 1
+            }
+        };
+        let magazines = (0..count)
+            .map(|at| Magazine(AtomicU64::new(full(at))))
+            .collect();
+        Magazines { magazines, slots }
+    }
+
+    /// Takes a free Slot. Pairs with `put`, so that the taker sees the Slot as it was left.
+    #[inline]
+    pub(super) fn take(&self) -> Option<u32> {
+        self.take_from(thread_number())
+    }
+
+    fn take_from(&self, thread: usize) -> Option<u32> {
+        let count = self.magazines.len();
+        for step in 0..count {
+            let at = (thread + step) % count;
+            let magazine = &self.magazines[at].0;
+            let mut bits = magazine.load(Ordering::SeqCst);
+            while bits != 0 {
+                let less = bits & (bits - 1);
+                match magazine.compare_exchange_weak(bits, less, Ordering::SeqCst, Ordering::SeqCst)
+                {
+                    Ok(_) => return Some(bits.trailing_zeros() * count as u32 + at as u32),
+                    Err(seen) => bits = seen,
+                }
+            }
+        }
+        None
+    }
+
+    /// Gives a Slot back. SeqCst: whoever is in line is seen by the giver afterwards, or sees the Slot.
+    #[inline]
+    pub(super) fn put(&self, slot: u32) {
+        let count = self.magazines.len();
+        let (at, bit) = (slot as usize % count, slot as usize / count);
+        let before = self.magazines[at].0.fetch_or(1 << bit, Ordering::SeqCst);
+        debug_assert_eq!(before & 1 << bit, 0, "freed twice");
+        seq_cst_order();
+    }
+
+    /// How many are free: exact if nothing changes meanwhile.
+    pub(super) fn free(&self) -> usize {
+        seq_cst_order();
+        self.magazines
+            .iter()
+            .map(|magazine| magazine.0.load(Ordering::SeqCst).count_ones() as usize)
+            .sum()
+    }
+
+    /// How many there are.
+    pub(super) fn slots(&self) -> usize {
+        self.slots
+    }
+}
+
+#[cfg(all(test, not(tokio_doca_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_slot_is_taken_once_from_whatever_magazine() {
+        for slots in [1, 7, 8, 9, 64, 65, 127, 256, 1000, 1024, 1025, 5000] {
+            let magazines = Magazines::new(slots);
+            assert_eq!(magazines.free(), slots);
+            let mut seen = vec![false; slots];
+            for _ in 0..slots {
+                let slot = magazines.take_from(3).expect("one is left") as usize;
+                assert!(!std::mem::replace(&mut seen[slot], true), "{slot} twice");
+            }
+            assert_eq!((magazines.take_from(5), magazines.free()), (None, 0));
+            magazines.put(slots as u32 - 1);
+            assert_eq!(
+                magazines.take_from(11),
+                Some(slots as u32 - 1),
+                "taken from another thread's magazine"
+            );
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Jobs in flight: where they live, who finds out that they are over, and who is told.
+//!
+//! # The life of a Job that is not finished inline
+//!
+//! ```text
+//!  Op (in a task)                     WorkQ                              device
+//!  ------------------------------------------------------------------------------------------
+//!  Leases taken, Slot taken --------> Slot: pending ------ submit -----> accepted
+//!  waker into the Slot, arm, look                                        ... works ...
+//!  Pending                                                               completion, ring if armed
+//!                                     fan-out (or a busy Op): reap <-----
+//!                                     Leases back, result, Slot: done
+//!  <------------------------ wake ---
+//!  polls, takes the result, frees the Slot ---> the next in line
+//! ```
+//!
+//! Who looks: in event mode the *fan-out waker*, which sits in an `AsyncFd` of each runtime and runs inside Tokio's
+//! driver; in busy mode the Op's own poll. The [`gate`] lets one of them reap at a time and loses no look.
+//!
+//! An Op that is dropped leaves an orphan, whose completion frees Slot and Leases. One that is forgotten leaves its
+//! Slot taken. The last WorkQ handle leaves its Slots to the device, which drops them after its last Job.
+
+mod block_on;
+mod event;
+mod flight;
+mod gate;
+#[cfg(all(test, tokio_doca_loom))]
+mod loom;
+mod magazine;
+mod shutdown;
+mod slot;
+mod submit;
+mod table;
+mod workq;
+
+pub use shutdown::Shutdown;
+pub use workq::{Mode, WorkQ, WorkQBuilder};
+
+pub(crate) use flight::{Flight, Prepared};
+pub(crate) use slot::Held;
+pub(crate) use workq::Attachment;

@@ -1,0 +1,72 @@
+//! Waiting until nothing is in flight.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use pin_project::pin_project;
+
+use super::workq::{Mode, WorkQ, wake_all};
+use crate::error::{JobError, Result};
+use crate::sync::WaitNode;
+
+/// The future of [`WorkQ::shutdown`].
+#[pin_project]
+#[must_use = "futures do nothing unless polled"]
+pub struct Shutdown {
+    // Dropped before the handle that keeps its list.
+    #[pin]
+    node: WaitNode,
+    workq: WorkQ,
+    closed: bool,
+}
+
+impl Shutdown {
+    pub(super) fn new(workq: WorkQ) -> Shutdown {
+        Shutdown {
+            node: WaitNode::new(),
+            workq,
+            closed: false,
+        }
+    }
+}
+
+impl Future for Shutdown {
+    type Output = Result<()>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        let this = self.project();
+        let shared = &this.workq.0;
+        if !std::mem::replace(this.closed, true) {
+            shared.closed.store(true, Ordering::SeqCst);
+            // Who is in line for a Slot will not get one.
+            wake_all(&shared.waiters);
+        }
+        let table = &shared.core.table;
+        if !table.any_in_flight() {
+            return Poll::Ready(Ok(()));
+        }
+        shared.enqueue_drained(this.node.as_ref(), cx.waker());
+        match shared.mode {
+            Mode::BusyPoll => {
+                shared.turn();
+                shared.missed();
+                cx.waker().wake_by_ref();
+            }
+            Mode::EventDriven => {
+                if let Err(error) = shared.events.register(shared) {
+                    return Poll::Ready(Err(JobError::into(error)));
+                }
+                shared.arm();
+                shared.turn();
+            }
+        }
+        // Arm, then look: the turn may have been the one that ended it.
+        if table.any_in_flight() {
+            Poll::Pending
+        } else {
+            Poll::Ready(Ok(()))
+        }
+    }
+}

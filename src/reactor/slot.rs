@@ -1,0 +1,351 @@
+//! A Job's place in the WorkQ: it owns the Leases, the waker and the result.
+//!
+//! One word holds the generation (upper half) and the phase. Three parties meet here, and the phase says who owns the
+//! cells: the Op (one thread at a time, by `&mut`), the reaper (one at a time, by the gate), and the free list.
+//!
+//! ```text
+//!            fill                 submit accepted: the device may complete it from here on
+//!   Free ----------> Pending <===> Registering        Op stores its waker
+//!                    |  |  |            |
+//!        Op dropped  |  |  | reaper     | reaper: the Op, still registering, finds out itself
+//!                    v  |  v            v
+//!              Orphan   |  Completing -> Done -------> Free     Op takes the result
+//!                |      |     |
+//!         reaper |      |     | Op dropped meanwhile: reaper frees
+//!                v      v     v
+//!               Free   Free   Free
+//!                      (undo: the device refused it)
+//! ```
+//!
+//! - `held` and `result`: the Op's until Pending, the reaper's until Done, then the Op's.
+//! - `target`: the Op's in Registering and before Pending, the reaper's in Completing.
+//! - Each completion is taken once: a stale Token has another generation or phase, and changes nothing.
+//!
+//! Orderings: every change of owner is a Release store or exchange, paired with the Acquire of the next owner's.
+#![expect(unsafe_code, reason = "the phase says who owns the cells")]
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use crate::error::JobError;
+use crate::mem::{Grow, Reading, Writing};
+use crate::sync::UnsafeCell;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// What a job in flight keeps.
+pub(crate) struct Held {
+    read: Option<Reading>,
+    write: Option<Writing>,
+    /// Which queue of the WorkQ has the Job.
+    queue: u8,
+}
+
+impl Held {
+    pub(crate) fn new(read: Option<Reading>, write: Option<Writing>, queue: u8) -> Held {
+        Held { read, write, queue }
+    }
+
+    /// The Job is over: what was written is appended, and the Leases go back.
+    fn release(self, result: &Outcome) {
+        if let (Some(write), Ok(len)) = (&self.write, result) {
+            write.grow(usize::try_from(*len).unwrap_or(usize::MAX));
+        }
+        drop(self.write);
+        drop(self.read);
+    }
+}
+
+/// How a Job ended.
+pub(crate) type Outcome = Result<u64, JobError>;
+
+/// What is told of completions, in place of a waker: a run of a graph.
+pub(crate) trait Run: Send + Sync {
+    /// The Job of this node is over.
+    fn completed(&self, node: u32, outcome: Outcome);
+}
+
+/// Who is told that a Job is over.
+pub(super) enum Target {
+    Waker(Waker),
+    /// A graph's run needs no waker per node, and no Op: its Slots are freed by the reaper.
+    #[cfg_attr(not(test), expect(dead_code, reason = "graphs come on top"))]
+    Run(Arc<dyn Run>, u32),
+}
+
+/// Whom to tell, once the gate was left.
+pub(super) enum Told {
+    Waker(Waker),
+    Run(Arc<dyn Run>, u32, Outcome),
+}
+
+/// What the reaper has to do after a completion.
+pub(super) enum Completed {
+    /// Nothing: the Op finds out itself, or the Token named no Job in flight.
+    Nothing,
+    /// The Token named no Job in flight.
+    Stale,
+    /// Tell the Op.
+    Tell(Told),
+    /// Free the Slot (and tell the run).
+    Free(Option<Told>),
+}
+
+const FREE: u64 = 0;
+const PENDING: u64 = 1;
+const REGISTERING: u64 = 2;
+const ORPHAN: u64 = 3;
+const COMPLETING: u64 = 4;
+const COMPLETING_ORPHAN: u64 = 5;
+const DONE: u64 = 6;
+const PHASE: u64 = u32::MAX as u64;
+
+#[repr(align(128))]
+pub(super) struct Slot {
+    state: AtomicU64,
+    held: UnsafeCell<Option<Held>>,
+    target: UnsafeCell<Option<Target>>,
+    result: UnsafeCell<Outcome>,
+}
+
+// SAFETY: the cells are reached by one party at a time, as the phase says; their contents are Send.
+unsafe impl Send for Slot {}
+// SAFETY: as above.
+unsafe impl Sync for Slot {}
+
+fn generation(state: u64) -> u32 {
+    (state >> 32) as u32
+}
+
+/// Writes a cell; the old content is given back, to be dropped where no cell is open.
+///
+/// # Safety
+///
+/// The caller owns the cell, as the phase says.
+unsafe fn replace<T>(cell: &UnsafeCell<T>, value: T) -> T {
+    cell.with_mut(|cell| {
+        // SAFETY: the caller owns the cell.
+        unsafe { std::ptr::replace(cell, value) }
+    })
+}
+
+impl Slot {
+    pub(super) fn new() -> Slot {
+        Slot {
+            state: AtomicU64::new(FREE),
+            held: UnsafeCell::new(None),
+            target: UnsafeCell::new(None),
+            result: UnsafeCell::new(Ok(0)),
+        }
+    }
+
+    /// Makes a Slot that was taken from the free list pending, and says its generation.
+    pub(super) fn fill(&self, held: Held, target: Option<Target>) -> u32 {
+        let state = self.state.load(Ordering::Relaxed);
+        debug_assert_eq!(state & PHASE, FREE);
+        // SAFETY: Free and out of the free list: the caller's.
+        let old = unsafe { replace(&self.held, Some(held)) };
+        debug_assert!(old.is_none());
+        // SAFETY: as above.
+        let old = unsafe { replace(&self.target, target) };
+        debug_assert!(old.is_none());
+        self.state.store(state | PENDING, Ordering::Release);
+        generation(state)
+    }
+
+    /// The device refused the Job: the Slot is free again, but for the free list; the Leases are the caller's.
+    pub(super) fn undo(&self) -> Held {
+        // SAFETY: Pending, but no device has seen it: no completion can come, so the caller owns the cells.
+        let held = unsafe { replace(&self.held, None) };
+        // SAFETY: as above.
+        let target = unsafe { replace(&self.target, None) };
+        self.free();
+        drop(target);
+        held.expect("filled before")
+    }
+
+    fn free(&self) {
+        let next = generation(self.state.load(Ordering::Relaxed)).wrapping_add(1);
+        self.state
+            .store(u64::from(next) << 32 | FREE, Ordering::Release);
+    }
+
+    /// Op: the result, if the Job is over. The Slot is free then, but for the free list.
+    #[inline]
+    pub(super) fn take(&self) -> Option<Outcome> {
+        if self.state.load(Ordering::Acquire) & PHASE != DONE {
+            return None;
+        }
+        // SAFETY: Done: the cells are the Op's.
+        let result = unsafe { replace(&self.result, Ok(0)) };
+        // SAFETY: as above. (The Op that registered while the reaper completed left its waker.)
+        let target = unsafe { replace(&self.target, None) };
+        self.free();
+        drop(target);
+        Some(result)
+    }
+
+    /// Op: stores the waker to be woken at the end. `take` must be asked once more afterwards.
+    pub(super) fn register(&self, waker: &Waker) {
+        let state = self.state.load(Ordering::Relaxed);
+        let [pending, registering] = [PENDING, REGISTERING].map(|phase| state & !PHASE | phase);
+        if self
+            .state
+            .compare_exchange(pending, registering, Ordering::Acquire, Ordering::Acquire)
+            .is_err()
+        {
+            if matches!(
+                self.state.load(Ordering::Acquire) & PHASE,
+                COMPLETING | REGISTERING
+            ) {
+                // The reaper took the old waker a moment ago, and that may be another one.
+                waker.wake_by_ref();
+            }
+            return;
+        }
+        let known = self.target.with(|target| {
+            // SAFETY: Registering: the cell is the Op's.
+            matches!(unsafe { &*target }, Some(Target::Waker(known)) if known.will_wake(waker))
+        });
+        let old = match known {
+            true => None,
+            // SAFETY: as above. The clone is made before the cell is written.
+            false => unsafe { replace(&self.target, Some(Target::Waker(waker.clone()))) },
+        };
+        // If this fails the reaper has made it Done meanwhile, and `take` says so.
+        let _ =
+            self.state
+                .compare_exchange(registering, pending, Ordering::Release, Ordering::Relaxed);
+        drop(old);
+    }
+
+    /// Op: it is dropped. True if the Slot is free, but for the free list; else the reaper will see to it.
+    pub(super) fn abandon(&self) -> bool {
+        let mut state = self.state.load(Ordering::Acquire);
+        loop {
+            let phase = match state & PHASE {
+                // Registering: a waker that panicked when it was cloned, or a nudge.
+                PENDING | REGISTERING => ORPHAN,
+                COMPLETING => COMPLETING_ORPHAN,
+                DONE => return self.take().is_some(),
+                _ => return false,
+            };
+            // Release: the waker that this Op stored is the reaper's to drop.
+            match self.state.compare_exchange(
+                state,
+                state & !PHASE | phase,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return false,
+                Err(seen) => state = seen,
+            }
+        }
+    }
+
+    /// Reaper: the device says that the Job is over.
+    pub(super) fn complete(&self, of: u32, outcome: Outcome) -> Completed {
+        let mut state = self.state.load(Ordering::Acquire);
+        if generation(state) != of || !matches!(state & PHASE, PENDING | REGISTERING | ORPHAN) {
+            return Completed::Stale;
+        }
+        // SAFETY: the Job was in flight, and its completion comes once: `held` and `result` are the reaper's.
+        let held = unsafe { replace(&self.held, None) };
+        if let Some(held) = held {
+            held.release(&outcome);
+        }
+        // SAFETY: as above.
+        let _ = unsafe { replace(&self.result, outcome) };
+        loop {
+            let phase = match state & PHASE {
+                PENDING => COMPLETING,
+                REGISTERING => DONE,
+                _ => return self.end_orphan(),
+            };
+            match self.state.compare_exchange(
+                state,
+                state & !PHASE | phase,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) if phase == DONE => return Completed::Nothing,
+                Ok(_) => return self.tell(state & !PHASE, outcome),
+                Err(seen) => state = seen,
+            }
+        }
+    }
+
+    /// Reaper: Completing; the target is its own.
+    fn tell(&self, generation: u64, outcome: Outcome) -> Completed {
+        // SAFETY: Completing: the cell is the reaper's.
+        let target = unsafe { replace(&self.target, None) };
+        if let Some(Target::Run(run, node)) = target {
+            self.free();
+            return Completed::Free(Some(Told::Run(run, node, outcome)));
+        }
+        let [completing, done] = [COMPLETING, DONE].map(|phase| generation | phase);
+        if self
+            .state
+            .compare_exchange(completing, done, Ordering::AcqRel, Ordering::Acquire)
+            .is_err()
+        {
+            self.free();
+            return Completed::Free(None);
+        }
+        match target {
+            Some(Target::Waker(waker)) => Completed::Tell(Told::Waker(waker)),
+            _ => Completed::Nothing,
+        }
+    }
+
+    fn end_orphan(&self) -> Completed {
+        // SAFETY: Orphan: nobody but the reaper is left.
+        let target = unsafe { replace(&self.target, None) };
+        self.free();
+        drop(target);
+        Completed::Free(None)
+    }
+
+    /// Which queue has the Job, if one may have it. Exact only when nobody else can reach the Slot.
+    pub(super) fn in_flight(&self) -> Option<u8> {
+        let in_flight = matches!(
+            self.state.load(Ordering::Acquire) & PHASE,
+            PENDING | REGISTERING | ORPHAN
+        );
+        in_flight.then(|| {
+            self.held.with(|held| {
+                // SAFETY: nobody else can reach the Slot, as the caller made sure.
+                unsafe { &*held }.as_ref().map_or(0, |held| held.queue)
+            })
+        })
+    }
+
+    /// Whether the device may still have the Job.
+    pub(super) fn is_in_flight(&self) -> bool {
+        !matches!(self.state.load(Ordering::Acquire) & PHASE, FREE | DONE)
+    }
+
+    /// Reaper: the waker of an Op that waits, taken out so that it polls again: the world changed under it.
+    pub(super) fn nudge(&self) -> Option<Waker> {
+        let state = self.state.load(Ordering::Relaxed);
+        let [pending, registering] = [PENDING, REGISTERING].map(|phase| state & !PHASE | phase);
+        self.state
+            .compare_exchange(pending, registering, Ordering::Acquire, Ordering::Relaxed)
+            .ok()?;
+        // SAFETY: Registering keeps the Op away (`register` gives up, `abandon` leaves the cells), and the gate keeps
+        // other reapers away.
+        let target = unsafe { replace(&self.target, None) };
+        let waker = match target {
+            Some(Target::Waker(waker)) => Some(waker),
+            other => {
+                // SAFETY: as above.
+                let _none = unsafe { replace(&self.target, other) };
+                None
+            }
+        };
+        // If it fails the Op was dropped meanwhile.
+        let _ =
+            self.state
+                .compare_exchange(registering, pending, Ordering::Release, Ordering::Relaxed);
+        waker
+    }
+}

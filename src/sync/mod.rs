@@ -1,0 +1,50 @@
+//! The one switch between std and loom, and the queue of waiters that both pools and WorkQs use.
+//!
+//! Everything that a loom model checks takes its atomics, cells and locks from here. Loom is switched on by
+//! our own cfg, `tokio_doca_loom`: `cfg(loom)` would break Tokio's `net`.
+
+mod cell;
+mod waiters;
+
+pub(crate) use cell::UnsafeCell;
+pub(crate) use waiters::{WaitNode, Waiters, wake};
+
+#[cfg(not(tokio_doca_loom))]
+pub(crate) use std::sync::{Mutex, MutexGuard, atomic};
+
+#[cfg(tokio_doca_loom)]
+pub(crate) use loom::sync::{Mutex, MutexGuard, atomic};
+
+/// Orders what stands before it against what stands after it, when both are SeqCst atomics.
+///
+/// The language gives SeqCst accesses one total order, so that outside loom nothing is to do. Loom treats them
+/// as AcqRel and needs the fence.
+#[inline(always)]
+pub(crate) fn seq_cst_order() {
+    #[cfg(tokio_doca_loom)]
+    loom::sync::atomic::fence(atomic::Ordering::SeqCst);
+}
+
+/// Locks, whatever a panicking thread left behind: no user code runs under any lock of ours.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// A small number of the calling thread, to spread what threads would fight over. It may stand for several.
+#[inline]
+pub(crate) fn thread_number() -> usize {
+    use std::cell::Cell;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    static NEXT: AtomicUsize = AtomicUsize::new(1);
+    // Const and without a destructor: it allocates nothing and outlives nothing.
+    thread_local!(static NUMBER: Cell<usize> = const { Cell::new(0) });
+    NUMBER.with(|number| match number.get() {
+        0 => {
+            number.set(NEXT.fetch_add(1, Ordering::Relaxed));
+            number.get()
+        }
+        known => known,
+    })
+}
