@@ -1,5 +1,5 @@
 //! Awaitable DMA on Tokio.
-#![warn(missing_docs)]
+#![warn(missing_docs, clippy::unwrap_used)]
 
 pub mod device;
 mod error;

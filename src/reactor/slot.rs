@@ -349,3 +349,91 @@ impl Slot {
         waker
     }
 }
+
+#[cfg(all(test, not(tokio_doca_loom)))]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+    use std::sync::Mutex;
+
+    fn held() -> Held {
+        Held::new(None, None, 0)
+    }
+
+    #[derive(Default)]
+    struct Seen(Mutex<Vec<(u32, Outcome)>>);
+
+    impl Run for Seen {
+        fn completed(&self, node: u32, outcome: Outcome) {
+            self.0.lock().unwrap().push((node, outcome));
+        }
+    }
+
+    #[test]
+    fn a_run_is_told_and_its_slot_is_free_without_an_op() {
+        let (slot, seen) = (Slot::new(), Arc::new(Seen::default()));
+        let generation = slot.fill(held(), Some(Target::Run(seen.clone(), 7)));
+        let Completed::Free(Some(Told::Run(run, node, outcome))) = slot.complete(generation, Ok(3))
+        else {
+            panic!("a run is told, and the Slot freed");
+        };
+        run.completed(node, outcome);
+        assert_eq!(*seen.0.lock().unwrap(), [(7, Ok(3))]);
+        assert_eq!(
+            slot.fill(held(), None),
+            generation.wrapping_add(1),
+            "another use"
+        );
+    }
+
+    #[test]
+    fn a_completion_is_taken_once_and_a_stale_one_changes_nothing() {
+        let slot = Slot::new();
+        let generation = slot.fill(held(), None);
+        assert!(matches!(
+            slot.complete(generation.wrapping_add(1), Ok(1)),
+            Completed::Stale
+        ));
+        assert!(slot.take().is_none());
+        let error = JobError::device(ErrorKind::IoFailed, 1);
+        assert!(matches!(
+            slot.complete(generation, Err(error)),
+            Completed::Nothing
+        ));
+        assert!(matches!(slot.complete(generation, Ok(2)), Completed::Stale));
+        assert_eq!(slot.take(), Some(Err(error)));
+        assert!(matches!(slot.complete(generation, Ok(3)), Completed::Stale));
+    }
+
+    #[test]
+    fn an_orphan_is_freed_by_its_completion_and_a_done_one_by_the_drop() {
+        let slot = Slot::new();
+        let generation = slot.fill(held(), Some(Target::Waker(Waker::noop().clone())));
+        assert!(!slot.abandon());
+        assert!(slot.is_in_flight());
+        assert!(matches!(
+            slot.complete(generation, Ok(1)),
+            Completed::Free(None)
+        ));
+        let generation = slot.fill(held(), None);
+        assert!(matches!(
+            slot.complete(generation, Ok(1)),
+            Completed::Nothing
+        ));
+        assert!(slot.abandon());
+    }
+
+    #[test]
+    fn a_nudge_takes_the_waker_and_leaves_the_job_in_flight() {
+        let slot = Slot::new();
+        let generation = slot.fill(held(), None);
+        assert!(slot.nudge().is_none());
+        slot.register(Waker::noop());
+        assert!(slot.nudge().is_some());
+        assert!(slot.nudge().is_none(), "taken");
+        assert!(matches!(
+            slot.complete(generation, Ok(1)),
+            Completed::Nothing
+        ));
+    }
+}
