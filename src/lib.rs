@@ -1,6 +1,8 @@
 //! Awaitable DMA on Tokio.
 #![warn(missing_docs, clippy::unwrap_used)]
 
+#[cfg(feature = "contract")]
+pub mod contract;
 pub mod device;
 mod error;
 mod mem;

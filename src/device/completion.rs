@@ -22,7 +22,12 @@ impl Token {
     /// The longest table of Slots.
     pub(crate) const MAX_SLOTS: u32 = 1 << INDEX_BITS;
 
-    pub(crate) const fn new(table: u32, index: u32, generation: u32) -> Token {
+    /// The Token of a Slot; public so that a provider can be driven without a WorkQ, in its tests.
+    ///
+    /// # Panics
+    ///
+    /// Beyond 12 bits of table or 20 of index.
+    pub const fn new(table: u32, index: u32, generation: u32) -> Token {
         assert!(table < 1 << TABLE_BITS && index < Token::MAX_SLOTS);
         Token((generation as u64) << 32 | (table << INDEX_BITS | index) as u64)
     }

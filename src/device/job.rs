@@ -15,7 +15,7 @@ pub struct Segment {
     /// How many bytes.
     pub len: usize,
     /// The key that the device's registration gave ([`super::Registration::key`]).
-    pub key: u32,
+    pub key: u64,
 }
 
 // SAFETY: a Segment is an address; who may touch the bytes is decided by Leases, not by who holds the address.
@@ -40,7 +40,7 @@ unsafe impl Sync for Segments {}
 
 impl Segments {
     /// A single piece.
-    #[inline]
+    #[inline(always)]
     pub fn one(segment: Segment) -> Segments {
         Segments(Repr::One(segment))
     }
@@ -55,8 +55,17 @@ impl Segments {
         Segments(Repr::Many(NonNull::from(list).cast(), list.len()))
     }
 
+    /// The piece, if it is a single one.
+    #[inline(always)]
+    pub fn as_one(&self) -> Option<&Segment> {
+        match &self.0 {
+            Repr::One(segment) => Some(segment),
+            Repr::Many(..) => None,
+        }
+    }
+
     /// The pieces, in order.
-    #[inline]
+    #[inline(always)]
     pub fn as_slice(&self) -> &[Segment] {
         match &self.0 {
             Repr::One(segment) => std::slice::from_ref(segment),

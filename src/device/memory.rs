@@ -43,19 +43,19 @@ pub trait Registrar {
 
 /// Memory that a device holds. Dropping it takes the memory from the device; nothing may be in flight then.
 pub struct Registration {
-    key: u32,
+    key: u64,
     _guard: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl Registration {
     /// A Registration whose guard, when dropped, deregisters.
-    pub fn new(key: u32, guard: Option<Box<dyn Any + Send + Sync>>) -> Registration {
+    pub fn new(key: u64, guard: Option<Box<dyn Any + Send + Sync>>) -> Registration {
         Registration { key, _guard: guard }
     }
 
-    /// The key that Segments carry.
+    /// The key that Segments carry: an `lkey`, or whatever the provider wants back.
     #[doc(alias = "lkey")]
-    pub fn key(&self) -> u32 {
+    pub fn key(&self) -> u64 {
         self.key
     }
 }

@@ -67,6 +67,13 @@ pub trait Adapter: Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceId(u32);
 
+impl DeviceId {
+    /// A number that no other device of this process has; never 0.
+    pub fn as_raw(self) -> u32 {
+        self.0
+    }
+}
+
 /// An open device. Clones are the same device; it closes when the last clone, Mmap and context has gone.
 #[derive(Clone)]
 #[doc(alias = "doca_dev")]

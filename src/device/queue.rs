@@ -22,7 +22,8 @@ pub struct QueueConfig {
 }
 
 impl QueueConfig {
-    pub(crate) fn new(depth: u32, signal: Arc<Signal>) -> QueueConfig {
+    /// What a WorkQ asks for; public so that a provider can be driven without one, in its tests.
+    pub fn new(depth: u32, signal: Arc<Signal>) -> QueueConfig {
         QueueConfig { depth, signal }
     }
 }

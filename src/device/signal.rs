@@ -10,7 +10,12 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 pub struct Signal(EventFd);
 
 impl Signal {
-    pub(crate) fn new() -> io::Result<Signal> {
+    /// A doorbell of its own: each WorkQ has one, and so has a test that drives a provider without a WorkQ.
+    ///
+    /// # Errors
+    ///
+    /// What `eventfd` says.
+    pub fn new() -> io::Result<Signal> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         Ok(Signal(EventFd::from_value_and_flags(0, flags)?))
     }

@@ -22,7 +22,9 @@
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed,
+};
 
 use super::mmap::{self, Mmap};
 use super::ranges::RangeNode;
@@ -40,10 +42,14 @@ pub struct Element {
     len: AtomicUsize,
     /// The Mmap of the bytes. A pool's slab keeps it; an element of an inventory holds a count while it is out.
     mmap: AtomicPtr<mmap::Inner>,
-    slab: NonNull<Slab>,
-    index: u32,
+    /// What the Mmap says of its first device and its access, near at hand.
+    device: AtomicU32,
+    key: AtomicU64,
+    writable: AtomicBool,
     /// Whether the Leases stand in the Mmap's trees.
     ranged: bool,
+    index: u32,
+    slab: NonNull<Slab>,
     node: RangeNode,
 }
 
@@ -77,9 +83,12 @@ impl Element {
             head: AtomicPtr::default(),
             len: AtomicUsize::new(0),
             mmap: AtomicPtr::default(),
-            slab,
-            index,
+            device: AtomicU32::new(0),
+            key: AtomicU64::new(0),
+            writable: AtomicBool::new(false),
             ranged: true,
+            index,
+            slab,
             node: RangeNode::new(),
         }
     }
@@ -88,6 +97,19 @@ impl Element {
         self.head.store(mmap.at(range.start).as_ptr(), Relaxed);
         self.len.store(range.len(), Relaxed);
         self.mmap.store(Arc::as_ptr(mmap).cast_mut(), Relaxed);
+        let (device, key) = mmap.first();
+        self.device.store(device.as_raw(), Relaxed);
+        self.key.store(key, Relaxed);
+        self.writable.store(mmap.access().local_writable(), Relaxed);
+    }
+
+    /// The key that a device knows the bytes by.
+    #[inline(always)]
+    fn key(&self, device: DeviceId) -> Result<u64, JobError> {
+        if self.device.load(Relaxed) == device.as_raw() {
+            return Ok(self.key.load(Relaxed));
+        }
+        self.mmap().key(device)
     }
 
     pub(super) fn is_free(&self) -> bool {
@@ -104,8 +126,10 @@ impl Element {
     }
 
     /// The memory that it stands for. Not to be reached without a Lease.
+    #[inline(always)]
     pub(super) fn head(&self) -> NonNull<u8> {
-        NonNull::new(self.head.load(Relaxed)).expect("placed before it was handed out")
+        // SAFETY: `place` wrote the address of a mapping before the element was handed out.
+        unsafe { NonNull::new_unchecked(self.head.load(Relaxed)) }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -137,19 +161,33 @@ impl Element {
         start..start + self.len()
     }
 
+    #[inline(always)]
     fn read(&self) -> Result<(), Refused> {
-        if !self.ranged {
-            return self.word.read();
+        if self.ranged {
+            self.read_ranged()
+        } else {
+            self.word.read()
         }
+    }
+
+    #[inline(always)]
+    fn write(&self) -> Result<(), Refused> {
+        if self.ranged {
+            self.write_ranged()
+        } else {
+            self.word.write()
+        }
+    }
+
+    #[inline(never)]
+    fn read_ranged(&self) -> Result<(), Refused> {
         // SAFETY: the element was entered when it was taken, and is until nobody holds it.
         unsafe { self.mmap().ranges().read(self.node(), &self.word) }
     }
 
-    fn write(&self) -> Result<(), Refused> {
-        if !self.ranged {
-            return self.word.write();
-        }
-        // SAFETY: as in `read`.
+    #[inline(never)]
+    fn write_ranged(&self) -> Result<(), Refused> {
+        // SAFETY: as in `read_ranged`.
         unsafe { self.mmap().ranges().write(self.node(), &self.word) }
     }
 
@@ -190,12 +228,8 @@ impl Deref for Count {
 }
 
 impl Count {
-    /// After a count was given back: brings the element home if it was the last.
-    #[inline]
-    fn after(&self, last: bool) {
-        if !last {
-            return;
-        }
+    /// The last count was given back: brings the element home.
+    fn bring_home(&self) {
         if self.ranged {
             // SAFETY: `last` says that this caller made the word 0.
             unsafe { Element::bring_home_ranged(self.0) };
@@ -238,23 +272,25 @@ impl Handle {
         Ok(Handle::first(element))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn read(&self) -> Result<ReadLease, JobError> {
-        match self.0.read() {
-            Ok(()) => Ok(ReadLease(Count(self.0.0))),
+        // A copy of the pointer: behind `&self` it would be loaded again after every atomic operation.
+        let element = Count(self.0.0);
+        match element.read() {
+            Ok(()) => Ok(ReadLease(element)),
             Err(Refused::Held) => Err(JobError::of(Reason::SourceInUse)),
             Err(Refused::Limit) => Err(JobError::new(Reason::LeaseLimit, MAX_READERS, 0)),
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn write(&self) -> Result<WriteLease, JobError> {
-        match self.0.write() {
-            Ok(()) if self.0.mmap().access().local_writable() => Ok(WriteLease(Count(self.0.0))),
-            Ok(()) => {
-                drop(WriteLease(Count(self.0.0)));
-                Err(JobError::of(Reason::ReadOnly))
-            }
+        let element = Count(self.0.0);
+        if !element.writable.load(Relaxed) {
+            return Err(JobError::of(Reason::ReadOnly));
+        }
+        match element.write() {
+            Ok(()) => Ok(WriteLease(element)),
             Err(_) => Err(JobError::of(Reason::DestinationInUse)),
         }
     }
@@ -284,7 +320,9 @@ impl Clone for Handle {
 impl Drop for Handle {
     #[inline]
     fn drop(&mut self) {
-        self.0.after(self.0.word.release());
+        if self.0.word.release() {
+            self.0.bring_home();
+        }
     }
 }
 
@@ -292,8 +330,19 @@ impl Drop for Handle {
 pub struct ReadLease(Count);
 
 impl ReadLease {
+    /// The data as a device sees it.
+    #[inline(always)]
+    pub(super) fn whole(&self, device: DeviceId) -> Result<Segment, JobError> {
+        let key = self.key(device)?;
+        Ok(Segment {
+            addr: self.byte(self.data()),
+            len: self.data_len(),
+            key,
+        })
+    }
+
     /// A part of the data as a device sees it. `Err` has the end of the data if the part reaches past it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn segment(
         &self,
         device: DeviceId,
@@ -308,7 +357,7 @@ impl ReadLease {
                 data_len as u64,
             ));
         }
-        let key = self.mmap().key(device)?;
+        let key = self.key(device)?;
         Ok(Segment {
             addr: self.byte(self.data() + from),
             len,
@@ -317,7 +366,7 @@ impl ReadLease {
     }
 
     /// Where a byte of the element is.
-    #[inline]
+    #[inline(always)]
     pub(super) fn byte(&self, offset: usize) -> NonNull<u8> {
         // SAFETY: the callers' offsets lie within the data, which lies within the element, which lies within the
         // mapping: the rooms cannot change under a Lease.
@@ -335,15 +384,24 @@ impl Deref for ReadLease {
 }
 
 impl Drop for ReadLease {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         let last = if self.ranged {
-            // SAFETY: it is entered while it is held, and this is such a Lease.
-            unsafe { self.mmap().ranges().end_read(self.node(), &self.word) }
+            self.end_ranged()
         } else {
             self.word.end_read()
         };
-        self.0.after(last);
+        if last {
+            self.0.bring_home();
+        }
+    }
+}
+
+impl ReadLease {
+    #[inline(never)]
+    fn end_ranged(&self) -> bool {
+        // SAFETY: it is entered while it is held, and this is such a Lease.
+        unsafe { self.mmap().ranges().end_read(self.node(), &self.word) }
     }
 }
 
@@ -352,9 +410,9 @@ pub struct WriteLease(Count);
 
 impl WriteLease {
     /// The tailroom as a device sees it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn segment(&self, device: DeviceId) -> Result<Segment, JobError> {
-        let key = self.mmap().key(device)?;
+        let key = self.key(device)?;
         let data_end = self.data() + self.data_len();
         Ok(Segment {
             addr: self.byte(data_end),
@@ -364,7 +422,7 @@ impl WriteLease {
     }
 
     /// Where a byte of the element is.
-    #[inline]
+    #[inline(always)]
     pub(super) fn byte(&self, offset: usize) -> NonNull<u8> {
         debug_assert!(offset <= self.len());
         // SAFETY: as for a ReadLease; one past the end is allowed.
@@ -382,11 +440,11 @@ impl WriteLease {
     }
 
     /// Bytes were appended to the data. What a device claims beyond the tailroom is cut off.
-    #[inline]
+    #[inline(always)]
     pub(super) fn grow(&self, by: usize) {
         let data_len = self.data_len();
-        self.data_len
-            .store(data_len + by.min(self.tailroom()), Relaxed);
+        let room = self.len() - self.data() - data_len;
+        self.data_len.store(data_len + by.min(room), Relaxed);
     }
 }
 
@@ -400,14 +458,23 @@ impl Deref for WriteLease {
 }
 
 impl Drop for WriteLease {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         let last = if self.ranged {
-            // SAFETY: it is entered while it is held, and this is the write Lease.
-            unsafe { self.mmap().ranges().end_write(self.node(), &self.word) }
+            self.end_ranged()
         } else {
             self.word.end_write()
         };
-        self.0.after(last);
+        if last {
+            self.0.bring_home();
+        }
+    }
+}
+
+impl WriteLease {
+    #[inline(never)]
+    fn end_ranged(&self) -> bool {
+        // SAFETY: it is entered while it is held, and this is such a Lease.
+        unsafe { self.mmap().ranges().end_write(self.node(), &self.word) }
     }
 }

@@ -113,9 +113,15 @@ impl Inner {
         lock(&self.ranges)
     }
 
+    /// The first device, and the key that it knows this memory by.
+    pub(super) fn first(&self) -> (DeviceId, u64) {
+        let first = &self.held[0];
+        (first.id, first.dma.key())
+    }
+
     /// The key that a device knows this memory by.
-    #[inline]
-    pub(super) fn key(&self, device: DeviceId) -> Result<u32, JobError> {
+    #[cold]
+    pub(super) fn key(&self, device: DeviceId) -> Result<u64, JobError> {
         match self.held.iter().find(|held| held.id == device) {
             Some(held) => Ok(held.dma.key()),
             None => Err(JobError::of(Reason::ForeignDevice)),

@@ -65,7 +65,7 @@ pub trait Grow {
 }
 
 impl Grow for WriteLease {
-    #[inline]
+    #[inline(always)]
     fn grow(&self, by: usize) {
         WriteLease::grow(self, by);
     }
@@ -96,7 +96,7 @@ pub(crate) struct Begun<R, W> {
 }
 
 /// Takes the Leases of a job that moves all of `src` to the tailroom of `dst`; all or none.
-#[inline]
+#[inline(always)]
 pub(crate) fn begin<S: Source, D: Destination>(
     src: &S,
     dst: &D,
@@ -208,19 +208,18 @@ impl<T: Spans> Spans for &T {
 impl Reads for Buf {
     type Lease = ReadLease;
 
-    #[inline]
+    #[inline(always)]
     fn begin_read(&self, device: DeviceId) -> Result<(ReadLease, Segments, usize), JobError> {
         let lease = self.0.read()?;
-        let len = lease.data_len();
-        let segment = lease.segment(device, 0, len)?;
-        Ok((lease, Segments::one(segment), len))
+        let segment = lease.whole(device)?;
+        Ok((lease, Segments::one(segment), segment.len))
     }
 }
 
 impl Reads for BufSlice {
     type Lease = ReadLease;
 
-    #[inline]
+    #[inline(always)]
     fn begin_read(&self, device: DeviceId) -> Result<(ReadLease, Segments, usize), JobError> {
         let lease = self.buf.0.read()?;
         let segment = lease.segment(device, self.from, self.len)?;
@@ -239,7 +238,7 @@ impl Reads for BufChain {
 impl<T: Reads> Reads for &T {
     type Lease = T::Lease;
 
-    #[inline]
+    #[inline(always)]
     fn begin_read(&self, device: DeviceId) -> Result<(T::Lease, Segments, usize), JobError> {
         T::begin_read(self, device)
     }
@@ -248,7 +247,7 @@ impl<T: Reads> Reads for &T {
 impl Writes for Buf {
     type Lease = WriteLease;
 
-    #[inline]
+    #[inline(always)]
     fn begin_write(&self, device: DeviceId) -> Result<(WriteLease, Segments, usize), JobError> {
         let lease = self.0.write()?;
         let segment = lease.segment(device)?;
@@ -267,7 +266,7 @@ impl Writes for BufChain {
 impl<T: Writes> Writes for &T {
     type Lease = T::Lease;
 
-    #[inline]
+    #[inline(always)]
     fn begin_write(&self, device: DeviceId) -> Result<(T::Lease, Segments, usize), JobError> {
         T::begin_write(self, device)
     }

@@ -30,6 +30,15 @@ pub(super) enum Refused {
     Limit,
 }
 
+#[cold]
+fn refused(word: u64) -> Refused {
+    if word & WRITER != 0 {
+        Refused::Held
+    } else {
+        Refused::Limit
+    }
+}
+
 pub(super) struct LeaseWord(AtomicU64);
 
 impl LeaseWord {
@@ -38,7 +47,7 @@ impl LeaseWord {
     }
 
     /// The first handle, of an element that came out of a free list and is nobody's yet.
-    #[inline]
+    #[inline(always)]
     pub(super) fn begin(&self) {
         self.0.store(1, Ordering::Relaxed);
     }
@@ -48,7 +57,7 @@ impl LeaseWord {
     }
 
     /// One handle more; the caller has one. Aborts at 2^31 like `Arc`: only forgotten handles get there.
-    #[inline]
+    #[inline(always)]
     pub(super) fn retain(&self) {
         if self.0.fetch_add(1, Ordering::Relaxed) & HANDLES >= 1 << 31 {
             std::process::abort();
@@ -56,7 +65,7 @@ impl LeaseWord {
     }
 
     /// One handle less; true if nothing is left.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub(super) fn release(&self) -> bool {
         // The only handle and no Lease: nobody else can reach the word.
@@ -68,15 +77,13 @@ impl LeaseWord {
     }
 
     /// A read Lease; the caller has a handle or a Lease.
-    #[inline]
+    #[inline(always)]
     pub(super) fn read(&self) -> Result<(), Refused> {
         let mut now = self.0.load(Ordering::Relaxed);
         loop {
-            if now & WRITER != 0 {
-                return Err(Refused::Held);
-            }
-            if now & READERS == READERS {
-                return Err(Refused::Limit);
+            // One comparison for both: a writer's word is larger still.
+            if now >= READERS {
+                return Err(refused(now));
             }
             match self.0.compare_exchange_weak(
                 now,
@@ -91,14 +98,14 @@ impl LeaseWord {
     }
 
     /// The read Lease back; true if nothing is left.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub(super) fn end_read(&self) -> bool {
         self.give_back(READER)
     }
 
     /// The write Lease; the caller has a handle.
-    #[inline]
+    #[inline(always)]
     pub(super) fn write(&self) -> Result<(), Refused> {
         let mut now = self.0.load(Ordering::Relaxed);
         loop {
@@ -118,7 +125,7 @@ impl LeaseWord {
     }
 
     /// The write Lease back; true if nothing is left.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub(super) fn end_write(&self) -> bool {
         self.give_back(WRITER)
@@ -129,7 +136,7 @@ impl LeaseWord {
         (self.0.load(Ordering::Relaxed) & READERS) >> 32
     }
 
-    #[inline]
+    #[inline(always)]
     fn give_back(&self, what: u64) -> bool {
         if self.0.fetch_sub(what, Ordering::Release) != what {
             return false;

@@ -9,10 +9,10 @@ use std::task::{Context, Poll, ready};
 
 use pin_project::pin_project;
 
-use crate::device::{Device, DmaCaps, Job, Segments};
+use crate::device::{Device, DmaCaps, Job};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
-use crate::mem::{self, Begun, Destination, Grow, Source};
-use crate::reactor::{Attachment, Flight, Held, Prepared, WorkQ};
+use crate::mem::{self, Destination, Grow, Source};
+use crate::reactor::{Attachment, Flight, Held, Outcome, Prepared, WorkQ, budget};
 
 /// A DMA context: copies memory by a device (DMA guide; `doca_dma`).
 ///
@@ -114,6 +114,7 @@ impl Dma {
     ///
     /// Dropping it is ordinary. A copy in flight goes on, keeps both sides leased (`InUse`) until it is over, and is
     /// then forgotten; the destination may have been written. Forgetting the future is sound too.
+    #[inline(always)]
     pub fn copy<S: Source, D: Destination>(&self, src: S, dst: D) -> Copy<&Dma, S, D> {
         Copy {
             flight: Flight::new(Handle(self)),
@@ -159,10 +160,9 @@ impl Dma {
     ) -> Result<Copy<&Dma, S, D>, JobError> {
         let mut flight = Flight::new(Handle(self));
         let begun = self.0.begin(&src, &dst)?;
-        let job = begun.job();
-        match self.0.finish_inline(&job) {
-            Some(outcome) => flight.set_ready(begun.end(outcome)),
-            None => flight.try_start(self.0.prepared(job, begun))?,
+        match self.0.finish_inline(&begun.job) {
+            Some(outcome) => flight.set_ready(end(begun.read, begun.write, outcome)),
+            None => flight.try_start(self.0.prepared(begun))?,
         }
         Ok(Copy { flight, src, dst })
     }
@@ -170,66 +170,73 @@ impl Dma {
 
 impl Inner {
     /// Checks, and takes the Leases.
-    #[inline]
+    #[inline(always)]
     fn begin<S: Source, D: Destination>(
         &self,
         src: &S,
         dst: &D,
     ) -> Result<Begun<S::Lease, D::Lease>, JobError> {
         self.check_open()?;
-        let begun = mem::begin(src, dst, self.device_id())?;
-        if begun.len as u64 > self.caps.max_buf_size {
+        let mem::Begun {
+            read,
+            write,
+            src,
+            dst,
+            len,
+        } = mem::begin(src, dst, self.device_id())?;
+        if len as u64 > self.caps.max_buf_size {
             return Err(JobError::new(
                 Reason::TooLarge,
-                begun.len as u64,
+                len as u64,
                 self.caps.max_buf_size,
             ));
         }
-        let limit = self.caps.max_list_len as usize;
-        let list = |segments: &Segments| segments.as_slice().len();
-        let longest = list(&begun.src).max(list(&begun.dst));
-        if longest > limit {
-            return Err(JobError::new(
-                Reason::ListTooLong,
-                longest as u64,
-                limit as u64,
-            ));
+        let longest = src.as_slice().len().max(dst.as_slice().len());
+        if longest > 1 && longest > self.caps.max_list_len as usize {
+            let limit = u64::from(self.caps.max_list_len);
+            return Err(JobError::new(Reason::ListTooLong, longest as u64, limit));
         }
-        Ok(begun)
+        Ok(Begun {
+            read,
+            write,
+            job: Job::Copy { src, dst, len },
+        })
     }
 
-    fn prepared<R: Into<mem::Reading>, W: Into<mem::Writing>>(
-        &self,
-        job: Job,
-        begun: Begun<R, W>,
-    ) -> Prepared {
+    /// What a Slot keeps of it.
+    fn prepared<R, W>(&self, begun: Begun<R, W>) -> Prepared
+    where
+        R: Into<mem::Reading>,
+        W: Into<mem::Writing>,
+    {
         let held = Held::new(
             Some(begun.read.into()),
             Some(begun.write.into()),
             self.queue_index(),
         );
-        Prepared { job, held }
+        Prepared {
+            job: begun.job,
+            held,
+        }
     }
 }
 
-impl<R, W: Grow> Begun<R, W> {
-    #[inline]
-    fn job(&self) -> Job {
-        Job::Copy {
-            src: self.src,
-            dst: self.dst,
-            len: self.len,
-        }
-    }
+/// A copy that holds its Leases.
+struct Begun<R, W> {
+    read: R,
+    write: W,
+    job: Job,
+}
 
-    /// The Job is over: the data has grown, and the Leases go back.
-    #[inline]
-    fn end(self, outcome: Result<u64, JobError>) -> Result<u64, JobError> {
-        if let Ok(len) = outcome {
-            self.write.grow(len as usize);
-        }
-        outcome
+/// A copy is over: the data has grown, and the Leases go back.
+#[inline(always)]
+fn end<R, W: Grow>(read: R, write: W, outcome: Outcome) -> Outcome {
+    if let Ok(len) = outcome {
+        write.grow(len as usize);
     }
+    drop(write);
+    drop(read);
+    outcome
 }
 
 impl fmt::Debug for Dma {
@@ -247,7 +254,7 @@ struct Handle<C>(C);
 impl<C: AsRef<Dma>> Deref for Handle<C> {
     type Target = Attachment;
 
-    #[inline]
+    #[inline(always)]
     fn deref(&self) -> &Attachment {
         &self.0.as_ref().0
     }
@@ -272,39 +279,50 @@ pub struct Copy<C: AsRef<Dma>, S, D> {
 impl<C: AsRef<Dma>, S: Source, D: Destination> Future for Copy<C, S, D> {
     type Output = Result<usize, JobError>;
 
-    #[inline]
+    #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let budget = ready!(tokio::task::coop::poll_proceed(cx));
         let mut this = self.project();
-        let (src, dst) = (&*this.src, &*this.dst);
-        let mut prepared = None;
-        if this.flight.is_idle() {
-            let dma = &this.flight.context().0.as_ref().0;
-            match dma.begin(src, dst) {
-                Ok(begun) => {
-                    let job = begun.job();
-                    if let Some(outcome) = this.flight.as_mut().finish_inline(&job) {
-                        budget.made_progress();
-                        return Poll::Ready(begun.end(outcome).map(|len| len as usize));
-                    }
-                    prepared = Some(this.flight.context().0.as_ref().0.prepared(job, begun));
-                }
-                Err(error) => {
-                    this.flight.refuse();
-                    budget.made_progress();
-                    return Poll::Ready(Err(error));
-                }
+        if !this.flight.is_idle() {
+            return this
+                .flight
+                .go_on(cx, |handle| handle.prepare(&*this.src, &*this.dst))
+                .map(to_usize);
+        }
+        ready!(budget::proceed(cx));
+        let dma = &this.flight.context().0.as_ref().0;
+        let Begun { read, write, job } = match dma.begin(&*this.src, &*this.dst) {
+            Ok(begun) => begun,
+            Err(error) => {
+                this.flight.as_mut().finish();
+                return Poll::Ready(Err(error));
+            }
+        };
+        match dma.finish_inline(&job) {
+            Some(outcome) => {
+                let Job::Copy { len, .. } = job;
+                budget::spent(len);
+                this.flight.as_mut().finish();
+                Poll::Ready(to_usize(end(read, write, outcome)))
+            }
+            None => {
+                let prepared = dma.prepared(Begun { read, write, job });
+                let again = |handle: &Handle<C>| handle.prepare(&*this.src, &*this.dst);
+                this.flight.start(cx, prepared, again).map(to_usize)
             }
         }
-        let again = |handle: &Handle<C>| {
-            let dma = &handle.0.as_ref().0;
-            let begun = dma.begin(src, dst)?;
-            Ok(dma.prepared(begun.job(), begun))
-        };
-        let outcome = ready!(this.flight.poll(cx, prepared, again));
-        budget.made_progress();
-        Poll::Ready(outcome.map(|len| len as usize))
     }
+}
+
+impl<C: AsRef<Dma>> Handle<C> {
+    fn prepare(&self, src: &impl Source, dst: &impl Destination) -> Result<Prepared, JobError> {
+        let dma = &self.0.as_ref().0;
+        Ok(dma.prepared(dma.begin(src, dst)?))
+    }
+}
+
+#[inline(always)]
+fn to_usize(outcome: Outcome) -> Result<usize, JobError> {
+    outcome.map(|len| len as usize)
 }
 
 /// Builds a [`Dma`].

@@ -15,7 +15,7 @@
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use pin_project::{pin_project, pinned_drop};
 
@@ -58,6 +58,7 @@ pub(crate) struct Flight<C: Deref<Target = Attachment>> {
 }
 
 impl<C: Deref<Target = Attachment>> Flight<C> {
+    #[inline(always)]
     pub(crate) fn new(context: C) -> Flight<C> {
         Flight {
             context,
@@ -67,29 +68,19 @@ impl<C: Deref<Target = Attachment>> Flight<C> {
     }
 
     /// Whether nothing was begun.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.state, State::Idle)
     }
 
+    #[inline(always)]
     pub(crate) fn context(&self) -> &C {
         &self.context
     }
 
-    /// Finishes the Job now if the device can. `Some` ends the flight.
-    ///
-    /// The caller holds the Job's Leases during the call.
-    #[inline]
-    pub(crate) fn finish_inline(self: Pin<&mut Self>, job: &Job) -> Option<Outcome> {
-        let this = self.project();
-        let outcome = this.context.finish_inline(job)?;
-        *this.state = State::Finished;
-        Some(outcome)
-    }
-
-    /// Ends the flight with an error before anything was begun.
-    #[inline]
-    pub(crate) fn refuse(self: Pin<&mut Self>) {
+    /// The flight is over: its Job was refused, or finished inline.
+    #[inline(always)]
+    pub(crate) fn finish(self: Pin<&mut Self>) {
         *self.project().state = State::Finished;
     }
 
@@ -117,43 +108,64 @@ impl<C: Deref<Target = Attachment>> Flight<C> {
         self.state = State::Ready(outcome);
     }
 
-    /// Goes on. `prepare` takes the Leases: at the first call, and again when a Slot is free after waiting for one.
-    pub(crate) fn poll(
+    /// The first step of a Job that is not finished inline. `prepare` takes its Leases again after waiting for a Slot.
+    #[cold]
+    pub(crate) fn start(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        prepared: Option<Prepared>,
+        prepared: Prepared,
         prepare: impl Fn(&C) -> Result<Prepared, JobError>,
     ) -> Poll<Outcome> {
         let this = self.project();
-        let prepare = || prepare(this.context);
+        match this.context.begin(prepared) {
+            Ok(begun) => *this.state = begun,
+            Err(error) => {
+                *this.state = State::Finished;
+                return Poll::Ready(Err(error));
+            }
+        }
+        this.context.go_on(this.state, this.node.as_ref(), cx, &|| {
+            prepare(this.context)
+        })
+    }
+
+    /// Goes on with what was begun.
+    #[cold]
+    pub(crate) fn go_on(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        prepare: impl Fn(&C) -> Result<Prepared, JobError>,
+    ) -> Poll<Outcome> {
+        let this = self.project();
         match *this.state {
-            State::Queued | State::InFlight(_) => {}
-            State::Finished => panic!("an Op was polled after it had finished"),
+            State::Queued | State::InFlight(_) => {
+                let budget = ready!(tokio::task::coop::poll_proceed(cx));
+                let prepare = || prepare(this.context);
+                let outcome = this
+                    .context
+                    .go_on(this.state, this.node.as_ref(), cx, &prepare);
+                if outcome.is_ready() {
+                    budget.made_progress();
+                }
+                outcome
+            }
             State::Ready(outcome) => {
                 *this.state = State::Finished;
-                return Poll::Ready(outcome);
+                Poll::Ready(outcome)
             }
-            State::Idle => match this.context.begin(prepared) {
-                Ok(begun) => *this.state = begun,
-                Err(error) => {
-                    *this.state = State::Finished;
-                    return Poll::Ready(Err(error));
-                }
-            },
+            State::Idle | State::Finished => panic!("an Op was polled after it had finished"),
         }
-        this.context
-            .go_on(this.state, this.node.as_ref(), cx, &prepare)
     }
 }
 
 impl Attachment {
-    #[inline]
+    #[inline(always)]
     fn is_closed(&self) -> bool {
         self.shared.closed.load(Ordering::Relaxed)
     }
 
     /// Refused once the WorkQ was shut down.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn check_open(&self) -> Result<(), JobError> {
         if self.is_closed() {
             Err(JobError::of(Reason::Shutdown))
@@ -169,14 +181,13 @@ impl Attachment {
     }
 
     /// The first step of a Job that was not finished inline: in flight at once, or in line.
-    fn begin(&self, prepared: Option<Prepared>) -> Result<State, JobError> {
+    fn begin(&self, prepared: Prepared) -> Result<State, JobError> {
         let shared = &self.shared;
         if shared.mode == Mode::EventDriven {
             // Before the Job is the device's: without a runtime nobody would hear of its end.
             shared.events.register(shared)?;
         }
-        if let Some(prepared) = prepared
-            && shared.waiters.is_empty()
+        if shared.waiters.is_empty()
             && let Some(index) = shared.core.table.free().take()
         {
             match self.launch(index, prepared) {
@@ -306,7 +317,7 @@ impl Attachment {
     }
 
     /// Takes the result, if the Job is over.
-    #[inline]
+    #[inline(always)]
     fn take(&self, token: Token) -> Option<Outcome> {
         self.shared.core.table.slot(token).take()
     }

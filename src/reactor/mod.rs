@@ -21,6 +21,7 @@
 //! Slot taken. The last WorkQ handle leaves its Slots to the device, which drops them after its last Job.
 
 mod block_on;
+pub(crate) mod budget;
 mod event;
 mod flight;
 mod gate;
@@ -37,5 +38,5 @@ pub use shutdown::Shutdown;
 pub use workq::{Mode, WorkQ, WorkQBuilder};
 
 pub(crate) use flight::{Flight, Prepared};
-pub(crate) use slot::Held;
+pub(crate) use slot::{Held, Outcome};
 pub(crate) use workq::Attachment;

@@ -16,7 +16,7 @@ use crate::sync::WaitNode;
 
 impl Attachment {
     /// Finishes a Job now, if the device can. The caller holds the Leases of its memory.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn finish_inline(&self, job: &Job) -> Option<Outcome> {
         // SAFETY: Jobs are made from Leases alone (`mem::begin`), which the callers hold during the call.
         unsafe { self.queue.try_inline(job) }

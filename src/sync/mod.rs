@@ -4,6 +4,8 @@
 //! our own cfg, `tokio_doca_loom`: `cfg(loom)` would break Tokio's `net`.
 
 mod cell;
+#[cfg(all(test, tokio_doca_loom))]
+pub(crate) mod loom;
 mod waiters;
 
 pub(crate) use cell::UnsafeCell;
@@ -13,7 +15,7 @@ pub(crate) use waiters::{WaitNode, Waiters, wake};
 pub(crate) use std::sync::{Mutex, MutexGuard, atomic};
 
 #[cfg(tokio_doca_loom)]
-pub(crate) use loom::sync::{Mutex, MutexGuard, atomic};
+pub(crate) use ::loom::sync::{Mutex, MutexGuard, atomic};
 
 /// Orders what stands before it against what stands after it, when both are SeqCst atomics.
 ///
@@ -22,7 +24,7 @@ pub(crate) use loom::sync::{Mutex, MutexGuard, atomic};
 #[inline(always)]
 pub(crate) fn seq_cst_order() {
     #[cfg(tokio_doca_loom)]
-    loom::sync::atomic::fence(atomic::Ordering::SeqCst);
+    ::loom::sync::atomic::fence(atomic::Ordering::SeqCst);
 }
 
 /// Locks, whatever a panicking thread left behind: no user code runs under any lock of ours.

@@ -20,6 +20,7 @@
 )]
 
 use std::marker::PhantomPinned;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicPtr;
@@ -32,8 +33,9 @@ use super::{Mutex, UnsafeCell, lock, seq_cst_order};
 /// How many wakers one turn carries outside the lock.
 const BATCH: usize = 32;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
+    #[default]
     Unlinked,
     Waiting,
     Notified,
@@ -41,12 +43,14 @@ enum State {
 
 /// The place of one waiter. It must be pinned to be linked, and unlinks itself when it is dropped.
 pub(crate) struct WaitNode {
-    links: UnsafeCell<Links>,
+    /// Written when the node is first linked.
+    links: UnsafeCell<MaybeUninit<Links>>,
     /// The list it was linked into, null before. Only the owner of the node reads and writes it.
     list: AtomicPtr<Waiters>,
     _pin: PhantomPinned,
 }
 
+#[derive(Default)]
 struct Links {
     state: State,
     prev: Option<NonNull<WaitNode>>,
@@ -61,21 +65,17 @@ unsafe impl Send for WaitNode {}
 unsafe impl Sync for WaitNode {}
 
 impl WaitNode {
+    #[inline(always)]
     pub(crate) fn new() -> WaitNode {
-        let links = Links {
-            state: State::Unlinked,
-            prev: None,
-            next: None,
-            waker: None,
-        };
         WaitNode {
-            links: UnsafeCell::new(links),
+            links: UnsafeCell::new(MaybeUninit::uninit()),
             list: AtomicPtr::default(),
             _pin: PhantomPinned,
         }
     }
 
     /// Whether it may stand in a list (and so has a place to lose).
+    #[inline(always)]
     pub(crate) fn is_linked(&self) -> bool {
         !self.list.load(Relaxed).is_null()
     }
@@ -196,11 +196,16 @@ impl Waiters {
 
     /// Takes the node out of the list, because its owner has got what it waited for.
     pub(crate) fn leave(&self, node: Pin<&WaitNode>) {
-        self.unlink(node.get_ref());
+        if node.is_linked() {
+            self.unlink(node.get_ref());
+        }
     }
 
     /// Whether the node was notified and has not enqueued itself again.
     pub(crate) fn is_notified(&self, node: Pin<&WaitNode>) -> bool {
+        if !node.is_linked() {
+            return false;
+        }
         let _list = lock(&self.list);
         List::links(NonNull::from(node.get_ref()), |links| {
             links.state == State::Notified
@@ -284,18 +289,28 @@ impl List {
         let node = unsafe { node.as_ref() };
         node.links.with_mut(|links| {
             // SAFETY: the lock is held, and no other reference to the links is alive: `f` gets the only one.
-            f(unsafe { &mut *links })
+            let links = unsafe { &mut *links };
+            // SAFETY: written by `enqueue`, without which no node comes here.
+            f(unsafe { links.assume_init_mut() })
         })
     }
 }
 
 impl Drop for WaitNode {
+    #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: null, or by `enqueue`'s contract a list that lives until the node is dropped.
-        let list = unsafe { self.list.load(Relaxed).as_ref() };
-        if let Some(list) = list
-            && list.unlink(self)
-        {
+        if self.is_linked() {
+            self.leave_for_good();
+        }
+    }
+}
+
+impl WaitNode {
+    #[cold]
+    fn leave_for_good(&self) {
+        // SAFETY: not null, so by `enqueue`'s contract a list that lives until the node is dropped.
+        let list = unsafe { &*self.list.load(Relaxed) };
+        if list.unlink(self) {
             // What it had been told is the next one's.
             list.notify(|_| 1).wake();
         }

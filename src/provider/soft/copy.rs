@@ -10,11 +10,11 @@ use crate::device::{Segment, Segments};
 /// The memory of both lists is valid, and leased to the caller; no destination overlaps a source.
 #[inline]
 pub(super) unsafe fn copy(src: &Segments, dst: &Segments, len: usize) {
-    match (src.as_slice(), dst.as_slice()) {
+    match (src.as_one(), dst.as_one()) {
         // SAFETY: as the caller promises.
-        ([from], [to]) => unsafe { copy_piece(from, 0, to, 0, len) },
+        (Some(from), Some(to)) => unsafe { copy_piece(from, 0, to, 0, len) },
         // SAFETY: as the caller promises.
-        (from, to) => unsafe { copy_lists(from, to, len) },
+        _ => unsafe { copy_lists(src.as_slice(), dst.as_slice(), len) },
     }
 }
 
@@ -35,6 +35,7 @@ unsafe fn copy_piece(from: &Segment, from_at: usize, to: &Segment, to_at: usize,
 /// # Safety
 ///
 /// As for `copy`.
+#[cold]
 unsafe fn copy_lists(from: &[Segment], to: &[Segment], mut left: usize) {
     let (mut from, mut to) = (from.iter(), to.iter());
     let (mut src, mut src_at) = (from.next(), 0);

@@ -20,8 +20,6 @@ pub(super) struct SoftDevice {
 
 /// What queues need of their device.
 pub(super) struct DeviceShared {
-    /// Copies up to so many bytes run inline; 0 in defer mode.
-    pub(super) inline_limit: usize,
     pub(super) faults: Faults,
     /// Jobs done inline.
     pub(super) inline_jobs: Counter,
@@ -29,13 +27,7 @@ pub(super) struct DeviceShared {
 
 impl SoftDevice {
     pub(super) fn new(info: DevInfo, options: Options, faults: Faults) -> SoftDevice {
-        let inline_limit = if options.defer {
-            0
-        } else {
-            options.inline_limit
-        };
         let shared = Arc::new(DeviceShared {
-            inline_limit,
             faults,
             inline_jobs: Counter::default(),
         });

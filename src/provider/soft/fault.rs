@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::engine::Engines;
@@ -33,12 +33,17 @@ pub(super) struct Script {
     /// How many entries are left, and how many Holds there are: read without the lock.
     left: AtomicUsize,
     holds: AtomicUsize,
+    /// Copies up to so many bytes run inline: none while there is a script or a Hold.
+    inline_limit: AtomicUsize,
+    unscripted_limit: usize,
     engines: Engines,
 }
 
 impl Faults {
-    pub(super) fn new() -> Faults {
+    pub(super) fn new(inline_limit: usize) -> Faults {
         Faults(Arc::new(Script {
+            inline_limit: AtomicUsize::new(inline_limit),
+            unscripted_limit: inline_limit,
             entries: Mutex::default(),
             left: AtomicUsize::new(0),
             holds: AtomicUsize::new(0),
@@ -48,30 +53,44 @@ impl Faults {
 
     /// Appends to the script.
     pub fn push(&self, fault: Fault) {
-        let mut entries = self
-            .0
-            .entries
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries();
         entries.push_back(fault);
-        self.0.left.store(entries.len(), Ordering::SeqCst);
+        self.changed(&entries);
     }
 
     /// Holds all jobs up that have not begun, until the Hold is dropped: they are in flight, and nothing moves.
     #[must_use = "the jobs go on when the Hold is dropped"]
     pub fn hold(&self) -> Hold {
+        let entries = self.entries();
         self.0.holds.fetch_add(1, Ordering::SeqCst);
+        self.changed(&entries);
+        drop(entries);
         Hold(self.clone())
+    }
+
+    fn entries(&self) -> MutexGuard<'_, VecDeque<Fault>> {
+        self.0
+            .entries
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn changed(&self, entries: &VecDeque<Fault>) {
+        let script = &self.0;
+        script.left.store(entries.len(), Ordering::SeqCst);
+        let free = entries.is_empty() && !self.is_held();
+        let limit = if free { script.unscripted_limit } else { 0 };
+        script.inline_limit.store(limit, Ordering::SeqCst);
+    }
+
+    /// Copies up to so many bytes run inline now.
+    #[inline]
+    pub(super) fn inline_limit(&self) -> usize {
+        self.0.inline_limit.load(Ordering::Relaxed)
     }
 
     pub(super) fn engines(&self) -> &Engines {
         &self.0.engines
-    }
-
-    /// Whether every job must pass by here.
-    #[inline]
-    pub(super) fn any(&self) -> bool {
-        self.0.left.load(Ordering::Relaxed) != 0 || self.is_held()
     }
 
     #[inline]
@@ -104,7 +123,7 @@ impl Faults {
             .is_some_and(|&fault| wanted(fault))
             .then(|| entries.pop_front())
             .flatten();
-        self.0.left.store(entries.len(), Ordering::SeqCst);
+        self.changed(&entries);
         found
     }
 }
@@ -114,7 +133,10 @@ pub struct Hold(Faults);
 
 impl Drop for Hold {
     fn drop(&mut self) {
+        let entries = self.0.entries();
         self.0.0.holds.fetch_sub(1, Ordering::SeqCst);
+        self.0.changed(&entries);
+        drop(entries);
         self.0.engines().wake_all();
     }
 }

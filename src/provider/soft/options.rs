@@ -127,9 +127,10 @@ impl SoftBuilder {
 
     /// Builds the provider.
     pub fn build(self) -> Soft {
+        let limit = if self.0.defer { 0 } else { self.0.inline_limit };
         Soft {
             options: self.0,
-            faults: Faults::new(),
+            faults: Faults::new(limit),
             open: Mutex::default(),
         }
     }

@@ -223,7 +223,7 @@ unsafe impl Queue for SoftQueue {
     #[inline]
     unsafe fn try_inline(&self, job: &Job) -> Option<Result<u64, JobError>> {
         let Job::Copy { len, .. } = job;
-        if *len > self.device.inline_limit || self.device.faults.any() {
+        if *len > self.device.faults.inline_limit() {
             return None;
         }
         self.device.inline_jobs.add_one();

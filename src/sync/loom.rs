@@ -1,0 +1,266 @@
+//! Loom models of the queue of waiters, and what the models of other modules are built with.
+//!
+//! Run them with `RUSTFLAGS="--cfg tokio_doca_loom" cargo test --release --lib loom`. Each model has twins that do one
+//! thing wrong and must fail, so that it is known to look where it should.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::process::Command;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+
+use ::loom::model::Builder;
+use ::loom::thread::{self, Thread};
+
+use super::atomic::{AtomicUsize, Ordering::SeqCst};
+use super::{WaitNode, Waiters, seq_cst_order};
+
+/// Explores a model with at most so many preemptions in each run.
+pub(crate) fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 10_000;
+    builder.check(model);
+}
+
+/// Expects that `model` fails with `message`. It runs in a process of its own: where a model fails, loom ends the
+/// threads amid their work, and the destructors that then run may end the process.
+pub(crate) fn mutant<M: FnOnce()>(message: &str, model: M) {
+    const CHILD: &str = "TOKIO_DOCA_MUTANT";
+    if std::env::var_os(CHILD).is_some() {
+        return model();
+    }
+    let test = std::any::type_name::<M>();
+    let test = test
+        .trim_start_matches("tokio_doca::")
+        .trim_end_matches("::{{closure}}");
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "--nocapture", "--test-threads=1", test])
+        .env(CHILD, "1")
+        .env("RUST_BACKTRACE", "0")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains(message),
+        "the mutant {test} was not found ({}): {said}",
+        output.status
+    );
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Wakes the calling thread of the model. If it is never woken, loom reports a deadlock.
+pub(crate) fn waker() -> Waker {
+    Waker::from(Arc::new(Unpark(thread::current())))
+}
+
+/// Polls a future on the calling thread of the model, which sleeps in between.
+pub(crate) fn block_on<F: Future>(mut future: Pin<&mut F>) -> F::Output {
+    let waker = waker();
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        thread::park();
+    }
+}
+
+/// What the waiters of these models wait for.
+struct Permits {
+    left: AtomicUsize,
+    waiters: Waiters,
+}
+
+impl Permits {
+    fn new() -> Arc<Permits> {
+        Arc::new(Permits {
+            left: AtomicUsize::new(0),
+            waiters: Waiters::new(),
+        })
+    }
+
+    fn give(&self) {
+        self.left.fetch_add(1, SeqCst);
+        seq_cst_order();
+        if !self.waiters.is_empty() {
+            self.waiters.notify(|_| 1).wake();
+        }
+    }
+
+    fn take(&self) -> bool {
+        seq_cst_order();
+        self.left
+            .fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1))
+            .is_ok()
+    }
+
+    #[expect(unsafe_code, reason = "stands in line")]
+    fn enqueue(&self, node: Pin<&WaitNode>, waker: &Waker) {
+        // SAFETY: every caller's thread has an Arc of the list that is dropped after its node.
+        unsafe { self.waiters.enqueue(node, waker) };
+    }
+
+    /// Enqueue, then look, then sleep.
+    fn wait(&self) {
+        let (node, waker) = (pin!(WaitNode::new()), waker());
+        loop {
+            self.enqueue(node.as_ref(), &waker);
+            if self.take() {
+                self.waiters.leave(node.as_ref());
+                return;
+            }
+            thread::park();
+        }
+    }
+}
+
+#[test]
+fn a_waiter_that_enqueues_and_then_looks_is_told() {
+    check(3, || {
+        let permits = Permits::new();
+        let giver = {
+            let permits = Arc::clone(&permits);
+            thread::spawn(move || permits.give())
+        };
+        permits.wait();
+        giver.join().unwrap();
+        assert!(permits.waiters.is_empty());
+    });
+}
+
+#[test]
+fn mutant_that_looks_before_it_enqueues_is_found() {
+    mutant("deadlock", || {
+        check(3, || {
+            let permits = Permits::new();
+            let giver = {
+                let permits = Arc::clone(&permits);
+                thread::spawn(move || permits.give())
+            };
+            let (node, waker) = (pin!(WaitNode::new()), waker());
+            while !permits.take() {
+                permits.enqueue(node.as_ref(), &waker);
+                thread::park();
+            }
+            permits.waiters.leave(node.as_ref());
+            giver.join().unwrap();
+        });
+    });
+}
+
+#[test]
+fn mutant_that_asks_who_waits_before_it_gives_is_found() {
+    mutant("deadlock", || {
+        check(3, || {
+            let permits = Permits::new();
+            let giver = {
+                let permits = Arc::clone(&permits);
+                thread::spawn(move || {
+                    let nobody = permits.waiters.is_empty();
+                    permits.left.fetch_add(1, SeqCst);
+                    seq_cst_order();
+                    if !nobody {
+                        permits.waiters.notify(|_| 1).wake();
+                    }
+                })
+            };
+            permits.wait();
+            giver.join().unwrap();
+        });
+    });
+}
+
+/// One of two in line gives up, in its own way, while one permit is given.
+fn one_gives_up(give_up: impl Fn(&Permits, Pin<&WaitNode>) + Clone + Send + Sync + 'static) {
+    check(2, move || {
+        let permits = Permits::new();
+        let giver = {
+            let permits = Arc::clone(&permits);
+            thread::spawn(move || permits.give())
+        };
+        let impatient = {
+            let (permits, give_up) = (Arc::clone(&permits), give_up.clone());
+            thread::spawn(move || {
+                let node = pin!(WaitNode::new());
+                permits.enqueue(node.as_ref(), Waker::noop());
+                give_up(&permits, node.as_ref());
+            })
+        };
+        permits.wait();
+        giver.join().unwrap();
+        impatient.join().unwrap();
+        assert!(permits.waiters.is_empty());
+    });
+}
+
+#[test]
+fn what_a_dropped_waiter_was_told_passes_to_the_next() {
+    one_gives_up(|_, _| {});
+}
+
+#[test]
+fn mutant_that_leaves_and_passes_nothing_on_is_found() {
+    mutant("deadlock", || {
+        one_gives_up(|permits, node| permits.waiters.leave(node));
+    });
+}
+
+#[test]
+fn a_waiter_that_was_overtaken_is_told_again() {
+    check(2, || {
+        let permits = Permits::new();
+        let giver = {
+            let permits = Arc::clone(&permits);
+            thread::spawn(move || permits.give())
+        };
+        let thief = {
+            let permits = Arc::clone(&permits);
+            thread::spawn(move || {
+                if permits.take() {
+                    permits.give();
+                }
+            })
+        };
+        permits.wait();
+        giver.join().unwrap();
+        thief.join().unwrap();
+        assert!(permits.waiters.is_empty());
+    });
+}
+
+#[test]
+fn mutant_that_sleeps_on_after_it_was_overtaken_is_found() {
+    mutant("deadlock", || {
+        check(2, || {
+            let permits = Permits::new();
+            let giver = {
+                let permits = Arc::clone(&permits);
+                thread::spawn(move || permits.give())
+            };
+            let thief = {
+                let permits = Arc::clone(&permits);
+                thread::spawn(move || {
+                    if permits.take() {
+                        permits.give();
+                    }
+                })
+            };
+            let (node, waker) = (pin!(WaitNode::new()), waker());
+            permits.enqueue(node.as_ref(), &waker);
+            while !permits.take() {
+                // Notified before, it is not told again unless it enqueues itself anew.
+                thread::park();
+            }
+            permits.waiters.leave(node.as_ref());
+            giver.join().unwrap();
+            thief.join().unwrap();
+        });
+    });
+}
