@@ -17,6 +17,6 @@ pub use mem::{
     Alloc, Buf, BufChain, BufData, BufDataMut, BufInventory, BufPool, BufPoolBuilder, BufSlice,
     Destination, Link, Mmap, MmapBuilder, Source,
 };
-pub use ops::{Copy, Dma, DmaBuilder};
+pub use ops::{Dma, DmaBuilder, DmaCopy};
 pub use provider::{add_provider, soft};
 pub use reactor::{Mode, Shutdown, WorkQ, WorkQBuilder};

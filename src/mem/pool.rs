@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use pin_project::pin_project;
+use pin_project::{pin_project, pinned_drop};
 
 use super::Buf;
 use super::element::{Element, Handle};
@@ -110,8 +110,19 @@ impl fmt::Debug for BufPool {
     }
 }
 
-/// The future of [`BufPool::alloc`].
-#[pin_project]
+/// The future of [`BufPool::alloc`]. It cannot outlive what it borrows:
+///
+/// ```compile_fail,E0597
+/// # use tokio_doca::{BufPool, Device, Mmap};
+/// let device = Device::open_default()?;
+/// let mut alloc;
+/// {
+///     let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(4096)?).build()?;
+///     alloc = Box::pin(pool.alloc());
+/// }
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
+#[pin_project(PinnedDrop)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Alloc<'a> {
     pool: &'a BufPool,
@@ -134,6 +145,13 @@ impl Future for Alloc<'_> {
             None => Poll::Pending,
         }
     }
+}
+
+#[pinned_drop]
+impl PinnedDrop for Alloc<'_> {
+    /// Leaves the line by the node's own drop. That there is a drop here tells the compiler that the pool, which keeps
+    /// the line, must still be borrowed then.
+    fn drop(self: Pin<&mut Self>) {}
 }
 
 /// Builds a [`BufPool`].

@@ -115,8 +115,8 @@ impl Dma {
     /// Dropping it is ordinary. A copy in flight goes on, keeps both sides leased (`InUse`) until it is over, and is
     /// then forgotten; the destination may have been written. Forgetting the future is sound too.
     #[inline(always)]
-    pub fn copy<S: Source, D: Destination>(&self, src: S, dst: D) -> Copy<&Dma, S, D> {
-        Copy {
+    pub fn copy<S: Source, D: Destination>(&self, src: S, dst: D) -> DmaCopy<&Dma, S, D> {
+        DmaCopy {
             flight: Flight::new(Handle(self)),
             src,
             dst,
@@ -136,8 +136,8 @@ impl Dma {
         &self,
         src: S,
         dst: D,
-    ) -> Copy<Dma, S, D> {
-        Copy {
+    ) -> DmaCopy<Dma, S, D> {
+        DmaCopy {
             flight: Flight::new(Handle(self.clone())),
             src,
             dst,
@@ -157,14 +157,14 @@ impl Dma {
         &self,
         src: S,
         dst: D,
-    ) -> Result<Copy<&Dma, S, D>, JobError> {
+    ) -> Result<DmaCopy<&Dma, S, D>, JobError> {
         let mut flight = Flight::new(Handle(self));
         let begun = self.0.begin(&src, &dst)?;
         match self.0.finish_inline(&begun.job) {
             Some(outcome) => flight.set_ready(end(begun.read, begun.write, outcome)),
             None => flight.try_start(self.0.prepared(begun))?,
         }
-        Ok(Copy { flight, src, dst })
+        Ok(DmaCopy { flight, src, dst })
     }
 }
 
@@ -269,14 +269,14 @@ impl AsRef<Dma> for Dma {
 /// The future of [`Dma::copy`], [`Dma::copy_owned`] and [`Dma::try_copy`]: the number of bytes copied.
 #[pin_project]
 #[must_use = "futures do nothing unless polled"]
-pub struct Copy<C: AsRef<Dma>, S, D> {
+pub struct DmaCopy<C: AsRef<Dma>, S, D> {
     #[pin]
     flight: Flight<Handle<C>>,
     src: S,
     dst: D,
 }
 
-impl<C: AsRef<Dma>, S: Source, D: Destination> Future for Copy<C, S, D> {
+impl<C: AsRef<Dma>, S: Source, D: Destination> Future for DmaCopy<C, S, D> {
     type Output = Result<usize, JobError>;
 
     #[inline(always)]

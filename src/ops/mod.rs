@@ -2,4 +2,4 @@
 
 mod dma;
 
-pub use dma::{Copy, Dma, DmaBuilder};
+pub use dma::{Dma, DmaBuilder, DmaCopy};

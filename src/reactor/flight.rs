@@ -87,6 +87,9 @@ impl<C: Deref<Target = Attachment>> Flight<C> {
     /// Submits at once, or says why not: nothing waits.
     pub(crate) fn try_start(&mut self, prepared: Prepared) -> Result<(), JobError> {
         let shared = &self.context.shared;
+        if shared.mode == Mode::EventDriven {
+            shared.events.register(shared)?;
+        }
         let free = shared
             .waiters
             .is_empty()
@@ -366,9 +369,9 @@ impl Attachment {
             self.give_back(token.index());
             return;
         }
-        // Somebody must hear of the orphan's end, or its memory stays leased. In event mode this WorkQ is registered and
-        // armed, since the Op had been Pending; in busy mode it is now, if there is a runtime, and else the next poll
-        // of any Op looks.
+        // Somebody must hear of the orphan's end, or its memory stays leased. In event mode this WorkQ was registered
+        // before the Job was submitted; in busy mode it is now, if there is a runtime, and else the next poll of any Op
+        // looks.
         if shared.mode == Mode::BusyPoll {
             let _ = shared.events.register(shared);
         }

@@ -4,17 +4,17 @@
 //! cells: the Op (one thread at a time, by `&mut`), the reaper (one at a time, by the gate), and the free list.
 //!
 //! ```text
-//!            fill                 submit accepted: the device may complete it from here on
-//!   Free ----------> Pending <===> Registering        Op stores its waker
-//!                    |  |  |            |
-//!        Op dropped  |  |  | reaper     | reaper: the Op, still registering, finds out itself
-//!                    v  |  v            v
-//!              Orphan   |  Completing -> Done -------> Free     Op takes the result
-//!                |      |     |
-//!         reaper |      |     | Op dropped meanwhile: reaper frees
-//!                v      v     v
-//!               Free   Free   Free
-//!                      (undo: the device refused it)
+//!         fill            register             stored
+//!   Free ------> Pending ----------> Registering ----> Waiting     (and back to Registering with the next poll)
+//!     ^            |                     |               |
+//!     |  undo: the |                     |               |         The device may complete it in each of the three:
+//!     |  device    |                     |               |
+//!     +- refused   |                     v               |
+//!                  +----> Completing -> Done <- Registering (the Op, still registering, finds out itself)
+//!                             |          |
+//!                             |          +--> Free   Op takes the result, or is dropped
+//!                             +--> CompletingOrphan --> Free   dropped meanwhile: the reaper frees
+//!   dropped in flight: Orphan --> Free   the reaper frees
 //! ```
 //!
 //! - `held` and `result`: the Op's until Pending, the reaper's until Done, then the Op's.
@@ -97,6 +97,7 @@ const ORPHAN: u64 = 3;
 const COMPLETING: u64 = 4;
 const COMPLETING_ORPHAN: u64 = 5;
 const DONE: u64 = 6;
+const WAITING: u64 = 7;
 const PHASE: u64 = u32::MAX as u64;
 
 #[repr(align(128))]
@@ -111,6 +112,11 @@ pub(super) struct Slot {
 unsafe impl Send for Slot {}
 // SAFETY: as above.
 unsafe impl Sync for Slot {}
+
+/// Whether a completion may come.
+fn in_flight(state: u64) -> bool {
+    matches!(state & PHASE, PENDING | REGISTERING | WAITING | ORPHAN)
+}
 
 fn generation(state: u64) -> u32 {
     (state >> 32) as u32
@@ -186,17 +192,15 @@ impl Slot {
 
     /// Op: stores the waker to be woken at the end. `take` must be asked once more afterwards.
     pub(super) fn register(&self, waker: &Waker) {
-        let state = self.state.load(Ordering::Relaxed);
-        let [pending, registering] = [PENDING, REGISTERING].map(|phase| state & !PHASE | phase);
-        if self
-            .state
-            .compare_exchange(pending, registering, Ordering::Acquire, Ordering::Acquire)
-            .is_err()
-        {
-            if matches!(
-                self.state.load(Ordering::Acquire) & PHASE,
-                COMPLETING | REGISTERING
-            ) {
+        let state = self.state.load(Ordering::Acquire);
+        let registering = state & !PHASE | REGISTERING;
+        let mine = matches!(state & PHASE, PENDING | WAITING)
+            && self
+                .state
+                .compare_exchange(state, registering, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok();
+        if !mine {
+            if self.state.load(Ordering::Acquire) & PHASE != DONE {
                 // The reaper took the old waker a moment ago, and that may be another one.
                 waker.wake_by_ref();
             }
@@ -212,9 +216,10 @@ impl Slot {
             false => unsafe { replace(&self.target, Some(Target::Waker(waker.clone()))) },
         };
         // If this fails the reaper has made it Done meanwhile, and `take` says so.
+        let waiting = state & !PHASE | WAITING;
         let _ =
             self.state
-                .compare_exchange(registering, pending, Ordering::Release, Ordering::Relaxed);
+                .compare_exchange(registering, waiting, Ordering::Release, Ordering::Relaxed);
         drop(old);
     }
 
@@ -224,7 +229,7 @@ impl Slot {
         loop {
             let phase = match state & PHASE {
                 // Registering: a waker that panicked when it was cloned, or a nudge.
-                PENDING | REGISTERING => ORPHAN,
+                PENDING | WAITING | REGISTERING => ORPHAN,
                 COMPLETING => COMPLETING_ORPHAN,
                 DONE => return self.take().is_some(),
                 _ => return false,
@@ -245,7 +250,7 @@ impl Slot {
     /// Reaper: the device says that the Job is over.
     pub(super) fn complete(&self, of: u32, outcome: Outcome) -> Completed {
         let mut state = self.state.load(Ordering::Acquire);
-        if generation(state) != of || !matches!(state & PHASE, PENDING | REGISTERING | ORPHAN) {
+        if generation(state) != of || !in_flight(state) {
             return Completed::Stale;
         }
         // SAFETY: the Job was in flight, and its completion comes once: `held` and `result` are the reaper's.
@@ -257,7 +262,7 @@ impl Slot {
         let _ = unsafe { replace(&self.result, outcome) };
         loop {
             let phase = match state & PHASE {
-                PENDING => COMPLETING,
+                PENDING | WAITING => COMPLETING,
                 REGISTERING => DONE,
                 _ => return self.end_orphan(),
             };
@@ -307,11 +312,7 @@ impl Slot {
 
     /// Which queue has the Job, if one may have it. Exact only when nobody else can reach the Slot.
     pub(super) fn in_flight(&self) -> Option<u8> {
-        let in_flight = matches!(
-            self.state.load(Ordering::Acquire) & PHASE,
-            PENDING | REGISTERING | ORPHAN
-        );
-        in_flight.then(|| {
+        in_flight(self.state.load(Ordering::Acquire)).then(|| {
             self.held.with(|held| {
                 // SAFETY: nobody else can reach the Slot, as the caller made sure.
                 unsafe { &*held }.as_ref().map_or(0, |held| held.queue)
@@ -324,29 +325,30 @@ impl Slot {
         !matches!(self.state.load(Ordering::Acquire) & PHASE, FREE | DONE)
     }
 
+    /// Whether its Op was dropped, and the device may still have the Job.
+    pub(super) fn is_orphan(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & PHASE == ORPHAN
+    }
+
     /// Reaper: the waker of an Op that waits, taken out so that it polls again: the world changed under it.
     pub(super) fn nudge(&self) -> Option<Waker> {
         let state = self.state.load(Ordering::Relaxed);
-        let [pending, registering] = [PENDING, REGISTERING].map(|phase| state & !PHASE | phase);
+        let [waiting, registering, pending] =
+            [WAITING, REGISTERING, PENDING].map(|phase| state & !PHASE | phase);
         self.state
-            .compare_exchange(pending, registering, Ordering::Acquire, Ordering::Relaxed)
+            .compare_exchange(waiting, registering, Ordering::Acquire, Ordering::Relaxed)
             .ok()?;
         // SAFETY: Registering keeps the Op away (`register` gives up, `abandon` leaves the cells), and the gate keeps
         // other reapers away.
         let target = unsafe { replace(&self.target, None) };
-        let waker = match target {
-            Some(Target::Waker(waker)) => Some(waker),
-            other => {
-                // SAFETY: as above.
-                let _none = unsafe { replace(&self.target, other) };
-                None
-            }
-        };
         // If it fails the Op was dropped meanwhile.
         let _ =
             self.state
                 .compare_exchange(registering, pending, Ordering::Release, Ordering::Relaxed);
-        waker
+        match target {
+            Some(Target::Waker(waker)) => Some(waker),
+            _ => None,
+        }
     }
 }
 

@@ -65,6 +65,11 @@ impl Table {
         self.slots.iter().any(Slot::is_in_flight)
     }
 
+    /// Whether a Job is in flight whose Op was dropped.
+    pub(super) fn any_orphan(&self) -> bool {
+        self.slots.iter().any(Slot::is_orphan)
+    }
+
     /// How many Jobs a queue may still have. Exact only when nobody else can reach the table.
     pub(super) fn outstanding(&self, queue: u8) -> usize {
         self.slots

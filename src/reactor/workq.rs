@@ -213,7 +213,12 @@ impl Shared {
     /// Woken by an event: arms if anybody waits, then looks. (Look-then-arm loses wake-ups.)
     pub(super) fn event_turn(&self) {
         self.queues().for_each(|queue| queue.clear());
-        if self.in_use() > 0 {
+        // In busy mode the Ops look themselves, and only orphans wait for an event.
+        let waited_for = match self.mode {
+            Mode::EventDriven => self.in_use() > 0,
+            Mode::BusyPoll => self.core.table.any_orphan(),
+        };
+        if waited_for {
             self.arm();
         }
         self.turn();

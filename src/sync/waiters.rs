@@ -163,8 +163,15 @@ impl Waiters {
     /// The list must not move, and must live until the node is dropped; a node is used with one list only.
     pub(crate) unsafe fn enqueue(&self, node: Pin<&WaitNode>, waker: &Waker) {
         let waker = waker.clone();
-        node.list
-            .store(std::ptr::from_ref(self).cast_mut(), Relaxed);
+        if !node.is_linked() {
+            node.links.with_mut(|links| {
+                // SAFETY: the node is in no list yet, so that only its owner reaches the links.
+                let links = unsafe { &mut *links };
+                links.write(Links::default());
+            });
+            let list = std::ptr::from_ref(self).cast_mut();
+            node.list.store(list, Relaxed);
+        }
         let this = NonNull::from(node.get_ref());
         let mut list = lock(&self.list);
         let tail = list.tail;

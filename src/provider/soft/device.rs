@@ -15,7 +15,7 @@ pub(super) struct SoftDevice {
     options: Options,
     shared: Arc<DeviceShared>,
     /// Started with the first queue.
-    engine: Mutex<Option<Engine>>,
+    engine: Mutex<Option<Arc<Engine>>>,
 }
 
 /// What queues need of their device.
@@ -53,12 +53,16 @@ impl Adapter for SoftDevice {
         let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         let engine = match &mut *engine {
             Some(engine) => engine,
-            none => none.insert(Engine::start(&self.info, &self.options, &self.shared)?),
+            none => none.insert(Arc::new(Engine::start(
+                &self.info,
+                &self.options,
+                &self.shared,
+            )?)),
         };
         Ok(SoftQueue::open(
             config,
             Arc::clone(&self.shared),
-            engine.shared(),
+            Arc::clone(engine),
         ))
     }
 

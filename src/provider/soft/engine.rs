@@ -22,11 +22,11 @@ use crate::error::{Error, JobError, Result};
 /// Looks between two readings of the clock.
 const LOOKS: u32 = 64;
 
-/// A running engine. Dropping it ends the thread, which has nothing to do then: a queue with jobs keeps its device.
+/// A running engine. Dropping it ends the thread, which has nothing to do then: every queue has the engine.
 pub(super) struct Engine(Arc<EngineShared>);
 
 pub(super) struct EngineShared {
-    pub(super) inbox: Inbox<Node>,
+    inbox: Inbox<Node>,
     sleeping: AtomicBool,
     stop: AtomicBool,
     thread: OnceLock<Thread>,
@@ -100,8 +100,14 @@ impl Engine {
         Ok(Engine(shared))
     }
 
-    pub(super) fn shared(&self) -> Arc<EngineShared> {
-        Arc::clone(&self.0)
+    pub(super) fn inbox(&self) -> &Inbox<Node> {
+        &self.0.inbox
+    }
+
+    /// Jobs were pushed: wakes the engine if it sleeps.
+    #[inline]
+    pub(super) fn kick(&self) {
+        self.0.kick();
     }
 
     pub(super) fn jobs(&self) -> u64 {
@@ -119,7 +125,7 @@ impl Drop for Engine {
 impl EngineShared {
     /// Jobs were pushed (SeqCst): wakes the engine if it announced that it sleeps.
     #[inline]
-    pub(super) fn kick(&self) {
+    fn kick(&self) {
         if let Ok(cpu) = nix::sched::sched_getcpu() {
             self.submitter.store(cpu, Ordering::Relaxed);
         }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::copy;
 use super::device::DeviceShared;
-use super::engine::EngineShared;
+use super::engine::Engine;
 use super::inbox::{Inbox, Linked, List};
 use crate::device::{Armed, Completion, Job, Keep, Queue, QueueConfig, Signal, Submitted, Token};
 use crate::error::{ErrorKind, JobError};
@@ -49,7 +49,7 @@ unsafe impl Linked for Node {
 
 pub(super) struct SoftQueue {
     device: Arc<DeviceShared>,
-    engine: Arc<EngineShared>,
+    engine: Arc<Engine>,
     nodes: Box<[Node]>,
     doorbell: Doorbell,
     done: Inbox<Node>,
@@ -100,7 +100,7 @@ impl SoftQueue {
     pub(super) fn open(
         config: QueueConfig,
         device: Arc<DeviceShared>,
-        engine: Arc<EngineShared>,
+        engine: Arc<Engine>,
     ) -> Arc<SoftQueue> {
         Arc::new_cyclic(|weak: &Weak<Self>| {
             let queue = NonNull::new(weak.as_ptr().cast_mut()).expect("the Arc is allocated");
@@ -245,7 +245,7 @@ unsafe impl Queue for SoftQueue {
                 unsafe { *load = Load::Job(*token, *job) };
             });
             // SAFETY: as above; the node stays while `live` counts it.
-            unsafe { self.engine.inbox.push(NonNull::from(node)) };
+            unsafe { self.engine.inbox().push(NonNull::from(node)) };
             accepted += 1;
         }
         if accepted > 0 {
