@@ -1,4 +1,77 @@
-//! Awaitable DMA on Tokio.
+//! Awaitable DMA on Tokio: the programming model of DOCA Core 2.2 as futures, with a complete device in software.
+//!
+//! ```
+//! use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), tokio_doca::Error> {
+//! let device = Device::open_default()?;                              // a device; no hardware needed
+//! let mmap = Mmap::builder().device(&device).alloc(1 << 20)?;        // memory that it holds
+//! let pool = BufPool::builder(&mmap).element_size(4096).build()?;    // pieces of it
+//! let workq = WorkQ::builder().depth(256).build()?;                  // where jobs go in and completions come out
+//! let dma = Dma::builder(&device).attach(&workq)?;                   // what copies
+//!
+//! let (src, dst) = (pool.alloc().await, pool.alloc().await);
+//! src.extend_from_slice(b"hello")?;
+//! let copied = dma.copy(&src, &dst).await?;
+//! assert_eq!((copied, &dst.data()?[..]), (5, &b"hello"[..]));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What it does, and what not
+//!
+//! Memory copies between Bufs of this process: one by one, gathered and scattered ([`BufChain`]), event-driven or
+//! busy-polling, with back-pressure, from any task of any runtime. There is one provider today, [`soft`]: it runs
+//! anywhere on Linux. RDMA, sync events, graphs, memory shared between processes and adapters through libibverbs are to
+//! come on the same contract ([`device`]). The vendor's DOCA SDK is not used.
+//!
+//! # The life of one copy
+//!
+//! 1. `dma.copy(&src, &dst)` makes a future. Nothing happens: futures are lazy.
+//! 2. The first poll takes a read *Lease* on `src` and a write Lease on `dst`; either refused is `InUse`, at once.
+//! 3. If the device finishes the job inline (the software device does, up to 64 KiB), the data length of `dst` grows, the
+//!    Leases go back, and the future is ready: no Slot, no lock, no allocation, no system call.
+//! 4. Otherwise the Leases move into a *Slot* of the WorkQ, and the job to the device. With no Slot free the future
+//!    stands in line.
+//! 5. In event mode the task sleeps until the event handle rings: its descriptor sits in an `AsyncFd`, whose waker
+//!    collects what is finished and wakes the tasks. In busy mode the future's own poll looks.
+//! 6. The completion gives the Leases back, and the next poll takes the result.
+//!
+//! # Cancellation
+//!
+//! Dropping a future is ordinary. Before step 4 nothing was begun; afterwards the job goes on, its memory stays leased,
+//! and its completion frees everything. Forgetting a future (`mem::forget`) leaks a Slot at worst; nothing dangles.
+//!
+//! # Threads and runtimes
+//!
+//! Everything is `Send + Sync`; clones are handles on the same thing. A WorkQ can be awaited on up to four runtimes at a
+//! time; busy mode needs none ([`WorkQ::block_on`]).
+//!
+//! # Clean-up
+//!
+//! Every handle keeps what it stands on, so the order of drops does not matter. The last handle of a WorkQ never waits for
+//! jobs in flight: the device keeps what they need, and frees it after the last one. [`WorkQ::shutdown`] waits.
+//!
+//! # Glossary
+//!
+//! | word | meaning | DOCA |
+//! |---|---|---|
+//! | [`Device`], [`DevInfo`] | an open device, and what can be opened | `doca_dev`, `doca_devinfo` |
+//! | [`Mmap`] | a registered memory range | `doca_mmap` |
+//! | [`Buf`] | a piece of it with headroom, data and tailroom | `doca_buf` |
+//! | [`BufChain`] | a scatter/gather list of Bufs | `doca_buf` linked list |
+//! | [`BufPool`], [`BufInventory`] | sources of Bufs: one size and fast; any range | `doca_bufpool`, `doca_buf_inventory` |
+//! | [`WorkQ`] | where jobs go in and completions come out | `doca_workq` |
+//! | [`Dma`] | a context: copies, on one WorkQ | `doca_dma` |
+//! | Op | the future of a job in flight: [`DmaCopy`] | |
+//! | Lease | the right of one job or guard to touch some bytes | |
+//! | Slot, orphan | a job's place in the WorkQ; a Slot whose Op was dropped | |
+//! | arm, clear, reap | ask for a ring, acknowledge it, collect completions | `..._arm`, `..._clear`, `doca_workq_progress_retrieve` |
+//!
+//! # Features
+//!
+//! - `contract`: the suite that every provider must pass, for authors of providers.
 #![warn(missing_docs, clippy::unwrap_used)]
 
 #[cfg(feature = "contract")]

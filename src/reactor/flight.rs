@@ -127,7 +127,7 @@ impl<C: Deref<Target = Attachment>> Flight<C> {
                 return Poll::Ready(Err(error));
             }
         }
-        this.context.go_on(this.state, this.node.as_ref(), cx, &|| {
+        this.context.go_on(this.state, true, this.node.as_ref(), cx, &|| {
             prepare(this.context)
         })
     }
@@ -146,7 +146,7 @@ impl<C: Deref<Target = Attachment>> Flight<C> {
                 let prepare = || prepare(this.context);
                 let outcome = this
                     .context
-                    .go_on(this.state, this.node.as_ref(), cx, &prepare);
+                    .go_on(this.state, false, this.node.as_ref(), cx, &prepare);
                 if outcome.is_ready() {
                     budget.made_progress();
                 }
@@ -205,14 +205,20 @@ impl Attachment {
     fn go_on(
         &self,
         state: &mut State,
+        fresh: bool,
         node: Pin<&WaitNode>,
         cx: &mut Context<'_>,
         prepare: &impl Fn() -> Result<Prepared, JobError>,
     ) -> Poll<Outcome> {
+        // Submitted in this very poll, and on this runtime.
+        let mut fresh = fresh;
         if let State::Queued = state {
             match self.poll_queued(node, cx, prepare) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(Ok(token)) => *state = State::InFlight(token),
+                Poll::Ready(Ok(token)) => {
+                    *state = State::InFlight(token);
+                    fresh = false;
+                }
                 Poll::Ready(Err(error)) => {
                     *state = State::Finished;
                     return Poll::Ready(Err(error));
@@ -223,7 +229,7 @@ impl Attachment {
             unreachable!("a queued Job has just been launched")
         };
         let outcome = match self.shared.mode {
-            Mode::EventDriven => self.poll_event(token, cx),
+            Mode::EventDriven => self.poll_event(token, fresh, cx),
             Mode::BusyPoll => self.poll_busy(token, cx),
         };
         if let Poll::Ready(outcome) = outcome {
@@ -325,15 +331,18 @@ impl Attachment {
         self.shared.core.table.slot(token).take()
     }
 
-    fn poll_event(&self, token: Token, cx: &mut Context<'_>) -> Poll<Waited> {
+    fn poll_event(&self, token: Token, fresh: bool, cx: &mut Context<'_>) -> Poll<Waited> {
         let shared = &*self.shared;
-        if let Some(outcome) = self.take(token) {
-            return Poll::Ready(Waited::Over(outcome));
+        if !fresh {
+            if let Some(outcome) = self.take(token) {
+                return Poll::Ready(Waited::Over(outcome));
+            }
+            // It may be another runtime than the last time.
+            if let Err(error) = shared.events.register(&self.shared) {
+                return Poll::Ready(Waited::Lost(error));
+            }
         }
         shared.core.table.slot(token).register(cx.waker());
-        if let Err(error) = shared.events.register(&self.shared) {
-            return Poll::Ready(Waited::Lost(error));
-        }
         // Arm, then look.
         let ready = self.queue.arm() == Armed::Ready;
         if ready || self.queue.ready() {

@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use arrayvec::ArrayVec;
+
 use super::event::Events;
 use super::gate::Gate;
 use super::shutdown::Shutdown;
@@ -16,9 +18,9 @@ use crate::sync::{Waiters, wake};
 /// The most devices whose contexts can be attached to one WorkQ.
 const DEVICES: usize = 8;
 /// Completions that are reaped at once.
-const BATCH: usize = 32;
+const BATCH: usize = 16;
 /// Batches in one turn, after which the rest is left to the next.
-const BATCHES: usize = 16;
+const BATCHES: usize = 32;
 
 /// How an Op waits: a policy of the waiter, the same WorkQ serves both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -249,19 +251,24 @@ impl Shared {
             return;
         }
         for _ in 0..BATCHES {
-            let (told, more) = self.reap();
+            let mut batch = TellBatch::default();
+            self.reap(&mut batch);
             let left = self.gate.leave();
-            if told.nudged {
+            let TellBatch {
+                freed,
+                nudged,
+                more,
+                ..
+            } = batch;
+            batch.tell();
+            if nudged {
                 wake_all(&self.waiters);
                 wake_all(&self.drained);
             }
-            if told.tell() || !self.drained.is_empty() {
+            if freed || !self.drained.is_empty() {
                 self.after_free();
             }
-            if left && !more {
-                return;
-            }
-            if left && !self.gate.enter() {
+            if left && (!more || !self.gate.enter()) {
                 return;
             }
         }
@@ -271,35 +278,32 @@ impl Shared {
     }
 
     /// Reaps one batch. The caller is in the gate.
-    fn reap(&self) -> (TellBatch, bool) {
-        let mut batch = TellBatch::default();
-        let mut more = false;
+    fn reap(&self, batch: &mut TellBatch) {
         if self.nudged.load(Ordering::Relaxed) && self.nudged.swap(false, Ordering::SeqCst) {
             batch.nudged = true;
             // Wakers are user code, but the gate is no lock: whoever comes meanwhile is refused and goes on.
             self.core.table.nudge(wake);
         }
+        let nothing = Completion {
+            token: Token::from_raw(u64::MAX),
+            result: Ok(0),
+        };
+        let mut completions = [nothing; BATCH];
         let mut left = BATCH;
         for queue in self.queues() {
-            let nothing = Completion {
-                token: Token::from_raw(u64::MAX),
-                result: Ok(0),
-            };
-            let mut completions = [nothing; BATCH];
             // What a provider answers is checked: it cannot have filled more than there is.
             let reaped = queue.reap(&mut completions[..left]).min(left);
-            more |= reaped == left;
             for completion in &completions[..reaped] {
                 let (freed, told) = self.core.table.complete(completion);
                 batch.freed |= freed;
-                batch.push(told);
+                batch.told.extend(told);
             }
             left -= reaped;
             if left == 0 {
+                batch.more = true;
                 break;
             }
         }
-        (batch, more)
     }
 
     /// A Slot became free, or the last Job ended.
@@ -353,41 +357,23 @@ pub(super) fn wake_all(waiters: &Waiters) {
 }
 
 /// Whom to tell, once the gate was left.
+#[derive(Default)]
 struct TellBatch {
-    told: [Option<Told>; BATCH],
-    len: usize,
+    told: ArrayVec<Told, BATCH>,
     freed: bool,
     nudged: bool,
-}
-
-impl Default for TellBatch {
-    fn default() -> TellBatch {
-        TellBatch {
-            told: [const { None }; BATCH],
-            len: 0,
-            freed: false,
-            nudged: false,
-        }
-    }
+    /// The array of completions was full: there may be more.
+    more: bool,
 }
 
 impl TellBatch {
-    fn push(&mut self, told: Option<Told>) {
-        if told.is_some() {
-            self.told[self.len] = told;
-            self.len += 1;
-        }
-    }
-
-    /// Tells; says whether Slots became free.
-    fn tell(self) -> bool {
-        for told in self.told.into_iter().take(self.len).flatten() {
+    fn tell(self) {
+        for told in self.told {
             match told {
                 Told::Waker(waker) => wake(waker),
                 Told::Run(run, node, outcome) => run.completed(node, outcome),
             }
         }
-        self.freed
     }
 }
 

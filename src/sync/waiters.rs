@@ -27,6 +27,8 @@ use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
 
+use arrayvec::ArrayVec;
+
 use super::atomic::{AtomicUsize, Ordering};
 use super::{Mutex, UnsafeCell, lock, seq_cst_order};
 
@@ -110,8 +112,7 @@ pub(crate) struct Notify {
 /// Wakers to be woken once no lock is held.
 #[derive(Default)]
 pub(crate) struct WakeBatch {
-    wakers: [Option<Waker>; BATCH],
-    len: usize,
+    wakers: ArrayVec<Waker, BATCH>,
     /// More were to be woken than fit.
     pub(crate) more: bool,
 }
@@ -119,9 +120,7 @@ pub(crate) struct WakeBatch {
 impl WakeBatch {
     /// Wakes them all. A waker that panics stops nobody else: the panic ends here, with a log line.
     pub(crate) fn wake(self) {
-        for waker in self.wakers.into_iter().take(self.len).flatten() {
-            wake(waker);
-        }
+        self.wakers.into_iter().for_each(wake);
     }
 }
 
@@ -230,7 +229,7 @@ impl Waiters {
         left = left.min(list.waiting);
         let mut at = list.head;
         while let (Some(node), true) = (at, left > 0) {
-            if batch.len == BATCH {
+            if batch.wakers.is_full() {
                 batch.more = true;
                 break;
             }
@@ -245,8 +244,7 @@ impl Waiters {
                 list.waiting -= 1;
                 list.notified += 1;
                 left -= 1;
-                batch.wakers[batch.len] = waker;
-                batch.len += 1;
+                batch.wakers.extend(waker);
             }
         }
         batch
