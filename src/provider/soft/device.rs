@@ -29,7 +29,7 @@ impl SoftDevice {
     pub(super) fn new(info: DevInfo, options: Options, faults: Faults) -> SoftDevice {
         let shared = Arc::new(DeviceShared {
             faults,
-            inline_jobs: Counter::default(),
+            inline_jobs: Counter::new(),
         });
         SoftDevice {
             info,
