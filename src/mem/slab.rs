@@ -96,15 +96,16 @@ impl Slab {
 
     /// Wakes who may take what is free. `freed` elements were just brought home.
     ///
-    /// If nothing is out, everybody is woken: no later return could make good for a woken waiter that nobody polls.
-    /// Otherwise the first in line, unless one was woken already and will pass it on.
+    /// One more than there is to take: the first may be a future that nobody polls. If nothing is out, everybody: no later
+    /// return could make good for such futures.
     pub(super) fn wake_next(&self, freed: usize) {
         let all_home = self.elements.iter().all(Element::is_free);
         let any_free = !self.free.is_empty();
         loop {
             let batch = self.waiters.notify(|who| match all_home {
                 true => who.waiting,
-                false => freed.max(usize::from(any_free && who.notified == 0)),
+                false if freed > 0 => freed + 1,
+                false => usize::from(any_free && who.notified == 0),
             });
             let more = batch.more;
             batch.wake();
@@ -143,6 +144,9 @@ impl Slab {
             }
             self.wake_next(0);
             if !self.waiters.is_notified(node) {
+                // There is one, for somebody who was told before. Who is polled may overtake who is not: after one turn.
+                self.waiters.notify_self(node);
+                waker.wake_by_ref();
                 return None;
             }
         }

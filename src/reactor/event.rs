@@ -12,6 +12,7 @@
 #![expect(unsafe_code, reason = "AsyncFd must be promised an open descriptor")]
 
 use std::future::{Future, poll_fn};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -143,7 +144,7 @@ impl Inner {
         shared: &Arc<Shared>,
         runtime: runtime::Id,
     ) -> Result<(), JobError> {
-        let errno = |error: std::io::Error| {
+        let errno = |error: io::Error| {
             JobError::new(
                 Reason::Register,
                 error.raw_os_error().unwrap_or(0) as u64,
@@ -183,9 +184,12 @@ impl Inner {
 
 impl Source {
     /// Clears readiness and puts the waker back. `Err`: the runtime is gone.
-    fn rearm(&self, waker: &Waker) -> std::io::Result<()> {
+    fn rearm(&self, waker: &Waker) -> io::Result<()> {
         let mut cx = Context::from_waker(waker);
         for _ in 0..CLEARS {
+            // "Would block" clears what was reported. It costs less than a poll that is ready.
+            let clear = |_: &OwnedFd| Err::<(), _>(io::ErrorKind::WouldBlock.into());
+            let _ = self.fd.try_io(Interest::READABLE, clear);
             let ready = poll_fn(|cx| self.fd.poll_read_ready(cx));
             match pin!(tokio::task::unconstrained(ready)).poll(&mut cx) {
                 Poll::Pending => return Ok(()),

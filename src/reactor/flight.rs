@@ -38,10 +38,30 @@ pub(crate) struct Prepared {
     pub(crate) held: Held,
 }
 
+/// What one in line knows of a Slot that is free, and that others were told of.
+#[derive(Debug, Default)]
+struct Patience {
+    /// How many had been taken out of the line when it was seen first.
+    taken: u32,
+    /// Polls since, without another one taken.
+    polls: u32,
+}
+
+impl Patience {
+    /// Whether whoever was told is not polled, as far as can be known: nothing was taken for so many polls.
+    fn is_over(&mut self, taken: u32, limit: u32) -> bool {
+        if taken != self.taken {
+            *self = Patience { taken, polls: 0 };
+        }
+        self.polls += 1;
+        self.polls > limit
+    }
+}
+
 #[derive(Debug)]
 enum State {
     Idle,
-    Queued,
+    Queued(Patience),
     InFlight(Token),
     Ready(Outcome),
     Finished,
@@ -90,9 +110,8 @@ impl<C: Deref<Target = Attachment>> Flight<C> {
         if shared.mode == Mode::EventDriven {
             shared.events.register(shared)?;
         }
-        let free = shared
-            .waiters
-            .is_empty()
+        // Who does not wait may pass those that were told and are not polled, and nobody else.
+        let free = (shared.waiters.is_empty() || shared.waiters.all_told())
             .then(|| shared.core.table.free().take())
             .flatten();
         let Some(index) = free else {
@@ -112,7 +131,7 @@ impl<C: Deref<Target = Attachment>> Flight<C> {
     }
 
     /// The first step of a Job that is not finished inline. `prepare` takes its Leases again after waiting for a Slot.
-    #[cold]
+    #[inline(never)]
     pub(crate) fn start(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -127,13 +146,14 @@ impl<C: Deref<Target = Attachment>> Flight<C> {
                 return Poll::Ready(Err(error));
             }
         }
-        this.context.go_on(this.state, true, this.node.as_ref(), cx, &|| {
-            prepare(this.context)
-        })
+        this.context
+            .go_on(this.state, true, this.node.as_ref(), cx, &|| {
+                prepare(this.context)
+            })
     }
 
     /// Goes on with what was begun.
-    #[cold]
+    #[inline(never)]
     pub(crate) fn go_on(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -141,12 +161,12 @@ impl<C: Deref<Target = Attachment>> Flight<C> {
     ) -> Poll<Outcome> {
         let this = self.project();
         match *this.state {
-            State::Queued | State::InFlight(_) => {
+            State::Queued(_) | State::InFlight(_) => {
                 let budget = ready!(tokio::task::coop::poll_proceed(cx));
                 let prepare = || prepare(this.context);
-                let outcome = this
-                    .context
-                    .go_on(this.state, false, this.node.as_ref(), cx, &prepare);
+                let outcome =
+                    this.context
+                        .go_on(this.state, false, this.node.as_ref(), cx, &prepare);
                 if outcome.is_ready() {
                     budget.made_progress();
                 }
@@ -184,6 +204,7 @@ impl Attachment {
     }
 
     /// The first step of a Job that was not finished inline: in flight at once, or in line.
+    #[inline(always)]
     fn begin(&self, prepared: Prepared) -> Result<State, JobError> {
         let shared = &self.shared;
         if shared.mode == Mode::EventDriven {
@@ -198,7 +219,7 @@ impl Attachment {
                 launched => return launched.map(State::InFlight),
             }
         }
-        Ok(State::Queued)
+        Ok(State::Queued(Patience::default()))
     }
 
     /// Polls a Job that is in line or in flight.
@@ -212,8 +233,8 @@ impl Attachment {
     ) -> Poll<Outcome> {
         // Submitted in this very poll, and on this runtime.
         let mut fresh = fresh;
-        if let State::Queued = state {
-            match self.poll_queued(node, cx, prepare) {
+        if let State::Queued(patience) = state {
+            match self.poll_queued(node, patience, cx, prepare) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(token)) => {
                     *state = State::InFlight(token);
@@ -253,6 +274,7 @@ impl Attachment {
     fn poll_queued(
         &self,
         node: Pin<&WaitNode>,
+        patience: &mut Patience,
         cx: &mut Context<'_>,
         prepare: &impl Fn() -> Result<Prepared, JobError>,
     ) -> Poll<Result<Token, JobError>> {
@@ -281,23 +303,36 @@ impl Attachment {
                     // The device is full, and not the WorkQ: the place in line is kept.
                     Err(error) if error.kind() == ErrorKind::Again => refused = true,
                     launched => {
+                        shared.taken.fetch_add(1, Ordering::Relaxed);
                         leave();
                         return Poll::Ready(launched);
                     }
                 }
             }
             shared.enqueue(node, cx.waker());
-            // Look once more. With nothing in flight only this task can try again.
-            let free = shared.core.table.free();
+            // Look once more.
             if refused {
-                if free.free() == free.slots() {
+                // With nothing in flight only this task can try again.
+                if !shared.core.table.any_in_flight() {
                     cx.waker().wake_by_ref();
                 }
-            } else if free.free() > 0 {
-                shared.pass_on(shared.mode == Mode::BusyPoll);
+            } else if shared.core.table.free().free() > 0 {
+                shared.pass_on(false);
                 if shared.waiters.is_notified(node) {
                     continue;
                 }
+                // There is one, and somebody was told of it. Who is polled overtakes who is not. In busy mode all are polled
+                // in turn, and one of them may only have lost its CPU for a while.
+                let limit = if shared.mode == Mode::BusyPoll {
+                    MISSES
+                } else {
+                    1
+                };
+                if patience.is_over(shared.taken.load(Ordering::Relaxed), limit) {
+                    shared.waiters.notify_self(node);
+                    continue;
+                }
+                cx.waker().wake_by_ref();
             }
             if self.is_closed() {
                 continue;
@@ -417,7 +452,7 @@ impl<C: Deref<Target = Attachment>> PinnedDrop for Flight<C> {
         match *this.state {
             State::InFlight(token) => this.context.abandon(token),
             // A place in line is left by the node's own drop; what it was told is passed on there.
-            State::Idle | State::Queued | State::Ready(_) | State::Finished => {}
+            State::Idle | State::Queued(_) | State::Ready(_) | State::Finished => {}
         }
     }
 }

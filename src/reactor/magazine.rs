@@ -45,7 +45,7 @@ impl Magazines {
         self.take_from(thread_number())
     }
 
-    fn take_from(&self, thread: usize) -> Option<u32> {
+    pub(super) fn take_from(&self, thread: usize) -> Option<u32> {
         let count = self.magazines.len();
         for step in 0..count {
             let at = (thread + step) % count;

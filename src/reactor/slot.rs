@@ -145,6 +145,7 @@ impl Slot {
     }
 
     /// Makes a Slot that was taken from the free list pending, and says its generation.
+    #[inline(always)]
     pub(super) fn fill(&self, held: Held, target: Option<Target>) -> u32 {
         let state = self.state.load(Ordering::Relaxed);
         debug_assert_eq!(state & PHASE, FREE);

@@ -24,6 +24,7 @@ impl Attachment {
 
     /// Makes a taken Slot pending and gives its Job to the device. If that refuses, the Slot is free again and the
     /// Leases have gone back.
+    #[inline]
     pub(super) fn launch(&self, index: u32, prepared: Prepared) -> Result<Token, JobError> {
         let Prepared { job, held } = prepared;
         let table = &self.shared.core.table;

@@ -28,12 +28,14 @@ impl Table {
     }
 
     /// Fills a Slot that was taken from the free list. The device may see it from here on.
+    #[inline(always)]
     pub(super) fn fill(&self, index: u32, held: Held, target: Option<Target>) -> Token {
         let generation = self.slots[index as usize].fill(held, target);
         Token::new(0, index, generation)
     }
 
     /// A completion. Whether a Slot became free, and whom to tell.
+    #[inline(always)]
     pub(super) fn complete(&self, completion: &Completion) -> (bool, Option<Told>) {
         let token = completion.token;
         // What a device says is checked: a Token of ours names a Slot, and its generation says which use of it.

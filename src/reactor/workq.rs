@@ -18,9 +18,9 @@ use crate::sync::{Waiters, wake};
 /// The most devices whose contexts can be attached to one WorkQ.
 const DEVICES: usize = 8;
 /// Completions that are reaped at once.
-const BATCH: usize = 16;
+const BATCH: usize = 8;
 /// Batches in one turn, after which the rest is left to the next.
-const BATCHES: usize = 32;
+const BATCHES: usize = 64;
 
 /// How an Op waits: a policy of the waiter, the same WorkQ serves both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,6 +52,10 @@ pub(super) struct Shared {
     gate: Gate,
     /// Who waits for a free Slot.
     pub(super) waiters: Waiters,
+    /// How many Slots were taken by those in line.
+    pub(super) taken: AtomicU32,
+    /// A turn was rung for that will tell more of those in line.
+    rung: AtomicBool,
     /// Who waits for the end of the last Job.
     pub(super) drained: Waiters,
     /// All who wait shall poll again.
@@ -214,6 +218,7 @@ impl Shared {
 
     /// Woken by an event: arms if anybody waits, then looks. (Look-then-arm loses wake-ups.)
     pub(super) fn event_turn(&self) {
+        self.rung.store(false, Ordering::SeqCst);
         self.queues().for_each(|queue| queue.clear());
         // In busy mode the Ops look themselves, and only orphans wait for an event.
         let waited_for = match self.mode {
@@ -278,6 +283,7 @@ impl Shared {
     }
 
     /// Reaps one batch. The caller is in the gate.
+    #[inline(always)]
     fn reap(&self, batch: &mut TellBatch) {
         if self.nudged.load(Ordering::Relaxed) && self.nudged.swap(false, Ordering::SeqCst) {
             batch.nudged = true;
@@ -319,15 +325,14 @@ impl Shared {
 
     /// Tells as many in line as there are free Slots, less those that were told already.
     ///
-    /// Those may be futures that nobody polls. While anything is in flight, its completion comes back here. If nothing
-    /// is, another turn is rung for, and that one (`overtake`) counts the told no more.
+    /// Those may be futures that nobody polls. So if Slots are free and others are left, another turn is rung for, and
+    /// that one (`overtake`) counts the told no more. In busy mode those in line look themselves.
     pub(super) fn pass_on(&self, overtake: bool) {
         while !self.waiters.is_empty() {
             let free = self.core.table.free().free();
-            let idle = free == self.core.table.free().slots();
             let mut left = 0;
             let batch = self.waiters.notify(|who| {
-                let told = if overtake && idle { 0 } else { who.notified };
+                let told = if overtake { 0 } else { who.notified };
                 let now = free.saturating_sub(told).min(who.waiting);
                 left = who.waiting - now;
                 now
@@ -335,7 +340,8 @@ impl Shared {
             let more = batch.more;
             batch.wake();
             if !more {
-                if idle && left > 0 && self.mode == Mode::EventDriven {
+                let ring = free > 0 && left > 0 && self.mode == Mode::EventDriven;
+                if ring && !self.rung.swap(true, Ordering::SeqCst) {
                     self.events.signal().ring();
                 }
                 return;
@@ -449,6 +455,8 @@ impl WorkQBuilder {
             events: Events::new()?,
             gate: Gate::new(),
             waiters: Waiters::new(),
+            taken: AtomicU32::new(0),
+            rung: AtomicBool::new(false),
             drained: Waiters::new(),
             nudged: AtomicBool::new(false),
             misses: AtomicU32::new(0),

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
 use ::loom::model::Builder;
-use ::loom::thread::{self, Thread};
+use ::loom::sync::Notify;
+use ::loom::thread;
 
 use super::atomic::{AtomicUsize, Ordering::SeqCst};
 use super::{WaitNode, Waiters, seq_cst_order};
@@ -48,27 +49,42 @@ pub(crate) fn mutant<M: FnOnce()>(message: &str, model: M) {
     );
 }
 
-struct Unpark(Thread);
+/// A task of a model: one thread, which sleeps until its waker is woken. If it never is, loom reports a deadlock.
+pub(crate) struct Task(Arc<Alarm>);
 
-impl Wake for Unpark {
+struct Alarm(Notify);
+
+impl Wake for Alarm {
     fn wake(self: Arc<Self>) {
-        self.0.unpark();
+        self.0.notify();
     }
 }
 
-/// Wakes the calling thread of the model. If it is never woken, loom reports a deadlock.
-pub(crate) fn waker() -> Waker {
-    Waker::from(Arc::new(Unpark(thread::current())))
+impl Task {
+    pub(crate) fn new() -> Task {
+        Task(Arc::new(Alarm(Notify::new())))
+    }
+
+    pub(crate) fn waker(&self) -> Waker {
+        Waker::from(Arc::clone(&self.0))
+    }
+
+    pub(crate) fn sleep(&self) {
+        self.0.0.wait();
+        // Who wakes itself shall let the others go on: loom is not fair by itself.
+        thread::yield_now();
+    }
 }
 
 /// Polls a future on the calling thread of the model, which sleeps in between.
 pub(crate) fn block_on<F: Future>(mut future: Pin<&mut F>) -> F::Output {
-    let waker = waker();
+    let task = Task::new();
+    let waker = task.waker();
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return output;
         }
-        thread::park();
+        task.sleep();
     }
 }
 
@@ -109,14 +125,14 @@ impl Permits {
 
     /// Enqueue, then look, then sleep.
     fn wait(&self) {
-        let (node, waker) = (pin!(WaitNode::new()), waker());
+        let (node, task) = (pin!(WaitNode::new()), Task::new());
         loop {
-            self.enqueue(node.as_ref(), &waker);
+            self.enqueue(node.as_ref(), &task.waker());
             if self.take() {
                 self.waiters.leave(node.as_ref());
                 return;
             }
-            thread::park();
+            task.sleep();
         }
     }
 }
@@ -144,10 +160,10 @@ fn mutant_that_looks_before_it_enqueues_is_found() {
                 let permits = Arc::clone(&permits);
                 thread::spawn(move || permits.give())
             };
-            let (node, waker) = (pin!(WaitNode::new()), waker());
+            let (node, task) = (pin!(WaitNode::new()), Task::new());
             while !permits.take() {
-                permits.enqueue(node.as_ref(), &waker);
-                thread::park();
+                permits.enqueue(node.as_ref(), &task.waker());
+                task.sleep();
             }
             permits.waiters.leave(node.as_ref());
             giver.join().unwrap();
@@ -252,11 +268,11 @@ fn mutant_that_sleeps_on_after_it_was_overtaken_is_found() {
                     }
                 })
             };
-            let (node, waker) = (pin!(WaitNode::new()), waker());
-            permits.enqueue(node.as_ref(), &waker);
+            let (node, task) = (pin!(WaitNode::new()), Task::new());
+            permits.enqueue(node.as_ref(), &task.waker());
             while !permits.take() {
                 // Notified before, it is not told again unless it enqueues itself anew.
-                thread::park();
+                task.sleep();
             }
             permits.waiters.leave(node.as_ref());
             giver.join().unwrap();

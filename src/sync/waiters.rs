@@ -218,6 +218,27 @@ impl Waiters {
         })
     }
 
+    /// Whether all in line were notified.
+    pub(crate) fn all_told(&self) -> bool {
+        lock(&self.list).waiting == 0
+    }
+
+    /// Notifies a node of its own: its owner wakes itself, and takes what there is when it is polled again.
+    pub(crate) fn notify_self(&self, node: Pin<&WaitNode>) {
+        let mut list = lock(&self.list);
+        let told = List::links(NonNull::from(node.get_ref()), |links| {
+            let waiting = links.state == State::Waiting;
+            if waiting {
+                links.state = State::Notified;
+            }
+            waiting
+        });
+        if told {
+            list.waiting -= 1;
+            list.notified += 1;
+        }
+    }
+
     /// Notifies as many as `choose` says, from the front, and gives their wakers.
     pub(crate) fn notify(&self, choose: impl FnOnce(Notify) -> usize) -> WakeBatch {
         let mut batch = WakeBatch::default();
