@@ -1,0 +1,383 @@
+//! The examples, run for real: exit codes, messages, and above all the bytes that `dma_copy` leaves.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+const MIB: usize = 1 << 20;
+
+/// The binary of an example, which `cargo test` builds beside this one.
+fn example(name: &str) -> Command {
+    let this = std::env::current_exe().unwrap();
+    let profile = this.parent().and_then(Path::parent).unwrap();
+    let binary = profile.join("examples").join(name);
+    let hint = "`cargo test` and `cargo build --examples` build it, `cargo test --test` does not";
+    let built = fs::metadata(&binary).unwrap_or_else(|_| panic!("no example {name}: {hint}"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("examples/{name}.rs"));
+    if let Ok(source) = fs::metadata(source) {
+        let stale = source.modified().unwrap() > built.modified().unwrap();
+        assert!(
+            !stale,
+            "the example {name} is older than its source: {hint}"
+        );
+    }
+    let mut command = Command::new(binary);
+    command
+        .stdin(Stdio::null())
+        .env_remove("TOKIO_DOCA_SOFT_DEFER");
+    command
+}
+
+/// A folder of its own, removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("examples-{}-{number}", std::process::id());
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// A file of `len` bytes that do not repeat with any period that a chunk could hide.
+    fn file(&self, name: &str, len: usize) -> (PathBuf, Vec<u8>) {
+        let mut state = len as u64 + 1;
+        let next = |_| {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (state >> 56) as u8
+        };
+        let bytes: Vec<u8> = (0..len).map(next).collect();
+        fs::write(self.path(name), &bytes).unwrap();
+        (self.path(name), bytes)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs it to its end, which must come soon.
+fn run(command: &mut Command) -> Output {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            panic!("it did not end: {command:?}");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.wait_with_output().unwrap()
+}
+
+fn dma_copy(src: &Path, dst: &Path) -> Output {
+    run(example("dma_copy").args([src, dst]))
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// Status 1, nothing on stdout, and one line on stderr, which has all of `parts`.
+fn assert_refused(output: &Output, parts: &[&str]) {
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert_eq!(text(&output.stdout), "");
+    assert_eq!(message.lines().count(), 1, "{message}");
+    assert!(message.starts_with("dma_copy: "), "{message}");
+    for part in parts {
+        assert!(message.contains(part), "{part:?} is not in {message}");
+    }
+}
+
+fn files_of_all_sizes_are_copied(defer: &str) {
+    let folder = Folder::new();
+    for len in [0, 1, MIB - 1, MIB, 3 * MIB + 17, 19 * MIB + 1] {
+        let (src, bytes) = folder.file("src", len);
+        let dst = folder.path("dst");
+        // Longer than any: what stood there before must go.
+        fs::write(&dst, vec![0xee; 20 * MIB]).unwrap();
+        let mut command = example("dma_copy");
+        command
+            .env("TOKIO_DOCA_SOFT_DEFER", defer)
+            .args([&src, &dst]);
+        let output = run(&mut command);
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!((output.status.code(), err), (Some(0), ""), "{len} bytes");
+        assert!(fs::read(&dst).unwrap() == bytes, "{len} bytes: DST differs");
+        assert!(
+            fs::read(&src).unwrap() == bytes,
+            "{len} bytes: SRC was changed"
+        );
+        let jobs = len.div_ceil(MIB);
+        for part in [
+            format!("copied {len} bytes "),
+            format!(" {jobs} DMA jobs on pf0"),
+            "verified: ".to_owned(),
+        ] {
+            assert!(out.contains(&part), "{part:?} is not in {out}");
+        }
+    }
+}
+
+#[test]
+fn files_of_all_sizes_are_copied_by_jobs_of_the_device() {
+    files_of_all_sizes_are_copied("0");
+}
+
+#[test]
+fn files_of_all_sizes_are_copied_when_nothing_completes_inline() {
+    files_of_all_sizes_are_copied("1");
+}
+
+#[test]
+fn a_new_file_is_made_with_the_mode_of_the_source() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new();
+    let (src, bytes) = folder.file("src", 5);
+    fs::set_permissions(&src, fs::Permissions::from_mode(0o700)).unwrap();
+    let dst = folder.path("dst");
+    assert_eq!(dma_copy(&src, &dst).status.code(), Some(0));
+    assert_eq!(fs::read(&dst).unwrap(), bytes);
+    assert_eq!(
+        fs::metadata(&dst).unwrap().permissions().mode() & 0o777,
+        0o700
+    );
+}
+
+#[test]
+fn a_link_to_another_file_is_followed() {
+    let folder = Folder::new();
+    let (src, bytes) = folder.file("src", 5);
+    let (other, _) = folder.file("other", 7);
+    symlink(&other, folder.path("link")).unwrap();
+    assert_eq!(dma_copy(&src, &folder.path("link")).status.code(), Some(0));
+    assert_eq!(fs::read(&other).unwrap(), bytes);
+    assert!(folder.path("link").is_symlink());
+}
+
+#[test]
+fn a_missing_source_is_an_error_and_makes_no_destination() {
+    let folder = Folder::new();
+    let output = dma_copy(&folder.path("none"), &folder.path("dst"));
+    assert_refused(&output, &["none", "No such file"]);
+    assert!(!folder.path("dst").exists());
+}
+
+#[test]
+fn a_missing_folder_of_the_destination_is_an_error() {
+    let folder = Folder::new();
+    let (src, _) = folder.file("src", 5);
+    assert_refused(
+        &dma_copy(&src, &folder.path("none/dst")),
+        &["none/dst", "No such file"],
+    );
+}
+
+#[test]
+fn a_directory_is_refused_on_either_side() {
+    let folder = Folder::new();
+    let (src, _) = folder.file("src", 5);
+    let output = dma_copy(&folder.0, &folder.path("dst"));
+    assert_refused(&output, &[folder.0.to_str().unwrap(), "is a directory"]);
+    assert!(!folder.path("dst").exists());
+    let output = dma_copy(&src, &folder.0);
+    assert_refused(&output, &[folder.0.to_str().unwrap(), "is a directory"]);
+}
+
+#[test]
+fn a_pipe_is_refused_without_waiting_for_its_other_end() {
+    let folder = Folder::new();
+    let (src, _) = folder.file("src", 5);
+    let pipe = folder.path("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    assert_refused(&dma_copy(&pipe, &folder.path("dst")), &["no regular file"]);
+    assert_refused(&dma_copy(&src, &pipe), &["no regular file"]);
+}
+
+#[test]
+fn a_full_disk_is_reported() {
+    let folder = Folder::new();
+    for len in [1, 3 * MIB + 17] {
+        let (src, bytes) = folder.file("src", len);
+        let output = dma_copy(&src, Path::new("/dev/full"));
+        assert_refused(
+            &output,
+            &["cannot write /dev/full", "No space left on device"],
+        );
+        assert!(fs::read(&src).unwrap() == bytes);
+    }
+}
+
+#[test]
+fn a_failed_copy_says_that_the_destination_is_none() {
+    let folder = Folder::new();
+    let (src, _) = folder.file("src", 40 * MIB);
+    let dst = folder.path("dst");
+    // The shell's limit of file sizes, 18 or 36 MB, as its blocks have 512 or 1,024 bytes: more than the 16 MiB of Bufs.
+    // The signal is ignored, so that writes fail.
+    let script = "trap '' XFSZ; ulimit -f 36000; exec \"$0\" \"$@\"";
+    let binary = example("dma_copy").get_program().to_owned();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).arg(binary).args([&src, &dst]);
+    let output = run(&mut shell);
+    let says = format!("{} is no complete copy", dst.display());
+    assert_refused(&output, &["cannot write", "File too large", &says]);
+}
+
+#[test]
+fn a_device_that_cannot_be_read_back_is_not_said_to_be_verified() {
+    let folder = Folder::new();
+    let (src, _) = folder.file("src", 5);
+    let output = dma_copy(&src, Path::new("/dev/null"));
+    assert_eq!(output.status.code(), Some(0));
+    assert!(
+        text(&output.stdout).contains("not verified"),
+        "{}",
+        text(&output.stdout)
+    );
+}
+
+#[test]
+fn a_source_that_reads_differently_afterwards_fails_the_verification() {
+    let folder = Folder::new();
+    // Its length is said to be 0, and it is not.
+    let output = dma_copy(Path::new("/proc/self/status"), &folder.path("dst"));
+    assert_refused(&output, &["CRC-32", "is no complete copy"]);
+}
+
+#[test]
+fn the_same_file_by_whatever_name_is_refused_and_intact() {
+    let folder = Folder::new();
+    let (src, bytes) = folder.file("src", MIB + 5);
+    let (symbolic, hard) = (folder.path("symbolic"), folder.path("hard"));
+    symlink(&src, &symbolic).unwrap();
+    fs::hard_link(&src, &hard).unwrap();
+    let dotted = folder
+        .path("../")
+        .join(folder.0.file_name().unwrap())
+        .join("src");
+    for other in [&src, &symbolic, &hard, &dotted] {
+        for (from, to) in [(&src, other), (other, &src)] {
+            assert_refused(&dma_copy(from, to), &["is SRC itself", "nothing was done"]);
+            assert!(
+                fs::read(&src).unwrap() == bytes,
+                "{} was changed",
+                src.display()
+            );
+        }
+    }
+}
+
+#[test]
+fn an_unknown_device_is_an_error_before_any_file_is_touched() {
+    let folder = Folder::new();
+    let (src, _) = folder.file("src", 5);
+    let mut command = example("dma_copy");
+    command.args([src, folder.path("dst")]).arg("pf9");
+    assert_refused(&run(&mut command), &["no device \"pf9\"", "pf0"]);
+    assert!(!folder.path("dst").exists());
+}
+
+#[test]
+fn wrong_arguments_answer_with_the_usage() {
+    for arguments in [&[][..], &["one"], &["1", "2", "3", "4"]] {
+        let output = run(example("dma_copy").args(arguments));
+        assert_eq!(output.status.code(), Some(2));
+        assert_eq!(text(&output.stderr), "usage: dma_copy SRC DST [DEVICE]\n");
+        assert_eq!(text(&output.stdout), "");
+    }
+}
+
+#[test]
+fn busy_poll_prints_the_figures_of_both_modes() {
+    let output = run(&mut example("busy_poll"));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let lines: Vec<&str> = text(&output.stdout).lines().map(str::trim).collect();
+    assert!(
+        lines.len() == 2 && lines[0].starts_with("busy-poll: ") && lines[1].starts_with("event: ")
+    );
+    assert!(
+        lines
+            .iter()
+            .all(|line| line.contains("p50") && line.contains("p99")),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn cancel_and_timeout_keeps_what_it_claims() {
+    let output = run(&mut example("cancel_and_timeout"));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("shut down: nothing in flight"));
+}
+
+fn crate_file(path: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
+
+/// What a reader sees of the first documentation test in a source file.
+fn first_doctest(source: &str) -> Vec<String> {
+    let source = crate_file(source);
+    let doc = |line: &str| {
+        line.trim_start()
+            .strip_prefix("///")
+            .map(str::trim)
+            .map(str::to_owned)
+    };
+    let block = source
+        .lines()
+        .skip_while(|line| doc(line).as_deref() != Some("```"));
+    let lines = block
+        .skip(1)
+        .map_while(doc)
+        .take_while(|line| line != "```");
+    lines.filter(|line| !line.starts_with('#')).collect()
+}
+
+#[test]
+fn the_readme_shows_what_documentation_tests_run() {
+    let readme = crate_file("README.md");
+    let readme: Vec<&str> = readme.lines().map(str::trim).collect();
+    for source in ["src/ops/dma.rs", "src/reactor/block_on.rs"] {
+        let code = first_doctest(source);
+        assert!(code.len() > 5, "no documentation test in {source}");
+        let shown = readme.windows(code.len()).any(|lines| lines == code);
+        assert!(
+            shown,
+            "README.md does not show the documentation test of {source}: {code:#?}"
+        );
+    }
+}
+
+#[test]
+fn the_readme_names_every_example_and_links_to_what_is_there() {
+    let readme = crate_file("README.md");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for entry in fs::read_dir(root.join("examples")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(
+            readme.contains(&format!("(examples/{name})")),
+            "{name} is not in README.md"
+        );
+    }
+    for link in readme
+        .split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split(')').next())
+    {
+        assert!(root.join(link).exists(), "README.md links to {link}");
+    }
+}
