@@ -13,7 +13,8 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::element::{Handle, ReadLease, WriteLease};
+use super::element::Handle;
+use super::lease::{ReadLease, WriteLease};
 use super::{Buf, BufSlice};
 use crate::device::{DeviceId, Segment, Segments};
 use crate::error::{JobError, Reason};

@@ -9,7 +9,7 @@
 //! where unsafe code relies on them; a getter without a Lease may see a mixture, each part of it valid. `head`, `len`
 //! and `mmap` are written only while nobody holds the element.
 //!
-//! Four kinds of holder share one word: [`Handle`] (a Buf), [`ReadLease`], [`WriteLease`], and the free list.
+//! Four kinds of holder share one word: [`Handle`] (a Buf), `ReadLease`, `WriteLease`, and the free list.
 #![allow(
     unreachable_pub,
     reason = "Leases are named by the sealed traits of operand"
@@ -26,18 +26,19 @@ use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed,
 };
 
+use super::lease::{ReadLease, WriteLease};
 use super::mmap::{self, Mmap};
 use super::ranges::RangeNode;
 use super::slab::Slab;
 use super::word::{LeaseWord, MAX_READERS, Refused};
-use crate::device::{DeviceId, Segment};
+use crate::device::DeviceId;
 use crate::error::{JobError, Reason};
 
 #[repr(align(128))]
 pub struct Element {
-    word: LeaseWord,
-    data: AtomicUsize,
-    data_len: AtomicUsize,
+    pub(super) word: LeaseWord,
+    pub(super) data: AtomicUsize,
+    pub(super) data_len: AtomicUsize,
     head: AtomicPtr<u8>,
     len: AtomicUsize,
     /// The Mmap of the bytes. A pool's slab keeps it; an element of an inventory holds a count while it is out.
@@ -47,7 +48,7 @@ pub struct Element {
     key: AtomicU64,
     writable: AtomicBool,
     /// Whether the Leases stand in the Mmap's trees.
-    ranged: bool,
+    pub(super) ranged: bool,
     index: u32,
     slab: NonNull<Slab>,
     node: RangeNode,
@@ -105,7 +106,7 @@ impl Element {
 
     /// The key that a device knows the bytes by.
     #[inline(always)]
-    fn key(&self, device: DeviceId) -> Result<u64, JobError> {
+    pub(super) fn key(&self, device: DeviceId) -> Result<u64, JobError> {
         if self.device.load(Relaxed) == device.as_raw() {
             return Ok(self.key.load(Relaxed));
         }
@@ -116,12 +117,12 @@ impl Element {
         self.word.is_free()
     }
 
-    fn mmap(&self) -> &mmap::Inner {
+    pub(super) fn mmap(&self) -> &mmap::Inner {
         // SAFETY: whoever has the element holds it, and it (or its slab) holds a count of the Mmap since `place`.
         unsafe { &*self.mmap.load(Relaxed) }
     }
 
-    fn node(&self) -> NonNull<RangeNode> {
+    pub(super) fn node(&self) -> NonNull<RangeNode> {
         NonNull::from(&self.node)
     }
 
@@ -210,7 +211,7 @@ impl Element {
 }
 
 /// One count of an element: keeps it, and all that it stands on.
-struct Count(NonNull<Element>);
+pub struct Count(NonNull<Element>);
 
 // SAFETY: an Element is Send and Sync, and its count is atomic.
 unsafe impl Send for Count {}
@@ -229,7 +230,7 @@ impl Deref for Count {
 
 impl Count {
     /// The last count was given back: brings the element home.
-    fn bring_home(&self) {
+    pub(super) fn bring_home(&self) {
         if self.ranged {
             // SAFETY: `last` says that this caller made the word 0.
             unsafe { Element::bring_home_ranged(self.0) };
@@ -277,7 +278,7 @@ impl Handle {
         // A copy of the pointer: behind `&self` it would be loaded again after every atomic operation.
         let element = Count(self.0.0);
         match element.read() {
-            Ok(()) => Ok(ReadLease(element)),
+            Ok(()) => Ok(ReadLease::held(element)),
             Err(Refused::Held) => Err(JobError::of(Reason::SourceInUse)),
             Err(Refused::Limit) => Err(JobError::new(Reason::LeaseLimit, MAX_READERS, 0)),
         }
@@ -290,7 +291,7 @@ impl Handle {
             return Err(JobError::of(Reason::ReadOnly));
         }
         match element.write() {
-            Ok(()) => Ok(WriteLease(element)),
+            Ok(()) => Ok(WriteLease::held(element)),
             Err(_) => Err(JobError::of(Reason::DestinationInUse)),
         }
     }
@@ -323,158 +324,5 @@ impl Drop for Handle {
         if self.0.word.release() {
             self.0.bring_home();
         }
-    }
-}
-
-/// The right to read the data of an element.
-pub struct ReadLease(Count);
-
-impl ReadLease {
-    /// The data as a device sees it.
-    #[inline(always)]
-    pub(super) fn whole(&self, device: DeviceId) -> Result<Segment, JobError> {
-        let key = self.key(device)?;
-        Ok(Segment {
-            addr: self.byte(self.data()),
-            len: self.data_len(),
-            key,
-        })
-    }
-
-    /// A part of the data as a device sees it. `Err` has the end of the data if the part reaches past it.
-    #[inline(always)]
-    pub(super) fn segment(
-        &self,
-        device: DeviceId,
-        from: usize,
-        len: usize,
-    ) -> Result<Segment, JobError> {
-        let data_len = self.data_len();
-        if from.checked_add(len).is_none_or(|end| end > data_len) {
-            return Err(JobError::new(
-                Reason::SliceOutOfData,
-                from.saturating_add(len) as u64,
-                data_len as u64,
-            ));
-        }
-        let key = self.key(device)?;
-        Ok(Segment {
-            addr: self.byte(self.data() + from),
-            len,
-            key,
-        })
-    }
-
-    /// Where a byte of the element is.
-    #[inline(always)]
-    pub(super) fn byte(&self, offset: usize) -> NonNull<u8> {
-        // SAFETY: the callers' offsets lie within the data, which lies within the element, which lies within the
-        // mapping: the rooms cannot change under a Lease.
-        unsafe { self.head().add(offset) }
-    }
-}
-
-impl Deref for ReadLease {
-    type Target = Element;
-
-    #[inline(always)]
-    fn deref(&self) -> &Element {
-        &self.0
-    }
-}
-
-impl Drop for ReadLease {
-    #[inline(always)]
-    fn drop(&mut self) {
-        let last = if self.ranged {
-            self.end_ranged()
-        } else {
-            self.word.end_read()
-        };
-        if last {
-            self.0.bring_home();
-        }
-    }
-}
-
-impl ReadLease {
-    #[inline(never)]
-    fn end_ranged(&self) -> bool {
-        // SAFETY: it is entered while it is held, and this is such a Lease.
-        unsafe { self.mmap().ranges().end_read(self.node(), &self.word) }
-    }
-}
-
-/// The right to write the bytes and the rooms of an element.
-pub struct WriteLease(Count);
-
-impl WriteLease {
-    /// The tailroom as a device sees it.
-    #[inline(always)]
-    pub(super) fn segment(&self, device: DeviceId) -> Result<Segment, JobError> {
-        let key = self.key(device)?;
-        let data_end = self.data() + self.data_len();
-        Ok(Segment {
-            addr: self.byte(data_end),
-            len: self.len() - data_end,
-            key,
-        })
-    }
-
-    /// Where a byte of the element is.
-    #[inline(always)]
-    pub(super) fn byte(&self, offset: usize) -> NonNull<u8> {
-        debug_assert!(offset <= self.len());
-        // SAFETY: as for a ReadLease; one past the end is allowed.
-        unsafe { self.head().add(offset) }
-    }
-
-    /// Sets the rooms.
-    pub(super) fn set_rooms(&self, data: usize, data_len: usize) {
-        assert!(
-            data.checked_add(data_len)
-                .is_some_and(|end| end <= self.len())
-        );
-        self.data.store(data, Relaxed);
-        self.data_len.store(data_len, Relaxed);
-    }
-
-    /// Bytes were appended to the data. What a device claims beyond the tailroom is cut off.
-    #[inline(always)]
-    pub(super) fn grow(&self, by: usize) {
-        let data_len = self.data_len();
-        let room = self.len() - self.data() - data_len;
-        self.data_len.store(data_len + by.min(room), Relaxed);
-    }
-}
-
-impl Deref for WriteLease {
-    type Target = Element;
-
-    #[inline(always)]
-    fn deref(&self) -> &Element {
-        &self.0
-    }
-}
-
-impl Drop for WriteLease {
-    #[inline(always)]
-    fn drop(&mut self) {
-        let last = if self.ranged {
-            self.end_ranged()
-        } else {
-            self.word.end_write()
-        };
-        if last {
-            self.0.bring_home();
-        }
-    }
-}
-
-impl WriteLease {
-    #[inline(never)]
-    fn end_ranged(&self) -> bool {
-        // SAFETY: it is entered while it is held, and this is such a Lease.
-        unsafe { self.mmap().ranges().end_write(self.node(), &self.word) }
     }
 }

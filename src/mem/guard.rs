@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 use super::Buf;
-use super::element::{ReadLease, WriteLease};
+use super::lease::{ReadLease, WriteLease};
 
 /// The data of a Buf, for reading. A job that wants to write it is refused (`InUse`) meanwhile.
 ///

@@ -1,1 +1,523 @@
-//! Loom models of the memory side.
+//! Loom models of memory: the Lease word, the free list, and a whole pool with those who wait for its elements.
+//!
+//! Each model has twins that do one thing wrong and must fail.
+#![expect(unsafe_code, reason = "cells guarded by the words that are modelled")]
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize as Tally;
+use std::task::{Context, Waker};
+
+use ::loom::thread::{self, JoinHandle};
+
+use super::free_list::{FreeList, Pushed};
+use super::word::LeaseWord;
+use super::{Buf, BufPool, Mmap};
+use crate::device::{
+    Adapter, Caps, DevInfo, Device, PciAddr, PciFunction, Queue, QueueConfig, Region, Registrar,
+    Registration, Use,
+};
+use crate::error::Result;
+use crate::sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
+};
+use crate::sync::loom::{Task, block_on, check, mutant};
+use crate::sync::{UnsafeCell, WaitNode, Waiters};
+
+/// What a Lease word does, for the real one and for those that do it wrong.
+trait Word: Send + Sync + 'static {
+    fn retain(&self);
+    fn release(&self) -> bool;
+    fn read(&self) -> bool;
+    fn end_read(&self) -> bool;
+    fn write(&self) -> bool;
+    fn end_write(&self) -> bool;
+}
+
+impl Word for LeaseWord {
+    fn retain(&self) {
+        LeaseWord::retain(self);
+    }
+
+    fn release(&self) -> bool {
+        LeaseWord::release(self)
+    }
+
+    fn read(&self) -> bool {
+        LeaseWord::read(self).is_ok()
+    }
+
+    fn end_read(&self) -> bool {
+        LeaseWord::end_read(self)
+    }
+
+    fn write(&self) -> bool {
+        LeaseWord::write(self).is_ok()
+    }
+
+    fn end_write(&self) -> bool {
+        LeaseWord::end_write(self)
+    }
+}
+
+fn real() -> LeaseWord {
+    let word = LeaseWord::new();
+    word.begin();
+    word
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Wrong {
+    Nothing,
+    /// A Lease is given back with Relaxed.
+    RelaxedReturn,
+    /// Who makes the word 0 does not acquire.
+    RelaxedLast,
+    /// The write Lease is taken by look and add.
+    LookAndAdd,
+    /// Whether something is left is looked up afterwards.
+    LookForLast,
+}
+
+/// A Lease word in a few lines, and ways to get it wrong.
+struct Toy(AtomicU64, Wrong);
+
+const WRITER: u64 = 1 << 63;
+const READER: u64 = 1 << 32;
+
+impl Toy {
+    fn new(wrong: Wrong) -> Toy {
+        Toy(AtomicU64::new(1), wrong)
+    }
+
+    fn take(&self, excluded: u64, what: u64) -> bool {
+        if self.1 == Wrong::LookAndAdd {
+            let free = self.0.load(Acquire) & excluded == 0;
+            if free {
+                self.0.fetch_add(what, Acquire);
+            }
+            return free;
+        }
+        let add = |now: u64| (now & excluded == 0).then_some(now + what);
+        self.0.fetch_update(Acquire, Relaxed, add).is_ok()
+    }
+
+    fn give_back(&self, what: u64) -> bool {
+        let order = match self.1 {
+            Wrong::RelaxedReturn => Relaxed,
+            _ => Release,
+        };
+        let before = self.0.fetch_sub(what, order);
+        match self.1 {
+            Wrong::LookForLast => return self.0.load(Acquire) == 0,
+            Wrong::RelaxedLast => {}
+            _ => drop(self.0.load(Acquire)),
+        }
+        before == what
+    }
+}
+
+impl Word for Toy {
+    fn retain(&self) {
+        self.0.fetch_add(1, Relaxed);
+    }
+
+    fn release(&self) -> bool {
+        self.give_back(1)
+    }
+
+    fn read(&self) -> bool {
+        self.take(WRITER, READER)
+    }
+
+    fn end_read(&self) -> bool {
+        self.give_back(READER)
+    }
+
+    fn write(&self) -> bool {
+        self.take(WRITER | (WRITER - READER), WRITER)
+    }
+
+    fn end_write(&self) -> bool {
+        self.give_back(WRITER)
+    }
+}
+
+/// An element: the word, its bytes, and how often it was brought home.
+struct Guarded<W> {
+    word: W,
+    bytes: UnsafeCell<u64>,
+    homes: Tally,
+}
+
+// SAFETY: `bytes` is reached under a Lease, or by who brings the element home. That it is not, with a wrong word, is
+// what loom shall find.
+unsafe impl<W: Sync> Sync for Guarded<W> {}
+
+impl<W: Word> Guarded<W> {
+    fn touch(&self) {
+        self.bytes.with_mut(|bytes| {
+            // SAFETY: the callers have the write Lease, or the whole element.
+            unsafe { *bytes += 1 };
+        });
+    }
+
+    fn after(&self, last: bool) {
+        if last {
+            self.touch();
+            self.homes
+                .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
+    /// Reads if it may, and gives up its handle.
+    fn read(&self) {
+        if self.word.read() {
+            self.bytes.with(|bytes| {
+                // SAFETY: a read Lease.
+                unsafe { *bytes }
+            });
+            self.after(self.word.end_read());
+        }
+        self.after(self.word.release());
+    }
+
+    /// Writes if it may, and gives up its handle; `first` the handle, or first the Lease.
+    fn write(&self, handle_first: bool) {
+        if self.word.write() {
+            if handle_first {
+                self.after(self.word.release());
+            }
+            self.touch();
+            self.after(self.word.end_write());
+            if handle_first {
+                return;
+            }
+        }
+        self.after(self.word.release());
+    }
+}
+
+fn leases<W: Word>(word: fn() -> W) {
+    check(3, move || {
+        let element = Arc::new(Guarded {
+            word: word(),
+            bytes: UnsafeCell::new(0),
+            homes: Tally::new(0),
+        });
+        element.word.retain();
+        element.word.retain();
+        let spawn = |work: fn(&Guarded<W>)| {
+            let element = Arc::clone(&element);
+            thread::spawn(move || work(&element))
+        };
+        let threads = [spawn(Guarded::read), spawn(|element| element.write(true))];
+        element.write(false);
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        let homes = element.homes.load(std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(homes, 1, "brought home exactly once");
+    });
+}
+
+#[test]
+fn many_read_or_one_writes_and_one_brings_home() {
+    leases(real);
+    leases(|| Toy::new(Wrong::Nothing));
+}
+
+#[test]
+fn mutant_that_gives_a_lease_back_relaxed_is_found() {
+    mutant("Causality violation", || {
+        leases(|| Toy::new(Wrong::RelaxedReturn))
+    });
+}
+
+#[test]
+fn mutant_that_brings_home_without_acquire_is_found() {
+    mutant("Causality violation", || {
+        leases(|| Toy::new(Wrong::RelaxedLast))
+    });
+}
+
+#[test]
+fn mutant_that_leases_by_look_and_add_is_found() {
+    mutant("Causality violation", || {
+        leases(|| Toy::new(Wrong::LookAndAdd))
+    });
+}
+
+#[test]
+fn mutant_that_looks_whether_it_was_the_last_is_found() {
+    mutant("exactly once", || leases(|| Toy::new(Wrong::LookForLast)));
+}
+
+/// A free list, and one that forgets the tag.
+trait List: Send + Sync + 'static {
+    fn pop(&self) -> Option<u32>;
+    fn push(&self, index: u32);
+}
+
+impl List for FreeList {
+    fn pop(&self) -> Option<u32> {
+        FreeList::pop(self)
+    }
+
+    fn push(&self, index: u32) {
+        assert_eq!(FreeList::push(self, index, false), Pushed::Home);
+    }
+}
+
+/// Two indices, the head as it is; 2 is the end.
+struct Untagged(AtomicU32, [AtomicU32; 2]);
+
+impl List for Untagged {
+    fn pop(&self) -> Option<u32> {
+        let head = self.0.load(Acquire);
+        let next = self.1.get(head as usize)?.load(Acquire);
+        let popped = self.0.compare_exchange(head, next, SeqCst, SeqCst);
+        popped.ok()
+    }
+
+    fn push(&self, index: u32) {
+        let mut head = self.0.load(Acquire);
+        loop {
+            self.1[index as usize].store(head, Release);
+            match self.0.compare_exchange(head, index, SeqCst, SeqCst) {
+                Ok(_) => return,
+                Err(seen) => head = seen,
+            }
+        }
+    }
+}
+
+/// One takes two and brings the first back, while another takes and brings back.
+fn take_and_bring_back<L: List>(list: fn() -> L) {
+    check(3, move || {
+        let list = Arc::new(list());
+        let out: Arc<[UnsafeCell<u32>; 2]> = Arc::new([UnsafeCell::new(0), UnsafeCell::new(0)]);
+        let touch = |out: &[UnsafeCell<u32>; 2], index: u32| {
+            out[index as usize].with_mut(|times| {
+                // SAFETY: taken: this thread's alone.
+                unsafe { *times += 1 };
+            });
+        };
+        let other = {
+            let (list, out) = (Arc::clone(&list), Arc::clone(&out));
+            thread::spawn(move || {
+                if let Some(index) = list.pop() {
+                    touch(&out, index);
+                    list.push(index);
+                }
+            })
+        };
+        let mine = [list.pop(), list.pop()];
+        for index in mine.into_iter().flatten() {
+            touch(&out, index);
+        }
+        if let Some(first) = mine[0] {
+            list.push(first);
+        }
+        other.join().unwrap();
+        let mut left: Vec<u32> = std::iter::from_fn(|| list.pop()).take(3).collect();
+        left.extend(mine[1]);
+        left.sort_unstable();
+        assert_eq!(left, [0, 1], "each is there once");
+    });
+}
+
+#[test]
+fn an_index_is_out_once_and_none_is_lost() {
+    take_and_bring_back(|| FreeList::new(2));
+}
+
+#[test]
+fn mutant_without_a_tag_is_found() {
+    mutant("each is there once", || {
+        take_and_bring_back(|| Untagged(AtomicU32::new(0), [AtomicU32::new(1), AtomicU32::new(2)]));
+    });
+}
+
+/// Two bring the last ones back while a third closes the list: how many are told that it ends.
+fn ends(close: fn(&FreeList) -> bool) {
+    check(3, move || {
+        let list = Arc::new(FreeList::new(2));
+        let out = [list.pop().unwrap(), list.pop().unwrap()];
+        let threads = out.map(|index| {
+            let list = Arc::clone(&list);
+            thread::spawn(move || list.push(index, false) == Pushed::Last)
+        });
+        let mut told = usize::from(close(&list));
+        for thread in threads {
+            told += usize::from(thread.join().unwrap());
+        }
+        assert_eq!(told, 1, "exactly one ends it");
+        assert!(list.pop().is_none());
+    });
+}
+
+#[test]
+fn exactly_one_is_told_that_a_closed_list_ends() {
+    ends(FreeList::close);
+}
+
+#[test]
+fn mutant_that_looks_whether_all_are_home_before_it_closes_is_found() {
+    mutant("exactly one", || {
+        ends(|list| {
+            // Takes what is home for all there is.
+            let all_home = !list.is_empty();
+            list.close() || all_home
+        });
+    });
+}
+
+type Line = (FreeList, Waiters);
+
+/// One waits for the only index, another brings it back as `Slab::bring_home` does.
+fn one_waits(wait: fn(&Line, &Task)) {
+    check(3, move || {
+        let line = Arc::new((FreeList::new(1), Waiters::new()));
+        let index = line.0.pop().unwrap();
+        let giver = {
+            let line = Arc::clone(&line);
+            thread::spawn(move || {
+                if line.0.push(index, false) == Pushed::Waited {
+                    assert_eq!(line.0.push(index, true), Pushed::Home);
+                    line.1.notify(|_| 1).wake();
+                }
+            })
+        };
+        wait(&line, &Task::new());
+        giver.join().unwrap();
+    });
+}
+
+/// As `Slab::poll_take`: enqueue, `mark`, then look; or in another order.
+fn wait(line: &Line, task: &Task, mark_first: bool, mark: bool) {
+    let node = pin!(WaitNode::new());
+    loop {
+        // SAFETY: the caller's list outlives the node.
+        unsafe { line.1.enqueue(node.as_ref(), &task.waker()) };
+        if mark && mark_first {
+            line.0.set_waited(true);
+        }
+        if line.0.pop().is_some() {
+            return line.1.leave(node.as_ref());
+        }
+        if mark && !mark_first {
+            line.0.set_waited(true);
+        }
+        task.sleep();
+    }
+}
+
+#[test]
+fn who_brings_an_index_back_sees_that_somebody_waits() {
+    one_waits(|line, task| wait(line, task, true, true));
+}
+
+#[test]
+fn mutant_that_waits_without_saying_so_is_found() {
+    mutant("deadlock", || {
+        one_waits(|line, task| wait(line, task, true, false))
+    });
+}
+
+#[test]
+fn mutant_that_looks_before_it_says_that_it_waits_is_found() {
+    mutant("deadlock", || {
+        one_waits(|line, task| wait(line, task, false, true))
+    });
+}
+
+/// A device that only registers memory.
+struct Holder(DevInfo);
+
+impl Adapter for Holder {
+    fn info(&self) -> &DevInfo {
+        &self.0
+    }
+
+    fn registrar(&self) -> &dyn Registrar {
+        self
+    }
+
+    fn open_queue(&self, _: QueueConfig) -> Result<Arc<dyn Queue>> {
+        unreachable!("these models have no WorkQ")
+    }
+}
+
+impl Registrar for Holder {
+    fn register(&self, _: &Region, _: Use) -> Result<Registration> {
+        Ok(Registration::new(0, None))
+    }
+}
+
+/// A real pool of one element, which is out.
+fn pool() -> (Mmap, BufPool, Buf) {
+    let (addr, caps) = (PciAddr::new(0, 0, 0), Caps::for_dma(1, 1, 1));
+    let info = DevInfo::new("fake", "fake", addr, PciFunction::Pf, caps);
+    let device = Device::from_adapter(Arc::new(Holder(info)));
+    let mmap = Mmap::builder().device(&device).alloc(4096).unwrap();
+    let pool = BufPool::builder(&mmap).build().unwrap();
+    let buf = pool.try_alloc().unwrap();
+    (mmap, pool, buf)
+}
+
+/// With a stack for whole calls.
+fn spawn(f: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+    let words = (256 << 10) / size_of::<usize>();
+    thread::Builder::new().stack_size(words).spawn(f).unwrap()
+}
+
+#[test]
+fn who_waits_for_a_buf_gets_the_one_that_is_dropped() {
+    check(3, || {
+        let (_mmap, pool, buf) = pool();
+        let waiter = {
+            let pool = pool.clone();
+            spawn(move || drop(block_on(pin!(pool.alloc()))))
+        };
+        drop(buf);
+        waiter.join().unwrap();
+        assert!(pool.try_alloc().is_ok());
+    });
+}
+
+#[test]
+fn who_waits_for_a_buf_gets_it_though_another_one_gives_up() {
+    check(2, || {
+        let (_mmap, pool, buf) = pool();
+        let waiter = {
+            let pool = pool.clone();
+            spawn(move || drop(block_on(pin!(pool.alloc()))))
+        };
+        let impatient = {
+            let pool = pool.clone();
+            spawn(move || {
+                let alloc = pin!(pool.alloc());
+                let _ = alloc.poll(&mut Context::from_waker(Waker::noop()));
+            })
+        };
+        drop(buf);
+        waiter.join().unwrap();
+        impatient.join().unwrap();
+        assert!(pool.try_alloc().is_ok());
+    });
+}
+
+#[test]
+fn a_pool_and_its_last_buf_that_go_at_once_leave_nothing_behind() {
+    check(3, || {
+        let (mmap, pool, buf) = pool();
+        let last = spawn(move || drop(buf));
+        drop(pool);
+        last.join().unwrap();
+        // The claim goes with the pool's last element.
+        assert!(BufPool::builder(&mmap).build().is_ok());
+    });
+}

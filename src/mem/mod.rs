@@ -18,6 +18,7 @@ mod free_list;
 mod guard;
 mod interval;
 mod inventory;
+mod lease;
 #[cfg(all(test, tokio_doca_loom))]
 mod loom;
 mod mmap;

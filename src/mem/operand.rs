@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::chain::{ChainRead, ChainWrite};
-use super::element::{ReadLease, WriteLease};
+use super::lease::{ReadLease, WriteLease};
 use super::{Buf, BufChain, BufSlice};
 use crate::device::{DeviceId, Segments};
 use crate::error::{ErrorKind, JobError, Reason};

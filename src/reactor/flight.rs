@@ -8,9 +8,7 @@
 //!                                             +-- dropped: the Slot is an orphan
 //! ```
 //!
-//! In event mode a poll that finds nothing stores the waker, makes sure that this runtime is registered, arms, looks
-//! once more, and only then sleeps. In busy mode it looks a few dozen times, wakes itself, and gives the CPU up after
-//! a budget: a spinning engine may share it.
+//! How it waits is in [`super::wait`].
 
 use std::ops::Deref;
 use std::pin::Pin;
@@ -20,42 +18,16 @@ use std::task::{Context, Poll, ready};
 use pin_project::{pin_project, pinned_drop};
 
 use super::slot::{Held, Outcome};
-use super::workq::{Attachment, Mode, Shared};
+use super::wait::{Patience, Waited};
+use super::workq::{Attachment, Mode};
 use crate::device::{Armed, Job, Token};
 use crate::error::{ErrorKind, JobError, Reason};
 use crate::sync::WaitNode;
-
-/// Looks in one busy poll. Without `pause`: one costs as much as eighty loads.
-const LOOKS: usize = 32;
-/// Busy polls that find nothing before the CPU is given up: about 30 us.
-const MISSES: u32 = 256;
-/// And how many of them are forgiven then.
-const FORGIVEN: u32 = 64;
 
 /// A Job and what it keeps, ready to be submitted.
 pub(crate) struct Prepared {
     pub(crate) job: Job,
     pub(crate) held: Held,
-}
-
-/// What one in line knows of a Slot that is free, and that others were told of.
-#[derive(Debug, Default)]
-struct Patience {
-    /// How many had been taken out of the line when it was seen first.
-    taken: u32,
-    /// Polls since, without another one taken.
-    polls: u32,
-}
-
-impl Patience {
-    /// Whether whoever was told is not polled, as far as can be known: nothing was taken for so many polls.
-    fn is_over(&mut self, taken: u32, limit: u32) -> bool {
-        if taken != self.taken {
-            *self = Patience { taken, polls: 0 };
-        }
-        self.polls += 1;
-        self.polls > limit
-    }
 }
 
 #[derive(Debug)]
@@ -183,7 +155,7 @@ impl<C: Deref<Target = Attachment>> Flight<C> {
 
 impl Attachment {
     #[inline(always)]
-    fn is_closed(&self) -> bool {
+    pub(super) fn is_closed(&self) -> bool {
         self.shared.closed.load(Ordering::Relaxed)
     }
 
@@ -198,7 +170,7 @@ impl Attachment {
     }
 
     /// Gives a Slot back that was taken or done, to whoever is in line.
-    fn give_back(&self, index: u32) {
+    pub(super) fn give_back(&self, index: u32) {
         self.shared.core.table.free().put(index);
         self.shared.after_free();
     }
@@ -271,141 +243,6 @@ impl Attachment {
         Poll::Pending
     }
 
-    fn poll_queued(
-        &self,
-        node: Pin<&WaitNode>,
-        patience: &mut Patience,
-        cx: &mut Context<'_>,
-        prepare: &impl Fn() -> Result<Prepared, JobError>,
-    ) -> Poll<Result<Token, JobError>> {
-        let shared = &*self.shared;
-        let leave = || {
-            if node.is_linked() {
-                shared.waiters.leave(node);
-                shared.pass_on(false);
-            }
-        };
-        let mut refused = false;
-        loop {
-            if let Err(error) = self.check_open() {
-                leave();
-                return Poll::Ready(Err(error));
-            }
-            let first = match node.is_linked() {
-                true => shared.waiters.is_notified(node),
-                false => shared.waiters.is_empty(),
-            };
-            if first && let Some(index) = shared.core.table.free().take() {
-                let launched = prepare()
-                    .inspect_err(|_| self.give_back(index))
-                    .and_then(|p| self.launch(index, p));
-                match launched {
-                    // The device is full, and not the WorkQ: the place in line is kept.
-                    Err(error) if error.kind() == ErrorKind::Again => refused = true,
-                    launched => {
-                        shared.taken.fetch_add(1, Ordering::Relaxed);
-                        leave();
-                        return Poll::Ready(launched);
-                    }
-                }
-            }
-            shared.enqueue(node, cx.waker());
-            // Look once more.
-            if refused {
-                // With nothing in flight only this task can try again.
-                if !shared.core.table.any_in_flight() {
-                    cx.waker().wake_by_ref();
-                }
-            } else if shared.core.table.free().free() > 0 {
-                shared.pass_on(false);
-                if shared.waiters.is_notified(node) {
-                    continue;
-                }
-                // There is one, and somebody was told of it. Who is polled overtakes who is not. In busy mode all are polled
-                // in turn, and one of them may only have lost its CPU for a while.
-                let limit = if shared.mode == Mode::BusyPoll {
-                    MISSES
-                } else {
-                    1
-                };
-                if patience.is_over(shared.taken.load(Ordering::Relaxed), limit) {
-                    shared.waiters.notify_self(node);
-                    continue;
-                }
-                cx.waker().wake_by_ref();
-            }
-            if self.is_closed() {
-                continue;
-            }
-            break;
-        }
-        match shared.mode {
-            Mode::BusyPoll => {
-                if shared.ready() {
-                    shared.turn();
-                }
-                shared.missed();
-                cx.waker().wake_by_ref();
-            }
-            Mode::EventDriven => {
-                if let Err(error) = shared.events.register(&self.shared) {
-                    leave();
-                    return Poll::Ready(Err(error));
-                }
-                if shared.in_use() > 0 && shared.arm() | shared.ready() {
-                    shared.turn();
-                }
-            }
-        }
-        Poll::Pending
-    }
-
-    /// Takes the result, if the Job is over.
-    #[inline(always)]
-    fn take(&self, token: Token) -> Option<Outcome> {
-        self.shared.core.table.slot(token).take()
-    }
-
-    fn poll_event(&self, token: Token, fresh: bool, cx: &mut Context<'_>) -> Poll<Waited> {
-        let shared = &*self.shared;
-        if !fresh {
-            if let Some(outcome) = self.take(token) {
-                return Poll::Ready(Waited::Over(outcome));
-            }
-            // It may be another runtime than the last time.
-            if let Err(error) = shared.events.register(&self.shared) {
-                return Poll::Ready(Waited::Lost(error));
-            }
-        }
-        shared.core.table.slot(token).register(cx.waker());
-        // Arm, then look.
-        let ready = self.queue.arm() == Armed::Ready;
-        if ready || self.queue.ready() {
-            shared.turn();
-        }
-        // Also without a look of one's own: somebody else may have reaped it before the waker was there.
-        match self.take(token) {
-            Some(outcome) => Poll::Ready(Waited::Over(outcome)),
-            None => Poll::Pending,
-        }
-    }
-
-    fn poll_busy(&self, token: Token, cx: &mut Context<'_>) -> Poll<Waited> {
-        let shared = &*self.shared;
-        for _ in 0..LOOKS {
-            if let Some(outcome) = self.take(token) {
-                shared.misses.store(0, Ordering::Relaxed);
-                return Poll::Ready(Waited::Over(outcome));
-            }
-            if self.queue.ready() {
-                shared.turn();
-            }
-        }
-        shared.missed();
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    }
-
     /// The Op is gone, its Job may not be.
     fn abandon(&self, token: Token) {
         let shared = &self.shared;
@@ -421,26 +258,6 @@ impl Attachment {
         }
         if self.queue.arm() == Armed::Ready {
             shared.turn();
-        }
-    }
-}
-
-/// How waiting ended.
-enum Waited {
-    Over(Outcome),
-    /// The Job goes on, but nobody would hear of its end.
-    Lost(JobError),
-}
-
-impl Shared {
-    /// A busy poll found nothing: after a budget the CPU is given up once.
-    pub(super) fn missed(&self) {
-        let misses = self.misses.load(Ordering::Relaxed) + 1;
-        if misses < MISSES {
-            self.misses.store(misses, Ordering::Relaxed);
-        } else {
-            self.misses.store(MISSES - FORGIVEN, Ordering::Relaxed);
-            std::thread::yield_now();
         }
     }
 }

@@ -32,6 +32,8 @@ mod shutdown;
 mod slot;
 mod submit;
 mod table;
+mod turn;
+mod wait;
 mod workq;
 
 pub use shutdown::Shutdown;

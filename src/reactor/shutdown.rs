@@ -7,7 +7,8 @@ use std::task::{Context, Poll};
 
 use pin_project::pin_project;
 
-use super::workq::{Mode, WorkQ, wake_all};
+use super::turn::wake_all;
+use super::workq::{Mode, WorkQ};
 use crate::error::{JobError, Result};
 use crate::sync::WaitNode;
 

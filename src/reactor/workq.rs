@@ -4,24 +4,16 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use arrayvec::ArrayVec;
-
 use super::event::Events;
 use super::gate::Gate;
 use super::shutdown::Shutdown;
-use super::slot::Told;
 use super::table::Table;
-use crate::device::{Armed, Completion, Device, DeviceId, Keep, Queue, QueueConfig, Token};
+use crate::device::{Device, DeviceId, Keep, Queue, QueueConfig, Token};
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::{Waiters, wake};
+use crate::sync::Waiters;
 
 /// The most devices whose contexts can be attached to one WorkQ.
 const DEVICES: usize = 8;
-/// Completions that are reaped at once.
-const BATCH: usize = 8;
-/// Batches in one turn, after which the rest is left to the next.
-const BATCHES: usize = 64;
-
 /// How an Op waits: a policy of the waiter, the same WorkQ serves both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -49,17 +41,17 @@ pub(super) struct Shared {
     pub(super) closed: AtomicBool,
     pub(super) core: Arc<Core>,
     pub(super) events: Events,
-    gate: Gate,
+    pub(super) gate: Gate,
     /// Who waits for a free Slot.
     pub(super) waiters: Waiters,
     /// How many Slots were taken by those in line.
     pub(super) taken: AtomicU32,
     /// A turn was rung for that will tell more of those in line.
-    rung: AtomicBool,
+    pub(super) rung: AtomicBool,
     /// Who waits for the end of the last Job.
     pub(super) drained: Waiters,
     /// All who wait shall poll again.
-    nudged: AtomicBool,
+    pub(super) nudged: AtomicBool,
     /// Polls that found nothing, in a row: the busy mode's budget.
     pub(super) misses: AtomicU32,
     attaching: Mutex<()>,
@@ -208,178 +200,12 @@ impl Shared {
         free.slots() - free.free()
     }
 
-    fn queues(&self) -> impl Iterator<Item = &Arc<dyn Queue>> {
+    pub(super) fn queues(&self) -> impl Iterator<Item = &Arc<dyn Queue>> {
         self.core
             .queues
             .iter()
             .map_while(OnceLock::get)
             .map(|attached| &attached.queue)
-    }
-
-    /// Woken by an event: arms if anybody waits, then looks. (Look-then-arm loses wake-ups.)
-    pub(super) fn event_turn(&self) {
-        self.rung.store(false, Ordering::SeqCst);
-        self.queues().for_each(|queue| queue.clear());
-        // In busy mode the Ops look themselves, and only orphans wait for an event.
-        let waited_for = match self.mode {
-            Mode::EventDriven => self.in_use() > 0,
-            Mode::BusyPoll => self.core.table.any_orphan(),
-        };
-        if waited_for {
-            self.arm();
-        }
-        self.turn();
-        self.pass_on(true);
-    }
-
-    /// Asks every queue to ring. True if completions wait already.
-    pub(super) fn arm(&self) -> bool {
-        self.queues()
-            .fold(false, |ready, queue| ready | (queue.arm() == Armed::Ready))
-    }
-
-    /// Whether a look would find something.
-    #[inline]
-    pub(super) fn ready(&self) -> bool {
-        self.queues().any(|queue| queue.ready())
-    }
-
-    /// Makes all who wait poll again.
-    pub(super) fn nudge(&self) {
-        self.nudged.store(true, Ordering::SeqCst);
-        self.turn();
-    }
-
-    /// Looks: reaps what has finished, and tells. If somebody else does so already, that one looks once more.
-    pub(super) fn turn(&self) {
-        if !self.gate.enter() {
-            return;
-        }
-        for _ in 0..BATCHES {
-            let mut batch = TellBatch::default();
-            self.reap(&mut batch);
-            let left = self.gate.leave();
-            let TellBatch {
-                freed,
-                nudged,
-                more,
-                ..
-            } = batch;
-            batch.tell();
-            if nudged {
-                wake_all(&self.waiters);
-                wake_all(&self.drained);
-            }
-            if freed || !self.drained.is_empty() {
-                self.after_free();
-            }
-            if left && (!more || !self.gate.enter()) {
-                return;
-            }
-        }
-        // Enough for one turn. The rest must not be stranded: ring, so that there is another.
-        while !self.gate.leave() {}
-        self.events.signal().ring();
-    }
-
-    /// Reaps one batch. The caller is in the gate.
-    #[inline(always)]
-    fn reap(&self, batch: &mut TellBatch) {
-        if self.nudged.load(Ordering::Relaxed) && self.nudged.swap(false, Ordering::SeqCst) {
-            batch.nudged = true;
-            // Wakers are user code, but the gate is no lock: whoever comes meanwhile is refused and goes on.
-            self.core.table.nudge(wake);
-        }
-        let nothing = Completion {
-            token: Token::from_raw(u64::MAX),
-            result: Ok(0),
-        };
-        let mut completions = [nothing; BATCH];
-        let mut left = BATCH;
-        for queue in self.queues() {
-            // What a provider answers is checked: it cannot have filled more than there is.
-            let reaped = queue.reap(&mut completions[..left]).min(left);
-            for completion in &completions[..reaped] {
-                let (freed, told) = self.core.table.complete(completion);
-                batch.freed |= freed;
-                batch.told.extend(told);
-            }
-            left -= reaped;
-            if left == 0 {
-                batch.more = true;
-                break;
-            }
-        }
-    }
-
-    /// A Slot became free, or the last Job ended.
-    #[inline]
-    pub(super) fn after_free(&self) {
-        if !self.waiters.is_empty() {
-            self.pass_on(false);
-        }
-        if !self.drained.is_empty() && !self.core.table.any_in_flight() {
-            wake_all(&self.drained);
-        }
-    }
-
-    /// Tells as many in line as there are free Slots, less those that were told already.
-    ///
-    /// Those may be futures that nobody polls. So if Slots are free and others are left, another turn is rung for, and
-    /// that one (`overtake`) counts the told no more. In busy mode those in line look themselves.
-    pub(super) fn pass_on(&self, overtake: bool) {
-        while !self.waiters.is_empty() {
-            let free = self.core.table.free().free();
-            let mut left = 0;
-            let batch = self.waiters.notify(|who| {
-                let told = if overtake { 0 } else { who.notified };
-                let now = free.saturating_sub(told).min(who.waiting);
-                left = who.waiting - now;
-                now
-            });
-            let more = batch.more;
-            batch.wake();
-            if !more {
-                let ring = free > 0 && left > 0 && self.mode == Mode::EventDriven;
-                if ring && !self.rung.swap(true, Ordering::SeqCst) {
-                    self.events.signal().ring();
-                }
-                return;
-            }
-        }
-    }
-}
-
-/// Wakes everybody in line.
-pub(super) fn wake_all(waiters: &Waiters) {
-    loop {
-        let batch = waiters.notify(|who| who.waiting);
-        let more = batch.more;
-        batch.wake();
-        if !more {
-            return;
-        }
-    }
-}
-
-/// Whom to tell, once the gate was left.
-#[derive(Default)]
-struct TellBatch {
-    told: ArrayVec<Told, BATCH>,
-    freed: bool,
-    nudged: bool,
-    /// The array of completions was full: there may be more.
-    more: bool,
-}
-
-impl TellBatch {
-    fn tell(self) {
-        for told in self.told {
-            match told {
-                Told::Waker(waker) => wake(waker),
-                Told::Run(run, node, outcome) => run.completed(node, outcome),
-            }
-        }
     }
 }
 

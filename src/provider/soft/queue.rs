@@ -183,7 +183,7 @@ impl Work {
         queue.doorbell.completed();
         // The last access. Who retires the queue adds what was accepted, so that zero is reached once.
         if queue.live.fetch_sub(1, Ordering::AcqRel) == RETIRED + 1 {
-            queue.let_go();
+            drop(queue.take_keep());
         }
     }
 }
@@ -203,14 +203,12 @@ unsafe fn execute(job: &Job) -> Result<u64, JobError> {
 }
 
 impl SoftQueue {
-    /// Drops what `retire` was given. The queue may go with it.
-    fn let_go(&self) {
-        let keep = self
-            .keep
+    /// What `retire` was given. The queue may go when it is dropped, so that is left to the caller, who has no reference.
+    fn take_keep(&self) -> Option<Keep> {
+        self.keep
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        drop(keep);
+            .take()
     }
 }
 
@@ -304,7 +302,7 @@ unsafe impl Queue for SoftQueue {
         let accepted = self.reaped.load(Relaxed) + outstanding as u64;
         let before = self.live.fetch_add(accepted + RETIRED, Ordering::AcqRel);
         if before.wrapping_add(accepted) == 0 {
-            self.let_go();
+            drop(self.take_keep());
         }
     }
 }

@@ -1,0 +1,182 @@
+//! Leases on one element: the right to touch its bytes, and a reference to it.
+//!
+//! A [`ReadLease`] reaches the data, a [`WriteLease`] all bytes behind the headroom, and the rooms. They are counts in the
+//! element's word, given back when they are dropped; whoever gives the last count back brings the element home.
+#![allow(
+    unreachable_pub,
+    reason = "Leases are named by the sealed traits of operand"
+)]
+#![expect(unsafe_code, reason = "addresses within leased memory")]
+
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::element::{Count, Element};
+use crate::device::{DeviceId, Segment};
+use crate::error::{JobError, Reason};
+
+/// The right to read the data of an element.
+pub struct ReadLease(Count);
+
+impl ReadLease {
+    /// The word of the element was counted up.
+    #[inline(always)]
+    pub(super) fn held(element: Count) -> ReadLease {
+        ReadLease(element)
+    }
+
+    /// The data as a device sees it.
+    #[inline(always)]
+    pub(super) fn whole(&self, device: DeviceId) -> Result<Segment, JobError> {
+        let key = self.key(device)?;
+        Ok(Segment {
+            addr: self.byte(self.data()),
+            len: self.data_len(),
+            key,
+        })
+    }
+
+    /// A part of the data as a device sees it. `Err` has the end of the data if the part reaches past it.
+    #[inline(always)]
+    pub(super) fn segment(
+        &self,
+        device: DeviceId,
+        from: usize,
+        len: usize,
+    ) -> Result<Segment, JobError> {
+        let data_len = self.data_len();
+        if from.checked_add(len).is_none_or(|end| end > data_len) {
+            return Err(JobError::new(
+                Reason::SliceOutOfData,
+                from.saturating_add(len) as u64,
+                data_len as u64,
+            ));
+        }
+        let key = self.key(device)?;
+        Ok(Segment {
+            addr: self.byte(self.data() + from),
+            len,
+            key,
+        })
+    }
+
+    /// Where a byte of the element is.
+    #[inline(always)]
+    pub(super) fn byte(&self, offset: usize) -> NonNull<u8> {
+        // SAFETY: the callers' offsets lie within the data, which lies within the element, which lies within the
+        // mapping: the rooms cannot change under a Lease.
+        unsafe { self.head().add(offset) }
+    }
+}
+
+impl Deref for ReadLease {
+    type Target = Element;
+
+    #[inline(always)]
+    fn deref(&self) -> &Element {
+        &self.0
+    }
+}
+
+impl Drop for ReadLease {
+    #[inline(always)]
+    fn drop(&mut self) {
+        let last = if self.ranged {
+            self.end_ranged()
+        } else {
+            self.word.end_read()
+        };
+        if last {
+            self.0.bring_home();
+        }
+    }
+}
+
+impl ReadLease {
+    #[inline(never)]
+    fn end_ranged(&self) -> bool {
+        // SAFETY: it is entered while it is held, and this is such a Lease.
+        unsafe { self.mmap().ranges().end_read(self.node(), &self.word) }
+    }
+}
+
+/// The right to write the bytes and the rooms of an element.
+pub struct WriteLease(Count);
+
+impl WriteLease {
+    /// The writer's bit of the element was set.
+    #[inline(always)]
+    pub(super) fn held(element: Count) -> WriteLease {
+        WriteLease(element)
+    }
+
+    /// The tailroom as a device sees it.
+    #[inline(always)]
+    pub(super) fn segment(&self, device: DeviceId) -> Result<Segment, JobError> {
+        let key = self.key(device)?;
+        let data_end = self.data() + self.data_len();
+        Ok(Segment {
+            addr: self.byte(data_end),
+            len: self.len() - data_end,
+            key,
+        })
+    }
+
+    /// Where a byte of the element is.
+    #[inline(always)]
+    pub(super) fn byte(&self, offset: usize) -> NonNull<u8> {
+        debug_assert!(offset <= self.len());
+        // SAFETY: as for a ReadLease; one past the end is allowed.
+        unsafe { self.head().add(offset) }
+    }
+
+    /// Sets the rooms.
+    pub(super) fn set_rooms(&self, data: usize, data_len: usize) {
+        assert!(
+            data.checked_add(data_len)
+                .is_some_and(|end| end <= self.len())
+        );
+        self.data.store(data, Relaxed);
+        self.data_len.store(data_len, Relaxed);
+    }
+
+    /// Bytes were appended to the data. What a device claims beyond the tailroom is cut off.
+    #[inline(always)]
+    pub(super) fn grow(&self, by: usize) {
+        let data_len = self.data_len();
+        let room = self.len() - self.data() - data_len;
+        self.data_len.store(data_len + by.min(room), Relaxed);
+    }
+}
+
+impl Deref for WriteLease {
+    type Target = Element;
+
+    #[inline(always)]
+    fn deref(&self) -> &Element {
+        &self.0
+    }
+}
+
+impl Drop for WriteLease {
+    #[inline(always)]
+    fn drop(&mut self) {
+        let last = if self.ranged {
+            self.end_ranged()
+        } else {
+            self.word.end_write()
+        };
+        if last {
+            self.0.bring_home();
+        }
+    }
+}
+
+impl WriteLease {
+    #[inline(never)]
+    fn end_ranged(&self) -> bool {
+        // SAFETY: it is entered while it is held, and this is such a Lease.
+        unsafe { self.mmap().ranges().end_write(self.node(), &self.word) }
+    }
+}
