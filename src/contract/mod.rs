@@ -1,0 +1,48 @@
+//! The suite that every provider must pass, for authors of providers (feature `contract`).
+//!
+//! [`dma`] runs all of it on a device that copies. Each check stands for a duty of [`device`](crate::device), by its
+//! number, and panics with a sentence that begins with it. They drive the queue directly
+//! (`open_queue`, `submit`, `reap`, `arm`, `retire`), as a WorkQ would, and then through the crate, in both modes:
+//!
+//! ```
+//! use tokio_doca::{Device, contract};
+//!
+//! # fn main() -> Result<(), tokio_doca::Error> {
+//! let device = Device::open_default()?;
+//! contract::caps_are_kept(&device);
+//! contract::each_accepted_job_completes_once(&device);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`a_refused_job_was_never_seen`] needs help: somebody must make the device refuse.
+//!
+//! Nothing sleeps: a check waits for a condition, and fails after [`DEADLINE`]; one that a call blocks fails after twice
+//! that. One that fails leaks what the device
+//! may still touch. Late sins (a second completion, a ring or a write after the end) are found after `retire` has
+//! dropped what it was given: nothing of the queue is in flight then.
+
+mod arena;
+mod bell;
+mod caps;
+mod complete;
+mod dice;
+mod inline;
+mod lists;
+mod refuse;
+mod retire;
+mod rig;
+mod ring;
+mod shape;
+mod suite;
+mod workq;
+
+pub use caps::caps_are_kept;
+pub use complete::{completed_memory_is_left_alone, each_accepted_job_completes_once};
+pub use inline::inline_answers_are_over;
+pub use lists::lists_are_gathered_and_scattered;
+pub use refuse::a_refused_job_was_never_seen;
+pub use retire::retire_keeps_until_nothing_is_in_flight;
+pub use ring::{armed_completions_ring_once, no_completion_is_slept_through};
+pub use suite::{DEADLINE, dma};
+pub use workq::{busy_polls, serves_several_runtimes, sleeps_and_wakes};

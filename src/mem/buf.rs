@@ -76,7 +76,7 @@ impl Buf {
                 self.capacity() as u64,
             ));
         }
-        self.0.write().map_err(in_use)?.set_rooms(offset, len);
+        self.0.exclusive().map_err(in_use)?.set_rooms(offset, len);
         Ok(())
     }
 
@@ -87,7 +87,7 @@ impl Buf {
     /// `InUse` while a job or a guard has it.
     #[doc(alias = "doca_buf_reset_data_len")]
     pub fn reset_data_len(&self) -> Result<(), JobError> {
-        let lease = self.0.write().map_err(in_use)?;
+        let lease = self.0.exclusive().map_err(in_use)?;
         lease.set_rooms(lease.data(), 0);
         Ok(())
     }

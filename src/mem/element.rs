@@ -284,12 +284,19 @@ impl Handle {
         }
     }
 
+    /// The write Lease, for the bytes.
     #[inline(always)]
     pub(super) fn write(&self) -> Result<WriteLease, JobError> {
-        let element = Count(self.0.0);
-        if !element.writable.load(Relaxed) {
+        if !self.0.writable.load(Relaxed) {
             return Err(JobError::of(Reason::ReadOnly));
         }
+        self.exclusive()
+    }
+
+    /// The write Lease, for the rooms alone: memory that may not be written has rooms too.
+    #[inline(always)]
+    pub(super) fn exclusive(&self) -> Result<WriteLease, JobError> {
+        let element = Count(self.0.0);
         match element.write() {
             Ok(()) => Ok(WriteLease::held(element)),
             Err(_) => Err(JobError::of(Reason::DestinationInUse)),

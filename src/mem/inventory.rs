@@ -30,7 +30,7 @@ use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 pub struct BufInventory(Arc<SlabHandle>);
 
 impl BufInventory {
-    /// An inventory of `descriptors`: as many of its Bufs can be alive at once (at most 16,777,213).
+    /// An inventory of `descriptors`: as many of its Bufs can be alive at once (at most 16,777,214).
     ///
     /// # Panics
     ///

@@ -9,8 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize as Tally;
 use std::task::{Context, Waker};
 
-use ::loom::thread::{self, JoinHandle};
-
 use super::free_list::{FreeList, Pushed};
 use super::word::LeaseWord;
 use super::{Buf, BufPool, Mmap};
@@ -23,7 +21,7 @@ use crate::sync::atomic::{
     AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
-use crate::sync::loom::{Task, block_on, check, mutant};
+use crate::sync::loom::{Task, block_on, check, mutant, spawn};
 use crate::sync::{UnsafeCell, WaitNode, Waiters};
 
 /// What a Lease word does, for the real one and for those that do it wrong.
@@ -211,7 +209,7 @@ fn leases<W: Word>(word: fn() -> W) {
         element.word.retain();
         let spawn = |work: fn(&Guarded<W>)| {
             let element = Arc::clone(&element);
-            thread::spawn(move || work(&element))
+            spawn(move || work(&element))
         };
         let threads = [spawn(Guarded::read), spawn(|element| element.write(true))];
         element.write(false);
@@ -252,7 +250,9 @@ fn mutant_that_leases_by_look_and_add_is_found() {
 
 #[test]
 fn mutant_that_looks_whether_it_was_the_last_is_found() {
-    mutant("exactly once", || leases(|| Toy::new(Wrong::LookForLast)));
+    mutant("Causality violation", || {
+        leases(|| Toy::new(Wrong::LookForLast))
+    });
 }
 
 /// A free list, and one that forgets the tag.
@@ -307,7 +307,7 @@ fn take_and_bring_back<L: List>(list: fn() -> L) {
         };
         let other = {
             let (list, out) = (Arc::clone(&list), Arc::clone(&out));
-            thread::spawn(move || {
+            spawn(move || {
                 if let Some(index) = list.pop() {
                     touch(&out, index);
                     list.push(index);
@@ -348,7 +348,7 @@ fn ends(close: fn(&FreeList) -> bool) {
         let out = [list.pop().unwrap(), list.pop().unwrap()];
         let threads = out.map(|index| {
             let list = Arc::clone(&list);
-            thread::spawn(move || list.push(index, false) == Pushed::Last)
+            spawn(move || list.push(index, false) == Pushed::Last)
         });
         let mut told = usize::from(close(&list));
         for thread in threads {
@@ -365,12 +365,11 @@ fn exactly_one_is_told_that_a_closed_list_ends() {
 }
 
 #[test]
-fn mutant_that_looks_whether_all_are_home_before_it_closes_is_found() {
+fn mutant_whose_close_ends_what_others_brought_home_is_found() {
     mutant("exactly one", || {
         ends(|list| {
-            // Takes what is home for all there is.
-            let all_home = !list.is_empty();
-            list.close() || all_home
+            let none_home = list.is_empty();
+            list.close() || none_home
         });
     });
 }
@@ -384,7 +383,7 @@ fn one_waits(wait: fn(&Line, &Task)) {
         let index = line.0.pop().unwrap();
         let giver = {
             let line = Arc::clone(&line);
-            thread::spawn(move || {
+            spawn(move || {
                 if line.0.push(index, false) == Pushed::Waited {
                     assert_eq!(line.0.push(index, true), Pushed::Home);
                     line.1.notify(|_| 1).wake();
@@ -466,12 +465,6 @@ fn pool() -> (Mmap, BufPool, Buf) {
     let pool = BufPool::builder(&mmap).build().unwrap();
     let buf = pool.try_alloc().unwrap();
     (mmap, pool, buf)
-}
-
-/// With a stack for whole calls.
-fn spawn(f: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
-    let words = (256 << 10) / size_of::<usize>();
-    thread::Builder::new().stack_size(words).spawn(f).unwrap()
 }
 
 #[test]

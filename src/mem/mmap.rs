@@ -165,9 +165,13 @@ impl Mapping {
             let what = format!("{call} for {len} bytes");
             move |errno: Errno| Error::os(OP, what, errno.into())
         };
+        let size = i64::try_from(len.get()).map_err(|_| fail("ftruncate")(Errno::EFBIG))?;
+        if let Some(available) = available().filter(|&available| len.get() as u64 > available) {
+            let text = format!("{len} bytes, and {available} are available on this machine");
+            return Err(Error::new(ErrorKind::NoMemory, OP, text));
+        }
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let file = memfd_create(c"tokio-doca", flags).map_err(fail("memfd_create"))?;
-        let size = i64::try_from(len.get()).map_err(|_| fail("ftruncate")(Errno::EFBIG))?;
         nix::unistd::ftruncate(&file, size).map_err(fail("ftruncate"))?;
         // Takes the pages now: too few are an error here, and not a signal at the first touch.
         fallocate(&file, FallocateFlags::empty(), 0, size).map_err(fail("fallocate"))?;
@@ -186,6 +190,17 @@ impl Mapping {
             .map_err(fail("madvise"))?;
         Ok(mapping)
     }
+}
+
+/// Bytes that could be had without swapping, if the kernel says so. Pages of a memfd are not accounted for, and populating
+/// too many of them would call the OOM killer instead of failing.
+fn available() -> Option<u64> {
+    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
 }
 
 impl Drop for Mapping {

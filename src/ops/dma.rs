@@ -293,6 +293,8 @@ impl<C: AsRef<Dma>, S: Source, D: Destination> Future for DmaCopy<C, S, D> {
         let Begun { read, write, job } = match dma.begin(&*this.src, &*this.dst) {
             Ok(begun) => begun,
             Err(error) => {
+                // A loop of refused copies must not starve the others either.
+                budget::spent(0);
                 this.flight.as_mut().finish();
                 return Poll::Ready(Err(error));
             }

@@ -250,12 +250,9 @@ impl Attachment {
             self.give_back(token.index());
             return;
         }
-        // Somebody must hear of the orphan's end, or its memory stays leased. In event mode this WorkQ was registered
-        // before the Job was submitted; in busy mode it is now, if there is a runtime, and else the next poll of any Op
-        // looks.
-        if shared.mode == Mode::BusyPoll {
-            let _ = shared.events.register(shared);
-        }
+        // Somebody must hear of the orphan's end, or its memory stays leased: this runtime, if there is one (the one that
+        // polled may be gone), and else the next poll of any Op.
+        let _ = shared.events.register(shared);
         if self.queue.arm() == Armed::Ready {
             shared.turn();
         }

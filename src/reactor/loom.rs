@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use ::loom::thread::{self, JoinHandle};
+use ::loom::thread::JoinHandle;
 
 use super::gate::Gate;
 use super::magazine::Magazines;
@@ -28,7 +28,7 @@ use crate::sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
 };
-use crate::sync::loom::{Task, block_on, check, mutant};
+use crate::sync::loom::{Task, block_on, check, mutant, spawn};
 use crate::sync::{UnsafeCell, WaitNode, Waiters, seq_cst_order};
 
 fn held() -> Held {
@@ -73,7 +73,7 @@ fn an_op_that_registers_and_then_looks_is_told() {
         let (slot, generation) = in_flight();
         let reaper = {
             let slot = Arc::clone(&slot);
-            thread::spawn(move || assert!(!tell(slot.complete(generation, Ok(7)))))
+            spawn(move || assert!(!tell(slot.complete(generation, Ok(7)))))
         };
         assert_eq!(await_slot(&slot), Ok(7));
         reaper.join().unwrap();
@@ -88,7 +88,7 @@ fn mutant_that_looks_and_then_registers_is_found() {
             let (slot, generation) = in_flight();
             let reaper = {
                 let slot = Arc::clone(&slot);
-                thread::spawn(move || tell(slot.complete(generation, Ok(7))))
+                spawn(move || tell(slot.complete(generation, Ok(7))))
             };
             let task = Task::new();
             while slot.take().is_none() {
@@ -106,7 +106,7 @@ fn of_two_tasks_the_one_that_polled_last_is_told() {
         let (slot, generation) = in_flight();
         let reaper = {
             let slot = Arc::clone(&slot);
-            thread::spawn(move || tell(slot.complete(generation, Ok(7))))
+            spawn(move || tell(slot.complete(generation, Ok(7))))
         };
         // The first task polls once and hands the Op over.
         if slot.take().is_none() {
@@ -123,7 +123,7 @@ fn a_nudged_op_is_told_all_the_same() {
         let (slot, generation) = in_flight();
         let reaper = {
             let slot = Arc::clone(&slot);
-            thread::spawn(move || {
+            spawn(move || {
                 if let Some(waker) = slot.nudge() {
                     waker.wake();
                 }
@@ -143,7 +143,7 @@ fn an_op_that_waits_while_it_is_nudged_polls_again() {
         let changed = Arc::new(AtomicBool::new(false));
         let reaper = {
             let (slot, changed) = (Arc::clone(&slot), Arc::clone(&changed));
-            thread::spawn(move || {
+            spawn(move || {
                 changed.store(true, SeqCst);
                 seq_cst_order();
                 if let Some(waker) = slot.nudge() {
@@ -170,7 +170,7 @@ fn exactly_one_of_drop_and_completion_frees_the_slot() {
         let (slot, generation) = in_flight();
         let reaper = {
             let slot = Arc::clone(&slot);
-            thread::spawn(move || tell(slot.complete(generation, Ok(7))))
+            spawn(move || tell(slot.complete(generation, Ok(7))))
         };
         slot.register(Waker::noop());
         let by_drop = slot.abandon();
@@ -186,7 +186,7 @@ fn a_nudge_does_not_come_between_drop_and_completion() {
         let (slot, generation) = in_flight();
         let reaper = {
             let slot = Arc::clone(&slot);
-            thread::spawn(move || {
+            spawn(move || {
                 drop(slot.nudge());
                 tell(slot.complete(generation, Ok(7)))
             })
@@ -204,7 +204,7 @@ fn a_completion_that_comes_twice_does_not_touch_the_next_use() {
         let (slot, generation) = in_flight();
         let reaper = {
             let slot = Arc::clone(&slot);
-            thread::spawn(move || {
+            spawn(move || {
                 tell(slot.complete(generation, Ok(7)));
                 let again = slot.complete(generation, Ok(8));
                 assert!(matches!(again, Completed::Stale));
@@ -351,7 +351,7 @@ fn toy_is_awaited(wrong: Wrong) {
         let toy = Toy::new(wrong);
         let reaper = {
             let toy = Arc::clone(&toy);
-            thread::spawn(move || toy.complete())
+            spawn(move || toy.complete())
         };
         if !toy.take() {
             toy.register(Waker::noop());
@@ -376,7 +376,7 @@ fn toy_is_dropped(wrong: Wrong) {
         let toy = Toy::new(wrong);
         let reaper = {
             let toy = Arc::clone(&toy);
-            thread::spawn(move || toy.complete())
+            spawn(move || toy.complete())
         };
         let by_drop = toy.abandon();
         assert!(by_drop ^ reaper.join().unwrap(), "freed by exactly one");
@@ -448,7 +448,7 @@ fn a_slot_is_out_once_whichever_magazine_it_lies_in() {
                 }
             }
         };
-        let other = thread::spawn(work(1));
+        let other = spawn(work(1));
         work(0)();
         other.join().unwrap();
         assert_eq!(magazines.free(), 2);
@@ -473,7 +473,7 @@ fn mutant_magazine_that_looks_and_stores_is_found() {
                     }
                 }
             };
-            let other = thread::spawn(work());
+            let other = spawn(work());
             work()();
             other.join().unwrap();
         });
@@ -489,7 +489,7 @@ fn one_waits(
         let both = Arc::new((magazines(1, &[]), Waiters::new()));
         let giver = {
             let (both, free) = (Arc::clone(&both), free.clone());
-            thread::spawn(move || free(&both.0, &both.1))
+            spawn(move || free(&both.0, &both.1))
         };
         {
             let (node, task) = (pin!(WaitNode::new()), Task::new());
@@ -563,7 +563,7 @@ fn free_and_wait(order: fn()) {
         let waiter = task.waker();
         let giver = {
             let words = Arc::clone(&words);
-            thread::spawn(move || {
+            spawn(move || {
                 words.0.store(1, Release);
                 order();
                 if words.1.load(Acquire) != 0 {
@@ -662,11 +662,11 @@ fn wait_cycle(poll: fn(&Bench), turn: fn(&Bench)) {
         let bench = Bench::new();
         let device = {
             let bench = Arc::clone(&bench);
-            thread::spawn(move || bench.device(turn))
+            spawn(move || bench.device(turn))
         };
         let looker = {
             let bench = Arc::clone(&bench);
-            thread::spawn(move || turn(&bench))
+            spawn(move || turn(&bench))
         };
         let task = Task::new();
         loop {
@@ -901,13 +901,6 @@ impl Bed {
             let _ = op.poll(&mut Context::from_waker(Waker::noop()));
         })
     }
-}
-
-/// With a stack for whole polls and turns.
-fn spawn(f: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
-    let words = (256 << 10) / size_of::<usize>();
-    let builder = thread::Builder::new().stack_size(words);
-    builder.spawn(f).unwrap()
 }
 
 struct Op(Flight<Arc<Attachment>>);

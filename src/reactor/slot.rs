@@ -29,8 +29,8 @@ use std::task::Waker;
 
 use crate::error::JobError;
 use crate::mem::{Grow, Reading, Writing};
-use crate::sync::UnsafeCell;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{UnsafeCell, discard};
 
 /// What a job in flight keeps.
 pub(crate) struct Held {
@@ -166,7 +166,7 @@ impl Slot {
         // SAFETY: as above.
         let target = unsafe { replace(&self.target, None) };
         self.free();
-        drop(target);
+        discard(target);
         held.expect("filled before")
     }
 
@@ -187,7 +187,7 @@ impl Slot {
         // SAFETY: as above. (The Op that registered while the reaper completed left its waker.)
         let target = unsafe { replace(&self.target, None) };
         self.free();
-        drop(target);
+        discard(target);
         Some(result)
     }
 
@@ -221,7 +221,7 @@ impl Slot {
         let _ =
             self.state
                 .compare_exchange(registering, waiting, Ordering::Release, Ordering::Relaxed);
-        drop(old);
+        discard(old);
     }
 
     /// Op: it is dropped. True if the Slot is free, but for the free list; else the reaper will see to it.
@@ -295,6 +295,7 @@ impl Slot {
             .is_err()
         {
             self.free();
+            discard(target);
             return Completed::Free(None);
         }
         match target {
@@ -307,7 +308,7 @@ impl Slot {
         // SAFETY: Orphan: nobody but the reaper is left.
         let target = unsafe { replace(&self.target, None) };
         self.free();
-        drop(target);
+        discard(target);
         Completed::Free(None)
     }
 

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use ::loom::model::Builder;
 use ::loom::sync::Notify;
-use ::loom::thread;
+use ::loom::thread::{self, JoinHandle};
 
 use super::atomic::{AtomicUsize, Ordering::SeqCst};
 use super::{WaitNode, Waiters, seq_cst_order};
@@ -21,7 +21,18 @@ pub(crate) fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static
     let mut builder = Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.max_branches = 10_000;
-    builder.check(model);
+    let model = Arc::new(model);
+    builder.check(move || {
+        let model = Arc::clone(&model);
+        spawn(move || model()).join().unwrap();
+    });
+}
+
+/// A thread of a model, with a stack for whole calls of the crate: loom gives it 32 KiB.
+pub(crate) fn spawn<T: 'static>(f: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    let words = (256 << 10) / size_of::<usize>();
+    let builder = thread::Builder::new().stack_size(words);
+    builder.spawn(f).unwrap()
 }
 
 /// Expects that `model` fails with `message`. It runs in a process of its own: where a model fails, loom ends the
@@ -143,7 +154,7 @@ fn a_waiter_that_enqueues_and_then_looks_is_told() {
         let permits = Permits::new();
         let giver = {
             let permits = Arc::clone(&permits);
-            thread::spawn(move || permits.give())
+            spawn(move || permits.give())
         };
         permits.wait();
         giver.join().unwrap();
@@ -158,7 +169,7 @@ fn mutant_that_looks_before_it_enqueues_is_found() {
             let permits = Permits::new();
             let giver = {
                 let permits = Arc::clone(&permits);
-                thread::spawn(move || permits.give())
+                spawn(move || permits.give())
             };
             let (node, task) = (pin!(WaitNode::new()), Task::new());
             while !permits.take() {
@@ -178,7 +189,7 @@ fn mutant_that_asks_who_waits_before_it_gives_is_found() {
             let permits = Permits::new();
             let giver = {
                 let permits = Arc::clone(&permits);
-                thread::spawn(move || {
+                spawn(move || {
                     let nobody = permits.waiters.is_empty();
                     permits.left.fetch_add(1, SeqCst);
                     seq_cst_order();
@@ -199,11 +210,11 @@ fn one_gives_up(give_up: impl Fn(&Permits, Pin<&WaitNode>) + Clone + Send + Sync
         let permits = Permits::new();
         let giver = {
             let permits = Arc::clone(&permits);
-            thread::spawn(move || permits.give())
+            spawn(move || permits.give())
         };
         let impatient = {
             let (permits, give_up) = (Arc::clone(&permits), give_up.clone());
-            thread::spawn(move || {
+            spawn(move || {
                 let node = pin!(WaitNode::new());
                 permits.enqueue(node.as_ref(), Waker::noop());
                 give_up(&permits, node.as_ref());
@@ -234,11 +245,11 @@ fn a_waiter_that_was_overtaken_is_told_again() {
         let permits = Permits::new();
         let giver = {
             let permits = Arc::clone(&permits);
-            thread::spawn(move || permits.give())
+            spawn(move || permits.give())
         };
         let thief = {
             let permits = Arc::clone(&permits);
-            thread::spawn(move || {
+            spawn(move || {
                 if permits.take() {
                     permits.give();
                 }
@@ -258,11 +269,11 @@ fn mutant_that_sleeps_on_after_it_was_overtaken_is_found() {
             let permits = Permits::new();
             let giver = {
                 let permits = Arc::clone(&permits);
-                thread::spawn(move || permits.give())
+                spawn(move || permits.give())
             };
             let thief = {
                 let permits = Arc::clone(&permits);
-                thread::spawn(move || {
+                spawn(move || {
                     if permits.take() {
                         permits.give();
                     }

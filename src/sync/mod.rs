@@ -9,7 +9,7 @@ pub(crate) mod loom;
 mod waiters;
 
 pub(crate) use cell::UnsafeCell;
-pub(crate) use waiters::{WaitNode, Waiters, wake};
+pub(crate) use waiters::{WaitNode, Waiters, discard, wake};
 
 #[cfg(not(tokio_doca_loom))]
 pub(crate) use std::sync::{Mutex, MutexGuard, atomic};

@@ -132,6 +132,14 @@ pub(crate) fn wake(waker: Waker) {
     }
 }
 
+/// Drops what may hold a waker of the user's; a panic of that ends here.
+pub(crate) fn discard<T>(waker: T) {
+    let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(waker)));
+    if dropped.is_err() {
+        tracing::error!("a waker panicked when it was dropped; the panic was contained");
+    }
+}
+
 impl Waiters {
     pub(crate) fn new() -> Waiters {
         let list = List {
@@ -197,7 +205,7 @@ impl Waiters {
             .store(list.waiting + list.notified, Ordering::SeqCst);
         drop(list);
         seq_cst_order();
-        drop(old);
+        discard(old);
     }
 
     /// Takes the node out of the list, because its owner has got what it waited for.
@@ -302,7 +310,7 @@ impl Waiters {
         self.len
             .store(list.waiting + list.notified, Ordering::SeqCst);
         drop(list);
-        drop(waker);
+        discard(waker);
         state == State::Notified
     }
 }

@@ -1,0 +1,61 @@
+//! Duties 1 and 2: each accepted Job completes once, and then its memory is the caller's.
+
+use super::rig::Rig;
+use super::shape::Shape;
+use super::suite::{depths, watched};
+use crate::device::Device;
+
+const CELL: usize = 4096;
+
+/// Duty 1: whatever the depth, the size of the batch and the order of the Tokens.
+///
+/// # Panics
+///
+/// If a Job completes twice or not at all, under another Token, with another length, or with the wrong bytes moved.
+pub fn each_accepted_job_completes_once(device: &Device) {
+    watched("each_accepted_job_completes_once", device, |device| {
+        for depth in depths(device) {
+            let mut rig = Rig::new(device, depth, CELL);
+            let mut order: Vec<u32> = (0..depth).collect();
+            let mut batch = 1;
+            while batch <= depth as usize {
+                rig.dice.shuffle(&mut order);
+                let len = 1 + rig.dice.below(CELL / 2 - 64);
+                rig.round(&order[..batch], &Shape::plain(CELL, len));
+                // 1, 2, 3, 5, 8, ... and the depth itself.
+                let next = batch + batch.div_ceil(2);
+                batch = match batch {
+                    last if last == depth as usize => break,
+                    _ => next.min(depth as usize),
+                };
+            }
+            // Again with every Token: a second completion of an earlier round is stale now.
+            rig.round(&order, &Shape::plain(CELL, 100));
+            rig.finish();
+        }
+    });
+}
+
+/// Duty 2: while some Jobs are in flight, the memory of others that are over is used again at once.
+///
+/// # Panics
+///
+/// If a completed Job's memory changes, before or after `retire`.
+pub fn completed_memory_is_left_alone(device: &Device) {
+    watched("completed_memory_is_left_alone", device, |device| {
+        for depth in depths(device) {
+            let mut rig = Rig::new(device, depth, CELL);
+            let shape = Shape::plain(CELL, CELL / 2 - 64);
+            for step in 0..200 {
+                let index = step % depth;
+                while rig.is_in_flight(index) {
+                    rig.wait_until_reaped(1);
+                }
+                rig.prepare(index, &shape);
+                rig.submit_all(&[index]);
+            }
+            rig.drain();
+            rig.finish();
+        }
+    });
+}

@@ -1,0 +1,38 @@
+//! Duty 3: a Job that was not accepted was never seen.
+
+use super::rig::Rig;
+use super::shape::Shape;
+use crate::device::Device;
+
+const CELL: usize = 4096;
+
+/// Duty 3: a refused Job moves nothing and never completes, and can be submitted again.
+///
+/// `refuse_next` makes the device refuse a Job of the next batch, for a while.
+///
+/// # Panics
+///
+/// If nothing is refused, or if a refused Job leaves a trace.
+pub fn a_refused_job_was_never_seen(device: &Device, refuse_next: &mut dyn FnMut()) {
+    let depth = device.info().caps().max_depth.min(8);
+    let batch: Vec<u32> = (0..depth).collect();
+    for round in 0..20 {
+        let mut rig = Rig::new(device, depth, CELL);
+        for &index in &batch {
+            rig.prepare(index, &Shape::plain(CELL, 1000));
+        }
+        refuse_next();
+        let submitted = rig.submit(&batch);
+        assert!(
+            submitted.refused.is_some(),
+            "`refuse_next` did not make the device refuse: the check proves nothing"
+        );
+        rig.drain();
+        // Those that were refused: every other round they are submitted again, under the same Tokens.
+        if round % 2 == 1 {
+            rig.submit_all(&batch[submitted.accepted..]);
+            rig.drain();
+        }
+        rig.finish();
+    }
+}

@@ -1,0 +1,430 @@
+//! A queue under test, driven as a WorkQ would: it keeps the crate's half of the contract, and checks the other.
+//!
+//! Each Token's index has a cell of the arena. It is filled with noise when a Job is prepared, so that a byte too many
+//! shows, and filled anew when the Job is over, so that a late write shows.
+#![expect(
+    unsafe_code,
+    reason = "submits Jobs, whose memory must be promised to the device"
+)]
+
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::arena::Arena;
+use super::bell::Bell;
+use super::dice::Dice;
+use super::shape::Shape;
+use super::suite::wait_for;
+use crate::device::{
+    Armed, Completion, Device, Job, Queue, QueueConfig, Segment, Segments, Signal, Submitted, Token,
+};
+use crate::error::{ErrorKind, JobError};
+
+pub(super) struct Rig {
+    pub(super) queue: Arc<dyn Queue>,
+    pub(super) dice: Dice,
+    bell: Bell,
+    arena: Arc<Arena>,
+    cell: usize,
+    cells: Vec<Cell>,
+    /// What the devices reads of lists; unchanged while a Job is in flight.
+    lists: Vec<[Box<[Segment]>; 2]>,
+    generation: u32,
+    in_flight: usize,
+    canary: Arc<[u8]>,
+    /// Cells are looked at in the end, and not at each completion: so that the queue goes while the device works.
+    pub(super) hurried: bool,
+    retired: bool,
+}
+
+struct Cell {
+    token: Token,
+    in_flight: bool,
+    len: usize,
+    /// What is in it if nobody touches it.
+    bytes: Vec<u8>,
+    /// What a prepared Job will make of it.
+    after: Vec<u8>,
+}
+
+/// What `retire` is given, as the crate does it: the queue, and all that a Job in flight may reach.
+struct Kept {
+    drops: Arc<AtomicU32>,
+    arena: Arc<Arena>,
+    /// The cells whose Jobs were in flight, and what is written there when the provider says that none is any more.
+    in_flight: Vec<usize>,
+    canary: Arc<[u8]>,
+    _queue: Arc<dyn Queue>,
+    _lists: Vec<[Box<[Segment]>; 2]>,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // The one that the device would do last comes first.
+        for index in self.in_flight.iter().rev() {
+            self.arena.write(index * self.canary.len(), &self.canary);
+        }
+        self.drops.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Rig {
+    /// A queue of that depth, and a cell of that size for each of its Tokens.
+    pub(super) fn new(device: &Device, depth: u32, cell: usize) -> Rig {
+        let signal = Arc::new(Signal::new().expect("eventfd"));
+        let queue = device
+            .adapter()
+            .open_queue(QueueConfig::new(depth, Arc::clone(&signal)))
+            .expect("a queue no deeper than max_depth opens");
+        let arena = Arc::new(Arena::new(device, cell * depth as usize));
+        let cell_of = |index| Cell {
+            token: Token::new(0, index, 0),
+            in_flight: false,
+            len: 0,
+            bytes: vec![0; cell],
+            after: Vec::new(),
+        };
+        Rig {
+            bell: Bell::new(&*queue, signal),
+            queue,
+            dice: Dice::new(u64::from(depth)),
+            arena,
+            cell,
+            cells: (0..depth).map(cell_of).collect(),
+            lists: (0..depth)
+                .map(|_| [Box::default(), Box::default()])
+                .collect(),
+            generation: 0,
+            in_flight: 0,
+            canary: Dice::new(77).bytes(cell).into(),
+            hurried: false,
+            retired: false,
+        }
+    }
+
+    pub(super) fn depth(&self) -> u32 {
+        self.cells.len() as u32
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn fill(&mut self, index: u32) {
+        let bytes = self.dice.bytes(self.cell);
+        self.arena.write(index as usize * self.cell, &bytes);
+        self.cells[index as usize].bytes = bytes;
+    }
+
+    /// What is in a cell that no Job has must be what was put there.
+    fn check_cell(&self, index: u32, or_else: &str) {
+        let (want, at) = (
+            &self.cells[index as usize].bytes,
+            index as usize * self.cell,
+        );
+        let found = self.arena.read(at, self.cell);
+        if *want == found {
+            return;
+        }
+        let place = want
+            .iter()
+            .zip(&found)
+            .position(|(want, found)| want != found);
+        if let Some(place) = place {
+            let half = if place < self.cell / 2 {
+                "source"
+            } else {
+                "destination"
+            };
+            panic!("{or_else} (token index {index}, byte {place}, in the {half} half)");
+        }
+    }
+
+    /// Fills a cell, and makes a Job of it under a new Token.
+    pub(super) fn prepare(&mut self, index: u32, shape: &Shape) {
+        self.generation = self.generation.wrapping_add(1);
+        self.fill(index);
+        let base = index as usize * self.cell;
+        let arena = &self.arena;
+        self.lists[index as usize] = [&shape.src, &shape.dst].map(|side| {
+            let piece = |piece: &std::ops::Range<usize>| {
+                arena.segment(base + piece.start..base + piece.end)
+            };
+            side.iter().map(piece).collect()
+        });
+        let cell = &mut self.cells[index as usize];
+        assert!(!cell.in_flight, "the suite itself used a Token twice");
+        cell.token = Token::new(0, index, self.generation);
+        cell.len = shape.len;
+        cell.after = shape.applied(&cell.bytes);
+    }
+
+    fn job(&self, index: u32) -> Job {
+        let [src, dst] = self.lists[index as usize]
+            .each_ref()
+            .map(|list| match &list[..] {
+                [one] => Segments::one(*one),
+                // SAFETY: a list is changed by `prepare` alone, which no Job in flight survives; a rig that goes gives the
+                // lists to `retire`, or leaks them.
+                many => unsafe { Segments::list(many) },
+            });
+        let len = self.cells[index as usize].len;
+        Job::Copy { src, dst, len }
+    }
+
+    /// Submits prepared Jobs in one batch.
+    pub(super) fn submit(&mut self, indices: &[u32]) -> Submitted {
+        let jobs: Vec<(Token, Job)> = indices
+            .iter()
+            .map(|&index| (self.cells[index as usize].token, self.job(index)))
+            .collect();
+        // SAFETY: the memory is this rig's, which touches a cell only while its Job is not in flight, and goes after
+        // `retire` has dropped what it was given, or never. Tokens are one per cell.
+        let submitted = unsafe { self.queue.submit(&jobs) };
+        let Submitted { accepted, refused } = submitted;
+        assert!(
+            accepted <= jobs.len(),
+            "duty 3: of {} jobs {accepted} were accepted",
+            jobs.len()
+        );
+        assert_eq!(
+            refused.is_none(),
+            accepted == jobs.len(),
+            "duty 3: `refused` says why the next was not accepted, and is None if all were"
+        );
+        for &index in &indices[..accepted] {
+            let cell = &mut self.cells[index as usize];
+            cell.in_flight = true;
+            self.in_flight += 1;
+        }
+        submitted
+    }
+
+    /// Submits prepared Jobs, in batches as large as the device takes, and reaps when it is full.
+    pub(super) fn submit_all(&mut self, mut indices: &[u32]) {
+        wait_for(
+            "duty 3: a device says `Again` only until Jobs complete",
+            || {
+                let submitted = self.submit(indices);
+                indices = &indices[submitted.accepted..];
+                let Some(why) = submitted.refused else {
+                    return true;
+                };
+                assert_eq!(
+                    why.kind(),
+                    ErrorKind::Again,
+                    "duty 3: a Job within the capabilities is refused only for a while: {why}"
+                );
+                for &index in indices {
+                    self.check_cell(index, "duty 3: a refused Job was carried out");
+                }
+                self.reap(self.cells.len());
+                false
+            },
+        );
+    }
+
+    /// Reaps at most so many, and checks each.
+    pub(super) fn reap(&mut self, at_most: usize) -> usize {
+        // Stale on purpose: who fills none but counts one completes a Token that is not in flight.
+        let nothing = Completion {
+            token: Token::from_raw(u64::MAX),
+            result: Ok(u64::MAX),
+        };
+        let mut out = vec![nothing; at_most];
+        let reaped = self.queue.reap(&mut out);
+        assert!(
+            reaped <= at_most,
+            "duty 1: {reaped} completions in a place for {at_most}"
+        );
+        for completion in &out[..reaped] {
+            self.check(completion);
+        }
+        reaped
+    }
+
+    fn check(&mut self, completion: &Completion) {
+        let Completion { token, result } = *completion;
+        let index = token.index();
+        let known = self
+            .cells
+            .get_mut(index as usize)
+            .filter(|cell| cell.in_flight && cell.token == token);
+        let Some(cell) = known else {
+            panic!(
+                "duty 1: {token:?} (index {index}, generation {}) completed, which is not in flight: it was never \
+                 accepted, or completes twice",
+                token.generation()
+            );
+        };
+        cell.in_flight = false;
+        self.in_flight -= 1;
+        let want = Ok(cell.len as u64);
+        assert_eq!(
+            result, want,
+            "duty 1: a copy answers how many bytes it moved"
+        );
+        cell.bytes = mem::take(&mut cell.after);
+        if self.hurried {
+            return;
+        }
+        self.check_cell(
+            index,
+            "duty 1: a copy moves its bytes and changes no others",
+        );
+        // Whoever writes from now on spoils it.
+        self.fill(index);
+    }
+
+    /// Reaps until nothing is in flight, a few at a time.
+    pub(super) fn drain(&mut self) {
+        wait_for("duty 1: each accepted Job completes", || {
+            let at_most = 1 + self.dice.below(40);
+            self.reap(at_most);
+            self.in_flight == 0
+        });
+    }
+
+    pub(super) fn is_in_flight(&self, index: u32) -> bool {
+        self.cells[index as usize].in_flight
+    }
+
+    /// Reaps until so many more are over.
+    pub(super) fn wait_until_reaped(&mut self, count: u32) {
+        let until = self.in_flight.saturating_sub(count as usize);
+        wait_for("duty 1: each accepted Job completes", || {
+            if self.in_flight > until {
+                self.reap(1);
+            }
+            self.in_flight <= until
+        });
+    }
+
+    /// One Job each for those cells, one batch, to its end.
+    pub(super) fn round(&mut self, indices: &[u32], shape: &Shape) {
+        for &index in indices {
+            self.prepare(index, shape);
+        }
+        self.submit_all(indices);
+        self.drain();
+    }
+
+    /// Tries a prepared Job inline; checks it if it was answered.
+    pub(super) fn try_inline(&mut self, index: u32) -> Option<Result<u64, JobError>> {
+        let job = self.job(index);
+        // SAFETY: the memory is this rig's, and no Job has the cell.
+        let answer = unsafe { self.queue.try_inline(&job) };
+        let cell = &mut self.cells[index as usize];
+        if answer.is_some() {
+            cell.bytes = cell.after.clone();
+        }
+        let or_else = match answer {
+            Some(_) => "duty 4: an inline answer is the whole copy, and no byte more",
+            None => "duty 4: what was not answered inline was not begun",
+        };
+        self.check_cell(index, or_else);
+        answer
+    }
+
+    /// How many bytes the prepared Job of a cell moves.
+    pub(super) fn len(&self, index: u32) -> u64 {
+        self.cells[index as usize].len as u64
+    }
+
+    /// Fills a cell whose Job was answered inline.
+    pub(super) fn refill(&mut self, index: u32) {
+        self.fill(index);
+    }
+
+    pub(super) fn arm(&self) -> Armed {
+        self.queue.arm()
+    }
+
+    /// Rings since it was asked last; acknowledges them.
+    pub(super) fn rings(&self) -> u64 {
+        let rings = self.bell.rings();
+        self.queue.clear();
+        rings
+    }
+
+    /// Waits for a ring, and acknowledges it.
+    pub(super) fn wait_for_ring(&self, or_else: &str) -> u64 {
+        let rings = self.bell.wait_for_ring();
+        assert!(rings > 0, "{or_else}: it did not ring");
+        self.queue.clear();
+        rings
+    }
+
+    /// Retires the queue, with Jobs in flight or without, waits until nothing is, and looks what happened behind the
+    /// crate's back. Answers the rings that nobody had counted.
+    pub(super) fn retire(mut self) -> Retired {
+        let drops = Arc::new(AtomicU32::new(0));
+        // A few microseconds more, and nothing would be in flight: what takes time is done before or after.
+        let indices = (0..self.cells.len()).filter(|&index| self.cells[index].in_flight);
+        let in_flight: Vec<usize> = indices.collect();
+        let keep = Arc::new(Kept {
+            drops: Arc::clone(&drops),
+            arena: Arc::clone(&self.arena),
+            in_flight: in_flight.clone(),
+            canary: Arc::clone(&self.canary),
+            _queue: Arc::clone(&self.queue),
+            _lists: mem::take(&mut self.lists),
+        });
+        self.retired = true;
+        self.queue.retire(keep, self.in_flight);
+        wait_for(
+            "duty 6: `retire` drops what it keeps after the last Job",
+            || drops.load(Ordering::SeqCst) > 0,
+        );
+        for index in in_flight {
+            self.cells[index].bytes = self.canary.to_vec();
+        }
+        let rings = self.bell.rings();
+        Retired {
+            drops,
+            rings,
+            rig: self,
+        }
+    }
+
+    /// Retires the queue with nothing in flight.
+    pub(super) fn finish(mut self) -> u64 {
+        assert_eq!(self.in_flight, 0, "the suite itself left Jobs in flight");
+        self.reap(self.cells.len());
+        self.retire().check()
+    }
+}
+
+/// A queue that says that nothing of it is in flight any more.
+pub(super) struct Retired {
+    rig: Rig,
+    drops: Arc<AtomicU32>,
+    rings: u64,
+}
+
+impl Retired {
+    /// Nothing may have happened since. Answers the rings that nobody had counted.
+    pub(super) fn check(self) -> u64 {
+        assert_eq!(
+            self.drops.load(Ordering::SeqCst),
+            1,
+            "duty 6: what `retire` keeps is dropped once"
+        );
+        for index in 0..self.rig.depth() {
+            let or_else = "duties 2, 3, 4 and 6: memory was touched while no Job had it";
+            self.rig.check_cell(index, or_else);
+        }
+        self.rings + self.rig.bell.rings()
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if !self.retired {
+            // A check failed. The device may still be at work: it keeps all.
+            mem::forget((Arc::clone(&self.queue), Arc::clone(&self.arena)));
+            mem::forget(mem::take(&mut self.lists));
+        }
+    }
+}

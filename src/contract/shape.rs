@@ -1,0 +1,75 @@
+//! Where in a cell a Job reads and writes: the pieces of both sides, with guard bytes around each.
+
+use std::ops::Range;
+
+use super::dice::Dice;
+
+/// Guard bytes before each piece.
+const GAP: usize = 17;
+
+/// The pieces of one Job, as offsets in its cell. The first half of a cell is read, the second written.
+pub(super) struct Shape {
+    pub(super) src: Vec<Range<usize>>,
+    pub(super) dst: Vec<Range<usize>>,
+    pub(super) len: usize,
+}
+
+impl Shape {
+    /// One piece on each side.
+    pub(super) fn plain(cell: usize, len: usize) -> Shape {
+        Shape::lists(cell, len, 1, 1, 0, &mut Dice::new(1))
+    }
+
+    /// Lists of `from` and `to` pieces; the destination has `room` bytes more than are moved.
+    pub(super) fn lists(
+        cell: usize,
+        len: usize,
+        from: usize,
+        to: usize,
+        room: usize,
+        dice: &mut Dice,
+    ) -> Shape {
+        let half = cell / 2;
+        let src = pieces(0, len, from, dice);
+        let dst = pieces(half, len + room, to, dice);
+        let ends = (src.last().map(|p| p.end), dst.last().map(|p| p.end));
+        assert!(
+            ends.0 < Some(half) && ends.1 < Some(cell),
+            "the cell is too small for {len} bytes"
+        );
+        Shape { src, dst, len }
+    }
+
+    /// What the Job makes of a cell's bytes.
+    pub(super) fn applied(&self, cell: &[u8]) -> Vec<u8> {
+        let mut data = Vec::with_capacity(self.len);
+        for piece in &self.src {
+            data.extend_from_slice(&cell[piece.clone()]);
+        }
+        let mut data = &data[..self.len];
+        let mut after = cell.to_vec();
+        for place in &self.dst {
+            let (part, rest) = data.split_at(place.len().min(data.len()));
+            after[place.start..place.start + part.len()].copy_from_slice(part);
+            data = rest;
+        }
+        after
+    }
+}
+
+/// `len` bytes in `count` pieces of at least one byte, with gaps between them.
+fn pieces(start: usize, len: usize, count: usize, dice: &mut Dice) -> Vec<Range<usize>> {
+    let mut pieces = Vec::with_capacity(count);
+    let (mut at, mut left) = (start, len);
+    for rest in (0..count).rev() {
+        let part = match rest {
+            0 => left,
+            _ => 1 + dice.below((left - rest).min(2 * left / (rest + 1))),
+        };
+        at += GAP;
+        pieces.push(at..at + part);
+        at += part;
+        left -= part;
+    }
+    pieces
+}

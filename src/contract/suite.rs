@@ -1,0 +1,80 @@
+//! All checks of a device that copies, in the order of the duties.
+
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{
+    armed_completions_ring_once, busy_polls, caps_are_kept, completed_memory_is_left_alone,
+    each_accepted_job_completes_once, inline_answers_are_over, lists_are_gathered_and_scattered,
+    no_completion_is_slept_through, retire_keeps_until_nothing_is_in_flight,
+    serves_several_runtimes, sleeps_and_wakes,
+};
+use crate::device::Device;
+
+/// How long a check waits for something that must come.
+pub const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Runs every check on a device that copies.
+///
+/// # Panics
+///
+/// At the first duty that the provider does not keep, with a sentence that names it.
+pub fn dma(device: &Device) {
+    caps_are_kept(device);
+    each_accepted_job_completes_once(device);
+    completed_memory_is_left_alone(device);
+    lists_are_gathered_and_scattered(device);
+    inline_answers_are_over(device);
+    if device.info().caps().event_driven {
+        armed_completions_ring_once(device);
+        no_completion_is_slept_through(device);
+    }
+    retire_keeps_until_nothing_is_in_flight(device);
+    busy_polls(device);
+    if device.info().caps().event_driven {
+        sleeps_and_wakes(device);
+        serves_several_runtimes(device);
+    }
+}
+
+/// Runs a check on a thread of its own: a call that blocks, or a wake-up that is lost, must fail and not hang.
+pub(super) fn watched(what: &str, device: &Device, check: impl FnOnce(&Device) + Send + 'static) {
+    let (done, is_done) = mpsc::channel::<()>();
+    let device = device.clone();
+    let checker = thread::spawn(move || {
+        let _done = done;
+        check(&device);
+    });
+    // It says nothing, and hangs up at its end, or when it panics. Twice: what it waits for itself comes first.
+    if is_done.recv_timeout(2 * DEADLINE) == Err(RecvTimeoutError::Timeout) {
+        panic!(
+            "{what}: not over within {:?}: a call blocked (duty 7), or a Job's end was not heard of (duties 1 and 5)",
+            2 * DEADLINE
+        );
+    }
+    if let Err(panic) = checker.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Waits for what must come; `what` says what did not.
+pub(super) fn wait_for(what: &str, mut came: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !came() {
+        assert!(
+            start.elapsed() < DEADLINE,
+            "{what}: not within {DEADLINE:?}"
+        );
+        // Engines of a software device need the CPU too.
+        thread::yield_now();
+    }
+}
+
+/// The depths that are tried: the least, the usual, and a few between, as far as the device goes.
+pub(super) fn depths(device: &Device) -> Vec<u32> {
+    let most = device.info().caps().max_depth;
+    let mut depths: Vec<u32> = [1, 2, 7, 256].map(|depth: u32| depth.min(most)).into();
+    depths.dedup();
+    depths
+}

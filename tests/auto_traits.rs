@@ -1,0 +1,175 @@
+//! Send, Sync and Unpin of every public type: a table that the compiler checks.
+
+use tokio_doca::device::*;
+use tokio_doca::soft::*;
+use tokio_doca::*;
+
+/// Whether a type has a trait, as a constant: an inherent constant is preferred where its bound holds.
+macro_rules! has {
+    ($type:ty: $trait:path) => {{
+        struct Probe<T: ?Sized>(std::marker::PhantomData<T>);
+        #[allow(dead_code, reason = "where the type has the trait")]
+        trait Otherwise {
+            const HAS: bool = false;
+        }
+        impl<T: ?Sized> Otherwise for Probe<T> {}
+        #[allow(dead_code, reason = "where the trait is missing")]
+        impl<T: ?Sized + $trait> Probe<T> {
+            const HAS: bool = true;
+        }
+        Probe::<$type>::HAS
+    }};
+}
+
+macro_rules! table {
+    ($($type:ty: $send:ident $sync:ident $unpin:ident;)*) => {
+        $(const _: () = {
+            assert!(has!($type: Send) == table!($send), concat!("Send of ", stringify!($type)));
+            assert!(has!($type: Sync) == table!($sync), concat!("Sync of ", stringify!($type)));
+            assert!(has!($type: Unpin) == table!($unpin), concat!("Unpin of ", stringify!($type)));
+        };)*
+        /// The types of the table, as they are written there.
+        const TYPES: &[&str] = &[$(stringify!($type)),*];
+    };
+    (Send) => { true };
+    (Sync) => { true };
+    (Unpin) => { true };
+    (no) => { false };
+}
+
+type Op<'a> = DmaCopy<&'a Dma, &'a Buf, &'a Buf>;
+type OwnedOp = DmaCopy<Dma, Buf, Buf>;
+type ChainOp<'a> = DmaCopy<&'a Dma, BufChain, &'a BufChain>;
+
+table! {
+    // Futures: they may move between threads until they are pinned, and lie still then.
+    Op<'static>:            Send Sync no;
+    OwnedOp:                Send Sync no;
+    ChainOp<'static>:       Send Sync no;
+    Alloc<'static>:         Send Sync no;
+    Shutdown:               Send Sync no;
+
+    // Handles.
+    WorkQ:                  Send Sync Unpin;
+    WorkQBuilder:           Send Sync Unpin;
+    Mode:                   Send Sync Unpin;
+    Dma:                    Send Sync Unpin;
+    DmaBuilder<'static>:    Send Sync Unpin;
+
+    // Memory.
+    Mmap:                   Send Sync Unpin;
+    MmapBuilder:            Send Sync Unpin;
+    BufPool:                Send Sync Unpin;
+    BufPoolBuilder<'static>: Send Sync Unpin;
+    BufInventory:           Send Sync Unpin;
+    Buf:                    Send Sync Unpin;
+    BufSlice:               Send Sync Unpin;
+    BufChain:               Send Sync Unpin;
+    Link:                   Send Sync Unpin;
+    BufData<'static>:       Send Sync Unpin;
+    BufDataMut<'static>:    Send Sync Unpin;
+
+    // Errors.
+    Error:                  Send Sync Unpin;
+    ErrorKind:              Send Sync Unpin;
+    JobError:               Send Sync Unpin;
+    Reason:                 Send Sync Unpin;
+
+    // Devices, and the contract.
+    Device:                 Send Sync Unpin;
+    WeakDevice:             Send Sync Unpin;
+    DeviceId:               Send Sync Unpin;
+    DevInfo:                Send Sync Unpin;
+    PciAddr:                Send Sync Unpin;
+    PciFunction:            Send Sync Unpin;
+    Caps:                   Send Sync Unpin;
+    DmaCaps:                Send Sync Unpin;
+    Access:                 Send Sync Unpin;
+    Liveness:               Send Sync Unpin;
+    Token:                  Send Sync Unpin;
+    Completion:             Send Sync Unpin;
+    Job:                    Send Sync Unpin;
+    Class:                  Send Sync Unpin;
+    Segment:                Send Sync Unpin;
+    Segments:               Send Sync Unpin;
+    Region:                 no   no   Unpin;
+    Registration:           Send Sync Unpin;
+    Use:                    Send Sync Unpin;
+    QueueConfig:            Send Sync Unpin;
+    Submitted:              Send Sync Unpin;
+    Armed:                  Send Sync Unpin;
+    Signal:                 Send Sync Unpin;
+    dyn Provider:           Send Sync no;
+    dyn Adapter:            Send Sync no;
+    dyn Queue:              Send Sync no;
+
+    // The software device.
+    Soft:                   Send Sync Unpin;
+    SoftBuilder:            Send Sync Unpin;
+    Faults:                 Send Sync Unpin;
+    Fault:                  Send Sync Unpin;
+    Hold:                   Send Sync Unpin;
+}
+
+/// Traits, functions, and names for types that the table has.
+const NO_TYPES: [&str; 9] = [
+    "Source",
+    "Destination",
+    "Registrar",
+    "Provider",
+    "Adapter",
+    "Queue",
+    "Keep",
+    "Result",
+    "add_provider",
+];
+
+/// The names that `pub use` exports in a file.
+fn exported(file: &str) -> Vec<String> {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    let text = std::fs::read_to_string(path).unwrap();
+    let text: String = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .collect();
+    text.split(';')
+        .filter_map(|item| item.split_once("pub use ").map(|(_, path)| path))
+        .flat_map(|path| {
+            let names = path.rsplit_once("::").map_or(path, |(_, name)| name);
+            let names = path.split_once("::{").map_or(names, |(_, list)| list);
+            let name = |name: &str| {
+                name.trim_matches(|c: char| c == '}' || c.is_whitespace())
+                    .to_owned()
+            };
+            names.split(',').map(name).collect::<Vec<_>>()
+        })
+        .filter(|name| !name.is_empty())
+        .collect()
+}
+
+#[test]
+fn every_public_type_stands_in_the_table() {
+    let types: Vec<&str> = TYPES
+        .iter()
+        .map(|name| name.trim_start_matches("dyn "))
+        .map(|name| name.split('<').next().unwrap().trim())
+        .collect();
+    let mut all = 0;
+    for file in [
+        "src/lib.rs",
+        "src/device/mod.rs",
+        "src/provider/soft/mod.rs",
+    ] {
+        for name in exported(file) {
+            all += 1;
+            let known = types.contains(&&*name)
+                || NO_TYPES.contains(&&*name)
+                || ["DmaCopy", "soft"].contains(&&*name);
+            assert!(
+                known,
+                "{name}, which {file} exports, does not stand in the table"
+            );
+        }
+    }
+    assert!(all > 50, "the exports were found: {all}");
+}
