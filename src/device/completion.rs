@@ -10,7 +10,8 @@ use crate::error::JobError;
 /// ```
 ///
 /// A provider gives it back untouched. Its index may serve as an index into the provider's own tables: it is
-/// less than the depth of the queue. (On an adapter the whole word is the `wr_id`.)
+/// less than the depth of the queue. On an adapter the whole word is the `wr_id` of a Job's last request; `u64::MAX` is
+/// never a Token, and may stand in the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[doc(alias = "wr_id")]
 pub struct Token(u64);
@@ -28,7 +29,7 @@ impl Token {
     ///
     /// Beyond 12 bits of table or 20 of index.
     pub const fn new(table: u32, index: u32, generation: u32) -> Token {
-        assert!(table < 1 << TABLE_BITS && index < Token::MAX_SLOTS);
+        assert!(table < (1 << TABLE_BITS) - 1 && index < Token::MAX_SLOTS);
         Token((generation as u64) << 32 | (table << INDEX_BITS | index) as u64)
     }
 
@@ -74,10 +75,10 @@ mod tests {
 
     #[test]
     fn a_token_keeps_its_three_parts() {
-        let token = Token::new(4095, Token::MAX_SLOTS - 1, u32::MAX);
+        let token = Token::new(4094, Token::MAX_SLOTS - 1, u32::MAX);
         assert_eq!(
             (token.table(), token.index(), token.generation()),
-            (4095, Token::MAX_SLOTS - 1, u32::MAX)
+            (4094, Token::MAX_SLOTS - 1, u32::MAX)
         );
         assert_eq!(Token::from_raw(token.as_raw()), token);
         let token = Token::new(0, 7, 1);

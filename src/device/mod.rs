@@ -9,8 +9,8 @@
 //! 3. A Job that was not accepted was never seen by the device. Accepted or rejected, never unknown: in doubt it
 //!    is accepted.
 //! 4. What `try_inline` answered is over: nothing is kept of the Job.
-//! 5. After `arm` answered [`Armed::Armed`], the next completion rings, exactly once. If completions wait
-//!    already, `arm` says [`Armed::Ready`] or rings.
+//! 5. After `arm`, the next completion rings, exactly once. Completions that wait already do not ring: `arm` says
+//!    [`Armed::Ready`] if there may be some.
 //! 6. `retire` keeps what it is given until nothing of the queue is in flight, and then drops it. It never waits.
 //! 7. No call blocks, none panics, and what the device or a peer says is checked before it is used.
 //!

@@ -33,7 +33,8 @@ impl QueueConfig {
 pub struct Submitted {
     /// The first so many are the device's.
     pub accepted: usize,
-    /// Why the next was not: `Again` means that the crate waits and tries once more. `None` if all were.
+    /// Why the next was not: `Again` means that the crate waits for a completion and tries once more, so that it must
+    /// be able to succeed with nothing in flight. `None` if all were.
     pub refused: Option<JobError>,
 }
 
@@ -42,7 +43,7 @@ pub struct Submitted {
 pub enum Armed {
     /// The next completion will ring.
     Armed,
-    /// Completions wait already: reap them. Nothing was armed.
+    /// Armed as well, but completions may wait already, and did not ring: look.
     Ready,
 }
 
@@ -92,13 +93,13 @@ pub unsafe trait Queue: Send + Sync {
         None
     }
 
-    /// Reads what its own event descriptor has to say, until there is nothing more (a completion channel must
-    /// be read and acknowledged). Called before `arm`.
+    /// Reads what its own event descriptor has to say, until there is nothing more (a completion channel must be read and
+    /// acknowledged). Called at every event, before `arm`; several threads may do so at once.
     #[doc(alias = "doca_workq_event_handle_clear")]
     #[doc(alias = "ibv_get_cq_event")]
     fn clear(&self) {}
 
-    /// The WorkQ is gone. `keep` is dropped once nothing is in flight: now, or by the device after its last Job.
+    /// The WorkQ is gone; the caller holds the queue during the call. `keep` is dropped once nothing is in flight: now, or by the device after its last Job.
     /// What cannot be quiesced is never dropped. `outstanding` Jobs were accepted and not reaped.
     fn retire(&self, keep: Keep, outstanding: usize);
 }

@@ -22,7 +22,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::runtime::{self, Handle};
+use tokio::runtime::Handle;
 
 use super::workq::Shared;
 use crate::device::Signal;
@@ -48,7 +48,7 @@ struct Inner {
 /// One runtime's registration.
 struct Source {
     fd: AsyncFd<OwnedFd>,
-    runtime: runtime::Id,
+    runtime: Handle,
     shared: Weak<Shared>,
     waker: OnceLock<Waker>,
 }
@@ -79,7 +79,7 @@ impl Events {
     }
 
     /// Takes the descriptor of a queue that does not ring the signal into the event handle.
-    pub(super) fn nest(&self, fd: BorrowedFd<'_>) -> Result<()> {
+    pub(super) fn nest(&self, shared: &Arc<Shared>, fd: BorrowedFd<'_>) -> Result<()> {
         let fail = |errno: nix::Error| Error::os("attach", "epoll", errno.into());
         let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
         let mut inner = self.inner();
@@ -95,8 +95,14 @@ impl Events {
             .expect("just made")
             .add(fd, EpollEvent::new(flags, 1))
             .map_err(fail)?;
-        // The handle is another one now: whoever waits registers anew.
+        // The handle is another one now. Whoever waits, or has left an orphan, must hear of it where it was registered.
         let old = std::mem::replace(&mut inner.sources, [const { None }; RUNTIMES]);
+        for source in old.iter().flatten() {
+            let _runtime = source.runtime.enter();
+            if let Err(error) = inner.register(&self.signal, shared, source.runtime.clone()) {
+                tracing::error!(%error, "a runtime could not be registered again");
+            }
+        }
         drop(inner);
         drop(old);
         Ok(())
@@ -115,11 +121,11 @@ impl Events {
             .sources
             .iter()
             .flatten()
-            .any(|source| source.runtime == handle.id())
+            .any(|source| source.runtime.id() == handle.id())
         {
             return Ok(());
         }
-        inner.register(&self.signal, shared, handle.id())
+        inner.register(&self.signal, shared, handle)
     }
 
     /// The runtime of this source is gone.
@@ -142,7 +148,7 @@ impl Inner {
         &mut self,
         signal: &Signal,
         shared: &Arc<Shared>,
-        runtime: runtime::Id,
+        runtime: Handle,
     ) -> Result<(), JobError> {
         let errno = |error: io::Error| {
             JobError::new(

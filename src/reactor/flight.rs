@@ -253,6 +253,7 @@ impl Attachment {
         // Somebody must hear of the orphan's end, or its memory stays leased: this runtime, if there is one (the one that
         // polled may be gone), and else the next poll of any Op.
         let _ = shared.events.register(shared);
+        self.queue.clear();
         if self.queue.arm() == Armed::Ready {
             shared.turn();
         }

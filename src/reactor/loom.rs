@@ -28,7 +28,7 @@ use crate::sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
 };
-use crate::sync::loom::{Task, block_on, check, mutant, spawn};
+use crate::sync::loom::{Task, Watched, block_on, check, mutant, spawn};
 use crate::sync::{UnsafeCell, WaitNode, Waiters, seq_cst_order};
 
 fn held() -> Held {
@@ -433,17 +433,13 @@ fn a_slot_is_out_once_whichever_magazine_it_lies_in() {
     // Two magazines: even Slots in one, odd ones in the other.
     check(3, || {
         let magazines = Arc::new(magazines(16, &[2, 5]));
-        let cells: Arc<Vec<UnsafeCell<u32>>> =
-            Arc::new((0..16).map(|_| UnsafeCell::new(0)).collect());
+        let cells: Arc<Vec<Watched>> = Arc::new((0..16).map(|_| Watched::new()).collect());
         let work = |number: usize| {
             let (magazines, cells) = (Arc::clone(&magazines), Arc::clone(&cells));
             move || {
                 for _ in 0..2 {
                     let slot = magazines.take_from(number).expect("two threads, two Slots");
-                    cells[slot as usize].with_mut(|cell| {
-                        // SAFETY: taken: this thread's alone.
-                        unsafe { *cell += 1 };
-                    });
+                    cells[slot as usize].write();
                     magazines.put(slot);
                 }
             }
@@ -459,16 +455,13 @@ fn a_slot_is_out_once_whichever_magazine_it_lies_in() {
 fn mutant_magazine_that_looks_and_stores_is_found() {
     mutant("Causality violation", || {
         check(3, || {
-            let (bits, cell) = (Arc::new(AtomicU64::new(1)), Arc::new(UnsafeCell::new(0)));
+            let (bits, cell) = (Arc::new(AtomicU64::new(1)), Arc::new(Watched::new()));
             let work = || {
                 let (bits, cell) = (Arc::clone(&bits), Arc::clone(&cell));
                 move || {
                     if bits.load(SeqCst) == 1 {
                         bits.store(0, SeqCst);
-                        cell.with_mut(|cell| {
-                            // SAFETY: it is not: two may be here.
-                            unsafe { *cell += 1 };
-                        });
+                        cell.write();
                         bits.store(1, SeqCst);
                     }
                 }

@@ -34,30 +34,29 @@ impl Table {
         Token::new(0, index, generation)
     }
 
-    /// A completion. Whether a Slot became free, and whom to tell.
+    /// A completion; answers whom to tell.
     #[inline(always)]
-    pub(super) fn complete(&self, completion: &Completion) -> (bool, Option<Told>) {
+    pub(super) fn complete(&self, completion: &Completion) -> Option<Told> {
         let token = completion.token;
         // What a device says is checked: a Token of ours names a Slot, and its generation says which use of it.
-        let slot = self
-            .slots
-            .get(token.index() as usize)
-            .filter(|_| token.table() == 0);
+        let slot = (token.table() == 0)
+            .then(|| self.slots.get(token.index() as usize))
+            .flatten();
         match slot.map_or(Completed::Stale, |slot| {
             slot.complete(token.generation(), completion.result)
         }) {
-            Completed::Nothing => (false, None),
-            Completed::Tell(told) => (false, Some(told)),
+            Completed::Nothing => None,
+            Completed::Tell(told) => Some(told),
             Completed::Free(told) => {
                 self.free.put(token.index());
-                (true, told)
+                told
             }
             Completed::Stale => {
                 tracing::error!(
                     token = token.as_raw(),
                     "a completion of a job that is not in flight was ignored"
                 );
-                (false, None)
+                None
             }
         }
     }

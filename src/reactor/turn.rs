@@ -59,7 +59,7 @@ impl Shared {
             self.reap(&mut batch);
             let left = self.gate.leave();
             let TellBatch {
-                freed,
+                reaped,
                 nudged,
                 more,
                 ..
@@ -69,7 +69,7 @@ impl Shared {
                 wake_all(&self.waiters);
                 wake_all(&self.drained);
             }
-            if freed || !self.drained.is_empty() {
+            if reaped || !self.drained.is_empty() {
                 self.after_free();
             }
             if left && (!more || !self.gate.enter()) {
@@ -99,10 +99,9 @@ impl Shared {
             // What a provider answers is checked: it cannot have filled more than there is.
             let reaped = queue.reap(&mut completions[..left]).min(left);
             for completion in &completions[..reaped] {
-                let (freed, told) = self.core.table.complete(completion);
-                batch.freed |= freed;
-                batch.told.extend(told);
+                batch.told.extend(self.core.table.complete(completion));
             }
+            batch.reaped |= reaped > 0;
             left -= reaped;
             if left == 0 {
                 batch.more = true;
@@ -165,7 +164,8 @@ pub(super) fn wake_all(waiters: &Waiters) {
 #[derive(Default)]
 struct TellBatch {
     told: ArrayVec<Told, BATCH>,
-    freed: bool,
+    /// Something was over: a Slot is free, or the device has room.
+    reaped: bool,
     nudged: bool,
     /// The array of completions was full: there may be more.
     more: bool,

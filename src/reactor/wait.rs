@@ -84,12 +84,7 @@ impl Attachment {
             }
             shared.enqueue(node, cx.waker());
             // Look once more.
-            if refused {
-                // With nothing in flight only this task can try again.
-                if !shared.core.table.any_in_flight() {
-                    cx.waker().wake_by_ref();
-                }
-            } else if shared.core.table.free().free() > 0 {
+            if !refused && shared.core.table.free().free() > 0 {
                 shared.pass_on(false);
                 if shared.waiters.is_notified(node) {
                     continue;
@@ -129,6 +124,10 @@ impl Attachment {
                     shared.turn();
                 }
             }
+        }
+        // The device was full. With nothing in flight no completion will say that it has room again.
+        if refused && !shared.core.table.any_in_flight() {
+            cx.waker().wake_by_ref();
         }
         Poll::Pending
     }

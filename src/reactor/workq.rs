@@ -168,7 +168,7 @@ impl WorkQ {
                 let config = QueueConfig::new(self.depth(), Arc::clone(shared.events.signal()));
                 let queue = device.adapter().open_queue(config)?;
                 if let Some(fd) = queue.event_fd() {
-                    shared.events.nest(fd)?;
+                    shared.events.nest(shared, fd)?;
                     shared.nudge();
                 }
                 let _ = place.set(Attached {
