@@ -1,1 +1,115 @@
-fn main() {}
+//! The bars: one line each, `NAME measured bar ok|MISS`, and what was measured.
+//!
+//! Each is a ratio within one run against a bare baseline that stands here too, a difference of two counts, or, where
+//! nanoseconds stand, the minimum of several rounds. Rounds of what is compared are interleaved, so that a busy machine
+//! slows both.
+//!
+//! ```text
+//! cargo bench --bench bars                 all of them, about a minute
+//! cargo bench --bench bars -- B6 B12       some
+//! cargo bench --bench bars -- --strict     exit status 1 if one is missed
+//! cargo bench --bench bars -- --steady     what is the same on any machine, as TOML (.ci/ratchet)
+//! ```
+//!
+//! B5, B7 and B8 need both CPUs to themselves. The line says so when they were not free.
+
+#[path = "bars/cancel.rs"]
+mod cancel;
+#[path = "bars/counting.rs"]
+mod counting;
+#[path = "bars/counts.rs"]
+mod counts;
+#[path = "bars/devices.rs"]
+mod devices;
+#[path = "bars/engine.rs"]
+mod engine;
+#[path = "bars/event.rs"]
+mod event;
+#[path = "bars/fairness.rs"]
+mod fairness;
+#[path = "bars/inline.rs"]
+mod inline;
+#[path = "bars/measure.rs"]
+mod measure;
+#[path = "bars/memory.rs"]
+mod memory;
+#[path = "bars/raw.rs"]
+mod raw;
+#[path = "bars/report.rs"]
+mod report;
+#[path = "bars/rig.rs"]
+mod rig;
+#[path = "bars/scenario.rs"]
+mod scenario;
+#[path = "bars/sys.rs"]
+mod sys;
+#[path = "bars/uring.rs"]
+mod uring;
+
+use std::process::ExitCode;
+
+use report::Report;
+
+#[global_allocator]
+static ALLOCATOR: counting::Counting = counting::Counting;
+
+type Bar = fn(&mut Report);
+
+const BARS: [(&str, Bar); 11] = [
+    ("B1", inline::b1),
+    ("B3", counts::b3),
+    ("B4", event::b4),
+    ("B5", event::b5),
+    ("B6", inline::b6),
+    ("B7", engine::b7),
+    ("B8", engine::b8),
+    ("B11", inline::b11),
+    ("B12", memory::b12),
+    ("B13", cancel::b13),
+    ("B14", fairness::b14),
+];
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if let [mode, scenario, jobs] = &args[..]
+        && mode == "scenario"
+    {
+        // A child of `scenario::instructions` or `scenario::calls`.
+        scenario::run(scenario, jobs.parse().expect("a number of jobs"));
+        return ExitCode::SUCCESS;
+    }
+    let has = |flag: &str| args.iter().any(|arg| arg == flag);
+    let names: Vec<&String> = args.iter().filter(|arg| !arg.starts_with("--")).collect();
+    if let Some(unknown) = names
+        .iter()
+        .find(|name| BARS.iter().all(|bar| bar.0 != name.as_str()))
+    {
+        let known = BARS.map(|bar| bar.0).join(" ");
+        eprintln!("no bar {unknown}; there are: {known}");
+        return ExitCode::FAILURE;
+    }
+    if has("--steady") {
+        return match counts::steady() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    if names.is_empty() && !has("--bench") {
+        // `cargo test --all-targets` runs it without: nothing is to be measured then.
+        println!("bars: run by cargo bench");
+        return ExitCode::SUCCESS;
+    }
+    let mut report = Report::begin();
+    for (name, bar) in BARS {
+        if names.is_empty() || names.iter().any(|wanted| *wanted == name) {
+            bar(&mut report);
+        }
+    }
+    if report.end() && has("--strict") {
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}

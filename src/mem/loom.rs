@@ -1,7 +1,7 @@
 //! Loom models of memory: the Lease word, the free list, and a whole pool with those who wait for its elements.
 //!
 //! Each model has twins that do one thing wrong and must fail.
-#![expect(unsafe_code, reason = "cells guarded by the words that are modelled")]
+#![expect(unsafe_code, reason = "stands in line")]
 
 use std::future::Future;
 use std::pin::pin;
@@ -21,8 +21,8 @@ use crate::sync::atomic::{
     AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
-use crate::sync::loom::{Task, block_on, check, mutant, spawn};
-use crate::sync::{UnsafeCell, WaitNode, Waiters};
+use crate::sync::loom::{Task, Watched, block_on, check, mutant, spawn};
+use crate::sync::{WaitNode, Waiters};
 
 /// What a Lease word does, for the real one and for those that do it wrong.
 trait Word: Send + Sync + 'static {
@@ -146,25 +146,14 @@ impl Word for Toy {
 /// An element: the word, its bytes, and how often it was brought home.
 struct Guarded<W> {
     word: W,
-    bytes: UnsafeCell<u64>,
+    bytes: Watched,
     homes: Tally,
 }
 
-// SAFETY: `bytes` is reached under a Lease, or by who brings the element home. That it is not, with a wrong word, is
-// what loom shall find.
-unsafe impl<W: Sync> Sync for Guarded<W> {}
-
 impl<W: Word> Guarded<W> {
-    fn touch(&self) {
-        self.bytes.with_mut(|bytes| {
-            // SAFETY: the callers have the write Lease, or the whole element.
-            unsafe { *bytes += 1 };
-        });
-    }
-
     fn after(&self, last: bool) {
         if last {
-            self.touch();
+            self.bytes.write();
             self.homes
                 .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         }
@@ -173,10 +162,7 @@ impl<W: Word> Guarded<W> {
     /// Reads if it may, and gives up its handle.
     fn read(&self) {
         if self.word.read() {
-            self.bytes.with(|bytes| {
-                // SAFETY: a read Lease.
-                unsafe { *bytes }
-            });
+            self.bytes.read();
             self.after(self.word.end_read());
         }
         self.after(self.word.release());
@@ -188,7 +174,7 @@ impl<W: Word> Guarded<W> {
             if handle_first {
                 self.after(self.word.release());
             }
-            self.touch();
+            self.bytes.write();
             self.after(self.word.end_write());
             if handle_first {
                 return;
@@ -202,7 +188,7 @@ fn leases<W: Word>(word: fn() -> W) {
     check(3, move || {
         let element = Arc::new(Guarded {
             word: word(),
-            bytes: UnsafeCell::new(0),
+            bytes: Watched::new(),
             homes: Tally::new(0),
         });
         element.word.retain();
@@ -298,25 +284,19 @@ impl List for Untagged {
 fn take_and_bring_back<L: List>(list: fn() -> L) {
     check(3, move || {
         let list = Arc::new(list());
-        let out: Arc<[UnsafeCell<u32>; 2]> = Arc::new([UnsafeCell::new(0), UnsafeCell::new(0)]);
-        let touch = |out: &[UnsafeCell<u32>; 2], index: u32| {
-            out[index as usize].with_mut(|times| {
-                // SAFETY: taken: this thread's alone.
-                unsafe { *times += 1 };
-            });
-        };
+        let out = Arc::new([Watched::new(), Watched::new()]);
         let other = {
             let (list, out) = (Arc::clone(&list), Arc::clone(&out));
             spawn(move || {
                 if let Some(index) = list.pop() {
-                    touch(&out, index);
+                    out[index as usize].write();
                     list.push(index);
                 }
             })
         };
         let mine = [list.pop(), list.pop()];
         for index in mine.into_iter().flatten() {
-            touch(&out, index);
+            out[index as usize].write();
         }
         if let Some(first) = mine[0] {
             list.push(first);

@@ -20,21 +20,20 @@ pub(super) struct Magazines {
     slots: usize,
 }
 
+/// The word of a magazine with nothing taken: Slot i is bit i / count of magazine i % count.
+fn full(slots: usize, count: usize, at: usize) -> u64 {
+    match (slots + count - 1 - at) / count {
+        64 => u64::MAX,
+        bits => (1 << bits) - 1,
+    }
+}
+
 impl Magazines {
     /// All of `slots` free.
     pub(super) fn new(slots: usize) -> Magazines {
         let count = (slots / SHARE).clamp(1, SPREAD).max(slots.div_ceil(64));
-        // Slot i is bit i / count of magazine i % count.
-        let bits = |at: usize| (slots + count - 1 - at) / count;
-        let full = |at| {
-            if bits(at) == 64 {
-                u64::MAX
-            } else {
-                (1 << bits(at)) - 1
-            }
-        };
         let magazines = (0..count)
-            .map(|at| Magazine(AtomicU64::new(full(at))))
+            .map(|at| Magazine(AtomicU64::new(full(slots, count, at))))
             .collect();
         Magazines { magazines, slots }
     }
@@ -82,6 +81,22 @@ impl Magazines {
             .sum()
     }
 
+    /// The Slots that are taken: exact if nothing changes meanwhile.
+    pub(super) fn taken(&self) -> impl Iterator<Item = usize> {
+        let count = self.magazines.len();
+        self.magazines
+            .iter()
+            .enumerate()
+            .flat_map(move |(at, magazine)| {
+                let mut bits = full(self.slots, count, at) & !magazine.0.load(Ordering::SeqCst);
+                std::iter::from_fn(move || {
+                    let bit = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
+                    bits &= bits - 1;
+                    Some(bit * count + at)
+                })
+            })
+    }
+
     /// How many there are.
     pub(super) fn slots(&self) -> usize {
         self.slots
@@ -103,7 +118,9 @@ mod tests {
                 assert!(!std::mem::replace(&mut seen[slot], true), "{slot} twice");
             }
             assert_eq!((magazines.take_from(5), magazines.free()), (None, 0));
+            assert_eq!(magazines.taken().count(), slots);
             magazines.put(slots as u32 - 1);
+            assert!(magazines.taken().all(|slot| slot != slots - 1));
             assert_eq!(
                 magazines.take_from(11),
                 Some(slots as u32 - 1),

@@ -61,14 +61,18 @@ impl Table {
         }
     }
 
+    fn taken(&self) -> impl Iterator<Item = &Slot> {
+        self.free.taken().map(|slot| &self.slots[slot])
+    }
+
     /// Whether a device may still have a Job.
     pub(super) fn any_in_flight(&self) -> bool {
-        self.slots.iter().any(Slot::is_in_flight)
+        self.taken().any(Slot::is_in_flight)
     }
 
     /// Whether a Job is in flight whose Op was dropped.
     pub(super) fn any_orphan(&self) -> bool {
-        self.slots.iter().any(Slot::is_orphan)
+        self.taken().any(Slot::is_orphan)
     }
 
     /// How many Jobs a queue may still have. Exact only when nobody else can reach the table.
@@ -81,9 +85,6 @@ impl Table {
 
     /// The wakers of all Ops that wait. To be called by the reaper.
     pub(super) fn nudge(&self, mut wake: impl FnMut(std::task::Waker)) {
-        self.slots
-            .iter()
-            .filter_map(Slot::nudge)
-            .for_each(&mut wake);
+        self.taken().filter_map(Slot::nudge).for_each(&mut wake);
     }
 }

@@ -15,19 +15,19 @@ const BATCH: usize = 8;
 const BATCHES: usize = 64;
 
 impl Shared {
-    /// Woken by an event: arms if anybody waits, then looks. (Look-then-arm loses wake-ups.)
+    /// Woken by an event: looks, arms if anybody waits, and looks once more. (Look-then-arm loses wake-ups.)
     pub(super) fn event_turn(&self) {
         self.rung.store(false, Ordering::SeqCst);
         self.queues().for_each(|queue| queue.clear());
+        self.turn();
         // In busy mode the Ops look themselves, and only orphans wait for an event.
         let waited_for = match self.mode {
-            Mode::EventDriven => self.in_use() > 0,
+            Mode::EventDriven => self.core.table.any_in_flight(),
             Mode::BusyPoll => self.core.table.any_orphan(),
         };
-        if waited_for {
-            self.arm();
+        if waited_for && (self.arm() | self.ready()) {
+            self.turn();
         }
-        self.turn();
         self.pass_on(true);
     }
 

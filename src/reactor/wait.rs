@@ -154,6 +154,13 @@ impl Attachment {
                 return Poll::Ready(Waited::Lost(error));
             }
         }
+        // Look first: what is over need not ring.
+        if self.queue.ready() {
+            shared.turn();
+            if let Some(outcome) = self.take(token) {
+                return Poll::Ready(Waited::Over(outcome));
+            }
+        }
         shared.core.table.slot(token).register(cx.waker());
         // Arm, then look.
         let ready = self.queue.arm() == Armed::Ready;

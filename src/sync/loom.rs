@@ -14,7 +14,7 @@ use ::loom::sync::Notify;
 use ::loom::thread::{self, JoinHandle};
 
 use super::atomic::{AtomicUsize, Ordering::SeqCst};
-use super::{WaitNode, Waiters, seq_cst_order};
+use super::{UnsafeCell, WaitNode, Waiters, seq_cst_order};
 
 /// Explores a model with at most so many preemptions in each run.
 pub(crate) fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
@@ -29,7 +29,7 @@ pub(crate) fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static
 }
 
 /// A thread of a model, with a stack for whole calls of the crate: loom gives it 32 KiB.
-pub(crate) fn spawn<T: 'static>(f: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+pub(crate) fn spawn<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     let words = (256 << 10) / size_of::<usize>();
     let builder = thread::Builder::new().stack_size(words);
     builder.spawn(f).unwrap()
@@ -96,6 +96,27 @@ pub(crate) fn block_on<F: Future>(mut future: Pin<&mut F>) -> F::Output {
             return output;
         }
         task.sleep();
+    }
+}
+
+/// A cell that loom watches: two threads that reach it at once, one to write, fail the model.
+pub(crate) struct Watched(UnsafeCell<u32>);
+
+#[expect(unsafe_code, reason = "races are what loom shall find")]
+// SAFETY: it is for models alone, where loom ends the run before two threads reach the content at once.
+unsafe impl Sync for Watched {}
+
+impl Watched {
+    pub(crate) fn new() -> Watched {
+        Watched(UnsafeCell::new(0))
+    }
+
+    pub(crate) fn write(&self) {
+        self.0.with_mut(|_| {});
+    }
+
+    pub(crate) fn read(&self) {
+        self.0.with(|_| {});
     }
 }
 

@@ -1,0 +1,408 @@
+//! B3: allocations, system calls and wake-ups. Counts, the same on any machine.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio_doca::soft::{Fault, Soft};
+use tokio_doca::{BufChain, BufInventory, Mmap, Mode};
+
+use super::report::Goal::{AtMost, Exactly};
+use super::report::Report;
+use super::rig::{Rig, fill, on_task};
+use super::{counting, scenario};
+
+const LEN: usize = 64;
+const FILLING: usize = 64;
+
+/// What is counted, by name.
+type Counts = BTreeMap<&'static str, f64>;
+
+fn soft(engine: bool) -> Soft {
+    // The engine never sleeps between two jobs: what it needs to wake up is not a cost of each job.
+    let builder = Soft::builder().engine_spin(Duration::from_secs(1));
+    builder.defer(engine).build()
+}
+
+fn rig(mode: Mode, engine: bool) -> Rig {
+    Rig::soft(&soft(engine), mode, LEN * FILLING, 8)
+}
+
+/// Allocations of 1,280 jobs after a warm-up: of this thread, and of all where an engine works.
+fn job_allocations(mode: Mode, engine: bool) -> f64 {
+    const FILLINGS: u64 = 20;
+    let rig = rig(mode, engine);
+    let (src, dst) = rig.pair(LEN);
+    let dma = rig.dma.clone();
+    let allocated = on_task(async move {
+        // Longer than any budget: the runtime's own list of those who spent it is made then.
+        fill(&dma, &src, &dst, 2 * FILLINGS).await;
+        let count = if engine {
+            counting::everywhere
+        } else {
+            counting::here
+        };
+        let before = count();
+        fill(&dma, &src, &dst, FILLINGS).await;
+        count() - before
+    });
+    allocated as f64
+}
+
+/// Allocations of a round of everything that Bufs can do.
+fn buf_allocations() -> f64 {
+    const ROUNDS: u64 = 100;
+    let rig = rig(Mode::BusyPoll, false);
+    let mmap = Mmap::builder().device(&rig.device).alloc(1 << 16);
+    let mmap = mmap.expect("memory");
+    let inventory = BufInventory::with_capacity(4);
+    let (gather, scatter) = (BufChain::with_capacity(4), BufChain::with_capacity(4));
+    let round = || {
+        let (src, dst) = rig.pair(LEN);
+        let clone = src.clone();
+        gather.push(&src).expect("room");
+        gather.push(src.slice(8..24).expect("data")).expect("room");
+        scatter.push(&dst).expect("room");
+        let other = inventory.buf_filled(&mmap, 0..LEN).expect("a descriptor");
+        gather.push(&other).expect("room");
+        let copied = rig.workq.block_on(rig.dma.copy(&gather, &scatter));
+        assert_eq!(copied, Ok(2 * LEN + 16));
+        drop(clone.data().expect("nobody writes it"));
+        while gather.pop().expect("no job has it").is_some() {}
+        while scatter.pop().expect("no job has it").is_some() {}
+    };
+    round();
+    // `block_on` makes a waker of its own: one for the call, not for the job.
+    let before = counting::everywhere();
+    for _ in 0..ROUNDS {
+        rig.workq.block_on(async {});
+    }
+    let bare = counting::everywhere() - before;
+    let before = counting::everywhere();
+    for _ in 0..ROUNDS {
+        round();
+    }
+    let all = counting::everywhere() - before;
+    (all as f64 - bare as f64) / ROUNDS as f64
+}
+
+/// The scenarios that run under strace.
+pub(crate) fn run(scenario: &str, jobs: u64) {
+    let fillings = jobs / FILLING as u64;
+    let (mode, engine) = match scenario {
+        "sys-busy-inline" => (Mode::BusyPoll, false),
+        "sys-busy-engine" => (Mode::BusyPoll, true),
+        "sys-event-inline" => (Mode::EventDriven, false),
+        "sys-event-engine" | "sys-unwaited" => (Mode::EventDriven, true),
+        other => panic!("no scenario {other}"),
+    };
+    let soft = soft(engine);
+    let rig = Rig::soft(&soft, mode, LEN * FILLING, 8);
+    if scenario == "sys-event-engine" {
+        // Late enough that whoever waits does sleep.
+        let late = Fault::Delay(Duration::from_micros(300));
+        (0..jobs).for_each(|_| soft.faults().push(late));
+    }
+    let (src, dst) = rig.pair(LEN);
+    if mode == Mode::BusyPoll {
+        // No runtime: every system call is ours.
+        rig.workq.block_on(fill(&rig.dma, &src, &dst, fillings));
+        // The engine's end would be a race with the process's.
+        return std::mem::forget(rig);
+    }
+    let sleeps = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&sleeps);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        // Events come through a sleep only, and never through a look in passing.
+        .event_interval(1 << 30)
+        .on_thread_park(move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+        })
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        if scenario == "sys-unwaited" {
+            unwaited(&rig, jobs).await;
+        } else {
+            fill(&rig.dma, &src, &dst, fillings).await;
+        }
+    });
+    println!("sleeps {}", sleeps.load(Ordering::Relaxed));
+    std::mem::forget(rig);
+}
+
+/// Jobs that are over before anybody asks.
+async fn unwaited(rig: &Rig, jobs: u64) {
+    let (src, dst) = rig.pair(LEN);
+    for done in 1..=jobs {
+        let op = rig.dma.try_copy(&src, &dst).expect("a Slot is free");
+        while rig.device.jobs() != Some(done) {
+            std::hint::spin_loop();
+        }
+        // Counted before it is handed over: a few moments more.
+        let end = Instant::now() + Duration::from_micros(20);
+        while Instant::now() < end {}
+        op.await.expect("a copy");
+        if dst.tailroom() < LEN {
+            dst.reset_data_len().expect("nobody has it");
+        }
+    }
+}
+
+/// The system calls of a scenario, and the runtime's sleeps.
+fn calls(scenario: &str, jobs: u64) -> Result<BTreeMap<String, f64>, String> {
+    let file = std::env::temp_dir().join(format!("bars-{}-{scenario}", std::process::id()));
+    let output = Command::new("strace")
+        .args(["-f", "-qq", "-o"])
+        .arg(&file)
+        .arg(std::env::current_exe().map_err(|error| error.to_string())?)
+        .args(["scenario", scenario, &jobs.to_string()])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("strace does not start: {error}"))?;
+    let trace = std::fs::read_to_string(&file).map_err(|error| error.to_string());
+    let _ = std::fs::remove_file(&file);
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{scenario} failed under strace: {text}"));
+    }
+    let mut calls = BTreeMap::new();
+    for line in trace?.lines() {
+        // `1234 write(7, ...) = 8`; the rest of an interrupted call is `1234 <... write resumed>`.
+        let Some((_, call)) = line.split_once(' ') else {
+            continue;
+        };
+        if let Some((name, _)) = call.trim_start().split_once('(')
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        {
+            *calls.entry(name.to_owned()).or_insert(0.0) += 1.0;
+        }
+    }
+    let said = String::from_utf8_lossy(&output.stdout);
+    if let Some(sleeps) = said.strip_prefix("sleeps ") {
+        let sleeps = sleeps.trim().parse().map_err(|_| said.to_string())?;
+        calls.insert("sleeps".into(), sleeps);
+    }
+    Ok(calls)
+}
+
+/// What the jobs of a scenario cost in system calls: the difference of two runs.
+fn calls_of_jobs(scenario: &str) -> Result<BTreeMap<String, f64>, String> {
+    let (few, many) = (4 * FILLING as u64, 20 * FILLING as u64);
+    let before = calls(scenario, few)?;
+    let mut after = calls(scenario, many)?;
+    for (name, calls) in &mut after {
+        *calls -= before.get(name).copied().unwrap_or(0.0);
+    }
+    Ok(after)
+}
+
+/// Tokio's sleep, the engine's sleep, and the CPU given up after a budget: not costs of a job.
+const NOT_OURS: [&str; 5] = [
+    "epoll_wait",
+    "epoll_pwait",
+    "futex",
+    "sched_yield",
+    "sleeps",
+];
+
+/// What is left of a scenario's system calls. What each job makes shows in every try; a thread's stack that is given
+/// back now or later shows in some.
+fn calls_that_are_ours(scenario: &str) -> Result<f64, String> {
+    let mut least = f64::INFINITY;
+    for _ in 0..3 {
+        let calls = calls_of_jobs(scenario)?;
+        let ours = calls
+            .iter()
+            .filter(|call| !NOT_OURS.contains(&call.0.as_str()));
+        least = ours.fold(0.0, |sum, call| sum + call.1.abs()).min(least);
+        if least == 0.0 {
+            break;
+        }
+    }
+    Ok(least)
+}
+
+fn system_calls(counts: &mut Counts) -> Result<(), String> {
+    for (name, scenario) in [
+        ("calls_busy_inline", "sys-busy-inline"),
+        ("calls_busy_engine", "sys-busy-engine"),
+        ("calls_event_inline", "sys-event-inline"),
+    ] {
+        counts.insert(name, calls_that_are_ours(scenario)?);
+    }
+    let get = |calls: &BTreeMap<String, f64>, name: &str| calls.get(name).copied().unwrap_or(0.0);
+    let calls = calls_of_jobs("sys-event-engine")?;
+    let sleeps = get(&calls, "sleeps").max(1.0);
+    counts.insert("writes_per_sleep", (get(&calls, "write") / sleeps).max(0.0));
+    counts.insert("reads_per_sleep", (get(&calls, "read") / sleeps).max(0.0));
+    let calls = calls_of_jobs("sys-unwaited")?;
+    counts.insert("writes_unwaited", get(&calls, "write").max(0.0));
+    Ok(())
+}
+
+/// Context switches of each thread but this one.
+fn switches() -> BTreeMap<String, u64> {
+    let here = nix::unistd::gettid().to_string();
+    let tasks = std::fs::read_dir("/proc/self/task").expect("/proc is mounted");
+    let names = tasks
+        .flatten()
+        .filter_map(|task| task.file_name().into_string().ok())
+        .filter(|tid| *tid != here);
+    let count = |tid: String| {
+        let status = std::fs::read_to_string(format!("/proc/self/task/{tid}/status")).ok()?;
+        let counts = status
+            .lines()
+            .filter_map(|line| line.split_once("ctxt_switches:"));
+        let sum = counts
+            .filter_map(|(_, count)| count.trim().parse::<u64>().ok())
+            .sum();
+        Some((tid, sum))
+    };
+    names.filter_map(count).collect()
+}
+
+/// Wake-ups in 5 s of a program that has all it needs and does nothing.
+fn idle_wakeups() -> f64 {
+    let soft = Soft::builder().defer(true).build();
+    let rig = Rig::soft(&soft, Mode::EventDriven, LEN * FILLING, 8);
+    let (src, dst) = rig.pair(LEN);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let dma = rig.dma.clone();
+    let task = runtime.spawn(async move { fill(&dma, &src, &dst, 4).await });
+    runtime.block_on(task).expect("the task did not panic");
+    // Until the engine sleeps: nothing changes for 100 ms.
+    let mut before = switches();
+    for _ in 0..50 {
+        std::thread::sleep(Duration::from_millis(100));
+        let now = switches();
+        if now == before {
+            break;
+        }
+        before = now;
+    }
+    std::thread::sleep(Duration::from_secs(5));
+    let after = switches();
+    let woken = after.iter().map(|(tid, count)| {
+        // A thread that was not there before did wake up.
+        count - before.get(tid).copied().unwrap_or(0).min(*count)
+    });
+    woken.sum::<u64>() as f64
+}
+
+fn allocations(counts: &mut Counts) {
+    for (name, mode, engine) in [
+        ("allocations_busy_inline", Mode::BusyPoll, false),
+        ("allocations_busy_engine", Mode::BusyPoll, true),
+        ("allocations_event_inline", Mode::EventDriven, false),
+        ("allocations_event_engine", Mode::EventDriven, true),
+    ] {
+        counts.insert(name, job_allocations(mode, engine));
+    }
+    counts.insert("allocations_bufs", buf_allocations());
+}
+
+pub(crate) fn b3(report: &mut Report) {
+    let mut counts = Counts::new();
+    counts.insert("idle_wakeups", idle_wakeups());
+    allocations(&mut counts);
+    let traced = system_calls(&mut counts);
+    for (name, what, goal) in LINES {
+        if let Some(&count) = counts.get(name) {
+            report.line("B3", count, goal, "", what);
+        }
+    }
+    if let Err(error) = traced {
+        report.skip("B3", &error);
+    }
+}
+
+use super::report::Goal;
+
+const NONE: Goal = Exactly(0.0);
+
+const LINES: [(&str, &str, Goal); 12] = [
+    (
+        "allocations_busy_inline",
+        "allocations of 1,280 jobs, busy-poll, inline",
+        NONE,
+    ),
+    (
+        "allocations_busy_engine",
+        "allocations of 1,280 jobs, busy-poll, engine",
+        NONE,
+    ),
+    (
+        "allocations_event_inline",
+        "allocations of 1,280 jobs, event mode, inline",
+        NONE,
+    ),
+    (
+        "allocations_event_engine",
+        "allocations of 1,280 jobs, event mode, engine",
+        NONE,
+    ),
+    (
+        "allocations_bufs",
+        "allocations of alloc, chain, slice, clone, drop",
+        NONE,
+    ),
+    (
+        "calls_busy_inline",
+        "system calls of 1,024 jobs, busy-poll, inline",
+        NONE,
+    ),
+    (
+        "calls_busy_engine",
+        "system calls of 1,024 jobs, busy-poll, engine",
+        NONE,
+    ),
+    (
+        "calls_event_inline",
+        "system calls of 1,024 jobs, event mode, inline",
+        NONE,
+    ),
+    (
+        "writes_per_sleep",
+        "eventfd writes per sleep, event mode",
+        AtMost(1.0),
+    ),
+    ("reads_per_sleep", "reads per sleep, event mode", NONE),
+    (
+        "writes_unwaited",
+        "eventfd writes for 1,024 jobs that nobody waits for",
+        NONE,
+    ),
+    ("idle_wakeups", "wake-ups of an idle program in 5 s", NONE),
+];
+
+/// Prints what is the same on any machine, as TOML.
+pub(crate) fn steady() -> Result<(), String> {
+    let mut counts = Counts::new();
+    allocations(&mut counts);
+    system_calls(&mut counts)?;
+    // An upper bound with a varying number of sleeps: at most one is what counts.
+    if let Some(writes) = counts.get_mut("writes_per_sleep") {
+        *writes = writes.ceil();
+    }
+    let raw = scenario::instructions("raw")?;
+    let mut text = String::from("[instructions]\n");
+    let b1 = scenario::instructions("busy-inline")? - raw;
+    let b4 = scenario::instructions("event")?;
+    let _ = writeln!(text, "B1 = {b1:.1}\nB4 = {b4:.1}\n\n[counts]");
+    for (name, count) in counts {
+        let _ = writeln!(text, "{name} = {count}");
+    }
+    print!("{text}");
+    Ok(())
+}

@@ -1,0 +1,155 @@
+//! B4, B5: jobs whose end comes as an event.
+
+use std::future::Future;
+use std::hint::black_box;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use tokio_doca::{Buf, Dma, DmaCopy, JobError, Mode};
+
+use super::devices::{Forced, Late};
+use super::measure::{Samples, interleave, per_op};
+use super::raw::Ring;
+use super::report::Goal::AtMost;
+use super::report::Report;
+use super::rig::{Rig, bare, on_task};
+use super::{scenario, sys};
+
+/// An Op on a `Forced` device: once its first poll is over, the event is due.
+#[pin_project::pin_project]
+struct Due<'a> {
+    #[pin]
+    op: DmaCopy<&'a Dma, &'a Buf, &'a Buf>,
+    forced: &'a Forced,
+}
+
+impl Future for Due<'_> {
+    type Output = Result<usize, JobError>;
+
+    #[inline(always)]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let polled = this.op.poll(cx);
+        this.forced.show();
+        polled
+    }
+}
+
+/// The bare loop: `jobs` copies of `len` bytes, each waited for in epoll. Nanoseconds per job.
+pub(crate) fn raw_event(jobs: u64, len: usize) -> f64 {
+    let (device, _forced) = Forced::open();
+    let rig = Rig::on(device, Mode::EventDriven, 8, len, 2);
+    let (src, dst) = rig.pair(len);
+    let job = bare(&src, &dst);
+    let mut ring = Ring::new();
+    let edge = ring.edge();
+    let start = Instant::now();
+    for _ in 0..jobs {
+        ring.run_event(&edge, black_box(job));
+    }
+    per_op(start, jobs)
+}
+
+/// The same through the crate, in a task.
+pub(crate) fn crate_event(jobs: u64, len: usize) -> f64 {
+    let (device, forced) = Forced::open();
+    let rig = Rig::on(device, Mode::EventDriven, 8, len * FILLING, 2);
+    let (src, dst) = rig.pair(len);
+    let dma = rig.dma.clone();
+    on_task(async move {
+        let start = Instant::now();
+        for _ in 0..jobs / FILLING as u64 {
+            for _ in 0..FILLING {
+                let op = dma.copy(&src, &dst);
+                let due = Due {
+                    op,
+                    forced: &forced,
+                };
+                due.await.expect("a copy");
+            }
+            dst.reset_data_len().expect("nobody has it");
+        }
+        per_op(start, jobs)
+    })
+}
+
+/// Jobs that fill a destination.
+const FILLING: usize = 4;
+
+/// One thread, and every job waits for its own event.
+pub(crate) fn b4(report: &mut Report) {
+    const JOBS: u64 = 2_000;
+    let [raw, op] = interleave(
+        25,
+        [&mut || raw_event(JOBS, 4096), &mut || {
+            crate_event(JOBS, 4096)
+        }],
+    );
+    let what = format!(
+        "time of a 4 KiB job, event forced, in a task, over the raw edge-triggered epoll loop ({:.0} ns against {:.0})",
+        op.min(),
+        raw.min()
+    );
+    report.line("B4.time", op.min() / raw.min(), AtMost(1.25), "x", &what);
+    let what = "instructions of a 64-byte job, event forced, in a task";
+    match scenario::instructions("event") {
+        Ok(op) => report.line("B4.instr", op.round(), AtMost(1400.0), "", what),
+        Err(error) => report.skip("B4.instr", &error),
+    }
+}
+/// From the end of a job on the other CPU to the waiter going on: the bare loop. Nanoseconds, one a job.
+fn raw_wakeups(late: &Late, edge: &sys::Edge, jobs: usize) -> Vec<f64> {
+    (0..jobs)
+        .map(|_| {
+            late.run_raw(edge);
+            late.since()
+        })
+        .collect()
+}
+
+/// The same through the crate.
+fn crate_wakeups(late: &Arc<Late>, rig: &Rig, jobs: usize) -> Vec<f64> {
+    let (dma, late) = (rig.dma.clone(), Arc::clone(late));
+    let (src, dst) = rig.pair(64);
+    on_task(async move {
+        let mut samples = Vec::with_capacity(jobs);
+        for _ in 0..jobs {
+            dma.copy(&src, &dst).await.expect("a job");
+            samples.push(late.since());
+        }
+        samples
+    })
+}
+
+/// Wake-ups of a sleeping waiter by a job that ends on the other CPU.
+pub(crate) fn b5(report: &mut Report) {
+    for (name, delay, jobs) in [("B5.10us", 10, 100), ("B5.100us", 100, 60)] {
+        let delay = Duration::from_micros(delay);
+        let busy = sys::both_cpus().err().unwrap_or_default();
+        let (mut raw, mut op) = (Vec::new(), Vec::new());
+        for _ in 0..24 {
+            // One device at a time: each spins on the other CPU.
+            sys::pin(Some(0));
+            let late = Late::start(delay, 1);
+            let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+            let edge = late.set_bell(EventFd::from_value_and_flags(0, flags).expect("an eventfd"));
+            raw_wakeups(&late, &edge, 5);
+            raw.extend(raw_wakeups(&late, &edge, jobs));
+            drop(late);
+            let late = Arc::new(Late::start(delay, 1));
+            let rig = Rig::on(late.device(), Mode::EventDriven, 8, 64, 2);
+            op.extend(crate_wakeups(&late, &rig, jobs));
+            sys::pin(None);
+        }
+        let (raw, op) = (Samples::of(raw), Samples::of(op));
+        let what = format!(
+            "median wake-up of a sleeping waiter, job ends {delay:?} after submission on the other CPU, over raw epoll ({:.1} us against {:.1}){busy}",
+            op.median() / 1e3,
+            raw.median() / 1e3
+        );
+        report.line(name, op.median() / raw.median(), AtMost(1.1), "x", &what);
+    }
+}

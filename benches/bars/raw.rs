@@ -1,0 +1,134 @@
+//! The bare baselines: a posted descriptor and a flag, and the same with an eventfd and an epoll.
+#![expect(unsafe_code, reason = "copies through raw addresses, as a device does")]
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use super::sys::Edge;
+
+const SLOTS: usize = 64;
+
+/// What a device is told.
+#[derive(Clone, Copy)]
+pub(crate) struct Descriptor {
+    src: *const u8,
+    dst: *mut u8,
+    len: usize,
+}
+
+// SAFETY: an address. Who may touch the bytes is the business of whoever made it.
+unsafe impl Send for Descriptor {}
+// SAFETY: as above.
+unsafe impl Sync for Descriptor {}
+
+impl Descriptor {
+    /// # Safety
+    ///
+    /// `len` bytes at both addresses are valid, disjoint, and nobody else's for as long as it is used.
+    pub(crate) unsafe fn new(src: *const u8, dst: *mut u8, len: usize) -> Descriptor {
+        Descriptor { src, dst, len }
+    }
+
+    /// The same copy, `by` bytes further in the destination.
+    ///
+    /// # Safety
+    ///
+    /// As for `new`.
+    pub(crate) unsafe fn further(mut self, by: usize) -> Descriptor {
+        self.dst = self.dst.wrapping_add(by);
+        self
+    }
+
+    /// The copy itself: one call of memcpy with a length that the compiler does not know.
+    #[inline(always)]
+    pub(crate) fn copy(&self) {
+        // SAFETY: valid and disjoint, as `new` was promised.
+        unsafe { std::ptr::copy_nonoverlapping(self.src, self.dst, black_box(self.len)) }
+    }
+}
+
+/// A ring of descriptors with an inline engine: nothing that a device could do without.
+pub(crate) struct Ring {
+    ring: [Descriptor; SLOTS],
+    tail: AtomicU32,
+    head: u32,
+    done: [AtomicBool; SLOTS],
+    armed: AtomicBool,
+    bell: EventFd,
+}
+
+impl Ring {
+    pub(crate) fn new() -> Ring {
+        let none = Descriptor {
+            src: std::ptr::null(),
+            dst: std::ptr::null_mut(),
+            len: 0,
+        };
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        Ring {
+            ring: [none; SLOTS],
+            tail: AtomicU32::new(0),
+            head: 0,
+            done: [const { AtomicBool::new(false) }; SLOTS],
+            armed: AtomicBool::new(false),
+            bell: EventFd::from_value_and_flags(0, flags).expect("an eventfd"),
+        }
+    }
+
+    /// Posts one descriptor; says in which slot its flag is.
+    #[inline(always)]
+    fn post(&mut self, job: Descriptor) -> usize {
+        let tail = self.tail.load(Ordering::Relaxed);
+        let slot = tail as usize % SLOTS;
+        self.done[slot].store(false, Ordering::Relaxed);
+        self.ring[slot] = job;
+        self.tail.store(tail.wrapping_add(1), Ordering::Release);
+        slot
+    }
+
+    /// The engine: takes the next descriptor, copies, sets the flag.
+    #[inline(always)]
+    fn engine(&mut self, always_ring: bool) {
+        if self.tail.load(Ordering::Acquire) == self.head {
+            return;
+        }
+        let slot = self.head as usize % SLOTS;
+        self.ring[slot].copy();
+        self.head = self.head.wrapping_add(1);
+        self.done[slot].store(true, Ordering::Release);
+        if always_ring || self.armed.load(Ordering::Relaxed) {
+            let _ = self.bell.write(1);
+        }
+    }
+
+    /// The busy loop: post, and look until the flag is set. Without `pause`, which costs as much as eighty loads.
+    #[allow(clippy::missing_spin_loop, reason = "the flag is set already")]
+    #[inline(always)]
+    pub(crate) fn run(&mut self, job: Descriptor) {
+        let slot = self.post(black_box(job));
+        self.engine(false);
+        while !self.done[slot].load(Ordering::Acquire) {}
+    }
+
+    /// The event loop: post, arm, sleep until the event comes, look.
+    #[inline(always)]
+    pub(crate) fn run_event(&mut self, edge: &Edge, job: Descriptor) {
+        let slot = self.post(black_box(job));
+        self.engine(true);
+        loop {
+            self.armed.store(true, Ordering::SeqCst);
+            edge.wait();
+            if self.done[slot].load(Ordering::Acquire) {
+                self.armed.store(false, Ordering::Relaxed);
+                return;
+            }
+        }
+    }
+
+    /// The epoll that its event loop waits in.
+    pub(crate) fn edge(&self) -> Edge {
+        Edge::on(&self.bell)
+    }
+}

@@ -1,0 +1,86 @@
+//! Scenarios that run in a child process, under a tool that counts: `bars scenario NAME JOBS`.
+//!
+//! What one job costs is the difference of two runs with different numbers of jobs.
+
+use std::process::{Command, Stdio};
+
+use tokio_doca::Mode;
+use tokio_doca::soft::Soft;
+
+use super::rig::{Rig, bare, fill, on_task};
+use super::{counts, event, raw};
+
+/// Bytes of the smallest job.
+const SMALL: usize = 64;
+/// Jobs that fill a destination.
+const FILLING: u64 = 64;
+
+/// The numbers of jobs whose difference is taken.
+const FEW: u64 = 64 * FILLING;
+const MANY: u64 = 6 * FEW;
+
+/// Does `jobs` of them.
+pub(crate) fn run(scenario: &str, jobs: u64) {
+    match scenario {
+        "raw" => raw_post(jobs),
+        "busy-inline" => busy_inline(jobs),
+        "raw-event" => {
+            event::raw_event(jobs, SMALL);
+        }
+        "event" => {
+            event::crate_event(jobs, SMALL);
+        }
+        other => counts::run(other, jobs),
+    }
+}
+
+fn raw_post(jobs: u64) {
+    let rig = Rig::soft(
+        &Soft::builder().build(),
+        Mode::BusyPoll,
+        SMALL * FILLING as usize,
+        2,
+    );
+    let (src, dst) = rig.pair(SMALL);
+    let job = bare(&src, &dst);
+    let mut ring = raw::Ring::new();
+    for _ in 0..jobs {
+        ring.run(job);
+    }
+}
+
+fn busy_inline(jobs: u64) {
+    let rig = Rig::soft(
+        &Soft::builder().build(),
+        Mode::BusyPoll,
+        SMALL * FILLING as usize,
+        2,
+    );
+    let (src, dst) = rig.pair(SMALL);
+    let dma = rig.dma.clone();
+    on_task(async move { fill(&dma, &src, &dst, jobs / FILLING).await });
+    assert_eq!(rig.device.jobs(), Some(jobs), "every job was the device's");
+}
+
+/// User-space instructions per job, by callgrind; `Err` if it cannot be had here.
+pub(crate) fn instructions(scenario: &str) -> Result<f64, String> {
+    let count = |jobs: u64| -> Result<u64, String> {
+        let output = Command::new("valgrind")
+            .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+            .arg(std::env::current_exe().map_err(|error| error.to_string())?)
+            .args(["scenario", scenario, &jobs.to_string()])
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| format!("valgrind does not start: {error}"))?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        if !output.status.success() {
+            return Err(format!("{scenario} failed under valgrind: {text}"));
+        }
+        text.lines()
+            .find_map(|line| line.split_once("Collected :"))
+            .and_then(|(_, number)| number.trim().parse().ok())
+            .ok_or_else(|| format!("callgrind said nothing of {scenario}: {text}"))
+    };
+    let (few, many) = (count(FEW)?, count(MANY)?);
+    Ok((many as f64 - few as f64) / (MANY - FEW) as f64)
+}

@@ -1,0 +1,88 @@
+//! An idle program makes no wake-ups at all: context switches of every thread but this one stand still for 5 s.
+
+use std::time::{Duration, Instant};
+
+use tokio_doca::soft::Soft;
+use tokio_doca::{BufPool, Dma, Mmap, Mode, WorkQ};
+
+/// Context switches so far, voluntary and not, of each thread but this one, with its name.
+fn switches() -> Vec<(String, u64)> {
+    let here = nix::unistd::gettid().to_string();
+    let mut switches: Vec<_> = std::fs::read_dir("/proc/self/task")
+        .unwrap()
+        .map(|task| task.unwrap())
+        .filter(|task| task.file_name() != *here)
+        .filter_map(|task| {
+            // A thread may end meanwhile.
+            let status = std::fs::read_to_string(task.path().join("status")).ok()?;
+            let field = |name: &str| {
+                let line = status.lines().find_map(|line| line.strip_prefix(name));
+                line.unwrap().trim()
+            };
+            let count = |name| field(name).parse::<u64>().unwrap();
+            let sum = count("voluntary_ctxt_switches:") + count("nonvoluntary_ctxt_switches:");
+            let name = format!("{} {}", field("Name:"), task.file_name().display());
+            Some((name, sum))
+        })
+        .collect();
+    switches.sort();
+    switches
+}
+
+/// All threads sleep, so that what comes after is a wake-up of an idle program.
+fn settled() -> Vec<(String, u64)> {
+    let end = Instant::now() + Duration::from_secs(20);
+    let mut before = switches();
+    loop {
+        std::thread::sleep(Duration::from_millis(100));
+        let now = switches();
+        if now == before {
+            return now;
+        }
+        assert!(Instant::now() < end, "the threads never rest: {now:?}");
+        before = now;
+    }
+}
+
+#[test]
+fn an_idle_program_makes_no_wakeups() {
+    let mut keep = Vec::new();
+    for (mode, defer) in [
+        (Mode::EventDriven, false),
+        (Mode::EventDriven, true),
+        (Mode::BusyPoll, true),
+    ] {
+        let soft = Soft::builder().defer(defer).build();
+        let device = soft.open("pf0").unwrap();
+        let mmap = Mmap::builder().device(&device).alloc(1 << 16).unwrap();
+        let pool = BufPool::builder(&mmap).build().unwrap();
+        let workq = WorkQ::builder().depth(4).mode(mode).build().unwrap();
+        let dma = Dma::builder(&device).attach(&workq).unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let jobs = {
+            let (dma, pool) = (dma.clone(), pool.clone());
+            async move {
+                let (src, dst) = (pool.alloc().await, pool.alloc().await);
+                src.extend_from_slice(b"hello").unwrap();
+                for _ in 0..100 {
+                    dma.copy(&src, &dst).await.unwrap();
+                }
+            }
+        };
+        let task = runtime.spawn(jobs);
+        runtime.block_on(task).unwrap();
+        assert_eq!(device.jobs(), Some(100));
+        keep.push((device, pool, workq, dma, runtime));
+    }
+    let before = settled();
+    let named = |name: &str| before.iter().filter(|(n, _)| n.starts_with(name)).count();
+    assert_eq!(named("doca-pf0"), 3, "the engines are there: {before:?}");
+    // The wait is the measurement.
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!(switches(), before, "somebody woke up");
+    drop(keep);
+}

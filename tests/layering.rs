@@ -1,0 +1,312 @@
+//! Imports point down only: `ops > reactor > mem > device > {error, sync}`, and a provider sees the contract alone.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Who may name whom. What is not listed is refused, and so is a layer that is not listed.
+const MAY: [(&str, &[&str]); 8] = [
+    ("ops", &["reactor", "mem", "device", "error", "sync"]),
+    ("reactor", &["mem", "device", "error", "sync"]),
+    ("mem", &["device", "error", "sync"]),
+    ("device", &["error", "sync"]),
+    ("provider", &["device", "error", "sync"]),
+    ("sync", &["error"]),
+    ("error", &[]),
+    // It drives a provider through everything that is public.
+    (
+        "contract",
+        &["ops", "reactor", "mem", "device", "error", "provider"],
+    ),
+];
+
+/// The most lines of a file without its tests.
+const LINES: usize = 450;
+
+struct Source {
+    /// Below `src`: `mem/buf.rs`.
+    path: String,
+    text: String,
+}
+
+fn sources() -> Vec<Source> {
+    fn walk(dir: &Path, files: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                walk(&path, files);
+            } else if path.extension().is_some_and(|ext| ext == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    walk(&root, &mut files);
+    files.sort();
+    let source = |file: PathBuf| Source {
+        path: file.strip_prefix(&root).unwrap().display().to_string(),
+        text: fs::read_to_string(&file).unwrap(),
+    };
+    files.into_iter().map(source).collect()
+}
+
+/// The module path of a file: `mem/buf.rs` is `mem::buf`, `mem/mod.rs` is `mem`.
+fn module(path: &str) -> Vec<&str> {
+    let path = path.strip_suffix(".rs").unwrap();
+    let path = path.strip_suffix("/mod").unwrap_or(path);
+    path.split('/').collect()
+}
+
+/// The code: comments and strings blanked, so that their words name nothing.
+fn code(text: &str) -> String {
+    let mut code = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(next) = rest.chars().next() {
+        if rest.starts_with("//") {
+            let end = rest.find('\n').unwrap_or(rest.len());
+            rest = &rest[end..];
+        } else if rest.starts_with("r#\"") {
+            let end = rest.find("\"#").map_or(rest.len(), |end| end + 2);
+            code.push_str("\"\"");
+            rest = &rest[end..];
+        } else if next == '"' {
+            let mut end = 1;
+            let bytes = rest.as_bytes();
+            while end < bytes.len() && bytes[end] != b'"' {
+                end += if bytes[end] == b'\\' { 2 } else { 1 };
+            }
+            code.push_str("\"\"");
+            rest = &rest[(end + 1).min(rest.len())..];
+        } else if rest.starts_with("'\"'") || rest.starts_with("'/'") {
+            code.push_str("' '");
+            rest = &rest[3..];
+        } else {
+            code.push(next);
+            rest = &rest[next.len_utf8()..];
+        }
+    }
+    code
+}
+
+/// The code without what is built for tests only: everything from the first `#[cfg(test)]`-like module on.
+fn without_tests(code: &str) -> &str {
+    let test = ["#[cfg(test)]\nmod", "#[cfg(all(test"];
+    let cut = test.iter().filter_map(|mark| {
+        code.match_indices(mark)
+            .map(|(at, _)| at)
+            .find(|&at| code[at..].lines().nth(1).is_some_and(|l| l.ends_with('{')))
+    });
+    &code[..cut.min().unwrap_or(code.len())]
+}
+
+/// The first two names of every path that begins with `crate::` or `super::`, resolved to the crate's root.
+fn targets(module: &[&str], code: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for start in ["crate::", "super::"] {
+        for (at, _) in code.match_indices(start) {
+            let before = code[..at].chars().next_back();
+            let word = |c: char| c.is_alphanumeric() || c == '_' || c == ':' || c == '$';
+            if before.is_some_and(word) {
+                continue;
+            }
+            let mut rest = &code[at..];
+            let mut base: Vec<&str> = match start {
+                "crate::" => {
+                    rest = &rest["crate::".len()..];
+                    Vec::new()
+                }
+                _ => module.to_vec(),
+            };
+            while let Some(after) = rest.strip_prefix("super::") {
+                base.pop();
+                rest = after;
+            }
+            if let Some(&layer) = base.first() {
+                found.insert(layer.to_owned());
+                continue;
+            }
+            for name in heads(rest) {
+                found.insert(name.to_owned());
+            }
+        }
+    }
+    found
+}
+
+/// What a path goes on with: one name, or those of a brace list.
+fn heads(rest: &str) -> Vec<&str> {
+    let name = |text: &'_ str| {
+        let end = text.find(|c: char| !c.is_alphanumeric() && c != '_');
+        end.unwrap_or(text.len())
+    };
+    let Some(list) = rest.strip_prefix('{') else {
+        return vec![&rest[..name(rest)]];
+    };
+    let (mut depth, mut begins, mut heads) = (0, true, Vec::new());
+    for (at, c) in list.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            ',' if depth == 0 => begins = true,
+            _ if begins && !c.is_whitespace() => {
+                heads.push(&list[at..][..name(&list[at..])]);
+                begins = false;
+            }
+            _ => {}
+        }
+    }
+    heads
+}
+
+/// Which layer a name of the crate's root stands for: a module's own, or the module that it is exported from.
+fn layer_of(name: &str, lib: &str) -> String {
+    for line in lib.split(';') {
+        let Some((_, exported)) = line.split_once("pub use ") else {
+            continue;
+        };
+        let Some((layer, names)) = exported.trim().split_once("::") else {
+            continue;
+        };
+        let mut names = names.split(|c: char| !c.is_alphanumeric() && c != '_');
+        if names.any(|exported| exported == name) {
+            return layer.to_owned();
+        }
+    }
+    name.to_owned()
+}
+
+/// The edges of a file that are not allowed.
+fn bad_edges(path: &str, text: &str, lib: &str) -> Vec<String> {
+    let code = code(text);
+    let module = module(path);
+    let layer = module[0];
+    if layer == "lib" || layer == "bin" {
+        return Vec::new();
+    }
+    let Some((_, may)) = MAY.iter().find(|(name, _)| *name == layer) else {
+        return vec![format!("{path}: no layer {layer} is known")];
+    };
+    targets(&module, without_tests(&code))
+        .into_iter()
+        .map(|name| layer_of(&name, lib))
+        .filter(|target| target != layer && !may.contains(&target.as_str()))
+        .map(|target| format!("{path}: {layer} may not use {target}"))
+        .collect()
+}
+
+fn lib() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs");
+    code(&fs::read_to_string(path).unwrap())
+}
+
+#[test]
+fn imports_point_down_only() {
+    let lib = lib();
+    let sources = sources();
+    assert!(sources.len() > 30, "the sources were found");
+    let bad: Vec<String> = sources
+        .iter()
+        .flat_map(|source| bad_edges(&source.path, &source.text, &lib))
+        .collect();
+    assert!(bad.is_empty(), "{bad:#?}");
+}
+
+#[test]
+fn a_planted_bad_edge_is_found() {
+    let lib = lib();
+    for (path, text) in [
+        ("mem/buf.rs", "use crate::reactor::WorkQ;"),
+        ("mem/buf.rs", "use super::super::reactor::WorkQ;"),
+        ("mem/buf.rs", "fn f() { crate::ops::f() }"),
+        ("mem/buf.rs", "use crate::{device::Device, reactor::WorkQ};"),
+        (
+            "mem/buf.rs",
+            "use crate::{\n    error::Error,\n    WorkQ,\n};",
+        ),
+        ("device/job.rs", "use crate::mem::Buf;"),
+        ("device/job.rs", "use crate::Buf;"),
+        ("provider/soft/queue.rs", "use crate::mem::Buf;"),
+        (
+            "provider/soft/queue.rs",
+            "use super::super::super::mem::Buf;",
+        ),
+        ("error.rs", "use crate::device::Device;"),
+        ("error.rs", "use super::device::Device;"),
+        ("sync/mod.rs", "use crate::device::Device;"),
+        ("reactor/slot.rs", "use crate::provider::soft::Soft;"),
+        ("util.rs", ""),
+    ] {
+        let bad = bad_edges(path, text, &lib);
+        assert_eq!(bad.len(), 1, "{path}: {text}: {bad:?}");
+    }
+    for (path, text) in [
+        (
+            "mem/buf.rs",
+            "use super::element::Handle; use crate::error::Error;",
+        ),
+        (
+            "mem/buf.rs",
+            "// use crate::reactor::WorkQ;\n/// [`crate::ops::Dma`]",
+        ),
+        (
+            "mem/buf.rs",
+            "const S: &str = \"use crate::reactor::WorkQ;\";",
+        ),
+        (
+            "ops/dma.rs",
+            "use crate::reactor::{Flight, WorkQ}; use crate::mem;",
+        ),
+        (
+            "provider/soft/queue.rs",
+            "use super::super::x; use crate::device::Job;",
+        ),
+        ("contract/mod.rs", "use crate::{Buf, Dma, WorkQ};"),
+        ("lib.rs", "use crate::ops::Dma;"),
+        (
+            "mem/buf.rs",
+            "#[cfg(test)]\nmod tests {\n use crate::provider::soft;\n}",
+        ),
+    ] {
+        assert_eq!(bad_edges(path, text, &lib), [""; 0], "{path}: {text}");
+    }
+}
+
+#[test]
+fn no_file_is_long_without_its_tests() {
+    // Loom models are tests as a whole.
+    for source in sources().iter().filter(|s| !s.path.ends_with("loom.rs")) {
+        let lines = without_tests(&source.text).lines().count();
+        assert!(
+            lines <= LINES,
+            "{}: {lines} lines without its tests: it has two nouns",
+            source.path
+        );
+    }
+}
+
+#[test]
+fn every_file_opens_with_what_it_is() {
+    for source in sources() {
+        let first = source.text.lines().next().unwrap_or_default();
+        assert!(
+            first.starts_with("//! ") && first.len() > 8,
+            "{} opens with {first:?}",
+            source.path
+        );
+    }
+}
+
+#[test]
+fn no_module_is_called_after_nothing() {
+    for source in sources() {
+        for name in module(&source.path) {
+            assert!(
+                !["util", "utils", "common", "helpers", "types", "misc"].contains(&name),
+                "{}: name it after what is in it",
+                source.path
+            );
+        }
+    }
+}
