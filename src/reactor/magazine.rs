@@ -81,6 +81,18 @@ impl Magazines {
             .sum()
     }
 
+    /// Whether two Slots or more are taken, as far as a glance shows: the thread's own magazine first.
+    pub(super) fn several_taken(&self) -> bool {
+        let count = self.magazines.len();
+        let own = thread_number() % count;
+        let mut taken = 0;
+        (0..count).map(|step| (own + step) % count).any(|at| {
+            let bits = self.magazines[at].0.load(Ordering::Relaxed);
+            taken += (full(self.slots, count, at) & !bits).count_ones();
+            taken > 1
+        })
+    }
+
     /// The Slots that are taken: exact if nothing changes meanwhile.
     pub(super) fn taken(&self) -> impl Iterator<Item = usize> {
         let count = self.magazines.len();

@@ -176,13 +176,19 @@ impl Attachment {
 
     pub(super) fn poll_busy(&self, token: Token, cx: &mut Context<'_>) -> Poll<Waited> {
         let shared = &*self.shared;
-        for _ in 0..LOOKS {
+        // With others in flight there is something better to do: their polls look as well.
+        let several = shared.core.table.free().several_taken();
+        for _ in 0..if several { 1 } else { LOOKS } {
             if let Some(outcome) = self.take(token) {
                 shared.misses.store(0, Ordering::Relaxed);
                 return Poll::Ready(Waited::Over(outcome));
             }
             if self.queue.ready() {
                 shared.turn();
+                if let Some(outcome) = self.take(token) {
+                    shared.misses.store(0, Ordering::Relaxed);
+                    return Poll::Ready(Waited::Over(outcome));
+                }
             }
         }
         shared.missed();

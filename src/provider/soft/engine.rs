@@ -19,20 +19,20 @@ use super::queue::{Node, Work, WorkList};
 use crate::device::DevInfo;
 use crate::error::{Error, JobError, Result};
 
-/// Looks between two readings of the clock.
-const LOOKS: u32 = 64;
+/// Looks between two readings of the clock. Without `pause`: one costs as much as eighty of them.
+const LOOKS: u32 = 256;
 
 /// A running engine. Dropping it ends the thread, which has nothing to do then: every queue has the engine.
-pub(super) struct Engine(Arc<EngineShared>);
+pub(super) struct Engine(pub(super) Arc<EngineShared>);
 
 pub(super) struct EngineShared {
-    inbox: Inbox<Node>,
-    sleeping: AtomicBool,
-    stop: AtomicBool,
-    thread: OnceLock<Thread>,
+    pub(super) inbox: Inbox<Node>,
+    pub(super) sleeping: AtomicBool,
+    pub(super) stop: AtomicBool,
+    pub(super) thread: OnceLock<Thread>,
     /// Where the last job was submitted.
-    submitter: AtomicUsize,
-    jobs: AtomicU64,
+    pub(super) submitter: AtomicUsize,
+    pub(super) jobs: AtomicU64,
 }
 
 /// The engines that a release of held jobs must wake.
@@ -239,7 +239,6 @@ impl Worker {
                 if !self.shared.inbox.is_empty() {
                     return true;
                 }
-                std::hint::spin_loop();
             }
         }
         !self.shared.inbox.is_empty()
