@@ -257,7 +257,7 @@ reasons! {
     /// The destination is a source too, or stands twice among the destinations, or they overlap.
     Overlap, InvalidValue, |_a, _b| "source and destination share memory, or a destination stands twice";
     /// A slice reaches past the data of its Buf.
-    SliceOutOfData, InvalidValue, |end, data| "the slice ends at byte {end}, and the Buf holds {data} bytes of data";
+    SliceOutOfData, InvalidValue, |end, data| "the slice is empty or ends at byte {end}, and the Buf holds {data} bytes of data";
     /// A slice stands in a destination chain.
     SliceAsDestination, InvalidValue, |_a, _b| "a slice is a source only: put the Buf itself into a destination chain";
     /// A range does not lie in its Buf.
@@ -299,6 +299,9 @@ reasons! {
     /// An event-driven WorkQ was polled without a runtime, or on one without I/O.
     NoRuntime, BadState, |_a, _b|
         "an event-driven WorkQ needs a Tokio runtime with enable_io(): poll it there, or use Mode::BusyPoll";
+    /// The job is in flight, but was polled where nobody would hear of its end: it goes on, forgotten.
+    Unheard, BadState, |_a, _b|
+        "the job goes on, and the destination may be written, but it was polled without a runtime that can wait for it";
     /// More runtimes than a WorkQ can be registered with.
     TooManyRuntimes, BadState, |limit, _b| "a WorkQ can be awaited on {limit} runtimes: build one WorkQ per runtime";
     /// The runtime or the operating system refused to register the descriptor.

@@ -41,7 +41,8 @@
 //! # Cancellation
 //!
 //! Dropping a future is ordinary. Before step 4 nothing was begun; afterwards the job goes on, its memory stays leased,
-//! and its completion frees everything. Forgetting a future (`mem::forget`) leaks a Slot at worst; nothing dangles.
+//! and its completion frees everything. Forgetting a future (`mem::forget`) leaks its
+//! Slot, and what it owns; nothing dangles.
 //!
 //! # Threads and runtimes
 //!

@@ -696,7 +696,8 @@ mod frugal {
         }
     }
 
-    impl Adapter for Frugal {
+    // SAFETY: `open_queue` makes a new queue, and keeps none.
+    unsafe impl Adapter for Frugal {
         fn info(&self) -> &DevInfo {
             &self.info
         }
@@ -734,7 +735,7 @@ mod frugal {
             !self.0.lock().unwrap().done.is_empty()
         }
 
-        fn reap(&self, out: &mut [Completion]) -> usize {
+        unsafe fn reap(&self, out: &mut [Completion]) -> usize {
             let mut state = self.0.lock().unwrap();
             let count = out.len().min(state.done.len());
             for (out, token) in out.iter_mut().zip(state.done.drain(..count)) {
@@ -754,7 +755,7 @@ mod frugal {
             }
         }
 
-        fn retire(&self, keep: Keep, outstanding: usize) {
+        unsafe fn retire(&self, keep: Keep, outstanding: usize) {
             if outstanding > 0 {
                 std::mem::forget(keep);
             }

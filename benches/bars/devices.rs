@@ -40,7 +40,8 @@ fn device(name: &str, open: Open) -> Device {
     Device::from_adapter(Arc::new(TestDevice { info, open }))
 }
 
-impl Adapter for TestDevice {
+// SAFETY: `open_queue` makes a new queue, and keeps none.
+unsafe impl Adapter for TestDevice {
     fn info(&self) -> &DevInfo {
         &self.info
     }
@@ -123,7 +124,7 @@ unsafe impl Queue for ForcedQueue {
         self.state.shown.load(Ordering::Relaxed) && self.state.token.load(Ordering::Relaxed) != NONE
     }
 
-    fn reap(&self, out: &mut [Completion]) -> usize {
+    unsafe fn reap(&self, out: &mut [Completion]) -> usize {
         if !self.ready() {
             return 0;
         }
@@ -143,7 +144,7 @@ unsafe impl Queue for ForcedQueue {
         }
     }
 
-    fn retire(&self, keep: Keep, _outstanding: usize) {
+    unsafe fn retire(&self, keep: Keep, _outstanding: usize) {
         drop(keep);
     }
 }
@@ -296,7 +297,7 @@ unsafe impl Queue for LateQueue {
         self.0.finished.0.load(Ordering::SeqCst) != NONE
     }
 
-    fn reap(&self, out: &mut [Completion]) -> usize {
+    unsafe fn reap(&self, out: &mut [Completion]) -> usize {
         match self.0.finished.0.swap(NONE, Ordering::SeqCst) {
             NONE => 0,
             token => {
@@ -318,7 +319,7 @@ unsafe impl Queue for LateQueue {
         }
     }
 
-    fn retire(&self, keep: Keep, _outstanding: usize) {
+    unsafe fn retire(&self, keep: Keep, _outstanding: usize) {
         drop(keep);
     }
 }
@@ -395,15 +396,17 @@ unsafe impl Queue for ObservedQueue {
         self.inner.ready()
     }
 
-    fn reap(&self, out: &mut [Completion]) -> usize {
-        self.inner.reap(out)
+    unsafe fn reap(&self, out: &mut [Completion]) -> usize {
+        // SAFETY: as the caller promises.
+        unsafe { self.inner.reap(out) }
     }
 
     fn arm(&self) -> Armed {
         self.inner.arm()
     }
 
-    fn retire(&self, keep: Keep, outstanding: usize) {
-        self.inner.retire(keep, outstanding);
+    unsafe fn retire(&self, keep: Keep, outstanding: usize) {
+        // SAFETY: as the caller promises.
+        unsafe { self.inner.retire(keep, outstanding) };
     }
 }

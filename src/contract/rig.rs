@@ -233,7 +233,8 @@ impl Rig {
             result: Ok(u64::MAX),
         };
         let mut out = vec![nothing; at_most];
-        let reaped = self.queue.reap(&mut out);
+        // SAFETY: `&mut self`: one caller at a time.
+        let reaped = unsafe { self.queue.reap(&mut out) };
         assert!(
             reaped <= at_most,
             "duty 1: {reaped} completions in a place for {at_most}"
@@ -372,7 +373,8 @@ impl Rig {
             _lists: mem::take(&mut self.lists),
         });
         self.retired = true;
-        self.queue.retire(keep, self.in_flight);
+        // SAFETY: the rig counts, `keep` holds its arena, and it is consumed here.
+        unsafe { self.queue.retire(keep, self.in_flight) };
         wait_for(
             "duty 6: `retire` drops what it keeps after the last Job",
             || drops.load(Ordering::SeqCst) > 0,

@@ -1,7 +1,8 @@
 //! A family of devices, an open device, and the handle that users hold.
+#![expect(unsafe_code, reason = "who implements Adapter makes queues")]
 
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use super::{DevInfo, Queue, QueueConfig, Registrar};
@@ -38,7 +39,11 @@ pub enum Liveness {
 }
 
 /// An open device, as its provider implements it.
-pub trait Adapter: Send + Sync {
+///
+/// # Safety
+///
+/// Each `open_queue` answers a new queue, built with that config, which nobody but the caller drives.
+pub unsafe trait Adapter: Send + Sync {
     /// What was opened.
     fn info(&self) -> &DevInfo;
 
@@ -65,11 +70,11 @@ pub trait Adapter: Send + Sync {
 
 /// The identity of an open device, for comparing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct DeviceId(u32);
+pub struct DeviceId(u64);
 
 impl DeviceId {
     /// A number that no other device of this process has; never 0.
-    pub fn as_raw(self) -> u32 {
+    pub fn as_raw(self) -> u64 {
         self.0
     }
 }
@@ -85,7 +90,7 @@ pub struct Device {
 impl Device {
     /// For providers: the handle of a device that was opened.
     pub fn from_adapter(adapter: Arc<dyn Adapter>) -> Device {
-        static NEXT: AtomicU32 = AtomicU32::new(1);
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         Device {
             id: DeviceId(NEXT.fetch_add(1, Ordering::Relaxed)),
             adapter,

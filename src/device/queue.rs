@@ -78,10 +78,14 @@ pub unsafe trait Queue: Send + Sync {
         true
     }
 
-    /// Fills `out` from the front with what has finished, oldest first, and says how many. One caller at a time.
+    /// Fills `out` from the front with what has finished, oldest first, and says how many.
+    ///
+    /// # Safety
+    ///
+    /// One caller at a time.
     #[doc(alias = "doca_workq_progress_retrieve")]
     #[doc(alias = "ibv_poll_cq")]
-    fn reap(&self, out: &mut [Completion]) -> usize;
+    unsafe fn reap(&self, out: &mut [Completion]) -> usize;
 
     /// Asks for one ring at the next completion.
     #[doc(alias = "doca_workq_event_handle_arm")]
@@ -101,5 +105,9 @@ pub unsafe trait Queue: Send + Sync {
 
     /// The WorkQ is gone; the caller holds the queue during the call. `keep` is dropped once nothing is in flight: now, or by the device after its last Job.
     /// What cannot be quiesced is never dropped. `outstanding` Jobs were accepted and not reaped.
-    fn retire(&self, keep: Keep, outstanding: usize);
+    ///
+    /// # Safety
+    ///
+    /// `outstanding` is exact, `keep` keeps the memory of those Jobs, and nobody submits or reaps any more.
+    unsafe fn retire(&self, keep: Keep, outstanding: usize);
 }

@@ -22,9 +22,7 @@
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed,
-};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use super::lease::{ReadLease, WriteLease};
 use super::mmap::{self, Mmap};
@@ -44,7 +42,7 @@ pub struct Element {
     /// The Mmap of the bytes. A pool's slab keeps it; an element of an inventory holds a count while it is out.
     mmap: AtomicPtr<mmap::Inner>,
     /// What the Mmap says of its first device and its access, near at hand.
-    device: AtomicU32,
+    device: AtomicU64,
     key: AtomicU64,
     writable: AtomicBool,
     /// Whether the Leases stand in the Mmap's trees.
@@ -84,7 +82,7 @@ impl Element {
             head: AtomicPtr::default(),
             len: AtomicUsize::new(0),
             mmap: AtomicPtr::default(),
-            device: AtomicU32::new(0),
+            device: AtomicU64::new(0),
             key: AtomicU64::new(0),
             writable: AtomicBool::new(false),
             ranged: true,
@@ -120,6 +118,15 @@ impl Element {
     pub(super) fn mmap(&self) -> &mmap::Inner {
         // SAFETY: whoever has the element holds it, and it (or its slab) holds a count of the Mmap since `place`.
         unsafe { &*self.mmap.load(Relaxed) }
+    }
+
+    /// A count of the Mmap.
+    pub(super) fn keep_mmap(&self) -> Arc<mmap::Inner> {
+        let mmap = self.mmap.load(Relaxed);
+        // SAFETY: as in `mmap`: there is a count, so another one may be made.
+        unsafe { Arc::increment_strong_count(mmap) };
+        // SAFETY: the count just made is this one's, and `place` stored the address of an Arc's content.
+        unsafe { Arc::from_raw(mmap) }
     }
 
     pub(super) fn node(&self) -> NonNull<RangeNode> {

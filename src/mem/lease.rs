@@ -96,8 +96,12 @@ impl Drop for ReadLease {
 impl ReadLease {
     #[inline(never)]
     fn end_ranged(&self) -> bool {
+        // Once the Lease is given back somebody else may bring the element home, and the Mmap with it: not before its lock
+        // is open again.
+        let mmap = self.keep_mmap();
+        let mut ranges = mmap.ranges();
         // SAFETY: it is entered while it is held, and this is such a Lease.
-        unsafe { self.mmap().ranges().end_read(self.node(), &self.word) }
+        unsafe { ranges.end_read(self.node(), &self.word) }
     }
 }
 
@@ -176,7 +180,11 @@ impl Drop for WriteLease {
 impl WriteLease {
     #[inline(never)]
     fn end_ranged(&self) -> bool {
+        // Once the Lease is given back somebody else may bring the element home, and the Mmap with it: not before its lock
+        // is open again.
+        let mmap = self.keep_mmap();
+        let mut ranges = mmap.ranges();
         // SAFETY: it is entered while it is held, and this is such a Lease.
-        unsafe { self.mmap().ranges().end_write(self.node(), &self.word) }
+        unsafe { ranges.end_write(self.node(), &self.word) }
     }
 }

@@ -1,6 +1,7 @@
 //! Loom models of memory: the Lease word, the free list, and a whole pool with those who wait for its elements.
 //!
 //! Each model has twins that do one thing wrong and must fail.
+#![allow(clippy::unwrap_used, reason = "these are tests")]
 #![expect(unsafe_code, reason = "stands in line")]
 
 use std::future::Future;
@@ -366,7 +367,7 @@ fn one_waits(wait: fn(&Line, &Task)) {
             spawn(move || {
                 if line.0.push(index, false) == Pushed::Waited {
                     assert_eq!(line.0.push(index, true), Pushed::Home);
-                    line.1.notify(|_| 1).wake();
+                    line.1.notify_and_wake(|_| 1);
                 }
             })
         };
@@ -416,7 +417,8 @@ fn mutant_that_looks_before_it_says_that_it_waits_is_found() {
 /// A device that only registers memory.
 struct Holder(DevInfo);
 
-impl Adapter for Holder {
+// SAFETY: it opens none.
+unsafe impl Adapter for Holder {
     fn info(&self) -> &DevInfo {
         &self.0
     }

@@ -7,6 +7,8 @@
 
 use std::ops::Range;
 
+use arrayvec::ArrayVec;
+
 use super::chain::{ChainRead, ChainWrite};
 use super::lease::{ReadLease, WriteLease};
 use super::{Buf, BufChain, BufSlice};
@@ -127,12 +129,22 @@ pub(crate) fn begin<S: Source, D: Destination>(
     })
 }
 
-/// The addresses of an operand's Bufs, in order.
-fn spans(operand: &impl Spans) -> Vec<(usize, usize)> {
-    let mut spans = Vec::new();
-    operand.each(&mut |span| spans.push((span.start, span.end)));
-    spans.sort_unstable();
-    spans
+/// Where a Buf begins and ends.
+type Span = (usize, usize);
+
+/// The addresses of an operand's Bufs, in order. One is the rule, and takes no memory.
+fn spans(operand: &impl Spans) -> (ArrayVec<Span, 1>, Vec<Span>) {
+    let (mut one, mut many) = (ArrayVec::new(), Vec::new());
+    operand.each(&mut |span| {
+        if let Err(full) = one.try_push((span.start, span.end)) {
+            many.push(full.element());
+        }
+    });
+    if !many.is_empty() {
+        many.extend(one.take());
+        many.sort_unstable();
+    }
+    (one, many)
 }
 
 /// The cause behind a refused Lease: a job that shares memory with itself is wrong, whoever else has it.
@@ -141,14 +153,21 @@ fn explain<S: Source, D: Destination>(src: &S, dst: &D, error: JobError) -> JobE
     if error.kind() != ErrorKind::InUse {
         return error;
     }
-    let from = spans(src);
-    let to = spans(dst);
+    let (one_from, many_from) = spans(src);
+    let (one_to, many_to) = spans(dst);
+    let from = if many_from.is_empty() {
+        &one_from[..]
+    } else {
+        &many_from
+    };
+    let to = if many_to.is_empty() {
+        &one_to[..]
+    } else {
+        &many_to
+    };
     let twice = to.windows(2).any(|pair| pair[1].0 < pair[0].1);
-    let shared = to.iter().any(|to| {
-        from.iter()
-            .take_while(|from| from.0 < to.1)
-            .any(|from| to.0 < from.1)
-    });
+    let below = |end: usize| from.iter().take_while(move |from| from.0 < end);
+    let shared = to.iter().any(|to| below(to.1).any(|from| to.0 < from.1));
     if twice || shared {
         JobError::of(Reason::Overlap)
     } else {

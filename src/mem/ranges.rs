@@ -13,10 +13,14 @@ use super::word::{LeaseWord, Refused};
 use crate::sync::UnsafeCell;
 
 /// The part of an element that the Mmap's lock guards.
-pub(super) struct RangeNode(UnsafeCell<Guarded>);
+///
+/// Two cells: the trees keep pointers to the first, which no reference to the second may cover.
+pub(super) struct RangeNode {
+    tree: UnsafeCell<Node>,
+    place: UnsafeCell<Guarded>,
+}
 
 struct Guarded {
-    tree: Node,
     start: usize,
     end: usize,
     prev: Option<NonNull<RangeNode>>,
@@ -30,13 +34,16 @@ unsafe impl Sync for RangeNode {}
 
 impl RangeNode {
     pub(super) fn new() -> RangeNode {
-        RangeNode(UnsafeCell::new(Guarded {
-            tree: Node::new(),
+        let place = Guarded {
             start: 0,
             end: 0,
             prev: None,
             next: None,
-        }))
+        };
+        RangeNode {
+            tree: UnsafeCell::new(Node::new()),
+            place: UnsafeCell::new(place),
+        }
     }
 }
 
@@ -69,7 +76,7 @@ impl Ranges {
     fn with<R>(&mut self, node: NonNull<RangeNode>, f: impl FnOnce(&mut Guarded) -> R) -> R {
         // SAFETY: by the contract of `add` the node is alive until `forget`.
         let node = unsafe { node.as_ref() };
-        node.0.with_mut(|inner| {
+        node.place.with_mut(|inner| {
             // SAFETY: `&mut self` is the only way to the content, and `f` nests no second call.
             f(unsafe { &mut *inner })
         })
@@ -79,8 +86,12 @@ impl Ranges {
         self.with(node, |node| (node.start, node.end))
     }
 
+    /// Where the node of the trees is. Nothing but the trees goes through it.
     fn tree_node(&mut self, node: NonNull<RangeNode>) -> NonNull<Node> {
-        self.with(node, |node| NonNull::from(&mut node.tree))
+        // SAFETY: by the contract of `add` the node is alive until `forget`.
+        let node = unsafe { node.as_ref() };
+        node.tree
+            .with_mut(|tree| NonNull::new(tree).expect("the address of a field"))
     }
 
     /// Takes a range for a pool. `Err`: what stands in the way.

@@ -98,27 +98,25 @@ impl Slab {
     ///
     /// One more than there is to take: the first may be a future that nobody polls. If nothing is out, everybody: no later
     /// return could make good for such futures.
-    pub(super) fn wake_next(&self, freed: usize) {
-        let all_home = self.elements.iter().all(Element::is_free);
-        let any_free = !self.free.is_empty();
+    pub(super) fn wake_next(&self, mut freed: usize) {
         loop {
-            let batch = self.waiters.notify(|who| match all_home {
+            let all_home = self.elements.iter().all(Element::is_free);
+            let any_free = !self.free.is_empty();
+            self.waiters.notify_and_wake(|who| match all_home {
                 true => who.waiting,
                 false if freed > 0 => freed + 1,
                 false => usize::from(any_free && who.notified == 0),
             });
-            let more = batch.more;
-            batch.wake();
-            if !more {
-                break;
-            }
-        }
-        if self.waiters.is_empty() {
-            self.free.set_waited(false);
-            // Somebody may have come between the two.
             if !self.waiters.is_empty() {
-                self.free.set_waited(true);
+                return;
             }
+            self.free.set_waited(false);
+            if self.waiters.is_empty() {
+                return;
+            }
+            // Somebody came between the two. What was brought home before the mark is set again woke nobody.
+            self.free.set_waited(true);
+            freed = 0;
         }
     }
 
@@ -184,9 +182,11 @@ impl std::ops::Deref for SlabHandle {
 
 impl Drop for SlabHandle {
     fn drop(&mut self) {
+        // The Arc's own address: the count lies in front of what a reference covers.
+        let slab = NonNull::new(Arc::as_ptr(&self.0).cast_mut()).expect("the Arc is allocated");
         if self.0.free.close() {
             // SAFETY: `close` said that all elements are home, and they stay: the list is closed.
-            unsafe { Slab::end(NonNull::from(&*self.0)) };
+            unsafe { Slab::end(slab) };
         }
     }
 }

@@ -108,7 +108,8 @@ impl Dma {
     ///
     /// Refused, and nothing moved: `InvalidValue` if there is no data, too little tailroom, shared memory, a foreign
     /// device, or more than the device takes; `NotPermitted` if the destination is read-only; `InUse` if a job or a
-    /// guard has either side; `Shutdown`; `BadState` without a runtime in event mode. Failed: what the device reports.
+    /// guard has either side; `Shutdown`; `BadState` without a runtime in event mode. Failed: what the device reports, and `BadState`
+    /// ([`Reason::Unheard`]) if an event-driven copy in flight is polled where there is no runtime: it goes on.
     ///
     /// # Cancel safety
     ///

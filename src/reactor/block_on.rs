@@ -9,7 +9,7 @@ use std::thread::{self, Thread};
 
 use super::workq::WorkQ;
 
-/// Turns that find nothing before the CPU is given up.
+/// Turns before the CPU is given up.
 const MISSES: u32 = 1024;
 
 struct Unpark {
@@ -57,26 +57,24 @@ impl WorkQ {
         });
         let waker = Waker::from(Arc::clone(&unpark));
         let mut cx = Context::from_waker(&waker);
-        let mut misses = 0;
+        let mut misses = 0_u32;
         loop {
             // Acquire: what was done before the wake is seen by the poll.
             if unpark.woken.swap(false, Ordering::Acquire) {
                 if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
                     return output;
                 }
-            } else if self.0.in_use() == 0 {
+            } else if !self.0.core.table.any_in_flight() {
                 // `unpark` before `park` makes `park` return at once.
                 thread::park();
                 continue;
             }
             if self.0.ready() {
                 self.0.turn();
-                misses = 0;
-            } else {
-                misses += 1;
-                if misses % MISSES == 0 {
-                    thread::yield_now();
-                }
+            }
+            misses = misses.wrapping_add(1);
+            if misses.is_multiple_of(MISSES) {
+                thread::yield_now();
             }
             self.0.pass_on(true);
         }

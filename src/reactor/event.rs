@@ -19,10 +19,11 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
+use arrayvec::ArrayVec;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::runtime::Handle;
+use tokio::runtime::{self, Handle};
 
 use super::workq::Shared;
 use crate::device::Signal;
@@ -43,6 +44,8 @@ struct Inner {
     /// Spans the signal and the descriptors of queues that have their own.
     nest: Option<Epoll>,
     sources: [Option<Arc<Source>>; RUNTIMES],
+    /// Runtimes without I/O: asking one panics, which is contained but not quiet.
+    without_io: ArrayVec<runtime::Id, RUNTIMES>,
 }
 
 /// One runtime's registration.
@@ -63,6 +66,7 @@ impl Events {
         let inner = Inner {
             nest: None,
             sources: [const { None }; RUNTIMES],
+            without_io: ArrayVec::new(),
         };
         Ok(Events {
             signal: Arc::new(signal),
@@ -157,6 +161,9 @@ impl Inner {
                 0,
             )
         };
+        if self.without_io.contains(&runtime.id()) {
+            return Err(JobError::of(Reason::NoRuntime));
+        }
         let Some(free) = self.sources.iter_mut().find(|source| source.is_none()) else {
             return Err(JobError::new(Reason::TooManyRuntimes, RUNTIMES as u64, 0));
         };
@@ -171,9 +178,11 @@ impl Inner {
             // SAFETY: an OwnedFd stays open and the same until the AsyncFd drops it.
             unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }
         }));
-        let fd = registered
-            .map_err(|_| JobError::of(Reason::NoRuntime))?
-            .map_err(|error| errno(error.into()))?;
+        let Ok(registered) = registered else {
+            let _ = self.without_io.try_push(runtime.id());
+            return Err(JobError::of(Reason::NoRuntime));
+        };
+        let fd = registered.map_err(|error| errno(error.into()))?;
         let source = Arc::new(Source {
             fd,
             runtime,
@@ -182,7 +191,7 @@ impl Inner {
         });
         let waker = Waker::from(Arc::new(FanOut(Arc::downgrade(&source))));
         let waker = source.waker.get_or_init(|| waker);
-        let _ = source.rearm(waker);
+        source.rearm(waker).map_err(errno)?;
         *free = Some(source);
         Ok(())
     }
@@ -202,8 +211,9 @@ impl Source {
                 Poll::Ready(guard) => guard?.clear_ready(),
             }
         }
-        tracing::error!("the event handle cannot be cleared: a provider's descriptor hung up");
-        Ok(())
+        Err(io::Error::other(
+            "the event handle cannot be cleared: a provider's descriptor hung up",
+        ))
     }
 }
 
@@ -224,7 +234,8 @@ impl Wake for FanOut {
         };
         match source.rearm(waker) {
             Ok(()) => shared.event_turn(),
-            Err(_) => {
+            Err(error) => {
+                tracing::debug!(%error, "a runtime is not registered any more");
                 shared.events.forget(&source);
                 shared.nudge();
             }

@@ -57,7 +57,8 @@ impl Gate {
         {
             return true;
         }
-        self.0.store(HELD, Ordering::SeqCst);
+        // An exchange, so that it also acquires what came before the last refused look.
+        self.0.swap(HELD, Ordering::SeqCst);
         seq_cst_order();
         false
     }

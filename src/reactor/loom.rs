@@ -2,6 +2,7 @@
 //!
 //! Each model has twins that do one thing wrong and must fail. Where the wrong thing is inside one of our types, the
 //! twin is a toy of the few lines that matter, with a twin of its own that is right.
+#![allow(clippy::unwrap_used, reason = "these are tests")]
 #![expect(
     unsafe_code,
     reason = "a device in a few lines, and cells as a Slot has them"
@@ -499,9 +500,7 @@ fn put_then_ask(magazines: &Magazines, waiters: &Waiters) {
     magazines.put(0);
     if !waiters.is_empty() {
         let free = magazines.free();
-        waiters
-            .notify(|who| free.saturating_sub(who.notified))
-            .wake();
+        waiters.notify_and_wake(|who| free.saturating_sub(who.notified));
     }
 }
 
@@ -542,7 +541,7 @@ fn mutant_that_asks_who_waits_and_then_frees_is_found() {
         let nobody = waiters.is_empty();
         magazines.put(0);
         if !nobody {
-            waiters.notify(|_| 1).wake();
+            waiters.notify_and_wake(|_| 1);
         }
     };
     mutant("deadlock", || one_waits(enqueue_then_look, ask_then_put));
@@ -757,7 +756,7 @@ unsafe impl Queue for Fake {
         self.done.load(SeqCst) != 0
     }
 
-    fn reap(&self, out: &mut [Completion]) -> usize {
+    unsafe fn reap(&self, out: &mut [Completion]) -> usize {
         if !self.ready() {
             return 0;
         }
@@ -776,7 +775,7 @@ unsafe impl Queue for Fake {
         }
     }
 
-    fn retire(&self, keep: Keep, outstanding: usize) {
+    unsafe fn retire(&self, keep: Keep, outstanding: usize) {
         assert_eq!(outstanding, 0, "every model waits for its Jobs");
         drop(keep);
     }
@@ -810,7 +809,8 @@ struct FakeAdapter {
     queue: Arc<Fake>,
 }
 
-impl Adapter for FakeAdapter {
+// SAFETY: each Bed has one device, with one queue, for one WorkQ.
+unsafe impl Adapter for FakeAdapter {
     fn info(&self) -> &DevInfo {
         &self.info
     }
@@ -958,7 +958,7 @@ fn an_op_in_line_is_told_though_the_one_before_it_is_dropped() {
 
 /// A shutdown beside an Op that is polled once and dropped.
 fn shutdown_beside_a_dropped_op(end: fn(&Fake, &WorkQ)) {
-    on_a_workq(2, move |bed| {
+    on_a_workq(1, move |bed| {
         let (workq, queue) = (bed.workq.clone(), Arc::clone(&bed.queue));
         let shutdown = spawn(move || {
             let shutdown = pin!(workq.shutdown());

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use std::task::{Context, Poll};
 
 use pin_project::pin_project;
@@ -41,6 +41,8 @@ impl Future for Shutdown {
         let shared = &this.workq.0;
         if !std::mem::replace(this.closed, true) {
             shared.closed.store(true, Ordering::SeqCst);
+            // Pairs with the fence of `launch`.
+            fence(Ordering::SeqCst);
             // Who is in line for a Slot will not get one.
             wake_all(&shared.waiters);
         }

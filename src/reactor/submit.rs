@@ -5,12 +5,14 @@
 )]
 
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 use std::task::Waker;
 
 use super::flight::Prepared;
 use super::slot::Outcome;
 use super::workq::{Attachment, Shared};
-use crate::device::{Job, Token};
+use crate::device::{Completion, Job, Keep, Queue, Token};
 use crate::error::{ErrorKind, JobError};
 use crate::sync::WaitNode;
 
@@ -30,22 +32,52 @@ impl Attachment {
         let table = &self.shared.core.table;
         // Pending before the device can see the Job: its completion may come before `submit` returns.
         let token = table.fill(index, held, None);
+        // Pairs with the fence of `Shutdown`: either it sees this Slot, or this sees that the WorkQ is closed.
+        fence(Ordering::SeqCst);
+        if let Err(error) = self.check_open() {
+            return Err(self.undo(token, error));
+        }
         // SAFETY: the Slot holds the Leases of the Job's memory, and keeps them until its completion is reaped, or
         // until the device drops the table (`retire`). A Slot is one Job, and there are as many as the queue's depth.
         let submitted = unsafe { self.queue.submit(&[(token, job)]) };
         if submitted.accepted > 0 {
             return Ok(token);
         }
+        let refused = submitted.refused;
+        let error = refused.unwrap_or(JobError::device(ErrorKind::Unexpected, 0));
+        Err(self.undo(token, error))
+    }
+
+    /// A Slot that was filled, and whose Job no device has seen, is free again.
+    #[cold]
+    fn undo(&self, token: Token, error: JobError) -> JobError {
+        let table = &self.shared.core.table;
         drop(table.slot(token).undo());
-        table.free().put(index);
-        self.shared.after_free();
-        Err(submitted
-            .refused
-            .unwrap_or(JobError::device(ErrorKind::Unexpected, 0)))
+        table.free().put(token.index());
+        if error.kind() == ErrorKind::Again {
+            // Others in line would only be refused as well, and tell this one, for ever.
+            self.shared.device_full.store(true, Ordering::SeqCst);
+        } else {
+            self.shared.after_free();
+        }
+        error
     }
 }
 
 impl Shared {
+    /// Reaps. The caller is in the gate.
+    pub(super) fn reap_from(queue: &Arc<dyn Queue>, out: &mut [Completion]) -> usize {
+        // SAFETY: the gate lets in one at a time, and its exchanges order one after the other; nobody else has the queue.
+        unsafe { queue.reap(out) }
+    }
+
+    /// Leaves the Slots to the device. The caller is the last who can reach the WorkQ.
+    pub(super) fn retire(queue: &Arc<dyn Queue>, keep: Keep, outstanding: usize) {
+        // SAFETY: nobody else reaches queue or table, so that the count is exact; `keep` is the table, whose Slots hold
+        // the Leases of those Jobs.
+        unsafe { queue.retire(keep, outstanding) };
+    }
+
     /// Stands in line for a Slot.
     pub(super) fn enqueue(&self, node: Pin<&WaitNode>, waker: &Waker) {
         // SAFETY: Shared is in an Arc, which the Flight that has the node reaches through its context, borrowed or

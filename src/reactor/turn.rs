@@ -57,13 +57,19 @@ impl Shared {
         for _ in 0..BATCHES {
             let mut batch = TellBatch::default();
             self.reap(&mut batch);
-            let left = self.gate.leave();
             let TellBatch {
                 reaped,
                 nudged,
-                more,
+                mut more,
                 ..
             } = batch;
+            if reaped {
+                self.device_full.store(false, Ordering::SeqCst);
+            }
+            // Wakers are user code: they run when the gate is open.
+            while !self.gate.leave() {
+                more = true;
+            }
             batch.tell();
             if nudged {
                 wake_all(&self.waiters);
@@ -72,7 +78,7 @@ impl Shared {
             if reaped || !self.drained.is_empty() {
                 self.after_free();
             }
-            if left && (!more || !self.gate.enter()) {
+            if !more || !self.gate.enter() {
                 return;
             }
         }
@@ -97,7 +103,7 @@ impl Shared {
         let mut left = BATCH;
         for queue in self.queues() {
             // What a provider answers is checked: it cannot have filled more than there is.
-            let reaped = queue.reap(&mut completions[..left]).min(left);
+            let reaped = Shared::reap_from(queue, &mut completions[..left]).min(left);
             for completion in &completions[..reaped] {
                 batch.told.extend(self.core.table.complete(completion));
             }
@@ -126,38 +132,28 @@ impl Shared {
     /// Those may be futures that nobody polls. So if Slots are free and others are left, another turn is rung for, and
     /// that one (`overtake`) counts the told no more. In busy mode those in line look themselves.
     pub(super) fn pass_on(&self, overtake: bool) {
-        while !self.waiters.is_empty() {
-            let free = self.core.table.free().free();
-            let mut left = 0;
-            let batch = self.waiters.notify(|who| {
-                let told = if overtake { 0 } else { who.notified };
-                let now = free.saturating_sub(told).min(who.waiting);
-                left = who.waiting - now;
-                now
-            });
-            let more = batch.more;
-            batch.wake();
-            if !more {
-                let ring = free > 0 && left > 0 && self.mode == Mode::EventDriven;
-                if ring && !self.rung.swap(true, Ordering::SeqCst) {
-                    self.events.signal().ring();
-                }
-                return;
-            }
+        if self.waiters.is_empty() {
+            return;
+        }
+        let free = self.core.table.free().free();
+        let mut left = 0;
+        self.waiters.notify_and_wake(|who| {
+            let told = if overtake { 0 } else { who.notified };
+            let now = free.saturating_sub(told).min(who.waiting);
+            left = who.waiting - now;
+            now
+        });
+        // While the device is full nobody can take one, and its next completion comes back here.
+        let stuck = free > 0 && left > 0 && !self.device_full.load(Ordering::SeqCst);
+        if stuck && self.mode == Mode::EventDriven && !self.rung.swap(true, Ordering::SeqCst) {
+            self.events.signal().ring();
         }
     }
 }
 
 /// Wakes everybody in line.
 pub(super) fn wake_all(waiters: &Waiters) {
-    loop {
-        let batch = waiters.notify(|who| who.waiting);
-        let more = batch.more;
-        batch.wake();
-        if !more {
-            return;
-        }
-    }
+    waiters.notify_and_wake(|who| who.waiting);
 }
 
 /// Whom to tell, once the gate was left.

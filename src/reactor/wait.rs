@@ -12,7 +12,7 @@ use super::flight::Prepared;
 use super::slot::Outcome;
 use super::workq::{Attachment, Mode, Shared};
 use crate::device::{Armed, Token};
-use crate::error::{ErrorKind, JobError};
+use crate::error::{ErrorKind, JobError, Reason};
 use crate::sync::WaitNode;
 
 /// Looks in one busy poll. Without `pause`: one costs as much as eighty loads.
@@ -150,8 +150,8 @@ impl Attachment {
                 return Poll::Ready(Waited::Over(outcome));
             }
             // It may be another runtime than the last time.
-            if let Err(error) = shared.events.register(&self.shared) {
-                return Poll::Ready(Waited::Lost(error));
+            if shared.events.register(&self.shared).is_err() {
+                return Poll::Ready(Waited::Lost(JobError::of(Reason::Unheard)));
             }
         }
         // Look first: what is over need not ring.

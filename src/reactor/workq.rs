@@ -46,6 +46,8 @@ pub(super) struct Shared {
     pub(super) waiters: Waiters,
     /// How many Slots were taken by those in line.
     pub(super) taken: AtomicU32,
+    /// The device refused a Job that the WorkQ had room for, and has finished none since.
+    pub(super) device_full: AtomicBool,
     /// A turn was rung for that will tell more of those in line.
     pub(super) rung: AtomicBool,
     /// Who waits for the end of the last Job.
@@ -215,7 +217,7 @@ impl Drop for Shared {
             // No handle, context or Op is left, so nobody else reaches the table.
             let outstanding = self.core.table.outstanding(index as u8);
             let keep: Keep = Arc::clone(&self.core) as Keep;
-            queue.retire(keep, outstanding);
+            Shared::retire(queue, keep, outstanding);
         }
     }
 }
@@ -282,6 +284,7 @@ impl WorkQBuilder {
             gate: Gate::new(),
             waiters: Waiters::new(),
             taken: AtomicU32::new(0),
+            device_full: AtomicBool::new(false),
             rung: AtomicBool::new(false),
             drained: Waiters::new(),
             nudged: AtomicBool::new(false),

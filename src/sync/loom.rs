@@ -2,6 +2,7 @@
 //!
 //! Run them with `RUSTFLAGS="--cfg tokio_doca_loom" cargo test --release --lib loom`. Each model has twins that do one
 //! thing wrong and must fail, so that it is known to look where it should.
+#![allow(clippy::unwrap_used, reason = "these are tests")]
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -138,7 +139,7 @@ impl Permits {
         self.left.fetch_add(1, SeqCst);
         seq_cst_order();
         if !self.waiters.is_empty() {
-            self.waiters.notify(|_| 1).wake();
+            self.waiters.notify_and_wake(|_| 1);
         }
     }
 
@@ -215,7 +216,7 @@ fn mutant_that_asks_who_waits_before_it_gives_is_found() {
                     permits.left.fetch_add(1, SeqCst);
                     seq_cst_order();
                     if !nobody {
-                        permits.waiters.notify(|_| 1).wake();
+                        permits.waiters.notify_and_wake(|_| 1);
                     }
                 })
             };

@@ -111,15 +111,18 @@ pub(crate) struct Notify {
 
 /// Wakers to be woken once no lock is held.
 #[derive(Default)]
-pub(crate) struct WakeBatch {
+struct WakeBatch {
     wakers: ArrayVec<Waker, BATCH>,
-    /// More were to be woken than fit.
-    pub(crate) more: bool,
 }
 
 impl WakeBatch {
+    /// How many it wakes: fewer than were to be notified if they do not fit.
+    fn len(&self) -> usize {
+        self.wakers.len()
+    }
+
     /// Wakes them all. A waker that panics stops nobody else: the panic ends here, with a log line.
-    pub(crate) fn wake(self) {
+    fn wake(self) {
         self.wakers.into_iter().for_each(wake);
     }
 }
@@ -127,16 +130,19 @@ impl WakeBatch {
 /// Wakes; a panic of the user's waker ends here.
 pub(crate) fn wake(waker: Waker) {
     let woken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| waker.wake()));
-    if woken.is_err() {
+    if let Err(payload) = woken {
         tracing::error!("a waker panicked; the panic was contained");
+        // It is user code as well, and may panic when it is dropped.
+        std::mem::forget(payload);
     }
 }
 
 /// Drops what may hold a waker of the user's; a panic of that ends here.
 pub(crate) fn discard<T>(waker: T) {
     let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(waker)));
-    if dropped.is_err() {
+    if let Err(payload) = dropped {
         tracing::error!("a waker panicked when it was dropped; the panic was contained");
+        std::mem::forget(payload);
     }
 }
 
@@ -247,8 +253,28 @@ impl Waiters {
         }
     }
 
+    /// Notifies as many as `choose` says at first, and wakes them, some at a time.
+    ///
+    /// Those that enqueue again meanwhile are not counted twice.
+    pub(crate) fn notify_and_wake(&self, choose: impl FnOnce(Notify) -> usize) {
+        let mut left = 0;
+        let mut batch = self.notify(|who| {
+            left = choose(who);
+            left
+        });
+        loop {
+            let woken = batch.len();
+            batch.wake();
+            left = left.saturating_sub(woken);
+            if left == 0 || woken < BATCH {
+                return;
+            }
+            batch = self.notify(|_| left);
+        }
+    }
+
     /// Notifies as many as `choose` says, from the front, and gives their wakers.
-    pub(crate) fn notify(&self, choose: impl FnOnce(Notify) -> usize) -> WakeBatch {
+    fn notify(&self, choose: impl FnOnce(Notify) -> usize) -> WakeBatch {
         let mut batch = WakeBatch::default();
         let mut list = lock(&self.list);
         let mut left = choose(Notify {
@@ -259,7 +285,6 @@ impl Waiters {
         let mut at = list.head;
         while let (Some(node), true) = (at, left > 0) {
             if batch.wakers.is_full() {
-                batch.more = true;
                 break;
             }
             let waker = List::links(node, |links| {
@@ -346,7 +371,7 @@ impl WaitNode {
         let list = unsafe { &*self.list.load(Relaxed) };
         if list.unlink(self) {
             // What it had been told is the next one's.
-            list.notify(|_| 1).wake();
+            list.notify_and_wake(|_| 1);
         }
     }
 }

@@ -110,7 +110,8 @@ impl Provider for FakeVerbs {
     }
 }
 
-impl Adapter for VerbsDevice {
+// SAFETY: `open_queue` makes a new queue, and keeps none.
+unsafe impl Adapter for VerbsDevice {
     fn info(&self) -> &DevInfo {
         &self.info
     }

@@ -251,7 +251,7 @@ unsafe impl Queue for VerbsQueue {
         }
     }
 
-    fn reap(&self, out: &mut [Completion]) -> usize {
+    unsafe fn reap(&self, out: &mut [Completion]) -> usize {
         let nothing = ibv_wc {
             wr_id: CHAINED,
             status: 0,
@@ -303,7 +303,7 @@ unsafe impl Queue for VerbsQueue {
         self.read_channel();
     }
 
-    fn retire(&self, keep: Keep, _outstanding: usize) {
+    unsafe fn retire(&self, keep: Keep, _outstanding: usize) {
         match self.destroy() {
             true => drop(keep),
             // In doubt the memory is kept.

@@ -1,4 +1,5 @@
 //! An open software device.
+#![expect(unsafe_code, reason = "implements Adapter")]
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -40,7 +41,8 @@ impl SoftDevice {
     }
 }
 
-impl Adapter for SoftDevice {
+// SAFETY: `open_queue` makes a new queue, and keeps none.
+unsafe impl Adapter for SoftDevice {
     fn info(&self) -> &DevInfo {
         &self.info
     }

@@ -22,6 +22,9 @@ use crate::error::{Error, JobError, Result};
 /// Looks between two readings of the clock. Without `pause`: one costs as much as eighty of them.
 const LOOKS: u32 = 256;
 
+/// Nobody means to spin for longer.
+const MAX_SPIN: Duration = Duration::from_secs(3600);
+
 /// A running engine. Dropping it ends the thread, which has nothing to do then: every queue has the engine.
 pub(super) struct Engine(pub(super) Arc<EngineShared>);
 
@@ -196,13 +199,18 @@ impl Worker {
     }
 
     fn begin(&mut self, work: Work) {
-        match self.faults.next() {
+        match work.fault() {
             Fault::Pass | Fault::QueueFull => self.finish(work, None),
             Fault::Error(kind, vendor) => self.finish(work, Some(JobError::device(kind, vendor))),
             Fault::Delay(time) => {
                 self.seen += 1;
+                // What lies beyond the clock is due in a hundred years.
+                let now = Instant::now();
+                let due = now
+                    .checked_add(time)
+                    .unwrap_or(now + Duration::from_secs(100 * 365 * 86_400));
                 self.delayed.push(Delayed {
-                    due: Instant::now() + time,
+                    due,
                     number: self.seen,
                     work,
                 });
@@ -234,7 +242,13 @@ impl Worker {
     /// Spins for a while; true if there is work.
     fn spin_for_more(&self) -> bool {
         let start = Instant::now();
-        while start.elapsed() < self.spin && !self.shared.on_submitters_cpu() {
+        let due = self.delayed.peek().map(|next| next.due);
+        let over =
+            |now| now >= start + self.spin.min(MAX_SPIN) || due.is_some_and(|due| now >= due);
+        while !over(Instant::now())
+            && !self.shared.on_submitters_cpu()
+            && !self.shared.stop.load(Ordering::Relaxed)
+        {
             for _ in 0..LOOKS {
                 if !self.shared.inbox.is_empty() {
                     return true;

@@ -98,33 +98,15 @@ impl Faults {
         self.0.holds.load(Ordering::SeqCst) != 0
     }
 
-    /// Whether the queue is to say that it is full; takes that entry.
-    pub(super) fn next_is_full(&self) -> bool {
-        self.take_if(|fault| fault == Fault::QueueFull).is_some()
-    }
-
-    /// The entry for the next job.
+    /// The entry for the next job: taken when it is submitted.
     pub(super) fn next(&self) -> Fault {
-        self.take_if(|fault| fault != Fault::QueueFull)
-            .unwrap_or(Fault::Pass)
-    }
-
-    fn take_if(&self, wanted: impl Fn(Fault) -> bool) -> Option<Fault> {
         if self.0.left.load(Ordering::SeqCst) == 0 {
-            return None;
+            return Fault::Pass;
         }
-        let mut entries = self
-            .0
-            .entries
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let found = entries
-            .front()
-            .is_some_and(|&fault| wanted(fault))
-            .then(|| entries.pop_front())
-            .flatten();
+        let mut entries = self.entries();
+        let fault = entries.pop_front();
         self.changed(&entries);
-        found
+        fault.unwrap_or(Fault::Pass)
     }
 }
 

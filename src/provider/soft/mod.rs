@@ -14,6 +14,8 @@ mod device;
 mod engine;
 mod fault;
 mod inbox;
+#[cfg(all(test, tokio_doca_loom))]
+mod loom;
 mod options;
 mod queue;
 mod topology;

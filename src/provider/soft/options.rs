@@ -94,6 +94,14 @@ impl Provider for Soft {
     }
 
     fn open(&self, info: &DevInfo) -> Result<Device> {
+        if !self.devices()?.contains(info) {
+            let text = format!(
+                "{} at {} is none of these devices",
+                info.name(),
+                info.pci_addr()
+            );
+            return Err(Error::new(ErrorKind::NotFound, "Soft::open", text));
+        }
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(device) = open.get(info.name()).and_then(WeakDevice::upgrade) {
             return Ok(device);

@@ -12,12 +12,13 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use super::copy;
 use super::device::DeviceShared;
 use super::engine::Engine;
+use super::fault::Fault;
 use super::inbox::{Inbox, Linked, List};
 use crate::device::{Armed, Completion, Job, Keep, Queue, QueueConfig, Signal, Submitted, Token};
 use crate::error::{ErrorKind, JobError};
-use crate::sync::UnsafeCell;
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use crate::sync::seq_cst_order;
+use crate::sync::{UnsafeCell, discard};
 
 const RETIRED: u64 = 1 << 62;
 
@@ -31,7 +32,7 @@ pub(super) struct Node {
 
 enum Load {
     Empty,
-    Job(Token, Job),
+    Job(Token, Job, Fault),
     Done(Completion),
 }
 
@@ -160,6 +161,19 @@ impl WorkList {
 }
 
 impl Work {
+    /// What shall happen to it.
+    pub(super) fn fault(&self) -> Fault {
+        // SAFETY: the node is this Work's, and in its queue, which stays until `live` was counted down.
+        let node = unsafe { self.0.as_ref() };
+        node.load.with(|load| {
+            // SAFETY: the node is this Work's.
+            match unsafe { &*load } {
+                Load::Job(_, _, fault) => *fault,
+                _ => Fault::Pass,
+            }
+        })
+    }
+
     /// Does the Job, unless it shall fail, and hands the Completion over.
     pub(super) fn finish(self, failed: Option<JobError>) {
         // SAFETY: the node is this Work's, and in its queue, which stays until `live` was counted down.
@@ -167,7 +181,7 @@ impl Work {
         node.load.with_mut(|load| {
             // SAFETY: the node is this Work's.
             let load = unsafe { &mut *load };
-            if let Load::Job(token, job) = load {
+            if let Load::Job(token, job, _) = load {
                 // SAFETY: an accepted Job's memory is valid and leased until its completion.
                 let result = failed.map_or_else(|| unsafe { execute(job) }, Err);
                 *load = Load::Done(Completion {
@@ -183,7 +197,7 @@ impl Work {
         queue.doorbell.completed();
         // The last access. Who retires the queue adds what was accepted, so that zero is reached once.
         if queue.live.fetch_sub(1, Ordering::AcqRel) == RETIRED + 1 {
-            drop(queue.take_keep());
+            discard(queue.take_keep());
         }
     }
 }
@@ -233,14 +247,15 @@ unsafe impl Queue for SoftQueue {
         let mut accepted = 0;
         let mut refused = None;
         for (token, job) in jobs {
-            if self.device.faults.next_is_full() {
+            let fault = self.device.faults.next();
+            if fault == Fault::QueueFull {
                 refused = Some(JobError::device(ErrorKind::Again, 0));
                 break;
             }
             let node = &self.nodes[token.index() as usize];
             node.load.with_mut(|load| {
                 // SAFETY: the Token is not in flight, so the node is in no list and the caller's.
-                unsafe { *load = Load::Job(*token, *job) };
+                unsafe { *load = Load::Job(*token, *job, fault) };
             });
             // SAFETY: as above; the node stays while `live` counts it.
             unsafe { self.engine.inbox().push(NonNull::from(node)) };
@@ -257,7 +272,7 @@ unsafe impl Queue for SoftQueue {
         self.is_ready()
     }
 
-    fn reap(&self, out: &mut [Completion]) -> usize {
+    unsafe fn reap(&self, out: &mut [Completion]) -> usize {
         self.taken.with_mut(|taken| {
             // SAFETY: one thread reaps at a time.
             let taken = unsafe { &mut *taken };
@@ -297,12 +312,12 @@ unsafe impl Queue for SoftQueue {
         }
     }
 
-    fn retire(&self, keep: Keep, outstanding: usize) {
+    unsafe fn retire(&self, keep: Keep, outstanding: usize) {
         *self.keep.lock().unwrap_or_else(PoisonError::into_inner) = Some(keep);
         let accepted = self.reaped.load(Relaxed) + outstanding as u64;
         let before = self.live.fetch_add(accepted + RETIRED, Ordering::AcqRel);
         if before.wrapping_add(accepted) == 0 {
-            drop(self.take_keep());
+            discard(self.take_keep());
         }
     }
 }
