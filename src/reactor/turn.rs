@@ -132,7 +132,8 @@ impl Shared {
     /// Those may be futures that nobody polls. So if Slots are free and others are left, another turn is rung for, and
     /// that one (`overtake`) counts the told no more. In busy mode those in line look themselves.
     pub(super) fn pass_on(&self, overtake: bool) {
-        if self.waiters.is_empty() {
+        // While the device is full nobody can take one, and its next completion comes back here.
+        if self.waiters.is_empty() || self.device_full.load(Ordering::SeqCst) {
             return;
         }
         let free = self.core.table.free().free();
@@ -143,8 +144,7 @@ impl Shared {
             left = who.waiting - now;
             now
         });
-        // While the device is full nobody can take one, and its next completion comes back here.
-        let stuck = free > 0 && left > 0 && !self.device_full.load(Ordering::SeqCst);
+        let stuck = free > 0 && left > 0;
         if stuck && self.mode == Mode::EventDriven && !self.rung.swap(true, Ordering::SeqCst) {
             self.events.signal().ring();
         }

@@ -58,7 +58,6 @@ impl Attachment {
                 shared.pass_on(false);
             }
         };
-        let mut refused = false;
         loop {
             if let Err(error) = self.check_open() {
                 leave();
@@ -74,7 +73,7 @@ impl Attachment {
                     .and_then(|p| self.launch(index, p));
                 match launched {
                     // The device is full, and not the WorkQ: the place in line is kept.
-                    Err(error) if error.kind() == ErrorKind::Again => refused = true,
+                    Err(error) if error.kind() == ErrorKind::Again => {}
                     launched => {
                         shared.taken.fetch_add(1, Ordering::Relaxed);
                         leave();
@@ -84,7 +83,8 @@ impl Attachment {
             }
             shared.enqueue(node, cx.waker());
             // Look once more.
-            if !refused && shared.core.table.free().free() > 0 {
+            let full = shared.device_full.load(Ordering::SeqCst);
+            if !full && shared.core.table.free().free() > 0 {
                 shared.pass_on(false);
                 if shared.waiters.is_notified(node) {
                     continue;
@@ -125,8 +125,11 @@ impl Attachment {
                 }
             }
         }
-        // The device was full. With nothing in flight no completion will say that it has room again.
-        if refused && !shared.core.table.any_in_flight() {
+        // The device was full. With nothing in flight no completion will say that it has room again: this one asks once
+        // more, or, if it is dropped before, the next.
+        if shared.device_full.load(Ordering::SeqCst) && !shared.core.table.any_in_flight() {
+            shared.device_full.store(false, Ordering::SeqCst);
+            shared.waiters.notify_self(node);
             cx.waker().wake_by_ref();
         }
         Poll::Pending

@@ -58,6 +58,18 @@ impl Faults {
         self.changed(&entries);
     }
 
+    /// How many entries are left.
+    pub fn left(&self) -> usize {
+        self.0.left.load(Ordering::SeqCst)
+    }
+
+    /// Forgets the script.
+    pub fn clear(&self) {
+        let mut entries = self.entries();
+        entries.clear();
+        self.changed(&entries);
+    }
+
     /// Holds all jobs up that have not begun, until the Hold is dropped: they are in flight, and nothing moves.
     #[must_use = "the jobs go on when the Hold is dropped"]
     pub fn hold(&self) -> Hold {
