@@ -146,7 +146,7 @@ impl LeaseWord {
         true
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(tokio_doca_loom)))]
     pub(super) fn preset(&self, readers: u64) {
         self.0.fetch_add(readers * READER, Ordering::Relaxed);
     }

@@ -68,7 +68,10 @@ pub(crate) trait Run: Send + Sync {
 pub(super) enum Target {
     Waker(Waker),
     /// A graph's run needs no waker per node, and no Op: its Slots are freed by the reaper.
-    #[cfg_attr(not(test), expect(dead_code, reason = "graphs come on top"))]
+    #[cfg_attr(
+        any(not(test), tokio_doca_loom),
+        expect(dead_code, reason = "graphs come on top")
+    )]
     Run(Arc<dyn Run>, u32),
 }
 
