@@ -72,7 +72,9 @@ async fn main() -> Result<()> {
     let (a, b) = (pool.alloc().await, pool.alloc().await);
     a.extend_from_slice(b"bye")?;
     let task = tokio::spawn(dma.copy_owned(a, b));
-    yield_now().await; // to the task, which submits its job
+    while workq.in_flight() == 0 {
+        yield_now().await; // to the task, which submits its job
+    }
     assert!(
         timeout(SHORT, workq.shutdown()).await.is_err(),
         "shutdown waits for the job in flight"

@@ -150,6 +150,10 @@ impl FreeList {
     fn count(&self, home: u32) -> bool {
         // Read before: once this caller's part is counted, somebody else may be told, and end the list.
         let all = self.next.len() as u32;
+        if home == 0 {
+            // Who adds nothing reaches nothing: of an empty list that is the end all the same.
+            return all == 0;
+        }
         // AcqRel: the last one sees what all before it did to their elements.
         self.home.fetch_add(home, Ordering::AcqRel) + home == all
     }

@@ -737,11 +737,14 @@ struct Fake {
     armed: AtomicBool,
     engine: Task,
     stopped: AtomicBool,
+    /// A shutdown of the WorkQ has ended. (No atomic of the model: it is looked at, and orders nothing.)
+    shut: std::sync::atomic::AtomicBool,
 }
 
 // SAFETY: the duties of `device`, but for memory, which it does not touch: Jobs come one at a time, and complete once.
 unsafe impl Queue for Fake {
     unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
+        assert!(!self.shut.load(SeqCst), "a Job after the shutdown");
         let before = self.submitted.swap(jobs[0].0.as_raw() + 1, SeqCst);
         assert_eq!(before, 0, "a depth of one");
         self.engine.waker().wake();
@@ -846,6 +849,7 @@ impl Bed {
             armed: AtomicBool::new(false),
             engine: Task::new(),
             stopped: AtomicBool::new(false),
+            shut: false.into(),
         });
         let (addr, caps) = (PciAddr::new(0, 0, 0), Caps::for_dma(1, 1, 1));
         let adapter = FakeAdapter {
@@ -956,31 +960,15 @@ fn an_op_in_line_is_told_though_the_one_before_it_is_dropped() {
     on_a_workq(1, |bed| bed.run([bed.spawn_dropped_op(), bed.spawn_op()]));
 }
 
-/// A shutdown beside an Op that is polled once and dropped.
-fn shutdown_beside_a_dropped_op(end: fn(&Fake, &WorkQ)) {
-    on_a_workq(1, move |bed| {
+#[test]
+fn nothing_is_submitted_after_a_shutdown_has_ended() {
+    on_a_workq(2, |bed| {
         let (workq, queue) = (bed.workq.clone(), Arc::clone(&bed.queue));
         let shutdown = spawn(move || {
             let shutdown = pin!(workq.shutdown());
             assert!(block_on(shutdown).is_ok());
-            end(&queue, &workq);
+            queue.shut.store(true, SeqCst);
         });
         bed.run([bed.spawn_dropped_op(), shutdown]);
-    });
-}
-
-#[test]
-fn a_shutdown_ends_after_the_job_of_a_dropped_op() {
-    shutdown_beside_a_dropped_op(|_, _| {});
-}
-
-// Fails: `Shutdown` looks at the Slots once after it set `closed`, and an Op that had found the WorkQ open a moment
-// before fills its Slot after that look. `launch` must look at `closed` again once the Slot is pending.
-#[test]
-#[ignore = "an Op that is polled while the WorkQ is shut down may submit after the shutdown has ended"]
-fn nothing_is_in_flight_after_a_shutdown_has_ended() {
-    shutdown_beside_a_dropped_op(|queue, workq| {
-        assert_eq!(queue.submitted.load(SeqCst), 0);
-        assert!(!workq.0.core.table.any_in_flight());
     });
 }
