@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use pin_project::pin_project;
@@ -11,6 +11,7 @@ use super::turn::wake_all;
 use super::workq::{Mode, WorkQ};
 use crate::error::{JobError, Result};
 use crate::sync::WaitNode;
+use crate::sync::atomic::fence;
 
 /// The future of [`WorkQ::shutdown`].
 #[pin_project]

@@ -6,7 +6,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::task::Waker;
 
 use super::flight::Prepared;
@@ -15,6 +15,7 @@ use super::workq::{Attachment, Shared};
 use crate::device::{Completion, Job, Keep, Queue, Token};
 use crate::error::{ErrorKind, JobError};
 use crate::sync::WaitNode;
+use crate::sync::atomic::fence;
 
 impl Attachment {
     /// Finishes a Job now, if the device can. The caller holds the Leases of its memory.
