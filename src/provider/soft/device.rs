@@ -7,7 +7,7 @@ use super::counter::Counter;
 use super::engine::Engine;
 use super::fault::Faults;
 use super::options::Options;
-use super::queue::SoftQueue;
+use super::queue::{Rings, SoftQueue};
 use crate::device::{Adapter, DevInfo, Queue, QueueConfig, Region, Registrar, Registration, Use};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -61,11 +61,9 @@ unsafe impl Adapter for SoftDevice {
                 &self.shared,
             )?)),
         };
-        Ok(SoftQueue::open(
-            config,
-            Arc::clone(&self.shared),
-            Arc::clone(engine),
-        ))
+        let rings = Arc::new(Rings::new(&config));
+        let queue = SoftQueue::open(rings, Arc::clone(&self.shared), Arc::clone(engine));
+        Ok(Arc::new(queue))
     }
 
     fn jobs(&self) -> Option<u64> {

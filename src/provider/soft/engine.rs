@@ -1,4 +1,5 @@
-//! The thread that is the device: takes jobs from its inbox, does them in order, and sleeps when there are none.
+//! The thread that is the device: takes jobs from its queues in turn, does those of a queue in order, and sleeps when
+//! there are none.
 //!
 //! After its last job it spins for a while, since waking it costs 20 to 50 us; but never on the CPU that submits, where
 //! it would only be in the way. Then it announces that it sleeps, looks once more, and parks. It has no timer: an idle
@@ -13,29 +14,38 @@ use std::time::{Duration, Instant};
 
 use super::device::DeviceShared;
 use super::fault::{Fault, Faults};
-use super::inbox::Inbox;
 use super::options::Options;
-use super::queue::{Node, Work, WorkList};
+use super::queue::{Rings, Work};
 use crate::device::DevInfo;
 use crate::error::{Error, JobError, Result};
+use crate::sync::atomic::{AtomicBool as LoomBool, fence};
 
 /// Looks between two readings of the clock. Without `pause`: one costs as much as eighty of them.
 const LOOKS: u32 = 256;
 
+/// Jobs of one queue before the next queue has its turn.
+const TURN: usize = 16;
+
+/// Every so many jobs the submitter says on which CPU it runs.
+const KICKS: u64 = 8;
+
 /// Nobody means to spin for longer.
 const MAX_SPIN: Duration = Duration::from_secs(3600);
 
-/// A running engine. Dropping it ends the thread, which has nothing to do then: every queue has the engine.
+/// A running engine. Dropping it ends the thread, as soon as all its queues are over.
 pub(super) struct Engine(pub(super) Arc<EngineShared>);
 
 pub(super) struct EngineShared {
-    pub(super) inbox: Inbox<Node>,
-    pub(super) sleeping: AtomicBool,
-    pub(super) stop: AtomicBool,
-    pub(super) thread: OnceLock<Thread>,
-    /// Where the last job was submitted.
-    pub(super) submitter: AtomicUsize,
-    pub(super) jobs: AtomicU64,
+    bed: Bed,
+    /// Queues came or went, or it shall stop.
+    called: AtomicBool,
+    /// Queues that the thread does not know yet.
+    arrived: Mutex<Vec<Arc<Rings>>>,
+    stop: AtomicBool,
+    thread: OnceLock<Thread>,
+    /// Where jobs were submitted of late.
+    submitter: AtomicUsize,
+    jobs: AtomicU64,
 }
 
 /// The engines that a release of held jobs must wake.
@@ -69,22 +79,16 @@ impl Engine {
         options: &Options,
         device: &Arc<DeviceShared>,
     ) -> Result<Engine> {
-        let shared = Arc::new(EngineShared {
-            inbox: Inbox::new(),
-            sleeping: AtomicBool::new(false),
-            stop: AtomicBool::new(false),
-            thread: OnceLock::new(),
-            submitter: AtomicUsize::new(usize::MAX),
-            jobs: AtomicU64::new(0),
-        });
+        let shared = Arc::new(EngineShared::new());
         let (ready, is_ready) = mpsc::sync_channel(1);
         let mut worker = Worker {
             shared: Arc::clone(&shared),
             faults: device.faults.clone(),
             spin: options.engine_spin,
-            batch: WorkList::new(),
+            queues: Vec::new(),
             delayed: BinaryHeap::new(),
             seen: 0,
+            leaving: false,
         };
         let run = move || {
             let _ = worker.shared.thread.set(thread::current());
@@ -103,14 +107,36 @@ impl Engine {
         Ok(Engine(shared))
     }
 
-    pub(super) fn inbox(&self) -> &Inbox<Node> {
-        &self.0.inbox
+    /// Does this queue's jobs from now on.
+    pub(super) fn serve(&self, queue: &Arc<Rings>) {
+        let mut arrived = self
+            .0
+            .arrived
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        arrived.push(Arc::clone(queue));
+        drop(arrived);
+        self.call();
     }
 
-    /// Jobs were pushed: wakes the engine if it sleeps.
-    #[inline]
-    pub(super) fn kick(&self) {
-        self.0.kick();
+    /// Queues came or went.
+    pub(super) fn call(&self) {
+        self.0.called.store(true, Ordering::SeqCst);
+        self.0.wake();
+    }
+
+    /// A job was put, at this position: wakes the engine if it sleeps.
+    #[inline(always)]
+    pub(super) fn kick(&self, position: u64) {
+        let asleep = self.0.bed.is_asleep();
+        if (asleep || position.is_multiple_of(KICKS))
+            && let Ok(cpu) = nix::sched::sched_getcpu()
+        {
+            self.0.submitter.store(cpu, Ordering::Relaxed);
+        }
+        if asleep && self.0.bed.rouse() {
+            self.0.wake();
+        }
     }
 
     pub(super) fn jobs(&self) -> u64 {
@@ -121,19 +147,52 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.0.stop.store(true, Ordering::SeqCst);
-        self.0.wake();
+        self.call();
+    }
+}
+
+/// Where the engine sleeps.
+pub(super) struct Bed(LoomBool);
+
+impl Bed {
+    pub(super) fn new() -> Bed {
+        Bed(LoomBool::new(false))
+    }
+
+    /// Engine: announces that it sleeps. What it looks at next, it sees as it is after that. Pairs with `is_asleep`.
+    pub(super) fn lie_down(&self) {
+        self.0.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Engine: it was woken, or found something.
+    pub(super) fn get_up(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+
+    /// A job was put before: either the engine sees it, or this sees the engine asleep.
+    #[inline(always)]
+    pub(super) fn is_asleep(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// True for the one who must wake it.
+    pub(super) fn rouse(&self) -> bool {
+        self.0.swap(false, Ordering::AcqRel)
     }
 }
 
 impl EngineShared {
-    /// Jobs were pushed (SeqCst): wakes the engine if it announced that it sleeps.
-    #[inline]
-    fn kick(&self) {
-        if let Ok(cpu) = nix::sched::sched_getcpu() {
-            self.submitter.store(cpu, Ordering::Relaxed);
-        }
-        if self.sleeping.load(Ordering::SeqCst) && self.sleeping.swap(false, Ordering::SeqCst) {
-            self.wake();
+    pub(super) fn new() -> EngineShared {
+        EngineShared {
+            bed: Bed::new(),
+            called: AtomicBool::new(false),
+            arrived: Mutex::default(),
+            stop: AtomicBool::new(false),
+            thread: OnceLock::new(),
+            submitter: AtomicUsize::new(usize::MAX),
+            jobs: AtomicU64::new(0),
         }
     }
 
@@ -154,9 +213,11 @@ struct Worker {
     shared: Arc<EngineShared>,
     faults: Faults,
     spin: Duration,
-    batch: WorkList,
+    queues: Vec<Arc<Rings>>,
     delayed: BinaryHeap<Delayed>,
     seen: u64,
+    /// Queues are retired whose jobs are not over.
+    leaving: bool,
 }
 
 /// A job whose time has not come.
@@ -164,44 +225,89 @@ struct Delayed {
     due: Instant,
     /// Of two that are due at once the first goes first.
     number: u64,
+    queue: Arc<Rings>,
     work: Work,
 }
 
 impl Worker {
     fn run(&mut self) {
         loop {
+            self.answer();
             let worked = self.work();
             if worked && self.spin_for_more() {
                 continue;
             }
-            if self.shared.stop.load(Ordering::SeqCst) && self.is_idle() {
+            if self.shared.stop.load(Ordering::SeqCst) && self.queues.is_empty() {
                 return;
             }
             self.sleep();
         }
     }
 
-    fn is_idle(&self) -> bool {
-        self.batch.is_empty() && self.delayed.is_empty() && self.shared.inbox.is_empty()
+    /// Takes queues in that came, and leaves those that are over.
+    fn answer(&mut self) {
+        if self.shared.called.swap(false, Ordering::SeqCst) {
+            let mut arrived = self
+                .shared
+                .arrived
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            self.queues.append(&mut arrived);
+            drop(arrived);
+            self.leaving = true;
+        }
+        if self.leaving {
+            self.queues.retain(|queue| !queue.is_over());
+            self.leaving = self.queues.iter().any(|queue| queue.is_retired());
+        }
     }
 
     /// Does what can be done now.
     fn work(&mut self) -> bool {
         let mut worked = false;
-        while !self.faults.is_held() {
+        loop {
             self.finish_due();
-            self.batch.take(&self.shared.inbox);
-            let Some(work) = self.batch.pop() else { break };
+            let mut found = false;
+            for at in 0..self.queues.len() {
+                found |= self.serve(at);
+            }
+            if !found {
+                return worked;
+            }
             worked = true;
-            self.begin(work);
+            if self.leaving || self.shared.called.load(Ordering::Relaxed) {
+                self.answer();
+            }
         }
-        worked
     }
 
-    fn begin(&mut self, work: Work) {
-        match work.fault() {
-            Fault::Pass | Fault::QueueFull => self.finish(work, None),
-            Fault::Error(kind, vendor) => self.finish(work, Some(JobError::device(kind, vendor))),
+    /// Does some jobs of one queue.
+    fn serve(&mut self, at: usize) -> bool {
+        let queue = Arc::clone(&self.queues[at]);
+        let mut found = false;
+        for _ in 0..TURN {
+            if self.faults.is_held() {
+                break;
+            }
+            let Some(work) = queue.next() else { break };
+            if found && work.is_long() {
+                queue.ring_for_certain();
+            }
+            found = true;
+            self.begin(&queue, work);
+        }
+        if found {
+            queue.ring_for_certain();
+        }
+        found
+    }
+
+    fn begin(&mut self, queue: &Arc<Rings>, work: Work) {
+        match work.fault {
+            Fault::Pass | Fault::QueueFull => self.finish(queue, &work, None),
+            Fault::Error(kind, vendor) => {
+                self.finish(queue, &work, Some(JobError::device(kind, vendor)));
+            }
             Fault::Delay(time) => {
                 self.seen += 1;
                 // What lies beyond the clock is due in a hundred years.
@@ -212,6 +318,7 @@ impl Worker {
                 self.delayed.push(Delayed {
                     due,
                     number: self.seen,
+                    queue: Arc::clone(queue),
                     work,
                 });
             }
@@ -219,24 +326,36 @@ impl Worker {
     }
 
     fn finish_due(&mut self) {
+        if self.delayed.is_empty() || self.faults.is_held() {
+            return;
+        }
         while self
             .delayed
             .peek()
             .is_some_and(|delayed| delayed.due <= Instant::now())
         {
             if let Some(delayed) = self.delayed.pop() {
-                self.finish(delayed.work, None);
+                self.finish(&delayed.queue, &delayed.work, None);
+                delayed.queue.ring_for_certain();
             }
         }
     }
 
-    fn finish(&mut self, work: Work, failed: Option<JobError>) {
+    #[inline(always)]
+    fn finish(&mut self, queue: &Rings, work: &Work, failed: Option<JobError>) {
         // Counted before the completion can be seen, so that who awaited a job finds it counted.
         self.shared.jobs.store(
             self.shared.jobs.load(Ordering::Relaxed) + 1,
             Ordering::Relaxed,
         );
-        work.finish(failed);
+        queue.finish(work, failed);
+    }
+
+    /// Whether there is something that `answer` or `work` would do.
+    #[inline(always)]
+    fn has_work(&self) -> bool {
+        self.queues.iter().any(|queue| queue.has_work())
+            || self.shared.called.load(Ordering::Relaxed)
     }
 
     /// Spins for a while; true if there is work.
@@ -245,33 +364,33 @@ impl Worker {
         let due = self.delayed.peek().map(|next| next.due);
         let over =
             |now| now >= start + self.spin.min(MAX_SPIN) || due.is_some_and(|due| now >= due);
-        while !over(Instant::now())
-            && !self.shared.on_submitters_cpu()
-            && !self.shared.stop.load(Ordering::Relaxed)
-        {
+        while !over(Instant::now()) && !self.shared.on_submitters_cpu() {
             for _ in 0..LOOKS {
-                if !self.shared.inbox.is_empty() {
+                if self.has_work() {
                     return true;
                 }
             }
         }
-        !self.shared.inbox.is_empty()
+        self.has_work()
     }
 
     /// Announces that it sleeps, looks once more, sleeps.
     fn sleep(&mut self) {
-        self.shared.sleeping.store(true, Ordering::SeqCst);
+        self.shared.bed.lie_down();
         let held = self.faults.is_held();
-        let nothing = held || (self.batch.is_empty() && self.shared.inbox.is_empty());
-        if nothing && !self.shared.stop.load(Ordering::SeqCst) {
+        let nothing = match held {
+            true => !self.shared.called.load(Ordering::SeqCst),
+            false => !self.has_work(),
+        };
+        if nothing {
             match self.delayed.peek().filter(|_| !held) {
                 Some(next) => {
-                    thread::park_timeout(next.due.saturating_duration_since(Instant::now()))
+                    thread::park_timeout(next.due.saturating_duration_since(Instant::now()));
                 }
                 None => thread::park(),
             }
         }
-        self.shared.sleeping.store(false, Ordering::SeqCst);
+        self.shared.bed.get_up();
     }
 }
 

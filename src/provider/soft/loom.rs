@@ -1,4 +1,4 @@
-//! Loom models of the software device: the inbox, the doorbell, and a whole queue from `submit` to `retire`.
+//! Loom models of the software device: the ring, the doorbell, the engine's sleep, and a whole queue from `submit` to `retire`.
 //!
 //! The ring is a real one: whoever completes looks whether the eventfd became readable, and wakes the reaper if so.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
@@ -10,124 +10,144 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsFd;
-use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicBool as StdAtomicBool, AtomicUsize as Tally};
-use std::sync::{Arc, OnceLock};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize as Tally;
 
 use super::counter::Counter;
 use super::device::DeviceShared;
-use super::engine::{Engine, EngineShared};
+use super::engine::{Bed, Engine, EngineShared};
 use super::fault::Faults;
-use super::inbox::{Inbox, Linked, List};
-use super::queue::{Doorbell, SoftQueue, WorkList};
+use super::queue::{Doorbell, Rings, SoftQueue};
+use super::ring::Ring;
 use crate::device::{
     Armed, Completion, Job, Keep, Queue, QueueConfig, Segment, Segments, Signal, Token,
 };
 use crate::error::{ErrorKind, JobError};
 use crate::sync::atomic::{
-    AtomicPtr,
-    Ordering::{Acquire, Relaxed, SeqCst},
+    AtomicU64,
+    Ordering::{self, AcqRel, Acquire, Relaxed, Release, SeqCst},
 };
-use crate::sync::loom::{Task, Watched, check, mutant, spawn};
+use crate::sync::loom::{Task, check, mutant, spawn};
 
-/// A node with something in it that its pusher writes and its taker reads.
-struct Item {
-    next: AtomicPtr<Item>,
-    content: Watched,
-    number: usize,
-}
-
-// SAFETY: it is the field.
-unsafe impl Linked for Item {
-    fn next(&self) -> &AtomicPtr<Item> {
-        &self.next
-    }
-}
-
-impl Item {
-    fn new(number: usize) -> Item {
-        Item {
-            next: AtomicPtr::new(ptr::null_mut()),
-            content: Watched::new(),
-            number,
-        }
-    }
-}
-
-/// Items, and the inbox that they go through.
-struct Post {
-    items: [Item; 3],
-    inbox: Inbox<Item>,
-    head: AtomicPtr<Item>,
-}
-
-impl Post {
-    fn new() -> Arc<Post> {
-        Arc::new(Post {
-            items: [0, 1, 2].map(Item::new),
-            inbox: Inbox::new(),
-            head: AtomicPtr::new(ptr::null_mut()),
-        })
-    }
-
-    fn push(&self, at: usize) {
-        self.items[at].content.write();
-        // SAFETY: each is pushed once, and lives as long as the Post.
-        unsafe { self.inbox.push(NonNull::from(&self.items[at])) };
-    }
-
-    /// Like a push of the first item, with the wrong ordering.
-    fn push_relaxed(&self, at: usize) {
-        let item = &self.items[at];
-        item.content.write();
-        self.head.swap(ptr::from_ref(item).cast_mut(), Relaxed);
-    }
-
-    fn take(&self, seen: &mut Vec<usize>) {
-        let mut list: List<Item> = self.inbox.take();
-        while let Some(item) = list.pop() {
-            // SAFETY: an item of this Post.
-            let item = unsafe { item.as_ref() };
-            item.content.write();
-            seen.push(item.number);
-        }
-    }
+/// Two threads put what they claim, as `submit` does; one gets.
+fn put(ring: &Ring<u64>, claims: &AtomicU64, value: u64) {
+    let position = claims.fetch_add(1, AcqRel);
+    // SAFETY: the position is this call's alone, and the ring has room for all.
+    unsafe { ring.put(position, value) };
 }
 
 #[test]
-fn what_is_pushed_is_taken_once_and_in_order() {
+fn what_is_put_is_got_once_and_in_order() {
     check(3, || {
-        let post = Post::new();
-        let pushers = [&[0usize, 1][..], &[2]].map(|numbers| {
-            let post = Arc::clone(&post);
-            spawn(move || numbers.iter().for_each(|&at| post.push(at)))
+        let shared = Arc::new((Ring::new(4), AtomicU64::new(0)));
+        let putters = [&[0, 1][..], &[2]].map(|values| {
+            let shared = Arc::clone(&shared);
+            spawn(move || {
+                values
+                    .iter()
+                    .for_each(|&value| put(&shared.0, &shared.1, value))
+            })
         });
         let mut seen = Vec::new();
-        post.take(&mut seen);
-        for pusher in pushers {
-            pusher.join().unwrap();
+        // SAFETY: this thread alone gets, one position after the other.
+        let get = |seen: &mut Vec<u64>| {
+            while let Some(value) = unsafe { shared.0.get(seen.len() as u64) } {
+                seen.push(value);
+            }
+        };
+        get(&mut seen);
+        for putter in putters {
+            putter.join().unwrap();
         }
-        post.take(&mut seen);
-        let of_the_first: Vec<usize> = seen.iter().copied().filter(|&number| number < 2).collect();
+        get(&mut seen);
+        let of_the_first: Vec<u64> = seen.iter().copied().filter(|&value| value < 2).collect();
         assert_eq!((seen.len(), &of_the_first[..]), (3, &[0, 1][..]));
     });
 }
 
-#[test]
-fn mutant_that_pushes_relaxed_is_found() {
-    mutant("Causality violation", || {
-        check(3, || {
-            let post = Post::new();
-            let pusher = {
-                let post = Arc::clone(&post);
-                spawn(move || post.push_relaxed(0))
-            };
-            // SAFETY: null, or an item of this Post.
-            if let Some(item) = unsafe { post.head.load(Acquire).as_ref() } {
-                item.content.read();
+/// One token goes round a ring with a single entry: it is put again only after it was got.
+fn goes_round(back: Ordering) {
+    check(3, move || {
+        let shared = Arc::new((Ring::new(1), AtomicU64::new(0), Task::new()));
+        let getter = {
+            let shared = Arc::clone(&shared);
+            spawn(move || {
+                for position in 0..2 {
+                    // SAFETY: this thread alone gets, one position after the other.
+                    while unsafe { shared.0.get(position) } != Some(7 + position) {
+                        shared.2.sleep();
+                    }
+                    // What reaping it does, and using its Token again.
+                    shared.1.store(position + 1, back);
+                }
+            })
+        };
+        for position in 0..2 {
+            while shared.1.load(Acquire) < position {
+                ::loom::thread::yield_now();
             }
-            pusher.join().unwrap();
-        });
+            // SAFETY: one room, and the value before was got.
+            unsafe { shared.0.put(position, 7 + position) };
+            shared.2.waker().wake();
+        }
+        getter.join().unwrap();
+    });
+}
+
+#[test]
+fn an_entry_is_used_again_after_it_was_got() {
+    goes_round(Release);
+}
+
+#[test]
+fn mutant_that_uses_an_entry_again_without_hearing_of_it_is_found() {
+    mutant("Causality violation", || goes_round(Relaxed));
+}
+
+/// A Job is put and the engine kicked, while that lies down: `looks` is the engine's last look.
+fn is_not_slept_through(looks: fn(&Bed, &Ring<u64>) -> bool) {
+    check(4, move || {
+        let shared = Arc::new((Bed::new(), Ring::new(1), Task::new()));
+        let engine = {
+            let shared = Arc::clone(&shared);
+            spawn(move || {
+                let (bed, ring, task) = &*shared;
+                // SAFETY: this thread alone gets.
+                while unsafe { ring.get(0) }.is_none() {
+                    if !looks(bed, ring) {
+                        task.sleep();
+                    }
+                    bed.get_up();
+                }
+            })
+        };
+        let (bed, ring, task) = &*shared;
+        // SAFETY: the only value.
+        unsafe { ring.put(0, 1) };
+        if bed.is_asleep() && bed.rouse() {
+            task.waker().wake();
+        }
+        engine.join().unwrap();
+    });
+}
+
+#[test]
+fn an_engine_that_lies_down_and_then_looks_sleeps_through_nothing() {
+    is_not_slept_through(|bed, ring| {
+        bed.lie_down();
+        ring.holds(0)
+    });
+}
+
+#[test]
+fn mutant_that_looks_and_then_lies_down_is_found() {
+    mutant("deadlock", || {
+        is_not_slept_through(|bed, ring| {
+            let found = ring.holds(0);
+            bed.lie_down();
+            found
+        })
     });
 }
 
@@ -156,26 +176,22 @@ impl Bell {
 }
 
 /// One completion, by `complete`, and one that waits for it: `sleeps` says whether it may, after it has looked.
-fn one_is_rung_for(complete: fn(&Post, &Doorbell), sleeps: fn(&Post, &Doorbell) -> bool) {
+fn one_is_rung_for(complete: fn(&Ring<u64>, &Doorbell), sleeps: fn(&Ring<u64>, &Doorbell) -> bool) {
     check(4, move || {
-        let (post, bell) = (Post::new(), Arc::new(Bell::new()));
+        let (ring, bell) = (Arc::new(Ring::new(1)), Arc::new(Bell::new()));
         let doorbell = Arc::new(Doorbell::new(Arc::clone(&bell.signal)));
         let task = Arc::new(Task::new());
         let device = {
-            let (post, doorbell) = (Arc::clone(&post), Arc::clone(&doorbell));
+            let (ring, doorbell) = (Arc::clone(&ring), Arc::clone(&doorbell));
             let (bell, task) = (Arc::clone(&bell), Arc::clone(&task));
             spawn(move || {
-                complete(&post, &doorbell);
+                complete(&ring, &doorbell);
                 bell.listen(&task);
             })
         };
-        let mut seen = Vec::new();
-        loop {
-            post.take(&mut seen);
-            if !seen.is_empty() {
-                break;
-            }
-            if sleeps(&post, &doorbell) {
+        // SAFETY: this thread alone gets.
+        while unsafe { ring.get(0) }.is_none() {
+            if sleeps(&ring, &doorbell) {
                 task.sleep();
             }
         }
@@ -183,14 +199,20 @@ fn one_is_rung_for(complete: fn(&Post, &Doorbell), sleeps: fn(&Post, &Doorbell) 
     });
 }
 
-fn publish_then_ring(post: &Post, doorbell: &Doorbell) {
-    post.push(0);
-    doorbell.completed();
+fn publish(ring: &Ring<u64>) {
+    // SAFETY: the only value.
+    unsafe { ring.put(0, 1) };
 }
 
-fn arm_then_look(post: &Post, doorbell: &Doorbell) -> bool {
+fn publish_then_ring(ring: &Ring<u64>, doorbell: &Doorbell) {
+    publish(ring);
+    doorbell.ring();
+    doorbell.ring_for_certain();
+}
+
+fn arm_then_look(ring: &Ring<u64>, doorbell: &Doorbell) -> bool {
     doorbell.arm();
-    post.inbox.is_empty()
+    !ring.holds(0)
 }
 
 #[test]
@@ -200,8 +222,8 @@ fn who_arms_and_then_looks_is_rung_for_or_sees_it() {
 
 #[test]
 fn mutant_that_looks_and_then_arms_is_found() {
-    let look_then_arm = |post: &Post, doorbell: &Doorbell| {
-        let empty = post.inbox.is_empty();
+    let look_then_arm = |ring: &Ring<u64>, doorbell: &Doorbell| {
+        let empty = !ring.holds(0);
         doorbell.arm();
         empty
     };
@@ -212,45 +234,51 @@ fn mutant_that_looks_and_then_arms_is_found() {
 
 #[test]
 fn mutant_that_rings_before_it_publishes_is_found() {
-    let ring_then_publish = |post: &Post, doorbell: &Doorbell| {
-        doorbell.completed();
-        post.push(0);
+    let ring_then_publish = |ring: &Ring<u64>, doorbell: &Doorbell| {
+        doorbell.ring_for_certain();
+        publish(ring);
     };
     mutant("deadlock", || {
         one_is_rung_for(ring_then_publish, arm_then_look)
     });
 }
 
+#[test]
+fn mutant_that_never_rings_for_certain_is_found() {
+    let publish_then_glance = |ring: &Ring<u64>, doorbell: &Doorbell| {
+        publish(ring);
+        doorbell.ring();
+    };
+    mutant("deadlock", || {
+        one_is_rung_for(publish_then_glance, arm_then_look)
+    });
+}
+
 /// A real queue, whose engine's thread is the model's.
-struct Bed {
-    queue: Arc<SoftQueue>,
-    engine: Arc<EngineShared>,
+struct Stand {
+    queue: SoftQueue,
+    rings: Arc<Rings>,
     bell: Bell,
     reaper: Task,
     /// Where the engine waits for Jobs.
     worker: Task,
 }
 
-impl Bed {
-    fn new(depth: u32) -> Arc<Bed> {
+impl Stand {
+    fn new(depth: u32) -> Arc<Stand> {
         let bell = Bell::new();
-        let engine = Arc::new(EngineShared {
-            inbox: Inbox::new(),
-            sleeping: StdAtomicBool::new(false),
-            stop: StdAtomicBool::new(false),
-            thread: OnceLock::new(),
-            submitter: Tally::new(0),
-            jobs: 0.into(),
-        });
         let device = DeviceShared {
             faults: Faults::new(0),
             inline_jobs: Counter::new(),
         };
-        let config = QueueConfig::new(depth, Arc::clone(&bell.signal));
-        let handle = Arc::new(Engine(Arc::clone(&engine)));
-        Arc::new(Bed {
-            queue: SoftQueue::open(config, Arc::new(device), handle),
-            engine,
+        let rings = Arc::new(Rings::new(&QueueConfig::new(
+            depth,
+            Arc::clone(&bell.signal),
+        )));
+        let engine = Arc::new(Engine(Arc::new(EngineShared::new())));
+        Arc::new(Stand {
+            queue: SoftQueue::open(Arc::clone(&rings), Arc::new(device), engine),
+            rings,
             bell,
             reaper: Task::new(),
             worker: Task::new(),
@@ -276,16 +304,16 @@ impl Bed {
 
     /// Fails so many Jobs.
     fn work(&self, jobs: usize) {
-        let mut list = WorkList::new();
         for _ in 0..jobs {
             let work = loop {
-                list.take(&self.engine.inbox);
-                match list.pop() {
+                match self.rings.next() {
                     Some(work) => break work,
                     None => self.worker.sleep(),
                 }
             };
-            work.finish(Some(JobError::device(ErrorKind::IoFailed, 0)));
+            self.rings
+                .finish(&work, Some(JobError::device(ErrorKind::IoFailed, 0)));
+            self.rings.ring_for_certain();
             self.bell.listen(&self.reaper);
         }
     }
@@ -311,33 +339,32 @@ impl Bed {
 #[test]
 fn a_queue_hands_every_job_back_once_and_rings_for_it() {
     check(3, || {
-        let bed = Bed::new(2);
+        let stand = Stand::new(2);
         let engine = {
-            let bed = Arc::clone(&bed);
-            spawn(move || bed.work(2))
+            let stand = Arc::clone(&stand);
+            spawn(move || stand.work(2))
         };
-        bed.submit(0);
-        bed.submit(1);
+        stand.submit(0);
+        stand.submit(1);
         let (mut seen, mut arms) = (Vec::new(), 0);
         loop {
-            bed.reap(1, &mut seen);
+            stand.reap(1, &mut seen);
             if seen.len() == 2 {
                 break;
             }
             arms += 1;
-            if bed.queue.arm() == Armed::Armed {
-                bed.reaper.sleep();
+            if stand.queue.arm() == Armed::Armed {
+                stand.reaper.sleep();
             }
         }
         engine.join().unwrap();
         assert_eq!(seen, [0, 1], "in order");
-        assert!(bed.bell.rings.load(SeqCst) <= arms, "once per arm");
+        assert!(stand.bell.rings.load(SeqCst) <= arms, "once per arm");
     });
 }
 
-/// What `retire` keeps: it says when it is dropped, and the queue goes with it.
+/// What `retire` keeps: it says when it is dropped.
 struct Kept {
-    _queue: Arc<SoftQueue>,
     drops: Arc<Tally>,
     finished: Arc<Tally>,
 }
@@ -352,34 +379,34 @@ impl Drop for Kept {
 #[test]
 fn what_a_retired_queue_keeps_goes_once_and_after_the_last_job() {
     check(3, || {
-        let bed = Bed::new(2);
+        let stand = Stand::new(2);
         let (drops, finished) = (Arc::new(Tally::new(0)), Arc::new(Tally::new(0)));
-        bed.submit(0);
-        bed.submit(1);
+        stand.submit(0);
+        stand.submit(1);
         let engine = {
-            let (engine, finished) = (Arc::clone(&bed.engine), Arc::clone(&finished));
+            let (rings, finished) = (Arc::clone(&stand.rings), Arc::clone(&finished));
             spawn(move || {
-                let mut list = WorkList::new();
-                list.take(&engine.inbox);
-                while let Some(work) = list.pop() {
+                while let Some(work) = rings.next() {
                     finished.fetch_add(1, SeqCst);
-                    work.finish(Some(JobError::device(ErrorKind::IoFailed, 0)));
+                    rings.finish(&work, Some(JobError::device(ErrorKind::IoFailed, 0)));
+                    rings.ring_for_certain();
                 }
+                rings.is_over()
             })
         };
         let mut seen = Vec::new();
-        bed.reap(2, &mut seen);
-        let queue = Arc::clone(&bed.queue);
-        drop(bed);
+        stand.reap(2, &mut seen);
         let keep: Keep = Arc::new(Kept {
-            _queue: Arc::clone(&queue),
             drops: Arc::clone(&drops),
             finished,
         });
+        let rings = Arc::clone(&stand.rings);
         // SAFETY: two were submitted, no memory is touched, and this thread alone had the queue.
-        unsafe { queue.retire(keep, 2 - seen.len()) };
-        drop(queue);
-        engine.join().unwrap();
+        unsafe { stand.queue.retire(keep, 2 - seen.len()) };
+        drop(stand);
+        let over = engine.join().unwrap();
+        // The engine would look once more: it was called.
+        assert!(over || rings.is_over());
         assert_eq!(drops.load(SeqCst), 1, "exactly once");
     });
 }

@@ -5,7 +5,7 @@
 //! counted, spins for a short time after its last job, and then sleeps without any wake-up.
 //!
 //! ```text
-//!   submit ----> inbox (all queues of the device) ----> engine: copies ----> done list of the queue ----> reap
+//!   submit ----> ring of jobs of the queue ----> engine: copies ----> ring of completions ----> reap
 //! ```
 
 mod copy;
@@ -13,11 +13,11 @@ mod counter;
 mod device;
 mod engine;
 mod fault;
-mod inbox;
 #[cfg(all(test, tokio_doca_loom))]
 mod loom;
 mod options;
 mod queue;
+mod ring;
 mod topology;
 
 pub use fault::{Fault, Faults, Hold};

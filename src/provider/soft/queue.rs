@@ -1,72 +1,66 @@
-//! One WorkQ's half of a software device.
+//! One WorkQ's half of a software device: a ring of Jobs to the engine, a ring of Completions back.
 //!
-//! Each Token's index has a node here, which carries the Job to the engine and the Completion back. `live` counts what
-//! the engine may still touch: it goes down with each finished Job, as the engine's very last access; `retire` adds what
-//! was accepted in all. Whoever brings it to zero drops what `retire` was given.
-#![expect(unsafe_code, reason = "nodes travel between threads by address")]
+//! ```text
+//!   submit (any thread) --> jobs --> engine --> done --> reap (one thread at a time)
+//! ```
+//!
+//! Neither ring can overflow: no more than `depth` Jobs are in flight. A position is used again only after one of the
+//! `depth` Tokens was used twice since, and so after the older value was got: Jobs and Completions are got in order, and a
+//! Token is used again only after its Completion was reaped.
+#![expect(
+    unsafe_code,
+    reason = "executes Jobs whose memory was lent, and drives rings"
+)]
 
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64 as StdAtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::copy;
 use super::device::DeviceShared;
 use super::engine::Engine;
 use super::fault::Fault;
-use super::inbox::{Inbox, Linked, List};
+use super::ring::Ring;
 use crate::device::{Armed, Completion, Job, Keep, Queue, QueueConfig, Signal, Submitted, Token};
 use crate::error::{ErrorKind, JobError};
-use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use crate::sync::seq_cst_order;
-use crate::sync::{UnsafeCell, discard};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use crate::sync::discard;
 
-const RETIRED: u64 = 1 << 62;
+/// A Job that was accepted, and what shall happen to it.
+#[derive(Clone, Copy)]
+pub(super) struct Work {
+    token: Token,
+    job: Job,
+    pub(super) fault: Fault,
+}
 
-/// Carries one Job there and its Completion back.
+/// A value that threads of one side write, on lines of its own.
 #[repr(align(128))]
-pub(super) struct Node {
-    next: AtomicPtr<Node>,
-    queue: NonNull<SoftQueue>,
-    load: UnsafeCell<Load>,
-}
+struct Side<T>(T);
 
-enum Load {
-    Empty,
-    Job(Token, Job, Fault),
-    Done(Completion),
-}
-
-// SAFETY: a node belongs to one party at a time: who submits, the engine, who reaps; the lists hand it over.
-unsafe impl Send for Node {}
-// SAFETY: as above.
-unsafe impl Sync for Node {}
-
-// SAFETY: it is the field.
-unsafe impl Linked for Node {
-    fn next(&self) -> &AtomicPtr<Node> {
-        &self.next
-    }
-}
-
-pub(super) struct SoftQueue {
-    device: Arc<DeviceShared>,
-    engine: Arc<Engine>,
-    nodes: Box<[Node]>,
+/// What a queue and its engine share.
+pub(super) struct Rings {
+    jobs: Ring<Work>,
+    done: Ring<Completion>,
     doorbell: Doorbell,
-    done: Inbox<Node>,
-    /// Taken from `done` and not yet reaped. Only the reaper, one at a time, reaches it.
-    taken: UnsafeCell<List<Node>>,
-    /// Whether `taken` has something.
-    leftover: AtomicBool,
-    reaped: StdAtomicU64,
-    live: AtomicU64,
+    /// The next position of `jobs` to be put: so many Jobs were accepted.
+    accepted: Side<AtomicU64>,
+    /// The next position of `done` to be got.
+    reaped: Side<AtomicU64>,
+    engine: Side<EngineSide>,
+    /// Nothing is accepted any more.
+    retired: AtomicBool,
     keep: Mutex<Option<Keep>>,
 }
 
-// SAFETY: `taken` is reached by one thread at a time (`reap`'s contract); the rest is Send and Sync.
-unsafe impl Send for SoftQueue {}
-// SAFETY: as above.
-unsafe impl Sync for SoftQueue {}
+/// What the engine alone writes.
+struct EngineSide {
+    /// The next position of `jobs` to be got.
+    begun: AtomicU64,
+    /// The next position of `done` to be put.
+    finished: AtomicU64,
+    /// Jobs that are over: their memory is not touched any more.
+    over: AtomicU64,
+}
 
 /// Rings once per `arm`, and only then.
 pub(super) struct Doorbell {
@@ -82,130 +76,138 @@ impl Doorbell {
         }
     }
 
-    /// SeqCst: the look that follows comes after it. Pairs with `completed`.
+    /// The look that follows comes after it. Pairs with `ring_for_certain`.
     pub(super) fn arm(&self) {
-        self.armed.store(true, Ordering::SeqCst);
-        seq_cst_order();
+        self.armed.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
     }
 
-    /// A completion was published (SeqCst) before: whoever armed before that hears of it, whoever arms after sees it.
-    pub(super) fn completed(&self) {
-        seq_cst_order();
-        if self.armed.load(Ordering::SeqCst) && self.armed.swap(false, Ordering::SeqCst) {
+    /// Rings if it is seen that somebody armed.
+    #[inline(always)]
+    pub(super) fn ring(&self) {
+        if self.armed.load(Ordering::Relaxed) && self.armed.swap(false, Ordering::AcqRel) {
             self.signal.ring();
         }
     }
-}
 
-impl SoftQueue {
-    pub(super) fn open(
-        config: QueueConfig,
-        device: Arc<DeviceShared>,
-        engine: Arc<Engine>,
-    ) -> Arc<SoftQueue> {
-        Arc::new_cyclic(|weak: &Weak<Self>| {
-            let queue = NonNull::new(weak.as_ptr().cast_mut()).expect("the Arc is allocated");
-            let node = |_| Node {
-                next: AtomicPtr::default(),
-                queue,
-                load: UnsafeCell::new(Load::Empty),
-            };
-            SoftQueue {
-                device,
-                engine,
-                nodes: (0..config.depth).map(node).collect(),
-                doorbell: Doorbell::new(config.signal),
-                done: Inbox::new(),
-                taken: UnsafeCell::new(List::new()),
-                leftover: AtomicBool::new(false),
-                reaped: StdAtomicU64::new(0),
-                live: AtomicU64::new(0),
-                keep: Mutex::new(None),
-            }
-        })
-    }
-
-    fn is_ready(&self) -> bool {
-        self.leftover.load(Relaxed) || !self.done.is_empty()
+    /// Completions were published before: whoever armed before that is rung for, whoever arms after sees them.
+    #[inline(always)]
+    pub(super) fn ring_for_certain(&self) {
+        fence(Ordering::SeqCst);
+        self.ring();
     }
 }
 
-/// Jobs that the engine took from its inbox, in order.
-pub(super) struct WorkList(List<Node>);
-
-/// A Job that was accepted and is the engine's to finish.
-pub(super) struct Work(NonNull<Node>);
-
-// SAFETY: a Node is Send and Sync, and a Work owns its node.
-unsafe impl Send for Work {}
-
-impl WorkList {
-    pub(super) fn new() -> WorkList {
-        WorkList(List::new())
-    }
-
-    /// Takes all there is. Only `submit` pushes to such an inbox.
-    pub(super) fn take(&mut self, inbox: &Inbox<Node>) {
-        if self.is_empty() && !inbox.is_empty() {
-            self.0 = inbox.take();
+impl Rings {
+    pub(super) fn new(config: &QueueConfig) -> Rings {
+        let depth = config.depth as usize;
+        Rings {
+            jobs: Ring::new(depth),
+            done: Ring::new(depth),
+            doorbell: Doorbell::new(Arc::clone(&config.signal)),
+            accepted: Side(AtomicU64::new(0)),
+            reaped: Side(AtomicU64::new(0)),
+            engine: Side(EngineSide {
+                begun: AtomicU64::new(0),
+                finished: AtomicU64::new(0),
+                over: AtomicU64::new(0),
+            }),
+            retired: AtomicBool::new(false),
+            keep: Mutex::new(None),
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// Engine: whether there is a Job to begin.
+    #[inline(always)]
+    pub(super) fn has_work(&self) -> bool {
+        self.jobs.holds(self.engine.0.begun.load(Relaxed))
     }
 
-    pub(super) fn pop(&mut self) -> Option<Work> {
-        self.0.pop().map(Work)
+    /// Engine: the next Job, which is its to finish.
+    #[inline(always)]
+    pub(super) fn next(&self) -> Option<Work> {
+        let begun = self.engine.0.begun.load(Relaxed);
+        // SAFETY: the engine is one thread, and goes on only after it got one.
+        let work = unsafe { self.jobs.get(begun) }?;
+        self.engine.0.begun.store(begun + 1, Relaxed);
+        Some(work)
+    }
+
+    /// Engine: does the Job, unless it shall fail, and hands the Completion over.
+    #[inline(always)]
+    pub(super) fn finish(&self, work: &Work, failed: Option<JobError>) {
+        // SAFETY: an accepted Job's memory is valid and leased until its completion.
+        let result = failed.map_or_else(|| unsafe { execute(&work.job) }, Err);
+        let engine = &self.engine.0;
+        let finished = engine.finished.load(Relaxed);
+        let completion = Completion {
+            token: work.token,
+            result,
+        };
+        // SAFETY: the engine is one thread and counts on; that the entry is empty says the module's documentation.
+        unsafe { self.done.put(finished, completion) };
+        engine.finished.store(finished + 1, Relaxed);
+        engine.over.store(engine.over.load(Relaxed) + 1, Relaxed);
+        self.doorbell.ring();
+    }
+
+    /// Engine: whoever armed is rung for. To be called before anything that takes long.
+    #[inline]
+    pub(super) fn ring_for_certain(&self) {
+        self.doorbell.ring_for_certain();
+    }
+
+    /// Engine: true if the queue was retired and all its Jobs are over. What it kept is dropped then.
+    pub(super) fn is_over(&self) -> bool {
+        // Acquire: `retire` came after the last Job was accepted.
+        if !self.retired.load(Ordering::Acquire)
+            || self.engine.0.over.load(Relaxed) != self.accepted.0.load(Relaxed)
+        {
+            return false;
+        }
+        let keep = self.take_keep();
+        discard(keep);
+        true
+    }
+
+    pub(super) fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Relaxed)
+    }
+
+    fn keep(&self, keep: Keep) {
+        *self.keep.lock().unwrap_or_else(PoisonError::into_inner) = Some(keep);
+    }
+
+    fn take_keep(&self) -> Option<Keep> {
+        self.keep
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+
+    #[inline(always)]
+    fn is_ready(&self) -> bool {
+        // If others reap meanwhile this may be an old position: it holds a later value then, and that counts as well.
+        self.done.holds(self.reaped.0.load(Relaxed))
     }
 }
 
 impl Work {
-    /// What shall happen to it.
-    pub(super) fn fault(&self) -> Fault {
-        // SAFETY: the node is this Work's, and in its queue, which stays until `live` was counted down.
-        let node = unsafe { self.0.as_ref() };
-        node.load.with(|load| {
-            // SAFETY: the node is this Work's.
-            match unsafe { &*load } {
-                Load::Job(_, _, fault) => *fault,
-                _ => Fault::Pass,
-            }
-        })
-    }
-
-    /// Does the Job, unless it shall fail, and hands the Completion over.
-    pub(super) fn finish(self, failed: Option<JobError>) {
-        // SAFETY: the node is this Work's, and in its queue, which stays until `live` was counted down.
-        let node = unsafe { self.0.as_ref() };
-        node.load.with_mut(|load| {
-            // SAFETY: the node is this Work's.
-            let load = unsafe { &mut *load };
-            if let Load::Job(token, job, _) = load {
-                // SAFETY: an accepted Job's memory is valid and leased until its completion.
-                let result = failed.map_or_else(|| unsafe { execute(job) }, Err);
-                *load = Load::Done(Completion {
-                    token: *token,
-                    result,
-                });
-            }
-        });
-        // SAFETY: the queue stays until `live` was counted down, below.
-        let queue = unsafe { node.queue.as_ref() };
-        // SAFETY: the node is in no list, and nobody touches it until it was reaped.
-        unsafe { queue.done.push(self.0) };
-        queue.doorbell.completed();
-        // The last access. Who retires the queue adds what was accepted, so that zero is reached once.
-        if queue.live.fetch_sub(1, Ordering::AcqRel) == RETIRED + 1 {
-            discard(queue.take_keep());
-        }
+    /// Whether it takes so long that others should hear of their Jobs before.
+    #[inline(always)]
+    pub(super) fn is_long(&self) -> bool {
+        let Job::Copy { len, .. } = self.job;
+        len > LONG
     }
 }
+
+/// Bytes that take longer to copy than a fence.
+const LONG: usize = 8 << 10;
 
 /// # Safety
 ///
 /// The Job's memory is valid and leased.
-#[inline]
+#[inline(always)]
 unsafe fn execute(job: &Job) -> Result<u64, JobError> {
     match job {
         Job::Copy { src, dst, len } => {
@@ -216,21 +218,32 @@ unsafe fn execute(job: &Job) -> Result<u64, JobError> {
     }
 }
 
+pub(super) struct SoftQueue {
+    device: Arc<DeviceShared>,
+    engine: Arc<Engine>,
+    rings: Arc<Rings>,
+}
+
 impl SoftQueue {
-    /// What `retire` was given. The queue may go when it is dropped, so that is left to the caller, who has no reference.
-    fn take_keep(&self) -> Option<Keep> {
-        self.keep
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+    pub(super) fn open(
+        rings: Arc<Rings>,
+        device: Arc<DeviceShared>,
+        engine: Arc<Engine>,
+    ) -> SoftQueue {
+        engine.serve(&rings);
+        SoftQueue {
+            device,
+            engine,
+            rings,
+        }
     }
 }
 
 // SAFETY: the duties of the module `device`:
-// 1. A node is pushed once per accepted Job, finished once, and reaped once.
-// 2. The engine does not touch a Job's memory after `done.push`.
-// 3. A refused Job was not pushed. 4. `try_inline` copies, and keeps nothing.
-// 5. `Doorbell`. 6. `live`. 7. No call blocks; nothing comes from outside.
+// 1. A Job is put once, got once, and its Completion is put once and got once.
+// 2. The engine does not touch a Job's memory after it put the Completion.
+// 3. A refused Job was not put. 4. `try_inline` copies, and keeps nothing.
+// 5. `Doorbell`. 6. `Rings::is_over`. 7. No call blocks; nothing comes from outside.
 unsafe impl Queue for SoftQueue {
     #[inline]
     unsafe fn try_inline(&self, job: &Job) -> Option<Result<u64, JobError>> {
@@ -244,68 +257,51 @@ unsafe impl Queue for SoftQueue {
     }
 
     unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
-        let mut accepted = 0;
+        let (mut accepted, mut accepted_at) = (0, 0);
         let mut refused = None;
-        for (token, job) in jobs {
+        for &(token, job) in jobs {
             let fault = self.device.faults.next();
             if fault == Fault::QueueFull {
                 refused = Some(JobError::device(ErrorKind::Again, 0));
                 break;
             }
-            let node = &self.nodes[token.index() as usize];
-            node.load.with_mut(|load| {
-                // SAFETY: the Token is not in flight, so the node is in no list and the caller's.
-                unsafe { *load = Load::Job(*token, *job, fault) };
-            });
-            // SAFETY: as above; the node stays while `live` counts it.
-            unsafe { self.engine.inbox().push(NonNull::from(node)) };
+            // AcqRel: whoever uses an entry again comes after all who took positions before, see the module.
+            let position = self.rings.accepted.0.fetch_add(1, Ordering::AcqRel);
+            accepted_at = position;
+            // SAFETY: the position is this call's alone; that the entry is empty says the module's documentation.
+            unsafe { self.rings.jobs.put(position, Work { token, job, fault }) };
             accepted += 1;
         }
         if accepted > 0 {
-            self.engine.kick();
+            self.engine.kick(accepted_at);
         }
         Submitted { accepted, refused }
     }
 
     #[inline]
     fn ready(&self) -> bool {
-        self.is_ready()
+        self.rings.is_ready()
     }
 
     unsafe fn reap(&self, out: &mut [Completion]) -> usize {
-        self.taken.with_mut(|taken| {
-            // SAFETY: one thread reaps at a time.
-            let taken = unsafe { &mut *taken };
-            let mut reaped = 0;
-            while reaped < out.len() {
-                if taken.is_empty() {
-                    if self.done.is_empty() {
-                        break;
-                    }
-                    *taken = self.done.take();
-                }
-                let Some(node) = taken.pop() else { break };
-                // SAFETY: a node of this queue, which the list handed to this thread.
-                let node = unsafe { node.as_ref() };
-                let load = node.load.with_mut(|load| {
-                    // SAFETY: as above.
-                    unsafe { std::ptr::replace(load, Load::Empty) }
-                });
-                if let Load::Done(completion) = load {
-                    out[reaped] = completion;
-                    reaped += 1;
-                }
-            }
-            self.leftover.store(!taken.is_empty(), Relaxed);
-            self.reaped
-                .store(self.reaped.load(Relaxed) + reaped as u64, Relaxed);
-            reaped
-        })
+        let rings = &*self.rings;
+        let position = rings.reaped.0.load(Relaxed);
+        let mut reaped = 0;
+        for place in out {
+            // SAFETY: one thread reaps at a time, as the caller promises, and each goes on where the last one stopped.
+            let Some(completion) = (unsafe { rings.done.get(position + reaped) }) else {
+                break;
+            };
+            *place = completion;
+            reaped += 1;
+        }
+        rings.reaped.0.store(position + reaped, Relaxed);
+        reaped as usize
     }
 
     fn arm(&self) -> Armed {
-        self.doorbell.arm();
-        if self.is_ready() {
+        self.rings.doorbell.arm();
+        if self.rings.is_ready() {
             Armed::Ready
         } else {
             Armed::Armed
@@ -313,11 +309,28 @@ unsafe impl Queue for SoftQueue {
     }
 
     unsafe fn retire(&self, keep: Keep, outstanding: usize) {
-        *self.keep.lock().unwrap_or_else(PoisonError::into_inner) = Some(keep);
-        let accepted = self.reaped.load(Relaxed) + outstanding as u64;
-        let before = self.live.fetch_add(accepted + RETIRED, Ordering::AcqRel);
-        if before.wrapping_add(accepted) == 0 {
-            discard(self.take_keep());
+        if outstanding == 0 {
+            // All were reaped, so that the engine touches no memory of theirs.
+            discard(keep);
+        } else {
+            self.rings.keep(keep);
+        }
+        self.end();
+    }
+}
+
+impl Drop for SoftQueue {
+    /// Without a WorkQ nobody retires it.
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl SoftQueue {
+    /// Nothing is accepted any more.
+    fn end(&self) {
+        if !self.rings.retired.swap(true, Ordering::AcqRel) {
+            self.engine.call();
         }
     }
 }
