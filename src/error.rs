@@ -294,6 +294,10 @@ reasons! {
     /// No free descriptor.
     InventoryEmpty, NoMemory, |descriptors, _b|
         "all {descriptors} descriptors of the inventory are in use: BufInventory::with_capacity takes more";
+    /// The device's queue of this WorkQ broke down while the job was in flight: it is not this job's failure.
+    QueueFailed, Driver, |_a, _b| "the device's queue of this WorkQ broke down with all its jobs: build a new WorkQ";
+    /// The device's queue of this WorkQ is broken.
+    QueueBroken, BadState, |_a, _b| "the device's queue of this WorkQ is broken: build a new WorkQ";
     /// The WorkQ was shut down.
     Shutdown, Shutdown, |_a, _b| "the WorkQ was shut down, and takes no more jobs";
     /// An event-driven WorkQ was polled without a runtime, or on one without I/O.
@@ -339,6 +343,16 @@ impl JobError {
     /// What a device says of a job that failed: the kind, and the vendor's own code.
     pub const fn device(kind: ErrorKind, vendor: u64) -> JobError {
         JobError::new(Reason::Device, kind.code() as u64, vendor)
+    }
+
+    /// For providers: what a job in flight ends with when its queue breaks down.
+    pub const fn queue_failed() -> JobError {
+        JobError::of(Reason::QueueFailed)
+    }
+
+    /// For providers: what a broken queue refuses jobs with.
+    pub const fn queue_broken() -> JobError {
+        JobError::of(Reason::QueueBroken)
     }
 
     /// What exactly it was.

@@ -5,8 +5,8 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::*;
-use tokio_doca::ErrorKind;
 use tokio_doca::soft::Fault;
+use tokio_doca::{Buf, Dma, ErrorKind, Reason, WorkQ};
 
 #[test]
 fn a_scripted_error_keeps_its_kind_and_the_vendors_code() {
@@ -194,4 +194,116 @@ fn sizes_around_the_inline_limit_copy_alike() {
         });
         assert_eq!(bench.device.jobs(), Some(4));
     }
+}
+
+/// Starts a copy of each pair, in order, while nothing moves.
+async fn in_flight<'a>(
+    bench: &'a Bench,
+    pairs: &'a [(Buf, Buf)],
+    faults: &[Fault],
+) -> Vec<std::pin::Pin<Box<dyn Future<Output = Result<usize, tokio_doca::JobError>> + 'a>>> {
+    let hold = bench.hold();
+    for &fault in faults {
+        bench.soft.faults().push(fault);
+    }
+    let mut copies = Vec::new();
+    for (src, dst) in pairs {
+        let mut copy: std::pin::Pin<Box<dyn Future<Output = _> + 'a>> =
+            Box::pin(bench.dma.copy(src, dst));
+        poll_pending(copy.as_mut());
+        copies.push(copy);
+    }
+    drop(hold);
+    copies
+}
+
+fn pairs(bench: &Bench, count: u8) -> Vec<(Buf, Buf)> {
+    (0..count)
+        .map(|i| (bench.filled(&[i; 100]), bench.empty()))
+        .collect()
+}
+
+#[test]
+fn a_job_behind_others_completes_after_them() {
+    each(async |bench| {
+        let pairs = pairs(bench, 3);
+        let mut copies = in_flight(bench, &pairs[..2], &[Fault::Behind(2)]).await;
+        assert_eq!(in_time("not held up", copies.remove(1)).await, Ok(100));
+        let mut first = copies.remove(0);
+        poll_pending(first.as_mut());
+        bench.soft.faults().push(Fault::Pass);
+        let (src, dst) = &pairs[2];
+        assert_eq!(
+            in_time("the second", bench.dma.copy(src, dst)).await,
+            Ok(100)
+        );
+        assert_eq!(in_time("after two", first).await, Ok(100));
+        drop(copies);
+        drop(pairs);
+        bench.all_back().await;
+    });
+}
+
+#[test]
+fn a_lost_completion_keeps_its_bufs_until_the_workq_is_gone() {
+    let story = async |bench: Bench| {
+        let pairs = pairs(&bench, 2);
+        let mut copies = in_flight(&bench, &pairs, &[Fault::Lost]).await;
+        let lost = copies.remove(0);
+        assert_eq!(in_time("the next", copies.remove(0)).await, Ok(100));
+        assert!(
+            tokio::time::timeout(Duration::from_millis(20), lost)
+                .await
+                .is_err(),
+            "nobody hears of it"
+        );
+        let error = pairs[0].1.data_mut().err().map(|error| error.kind());
+        assert_eq!(error, Some(ErrorKind::InUse), "in doubt the memory is kept");
+        assert_eq!(bench.workq.in_flight(), 1);
+        drop(copies);
+        let Bench { workq, dma, .. } = bench;
+        drop((dma, workq));
+        let (src, dst) = &pairs[0];
+        let end = Instant::now() + Duration::from_secs(20);
+        while dst.data_mut().is_err() || src.data_mut().is_err() {
+            assert!(Instant::now() < end, "a queue that is gone gives back");
+            tokio::task::yield_now().await;
+        }
+        assert!(bytes(dst).is_empty(), "it never grew");
+    };
+    for config in configs() {
+        run(story(Bench::new(config)));
+    }
+}
+
+#[test]
+fn a_broken_queue_fails_what_is_in_flight_and_refuses_what_comes() {
+    each(async |bench| {
+        let pairs = pairs(bench, 4);
+        let faults = [Fault::Pass, Fault::Behind(100), Fault::Queue];
+        let mut copies = in_flight(bench, &pairs, &faults).await.into_iter();
+        assert_eq!(copies.next().unwrap().await, Ok(100), "before it broke");
+        for copy in copies {
+            let error = in_time("in flight", copy).await.unwrap_err();
+            assert_eq!(error.reason(), Reason::QueueFailed);
+            assert_eq!(
+                (error.kind(), error.vendor_code()),
+                (ErrorKind::Driver, None)
+            );
+        }
+        let (src, dst) = &pairs[0];
+        for _ in 0..3 {
+            let error = bench.dma.copy(src, dst).await.unwrap_err();
+            assert_eq!(error.reason(), Reason::QueueBroken);
+            assert_eq!(error.kind(), ErrorKind::BadState);
+        }
+        assert_eq!(bytes(dst), [0; 100], "nothing was copied");
+        // Another WorkQ of the same device goes on, and so does this one's shutdown.
+        let workq = WorkQ::builder().mode(bench.config.mode).build().unwrap();
+        let dma = Dma::builder(&bench.device).attach(&workq).unwrap();
+        assert_eq!(dma.copy(src, dst).await, Ok(100));
+        workq.shutdown().await.unwrap();
+        drop(pairs);
+        bench.all_back().await;
+    });
 }

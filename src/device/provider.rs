@@ -4,6 +4,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use super::{DevInfo, Queue, QueueConfig, Registrar};
 use crate::error::Result;
@@ -66,6 +67,11 @@ pub unsafe trait Adapter: Send + Sync {
     fn jobs(&self) -> Option<u64> {
         None
     }
+
+    /// How long its engines have worked, if they are threads of this process.
+    fn engine_time(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// The identity of an open device, for comparing.
@@ -116,6 +122,11 @@ impl Device {
     /// How many Jobs it has finished since it was opened, if it counts them.
     pub fn jobs(&self) -> Option<u64> {
         self.adapter.jobs()
+    }
+
+    /// How long its engines have worked since it was opened, if they are threads of this process: counted when they pause.
+    pub fn engine_time(&self) -> Option<Duration> {
+        self.adapter.engine_time()
     }
 
     /// What its provider implements.

@@ -27,6 +27,17 @@ pub(crate) fn seq_cst_order() {
     ::loom::sync::atomic::fence(atomic::Ordering::SeqCst);
 }
 
+/// Between two looks at what another thread is about to finish: now and then the CPU is given up, which it may need.
+#[inline]
+pub(crate) fn look_again(looks: &mut u32) {
+    #[cfg(tokio_doca_loom)]
+    ::loom::thread::yield_now();
+    *looks = looks.wrapping_add(1);
+    if looks.is_multiple_of(1024) {
+        std::thread::yield_now();
+    }
+}
+
 /// Locks, whatever a panicking thread left behind: no user code runs under any lock of ours.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex

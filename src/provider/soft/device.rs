@@ -1,13 +1,15 @@
 //! An open software device.
 #![expect(unsafe_code, reason = "implements Adapter")]
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::counter::Counter;
 use super::engine::Engine;
 use super::fault::Faults;
 use super::options::Options;
-use super::queue::{Rings, SoftQueue};
+use super::queue::SoftQueue;
 use crate::device::{Adapter, DevInfo, Queue, QueueConfig, Region, Registrar, Registration, Use};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -15,8 +17,14 @@ pub(super) struct SoftDevice {
     info: DevInfo,
     options: Options,
     shared: Arc<DeviceShared>,
-    /// Started with the first queue.
-    engine: Mutex<Option<Arc<Engine>>>,
+    engines: Mutex<Engines>,
+}
+
+/// The engines, started with the first queue; queues go to them in turn.
+#[derive(Default)]
+struct Engines {
+    started: Vec<Arc<Engine>>,
+    queues: usize,
 }
 
 /// What queues need of their device.
@@ -24,6 +32,8 @@ pub(super) struct DeviceShared {
     pub(super) faults: Faults,
     /// Jobs done inline.
     pub(super) inline_jobs: Counter,
+    /// Without engines: jobs that were not done inline.
+    pub(super) own_jobs: AtomicU64,
 }
 
 impl SoftDevice {
@@ -31,12 +41,13 @@ impl SoftDevice {
         let shared = Arc::new(DeviceShared {
             faults,
             inline_jobs: Counter::new(),
+            own_jobs: AtomicU64::new(0),
         });
         SoftDevice {
             info,
             options,
             shared,
-            engine: Mutex::new(None),
+            engines: Mutex::default(),
         }
     }
 }
@@ -52,23 +63,50 @@ unsafe impl Adapter for SoftDevice {
     }
 
     fn open_queue(&self, config: QueueConfig) -> Result<Arc<dyn Queue>> {
-        let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
-        let engine = match &mut *engine {
-            Some(engine) => engine,
-            none => none.insert(Arc::new(Engine::start(
-                &self.info,
-                &self.options,
-                &self.shared,
-            )?)),
+        let mut engines = self.engines();
+        if engines.started.is_empty() {
+            let crew: Vec<_> = (0..self.options.engines).map(|_| Arc::default()).collect();
+            let start =
+                |number| Engine::start(&self.info, &self.options, &self.shared, number, &crew);
+            let started = (0..crew.len()).map(|number| start(number).map(Arc::new));
+            engines.started = started.collect::<Result<_>>()?;
+        }
+        let engine = match engines.started.len() {
+            0 => None,
+            count => Some(Arc::clone(&engines.started[engines.queues % count])),
         };
-        let rings = Arc::new(Rings::new(&config));
-        let queue = SoftQueue::open(rings, Arc::clone(&self.shared), Arc::clone(engine));
-        Ok(Arc::new(queue))
+        engines.queues += 1;
+        Ok(Arc::new(SoftQueue::open(
+            &config,
+            Arc::clone(&self.shared),
+            engine,
+        )))
     }
 
     fn jobs(&self) -> Option<u64> {
-        let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(self.shared.inline_jobs.sum() + engine.as_ref().map_or(0, |engine| engine.jobs()))
+        let engines: u64 = self
+            .engines()
+            .started
+            .iter()
+            .map(|engine| engine.jobs())
+            .sum();
+        Some(self.shared.inline_jobs.sum() + self.shared.own_jobs.load(Relaxed) + engines)
+    }
+
+    fn engine_time(&self) -> Option<Duration> {
+        Some(
+            self.engines()
+                .started
+                .iter()
+                .map(|engine| engine.worked())
+                .sum(),
+        )
+    }
+}
+
+impl SoftDevice {
+    fn engines(&self) -> MutexGuard<'_, Engines> {
+        self.engines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

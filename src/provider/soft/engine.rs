@@ -5,32 +5,39 @@
 //! it would only be in the way. Then it announces that it sleeps, looks once more, and parks. It has no timer: an idle
 //! device makes no wake-ups.
 
-use std::cmp::Ordering as Order;
-use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use super::device::DeviceShared;
-use super::fault::{Fault, Faults};
+use super::fault::{Faults, Held};
+use super::lane::{Driver, Lane};
 use super::options::Options;
-use super::queue::{Rings, Work};
+use super::rings::Work;
+use super::split::Split;
 use crate::device::DevInfo;
-use crate::error::{Error, JobError, Result};
+use crate::error::{Error, Result};
 use crate::sync::atomic::{AtomicBool as LoomBool, fence};
 
 /// Looks between two readings of the clock. Without `pause`: one costs as much as eighty of them.
 const LOOKS: u32 = 256;
 
-/// Jobs of one queue before the next queue has its turn.
-const TURN: usize = 16;
+/// Bytes that are copied in the time that it takes to wake a thread.
+const WAKE: usize = 1 << 20;
 
 /// Every so many jobs the submitter says on which CPU it runs.
 const KICKS: u64 = 8;
 
 /// Nobody means to spin for longer.
 const MAX_SPIN: Duration = Duration::from_secs(3600);
+
+/// Queues that the thread does not know yet, in a list that has room for those that it knows: so that it allocates nothing.
+#[derive(Default)]
+struct Arrived {
+    list: Vec<Lane>,
+    known: usize,
+}
 
 /// A running engine. Dropping it ends the thread, as soon as all its queues are over.
 pub(super) struct Engine(pub(super) Arc<EngineShared>);
@@ -39,37 +46,16 @@ pub(super) struct EngineShared {
     bed: Bed,
     /// Queues came or went, or it shall stop.
     called: AtomicBool,
-    /// Queues that the thread does not know yet.
-    arrived: Mutex<Vec<Arc<Rings>>>,
+    arrived: Mutex<Arrived>,
     stop: AtomicBool,
     thread: OnceLock<Thread>,
     /// Where jobs were submitted of late.
     submitter: AtomicUsize,
     jobs: AtomicU64,
-}
-
-/// The engines that a release of held jobs must wake.
-#[derive(Default)]
-pub(super) struct Engines(Mutex<Vec<Weak<EngineShared>>>);
-
-impl Engines {
-    pub(super) fn wake_all(&self) {
-        for engine in self
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .iter()
-            .filter_map(Weak::upgrade)
-        {
-            engine.wake();
-        }
-    }
-
-    fn add(&self, engine: &Arc<EngineShared>) {
-        let mut engines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        engines.retain(|known| known.strong_count() > 0);
-        engines.push(Arc::downgrade(engine));
-    }
+    /// Nanoseconds that it worked.
+    worked: AtomicU64,
+    /// A large copy that others may help with.
+    split: Split,
 }
 
 impl Engine {
@@ -78,48 +64,55 @@ impl Engine {
         info: &DevInfo,
         options: &Options,
         device: &Arc<DeviceShared>,
+        number: usize,
+        crew: &[Arc<EngineShared>],
     ) -> Result<Engine> {
-        let shared = Arc::new(EngineShared::new());
+        let shared = Arc::clone(&crew[number]);
         let (ready, is_ready) = mpsc::sync_channel(1);
+        let others = crew.iter().filter(|other| !Arc::ptr_eq(other, &shared));
         let mut worker = Worker {
-            shared: Arc::clone(&shared),
             faults: device.faults.clone(),
-            spin: options.engine_spin,
+            spin: options.engine_spin.min(MAX_SPIN),
             queues: Vec::new(),
-            delayed: BinaryHeap::new(),
-            seen: 0,
             leaving: false,
+            crew: Crew {
+                shared: Arc::clone(&shared),
+                others: others.cloned().collect(),
+                alone: 0,
+            },
         };
         let run = move || {
-            let _ = worker.shared.thread.set(thread::current());
+            let _ = worker.crew.shared.thread.set(thread::current());
             let _ = ready.send(());
             drop(ready);
             worker.run();
         };
-        let name = format!("doca-{}", info.name());
+        let name = match number {
+            0 => format!("doca-{}", info.name()),
+            _ => format!("doca-{}-{number}", info.name()),
+        };
         thread::Builder::new()
             .name(name)
             .spawn(run)
             .map_err(|error| Error::os("open_queue", "the engine's thread", error))?;
         // A new thread may take milliseconds to appear; nobody shall spin for it.
         let _ = is_ready.recv();
-        device.faults.engines().add(&shared);
+        device.faults.held().add(Arc::downgrade(&shared) as _);
         Ok(Engine(shared))
     }
 
     /// Does this queue's jobs from now on.
-    pub(super) fn serve(&self, queue: &Arc<Rings>) {
-        let mut arrived = self
-            .0
-            .arrived
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        arrived.push(Arc::clone(queue));
+    pub(super) fn serve(&self, queue: Lane) {
+        let mut arrived = self.0.arrived();
+        let room = arrived.known + 1;
+        arrived.list.reserve(room);
+        arrived.list.push(queue);
         drop(arrived);
-        self.call();
+        // It need not wake: its first job will wake it.
+        self.0.called.store(true, Ordering::SeqCst);
     }
 
-    /// Queues came or went.
+    /// A queue is retired, or the engine shall stop.
     pub(super) fn call(&self) {
         self.0.called.store(true, Ordering::SeqCst);
         self.0.wake();
@@ -141,6 +134,11 @@ impl Engine {
 
     pub(super) fn jobs(&self) -> u64 {
         self.0.jobs.load(Ordering::Relaxed)
+    }
+
+    /// How long it has worked, as of its last pause.
+    pub(super) fn worked(&self) -> Duration {
+        Duration::from_nanos(self.0.worked.load(Ordering::Relaxed))
     }
 }
 
@@ -183,8 +181,8 @@ impl Bed {
     }
 }
 
-impl EngineShared {
-    pub(super) fn new() -> EngineShared {
+impl Default for EngineShared {
+    fn default() -> EngineShared {
         EngineShared {
             bed: Bed::new(),
             called: AtomicBool::new(false),
@@ -193,7 +191,15 @@ impl EngineShared {
             thread: OnceLock::new(),
             submitter: AtomicUsize::new(usize::MAX),
             jobs: AtomicU64::new(0),
+            worked: AtomicU64::new(0),
+            split: Split::new(),
         }
+    }
+}
+
+impl EngineShared {
+    fn arrived(&self) -> MutexGuard<'_, Arrived> {
+        self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wake(&self) {
@@ -208,36 +214,102 @@ impl EngineShared {
     }
 }
 
-/// The state of the thread.
-struct Worker {
-    shared: Arc<EngineShared>,
-    faults: Faults,
-    spin: Duration,
-    queues: Vec<Arc<Rings>>,
-    delayed: BinaryHeap<Delayed>,
-    seen: u64,
-    /// Queues are retired whose jobs are not over.
-    leaving: bool,
+impl Held for EngineShared {
+    fn go_on(&self) {
+        self.wake();
+    }
 }
 
-/// A job whose time has not come.
-struct Delayed {
-    due: Instant,
-    /// Of two that are due at once the first goes first.
-    number: u64,
-    queue: Arc<Rings>,
-    work: Work,
+/// The state of the thread.
+struct Worker {
+    faults: Faults,
+    spin: Duration,
+    queues: Vec<Lane>,
+    /// Queues are retired whose jobs are not over.
+    leaving: bool,
+    crew: Crew,
+}
+
+/// An engine and the others of its device.
+struct Crew {
+    shared: Arc<EngineShared>,
+    others: Box<[Arc<EngineShared>]>,
+    /// Bytes of large copies that it did while another engine slept.
+    alone: usize,
+}
+
+impl Driver for Crew {
+    const KEEPS_TIME: bool = true;
+
+    #[inline(always)]
+    fn copy(&mut self, work: &Work, from: usize) -> usize {
+        let left = work.len() - from;
+        if self.others.is_empty() || from > 0 || !work.is_to_be_split() {
+            work.copy(from, left);
+        } else {
+            self.copy_together(work);
+        }
+        left
+    }
+
+    #[inline(always)]
+    fn count(&mut self) {
+        // Before the completion can be seen, so that who awaited a job finds it counted.
+        let jobs = &self.shared.jobs;
+        jobs.store(jobs.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+}
+
+impl Crew {
+    /// Others help if they are awake. To wake one costs as much as a copy of a megabyte, so that a short one does not.
+    #[cold]
+    fn copy_together(&mut self, work: &Work) {
+        self.alone = self.alone.saturating_add(work.len());
+        let mut asleep = &[][..];
+        if self.alone >= WAKE {
+            self.alone = 0;
+            asleep = &self.others;
+        }
+        work.copy_together(&self.shared.split, || {
+            for other in asleep {
+                if other.bed.is_asleep() && other.bed.rouse() {
+                    other.wake();
+                }
+            }
+        });
+    }
+
+    /// Helps the others with what they have.
+    fn help(&self) -> bool {
+        let mut helped = false;
+        for other in &self.others {
+            while other.split.help() {
+                helped = true;
+            }
+        }
+        helped
+    }
 }
 
 impl Worker {
     fn run(&mut self) {
         loop {
+            let start = Instant::now();
             self.answer();
-            let worked = self.work();
-            if worked && self.spin_for_more() {
-                continue;
+            let worked = self.work() | self.crew.help();
+            if worked {
+                let end = Instant::now();
+                let worked = &self.crew.shared.worked;
+                let more = u64::try_from((end - start).as_nanos()).unwrap_or(u64::MAX);
+                worked.store(
+                    worked.load(Ordering::Relaxed).saturating_add(more),
+                    Ordering::Relaxed,
+                );
+                if self.spin_for_more(end) {
+                    continue;
+                }
             }
-            if self.shared.stop.load(Ordering::SeqCst) && self.queues.is_empty() {
+            if self.crew.shared.stop.load(Ordering::SeqCst) && self.queues.is_empty() {
                 return;
             }
             self.sleep();
@@ -246,19 +318,19 @@ impl Worker {
 
     /// Takes queues in that came, and leaves those that are over.
     fn answer(&mut self) {
-        if self.shared.called.swap(false, Ordering::SeqCst) {
-            let mut arrived = self
-                .shared
-                .arrived
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            self.queues.append(&mut arrived);
-            drop(arrived);
-            self.leaving = true;
+        let shared = &self.crew.shared;
+        let called = shared.called.swap(false, Ordering::SeqCst);
+        if called {
+            let mut arrived = shared.arrived();
+            arrived.list.append(&mut self.queues);
+            std::mem::swap(&mut arrived.list, &mut self.queues);
+            arrived.known = self.queues.len();
         }
-        if self.leaving {
-            self.queues.retain(|queue| !queue.is_over());
-            self.leaving = self.queues.iter().any(|queue| queue.is_retired());
+        if called || self.leaving {
+            // What a queue kept is user code when it is dropped: no lock is held here.
+            self.queues
+                .retain(|lane| !lane.queue().is_over(&self.faults));
+            self.leaving = self.queues.iter().any(|lane| lane.queue().is_retired());
         }
     }
 
@@ -266,105 +338,38 @@ impl Worker {
     fn work(&mut self) -> bool {
         let mut worked = false;
         loop {
-            self.finish_due();
             let mut found = false;
-            for at in 0..self.queues.len() {
-                found |= self.serve(at);
+            for lane in &mut self.queues {
+                found |= lane.drive(&self.faults, &mut self.crew);
             }
             if !found {
                 return worked;
             }
             worked = true;
-            if self.leaving || self.shared.called.load(Ordering::Relaxed) {
+            if self.leaving || self.crew.shared.called.load(Ordering::Relaxed) {
                 self.answer();
             }
         }
     }
 
-    /// Does some jobs of one queue.
-    fn serve(&mut self, at: usize) -> bool {
-        let queue = Arc::clone(&self.queues[at]);
-        let mut found = false;
-        for _ in 0..TURN {
-            if self.faults.is_held() {
-                break;
-            }
-            let Some(work) = queue.next() else { break };
-            if found && work.is_long() {
-                queue.ring_for_certain();
-            }
-            found = true;
-            self.begin(&queue, work);
-        }
-        if found {
-            queue.ring_for_certain();
-        }
-        found
-    }
-
-    fn begin(&mut self, queue: &Arc<Rings>, work: Work) {
-        match work.fault {
-            Fault::Pass | Fault::QueueFull => self.finish(queue, &work, None),
-            Fault::Error(kind, vendor) => {
-                self.finish(queue, &work, Some(JobError::device(kind, vendor)));
-            }
-            Fault::Delay(time) => {
-                self.seen += 1;
-                // What lies beyond the clock is due in a hundred years.
-                let now = Instant::now();
-                let due = now
-                    .checked_add(time)
-                    .unwrap_or(now + Duration::from_secs(100 * 365 * 86_400));
-                self.delayed.push(Delayed {
-                    due,
-                    number: self.seen,
-                    queue: Arc::clone(queue),
-                    work,
-                });
-            }
-        }
-    }
-
-    fn finish_due(&mut self) {
-        if self.delayed.is_empty() || self.faults.is_held() {
-            return;
-        }
-        while self
-            .delayed
-            .peek()
-            .is_some_and(|delayed| delayed.due <= Instant::now())
-        {
-            if let Some(delayed) = self.delayed.pop() {
-                self.finish(&delayed.queue, &delayed.work, None);
-                delayed.queue.ring_for_certain();
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn finish(&mut self, queue: &Rings, work: &Work, failed: Option<JobError>) {
-        // Counted before the completion can be seen, so that who awaited a job finds it counted.
-        self.shared.jobs.store(
-            self.shared.jobs.load(Ordering::Relaxed) + 1,
-            Ordering::Relaxed,
-        );
-        queue.finish(work, failed);
-    }
-
-    /// Whether there is something that `answer` or `work` would do.
+    /// Whether there is something that `answer`, `work` or `help` would do.
     #[inline(always)]
     fn has_work(&self) -> bool {
-        self.queues.iter().any(|queue| queue.has_work())
-            || self.shared.called.load(Ordering::Relaxed)
+        self.queues.iter().any(Lane::has_work)
+            || self.crew.shared.called.load(Ordering::Relaxed)
+            || self.crew.others.iter().any(|other| other.split.is_open())
+    }
+
+    /// When the next job that was put aside is due.
+    fn due(&self) -> Option<Instant> {
+        self.queues.iter().filter_map(Lane::due).min()
     }
 
     /// Spins for a while; true if there is work.
-    fn spin_for_more(&self) -> bool {
-        let start = Instant::now();
-        let due = self.delayed.peek().map(|next| next.due);
-        let over =
-            |now| now >= start + self.spin.min(MAX_SPIN) || due.is_some_and(|due| now >= due);
-        while !over(Instant::now()) && !self.shared.on_submitters_cpu() {
+    fn spin_for_more(&self, start: Instant) -> bool {
+        let due = self.due();
+        let over = |now| now >= start + self.spin || due.is_some_and(|due| now >= due);
+        while !over(Instant::now()) && !self.crew.shared.on_submitters_cpu() {
             for _ in 0..LOOKS {
                 if self.has_work() {
                     return true;
@@ -376,44 +381,19 @@ impl Worker {
 
     /// Announces that it sleeps, looks once more, sleeps.
     fn sleep(&mut self) {
-        self.shared.bed.lie_down();
+        let shared = &self.crew.shared;
+        shared.bed.lie_down();
         let held = self.faults.is_held();
         let nothing = match held {
-            true => !self.shared.called.load(Ordering::SeqCst),
+            true => !shared.called.load(Ordering::SeqCst),
             false => !self.has_work(),
         };
         if nothing {
-            match self.delayed.peek().filter(|_| !held) {
-                Some(next) => {
-                    thread::park_timeout(next.due.saturating_duration_since(Instant::now()));
-                }
+            match self.due().filter(|_| !held) {
+                Some(due) => thread::park_timeout(due.saturating_duration_since(Instant::now())),
                 None => thread::park(),
             }
         }
-        self.shared.bed.get_up();
-    }
-}
-
-impl PartialEq for Delayed {
-    fn eq(&self, other: &Delayed) -> bool {
-        self.cmp(other) == Order::Equal
-    }
-}
-
-impl Eq for Delayed {}
-
-impl PartialOrd for Delayed {
-    fn partial_cmp(&self, other: &Delayed) -> Option<Order> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Delayed {
-    /// The heap's greatest is the one that is due first.
-    fn cmp(&self, other: &Delayed) -> Order {
-        other
-            .due
-            .cmp(&self.due)
-            .then(other.number.cmp(&self.number))
+        shared.bed.get_up();
     }
 }

@@ -2,10 +2,9 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use super::engine::Engines;
 use crate::error::ErrorKind;
 
 /// What shall happen to a job.
@@ -16,15 +15,24 @@ pub enum Fault {
     Pass,
     /// It fails with this kind and vendor code; nothing is copied.
     Error(ErrorKind, u64),
-    /// It is done that much later. Jobs behind it are not held up.
+    /// It is done that much later. Jobs behind it are not held up. A device without engines has nobody who would keep the
+    /// time, and does it at once.
     Delay(Duration),
+    /// It is done after so many more jobs of its WorkQ: completions come in another order. It waits until there were so many.
+    Behind(u32),
+    /// It is done no more, and its completion never comes, as if the device had lost it. Its Bufs stay in use until the WorkQ is
+    /// gone: [`shutdown`](crate::WorkQ::shutdown) waits in vain. Drop the future, or give it a time limit.
+    Lost,
+    /// The WorkQ's queue breaks down: this job and all that are in flight there fail with `Driver`, and later ones are
+    /// refused with `BadState`. Other queues of the device go on.
+    Queue,
     /// The queue says that it is full, once.
     QueueFull,
 }
 
 /// The script of a provider's devices: each job takes the next entry; when none is left, all is well again.
 ///
-/// While there is a script, or a [`Hold`], no job is done inline.
+/// While there is a script, a [`Hold`] or a broken queue, no job is done inline.
 #[derive(Clone)]
 pub struct Faults(Arc<Script>);
 
@@ -33,10 +41,36 @@ pub(super) struct Script {
     /// How many entries are left, and how many Holds there are: read without the lock.
     left: AtomicUsize,
     holds: AtomicUsize,
+    /// Queues that are broken.
+    broken: AtomicUsize,
     /// Copies up to so many bytes run inline: none while there is a script or a Hold.
     inline_limit: AtomicUsize,
     unscripted_limit: usize,
-    engines: Engines,
+    held: HeldList,
+}
+
+/// What goes on when a Hold is dropped.
+pub(super) trait Held: Send + Sync {
+    fn go_on(&self);
+}
+
+/// Whom a Hold holds up.
+#[derive(Default)]
+pub(super) struct HeldList(Mutex<Vec<Weak<dyn Held>>>);
+
+impl HeldList {
+    pub(super) fn add(&self, new: Weak<dyn Held>) {
+        let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        list.retain(|known| known.strong_count() > 0);
+        list.push(new);
+    }
+
+    fn go_on(&self) {
+        let list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for held in list.iter().filter_map(Weak::upgrade) {
+            held.go_on();
+        }
+    }
 }
 
 impl Faults {
@@ -47,7 +81,8 @@ impl Faults {
             entries: Mutex::default(),
             left: AtomicUsize::new(0),
             holds: AtomicUsize::new(0),
-            engines: Engines::default(),
+            broken: AtomicUsize::new(0),
+            held: HeldList::default(),
         }))
     }
 
@@ -90,7 +125,8 @@ impl Faults {
     fn changed(&self, entries: &VecDeque<Fault>) {
         let script = &self.0;
         script.left.store(entries.len(), Ordering::SeqCst);
-        let free = entries.is_empty() && !self.is_held();
+        let whole = script.broken.load(Ordering::SeqCst) == 0;
+        let free = entries.is_empty() && whole && !self.is_held();
         let limit = if free { script.unscripted_limit } else { 0 };
         script.inline_limit.store(limit, Ordering::SeqCst);
     }
@@ -101,8 +137,22 @@ impl Faults {
         self.0.inline_limit.load(Ordering::Relaxed)
     }
 
-    pub(super) fn engines(&self) -> &Engines {
-        &self.0.engines
+    pub(super) fn held(&self) -> &HeldList {
+        &self.0.held
+    }
+
+    /// A queue broke down: nothing is done inline, so that it is asked and says so.
+    pub(super) fn queue_broke(&self) {
+        let entries = self.entries();
+        self.0.broken.fetch_add(1, Ordering::SeqCst);
+        self.changed(&entries);
+    }
+
+    /// A broken queue is gone.
+    pub(super) fn queue_mended(&self) {
+        let entries = self.entries();
+        self.0.broken.fetch_sub(1, Ordering::SeqCst);
+        self.changed(&entries);
     }
 
     #[inline]
@@ -131,6 +181,6 @@ impl Drop for Hold {
         self.0.0.holds.fetch_sub(1, Ordering::SeqCst);
         self.0.changed(&entries);
         drop(entries);
-        self.0.engines().wake_all();
+        self.0.held().go_on();
     }
 }

@@ -11,15 +11,17 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize as Tally;
+use std::sync::{Arc, Mutex};
 
 use super::counter::Counter;
 use super::device::DeviceShared;
-use super::engine::{Bed, Engine, EngineShared};
+use super::engine::{Bed, Engine};
 use super::fault::Faults;
-use super::queue::{Doorbell, Rings, SoftQueue};
+use super::queue::SoftQueue;
 use super::ring::Ring;
+use super::rings::{Doorbell, Rings, Served};
+use super::split::Split;
 use crate::device::{
     Armed, Completion, Job, Keep, Queue, QueueConfig, Segment, Segments, Signal, Token,
 };
@@ -50,8 +52,8 @@ fn what_is_put_is_got_once_and_in_order() {
             })
         });
         let mut seen = Vec::new();
-        // SAFETY: this thread alone gets, one position after the other.
         let get = |seen: &mut Vec<u64>| {
+            // SAFETY: this thread alone gets, one position after the other.
             while let Some(value) = unsafe { shared.0.get(seen.len() as u64) } {
                 seen.push(value);
             }
@@ -257,7 +259,7 @@ fn mutant_that_never_rings_for_certain_is_found() {
 /// A real queue, whose engine's thread is the model's.
 struct Stand {
     queue: SoftQueue,
-    rings: Arc<Rings>,
+    served: Mutex<Served>,
     bell: Bell,
     reaper: Task,
     /// Where the engine waits for Jobs.
@@ -270,15 +272,13 @@ impl Stand {
         let device = DeviceShared {
             faults: Faults::new(0),
             inline_jobs: Counter::new(),
+            own_jobs: 0.into(),
         };
-        let rings = Arc::new(Rings::new(&QueueConfig::new(
-            depth,
-            Arc::clone(&bell.signal),
-        )));
-        let engine = Arc::new(Engine(Arc::new(EngineShared::new())));
+        let (rings, served) = Rings::open(&QueueConfig::new(depth, Arc::clone(&bell.signal)));
+        let engine = Arc::new(Engine(Arc::default()));
         Arc::new(Stand {
-            queue: SoftQueue::open(Arc::clone(&rings), Arc::new(device), engine),
-            rings,
+            queue: SoftQueue::modelled(rings, Arc::new(device), engine),
+            served: Mutex::new(served),
             bell,
             reaper: Task::new(),
             worker: Task::new(),
@@ -302,18 +302,18 @@ impl Stand {
         self.worker.waker().wake();
     }
 
-    /// Fails so many Jobs.
+    /// Fails so many Jobs. One thread does, so that its lock is none of the model's.
     fn work(&self, jobs: usize) {
+        let mut served = self.served.lock().unwrap();
         for _ in 0..jobs {
             let work = loop {
-                match self.rings.next() {
+                match served.next() {
                     Some(work) => break work,
                     None => self.worker.sleep(),
                 }
             };
-            self.rings
-                .finish(&work, Some(JobError::device(ErrorKind::IoFailed, 0)));
-            self.rings.ring_for_certain();
+            served.finish(work, Err(JobError::device(ErrorKind::IoFailed, 0)));
+            served.ring_for_certain();
             self.bell.listen(&self.reaper);
         }
     }
@@ -384,14 +384,15 @@ fn what_a_retired_queue_keeps_goes_once_and_after_the_last_job() {
         stand.submit(0);
         stand.submit(1);
         let engine = {
-            let (rings, finished) = (Arc::clone(&stand.rings), Arc::clone(&finished));
+            let (stand, finished) = (Arc::clone(&stand), Arc::clone(&finished));
             spawn(move || {
-                while let Some(work) = rings.next() {
+                let mut served = stand.served.lock().unwrap();
+                while let Some(work) = served.next() {
                     finished.fetch_add(1, SeqCst);
-                    rings.finish(&work, Some(JobError::device(ErrorKind::IoFailed, 0)));
-                    rings.ring_for_certain();
+                    served.finish(work, Err(JobError::device(ErrorKind::IoFailed, 0)));
+                    served.ring_for_certain();
                 }
-                rings.is_over()
+                served.is_over(&Faults::new(0))
             })
         };
         let mut seen = Vec::new();
@@ -400,13 +401,59 @@ fn what_a_retired_queue_keeps_goes_once_and_after_the_last_job() {
             drops: Arc::clone(&drops),
             finished,
         });
-        let rings = Arc::clone(&stand.rings);
         // SAFETY: two were submitted, no memory is touched, and this thread alone had the queue.
         unsafe { stand.queue.retire(keep, 2 - seen.len()) };
-        drop(stand);
         let over = engine.join().unwrap();
-        // The engine would look once more: it was called.
-        assert!(over || rings.is_over());
+        // The engine was called, and would look once more.
+        let served = stand.served.lock().unwrap();
+        assert!(over || served.is_over(&Faults::new(0)));
         assert_eq!(drops.load(SeqCst), 1, "exactly once");
+    });
+}
+
+/// Two copies in turn, of two pieces each, with one helper.
+fn is_done_together(offer: fn(&Split, &Segment, &Segment)) {
+    check(3, move || {
+        let source: Vec<u8> = (0..LEN).map(|at| (at / 7) as u8).collect();
+        let split = Arc::new(Split::new());
+        let helper = {
+            let split = Arc::clone(&split);
+            spawn(move || {
+                split.help();
+                split.help();
+            })
+        };
+        for _ in 0..2 {
+            let (mut from, mut to) = (source.clone(), vec![0; LEN]);
+            let [src, dst] = [&mut from, &mut to].map(|bytes| Segment {
+                addr: NonNull::from(&mut bytes[..]).cast(),
+                len: LEN,
+                key: 0,
+            });
+            offer(&split, &src, &dst);
+            assert!(to == source, "all pieces are there");
+        }
+        helper.join().unwrap();
+    });
+}
+
+/// Two of the smallest pieces.
+const LEN: usize = 32 << 10;
+
+#[test]
+fn a_copy_is_over_when_all_its_pieces_are() {
+    is_done_together(|split, src, dst| {
+        // SAFETY: two vectors of this length.
+        unsafe { split.copy(src, dst, LEN, || ()) };
+    });
+}
+
+#[test]
+fn mutant_that_does_not_wait_for_the_helper_is_found() {
+    mutant("panicked", || {
+        is_done_together(|split, src, dst| {
+            // SAFETY: as above; the vectors outlive the helper's look in the run that fails.
+            unsafe { split.copy_without_waiting(src, dst, LEN) };
+        });
     });
 }

@@ -13,11 +13,15 @@ mod counter;
 mod device;
 mod engine;
 mod fault;
+mod lane;
 #[cfg(all(test, tokio_doca_loom))]
 mod loom;
 mod options;
 mod queue;
 mod ring;
+mod rings;
+mod script;
+mod split;
 mod topology;
 
 pub use fault::{Fault, Faults, Hold};

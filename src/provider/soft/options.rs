@@ -36,6 +36,7 @@ pub(super) struct Options {
     pub(super) inline_limit: usize,
     pub(super) defer: bool,
     pub(super) engine_spin: Duration,
+    pub(super) engines: usize,
 }
 
 /// Builds a [`Soft`].
@@ -50,6 +51,7 @@ impl Soft {
             inline_limit: 64 << 10,
             defer: false,
             engine_spin: Duration::from_micros(30),
+            engines: 1,
         })
     }
 
@@ -123,6 +125,15 @@ impl SoftBuilder {
     /// Nothing completes inside the submission, as on an adapter: what passes in both modes passes there.
     pub fn defer(mut self, defer: bool) -> SoftBuilder {
         self.0.defer = defer;
+        self
+    }
+
+    /// How many engine threads a device has; one if not said. Its queues are given to them in turn.
+    ///
+    /// Two or more do large copies together, which pays where there are CPUs to spare: else they wait for one another. With
+    /// none, no thread is started; whoever awaits a copy that is too large to be done inline does it, 256 KiB at each look.
+    pub fn engines(mut self, count: usize) -> SoftBuilder {
+        self.0.engines = count;
         self
     }
 

@@ -10,6 +10,7 @@ use std::mem::MaybeUninit;
 use crate::sync::UnsafeCell;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
+/// What is in it when it goes is not dropped.
 pub(super) struct Ring<T> {
     entries: Box<[Entry<T>]>,
 }
@@ -26,7 +27,7 @@ struct Entry<T> {
 // the getter is done with it before the next one is put is `put`'s contract. Values go from thread to thread.
 unsafe impl<T: Send> Sync for Ring<T> {}
 
-impl<T: Copy> Ring<T> {
+impl<T> Ring<T> {
     /// Room for so many values at least.
     pub(super) fn new(room: usize) -> Ring<T> {
         let entry = |_| Entry {
@@ -67,16 +68,16 @@ impl<T: Copy> Ring<T> {
     ///
     /// # Safety
     ///
-    /// One caller at a time asks for each position in turn, until it is there.
+    /// One caller at a time asks for each position in turn, until it got the value, and then never again.
     #[inline(always)]
     pub(super) unsafe fn get(&self, position: u64) -> Option<T> {
         if !self.holds(position) {
             return None;
         }
         self.entry(position).value.with(|place| {
-            // SAFETY: it was put (the number says so), and stays until this call has returned, as `put` was promised.
+            // SAFETY: it was put (the number says so), and nobody puts another one before this call has returned.
             let value = unsafe { place.read() };
-            // SAFETY: as above: it is initialized.
+            // SAFETY: it is initialized, and nobody else gets it.
             Some(unsafe { value.assume_init() })
         })
     }

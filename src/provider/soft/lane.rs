@@ -1,0 +1,208 @@
+//! The half of a queue that does its Jobs: driven by the engine's thread, or, on a device without engines, by who reaps.
+
+use std::time::Instant;
+
+use super::fault::{Fault, Faults};
+use super::rings::{Served, Work};
+use crate::error::JobError;
+
+/// Jobs of one queue before the next one has its turn.
+const TURN: usize = 16;
+
+/// Bytes that take longer to copy than a fence.
+const LONG: usize = 8 << 10;
+
+/// What a lane does not do itself.
+pub(super) trait Driver {
+    /// Whether it looks again when time has passed.
+    const KEEPS_TIME: bool;
+
+    /// Does a part of a Job, from this byte on, and says how many bytes it was.
+    fn copy(&mut self, work: &Work, from: usize) -> usize;
+
+    /// A Job is about to be over.
+    fn count(&mut self);
+}
+
+/// A queue, and what whoever drives it keeps.
+pub(super) struct Lane {
+    queue: Served,
+    /// Jobs that the script put aside, oldest first.
+    aside: Vec<(Until, Work)>,
+    /// A Job that is done in parts, and how far it is.
+    begun: Option<(Work, usize)>,
+}
+
+/// When a Job that was put aside is done.
+enum Until {
+    Time(Instant),
+    /// When so many Jobs of the queue are over.
+    Over(u64),
+}
+
+impl Lane {
+    pub(super) fn new(queue: Served) -> Lane {
+        Lane {
+            queue,
+            aside: Vec::new(),
+            begun: None,
+        }
+    }
+
+    /// The queue that it drives.
+    pub(super) fn queue(&self) -> &Served {
+        &self.queue
+    }
+
+    /// Whether there is a Job that was not begun.
+    #[inline(always)]
+    pub(super) fn has_work(&self) -> bool {
+        self.queue.has_work(self.queue.position())
+    }
+
+    /// When the next Job that was put aside is due, if that is a matter of time.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.aside
+            .iter()
+            .filter_map(|(until, _)| until.time())
+            .min()
+    }
+
+    /// Whether a Job is half done.
+    pub(super) fn is_busy(&self) -> bool {
+        self.begun.is_some()
+    }
+
+    /// Does some Jobs; true if there was one.
+    #[inline(always)]
+    pub(super) fn drive(&mut self, faults: &Faults, driver: &mut impl Driver) -> bool {
+        let mut found = false;
+        for _ in 0..TURN {
+            if faults.is_held() {
+                break;
+            }
+            if !self.aside.is_empty() && self.take_up(driver) {
+                found = true;
+            }
+            let (work, from) = match self.begun.take() {
+                Some(begun) => begun,
+                None => match self.queue.next() {
+                    Some(work) => (work, 0),
+                    None => break,
+                },
+            };
+            if found && work.len() > LONG {
+                self.queue.ring_for_certain();
+            }
+            found = true;
+            if work.fault != Fault::Pass || self.queue.is_broken() {
+                self.begin_scripted(faults, driver, work);
+            } else if !self.go_on(driver, work, from) {
+                break;
+            }
+        }
+        if found {
+            self.queue.ring_for_certain();
+        }
+        found
+    }
+
+    /// Goes on with a Job; false if it is not over.
+    #[inline(always)]
+    fn go_on(&mut self, driver: &mut impl Driver, work: Work, from: usize) -> bool {
+        let at = from + driver.copy(&work, from);
+        if at < work.len() {
+            self.begun = Some((work, at));
+            return false;
+        }
+        driver.count();
+        self.queue.finish(work, Ok(at as u64));
+        true
+    }
+
+    #[cold]
+    fn begin_scripted<D: Driver>(&mut self, faults: &Faults, driver: &mut D, mut work: Work) {
+        if self.queue.is_broken() {
+            return fail(&mut self.queue, driver, work, JobError::queue_failed());
+        }
+        match std::mem::replace(&mut work.fault, Fault::Pass) {
+            Fault::Delay(time) if D::KEEPS_TIME => {
+                // What lies beyond the clock is never due.
+                let until = Instant::now()
+                    .checked_add(time)
+                    .map_or(Until::Over(u64::MAX), Until::Time);
+                self.aside.push((until, work));
+            }
+            Fault::Pass | Fault::QueueFull | Fault::Delay(_) => _ = self.go_on(driver, work, 0),
+            Fault::Error(kind, vendor) => fail(
+                &mut self.queue,
+                driver,
+                work,
+                JobError::device(kind, vendor),
+            ),
+            Fault::Behind(jobs) => {
+                let until = Until::Over(self.queue.over().saturating_add(jobs.into()));
+                self.aside.push((until, work));
+            }
+            Fault::Lost => self.queue.lose(work),
+            Fault::Queue => {
+                self.queue.break_down(faults);
+                fail(&mut self.queue, driver, work, JobError::queue_failed());
+                for (_, work) in std::mem::take(&mut self.aside) {
+                    fail(&mut self.queue, driver, work, JobError::queue_failed());
+                }
+            }
+        }
+    }
+
+    /// Does what was put aside and is due; true if there was something.
+    #[cold]
+    fn take_up(&mut self, driver: &mut impl Driver) -> bool {
+        let before = self.aside.len();
+        loop {
+            let now = Instant::now();
+            let over = if self.queue.is_retired() && !self.has_work() {
+                u64::MAX
+            } else {
+                self.queue.over()
+            };
+            let due = self
+                .aside
+                .iter()
+                .enumerate()
+                .filter(|(_, (until, _))| until.is_due(now, over));
+            let Some((at, _)) = due.min_by_key(|(_, (until, _))| until.time()) else {
+                break;
+            };
+            let (_, work) = self.aside.remove(at);
+            let mut from = 0;
+            while from < work.len() {
+                from += driver.copy(&work, from);
+            }
+            driver.count();
+            self.queue.finish(work, Ok(from as u64));
+        }
+        self.aside.len() < before
+    }
+}
+
+fn fail(queue: &mut Served, driver: &mut impl Driver, work: Work, error: JobError) {
+    driver.count();
+    queue.finish(work, Err(error));
+}
+
+impl Until {
+    fn time(&self) -> Option<Instant> {
+        match self {
+            Until::Time(time) => Some(*time),
+            Until::Over(_) => None,
+        }
+    }
+
+    fn is_due(&self, now: Instant, over: u64) -> bool {
+        match self {
+            Until::Time(time) => *time <= now,
+            Until::Over(jobs) => *jobs <= over,
+        }
+    }
+}

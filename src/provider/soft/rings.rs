@@ -1,0 +1,322 @@
+//! What a queue shares with its engine: a ring of Jobs there, a ring of Completions back.
+//!
+//! ```text
+//!   submit (any thread) --> jobs --> engine --> done --> reap (one thread at a time)
+//! ```
+//!
+//! Neither ring can overflow: no more than `depth` Jobs are in flight. A position is used again only after one of the
+//! `depth` Tokens was used twice since, and so after the older value was got: Jobs and Completions are got in order, and a
+//! Token is used again only after its Completion was reaped.
+#![expect(
+    unsafe_code,
+    reason = "does Jobs whose memory was lent, and drives rings"
+)]
+
+use std::ops::Deref;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::copy;
+use super::fault::{Fault, Faults, Held};
+use super::ring::Ring;
+use super::split::Split;
+use crate::device::{Completion, Job, Keep, QueueConfig, Signal, Token};
+use crate::error::JobError;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use crate::sync::discard;
+
+/// A Job that was accepted, and what shall happen to it.
+pub(super) struct Work {
+    pub(super) token: Token,
+    pub(super) job: Job,
+    pub(super) fault: Fault,
+}
+
+/// A value that threads of one side write, on lines of its own.
+#[repr(align(128))]
+struct Side<T>(T);
+
+/// What a queue and its engine share.
+pub(super) struct Rings {
+    jobs: Ring<Work>,
+    done: Ring<Completion>,
+    doorbell: Doorbell,
+    /// The next position of `jobs` to be put: so many Jobs were accepted.
+    accepted: Side<AtomicU64>,
+    /// The next position of `done` to be got.
+    reaped: Side<AtomicU64>,
+    /// The script broke the queue: its Jobs fail, and none is accepted.
+    broken: AtomicBool,
+    /// Nothing is accepted any more.
+    retired: AtomicBool,
+    keep: Mutex<Option<Keep>>,
+}
+
+/// Rings once per `arm`, and only then.
+pub(super) struct Doorbell {
+    armed: AtomicBool,
+    signal: Arc<Signal>,
+}
+
+impl Doorbell {
+    pub(super) fn new(signal: Arc<Signal>) -> Doorbell {
+        Doorbell {
+            armed: AtomicBool::new(false),
+            signal,
+        }
+    }
+
+    /// The look that follows comes after it. Pairs with `ring_for_certain`.
+    pub(super) fn arm(&self) {
+        self.armed.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Rings if it is seen that somebody armed.
+    #[inline(always)]
+    pub(super) fn ring(&self) {
+        if self.armed.load(Ordering::Relaxed) && self.armed.swap(false, Ordering::AcqRel) {
+            self.signal.ring();
+        }
+    }
+
+    /// Completions were published before: whoever armed before that is rung for, whoever arms after sees them.
+    #[inline(always)]
+    pub(super) fn ring_for_certain(&self) {
+        fence(Ordering::SeqCst);
+        self.ring();
+    }
+}
+
+impl Rings {
+    pub(super) fn open(config: &QueueConfig) -> (Arc<Rings>, Served) {
+        let depth = config.depth as usize;
+        let rings = Arc::new(Rings {
+            jobs: Ring::new(depth),
+            done: Ring::new(depth),
+            doorbell: Doorbell::new(Arc::clone(&config.signal)),
+            accepted: Side(AtomicU64::new(0)),
+            reaped: Side(AtomicU64::new(0)),
+            broken: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
+            keep: Mutex::new(None),
+        });
+        let served = Served {
+            rings: Arc::clone(&rings),
+            begun: 0,
+            finished: 0,
+            over: 0,
+        };
+        (rings, served)
+    }
+
+    /// Puts a Job, and says at which position.
+    ///
+    /// # Safety
+    ///
+    /// What `Queue::submit` is promised: `depth` Jobs in flight, each with a Token of its own. Nothing was retired.
+    #[inline(always)]
+    pub(super) unsafe fn accept(&self, work: Work) -> u64 {
+        // AcqRel: whoever uses an entry again comes after all who took positions before, see the module.
+        let position = self.accepted.0.fetch_add(1, Ordering::AcqRel);
+        // SAFETY: the position is this call's alone; that the entry is empty says the module's documentation.
+        unsafe { self.jobs.put(position, work) };
+        position
+    }
+
+    /// Hands Completions out.
+    ///
+    /// # Safety
+    ///
+    /// One caller at a time.
+    pub(super) unsafe fn reap(&self, out: &mut [Completion]) -> usize {
+        let position = self.reaped.0.load(Relaxed);
+        let mut reaped = 0;
+        for place in out {
+            // SAFETY: one thread reaps at a time, as the caller promises, and each goes on where the last one stopped.
+            let Some(completion) = (unsafe { self.done.get(position + reaped) }) else {
+                break;
+            };
+            *place = completion;
+            reaped += 1;
+        }
+        self.reaped.0.store(position + reaped, Relaxed);
+        reaped as usize
+    }
+
+    /// The next Completion rings. The look that follows comes after it.
+    pub(super) fn arm(&self) {
+        self.doorbell.arm();
+    }
+
+    /// Rings if it is seen that somebody armed.
+    pub(super) fn ring(&self) {
+        self.doorbell.ring();
+    }
+
+    /// Nothing is accepted any more. False if that was so already.
+    pub(super) fn retire(&self) -> bool {
+        !self.retired.swap(true, Ordering::AcqRel)
+    }
+
+    /// Whether a Job that was put at this position, or later, is there to be done.
+    #[inline(always)]
+    pub(super) fn has_work(&self, position: u64) -> bool {
+        self.jobs.holds(position)
+    }
+
+    #[inline(always)]
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.load(Relaxed)
+    }
+
+    /// Whoever armed is rung for, if Completions were put before; who arms later sees them.
+    #[inline]
+    pub(super) fn ring_for_certain(&self) {
+        self.doorbell.ring_for_certain();
+    }
+
+    pub(super) fn keep(&self, keep: Keep) {
+        *self.keep.lock().unwrap_or_else(PoisonError::into_inner) = Some(keep);
+    }
+
+    #[inline(always)]
+    pub(super) fn is_ready(&self) -> bool {
+        // If others reap meanwhile this may be an old position: it holds a later value then, and that counts as well.
+        self.done.holds(self.reaped.0.load(Relaxed))
+    }
+}
+
+impl Work {
+    /// How many bytes it moves.
+    #[inline(always)]
+    pub(super) fn len(&self) -> usize {
+        let Job::Copy { len, .. } = self.job;
+        len
+    }
+
+    /// Whether several engines should do it together.
+    #[inline(always)]
+    pub(super) fn is_to_be_split(&self) -> bool {
+        Split::suits(&self.job)
+    }
+
+    /// Copies so many bytes, after the first `from`.
+    #[inline(always)]
+    pub(super) fn copy(&self, from: usize, len: usize) {
+        let Job::Copy { src, dst, len: all } = &self.job;
+        let len = len.min(all - from);
+        // SAFETY: an accepted Job's memory is valid and leased until its completion; the crate checked the lengths, and that
+        // the two do not overlap.
+        unsafe { copy::copy(src, dst, from, len, *all >= copy::STREAM) };
+    }
+
+    /// Copies all of it, together with whoever helps.
+    pub(super) fn copy_together(&self, split: &Split, offered: impl FnOnce()) {
+        let Job::Copy { src, dst, len } = &self.job;
+        if let (Some(src), Some(dst)) = (src.as_one(), dst.as_one()) {
+            // SAFETY: as above; each engine does one Job at a time.
+            unsafe { split.copy(src, dst, *len, offered) };
+        }
+    }
+}
+
+/// The other side of the rings, which one owner has: it does the Jobs.
+pub(super) struct Served {
+    rings: Arc<Rings>,
+    /// The next position of `jobs` to be got.
+    begun: u64,
+    /// The next position of `done` to be put.
+    finished: u64,
+    /// Jobs that are over: their memory is not touched any more.
+    over: u64,
+}
+
+impl Deref for Served {
+    type Target = Rings;
+
+    #[inline(always)]
+    fn deref(&self) -> &Rings {
+        &self.rings
+    }
+}
+
+impl Served {
+    /// Where the next Job will be.
+    #[inline(always)]
+    pub(super) fn position(&self) -> u64 {
+        self.begun
+    }
+
+    /// The next Job, which is the caller's to finish.
+    #[inline(always)]
+    pub(super) fn next(&mut self) -> Option<Work> {
+        // SAFETY: there is one Served, and it goes on only after it got one.
+        let work = unsafe { self.rings.jobs.get(self.begun) }?;
+        self.begun += 1;
+        Some(work)
+    }
+
+    /// A Job is over: hands its Completion over.
+    #[inline(always)]
+    pub(super) fn finish(&mut self, work: Work, result: Result<u64, JobError>) {
+        let completion = Completion {
+            token: work.token,
+            result,
+        };
+        // SAFETY: there is one Served, and it counts on; it has one Completion for each Job that was got, so that the entry is
+        // empty, as the module's documentation says.
+        unsafe { self.rings.done.put(self.finished, completion) };
+        self.finished += 1;
+        self.over += 1;
+        self.rings.doorbell.ring();
+    }
+
+    /// A Job is over, and nobody will hear of it.
+    pub(super) fn lose(&mut self, _: Work) {
+        self.over += 1;
+    }
+
+    /// How many Jobs are over.
+    pub(super) fn over(&self) -> u64 {
+        self.over
+    }
+
+    /// Breaks the queue.
+    pub(super) fn break_down(&mut self, faults: &Faults) {
+        self.rings.broken.store(true, Relaxed);
+        faults.queue_broke();
+    }
+
+    /// Whether nothing is accepted any more.
+    pub(super) fn is_retired(&self) -> bool {
+        // Acquire: it was retired after the last Job was accepted.
+        self.rings.retired.load(Ordering::Acquire)
+    }
+
+    /// True if the queue was retired and all its Jobs are over. What it kept is dropped then.
+    pub(super) fn is_over(&self, faults: &Faults) -> bool {
+        if !self.is_retired() || self.over != self.rings.accepted.0.load(Relaxed) {
+            return false;
+        }
+        if self.is_broken() {
+            faults.queue_mended();
+        }
+        let mut keep = self
+            .rings
+            .keep
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let kept = keep.take();
+        drop(keep);
+        discard(kept);
+        true
+    }
+}
+
+impl Held for Rings {
+    /// Who waits for the queue looks again.
+    fn go_on(&self) {
+        self.doorbell.signal.ring();
+    }
+}

@@ -1,0 +1,157 @@
+//! Scripts of faults as text, for programs that are to be tested as they are.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::fault::{Fault, Faults};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Nobody writes more than this by one `*`.
+const REPEAT: usize = 1 << 20;
+
+impl FromStr for Fault {
+    type Err = Error;
+
+    /// `pass`, `error:KIND` or `error:KIND:VENDOR` (the names of [`ErrorKind`], a vendor code in decimal or as `0x..`),
+    /// `delay:TIME` (`us`, `ms` or `s`), `queue-full`, `behind:JOBS`, `lost`, `queue`.
+    fn from_str(text: &str) -> Result<Fault> {
+        let wrong = || {
+            let text = format!(
+                "\"{text}\" is no fault: write pass, error:KIND[:VENDOR], delay:5ms, queue-full, behind:JOBS, lost or queue"
+            );
+            Error::new(ErrorKind::InvalidValue, "Fault::from_str", text)
+        };
+        let mut parts = text.split(':');
+        let fault = match (parts.next(), parts.next(), parts.next()) {
+            (Some("pass"), None, None) => Some(Fault::Pass),
+            (Some("queue-full"), None, None) => Some(Fault::QueueFull),
+            (Some("lost"), None, None) => Some(Fault::Lost),
+            (Some("queue"), None, None) => Some(Fault::Queue),
+            (Some("error"), Some(name), vendor) => kind(name)
+                .zip(vendor.map_or(Some(0), number))
+                .map(|(kind, vendor)| Fault::Error(kind, vendor)),
+            (Some("delay"), Some(time), None) => duration(time).map(Fault::Delay),
+            (Some("behind"), Some(jobs), None) => jobs.parse().ok().map(Fault::Behind),
+            _ => None,
+        };
+        fault.filter(|_| parts.next().is_none()).ok_or_else(wrong)
+    }
+}
+
+impl Faults {
+    /// Appends a script: faults with spaces between them, each as in [`Fault::from_str`], and `*COUNT` behind one that is
+    /// meant more than once (`pass*3 error:IoFailed:0x88`).
+    ///
+    /// The environment variable `TOKIO_DOCA_SOFT_FAULTS` holds one for the devices behind [`Device::open`](crate::Device::open).
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` with what cannot be read; nothing is appended then.
+    pub fn push_script(&self, script: &str) -> Result<()> {
+        for fault in parse(script)? {
+            self.push(fault);
+        }
+        Ok(())
+    }
+}
+
+fn parse(script: &str) -> Result<Vec<Fault>> {
+    let mut faults = Vec::new();
+    for entry in script.split_whitespace() {
+        let (fault, count) = entry.split_once('*').unwrap_or((entry, "1"));
+        let count = count
+            .parse()
+            .ok()
+            .filter(|count| (1..=REPEAT).contains(count));
+        let Some(count) = count else {
+            let text = format!("\"{entry}\": a count of 1 to {REPEAT} must follow the *");
+            return Err(Error::new(
+                ErrorKind::InvalidValue,
+                "Faults::push_script",
+                text,
+            ));
+        };
+        faults.extend(std::iter::repeat_n(fault.parse::<Fault>()?, count));
+    }
+    Ok(faults)
+}
+
+fn kind(name: &str) -> Option<ErrorKind> {
+    (1..=26)
+        .filter_map(ErrorKind::from_code)
+        .find(|kind| format!("{kind:?}") == name)
+}
+
+fn number(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+fn duration(text: &str) -> Option<Duration> {
+    let at = text.find(|c: char| !c.is_ascii_digit())?;
+    let (number, unit) = text.split_at(at);
+    let number = number.parse().ok()?;
+    match unit {
+        "us" => Some(Duration::from_micros(number)),
+        "ms" => Some(Duration::from_millis(number)),
+        "s" => Some(Duration::from_secs(number)),
+        _ => None,
+    }
+}
+
+#[cfg(all(test, not(tokio_doca_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_is_read_as_it_is_written() {
+        let script =
+            "pass*2 error:IoFailed:0x88\n error:NotFound delay:5ms queue-full behind:3 lost queue";
+        let faults = parse(script).unwrap();
+        let error = |kind, vendor| Fault::Error(kind, vendor);
+        let expected = [
+            Fault::Pass,
+            Fault::Pass,
+            error(ErrorKind::IoFailed, 0x88),
+            error(ErrorKind::NotFound, 0),
+            Fault::Delay(Duration::from_millis(5)),
+            Fault::QueueFull,
+            Fault::Behind(3),
+            Fault::Lost,
+            Fault::Queue,
+        ];
+        assert_eq!(faults, expected);
+        assert!(parse(" ").unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_is_no_fault_is_named_and_nothing_is_appended() {
+        let wrong = [
+            "oops",
+            "error",
+            "error:",
+            "error:Nothing",
+            "error:IoFailed:x",
+            "error:IoFailed:1:2",
+            "delay:5",
+            "delay:ms",
+            "delay:-1ms",
+            "behind:x",
+            "lost:1",
+            "pass*0",
+            "pass*x",
+            "pass*",
+            "pass*9999999999",
+            "é",
+        ];
+        for wrong in wrong {
+            let faults = Faults::new(0);
+            let error = faults.push_script(&format!("pass {wrong}")).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidValue);
+            assert!(error.to_string().contains(wrong), "{error}");
+            assert_eq!(faults.left(), 0);
+        }
+    }
+}
