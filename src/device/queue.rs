@@ -92,6 +92,12 @@ pub unsafe trait Queue: Send + Sync {
     #[doc(alias = "ibv_req_notify_cq")]
     fn arm(&self) -> Armed;
 
+    /// How many Jobs `try_inline` has finished, for `WorkQ::stats`. Nobody else counts them: that would cost each of
+    /// them something. Who counts none says 0.
+    fn inline_jobs(&self) -> u64 {
+        0
+    }
+
     /// The queue's own event descriptor, if it does not ring the [`Signal`].
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         None

@@ -4,6 +4,7 @@
 //! locked instruction. Those that come later share some.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::sync::thread_number;
 
@@ -37,9 +38,46 @@ impl Counter {
     }
 }
 
+/// The counters of a device's queues, those that are gone included.
+#[derive(Default)]
+pub(super) struct Counters(Mutex<(u64, Vec<Arc<Counter>>)>);
+
+impl Counters {
+    /// One for a new queue.
+    pub(super) fn open(&self) -> Arc<Counter> {
+        let counter = Arc::new(Counter::new());
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (gone, counters) = &mut *all;
+        counters.retain(|counter| {
+            let used = Arc::strong_count(counter) > 1;
+            *gone += if used { 0 } else { counter.sum() };
+            used
+        });
+        counters.push(Arc::clone(&counter));
+        counter
+    }
+
+    pub(super) fn sum(&self) -> u64 {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.0 + all.1.iter().map(|counter| counter.sum()).sum::<u64>()
+    }
+}
+
 #[cfg(all(test, not(tokio_doca_loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_queue_counted_stays_when_it_is_gone() {
+        let counters = Counters::default();
+        for queue in 1..=5 {
+            let counter = counters.open();
+            (0..10).for_each(|_| counter.add_one());
+            assert_eq!(counter.sum(), 10, "a count of its own");
+            assert_eq!(counters.sum(), 10 * queue);
+        }
+        assert_eq!(counters.0.lock().unwrap().1.len(), 1);
+    }
 
     #[test]
     fn nothing_is_lost_between_more_threads_than_places() {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::counter::Counter;
+use super::counter::Counters;
 use super::engine::Engine;
 use super::fault::Faults;
 use super::options::Options;
@@ -30,8 +30,8 @@ struct Engines {
 /// What queues need of their device.
 pub(super) struct DeviceShared {
     pub(super) faults: Faults,
-    /// Jobs done inline.
-    pub(super) inline_jobs: Counter,
+    /// Jobs done inline, by queue.
+    pub(super) inline_jobs: Counters,
     /// Without engines: jobs that were not done inline.
     pub(super) own_jobs: AtomicU64,
 }
@@ -40,7 +40,7 @@ impl SoftDevice {
     pub(super) fn new(info: DevInfo, options: Options, faults: Faults) -> SoftDevice {
         let shared = Arc::new(DeviceShared {
             faults,
-            inline_jobs: Counter::new(),
+            inline_jobs: Counters::default(),
             own_jobs: AtomicU64::new(0),
         });
         SoftDevice {

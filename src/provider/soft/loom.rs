@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicUsize as Tally;
 use std::sync::{Arc, Mutex};
 
-use super::counter::Counter;
+use super::counter::Counters;
 use super::device::DeviceShared;
 use super::engine::{Bed, Engine};
 use super::fault::Faults;
@@ -271,7 +271,7 @@ impl Stand {
         let bell = Bell::new();
         let device = DeviceShared {
             faults: Faults::new(0),
-            inline_jobs: Counter::new(),
+            inline_jobs: Counters::default(),
             own_jobs: 0.into(),
         };
         let (rings, served) = Rings::open(&QueueConfig::new(depth, Arc::clone(&bell.signal)));

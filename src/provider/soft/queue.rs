@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::copy;
+use super::counter::Counter;
 use super::device::DeviceShared;
 use super::engine::Engine;
 use super::fault::Fault;
@@ -21,6 +22,7 @@ use crate::sync::discard;
 
 pub(super) struct SoftQueue {
     device: Arc<DeviceShared>,
+    inline_jobs: Arc<Counter>,
     engine: Option<Arc<Engine>>,
     rings: Arc<Rings>,
     own: Option<Own>,
@@ -63,6 +65,7 @@ impl SoftQueue {
             }
         };
         SoftQueue {
+            inline_jobs: device.inline_jobs.open(),
             device,
             engine,
             rings,
@@ -78,6 +81,7 @@ impl SoftQueue {
         engine: Arc<Engine>,
     ) -> SoftQueue {
         SoftQueue {
+            inline_jobs: device.inline_jobs.open(),
             device,
             engine: Some(engine),
             rings,
@@ -144,12 +148,16 @@ unsafe impl Queue for SoftQueue {
         if *len > self.device.faults.inline_limit() {
             return None;
         }
-        self.device.inline_jobs.add_one();
+        self.inline_jobs.add_one();
         let Job::Copy { src, dst, len } = job;
         // SAFETY: the memory is valid and leased during the call, as the caller promises; the crate checked the lengths, and
         // that the two do not overlap.
         unsafe { copy::copy(src, dst, 0, *len, *len >= copy::STREAM) };
         Some(Ok(*len as u64))
+    }
+
+    fn inline_jobs(&self) -> u64 {
+        self.inline_jobs.sum()
     }
 
     unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
