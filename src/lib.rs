@@ -93,4 +93,4 @@ pub use mem::{
 };
 pub use ops::{Dma, DmaBuilder, DmaCopy};
 pub use provider::{add_provider, soft};
-pub use reactor::{Mode, Shutdown, WorkQ, WorkQBuilder};
+pub use reactor::{Mode, Shutdown, Stats, WorkQ, WorkQBuilder};

@@ -53,6 +53,7 @@ table! {
     WorkQ:                  Send Sync Unpin;
     WorkQBuilder:           Send Sync Unpin;
     Mode:                   Send Sync Unpin;
+    Stats:                  Send Sync Unpin;
     Dma:                    Send Sync Unpin;
     DmaBuilder<'static>:    Send Sync Unpin;
 

@@ -27,6 +27,14 @@ impl Signal {
     }
 }
 
+impl Signal {
+    /// Makes the event handle quiet, until somebody rings again: one system call.
+    pub(crate) fn quiet(&self) {
+        // Nothing rang, then.
+        let _ = self.0.read();
+    }
+}
+
 impl AsFd for Signal {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

@@ -169,6 +169,37 @@ impl Dma {
     }
 }
 
+impl Dma {
+    /// Submits the copy now, for a loop of the caller's own: its end is told by [`WorkQ::progress`], which gives `user_data`
+    /// back untouched. There is no future, nothing to drop, and nothing waits; no runtime is needed, in any mode.
+    ///
+    /// Both sides are leased (`InUse`) until the completion was collected, and the data of `dst` grows then. A copy that
+    /// the device finishes inline is told by `progress` as well.
+    ///
+    /// # Errors
+    ///
+    /// Nothing was submitted, and `progress` will not tell of it: `Again` if the WorkQ or the device is full, and what
+    /// [`Dma::copy`] is refused for.
+    #[doc(alias = "doca_workq_submit")]
+    pub fn submit_copy<S: Source, D: Destination>(
+        &self,
+        src: S,
+        dst: D,
+        user_data: u64,
+    ) -> Result<(), JobError> {
+        let dma = &self.0;
+        let begun = dma.begin(&src, &dst)?;
+        let index = dma.try_reserve()?;
+        match dma.finish_inline(&begun.job) {
+            Some(outcome) => {
+                dma.settle(index, user_data, end(begun.read, begun.write, outcome));
+                Ok(())
+            }
+            None => dma.post(index, dma.prepared(begun), user_data),
+        }
+    }
+}
+
 impl Inner {
     /// Checks, and takes the Leases.
     #[inline(always)]

@@ -1,13 +1,38 @@
 //! Running a future on this thread, without a runtime: the thread spins for its Jobs.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use super::workq::WorkQ;
+use super::workq::{Shared, WorkQ};
+
+// Const and without a destructor: it allocates nothing and outlives nothing.
+thread_local!(static ON: Cell<*const Shared> = const { Cell::new(ptr::null()) });
+
+/// Whether this thread looks for the Jobs of this WorkQ all the time.
+pub(super) fn is_on(shared: &Arc<Shared>) -> bool {
+    ON.get() == Arc::as_ptr(shared)
+}
+
+/// Until it is dropped this thread is in `block_on`. A nested call is about another WorkQ, maybe.
+struct On(*const Shared);
+
+impl On {
+    fn enter(shared: &Arc<Shared>) -> On {
+        On(ON.replace(Arc::as_ptr(shared)))
+    }
+}
+
+impl Drop for On {
+    fn drop(&mut self) {
+        ON.set(self.0);
+    }
+}
 
 /// Turns before the CPU is given up.
 const MISSES: u32 = 1024;
@@ -31,7 +56,8 @@ impl Wake for Unpark {
 }
 
 impl WorkQ {
-    /// Runs a future to its end on this thread. It needs no runtime; the WorkQ should be in [`Mode::BusyPoll`](super::Mode).
+    /// Runs a future to its end on this thread. It needs no runtime, whatever the mode; [`Mode::BusyPoll`](super::Mode)
+    /// makes no system calls.
     ///
     /// While Jobs are in flight the thread spins, without a system call per Job, and gives the CPU up after a budget;
     /// while none are, and the future waits for something else, it sleeps.
@@ -51,6 +77,7 @@ impl WorkQ {
     /// ```
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
+        let _on = On::enter(&self.0);
         let unpark = Arc::new(Unpark {
             thread: thread::current(),
             woken: AtomicBool::new(true),

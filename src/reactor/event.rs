@@ -9,6 +9,10 @@
 //! - It is registered at the first Pending on a runtime, since an idle or blocked runtime must not hold up another's Ops.
 //! - If the runtime goes, all who wait are woken, and register anew where they are polled next.
 //! - The clear loop is bounded: a hang-up cannot be cleared.
+//!
+//! A loop of the caller's own gets an epoll descriptor that spans all sources, from the first time it asks on: it stays
+//! the same, whatever is attached later. Who reads the eventfd for it takes the edge from Tokio's epoll, and so does a turn
+//! itself ([`super::own_loop`]).
 #![expect(unsafe_code, reason = "AsyncFd must be promised an open descriptor")]
 
 use std::future::{Future, poll_fn};
@@ -16,15 +20,17 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
 use arrayvec::ArrayVec;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{self, Handle};
 
+use super::block_on;
 use super::workq::Shared;
 use crate::device::Signal;
 use crate::error::{Error, JobError, Reason, Result};
@@ -33,16 +39,24 @@ use crate::error::{Error, JobError, Reason, Result};
 const RUNTIMES: usize = 4;
 /// How often readiness is cleared in one turn.
 const CLEARS: usize = 8;
+/// How many sources of events are looked at in one call: those of all devices, and the signal.
+const SOURCES: usize = 16;
+/// Inside the handle each event is told once.
+const EDGES: EpollFlags = EpollFlags::EPOLLIN.union(EpollFlags::EPOLLET);
 
 /// The event handle, and where it is registered.
 pub(super) struct Events {
     signal: Arc<Signal>,
+    /// Spans the signal and the descriptors of queues that have their own.
+    nest: OnceLock<Epoll>,
+    /// The caller has a loop of its own.
+    lent: AtomicBool,
     inner: Mutex<Inner>,
 }
 
 struct Inner {
-    /// Spans the signal and the descriptors of queues that have their own.
-    nest: Option<Epoll>,
+    /// A queue has a descriptor of its own, so that the signal alone is not enough.
+    several: bool,
     sources: [Option<Arc<Source>>; RUNTIMES],
     /// Runtimes without I/O: asking one panics, which is contained but not quiet.
     without_io: ArrayVec<runtime::Id, RUNTIMES>,
@@ -64,12 +78,14 @@ impl Events {
         let signal =
             Signal::new().map_err(|error| Error::os("WorkQBuilder::build", "eventfd", error))?;
         let inner = Inner {
-            nest: None,
+            several: false,
             sources: [const { None }; RUNTIMES],
             without_io: ArrayVec::new(),
         };
         Ok(Events {
             signal: Arc::new(signal),
+            nest: OnceLock::new(),
+            lent: AtomicBool::new(false),
             inner: Mutex::new(inner),
         })
     }
@@ -84,26 +100,16 @@ impl Events {
 
     /// Takes the descriptor of a queue that does not ring the signal into the event handle.
     pub(super) fn nest(&self, shared: &Arc<Shared>, fd: BorrowedFd<'_>) -> Result<()> {
-        let fail = |errno: nix::Error| Error::os("attach", "epoll", errno.into());
-        let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
         let mut inner = self.inner();
-        if inner.nest.is_none() {
-            let nest = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(fail)?;
-            nest.add(self.signal.as_fd(), EpollEvent::new(flags, 0))
-                .map_err(fail)?;
-            inner.nest = Some(nest);
-        }
-        inner
-            .nest
-            .as_ref()
-            .expect("just made")
-            .add(fd, EpollEvent::new(flags, 1))
-            .map_err(fail)?;
+        let nest = self.span(&inner, "attach")?;
+        nest.add(fd, EpollEvent::new(EDGES, 1))
+            .map_err(|errno| Error::os("attach", "epoll", errno.into()))?;
+        inner.several = true;
         // The handle is another one now. Whoever waits, or has left an orphan, must hear of it where it was registered.
         let old = std::mem::replace(&mut inner.sources, [const { None }; RUNTIMES]);
         for source in old.iter().flatten() {
             let _runtime = source.runtime.enter();
-            if let Err(error) = inner.register(&self.signal, shared, source.runtime.clone()) {
+            if let Err(error) = inner.register(nest.0.as_fd(), shared, source.runtime.clone()) {
                 tracing::error!(%error, "a runtime could not be registered again");
             }
         }
@@ -116,10 +122,13 @@ impl Events {
     ///
     /// # Errors
     ///
-    /// `BadState` without a runtime, without I/O in it, or beyond four runtimes.
+    /// `BadState` without a runtime, without I/O in it, or beyond four runtimes. In `WorkQ::block_on` the thread itself
+    /// looks, and with a handle that the caller has, the caller's loop does.
     #[inline]
     pub(super) fn register(&self, shared: &Arc<Shared>) -> Result<(), JobError> {
-        let handle = Handle::try_current().map_err(|_| JobError::of(Reason::NoRuntime))?;
+        let Ok(handle) = Handle::try_current() else {
+            return self.heard_elsewhere(shared);
+        };
         let mut inner = self.inner();
         if inner
             .sources
@@ -129,7 +138,48 @@ impl Events {
         {
             return Ok(());
         }
-        inner.register(&self.signal, shared, handle)
+        let spanned = self.nest.get().filter(|_| inner.several);
+        let fd = spanned.map_or(self.signal.as_fd(), |nest| nest.0.as_fd());
+        inner.register(fd, shared, handle)
+    }
+
+    /// There is no runtime here.
+    #[cold]
+    fn heard_elsewhere(&self, shared: &Arc<Shared>) -> Result<(), JobError> {
+        if self.lent.load(Ordering::Relaxed) || block_on::is_on(shared) {
+            return Ok(());
+        }
+        Err(JobError::of(Reason::NoRuntime))
+    }
+
+    /// One descriptor for all there is and will be: the caller's loop listens from now on.
+    pub(super) fn lend(&self) -> Result<BorrowedFd<'_>> {
+        let nest = self.span(&self.inner(), "WorkQ::event_handle")?;
+        self.lent.store(true, Ordering::Relaxed);
+        Ok(nest.0.as_fd())
+    }
+
+    /// The epoll descriptor over all sources. The caller holds the lock, so that there is one.
+    fn span(&self, _inner: &Inner, op: &'static str) -> Result<&Epoll> {
+        if let Some(nest) = self.nest.get() {
+            return Ok(nest);
+        }
+        let fail = |errno: nix::Error| Error::os(op, "epoll", errno.into());
+        let nest = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(fail)?;
+        nest.add(self.signal.as_fd(), EpollEvent::new(EDGES, 0))
+            .map_err(fail)?;
+        Ok(self.nest.get_or_init(|| nest))
+    }
+
+    /// Makes the handle of the caller's loop quiet: nothing that rang before is seen there any more.
+    pub(super) fn quiet(&self) {
+        self.signal.quiet();
+        let several = self.inner().several;
+        if let Some(nest) = self.nest.get().filter(|_| several) {
+            // What was read is not reported any more; what cannot be read (a hang-up) is reported once.
+            let mut events = [EpollEvent::empty(); SOURCES];
+            let _ = nest.wait(&mut events, EpollTimeout::ZERO);
+        }
     }
 
     /// The runtime of this source is gone.
@@ -150,7 +200,7 @@ impl Inner {
     #[cold]
     fn register(
         &mut self,
-        signal: &Signal,
+        fd: BorrowedFd<'_>,
         shared: &Arc<Shared>,
         runtime: Handle,
     ) -> Result<(), JobError> {
@@ -168,10 +218,6 @@ impl Inner {
             return Err(JobError::new(Reason::TooManyRuntimes, RUNTIMES as u64, 0));
         };
         // A descriptor of its own: epoll knows a registration by descriptor, and ours may stand in several.
-        let fd = self
-            .nest
-            .as_ref()
-            .map_or(signal.as_fd(), |nest| nest.0.as_fd());
         let fd = fd.try_clone_to_owned().map_err(errno)?;
         // Tokio panics if the runtime was built without I/O.
         let registered = catch_unwind(AssertUnwindSafe(|| {

@@ -17,9 +17,10 @@ use std::task::{Context, Poll, ready};
 
 use pin_project::{pin_project, pinned_drop};
 
+use super::mode::Spin;
 use super::slot::{Held, Outcome};
 use super::wait::{Patience, Waited};
-use super::workq::{Attachment, Mode};
+use super::workq::Attachment;
 use crate::device::{Armed, Job, Token};
 use crate::error::{ErrorKind, JobError, Reason};
 use crate::sync::WaitNode;
@@ -33,8 +34,8 @@ pub(crate) struct Prepared {
 #[derive(Debug)]
 enum State {
     Idle,
-    Queued(Patience),
-    InFlight(Token),
+    Queued(Patience, Spin),
+    InFlight(Token, Spin),
     Ready(Outcome),
     Finished,
 }
@@ -79,21 +80,12 @@ impl<C: Deref<Target = Attachment>> Flight<C> {
     /// Submits at once, or says why not: nothing waits.
     pub(crate) fn try_start(&mut self, prepared: Prepared) -> Result<(), JobError> {
         let shared = &self.context.shared;
-        if shared.mode == Mode::EventDriven {
+        if !shared.mode.load().is_busy() {
             shared.events.register(shared)?;
         }
-        // Who does not wait may pass those that were told and are not polled, and nobody else.
-        let free = (shared.waiters.is_empty() || shared.waiters.all_told())
-            .then(|| shared.core.table.free().take())
-            .flatten();
-        let Some(index) = free else {
-            return Err(JobError::new(
-                Reason::QueueFull,
-                shared.core.table.free().slots() as u64,
-                0,
-            ));
-        };
-        self.state = State::InFlight(self.context.launch(index, prepared)?);
+        let index = self.context.try_reserve()?;
+        let token = self.context.launch(index, prepared, None)?;
+        self.state = State::InFlight(token, Spin::default());
         Ok(())
     }
 
@@ -133,7 +125,7 @@ impl<C: Deref<Target = Attachment>> Flight<C> {
     ) -> Poll<Outcome> {
         let this = self.project();
         match *this.state {
-            State::Queued(_) | State::InFlight(_) => {
+            State::Queued(..) | State::InFlight(..) => {
                 let budget = ready!(tokio::task::coop::poll_proceed(cx));
                 let prepare = || prepare(this.context);
                 let outcome =
@@ -169,29 +161,42 @@ impl Attachment {
         }
     }
 
+    /// A Slot, now or not at all. Who does not wait may pass those that were told and are not polled, and nobody else.
+    ///
+    /// # Errors
+    ///
+    /// `Again` if there is none.
+    pub(crate) fn try_reserve(&self) -> Result<u32, JobError> {
+        let shared = &self.shared;
+        let free = (shared.waiters.is_empty() || shared.waiters.all_told())
+            .then(|| shared.core.table.free().take())
+            .flatten();
+        let slots = shared.core.table.free().slots() as u64;
+        free.ok_or(JobError::new(Reason::QueueFull, slots, 0))
+    }
+
     /// Gives a Slot back that was taken or done, to whoever is in line.
     pub(super) fn give_back(&self, index: u32) {
-        self.shared.core.table.free().put(index);
-        self.shared.after_free();
+        self.shared.give_back(index);
     }
 
     /// The first step of a Job that was not finished inline: in flight at once, or in line.
     #[inline(always)]
     fn begin(&self, prepared: Prepared) -> Result<State, JobError> {
         let shared = &self.shared;
-        if shared.mode == Mode::EventDriven {
+        if !shared.mode.load().is_busy() {
             // Before the Job is the device's: without a runtime nobody would hear of its end.
             shared.events.register(shared)?;
         }
         if shared.waiters.is_empty()
             && let Some(index) = shared.core.table.free().take()
         {
-            match self.launch(index, prepared) {
+            match self.launch(index, prepared, None) {
                 Err(error) if error.kind() == ErrorKind::Again => {}
-                launched => return launched.map(State::InFlight),
+                launched => return launched.map(|token| State::InFlight(token, Spin::default())),
             }
         }
-        Ok(State::Queued(Patience::default()))
+        Ok(State::Queued(Patience::default(), Spin::default()))
     }
 
     /// Polls a Job that is in line or in flight.
@@ -205,11 +210,11 @@ impl Attachment {
     ) -> Poll<Outcome> {
         // Submitted in this very poll, and on this runtime.
         let mut fresh = fresh;
-        if let State::Queued(patience) = state {
-            match self.poll_queued(node, patience, cx, prepare) {
+        if let State::Queued(patience, spin) = state {
+            match self.poll_queued(node, patience, spin, cx, prepare) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(token)) => {
-                    *state = State::InFlight(token);
+                    *state = State::InFlight(token, Spin::default());
                     fresh = false;
                 }
                 Poll::Ready(Err(error)) => {
@@ -218,12 +223,17 @@ impl Attachment {
                 }
             }
         }
-        let State::InFlight(token) = *state else {
+        let State::InFlight(token, spin) = state else {
             unreachable!("a queued Job has just been launched")
         };
-        let outcome = match self.shared.mode {
-            Mode::EventDriven => self.poll_event(token, fresh, cx),
-            Mode::BusyPoll => self.poll_busy(token, cx),
+        let token = *token;
+        let policy = self.shared.mode.load();
+        let outcome = if policy.is_event() {
+            self.poll_event(token, fresh, policy, cx)
+        } else if policy.is_busy() {
+            self.poll_busy(token, cx)
+        } else {
+            self.poll_hybrid(token, fresh, policy, spin, cx)
         };
         if let Poll::Ready(outcome) = outcome {
             // An error of the runtime, and not of the Job, leaves the Job in flight: it is an orphan then.
@@ -254,7 +264,7 @@ impl Attachment {
         // polled may be gone), and else the next poll of any Op.
         let _ = shared.events.register(shared);
         self.queue.clear();
-        if self.queue.arm() == Armed::Ready {
+        if self.arm() == Armed::Ready {
             shared.turn();
         }
     }
@@ -265,9 +275,9 @@ impl<C: Deref<Target = Attachment>> PinnedDrop for Flight<C> {
     fn drop(self: Pin<&mut Self>) {
         let this = self.project();
         match *this.state {
-            State::InFlight(token) => this.context.abandon(token),
+            State::InFlight(token, _) => this.context.abandon(token),
             // A place in line is left by the node's own drop; what it was told is passed on there.
-            State::Idle | State::Queued(_) | State::Ready(_) | State::Finished => {}
+            State::Idle | State::Queued(..) | State::Ready(_) | State::Finished => {}
         }
     }
 }

@@ -16,9 +16,11 @@ use std::task::{Context, Poll, Waker};
 
 use ::loom::thread::JoinHandle;
 
+use super::finished::Finished;
 use super::gate::Gate;
 use super::magazine::Magazines;
-use super::slot::{Completed, Held, Outcome, Slot, Told};
+use super::mode::{Current, Mode, Policy};
+use super::slot::{Completed, Held, Outcome, Slot, Target, Told};
 use super::{Attachment, Flight, Prepared, WorkQ};
 use crate::device::{
     Adapter, Armed, Caps, Completion, DevInfo, Device, Job, Keep, PciAddr, PciFunction, Queue,
@@ -729,6 +731,306 @@ fn mutant_that_looks_outside_the_gate_is_found() {
     });
 }
 
+/// An Op that goes to sleep, and somebody who sets another mode: it must poll again.
+fn mode_is_set(
+    sleep: impl Fn(&Current, &Slot, Policy, &Task) + Clone + Send + Sync + 'static,
+    set: impl Fn(&Current, &Slot, Policy) + Clone + Send + Sync + 'static,
+) {
+    check(4, move || {
+        let policy = |mode| Policy::of(mode, "model").unwrap();
+        let (event, busy) = (policy(Mode::EventDriven), policy(Mode::BusyPoll));
+        let (slot, _) = in_flight();
+        let shared = Arc::new((Current::new(event), slot));
+        let setter = {
+            let (shared, set) = (Arc::clone(&shared), set.clone());
+            spawn(move || set(&shared.0, &shared.1, busy))
+        };
+        let task = Task::new();
+        loop {
+            let seen = shared.0.load();
+            if seen.is_busy() {
+                break;
+            }
+            sleep(&shared.0, &shared.1, seen, &task);
+        }
+        setter.join().unwrap();
+    });
+}
+
+/// As `Attachment::poll_event`.
+fn register_then_ask(mode: &Current, slot: &Slot, seen: Policy, task: &Task) {
+    slot.register(&task.waker());
+    if mode.is_still(seen) {
+        task.sleep();
+    }
+}
+
+/// As `WorkQ::set_mode`.
+fn set_then_nudge(mode: &Current, slot: &Slot, policy: Policy) {
+    mode.set(policy);
+    if let Some(waker) = slot.nudge() {
+        waker.wake();
+    }
+}
+
+#[test]
+fn an_op_that_goes_to_sleep_hears_of_another_mode() {
+    mode_is_set(register_then_ask, set_then_nudge);
+}
+
+#[test]
+fn mutant_that_sleeps_without_asking_for_the_mode_is_found() {
+    mutant("deadlock", || {
+        let just_sleep = |_: &Current, slot: &Slot, _: Policy, task: &Task| {
+            slot.register(&task.waker());
+            task.sleep();
+        };
+        mode_is_set(just_sleep, set_then_nudge);
+    });
+}
+
+#[test]
+fn mutant_that_asks_for_the_mode_and_then_registers_is_found() {
+    mutant("deadlock", || {
+        let ask_then_register = |mode: &Current, slot: &Slot, seen: Policy, task: &Task| {
+            let still = mode.is_still(seen);
+            slot.register(&task.waker());
+            if still {
+                task.sleep();
+            }
+        };
+        mode_is_set(ask_then_register, set_then_nudge);
+    });
+}
+
+#[test]
+fn mutant_that_nudges_and_then_sets_the_mode_is_found() {
+    mutant("deadlock", || {
+        let nudge_then_set = |mode: &Current, slot: &Slot, policy: Policy| {
+            if let Some(waker) = slot.nudge() {
+                waker.wake();
+            }
+            mode.set(policy);
+        };
+        mode_is_set(register_then_ask, nudge_then_set);
+    });
+}
+
+#[test]
+fn what_ended_comes_out_of_the_ring_once_and_whole() {
+    check(3, || {
+        // Two Slots, one of which is used twice: its place in the ring is another one then.
+        let both = Arc::new((Finished::new(2), [Watched::new(), Watched::new()]));
+        let finisher = |slot: u32| {
+            let both = Arc::clone(&both);
+            spawn(move || {
+                both.1[slot as usize].write();
+                both.0.push(slot);
+            })
+        };
+        let other = finisher(1);
+        both.1[0].write();
+        both.0.push(0);
+        let taker = {
+            let both = Arc::clone(&both);
+            spawn(move || {
+                let slot = both.0.pop();
+                if let Some(slot) = slot {
+                    both.1[slot as usize].write();
+                }
+                slot
+            })
+        };
+        let mut seen: Vec<u32> = both.0.pop().into_iter().collect();
+        seen.iter().for_each(|&slot| both.1[slot as usize].write());
+        seen.extend(taker.join().unwrap());
+        if seen.contains(&0) {
+            both.1[0].write();
+            both.0.push(0);
+            seen.retain(|&slot| slot != 0);
+        }
+        other.join().unwrap();
+        seen.extend(std::iter::from_fn(|| both.0.pop()));
+        seen.sort_unstable();
+        assert_eq!(seen, [0, 1]);
+        assert!(both.0.is_empty());
+    });
+}
+
+#[test]
+fn mutant_that_puts_a_slot_in_and_then_writes_it_is_found() {
+    mutant("Causality violation", || {
+        check(3, || {
+            let both = Arc::new((Finished::new(1), Watched::new()));
+            let finisher = {
+                let both = Arc::clone(&both);
+                spawn(move || {
+                    both.0.push(0);
+                    both.1.write();
+                })
+            };
+            if both.0.pop().is_some() {
+                both.1.write();
+            }
+            finisher.join().unwrap();
+        });
+    });
+}
+
+/// A loop of the caller's own with one Job, and somebody else who collects its completion: no device rings.
+struct OwnLoop {
+    slot: Slot,
+    generation: u32,
+    finished: Finished,
+    armed: AtomicBool,
+    /// The event handle, and who sleeps on it.
+    task: Task,
+}
+
+// SAFETY: a Task is a waker and a place to sleep, for one thread.
+unsafe impl Sync for OwnLoop {}
+
+impl OwnLoop {
+    /// As `Shared::fire`.
+    fn fire(&self) {
+        if self.armed.load(SeqCst) && self.armed.swap(false, SeqCst) {
+            self.task.waker().wake();
+        }
+    }
+
+    /// As `Shared::mark`.
+    fn mark(&self) {
+        self.armed.store(true, SeqCst);
+        seq_cst_order();
+    }
+
+    /// As `Table::complete` and `TellBatch::tell`.
+    fn collect(&self) {
+        let completed = self.slot.complete(self.generation, Ok(7));
+        assert!(matches!(completed, Completed::Deliver));
+        self.finished.push(0);
+        self.fire();
+    }
+
+    fn take(&self) -> Option<(u64, Outcome)> {
+        self.finished
+            .pop()
+            .map(|_| self.slot.take_posted().unwrap())
+    }
+
+    /// As `WorkQ::arm`.
+    fn arm(&self) {
+        self.mark();
+        if !self.finished.is_empty() {
+            self.fire();
+        }
+    }
+
+    /// As `WorkQ::progress`.
+    fn progress(&self) -> Option<(u64, Outcome)> {
+        loop {
+            let armed = self.armed.swap(false, SeqCst);
+            let taken = self.take();
+            if taken.is_some() || !armed {
+                return taken;
+            }
+            self.mark();
+            if self.finished.is_empty() {
+                return None;
+            }
+        }
+    }
+}
+
+fn own_loop(wait: fn(&OwnLoop) -> Option<(u64, Outcome)>, collect: fn(&OwnLoop)) {
+    check(4, move || {
+        let slot = Slot::new();
+        let generation = slot.fill(held(), Some(Target::Caller(u64::MAX)));
+        let own = Arc::new(OwnLoop {
+            slot,
+            generation,
+            finished: Finished::new(1),
+            armed: AtomicBool::new(false),
+            task: Task::new(),
+        });
+        let collector = {
+            let own = Arc::clone(&own);
+            spawn(move || collect(&own))
+        };
+        let taken = loop {
+            if let Some(taken) = wait(&own) {
+                break taken;
+            }
+            own.task.sleep();
+        };
+        assert_eq!(taken, (u64::MAX, Ok(7)));
+        collector.join().unwrap();
+        assert!(own.finished.is_empty());
+    });
+}
+
+fn arm_then_wait(own: &OwnLoop) -> Option<(u64, Outcome)> {
+    let taken = own.progress();
+    if taken.is_none() {
+        own.arm();
+    }
+    taken
+}
+
+fn arm_then_progress(own: &OwnLoop) -> Option<(u64, Outcome)> {
+    own.arm();
+    own.progress()
+}
+
+#[test]
+fn a_loop_that_armed_hears_of_what_somebody_else_collected() {
+    own_loop(arm_then_wait, OwnLoop::collect);
+    own_loop(arm_then_progress, OwnLoop::collect);
+}
+
+#[test]
+fn mutant_loop_that_arms_without_a_look_is_found() {
+    mutant("deadlock", || {
+        let wait = |own: &OwnLoop| {
+            let taken = own.progress();
+            if taken.is_none() {
+                own.mark();
+            }
+            taken
+        };
+        own_loop(wait, OwnLoop::collect);
+    });
+}
+
+#[test]
+fn mutant_progress_that_ends_the_arm_without_a_look_is_found() {
+    mutant("deadlock", || {
+        let wait = |own: &OwnLoop| {
+            own.arm();
+            let armed = own.armed.swap(false, SeqCst);
+            let taken = own.take();
+            if taken.is_none() && armed {
+                own.mark();
+            }
+            taken
+        };
+        own_loop(wait, OwnLoop::collect);
+    });
+}
+
+#[test]
+fn mutant_that_fires_and_then_delivers_is_found() {
+    mutant("deadlock", || {
+        let collect = |own: &OwnLoop| {
+            let completed = own.slot.complete(own.generation, Ok(7));
+            assert!(matches!(completed, Completed::Deliver));
+            own.fire();
+            own.finished.push(0);
+        };
+        own_loop(arm_then_wait, collect);
+    });
+}
+
 /// A device with room for one Job. Its ring is the event turn itself, on the device's thread: the driver is quick.
 struct Fake {
     /// The Job's Token and one; 0 for none.
@@ -737,6 +1039,8 @@ struct Fake {
     armed: AtomicBool,
     engine: Task,
     stopped: AtomicBool,
+    /// It sets the WorkQ busy-polling before it does a Job, and never rings.
+    deaf: bool,
     /// A shutdown of the WorkQ has ended. (No atomic of the model: it is looked at, and orders nothing.)
     shut: std::sync::atomic::AtomicBool,
 }
@@ -798,9 +1102,12 @@ impl Fake {
                 self.engine.sleep();
                 continue;
             }
+            if self.deaf {
+                workq.set_mode(Mode::BusyPoll).unwrap();
+            }
             assert_eq!(self.done.swap(token, SeqCst), 0);
             seq_cst_order();
-            if self.armed.load(SeqCst) && self.armed.swap(false, SeqCst) {
+            if !self.deaf && self.armed.load(SeqCst) && self.armed.swap(false, SeqCst) {
                 workq.0.event_turn();
             }
         }
@@ -843,12 +1150,17 @@ struct Bed {
 
 impl Bed {
     fn new() -> Bed {
+        Bed::on(false)
+    }
+
+    fn on(deaf: bool) -> Bed {
         let queue = Arc::new(Fake {
             submitted: AtomicU64::new(0),
             done: AtomicU64::new(0),
             armed: AtomicBool::new(false),
             engine: Task::new(),
             stopped: AtomicBool::new(false),
+            deaf,
             shut: false.into(),
         });
         let (addr, caps) = (PciAddr::new(0, 0, 0), Caps::for_dma(1, 1, 1));
@@ -970,5 +1282,34 @@ fn nothing_is_submitted_after_a_shutdown_has_ended() {
             queue.shut.store(true, SeqCst);
         });
         bed.run([bed.spawn_dropped_op(), shutdown]);
+    });
+}
+
+#[test]
+fn an_op_that_sleeps_goes_on_as_the_new_mode_says() {
+    on_a_workq(1, |_| {
+        let bed = Bed::on(true);
+        bed.run([bed.spawn_op()]);
+    });
+}
+
+#[test]
+fn ops_and_jobs_of_the_callers_loop_share_a_workq() {
+    on_a_workq(1, |bed| {
+        let (attachment, workq) = (Arc::clone(&bed.attachment), bed.workq.clone());
+        let own = spawn(move || {
+            // The Op may have the only Slot.
+            let Ok(index) = attachment.try_reserve() else {
+                return;
+            };
+            attachment.post(index, prepared(), 9).unwrap();
+            let mut seen = None;
+            while seen.is_none() {
+                workq.progress(|user_data, outcome| seen = Some((user_data, outcome)));
+                ::loom::thread::yield_now();
+            }
+            assert_eq!(seen, Some((9, Ok(7))));
+        });
+        bed.run([bed.spawn_op(), own]);
     });
 }

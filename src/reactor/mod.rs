@@ -15,7 +15,7 @@
 //! ```
 //!
 //! Who looks: in event mode the *fan-out waker*, which sits in an `AsyncFd` of each runtime and runs inside Tokio's
-//! driver; in busy mode the Op's own poll. The [`gate`] lets one of them reap at a time and loses no look.
+//! driver; in busy mode the Op's own poll; and whoever calls [`WorkQ::progress`] from a loop of its own. The [`gate`] lets one of them reap at a time and loses no look.
 //!
 //! An Op that is dropped leaves an orphan, whose completion frees Slot and Leases. One that is forgotten leaves its
 //! Slot taken. The last WorkQ handle leaves its Slots to the device, which drops them after its last Job.
@@ -23,21 +23,28 @@
 mod block_on;
 pub(crate) mod budget;
 mod event;
+mod finished;
 mod flight;
 mod gate;
 #[cfg(all(test, tokio_doca_loom))]
 mod loom;
 mod magazine;
+mod mode;
+mod own_loop;
+mod phases;
 mod shutdown;
 mod slot;
+mod stats;
 mod submit;
 mod table;
 mod turn;
 mod wait;
 mod workq;
 
+pub use mode::Mode;
 pub use shutdown::Shutdown;
-pub use workq::{Mode, WorkQ, WorkQBuilder};
+pub use stats::Stats;
+pub use workq::{WorkQ, WorkQBuilder};
 
 pub(crate) use flight::{Flight, Prepared};
 pub(crate) use slot::{Held, Outcome};

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use pin_project::pin_project;
 
 use super::turn::wake_all;
-use super::workq::{Mode, WorkQ};
+use super::workq::WorkQ;
 use crate::error::{JobError, Result};
 use crate::sync::WaitNode;
 use crate::sync::atomic::fence;
@@ -52,18 +52,20 @@ impl Future for Shutdown {
             return Poll::Ready(Ok(()));
         }
         shared.enqueue_drained(this.node.as_ref(), cx.waker());
-        match shared.mode {
-            Mode::BusyPoll => {
-                shared.turn();
-                shared.missed();
-                cx.waker().wake_by_ref();
+        let policy = shared.mode.load();
+        if policy.is_busy() {
+            shared.turn();
+            shared.missed();
+            cx.waker().wake_by_ref();
+        } else {
+            // Hybrid waits for short Jobs only, and this may take long.
+            if let Err(error) = shared.events.register(shared) {
+                return Poll::Ready(Err(JobError::into(error)));
             }
-            Mode::EventDriven => {
-                if let Err(error) = shared.events.register(shared) {
-                    return Poll::Ready(Err(JobError::into(error)));
-                }
-                shared.arm();
-                shared.turn();
+            shared.arm();
+            shared.turn();
+            if !shared.mode.is_still(policy) {
+                cx.waker().wake_by_ref();
             }
         }
         // Arm, then look: the turn may have been the one that ended it.

@@ -15,10 +15,14 @@
 //!                             |          +--> Free   Op takes the result, or is dropped
 //!                             +--> CompletingOrphan --> Free   dropped meanwhile: the reaper frees
 //!   dropped in flight: Orphan --> Free   the reaper frees
+//!
+//!         post                   take_posted
+//!   Free ------> Posted --> Done ----------> Free     a Job of the caller's own loop: no Op, nobody drops it
 //! ```
 //!
 //! - `held` and `result`: the Op's until Pending, the reaper's until Done, then the Op's.
-//! - `target`: the Op's in Registering and before Pending, the reaper's in Completing.
+//! - `target`: the Op's in Registering and before Pending, the reaper's in Completing. In Posted it stays as it is, and
+//!   goes with `result` to whoever takes the Slot out of [`Finished`](super::finished::Finished).
 //! - Each completion is taken once: a stale Token has another generation or phase, and changes nothing.
 //!
 //! Orderings: every change of owner is a Release store or exchange, paired with the Acquire of the next owner's.
@@ -27,6 +31,10 @@
 use std::sync::Arc;
 use std::task::Waker;
 
+use super::phases::{
+    COMPLETING, COMPLETING_ORPHAN, DONE, FREE, ORPHAN, PENDING, PHASE, POSTED, Phases, REGISTERING,
+    WAITING, in_flight,
+};
 use crate::error::JobError;
 use crate::mem::{Grow, Reading, Writing};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -73,12 +81,16 @@ pub(super) enum Target {
         expect(dead_code, reason = "graphs come on top")
     )]
     Run(Arc<dyn Run>, u32),
+    /// The caller's own loop, which is given this word back. The result waits in the Slot.
+    Caller(u64),
 }
 
 /// Whom to tell, once the gate was left.
 pub(super) enum Told {
     Waker(Waker),
     Run(Arc<dyn Run>, u32, Outcome),
+    /// The caller's own loop, if it armed.
+    Caller,
 }
 
 /// What the reaper has to do after a completion.
@@ -89,19 +101,11 @@ pub(super) enum Completed {
     Stale,
     /// Tell the Op.
     Tell(Told),
+    /// Put it where the caller's own loop finds it.
+    Deliver,
     /// Free the Slot (and tell the run).
     Free(Option<Told>),
 }
-
-const FREE: u64 = 0;
-const PENDING: u64 = 1;
-const REGISTERING: u64 = 2;
-const ORPHAN: u64 = 3;
-const COMPLETING: u64 = 4;
-const COMPLETING_ORPHAN: u64 = 5;
-const DONE: u64 = 6;
-const WAITING: u64 = 7;
-const PHASE: u64 = u32::MAX as u64;
 
 #[repr(align(128))]
 pub(super) struct Slot {
@@ -115,11 +119,6 @@ pub(super) struct Slot {
 unsafe impl Send for Slot {}
 // SAFETY: as above.
 unsafe impl Sync for Slot {}
-
-/// Whether a completion may come.
-fn in_flight(state: u64) -> bool {
-    matches!(state & PHASE, PENDING | REGISTERING | WAITING | ORPHAN)
-}
 
 fn generation(state: u64) -> u32 {
     (state >> 32) as u32
@@ -135,6 +134,14 @@ unsafe fn replace<T>(cell: &UnsafeCell<T>, value: T) -> T {
         // SAFETY: the caller owns the cell.
         unsafe { std::ptr::replace(cell, value) }
     })
+}
+
+/// Drops what may hold a waker of the user's. Most often there is nothing.
+#[inline]
+fn drop_target(target: Option<Target>) {
+    if target.is_some() {
+        discard(target);
+    }
 }
 
 impl Slot {
@@ -155,11 +162,45 @@ impl Slot {
         // SAFETY: Free and out of the free list: the caller's.
         let old = unsafe { replace(&self.held, Some(held)) };
         debug_assert!(old.is_none());
+        let phase = match target {
+            Some(Target::Caller(_)) => POSTED,
+            _ => PENDING,
+        };
         // SAFETY: as above.
         let old = unsafe { replace(&self.target, target) };
         debug_assert!(old.is_none());
-        self.state.store(state | PENDING, Ordering::Release);
+        self.state.store(state | phase, Ordering::Release);
         generation(state)
+    }
+
+    /// Makes a Slot that was taken from the free list done at once: the device did the Job inline.
+    pub(super) fn settle(&self, user_data: u64, outcome: Outcome) {
+        let state = self.state.load(Ordering::Relaxed);
+        debug_assert_eq!(state & PHASE, FREE);
+        // SAFETY: Free and out of the free list: the caller's.
+        let _ = unsafe { replace(&self.result, outcome) };
+        // SAFETY: as above.
+        let old = unsafe { replace(&self.target, Some(Target::Caller(user_data))) };
+        debug_assert!(old.is_none());
+        self.state.store(state | DONE, Ordering::Release);
+    }
+
+    /// Caller's own loop: word and result of a Job that is over. The Slot is free then, but for the free list.
+    ///
+    /// To be called once, by whoever took the Slot out of `Finished`.
+    pub(super) fn take_posted(&self) -> Option<(u64, Outcome)> {
+        if self.state.load(Ordering::Acquire) & PHASE != DONE {
+            return None;
+        }
+        // SAFETY: Done, and its only number in `Finished` is the caller's: so are the cells.
+        let result = unsafe { replace(&self.result, Ok(0)) };
+        // SAFETY: as above.
+        let target = unsafe { replace(&self.target, None) };
+        self.free();
+        match target {
+            Some(Target::Caller(user_data)) => Some((user_data, result)),
+            _ => None,
+        }
     }
 
     /// The device refused the Job: the Slot is free again, but for the free list; the Leases are the caller's.
@@ -169,7 +210,7 @@ impl Slot {
         // SAFETY: as above.
         let target = unsafe { replace(&self.target, None) };
         self.free();
-        discard(target);
+        drop_target(target);
         held.expect("filled before")
     }
 
@@ -190,7 +231,7 @@ impl Slot {
         // SAFETY: as above. (The Op that registered while the reaper completed left its waker.)
         let target = unsafe { replace(&self.target, None) };
         self.free();
-        discard(target);
+        drop_target(target);
         Some(result)
     }
 
@@ -221,10 +262,11 @@ impl Slot {
         };
         // If this fails the reaper has made it Done meanwhile, and `take` says so.
         let waiting = state & !PHASE | WAITING;
+        // SeqCst: whoever set another mode sees it asleep, or is seen by it afterwards (`nudge`, `Current`).
         let _ =
             self.state
-                .compare_exchange(registering, waiting, Ordering::Release, Ordering::Relaxed);
-        discard(old);
+                .compare_exchange(registering, waiting, Ordering::SeqCst, Ordering::Relaxed);
+        drop_target(old);
     }
 
     /// Op: it is dropped. True if the Slot is free, but for the free list; else the reaper will see to it.
@@ -268,6 +310,11 @@ impl Slot {
             let phase = match state & PHASE {
                 PENDING | WAITING => COMPLETING,
                 REGISTERING => DONE,
+                POSTED => {
+                    // Release, to whoever takes it out. There is no Op that could have changed it.
+                    self.state.store(state & !PHASE | DONE, Ordering::Release);
+                    return Completed::Deliver;
+                }
                 _ => return self.end_orphan(),
             };
             match self.state.compare_exchange(
@@ -298,7 +345,7 @@ impl Slot {
             .is_err()
         {
             self.free();
-            discard(target);
+            drop_target(target);
             return Completed::Free(None);
         }
         match target {
@@ -311,7 +358,7 @@ impl Slot {
         // SAFETY: Orphan: nobody but the reaper is left.
         let target = unsafe { replace(&self.target, None) };
         self.free();
-        discard(target);
+        drop_target(target);
         Completed::Free(None)
     }
 
@@ -330,14 +377,15 @@ impl Slot {
         !matches!(self.state.load(Ordering::Acquire) & PHASE, FREE | DONE)
     }
 
-    /// Whether its Op was dropped, and the device may still have the Job.
-    pub(super) fn is_orphan(&self) -> bool {
-        self.state.load(Ordering::Relaxed) & PHASE == ORPHAN
+    /// The phase that it is in, as one bit of [`Phases`].
+    pub(super) fn phase(&self) -> Phases {
+        Phases::of(self.state.load(Ordering::Acquire))
     }
 
     /// Reaper: the waker of an Op that waits, taken out so that it polls again: the world changed under it.
     pub(super) fn nudge(&self) -> Option<Waker> {
-        let state = self.state.load(Ordering::Relaxed);
+        // SeqCst: pairs with `register`.
+        let state = self.state.load(Ordering::SeqCst);
         let [waiting, registering, pending] =
             [WAITING, REGISTERING, PENDING].map(|phase| state & !PHASE | phase);
         self.state
@@ -391,6 +439,27 @@ mod tests {
             generation.wrapping_add(1),
             "another use"
         );
+    }
+
+    #[test]
+    fn a_posted_job_keeps_its_word_and_result_until_it_is_taken() {
+        let slot = Slot::new();
+        let generation = slot.fill(held(), Some(Target::Caller(u64::MAX)));
+        assert!(slot.take_posted().is_none() && slot.is_in_flight());
+        assert!(slot.nudge().is_none());
+        assert!(slot.phase().any_in_flight() && !slot.phase().any_op());
+        assert!(matches!(
+            slot.complete(generation, Ok(3)),
+            Completed::Deliver
+        ));
+        assert!(matches!(slot.complete(generation, Ok(4)), Completed::Stale));
+        assert!(!slot.is_in_flight());
+        assert_eq!(slot.take_posted(), Some((u64::MAX, Ok(3))));
+        assert_eq!(slot.take_posted(), None, "once");
+        slot.settle(7, Ok(8));
+        assert!(!slot.is_in_flight());
+        assert_eq!(slot.take_posted(), Some((7, Ok(8))));
+        assert_eq!(slot.fill(held(), None), generation.wrapping_add(2));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::task::Waker;
 
 use super::flight::Prepared;
-use super::slot::Outcome;
+use super::slot::{Outcome, Target};
 use super::workq::{Attachment, Shared};
 use crate::device::{Completion, Job, Keep, Queue, Token};
 use crate::error::{ErrorKind, JobError};
@@ -28,11 +28,16 @@ impl Attachment {
     /// Makes a taken Slot pending and gives its Job to the device. If that refuses, the Slot is free again and the
     /// Leases have gone back.
     #[inline]
-    pub(super) fn launch(&self, index: u32, prepared: Prepared) -> Result<Token, JobError> {
+    pub(super) fn launch(
+        &self,
+        index: u32,
+        prepared: Prepared,
+        target: Option<Target>,
+    ) -> Result<Token, JobError> {
         let Prepared { job, held } = prepared;
         let table = &self.shared.core.table;
         // Pending before the device can see the Job: its completion may come before `submit` returns.
-        let token = table.fill(index, held, None);
+        let token = table.fill(index, held, target);
         // Pairs with the fence of `Shutdown`: either it sees this Slot, or this sees that the WorkQ is closed.
         fence(Ordering::SeqCst);
         if let Err(error) = self.check_open() {

@@ -1,13 +1,20 @@
 //! The Slots of a WorkQ, and which of them are free.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::finished::Finished;
 use super::magazine::Magazines;
-use super::slot::{Completed, Held, Slot, Target, Told};
+use super::phases::Phases;
+use super::slot::{Completed, Held, Outcome, Slot, Target, Told};
 use crate::device::{Completion, Token};
 
 /// Outlives the WorkQ for as long as a device may complete one of its Jobs.
 pub(super) struct Table {
     slots: Box<[Slot]>,
     free: Magazines,
+    finished: Finished,
+    /// Completions that named no Job in flight.
+    stale: AtomicU64,
 }
 
 impl Table {
@@ -16,6 +23,8 @@ impl Table {
         Table {
             slots,
             free: Magazines::new(depth as usize),
+            finished: Finished::new(depth as usize),
+            stale: AtomicU64::new(0),
         }
     }
 
@@ -34,6 +43,28 @@ impl Table {
         Token::new(0, index, generation)
     }
 
+    /// A Job of the caller's own loop is over before it was the device's.
+    pub(super) fn settle(&self, index: u32, user_data: u64, outcome: Outcome) {
+        self.slots[index as usize].settle(user_data, outcome);
+        self.finished.push(index);
+    }
+
+    /// Jobs of the caller's own loop that are over.
+    pub(super) fn finished(&self) -> &Finished {
+        &self.finished
+    }
+
+    /// Takes the oldest of them: its word, and how it ended. The Slot is free, but for the free list.
+    pub(super) fn take_finished(&self) -> Option<(u32, u64, Outcome)> {
+        loop {
+            let index = self.finished.pop()?;
+            if let Some((user_data, outcome)) = self.slots[index as usize].take_posted() {
+                return Some((index, user_data, outcome));
+            }
+            debug_assert!(false, "only what is done stands there");
+        }
+    }
+
     /// A completion; answers whom to tell.
     #[inline(always)]
     pub(super) fn complete(&self, completion: &Completion) -> Option<Told> {
@@ -47,11 +78,16 @@ impl Table {
         }) {
             Completed::Nothing => None,
             Completed::Tell(told) => Some(told),
+            Completed::Deliver => {
+                self.finished.push(token.index());
+                Some(Told::Caller)
+            }
             Completed::Free(told) => {
                 self.free.put(token.index());
                 told
             }
             Completed::Stale => {
+                self.stale.fetch_add(1, Ordering::Relaxed);
                 tracing::error!(
                     token = token.as_raw(),
                     "a completion of a job that is not in flight was ignored"
@@ -70,9 +106,28 @@ impl Table {
         self.taken().any(Slot::is_in_flight)
     }
 
-    /// Whether a Job is in flight whose Op was dropped.
-    pub(super) fn any_orphan(&self) -> bool {
-        self.taken().any(Slot::is_orphan)
+    /// Completions that named no Job in flight.
+    pub(super) fn stale(&self) -> u64 {
+        self.stale.load(Ordering::Relaxed)
+    }
+
+    /// The phases of all Slots that are taken.
+    pub(super) fn phases(&self) -> Phases {
+        self.taken()
+            .map(Slot::phase)
+            .fold(Phases::default(), Phases::and)
+    }
+
+    /// Slots that a device may have a Job of, and Slots with a result that nobody fetched.
+    pub(super) fn count(&self) -> (u64, u64) {
+        let (mut in_flight, mut unfetched) = (0, 0);
+        for slot in self.taken() {
+            match slot.phase() {
+                phase if phase.any_in_flight() => in_flight += 1,
+                phase => unfetched += u64::from(phase.is_done()),
+            }
+        }
+        (in_flight, unfetched)
     }
 
     /// How many Jobs a queue may still have. Exact only when nobody else can reach the table.

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use arrayvec::ArrayVec;
 
 use super::slot::Told;
-use super::workq::{Mode, Shared};
+use super::workq::Shared;
 use crate::device::{Armed, Completion, Token};
 use crate::sync::{Waiters, wake};
 
@@ -16,25 +16,48 @@ const BATCHES: usize = 64;
 
 impl Shared {
     /// Woken by an event: looks, arms if anybody waits, and looks once more. (Look-then-arm loses wake-ups.)
+    #[inline]
     pub(super) fn event_turn(&self) {
+        self.counts.woken();
         self.rung.store(false, Ordering::SeqCst);
         self.queues().for_each(|queue| queue.clear());
         self.turn();
-        // In busy mode the Ops look themselves, and only orphans wait for an event.
-        let waited_for = match self.mode {
-            Mode::EventDriven => self.core.table.any_in_flight(),
-            Mode::BusyPoll => self.core.table.any_orphan(),
-        };
-        if waited_for && (self.arm() | self.ready()) {
+        if self.is_waited_for() && (self.arm() | self.ready()) {
             self.turn();
         }
         self.pass_on(true);
     }
 
+    /// Whether somebody waits for the next event.
+    ///
+    /// Ops that look themselves do not, so that in busy mode nothing but orphans does, and an Op that slept when the mode
+    /// was set and has yet to be polled. The caller's own loop arms for itself.
+    fn is_waited_for(&self) -> bool {
+        let phases = self.core.table.phases();
+        let policy = self.mode.load();
+        if phases.any_asleep() {
+            return true;
+        }
+        if !phases.any_in_flight() || policy.is_busy() {
+            return false;
+        }
+        // Whoever is in line sleeps too, and any Job's end may be what it waits for.
+        let in_line = || !self.waiters.is_empty() || !self.drained.is_empty();
+        (phases.any_op() && policy.is_event()) || in_line()
+    }
+
     /// Asks every queue to ring. True if completions wait already.
     pub(super) fn arm(&self) -> bool {
+        self.counts.armed();
         self.queues()
             .fold(false, |ready, queue| ready | (queue.arm() == Armed::Ready))
+    }
+
+    /// Makes the event handle readable if the caller's own loop armed: a Job of its own is over.
+    pub(super) fn fire(&self) {
+        if self.armed.load(Ordering::SeqCst) && self.armed.swap(false, Ordering::SeqCst) {
+            self.events.signal().ring();
+        }
     }
 
     /// Whether a look would find something.
@@ -57,12 +80,7 @@ impl Shared {
         for _ in 0..BATCHES {
             let mut batch = TellBatch::default();
             self.reap(&mut batch);
-            let TellBatch {
-                reaped,
-                nudged,
-                mut more,
-                ..
-            } = batch;
+            let (reaped, nudged, mut more) = (batch.reaped, batch.nudged, batch.more);
             if reaped {
                 self.device_full.store(false, Ordering::SeqCst);
             }
@@ -70,7 +88,7 @@ impl Shared {
             while !self.gate.leave() {
                 more = true;
             }
-            batch.tell();
+            batch.tell(self);
             if nudged {
                 wake_all(&self.waiters);
                 wake_all(&self.drained);
@@ -105,8 +123,12 @@ impl Shared {
             // What a provider answers is checked: it cannot have filled more than there is.
             let reaped = Shared::reap_from(queue, &mut completions[..left]).min(left);
             for completion in &completions[..reaped] {
+                if completion.result.is_err() {
+                    self.counts.failed();
+                }
                 batch.told.extend(self.core.table.complete(completion));
             }
+            self.counts.completed(&completions[..reaped]);
             batch.reaped |= reaped > 0;
             left -= reaped;
             if left == 0 {
@@ -114,6 +136,13 @@ impl Shared {
                 break;
             }
         }
+    }
+
+    /// Gives a Slot back that was taken or done, to whoever is in line.
+    #[inline]
+    pub(super) fn give_back(&self, index: u32) {
+        self.core.table.free().put(index);
+        self.after_free();
     }
 
     /// A Slot became free, or the last Job ended.
@@ -145,7 +174,7 @@ impl Shared {
             now
         });
         let stuck = free > 0 && left > 0;
-        if stuck && self.mode == Mode::EventDriven && !self.rung.swap(true, Ordering::SeqCst) {
+        if stuck && !self.mode.load().is_busy() && !self.rung.swap(true, Ordering::SeqCst) {
             self.events.signal().ring();
         }
     }
@@ -168,11 +197,13 @@ struct TellBatch {
 }
 
 impl TellBatch {
-    fn tell(self) {
-        for told in self.told {
+    fn tell(&mut self, shared: &Shared) {
+        // Drained where they lie: moving them would cost more than telling.
+        for told in self.told.drain(..) {
             match told {
                 Told::Waker(waker) => wake(waker),
                 Told::Run(run, node, outcome) => run.completed(node, outcome),
+                Told::Caller => shared.fire(),
             }
         }
     }

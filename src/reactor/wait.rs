@@ -2,21 +2,24 @@
 //!
 //! In event mode a poll that finds nothing stores the waker, makes sure that this runtime is registered, arms, looks
 //! once more, and only then sleeps. In busy mode it looks a few dozen times, wakes itself, and gives the CPU up after
-//! a budget: a spinning engine may share it.
+//! a budget: a spinning engine may share it. In Hybrid mode it does the one for a bounded time, and then the other.
+//!
+//! The mode may change meanwhile: who is about to sleep asks whether it did.
 
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use super::flight::Prepared;
+use super::mode::{Policy, Spin};
 use super::slot::Outcome;
-use super::workq::{Attachment, Mode, Shared};
+use super::workq::{Attachment, Shared};
 use crate::device::{Armed, Token};
 use crate::error::{ErrorKind, JobError, Reason};
 use crate::sync::WaitNode;
 
 /// Looks in one busy poll. Without `pause`: one costs as much as eighty loads.
-const LOOKS: usize = 32;
+const LOOKS: usize = if cfg!(tokio_doca_loom) { 1 } else { 32 };
 /// Busy polls that find nothing before the CPU is given up: about 30 us.
 const MISSES: u32 = 256;
 /// And how many of them are forgiven then.
@@ -48,10 +51,12 @@ impl Attachment {
         &self,
         node: Pin<&WaitNode>,
         patience: &mut Patience,
+        spin: &mut Spin,
         cx: &mut Context<'_>,
         prepare: &impl Fn() -> Result<Prepared, JobError>,
     ) -> Poll<Result<Token, JobError>> {
         let shared = &*self.shared;
+        let policy = shared.mode.load();
         let leave = || {
             if node.is_linked() {
                 shared.waiters.leave(node);
@@ -70,7 +75,7 @@ impl Attachment {
             if first && let Some(index) = shared.core.table.free().take() {
                 let launched = prepare()
                     .inspect_err(|_| self.give_back(index))
-                    .and_then(|p| self.launch(index, p));
+                    .and_then(|p| self.launch(index, p, None));
                 match launched {
                     // The device is full, and not the WorkQ: the place in line is kept.
                     Err(error) if error.kind() == ErrorKind::Again => {}
@@ -91,11 +96,7 @@ impl Attachment {
                 }
                 // There is one, and somebody was told of it. Who is polled overtakes who is not. In busy mode all are polled
                 // in turn, and one of them may only have lost its CPU for a while.
-                let limit = if shared.mode == Mode::BusyPoll {
-                    MISSES
-                } else {
-                    1
-                };
+                let limit = if policy.is_event() { 1 } else { MISSES };
                 if patience.is_over(shared.taken.load(Ordering::Relaxed), limit) {
                     shared.waiters.notify_self(node);
                     continue;
@@ -107,22 +108,22 @@ impl Attachment {
             }
             break;
         }
-        match shared.mode {
-            Mode::BusyPoll => {
-                if shared.ready() {
-                    shared.turn();
-                }
-                shared.missed();
-                cx.waker().wake_by_ref();
+        if policy.is_busy() || !(policy.is_event() || spin.is_over(policy, || shared.now())) {
+            if shared.ready() {
+                shared.turn();
             }
-            Mode::EventDriven => {
-                if let Err(error) = shared.events.register(&self.shared) {
-                    leave();
-                    return Poll::Ready(Err(error));
-                }
-                if shared.in_use() > 0 && shared.arm() | shared.ready() {
-                    shared.turn();
-                }
+            shared.missed();
+            cx.waker().wake_by_ref();
+        } else {
+            if let Err(error) = shared.events.register(&self.shared) {
+                leave();
+                return Poll::Ready(Err(error));
+            }
+            if shared.in_use() > 0 && shared.arm() | shared.ready() {
+                shared.turn();
+            }
+            if !shared.mode.is_still(policy) {
+                cx.waker().wake_by_ref();
             }
         }
         // The device was full. With nothing in flight no completion will say that it has room again: this one asks once
@@ -145,6 +146,7 @@ impl Attachment {
         &self,
         token: Token,
         fresh: bool,
+        policy: Policy,
         cx: &mut Context<'_>,
     ) -> Poll<Waited> {
         let shared = &*self.shared;
@@ -166,37 +168,78 @@ impl Attachment {
         }
         shared.core.table.slot(token).register(cx.waker());
         // Arm, then look.
-        let ready = self.queue.arm() == Armed::Ready;
+        let ready = self.arm() == Armed::Ready;
         if ready || self.queue.ready() {
             shared.turn();
         }
         // Also without a look of one's own: somebody else may have reaped it before the waker was there.
         match self.take(token) {
             Some(outcome) => Poll::Ready(Waited::Over(outcome)),
-            None => Poll::Pending,
+            None => {
+                if !shared.mode.is_still(policy) {
+                    cx.waker().wake_by_ref();
+                }
+                Poll::Pending
+            }
         }
     }
 
     pub(super) fn poll_busy(&self, token: Token, cx: &mut Context<'_>) -> Poll<Waited> {
+        if let Some(outcome) = self.look(token) {
+            return Poll::Ready(Waited::Over(outcome));
+        }
+        self.shared.missed();
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Busily while its time is not over, and then by event.
+    pub(super) fn poll_hybrid(
+        &self,
+        token: Token,
+        fresh: bool,
+        policy: Policy,
+        spin: &mut Spin,
+        cx: &mut Context<'_>,
+    ) -> Poll<Waited> {
+        if let Some(outcome) = self.look(token) {
+            return Poll::Ready(Waited::Over(outcome));
+        }
+        if spin.is_over(policy, || self.shared.now()) {
+            return self.poll_event(token, fresh, policy, cx);
+        }
+        self.shared.missed();
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Looks for a while.
+    #[inline(always)]
+    fn look(&self, token: Token) -> Option<Outcome> {
         let shared = &*self.shared;
         // With others in flight there is something better to do: their polls look as well.
         let several = shared.core.table.free().several_taken();
         for _ in 0..if several { 1 } else { LOOKS } {
             if let Some(outcome) = self.take(token) {
                 shared.misses.store(0, Ordering::Relaxed);
-                return Poll::Ready(Waited::Over(outcome));
+                return Some(outcome);
             }
             if self.queue.ready() {
                 shared.turn();
                 if let Some(outcome) = self.take(token) {
                     shared.misses.store(0, Ordering::Relaxed);
-                    return Poll::Ready(Waited::Over(outcome));
+                    return Some(outcome);
                 }
             }
         }
-        shared.missed();
-        cx.waker().wake_by_ref();
-        Poll::Pending
+        None
+    }
+
+    /// Asks the Job's queue to ring.
+    #[inline]
+    pub(super) fn arm(&self) -> Armed {
+        self.shared.counts.armed();
+        self.queue.arm()
     }
 }
 

@@ -2,29 +2,21 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 use super::event::Events;
 use super::gate::Gate;
+use super::mode::{Current, Mode, Policy};
 use super::shutdown::Shutdown;
+use super::stats::Counts;
 use super::table::Table;
 use crate::device::{Device, DeviceId, Keep, Queue, QueueConfig, Token};
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::Waiters;
+use crate::sync::{Waiters, atomic};
 
 /// The most devices whose contexts can be attached to one WorkQ.
 const DEVICES: usize = 8;
-/// How an Op waits: a policy of the waiter, the same WorkQ serves both.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Mode {
-    /// The task sleeps, and the event handle wakes it: needs a Tokio runtime with I/O. (DOCA's default is polling; a
-    /// Tokio service must not burn a core unasked.)
-    #[default]
-    EventDriven,
-    /// The task polls until the Job is over: no system call per Job, no runtime needed. For latency-critical threads.
-    BusyPoll,
-}
 
 /// The queue that Jobs go into and Completions come out of (Core guide 3.4.3).
 ///
@@ -37,7 +29,7 @@ pub struct WorkQ(pub(super) Arc<Shared>);
 
 /// What handles, contexts and Ops share.
 pub(super) struct Shared {
-    pub(super) mode: Mode,
+    pub(super) mode: Current,
     pub(super) closed: AtomicBool,
     pub(super) core: Arc<Core>,
     pub(super) events: Events,
@@ -56,6 +48,11 @@ pub(super) struct Shared {
     pub(super) nudged: AtomicBool,
     /// Polls that found nothing, in a row: the busy mode's budget.
     pub(super) misses: AtomicU32,
+    /// The caller's own loop wants an event at the next end of a Job of its own.
+    pub(super) armed: atomic::AtomicBool,
+    pub(super) counts: Counts,
+    /// When it was built: the clock of Hybrid spins.
+    built: Instant,
     attaching: Mutex<()>,
 }
 
@@ -115,7 +112,32 @@ impl WorkQ {
 
     /// How its Ops wait.
     pub fn mode(&self) -> Mode {
-        self.0.mode
+        self.0.mode.load().mode()
+    }
+
+    /// Changes how its Ops wait, at once, from any thread: all who wait are woken, and go on as the new mode says. Jobs in
+    /// flight and the order of those in line are untouched.
+    ///
+    /// From busy-polling to another mode, Ops must be polled on a Tokio runtime from then on (or in
+    /// [`WorkQ::block_on`]): one that is polled elsewhere ends with `BadState`, as ever in event mode.
+    ///
+    /// # Errors
+    ///
+    /// `NotSupported` if a device that is attached cannot ring an event handle, and the mode needs it; `InvalidValue` for a
+    /// spin beyond 1 s. The mode is what it was, then.
+    #[doc(alias = "doca_workq_set_event_driven_enable")]
+    pub fn set_mode(&self, mode: Mode) -> Result<()> {
+        const OP: &str = "WorkQ::set_mode";
+        let policy = Policy::of(mode, OP)?;
+        let shared = &self.0;
+        let attaching = shared.attaching();
+        for attached in shared.core.queues.iter().map_while(OnceLock::get) {
+            check_events(&attached.device, policy, OP)?;
+        }
+        shared.mode.set(policy);
+        drop(attaching);
+        shared.nudge();
+        Ok(())
     }
 
     /// Slots that are taken: Jobs in flight, and results that nobody fetched yet.
@@ -138,13 +160,9 @@ impl WorkQ {
         const OP: &str = "attach";
         let shared = &self.0;
         let caps = device.info().caps();
-        if shared.mode == Mode::EventDriven && !caps.event_driven {
-            let text = format!(
-                "device {} cannot ring an event handle: use Mode::BusyPoll",
-                device.info().name()
-            );
-            return Err(Error::new(ErrorKind::NotSupported, OP, text));
-        }
+        // Held to the end: no mode is set between the check and the attachment.
+        let _attaching = shared.attaching();
+        check_events(device, shared.mode.load(), OP)?;
         if self.depth() > caps.max_depth {
             let text = format!(
                 "a depth of {}, and device {} takes {}",
@@ -161,10 +179,6 @@ impl WorkQ {
                 "the WorkQ was shut down",
             ));
         }
-        let _attaching = shared
-            .attaching
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
         for (index, place) in shared.core.queues.iter().enumerate() {
             if place.get().is_none() {
                 let config = QueueConfig::new(self.depth(), Arc::clone(shared.events.signal()));
@@ -195,7 +209,30 @@ impl WorkQ {
     }
 }
 
+/// Refuses a device that cannot ring where somebody shall sleep.
+fn check_events(device: &Device, policy: Policy, op: &'static str) -> Result<()> {
+    if policy.is_busy() || device.info().caps().event_driven {
+        return Ok(());
+    }
+    let text = format!(
+        "device {} cannot ring an event handle: use Mode::BusyPoll",
+        device.info().name()
+    );
+    Err(Error::new(ErrorKind::NotSupported, op, text))
+}
+
 impl Shared {
+    fn attaching(&self) -> MutexGuard<'_, ()> {
+        self.attaching
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nanoseconds since it was built.
+    pub(super) fn now(&self) -> u64 {
+        self.built.elapsed().as_nanos() as u64
+    }
+
     /// Slots that are taken.
     pub(super) fn in_use(&self) -> usize {
         let free = self.core.table.free();
@@ -258,7 +295,7 @@ impl WorkQBuilder {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for a depth out of bounds, `OperatingSystem` if there is no descriptor for the event handle.
+    /// `InvalidValue` for a depth or a spin out of bounds, `OperatingSystem` if there is no descriptor for the event handle.
     pub fn build(self) -> Result<WorkQ> {
         if self.depth == 0 || self.depth > Token::MAX_SLOTS {
             let text = format!(
@@ -272,12 +309,13 @@ impl WorkQBuilder {
                 text,
             ));
         }
+        let policy = Policy::of(self.mode, "WorkQBuilder::build")?;
         let core = Core {
             table: Table::new(self.depth),
             queues: [const { OnceLock::new() }; DEVICES],
         };
         Ok(WorkQ(Arc::new(Shared {
-            mode: self.mode,
+            mode: Current::new(policy),
             closed: AtomicBool::new(false),
             core: Arc::new(core),
             events: Events::new()?,
@@ -289,6 +327,9 @@ impl WorkQBuilder {
             drained: Waiters::new(),
             nudged: AtomicBool::new(false),
             misses: AtomicU32::new(0),
+            armed: atomic::AtomicBool::new(false),
+            counts: Counts::default(),
+            built: Instant::now(),
             attaching: Mutex::new(()),
         })))
     }

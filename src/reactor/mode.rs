@@ -1,0 +1,228 @@
+//! How an Op waits: a policy of the waiter, which can change while it waits.
+//!
+//! The mode is one word, read at each poll. Whoever is about to sleep reads it once more afterwards: either it sees the
+//! new mode, or whoever set that sees it asleep, and wakes it.
+
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::seq_cst_order;
+
+/// How an Op waits: a policy of the waiter, the same WorkQ serves all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mode {
+    /// The task sleeps, and the event handle wakes it: needs a Tokio runtime with I/O. (DOCA's default is polling; a
+    /// Tokio service must not burn a core unasked.)
+    #[default]
+    EventDriven,
+    /// The task polls until the Job is over: no system call per Job, no runtime needed. For latency-critical threads.
+    BusyPoll,
+    /// The task looks, polls for a bounded time, and sleeps then, as in event mode: the latency of busy-polling for short
+    /// Jobs, and no CPU for long ones or none. Needs a Tokio runtime with I/O.
+    ///
+    /// Polling is cooperative: each poll looks, and lets the other tasks of its thread go on.
+    Hybrid {
+        /// For how long an Op polls before it sleeps, at most 1 s. Less than a wake-up costs, 20 to 50 us, makes
+        /// both sides sleep at each Job. The clock is read now and then only, so that it may be exceeded by a
+        /// few polls.
+        spin: Duration,
+    },
+}
+
+/// The longest spin: who wants more wants [`Mode::BusyPoll`].
+const LONGEST: Duration = Duration::from_secs(1);
+
+const EVENT: u64 = 0;
+const BUSY: u64 = u64::MAX;
+
+/// A mode in a word: nanoseconds and one for Hybrid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Policy(u64);
+
+impl Policy {
+    /// Checks a mode.
+    pub(super) fn of(mode: Mode, op: &'static str) -> Result<Policy> {
+        match mode {
+            Mode::EventDriven => Ok(Policy(EVENT)),
+            Mode::BusyPoll => Ok(Policy(BUSY)),
+            Mode::Hybrid { spin } if spin <= LONGEST => Ok(Policy(spin.as_nanos() as u64 + 1)),
+            Mode::Hybrid { spin } => {
+                let text = format!(
+                    "a spin of {spin:?}, and the longest is {LONGEST:?}: Mode::BusyPoll polls without end"
+                );
+                Err(Error::new(ErrorKind::InvalidValue, op, text))
+            }
+        }
+    }
+
+    pub(super) fn mode(self) -> Mode {
+        match self.0 {
+            EVENT => Mode::EventDriven,
+            BUSY => Mode::BusyPoll,
+            nanos => Mode::Hybrid {
+                spin: Duration::from_nanos(nanos - 1),
+            },
+        }
+    }
+
+    /// Nobody sleeps: all look themselves.
+    #[inline(always)]
+    pub(super) fn is_busy(self) -> bool {
+        self.0 == BUSY
+    }
+
+    /// Who waits sleeps at once.
+    #[inline(always)]
+    pub(super) fn is_event(self) -> bool {
+        self.0 == EVENT
+    }
+
+    /// Nanoseconds of polling before the sleep.
+    pub(super) fn spin(self) -> u64 {
+        self.0.saturating_sub(1)
+    }
+}
+
+/// The mode of a WorkQ.
+pub(super) struct Current(AtomicU64);
+
+impl Current {
+    pub(super) fn new(policy: Policy) -> Current {
+        Current(AtomicU64::new(policy.0))
+    }
+
+    #[inline(always)]
+    pub(super) fn load(&self) -> Policy {
+        Policy(self.0.load(Ordering::Relaxed))
+    }
+
+    /// Whether it is another one by now. To be asked by who is about to sleep, after it can be found. Pairs with `set`.
+    #[inline(always)]
+    pub(super) fn is_still(&self, policy: Policy) -> bool {
+        seq_cst_order();
+        self.0.load(Ordering::SeqCst) == policy.0
+    }
+
+    /// Who sleeps must be woken afterwards.
+    pub(super) fn set(&self, policy: Policy) {
+        self.0.store(policy.0, Ordering::SeqCst);
+        seq_cst_order();
+    }
+}
+
+/// How long a Hybrid Op has polled, by few readings of the clock: one costs as much as a poll.
+///
+/// After each reading the turn of the next is reckoned from the time that the turns took so far, at most twice as many.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Spin {
+    /// Nanoseconds on the WorkQ's clock at the first turn.
+    since: u64,
+    turns: u32,
+    /// The turn of the next reading.
+    next: u32,
+}
+
+/// The turn of the second reading, and the most turns between two.
+const FIRST: u32 = 4;
+const APART: u32 = 64;
+const OVER: u32 = u32::MAX;
+
+impl Spin {
+    /// One more turn found nothing: whether it was the last. Once the time is over it stays so.
+    pub(super) fn is_over(&mut self, policy: Policy, now: impl FnOnce() -> u64) -> bool {
+        let spin = policy.spin();
+        if self.next == OVER || spin == 0 {
+            return true;
+        }
+        if self.turns < self.next {
+            self.turns += 1;
+            return false;
+        }
+        let now = now();
+        if self.turns == 0 {
+            *self = Spin {
+                since: now,
+                turns: 1,
+                next: FIRST,
+            };
+            return false;
+        }
+        let elapsed = now.saturating_sub(self.since);
+        if elapsed >= spin {
+            self.next = OVER;
+            return true;
+        }
+        let left = u128::from(spin - elapsed) * u128::from(self.turns) / u128::from(elapsed.max(1));
+        let most = self.turns.min(APART);
+        let ahead = u32::try_from(left).unwrap_or(most).clamp(1, most);
+        self.turns = self.turns.saturating_add(1).min(OVER - 1 - APART);
+        self.next = self.turns + ahead - 1;
+        false
+    }
+}
+
+#[cfg(all(test, not(tokio_doca_loom)))]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_mode_comes_back_from_its_word() {
+        for mode in [
+            Mode::EventDriven,
+            Mode::BusyPoll,
+            Mode::Hybrid {
+                spin: Duration::ZERO,
+            },
+            Mode::Hybrid {
+                spin: Duration::from_nanos(1),
+            },
+            Mode::Hybrid { spin: LONGEST },
+        ] {
+            let policy = Policy::of(mode, "test").expect("in bounds");
+            assert_eq!(policy.mode(), mode);
+            assert_eq!(policy.is_busy(), mode == Mode::BusyPoll);
+            assert_eq!(policy.is_event(), mode == Mode::EventDriven);
+        }
+        let spin = LONGEST + Duration::from_nanos(1);
+        let error = Policy::of(Mode::Hybrid { spin }, "test").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidValue);
+        assert!(error.to_string().contains("1.000000001s"), "{error}");
+    }
+
+    /// How long it spins, and how often it looks at the clock, if each turn takes so long.
+    fn spun(spin: u64, turn: u64) -> (u64, u32) {
+        let spin = Mode::Hybrid {
+            spin: Duration::from_nanos(spin),
+        };
+        let policy = Policy::of(spin, "test").expect("in bounds");
+        let (mut time, readings) = (1_000_000, Cell::new(0));
+        let mut spin = Spin::default();
+        while !spin.is_over(policy, || {
+            readings.set(readings.get() + 1);
+            time
+        }) {
+            time += turn;
+        }
+        assert!(spin.is_over(policy, || panic!("it is over")));
+        (time - 1_000_000, readings.get())
+    }
+
+    #[test]
+    fn a_spin_is_bounded_with_few_readings_of_the_clock() {
+        // Alone, 200 ns a turn.
+        let (took, readings) = spun(30_000, 200);
+        assert!((30_000..33_000).contains(&took), "{took}");
+        assert!(readings <= 10, "{readings}");
+        // Among many tasks, a turn that takes longer than the whole spin.
+        let (took, readings) = spun(30_000, 100_000);
+        assert!(took <= 400_000, "{took}");
+        assert!(readings <= 2, "{readings}");
+        // A clock that stands still for a while.
+        let (took, _) = spun(50_000, 1);
+        assert!((50_000..50_100).contains(&took), "{took}");
+        assert_eq!(spun(0, 1), (0, 0));
+    }
+}

@@ -1,0 +1,177 @@
+//! Jobs of a loop of the caller's own: select, poll or epoll over the event handle, without futures.
+//!
+//! A Job that is posted has no Op. Its Slot keeps the Leases until the completion was collected, by whomever, and then the
+//! result, until [`WorkQ::progress`] hands it out. So Ops and such Jobs share a WorkQ, and each may collect for the other.
+//!
+//! ```text
+//!   post --> Slot: posted --> collected by progress, clear, an Op's poll, the fan-out
+//!                                 | Slot: done, its number in Finished; then: armed? ring
+//!                                 v
+//!                             progress: word and result, Slot free
+//! ```
+//!
+//! `arm` asks the devices to ring *and* leaves a mark, since somebody else may collect the completion before it rang, or
+//! have collected it and not yet put into Finished. Mark, then look; put in, then look at the mark: one sees the other.
+//! Who is about to collect for the loop takes the mark away meanwhile, or it would ring for itself.
+
+use std::os::fd::BorrowedFd;
+
+use super::flight::Prepared;
+use super::slot::{Outcome, Target};
+use super::workq::{Attachment, Shared, WorkQ};
+use crate::error::{JobError, Result};
+use crate::sync::atomic::Ordering;
+use crate::sync::seq_cst_order;
+
+impl WorkQ {
+    /// The descriptor that turns readable when an armed WorkQ has something to say: for a select, poll or epoll loop of
+    /// the caller's own, level- or edge-triggered. Only wait for it; never read it.
+    ///
+    /// It is an epoll descriptor over all the devices that are or will be attached, made by the first call, and the
+    /// same one as long as the WorkQ lives. From that call on Ops need no runtime in any mode: where there
+    /// is none, the loop that calls [`clear`](WorkQ::clear) wakes them.
+    ///
+    /// The cycle is: [`arm`](WorkQ::arm), wait, [`clear`](WorkQ::clear), [`progress`](WorkQ::progress) until it answers 0,
+    /// and again (Core guide 3.4.4). Jobs may be submitted before or after `arm`.
+    ///
+    /// ```
+    /// use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    /// use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ};
+    ///
+    /// let device = Device::open_default()?;
+    /// let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+    /// let workq = WorkQ::builder().build()?;
+    /// let dma = Dma::builder(&device).attach(&workq)?;
+    /// let (src, dst) = (pool.try_alloc()?, pool.try_alloc()?);
+    /// src.extend_from_slice(b"hello")?;
+    ///
+    /// let handle = workq.event_handle()?;
+    /// dma.submit_copy(&src, &dst, 7)?;
+    /// let mut done = None;
+    /// while done.is_none() {
+    ///     workq.arm();
+    ///     poll(&mut [PollFd::new(handle, PollFlags::POLLIN)], PollTimeout::NONE)?;
+    ///     workq.clear();
+    ///     workq.progress(|user_data, result| done = Some((user_data, result)));
+    /// }
+    /// assert_eq!(done, Some((7, Ok(5))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `OperatingSystem` if the first call finds no descriptor.
+    #[doc(alias = "doca_workq_get_event_handle")]
+    pub fn event_handle(&self) -> Result<BorrowedFd<'_>> {
+        self.0.events.lend()
+    }
+
+    /// Asks for one event: the handle turns readable at the next end of a Job, or at once if a completion
+    /// waits for [`progress`](WorkQ::progress). Once it has, arm again. In any mode.
+    #[doc(alias = "doca_workq_event_handle_arm")]
+    pub fn arm(&self) {
+        let shared = &self.0;
+        shared.mark();
+        if shared.arm() | shared.ready() {
+            // Whether that was for the caller is known only when it was collected.
+            shared.turn();
+        }
+        if !shared.core.table.finished().is_empty() {
+            shared.fire();
+        }
+    }
+
+    /// Acknowledges an event: the handle is quiet until the next one, also in a level-triggered loop. Wakes Ops whose
+    /// Jobs are over. Call [`progress`](WorkQ::progress) afterwards, and before the next wait.
+    #[doc(alias = "doca_workq_event_handle_clear")]
+    pub fn clear(&self) {
+        let shared = &self.0;
+        shared.events.quiet();
+        // What was read may have been for Tokio's epoll as well: a turn makes up for it, and arms for the Ops.
+        let armed = shared.unmark();
+        shared.event_turn();
+        if armed && shared.core.table.finished().is_empty() {
+            shared.mark();
+            if !shared.core.table.finished().is_empty() {
+                shared.fire();
+            }
+        }
+    }
+
+    /// Collects what is over, and hands out Jobs that were submitted with a word of the caller's (such as
+    /// [`Dma::submit_copy`](crate::Dma::submit_copy)): that word, untouched, and the number of bytes or why not. Each exactly
+    /// once, in the order in which they ended, on this thread. Answers how many.
+    ///
+    /// At most as many as the WorkQ is deep are handed out in one call: 0 says that there are none left. `handle` may
+    /// submit, since a Slot is free by then, or call anything else. After a panic in it the other Jobs are still there.
+    ///
+    /// Ops on the same WorkQ whose Jobs are over are woken. It never waits, in any mode, and makes no system call while nobody
+    /// else waits: a loop that calls nothing else polls busily.
+    ///
+    /// After [`shutdown`](WorkQ::shutdown) what has ended is still handed out. With the last handle of the WorkQ it is
+    /// forgotten, and so is the word.
+    #[doc(alias = "doca_workq_progress_retrieve")]
+    pub fn progress(&self, mut handle: impl FnMut(u64, Result<u64, JobError>)) -> usize {
+        let shared = &self.0;
+        let mut handed = 0;
+        loop {
+            let armed = shared.unmark();
+            shared.turn();
+            if shared.rung.swap(false, Ordering::SeqCst) {
+                shared.pass_on(true);
+            }
+            while handed < self.depth() as usize
+                && let Some((index, user_data, outcome)) = shared.core.table.take_finished()
+            {
+                handed += 1;
+                shared.give_back(index);
+                handle(user_data, outcome);
+            }
+            // What was handed out has rung, or was there when the loop armed.
+            if handed > 0 || !armed {
+                return handed;
+            }
+            shared.mark();
+            if shared.core.table.finished().is_empty() {
+                return 0;
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// The caller's loop wants an event. Look afterwards whether there is something.
+    fn mark(&self) {
+        self.armed.store(true, Ordering::SeqCst);
+        seq_cst_order();
+    }
+
+    /// It is about to look itself. Whether it wanted one.
+    fn unmark(&self) -> bool {
+        self.armed.swap(false, Ordering::SeqCst)
+    }
+}
+
+impl Attachment {
+    /// Submits a Job whose end `progress` tells. `index` was reserved; it is free again if that fails.
+    ///
+    /// # Errors
+    ///
+    /// `Again` if the device is full, `Shutdown`, or what the device says.
+    pub(crate) fn post(
+        &self,
+        index: u32,
+        prepared: Prepared,
+        user_data: u64,
+    ) -> Result<(), JobError> {
+        self.launch(index, prepared, Some(Target::Caller(user_data)))
+            .map(drop)
+    }
+
+    /// The device did the Job inline: `progress` tells of it all the same.
+    pub(crate) fn settle(&self, index: u32, user_data: u64, outcome: Outcome) {
+        let shared = &self.shared;
+        shared.core.table.settle(index, user_data, outcome);
+        shared.fire();
+    }
+}

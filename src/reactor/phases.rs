@@ -1,0 +1,60 @@
+//! The phases of a Slot, and sets of them.
+
+pub(super) const FREE: u64 = 0;
+pub(super) const PENDING: u64 = 1;
+pub(super) const REGISTERING: u64 = 2;
+pub(super) const ORPHAN: u64 = 3;
+pub(super) const COMPLETING: u64 = 4;
+pub(super) const COMPLETING_ORPHAN: u64 = 5;
+pub(super) const DONE: u64 = 6;
+pub(super) const WAITING: u64 = 7;
+pub(super) const POSTED: u64 = 8;
+pub(super) const PHASE: u64 = u32::MAX as u64;
+
+/// Phases that Slots are in: one bit each.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Phases(u32);
+
+const fn bit(phase: u64) -> u32 {
+    1 << phase
+}
+
+impl Phases {
+    /// The phase of a Slot in this state.
+    pub(super) fn of(state: u64) -> Phases {
+        Phases(1 << (state & PHASE))
+    }
+
+    pub(super) fn and(self, other: Phases) -> Phases {
+        Phases(self.0 | other.0)
+    }
+
+    /// A device may have a Job.
+    pub(super) fn any_in_flight(self) -> bool {
+        self.0 & !(bit(FREE) | bit(DONE)) != 0
+    }
+
+    /// A result waits to be fetched.
+    pub(super) fn is_done(self) -> bool {
+        self.0 & bit(DONE) != 0
+    }
+
+    /// A device may have a Job of an Op, dropped or not.
+    pub(super) fn any_op(self) -> bool {
+        self.0 & !(bit(FREE) | bit(DONE) | bit(POSTED)) != 0
+    }
+
+    /// A device may have a Job whose Op sleeps, or was dropped: nobody looks for it unasked.
+    pub(super) fn any_asleep(self) -> bool {
+        self.0 & (bit(WAITING) | bit(ORPHAN)) != 0
+    }
+}
+
+/// Whether a completion may come.
+#[inline(always)]
+pub(super) fn in_flight(state: u64) -> bool {
+    matches!(
+        state & PHASE,
+        PENDING | REGISTERING | WAITING | ORPHAN | POSTED
+    )
+}

@@ -1,0 +1,99 @@
+//! What a WorkQ has done so far.
+//!
+//! Nothing is counted when a Job is submitted, and nothing at all for one that is finished inline: its device counts it
+//! anyway. What the reaper counts it writes alone, in the gate, without locked instructions. The rest is derived.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::workq::WorkQ;
+use crate::device::Completion;
+
+/// What a WorkQ has done since it was built: the answer of [`WorkQ::stats`].
+///
+/// The numbers are exact while nothing happens; taken amid work they may differ by the Jobs that began or ended meanwhile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Jobs that devices accepted, those finished inline included: `completed` and `in_flight`.
+    pub submitted: u64,
+    /// Jobs that are over, failed or not, collected from the device.
+    pub completed: u64,
+    /// Those of them that failed, as far as they were not finished inline: an inline failure is the answer of the call itself.
+    pub failed: u64,
+    /// Jobs that devices have: they are over, but for being collected, or not.
+    pub in_flight: u64,
+    /// Results that nobody has fetched: of an Op that was not polled since or was forgotten, or of the caller's own loop.
+    pub unfetched: u64,
+    /// How often devices were asked for completions.
+    pub polls: u64,
+    /// How often devices were asked to ring at the next completion.
+    pub arms: u64,
+    /// Events that were attended to: by a runtime's driver, or by [`WorkQ::clear`].
+    pub wake_ups: u64,
+}
+
+#[derive(Default)]
+pub(super) struct Counts {
+    // Written in the gate alone.
+    completed: AtomicU64,
+    failed: AtomicU64,
+    polls: AtomicU64,
+    // Written by whoever waits.
+    arms: AtomicU64,
+    wake_ups: AtomicU64,
+}
+
+/// Without a locked instruction: the caller is the only one who writes.
+#[inline(always)]
+fn add(count: &AtomicU64, more: u64) {
+    count.store(count.load(Relaxed) + more, Relaxed);
+}
+
+impl Counts {
+    /// A device was asked, and these are over. The caller is in the gate.
+    #[inline(always)]
+    pub(super) fn completed(&self, completions: &[Completion]) {
+        add(&self.polls, 1);
+        add(&self.completed, completions.len() as u64);
+    }
+
+    /// The caller is in the gate.
+    #[cold]
+    pub(super) fn failed(&self) {
+        add(&self.failed, 1);
+    }
+
+    #[inline(always)]
+    pub(super) fn armed(&self) {
+        self.arms.fetch_add(1, Relaxed);
+    }
+
+    #[inline(always)]
+    pub(super) fn woken(&self) {
+        self.wake_ups.fetch_add(1, Relaxed);
+    }
+}
+
+impl WorkQ {
+    /// What it has done so far. Always on: Jobs that are finished inline pay nothing for it.
+    ///
+    /// A provider that does not count what it finishes inline is not counted for that.
+    pub fn stats(&self) -> Stats {
+        let shared = &*self.0;
+        let (counts, table) = (&shared.counts, &shared.core.table);
+        let (in_flight, unfetched) = table.count();
+        let inline: u64 = shared.queues().map(|queue| queue.inline_jobs()).sum();
+        let reaped = counts.completed.load(Relaxed);
+        let completed = reaped.saturating_sub(table.stale()) + inline;
+        Stats {
+            submitted: completed + in_flight,
+            completed,
+            failed: counts.failed.load(Relaxed),
+            in_flight,
+            unfetched,
+            polls: counts.polls.load(Relaxed),
+            arms: counts.arms.load(Relaxed),
+            wake_ups: counts.wake_ups.load(Relaxed),
+        }
+    }
+}
