@@ -92,11 +92,16 @@ fn text(bytes: &[u8]) -> &str {
 
 /// Status 1, nothing on stdout, and one line on stderr, which has all of `parts`.
 fn assert_refused(output: &Output, parts: &[&str]) {
+    assert_refused_by("dma_copy", output, parts);
+}
+
+/// The same of another example.
+fn assert_refused_by(name: &str, output: &Output, parts: &[&str]) {
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert_eq!(text(&output.stdout), "");
     assert_eq!(message.lines().count(), 1, "{message}");
-    assert!(message.starts_with("dma_copy: "), "{message}");
+    assert!(message.starts_with(&format!("{name}: ")), "{message}");
     for part in parts {
         assert!(message.contains(part), "{part:?} is not in {message}");
     }
@@ -326,6 +331,48 @@ fn cancel_and_timeout_keeps_what_it_claims() {
 
 fn crate_file(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
+
+#[test]
+fn own_epoll_loop_is_told_of_each_copy_once() {
+    for defer in ["0", "1"] {
+        let mut command = example("own_epoll_loop");
+        let output = run(command.env("TOKIO_DOCA_SOFT_DEFER", defer).arg("3"));
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!((output.status.code(), err), (Some(0), ""));
+        let told = "48 copies of 4096 bytes by pf0, each told once";
+        assert!(out.starts_with(told), "{out}");
+    }
+    for args in [&["0"][..], &["10001"], &["many"], &["1", "2"]] {
+        let output = run(example("own_epoll_loop").args(args));
+        let parts = ["usage: own_epoll_loop [TICKS]", "1 to 10000"];
+        assert_refused_by("own_epoll_loop", &output, &parts);
+    }
+}
+
+#[test]
+fn hybrid_shows_the_three_modes_and_sleeps_while_it_waits() {
+    let output = run(&mut example("hybrid"));
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!((output.status.code(), err), (Some(0), ""));
+    let lines: Vec<&str> = out.lines().map(str::trim_start).collect();
+    let cpu = |line: &str| -> f64 {
+        let share = line.split("waiting takes ").nth(1).unwrap();
+        share.split(' ').next().unwrap().parse().unwrap()
+    };
+    for (line, name) in lines.iter().zip(["event: ", "hybrid: ", "busy-poll: "]) {
+        assert!(line.starts_with(name) && line.contains(" events"), "{out}");
+    }
+    // 0, 0 and 100 where nothing else runs.
+    assert!(cpu(lines[0]) < 20.0 && cpu(lines[1]) < 20.0, "{out}");
+    assert!(cpu(lines[2]) > cpu(lines[1]) + 10.0, "{out}");
+    for args in [&["much"][..], &["-1"], &["30", "40"]] {
+        let output = run(example("hybrid").args(args));
+        assert_refused_by("hybrid", &output, &["usage: hybrid [SPIN_MICROSECONDS]"]);
+    }
+    // The library's own words.
+    let output = run(example("hybrid").arg("1000001"));
+    assert_refused_by("hybrid", &output, &["1.000001s", "1s", "BusyPoll"]);
 }
 
 /// What a reader sees of the first documentation test in a source file.

@@ -1,0 +1,118 @@
+//! The three modes side by side: the latency of small copies by an engine thread, and the CPU that waiting takes.
+//!
+//! ```text
+//! hybrid [SPIN_MICROSECONDS]
+//! ```
+//!
+//! Each mode copies one after the other, on one WorkQ whose mode is changed in between. Then one copy is held up: while it
+//! waits, busy-polling burns a CPU, and the other two sleep.
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+use tokio_doca::soft::Soft;
+use tokio_doca::{Buf, BufPool, Dma, Mmap, Mode, WorkQ};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+const BYTES: usize = 4096;
+const JOBS: usize = 5_000;
+/// Each mode stops after that time, however many jobs it did.
+const LIMIT: Duration = Duration::from_millis(500);
+/// The copy that is held up.
+const LONG: Duration = Duration::from_millis(200);
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let spin = match &args[..] {
+        [] => Some(30),
+        [micros] => micros.parse().ok(),
+        _ => None,
+    };
+    let Some(spin) = spin.map(Duration::from_micros) else {
+        eprintln!("hybrid: usage: hybrid [SPIN_MICROSECONDS]");
+        return ExitCode::FAILURE;
+    };
+    match run(spin) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("hybrid: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(spin: Duration) -> Result<()> {
+    // An adapter finishes nothing inside the submission; with this limit the software device does not either.
+    let soft = Soft::builder().inline_limit(0).build();
+    let device = soft.open("pf0")?;
+    let mmap = Mmap::builder().device(&device).alloc(2 * BYTES)?;
+    let pool = BufPool::builder(&mmap).element_size(BYTES).build()?;
+    let (src, dst) = (pool.try_alloc()?, pool.try_alloc()?);
+    src.extend_from_slice(&[7; BYTES])?;
+    let workq = WorkQ::builder().build()?;
+    let hybrid = Mode::Hybrid { spin };
+    // Refused here, if the spin is too long, and not half-way.
+    workq.set_mode(hybrid)?;
+    let dma = Dma::builder(&device).attach(&workq)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    for (name, mode) in [
+        ("event", Mode::EventDriven),
+        ("hybrid", hybrid),
+        ("busy-poll", Mode::BusyPoll),
+    ] {
+        workq.set_mode(mode)?;
+        let before = workq.stats();
+        let mut times = runtime.block_on(short(&dma, &src, &dst))?;
+        let events = workq.stats().wake_ups - before.wake_ups;
+        times.sort_unstable();
+        let (jobs, [p50, p99]) = (
+            times.len(),
+            [50, 99].map(|percent| times[(times.len() - 1) * percent / 100]),
+        );
+        // Nothing else runs: the CPU time of the process is this thread's, and the engine's, which sleeps.
+        let hold = soft.faults().hold();
+        dst.reset_data_len()?;
+        let waiting = async {
+            let begun = cpu_time()?;
+            let mut copy = std::pin::pin!(dma.copy(&src, &dst));
+            let early = tokio::time::timeout(LONG, copy.as_mut()).await;
+            assert!(early.is_err(), "it is held up");
+            let cpu = cpu_time()? - begun;
+            drop(hold);
+            assert_eq!(copy.await?, BYTES);
+            Result::Ok(cpu)
+        };
+        let cpu = runtime.block_on(waiting)?;
+        let share = cpu.as_secs_f64() / LONG.as_secs_f64() * 100.0;
+        println!(
+            "{name:>10}: {jobs} jobs, p50 {p50:>7.1?}, p99 {p99:>7.1?}, {events} events; waiting takes {share:.0} % of a CPU"
+        );
+    }
+    runtime.block_on(workq.shutdown())?;
+    Ok(())
+}
+
+/// Copies one after the other: the time of each.
+async fn short(dma: &Dma, src: &Buf, dst: &Buf) -> Result<Vec<Duration>> {
+    let mut times = Vec::with_capacity(JOBS);
+    let start = Instant::now();
+    while times.len() < JOBS && start.elapsed() < LIMIT {
+        dst.reset_data_len()?;
+        let begun = Instant::now();
+        assert_eq!(dma.copy(src, dst).await?, BYTES);
+        times.push(begun.elapsed());
+    }
+    Ok(times)
+}
+
+/// What the process has had of the CPUs.
+fn cpu_time() -> Result<Duration> {
+    let usage = getrusage(UsageWho::RUSAGE_SELF)?;
+    let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
+    Ok(Duration::from_micros(micros.try_into()?))
+}

@@ -1,0 +1,152 @@
+//! An epoll loop of one's own, without a runtime: a timer brings work, and the WorkQ's handle says when copies are over.
+//!
+//! ```text
+//! own_epoll_loop [TICKS]
+//! ```
+//!
+//! At each tick of the timer a batch of copies is submitted, each with a number that comes back with its end. The loop
+//! sleeps in `epoll_wait` for both: arm, wait, clear, progress.
+use std::error::Error;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::ExitCode;
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use tokio_doca::soft::Soft;
+use tokio_doca::{Buf, BufPool, Dma, ErrorKind, JobError, Mmap, WorkQ};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+const BYTES: usize = 4096;
+/// Copies of each tick.
+const BATCH: usize = 16;
+/// Between two ticks.
+const PERIOD_MS: u16 = 2;
+
+const TIMER: u64 = 0;
+const WORKQ: u64 = 1;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let ticks = match &args[..] {
+        [] => Some(20),
+        [ticks] => ticks
+            .parse()
+            .ok()
+            .filter(|ticks| (1..=10_000).contains(ticks)),
+        _ => None,
+    };
+    let Some(ticks) = ticks else {
+        eprintln!("own_epoll_loop: usage: own_epoll_loop [TICKS], from 1 to 10000");
+        return ExitCode::FAILURE;
+    };
+    match run(ticks) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("own_epoll_loop: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(ticks: u64) -> Result<()> {
+    // An adapter finishes nothing inside the submission; with this limit the software device does not either.
+    let device = Soft::builder().inline_limit(0).build().open("pf0")?;
+    let mmap = Mmap::builder().device(&device).alloc(2 * BATCH * BYTES)?;
+    let pool = BufPool::builder(&mmap).element_size(BYTES).build()?;
+    let workq = WorkQ::builder().depth(BATCH as u32).build()?;
+    let dma = Dma::builder(&device).attach(&workq)?;
+    let pairs = (0..BATCH)
+        .map(|at| pair(&pool, at as u8))
+        .collect::<Result<Vec<_>>>()?;
+
+    let timer = timer()?;
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+    epoll.add(&timer, EpollEvent::new(EpollFlags::EPOLLIN, TIMER))?;
+    epoll.add(
+        workq.event_handle()?,
+        EpollEvent::new(EpollFlags::EPOLLIN, WORKQ),
+    )?;
+
+    let (mut ticked, mut done, mut waits) = (0, 0, 0);
+    let mut free: Vec<usize> = (0..BATCH).collect();
+    while done < ticks * BATCH as u64 {
+        workq.arm();
+        let mut events = [EpollEvent::empty(); 2];
+        let ready = epoll.wait(&mut events, EpollTimeout::NONE)?;
+        waits += 1;
+        for event in &events[..ready] {
+            if event.data() == WORKQ {
+                workq.clear();
+                let mut failed = None;
+                workq.progress(|at, result| match ended(&pairs, at, result) {
+                    Ok(at) => {
+                        free.push(at);
+                        done += 1;
+                    }
+                    Err(error) => failed = Some(error),
+                });
+                if let Some(error) = failed {
+                    return Err(error);
+                }
+            } else {
+                let mut expirations = [0; 8];
+                nix::unistd::read(&timer, &mut expirations)?;
+                // What is still under way is not late: this tick takes the pairs that are free, the next the rest.
+                while ticked < ticks * BATCH as u64
+                    && let Some(at) = free.pop()
+                {
+                    let (src, dst) = &pairs[at];
+                    dst.reset_data_len()?;
+                    match dma.submit_copy(src, dst, at as u64) {
+                        Ok(()) => ticked += 1,
+                        Err(error) if error.kind() == ErrorKind::Again => {
+                            free.push(at);
+                            break;
+                        }
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+            }
+        }
+    }
+    let stats = workq.stats();
+    assert_eq!(
+        (stats.completed, stats.in_flight, stats.failed),
+        (done, 0, 0)
+    );
+    println!(
+        "{done} copies of {BYTES} bytes by {}, each told once; {waits} waits",
+        device.info().name()
+    );
+    Ok(())
+}
+
+/// A source full of a pattern, and a destination.
+fn pair(pool: &BufPool, seed: u8) -> Result<(Buf, Buf)> {
+    let (src, dst) = (pool.try_alloc()?, pool.try_alloc()?);
+    src.extend_from_slice(&[seed.wrapping_mul(37) ^ 0x5a; BYTES])?;
+    Ok((src, dst))
+}
+
+/// The copy with this number is over: its destination holds what its source does.
+fn ended(
+    pairs: &[(Buf, Buf)],
+    number: u64,
+    result: std::result::Result<u64, JobError>,
+) -> Result<usize> {
+    let at = number as usize;
+    let (src, dst) = pairs.get(at).ok_or("a number that was never given")?;
+    assert_eq!(result?, BYTES as u64);
+    assert_eq!(src.data()?[..], dst.data()?[..]);
+    Ok(at)
+}
+
+/// Readable every few milliseconds.
+fn timer() -> Result<OwnedFd> {
+    use nix::sys::time::{TimeSpec, TimeValLike};
+    use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+    let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_CLOEXEC)?;
+    let period = TimeSpec::milliseconds(i64::from(PERIOD_MS));
+    timer.set(Expiration::Interval(period), TimerSetTimeFlags::empty())?;
+    Ok(timer.as_fd().try_clone_to_owned()?)
+}
