@@ -11,7 +11,7 @@
 //! cargo bench --bench bars -- --steady     what is the same on any machine, as TOML (.ci/ratchet)
 //! ```
 //!
-//! B5, B7 and B8 need both CPUs to themselves. The line says so when they were not free.
+//! B5, B7, B8 and B15 need both CPUs to themselves. The line says so when they were not free.
 
 #[path = "bars/cancel.rs"]
 mod cancel;
@@ -33,6 +33,8 @@ mod inline;
 mod measure;
 #[path = "bars/memory.rs"]
 mod memory;
+#[path = "bars/modes.rs"]
+mod modes;
 #[path = "bars/raw.rs"]
 mod raw;
 #[path = "bars/report.rs"]
@@ -55,7 +57,7 @@ static ALLOCATOR: counting::Counting = counting::Counting;
 
 type Bar = fn(&mut Report);
 
-const BARS: [(&str, Bar); 11] = [
+const BARS: [(&str, Bar); 13] = [
     ("B1", inline::b1),
     ("B3", counts::b3),
     ("B4", event::b4),
@@ -67,6 +69,8 @@ const BARS: [(&str, Bar); 11] = [
     ("B12", memory::b12),
     ("B13", cancel::b13),
     ("B14", fairness::b14),
+    ("B15", modes::b15),
+    ("B16", modes::b16),
 ];
 
 fn main() -> ExitCode {

@@ -281,6 +281,11 @@ fn idle_wakeups() -> f64 {
     let dma = rig.dma.clone();
     let task = runtime.spawn(async move { fill(&dma, &src, &dst, 4).await });
     runtime.block_on(task).expect("the task did not panic");
+    settled_wakeups()
+}
+
+/// Wake-ups in 5 s of all threads but this one, once they rest.
+pub(crate) fn settled_wakeups() -> f64 {
     // Until the engine sleeps: nothing changes for 100 ms.
     let mut before = switches();
     for _ in 0..50 {

@@ -23,7 +23,8 @@ const MANY: u64 = 6 * FEW;
 pub(crate) fn run(scenario: &str, jobs: u64) {
     match scenario {
         "raw" => raw_post(jobs),
-        "busy-inline" => busy_inline(jobs),
+        "busy-inline" => busy_inline(jobs, false),
+        "busy-stats" => busy_inline(jobs, true),
         "raw-event" => {
             event::raw_event(jobs, SMALL);
         }
@@ -49,7 +50,7 @@ fn raw_post(jobs: u64) {
     }
 }
 
-fn busy_inline(jobs: u64) {
+fn busy_inline(jobs: u64, stats: bool) {
     let rig = Rig::soft(
         &Soft::builder().build(),
         Mode::BusyPoll,
@@ -58,7 +59,15 @@ fn busy_inline(jobs: u64) {
     );
     let (src, dst) = rig.pair(SMALL);
     let dma = rig.dma.clone();
-    on_task(async move { fill(&dma, &src, &dst, jobs / FILLING).await });
+    let workq = rig.workq.clone();
+    on_task(async move {
+        for done in 1..=jobs / FEW {
+            fill(&dma, &src, &dst, FEW / FILLING).await;
+            if stats {
+                assert_eq!(workq.stats().completed, done * FEW);
+            }
+        }
+    });
     assert_eq!(rig.device.jobs(), Some(jobs), "every job was the device's");
 }
 
