@@ -21,8 +21,9 @@
 //!
 //! # What it does, and what not
 //!
-//! Memory copies between Bufs of this process: one by one, gathered and scattered ([`BufChain`]), event-driven or
-//! busy-polling, with back-pressure, from any task of any runtime. There is one provider today, [`soft`]: it runs
+//! Memory copies between Bufs of this process: one by one, gathered and scattered ([`BufChain`]), event-driven,
+//! busy-polling or both ([`Mode`]), with back-pressure, from any task of any runtime, or without futures from an epoll loop of
+//! your own ([`WorkQ::event_handle`]). There is one provider today, [`soft`]: it runs
 //! anywhere on Linux. RDMA, sync events, graphs, memory shared between processes and adapters through libibverbs are to
 //! come on the same contract ([`device`]). The vendor's DOCA SDK is not used.
 //!
@@ -35,7 +36,8 @@
 //! 4. Otherwise the Leases move into a *Slot* of the WorkQ, and the job to the device. With no Slot free the future
 //!    stands in line.
 //! 5. In event mode the task sleeps until the event handle rings: its descriptor sits in an `AsyncFd`, whose waker
-//!    collects what is finished and wakes the tasks. In busy mode the future's own poll looks.
+//!    collects what is finished and wakes the tasks. In busy mode the future's own poll looks; in Hybrid mode it looks for
+//!    a bounded time, and sleeps then.
 //! 6. The completion gives the Leases back, and the next poll takes the result.
 //!
 //! # Cancellation
@@ -47,7 +49,7 @@
 //! # Threads and runtimes
 //!
 //! Everything is `Send + Sync`; clones are handles on the same thing. A WorkQ can be awaited on up to four runtimes at a
-//! time; busy mode needs none ([`WorkQ::block_on`]).
+//! time; busy mode needs none, nor does any mode in [`WorkQ::block_on`] or beside a loop of your own.
 //!
 //! # Clean-up
 //!
