@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use common::*;
+use futures::stream::{FuturesUnordered, StreamExt};
 use tokio_doca::device::{Adapter, Queue, QueueConfig, Registrar};
 use tokio_doca::soft::{Fault, Soft};
 use tokio_doca::{DevInfo, Device, Dma, ErrorKind, Mode, Result, WorkQ};
@@ -74,6 +75,28 @@ fn a_hybrid_op_polls_for_its_time_and_sleeps_then_until_the_event() {
         until("it is woken", || count.wakes() > woken).await;
         assert_eq!(poll(), Poll::Ready(Ok(3)));
     });
+}
+
+#[test]
+fn each_of_several_that_sleep_in_hybrid_mode_has_its_event() {
+    for spin in [Duration::ZERO, SPIN] {
+        let bench = Bench::new(Config::new(true, Mode::Hybrid { spin }));
+        // Far apart: each ends alone, long after all have gone to sleep.
+        for at in 1..=4 {
+            bench
+                .soft
+                .faults()
+                .push(Fault::Delay(Duration::from_millis(20 * at)));
+        }
+        // Each is polled only when it was woken itself: what one arms does not serve the others.
+        let copies: FuturesUnordered<_> = (0..4).map(|_| bench.works()).collect();
+        assert_eq!(run(copies.count()), 4);
+        assert!(
+            bench.workq.stats().wake_ups >= 4,
+            "{:?}",
+            bench.workq.stats()
+        );
+    }
 }
 
 #[test]

@@ -1,13 +1,15 @@
 //! Jobs of a loop of the caller's own: select, poll and epoll in a plain thread, no runtime anywhere. Each Job is told once,
 //! with the caller's word; an arm fires once; a cleared handle is quiet.
 
+#![expect(unsafe_code, reason = "implements Queue, to come in between")]
+
 mod common;
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,8 +17,11 @@ use std::time::{Duration, Instant};
 use common::*;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use tokio_doca::device::{
+    Adapter, Armed, Completion, Job, Keep, Queue, QueueConfig, Registrar, Submitted, Token,
+};
 use tokio_doca::soft::{Fault, Soft};
-use tokio_doca::{Buf, ErrorKind, JobError, Mode, WorkQ};
+use tokio_doca::{Buf, BufPool, DevInfo, Device, Dma, ErrorKind, JobError, Mmap, Mode, WorkQ};
 
 /// How the loop waits.
 #[derive(Clone, Copy, Debug)]
@@ -210,6 +215,99 @@ fn an_arm_fires_for_what_an_op_collected() {
         waiter.fires();
         workq.clear();
         assert_eq!(progress(workq), [(6, Ok(4))]);
+    }
+}
+
+/// A software queue in which the caller's loop comes at the worst moment: a completion was taken off the device, and is
+/// not yet delivered.
+struct Interrupted {
+    inner: Arc<dyn Queue>,
+    interrupt: Arc<Interrupt>,
+}
+
+#[derive(Default)]
+struct Interrupt {
+    workq: OnceLock<WorkQ>,
+    done: AtomicBool,
+}
+
+// SAFETY: the duties are the inner queue's, to which every call goes unchanged.
+unsafe impl Queue for Interrupted {
+    unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
+        // SAFETY: as the caller promises.
+        unsafe { self.inner.submit(jobs) }
+    }
+
+    fn ready(&self) -> bool {
+        self.inner.ready()
+    }
+
+    unsafe fn reap(&self, out: &mut [Completion]) -> usize {
+        // SAFETY: as the caller promises.
+        let reaped = unsafe { self.inner.reap(out) };
+        if reaped > 0 && !self.interrupt.done.swap(true, Ordering::Relaxed) {
+            let workq = self.interrupt.workq.get().unwrap();
+            workq.arm();
+            assert_eq!(progress(workq), []);
+        }
+        reaped
+    }
+
+    fn arm(&self) -> Armed {
+        self.inner.arm()
+    }
+
+    unsafe fn retire(&self, keep: Keep, outstanding: usize) {
+        // SAFETY: as the caller promises.
+        unsafe { self.inner.retire(keep, outstanding) };
+    }
+}
+
+struct Interrupting(Device, Arc<Interrupt>);
+
+// SAFETY: each queue is over a new one of the inner device.
+unsafe impl Adapter for Interrupting {
+    fn info(&self) -> &DevInfo {
+        self.0.info()
+    }
+
+    fn registrar(&self) -> &dyn Registrar {
+        self.0.adapter().registrar()
+    }
+
+    fn open_queue(&self, config: QueueConfig) -> tokio_doca::Result<Arc<dyn Queue>> {
+        let (inner, interrupt) = (self.0.adapter().open_queue(config)?, Arc::clone(&self.1));
+        Ok(Arc::new(Interrupted { inner, interrupt }))
+    }
+}
+
+#[test]
+fn an_arm_while_somebody_else_is_collecting_is_heard() {
+    for way in WAYS {
+        let inner = Soft::builder().defer(true).build().open("pf0").unwrap();
+        let interrupt = Arc::new(Interrupt::default());
+        let adapter = Interrupting(inner, Arc::clone(&interrupt));
+        let device = Device::from_adapter(Arc::new(adapter));
+        let mmap = Mmap::builder().device(&device).alloc(1 << 14).unwrap();
+        let pool = BufPool::builder(&mmap).build().unwrap();
+        let workq = WorkQ::builder().build().unwrap();
+        assert!(interrupt.workq.set(workq.clone()).is_ok());
+        let dma = Dma::builder(&device).attach(&workq).unwrap();
+        let waiter = Waiter::new(way, &workq);
+        let (src, dst) = (pool.try_alloc().unwrap(), pool.try_alloc().unwrap());
+        src.extend_from_slice(b"abc").unwrap();
+        dma.submit_copy(&src, &dst, 1).unwrap();
+        // A look of somebody's that collects, and is no part of the loop: as an Op's poll.
+        workq.block_on(async {
+            while !interrupt.done.load(Ordering::Relaxed) {
+                tokio::task::yield_now().await;
+            }
+        });
+        waiter.fires();
+        workq.clear();
+        assert_eq!(progress(&workq), [(1, Ok(3))]);
+        // It refers to itself through its device.
+        std::mem::forget(interrupt);
     }
 }
 
