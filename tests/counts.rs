@@ -196,7 +196,8 @@ fn on_runtime<T>(body: impl Future<Output = T>) -> T {
 /// Each way in which jobs can run, and how often that is worth doing: through the engine a job is slow where the two
 /// share a CPU, and inline it takes many until the runtime's own list of tasks that spent their budget is made.
 fn for_each_way(body: impl Fn(Mode, Rig, usize)) {
-    for mode in [Mode::EventDriven, Mode::BusyPoll] {
+    let spin = Duration::from_micros(30);
+    for mode in [Mode::EventDriven, Mode::BusyPoll, Mode::Hybrid { spin }] {
         body(mode, Rig::new(mode, inline(), 16), 40);
         body(mode, Rig::new(mode, deferred(), 16), 4);
         body(mode, Rig::new(mode, by_engine(), 16), 4);
@@ -232,6 +233,28 @@ fn a_copy_allocates_nothing() {
             dst.reset_data_len().unwrap();
         };
         let allocated = on_runtime(rig.allocated_by(times, copies));
+        assert_eq!(allocated, 0, "{mode:?}");
+    });
+}
+
+#[test]
+fn jobs_of_a_loop_of_ones_own_allocate_nothing() {
+    for_each_way(|mode, rig, times| {
+        let (src, dst) = rig.pair();
+        rig.workq.event_handle().unwrap();
+        let jobs = async || {
+            for at in 0..FILLING as u64 {
+                rig.dma.submit_copy(&src, &dst, at).unwrap();
+                rig.workq.arm();
+                let mut told = 0;
+                while told == 0 {
+                    rig.workq.clear();
+                    told = rig.workq.progress(|word, _| assert_eq!(word, at));
+                }
+            }
+            dst.reset_data_len().unwrap();
+        };
+        let allocated = on_runtime(rig.allocated_by(times, jobs));
         assert_eq!(allocated, 0, "{mode:?}");
     });
 }

@@ -5,6 +5,10 @@ use std::time::{Duration, Instant};
 use tokio_doca::soft::Soft;
 use tokio_doca::{BufPool, Dma, Mmap, Mode, WorkQ};
 
+const HYBRID: Mode = Mode::Hybrid {
+    spin: Duration::from_micros(30),
+};
+
 /// Context switches so far, voluntary and not, of each thread but this one, with its name.
 fn switches() -> Vec<(String, u64)> {
     let here = nix::unistd::gettid().to_string();
@@ -51,6 +55,7 @@ fn an_idle_program_makes_no_wakeups() {
         (Mode::EventDriven, false),
         (Mode::EventDriven, true),
         (Mode::BusyPoll, true),
+        (HYBRID, true),
     ] {
         let soft = Soft::builder().defer(defer).build();
         let device = soft.open("pf0").unwrap();
@@ -80,7 +85,7 @@ fn an_idle_program_makes_no_wakeups() {
     }
     let before = settled();
     let named = |name: &str| before.iter().filter(|(n, _)| n.starts_with(name)).count();
-    assert_eq!(named("doca-pf0"), 3, "the engines are there: {before:?}");
+    assert_eq!(named("doca-pf0"), 4, "the engines are there: {before:?}");
     // The wait is the measurement.
     std::thread::sleep(Duration::from_secs(5));
     assert_eq!(switches(), before, "somebody woke up");

@@ -269,7 +269,7 @@ fn set_mode_in_a_loop_under_64_tasks_leaves_nobody_asleep() {
                     src.extend_from_slice(&pattern(at as u8, 32)).unwrap();
                     for round in 0..100 {
                         dst.reset_data_len().unwrap();
-                        if (at + round) % 16 == 0 {
+                        if (at + round).is_multiple_of(16) {
                             // Long enough that whoever waits sleeps.
                             faults.push(Fault::Delay(Duration::from_micros(200)));
                         }

@@ -74,6 +74,44 @@ fn verbs_with_a_short_send_queue_keep_the_contract() {
     on_fake_verbs(16, 1, contract::dma);
 }
 
+/// The handle was asked for before the device came, whose completion channel must be read: it is the same one, and quiet
+/// when it was cleared.
+#[test]
+fn a_loop_of_ones_own_waits_for_a_device_with_a_descriptor_of_its_own() {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    use std::os::fd::AsRawFd;
+    on_fake_verbs(64, 2, |device| {
+        let workq = WorkQ::builder().depth(8).build().unwrap();
+        let handle = workq.event_handle().unwrap().as_raw_fd();
+        let dma = Dma::builder(device).attach(&workq).unwrap();
+        let fires = |ms: u16| {
+            let fd = workq.event_handle().unwrap();
+            assert_eq!(fd.as_raw_fd(), handle);
+            let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
+            poll(&mut fds, PollTimeout::from(ms)).unwrap() == 1
+        };
+        let mmap = Mmap::builder().device(device).alloc(1 << 14).unwrap();
+        let pool = BufPool::builder(&mmap).build().unwrap();
+        for word in 0..20 {
+            let (src, dst) = (pool.try_alloc().unwrap(), pool.try_alloc().unwrap());
+            src.extend_from_slice(b"abc").unwrap();
+            dma.submit_copy(&src, &dst, word).unwrap();
+            let mut told = Vec::new();
+            while told.is_empty() {
+                workq.arm();
+                assert!(fires(10_000), "job {word} was not heard of");
+                workq.clear();
+                workq.progress(|word, result| told.push((word, result)));
+            }
+            assert_eq!(told, [(word, Ok(3))]);
+            assert!(!fires(5), "it is not quiet");
+            assert_eq!(&dst.data().unwrap()[..], b"abc");
+        }
+        drop((dma, pool));
+        workq.block_on(workq.shutdown()).unwrap();
+    });
+}
+
 #[test]
 fn a_provider_that_was_added_is_listed_and_opened_by_name() {
     tokio_doca::add_provider(Arc::new(FakeVerbs::new("fake-by-name", 64, 2))).unwrap();
