@@ -160,8 +160,9 @@ impl WorkQ {
         const OP: &str = "attach";
         let shared = &self.0;
         let caps = device.info().caps();
-        // Held to the end: no mode is set between the check and the attachment.
-        let _attaching = shared.attaching();
+        // Until it is attached: no mode is set after the check.
+        let attaching = shared.attaching();
+        let mut nested = false;
         check_events(device, shared.mode.load(), OP)?;
         if self.depth() > caps.max_depth {
             let text = format!(
@@ -185,7 +186,7 @@ impl WorkQ {
                 let queue = device.adapter().open_queue(config)?;
                 if let Some(fd) = queue.event_fd() {
                     shared.events.nest(shared, fd)?;
-                    shared.nudge();
+                    nested = true;
                 }
                 let _ = place.set(Attached {
                     device: device.clone(),
@@ -194,6 +195,11 @@ impl WorkQ {
             }
             let attached = place.get().expect("it was there, or was just set");
             if attached.device == *device {
+                drop(attaching);
+                if nested {
+                    // Wakers are user code, and may attach or set a mode.
+                    shared.nudge();
+                }
                 return Ok(Attachment {
                     shared: Arc::clone(shared),
                     queue: Arc::clone(&attached.queue),
