@@ -273,9 +273,12 @@ reasons! {
         "a Buf's Mmap is not registered with this context's device: name it in Mmap::builder().device()";
     /// The Mmap's access flags do not allow the device, or the caller, to write it.
     ReadOnly, NotPermitted, |_a, _b| "the Mmap is LOCAL_READ_ONLY: build it with Access::LOCAL_READ_WRITE";
-    /// A peer may write this memory at any time, so that no slice of it can be lent.
+    /// A peer, or who else has the memfd, may write this memory at any time, so that no slice of it can be lent.
     PeerWritable, NotPermitted, |_a, _b|
-        "a peer may write this Mmap at any time, so no slice of it is lent: use copy_in and copy_out";
+        "a peer, or whoever else has the memfd, may write this Mmap at any time, so no slice of it is lent: use copy_in and \
+         copy_out, or load, store, fetch_add and compare_exchange";
+    /// An atomic on bytes whose address is no multiple of their size.
+    Misaligned, InvalidValue, |at, size| "byte {at} of the data lies at no multiple of {size} bytes: an atomic needs that";
     /// The source is being written by a job or a guard.
     SourceInUse, InUse, |_a, _b| "the source is being written by a job or a guard: await it, or drop the guard";
     /// The destination is being read or written by a job or a guard.

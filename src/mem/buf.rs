@@ -4,9 +4,9 @@
 use std::fmt;
 use std::ops::RangeBounds;
 
-use super::element::Handle;
+use super::element::{Element, Handle};
 use super::guard::{BufData, BufDataMut};
-use super::mmap;
+use super::{mmap, shared};
 use crate::error::{JobError, Reason};
 
 /// A piece of an [`Mmap`](super::Mmap): headroom, data, tailroom (Core guide 3.3.3).
@@ -28,7 +28,8 @@ impl Clone for Buf {
     }
 }
 
-fn in_use(error: JobError) -> JobError {
+/// An error of a call on one Buf: it is neither a source nor a destination.
+pub(super) fn in_use(error: JobError) -> JobError {
     match error.reason() {
         Reason::SourceInUse | Reason::DestinationInUse => JobError::of(Reason::BufInUse),
         _ => error,
@@ -111,7 +112,7 @@ impl Buf {
         let to = lease.byte(lease.data() + lease.data_len());
         // SAFETY: the tailroom was checked, it lies in the mapping, and the write Lease excludes every other access
         // of this process; the slice cannot overlap it, since no slice of leased memory is lent.
-        unsafe { copy_bytes(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
+        unsafe { copy_bytes(&lease, bytes.as_ptr(), to.as_ptr(), bytes.len()) };
         lease.grow(bytes.len());
         Ok(())
     }
@@ -120,7 +121,8 @@ impl Buf {
     ///
     /// # Errors
     ///
-    /// `InUse` while a job or a guard writes it, `NotPermitted` if a peer may write it at any time: [`Buf::copy_out`].
+    /// `InUse` while a job or a guard writes it, `NotPermitted` if others may write it at any time
+    /// ([`Mmap::lends_slices`](super::Mmap::lends_slices)): use [`Buf::copy_out`] and atomics.
     pub fn data(&self) -> Result<BufData<'_>, JobError> {
         self.refuse_shared()?;
         Ok(BufData::new(self.0.read().map_err(in_use)?))
@@ -130,14 +132,42 @@ impl Buf {
     ///
     /// # Errors
     ///
-    /// `InUse` while a job or a guard has it, `NotPermitted` if the Mmap is `LOCAL_READ_ONLY` or if a peer may write it
-    /// at any time: [`Buf::copy_in`].
+    /// `InUse` while a job or a guard has it, `NotPermitted` if the Mmap is `LOCAL_READ_ONLY` or if others may write it
+    /// at any time ([`Mmap::lends_slices`](super::Mmap::lends_slices)): use [`Buf::copy_in`] and atomics.
     pub fn data_mut(&self) -> Result<BufDataMut<'_>, JobError> {
         self.refuse_shared()?;
         Ok(BufDataMut::new(self.0.write().map_err(in_use)?))
     }
 
-    /// Copies from the data, from its byte `from` on, into `out`. What a peer writes meanwhile may show in part.
+    /// As [`Buf::data`], also where others may write the bytes at any time.
+    ///
+    /// # Safety
+    ///
+    /// While the guard lives nobody writes the data: no peer, nobody else who has the memfd, and no atomic of this process
+    /// ([`Buf::store`] and the like). Jobs and other guards of this process are kept away by the Lease.
+    ///
+    /// # Errors
+    ///
+    /// `InUse` while a job or a guard writes it.
+    pub unsafe fn data_unchecked(&self) -> Result<BufData<'_>, JobError> {
+        Ok(BufData::new(self.0.read().map_err(in_use)?))
+    }
+
+    /// As [`Buf::data_mut`], also where others may reach the bytes at any time.
+    ///
+    /// # Safety
+    ///
+    /// While the guard lives nobody reads or writes the data or the tailroom: no peer, nobody else who has the memfd. Jobs,
+    /// guards and atomics of this process are kept away by the Lease.
+    ///
+    /// # Errors
+    ///
+    /// `InUse` while a job or a guard has it, `NotPermitted` if the Mmap is `LOCAL_READ_ONLY`.
+    pub unsafe fn data_mut_unchecked(&self) -> Result<BufDataMut<'_>, JobError> {
+        Ok(BufDataMut::new(self.0.write().map_err(in_use)?))
+    }
+
+    /// Copies from the data, from its byte `from` on, into `out`. What others write meanwhile may show in part.
     ///
     /// # Errors
     ///
@@ -148,7 +178,7 @@ impl Buf {
         let data = lease.byte(lease.data() + from);
         // SAFETY: the range was checked to lie in the data; the Lease keeps writers of this process away; `out` is a
         // slice of other memory.
-        unsafe { copy_bytes(data.as_ptr(), out.as_mut_ptr(), out.len()) };
+        unsafe { copy_bytes(&lease, data.as_ptr(), out.as_mut_ptr(), out.len()) };
         Ok(())
     }
 
@@ -162,7 +192,7 @@ impl Buf {
         check_data(at, bytes.len(), lease.data_len())?;
         let data = lease.byte(lease.data() + at);
         // SAFETY: as in `extend_from_slice`; the range was checked to lie in the data.
-        unsafe { copy_bytes(bytes.as_ptr(), data.as_ptr(), bytes.len()) };
+        unsafe { copy_bytes(&lease, bytes.as_ptr(), data.as_ptr(), bytes.len()) };
         Ok(())
     }
 
@@ -188,7 +218,7 @@ impl Buf {
     }
 
     fn refuse_shared(&self) -> Result<(), JobError> {
-        if self.0.is_peer_writable() {
+        if self.0.is_shared() {
             return Err(JobError::of(Reason::PeerWritable));
         }
         Ok(())
@@ -206,16 +236,20 @@ fn check_data(from: usize, len: usize, data_len: usize) -> Result<(), JobError> 
     Ok(())
 }
 
-/// The one routine through which this process's own bytes go into and out of memory that a peer may write: the
-/// compiler sees a call, and can assume nothing about what it finds.
+/// Copies between bytes of this process and those of an element, which others may write meanwhile.
 ///
 /// # Safety
 ///
-/// Both ranges are valid and do not overlap; nobody of this process accesses them in a conflicting way.
-#[inline(never)]
-unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: as the caller promises.
-    unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+/// Both ranges are valid and do not overlap; nobody of this process accesses them in a conflicting way, but by atomics
+/// where they are shared.
+unsafe fn copy_bytes(element: &Element, from: *const u8, to: *mut u8, len: usize) {
+    if element.is_shared() {
+        // SAFETY: as the caller promises.
+        unsafe { shared::copy(from, to, len) };
+    } else {
+        // SAFETY: as the caller promises, and no atomic runs where nothing is shared.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+    }
 }
 
 impl fmt::Debug for Buf {

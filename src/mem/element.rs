@@ -45,6 +45,8 @@ pub struct Element {
     device: AtomicU64,
     key: AtomicU64,
     writable: AtomicBool,
+    /// Whether others may write the bytes at any time.
+    shared: AtomicBool,
     /// Whether the Leases stand in the Mmap's trees.
     pub(super) ranged: bool,
     index: u32,
@@ -85,6 +87,7 @@ impl Element {
             device: AtomicU64::new(0),
             key: AtomicU64::new(0),
             writable: AtomicBool::new(false),
+            shared: AtomicBool::new(false),
             ranged: true,
             index,
             slab,
@@ -100,6 +103,7 @@ impl Element {
         self.device.store(device.as_raw(), Relaxed);
         self.key.store(key, Relaxed);
         self.writable.store(mmap.access().local_writable(), Relaxed);
+        self.shared.store(mmap.is_shared(), Relaxed);
     }
 
     /// The key that a device knows the bytes by.
@@ -159,8 +163,9 @@ impl Element {
             .saturating_sub(self.data_len())
     }
 
-    pub(super) fn is_peer_writable(&self) -> bool {
-        self.mmap().access().peer_writable()
+    /// Whether others may write the bytes at any time: no slice of them is lent, and every access is volatile or atomic.
+    pub(super) fn is_shared(&self) -> bool {
+        self.shared.load(Relaxed)
     }
 
     /// The addresses of its bytes.
@@ -294,10 +299,17 @@ impl Handle {
     /// The write Lease, for the bytes.
     #[inline(always)]
     pub(super) fn write(&self) -> Result<WriteLease, JobError> {
+        self.check_writable()?;
+        self.exclusive()
+    }
+
+    /// Whether the access allows this process to write the bytes.
+    #[inline(always)]
+    pub(super) fn check_writable(&self) -> Result<(), JobError> {
         if !self.0.writable.load(Relaxed) {
             return Err(JobError::of(Reason::ReadOnly));
         }
-        self.exclusive()
+        Ok(())
     }
 
     /// The write Lease, for the rooms alone: memory that may not be written has rooms too.

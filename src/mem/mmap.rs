@@ -82,6 +82,11 @@ impl Mmap {
     pub fn access(&self) -> Access {
         self.0.access
     }
+
+    /// Whether its Bufs lend slices ([`Buf::data`](super::Buf::data)): not where a peer may write at any time.
+    pub fn lends_slices(&self) -> bool {
+        !self.0.is_shared()
+    }
 }
 
 impl fmt::Debug for Mmap {
@@ -100,6 +105,11 @@ impl Inner {
 
     pub(super) fn access(&self) -> Access {
         self.access
+    }
+
+    /// Whether somebody else may write the memory at any time.
+    pub(super) fn is_shared(&self) -> bool {
+        self.access.peer_writable()
     }
 
     /// Where the byte at `offset` is; one past the end is allowed.

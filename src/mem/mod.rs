@@ -25,6 +25,7 @@ mod mmap;
 mod operand;
 mod pool;
 mod ranges;
+mod shared;
 mod slab;
 mod word;
 

@@ -1,0 +1,158 @@
+//! Memory that others may write at any time: volatile copies and atomics, and never a slice.
+//!
+//! Two rules. Nothing here is read twice and believed to be the same. And the one routine for copies makes volatile
+//! accesses only, so that the compiler can assume nothing about what it finds; it tears, as any copy of what is written
+//! meanwhile.
+//!
+//! Atomics and Leases: where others write anyway an atomic takes a read Lease, so that many of them, and jobs that read,
+//! go on at once, and jobs and copies that write are kept away. Elsewhere an atomic that changes the bytes takes the write
+//! Lease.
+#![expect(
+    unsafe_code,
+    reason = "accesses what somebody else may write meanwhile"
+)]
+
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use super::Buf;
+use super::buf::in_use;
+use super::element::Element;
+use crate::error::{JobError, Reason};
+
+/// Eight bytes at any address.
+#[derive(Clone, Copy)]
+#[repr(C, packed)]
+struct Word(u64);
+
+/// Copies by volatile accesses.
+///
+/// # Safety
+///
+/// Both ranges are valid and do not overlap; nobody of this process accesses them in a conflicting way, but by atomics.
+#[inline(never)]
+pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    let words = len / size_of::<Word>();
+    let (from_words, to_words) = (from.cast::<Word>(), to.cast::<Word>());
+    for i in 0..words {
+        // SAFETY: `i` words lie in the range.
+        let from = unsafe { from_words.add(i) };
+        // SAFETY: as above.
+        let to = unsafe { to_words.add(i) };
+        // SAFETY: valid as the caller promises; a packed word needs no alignment, and every pattern is one.
+        let word = unsafe { from.read_volatile() };
+        // SAFETY: as above.
+        unsafe { to.write_volatile(word) };
+    }
+    for i in words * size_of::<Word>()..len {
+        // SAFETY: `i` is below `len`.
+        let from = unsafe { from.add(i) };
+        // SAFETY: as above.
+        let to = unsafe { to.add(i) };
+        // SAFETY: valid as the caller promises.
+        let byte = unsafe { from.read_volatile() };
+        // SAFETY: as above.
+        unsafe { to.write_volatile(byte) };
+    }
+}
+
+/// The eight bytes of the data from `at` on. Call it under a Lease, and keep that.
+fn word(element: &Element, at: usize) -> Result<&AtomicU64, JobError> {
+    const LEN: usize = size_of::<u64>();
+    let data_len = element.data_len();
+    let end = at.saturating_add(LEN);
+    if end > data_len {
+        let (end, len) = (end as u64, data_len as u64);
+        return Err(JobError::new(Reason::SliceOutOfData, end, len));
+    }
+    // SAFETY: it lies in the data, which lies in the element's bytes.
+    let byte = unsafe { element.head().add(element.data() + at) };
+    let word = byte.cast::<AtomicU64>();
+    if !word.is_aligned() {
+        return Err(JobError::new(Reason::Misaligned, at as u64, LEN as u64));
+    }
+    // SAFETY: aligned, initialized, and valid while the Lease keeps the element; what others of this process do to these
+    // bytes meanwhile is atomic, by the rules in the module's documentation.
+    Ok(unsafe { word.as_ref() })
+}
+
+/// 64-bit atomics on the data, in the byte order of the machine: they are what an `RDMA_ATOMIC` of a peer meets. All are
+/// `SeqCst`.
+impl Buf {
+    /// Loads the eight bytes of the data from its byte `at` on.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` past the data, or if their address is no multiple of 8; `InUse` while a job or a guard of this
+    /// process writes the Buf.
+    pub fn load(&self, at: usize) -> Result<u64, JobError> {
+        let lease = self.0.read().map_err(in_use)?;
+        Ok(word(&lease, at)?.load(SeqCst))
+    }
+
+    /// Stores them.
+    ///
+    /// # Errors
+    ///
+    /// As [`Buf::load`]; `InUse` also while a job or a guard reads the Buf, except where others may write it anyway;
+    /// `NotPermitted` if the Mmap is `LOCAL_READ_ONLY`.
+    pub fn store(&self, at: usize, value: u64) -> Result<(), JobError> {
+        self.change(at, |word| word.store(value, SeqCst))
+    }
+
+    /// Adds to them, wrapping, and answers what they were.
+    ///
+    /// # Errors
+    ///
+    /// As [`Buf::store`].
+    pub fn fetch_add(&self, at: usize, value: u64) -> Result<u64, JobError> {
+        self.change(at, |word| word.fetch_add(value, SeqCst))
+    }
+
+    /// Makes them `new` if they are `current`; answers what they were, as `Err` if they were not.
+    ///
+    /// # Errors
+    ///
+    /// As [`Buf::store`].
+    pub fn compare_exchange(
+        &self,
+        at: usize,
+        current: u64,
+        new: u64,
+    ) -> Result<Result<u64, u64>, JobError> {
+        self.change(at, |word| {
+            word.compare_exchange(current, new, SeqCst, SeqCst)
+        })
+    }
+
+    fn change<R>(&self, at: usize, change: impl FnOnce(&AtomicU64) -> R) -> Result<R, JobError> {
+        if self.0.is_shared() {
+            self.0.check_writable()?;
+            let lease = self.0.read().map_err(in_use)?;
+            Ok(change(word(&lease, at)?))
+        } else {
+            let lease = self.0.write().map_err(in_use)?;
+            Ok(change(word(&lease, at)?))
+        }
+    }
+}
+
+#[cfg(all(test, not(tokio_doca_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_length_is_copied_between_any_two_alignments_and_no_byte_more() {
+        let from: Vec<u8> = (0..64).map(|i| i + 1).collect();
+        for (start, end, len) in
+            (0..9).flat_map(|a| (0..9).flat_map(move |b| (0..40).map(move |len| (a, b, len))))
+        {
+            let mut to = [0_u8; 64];
+            let (src, dst) = (from[start..].as_ptr(), to[end..].as_mut_ptr());
+            // SAFETY: 9 + 40 bytes lie in both.
+            unsafe { copy(src, dst, len) };
+            assert_eq!(to[end..end + len], from[start..start + len]);
+            let others = to[..end].iter().chain(&to[end + len..]);
+            assert!(others.into_iter().all(|&byte| byte == 0));
+        }
+    }
+}
