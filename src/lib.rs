@@ -68,7 +68,7 @@
 //! | [`WorkQ`] | where jobs go in and completions come out | `doca_workq` |
 //! | [`Dma`] | a context: copies, on one WorkQ | `doca_dma` |
 //! | Op | the future of a job in flight: [`DmaCopy`] | |
-//! | Lease | the right of one job or guard to touch some bytes | |
+//! | Lease | the right of one job, guard or `Bytes` to touch some bytes | |
 //! | Slot, orphan | a job's place in the WorkQ; a Slot whose Op was dropped | |
 //! | arm, clear, reap | ask for a ring, acknowledge it, collect completions | `..._arm`, `..._clear`, `doca_workq_progress_retrieve` |
 //!
@@ -91,7 +91,7 @@ pub use device::{Access, Caps, DevInfo, Device, DmaCaps, PciAddr, PciFunction};
 pub use error::{Error, ErrorKind, JobError, Reason, Result};
 pub use mem::{
     Alloc, Buf, BufChain, BufData, BufDataMut, BufInventory, BufPool, BufPoolBuilder, BufSlice,
-    Destination, Link, Mmap, MmapBuilder, Source,
+    Destination, IntoBytesError, Link, Mmap, MmapBuilder, Source,
 };
 pub use ops::{Dma, DmaBuilder, DmaCopy};
 pub use provider::{add_provider, soft};

@@ -179,13 +179,14 @@ fn a_slice_on_the_callers_word_is_a_lease_like_any_other() {
             // SAFETY: no peer was given the memory.
             let mut data = unsafe { buf.data_mut_unchecked() }.unwrap();
             data.copy_from_slice(&pattern(1, 8));
+            bytes::BufMut::put_slice(&mut data, b"more");
             refused(buf.load(0), ErrorKind::InUse);
             // SAFETY: it is refused.
             refused(unsafe { buf.data_unchecked() }, ErrorKind::InUse);
         }
         // SAFETY: as above, and no atomic runs.
         let data = unsafe { buf.data_unchecked() }.unwrap();
-        assert_eq!(data[..], pattern(1, 8));
+        assert_eq!((&data[..8], &data[8..]), (&pattern(1, 8)[..], &b"more"[..]));
         let error = bench.dma.copy(&bench.filled(b"x"), &buf).await.unwrap_err();
         assert_eq!(error.reason(), Reason::DestinationInUse);
         // SAFETY: it is refused.

@@ -128,7 +128,7 @@ impl Buf {
         Ok(BufData::new(self.0.read().map_err(in_use)?))
     }
 
-    /// The data, for writing. To append, use [`Buf::extend_from_slice`], or [`Buf::set_data`] first.
+    /// The data, for writing. To append, use [`Buf::extend_from_slice`], or the guard as a [`bytes::BufMut`].
     ///
     /// # Errors
     ///
@@ -217,7 +217,7 @@ impl Buf {
         }
     }
 
-    fn refuse_shared(&self) -> Result<(), JobError> {
+    pub(super) fn refuse_shared(&self) -> Result<(), JobError> {
         if self.0.is_shared() {
             return Err(JobError::of(Reason::PeerWritable));
         }

@@ -12,6 +12,7 @@
 //! dangles when a Buf, a guard or a future is dropped or forgotten, in whatever order.
 
 mod buf;
+mod bytes;
 mod chain;
 mod element;
 mod free_list;
@@ -30,6 +31,7 @@ mod slab;
 mod word;
 
 pub use buf::{Buf, BufSlice};
+pub use bytes::IntoBytesError;
 pub use chain::{BufChain, Link};
 pub use guard::{BufData, BufDataMut};
 pub use inventory::BufInventory;
