@@ -23,7 +23,9 @@
 //!
 //! Memory copies between Bufs of this process: one by one, gathered and scattered ([`BufChain`]), event-driven,
 //! busy-polling or both ([`Mode`]), with back-pressure, from any task of any runtime, or without futures from an epoll loop of
-//! your own ([`WorkQ::event_handle`]). There is one provider today, [`soft`]: it runs
+//! your own ([`WorkQ::event_handle`]). The memory is allocated, or
+//! yours: a memfd, the bytes of an owner, or raw ([`MmapBuilder`]); a [`Buf`] becomes `Bytes` without a copy, and is written
+//! by codecs. There is one provider today, [`soft`]: it runs
 //! anywhere on Linux. RDMA, sync events, graphs, memory shared between processes and adapters through libibverbs are to
 //! come on the same contract ([`device`]). The vendor's DOCA SDK is not used.
 //!
@@ -91,7 +93,7 @@ pub use device::{Access, Caps, DevInfo, Device, DmaCaps, PciAddr, PciFunction};
 pub use error::{Error, ErrorKind, JobError, Reason, Result};
 pub use mem::{
     Alloc, Buf, BufChain, BufData, BufDataMut, BufInventory, BufPool, BufPoolBuilder, BufSlice,
-    Destination, IntoBytesError, Link, Mmap, MmapBuilder, Source,
+    Destination, HugePages, IntoBytesError, Link, Mmap, MmapBuilder, Source,
 };
 pub use ops::{Dma, DmaBuilder, DmaCopy};
 pub use provider::{add_provider, soft};

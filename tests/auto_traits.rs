@@ -67,6 +67,7 @@ table! {
     BufSlice:               Send Sync Unpin;
     BufChain:               Send Sync Unpin;
     Link:                   Send Sync Unpin;
+    HugePages:              Send Sync Unpin;
     IntoBytesError:         Send Sync Unpin;
     BufData<'static>:       Send Sync Unpin;
     BufDataMut<'static>:    Send Sync Unpin;

@@ -10,7 +10,7 @@ use crate::error::Result;
 /// A range of memory to be registered.
 #[derive(Clone, Copy, Debug)]
 pub struct Region {
-    /// Where it starts; page aligned.
+    /// Where it starts. Memory of the application's begins anywhere, other memory at a page.
     pub addr: NonNull<u8>,
     /// How many bytes.
     pub len: usize,

@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering:
 
 use super::lease::{ReadLease, WriteLease};
 use super::mmap::{self, Mmap};
-use super::ranges::RangeNode;
+use super::ranges::{Busy, RangeNode};
 use super::slab::Slab;
 use super::word::{LeaseWord, MAX_READERS, Refused};
 use crate::device::DeviceId;
@@ -100,7 +100,7 @@ impl Element {
         self.len.store(range.len(), Relaxed);
         self.mmap.store(Arc::as_ptr(mmap).cast_mut(), Relaxed);
         let (device, key) = mmap.first();
-        self.device.store(device.as_raw(), Relaxed);
+        self.device.store(device, Relaxed);
         self.key.store(key, Relaxed);
         self.writable.store(mmap.access().local_writable(), Relaxed);
         self.shared.store(mmap.is_shared(), Relaxed);
@@ -267,18 +267,18 @@ impl Handle {
     }
 
     /// The first handle of an element just taken from an inventory, placed at `range`.
-    /// `Err` has the claim that stands in the way; the element is home again.
+    /// `Err` has what stands in the way; the element is home again.
     pub(super) fn ranged(
         element: &Element,
         mmap: &Mmap,
         range: Range<usize>,
-    ) -> Result<Handle, Range<usize>> {
+    ) -> Result<Handle, Busy> {
         // SAFETY: the element was just taken: it is in no list, and stays in its slab.
         let added = unsafe { mmap.0.ranges().add(element.node(), range.clone()) };
-        if let Err(claim) = added {
+        if let Err(busy) = added {
             // SAFETY: it was just taken, and nobody else knows it.
             unsafe { Slab::bring_home(element.slab, element.index) };
-            return Err(claim);
+            return Err(busy);
         }
         element.place(&mmap.0, &range);
         std::mem::forget(Arc::clone(&mmap.0));

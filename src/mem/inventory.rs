@@ -49,8 +49,8 @@ impl BufInventory {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if the range is empty or not in the Mmap, `InUse` if a pool has a part of it, `NoMemory` if all
-    /// descriptors are in use.
+    /// `InvalidValue` if the range is empty or not in the Mmap, `InUse` if a pool or an array has a part of it, `NoMemory`
+    /// if all descriptors are in use, `BadState` while the Mmap is stopped.
     #[doc(alias = "doca_buf_inventory_buf_by_addr")]
     pub fn buf(&self, mmap: &Mmap, range: impl RangeBounds<usize>) -> Result<Buf> {
         const OP: &str = "BufInventory::buf";
@@ -64,11 +64,8 @@ impl BufInventory {
             let full = JobError::new(Reason::InventoryEmpty, self.0.len() as u64, 0);
             return Err(Error::new(full.kind(), OP, full.to_string()));
         };
-        let handle = Handle::ranged(element, mmap, range.clone()).map_err(|claim| {
-            let text = format!("bytes {range:?} overlap {claim:?}, which a pool claimed: take its Bufs, or another range");
-            Error::new(ErrorKind::InUse, OP, text)
-        })?;
-        Ok(Buf(handle))
+        let handle = Handle::ranged(element, mmap, range.clone());
+        Ok(Buf(handle.map_err(|busy| busy.error(OP, &range))?))
     }
 
     /// A Buf whose bytes are all data: a source.

@@ -6,16 +6,19 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize as Tally;
 use std::task::{Context, Waker};
 
+use super::devices::{self, Held, Keys};
 use super::free_list::{FreeList, Pushed};
+use super::ranges::{Ranges, Stage};
 use super::word::LeaseWord;
 use super::{Buf, BufPool, Mmap};
 use crate::device::{
-    Adapter, Caps, DevInfo, Device, PciAddr, PciFunction, Queue, QueueConfig, Region, Registrar,
-    Registration, Use,
+    Access, Adapter, Caps, DevInfo, Device, PciAddr, PciFunction, Queue, QueueConfig, Region,
+    Registrar, Registration, Use,
 };
 use crate::error::Result;
 use crate::sync::atomic::{
@@ -23,7 +26,7 @@ use crate::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 use crate::sync::loom::{Task, Watched, block_on, check, mutant, spawn};
-use crate::sync::{WaitNode, Waiters};
+use crate::sync::{Mutex, WaitNode, Waiters, lock};
 
 /// What a Lease word does, for the real one and for those that do it wrong.
 trait Word: Send + Sync + 'static {
@@ -414,8 +417,8 @@ fn mutant_that_looks_before_it_says_that_it_waits_is_found() {
     });
 }
 
-/// A device that only registers memory.
-struct Holder(DevInfo);
+/// A device that only registers memory, under a key.
+struct Holder(DevInfo, u64);
 
 // SAFETY: it opens none.
 unsafe impl Adapter for Holder {
@@ -434,15 +437,19 @@ unsafe impl Adapter for Holder {
 
 impl Registrar for Holder {
     fn register(&self, _: &Region, _: Use) -> Result<Registration> {
-        Ok(Registration::new(0, None))
+        Ok(Registration::new(self.1, None))
     }
+}
+
+fn device(key: u64) -> Device {
+    let (addr, caps) = (PciAddr::new(0, 0, 0), Caps::for_dma(1, 1, 1));
+    let info = DevInfo::new("fake", "fake", addr, PciFunction::Pf, caps);
+    Device::from_adapter(Arc::new(Holder(info, key)))
 }
 
 /// A real pool of one element, which is out.
 fn pool() -> (Mmap, BufPool, Buf) {
-    let (addr, caps) = (PciAddr::new(0, 0, 0), Caps::for_dma(1, 1, 1));
-    let info = DevInfo::new("fake", "fake", addr, PciFunction::Pf, caps);
-    let device = Device::from_adapter(Arc::new(Holder(info)));
+    let device = device(0);
     let mmap = Mmap::builder().device(&device).alloc(4096).unwrap();
     let pool = BufPool::builder(&mmap).build().unwrap();
     let buf = pool.try_alloc().unwrap();
@@ -494,5 +501,90 @@ fn a_pool_and_its_last_buf_that_go_at_once_leave_nothing_behind() {
         last.join().unwrap();
         // The claim goes with the pool's last element.
         assert!(BufPool::builder(&mmap).build().is_ok());
+    });
+}
+
+/// What of an Mmap stopping and starting changes, and what somebody registers instead.
+struct Holding {
+    ranges: Mutex<Ranges>,
+    keys: Keys,
+    next: Vec<Held>,
+}
+
+impl Holding {
+    fn new() -> Holding {
+        let region = Region {
+            addr: NonNull::dangling(),
+            len: 1,
+            access: Access::LOCAL_READ_WRITE,
+        };
+        let held = |key| devices::register(vec![device(key)], &region).unwrap();
+        let keys = Keys::new();
+        keys.set(&held(1));
+        Holding {
+            ranges: Mutex::new(Ranges::new()),
+            keys,
+            next: held(2),
+        }
+    }
+
+    /// A pool, for a moment: its elements keep device and key of the moment.
+    fn use_it(&self) {
+        if lock(&self.ranges).claim(0..1).is_err() {
+            return;
+        }
+        let (one, other) = (self.keys.first(), self.keys.first());
+        assert_eq!(one, other, "the keys change under a user");
+        assert_ne!(one.0, 0);
+        lock(&self.ranges).unclaim(&(0..1));
+    }
+}
+
+fn restarts(change: fn(&Holding)) {
+    check(3, move || {
+        let holding = Arc::new(Holding::new());
+        let user = {
+            let holding = Arc::clone(&holding);
+            spawn(move || holding.use_it())
+        };
+        change(&holding);
+        user.join().unwrap();
+    });
+}
+
+#[test]
+fn the_keys_change_only_while_nobody_uses_them() {
+    restarts(|holding| {
+        if lock(&holding.ranges).begin_stop().is_err() {
+            return;
+        }
+        lock(&holding.ranges).set_stage(Stage::Stopped);
+        lock(&holding.ranges).begin_start().unwrap();
+        holding.keys.set(&holding.next);
+        lock(&holding.ranges).set_stage(Stage::Started);
+    });
+}
+
+#[test]
+fn mutant_that_starts_before_the_keys_are_written_is_found() {
+    mutant("the keys change under a user", || {
+        restarts(|holding| {
+            if lock(&holding.ranges).begin_stop().is_ok() {
+                lock(&holding.ranges).set_stage(Stage::Started);
+                holding.keys.set(&holding.next);
+            }
+        })
+    });
+}
+
+#[test]
+fn mutant_that_looks_whether_it_is_used_and_stops_later_is_found() {
+    mutant("the keys change under a user", || {
+        restarts(|holding| {
+            let used = lock(&holding.ranges).is_used();
+            if !used {
+                holding.keys.set(&holding.next);
+            }
+        })
     });
 }

@@ -4,26 +4,33 @@
 //! writer of some bytes. Jobs take Leases when they are submitted and give them back at their completion;
 //! guards ([`BufData`], [`BufDataMut`]) are Leases too. A refused Lease is `InUse`: no wait, no undefined behaviour.
 //!
-//! Leases belong to the [`Mmap`]. A [`BufPool`] claims its range, and a Lease on one of its elements is a count
-//! in the element's word. Bufs of a [`BufInventory`] may overlap: their leased ranges stand in interval trees
+//! Leases belong to the [`Mmap`]. A [`BufPool`] claims its range, and a Lease on one of its elements is
+//! a count in the element's word. Bufs of a [`BufInventory`] may overlap: their leased ranges stand in interval trees
 //! of the Mmap.
 //!
 //! A Lease is a reference as well: an element goes home when neither a handle nor a Lease is left. So nothing
 //! dangles when a Buf, a guard or a future is dropped or forgotten, in whatever order.
 
 mod buf;
+mod builder;
 mod bytes;
 mod chain;
+mod cut;
+mod devices;
 mod element;
 mod free_list;
 mod guard;
+mod huge;
 mod interval;
 mod inventory;
 mod lease;
 #[cfg(all(test, tokio_doca_loom))]
 mod loom;
+mod memfd;
+mod memory;
 mod mmap;
 mod operand;
+mod owner;
 mod pool;
 mod ranges;
 mod shared;
@@ -31,11 +38,13 @@ mod slab;
 mod word;
 
 pub use buf::{Buf, BufSlice};
+pub use builder::MmapBuilder;
 pub use bytes::IntoBytesError;
 pub use chain::{BufChain, Link};
 pub use guard::{BufData, BufDataMut};
+pub use huge::HugePages;
 pub use inventory::BufInventory;
-pub use mmap::{Mmap, MmapBuilder};
+pub use mmap::Mmap;
 pub use operand::{Destination, Source};
 pub use pool::{Alloc, BufPool, BufPoolBuilder};
 

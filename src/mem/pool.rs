@@ -10,11 +10,11 @@ use std::task::{Context, Poll, ready};
 use pin_project::{pin_project, pinned_drop};
 
 use super::Buf;
-use super::element::{Element, Handle};
-use super::free_list;
-use super::mmap::{self, Mmap};
+use super::cut::Cut;
+use super::element::Handle;
+use super::mmap::Mmap;
 use super::slab::{Slab, SlabHandle};
-use crate::error::{Error, ErrorKind, JobError, Reason, Result};
+use crate::error::{JobError, Reason, Result};
 use crate::sync::WaitNode;
 
 /// Bufs of one size (Core guide 3.3.5). Clones are the same pool.
@@ -188,55 +188,15 @@ impl BufPoolBuilder<'_> {
     /// # Errors
     ///
     /// `InvalidValue` if the range does not lie in the Mmap or not one element fits, if the size is 0 or the alignment
-    /// no power of two; `InUse` if another pool, or a Buf of an inventory, has a part of the range.
+    /// no power of two; `InUse` if another pool, an array or a Buf of an inventory has a part of the range; `BadState`
+    /// while the Mmap is stopped.
     #[doc(alias = "doca_bufpool_start")]
     pub fn build(self) -> Result<BufPool> {
         const OP: &str = "BufPoolBuilder::build";
-        let invalid = |text: String| Error::new(ErrorKind::InvalidValue, OP, text);
-        let (size, alignment) = (self.element_size, self.alignment);
-        if size == 0 || !alignment.is_power_of_two() {
-            return Err(invalid(format!(
-                "elements of {size} bytes aligned to {alignment}: a size above 0 and a power of two"
-            )));
-        }
-        let len = self.mmap.len();
-        let range = mmap::Inner::resolve(self.range, len).map_err(|end| {
-            invalid(format!(
-                "the range ends at byte {end} or is empty, and the Mmap has {len} bytes"
-            ))
-        })?;
-        let base = self.mmap.0.at(range.start).addr().get();
-        let first = range.start + (base.next_multiple_of(alignment) - base);
-        let stride = size
-            .checked_next_multiple_of(alignment)
-            .unwrap_or(usize::MAX);
-        // The last element needs no padding behind it.
-        let room = range.end.saturating_sub(first);
-        let count = if room < size {
-            0
-        } else {
-            (room - size) / stride + 1
-        };
-        if count == 0 || count > free_list::MAX {
-            let max = free_list::MAX;
-            return Err(invalid(format!(
-                "{count} elements of {size} bytes in {room}: a pool has 1 to {max}"
-            )));
-        }
-        self.mmap.0.ranges().claim(range.clone()).map_err(|other| {
-            let text = format!(
-                "bytes {range:?} overlap {other:?}, which a pool or a Buf of an inventory has"
-            );
-            Error::new(ErrorKind::InUse, OP, text)
-        })?;
-        let mmap = self.mmap;
-        let slab = Slab::build(count, Some((mmap.clone(), range)), |index, slab| {
-            let start = first + index as usize * stride;
-            Element::fixed(mmap, start..start + size, index, slab)
-        });
+        let cut = Cut::new(OP, self.mmap, self.range, self.element_size, self.alignment)?;
         Ok(BufPool(Arc::new(Inner {
-            slab,
-            element_size: size,
+            slab: cut.claim(OP, self.mmap)?,
+            element_size: self.element_size,
         })))
     }
 }

@@ -1,7 +1,8 @@
 //! What is claimed, and what is leased, of an Mmap whose Bufs may overlap.
 //!
-//! One lock per Mmap guards the claims of pools, the list of live Bufs of inventories, and the two trees of
-//! their leased ranges. A range in the tree of writers overlaps nothing in either tree. A Buf that is not leased
+//! One lock per Mmap guards the claims of pools and arrays, the list of live Bufs of inventories, and the two trees of
+//! their leased ranges; and whether the Mmap is started, since only what is unused is stopped, and only what is started is
+//! used. A range in the tree of writers overlaps nothing in either tree. A Buf that is not leased
 //! stands in no tree, so that a thousand idle Bufs cost nothing.
 #![expect(unsafe_code, reason = "trees and list link nodes that lie in elements")]
 
@@ -10,6 +11,7 @@ use std::ptr::NonNull;
 
 use super::interval::{IntervalTree, Node};
 use super::word::{LeaseWord, Refused};
+use crate::error::{Error, ErrorKind, Result};
 use crate::sync::UnsafeCell;
 
 /// The part of an element that the Mmap's lock guards.
@@ -47,7 +49,44 @@ impl RangeNode {
     }
 }
 
+/// Whether devices hold the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    Started,
+    /// Somebody stops or starts it just now.
+    Changing,
+    Stopped,
+}
+
+/// Why a range cannot be had.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Busy {
+    /// A claim, or a live Buf, has a part of it.
+    Taken(Range<usize>),
+    /// The Mmap is not started.
+    NotStarted,
+}
+
+impl Busy {
+    pub(super) fn error(self, op: &'static str, range: &Range<usize>) -> Error {
+        match self {
+            Busy::Taken(other) => {
+                let text = format!(
+                    "bytes {range:?} overlap {other:?}, which a pool, an array or a Buf of an inventory has: \
+                     take another range"
+                );
+                Error::new(ErrorKind::InUse, op, text)
+            }
+            Busy::NotStarted => {
+                let text = "the Mmap is stopped: Mmap::start hands it to devices again";
+                Error::new(ErrorKind::BadState, op, text)
+            }
+        }
+    }
+}
+
 pub(super) struct Ranges {
+    stage: Stage,
     claims: Vec<Range<usize>>,
     /// The live Bufs of inventories.
     live: Option<NonNull<RangeNode>>,
@@ -65,6 +104,7 @@ fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
 impl Ranges {
     pub(super) fn new() -> Ranges {
         Ranges {
+            stage: Stage::Started,
             claims: Vec::new(),
             live: None,
             readers: IntervalTree::new(),
@@ -94,16 +134,70 @@ impl Ranges {
             .with_mut(|tree| NonNull::new(tree).expect("the address of a field"))
     }
 
-    /// Takes a range for a pool. `Err`: what stands in the way.
-    pub(super) fn claim(&mut self, range: Range<usize>) -> Result<(), Range<usize>> {
+    pub(super) fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    /// Ends a change.
+    pub(super) fn set_stage(&mut self, stage: Stage) {
+        self.stage = stage;
+    }
+
+    pub(super) fn is_used(&self) -> bool {
+        !self.claims.is_empty() || self.live.is_some()
+    }
+
+    /// From now on nothing can be had, until `set_stage`. Refused while something is used.
+    pub(super) fn begin_stop(&mut self) -> Result<()> {
+        const OP: &str = "Mmap::stop";
+        if self.stage != Stage::Started {
+            let text = "it is not started";
+            return Err(Error::new(ErrorKind::BadState, OP, text));
+        }
+        if self.is_used() {
+            let (claims, bufs) = (self.claims.len(), self.live_len());
+            let text = format!(
+                "{claims} pools and arrays and {bufs} Bufs of inventories are on it, or guards, Bytes and jobs of \
+                 theirs: drop them first"
+            );
+            return Err(Error::new(ErrorKind::InUse, OP, text));
+        }
+        self.stage = Stage::Changing;
+        Ok(())
+    }
+
+    /// The caller may register the memory anew, until `set_stage`.
+    pub(super) fn begin_start(&mut self) -> Result<()> {
+        if self.stage != Stage::Stopped {
+            let text = "it is started: stop it first";
+            return Err(Error::new(ErrorKind::BadState, "Mmap::start", text));
+        }
+        self.stage = Stage::Changing;
+        Ok(())
+    }
+
+    fn live_len(&mut self) -> usize {
+        let (mut at, mut len) = (self.live, 0);
+        while let Some(node) = at {
+            at = self.with(node, |node| node.next);
+            len += 1;
+        }
+        len
+    }
+
+    /// Takes a range for a pool or an array. `Err`: what stands in the way.
+    pub(super) fn claim(&mut self, range: Range<usize>) -> Result<(), Busy> {
+        if self.stage != Stage::Started {
+            return Err(Busy::NotStarted);
+        }
         if let Some(other) = self.claims.iter().find(|other| overlap(other, &range)) {
-            return Err(other.clone());
+            return Err(Busy::Taken(other.clone()));
         }
         let mut at = self.live;
         while let Some(node) = at {
             let (start, end, next) = self.with(node, |node| (node.start, node.end, node.next));
             if overlap(&(start..end), &range) {
-                return Err(start..end);
+                return Err(Busy::Taken(start..end));
             }
             at = next;
         }
@@ -111,12 +205,12 @@ impl Ranges {
         Ok(())
     }
 
-    /// Gives a pool's range back.
+    /// Gives a claimed range back.
     pub(super) fn unclaim(&mut self, range: &Range<usize>) {
         self.claims.retain(|other| other != range);
     }
 
-    /// Enters a live Buf of an inventory. `Err`: the claim in the way.
+    /// Enters a live Buf of an inventory. `Err`: what stands in the way.
     ///
     /// # Safety
     ///
@@ -125,9 +219,12 @@ impl Ranges {
         &mut self,
         node: NonNull<RangeNode>,
         range: Range<usize>,
-    ) -> Result<(), Range<usize>> {
+    ) -> Result<(), Busy> {
+        if self.stage != Stage::Started {
+            return Err(Busy::NotStarted);
+        }
         if let Some(claim) = self.claims.iter().find(|claim| overlap(claim, &range)) {
-            return Err(claim.clone());
+            return Err(Busy::Taken(claim.clone()));
         }
         let next = self.live.replace(node);
         self.with(node, |node| {

@@ -1,0 +1,78 @@
+//! How a range is cut into elements of one size, for pools and arrays, and claimed for them.
+
+use std::ops::{Range, RangeBounds};
+
+use super::element::Element;
+use super::free_list;
+use super::mmap::{self, Mmap};
+use super::slab::{Slab, SlabHandle};
+use crate::error::{Error, ErrorKind, Result};
+
+pub(super) struct Cut {
+    range: Range<usize>,
+    first: usize,
+    stride: usize,
+    size: usize,
+    count: usize,
+}
+
+impl Cut {
+    /// As many elements of `size` bytes, each aligned, as fit into the range.
+    pub(super) fn new(
+        op: &'static str,
+        mmap: &Mmap,
+        range: impl RangeBounds<usize>,
+        size: usize,
+        alignment: usize,
+    ) -> Result<Cut> {
+        let invalid = |text: String| Error::new(ErrorKind::InvalidValue, op, text);
+        if size == 0 || !alignment.is_power_of_two() {
+            return Err(invalid(format!(
+                "elements of {size} bytes aligned to {alignment}: a size above 0 and a power of two"
+            )));
+        }
+        let len = mmap.len();
+        let range = mmap::Inner::resolve(range, len).map_err(|end| {
+            invalid(format!(
+                "the range ends at byte {end} or is empty, and the Mmap has {len} bytes"
+            ))
+        })?;
+        let base = mmap.0.at(range.start).addr().get();
+        let first = range.start + (base.next_multiple_of(alignment) - base);
+        let stride = size
+            .checked_next_multiple_of(alignment)
+            .unwrap_or(usize::MAX);
+        // The last element needs no padding behind it.
+        let room = range.end.saturating_sub(first);
+        let count = if room < size {
+            0
+        } else {
+            (room - size) / stride + 1
+        };
+        if count == 0 || count > free_list::MAX {
+            let max = free_list::MAX;
+            return Err(invalid(format!(
+                "{count} elements of {size} bytes in {room}: it takes 1 to {max}"
+            )));
+        }
+        Ok(Cut {
+            range,
+            first,
+            stride,
+            size,
+            count,
+        })
+    }
+
+    /// Claims the range, and makes the elements.
+    pub(super) fn claim(&self, op: &'static str, mmap: &Mmap) -> Result<SlabHandle> {
+        let range = self.range.clone();
+        let claimed = mmap.0.ranges().claim(range.clone());
+        claimed.map_err(|busy| busy.error(op, &range))?;
+        let claim = Some((mmap.clone(), range));
+        Ok(Slab::build(self.count, claim, |index, slab| {
+            let start = self.first + index as usize * self.stride;
+            Element::fixed(mmap, start..start + self.size, index, slab)
+        }))
+    }
+}

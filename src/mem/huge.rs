@@ -1,0 +1,60 @@
+//! Huge pages: which there are, and what to do when there are too few.
+
+use nix::sys::memfd::MFdFlags;
+
+const MIB: usize = 1 << 20;
+
+/// What pages an Mmap's memory shall have, if not those of the system's usual size (Linux: hugetlbpage, transhuge).
+///
+/// They make page faults and address translation cheaper, and copies hardly: worth it for ranges of many MiB that an
+/// adapter reaches at random.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HugePages {
+    /// Huge where the kernel finds some, and usual ones elsewhere: advice (`MADV_HUGEPAGE`), which never fails.
+    Transparent,
+    /// Pages of 2 MiB out of the pool that `vm.nr_hugepages` sets, or none at all.
+    Size2MiB,
+    /// Pages of 1 GiB out of their pool, or none at all.
+    Size1GiB,
+}
+
+impl HugePages {
+    /// Bytes of a page, if they come out of a pool.
+    pub(super) fn page(self) -> Option<usize> {
+        match self {
+            HugePages::Transparent => None,
+            HugePages::Size2MiB => Some(2 * MIB),
+            HugePages::Size1GiB => Some(1024 * MIB),
+        }
+    }
+
+    /// What asks memfd_create(2) for them.
+    pub(super) fn flags(self) -> MFdFlags {
+        match self {
+            HugePages::Transparent => MFdFlags::empty(),
+            HugePages::Size2MiB => MFdFlags::MFD_HUGETLB | MFdFlags::MFD_HUGE_2MB,
+            HugePages::Size1GiB => MFdFlags::MFD_HUGETLB | MFdFlags::MFD_HUGE_1GB,
+        }
+    }
+}
+
+/// What to say when `len` bytes in pages of `page` bytes could not be had.
+pub(super) fn too_few(len: usize, page: usize) -> String {
+    let need = len.div_ceil(page);
+    let kib = page >> 10;
+    let pool = format!("/sys/kernel/mm/hugepages/hugepages-{kib}kB");
+    let read = |name: &str| std::fs::read_to_string(format!("{pool}/{name}")).ok();
+    let have = match (read("free_hugepages"), read("nr_hugepages")) {
+        (Some(free), Some(all)) => format!("{} of {} are free", free.trim(), all.trim()),
+        _ => "the kernel has no such pool".to_owned(),
+    };
+    let mib = page / MIB;
+    let setting = match page / MIB {
+        2 => "vm.nr_hugepages".to_owned(),
+        _ => format!("vm.nr_hugepages (of that size: {pool}/nr_hugepages)"),
+    };
+    format!(
+        "{len} bytes need {need} huge pages of {mib} MiB, and {have}: raise {setting}, or take HugePages::Transparent"
+    )
+}

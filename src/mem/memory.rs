@@ -1,0 +1,141 @@
+//! The bytes behind an Mmap: where they are, who else may write them, and what gives them back.
+//!
+//! A [`Memory`] is dropped after the devices let go of it and when no Buf and no Lease is left. What it then does is
+//! one thing of two: it unmaps a memfd, or it hands memory of the application's back, once.
+#![expect(unsafe_code, reason = "bytes of which it is said who may reach them")]
+
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+
+/// Takes memory of the application's back. It may be dropped without having run.
+pub(super) type Free = Box<dyn FnOnce(NonNull<u8>, usize) + Send>;
+
+pub(super) struct Memory {
+    base: NonNull<u8>,
+    len: usize,
+    /// Whether others may write it at any time: who else holds the memfd.
+    foreign: bool,
+    backing: Backing,
+}
+
+enum Backing {
+    Memfd { _mapping: Mapping },
+    Lent(Option<Free>),
+}
+
+/// A mapping of a memfd.
+pub(super) struct Mapping {
+    base: NonNull<u8>,
+    /// All that is mapped: whole pages.
+    len: usize,
+    file: OwnedFd,
+}
+
+// SAFETY: it is a range of memory, and who may touch which bytes is decided by Leases; what takes it back is Send.
+unsafe impl Send for Memory {}
+// SAFETY: as above; what takes it back is reached through `&mut Memory` only.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// The first `len` bytes of a mapping. `foreign` says that others may write them at any time.
+    pub(super) fn mapped(mapping: Mapping, len: usize, foreign: bool) -> Memory {
+        assert!(len <= mapping.len);
+        Memory {
+            base: mapping.base,
+            len,
+            foreign,
+            backing: Backing::Memfd { _mapping: mapping },
+        }
+    }
+
+    /// Memory of the application's, which `free` takes back.
+    ///
+    /// # Safety
+    ///
+    /// The range is valid until `free` is dropped or has run, and nobody else reaches it until then.
+    pub(super) unsafe fn lent(base: NonNull<u8>, len: usize, free: Free) -> Memory {
+        Memory {
+            base,
+            len,
+            foreign: false,
+            backing: Backing::Lent(Some(free)),
+        }
+    }
+
+    pub(super) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn is_foreign(&self) -> bool {
+        self.foreign
+    }
+
+    pub(super) fn is_memfd(&self) -> bool {
+        matches!(self.backing, Backing::Memfd { .. })
+    }
+
+    /// It became no Mmap: drops what would take it back, without running it.
+    pub(super) fn give_up(&mut self) {
+        if let Backing::Lent(free) = &mut self.backing {
+            let free = free.take();
+            contain(|| drop(free));
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let Backing::Lent(free) = &mut self.backing else {
+            return;
+        };
+        if let Some(free) = free.take() {
+            contain(|| free(self.base, self.len));
+        }
+    }
+}
+
+/// Runs code of the user's, which may panic: it runs wherever the last Lease is given back, and a panic ends here.
+fn contain(run: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(run)) {
+        tracing::error!("what takes an Mmap's memory back panicked; the panic was contained");
+        // It is user code as well, and may panic when it is dropped.
+        std::mem::forget(payload);
+    }
+}
+
+impl Mapping {
+    /// # Safety
+    ///
+    /// The range was mapped from `file`, and is the caller's to give away.
+    pub(super) unsafe fn new(base: NonNull<u8>, len: usize, file: OwnedFd) -> Mapping {
+        Mapping { base, len, file }
+    }
+
+    pub(super) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn file(&self) -> &OwnedFd {
+        &self.file
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped, as `new` was promised, and nothing that could reach it is left: Bufs and Leases
+        // hold the Mmap, and the devices let go of it before.
+        let unmapped = unsafe { nix::sys::mman::munmap(self.base.cast(), self.len) };
+        if let Err(errno) = unmapped {
+            tracing::error!(%errno, len = self.len, "munmap failed; the range is leaked");
+        }
+    }
+}

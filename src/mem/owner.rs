@@ -1,0 +1,34 @@
+//! Memory that an owner of the application's holds: boxed first, asked once where its bytes are, and not touched again
+//! until it is dropped.
+#![expect(
+    unsafe_code,
+    reason = "keeps an owner behind a pointer, so that nothing asserts to be alone with its bytes"
+)]
+
+use std::ptr::NonNull;
+
+use super::memory::Memory;
+
+/// A boxed owner that nobody names any more: a Box would assert at each move that nobody else has what is in it.
+struct Owned<O>(NonNull<O>);
+
+// SAFETY: it is the owner, which may be sent.
+unsafe impl<O: Send> Send for Owned<O> {}
+
+impl<O> Drop for Owned<O> {
+    fn drop(&mut self) {
+        // SAFETY: `lend` took it out of a Box, and this is the only drop.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
+/// The bytes of an owner, which is dropped when they are given back.
+pub(super) fn lend<O: AsMut<[u8]> + Send + 'static>(owner: O) -> Memory {
+    let owned = Owned(NonNull::from(Box::leak(Box::new(owner))));
+    // SAFETY: it was just leaked, and nobody else has it.
+    let bytes = NonNull::from(unsafe { &mut *owned.0.as_ptr() }.as_mut());
+    let free = Box::new(move |_, _| drop(owned));
+    // SAFETY: they were lent by the owner as a unique slice, which ends only when the owner is used again; that is not
+    // before `free` is dropped or runs.
+    unsafe { Memory::lent(bytes.cast(), bytes.len(), free) }
+}
