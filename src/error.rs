@@ -277,6 +277,8 @@ reasons! {
     PeerWritable, NotPermitted, |_a, _b|
         "a peer, or whoever else has the memfd, may write this Mmap at any time, so no slice of it is lent: use copy_in and \
          copy_out, or load, store, fetch_add and compare_exchange";
+    /// An array has fewer elements.
+    NoElement, InvalidValue, |elements, index| "the array has {elements} elements, and element {index} was asked for";
     /// An atomic on bytes whose address is no multiple of their size.
     Misaligned, InvalidValue, |at, size| "byte {at} of the data lies at no multiple of {size} bytes: an atomic needs that";
     /// The source is being written by a job or a guard.

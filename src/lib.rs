@@ -66,7 +66,7 @@
 //! | [`Mmap`] | a registered memory range | `doca_mmap` |
 //! | [`Buf`] | a piece of it with headroom, data and tailroom | `doca_buf` |
 //! | [`BufChain`] | a scatter/gather list of Bufs | `doca_buf` linked list |
-//! | [`BufPool`], [`BufInventory`] | sources of Bufs: one size and fast; any range | `doca_bufpool`, `doca_buf_inventory` |
+//! | [`BufPool`], [`BufInventory`], [`BufArray`] | sources of Bufs: one size and fast; any range; by index | `doca_bufpool`, `doca_buf_inventory`, `doca_buf_arr` |
 //! | [`WorkQ`] | where jobs go in and completions come out | `doca_workq` |
 //! | [`Dma`] | a context: copies, on one WorkQ | `doca_dma` |
 //! | Op | the future of a job in flight: [`DmaCopy`] | |
@@ -92,8 +92,9 @@ mod sync;
 pub use device::{Access, Caps, DevInfo, Device, DmaCaps, PciAddr, PciFunction};
 pub use error::{Error, ErrorKind, JobError, Reason, Result};
 pub use mem::{
-    Alloc, Buf, BufChain, BufData, BufDataMut, BufInventory, BufPool, BufPoolBuilder, BufSlice,
-    Destination, HugePages, IntoBytesError, Link, Mmap, MmapBuilder, Source,
+    Alloc, ArrayTarget, Buf, BufArray, BufArrayBuilder, BufChain, BufData, BufDataMut,
+    BufInventory, BufPool, BufPoolBuilder, BufSlice, Destination, HugePages, IntoBytesError, Link,
+    Mmap, MmapBuilder, Source,
 };
 pub use ops::{Dma, DmaBuilder, DmaCopy};
 pub use provider::{add_provider, soft};

@@ -67,6 +67,9 @@ table! {
     BufSlice:               Send Sync Unpin;
     BufChain:               Send Sync Unpin;
     Link:                   Send Sync Unpin;
+    BufArray:               Send Sync Unpin;
+    BufArrayBuilder<'static>: Send Sync Unpin;
+    ArrayTarget:            Send Sync Unpin;
     HugePages:              Send Sync Unpin;
     IntoBytesError:         Send Sync Unpin;
     BufData<'static>:       Send Sync Unpin;

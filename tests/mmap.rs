@@ -19,8 +19,8 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use tokio_doca::device::{Adapter, Queue, QueueConfig, Region, Registrar, Registration, Use};
 use tokio_doca::soft::Soft;
 use tokio_doca::{
-    Access, BufInventory, BufPool, Caps, DevInfo, Device, Dma, Error, ErrorKind, HugePages, Mmap,
-    MmapBuilder, Mode, PciAddr, PciFunction, Reason, WorkQ,
+    Access, BufArray, BufInventory, BufPool, Caps, DevInfo, Device, Dma, Error, ErrorKind,
+    HugePages, Mmap, MmapBuilder, Mode, PciAddr, PciFunction, Reason, WorkQ,
 };
 
 const PAGE: usize = 4096;
@@ -407,9 +407,19 @@ fn owners_of_every_shape_are_used_in_place() {
 #[test]
 fn every_user_of_an_owners_memory_keeps_it() {
     let device = Device::open_default().unwrap();
-    let users: [fn(Mmap) -> Box<dyn Send>; 5] = [
+    let users: [fn(Mmap) -> Box<dyn Send>; 6] = [
         |mmap| Box::new(mmap),
         |mmap| Box::new(BufPool::builder(&mmap).element_size(8).build().unwrap()),
+        |mmap| {
+            Box::new(
+                BufArray::builder(&mmap)
+                    .element_size(8)
+                    .build()
+                    .unwrap()
+                    .get(1)
+                    .unwrap(),
+            )
+        },
         |mmap| Box::new(BufInventory::with_capacity(1).buf(&mmap, 3..4).unwrap()),
         |mmap| {
             let buf = BufInventory::with_capacity(1)
@@ -440,6 +450,13 @@ fn forgetting_any_user_of_an_owners_memory_leaks_it() {
     let buf = || inventory.buf_filled(&mmap, 32..40).unwrap();
     std::mem::forget(buf().into_bytes().unwrap());
     std::mem::forget(mmap.clone());
+    std::mem::forget(
+        BufArray::builder(&mmap)
+            .range(0..16)
+            .element_size(8)
+            .build()
+            .unwrap(),
+    );
     let writing = inventory.buf_filled(&mmap, 40..48).unwrap();
     let guard = writing.data_mut().unwrap();
     std::mem::forget(buf().data().unwrap());
@@ -890,6 +907,7 @@ fn an_unused_mmap_stops_and_starts_with_other_devices_and_its_bytes_stay() {
         for text in [
             rejected(inventory.buf(&mmap, ..), stopped),
             rejected(BufPool::builder(&mmap).build(), stopped),
+            rejected(BufArray::builder(&mmap).build(), stopped),
         ] {
             assert!(text.contains("Mmap::start"), "{text}");
         }
@@ -936,6 +954,9 @@ fn whatever_uses_an_mmap_keeps_it_from_stopping() {
         let bytes = buf.into_bytes().unwrap();
         in_use("Bytes");
         drop(bytes);
+        let array = BufArray::builder(&mmap).elements(1).build().unwrap();
+        in_use("an array");
+        drop(array);
 
         let src = inventory.buf_filled(&mmap, 0..100).unwrap();
         let hold = bench.hold();

@@ -103,7 +103,6 @@ impl MmapBuilder {
     /// at a multiple of the page size; `NotPermitted` if it cannot be sealed, or is sealed against writing and the access
     /// is not `LOCAL_READ_ONLY`; `NoMemory` if pages that are missing cannot be had; and what
     /// [`alloc`](MmapBuilder::alloc) says of devices and access.
-    #[doc(alias = "doca_mmap_set_dmabuf_memrange")]
     pub fn from_memfd(
         self,
         memfd: impl Into<OwnedFd>,

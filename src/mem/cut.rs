@@ -64,6 +64,22 @@ impl Cut {
         })
     }
 
+    /// The first `count` elements only, and no range behind them.
+    pub(super) fn limit(self, op: &'static str, count: usize) -> Result<Cut> {
+        if count == 0 || count > self.count {
+            let (size, fit) = (self.size, self.count);
+            let text =
+                format!("{count} elements of {size} bytes, and 1 to {fit} fit into the range");
+            return Err(Error::new(ErrorKind::InvalidValue, op, text));
+        }
+        let end = self.first + (count - 1) * self.stride + self.size;
+        Ok(Cut {
+            range: self.range.start..end,
+            count,
+            ..self
+        })
+    }
+
     /// Claims the range, and makes the elements.
     pub(super) fn claim(&self, op: &'static str, mmap: &Mmap) -> Result<SlabHandle> {
         let range = self.range.clone();

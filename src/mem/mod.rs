@@ -4,13 +4,14 @@
 //! writer of some bytes. Jobs take Leases when they are submitted and give them back at their completion;
 //! guards ([`BufData`], [`BufDataMut`]) are Leases too. A refused Lease is `InUse`: no wait, no undefined behaviour.
 //!
-//! Leases belong to the [`Mmap`]. A [`BufPool`] claims its range, and a Lease on one of its elements is
+//! Leases belong to the [`Mmap`]. A [`BufPool`] and a [`BufArray`] claim their range, and a Lease on one of their elements is
 //! a count in the element's word. Bufs of a [`BufInventory`] may overlap: their leased ranges stand in interval trees
 //! of the Mmap.
 //!
 //! A Lease is a reference as well: an element goes home when neither a handle nor a Lease is left. So nothing
 //! dangles when a Buf, a guard or a future is dropped or forgotten, in whatever order.
 
+mod array;
 mod buf;
 mod builder;
 mod bytes;
@@ -37,6 +38,7 @@ mod shared;
 mod slab;
 mod word;
 
+pub use array::{ArrayTarget, BufArray, BufArrayBuilder};
 pub use buf::{Buf, BufSlice};
 pub use builder::MmapBuilder;
 pub use bytes::IntoBytesError;

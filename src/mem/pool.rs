@@ -17,7 +17,7 @@ use super::slab::{Slab, SlabHandle};
 use crate::error::{JobError, Reason, Result};
 use crate::sync::WaitNode;
 
-/// Bufs of one size (Core guide 3.3.5). Clones are the same pool.
+/// Bufs of one size (Core guide 3.3.4.2). Clones are the same pool.
 ///
 /// It claims its range of the Mmap until the pool and the last of its Bufs have gone. A Buf comes empty, and goes
 /// home when its last handle, and the last job or guard on it, has gone.
