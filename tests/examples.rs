@@ -329,6 +329,88 @@ fn cancel_and_timeout_keeps_what_it_claims() {
     assert!(text(&output.stdout).contains("shut down: nothing in flight"));
 }
 
+#[test]
+fn zero_copy_bytes_sends_files_of_all_sizes_and_verifies_what_arrived() {
+    let folder = Folder::new();
+    for len in [0, 1, 65_535, 65_536, 65_537, 9 * MIB + 17] {
+        let (file, bytes) = folder.file("file", len);
+        let output = run(example("zero_copy_bytes").arg(&file));
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!((output.status.code(), err), (Some(0), ""), "{len} bytes");
+        let crc = format!(
+            "verified: FILE, and what arrived, have the CRC-32 {:08x}",
+            crc32fast::hash(&bytes)
+        );
+        for part in [format!("sent {len} bytes "), crc] {
+            assert!(out.contains(&part), "{part:?} is not in {out}");
+        }
+    }
+}
+
+#[test]
+fn zero_copy_bytes_sends_to_another_process_what_the_file_holds() {
+    use std::io::Read;
+    let folder = Folder::new();
+    let (file, bytes) = folder.file("file", 3 * MIB + 5);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let other = std::thread::spawn(move || {
+        let mut arrived = Vec::new();
+        listener
+            .accept()
+            .unwrap()
+            .0
+            .read_to_end(&mut arrived)
+            .unwrap();
+        arrived
+    });
+    let output = run(example("zero_copy_bytes").arg(&file).arg(address));
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("not verified"));
+    assert!(other.join().unwrap() == bytes);
+}
+
+#[test]
+fn zero_copy_bytes_refuses_what_it_cannot_send() {
+    let folder = Folder::new();
+    let (file, _) = folder.file("file", 5 * MIB);
+    let pipe = folder.path("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let sent = |file: &Path| run(example("zero_copy_bytes").arg(file));
+    for (file, part) in [
+        (folder.path("none"), "No such file"),
+        (folder.0.clone(), "is a directory"),
+        (pipe, "no regular file"),
+    ] {
+        assert_refused_by(
+            "zero_copy_bytes",
+            &sent(&file),
+            &[file.to_str().unwrap(), part],
+        );
+    }
+    // Nobody listens there any more.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    for address in [&*address, "no address"] {
+        let output = run(example("zero_copy_bytes").arg(&file).arg(address));
+        assert_refused_by("zero_copy_bytes", &output, &["cannot connect to", address]);
+    }
+    // Somebody who reads nothing and goes.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let rude = std::thread::spawn(move || drop(listener.accept().unwrap()));
+    let output = run(example("zero_copy_bytes").arg(&file).arg(address));
+    assert_refused_by("zero_copy_bytes", &output, &["cannot write to the socket"]);
+    rude.join().unwrap();
+    let output = run(&mut example("zero_copy_bytes"));
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(
+        text(&output.stderr),
+        "usage: zero_copy_bytes FILE [ADDRESS]\n"
+    );
+}
+
 fn crate_file(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }
