@@ -157,10 +157,7 @@ fn without_an_engine_others_have_their_turn_in_the_middle_of_a_large_copy() {
             over.store(true, Ordering::Relaxed);
             other.await.unwrap();
             let turns = turns.load(Ordering::Relaxed);
-            assert!(
-                turns >= len / (512 << 10),
-                "{mode:?}: {turns} turns in 16 MiB"
-            );
+            assert!(turns >= 12, "{mode:?}: {turns} turns in 16 MiB");
         }));
         large.check();
     }

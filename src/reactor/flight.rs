@@ -21,9 +21,10 @@ use super::mode::Spin;
 use super::slot::{Held, Outcome};
 use super::wait::{Patience, Waited};
 use super::workq::Attachment;
-use crate::device::{Armed, Job, Token};
+use crate::device::{Job, Token};
 use crate::error::{ErrorKind, JobError, Reason};
 use crate::sync::WaitNode;
+use crate::sync::atomic::fence;
 
 /// A Job and what it keeps, ready to be submitted.
 pub(crate) struct Prepared {
@@ -231,7 +232,7 @@ impl Attachment {
         let outcome = if policy.is_event() {
             self.poll_event(token, fresh, policy, cx)
         } else if policy.is_busy() {
-            self.poll_busy(token, cx)
+            self.poll_busy(token, fresh, cx)
         } else {
             self.poll_hybrid(token, fresh, policy, spin, cx)
         };
@@ -262,9 +263,14 @@ impl Attachment {
         }
         // Somebody must hear of the orphan's end, or its memory stays leased: this runtime, if there is one (the one that
         // polled may be gone), and else the next poll of any Op.
-        let _ = shared.events.register(shared);
+        let heard = shared.events.register(shared).is_ok();
+        // As in `poll_event`.
+        fence(Ordering::SeqCst);
+        if heard && shared.expected.load(Ordering::Relaxed) {
+            return;
+        }
         self.queue.clear();
-        if self.arm() == Armed::Ready {
+        if shared.arm() {
             shared.turn();
         }
     }

@@ -7,6 +7,7 @@ use arrayvec::ArrayVec;
 use super::slot::Told;
 use super::workq::Shared;
 use crate::device::{Armed, Completion, Token};
+use crate::sync::atomic::fence;
 use crate::sync::{Waiters, wake};
 
 /// Completions that are reaped at once.
@@ -21,6 +22,10 @@ impl Shared {
         self.counts.woken();
         self.rung.store(false, Ordering::SeqCst);
         self.queues().for_each(|queue| queue.clear());
+        // What was expected may have been cleared just now: after that, or who armed meanwhile would expect it still. Pairs
+        // with `poll_event`.
+        self.expected.store(false, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
         self.turn();
         if self.is_waited_for() && (self.arm() | self.ready()) {
             self.turn();
@@ -49,6 +54,8 @@ impl Shared {
     /// Asks every queue to ring. True if completions wait already.
     pub(super) fn arm(&self) -> bool {
         self.counts.armed();
+        // First: an event that this brings about must not come before it. A queue that was attached before is seen (`attach`).
+        self.expected.swap(true, Ordering::AcqRel);
         self.queues()
             .fold(false, |ready, queue| ready | (queue.arm() == Armed::Ready))
     }

@@ -14,9 +14,10 @@ use super::flight::Prepared;
 use super::mode::{Policy, Spin};
 use super::slot::Outcome;
 use super::workq::{Attachment, Shared};
-use crate::device::{Armed, Token};
+use crate::device::Token;
 use crate::error::{ErrorKind, JobError, Reason};
 use crate::sync::WaitNode;
+use crate::sync::atomic::fence;
 
 /// Looks in one busy poll. Without `pause`: one costs as much as eighty loads.
 const LOOKS: usize = if cfg!(tokio_doca_loom) { 1 } else { 32 };
@@ -159,17 +160,18 @@ impl Attachment {
                 return Poll::Ready(Waited::Lost(JobError::of(Reason::Unheard)));
             }
         }
-        // Look first: what is over need not ring.
-        if self.queue.ready() {
+        // Look first: what is over need not ring. Not if an event will come: that looks for all at once.
+        if !shared.expected.load(Ordering::Relaxed) && self.queue.ready() {
             shared.turn();
             if let Some(outcome) = self.take(token) {
                 return Poll::Ready(Waited::Over(outcome));
             }
         }
         shared.core.table.slot(token).register(cx.waker());
-        // Arm, then look.
-        let ready = self.arm() == Armed::Ready;
-        if ready || self.queue.ready() {
+        // Arm, then look. Who armed before has this one's event rung for too. Pairs with `event_turn`: either that sees that
+        // this Op sleeps, or this sees that no event is expected.
+        fence(Ordering::SeqCst);
+        if !shared.expected.load(Ordering::Relaxed) && shared.arm() | shared.ready() {
             shared.turn();
         }
         // Also without a look of one's own: somebody else may have reaped it before the waker was there.
@@ -184,8 +186,13 @@ impl Attachment {
         }
     }
 
-    pub(super) fn poll_busy(&self, token: Token, cx: &mut Context<'_>) -> Poll<Waited> {
-        if let Some(outcome) = self.look(token) {
+    pub(super) fn poll_busy(
+        &self,
+        token: Token,
+        fresh: bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<Waited> {
+        if let Some(outcome) = self.look(token, fresh) {
             return Poll::Ready(Waited::Over(outcome));
         }
         self.shared.missed();
@@ -202,7 +209,7 @@ impl Attachment {
         spin: &mut Spin,
         cx: &mut Context<'_>,
     ) -> Poll<Waited> {
-        if let Some(outcome) = self.look(token) {
+        if let Some(outcome) = self.look(token, fresh) {
             return Poll::Ready(Waited::Over(outcome));
         }
         if spin.is_over(policy, || self.shared.now()) {
@@ -215,10 +222,13 @@ impl Attachment {
 
     /// Looks for a while.
     #[inline(always)]
-    fn look(&self, token: Token) -> Option<Outcome> {
+    fn look(&self, token: Token, fresh: bool) -> Option<Outcome> {
         let shared = &*self.shared;
-        // With others in flight there is something better to do: their polls look as well.
+        // With others in flight there is something better to do: their polls look as well, and find more at once.
         let several = shared.core.table.free().several_taken();
+        if fresh && several {
+            return None;
+        }
         for _ in 0..if several { 1 } else { LOOKS } {
             if let Some(outcome) = self.take(token) {
                 shared.misses.store(0, Ordering::Relaxed);
@@ -226,20 +236,15 @@ impl Attachment {
             }
             if self.queue.ready() {
                 shared.turn();
-                if let Some(outcome) = self.take(token) {
+                let outcome = self.take(token);
+                if outcome.is_some() {
                     shared.misses.store(0, Ordering::Relaxed);
-                    return Some(outcome);
                 }
+                // The turn may have been long, or woken others: they have theirs now.
+                return outcome;
             }
         }
         None
-    }
-
-    /// Asks the Job's queue to ring.
-    #[inline]
-    pub(super) fn arm(&self) -> Armed {
-        self.shared.counts.armed();
-        self.queue.arm()
     }
 }
 

@@ -40,6 +40,9 @@ pub(super) struct Shared {
     pub(super) taken: AtomicU32,
     /// The device refused a Job that the WorkQ had room for, and has finished none since.
     pub(super) device_full: AtomicBool,
+    /// All queues were armed, and no event was seen since: one will come with the next completion, or is on its way, or
+    /// whoever armed is about to look. Who sleeps meanwhile need not arm.
+    pub(super) expected: AtomicBool,
     /// A turn was rung for that will tell more of those in line.
     pub(super) rung: AtomicBool,
     /// Who waits for the end of the last Job.
@@ -192,6 +195,8 @@ impl WorkQ {
                     device: device.clone(),
                     queue,
                 });
+                // The new queue was not armed with the others. Release: who arms next sees it.
+                shared.expected.store(false, Ordering::Release);
             }
             let attached = place.get().expect("it was there, or was just set");
             if attached.device == *device {
@@ -329,6 +334,7 @@ impl WorkQBuilder {
             waiters: Waiters::new(),
             taken: AtomicU32::new(0),
             device_full: AtomicBool::new(false),
+            expected: AtomicBool::new(false),
             rung: AtomicBool::new(false),
             drained: Waiters::new(),
             nudged: AtomicBool::new(false),

@@ -208,12 +208,12 @@ fn publish(ring: &Ring<u64>) {
 
 fn publish_then_ring(ring: &Ring<u64>, doorbell: &Doorbell) {
     publish(ring);
-    doorbell.ring();
-    doorbell.ring_for_certain();
+    doorbell.ring(1);
+    doorbell.ring_for_certain(1);
 }
 
 fn arm_then_look(ring: &Ring<u64>, doorbell: &Doorbell) -> bool {
-    doorbell.arm();
+    doorbell.arm(0);
     !ring.holds(0)
 }
 
@@ -226,7 +226,7 @@ fn who_arms_and_then_looks_is_rung_for_or_sees_it() {
 fn mutant_that_looks_and_then_arms_is_found() {
     let look_then_arm = |ring: &Ring<u64>, doorbell: &Doorbell| {
         let empty = !ring.holds(0);
-        doorbell.arm();
+        doorbell.arm(0);
         empty
     };
     mutant("deadlock", || {
@@ -237,7 +237,7 @@ fn mutant_that_looks_and_then_arms_is_found() {
 #[test]
 fn mutant_that_rings_before_it_publishes_is_found() {
     let ring_then_publish = |ring: &Ring<u64>, doorbell: &Doorbell| {
-        doorbell.ring_for_certain();
+        doorbell.ring_for_certain(1);
         publish(ring);
     };
     mutant("deadlock", || {
@@ -249,7 +249,7 @@ fn mutant_that_rings_before_it_publishes_is_found() {
 fn mutant_that_never_rings_for_certain_is_found() {
     let publish_then_glance = |ring: &Ring<u64>, doorbell: &Doorbell| {
         publish(ring);
-        doorbell.ring();
+        doorbell.ring(1);
     };
     mutant("deadlock", || {
         one_is_rung_for(publish_then_glance, arm_then_look)

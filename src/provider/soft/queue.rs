@@ -181,7 +181,7 @@ unsafe impl Queue for SoftQueue {
             Some(engine) if accepted > 0 => engine.kick(accepted_at),
             Some(_) => {}
             // Nobody else will do them: whoever armed shall look.
-            None => self.rings.ring_for_certain(),
+            None => self.rings.ring_anyway(),
         }
         Submitted { accepted, refused }
     }
@@ -204,7 +204,7 @@ unsafe impl Queue for SoftQueue {
         self.rings.arm();
         if self.has_own_work() {
             // Each look does a part of it, and others have their turn in between.
-            self.rings.ring();
+            self.rings.ring_anyway();
         }
         if self.rings.is_ready() {
             Armed::Ready

@@ -54,37 +54,52 @@ pub(super) struct Rings {
 
 /// Rings once per `arm`, and only then.
 pub(super) struct Doorbell {
-    armed: AtomicBool,
+    /// So many Completions must have been put before it rings; 0 if nobody armed.
+    armed: AtomicU64,
     signal: Arc<Signal>,
 }
 
 impl Doorbell {
     pub(super) fn new(signal: Arc<Signal>) -> Doorbell {
         Doorbell {
-            armed: AtomicBool::new(false),
+            armed: AtomicU64::new(0),
             signal,
         }
     }
 
-    /// The look that follows comes after it. Pairs with `ring_for_certain`.
-    pub(super) fn arm(&self) {
-        self.armed.store(true, Ordering::Relaxed);
+    /// Rings for the Completion at this position. The look that follows comes after it. Pairs with `ring_for_certain`.
+    pub(super) fn arm(&self, position: u64) {
+        self.armed.store(position + 1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Rings if it is seen that somebody armed.
+    /// So many Completions were put: rings if it is seen that somebody armed for one of them.
     #[inline(always)]
-    pub(super) fn ring(&self) {
-        if self.armed.load(Ordering::Relaxed) && self.armed.swap(false, Ordering::AcqRel) {
-            self.signal.ring();
+    pub(super) fn ring(&self, put: u64) {
+        let armed = self.armed.load(Ordering::Relaxed);
+        if armed != 0 && armed <= put {
+            self.ring_once(armed, put);
         }
     }
 
-    /// Completions were published before: whoever armed before that is rung for, whoever arms after sees them.
+    #[cold]
+    fn ring_once(&self, mut armed: u64, put: u64) {
+        while armed != 0 && armed <= put {
+            match self
+                .armed
+                .compare_exchange(armed, 0, Ordering::AcqRel, Ordering::Relaxed)
+            {
+                Ok(_) => return self.signal.ring(),
+                Err(seen) => armed = seen,
+            }
+        }
+    }
+
+    /// So many Completions were put before: whoever armed before that is rung for, whoever arms after sees them.
     #[inline(always)]
-    pub(super) fn ring_for_certain(&self) {
+    pub(super) fn ring_for_certain(&self, put: u64) {
         fence(Ordering::SeqCst);
-        self.ring();
+        self.ring(put);
     }
 }
 
@@ -144,14 +159,20 @@ impl Rings {
         reaped as usize
     }
 
-    /// The next Completion rings. The look that follows comes after it.
+    /// The next Completion rings, and not one that is there already. The look that follows comes after it.
     pub(super) fn arm(&self) {
-        self.doorbell.arm();
+        let mut next = self.reaped.0.load(Relaxed);
+        // Others may reap meanwhile: an old position is found to be full, and none is later than what was put.
+        while self.done.holds(next) {
+            next += 1;
+        }
+        self.doorbell.arm(next);
     }
 
-    /// Rings if it is seen that somebody armed.
-    pub(super) fn ring(&self) {
-        self.doorbell.ring();
+    /// Rings if somebody armed: whoever looks has something to do.
+    pub(super) fn ring_anyway(&self) {
+        fence(Ordering::SeqCst);
+        self.doorbell.ring(u64::MAX);
     }
 
     /// Nothing is accepted any more. False if that was so already.
@@ -168,12 +189,6 @@ impl Rings {
     #[inline(always)]
     pub(super) fn is_broken(&self) -> bool {
         self.broken.load(Relaxed)
-    }
-
-    /// Whoever armed is rung for, if Completions were put before; who arms later sees them.
-    #[inline]
-    pub(super) fn ring_for_certain(&self) {
-        self.doorbell.ring_for_certain();
     }
 
     pub(super) fn keep(&self, keep: Keep) {
@@ -269,7 +284,14 @@ impl Served {
         unsafe { self.rings.done.put(self.finished, completion) };
         self.finished += 1;
         self.over += 1;
-        self.rings.doorbell.ring();
+        self.rings.doorbell.ring(self.finished);
+    }
+
+    /// Whoever armed before the last Completion is rung for, and who arms from now on sees it. To be called before anything
+    /// that takes long.
+    #[inline]
+    pub(super) fn ring_for_certain(&self) {
+        self.rings.doorbell.ring_for_certain(self.finished);
     }
 
     /// A Job is over, and nobody will hear of it.
