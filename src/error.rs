@@ -254,6 +254,8 @@ reasons! {
     TailroomTooSmall, InvalidValue, |have, need|
         "the destination has {have} bytes of tailroom and the source {need} of data: \
          reset_data_len() overwrites, slice() copies a part";
+    /// The destination has no room at all.
+    NoTailroom, InvalidValue, |_a, _b| "the destination has no tailroom: reset_data_len() overwrites";
     /// The destination is a source too, or stands twice among the destinations, or they overlap.
     Overlap, InvalidValue, |_a, _b| "source and destination share memory, or a destination stands twice";
     /// A slice reaches past the data of its Buf.
@@ -266,6 +268,9 @@ reasons! {
     ListTooLong, InvalidValue, |have, limit| "a chain of {have} Bufs, and the device takes {limit}: split it";
     /// More bytes than the device takes in one job.
     TooLarge, InvalidValue, |have, limit| "{have} bytes in one job, and the device takes {limit}: split it";
+    /// The accelerator does not know this kind of job.
+    UnknownOpcode, NotSupported, |opcode, _b|
+        "the accelerator does not know opcode {opcode:#x}: AccelCaps::opcodes lists what it knows";
     /// The chain was built with less room.
     ChainFull, Full, |capacity, _b| "the chain was built for {capacity} Bufs: BufChain::with_capacity takes more";
     /// The Mmap of this Buf was not registered with the device of this context.

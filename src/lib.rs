@@ -23,10 +23,12 @@
 //!
 //! Memory copies between Bufs of this process: one by one, gathered and scattered ([`BufChain`]), event-driven,
 //! busy-polling or both ([`Mode`]), with back-pressure, from any task of any runtime, or without futures from an epoll loop of
-//! your own ([`WorkQ::event_handle`]). The memory is allocated, or
-//! yours: a memfd, the bytes of an owner, or raw ([`MmapBuilder`]); a [`Buf`] becomes `Bytes` without a copy, and is written
-//! by codecs. There is one provider today, [`soft`]: it runs
-//! anywhere on Linux. RDMA, sync events, graphs, memory shared between processes and adapters through libibverbs are to
+//! your own ([`WorkQ::event_handle`]). The memory is allocated, or yours: a memfd, the bytes of an owner, or raw
+//! ([`MmapBuilder`]); a [`Buf`] becomes `Bytes` without a copy, and is written by codecs.
+//!
+//! There is one provider today, [`soft`]: it runs anywhere on Linux, and takes the limits of an adapter on request
+//! ([`soft::Limits`]). Others can be added ([`add_provider`]), with kinds of jobs of their own ([`Accel`]): [`device`] has the
+//! contract, and a guide. RDMA, sync events, graphs, memory shared between processes and adapters through libibverbs are to
 //! come on the same contract ([`device`]). The vendor's DOCA SDK is not used.
 //!
 //! # The life of one copy
@@ -69,7 +71,8 @@
 //! | [`BufPool`], [`BufInventory`], [`BufArray`] | sources of Bufs: one size and fast; any range; by index | `doca_bufpool`, `doca_buf_inventory`, `doca_buf_arr` |
 //! | [`WorkQ`] | where jobs go in and completions come out | `doca_workq` |
 //! | [`Dma`] | a context: copies, on one WorkQ | `doca_dma` |
-//! | Op | the future of a job in flight: [`DmaCopy`] | |
+//! | [`Accel`] | a context for jobs of a provider's own kinds, by opcode | |
+//! | Op | the future of a job in flight: [`DmaCopy`], [`AccelOp`] | |
 //! | Lease | the right of one job, guard or `Bytes` to touch some bytes | |
 //! | Slot, orphan | a job's place in the WorkQ; a Slot whose Op was dropped | |
 //! | arm, clear, reap | ask for a ring, acknowledge it, collect completions | `..._arm`, `..._clear`, `doca_workq_progress_retrieve` |
@@ -89,13 +92,13 @@ mod provider;
 mod reactor;
 mod sync;
 
-pub use device::{Access, Caps, DevInfo, Device, DmaCaps, PciAddr, PciFunction};
+pub use device::{AccelCaps, Access, Caps, DevInfo, Device, DmaCaps, PciAddr, PciFunction};
 pub use error::{Error, ErrorKind, JobError, Reason, Result};
 pub use mem::{
     Alloc, ArrayTarget, Buf, BufArray, BufArrayBuilder, BufChain, BufData, BufDataMut,
     BufInventory, BufPool, BufPoolBuilder, BufSlice, Destination, HugePages, IntoBytesError, Link,
-    Mmap, MmapBuilder, Source,
+    MaybeDestination, MaybeSource, Mmap, MmapBuilder, Source,
 };
-pub use ops::{Dma, DmaBuilder, DmaCopy};
+pub use ops::{Accel, AccelBuilder, AccelCall, AccelOp, Dma, DmaBuilder, DmaCopy};
 pub use provider::{add_provider, soft};
 pub use reactor::{Mode, Shutdown, Stats, WorkQ, WorkQBuilder};

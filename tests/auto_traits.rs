@@ -39,6 +39,9 @@ macro_rules! table {
 
 type Op<'a> = DmaCopy<&'a Dma, &'a Buf, &'a Buf>;
 type OwnedOp = DmaCopy<Dma, Buf, Buf>;
+type CallOp<'a> = AccelOp<&'a Accel, &'a Buf, &'a Buf>;
+type OwnedCallOp = AccelOp<Accel, BufChain, ()>;
+type Call = AccelCall<Buf, BufChain>;
 type ChainOp<'a> = DmaCopy<&'a Dma, BufChain, &'a BufChain>;
 
 table! {
@@ -46,6 +49,8 @@ table! {
     Op<'static>:            Send Sync no;
     OwnedOp:                Send Sync no;
     ChainOp<'static>:       Send Sync no;
+    CallOp<'static>:        Send Sync no;
+    OwnedCallOp:            Send Sync no;
     Alloc<'static>:         Send Sync no;
     Shutdown:               Send Sync no;
 
@@ -56,6 +61,9 @@ table! {
     Stats:                  Send Sync Unpin;
     Dma:                    Send Sync Unpin;
     DmaBuilder<'static>:    Send Sync Unpin;
+    Accel:                  Send Sync Unpin;
+    AccelBuilder<'static>:  Send Sync Unpin;
+    Call:                   Send Sync Unpin;
 
     // Memory.
     Mmap:                   Send Sync Unpin;
@@ -90,11 +98,13 @@ table! {
     PciFunction:            Send Sync Unpin;
     Caps:                   Send Sync Unpin;
     DmaCaps:                Send Sync Unpin;
+    AccelCaps:              Send Sync Unpin;
     Access:                 Send Sync Unpin;
     Liveness:               Send Sync Unpin;
     Token:                  Send Sync Unpin;
     Completion:             Send Sync Unpin;
     Job:                    Send Sync Unpin;
+    AccelJob:               Send Sync Unpin;
     Class:                  Send Sync Unpin;
     Segment:                Send Sync Unpin;
     Segments:               Send Sync Unpin;
@@ -112,15 +122,18 @@ table! {
     // The software device.
     Soft:                   Send Sync Unpin;
     SoftBuilder:            Send Sync Unpin;
+    Limits:                 Send Sync Unpin;
     Faults:                 Send Sync Unpin;
     Fault:                  Send Sync Unpin;
     Hold:                   Send Sync Unpin;
 }
 
 /// Traits, functions, and names for types that the table has.
-const NO_TYPES: [&str; 9] = [
+const NO_TYPES: [&str; 11] = [
     "Source",
     "Destination",
+    "MaybeSource",
+    "MaybeDestination",
     "Registrar",
     "Provider",
     "Adapter",
@@ -170,7 +183,7 @@ fn every_public_type_stands_in_the_table() {
             all += 1;
             let known = types.contains(&&*name)
                 || NO_TYPES.contains(&&*name)
-                || ["DmaCopy", "soft"].contains(&&*name);
+                || ["DmaCopy", "AccelOp", "AccelCall", "soft"].contains(&&*name);
             assert!(
                 known,
                 "{name}, which {file} exports, does not stand in the table"

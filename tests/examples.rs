@@ -307,6 +307,25 @@ fn wrong_arguments_answer_with_the_usage() {
 }
 
 #[test]
+fn custom_provider_has_its_own_jobs_done() {
+    for defer in ["0", "1"] {
+        let output = run(example("custom_provider").env("TOKIO_DOCA_SOFT_DEFER", defer));
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!((output.status.code(), err), (Some(0), ""), "{out}");
+        for part in [
+            "accelerators accel0: opcodes Some([1, 2])",
+            "soft pf0: opcodes None",
+            "CRC-32 of 123456789: 0xcbf43926",
+            "XOR there and back with 8 keys",
+            "does not know opcode 0x63",
+            "device pf0 has no accelerator",
+        ] {
+            assert!(out.contains(part), "{part:?} is not in {out}");
+        }
+    }
+}
+
+#[test]
 fn busy_poll_prints_the_figures_of_both_modes() {
     let output = run(&mut example("busy_poll"));
     assert!(output.status.success(), "{}", text(&output.stderr));

@@ -169,7 +169,7 @@ unsafe impl Adapter for Mute {
 fn a_device_that_cannot_ring_takes_busy_polling_only() {
     let inner = Soft::builder().build().open("pf0").unwrap();
     let mut caps = inner.info().caps().clone();
-    caps.event_driven = false;
+    caps.dma.as_mut().unwrap().event_driven = false;
     let info = inner.info();
     let info = DevInfo::new("mute", "mute0", info.pci_addr(), info.function(), caps);
     let device = Device::from_adapter(Arc::new(Mute(info, inner)));

@@ -15,7 +15,7 @@ use direct::Direct;
 use fake_verbs::{FakeVerbs, live_objects, refuse_request};
 use tokio_doca::contract;
 use tokio_doca::device::Device;
-use tokio_doca::soft::{Fault, Soft};
+use tokio_doca::soft::{Fault, Limits, Soft};
 use tokio_doca::{Buf, BufPool, Dma, ErrorKind, Mmap, Mode, WorkQ};
 
 /// For what must come.
@@ -37,6 +37,17 @@ fn soft_deferred_keeps_the_contract() {
 #[test]
 fn soft_without_inline_copies_keeps_the_contract() {
     contract::dma(&Soft::builder().inline_limit(0).build().open("pf0").unwrap());
+}
+
+#[test]
+fn soft_with_the_limits_of_an_adapter_keeps_the_contract() {
+    let tiny = Limits::unlimited().max_buf_size(1);
+    let small = Limits::unlimited().max_buf_size(300).max_list_len(3);
+    let polled = Limits::bluefield2().dma_event_driven(false);
+    for limits in [tiny, small, polled, Limits::bluefield3()] {
+        let soft = Soft::builder().limits(limits).defer(true).build();
+        contract::dma(&soft.open("pf0").unwrap());
+    }
 }
 
 #[test]

@@ -5,11 +5,10 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
-use super::DEADLINE;
 use crate::device::{Queue, Signal};
 
 const SIGNAL: u64 = 0;
@@ -40,9 +39,9 @@ impl Bell {
         self.wait(EpollTimeout::ZERO)
     }
 
-    /// Waits for a ring; 0 after the deadline.
-    pub(super) fn wait_for_ring(&self) -> u64 {
-        let end = Instant::now() + DEADLINE;
+    /// Waits for a ring; 0 after so long.
+    pub(super) fn wait_for_ring(&self, deadline: Duration) -> u64 {
+        let end = Instant::now() + deadline;
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let timeout = EpollTimeout::try_from(left).unwrap_or(EpollTimeout::MAX);

@@ -1,45 +1,44 @@
-//! What a device says that it can, and what attaching says.
+//! What a device says that it can, and what attaching and submitting say.
 
-use crate::device::Device;
-use crate::error::ErrorKind;
-use crate::{BufPool, Dma, Mmap, Mode, WorkQ};
+use super::subject::{Attached, Kind, Subject};
+use crate::error::{ErrorKind, JobError};
+use crate::{Accel, AccelCall, Buf, BufChain, BufPool, Mmap, Mode, WorkQ};
 
 /// The deepest WorkQ that can be built.
 const DEEPEST: u32 = 1 << 20;
+/// What is larger is not tried: within reason for a test.
+const LARGE: usize = 1 << 24;
+const LONG: usize = 1 << 12;
 
-/// A context attaches to a WorkQ that the capabilities allow, and to no other.
+/// A context attaches to a WorkQ that the capabilities allow, and to no other; the largest and the longest Job that they
+/// allow is done, and one more byte or Buf is refused.
 ///
 /// # Panics
 ///
-/// If the device copies nothing, or if a limit is not kept.
-pub fn caps_are_kept(device: &Device) {
-    let info = device.info();
-    let caps = info.caps();
-    let dma = caps.dma.as_ref();
-    assert!(dma.is_some(), "the device {} does not copy", info.name());
-    assert!(caps.max_depth >= 1, "a queue takes at least one Job");
+/// If the device does not have the subject's kind of Job, or if a limit is not kept.
+pub fn caps_are_kept(subject: impl Into<Subject>) {
+    let subject = &subject.into();
+    let max_depth = subject.max_depth();
+    assert!(max_depth >= 1, "a queue takes at least one Job");
     assert!(
-        dma.is_some_and(|dma| dma.max_list_len >= 1 && dma.max_buf_size >= 1),
+        subject.max_list_len() >= 1 && subject.max_buf_size() >= 1,
         "one piece of one byte is the least"
     );
-    if caps.max_depth < DEEPEST {
-        refused(
-            device,
-            caps.max_depth + 1,
-            Mode::BusyPoll,
-            ErrorKind::InvalidValue,
-        );
+    if max_depth < DEEPEST {
+        let deeper = max_depth + 1;
+        refused(subject, deeper, Mode::BusyPoll, ErrorKind::InvalidValue);
     }
-    if !caps.event_driven {
-        refused(device, 1, Mode::EventDriven, ErrorKind::NotSupported);
+    if !subject.event_driven() {
+        refused(subject, 1, Mode::EventDriven, ErrorKind::NotSupported);
     }
     // As deep as is allowed, within reason for a test.
-    let workq = workq(caps.max_depth.min(4096), Mode::BusyPoll);
-    let dma_context = Dma::builder(device)
-        .attach(&workq)
-        .expect("within the capabilities");
-    assert_eq!(Some(dma_context.caps()), dma);
-    too_large(device, &workq, &dma_context);
+    let workq = workq(max_depth.min(4096), Mode::BusyPoll);
+    let context = subject.attach(&workq).expect("within the capabilities");
+    largest(subject, &workq, &context);
+    longest(subject, &workq, &context);
+    if let (Kind::Accel(_), Attached::Accel(accel, _)) = (&subject.kind, &context) {
+        unknown_opcode(subject, &workq, accel);
+    }
 }
 
 fn workq(depth: u32, mode: Mode) -> WorkQ {
@@ -50,8 +49,8 @@ fn workq(depth: u32, mode: Mode) -> WorkQ {
         .expect("a WorkQ of a legal depth")
 }
 
-fn refused(device: &Device, depth: u32, mode: Mode, want: ErrorKind) {
-    let attached = Dma::builder(device).attach(&workq(depth, mode));
+fn refused(subject: &Subject, depth: u32, mode: Mode, want: ErrorKind) {
+    let attached = subject.attach(&workq(depth, mode));
     let kind = attached.err().map(|error| error.kind());
     assert_eq!(
         kind,
@@ -60,30 +59,82 @@ fn refused(device: &Device, depth: u32, mode: Mode, want: ErrorKind) {
     );
 }
 
-/// One byte more than a Job may have is refused, if that much memory can be had in a test.
-fn too_large(device: &Device, workq: &WorkQ, dma: &Dma) {
-    let limit = dma.caps().max_buf_size;
-    if limit >= 1 << 24 {
-        return;
-    }
-    let size = limit as usize + 1;
+fn pool(subject: &Subject, elements: usize, size: usize) -> BufPool {
     let mmap = Mmap::builder()
-        .device(device)
-        .alloc(size * 2 + 64)
+        .device(&subject.device)
+        .alloc(elements * size)
         .expect("memory");
-    let pool = BufPool::builder(&mmap)
+    BufPool::builder(&mmap)
         .element_size(size)
         .alignment(1)
         .build()
-        .expect("a pool");
-    let (src, dst) = (
-        pool.try_alloc().expect("two"),
-        pool.try_alloc().expect("two"),
-    );
-    src.set_data(0, size).expect("all of it");
-    let copied = workq.block_on(async { dma.copy(&src, &dst).await });
+        .expect("a pool")
+}
+
+/// As many bytes as a Job may have, and one more, if that much memory can be had in a test.
+fn largest(subject: &Subject, workq: &WorkQ, context: &Attached) {
+    let Ok(limit) = usize::try_from(subject.max_buf_size()) else {
+        return;
+    };
+    if limit >= LARGE {
+        return;
+    }
+    let pool = pool(subject, 2, limit + 1);
+    for size in [limit, limit + 1] {
+        let buf = || pool.try_alloc().expect("two");
+        let (src, dst): (Buf, Buf) = (buf(), buf());
+        src.set_data(0, size).expect("all of it");
+        dst.set_data(limit + 1 - size, 0).expect("all of it");
+        let answer = workq.block_on(context.work(&src, &dst));
+        let what = format!("{size} bytes, and max_buf_size is {limit}");
+        expect(answer, size <= limit, &what);
+    }
+}
+
+/// As many Bufs as a list may have, and one more.
+fn longest(subject: &Subject, workq: &WorkQ, context: &Attached) {
+    let limit = subject.max_list_len() as usize;
+    // Each of them has a byte.
+    if limit >= LONG || subject.within(limit + 1) <= limit {
+        return;
+    }
+    let pool = pool(subject, 2 * (limit + 1), 1);
+    for len in [limit, limit + 1] {
+        let (sources, targets) = (
+            BufChain::with_capacity(limit + 1),
+            BufChain::with_capacity(limit + 1),
+        );
+        for _ in 0..len {
+            let (src, dst) = (
+                pool.try_alloc().expect("enough"),
+                pool.try_alloc().expect("enough"),
+            );
+            src.set_data(0, 1).expect("all of it");
+            sources.push(&src).expect("room");
+            targets.push(&dst).expect("room");
+        }
+        let answer = workq.block_on(context.work(&sources, &targets));
+        let what = format!("a list of {len}, and max_list_len is {limit}");
+        expect(answer, len <= limit, &what);
+    }
+}
+
+fn expect(answer: Result<u64, JobError>, allowed: bool, what: &str) {
+    match answer.map_err(|error| error.kind()) {
+        Ok(_) if allowed => {}
+        Err(ErrorKind::InvalidValue) if !allowed => {}
+        other => panic!("the capabilities are not kept: {what}, and the answer is {other:?}"),
+    }
+}
+
+/// An opcode that the capabilities do not list is refused, and the device is not asked.
+fn unknown_opcode(subject: &Subject, workq: &WorkQ, accel: &Accel) {
+    let unknown = (0..=u32::MAX).find(|&opcode| !subject.accel_caps().supports(opcode));
+    let unknown = unknown.expect("no device knows 2^32 opcodes");
+    let answer = workq.block_on(accel.call(AccelCall::new(unknown)));
     assert_eq!(
-        copied.map_err(|error| error.kind()),
-        Err(ErrorKind::InvalidValue)
+        answer.map_err(|error| error.kind()),
+        Err(ErrorKind::NotSupported),
+        "opcode {unknown} is not in the capabilities"
     );
 }

@@ -2,8 +2,8 @@
 
 use super::rig::Rig;
 use super::shape::Shape;
+use super::subject::Subject;
 use super::suite::{depths, watched};
-use crate::device::Device;
 
 const CELL: usize = 4096;
 
@@ -12,15 +12,15 @@ const CELL: usize = 4096;
 /// # Panics
 ///
 /// If a Job completes twice or not at all, under another Token, with another length, or with the wrong bytes moved.
-pub fn each_accepted_job_completes_once(device: &Device) {
-    watched("each_accepted_job_completes_once", device, |device| {
-        for depth in depths(device) {
-            let mut rig = Rig::new(device, depth, CELL);
+pub fn each_accepted_job_completes_once(subject: impl Into<Subject>) {
+    watched("each_accepted_job_completes_once", subject, |subject| {
+        for depth in depths(subject) {
+            let mut rig = Rig::new(subject, depth, CELL);
             let mut order: Vec<u32> = (0..depth).collect();
             let mut batch = 1;
             while batch <= depth as usize {
                 rig.dice.shuffle(&mut order);
-                let len = 1 + rig.dice.below(CELL / 2 - 64);
+                let len = subject.within(1 + rig.dice.below(CELL / 2 - 64));
                 rig.round(&order[..batch], &Shape::plain(CELL, len));
                 // 1, 2, 3, 5, 8, ... and the depth itself.
                 let next = batch + batch.div_ceil(2);
@@ -30,7 +30,7 @@ pub fn each_accepted_job_completes_once(device: &Device) {
                 };
             }
             // Again with every Token: a second completion of an earlier round is stale now.
-            rig.round(&order, &Shape::plain(CELL, 100));
+            rig.round(&order, &Shape::plain(CELL, subject.within(100)));
             rig.finish();
         }
     });
@@ -41,11 +41,11 @@ pub fn each_accepted_job_completes_once(device: &Device) {
 /// # Panics
 ///
 /// If a completed Job's memory changes, before or after `retire`.
-pub fn completed_memory_is_left_alone(device: &Device) {
-    watched("completed_memory_is_left_alone", device, |device| {
-        for depth in depths(device) {
-            let mut rig = Rig::new(device, depth, CELL);
-            let shape = Shape::plain(CELL, CELL / 2 - 64);
+pub fn completed_memory_is_left_alone(subject: impl Into<Subject>) {
+    watched("completed_memory_is_left_alone", subject, |subject| {
+        for depth in depths(subject) {
+            let mut rig = Rig::new(subject, depth, CELL);
+            let shape = Shape::plain(CELL, subject.within(CELL / 2 - 64));
             for step in 0..200 {
                 let index = step % depth;
                 while rig.is_in_flight(index) {

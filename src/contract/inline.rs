@@ -2,20 +2,20 @@
 
 use super::rig::Rig;
 use super::shape::Shape;
+use super::subject::Subject;
 use super::suite::{depths, watched};
-use crate::device::Device;
 
 /// Duty 4: `try_inline` moves all and keeps nothing, or has not begun; a submission of the same answers the same.
 ///
 /// # Panics
 ///
 /// If an inline answer differs from a submitted one, comes as a completion too, or touches memory later.
-pub fn inline_answers_are_over(device: &Device) {
-    watched("inline_answers_are_over", device, |device| {
-        for depth in depths(device) {
-            for len in [1, 64, 4096, 100_000] {
+pub fn inline_answers_are_over(subject: impl Into<Subject>) {
+    watched("inline_answers_are_over", subject, |subject| {
+        for depth in depths(subject) {
+            for len in [1, 64, 4096, 100_000].map(|len| subject.within(len)) {
                 let cell = 2 * (len + 512);
-                let mut rig = Rig::new(device, depth.min(7), cell);
+                let mut rig = Rig::new(subject, depth.min(7), cell);
                 for index in 0..rig.depth() {
                     rig.prepare(index, &Shape::plain(cell, len));
                     let Some(answer) = rig.try_inline(index) else {
@@ -24,7 +24,7 @@ pub fn inline_answers_are_over(device: &Device) {
                     // `submit` checks that its answer is this one.
                     assert_eq!(
                         answer,
-                        Ok(rig.len(index)),
+                        Ok(rig.answer(index)),
                         "duty 4: an inline answer equals a submitted one"
                     );
                     rig.refill(index);

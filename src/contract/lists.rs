@@ -2,8 +2,8 @@
 
 use super::rig::Rig;
 use super::shape::Shape;
+use super::subject::Subject;
 use super::suite::watched;
-use crate::device::Device;
 
 const CELL: usize = 4096;
 const LONGEST: u32 = 8;
@@ -14,21 +14,18 @@ const LONGEST: u32 = 8;
 /// # Panics
 ///
 /// If bytes arrive in another place or order, or a byte between the pieces changes.
-pub fn lists_are_gathered_and_scattered(device: &Device) {
-    watched("lists_are_gathered_and_scattered", device, |device| {
-        let caps = device.info().caps();
-        let Some(dma) = &caps.dma else {
-            panic!("the device {} does not copy", device.info().name());
-        };
-        let longest = dma.max_list_len.min(LONGEST) as usize;
-        let depth = caps.max_depth.min(16);
-        let mut rig = Rig::new(device, depth, CELL);
+pub fn lists_are_gathered_and_scattered(subject: impl Into<Subject>) {
+    watched("lists_are_gathered_and_scattered", subject, |subject| {
+        let longest = subject.max_list_len().min(LONGEST) as usize;
+        let longest = subject.within(longest);
+        let depth = subject.max_depth().min(16);
+        let mut rig = Rig::new(subject, depth, CELL);
         for from in 1..=longest {
             for to in 1..=longest {
                 let mut all: Vec<u32> = (0..depth).collect();
                 rig.dice.shuffle(&mut all);
                 for &index in &all {
-                    let len = longest + rig.dice.below(1500);
+                    let len = subject.within(longest + rig.dice.below(1500));
                     let room = rig.dice.below(40);
                     let shape = Shape::lists(CELL, len, from, to, room, &mut rig.dice);
                     rig.prepare(index, &shape);

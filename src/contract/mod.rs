@@ -1,7 +1,7 @@
 //! The suite that every provider must pass, for authors of providers (feature `contract`).
 //!
-//! [`dma`] runs all of it on a device that copies. Each check stands for a duty of [`device`](crate::device), by its
-//! number, and panics with a sentence that begins with it. They drive the queue directly
+//! [`dma`] runs all of it on a device that copies, [`accel`] on one with Jobs of its own kinds, by a [`Sample`] of one. Each check stands for a duty of [`device`](crate::device), by its
+//! number (the table there says which), and panics with a sentence that begins with it. They drive the queue directly
 //! (`open_queue`, `submit`, `reap`, `arm`, `retire`), as a WorkQ would, and then through the crate, in both modes:
 //!
 //! ```
@@ -17,7 +17,7 @@
 //!
 //! [`a_refused_job_was_never_seen`] needs help: somebody must make the device refuse.
 //!
-//! Nothing sleeps: a check waits for a condition, and fails after [`DEADLINE`]; one that a call blocks fails after twice
+//! Nothing sleeps: a check waits for a condition, and fails after [`DEADLINE`] ([`Subject::deadline`]); one that a call blocks fails after twice
 //! that. One that fails leaks what the device
 //! may still touch. Late sins (a second completion, a ring or a write after the end) are found after `retire` has
 //! dropped what it was given: nothing of the queue is in flight then.
@@ -28,12 +28,14 @@ mod caps;
 mod complete;
 mod dice;
 mod inline;
+mod kept;
 mod lists;
 mod refuse;
 mod retire;
 mod rig;
 mod ring;
 mod shape;
+mod subject;
 mod suite;
 mod workq;
 
@@ -44,5 +46,6 @@ pub use lists::lists_are_gathered_and_scattered;
 pub use refuse::a_refused_job_was_never_seen;
 pub use retire::retire_keeps_until_nothing_is_in_flight;
 pub use ring::{armed_completions_ring_once, no_completion_is_slept_through};
-pub use suite::{DEADLINE, dma};
+pub use subject::{Sample, Subject};
+pub use suite::{DEADLINE, accel, all, dma};
 pub use workq::{busy_polls, serves_several_runtimes, sleeps_and_wakes};

@@ -2,7 +2,7 @@
 
 use super::rig::Rig;
 use super::shape::Shape;
-use crate::device::Device;
+use super::subject::Subject;
 
 const CELL: usize = 4096;
 
@@ -13,13 +13,14 @@ const CELL: usize = 4096;
 /// # Panics
 ///
 /// If nothing is refused, or if a refused Job leaves a trace.
-pub fn a_refused_job_was_never_seen(device: &Device, refuse_next: &mut dyn FnMut()) {
-    let depth = device.info().caps().max_depth.min(8);
+pub fn a_refused_job_was_never_seen(subject: impl Into<Subject>, refuse_next: &mut dyn FnMut()) {
+    let subject = &subject.into();
+    let depth = subject.max_depth().min(8);
     let batch: Vec<u32> = (0..depth).collect();
     for round in 0..20 {
-        let mut rig = Rig::new(device, depth, CELL);
+        let mut rig = Rig::new(subject, depth, CELL);
         for &index in &batch {
-            rig.prepare(index, &Shape::plain(CELL, 1000));
+            rig.prepare(index, &Shape::plain(CELL, subject.within(1000)));
         }
         refuse_next();
         let submitted = rig.submit(&batch);

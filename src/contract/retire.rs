@@ -2,8 +2,8 @@
 
 use super::rig::Rig;
 use super::shape::Shape;
+use super::subject::Subject;
 use super::suite::{depths, watched};
-use crate::device::Device;
 
 const CELL: usize = 1024;
 /// Large enough that some are in flight when the queue goes.
@@ -15,59 +15,59 @@ const LARGE: usize = 64 << 10;
 /// # Panics
 ///
 /// If what is kept is dropped early, late or never.
-pub fn retire_keeps_until_nothing_is_in_flight(device: &Device) {
+pub fn retire_keeps_until_nothing_is_in_flight(subject: impl Into<Subject>) {
     watched(
         "retire_keeps_until_nothing_is_in_flight",
-        device,
-        |device| {
-            for depth in depths(device) {
-                Rig::new(device, depth, CELL).finish();
-                retire_after(device, depth, 2);
-                retire_unreaped(device, depth);
+        subject,
+        |subject| {
+            for depth in depths(subject) {
+                Rig::new(subject, depth, CELL).finish();
+                retire_after(subject, depth, 2);
+                retire_unreaped(subject, depth);
                 for reaped in [0, 1, 1, 2, depth / 4, depth / 2] {
-                    retire_in_flight(device, depth.min(32), reaped);
+                    retire_in_flight(subject, depth.min(32), reaped);
                 }
             }
         },
     );
 }
 
-fn retire_after(device: &Device, depth: u32, rounds: usize) {
-    let mut rig = Rig::new(device, depth, CELL);
+fn retire_after(subject: &Subject, depth: u32, rounds: usize) {
+    let mut rig = Rig::new(subject, depth, CELL);
     let all: Vec<u32> = (0..depth).collect();
     for _ in 0..rounds {
-        rig.round(&all, &Shape::plain(CELL, 100));
+        rig.round(&all, &Shape::plain(CELL, subject.within(100)));
     }
     rig.finish();
 }
 
-fn retire_unreaped(device: &Device, depth: u32) {
-    let mut rig = Rig::new(device, depth, CELL);
-    if device.info().caps().event_driven {
+fn retire_unreaped(subject: &Subject, depth: u32) {
+    let mut rig = Rig::new(subject, depth, CELL);
+    if subject.event_driven() {
         rig.arm();
     }
-    rig.prepare(0, &Shape::plain(CELL, 100));
+    rig.prepare(0, &Shape::plain(CELL, subject.within(100)));
     rig.submit_all(&[0]);
-    if device.info().caps().event_driven {
+    if subject.event_driven() {
         rig.wait_for_ring("duty 5: armed, and a Job completed");
     }
     rig.retire().check();
 }
 
-fn retire_in_flight(device: &Device, depth: u32, reaped: u32) {
-    let mut rig = Rig::new(device, depth, LARGE);
+fn retire_in_flight(subject: &Subject, depth: u32, reaped: u32) {
+    let mut rig = Rig::new(subject, depth, LARGE);
     let all: Vec<u32> = (0..depth).collect();
     for &index in &all {
-        rig.prepare(index, &Shape::plain(LARGE, LARGE / 2 - 64));
+        rig.prepare(index, &Shape::plain(LARGE, subject.within(LARGE / 2 - 64)));
     }
     rig.hurried = true;
     rig.submit_all(&all);
     rig.wait_until_reaped(reaped);
     let retired = rig.retire();
     // What the device had still to do for the first queue comes before this.
-    let mut other = Rig::new(device, 1, CELL);
+    let mut other = Rig::new(subject, 1, CELL);
     for _ in 0..4 {
-        other.round(&[0], &Shape::plain(CELL, 100));
+        other.round(&[0], &Shape::plain(CELL, subject.within(100)));
     }
     other.finish();
     retired.check();

@@ -14,14 +14,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::arena::Arena;
 use super::bell::Bell;
 use super::dice::Dice;
+use super::kept::Kept;
 use super::shape::Shape;
+use super::subject::{Batch, Subject};
 use super::suite::wait_for;
 use crate::device::{
-    Armed, Completion, Device, Job, Queue, QueueConfig, Segment, Segments, Signal, Submitted, Token,
+    Armed, Completion, Job, Queue, QueueConfig, Segment, Segments, Signal, Submitted, Token,
 };
 use crate::error::{ErrorKind, JobError};
 
 pub(super) struct Rig {
+    subject: Subject,
     pub(super) queue: Arc<dyn Queue>,
     pub(super) dice: Dice,
     bell: Bell,
@@ -42,36 +45,18 @@ struct Cell {
     token: Token,
     in_flight: bool,
     len: usize,
+    /// What its Job must answer.
+    answer: u64,
     /// What is in it if nobody touches it.
     bytes: Vec<u8>,
     /// What a prepared Job will make of it.
     after: Vec<u8>,
 }
 
-/// What `retire` is given, as the crate does it: the queue, and all that a Job in flight may reach.
-struct Kept {
-    drops: Arc<AtomicU32>,
-    arena: Arc<Arena>,
-    /// The cells whose Jobs were in flight, and what is written there when the provider says that none is any more.
-    in_flight: Vec<usize>,
-    canary: Arc<[u8]>,
-    _queue: Arc<dyn Queue>,
-    _lists: Vec<[Box<[Segment]>; 2]>,
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        // The one that the device would do last comes first.
-        for index in self.in_flight.iter().rev() {
-            self.arena.write(index * self.canary.len(), &self.canary);
-        }
-        self.drops.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
 impl Rig {
     /// A queue of that depth, and a cell of that size for each of its Tokens.
-    pub(super) fn new(device: &Device, depth: u32, cell: usize) -> Rig {
+    pub(super) fn new(subject: &Subject, depth: u32, cell: usize) -> Rig {
+        let device = &subject.device;
         let signal = Arc::new(Signal::new().expect("eventfd"));
         let queue = device
             .adapter()
@@ -82,10 +67,12 @@ impl Rig {
             token: Token::new(0, index, 0),
             in_flight: false,
             len: 0,
+            answer: 0,
             bytes: vec![0; cell],
             after: Vec::new(),
         };
         Rig {
+            subject: subject.clone(),
             bell: Bell::new(&*queue, signal),
             queue,
             dice: Dice::new(u64::from(depth)),
@@ -147,7 +134,18 @@ impl Rig {
         self.fill(index);
         let base = index as usize * self.cell;
         let arena = &self.arena;
-        self.lists[index as usize] = [&shape.src, &shape.dst].map(|side| {
+        let none = Vec::new();
+        let src = if self.subject.has_source() {
+            &shape.src
+        } else {
+            &none
+        };
+        let dst = if self.subject.has_destination() {
+            &shape.dst
+        } else {
+            &none
+        };
+        self.lists[index as usize] = [src, dst].map(|side| {
             let piece = |piece: &std::ops::Range<usize>| {
                 arena.segment(base + piece.start..base + piece.end)
             };
@@ -157,31 +155,41 @@ impl Rig {
         assert!(!cell.in_flight, "the suite itself used a Token twice");
         cell.token = Token::new(0, index, self.generation);
         cell.len = shape.len;
-        cell.after = shape.applied(&cell.bytes);
+        let (written, answer) = self
+            .subject
+            .expected(&shape.gathered(&cell.bytes), shape.room());
+        cell.after = shape.scattered(&cell.bytes, &written);
+        cell.answer = answer;
     }
 
-    fn job(&self, index: u32) -> Job {
-        let [src, dst] = self.lists[index as usize]
+    /// The two sides of a prepared Job.
+    fn sides(&self, index: u32) -> [Segments; 2] {
+        self.lists[index as usize]
             .each_ref()
             .map(|list| match &list[..] {
+                [] => Segments::none(),
                 [one] => Segments::one(*one),
                 // SAFETY: a list is changed by `prepare` alone, which no Job in flight survives; a rig that goes gives the
                 // lists to `retire`, or leaks them.
                 many => unsafe { Segments::list(many) },
-            });
-        let len = self.cells[index as usize].len;
-        Job::Copy { src, dst, len }
+            })
     }
 
     /// Submits prepared Jobs in one batch.
     pub(super) fn submit(&mut self, indices: &[u32]) -> Submitted {
-        let jobs: Vec<(Token, Job)> = indices
-            .iter()
-            .map(|&index| (self.cells[index as usize].token, self.job(index)))
-            .collect();
-        // SAFETY: the memory is this rig's, which touches a cell only while its Job is not in flight, and goes after
-        // `retire` has dropped what it was given, or never. Tokens are one per cell.
-        let submitted = unsafe { self.queue.submit(&jobs) };
+        let mut jobs = Batch::of(&self.subject);
+        for &index in indices {
+            let [src, dst] = self.sides(index);
+            let cell = &self.cells[index as usize];
+            jobs.push(&self.subject, cell.token, src, dst, cell.len);
+        }
+        let submitted = match &jobs {
+            // SAFETY: the memory is this rig's, which touches a cell only while its Job is not in flight, and goes after
+            // `retire` has dropped what it was given, or never. Tokens are one per cell.
+            Batch::Copies(jobs) => unsafe { self.queue.submit(jobs) },
+            // SAFETY: as above.
+            Batch::Accel(jobs) => unsafe { self.queue.submit_accel(jobs) },
+        };
         let Submitted { accepted, refused } = submitted;
         assert!(
             accepted <= jobs.len(),
@@ -203,7 +211,9 @@ impl Rig {
 
     /// Submits prepared Jobs, in batches as large as the device takes, and reaps when it is full.
     pub(super) fn submit_all(&mut self, mut indices: &[u32]) {
+        let deadline = self.subject.deadline;
         wait_for(
+            deadline,
             "duty 3: a device says `Again` only until Jobs complete",
             || {
                 let submitted = self.submit(indices);
@@ -261,10 +271,10 @@ impl Rig {
         };
         cell.in_flight = false;
         self.in_flight -= 1;
-        let want = Ok(cell.len as u64);
         assert_eq!(
-            result, want,
-            "duty 1: a copy answers how many bytes it moved"
+            result,
+            Ok(cell.answer),
+            "duty 1: a Job that writes answers how many bytes, and any other what its opcode says"
         );
         cell.bytes = mem::take(&mut cell.after);
         if self.hurried {
@@ -272,7 +282,7 @@ impl Rig {
         }
         self.check_cell(
             index,
-            "duty 1: a copy moves its bytes and changes no others",
+            "duties 1 and 2: when a Job completes it has written its bytes, and no others",
         );
         // Whoever writes from now on spoils it.
         self.fill(index);
@@ -280,7 +290,8 @@ impl Rig {
 
     /// Reaps until nothing is in flight, a few at a time.
     pub(super) fn drain(&mut self) {
-        wait_for("duty 1: each accepted Job completes", || {
+        let deadline = self.subject.deadline;
+        wait_for(deadline, "duty 1: each accepted Job completes", || {
             let at_most = 1 + self.dice.below(40);
             self.reap(at_most);
             self.in_flight == 0
@@ -294,7 +305,8 @@ impl Rig {
     /// Reaps until so many more are over.
     pub(super) fn wait_until_reaped(&mut self, count: u32) {
         let until = self.in_flight.saturating_sub(count as usize);
-        wait_for("duty 1: each accepted Job completes", || {
+        let deadline = self.subject.deadline;
+        wait_for(deadline, "duty 1: each accepted Job completes", || {
             if self.in_flight > until {
                 self.reap(1);
             }
@@ -313,10 +325,11 @@ impl Rig {
 
     /// Tries a prepared Job inline; checks it if it was answered.
     pub(super) fn try_inline(&mut self, index: u32) -> Option<Result<u64, JobError>> {
-        let job = self.job(index);
-        // SAFETY: the memory is this rig's, and no Job has the cell.
-        let answer = unsafe { self.queue.try_inline(&job) };
+        let [src, dst] = self.sides(index);
         let cell = &mut self.cells[index as usize];
+        let len = cell.len;
+        // SAFETY: the memory is this rig's, and no Job has the cell.
+        let answer = unsafe { self.queue.try_inline(&Job::Copy { src, dst, len }) };
         if answer.is_some() {
             cell.bytes = cell.after.clone();
         }
@@ -328,9 +341,9 @@ impl Rig {
         answer
     }
 
-    /// How many bytes the prepared Job of a cell moves.
-    pub(super) fn len(&self, index: u32) -> u64 {
-        self.cells[index as usize].len as u64
+    /// What the prepared Job of a cell must answer.
+    pub(super) fn answer(&self, index: u32) -> u64 {
+        self.cells[index as usize].answer
     }
 
     /// Fills a cell whose Job was answered inline.
@@ -351,7 +364,7 @@ impl Rig {
 
     /// Waits for a ring, and acknowledges it.
     pub(super) fn wait_for_ring(&self, or_else: &str) -> u64 {
-        let rings = self.bell.wait_for_ring();
+        let rings = self.bell.wait_for_ring(self.subject.deadline);
         assert!(rings > 0, "{or_else}: it did not ring");
         self.queue.clear();
         rings
@@ -369,13 +382,15 @@ impl Rig {
             arena: Arc::clone(&self.arena),
             in_flight: in_flight.clone(),
             canary: Arc::clone(&self.canary),
-            _queue: Arc::clone(&self.queue),
-            _lists: mem::take(&mut self.lists),
+            queue: Arc::clone(&self.queue),
+            lists: mem::take(&mut self.lists),
         });
         self.retired = true;
         // SAFETY: the rig counts, `keep` holds its arena, and it is consumed here.
         unsafe { self.queue.retire(keep, self.in_flight) };
+        let deadline = self.subject.deadline;
         wait_for(
+            deadline,
             "duty 6: `retire` drops what it keeps after the last Job",
             || drops.load(Ordering::SeqCst) > 0,
         );

@@ -2,8 +2,9 @@
 
 use super::rig::Rig;
 use super::shape::Shape;
+use super::subject::Subject;
 use super::suite::{depths, watched};
-use crate::device::{Armed, Device};
+use crate::device::Armed;
 
 const CELL: usize = 1024;
 const ROUNDS: u64 = 50;
@@ -14,28 +15,28 @@ const ROUNDS: u64 = 50;
 /// # Panics
 ///
 /// If a ring is missing, or there is one too many.
-pub fn armed_completions_ring_once(device: &Device) {
-    watched("armed_completions_ring_once", device, |device| {
-        for depth in depths(device) {
-            nothing_rings_unless_armed(device, depth);
-            each_arm_rings_once(device, depth);
-            waiting_completions_are_told(device, depth);
+pub fn armed_completions_ring_once(subject: impl Into<Subject>) {
+    watched("armed_completions_ring_once", subject, |subject| {
+        for depth in depths(subject) {
+            nothing_rings_unless_armed(subject, depth);
+            each_arm_rings_once(subject, depth);
+            waiting_completions_are_told(subject, depth);
         }
     });
 }
 
-fn nothing_rings_unless_armed(device: &Device, depth: u32) {
-    let mut rig = Rig::new(device, depth, CELL);
+fn nothing_rings_unless_armed(subject: &Subject, depth: u32) {
+    let mut rig = Rig::new(subject, depth, CELL);
     for round in 0..ROUNDS as u32 {
         let some: Vec<u32> = (0..1 + round % depth).collect();
-        rig.round(&some, &Shape::plain(CELL, 100));
+        rig.round(&some, &Shape::plain(CELL, subject.within(100)));
     }
     let rings = rig.rings() + rig.finish();
     assert_eq!(rings, 0, "duty 5: nothing was armed, and it rang");
 }
 
-fn each_arm_rings_once(device: &Device, depth: u32) {
-    let mut rig = Rig::new(device, depth, CELL);
+fn each_arm_rings_once(subject: &Subject, depth: u32) {
+    let mut rig = Rig::new(subject, depth, CELL);
     let mut rings = 0;
     for round in 0..ROUNDS as u32 {
         arm_and_look(&mut rig);
@@ -45,13 +46,13 @@ fn each_arm_rings_once(device: &Device, depth: u32) {
         }
         let some: Vec<u32> = (0..1 + round % depth.min(5)).collect();
         for &index in &some {
-            rig.prepare(index, &Shape::plain(CELL, 100));
+            rig.prepare(index, &Shape::plain(CELL, subject.within(100)));
         }
         rig.submit_all(&some);
         rings += rig.wait_for_ring("duty 5: armed, and a Job completed");
         rig.drain();
         // These are not armed.
-        rig.round(&some, &Shape::plain(CELL, 50));
+        rig.round(&some, &Shape::plain(CELL, subject.within(50)));
     }
     rings += rig.rings() + rig.finish();
     assert_eq!(rings, ROUNDS, "duty 5: one ring per arm");
@@ -64,9 +65,9 @@ fn arm_and_look(rig: &mut Rig) {
     assert_eq!(reaped, 0, "duty 1: a completion with nothing in flight");
 }
 
-fn waiting_completions_are_told(device: &Device, depth: u32) {
-    let mut rig = Rig::new(device, depth, CELL);
-    let shape = Shape::plain(CELL, 100);
+fn waiting_completions_are_told(subject: &Subject, depth: u32) {
+    let mut rig = Rig::new(subject, depth, CELL);
+    let shape = Shape::plain(CELL, subject.within(100));
     for _ in 0..ROUNDS {
         arm_and_look(&mut rig);
         rig.prepare(0, &shape);
@@ -96,11 +97,11 @@ fn waiting_completions_are_told(device: &Device, depth: u32) {
 /// # Panics
 ///
 /// If it sleeps for ever.
-pub fn no_completion_is_slept_through(device: &Device) {
-    watched("no_completion_is_slept_through", device, |device| {
-        for depth in depths(device) {
-            let mut rig = Rig::new(device, depth, CELL);
-            let shape = Shape::plain(CELL, 200);
+pub fn no_completion_is_slept_through(subject: impl Into<Subject>) {
+    watched("no_completion_is_slept_through", subject, |subject| {
+        for depth in depths(subject) {
+            let mut rig = Rig::new(subject, depth, CELL);
+            let shape = Shape::plain(CELL, subject.within(200));
             for round in 0..300 {
                 let some: Vec<u32> = (0..1 + round % depth.min(3)).collect();
                 for &index in &some {

@@ -40,18 +40,27 @@ impl Shape {
         Shape { src, dst, len }
     }
 
-    /// What the Job makes of a cell's bytes.
-    pub(super) fn applied(&self, cell: &[u8]) -> Vec<u8> {
+    /// What the source's pieces hold, in order.
+    pub(super) fn gathered(&self, cell: &[u8]) -> Vec<u8> {
         let mut data = Vec::with_capacity(self.len);
         for piece in &self.src {
             data.extend_from_slice(&cell[piece.clone()]);
         }
-        let mut data = &data[..self.len];
+        data
+    }
+
+    /// Bytes of all pieces of the destination.
+    pub(super) fn room(&self) -> usize {
+        self.dst.iter().map(Range::len).sum()
+    }
+
+    /// What becomes of a cell in whose destination so much is written.
+    pub(super) fn scattered(&self, cell: &[u8], mut written: &[u8]) -> Vec<u8> {
         let mut after = cell.to_vec();
         for place in &self.dst {
-            let (part, rest) = data.split_at(place.len().min(data.len()));
+            let (part, rest) = written.split_at(place.len().min(written.len()));
             after[place.start..place.start + part.len()].copy_from_slice(part);
-            data = rest;
+            written = rest;
         }
         after
     }

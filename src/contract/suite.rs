@@ -4,6 +4,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::subject::{Kind, Sample, Subject};
 use super::{
     armed_completions_ring_once, busy_polls, caps_are_kept, completed_memory_is_left_alone,
     each_accepted_job_completes_once, inline_answers_are_over, lists_are_gathered_and_scattered,
@@ -21,36 +22,61 @@ pub const DEADLINE: Duration = Duration::from_secs(30);
 ///
 /// At the first duty that the provider does not keep, with a sentence that names it.
 pub fn dma(device: &Device) {
-    caps_are_kept(device);
-    each_accepted_job_completes_once(device);
-    completed_memory_is_left_alone(device);
-    lists_are_gathered_and_scattered(device);
-    inline_answers_are_over(device);
-    if device.info().caps().event_driven {
-        armed_completions_ring_once(device);
-        no_completion_is_slept_through(device);
+    all(Subject::copies(device));
+}
+
+/// Runs every check on an accelerator, by Jobs of one opcode. Each opcode is a Subject of its own.
+///
+/// # Panics
+///
+/// As [`dma`].
+pub fn accel(device: &Device, sample: Sample) {
+    all(Subject::accel(device, sample));
+}
+
+/// Runs every check on a subject.
+///
+/// # Panics
+///
+/// As [`dma`].
+pub fn all(subject: impl Into<Subject>) {
+    let subject = &subject.into();
+    caps_are_kept(subject);
+    each_accepted_job_completes_once(subject);
+    completed_memory_is_left_alone(subject);
+    lists_are_gathered_and_scattered(subject);
+    if let Kind::Copy = subject.kind {
+        inline_answers_are_over(subject);
     }
-    retire_keeps_until_nothing_is_in_flight(device);
-    busy_polls(device);
-    if device.info().caps().event_driven {
-        sleeps_and_wakes(device);
-        serves_several_runtimes(device);
+    if subject.event_driven() {
+        armed_completions_ring_once(subject);
+        no_completion_is_slept_through(subject);
+    }
+    retire_keeps_until_nothing_is_in_flight(subject);
+    busy_polls(subject);
+    if subject.event_driven() {
+        sleeps_and_wakes(subject);
+        serves_several_runtimes(subject);
     }
 }
 
 /// Runs a check on a thread of its own: a call that blocks, or a wake-up that is lost, must fail and not hang.
-pub(super) fn watched(what: &str, device: &Device, check: impl FnOnce(&Device) + Send + 'static) {
+pub(super) fn watched(
+    what: &str,
+    subject: impl Into<Subject>,
+    check: impl FnOnce(&Subject) + Send + 'static,
+) {
     let (done, is_done) = mpsc::channel::<()>();
-    let device = device.clone();
+    let subject = subject.into();
+    let deadline = 2 * subject.deadline;
     let checker = thread::spawn(move || {
         let _done = done;
-        check(&device);
+        check(&subject);
     });
     // It says nothing, and hangs up at its end, or when it panics. Twice: what it waits for itself comes first.
-    if is_done.recv_timeout(2 * DEADLINE) == Err(RecvTimeoutError::Timeout) {
+    if is_done.recv_timeout(deadline) == Err(RecvTimeoutError::Timeout) {
         panic!(
-            "{what}: not over within {:?}: a call blocked (duty 7), or a Job's end was not heard of (duties 1 and 5)",
-            2 * DEADLINE
+            "{what}: not over within {deadline:?}: a call blocked (duty 7), or a Job's end was not heard of (duties 1 and 5)"
         );
     }
     if let Err(panic) = checker.join() {
@@ -59,12 +85,12 @@ pub(super) fn watched(what: &str, device: &Device, check: impl FnOnce(&Device) +
 }
 
 /// Waits for what must come; `what` says what did not.
-pub(super) fn wait_for(what: &str, mut came: impl FnMut() -> bool) {
+pub(super) fn wait_for(deadline: Duration, what: &str, mut came: impl FnMut() -> bool) {
     let start = Instant::now();
     while !came() {
         assert!(
-            start.elapsed() < DEADLINE,
-            "{what}: not within {DEADLINE:?}"
+            start.elapsed() < deadline,
+            "{what}: not within {deadline:?}"
         );
         // Engines of a software device need the CPU too.
         thread::yield_now();
@@ -72,8 +98,8 @@ pub(super) fn wait_for(what: &str, mut came: impl FnMut() -> bool) {
 }
 
 /// The depths that are tried: the least, the usual, and a few between, as far as the device goes.
-pub(super) fn depths(device: &Device) -> Vec<u32> {
-    let most = device.info().caps().max_depth;
+pub(super) fn depths(subject: &Subject) -> Vec<u32> {
+    let most = subject.max_depth();
     let mut depths: Vec<u32> = [1, 2, 7, 256].map(|depth: u32| depth.min(most)).into();
     depths.dedup();
     depths

@@ -6,9 +6,10 @@ use std::thread;
 
 use tokio::runtime::{Builder, Runtime};
 
+use super::subject::{Attached, Subject};
 use super::suite::{depths, watched};
-use crate::device::Device;
-use crate::{Buf, BufChain, BufPool, Dma, Mmap, Mode, WorkQ};
+use crate::error::JobError;
+use crate::{Buf, BufChain, BufPool, Mmap, Mode, WorkQ};
 
 const ELEMENT: usize = 2048;
 const TASKS: usize = 12;
@@ -19,10 +20,10 @@ const ROUNDS: usize = 20;
 /// # Panics
 ///
 /// If a copy is wrong, fails or never ends, or if something is in flight after `shutdown`.
-pub fn busy_polls(device: &Device) {
-    watched("Mode::BusyPoll", device, |device| {
-        for depth in depths(device) {
-            let rig = Bench::new(device, depth, Mode::BusyPoll);
+pub fn busy_polls(subject: impl Into<Subject>) {
+    watched("Mode::BusyPoll", subject, |subject| {
+        for depth in depths(subject) {
+            let rig = Bench::new(subject, depth, Mode::BusyPoll);
             rig.workq.block_on(rig.copies(0));
             rig.workq.block_on(rig.lists());
             rig.workq.block_on(rig.drops());
@@ -39,10 +40,10 @@ pub fn busy_polls(device: &Device) {
 /// # Panics
 ///
 /// As [`busy_polls`].
-pub fn sleeps_and_wakes(device: &Device) {
-    watched("Mode::EventDriven", device, |device| {
-        for depth in depths(device) {
-            let rig = Arc::new(Bench::new(device, depth, Mode::EventDriven));
+pub fn sleeps_and_wakes(subject: impl Into<Subject>) {
+    watched("Mode::EventDriven", subject, |subject| {
+        for depth in depths(subject) {
+            let rig = Arc::new(Bench::new(subject, depth, Mode::EventDriven));
             runtime().block_on(async {
                 let task = |seed| {
                     let rig = Arc::clone(&rig);
@@ -66,10 +67,10 @@ pub fn sleeps_and_wakes(device: &Device) {
 /// # Panics
 ///
 /// As [`busy_polls`].
-pub fn serves_several_runtimes(device: &Device) {
-    watched("several runtimes", device, |device| {
-        for depth in depths(device) {
-            let rig = Bench::new(device, depth, Mode::EventDriven);
+pub fn serves_several_runtimes(subject: impl Into<Subject>) {
+    watched("several runtimes", subject, |subject| {
+        for depth in depths(subject) {
+            let rig = Bench::new(subject, depth, Mode::EventDriven);
             let (registered, over) = (Barrier::new(4), Barrier::new(4));
             let (rig, registered, over) = (&rig, &registered, &over);
             thread::scope(|scope| {
@@ -105,15 +106,16 @@ fn runtime() -> Runtime {
 
 /// A WorkQ, a context and memory.
 struct Bench {
+    subject: Subject,
     workq: WorkQ,
-    dma: Dma,
+    context: Attached,
     pool: BufPool,
 }
 
 impl Bench {
-    fn new(device: &Device, depth: u32, mode: Mode) -> Bench {
+    fn new(subject: &Subject, depth: u32, mode: Mode) -> Bench {
         let mmap = Mmap::builder()
-            .device(device)
+            .device(&subject.device)
             .alloc(128 * ELEMENT)
             .expect("memory");
         let workq = WorkQ::builder()
@@ -122,9 +124,8 @@ impl Bench {
             .build()
             .expect("a WorkQ");
         Bench {
-            dma: Dma::builder(device)
-                .attach(&workq)
-                .expect("within the capabilities"),
+            subject: subject.clone(),
+            context: subject.attach(&workq).expect("within the capabilities"),
             pool: BufPool::builder(&mmap)
                 .element_size(ELEMENT)
                 .build()
@@ -141,6 +142,13 @@ impl Bench {
         (buf, bytes)
     }
 
+    /// The Job answers what it must, and `dst` holds what it must; `room` is what it had.
+    fn check(&self, answer: Result<u64, JobError>, bytes: &[u8], room: usize, dst: &[u8]) {
+        let (written, want) = self.subject.expected(bytes, room);
+        assert_eq!(answer, Ok(want), "what a Job must answer");
+        assert_eq!(dst, written, "what a Job must write");
+    }
+
     async fn empty(&self) -> Buf {
         let buf = self.pool.alloc().await;
         buf.reset_data_len().expect("nobody has it");
@@ -150,64 +158,85 @@ impl Bench {
     /// Copies, one after the other.
     async fn copies(&self, seed: usize) {
         for round in 0..ROUNDS {
-            let len = 1 + (seed * 97 + round * 131) % (ELEMENT - 8);
+            let len = self
+                .subject
+                .within(1 + (seed * 97 + round * 131) % (ELEMENT - 8));
             let (src, bytes) = self.filled(seed + round, len).await;
             let dst = self.empty().await;
             // In flight beside it, so that completions come together.
             let (src2, bytes2) = self.filled(seed + round + 1, len).await;
             let dst2 = self.empty().await;
-            let (first, second) =
-                both(self.dma.copy(&src, &dst), self.dma.copy(&src2, &dst2)).await;
-            assert_eq!(
-                (first, second),
-                (Ok(len), Ok(len)),
-                "a copy answers how many bytes it moved"
+            for dst in [&dst, &dst2] {
+                // What has no source has as much room as it may write.
+                let headroom = ELEMENT - self.subject.within(ELEMENT).max(len);
+                dst.set_data(headroom, 0).expect("nobody has it");
+            }
+            let room = dst.tailroom();
+            let (first, second) = both(
+                self.context.work(&src, &dst),
+                self.context.work(&src2, &dst2),
+            )
+            .await;
+            self.check(first, &bytes, room, &dst.data().expect("the Job is over"));
+            self.check(
+                second,
+                &bytes2,
+                room,
+                &dst2.data().expect("the Job is over"),
             );
-            assert_eq!(dst.data().expect("the copy is over")[..], bytes);
-            assert_eq!(dst2.data().expect("the copy is over")[..], bytes2);
         }
     }
 
-    /// Copies between chains.
+    /// Jobs on chains.
     async fn lists(&self) {
-        let longest = self.dma.caps().max_list_len.min(8) as usize;
+        let longest = self.subject.max_list_len().min(8) as usize;
+        let longest = self.subject.within(longest);
+        let piece_len = self.subject.within(longest * (ELEMENT / 8 - 3)) / longest;
         for (from, to) in [(1, longest), (longest, 1), (longest, longest)] {
             let (sources, targets) = (BufChain::with_capacity(8), BufChain::with_capacity(8));
-            let (mut want, mut dsts) = (Vec::new(), Vec::new());
+            let (mut bytes, mut dsts) = (Vec::new(), Vec::new());
             for piece in 0..from {
-                let (buf, bytes) = self.filled(piece, ELEMENT / 8 - 3).await;
-                want.extend(bytes);
+                let (buf, part) = self.filled(piece, piece_len).await;
+                bytes.extend(part);
                 sources.push(&buf).expect("room");
             }
             for _ in 0..to {
                 let dst = self.empty().await;
+                let room = self.subject.within(to * ELEMENT) / to;
+                dst.set_data(ELEMENT - room, 0).expect("nobody has it");
                 targets.push(&dst).expect("room");
                 dsts.push(dst);
             }
-            assert_eq!(self.dma.copy(&sources, &targets).await, Ok(want.len()));
+            let room = targets.tailroom();
+            let answer = self.context.work(&sources, &targets).await;
             let found: Vec<u8> = dsts
                 .iter()
-                .flat_map(|dst| dst.data().expect("the copy is over").to_vec())
+                .flat_map(|dst| dst.data().expect("the Job is over").to_vec())
                 .collect();
-            assert_eq!(found, want, "{from} pieces gathered, {to} scattered");
+            self.check(answer, &bytes, room, &found);
         }
     }
 
     /// Drops copies that are on their way: their memory comes back.
     async fn drops(&self) {
         for round in 0..100 {
-            let (src, bytes) = self.filled(round, ELEMENT / 2).await;
-            let dst = self.empty().await;
-            if let Ok(copy) = self.dma.try_copy(&src, &dst) {
-                drop(copy);
-            }
+            let (src, dst) = self.pair(round).await;
+            self.context.submit_and_drop(&src, &dst);
             // It is the pool that has to wait for what the device still has.
             drop((src, dst));
             if round % 10 == 9 {
-                let (src, dst) = (self.filled(round, ELEMENT / 2).await.0, self.empty().await);
-                assert_eq!(self.dma.copy(&src, &dst).await, Ok(bytes.len()));
+                let (src, dst) = self.pair(round).await;
+                let answer = self.context.work(&src, &dst).await;
+                assert!(answer.is_ok(), "after some that were dropped: {answer:?}");
             }
         }
+    }
+
+    async fn pair(&self, seed: usize) -> (Buf, Buf) {
+        let len = self.subject.within(ELEMENT / 2);
+        let (src, dst) = (self.filled(seed, len).await.0, self.empty().await);
+        dst.set_data(ELEMENT - len, 0).expect("nobody has it");
+        (src, dst)
     }
 }
 

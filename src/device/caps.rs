@@ -1,25 +1,61 @@
-//! What a device can do: data, checked when a thing is built.
+//! What a device can do: data, checked when a thing is built and before anything is leased.
+//!
+//! Each kind of context has its own capabilities, `None` where the device has no such kind.
 
 /// The capabilities of a device.
+///
+/// A provider begins with [`Caps::for_dma`], or with the default, and sets what it has:
+///
+/// ```
+/// use tokio_doca::{AccelCaps, Caps};
+///
+/// let mut caps = Caps::default();
+/// caps.accel = Some(AccelCaps::new([0x10, 0x11], 1 << 20, 8));
+/// caps.max_depth = 64;
+/// assert!(caps.dma.is_none());
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Caps {
     /// Copies, and their limits; `None` if the device copies nothing.
+    #[doc(alias = "doca_dma_job_get_supported")]
     pub dma: Option<DmaCaps>,
-    /// Whether completions can ring an event handle.
-    pub event_driven: bool,
+    /// Jobs of kinds of the provider's own, and their limits; `None` if it has none.
+    pub accel: Option<AccelCaps>,
     /// The most Jobs that one queue takes; a WorkQ deeper than that is refused when it is attached.
     pub max_depth: u32,
 }
 
-/// The limits of copies (`doca_dma_get_max_buf_size`, `doca_dma_get_max_list_buf_num_elem`).
+/// The limits of copies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DmaCaps {
-    /// The most bytes in one Job.
+    /// The most bytes in one Job; more is `InvalidValue` ([`Reason::TooLarge`](crate::Reason::TooLarge)).
+    #[doc(alias = "doca_dma_get_max_buf_size")]
     pub max_buf_size: u64,
-    /// The longest list of Bufs on either side; 1 means no lists.
+    /// The longest list of Bufs on either side, 1 if there are no lists; a longer one is `InvalidValue`
+    /// ([`Reason::ListTooLong`](crate::Reason::ListTooLong)). Bufs that hold nothing, or have no room, do not count.
+    #[doc(alias = "doca_dma_get_max_list_buf_num_elem")]
     pub max_list_len: u32,
+    /// Whether copies can ring an event handle; if not, an event-driven WorkQ refuses the context (`NotSupported`, Core
+    /// guide 3.4.5).
+    #[doc(alias = "doca_ctx_get_event_driven_supported")]
+    pub event_driven: bool,
+}
+
+/// The kinds of Jobs of an accelerator, and their limits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AccelCaps {
+    /// What it knows. The numbers are the provider's own: the same number may mean something else on another device.
+    pub opcodes: Vec<u32>,
+    /// The most bytes that one Job reads, or has room to write if it reads nothing; more is `InvalidValue`.
+    pub max_buf_size: u64,
+    /// The longest list of Bufs on either side, 1 if there are no lists; a longer one is `InvalidValue`.
+    pub max_list_len: u32,
+    /// Whether these Jobs can ring an event handle; if not, an event-driven WorkQ refuses the context (`NotSupported`).
+    #[doc(alias = "doca_ctx_get_event_driven_supported")]
+    pub event_driven: bool,
 }
 
 impl Caps {
@@ -29,9 +65,27 @@ impl Caps {
             dma: Some(DmaCaps {
                 max_buf_size,
                 max_list_len,
+                event_driven: true,
             }),
-            event_driven: true,
+            accel: None,
             max_depth,
         }
+    }
+}
+
+impl AccelCaps {
+    /// Capabilities of an accelerator that signals.
+    pub fn new(opcodes: impl Into<Vec<u32>>, max_buf_size: u64, max_list_len: u32) -> AccelCaps {
+        AccelCaps {
+            opcodes: opcodes.into(),
+            max_buf_size,
+            max_list_len,
+            event_driven: true,
+        }
+    }
+
+    /// Whether it knows an opcode.
+    pub fn supports(&self, opcode: u32) -> bool {
+        self.opcodes.contains(&opcode)
     }
 }

@@ -55,6 +55,11 @@ impl Segments {
         Segments(Repr::Many(NonNull::from(list).cast(), list.len()))
     }
 
+    /// No memory at all: the side that an [`AccelJob`] does not have.
+    pub fn none() -> Segments {
+        Segments(Repr::Many(NonNull::dangling(), 0))
+    }
+
     /// The piece, if it is a single one.
     #[inline(always)]
     pub fn as_one(&self) -> Option<&Segment> {
@@ -69,7 +74,8 @@ impl Segments {
     pub fn as_slice(&self) -> &[Segment] {
         match &self.0 {
             Repr::One(segment) => std::slice::from_ref(segment),
-            // SAFETY: the list is alive and unchanged by the contract of `list`; pointer and length were a slice's.
+            // SAFETY: the list is alive and unchanged by the contract of `list`; pointer and length were a slice's. Or it is
+            // `none`: no bytes at an aligned address.
             Repr::Many(first, len) => unsafe { std::slice::from_raw_parts(first.as_ptr(), *len) },
         }
     }
@@ -91,6 +97,29 @@ pub enum Job {
         len: usize,
     },
 }
+
+/// One piece of work of a kind that only its provider knows: what a Job is to copies, for [`Queue::submit_accel`].
+///
+/// It is a type of its own so that [`Job`] stays as small as it is: with its Token it fills a cache line.
+///
+/// [`Queue::submit_accel`]: super::Queue::submit_accel
+#[derive(Clone, Copy, Debug)]
+#[doc(alias = "doca_job")]
+pub struct AccelJob {
+    /// What to do: one of [`AccelCaps::opcodes`](super::AccelCaps::opcodes).
+    pub opcode: u32,
+    /// A number that means what the opcode says. What needs more stands in the source.
+    pub arg: u64,
+    /// What is read, all of it; [`Segments::none`] if nothing is.
+    pub src: Segments,
+    /// Where may be written, from the front; [`Segments::none`] if nothing is. The result of the Job is then how many
+    /// bytes were.
+    pub dst: Segments,
+}
+
+/// A Job and its Token fill a cache line: what is added to it is paid for by every copy.
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<(super::Token, Job)>() == 64);
 
 /// How a Job comes to its end, and so which Slots it takes.
 ///

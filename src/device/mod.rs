@@ -2,23 +2,89 @@
 //!
 //! # Duties
 //!
-//! A provider implements [`Provider`], [`Adapter`] and the unsafe trait [`Queue`]. Who does promises:
+//! A provider implements [`Provider`], [`Adapter`] and the unsafe trait [`Queue`]. Who does promises what the crate's
+//! soundness rests on:
 //!
-//! 1. Each accepted Job completes exactly once, with the Token that it was submitted under.
+//! 1. Each accepted Job completes exactly once, with the Token that it was submitted under. A copy answers how many bytes it
+//!    moved: `len`. An [`AccelJob`] with a destination answers how many bytes it wrote there, from the front and without
+//!    gaps; one without answers any number. A Job that fails answers why, and may have written its destination. No byte
+//!    outside of the Segments is touched, and none of the source is written.
 //! 2. After a Job's completion was handed out by `reap`, its memory is not touched.
 //! 3. A Job that was not accepted was never seen by the device. Accepted or rejected, never unknown: in doubt it
-//!    is accepted.
-//! 4. What `try_inline` answered is over: nothing is kept of the Job.
+//!    is accepted. `refused` is `Some` if and only if not all were accepted. `Again` comes to an end, once Jobs have
+//!    completed; with nothing in flight at least one Job within the capabilities is accepted.
+//! 4. What `try_inline` answered is over, and nothing is kept of the Job; it answers what a submission would. What it did not
+//!    answer was not begun.
 //! 5. After `arm`, the next completion rings, exactly once. Completions that wait already do not ring: `arm` says
-//!    [`Armed::Ready`] if there may be some.
-//! 6. `retire` keeps what it is given until nothing of the queue is in flight, and then drops it. It never waits.
+//!    [`Armed::Ready`] if there may be some, and has armed as well. Nothing rings that was not armed.
+//! 6. `retire` keeps what it is given until nothing of the queue is in flight, and then drops it, outside of any lock of the
+//!    provider's: the queue itself may go with it. It never waits. What cannot be quiesced is never dropped.
 //! 7. No call blocks, none panics, and what the device or a peer says is checked before it is used.
 //!
+//! What the device says of itself ([`Caps`]) is kept too: a WorkQ as deep as `max_depth`, a list as long as `max_list_len`, and
+//! as many bytes as `max_buf_size` are taken. What is beyond them the crate refuses, and does not ask the device.
+//!
 //! The crate promises in turn: memory named by an accepted Job stays valid and leased until its completion was
-//! reaped, or until what `retire` was given is dropped; at most `depth` Jobs of class [`Class::Finite`] are in
-//! flight; `reap` is called by one thread at a time; no Token is in flight twice.
+//! reaped, or until what `retire` was given is dropped; source and destination are disjoint; at most `depth` Jobs of class
+//! [`Class::Finite`] are in flight; `reap` is called by one thread at a time; no Token is in flight twice.
 //!
 //! Unsafe code of the crate does not trust a safe trait: Tokens, lengths and counts are checked.
+//!
+//! # Which check finds out
+//!
+//! The suite of `contract` (feature `contract`) runs on any provider. Each of these functions panics with a sentence that
+//! names the duty. `tests/outside_provider` has a device that sins against one duty at a time, and tests that each is found.
+//!
+//! | duty | checks of `contract` |
+//! |---|---|
+//! | 1 | `each_accepted_job_completes_once`, `lists_are_gathered_and_scattered` |
+//! | 2 | `completed_memory_is_left_alone` |
+//! | 3 | `a_refused_job_was_never_seen` (the author makes the device refuse); all others check what `submit` answers |
+//! | 4 | `inline_answers_are_over` |
+//! | 5 | `armed_completions_ring_once`, `no_completion_is_slept_through` |
+//! | 6 | `retire_keeps_until_nothing_is_in_flight` |
+//! | 7 | all of them: each runs under a deadline. That input from outside is checked no suite can see |
+//! | what [`Caps`] say | `caps_are_kept` |
+//! | all together | `busy_polls`, `sleeps_and_wakes`, `serves_several_runtimes` |
+//!
+//! # A provider of your own
+//!
+//! `examples/custom_provider.rs` is one in a file. In this order something works after each step:
+//!
+//! 1. **[`Provider`]**: `devices` lists a [`DevInfo`] with honest [`Caps`]; `add_provider` has `Device::list` show it. `open` answers
+//!    [`Device::from_adapter`], and the same device while it is open ([`WeakDevice`]).
+//! 2. **[`Adapter`]** and [`Registrar`]: memory can be made (`Mmap::builder().device(..)`). What `register` answers as a key comes
+//!    back in every [`Segment`].
+//! 3. **[`Queue`]**: `submit` (or `submit_accel`), `reap` and `retire`. `ready` may say `true` always, and `arm` [`Armed::Ready`]; set
+//!    `event_driven` to `false` in the capabilities. Now a WorkQ in `Mode::BusyPoll` works, and the checks of duties 1, 2, 3 and 6
+//!    can pass.
+//! 4. **Events**: ring the [`Signal`] of [`QueueConfig`] once per `arm`, or answer a descriptor from `event_fd` and read it in `clear`.
+//!    Publish the completion first, look whether somebody armed then; `arm` the other way round. Set `event_driven`: duty 5.
+//! 5. **`try_inline`**, if the device does small copies faster than a hand-over takes: duty 4.
+//!
+//! All memory is taken in `open_queue`, where the depth is known: no call per Job should allocate. Calls come from any thread,
+//! also several at once but for `reap`.
+//!
+//! Kinds of Jobs that the crate does not know go in by `submit_accel`. They need an entry in [`Caps::accel`], and users reach them
+//! by `Accel`: opcodes and what they mean are the provider's documentation. The crate checks the operands, takes the Leases
+//! and grows the destination, as for copies.
+//!
+//! The suite runs from the author's own tests, with this crate as a development dependency with the feature `contract`:
+//!
+//! ```
+//! # #[cfg(feature = "contract")]
+//! # fn test(device: &tokio_doca::Device) {
+//! use std::time::Duration;
+//! use tokio_doca::contract::{self, Sample, Subject};
+//!
+//! contract::dma(device);                                   // every check, by copies
+//! let negate = Sample::transforms(0x10, 0, |src, _room| src.iter().map(|byte| !byte).collect());
+//! contract::accel(device, negate.clone());                 // every check, by one opcode and a model of it
+//! // One check, with a shorter deadline: while something is being written.
+//! let subject = Subject::accel(device, negate).deadline(Duration::from_secs(1));
+//! contract::each_accepted_job_completes_once(subject);
+//! # }
+//! ```
 
 mod access;
 mod caps;
@@ -31,10 +97,10 @@ mod queue;
 mod signal;
 
 pub use access::Access;
-pub use caps::{Caps, DmaCaps};
+pub use caps::{AccelCaps, Caps, DmaCaps};
 pub use completion::{Completion, Token};
 pub use info::{DevInfo, PciAddr, PciFunction};
-pub use job::{Class, Job, Segment, Segments};
+pub use job::{AccelJob, Class, Job, Segment, Segments};
 pub use memory::{Region, Registrar, Registration, Use};
 pub use provider::{Adapter, Device, DeviceId, Liveness, Provider, WeakDevice};
 pub use queue::{Armed, Keep, Queue, QueueConfig, Submitted};

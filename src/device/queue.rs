@@ -8,8 +8,8 @@ use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::{Completion, Job, Signal, Token};
-use crate::error::JobError;
+use super::{AccelJob, Completion, Job, Signal, Token};
+use crate::error::{ErrorKind, JobError};
 
 /// What a queue is built for.
 #[derive(Clone, Debug)]
@@ -54,7 +54,7 @@ pub type Keep = Arc<dyn Any + Send + Sync>;
 ///
 /// # Safety
 ///
-/// Implementors keep the duties 1 to 7 of the [module's documentation](super).
+/// Implementors keep the duties 1 to 7 of the [module's documentation](super), which has a guide as well.
 pub unsafe trait Queue: Send + Sync {
     /// Finishes the Job now, on this thread, or says `None` and has not begun. Takes no Token, keeps nothing.
     ///
@@ -72,6 +72,22 @@ pub unsafe trait Queue: Send + Sync {
     /// The Jobs' memory is valid, and leased, until their completion was reaped. No Token is in flight already,
     /// and no more than `depth` Jobs are.
     unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted;
+
+    /// Takes Jobs of the provider's own kinds, in order, until one is refused. Their completions come as all others do.
+    ///
+    /// The crate calls it on devices that have [`AccelCaps`](super::AccelCaps), with opcodes that stand there, and within
+    /// its limits. What is not implemented refuses, with `NotSupported`.
+    ///
+    /// # Safety
+    ///
+    /// As for `submit`.
+    unsafe fn submit_accel(&self, jobs: &[(Token, AccelJob)]) -> Submitted {
+        let refused = JobError::device(ErrorKind::NotSupported, 0);
+        Submitted {
+            accepted: 0,
+            refused: (!jobs.is_empty()).then_some(refused),
+        }
+    }
 
     /// Whether `reap` would find something. A hint, and cheap; who cannot tell says `true`.
     fn ready(&self) -> bool {

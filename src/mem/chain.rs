@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use super::element::Handle;
 use super::lease::{ReadLease, WriteLease};
+use super::operand::Extent;
 use super::{Buf, BufSlice};
 use crate::device::{DeviceId, Segment, Segments};
 use crate::error::{JobError, Reason};
@@ -148,21 +149,34 @@ impl BufChain {
 
     /// Bytes of data of all pieces.
     pub fn data_len(&self) -> usize {
-        let state = lock(&self.0.state);
-        let data = |link: &Link| match &link.0 {
-            Piece::Whole(buf) => buf.data_len(),
-            Piece::Slice(slice) => slice.len(),
-        };
-        state.links.iter().map(data).sum()
+        self.data_extent().bytes
     }
 
     /// Bytes of tailroom of all pieces.
     pub fn tailroom(&self) -> usize {
-        lock(&self.0.state)
-            .links
-            .iter()
-            .map(|link| link.handle().tailroom())
-            .sum()
+        self.room_extent().bytes
+    }
+
+    pub(super) fn data_extent(&self) -> Extent {
+        self.extent(|link| match &link.0 {
+            Piece::Whole(buf) => buf.data_len(),
+            Piece::Slice(slice) => slice.len(),
+        })
+    }
+
+    pub(super) fn room_extent(&self) -> Extent {
+        self.extent(|link| link.handle().tailroom())
+    }
+
+    /// The pieces that are not empty, and their bytes.
+    fn extent(&self, bytes_of: impl Fn(&Link) -> usize) -> Extent {
+        let state = lock(&self.0.state);
+        let mut extent = Extent::default();
+        for bytes in state.links.iter().map(bytes_of).filter(|&bytes| bytes > 0) {
+            extent.pieces += 1;
+            extent.bytes += bytes;
+        }
+        extent
     }
 
     pub(super) fn begin_read(

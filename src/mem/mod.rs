@@ -35,6 +35,7 @@ mod owner;
 mod pool;
 mod ranges;
 mod shared;
+mod side;
 mod slab;
 mod word;
 
@@ -49,5 +50,7 @@ pub use inventory::BufInventory;
 pub use mmap::Mmap;
 pub use operand::{Destination, Source};
 pub use pool::{Alloc, BufPool, BufPoolBuilder};
+pub use side::{MaybeDestination, MaybeSource};
 
-pub(crate) use operand::{Begun, Grow, Reading, Writing, begin};
+pub(crate) use operand::{Begun, Extent, Grow, Reading, Writing, begin, surely_within};
+pub(crate) use side::{BegunSides, begin_sides};

@@ -129,6 +129,37 @@ pub(crate) fn begin<S: Source, D: Destination>(
     })
 }
 
+/// How much of a job's side there is: pieces that are not empty, and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extent {
+    pub pieces: usize,
+    pub bytes: usize,
+}
+
+impl Extent {
+    /// Of Segments, none of which is empty in a list.
+    pub fn of(segments: &Segments) -> Extent {
+        let segments = segments.as_slice();
+        Extent {
+            pieces: segments.len(),
+            bytes: segments.iter().map(|segment| segment.len).sum(),
+        }
+    }
+
+    fn one(bytes: usize) -> Extent {
+        Extent {
+            pieces: usize::from(bytes > 0),
+            bytes,
+        }
+    }
+}
+
+/// Whether a job is one piece on each side, of at most so many bytes, whatever the rooms are.
+#[inline(always)]
+pub(crate) fn surely_within<S: Source, D: Destination>(src: &S, _dst: &D, bytes: u64) -> bool {
+    S::SINGLE && D::SINGLE && src.most() as u64 <= bytes
+}
+
 /// Where a Buf begins and ends.
 type Span = (usize, usize);
 
@@ -149,7 +180,7 @@ fn spans(operand: &impl Spans) -> (ArrayVec<Span, 1>, Vec<Span>) {
 
 /// The cause behind a refused Lease: a job that shares memory with itself is wrong, whoever else has it.
 #[cold]
-fn explain<S: Source, D: Destination>(src: &S, dst: &D, error: JobError) -> JobError {
+pub(super) fn explain(src: &impl Spans, dst: &impl Spans, error: JobError) -> JobError {
     if error.kind() != ErrorKind::InUse {
         return error;
     }
@@ -186,12 +217,22 @@ pub mod sealed {
 
     pub trait Reads: Spans {
         type Lease: Into<Reading>;
+        /// Whether it is one piece, always.
+        const SINGLE: bool;
+        /// More bytes of data than this it cannot come to have.
+        fn most(&self) -> usize;
+        /// Its data now, without a Lease.
+        fn data_extent(&self) -> Extent;
         /// Leases, Segments, and how many bytes of data.
         fn begin_read(&self, device: DeviceId) -> Result<(Self::Lease, Segments, usize), JobError>;
     }
 
     pub trait Writes: Spans {
         type Lease: Into<Writing> + Grow;
+        /// Whether it is one piece, always.
+        const SINGLE: bool;
+        /// Its tailroom now, without a Lease.
+        fn room_extent(&self) -> Extent;
         /// Leases, Segments, and how many bytes of tailroom.
         fn begin_write(&self, device: DeviceId)
         -> Result<(Self::Lease, Segments, usize), JobError>;
@@ -226,6 +267,16 @@ impl<T: Spans> Spans for &T {
 
 impl Reads for Buf {
     type Lease = ReadLease;
+    const SINGLE: bool = true;
+
+    #[inline(always)]
+    fn most(&self) -> usize {
+        self.0.len()
+    }
+
+    fn data_extent(&self) -> Extent {
+        Extent::one(self.data_len())
+    }
 
     #[inline(always)]
     fn begin_read(&self, device: DeviceId) -> Result<(ReadLease, Segments, usize), JobError> {
@@ -237,6 +288,16 @@ impl Reads for Buf {
 
 impl Reads for BufSlice {
     type Lease = ReadLease;
+    const SINGLE: bool = true;
+
+    #[inline(always)]
+    fn most(&self) -> usize {
+        self.len
+    }
+
+    fn data_extent(&self) -> Extent {
+        Extent::one(self.len)
+    }
 
     #[inline(always)]
     fn begin_read(&self, device: DeviceId) -> Result<(ReadLease, Segments, usize), JobError> {
@@ -248,6 +309,15 @@ impl Reads for BufSlice {
 
 impl Reads for BufChain {
     type Lease = ChainRead;
+    const SINGLE: bool = false;
+
+    fn most(&self) -> usize {
+        usize::MAX
+    }
+
+    fn data_extent(&self) -> Extent {
+        BufChain::data_extent(self)
+    }
 
     fn begin_read(&self, device: DeviceId) -> Result<(ChainRead, Segments, usize), JobError> {
         BufChain::begin_read(self, device)
@@ -256,6 +326,16 @@ impl Reads for BufChain {
 
 impl<T: Reads> Reads for &T {
     type Lease = T::Lease;
+    const SINGLE: bool = T::SINGLE;
+
+    #[inline(always)]
+    fn most(&self) -> usize {
+        T::most(self)
+    }
+
+    fn data_extent(&self) -> Extent {
+        T::data_extent(self)
+    }
 
     #[inline(always)]
     fn begin_read(&self, device: DeviceId) -> Result<(T::Lease, Segments, usize), JobError> {
@@ -265,6 +345,11 @@ impl<T: Reads> Reads for &T {
 
 impl Writes for Buf {
     type Lease = WriteLease;
+    const SINGLE: bool = true;
+
+    fn room_extent(&self) -> Extent {
+        Extent::one(self.tailroom())
+    }
 
     #[inline(always)]
     fn begin_write(&self, device: DeviceId) -> Result<(WriteLease, Segments, usize), JobError> {
@@ -276,6 +361,11 @@ impl Writes for Buf {
 
 impl Writes for BufChain {
     type Lease = ChainWrite;
+    const SINGLE: bool = false;
+
+    fn room_extent(&self) -> Extent {
+        BufChain::room_extent(self)
+    }
 
     fn begin_write(&self, device: DeviceId) -> Result<(ChainWrite, Segments, usize), JobError> {
         BufChain::begin_write(self, device)
@@ -284,6 +374,11 @@ impl Writes for BufChain {
 
 impl<T: Writes> Writes for &T {
     type Lease = T::Lease;
+    const SINGLE: bool = T::SINGLE;
+
+    fn room_extent(&self) -> Extent {
+        T::room_extent(self)
+    }
 
     #[inline(always)]
     fn begin_write(&self, device: DeviceId) -> Result<(T::Lease, Segments, usize), JobError> {

@@ -4,15 +4,16 @@ use std::fmt;
 use std::future::Future;
 use std::ops::Deref;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{self, Poll};
 
 use pin_project::pin_project;
 
-use crate::device::{Device, DmaCaps, Job};
-use crate::error::{Error, ErrorKind, JobError, Reason, Result};
-use crate::mem::{self, Destination, Grow, Source};
-use crate::reactor::{Attachment, Flight, Held, Outcome, Prepared, WorkQ, budget};
+use super::context::{Context, Kind};
+use super::op::{self, Request};
+use crate::device::{Caps, Device, DmaCaps, Job};
+use crate::error::{JobError, Result};
+use crate::mem::{self, Destination, Extent, Grow, Source};
+use crate::reactor::{Attachment, Flight, Held, Outcome, Prepared, Work, WorkQ};
 
 /// A DMA context: copies memory by a device (DMA guide; `doca_dma`).
 ///
@@ -36,18 +37,27 @@ use crate::reactor::{Attachment, Flight, Held, Outcome, Prepared, WorkQ, budget}
 /// ```
 #[derive(Clone)]
 #[doc(alias = "doca_dma")]
-pub struct Dma(Arc<Inner>);
+pub struct Dma(Context<DmaCaps>);
 
-struct Inner {
-    attachment: Attachment,
-    caps: DmaCaps,
-}
+impl Kind for DmaCaps {
+    const ATTACH: &'static str = "DmaBuilder::attach";
+    const DETACH: &'static str = "Dma::detach";
+    const LACKS: &'static str = "does not copy";
 
-impl Deref for Inner {
-    type Target = Attachment;
+    fn of(caps: &Caps) -> Option<&DmaCaps> {
+        caps.dma.as_ref()
+    }
 
-    fn deref(&self) -> &Attachment {
-        &self.attachment
+    fn event_driven(&self) -> bool {
+        self.event_driven
+    }
+
+    fn max_buf_size(&self) -> u64 {
+        self.max_buf_size
+    }
+
+    fn max_list_len(&self) -> u32 {
+        self.max_list_len
     }
 }
 
@@ -75,13 +85,7 @@ impl Dma {
     /// `InUse` while a clone or an Op has it. What it was is dropped all the same; Jobs in flight are finished.
     #[doc(alias = "doca_ctx_workq_rm")]
     pub fn detach(self) -> Result<()> {
-        match Arc::try_unwrap(self.0) {
-            Ok(_) => Ok(()),
-            Err(_) => {
-                let text = "a clone or an Op still has this attachment";
-                Err(Error::new(ErrorKind::InUse, "Dma::detach", text))
-            }
-        }
+        self.0.detach()
     }
 
     /// The device.
@@ -96,7 +100,7 @@ impl Dma {
 
     /// The limits of its device.
     pub fn caps(&self) -> &DmaCaps {
-        &self.0.caps
+        self.0.caps()
     }
 
     /// Copies the data of `src` into the tailroom of `dst`, whose data grows; answers the number of bytes.
@@ -107,9 +111,9 @@ impl Dma {
     /// # Errors
     ///
     /// Refused, and nothing moved: `InvalidValue` if there is no data, too little tailroom, shared memory, a foreign
-    /// device, or more than the device takes; `NotPermitted` if the destination is read-only; `InUse` if a job or a
+    /// device, or more bytes or longer lists than the device takes ([`Dma::caps`]); `NotPermitted` if the destination is read-only; `InUse` if a job or a
     /// guard has either side; `Shutdown`; `BadState` without a runtime in event mode. Failed: what the device reports, and `BadState`
-    /// ([`Reason::Unheard`]) if an event-driven copy in flight is polled where there is no runtime: it goes on.
+    /// ([`Reason::Unheard`](crate::Reason::Unheard)) if an event-driven copy in flight is polled where there is no runtime: it goes on.
     ///
     /// # Cancel safety
     ///
@@ -117,11 +121,8 @@ impl Dma {
     /// then forgotten; the destination may have been written. Forgetting the future is sound too.
     #[inline(always)]
     pub fn copy<S: Source, D: Destination>(&self, src: S, dst: D) -> DmaCopy<&Dma, S, D> {
-        DmaCopy {
-            flight: Flight::new(Handle(self)),
-            src,
-            dst,
-        }
+        let dma = self;
+        DmaCopy(Flight::new(CopyRequest { dma, src, dst }))
     }
 
     /// The same with everything owned: the future is `'static`, and can be spawned.
@@ -138,11 +139,8 @@ impl Dma {
         src: S,
         dst: D,
     ) -> DmaCopy<Dma, S, D> {
-        DmaCopy {
-            flight: Flight::new(Handle(self.clone())),
-            src,
-            dst,
-        }
+        let dma = self.clone();
+        DmaCopy(Flight::new(CopyRequest { dma, src, dst }))
     }
 
     /// Submits the copy now, without waiting: `Again` if there is no Slot. The future answers its end.
@@ -159,13 +157,8 @@ impl Dma {
         src: S,
         dst: D,
     ) -> Result<DmaCopy<&Dma, S, D>, JobError> {
-        let mut flight = Flight::new(Handle(self));
-        let begun = self.0.begin(&src, &dst)?;
-        match self.0.finish_inline(&begun.job) {
-            Some(outcome) => flight.set_ready(end(begun.read, begun.write, outcome)),
-            None => flight.try_start(self.0.prepared(begun))?,
-        }
-        Ok(DmaCopy { flight, src, dst })
+        let dma = self;
+        op::try_submit(CopyRequest { dma, src, dst }).map(DmaCopy)
     }
 }
 
@@ -187,108 +180,14 @@ impl Dma {
         dst: D,
         user_data: u64,
     ) -> Result<(), JobError> {
-        let dma = &self.0;
-        let begun = dma.begin(&src, &dst)?;
-        let index = dma.try_reserve()?;
-        match dma.finish_inline(&begun.job) {
-            Some(outcome) => {
-                dma.settle(index, user_data, end(begun.read, begun.write, outcome));
-                Ok(())
-            }
-            None => dma.post(index, dma.prepared(begun), user_data),
-        }
+        let dma = self;
+        op::post(CopyRequest { dma, src, dst }, user_data)
     }
-}
-
-impl Inner {
-    /// Checks, and takes the Leases.
-    #[inline(always)]
-    fn begin<S: Source, D: Destination>(
-        &self,
-        src: &S,
-        dst: &D,
-    ) -> Result<Begun<S::Lease, D::Lease>, JobError> {
-        self.check_open()?;
-        let mem::Begun {
-            read,
-            write,
-            src,
-            dst,
-            len,
-        } = mem::begin(src, dst, self.device_id())?;
-        if len as u64 > self.caps.max_buf_size {
-            return Err(JobError::new(
-                Reason::TooLarge,
-                len as u64,
-                self.caps.max_buf_size,
-            ));
-        }
-        let longest = src.as_slice().len().max(dst.as_slice().len());
-        if longest > 1 && longest > self.caps.max_list_len as usize {
-            let limit = u64::from(self.caps.max_list_len);
-            return Err(JobError::new(Reason::ListTooLong, longest as u64, limit));
-        }
-        Ok(Begun {
-            read,
-            write,
-            job: Job::Copy { src, dst, len },
-        })
-    }
-
-    /// What a Slot keeps of it.
-    fn prepared<R, W>(&self, begun: Begun<R, W>) -> Prepared
-    where
-        R: Into<mem::Reading>,
-        W: Into<mem::Writing>,
-    {
-        let held = Held::new(
-            Some(begun.read.into()),
-            Some(begun.write.into()),
-            self.queue_index(),
-        );
-        Prepared {
-            job: begun.job,
-            held,
-        }
-    }
-}
-
-/// A copy that holds its Leases.
-struct Begun<R, W> {
-    read: R,
-    write: W,
-    job: Job,
-}
-
-/// A copy is over: the data has grown, and the Leases go back.
-#[inline(always)]
-fn end<R, W: Grow>(read: R, write: W, outcome: Outcome) -> Outcome {
-    if let Ok(len) = outcome {
-        write.grow(len as usize);
-    }
-    drop(write);
-    drop(read);
-    outcome
 }
 
 impl fmt::Debug for Dma {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Dma")
-            .field("device", self.device())
-            .field("workq", &self.workq())
-            .finish()
-    }
-}
-
-/// How an Op has its context: borrowed (`&Dma`) or owned (`Dma`).
-struct Handle<C>(C);
-
-impl<C: AsRef<Dma>> Deref for Handle<C> {
-    type Target = Attachment;
-
-    #[inline(always)]
-    fn deref(&self) -> &Attachment {
-        &self.0.as_ref().0
+        self.0.debug("Dma", f)
     }
 }
 
@@ -298,65 +197,85 @@ impl AsRef<Dma> for Dma {
     }
 }
 
-/// The future of [`Dma::copy`], [`Dma::copy_owned`] and [`Dma::try_copy`]: the number of bytes copied.
-#[pin_project]
-#[must_use = "futures do nothing unless polled"]
-pub struct DmaCopy<C: AsRef<Dma>, S, D> {
-    #[pin]
-    flight: Flight<Handle<C>>,
+/// What to copy. `C` is how it has its context: borrowed (`&Dma`) or owned (`Dma`).
+struct CopyRequest<C, S, D> {
+    dma: C,
     src: S,
     dst: D,
 }
+
+impl<C: AsRef<Dma>, S, D> Deref for CopyRequest<C, S, D> {
+    type Target = Attachment;
+
+    #[inline(always)]
+    fn deref(&self) -> &Attachment {
+        &self.dma.as_ref().0
+    }
+}
+
+impl<C: AsRef<Dma>, S: Source, D: Destination> Request for CopyRequest<C, S, D> {
+    type Leases = (S::Lease, D::Lease);
+    type Job = Job;
+
+    #[inline(always)]
+    fn begin(&self) -> Result<(Self::Leases, Job), JobError> {
+        let context = &self.dma.as_ref().0;
+        let (src, dst) = (&self.src, &self.dst);
+        context.check_open()?;
+        // One piece within the limits, whatever becomes of its rooms, needs no look at them.
+        let begun = if mem::surely_within(src, dst, context.caps().max_buf_size) {
+            mem::begin(src, dst, context.device_id())?
+        } else {
+            let (from, to) = (src.data_extent(), dst.room_extent());
+            context.check_limits(from, to, from.bytes)?;
+            let begun = mem::begin(src, dst, context.device_id())?;
+            // Once more: without the Leases somebody may have changed them meanwhile.
+            let (from, to) = (Extent::of(&begun.src), Extent::of(&begun.dst));
+            context.check_limits(from, to, begun.len)?;
+            begun
+        };
+        let mem::Begun { src, dst, len, .. } = begun;
+        Ok(((begun.read, begun.write), Job::Copy { src, dst, len }))
+    }
+
+    #[inline(always)]
+    fn finish_inline(&self, job: &Job) -> Option<Outcome> {
+        Attachment::finish_inline(self, job)
+    }
+
+    #[inline(always)]
+    fn end((read, write): Self::Leases, job: Job, outcome: &Outcome) -> usize {
+        if let Ok(len) = *outcome {
+            write.grow(len as usize);
+        }
+        drop(write);
+        drop(read);
+        let Job::Copy { len, .. } = job;
+        len
+    }
+
+    #[inline(always)]
+    fn prepare(&self, (read, write): Self::Leases, job: Job) -> Prepared {
+        let (read, write) = (Some(read.into()), Some(write.into()));
+        Prepared {
+            job: Work::Job(job),
+            held: Held::new(read, write, self.queue_index()),
+        }
+    }
+}
+
+/// The future of [`Dma::copy`], [`Dma::copy_owned`] and [`Dma::try_copy`]: the number of bytes copied.
+#[pin_project]
+#[must_use = "futures do nothing unless polled"]
+pub struct DmaCopy<C: AsRef<Dma>, S, D>(#[pin] Flight<CopyRequest<C, S, D>>);
 
 impl<C: AsRef<Dma>, S: Source, D: Destination> Future for DmaCopy<C, S, D> {
     type Output = Result<usize, JobError>;
 
     #[inline(always)]
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut this = self.project();
-        if !this.flight.is_idle() {
-            return this
-                .flight
-                .go_on(cx, |handle| handle.prepare(&*this.src, &*this.dst))
-                .map(to_usize);
-        }
-        ready!(budget::proceed(cx));
-        let dma = &this.flight.context().0.as_ref().0;
-        let Begun { read, write, job } = match dma.begin(&*this.src, &*this.dst) {
-            Ok(begun) => begun,
-            Err(error) => {
-                // A loop of refused copies must not starve the others either.
-                budget::spent(0);
-                this.flight.as_mut().finish();
-                return Poll::Ready(Err(error));
-            }
-        };
-        match dma.finish_inline(&job) {
-            Some(outcome) => {
-                let Job::Copy { len, .. } = job;
-                budget::spent(len);
-                this.flight.as_mut().finish();
-                Poll::Ready(to_usize(end(read, write, outcome)))
-            }
-            None => {
-                let prepared = dma.prepared(Begun { read, write, job });
-                let again = |handle: &Handle<C>| handle.prepare(&*this.src, &*this.dst);
-                this.flight.start(cx, prepared, again).map(to_usize)
-            }
-        }
+    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
+        op::poll(self.project().0, cx).map(|outcome| outcome.map(|len| len as usize))
     }
-}
-
-impl<C: AsRef<Dma>> Handle<C> {
-    fn prepare(&self, src: &impl Source, dst: &impl Destination) -> Result<Prepared, JobError> {
-        let dma = &self.0.as_ref().0;
-        Ok(dma.prepared(dma.begin(src, dst)?))
-    }
-}
-
-#[inline(always)]
-fn to_usize(outcome: Outcome) -> Result<usize, JobError> {
-    outcome.map(|len| len as usize)
 }
 
 /// Builds a [`Dma`].
@@ -371,23 +290,11 @@ impl DmaBuilder<'_> {
     ///
     /// # Errors
     ///
-    /// `NotSupported` if the device does not copy, or cannot ring an event-driven WorkQ; `InvalidValue` if the WorkQ is
+    /// `NotSupported` if the device does not copy, or its copies cannot ring an event-driven WorkQ; `InvalidValue` if the WorkQ is
     /// deeper than the device allows; `BadState` if it was shut down; `Full` beyond 8 devices on a WorkQ.
     #[doc(alias = "doca_ctx_start")]
     #[doc(alias = "doca_ctx_workq_add")]
     pub fn attach(self, workq: &WorkQ) -> Result<Dma> {
-        let info = self.device.info();
-        let Some(caps) = info.caps().dma.clone() else {
-            let text = format!("device {} does not copy", info.name());
-            return Err(Error::new(
-                ErrorKind::NotSupported,
-                "DmaBuilder::attach",
-                text,
-            ));
-        };
-        Ok(Dma(Arc::new(Inner {
-            attachment: workq.attach(self.device)?,
-            caps,
-        })))
+        Context::attach(self.device, workq).map(Dma)
     }
 }

@@ -19,16 +19,17 @@ use pin_project::{pin_project, pinned_drop};
 
 use super::mode::Spin;
 use super::slot::{Held, Outcome};
+use super::submit::Work;
 use super::wait::{Patience, Waited};
 use super::workq::Attachment;
-use crate::device::{Job, Token};
+use crate::device::Token;
 use crate::error::{ErrorKind, JobError, Reason};
 use crate::sync::WaitNode;
 use crate::sync::atomic::fence;
 
 /// A Job and what it keeps, ready to be submitted.
 pub(crate) struct Prepared {
-    pub(crate) job: Job,
+    pub(crate) job: Work,
     pub(crate) held: Held,
 }
 

@@ -21,7 +21,7 @@ use super::gate::Gate;
 use super::magazine::Magazines;
 use super::mode::{Current, Mode, Policy};
 use super::slot::{Completed, Held, Outcome, Slot, Target, Told};
-use super::{Attachment, Flight, Prepared, WorkQ};
+use super::{Attachment, Flight, Prepared, Work, WorkQ};
 use crate::device::{
     Adapter, Armed, Caps, Completion, DevInfo, Device, Job, Keep, PciAddr, PciFunction, Queue,
     QueueConfig, Region, Registrar, Registration, Segment, Segments, Submitted, Token, Use,
@@ -1170,7 +1170,7 @@ impl Bed {
         };
         let workq = WorkQ::builder().depth(1).build().unwrap();
         let device = Device::from_adapter(Arc::new(adapter));
-        let attachment = Arc::new(workq.attach(&device).unwrap());
+        let attachment = Arc::new(workq.attach(&device, true).unwrap());
         Bed {
             workq,
             attachment,
@@ -1225,7 +1225,10 @@ fn prepared() -> Prepared {
         dst: segments,
         len: 1,
     };
-    Prepared { job, held: held() }
+    Prepared {
+        job: Work::Job(job),
+        held: held(),
+    }
 }
 
 impl Future for Op {

@@ -48,4 +48,5 @@ pub use workq::{WorkQ, WorkQBuilder};
 
 pub(crate) use flight::{Flight, Prepared};
 pub(crate) use slot::{Held, Outcome};
+pub(crate) use submit::Work;
 pub(crate) use workq::Attachment;

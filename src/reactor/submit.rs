@@ -12,10 +12,16 @@ use std::task::Waker;
 use super::flight::Prepared;
 use super::slot::{Outcome, Target};
 use super::workq::{Attachment, Shared};
-use crate::device::{Completion, Job, Keep, Queue, Token};
+use crate::device::{AccelJob, Completion, Job, Keep, Queue, Token};
 use crate::error::{ErrorKind, JobError};
 use crate::sync::WaitNode;
 use crate::sync::atomic::fence;
+
+/// What a Slot submits.
+pub(crate) enum Work {
+    Job(Job),
+    Accel(AccelJob),
+}
 
 impl Attachment {
     /// Finishes a Job now, if the device can. The caller holds the Leases of its memory.
@@ -43,9 +49,13 @@ impl Attachment {
         if let Err(error) = self.check_open() {
             return Err(self.undo(token, error));
         }
-        // SAFETY: the Slot holds the Leases of the Job's memory, and keeps them until its completion is reaped, or
-        // until the device drops the table (`retire`). A Slot is one Job, and there are as many as the queue's depth.
-        let submitted = unsafe { self.queue.submit(&[(token, job)]) };
+        let submitted = match job {
+            // SAFETY: the Slot holds the Leases of the Job's memory, and keeps them until its completion is reaped, or
+            // until the device drops the table (`retire`). A Slot is one Job, and there are as many as the queue's depth.
+            Work::Job(job) => unsafe { self.queue.submit(&[(token, job)]) },
+            // SAFETY: as above.
+            Work::Accel(job) => unsafe { self.queue.submit_accel(&[(token, job)]) },
+        };
         if submitted.accepted > 0 {
             return Ok(token);
         }

@@ -67,6 +67,8 @@ pub(super) struct Core {
 
 struct Attached {
     device: Device,
+    /// A context was attached that cannot ring, so that its Jobs must be polled for.
+    polled: AtomicBool,
     queue: Arc<dyn Queue>,
 }
 
@@ -135,7 +137,8 @@ impl WorkQ {
         let shared = &self.0;
         let attaching = shared.attaching();
         for attached in shared.core.queues.iter().map_while(OnceLock::get) {
-            check_events(&attached.device, policy, OP)?;
+            let event_driven = !attached.polled.load(Ordering::Relaxed);
+            check_events(&attached.device, event_driven, policy, OP)?;
         }
         shared.mode.set(policy);
         drop(attaching);
@@ -159,14 +162,14 @@ impl WorkQ {
     }
 
     /// The place of a device's contexts on this WorkQ.
-    pub(crate) fn attach(&self, device: &Device) -> Result<Attachment> {
+    pub(crate) fn attach(&self, device: &Device, event_driven: bool) -> Result<Attachment> {
         const OP: &str = "attach";
         let shared = &self.0;
         let caps = device.info().caps();
         // Until it is attached: no mode is set after the check.
         let attaching = shared.attaching();
         let mut nested = false;
-        check_events(device, shared.mode.load(), OP)?;
+        check_events(device, event_driven, shared.mode.load(), OP)?;
         if self.depth() > caps.max_depth {
             let text = format!(
                 "a depth of {}, and device {} takes {}",
@@ -193,6 +196,7 @@ impl WorkQ {
                 }
                 let _ = place.set(Attached {
                     device: device.clone(),
+                    polled: AtomicBool::new(false),
                     queue,
                 });
                 // The new queue was not armed with the others. Release: who arms next sees it.
@@ -200,6 +204,7 @@ impl WorkQ {
             }
             let attached = place.get().expect("it was there, or was just set");
             if attached.device == *device {
+                attached.polled.fetch_or(!event_driven, Ordering::Relaxed);
                 drop(attaching);
                 if nested {
                     // Wakers are user code, and may attach or set a mode.
@@ -221,12 +226,17 @@ impl WorkQ {
 }
 
 /// Refuses a device that cannot ring where somebody shall sleep.
-fn check_events(device: &Device, policy: Policy, op: &'static str) -> Result<()> {
-    if policy.is_busy() || device.info().caps().event_driven {
+fn check_events(
+    device: &Device,
+    event_driven: bool,
+    policy: Policy,
+    op: &'static str,
+) -> Result<()> {
+    if policy.is_busy() || event_driven {
         return Ok(());
     }
     let text = format!(
-        "device {} cannot ring an event handle: use Mode::BusyPoll",
+        "this context of device {} cannot ring an event handle: use Mode::BusyPoll",
         device.info().name()
     );
     Err(Error::new(ErrorKind::NotSupported, op, text))

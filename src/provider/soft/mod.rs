@@ -14,6 +14,7 @@ mod device;
 mod engine;
 mod fault;
 mod lane;
+mod limits;
 #[cfg(all(test, tokio_doca_loom))]
 mod loom;
 mod options;
@@ -25,4 +26,5 @@ mod split;
 mod topology;
 
 pub use fault::{Fault, Faults, Hold};
+pub use limits::Limits;
 pub use options::{Soft, SoftBuilder};

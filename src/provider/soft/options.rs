@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::device::SoftDevice;
 use super::fault::Faults;
+use super::limits::Limits;
 use super::topology;
 use crate::device::{DevInfo, Device, Provider, WeakDevice};
 use crate::error::{Error, ErrorKind, Result};
@@ -13,7 +14,9 @@ use crate::error::{Error, ErrorKind, Result};
 /// The provider of software devices.
 ///
 /// The one behind [`Device::open`] has the default settings, and these from the environment: `TOKIO_DOCA_SOFT_DEFER=1`
-/// puts it into defer mode. One of your own has a script of faults:
+/// puts it into defer mode, `TOKIO_DOCA_SOFT_LIMITS=bluefield2|bluefield3|unlimited` gives it the [`Limits`] of an adapter, and
+/// `TOKIO_DOCA_SOFT_FAULTS` a script of faults ([`Faults::push_script`]). What cannot be read is an error of every call that
+/// finds devices. One of your own has a script in code:
 ///
 /// ```
 /// use tokio_doca::ErrorKind;
@@ -26,6 +29,9 @@ use crate::error::{Error, ErrorKind, Result};
 /// ```
 pub struct Soft {
     options: Options,
+    limits: Limits,
+    /// What is wrong in the environment.
+    wrong: Option<String>,
     faults: Faults,
     /// The devices that are open: opening one again yields the same.
     open: Mutex<HashMap<String, WeakDevice>>,
@@ -42,22 +48,43 @@ pub(super) struct Options {
 /// Builds a [`Soft`].
 #[derive(Clone, Debug)]
 #[must_use = "nothing is built before build"]
-pub struct SoftBuilder(Options);
+pub struct SoftBuilder {
+    options: Options,
+    limits: Limits,
+}
 
 impl Soft {
     /// A provider with settings of your own.
     pub fn builder() -> SoftBuilder {
-        SoftBuilder(Options {
-            inline_limit: 64 << 10,
-            defer: false,
-            engine_spin: Duration::from_micros(30),
-            engines: 1,
-        })
+        SoftBuilder {
+            options: Options {
+                inline_limit: 64 << 10,
+                defer: false,
+                engine_spin: Duration::from_micros(30),
+                engines: 1,
+            },
+            limits: Limits::unlimited(),
+        }
     }
 
     pub(crate) fn from_env() -> Soft {
         let defer = std::env::var_os("TOKIO_DOCA_SOFT_DEFER").is_some_and(|value| value == "1");
-        Soft::builder().defer(defer).build()
+        let mut soft = Soft::builder().defer(defer).build();
+        let mut read = |name: &str, take: &dyn Fn(&mut Soft, &str) -> Result<()>| {
+            if let Some(value) = std::env::var_os(name)
+                && let Err(error) = take(&mut soft, &value.to_string_lossy())
+            {
+                soft.wrong = Some(format!("{name} cannot be taken: {error}"));
+            }
+        };
+        read("TOKIO_DOCA_SOFT_LIMITS", &|soft, name| {
+            soft.limits = name.parse()?;
+            Ok(())
+        });
+        read("TOKIO_DOCA_SOFT_FAULTS", &|soft, script| {
+            soft.faults.push_script(script)
+        });
+        soft
     }
 
     /// Opens a device by name or PCI address.
@@ -92,7 +119,13 @@ impl Provider for Soft {
     }
 
     fn devices(&self) -> Result<Vec<DevInfo>> {
-        Ok(topology::host(Provider::name(self)))
+        match &self.wrong {
+            None => Ok(topology::host(Provider::name(self), &self.limits.caps())),
+            Some(text) => {
+                let text = text.clone();
+                Err(Error::new(ErrorKind::InvalidValue, "Soft::devices", text))
+            }
+        }
     }
 
     fn open(&self, info: &DevInfo) -> Result<Device> {
@@ -118,13 +151,13 @@ impl Provider for Soft {
 impl SoftBuilder {
     /// Copies up to so many bytes run inside the submission; 65,536 if not said. Larger ones go to the engine.
     pub fn inline_limit(mut self, bytes: usize) -> SoftBuilder {
-        self.0.inline_limit = bytes;
+        self.options.inline_limit = bytes;
         self
     }
 
     /// Nothing completes inside the submission, as on an adapter: what passes in both modes passes there.
     pub fn defer(mut self, defer: bool) -> SoftBuilder {
-        self.0.defer = defer;
+        self.options.defer = defer;
         self
     }
 
@@ -133,22 +166,34 @@ impl SoftBuilder {
     /// Two or more do large copies together, which pays where there are CPUs to spare: else they wait for one another. With
     /// none, no thread is started; whoever awaits a copy that is too large to be done inline does it, 256 KiB at each look.
     pub fn engines(mut self, count: usize) -> SoftBuilder {
-        self.0.engines = count;
+        self.options.engines = count;
         self
     }
 
     /// How long the engine spins after its last job before it sleeps; 30 us if not said. Longer than a wake-up takes
     /// (20 to 50 us), or both sides fall asleep in turn.
     pub fn engine_spin(mut self, time: Duration) -> SoftBuilder {
-        self.0.engine_spin = time;
+        self.options.engine_spin = time;
+        self
+    }
+
+    /// What its devices refuse although they could do it; [`Limits::unlimited`] if not said.
+    pub fn limits(mut self, limits: Limits) -> SoftBuilder {
+        self.limits = limits;
         self
     }
 
     /// Builds the provider.
     pub fn build(self) -> Soft {
-        let limit = if self.0.defer { 0 } else { self.0.inline_limit };
+        let limit = if self.options.defer {
+            0
+        } else {
+            self.options.inline_limit
+        };
         Soft {
-            options: self.0,
+            options: self.options,
+            limits: self.limits,
+            wrong: None,
             faults: Faults::new(limit),
             open: Mutex::default(),
         }

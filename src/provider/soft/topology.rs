@@ -2,12 +2,8 @@
 
 use crate::device::{Caps, DevInfo, PciAddr, PciFunction};
 
-/// The most jobs that one queue takes.
-const MAX_DEPTH: u32 = 1 << 20;
-
 /// The devices of the host view: two ports with their virtual functions.
-pub(super) fn host(provider: &'static str) -> Vec<DevInfo> {
-    let caps = Caps::for_dma(isize::MAX as u64, u32::MAX, MAX_DEPTH);
+pub(super) fn host(provider: &'static str, caps: &Caps) -> Vec<DevInfo> {
     [
         ("pf0", 0, PciFunction::Pf),
         ("pf1", 1, PciFunction::Pf),

@@ -1,0 +1,313 @@
+//! A provider of your own: an accelerator with two kinds of jobs that the crate does not know, driven as awaited futures.
+//!
+//! The device is a thread that computes checksums and applies a key. Its half is the contract of `tokio_doca::device`; who
+//! promises what is numbered there, and the suite of `tokio_doca::contract` checks it. The caller's half is `Accel`.
+#![expect(
+    unsafe_code,
+    reason = "a device touches the memory that it is lent by address"
+)]
+use std::collections::VecDeque;
+use std::error::Error;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use tokio_doca::device::{
+    AccelJob, Adapter, Armed, Completion, Job, Keep, Provider, Queue, QueueConfig, Region,
+    Registrar, Registration, Segment, Signal, Submitted, Token, Use, WeakDevice,
+};
+use tokio_doca::{
+    Accel, AccelCall, AccelCaps, BufPool, Caps, DevInfo, Device, ErrorKind, JobError, Mmap,
+    PciAddr, PciFunction, WorkQ, add_provider,
+};
+
+/// Reads the source; the answer is its CRC-32.
+pub const CRC32: u32 = 1;
+/// Writes the source to the destination, each byte combined with the lowest one of the argument.
+pub const XOR: u32 = 2;
+
+// The device's half ---------------------------------------------------------------------------------------------------
+
+/// The family of these devices: there is one, `accel0`.
+#[derive(Default)]
+pub struct Accelerators(Mutex<Option<WeakDevice>>);
+
+impl Provider for Accelerators {
+    fn name(&self) -> &'static str {
+        "accelerators"
+    }
+
+    fn devices(&self) -> tokio_doca::Result<Vec<DevInfo>> {
+        let mut caps = Caps::default();
+        caps.accel = Some(AccelCaps::new([CRC32, XOR], 1 << 20, 16));
+        caps.max_depth = 1024;
+        let addr = PciAddr::new(0xac, 0, 0);
+        let info = DevInfo::new(self.name(), "accel0", addr, PciFunction::Pf, caps);
+        Ok(vec![info])
+    }
+
+    /// Opening an open device yields the same one.
+    fn open(&self, info: &DevInfo) -> tokio_doca::Result<Device> {
+        let mut open = lock(&self.0);
+        if let Some(device) = open.as_ref().and_then(WeakDevice::upgrade) {
+            return Ok(device);
+        }
+        let device = Device::from_adapter(Arc::new(Accelerator(info.clone())));
+        *open = Some(device.downgrade());
+        Ok(device)
+    }
+}
+
+/// The open device.
+struct Accelerator(DevInfo);
+
+// SAFETY: `open_queue` makes a new queue, and keeps none.
+unsafe impl Adapter for Accelerator {
+    fn info(&self) -> &DevInfo {
+        &self.0
+    }
+
+    fn registrar(&self) -> &dyn Registrar {
+        self
+    }
+
+    fn open_queue(&self, config: QueueConfig) -> tokio_doca::Result<Arc<dyn Queue>> {
+        let depth = config.depth as usize;
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State {
+                todo: VecDeque::with_capacity(depth),
+                done: VecDeque::with_capacity(depth),
+                armed: false,
+                keep: None,
+                closed: false,
+            }),
+            work: Condvar::new(),
+            signal: config.signal,
+        });
+        let worker = Arc::clone(&shared);
+        thread::Builder::new()
+            .name("accel0".to_owned())
+            .spawn(move || worker.run())
+            .map_err(|error| tokio_doca::Error::os("open_queue", "the worker's thread", error))?;
+        Ok(Arc::new(AccelQueue(shared)))
+    }
+}
+
+impl Registrar for Accelerator {
+    /// It shares this process's addresses.
+    fn register(&self, _region: &Region, _purpose: Use) -> tokio_doca::Result<Registration> {
+        Ok(Registration::new(0, None))
+    }
+}
+
+/// One WorkQ's half of the device.
+struct AccelQueue(Arc<Shared>);
+
+/// What the queue shares with its thread.
+struct Shared {
+    state: Mutex<State>,
+    work: Condvar,
+    signal: Arc<Signal>,
+}
+
+struct State {
+    /// As long as the queue is deep: neither list allocates again.
+    todo: VecDeque<(Token, AccelJob)>,
+    done: VecDeque<Completion>,
+    armed: bool,
+    keep: Option<Keep>,
+    closed: bool,
+}
+
+// SAFETY: the duties of `tokio_doca::device`:
+// 1. A Job goes through `todo` and `done` once. 2. It is pushed to `done` after its memory was touched last.
+// 3. `submit` refuses all, and `submit_accel` none. 4. Nothing is answered inline.
+// 5. Under the lock either `arm` sees a completion, or its completion sees `armed`, and takes it.
+// 6. The thread drops `keep` at its end, with nothing left to do. 7. The lock is held for a few instructions.
+unsafe impl Queue for AccelQueue {
+    unsafe fn submit(&self, _jobs: &[(Token, Job)]) -> Submitted {
+        let refused = Some(JobError::device(ErrorKind::NotSupported, 0));
+        Submitted {
+            accepted: 0,
+            refused,
+        }
+    }
+
+    unsafe fn submit_accel(&self, jobs: &[(Token, AccelJob)]) -> Submitted {
+        lock(&self.0.state).todo.extend(jobs);
+        self.0.work.notify_one();
+        Submitted {
+            accepted: jobs.len(),
+            refused: None,
+        }
+    }
+
+    fn ready(&self) -> bool {
+        !lock(&self.0.state).done.is_empty()
+    }
+
+    unsafe fn reap(&self, out: &mut [Completion]) -> usize {
+        let mut state = lock(&self.0.state);
+        let count = state.done.len().min(out.len());
+        for (place, completion) in out.iter_mut().zip(state.done.drain(..count)) {
+            *place = completion;
+        }
+        count
+    }
+
+    fn arm(&self) -> Armed {
+        let mut state = lock(&self.0.state);
+        state.armed = true;
+        if state.done.is_empty() {
+            Armed::Armed
+        } else {
+            Armed::Ready
+        }
+    }
+
+    unsafe fn retire(&self, keep: Keep, _outstanding: usize) {
+        lock(&self.0.state).keep = Some(keep);
+        self.0.close();
+    }
+}
+
+impl Drop for AccelQueue {
+    /// It may go without having been retired: nothing was ever submitted then.
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl Shared {
+    fn close(&self) {
+        lock(&self.state).closed = true;
+        self.work.notify_one();
+    }
+
+    /// The thread: the accelerator itself.
+    fn run(&self) {
+        while let Some((token, job)) = self.next() {
+            // SAFETY: an accepted Job's memory is valid, and leased, until its completion was reaped.
+            let result = unsafe { execute(&job) };
+            let mut state = lock(&self.state);
+            state.done.push_back(Completion { token, result });
+            if std::mem::take(&mut state.armed) {
+                self.signal.ring();
+            }
+        }
+        let keep = lock(&self.state).keep.take();
+        // Outside the lock: the queue itself may go with it.
+        drop(keep);
+    }
+
+    /// The next Job; `None` if the queue was closed and there is none.
+    fn next(&self) -> Option<(Token, AccelJob)> {
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(next) = state.todo.pop_front() {
+                return Some(next);
+            }
+            if state.closed {
+                return None;
+            }
+            state = self
+                .work
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Does what the opcode says.
+///
+/// # Safety
+///
+/// The Job's memory is valid, and leased.
+unsafe fn execute(job: &AccelJob) -> Result<u64, JobError> {
+    let read = |segment: &Segment, at| {
+        // SAFETY: the offset lies in the Segment.
+        let place = unsafe { segment.addr.add(at) };
+        // SAFETY: its memory is leased for reading.
+        unsafe { place.read() }
+    };
+    let mut source = (job.src.as_slice().iter())
+        .flat_map(|segment| (0..segment.len).map(move |at| read(segment, at)));
+    match job.opcode {
+        CRC32 => {
+            let crc = source.fold(!0, |crc: u32, byte| {
+                (0..8).fold(crc ^ u32::from(byte), |crc, _| {
+                    (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg())
+                })
+            });
+            Ok(u64::from(!crc))
+        }
+        XOR => {
+            let mut written = 0;
+            for segment in job.dst.as_slice() {
+                for (at, byte) in (0..segment.len).zip(&mut source) {
+                    // SAFETY: the offset lies in the Segment.
+                    let place = unsafe { segment.addr.add(at) };
+                    // SAFETY: its memory is leased for writing.
+                    unsafe { place.write(byte ^ job.arg as u8) };
+                    written += 1;
+                }
+            }
+            Ok(written)
+        }
+        _ => Err(JobError::device(ErrorKind::NotSupported, job.opcode.into())),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+// The caller's half ---------------------------------------------------------------------------------------------------
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    add_provider(Arc::new(Accelerators::default()))?;
+    for info in Device::list()? {
+        let kinds = info.caps().accel.as_ref();
+        let opcodes = kinds.map(|accel| accel.opcodes.as_slice());
+        println!("{} {}: opcodes {opcodes:?}", info.provider(), info.name());
+    }
+
+    let device = Device::open("accel0")?;
+    let mmap = Mmap::builder().device(&device).alloc(1 << 16)?;
+    let pool = BufPool::builder(&mmap).element_size(4096).build()?;
+    let workq = WorkQ::builder().build()?;
+    let accel = Accel::builder(&device).attach(&workq)?;
+
+    let text = pool.alloc().await;
+    text.extend_from_slice(b"123456789")?;
+    let crc = accel.call(AccelCall::new(CRC32).src(&text)).await?;
+    println!("CRC-32 of 123456789: {crc:#010x}");
+    assert_eq!(crc, 0xcbf4_3926, "the check value of CRC-32");
+
+    // Tasks of their own: the key is applied, and applied again.
+    let mut tasks = Vec::new();
+    for key in 1..=8 {
+        let (accel, text) = (accel.clone(), text.clone());
+        let (coded, plain) = (pool.alloc().await, pool.alloc().await);
+        tasks.push(tokio::spawn(async move {
+            let call = AccelCall::new(XOR).arg(key);
+            accel.call(call.clone().src(&text).dst(&coded)).await?;
+            accel.call(call.src(&coded).dst(&plain)).await?;
+            assert_ne!(coded.data()?[..], text.data()?[..]);
+            assert_eq!(plain.data()?[..], text.data()?[..]);
+            Ok::<_, tokio_doca::Error>(())
+        }));
+    }
+    for task in tasks {
+        task.await??;
+    }
+    println!("XOR there and back with 8 keys");
+
+    // What a device does not have it refuses before anything is leased.
+    let unknown = accel.call(AccelCall::new(99).src(&text)).await;
+    println!("opcode 99: {}", unknown.err().ok_or("it was done")?);
+    let other = Accel::builder(&Device::open_default()?).attach(&workq);
+    println!("another device: {}", other.err().ok_or("it attached")?);
+    workq.shutdown().await?;
+    Ok(())
+}

@@ -1,0 +1,129 @@
+//! A side of a job that may be missing: `()` stands for no source, or for no destination.
+
+#![allow(
+    unreachable_pub,
+    reason = "the sealed traits are public in a private module"
+)]
+
+use std::ops::Range;
+
+use super::operand::sealed::Spans;
+use super::operand::{Destination, Extent, Reading, Source, Writing, explain};
+use crate::device::{DeviceId, Segments};
+use crate::error::{JobError, Reason};
+
+/// A [`Source`], or `()`: nothing is read.
+pub trait MaybeSource: sealed::MayRead {}
+
+/// A [`Destination`], or `()`: nothing is written.
+pub trait MaybeDestination: sealed::MayWrite {}
+
+impl<T: sealed::MayRead> MaybeSource for T {}
+impl<T: sealed::MayWrite> MaybeDestination for T {}
+
+/// Leases and Segments of the sides that a job has.
+pub(crate) struct BegunSides {
+    pub(crate) read: Option<Reading>,
+    pub(crate) write: Option<Writing>,
+    pub(crate) src: Segments,
+    pub(crate) dst: Segments,
+}
+
+/// Takes the Leases of a job that reads all of `src` and may write all of the tailroom of `dst`; all or none.
+pub(crate) fn begin_sides(
+    src: &impl MaybeSource,
+    dst: &impl MaybeDestination,
+    device: DeviceId,
+) -> Result<BegunSides, JobError> {
+    let (read, from, len) = src
+        .may_read(device)
+        .map_err(|error| explain(src, dst, error))?;
+    let (write, to, room) = dst
+        .may_write(device)
+        .map_err(|error| explain(src, dst, error))?;
+    if read.is_some() && len == 0 {
+        return Err(JobError::of(Reason::NoData));
+    }
+    if write.is_some() && room == 0 {
+        return Err(JobError::of(Reason::NoTailroom));
+    }
+    Ok(BegunSides {
+        read,
+        write,
+        src: from,
+        dst: to,
+    })
+}
+
+/// The traits behind [`MaybeSource`] and [`MaybeDestination`], which nobody else implements.
+pub mod sealed {
+    use super::*;
+
+    pub trait MayRead: Spans {
+        /// Its data now, without a Lease; `None` if there is no such side.
+        fn extent_now(&self) -> Option<Extent>;
+        /// Leases, Segments, and how many bytes of data.
+        fn may_read(
+            &self,
+            device: DeviceId,
+        ) -> Result<(Option<Reading>, Segments, usize), JobError>;
+    }
+
+    pub trait MayWrite: Spans {
+        /// Its tailroom now, without a Lease; `None` if there is no such side.
+        fn extent_now(&self) -> Option<Extent>;
+        /// Leases, Segments, and how many bytes of tailroom.
+        fn may_write(
+            &self,
+            device: DeviceId,
+        ) -> Result<(Option<Writing>, Segments, usize), JobError>;
+    }
+}
+
+use sealed::{MayRead, MayWrite};
+
+impl Spans for () {
+    fn each(&self, _f: &mut dyn FnMut(Range<usize>)) {}
+}
+
+impl MayRead for () {
+    fn extent_now(&self) -> Option<Extent> {
+        None
+    }
+
+    fn may_read(&self, _: DeviceId) -> Result<(Option<Reading>, Segments, usize), JobError> {
+        Ok((None, Segments::none(), 0))
+    }
+}
+
+impl MayWrite for () {
+    fn extent_now(&self) -> Option<Extent> {
+        None
+    }
+
+    fn may_write(&self, _: DeviceId) -> Result<(Option<Writing>, Segments, usize), JobError> {
+        Ok((None, Segments::none(), 0))
+    }
+}
+
+impl<T: Source> MayRead for T {
+    fn extent_now(&self) -> Option<Extent> {
+        Some(self.data_extent())
+    }
+
+    fn may_read(&self, device: DeviceId) -> Result<(Option<Reading>, Segments, usize), JobError> {
+        let (lease, segments, len) = self.begin_read(device)?;
+        Ok((Some(lease.into()), segments, len))
+    }
+}
+
+impl<T: Destination> MayWrite for T {
+    fn extent_now(&self) -> Option<Extent> {
+        Some(self.room_extent())
+    }
+
+    fn may_write(&self, device: DeviceId) -> Result<(Option<Writing>, Segments, usize), JobError> {
+        let (lease, segments, room) = self.begin_write(device)?;
+        Ok((Some(lease.into()), segments, room))
+    }
+}

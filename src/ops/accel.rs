@@ -1,0 +1,336 @@
+//! Jobs of a provider's own kinds, by a device that has some.
+
+use std::fmt;
+use std::future::Future;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::task::{self, Poll};
+
+use pin_project::pin_project;
+
+use super::context::{Context, Kind};
+use super::op::{self, Request};
+use crate::device::{AccelCaps, AccelJob, Caps, Device};
+use crate::error::{JobError, Reason, Result};
+use crate::mem::{self, BegunSides, Extent, MaybeDestination, MaybeSource, Reading, Writing};
+use crate::reactor::{Attachment, Flight, Held, Prepared, Work, WorkQ};
+
+/// A context for an accelerator: Jobs whose kinds only their provider knows, by opcode.
+///
+/// What the crate does for copies it does here as well: Leases on both sides, back-pressure, cancellation, shutdown. What an
+/// opcode means, its provider says. It is attached to one [`WorkQ`]; clones are the same attachment.
+///
+/// ```
+/// use tokio_doca::{Accel, AccelCall, Buf, Device, JobError, WorkQ};
+///
+/// /// What the accelerator's provider says: reads the source, answers its checksum.
+/// const CHECKSUM: u32 = 1;
+///
+/// async fn checksum(accel: &Accel, buf: &Buf) -> Result<u64, JobError> {
+///     accel.call(AccelCall::new(CHECKSUM).src(buf)).await
+/// }
+///
+/// # fn main() -> Result<(), tokio_doca::Error> {
+/// // The software device has none, and says so.
+/// let device = Device::open_default()?;
+/// assert!(device.info().caps().accel.is_none());
+/// assert!(Accel::builder(&device).attach(&WorkQ::builder().build()?).is_err());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// `examples/custom_provider.rs` has both halves.
+#[derive(Clone)]
+#[doc(alias = "doca_ctx")]
+pub struct Accel(Context<AccelCaps>);
+
+impl Kind for AccelCaps {
+    const ATTACH: &'static str = "AccelBuilder::attach";
+    const DETACH: &'static str = "Accel::detach";
+    const LACKS: &'static str = "has no accelerator: DevInfo::caps().accel says who has";
+
+    fn of(caps: &Caps) -> Option<&AccelCaps> {
+        caps.accel.as_ref()
+    }
+
+    fn event_driven(&self) -> bool {
+        self.event_driven
+    }
+
+    fn max_buf_size(&self) -> u64 {
+        self.max_buf_size
+    }
+
+    fn max_list_len(&self) -> u32 {
+        self.max_list_len
+    }
+}
+
+/// What an accelerator is asked for: an opcode, a number, and the operands that it has.
+///
+/// `S` is a [`Source`](crate::Source) and `D` a [`Destination`](crate::Destination), or `()` where there is none.
+#[derive(Clone, Debug)]
+#[must_use = "a call does nothing unless it is given to Accel::call"]
+pub struct AccelCall<S = (), D = ()> {
+    opcode: u32,
+    arg: u64,
+    src: S,
+    dst: D,
+}
+
+impl AccelCall {
+    /// A call without operands, and with the argument 0.
+    pub fn new(opcode: u32) -> AccelCall {
+        AccelCall {
+            opcode,
+            arg: 0,
+            src: (),
+            dst: (),
+        }
+    }
+}
+
+impl<S, D> AccelCall<S, D> {
+    /// A number that means what the opcode says.
+    pub fn arg(self, arg: u64) -> AccelCall<S, D> {
+        AccelCall { arg, ..self }
+    }
+
+    /// Its data is read, all of it.
+    pub fn src<T>(self, src: T) -> AccelCall<T, D> {
+        AccelCall {
+            opcode: self.opcode,
+            arg: self.arg,
+            src,
+            dst: self.dst,
+        }
+    }
+
+    /// What is written is appended to it, and its data grows.
+    pub fn dst<T>(self, dst: T) -> AccelCall<S, T> {
+        AccelCall {
+            opcode: self.opcode,
+            arg: self.arg,
+            src: self.src,
+            dst,
+        }
+    }
+}
+
+impl Accel {
+    /// Begins a context on a device.
+    pub fn builder(device: &Device) -> AccelBuilder<'_> {
+        AccelBuilder { device }
+    }
+
+    /// A handle on another WorkQ.
+    ///
+    /// # Errors
+    ///
+    /// As [`AccelBuilder::attach`].
+    #[doc(alias = "doca_ctx_workq_add")]
+    pub fn attach(&self, workq: &WorkQ) -> Result<Accel> {
+        Accel::builder(self.device()).attach(workq)
+    }
+
+    /// Gives this handle up, if it is the last one on its attachment.
+    ///
+    /// # Errors
+    ///
+    /// `InUse` while a clone or an Op has it. What it was is dropped all the same; Jobs in flight are finished.
+    #[doc(alias = "doca_ctx_workq_rm")]
+    pub fn detach(self) -> Result<()> {
+        self.0.detach()
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        self.0.device()
+    }
+
+    /// The WorkQ that it is attached to.
+    pub fn workq(&self) -> WorkQ {
+        self.0.workq()
+    }
+
+    /// What its device knows, and the limits.
+    pub fn caps(&self) -> &AccelCaps {
+        self.0.caps()
+    }
+
+    /// Has the device do it, and answers its result. With a destination that is the number of bytes that were appended to
+    /// it; without one it is what the opcode says.
+    ///
+    /// A call that fails leaves the rooms of its destination as they were. Nothing happens before the first poll.
+    ///
+    /// # Errors
+    ///
+    /// Refused, and nothing happened: `NotSupported` if the device does not know the opcode; `InvalidValue` if a source has no
+    /// data, a destination no tailroom, they share memory or are a foreign device's, or are more bytes or longer lists than
+    /// the device takes ([`Accel::caps`]; the bytes are those of the source, or, without one, the tailroom);
+    /// `NotPermitted` if the destination is read-only; `InUse` if a job or a guard has either side; `Shutdown`; `BadState`
+    /// without a runtime in event mode. Failed: what the device reports, and `BadState`
+    /// ([`Reason::Unheard`]) if an event-driven call in flight is polled where there is no runtime: it goes on.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it is ordinary. A call in flight goes on, keeps both sides leased (`InUse`) until it is over, and is
+    /// then forgotten; the destination may have been written. Forgetting the future is sound too.
+    pub fn call<S: MaybeSource, D: MaybeDestination>(
+        &self,
+        call: AccelCall<S, D>,
+    ) -> AccelOp<&Accel, S, D> {
+        let accel = self;
+        AccelOp(Flight::new(CallRequest { accel, call }))
+    }
+
+    /// The same with everything owned: the future is `'static`, and can be spawned.
+    ///
+    /// # Errors
+    ///
+    /// As [`Accel::call`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Accel::call`].
+    pub fn call_owned<S: MaybeSource + 'static, D: MaybeDestination + 'static>(
+        &self,
+        call: AccelCall<S, D>,
+    ) -> AccelOp<Accel, S, D> {
+        let accel = self.clone();
+        AccelOp(Flight::new(CallRequest { accel, call }))
+    }
+
+    /// Submits the call now, without waiting: `Again` if there is no Slot. The future answers its end.
+    ///
+    /// # Errors
+    ///
+    /// `Again`, and what [`Accel::call`] is refused for.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Accel::call`].
+    pub fn try_call<S: MaybeSource, D: MaybeDestination>(
+        &self,
+        call: AccelCall<S, D>,
+    ) -> Result<AccelOp<&Accel, S, D>, JobError> {
+        let accel = self;
+        op::try_submit(CallRequest { accel, call }).map(AccelOp)
+    }
+
+    /// Checks, and takes the Leases.
+    fn begin<S: MaybeSource, D: MaybeDestination>(
+        &self,
+        call: &AccelCall<S, D>,
+    ) -> Result<(Sides, AccelJob), JobError> {
+        let context = &self.0;
+        context.check_open()?;
+        if !context.caps().supports(call.opcode) {
+            return Err(JobError::new(Reason::UnknownOpcode, call.opcode.into(), 0));
+        }
+        self.check(call.src.extent_now(), call.dst.extent_now())?;
+        let BegunSides {
+            read,
+            write,
+            src,
+            dst,
+        } = mem::begin_sides(&call.src, &call.dst, context.device_id())?;
+        // Once more: without the Leases somebody may have changed them meanwhile.
+        let from = read.is_some().then(|| Extent::of(&src));
+        let to = write.is_some().then(|| Extent::of(&dst));
+        self.check(from, to)?;
+        let (opcode, arg) = (call.opcode, call.arg);
+        let job = AccelJob {
+            opcode,
+            arg,
+            src,
+            dst,
+        };
+        Ok(((read, write), job))
+    }
+
+    fn check(&self, src: Option<Extent>, dst: Option<Extent>) -> Result<(), JobError> {
+        let bytes = src.or(dst).unwrap_or_default().bytes;
+        self.0
+            .check_limits(src.unwrap_or_default(), dst.unwrap_or_default(), bytes)
+    }
+}
+
+impl fmt::Debug for Accel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.debug("Accel", f)
+    }
+}
+
+impl AsRef<Accel> for Accel {
+    fn as_ref(&self) -> &Accel {
+        self
+    }
+}
+
+/// The Leases of the sides that a call has.
+type Sides = (Option<Reading>, Option<Writing>);
+
+/// A call, and its context: borrowed (`&Accel`) or owned (`Accel`).
+struct CallRequest<C, S, D> {
+    accel: C,
+    call: AccelCall<S, D>,
+}
+
+impl<C: AsRef<Accel>, S, D> Deref for CallRequest<C, S, D> {
+    type Target = Attachment;
+
+    fn deref(&self) -> &Attachment {
+        &self.accel.as_ref().0
+    }
+}
+
+impl<C: AsRef<Accel>, S: MaybeSource, D: MaybeDestination> Request for CallRequest<C, S, D> {
+    type Leases = Sides;
+    type Job = AccelJob;
+
+    fn begin(&self) -> Result<(Sides, AccelJob), JobError> {
+        self.accel.as_ref().begin(&self.call)
+    }
+
+    fn prepare(&self, (read, write): Sides, job: AccelJob) -> Prepared {
+        Prepared {
+            job: Work::Accel(job),
+            held: Held::new(read, write, self.queue_index()),
+        }
+    }
+}
+
+/// The future of [`Accel::call`], [`Accel::call_owned`] and [`Accel::try_call`]: the device's result.
+#[pin_project]
+#[must_use = "futures do nothing unless polled"]
+pub struct AccelOp<C: AsRef<Accel>, S, D>(#[pin] Flight<CallRequest<C, S, D>>);
+
+impl<C: AsRef<Accel>, S: MaybeSource, D: MaybeDestination> Future for AccelOp<C, S, D> {
+    type Output = Result<u64, JobError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
+        op::poll(self.project().0, cx)
+    }
+}
+
+/// Builds an [`Accel`].
+#[derive(Clone, Debug)]
+#[must_use = "nothing is built before attach"]
+pub struct AccelBuilder<'a> {
+    device: &'a Device,
+}
+
+impl AccelBuilder<'_> {
+    /// Attaches the context to a WorkQ.
+    ///
+    /// # Errors
+    ///
+    /// `NotSupported` if the device has no accelerator, or one that cannot ring an event-driven WorkQ; `InvalidValue` if the
+    /// WorkQ is deeper than the device allows; `BadState` if it was shut down; `Full` beyond 8 devices on a WorkQ.
+    #[doc(alias = "doca_ctx_start")]
+    #[doc(alias = "doca_ctx_workq_add")]
+    pub fn attach(self, workq: &WorkQ) -> Result<Accel> {
+        Context::attach(self.device, workq).map(Accel)
+    }
+}

@@ -1,0 +1,108 @@
+//! What the contexts of all kinds share: a place on a WorkQ, and the limits of the device.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::device::{Caps, Device};
+use crate::error::{Error, ErrorKind, JobError, Reason, Result};
+use crate::mem::Extent;
+use crate::reactor::{Attachment, WorkQ};
+
+/// What a device says of one kind of context.
+pub(super) trait Kind: Clone {
+    /// The call that attaches a context of this kind, and the one that gives it up.
+    const ATTACH: &'static str;
+    const DETACH: &'static str;
+    /// What a device without this kind lacks: "device x {}".
+    const LACKS: &'static str;
+
+    /// The capabilities of this kind, if the device has it.
+    fn of(caps: &Caps) -> Option<&Self>;
+    fn event_driven(&self) -> bool;
+    fn max_buf_size(&self) -> u64;
+    fn max_list_len(&self) -> u32;
+}
+
+/// A counted place on a WorkQ.
+pub(super) struct Context<K>(Arc<Inner<K>>);
+
+struct Inner<K> {
+    attachment: Attachment,
+    caps: K,
+}
+
+impl<K> Clone for Context<K> {
+    fn clone(&self) -> Context<K> {
+        Context(Arc::clone(&self.0))
+    }
+}
+
+impl<K> Deref for Context<K> {
+    type Target = Attachment;
+
+    #[inline(always)]
+    fn deref(&self) -> &Attachment {
+        &self.0.attachment
+    }
+}
+
+impl<K: Kind> Context<K> {
+    /// The capabilities are checked here, and not at the first Job.
+    pub(super) fn attach(device: &Device, workq: &WorkQ) -> Result<Context<K>> {
+        let info = device.info();
+        let Some(caps) = K::of(info.caps()).cloned() else {
+            let text = format!("device {} {}", info.name(), K::LACKS);
+            return Err(Error::new(ErrorKind::NotSupported, K::ATTACH, text));
+        };
+        Ok(Context(Arc::new(Inner {
+            attachment: workq.attach(device, caps.event_driven())?,
+            caps,
+        })))
+    }
+
+    /// Gives the place up, if this is the last handle on it.
+    pub(super) fn detach(self) -> Result<()> {
+        match Arc::try_unwrap(self.0) {
+            Ok(_) => Ok(()),
+            Err(_) => {
+                let text = "a clone or an Op still has this attachment";
+                Err(Error::new(ErrorKind::InUse, K::DETACH, text))
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn caps(&self) -> &K {
+        &self.0.caps
+    }
+
+    /// Refuses what the device does not take: the longer list, and the bytes that are moved.
+    #[cold]
+    pub(super) fn check_limits(
+        &self,
+        src: Extent,
+        dst: Extent,
+        bytes: usize,
+    ) -> Result<(), JobError> {
+        let (longest, bytes) = (src.pieces.max(dst.pieces) as u64, bytes as u64);
+        let (pieces_limit, bytes_limit) = (
+            u64::from(self.caps().max_list_len()),
+            self.caps().max_buf_size(),
+        );
+        if longest > pieces_limit {
+            return Err(JobError::new(Reason::ListTooLong, longest, pieces_limit));
+        }
+        if bytes > bytes_limit {
+            return Err(JobError::new(Reason::TooLarge, bytes, bytes_limit));
+        }
+        Ok(())
+    }
+
+    pub(super) fn debug(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct(name)
+            .field("device", self.device())
+            .field("workq", &self.workq())
+            .finish()
+    }
+}

@@ -1,0 +1,107 @@
+//! How an Op goes from its first poll to its result, whatever kind of Job it makes.
+//!
+//! A [`Request`] is what the caller asked for: a context and operands. It lies in the Op's [`Flight`], begins when the Op is
+//! polled first, and begins anew after waiting for a Slot.
+
+use std::ops::Deref;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use crate::error::JobError;
+use crate::reactor::{Attachment, Flight, Outcome, Prepared, budget};
+
+/// A Job to be, and how it reaches its context.
+pub(super) trait Request: Deref<Target = Attachment> {
+    type Leases;
+    type Job;
+
+    /// Checks, and takes the Leases of a Job.
+    fn begin(&self) -> Result<(Self::Leases, Self::Job), JobError>;
+
+    /// Finishes it now, if the device can.
+    #[inline(always)]
+    fn finish_inline(&self, _job: &Self::Job) -> Option<Outcome> {
+        None
+    }
+
+    /// It was finished inline: gives the Leases back, and says how many bytes were moved.
+    #[inline(always)]
+    fn end(_leases: Self::Leases, _job: Self::Job, _outcome: &Outcome) -> usize {
+        0
+    }
+
+    /// What a Slot keeps of it.
+    fn prepare(&self, leases: Self::Leases, job: Self::Job) -> Prepared;
+}
+
+fn prepare<R: Request>(request: &R) -> Result<Prepared, JobError> {
+    let (leases, job) = request.begin()?;
+    Ok(request.prepare(leases, job))
+}
+
+/// Polls an Op.
+#[inline(always)]
+pub(super) fn poll<R: Request>(
+    mut flight: Pin<&mut Flight<R>>,
+    cx: &mut Context<'_>,
+) -> Poll<Outcome> {
+    if !flight.is_idle() {
+        return flight.go_on(cx, prepare);
+    }
+    ready!(budget::proceed(cx));
+    let request = flight.context();
+    // In two parts: the device needs the address of the Job alone, and the Leases stay in registers.
+    let (leases, job) = match request.begin() {
+        Ok(begun) => begun,
+        Err(error) => {
+            // A loop of refused Jobs must not starve the others either.
+            budget::spent(0);
+            flight.as_mut().finish();
+            return Poll::Ready(Err(error));
+        }
+    };
+    match request.finish_inline(&job) {
+        Some(outcome) => {
+            budget::spent(R::end(leases, job, &outcome));
+            flight.as_mut().finish();
+            Poll::Ready(outcome)
+        }
+        None => {
+            let prepared = request.prepare(leases, job);
+            flight.start(cx, prepared, prepare)
+        }
+    }
+}
+
+/// Submits at once, or says why not: nothing waits.
+pub(super) fn try_submit<R: Request>(request: R) -> Result<Flight<R>, JobError> {
+    let (leases, job) = request.begin()?;
+    match request.finish_inline(&job) {
+        Some(outcome) => {
+            R::end(leases, job, &outcome);
+            let mut flight = Flight::new(request);
+            flight.set_ready(outcome);
+            Ok(flight)
+        }
+        None => {
+            let prepared = request.prepare(leases, job);
+            let mut flight = Flight::new(request);
+            flight.try_start(prepared)?;
+            Ok(flight)
+        }
+    }
+}
+
+/// Submits for a loop of the caller's own, or says why not: nothing waits, and there is no Op.
+pub(super) fn post<R: Request>(request: R, user_data: u64) -> Result<(), JobError> {
+    let (leases, job) = request.begin()?;
+    let index = request.try_reserve()?;
+    match request.finish_inline(&job) {
+        Some(outcome) => {
+            R::end(leases, job, &outcome);
+            request.settle(index, user_data, outcome);
+            Ok(())
+        }
+        None => request.post(index, request.prepare(leases, job), user_data),
+    }
+}

@@ -1,0 +1,325 @@
+//! A queue with a thread of its own, which is the device. Where a [`Sin`] is committed, its name stands.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use tokio_doca::device::{
+    AccelJob, Armed, Completion, Job, Keep, Queue, QueueConfig, Segment, Segments, Signal,
+    Submitted, Token,
+};
+use tokio_doca::{Error, ErrorKind, JobError, Result};
+
+use super::{Control, ECHO, FILL, Sin};
+
+/// One Job as the device does it: each byte is combined with the key, or is the key.
+#[derive(Clone, Copy)]
+struct Work {
+    token: Token,
+    src: Segments,
+    dst: Segments,
+    key: u8,
+    /// Nothing is read.
+    fills: bool,
+    /// What is answered in place of how much was written.
+    answer: Option<u64>,
+    /// Nobody hears of it.
+    silent: bool,
+}
+
+struct OutsideQueue(Arc<Shared>);
+
+struct Shared {
+    sin: Sin,
+    control: Arc<Control>,
+    state: Mutex<State>,
+    changed: Condvar,
+    signal: Arc<Signal>,
+}
+
+#[derive(Default)]
+struct State {
+    todo: VecDeque<Work>,
+    done: VecDeque<Completion>,
+    armed: bool,
+    keep: Option<Keep>,
+    closed: bool,
+}
+
+pub(super) fn open(config: QueueConfig, sin: Sin, control: Arc<Control>) -> Result<Arc<dyn Queue>> {
+    let shared = Arc::new(Shared {
+        sin,
+        control,
+        state: Mutex::default(),
+        changed: Condvar::new(),
+        signal: config.signal,
+    });
+    let worker = Arc::clone(&shared);
+    thread::Builder::new()
+        .spawn(move || worker.run())
+        .map_err(|error| Error::os("open_queue", "the worker's thread", error))?;
+    Ok(Arc::new(OutsideQueue(shared)))
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn submit(&self, jobs: impl ExactSizeIterator<Item = Work>) -> Submitted {
+        let all = jobs.len();
+        let mut state = self.lock();
+        let refuse = all > 1 && self.control.refuse.swap(false, Ordering::SeqCst);
+        let accepted = match self.sin {
+            Sin::RefusesForEver => 0,
+            _ if refuse => 1,
+            _ => all,
+        };
+        for (number, work) in jobs.enumerate() {
+            if number < accepted {
+                state.todo.push_back(work);
+            } else if self.sin == Sin::DoesTheRefused {
+                let silent = true;
+                state.todo.push_back(Work { silent, ..work });
+            }
+        }
+        self.changed.notify_all();
+        let full = JobError::device(ErrorKind::Again, 0);
+        let refused = accepted < all || self.sin == Sin::RefusesNothing;
+        Submitted {
+            accepted,
+            refused: refused.then_some(full),
+        }
+    }
+
+    /// The device.
+    fn run(&self) {
+        let mut number = 0;
+        while let Some(work) = self.next() {
+            drop(self.control.hold());
+            let sinful = number % 20 == 19;
+            number += 1;
+            let all = work.len();
+            let len = match self.sin {
+                Sin::WritesTooLittle if sinful => all - 1,
+                _ => all,
+            };
+            if self.sin != Sin::CompletesEarly {
+                // SAFETY: an accepted Job's memory is valid, and leased, until its completion was reaped.
+                unsafe { execute(&work, len) };
+            }
+            if work.silent || (sinful && self.sin == Sin::LosesOne) {
+                continue;
+            }
+            let mut completion = Completion {
+                token: work.token,
+                result: Ok(work.answer.unwrap_or(all as u64)),
+            };
+            match self.sin {
+                Sin::Miscounts if sinful => completion.result = Ok(all as u64 - 1),
+                Sin::ForgesToken if sinful => completion.token = Token::new(0, 0, u32::MAX),
+                Sin::CompletesTwice if sinful => self.lock().done.push_back(completion),
+                _ => {}
+            }
+            let mut state = self.lock();
+            state.done.push_back(completion);
+            let rings = match self.sin {
+                Sin::RingsUnasked => true,
+                Sin::NeverRings => false,
+                _ => std::mem::take(&mut state.armed),
+            };
+            if rings {
+                self.signal.ring();
+            }
+            self.changed.notify_all();
+            if let Sin::CompletesEarly | Sin::WritesLate = self.sin {
+                while !state.done.is_empty() && !state.closed {
+                    let woken = self.changed.wait(state);
+                    state = woken.unwrap_or_else(PoisonError::into_inner);
+                }
+                let key = !work.key;
+                // SAFETY: a sin. The suite has the memory until `keep` is dropped, below.
+                unsafe { execute(&Work { key, ..work }, len) };
+            }
+        }
+        let keep = self.lock().keep.take();
+        match self.sin {
+            Sin::KeepsForEver => std::mem::forget(keep),
+            // Outside the lock: the queue itself may go with it.
+            _ => drop(keep),
+        }
+    }
+
+    fn next(&self) -> Option<Work> {
+        let mut state = self.lock();
+        loop {
+            if let Some(work) = state.todo.pop_front() {
+                return Some(work);
+            }
+            if state.closed {
+                return None;
+            }
+            let woken = self.changed.wait(state);
+            state = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_all();
+    }
+}
+
+impl Work {
+    fn new(token: Token, src: Segments, dst: Segments) -> Work {
+        Work {
+            token,
+            src,
+            dst,
+            key: 0,
+            fills: false,
+            answer: None,
+            silent: false,
+        }
+    }
+
+    /// How many bytes are written.
+    fn len(&self) -> usize {
+        total(if self.fills { &self.dst } else { &self.src })
+    }
+}
+
+fn total(segments: &Segments) -> usize {
+    segments.as_slice().iter().map(|segment| segment.len).sum()
+}
+
+/// Each byte's address, in order.
+fn places(segments: &Segments) -> impl Iterator<Item = *mut u8> {
+    let place = |segment: &Segment, at| {
+        // SAFETY: the offset lies in the Segment.
+        unsafe { segment.addr.add(at) }.as_ptr()
+    };
+    segments
+        .as_slice()
+        .iter()
+        .flat_map(move |segment| (0..segment.len).map(move |at| place(segment, at)))
+}
+
+/// Does at most `len` bytes of it.
+///
+/// # Safety
+///
+/// The memory is valid, and leased; the two sides are disjoint.
+unsafe fn execute(work: &Work, len: usize) {
+    let mut sources = places(&work.src);
+    for to in places(&work.dst).take(len.min(work.len())) {
+        let byte = match sources.next() {
+            // SAFETY: as the caller promises.
+            Some(from) => unsafe { from.read() },
+            None => 0,
+        };
+        // SAFETY: as above.
+        unsafe { to.write(byte ^ work.key) };
+    }
+}
+
+fn copy(token: Token, job: &Job) -> Work {
+    let Job::Copy { src, dst, .. } = *job else {
+        unreachable!("the capabilities have copies alone")
+    };
+    Work::new(token, src, dst)
+}
+
+fn accel(token: Token, job: &AccelJob) -> Work {
+    Work {
+        key: job.arg as u8,
+        fills: job.opcode == FILL,
+        answer: (job.opcode == ECHO).then_some(job.arg),
+        ..Work::new(token, job.src, job.dst)
+    }
+}
+
+// SAFETY: the duties of `tokio_doca::device`, but for the sins, each of which a test runs under the suite alone, which keeps
+// the memory. 1. A Job goes through `todo` and `done` once. 2. It is pushed to `done` after its memory was touched last.
+// 3. What is refused is not pushed. 4. `try_inline` does all or nothing. 5. Under the lock either `arm` sees a completion, or
+// its completion sees `armed`, and takes it. 6. The thread drops `keep` at its end. 7. The lock is held for a moment.
+unsafe impl Queue for OutsideQueue {
+    unsafe fn try_inline(&self, job: &Job) -> Option<std::result::Result<u64, JobError>> {
+        let work = copy(Token::from_raw(u64::MAX), job);
+        let len = work.len();
+        match self.0.sin {
+            Sin::BeginsInline => {
+                // SAFETY: the Job's memory is valid, and leased, during the call.
+                unsafe { execute(&work, len / 2 + 1) };
+                None
+            }
+            _ if len > 64 => None,
+            sin => {
+                // SAFETY: as above.
+                unsafe { execute(&work, len) };
+                Some(Ok((len - usize::from(sin == Sin::MiscountsInline)) as u64))
+            }
+        }
+    }
+
+    unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
+        self.0
+            .submit(jobs.iter().map(|(token, job)| copy(*token, job)))
+    }
+
+    unsafe fn submit_accel(&self, jobs: &[(Token, AccelJob)]) -> Submitted {
+        self.0
+            .submit(jobs.iter().map(|(token, job)| accel(*token, job)))
+    }
+
+    fn ready(&self) -> bool {
+        !self.0.lock().done.is_empty()
+    }
+
+    unsafe fn reap(&self, out: &mut [Completion]) -> usize {
+        let mut state = self.0.lock();
+        while self.0.sin == Sin::BlocksInReap && state.done.is_empty() {
+            let woken = self.0.changed.wait(state);
+            state = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+        let count = state.done.len().min(out.len());
+        for (place, completion) in out.iter_mut().zip(state.done.drain(..count)) {
+            *place = completion;
+        }
+        self.0.changed.notify_all();
+        match self.0.sin {
+            Sin::CountsTooMany if count > 0 && count < out.len() => count + 1,
+            _ => count,
+        }
+    }
+
+    fn arm(&self) -> Armed {
+        let mut state = self.0.lock();
+        let waits = !state.done.is_empty();
+        match self.0.sin {
+            Sin::ReadyUnarmed if waits => return Armed::Ready,
+            _ => state.armed = true,
+        }
+        if waits && self.0.sin != Sin::ArmsBlindly {
+            Armed::Ready
+        } else {
+            Armed::Armed
+        }
+    }
+
+    unsafe fn retire(&self, keep: Keep, _outstanding: usize) {
+        if self.0.sin == Sin::DropsEarly {
+            drop(keep);
+        } else {
+            self.0.lock().keep = Some(keep);
+        }
+        self.0.close();
+    }
+}
+
+impl Drop for OutsideQueue {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}

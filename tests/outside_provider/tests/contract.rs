@@ -1,0 +1,222 @@
+//! The contract suite, called from another crate: on a provider that keeps the contract, on the example's, and on one that
+//! sins against one duty at a time, which the suite must find out and name.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use outside_provider::{FILL, Outside, Sin, XOR};
+use tokio_doca::contract::{self, Sample, Subject};
+use tokio_doca::device::{Device, Provider};
+
+#[path = "../../../examples/custom_provider.rs"]
+#[allow(dead_code, reason = "its main runs as an example")]
+mod custom_provider;
+
+/// For what never comes.
+const SOON: Duration = Duration::from_secs(1);
+
+fn xor(opcode: u32, key: u8) -> Sample {
+    Sample::transforms(opcode, key.into(), move |src, _room| {
+        src.iter().map(|byte| byte ^ key).collect()
+    })
+}
+
+#[test]
+fn a_provider_of_another_crate_keeps_the_contract() {
+    let outside = Outside::new(Sin::None);
+    contract::dma(&outside.device());
+    contract::accel(&outside.device(), xor(XOR, 0x5a));
+    let fill = Sample::writes(FILL, 0x77, |room| vec![0x77; room]);
+    contract::accel(&outside.device(), fill);
+}
+
+#[test]
+fn a_provider_of_another_crate_never_sees_a_refused_job() {
+    let outside = Outside::new(Sin::None);
+    for subject in subjects(&outside.device()) {
+        contract::a_refused_job_was_never_seen(subject, &mut || outside.refuse_next());
+    }
+}
+
+#[test]
+fn the_provider_of_the_example_keeps_the_contract() {
+    let accelerators = custom_provider::Accelerators::default();
+    let info = accelerators.devices().unwrap().remove(0);
+    let device = accelerators.open(&info).unwrap();
+    assert_eq!(device, accelerators.open(&info).unwrap());
+    contract::accel(&device, xor(custom_provider::XOR, 0xc3));
+    // Bit by bit from the front, where the device goes byte by byte from the back.
+    let crc = |bytes: &[u8]| {
+        let bits = bytes
+            .iter()
+            .flat_map(|byte| (0..8).map(move |bit| byte >> bit & 1));
+        let crc = bits.fold(u32::MAX, |crc, bit| {
+            let top = (crc >> 31) as u8 ^ bit;
+            (crc << 1) ^ if top == 1 { 0x04c1_1db7 } else { 0 }
+        });
+        u64::from(!crc.reverse_bits())
+    };
+    assert_eq!(crc(b"123456789"), 0xcbf4_3926);
+    contract::accel(&device, Sample::reads(custom_provider::CRC32, 0, crc));
+}
+
+/// The device's two kinds of Jobs.
+fn subjects(device: &Device) -> [Subject; 2] {
+    let accel = Subject::accel(device, xor(XOR, 0x5a));
+    [Subject::copies(device), accel].map(|subject| subject.deadline(SOON))
+}
+
+/// Runs a check on each kind of Job of a provider that sins: it must fail, and name a duty.
+#[track_caller]
+fn found(sin: Sin, duty: &str, check: impl Fn(Subject)) {
+    for subject in subjects(&Outside::new(sin).device()) {
+        is_found(sin, duty, || check(subject.clone()));
+    }
+}
+
+#[track_caller]
+fn is_found(sin: Sin, duty: &str, check: impl FnOnce()) {
+    let panic = catch_unwind(AssertUnwindSafe(check)).expect_err("the suite did not find it out");
+    let text = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or(panic.downcast_ref::<&str>().copied())
+        .unwrap_or_default();
+    assert!(text.contains(duty), "{sin:?}: no word of {duty}: {text}");
+}
+
+#[test]
+fn duty_1_a_lost_completion_is_found() {
+    found(Sin::LosesOne, "duty 1", |subject| {
+        contract::each_accepted_job_completes_once(subject)
+    });
+}
+
+#[test]
+fn duty_1_a_second_completion_is_found() {
+    found(Sin::CompletesTwice, "duty 1", |subject| {
+        contract::each_accepted_job_completes_once(subject)
+    });
+}
+
+#[test]
+fn duty_1_a_forged_token_is_found() {
+    found(Sin::ForgesToken, "duty 1", |subject| {
+        contract::each_accepted_job_completes_once(subject)
+    });
+}
+
+#[test]
+fn duty_1_a_wrong_count_is_found() {
+    found(Sin::Miscounts, "duty 1", |subject| {
+        contract::each_accepted_job_completes_once(subject)
+    });
+}
+
+#[test]
+fn duty_1_a_missing_byte_is_found() {
+    found(Sin::WritesTooLittle, "duties 1", |subject| {
+        contract::each_accepted_job_completes_once(subject)
+    });
+    found(Sin::WritesTooLittle, "duties 1", |subject| {
+        contract::lists_are_gathered_and_scattered(subject)
+    });
+}
+
+#[test]
+fn duty_1_completions_that_were_not_written_down_are_found() {
+    found(Sin::CountsTooMany, "duty 1", |subject| {
+        contract::each_accepted_job_completes_once(subject)
+    });
+}
+
+#[test]
+fn duty_2_a_late_write_is_found() {
+    found(Sin::WritesLate, "duties", |subject| {
+        contract::completed_memory_is_left_alone(subject)
+    });
+}
+
+#[test]
+fn duty_2_an_early_completion_is_found() {
+    found(Sin::CompletesEarly, "duties 1 and 2", |subject| {
+        contract::completed_memory_is_left_alone(subject)
+    });
+}
+
+#[test]
+fn duty_3_a_refused_job_that_was_done_is_found() {
+    let outside = Outside::new(Sin::DoesTheRefused);
+    for subject in subjects(&outside.device()) {
+        is_found(Sin::DoesTheRefused, "duties 2, 3", || {
+            contract::a_refused_job_was_never_seen(subject, &mut || outside.refuse_next());
+        });
+    }
+}
+
+#[test]
+fn duty_3_a_refusal_of_nothing_is_found() {
+    found(Sin::RefusesNothing, "duty 3", |subject| {
+        contract::each_accepted_job_completes_once(subject)
+    });
+}
+
+#[test]
+fn duty_3_a_refusal_for_ever_is_found() {
+    found(Sin::RefusesForEver, "duty 3", |subject| {
+        contract::each_accepted_job_completes_once(subject)
+    });
+}
+
+#[test]
+fn duty_4_an_inline_job_that_was_begun_is_found() {
+    for sin in [Sin::BeginsInline, Sin::MiscountsInline] {
+        let [copies, _] = subjects(&Outside::new(sin).device());
+        is_found(sin, "duty 4", || contract::inline_answers_are_over(copies));
+    }
+}
+
+#[test]
+fn duty_5_a_ring_too_many_is_found() {
+    found(Sin::RingsUnasked, "duty 5", |subject| {
+        contract::armed_completions_ring_once(subject)
+    });
+}
+
+#[test]
+fn duty_5_a_ring_too_few_is_found() {
+    found(Sin::NeverRings, "duty 5", |subject| {
+        contract::armed_completions_ring_once(subject)
+    });
+}
+
+#[test]
+fn duty_5_a_waiting_completion_that_arm_hides_is_found() {
+    found(Sin::ArmsBlindly, "duty 5", |subject| {
+        contract::armed_completions_ring_once(subject)
+    });
+    found(Sin::ReadyUnarmed, "duty 5", |subject| {
+        contract::armed_completions_ring_once(subject)
+    });
+}
+
+#[test]
+fn duty_6_what_is_never_dropped_is_found() {
+    found(Sin::KeepsForEver, "duty 6", |subject| {
+        contract::retire_keeps_until_nothing_is_in_flight(subject)
+    });
+}
+
+#[test]
+fn duty_6_what_is_dropped_early_is_found() {
+    found(Sin::DropsEarly, "6", |subject| {
+        contract::retire_keeps_until_nothing_is_in_flight(subject)
+    });
+}
+
+#[test]
+fn duty_7_a_call_that_blocks_is_found() {
+    found(Sin::BlocksInReap, "duty 7", |subject| {
+        contract::each_accepted_job_completes_once(subject)
+    });
+}
