@@ -16,7 +16,9 @@ pub(super) const STREAM: usize = 8 << 20;
 pub(super) unsafe fn copy(src: &Segments, dst: &Segments, from: usize, len: usize, stream: bool) {
     match (src.as_one(), dst.as_one()) {
         // SAFETY: as the caller promises.
-        (Some(src), Some(dst)) => unsafe { copy_piece(src, from, dst, from, len, stream) },
+        (Some(src), Some(dst)) if !stream => unsafe {
+            copy_piece(src, from, dst, from, len, false)
+        },
         // SAFETY: as the caller promises.
         _ => unsafe { copy_lists(src.as_slice(), dst.as_slice(), from, len, stream) },
     }
@@ -77,6 +79,7 @@ impl<'a> Place<'a> {
 ///
 /// As for `copy`.
 #[cold]
+#[inline(never)]
 unsafe fn copy_lists(from: &[Segment], to: &[Segment], skip: usize, mut left: usize, stream: bool) {
     let (mut src, mut dst) = (Place::new(from, skip), Place::new(to, skip));
     // A list that is too short would end the loop, and not reach past it.

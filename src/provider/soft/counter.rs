@@ -15,11 +15,11 @@ const SHARED: usize = 16;
 #[repr(align(128))]
 struct Place(AtomicU64);
 
-pub(super) struct Counter(Box<[Place]>);
+pub(super) struct Counter(Box<[Place; OWN + SHARED]>);
 
 impl Counter {
     pub(super) fn new() -> Counter {
-        Counter((0..OWN + SHARED).map(|_| Place::default()).collect())
+        Counter(Box::new(std::array::from_fn(|_| Place::default())))
     }
 
     #[inline]

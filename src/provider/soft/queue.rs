@@ -144,12 +144,11 @@ const PIECE: usize = 256 << 10;
 unsafe impl Queue for SoftQueue {
     #[inline]
     unsafe fn try_inline(&self, job: &Job) -> Option<Result<u64, JobError>> {
-        let Job::Copy { len, .. } = job;
+        let Job::Copy { src, dst, len } = job;
         if *len > self.device.faults.inline_limit() {
             return None;
         }
         self.inline_jobs.add_one();
-        let Job::Copy { src, dst, len } = job;
         // SAFETY: the memory is valid and leased during the call, as the caller promises; the crate checked the lengths, and
         // that the two do not overlap.
         unsafe { copy::copy(src, dst, 0, *len, *len >= copy::STREAM) };
