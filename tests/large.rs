@@ -199,5 +199,34 @@ fn engines_count_how_long_they_worked() {
     block_until("it counts", || {
         bench.device.engine_time() > Some(Duration::ZERO)
     });
-    assert!(bench.device.engine_time() <= Some(start.elapsed()));
+    let time = bench.device.engine_time();
+    assert!(time <= Some(start.elapsed()));
+    assert_eq!(Some(bench.workq.stats().engine_time), time);
+}
+
+#[test]
+fn no_task_copies_more_than_a_piece_inside_its_submission() {
+    let inventory = BufInventory::with_capacity(4);
+    for engines in [0, 1] {
+        let soft = Soft::builder()
+            .inline_limit(usize::MAX)
+            .engines(engines)
+            .build();
+        let bench = Bench::with_soft(Config::new(false, Mode::EventDriven), soft);
+        for (len, inline) in [(256 << 10, 1), ((256 << 10) + 1, 0)] {
+            let large = large(&bench, &inventory, len, 0);
+            let before = bench.workq.stats();
+            run(async {
+                assert_eq!(bench.dma.copy(&large.src, &large.dst).await, Ok(len));
+            });
+            let after = bench.workq.stats();
+            assert_eq!(after.completed - before.completed, 1);
+            assert_eq!(
+                after.polls == before.polls,
+                inline == 1,
+                "{len} bytes, {engines} engines"
+            );
+            large.check();
+        }
+    }
 }

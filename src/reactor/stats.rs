@@ -4,9 +4,10 @@
 //! anyway. What the reaper counts it writes alone, in the gate, without locked instructions. The rest is derived.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use super::workq::WorkQ;
-use crate::device::Completion;
+use crate::device::{Completion, Device};
 
 /// What a WorkQ has done since it was built: the answer of [`WorkQ::stats`].
 ///
@@ -30,6 +31,8 @@ pub struct Stats {
     pub arms: u64,
     /// Events that were attended to: by a runtime's driver, or by [`WorkQ::clear`].
     pub wake_ups: u64,
+    /// How long the engines of its devices have worked, for whatever WorkQ: counted when they pause. Adapters say nothing.
+    pub engine_time: Duration,
 }
 
 #[derive(Default)]
@@ -94,6 +97,7 @@ impl WorkQ {
             polls: counts.polls.load(Relaxed),
             arms: counts.arms.load(Relaxed),
             wake_ups: counts.wake_ups.load(Relaxed),
+            engine_time: shared.devices().filter_map(Device::engine_time).sum(),
         }
     }
 }

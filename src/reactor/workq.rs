@@ -267,6 +267,12 @@ impl Shared {
             .map_while(OnceLock::get)
             .map(|attached| &attached.queue)
     }
+
+    /// The devices of its contexts.
+    pub(super) fn devices(&self) -> impl Iterator<Item = &Device> {
+        let attached = self.core.queues.iter().map_while(OnceLock::get);
+        attached.map(|attached| &attached.device)
+    }
 }
 
 impl Drop for Shared {

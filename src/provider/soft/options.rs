@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::device::SoftDevice;
 use super::fault::Faults;
 use super::limits::Limits;
+use super::queue::PIECE;
 use super::topology;
 use crate::device::{DevInfo, Device, Provider, WeakDevice};
 use crate::error::{Error, ErrorKind, Result};
@@ -149,7 +150,8 @@ impl Provider for Soft {
 }
 
 impl SoftBuilder {
-    /// Copies up to so many bytes run inside the submission; 65,536 if not said. Larger ones go to the engine.
+    /// Copies up to so many bytes run inside the submission; 65,536 if not said, and at most 262,144, or the other tasks of the
+    /// thread would wait too long. Larger ones go to the engine.
     pub fn inline_limit(mut self, bytes: usize) -> SoftBuilder {
         self.options.inline_limit = bytes;
         self
@@ -188,7 +190,7 @@ impl SoftBuilder {
         let limit = if self.options.defer {
             0
         } else {
-            self.options.inline_limit
+            self.options.inline_limit.min(PIECE)
         };
         Soft {
             options: self.options,

@@ -133,8 +133,8 @@ impl Driver for Reaper<'_> {
     }
 }
 
-/// Bytes that whoever reaps copies in one go: about 10 us.
-const PIECE: usize = 256 << 10;
+/// Bytes that the thread of a task copies in one go: about 10 us.
+pub(super) const PIECE: usize = 256 << 10;
 
 // SAFETY: the duties of the module `device`:
 // 1. A Job is put once, got once, and its Completion is put once and got once.
