@@ -5,7 +5,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::*;
-use tokio_doca::soft::Fault;
+use tokio_doca::soft::{Fault, Soft};
 use tokio_doca::{Buf, Dma, ErrorKind, Reason, WorkQ};
 
 #[test]
@@ -306,4 +306,21 @@ fn a_broken_queue_fails_what_is_in_flight_and_refuses_what_comes() {
         drop(pairs);
         bench.all_back().await;
     });
+}
+
+/// What is put aside comes due in the very last step of a look: nobody else would do it.
+#[test]
+fn without_an_engine_jobs_that_come_due_at_the_end_of_a_look_are_done() {
+    for mode in modes() {
+        let soft = Soft::builder().inline_limit(0).engines(0).build();
+        let bench = Bench::with_soft(Config::new(false, mode), soft);
+        run(async {
+            // One look takes sixteen Jobs; too few are over by then for another one.
+            let pairs = pairs(&bench, 16);
+            let copies = in_flight(&bench, &pairs, &[Fault::Behind(6); 10]).await;
+            for copy in copies {
+                assert_eq!(in_time("put aside", copy).await, Ok(100));
+            }
+        });
+    }
 }

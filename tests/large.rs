@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use tokio_doca::soft::Soft;
-use tokio_doca::{Buf, BufChain, BufInventory, Mmap, Mode};
+use tokio_doca::{Buf, BufChain, BufInventory, ErrorKind, Mmap, Mode};
 
 /// What lies around a destination.
 const GUARD: usize = 64;
@@ -228,5 +228,38 @@ fn no_task_copies_more_than_a_piece_inside_its_submission() {
             );
             large.check();
         }
+    }
+}
+
+#[test]
+fn without_an_engine_one_look_copies_256_kib_of_whatever_there_is() {
+    let inventory = BufInventory::with_capacity(64);
+    for (len, looks) in [(256 << 10, 16), (128 << 10, 8), (300 << 10, 19)] {
+        let bench = Bench::with_soft(Config::new(false, Mode::EventDriven), soft(0));
+        let copies: Vec<Large> = (0..16).map(|_| large(&bench, &inventory, len, 0)).collect();
+        for large in &copies {
+            bench.dma.submit_copy(&large.src, &large.dst, 0).unwrap();
+        }
+        let before = bench.workq.stats().polls;
+        let mut handed = 0;
+        while handed < copies.len() {
+            handed += bench
+                .workq
+                .progress(|_, result| assert_eq!(result, Ok(len as u64)));
+        }
+        assert_eq!(bench.workq.stats().polls - before, looks, "of {len} bytes");
+        copies.iter().for_each(Large::check);
+    }
+}
+
+#[test]
+fn more_engines_than_anybody_means_are_refused() {
+    for engines in [257, usize::MAX] {
+        let device = soft(engines).open("pf1").unwrap();
+        let workq = tokio_doca::WorkQ::builder().build().unwrap();
+        let attached = tokio_doca::Dma::builder(&device).attach(&workq);
+        let text = rejected(attached.map(drop), ErrorKind::InvalidValue);
+        assert!(text.contains(&engines.to_string()), "{text}");
+        assert!(text.contains("256"), "{text}");
     }
 }

@@ -20,6 +20,9 @@ pub(super) struct SoftDevice {
     engines: Mutex<Engines>,
 }
 
+/// Each is a thread.
+const MAX_ENGINES: usize = 256;
+
 /// The engines, started with the first queue; queues go to them in turn.
 #[derive(Default)]
 struct Engines {
@@ -63,9 +66,14 @@ unsafe impl Adapter for SoftDevice {
     }
 
     fn open_queue(&self, config: QueueConfig) -> Result<Arc<dyn Queue>> {
+        let count = self.options.engines;
+        if count > MAX_ENGINES {
+            let text = format!("{count} engines: a software device has at most {MAX_ENGINES}");
+            return Err(Error::new(ErrorKind::InvalidValue, "open_queue", text));
+        }
         let mut engines = self.engines();
         if engines.started.is_empty() {
-            let crew: Vec<_> = (0..self.options.engines).map(|_| Arc::default()).collect();
+            let crew: Vec<_> = (0..count).map(|_| Arc::default()).collect();
             let start =
                 |number| Engine::start(&self.info, &self.options, &self.shared, number, &crew);
             let started = (0..crew.len()).map(|number| start(number).map(Arc::new));

@@ -17,7 +17,7 @@ pub(super) trait Driver {
     /// Whether it looks again when time has passed.
     const KEEPS_TIME: bool;
 
-    /// Does a part of a Job, from this byte on, and says how many bytes it was.
+    /// Does a part of a Job, from this byte on, and says how many bytes it was. Less than all: enough for one turn.
     fn copy(&mut self, work: &Work, from: usize) -> usize;
 
     /// A Job is about to be over.
@@ -68,9 +68,9 @@ impl Lane {
             .min()
     }
 
-    /// Whether a Job is half done.
+    /// Whether there is something to do before the next Job: one that is half done, or one that was put aside and is due.
     pub(super) fn is_busy(&self) -> bool {
-        self.begun.is_some()
+        self.begun.is_some() || self.first_due().is_some()
     }
 
     /// Does some Jobs; true if there was one.
@@ -81,23 +81,19 @@ impl Lane {
             if faults.is_held() {
                 break;
             }
-            if !self.aside.is_empty() && self.take_up(driver) {
-                found = true;
-            }
-            let (work, from) = match self.begun.take() {
-                Some(begun) => begun,
-                None => match self.queue.next() {
-                    Some(work) => (work, 0),
-                    None => break,
-                },
+            let Some((work, from)) = self.next() else {
+                break;
             };
             if found && work.len() > LONG {
                 self.queue.ring_for_certain();
             }
             found = true;
-            if work.fault != Fault::Pass || self.queue.is_broken() {
-                self.begin_scripted(faults, driver, work);
-            } else if !self.go_on(driver, work, from) {
+            let is_over = if work.fault != Fault::Pass || self.queue.is_broken() {
+                self.begin_scripted(faults, driver, work)
+            } else {
+                self.go_on(driver, work, from)
+            };
+            if !is_over {
                 break;
             }
         }
@@ -107,7 +103,21 @@ impl Lane {
         found
     }
 
-    /// Goes on with a Job; false if it is not over.
+    /// The next Job, and how far it is.
+    #[inline(always)]
+    fn next(&mut self) -> Option<(Work, usize)> {
+        if let Some(begun) = self.begun.take() {
+            return Some(begun);
+        }
+        if !self.aside.is_empty()
+            && let Some(at) = self.first_due()
+        {
+            return Some((self.aside.remove(at).1, 0));
+        }
+        self.queue.next().map(|work| (work, 0))
+    }
+
+    /// Goes on with a Job; false if the rest is left to the next turn.
     #[inline(always)]
     fn go_on(&mut self, driver: &mut impl Driver, work: Work, from: usize) -> bool {
         let at = from + driver.copy(&work, from);
@@ -120,10 +130,17 @@ impl Lane {
         true
     }
 
+    /// Begins a Job as the script says; false if the rest is left to the next turn.
     #[cold]
-    fn begin_scripted<D: Driver>(&mut self, faults: &Faults, driver: &mut D, mut work: Work) {
+    fn begin_scripted<D: Driver>(
+        &mut self,
+        faults: &Faults,
+        driver: &mut D,
+        mut work: Work,
+    ) -> bool {
         if self.queue.is_broken() {
-            return fail(&mut self.queue, driver, work, JobError::queue_failed());
+            fail(&mut self.queue, driver, work, JobError::queue_failed());
+            return true;
         }
         match std::mem::replace(&mut work.fault, Fault::Pass) {
             Fault::Delay(time) if D::KEEPS_TIME => {
@@ -133,7 +150,9 @@ impl Lane {
                     .map_or(Until::Over(u64::MAX), Until::Time);
                 self.aside.push((until, work));
             }
-            Fault::Pass | Fault::QueueFull | Fault::Delay(_) => _ = self.go_on(driver, work, 0),
+            Fault::Pass | Fault::QueueFull | Fault::Delay(_) => {
+                return self.go_on(driver, work, 0);
+            }
             Fault::Error(kind, vendor) => fail(
                 &mut self.queue,
                 driver,
@@ -153,36 +172,29 @@ impl Lane {
                 }
             }
         }
+        true
     }
 
-    /// Does what was put aside and is due; true if there was something.
+    /// Which of those that were put aside is due, if one is: the first of them.
     #[cold]
-    fn take_up(&mut self, driver: &mut impl Driver) -> bool {
-        let before = self.aside.len();
-        loop {
-            let now = Instant::now();
-            let over = if self.queue.is_retired() && !self.has_work() {
-                u64::MAX
-            } else {
-                self.queue.over()
-            };
-            let due = self
-                .aside
-                .iter()
-                .enumerate()
-                .filter(|(_, (until, _))| until.is_due(now, over));
-            let Some((at, _)) = due.min_by_key(|(_, (until, _))| until.time()) else {
-                break;
-            };
-            let (_, work) = self.aside.remove(at);
-            let mut from = 0;
-            while from < work.len() {
-                from += driver.copy(&work, from);
-            }
-            driver.count();
-            self.queue.finish(work, Ok(from as u64));
+    fn first_due(&self) -> Option<usize> {
+        if self.aside.is_empty() {
+            return None;
         }
-        self.aside.len() < before
+        let now = Instant::now();
+        // Of a queue that is retired nothing more will be over.
+        let over = if self.queue.is_retired() && !self.has_work() {
+            u64::MAX
+        } else {
+            self.queue.over()
+        };
+        let due = self
+            .aside
+            .iter()
+            .enumerate()
+            .filter(|(_, (until, _))| until.is_due(now, over));
+        due.min_by_key(|(_, (until, _))| until.time())
+            .map(|(at, _)| at)
     }
 }
 

@@ -163,7 +163,8 @@ impl SoftBuilder {
         self
     }
 
-    /// How many engine threads a device has; one if not said. Its queues are given to them in turn.
+    /// How many engine threads a device has; one if not said, and at most 256, or attaching a context is refused
+    /// (`InvalidValue`). Its queues are given to them in turn.
     ///
     /// Two or more do large copies together, which pays where there are CPUs to spare: else they wait for one another. With
     /// none, no thread is started; whoever awaits a copy that is too large to be done inline does it, 256 KiB at each look.

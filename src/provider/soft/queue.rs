@@ -17,7 +17,7 @@ use super::rings::{Rings, Work};
 use crate::device::{Armed, Completion, Job, Keep, Queue, QueueConfig, Submitted, Token};
 use crate::error::{ErrorKind, JobError};
 use crate::sync::UnsafeCell;
-use crate::sync::atomic::{AtomicBool, AtomicU64};
+use crate::sync::atomic::AtomicU64;
 use crate::sync::discard;
 
 pub(super) struct SoftQueue {
@@ -32,10 +32,9 @@ pub(super) struct SoftQueue {
 struct Own {
     /// Reached by whoever reaps.
     lane: UnsafeCell<Lane>,
-    /// Where the next Job will be.
-    position: AtomicU64,
-    /// A Job is half done.
-    begun: AtomicBool,
+    /// Twice the position of the next Job, and one if there is something to do before it. In one word: who looked between
+    /// two writes would see neither, and sleep.
+    next: AtomicU64,
 }
 
 // SAFETY: `lane` is reached by one thread at a time (`reap`'s contract); the rest is Sync.
@@ -59,8 +58,7 @@ impl SoftQueue {
                 device.faults.held().add(Arc::downgrade(&rings) as _);
                 Some(Own {
                     lane: UnsafeCell::new(lane),
-                    position: AtomicU64::new(0),
-                    begun: AtomicBool::new(false),
+                    next: AtomicU64::new(0),
                 })
             }
         };
@@ -93,8 +91,8 @@ impl SoftQueue {
     #[inline]
     fn has_own_work(&self) -> bool {
         self.own.as_ref().is_some_and(|own| {
-            (own.begun.load(Relaxed) || self.rings.has_work(own.position.load(Relaxed)))
-                && !self.device.faults.is_held()
+            let next = own.next.load(Relaxed);
+            (next & 1 != 0 || self.rings.has_work(next / 2)) && !self.device.faults.is_held()
         })
     }
 }
@@ -110,31 +108,41 @@ impl Own {
         self.lane.with_mut(|lane| {
             // SAFETY: as the caller promises.
             let lane = unsafe { &mut *lane };
-            lane.drive(&device.faults, &mut Reaper(device));
-            self.position.store(lane.queue().position(), Relaxed);
-            self.begun.store(lane.is_busy(), Relaxed);
+            let mut reaper = Reaper {
+                device,
+                left: PIECE,
+            };
+            lane.drive(&device.faults, &mut reaper);
+            let next = lane.queue().position() * 2 + u64::from(lane.is_busy());
+            self.next.store(next, Relaxed);
         });
     }
 }
 
 /// Who reaps does the Jobs of a device without engines.
-struct Reaper<'a>(&'a DeviceShared);
+struct Reaper<'a> {
+    device: &'a DeviceShared,
+    /// Bytes that it copies yet.
+    left: usize,
+}
 
 impl Driver for Reaper<'_> {
     const KEEPS_TIME: bool = false;
 
     fn copy(&mut self, work: &Work, from: usize) -> usize {
-        work.copy(from, PIECE);
-        PIECE.min(work.len() - from)
+        let len = self.left.min(work.len() - from);
+        work.copy(from, len);
+        self.left -= len;
+        len
     }
 
     fn count(&mut self) {
-        self.0.own_jobs.fetch_add(1, Relaxed);
+        self.device.own_jobs.fetch_add(1, Relaxed);
     }
 }
 
 /// Bytes that the thread of a task copies in one go: about 10 us.
-pub(super) const PIECE: usize = 256 << 10;
+pub(super) const PIECE: usize = if cfg!(tokio_doca_loom) { 1 } else { 256 << 10 };
 
 // SAFETY: the duties of the module `device`:
 // 1. A Job is put once, got once, and its Completion is put once and got once.
