@@ -69,7 +69,8 @@ impl Doorbell {
 
     /// Rings for the Completion at this position. The look that follows comes after it. Pairs with `ring_for_certain`.
     pub(super) fn arm(&self, position: u64) {
-        self.armed.store(position + 1, Ordering::Relaxed);
+        // Release, paired with `ring_once`: whoever hears the ring sees what was done before the arm.
+        self.armed.store(position + 1, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 

@@ -1,8 +1,8 @@
 //! One large copy that several engines do together.
 //!
 //! The engine that has the Job offers it in pieces, and takes pieces itself until none is left; others take some if they
-//! are awake. A piece is claimed by one exchange on a word that holds the offer's number and how many pieces are left. Who
-//! offered waits until all claimed pieces are done, and only then changes the offer: so whoever claimed one may read it.
+//! are awake. A piece is claimed by one exchange on the number of pieces that are left. Who offered waits until all claimed
+//! pieces are done, and only then changes the offer: so whoever claimed one may read it.
 #![expect(unsafe_code, reason = "copies pieces of a Job that another engine has")]
 
 use std::ptr::NonNull;
@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use super::copy;
 use super::copy::STREAM;
 use crate::device::{Job, Segment, Segments};
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{UnsafeCell, look_again};
 
 /// Shorter copies are not worth it.
@@ -23,8 +23,8 @@ const LARGEST: usize = 1 << 20;
 /// What one engine offers to the others.
 #[repr(align(128))]
 pub(super) struct Split {
-    /// The number of the offer (upper half), and how many of its pieces are not claimed.
-    open: AtomicU64,
+    /// How many pieces of the offer are not claimed.
+    open: AtomicUsize,
     done: AtomicUsize,
     whole: UnsafeCell<Whole>,
 }
@@ -47,7 +47,7 @@ unsafe impl Sync for Split {}
 impl Split {
     pub(super) fn new() -> Split {
         Split {
-            open: AtomicU64::new(0),
+            open: AtomicUsize::new(0),
             done: AtomicUsize::new(0),
             whole: UnsafeCell::new(Whole {
                 src: NonNull::dangling(),
@@ -61,7 +61,7 @@ impl Split {
     /// Whether there is a piece to claim.
     #[inline]
     pub(super) fn is_open(&self) -> bool {
-        self.open.load(Ordering::Relaxed) as u32 != 0
+        self.open.load(Ordering::Relaxed) != 0
     }
 
     /// Whether a Job is worth it.
@@ -111,10 +111,8 @@ impl Split {
             // SAFETY: all pieces of the offer before are done, and nobody claims one before the store below.
             unsafe { *place = whole };
         });
-        let number = (self.open.load(Ordering::Relaxed) >> 32).wrapping_add(1);
-        let offer = number << 32 | pieces as u64;
         // Release: whoever claims a piece sees the copy.
-        self.open.store(offer, Ordering::Release);
+        self.open.store(pieces, Ordering::Release);
         pieces
     }
 
@@ -131,26 +129,16 @@ impl Split {
 
     /// Claims a piece and copies it. False if there is none.
     pub(super) fn help(&self) -> bool {
-        let mut offer = self.open.load(Ordering::Relaxed);
-        loop {
-            if offer as u32 == 0 {
-                return false;
-            }
-            match self.open.compare_exchange_weak(
-                offer,
-                offer - 1,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => break,
-                Err(seen) => offer = seen,
-            }
-        }
+        let claim = |left: usize| left.checked_sub(1);
+        let (done, failed) = (Ordering::Acquire, Ordering::Relaxed);
+        let Ok(left) = self.open.fetch_update(done, failed, claim) else {
+            return false;
+        };
         let whole = self.whole.with(|place| {
             // SAFETY: a piece was claimed, so that it stays as it is until that is done.
             unsafe { *place }
         });
-        let at = (offer as u32 - 1) as usize * whole.piece;
+        let at = (left - 1) * whole.piece;
         let part = |addr| {
             Segments::one(Segment {
                 addr,
