@@ -3,16 +3,18 @@
 mod common;
 
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use common::*;
 use futures::stream::{FuturesUnordered, StreamExt};
-use tokio_doca::device::{Adapter, Queue, QueueConfig, Registrar};
+use tokio_doca::device::{
+    Adapter, Armed, Completion, Job, Keep, Queue, QueueConfig, Registrar, Submitted, Token,
+};
 use tokio_doca::soft::{Fault, Soft};
-use tokio_doca::{DevInfo, Device, Dma, ErrorKind, Mode, Result, WorkQ};
+use tokio_doca::{BufPool, DevInfo, Device, Dma, ErrorKind, Mmap, Mode, Result, WorkQ};
 
 const SPIN: Duration = Duration::from_micros(30);
 
@@ -162,6 +164,90 @@ unsafe impl Adapter for Mute {
 
     fn open_queue(&self, config: QueueConfig) -> Result<Arc<dyn Queue>> {
         self.1.adapter().open_queue(config)
+    }
+}
+
+/// A software queue during whose submission somebody sets another mode.
+struct SetsMode {
+    inner: Arc<dyn Queue>,
+    workq: Arc<OnceLock<(WorkQ, Mode)>>,
+}
+
+#[expect(unsafe_code, reason = "implements Queue")]
+// SAFETY: the duties are the inner queue's, to which every call goes unchanged.
+unsafe impl Queue for SetsMode {
+    unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
+        let (workq, mode) = self.workq.get().unwrap();
+        workq.set_mode(*mode).unwrap();
+        // SAFETY: as the caller promises.
+        unsafe { self.inner.submit(jobs) }
+    }
+
+    fn ready(&self) -> bool {
+        self.inner.ready()
+    }
+
+    unsafe fn reap(&self, out: &mut [Completion]) -> usize {
+        // SAFETY: as the caller promises.
+        unsafe { self.inner.reap(out) }
+    }
+
+    fn arm(&self) -> Armed {
+        self.inner.arm()
+    }
+
+    unsafe fn retire(&self, keep: Keep, outstanding: usize) {
+        // SAFETY: as the caller promises.
+        unsafe { self.inner.retire(keep, outstanding) };
+    }
+}
+
+struct SetsModes(Device, Arc<OnceLock<(WorkQ, Mode)>>);
+
+#[expect(unsafe_code, reason = "implements Adapter")]
+// SAFETY: each queue is over a new one of the inner device.
+unsafe impl Adapter for SetsModes {
+    fn info(&self) -> &DevInfo {
+        self.0.info()
+    }
+
+    fn registrar(&self) -> &dyn Registrar {
+        self.0.adapter().registrar()
+    }
+
+    fn open_queue(&self, config: QueueConfig) -> Result<Arc<dyn Queue>> {
+        let (inner, workq) = (self.0.adapter().open_queue(config)?, Arc::clone(&self.1));
+        Ok(Arc::new(SetsMode { inner, workq }))
+    }
+}
+
+/// An Op that was submitted while nobody slept, and that is to sleep by the time that it looks.
+#[test]
+fn a_mode_that_is_set_amid_a_submission_leaves_nobody_asleep() {
+    for before in all_modes() {
+        for mode in all_modes() {
+            let soft = Soft::builder().defer(true).build();
+            let inner = soft.open("pf0").unwrap();
+            let late = Arc::new(OnceLock::new());
+            let adapter = SetsModes(inner, Arc::clone(&late));
+            let device = Device::from_adapter(Arc::new(adapter));
+            let mmap = Mmap::builder().device(&device).alloc(1 << 14).unwrap();
+            let pool = BufPool::builder(&mmap).build().unwrap();
+            let workq = WorkQ::builder().mode(before).build().unwrap();
+            assert!(late.set((workq.clone(), mode)).is_ok());
+            let dma = Dma::builder(&device).attach(&workq).unwrap();
+            run(async {
+                let (src, dst) = (pool.alloc().await, pool.alloc().await);
+                src.extend_from_slice(b"abc").unwrap();
+                let hold = soft.faults().hold();
+                let copy = tokio::spawn(dma.copy_owned(src, dst));
+                tokio::task::yield_now().await;
+                drop(hold);
+                assert_eq!(in_time("the copy", copy).await.unwrap(), Ok(3));
+            });
+            // It refers to itself through its device.
+            std::mem::forget(late);
+        }
     }
 }
 

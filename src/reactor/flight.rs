@@ -17,7 +17,7 @@ use std::task::{Context, Poll, ready};
 
 use pin_project::{pin_project, pinned_drop};
 
-use super::mode::Spin;
+use super::mode::{Policy, Spin};
 use super::slot::{Held, Outcome};
 use super::submit::Work;
 use super::wait::{Patience, Waited};
@@ -105,7 +105,8 @@ impl<C: Deref<Target = Attachment>> Flight<C> {
         prepare: impl Fn(&C) -> Result<Prepared, JobError>,
     ) -> Poll<Outcome> {
         let this = self.project();
-        match this.context.begin(prepared) {
+        let policy = this.context.shared.mode.load();
+        match this.context.begin(prepared, policy) {
             Ok(begun) => *this.state = begun,
             Err(error) => {
                 *this.state = State::Finished;
@@ -113,7 +114,7 @@ impl<C: Deref<Target = Attachment>> Flight<C> {
             }
         }
         this.context
-            .go_on(this.state, true, this.node.as_ref(), cx, &|| {
+            .go_on(this.state, Some(policy), this.node.as_ref(), cx, &|| {
                 prepare(this.context)
             })
     }
@@ -132,7 +133,7 @@ impl<C: Deref<Target = Attachment>> Flight<C> {
                 let prepare = || prepare(this.context);
                 let outcome =
                     this.context
-                        .go_on(this.state, false, this.node.as_ref(), cx, &prepare);
+                        .go_on(this.state, None, this.node.as_ref(), cx, &prepare);
                 if outcome.is_ready() {
                     budget.made_progress();
                 }
@@ -184,9 +185,9 @@ impl Attachment {
 
     /// The first step of a Job that was not finished inline: in flight at once, or in line.
     #[inline(always)]
-    fn begin(&self, prepared: Prepared) -> Result<State, JobError> {
+    fn begin(&self, prepared: Prepared, policy: Policy) -> Result<State, JobError> {
         let shared = &self.shared;
-        if !shared.mode.load().is_busy() {
+        if !policy.is_busy() {
             // Before the Job is the device's: without a runtime nobody would hear of its end.
             shared.events.register(shared)?;
         }
@@ -201,23 +202,23 @@ impl Attachment {
         Ok(State::Queued(Patience::default(), Spin::default()))
     }
 
-    /// Polls a Job that is in line or in flight.
+    /// Polls a Job that is in line or in flight. `begun` is the policy that it was begun under, if that was in this very poll:
+    /// another one by now is for the next poll, since this runtime may not be registered.
     fn go_on(
         &self,
         state: &mut State,
-        fresh: bool,
+        begun: Option<Policy>,
         node: Pin<&WaitNode>,
         cx: &mut Context<'_>,
         prepare: &impl Fn() -> Result<Prepared, JobError>,
     ) -> Poll<Outcome> {
-        // Submitted in this very poll, and on this runtime.
-        let mut fresh = fresh;
+        let mut begun = begun;
         if let State::Queued(patience, spin) = state {
             match self.poll_queued(node, patience, spin, cx, prepare) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(token)) => {
                     *state = State::InFlight(token, Spin::default());
-                    fresh = false;
+                    begun = None;
                 }
                 Poll::Ready(Err(error)) => {
                     *state = State::Finished;
@@ -229,7 +230,9 @@ impl Attachment {
             unreachable!("a queued Job has just been launched")
         };
         let token = *token;
-        let policy = self.shared.mode.load();
+        // Submitted in this very poll, and on this runtime.
+        let fresh = begun.is_some();
+        let policy = begun.unwrap_or_else(|| self.shared.mode.load());
         let outcome = if policy.is_event() {
             self.poll_event(token, fresh, policy, cx)
         } else if policy.is_busy() {
