@@ -12,7 +12,8 @@
     reason = "accesses what somebody else may write meanwhile"
 )]
 
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicU64, fence};
 
 use super::Buf;
 use super::buf::in_use;
@@ -86,7 +87,16 @@ impl Buf {
     /// process writes the Buf.
     pub fn load(&self, at: usize) -> Result<u64, JobError> {
         let lease = self.0.read().map_err(in_use)?;
-        Ok(word(&lease, at)?.load(SeqCst))
+        let word = word(&lease, at)?;
+        if self.0.check_writable().is_err() {
+            // Its pages may be mapped for reading only, where Relaxed loads alone are promised to work
+            // (`std::sync::atomic`, "Atomic accesses to read-only memory").
+            fence(SeqCst);
+            let value = word.load(Relaxed);
+            fence(SeqCst);
+            return Ok(value);
+        }
+        Ok(word.load(SeqCst))
     }
 
     /// Stores them.
