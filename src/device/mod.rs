@@ -95,6 +95,7 @@ mod memory;
 mod provider;
 mod queue;
 mod signal;
+mod volatile;
 
 pub use access::Access;
 pub use caps::{AccelCaps, Caps, DmaCaps};
@@ -105,3 +106,4 @@ pub use memory::{Region, Registrar, Registration, Use};
 pub use provider::{Adapter, Device, DeviceId, Liveness, Provider, WeakDevice};
 pub use queue::{Armed, Keep, Queue, QueueConfig, Submitted};
 pub use signal::Signal;
+pub(crate) use volatile::volatile_copy;

@@ -6,7 +6,8 @@ use std::ops::RangeBounds;
 
 use super::element::{Element, Handle};
 use super::guard::{BufData, BufDataMut};
-use super::{mmap, shared};
+use super::mmap;
+use crate::device::volatile_copy;
 use crate::error::{JobError, Reason};
 
 /// A piece of an [`Mmap`](super::Mmap): headroom, data, tailroom (Core guide 3.3.3).
@@ -245,7 +246,7 @@ fn check_data(from: usize, len: usize, data_len: usize) -> Result<(), JobError> 
 unsafe fn copy_bytes(element: &Element, from: *const u8, to: *mut u8, len: usize) {
     if element.is_shared() {
         // SAFETY: as the caller promises.
-        unsafe { shared::copy(from, to, len) };
+        unsafe { volatile_copy(from, to, len) };
     } else {
         // SAFETY: as the caller promises, and no atomic runs where nothing is shared.
         unsafe { std::ptr::copy_nonoverlapping(from, to, len) };

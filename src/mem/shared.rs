@@ -1,8 +1,7 @@
 //! Memory that others may write at any time: volatile copies and atomics, and never a slice.
 //!
-//! Two rules. Nothing here is read twice and believed to be the same. And the one routine for copies makes volatile
-//! accesses only, so that the compiler can assume nothing about what it finds; it tears, as any copy of what is written
-//! meanwhile.
+//! Two rules. Nothing here is read twice and believed to be the same. And the one routine for copies
+//! ([`volatile_copy`](crate::device::volatile_copy)) makes volatile accesses only.
 //!
 //! Atomics and Leases: where others write anyway an atomic takes a read Lease, so that many of them, and jobs that read,
 //! go on at once, and jobs and copies that write are kept away. Elsewhere an atomic that changes the bytes takes the write
@@ -19,42 +18,6 @@ use super::Buf;
 use super::buf::in_use;
 use super::element::Element;
 use crate::error::{JobError, Reason};
-
-/// Eight bytes at any address.
-#[derive(Clone, Copy)]
-#[repr(C, packed)]
-struct Word(u64);
-
-/// Copies by volatile accesses.
-///
-/// # Safety
-///
-/// Both ranges are valid and do not overlap; nobody of this process accesses them in a conflicting way, but by atomics.
-#[inline(never)]
-pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
-    let words = len / size_of::<Word>();
-    let (from_words, to_words) = (from.cast::<Word>(), to.cast::<Word>());
-    for i in 0..words {
-        // SAFETY: `i` words lie in the range.
-        let from = unsafe { from_words.add(i) };
-        // SAFETY: as above.
-        let to = unsafe { to_words.add(i) };
-        // SAFETY: valid as the caller promises; a packed word needs no alignment, and every pattern is one.
-        let word = unsafe { from.read_volatile() };
-        // SAFETY: as above.
-        unsafe { to.write_volatile(word) };
-    }
-    for i in words * size_of::<Word>()..len {
-        // SAFETY: `i` is below `len`.
-        let from = unsafe { from.add(i) };
-        // SAFETY: as above.
-        let to = unsafe { to.add(i) };
-        // SAFETY: valid as the caller promises.
-        let byte = unsafe { from.read_volatile() };
-        // SAFETY: as above.
-        unsafe { to.write_volatile(byte) };
-    }
-}
 
 /// The eight bytes of the data from `at` on. Call it under a Lease, and keep that.
 fn word(element: &Element, at: usize) -> Result<&AtomicU64, JobError> {
@@ -142,27 +105,6 @@ impl Buf {
         } else {
             let lease = self.0.write().map_err(in_use)?;
             Ok(change(word(&lease, at)?))
-        }
-    }
-}
-
-#[cfg(all(test, not(tokio_doca_loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_length_is_copied_between_any_two_alignments_and_no_byte_more() {
-        let from: Vec<u8> = (0..64).map(|i| i + 1).collect();
-        for (start, end, len) in
-            (0..9).flat_map(|a| (0..9).flat_map(move |b| (0..40).map(move |len| (a, b, len))))
-        {
-            let mut to = [0_u8; 64];
-            let (src, dst) = (from[start..].as_ptr(), to[end..].as_mut_ptr());
-            // SAFETY: 9 + 40 bytes lie in both.
-            unsafe { copy(src, dst, len) };
-            assert_eq!(to[end..end + len], from[start..start + len]);
-            let others = to[..end].iter().chain(&to[end + len..]);
-            assert!(others.into_iter().all(|&byte| byte == 0));
         }
     }
 }

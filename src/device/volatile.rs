@@ -1,0 +1,65 @@
+//! The one routine that copies memory which others may write at any time.
+//!
+//! It makes volatile accesses only, so that the compiler can assume nothing about what it finds. It tears, as any copy of
+//! what is written meanwhile.
+#![expect(
+    unsafe_code,
+    reason = "accesses what somebody else may write meanwhile"
+)]
+
+/// Eight bytes at any address.
+#[derive(Clone, Copy)]
+#[repr(C, packed)]
+struct Word(u64);
+
+/// Copies by volatile accesses.
+///
+/// # Safety
+///
+/// Both ranges are valid and do not overlap; nobody of this process accesses them in a conflicting way, but by atomics.
+#[inline(never)]
+pub(crate) unsafe fn volatile_copy(from: *const u8, to: *mut u8, len: usize) {
+    let words = len / size_of::<Word>();
+    let (from_words, to_words) = (from.cast::<Word>(), to.cast::<Word>());
+    for i in 0..words {
+        // SAFETY: `i` words lie in the range.
+        let from = unsafe { from_words.add(i) };
+        // SAFETY: as above.
+        let to = unsafe { to_words.add(i) };
+        // SAFETY: valid as the caller promises; a packed word needs no alignment, and every pattern is one.
+        let word = unsafe { from.read_volatile() };
+        // SAFETY: as above.
+        unsafe { to.write_volatile(word) };
+    }
+    for i in words * size_of::<Word>()..len {
+        // SAFETY: `i` is below `len`.
+        let from = unsafe { from.add(i) };
+        // SAFETY: as above.
+        let to = unsafe { to.add(i) };
+        // SAFETY: valid as the caller promises.
+        let byte = unsafe { from.read_volatile() };
+        // SAFETY: as above.
+        unsafe { to.write_volatile(byte) };
+    }
+}
+
+#[cfg(all(test, not(tokio_doca_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_length_is_copied_between_any_two_alignments_and_no_byte_more() {
+        let from: Vec<u8> = (0..64).map(|i| i + 1).collect();
+        for (start, end, len) in
+            (0..9).flat_map(|a| (0..9).flat_map(move |b| (0..40).map(move |len| (a, b, len))))
+        {
+            let mut to = [0_u8; 64];
+            let (src, dst) = (from[start..].as_ptr(), to[end..].as_mut_ptr());
+            // SAFETY: 9 + 40 bytes lie in both.
+            unsafe { volatile_copy(src, dst, len) };
+            assert_eq!(to[end..end + len], from[start..start + len]);
+            let others = to[..end].iter().chain(&to[end + len..]);
+            assert!(others.into_iter().all(|&byte| byte == 0));
+        }
+    }
+}
