@@ -2,6 +2,8 @@
 //!
 //! Each kind of context has its own capabilities, `None` where the device has no such kind.
 
+use super::Algorithm;
+
 /// The capabilities of a device.
 ///
 /// A provider begins with [`Caps::for_dma`], or with the default, and sets what it has:
@@ -22,6 +24,9 @@ pub struct Caps {
     pub dma: Option<DmaCaps>,
     /// Jobs of kinds of the provider's own, and their limits; `None` if it has none.
     pub accel: Option<AccelCaps>,
+    /// Hashes, and their limits; `None` if it computes none.
+    #[doc(alias = "doca_sha_job_get_supported")]
+    pub sha: Option<ShaCaps>,
     /// The most Jobs that one queue takes; a WorkQ deeper than that is refused when it is attached.
     pub max_depth: u32,
 }
@@ -58,6 +63,52 @@ pub struct AccelCaps {
     pub event_driven: bool,
 }
 
+/// The hashes that a device computes, and their limits.
+///
+/// What follows from the algorithm alone, it says itself: [`Algorithm::digest_len`], the least room of a destination, and
+/// [`Algorithm::block_len`], the multiple that the parts of a session have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ShaCaps {
+    /// What it computes.
+    #[doc(alias = "doca_sha_job_get_supported")]
+    pub algorithms: Vec<Algorithm>,
+    /// Whether a message can be hashed in several Jobs, by a session.
+    pub sessions: bool,
+    /// Whether it is hardware that computes, and not the CPU.
+    #[doc(alias = "doca_sha_get_hardware_supported")]
+    pub hardware: bool,
+    /// The most bytes in one Job; more is `InvalidValue` ([`Reason::TooLarge`](crate::Reason::TooLarge)).
+    #[doc(alias = "doca_sha_get_max_src_buffer_size")]
+    pub max_src_len: u64,
+    /// The longest list of Bufs as a source, 1 if there are no lists; a longer one is `InvalidValue`
+    /// ([`Reason::ListTooLong`](crate::Reason::ListTooLong)). A destination is one Buf.
+    #[doc(alias = "doca_sha_get_max_list_buf_num_elem")]
+    pub max_list_len: u32,
+    /// Whether these Jobs can ring an event handle; if not, an event-driven WorkQ refuses the context (`NotSupported`).
+    #[doc(alias = "doca_ctx_get_event_driven_supported")]
+    pub event_driven: bool,
+}
+
+impl ShaCaps {
+    /// Capabilities of a device whose CPU computes all algorithms, by sessions too, and which signals.
+    pub fn on_cpu(max_src_len: u64, max_list_len: u32) -> ShaCaps {
+        ShaCaps {
+            algorithms: Algorithm::ALL.into(),
+            sessions: true,
+            hardware: false,
+            max_src_len,
+            max_list_len,
+            event_driven: true,
+        }
+    }
+
+    /// Whether it computes this hash.
+    pub fn supports(&self, algorithm: Algorithm) -> bool {
+        self.algorithms.contains(&algorithm)
+    }
+}
+
 impl Caps {
     /// Capabilities of a device that copies and signals.
     pub fn for_dma(max_buf_size: u64, max_list_len: u32, max_depth: u32) -> Caps {
@@ -68,6 +119,7 @@ impl Caps {
                 event_driven: true,
             }),
             accel: None,
+            sha: None,
             max_depth,
         }
     }

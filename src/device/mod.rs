@@ -7,8 +7,9 @@
 //!
 //! 1. Each accepted Job completes exactly once, with the Token that it was submitted under. A copy answers how many bytes it
 //!    moved: `len`. An [`AccelJob`] with a destination answers how many bytes it wrote there, from the front and without
-//!    gaps; one without answers any number. A Job that fails answers why, and may have written its destination. No byte
-//!    outside of the Segments is touched, and none of the source is written.
+//!    gaps; one without answers any number. A [`ShaJob`] answers [`ShaJob::answer`]. A Job that fails answers why, and may have
+//!    written its destination; a session is as it was before. No byte outside of the Segments is touched, and none of the
+//!    source is written.
 //! 2. After a Job's completion was handed out by `reap`, its memory is not touched.
 //! 3. A Job that was not accepted was never seen by the device. Accepted or rejected, never unknown: in doubt it
 //!    is accepted. `refused` is `Some` if and only if not all were accepted. `Again` comes to an end, once Jobs have
@@ -69,6 +70,9 @@
 //! by `Accel`: opcodes and what they mean are the provider's documentation. The crate checks the operands, takes the Leases
 //! and grows the destination, as for copies.
 //!
+//! Hashing needs an entry in [`Caps::sha`], `submit_sha`, and, for small inputs, `try_inline_sha`. [`Hasher`] does such a Job on
+//! the CPU, in as many parts as the provider likes: on whatever thread is the device.
+//!
 //! The suite runs from the author's own tests, with this crate as a development dependency with the feature `contract`:
 //!
 //! ```
@@ -87,23 +91,30 @@
 //! ```
 
 mod access;
+mod algorithm;
 mod caps;
 mod completion;
+mod hasher;
 mod info;
 mod job;
 mod memory;
 mod provider;
 mod queue;
+mod sha;
 mod signal;
 mod volatile;
 
 pub use access::Access;
-pub use caps::{AccelCaps, Caps, DmaCaps};
+pub use algorithm::Algorithm;
+pub use caps::{AccelCaps, Caps, DmaCaps, ShaCaps};
 pub use completion::{Completion, Token};
+pub(crate) use hasher::COST as HASH_COST;
+pub use hasher::Hasher;
 pub use info::{DevInfo, PciAddr, PciFunction};
 pub use job::{AccelJob, Class, Job, Segment, Segments};
 pub use memory::{Region, Registrar, Registration, Use};
 pub use provider::{Adapter, Device, DeviceId, Liveness, Provider, WeakDevice};
 pub use queue::{Armed, Keep, Queue, QueueConfig, Submitted};
+pub use sha::{SessionRef, ShaJob};
 pub use signal::Signal;
 pub(crate) use volatile::volatile_copy;

@@ -8,7 +8,7 @@ use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::{AccelJob, Completion, Job, Signal, Token};
+use super::{AccelJob, Completion, Job, ShaJob, Signal, Token};
 use crate::error::{ErrorKind, JobError};
 
 /// What a queue is built for.
@@ -36,6 +36,17 @@ pub struct Submitted {
     /// Why the next was not: `Again` means that the crate waits for a completion and tries once more, so that it must
     /// be able to succeed with nothing in flight. `None` if all were.
     pub refused: Option<JobError>,
+}
+
+impl Submitted {
+    /// None of so many was taken: the device has no such kind.
+    fn unsupported(jobs: usize) -> Submitted {
+        let refused = JobError::device(ErrorKind::NotSupported, 0);
+        Submitted {
+            accepted: 0,
+            refused: (jobs > 0).then_some(refused),
+        }
+    }
 }
 
 /// What `arm` found.
@@ -82,11 +93,28 @@ pub unsafe trait Queue: Send + Sync {
     ///
     /// As for `submit`.
     unsafe fn submit_accel(&self, jobs: &[(Token, AccelJob)]) -> Submitted {
-        let refused = JobError::device(ErrorKind::NotSupported, 0);
-        Submitted {
-            accepted: 0,
-            refused: (!jobs.is_empty()).then_some(refused),
-        }
+        Submitted::unsupported(jobs.len())
+    }
+
+    /// Hashes now, on this thread, or says `None` and has not begun. Takes no Token, keeps nothing.
+    ///
+    /// # Safety
+    ///
+    /// The Job's memory is valid, and leased to the caller, during the call; its session is the device's alone.
+    unsafe fn try_inline_sha(&self, _job: &ShaJob) -> Option<Result<u64, JobError>> {
+        None
+    }
+
+    /// Takes hashes, in order, until one is refused. Their completions come as all others do.
+    ///
+    /// The crate calls it on devices that have [`ShaCaps`](super::ShaCaps), with what stands there, and within its limits. What is
+    /// not implemented refuses, with `NotSupported`.
+    ///
+    /// # Safety
+    ///
+    /// As for `submit`; the session of each Job, if it has one, is the device's alone until its completion was reaped.
+    unsafe fn submit_sha(&self, jobs: &[(Token, ShaJob)]) -> Submitted {
+        Submitted::unsupported(jobs.len())
     }
 
     /// Whether `reap` would find something. A hint, and cheap; who cannot tell says `true`.

@@ -1,0 +1,264 @@
+//! Hashing by the CPU, for every provider that has nothing better: does a [`ShaJob`] in parts.
+//!
+//! What a session has hashed changes once, at the end of a Job: one that fails, or is left in the middle, leaves it as it
+//! was.
+#![expect(unsafe_code, reason = "reads memory that was lent to a device")]
+
+use std::fmt;
+use std::ptr::NonNull;
+
+use sha1::Sha1;
+use sha2::digest::{FixedOutput, Output, Update};
+use sha2::{Sha256, Sha512};
+
+use super::{Algorithm, Segment, ShaJob, volatile_copy};
+
+/// The state of a hash in the middle of a message.
+///
+/// It uses the CPU's SHA instructions where there are some (looked up when it runs), and portable code elsewhere.
+#[derive(Clone, Default)]
+pub struct Hasher(State);
+
+#[derive(Clone, Default)]
+enum State {
+    #[default]
+    Idle,
+    Sha1(Sha1),
+    Sha256(Sha256),
+    Sha512(Sha512),
+}
+
+/// A byte that is hashed takes about as long as so many that are copied.
+pub(crate) const COST: usize = 8;
+
+/// What others may write goes through a buffer of so many bytes, which stays in the first cache.
+const BOUNCE: usize = 4096;
+
+impl Hasher {
+    /// The start of a message.
+    pub fn new(algorithm: Algorithm) -> Hasher {
+        Hasher(match algorithm {
+            Algorithm::Sha1 => State::Sha1(Sha1::default()),
+            Algorithm::Sha256 => State::Sha256(Sha256::default()),
+            Algorithm::Sha512 => State::Sha512(Sha512::default()),
+        })
+    }
+
+    /// Does a part of a Job: at most `most` bytes after the first `from`; says how many. The Job is over when that reaches
+    /// [`ShaJob::len`]: the digest is written then, or the session goes on.
+    ///
+    /// The parts of a Job are done in order, by the same Hasher, which does none of another one in between. What it held
+    /// before the part at 0 does not matter. A Job without data is one part of no bytes.
+    ///
+    /// # Safety
+    ///
+    /// The Job was given to a [`Queue`](super::Queue), which may touch its memory: it is valid, and leased, during the call.
+    pub unsafe fn work(&mut self, job: &ShaJob, from: usize, most: usize) -> usize {
+        if from == 0 {
+            *self = match job.session {
+                // SAFETY: the session is lent to the device, for it alone, as the caller promises.
+                Some(session) => unsafe { session.hasher().as_ref() }.clone(),
+                None => Hasher::new(job.algorithm),
+            };
+        }
+        let left = job.len().saturating_sub(from);
+        let part = most.min(left);
+        // SAFETY: as the caller promises.
+        unsafe { self.read(job, from, part) };
+        if part < left {
+            return part;
+        }
+        let mut next = std::mem::take(self);
+        if let Some(dst) = job.dst {
+            // SAFETY: as the caller promises: the Segment is as long as a digest.
+            unsafe { next.write(&dst) };
+            next = Hasher::new(job.algorithm);
+        }
+        if let Some(session) = job.session {
+            // SAFETY: as above.
+            unsafe { session.hasher().write(next) };
+        }
+        part
+    }
+
+    /// # Safety
+    ///
+    /// As for `work`.
+    unsafe fn read(&mut self, job: &ShaJob, mut skip: usize, mut left: usize) {
+        for segment in job.src.as_slice() {
+            let at = skip.min(segment.len);
+            skip -= at;
+            let len = left.min(segment.len - at);
+            left -= len;
+            if len == 0 {
+                continue;
+            }
+            // SAFETY: `at` lies in the Segment.
+            let addr = unsafe { segment.addr.add(at) };
+            if job.shared {
+                // SAFETY: `len` bytes from there lie in the Segment, which is valid, as the caller promises.
+                unsafe { self.read_shared(addr, len) };
+            } else {
+                // SAFETY:
+                // - as above, and the bytes are initialized: an Mmap's are from the start;
+                // - nobody writes them: the Job has a read Lease, and no other process has this memory (`shared`).
+                self.update(unsafe { NonNull::slice_from_raw_parts(addr, len).as_ref() });
+            }
+        }
+    }
+
+    /// Reads each byte once: what the hash sees does not change under it.
+    ///
+    /// # Safety
+    ///
+    /// The bytes are valid to read.
+    #[cold]
+    unsafe fn read_shared(&mut self, mut addr: NonNull<u8>, mut left: usize) {
+        let mut bounce = [0_u8; BOUNCE];
+        while left > 0 {
+            let len = left.min(BOUNCE);
+            // SAFETY: valid as the caller promises, and the buffer is another memory.
+            unsafe { volatile_copy(addr.as_ptr(), bounce.as_mut_ptr(), len) };
+            self.update(&bounce[..len]);
+            left -= len;
+            // SAFETY: `len` is no more than what was left.
+            addr = unsafe { addr.add(len) };
+        }
+    }
+
+    fn update(&mut self, bytes: &[u8]) {
+        match &mut self.0 {
+            State::Idle => {}
+            State::Sha1(state) => state.update(bytes),
+            State::Sha256(state) => state.update(bytes),
+            State::Sha512(state) => state.update(bytes),
+        }
+    }
+
+    /// Ends the message.
+    ///
+    /// # Safety
+    ///
+    /// The Segment is valid to write.
+    unsafe fn write(self, dst: &Segment) {
+        match self.0 {
+            State::Idle => {}
+            // SAFETY: as the caller promises.
+            State::Sha1(state) => unsafe { write(&digest(state), dst) },
+            // SAFETY: as above.
+            State::Sha256(state) => unsafe { write(&digest(state), dst) },
+            // SAFETY: as above.
+            State::Sha512(state) => unsafe { write(&digest(state), dst) },
+        }
+    }
+}
+
+fn digest<H: FixedOutput>(state: H) -> Output<H> {
+    state.finalize_fixed()
+}
+
+/// # Safety
+///
+/// The Segment is valid to write.
+unsafe fn write(digest: &[u8], dst: &Segment) {
+    let len = digest.len().min(dst.len);
+    // SAFETY: valid as the caller promises. It may be memory that others write meanwhile.
+    unsafe { volatile_copy(digest.as_ptr(), dst.addr.as_ptr(), len) };
+}
+
+impl fmt::Debug for Hasher {
+    /// Not what was hashed: it may be a secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            State::Idle => "Hasher(idle)",
+            State::Sha1(_) => "Hasher(SHA-1)",
+            State::Sha256(_) => "Hasher(SHA-256)",
+            State::Sha512(_) => "Hasher(SHA-512)",
+        })
+    }
+}
+
+#[cfg(all(test, not(tokio_doca_loom)))]
+mod tests {
+    use super::*;
+    use crate::device::Segments;
+    use proptest::prelude::*;
+    use sha2::Digest;
+
+    fn segment(bytes: &mut [u8]) -> Segment {
+        Segment {
+            len: bytes.len(),
+            addr: NonNull::from(bytes).cast(),
+            key: 0,
+        }
+    }
+
+    fn bare(algorithm: Algorithm, bytes: &[u8]) -> Vec<u8> {
+        match algorithm {
+            Algorithm::Sha1 => Sha1::digest(bytes).to_vec(),
+            Algorithm::Sha256 => Sha256::digest(bytes).to_vec(),
+            Algorithm::Sha512 => Sha512::digest(bytes).to_vec(),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn parts_of_lists_hash_like_one_piece(
+            which in 0..3usize,
+            cuts in proptest::collection::vec(0usize..9000, 0..6),
+            most in 1usize..6000,
+            shared: bool,
+        ) {
+            let algorithm = Algorithm::ALL[which];
+            let mut bytes: Vec<u8> = (0..20_000u32).map(|i| (i * 7 + i / 256) as u8).collect();
+            let expected = bare(algorithm, &bytes);
+            let mut list = Vec::new();
+            let mut rest = &mut bytes[..];
+            for cut in cuts {
+                let (piece, tail) = rest.split_at_mut(cut.min(rest.len()));
+                list.push(segment(piece));
+                rest = tail;
+            }
+            list.push(segment(rest));
+            let mut out = vec![0xee_u8; algorithm.digest_len() + 1];
+            let dst = segment(&mut out[..algorithm.digest_len()]);
+            // SAFETY: the list outlives the Job.
+            let mut job = ShaJob::new(algorithm, unsafe { Segments::list(&list) }, dst);
+            job.shared = shared;
+            let (mut hasher, mut at) = (Hasher::default(), 0);
+            while at < job.len() {
+                // SAFETY: the memory is this test's.
+                at += unsafe { hasher.work(&job, at, most) };
+            }
+            prop_assert_eq!(at, 20_000);
+            prop_assert_eq!(&out[..algorithm.digest_len()], &expected[..]);
+            prop_assert_eq!(out[algorithm.digest_len()], 0xee, "no byte more");
+        }
+    }
+
+    #[test]
+    fn a_job_that_is_left_in_the_middle_leaves_its_session_as_it_was() {
+        let mut session = Hasher::new(Algorithm::Sha256);
+        let session = NonNull::from(&mut session);
+        let (mut bytes, mut out) = ([7_u8; 192], [0_u8; 32]);
+        let mut job = ShaJob::new(
+            Algorithm::Sha256,
+            Segments::one(segment(&mut bytes)),
+            segment(&mut out),
+        );
+        job.session = Some(crate::device::SessionRef::new(session));
+        let mut hasher = Hasher::default();
+        // SAFETY: the memory is this test's.
+        assert_eq!(unsafe { hasher.work(&job, 0, 64) }, 64);
+        // SAFETY: as above.
+        assert_eq!(unsafe { hasher.work(&job, 0, 191) }, 191);
+        // SAFETY: as above.
+        assert_eq!(unsafe { hasher.work(&job, 191, 9) }, 1);
+        assert_eq!(out[..], bare(Algorithm::Sha256, &[7; 192])[..]);
+        // And it begins anew.
+        job.src = Segments::none();
+        // SAFETY: as above.
+        assert_eq!(unsafe { hasher.work(&job, 0, 9) }, 0);
+        assert_eq!(out[..], bare(Algorithm::Sha256, &[])[..]);
+    }
+}
