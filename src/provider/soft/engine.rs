@@ -26,6 +26,9 @@ const LOOKS: u32 = 256;
 /// Bytes that are copied in the time that it takes to wake a thread.
 const WAKE: usize = 1 << 20;
 
+/// Bytes whose copy takes as long as a part of a hash, after which other queues have their turn: 1 MiB is hashed in one go.
+const PIECE: usize = 8 << 20;
+
 /// Every so many jobs the submitter says on which CPU it runs.
 const KICKS: u64 = 8;
 
@@ -240,6 +243,7 @@ struct Crew {
 
 impl Driver for Crew {
     const KEEPS_TIME: bool = true;
+    const PIECE: usize = PIECE;
 
     #[inline(always)]
     fn copy(&mut self, work: &Work, from: usize) -> usize {

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use super::fault::{Fault, Faults};
 use super::rings::{Served, Work};
+use crate::device::{HASH_COST, Hasher};
 use crate::error::JobError;
 
 /// Jobs of one queue before the next one has its turn.
@@ -17,7 +18,10 @@ pub(super) trait Driver {
     /// Whether it looks again when time has passed.
     const KEEPS_TIME: bool;
 
-    /// Does a part of a Job, from this byte on, and says how many bytes it was. Less than all: enough for one turn.
+    /// How many bytes it copies in one go, if others wait for their turn.
+    const PIECE: usize;
+
+    /// Does a part of a copy, from this byte on, and says how many bytes it was. Less than all: enough for one turn.
     fn copy(&mut self, work: &Work, from: usize) -> usize;
 
     /// A Job is about to be over.
@@ -31,6 +35,8 @@ pub(super) struct Lane {
     aside: Vec<(Until, Work)>,
     /// A Job that is done in parts, and how far it is.
     begun: Option<(Work, usize)>,
+    /// What of a hash that is done in parts was hashed so far.
+    hasher: Hasher,
 }
 
 /// When a Job that was put aside is done.
@@ -46,6 +52,7 @@ impl Lane {
             queue,
             aside: Vec::new(),
             begun: None,
+            hasher: Hasher::default(),
         }
     }
 
@@ -84,7 +91,7 @@ impl Lane {
             let Some((work, from)) = self.next() else {
                 break;
             };
-            if found && work.len() > LONG {
+            if found && work.cost() > LONG {
                 self.queue.ring_for_certain();
             }
             found = true;
@@ -120,13 +127,14 @@ impl Lane {
     /// Goes on with a Job; false if the rest is left to the next turn.
     #[inline(always)]
     fn go_on(&mut self, driver: &mut impl Driver, work: Work, from: usize) -> bool {
-        let at = from + driver.copy(&work, from);
+        let at = from + part(driver, &mut self.hasher, &work, from);
         if at < work.len() {
             self.begun = Some((work, at));
             return false;
         }
         driver.count();
-        self.queue.finish(work, Ok(at as u64));
+        let answer = work.answer();
+        self.queue.finish(work, Ok(answer));
         true
     }
 
@@ -195,6 +203,15 @@ impl Lane {
             .filter(|(_, (until, _))| until.is_due(now, over));
         due.min_by_key(|(_, (until, _))| until.time())
             .map(|(at, _)| at)
+    }
+}
+
+/// Does a part of a Job, from this byte on, and says how many bytes it was.
+#[inline(always)]
+fn part<D: Driver>(driver: &mut D, hasher: &mut Hasher, work: &Work, from: usize) -> usize {
+    match work.hash(hasher, from, D::PIECE / HASH_COST) {
+        Some(hashed) => hashed,
+        None => driver.copy(work, from),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use crate::device::{Caps, DmaCaps};
+use crate::device::{Caps, DmaCaps, ShaCaps};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The most Jobs that one queue takes.
@@ -13,7 +13,7 @@ const MAX_DEPTH: u32 = 1 << 20;
 /// What is within them passes here and on the adapter; what is beyond them is refused here as there, with `InvalidValue`
 /// (a list or a size) or `NotSupported` (an event-driven WorkQ), before anything is leased. `DevInfo::caps` says them.
 ///
-/// | profile | longest list | largest copy | event-driven | where the numbers come from |
+/// | profile | longest list | largest copy or hash | event-driven | where the numbers come from |
 /// |---|---|---|---|---|
 /// | [`unlimited`](Limits::unlimited) | 2^32 - 1 | 2^63 - 1 | yes | what the software device can do |
 /// | [`bluefield2`](Limits::bluefield2) | 1 | 1 MiB | yes | **assumed**, on the safe side |
@@ -26,7 +26,8 @@ const MAX_DEPTH: u32 = 1 << 20;
 ///   from the use of its DPA), and that the 2.2 library answers the same is an **assumption**.
 /// - BlueField-2: no figure was found. 1 is what the header defines as "no lists", and 1 MiB the largest file of
 ///   NVIDIA's own `dma_copy` application: a device that has less would not run it. Both are **assumptions**.
-/// - That copies ring an event handle on both is an **assumption** too: NVIDIA's DMA samples poll, and the Core guide (3.4.5)
+/// - Nothing was found of the SHA engine: that it takes as much as a copy is an **assumption**.
+/// - That copies and hashes ring an event handle on both is an **assumption** too: NVIDIA's DMA samples poll, and the Core guide (3.4.5)
 ///   only says that there are contexts that cannot.
 ///
 /// ```
@@ -45,6 +46,7 @@ pub struct Limits {
     max_buf_size: u64,
     max_list_len: u32,
     dma_event_driven: bool,
+    sha_event_driven: bool,
 }
 
 impl Limits {
@@ -54,6 +56,7 @@ impl Limits {
             max_buf_size: isize::MAX as u64,
             max_list_len: u32::MAX,
             dma_event_driven: true,
+            sha_event_driven: true,
         }
     }
 
@@ -67,8 +70,9 @@ impl Limits {
         Limits::unlimited().max_buf_size(2 << 20).max_list_len(64)
     }
 
-    /// The most bytes in one copy, at least 1.
+    /// The most bytes in one copy or hash, at least 1.
     #[doc(alias = "doca_dma_get_max_buf_size")]
+    #[doc(alias = "doca_sha_get_max_src_buffer_size")]
     pub fn max_buf_size(self, bytes: u64) -> Limits {
         let max_buf_size = bytes.clamp(1, isize::MAX as u64);
         Limits {
@@ -77,8 +81,9 @@ impl Limits {
         }
     }
 
-    /// The longest list on either side of a copy, at least 1: no lists.
+    /// The longest list on either side of a copy, or of what is hashed, at least 1: no lists.
     #[doc(alias = "doca_dma_get_max_list_buf_num_elem")]
+    #[doc(alias = "doca_sha_get_max_list_buf_num_elem")]
     pub fn max_list_len(self, bufs: u32) -> Limits {
         let max_list_len = bufs.max(1);
         Limits {
@@ -96,12 +101,24 @@ impl Limits {
         }
     }
 
+    /// Whether a [`Sha`](crate::Sha) attaches to an event-driven WorkQ.
+    #[doc(alias = "doca_ctx_get_event_driven_supported")]
+    pub fn sha_event_driven(self, supported: bool) -> Limits {
+        Limits {
+            sha_event_driven: supported,
+            ..self
+        }
+    }
+
     /// What a device with these limits says of itself.
     pub(super) fn caps(&self) -> Caps {
         let mut caps = Caps::for_dma(self.max_buf_size, self.max_list_len, MAX_DEPTH);
         if let Some(DmaCaps { event_driven, .. }) = &mut caps.dma {
             *event_driven = self.dma_event_driven;
         }
+        let mut sha = ShaCaps::on_cpu(self.max_buf_size, self.max_list_len);
+        sha.event_driven = self.sha_event_driven;
+        caps.sha = Some(sha);
         caps
     }
 }
@@ -139,6 +156,12 @@ impl FromStr for Limits {
 mod tests {
     use super::*;
 
+    fn caps_of(bytes: u64, bufs: u32) -> Caps {
+        let mut caps = Caps::for_dma(bytes, bufs, MAX_DEPTH);
+        caps.sha = Some(ShaCaps::on_cpu(bytes, bufs));
+        caps
+    }
+
     #[test]
     fn a_profile_says_of_itself_what_it_is() {
         for (name, bytes, bufs) in [
@@ -147,7 +170,7 @@ mod tests {
             ("bluefield3", 2 << 20, 64),
         ] {
             let caps = name.parse::<Limits>().unwrap().caps();
-            assert_eq!(caps, Caps::for_dma(bytes, bufs, MAX_DEPTH), "{name}");
+            assert_eq!(caps, caps_of(bytes, bufs), "{name}");
         }
         assert_eq!(Limits::default(), Limits::unlimited());
         let error = "bluefield".parse::<Limits>().unwrap_err();
@@ -158,7 +181,7 @@ mod tests {
     #[test]
     fn no_limit_is_less_than_one_piece_of_one_byte() {
         let none = Limits::unlimited().max_buf_size(0).max_list_len(0);
-        assert_eq!(none.caps(), Caps::for_dma(1, 1, MAX_DEPTH));
+        assert_eq!(none.caps(), caps_of(1, 1));
         let all = Limits::unlimited().max_buf_size(u64::MAX);
         assert_eq!(all, Limits::unlimited());
     }

@@ -13,8 +13,10 @@ use super::device::DeviceShared;
 use super::engine::Engine;
 use super::fault::Fault;
 use super::lane::{Driver, Lane};
-use super::rings::{Rings, Work};
-use crate::device::{Armed, Completion, Job, Keep, Queue, QueueConfig, Submitted, Token};
+use super::rings::{Rings, Task, Work};
+use crate::device::{
+    Armed, Completion, HASH_COST, Hasher, Job, Keep, Queue, QueueConfig, ShaJob, Submitted, Token,
+};
 use crate::error::{ErrorKind, JobError};
 use crate::sync::UnsafeCell;
 use crate::sync::atomic::AtomicU64;
@@ -128,6 +130,7 @@ struct Reaper<'a> {
 
 impl Driver for Reaper<'_> {
     const KEEPS_TIME: bool = false;
+    const PIECE: usize = PIECE;
 
     fn copy(&mut self, work: &Work, from: usize) -> usize {
         let len = self.left.min(work.len() - from);
@@ -168,29 +171,26 @@ unsafe impl Queue for SoftQueue {
     }
 
     unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
-        let (mut accepted, mut accepted_at) = (0, 0);
-        let mut refused = None;
-        if self.rings.is_broken() {
-            let refused = Some(JobError::queue_broken());
-            return Submitted { accepted, refused };
+        let tasks = jobs.iter().map(|&(token, job)| (token, Task::Job(job)));
+        // SAFETY: as the caller promises.
+        unsafe { self.accept(tasks) }
+    }
+
+    unsafe fn try_inline_sha(&self, job: &ShaJob) -> Option<Result<u64, JobError>> {
+        // What has no data takes time too.
+        if job.len().max(1) > self.device.faults.inline_limit() / HASH_COST {
+            return None;
         }
-        for &(token, job) in jobs {
-            let fault = self.device.faults.next();
-            if fault == Fault::QueueFull {
-                refused = Some(JobError::device(ErrorKind::Again, 0));
-                break;
-            }
-            // SAFETY: no more than `depth` Jobs are in flight, and no Token is twice, as the caller promises.
-            accepted_at = unsafe { self.rings.accept(Work { token, job, fault }) };
-            accepted += 1;
-        }
-        match &self.engine {
-            Some(engine) if accepted > 0 => engine.kick(accepted_at),
-            Some(_) => {}
-            // Nobody else will do them: whoever armed shall look.
-            None => self.rings.ring_anyway(),
-        }
-        Submitted { accepted, refused }
+        self.inline_jobs.add_one();
+        // SAFETY: memory and session are valid and leased during the call, as the caller promises.
+        unsafe { Hasher::default().work(job, 0, usize::MAX) };
+        Some(Ok(job.answer()))
+    }
+
+    unsafe fn submit_sha(&self, jobs: &[(Token, ShaJob)]) -> Submitted {
+        let tasks = jobs.iter().map(|&(token, job)| (token, Task::Sha(job)));
+        // SAFETY: as the caller promises.
+        unsafe { self.accept(tasks) }
     }
 
     #[inline]
@@ -239,6 +239,38 @@ impl Drop for SoftQueue {
 }
 
 impl SoftQueue {
+    /// Takes Jobs, until one is refused.
+    ///
+    /// # Safety
+    ///
+    /// As for `submit`.
+    #[inline(always)]
+    unsafe fn accept(&self, tasks: impl Iterator<Item = (Token, Task)>) -> Submitted {
+        let (mut accepted, mut accepted_at) = (0, 0);
+        let mut refused = None;
+        if self.rings.is_broken() {
+            let refused = Some(JobError::queue_broken());
+            return Submitted { accepted, refused };
+        }
+        for (token, task) in tasks {
+            let fault = self.device.faults.next();
+            if fault == Fault::QueueFull {
+                refused = Some(JobError::device(ErrorKind::Again, 0));
+                break;
+            }
+            // SAFETY: no more than `depth` Jobs are in flight, and no Token is twice, as the caller promises.
+            accepted_at = unsafe { self.rings.accept(Work { token, task, fault }) };
+            accepted += 1;
+        }
+        match &self.engine {
+            Some(engine) if accepted > 0 => engine.kick(accepted_at),
+            Some(_) => {}
+            // Nobody else will do them: whoever armed shall look.
+            None => self.rings.ring_anyway(),
+        }
+        Submitted { accepted, refused }
+    }
+
     /// Nothing is accepted any more.
     fn end(&self) {
         if !self.rings.retire() {

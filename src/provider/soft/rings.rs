@@ -20,7 +20,7 @@ use super::copy;
 use super::fault::{Fault, Faults, Held};
 use super::ring::Ring;
 use super::split::Split;
-use crate::device::{Completion, Job, Keep, QueueConfig, Signal, Token};
+use crate::device::{Completion, HASH_COST, Hasher, Job, Keep, QueueConfig, ShaJob, Signal, Token};
 use crate::error::JobError;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use crate::sync::discard;
@@ -28,8 +28,14 @@ use crate::sync::discard;
 /// A Job that was accepted, and what shall happen to it.
 pub(super) struct Work {
     pub(super) token: Token,
-    pub(super) job: Job,
+    pub(super) task: Task,
     pub(super) fault: Fault,
+}
+
+/// What there is to be done.
+pub(super) enum Task {
+    Job(Job),
+    Sha(ShaJob),
 }
 
 /// A value that threads of one side write, on lines of its own.
@@ -204,23 +210,56 @@ impl Rings {
 }
 
 impl Work {
-    /// How many bytes it moves.
+    /// How many bytes it moves, or hashes.
     #[inline(always)]
     pub(super) fn len(&self) -> usize {
-        let Job::Copy { len, .. } = self.job;
-        len
+        match &self.task {
+            Task::Job(Job::Copy { len, .. }) => *len,
+            Task::Sha(job) => job.len(),
+        }
+    }
+
+    /// How many bytes are copied in the time that it takes.
+    #[inline(always)]
+    pub(super) fn cost(&self) -> usize {
+        match &self.task {
+            Task::Job(Job::Copy { len, .. }) => *len,
+            Task::Sha(job) => job.len().saturating_mul(HASH_COST),
+        }
+    }
+
+    /// What it answers when it is done.
+    #[inline(always)]
+    pub(super) fn answer(&self) -> u64 {
+        match &self.task {
+            Task::Job(Job::Copy { len, .. }) => *len as u64,
+            Task::Sha(job) => job.answer(),
+        }
+    }
+
+    /// Hashes at most so many bytes, after the first `from`, and says how many; `None` if it is no hash. All parts of a Job
+    /// are done by the same Hasher.
+    #[inline(always)]
+    pub(super) fn hash(&self, hasher: &mut Hasher, from: usize, most: usize) -> Option<usize> {
+        match &self.task {
+            Task::Job(_) => None,
+            // SAFETY: an accepted Job's memory and session are valid and leased until its completion.
+            Task::Sha(job) => Some(unsafe { hasher.work(job, from, most) }),
+        }
     }
 
     /// Whether several engines should do it together.
     #[inline(always)]
     pub(super) fn is_to_be_split(&self) -> bool {
-        Split::suits(&self.job)
+        matches!(&self.task, Task::Job(job) if Split::suits(job))
     }
 
     /// Copies so many bytes, after the first `from`.
     #[inline(always)]
     pub(super) fn copy(&self, from: usize, len: usize) {
-        let Job::Copy { src, dst, len: all } = &self.job;
+        let Task::Job(Job::Copy { src, dst, len: all }) = &self.task else {
+            return;
+        };
         let len = len.min(all - from);
         // SAFETY: an accepted Job's memory is valid and leased until its completion; the crate checked the lengths, and that
         // the two do not overlap.
@@ -229,8 +268,9 @@ impl Work {
 
     /// Copies all of it, together with whoever helps.
     pub(super) fn copy_together(&self, split: &Split, offered: impl FnOnce()) {
-        let Job::Copy { src, dst, len } = &self.job;
-        if let (Some(src), Some(dst)) = (src.as_one(), dst.as_one()) {
+        if let Task::Job(Job::Copy { src, dst, len }) = &self.task
+            && let (Some(src), Some(dst)) = (src.as_one(), dst.as_one())
+        {
             // SAFETY: as above; each engine does one Job at a time.
             unsafe { split.copy(src, dst, *len, offered) };
         }
