@@ -271,6 +271,20 @@ reasons! {
     /// The accelerator does not know this kind of job.
     UnknownOpcode, NotSupported, |opcode, _b|
         "the accelerator does not know opcode {opcode:#x}: AccelCaps::opcodes lists what it knows";
+    /// The device does not compute this hash.
+    UnknownAlgorithm, NotSupported, |bits, _b|
+        "the device computes no digests of {bits} bits of this kind: ShaCaps::algorithms lists what it does";
+    /// The destination has less tailroom than a digest.
+    NoRoomForDigest, InvalidValue, |have, need|
+        "the destination has {have} bytes of tailroom, and a digest {need}: reset_data_len() overwrites";
+    /// A part of a message, and not the last, that is no multiple of a block.
+    NotWholeBlocks, InvalidValue, |have, block|
+        "a part of {have} bytes, and all but the last are multiples of {block}: give the rest to finish()";
+    /// A session is copied to one of another algorithm.
+    OtherAlgorithm, InvalidValue, |from, to|
+        "a session whose digest has {from} bytes cannot go on in one whose digest has {to}: make it with the same algorithm";
+    /// A job in flight has the session.
+    SessionInUse, InUse, |_a, _b| "a job in flight has the session: its parts go one after the other, so await it";
     /// The chain was built with less room.
     ChainFull, Full, |capacity, _b| "the chain was built for {capacity} Bufs: BufChain::with_capacity takes more";
     /// The Mmap of this Buf was not registered with the device of this context.

@@ -92,13 +92,18 @@ mod provider;
 mod reactor;
 mod sync;
 
-pub use device::{AccelCaps, Access, Caps, DevInfo, Device, DmaCaps, PciAddr, PciFunction};
+pub use device::{
+    AccelCaps, Access, Algorithm, Caps, DevInfo, Device, DmaCaps, PciAddr, PciFunction, ShaCaps,
+};
 pub use error::{Error, ErrorKind, JobError, Reason, Result};
 pub use mem::{
     Alloc, ArrayTarget, Buf, BufArray, BufArrayBuilder, BufChain, BufData, BufDataMut,
     BufInventory, BufPool, BufPoolBuilder, BufSlice, Destination, HugePages, IntoBytesError, Link,
     MaybeDestination, MaybeSource, Mmap, MmapBuilder, Source,
 };
-pub use ops::{Accel, AccelBuilder, AccelCall, AccelOp, Dma, DmaBuilder, DmaCopy};
+pub use ops::{
+    Accel, AccelBuilder, AccelCall, AccelOp, Dma, DmaBuilder, DmaCopy, Sha, ShaBuilder, ShaOp,
+    ShaSession,
+};
 pub use provider::{add_provider, soft};
 pub use reactor::{Mode, Shutdown, Stats, WorkQ, WorkQBuilder};

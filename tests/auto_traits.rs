@@ -41,6 +41,8 @@ type Op<'a> = DmaCopy<&'a Dma, &'a Buf, &'a Buf>;
 type OwnedOp = DmaCopy<Dma, Buf, Buf>;
 type CallOp<'a> = AccelOp<&'a Accel, &'a Buf, &'a Buf>;
 type OwnedCallOp = AccelOp<Accel, BufChain, ()>;
+type HashOp<'a> = ShaOp<&'a Sha, &'a BufChain, &'a Buf>;
+type OwnedHashOp = ShaOp<Sha, Buf, ()>;
 type Call = AccelCall<Buf, BufChain>;
 type ChainOp<'a> = DmaCopy<&'a Dma, BufChain, &'a BufChain>;
 
@@ -51,6 +53,8 @@ table! {
     ChainOp<'static>:       Send Sync no;
     CallOp<'static>:        Send Sync no;
     OwnedCallOp:            Send Sync no;
+    HashOp<'static>:        Send Sync no;
+    OwnedHashOp:            Send Sync no;
     Alloc<'static>:         Send Sync no;
     Shutdown:               Send Sync no;
 
@@ -64,6 +68,9 @@ table! {
     Accel:                  Send Sync Unpin;
     AccelBuilder<'static>:  Send Sync Unpin;
     Call:                   Send Sync Unpin;
+    Sha:                    Send Sync Unpin;
+    ShaBuilder<'static>:    Send Sync Unpin;
+    ShaSession:             Send Sync Unpin;
 
     // Memory.
     Mmap:                   Send Sync Unpin;
@@ -99,12 +106,17 @@ table! {
     Caps:                   Send Sync Unpin;
     DmaCaps:                Send Sync Unpin;
     AccelCaps:              Send Sync Unpin;
+    ShaCaps:                Send Sync Unpin;
+    Algorithm:              Send Sync Unpin;
     Access:                 Send Sync Unpin;
     Liveness:               Send Sync Unpin;
     Token:                  Send Sync Unpin;
     Completion:             Send Sync Unpin;
     Job:                    Send Sync Unpin;
     AccelJob:               Send Sync Unpin;
+    ShaJob:                 Send Sync Unpin;
+    SessionRef:             Send Sync Unpin;
+    Hasher:                 Send Sync Unpin;
     Class:                  Send Sync Unpin;
     Segment:                Send Sync Unpin;
     Segments:               Send Sync Unpin;
@@ -183,7 +195,7 @@ fn every_public_type_stands_in_the_table() {
             all += 1;
             let known = types.contains(&&*name)
                 || NO_TYPES.contains(&&*name)
-                || ["DmaCopy", "AccelOp", "AccelCall", "soft"].contains(&&*name);
+                || ["DmaCopy", "AccelOp", "AccelCall", "ShaOp", "soft"].contains(&&*name);
             assert!(
                 known,
                 "{name}, which {file} exports, does not stand in the table"

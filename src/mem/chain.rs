@@ -279,6 +279,14 @@ impl State {
 /// A job's right to read a chain.
 pub struct ChainRead(Arc<Inner>);
 
+impl ChainRead {
+    /// Whether others may write one of its Bufs meanwhile.
+    pub(super) fn is_shared(&self) -> bool {
+        let state = lock(&self.0.state);
+        state.reads.iter().any(|lease| lease.is_shared())
+    }
+}
+
 impl Drop for ChainRead {
     fn drop(&mut self) {
         let mut state = lock(&self.0.state);

@@ -14,15 +14,16 @@ use std::task::{Context, Waker};
 use super::devices::{self, Held, Keys};
 use super::free_list::{FreeList, Pushed};
 use super::ranges::{Ranges, Stage};
+use super::session::Session;
 use super::word::LeaseWord;
 use super::{Buf, BufPool, Mmap};
 use crate::device::{
-    Access, Adapter, Caps, DevInfo, Device, PciAddr, PciFunction, Queue, QueueConfig, Region,
-    Registrar, Registration, Use,
+    Access, Adapter, Algorithm, Caps, DevInfo, Device, PciAddr, PciFunction, Queue, QueueConfig,
+    Region, Registrar, Registration, Use,
 };
 use crate::error::Result;
 use crate::sync::atomic::{
-    AtomicU32, AtomicU64,
+    AtomicBool, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 use crate::sync::loom::{Task, Watched, block_on, check, mutant, spawn};
@@ -587,4 +588,84 @@ fn mutant_that_looks_whether_it_is_used_and_stops_later_is_found() {
             }
         })
     });
+}
+
+/// A session, for the real one and for those whose Lease is wrong: hashes a part, if nobody else does.
+trait Parts: Send + Sync + 'static {
+    fn part(self: Arc<Self>) -> bool;
+}
+
+impl Parts for Session {
+    fn part(self: Arc<Self>) -> bool {
+        let Ok(mut lease) = self.lease() else {
+            return false;
+        };
+        let hasher = lease.get();
+        lease.set(hasher);
+        true
+    }
+}
+
+/// One that looks whether it is leased, and one that gives the Lease back relaxed.
+struct Careless {
+    looks: bool,
+    leased: AtomicBool,
+    state: Watched,
+}
+
+impl Parts for Careless {
+    fn part(self: Arc<Self>) -> bool {
+        let free = match self.looks {
+            true => {
+                let free = !self.leased.load(Acquire);
+                self.leased.store(true, Relaxed);
+                free
+            }
+            false => {
+                let leased = self.leased.compare_exchange(false, true, Acquire, Relaxed);
+                leased.is_ok()
+            }
+        };
+        if free {
+            self.state.write();
+            let order = if self.looks { Release } else { Relaxed };
+            self.leased.store(false, order);
+        }
+        free
+    }
+}
+
+fn parts<P: Parts>(session: impl Fn() -> Arc<P> + Send + Sync + 'static) {
+    check(3, move || {
+        let session = session();
+        let other = Arc::clone(&session);
+        let other = spawn(move || other.part());
+        let mine = Arc::clone(&session).part();
+        let others = other.join().unwrap();
+        assert!(mine || others, "one of them has the Lease");
+        assert!(session.part(), "it was given back");
+    });
+}
+
+#[test]
+fn one_job_at_a_time_has_a_session() {
+    parts(|| Session::new(Algorithm::Sha1));
+}
+
+fn careless(looks: bool) -> Arc<Careless> {
+    Arc::new(Careless {
+        looks,
+        leased: AtomicBool::new(false),
+        state: Watched::new(),
+    })
+}
+
+#[test]
+fn mutant_that_looks_whether_a_session_is_leased_is_found() {
+    mutant("Causality violation", || parts(|| careless(true)));
+}
+
+#[test]
+fn mutant_that_gives_a_session_back_relaxed_is_found() {
+    mutant("Causality violation", || parts(|| careless(false)));
 }

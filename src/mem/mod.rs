@@ -34,6 +34,7 @@ mod operand;
 mod owner;
 mod pool;
 mod ranges;
+mod session;
 mod shared;
 mod side;
 mod slab;
@@ -53,4 +54,5 @@ pub use pool::{Alloc, BufPool, BufPoolBuilder};
 pub use side::{MaybeDestination, MaybeSource};
 
 pub(crate) use operand::{Begun, Extent, Grow, Reading, Writing, begin, surely_within};
+pub(crate) use session::{Session, SessionLease};
 pub(crate) use side::{BegunSides, begin_sides};

@@ -36,6 +36,16 @@ pub enum Writing {
     Chain(ChainWrite),
 }
 
+impl Reading {
+    /// Whether others may write some of it meanwhile.
+    pub(crate) fn is_shared(&self) -> bool {
+        match self {
+            Reading::Buf(lease) => lease.is_shared(),
+            Reading::Chain(lease) => lease.is_shared(),
+        }
+    }
+}
+
 impl From<ReadLease> for Reading {
     fn from(lease: ReadLease) -> Reading {
         Reading::Buf(lease)

@@ -4,6 +4,8 @@ mod accel;
 mod context;
 mod dma;
 mod op;
+mod sha;
 
 pub use accel::{Accel, AccelBuilder, AccelCall, AccelOp};
 pub use dma::{Dma, DmaBuilder, DmaCopy};
+pub use sha::{Sha, ShaBuilder, ShaOp, ShaSession};

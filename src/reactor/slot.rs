@@ -36,7 +36,7 @@ use super::phases::{
     WAITING, in_flight,
 };
 use crate::error::JobError;
-use crate::mem::{Grow, Reading, Writing};
+use crate::mem::{Grow, Reading, SessionLease, Writing};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{UnsafeCell, discard};
 
@@ -44,13 +44,24 @@ use crate::sync::{UnsafeCell, discard};
 pub(crate) struct Held {
     read: Option<Reading>,
     write: Option<Writing>,
+    session: Option<SessionLease>,
     /// Which queue of the WorkQ has the Job.
     queue: u8,
 }
 
 impl Held {
     pub(crate) fn new(read: Option<Reading>, write: Option<Writing>, queue: u8) -> Held {
-        Held { read, write, queue }
+        Held {
+            read,
+            write,
+            session: None,
+            queue,
+        }
+    }
+
+    /// A session as well.
+    pub(crate) fn with_session(self, session: Option<SessionLease>) -> Held {
+        Held { session, ..self }
     }
 
     /// The Job is over: what was written is appended, and the Leases go back.
@@ -60,6 +71,7 @@ impl Held {
         }
         drop(self.write);
         drop(self.read);
+        drop(self.session);
     }
 }
 

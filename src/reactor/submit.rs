@@ -12,7 +12,7 @@ use std::task::Waker;
 use super::flight::Prepared;
 use super::slot::{Outcome, Target};
 use super::workq::{Attachment, Shared};
-use crate::device::{AccelJob, Completion, Job, Keep, Queue, Token};
+use crate::device::{AccelJob, Completion, Job, Keep, Queue, ShaJob, Token};
 use crate::error::{ErrorKind, JobError};
 use crate::sync::WaitNode;
 use crate::sync::atomic::fence;
@@ -21,6 +21,7 @@ use crate::sync::atomic::fence;
 pub(crate) enum Work {
     Job(Job),
     Accel(AccelJob),
+    Sha(ShaJob),
 }
 
 impl Attachment {
@@ -29,6 +30,12 @@ impl Attachment {
     pub(crate) fn finish_inline(&self, job: &Job) -> Option<Outcome> {
         // SAFETY: Jobs are made from Leases alone (`mem::begin`), which the callers hold during the call.
         unsafe { self.queue.try_inline(job) }
+    }
+
+    /// The same for a hash. The caller holds the session's Lease too.
+    pub(crate) fn hash_inline(&self, job: &ShaJob) -> Option<Outcome> {
+        // SAFETY: they are made from Leases alone (`ops::sha`), which the callers hold during the call.
+        unsafe { self.queue.try_inline_sha(job) }
     }
 
     /// Makes a taken Slot pending and gives its Job to the device. If that refuses, the Slot is free again and the
@@ -55,6 +62,8 @@ impl Attachment {
             Work::Job(job) => unsafe { self.queue.submit(&[(token, job)]) },
             // SAFETY: as above.
             Work::Accel(job) => unsafe { self.queue.submit_accel(&[(token, job)]) },
+            // SAFETY: as above; the Slot holds the session's Lease too.
+            Work::Sha(job) => unsafe { self.queue.submit_sha(&[(token, job)]) },
         };
         if submitted.accepted > 0 {
             return Ok(token);

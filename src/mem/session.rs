@@ -1,0 +1,83 @@
+//! What a session has hashed so far, and the Lease on it.
+//!
+//! A session is memory that a device may hold: a job in flight has its Lease, so that neither the next job nor a copy touches
+//! it. A refused Lease is `InUse`.
+#![expect(unsafe_code, reason = "whoever has the Lease has the state")]
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::device::{Algorithm, Hasher, SessionRef};
+use crate::error::{JobError, Reason};
+use crate::sync::UnsafeCell;
+use crate::sync::atomic::{AtomicBool, Ordering};
+
+pub(crate) struct Session {
+    algorithm: Algorithm,
+    leased: AtomicBool,
+    state: UnsafeCell<Hasher>,
+}
+
+// SAFETY: the state is reached by whoever has the Lease: by one at a time.
+unsafe impl Sync for Session {}
+
+impl Session {
+    pub(crate) fn new(algorithm: Algorithm) -> Arc<Session> {
+        Arc::new(Session {
+            algorithm,
+            leased: AtomicBool::new(false),
+            state: UnsafeCell::new(Hasher::new(algorithm)),
+        })
+    }
+
+    pub(crate) fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// Takes the Lease.
+    pub(crate) fn lease(self: &Arc<Session>) -> Result<SessionLease, JobError> {
+        // Acquire: pairs with the Release of the last one, in `drop`.
+        let leased =
+            self.leased
+                .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
+        match leased {
+            Ok(_) => Ok(SessionLease(Arc::clone(self))),
+            Err(_) => Err(JobError::of(Reason::SessionInUse)),
+        }
+    }
+}
+
+/// The right to a session's state, and a reference to it.
+pub(crate) struct SessionLease(Arc<Session>);
+
+impl SessionLease {
+    /// What the device is lent.
+    pub(crate) fn for_device(&self) -> SessionRef {
+        self.0.state.with_mut(|state| {
+            // SAFETY: the state of an Arc's content is at no null address.
+            SessionRef::new(unsafe { NonNull::new_unchecked(state) })
+        })
+    }
+
+    /// What was hashed so far.
+    pub(crate) fn get(&mut self) -> Hasher {
+        self.0.state.with(|state| {
+            // SAFETY: this is the Lease, and `&mut self` makes this its only use: none is lent to a device.
+            unsafe { &*state }.clone()
+        })
+    }
+
+    /// Goes on from there.
+    pub(crate) fn set(&mut self, hasher: Hasher) {
+        self.0.state.with_mut(|state| {
+            // SAFETY: as above.
+            unsafe { *state = hasher };
+        });
+    }
+}
+
+impl Drop for SessionLease {
+    fn drop(&mut self) {
+        self.0.leased.store(false, Ordering::Release);
+    }
+}

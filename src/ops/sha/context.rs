@@ -1,0 +1,246 @@
+//! The context that hashes.
+
+use std::fmt;
+
+use super::ShaSession;
+use super::request::{ShaOp, ShaRequest};
+use crate::device::{Algorithm, Caps, Device, ShaCaps};
+use crate::error::{Error, ErrorKind, JobError, Result};
+use crate::mem::{Destination, Source};
+use crate::ops::context::{Context, Kind};
+use crate::reactor::WorkQ;
+
+/// A SHA context: hashes memory by a device (`doca_sha`).
+///
+/// It is attached to one [`WorkQ`]; clones are the same attachment. A message in one piece, or in one chain, is one job
+/// ([`Sha::hash`]); one that comes in parts is hashed by a session ([`Sha::session`]).
+///
+/// Small inputs are hashed by the poll, larger ones by the device, off the task's thread: on a software device the border
+/// is an eighth of its inline limit, 8 KiB.
+///
+/// ```
+/// # use tokio_doca::{Algorithm, BufPool, Device, Mmap, Sha, WorkQ};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tokio_doca::Error> {
+/// let device = Device::open_default()?;
+/// let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// let sha = Sha::builder(&device).attach(&WorkQ::builder().build()?)?;
+///
+/// let (src, digest) = (pool.alloc().await, pool.alloc().await);
+/// src.extend_from_slice(b"abc")?;
+/// assert_eq!(sha.hash(Algorithm::Sha256, &src, &digest).await?, 32);
+/// assert_eq!(digest.data()?[..4], [0xba, 0x78, 0x16, 0xbf]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+#[doc(alias = "doca_sha")]
+pub struct Sha(pub(super) Context<ShaCaps>);
+
+impl Kind for ShaCaps {
+    const ATTACH: &'static str = "ShaBuilder::attach";
+    const DETACH: &'static str = "Sha::detach";
+    const LACKS: &'static str = "does not hash: DevInfo::caps().sha says who does";
+
+    fn of(caps: &Caps) -> Option<&ShaCaps> {
+        caps.sha.as_ref()
+    }
+
+    fn event_driven(&self) -> bool {
+        self.event_driven
+    }
+
+    fn max_buf_size(&self) -> u64 {
+        self.max_src_len
+    }
+
+    fn max_list_len(&self) -> u32 {
+        self.max_list_len
+    }
+}
+
+impl Sha {
+    /// Begins a context on a device.
+    #[doc(alias = "doca_sha_create")]
+    pub fn builder(device: &Device) -> ShaBuilder<'_> {
+        ShaBuilder { device }
+    }
+
+    /// A handle on another WorkQ.
+    ///
+    /// # Errors
+    ///
+    /// As [`ShaBuilder::attach`].
+    #[doc(alias = "doca_ctx_workq_add")]
+    pub fn attach(&self, workq: &WorkQ) -> Result<Sha> {
+        Sha::builder(self.device()).attach(workq)
+    }
+
+    /// Gives this handle up, if it is the last one on its attachment.
+    ///
+    /// # Errors
+    ///
+    /// `InUse` while a clone, a session or an Op has it. What it was is dropped all the same; Jobs in flight are finished.
+    #[doc(alias = "doca_ctx_workq_rm")]
+    #[doc(alias = "doca_sha_destroy")]
+    pub fn detach(self) -> Result<()> {
+        self.0.detach()
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        self.0.device()
+    }
+
+    /// The WorkQ that it is attached to.
+    pub fn workq(&self) -> WorkQ {
+        self.0.workq()
+    }
+
+    /// What its device computes, and the limits.
+    pub fn caps(&self) -> &ShaCaps {
+        self.0.caps()
+    }
+
+    /// Hashes the data of `src`, all of it, and appends the digest to `dst`; answers the bytes of the digest.
+    ///
+    /// A hash that fails leaves the rooms of `dst` as they were. Nothing happens before the first poll.
+    ///
+    /// # Errors
+    ///
+    /// Refused, and nothing happened: `InvalidValue` if there is no data, less tailroom than a digest
+    /// ([`Algorithm::digest_len`]), room in more than one Buf of a destination chain, shared memory, a foreign device, or more
+    /// bytes or a longer list than the device takes ([`Sha::caps`]); `NotSupported` if the device does not compute this
+    /// hash; `NotPermitted` if the destination is read-only; `InUse` if a job or a guard has either side; `Shutdown`;
+    /// `BadState` without a runtime in event mode. Failed: what the device reports, and `BadState`
+    /// ([`Reason::Unheard`](crate::Reason::Unheard)) if an event-driven hash in flight is polled where there is no runtime: it
+    /// goes on.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it is ordinary. A hash in flight goes on, keeps both sides leased (`InUse`) until it is over, and is
+    /// then forgotten; the destination may have been written. Forgetting the future is sound too.
+    #[doc(alias = "doca_sha_job")]
+    pub fn hash<S: Source, D: Destination>(
+        &self,
+        algorithm: Algorithm,
+        src: S,
+        dst: D,
+    ) -> ShaOp<&Sha, S, D> {
+        ShaOp::new(whole(self, algorithm, src, dst))
+    }
+
+    /// The same with everything owned: the future is `'static`, and can be spawned.
+    ///
+    /// # Errors
+    ///
+    /// As [`Sha::hash`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Sha::hash`].
+    pub fn hash_owned<S: Source + 'static, D: Destination + 'static>(
+        &self,
+        algorithm: Algorithm,
+        src: S,
+        dst: D,
+    ) -> ShaOp<Sha, S, D> {
+        ShaOp::new(whole(self.clone(), algorithm, src, dst))
+    }
+
+    /// Submits the hash now, without waiting: `Again` if there is no Slot. The future answers its end.
+    ///
+    /// # Errors
+    ///
+    /// `Again`, and what [`Sha::hash`] is refused for.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Sha::hash`].
+    pub fn try_hash<S: Source, D: Destination>(
+        &self,
+        algorithm: Algorithm,
+        src: S,
+        dst: D,
+    ) -> Result<ShaOp<&Sha, S, D>, JobError> {
+        ShaOp::submitted(whole(self, algorithm, src, dst))
+    }
+
+    /// Submits the hash now, for a loop of the caller's own: its end is told by [`WorkQ::progress`], which gives `user_data`
+    /// back untouched. There is no future, nothing to drop, and nothing waits; no runtime is needed, in any mode.
+    ///
+    /// # Errors
+    ///
+    /// Nothing was submitted, and `progress` will not tell of it: `Again` if the WorkQ or the device is full, and what
+    /// [`Sha::hash`] is refused for.
+    #[doc(alias = "doca_workq_submit")]
+    pub fn submit_hash<S: Source, D: Destination>(
+        &self,
+        algorithm: Algorithm,
+        src: S,
+        dst: D,
+        user_data: u64,
+    ) -> Result<(), JobError> {
+        whole(self, algorithm, src, dst).post(user_data)
+    }
+
+    /// Begins a message that comes in parts. This allocates; the session's jobs do not.
+    ///
+    /// # Errors
+    ///
+    /// `NotSupported` if the device does not compute this hash, or has no sessions.
+    #[doc(alias = "doca_sha_partial_session_create")]
+    pub fn session(&self, algorithm: Algorithm) -> Result<ShaSession> {
+        let caps = self.caps();
+        let lacks = match caps.supports(algorithm) {
+            true if caps.sessions => return Ok(ShaSession::new(self.clone(), algorithm)),
+            true => "has no sessions: gather the message in a chain".to_owned(),
+            false => format!("does not compute {algorithm}: it has {:?}", caps.algorithms),
+        };
+        let text = format!("device {} {lacks}", self.device().info().name());
+        Err(Error::new(ErrorKind::NotSupported, "Sha::session", text))
+    }
+}
+
+fn whole<C, S, D>(sha: C, algorithm: Algorithm, src: S, dst: D) -> ShaRequest<C, S, D> {
+    ShaRequest {
+        sha,
+        algorithm,
+        session: None,
+        src,
+        dst,
+    }
+}
+
+impl fmt::Debug for Sha {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.debug("Sha", f)
+    }
+}
+
+impl AsRef<Sha> for Sha {
+    fn as_ref(&self) -> &Sha {
+        self
+    }
+}
+
+/// Builds a [`Sha`].
+#[derive(Clone, Debug)]
+#[must_use = "nothing is built before attach"]
+pub struct ShaBuilder<'a> {
+    device: &'a Device,
+}
+
+impl ShaBuilder<'_> {
+    /// Attaches the context to a WorkQ.
+    ///
+    /// # Errors
+    ///
+    /// `NotSupported` if the device does not hash, or its hashes cannot ring an event-driven WorkQ; `InvalidValue` if the
+    /// WorkQ is deeper than the device allows; `BadState` if it was shut down; `Full` beyond 8 devices on a WorkQ.
+    #[doc(alias = "doca_ctx_start")]
+    #[doc(alias = "doca_ctx_workq_add")]
+    pub fn attach(self, workq: &WorkQ) -> Result<Sha> {
+        Context::attach(self.device, workq).map(Sha)
+    }
+}

@@ -1,0 +1,9 @@
+//! Hashes by a device: whole messages, and messages in parts.
+
+mod context;
+mod request;
+mod session;
+
+pub use context::{Sha, ShaBuilder};
+pub use request::ShaOp;
+pub use session::ShaSession;

@@ -1,0 +1,161 @@
+//! One hash, or a part of one, from its first poll to its digest.
+
+use std::future::Future;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{self, Poll};
+
+use pin_project::pin_project;
+
+use super::Sha;
+use crate::device::{Algorithm, HASH_COST, Segment, ShaJob};
+use crate::error::{JobError, Reason, Result};
+use crate::mem::{
+    self, BegunSides, Extent, Grow, MaybeDestination, MaybeSource, Reading, Session, SessionLease,
+    Writing,
+};
+use crate::ops::op::{self, Request};
+use crate::reactor::{Attachment, Flight, Held, Outcome, Prepared, Work};
+
+/// What to hash. `C` is how it has its context: borrowed (`&Sha`) or owned (`Sha`).
+pub(super) struct ShaRequest<C, S, D> {
+    pub(super) sha: C,
+    pub(super) algorithm: Algorithm,
+    /// What it is a part of.
+    pub(super) session: Option<Arc<Session>>,
+    pub(super) src: S,
+    pub(super) dst: D,
+}
+
+/// The Leases of what a hash has.
+pub(super) struct Leases {
+    read: Option<Reading>,
+    write: Option<Writing>,
+    session: Option<SessionLease>,
+}
+
+impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> ShaRequest<C, S, D> {
+    fn check(&self, src: Option<Extent>, dst: Option<Extent>) -> Result<(), JobError> {
+        let from = src.unwrap_or_default();
+        if src.is_some() && from.bytes == 0 {
+            return Err(JobError::of(Reason::NoData));
+        }
+        let context = &self.sha.as_ref().0;
+        context.check_limits(from, Extent::default(), from.bytes)?;
+        let (digest, block) = (self.algorithm.digest_len(), self.algorithm.block_len());
+        let (reason, have, limit) = match dst {
+            Some(dst) if dst.bytes < digest => (Reason::NoRoomForDigest, dst.bytes, digest),
+            Some(dst) if dst.pieces > 1 => (Reason::ListTooLong, dst.pieces, 1),
+            None if !from.bytes.is_multiple_of(block) => {
+                (Reason::NotWholeBlocks, from.bytes, block)
+            }
+            _ => return Ok(()),
+        };
+        Err(JobError::new(reason, have as u64, limit as u64))
+    }
+}
+
+impl<C: AsRef<Sha>, S, D> Deref for ShaRequest<C, S, D> {
+    type Target = Attachment;
+
+    fn deref(&self) -> &Attachment {
+        &self.sha.as_ref().0
+    }
+}
+
+impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> Request for ShaRequest<C, S, D> {
+    type Leases = Leases;
+    type Job = ShaJob;
+
+    fn begin(&self) -> Result<(Leases, ShaJob), JobError> {
+        let context = &self.sha.as_ref().0;
+        context.check_open()?;
+        let algorithm = self.algorithm;
+        if !context.caps().supports(algorithm) {
+            let bits = 8 * algorithm.digest_len() as u64;
+            return Err(JobError::new(Reason::UnknownAlgorithm, bits, 0));
+        }
+        self.check(self.src.extent_now(), self.dst.extent_now())?;
+        let session = self.session.as_ref().map(Session::lease).transpose()?;
+        let BegunSides {
+            read,
+            write,
+            src,
+            dst,
+        } = mem::begin_sides(&self.src, &self.dst, context.device_id())?;
+        // Once more: without the Leases somebody may have changed them meanwhile.
+        let from = read.is_some().then(|| Extent::of(&src));
+        let to = write.is_some().then(|| Extent::of(&dst));
+        self.check(from, to)?;
+        let digest = dst.as_slice().first().map(|room| Segment {
+            len: algorithm.digest_len(),
+            ..*room
+        });
+        let job = ShaJob {
+            algorithm,
+            shared: read.as_ref().is_some_and(Reading::is_shared),
+            src,
+            dst: digest,
+            session: session.as_ref().map(SessionLease::for_device),
+        };
+        let leases = Leases {
+            read,
+            write,
+            session,
+        };
+        Ok((leases, job))
+    }
+
+    fn finish_inline(&self, job: &ShaJob) -> Option<Outcome> {
+        self.hash_inline(job)
+    }
+
+    fn end(leases: Leases, job: ShaJob, outcome: &Outcome) -> usize {
+        if let (Some(write), Ok(len)) = (&leases.write, outcome) {
+            write.grow(usize::try_from(*len).unwrap_or(usize::MAX));
+        }
+        // As long as a copy of so many bytes.
+        job.len().saturating_mul(HASH_COST)
+    }
+
+    fn prepare(&self, leases: Leases, job: ShaJob) -> Prepared {
+        let held = Held::new(leases.read, leases.write, self.queue_index());
+        Prepared {
+            job: Work::Sha(job),
+            held: held.with_session(leases.session),
+        }
+    }
+}
+
+/// The future of the hashes of a [`Sha`] and of a [`ShaSession`](super::ShaSession): the bytes of the digest, or, of a part
+/// that is not the last one, the bytes that were hashed.
+#[pin_project]
+#[must_use = "futures do nothing unless polled"]
+pub struct ShaOp<C: AsRef<Sha>, S, D>(#[pin] Flight<ShaRequest<C, S, D>>);
+
+impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> ShaOp<C, S, D> {
+    pub(super) fn new(request: ShaRequest<C, S, D>) -> ShaOp<C, S, D> {
+        ShaOp(Flight::new(request))
+    }
+
+    /// Submitted now, or refused.
+    pub(super) fn submitted(request: ShaRequest<C, S, D>) -> Result<ShaOp<C, S, D>, JobError> {
+        op::try_submit(request).map(ShaOp)
+    }
+}
+
+impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> ShaRequest<C, S, D> {
+    /// Submitted now for a loop of the caller's own, or refused.
+    pub(super) fn post(self, user_data: u64) -> Result<(), JobError> {
+        op::post(self, user_data)
+    }
+}
+
+impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> Future for ShaOp<C, S, D> {
+    type Output = Result<usize, JobError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
+        op::poll(self.project().0, cx).map(|outcome| outcome.map(|len| len as usize))
+    }
+}

@@ -1,0 +1,232 @@
+//! A message that is hashed in parts.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::Sha;
+use super::request::{ShaOp, ShaRequest};
+use crate::device::{Algorithm, Hasher};
+use crate::error::{JobError, Reason, Result};
+use crate::mem::{Destination, MaybeSource, Session, Source};
+
+/// A message that is hashed in parts, each of them a job: `doca_sha`'s partial session.
+///
+/// The parts go one after the other: while one is in flight the next is `InUse`. All but the last are multiples of
+/// [`Algorithm::block_len`]; the last one is given to [`finish`](ShaSession::finish), with the destination of the digest. The
+/// session begins a new message then. A part that fails, or is refused, was not hashed: the session is as it was.
+///
+/// ```
+/// # use tokio_doca::{Algorithm, BufPool, Device, Mmap, Sha, WorkQ};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tokio_doca::Error> {
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// # let sha = Sha::builder(&device).attach(&WorkQ::builder().build()?)?;
+/// let (part, digest) = (pool.alloc().await, pool.alloc().await);
+/// part.extend_from_slice(&[b'a'; 128])?;
+/// let session = sha.session(Algorithm::Sha256)?;
+/// session.update(&part).await?;                          // two blocks
+/// let fork = session.copy()?;                            // another message that begins alike
+/// session.finish(&part.slice(0..72)?, &digest).await?;   // 200 bytes in all
+/// fork.finish((), &digest).await?;                       // 128
+/// assert_eq!(digest.data_len(), 64);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Cancel safety
+///
+/// Dropping a part's future is ordinary. A part in flight goes on, keeps its source and the session leased (`InUse`) until it
+/// is over, and *is hashed* then. Whoever cannot tell whether it was hashed begins anew ([`reset`](ShaSession::reset)).
+#[doc(alias = "doca_sha_partial_session")]
+pub struct ShaSession {
+    sha: Sha,
+    state: Arc<Session>,
+}
+
+impl ShaSession {
+    pub(super) fn new(sha: Sha, algorithm: Algorithm) -> ShaSession {
+        let state = Session::new(algorithm);
+        ShaSession { sha, state }
+    }
+
+    /// The context.
+    pub fn sha(&self) -> &Sha {
+        &self.sha
+    }
+
+    /// Which hash.
+    pub fn algorithm(&self) -> Algorithm {
+        self.state.algorithm()
+    }
+
+    /// Hashes a part that is not the last one; answers its bytes. Nothing happens before the first poll.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` if there is no data, or no multiple of [`Algorithm::block_len`]; `InUse` if a job in flight has the
+    /// session; else as [`Sha::hash`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As the [session's](ShaSession#cancel-safety).
+    #[doc(alias = "doca_sha_partial_job")]
+    pub fn update<S: Source>(&self, src: S) -> ShaOp<&Sha, S, ()> {
+        ShaOp::new(self.part(&self.sha, src, ()))
+    }
+
+    /// The same with everything owned: the future is `'static`, and can be spawned.
+    ///
+    /// # Errors
+    ///
+    /// As [`ShaSession::update`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As the [session's](ShaSession#cancel-safety).
+    pub fn update_owned<S: Source + 'static>(&self, src: S) -> ShaOp<Sha, S, ()> {
+        ShaOp::new(self.part(self.sha.clone(), src, ()))
+    }
+
+    /// Submits the part now, without waiting: `Again` if there is no Slot. The future answers its end.
+    ///
+    /// # Errors
+    ///
+    /// `Again`, and what [`ShaSession::update`] is refused for.
+    ///
+    /// # Cancel safety
+    ///
+    /// As the [session's](ShaSession#cancel-safety).
+    pub fn try_update<S: Source>(&self, src: S) -> Result<ShaOp<&Sha, S, ()>, JobError> {
+        ShaOp::submitted(self.part(&self.sha, src, ()))
+    }
+
+    /// Submits the part now, for a loop of the caller's own, as [`Sha::submit_hash`].
+    ///
+    /// # Errors
+    ///
+    /// `Again`, and what [`ShaSession::update`] is refused for.
+    pub fn submit_update<S: Source>(&self, src: S, user_data: u64) -> Result<(), JobError> {
+        self.part(&self.sha, src, ()).post(user_data)
+    }
+
+    /// Hashes the last part, or nothing more (`()` as the source), and appends the digest of the message to `dst`; answers
+    /// the bytes of the digest. The session begins a new message then.
+    ///
+    /// # Errors
+    ///
+    /// `InUse` if a job in flight has the session; else as [`Sha::hash`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As the [session's](ShaSession#cancel-safety).
+    #[doc(alias = "DOCA_SHA_JOB_FLAGS_SHA_PARTIAL_FINAL")]
+    pub fn finish<S: MaybeSource, D: Destination>(&self, src: S, dst: D) -> ShaOp<&Sha, S, D> {
+        ShaOp::new(self.part(&self.sha, src, dst))
+    }
+
+    /// The same with everything owned: the future is `'static`, and can be spawned.
+    ///
+    /// # Errors
+    ///
+    /// As [`ShaSession::finish`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As the [session's](ShaSession#cancel-safety).
+    pub fn finish_owned<S: MaybeSource + 'static, D: Destination + 'static>(
+        &self,
+        src: S,
+        dst: D,
+    ) -> ShaOp<Sha, S, D> {
+        ShaOp::new(self.part(self.sha.clone(), src, dst))
+    }
+
+    /// Submits the last part now, without waiting: `Again` if there is no Slot. The future answers its end.
+    ///
+    /// # Errors
+    ///
+    /// `Again`, and what [`ShaSession::finish`] is refused for.
+    ///
+    /// # Cancel safety
+    ///
+    /// As the [session's](ShaSession#cancel-safety).
+    pub fn try_finish<S: MaybeSource, D: Destination>(
+        &self,
+        src: S,
+        dst: D,
+    ) -> Result<ShaOp<&Sha, S, D>, JobError> {
+        ShaOp::submitted(self.part(&self.sha, src, dst))
+    }
+
+    /// Submits the last part now, for a loop of the caller's own, as [`Sha::submit_hash`].
+    ///
+    /// # Errors
+    ///
+    /// `Again`, and what [`ShaSession::finish`] is refused for.
+    pub fn submit_finish<S: MaybeSource, D: Destination>(
+        &self,
+        src: S,
+        dst: D,
+        user_data: u64,
+    ) -> Result<(), JobError> {
+        self.part(&self.sha, src, dst).post(user_data)
+    }
+
+    /// Another session that has hashed the same so far. This allocates.
+    ///
+    /// # Errors
+    ///
+    /// `InUse` if a job in flight has the session.
+    pub fn copy(&self) -> Result<ShaSession, JobError> {
+        let copy = ShaSession::new(self.sha.clone(), self.algorithm());
+        copy.copy_from(self)?;
+        Ok(copy)
+    }
+
+    /// Goes on from where another session is, of whatever context; what this one has hashed is forgotten.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` if that one has another algorithm; `InUse` if a job in flight has one of them.
+    #[doc(alias = "doca_sha_partial_session_copy")]
+    pub fn copy_from(&self, from: &ShaSession) -> Result<(), JobError> {
+        if from.algorithm() != self.algorithm() {
+            let [from, to] = [from, self].map(|session| session.algorithm().digest_len() as u64);
+            return Err(JobError::new(Reason::OtherAlgorithm, from, to));
+        }
+        let hasher = from.state.lease()?.get();
+        self.state.lease()?.set(hasher);
+        Ok(())
+    }
+
+    /// Begins a new message; what was hashed is forgotten.
+    ///
+    /// # Errors
+    ///
+    /// `InUse` if a job in flight has the session.
+    pub fn reset(&self) -> Result<(), JobError> {
+        self.state.lease()?.set(Hasher::new(self.algorithm()));
+        Ok(())
+    }
+
+    fn part<C, S, D>(&self, sha: C, src: S, dst: D) -> ShaRequest<C, S, D> {
+        ShaRequest {
+            sha,
+            algorithm: self.algorithm(),
+            session: Some(Arc::clone(&self.state)),
+            src,
+            dst,
+        }
+    }
+}
+
+impl fmt::Debug for ShaSession {
+    /// Not what was hashed: it may be a secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShaSession")
+            .field("algorithm", &self.algorithm())
+            .field("sha", &self.sha)
+            .finish()
+    }
+}
