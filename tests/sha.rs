@@ -837,6 +837,26 @@ fn every_number_of_engines_hashes_alike() {
     }
 }
 
+/// A hash that was put aside is due while another one is half done: neither disturbs the other.
+#[test]
+fn a_delayed_hash_that_comes_in_between_is_hashed_by_itself() {
+    let bench = Bench::new(Config::new(true, Mode::EventDriven));
+    run(async {
+        let (sha, inventory) = (attach(&bench), BufInventory::with_capacity(4));
+        let large = inventory.buf_filled(&bench.mmap(16 << 20), ..).unwrap();
+        let (small, one, two) = (bench.filled(b"abc"), bench.empty(), bench.empty());
+        let delay = std::time::Duration::from_millis(2);
+        bench.soft.faults().push(Fault::Delay(delay));
+        let done = futures::join!(
+            sha.hash(Sha256, &small, &one),
+            sha.hash(Sha512, &large, &two)
+        );
+        assert_eq!(done, (Ok(32), Ok(64)));
+        assert_eq!(digest(&one), bare(Sha256, b"abc"));
+        assert_eq!(digest(&two), bare(Sha512, &vec![0; 16 << 20]));
+    });
+}
+
 #[test]
 fn a_loop_of_one_s_own_hashes_without_a_runtime() {
     for config in configs() {

@@ -159,3 +159,42 @@ impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> Future for ShaOp<C, S, 
         op::poll(self.project().0, cx).map(|outcome| outcome.map(|len| len as usize))
     }
 }
+
+#[cfg(all(test, not(tokio_doca_loom)))]
+mod tests {
+    use super::*;
+    use crate::device::{Access, Device};
+    use crate::mem::{Buf, BufChain, BufPool, Mmap};
+    use crate::reactor::WorkQ;
+
+    #[test]
+    fn a_job_says_whether_others_may_write_its_source() {
+        let device = Device::open_default().unwrap();
+        let sha = Sha::builder(&device).attach(&WorkQ::builder().build().unwrap());
+        let sha = sha.unwrap();
+        let [private, shared] = [Access::default(), Access::default() | Access::RDMA_WRITE]
+            .map(|access| Mmap::builder().device(&device).access(access).alloc(4096))
+            .map(|mmap| BufPool::builder(&mmap.unwrap()).element_size(1024).build())
+            .map(|pool| pool.unwrap());
+        let dst = private.try_alloc().unwrap();
+        fn is_shared(sha: &Sha, src: impl MaybeSource, dst: &Buf) -> bool {
+            let request = ShaRequest {
+                sha,
+                algorithm: Algorithm::Sha1,
+                session: None,
+                src,
+                dst,
+            };
+            let (_leases, job) = request.begin().unwrap();
+            job.shared
+        }
+        let chain = BufChain::with_capacity(2);
+        for (pool, expected) in [(&private, false), (&shared, true)] {
+            let src = pool.try_alloc().unwrap();
+            src.set_data(0, 3).unwrap();
+            chain.push(&src).unwrap();
+            assert_eq!(is_shared(&sha, &src, &dst), expected);
+            assert_eq!(is_shared(&sha, &chain, &dst), expected);
+        }
+    }
+}
