@@ -221,7 +221,7 @@ macro_rules! reasons {
         impl JobError {
             /// What kind of failure it is.
             pub fn kind(&self) -> ErrorKind {
-                if self.reason() == Reason::Device {
+                if matches!(self.reason(), Reason::Device | Reason::UserNode) {
                     return ErrorKind::from_code(self.first() as u32).unwrap_or(ErrorKind::Unknown);
                 }
                 match self.reason() {
@@ -236,6 +236,9 @@ macro_rules! reasons {
                 if self.reason() == Reason::Device {
                     let (kind, vendor) = (self.kind(), self.second());
                     return write!(f, "the device reports: {kind} (vendor code {vendor:#x})");
+                }
+                if self.reason() == Reason::UserNode {
+                    return write!(f, "the function of a user node failed: {}", self.kind());
                 }
                 match self.reason() {
                     $(Reason::$name => { let ($a, $b) = (self.first(), self.second()); write!(f, $text) })*
@@ -332,6 +335,12 @@ reasons! {
         "the job goes on, and the destination may be written, but it was polled without a runtime that can wait for it";
     /// More runtimes than a WorkQ can be registered with.
     TooManyRuntimes, BadState, |limit, _b| "a WorkQ can be awaited on {limit} runtimes: build one WorkQ per runtime";
+    /// A context or sub-graph node was not set.
+    NodeUnset, BadState, |_a, _b| "the node has nothing to do: Instance::set gives it its operands";
+    /// A user node answered an error of this kind.
+    UserNode, Unknown, |_a, _b| "the function of a user node failed";
+    /// A user node panicked.
+    UserNodePanicked, Unexpected, |_a, _b| "the function of a user node panicked";
     /// The runtime or the operating system refused to register the descriptor.
     Register, OperatingSystem, |errno, _b| "the event descriptor could not be registered (errno {errno})";
 }

@@ -101,6 +101,7 @@ pub use mem::{
     BufInventory, BufPool, BufPoolBuilder, BufSlice, Destination, HugePages, IntoBytesError, Link,
     MaybeDestination, MaybeSource, Mmap, MmapBuilder, Source,
 };
+pub use ops::graph::{self, Graph, GraphBuilder, Instance};
 pub use ops::{
     Accel, AccelBuilder, AccelCall, AccelOp, Dma, DmaBuilder, DmaCopy, Sha, ShaBuilder, ShaOp,
     ShaSession,

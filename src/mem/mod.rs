@@ -11,6 +11,7 @@
 //! A Lease is a reference as well: an element goes home when neither a handle nor a Lease is left. So nothing
 //! dangles when a Buf, a guard or a future is dropped or forgotten, in whatever order.
 
+mod any;
 mod array;
 mod buf;
 mod builder;
@@ -40,6 +41,7 @@ mod side;
 mod slab;
 mod word;
 
+pub use any::{AnyDestination, AnySource, MaybeAny};
 pub use array::{ArrayTarget, BufArray, BufArrayBuilder};
 pub use buf::{Buf, BufSlice};
 pub use builder::MmapBuilder;

@@ -166,8 +166,8 @@ impl Extent {
 
 /// Whether a job is one piece on each side, of at most so many bytes, whatever the rooms are.
 #[inline(always)]
-pub(crate) fn surely_within<S: Source, D: Destination>(src: &S, _dst: &D, bytes: u64) -> bool {
-    S::SINGLE && D::SINGLE && src.most() as u64 <= bytes
+pub(crate) fn surely_within<S: Source, D: Destination>(src: &S, dst: &D, bytes: u64) -> bool {
+    src.is_single() && dst.is_single() && src.most() as u64 <= bytes
 }
 
 /// Where a Buf begins and ends.
@@ -228,7 +228,7 @@ pub mod sealed {
     pub trait Reads: Spans {
         type Lease: Into<Reading>;
         /// Whether it is one piece, always.
-        const SINGLE: bool;
+        fn is_single(&self) -> bool;
         /// More bytes of data than this it cannot come to have.
         fn most(&self) -> usize;
         /// Its data now, without a Lease.
@@ -240,7 +240,7 @@ pub mod sealed {
     pub trait Writes: Spans {
         type Lease: Into<Writing> + Grow;
         /// Whether it is one piece, always.
-        const SINGLE: bool;
+        fn is_single(&self) -> bool;
         /// Its tailroom now, without a Lease.
         fn room_extent(&self) -> Extent;
         /// Leases, Segments, and how many bytes of tailroom.
@@ -277,7 +277,11 @@ impl<T: Spans> Spans for &T {
 
 impl Reads for Buf {
     type Lease = ReadLease;
-    const SINGLE: bool = true;
+
+    #[inline(always)]
+    fn is_single(&self) -> bool {
+        true
+    }
 
     #[inline(always)]
     fn most(&self) -> usize {
@@ -298,7 +302,11 @@ impl Reads for Buf {
 
 impl Reads for BufSlice {
     type Lease = ReadLease;
-    const SINGLE: bool = true;
+
+    #[inline(always)]
+    fn is_single(&self) -> bool {
+        true
+    }
 
     #[inline(always)]
     fn most(&self) -> usize {
@@ -319,7 +327,11 @@ impl Reads for BufSlice {
 
 impl Reads for BufChain {
     type Lease = ChainRead;
-    const SINGLE: bool = false;
+
+    #[inline(always)]
+    fn is_single(&self) -> bool {
+        false
+    }
 
     fn most(&self) -> usize {
         usize::MAX
@@ -336,7 +348,11 @@ impl Reads for BufChain {
 
 impl<T: Reads> Reads for &T {
     type Lease = T::Lease;
-    const SINGLE: bool = T::SINGLE;
+
+    #[inline(always)]
+    fn is_single(&self) -> bool {
+        T::is_single(self)
+    }
 
     #[inline(always)]
     fn most(&self) -> usize {
@@ -355,7 +371,11 @@ impl<T: Reads> Reads for &T {
 
 impl Writes for Buf {
     type Lease = WriteLease;
-    const SINGLE: bool = true;
+
+    #[inline(always)]
+    fn is_single(&self) -> bool {
+        true
+    }
 
     fn room_extent(&self) -> Extent {
         Extent::one(self.tailroom())
@@ -371,7 +391,11 @@ impl Writes for Buf {
 
 impl Writes for BufChain {
     type Lease = ChainWrite;
-    const SINGLE: bool = false;
+
+    #[inline(always)]
+    fn is_single(&self) -> bool {
+        false
+    }
 
     fn room_extent(&self) -> Extent {
         BufChain::room_extent(self)
@@ -384,7 +408,11 @@ impl Writes for BufChain {
 
 impl<T: Writes> Writes for &T {
     type Lease = T::Lease;
-    const SINGLE: bool = T::SINGLE;
+
+    #[inline(always)]
+    fn is_single(&self) -> bool {
+        T::is_single(self)
+    }
 
     fn room_extent(&self) -> Extent {
         T::room_extent(self)

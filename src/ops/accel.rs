@@ -106,6 +106,20 @@ impl<S, D> AccelCall<S, D> {
         }
     }
 
+    /// The same call with other operands.
+    pub(super) fn map<T, E>(
+        self,
+        src: impl FnOnce(S) -> T,
+        dst: impl FnOnce(D) -> E,
+    ) -> AccelCall<T, E> {
+        AccelCall {
+            opcode: self.opcode,
+            arg: self.arg,
+            src: src(self.src),
+            dst: dst(self.dst),
+        }
+    }
+
     /// What is written is appended to it, and its data grows.
     pub fn dst<T>(self, dst: T) -> AccelCall<S, T> {
         AccelCall {
@@ -156,6 +170,11 @@ impl Accel {
     /// What its device knows, and the limits.
     pub fn caps(&self) -> &AccelCaps {
         self.0.caps()
+    }
+
+    /// For graphs: where it is attached.
+    pub(super) fn place(&self) -> &Attachment {
+        &self.0
     }
 
     /// Has the device do it, and answers its result. With a destination that is the number of bytes that were appended to
@@ -272,9 +291,9 @@ impl AsRef<Accel> for Accel {
 type Sides = (Option<Reading>, Option<Writing>);
 
 /// A call, and its context: borrowed (`&Accel`) or owned (`Accel`).
-struct CallRequest<C, S, D> {
-    accel: C,
-    call: AccelCall<S, D>,
+pub(super) struct CallRequest<C, S, D> {
+    pub(super) accel: C,
+    pub(super) call: AccelCall<S, D>,
 }
 
 impl<C: AsRef<Accel>, S, D> Deref for CallRequest<C, S, D> {

@@ -103,6 +103,11 @@ impl Dma {
         self.0.caps()
     }
 
+    /// For graphs: where it is attached.
+    pub(super) fn place(&self) -> &Attachment {
+        &self.0
+    }
+
     /// Copies the data of `src` into the tailroom of `dst`, whose data grows; answers the number of bytes.
     ///
     /// The headroom of `dst` is untouched, and a copy that fails leaves its rooms as they were. Nothing happens before
@@ -198,10 +203,10 @@ impl AsRef<Dma> for Dma {
 }
 
 /// What to copy. `C` is how it has its context: borrowed (`&Dma`) or owned (`Dma`).
-struct CopyRequest<C, S, D> {
-    dma: C,
-    src: S,
-    dst: D,
+pub(super) struct CopyRequest<C, S, D> {
+    pub(super) dma: C,
+    pub(super) src: S,
+    pub(super) dst: D,
 }
 
 impl<C: AsRef<Dma>, S, D> Deref for CopyRequest<C, S, D> {

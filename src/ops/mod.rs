@@ -3,6 +3,7 @@
 mod accel;
 mod context;
 mod dma;
+pub mod graph;
 mod op;
 mod sha;
 

@@ -34,7 +34,7 @@ pub(super) trait Request: Deref<Target = Attachment> {
     fn prepare(&self, leases: Self::Leases, job: Self::Job) -> Prepared;
 }
 
-fn prepare<R: Request>(request: &R) -> Result<Prepared, JobError> {
+pub(super) fn prepare<R: Request>(request: &R) -> Result<Prepared, JobError> {
     let (leases, job) = request.begin()?;
     Ok(request.prepare(leases, job))
 }

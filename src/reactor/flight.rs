@@ -214,7 +214,8 @@ impl Attachment {
     ) -> Poll<Outcome> {
         let mut begun = begun;
         if let State::Queued(patience, spin) = state {
-            match self.poll_queued(node, patience, spin, cx, prepare) {
+            let prepare = || Ok((prepare()?, None));
+            match self.poll_queued(node, patience, spin, cx, &prepare) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(token)) => {
                     *state = State::InFlight(token, Spin::default());

@@ -26,6 +26,7 @@ mod event;
 mod finished;
 mod flight;
 mod gate;
+mod line;
 #[cfg(all(test, tokio_doca_loom))]
 mod loom;
 mod magazine;
@@ -47,6 +48,7 @@ pub use stats::Stats;
 pub use workq::{WorkQ, WorkQBuilder};
 
 pub(crate) use flight::{Flight, Prepared};
-pub(crate) use slot::{Held, Outcome};
+pub(crate) use line::{Ends, Line};
+pub(crate) use slot::{Held, Outcome, Run};
 pub(crate) use submit::Work;
 pub(crate) use workq::Attachment;

@@ -9,6 +9,7 @@ pub(super) const COMPLETING_ORPHAN: u64 = 5;
 pub(super) const DONE: u64 = 6;
 pub(super) const WAITING: u64 = 7;
 pub(super) const POSTED: u64 = 8;
+pub(super) const RUNNING: u64 = 9;
 pub(super) const PHASE: u64 = u32::MAX as u64;
 
 /// Phases that Slots are in: one bit each.
@@ -44,9 +45,9 @@ impl Phases {
         self.0 & !(bit(FREE) | bit(DONE) | bit(POSTED)) != 0
     }
 
-    /// A device may have a Job whose Op sleeps, or was dropped: nobody looks for it unasked.
+    /// A device may have a Job whose Op sleeps, or was dropped, or which is a run's: nobody looks for it unasked.
     pub(super) fn any_asleep(self) -> bool {
-        self.0 & (bit(WAITING) | bit(ORPHAN)) != 0
+        self.0 & (bit(WAITING) | bit(ORPHAN) | bit(RUNNING)) != 0
     }
 }
 
@@ -55,6 +56,6 @@ impl Phases {
 pub(super) fn in_flight(state: u64) -> bool {
     matches!(
         state & PHASE,
-        PENDING | REGISTERING | WAITING | ORPHAN | POSTED
+        PENDING | REGISTERING | WAITING | ORPHAN | POSTED | RUNNING
     )
 }

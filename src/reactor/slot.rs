@@ -18,10 +18,12 @@
 //!
 //!         post                   take_posted
 //!   Free ------> Posted --> Done ----------> Free     a Job of the caller's own loop: no Op, nobody drops it
+//!
+//!   Free ------> Running --------> Free               a Job of a graph's run: no Op, the reaper frees, and tells the run
 //! ```
 //!
 //! - `held` and `result`: the Op's until Pending, the reaper's until Done, then the Op's.
-//! - `target`: the Op's in Registering and before Pending, the reaper's in Completing. In Posted it stays as it is, and
+//! - `target`: the Op's in Registering and before Pending, the reaper's in Completing and in Running. In Posted it stays as it is, and
 //!   goes with `result` to whoever takes the Slot out of [`Finished`](super::finished::Finished).
 //! - Each completion is taken once: a stale Token has another generation or phase, and changes nothing.
 //!
@@ -33,12 +35,12 @@ use std::task::Waker;
 
 use super::phases::{
     COMPLETING, COMPLETING_ORPHAN, DONE, FREE, ORPHAN, PENDING, PHASE, POSTED, Phases, REGISTERING,
-    WAITING, in_flight,
+    RUNNING, WAITING, in_flight,
 };
 use crate::error::JobError;
 use crate::mem::{Grow, Reading, SessionLease, Writing};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{UnsafeCell, discard};
+use crate::sync::{UnsafeCell, discard, wake};
 
 /// What a job in flight keeps.
 pub(crate) struct Held {
@@ -82,16 +84,15 @@ pub(crate) type Outcome = Result<u64, JobError>;
 pub(crate) trait Run: Send + Sync {
     /// The Job of this node is over.
     fn completed(&self, node: u32, outcome: Outcome);
+
+    /// Whoever waits for completions shall poll again: the world changed under it.
+    fn nudge(&self);
 }
 
 /// Who is told that a Job is over.
 pub(super) enum Target {
     Waker(Waker),
     /// A graph's run needs no waker per node, and no Op: its Slots are freed by the reaper.
-    #[cfg_attr(
-        any(not(test), tokio_doca_loom),
-        expect(dead_code, reason = "graphs come on top")
-    )]
     Run(Arc<dyn Run>, u32),
     /// The caller's own loop, which is given this word back. The result waits in the Slot.
     Caller(u64),
@@ -103,6 +104,21 @@ pub(super) enum Told {
     Run(Arc<dyn Run>, u32, Outcome),
     /// The caller's own loop, if it armed.
     Caller,
+}
+
+/// Who is made to poll again.
+pub(super) enum Nudged {
+    Waker(Waker),
+    Run(Arc<dyn Run>),
+}
+
+impl Nudged {
+    pub(super) fn wake(self) {
+        match self {
+            Nudged::Waker(waker) => wake(waker),
+            Nudged::Run(run) => run.nudge(),
+        }
+    }
 }
 
 /// What the reaper has to do after a completion.
@@ -176,6 +192,7 @@ impl Slot {
         debug_assert!(old.is_none());
         let phase = match target {
             Some(Target::Caller(_)) => POSTED,
+            Some(Target::Run(..)) => RUNNING,
             _ => PENDING,
         };
         // SAFETY: as above.
@@ -327,6 +344,8 @@ impl Slot {
                     self.state.store(state & !PHASE | DONE, Ordering::Release);
                     return Completed::Deliver;
                 }
+                // As above: nobody but the reaper.
+                RUNNING => return self.end_run(outcome),
                 _ => return self.end_orphan(),
             };
             match self.state.compare_exchange(
@@ -336,20 +355,16 @@ impl Slot {
                 Ordering::Acquire,
             ) {
                 Ok(_) if phase == DONE => return Completed::Nothing,
-                Ok(_) => return self.tell(state & !PHASE, outcome),
+                Ok(_) => return self.tell(state & !PHASE),
                 Err(seen) => state = seen,
             }
         }
     }
 
     /// Reaper: Completing; the target is its own.
-    fn tell(&self, generation: u64, outcome: Outcome) -> Completed {
+    fn tell(&self, generation: u64) -> Completed {
         // SAFETY: Completing: the cell is the reaper's.
         let target = unsafe { replace(&self.target, None) };
-        if let Some(Target::Run(run, node)) = target {
-            self.free();
-            return Completed::Free(Some(Told::Run(run, node, outcome)));
-        }
         let [completing, done] = [COMPLETING, DONE].map(|phase| generation | phase);
         if self
             .state
@@ -363,6 +378,16 @@ impl Slot {
         match target {
             Some(Target::Waker(waker)) => Completed::Tell(Told::Waker(waker)),
             _ => Completed::Nothing,
+        }
+    }
+
+    fn end_run(&self, outcome: Outcome) -> Completed {
+        // SAFETY: Running, and its completion comes once: nobody but the reaper is left.
+        let target = unsafe { replace(&self.target, None) };
+        self.free();
+        match target {
+            Some(Target::Run(run, node)) => Completed::Free(Some(Told::Run(run, node, outcome))),
+            _ => Completed::Free(None),
         }
     }
 
@@ -394,10 +419,19 @@ impl Slot {
         Phases::of(self.state.load(Ordering::Acquire))
     }
 
-    /// Reaper: the waker of an Op that waits, taken out so that it polls again: the world changed under it.
-    pub(super) fn nudge(&self) -> Option<Waker> {
+    /// Reaper: the waker of an Op that waits, taken out so that it polls again, or the run: the world changed under it.
+    pub(super) fn nudge(&self) -> Option<Nudged> {
         // SeqCst: pairs with `register`.
         let state = self.state.load(Ordering::SeqCst);
+        if state & PHASE == RUNNING {
+            return self.target.with(|target| {
+                // SAFETY: Running: the cell is the reaper's, and the gate keeps others away.
+                match unsafe { &*target } {
+                    Some(Target::Run(run, _)) => Some(Nudged::Run(Arc::clone(run))),
+                    _ => None,
+                }
+            });
+        }
         let [waiting, registering, pending] =
             [WAITING, REGISTERING, PENDING].map(|phase| state & !PHASE | phase);
         self.state
@@ -411,7 +445,7 @@ impl Slot {
             self.state
                 .compare_exchange(registering, pending, Ordering::Release, Ordering::Relaxed);
         match target {
-            Some(Target::Waker(waker)) => Some(waker),
+            Some(Target::Waker(waker)) => Some(Nudged::Waker(waker)),
             _ => None,
         }
     }
@@ -434,6 +468,23 @@ mod tests {
         fn completed(&self, node: u32, outcome: Outcome) {
             self.0.lock().expect("no panic").push((node, outcome));
         }
+
+        fn nudge(&self) {
+            self.completed(u32::MAX, Ok(0));
+        }
+    }
+
+    #[test]
+    fn a_nudge_tells_a_run_and_leaves_its_job_in_flight() {
+        let (slot, seen) = (Slot::new(), Arc::new(Seen::default()));
+        let generation = slot.fill(held(), Some(Target::Run(seen.clone(), 7)));
+        assert!(slot.phase().any_asleep() && slot.is_in_flight());
+        slot.nudge().expect("a run").wake();
+        assert_eq!(*seen.0.lock().unwrap(), [(u32::MAX, Ok(0))]);
+        assert!(matches!(
+            slot.complete(generation, Ok(3)),
+            Completed::Free(Some(Told::Run(_, 7, Ok(3))))
+        ));
     }
 
     #[test]

@@ -106,7 +106,8 @@ impl Shared {
     /// Stands in line for a Slot.
     pub(super) fn enqueue(&self, node: Pin<&WaitNode>, waker: &Waker) {
         // SAFETY: Shared is in an Arc, which the Flight that has the node reaches through its context, borrowed or
-        // owned, until after the node is dropped (field order in `Flight`, and the borrow).
+        // owned, until after the node is dropped (field order in `Flight`, and the borrow). A `Line` borrows a handle, and
+        // stands in line of that WorkQ alone.
         unsafe { self.waiters.enqueue(node, waker) };
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::finished::Finished;
 use super::magazine::Magazines;
 use super::phases::Phases;
-use super::slot::{Completed, Held, Outcome, Slot, Target, Told};
+use super::slot::{Completed, Held, Nudged, Outcome, Slot, Target, Told};
 use crate::device::{Completion, Token};
 
 /// Outlives the WorkQ for as long as a device may complete one of its Jobs.
@@ -138,8 +138,8 @@ impl Table {
             .count()
     }
 
-    /// The wakers of all Ops that wait. To be called by the reaper.
-    pub(super) fn nudge(&self, mut wake: impl FnMut(std::task::Waker)) {
-        self.taken().filter_map(Slot::nudge).for_each(&mut wake);
+    /// Makes all Ops and runs that wait poll again. To be called by the reaper.
+    pub(super) fn nudge(&self) {
+        self.taken().filter_map(Slot::nudge).for_each(Nudged::wake);
     }
 }

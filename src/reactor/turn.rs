@@ -118,7 +118,7 @@ impl Shared {
         if self.nudged.load(Ordering::Relaxed) && self.nudged.swap(false, Ordering::SeqCst) {
             batch.nudged = true;
             // Wakers are user code, but the gate is no lock: whoever comes meanwhile is refused and goes on.
-            self.core.table.nudge(wake);
+            self.core.table.nudge();
         }
         let nothing = Completion {
             token: Token::from_raw(u64::MAX),

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 
 use super::flight::Prepared;
 use super::mode::{Policy, Spin};
-use super::slot::Outcome;
+use super::slot::{Outcome, Target};
 use super::workq::{Attachment, Shared};
 use crate::device::Token;
 use crate::error::{ErrorKind, JobError, Reason};
@@ -20,7 +20,7 @@ use crate::sync::WaitNode;
 use crate::sync::atomic::fence;
 
 /// Looks in one busy poll. Without `pause`: one costs as much as eighty loads.
-const LOOKS: usize = if cfg!(tokio_doca_loom) { 1 } else { 32 };
+pub(super) const LOOKS: usize = if cfg!(tokio_doca_loom) { 1 } else { 32 };
 /// Busy polls that find nothing before the CPU is given up: about 30 us.
 const MISSES: u32 = 256;
 /// And how many of them are forgiven then.
@@ -47,14 +47,14 @@ impl Patience {
 }
 
 impl Attachment {
-    /// Waits for a Slot; `prepare` takes the Leases of the Job once there is one.
+    /// Waits for a Slot; `prepare` takes the Leases of the Job once there is one, and says who is to be told of its end.
     pub(super) fn poll_queued(
         &self,
         node: Pin<&WaitNode>,
         patience: &mut Patience,
         spin: &mut Spin,
         cx: &mut Context<'_>,
-        prepare: &impl Fn() -> Result<Prepared, JobError>,
+        prepare: &impl Fn() -> Result<(Prepared, Option<Target>), JobError>,
     ) -> Poll<Result<Token, JobError>> {
         let shared = &*self.shared;
         let policy = shared.mode.load();
@@ -76,7 +76,7 @@ impl Attachment {
             if first && let Some(index) = shared.core.table.free().take() {
                 let launched = prepare()
                     .inspect_err(|_| self.give_back(index))
-                    .and_then(|p| self.launch(index, p, None));
+                    .and_then(|(prepared, target)| self.launch(index, prepared, target));
                 match launched {
                     // The device is full, and not the WorkQ: the place in line is kept.
                     Err(error) if error.kind() == ErrorKind::Again => {}

@@ -97,6 +97,10 @@ impl Attachment {
     pub(crate) fn queue_index(&self) -> u8 {
         self.index
     }
+
+    pub(crate) fn is_on(&self, workq: &WorkQ) -> bool {
+        Arc::ptr_eq(&self.shared, &workq.0)
+    }
 }
 
 impl WorkQ {
@@ -159,6 +163,16 @@ impl WorkQ {
     /// The WorkQ stays shut down if the future is dropped; calling it again goes on waiting.
     pub fn shutdown(&self) -> Shutdown {
         Shutdown::new(self.clone())
+    }
+
+    /// Whether a context of this device is, or was, attached.
+    pub(crate) fn has(&self, device: &Device) -> bool {
+        let attached = self.0.core.queues.iter().map_while(OnceLock::get);
+        attached.into_iter().any(|known| known.device == *device)
+    }
+
+    pub(crate) fn is(&self, other: &WorkQ) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// The place of a device's contexts on this WorkQ.

@@ -1,0 +1,204 @@
+//! Operands of whatever kind, owned: what a node of a graph keeps from run to run.
+
+use std::ops::Range;
+
+use super::lease::{ReadLease, WriteLease};
+use super::operand::sealed::{Reads, Spans, Writes};
+use super::operand::{Extent, Reading, Writing};
+use super::side::sealed::{MayRead, MayWrite};
+use super::{Buf, BufChain, BufSlice};
+use crate::device::{DeviceId, Segments};
+use crate::error::JobError;
+
+/// A [`Source`](crate::Source) of any kind: it counts as a handle.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum AnySource {
+    /// All of its data.
+    Buf(Buf),
+    /// A part of it.
+    Slice(BufSlice),
+    /// Gathered.
+    Chain(BufChain),
+}
+
+/// A [`Destination`](crate::Destination) of any kind: it counts as a handle.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum AnyDestination {
+    /// Its tailroom.
+    Buf(Buf),
+    /// Scattered.
+    Chain(BufChain),
+}
+
+/// An operand, or none.
+#[derive(Clone, Debug, Default)]
+pub struct MaybeAny<T>(Option<T>);
+
+macro_rules! from {
+    ($($from:ty => $to:ident::$variant:ident;)*) => {$(
+        impl From<$from> for $to {
+            fn from(operand: $from) -> $to {
+                $to::$variant(operand)
+            }
+        }
+
+        impl From<&$from> for $to {
+            fn from(operand: &$from) -> $to {
+                $to::$variant(operand.clone())
+            }
+        }
+
+        impl From<$from> for MaybeAny<$to> {
+            fn from(operand: $from) -> MaybeAny<$to> {
+                MaybeAny(Some(operand.into()))
+            }
+        }
+
+        impl From<&$from> for MaybeAny<$to> {
+            fn from(operand: &$from) -> MaybeAny<$to> {
+                MaybeAny(Some(operand.into()))
+            }
+        }
+    )*};
+}
+
+from! {
+    Buf => AnySource::Buf;
+    BufSlice => AnySource::Slice;
+    BufChain => AnySource::Chain;
+    Buf => AnyDestination::Buf;
+    BufChain => AnyDestination::Chain;
+}
+
+impl<T> From<()> for MaybeAny<T> {
+    fn from((): ()) -> MaybeAny<T> {
+        MaybeAny(None)
+    }
+}
+
+impl Spans for AnySource {
+    fn each(&self, f: &mut dyn FnMut(Range<usize>)) {
+        match self {
+            AnySource::Buf(buf) => buf.each(f),
+            AnySource::Slice(slice) => slice.each(f),
+            AnySource::Chain(chain) => chain.each(f),
+        }
+    }
+}
+
+impl Reads for AnySource {
+    type Lease = Reading;
+
+    #[inline(always)]
+    fn is_single(&self) -> bool {
+        !matches!(self, AnySource::Chain(_))
+    }
+
+    #[inline(always)]
+    fn most(&self) -> usize {
+        match self {
+            AnySource::Buf(buf) => buf.most(),
+            AnySource::Slice(slice) => slice.most(),
+            AnySource::Chain(chain) => chain.most(),
+        }
+    }
+
+    fn data_extent(&self) -> Extent {
+        match self {
+            AnySource::Buf(buf) => Reads::data_extent(buf),
+            AnySource::Slice(slice) => slice.data_extent(),
+            AnySource::Chain(chain) => Reads::data_extent(chain),
+        }
+    }
+
+    #[inline(always)]
+    fn begin_read(&self, device: DeviceId) -> Result<(Reading, Segments, usize), JobError> {
+        let read = |(lease, segments, len): (ReadLease, Segments, usize)| {
+            (Reading::Buf(lease), segments, len)
+        };
+        match self {
+            AnySource::Buf(buf) => buf.begin_read(device).map(read),
+            AnySource::Slice(slice) => slice.begin_read(device).map(read),
+            AnySource::Chain(chain) => {
+                let (lease, segments, len) = Reads::begin_read(chain, device)?;
+                Ok((Reading::Chain(lease), segments, len))
+            }
+        }
+    }
+}
+
+impl Spans for AnyDestination {
+    fn each(&self, f: &mut dyn FnMut(Range<usize>)) {
+        match self {
+            AnyDestination::Buf(buf) => buf.each(f),
+            AnyDestination::Chain(chain) => chain.each(f),
+        }
+    }
+}
+
+impl Writes for AnyDestination {
+    type Lease = Writing;
+
+    #[inline(always)]
+    fn is_single(&self) -> bool {
+        matches!(self, AnyDestination::Buf(_))
+    }
+
+    fn room_extent(&self) -> Extent {
+        match self {
+            AnyDestination::Buf(buf) => buf.room_extent(),
+            AnyDestination::Chain(chain) => Writes::room_extent(chain),
+        }
+    }
+
+    #[inline(always)]
+    fn begin_write(&self, device: DeviceId) -> Result<(Writing, Segments, usize), JobError> {
+        match self {
+            AnyDestination::Buf(buf) => {
+                let (lease, segments, room): (WriteLease, Segments, usize) =
+                    buf.begin_write(device)?;
+                Ok((Writing::Buf(lease), segments, room))
+            }
+            AnyDestination::Chain(chain) => {
+                let (lease, segments, room) = Writes::begin_write(chain, device)?;
+                Ok((Writing::Chain(lease), segments, room))
+            }
+        }
+    }
+}
+
+impl<T: Spans> Spans for MaybeAny<T> {
+    fn each(&self, f: &mut dyn FnMut(Range<usize>)) {
+        if let Some(operand) = &self.0 {
+            operand.each(f);
+        }
+    }
+}
+
+impl MayRead for MaybeAny<AnySource> {
+    fn extent_now(&self) -> Option<Extent> {
+        self.0.as_ref().map(Reads::data_extent)
+    }
+
+    fn may_read(&self, device: DeviceId) -> Result<(Option<Reading>, Segments, usize), JobError> {
+        match &self.0 {
+            Some(operand) => operand.may_read(device),
+            None => ().may_read(device),
+        }
+    }
+}
+
+impl MayWrite for MaybeAny<AnyDestination> {
+    fn extent_now(&self) -> Option<Extent> {
+        self.0.as_ref().map(Writes::room_extent)
+    }
+
+    fn may_write(&self, device: DeviceId) -> Result<(Option<Writing>, Segments, usize), JobError> {
+        match &self.0 {
+            Some(operand) => operand.may_write(device),
+            None => ().may_write(device),
+        }
+    }
+}

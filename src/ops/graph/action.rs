@@ -1,0 +1,140 @@
+//! How a context joins graphs: the one thing that the engine asks of it.
+//!
+//! A context that has a [`Request`] needs an [`Action`] beside it, and a method of the builder that makes a node of it:
+//!
+//! ```text
+//! pub enum HashNode {}
+//! impl Put for HashNode {
+//!     type Data = HashData;                          what Instance::set is given
+//!     fn put(place, data) { action::put::<HashNode>(place, data) }
+//! }
+//! impl Action for HashNode {
+//!     type Context = (Sha, Algorithm);               what GraphBuilder::sha is given
+//!     type Request = HashRequest<Sha, AnySource, AnyDestination>;
+//!     ...
+//! }
+//! impl GraphBuilder {
+//!     pub fn sha(&mut self, sha: &Sha, algorithm: Algorithm) -> Node<HashNode> { self.context((sha.clone(), algorithm)) }
+//! }
+//! ```
+
+#![allow(unreachable_pub, reason = "named by the sealed trait behind Settable")]
+
+use std::any::Any;
+
+use super::super::op::{self, Request};
+use super::node::sealed::Put;
+use super::progress::{Body, Place};
+use crate::error::{JobError, Reason, Result};
+use crate::reactor::{Attachment, Outcome, Prepared, WorkQ, budget};
+
+/// A kind of context node. What it is set to says [`Put`].
+pub(in crate::ops) trait Action: Put + 'static {
+    /// What the node has from the graph: a context, and whatever else is the same in all instances.
+    type Context: Clone + Send + Sync + 'static;
+    /// What is begun when the node is.
+    type Request: Request + Send + Sync + 'static;
+    /// What its nodes are called.
+    const NAME: &'static str;
+
+    /// The same on another WorkQ, which has the context's device already.
+    fn attach(context: &Self::Context, workq: &WorkQ) -> Result<Self::Context>;
+
+    /// Where it is attached.
+    fn place(context: &Self::Context) -> &Attachment;
+
+    /// What to begin.
+    fn request(context: &Self::Context, data: Self::Data) -> Self::Request;
+}
+
+/// A context node of a plan, whatever its kind.
+pub(super) trait Template: Send + Sync {
+    fn name(&self) -> &'static str;
+    fn place(&self) -> &Attachment;
+    /// The node of a new instance.
+    fn seat(&self, workq: &WorkQ) -> Result<Box<dyn Step>>;
+}
+
+pub(super) struct Planned<A: Action>(pub(super) A::Context);
+
+impl<A: Action> Template for Planned<A> {
+    fn name(&self) -> &'static str {
+        A::NAME
+    }
+
+    fn place(&self) -> &Attachment {
+        A::place(&self.0)
+    }
+
+    fn seat(&self, workq: &WorkQ) -> Result<Box<dyn Step>> {
+        let context = match self.place().is_on(workq) {
+            true => self.0.clone(),
+            false => A::attach(&self.0, workq)?,
+        };
+        let request = None;
+        Ok(Box::new(Seat::<A> { context, request }))
+    }
+}
+
+/// How a context node began.
+pub enum Begun {
+    /// The device finished it inline.
+    Over(Outcome),
+    /// It wants a Slot.
+    Wants(Prepared),
+}
+
+/// A context node of an instance, whatever its kind.
+pub trait Step: Any + Send + Sync {
+    /// Takes the Leases, and finishes the Job inline if the device can.
+    fn begin(&self) -> Result<Begun, JobError>;
+    /// Takes the Leases of a Job that wants a Slot.
+    fn prepare(&self) -> Result<Prepared, JobError>;
+    fn place(&self) -> &Attachment;
+}
+
+/// Where operands are put.
+struct Seat<A: Action> {
+    context: A::Context,
+    request: Option<A::Request>,
+}
+
+impl<A: Action> Seat<A> {
+    #[inline(always)]
+    fn request(&self) -> Result<&A::Request, JobError> {
+        self.request.as_ref().ok_or(JobError::of(Reason::NodeUnset))
+    }
+}
+
+impl<A: Action> Step for Seat<A> {
+    fn begin(&self) -> Result<Begun, JobError> {
+        let request = self.request()?;
+        let (leases, job) = request.begin()?;
+        match request.finish_inline(&job) {
+            Some(outcome) => {
+                budget::spent(A::Request::end(leases, job, &outcome));
+                Ok(Begun::Over(outcome))
+            }
+            None => Ok(Begun::Wants(request.prepare(leases, job))),
+        }
+    }
+
+    fn prepare(&self) -> Result<Prepared, JobError> {
+        op::prepare(self.request()?)
+    }
+
+    fn place(&self) -> &Attachment {
+        A::place(&self.context)
+    }
+}
+
+/// Sets a node of a context: what [`Put`] of every action does.
+pub(super) fn put<A: Action>(place: Place<'_>, data: A::Data) -> Result<()> {
+    if let Body::Context(step) = place.body
+        && let Some(seat) = (&mut **step as &mut dyn Any).downcast_mut::<Seat<A>>()
+    {
+        seat.request = Some(A::request(&seat.context, data));
+        return Ok(());
+    }
+    Err(place.mismatch())
+}

@@ -1,0 +1,118 @@
+//! The context nodes that there are, one part for each context.
+
+use super::super::accel::{Accel, AccelCall, CallRequest};
+use super::super::dma::{CopyRequest, Dma};
+use super::action::{self, Action};
+use super::builder::GraphBuilder;
+use super::node::Node;
+use super::node::sealed::Put;
+use super::progress::Place;
+use super::{AnyDestination, AnySource, MaybeAny};
+use crate::error::Result;
+use crate::reactor::{Attachment, WorkQ};
+
+/// The kind of a node that copies: [`GraphBuilder::dma_copy`]. It is set to a source and a destination.
+#[derive(Debug)]
+pub enum CopyNode {}
+
+/// What a copying node is set to: made of `(source, destination)`.
+#[derive(Clone, Debug)]
+pub struct CopyData {
+    src: AnySource,
+    dst: AnyDestination,
+}
+
+impl<S: Into<AnySource>, D: Into<AnyDestination>> From<(S, D)> for CopyData {
+    fn from((src, dst): (S, D)) -> CopyData {
+        CopyData {
+            src: src.into(),
+            dst: dst.into(),
+        }
+    }
+}
+
+impl Put for CopyNode {
+    type Data = CopyData;
+
+    fn put(place: Place<'_>, data: CopyData) -> Result<()> {
+        action::put::<CopyNode>(place, data)
+    }
+}
+
+impl Action for CopyNode {
+    type Context = Dma;
+    type Request = CopyRequest<Dma, AnySource, AnyDestination>;
+    const NAME: &'static str = "dma_copy";
+
+    fn attach(dma: &Dma, workq: &WorkQ) -> Result<Dma> {
+        dma.attach(workq)
+    }
+
+    fn place(dma: &Dma) -> &Attachment {
+        dma.place()
+    }
+
+    fn request(dma: &Dma, CopyData { src, dst }: CopyData) -> Self::Request {
+        let dma = dma.clone();
+        CopyRequest { dma, src, dst }
+    }
+}
+
+/// The kind of a node that calls an accelerator: [`GraphBuilder::accel`]. It is set to an [`AccelCall`].
+#[derive(Debug)]
+pub enum CallNode {}
+
+/// What a calling node is set to: made of an [`AccelCall`].
+#[derive(Clone, Debug)]
+pub struct CallData(AccelCall<MaybeAny<AnySource>, MaybeAny<AnyDestination>>);
+
+impl<S, D> From<AccelCall<S, D>> for CallData
+where
+    S: Into<MaybeAny<AnySource>>,
+    D: Into<MaybeAny<AnyDestination>>,
+{
+    fn from(call: AccelCall<S, D>) -> CallData {
+        CallData(call.map(S::into, D::into))
+    }
+}
+
+impl Put for CallNode {
+    type Data = CallData;
+
+    fn put(place: Place<'_>, data: CallData) -> Result<()> {
+        action::put::<CallNode>(place, data)
+    }
+}
+
+impl Action for CallNode {
+    type Context = Accel;
+    type Request = CallRequest<Accel, MaybeAny<AnySource>, MaybeAny<AnyDestination>>;
+    const NAME: &'static str = "accel";
+
+    fn attach(accel: &Accel, workq: &WorkQ) -> Result<Accel> {
+        accel.attach(workq)
+    }
+
+    fn place(accel: &Accel) -> &Attachment {
+        accel.place()
+    }
+
+    fn request(accel: &Accel, CallData(call): CallData) -> Self::Request {
+        let accel = accel.clone();
+        CallRequest { accel, call }
+    }
+}
+
+impl GraphBuilder {
+    /// A node that copies, as [`Dma::copy`] does. Its result is the number of bytes.
+    #[doc(alias = "doca_graph_ctx_node_create")]
+    pub fn dma_copy(&mut self, dma: &Dma) -> Node<CopyNode> {
+        self.context(dma.clone())
+    }
+
+    /// A node that calls an accelerator, as [`Accel::call`] does. Its result is the call's.
+    #[doc(alias = "doca_graph_ctx_node_create")]
+    pub fn accel(&mut self, accel: &Accel) -> Node<CallNode> {
+        self.context(accel.clone())
+    }
+}

@@ -1,0 +1,197 @@
+//! A graph that was built: nodes, edges and where it begins. It never changes.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::action::Template;
+use super::builder::GraphBuilder;
+use super::instance::Instance;
+use super::node::NodeId;
+use super::user::{MakesFutures, UserFn};
+use crate::error::{Error, ErrorKind, Result};
+use crate::reactor::{Attachment, WorkQ};
+
+/// Work that is described once and run many times (Core guide 3.4.7; `doca_graph`).
+///
+/// Clones are the same graph. It keeps the contexts of its nodes.
+#[derive(Clone)]
+#[doc(alias = "doca_graph")]
+pub struct Graph(pub(super) Arc<Plan>);
+
+pub(super) struct Plan {
+    /// Which graph, of all that were begun in this process.
+    pub(super) number: u64,
+    pub(super) nodes: Box<[PlanNode]>,
+    /// The successors of all nodes, one after the other.
+    successors: Box<[u32]>,
+    /// How many predecessors each node has.
+    pub(super) open: Box<[u32]>,
+    pub(super) roots: Box<[u32]>,
+    /// The nodes that are sub-graphs.
+    pub(super) subs: Box<[u32]>,
+    /// Levels of graphs, this one included.
+    pub(super) levels: u32,
+}
+
+pub(super) struct PlanNode {
+    pub(super) work: Work,
+    /// What the user calls it; else its kind and number.
+    pub(super) label: Option<Box<str>>,
+    successors: Range<u32>,
+}
+
+/// What a node does.
+pub(super) enum Work {
+    Context(Box<dyn Template>),
+    User(UserFn),
+    Async(Arc<dyn MakesFutures>),
+    Sub(Graph),
+}
+
+impl Work {
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Work::Context(template) => template.name(),
+            Work::User(_) => "user",
+            Work::Async(_) => "user_async",
+            Work::Sub(_) => "subgraph",
+        }
+    }
+}
+
+impl Plan {
+    /// `edges` are sorted, without doubles, and have no cycle.
+    pub(super) fn new(
+        number: u64,
+        nodes: Vec<(Work, Option<Box<str>>)>,
+        edges: &[(u32, u32)],
+    ) -> Plan {
+        let count = nodes.len() as u32;
+        let mut open = vec![0; nodes.len()];
+        edges.iter().for_each(|&(_, to)| open[to as usize] += 1);
+        let of = |node: u32| {
+            let start = edges.partition_point(|&(from, _)| from < node);
+            let end = edges.partition_point(|&(from, _)| from <= node);
+            start as u32..end as u32
+        };
+        let nodes: Box<[PlanNode]> = nodes
+            .into_iter()
+            .zip(0..)
+            .map(|((work, label), index)| PlanNode {
+                work,
+                label,
+                successors: of(index),
+            })
+            .collect();
+        let subs = |index: &u32| matches!(nodes[*index as usize].work, Work::Sub(_));
+        let levels = nodes.iter().map(|node| match &node.work {
+            Work::Sub(graph) => graph.0.levels + 1,
+            _ => 1,
+        });
+        Plan {
+            number,
+            successors: edges.iter().map(|&(_, to)| to).collect(),
+            roots: (0..count).filter(|&at| open[at as usize] == 0).collect(),
+            subs: (0..count).filter(subs).collect(),
+            levels: levels.max().unwrap_or(1),
+            open: open.into(),
+            nodes,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn successors(&self, node: u32) -> &[u32] {
+        let range = &self.nodes[node as usize].successors;
+        &self.successors[range.start as usize..range.end as usize]
+    }
+
+    pub(super) fn id(&self, index: u32) -> NodeId {
+        NodeId {
+            graph: self.number,
+            index,
+            name: self.nodes[index as usize].work.name(),
+        }
+    }
+
+    /// What a node is called in texts.
+    pub(super) fn label(&self, index: u32) -> String {
+        match &self.nodes[index as usize].label {
+            Some(label) => label.to_string(),
+            None => self.id(index).to_string(),
+        }
+    }
+
+    /// Where its first context node is attached, those of sub-graphs included.
+    pub(super) fn place(&self) -> Option<&Attachment> {
+        self.nodes.iter().find_map(|node| match &node.work {
+            Work::Context(template) => Some(template.place()),
+            Work::Sub(graph) => graph.0.place(),
+            _ => None,
+        })
+    }
+}
+
+impl Graph {
+    /// Begins a graph.
+    #[doc(alias = "doca_graph_create")]
+    pub fn builder() -> GraphBuilder {
+        GraphBuilder::new()
+    }
+
+    /// How many nodes it has, those of sub-graphs not counted.
+    pub fn nodes(&self) -> usize {
+        self.0.nodes.len()
+    }
+
+    /// What a node is called in errors, drawings and traces: its label, or kind and number. `None` if it is another graph's.
+    pub fn label(&self, node: impl Into<NodeId>) -> Option<String> {
+        let node = node.into();
+        (node.graph == self.0.number).then(|| self.0.label(node.index))
+    }
+
+    /// An instance on the WorkQ of its first context node.
+    ///
+    /// # Errors
+    ///
+    /// As [`Graph::instance_on`].
+    #[doc(alias = "doca_graph_instance_create")]
+    pub fn instance(&self) -> Result<Instance> {
+        let place = self.0.place();
+        let workq = place.expect("a graph has a context node").workq();
+        // A context on yet another WorkQ was meant to be there.
+        for (node, index) in self.0.nodes.iter().zip(0..) {
+            if let Work::Context(template) = &node.work
+                && !template.place().is_on(&workq)
+            {
+                let text = format!(
+                    "node {} is on another WorkQ than the first context node: Graph::instance_on takes all of them to one",
+                    self.0.label(index)
+                );
+                return Err(Error::new(ErrorKind::InvalidValue, "Graph::instance", text));
+            }
+        }
+        self.instance_on(&workq)
+    }
+
+    /// An instance whose runs are on this WorkQ, whatever WorkQ the contexts of its nodes are on. All memory is taken here:
+    /// runs allocate nothing.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` if a context of a node's device is not attached to the WorkQ (`Dma::attach`): the node is named. And what
+    /// [`DmaBuilder::attach`](crate::DmaBuilder::attach) is refused for.
+    #[doc(alias = "doca_graph_workq_add")]
+    pub fn instance_on(&self, workq: &WorkQ) -> Result<Instance> {
+        Instance::new(self.clone(), workq)
+    }
+}
+
+impl fmt::Debug for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Graph")
+            .field("nodes", &self.0.nodes.len())
+            .field("edges", &self.0.successors.len())
+            .finish()
+    }
+}

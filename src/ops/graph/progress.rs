@@ -1,0 +1,373 @@
+//! How far a run is: operands, states, results and what may start. All of it is made with the instance.
+//!
+//! ```text
+//!   open: 0          begin              over
+//!  ready -----> (blocked: no Slot) ---> flying (a Job) ---> Completed: one less is open at each successor
+//!        \----------------------------> active (a future, a sub-graph) --^ \--> Failed: ready and blocked are emptied
+//! ```
+
+#![allow(unreachable_pub, reason = "named by the sealed trait behind Settable")]
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::action::Step;
+use super::bits::Bits;
+use super::board::{Board, End};
+use super::instance::Inner;
+use super::node::{Node, NodeId, NodeState, Settable};
+use super::plan::{Plan, Work};
+use super::trace::Trace;
+use super::user::{AsyncBody, Wrong};
+use crate::error::{Error, ErrorKind, JobError, Reason, Result};
+use crate::reactor::{self, Outcome, WorkQ};
+
+/// What a node of an instance has.
+pub enum Body {
+    Context(Box<dyn Step>),
+    User,
+    Async(AsyncBody),
+    Sub(Option<Box<Inner>>),
+}
+
+/// Where data is put.
+pub struct Place<'a> {
+    pub(super) body: &'a mut Body,
+    pub(super) work: &'a Work,
+    pub(super) workq: &'a WorkQ,
+}
+
+impl Place<'_> {
+    /// Handles are typed, and know their graph.
+    pub(super) fn mismatch(&self) -> Error {
+        let text = "the node is of another kind than its handle says";
+        Error::new(ErrorKind::Unexpected, "Instance::set", text)
+    }
+}
+
+/// Where the last run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Idle,
+    /// Jobs of a run before that was dropped are in flight: the next one waits for them.
+    Draining,
+    Running,
+}
+
+pub(super) struct Progress {
+    pub(super) workq: WorkQ,
+    pub(super) phase: Phase,
+    pub(super) bodies: Box<[Body]>,
+    states: Box<[NodeState]>,
+    results: Box<[Outcome]>,
+    /// Predecessors that are not over.
+    open: Box<[u32]>,
+    pub(super) ready: Bits,
+    /// Ready, and waiting for a Slot.
+    pub(super) blocked: Bits,
+    /// Futures and sub-graphs that go on.
+    pub(super) active: Bits,
+    /// Jobs in flight.
+    pub(super) flying: usize,
+    /// Nothing new starts.
+    stopped: bool,
+    /// The first failure.
+    pub(super) failure: Option<(u32, Error)>,
+    pub(super) board: Arc<Board>,
+    /// The board, as Slots have it.
+    pub(super) told: Arc<dyn reactor::Run>,
+    /// Ends that were taken from the board; empty otherwise.
+    ends: Vec<End>,
+    pub(super) trace: Option<Trace>,
+}
+
+impl Progress {
+    pub(super) fn new(plan: &Plan, workq: &WorkQ, bodies: Box<[Body]>) -> Progress {
+        let count = plan.nodes.len();
+        let board = Arc::new(Board::new(count));
+        Progress {
+            workq: workq.clone(),
+            phase: Phase::Idle,
+            bodies,
+            states: vec![NodeState::NotStarted; count].into(),
+            results: vec![Ok(0); count].into(),
+            open: plan.open.clone(),
+            ready: Bits::new(count),
+            blocked: Bits::new(count),
+            active: Bits::new(count),
+            flying: 0,
+            stopped: false,
+            failure: None,
+            told: Arc::clone(&board) as Arc<dyn reactor::Run>,
+            board,
+            ends: Vec::with_capacity(count),
+            trace: None,
+        }
+    }
+
+    /// A run begins; it waits for what one before has left in flight.
+    pub(super) fn start(&mut self, plan: &Plan) {
+        self.stop_futures();
+        self.ready.clear();
+        self.blocked.clear();
+        self.active.clear();
+        self.failure = None;
+        self.phase = Phase::Draining;
+        self.stopped = false;
+        self.states.fill(NodeState::NotStarted);
+        self.open.copy_from_slice(&plan.open);
+        if let Some(trace) = &mut self.trace {
+            trace.reset();
+        }
+    }
+
+    /// Whether nothing of a run before is in flight, here or in a sub-graph. What has ended meanwhile is taken.
+    pub(super) fn is_drained(&mut self, plan: &Plan) -> bool {
+        if self.flying > 0 && self.board.any() {
+            self.board.take(&mut self.ends);
+            self.flying -= self.ends.len();
+            self.ends.clear();
+        }
+        let mut drained = self.flying == 0;
+        for &index in &plan.subs {
+            if let Body::Sub(Some(sub)) = &mut self.bodies[index as usize] {
+                drained &= sub.progress.is_drained(&sub.graph.0);
+            }
+        }
+        drained
+    }
+
+    pub(super) fn run(&mut self, plan: &Plan) {
+        self.phase = Phase::Running;
+        // Not if it was stopped while it waited.
+        let roots = if self.stopped { &[] } else { &*plan.roots };
+        roots.iter().for_each(|&root| self.ready.insert(root));
+    }
+
+    /// Takes the ends of Jobs.
+    #[inline(always)]
+    pub(super) fn collect(&mut self, plan: &Plan) {
+        if self.board.any() {
+            self.take_ends(plan);
+        }
+    }
+
+    fn take_ends(&mut self, plan: &Plan) {
+        let mut ends = std::mem::take(&mut self.ends);
+        self.board.take(&mut ends);
+        for (node, outcome) in ends.drain(..) {
+            self.flying -= 1;
+            self.over(plan, node, outcome);
+        }
+        self.ends = ends;
+    }
+
+    #[inline(always)]
+    pub(super) fn started(&mut self, node: u32) {
+        self.states[node as usize] = NodeState::Started;
+        if let Some(trace) = &mut self.trace {
+            trace.started(node);
+        }
+    }
+
+    /// It has not started after all: there is no Slot.
+    pub(super) fn block(&mut self, node: u32) {
+        self.states[node as usize] = NodeState::NotStarted;
+        self.blocked.insert(node);
+    }
+
+    /// A node is over: those that waited for it alone are ready.
+    #[inline(always)]
+    pub(super) fn over(&mut self, plan: &Plan, node: u32, outcome: Outcome) {
+        match outcome {
+            Ok(_) => self.completed(plan, node, outcome),
+            Err(error) => self.fail(node, error, None),
+        }
+    }
+
+    #[inline(always)]
+    fn completed(&mut self, plan: &Plan, node: u32, outcome: Outcome) {
+        self.states[node as usize] = NodeState::Completed;
+        self.results[node as usize] = outcome;
+        if let Some(trace) = &mut self.trace {
+            trace.ended(node);
+        }
+        if self.stopped {
+            return;
+        }
+        for &next in plan.successors(node) {
+            let open = &mut self.open[next as usize];
+            *open -= 1;
+            if *open == 0 {
+                self.ready.insert(next);
+            }
+        }
+    }
+
+    /// A node failed: nothing new starts.
+    #[cold]
+    pub(super) fn fail(&mut self, node: u32, error: JobError, cause: Option<Error>) {
+        self.states[node as usize] = NodeState::Failed;
+        self.results[node as usize] = Err(error);
+        if let Some(trace) = &mut self.trace {
+            trace.ended(node);
+        }
+        if self.failure.is_none() {
+            self.failure = Some((node, cause.unwrap_or_else(|| error.into())));
+        }
+        self.stop();
+    }
+
+    /// The user's code failed.
+    #[cold]
+    pub(super) fn fail_user(&mut self, node: u32, wrong: Wrong) {
+        let (error, cause) = match wrong {
+            Wrong::Error(cause) => {
+                let code = cause.kind().code().into();
+                (JobError::new(Reason::UserNode, code, 0), cause)
+            }
+            Wrong::Panicked(cause) => (JobError::of(Reason::UserNodePanicked), cause),
+        };
+        self.fail(node, error, Some(cause));
+    }
+
+    /// Nothing new starts, in sub-graphs neither.
+    pub(super) fn stop(&mut self) {
+        self.stopped = true;
+        self.ready.clear();
+        self.blocked.clear();
+        let mut at = 0;
+        while let Some(index) = self.active.next(at) {
+            if let Body::Sub(Some(sub)) = &mut self.bodies[index as usize] {
+                sub.progress.stop();
+            }
+            at = index + 1;
+        }
+    }
+
+    /// A sub-graph is over: how it ended.
+    pub(super) fn sub_over(&mut self, plan: &Plan, node: u32) {
+        let Body::Sub(Some(sub)) = &mut self.bodies[node as usize] else {
+            return;
+        };
+        sub.progress.phase = Phase::Idle;
+        let whole = sub.progress.is_whole();
+        match sub.failure() {
+            Some((error, cause)) => self.fail(node, error, Some(cause)),
+            None if whole => self.completed(plan, node, Ok(0)),
+            None => {
+                self.states[node as usize] = NodeState::Stopped;
+                if let Some(trace) = &mut self.trace {
+                    trace.ended(node);
+                }
+            }
+        }
+    }
+
+    /// A sub-graph failed, and drains: nothing new starts outside either.
+    pub(super) fn sub_failed(&mut self, node: u32) {
+        if self.failure.is_none()
+            && let Body::Sub(Some(sub)) = &self.bodies[node as usize]
+            && let Some((_, cause)) = sub.failure()
+        {
+            self.failure = Some((node, cause));
+            self.stop();
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        let completed = |state: &NodeState| *state == NodeState::Completed;
+        !self.stopped || self.states.iter().all(completed)
+    }
+
+    /// The run was dropped, or a new one begins: futures go.
+    pub(super) fn stop_futures(&mut self) {
+        let mut at = 0;
+        while let Some(index) = self.active.next(at) {
+            match &mut self.bodies[index as usize] {
+                Body::Async(future) => drop(super::run::stop(future)),
+                Body::Sub(Some(sub)) => {
+                    sub.progress.stop_futures();
+                    sub.progress.phase = Phase::Idle;
+                }
+                _ => {}
+            }
+            at = index + 1;
+        }
+        self.active.clear();
+    }
+
+    pub(super) fn failed(&self) -> impl Iterator<Item = u32> {
+        let failed = |&(state, _): &(&NodeState, u32)| *state == NodeState::Failed;
+        self.states.iter().zip(0..).filter(failed).map(|(_, at)| at)
+    }
+
+    /// The first node that has started and is not over.
+    pub(super) fn going_on(&self) -> u32 {
+        let started = |state: &NodeState| *state == NodeState::Started;
+        self.states.iter().position(started).unwrap_or(0) as u32
+    }
+
+    pub(super) fn outcome(&self, node: u32) -> Outcome {
+        self.results[node as usize]
+    }
+
+    pub(super) fn result(&self, plan: &Plan, node: NodeId) -> Option<Outcome> {
+        match self.state(plan, node) {
+            NodeState::Completed | NodeState::Failed => Some(self.outcome(node.index)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn state(&self, plan: &Plan, node: NodeId) -> NodeState {
+        if node.graph != plan.number {
+            return NodeState::NotStarted;
+        }
+        self.states[node.index as usize]
+    }
+
+    pub(super) fn sub(&self, plan: &Plan, node: NodeId) -> Option<&Inner> {
+        let own = node.graph == plan.number;
+        own.then(|| self.sub_at(node.index)).flatten()
+    }
+
+    pub(super) fn sub_at(&self, index: u32) -> Option<&Inner> {
+        match &self.bodies[index as usize] {
+            Body::Sub(sub) => sub.as_deref(),
+            _ => None,
+        }
+    }
+
+    pub(super) fn set<K: Settable>(
+        &mut self,
+        plan: &Plan,
+        node: Node<K>,
+        data: K::Data,
+    ) -> Result<()> {
+        const OP: &str = "Instance::set";
+        let id = node.id();
+        if id.graph != plan.number {
+            let text = format!("{id} is a node of another graph");
+            return Err(Error::new(ErrorKind::NotPermitted, OP, text));
+        }
+        let index = id.index as usize;
+        K::put(
+            Place {
+                body: &mut self.bodies[index],
+                work: &plan.nodes[index].work,
+                workq: &self.workq,
+            },
+            data,
+        )
+    }
+
+    pub(super) fn debug(&self, name: &str, plan: &Plan, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let states = self.states.iter().zip(0..);
+        let states = states.map(|(state, index)| (plan.id(index), state));
+        f.debug_struct(name)
+            .field("phase", &self.phase)
+            .field("in_flight", &self.flying)
+            .field("nodes", &states.collect::<Vec<_>>())
+            .finish()
+    }
+}

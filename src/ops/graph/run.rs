@@ -1,0 +1,382 @@
+//! The engine: what is ready starts, what is over makes others ready, and one future waits for all of it.
+//!
+//! A poll takes the ends that were told, starts whatever that made ready, and goes on until nothing is; so a successor is
+//! submitted in the poll that saw its predecessor end. Then it waits: in line for a Slot if a node wants one, and for the ends
+//! of what is in flight.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError};
+use std::task::{Context, Poll};
+
+use pin_project::{pin_project, pinned_drop};
+
+use super::action::Begun;
+use super::error::RunError;
+use super::instance::Inner;
+use super::plan::{Plan, Work};
+use super::progress::{Body, Phase, Progress};
+use super::scope::Scope;
+use super::user::{AsyncBody, Wrong, contained};
+use crate::error::{Error, JobError, Reason, Result};
+use crate::reactor::{Ends, Line, WorkQ, budget};
+
+/// The future of [`Instance::run`](super::Instance::run).
+#[pin_project(PinnedDrop)]
+#[must_use = "futures do nothing unless polled"]
+pub struct Run<'a> {
+    #[pin]
+    line: Line<'a>,
+    inner: &'a mut Inner,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Stage {
+    New,
+    Begun,
+    Over,
+}
+
+/// Where an instance stands after a poll.
+#[derive(Clone, Copy, PartialEq)]
+enum Flow {
+    Over,
+    Waits,
+    /// The task's budget is spent, and its waker woken.
+    Yields,
+}
+
+/// What a poll of a run has at hand.
+struct Poller<'p, 'a, 'c, 'w> {
+    line: Pin<&'p mut Line<'a>>,
+    cx: &'c mut Context<'w>,
+    /// A node stands in line: one place is for all.
+    in_line: bool,
+}
+
+impl<'a> Run<'a> {
+    pub(super) fn new(workq: &'a WorkQ, inner: &'a mut Inner) -> Run<'a> {
+        Run {
+            line: Line::new(workq),
+            inner,
+            stage: Stage::New,
+        }
+    }
+}
+
+impl Future for Run<'_> {
+    type Output = Result<(), RunError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        match *this.stage {
+            Stage::New => this.inner.progress.start(&this.inner.graph.0),
+            Stage::Begun => {}
+            Stage::Over => panic!("a Run was polled after it had finished"),
+        }
+        *this.stage = Stage::Begun;
+        this.line.as_mut().polled();
+        let mut poller = Poller {
+            line: this.line,
+            cx,
+            in_line: false,
+        };
+        loop {
+            poller.in_line = false;
+            let flow = this.inner.advance(&mut poller);
+            if flow == Flow::Yields {
+                return Poll::Pending;
+            }
+            let ends = if poller.in_line {
+                this.inner.register(poller.cx.waker());
+                match this.inner.any() {
+                    true => Poll::Ready(Ok(())),
+                    false => Poll::Pending,
+                }
+            } else {
+                poller.line.as_mut().leave();
+                if flow == Flow::Over {
+                    *this.stage = Stage::Over;
+                    return Poll::Ready(this.inner.finish());
+                }
+                match this.inner.is_flying(false) {
+                    true => poller.line.as_mut().poll_ends(poller.cx, &**this.inner),
+                    // Futures of the user's alone: they have the waker.
+                    false => Poll::Pending,
+                }
+            };
+            match ends {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => {
+                    // They go on, but nobody would hear of it.
+                    *this.stage = Stage::Over;
+                    let lost = this.inner.lose(error);
+                    poller.line.as_mut().abandon();
+                    return Poll::Ready(Err(lost));
+                }
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn advance(&mut self, poller: &mut Poller<'_, '_, '_, '_>) -> Flow {
+        let Inner { graph, progress } = self;
+        let plan: &Plan = &graph.0;
+        if progress.phase == Phase::Draining {
+            if !progress.is_drained(plan) {
+                return Flow::Waits;
+            }
+            progress.run(plan);
+        }
+        progress.collect(plan);
+        let mut yields = progress.go_on(plan, poller);
+        loop {
+            while let Some(node) = progress.ready.pop() {
+                if progress.begin(plan, node, poller) == Flow::Yields {
+                    yields = true;
+                    break;
+                }
+            }
+            if yields {
+                return Flow::Yields;
+            }
+            progress.stand_in_line(plan, poller);
+            // A look of the line's may have found ends.
+            progress.collect(plan);
+            if progress.ready.is_empty() {
+                break;
+            }
+        }
+        let still = progress.flying > 0;
+        if still || !progress.active.is_empty() || !progress.blocked.is_empty() {
+            Flow::Waits
+        } else {
+            Flow::Over
+        }
+    }
+
+    /// The run is over.
+    fn finish(&mut self) -> Result<(), RunError> {
+        let Inner { graph, progress } = self;
+        progress.phase = Phase::Idle;
+        match progress.failure.take() {
+            None => Ok(()),
+            Some((node, cause)) => Err(RunError::new(&graph.0, progress, node, cause)),
+        }
+    }
+
+    /// Nobody would hear of the ends of what is in flight.
+    #[cold]
+    fn lose(&mut self, error: JobError) -> RunError {
+        let Inner { graph, progress } = self;
+        progress.stop();
+        progress.stop_futures();
+        let first = progress.failure.take();
+        progress.phase = Phase::Idle;
+        let (node, cause) = first.unwrap_or_else(|| (progress.going_on(), Error::from(error)));
+        RunError::new(&graph.0, progress, node, cause)
+    }
+}
+
+impl Progress {
+    /// Starts a node, and with it what needs no waiting.
+    #[inline(always)]
+    fn begin(&mut self, plan: &Plan, node: u32, poller: &mut Poller<'_, '_, '_, '_>) -> Flow {
+        let Body::Context(step) = &self.bodies[node as usize] else {
+            return self.begin_other(plan, node, poller);
+        };
+        if budget::proceed(poller.cx).is_pending() {
+            self.ready.insert(node);
+            return Flow::Yields;
+        }
+        // Not through `started`: it would borrow the step as well.
+        if let Some(trace) = &mut self.trace {
+            trace.started(node);
+        }
+        match step.begin() {
+            Ok(Begun::Over(outcome)) => self.over(plan, node, outcome),
+            Ok(Begun::Wants(prepared)) => {
+                budget::spent(0);
+                // One that waits is not overtaken.
+                let launched = if self.blocked.is_empty() {
+                    let line = poller.line.as_mut();
+                    line.launch(step.place(), prepared, Arc::clone(&self.told), node)
+                } else {
+                    drop(prepared);
+                    Ok(false)
+                };
+                match launched {
+                    Ok(true) => self.launched(node),
+                    Ok(false) => self.block(node),
+                    Err(error) => self.fail(node, error, None),
+                }
+            }
+            Err(error) => {
+                budget::spent(0);
+                self.fail(node, error, None);
+            }
+        }
+        Flow::Waits
+    }
+
+    fn launched(&mut self, node: u32) {
+        self.started(node);
+        self.flying += 1;
+    }
+
+    /// Waits for a Slot, for one node after the other.
+    fn stand_in_line(&mut self, _plan: &Plan, poller: &mut Poller<'_, '_, '_, '_>) {
+        while !poller.in_line
+            && let Some(node) = self.blocked.next(0)
+            && let Body::Context(step) = &self.bodies[node as usize]
+        {
+            let prepare = || step.prepare();
+            let line = poller.line.as_mut();
+            match line.poll_launch(poller.cx, step.place(), &self.told, node, &prepare) {
+                Poll::Pending => poller.in_line = true,
+                Poll::Ready(Ok(())) => {
+                    self.blocked.remove(node);
+                    self.launched(node);
+                }
+                Poll::Ready(Err(error)) => {
+                    self.blocked.remove(node);
+                    self.fail(node, error, None);
+                }
+            }
+        }
+    }
+
+    /// Starts a node that is no context's.
+    #[inline(never)]
+    fn begin_other(&mut self, plan: &Plan, node: u32, poller: &mut Poller<'_, '_, '_, '_>) -> Flow {
+        self.started(node);
+        match &plan.nodes[node as usize].work {
+            Work::Context(_) => {}
+            Work::User(function) => {
+                let progress = &mut *self;
+                let done = contained(|| function(&mut Scope { plan, progress }));
+                match done.and_then(|done| done.map_err(Wrong::Error)) {
+                    Ok(()) => self.over(plan, node, Ok(0)),
+                    Err(wrong) => self.fail_user(node, wrong),
+                }
+            }
+            Work::Async(_) => {
+                // Out of its place meanwhile: the function sees all the rest.
+                let body = &mut self.bodies[node as usize];
+                let Body::Async(mut future) = std::mem::replace(body, Body::User) else {
+                    return Flow::Waits;
+                };
+                let progress = &mut *self;
+                let made = contained(|| own(&mut future).start(&mut Scope { plan, progress }));
+                self.bodies[node as usize] = Body::Async(future);
+                match made {
+                    Ok(()) => {
+                        self.active.insert(node);
+                        self.poll_future(plan, node, poller.cx);
+                    }
+                    Err(wrong) => self.fail_user(node, wrong),
+                }
+            }
+            Work::Sub(_) => {
+                let Body::Sub(Some(sub)) = &mut self.bodies[node as usize] else {
+                    self.fail(node, JobError::of(Reason::NodeUnset), None);
+                    return Flow::Waits;
+                };
+                sub.progress.start(&sub.graph.0);
+                self.active.insert(node);
+                return self.poll_sub(plan, node, poller);
+            }
+        }
+        Flow::Waits
+    }
+
+    /// Polls futures and sub-graphs that go on; true if the budget is spent.
+    fn go_on(&mut self, plan: &Plan, poller: &mut Poller<'_, '_, '_, '_>) -> bool {
+        let mut at = 0;
+        while let Some(node) = self.active.next(at) {
+            if matches!(self.bodies[node as usize], Body::Async(_)) {
+                self.poll_future(plan, node, poller.cx);
+            } else if self.poll_sub(plan, node, poller) == Flow::Yields {
+                return true;
+            }
+            at = node + 1;
+        }
+        false
+    }
+
+    fn poll_future(&mut self, plan: &Plan, node: u32, cx: &mut Context<'_>) {
+        let Body::Async(future) = &mut self.bodies[node as usize] else {
+            return;
+        };
+        let done = match contained(|| own(future).poll(cx)) {
+            Ok(Poll::Pending) => return,
+            Ok(Poll::Ready(done)) => done.map_err(Wrong::Error),
+            Err(wrong) => Err(wrong),
+        };
+        let done = done.and(stop(future));
+        self.active.remove(node);
+        match done {
+            Ok(()) => self.over(plan, node, Ok(0)),
+            Err(wrong) => self.fail_user(node, wrong),
+        }
+    }
+
+    fn poll_sub(&mut self, plan: &Plan, node: u32, poller: &mut Poller<'_, '_, '_, '_>) -> Flow {
+        let Body::Sub(Some(sub)) = &mut self.bodies[node as usize] else {
+            return Flow::Waits;
+        };
+        let flow = sub.advance(poller);
+        if flow == Flow::Over {
+            self.active.remove(node);
+            self.sub_over(plan, node);
+            return Flow::Waits;
+        }
+        self.sub_failed(node);
+        flow
+    }
+}
+
+/// The future in its place.
+fn own(future: &mut AsyncBody) -> Pin<&mut dyn super::user::RunsFutures> {
+    future
+        .get_mut()
+        .unwrap_or_else(PoisonError::into_inner)
+        .as_mut()
+}
+
+/// Drops a future; a panic of that is the node's.
+pub(super) fn stop(future: &mut AsyncBody) -> Result<(), Wrong> {
+    contained(|| own(future).stop())
+}
+
+#[pinned_drop]
+impl PinnedDrop for Run<'_> {
+    fn drop(self: Pin<&mut Self>) {
+        let this = self.project();
+        if *this.stage == Stage::New {
+            return;
+        }
+        this.inner.forget_wakers();
+        if *this.stage == Stage::Over {
+            return;
+        }
+        let flying = this.inner.is_flying(true);
+        let progress = &mut this.inner.progress;
+        progress.stop();
+        progress.stop_futures();
+        progress.phase = Phase::Idle;
+        if flying {
+            this.line.abandon();
+        }
+    }
+}
+
+impl fmt::Debug for Run<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.progress.debug("Run", &self.inner.graph.0, f)
+    }
+}

@@ -1,0 +1,106 @@
+//! Nodes that are the user's own code: functions and futures. A panic in them ends here.
+
+#![allow(unreachable_pub, reason = "named by the body of a node")]
+
+use std::any::Any;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+
+use pin_project::pin_project;
+
+use super::scope::Scope;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync::discard;
+
+/// A function, which all instances share.
+pub(super) type UserFn = Box<dyn Fn(&mut Scope<'_>) -> Result<()> + Send + Sync>;
+
+/// How user code went wrong.
+pub(super) enum Wrong {
+    Error(Error),
+    Panicked(Error),
+}
+
+/// Runs user code; a panic is an error.
+#[inline(always)]
+pub(super) fn contained<T>(code: impl FnOnce() -> T) -> Result<T, Wrong> {
+    catch_unwind(AssertUnwindSafe(code)).map_err(panicked)
+}
+
+#[cold]
+fn panicked(payload: Box<dyn Any + Send>) -> Wrong {
+    let text = match (
+        payload.downcast_ref::<&str>(),
+        payload.downcast_ref::<String>(),
+    ) {
+        (Some(text), _) => (*text).to_owned(),
+        (_, Some(text)) => text.clone(),
+        _ => "with something that is no text".to_owned(),
+    };
+    // It is user code as well, and may panic when it is dropped.
+    discard(Some(payload));
+    let text = format!("the function of a user node panicked: {text}");
+    Wrong::Panicked(Error::new(ErrorKind::Unexpected, "Instance::run", text))
+}
+
+/// A function that makes futures, which all instances share.
+pub(super) trait MakesFutures: Send + Sync {
+    /// The place for a future of an instance's own: the one allocation of an async node.
+    fn place(self: Arc<Self>) -> AsyncBody;
+}
+
+/// The place of a future in an instance. The lock is never taken: it makes a future Sync that is only Send.
+pub type AsyncBody = Mutex<Pin<Box<dyn RunsFutures>>>;
+
+impl<F, T> MakesFutures for F
+where
+    F: Fn(&mut Scope<'_>) -> T + Send + Sync + 'static,
+    T: Future<Output = Result<()>> + Send + 'static,
+{
+    fn place(self: Arc<Self>) -> AsyncBody {
+        let (make, future) = (self, None);
+        Mutex::new(Box::pin(Place { make, future }))
+    }
+}
+
+/// An async node of an instance.
+pub trait RunsFutures: Send {
+    /// Makes the future of this run.
+    fn start(self: Pin<&mut Self>, scope: &mut Scope<'_>);
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>>;
+    /// Drops the future, wherever it is.
+    fn stop(self: Pin<&mut Self>);
+}
+
+#[pin_project]
+struct Place<F, T> {
+    make: Arc<F>,
+    #[pin]
+    future: Option<T>,
+}
+
+impl<F, T> RunsFutures for Place<F, T>
+where
+    F: Fn(&mut Scope<'_>) -> T + Send + Sync + 'static,
+    T: Future<Output = Result<()>> + Send + 'static,
+{
+    fn start(self: Pin<&mut Self>, scope: &mut Scope<'_>) {
+        let mut this = self.project();
+        let future = (this.make)(scope);
+        this.future.set(Some(future));
+    }
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        match self.project().future.as_pin_mut() {
+            Some(future) => future.poll(cx),
+            None => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn stop(self: Pin<&mut Self>) {
+        self.project().future.set(None);
+    }
+}

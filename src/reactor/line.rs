@@ -1,0 +1,217 @@
+//! How a run of a graph waits: one place in line for all its nodes, and one look for all their ends.
+//!
+//! A run is one future with many Jobs. It submits them one by one; with no Slot free it stands in line like an Op, for
+//! whichever Job is next. Their Slots tell the run itself ([`Run`]), so that nothing is registered per Job.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+
+use pin_project::pin_project;
+
+use super::flight::Prepared;
+use super::mode::{Policy, Spin};
+use super::slot::{Run, Target};
+use super::wait::{LOOKS, Patience};
+use super::workq::{Attachment, Shared, WorkQ};
+use crate::error::{ErrorKind, JobError, Reason};
+use crate::sync::WaitNode;
+use crate::sync::atomic::fence;
+
+/// What a run knows of the ends of its Jobs.
+pub(crate) trait Ends {
+    /// Whether some were told and not taken yet.
+    fn any(&self) -> bool;
+
+    /// The next end that is told wakes this. [`Ends::any`] must be asked once more afterwards.
+    fn register(&self, waker: &Waker);
+}
+
+/// A run's place on its WorkQ. Pinned in the run's future.
+#[pin_project]
+pub(crate) struct Line<'a> {
+    // Its list lies in the WorkQ, which is borrowed for longer.
+    #[pin]
+    node: WaitNode,
+    workq: &'a WorkQ,
+    patience: Patience,
+    /// Of the place in line, and of the wait for ends.
+    spins: [Spin; 2],
+    /// Somebody hears of what is submitted in this poll.
+    heard: bool,
+}
+
+impl<'a> Line<'a> {
+    pub(crate) fn new(workq: &'a WorkQ) -> Line<'a> {
+        Line {
+            node: WaitNode::new(),
+            workq,
+            patience: Patience::default(),
+            spins: [Spin::default(); 2],
+            heard: false,
+        }
+    }
+
+    /// The run is polled: maybe on another runtime than the last time.
+    pub(crate) fn polled(self: Pin<&mut Self>) {
+        *self.project().heard = false;
+    }
+
+    /// Somebody must hear of the ends of Jobs: the runtime, or whoever polls busily.
+    fn hear(heard: &mut bool, shared: &Arc<Shared>) -> Result<(), JobError> {
+        if !*heard && !shared.mode.load().is_busy() {
+            shared.events.register(shared)?;
+        }
+        *heard = true;
+        Ok(())
+    }
+
+    /// Submits a Job whose end is told to the run; false if it must wait for a Slot, and its Leases have gone back.
+    pub(crate) fn launch(
+        self: Pin<&mut Self>,
+        at: &Attachment,
+        prepared: Prepared,
+        run: Arc<dyn Run>,
+        node: u32,
+    ) -> Result<bool, JobError> {
+        let shared = &at.shared;
+        // Before the Job is the device's: without a runtime nobody would hear of its end.
+        Line::hear(self.project().heard, shared)?;
+        if !shared.waiters.is_empty() {
+            return Ok(false);
+        }
+        let Some(index) = shared.core.table.free().take() else {
+            return Ok(false);
+        };
+        match at.launch(index, prepared, Some(Target::Run(run, node))) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::Again => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits for a Slot and submits; `prepare` takes the Leases once there is one.
+    pub(crate) fn poll_launch(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        at: &Attachment,
+        run: &Arc<dyn Run>,
+        node: u32,
+        prepare: &dyn Fn() -> Result<Prepared, JobError>,
+    ) -> Poll<Result<(), JobError>> {
+        let this = self.project();
+        assert!(
+            at.is_on(this.workq),
+            "all contexts of an instance are on its WorkQ"
+        );
+        let prepare = || Ok((prepare()?, Some(Target::Run(Arc::clone(run), node))));
+        let line = this.node.as_ref();
+        let launched = at.poll_queued(line, this.patience, &mut this.spins[0], cx, &prepare);
+        if launched.is_ready() {
+            *this.patience = Patience::default();
+            this.spins[0] = Spin::default();
+        }
+        launched.map(|launched| launched.map(|_| ()))
+    }
+
+    /// The run wants no Slot any more: what it was told is for the next in line.
+    pub(crate) fn leave(self: Pin<&mut Self>) {
+        let this = self.project();
+        let node = this.node.as_ref();
+        if node.is_linked() {
+            this.workq.0.waiters.leave(node);
+            this.workq.0.pass_on(false);
+        }
+    }
+
+    /// Waits until the ends of Jobs in flight were told.
+    pub(crate) fn poll_ends(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        ends: &impl Ends,
+    ) -> Poll<Result<(), JobError>> {
+        let this = self.project();
+        let shared = &this.workq.0;
+        if ends.any() {
+            this.spins[1] = Spin::default();
+            return Poll::Ready(Ok(()));
+        }
+        let policy = shared.mode.load();
+        if policy.is_event() {
+            return poll_event(shared, this.heard, policy, cx, ends);
+        }
+        if look(shared, ends) {
+            this.spins[1] = Spin::default();
+            return Poll::Ready(Ok(()));
+        }
+        if !policy.is_busy() && this.spins[1].is_over(policy, || shared.now()) {
+            return poll_event(shared, this.heard, policy, cx, ends);
+        }
+        shared.missed();
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// The run is gone, its Jobs may not be: somebody must hear of their ends, or their memory stays leased.
+    pub(crate) fn abandon(self: Pin<&mut Self>) {
+        let shared = &self.project().workq.0;
+        // As for an Op that is dropped.
+        let heard = shared.events.register(shared).is_ok();
+        fence(Ordering::SeqCst);
+        if heard && shared.expected.load(Ordering::Relaxed) {
+            return;
+        }
+        shared.queues().for_each(|queue| queue.clear());
+        if shared.arm() {
+            shared.turn();
+        }
+    }
+}
+
+/// The wait of [`Attachment::poll_event`], with all Jobs of the run for one.
+fn poll_event(
+    shared: &Arc<Shared>,
+    heard: &mut bool,
+    policy: Policy,
+    cx: &mut Context<'_>,
+    ends: &impl Ends,
+) -> Poll<Result<(), JobError>> {
+    if Line::hear(heard, shared).is_err() {
+        return Poll::Ready(Err(JobError::of(Reason::Unheard)));
+    }
+    // Look first: what is over need not ring. Not if an event will come: that looks for all at once.
+    if !shared.expected.load(Ordering::Relaxed) && shared.ready() {
+        shared.turn();
+        if ends.any() {
+            return Poll::Ready(Ok(()));
+        }
+    }
+    ends.register(cx.waker());
+    // Arm, then look. Its Slots are seen asleep from the submission on, so that whoever turns for an event arms again.
+    fence(Ordering::SeqCst);
+    if !shared.expected.load(Ordering::Relaxed) && shared.arm() | shared.ready() {
+        shared.turn();
+    }
+    if ends.any() {
+        return Poll::Ready(Ok(()));
+    }
+    if !shared.mode.is_still(policy) {
+        cx.waker().wake_by_ref();
+    }
+    Poll::Pending
+}
+
+/// Looks for a while.
+fn look(shared: &Shared, ends: &impl Ends) -> bool {
+    for _ in 0..LOOKS {
+        if shared.ready() {
+            shared.turn();
+        }
+        if ends.any() {
+            shared.misses.store(0, Ordering::Relaxed);
+            return true;
+        }
+    }
+    false
+}
