@@ -1,22 +1,7 @@
 //! How a context joins graphs: the one thing that the engine asks of it.
 //!
-//! A context that has a [`Request`] needs an [`Action`] beside it, and a method of the builder that makes a node of it:
-//!
-//! ```text
-//! pub enum HashNode {}
-//! impl Put for HashNode {
-//!     type Data = HashData;                          what Instance::set is given
-//!     fn put(place, data) { action::put::<HashNode>(place, data) }
-//! }
-//! impl Action for HashNode {
-//!     type Context = (Sha, Algorithm);               what GraphBuilder::sha is given
-//!     type Request = HashRequest<Sha, AnySource, AnyDestination>;
-//!     ...
-//! }
-//! impl GraphBuilder {
-//!     pub fn sha(&mut self, sha: &Sha, algorithm: Algorithm) -> Node<HashNode> { self.context((sha.clone(), algorithm)) }
-//! }
-//! ```
+//! A context that has a [`Request`] needs an [`Action`] beside it, and a method of the builder that makes a node of it: see
+//! [`super::contexts`].
 
 #![allow(unreachable_pub, reason = "named by the sealed trait behind Settable")]
 

@@ -2,12 +2,14 @@
 
 use super::super::accel::{Accel, AccelCall, CallRequest};
 use super::super::dma::{CopyRequest, Dma};
+use super::super::sha::{Sha, ShaRequest};
 use super::action::{self, Action};
 use super::builder::GraphBuilder;
 use super::node::Node;
 use super::node::sealed::Put;
 use super::progress::Place;
 use super::{AnyDestination, AnySource, MaybeAny};
+use crate::device::Algorithm;
 use crate::error::Result;
 use crate::reactor::{Attachment, WorkQ};
 
@@ -103,11 +105,66 @@ impl Action for CallNode {
     }
 }
 
+/// The kind of a node that hashes: [`GraphBuilder::sha`]. It is set to a source, and a destination for the digest.
+#[derive(Debug)]
+pub enum HashNode {}
+
+/// What a hashing node is set to: made of `(source, destination)`.
+#[derive(Clone, Debug)]
+pub struct HashData {
+    src: AnySource,
+    dst: AnyDestination,
+}
+
+impl<S: Into<AnySource>, D: Into<AnyDestination>> From<(S, D)> for HashData {
+    fn from((src, dst): (S, D)) -> HashData {
+        HashData {
+            src: src.into(),
+            dst: dst.into(),
+        }
+    }
+}
+
+impl Put for HashNode {
+    type Data = HashData;
+
+    fn put(place: Place<'_>, data: HashData) -> Result<()> {
+        action::put::<HashNode>(place, data)
+    }
+}
+
+impl Action for HashNode {
+    type Context = (Sha, Algorithm);
+    type Request = ShaRequest<Sha, AnySource, AnyDestination>;
+    const NAME: &'static str = "sha";
+
+    fn attach((sha, algorithm): &(Sha, Algorithm), workq: &WorkQ) -> Result<(Sha, Algorithm)> {
+        Ok((sha.attach(workq)?, *algorithm))
+    }
+
+    fn place((sha, _): &(Sha, Algorithm)) -> &Attachment {
+        sha.place()
+    }
+
+    fn request(
+        (sha, algorithm): &(Sha, Algorithm),
+        HashData { src, dst }: HashData,
+    ) -> Self::Request {
+        ShaRequest::whole(sha.clone(), *algorithm, src, dst)
+    }
+}
+
 impl GraphBuilder {
     /// A node that copies, as [`Dma::copy`] does. Its result is the number of bytes.
     #[doc(alias = "doca_graph_ctx_node_create")]
     pub fn dma_copy(&mut self, dma: &Dma) -> Node<CopyNode> {
         self.context(dma.clone())
+    }
+
+    /// A node that hashes, as [`Sha::hash`] does. Its result is the number of bytes of the digest.
+    #[doc(alias = "doca_graph_ctx_node_create")]
+    pub fn sha(&mut self, sha: &Sha, algorithm: Algorithm) -> Node<HashNode> {
+        self.context((sha.clone(), algorithm))
     }
 
     /// A node that calls an accelerator, as [`Accel::call`] does. Its result is the call's.

@@ -8,7 +8,7 @@ use crate::device::{Algorithm, Caps, Device, ShaCaps};
 use crate::error::{Error, ErrorKind, JobError, Result};
 use crate::mem::{Destination, Source};
 use crate::ops::context::{Context, Kind};
-use crate::reactor::WorkQ;
+use crate::reactor::{Attachment, WorkQ};
 
 /// A SHA context: hashes memory by a device (`doca_sha`).
 ///
@@ -127,7 +127,7 @@ impl Sha {
         src: S,
         dst: D,
     ) -> ShaOp<&Sha, S, D> {
-        ShaOp::new(whole(self, algorithm, src, dst))
+        ShaOp::new(ShaRequest::whole(self, algorithm, src, dst))
     }
 
     /// The same with everything owned: the future is `'static`, and can be spawned.
@@ -145,7 +145,7 @@ impl Sha {
         src: S,
         dst: D,
     ) -> ShaOp<Sha, S, D> {
-        ShaOp::new(whole(self.clone(), algorithm, src, dst))
+        ShaOp::new(ShaRequest::whole(self.clone(), algorithm, src, dst))
     }
 
     /// Submits the hash now, without waiting: `Again` if there is no Slot. The future answers its end.
@@ -163,7 +163,7 @@ impl Sha {
         src: S,
         dst: D,
     ) -> Result<ShaOp<&Sha, S, D>, JobError> {
-        ShaOp::submitted(whole(self, algorithm, src, dst))
+        ShaOp::submitted(ShaRequest::whole(self, algorithm, src, dst))
     }
 
     /// Submits the hash now, for a loop of the caller's own: its end is told by [`WorkQ::progress`], which gives `user_data`
@@ -181,7 +181,12 @@ impl Sha {
         dst: D,
         user_data: u64,
     ) -> Result<(), JobError> {
-        whole(self, algorithm, src, dst).post(user_data)
+        ShaRequest::whole(self, algorithm, src, dst).post(user_data)
+    }
+
+    /// For graphs: where it is attached.
+    pub(in crate::ops) fn place(&self) -> &Attachment {
+        &self.0
     }
 
     /// Begins a message that comes in parts. This allocates; the session's jobs do not.
@@ -199,16 +204,6 @@ impl Sha {
         };
         let text = format!("device {} {lacks}", self.device().info().name());
         Err(Error::new(ErrorKind::NotSupported, "Sha::session", text))
-    }
-}
-
-fn whole<C, S, D>(sha: C, algorithm: Algorithm, src: S, dst: D) -> ShaRequest<C, S, D> {
-    ShaRequest {
-        sha,
-        algorithm,
-        session: None,
-        src,
-        dst,
     }
 }
 

@@ -6,4 +6,5 @@ mod session;
 
 pub use context::{Sha, ShaBuilder};
 pub use request::ShaOp;
+pub(super) use request::ShaRequest;
 pub use session::ShaSession;

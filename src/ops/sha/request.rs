@@ -19,7 +19,7 @@ use crate::ops::op::{self, Request};
 use crate::reactor::{Attachment, Flight, Held, Outcome, Prepared, Work};
 
 /// What to hash. `C` is how it has its context: borrowed (`&Sha`) or owned (`Sha`).
-pub(super) struct ShaRequest<C, S, D> {
+pub(in crate::ops) struct ShaRequest<C, S, D> {
     pub(super) sha: C,
     pub(super) algorithm: Algorithm,
     /// What it is a part of.
@@ -29,10 +29,28 @@ pub(super) struct ShaRequest<C, S, D> {
 }
 
 /// The Leases of what a hash has.
-pub(super) struct Leases {
+pub(in crate::ops) struct Leases {
     read: Option<Reading>,
     write: Option<Writing>,
     session: Option<SessionLease>,
+}
+
+impl<C, S, D> ShaRequest<C, S, D> {
+    /// A message in one piece.
+    pub(in crate::ops) fn whole(
+        sha: C,
+        algorithm: Algorithm,
+        src: S,
+        dst: D,
+    ) -> ShaRequest<C, S, D> {
+        ShaRequest {
+            sha,
+            algorithm,
+            session: None,
+            src,
+            dst,
+        }
+    }
 }
 
 impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> ShaRequest<C, S, D> {
