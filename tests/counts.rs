@@ -13,7 +13,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use tokio_doca::soft::{Fault, Soft};
-use tokio_doca::{Buf, BufChain, BufInventory, BufPool, Device, Dma, Mmap, Mode, WorkQ};
+use tokio_doca::{
+    Algorithm, Buf, BufChain, BufInventory, BufPool, Device, Dma, Mmap, Mode, Sha, WorkQ,
+};
 
 // The allocator -----------------------------------------------------------------------------------------------
 
@@ -233,6 +235,33 @@ fn a_copy_allocates_nothing() {
             dst.reset_data_len().unwrap();
         };
         let allocated = on_runtime(rig.allocated_by(times, copies));
+        assert_eq!(allocated, 0, "{mode:?}");
+    });
+}
+
+#[test]
+fn a_hash_allocates_nothing_nor_does_a_part_of_a_session() {
+    for_each_way(|mode, rig, times| {
+        let sha = Sha::builder(&rig.device).attach(&rig.workq).unwrap();
+        let (src, dst) = rig.pair();
+        src.set_data(0, LEN * FILLING).unwrap();
+        let chain = BufChain::with_capacity(2);
+        chain.push(src.slice(0..128).unwrap()).unwrap();
+        chain.push(&src).unwrap();
+        let [session, other] = [(); 2].map(|()| sha.session(Algorithm::Sha512).unwrap());
+        let hashes = async || {
+            for algorithm in Algorithm::ALL {
+                sha.hash(algorithm, &src, &dst).await.unwrap();
+                sha.hash(algorithm, &chain, &dst).await.unwrap();
+            }
+            session.update(&src).await.unwrap();
+            session.update(&chain).await.unwrap();
+            other.copy_from(&session).unwrap();
+            session.finish((), &dst).await.unwrap();
+            other.finish(&src, &dst).await.unwrap();
+            dst.reset_data_len().unwrap();
+        };
+        let allocated = on_runtime(rig.allocated_by(times, hashes));
         assert_eq!(allocated, 0, "{mode:?}");
     });
 }
