@@ -21,7 +21,7 @@
 //!
 //! # What it does, and what not
 //!
-//! Memory copies between Bufs of this process: one by one, gathered and scattered ([`BufChain`]), event-driven,
+//! Memory copies between Bufs of this process, and their SHA digests ([`Sha`]): one by one, gathered and scattered ([`BufChain`]), event-driven,
 //! busy-polling or both ([`Mode`]), with back-pressure, from any task of any runtime, or without futures from an epoll loop of
 //! your own ([`WorkQ::event_handle`]). The memory is allocated, or yours: a memfd, the bytes of an owner, or raw
 //! ([`MmapBuilder`]); a [`Buf`] becomes `Bytes` without a copy, and is written by codecs.
@@ -71,8 +71,9 @@
 //! | [`BufPool`], [`BufInventory`], [`BufArray`] | sources of Bufs: one size and fast; any range; by index | `doca_bufpool`, `doca_buf_inventory`, `doca_buf_arr` |
 //! | [`WorkQ`] | where jobs go in and completions come out | `doca_workq` |
 //! | [`Dma`] | a context: copies, on one WorkQ | `doca_dma` |
+//! | [`Sha`], [`ShaSession`] | a context: hashes; a message that comes in parts | `doca_sha`, `doca_sha_partial_session` |
 //! | [`Accel`] | a context for jobs of a provider's own kinds, by opcode | |
-//! | Op | the future of a job in flight: [`DmaCopy`], [`AccelOp`] | |
+//! | Op | the future of a job in flight: [`DmaCopy`], [`ShaOp`], [`AccelOp`] | |
 //! | Lease | the right of one job, guard or `Bytes` to touch some bytes | |
 //! | Slot, orphan | a job's place in the WorkQ; a Slot whose Op was dropped | |
 //! | arm, clear, reap | ask for a ring, acknowledge it, collect completions | `..._arm`, `..._clear`, `doca_workq_progress_retrieve` |

@@ -430,6 +430,119 @@ fn zero_copy_bytes_refuses_what_it_cannot_send() {
     );
 }
 
+#[test]
+fn sha_file_prints_what_sha256sum_prints_and_checks_it() {
+    let folder = Folder::new();
+    let sums = folder.path("sums");
+    let lens = [0, 1, 64, MIB - 1, MIB, MIB + 1, 2 * MIB, 3 * MIB + 17];
+    let files = lens.map(|len| folder.file(&format!("file {len}"), len));
+    for (defer, name) in [
+        ("", "sha1"),
+        ("", "sha256"),
+        ("1", "sha256"),
+        ("1", "sha512"),
+    ] {
+        let sha_file = |args: &[&str]| {
+            let mut command = example("sha_file");
+            command.env("TOKIO_DOCA_SOFT_DEFER", defer);
+            command.args(["-a", name]).args(args).current_dir(&folder.0);
+            command
+        };
+        let names = lens.map(|len| format!("file {len}"));
+        let output = run(&mut sha_file(&names.each_ref().map(|name| &name[..])));
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+        let expected: String = files
+            .iter()
+            .zip(&names)
+            .map(|((_, bytes), file)| format!("{}  {file}\n", hex_digest(name, bytes)))
+            .collect();
+        assert_eq!(text(&output.stdout), expected);
+        fs::write(&sums, expected.replacen("  ", " *", 1)).unwrap();
+        let output = run(&mut sha_file(&["-c", "sums"]));
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+        assert_eq!(text(&output.stdout).matches(": OK\n").count(), lens.len());
+        // The last byte of the last file is another one.
+        let (last, mut bytes) = files[lens.len() - 1].clone();
+        *bytes.last_mut().unwrap() ^= 1;
+        let whole = fs::read(&last).unwrap();
+        fs::write(&last, bytes).unwrap();
+        let output = run(&mut sha_file(&["-c", "sums"]));
+        fs::write(&last, whole).unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(text(&output.stdout).matches(": FAILED\n").count(), 1);
+        let message = "sha_file: 1 of 8 files differ from their sums\n";
+        assert_eq!(text(&output.stderr), message);
+    }
+}
+
+fn hex_digest(name: &str, bytes: &[u8]) -> String {
+    use sha2::Digest;
+    let digest = match name {
+        "sha1" => sha1::Sha1::digest(bytes).to_vec(),
+        "sha256" => sha2::Sha256::digest(bytes).to_vec(),
+        _ => sha2::Sha512::digest(bytes).to_vec(),
+    };
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn sha_file_hashes_its_input() {
+    let folder = Folder::new();
+    let (path, bytes) = folder.file("file", 2 * MIB + 5);
+    let mut command = example("sha_file");
+    command.stdin(fs::File::open(path).unwrap()).arg("-");
+    let output = run(&mut command);
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+    let expected = format!("{}  -\n", hex_digest("sha256", &bytes));
+    assert_eq!(text(&output.stdout), expected);
+}
+
+#[test]
+fn sha_file_says_what_it_cannot_read() {
+    let folder = Folder::new();
+    let (file, bytes) = folder.file("file", 100);
+    let none = folder.path("none");
+    let refused = |args: &[&Path], parts: &[&str]| {
+        let output = run(example("sha_file").args(args));
+        assert_refused_by("sha_file", &output, parts);
+    };
+    let (file_name, none_name) = (file.to_str().unwrap(), none.to_str().unwrap());
+    refused(&[&none], &[none_name, "No such file"]);
+    refused(
+        &[&folder.0],
+        &[folder.0.to_str().unwrap(), "is a directory"],
+    );
+    refused(&[Path::new("-c"), &none], &[none_name, "No such file"]);
+    refused(
+        &[Path::new("-a"), Path::new("md5"), &file],
+        &["\"md5\"", "sha512"],
+    );
+    let sums = folder.path("sums");
+    for (text, parts) in [
+        ("", &["no sums"][..]),
+        ("nonsense\n", &["line 1", "SHA-256"]),
+        ("\n00\u{e9}\n", &["line 2", "SHA-256"]),
+        (
+            &format!("{}  {none_name}\n", "0".repeat(64)),
+            &[none_name, "No such file"],
+        ),
+        (
+            &format!("{}  {file_name}\n", hex_digest("sha512", &bytes)),
+            &["line 1"],
+        ),
+    ] {
+        fs::write(&sums, text).unwrap();
+        refused(&[Path::new("-c"), &sums], parts);
+    }
+    // Others are hashed all the same.
+    let output = run(example("sha_file").args([&none, &file]));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stdout).starts_with(&hex_digest("sha256", &bytes)));
+    let output = run(&mut example("sha_file"));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).starts_with("usage: sha_file "));
+}
+
 fn crate_file(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }
