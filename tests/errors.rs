@@ -2,7 +2,6 @@
 
 mod common;
 
-use std::process::Command;
 use std::time::Duration;
 
 use common::*;
@@ -322,7 +321,7 @@ fn shmem() -> u64 {
 // A memfd is not accounted for when it is made longer: the length is compared with what there is before.
 #[test]
 fn more_memory_than_there_is_is_an_error_and_not_the_oom_killer() {
-    let mut child = Command::new(std::env::current_exe().unwrap())
+    let mut child = programs::this_program()
         .args(["--exact", "ask_for_more_memory_than_there_is", "--ignored"])
         .spawn()
         .unwrap();

@@ -1,93 +1,18 @@
 //! The examples, run for real: exit codes, messages, and above all the bytes that `dma_copy` leaves.
 
+mod common;
+
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::process::{Command, Output};
+
+use common::programs::*;
 
 const MIB: usize = 1 << 20;
 
-/// The binary of an example, which `cargo test` builds beside this one.
-fn example(name: &str) -> Command {
-    let this = std::env::current_exe().unwrap();
-    let profile = this.parent().and_then(Path::parent).unwrap();
-    let binary = profile.join("examples").join(name);
-    let hint = "`cargo test` and `cargo build --examples` build it, `cargo test --test` does not";
-    let built = fs::metadata(&binary).unwrap_or_else(|_| panic!("no example {name}: {hint}"));
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("examples/{name}.rs"));
-    if let Ok(source) = fs::metadata(source) {
-        let stale = source.modified().unwrap() > built.modified().unwrap();
-        assert!(
-            !stale,
-            "the example {name} is older than its source: {hint}"
-        );
-    }
-    let mut command = Command::new(binary);
-    command
-        .stdin(Stdio::null())
-        .env_remove("TOKIO_DOCA_SOFT_DEFER");
-    command
-}
-
-/// A folder of its own, removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Folder {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("examples-{}-{number}", std::process::id());
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    /// A file of `len` bytes that do not repeat with any period that a chunk could hide.
-    fn file(&self, name: &str, len: usize) -> (PathBuf, Vec<u8>) {
-        let mut state = len as u64 + 1;
-        let next = |_| {
-            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-            (state >> 56) as u8
-        };
-        let bytes: Vec<u8> = (0..len).map(next).collect();
-        fs::write(self.path(name), &bytes).unwrap();
-        (self.path(name), bytes)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Runs it to its end, which must come soon.
-fn run(command: &mut Command) -> Output {
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while child.try_wait().unwrap().is_none() {
-        if Instant::now() > deadline {
-            child.kill().unwrap();
-            panic!("it did not end: {command:?}");
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    child.wait_with_output().unwrap()
-}
-
 fn dma_copy(src: &Path, dst: &Path) -> Output {
     run(example("dma_copy").args([src, dst]))
-}
-
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap()
 }
 
 /// Status 1, nothing on stdout, and one line on stderr, which has all of `parts`.
@@ -234,9 +159,10 @@ fn a_failed_copy_says_that_the_destination_is_none() {
     // The shell's limit of file sizes, 18 or 36 MB, as its blocks have 512 or 1,024 bytes: more than the 16 MiB of Bufs.
     // The signal is ignored, so that writes fail.
     let script = "trap '' XFSZ; ulimit -f 36000; exec \"$0\" \"$@\"";
-    let binary = example("dma_copy").get_program().to_owned();
+    let copy = example("dma_copy");
     let mut shell = Command::new("sh");
-    shell.args(["-c", script]).arg(binary).args([&src, &dst]);
+    shell.args(["-c", script]).arg(copy.get_program());
+    shell.args(copy.get_args()).args([&src, &dst]);
     let output = run(&mut shell);
     let says = format!("{} is no complete copy", dst.display());
     assert_refused(&output, &["cannot write", "File too large", &says]);

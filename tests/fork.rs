@@ -93,6 +93,9 @@ fn a_child_that_touches_nothing_leaves_the_parents_jobs_alone() {
 
 #[test]
 fn a_child_does_not_inherit_the_memory() {
+    if programs::is_emulated("pass madvise on: MADV_DONTFORK") {
+        return;
+    }
     if !alone("a_child_does_not_inherit_the_memory") {
         return;
     }

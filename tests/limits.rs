@@ -2,7 +2,6 @@
 
 mod common;
 
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::*;
@@ -200,7 +199,7 @@ fn the_environment_has_the_default_device_take_a_profile() {
         return;
     }
     for profile in ["unlimited", "bluefield2", "bluefield3", "bluefield", ""] {
-        let test = Command::new(std::env::current_exe().unwrap())
+        let test = programs::this_program()
             .args(["--exact", TEST])
             .env(PROFILE, profile)
             .output()

@@ -234,6 +234,9 @@ fn a_range_outside_of_the_memfd_or_within_a_page_is_refused_with_the_numbers() {
 #[test]
 fn the_pages_of_a_memfd_are_there_before_the_first_job() {
     use std::os::unix::fs::MetadataExt;
+    if programs::is_emulated("populate memory: MADV_POPULATE_WRITE") {
+        return;
+    }
     for write in [true, false] {
         let file = sealable(256 * PAGE);
         assert_eq!(file.metadata().unwrap().blocks(), 0);
@@ -725,6 +728,9 @@ fn a_memfd_of_huge_pages_begins_at_one_of_them() {
 
 #[test]
 fn transparent_huge_pages_are_advice_that_the_kernel_has_heard() {
+    if programs::is_emulated("pass madvise on: MADV_HUGEPAGE") {
+        return;
+    }
     if !alone("transparent_huge_pages_are_advice_that_the_kernel_has_heard") {
         return;
     }

@@ -5,6 +5,8 @@
     reason = "each test file uses its own part"
 )]
 
+pub mod programs;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -164,7 +166,7 @@ pub fn alone(test: &str) -> bool {
     if std::env::var_os(ALONE).is_some_and(|name| name == test) {
         return true;
     }
-    let output = std::process::Command::new(std::env::current_exe().unwrap())
+    let output = programs::this_program()
         .args(["--exact", test, "--nocapture", "--include-ignored"])
         .env(ALONE, test)
         .output()
