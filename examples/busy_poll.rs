@@ -3,8 +3,13 @@
 //! `WorkQ::block_on` spins on this thread until the job is over, where the event mode sleeps and is woken. The price is
 //! a CPU, and the kernel's own count shows that the spinning thread never slept.
 use std::error::Error;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::process::ExitCode;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use tokio::time::timeout;
 use tokio_doca::soft::Soft;
 use tokio_doca::{BufPool, Device, Dma, Mmap, Mode, WorkQ};
 
@@ -14,21 +19,38 @@ const BYTES: usize = 4096;
 const JOBS: usize = 20_000;
 /// Each mode stops after that time, however many jobs it did.
 const LIMIT: Duration = Duration::from_millis(700);
+/// A mode that is not over by then waits for a job that the device has lost.
+const DEADLINE: Duration = Duration::from_millis(1700);
+const LATE: &str = "the device did not finish its copies within 1.7s";
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("busy_poll: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
     // An adapter finishes nothing inside the submission; with this limit the software device does not either.
     let soft = Soft::builder().inline_limit(0).build();
+    if let Ok(script) = std::env::var("TOKIO_DOCA_SOFT_FAULTS") {
+        soft.faults().push_script(&script)?;
+    }
     let device = soft.open("pf0")?;
 
     let workq = WorkQ::builder().mode(Mode::BusyPoll).build()?;
-    let busy = workq.block_on(measure(&device, &workq))?;
+    let busy = workq.block_on(in_time(measure(&device, &workq)))?;
     busy.print("busy-poll");
 
     let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
+        .enable_all()
         .build()?;
     let workq = WorkQ::builder().mode(Mode::EventDriven).build()?;
-    let event = runtime.block_on(measure(&device, &workq))?;
+    let event = async { timeout(DEADLINE, measure(&device, &workq)).await };
+    let event = runtime.block_on(event).map_err(|_| LATE)??;
     event.print("event");
 
     let jobs = busy.times.len() + event.times.len();
@@ -44,6 +66,16 @@ fn main() -> Result<()> {
         "busy-polling slept {sleeps} times in {jobs} jobs"
     );
     Ok(())
+}
+
+/// Without a runtime there is no timer, and none is needed: who spins looks at the clock.
+async fn in_time<T>(measured: impl Future<Output = Result<T>>) -> Result<T> {
+    let (mut measured, end) = (pin!(measured), Instant::now() + DEADLINE);
+    let look = poll_fn(|cx| match measured.as_mut().poll(cx) {
+        Poll::Pending if Instant::now() > end => Poll::Ready(Err(LATE.into())),
+        polled => polled,
+    });
+    look.await
 }
 
 /// What a mode did.

@@ -3,21 +3,37 @@
 //! The device is told to hold jobs up, so that a timeout strikes while one is in flight. Nothing waits in a `drop`,
 //! nothing dangles; only `shutdown` waits.
 use std::error::Error;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 use tokio_doca::soft::{Fault, Soft};
-use tokio_doca::{Buf, BufPool, Dma, ErrorKind, Mmap, WorkQ};
+use tokio_doca::{Buf, BufPool, Dma, ErrorKind, JobError, Mmap, WorkQ};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
+/// Strikes while a job is held up.
 const SHORT: Duration = Duration::from_millis(10);
-const LONG: Duration = Duration::from_secs(10);
+/// What takes so long never ends.
+const LONG: Duration = Duration::from_secs(2);
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<()> {
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cancel_and_timeout: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<()> {
     let soft = Soft::builder().build();
+    if let Ok(script) = std::env::var("TOKIO_DOCA_SOFT_FAULTS") {
+        soft.faults().push_script(&script)?;
+    }
     let device = soft.open("pf0")?;
     let mmap = Mmap::builder().device(&device).alloc(1 << 16)?;
     let pool = BufPool::builder(&mmap).build()?;
@@ -29,60 +45,48 @@ async fn main() -> Result<()> {
     // 1. A job is held up, and the timeout drops its future.
     let dst = pool.alloc().await;
     let hold = soft.faults().hold();
-    assert!(timeout(SHORT, dma.copy(&src, &dst)).await.is_err());
-    let refused = dst
-        .data()
-        .err()
-        .ok_or("the destination is lent while a job writes it")?;
+    give_up(dma.copy(&src, &dst)).await?;
+    let refused = dst.data().err().ok_or("nobody writes the destination")?;
     assert_eq!(refused.kind(), ErrorKind::InUse);
     assert_eq!(&src.data()?[..], b"hello", "to read a source harms nobody");
-    assert_eq!(
-        src.reset_data_len().map_err(|e| e.kind()),
-        Err(ErrorKind::InUse)
-    );
+    let changed = src.reset_data_len().map_err(|e| e.kind());
+    assert_eq!(changed, Err(ErrorKind::InUse));
     assert_eq!(workq.in_flight(), 1);
     println!("timed out, still in flight: {refused}");
 
     drop(hold);
-    until_free(&dst).await?;
-    assert_eq!(
-        &dst.data()?[..],
-        b"hello",
-        "the copy went on without its future"
-    );
+    until_free(&dst, &workq).await?;
+    assert_eq!(&dst.data()?[..], b"hello", "it went on without its future");
     assert_eq!(workq.in_flight(), 0);
-    println!(
-        "over: the destination holds {:?}",
-        String::from_utf8_lossy(&dst.data()?)
-    );
+    let text = String::from_utf8_lossy(&dst.data()?).into_owned();
+    println!("over: the destination holds {text:?}");
 
     // 2. A slow job is given up, and tried again with another destination: it does not hold up what comes later.
     soft.faults().push(Fault::Delay(50 * SHORT));
     let (slow, quick) = (pool.alloc().await, pool.alloc().await);
-    assert!(timeout(SHORT, dma.copy(&src, &slow)).await.is_err());
-    assert_eq!(timeout(LONG, dma.copy(&src, &quick)).await??, 5);
+    give_up(dma.copy(&src, &slow)).await?;
+    let copied = in_time("the second try", dma.copy(&src, &quick)).await??;
+    assert_eq!(copied, 5);
     println!(
         "the second try answered while the first was in flight: {}",
         slow.data().is_err()
     );
-    until_free(&slow).await?;
+    until_free(&slow, &workq).await?;
 
     // 3. Bufs whose handles are gone as well: the job has the last word, and the elements go home after it.
     let hold = soft.faults().hold();
     let (a, b) = (pool.alloc().await, pool.alloc().await);
     a.extend_from_slice(b"bye")?;
     let task = tokio::spawn(dma.copy_owned(a, b));
-    while workq.in_flight() == 0 {
+    while workq.in_flight() == 0 && !task.is_finished() {
         yield_now().await; // to the task, which submits its job
     }
-    assert!(
-        timeout(SHORT, workq.shutdown()).await.is_err(),
-        "shutdown waits for the job in flight"
-    );
+    let early = timeout(SHORT, workq.shutdown()).await;
+    assert!(early.is_err(), "shutdown waits for the job in flight");
     task.abort();
     assert!(task.await.is_err_and(|error| error.is_cancelled()));
     drop(hold);
-    timeout(LONG, workq.shutdown()).await??;
+    in_time("the shutdown", workq.shutdown()).await??;
     assert_eq!(workq.in_flight(), 0);
     assert_eq!(device.jobs(), Some(4), "every job was finished");
     drop((src, dst, slow, quick));
@@ -90,19 +94,35 @@ async fn main() -> Result<()> {
     assert_eq!(all.len(), pool.elements(), "every element is home");
     let late = dma.copy(&all[0], &all[1]).await;
     assert_eq!(late.map_err(|e| e.kind()), Err(ErrorKind::Shutdown));
-    println!(
-        "shut down: nothing in flight, all {} elements are home",
-        all.len()
-    );
+    let all = all.len();
+    println!("shut down: nothing in flight, all {all} elements are home");
     Ok(())
 }
 
+/// Awaits a copy that is held up for a short time, and drops it.
+async fn give_up(copy: impl Future<Output = std::result::Result<usize, JobError>>) -> Result<()> {
+    match timeout(SHORT, copy).await {
+        Err(_) => Ok(()),
+        Ok(over) => Err(format!("it was not held up, and gave {}", over?).into()),
+    }
+}
+
+async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> Result<T> {
+    let late = |_| format!("{what} was not over within {LONG:?}: the device lost a job");
+    Ok(timeout(LONG, future).await.map_err(late)?)
+}
+
 /// Waits until no job has the Buf. A service would rather take another one.
-async fn until_free(buf: &Buf) -> Result<()> {
+async fn until_free(buf: &Buf, workq: &WorkQ) -> Result<()> {
     let free = async {
         while buf.data().is_err() {
             sleep(Duration::from_millis(1)).await;
         }
     };
-    Ok(timeout(LONG, free).await?)
+    in_time("a copy that nobody awaits", free).await?;
+    // Its error went nowhere, since nobody awaited it; it was counted.
+    match workq.stats().failed {
+        0 => Ok(()),
+        failed => Err(format!("{failed} copy failed that nobody awaited").into()),
+    }
 }

@@ -8,6 +8,7 @@
 )]
 use std::collections::VecDeque;
 use std::error::Error;
+use std::process::ExitCode;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
@@ -264,7 +265,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 // The caller's half ---------------------------------------------------------------------------------------------------
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("custom_provider: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
     add_provider(Arc::new(Accelerators::default()))?;
     for info in Device::list()? {
         let kinds = info.caps().accel.as_ref();

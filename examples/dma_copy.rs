@@ -14,10 +14,13 @@ use std::time::{Duration, Instant};
 
 use futures::future::try_join_all;
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ};
 
 const CHUNK: usize = 1 << 20;
 const LANES: usize = 8;
+/// A device takes less than a millisecond for a chunk: one that needs so long has lost it.
+const LIMIT: Duration = Duration::from_secs(5);
 
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
@@ -44,7 +47,7 @@ fn run(src: &Path, dst: &Path, device: Option<&PathBuf>) -> Result<()> {
     let dma = Dma::builder(&device).attach(&WorkQ::builder().build()?)?;
     let (from, to, size) = open(src, dst)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
+        .enable_all()
         .build()?;
     let to_file = to.metadata()?.is_file();
 
@@ -71,7 +74,7 @@ fn run(src: &Path, dst: &Path, device: Option<&PathBuf>) -> Result<()> {
 
 type End<'a> = (&'a Path, Arc<File>);
 
-/// Copies `size` bytes; whatever happens, nothing is in flight afterwards.
+/// Copies `size` bytes. After a failure a job may be in flight that never ends: it keeps its Bufs, and nobody waits for it.
 async fn copy(
     pool: &BufPool,
     dma: &Dma,
@@ -92,7 +95,10 @@ async fn copy(
                 Ok(full)
             });
             let full = read.await?.map_err(cannot("read", src))?;
-            dma.copy(&full, &empty).await?;
+            let copied = timeout(LIMIT, dma.copy(&full, &empty)).await;
+            copied.map_err(|_| {
+                format!("the device did not copy the chunk at byte {at} within {LIMIT:?}")
+            })??;
             let file = Arc::clone(&to);
             let write = spawn_blocking(move || file.write_all_at(&empty.data()?, at));
             write.await?.map_err(cannot("write", dst))?;
@@ -100,9 +106,8 @@ async fn copy(
         }
         Ok(())
     };
-    let copied = try_join_all((0..LANES).map(|_| lane())).await.map(drop);
-    dma.workq().shutdown().await?;
-    copied
+    try_join_all((0..LANES).map(|_| lane())).await?;
+    Ok(dma.workq().shutdown().await?)
 }
 
 /// Puts the name of a file to what went wrong with it.

@@ -9,6 +9,7 @@
 use std::error::Error;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use tokio_doca::soft::Soft;
@@ -21,6 +22,8 @@ const BYTES: usize = 4096;
 const BATCH: usize = 16;
 /// Between two ticks.
 const PERIOD_MS: u16 = 2;
+/// A copy that takes so long is lost.
+const LIMIT: Duration = Duration::from_secs(1);
 
 const TIMER: u64 = 0;
 const WORKQ: u64 = 1;
@@ -50,7 +53,11 @@ fn main() -> ExitCode {
 
 fn run(ticks: u64) -> Result<()> {
     // An adapter finishes nothing inside the submission; with this limit the software device does not either.
-    let device = Soft::builder().inline_limit(0).build().open("pf0")?;
+    let soft = Soft::builder().inline_limit(0).build();
+    if let Ok(script) = std::env::var("TOKIO_DOCA_SOFT_FAULTS") {
+        soft.faults().push_script(&script)?;
+    }
+    let device = soft.open("pf0")?;
     let mmap = Mmap::builder().device(&device).alloc(2 * BATCH * BYTES)?;
     let pool = BufPool::builder(&mmap).element_size(BYTES).build()?;
     let workq = WorkQ::builder().depth(BATCH as u32).build()?;
@@ -69,6 +76,8 @@ fn run(ticks: u64) -> Result<()> {
 
     let (mut ticked, mut done, mut waits) = (0, 0, 0);
     let mut free: Vec<usize> = (0..BATCH).collect();
+    // When each of those that are under way began.
+    let mut begun = [None::<Instant>; BATCH];
     while done < ticks * BATCH as u64 {
         workq.arm();
         let mut events = [EpollEvent::empty(); 2];
@@ -81,6 +90,7 @@ fn run(ticks: u64) -> Result<()> {
                 workq.progress(|at, result| match ended(&pairs, at, result) {
                     Ok(at) => {
                         free.push(at);
+                        begun[at] = None;
                         done += 1;
                     }
                     Err(error) => failed = Some(error),
@@ -91,6 +101,9 @@ fn run(ticks: u64) -> Result<()> {
             } else {
                 let mut expirations = [0; 8];
                 nix::unistd::read(&timer, &mut expirations)?;
+                if begun.iter().flatten().any(|begun| begun.elapsed() > LIMIT) {
+                    return Err(format!("the device did not finish a copy within {LIMIT:?}").into());
+                }
                 // What is still under way is not late: this tick takes the pairs that are free, the next the rest.
                 while ticked < ticks * BATCH as u64
                     && let Some(at) = free.pop()
@@ -98,7 +111,10 @@ fn run(ticks: u64) -> Result<()> {
                     let (src, dst) = &pairs[at];
                     dst.reset_data_len()?;
                     match dma.submit_copy(src, dst, at as u64) {
-                        Ok(()) => ticked += 1,
+                        Ok(()) => {
+                            ticked += 1;
+                            begun[at] = Some(Instant::now());
+                        }
                         Err(error) if error.kind() == ErrorKind::Again => {
                             free.push(at);
                             break;
@@ -136,8 +152,10 @@ fn ended(
 ) -> Result<usize> {
     let at = number as usize;
     let (src, dst) = pairs.get(at).ok_or("a number that was never given")?;
-    assert_eq!(result?, BYTES as u64);
-    assert_eq!(src.data()?[..], dst.data()?[..]);
+    let copied = result? as usize;
+    if copied != BYTES || src.data()?[..] != dst.data()?[..] {
+        return Err(format!("copy {number} is not what its source holds").into());
+    }
     Ok(at)
 }
 
