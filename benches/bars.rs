@@ -11,7 +11,7 @@
 //! cargo bench --bench bars -- --steady     what is the same on any machine, as TOML (.ci/ratchet)
 //! ```
 //!
-//! B5, B7, B8, B15 and G5 need both CPUs to themselves. The line says so when they were not free.
+//! B5, B7, B8, B10, B15 and G5 need both CPUs to themselves. The line says so when they were not free.
 
 #[path = "bars/cancel.rs"]
 mod cancel;
@@ -31,6 +31,8 @@ mod fairness;
 mod hash;
 #[path = "bars/inline.rs"]
 mod inline;
+#[path = "bars/large.rs"]
+mod large;
 #[path = "bars/measure.rs"]
 mod measure;
 #[path = "bars/memory.rs"]
@@ -59,7 +61,7 @@ static ALLOCATOR: counting::Counting = counting::Counting;
 
 type Bar = fn(&mut Report);
 
-const BARS: [(&str, Bar); 14] = [
+const BARS: [(&str, Bar); 15] = [
     ("B1", inline::b1),
     ("B3", counts::b3),
     ("B4", event::b4),
@@ -67,6 +69,7 @@ const BARS: [(&str, Bar); 14] = [
     ("B6", inline::b6),
     ("B7", engine::b7),
     ("B8", engine::b8),
+    ("B10", large::b10),
     ("B11", inline::b11),
     ("B12", memory::b12),
     ("B13", cancel::b13),
