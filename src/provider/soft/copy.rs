@@ -3,9 +3,16 @@
 
 use crate::device::{Segment, Segments};
 
-/// From so many bytes on a copy goes past the caches: what it writes would only drive out what is in them. Measured: the
-/// crossing lies between 4 and 16 MiB, and from about the size of the last cache the C library does the same.
-pub(super) const STREAM: usize = 8 << 20;
+/// From so many bytes on a copy goes past the caches, where that wins: what it writes would only drive out what is in them.
+/// Measured on an EPYC: the crossing lies between 4 and 16 MiB, and from about the size of the last cache the C library does
+/// the same.
+const STREAM: usize = 8 << 20;
+
+/// Whether a copy of so many bytes goes past the caches.
+#[inline(always)]
+pub(super) fn streams(len: usize) -> bool {
+    len >= STREAM && stream::wins()
+}
 
 /// Copies `len` bytes of both lists, after the first `from`; the lists have at least as many.
 ///
@@ -101,6 +108,13 @@ mod stream {
         __m128i, _MM_HINT_NTA, _mm_loadu_si128, _mm_prefetch, _mm_sfence, _mm_stream_si128,
     };
 
+    /// Only on AMD's CPUs, which alone have SSE4a. Measured on a Xeon with AMX, 1 to 256 MiB: 1.0 to 1.7 times the C library's
+    /// time at first touch, 1.2 to 2.8 times where the bytes are in the last cache; at no size less.
+    #[inline]
+    pub(super) fn wins() -> bool {
+        std::arch::is_x86_feature_detected!("sse4a")
+    }
+
     const LINE: usize = 64;
     const WORD: usize = size_of::<__m128i>();
     /// How far ahead the source is fetched.
@@ -145,6 +159,10 @@ mod stream {
 #[cfg(not(target_arch = "x86_64"))]
 mod stream {
     //! No better way is known here.
+
+    pub(super) fn wins() -> bool {
+        false
+    }
 
     /// # Safety
     ///

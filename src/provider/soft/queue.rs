@@ -162,7 +162,7 @@ unsafe impl Queue for SoftQueue {
         self.inline_jobs.add_one();
         // SAFETY: the memory is valid and leased during the call, as the caller promises; the crate checked the lengths, and
         // that the two do not overlap.
-        unsafe { copy::copy(src, dst, 0, *len, *len >= copy::STREAM) };
+        unsafe { copy::copy(src, dst, 0, *len, false) };
         Some(Ok(*len as u64))
     }
 

@@ -263,7 +263,7 @@ impl Work {
         let len = len.min(all - from);
         // SAFETY: an accepted Job's memory is valid and leased until its completion; the crate checked the lengths, and that
         // the two do not overlap.
-        unsafe { copy::copy(src, dst, from, len, *all >= copy::STREAM) };
+        unsafe { copy::copy(src, dst, from, len, copy::streams(*all)) };
     }
 
     /// Copies all of it, together with whoever helps.

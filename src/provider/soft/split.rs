@@ -8,7 +8,6 @@
 use std::ptr::NonNull;
 
 use super::copy;
-use super::copy::STREAM;
 use crate::device::{Job, Segment, Segments};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{UnsafeCell, look_again};
@@ -154,7 +153,7 @@ impl Split {
                 &part(whole.dst),
                 at,
                 len,
-                whole.len >= STREAM,
+                copy::streams(whole.len),
             )
         };
         // Release: pairs with `copy`.
