@@ -11,7 +11,7 @@
 //! cargo bench --bench bars -- --steady     what is the same on any machine, as TOML (.ci/ratchet)
 //! ```
 //!
-//! B5, B7, B8, B10, B15 and G5 need both CPUs to themselves. The line says so when they were not free.
+//! B5, B7, B8, B10, B15, G4 and G5 need both CPUs to themselves. The line says so when they were not free.
 
 #[path = "bars/cancel.rs"]
 mod cancel;
@@ -27,6 +27,8 @@ mod engine;
 mod event;
 #[path = "bars/fairness.rs"]
 mod fairness;
+#[path = "bars/graph.rs"]
+mod graph;
 #[path = "bars/hash.rs"]
 mod hash;
 #[path = "bars/inline.rs"]
@@ -61,7 +63,7 @@ static ALLOCATOR: counting::Counting = counting::Counting;
 
 type Bar = fn(&mut Report);
 
-const BARS: [(&str, Bar); 15] = [
+const BARS: [(&str, Bar); 19] = [
     ("B1", inline::b1),
     ("B3", counts::b3),
     ("B4", event::b4),
@@ -76,6 +78,10 @@ const BARS: [(&str, Bar); 15] = [
     ("B14", fairness::b14),
     ("B15", modes::b15),
     ("B16", modes::b16),
+    ("G1", graph::g1),
+    ("G2", graph::g2),
+    ("G3", graph::g3),
+    ("G4", graph::g4),
     ("G5", hash::g5),
 ];
 

@@ -568,3 +568,33 @@ fn the_readme_names_every_example_and_links_to_what_is_there() {
         assert!(root.join(link).exists(), "README.md links to {link}");
     }
 }
+
+#[test]
+fn graph_runs_ten_instances_and_draws_and_traces_on_request() {
+    for defer in ["0", "1"] {
+        let folder = Folder::new();
+        let trace = folder.path("trace.json");
+        let mut command = example("graph");
+        command.env("TOKIO_DOCA_SOFT_DEFER", defer);
+        let output = run(command.arg("--trace").arg(&trace));
+        let out = text(&output.stdout);
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+        assert_eq!(out.matches("two replicas, checksum ").count(), 10, "{out}");
+        assert!(out.ends_with("10 instances verified\n"), "{out}");
+        let trace = fs::read_to_string(trace).unwrap();
+        assert_eq!(trace.matches("\"ph\":\"X\"").count(), 4, "{trace}");
+        assert!(trace.contains("\"left replica\""), "{trace}");
+    }
+    let output = run(example("graph").arg("--dot"));
+    let out = text(&output.stdout);
+    assert!(
+        out.starts_with("digraph {") && out.contains("label=\"compare\""),
+        "{out}"
+    );
+    assert!(!out.contains("verified"), "nothing ran");
+    for wrong in [&["--trace"][..], &["x"]] {
+        let output = run(example("graph").args(wrong));
+        assert_eq!(output.status.code(), Some(2));
+        assert!(text(&output.stderr).starts_with("usage: graph"));
+    }
+}

@@ -277,6 +277,38 @@ fn user_nodes_see_results_and_set_what_comes_later() {
 }
 
 #[test]
+fn a_function_has_data_of_each_instances_own() {
+    each(async |bench| {
+        let mut g = Graph::builder();
+        let copy = g.dma_copy(&bench.dma);
+        let count = g.user_with(move |run, (times, expected): &mut (u32, u64)| {
+            *times += 1;
+            assert_eq!(run.result(copy), Some(Ok(*expected)));
+            match *times {
+                1 => Ok(()),
+                _ => Err(oops()),
+            }
+        });
+        g.depends(count, copy);
+        let graph = g.build().unwrap();
+        for text in [&b"ab"[..], b"abc"] {
+            let mut instance = graph.instance().unwrap();
+            let (src, dst) = (bench.filled(text), bench.empty());
+            instance.set(copy, (&src, &dst)).unwrap();
+            let error = in_time("unset", instance.run()).await.unwrap_err();
+            assert_eq!(
+                (error.kind(), error.node()),
+                (ErrorKind::BadState, count.id())
+            );
+            instance.set(count, (0, text.len() as u64)).unwrap();
+            in_time("a run", instance.run()).await.unwrap();
+            let error = in_time("the second", instance.run()).await.unwrap_err();
+            assert_eq!(error.cause().to_string(), "test: oops", "the data stayed");
+        }
+    });
+}
+
+#[test]
 fn operands_of_all_kinds_are_taken() {
     each(async |bench| {
         let mut g = Graph::builder();

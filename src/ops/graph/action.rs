@@ -63,7 +63,7 @@ impl<A: Action> Template for Planned<A> {
 
 /// How a context node began.
 pub enum Begun {
-    /// The device finished it inline.
+    /// It was refused, or the device finished it inline.
     Over(Outcome),
     /// It wants a Slot.
     Wants(Prepared),
@@ -72,7 +72,7 @@ pub enum Begun {
 /// A context node of an instance, whatever its kind.
 pub trait Step: Any + Send + Sync {
     /// Takes the Leases, and finishes the Job inline if the device can.
-    fn begin(&self) -> Result<Begun, JobError>;
+    fn begin(&self) -> Begun;
     /// Takes the Leases of a Job that wants a Slot.
     fn prepare(&self) -> Result<Prepared, JobError>;
     fn place(&self) -> &Attachment;
@@ -92,15 +92,26 @@ impl<A: Action> Seat<A> {
 }
 
 impl<A: Action> Step for Seat<A> {
-    fn begin(&self) -> Result<Begun, JobError> {
-        let request = self.request()?;
-        let (leases, job) = request.begin()?;
+    fn begin(&self) -> Begun {
+        let begun = self
+            .request()
+            .and_then(|request| Ok((request, request.begin()?)));
+        let (request, (leases, job)) = match begun {
+            Ok(begun) => begun,
+            Err(error) => {
+                budget::spent(0);
+                return Begun::Over(Err(error));
+            }
+        };
         match request.finish_inline(&job) {
             Some(outcome) => {
                 budget::spent(A::Request::end(leases, job, &outcome));
-                Ok(Begun::Over(outcome))
+                Begun::Over(outcome)
             }
-            None => Ok(Begun::Wants(request.prepare(leases, job))),
+            None => {
+                budget::spent(0);
+                Begun::Wants(request.prepare(leases, job))
+            }
         }
     }
 

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::action::{Action, Planned};
-use super::node::{AsyncNode, Node, NodeId, Nodes, SubGraphNode, UserNode};
+use super::node::{AsyncNode, DataNode, Node, NodeId, Nodes, SubGraphNode, UserNode};
 use super::plan::{Graph, Plan, Work};
 use super::scope::Scope;
+use super::user::Function;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The most graphs within one another: runs of sub-graphs nest as calls do.
@@ -67,6 +68,16 @@ impl GraphBuilder {
         function: impl Fn(&mut Scope<'_>) -> Result<()> + Send + Sync + 'static,
     ) -> Node<UserNode> {
         self.add(Work::User(Box::new(function)))
+    }
+
+    /// The same with data that each instance is set to ([`Instance::set`](super::Instance::set)), and that stays from run to
+    /// run: the Bufs that it shall compare, say.
+    #[doc(alias = "doca_graph_instance_set_user_node_data")]
+    pub fn user_with<T: Send + Sync + 'static>(
+        &mut self,
+        function: impl Fn(&mut Scope<'_>, &mut T) -> Result<()> + Send + Sync + 'static,
+    ) -> Node<DataNode<T>> {
+        self.add(Work::With(Box::new(Function::new(function))))
     }
 
     /// A node that is a future: the function makes one for each run, in the task that awaits it, and that task polls it.

@@ -51,6 +51,7 @@ impl Instance {
                     Body::Context(template.seat(workq)?)
                 }
                 Work::User(_) => Body::User,
+                Work::With(function) => Body::Data(function.place()),
                 Work::Async(make) => Body::Async(Arc::clone(make).place()),
                 Work::Sub(_) => Body::Sub(None),
             })
@@ -74,7 +75,7 @@ impl Instance {
     }
 
     /// Sets what a node works on, from the next run on: `(source, destination)` for a copy, an
-    /// [`AccelCall`](crate::AccelCall) for a call, an [`Instance`] for a sub-graph. Bufs are handles: the instance keeps one.
+    /// [`AccelCall`](crate::AccelCall) for a call, an [`Instance`] for a sub-graph, its data for a function that has some. Bufs are handles: the instance keeps one.
     ///
     /// Jobs of a run that was dropped are not touched by it: they keep what they had.
     ///

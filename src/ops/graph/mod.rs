@@ -75,7 +75,9 @@ pub use builder::GraphBuilder;
 pub use contexts::{CallData, CallNode, CopyData, CopyNode, HashData, HashNode};
 pub use error::RunError;
 pub use instance::Instance;
-pub use node::{AsyncNode, Node, NodeId, NodeState, Nodes, Settable, SubGraphNode, UserNode};
+pub use node::{
+    AsyncNode, DataNode, Node, NodeId, NodeState, Nodes, Settable, SubGraphNode, UserNode,
+};
 pub use plan::Graph;
 pub use run::Run;
 pub use scope::Scope;

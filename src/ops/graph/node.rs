@@ -44,6 +44,11 @@ pub enum NodeState {
 #[derive(Debug)]
 pub enum UserNode {}
 
+/// The kind of a node that is a function with data of each instance's own:
+/// [`GraphBuilder::user_with`](super::GraphBuilder::user_with). It is set to that data.
+#[derive(Debug)]
+pub struct DataNode<T>(PhantomData<fn(T)>);
+
 /// The kind of a node that is a future: [`GraphBuilder::user_async`](super::GraphBuilder::user_async).
 #[derive(Debug)]
 pub enum AsyncNode {}

@@ -8,7 +8,7 @@ use super::action::Template;
 use super::builder::GraphBuilder;
 use super::instance::Instance;
 use super::node::NodeId;
-use super::user::{MakesFutures, UserFn};
+use super::user::{MakesFutures, UserFn, WithData};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::{Attachment, WorkQ};
 
@@ -24,7 +24,7 @@ pub(super) struct Plan {
     pub(super) number: u64,
     pub(super) nodes: Box<[PlanNode]>,
     /// The successors of all nodes, one after the other.
-    successors: Box<[u32]>,
+    pub(super) successors: Box<[u32]>,
     /// How many predecessors each node has.
     pub(super) open: Box<[u32]>,
     pub(super) roots: Box<[u32]>,
@@ -38,13 +38,14 @@ pub(super) struct PlanNode {
     pub(super) work: Work,
     /// What the user calls it; else its kind and number.
     pub(super) label: Option<Box<str>>,
-    successors: Range<u32>,
+    pub(super) successors: Range<u32>,
 }
 
 /// What a node does.
 pub(super) enum Work {
     Context(Box<dyn Template>),
     User(UserFn),
+    With(Box<dyn WithData>),
     Async(Arc<dyn MakesFutures>),
     Sub(Graph),
 }
@@ -53,7 +54,7 @@ impl Work {
     pub(super) fn name(&self) -> &'static str {
         match self {
             Work::Context(template) => template.name(),
-            Work::User(_) => "user",
+            Work::User(_) | Work::With(_) => "user",
             Work::Async(_) => "user_async",
             Work::Sub(_) => "subgraph",
         }
@@ -100,7 +101,6 @@ impl Plan {
         }
     }
 
-    #[inline(always)]
     pub(super) fn successors(&self, node: u32) -> &[u32] {
         let range = &self.nodes[node as usize].successors;
         &self.successors[range.start as usize..range.end as usize]

@@ -16,9 +16,9 @@ use super::bits::Bits;
 use super::board::{Board, End};
 use super::instance::Inner;
 use super::node::{Node, NodeId, NodeState, Settable};
-use super::plan::{Plan, Work};
+use super::plan::{Plan, PlanNode, Work};
 use super::trace::Trace;
-use super::user::{AsyncBody, Wrong};
+use super::user::{AsyncBody, Data, Wrong};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::reactor::{self, Outcome, WorkQ};
 
@@ -26,6 +26,7 @@ use crate::reactor::{self, Outcome, WorkQ};
 pub enum Body {
     Context(Box<dyn Step>),
     User,
+    Data(Data),
     Async(AsyncBody),
     Sub(Option<Box<Inner>>),
 }
@@ -54,14 +55,23 @@ pub(super) enum Phase {
     Running,
 }
 
+/// A node in this run.
+#[derive(Clone, Copy)]
+struct Mark {
+    state: NodeState,
+    /// Predecessors that are not over.
+    open: u32,
+    /// Where its successors stand in the plan: close to the rest.
+    successors: (u32, u32),
+    /// Once it is over.
+    outcome: Outcome,
+}
+
 pub(super) struct Progress {
     pub(super) workq: WorkQ,
     pub(super) phase: Phase,
     pub(super) bodies: Box<[Body]>,
-    states: Box<[NodeState]>,
-    results: Box<[Outcome]>,
-    /// Predecessors that are not over.
-    open: Box<[u32]>,
+    marks: Box<[Mark]>,
     pub(super) ready: Bits,
     /// Ready, and waiting for a Slot.
     pub(super) blocked: Bits,
@@ -85,13 +95,17 @@ impl Progress {
     pub(super) fn new(plan: &Plan, workq: &WorkQ, bodies: Box<[Body]>) -> Progress {
         let count = plan.nodes.len();
         let board = Arc::new(Board::new(count));
+        let mark = |(node, &open): (&PlanNode, &u32)| Mark {
+            state: NodeState::NotStarted,
+            open,
+            successors: (node.successors.start, node.successors.end),
+            outcome: Ok(0),
+        };
         Progress {
             workq: workq.clone(),
             phase: Phase::Idle,
             bodies,
-            states: vec![NodeState::NotStarted; count].into(),
-            results: vec![Ok(0); count].into(),
-            open: plan.open.clone(),
+            marks: plan.nodes.iter().zip(&plan.open).map(mark).collect(),
             ready: Bits::new(count),
             blocked: Bits::new(count),
             active: Bits::new(count),
@@ -114,8 +128,10 @@ impl Progress {
         self.failure = None;
         self.phase = Phase::Draining;
         self.stopped = false;
-        self.states.fill(NodeState::NotStarted);
-        self.open.copy_from_slice(&plan.open);
+        for (mark, open) in self.marks.iter_mut().zip(&plan.open) {
+            mark.state = NodeState::NotStarted;
+            mark.open = *open;
+        }
         if let Some(trace) = &mut self.trace {
             trace.reset();
         }
@@ -164,7 +180,7 @@ impl Progress {
 
     #[inline(always)]
     pub(super) fn started(&mut self, node: u32) {
-        self.states[node as usize] = NodeState::Started;
+        self.marks[node as usize].state = NodeState::Started;
         if let Some(trace) = &mut self.trace {
             trace.started(node);
         }
@@ -172,43 +188,63 @@ impl Progress {
 
     /// It has not started after all: there is no Slot.
     pub(super) fn block(&mut self, node: u32) {
-        self.states[node as usize] = NodeState::NotStarted;
+        self.marks[node as usize].state = NodeState::NotStarted;
         self.blocked.insert(node);
     }
 
     /// A node is over: those that waited for it alone are ready.
-    #[inline(always)]
     pub(super) fn over(&mut self, plan: &Plan, node: u32, outcome: Outcome) {
-        match outcome {
-            Ok(_) => self.completed(plan, node, outcome),
-            Err(error) => self.fail(node, error, None),
+        if let Some(next) = self.over_and_next(plan, node, outcome) {
+            self.ready.insert(next);
         }
     }
 
+    /// The same; one that is ready alone is not even noted, so that a chain goes on without the set.
     #[inline(always)]
-    fn completed(&mut self, plan: &Plan, node: u32, outcome: Outcome) {
-        self.states[node as usize] = NodeState::Completed;
-        self.results[node as usize] = outcome;
+    pub(super) fn over_and_next(
+        &mut self,
+        plan: &Plan,
+        node: u32,
+        outcome: Outcome,
+    ) -> Option<u32> {
+        if let Err(error) = outcome {
+            self.fail(node, error, None);
+            return None;
+        }
+        let mark = &mut self.marks[node as usize];
+        mark.state = NodeState::Completed;
+        mark.outcome = outcome;
+        let (from, to) = mark.successors;
         if let Some(trace) = &mut self.trace {
             trace.ended(node);
         }
         if self.stopped {
-            return;
+            return None;
         }
-        for &next in plan.successors(node) {
-            let open = &mut self.open[next as usize];
+        let mut alone = None;
+        for &next in &plan.successors[from as usize..to as usize] {
+            let open = &mut self.marks[next as usize].open;
             *open -= 1;
-            if *open == 0 {
-                self.ready.insert(next);
+            if *open == 0
+                && let Some(other) = alone.replace(next)
+            {
+                self.ready.insert(other);
             }
         }
+        if self.ready.is_empty() {
+            return alone;
+        }
+        if let Some(next) = alone {
+            self.ready.insert(next);
+        }
+        None
     }
 
     /// A node failed: nothing new starts.
     #[cold]
     pub(super) fn fail(&mut self, node: u32, error: JobError, cause: Option<Error>) {
-        self.states[node as usize] = NodeState::Failed;
-        self.results[node as usize] = Err(error);
+        self.marks[node as usize].state = NodeState::Failed;
+        self.marks[node as usize].outcome = Err(error);
         if let Some(trace) = &mut self.trace {
             trace.ended(node);
         }
@@ -254,9 +290,9 @@ impl Progress {
         let whole = sub.progress.is_whole();
         match sub.failure() {
             Some((error, cause)) => self.fail(node, error, Some(cause)),
-            None if whole => self.completed(plan, node, Ok(0)),
+            None if whole => self.over(plan, node, Ok(0)),
             None => {
-                self.states[node as usize] = NodeState::Stopped;
+                self.marks[node as usize].state = NodeState::Stopped;
                 if let Some(trace) = &mut self.trace {
                     trace.ended(node);
                 }
@@ -276,8 +312,8 @@ impl Progress {
     }
 
     fn is_whole(&self) -> bool {
-        let completed = |state: &NodeState| *state == NodeState::Completed;
-        !self.stopped || self.states.iter().all(completed)
+        let completed = |mark: &Mark| mark.state == NodeState::Completed;
+        !self.stopped || self.marks.iter().all(completed)
     }
 
     /// The run was dropped, or a new one begins: futures go.
@@ -298,18 +334,18 @@ impl Progress {
     }
 
     pub(super) fn failed(&self) -> impl Iterator<Item = u32> {
-        let failed = |&(state, _): &(&NodeState, u32)| *state == NodeState::Failed;
-        self.states.iter().zip(0..).filter(failed).map(|(_, at)| at)
+        let failed = |&(mark, _): &(&Mark, u32)| mark.state == NodeState::Failed;
+        self.marks.iter().zip(0..).filter(failed).map(|(_, at)| at)
     }
 
     /// The first node that has started and is not over.
     pub(super) fn going_on(&self) -> u32 {
-        let started = |state: &NodeState| *state == NodeState::Started;
-        self.states.iter().position(started).unwrap_or(0) as u32
+        let started = |mark: &Mark| mark.state == NodeState::Started;
+        self.marks.iter().position(started).unwrap_or(0) as u32
     }
 
     pub(super) fn outcome(&self, node: u32) -> Outcome {
-        self.results[node as usize]
+        self.marks[node as usize].outcome
     }
 
     pub(super) fn result(&self, plan: &Plan, node: NodeId) -> Option<Outcome> {
@@ -323,7 +359,7 @@ impl Progress {
         if node.graph != plan.number {
             return NodeState::NotStarted;
         }
-        self.states[node.index as usize]
+        self.marks[node.index as usize].state
     }
 
     pub(super) fn sub(&self, plan: &Plan, node: NodeId) -> Option<&Inner> {
@@ -362,8 +398,8 @@ impl Progress {
     }
 
     pub(super) fn debug(&self, name: &str, plan: &Plan, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let states = self.states.iter().zip(0..);
-        let states = states.map(|(state, index)| (plan.id(index), state));
+        let states = self.marks.iter().zip(0..);
+        let states = states.map(|(mark, index)| (plan.id(index), mark.state));
         f.debug_struct(name)
             .field("phase", &self.phase)
             .field("in_flight", &self.flying)

@@ -48,6 +48,9 @@ enum Flow {
     Yields,
 }
 
+/// The same, of a node.
+struct Yields;
+
 /// What a poll of a run has at hand.
 struct Poller<'p, 'a, 'c, 'w> {
     line: Pin<&'p mut Line<'a>>,
@@ -135,10 +138,14 @@ impl Inner {
         progress.collect(plan);
         let mut yields = progress.go_on(plan, poller);
         loop {
-            while let Some(node) = progress.ready.pop() {
-                if progress.begin(plan, node, poller) == Flow::Yields {
-                    yields = true;
-                    break;
+            let mut next = None;
+            while let Some(node) = next.take().or_else(|| progress.ready.pop()) {
+                match progress.begin(plan, node, poller) {
+                    Ok(ready) => next = ready,
+                    Err(Yields) => {
+                        yields = true;
+                        break;
+                    }
                 }
             }
             if yields {
@@ -183,24 +190,31 @@ impl Inner {
 }
 
 impl Progress {
-    /// Starts a node, and with it what needs no waiting.
+    /// Starts a node. One that is over at once says which one is ready by that, if it is the only one.
     #[inline(always)]
-    fn begin(&mut self, plan: &Plan, node: u32, poller: &mut Poller<'_, '_, '_, '_>) -> Flow {
+    fn begin(
+        &mut self,
+        plan: &Plan,
+        node: u32,
+        poller: &mut Poller<'_, '_, '_, '_>,
+    ) -> Result<Option<u32>, Yields> {
         let Body::Context(step) = &self.bodies[node as usize] else {
-            return self.begin_other(plan, node, poller);
+            return match self.begin_other(plan, node, poller) {
+                Flow::Yields => Err(Yields),
+                _ => Ok(None),
+            };
         };
         if budget::proceed(poller.cx).is_pending() {
             self.ready.insert(node);
-            return Flow::Yields;
+            return Err(Yields);
         }
         // Not through `started`: it would borrow the step as well.
         if let Some(trace) = &mut self.trace {
             trace.started(node);
         }
         match step.begin() {
-            Ok(Begun::Over(outcome)) => self.over(plan, node, outcome),
-            Ok(Begun::Wants(prepared)) => {
-                budget::spent(0);
+            Begun::Over(outcome) => Ok(self.over_and_next(plan, node, outcome)),
+            Begun::Wants(prepared) => {
                 // One that waits is not overtaken.
                 let launched = if self.blocked.is_empty() {
                     let line = poller.line.as_mut();
@@ -214,13 +228,9 @@ impl Progress {
                     Ok(false) => self.block(node),
                     Err(error) => self.fail(node, error, None),
                 }
-            }
-            Err(error) => {
-                budget::spent(0);
-                self.fail(node, error, None);
+                Ok(None)
             }
         }
-        Flow::Waits
     }
 
     fn launched(&mut self, node: u32) {
@@ -264,8 +274,24 @@ impl Progress {
                     Err(wrong) => self.fail_user(node, wrong),
                 }
             }
-            Work::Async(_) => {
+            Work::With(function) => {
                 // Out of its place meanwhile: the function sees all the rest.
+                let body = &mut self.bodies[node as usize];
+                let Body::Data(mut data) = std::mem::replace(body, Body::User) else {
+                    return Flow::Waits;
+                };
+                let progress = &mut *self;
+                let done = contained(|| function.call(&mut data, &mut Scope { plan, progress }));
+                self.bodies[node as usize] = Body::Data(data);
+                match done.map(|done| done.transpose()) {
+                    Ok(Ok(Some(()))) => self.over(plan, node, Ok(0)),
+                    Ok(Ok(None)) => self.fail(node, JobError::of(Reason::NodeUnset), None),
+                    Ok(Err(error)) => self.fail_user(node, Wrong::Error(error)),
+                    Err(wrong) => self.fail_user(node, wrong),
+                }
+            }
+            Work::Async(_) => {
+                // As above.
                 let body = &mut self.bodies[node as usize];
                 let Body::Async(mut future) = std::mem::replace(body, Body::User) else {
                     return Flow::Waits;

@@ -4,6 +4,7 @@
 
 use std::any::Any;
 use std::future::Future;
+use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -11,6 +12,9 @@ use std::task::{Context, Poll};
 
 use pin_project::pin_project;
 
+use super::node::DataNode;
+use super::node::sealed::Put;
+use super::progress::{self, Body};
 use super::scope::Scope;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::discard;
@@ -44,6 +48,58 @@ fn panicked(payload: Box<dyn Any + Send>) -> Wrong {
     discard(Some(payload));
     let text = format!("the function of a user node panicked: {text}");
     Wrong::Panicked(Error::new(ErrorKind::Unexpected, "Instance::run", text))
+}
+
+/// A function with data of each instance's own.
+pub(super) trait WithData: Send + Sync {
+    /// The place for the data of an instance.
+    fn place(&self) -> Data;
+    /// Calls it; `None` if the data was not set.
+    fn call(&self, data: &mut Data, scope: &mut Scope<'_>) -> Option<Result<()>>;
+}
+
+/// The place for an instance's data: an `Option` of its type.
+pub type Data = Box<dyn Any + Send + Sync>;
+
+pub(super) struct Function<F, T> {
+    function: F,
+    data: PhantomData<fn(T)>,
+}
+
+impl<F, T> Function<F, T> {
+    pub(super) fn new(function: F) -> Function<F, T> {
+        let data = PhantomData;
+        Function { function, data }
+    }
+}
+
+impl<F, T> WithData for Function<F, T>
+where
+    F: Fn(&mut Scope<'_>, &mut T) -> Result<()> + Send + Sync,
+    T: Send + Sync + 'static,
+{
+    fn place(&self) -> Data {
+        Box::new(None::<T>)
+    }
+
+    fn call(&self, data: &mut Data, scope: &mut Scope<'_>) -> Option<Result<()>> {
+        let data = data.downcast_mut::<Option<T>>()?.as_mut()?;
+        Some((self.function)(scope, data))
+    }
+}
+
+impl<T: Send + Sync + 'static> Put for DataNode<T> {
+    type Data = T;
+
+    fn put(place: progress::Place<'_>, data: T) -> Result<()> {
+        if let Body::Data(own) = place.body
+            && let Some(own) = own.downcast_mut::<Option<T>>()
+        {
+            *own = Some(data);
+            return Ok(());
+        }
+        Err(place.mismatch())
+    }
 }
 
 /// A function that makes futures, which all instances share.

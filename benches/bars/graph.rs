@@ -1,0 +1,353 @@
+//! G1 to G4: runs of graphs, against the same jobs awaited or posted by hand.
+
+use std::time::Instant;
+
+use tokio_doca::graph::{CopyNode, Node};
+use tokio_doca::soft::Soft;
+use tokio_doca::{Buf, BufPool, Dma, Error, ErrorKind, Graph, Instance, Mmap, Mode, WorkQ};
+
+use super::measure::{interleave, per_op};
+use super::report::Goal::{AtLeast, AtMost, Exactly};
+use super::report::Report;
+use super::rig::{Rig, bare, on_task};
+use super::{counting, raw, scenario};
+
+/// Bytes of a small copy, and nodes of a chain.
+const SMALL: usize = 64;
+const CHAIN: usize = 64;
+/// Runs that fill the destinations.
+const FILLING: u64 = 64;
+
+/// A chain of copies, each from and to Bufs of its own.
+struct Chain {
+    rig: Rig,
+    pairs: Vec<(Buf, Buf)>,
+}
+
+impl Chain {
+    fn new(defer: bool, nodes: usize) -> Chain {
+        let soft = Soft::builder().defer(defer).build();
+        let room = SMALL * FILLING as usize;
+        let rig = Rig::soft(&soft, Mode::BusyPoll, room, 2 * nodes);
+        let pairs = (0..nodes).map(|_| rig.pair(SMALL)).collect();
+        Chain { rig, pairs }
+    }
+
+    fn instance(&self) -> Instance {
+        let mut g = Graph::builder();
+        let nodes: Vec<Node<CopyNode>> = self
+            .pairs
+            .iter()
+            .map(|_| g.dma_copy(&self.rig.dma))
+            .collect();
+        for pair in nodes.windows(2) {
+            g.depends(pair[1], pair[0]);
+        }
+        let graph = g.build().expect("a chain");
+        let mut instance = graph.instance().expect("on the WorkQ of its nodes");
+        for (node, (src, dst)) in nodes.iter().zip(&self.pairs) {
+            instance.set(*node, (src, dst)).expect("a node of its own");
+        }
+        instance
+    }
+
+    fn reset(pairs: &[(Buf, Buf)]) {
+        let empty = |dst: &Buf| dst.reset_data_len().expect("nobody has it");
+        pairs.iter().for_each(|(_, dst)| empty(dst));
+    }
+
+    /// Nanoseconds a node.
+    fn run(&self, runs: u64) -> f64 {
+        let (mut instance, pairs) = (self.instance(), self.pairs.clone());
+        on_task(async move {
+            let start = Instant::now();
+            for run in 1..=runs {
+                instance.run().await.expect("a run");
+                if run % FILLING == 0 {
+                    Chain::reset(&pairs);
+                }
+            }
+            per_op(start, runs * pairs.len() as u64)
+        })
+    }
+
+    /// The same awaited by hand.
+    fn awaited(&self, runs: u64) -> f64 {
+        let (dma, pairs) = (self.rig.dma.clone(), self.pairs.clone());
+        on_task(async move {
+            let start = Instant::now();
+            for run in 1..=runs {
+                for (src, dst) in &pairs {
+                    dma.copy(src, dst).await.expect("a copy");
+                }
+                if run % FILLING == 0 {
+                    Chain::reset(&pairs);
+                }
+            }
+            per_op(start, runs * pairs.len() as u64)
+        })
+    }
+
+    /// The same posted to a bare ring.
+    fn posted(&self, runs: u64) -> f64 {
+        let jobs: Vec<_> = self.pairs.iter().map(|(src, dst)| bare(src, dst)).collect();
+        let mut ring = raw::Ring::new();
+        let start = Instant::now();
+        for _ in 0..runs {
+            for &job in &jobs {
+                ring.run(job);
+            }
+        }
+        per_op(start, runs * jobs.len() as u64)
+    }
+}
+
+/// The scenarios that run under callgrind.
+pub(crate) fn run(scenario: &str, jobs: u64) {
+    let chain = Chain::new(false, CHAIN);
+    let runs = jobs / CHAIN as u64;
+    match scenario {
+        "graph-chain" => _ = chain.run(runs),
+        "graph-awaited" => _ = chain.awaited(runs),
+        "graph-posted" => {
+            chain.posted(runs);
+            return;
+        }
+        other => panic!("no scenario {other}"),
+    }
+    assert_eq!(
+        chain.rig.device.jobs(),
+        Some(jobs),
+        "every node was the device's"
+    );
+}
+
+/// Instructions of a node, over those of a copy that is posted, and that is awaited by hand.
+pub(crate) fn instructions() -> Result<[f64; 2], String> {
+    let node = scenario::instructions("graph-chain")?;
+    let posted = node - scenario::instructions("graph-posted")?;
+    let awaited = node - scenario::instructions("graph-awaited")?;
+    Ok([posted, awaited])
+}
+
+/// What a node of a chain costs over the same job by hand.
+pub(crate) fn g1(report: &mut Report) {
+    const RUNS: u64 = 640;
+    let chain = Chain::new(false, CHAIN);
+    let before = chain.rig.device.jobs();
+    let [posted, awaited, node] = interleave(
+        40,
+        [
+            &mut || chain.posted(RUNS),
+            &mut || chain.awaited(RUNS),
+            &mut || chain.run(RUNS),
+        ],
+    );
+    let jobs = chain
+        .rig
+        .device
+        .jobs()
+        .zip(before)
+        .map(|(now, then)| now - then);
+    assert_eq!(jobs, Some(2 * 41 * RUNS * CHAIN as u64), "each was a job");
+    let what = "a node of a chain of 64 copies of 64 bytes, over the raw post loop";
+    let text = format!("{what} ({:.1} ns against {:.1})", node.min(), posted.min());
+    report.line("G1", node.min() - posted.min(), AtMost(30.0), "ns", &text);
+    let text = format!(
+        "the same over copies awaited in a loop ({:.1} ns)",
+        awaited.min()
+    );
+    report.line(
+        "G1.await",
+        node.min() - awaited.min(),
+        AtMost(30.0),
+        "ns",
+        &text,
+    );
+    match instructions() {
+        Ok([posted, awaited]) => {
+            report.line("G1.instr", posted.round(), AtMost(120.0), "", what);
+            let what = "the same over copies awaited in a loop";
+            report.line("G1.await-i", awaited.round(), AtMost(120.0), "", what);
+        }
+        Err(error) => report.skip("G1.instr", &error),
+    }
+}
+
+/// Two copies and a function that compares them, against `join!` and the same function.
+pub(crate) fn g2(report: &mut Report) {
+    const LEN: usize = 64 << 10;
+    const RUNS: u64 = 200;
+    let rig = Rig::soft(&Soft::builder().build(), Mode::BusyPoll, LEN, 3);
+    let (src, left) = rig.pair(LEN);
+    let right = rig.pool.try_alloc().expect("the third");
+    let empty = |bufs: [&Buf; 2]| {
+        bufs.iter()
+            .for_each(|buf| buf.reset_data_len().expect("nobody has it"));
+    };
+    let same = |left: &Buf, right: &Buf| match left.data()?[..] == right.data()?[..] {
+        true => Ok(()),
+        false => Err(Error::new(ErrorKind::Unexpected, "check", "they differ")),
+    };
+    let graph = || {
+        let mut g = Graph::builder();
+        let (one, two) = (g.dma_copy(&rig.dma), g.dma_copy(&rig.dma));
+        let (a, b) = (left.clone(), right.clone());
+        let check = g.user(move |_| same(&a, &b));
+        g.depends(check, [one, two]);
+        let mut instance = g.build().and_then(|g| g.instance()).expect("a graph");
+        instance.set(one, (&src, &left)).expect("its node");
+        instance.set(two, (&src, &right)).expect("its node");
+        let (left, right) = (left.clone(), right.clone());
+        on_task(async move {
+            let start = Instant::now();
+            for _ in 0..RUNS {
+                instance.run().await.expect("a run");
+                empty([&left, &right]);
+            }
+            per_op(start, RUNS)
+        })
+    };
+    let by_hand = || {
+        let (dma, src) = (rig.dma.clone(), src.clone());
+        let (left, right) = (left.clone(), right.clone());
+        on_task(async move {
+            let start = Instant::now();
+            for _ in 0..RUNS {
+                let (one, two) = tokio::join!(dma.copy(&src, &left), dma.copy(&src, &right));
+                one.and(two).expect("copies");
+                same(&left, &right).expect("the same");
+                empty([&left, &right]);
+            }
+            per_op(start, RUNS)
+        })
+    };
+    let [hand, graph] = interleave(60, [&mut || by_hand(), &mut || graph()]);
+    let what = format!(
+        "two copies of 64 KiB and a user node that compares them, over join! ({:.0} ns against {:.0})",
+        graph.min(),
+        hand.min()
+    );
+    report.line("G2", graph.min() / hand.min(), AtMost(1.05), "x", &what);
+}
+
+/// Allocations of a run, whatever its size.
+pub(crate) fn allocations() -> f64 {
+    let mut all = 0;
+    for (defer, nodes) in [
+        (false, 1),
+        (false, 64),
+        (false, 1000),
+        (true, 1),
+        (true, 64),
+    ] {
+        let chain = Chain::new(defer, nodes);
+        let (mut instance, pairs) = (chain.instance(), chain.pairs.clone());
+        all += on_task(async move {
+            let mut counted = 0;
+            // The first round only warms up: the runtime's own lists.
+            for _ in 0..2 {
+                Chain::reset(&pairs);
+                let before = counting::everywhere();
+                for _ in 0..FILLING {
+                    instance.run().await.expect("a run");
+                }
+                counted = counting::everywhere() - before;
+            }
+            counted
+        });
+    }
+    all as f64
+}
+
+pub(crate) fn g3(report: &mut Report) {
+    let what =
+        "allocations of 320 runs of graphs of 1 to 1,000 nodes, inline and through the engine";
+    report.line("G3", allocations(), Exactly(0.0), "", what);
+}
+
+/// A graph of 4 by 4 copies of 1 MiB on two devices with an engine each, against the same one after the other.
+pub(crate) fn g4(report: &mut Report) {
+    const LEN: usize = 1 << 20;
+    const SIDE: usize = 4;
+    let soft = Soft::builder().build();
+    let devices = ["pf0", "pf1"].map(|name| soft.open(name).expect("both ports"));
+    let [one, two] = &devices;
+    let mmap = Mmap::builder()
+        .device(one)
+        .device(two)
+        .alloc(LEN * SIDE * (SIDE + 1));
+    let pool = BufPool::builder(&mmap.expect("memory"))
+        .element_size(LEN)
+        .build();
+    let pool = pool.expect("a pool");
+    let workq = WorkQ::builder().build().expect("a WorkQ");
+    let dmas = [one, two].map(|device| Dma::builder(device).attach(&workq).expect("a context"));
+    // Each column is a chain; two columns a device.
+    let columns: Vec<Vec<Buf>> = (0..SIDE)
+        .map(|_| {
+            (0..=SIDE)
+                .map(|_| pool.try_alloc().expect("room"))
+                .collect()
+        })
+        .collect();
+    columns
+        .iter()
+        .for_each(|column| column[0].set_data(0, LEN).expect("all of it"));
+    let mut g = Graph::builder();
+    let mut set = Vec::new();
+    for (at, column) in columns.iter().enumerate() {
+        let mut before = None;
+        for pair in column.windows(2) {
+            let node = g.dma_copy(&dmas[at % 2]);
+            if let Some(before) = before.replace(node) {
+                g.depends(node, before);
+            }
+            set.push((node, pair[0].clone(), pair[1].clone()));
+        }
+    }
+    let mut instance = g.build().and_then(|g| g.instance()).expect("a graph");
+    for (node, src, dst) in &set {
+        instance.set(*node, (src, dst)).expect("its node");
+    }
+    let empty = |set: &[(_, Buf, Buf)]| {
+        set.iter()
+            .for_each(|(_, _, dst)| dst.reset_data_len().expect("nobody has it"));
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build();
+    let runtime = runtime.expect("a runtime");
+    let serial = || {
+        let start = Instant::now();
+        runtime.block_on(async {
+            for (at, (_, src, dst)) in set.iter().enumerate() {
+                let dma = &dmas[at / SIDE % 2];
+                dma.copy(src, dst).await.expect("a copy");
+            }
+        });
+        let took = per_op(start, set.len() as u64);
+        empty(&set);
+        took
+    };
+    let mut graph = || {
+        let start = Instant::now();
+        runtime.block_on(instance.run()).expect("a run");
+        let took = per_op(start, set.len() as u64);
+        empty(&set);
+        took
+    };
+    let [serial, graph] = interleave(60, [&mut { serial }, &mut graph]);
+    let what = format!(
+        "4 by 4 copies of 1 MiB on two engines, over one after the other ({:.0} us a copy against {:.0})",
+        graph.median() / 1000.0,
+        serial.median() / 1000.0
+    );
+    report.line(
+        "G4",
+        serial.median() / graph.median(),
+        AtLeast(1.7),
+        "x",
+        &what,
+    );
+}
