@@ -28,7 +28,7 @@
 //!
 //! There is one provider today, [`soft`]: it runs anywhere on Linux, and takes the limits of an adapter on request
 //! ([`soft::Limits`]). Others can be added ([`add_provider`]), with kinds of jobs of their own ([`Accel`]): [`device`] has the
-//! contract, and a guide. RDMA, sync events, graphs, memory shared between processes and adapters through libibverbs are to
+//! contract, and a guide. [`Graph`]s run jobs, functions and futures in an order of yours. RDMA, sync events, memory shared between processes and adapters through libibverbs are to
 //! come on the same contract ([`device`]). The vendor's DOCA SDK is not used.
 //!
 //! # The life of one copy
@@ -74,6 +74,7 @@
 //! | [`Sha`], [`ShaSession`] | a context: hashes; a message that comes in parts | `doca_sha`, `doca_sha_partial_session` |
 //! | [`Accel`] | a context for jobs of a provider's own kinds, by opcode | |
 //! | Op | the future of a job in flight: [`DmaCopy`], [`ShaOp`], [`AccelOp`] | |
+//! | [`Graph`], [`graph::Node`], [`Instance`] | jobs and functions with dependencies; one of them; the operands of a run | `doca_graph`, `doca_graph_node`, `doca_graph_instance` |
 //! | Lease | the right of one job, guard or `Bytes` to touch some bytes | |
 //! | Slot, orphan | a job's place in the WorkQ; a Slot whose Op was dropped | |
 //! | arm, clear, reap | ask for a ring, acknowledge it, collect completions | `..._arm`, `..._clear`, `doca_workq_progress_retrieve` |

@@ -1,6 +1,7 @@
 //! Send, Sync and Unpin of every public type: a table that the compiler checks.
 
 use tokio_doca::device::*;
+use tokio_doca::graph::*;
 use tokio_doca::soft::*;
 use tokio_doca::*;
 
@@ -44,6 +45,8 @@ type OwnedCallOp = AccelOp<Accel, BufChain, ()>;
 type HashOp<'a> = ShaOp<&'a Sha, &'a BufChain, &'a Buf>;
 type OwnedHashOp = ShaOp<Sha, Buf, ()>;
 type Call = AccelCall<Buf, BufChain>;
+type AnyNode = Node<DataNode<std::cell::Cell<*const u8>>>;
+type OwnDataNode = DataNode<std::cell::Cell<*const u8>>;
 type ChainOp<'a> = DmaCopy<&'a Dma, BufChain, &'a BufChain>;
 
 table! {
@@ -89,6 +92,28 @@ table! {
     IntoBytesError:         Send Sync Unpin;
     BufData<'static>:       Send Sync Unpin;
     BufDataMut<'static>:    Send Sync Unpin;
+
+    // Graphs.
+    Graph:                  Send Sync Unpin;
+    GraphBuilder:           Send Sync Unpin;
+    Instance:               Send Sync Unpin;
+    Run<'static>:           Send Sync no;
+    RunError:               Send Sync Unpin;
+    Scope<'static>:         Send Sync Unpin;
+    AnyNode:                Send Sync Unpin;
+    NodeId:                 Send Sync Unpin;
+    NodeState:              Send Sync Unpin;
+    CopyNode:               Send Sync Unpin;
+    CopyData:               Send Sync Unpin;
+    CallNode:               Send Sync Unpin;
+    CallData:               Send Sync Unpin;
+    UserNode:               Send Sync Unpin;
+    OwnDataNode:            Send Sync Unpin;
+    AsyncNode:              Send Sync Unpin;
+    SubGraphNode:           Send Sync Unpin;
+    AnySource:              Send Sync Unpin;
+    AnyDestination:         Send Sync Unpin;
+    MaybeAny<AnySource>:    Send Sync Unpin;
 
     // Errors.
     Error:                  Send Sync Unpin;
@@ -141,7 +166,9 @@ table! {
 }
 
 /// Traits, functions, and names for types that the table has.
-const NO_TYPES: [&str; 11] = [
+const NO_TYPES: [&str; 13] = [
+    "Nodes",
+    "Settable",
     "Source",
     "Destination",
     "MaybeSource",
@@ -190,12 +217,24 @@ fn every_public_type_stands_in_the_table() {
         "src/lib.rs",
         "src/device/mod.rs",
         "src/provider/soft/mod.rs",
+        "src/ops/graph/mod.rs",
     ] {
         for name in exported(file) {
             all += 1;
             let known = types.contains(&&*name)
                 || NO_TYPES.contains(&&*name)
-                || ["DmaCopy", "AccelOp", "AccelCall", "ShaOp", "soft"].contains(&&*name);
+                || [
+                    "DmaCopy",
+                    "AccelOp",
+                    "AccelCall",
+                    "ShaOp",
+                    "soft",
+                    "graph",
+                    "self",
+                    "Node",
+                    "DataNode",
+                ]
+                .contains(&&*name);
             assert!(
                 known,
                 "{name}, which {file} exports, does not stand in the table"

@@ -14,7 +14,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::Context;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use common::*;
@@ -484,6 +484,66 @@ fn a_run_in_line_that_nobody_polls_stops_nobody_and_leaves_when_it_is_dropped() 
             assert_eq!(bytes(&b[1]), b"");
         },
     );
+}
+
+#[test]
+fn a_run_that_failed_in_line_is_not_woken_for_a_slot() {
+    let bench = Bench::new(Config::new(true, Mode::EventDriven).depth(1));
+    run(async {
+        let mut g = Graph::builder();
+        let copy = g.dma_copy(&bench.dma);
+        // Pending once, and nobody wakes it.
+        g.user_async(|_| {
+            let mut polled = false;
+            std::future::poll_fn(move |_| match std::mem::replace(&mut polled, true) {
+                false => Poll::Pending,
+                true => Poll::Ready(Err(oops())),
+            })
+        });
+        let mut instance = g.build().unwrap().instance().unwrap();
+        let bufs = bufs(&bench, 2);
+        instance.set(copy, (&bufs[0], &bufs[1])).unwrap();
+        let (src, dst) = (bench.filled(b"x"), bench.empty());
+        let hold = bench.hold();
+        let op = bench.dma.try_copy(&src, &dst).unwrap();
+        let count = Count::new();
+        let waker = count.waker();
+        let mut cx = Context::from_waker(&waker);
+        let mut going = pin!(instance.run());
+        assert!(going.as_mut().poll(&mut cx).is_pending(), "in line");
+        assert!(going.as_mut().poll(&mut cx).is_ready(), "nothing to drain");
+        let before = count.wakes();
+        drop(hold);
+        in_time("the copy", op).await.unwrap();
+        bench.works().await;
+        assert_eq!(count.wakes(), before);
+    });
+}
+
+#[test]
+fn a_run_that_sleeps_is_told_though_the_event_was_for_somebody_else() {
+    let spin = Duration::ZERO;
+    for mode in [Mode::EventDriven, Mode::Hybrid { spin }] {
+        let bench = Bench::new(Config::new(true, mode));
+        run(async {
+            let (graph, nodes) = chain(&bench, 1);
+            let mut instance = graph.instance().unwrap();
+            let bufs = bufs(&bench, 2);
+            set_chain(&mut instance, &nodes, &bufs);
+            let (src, dst) = (bench.filled(b"x"), bench.empty());
+            let late = Fault::Delay(Duration::from_millis(50));
+            bench.soft.faults().push(late);
+            bench.soft.faults().push(Fault::Pass);
+            let both = async {
+                let mut going = Box::pin(instance.run());
+                poll_pending(going.as_mut());
+                let (run, copy) = futures::future::join(going, bench.dma.copy(&src, &dst)).await;
+                run.unwrap();
+                copy.unwrap();
+            };
+            in_time("both", both).await;
+        });
+    }
 }
 
 #[test]

@@ -122,7 +122,7 @@ fn build(
             }
             _ => {
                 let copies = |&&at: &&usize| matches!(nodes[at], Handle::Copy(..));
-                let from = preds.iter().filter(copies).last().copied();
+                let from = preds.iter().rfind(copies).copied();
                 Handle::Copy(g.dma_copy(&bench.dma), from)
             }
         };

@@ -13,7 +13,7 @@ use tokio_doca::{BufChain, BufInventory, Mmap, Mode};
 use super::report::Goal::{AtMost, Exactly};
 use super::report::Report;
 use super::rig::{Rig, fill, on_task};
-use super::{counting, scenario};
+use super::{counting, graph, scenario};
 
 const LEN: usize = 64;
 const FILLING: usize = 64;
@@ -315,6 +315,7 @@ fn allocations(counts: &mut Counts) {
         counts.insert(name, job_allocations(mode, engine));
     }
     counts.insert("allocations_bufs", buf_allocations());
+    counts.insert("allocations_graph", graph::allocations());
 }
 
 pub(crate) fn b3(report: &mut Report) {
@@ -404,7 +405,8 @@ pub(crate) fn steady() -> Result<(), String> {
     let mut text = String::from("[instructions]\n");
     let b1 = scenario::instructions("busy-inline")? - raw;
     let b4 = scenario::instructions("event")?;
-    let _ = writeln!(text, "B1 = {b1:.1}\nB4 = {b4:.1}\n\n[counts]");
+    let [_, g1] = graph::instructions()?;
+    let _ = writeln!(text, "B1 = {b1:.1}\nB4 = {b4:.1}\nG1 = {g1:.1}\n\n[counts]");
     for (name, count) in counts {
         let _ = writeln!(text, "{name} = {count}");
     }
