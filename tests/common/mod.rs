@@ -241,7 +241,7 @@ pub fn each_of(configs: &[Config], story: impl AsyncFn(&Bench)) {
 
 /// Waits for a condition.
 pub async fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + LIMIT;
+    let end = Instant::now() + LIMIT * programs::slowdown();
     while !done() {
         assert!(Instant::now() < end, "never came true: {what}");
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -250,7 +250,7 @@ pub async fn until(what: &str, mut done: impl FnMut() -> bool) {
 
 /// The same without a runtime.
 pub fn block_until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + LIMIT;
+    let end = Instant::now() + LIMIT * programs::slowdown();
     while !done() {
         assert!(Instant::now() < end, "never came true: {what}");
         std::thread::sleep(Duration::from_millis(1));
@@ -265,7 +265,7 @@ pub async fn in_time<F: Future>(what: &str, future: F) -> F::Output {
 /// It has a waker of its own, so that the timer's last poll does not rescue a future whose wake-up was lost.
 async fn within<F: Future>(limit: Duration, what: &str, future: F) -> F::Output {
     let mut alone: FuturesUnordered<F> = std::iter::once(future).collect();
-    match tokio::time::timeout(limit, alone.next()).await {
+    match tokio::time::timeout(limit * programs::slowdown(), alone.next()).await {
         Ok(output) => output.expect("there is one"),
         Err(_) => panic!("hangs: {what}"),
     }

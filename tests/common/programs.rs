@@ -27,6 +27,11 @@ pub fn program(path: impl AsRef<Path>) -> Command {
     }
 }
 
+/// How much longer something may take here: an emulator is slow.
+pub fn slowdown() -> u32 {
+    if runner().is_some() { 10 } else { 1 }
+}
+
 /// This test binary once more.
 pub fn this_program() -> Command {
     program(std::env::current_exe().unwrap())
@@ -104,7 +109,7 @@ impl Drop for Folder {
 pub fn run(command: &mut Command) -> Output {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(60) * slowdown();
     while child.try_wait().unwrap().is_none() {
         if Instant::now() > deadline {
             child.kill().unwrap();
