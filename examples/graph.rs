@@ -6,13 +6,17 @@
 
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use futures::future::try_join_all;
+use tokio::time::timeout;
 use tokio_doca::graph::{CopyNode, DataNode, Node};
 use tokio_doca::{Buf, BufPool, Device, Dma, Error, ErrorKind, Graph, Instance, Mmap, WorkQ};
 
 const INSTANCES: usize = 10;
 const BLOCK: usize = 64 << 10;
+/// A device that takes longer for all of it is stuck.
+const LIMIT: Duration = Duration::from_secs(5);
 
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
@@ -114,9 +118,13 @@ fn run(args: &Args) -> Result<()> {
     let instances: Result<Vec<Instance>> = blocks.iter().map(instance).collect();
     let mut instances = instances?;
     let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
+        .enable_all()
         .build()?;
-    runtime.block_on(try_join_all(instances.iter_mut().map(Instance::run)))?;
+    let runs = try_join_all(instances.iter_mut().map(Instance::run));
+    let late = |_| format!("the device did not finish the runs within {LIMIT:?}");
+    runtime
+        .block_on(async { timeout(LIMIT, runs).await })
+        .map_err(late)??;
     for [source, .., archive] in &blocks {
         if archive.data()?[..] != source.data()?[..] {
             return Err("an archive differs from its source".into());

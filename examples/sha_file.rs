@@ -10,12 +10,16 @@ use std::io::{self, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 use tokio_doca::{Algorithm, Buf, BufPool, Device, Mmap, Sha, WorkQ};
 
 /// A multiple of every algorithm's block: all parts but the last must be.
 const PART: usize = 1 << 20;
+/// A device that takes longer for a part is stuck.
+const LIMIT: Duration = Duration::from_secs(5);
 
 const USAGE: &str =
     "usage: sha_file [-a sha1|sha256|sha512] FILE...  or  sha_file [-a ALGORITHM] -c SUMS";
@@ -60,7 +64,7 @@ fn run(algorithm: Algorithm, check: bool, files: &[PathBuf]) -> Result<()> {
         algorithm,
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
+        .enable_all()
         .build()?;
     runtime.block_on(async {
         match check {
@@ -82,6 +86,12 @@ impl Hasher {
     async fn sum(&self, path: &Path) -> Result<String> {
         let cannot = |error| format!("cannot read {}: {error}", path.display());
         let mut input = open(path).map_err(cannot)?;
+        let late = |_| {
+            format!(
+                "the device did not hash a part of {} within {LIMIT:?}",
+                path.display()
+            )
+        };
         let session = self.sha.session(self.algorithm)?;
         let digest = self.digests.alloc().await;
         let (mut part, mut next) = (self.pool.alloc().await, self.pool.alloc().await);
@@ -89,15 +99,17 @@ impl Hasher {
         (input, full) = read(input, &part).await.map_err(cannot)?;
         // Only a part that is not full is surely the last one.
         while full {
-            let (hashed, read) = tokio::join!(session.update(&part), read(input, &next));
-            hashed?;
+            let (hashed, read) =
+                tokio::join!(timeout(LIMIT, session.update(&part)), read(input, &next));
+            hashed.map_err(late)??;
             (input, full) = read.map_err(cannot)?;
             std::mem::swap(&mut part, &mut next);
         }
         match part.data_len() {
-            0 => session.finish((), &digest).await?,
-            _ => session.finish(&part, &digest).await?,
-        };
+            0 => timeout(LIMIT, session.finish((), &digest)).await,
+            _ => timeout(LIMIT, session.finish(&part, &digest)).await,
+        }
+        .map_err(late)??;
         let digest = digest.data()?;
         Ok(digest.iter().map(|byte| format!("{byte:02x}")).collect())
     }

@@ -8,6 +8,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::programs::*;
+use sha2::Digest;
 
 const LEN: usize = (3 << 20) + 17;
 
@@ -166,6 +167,29 @@ fn hybrid_ends_in_each_mode() {
 }
 
 #[test]
+fn sha_file_prints_a_sum_of_the_whole_file_or_none() {
+    let folder = Folder::new();
+    let (file, bytes) = folder.file("file", LEN);
+    let digest = sha2::Sha256::digest(&bytes);
+    let sum: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    through(
+        "sha_file",
+        &scripts(true),
+        &sum,
+        MANY,
+        |command, _| {
+            command.arg(&file);
+        },
+        |_, _| (),
+    );
+}
+
+#[test]
+fn graph_says_what_failed_and_verifies_only_what_is_whole() {
+    bare("graph", &scripts(false), "instances verified", MANY);
+}
+
+#[test]
 fn examples_without_jobs_of_the_device_are_as_ever() {
     let scripts = scripts(false).map(|(script, _)| (script, Good));
     bare("custom_provider", &scripts, "with 8 keys", FEW);
@@ -193,14 +217,16 @@ fn every_example_names_what_it_cannot_read_in_a_script() {
         "cancel_and_timeout",
         "custom_provider",
         "dma_copy",
+        "graph",
         "hybrid",
         "own_epoll_loop",
+        "sha_file",
         "zero_copy_bytes",
     ] {
         let scripts = [("pass oops", Bad("\"oops\" is no fault"))];
         let arguments = |command: &mut Command, _| match name {
             "dma_copy" => _ = command.args([&file, &folder.path("dst")]),
-            "zero_copy_bytes" => _ = command.arg(&file),
+            "sha_file" | "zero_copy_bytes" => _ = command.arg(&file),
             _ => {}
         };
         through(name, &scripts, "verified", FEW, arguments, |_, _| ());

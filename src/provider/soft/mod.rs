@@ -1,6 +1,6 @@
 //! A complete device in software: it runs anywhere, and is the default.
 //!
-//! Copies up to 64 KiB run inside the submission, since nothing is faster at any size; larger ones go to an engine
+//! Copies up to 64 KiB, and hashes up to 8 KiB, run inside the submission, since nothing is faster at any size; larger ones go to an engine
 //! thread, so that the task's thread stays free. The engine thread is the device, not the library: it is named, is
 //! counted, spins for a short time after its last job, and then sleeps without any wake-up.
 //!

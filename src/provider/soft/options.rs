@@ -151,7 +151,7 @@ impl Provider for Soft {
 
 impl SoftBuilder {
     /// Copies up to so many bytes run inside the submission; 65,536 if not said, and at most 262,144, or the other tasks of the
-    /// thread would wait too long. Larger ones go to the engine.
+    /// thread would wait too long; hashes of an eighth of that, which take as long. Larger ones go to the engine.
     pub fn inline_limit(mut self, bytes: usize) -> SoftBuilder {
         self.options.inline_limit = bytes;
         self
