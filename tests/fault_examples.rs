@@ -186,7 +186,12 @@ fn sha_file_prints_a_sum_of_the_whole_file_or_none() {
 
 #[test]
 fn graph_says_what_failed_and_verifies_only_what_is_whole() {
-    bare("graph", &scripts(false), "instances verified", MANY);
+    // What is done inline is not behind anything: the script has the next ones done by the engine.
+    let scripts = scripts(false).map(|(script, end)| match script {
+        "behind:2" => ("behind:2 pass*2", end),
+        script => (script, end),
+    });
+    bare("graph", &scripts, "instances verified", MANY);
 }
 
 #[test]
