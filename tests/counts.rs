@@ -283,9 +283,7 @@ fn a_run_of_a_graph_allocates_nothing() {
         }
         instance.set(sub, part).unwrap();
         instance.set(count, 0_u64).unwrap();
-        let instance = std::cell::RefCell::new(instance);
         let runs = async || {
-            let mut instance = instance.try_borrow_mut().expect("one run at a time");
             for _ in 0..FILLING {
                 instance.run().await.unwrap();
             }
