@@ -3,7 +3,6 @@
 //! The whole wait, with a WorkQ below it, is in `reactor/loom.rs`.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
-use std::mem;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -173,7 +172,7 @@ fn toy_is_awaited(wrong: Wrong) {
         };
         let task = Task::new();
         while !toy.any.load(Acquire) {
-            let old = mem::replace(&mut lock(&toy.told).1, Some(task.waker()));
+            let old = lock(&toy.told).1.replace(task.waker());
             drop(old);
             if toy.any.load(Acquire) {
                 break;
