@@ -10,7 +10,7 @@ use super::measure::{interleave, per_op};
 use super::report::Goal::{AtLeast, AtMost, Exactly};
 use super::report::Report;
 use super::rig::{Rig, bare, on_task};
-use super::{counting, raw, scenario};
+use super::{counting, raw, scenario, sys};
 
 /// Bytes of a small copy, and nodes of a chain.
 const SMALL: usize = 64;
@@ -264,8 +264,16 @@ pub(crate) fn g4(report: &mut Report) {
     const LEN: usize = 1 << 20;
     const SIDE: usize = 4;
     let soft = Soft::builder().build();
-    let devices = ["pf0", "pf1"].map(|name| soft.open(name).expect("both ports"));
-    let [one, two] = &devices;
+    let workq = WorkQ::builder().build().expect("a WorkQ");
+    // An engine inherits where it may run: one on each CPU.
+    let contexts = [("pf0", 0), ("pf1", 1)].map(|(name, cpu)| {
+        sys::pin(Some(cpu));
+        let device = soft.open(name).expect("both ports");
+        let dma = Dma::builder(&device).attach(&workq).expect("a context");
+        (device, dma)
+    });
+    sys::pin(None);
+    let [(one, _), (two, _)] = &contexts;
     let mmap = Mmap::builder()
         .device(one)
         .device(two)
@@ -274,8 +282,7 @@ pub(crate) fn g4(report: &mut Report) {
         .element_size(LEN)
         .build();
     let pool = pool.expect("a pool");
-    let workq = WorkQ::builder().build().expect("a WorkQ");
-    let dmas = [one, two].map(|device| Dma::builder(device).attach(&workq).expect("a context"));
+    let dmas = contexts.map(|(_, dma)| dma);
     // Each column is a chain; two columns a device.
     let columns: Vec<Vec<Buf>> = (0..SIDE)
         .map(|_| {

@@ -136,19 +136,9 @@ impl Inner {
             progress.run(plan);
         }
         progress.collect(plan);
-        let mut yields = progress.go_on(plan, poller);
+        let yields = progress.go_on(plan, poller);
         loop {
-            let mut next = None;
-            while let Some(node) = next.take().or_else(|| progress.ready.pop()) {
-                match progress.begin(plan, node, poller) {
-                    Ok(ready) => next = ready,
-                    Err(Yields) => {
-                        yields = true;
-                        break;
-                    }
-                }
-            }
-            if yields {
+            if yields || progress.begin_ready(plan, poller).is_err() {
                 return Flow::Yields;
             }
             progress.stand_in_line(plan, poller);
@@ -190,6 +180,21 @@ impl Inner {
 }
 
 impl Progress {
+    /// Starts all that is ready, and what becomes so.
+    #[inline(always)]
+    fn begin_ready(
+        &mut self,
+        plan: &Plan,
+        poller: &mut Poller<'_, '_, '_, '_>,
+    ) -> Result<(), Yields> {
+        while let Some(mut node) = self.ready.pop() {
+            while let Some(next) = self.begin(plan, node, poller)? {
+                node = next;
+            }
+        }
+        Ok(())
+    }
+
     /// Starts a node. One that is over at once says which one is ready by that, if it is the only one.
     #[inline(always)]
     fn begin(
