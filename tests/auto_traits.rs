@@ -105,6 +105,8 @@ table! {
     NodeState:              Send Sync Unpin;
     CopyNode:               Send Sync Unpin;
     CopyData:               Send Sync Unpin;
+    HashNode:               Send Sync Unpin;
+    HashData:               Send Sync Unpin;
     CallNode:               Send Sync Unpin;
     CallData:               Send Sync Unpin;
     UserNode:               Send Sync Unpin;

@@ -246,7 +246,6 @@ fn a_copy_allocates_nothing() {
 /// 22 copies in one graph and a chain of 3 in another, a function that sets one of them, a function with data and a future;
 /// through a WorkQ that is too shallow for them, so that the run stands in line.
 #[test]
-#[expect(clippy::await_holding_refcell_ref, reason = "one run at a time has it")]
 fn a_run_of_a_graph_allocates_nothing() {
     for_each_way(|mode, rig, times| {
         let (src, dst) = rig.pair();

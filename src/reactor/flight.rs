@@ -17,8 +17,8 @@ use std::task::{Context, Poll, ready};
 
 use pin_project::{pin_project, pinned_drop};
 
+use super::held::{Held, Outcome};
 use super::mode::{Policy, Spin};
-use super::slot::{Held, Outcome};
 use super::submit::Work;
 use super::wait::{Patience, Waited};
 use super::workq::Attachment;

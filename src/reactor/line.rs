@@ -12,7 +12,7 @@ use pin_project::pin_project;
 
 use super::flight::Prepared;
 use super::mode::{Policy, Spin};
-use super::slot::{Run, Target};
+use super::target::{Run, Target};
 use super::wait::{LOOKS, Patience};
 use super::workq::{Attachment, Shared, WorkQ};
 use crate::error::{ErrorKind, JobError, Reason};

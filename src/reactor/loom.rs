@@ -18,9 +18,11 @@ use ::loom::thread::JoinHandle;
 
 use super::finished::Finished;
 use super::gate::Gate;
+use super::held::{Held, Outcome};
 use super::magazine::Magazines;
 use super::mode::{Current, Mode, Policy};
-use super::slot::{Completed, Held, Outcome, Slot, Target, Told};
+use super::slot::{Completed, Slot};
+use super::target::{Target, Told};
 use super::{Attachment, Flight, Prepared, Work, WorkQ};
 use crate::device::{
     Adapter, Armed, Caps, Completion, DevInfo, Device, Job, Keep, PciAddr, PciFunction, Queue,

@@ -26,6 +26,7 @@ mod event;
 mod finished;
 mod flight;
 mod gate;
+mod held;
 mod line;
 #[cfg(all(test, tokio_doca_loom))]
 mod loom;
@@ -38,6 +39,7 @@ mod slot;
 mod stats;
 mod submit;
 mod table;
+mod target;
 mod turn;
 mod wait;
 mod workq;
@@ -48,7 +50,8 @@ pub use stats::Stats;
 pub use workq::{WorkQ, WorkQBuilder};
 
 pub(crate) use flight::{Flight, Prepared};
+pub(crate) use held::{Held, Outcome};
 pub(crate) use line::{Ends, Line};
-pub(crate) use slot::{Held, Outcome, Run};
 pub(crate) use submit::Work;
+pub(crate) use target::Run;
 pub(crate) use workq::Attachment;

@@ -17,7 +17,8 @@
 use std::os::fd::BorrowedFd;
 
 use super::flight::Prepared;
-use super::slot::{Outcome, Target};
+use super::held::Outcome;
+use super::target::Target;
 use super::workq::{Attachment, Shared, WorkQ};
 use crate::error::{JobError, Result};
 use crate::sync::atomic::Ordering;

@@ -33,93 +33,14 @@
 use std::sync::Arc;
 use std::task::Waker;
 
+use super::held::{Held, Outcome};
 use super::phases::{
     COMPLETING, COMPLETING_ORPHAN, DONE, FREE, ORPHAN, PENDING, PHASE, POSTED, Phases, REGISTERING,
     RUNNING, WAITING, in_flight,
 };
-use crate::error::JobError;
-use crate::mem::{Grow, Reading, SessionLease, Writing};
+use super::target::{Nudged, Target, Told};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{UnsafeCell, discard, wake};
-
-/// What a job in flight keeps.
-pub(crate) struct Held {
-    read: Option<Reading>,
-    write: Option<Writing>,
-    session: Option<SessionLease>,
-    /// Which queue of the WorkQ has the Job.
-    queue: u8,
-}
-
-impl Held {
-    pub(crate) fn new(read: Option<Reading>, write: Option<Writing>, queue: u8) -> Held {
-        Held {
-            read,
-            write,
-            session: None,
-            queue,
-        }
-    }
-
-    /// A session as well.
-    pub(crate) fn with_session(self, session: Option<SessionLease>) -> Held {
-        Held { session, ..self }
-    }
-
-    /// The Job is over: what was written is appended, and the Leases go back.
-    fn release(self, result: &Outcome) {
-        if let (Some(write), Ok(len)) = (&self.write, result) {
-            write.grow(usize::try_from(*len).unwrap_or(usize::MAX));
-        }
-        drop(self.write);
-        drop(self.read);
-        drop(self.session);
-    }
-}
-
-/// How a Job ended.
-pub(crate) type Outcome = Result<u64, JobError>;
-
-/// What is told of completions, in place of a waker: a run of a graph.
-pub(crate) trait Run: Send + Sync {
-    /// The Job of this node is over.
-    fn completed(&self, node: u32, outcome: Outcome);
-
-    /// Whoever waits for completions shall poll again: the world changed under it.
-    fn nudge(&self);
-}
-
-/// Who is told that a Job is over.
-pub(super) enum Target {
-    Waker(Waker),
-    /// A graph's run needs no waker per node, and no Op: its Slots are freed by the reaper.
-    Run(Arc<dyn Run>, u32),
-    /// The caller's own loop, which is given this word back. The result waits in the Slot.
-    Caller(u64),
-}
-
-/// Whom to tell, once the gate was left.
-pub(super) enum Told {
-    Waker(Waker),
-    Run(Arc<dyn Run>, u32, Outcome),
-    /// The caller's own loop, if it armed.
-    Caller,
-}
-
-/// Who is made to poll again.
-pub(super) enum Nudged {
-    Waker(Waker),
-    Run(Arc<dyn Run>),
-}
-
-impl Nudged {
-    pub(super) fn wake(self) {
-        match self {
-            Nudged::Waker(waker) => wake(waker),
-            Nudged::Run(run) => run.nudge(),
-        }
-    }
-}
+use crate::sync::{UnsafeCell, discard};
 
 /// What the reaper has to do after a completion.
 pub(super) enum Completed {
@@ -455,6 +376,8 @@ impl Slot {
 mod tests {
     use super::*;
     use crate::error::ErrorKind;
+    use crate::error::JobError;
+    use crate::reactor::target::Run;
     use std::sync::Mutex;
 
     fn held() -> Held {

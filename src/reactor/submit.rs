@@ -10,7 +10,8 @@ use std::sync::atomic::Ordering;
 use std::task::Waker;
 
 use super::flight::Prepared;
-use super::slot::{Outcome, Target};
+use super::held::Outcome;
+use super::target::Target;
 use super::workq::{Attachment, Shared};
 use crate::device::{AccelJob, Completion, Job, Keep, Queue, ShaJob, Token};
 use crate::error::{ErrorKind, JobError};

@@ -3,9 +3,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::finished::Finished;
+use super::held::{Held, Outcome};
 use super::magazine::Magazines;
 use super::phases::Phases;
-use super::slot::{Completed, Held, Nudged, Outcome, Slot, Target, Told};
+use super::slot::{Completed, Slot};
+use super::target::{Nudged, Target, Told};
 use crate::device::{Completion, Token};
 
 /// Outlives the WorkQ for as long as a device may complete one of its Jobs.

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
 
-use super::slot::Told;
+use super::target::Told;
 use super::workq::Shared;
 use crate::device::{Armed, Completion, Token};
 use crate::sync::atomic::fence;

@@ -11,8 +11,9 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use super::flight::Prepared;
+use super::held::Outcome;
 use super::mode::{Policy, Spin};
-use super::slot::{Outcome, Target};
+use super::target::Target;
 use super::workq::{Attachment, Shared};
 use crate::device::Token;
 use crate::error::{ErrorKind, JobError, Reason};
