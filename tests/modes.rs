@@ -84,11 +84,9 @@ fn each_of_several_that_sleep_in_hybrid_mode_has_its_event() {
     for spin in [Duration::ZERO, SPIN] {
         let bench = Bench::new(Config::new(true, Mode::Hybrid { spin }));
         // Far apart: each ends alone, long after all have gone to sleep.
+        let apart = Duration::from_millis(20) * programs::slowdown();
         for at in 1..=4 {
-            bench
-                .soft
-                .faults()
-                .push(Fault::Delay(Duration::from_millis(20 * at)));
+            bench.soft.faults().push(Fault::Delay(apart * at));
         }
         // Each is polled only when it was woken itself: what one arms does not serve the others.
         let copies: FuturesUnordered<_> = (0..4).map(|_| bench.works()).collect();
