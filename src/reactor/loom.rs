@@ -36,6 +36,8 @@ use crate::sync::atomic::{
 use crate::sync::loom::{Task, Watched, block_on, check, mutant, spawn};
 use crate::sync::{UnsafeCell, WaitNode, Waiters, seq_cst_order};
 
+mod expected;
+
 fn held() -> Held {
     Held::new(None, None, 0)
 }
@@ -1033,12 +1035,14 @@ fn mutant_that_fires_and_then_delivers_is_found() {
     });
 }
 
-/// A device with room for one Job. Its ring is the event turn itself, on the device's thread: the driver is quick.
+/// A device with an event of its own, which must be read. What a ring leads to runs on the device's thread, if nobody has
+/// read the event by then: the driver is quick.
 struct Fake {
-    /// The Job's Token and one; 0 for none.
-    submitted: AtomicU64,
-    done: AtomicU64,
+    /// By Slot, the Job's Token and one; 0 for none.
+    submitted: Box<[AtomicU64]>,
+    done: Box<[AtomicU64]>,
     armed: AtomicBool,
+    event: AtomicBool,
     engine: Task,
     stopped: AtomicBool,
     /// It sets the WorkQ busy-polling before it does a Job, and never rings.
@@ -1047,12 +1051,13 @@ struct Fake {
     shut: std::sync::atomic::AtomicBool,
 }
 
-// SAFETY: the duties of `device`, but for memory, which it does not touch: Jobs come one at a time, and complete once.
+// SAFETY: the duties of `device`, but for memory, which it does not touch: each Job completes once.
 unsafe impl Queue for Fake {
     unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
         assert!(!self.shut.load(SeqCst), "a Job after the shutdown");
-        let before = self.submitted.swap(jobs[0].0.as_raw() + 1, SeqCst);
-        assert_eq!(before, 0, "a depth of one");
+        let token = jobs[0].0;
+        let before = self.submitted[token.index() as usize].swap(token.as_raw() + 1, SeqCst);
+        assert_eq!(before, 0, "one Job a Slot");
         self.engine.waker().wake();
         Submitted {
             accepted: 1,
@@ -1062,18 +1067,30 @@ unsafe impl Queue for Fake {
 
     fn ready(&self) -> bool {
         seq_cst_order();
-        self.done.load(SeqCst) != 0
+        self.done.iter().any(|done| done.load(SeqCst) != 0)
     }
 
     unsafe fn reap(&self, out: &mut [Completion]) -> usize {
-        if !self.ready() {
-            return 0;
+        seq_cst_order();
+        let mut reaped = 0;
+        for done in &self.done {
+            let token = done.load(SeqCst);
+            if token != 0 {
+                done.store(0, SeqCst);
+                out[reaped] = Completion {
+                    token: Token::from_raw(token - 1),
+                    result: Ok(7),
+                };
+                reaped += 1;
+            }
         }
-        out[0] = Completion {
-            token: Token::from_raw(self.done.swap(0, SeqCst) - 1),
-            result: Ok(7),
-        };
-        1
+        reaped
+    }
+
+    fn clear(&self) {
+        if self.event.load(SeqCst) {
+            self.event.swap(false, SeqCst);
+        }
     }
 
     fn arm(&self) -> Armed {
@@ -1096,22 +1113,34 @@ impl Fake {
         loop {
             // Asked first: no Job comes after it was stopped.
             let stopped = self.stopped.load(SeqCst);
-            let token = self.submitted.swap(0, SeqCst);
-            if token == 0 {
+            let mut found = false;
+            for (submitted, done) in self.submitted.iter().zip(&self.done) {
+                let token = submitted.swap(0, SeqCst);
+                if token != 0 {
+                    found = true;
+                    self.finish(workq, done, token);
+                }
+            }
+            if !found {
                 if stopped {
                     return;
                 }
                 self.engine.sleep();
-                continue;
             }
-            if self.deaf {
-                workq.set_mode(Mode::BusyPoll).unwrap();
-            }
-            assert_eq!(self.done.swap(token, SeqCst), 0);
-            seq_cst_order();
-            if !self.deaf && self.armed.load(SeqCst) && self.armed.swap(false, SeqCst) {
-                workq.0.event_turn();
-            }
+        }
+    }
+
+    fn finish(&self, workq: &WorkQ, done: &AtomicU64, token: u64) {
+        if self.deaf {
+            workq.set_mode(Mode::BusyPoll).unwrap();
+        }
+        assert_eq!(done.swap(token, SeqCst), 0);
+        seq_cst_order();
+        if !self.deaf && self.armed.load(SeqCst) && self.armed.swap(false, SeqCst) {
+            self.event.store(true, SeqCst);
+        }
+        if self.event.load(SeqCst) {
+            workq.0.event_turn();
         }
     }
 }
@@ -1143,7 +1172,7 @@ impl Registrar for FakeAdapter {
     }
 }
 
-/// An event-driven WorkQ of depth one on such a device.
+/// An event-driven WorkQ on such a device.
 struct Bed {
     workq: WorkQ,
     attachment: Arc<Attachment>,
@@ -1152,25 +1181,27 @@ struct Bed {
 
 impl Bed {
     fn new() -> Bed {
-        Bed::on(false)
+        Bed::on(1, false)
     }
 
-    fn on(deaf: bool) -> Bed {
+    fn on(depth: u32, deaf: bool) -> Bed {
+        let places = || (0..depth).map(|_| AtomicU64::new(0)).collect();
         let queue = Arc::new(Fake {
-            submitted: AtomicU64::new(0),
-            done: AtomicU64::new(0),
+            submitted: places(),
+            done: places(),
             armed: AtomicBool::new(false),
+            event: AtomicBool::new(false),
             engine: Task::new(),
             stopped: AtomicBool::new(false),
             deaf,
             shut: false.into(),
         });
-        let (addr, caps) = (PciAddr::new(0, 0, 0), Caps::for_dma(1, 1, 1));
+        let (addr, caps) = (PciAddr::new(0, 0, 0), Caps::for_dma(1, 1, depth));
         let adapter = FakeAdapter {
             info: DevInfo::new("fake", "fake", addr, PciFunction::Pf, caps),
             queue: Arc::clone(&queue),
         };
-        let workq = WorkQ::builder().depth(1).build().unwrap();
+        let workq = WorkQ::builder().depth(depth).build().unwrap();
         let device = Device::from_adapter(Arc::new(adapter));
         let attachment = Arc::new(workq.attach(&device, true).unwrap());
         Bed {
@@ -1273,6 +1304,22 @@ fn of_two_ops_on_one_slot_both_are_told() {
 }
 
 #[test]
+fn of_two_ops_in_flight_both_are_told_though_only_one_of_them_armed() {
+    on_a_workq(1, |_| {
+        let bed = Bed::on(2, false);
+        bed.run([bed.spawn_op(), bed.spawn_op()]);
+    });
+}
+
+#[test]
+fn an_orphan_is_heard_of_though_it_was_another_op_that_armed() {
+    on_a_workq(1, |_| {
+        let bed = Bed::on(2, false);
+        bed.run([bed.spawn_dropped_op(), bed.spawn_op()]);
+    });
+}
+
+#[test]
 fn an_op_in_line_is_told_though_the_one_before_it_is_dropped() {
     on_a_workq(1, |bed| bed.run([bed.spawn_dropped_op(), bed.spawn_op()]));
 }
@@ -1293,7 +1340,7 @@ fn nothing_is_submitted_after_a_shutdown_has_ended() {
 #[test]
 fn an_op_that_sleeps_goes_on_as_the_new_mode_says() {
     on_a_workq(1, |_| {
-        let bed = Bed::on(true);
+        let bed = Bed::on(1, true);
         bed.run([bed.spawn_op()]);
     });
 }

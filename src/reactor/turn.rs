@@ -23,7 +23,7 @@ impl Shared {
         self.rung.store(false, Ordering::SeqCst);
         self.queues().for_each(|queue| queue.clear());
         // What was expected may have been cleared just now: after that, or who armed meanwhile would expect it still. Pairs
-        // with `poll_event`. An exchange: who arms next acquires from `attach` through it.
+        // with `poll_event`.
         self.expected.swap(false, Ordering::AcqRel);
         fence(Ordering::SeqCst);
         self.turn();

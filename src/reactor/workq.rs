@@ -42,7 +42,7 @@ pub(super) struct Shared {
     pub(super) device_full: AtomicBool,
     /// All queues were armed, and no event was seen since: one will come with the next completion, or is on its way, or
     /// whoever armed is about to look. Who sleeps meanwhile need not arm.
-    pub(super) expected: AtomicBool,
+    pub(super) expected: atomic::AtomicBool,
     /// A turn was rung for that will tell more of those in line.
     pub(super) rung: AtomicBool,
     /// Who waits for the end of the last Job.
@@ -213,8 +213,9 @@ impl WorkQ {
                     polled: AtomicBool::new(false),
                     queue,
                 });
-                // The new queue was not armed with the others. Release: who arms next sees it.
-                shared.expected.store(false, Ordering::Release);
+                // The new queue was not armed with the others. Release: who arms next sees it, since all changes of the word are
+                // exchanges.
+                shared.expected.swap(false, Ordering::AcqRel);
             }
             let attached = place.get().expect("it was there, or was just set");
             if attached.device == *device {
@@ -364,7 +365,7 @@ impl WorkQBuilder {
             waiters: Waiters::new(),
             taken: AtomicU32::new(0),
             device_full: AtomicBool::new(false),
-            expected: AtomicBool::new(false),
+            expected: atomic::AtomicBool::new(false),
             rung: AtomicBool::new(false),
             drained: Waiters::new(),
             nudged: AtomicBool::new(false),

@@ -1,0 +1,270 @@
+//! One arm for all who sleep: the lines of `poll_event`, `event_turn`, `arm` and `attach` in which `Shared::expected` is
+//! written and read, and ways to get them wrong. `super` has the real ones, which are right.
+//!
+//! (Words that two threads write are exchanged: of plain stores the model knows no order.)
+//!
+//! Two Ops with a Job each. The device's event must be read (`clear`), and a driver of its own hears it.
+
+use std::sync::Arc;
+
+use ::loom::thread::JoinHandle;
+
+use crate::sync::atomic::{
+    AtomicBool, AtomicUsize,
+    Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
+    fence,
+};
+use crate::sync::loom::{Task, check, mutant, spawn};
+use crate::sync::seq_cst_order;
+
+#[derive(Clone, Copy, PartialEq)]
+enum Wrong {
+    Nothing,
+    /// `arm` says that an event is expected once all queues are armed.
+    SaidAfterArming,
+    /// `event_turn` takes it back and swallows the event then.
+    TakenBackBeforeClear,
+    /// `poll_event` has no fence.
+    NotFenced,
+    /// `event_turn` never takes it back.
+    NeverTakenBack,
+    /// `attach` leaves it as it is.
+    AttachedInSilence,
+}
+
+struct Line {
+    wrong: Wrong,
+    expected: AtomicBool,
+    /// How many queues are attached.
+    queues: AtomicUsize,
+    armed: [AtomicBool; 2],
+    event: AtomicBool,
+    driver: Task,
+    /// All are told: the driver stops.
+    stopped: AtomicBool,
+    ops: [Op; 2],
+}
+
+struct Op {
+    /// Which queue has its Job.
+    queue: usize,
+    done: AtomicBool,
+    /// It was reaped, and the Op was told.
+    over: AtomicBool,
+    asleep: AtomicBool,
+    task: Task,
+}
+
+// SAFETY: a Task is a waker and a place to sleep, for one thread.
+unsafe impl Sync for Line {}
+
+impl Line {
+    fn new(wrong: Wrong, queues: [usize; 2]) -> Arc<Line> {
+        let no = || AtomicBool::new(false);
+        Arc::new(Line {
+            wrong,
+            expected: no(),
+            queues: AtomicUsize::new(1),
+            armed: [no(), no()],
+            event: no(),
+            driver: Task::new(),
+            stopped: no(),
+            ops: queues.map(|queue| Op {
+                queue,
+                done: no(),
+                over: no(),
+                asleep: no(),
+                task: Task::new(),
+            }),
+        })
+    }
+
+    /// As `WorkQ::attach`.
+    fn attach(&self) {
+        self.queues.store(2, Release);
+        if self.wrong != Wrong::AttachedInSilence {
+            self.expected.swap(false, AcqRel);
+        }
+    }
+
+    /// As `Shared::arm`, and the queues'.
+    fn arm(&self) -> bool {
+        if self.wrong != Wrong::SaidAfterArming {
+            self.expected.swap(true, AcqRel);
+        }
+        for armed in &self.armed[..self.queues.load(Acquire)] {
+            armed.swap(true, SeqCst);
+        }
+        seq_cst_order();
+        let ready = self.ops.iter().any(|op| op.done.load(SeqCst));
+        if self.wrong == Wrong::SaidAfterArming {
+            self.expected.swap(true, AcqRel);
+        }
+        ready
+    }
+
+    /// As `Shared::turn`.
+    fn turn(&self) {
+        for op in &self.ops {
+            if op.done.load(SeqCst) && op.done.swap(false, SeqCst) {
+                op.asleep.store(false, SeqCst);
+                op.over.store(true, Release);
+                op.task.waker().wake();
+            }
+        }
+    }
+
+    /// As `Attachment::poll_event`, until it is over.
+    fn sleep(&self, op: usize) {
+        let op = &self.ops[op];
+        while !op.over.load(Acquire) {
+            op.asleep.store(true, SeqCst);
+            if self.wrong != Wrong::NotFenced {
+                fence(SeqCst);
+            }
+            if !self.expected.load(Relaxed) && self.arm() {
+                self.turn();
+            }
+            if op.over.load(Acquire) {
+                return;
+            }
+            op.task.sleep();
+        }
+    }
+
+    /// The device: a Job is over.
+    fn finish(&self, op: usize) {
+        let op = &self.ops[op];
+        op.done.swap(true, SeqCst);
+        seq_cst_order();
+        let armed = &self.armed[op.queue];
+        if armed.load(SeqCst) && armed.swap(false, SeqCst) {
+            self.event.swap(true, SeqCst);
+            self.driver.waker().wake();
+        }
+    }
+
+    /// Hears events, until it is stopped.
+    fn drive(&self) {
+        while !self.stopped.load(SeqCst) {
+            if self.event.load(SeqCst) {
+                self.event_turn();
+            } else {
+                self.driver.sleep();
+            }
+        }
+    }
+
+    /// As `Shared::event_turn`.
+    fn event_turn(&self) {
+        if self.wrong == Wrong::TakenBackBeforeClear {
+            self.expected.swap(false, AcqRel);
+        }
+        // Read, and not written blindly: what was rung for is seen then.
+        if self.event.load(SeqCst) {
+            self.event.swap(false, SeqCst);
+        }
+        if !matches!(
+            self.wrong,
+            Wrong::TakenBackBeforeClear | Wrong::NeverTakenBack
+        ) {
+            self.expected.swap(false, AcqRel);
+        }
+        fence(SeqCst);
+        self.turn();
+        if self.ops.iter().any(|op| op.asleep.load(SeqCst)) && self.arm() {
+            self.turn();
+        }
+    }
+
+    fn spawn(self: &Arc<Line>, run: fn(&Line)) -> JoinHandle<()> {
+        let line = Arc::clone(self);
+        spawn(move || run(&line))
+    }
+
+    fn stop(&self) {
+        self.stopped.store(true, SeqCst);
+        self.driver.waker().wake();
+    }
+}
+
+/// Runs these beside the driver.
+fn run<const N: usize>(line: &Arc<Line>, beside: [fn(&Line); N], model: fn(&Line)) {
+    let driver = line.spawn(Line::drive);
+    let beside = beside.map(|run| line.spawn(run));
+    model(line);
+    for thread in beside {
+        thread.join().unwrap();
+    }
+    line.stop();
+    driver.join().unwrap();
+}
+
+/// One Op after the other, on one queue, while an event from before comes, with nothing behind it.
+fn both_are_told(wrong: Wrong) {
+    check(3, move || {
+        let line = Line::new(wrong, [0, 0]);
+        line.event.store(true, SeqCst);
+        let device = |line: &Line| {
+            line.finish(0);
+            line.finish(1);
+        };
+        run(&line, [device], |line| {
+            line.sleep(0);
+            line.sleep(1);
+        });
+    });
+}
+
+/// An Op attaches a queue of its own, while somebody arms those that he knows.
+fn who_attaches_is_told(wrong: Wrong) {
+    check(2, move || {
+        let line = Line::new(wrong, [0, 1]);
+        let armer = |line: &Line| {
+            if line.arm() {
+                line.turn();
+            }
+        };
+        run(&line, [armer, |line| line.finish(1)], |line| {
+            line.attach();
+            line.sleep(1);
+        });
+    });
+}
+
+#[test]
+fn one_arm_is_enough_for_all_who_sleep() {
+    both_are_told(Wrong::Nothing);
+}
+
+#[test]
+fn an_arm_from_before_is_not_enough_for_a_queue_that_is_attached() {
+    who_attaches_is_told(Wrong::Nothing);
+}
+
+#[test]
+fn mutant_that_says_it_is_armed_after_arming_is_found() {
+    mutant("deadlock", || both_are_told(Wrong::SaidAfterArming));
+}
+
+#[test]
+fn mutant_that_takes_the_event_back_before_it_is_swallowed_is_found() {
+    mutant("deadlock", || both_are_told(Wrong::TakenBackBeforeClear));
+}
+
+#[test]
+fn mutant_that_sleeps_without_a_fence_is_found() {
+    mutant("deadlock", || both_are_told(Wrong::NotFenced));
+}
+
+#[test]
+fn mutant_that_expects_an_event_for_ever_is_found() {
+    mutant("deadlock", || both_are_told(Wrong::NeverTakenBack));
+}
+
+#[test]
+fn mutant_that_attaches_a_queue_in_silence_is_found() {
+    mutant("deadlock", || {
+        who_attaches_is_told(Wrong::AttachedInSilence)
+    });
+}
