@@ -457,3 +457,134 @@ fn mutant_that_does_not_wait_for_the_helper_is_found() {
         });
     });
 }
+
+/// A queue without an engine, with room for one Job of two pieces: each look does one.
+struct Own {
+    queue: SoftQueue,
+    bell: Bell,
+    bytes: [Segments; 2],
+    _memory: Vec<u8>,
+}
+
+const PIECES: usize = 2;
+
+impl Own {
+    fn new() -> Arc<Own> {
+        let bell = Bell::new();
+        let device = DeviceShared {
+            faults: Faults::new(0),
+            inline_jobs: Counters::default(),
+            own_jobs: 0.into(),
+        };
+        let config = QueueConfig::new(1, Arc::clone(&bell.signal));
+        let mut memory = vec![0; 2 * PIECES];
+        let (from, to) = memory.split_at_mut(PIECES);
+        let bytes = [from, to].map(|bytes| {
+            Segments::one(Segment {
+                addr: NonNull::from(bytes).cast(),
+                len: PIECES,
+                key: 0,
+            })
+        });
+        Arc::new(Own {
+            queue: SoftQueue::open(&config, Arc::new(device), None),
+            bell,
+            bytes,
+            _memory: memory,
+        })
+    }
+
+    fn submit(&self) {
+        let [src, dst] = self.bytes;
+        let len = PIECES;
+        let job = Job::Copy { src, dst, len };
+        // SAFETY: the only Job; nobody else touches its bytes, which stay where they are.
+        let submitted = unsafe { self.queue.submit(&[(Token::new(0, 0, 0), job)]) };
+        assert_eq!(submitted.accepted, 1);
+    }
+
+    /// Looks once; true if the Job is over.
+    fn look(&self) -> bool {
+        let mut out = [Completion {
+            token: Token::from_raw(0),
+            result: Ok(0),
+        }];
+        // SAFETY: each model looks on one thread.
+        unsafe { self.queue.reap(&mut out) == 1 }
+    }
+
+    /// Arms, as who is about to sleep: true if there was nothing.
+    fn arms_in_vain(&self) -> bool {
+        self.queue.arm() == Armed::Armed && !self.queue.ready()
+    }
+
+    fn is_rung(&self) -> bool {
+        let fd = self.bell.signal.as_fd().try_clone_to_owned().unwrap();
+        File::from(fd).read(&mut [0; 8]).is_ok()
+    }
+}
+
+#[test]
+fn who_arms_hears_of_a_job_that_nobody_does_by_itself() {
+    check(4, || {
+        let own = Own::new();
+        let armer = {
+            let own = Arc::clone(&own);
+            spawn(move || own.arms_in_vain())
+        };
+        own.submit();
+        let asleep = armer.join().unwrap();
+        assert!(own.is_rung() || !asleep, "all sleep");
+        assert!(!own.look() && own.look(), "two pieces");
+    });
+}
+
+/// One does a piece, and does not arm, since another one has: that one must have seen what is left.
+#[test]
+fn who_arms_hears_of_a_job_that_another_one_is_doing() {
+    check(4, || {
+        let own = Own::new();
+        own.submit();
+        let armer = {
+            let own = Arc::clone(&own);
+            spawn(move || own.arms_in_vain())
+        };
+        assert!(!own.look(), "the first piece");
+        let asleep = armer.join().unwrap();
+        assert!(own.is_rung() || !asleep, "all sleep");
+        assert!(own.look(), "the other piece");
+    });
+}
+
+/// As `Own::next` says how far the one and only Job is, between its first piece and its second.
+fn is_seen(said: fn(&[AtomicU64; 2]), seen: fn(&[AtomicU64; 2]) -> bool) {
+    check(4, move || {
+        let words = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let sayer = {
+            let words = Arc::clone(&words);
+            spawn(move || said(&words))
+        };
+        assert!(seen(&words), "all sleep");
+        sayer.join().unwrap();
+    });
+}
+
+#[test]
+fn mutant_that_says_in_two_words_what_is_left_is_found() {
+    is_seen(
+        |words| words[0].store(3, SeqCst),
+        |words| {
+            let next = words[0].load(SeqCst);
+            next & 1 != 0 || next / 2 < 1
+        },
+    );
+    mutant("all sleep", || {
+        is_seen(
+            |words| {
+                words[0].store(1, SeqCst);
+                words[1].store(1, SeqCst);
+            },
+            |words| words[1].load(SeqCst) != 0 || words[0].load(SeqCst) < 1,
+        );
+    });
+}
