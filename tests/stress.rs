@@ -320,16 +320,17 @@ fn seed() -> u64 {
     }
 }
 
-fn stress(defer: bool) {
+fn stress(defer: bool, engines: usize) {
     let (seed, time) = (seed(), seconds() / 2);
-    println!("TOKIO_DOCA_STRESS_SEED={seed} defer: {defer}, {time:?}");
+    println!("TOKIO_DOCA_STRESS_SEED={seed} defer: {defer}, engines: {engines}, {time:?}");
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(4)
         .enable_all()
         .build()
         .unwrap();
     // Small enough that some copies go inline and some to the engine.
-    let soft = Soft::builder().defer(defer).inline_limit(128).build();
+    let soft = Soft::builder().defer(defer).inline_limit(128);
+    let soft = soft.engines(engines).build();
     let device = soft.open("pf0").unwrap();
     let mmap = Mmap::builder()
         .device(&device)
@@ -383,10 +384,20 @@ fn stress(defer: bool) {
 
 #[test]
 fn every_byte_is_accounted_for_under_random_cancellation() {
-    stress(false);
+    stress(false, 1);
 }
 
 #[test]
 fn every_byte_is_accounted_for_under_random_cancellation_in_defer_mode() {
-    stress(true);
+    stress(true, 1);
+}
+
+#[test]
+fn every_byte_is_accounted_for_under_random_cancellation_on_two_engines() {
+    stress(true, 2);
+}
+
+#[test]
+fn every_byte_is_accounted_for_under_random_cancellation_without_an_engine() {
+    stress(true, 0);
 }
