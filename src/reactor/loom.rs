@@ -1472,7 +1472,7 @@ fn a_run_in_line_is_told_though_the_one_before_it_is_dropped() {
 #[test]
 fn a_run_that_sleeps_goes_on_as_the_new_mode_says() {
     on_a_workq(1, |_| {
-        let bed = Bed::on(true);
+        let bed = Bed::on(1, true);
         bed.run([bed.spawn_run(false)]);
     });
 }
