@@ -104,9 +104,8 @@ table! {
     NodeId:                 Send Sync Unpin;
     NodeState:              Send Sync Unpin;
     CopyNode:               Send Sync Unpin;
-    CopyData:               Send Sync Unpin;
     HashNode:               Send Sync Unpin;
-    HashData:               Send Sync Unpin;
+    Operands:               Send Sync Unpin;
     CallNode:               Send Sync Unpin;
     CallData:               Send Sync Unpin;
     UserNode:               Send Sync Unpin;

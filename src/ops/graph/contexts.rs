@@ -13,30 +13,30 @@ use crate::device::Algorithm;
 use crate::error::Result;
 use crate::reactor::{Attachment, WorkQ};
 
-/// The kind of a node that copies: [`GraphBuilder::dma_copy`]. It is set to a source and a destination.
-#[derive(Debug)]
-pub enum CopyNode {}
-
-/// What a copying node is set to: made of `(source, destination)`.
+/// What a node that copies or hashes is set to: made of `(source, destination)`.
 #[derive(Clone, Debug)]
-pub struct CopyData {
+pub struct Operands {
     src: AnySource,
     dst: AnyDestination,
 }
 
-impl<S: Into<AnySource>, D: Into<AnyDestination>> From<(S, D)> for CopyData {
-    fn from((src, dst): (S, D)) -> CopyData {
-        CopyData {
+impl<S: Into<AnySource>, D: Into<AnyDestination>> From<(S, D)> for Operands {
+    fn from((src, dst): (S, D)) -> Operands {
+        Operands {
             src: src.into(),
             dst: dst.into(),
         }
     }
 }
 
-impl Put for CopyNode {
-    type Data = CopyData;
+/// The kind of a node that copies: [`GraphBuilder::dma_copy`]. It is set to a source and a destination.
+#[derive(Debug)]
+pub enum CopyNode {}
 
-    fn put(place: Place<'_>, data: CopyData) -> Result<()> {
+impl Put for CopyNode {
+    type Data = Operands;
+
+    fn put(place: Place<'_>, data: Operands) -> Result<()> {
         action::put::<CopyNode>(place, data)
     }
 }
@@ -54,7 +54,7 @@ impl Action for CopyNode {
         dma.place()
     }
 
-    fn request(dma: &Dma, CopyData { src, dst }: CopyData) -> Self::Request {
+    fn request(dma: &Dma, Operands { src, dst }: Operands) -> Self::Request {
         let dma = dma.clone();
         CopyRequest { dma, src, dst }
     }
@@ -109,26 +109,10 @@ impl Action for CallNode {
 #[derive(Debug)]
 pub enum HashNode {}
 
-/// What a hashing node is set to: made of `(source, destination)`.
-#[derive(Clone, Debug)]
-pub struct HashData {
-    src: AnySource,
-    dst: AnyDestination,
-}
-
-impl<S: Into<AnySource>, D: Into<AnyDestination>> From<(S, D)> for HashData {
-    fn from((src, dst): (S, D)) -> HashData {
-        HashData {
-            src: src.into(),
-            dst: dst.into(),
-        }
-    }
-}
-
 impl Put for HashNode {
-    type Data = HashData;
+    type Data = Operands;
 
-    fn put(place: Place<'_>, data: HashData) -> Result<()> {
+    fn put(place: Place<'_>, data: Operands) -> Result<()> {
         action::put::<HashNode>(place, data)
     }
 }
@@ -148,7 +132,7 @@ impl Action for HashNode {
 
     fn request(
         (sha, algorithm): &(Sha, Algorithm),
-        HashData { src, dst }: HashData,
+        Operands { src, dst }: Operands,
     ) -> Self::Request {
         ShaRequest::whole(sha.clone(), *algorithm, src, dst)
     }

@@ -72,7 +72,7 @@ mod user;
 
 pub use super::super::mem::{AnyDestination, AnySource, MaybeAny};
 pub use builder::GraphBuilder;
-pub use contexts::{CallData, CallNode, CopyData, CopyNode, HashData, HashNode};
+pub use contexts::{CallData, CallNode, CopyNode, HashNode, Operands};
 pub use error::RunError;
 pub use instance::Instance;
 pub use node::{
