@@ -130,8 +130,8 @@ impl Engine {
         {
             self.0.submitter.store(cpu, Ordering::Relaxed);
         }
-        if asleep && self.0.bed.rouse() {
-            self.0.wake();
+        if asleep {
+            self.0.rouse();
         }
     }
 
@@ -178,9 +178,9 @@ impl Bed {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// True for the one who must wake it.
+    /// Something was put before: true for the one who must wake the engine for it.
     pub(super) fn rouse(&self) -> bool {
-        self.0.swap(false, Ordering::AcqRel)
+        self.is_asleep() && self.0.swap(false, Ordering::AcqRel)
     }
 }
 
@@ -203,6 +203,13 @@ impl Default for EngineShared {
 impl EngineShared {
     fn arrived(&self) -> MutexGuard<'_, Arrived> {
         self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes it if it sleeps.
+    fn rouse(&self) {
+        if self.bed.rouse() {
+            self.wake();
+        }
     }
 
     fn wake(&self) {
@@ -245,15 +252,23 @@ impl Driver for Crew {
     const KEEPS_TIME: bool = true;
     const PIECE: usize = PIECE;
 
+    /// All of it: others help if they are awake. To wake one costs as much as a copy of a megabyte, so that a short one does
+    /// not.
     #[inline(always)]
     fn copy(&mut self, work: &Work, from: usize) -> usize {
-        let left = work.len() - from;
-        if self.others.is_empty() || from > 0 || !work.is_to_be_split() {
-            work.copy(from, left);
-        } else {
-            self.copy_together(work);
+        debug_assert_eq!(from, 0, "nothing of a copy is left to the next turn");
+        let len = work.len();
+        let offered = || {
+            self.alone = self.alone.saturating_add(len);
+            if self.alone >= WAKE {
+                self.alone = 0;
+                self.others.iter().for_each(|other| other.rouse());
+            }
+        };
+        if self.others.is_empty() || !work.copy_together(&self.shared.split, offered) {
+            work.copy(0, len);
         }
-        left
+        len
     }
 
     #[inline(always)]
@@ -265,24 +280,6 @@ impl Driver for Crew {
 }
 
 impl Crew {
-    /// Others help if they are awake. To wake one costs as much as a copy of a megabyte, so that a short one does not.
-    #[cold]
-    fn copy_together(&mut self, work: &Work) {
-        self.alone = self.alone.saturating_add(work.len());
-        let mut asleep = &[][..];
-        if self.alone >= WAKE {
-            self.alone = 0;
-            asleep = &self.others;
-        }
-        work.copy_together(&self.shared.split, || {
-            for other in asleep {
-                if other.bed.is_asleep() && other.bed.rouse() {
-                    other.wake();
-                }
-            }
-        });
-    }
-
     /// Helps the others with what they have.
     fn help(&self) -> bool {
         let mut helped = false;

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::copy;
 use super::fault::{Fault, Faults, Held};
 use super::ring::Ring;
-use super::split::Split;
+use super::split::{self, Split};
 use crate::device::{Completion, HASH_COST, Hasher, Job, Keep, QueueConfig, ShaJob, Signal, Token};
 use crate::error::JobError;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -248,12 +248,6 @@ impl Work {
         }
     }
 
-    /// Whether several engines should do it together.
-    #[inline(always)]
-    pub(super) fn is_to_be_split(&self) -> bool {
-        matches!(&self.task, Task::Job(job) if Split::suits(job))
-    }
-
     /// Copies so many bytes, after the first `from`.
     #[inline(always)]
     pub(super) fn copy(&self, from: usize, len: usize) {
@@ -266,14 +260,19 @@ impl Work {
         unsafe { copy::copy(src, dst, from, len, copy::streams(*all)) };
     }
 
-    /// Copies all of it, together with whoever helps.
-    pub(super) fn copy_together(&self, split: &Split, offered: impl FnOnce()) {
+    /// Copies all of it, together with whoever helps; `offered` is called once they can. False if it is not worth it, and
+    /// nothing was done.
+    #[inline(always)]
+    pub(super) fn copy_together(&self, split: &Split, offered: impl FnOnce()) -> bool {
         if let Task::Job(Job::Copy { src, dst, len }) = &self.task
+            && *len >= split::LEAST
             && let (Some(src), Some(dst)) = (src.as_one(), dst.as_one())
         {
             // SAFETY: as above; each engine does one Job at a time.
             unsafe { split.copy(src, dst, *len, offered) };
+            return true;
         }
+        false
     }
 }
 

@@ -8,7 +8,7 @@
 use std::ptr::NonNull;
 
 use super::copy;
-use crate::device::{Job, Segment, Segments};
+use crate::device::{Segment, Segments};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{UnsafeCell, look_again};
 
@@ -63,19 +63,13 @@ impl Split {
         self.open.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether a Job is worth it.
-    #[inline(always)]
-    pub(super) fn suits(job: &Job) -> bool {
-        let Job::Copy { src, dst, len } = job;
-        *len >= LEAST && src.as_one().is_some() && dst.as_one().is_some()
-    }
-
     /// Copies, together with whoever helps. `offered` is called once the pieces are there to be claimed.
     ///
     /// # Safety
     ///
     /// The memory is valid and leased during the call, source and destination have so many bytes and do not overlap, and one
     /// copy at a time is offered here.
+    #[cold]
     pub(super) unsafe fn copy(
         &self,
         src: &Segment,
