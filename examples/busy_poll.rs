@@ -36,9 +36,7 @@ fn main() -> ExitCode {
 fn run() -> Result<()> {
     // An adapter finishes nothing inside the submission; with this limit the software device does not either.
     let soft = Soft::builder().inline_limit(0).build();
-    if let Ok(script) = std::env::var("TOKIO_DOCA_SOFT_FAULTS") {
-        soft.faults().push_script(&script)?;
-    }
+    soft.faults().push_env()?;
     let device = soft.open("pf0")?;
 
     let workq = WorkQ::builder().mode(Mode::BusyPoll).build()?;

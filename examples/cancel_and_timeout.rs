@@ -31,9 +31,7 @@ async fn main() -> ExitCode {
 
 async fn run() -> Result<()> {
     let soft = Soft::builder().build();
-    if let Ok(script) = std::env::var("TOKIO_DOCA_SOFT_FAULTS") {
-        soft.faults().push_script(&script)?;
-    }
+    soft.faults().push_env()?;
     let device = soft.open("pf0")?;
     let mmap = Mmap::builder().device(&device).alloc(1 << 16)?;
     let pool = BufPool::builder(&mmap).build()?;

@@ -50,9 +50,7 @@ fn main() -> ExitCode {
 fn run(spin: Duration) -> Result<()> {
     // An adapter finishes nothing inside the submission; with this limit the software device does not either.
     let soft = Soft::builder().inline_limit(0).build();
-    if let Ok(script) = std::env::var("TOKIO_DOCA_SOFT_FAULTS") {
-        soft.faults().push_script(&script)?;
-    }
+    soft.faults().push_env()?;
     let device = soft.open("pf0")?;
     let mmap = Mmap::builder().device(&device).alloc(2 * BYTES)?;
     let pool = BufPool::builder(&mmap).element_size(BYTES).build()?;

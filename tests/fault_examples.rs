@@ -228,7 +228,8 @@ fn every_example_names_what_it_cannot_read_in_a_script() {
         "sha_file",
         "zero_copy_bytes",
     ] {
-        let scripts = [("pass oops", Bad("\"oops\" is no fault"))];
+        let says = "TOKIO_DOCA_SOFT_FAULTS cannot be taken: Fault::from_str: \"oops\" is no fault";
+        let scripts = [("pass oops", Bad(says))];
         let arguments = |command: &mut Command, _| match name {
             "dma_copy" => _ = command.args([&file, &folder.path("dst")]),
             "sha_file" | "zero_copy_bytes" => _ = command.arg(&file),

@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 ///
 /// The one behind [`Device::open`] has the default settings, and these from the environment: `TOKIO_DOCA_SOFT_DEFER=1`
 /// puts it into defer mode, `TOKIO_DOCA_SOFT_LIMITS=bluefield2|bluefield3|unlimited` gives it the [`Limits`] of an adapter, and
-/// `TOKIO_DOCA_SOFT_FAULTS` a script of faults ([`Faults::push_script`]). What cannot be read is an error of every call that
+/// `TOKIO_DOCA_SOFT_FAULTS` a script of faults ([`Faults::push_env`]). What cannot be read is an error of every call that
 /// finds devices. One of your own has a script in code:
 ///
 /// ```
@@ -71,20 +71,17 @@ impl Soft {
     pub(crate) fn from_env() -> Soft {
         let defer = std::env::var_os("TOKIO_DOCA_SOFT_DEFER").is_some_and(|value| value == "1");
         let mut soft = Soft::builder().defer(defer).build();
-        let mut read = |name: &str, take: &dyn Fn(&mut Soft, &str) -> Result<()>| {
-            if let Some(value) = std::env::var_os(name)
-                && let Err(error) = take(&mut soft, &value.to_string_lossy())
-            {
-                soft.wrong = Some(format!("{name} cannot be taken: {error}"));
+        if let Some(profile) = std::env::var_os("TOKIO_DOCA_SOFT_LIMITS") {
+            match profile.to_string_lossy().parse() {
+                Ok(limits) => soft.limits = limits,
+                Err(error) => {
+                    soft.wrong = Some(format!("TOKIO_DOCA_SOFT_LIMITS cannot be taken: {error}"));
+                }
             }
-        };
-        read("TOKIO_DOCA_SOFT_LIMITS", &|soft, name| {
-            soft.limits = name.parse()?;
-            Ok(())
-        });
-        read("TOKIO_DOCA_SOFT_FAULTS", &|soft, script| {
-            soft.faults.push_script(script)
-        });
+        }
+        if let Err(error) = soft.faults.push_env() {
+            soft.wrong = Some(error.to_string());
+        }
         soft
     }
 

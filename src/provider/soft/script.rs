@@ -6,6 +6,9 @@ use std::time::Duration;
 use super::fault::{Fault, Faults};
 use crate::error::{Error, ErrorKind, Result};
 
+/// Holds a script for programs as they are.
+const VARIABLE: &str = "TOKIO_DOCA_SOFT_FAULTS";
+
 /// Nobody writes more than this by one `*`.
 const REPEAT: usize = 1 << 20;
 
@@ -42,8 +45,6 @@ impl Faults {
     /// Appends a script: faults with spaces between them, each as in [`Fault::from_str`], and `*COUNT` behind one that is
     /// meant more than once (`pass*3 error:IoFailed:0x88`).
     ///
-    /// The environment variable `TOKIO_DOCA_SOFT_FAULTS` holds one for the devices behind [`Device::open`](crate::Device::open).
-    ///
     /// # Errors
     ///
     /// `InvalidValue` with what cannot be read; nothing is appended then.
@@ -52,6 +53,23 @@ impl Faults {
             self.push(fault);
         }
         Ok(())
+    }
+
+    /// Appends the script in the environment variable `TOKIO_DOCA_SOFT_FAULTS`, if it is set. The devices behind
+    /// [`Device::open`](crate::Device::open) have it without this call.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` with the variable's name and what cannot be read; nothing is appended then.
+    pub fn push_env(&self) -> Result<()> {
+        let Some(script) = std::env::var_os(VARIABLE) else {
+            return Ok(());
+        };
+        self.push_script(&script.to_string_lossy())
+            .map_err(|error| {
+                let text = format!("{VARIABLE} cannot be taken: {error}");
+                Error::new(error.kind(), "Faults::push_env", text)
+            })
     }
 }
 
