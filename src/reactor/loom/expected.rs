@@ -1,5 +1,5 @@
 //! One arm for all who sleep: the lines of `poll_event`, `event_turn`, `arm` and `attach` in which `Shared::expected` is
-//! written and read, and ways to get them wrong. `super` has the real ones, which are right.
+//! written and read, and ways to get them wrong. `super::workq` has the real ones.
 //!
 //! (Words that two threads write are exchanged: of plain stores the model knows no order.)
 //!

@@ -1,0 +1,161 @@
+//! The gate, and the wait cycle of an Op around it: register, arm, look, sleep.
+
+use std::sync::Arc;
+
+use super::super::gate::Gate;
+use super::super::slot::Slot;
+use super::{held, tell};
+use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use crate::sync::loom::{Task, check, mutant, spawn};
+use crate::sync::{UnsafeCell, seq_cst_order};
+
+/// A queue whose reaper must be alone, with one Job: it is over when `device` has run.
+struct Bench {
+    gate: Gate,
+    done: AtomicBool,
+    armed: AtomicBool,
+    /// Only who is in the gate reaches it.
+    reaped: UnsafeCell<u32>,
+    slot: Slot,
+    generation: u32,
+}
+
+// SAFETY: `reaped` is reached in the gate alone.
+unsafe impl Sync for Bench {}
+
+impl Bench {
+    fn new() -> Arc<Bench> {
+        let slot = Slot::new();
+        let generation = slot.fill(held(), None);
+        Arc::new(Bench {
+            gate: Gate::new(),
+            done: AtomicBool::new(false),
+            armed: AtomicBool::new(false),
+            reaped: UnsafeCell::new(0),
+            slot,
+            generation,
+        })
+    }
+
+    fn reap(&self) {
+        // The cell is open during the look, so that a second reaper is caught in the act.
+        let over = self.reaped.with_mut(|reaped| {
+            seq_cst_order();
+            let over = self.done.load(SeqCst) && self.done.swap(false, SeqCst);
+            // SAFETY: in the gate.
+            unsafe { *reaped += u32::from(over) };
+            over
+        });
+        if over {
+            tell(self.slot.complete(self.generation, Ok(7)));
+        }
+    }
+
+    /// As `Shared::turn`.
+    fn turn(&self) {
+        if !self.gate.enter() {
+            return;
+        }
+        loop {
+            self.reap();
+            if self.gate.leave() {
+                return;
+            }
+        }
+    }
+
+    fn arm(&self) {
+        self.armed.store(true, SeqCst);
+        seq_cst_order();
+    }
+
+    /// Finishes the Job, rings if armed, and does what the ring leads to.
+    fn device(&self, turn: fn(&Bench)) {
+        self.done.store(true, SeqCst);
+        seq_cst_order();
+        if self.armed.load(SeqCst) && self.armed.swap(false, SeqCst) {
+            turn(self);
+        }
+    }
+}
+
+/// An Op, the device, and somebody who looks at just the wrong moment.
+fn wait_cycle(poll: fn(&Bench), turn: fn(&Bench)) {
+    check(3, move || {
+        let bench = Bench::new();
+        let device = {
+            let bench = Arc::clone(&bench);
+            spawn(move || bench.device(turn))
+        };
+        let looker = {
+            let bench = Arc::clone(&bench);
+            spawn(move || turn(&bench))
+        };
+        let task = Task::new();
+        loop {
+            if bench.slot.take().is_some() {
+                break;
+            }
+            bench.slot.register(&task.waker());
+            poll(&bench);
+            if bench.slot.take().is_some() {
+                break;
+            }
+            task.sleep();
+        }
+        device.join().unwrap();
+        looker.join().unwrap();
+    });
+}
+
+fn arm_then_look(bench: &Bench) {
+    bench.arm();
+    bench.turn();
+}
+
+#[test]
+fn an_op_that_arms_and_then_looks_is_told_though_another_one_looks() {
+    wait_cycle(arm_then_look, Bench::turn);
+}
+
+#[test]
+fn mutant_that_looks_and_then_arms_is_found() {
+    mutant("deadlock", || {
+        let look_then_arm = |bench: &Bench| {
+            bench.turn();
+            bench.arm();
+        };
+        wait_cycle(look_then_arm, Bench::turn);
+    });
+}
+
+/// A gate that takes a refused look for a look.
+fn turn_without_mark(bench: &Bench) {
+    if bench.gate.enter() {
+        bench.reap();
+        // Left without a look at the mark.
+        while !bench.gate.leave() {}
+    }
+}
+
+#[test]
+fn mutant_that_leaves_the_gate_without_the_look_it_owes_is_found() {
+    mutant("deadlock", || {
+        let poll = |bench: &Bench| {
+            bench.arm();
+            turn_without_mark(bench);
+        };
+        wait_cycle(poll, turn_without_mark);
+    });
+}
+
+#[test]
+fn mutant_that_looks_outside_the_gate_is_found() {
+    mutant("Causality violation", || {
+        let poll = |bench: &Bench| {
+            bench.arm();
+            bench.reap();
+        };
+        wait_cycle(poll, Bench::turn);
+    });
+}

@@ -1,0 +1,93 @@
+//! A change of mode, and an Op that goes to sleep meanwhile.
+
+use std::sync::Arc;
+
+use super::super::mode::{Current, Mode, Policy};
+use super::super::slot::Slot;
+use super::in_flight;
+use crate::sync::loom::{Task, check, mutant, spawn};
+
+/// An Op that goes to sleep, and somebody who sets another mode: it must poll again.
+fn mode_is_set(
+    sleep: impl Fn(&Current, &Slot, Policy, &Task) + Clone + Send + Sync + 'static,
+    set: impl Fn(&Current, &Slot, Policy) + Clone + Send + Sync + 'static,
+) {
+    check(4, move || {
+        let policy = |mode| Policy::of(mode, "model").unwrap();
+        let (event, busy) = (policy(Mode::EventDriven), policy(Mode::BusyPoll));
+        let (slot, _) = in_flight();
+        let shared = Arc::new((Current::new(event), slot));
+        let setter = {
+            let (shared, set) = (Arc::clone(&shared), set.clone());
+            spawn(move || set(&shared.0, &shared.1, busy))
+        };
+        let task = Task::new();
+        loop {
+            let seen = shared.0.load();
+            if seen.is_busy() {
+                break;
+            }
+            sleep(&shared.0, &shared.1, seen, &task);
+        }
+        setter.join().unwrap();
+    });
+}
+
+/// As `Attachment::poll_event`.
+fn register_then_ask(mode: &Current, slot: &Slot, seen: Policy, task: &Task) {
+    slot.register(&task.waker());
+    if mode.is_still(seen) {
+        task.sleep();
+    }
+}
+
+/// As `WorkQ::set_mode`.
+fn set_then_nudge(mode: &Current, slot: &Slot, policy: Policy) {
+    mode.set(policy);
+    if let Some(waker) = slot.nudge() {
+        waker.wake();
+    }
+}
+
+#[test]
+fn an_op_that_goes_to_sleep_hears_of_another_mode() {
+    mode_is_set(register_then_ask, set_then_nudge);
+}
+
+#[test]
+fn mutant_that_sleeps_without_asking_for_the_mode_is_found() {
+    mutant("deadlock", || {
+        let just_sleep = |_: &Current, slot: &Slot, _: Policy, task: &Task| {
+            slot.register(&task.waker());
+            task.sleep();
+        };
+        mode_is_set(just_sleep, set_then_nudge);
+    });
+}
+
+#[test]
+fn mutant_that_asks_for_the_mode_and_then_registers_is_found() {
+    mutant("deadlock", || {
+        let ask_then_register = |mode: &Current, slot: &Slot, seen: Policy, task: &Task| {
+            let still = mode.is_still(seen);
+            slot.register(&task.waker());
+            if still {
+                task.sleep();
+            }
+        };
+        mode_is_set(ask_then_register, set_then_nudge);
+    });
+}
+
+#[test]
+fn mutant_that_nudges_and_then_sets_the_mode_is_found() {
+    mutant("deadlock", || {
+        let nudge_then_set = |mode: &Current, slot: &Slot, policy: Policy| {
+            if let Some(waker) = slot.nudge() {
+                waker.wake();
+            }
+            mode.set(policy);
+        };
+        mode_is_set(register_then_ask, nudge_then_set);
+    });
+}
