@@ -2,8 +2,6 @@
 
 mod common;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::*;
@@ -138,27 +136,12 @@ fn without_an_engine_others_have_their_turn_in_the_middle_of_a_large_copy() {
         let bench = Bench::with_soft(Config::new(false, mode), soft(0));
         let len = 16 << 20;
         let large = large(&bench, &inventory, len, 0);
-        let local = tokio::task::LocalSet::new();
-        run(local.run_until(async {
-            let (turns, over) = (
-                Arc::new(AtomicUsize::new(0)),
-                Arc::new(AtomicBool::new(false)),
-            );
-            let other = {
-                let (turns, over) = (Arc::clone(&turns), Arc::clone(&over));
-                tokio::task::spawn_local(async move {
-                    while !over.load(Ordering::Relaxed) {
-                        turns.fetch_add(1, Ordering::Relaxed);
-                        tokio::task::yield_now().await;
-                    }
-                })
-            };
+        run(async {
+            let turns = turns_of_another();
             assert_eq!(bench.dma.copy(&large.src, &large.dst).await, Ok(len));
-            over.store(true, Ordering::Relaxed);
-            other.await.unwrap();
-            let turns = turns.load(Ordering::Relaxed);
+            let turns = turns();
             assert!(turns >= 12, "{mode:?}: {turns} turns in 16 MiB");
-        }));
+        });
         large.check();
     }
 }

@@ -7,7 +7,6 @@ mod common;
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use common::*;
 use proptest::prelude::*;
@@ -938,25 +937,13 @@ fn many_tasks_hash_and_copy_on_one_workq() {
 #[test]
 fn a_loop_of_ready_hashes_starves_nobody() {
     each(async |bench| {
-        let turns = Arc::new(AtomicUsize::new(0));
-        let stop = Arc::new(AtomicBool::new(false));
-        let other = tokio::spawn({
-            let (turns, stop) = (Arc::clone(&turns), Arc::clone(&stop));
-            async move {
-                while !stop.load(Ordering::SeqCst) {
-                    turns.fetch_add(1, Ordering::SeqCst);
-                    tokio::task::yield_now().await;
-                }
-            }
-        });
+        let turns = turns_of_another();
         let (sha, src, dst) = (attach(bench), bench.filled(&[1; 4096]), bench.empty());
         for _ in 0..2000 {
             dst.reset_data_len().unwrap();
             sha.hash(Sha256, &src, &dst).await.unwrap();
         }
-        let turns = turns.load(Ordering::SeqCst);
+        let turns = turns();
         assert!(turns >= 5, "{turns} turns in 2,000 hashes of a page");
-        stop.store(true, Ordering::SeqCst);
-        other.await.unwrap();
     });
 }

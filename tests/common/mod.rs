@@ -262,6 +262,19 @@ pub async fn in_time<F: Future>(what: &str, future: F) -> F::Output {
     within(LIMIT / 3, what, future).await
 }
 
+/// Another task of this runtime, which gives way again and again until the runtime ends: how many turns it has had.
+pub fn turns_of_another() -> impl Fn() -> usize {
+    let turns = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&turns);
+    tokio::spawn(async move {
+        loop {
+            counted.fetch_add(1, Ordering::SeqCst);
+            tokio::task::yield_now().await;
+        }
+    });
+    move || turns.load(Ordering::SeqCst)
+}
+
 /// It has a waker of its own, so that the timer's last poll does not rescue a future whose wake-up was lost.
 async fn within<F: Future>(limit: Duration, what: &str, future: F) -> F::Output {
     let mut alone: FuturesUnordered<F> = std::iter::once(future).collect();
