@@ -3,13 +3,13 @@
 mod common;
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use common::*;
-use futures::stream::{FuturesUnordered, StreamExt};
 use tokio_doca::device::{
     Adapter, Armed, Completion, Job, Keep, Queue, QueueConfig, Registrar, Submitted, Token,
 };
@@ -50,6 +50,19 @@ fn block_on_runs_every_mode_without_a_runtime() {
     }
 }
 
+/// Polls while it wakes itself, as it does until it sleeps; says how often.
+fn until_asleep(mut op: Pin<&mut impl Future>, count: &Arc<Count>) -> usize {
+    let waker = count.waker();
+    let mut polls = 0;
+    while count.wakes() == polls {
+        let polled = op.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        polls += 1;
+        assert!(polls < 100_000, "it never sleeps");
+    }
+    polls
+}
+
 #[test]
 fn a_hybrid_op_polls_for_its_time_and_sleeps_then_until_the_event() {
     let bench = Bench::new(Config::new(true, Mode::Hybrid { spin: SPIN }));
@@ -57,25 +70,19 @@ fn a_hybrid_op_polls_for_its_time_and_sleeps_then_until_the_event() {
         let hold = bench.hold();
         let (src, dst) = (bench.filled(b"abc"), bench.empty());
         let (mut copy, count) = (Box::pin(bench.dma.copy(&src, &dst)), Count::new());
-        let waker = count.waker();
-        let mut poll = || copy.as_mut().poll(&mut Context::from_waker(&waker));
-        // While it polls it wakes itself.
-        let mut polls = 0;
-        while count.wakes() == polls {
-            assert!(poll().is_pending());
-            polls += 1;
-            assert!(polls < 100_000, "it never sleeps");
-        }
+        let polls = until_asleep(copy.as_mut(), &count);
         assert!(polls > 2, "it did not poll at all");
         let arms = bench.workq.stats().arms;
         assert!(arms > 0, "it sleeps without an event");
         // Polled again for no reason it does not begin anew.
         let woken = count.wakes();
-        assert!(poll().is_pending());
+        let waker = count.waker();
+        let polled = copy.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
         assert_eq!(count.wakes(), woken);
         drop(hold);
         until("it is woken", || count.wakes() > woken).await;
-        assert_eq!(poll(), Poll::Ready(Ok(3)));
+        assert_eq!(poll(copy.as_mut()), Poll::Ready(Ok(3)));
     });
 }
 
@@ -83,19 +90,30 @@ fn a_hybrid_op_polls_for_its_time_and_sleeps_then_until_the_event() {
 fn each_of_several_that_sleep_in_hybrid_mode_has_its_event() {
     for spin in [Duration::ZERO, SPIN] {
         let bench = Bench::new(Config::new(true, Mode::Hybrid { spin }));
-        // Far apart: each ends alone, long after all have gone to sleep.
-        let apart = Duration::from_millis(20) * programs::slowdown();
-        for at in 1..=4 {
-            bench.soft.faults().push(Fault::Delay(apart * at));
-        }
-        // Each is polled only when it was woken itself: what one arms does not serve the others.
-        let copies: FuturesUnordered<_> = (0..4).map(|_| bench.works()).collect();
-        assert_eq!(run(copies.count()), 4);
-        assert!(
-            bench.workq.stats().wake_ups >= 4,
-            "{:?}",
-            bench.workq.stats()
-        );
+        let pairs = [(); 5].map(|()| (bench.filled(b"abc"), bench.empty()));
+        let [sleepers @ .., (src, dst)] = &pairs;
+        run(async {
+            // Each ends after a job of its own that is submitted below, when all sleep.
+            for at in 0..sleepers.len() as u32 {
+                bench.soft.faults().push(Fault::Behind(2 * at + 1));
+            }
+            let mut copies: Vec<_> = sleepers
+                .iter()
+                .map(|(src, dst)| (Box::pin(bench.dma.copy(src, dst)), Count::new()))
+                .collect();
+            for (copy, count) in &mut copies {
+                until_asleep(copy.as_mut(), count);
+            }
+            for (copy, count) in &mut copies {
+                let (woken, before) = (count.wakes(), bench.workq.stats());
+                // Nobody polls, and a job of the caller's own loop arms nothing: the event before has to have armed.
+                dst.reset_data_len().unwrap();
+                bench.dma.submit_copy(src, dst, 0).unwrap();
+                until("it is woken", || count.wakes() > woken).await;
+                assert!(bench.workq.stats().wake_ups > before.wake_ups);
+                assert_eq!(poll(copy.as_mut()), Poll::Ready(Ok(3)));
+            }
+        });
     }
 }
 
