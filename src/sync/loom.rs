@@ -150,6 +150,17 @@ impl Permits {
             .is_ok()
     }
 
+    fn take_and_give_back(&self) {
+        if self.take() {
+            self.give();
+        }
+    }
+
+    fn spawn(self: &Arc<Permits>, run: fn(&Permits)) -> JoinHandle<()> {
+        let permits = Arc::clone(self);
+        spawn(move || run(&permits))
+    }
+
     #[expect(unsafe_code, reason = "stands in line")]
     fn enqueue(&self, node: Pin<&WaitNode>, waker: &Waker) {
         // SAFETY: every caller's thread has an Arc of the list that is dropped after its node.
@@ -174,10 +185,7 @@ impl Permits {
 fn a_waiter_that_enqueues_and_then_looks_is_told() {
     check(3, || {
         let permits = Permits::new();
-        let giver = {
-            let permits = Arc::clone(&permits);
-            spawn(move || permits.give())
-        };
+        let giver = permits.spawn(Permits::give);
         permits.wait();
         giver.join().unwrap();
         assert!(permits.waiters.is_empty());
@@ -189,10 +197,7 @@ fn mutant_that_looks_before_it_enqueues_is_found() {
     mutant("deadlock", || {
         check(3, || {
             let permits = Permits::new();
-            let giver = {
-                let permits = Arc::clone(&permits);
-                spawn(move || permits.give())
-            };
+            let giver = permits.spawn(Permits::give);
             let (node, task) = (pin!(WaitNode::new()), Task::new());
             while !permits.take() {
                 permits.enqueue(node.as_ref(), &task.waker());
@@ -209,17 +214,14 @@ fn mutant_that_asks_who_waits_before_it_gives_is_found() {
     mutant("deadlock", || {
         check(3, || {
             let permits = Permits::new();
-            let giver = {
-                let permits = Arc::clone(&permits);
-                spawn(move || {
-                    let nobody = permits.waiters.is_empty();
-                    permits.left.fetch_add(1, SeqCst);
-                    seq_cst_order();
-                    if !nobody {
-                        permits.waiters.notify_and_wake(|_| 1);
-                    }
-                })
-            };
+            let giver = permits.spawn(|permits| {
+                let nobody = permits.waiters.is_empty();
+                permits.left.fetch_add(1, SeqCst);
+                seq_cst_order();
+                if !nobody {
+                    permits.waiters.notify_and_wake(|_| 1);
+                }
+            });
             permits.wait();
             giver.join().unwrap();
         });
@@ -230,10 +232,7 @@ fn mutant_that_asks_who_waits_before_it_gives_is_found() {
 fn one_gives_up(give_up: impl Fn(&Permits, Pin<&WaitNode>) + Clone + Send + Sync + 'static) {
     check(2, move || {
         let permits = Permits::new();
-        let giver = {
-            let permits = Arc::clone(&permits);
-            spawn(move || permits.give())
-        };
+        let giver = permits.spawn(Permits::give);
         let impatient = {
             let (permits, give_up) = (Arc::clone(&permits), give_up.clone());
             spawn(move || {
@@ -265,18 +264,8 @@ fn mutant_that_leaves_and_passes_nothing_on_is_found() {
 fn a_waiter_that_was_overtaken_is_told_again() {
     check(2, || {
         let permits = Permits::new();
-        let giver = {
-            let permits = Arc::clone(&permits);
-            spawn(move || permits.give())
-        };
-        let thief = {
-            let permits = Arc::clone(&permits);
-            spawn(move || {
-                if permits.take() {
-                    permits.give();
-                }
-            })
-        };
+        let giver = permits.spawn(Permits::give);
+        let thief = permits.spawn(Permits::take_and_give_back);
         permits.wait();
         giver.join().unwrap();
         thief.join().unwrap();
@@ -289,18 +278,8 @@ fn mutant_that_sleeps_on_after_it_was_overtaken_is_found() {
     mutant("deadlock", || {
         check(2, || {
             let permits = Permits::new();
-            let giver = {
-                let permits = Arc::clone(&permits);
-                spawn(move || permits.give())
-            };
-            let thief = {
-                let permits = Arc::clone(&permits);
-                spawn(move || {
-                    if permits.take() {
-                        permits.give();
-                    }
-                })
-            };
+            let giver = permits.spawn(Permits::give);
+            let thief = permits.spawn(Permits::take_and_give_back);
             let (node, task) = (pin!(WaitNode::new()), Task::new());
             permits.enqueue(node.as_ref(), &task.waker());
             while !permits.take() {
