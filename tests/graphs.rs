@@ -54,6 +54,14 @@ fn set_chain(instance: &mut Instance, nodes: &[Node<CopyNode>], bufs: &[Buf]) {
     }
 }
 
+/// An instance of a chain that is set, and its Bufs.
+fn set_up_chain(bench: &Bench, len: usize) -> (Instance, Vec<Buf>) {
+    let (graph, nodes) = chain(bench, len);
+    let (mut instance, bufs) = (graph.instance().unwrap(), bufs(bench, len + 1));
+    set_chain(&mut instance, &nodes, &bufs);
+    (instance, bufs)
+}
+
 /// Empties all but the first.
 fn reset(bufs: &[Buf]) {
     bufs[1..].iter().for_each(|b| b.reset_data_len().unwrap());
@@ -367,10 +375,7 @@ fn accelerators_and_copies_stand_in_one_graph() {
 fn a_successor_is_submitted_in_the_poll_that_saw_its_predecessor_end() {
     let bench = Bench::new(Config::new(true, Mode::EventDriven));
     run(async {
-        let (graph, nodes) = chain(&bench, 3);
-        let mut instance = graph.instance().unwrap();
-        let bufs = bufs(&bench, 4);
-        set_chain(&mut instance, &nodes, &bufs);
+        let (mut instance, _bufs) = set_up_chain(&bench, 3);
         let submitted = || {
             let stats = bench.workq.stats();
             stats.completed + stats.in_flight
@@ -526,10 +531,7 @@ fn a_run_that_sleeps_is_told_though_the_event_was_for_somebody_else() {
     for mode in [Mode::EventDriven, Mode::Hybrid { spin }] {
         let bench = Bench::new(Config::new(true, mode));
         run(async {
-            let (graph, nodes) = chain(&bench, 1);
-            let mut instance = graph.instance().unwrap();
-            let bufs = bufs(&bench, 2);
-            set_chain(&mut instance, &nodes, &bufs);
+            let (mut instance, _bufs) = set_up_chain(&bench, 1);
             let (src, dst) = (bench.filled(b"x"), bench.empty());
             let late = Fault::Delay(Duration::from_millis(500));
             bench.soft.faults().push(late);
@@ -567,10 +569,7 @@ fn a_full_device_is_waited_for_like_a_full_workq() {
 fn the_mode_can_be_set_while_a_run_sleeps() {
     let bench = Bench::new(Config::new(true, Mode::EventDriven));
     run(async {
-        let (graph, nodes) = chain(&bench, 3);
-        let mut instance = graph.instance().unwrap();
-        let bufs = bufs(&bench, 4);
-        set_chain(&mut instance, &nodes, &bufs);
+        let (mut instance, bufs) = set_up_chain(&bench, 3);
         let hold = bench.hold();
         let count = Count::new();
         let waker = count.waker();
@@ -592,10 +591,7 @@ fn the_mode_can_be_set_while_a_run_sleeps() {
 #[test]
 fn a_run_needs_no_runtime_in_busy_mode_and_says_so_in_event_mode() {
     let bench = Bench::new(Config::new(true, Mode::BusyPoll));
-    let (graph, nodes) = chain(&bench, 3);
-    let mut instance = graph.instance().unwrap();
-    let chained = bufs(&bench, 4);
-    set_chain(&mut instance, &nodes, &chained);
+    let (mut instance, chained) = set_up_chain(&bench, 3);
     bench.workq.block_on(instance.run()).unwrap();
     assert_eq!(bytes(&chained[3]), b"hello");
 
@@ -829,10 +825,7 @@ fn a_run_that_is_dropped_leaves_its_jobs_and_the_next_one_waits_for_them() {
     for mode in [Mode::EventDriven, Mode::BusyPoll, Mode::Hybrid { spin }] {
         let bench = Bench::new(Config::new(true, mode));
         run(async {
-            let (graph, nodes) = chain(&bench, 3);
-            let mut instance = graph.instance().unwrap();
-            let bufs = bufs(&bench, 4);
-            set_chain(&mut instance, &nodes, &bufs);
+            let (mut instance, bufs) = set_up_chain(&bench, 3);
             let hold = bench.hold();
             for _ in 0..3 {
                 let mut going = Box::pin(instance.run());
@@ -862,10 +855,7 @@ fn jobs_of_a_dropped_run_end_though_nobody_waits_for_them() {
     for mode in [Mode::EventDriven, Mode::Hybrid { spin }] {
         let bench = Bench::new(Config::new(true, mode));
         run(async {
-            let (graph, nodes) = chain(&bench, 1);
-            let mut instance = graph.instance().unwrap();
-            let bufs = bufs(&bench, 2);
-            set_chain(&mut instance, &nodes, &bufs);
+            let (mut instance, bufs) = set_up_chain(&bench, 1);
             let hold = bench.hold();
             let mut going = Box::pin(instance.run());
             poll_pending(going.as_mut());
@@ -915,10 +905,7 @@ fn an_instance_can_go_with_everything_while_its_jobs_are_in_flight() {
         let bench = Bench::new(config);
         let hold = bench.hold();
         run(async {
-            let (graph, nodes) = chain(&bench, 1);
-            let mut instance = graph.instance().unwrap();
-            let bufs = bufs(&bench, 2);
-            set_chain(&mut instance, &nodes, &bufs);
+            let (mut instance, _bufs) = set_up_chain(&bench, 1);
             let mut going = Box::pin(instance.run());
             poll_pending(going.as_mut());
         });
@@ -931,10 +918,7 @@ fn an_instance_can_go_with_everything_while_its_jobs_are_in_flight() {
 #[should_panic(expected = "polled after it had finished")]
 fn a_run_that_is_over_must_not_be_polled() {
     let bench = Bench::new(Config::new(false, Mode::BusyPoll));
-    let (graph, nodes) = chain(&bench, 1);
-    let mut instance = graph.instance().unwrap();
-    let chained = bufs(&bench, 2);
-    set_chain(&mut instance, &nodes, &chained);
+    let (mut instance, _bufs) = set_up_chain(&bench, 1);
     let mut going = pin!(instance.run());
     assert!(poll(going.as_mut()).is_ready());
     let _ = poll(going.as_mut());
@@ -1297,10 +1281,7 @@ fn soft_devices_without_engines_run_graphs_as_well() {
             Config::new(true, mode),
             Soft::builder().defer(true).engines(0).build(),
         );
-        let (graph, nodes) = chain(&bench, 3);
-        let mut instance = graph.instance().unwrap();
-        let bufs = bufs(&bench, 4);
-        set_chain(&mut instance, &nodes, &bufs);
+        let (mut instance, bufs) = set_up_chain(&bench, 3);
         run(instance.run()).unwrap();
         assert_eq!(bytes(&bufs[3]), b"hello");
     }
