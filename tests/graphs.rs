@@ -526,6 +526,26 @@ fn a_run_that_failed_in_line_is_not_woken_for_a_slot() {
 }
 
 #[test]
+fn a_node_that_sets_the_mode_strands_nobody() {
+    let bench = Bench::new(Config::new(true, Mode::BusyPoll));
+    let mut g = Graph::builder();
+    let copy = g.dma_copy(&bench.dma);
+    let workq = bench.workq.clone();
+    // The copy is in flight by then, submitted busily; who waits for it must be heard by event.
+    g.user(move |_| workq.set_mode(Mode::EventDriven));
+    let mut instance = g.build().unwrap().instance().unwrap();
+    let bufs = bufs(&bench, 2);
+    instance.set(copy, (&bufs[0], &bufs[1])).unwrap();
+    let hold = bench.hold();
+    run(async {
+        let mut going = tokio::spawn(async move { instance.run().await });
+        until("it is in flight", || bench.workq.in_flight() == 1).await;
+        drop(hold);
+        in_time("the run", &mut going).await.unwrap().unwrap();
+    });
+}
+
+#[test]
 fn a_run_that_sleeps_is_told_though_the_event_was_for_somebody_else() {
     let spin = Duration::ZERO;
     for mode in [Mode::EventDriven, Mode::Hybrid { spin }] {

@@ -60,10 +60,11 @@ impl<'a> Line<'a> {
 
     /// Somebody must hear of the ends of Jobs: the runtime, or whoever polls busily.
     fn hear(heard: &mut bool, shared: &Arc<Shared>) -> Result<(), JobError> {
+        // Busily nobody needs to: but another mode may be set before this very poll comes to wait.
         if !*heard && !shared.mode.load().is_busy() {
             shared.events.register(shared)?;
+            *heard = true;
         }
-        *heard = true;
         Ok(())
     }
 
