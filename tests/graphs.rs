@@ -526,6 +526,33 @@ fn a_run_that_failed_in_line_is_not_woken_for_a_slot() {
 }
 
 #[test]
+fn a_run_that_fails_while_a_part_stands_in_line_ends_at_once() {
+    let bench = Bench::new(Config::new(true, Mode::EventDriven).depth(1));
+    run(async {
+        let (inner, steps) = chain(&bench, 1);
+        let mut g = Graph::builder();
+        let (sub, bad) = (g.subgraph(&inner), g.user(|_| Err(oops())));
+        let mut instance = g.build().unwrap().instance().unwrap();
+        let bufs = bufs(&bench, 2);
+        let mut part = inner.instance().unwrap();
+        set_chain(&mut part, &steps, &bufs);
+        instance.set(sub, part).unwrap();
+        let (src, dst) = (bench.filled(b"x"), bench.empty());
+        let hold = bench.hold();
+        let op = bench.dma.try_copy(&src, &dst).unwrap();
+        // The part finds no Slot, and then the function fails: nothing of the run's is in flight.
+        let error = match poll(pin!(instance.run()).as_mut()) {
+            Poll::Ready(ended) => ended.unwrap_err(),
+            Poll::Pending => panic!("waits for somebody else's Slot"),
+        };
+        assert_eq!(error.node(), bad.id());
+        assert_eq!(instance.state(sub), NodeState::Stopped);
+        drop(hold);
+        in_time("the copy", op).await.unwrap();
+    });
+}
+
+#[test]
 fn a_node_that_sets_the_mode_strands_nobody() {
     let bench = Bench::new(Config::new(true, Mode::BusyPoll));
     let mut g = Graph::builder();

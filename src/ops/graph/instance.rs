@@ -247,6 +247,11 @@ impl Inner {
         self.progress.flying > 0 || self.awaited(all).any(|(sub, all)| sub.is_flying(all))
     }
 
+    /// Whether a node waits for a Slot.
+    pub(super) fn is_blocked(&self) -> bool {
+        !self.progress.blocked.is_empty() || self.awaited(false).any(|(sub, _)| sub.is_blocked())
+    }
+
     /// Nobody waits any more.
     pub(super) fn forget_wakers(&self) {
         self.progress.board.forget_waker();

@@ -92,6 +92,10 @@ impl Future for Run<'_> {
             if flow == Flow::Yields {
                 return Poll::Pending;
             }
+            if poller.in_line && !this.inner.is_blocked() {
+                // A node failed after another one stood in line: what is left may be over.
+                continue;
+            }
             let ends = if poller.in_line {
                 this.inner.register(poller.cx.waker());
                 match this.inner.any() {
@@ -141,7 +145,7 @@ impl Inner {
             if yields || progress.begin_ready(plan, poller).is_err() {
                 return Flow::Yields;
             }
-            progress.stand_in_line(plan, poller);
+            progress.stand_in_line(poller);
             // A look of the line's may have found ends.
             progress.collect(plan);
             if progress.ready.is_empty() {
@@ -244,7 +248,7 @@ impl Progress {
     }
 
     /// Waits for a Slot, for one node after the other.
-    fn stand_in_line(&mut self, _plan: &Plan, poller: &mut Poller<'_, '_, '_, '_>) {
+    fn stand_in_line(&mut self, poller: &mut Poller<'_, '_, '_, '_>) {
         while !poller.in_line
             && let Some(node) = self.blocked.next(0)
             && let Body::Context(step) = &self.bodies[node as usize]
