@@ -1194,6 +1194,38 @@ fn a_sub_graph_fails_with_the_first_cause_and_stops_the_rest() {
 }
 
 #[test]
+fn what_a_sub_graph_did_in_a_run_before_is_not_told_again() {
+    each(async |bench| {
+        let (inner, steps) = chain(bench, 1);
+        let mut g = Graph::builder();
+        let sub = g.subgraph(&inner);
+        let seen = steps[0];
+        let fails = g.user_with(move |run, fails: &mut bool| {
+            assert_eq!(run.result_in(sub, seen), None, "its turn has not come");
+            if *fails { Err(oops()) } else { Ok(()) }
+        });
+        g.depends(sub, fails);
+        let mut instance = g.build().unwrap().instance().unwrap();
+        let bufs = bufs(bench, 2);
+        let mut part = inner.instance().unwrap();
+        set_chain(&mut part, &steps, &bufs);
+        part.set_tracing(true);
+        instance.set(sub, part).unwrap();
+        instance.set(fails, false).unwrap();
+        for _ in 0..2 {
+            in_time("a run", instance.run()).await.unwrap();
+            assert_eq!(instance.result_in(sub, seen), Some(Ok(5)));
+            assert!(instance.trace().contains("dma_copy#0"));
+            reset(&bufs);
+        }
+        instance.set(fails, true).unwrap();
+        in_time("a run", instance.run()).await.unwrap_err();
+        assert_eq!(instance.result_in(sub, seen), None);
+        assert!(!instance.trace().contains("dma_copy#0"));
+    });
+}
+
+#[test]
 fn a_sub_graph_is_set_to_an_instance_of_its_graph_on_its_workq() {
     let bench = Bench::new(configs()[0]);
     let ((inner, _), (other, _)) = (chain(&bench, 1), chain(&bench, 1));
@@ -1301,6 +1333,36 @@ fn the_trace_has_every_node_that_ran_and_respects_every_edge() {
         for pair in names.windows(2) {
             assert!(at(pair[0]).2 <= at(pair[1]).1, "{trace}");
         }
+    });
+}
+
+#[test]
+fn the_trace_has_no_node_that_never_left_the_line() {
+    let bench = Bench::new(Config::new(true, Mode::EventDriven).depth(1));
+    run(async {
+        let mut g = Graph::builder();
+        let nodes = [(); 3].map(|()| g.dma_copy(&bench.dma));
+        let mut instance = g.build().unwrap().instance().unwrap();
+        instance.set_tracing(true);
+        let bufs = bufs(&bench, 4);
+        for (node, dst) in nodes.iter().zip(&bufs[1..]) {
+            instance.set(*node, (&bufs[0], dst)).unwrap();
+        }
+        let fault = Fault::Error(ErrorKind::IoFailed, 1);
+        bench.soft.faults().push(fault);
+        in_time("a run", instance.run()).await.unwrap_err();
+        assert_eq!(instance.state(nodes[2]), NodeState::NotStarted);
+        let names: Vec<_> = spans(&instance.trace()).into_iter().map(|s| s.0).collect();
+        assert_eq!(names, ["dma_copy#0"]);
+        // One that is refused when its turn comes failed then.
+        let _guard = bufs[2].data_mut().unwrap();
+        let hold = bench.hold();
+        let mut going = Box::pin(instance.run());
+        poll_pending(going.as_mut());
+        drop(hold);
+        in_time("a run", going).await.unwrap_err();
+        let names: Vec<_> = spans(&instance.trace()).into_iter().map(|s| s.0).collect();
+        assert_eq!(names, ["dma_copy#0", "dma_copy#1"]);
     });
 }
 

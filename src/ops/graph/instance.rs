@@ -127,7 +127,8 @@ impl Instance {
         progress.state(&graph.0, node.into())
     }
 
-    /// How a node of a sub-graph ended: as [`Instance::result`], of the instance that the sub-graph node was set to.
+    /// How a node of a sub-graph ended in the last run: as [`Instance::result`], of the instance that the sub-graph node was set
+    /// to. `None` as well if the sub-graph's turn has not come.
     pub fn result_in(
         &self,
         sub: Node<SubGraphNode>,

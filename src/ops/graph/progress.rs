@@ -189,6 +189,9 @@ impl Progress {
     /// It has not started after all: there is no Slot.
     pub(super) fn block(&mut self, node: u32) {
         self.marks[node as usize].state = NodeState::NotStarted;
+        if let Some(trace) = &mut self.trace {
+            trace.blocked(node);
+        }
         self.blocked.insert(node);
     }
 
@@ -362,9 +365,12 @@ impl Progress {
         self.marks[node.index as usize].state
     }
 
+    /// What a sub-graph node has, if its turn has come in the last run: before that it tells of another one.
     pub(super) fn sub(&self, plan: &Plan, node: NodeId) -> Option<&Inner> {
-        let own = node.graph == plan.number;
-        own.then(|| self.sub_at(node.index)).flatten()
+        match self.state(plan, node) {
+            NodeState::NotStarted => None,
+            _ => self.sub_at(node.index),
+        }
     }
 
     pub(super) fn sub_at(&self, index: u32) -> Option<&Inner> {

@@ -32,8 +32,16 @@ impl Trace {
         self.0[node as usize].0 = now();
     }
 
+    /// It has not started after all.
+    pub(super) fn blocked(&mut self, node: u32) {
+        self.0[node as usize].0 = NEVER;
+    }
+
     pub(super) fn ended(&mut self, node: u32) {
-        self.0[node as usize].1 = now();
+        let (from, to) = &mut self.0[node as usize];
+        *to = now();
+        // One that was refused in line starts and ends at once.
+        *from = (*from).min(*to);
     }
 }
 
@@ -77,7 +85,7 @@ fn spans(inner: &Inner, path: &str, into: &mut Vec<Span>) {
         }
     }
     for &index in &plan.subs {
-        if let Some(sub) = inner.progress.sub_at(index) {
+        if let Some(sub) = inner.progress.sub(plan, plan.id(index)) {
             spans(sub, &format!("{path}{}/", plan.label(index)), into);
         }
     }
