@@ -192,6 +192,15 @@ fn a_context_that_is_not_on_the_runs_workq_is_an_error_that_names_the_node() {
     assert!(error.to_string().contains("dma_copy#0"), "{error}");
     let _there = bench.dma.attach(&other).unwrap();
     assert!(graph.instance_on(&other).is_ok(), "attached by now");
+    run(other.shutdown()).unwrap();
+    let error = graph.instance_on(&other).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadState);
+    let text = error.to_string();
+    assert!(
+        text.contains("dma_copy#0") && text.contains("shut down"),
+        "{text}"
+    );
+    let other = WorkQ::builder().build().unwrap();
 
     let mut g = Graph::builder();
     g.dma_copy(&bench.dma);
@@ -203,6 +212,24 @@ fn a_context_that_is_not_on_the_runs_workq_is_an_error_that_names_the_node() {
 }
 
 // Running -------------------------------------------------------------------------------------------------------
+
+#[test]
+fn a_context_that_a_graph_has_is_not_detached() {
+    let bench = Bench::new(configs()[0]);
+    let dma = bench
+        .dma
+        .attach(&WorkQ::builder().build().unwrap())
+        .unwrap();
+    let mut g = Graph::builder();
+    g.dma_copy(&dma);
+    let graph = g.build().unwrap();
+    let other = dma.attach(&dma.workq()).unwrap();
+    let error = dma.detach().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InUse);
+    assert!(error.to_string().contains("a graph's"), "{error}");
+    drop(graph);
+    other.detach().unwrap();
+}
 
 #[test]
 fn a_chain_runs_in_order_as_often_as_one_likes() {

@@ -66,7 +66,7 @@ impl<K: Kind> Context<K> {
         match Arc::try_unwrap(self.0) {
             Ok(_) => Ok(()),
             Err(_) => {
-                let text = "a clone or an Op still has this attachment";
+                let text = "a clone still has this attachment: a handle's, an Op's, a session's or a graph's";
                 Err(Error::new(ErrorKind::InUse, K::DETACH, text))
             }
         }

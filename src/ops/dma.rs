@@ -82,7 +82,7 @@ impl Dma {
     ///
     /// # Errors
     ///
-    /// `InUse` while a clone or an Op has it. What it was is dropped all the same; Jobs in flight are finished.
+    /// `InUse` while a clone, an Op or a graph has it. What it was is dropped all the same; Jobs in flight are finished.
     #[doc(alias = "doca_ctx_workq_rm")]
     pub fn detach(self) -> Result<()> {
         self.0.detach()

@@ -35,20 +35,19 @@ impl Instance {
         let body = |index: u32| {
             Ok(match &plan.nodes[index as usize].work {
                 Work::Context(template) => {
+                    let named = |kind, text: &dyn fmt::Display| {
+                        let text = format!("node {}: {text}", plan.label(index));
+                        Error::new(kind, "Graph::instance_on", text)
+                    };
                     let device = template.place().device();
                     if !template.place().is_on(workq) && !workq.has(device) {
-                        let text = format!(
-                            "node {}: no context of device {} is on this WorkQ: attach one",
-                            plan.label(index),
-                            device.info().name()
-                        );
-                        return Err(Error::new(
-                            ErrorKind::InvalidValue,
-                            "Graph::instance_on",
-                            text,
-                        ));
+                        let name = device.info().name();
+                        let text =
+                            format!("no context of device {name} is on this WorkQ: attach one");
+                        return Err(named(ErrorKind::InvalidValue, &text));
                     }
-                    Body::Context(template.seat(workq)?)
+                    let seat = template.seat(workq);
+                    Body::Context(seat.map_err(|error| named(error.kind(), &error))?)
                 }
                 Work::User(_) => Body::User,
                 Work::With(function) => Body::Data(function.place()),
@@ -78,6 +77,22 @@ impl Instance {
     /// [`AccelCall`](crate::AccelCall) for a call, an [`Instance`] for a sub-graph, its data for a function that has some. Bufs are handles: the instance keeps one.
     ///
     /// Jobs of a run that was dropped are not touched by it: they keep what they had.
+    ///
+    /// The handle says what the node takes. A function has nothing to be set, and a run has its instance to itself:
+    ///
+    /// ```compile_fail,E0277
+    /// # fn check(g: &mut tokio_doca::graph::GraphBuilder, instance: &mut tokio_doca::Instance) {
+    /// let check = g.user(|_| Ok(()));
+    /// instance.set(check, ());
+    /// # }
+    /// ```
+    ///
+    /// ```compile_fail,E0499
+    /// # fn again(instance: &mut tokio_doca::Instance) {
+    /// let (first, second) = (instance.run(), instance.run());
+    /// # drop((first, second));
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

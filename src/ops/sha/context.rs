@@ -80,7 +80,7 @@ impl Sha {
     ///
     /// # Errors
     ///
-    /// `InUse` while a clone, a session or an Op has it. What it was is dropped all the same; Jobs in flight are finished.
+    /// `InUse` while a clone, a session, an Op or a graph has it. What it was is dropped all the same; Jobs in flight are finished.
     #[doc(alias = "doca_ctx_workq_rm")]
     #[doc(alias = "doca_sha_destroy")]
     pub fn detach(self) -> Result<()> {
