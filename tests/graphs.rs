@@ -457,10 +457,14 @@ fn ten_wide_instances_and_a_hundred_copies_pass_through_a_workq_of_four() {
         let last = g.user(|_| Ok(()));
         g.depends(last, &nodes);
         let graph = g.build().unwrap();
+        // Half of them on another WorkQ.
+        let other = WorkQ::builder().depth(4).mode(config.mode).build().unwrap();
+        let there = bench.dma.attach(&other).unwrap();
         workers().block_on(in_time("all of them", async {
             let mut tasks = Vec::new();
-            for _ in 0..10 {
-                let mut instance = graph.instance().unwrap();
+            for at in 0..10 {
+                let workq = [&bench.workq, &other][at % 2];
+                let mut instance = graph.instance_on(workq).unwrap();
                 let (src, sinks) = (buf(), (0..64).map(|_| buf()).collect::<Vec<_>>());
                 src.extend_from_slice(b"abc").unwrap();
                 for (node, dst) in nodes.iter().zip(&sinks) {
@@ -476,8 +480,9 @@ fn ten_wide_instances_and_a_hundred_copies_pass_through_a_workq_of_four() {
                     }
                 }));
             }
-            for _ in 0..100 {
-                let (src, dst, dma) = (buf(), buf(), bench.dma.clone());
+            for at in 0..100 {
+                let dma = [&bench.dma, &there][at % 2].clone();
+                let (src, dst) = (buf(), buf());
                 src.extend_from_slice(b"xyz").unwrap();
                 tasks.push(tokio::spawn(async move {
                     assert_eq!(dma.copy(&src, &dst).await, Ok(3));
@@ -920,6 +925,58 @@ fn a_run_that_is_dropped_leaves_its_jobs_and_the_next_one_waits_for_them() {
             drop((instance, bufs));
             bench.all_back().await;
         });
+    }
+}
+
+#[test]
+fn runs_that_many_threads_drop_are_over_when_the_next_begins() {
+    for config in all() {
+        eprintln!("{config:?}");
+        let bench = Bench::new(config.depth(3));
+        let mut g = Graph::builder();
+        // Never InUse: no job of a run before is in flight when a run begins.
+        let empty = g.user_with(|_, sinks: &mut Vec<Buf>| {
+            Ok(sinks.iter().try_for_each(Buf::reset_data_len)?)
+        });
+        let (inner, steps) = chain(&bench, 2);
+        let nodes = [(); 4].map(|()| g.dma_copy(&bench.dma));
+        let sub = g.subgraph(&inner);
+        g.depends(sub, nodes);
+        nodes.iter().for_each(|&node| g.depends(node, empty));
+        let graph = g.build().unwrap();
+        workers().block_on(in_time("all of them", async {
+            let tasks: Vec<_> = (0..6)
+                .map(|task| {
+                    let mut instance = graph.instance().unwrap();
+                    let mut part = inner.instance().unwrap();
+                    let bufs = bufs(&bench, 7);
+                    for (node, dst) in nodes.iter().zip(&bufs[1..]) {
+                        instance.set(*node, (&bufs[0], dst)).unwrap();
+                    }
+                    set_chain(&mut part, &steps, &bufs[4..]);
+                    instance.set(sub, part).unwrap();
+                    instance.set(empty, bufs[1..].to_vec()).unwrap();
+                    tokio::spawn(async move {
+                        for turn in 0..100 {
+                            let mut going = Box::pin(instance.run());
+                            for _ in 0..(task + turn) % 7 {
+                                if let Poll::Ready(ended) = futures::poll!(going.as_mut()) {
+                                    ended.unwrap();
+                                    break;
+                                }
+                                tokio::task::yield_now().await;
+                            }
+                        }
+                        instance.run().await.unwrap();
+                        bufs.iter().for_each(|buf| assert_eq!(bytes(buf), b"hello"));
+                    })
+                })
+                .collect();
+            for task in tasks {
+                task.await.unwrap();
+            }
+        }));
+        assert_eq!(bench.workq.in_flight(), 0);
     }
 }
 
@@ -1411,7 +1468,6 @@ fn spans(trace: &str) -> Vec<(String, f64, f64)> {
 
 #[test]
 fn soft_devices_without_engines_run_graphs_as_well() {
-    let soft = Soft::builder().defer(true).engines(0).build();
     for mode in modes() {
         let bench = Bench::with_soft(
             Config::new(true, mode),
@@ -1421,5 +1477,4 @@ fn soft_devices_without_engines_run_graphs_as_well() {
         run(instance.run()).unwrap();
         assert_eq!(bytes(&bufs[3]), b"hello");
     }
-    drop(soft);
 }

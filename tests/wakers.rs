@@ -9,8 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
 use common::*;
-use tokio_doca::{JobError, Mode};
+use tokio_doca::graph::RunError;
+use tokio_doca::{Graph, JobError, Mode};
 
+type Running = Pin<Box<dyn Future<Output = Result<(), RunError>> + Send>>;
 type Copying = Pin<Box<dyn Future<Output = Result<usize, JobError>> + Send>>;
 
 fn copying(bench: &Bench) -> Copying {
@@ -86,6 +88,62 @@ fn a_waiter_for_a_buf_whose_waker_panics_stops_nobody_else() {
         in_time("the waiter", waiting).await;
         drop(all);
         assert_eq!(bench.free_bufs(), bench.pool.elements());
+    });
+}
+
+/// A run of some copies, one after the other, that owns its instance.
+fn running(bench: &Bench, copies: usize) -> Running {
+    let mut g = Graph::builder();
+    let nodes: Vec<_> = (0..copies).map(|_| g.dma_copy(&bench.dma)).collect();
+    nodes
+        .windows(2)
+        .for_each(|pair| g.depends(pair[1], pair[0]));
+    let mut instance = g.build().unwrap().instance().unwrap();
+    for node in nodes {
+        let operands = (bench.filled(b"abc"), bench.empty());
+        instance.set(node, operands).unwrap();
+    }
+    Box::pin(async move { instance.run().await })
+}
+
+#[test]
+fn a_run_whose_waker_panics_goes_on_and_stops_nobody_else() {
+    each_of(&event(32), async |bench| {
+        let hold = bench.hold();
+        let panics = Arc::new(AtomicUsize::new(0));
+        let seen = Arc::clone(&panics);
+        let bad = Call::waker(move || {
+            seen.fetch_add(1, Ordering::SeqCst);
+            panic!("a waker of the user's");
+        });
+        let mut bad_one = running(bench, 3);
+        let polled = bad_one.as_mut().poll(&mut Context::from_waker(&bad));
+        assert!(polled.is_pending());
+        let good_one = tokio::spawn(running(bench, 3));
+        tokio::task::yield_now().await;
+        drop(hold);
+        in_time("the good one", good_one).await.unwrap().unwrap();
+        until("it was woken", || panics.load(Ordering::SeqCst) == 1).await;
+        in_time("the bad one", bad_one).await.unwrap();
+        bench.all_back().await;
+    });
+}
+
+#[test]
+fn a_waker_may_drop_the_run_that_it_wakes() {
+    each_of(&event(32), async |bench| {
+        let hold = bench.hold();
+        let place = Arc::new(Mutex::new(None::<Running>));
+        let mine = Arc::clone(&place);
+        let waker = Call::waker(move || drop(mine.lock().unwrap().take()));
+        let mut run = running(bench, 2);
+        let polled = run.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        *place.lock().unwrap() = Some(run);
+        drop(hold);
+        until("it was dropped", || place.lock().unwrap().is_none()).await;
+        in_time("a copy afterwards", bench.engine_works()).await;
+        bench.all_back().await;
     });
 }
 
