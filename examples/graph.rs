@@ -1,8 +1,8 @@
 //! A graph that is described once and run many times: `graph [--dot] [--trace FILE]`.
 //!
-//! Two replicas of a block are copied at the same time, a user node compares them with the source and prints their
-//! checksum, and a third copy goes on from there. Ten instances run at once on one WorkQ. `--dot` prints the graph for
-//! Graphviz and runs nothing; `--trace` writes when each node of the first instance ran, for Chrome's trace viewer.
+//! A block is copied and hashed at the same time; a user node then compares source and destination and prints the digest.
+//! Ten instances run at once on one WorkQ. `--dot` prints the graph for Graphviz and runs nothing; `--trace` writes when each
+//! node of the first instance ran, for Chrome's trace viewer.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -10,8 +10,10 @@ use std::time::Duration;
 
 use futures::future::try_join_all;
 use tokio::time::timeout;
-use tokio_doca::graph::{CopyNode, DataNode, Node};
-use tokio_doca::{Buf, BufPool, Device, Dma, Error, ErrorKind, Graph, Instance, Mmap, WorkQ};
+use tokio_doca::graph::{CopyNode, DataNode, HashNode, Node};
+use tokio_doca::{
+    Algorithm, Buf, BufPool, Device, Dma, Error, ErrorKind, Graph, Instance, Mmap, Sha, WorkQ,
+};
 
 const INSTANCES: usize = 10;
 const BLOCK: usize = 64 << 10;
@@ -48,41 +50,46 @@ fn main() -> ExitCode {
     }
 }
 
-/// The graph, and its nodes that are set.
-struct Replicate {
-    graph: Graph,
-    replicas: [Node<CopyNode>; 2],
-    compare: Node<DataNode<[Buf; 3]>>,
-    archive: Node<CopyNode>,
+/// What one instance works on.
+#[derive(Clone)]
+struct Block {
+    number: usize,
+    source: Buf,
+    copy: Buf,
+    digest: Buf,
 }
 
-fn describe(dma: &Dma) -> Result<Replicate> {
+/// The graph, and its nodes that are set.
+struct CopyAndHash {
+    graph: Graph,
+    copy: Node<CopyNode>,
+    hash: Node<HashNode>,
+    report: Node<DataNode<Block>>,
+}
+
+fn describe(dma: &Dma, sha: &Sha) -> Result<CopyAndHash> {
     let mut g = Graph::builder();
-    let replicas = [g.dma_copy(dma), g.dma_copy(dma)];
-    let compare = g.user_with(move |run, [source, left, right]: &mut [Buf; 3]| {
-        let lengths = replicas.map(|node| run.result(node));
-        let (source, left, right) = (source.data()?, left.data()?, right.data()?);
-        if lengths[0] != lengths[1] || left[..] != source[..] || right[..] != source[..] {
-            let text = "a replica differs from the source";
-            return Err(Error::new(ErrorKind::Unexpected, "compare", text));
+    let (copy, hash) = (g.dma_copy(dma), g.sha(sha, Algorithm::Sha256));
+    let report = g.user_with(|_, block: &mut Block| {
+        if block.copy.data()?[..] != block.source.data()?[..] {
+            let text = format!("block {} differs from its source", block.number);
+            return Err(Error::new(ErrorKind::Unexpected, "report", text));
         }
-        let checksum = crc32fast::hash(&left);
-        let _ = writeln!(io::stdout(), "two replicas, checksum {checksum:08x}");
+        let digest = block.digest.data()?;
+        let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let _ = writeln!(io::stdout(), "block {}: SHA-256 {digest}", block.number);
         Ok(())
     });
-    let archive = g.dma_copy(dma);
-    g.label(replicas[0], "left replica");
-    g.label(replicas[1], "right replica");
-    g.label(compare, "compare");
-    g.label(archive, "archive");
-    g.depends(compare, replicas);
-    g.depends(archive, compare);
+    g.label(copy, "copy");
+    g.label(hash, "hash");
+    g.label(report, "report");
+    g.depends(report, (copy, hash));
     let graph = g.build()?;
-    Ok(Replicate {
+    Ok(CopyAndHash {
         graph,
-        replicas,
-        compare,
-        archive,
+        copy,
+        hash,
+        report,
     })
 }
 
@@ -90,32 +97,33 @@ fn run(args: &Args) -> Result<()> {
     let device = Device::open_default()?;
     let mmap = Mmap::builder()
         .device(&device)
-        .alloc(4 * INSTANCES * BLOCK)?;
+        .alloc(3 * INSTANCES * BLOCK)?;
     let pool = BufPool::builder(&mmap).element_size(BLOCK).build()?;
-    let dma = Dma::builder(&device).attach(&WorkQ::builder().build()?)?;
-    let block = |number: usize| -> Result<[Buf; 4]> {
-        let block = [(); 4].map(|()| pool.try_alloc());
-        let [source, left, right, archive] = block;
-        let source = source?;
-        source.extend_from_slice(&vec![number as u8 + 1; BLOCK])?;
-        Ok([source, left?, right?, archive?])
-    };
-    let blocks: Vec<[Buf; 4]> = (0..INSTANCES).map(block).collect::<Result<_>>()?;
-    let replicate = describe(&dma)?;
+    let workq = WorkQ::builder().build()?;
+    let dma = Dma::builder(&device).attach(&workq)?;
+    let sha = Sha::builder(&device).attach(&workq)?;
+    let described = describe(&dma, &sha)?;
     if args.dot {
-        write!(io::stdout(), "{}", replicate.graph.to_dot())?;
+        write!(io::stdout(), "{}", described.graph.to_dot())?;
         return Ok(());
     }
-    let instance = |[source, left, right, archive]: &[Buf; 4]| {
-        let mut instance = replicate.graph.instance()?;
-        instance.set(replicate.replicas[0], (source, left))?;
-        instance.set(replicate.replicas[1], (source, right))?;
-        instance.set(replicate.compare, [source, left, right].map(Buf::clone))?;
-        instance.set(replicate.archive, (left, archive))?;
+    let instance = |number: usize| -> Result<Instance> {
+        let (source, copy, digest) = (pool.try_alloc()?, pool.try_alloc()?, pool.try_alloc()?);
+        source.extend_from_slice(&vec![number as u8; BLOCK])?;
+        let mut instance = described.graph.instance()?;
+        instance.set(described.copy, (&source, &copy))?;
+        instance.set(described.hash, (&source, &digest))?;
+        let block = Block {
+            number,
+            source,
+            copy,
+            digest,
+        };
+        instance.set(described.report, block)?;
         instance.set_tracing(args.trace.is_some());
         Ok(instance)
     };
-    let instances: Result<Vec<Instance>> = blocks.iter().map(instance).collect();
+    let instances: Result<Vec<Instance>> = (0..INSTANCES).map(instance).collect();
     let mut instances = instances?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -125,11 +133,6 @@ fn run(args: &Args) -> Result<()> {
     runtime
         .block_on(async { timeout(LIMIT, runs).await })
         .map_err(late)??;
-    for [source, .., archive] in &blocks {
-        if archive.data()?[..] != source.data()?[..] {
-            return Err("an archive differs from its source".into());
-        }
-    }
     if let Some(file) = &args.trace {
         std::fs::write(file, instances[0].trace())?;
     }

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use common::programs::*;
+use sha2::Digest;
 
 const MIB: usize = 1 << 20;
 
@@ -402,7 +403,6 @@ fn sha_file_prints_what_sha256sum_prints_and_checks_it() {
 }
 
 fn hex_digest(name: &str, bytes: &[u8]) -> String {
-    use sha2::Digest;
     let digest = match name {
         "sha1" => sha1::Sha1::digest(bytes).to_vec(),
         "sha256" => sha2::Sha256::digest(bytes).to_vec(),
@@ -579,16 +579,24 @@ fn graph_runs_ten_instances_and_draws_and_traces_on_request() {
         let output = run(command.arg("--trace").arg(&trace));
         let out = text(&output.stdout);
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
-        assert_eq!(out.matches("two replicas, checksum ").count(), 10, "{out}");
+        assert_eq!(out.lines().count(), 11, "{out}");
+        for number in 0..10_u8 {
+            let digest = sha2::Sha256::digest(vec![number; 64 << 10]);
+            let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+            let line = format!("block {number}: SHA-256 {digest}\n");
+            assert!(out.contains(&line), "{line} in {out}");
+        }
         assert!(out.ends_with("10 instances verified\n"), "{out}");
         let trace = fs::read_to_string(trace).unwrap();
-        assert_eq!(trace.matches("\"ph\":\"X\"").count(), 4, "{trace}");
-        assert!(trace.contains("\"left replica\""), "{trace}");
+        assert_eq!(trace.matches("\"ph\":\"X\"").count(), 3, "{trace}");
+        for name in ["\"copy\"", "\"hash\"", "\"report\""] {
+            assert!(trace.contains(name), "{trace}");
+        }
     }
     let output = run(example("graph").arg("--dot"));
     let out = text(&output.stdout);
     assert!(
-        out.starts_with("digraph {") && out.contains("label=\"compare\""),
+        out.starts_with("digraph {") && out.contains("label=\"report\""),
         "{out}"
     );
     assert!(!out.contains("verified"), "nothing ran");
