@@ -1178,6 +1178,50 @@ fn a_panic_of_an_async_node_is_contained() {
     });
 }
 
+/// Panics when it is dropped.
+struct PanicsOnDrop;
+
+impl Drop for PanicsOnDrop {
+    fn drop(&mut self) {
+        panic!("dropped");
+    }
+}
+
+#[test]
+fn a_future_that_panics_when_it_is_dropped_is_contained() {
+    let bench = Bench::new(Config::new(false, Mode::EventDriven));
+    let mut g = Graph::builder();
+    let copy = g.dma_copy(&bench.dma);
+    let ends = Arc::new(AtomicBool::new(false));
+    let how = Arc::clone(&ends);
+    let node = g.user_async(move |_| {
+        let (panics, how) = (PanicsOnDrop, Arc::clone(&how));
+        // Not an async block, which would drop it with its last poll.
+        std::future::poll_fn(move |_| {
+            let _ = &panics;
+            match how.load(Ordering::Relaxed) {
+                true => Poll::Ready(Ok(())),
+                false => Poll::Pending,
+            }
+        })
+    });
+    let mut instance = g.build().unwrap().instance().unwrap();
+    let bufs = bufs(&bench, 2);
+    instance.set(copy, (&bufs[0], &bufs[1])).unwrap();
+    run(async {
+        let mut going = Box::pin(instance.run());
+        poll_pending(going.as_mut());
+        // Nobody sees this one.
+        drop(going);
+        let mut going = Box::pin(instance.run());
+        poll_pending(going.as_mut());
+        ends.store(true, Ordering::Relaxed);
+        let error = in_time("a run", going).await.unwrap_err();
+        assert_eq!(error.node(), node.id());
+        assert!(error.to_string().contains("panicked: dropped"), "{error}");
+    });
+}
+
 #[test]
 fn sub_graphs_run_within_and_are_seen_from_outside() {
     each_of(&all(), async |bench| {
