@@ -24,7 +24,7 @@ pub struct Instance {
 }
 
 /// What a run works on; the instance of a sub-graph is nothing else.
-pub struct Inner {
+pub(super) struct Inner {
     pub(super) graph: Graph,
     pub(super) progress: Progress,
 }
@@ -194,12 +194,6 @@ impl Instance {
     }
 }
 
-impl From<Instance> for Box<Inner> {
-    fn from(instance: Instance) -> Box<Inner> {
-        Box::new(instance.inner)
-    }
-}
-
 impl sealed::Put for SubGraphNode {
     type Data = Instance;
 
@@ -215,7 +209,7 @@ impl sealed::Put for SubGraphNode {
             return refuse("an instance on another WorkQ: Graph::instance_on makes one on this");
         }
         match place.body {
-            Body::Sub(sub) => *sub = Some(data.into()),
+            Body::Sub(sub) => *sub = Some(Box::new(data.inner)),
             _ => return Err(place.mismatch()),
         }
         Ok(())

@@ -18,7 +18,7 @@ use super::instance::Inner;
 use super::node::{Node, NodeId, NodeState, Settable};
 use super::plan::{Plan, PlanNode, Work};
 use super::trace::Trace;
-use super::user::{AsyncBody, Data, Wrong};
+use super::user::{AsyncBody, Data, Wrong, stop};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::reactor::{self, Outcome, WorkQ};
 
@@ -324,7 +324,7 @@ impl Progress {
         let mut at = 0;
         while let Some(index) = self.active.next(at) {
             match &mut self.bodies[index as usize] {
-                Body::Async(future) => drop(super::run::stop(future)),
+                Body::Async(future) => drop(stop(future)),
                 Body::Sub(Some(sub)) => {
                     sub.progress.stop_futures();
                     sub.progress.phase = Phase::Idle;

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use pin_project::{pin_project, pinned_drop};
@@ -18,7 +18,7 @@ use super::instance::Inner;
 use super::plan::{Plan, Work};
 use super::progress::{Body, Phase, Progress};
 use super::scope::Scope;
-use super::user::{AsyncBody, Wrong, contained};
+use super::user::{Wrong, contained, own, stop};
 use crate::error::{Error, JobError, Reason, Result};
 use crate::reactor::{Ends, Line, WorkQ, budget};
 
@@ -373,19 +373,6 @@ impl Progress {
         self.sub_failed(node);
         flow
     }
-}
-
-/// The future in its place.
-fn own(future: &mut AsyncBody) -> Pin<&mut dyn super::user::RunsFutures> {
-    future
-        .get_mut()
-        .unwrap_or_else(PoisonError::into_inner)
-        .as_mut()
-}
-
-/// Drops a future; a panic of that is the node's.
-pub(super) fn stop(future: &mut AsyncBody) -> Result<(), Wrong> {
-    contained(|| own(future).stop())
 }
 
 #[pinned_drop]

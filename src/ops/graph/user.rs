@@ -7,7 +7,7 @@ use std::future::Future;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use pin_project::pin_project;
@@ -129,6 +129,19 @@ pub trait RunsFutures: Send {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>>;
     /// Drops the future, wherever it is.
     fn stop(self: Pin<&mut Self>);
+}
+
+/// The future in its place.
+pub(super) fn own(future: &mut AsyncBody) -> Pin<&mut dyn RunsFutures> {
+    future
+        .get_mut()
+        .unwrap_or_else(PoisonError::into_inner)
+        .as_mut()
+}
+
+/// Drops a future; a panic of that is the node's.
+pub(super) fn stop(future: &mut AsyncBody) -> Result<(), Wrong> {
+    contained(|| own(future).stop())
 }
 
 #[pin_project]
