@@ -247,6 +247,7 @@ fn check(
                 let mut part = instance.take(*node).unwrap();
                 let salt = salt ^ 0x80 ^ index as u8;
                 check(built, &mut part, bufs, salt, state != Completed)?;
+                check_times(built, &part)?;
                 instance.set(*node, part).unwrap();
             }
         }
@@ -254,7 +255,7 @@ fn check(
     Ok(())
 }
 
-/// Start and end of each node of the top graph, by its label.
+/// Start and end of each node of a graph, those of its sub-graphs not counted, by its label.
 fn times(built: &Built, trace: &str) -> Vec<Option<(f64, f64)>> {
     let number = |event: &str, key: &str| -> f64 {
         let rest = event.split_once(key).unwrap().1;
