@@ -3,7 +3,7 @@
 //! The latter is the test of the contract itself: what libibverbs cannot do may not be asked for.
 #![expect(
     unsafe_code,
-    reason = "the fake table of verbs is C in shape, and queues are driven directly"
+    reason = "the fake table of verbs is C in shape, queues are driven directly, and a device says less of itself"
 )]
 
 mod fake_verbs;
@@ -13,10 +13,12 @@ use std::time::Duration;
 
 use direct::Direct;
 use fake_verbs::{FakeVerbs, live_objects, refuse_request};
-use tokio_doca::contract;
-use tokio_doca::device::Device;
+use tokio_doca::contract::{self, Subject};
+use tokio_doca::device::{Adapter, Device, Queue, QueueConfig, Registrar};
 use tokio_doca::soft::{Fault, Limits, Soft};
-use tokio_doca::{Buf, BufPool, Dma, ErrorKind, Mmap, Mode, WorkQ};
+use tokio_doca::{
+    Algorithm, Buf, BufPool, DevInfo, Dma, ErrorKind, Mmap, Mode, PciAddr, PciFunction, WorkQ,
+};
 
 /// For what must come.
 const LONG: Duration = Duration::from_secs(10);
@@ -51,13 +53,76 @@ fn soft_with_the_limits_of_an_adapter_keeps_the_contract() {
 }
 
 #[test]
+fn soft_inline_hashes_by_the_contract() {
+    contract::sha(&Soft::builder().build().open("pf0").unwrap());
+}
+
+#[test]
+fn soft_deferred_hashes_by_the_contract() {
+    contract::sha(&Soft::builder().defer(true).build().open("pf0").unwrap());
+}
+
+#[test]
+fn soft_with_the_limits_of_an_adapter_hashes_by_the_contract() {
+    let tiny = Limits::unlimited().max_buf_size(1);
+    let small = Limits::unlimited().max_buf_size(300).max_list_len(3);
+    let polled = Limits::bluefield2().sha_event_driven(false);
+    for limits in [tiny, small, polled, Limits::bluefield3()] {
+        let soft = Soft::builder().limits(limits).defer(true).build();
+        let device = soft.open("pf0").unwrap();
+        // The longest digest, and the longest blocks.
+        contract::all(Subject::sha(&device, Algorithm::Sha512));
+        contract::all(Subject::sha_parts(&device, Algorithm::Sha512));
+    }
+}
+
+/// A device that says less of itself: SHA-1 alone, and no sessions.
+struct Sha1Alone(Device, DevInfo);
+
+// SAFETY: the queues are the device's, each new.
+unsafe impl Adapter for Sha1Alone {
+    fn info(&self) -> &DevInfo {
+        &self.1
+    }
+
+    fn registrar(&self) -> &dyn Registrar {
+        self.0.adapter().registrar()
+    }
+
+    fn open_queue(&self, config: QueueConfig) -> tokio_doca::Result<Arc<dyn Queue>> {
+        self.0.adapter().open_queue(config)
+    }
+
+    fn jobs(&self) -> Option<u64> {
+        self.0.jobs()
+    }
+}
+
+#[test]
+fn a_device_is_asked_for_the_hashes_that_it_declares_alone() {
+    let soft = Soft::builder().defer(true).build().open("pf0").unwrap();
+    let mut caps = soft.info().caps().clone();
+    let sha = caps.sha.as_mut().unwrap();
+    (sha.algorithms, sha.sessions) = (vec![Algorithm::Sha1], false);
+    let addr = PciAddr::new(9, 0, 0);
+    let info = DevInfo::new("less", "less0", addr, PciFunction::Pf, caps);
+    contract::sha(&Device::from_adapter(Arc::new(Sha1Alone(soft, info))));
+}
+
+#[test]
 fn soft_never_sees_a_refused_job() {
     for defer in [false, true] {
         let soft = Soft::builder().defer(defer).build();
         let device = soft.open("pf0").unwrap();
-        contract::a_refused_job_was_never_seen(&device, &mut || {
-            soft.faults().push(Fault::QueueFull);
-        });
+        for subject in [
+            Subject::copies(&device),
+            Subject::sha(&device, Algorithm::Sha256),
+            Subject::sha_parts(&device, Algorithm::Sha256),
+        ] {
+            contract::a_refused_job_was_never_seen(subject, &mut || {
+                soft.faults().push(Fault::QueueFull);
+            });
+        }
     }
 }
 

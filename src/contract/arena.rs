@@ -45,7 +45,7 @@ impl Arena {
             .adapter()
             .registrar()
             .register(&region, Use::Dma)
-            .expect("a device that copies registers memory for it");
+            .expect("a device that takes Jobs registers memory for them");
         Arena {
             base,
             layout,

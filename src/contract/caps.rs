@@ -1,8 +1,8 @@
 //! What a device says that it can, and what attaching and submitting say.
 
-use super::subject::{Attached, Kind, Subject};
+use super::subject::{Attached, Subject};
 use crate::error::{ErrorKind, JobError};
-use crate::{Accel, AccelCall, Buf, BufChain, BufPool, Mmap, Mode, WorkQ};
+use crate::{Accel, AccelCall, Algorithm, Buf, BufChain, BufPool, Mmap, Mode, Sha, WorkQ};
 
 /// The deepest WorkQ that can be built.
 const DEEPEST: u32 = 1 << 20;
@@ -36,8 +36,10 @@ pub fn caps_are_kept(subject: impl Into<Subject>) {
     let context = subject.attach(&workq).expect("within the capabilities");
     largest(subject, &workq, &context);
     longest(subject, &workq, &context);
-    if let (Kind::Accel(_), Attached::Accel(accel, _)) = (&subject.kind, &context) {
-        unknown_opcode(subject, &workq, accel);
+    match &context {
+        Attached::Dma(_) => {}
+        Attached::Accel(accel, _) => unknown_opcode(subject, &workq, accel),
+        Attached::Sha(sha, _) => unknown_algorithm(subject, &workq, sha),
     }
 }
 
@@ -79,7 +81,9 @@ fn largest(subject: &Subject, workq: &WorkQ, context: &Attached) {
     if limit >= LARGE {
         return;
     }
-    let pool = pool(subject, 2, limit + 1);
+    // Where a digest goes the room is longer than the source.
+    let least = subject.room_for(1) - 1;
+    let pool = pool(subject, 2, limit + 1 + least);
     for size in [limit, limit + 1] {
         let buf = || pool.try_alloc().expect("two");
         let (src, dst): (Buf, Buf) = (buf(), buf());
@@ -98,7 +102,7 @@ fn longest(subject: &Subject, workq: &WorkQ, context: &Attached) {
     if limit >= LONG || subject.within(limit + 1) <= limit {
         return;
     }
-    let pool = pool(subject, 2 * (limit + 1), 1);
+    let pool = pool(subject, 2 * (limit + 1), subject.room_for(1));
     for len in [limit, limit + 1] {
         let (sources, targets) = (
             BufChain::with_capacity(limit + 1),
@@ -111,7 +115,9 @@ fn longest(subject: &Subject, workq: &WorkQ, context: &Attached) {
             );
             src.set_data(0, 1).expect("all of it");
             sources.push(&src).expect("room");
-            targets.push(&dst).expect("room");
+            if targets.len() < subject.targets(len) {
+                targets.push(&dst).expect("room");
+            }
         }
         let answer = workq.block_on(context.work(&sources, &targets));
         let what = format!("a list of {len}, and max_list_len is {limit}");
@@ -136,5 +142,34 @@ fn unknown_opcode(subject: &Subject, workq: &WorkQ, accel: &Accel) {
         answer.map_err(|error| error.kind()),
         Err(ErrorKind::NotSupported),
         "opcode {unknown} is not in the capabilities"
+    );
+}
+
+/// A hash that the capabilities do not list is refused, the device is not asked, and nothing is written.
+fn unknown_algorithm(subject: &Subject, workq: &WorkQ, sha: &Sha) {
+    let pool = pool(subject, 2, Algorithm::Sha512.digest_len());
+    let (src, dst) = (
+        pool.try_alloc().expect("two"),
+        pool.try_alloc().expect("two"),
+    );
+    src.set_data(0, 1).expect("all of it");
+    let jobs = subject.device.jobs();
+    for algorithm in Algorithm::ALL {
+        if sha.caps().supports(algorithm) {
+            continue;
+        }
+        let answer = workq.block_on(sha.hash(algorithm, &src, &dst));
+        let answer = answer.map_err(|error| error.kind());
+        let session = sha.session(algorithm).err().map(|error| error.kind());
+        assert_eq!(
+            (answer, session),
+            (Err(ErrorKind::NotSupported), Some(ErrorKind::NotSupported)),
+            "{algorithm} is not in the capabilities"
+        );
+    }
+    assert_eq!(
+        (dst.data_len(), subject.device.jobs()),
+        (0, jobs),
+        "the device was asked for what is not in the capabilities"
     );
 }

@@ -1,8 +1,9 @@
 //! The suite that every provider must pass, for authors of providers (feature `contract`).
 //!
-//! [`dma`] runs all of it on a device that copies, [`accel`] on one with Jobs of its own kinds, by a [`Sample`] of one. Each check stands for a duty of [`device`](crate::device), by its
-//! number (the table there says which), and panics with a sentence that begins with it. They drive the queue directly
-//! (`open_queue`, `submit`, `reap`, `arm`, `retire`), as a WorkQ would, and then through the crate, in both modes:
+//! [`dma`] runs all of it on a device that copies, [`sha`] on one that hashes, [`accel`] on one with Jobs of its own kinds, by a
+//! [`Sample`] of one. Each check stands for a duty of [`device`](crate::device), by its number (the table there says which), and
+//! panics with a sentence that begins with it. They drive the queue directly (`open_queue`, `submit`, `reap`, `arm`, `retire`), as
+//! a WorkQ would, and then through the crate, in both modes:
 //!
 //! ```
 //! use tokio_doca::{Device, contract};
@@ -27,7 +28,10 @@ mod bell;
 mod caps;
 mod complete;
 mod dice;
+mod digest;
+mod hashes;
 mod inline;
+mod job;
 mod kept;
 mod lists;
 mod refuse;
@@ -41,11 +45,12 @@ mod workq;
 
 pub use caps::caps_are_kept;
 pub use complete::{completed_memory_is_left_alone, each_accepted_job_completes_once};
+pub use hashes::{digests_are_known, sessions_go_on};
 pub use inline::inline_answers_are_over;
 pub use lists::lists_are_gathered_and_scattered;
 pub use refuse::a_refused_job_was_never_seen;
 pub use retire::retire_keeps_until_nothing_is_in_flight;
 pub use ring::{armed_completions_ring_once, no_completion_is_slept_through};
 pub use subject::{Sample, Subject};
-pub use suite::{DEADLINE, accel, all, dma};
+pub use suite::{DEADLINE, accel, all, dma, sha};
 pub use workq::{busy_polls, serves_several_runtimes, sleeps_and_wakes};

@@ -33,6 +33,10 @@ pub fn a_refused_job_was_never_seen(subject: impl Into<Subject>, refuse_next: &m
         if round % 2 == 1 {
             rig.submit_all(&batch[submitted.accepted..]);
             rig.drain();
+            if subject.in_parts() {
+                // A session shows what it has hashed in the digest.
+                rig.round(&batch, &Shape::plain(CELL, subject.within(100)));
+            }
         }
         rig.finish();
     }

@@ -14,14 +14,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::arena::Arena;
 use super::bell::Bell;
 use super::dice::Dice;
-use super::kept::Kept;
+use super::job::{AnyJob, Batch};
+use super::kept::{Kept, Retired};
 use super::shape::Shape;
-use super::subject::{Batch, Subject};
+use super::subject::Subject;
 use super::suite::wait_for;
 use crate::device::{
-    Armed, Completion, Job, Queue, QueueConfig, Segment, Segments, Signal, Submitted, Token,
+    Armed, Completion, Queue, QueueConfig, Segment, Segments, Signal, Submitted, Token,
 };
 use crate::error::{ErrorKind, JobError};
+use crate::mem::{Session, SessionLease};
 
 pub(super) struct Rig {
     subject: Subject,
@@ -33,6 +35,8 @@ pub(super) struct Rig {
     cells: Vec<Cell>,
     /// What the devices reads of lists; unchanged while a Job is in flight.
     lists: Vec<[Box<[Segment]>; 2]>,
+    /// One for each cell, if Jobs are parts of messages.
+    sessions: Vec<SessionLease>,
     generation: u32,
     in_flight: usize,
     canary: Arc<[u8]>,
@@ -51,6 +55,9 @@ struct Cell {
     bytes: Vec<u8>,
     /// What a prepared Job will make of it.
     after: Vec<u8>,
+    /// What its session has hashed, and will have when a prepared Job is over.
+    message: Vec<u8>,
+    message_after: Vec<u8>,
 }
 
 impl Rig {
@@ -70,7 +77,11 @@ impl Rig {
             answer: 0,
             bytes: vec![0; cell],
             after: Vec::new(),
+            message: Vec::new(),
+            message_after: Vec::new(),
         };
+        let session = || Session::new(subject.algorithm()).lease();
+        let sessions = if subject.in_parts() { depth } else { 0 };
         Rig {
             subject: subject.clone(),
             bell: Bell::new(&*queue, signal),
@@ -81,6 +92,9 @@ impl Rig {
             cells: (0..depth).map(cell_of).collect(),
             lists: (0..depth)
                 .map(|_| [Box::default(), Box::default()])
+                .collect(),
+            sessions: (0..sessions)
+                .map(|_| session().expect("it is new"))
                 .collect(),
             generation: 0,
             in_flight: 0,
@@ -105,7 +119,7 @@ impl Rig {
     }
 
     /// What is in a cell that no Job has must be what was put there.
-    fn check_cell(&self, index: u32, or_else: &str) {
+    pub(super) fn check_cell(&self, index: u32, or_else: &str) {
         let (want, at) = (
             &self.cells[index as usize].bytes,
             index as usize * self.cell,
@@ -132,39 +146,30 @@ impl Rig {
     pub(super) fn prepare(&mut self, index: u32, shape: &Shape) {
         self.generation = self.generation.wrapping_add(1);
         self.fill(index);
-        let base = index as usize * self.cell;
-        let arena = &self.arena;
-        let none = Vec::new();
-        let src = if self.subject.has_source() {
-            &shape.src
-        } else {
-            &none
-        };
-        let dst = if self.subject.has_destination() {
-            &shape.dst
-        } else {
-            &none
-        };
-        self.lists[index as usize] = [src, dst].map(|side| {
+        let cell = &mut self.cells[index as usize];
+        assert!(!cell.in_flight, "the suite itself used a Token twice");
+        let shape = self.subject.shaped(shape, !cell.message.is_empty());
+        let (base, arena) = (index as usize * self.cell, &self.arena);
+        self.lists[index as usize] = [&shape.src, &shape.dst].map(|side| {
             let piece = |piece: &std::ops::Range<usize>| {
                 arena.segment(base + piece.start..base + piece.end)
             };
             side.iter().map(piece).collect()
         });
-        let cell = &mut self.cells[index as usize];
-        assert!(!cell.in_flight, "the suite itself used a Token twice");
         cell.token = Token::new(0, index, self.generation);
         cell.len = shape.len;
-        let (written, answer) = self
-            .subject
-            .expected(&shape.gathered(&cell.bytes), shape.room());
+        let message = [&cell.message[..], &shape.gathered(&cell.bytes)].concat();
+        let (written, answer) = self.subject.expected(&message, shape.room());
         cell.after = shape.scattered(&cell.bytes, &written);
         cell.answer = answer;
+        // The last part leaves nothing in the session.
+        let goes_on = self.subject.in_parts() && shape.dst.is_empty();
+        cell.message_after = if goes_on { message } else { Vec::new() };
     }
 
-    /// The two sides of a prepared Job.
-    fn sides(&self, index: u32) -> [Segments; 2] {
-        self.lists[index as usize]
+    /// A prepared Job.
+    fn job(&self, index: u32) -> AnyJob {
+        let [src, dst] = self.lists[index as usize]
             .each_ref()
             .map(|list| match &list[..] {
                 [] => Segments::none(),
@@ -172,33 +177,35 @@ impl Rig {
                 // SAFETY: a list is changed by `prepare` alone, which no Job in flight survives; a rig that goes gives the
                 // lists to `retire`, or leaks them.
                 many => unsafe { Segments::list(many) },
-            })
+            });
+        let session = self.sessions.get(index as usize);
+        let session = session.map(SessionLease::for_device);
+        self.subject
+            .job(src, dst, self.cells[index as usize].len, session)
     }
 
     /// Submits prepared Jobs in one batch.
     pub(super) fn submit(&mut self, indices: &[u32]) -> Submitted {
-        let mut jobs = Batch::of(&self.subject);
-        for &index in indices {
-            let [src, dst] = self.sides(index);
-            let cell = &self.cells[index as usize];
-            jobs.push(&self.subject, cell.token, src, dst, cell.len);
-        }
-        let submitted = match &jobs {
+        let token = |index: u32| self.cells[index as usize].token;
+        let jobs = indices.iter().map(|&index| (token(index), self.job(index)));
+        let submitted = match &Batch::of(jobs) {
             // SAFETY: the memory is this rig's, which touches a cell only while its Job is not in flight, and goes after
             // `retire` has dropped what it was given, or never. Tokens are one per cell.
             Batch::Copies(jobs) => unsafe { self.queue.submit(jobs) },
             // SAFETY: as above.
             Batch::Accel(jobs) => unsafe { self.queue.submit_accel(jobs) },
+            // SAFETY: as above; a cell's session is its Job's alone, and goes with the memory.
+            Batch::Hashes(jobs) => unsafe { self.queue.submit_sha(jobs) },
         };
         let Submitted { accepted, refused } = submitted;
         assert!(
-            accepted <= jobs.len(),
+            accepted <= indices.len(),
             "duty 3: of {} jobs {accepted} were accepted",
-            jobs.len()
+            indices.len()
         );
         assert_eq!(
             refused.is_none(),
-            accepted == jobs.len(),
+            accepted == indices.len(),
             "duty 3: `refused` says why the next was not accepted, and is None if all were"
         );
         for &index in &indices[..accepted] {
@@ -277,6 +284,7 @@ impl Rig {
             "duty 1: a Job that writes answers how many bytes, and any other what its opcode says"
         );
         cell.bytes = mem::take(&mut cell.after);
+        cell.message = mem::take(&mut cell.message_after);
         if self.hurried {
             return;
         }
@@ -325,16 +333,20 @@ impl Rig {
 
     /// Tries a prepared Job inline; checks it if it was answered.
     pub(super) fn try_inline(&mut self, index: u32) -> Option<Result<u64, JobError>> {
-        let [src, dst] = self.sides(index);
-        let cell = &mut self.cells[index as usize];
-        let len = cell.len;
-        // SAFETY: the memory is this rig's, and no Job has the cell.
-        let answer = unsafe { self.queue.try_inline(&Job::Copy { src, dst, len }) };
+        let answer = match self.job(index) {
+            // SAFETY: the memory is this rig's, and no Job has the cell.
+            AnyJob::Copy(job) => unsafe { self.queue.try_inline(&job) },
+            // SAFETY: as above, nor its session.
+            AnyJob::Sha(job) => unsafe { self.queue.try_inline_sha(&job) },
+            AnyJob::Accel(_) => None,
+        };
         if answer.is_some() {
+            let cell = &mut self.cells[index as usize];
             cell.bytes = cell.after.clone();
+            cell.message = cell.message_after.clone();
         }
         let or_else = match answer {
-            Some(_) => "duty 4: an inline answer is the whole copy, and no byte more",
+            Some(_) => "duty 4: an inline answer is the whole Job, and no byte more",
             None => "duty 4: what was not answered inline was not begun",
         };
         self.check_cell(index, or_else);
@@ -362,6 +374,11 @@ impl Rig {
         rings
     }
 
+    /// Rings of a queue that was retired.
+    pub(super) fn late_rings(&self) -> u64 {
+        self.bell.rings()
+    }
+
     /// Waits for a ring, and acknowledges it.
     pub(super) fn wait_for_ring(&self, or_else: &str) -> u64 {
         let rings = self.bell.wait_for_ring(self.subject.deadline);
@@ -384,6 +401,7 @@ impl Rig {
             canary: Arc::clone(&self.canary),
             queue: Arc::clone(&self.queue),
             lists: mem::take(&mut self.lists),
+            sessions: mem::take(&mut self.sessions),
         });
         self.retired = true;
         // SAFETY: the rig counts, `keep` holds its arena, and it is consumed here.
@@ -398,11 +416,7 @@ impl Rig {
             self.cells[index].bytes = self.canary.to_vec();
         }
         let rings = self.bell.rings();
-        Retired {
-            drops,
-            rings,
-            rig: self,
-        }
+        Retired::new(self, drops, rings)
     }
 
     /// Retires the queue with nothing in flight.
@@ -413,35 +427,13 @@ impl Rig {
     }
 }
 
-/// A queue that says that nothing of it is in flight any more.
-pub(super) struct Retired {
-    rig: Rig,
-    drops: Arc<AtomicU32>,
-    rings: u64,
-}
-
-impl Retired {
-    /// Nothing may have happened since. Answers the rings that nobody had counted.
-    pub(super) fn check(self) -> u64 {
-        assert_eq!(
-            self.drops.load(Ordering::SeqCst),
-            1,
-            "duty 6: what `retire` keeps is dropped once"
-        );
-        for index in 0..self.rig.depth() {
-            let or_else = "duties 2, 3, 4 and 6: memory was touched while no Job had it";
-            self.rig.check_cell(index, or_else);
-        }
-        self.rings + self.rig.bell.rings()
-    }
-}
-
 impl Drop for Rig {
     fn drop(&mut self) {
         if !self.retired {
             // A check failed. The device may still be at work: it keeps all.
             mem::forget((Arc::clone(&self.queue), Arc::clone(&self.arena)));
             mem::forget(mem::take(&mut self.lists));
+            mem::forget(mem::take(&mut self.sessions));
         }
     }
 }

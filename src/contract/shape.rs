@@ -8,6 +8,7 @@ use super::dice::Dice;
 const GAP: usize = 17;
 
 /// The pieces of one Job, as offsets in its cell. The first half of a cell is read, the second written.
+#[derive(Clone)]
 pub(super) struct Shape {
     pub(super) src: Vec<Range<usize>>,
     pub(super) dst: Vec<Range<usize>>,
@@ -38,6 +39,23 @@ impl Shape {
             "the cell is too small for {len} bytes"
         );
         Shape { src, dst, len }
+    }
+
+    /// Leaves so many bytes of the source.
+    pub(super) fn truncate(&mut self, len: usize) {
+        let mut left = len;
+        for piece in &mut self.src {
+            piece.end = piece.start + piece.len().min(left);
+            left -= piece.len();
+        }
+        self.src.retain(|piece| !piece.is_empty());
+        self.len = len;
+    }
+
+    /// A destination in one piece, of so many bytes.
+    pub(super) fn narrow(&mut self, len: usize) {
+        self.dst.truncate(1);
+        self.dst[0].end = self.dst[0].start + len;
     }
 
     /// What the source's pieces hold, in order.

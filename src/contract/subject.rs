@@ -5,12 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::DEADLINE;
-use crate::device::{AccelJob, Device, Job, Segments, Token};
+use super::digest::digest;
+use super::job::AnyJob;
+use super::shape::Shape;
+use crate::device::{AccelJob, Algorithm, Device, Job, Segments, SessionRef, ShaCaps, ShaJob};
 use crate::error::{JobError, Result};
 use crate::mem::{Destination, Source};
-use crate::{Accel, AccelCall, AccelCaps, Dma, DmaCaps, WorkQ};
+use crate::{Accel, AccelCall, AccelCaps, Dma, DmaCaps, Sha, WorkQ};
 
-/// A device under test, and the Jobs that it is given: copies, or a [`Sample`] of its own kinds.
+/// A device under test, and the Jobs that it is given: copies, hashes, or a [`Sample`] of its own kinds.
 ///
 /// A `&Device` is a Subject that copies.
 #[derive(Clone, Debug)]
@@ -24,6 +27,11 @@ pub struct Subject {
 pub(super) enum Kind {
     Copy,
     Accel(Sample),
+    /// In parts: by a session for each Token, one part with whole blocks and then the last one.
+    Sha {
+        algorithm: Algorithm,
+        parts: bool,
+    },
 }
 
 /// A call of an accelerator, and what it must do: the author's model of one opcode.
@@ -144,6 +152,29 @@ impl Subject {
         }
     }
 
+    /// A device that hashes, by whole messages.
+    pub fn sha(device: &Device, algorithm: Algorithm) -> Subject {
+        Subject {
+            kind: Kind::Sha {
+                algorithm,
+                parts: false,
+            },
+            ..Subject::copies(device)
+        }
+    }
+
+    /// A device that hashes, by sessions: where a check drives the queue, each message comes in two parts, the first of
+    /// whole blocks if it is that long.
+    pub fn sha_parts(device: &Device, algorithm: Algorithm) -> Subject {
+        Subject {
+            kind: Kind::Sha {
+                algorithm,
+                parts: true,
+            },
+            ..Subject::copies(device)
+        }
+    }
+
     /// How long a check waits for something that must come; [`DEADLINE`] if not said. A shorter one serves a test of a
     /// provider that is broken on purpose.
     pub fn deadline(self, deadline: Duration) -> Subject {
@@ -166,10 +197,32 @@ impl Subject {
         }
     }
 
+    pub(super) fn sha_caps(&self) -> &ShaCaps {
+        let info = self.device.info();
+        match &info.caps().sha {
+            Some(sha) => sha,
+            None => panic!("the device {} does not hash", info.name()),
+        }
+    }
+
+    /// Which hash.
+    pub(super) fn algorithm(&self) -> Algorithm {
+        match self.kind {
+            Kind::Sha { algorithm, .. } => algorithm,
+            _ => panic!("the Subject does not hash: Subject::sha does"),
+        }
+    }
+
+    /// Whether each Token has a session.
+    pub(super) fn in_parts(&self) -> bool {
+        matches!(self.kind, Kind::Sha { parts: true, .. })
+    }
+
     pub(super) fn event_driven(&self) -> bool {
         match self.kind {
             Kind::Copy => self.dma().event_driven,
             Kind::Accel(_) => self.accel_caps().event_driven,
+            Kind::Sha { .. } => self.sha_caps().event_driven,
         }
     }
 
@@ -177,6 +230,7 @@ impl Subject {
         match self.kind {
             Kind::Copy => self.dma().max_list_len,
             Kind::Accel(_) => self.accel_caps().max_list_len,
+            Kind::Sha { .. } => self.sha_caps().max_list_len,
         }
     }
 
@@ -184,6 +238,7 @@ impl Subject {
         match self.kind {
             Kind::Copy => self.dma().max_buf_size,
             Kind::Accel(_) => self.accel_caps().max_buf_size,
+            Kind::Sha { .. } => self.sha_caps().max_src_len,
         }
     }
 
@@ -196,18 +251,51 @@ impl Subject {
         usize::try_from(self.max_buf_size()).map_or(bytes, |limit| bytes.min(limit))
     }
 
-    pub(super) fn has_source(&self) -> bool {
-        !matches!(&self.kind, Kind::Accel(sample) if matches!(sample.effect, Effect::Writes(_)))
+    /// The room that a Job with so many bytes must have: a digest does not shrink with its message.
+    pub(super) fn room_for(&self, bytes: usize) -> usize {
+        match self.kind {
+            Kind::Sha { algorithm, .. } => bytes.max(algorithm.digest_len()),
+            _ => bytes,
+        }
     }
 
-    pub(super) fn has_destination(&self) -> bool {
-        !matches!(&self.kind, Kind::Accel(sample) if matches!(sample.effect, Effect::Reads(_)))
+    /// So many Bufs as a destination, or as many as there can be: a digest goes to one.
+    pub(super) fn targets(&self, wanted: usize) -> usize {
+        match self.kind {
+            Kind::Sha { .. } => 1,
+            _ => wanted,
+        }
     }
 
-    /// What a Job with that source and that room must write, and answer.
+    /// What a Job of its kind has of a shape; `begun` if its session is in the middle of a message.
+    pub(super) fn shaped(&self, shape: &Shape, begun: bool) -> Shape {
+        let mut shape = shape.clone();
+        match &self.kind {
+            Kind::Copy => {}
+            Kind::Accel(sample) => match sample.effect {
+                Effect::Reads(_) => shape.dst.clear(),
+                Effect::Writes(_) => shape.src.clear(),
+                Effect::Transforms(_) => {}
+            },
+            &Kind::Sha { algorithm, parts } => {
+                let blocks = shape.len / algorithm.block_len();
+                if parts && !begun && blocks > 0 {
+                    shape.truncate(blocks * algorithm.block_len());
+                    shape.dst.clear();
+                } else {
+                    shape.narrow(algorithm.digest_len());
+                }
+            }
+        }
+        shape
+    }
+
+    /// What a Job with that source, after what its session has hashed, and that room must write, and answer.
     pub(super) fn expected(&self, src: &[u8], room: usize) -> (Vec<u8>, u64) {
         let written = match &self.kind {
             Kind::Copy => src.to_vec(),
+            Kind::Sha { .. } if room == 0 => return (Vec::new(), src.len() as u64),
+            Kind::Sha { algorithm, .. } => digest(*algorithm, src),
             Kind::Accel(sample) => match &sample.effect {
                 Effect::Reads(answer) => return (Vec::new(), answer(src)),
                 Effect::Writes(written) => written(room),
@@ -216,7 +304,7 @@ impl Subject {
         };
         assert!(
             written.len() <= room,
-            "the sample says that {} bytes are written, and there is room for {room}",
+            "{} bytes are to be written, and there is room for {room}",
             written.len()
         );
         let result = written.len() as u64;
@@ -229,54 +317,35 @@ impl Subject {
             Kind::Accel(sample) => Accel::builder(&self.device)
                 .attach(workq)
                 .map(|accel| Attached::Accel(accel, sample.clone())),
-        }
-    }
-}
-
-/// Jobs as a queue takes them.
-pub(super) enum Batch {
-    Copies(Vec<(Token, Job)>),
-    Accel(Vec<(Token, AccelJob)>),
-}
-
-impl Batch {
-    pub(super) fn of(subject: &Subject) -> Batch {
-        match subject.kind {
-            Kind::Copy => Batch::Copies(Vec::new()),
-            Kind::Accel(_) => Batch::Accel(Vec::new()),
+            &Kind::Sha { algorithm, .. } => Sha::builder(&self.device)
+                .attach(workq)
+                .map(|sha| Attached::Sha(sha, algorithm)),
         }
     }
 
-    pub(super) fn push(
-        &mut self,
-        subject: &Subject,
-        token: Token,
+    /// A Job of its kind.
+    pub(super) fn job(
+        &self,
         src: Segments,
         dst: Segments,
         len: usize,
-    ) {
-        match (self, &subject.kind) {
-            (Batch::Copies(jobs), _) => jobs.push((token, Job::Copy { src, dst, len })),
-            (Batch::Accel(jobs), Kind::Accel(sample)) => {
-                let (opcode, arg) = (sample.opcode, sample.arg);
-                jobs.push((
-                    token,
-                    AccelJob {
-                        opcode,
-                        arg,
-                        src,
-                        dst,
-                    },
-                ));
-            }
-            (Batch::Accel(_), Kind::Copy) => unreachable!("a batch is of its subject's kind"),
-        }
-    }
-
-    pub(super) fn len(&self) -> usize {
-        match self {
-            Batch::Copies(jobs) => jobs.len(),
-            Batch::Accel(jobs) => jobs.len(),
+        session: Option<SessionRef>,
+    ) -> AnyJob {
+        match &self.kind {
+            Kind::Copy => AnyJob::Copy(Job::Copy { src, dst, len }),
+            Kind::Accel(sample) => AnyJob::Accel(AccelJob {
+                opcode: sample.opcode,
+                arg: sample.arg,
+                src,
+                dst,
+            }),
+            &Kind::Sha { algorithm, .. } => AnyJob::Sha(ShaJob {
+                algorithm,
+                shared: false,
+                src,
+                dst: dst.as_slice().first().copied(),
+                session,
+            }),
         }
     }
 }
@@ -285,6 +354,7 @@ impl Batch {
 pub(super) enum Attached {
     Dma(Dma),
     Accel(Accel, Sample),
+    Sha(Sha, Algorithm),
 }
 
 impl Attached {
@@ -296,6 +366,10 @@ impl Attached {
     ) -> std::result::Result<u64, JobError> {
         match self {
             Attached::Dma(dma) => dma.copy(src, dst).await.map(|len| len as u64),
+            Attached::Sha(sha, algorithm) => {
+                let hash = sha.hash(*algorithm, src, dst);
+                hash.await.map(|len| len as u64)
+            }
             Attached::Accel(accel, sample) => match sample.effect {
                 Effect::Reads(_) => accel.call(sample.call().src(src)).await,
                 Effect::Writes(_) => accel.call(sample.call().dst(dst)).await,
@@ -308,6 +382,7 @@ impl Attached {
     pub(super) fn submit_and_drop<S: Source, D: Destination>(&self, src: S, dst: D) {
         match self {
             Attached::Dma(dma) => drop(dma.try_copy(src, dst)),
+            Attached::Sha(sha, algorithm) => drop(sha.try_hash(*algorithm, src, dst)),
             Attached::Accel(accel, sample) => match sample.effect {
                 Effect::Reads(_) => drop(accel.try_call(sample.call().src(src))),
                 Effect::Writes(_) => drop(accel.try_call(sample.call().dst(dst))),

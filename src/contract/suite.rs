@@ -1,4 +1,4 @@
-//! All checks of a device that copies, in the order of the duties.
+//! All checks of a device, in the order of the duties.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use super::subject::{Kind, Sample, Subject};
 use super::{
     armed_completions_ring_once, busy_polls, caps_are_kept, completed_memory_is_left_alone,
-    each_accepted_job_completes_once, inline_answers_are_over, lists_are_gathered_and_scattered,
-    no_completion_is_slept_through, retire_keeps_until_nothing_is_in_flight,
-    serves_several_runtimes, sleeps_and_wakes,
+    digests_are_known, each_accepted_job_completes_once, inline_answers_are_over,
+    lists_are_gathered_and_scattered, no_completion_is_slept_through,
+    retire_keeps_until_nothing_is_in_flight, serves_several_runtimes, sessions_go_on,
+    sleeps_and_wakes,
 };
-use crate::device::Device;
+use crate::device::{Algorithm, Device, ShaCaps};
 
 /// How long a check waits for something that must come.
 pub const DEADLINE: Duration = Duration::from_secs(30);
@@ -34,6 +35,26 @@ pub fn accel(device: &Device, sample: Sample) {
     all(Subject::accel(device, sample));
 }
 
+/// Runs every check on a device that hashes: on each algorithm that it has, and by sessions if it has those.
+///
+/// # Panics
+///
+/// As [`dma`].
+pub fn sha(device: &Device) {
+    let whole = Subject::sha(device, Algorithm::Sha256);
+    let ShaCaps {
+        algorithms,
+        sessions,
+        ..
+    } = whole.sha_caps();
+    for &algorithm in algorithms {
+        all(Subject::sha(device, algorithm));
+        if *sessions {
+            all(Subject::sha_parts(device, algorithm));
+        }
+    }
+}
+
 /// Runs every check on a subject.
 ///
 /// # Panics
@@ -45,18 +66,25 @@ pub fn all(subject: impl Into<Subject>) {
     each_accepted_job_completes_once(subject);
     completed_memory_is_left_alone(subject);
     lists_are_gathered_and_scattered(subject);
-    if let Kind::Copy = subject.kind {
-        inline_answers_are_over(subject);
+    match subject.kind {
+        Kind::Copy | Kind::Sha { .. } => inline_answers_are_over(subject),
+        Kind::Accel(_) => {}
     }
     if subject.event_driven() {
         armed_completions_ring_once(subject);
         no_completion_is_slept_through(subject);
     }
     retire_keeps_until_nothing_is_in_flight(subject);
+    if subject.in_parts() {
+        return sessions_go_on(subject);
+    }
     busy_polls(subject);
     if subject.event_driven() {
         sleeps_and_wakes(subject);
         serves_several_runtimes(subject);
+    }
+    if let Kind::Sha { .. } = subject.kind {
+        digests_are_known(subject);
     }
 }
 

@@ -168,7 +168,8 @@ impl Bench {
             let dst2 = self.empty().await;
             for dst in [&dst, &dst2] {
                 // What has no source has as much room as it may write.
-                let headroom = ELEMENT - self.subject.within(ELEMENT).max(len);
+                let room = self.subject.within(ELEMENT).max(len);
+                let headroom = ELEMENT - self.subject.room_for(room);
                 dst.set_data(headroom, 0).expect("nobody has it");
             }
             let room = dst.tailroom();
@@ -195,6 +196,7 @@ impl Bench {
         for (from, to) in [(1, longest), (longest, 1), (longest, longest)] {
             let (sources, targets) = (BufChain::with_capacity(8), BufChain::with_capacity(8));
             let (mut bytes, mut dsts) = (Vec::new(), Vec::new());
+            let to = self.subject.targets(to);
             for piece in 0..from {
                 let (buf, part) = self.filled(piece, piece_len).await;
                 bytes.extend(part);
@@ -202,7 +204,9 @@ impl Bench {
             }
             for _ in 0..to {
                 let dst = self.empty().await;
-                let room = self.subject.within(to * ELEMENT) / to;
+                let room = self
+                    .subject
+                    .room_for(self.subject.within(to * ELEMENT) / to);
                 dst.set_data(ELEMENT - room, 0).expect("nobody has it");
                 targets.push(&dst).expect("room");
                 dsts.push(dst);
@@ -235,7 +239,8 @@ impl Bench {
     async fn pair(&self, seed: usize) -> (Buf, Buf) {
         let len = self.subject.within(ELEMENT / 2);
         let (src, dst) = (self.filled(seed, len).await.0, self.empty().await);
-        dst.set_data(ELEMENT - len, 0).expect("nobody has it");
+        let room = self.subject.room_for(len);
+        dst.set_data(ELEMENT - room, 0).expect("nobody has it");
         (src, dst)
     }
 }

@@ -38,7 +38,7 @@
 //!
 //! | duty | checks of `contract` |
 //! |---|---|
-//! | 1 | `each_accepted_job_completes_once`, `lists_are_gathered_and_scattered` |
+//! | 1 | `each_accepted_job_completes_once`, `lists_are_gathered_and_scattered`; for hashes `digests_are_known`, `sessions_go_on` |
 //! | 2 | `completed_memory_is_left_alone` |
 //! | 3 | `a_refused_job_was_never_seen` (the author makes the device refuse); all others check what `submit` answers |
 //! | 4 | `inline_answers_are_over` |
@@ -82,6 +82,7 @@
 //! use tokio_doca::contract::{self, Sample, Subject};
 //!
 //! contract::dma(device);                                   // every check, by copies
+//! contract::sha(device);                                   // by hashes, if it computes some
 //! let negate = Sample::transforms(0x10, 0, |src, _room| src.iter().map(|byte| !byte).collect());
 //! contract::accel(device, negate.clone());                 // every check, by one opcode and a model of it
 //! // One check, with a shorter deadline: while something is being written.
