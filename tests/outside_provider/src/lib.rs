@@ -1,6 +1,7 @@
-//! A provider that is no part of `tokio-doca`: a device that copies, and has an opcode of its own. It can be told to sin
+//! A provider that is no part of `tokio-doca`: a device that copies and hashes, and has opcodes of its own. It can be told to sin
 //! against one duty of the contract, so that a test sees whether the suite finds out.
 
+mod hash;
 mod queue;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio_doca::device::{
     Adapter, Provider, Queue, QueueConfig, Region, Registrar, Registration, Use,
 };
-use tokio_doca::{AccelCaps, Caps, DevInfo, Device, PciAddr, PciFunction, Result};
+use tokio_doca::{AccelCaps, Caps, DevInfo, Device, PciAddr, PciFunction, Result, ShaCaps};
 
 /// Writes the source to the destination, each byte combined with the lowest one of the argument.
 pub const XOR: u32 = 7;
@@ -33,6 +34,16 @@ pub enum Sin {
     Miscounts,
     /// Duty 1: the 20th Job leaves the last byte out.
     WritesTooLittle,
+    /// Duty 1: a digest has a wrong bit.
+    WrongDigest,
+    /// Duty 1: of a list that is hashed, the first byte of the second piece is left out.
+    SkipsAtABoundary,
+    /// Duty 1: the last part of a message is hashed as if it were all of it.
+    ForgetsTheSession,
+    /// Duty 1: a part is hashed into the session of the Job before it.
+    MixesSessions,
+    /// Duty 1: a part is hashed twice.
+    HashesTwice,
     /// Duty 1: more completions are counted than were written down.
     CountsTooMany,
     /// Duty 2: a Job's completion is handed out, and then it is done.
@@ -118,6 +129,7 @@ impl Provider for Outside {
     fn devices(&self) -> Result<Vec<DevInfo>> {
         let mut caps = Caps::for_dma(1 << 17, 5, 300);
         caps.accel = Some(AccelCaps::new([XOR, FILL, ECHO], 1 << 17, 5));
+        caps.sha = Some(ShaCaps::on_cpu(1 << 17, 5));
         let addr = PciAddr::new(0x0f, 0, 0);
         let info = DevInfo::new(self.name(), "outside0", addr, PciFunction::Pf, caps);
         Ok(vec![info])

@@ -6,14 +6,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use tokio_doca::device::{
-    AccelJob, Armed, Completion, Job, Keep, Queue, QueueConfig, Segment, Segments, Signal,
-    Submitted, Token,
+    AccelJob, Armed, Completion, Job, Keep, Queue, QueueConfig, Segment, Segments, SessionRef,
+    ShaJob, Signal, Submitted, Token,
 };
 use tokio_doca::{Error, ErrorKind, JobError, Result};
 
-use super::{Control, ECHO, FILL, Sin};
+use super::{Control, ECHO, FILL, Sin, hash};
 
-/// One Job as the device does it: each byte is combined with the key, or is the key.
+/// One Job as the device does it: each byte is combined with the key, or is the key; or it is hashed.
 #[derive(Clone, Copy)]
 struct Work {
     token: Token,
@@ -22,6 +22,7 @@ struct Work {
     key: u8,
     /// Nothing is read.
     fills: bool,
+    hash: Option<ShaJob>,
     /// What is answered in place of how much was written.
     answer: Option<u64>,
     /// Nobody hears of it.
@@ -95,19 +96,26 @@ impl Shared {
 
     /// The device.
     fn run(&self) {
-        let mut number = 0;
+        let (mut number, mut session) = (0, None);
         while let Some(work) = self.next() {
             drop(self.control.hold());
             let sinful = number % 20 == 19;
             number += 1;
             let all = work.len();
+            // No Job of another kind comes between.
+            let before = session;
+            session = work.hash.and_then(|job| job.session);
+            let sin = match self.sin {
+                Sin::MixesSessions | Sin::HashesTwice if !sinful => Sin::None,
+                sin => sin,
+            };
             let len = match self.sin {
                 Sin::WritesTooLittle if sinful => all - 1,
                 _ => all,
             };
             if self.sin != Sin::CompletesEarly {
                 // SAFETY: an accepted Job's memory is valid, and leased, until its completion was reaped.
-                unsafe { execute(&work, len) };
+                unsafe { execute(&work, sin, len, before) };
             }
             if work.silent || (sinful && self.sin == Sin::LosesOne) {
                 continue;
@@ -140,7 +148,7 @@ impl Shared {
                 }
                 let key = !work.key;
                 // SAFETY: a sin. The suite has the memory until `keep` is dropped, below.
-                unsafe { execute(&Work { key, ..work }, len) };
+                unsafe { execute(&Work { key, ..work }, sin, len, before) };
             }
         }
         let keep = self.lock().keep.take();
@@ -179,6 +187,7 @@ impl Work {
             dst,
             key: 0,
             fills: false,
+            hash: None,
             answer: None,
             silent: false,
         }
@@ -186,6 +195,9 @@ impl Work {
 
     /// How many bytes are written.
     fn len(&self) -> usize {
+        if let Some(job) = &self.hash {
+            return job.answer() as usize;
+        }
         total(if self.fills { &self.dst } else { &self.src })
     }
 }
@@ -206,12 +218,16 @@ fn places(segments: &Segments) -> impl Iterator<Item = *mut u8> {
         .flat_map(move |segment| (0..segment.len).map(move |at| place(segment, at)))
 }
 
-/// Does at most `len` bytes of it.
+/// Does at most `len` bytes of it; `before` is the session of the Job before it.
 ///
 /// # Safety
 ///
-/// The memory is valid, and leased; the two sides are disjoint.
-unsafe fn execute(work: &Work, len: usize) {
+/// The memory is valid, and leased, and so are the sessions; the two sides are disjoint.
+unsafe fn execute(work: &Work, sin: Sin, len: usize, before: Option<SessionRef>) {
+    if let Some(job) = &work.hash {
+        // SAFETY: as the caller promises.
+        return unsafe { hash::execute(job, sin, len, before) };
+    }
     let mut sources = places(&work.src);
     for to in places(&work.dst).take(len.min(work.len())) {
         let byte = match sources.next() {
@@ -240,27 +256,58 @@ fn accel(token: Token, job: &AccelJob) -> Work {
     }
 }
 
+fn sha(token: Token, job: &ShaJob) -> Work {
+    Work {
+        hash: Some(*job),
+        ..Work::new(token, job.src, Segments::none())
+    }
+}
+
+impl OutsideQueue {
+    /// # Safety
+    ///
+    /// As for `try_inline`.
+    unsafe fn try_inline_work(&self, work: &Work) -> Option<std::result::Result<u64, JobError>> {
+        let len = work.len();
+        match self.0.sin {
+            Sin::BeginsInline => {
+                let begun = if work.hash.is_some() {
+                    len
+                } else {
+                    len / 2 + 1
+                };
+                // SAFETY: as the caller promises.
+                unsafe { execute(work, Sin::None, begun, None) };
+                None
+            }
+            _ if total(&work.src) > 64 => None,
+            sin => {
+                // SAFETY: as above.
+                unsafe { execute(work, Sin::None, len, None) };
+                Some(Ok((len - usize::from(sin == Sin::MiscountsInline)) as u64))
+            }
+        }
+    }
+}
+
 // SAFETY: the duties of `tokio_doca::device`, but for the sins, each of which a test runs under the suite alone, which keeps
 // the memory. 1. A Job goes through `todo` and `done` once. 2. It is pushed to `done` after its memory was touched last.
 // 3. What is refused is not pushed. 4. `try_inline` does all or nothing. 5. Under the lock either `arm` sees a completion, or
 // its completion sees `armed`, and takes it. 6. The thread drops `keep` at its end. 7. The lock is held for a moment.
 unsafe impl Queue for OutsideQueue {
     unsafe fn try_inline(&self, job: &Job) -> Option<std::result::Result<u64, JobError>> {
-        let work = copy(Token::from_raw(u64::MAX), job);
-        let len = work.len();
-        match self.0.sin {
-            Sin::BeginsInline => {
-                // SAFETY: the Job's memory is valid, and leased, during the call.
-                unsafe { execute(&work, len / 2 + 1) };
-                None
-            }
-            _ if len > 64 => None,
-            sin => {
-                // SAFETY: as above.
-                unsafe { execute(&work, len) };
-                Some(Ok((len - usize::from(sin == Sin::MiscountsInline)) as u64))
-            }
-        }
+        // SAFETY: the Job's memory is valid, and leased, during the call.
+        unsafe { self.try_inline_work(&copy(Token::from_raw(u64::MAX), job)) }
+    }
+
+    unsafe fn try_inline_sha(&self, job: &ShaJob) -> Option<std::result::Result<u64, JobError>> {
+        // SAFETY: as above, and its session.
+        unsafe { self.try_inline_work(&sha(Token::from_raw(u64::MAX), job)) }
+    }
+
+    unsafe fn submit_sha(&self, jobs: &[(Token, ShaJob)]) -> Submitted {
+        self.0
+            .submit(jobs.iter().map(|(token, job)| sha(*token, job)))
     }
 
     unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use outside_provider::{FILL, Outside, Sin, XOR};
+use tokio_doca::Algorithm;
 use tokio_doca::contract::{self, Sample, Subject};
 use tokio_doca::device::{Device, Provider};
 
@@ -25,6 +26,7 @@ fn xor(opcode: u32, key: u8) -> Sample {
 fn a_provider_of_another_crate_keeps_the_contract() {
     let outside = Outside::new(Sin::None);
     contract::dma(&outside.device());
+    contract::sha(&outside.device());
     contract::accel(&outside.device(), xor(XOR, 0x5a));
     let fill = Sample::writes(FILL, 0x77, |room| vec![0x77; room]);
     contract::accel(&outside.device(), fill);
@@ -33,7 +35,8 @@ fn a_provider_of_another_crate_keeps_the_contract() {
 #[test]
 fn a_provider_of_another_crate_never_sees_a_refused_job() {
     let outside = Outside::new(Sin::None);
-    for subject in subjects(&outside.device()) {
+    let parts = Subject::sha_parts(&outside.device(), Algorithm::Sha256);
+    for subject in subjects(&outside.device()).into_iter().chain([parts]) {
         contract::a_refused_job_was_never_seen(subject, &mut || outside.refuse_next());
     }
 }
@@ -60,10 +63,11 @@ fn the_provider_of_the_example_keeps_the_contract() {
     contract::accel(&device, Sample::reads(custom_provider::CRC32, 0, crc));
 }
 
-/// The device's two kinds of Jobs.
-fn subjects(device: &Device) -> [Subject; 2] {
+/// The device's kinds of Jobs.
+fn subjects(device: &Device) -> [Subject; 3] {
     let accel = Subject::accel(device, xor(XOR, 0x5a));
-    [Subject::copies(device), accel].map(|subject| subject.deadline(SOON))
+    let sha = Subject::sha(device, Algorithm::Sha256);
+    [Subject::copies(device), sha, accel].map(|subject| subject.deadline(SOON))
 }
 
 /// Runs a check on each kind of Job of a provider that sins: it must fail, and name a duty.
@@ -130,6 +134,82 @@ fn duty_1_completions_that_were_not_written_down_are_found() {
     });
 }
 
+/// Hashes of a provider that sins, of each algorithm and in parts: the check must fail, and name a duty.
+#[track_caller]
+fn found_in_hashes(sin: Sin, in_parts: bool, duty: &str, check: impl Fn(Subject)) {
+    let device = Outside::new(sin).device();
+    for algorithm in Algorithm::ALL {
+        let subject = match in_parts {
+            true => Subject::sha_parts(&device, algorithm),
+            false => Subject::sha(&device, algorithm),
+        };
+        is_found(sin, duty, || check(subject.deadline(SOON)));
+    }
+}
+
+#[test]
+fn duty_1_a_wrong_digest_is_found() {
+    for in_parts in [false, true] {
+        found_in_hashes(Sin::WrongDigest, in_parts, "duties 1", |subject| {
+            contract::each_accepted_job_completes_once(subject)
+        });
+    }
+    found_in_hashes(Sin::WrongDigest, false, "duty 1", |subject| {
+        contract::digests_are_known(subject)
+    });
+}
+
+#[test]
+fn duty_1_a_byte_that_is_skipped_at_a_boundary_is_found() {
+    for in_parts in [false, true] {
+        found_in_hashes(Sin::SkipsAtABoundary, in_parts, "duties 1", |subject| {
+            contract::lists_are_gathered_and_scattered(subject)
+        });
+    }
+    found_in_hashes(Sin::SkipsAtABoundary, false, "duty 1", |subject| {
+        contract::digests_are_known(subject)
+    });
+    found_in_hashes(Sin::SkipsAtABoundary, true, "duty 1", |subject| {
+        contract::sessions_go_on(subject)
+    });
+}
+
+#[test]
+fn duty_1_a_session_that_is_forgotten_is_found() {
+    found_in_hashes(Sin::ForgetsTheSession, true, "duties 1", |subject| {
+        contract::each_accepted_job_completes_once(subject)
+    });
+    found_in_hashes(Sin::ForgetsTheSession, true, "duty 1", |subject| {
+        contract::sessions_go_on(subject)
+    });
+}
+
+#[test]
+fn duty_1_sessions_that_are_mixed_up_are_found() {
+    found_in_hashes(Sin::MixesSessions, true, "duties 1", |subject| {
+        contract::each_accepted_job_completes_once(subject)
+    });
+}
+
+#[test]
+fn duty_1_a_part_that_is_hashed_twice_is_found() {
+    found_in_hashes(Sin::HashesTwice, true, "duties 1", |subject| {
+        contract::each_accepted_job_completes_once(subject)
+    });
+    found_in_hashes(Sin::HashesTwice, true, "duty 1", |subject| {
+        contract::sessions_go_on(subject)
+    });
+}
+
+#[test]
+fn duty_1_a_part_that_completes_twice_or_not_at_all_is_found() {
+    for sin in [Sin::CompletesTwice, Sin::LosesOne, Sin::Miscounts] {
+        found_in_hashes(sin, true, "duty 1", |subject| {
+            contract::each_accepted_job_completes_once(subject)
+        });
+    }
+}
+
 #[test]
 fn duty_2_a_late_write_is_found() {
     found(Sin::WritesLate, "duties", |subject| {
@@ -155,6 +235,15 @@ fn duty_3_a_refused_job_that_was_done_is_found() {
 }
 
 #[test]
+fn duty_3_a_refused_part_that_was_hashed_is_found() {
+    let outside = Outside::new(Sin::DoesTheRefused);
+    let parts = Subject::sha_parts(&outside.device(), Algorithm::Sha256).deadline(SOON);
+    is_found(Sin::DoesTheRefused, "duties 1 and 2", || {
+        contract::a_refused_job_was_never_seen(parts, &mut || outside.refuse_next());
+    });
+}
+
+#[test]
 fn duty_3_a_refusal_of_nothing_is_found() {
     found(Sin::RefusesNothing, "duty 3", |subject| {
         contract::each_accepted_job_completes_once(subject)
@@ -171,8 +260,9 @@ fn duty_3_a_refusal_for_ever_is_found() {
 #[test]
 fn duty_4_an_inline_job_that_was_begun_is_found() {
     for sin in [Sin::BeginsInline, Sin::MiscountsInline] {
-        let [copies, _] = subjects(&Outside::new(sin).device());
+        let [copies, sha, _] = subjects(&Outside::new(sin).device());
         is_found(sin, "duty 4", || contract::inline_answers_are_over(copies));
+        is_found(sin, "duty 4", || contract::inline_answers_are_over(sha));
     }
 }
 
