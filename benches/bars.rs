@@ -11,7 +11,7 @@
 //! cargo bench --bench bars -- --steady     what is the same on any machine, as TOML (.ci/ratchet)
 //! ```
 //!
-//! B5, B7, B8, B10, B15, G4 and G5 need both CPUs to themselves. The line says so when they were not free.
+//! B5, B7, B8, B10, B15, G2, G4 and G5 need both CPUs to themselves. The line says so when they were not free.
 
 #[path = "bars/cancel.rs"]
 mod cancel;
@@ -33,6 +33,8 @@ mod graph;
 mod hash;
 #[path = "bars/inline.rs"]
 mod inline;
+#[path = "bars/join.rs"]
+mod join;
 #[path = "bars/large.rs"]
 mod large;
 #[path = "bars/measure.rs"]
@@ -79,7 +81,7 @@ const BARS: [(&str, Bar); 19] = [
     ("B15", modes::b15),
     ("B16", modes::b16),
     ("G1", graph::g1),
-    ("G2", graph::g2),
+    ("G2", join::g2),
     ("G3", graph::g3),
     ("G4", graph::g4),
     ("G5", hash::g5),

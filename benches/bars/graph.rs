@@ -1,10 +1,10 @@
-//! G1 to G4: runs of graphs, against the same jobs awaited or posted by hand.
+//! G1, G3 and G4: runs of graphs, against the same jobs awaited or posted by hand.
 
 use std::time::Instant;
 
 use tokio_doca::graph::{CopyNode, Node};
 use tokio_doca::soft::Soft;
-use tokio_doca::{Buf, BufPool, Dma, Error, ErrorKind, Graph, Instance, Mmap, Mode, WorkQ};
+use tokio_doca::{Buf, BufPool, Dma, Graph, Instance, Mmap, Mode, WorkQ};
 
 use super::measure::{interleave, per_op};
 use super::report::Goal::{AtLeast, AtMost, Exactly};
@@ -165,63 +165,6 @@ pub(crate) fn g1(report: &mut Report) {
         }
         Err(error) => report.skip("G1.instr", &error),
     }
-}
-
-/// Two copies and a function that compares them, against `join!` and the same function.
-pub(crate) fn g2(report: &mut Report) {
-    const LEN: usize = 64 << 10;
-    const RUNS: u64 = 200;
-    let rig = Rig::soft(&Soft::builder().build(), Mode::BusyPoll, LEN, 3);
-    let (src, left) = rig.pair(LEN);
-    let right = rig.pool.try_alloc().expect("the third");
-    let empty = |bufs: [&Buf; 2]| {
-        bufs.iter()
-            .for_each(|buf| buf.reset_data_len().expect("nobody has it"));
-    };
-    let same = |left: &Buf, right: &Buf| match left.data()?[..] == right.data()?[..] {
-        true => Ok(()),
-        false => Err(Error::new(ErrorKind::Unexpected, "check", "they differ")),
-    };
-    let graph = || {
-        let mut g = Graph::builder();
-        let (one, two) = (g.dma_copy(&rig.dma), g.dma_copy(&rig.dma));
-        let (a, b) = (left.clone(), right.clone());
-        let check = g.user(move |_| same(&a, &b));
-        g.depends(check, [one, two]);
-        let mut instance = g.build().and_then(|g| g.instance()).expect("a graph");
-        instance.set(one, (&src, &left)).expect("its node");
-        instance.set(two, (&src, &right)).expect("its node");
-        let (left, right) = (left.clone(), right.clone());
-        on_task(async move {
-            let start = Instant::now();
-            for _ in 0..RUNS {
-                instance.run().await.expect("a run");
-                empty([&left, &right]);
-            }
-            per_op(start, RUNS)
-        })
-    };
-    let by_hand = || {
-        let (dma, src) = (rig.dma.clone(), src.clone());
-        let (left, right) = (left.clone(), right.clone());
-        on_task(async move {
-            let start = Instant::now();
-            for _ in 0..RUNS {
-                let (one, two) = tokio::join!(dma.copy(&src, &left), dma.copy(&src, &right));
-                one.and(two).expect("copies");
-                same(&left, &right).expect("the same");
-                empty([&left, &right]);
-            }
-            per_op(start, RUNS)
-        })
-    };
-    let [hand, graph] = interleave(60, [&mut || by_hand(), &mut || graph()]);
-    let what = format!(
-        "two copies of 64 KiB and a user node that compares them, over join! ({:.0} ns against {:.0})",
-        graph.min(),
-        hand.min()
-    );
-    report.line("G2", graph.min() / hand.min(), AtMost(1.05), "x", &what);
 }
 
 /// Allocations of a run, whatever its size.
