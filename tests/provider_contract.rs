@@ -501,8 +501,7 @@ fn a_workq_that_goes_with_verbs_jobs_in_flight_leaves_nothing_behind() {
     }
 }
 
-// Fails today: see the note in the report. `poll_queued` tries again by itself only if no Slot is taken, and the Slot
-// of a Job that is over, but whose Op is not polled, is taken.
+// It must be tried again by itself though a Slot is taken: that of a Job that is over, but whose Op nobody polls.
 #[test]
 fn a_copy_that_the_device_refused_does_not_wait_for_an_op_that_nobody_polls() {
     let soft = Soft::builder().defer(true).build();
@@ -527,8 +526,8 @@ fn a_copy_that_the_device_refused_does_not_wait_for_an_op_that_nobody_polls() {
     assert_eq!(copies.within(first), Ok(Ok(1000)));
 }
 
-// Fails today: see the note in the report. Attaching a device with a descriptor of its own gives up the registrations
-// of the event handle, and an orphan has no Op that would register anew.
+// Attaching a device with a descriptor of its own gives up the registrations of the event handle, and an orphan has no Op that
+// would register anew.
 #[test]
 fn an_orphan_is_heard_of_though_a_channel_was_attached_meanwhile() {
     on_fake_verbs(64, 2, |verbs| {
