@@ -295,6 +295,29 @@ fn a_run_of_a_graph_allocates_nothing() {
 }
 
 #[test]
+fn an_engine_that_leaves_queues_allocates_nothing() {
+    let rig = Rig::new(Mode::BusyPoll, deferred(), 4);
+    let (src, dst) = rig.pair();
+    // The engine looks for queues that came or went between one job and the next.
+    let two_jobs = || {
+        for _ in 0..2 {
+            rig.workq.block_on(rig.dma.copy(&src, &dst)).unwrap();
+        }
+    };
+    let others = [(); 8].map(|()| {
+        let workq = WorkQ::builder().build().unwrap();
+        Dma::builder(&rig.device).attach(&workq).unwrap()
+    });
+    two_jobs();
+    let before = allocations(rig.watched[1]);
+    for other in others {
+        drop(other);
+        two_jobs();
+    }
+    assert_eq!(allocations(rig.watched[1]), before);
+}
+
+#[test]
 fn a_hash_allocates_nothing_nor_does_a_part_of_a_session() {
     for_each_way(|mode, rig, times| {
         let sha = Sha::builder(&rig.device).attach(&rig.workq).unwrap();

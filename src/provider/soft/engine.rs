@@ -323,9 +323,12 @@ impl Worker {
         let called = shared.called.swap(false, Ordering::SeqCst);
         if called {
             let mut arrived = shared.arrived();
-            arrived.list.append(&mut self.queues);
-            std::mem::swap(&mut arrived.list, &mut self.queues);
-            arrived.known = self.queues.len();
+            // Only a list to which `serve` added one has room for all.
+            if !arrived.list.is_empty() {
+                arrived.list.append(&mut self.queues);
+                std::mem::swap(&mut arrived.list, &mut self.queues);
+                arrived.known = self.queues.len();
+            }
         }
         if called || self.leaving {
             // What a queue kept is user code when it is dropped: no lock is held here.
