@@ -38,8 +38,7 @@ fn job_allocations(mode: Mode, engine: bool) -> f64 {
     let (src, dst) = rig.pair(LEN);
     let dma = rig.dma.clone();
     let allocated = on_task(async move {
-        // Longer than any budget: the runtime's own list of those who spent it is made then.
-        fill(&dma, &src, &dst, 2 * FILLINGS).await;
+        fill(&dma, &src, &dst, FILLINGS).await;
         let count = if engine {
             counting::everywhere
         } else {
