@@ -606,3 +606,87 @@ fn graph_runs_ten_instances_and_draws_and_traces_on_request() {
         assert!(text(&output.stderr).starts_with("usage: graph"));
     }
 }
+
+#[test]
+fn graph_pipeline_writes_replicas_that_are_the_source() {
+    let folder = Folder::new();
+    for (defer, len) in [("0", 0), ("1", 1), ("0", 65_536), ("1", 9 * MIB + 17)] {
+        let (file, bytes) = folder.file(&format!("file {len}"), len);
+        let replicas = ["left", "right"].map(|side| folder.path(&format!("{side} {len}")));
+        let mut command = example("graph_pipeline");
+        command.env("TOKIO_DOCA_SOFT_DEFER", defer).arg(&file);
+        let output = run(command.args(&replicas));
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!((output.status.code(), err), (Some(0), ""), "{len} bytes");
+        let says = format!("{} blocks, {len} bytes in ", len.div_ceil(65_536));
+        assert!(out.starts_with(&says), "{out}");
+        assert!(out.ends_with("verify failures: 0\n"), "{out}");
+        for replica in &replicas {
+            let same = fs::read(replica).unwrap() == bytes;
+            assert!(same, "{} differs", replica.display());
+        }
+        // What is there already is not written over.
+        let parts = [replicas[0].to_str().unwrap(), "File exists"];
+        assert_refused_by("graph_pipeline", &run(&mut command), &parts);
+    }
+}
+
+#[test]
+fn graph_pipeline_names_the_block_whose_replica_is_torn() {
+    let folder = Folder::new();
+    // All bytes are the same: a byte is missing, and none differs.
+    let file = folder.path("zeros");
+    fs::write(&file, vec![0; 20 * 65_536 + 5]).unwrap();
+    for (defer, block) in [("0", "0"), ("1", "13"), ("0", "20")] {
+        let replicas = ["left", "right"].map(|side| folder.path(&format!("{side} {block}")));
+        let mut command = example("graph_pipeline");
+        command.env("TOKIO_DOCA_SOFT_DEFER", defer);
+        command.args(["--corrupt", block]).arg(&file);
+        let output = run(command.args(&replicas));
+        assert_eq!(output.status.code(), Some(1));
+        let message = format!(
+            "graph_pipeline: block {block}: verify: the right replica has another digest\n"
+        );
+        assert_eq!(text(&output.stderr), message);
+        let out = text(&output.stdout);
+        assert!(out.starts_with("21 blocks, ") && out.ends_with("verify failures: 1\n"));
+    }
+    let mut command = example("graph_pipeline");
+    let output = run(command.args(["--corrupt", "21"]).arg(&file));
+    assert_refused_by("graph_pipeline", &output, &["no block 21", "there are 21"]);
+}
+
+#[test]
+fn graph_pipeline_draws_and_traces_on_request_and_says_what_it_cannot_read() {
+    let folder = Folder::new();
+    let trace = folder.path("trace.json");
+    // Without a file it takes itself.
+    let output = run(example("graph_pipeline").arg("--trace").arg(&trace));
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+    let trace = fs::read_to_string(trace).unwrap();
+    assert_eq!(trace.matches("\"ph\":\"X\"").count(), 7, "{trace}");
+    assert!(trace.contains("\"right digest\""), "{trace}");
+    let output = run(example("graph_pipeline").arg("--dot"));
+    let out = text(&output.stdout);
+    assert!(out.starts_with("digraph {") && out.contains("label=\"verify\""));
+    assert_eq!(
+        (out.matches(" -> ").count(), out.matches("blocks").count()),
+        (8, 0)
+    );
+    let pipe = folder.path("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for (path, part) in [
+        (folder.path("none"), "No such file"),
+        (folder.0.clone(), "no regular file"),
+        (pipe, "no regular file"),
+    ] {
+        let output = run(example("graph_pipeline").arg(&path));
+        let parts = [path.to_str().unwrap(), part];
+        assert_refused_by("graph_pipeline", &output, &parts);
+    }
+    for wrong in [&["--trace"][..], &["--corrupt", "x"], &["--x"], &["a", "b"]] {
+        let output = run(example("graph_pipeline").args(wrong));
+        assert_eq!(output.status.code(), Some(2));
+        assert!(text(&output.stderr).starts_with("usage: graph_pipeline "));
+    }
+}

@@ -195,6 +195,29 @@ fn graph_says_what_failed_and_verifies_only_what_is_whole() {
 }
 
 #[test]
+fn graph_pipeline_says_what_failed_and_its_replicas_are_whole_or_said_not_to_be() {
+    let folder = Folder::new();
+    let (file, bytes) = folder.file("file", LEN);
+    let replicas =
+        |number| ["left", "right"].map(|side: &str| folder.path(&format!("{side} {number}")));
+    through(
+        "graph_pipeline",
+        &scripts(false),
+        "verify failures: 0",
+        MANY,
+        |command, number| {
+            command.arg(&file).args(replicas(number));
+        },
+        |end, number| {
+            for replica in replicas(number) {
+                let whole = fs::read(replica).unwrap() == bytes;
+                assert!(whole || end != Good, "run {number}: a replica differs");
+            }
+        },
+    );
+}
+
+#[test]
 fn examples_without_jobs_of_the_device_are_as_ever() {
     let scripts = scripts(false).map(|(script, _)| (script, Good));
     bare("custom_provider", &scripts, "with 8 keys", FEW);
@@ -223,6 +246,7 @@ fn every_example_names_what_it_cannot_read_in_a_script() {
         "custom_provider",
         "dma_copy",
         "graph",
+        "graph_pipeline",
         "hybrid",
         "own_epoll_loop",
         "sha_file",
