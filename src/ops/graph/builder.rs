@@ -17,7 +17,44 @@ const LEVELS: u32 = 32;
 /// The most nodes of one graph.
 const NODES: usize = 1 << 24;
 
-/// Builds a [`Graph`].
+/// Builds a [`Graph`], whose documentation shows all of it.
+///
+/// ```
+/// use tokio_doca::{Device, Dma, Error, ErrorKind, Graph, WorkQ};
+///
+/// # fn main() -> Result<(), Error> {
+/// let workq = WorkQ::builder().build()?;
+/// let dma = Dma::builder(&Device::open_default()?).attach(&workq)?;
+///
+/// let mut g = Graph::builder();
+/// let (first, second) = (g.dma_copy(&dma), g.dma_copy(&dma));
+/// let log = g.user(move |run| {
+///     println!("the second copy: {:?}", run.result(second));
+///     Ok(())
+/// });
+/// let pause = g.user_async(|_| async {
+///     tokio::task::yield_now().await;
+///     Ok(())
+/// });
+/// g.label(first, "first");
+/// g.depends(second, first);
+/// g.depends(pause, [first, second]);
+/// g.depends(log, (second, pause));
+/// let inner = g.build()?;
+///
+/// // A graph is a node of another one.
+/// let mut g = Graph::builder();
+/// let (copy, part) = (g.dma_copy(&dma), g.subgraph(&inner));
+/// g.label(copy, "copy");
+/// g.label(part, "part");
+/// g.depends(part, copy);
+/// g.depends(copy, part);
+/// let refused = g.build().unwrap_err();
+/// assert_eq!(refused.kind(), ErrorKind::NotPermitted);
+/// assert!(refused.to_string().contains("copy -> part"));
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "nothing is built before build"]
 pub struct GraphBuilder {
     number: u64,
@@ -61,7 +98,7 @@ impl GraphBuilder {
     /// A node that calls a function, in the task that awaits the run. It sees the results of nodes that are over, and may set
     /// the operands of those to come. An error or a panic fails the node.
     ///
-    /// The function is shared by all instances. While it runs nothing else of its run does.
+    /// The function is shared by all instances. While it runs nothing else of its run does, and no other task of the thread.
     #[doc(alias = "doca_graph_user_node_create")]
     pub fn user(
         &mut self,
@@ -83,8 +120,13 @@ impl GraphBuilder {
     /// A node that is a future: the function makes one for each run, in the task that awaits it, and that task polls it.
     ///
     /// The future is `'static`: what it needs of the [`Scope`] it takes with it (a Buf is a handle). Each instance has a
-    /// place for it, so that runs allocate nothing for it. It is polled whenever the run is. When another node fails the future
-    /// goes on to its end; when the run is dropped it is dropped.
+    /// place for it, so that runs allocate nothing for it. It is polled whenever the run is. An error or a panic, of the
+    /// function or of the future, fails the node.
+    ///
+    /// # Cancel safety
+    ///
+    /// When another node fails the future goes on to its end. When the run is dropped it is dropped; when the run is
+    /// forgotten, at the instance's next run or with the instance.
     pub fn user_async<T>(
         &mut self,
         function: impl Fn(&mut Scope<'_>) -> T + Send + Sync + 'static,

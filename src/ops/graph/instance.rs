@@ -17,6 +17,38 @@ use std::task::Waker;
 ///
 /// It keeps the operands that it was set to, and so their Bufs, until they are set anew or it is dropped. What is in flight
 /// keeps its own part: an instance can be dropped or forgotten at any time.
+///
+/// [`Graph`] shows how one is made. It is run again after success and failure alike:
+///
+/// ```
+/// use tokio_doca::graph::NodeState;
+/// use tokio_doca::{BufPool, Device, Dma, Error, ErrorKind, Graph, Mmap, WorkQ};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Error> {
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// # let dma = Dma::builder(&device).attach(&WorkQ::builder().build()?)?;
+/// let mut g = Graph::builder();
+/// let (there, back) = (g.dma_copy(&dma), g.dma_copy(&dma));
+/// g.depends(back, there);
+/// let mut instance = g.build()?.instance()?;
+///
+/// let (a, b, c) = (pool.try_alloc()?, pool.try_alloc()?, pool.try_alloc()?);
+/// a.extend_from_slice(b"hello")?;
+/// instance.set(there, (&a, &b))?;
+/// let error = instance.run().await.unwrap_err();
+/// assert_eq!((error.node(), error.kind()), (back.id(), ErrorKind::BadState));
+/// assert_eq!(instance.state(there), NodeState::Completed);
+///
+/// // `back` was not set. Another copy is appended to what the first run has left.
+/// instance.set(back, (&b, &c))?;
+/// instance.run().await?;
+/// assert_eq!(instance.result(back), Some(Ok(10)));
+/// assert_eq!(&c.data()?[..], b"hellohello");
+/// # Ok(())
+/// # }
+/// ```
 #[doc(alias = "doca_graph_instance")]
 pub struct Instance {
     workq: WorkQ,
@@ -73,8 +105,9 @@ impl Instance {
         &self.workq
     }
 
-    /// Sets what a node works on, from the next run on: `(source, destination)` for a copy, an
-    /// [`AccelCall`](crate::AccelCall) for a call, an [`Instance`] for a sub-graph, its data for a function that has some. Bufs are handles: the instance keeps one.
+    /// Sets what a node works on, from the next run on: `(source, destination)` for a copy and for a hash, an
+    /// [`AccelCall`](crate::AccelCall) for a call, an [`Instance`] for a sub-graph, its data for a function that has some. Bufs
+    /// are handles: the instance keeps one.
     ///
     /// Jobs of a run that was dropped are not touched by it: they keep what they had.
     ///
@@ -114,7 +147,8 @@ impl Instance {
     /// # Errors
     ///
     /// [`RunError`](super::RunError): the first failure, and all nodes that failed. A context node fails as its job does
-    /// ([`Dma::copy`](crate::Dma::copy)), a user node with its error or panic, a node that was not set with `BadState`.
+    /// ([`Dma::copy`](crate::Dma::copy), [`Sha::hash`](crate::Sha::hash), [`Accel::call`](crate::Accel::call)), a user node
+    /// with its error or panic, a node that was not set with `BadState`.
     ///
     /// # Cancel safety
     ///

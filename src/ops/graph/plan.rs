@@ -15,6 +15,52 @@ use crate::reactor::{Attachment, WorkQ};
 /// Work that is described once and run many times (Core guide 3.4.7; `doca_graph`).
 ///
 /// Clones are the same graph. It keeps the contexts of its nodes.
+///
+/// Here some bytes are copied and hashed at the same time, and a function compares once both is done:
+///
+/// ```
+/// use tokio_doca::graph::NodeState;
+/// use tokio_doca::{Algorithm, Buf, BufPool, Device, Dma, Error, ErrorKind, Graph, Mmap, Sha, WorkQ};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Error> {
+/// let device = Device::open_default()?;
+/// let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// let workq = WorkQ::builder().build()?;
+/// let dma = Dma::builder(&device).attach(&workq)?;
+/// let sha = Sha::builder(&device).attach(&workq)?;
+///
+/// // What there is to do, and what waits for what.
+/// let mut g = Graph::builder();
+/// let copy = g.dma_copy(&dma);
+/// let hash = g.sha(&sha, Algorithm::Sha256);
+/// let check = g.user_with(move |run, [src, dst]: &mut [Buf; 2]| {
+///     let copied = run.result(copy) == Some(Ok(src.data_len() as u64));
+///     match copied && src.data()?[..] == dst.data()?[..] {
+///         true => Ok(()),
+///         false => Err(Error::new(ErrorKind::Unexpected, "check", "the copy differs")),
+///     }
+/// });
+/// g.depends(check, (copy, hash));
+/// let graph = g.build()?;
+///
+/// // What it is done with, in one run at a time.
+/// let (src, dst, digest) = (pool.try_alloc()?, pool.try_alloc()?, pool.try_alloc()?);
+/// src.extend_from_slice(b"abc")?;
+/// let mut instance = graph.instance()?;
+/// instance.set(copy, (&src, &dst))?;
+/// instance.set(hash, (&src, &digest))?;
+/// instance.set(check, [src.clone(), dst.clone()])?;
+/// instance.run().await?;
+///
+/// assert_eq!(instance.result(copy), Some(Ok(3)));
+/// assert_eq!(instance.result(hash), Some(Ok(32)));
+/// assert_eq!(instance.state(check), NodeState::Completed);
+/// assert_eq!(&dst.data()?[..], b"abc");
+/// assert_eq!(digest.data()?[..4], [0xba, 0x78, 0x16, 0xbf]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 #[doc(alias = "doca_graph")]
 pub struct Graph(pub(super) Arc<Plan>);
@@ -154,7 +200,7 @@ impl Graph {
     ///
     /// # Errors
     ///
-    /// As [`Graph::instance_on`].
+    /// `InvalidValue` if its context nodes are on several WorkQs: one is named. And as [`Graph::instance_on`].
     #[doc(alias = "doca_graph_instance_create")]
     pub fn instance(&self) -> Result<Instance> {
         let place = self.0.place();

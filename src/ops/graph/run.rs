@@ -22,7 +22,11 @@ use super::user::{Wrong, contained, own, stop};
 use crate::error::{Error, JobError, Reason, Result};
 use crate::reactor::{Ends, Line, WorkQ, budget};
 
-/// The future of [`Instance::run`](super::Instance::run).
+/// The future of [`Instance::run`](super::Instance::run), which says what dropping it does.
+///
+/// # Panics
+///
+/// If it is polled after it was over.
 #[pin_project(PinnedDrop)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Run<'a> {
