@@ -125,7 +125,8 @@ fn a_hold_stops_everything_and_two_stop_it_until_the_second_is_dropped() {
 #[test]
 fn a_delay_that_comes_due_under_a_hold_waits_for_it() {
     each(async |bench| {
-        let delay = Duration::from_millis(5);
+        // Longer than this thread is without a CPU before it holds the device.
+        let delay = Duration::from_millis(200);
         bench.soft.faults().push(Fault::Delay(delay));
         let (src, dst) = (bench.filled(b"abc"), bench.empty());
         let mut copy = Box::pin(bench.dma.copy(&src, &dst));
