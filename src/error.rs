@@ -311,6 +311,20 @@ reasons! {
     BufInUse, InUse, |_a, _b| "the Buf is in use by a job or a guard: await it, or drop the guard";
     /// The chain is in use by a job.
     ChainInUse, InUse, |_a, _b| "the chain is in use by a job: await it";
+    /// The exporter took the memory back.
+    ExportRevoked, ConnectionReset, |_a, _b|
+        "the exporter has stopped or dropped this memory: it has to export it anew, and the blob to be imported anew";
+    /// The process that exported the memory has ended.
+    ExporterGone, ConnectionReset, |_a, _b| "the process that exported this memory has ended";
+    /// The exporter does not let the importer read.
+    RemoteNotReadable, NotPermitted, |_a, _b|
+        "the exporter's Mmap does not let this peer read: it needs RDMA_READ, DPU_READ_ONLY or DPU_READ_WRITE";
+    /// The exporter does not let the importer write.
+    RemoteNotWritable, NotPermitted, |_a, _b|
+        "the exporter's Mmap does not let this peer write: it needs RDMA_WRITE or DPU_READ_WRITE";
+    /// A Dma was given an RDMA export.
+    NotForDma, NotSupported, |_a, _b|
+        "a Dma reaches what was exported to the DPU (Mmap::export_dpu): an RDMA export is for an Rdma";
     /// As many Leases as can be counted are out.
     LeaseLimit, InUse, |limit, _b| "{limit} readers hold this Buf, as many as can be counted: guards were forgotten";
     /// No free Slot, and the caller did not want to wait.
@@ -386,6 +400,16 @@ impl JobError {
     /// For providers: what a broken queue refuses jobs with.
     pub const fn queue_broken() -> JobError {
         JobError::of(Reason::QueueBroken)
+    }
+
+    /// For providers: the exporter took its memory back.
+    pub const fn export_revoked() -> JobError {
+        JobError::of(Reason::ExportRevoked)
+    }
+
+    /// For providers: the process that exported the memory has ended.
+    pub const fn exporter_gone() -> JobError {
+        JobError::of(Reason::ExporterGone)
     }
 
     /// What exactly it was.

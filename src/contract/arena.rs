@@ -40,6 +40,7 @@ impl Arena {
             addr: base,
             len: layout.size(),
             access: Access::LOCAL_READ_WRITE,
+            shared: false,
         };
         let registration = device
             .adapter()

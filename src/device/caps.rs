@@ -27,6 +27,14 @@ pub struct Caps {
     /// Hashes, and their limits; `None` if it computes none.
     #[doc(alias = "doca_sha_job_get_supported")]
     pub sha: Option<ShaCaps>,
+    /// Whether memory that it holds can be exported to the DPU ([`Mmap::export_dpu`](crate::Mmap::export_dpu)).
+    #[doc(alias = "doca_devinfo_get_is_mmap_export_dpu_supported")]
+    pub export_dpu: bool,
+    /// Whether it imports what was exported to the DPU.
+    #[doc(alias = "doca_devinfo_get_is_mmap_from_export_dpu_supported")]
+    pub import_dpu: bool,
+    /// Whether it exports memory to peers of an Rdma, and imports theirs ([`Mmap::export_rdma`](crate::Mmap::export_rdma)).
+    pub share_rdma: bool,
     /// The most Jobs that one queue takes; a WorkQ deeper than that is refused when it is attached.
     pub max_depth: u32,
 }
@@ -118,9 +126,8 @@ impl Caps {
                 max_list_len,
                 event_driven: true,
             }),
-            accel: None,
-            sha: None,
             max_depth,
+            ..Caps::default()
         }
     }
 }

@@ -3,9 +3,10 @@
 use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
+use std::time::Instant;
 
-use super::Access;
-use crate::error::Result;
+use super::{Access, Exported, Imported, Offer};
+use crate::error::{Error, ErrorKind, Result};
 
 /// A range of memory to be registered.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +17,9 @@ pub struct Region {
     pub len: usize,
     /// What the Mmap was built with.
     pub access: Access,
+    /// Whether others may write it at any time: a peer, by the access, or who else has the memfd. It is reached by volatile
+    /// copies and atomics only.
+    pub shared: bool,
 }
 
 /// What a Registration is made for.
@@ -39,6 +43,28 @@ pub trait Registrar {
     ///
     /// `NoMemory` beyond a limit (the message names it), `NotSupported` for a use that the device does not have.
     fn register(&self, region: &Region, purpose: Use) -> Result<Registration>;
+
+    /// Exports registered memory, so that who has the blob can use it.
+    ///
+    /// # Errors
+    ///
+    /// `NotSupported` if the device exports nothing, not to this audience, or not this memory; what could not be had.
+    fn export(&self, offer: &Offer) -> Result<Exported> {
+        let text = format!("this device exports no memory to {} peers", offer.audience);
+        Err(Error::new(ErrorKind::NotSupported, "export", text))
+    }
+
+    /// Imports what another process, or this one, has exported. It may block, until the deadline at most.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` for what is no blob, is truncated or was tampered with; `NotSupported` for one that this device cannot
+    /// import; `NotPermitted` if the exporter does not know it; `ConnectionReset` if the exporter has gone; `TimedOut`; what could
+    /// not be had.
+    fn import(&self, _blob: &[u8], _deadline: Instant) -> Result<Imported> {
+        let text = "this device imports no memory";
+        Err(Error::new(ErrorKind::NotSupported, "import", text))
+    }
 }
 
 /// Memory that a device holds. Dropping it takes the memory from the device; nothing may be in flight then.

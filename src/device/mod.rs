@@ -102,6 +102,7 @@ mod memory;
 mod provider;
 mod queue;
 mod sha;
+mod share;
 mod signal;
 mod volatile;
 
@@ -117,5 +118,6 @@ pub use memory::{Region, Registrar, Registration, Use};
 pub use provider::{Adapter, Device, DeviceId, Liveness, Provider, WeakDevice};
 pub use queue::{Armed, Keep, Queue, QueueConfig, Submitted};
 pub use sha::{SessionRef, ShaJob};
+pub use share::{Audience, Backing, Exported, Imported, Offer, Origin};
 pub use signal::Signal;
 pub(crate) use volatile::volatile_copy;

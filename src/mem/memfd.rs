@@ -233,16 +233,16 @@ fn writable() -> ProtFlags {
 
 fn map(
     file: OwnedFd,
-    offset: usize,
+    from: usize,
     len: NonZeroUsize,
     protection: ProtFlags,
     flags: MapFlags,
 ) -> nix::Result<Mapping> {
-    let offset = i64::try_from(offset).map_err(|_| Errno::EFBIG)?;
+    let offset = i64::try_from(from).map_err(|_| Errno::EFBIG)?;
     // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
     let base = unsafe { mmap(None, len, protection, flags, &file, offset) }?;
     // SAFETY: it was just made, and is nobody's.
-    let mapping = unsafe { Mapping::new(base.cast(), len.get(), file) };
+    let mapping = unsafe { Mapping::new(base.cast(), len.get(), file, from as u64) };
     advise(&mapping, MmapAdvise::MADV_DONTFORK)?;
     Ok(mapping)
 }

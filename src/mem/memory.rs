@@ -7,6 +7,9 @@
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::device::Backing;
 
 /// Takes memory of the application's back. It may be dropped without having run.
 pub(super) type Free = Box<dyn FnOnce(NonNull<u8>, usize) + Send>;
@@ -16,11 +19,11 @@ pub(super) struct Memory {
     len: usize,
     /// Whether others may write it at any time: who else holds the memfd.
     foreign: bool,
-    backing: Backing,
+    backing: Held,
 }
 
-enum Backing {
-    Memfd { _mapping: Mapping },
+enum Held {
+    Memfd(Mapping),
     Lent(Option<Free>),
 }
 
@@ -29,7 +32,9 @@ pub(super) struct Mapping {
     base: NonNull<u8>,
     /// All that is mapped: whole pages.
     len: usize,
-    file: OwnedFd,
+    file: Arc<OwnedFd>,
+    /// Where it begins in the file.
+    offset: u64,
 }
 
 // SAFETY: it is a range of memory, and who may touch which bytes is decided by Leases; what takes it back is Send.
@@ -45,7 +50,7 @@ impl Memory {
             base: mapping.base,
             len,
             foreign,
-            backing: Backing::Memfd { _mapping: mapping },
+            backing: Held::Memfd(mapping),
         }
     }
 
@@ -59,7 +64,7 @@ impl Memory {
             base,
             len,
             foreign: false,
-            backing: Backing::Lent(Some(free)),
+            backing: Held::Lent(Some(free)),
         }
     }
 
@@ -75,13 +80,20 @@ impl Memory {
         self.foreign
     }
 
-    pub(super) fn is_memfd(&self) -> bool {
-        matches!(self.backing, Backing::Memfd { .. })
+    /// The memfd that it is a part of.
+    pub(super) fn memfd(&self) -> Option<Backing> {
+        match &self.backing {
+            Held::Memfd(mapping) => Some(Backing {
+                memfd: Arc::clone(&mapping.file),
+                offset: mapping.offset,
+            }),
+            Held::Lent(_) => None,
+        }
     }
 
     /// It became no Mmap: drops what would take it back, without running it.
     pub(super) fn give_up(&mut self) {
-        if let Backing::Lent(free) = &mut self.backing {
+        if let Held::Lent(free) = &mut self.backing {
             let free = free.take();
             contain(|| drop(free));
         }
@@ -90,7 +102,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        let Backing::Lent(free) = &mut self.backing else {
+        let Held::Lent(free) = &mut self.backing else {
             return;
         };
         if let Some(free) = free.take() {
@@ -111,9 +123,14 @@ fn contain(run: impl FnOnce()) {
 impl Mapping {
     /// # Safety
     ///
-    /// The range was mapped from `file`, and is the caller's to give away.
-    pub(super) unsafe fn new(base: NonNull<u8>, len: usize, file: OwnedFd) -> Mapping {
-        Mapping { base, len, file }
+    /// The range was mapped from `file`, from `offset` on, and is the caller's to give away.
+    pub(super) unsafe fn new(base: NonNull<u8>, len: usize, file: OwnedFd, offset: u64) -> Mapping {
+        Mapping {
+            base,
+            len,
+            file: Arc::new(file),
+            offset,
+        }
     }
 
     pub(super) fn base(&self) -> NonNull<u8> {

@@ -85,7 +85,7 @@ impl Mmap {
     /// Whether it can be exported to another process: memory in a memfd can, memory of an owner's and raw memory
     /// cannot.
     pub fn is_exportable(&self) -> bool {
-        self.0.memory.is_memfd()
+        self.0.memory.memfd().is_some()
     }
 
     /// Whether its Bufs lend slices ([`Buf::data`](super::Buf::data)): not where a peer, or whoever else has the memfd, may
@@ -179,6 +179,7 @@ impl Inner {
             addr: self.memory.base(),
             len: self.memory.len(),
             access: self.access,
+            shared: self.is_shared(),
         }
     }
 

@@ -119,6 +119,7 @@ impl Limits {
         let mut sha = ShaCaps::on_cpu(self.max_buf_size, self.max_list_len);
         sha.event_driven = self.sha_event_driven;
         caps.sha = Some(sha);
+        caps.share_rdma = true;
         caps
     }
 }
@@ -159,6 +160,7 @@ mod tests {
     fn caps_of(bytes: u64, bufs: u32) -> Caps {
         let mut caps = Caps::for_dma(bytes, bufs, MAX_DEPTH);
         caps.sha = Some(ShaCaps::on_cpu(bytes, bufs));
+        caps.share_rdma = true;
         caps
     }
 

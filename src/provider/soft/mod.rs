@@ -28,3 +28,4 @@ mod topology;
 pub use fault::{Fault, Faults, Hold};
 pub use limits::Limits;
 pub use options::{Soft, SoftBuilder};
+pub use topology::View;

@@ -8,16 +8,16 @@ use super::device::SoftDevice;
 use super::fault::Faults;
 use super::limits::Limits;
 use super::queue::PIECE;
-use super::topology;
+use super::topology::{self, View};
 use crate::device::{DevInfo, Device, Provider, WeakDevice};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The provider of software devices.
 ///
-/// The one behind [`Device::open`] has the default settings, and these from the environment: `TOKIO_DOCA_SOFT_DEFER=1`
-/// puts it into defer mode, `TOKIO_DOCA_SOFT_LIMITS=bluefield2|bluefield3|unlimited` gives it the [`Limits`] of an adapter, and
-/// `TOKIO_DOCA_SOFT_FAULTS` a script of faults ([`Faults::push_env`]). What cannot be read is an error of every call that
-/// finds devices. One of your own has a script in code:
+/// The one behind [`Device::open`] has the default settings, and these from the environment: `TOKIO_DOCA_SOFT=host|dpu` is its
+/// [`View`], `TOKIO_DOCA_SOFT_DEFER=1` puts it into defer mode, `TOKIO_DOCA_SOFT_LIMITS=bluefield2|bluefield3|unlimited` gives it
+/// the [`Limits`] of an adapter, and `TOKIO_DOCA_SOFT_FAULTS` a script of faults ([`Faults::push_env`]). What cannot be read is
+/// an error of every call that finds devices. One of your own has a script in code:
 ///
 /// ```
 /// use tokio_doca::ErrorKind;
@@ -44,6 +44,7 @@ pub(super) struct Options {
     pub(super) defer: bool,
     pub(super) engine_spin: Duration,
     pub(super) engines: usize,
+    pub(super) view: View,
 }
 
 /// Builds a [`Soft`].
@@ -63,6 +64,7 @@ impl Soft {
                 defer: false,
                 engine_spin: Duration::from_micros(30),
                 engines: 1,
+                view: View::default(),
             },
             limits: Limits::unlimited(),
         }
@@ -71,14 +73,21 @@ impl Soft {
     pub(crate) fn from_env() -> Soft {
         let defer = std::env::var_os("TOKIO_DOCA_SOFT_DEFER").is_some_and(|value| value == "1");
         let mut soft = Soft::builder().defer(defer).build();
-        if let Some(profile) = std::env::var_os("TOKIO_DOCA_SOFT_LIMITS") {
-            match profile.to_string_lossy().parse() {
-                Ok(limits) => soft.limits = limits,
-                Err(error) => {
-                    soft.wrong = Some(format!("TOKIO_DOCA_SOFT_LIMITS cannot be taken: {error}"));
-                }
+        let mut read = |name: &str, take: &dyn Fn(&mut Soft, &str) -> Result<()>| {
+            if let Some(value) = std::env::var_os(name)
+                && let Err(error) = take(&mut soft, &value.to_string_lossy())
+            {
+                soft.wrong = Some(format!("{name} cannot be taken: {error}"));
             }
-        }
+        };
+        read("TOKIO_DOCA_SOFT", &|soft, view| {
+            soft.options.view = view.parse()?;
+            Ok(())
+        });
+        read("TOKIO_DOCA_SOFT_LIMITS", &|soft, profile| {
+            soft.limits = profile.parse()?;
+            Ok(())
+        });
         if let Err(error) = soft.faults.push_env() {
             soft.wrong = Some(error.to_string());
         }
@@ -118,7 +127,11 @@ impl Provider for Soft {
 
     fn devices(&self) -> Result<Vec<DevInfo>> {
         match &self.wrong {
-            None => Ok(topology::host(Provider::name(self), &self.limits.caps())),
+            None => Ok(topology::devices(
+                Provider::name(self),
+                self.options.view,
+                &self.limits.caps(),
+            )),
             Some(text) => {
                 let text = text.clone();
                 Err(Error::new(ErrorKind::InvalidValue, "Soft::devices", text))
@@ -174,6 +187,12 @@ impl SoftBuilder {
     /// (20 to 50 us), or both sides fall asleep in turn.
     pub fn engine_spin(mut self, time: Duration) -> SoftBuilder {
         self.options.engine_spin = time;
+        self
+    }
+
+    /// Which side of the card it stands for: which devices there are; the host if not said.
+    pub fn view(mut self, view: View) -> SoftBuilder {
+        self.options.view = view;
         self
     }
 

@@ -1,0 +1,185 @@
+//! How memory of one process comes to be used by another: exported here, imported there.
+#![expect(unsafe_code, reason = "an import carries an address")]
+
+use std::any::Any;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::{Arc, Weak};
+
+use super::{Access, Region};
+use crate::error::JobError;
+
+/// Whom an export is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Audience {
+    /// Peers of an Rdma (`doca_mmap_export_rdma`).
+    Rdma,
+    /// The DPU, or a process that stands for it (`doca_mmap_export_dpu`).
+    Dpu,
+}
+
+impl Audience {
+    /// Whether the access flags of an Mmap let this audience read.
+    pub const fn may_read(self, access: Access) -> bool {
+        access.intersects(match self {
+            Audience::Rdma => Access::RDMA_READ,
+            Audience::Dpu => Access::DPU_READ_ONLY.union(Access::DPU_READ_WRITE),
+        })
+    }
+
+    /// Whether they let it write.
+    pub const fn may_write(self, access: Access) -> bool {
+        access.intersects(match self {
+            Audience::Rdma => Access::RDMA_WRITE,
+            Audience::Dpu => Access::DPU_READ_WRITE,
+        })
+    }
+
+    /// Whether they let it do atomic operations.
+    pub const fn may_do_atomics(self, access: Access) -> bool {
+        matches!(self, Audience::Rdma) && access.intersects(Access::RDMA_ATOMIC)
+    }
+
+    /// The flags that concern it.
+    pub const fn part_of(self, access: Access) -> Access {
+        access.intersection(match self {
+            Audience::Rdma => Access::RDMA_READ
+                .union(Access::RDMA_WRITE)
+                .union(Access::RDMA_ATOMIC),
+            Audience::Dpu => Access::DPU_READ_ONLY.union(Access::DPU_READ_WRITE),
+        })
+    }
+}
+
+impl fmt::Display for Audience {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Audience::Rdma => "RDMA",
+            Audience::Dpu => "DPU",
+        })
+    }
+}
+
+/// The memfd that an Mmap's memory is a part of.
+#[derive(Clone, Debug)]
+pub struct Backing {
+    /// It.
+    pub memfd: Arc<OwnedFd>,
+    /// Where the memory begins in it: at a page.
+    pub offset: u64,
+}
+
+/// Memory that shall be exported.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Offer {
+    /// What it is, and what the Mmap was built with. It is registered with the device.
+    pub region: Region,
+    /// Its memfd; `None` for memory of the application's that is in none.
+    pub backing: Option<Backing>,
+    /// Whom it is for. The access has a permission for them.
+    pub audience: Audience,
+    /// Who owns it: handed back by an import of this process's own export.
+    pub owner: Weak<dyn Any + Send + Sync>,
+}
+
+impl Offer {
+    /// What the crate exports; public so that a provider can be driven without it, in its tests.
+    pub fn new(
+        region: Region,
+        backing: Option<Backing>,
+        audience: Audience,
+        owner: Weak<dyn Any + Send + Sync>,
+    ) -> Offer {
+        Offer {
+            region,
+            backing,
+            audience,
+            owner,
+        }
+    }
+}
+
+/// An export. Dropping it takes the memory back: what importers begin later fails.
+pub struct Exported {
+    blob: Vec<u8>,
+    _guard: Box<dyn Any + Send + Sync>,
+}
+
+impl Exported {
+    /// An export whose guard, when dropped, takes it back.
+    pub fn new(blob: Vec<u8>, guard: Box<dyn Any + Send + Sync>) -> Exported {
+        Exported {
+            blob,
+            _guard: guard,
+        }
+    }
+
+    /// What an importer needs: at most 1,024 bytes.
+    pub fn blob(&self) -> &[u8] {
+        &self.blob
+    }
+}
+
+/// Memory of an exporter's, as the importing device knows it.
+#[non_exhaustive]
+pub struct Imported {
+    /// Where Segments of it point. It means something to the device alone, and is not touched otherwise.
+    pub addr: NonNull<u8>,
+    /// How many bytes.
+    pub len: usize,
+    /// What the exporter's Mmap was built with, as far as the audience is concerned.
+    pub access: Access,
+    /// Whom it was exported for.
+    pub audience: Audience,
+    /// The key that Segments carry.
+    pub key: u64,
+    /// [`Offer::owner`], if this process exported it.
+    pub owner: Option<Arc<dyn Any + Send + Sync>>,
+    /// Keeps it until it is dropped.
+    pub origin: Arc<dyn Origin>,
+}
+
+impl Imported {
+    /// Memory of another process.
+    pub fn new(
+        addr: NonNull<u8>,
+        len: usize,
+        access: Access,
+        audience: Audience,
+        key: u64,
+        origin: Arc<dyn Origin>,
+    ) -> Imported {
+        Imported {
+            addr,
+            len,
+            access,
+            audience,
+            key,
+            owner: None,
+            origin,
+        }
+    }
+
+    /// Memory of this process, whose owner is still there.
+    pub fn with_owner(self, owner: Arc<dyn Any + Send + Sync>) -> Imported {
+        Imported {
+            owner: Some(owner),
+            ..self
+        }
+    }
+}
+
+// SAFETY: the address is not touched through it.
+unsafe impl Send for Imported {}
+
+/// Where imported memory is from.
+pub trait Origin: Send + Sync {
+    /// Whether the memory is still exported.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError::export_revoked`] if its owner took it back, [`JobError::exporter_gone`] if that process has ended.
+    fn check(&self) -> Result<(), JobError>;
+}
