@@ -243,7 +243,6 @@ mod direct {
                 addr: memory.cast(),
                 len: 16384,
                 access: Access::LOCAL_READ_WRITE,
-                shared: false,
             };
             Direct {
                 queue: device.adapter().open_queue(config).unwrap(),

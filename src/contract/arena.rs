@@ -40,7 +40,6 @@ impl Arena {
             addr: base,
             len: layout.size(),
             access: Access::LOCAL_READ_WRITE,
-            shared: false,
         };
         let registration = device
             .adapter()

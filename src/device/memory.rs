@@ -17,9 +17,6 @@ pub struct Region {
     pub len: usize,
     /// What the Mmap was built with.
     pub access: Access,
-    /// Whether others may write it at any time: a peer, by the access, or who else has the memfd. It is reached by volatile
-    /// copies and atomics only.
-    pub shared: bool,
 }
 
 /// What a Registration is made for.

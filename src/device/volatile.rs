@@ -1,45 +1,98 @@
 //! The one routine that copies memory which others may write at any time.
 //!
-//! It makes volatile accesses only, so that the compiler can assume nothing about what it finds. It tears, as any copy of
-//! what is written meanwhile.
+//! It is the C library's `memcpy`, called so that the compiler knows neither what is called nor what it touches: it can assume
+//! nothing about the bytes, as about those that another process writes. It tears, as any copy of what is written meanwhile.
+//! Where no such call is written down for the architecture it makes volatile accesses, one by one.
 #![expect(
     unsafe_code,
     reason = "accesses what somebody else may write meanwhile"
 )]
 
-/// Eight bytes at any address.
-#[derive(Clone, Copy)]
-#[repr(C, packed)]
-struct Word(u64);
-
-/// Copies by volatile accesses.
+/// Copies bytes that others may write, or read, meanwhile.
 ///
 /// # Safety
 ///
-/// Both ranges are valid and do not overlap; nobody of this process accesses them in a conflicting way, but by atomics.
-#[inline(never)]
+/// Both ranges are valid and do not overlap; nobody of this process accesses them in a conflicting way, but by atomics or by
+/// this routine.
+#[inline(always)]
 pub(crate) unsafe fn volatile_copy(from: *const u8, to: *mut u8, len: usize) {
-    let words = len / size_of::<Word>();
-    let (from_words, to_words) = (from.cast::<Word>(), to.cast::<Word>());
-    for i in 0..words {
-        // SAFETY: `i` words lie in the range.
-        let from = unsafe { from_words.add(i) };
-        // SAFETY: as above.
-        let to = unsafe { to_words.add(i) };
-        // SAFETY: valid as the caller promises; a packed word needs no alignment, and every pattern is one.
-        let word = unsafe { from.read_volatile() };
-        // SAFETY: as above.
-        unsafe { to.write_volatile(word) };
+    // SAFETY: as the caller promises.
+    unsafe { imp::copy(from, to, len) }
+}
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod imp {
+    use std::arch::asm;
+
+    /// # Safety
+    ///
+    /// As `volatile_copy`.
+    #[inline(always)]
+    pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY:
+        // - the arguments of `memcpy` by the System V ABI, and valid for it as the caller promises;
+        // - `clobber_abi` names what a call may change; without `nostack` the stack is aligned for one;
+        // - no `nomem`, `readonly` or `pure`: the compiler takes any memory to be read and written.
+        unsafe {
+            asm!(
+                "call {memcpy}",
+                memcpy = sym libc::memcpy,
+                in("rdi") to,
+                in("rsi") from,
+                in("rdx") len,
+                lateout("rax") _,
+                clobber_abi("sysv64"),
+            );
+        }
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: as above, by the procedure call standard of the architecture; `clobber_abi` has the link register.
+        unsafe {
+            asm!(
+                "bl {memcpy}",
+                memcpy = sym libc::memcpy,
+                inout("x0") to => _,
+                in("x1") from,
+                in("x2") len,
+                clobber_abi("C"),
+            );
+        }
     }
-    for i in words * size_of::<Word>()..len {
-        // SAFETY: `i` is below `len`.
-        let from = unsafe { from.add(i) };
-        // SAFETY: as above.
-        let to = unsafe { to.add(i) };
-        // SAFETY: valid as the caller promises.
-        let byte = unsafe { from.read_volatile() };
-        // SAFETY: as above.
-        unsafe { to.write_volatile(byte) };
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod imp {
+    /// Eight bytes at any address.
+    #[derive(Clone, Copy)]
+    #[repr(C, packed)]
+    struct Word(u64);
+
+    /// # Safety
+    ///
+    /// As `volatile_copy`.
+    pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+        let words = len / size_of::<Word>();
+        let (from_words, to_words) = (from.cast::<Word>(), to.cast::<Word>());
+        for i in 0..words {
+            // SAFETY: `i` words lie in the range.
+            let from = unsafe { from_words.add(i) };
+            // SAFETY: as above.
+            let to = unsafe { to_words.add(i) };
+            // SAFETY: valid as the caller promises; a packed word needs no alignment, and every pattern is one.
+            let word = unsafe { from.read_volatile() };
+            // SAFETY: as above.
+            unsafe { to.write_volatile(word) };
+        }
+        for i in words * size_of::<Word>()..len {
+            // SAFETY: `i` is below `len`.
+            let from = unsafe { from.add(i) };
+            // SAFETY: as above.
+            let to = unsafe { to.add(i) };
+            // SAFETY: valid as the caller promises.
+            let byte = unsafe { from.read_volatile() };
+            // SAFETY: as above.
+            unsafe { to.write_volatile(byte) };
+        }
     }
 }
 

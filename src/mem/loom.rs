@@ -518,7 +518,6 @@ impl Holding {
             addr: NonNull::dangling(),
             len: 1,
             access: Access::LOCAL_READ_WRITE,
-            shared: false,
         };
         let held = |key| devices::register(vec![device(key)], &region).unwrap();
         let keys = Keys::new();

@@ -179,7 +179,6 @@ impl Inner {
             addr: self.memory.base(),
             len: self.memory.len(),
             access: self.access,
-            shared: self.is_shared(),
         }
     }
 
