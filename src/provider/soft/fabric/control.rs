@@ -1,0 +1,179 @@
+//! The control page of an exporting process: a word for each export, which importers read before each operation.
+//!
+//! | word | meaning |
+//! |---|---|
+//! | generation | exported; the generation is never 0, and each export of a slot has the next |
+//! | 0, or another | taken back |
+//!
+//! It is one memfd for all exports, sealed before the first importer gets it: the kernel lets no one but the exporter
+//! write it, and nobody shorten it. What an importer reads is the exporter's word about itself, and nothing else depends
+//! on it: a load that is Relaxed is enough, as memory that was taken back stays mapped in the importer until that lets go.
+#![expect(unsafe_code, reason = "words in memory that processes share")]
+
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::MapFlags;
+use nix::sys::stat::fstat;
+use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
+use nix::unistd::ftruncate;
+
+use super::mapping::Mapping;
+
+/// How many exports a process can have.
+pub(super) const SLOTS: usize = 16_384;
+const BYTES: NonZeroUsize = NonZeroUsize::new(4 * SLOTS).expect("64 KiB");
+
+/// The page of this process.
+pub(super) struct Control {
+    memfd: OwnedFd,
+    words: Words,
+}
+
+/// A page, of this process or of another: to be read.
+#[derive(Clone)]
+pub(super) struct Words(Arc<Mapping>);
+
+/// One word of it.
+pub(super) struct Word {
+    at: NonNull<AtomicU32>,
+    _words: Words,
+}
+
+// SAFETY: an atomic, in memory that `_words` keeps mapped.
+unsafe impl Send for Word {}
+// SAFETY: as above.
+unsafe impl Sync for Word {}
+
+fn seals() -> SealFlag {
+    SealFlag::F_SEAL_SHRINK
+        | SealFlag::F_SEAL_GROW
+        | SealFlag::F_SEAL_FUTURE_WRITE
+        | SealFlag::F_SEAL_SEAL
+}
+
+impl Control {
+    pub(super) fn new() -> nix::Result<Control> {
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let memfd = memfd_create(c"tokio-doca-control", flags)?;
+        ftruncate(&memfd, BYTES.get() as i64)?;
+        fallocate(&memfd, FallocateFlags::empty(), 0, BYTES.get() as i64)?;
+        let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
+        let words = Words(Arc::new(Mapping::new(&memfd, 0, BYTES, true, flags)?));
+        // From here on nobody gets a writable mapping any more, whoever has the descriptor.
+        fcntl(&memfd, FcntlArg::F_ADD_SEALS(seals()))?;
+        Ok(Control { memfd, words })
+    }
+
+    pub(super) fn memfd(&self) -> BorrowedFd<'_> {
+        self.memfd.as_fd()
+    }
+
+    pub(super) fn words(&self) -> &Words {
+        &self.words
+    }
+
+    /// Says what a slot has: a generation, or 0.
+    pub(super) fn set(&self, slot: u32, value: u32) {
+        let word = self.words.word(slot).expect("a slot of the table");
+        // What importers do with the memory is not ordered by it.
+        word.atomic().store(value, Relaxed);
+    }
+}
+
+impl Words {
+    /// Of what an exporter sent: `EBADMSG` if it is not a page as [`Control`] makes them.
+    pub(super) fn received(memfd: &OwnedFd) -> nix::Result<Words> {
+        let have = SealFlag::from_bits_retain(fcntl(memfd, FcntlArg::F_GET_SEALS)?);
+        let size = fstat(memfd)?.st_size;
+        let huge = fstatfs(memfd)?.filesystem_type() == HUGETLBFS_MAGIC;
+        if !have.contains(seals()) || size != BYTES.get() as i64 || huge {
+            return Err(Errno::EBADMSG);
+        }
+        let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
+        let mapping = Mapping::new(memfd, 0, BYTES, false, flags)?;
+        // Before Linux 5.14 (EINVAL) MAP_POPULATE is all there is.
+        match mapping.populate() {
+            Ok(()) | Err(Errno::EINVAL) => Ok(Words(Arc::new(mapping))),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// `None` beyond the last slot.
+    pub(super) fn word(&self, slot: u32) -> Option<Word> {
+        let slot = usize::try_from(slot).ok().filter(|&slot| slot < SLOTS)?;
+        let base = self.0.base().cast::<AtomicU32>().as_ptr();
+        Some(Word {
+            at: NonNull::new(base.wrapping_add(slot))?,
+            _words: self.clone(),
+        })
+    }
+}
+
+impl Word {
+    #[inline]
+    pub(super) fn get(&self) -> u32 {
+        // A Relaxed load of four bytes is allowed on memory that can only be read (std::sync::atomic).
+        self.atomic().load(Relaxed)
+    }
+
+    #[inline]
+    fn atomic(&self) -> &AtomicU32 {
+        // SAFETY:
+        // - It lies within the page, which `_words` keeps mapped, at a multiple of 4.
+        // - Everybody reaches it by atomics only; another process that does not is one that writes its own words.
+        unsafe { self.at.as_ref() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_importer_reads_what_the_exporter_says_and_cannot_write() {
+        let control = Control::new().unwrap();
+        let words = Words::received(&control.memfd).unwrap();
+        let last = SLOTS as u32 - 1;
+        assert_eq!(words.word(last).unwrap().get(), 0);
+        control.set(last, 7);
+        assert_eq!(words.word(last).unwrap().get(), 7);
+        assert!(words.word(SLOTS as u32).is_none());
+        let write = Mapping::new(&control.memfd, 0, BYTES, true, MapFlags::MAP_SHARED);
+        assert_eq!(write.err(), Some(Errno::EPERM));
+    }
+
+    #[test]
+    fn pages_that_somebody_could_write_or_cut_are_refused() {
+        let all = seals();
+        for missing in [
+            SealFlag::F_SEAL_SHRINK,
+            SealFlag::F_SEAL_GROW,
+            SealFlag::F_SEAL_FUTURE_WRITE,
+            SealFlag::F_SEAL_SEAL,
+            SealFlag::empty(),
+        ] {
+            let len = if missing.is_empty() {
+                4096
+            } else {
+                BYTES.get()
+            };
+            let memfd = memfd_create(c"test", MFdFlags::MFD_ALLOW_SEALING).unwrap();
+            ftruncate(&memfd, len as i64).unwrap();
+            fcntl(&memfd, FcntlArg::F_ADD_SEALS(all - missing)).unwrap();
+            assert_eq!(
+                Words::received(&memfd).err(),
+                Some(Errno::EBADMSG),
+                "{missing:?}"
+            );
+        }
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(Words::received(&file.into()).is_err());
+    }
+}

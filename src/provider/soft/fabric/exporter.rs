@@ -1,0 +1,139 @@
+//! The exporter's side: what is exported, and who gets a descriptor of it.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicPtr;
+
+use nix::errno::Errno;
+
+use super::blob::Blob;
+use super::control::SLOTS;
+use super::place::{self, Id};
+use super::process::{Fabric, Station, lock};
+use super::sent;
+use super::socket;
+use super::table::Entry;
+use super::wire::{self, Bad, Claim, Grant, Status};
+use crate::device::{Exported, Offer};
+use crate::error::{Error, ErrorKind, Result};
+
+const OP: &str = "export";
+
+/// Exports memory, as a device of this port.
+///
+/// # Errors
+///
+/// `NotSupported` for memory that is in no memfd, or in huge pages that a peer may write; `NotPermitted` for a part of a memfd, and
+/// for one whose seals forbid it; `Full`; `BadState` in a fork of a process that exports; what could not be had.
+pub(in super::super) fn export(port: u8, offer: &Offer) -> Result<Exported> {
+    let region = &offer.region;
+    let Some(backing) = &offer.backing else {
+        let text = "only memory in a memfd can be exported to another process: take it with MmapBuilder::alloc, or from_memfd";
+        return Err(Error::new(ErrorKind::NotSupported, OP, text));
+    };
+    let write =
+        offer.audience.may_write(region.access) || offer.audience.may_do_atomics(region.access);
+    let fabric = Fabric::current(OP)?;
+    let station = fabric.open_station(OP)?;
+    sent::check_whole(&backing.memfd, backing.offset, region.len)?;
+    // Seals stay: last of what may fail, but for a table that is full.
+    sent::seal(&backing.memfd, region.access.peer_writable(), write)?;
+    // Once now, so that it fails here and not at the importer's.
+    sent::reopen(backing.memfd.as_fd(), write)
+        .map_err(|error| Error::os(OP, "a descriptor of the memfd for the importer", error))?;
+    let key = place::random(OP)?;
+    let access = offer.audience.part_of(region.access);
+    let entry = Entry {
+        key,
+        memfd: Arc::clone(&backing.memfd),
+        write,
+        offset: backing.offset,
+        len: region.len,
+        audience: offer.audience,
+        access,
+        addr: Arc::new(AtomicPtr::new(region.addr.as_ptr())),
+        owner: offer.owner.clone(),
+    };
+    let inserted = lock(&station.table).insert(&station.control, entry);
+    let Some((slot, generation)) = inserted else {
+        let text = format!("this process exports {SLOTS} Mmaps, as many as it can: drop some");
+        return Err(Error::new(ErrorKind::Full, OP, text));
+    };
+    let blob = Blob {
+        audience: offer.audience,
+        port,
+        access,
+        len: region.len as u64,
+        slot,
+        generation,
+        place: station.place,
+        instance: fabric.instance,
+        key,
+        address: station.address.clone(),
+    };
+    let bytes = blob.format();
+    Ok(Exported::new(bytes, Box::new(Guard { fabric, slot })))
+}
+
+/// Takes an export back when it is dropped.
+struct Guard {
+    fabric: Arc<Fabric>,
+    slot: u32,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if self.fabric.is_inherited() {
+            return;
+        }
+        let Some(station) = self.fabric.station() else {
+            return;
+        };
+        let removed = lock(&station.table).remove(&station.control, self.slot);
+        drop(removed);
+    }
+}
+
+/// Answers one request, in the fabric's thread. Whether the connection shall stay.
+pub(super) fn answer(
+    instance: &Id,
+    station: &Station,
+    request: &[u8],
+    to: BorrowedFd<'_>,
+    room: bool,
+) -> bool {
+    let refuse = |status| {
+        let _ = socket::send(to, &wire::refusal(status), &[]);
+        false
+    };
+    let claim = match Claim::parse(request) {
+        Ok(claim) => claim,
+        Err(Bad::Version(_)) => return refuse(Status::Version),
+        Err(Bad::Malformed) => return false,
+    };
+    let claimed = lock(&station.table).claimed(&claim).cloned();
+    let Some(entry) = claimed else {
+        return refuse(Status::Unknown);
+    };
+    if claim.request.keep && !room {
+        return refuse(Status::Failed(libc::EUSERS));
+    }
+    let memfd = match sent::reopen(entry.memfd.as_fd(), entry.write) {
+        Ok(memfd) => memfd,
+        Err(error) => return refuse(Status::Failed(error.raw_os_error().unwrap_or(0))),
+    };
+    let grant = Grant {
+        access: entry.access.bits(),
+        instance: *instance,
+        offset: entry.offset,
+        len: entry.len as u64,
+    };
+    let message = grant.format(&entry.key, &claim.request.nonce);
+    let descriptors = [memfd.as_raw_fd(), station.control.memfd().as_raw_fd()];
+    match socket::send(to, &message, &descriptors) {
+        Ok(()) => claim.request.keep,
+        // Too many of ours are on their way to importers that do not take them.
+        Err(Errno::ETOOMANYREFS) => refuse(Status::Failed(libc::ETOOMANYREFS)),
+        Err(_) => false,
+    }
+}

@@ -1,0 +1,310 @@
+//! The importer's side: one connection, one request, one answer, and what is made of it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use arrayvec::ArrayVec;
+use nix::errno::Errno;
+
+use super::blob::Blob;
+use super::control::Words;
+use super::import::Import;
+use super::mapping::Mapping;
+use super::peer::{Peer, Watch};
+use super::place::{self, Place};
+use super::process::{Fabric, lock};
+use super::received;
+use super::socket::{self, Address, DESCRIPTORS};
+use super::wire::{ANSWER_LEN, Answer, Request, Status, VERSION};
+use crate::device::Imported;
+use crate::error::{Error, ErrorKind, Result};
+
+const OP: &str = "import";
+
+fn fail<T>(kind: ErrorKind, text: impl Into<String>) -> Result<T> {
+    Err(Error::new(kind, OP, text.into()))
+}
+
+fn os(what: &'static str) -> impl Fn(Errno) -> Error {
+    move |errno| Error::os(OP, what, errno.into())
+}
+
+/// Imports memory. It waits for the exporter until the deadline, and afterwards for the kernel that maps it.
+///
+/// # Errors
+///
+/// `NotSupported` from another host or network namespace; `ConnectionReset` if the exporter has ended; `NotPermitted` if it does
+/// not know the export, or sends what is not to be trusted; `TimedOut`; `BadState` in a fork; what could not be had.
+pub(in super::super) fn import(blob: &Blob, deadline: Instant) -> Result<Imported> {
+    let fabric = Fabric::current(OP)?;
+    if blob.instance == fabric.instance {
+        return own(fabric, blob);
+    }
+    reachable(blob)?;
+    other(fabric, blob, deadline)
+}
+
+/// Memory of another process.
+fn other(fabric: Arc<Fabric>, blob: &Blob, deadline: Instant) -> Result<Imported> {
+    let grant = Talk::begin(&fabric, blob, deadline)?.finish(blob, deadline)?;
+    let [memfd, control] = &grant.descriptors;
+    let write = blob.audience.may_write(blob.access) || blob.audience.may_do_atomics(blob.access);
+    let memory = received::map(memfd, grant.offset, blob.len, write)?;
+    let peer = match grant.peer {
+        Ok(peer) => peer,
+        Err(watch) => {
+            let words = Words::received(control).map_err(os("the exporter's control page"))?;
+            Peer::watched(&fabric, blob.instance, words, watch)?
+        }
+    };
+    let addr = memory.base();
+    finish(blob, peer, addr, Some(memory))
+}
+
+fn finish(
+    blob: &Blob,
+    peer: Arc<Peer>,
+    addr: NonNull<u8>,
+    memory: Option<Mapping>,
+) -> Result<Imported> {
+    let Some(import) = Import::new(peer, blob.slot, blob.generation, memory) else {
+        return unknown(blob);
+    };
+    let len = usize::try_from(blob.len).unwrap_or(usize::MAX);
+    let key = import.key();
+    Ok(Imported::new(
+        addr,
+        len,
+        blob.access,
+        blob.audience,
+        key,
+        import,
+    ))
+}
+
+/// Memory of this process: no socket and no second mapping.
+fn own(fabric: Arc<Fabric>, blob: &Blob) -> Result<Imported> {
+    let Some(station) = fabric.station() else {
+        return unknown(blob);
+    };
+    let table = lock(&station.table);
+    let entry = table.own(blob.slot, blob.generation, &blob.key).cloned();
+    drop(table);
+    let Some(entry) = entry else {
+        return unknown(blob);
+    };
+    let same = entry.len as u64 == blob.len
+        && entry.access == blob.access
+        && entry.audience == blob.audience;
+    // Whoever drops its last owner drops the export as well.
+    let (true, Some(owner)) = (same, entry.owner.upgrade()) else {
+        return unknown(blob);
+    };
+    let Some(addr) = NonNull::new(entry.addr.load(Relaxed)) else {
+        return unknown(blob);
+    };
+    let words = station.control.words().clone();
+    let peer = Peer::own(Arc::clone(&fabric), words);
+    Ok(finish(blob, peer, addr, None)?.with_owner(owner))
+}
+
+fn unknown<T>(blob: &Blob) -> Result<T> {
+    fail(
+        ErrorKind::NotPermitted,
+        format!(
+            "the exporter does not know this export (slot {}, generation {}): it was taken back, or the bytes are forged: export the memory \
+             anew and hand over what that gives",
+            blob.slot, blob.generation
+        ),
+    )
+}
+
+fn gone<T>(blob: &Blob) -> Result<T> {
+    fail(
+        ErrorKind::ConnectionReset,
+        format!(
+            "nobody listens at {}: the process that exported this memory has ended, or has dropped all its exports; a path must \
+             be visible here as well",
+            blob.address
+        ),
+    )
+}
+
+fn late<T>(blob: &Blob) -> Result<T> {
+    fail(
+        ErrorKind::TimedOut,
+        format!(
+            "the exporter at {} does not answer: it is stopped, or too busy",
+            blob.address
+        ),
+    )
+}
+
+/// Whether the exporter can be reached from here at all.
+fn reachable(blob: &Blob) -> Result<()> {
+    let here = Place::here(OP)?;
+    if here.boot != blob.place.boot {
+        return fail(
+            ErrorKind::NotSupported,
+            format!(
+                "the memory was exported on another host, or before a restart of this one (boot id {}, and here {}): software devices \
+                 share memory within a host",
+                place::hex(&blob.place.boot),
+                place::hex(&here.boot)
+            ),
+        );
+    }
+    if here.net != blob.place.net && matches!(blob.address, Address::Abstract(_)) {
+        return fail(
+            ErrorKind::NotSupported,
+            format!(
+                "the exporter is in another network namespace (inode {}, and here {}), and listens at an abstract name: have it listen \
+                 at a path that both see, with soft::set_socket_path or TOKIO_DOCA_SOFT_SOCKET",
+                blob.place.net.1, here.net.1
+            ),
+        );
+    }
+    Ok(())
+}
+
+/// A connection that has asked.
+struct Talk {
+    socket: OwnedFd,
+    request: Request,
+    peer: Option<Arc<Peer>>,
+    pidfd: Option<OwnedFd>,
+}
+
+/// What the exporter granted.
+struct Received {
+    descriptors: [OwnedFd; DESCRIPTORS],
+    offset: u64,
+    /// The exporter, if it is known, or how its end shows.
+    peer: Result<Arc<Peer>, Watch>,
+}
+
+impl Talk {
+    fn begin(fabric: &Fabric, blob: &Blob, deadline: Instant) -> Result<Talk> {
+        let socket = match socket::connect(&blob.address, deadline) {
+            Ok(socket) => socket,
+            Err(Errno::ECONNREFUSED | Errno::ENOENT | Errno::ESRCH) => return gone(blob),
+            Err(Errno::EAGAIN) => return late(blob),
+            Err(errno) => {
+                let what = format!("connect to the exporter at {}", blob.address);
+                return Err(Error::os(OP, what, errno.into()));
+            }
+        };
+        // Before it answers: then it is the process that answered.
+        let pidfd = match socket::pidfd(&socket) {
+            Ok(pidfd) => pidfd,
+            Err(Errno::ESRCH) => return gone(blob),
+            Err(errno) => return Err(os("a pidfd of the exporter")(errno)),
+        };
+        let peer = Peer::known(fabric, &blob.instance);
+        let request = Request {
+            slot: blob.slot,
+            generation: blob.generation,
+            nonce: place::random(OP)?,
+            keep: pidfd.is_none() && peer.is_none(),
+        };
+        match socket::send(socket.as_fd(), &request.format(&blob.key), &[]) {
+            Ok(()) => {}
+            Err(Errno::EPIPE | Errno::ECONNRESET) => return gone(blob),
+            Err(errno) => return Err(os("send to the exporter")(errno)),
+        }
+        Ok(Talk {
+            socket,
+            request,
+            peer,
+            pidfd,
+        })
+    }
+
+    fn finish(self, blob: &Blob, deadline: Instant) -> Result<Received> {
+        let ends = self.pidfd.as_ref().map(|pidfd| pidfd.as_fd());
+        let waited = socket::wait([Some(self.socket.as_fd()), ends], deadline);
+        let (answer, descriptors) = match waited.map_err(os("poll"))? {
+            [true, _] => self.receive(blob)?,
+            [false, true] => return gone(blob),
+            [false, false] => return late(blob),
+        };
+        match answer.status {
+            _ if answer.version != VERSION => return version(answer.version),
+            Status::Granted => {}
+            Status::Unknown => return unknown(blob),
+            Status::Version => return version(answer.version),
+            Status::Failed(errno) => {
+                let what = "the exporter could not hand over the memory";
+                return Err(os(what)(Errno::from_raw(errno)));
+            }
+        }
+        let grant = &answer.grant;
+        let right = answer.is_proved(&blob.key, &self.request.nonce)
+            && grant.instance == blob.instance
+            && grant.len == blob.len
+            && grant.access == blob.access.bits();
+        let (true, Ok(descriptors)) = (right, descriptors.into_inner()) else {
+            return fail(
+                ErrorKind::NotPermitted,
+                format!(
+                    "who answers at {} is not the exporter, or does not grant what the export says ({} bytes, {:?})",
+                    blob.address, blob.len, blob.access
+                ),
+            );
+        };
+        let peer = match (self.peer, self.pidfd) {
+            (Some(peer), _) => Ok(peer),
+            (None, Some(pidfd)) => Err(Watch::Pidfd(pidfd)),
+            (None, None) => Err(Watch::Connection(self.socket)),
+        };
+        Ok(Received {
+            descriptors,
+            offset: grant.offset,
+            peer,
+        })
+    }
+
+    fn receive(&self, blob: &Blob) -> Result<(Answer, ArrayVec<OwnedFd, DESCRIPTORS>)> {
+        let mut message = [0; ANSWER_LEN];
+        match socket::receive_with(self.socket.as_fd(), &mut message) {
+            Ok((0, _)) | Err(Errno::ECONNRESET) => fail(
+                ErrorKind::ConnectionReset,
+                format!(
+                    "the exporter at {} hung up without an answer: it has ended, or is of another release",
+                    blob.address
+                ),
+            ),
+            Ok((len, descriptors)) => match Answer::parse(&message[..len]) {
+                Some(answer) => Ok((answer, descriptors)),
+                None => nonsense(blob),
+            },
+            Err(Errno::EBADMSG) => nonsense(blob),
+            Err(errno) => Err(os("recvmsg from the exporter")(errno)),
+        }
+    }
+}
+
+fn nonsense<T>(blob: &Blob) -> Result<T> {
+    fail(
+        ErrorKind::NotPermitted,
+        format!(
+            "who answers at {} is no exporter of software devices, or this process has no descriptors left",
+            blob.address
+        ),
+    )
+}
+
+fn version<T>(theirs: u16) -> Result<T> {
+    fail(
+        ErrorKind::UnsupportedVersion,
+        format!(
+            "the exporter speaks version {theirs}, and this library version {VERSION}: use one release on both sides"
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,785 @@
+//! The fabric by itself: exports, imports, hostile ones, and what is left of them.
+#![expect(unsafe_code, reason = "touches what was imported, and forks")]
+
+use std::any::Any;
+use std::fs::{File, read_dir};
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::num::NonZeroUsize;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Weak;
+use std::time::Duration;
+
+use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::MapFlags;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{Pid, ftruncate};
+
+use super::super::control::SLOTS;
+use super::super::exporter::export;
+use super::super::wire::{Claim, Grant, REQUEST_LEN};
+use super::*;
+use crate::device::{Access, Audience, Backing, Exported, Offer, Region};
+use crate::error::{JobError, Reason};
+
+const ROLE: &str = "TOKIO_DOCA_TEST_ROLE";
+const LEN: usize = 10_000;
+const WRITE: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_WRITE);
+const READ: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_ONLY);
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(20)
+}
+
+/// Waits until it holds.
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = soon();
+    while !holds() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+/// This test, in a process of its own that plays a role.
+fn again(test: &str, role: &str) -> Command {
+    let (_, module) = module_path!().split_once("::").unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let name = format!("{module}::{test}");
+    command.args(["--exact", &name, "--nocapture", "--test-threads=1"]);
+    command.env(ROLE, role);
+    command
+}
+
+/// Runs the body in a process of its own, in which nothing else goes on.
+fn alone(test: &str, body: impl FnOnce()) {
+    if std::env::var(ROLE).is_ok() {
+        return body();
+    }
+    let out = again(test, "alone").output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    let counted = String::from_utf8_lossy(&out.stdout).contains("1 passed");
+    assert!(
+        out.status.success() && counted,
+        "{}\n{said}",
+        String::from_utf8_lossy(&out.stdout)
+    );
+}
+
+/// Memory of an application that exports it.
+struct Owner {
+    memory: Mapping,
+    memfd: Arc<OwnedFd>,
+    this: Arc<dyn Any + Send + Sync>,
+}
+
+fn memfd(len: usize) -> OwnedFd {
+    let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    let memfd = memfd_create(c"test", flags).unwrap();
+    ftruncate(&memfd, len as i64).unwrap();
+    fallocate(&memfd, FallocateFlags::empty(), 0, len as i64).unwrap();
+    memfd
+}
+
+impl Owner {
+    fn new() -> Owner {
+        let memfd = memfd(LEN);
+        let len = NonZeroUsize::new(LEN.next_multiple_of(4096)).unwrap();
+        Owner {
+            memory: Mapping::new(&memfd, 0, len, true, MapFlags::MAP_SHARED).unwrap(),
+            memfd: Arc::new(memfd),
+            this: Arc::new(7_u32),
+        }
+    }
+
+    fn offer(&self, access: Access) -> Offer {
+        let region = Region {
+            addr: self.memory.base(),
+            len: LEN,
+            access,
+        };
+        let backing = Backing {
+            memfd: Arc::clone(&self.memfd),
+            offset: 0,
+        };
+        let owner = Arc::downgrade(&self.this);
+        Offer::new(region, Some(backing), Audience::Dpu, owner)
+    }
+
+    fn export(&self, access: Access) -> Exported {
+        export(3, &self.offer(access)).unwrap()
+    }
+}
+
+fn get(addr: NonNull<u8>, at: usize) -> u8 {
+    // SAFETY: within memory that the caller keeps mapped.
+    let at = unsafe { addr.add(at) };
+    // SAFETY: as above; others write it, hence volatile.
+    unsafe { at.read_volatile() }
+}
+
+fn set(addr: NonNull<u8>, at: usize, byte: u8) {
+    // SAFETY: within memory that the caller keeps mapped.
+    let at = unsafe { addr.add(at) };
+    // SAFETY: as above; others read it, hence volatile.
+    unsafe { at.write_volatile(byte) }
+}
+
+fn blob(exported: &Exported) -> Blob {
+    Blob::parse(exported.blob()).unwrap()
+}
+
+/// As another process would: over the socket, with a mapping of its own.
+fn over_the_socket(blob: &Blob) -> Result<Imported> {
+    other(Fabric::current(OP)?, blob, soon())
+}
+
+fn reason(imported: &Imported) -> Option<Reason> {
+    // SAFETY: the key of an import that lives.
+    let by_key = unsafe { Import::from_key(imported.key) }.check();
+    assert_eq!(by_key, imported.origin.check());
+    by_key.err().map(|error: JobError| error.reason())
+}
+
+fn kind<T>(result: Result<T>) -> ErrorKind {
+    result.err().expect("it is refused").kind()
+}
+
+fn descriptors() -> usize {
+    read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn threads() -> usize {
+    read_dir("/proc/self/task").unwrap().count()
+}
+
+fn mapped() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.matches("memfd:").count()
+}
+
+#[test]
+fn an_own_export_is_the_same_memory_and_the_same_owner() {
+    let owner = Owner::new();
+    let exported = owner.export(READ);
+    let blob = blob(&exported);
+    assert_eq!((blob.port(), blob.audience()), (3, Audience::Dpu));
+    assert_eq!(blob.access, Access::DPU_READ_ONLY);
+    let imported = import(&blob, soon()).unwrap();
+    assert_eq!((imported.addr, imported.len), (owner.memory.base(), LEN));
+    assert!(Arc::ptr_eq(imported.owner.as_ref().unwrap(), &owner.this));
+    assert_eq!((reason(&imported), imported.key % 8), (None, 0));
+    let forged = Blob {
+        key: [0; 16],
+        ..blob.clone()
+    };
+    assert_eq!(kind(import(&forged, soon())), ErrorKind::NotPermitted);
+    let longer = Blob {
+        len: blob.len + 1,
+        ..blob.clone()
+    };
+    assert_eq!(kind(import(&longer, soon())), ErrorKind::NotPermitted);
+    drop(exported);
+    assert_eq!(reason(&imported), Some(Reason::ExportRevoked));
+    assert_eq!(kind(import(&blob, soon())), ErrorKind::NotPermitted);
+}
+
+#[test]
+fn what_is_imported_over_the_socket_is_shared_and_revoked() {
+    let owner = Owner::new();
+    let exported = owner.export(WRITE);
+    let blob = blob(&exported);
+    let imported = over_the_socket(&blob).unwrap();
+    assert!(imported.owner.is_none() && imported.addr != owner.memory.base());
+    set(owner.memory.base(), LEN - 1, 42);
+    assert_eq!(get(imported.addr, LEN - 1), 42);
+    set(imported.addr, 1, 43);
+    assert_eq!(get(owner.memory.base(), 1), 43);
+    assert_eq!(reason(&imported), None);
+    let forged = Blob {
+        key: [0; 16],
+        ..blob.clone()
+    };
+    assert_eq!(kind(over_the_socket(&forged)), ErrorKind::NotPermitted);
+    let longer = Blob {
+        len: blob.len + 1,
+        ..blob.clone()
+    };
+    assert_eq!(kind(over_the_socket(&longer)), ErrorKind::NotPermitted);
+    drop(exported);
+    assert_eq!(reason(&imported), Some(Reason::ExportRevoked));
+    assert_eq!(kind(over_the_socket(&blob)), ErrorKind::NotPermitted);
+    // The slot goes to the next export, and what was taken back stays so.
+    let next = owner.export(WRITE);
+    assert_eq!(reason(&imported), Some(Reason::ExportRevoked));
+    drop(next);
+}
+
+#[test]
+fn nobody_gets_a_writable_mapping_of_what_no_peer_may_write() {
+    let fabric = Fabric::current(OP).unwrap();
+    // The second lets others write, and not this audience.
+    for access in [READ, READ | Access::RDMA_WRITE] {
+        let owner = Owner::new();
+        let exported = owner.export(access);
+        let blob = blob(&exported);
+        let talk = Talk::begin(&fabric, &blob, soon()).unwrap();
+        let received = talk.finish(&blob, soon()).unwrap();
+        let [memfd, _] = &received.descriptors;
+        let len = NonZeroUsize::new(4096).unwrap();
+        let map = |write| Mapping::new(memfd, 0, len, write, MapFlags::MAP_SHARED);
+        let refused = map(true).err().unwrap();
+        assert!(matches!(refused, Errno::EPERM | Errno::EACCES), "{refused}");
+        assert!(map(false).is_ok());
+        let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        assert!(fallocate(memfd, hole, 0, 4096).is_err());
+        assert!(ftruncate(memfd, 0).is_err());
+        assert!(nix::unistd::write(memfd, &[1]).is_err());
+        assert_eq!(get(over_the_socket(&blob).unwrap().addr, 0), 0);
+    }
+}
+
+#[test]
+fn memory_that_cannot_be_sealed_is_not_exported() {
+    let owner = Owner::new();
+    let of = |access| kind(export(0, &owner.offer(access)));
+    let reader = owner.export(READ);
+    assert_eq!(of(WRITE), ErrorKind::NotPermitted);
+    drop(reader);
+    let owner = Owner::new();
+    let writer = owner.export(WRITE);
+    assert_eq!(kind(export(0, &owner.offer(READ))), ErrorKind::NotPermitted);
+    drop(writer);
+    let none = Offer {
+        backing: None,
+        ..owner.offer(READ)
+    };
+    assert_eq!(kind(export(0, &none)), ErrorKind::NotSupported);
+}
+
+#[test]
+fn an_export_of_another_host_or_namespace_or_of_the_past_says_so() {
+    let owner = Owner::new();
+    let exported = owner.export(READ);
+    let here = blob(&exported);
+    let foreign = Blob {
+        instance: [1; 16],
+        ..here.clone()
+    };
+    let host = Place {
+        boot: [1; 16],
+        ..here.place
+    };
+    let net = Place {
+        net: (1, 2),
+        ..here.place
+    };
+    let at = |place| {
+        import(
+            &Blob {
+                place,
+                ..foreign.clone()
+            },
+            soon(),
+        )
+        .err()
+        .unwrap()
+    };
+    assert!(at(host).to_string().contains("another host"));
+    assert!(at(net).to_string().contains("set_socket_path"));
+    let address = Address::Abstract(b"tokio-doca-nobody".to_vec());
+    let stale = Blob {
+        address,
+        ..foreign.clone()
+    };
+    assert_eq!(kind(import(&stale, soon())), ErrorKind::ConnectionReset);
+    // Another instance listens there: it does not know the key.
+    let forged = Blob {
+        key: [2; 16],
+        ..foreign
+    };
+    assert_eq!(kind(import(&forged, soon())), ErrorKind::NotPermitted);
+}
+
+/// Answers one importer as it likes.
+fn exporter(
+    play: impl FnOnce(OwnedFd, Claim) + Send + 'static,
+) -> (Blob, std::thread::JoinHandle<()>) {
+    let name = place::hex(&place::random(OP).unwrap()).into_bytes();
+    let address = Address::Abstract(name);
+    let listener = socket::listen(&address).unwrap();
+    listener.set_nonblocking(false).unwrap();
+    let blob = Blob {
+        audience: Audience::Dpu,
+        port: 0,
+        access: Access::DPU_READ_WRITE,
+        len: LEN as u64,
+        slot: 0,
+        generation: 1,
+        place: Place::here(OP).unwrap(),
+        instance: [5; 16],
+        key: [6; 16],
+        address,
+    };
+    let thread = std::thread::spawn(move || {
+        let (socket, _) = listener.accept().unwrap();
+        let socket = OwnedFd::from(socket);
+        assert_eq!(socket::wait([Some(socket.as_fd())], soon()), Ok([true]));
+        let mut message = [0; REQUEST_LEN];
+        socket::receive(socket.as_fd(), &mut message).unwrap();
+        play(socket, Claim::parse(&message).unwrap());
+    });
+    (blob, thread)
+}
+
+/// An answer that is right, with whatever descriptors.
+fn grants(
+    len: u64,
+    offset: u64,
+    files: impl FnOnce() -> Vec<OwnedFd> + Send + 'static,
+) -> Result<Imported> {
+    use std::os::fd::AsRawFd;
+    let (blob, thread) = exporter(move |socket, claim| {
+        let access = Access::DPU_READ_WRITE.bits();
+        let grant = Grant {
+            access,
+            instance: [5; 16],
+            offset,
+            len,
+        };
+        let files = files();
+        let raw: Vec<_> = files.iter().map(AsRawFd::as_raw_fd).collect();
+        let message = grant.format(&[6; 16], &claim.request.nonce);
+        socket::send(socket.as_fd(), &message, &raw).unwrap();
+    });
+    let imported = import(&blob, soon());
+    thread.join().unwrap();
+    imported
+}
+
+fn sealed(memfd: OwnedFd, seals: SealFlag) -> OwnedFd {
+    fcntl(&memfd, FcntlArg::F_ADD_SEALS(seals)).unwrap();
+    memfd
+}
+
+#[test]
+fn an_exporter_that_sends_what_is_not_to_be_trusted_is_refused() {
+    let right = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+    let control = || {
+        let control = super::super::control::Control::new().unwrap();
+        control.memfd().try_clone_to_owned().unwrap()
+    };
+    let good = move || vec![sealed(memfd(LEN), right), control()];
+    let len = LEN as u64;
+    assert!(grants(len, 0, good).is_ok());
+    type Files = Box<dyn FnOnce() -> Vec<OwnedFd> + Send>;
+    let cases: [(&str, u64, Files); 9] = [
+        ("no descriptor", 0, Box::new(Vec::new)),
+        ("one", 0, Box::new(move || vec![sealed(memfd(LEN), right)])),
+        (
+            "three",
+            0,
+            Box::new(move || [good(), vec![control()]].concat_owned()),
+        ),
+        (
+            "a file",
+            0,
+            Box::new(move || vec![File::open("/proc/self/exe").unwrap().into(), control()]),
+        ),
+        ("no seals", 0, Box::new(move || vec![memfd(LEN), control()])),
+        (
+            "too short",
+            0,
+            Box::new(move || vec![sealed(memfd(LEN - 1), right), control()]),
+        ),
+        (
+            "between pages",
+            512,
+            Box::new(move || vec![sealed(memfd(2 * LEN), right), control()]),
+        ),
+        ("behind the end", u64::MAX - 4095, Box::new(good)),
+        (
+            "another control page",
+            0,
+            Box::new(move || vec![sealed(memfd(LEN), right), memfd(65_536)]),
+        ),
+    ];
+    for (what, offset, files) in cases {
+        let error = grants(len, offset, files).err().expect(what);
+        let kinds = [ErrorKind::NotPermitted, ErrorKind::OperatingSystem];
+        assert!(kinds.contains(&error.kind()), "{what}: {error:?}");
+    }
+    let holes = move || {
+        let memfd = memfd_create(c"test", MFdFlags::MFD_ALLOW_SEALING).unwrap();
+        ftruncate(&memfd, 1 << 40).unwrap();
+        vec![sealed(memfd, right), control()]
+    };
+    let error = grants(len, 0, holes).err().unwrap();
+    assert!(error.to_string().contains("holes"), "{error}");
+    assert_eq!(kind(grants(len + 1, 0, good)), ErrorKind::NotPermitted);
+}
+
+trait Concat {
+    fn concat_owned(self) -> Vec<OwnedFd>;
+}
+
+impl Concat for [Vec<OwnedFd>; 2] {
+    fn concat_owned(self) -> Vec<OwnedFd> {
+        self.into_iter().flatten().collect()
+    }
+}
+
+#[test]
+fn an_exporter_that_lies_hangs_up_or_is_silent_is_told_apart() {
+    let run = |play: fn(OwnedFd, Claim), deadline| {
+        let (blob, thread) = exporter(play);
+        let kind = kind(import(&blob, deadline));
+        thread.join().unwrap();
+        kind
+    };
+    let hangs_up = run(|_, _| {}, soon());
+    assert_eq!(hangs_up, ErrorKind::ConnectionReset);
+    let junk = run(
+        |socket, _| socket::send(socket.as_fd(), &[7; 500], &[]).unwrap(),
+        soon(),
+    );
+    assert_eq!(junk, ErrorKind::NotPermitted);
+    let wrong_key = |socket: OwnedFd, claim: Claim| {
+        assert!(claim.is_proved(&[6; 16]) && !claim.is_proved(&[7; 16]));
+        let access = Access::DPU_READ_WRITE.bits();
+        let grant = Grant {
+            access,
+            instance: [5; 16],
+            offset: 0,
+            len: LEN as u64,
+        };
+        let message = grant.format(&[7; 16], &claim.request.nonce);
+        socket::send(socket.as_fd(), &message, &[]).unwrap();
+    };
+    assert_eq!(run(wrong_key, soon()), ErrorKind::NotPermitted);
+    let silent = |socket: OwnedFd, _: Claim| {
+        // Until the importer gives up.
+        assert_eq!(socket::wait([Some(socket.as_fd())], soon()), Ok([true]));
+    };
+    let shortly = Instant::now() + Duration::from_millis(20);
+    assert_eq!(run(silent, shortly), ErrorKind::TimedOut);
+}
+
+#[test]
+fn importers_that_are_silent_or_talk_nonsense_lose_their_connection_and_nothing_else() {
+    let owner = Owner::new();
+    let exported = owner.export(WRITE);
+    let blob = blob(&exported);
+    let connect = || socket::connect(&blob.address, soon()).unwrap();
+    let silent: Vec<_> = (0..100).map(|_| connect()).collect();
+    for message in [&[0_u8; 1][..], &[7; REQUEST_LEN], &[7; 60_000]] {
+        let nonsense = connect();
+        socket::send(nonsense.as_fd(), message, &[]).unwrap();
+        assert_eq!(socket::wait([Some(nonsense.as_fd())], soon()), Ok([true]));
+        assert_eq!(socket::receive(nonsense.as_fd(), &mut [0; 9]), Ok(0));
+    }
+    assert!(over_the_socket(&blob).is_ok());
+    // The oldest made room at once, and the others are hung up on after two seconds.
+    for (number, silent) in silent.iter().enumerate() {
+        assert_eq!(
+            socket::wait([Some(silent.as_fd())], soon()),
+            Ok([true]),
+            "{number}"
+        );
+        assert_eq!(socket::receive(silent.as_fd(), &mut [0; 9]), Ok(0));
+    }
+    assert!(over_the_socket(&blob).is_ok());
+}
+
+#[test]
+fn as_many_exports_as_slots_and_no_more() {
+    alone("as_many_exports_as_slots_and_no_more", || {
+        let owner = Owner::new();
+        let mut exports: Vec<_> = (0..SLOTS).map(|_| owner.export(READ)).collect();
+        let error = export(0, &owner.offer(READ)).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Full);
+        assert!(error.to_string().contains("16384"), "{error}");
+        exports.truncate(SLOTS - 1);
+        let last = owner.export(READ);
+        assert_eq!(blob(&last).generation, 2);
+    });
+}
+
+#[test]
+fn a_thousand_imports_cost_no_descriptors_and_all_goes_back() {
+    alone(
+        "a_thousand_imports_cost_no_descriptors_and_all_goes_back",
+        || {
+            let owner = Owner::new();
+            let before = (descriptors(), threads(), mapped());
+            for _ in 0..2 {
+                let exports: Vec<_> = (0..1000).map(|_| owner.export(WRITE)).collect();
+                let import = |exported| over_the_socket(&blob(exported)).unwrap();
+                let mut imports = vec![import(&exports[0])];
+                let one = descriptors();
+                imports.extend(exports[1..].iter().map(import));
+                assert!(imports.iter().all(|imported| reason(imported).is_none()));
+                until("connections are closed", || descriptors() <= one + 16);
+                assert_eq!(threads(), before.1 + 1);
+                drop(exports);
+                assert!(
+                    imports
+                        .iter()
+                        .all(|imported| reason(imported) == Some(Reason::ExportRevoked))
+                );
+            }
+            until("all is back", || {
+                (descriptors(), threads(), mapped()) == before
+            });
+        },
+    );
+}
+
+#[test]
+fn a_path_socket_is_used_if_asked_for_and_removed() {
+    alone("a_path_socket_is_used_if_asked_for_and_removed", || {
+        use super::super::listener::set_socket_path;
+        let name = place::hex(&place::random(OP).unwrap());
+        let dir = std::env::temp_dir().join(name);
+        std::fs::create_dir(&dir).unwrap();
+        let path = dir.join("socket");
+        let owner = Owner::new();
+        assert_eq!(
+            kind(set_socket_path("/x".repeat(60))),
+            ErrorKind::InvalidValue
+        );
+        set_socket_path(&path).unwrap();
+        // Left by a process that was killed.
+        drop(socket::listen(&Address::Path(path.clone())).unwrap());
+        for _ in 0..100 {
+            let exported = owner.export(READ);
+            assert_eq!(blob(&exported).address, Address::Path(path.clone()));
+            assert_eq!(kind(set_socket_path(&dir)), ErrorKind::BadState);
+            assert!(path.exists() && over_the_socket(&blob(&exported)).is_ok());
+            drop(exported);
+            assert!(!path.exists());
+        }
+        std::fs::write(&path, "a file").unwrap();
+        assert_eq!(kind(export(0, &owner.offer(READ))), ErrorKind::InUse);
+        std::fs::remove_file(&path).unwrap();
+        set_socket_path(&dir).unwrap();
+        let exported = owner.export(READ);
+        assert!(over_the_socket(&blob(&exported)).is_ok());
+        drop(exported);
+        std::fs::remove_dir(&dir).unwrap();
+    });
+}
+
+#[test]
+fn a_child_of_fork_is_told_and_takes_nothing_from_its_parent() {
+    alone(
+        "a_child_of_fork_is_told_and_takes_nothing_from_its_parent",
+        || {
+            let owner = Owner::new();
+            let exported = owner.export(WRITE);
+            let blob = blob(&exported);
+            let imported = over_the_socket(&blob).unwrap();
+            // SAFETY: the child allocates, which glibc allows; the other thread of this process holds no lock, as it sleeps.
+            let pid = unsafe { libc::fork() };
+            if pid == 0 {
+                let told = kind(import(&blob, soon())) == ErrorKind::BadState
+                    && kind(export(0, &owner.offer(WRITE))) == ErrorKind::BadState;
+                drop((imported, exported));
+                // SAFETY: ends the child alone.
+                unsafe { libc::_exit(if told { 7 } else { 8 }) };
+            }
+            let pid = Pid::from_raw(pid);
+            assert_eq!(waitpid(pid, None).unwrap(), WaitStatus::Exited(pid, 7));
+            assert_eq!(reason(&imported), None);
+            assert!(over_the_socket(&blob).is_ok());
+        },
+    );
+}
+
+/// A process that exports, and does what it reads.
+struct Exporter {
+    process: Child,
+    said: Lines<BufReader<ChildStdout>>,
+}
+
+impl Exporter {
+    fn start(test: &str) -> Exporter {
+        let mut command = again(test, "exporter");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().unwrap();
+        let said = BufReader::new(process.stdout.take().unwrap()).lines();
+        Exporter { process, said }
+    }
+
+    /// What it says next, behind the mark; the test harness says other things as well.
+    fn says(&mut self) -> String {
+        let marked = |line: std::io::Result<String>| {
+            line.unwrap()
+                .split_once("SAYS ")
+                .map(|(_, said)| said.to_owned())
+        };
+        self.said
+            .by_ref()
+            .find_map(marked)
+            .expect("it says something")
+    }
+
+    fn ask(&mut self, what: &str) -> String {
+        writeln!(self.process.stdin.as_mut().unwrap(), "{what}").unwrap();
+        self.says()
+    }
+
+    fn blob(&mut self) -> Blob {
+        let digits = self.ask("export");
+        let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+        let bytes: Vec<u8> = (0..digits.len()).step_by(2).map(byte).collect();
+        Blob::parse(&bytes).unwrap()
+    }
+
+    /// What such a process does.
+    fn play() {
+        let owner = Owner::new();
+        let mut exported = None;
+        for line in std::io::stdin().lines() {
+            let answer = match line.unwrap().as_str() {
+                "export" => {
+                    let bytes = exported.insert(owner.export(WRITE)).blob().to_vec();
+                    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+                }
+                "drop" => format!("{}", exported.take().is_some()),
+                "read" => format!("{}", get(owner.memory.base(), 5000)),
+                other => panic!("{other}"),
+            };
+            println!("SAYS {answer}");
+        }
+    }
+}
+
+#[test]
+fn memory_of_another_process_is_written_taken_back_and_lost() {
+    const NAME: &str = "memory_of_another_process_is_written_taken_back_and_lost";
+    if std::env::var(ROLE).is_ok() {
+        return Exporter::play();
+    }
+    let mut quickest = Duration::MAX;
+    for _ in 0..5 {
+        let mut exporter = Exporter::start(NAME);
+        let blob = exporter.blob();
+        let imported = import(&blob, soon()).unwrap();
+        set(imported.addr, 5000, 99);
+        assert_eq!(exporter.ask("read"), "99");
+        assert_eq!(reason(&imported), None);
+        assert_eq!(exporter.ask("drop"), "true");
+        assert_eq!(reason(&imported), Some(Reason::ExportRevoked));
+        assert!(import(&blob, soon()).is_err());
+        let blob = exporter.blob();
+        let again = import(&blob, soon()).unwrap();
+        assert_eq!(reason(&again), None);
+        exporter.process.kill().unwrap();
+        let killed = Instant::now();
+        until("its end is noticed", || reason(&again).is_some());
+        quickest = quickest.min(killed.elapsed());
+        assert_eq!(reason(&again), Some(Reason::ExporterGone));
+        assert_eq!(reason(&imported), Some(Reason::ExporterGone));
+        // What it wrote is still there, and can be touched.
+        assert_eq!(get(again.addr, 5000), 99);
+        assert_eq!(kind(import(&blob, soon())), ErrorKind::ConnectionReset);
+        exporter.process.wait().unwrap();
+    }
+    assert!(quickest < Duration::from_millis(10), "{quickest:?}");
+}
+
+#[test]
+fn without_a_pidfd_the_connection_stays_and_its_end_is_noticed() {
+    const NAME: &str = "without_a_pidfd_the_connection_stays_and_its_end_is_noticed";
+    if std::env::var(ROLE).is_ok() {
+        return Exporter::play();
+    }
+    let mut exporter = Exporter::start(NAME);
+    let blob = exporter.blob();
+    let fabric = Fabric::current(OP).unwrap();
+    let request = Request {
+        slot: blob.slot,
+        generation: blob.generation,
+        nonce: [9; 16],
+        keep: true,
+    };
+    let socket = socket::connect(&blob.address, soon()).unwrap();
+    socket::send(socket.as_fd(), &request.format(&blob.key), &[]).unwrap();
+    let (peer, pidfd) = (None, None);
+    let talk = Talk {
+        socket,
+        request,
+        peer,
+        pidfd,
+    };
+    let received = talk.finish(&blob, soon()).unwrap();
+    let watch = received.peer.err().unwrap();
+    assert!(matches!(watch, Watch::Connection(_)));
+    let words = Words::received(&received.descriptors[1]).unwrap();
+    let peer = Peer::watched(&fabric, blob.instance, words, watch).unwrap();
+    // It has answered others since, and did not hang up.
+    assert!(import(&blob, soon()).is_ok());
+    assert_eq!(exporter.ask("read"), "0");
+    assert!(!peer.is_dead());
+    exporter.process.kill().unwrap();
+    until("its end is noticed", || peer.is_dead());
+    exporter.process.wait().unwrap();
+}
+
+#[test]
+fn without_descriptors_the_thread_neither_spins_nor_gives_up() {
+    alone(
+        "without_descriptors_the_thread_neither_spins_nor_gives_up",
+        || {
+            use nix::sys::resource::{Resource, setrlimit};
+            let owner = Owner::new();
+            let exported = owner.export(WRITE);
+            let blob = blob(&exported);
+            // Nanoseconds on a CPU of the fabric's thread.
+            let worked = || -> u64 {
+                let tasks = read_dir("/proc/self/task")
+                    .unwrap()
+                    .map(|task| task.unwrap().path());
+                let of = |path: &std::path::PathBuf| {
+                    let name = std::fs::read_to_string(path.join("comm")).unwrap();
+                    name.trim() == "doca-fabric"
+                };
+                let path = tasks.into_iter().find(of).unwrap().join("schedstat");
+                let text = std::fs::read_to_string(path).unwrap();
+                text.split(' ').next().unwrap().parse().unwrap()
+            };
+            setrlimit(Resource::RLIMIT_NOFILE, 64, 64).unwrap();
+            // Its thread runs, and has its name.
+            assert!(over_the_socket(&blob).is_ok());
+            let before = worked();
+            let spare = File::open("/dev/null").unwrap();
+            let mut hoard: Vec<File> = Vec::new();
+            while let Ok(file) = File::open("/dev/null") {
+                hoard.push(file);
+            }
+            drop(spare);
+            let socket = socket::connect(&blob.address, soon()).unwrap();
+            let shortly = Instant::now() + Duration::from_millis(350);
+            assert_eq!(socket::wait([Some(socket.as_fd())], shortly), Ok([false]));
+            hoard.truncate(hoard.len() / 2);
+            let spent = worked() - before;
+            assert!(spent < 50_000_000, "{spent} ns");
+            assert!(over_the_socket(&blob).is_ok());
+        },
+    );
+}
+
+#[test]
+fn nothing_is_dropped_while_it_is_looked_up() {
+    let gone: Weak<dyn Any + Send + Sync> = Weak::<u32>::new();
+    let owner = Owner::new();
+    let offer = Offer {
+        owner: gone,
+        ..owner.offer(READ)
+    };
+    let exported = export(0, &offer).unwrap();
+    assert_eq!(
+        kind(import(&blob(&exported), soon())),
+        ErrorKind::NotPermitted
+    );
+}

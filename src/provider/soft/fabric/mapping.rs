@@ -1,0 +1,77 @@
+//! A mapping of a memfd: of our own control page, or of what an exporter sent.
+#![expect(unsafe_code, reason = "maps memory")]
+
+use std::num::NonZeroUsize;
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
+
+use nix::errno::Errno;
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
+
+/// A range of memory that is mapped until this is dropped, in the process that mapped it.
+pub(super) struct Mapping {
+    base: NonNull<u8>,
+    len: NonZeroUsize,
+    /// A child of fork(2) has a copy of this value, and, where the range is not inherited, something else at its address.
+    process: u32,
+}
+
+// SAFETY: a range of memory, which belongs to no thread; nothing here reads or writes it.
+unsafe impl Send for Mapping {}
+// SAFETY: as above: what is behind `&Mapping` are numbers.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    pub(super) fn new(
+        file: impl AsFd,
+        offset: u64,
+        len: NonZeroUsize,
+        write: bool,
+        flags: MapFlags,
+    ) -> nix::Result<Mapping> {
+        let protection = match write {
+            true => ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+            false => ProtFlags::PROT_READ,
+        };
+        let offset = i64::try_from(offset).map_err(|_| Errno::EOVERFLOW)?;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let base = unsafe { mmap(None, len, protection, flags, file, offset) }?;
+        let base = base.cast();
+        let process = std::process::id();
+        Ok(Mapping { base, len, process })
+    }
+
+    pub(super) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Whether this process mapped it.
+    pub(super) fn is_ours(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    /// Has the pages there now: too few are an error here, and not a signal at the first touch.
+    pub(super) fn populate(&self) -> nix::Result<()> {
+        self.advise(MmapAdvise::MADV_POPULATE_READ)
+    }
+
+    /// A child of fork(2) does not have it.
+    pub(super) fn keep_from_children(&self) -> nix::Result<()> {
+        self.advise(MmapAdvise::MADV_DONTFORK)
+    }
+
+    fn advise(&self, advice: MmapAdvise) -> nix::Result<()> {
+        // SAFETY: the range is the mapping's; the two kinds of advice of this file change no byte of it.
+        unsafe { madvise(self.base.cast(), self.len.get(), advice) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if self.is_ours() {
+            // SAFETY: this process mapped the range, and nothing that could reach it is left: whoever has an address of it
+            // keeps this value.
+            let _ = unsafe { munmap(self.base.cast(), self.len.get()) };
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! The fabric of software devices: memory of one process, used by another of the same host.
+//!
+//! ```text
+//!   exporter                                               importer
+//!   export: seals the memfd, takes a slot --- blob -------> import: connects, asks        (by any way, the application's)
+//!   thread: looks the slot up, checks the proof <---------- slot, generation, nonce, proof
+//!           opens descriptors for this importer ----------> checks the proof, the seals and the size
+//!                                                           maps, closes everything, watches a pidfd
+//!   memory  <======= loads, stores and atomics, without a system call =======> memory
+//!   control page: a word per export ----------------------> read before each operation
+//! ```
+//!
+//! One thread per process ([`thread`]) answers importers and notices exporters that end. It starts at the first export or
+//! import, sleeps without wake-ups while nothing happens, and ends with the last of them; a connection lasts for one import. Of an
+//! import nothing stays but its mapping, and for each exporting process a mapping of its control page and a pidfd. Nothing is in the file
+//! system, unless a path was asked for ([`set_socket_path`]).
+//!
+//! # Threat model
+//!
+//! A peer is another process without ptrace rights over this one. What it sends, when, and what it does with descriptors that
+//! it was given is hostile. Whoever has a blob may do what the blob says: it is as secret as the memory.
+//!
+//! | rule | enforced by |
+//! |---|---|
+//! | nobody imports without the blob; a process that takes the exporter's name learns and answers nothing | a random key that never travels, and proofs over a nonce: [`wire`] |
+//! | nobody writes what no peer may write | `F_SEAL_FUTURE_WRITE`: [`sent`] |
+//! | who may read only gets no descriptor to write with | a descriptor opened to read, and the memfd's mode; advice against the same user where others may write: [`sent`] |
+//! | nobody shortens memory under us | seals, added before the first send and checked before a mapping: [`sent`], [`received`] |
+//! | nobody makes us take memory, or a SIGBUS of huge pages | holes and punchable huge pages are refused: [`received`], [`sent`] |
+//! | nobody forges a revocation, or hides one of another's | a control page that only its process can map to write: [`control`] |
+//! | no peer blocks, stops or floods the thread | every call `MSG_DONTWAIT`, one message per connection, 64 silent ones for 2 s, a pause when descriptors run out: [`thread`], [`socket`] |
+//! | no descriptor of a stranger is kept | room for two, all others closed, none taken by the exporter: [`socket`] |
+//! | an exporter's end is noticed, also when a child holds its sockets | a pidfd, or a connection that stays: [`peer`] |
+//! | a number from outside is checked before it is used | [`blob`], [`wire`], [`received`] |
+//! | nobody reaches more of a memfd than was exported | a part of one is not exported: [`sent`] |
+//!
+//! What is not: before Linux 6.16 a peer can send the exporter a socket whose closing takes time (`SO_LINGER`), which delays the thread; an
+//! exporter that replaces its program (execve(2)) does not end, and what it exported is not taken back.
+
+mod blob;
+mod control;
+mod exporter;
+mod import;
+mod importer;
+mod layout;
+mod listener;
+mod mapping;
+mod peer;
+mod place;
+mod process;
+mod received;
+mod sent;
+mod socket;
+mod table;
+mod thread;
+mod wire;
+
+pub(super) use blob::Blob;
+pub(super) use exporter::export;
+pub(super) use import::Import;
+pub(super) use importer::import;
+pub use listener::set_socket_path;

@@ -1,0 +1,71 @@
+//! Where a process is, as far as another can reach it: the boot of the machine, and the network namespace.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Sixteen bytes that nobody guesses: an instance of a fabric, a key, a nonce.
+pub(super) type Id = [u8; 16];
+
+/// A boot of a machine, and a network namespace there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) boot: Id,
+    /// Device and inode of the namespace: two namespaces of one boot never have the same.
+    pub(super) net: (u64, u64),
+}
+
+impl Place {
+    /// Where the calling thread is: a thread can have a network namespace of its own (setns(2)).
+    pub(super) fn here(op: &'static str) -> Result<Place> {
+        const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+        const NET: &str = "/proc/thread-self/ns/net";
+        let text = fs::read_to_string(BOOT).map_err(|error| Error::os(op, BOOT, error))?;
+        let boot = uuid(text.trim()).ok_or_else(|| {
+            let text = format!("{BOOT} has \"{}\", and no UUID", text.trim());
+            Error::new(ErrorKind::Unexpected, op, text)
+        })?;
+        let net = fs::metadata(NET).map_err(|error| Error::os(op, NET, error))?;
+        let net = (net.dev(), net.ino());
+        Ok(Place { boot, net })
+    }
+}
+
+fn uuid(text: &str) -> Option<Id> {
+    let digits: String = text.chars().filter(|&c| c != '-').collect();
+    let value = u128::from_str_radix(&digits, 16).ok()?;
+    (digits.len() == 32).then(|| value.to_be_bytes())
+}
+
+/// Sixteen bytes from the kernel's generator.
+pub(super) fn random(op: &'static str) -> Result<Id> {
+    let read = || -> io::Result<Id> {
+        let mut bytes = Id::default();
+        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        Ok(bytes)
+    };
+    read().map_err(|error| Error::os(op, "/dev/urandom", error))
+}
+
+/// As hexadecimal digits.
+pub(super) fn hex(id: &Id) -> String {
+    format!("{:032x}", u128::from_be_bytes(*id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_boot_id_is_read_and_junk_is_not() {
+        let id = uuid("00010203-0405-0607-0809-0a0b0c0d0e0f").unwrap();
+        assert_eq!(hex(&id), "000102030405060708090a0b0c0d0e0f");
+        for junk in ["", "00010203", "zz010203-0405-0607-0809-0a0b0c0d0e0f"] {
+            assert_eq!(uuid(junk), None, "{junk}");
+        }
+        assert_eq!(Place::here("test").unwrap(), Place::here("test").unwrap());
+        assert_ne!(random("test").unwrap(), random("test").unwrap());
+    }
+}

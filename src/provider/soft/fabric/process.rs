@@ -1,0 +1,186 @@
+//! The fabric of this process: there from the first export or import until the last of them goes.
+//!
+//! Who exports or imports holds an `Arc<Fabric>`; the thread holds what it works on, [`Shared`], and not the fabric, so that the
+//! last holder's drop can tell it to end. A child of fork(2) has copies of all this, and no thread: it is told so, and what it
+//! drops changes nothing of its parent's.
+
+use std::ops::Deref;
+use std::os::unix::net::UnixListener;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread;
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use super::control::Control;
+use super::listener;
+use super::peer::Peers;
+use super::place::{self, Id, Place};
+use super::socket::{self, Address};
+use super::table::Table;
+use super::thread::{BELL, LISTENER, Worker};
+use crate::error::{Error, ErrorKind, Result};
+
+static CURRENT: Mutex<Weak<Fabric>> = Mutex::new(Weak::new());
+
+/// The process whose fabric there is, and a number of that fabric; 0 if there is none. It is read before any lock is taken: a child of
+/// fork(2) may have inherited a locked one.
+static OWNER: AtomicU64 = AtomicU64::new(0);
+
+/// What exports and imports hold.
+pub(super) struct Fabric {
+    shared: Arc<Shared>,
+    owner: u64,
+}
+
+/// What the thread works on.
+pub(super) struct Shared {
+    process: u32,
+    pub(super) instance: Id,
+    pub(super) epoll: Epoll,
+    bell: EventFd,
+    stop: AtomicBool,
+    station: OnceLock<Station>,
+    /// Held while the station opens.
+    opening: Mutex<()>,
+    pub(super) peers: Mutex<Peers>,
+}
+
+/// What a process has that exports: there from the first export on.
+pub(super) struct Station {
+    pub(super) listener: UnixListener,
+    pub(super) address: Address,
+    pub(super) place: Place,
+    pub(super) control: Control,
+    pub(super) table: Mutex<Table>,
+}
+
+/// A lock is poisoned by a panic of ours only, which leaves nothing half done.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether this process has exports or imports.
+pub(super) fn is_running() -> bool {
+    OWNER.load(Relaxed) != 0
+}
+
+impl Fabric {
+    /// The one of this process; it starts if there is none.
+    pub(super) fn current(op: &'static str) -> Result<Arc<Fabric>> {
+        let process = std::process::id();
+        let owner = OWNER.load(Relaxed);
+        if owner != 0 && owner >> 32 != u64::from(process) {
+            let text = format!(
+                "this process is a fork of process {}, whose exports and imports are not inherited: fork before the first \
+                 export or import, or start a program anew (execve(2)) and export and import there",
+                owner >> 32
+            );
+            return Err(Error::new(ErrorKind::BadState, op, text));
+        }
+        let mut current = lock(&CURRENT);
+        if let Some(fabric) = current.upgrade() {
+            return Ok(fabric);
+        }
+        let fabric = Arc::new(Fabric::start(op, process)?);
+        *current = Arc::downgrade(&fabric);
+        Ok(fabric)
+    }
+
+    fn start(op: &'static str, process: u32) -> Result<Fabric> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let failed = |what| move |errno: nix::errno::Errno| Error::os(op, what, errno.into());
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed("epoll_create1"))?;
+        let bell = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+            .map_err(failed("eventfd"))?;
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, BELL);
+        epoll.add(&bell, event).map_err(failed("epoll_ctl"))?;
+        let shared = Arc::new(Shared {
+            process,
+            instance: place::random(op)?,
+            epoll,
+            bell,
+            stop: AtomicBool::new(false),
+            station: OnceLock::new(),
+            opening: Mutex::new(()),
+            peers: Mutex::default(),
+        });
+        let worker = Worker::new(Arc::clone(&shared));
+        thread::Builder::new()
+            .name("doca-fabric".to_owned())
+            .stack_size(256 << 10)
+            .spawn(move || worker.run())
+            .map_err(|error| Error::os(op, "the fabric's thread", error))?;
+        let number = NUMBER.fetch_add(1, Relaxed) & u64::from(u32::MAX);
+        let owner = u64::from(process) << 32 | number;
+        OWNER.store(owner, Relaxed);
+        Ok(Fabric { shared, owner })
+    }
+}
+
+impl Deref for Fabric {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+impl Drop for Fabric {
+    fn drop(&mut self) {
+        if self.is_inherited() {
+            return;
+        }
+        // Unless another has started meanwhile.
+        let _ = OWNER.compare_exchange(self.owner, 0, Relaxed, Relaxed);
+        // First: the listener that is hung up is ready for ever.
+        self.stop.store(true, Relaxed);
+        if let Some(station) = self.station() {
+            // Here, and not in the thread: from now on nobody can connect.
+            socket::hang_up(&station.listener);
+            listener::leave(&station.address, &self.instance);
+        }
+        let _ = self.bell.write(1);
+    }
+}
+
+impl Shared {
+    /// Whether this is a copy in a child of fork(2), which may neither lock nor change anything.
+    pub(super) fn is_inherited(&self) -> bool {
+        self.process != std::process::id()
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.stop.load(Relaxed)
+    }
+
+    /// What this process has if it exports.
+    pub(super) fn station(&self) -> Option<&Station> {
+        self.station.get()
+    }
+
+    /// The same; it opens if there is none.
+    pub(super) fn open_station(&self, op: &'static str) -> Result<&Station> {
+        let _one = lock(&self.opening);
+        if let Some(station) = self.station() {
+            return Ok(station);
+        }
+        let place = Place::here(op)?;
+        let control =
+            Control::new().map_err(|errno| Error::os(op, "the control page", errno.into()))?;
+        let (listener, address) = listener::open(op, &self.instance)?;
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, LISTENER);
+        if let Err(errno) = self.epoll.add(&listener, event) {
+            listener::leave(&address, &self.instance);
+            return Err(Error::os(op, "epoll_ctl", errno.into()));
+        }
+        Ok(self.station.get_or_init(|| Station {
+            listener,
+            address,
+            place,
+            control,
+            table: Mutex::default(),
+        }))
+    }
+}

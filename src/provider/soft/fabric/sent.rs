@@ -1,0 +1,103 @@
+//! What is done to a memfd before an importer gets a descriptor of it.
+//!
+//! | | who imports may write | another importer may | no peer may |
+//! |---|---|---|---|
+//! | seals | SHRINK, GROW, SEAL | SHRINK, GROW, SEAL | and FUTURE_WRITE |
+//! | descriptor | to read and write | to read | to read |
+//!
+//! In the middle column the kernel lets nobody write through the descriptor, and, by its mode, lets no other user open it anew. A process of
+//! the same user can do that: there the right to read only is advice.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::stat::{Mode, fchmod, fstat};
+use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
+
+use crate::error::{Error, ErrorKind, Result};
+
+const OP: &str = "export";
+
+fn os(what: &'static str) -> impl Fn(Errno) -> Error {
+    move |errno| Error::os(OP, what, errno.into())
+}
+
+/// Whether the memory is the whole memfd, but for the rest of its last page: an importer gets no less than that.
+///
+/// # Errors
+///
+/// `NotPermitted`: who may have a part would have all of it.
+pub(super) fn check_whole(memfd: &OwnedFd, offset: u64, len: usize) -> Result<()> {
+    let size = u64::try_from(fstat(memfd).map_err(os("fstat"))?.st_size).unwrap_or(0);
+    let page = u64::try_from(fstatfs(memfd).map_err(os("fstatfs"))?.block_size()).unwrap_or(0);
+    if offset == 0 && size < (len as u64).saturating_add(page) {
+        return Ok(());
+    }
+    let text = format!(
+        "the Mmap has {len} bytes from byte {offset} on of a memfd of {size}, and an importer gets a memfd as a whole: take what \
+         shall be exported a memfd of its own"
+    );
+    Err(Error::new(ErrorKind::NotPermitted, OP, text))
+}
+
+/// Sees to it that nobody can shorten the memfd, nor write it where no peer may. `write` is whether who imports this export may.
+///
+/// # Errors
+///
+/// `NotSupported` for huge pages that a peer may write, `NotPermitted` where other seals forbid it.
+pub(super) fn seal(memfd: &OwnedFd, peer_writable: bool, write: bool) -> Result<()> {
+    let fs = fstatfs(memfd).map_err(os("fstatfs"))?;
+    if peer_writable && fs.filesystem_type() == HUGETLBFS_MAGIC {
+        let text = "memory in huge pages that a peer may write is not exported, as who may write it can punch holes, and a hole that no \
+                    huge page is left for is a SIGBUS: leave the peer-write permissions away, or take HugePages::Transparent";
+        return Err(Error::new(ErrorKind::NotSupported, OP, text));
+    }
+    let have = seals(memfd)?;
+    if write && have.intersects(SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_FUTURE_WRITE) {
+        let text = "the memfd is sealed against writing, by its maker or by an export that lets nobody write, and this export \
+                    lets the importer write: give it a memfd of its own";
+        return Err(Error::new(ErrorKind::NotPermitted, OP, text));
+    }
+    let lacks = missing(have, peer_writable);
+    if !lacks.is_empty()
+        && let Err(errno) = fcntl(memfd, FcntlArg::F_ADD_SEALS(lacks))
+        // Another export of it may have been faster.
+        && !missing(seals(memfd)?, peer_writable).is_empty()
+    {
+        let text = format!(
+            "the memfd lacks the seals {lacks:?}, and they could not be added ({errno}), so that an importer could shorten or write \
+             what it may not: create it with MFD_ALLOW_SEALING and without F_SEAL_SEAL, and give memory that peers may \
+             write a memfd of its own"
+        );
+        return Err(Error::new(ErrorKind::NotPermitted, OP, text));
+    }
+    match peer_writable && !write {
+        true => {
+            fchmod(memfd, Mode::S_IRUSR | Mode::S_IWUSR).map_err(os("fchmod of the memfd to 0600"))
+        }
+        false => Ok(()),
+    }
+}
+
+fn seals(memfd: &OwnedFd) -> Result<SealFlag> {
+    let seals = fcntl(memfd, FcntlArg::F_GET_SEALS).map_err(os("fcntl(F_GET_SEALS)"))?;
+    Ok(SealFlag::from_bits_retain(seals))
+}
+
+fn missing(have: SealFlag, peer_writable: bool) -> SealFlag {
+    let against_writers = match peer_writable || have.contains(SealFlag::F_SEAL_WRITE) {
+        true => SealFlag::empty(),
+        false => SealFlag::F_SEAL_FUTURE_WRITE,
+    };
+    let always = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+    (always | against_writers) - have
+}
+
+/// A descriptor for an importer: with a file offset and flags of its own, and no way to write where it may not.
+pub(super) fn reopen(memfd: BorrowedFd<'_>, write: bool) -> io::Result<File> {
+    let path = format!("/proc/thread-self/fd/{}", memfd.as_raw_fd());
+    OpenOptions::new().read(true).write(write).open(path)
+}

@@ -1,0 +1,220 @@
+//! The fabric's thread: answers importers, and says which exporters have ended.
+//!
+//! It sleeps in epoll_wait(2) without a timeout. One it has only while somebody is connected who has not spoken yet, or while it
+//! could not accept for want of descriptors. It never waits for anybody: a peer that is slow, silent or talks nonsense loses its connection.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::signal::SigSet;
+
+use super::exporter;
+use super::process::{Shared, Station, lock};
+use super::socket;
+use super::wire::REQUEST_LEN;
+
+pub(super) const BELL: u64 = 0;
+pub(super) const LISTENER: u64 = 1;
+const FIRST: u64 = 2;
+/// Marks exporters that are watched, beside connections.
+pub(super) const PEER: u64 = 1 << 63;
+
+/// Connections that have not spoken; the oldest makes room.
+const SILENT: usize = 64;
+/// How long they may be silent.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Connections that stay because the importer has nothing else to watch: one for each such process.
+const KEPT: usize = 256;
+/// Connections that are accepted in one go.
+const BATCH: usize = 64;
+/// How long to accept nothing when it fails.
+const PAUSE: Duration = Duration::from_millis(100);
+
+pub(super) struct Worker {
+    shared: Arc<Shared>,
+    next: u64,
+    /// By age.
+    silent: Vec<Connection>,
+    kept: Vec<Connection>,
+    paused: Option<Instant>,
+}
+
+struct Connection {
+    number: u64,
+    socket: OwnedFd,
+    until: Instant,
+}
+
+impl Worker {
+    pub(super) fn new(shared: Arc<Shared>) -> Worker {
+        Worker {
+            shared,
+            next: FIRST,
+            silent: Vec::with_capacity(SILENT),
+            kept: Vec::new(),
+            paused: None,
+        }
+    }
+
+    pub(super) fn run(mut self) {
+        // Handlers of the application's run on threads of the application's.
+        let _ = SigSet::all().thread_block();
+        let mut events = [EpollEvent::empty(); 64];
+        while !self.shared.is_over() {
+            let timeout = self.timeout(Instant::now());
+            let count = self.shared.epoll.wait(&mut events, timeout).unwrap_or(0);
+            for event in &events[..count] {
+                match event.data() {
+                    // It says that the fabric is over.
+                    BELL => {}
+                    LISTENER => self.accept(),
+                    number if number & PEER != 0 => lock(&self.shared.peers).ended(number),
+                    number => self.spoke(number),
+                }
+            }
+            self.expire(Instant::now());
+        }
+        for connection in self.silent.drain(..).chain(self.kept.drain(..)) {
+            socket::hang_up(&connection.socket);
+        }
+    }
+
+    /// Until the next thing that happens by itself.
+    fn timeout(&self, now: Instant) -> EpollTimeout {
+        let silent = self.silent.first().map(|connection| connection.until);
+        let Some(next) = silent.into_iter().chain(self.paused).min() else {
+            return EpollTimeout::NONE;
+        };
+        let millis = next
+            .saturating_duration_since(now)
+            .as_micros()
+            .div_ceil(1000);
+        EpollTimeout::try_from(millis).unwrap_or(EpollTimeout::NONE)
+    }
+
+    fn accept(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        // Nobody can connect before it is there: this is a matter of nanoseconds.
+        let Some(station) = shared.station() else {
+            return;
+        };
+        for _ in 0..BATCH {
+            match station.listener.accept() {
+                Ok((socket, _)) => self.greet(station, socket.into()),
+                Err(error) => match error.raw_os_error().map(Errno::from_raw) {
+                    Some(Errno::EAGAIN) => return,
+                    Some(Errno::ECONNABORTED | Errno::EINTR) => {}
+                    // No descriptors, no memory: as it stays readable, it would be asked again and again.
+                    _ => return self.pause(station),
+                },
+            }
+        }
+    }
+
+    fn pause(&mut self, station: &Station) {
+        let _ = self.shared.epoll.delete(&station.listener);
+        self.paused = Some(Instant::now() + PAUSE);
+    }
+
+    fn resume(&mut self) {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, LISTENER);
+        let added = self
+            .shared
+            .station()
+            .map(|station| self.shared.epoll.add(&station.listener, event));
+        self.paused = match added {
+            Some(Err(_)) => Some(Instant::now() + PAUSE),
+            _ => None,
+        };
+    }
+
+    /// Most have spoken by now.
+    fn greet(&mut self, station: &Station, socket: OwnedFd) {
+        self.next += 1;
+        let connection = Connection {
+            number: self.next,
+            socket,
+            until: Instant::now() + PATIENCE,
+        };
+        let Some(connection) = self.hear(station, connection) else {
+            return;
+        };
+        if self.silent.len() == SILENT {
+            let oldest = self.silent.remove(0);
+            self.close(oldest);
+        }
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, connection.number);
+        match self.shared.epoll.add(&connection.socket, event) {
+            Ok(()) => self.silent.push(connection),
+            Err(_) => socket::hang_up(&connection.socket),
+        }
+    }
+
+    /// A connection says something, or has ended.
+    fn spoke(&mut self, number: u64) {
+        let with = |connection: &Connection| connection.number == number;
+        if let Some(at) = self.kept.iter().position(with) {
+            let connection = self.kept.remove(at);
+            return self.close(connection);
+        }
+        let Some(at) = self.silent.iter().position(with) else {
+            return;
+        };
+        let connection = self.silent.remove(at);
+        let _ = self.shared.epoll.delete(&connection.socket);
+        let shared = Arc::clone(&self.shared);
+        let still = match shared.station() {
+            Some(station) => self.hear(station, connection),
+            None => Some(connection),
+        };
+        if let Some(connection) = still {
+            // Ready, and with nothing to read: that is no importer of ours.
+            socket::hang_up(&connection.socket);
+        }
+    }
+
+    /// Answers a request; gives the connection back if there is none yet.
+    fn hear(&mut self, station: &Station, connection: Connection) -> Option<Connection> {
+        let mut message = [0; REQUEST_LEN + 1];
+        let socket = connection.socket.as_fd();
+        let len = match socket::receive(socket, &mut message) {
+            Err(Errno::EAGAIN) => return Some(connection),
+            received => received.unwrap_or(0),
+        };
+        let room = self.kept.len() < KEPT;
+        let message = &message[..len];
+        if !exporter::answer(&self.shared.instance, station, message, socket, room) {
+            socket::hang_up(&connection.socket);
+            return None;
+        }
+        let event = EpollEvent::new(EpollFlags::EPOLLRDHUP, connection.number);
+        match self.shared.epoll.add(&connection.socket, event) {
+            Ok(()) => self.kept.push(connection),
+            Err(_) => socket::hang_up(&connection.socket),
+        }
+        None
+    }
+
+    fn expire(&mut self, now: Instant) {
+        while self
+            .silent
+            .first()
+            .is_some_and(|oldest| oldest.until <= now)
+        {
+            let oldest = self.silent.remove(0);
+            self.close(oldest);
+        }
+        if self.paused.is_some_and(|until| until <= now) {
+            self.resume();
+        }
+    }
+
+    /// The epoll descriptor forgets it first: in a child of fork(2) it may stay open.
+    fn close(&mut self, connection: Connection) {
+        let _ = self.shared.epoll.delete(&connection.socket);
+        socket::hang_up(&connection.socket);
+    }
+}

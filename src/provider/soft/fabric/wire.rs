@@ -1,0 +1,324 @@
+//! What importer and exporter say to each other: one request and one answer, each one message of a fixed length.
+//!
+//! The key of an export never travels. Each side shows that it has it by a hash over the key, a nonce of the importer's and what it
+//! says: who took the exporter's name in its place learns nothing, and can answer nothing.
+//!
+//! ```text
+//!   request: magic 8, version 2, flags 2, slot 4, generation 4, nonce 16, proof 32
+//!   answer:  magic 8, version 2, status 2, errno 4, access 4, 0 4, instance 16, offset 8, length 8, proof 32
+//! ```
+
+use sha2::{Digest, Sha256};
+
+use super::layout::{Fields, Reader};
+use super::place::Id;
+
+const REQUEST: [u8; 8] = *b"tkdoca\x00\xb2";
+const ANSWER: [u8; 8] = *b"tkdoca\x00\xb3";
+pub(super) const VERSION: u16 = 1;
+pub(super) const REQUEST_LEN: usize = 68;
+pub(super) const ANSWER_LEN: usize = 88;
+
+const KEEP: u16 = 1;
+
+type Proof = [u8; 32];
+
+/// An importer asks for an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Request {
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+    pub(super) nonce: Id,
+    /// Whether the connection shall stay, since its end is all that the importer can watch.
+    pub(super) keep: bool,
+}
+
+/// A request as it came, not believed yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claim {
+    pub(super) request: Request,
+    proof: Proof,
+}
+
+/// Why a message is not one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bad {
+    Malformed,
+    Version(u16),
+}
+
+/// How the exporter takes a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Status {
+    /// Two descriptors come along: the memory and the control page.
+    Granted,
+    /// There is no such export, or the proof is wrong.
+    Unknown,
+    /// The importer speaks another version.
+    Version,
+    /// A system call of the exporter's failed.
+    Failed(i32),
+}
+
+/// What a granted request gets. It is what the proof covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Grant {
+    pub(super) access: u32,
+    pub(super) instance: Id,
+    /// Where the memory begins in the memfd.
+    pub(super) offset: u64,
+    pub(super) len: u64,
+}
+
+/// An answer as it came.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answer {
+    pub(super) status: Status,
+    pub(super) version: u16,
+    pub(super) grant: Grant,
+    proof: Proof,
+}
+
+impl Request {
+    fn proof(&self, key: &Id) -> Proof {
+        let said = Fields::default()
+            .put(b"tokio-doca import")
+            .put(key)
+            .put(&self.nonce)
+            .u32(self.slot)
+            .u32(self.generation);
+        Sha256::digest(said.bytes()).into()
+    }
+
+    pub(super) fn format(&self, key: &Id) -> Vec<u8> {
+        Fields::default()
+            .put(&REQUEST)
+            .u16(VERSION)
+            .u16(if self.keep { KEEP } else { 0 })
+            .u32(self.slot)
+            .u32(self.generation)
+            .put(&self.nonce)
+            .put(&self.proof(key))
+            .done()
+    }
+}
+
+impl Claim {
+    pub(super) fn parse(bytes: &[u8]) -> Result<Claim, Bad> {
+        Self::fields(&mut Reader(bytes)).unwrap_or(Err(Bad::Malformed))
+    }
+
+    fn fields(rest: &mut Reader<'_>) -> Option<Result<Claim, Bad>> {
+        let (magic, version) = (rest.array()?, rest.u16()?);
+        if magic != REQUEST {
+            return None;
+        }
+        if version != VERSION {
+            return Some(Err(Bad::Version(version)));
+        }
+        let flags = rest.u16()?;
+        let request = Request {
+            slot: rest.u32()?,
+            generation: rest.u32()?,
+            nonce: rest.array()?,
+            keep: flags == KEEP,
+        };
+        let proof = rest.array()?;
+        (flags <= KEEP && rest.is_empty()).then_some(Ok(Claim { request, proof }))
+    }
+
+    /// Whether it is from one who has the key.
+    pub(super) fn is_proved(&self, key: &Id) -> bool {
+        same(&self.request.proof(key), &self.proof)
+    }
+}
+
+impl Grant {
+    fn proof(&self, key: &Id, nonce: &Id) -> Proof {
+        let said = Fields::default()
+            .put(b"tokio-doca export")
+            .put(key)
+            .put(nonce)
+            .put(&self.instance)
+            .u32(self.access)
+            .u64(self.offset)
+            .u64(self.len);
+        Sha256::digest(said.bytes()).into()
+    }
+
+    /// The answer to a request that is granted.
+    pub(super) fn format(&self, key: &Id, nonce: &Id) -> Vec<u8> {
+        answer(Status::Granted, self, &self.proof(key, nonce))
+    }
+}
+
+/// The answer to a request that is not.
+pub(super) fn refusal(status: Status) -> Vec<u8> {
+    let none = Grant {
+        access: 0,
+        instance: Id::default(),
+        offset: 0,
+        len: 0,
+    };
+    answer(status, &none, &[0; 32])
+}
+
+fn answer(status: Status, grant: &Grant, proof: &Proof) -> Vec<u8> {
+    let (status, errno) = match status {
+        Status::Granted => (0, 0),
+        Status::Unknown => (1, 0),
+        Status::Version => (2, 0),
+        Status::Failed(errno) => (3, errno),
+    };
+    Fields::default()
+        .put(&ANSWER)
+        .u16(VERSION)
+        .u16(status)
+        .u32(errno as u32)
+        .u32(grant.access)
+        .u32(0)
+        .put(&grant.instance)
+        .u64(grant.offset)
+        .u64(grant.len)
+        .put(proof)
+        .done()
+}
+
+impl Answer {
+    /// `None` for what is no answer.
+    pub(super) fn parse(bytes: &[u8]) -> Option<Answer> {
+        let mut rest = Reader(bytes);
+        let (magic, version, status) = (rest.array()?, rest.u16()?, rest.u16()?);
+        let errno = rest.u32()?;
+        let status = match status {
+            0 => Status::Granted,
+            1 => Status::Unknown,
+            2 => Status::Version,
+            3 => Status::Failed(errno as i32),
+            _ => return None,
+        };
+        let access = rest.u32()?;
+        let zero = rest.u32()?;
+        let grant = Grant {
+            access,
+            instance: rest.array()?,
+            offset: rest.u64()?,
+            len: rest.u64()?,
+        };
+        let proof = rest.array()?;
+        let right = magic == ANSWER && zero == 0 && rest.is_empty();
+        right.then_some(Answer {
+            status,
+            version,
+            grant,
+            proof,
+        })
+    }
+
+    /// Whether it is from one who has the key, and is about this request.
+    pub(super) fn is_proved(&self, key: &Id, nonce: &Id) -> bool {
+        same(&self.grant.proof(key, nonce), &self.proof)
+    }
+}
+
+/// In a time that does not depend on where they differ.
+fn same(one: &Proof, other: &Proof) -> bool {
+    let differ = one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b));
+    std::hint::black_box(differ) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    prop_compose! {
+        fn request()(slot: u32, generation: u32, nonce: Id, keep: bool) -> Request {
+            Request { slot, generation, nonce, keep }
+        }
+    }
+
+    prop_compose! {
+        fn grant()(access: u32, instance: Id, offset: u64, len: u64) -> Grant {
+            Grant { access, instance, offset, len }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_request_is_what_was_sent_and_needs_the_key(request in request(), key: Id, other: Id) {
+            let bytes = request.format(&key);
+            prop_assert_eq!(bytes.len(), REQUEST_LEN);
+            let claim = Claim::parse(&bytes).unwrap();
+            prop_assert_eq!(claim.request, request);
+            prop_assert!(claim.is_proved(&key));
+            prop_assert!(key == other || !claim.is_proved(&other));
+        }
+
+        #[test]
+        fn a_changed_request_is_refused_or_not_proved(request in request(), key: Id, flip in 1..=255_u8) {
+            let bytes = request.format(&key);
+            for len in 0..bytes.len() {
+                prop_assert!(Claim::parse(&bytes[..len]).is_err());
+            }
+            for at in 0..bytes.len() {
+                let mut bytes = bytes.clone();
+                bytes[at] ^= flip;
+                // The flags are a wish, and nothing that is proved.
+                let harmless = |claim: Claim| !claim.is_proved(&key) || (10..12).contains(&at);
+                prop_assert!(Claim::parse(&bytes).map_or(true, harmless), "byte {}", at);
+            }
+        }
+
+        #[test]
+        fn an_answer_is_what_was_sent_and_needs_key_and_nonce(grant in grant(), key: Id, nonce: Id, other: Id) {
+            let bytes = grant.format(&key, &nonce);
+            prop_assert_eq!(bytes.len(), ANSWER_LEN);
+            let answer = Answer::parse(&bytes).unwrap();
+            prop_assert_eq!((answer.status, answer.grant), (Status::Granted, grant));
+            prop_assert!(answer.is_proved(&key, &nonce));
+            prop_assert!(key == other || !answer.is_proved(&other, &nonce));
+            prop_assert!(nonce == other || !answer.is_proved(&key, &other));
+        }
+
+        #[test]
+        fn a_changed_answer_is_refused_or_not_proved(grant in grant(), key: Id, nonce: Id, flip in 1..=255_u8) {
+            let bytes = grant.format(&key, &nonce);
+            for len in 0..bytes.len() {
+                prop_assert!(Answer::parse(&bytes[..len]).is_none());
+            }
+            for at in 0..bytes.len() {
+                let mut bytes = bytes.clone();
+                bytes[at] ^= flip;
+                // Version, status and errno only say why nothing was granted.
+                let harmless = |answer: Answer| !answer.is_proved(&key, &nonce) || (8..16).contains(&at);
+                prop_assert!(Answer::parse(&bytes).is_none_or(harmless), "byte {}", at);
+            }
+        }
+
+        #[test]
+        fn random_bytes_prove_nothing(bytes in vec(any::<u8>(), 0..120), ours: bool, key: Id) {
+            let with = |magic: &[u8]| [if ours { magic } else { &[] }, &bytes].concat();
+            prop_assert!(Claim::parse(&with(&REQUEST)).map_or(true, |claim| !claim.is_proved(&key)));
+            prop_assert!(Answer::parse(&with(&ANSWER)).is_none_or(|answer| !answer.is_proved(&key, &key)));
+        }
+    }
+
+    #[test]
+    fn refusals_say_why() {
+        for status in [Status::Unknown, Status::Version, Status::Failed(24)] {
+            assert_eq!(Answer::parse(&refusal(status)).unwrap().status, status);
+        }
+        let request = Request {
+            slot: 1,
+            generation: 1,
+            nonce: [7; 16],
+            keep: false,
+        };
+        let mut bytes = request.format(&[1; 16]);
+        bytes[8] = 9;
+        assert_eq!(Claim::parse(&bytes).unwrap_err(), Bad::Version(9));
+    }
+}
