@@ -21,14 +21,15 @@
 //!
 //! # What it does, and what not
 //!
-//! Memory copies between Bufs of this process, and their SHA digests ([`Sha`]): one by one, gathered and scattered ([`BufChain`]), event-driven,
+//! Memory copies between Bufs of this process, to and from memory that another process of the host has exported ([`RemoteMmap`]), and SHA
+//! digests ([`Sha`]): one by one, gathered and scattered ([`BufChain`]), event-driven,
 //! busy-polling or both ([`Mode`]), with back-pressure, from any task of any runtime, or without futures from an epoll loop of
 //! your own ([`WorkQ::event_handle`]). The memory is allocated, or yours: a memfd, the bytes of an owner, or raw
 //! ([`MmapBuilder`]); a [`Buf`] becomes `Bytes` without a copy, and is written by codecs.
 //!
 //! There is one provider today, [`soft`]: it runs anywhere on Linux, and takes the limits of an adapter on request
 //! ([`soft::Limits`]). Others can be added ([`add_provider`]), with kinds of jobs of their own ([`Accel`]): [`device`] has the
-//! contract, and a guide. [`Graph`]s run jobs, functions and futures in an order of yours. RDMA, sync events, memory shared between processes and adapters through libibverbs are to
+//! contract, and a guide. [`Graph`]s run jobs, functions and futures in an order of yours. RDMA, sync events and adapters through libibverbs are to
 //! come on the same contract ([`device`]). The vendor's DOCA SDK is not used.
 //!
 //! # The life of one copy
@@ -69,6 +70,8 @@
 //! | [`Buf`] | a piece of it with headroom, data and tailroom | `doca_buf` |
 //! | [`BufChain`] | a scatter/gather list of Bufs | `doca_buf` linked list |
 //! | [`BufPool`], [`BufInventory`], [`BufArray`] | sources of Bufs: one size and fast; any range; by index | `doca_bufpool`, `doca_buf_inventory`, `doca_buf_arr` |
+//! | [`RemoteMmap`], [`RemoteBuf`] | a range that a peer has exported, and a piece of it | `doca_mmap_create_from_export` |
+//! | blob | what an importer needs to find an export: a secret | export descriptor |
 //! | [`WorkQ`] | where jobs go in and completions come out | `doca_workq` |
 //! | [`Dma`] | a context: copies, on one WorkQ | `doca_dma` |
 //! | [`Sha`], [`ShaSession`] | a context: hashes; a message that comes in parts | `doca_sha`, `doca_sha_partial_session` |
@@ -95,13 +98,15 @@ mod reactor;
 mod sync;
 
 pub use device::{
-    AccelCaps, Access, Algorithm, Caps, DevInfo, Device, DmaCaps, PciAddr, PciFunction, ShaCaps,
+    AccelCaps, Access, Algorithm, Audience, Caps, DevInfo, Device, DmaCaps, PciAddr, PciFunction,
+    ShaCaps,
 };
 pub use error::{Error, ErrorKind, JobError, Reason, Result};
 pub use mem::{
     Alloc, ArrayTarget, Buf, BufArray, BufArrayBuilder, BufChain, BufData, BufDataMut,
-    BufInventory, BufPool, BufPoolBuilder, BufSlice, Destination, HugePages, IntoBytesError, Link,
-    MaybeDestination, MaybeSource, Mmap, MmapBuilder, Source,
+    BufInventory, BufPool, BufPoolBuilder, BufSlice, CopyDestination, CopySource, Destination,
+    HugePages, Import, IntoBytesError, Link, MaybeDestination, MaybeSource, Mmap, MmapBuilder,
+    RemoteBuf, RemoteMmap, Source,
 };
 pub use ops::graph::{self, Graph, GraphBuilder, Instance};
 pub use ops::{

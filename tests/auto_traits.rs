@@ -85,6 +85,15 @@ table! {
     BufSlice:               Send Sync Unpin;
     BufChain:               Send Sync Unpin;
     Link:                   Send Sync Unpin;
+    RemoteMmap:             Send Sync Unpin;
+    RemoteBuf:              Send Sync Unpin;
+    Import:                 Send Sync Unpin;
+    Audience:               Send Sync Unpin;
+    Offer:                  no no Unpin;
+    Backing:                Send Sync Unpin;
+    Exported:               Send Sync Unpin;
+    Imported:               Send no Unpin;
+    View:                   Send Sync Unpin;
     BufArray:               Send Sync Unpin;
     BufArrayBuilder<'static>: Send Sync Unpin;
     ArrayTarget:            Send Sync Unpin;
@@ -167,9 +176,11 @@ table! {
 }
 
 /// Traits, functions, and names for types that the table has.
-const NO_TYPES: [&str; 13] = [
+const NO_TYPES: [&str; 17] = [
     "Nodes",
     "Settable",
+    "CopySource",
+    "CopyDestination",
     "Source",
     "Destination",
     "MaybeSource",
@@ -181,6 +192,8 @@ const NO_TYPES: [&str; 13] = [
     "Keep",
     "Result",
     "add_provider",
+    "set_socket_path",
+    "Origin",
 ];
 
 /// The names that `pub use` exports in a file.

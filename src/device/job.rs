@@ -14,7 +14,8 @@ pub struct Segment {
     pub addr: NonNull<u8>,
     /// How many bytes.
     pub len: usize,
-    /// The key that the device's registration gave ([`super::Registration::key`]).
+    /// The key that the device gave when it was registered ([`super::Registration::key`]) or imported
+    /// ([`super::Imported::key`]). In a list all pieces are registered ones.
     pub key: u64,
 }
 

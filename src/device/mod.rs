@@ -26,7 +26,8 @@
 //! as many bytes as `max_buf_size` are taken. What is beyond them the crate refuses, and does not ask the device.
 //!
 //! The crate promises in turn: memory named by an accepted Job stays valid and leased until its completion was
-//! reaped, or until what `retire` was given is dropped; source and destination are disjoint; at most `depth` Jobs of class
+//! reaped, or until what `retire` was given is dropped; so do the registrations and imports whose keys it has, which are of the
+//! queue's own device; source and destination are disjoint; at most `depth` Jobs of class
 //! [`Class::Finite`] are in flight; `reap` is called by one thread at a time; no Token is in flight twice.
 //!
 //! Unsafe code of the crate does not trust a safe trait: Tokens, lengths and counts are checked.

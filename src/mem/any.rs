@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::lease::{ReadLease, WriteLease};
-use super::operand::sealed::{Reads, Spans, Writes};
+use super::operand::sealed::{Local, Reads, Spans, Writes};
 use super::operand::{Extent, Reading, Writing};
 use super::side::sealed::{MayRead, MayWrite};
 use super::{Buf, BufChain, BufSlice};
@@ -77,6 +77,9 @@ impl<T> From<()> for MaybeAny<T> {
         MaybeAny(None)
     }
 }
+
+impl Local for AnySource {}
+impl Local for AnyDestination {}
 
 impl Spans for AnySource {
     fn each(&self, f: &mut dyn FnMut(Range<usize>)) {

@@ -7,9 +7,10 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::devices::{self, Held, Keys};
+use super::exports::Export;
 use super::memory::Memory;
 use super::ranges::{Ranges, Stage};
-use crate::device::{Access, Device, DeviceId, Region};
+use crate::device::{Access, Backing, Device, DeviceId, Region};
 use crate::error::{JobError, Result};
 use crate::sync::{Mutex, MutexGuard, lock};
 
@@ -42,6 +43,8 @@ pub struct Mmap(pub(super) Arc<Inner>);
 pub(super) struct Inner {
     /// Empty while it is stopped. Dropped by hand, before the memory.
     held: Mutex<Vec<Held>>,
+    /// Taken back before anything else.
+    exports: Mutex<Vec<Export>>,
     keys: Keys,
     access: Access,
     ranges: Mutex<Ranges>,
@@ -94,7 +97,7 @@ impl Mmap {
         !self.0.is_shared()
     }
 
-    /// Takes the memory from its devices. The bytes stay as they are, and [`Mmap::start`] hands them to devices again.
+    /// Takes the memory from its devices, and its exports back. The bytes stay as they are, and [`Mmap::start`] hands them to devices again.
     ///
     /// # Errors
     ///
@@ -103,6 +106,8 @@ impl Mmap {
     #[doc(alias = "doca_mmap_stop")]
     pub fn stop(&self) -> Result<()> {
         self.0.ranges().begin_stop()?;
+        let exports = std::mem::take(&mut *self.0.exports());
+        drop(exports);
         let held = std::mem::take(&mut *lock(&self.0.held));
         // Outside of the locks: what a provider does there is its own.
         drop(held);
@@ -145,6 +150,7 @@ impl Mmap {
     pub(super) fn begin(memory: Memory, access: Access, devices: Vec<Device>) -> Result<Mmap> {
         let mut inner = Inner {
             held: Mutex::new(Vec::new()),
+            exports: Mutex::new(Vec::new()),
             keys: Keys::new(),
             access,
             ranges: Mutex::new(Ranges::new()),
@@ -174,7 +180,15 @@ impl fmt::Debug for Mmap {
 }
 
 impl Inner {
-    fn region(&self) -> Region {
+    pub(super) fn exports(&self) -> MutexGuard<'_, Vec<Export>> {
+        lock(&self.exports)
+    }
+
+    pub(super) fn backing(&self) -> Option<Backing> {
+        self.memory.memfd()
+    }
+
+    pub(super) fn region(&self) -> Region {
         Region {
             addr: self.memory.base(),
             len: self.memory.len(),
@@ -238,6 +252,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        drop(std::mem::take(&mut *lock(&self.exports)));
         // The devices let go of the memory before it is given back.
         drop(std::mem::take(&mut *lock(&self.held)));
     }

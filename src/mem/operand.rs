@@ -7,33 +7,43 @@
 
 use std::ops::Range;
 
-use arrayvec::ArrayVec;
-
 use super::chain::{ChainRead, ChainWrite};
 use super::lease::{ReadLease, WriteLease};
+use super::overlap::{explain, share};
+use super::remote::{RemoteRead, RemoteWrite};
 use super::{Buf, BufChain, BufSlice};
 use crate::device::{DeviceId, Segments};
-use crate::error::{ErrorKind, JobError, Reason};
+use crate::error::{JobError, Reason};
 
 /// A source of a job: [`Buf`], [`BufSlice`] or [`BufChain`], or a reference to one.
-pub trait Source: sealed::Reads {}
+pub trait Source: CopySource + sealed::Local {}
 
 /// A destination of a job: [`Buf`] or [`BufChain`], or a reference to one.
-pub trait Destination: sealed::Writes {}
+pub trait Destination: CopyDestination + sealed::Local {}
 
-impl<T: sealed::Reads> Source for T {}
-impl<T: sealed::Writes> Destination for T {}
+/// A source of a copy: any [`Source`], or a [`RemoteBuf`](super::RemoteBuf) that was exported to the DPU.
+pub trait CopySource: sealed::Reads {}
+
+/// A destination of a copy: any [`Destination`], or a [`RemoteBuf`](super::RemoteBuf) that was exported to the DPU.
+pub trait CopyDestination: sealed::Writes {}
+
+impl<T: sealed::Reads + sealed::Local> Source for T {}
+impl<T: sealed::Writes + sealed::Local> Destination for T {}
+impl<T: sealed::Reads> CopySource for T {}
+impl<T: sealed::Writes> CopyDestination for T {}
 
 /// The read Leases of one job.
 pub enum Reading {
     Buf(ReadLease),
     Chain(ChainRead),
+    Remote(RemoteRead),
 }
 
 /// The write Leases of one job.
 pub enum Writing {
     Buf(WriteLease),
     Chain(ChainWrite),
+    Remote(RemoteWrite),
 }
 
 impl Reading {
@@ -42,6 +52,7 @@ impl Reading {
         match self {
             Reading::Buf(lease) => lease.is_shared(),
             Reading::Chain(lease) => lease.is_shared(),
+            Reading::Remote(_) => true,
         }
     }
 }
@@ -94,6 +105,7 @@ impl Grow for Writing {
         match self {
             Writing::Buf(lease) => lease.grow(by),
             Writing::Chain(lease) => lease.grow(by),
+            Writing::Remote(write) => write.grow(by),
         }
     }
 }
@@ -109,11 +121,14 @@ pub(crate) struct Begun<R, W> {
 
 /// Takes the Leases of a job that moves all of `src` to the tailroom of `dst`; all or none.
 #[inline(always)]
-pub(crate) fn begin<S: Source, D: Destination>(
+pub(crate) fn begin<S: CopySource, D: CopyDestination>(
     src: &S,
     dst: &D,
     device: DeviceId,
 ) -> Result<Begun<S::Lease, D::Lease>, JobError> {
+    if !(S::LEASED && D::LEASED) && share(src, dst) {
+        return Err(JobError::of(Reason::Overlap));
+    }
     let (read, from, len) = src
         .begin_read(device)
         .map_err(|error| explain(src, dst, error))?;
@@ -156,7 +171,7 @@ impl Extent {
         }
     }
 
-    fn one(bytes: usize) -> Extent {
+    pub(super) fn one(bytes: usize) -> Extent {
         Extent {
             pieces: usize::from(bytes > 0),
             bytes,
@@ -166,54 +181,12 @@ impl Extent {
 
 /// Whether a job is one piece on each side, of at most so many bytes, whatever the rooms are.
 #[inline(always)]
-pub(crate) fn surely_within<S: Source, D: Destination>(src: &S, dst: &D, bytes: u64) -> bool {
+pub(crate) fn surely_within<S: CopySource, D: CopyDestination>(
+    src: &S,
+    dst: &D,
+    bytes: u64,
+) -> bool {
     src.is_single() && dst.is_single() && src.most() as u64 <= bytes
-}
-
-/// Where a Buf begins and ends.
-type Span = (usize, usize);
-
-/// The addresses of an operand's Bufs, in order. One is the rule, and takes no memory.
-fn spans(operand: &impl Spans) -> (ArrayVec<Span, 1>, Vec<Span>) {
-    let (mut one, mut many) = (ArrayVec::new(), Vec::new());
-    operand.each(&mut |span| {
-        if let Err(full) = one.try_push((span.start, span.end)) {
-            many.push(full.element());
-        }
-    });
-    if !many.is_empty() {
-        many.extend(one.take());
-        many.sort_unstable();
-    }
-    (one, many)
-}
-
-/// The cause behind a refused Lease: a job that shares memory with itself is wrong, whoever else has it.
-#[cold]
-pub(super) fn explain(src: &impl Spans, dst: &impl Spans, error: JobError) -> JobError {
-    if error.kind() != ErrorKind::InUse {
-        return error;
-    }
-    let (one_from, many_from) = spans(src);
-    let (one_to, many_to) = spans(dst);
-    let from = if many_from.is_empty() {
-        &one_from[..]
-    } else {
-        &many_from
-    };
-    let to = if many_to.is_empty() {
-        &one_to[..]
-    } else {
-        &many_to
-    };
-    let twice = to.windows(2).any(|pair| pair[1].0 < pair[0].1);
-    let below = |end: usize| from.iter().take_while(move |from| from.0 < end);
-    let shared = to.iter().any(|to| below(to.1).any(|from| to.0 < from.1));
-    if twice || shared {
-        JobError::of(Reason::Overlap)
-    } else {
-        error
-    }
 }
 
 /// The traits behind [`Source`] and [`Destination`], which nobody else implements.
@@ -225,8 +198,13 @@ pub mod sealed {
         fn each(&self, f: &mut dyn FnMut(Range<usize>));
     }
 
+    /// Memory of this process alone, by its own right.
+    pub trait Local {}
+
     pub trait Reads: Spans {
         type Lease: Into<Reading>;
+        /// Whether its Leases keep jobs off that share its bytes.
+        const LEASED: bool = true;
         /// Whether it is one piece, always.
         fn is_single(&self) -> bool;
         /// More bytes of data than this it cannot come to have.
@@ -239,6 +217,8 @@ pub mod sealed {
 
     pub trait Writes: Spans {
         type Lease: Into<Writing> + Grow;
+        /// Whether its Leases keep jobs off that share its bytes.
+        const LEASED: bool = true;
         /// Whether it is one piece, always.
         fn is_single(&self) -> bool;
         /// Its tailroom now, without a Lease.
@@ -249,7 +229,12 @@ pub mod sealed {
     }
 }
 
-use sealed::{Reads, Spans, Writes};
+use sealed::{Local, Reads, Spans, Writes};
+
+impl Local for Buf {}
+impl Local for BufSlice {}
+impl Local for BufChain {}
+impl<T: Local> Local for &T {}
 
 impl Spans for Buf {
     fn each(&self, f: &mut dyn FnMut(Range<usize>)) {
@@ -348,6 +333,7 @@ impl Reads for BufChain {
 
 impl<T: Reads> Reads for &T {
     type Lease = T::Lease;
+    const LEASED: bool = T::LEASED;
 
     #[inline(always)]
     fn is_single(&self) -> bool {
@@ -408,6 +394,7 @@ impl Writes for BufChain {
 
 impl<T: Writes> Writes for &T {
     type Lease = T::Lease;
+    const LEASED: bool = T::LEASED;
 
     #[inline(always)]
     fn is_single(&self) -> bool {

@@ -1,7 +1,7 @@
-//! Memory that others may write at any time: volatile copies and atomics, and never a slice.
+//! Memory that others may write at any time: opaque copies and atomics, and never a slice.
 //!
 //! Two rules. Nothing here is read twice and believed to be the same. And the one routine for copies
-//! ([`volatile_copy`](crate::device::volatile_copy)) makes volatile accesses only.
+//! ([`volatile_copy`](crate::device::volatile_copy)) is opaque to the compiler.
 //!
 //! Atomics and Leases: where others write anyway an atomic takes a read Lease, so that many of them, and jobs that read,
 //! go on at once, and jobs and copies that write are kept away. Elsewhere an atomic that changes the bytes takes the write

@@ -8,7 +8,8 @@
 use std::ops::Range;
 
 use super::operand::sealed::Spans;
-use super::operand::{Destination, Extent, Reading, Source, Writing, explain};
+use super::operand::{Destination, Extent, Reading, Source, Writing};
+use super::overlap::explain;
 use crate::device::{DeviceId, Segments};
 use crate::error::{JobError, Reason};
 

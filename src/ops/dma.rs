@@ -12,7 +12,7 @@ use super::context::{Context, Kind};
 use super::op::{self, Request};
 use crate::device::{Caps, Device, DmaCaps, Job};
 use crate::error::{JobError, Result};
-use crate::mem::{self, Destination, Extent, Grow, Source};
+use crate::mem::{self, CopyDestination, CopySource, Extent, Grow};
 use crate::reactor::{Attachment, Flight, Held, Outcome, Prepared, Work, WorkQ};
 
 /// A DMA context: copies memory by a device (DMA guide; `doca_dma`).
@@ -125,7 +125,7 @@ impl Dma {
     /// Dropping it is ordinary. A copy in flight goes on, keeps both sides leased (`InUse`) until it is over, and is
     /// then forgotten; the destination may have been written. Forgetting the future is sound too.
     #[inline(always)]
-    pub fn copy<S: Source, D: Destination>(&self, src: S, dst: D) -> DmaCopy<&Dma, S, D> {
+    pub fn copy<S: CopySource, D: CopyDestination>(&self, src: S, dst: D) -> DmaCopy<&Dma, S, D> {
         let dma = self;
         DmaCopy(Flight::new(CopyRequest { dma, src, dst }))
     }
@@ -139,7 +139,7 @@ impl Dma {
     /// # Cancel safety
     ///
     /// As [`Dma::copy`].
-    pub fn copy_owned<S: Source + 'static, D: Destination + 'static>(
+    pub fn copy_owned<S: CopySource + 'static, D: CopyDestination + 'static>(
         &self,
         src: S,
         dst: D,
@@ -157,7 +157,7 @@ impl Dma {
     /// # Cancel safety
     ///
     /// As [`Dma::copy`].
-    pub fn try_copy<S: Source, D: Destination>(
+    pub fn try_copy<S: CopySource, D: CopyDestination>(
         &self,
         src: S,
         dst: D,
@@ -179,7 +179,7 @@ impl Dma {
     /// Nothing was submitted, and `progress` will not tell of it: `Again` if the WorkQ or the device is full, and what
     /// [`Dma::copy`] is refused for.
     #[doc(alias = "doca_workq_submit")]
-    pub fn submit_copy<S: Source, D: Destination>(
+    pub fn submit_copy<S: CopySource, D: CopyDestination>(
         &self,
         src: S,
         dst: D,
@@ -218,7 +218,7 @@ impl<C: AsRef<Dma>, S, D> Deref for CopyRequest<C, S, D> {
     }
 }
 
-impl<C: AsRef<Dma>, S: Source, D: Destination> Request for CopyRequest<C, S, D> {
+impl<C: AsRef<Dma>, S: CopySource, D: CopyDestination> Request for CopyRequest<C, S, D> {
     type Leases = (S::Lease, D::Lease);
     type Job = Job;
 
@@ -274,7 +274,7 @@ impl<C: AsRef<Dma>, S: Source, D: Destination> Request for CopyRequest<C, S, D> 
 #[must_use = "futures do nothing unless polled"]
 pub struct DmaCopy<C: AsRef<Dma>, S, D>(#[pin] Flight<CopyRequest<C, S, D>>);
 
-impl<C: AsRef<Dma>, S: Source, D: Destination> Future for DmaCopy<C, S, D> {
+impl<C: AsRef<Dma>, S: CopySource, D: CopyDestination> Future for DmaCopy<C, S, D> {
     type Output = Result<usize, JobError>;
 
     #[inline(always)]

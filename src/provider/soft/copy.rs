@@ -3,7 +3,27 @@
 //! Peers may write what it reads and what it writes at any time: the compiler sees none of the accesses.
 #![expect(unsafe_code, reason = "copies through raw addresses")]
 
+use super::fabric::Import;
 use crate::device::{Segment, Segments, volatile_copy};
+use crate::error::JobError;
+
+/// Whether the imports that a copy is from and to are still exported. Their keys are their addresses, and that of memory of this
+/// process is 0; lists have such alone.
+///
+/// # Safety
+///
+/// The keys are what this provider's registrations and imports gave, and the imports are kept.
+#[inline(always)]
+pub(super) unsafe fn check(src: &Segments, dst: &Segments) -> Result<(), JobError> {
+    let key = |side: &Segments| side.as_one().map_or(0, |segment| segment.key);
+    for key in [key(src), key(dst)] {
+        if key != 0 {
+            // SAFETY: it is the key of an import that is kept, as the caller promises.
+            unsafe { Import::from_key(key) }.check()?;
+        }
+    }
+    Ok(())
+}
 
 /// From so many bytes on a copy goes past the caches, where that wins: what it writes would only drive out what is in them.
 /// Measured on an EPYC: the crossing lies between 4 and 16 MiB, and from about the size of the last cache the C library does

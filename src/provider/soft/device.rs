@@ -3,14 +3,18 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::counter::Counters;
 use super::engine::Engine;
 use super::fault::Faults;
 use super::options::Options;
 use super::queue::SoftQueue;
-use crate::device::{Adapter, DevInfo, Queue, QueueConfig, Region, Registrar, Registration, Use};
+use super::{fabric, topology};
+use crate::device::{
+    Adapter, Audience, DevInfo, Exported, Imported, Offer, Queue, QueueConfig, Region, Registrar,
+    Registration, Use,
+};
 use crate::error::{Error, ErrorKind, Result};
 
 pub(super) struct SoftDevice {
@@ -128,5 +132,41 @@ impl Registrar for SoftDevice {
                 Err(Error::new(ErrorKind::NotSupported, "register", text))
             }
         }
+    }
+
+    fn export(&self, offer: &Offer) -> Result<Exported> {
+        let name = self.info.name();
+        if offer.audience == Audience::Dpu && !self.info.caps().export_dpu {
+            let text = format!("device {name} is the DPU's: functions of the host export to it");
+            return Err(Error::new(ErrorKind::NotSupported, "export", text));
+        }
+        fabric::export(topology::port(name), offer)
+    }
+
+    fn import(&self, blob: &[u8], deadline: Instant) -> Result<Imported> {
+        let blob = fabric::Blob::parse(blob)?;
+        if blob.audience() == Audience::Dpu {
+            self.check_dpu_import(blob.port())?;
+        }
+        fabric::import(&blob, deadline)
+    }
+}
+
+impl SoftDevice {
+    /// Whether it imports what a function of this port exported to the DPU.
+    fn check_dpu_import(&self, port: u8) -> Result<()> {
+        let name = self.info.name();
+        let text = if !self.info.caps().import_dpu {
+            format!(
+                "the blob is for the DPU, and device {name} does not import such: its p{port} does"
+            )
+        } else if topology::port(name) != port {
+            format!(
+                "the blob is from port {port}, and device {name} is another port's: p{port} imports it"
+            )
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::NotSupported, "import", text))
     }
 }

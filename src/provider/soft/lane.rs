@@ -127,6 +127,12 @@ impl Lane {
     /// Goes on with a Job; false if the rest is left to the next turn.
     #[inline(always)]
     fn go_on(&mut self, driver: &mut impl Driver, work: Work, from: usize) -> bool {
+        if from == 0
+            && let Err(error) = work.check()
+        {
+            fail(&mut self.queue, driver, work, error);
+            return true;
+        }
         let at = from + part(driver, &mut self.hasher, &work, from);
         if at < work.len() {
             self.begun = Some((work, at));

@@ -12,6 +12,7 @@ mod copy;
 mod counter;
 mod device;
 mod engine;
+mod fabric;
 mod fault;
 mod lane;
 mod limits;
@@ -25,6 +26,7 @@ mod script;
 mod split;
 mod topology;
 
+pub use fabric::set_socket_path;
 pub use fault::{Fault, Faults, Hold};
 pub use limits::Limits;
 pub use options::{Soft, SoftBuilder};

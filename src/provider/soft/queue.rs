@@ -160,6 +160,10 @@ unsafe impl Queue for SoftQueue {
             return None;
         }
         self.inline_jobs.add_one();
+        // SAFETY: keys of this device, whose imports are kept during the call, as the caller promises.
+        if let Err(error) = unsafe { copy::check(src, dst) } {
+            return Some(Err(error));
+        }
         // SAFETY: the memory is valid and leased during the call, as the caller promises; the crate checked the lengths, and
         // that the two do not overlap.
         unsafe { copy::copy(src, dst, 0, *len, false) };

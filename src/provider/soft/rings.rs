@@ -248,6 +248,16 @@ impl Work {
         }
     }
 
+    /// Whether what it reaches is still exported, if another process has it.
+    #[inline(always)]
+    pub(super) fn check(&self) -> Result<(), JobError> {
+        let Task::Job(Job::Copy { src, dst, .. }) = &self.task else {
+            return Ok(());
+        };
+        // SAFETY: an accepted Job's keys are this device's, and what they stand for is kept until its completion.
+        unsafe { copy::check(src, dst) }
+    }
+
     /// Copies so many bytes, after the first `from`.
     #[inline(always)]
     pub(super) fn copy(&self, from: usize, len: usize) {

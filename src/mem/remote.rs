@@ -1,0 +1,369 @@
+//! Memory of an exporter's: what it is, and pieces of it.
+//!
+//! No Lease of this process protects what another one may touch at any time, so a [`RemoteBuf`] takes none: it keeps the import,
+//! and the device looks before each job whether the memory is still exported. Memory of this process, imported by its own
+//! blob, is the same Mmap, and a piece of it takes Leases like any Buf; except where a pool or an array has the range and
+//! peers may write it: there is nothing that a Lease would protect, and none is taken (ADR 0022).
+#![allow(
+    unreachable_pub,
+    reason = "what jobs keep is named by the sealed traits of operand"
+)]
+#![expect(unsafe_code, reason = "addresses within imported memory")]
+
+use std::fmt;
+use std::ops::{Range, RangeBounds};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::lease::{ReadLease, WriteLease};
+use super::mmap::{self, Mmap};
+use super::operand::sealed::{Reads, Spans, Writes};
+use super::operand::{Extent, Grow, Reading, Writing};
+use super::{Buf, BufInventory, Import};
+use crate::device::{Access, Audience, Device, DeviceId, Imported, Origin, Segment, Segments};
+use crate::error::{Error, ErrorKind, JobError, Reason, Result};
+
+/// Memory that another process has exported, as a device of this one reaches it (Core guide 3.3.2). Clones are the same import.
+///
+/// It is given back when the last clone, RemoteBuf and job has gone. When the exporter stops or drops its Mmap, or ends, the
+/// bytes stay where they are for what runs, and what begins later fails
+/// ([`Reason::ExportRevoked`](crate::Reason::ExportRevoked), [`Reason::ExporterGone`](crate::Reason::ExporterGone)).
+///
+/// The exporter, and whoever else imports the memory, may change it at any time: it is reached by jobs alone, and what a job
+/// copies meanwhile may be torn.
+///
+/// ```
+/// use std::time::Duration;
+/// use tokio_doca::soft::{Soft, View};
+/// use tokio_doca::{Access, BufInventory, Dma, Mmap, RemoteMmap, WorkQ};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tokio_doca::Error> {
+/// // Usually a process on the host ...
+/// let host = Soft::builder().build().open("pf0")?;
+/// let access = Access::LOCAL_READ_WRITE | Access::DPU_READ_WRITE;
+/// let exported = Mmap::builder().device(&host).access(access).alloc(4096)?;
+/// let blob = exported.export_dpu(&host)?;
+///
+/// // ... and one on the DPU, which got the blob somehow.
+/// let dpu = Soft::builder().view(View::Dpu).build().open("p0")?;
+/// let remote = RemoteMmap::from_export(&dpu, &blob).timeout(Duration::from_secs(1)).await?;
+/// let mmap = Mmap::builder().device(&dpu).alloc(4096)?;
+/// let src = BufInventory::with_capacity(1).buf(&mmap, ..)?;
+/// src.extend_from_slice(b"hello host")?;
+/// let dma = Dma::builder(&dpu).attach(&WorkQ::builder().build()?)?;
+/// assert_eq!(dma.copy(&src, &remote.buf(..)?).await?, 10);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+#[doc(alias = "doca_mmap_create_from_export")]
+pub struct RemoteMmap(Arc<Inner>);
+
+struct Inner {
+    device: Device,
+    addr: NonNull<u8>,
+    len: usize,
+    access: Access,
+    audience: Audience,
+    key: u64,
+    /// The Mmap, if this process exported it.
+    own: Option<Mmap>,
+    origin: Arc<dyn Origin>,
+}
+
+// The address is the device's: nothing here reaches it.
+// SAFETY: all other fields are Send.
+unsafe impl Send for Inner {}
+// SAFETY: as above, Sync.
+unsafe impl Sync for Inner {}
+
+impl RemoteMmap {
+    /// Imports what [`Mmap::export_dpu`] or [`Mmap::export_rdma`] answered, with a time limit of 5 s if [`Import::timeout`] says
+    /// no other. Nothing begins before the first poll; no runtime is needed.
+    ///
+    /// Where a blob may go: what the host's device of a port (`pf0`, `pf0vf0`, ..) exports to the DPU, the DPU's device of that
+    /// port imports (`p0`); an RDMA export any device does. A blob of this process's own Mmap yields that Mmap, with its
+    /// Leases.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` for what is no blob, is cut off or was changed; `UnsupportedVersion` for a newer one; `NotSupported` for one
+    /// that this device does not import, from another host, or from another network namespace without a path;
+    /// `NotPermitted` if the exporter knows no such export: it was revoked, or the blob is forged; `ConnectionReset` if the exporter has
+    /// gone; `TimedOut` if it does not answer; `NoMemory` if the memory cannot be mapped.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it is ordinary: what is under way ends by itself, within the time limit.
+    pub fn from_export(device: &Device, blob: &[u8]) -> Import {
+        Import::new(device, blob)
+    }
+
+    pub(super) fn new(device: &Device, imported: Imported) -> Result<RemoteMmap> {
+        let own = match imported.owner {
+            None => None,
+            Some(owner) => match owner.downcast::<mmap::Inner>() {
+                Ok(inner) => Some(Mmap(inner)),
+                Err(_) => {
+                    let text = "the device hands back an owner that is no Mmap";
+                    return Err(Error::new(ErrorKind::Unexpected, Import::OP, text));
+                }
+            },
+        };
+        Ok(RemoteMmap(Arc::new(Inner {
+            device: device.clone(),
+            addr: imported.addr,
+            len: imported.len,
+            access: imported.access,
+            audience: imported.audience,
+            key: imported.key,
+            own,
+            origin: imported.origin,
+        })))
+    }
+
+    /// How many bytes.
+    #[allow(clippy::len_without_is_empty)] // it never is
+    #[doc(alias = "doca_mmap_get_memrange")]
+    pub fn len(&self) -> usize {
+        self.0.len
+    }
+
+    /// What the exporter's Mmap was built with, as far as this audience is concerned.
+    pub fn access(&self) -> Access {
+        self.0.access
+    }
+
+    /// Whom it was exported for.
+    pub fn audience(&self) -> Audience {
+        self.0.audience
+    }
+
+    /// The device that imported it.
+    pub fn device(&self) -> &Device {
+        &self.0.device
+    }
+
+    /// Whether it is memory of this process.
+    pub fn is_own(&self) -> bool {
+        self.0.own.is_some()
+    }
+
+    /// Whether it is still exported: what a job finds out too.
+    ///
+    /// # Errors
+    ///
+    /// `ConnectionReset` if the exporter stopped or dropped its Mmap, or has ended.
+    pub fn check(&self) -> Result<(), JobError> {
+        self.0.origin.check()
+    }
+
+    /// A piece of it.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` if the range is empty or ends behind the memory. Of this process's own Mmap: `InUse` if a pool or an array has
+    /// a part of the range, and peers may not write it; `BadState` if it is stopped.
+    pub fn buf(&self, range: impl RangeBounds<usize>) -> Result<RemoteBuf> {
+        const OP: &str = "RemoteMmap::buf";
+        let len = self.len();
+        let range = mmap::Inner::resolve(range, len).map_err(|end| {
+            let text =
+                format!("the range ends at byte {end} or is empty, and {len} bytes are exported");
+            Error::new(ErrorKind::InvalidValue, OP, text)
+        })?;
+        let own = match &self.0.own {
+            None => None,
+            Some(mmap) => match BufInventory::with_capacity(1).buf_filled(mmap, range.clone()) {
+                Ok(buf) => Some(buf),
+                Err(error) if error.kind() == ErrorKind::InUse && mmap.access().peer_writable() => {
+                    None
+                }
+                Err(error) => return Err(error),
+            },
+        };
+        Ok(RemoteBuf {
+            mmap: self.clone(),
+            own,
+            from: range.start,
+            len: range.len(),
+        })
+    }
+}
+
+impl fmt::Debug for RemoteMmap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteMmap")
+            .field("len", &self.len())
+            .field("audience", &self.audience())
+            .field("access", &self.access())
+            .finish()
+    }
+}
+
+/// A plain range of a [`RemoteMmap`]: it has no rooms. A copy reads all of it, and writes from its start on. (DOCA gives
+/// remote descriptors rooms too, which makes a read from a fresh one silently empty.) Clones are the same range.
+#[derive(Clone)]
+pub struct RemoteBuf {
+    mmap: RemoteMmap,
+    /// What its Leases are taken on, if it is memory of this process.
+    own: Option<Buf>,
+    from: usize,
+    len: usize,
+}
+
+impl RemoteBuf {
+    /// How many bytes.
+    #[allow(clippy::len_without_is_empty)] // it never is
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// What it is a piece of.
+    pub fn mmap(&self) -> &RemoteMmap {
+        &self.mmap
+    }
+
+    /// A part of it.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` if the range is empty or ends behind it.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<RemoteBuf, JobError> {
+        let range = mmap::Inner::resolve(range, self.len)
+            .map_err(|end| JobError::new(Reason::OutOfRange, end as u64, self.len as u64))?;
+        Ok(RemoteBuf {
+            from: self.from + range.start,
+            len: range.len(),
+            ..self.clone()
+        })
+    }
+
+    fn inner(&self) -> &Inner {
+        &self.mmap.0
+    }
+
+    /// As the device of a Dma sees it.
+    #[inline(always)]
+    fn segment(&self, device: DeviceId, permitted: bool, or: Reason) -> Result<Segments, JobError> {
+        let inner = self.inner();
+        if inner.device.id() != device {
+            return Err(JobError::of(Reason::ForeignDevice));
+        }
+        if inner.audience != Audience::Dpu {
+            return Err(JobError::of(Reason::NotForDma));
+        }
+        if !permitted {
+            return Err(JobError::of(or));
+        }
+        // SAFETY: the range lies in the import, by the check in `RemoteMmap::buf` and those in `slice`.
+        let addr = unsafe { inner.addr.add(self.from) };
+        Ok(Segments::one(Segment {
+            addr,
+            len: self.len,
+            key: inner.key,
+        }))
+    }
+}
+
+impl fmt::Debug for RemoteBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteBuf")
+            .field("range", &(self.from..self.from + self.len))
+            .field("of", &self.mmap)
+            .finish()
+    }
+}
+
+/// What a job that reads a RemoteBuf keeps.
+pub struct RemoteRead {
+    _lease: Option<ReadLease>,
+    _mmap: RemoteMmap,
+}
+
+/// What a job that writes a RemoteBuf keeps.
+pub struct RemoteWrite {
+    _lease: Option<WriteLease>,
+    _mmap: RemoteMmap,
+}
+
+impl From<RemoteRead> for Reading {
+    fn from(read: RemoteRead) -> Reading {
+        Reading::Remote(read)
+    }
+}
+
+impl From<RemoteWrite> for Writing {
+    fn from(write: RemoteWrite) -> Writing {
+        Writing::Remote(write)
+    }
+}
+
+impl Grow for RemoteWrite {
+    /// It has no rooms.
+    #[inline(always)]
+    fn grow(&self, _by: usize) {}
+}
+
+impl Spans for RemoteBuf {
+    fn each(&self, f: &mut dyn FnMut(Range<usize>)) {
+        let start = self.inner().addr.addr().get() + self.from;
+        f(start..start + self.len);
+    }
+}
+
+impl Reads for RemoteBuf {
+    type Lease = RemoteRead;
+    const LEASED: bool = false;
+
+    #[inline(always)]
+    fn is_single(&self) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn most(&self) -> usize {
+        self.len
+    }
+
+    fn data_extent(&self) -> Extent {
+        Extent::one(self.len)
+    }
+
+    #[inline(always)]
+    fn begin_read(&self, device: DeviceId) -> Result<(RemoteRead, Segments, usize), JobError> {
+        let permitted = self.inner().audience.may_read(self.inner().access);
+        let segments = self.segment(device, permitted, Reason::RemoteNotReadable)?;
+        let read = RemoteRead {
+            _lease: self.own.as_ref().map(|buf| buf.0.read()).transpose()?,
+            _mmap: self.mmap.clone(),
+        };
+        Ok((read, segments, self.len))
+    }
+}
+
+impl Writes for RemoteBuf {
+    type Lease = RemoteWrite;
+    const LEASED: bool = false;
+
+    #[inline(always)]
+    fn is_single(&self) -> bool {
+        true
+    }
+
+    fn room_extent(&self) -> Extent {
+        Extent::one(self.len)
+    }
+
+    #[inline(always)]
+    fn begin_write(&self, device: DeviceId) -> Result<(RemoteWrite, Segments, usize), JobError> {
+        let permitted = self.inner().audience.may_write(self.inner().access);
+        let segments = self.segment(device, permitted, Reason::RemoteNotWritable)?;
+        let write = RemoteWrite {
+            _lease: self.own.as_ref().map(|buf| buf.0.write()).transpose()?,
+            _mmap: self.mmap.clone(),
+        };
+        Ok((write, segments, self.len))
+    }
+}
