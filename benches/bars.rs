@@ -51,6 +51,8 @@ mod report;
 mod rig;
 #[path = "bars/scenario.rs"]
 mod scenario;
+#[path = "bars/share.rs"]
+mod share;
 #[path = "bars/sys.rs"]
 mod sys;
 #[path = "bars/uring.rs"]
@@ -65,7 +67,7 @@ static ALLOCATOR: counting::Counting = counting::Counting;
 
 type Bar = fn(&mut Report);
 
-const BARS: [(&str, Bar); 19] = [
+const BARS: [(&str, Bar); 23] = [
     ("B1", inline::b1),
     ("B3", counts::b3),
     ("B4", event::b4),
@@ -85,6 +87,10 @@ const BARS: [(&str, Bar); 19] = [
     ("G3", graph::g3),
     ("G4", graph::g4),
     ("G5", hash::g5),
+    ("F1", share::f1),
+    ("F2", share::f2),
+    ("F3", share::f3),
+    ("F4", share::f4),
 ];
 
 fn main() -> ExitCode {
@@ -94,6 +100,14 @@ fn main() -> ExitCode {
     {
         // A child of `scenario::instructions` or `scenario::calls`.
         scenario::run(scenario, jobs.parse().expect("a number of jobs"));
+        return ExitCode::SUCCESS;
+    }
+    if let [mode, len, count] = &args[..]
+        && mode == "peer"
+    {
+        // A child of the bars of exports.
+        let number = |text: &String| text.parse().expect("a number");
+        share::peer(number(len), number(count));
         return ExitCode::SUCCESS;
     }
     let has = |flag: &str| args.iter().any(|arg| arg == flag);

@@ -690,3 +690,47 @@ fn graph_pipeline_draws_and_traces_on_request_and_says_what_it_cannot_read() {
         assert!(text(&output.stderr).starts_with("usage: graph_pipeline "));
     }
 }
+
+#[test]
+fn the_dpu_fetches_what_the_host_exports() {
+    use std::io::{BufRead, BufReader};
+    use std::process::Stdio;
+
+    let folder = Folder::new();
+    let (desc, info) = (folder.path("export_desc"), folder.path("buffer_info"));
+    let dpu = |view: &str| {
+        let mut command = example("dma_copy_dpu");
+        command.env("TOKIO_DOCA_SOFT", view);
+        run(command.arg("-d").arg(&desc).arg("-b").arg(&info))
+    };
+    assert_refused_by("dma_copy_dpu", &dpu("dpu"), &["export_desc"]);
+    let mut host = example("dma_copy_host")
+        .args(["-t", "from the host"])
+        .arg("-d")
+        .arg(&desc)
+        .arg("-b")
+        .arg(&info)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(host.stdout.take().unwrap()).lines();
+    let line = said.next().unwrap().unwrap();
+    assert!(line.starts_with("Please copy"), "{line}");
+    let output = dpu("dpu");
+    assert_eq!(text(&output.stderr), "");
+    let lines: Vec<&str> = text(&output.stdout).lines().collect();
+    assert_eq!(lines[0], "Remote DMA copy was done Successfully");
+    assert_eq!(lines[1], "Memory content: from the host");
+    let mut faulty = example("dma_copy_dpu");
+    faulty
+        .env("TOKIO_DOCA_SOFT", "dpu")
+        .env("TOKIO_DOCA_SOFT_FAULTS", "error:IoFailed");
+    let output = run(faulty.arg("-d").arg(&desc).arg("-b").arg(&info));
+    assert_refused_by("dma_copy_dpu", &output, &["input/output operation failed"]);
+    // A process that stands for the host has other devices.
+    assert_refused_by("dma_copy_dpu", &dpu("host"), &["03:00.0", "pf0"]);
+    drop(host.stdin.take());
+    assert!(host.wait().unwrap().success());
+    assert_refused_by("dma_copy_dpu", &dpu("dpu"), &["has ended"]);
+}

@@ -245,6 +245,8 @@ fn every_example_names_what_it_cannot_read_in_a_script() {
         "cancel_and_timeout",
         "custom_provider",
         "dma_copy",
+        "dma_copy_dpu",
+        "dma_copy_host",
         "graph",
         "graph_pipeline",
         "hybrid",

@@ -213,7 +213,7 @@ const NOT_OURS: [&str; 5] = [
 
 /// What is left of a scenario's system calls. What each job makes shows in every try; a thread's stack that is given
 /// back now or later shows in some.
-fn calls_that_are_ours(scenario: &str) -> Result<f64, String> {
+pub(crate) fn calls_that_are_ours(scenario: &str) -> Result<f64, String> {
     let mut least = f64::INFINITY;
     for _ in 0..3 {
         let calls = calls_of_jobs(scenario)?;
