@@ -5,7 +5,7 @@ mod common;
 use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
 
-use common::peer::{Peer, hear, hex, role, say, unhex};
+use common::peer::{Peer, footprint, hear, hex, role, say, unhex};
 use common::*;
 use futures::executor::block_on;
 use tokio_doca::soft::{Soft, View};
@@ -233,23 +233,6 @@ fn an_exporter_that_does_not_answer_is_a_timeout() {
     peer.say("drop");
     peer.hear();
     peer.ends();
-}
-
-/// Descriptors, memfds that are mapped, and threads of the fabric and of imports, of a process.
-fn footprint(pid: i32) -> (usize, usize, usize) {
-    let count = |folder: &str| std::fs::read_dir(format!("/proc/{pid}/{folder}")).unwrap();
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-    let threads = count("task").filter(|task| {
-        let path = task.as_ref().unwrap().path().join("comm");
-        // It may have gone since.
-        let name = std::fs::read_to_string(path).unwrap_or_default();
-        name.starts_with("doca-")
-    });
-    (
-        count("fd").count(),
-        maps.matches("memfd:").count(),
-        threads.count(),
-    )
 }
 
 #[test]

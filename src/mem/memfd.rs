@@ -7,13 +7,13 @@
 
 use std::num::NonZeroUsize;
 use std::ops::{Range, RangeBounds};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
-use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
+use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, SealFlag, fallocate, fcntl, open};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap};
-use nix::sys::stat::fstat;
+use nix::sys::stat::{Mode, fstat};
 use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 
 use super::huge::{self, HugePages};
@@ -45,7 +45,12 @@ fn fail(call: &str, len: usize) -> impl Fn(Errno) -> Error {
 
 fn create(flags: MFdFlags) -> nix::Result<OwnedFd> {
     let flags = flags | MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-    memfd_create(c"tokio-doca", flags)
+    let file = memfd_create(c"tokio-doca", flags)?;
+    // Opened once more, as the kernel does not count the first descriptor as a writer: on what has a writer no peer gets a lease
+    // (fcntl(2)), which those who open it for other importers would have to wait for. Without /proc nobody opens it.
+    let path = format!("/proc/thread-self/fd/{}", file.as_raw_fd());
+    let counted = open(&*path, OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty());
+    Ok(counted.unwrap_or(file))
 }
 
 /// A memfd of that size. Its pages are not there yet.

@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
 
 use super::{LIMIT, programs};
 
@@ -80,6 +81,12 @@ impl Peer {
         self.child.wait().unwrap();
     }
 
+    /// It kills itself.
+    pub fn dies(mut self) {
+        let status = self.child.wait().unwrap();
+        assert_eq!(status.signal(), Some(9), "the other process: {status}");
+    }
+
     /// It ends by itself, and its test passed.
     pub fn ends(mut self) {
         drop(self.input);
@@ -123,4 +130,27 @@ pub fn hex(bytes: &[u8]) -> String {
 pub fn unhex(text: &str) -> Vec<u8> {
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
     text.as_bytes().chunks(2).map(byte).collect()
+}
+
+/// Waits until a process has what it had before.
+pub fn is_as_before(pid: i32, before: (usize, usize, usize), what: &str) {
+    let end = Instant::now() + LIMIT * programs::slowdown();
+    while footprint(pid) != before {
+        assert!(
+            Instant::now() < end,
+            "{what}: {before:?} before, {:?} now",
+            footprint(pid)
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Descriptors, memfds that are mapped, and threads of a process.
+pub fn footprint(pid: i32) -> (usize, usize, usize) {
+    let count = |folder: &str| {
+        let entries = std::fs::read_dir(format!("/proc/{pid}/{folder}"));
+        entries.unwrap().count()
+    };
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    (count("fd"), maps.matches("memfd:").count(), count("task"))
 }

@@ -28,7 +28,7 @@
 //! | nobody shortens memory under us | seals, added before the first send and checked before a mapping: [`sent`], [`received`] |
 //! | nobody makes us take memory, or a SIGBUS of huge pages | holes and punchable huge pages are refused: [`received`], [`sent`] |
 //! | nobody forges a revocation, or hides one of another's | a control page that only its process can map to write: [`control`] |
-//! | no peer blocks, stops or floods the thread | every call `MSG_DONTWAIT`, one message per connection, 64 silent ones for 2 s, a pause when descriptors run out: [`thread`], [`socket`] |
+//! | no peer blocks, stops or floods the thread | every call `MSG_DONTWAIT`, descriptors opened without waiting for a lease, one message per connection, 64 silent ones for 2 s, a pause when descriptors run out: [`thread`], [`socket`] |
 //! | no descriptor of a stranger is kept | room for two, all others closed, none taken by the exporter: [`socket`] |
 //! | an exporter's end is noticed, also when a child holds its sockets | a pidfd, or a connection that stays: [`peer`] |
 //! | a number from outside is checked before it is used | [`blob`], [`wire`], [`received`] |

@@ -11,6 +11,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -97,7 +98,11 @@ fn missing(have: SealFlag, peer_writable: bool) -> SealFlag {
 }
 
 /// A descriptor for an importer: with a file offset and flags of its own, and no way to write where it may not.
+///
+/// It does not wait: who opens a file on which a peer has a lease (fcntl(2)) gets `EAGAIN`.
 pub(super) fn reopen(memfd: BorrowedFd<'_>, write: bool) -> io::Result<File> {
     let path = format!("/proc/thread-self/fd/{}", memfd.as_raw_fd());
-    OpenOptions::new().read(true).write(write).open(path)
+    let mut options = OpenOptions::new();
+    let options = options.read(true).write(write);
+    options.custom_flags(libc::O_NONBLOCK).open(path)
 }
