@@ -83,6 +83,21 @@ fn what_an_importer_may_write_it_may_write_and_nothing_else() {
     victim.peer.ends();
 }
 
+#[test]
+fn an_importer_that_takes_the_permissions_away_keeps_nobody_out() {
+    let test = "an_importer_that_takes_the_permissions_away_keeps_nobody_out";
+    let Some(mut victim) = Victim::start(test) else {
+        return;
+    };
+    let descriptors = [&victim.write, &victim.read].map(|blob| victim.descriptors(blob));
+    for fd in descriptors.iter().flatten() {
+        nix::sys::stat::fchmod(fd, nix::sys::stat::Mode::empty()).unwrap();
+    }
+    drop(descriptors);
+    victim.survived("fchmod to nothing", false);
+    victim.peer.ends();
+}
+
 /// Nobody may resize it, or change its seals.
 fn refuses_to_change(fd: &OwnedFd) {
     let size = nix::sys::stat::fstat(fd).unwrap().st_size;

@@ -102,7 +102,17 @@ fn missing(have: SealFlag, peer_writable: bool) -> SealFlag {
 /// It does not wait: who opens a file on which a peer has a lease (fcntl(2)) gets `EAGAIN`.
 pub(super) fn reopen(memfd: BorrowedFd<'_>, write: bool) -> io::Result<File> {
     let path = format!("/proc/thread-self/fd/{}", memfd.as_raw_fd());
-    let mut options = OpenOptions::new();
-    let options = options.read(true).write(write);
-    options.custom_flags(libc::O_NONBLOCK).open(path)
+    let open = || {
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(write);
+        options.custom_flags(libc::O_NONBLOCK).open(&path)
+    };
+    match open() {
+        // A peer of the same user can take the permissions away.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            fchmod(memfd, Mode::S_IRUSR | Mode::S_IWUSR)?;
+            open()
+        }
+        opened => opened,
+    }
 }
