@@ -24,6 +24,10 @@ use crate::error::{Error, ErrorKind, Result};
 
 const OP: &str = "import";
 
+/// How often an exporter is asked that hangs up. One that lives does so if strangers connect without end, and push out who has not
+/// spoken yet; at one that has ended nobody listens when it is asked again.
+const TRIES: u32 = 8;
+
 fn fail<T>(kind: ErrorKind, text: impl Into<String>) -> Result<T> {
     Err(Error::new(kind, OP, text.into()))
 }
@@ -49,7 +53,17 @@ pub(in super::super) fn import(blob: &Blob, deadline: Instant) -> Result<Importe
 
 /// Memory of another process.
 fn other(fabric: Arc<Fabric>, blob: &Blob, deadline: Instant) -> Result<Imported> {
-    let grant = Talk::begin(&fabric, blob, deadline)?.finish(blob, deadline)?;
+    let ask = || Talk::begin(&fabric, blob, deadline)?.finish(blob, deadline);
+    let hung_up =
+        |asked: &Result<_>| matches!(asked, Err(e) if e.kind() == ErrorKind::ConnectionReset);
+    let mut asked = ask();
+    for _ in 1..TRIES {
+        if !hung_up(&asked) {
+            break;
+        }
+        asked = ask();
+    }
+    let grant = asked?;
     let [memfd, control] = &grant.descriptors;
     let write = blob.audience.may_write(blob.access) || blob.audience.may_do_atomics(blob.access);
     let memory = received::map(memfd, grant.offset, blob.len, write)?;
