@@ -88,14 +88,22 @@ impl Control {
 }
 
 impl Words {
-    /// Of what an exporter sent: `EBADMSG` if it is not a page as [`Control`] makes them.
-    pub(super) fn received(memfd: &OwnedFd) -> nix::Result<Words> {
-        let have = SealFlag::from_bits_retain(fcntl(memfd, FcntlArg::F_GET_SEALS)?);
-        let size = fstat(memfd)?.st_size;
+    /// Which page an exporter sent, by device and inode: `EBADMSG` if it is not one as [`Control`] makes them.
+    fn identify(memfd: &OwnedFd) -> nix::Result<(u64, u64)> {
+        // First: only memory answers, and nothing else of this file is done to anything else.
+        let have = fcntl(memfd, FcntlArg::F_GET_SEALS).map_err(|_| Errno::EBADMSG)?;
+        let have = SealFlag::from_bits_retain(have);
+        let stat = fstat(memfd)?;
         let huge = fstatfs(memfd)?.filesystem_type() == HUGETLBFS_MAGIC;
-        if !have.contains(seals()) || size != BYTES.get() as i64 || huge {
+        if !have.contains(seals()) || stat.st_size != BYTES.get() as i64 || huge {
             return Err(Errno::EBADMSG);
         }
+        Ok((stat.st_dev, stat.st_ino))
+    }
+
+    /// Of what an exporter sent and [`identify`](Words::identify) knows.
+    pub(super) fn received(memfd: &OwnedFd) -> nix::Result<Words> {
+        Self::identify(memfd)?;
         let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
         let mapping = Mapping::new(memfd, 0, BYTES, false, flags)?;
         // Before Linux 5.14 (EINVAL) MAP_POPULATE is all there is.

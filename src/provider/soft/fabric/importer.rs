@@ -70,12 +70,21 @@ fn other(fabric: Arc<Fabric>, blob: &Blob, deadline: Instant) -> Result<Imported
     let peer = match grant.peer {
         Ok(peer) => peer,
         Err(watch) => {
-            let words = Words::received(control).map_err(os("the exporter's control page"))?;
+            let words = Words::received(control).map_err(no_page)?;
             Peer::watched(&fabric, blob.instance, words, watch)?
         }
     };
     let addr = memory.base();
     finish(blob, peer, addr, Some(memory))
+}
+
+fn no_page(errno: Errno) -> Error {
+    if errno == Errno::EBADMSG {
+        let text =
+            "the exporter sent a control page that is none, or that others could write or shorten";
+        return Error::new(ErrorKind::NotPermitted, OP, text);
+    }
+    os("the exporter's control page")(errno)
 }
 
 fn finish(

@@ -44,6 +44,13 @@ pub(super) fn map(memfd: &OwnedFd, offset: u64, len: u64, write: bool) -> Result
     let fs = fstatfs(memfd).map_err(os("fstatfs"))?;
     let huge = fs.filesystem_type() == HUGETLBFS_MAGIC;
     let fixed = seals.contains(SealFlag::F_SEAL_WRITE);
+    if write && fixed {
+        return hostile(
+            "the exporter's memfd is sealed against writing, which the export permits: what this process wrote would be in pages of \
+             its own"
+                .to_owned(),
+        );
+    }
     if huge && !fixed && !seals.contains(SealFlag::F_SEAL_FUTURE_WRITE) {
         return hostile(
             "the exporter's memfd has huge pages and can be punched, which would be a SIGBUS here"
