@@ -350,3 +350,38 @@ fn whoever_takes_the_name_of_a_dead_exporter_answers_nothing() {
     importer.survived("a name that was taken");
     importer.honest.ends();
 }
+
+#[test]
+fn whoever_forges_the_instance_of_another_says_nothing_about_it() {
+    let test = "whoever_forges_the_instance_of_another_says_nothing_about_it";
+    let Some(importer) = Importer::start(test) else {
+        return;
+    };
+    for thief_first in [true, false] {
+        let mut owner = Peer::start(test, "honest");
+        let blob = unhex(&owner.hear());
+        let mut thief = importer.hostile();
+        let forged = thief.plays(&format!("steals the instance @ {}", hex(&blob)));
+        let import = |blob| importer.import(blob, LIMIT).unwrap();
+        let (owned, stolen) = if thief_first {
+            let stolen = import(&forged);
+            (import(&blob), stolen)
+        } else {
+            let owned = import(&blob);
+            (owned, import(&forged))
+        };
+        owned.check().unwrap();
+        stolen.check().unwrap();
+        assert_eq!(importer.write(&owned.buf(..).unwrap()), Ok(100));
+        thief.kill();
+        drop(thief);
+        importer.is_gone(&stolen);
+        assert_eq!(importer.write(&owned.buf(..).unwrap()), Ok(100));
+        owner.say("drop");
+        assert_eq!(owner.hear(), "dropped");
+        assert_eq!(owned.check().unwrap_err().reason(), Reason::ExportRevoked);
+        owner.ends();
+    }
+    importer.survived("an instance of another");
+    importer.honest.ends();
+}

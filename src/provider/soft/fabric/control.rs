@@ -89,7 +89,7 @@ impl Control {
 
 impl Words {
     /// Which page an exporter sent, by device and inode: `EBADMSG` if it is not one as [`Control`] makes them.
-    fn identify(memfd: &OwnedFd) -> nix::Result<(u64, u64)> {
+    pub(super) fn identify(memfd: &OwnedFd) -> nix::Result<(u64, u64)> {
         // First: only memory answers, and nothing else of this file is done to anything else.
         let have = fcntl(memfd, FcntlArg::F_GET_SEALS).map_err(|_| Errno::EBADMSG)?;
         let have = SealFlag::from_bits_retain(have);

@@ -13,7 +13,7 @@ use super::blob::Blob;
 use super::control::Words;
 use super::import::Import;
 use super::mapping::Mapping;
-use super::peer::{Peer, Watch};
+use super::peer::{Identity, Peer, Watch};
 use super::place::{self, Place};
 use super::process::{Fabric, lock};
 use super::received;
@@ -53,7 +53,7 @@ pub(in super::super) fn import(blob: &Blob, deadline: Instant) -> Result<Importe
 
 /// Memory of another process.
 fn other(fabric: Arc<Fabric>, blob: &Blob, deadline: Instant) -> Result<Imported> {
-    let ask = || Talk::begin(&fabric, blob, deadline)?.finish(blob, deadline);
+    let ask = || Talk::begin(blob, deadline)?.finish(blob, deadline);
     let hung_up =
         |asked: &Result<_>| matches!(asked, Err(e) if e.kind() == ErrorKind::ConnectionReset);
     let mut asked = ask();
@@ -67,11 +67,14 @@ fn other(fabric: Arc<Fabric>, blob: &Blob, deadline: Instant) -> Result<Imported
     let [memfd, control] = &grant.descriptors;
     let write = blob.audience.may_write(blob.access) || blob.audience.may_do_atomics(blob.access);
     let memory = received::map(memfd, grant.offset, blob.len, write)?;
-    let peer = match grant.peer {
-        Ok(peer) => peer,
-        Err(watch) => {
+    let page = Words::identify(control).map_err(no_page)?;
+    let identity = Identity::of(blob.instance, page, grant.pid, &grant.watch);
+    let identity = identity.map_err(os("fstat of the exporter's pidfd"))?;
+    let peer = match Peer::known(&fabric, &identity) {
+        Some(peer) => peer,
+        None => {
             let words = Words::received(control).map_err(no_page)?;
-            Peer::watched(&fabric, blob.instance, words, watch)?
+            Peer::watched(&fabric, identity, words, grant.watch)?
         }
     };
     let addr = memory.base();
@@ -197,7 +200,6 @@ fn reachable(blob: &Blob) -> Result<()> {
 struct Talk {
     socket: OwnedFd,
     request: Request,
-    peer: Option<Arc<Peer>>,
     pidfd: Option<OwnedFd>,
 }
 
@@ -205,12 +207,13 @@ struct Talk {
 struct Received {
     descriptors: [OwnedFd; DESCRIPTORS],
     offset: u64,
-    /// The exporter, if it is known, or how its end shows.
-    peer: Result<Arc<Peer>, Watch>,
+    /// The exporter's number, and how its end shows.
+    pid: i32,
+    watch: Watch,
 }
 
 impl Talk {
-    fn begin(fabric: &Fabric, blob: &Blob, deadline: Instant) -> Result<Talk> {
+    fn begin(blob: &Blob, deadline: Instant) -> Result<Talk> {
         let socket = match socket::connect(&blob.address, deadline) {
             Ok(socket) => socket,
             Err(Errno::ECONNREFUSED | Errno::ENOENT | Errno::ESRCH) => return gone(blob),
@@ -226,12 +229,11 @@ impl Talk {
             Err(Errno::ESRCH) => return gone(blob),
             Err(errno) => return Err(os("a pidfd of the exporter")(errno)),
         };
-        let peer = Peer::known(fabric, &blob.instance);
         let request = Request {
             slot: blob.slot,
             generation: blob.generation,
             nonce: place::random(OP)?,
-            keep: pidfd.is_none() && peer.is_none(),
+            keep: pidfd.is_none(),
         };
         match socket::send(socket.as_fd(), &request.format(&blob.key), &[]) {
             Ok(()) => {}
@@ -241,7 +243,6 @@ impl Talk {
         Ok(Talk {
             socket,
             request,
-            peer,
             pidfd,
         })
     }
@@ -278,15 +279,16 @@ impl Talk {
                 ),
             );
         };
-        let peer = match (self.peer, self.pidfd) {
-            (Some(peer), _) => Ok(peer),
-            (None, Some(pidfd)) => Err(Watch::Pidfd(pidfd)),
-            (None, None) => Err(Watch::Connection(self.socket)),
+        let pid = socket::pid(&self.socket).map_err(os("SO_PEERCRED of the exporter"))?;
+        let watch = match self.pidfd {
+            Some(pidfd) => Watch::Pidfd(pidfd),
+            None => Watch::Connection(self.socket),
         };
         Ok(Received {
             descriptors,
             offset: grant.offset,
-            peer,
+            pid,
+            watch,
         })
     }
 

@@ -27,7 +27,7 @@
 //! | who may read only gets no descriptor to write with | a descriptor opened to read, and the memfd's mode; advice against the same user where others may write: [`sent`] |
 //! | nobody shortens memory under us | seals, added before the first send and checked before a mapping: [`sent`], [`received`] |
 //! | nobody makes us take memory, or a SIGBUS of huge pages | holes and punchable huge pages are refused: [`received`], [`sent`] |
-//! | nobody forges a revocation, or hides one of another's | a control page that only its process can map to write: [`control`] |
+//! | nobody forges a revocation, or hides one of another's | a control page that only its process can map to write: [`control`]; a blob's word for whose it is is not enough: [`peer`] |
 //! | no peer blocks, stops or floods the thread | every call `MSG_DONTWAIT`, descriptors opened without waiting for a lease, one message per connection, 64 silent ones for 2 s, a pause when descriptors run out: [`thread`], [`socket`] |
 //! | no descriptor of a stranger is kept | room for two, all others closed, none taken by the exporter: [`socket`] |
 //! | an exporter's end is noticed, also when a child holds its sockets | a pidfd, or a connection that stays: [`peer`] |

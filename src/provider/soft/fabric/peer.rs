@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
+use nix::sys::stat::fstat;
 
 use super::control::Words;
 use super::place::Id;
@@ -30,6 +31,42 @@ pub(super) enum Watch {
     Connection(OwnedFd),
 }
 
+/// Which exporter it is. Its instance is what a blob says, and whoever knows it can say it in a blob of his own: only who has the same
+/// control page and is the same process is the same exporter.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Identity {
+    instance: Id,
+    /// Device and inode.
+    control: (u64, u64),
+    /// 0 if it is not seen from here.
+    pid: i32,
+    /// Device and inode of the pidfd: since Linux 6.9 each process has its own.
+    pidfd: Option<(u64, u64)>,
+}
+
+impl Identity {
+    pub(super) fn of(
+        instance: Id,
+        control: (u64, u64),
+        pid: i32,
+        watch: &Watch,
+    ) -> nix::Result<Identity> {
+        let pidfd = match watch {
+            Watch::Pidfd(pidfd) => {
+                let stat = fstat(pidfd)?;
+                Some((stat.st_dev, stat.st_ino))
+            }
+            Watch::Connection(_) => None,
+        };
+        Ok(Identity {
+            instance,
+            control,
+            pid,
+            pidfd,
+        })
+    }
+}
+
 /// The exporters that this process imports from.
 #[derive(Default)]
 pub(super) struct Peers {
@@ -39,7 +76,7 @@ pub(super) struct Peers {
 
 struct Known {
     number: u64,
-    instance: Id,
+    identity: Identity,
     /// Apart, so that the thread never owns a Peer, and never drops one.
     dead: Arc<AtomicBool>,
     peer: Weak<Peer>,
@@ -55,8 +92,8 @@ impl Peers {
         }
     }
 
-    fn find(&self, instance: &Id) -> Option<Arc<Peer>> {
-        let of = |known: &&Known| known.instance == *instance;
+    fn find(&self, identity: &Identity) -> Option<Arc<Peer>> {
+        let of = |known: &&Known| known.identity == *identity;
         self.known
             .iter()
             .filter(of)
@@ -76,9 +113,9 @@ impl Peer {
         })
     }
 
-    /// The one of this instance, if something is imported from it already.
-    pub(super) fn known(fabric: &Fabric, instance: &Id) -> Option<Arc<Peer>> {
-        lock(&fabric.peers).find(instance)
+    /// The one of this identity, if something is imported from it already.
+    pub(super) fn known(fabric: &Fabric, identity: &Identity) -> Option<Arc<Peer>> {
+        lock(&fabric.peers).find(identity)
     }
 
     #[inline]
@@ -93,7 +130,7 @@ impl Peer {
     /// Watches another process.
     pub(super) fn watched(
         fabric: &Arc<Fabric>,
-        instance: Id,
+        identity: Identity,
         words: Words,
         watch: Watch,
     ) -> Result<Arc<Peer>> {
@@ -102,7 +139,7 @@ impl Peer {
             Watch::Connection(socket) => (socket, EpollFlags::EPOLLRDHUP),
         };
         let mut peers = lock(&fabric.peers);
-        if let Some(peer) = peers.find(&instance) {
+        if let Some(peer) = peers.find(&identity) {
             return Ok(peer);
         }
         peers.next += 1;
@@ -120,7 +157,7 @@ impl Peer {
         });
         peers.known.push(Known {
             number,
-            instance,
+            identity,
             dead: Arc::clone(&peer.dead),
             peer: Arc::downgrade(&peer),
         });

@@ -199,7 +199,7 @@ pub(super) fn pidfd(connection: &OwnedFd) -> nix::Result<Option<OwnedFd>> {
         Err(_) => {}
     }
     // The number is right if the process still lives after this: it answers afterwards.
-    let pid = socket::getsockopt(connection, sockopt::PeerCredentials)?.pid();
+    let pid = pid(connection)?;
     if pid <= 0 {
         // Of a namespace that is not seen from here.
         return Ok(None);
@@ -212,6 +212,11 @@ pub(super) fn pidfd(connection: &OwnedFd) -> nix::Result<Option<OwnedFd>> {
         Err(errno @ (Errno::ESRCH | Errno::EMFILE)) => Err(errno),
         Err(_) => Ok(None),
     }
+}
+
+/// The number of the process that listened; 0 if that is not seen from here.
+pub(super) fn pid(connection: &OwnedFd) -> nix::Result<i32> {
+    Ok(socket::getsockopt(connection, sockopt::PeerCredentials)?.pid())
 }
 
 /// Whoever sends descriptors to it gets `EPERM`: closing a stranger's descriptor may take as long as the stranger likes.

@@ -705,18 +705,19 @@ fn without_a_pidfd_the_connection_stays_and_its_end_is_noticed() {
     };
     let socket = socket::connect(&blob.address, soon()).unwrap();
     socket::send(socket.as_fd(), &request.format(&blob.key), &[]).unwrap();
-    let (peer, pidfd) = (None, None);
+    let pidfd = None;
     let talk = Talk {
         socket,
         request,
-        peer,
         pidfd,
     };
     let received = talk.finish(&blob, soon()).unwrap();
-    let watch = received.peer.err().unwrap();
+    let (control, watch) = (&received.descriptors[1], received.watch);
     assert!(matches!(watch, Watch::Connection(_)));
-    let words = Words::received(&received.descriptors[1]).unwrap();
-    let peer = Peer::watched(&fabric, blob.instance, words, watch).unwrap();
+    let words = Words::received(control).unwrap();
+    let page = Words::identify(control).unwrap();
+    let identity = Identity::of(blob.instance, page, received.pid, &watch).unwrap();
+    let peer = Peer::watched(&fabric, identity, words, watch).unwrap();
     // It has answered others since, and did not hang up.
     assert!(import(&blob, soon()).is_ok());
     assert_eq!(exporter.ask("read"), "0");
