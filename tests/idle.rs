@@ -1,9 +1,14 @@
-//! An idle program makes no wake-ups at all: context switches of every thread but this one stand still for 5 s.
+//! An idle program makes no wake-ups at all: context switches of every thread but this one stand still for 5 s, also while another
+//! process imports what it exports, and it what that exports.
+
+mod common;
 
 use std::time::{Duration, Instant};
 
-use tokio_doca::soft::Soft;
-use tokio_doca::{BufPool, Dma, Mmap, Mode, WorkQ};
+use common::LIMIT;
+use common::peer::{Peer, hear, hex, role, say, unhex};
+use tokio_doca::soft::{Soft, View};
+use tokio_doca::{Access, BufPool, Dma, Mmap, Mode, RemoteMmap, WorkQ};
 
 const HYBRID: Mode = Mode::Hybrid {
     spin: Duration::from_micros(30),
@@ -48,8 +53,49 @@ fn settled() -> Vec<(String, u64)> {
     }
 }
 
+/// Memory that another process may use.
+fn export() -> (Mmap, Vec<u8>) {
+    let device = Soft::builder().build().open("pf0").unwrap();
+    let access = Access::LOCAL_READ_WRITE | Access::DPU_READ_WRITE;
+    let builder = Mmap::builder().device(&device).access(access);
+    let mmap = builder.alloc(1 << 16).unwrap();
+    let blob = mmap.export_dpu(&device).unwrap();
+    (mmap, blob)
+}
+
+fn import(blob: &str) -> RemoteMmap {
+    let device = Soft::builder().view(View::Dpu).build().open("p0").unwrap();
+    let import = RemoteMmap::from_export(&device, &unhex(blob)).timeout(LIMIT);
+    import.wait().unwrap()
+}
+
+/// The other process, which is idle as well.
+fn other() {
+    let (mmap, blob) = export();
+    say(&hex(&blob));
+    let remote = import(&hear().unwrap());
+    say("imported");
+    hear();
+    let before = settled();
+    assert!(before.iter().any(|(name, _)| name.contains("doca-f")));
+    // The wait is the measurement.
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(switches(), before, "somebody woke up");
+    remote.check().unwrap();
+    say("idle");
+    drop((mmap, remote));
+}
+
 #[test]
 fn an_idle_program_makes_no_wakeups() {
+    if role().is_some() {
+        return other();
+    }
+    let mut peer = Peer::start("an_idle_program_makes_no_wakeups", "other");
+    let (mmap, blob) = export();
+    let remote = import(&peer.hear());
+    peer.say(&hex(&blob));
+    assert_eq!(peer.hear(), "imported");
     let mut keep = Vec::new();
     for (mode, defer) in [
         (Mode::EventDriven, false),
@@ -86,8 +132,14 @@ fn an_idle_program_makes_no_wakeups() {
     let before = settled();
     let named = |name: &str| before.iter().filter(|(n, _)| n.starts_with(name)).count();
     assert_eq!(named("doca-pf0"), 4, "the engines are there: {before:?}");
+    let fabric = before.iter().any(|(name, _)| name.contains("doca-f"));
+    assert!(fabric, "the fabric's thread is there: {before:?}");
     // The wait is the measurement.
     std::thread::sleep(Duration::from_secs(5));
     assert_eq!(switches(), before, "somebody woke up");
-    drop(keep);
+    remote.check().unwrap();
+    peer.say("now you");
+    assert_eq!(peer.hear(), "idle");
+    peer.ends();
+    drop((keep, mmap, remote));
 }
