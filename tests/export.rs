@@ -359,6 +359,38 @@ fn a_copy_within_imported_memory_must_not_overlap_itself() {
 }
 
 #[test]
+fn a_slice_of_ones_own_memory_takes_leases_of_its_bytes_alone() {
+    let sides = Sides::new();
+    let mmap = sides.exported(DPU);
+    let remote = import(&sides.dpu(), &mmap.export_dpu(&sides.host()).unwrap()).unwrap();
+    let all = remote.buf(..).unwrap();
+    let dma = Copies::new(&sides.dpu()).dma;
+    let part = |range| all.slice(range).unwrap();
+    assert_eq!(block_on(dma.copy(part(0..100), part(100..200))), Ok(100));
+    let error = block_on(dma.copy(part(0..100), part(99..200))).unwrap_err();
+    assert_eq!(error.reason(), Reason::Overlap);
+    let inner = part(1000..2000).slice(500..).unwrap();
+    let local = BufInventory::with_capacity(1);
+    let local = local.buf_filled(&mmap, 1000..1500).unwrap();
+    let hold = sides.host.faults().hold();
+    let (workq, pf0) = (WorkQ::builder().build().unwrap(), sides.host());
+    let host = Dma::builder(&pf0).attach(&workq).unwrap();
+    let room = Mmap::builder().device(&pf0).alloc(LEN).unwrap();
+    let room = BufInventory::with_capacity(1).buf(&room, ..).unwrap();
+    let mut held = Box::pin(host.copy(&local, &room));
+    let runtime = runtime();
+    runtime.block_on(async { poll_pending(held.as_mut()) });
+    // What the job that is held reads nobody writes, and what lies behind it is free.
+    let error = block_on(dma.copy(part(0..100), part(1400..1600))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InUse);
+    assert_eq!(block_on(dma.copy(part(0..100), &inner)), Ok(100));
+    drop(hold);
+    assert_eq!(runtime.block_on(held), Ok(500));
+    drop((all, inner, local));
+    mmap.stop().unwrap();
+}
+
+#[test]
 fn stopping_ends_the_exports_and_starting_begins_anew() {
     let sides = Sides::new();
     let mmap = sides.exported(DPU);
@@ -424,24 +456,35 @@ fn lists_long_copies_and_the_defer_mode_reach_it_too() {
             let back = inventory.buf(&own, len..).unwrap();
             assert_eq!(dma.copy(&there, &back).await, Ok(len));
             assert!(back.data().unwrap()[..] == bytes[..]);
-            mmap_is_gone(&mmap, &remote, &dma, &there, &back).await;
+            drop(there);
+            what_is_taken_back_is_refused(&mmap, &remote, &dma, &chain, &back).await;
         });
     }
 }
 
-/// What is in flight when the export ends goes on; what begins then fails, on every path.
-async fn mmap_is_gone(
+/// What begins after the export ended fails, on every path, and touches nothing.
+async fn what_is_taken_back_is_refused(
     mmap: &Mmap,
     remote: &RemoteMmap,
     dma: &Dma,
-    there: &tokio_doca::RemoteBuf,
+    chain: &tokio_doca::BufChain,
     back: &Buf,
 ) {
+    // A piece of a pool's memory that peers may write takes no Lease, and keeps nobody from stopping the Mmap.
+    let pool = BufPool::builder(mmap).build().unwrap();
+    let pieces = [..100, ..mmap.len()].map(|range| remote.buf(range).unwrap());
+    drop(pool);
     back.reset_data_len().unwrap();
-    refused_stop(mmap);
-    assert!(remote.check().is_ok());
-    let copy = dma.copy(there, back);
-    assert!(copy.await.is_ok());
+    assert_eq!(dma.copy(&pieces[0], back).await, Ok(100));
+    mmap.stop().unwrap();
+    back.reset_data_len().unwrap();
+    for there in &pieces {
+        let error = dma.copy(there, back).await.unwrap_err();
+        assert_eq!(error.reason(), Reason::ExportRevoked);
+    }
+    let error = dma.copy(chain, &pieces[1]).await.unwrap_err();
+    assert_eq!(error.reason(), Reason::ExportRevoked);
+    assert_eq!(back.data_len(), 0);
 }
 
 #[test]

@@ -8,7 +8,7 @@
     unreachable_pub,
     reason = "what jobs keep is named by the sealed traits of operand"
 )]
-#![expect(unsafe_code, reason = "addresses within imported memory")]
+#![expect(unsafe_code, reason = "imports carry an address between threads")]
 
 use std::fmt;
 use std::ops::{Range, RangeBounds};
@@ -101,6 +101,11 @@ impl RemoteMmap {
     }
 
     pub(super) fn new(device: &Device, imported: Imported) -> Result<RemoteMmap> {
+        let start = imported.addr.addr().get();
+        if start.checked_add(imported.len).is_none() {
+            let text = "the device hands back memory that ends behind all addresses";
+            return Err(Error::new(ErrorKind::Unexpected, Import::OP, text));
+        }
         let own = match imported.owner {
             None => None,
             Some(owner) => match owner.downcast::<mmap::Inner>() {
@@ -233,10 +238,22 @@ impl RemoteBuf {
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<RemoteBuf, JobError> {
         let range = mmap::Inner::resolve(range, self.len)
             .map_err(|end| JobError::new(Reason::OutOfRange, end as u64, self.len as u64))?;
+        let from = self.from + range.start;
+        // Its Leases are of these bytes alone.
+        let part = |whole: &Buf| match &self.inner().own {
+            Some(mmap) => {
+                let inventory = BufInventory::with_capacity(1);
+                let part = inventory.buf_filled(mmap, from..from + range.len());
+                // While the whole is there nobody claims its range or stops the Mmap, and this does not fail.
+                part.unwrap_or_else(|_| whole.clone())
+            }
+            None => whole.clone(),
+        };
         Ok(RemoteBuf {
-            from: self.from + range.start,
+            mmap: self.mmap.clone(),
+            own: self.own.as_ref().map(part),
+            from,
             len: range.len(),
-            ..self.clone()
         })
     }
 
@@ -257,8 +274,8 @@ impl RemoteBuf {
         if !permitted {
             return Err(JobError::of(or));
         }
-        // SAFETY: the range lies in the import, by the check in `RemoteMmap::buf` and those in `slice`.
-        let addr = unsafe { inner.addr.add(self.from) };
+        // Arithmetic of numbers: what the device calls an address need not be one of this process. It ends in the import.
+        let addr = inner.addr.map_addr(|addr| addr.saturating_add(self.from));
         Ok(Segments::one(Segment {
             addr,
             len: self.len,
@@ -365,5 +382,39 @@ impl Writes for RemoteBuf {
             _mmap: self.mmap.clone(),
         };
         Ok((write, segments, self.len))
+    }
+}
+
+#[cfg(all(test, not(tokio_doca_loom)))]
+mod tests {
+    use super::*;
+
+    struct Always;
+
+    impl Origin for Always {
+        fn check(&self) -> Result<(), JobError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_address_is_the_devices_and_not_believed() {
+        let device = Device::open("pf0").unwrap();
+        let imported = |addr: usize, len| {
+            let addr = NonNull::new(std::ptr::without_provenance_mut(addr)).unwrap();
+            let access = Access::DPU_READ_WRITE;
+            let imported = Imported::new(addr, len, access, Audience::Dpu, 0, Arc::new(Always));
+            RemoteMmap::new(&device, imported)
+        };
+        // Nothing of this process is there.
+        let there = imported(usize::MAX - 4096, 4096).unwrap();
+        let end = there.buf(4095..).unwrap();
+        let (_keep, segments, len) = end.begin_read(device.id()).unwrap();
+        let addr = segments.as_slice()[0].addr.addr().get();
+        assert_eq!((addr, len), (usize::MAX - 1, 1));
+        for len in [4097, usize::MAX] {
+            let error = imported(usize::MAX - 4096, len).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unexpected);
+        }
     }
 }
