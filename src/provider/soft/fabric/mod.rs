@@ -34,7 +34,8 @@
 //! | a number from outside is checked before it is used | [`blob`], [`wire`], [`received`] |
 //! | nobody reaches more of a memfd than was exported | a part of one is not exported: [`sent`] |
 //!
-//! What is not: before Linux 6.16 a peer can send the exporter a socket whose closing takes time (`SO_LINGER`), which delays the thread; an
+//! What is not: who may write memory may punch holes into it after it was mapped, and who then touches them takes their pages, of the memory
+//! that it imported at most; before Linux 6.16 a peer can send the exporter a socket whose closing takes time (`SO_LINGER`), which delays the thread; an
 //! exporter that replaces its program (execve(2)) does not end, and what it exported is not taken back.
 
 mod blob;

@@ -74,8 +74,8 @@ pub(super) fn map(memfd: &OwnedFd, offset: u64, len: u64, write: bool) -> Result
              {page}"
         ));
     };
-    // Whoever maps a hole takes its page. As many blocks as bytes is as good as no hole: the exporter has paid for them, whatever it
-    // does afterwards. It is known at once, where looking for a hole goes through all pages.
+    // Whoever maps a hole takes its page. As many blocks as bytes is as good as no hole: the exporter has paid for them. It is
+    // known at once, where looking for a hole goes through all pages.
     let paid = u64::try_from(stat.st_blocks)
         .unwrap_or(0)
         .saturating_mul(512);

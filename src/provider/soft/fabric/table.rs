@@ -53,7 +53,7 @@ impl Table {
             }
         };
         let slot = &mut self.slots[number as usize];
-        slot.generation = slot.generation.wrapping_add(1).max(1);
+        slot.generation += 1;
         slot.entry = Some(entry);
         control.set(number, slot.generation);
         Some((number, slot.generation))
@@ -62,8 +62,12 @@ impl Table {
     /// Gives a slot back. The entry is for the caller to drop, outside the lock: its owner may be user code.
     pub(super) fn remove(&mut self, control: &Control, number: u32) -> Option<Entry> {
         control.set(number, 0);
-        self.free.push(number);
-        self.slots[number as usize].entry.take()
+        let slot = &mut self.slots[number as usize];
+        // The last generation is the last: another one would have been there before.
+        if slot.generation != u32::MAX {
+            self.free.push(number);
+        }
+        slot.entry.take()
     }
 
     fn find(&self, number: u32, generation: u32) -> Option<&Entry> {
@@ -82,5 +86,37 @@ impl Table {
     pub(super) fn own(&self, number: u32, generation: u32, key: &Id) -> Option<&Entry> {
         self.find(number, generation)
             .filter(|entry| entry.key == *key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry() -> Entry {
+        Entry {
+            key: [1; 16],
+            memfd: Arc::new(std::fs::File::open("/dev/null").unwrap().into()),
+            write: false,
+            offset: 0,
+            len: 1,
+            audience: Audience::Dpu,
+            access: Access::DPU_READ_ONLY,
+            addr: Arc::default(),
+            owner: Weak::<u32>::new(),
+        }
+    }
+
+    #[test]
+    fn a_generation_never_comes_back() {
+        let (control, mut table) = (Control::new().unwrap(), Table::default());
+        let insert = |table: &mut Table| table.insert(&control, entry()).unwrap();
+        assert_eq!(insert(&mut table), (0, 1));
+        table.remove(&control, 0);
+        assert_eq!(insert(&mut table), (0, 2));
+        table.slots[0].generation = u32::MAX;
+        table.remove(&control, 0);
+        // Who imported one of the first two would take the next one for it.
+        assert_eq!(insert(&mut table), (1, 1));
     }
 }

@@ -222,7 +222,7 @@ fn nobody_gets_a_writable_mapping_of_what_no_peer_may_write() {
         let owner = Owner::new();
         let exported = owner.export(access);
         let blob = blob(&exported);
-        let talk = Talk::begin(&fabric, &blob, soon()).unwrap();
+        let talk = Talk::begin(&blob, soon()).unwrap();
         let received = talk.finish(&blob, soon()).unwrap();
         let [memfd, _] = &received.descriptors;
         let len = NonZeroUsize::new(4096).unwrap();
