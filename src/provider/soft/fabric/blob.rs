@@ -10,7 +10,7 @@
 //! | 32 | 8 | length of the memory |
 //! | 40 | 16, 8, 8 | boot id; device and inode of the network namespace |
 //! | 72 | 16, 16 | instance of the exporter's fabric, key |
-//! | 104 | <= 108 | name of the socket: an abstract name without its first zero, or a path |
+//! | 104 | 1 to 107 | name of the socket: an abstract name without its first zero, or an absolute path |
 //! | | 8 | the first bytes of the SHA-256 of all before |
 //!
 //! Numbers are little-endian. The checksum finds accidents. Against forgery there is the key: whoever has the blob may import,
@@ -183,7 +183,7 @@ impl Blob {
             && !access.is_empty()
             && audience.part_of(access) == access
             && !name.is_empty()
-            && (kind == 0 || !name.contains(&0));
+            && (kind == 0 || name.starts_with(b"/") && !name.contains(&0));
         right.then_some(Blob {
             audience,
             port,
@@ -292,6 +292,13 @@ pub(super) mod tests {
         fn random_bytes_are_no_blob(bytes in vec(any::<u8>(), 0..300), ours: bool) {
             let start = if ours { &MAGIC[..] } else { &[] };
             prop_assert!(Blob::parse(&[start, &bytes].concat()).is_err());
+        }
+
+        #[test]
+        fn a_relative_path_is_no_exporter_s(blob in blob()) {
+            let address = Address::Path("run/doca".into());
+            let bytes = Blob { address, ..blob }.format();
+            prop_assert!(Blob::parse(&bytes).is_err());
         }
     }
 

@@ -1,8 +1,8 @@
 //! The exporter's side: what is exported, and who gets a descriptor of it.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::atomic::AtomicPtr;
+use std::sync::{Arc, Mutex};
 
 use nix::errno::Errno;
 
@@ -12,8 +12,8 @@ use super::place::{self, Id};
 use super::process::{Fabric, Station, lock};
 use super::sent;
 use super::socket;
-use super::table::Entry;
-use super::wire::{self, Bad, Claim, Grant, Status};
+use super::table::{Entry, Table};
+use super::wire::{self, Bad, Claim, Grant, Request, Status};
 use crate::device::{Exported, Offer};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -94,6 +94,29 @@ impl Drop for Guard {
     }
 }
 
+/// What becomes of a request.
+pub(super) enum Verdict {
+    /// It is none.
+    Silence,
+    Refuse(Status),
+    Grant(Request, Entry),
+}
+
+/// Judges a request, which may be any bytes. `room` is whether one more connection may stay.
+pub(super) fn judge(table: &Mutex<Table>, request: &[u8], room: bool) -> Verdict {
+    let claim = match Claim::parse(request) {
+        Ok(claim) => claim,
+        Err(Bad::Version(_)) => return Verdict::Refuse(Status::Version),
+        Err(Bad::Malformed) => return Verdict::Silence,
+    };
+    let claimed = lock(table).claimed(&claim).cloned();
+    match claimed {
+        None => Verdict::Refuse(Status::Unknown),
+        Some(_) if claim.request.keep && !room => Verdict::Refuse(Status::Failed(libc::EUSERS)),
+        Some(entry) => Verdict::Grant(claim.request, entry),
+    }
+}
+
 /// Answers one request, in the fabric's thread. Whether the connection shall stay.
 pub(super) fn answer(
     instance: &Id,
@@ -106,18 +129,11 @@ pub(super) fn answer(
         let _ = socket::send(to, &wire::refusal(status), &[]);
         false
     };
-    let claim = match Claim::parse(request) {
-        Ok(claim) => claim,
-        Err(Bad::Version(_)) => return refuse(Status::Version),
-        Err(Bad::Malformed) => return false,
+    let (request, entry) = match judge(&station.table, request, room) {
+        Verdict::Silence => return false,
+        Verdict::Refuse(status) => return refuse(status),
+        Verdict::Grant(request, entry) => (request, entry),
     };
-    let claimed = lock(&station.table).claimed(&claim).cloned();
-    let Some(entry) = claimed else {
-        return refuse(Status::Unknown);
-    };
-    if claim.request.keep && !room {
-        return refuse(Status::Failed(libc::EUSERS));
-    }
     let memfd = match sent::reopen(entry.memfd.as_fd(), entry.write) {
         Ok(memfd) => memfd,
         Err(error) => return refuse(Status::Failed(error.raw_os_error().unwrap_or(0))),
@@ -128,10 +144,10 @@ pub(super) fn answer(
         offset: entry.offset,
         len: entry.len as u64,
     };
-    let message = grant.format(&entry.key, &claim.request.nonce);
+    let message = grant.format(&entry.key, &request.nonce);
     let descriptors = [memfd.as_raw_fd(), station.control.memfd().as_raw_fd()];
     match socket::send(to, &message, &descriptors) {
-        Ok(()) => claim.request.keep,
+        Ok(()) => request.keep,
         // Too many of ours are on their way to importers that do not take them.
         Err(Errno::ETOOMANYREFS) => refuse(Status::Failed(libc::ETOOMANYREFS)),
         Err(_) => false,

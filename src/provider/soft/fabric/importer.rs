@@ -14,11 +14,11 @@ use super::control::Words;
 use super::import::Import;
 use super::mapping::Mapping;
 use super::peer::{Identity, Peer, Watch};
-use super::place::{self, Place};
+use super::place::{self, Id, Place};
 use super::process::{Fabric, lock};
 use super::received;
 use super::socket::{self, Address, DESCRIPTORS};
-use super::wire::{ANSWER_LEN, Answer, Request, Status, VERSION};
+use super::wire::{ANSWER_LEN, Answer, Bad, Request, Status, VERSION};
 use crate::device::Imported;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -47,7 +47,7 @@ pub(in super::super) fn import(blob: &Blob, deadline: Instant) -> Result<Importe
     if blob.instance == fabric.instance {
         return own(fabric, blob);
     }
-    reachable(blob)?;
+    reachable(blob, &Place::here(OP)?)?;
     other(fabric, blob, deadline)
 }
 
@@ -170,8 +170,7 @@ fn late<T>(blob: &Blob) -> Result<T> {
 }
 
 /// Whether the exporter can be reached from here at all.
-fn reachable(blob: &Blob) -> Result<()> {
-    let here = Place::here(OP)?;
+pub(super) fn reachable(blob: &Blob, here: &Place) -> Result<()> {
     if here.boot != blob.place.boot {
         return fail(
             ErrorKind::NotSupported,
@@ -250,34 +249,10 @@ impl Talk {
     fn finish(self, blob: &Blob, deadline: Instant) -> Result<Received> {
         let ends = self.pidfd.as_ref().map(|pidfd| pidfd.as_fd());
         let waited = socket::wait([Some(self.socket.as_fd()), ends], deadline);
-        let (answer, descriptors) = match waited.map_err(os("poll"))? {
+        let (descriptors, offset) = match waited.map_err(os("poll"))? {
             [true, _] => self.receive(blob)?,
             [false, true] => return gone(blob),
             [false, false] => return late(blob),
-        };
-        match answer.status {
-            _ if answer.version != VERSION => return version(answer.version),
-            Status::Granted => {}
-            Status::Unknown => return unknown(blob),
-            Status::Version => return version(answer.version),
-            Status::Failed(errno) => {
-                let what = "the exporter could not hand over the memory";
-                return Err(os(what)(Errno::from_raw(errno)));
-            }
-        }
-        let grant = &answer.grant;
-        let right = answer.is_proved(&blob.key, &self.request.nonce)
-            && grant.instance == blob.instance
-            && grant.len == blob.len
-            && grant.access == blob.access.bits();
-        let (true, Ok(descriptors)) = (right, descriptors.into_inner()) else {
-            return fail(
-                ErrorKind::NotPermitted,
-                format!(
-                    "who answers at {} is not the exporter, or does not grant what the export says ({} bytes, {:?})",
-                    blob.address, blob.len, blob.access
-                ),
-            );
         };
         let pid = socket::pid(&self.socket).map_err(os("SO_PEERCRED of the exporter"))?;
         let watch = match self.pidfd {
@@ -286,13 +261,13 @@ impl Talk {
         };
         Ok(Received {
             descriptors,
-            offset: grant.offset,
+            offset,
             pid,
             watch,
         })
     }
 
-    fn receive(&self, blob: &Blob) -> Result<(Answer, ArrayVec<OwnedFd, DESCRIPTORS>)> {
+    fn receive(&self, blob: &Blob) -> Result<([OwnedFd; DESCRIPTORS], u64)> {
         let mut message = [0; ANSWER_LEN];
         match socket::receive_with(self.socket.as_fd(), &mut message) {
             Ok((0, _)) | Err(Errno::ECONNRESET) => fail(
@@ -302,13 +277,56 @@ impl Talk {
                     blob.address
                 ),
             ),
-            Ok((len, descriptors)) => match Answer::parse(&message[..len]) {
-                Some(answer) => Ok((answer, descriptors)),
-                None => nonsense(blob),
-            },
+            Ok((len, descriptors)) => {
+                granted(blob, &self.request.nonce, &message[..len], descriptors)
+            }
             Err(Errno::EBADMSG) => nonsense(blob),
             Err(errno) => Err(os("recvmsg from the exporter")(errno)),
         }
+    }
+}
+
+/// What an answer grants, which may be any bytes with any descriptors: the memory and the control page, and where in the memfd
+/// the memory begins.
+///
+/// # Errors
+///
+/// As for [`import`].
+pub(super) fn granted(
+    blob: &Blob,
+    nonce: &Id,
+    answer: &[u8],
+    descriptors: ArrayVec<OwnedFd, DESCRIPTORS>,
+) -> Result<([OwnedFd; DESCRIPTORS], u64)> {
+    let answer = match Answer::parse(answer) {
+        Ok(answer) => answer,
+        Err(Bad::Version(theirs)) => return version(theirs),
+        Err(Bad::Malformed) => return nonsense(blob),
+    };
+    match answer.status {
+        Status::Granted => {}
+        Status::Unknown => return unknown(blob),
+        // Its version is ours.
+        Status::Version => return nonsense(blob),
+        Status::Failed(errno) => {
+            let what = "the exporter could not hand over the memory";
+            return Err(os(what)(Errno::from_raw(errno)));
+        }
+    }
+    let grant = &answer.grant;
+    let right = answer.is_proved(&blob.key, nonce)
+        && grant.instance == blob.instance
+        && grant.len == blob.len
+        && grant.access == blob.access.bits();
+    match (right, descriptors.into_inner()) {
+        (true, Ok(descriptors)) => Ok((descriptors, grant.offset)),
+        _ => fail(
+            ErrorKind::NotPermitted,
+            format!(
+                "who answers at {} is not the exporter, or does not grant what the export says ({} bytes, {:?})",
+                blob.address, blob.len, blob.access
+            ),
+        ),
     }
 }
 
