@@ -9,8 +9,8 @@ use crate::error::{Error, ErrorKind, Result};
 /// Holds a script for programs as they are.
 const VARIABLE: &str = "TOKIO_DOCA_SOFT_FAULTS";
 
-/// Nobody writes more than this by one `*`.
-const REPEAT: usize = 1 << 20;
+/// Nobody writes a longer one.
+const LONGEST: usize = 1 << 20;
 
 impl FromStr for Fault {
     type Err = Error;
@@ -43,7 +43,7 @@ impl FromStr for Fault {
 
 impl Faults {
     /// Appends a script: faults with spaces between them, each as in [`Fault::from_str`], and `*COUNT` behind one that is
-    /// meant more than once (`pass*3 error:IoFailed:0x88`).
+    /// meant more than once (`pass*3 error:IoFailed:0x88`); at most 1,048,576 of them.
     ///
     /// # Errors
     ///
@@ -80,9 +80,11 @@ fn parse(script: &str) -> Result<Vec<Fault>> {
         let count = count
             .parse()
             .ok()
-            .filter(|count| (1..=REPEAT).contains(count));
+            .filter(|count| (1..=LONGEST - faults.len()).contains(count));
         let Some(count) = count else {
-            let text = format!("\"{entry}\": a count of 1 to {REPEAT} must follow the *");
+            let text = format!(
+                "\"{entry}\": a count of at least 1 must follow the *, and a script has at most {LONGEST} faults"
+            );
             return Err(Error::new(
                 ErrorKind::InvalidValue,
                 "Faults::push_script",
@@ -162,6 +164,7 @@ mod tests {
             "pass*x",
             "pass*",
             "pass*9999999999",
+            "pass*1048576",
             "é",
         ];
         for wrong in wrong {
