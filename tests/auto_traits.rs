@@ -243,6 +243,7 @@ fn every_public_type_stands_in_the_table() {
                     "AccelCall",
                     "ShaOp",
                     "soft",
+                    "fuzzing",
                     "graph",
                     "self",
                     "Node",

@@ -26,6 +26,9 @@ mod script;
 mod split;
 mod topology;
 
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub use fabric::fuzzing;
 pub use fabric::set_socket_path;
 pub use fault::{Fault, Faults, Hold};
 pub use limits::Limits;

@@ -205,6 +205,14 @@ fn checksum(bytes: &[u8]) -> [u8; CHECKSUM] {
     sum
 }
 
+/// Makes the checksum right, as somebody does who forges an export.
+#[cfg(any(test, fuzzing))]
+pub(super) fn seal(bytes: &mut [u8]) {
+    if let Some((body, sum)) = bytes.split_last_chunk_mut() {
+        *sum = checksum(body);
+    }
+}
+
 fn refuse(kind: ErrorKind, text: String) -> Result<Blob> {
     Err(Error::new(kind, OP, text))
 }
@@ -278,10 +286,8 @@ pub(super) mod tests {
         #[test]
         fn whoever_computes_the_checksum_forges_no_nonsense(blob in blob(), at in 12..FIXED, to: u8) {
             let mut bytes = blob.format();
-            let body = bytes.len() - CHECKSUM;
             bytes[at] = to;
-            let sum = checksum(&bytes[..body]);
-            bytes[body..].copy_from_slice(&sum);
+            seal(&mut bytes);
             if let Ok(parsed) = Blob::parse(&bytes) {
                 prop_assert!(parsed.audience.part_of(parsed.access) == parsed.access);
                 prop_assert_eq!(parsed.format(), bytes);

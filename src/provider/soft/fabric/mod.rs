@@ -31,7 +31,7 @@
 //! | no peer blocks, stops or floods the thread | every call `MSG_DONTWAIT`, descriptors opened without waiting for a lease, one message per connection, 64 silent ones for 2 s, a pause when descriptors run out: [`thread`], [`socket`] |
 //! | no descriptor of a stranger is kept | room for two, all others closed, none taken by the exporter: [`socket`] |
 //! | an exporter's end is noticed, also when a child holds its sockets | a pidfd, or a connection that stays: [`peer`] |
-//! | a number from outside is checked before it is used | [`blob`], [`wire`], [`received`] |
+//! | a number from outside is checked before it is used | [`blob`], [`wire`], [`received`]; all under a fuzzer, `.ci/fuzz` |
 //! | nobody reaches more of a memfd than was exported | a part of one is not exported: [`sent`] |
 //!
 //! What is not: who may write memory may punch holes into it after it was mapped, and who then touches them takes their pages, of the memory
@@ -41,6 +41,8 @@
 mod blob;
 mod control;
 mod exporter;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod import;
 mod importer;
 mod layout;

@@ -35,7 +35,7 @@ pub(super) enum Address {
 }
 
 impl Address {
-    fn resolve(&self) -> nix::Result<UnixAddr> {
+    pub(super) fn resolve(&self) -> nix::Result<UnixAddr> {
         match self {
             Address::Abstract(name) => UnixAddr::new_abstract(name),
             Address::Path(path) => UnixAddr::new(path),

@@ -216,7 +216,7 @@ fn what_is_imported_over_the_socket_is_shared_and_revoked() {
 
 #[test]
 fn nobody_gets_a_writable_mapping_of_what_no_peer_may_write() {
-    let fabric = Fabric::current(OP).unwrap();
+    let _fabric = Fabric::current(OP).unwrap();
     // The second lets others write, and not this audience.
     for access in [READ, READ | Access::RDMA_WRITE] {
         let owner = Owner::new();

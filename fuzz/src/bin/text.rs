@@ -1,0 +1,58 @@
+//! What users write: scripts of faults, PCI addresses and names.
+#![no_main]
+
+use std::fmt::{Debug, Display};
+use std::str::FromStr;
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use tokio_doca::soft::{Limits, Soft, View};
+use tokio_doca::{Algorithm, Error, ErrorKind, PciAddr};
+
+const SEEDS: [&str; 9] = [
+    "pass*2 error:IoFailed:0x88\n error:NotFound:7 delay:5ms queue-full behind:3 lost queue",
+    "delay:5us delay:18446744073709551615s pass*9999999999",
+    "0000:0b:00.0",
+    "0b:1f.7",
+    "unlimited",
+    "bluefield3",
+    "host",
+    "dpu",
+    "SHA-512",
+];
+
+static SOFT: LazyLock<Soft> = LazyLock::new(|| Soft::builder().build());
+
+fn read<T: FromStr<Err = Error>>(text: &str) -> Option<T> {
+    let told = |error: &Error| {
+        assert_eq!(error.kind(), ErrorKind::InvalidValue);
+        assert!(error.to_string().contains(text), "{error}");
+    };
+    text.parse().inspect_err(told).ok()
+}
+
+/// What was read is written so that it reads the same.
+fn round<T: FromStr<Err = Error> + Display + Debug + PartialEq>(text: &str) -> Option<T> {
+    let value = read::<T>(text)?;
+    assert_eq!(read(&value.to_string()).as_ref(), Some(&value));
+    Some(value)
+}
+
+fuzz_target!(
+    init: tokio_doca_fuzz::seeds(&SEEDS),
+    |input: &[u8]| {
+        let text = &String::from_utf8_lossy(input);
+        if let Some(address) = round::<PciAddr>(text) {
+            assert!(address.to_string().ends_with(&text.to_lowercase()), "{address}");
+        }
+        round::<Algorithm>(text);
+        read::<Limits>(text);
+        read::<View>(text);
+        let faults = SOFT.faults();
+        if let Err(error) = faults.push_script(text) {
+            assert_eq!(error.kind(), ErrorKind::InvalidValue);
+            assert_eq!(faults.left(), 0);
+        }
+        faults.clear();
+    }
+);
