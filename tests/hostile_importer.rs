@@ -249,7 +249,7 @@ fn an_importer_that_dies_at_any_step_leaves_nothing() {
         if step == 0 {
             end();
         }
-        let request = blob.request([7; 16], if step % 2 == 0 { 0 } else { KEEP });
+        let request = blob.request([7; 16], if step.is_multiple_of(2) { 0 } else { KEEP });
         if step == 1 {
             send(&socket, &request[..30], &[]).unwrap();
             end();

@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::sys::stat::fstat;
+use nix::sys::statfs::{FsType, fstatfs};
 
 use super::control::Words;
 use super::place::Id;
@@ -40,9 +41,11 @@ pub(super) struct Identity {
     control: (u64, u64),
     /// 0 if it is not seen from here.
     pid: i32,
-    /// Device and inode of the pidfd: since Linux 6.9 each process has its own.
+    /// Device and inode of the pidfd: since Linux 6.9 each process has its own. `None` before.
     pidfd: Option<(u64, u64)>,
 }
+
+const PIDFS: FsType = FsType(0x5049_4446);
 
 impl Identity {
     pub(super) fn of(
@@ -52,11 +55,11 @@ impl Identity {
         watch: &Watch,
     ) -> nix::Result<Identity> {
         let pidfd = match watch {
-            Watch::Pidfd(pidfd) => {
+            Watch::Pidfd(pidfd) if fstatfs(pidfd)?.filesystem_type() == PIDFS => {
                 let stat = fstat(pidfd)?;
                 Some((stat.st_dev, stat.st_ino))
             }
-            Watch::Connection(_) => None,
+            Watch::Pidfd(_) | Watch::Connection(_) => None,
         };
         Ok(Identity {
             instance,
@@ -64,6 +67,12 @@ impl Identity {
             pid,
             pidfd,
         })
+    }
+
+    /// Whether the kernel says which process it is. Where it does not, whoever has the control page of another can send that one on, and
+    /// each import has a watch of its own.
+    fn is_known(&self) -> bool {
+        self.pid > 0 || self.pidfd.is_some()
     }
 }
 
@@ -93,7 +102,7 @@ impl Peers {
     }
 
     fn find(&self, identity: &Identity) -> Option<Arc<Peer>> {
-        let of = |known: &&Known| known.identity == *identity;
+        let of = |known: &&Known| identity.is_known() && known.identity == *identity;
         self.known
             .iter()
             .filter(of)

@@ -136,7 +136,8 @@ fn over_the_socket(blob: &Blob) -> Result<Imported> {
 fn reason(imported: &Imported) -> Option<Reason> {
     // SAFETY: the key of an import that lives.
     let by_key = unsafe { Import::from_key(imported.key) }.check();
-    assert_eq!(by_key, imported.origin.check());
+    // It may end in between.
+    assert!(by_key.is_ok() || imported.origin.check().is_err());
     by_key.err().map(|error: JobError| error.reason())
 }
 
@@ -716,8 +717,10 @@ fn without_a_pidfd_the_connection_stays_and_its_end_is_noticed() {
     assert!(matches!(watch, Watch::Connection(_)));
     let words = Words::received(control).unwrap();
     let page = Words::identify(control).unwrap();
-    let identity = Identity::of(blob.instance, page, received.pid, &watch).unwrap();
+    // Of another pid namespace, where nothing but the control page says who it is: anybody who has it can send it on.
+    let identity = Identity::of(blob.instance, page, 0, &watch).unwrap();
     let peer = Peer::watched(&fabric, identity, words, watch).unwrap();
+    assert!(Peer::known(&fabric, &identity).is_none());
     // It has answered others since, and did not hang up.
     assert!(import(&blob, soon()).is_ok());
     assert_eq!(exporter.ask("read"), "0");
