@@ -8,8 +8,8 @@ use common::*;
 use futures::executor::block_on;
 use tokio_doca::soft::{Limits, Soft, View};
 use tokio_doca::{
-    Access, Audience, Buf, BufInventory, BufPool, Device, Dma, Error, ErrorKind, Mmap, Mode,
-    Reason, RemoteMmap, WorkQ,
+    Access, Audience, Buf, BufInventory, BufPool, Device, Dma, Error, ErrorKind, HugePages, Mmap,
+    Mode, Reason, RemoteMmap, WorkQ,
 };
 
 const DPU: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_WRITE);
@@ -576,4 +576,25 @@ fn memory_is_exported_late_with_jobs_running() {
         block_on(copies.dma.copy(&there, &copies.filled(b""))),
         Ok(1500)
     );
+}
+
+#[test]
+fn huge_pages_are_exported_to_be_read_and_not_to_be_written() {
+    let sides = Sides::new();
+    let device = sides.host();
+    for (access, exports) in [(DPU, false), (DPU_READS, true)] {
+        let builder = Mmap::builder().device(&device).access(access);
+        let mmap = match builder.huge_pages(HugePages::Size2MiB).alloc(2 << 20) {
+            Ok(mmap) => mmap,
+            Err(error) => return eprintln!("not run: {error}"),
+        };
+        let exported = mmap.export_dpu(&device);
+        match exports {
+            true => assert_eq!(
+                import(&sides.dpu(), &exported.unwrap()).unwrap().len(),
+                2 << 20
+            ),
+            false => refused(exported, ErrorKind::NotSupported, "Transparent"),
+        }
+    }
 }

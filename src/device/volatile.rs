@@ -36,7 +36,7 @@ mod imp {
         // - no `nomem`, `readonly` or `pure`: the compiler takes any memory to be read and written.
         unsafe {
             asm!(
-                "call {memcpy}",
+                "call qword ptr [rip + {memcpy}@GOTPCREL]",
                 memcpy = sym libc::memcpy,
                 in("rdi") to,
                 in("rsi") from,

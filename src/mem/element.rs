@@ -322,6 +322,16 @@ impl Handle {
         }
     }
 
+    /// Gives back a read Lease that was forgotten; the caller has one.
+    pub(super) fn end_read(&self) {
+        drop(ReadLease::held(Count(self.0.0)));
+    }
+
+    /// Gives back the write Lease that was forgotten; the caller has it.
+    pub(super) fn end_write(&self) {
+        drop(WriteLease::held(Count(self.0.0)));
+    }
+
     /// Makes all bytes data: of an element that nobody else has yet.
     pub(super) fn fill(&self) {
         self.0.data_len.store(self.0.len(), Relaxed);

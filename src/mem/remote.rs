@@ -15,7 +15,6 @@ use std::ops::{Range, RangeBounds};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::lease::{ReadLease, WriteLease};
 use super::mmap::{self, Mmap};
 use super::operand::sealed::{Reads, Spans, Writes};
 use super::operand::{Extent, Grow, Reading, Writing};
@@ -188,12 +187,12 @@ impl RemoteMmap {
                 Err(error) => return Err(error),
             },
         };
-        Ok(RemoteBuf {
+        Ok(RemoteBuf(Arc::new(Piece {
             mmap: self.clone(),
             own,
             from: range.start,
             len: range.len(),
-        })
+        })))
     }
 }
 
@@ -210,7 +209,9 @@ impl fmt::Debug for RemoteMmap {
 /// A plain range of a [`RemoteMmap`]: it has no rooms. A copy reads all of it, and writes from its start on. (DOCA gives
 /// remote descriptors rooms too, which makes a read from a fresh one silently empty.) Clones are the same range.
 #[derive(Clone)]
-pub struct RemoteBuf {
+pub struct RemoteBuf(Arc<Piece>);
+
+struct Piece {
     mmap: RemoteMmap,
     /// What its Leases are taken on, if it is memory of this process.
     own: Option<Buf>,
@@ -222,12 +223,12 @@ impl RemoteBuf {
     /// How many bytes.
     #[allow(clippy::len_without_is_empty)] // it never is
     pub fn len(&self) -> usize {
-        self.len
+        self.0.len
     }
 
     /// What it is a piece of.
     pub fn mmap(&self) -> &RemoteMmap {
-        &self.mmap
+        &self.0.mmap
     }
 
     /// A part of it.
@@ -236,9 +237,9 @@ impl RemoteBuf {
     ///
     /// `InvalidValue` if the range is empty or ends behind it.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<RemoteBuf, JobError> {
-        let range = mmap::Inner::resolve(range, self.len)
-            .map_err(|end| JobError::new(Reason::OutOfRange, end as u64, self.len as u64))?;
-        let from = self.from + range.start;
+        let range = mmap::Inner::resolve(range, self.len())
+            .map_err(|end| JobError::new(Reason::OutOfRange, end as u64, self.len() as u64))?;
+        let from = self.0.from + range.start;
         // Its Leases are of these bytes alone.
         let part = |whole: &Buf| match &self.inner().own {
             Some(mmap) => {
@@ -249,16 +250,16 @@ impl RemoteBuf {
             }
             None => whole.clone(),
         };
-        Ok(RemoteBuf {
-            mmap: self.mmap.clone(),
-            own: self.own.as_ref().map(part),
+        Ok(RemoteBuf(Arc::new(Piece {
+            mmap: self.0.mmap.clone(),
+            own: self.0.own.as_ref().map(part),
             from,
             len: range.len(),
-        })
+        })))
     }
 
     fn inner(&self) -> &Inner {
-        &self.mmap.0
+        &self.0.mmap.0
     }
 
     /// As the device of a Dma sees it.
@@ -275,10 +276,10 @@ impl RemoteBuf {
             return Err(JobError::of(or));
         }
         // Arithmetic of numbers: what the device calls an address need not be one of this process. It ends in the import.
-        let addr = inner.addr.map_addr(|addr| addr.saturating_add(self.from));
+        let addr = inner.addr.map_addr(|addr| addr.saturating_add(self.0.from));
         Ok(Segments::one(Segment {
             addr,
-            len: self.len,
+            len: self.0.len,
             key: inner.key,
         }))
     }
@@ -287,22 +288,57 @@ impl RemoteBuf {
 impl fmt::Debug for RemoteBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RemoteBuf")
-            .field("range", &(self.from..self.from + self.len))
-            .field("of", &self.mmap)
+            .field("range", &(self.0.from..self.0.from + self.0.len))
+            .field("of", &self.0.mmap)
             .finish()
     }
 }
 
-/// What a job that reads a RemoteBuf keeps.
-pub struct RemoteRead {
-    _lease: Option<ReadLease>,
-    _mmap: RemoteMmap,
+/// What a job that reads a RemoteBuf keeps: it, and a read Lease if it is memory of this process. In one word, as the Leases of other
+/// operands are: every Slot has room for it.
+pub struct RemoteRead(Arc<Piece>);
+
+/// The same of one that writes.
+pub struct RemoteWrite(Arc<Piece>);
+
+impl RemoteRead {
+    fn begin(piece: &Arc<Piece>) -> Result<RemoteRead, JobError> {
+        if let Some(buf) = &piece.own {
+            // Given back below.
+            std::mem::forget(buf.0.read()?);
+        }
+        Ok(RemoteRead(Arc::clone(piece)))
+    }
 }
 
-/// What a job that writes a RemoteBuf keeps.
-pub struct RemoteWrite {
-    _lease: Option<WriteLease>,
-    _mmap: RemoteMmap,
+impl Drop for RemoteRead {
+    // Not inline: it stands beside the Leases of every job.
+    #[inline(never)]
+    fn drop(&mut self) {
+        if let Some(buf) = &self.0.own {
+            buf.0.end_read();
+        }
+    }
+}
+
+impl RemoteWrite {
+    fn begin(piece: &Arc<Piece>) -> Result<RemoteWrite, JobError> {
+        if let Some(buf) = &piece.own {
+            // Given back below.
+            std::mem::forget(buf.0.write()?);
+        }
+        Ok(RemoteWrite(Arc::clone(piece)))
+    }
+}
+
+impl Drop for RemoteWrite {
+    // Not inline: it stands beside the Leases of every job.
+    #[inline(never)]
+    fn drop(&mut self) {
+        if let Some(buf) = &self.0.own {
+            buf.0.end_write();
+        }
+    }
 }
 
 impl From<RemoteRead> for Reading {
@@ -325,8 +361,8 @@ impl Grow for RemoteWrite {
 
 impl Spans for RemoteBuf {
     fn each(&self, f: &mut dyn FnMut(Range<usize>)) {
-        let start = self.inner().addr.addr().get() + self.from;
-        f(start..start + self.len);
+        let start = self.inner().addr.addr().get() + self.0.from;
+        f(start..start + self.0.len);
     }
 }
 
@@ -341,22 +377,18 @@ impl Reads for RemoteBuf {
 
     #[inline(always)]
     fn most(&self) -> usize {
-        self.len
+        self.0.len
     }
 
     fn data_extent(&self) -> Extent {
-        Extent::one(self.len)
+        Extent::one(self.0.len)
     }
 
     #[inline(always)]
     fn begin_read(&self, device: DeviceId) -> Result<(RemoteRead, Segments, usize), JobError> {
         let permitted = self.inner().audience.may_read(self.inner().access);
         let segments = self.segment(device, permitted, Reason::RemoteNotReadable)?;
-        let read = RemoteRead {
-            _lease: self.own.as_ref().map(|buf| buf.0.read()).transpose()?,
-            _mmap: self.mmap.clone(),
-        };
-        Ok((read, segments, self.len))
+        Ok((RemoteRead::begin(&self.0)?, segments, self.0.len))
     }
 }
 
@@ -370,18 +402,14 @@ impl Writes for RemoteBuf {
     }
 
     fn room_extent(&self) -> Extent {
-        Extent::one(self.len)
+        Extent::one(self.0.len)
     }
 
     #[inline(always)]
     fn begin_write(&self, device: DeviceId) -> Result<(RemoteWrite, Segments, usize), JobError> {
         let permitted = self.inner().audience.may_write(self.inner().access);
         let segments = self.segment(device, permitted, Reason::RemoteNotWritable)?;
-        let write = RemoteWrite {
-            _lease: self.own.as_ref().map(|buf| buf.0.write()).transpose()?,
-            _mmap: self.mmap.clone(),
-        };
-        Ok((write, segments, self.len))
+        Ok((RemoteWrite::begin(&self.0)?, segments, self.0.len))
     }
 }
 

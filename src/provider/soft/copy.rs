@@ -15,8 +15,20 @@ use crate::error::JobError;
 /// The keys are what this provider's registrations and imports gave, and the imports are kept.
 #[inline(always)]
 pub(super) unsafe fn check(src: &Segments, dst: &Segments) -> Result<(), JobError> {
-    let key = |side: &Segments| side.as_one().map_or(0, |segment| segment.key);
-    for key in [key(src), key(dst)] {
+    match (src.as_one(), dst.as_one()) {
+        (Some(src), Some(dst)) if src.key | dst.key == 0 => Ok(()),
+        // SAFETY: as the caller promises.
+        _ => unsafe { check_imports(src, dst) },
+    }
+}
+
+/// # Safety
+///
+/// As for `check`.
+#[cold]
+#[inline(never)]
+unsafe fn check_imports(src: &Segments, dst: &Segments) -> Result<(), JobError> {
+    for key in [src, dst].map(|side| side.as_one().map_or(0, |segment| segment.key)) {
         if key != 0 {
             // SAFETY: it is the key of an import that is kept, as the caller promises.
             unsafe { Import::from_key(key) }.check()?;
@@ -34,6 +46,45 @@ const STREAM: usize = 8 << 20;
 #[inline(always)]
 pub(super) fn streams(len: usize) -> bool {
     len >= STREAM && stream::wins()
+}
+
+/// Checks, and copies all of `len` bytes.
+///
+/// # Safety
+///
+/// As for `check` and `copy`.
+#[inline(always)]
+pub(super) unsafe fn check_and_copy(
+    src: &Segments,
+    dst: &Segments,
+    len: usize,
+) -> Result<(), JobError> {
+    match (src.as_one(), dst.as_one()) {
+        // SAFETY: as the caller promises.
+        (Some(src), Some(dst)) if src.key | dst.key == 0 => unsafe {
+            copy_piece(src, 0, dst, 0, len, false)
+        },
+        // SAFETY: as the caller promises.
+        _ => unsafe { check_and_copy_others(src, dst, len) }?,
+    }
+    Ok(())
+}
+
+/// # Safety
+///
+/// As for `check_and_copy`.
+#[cold]
+#[inline(never)]
+unsafe fn check_and_copy_others(
+    src: &Segments,
+    dst: &Segments,
+    len: usize,
+) -> Result<(), JobError> {
+    // SAFETY: as the caller promises.
+    unsafe { check(src, dst) }?;
+    // SAFETY: as the caller promises.
+    unsafe { copy(src, dst, 0, len, false) };
+    Ok(())
 }
 
 /// Copies `len` bytes of both lists, after the first `from`; the lists have at least as many.

@@ -160,14 +160,10 @@ unsafe impl Queue for SoftQueue {
             return None;
         }
         self.inline_jobs.add_one();
-        // SAFETY: keys of this device, whose imports are kept during the call, as the caller promises.
-        if let Err(error) = unsafe { copy::check(src, dst) } {
-            return Some(Err(error));
-        }
-        // SAFETY: the memory is valid and leased during the call, as the caller promises; the crate checked the lengths, and
-        // that the two do not overlap.
-        unsafe { copy::copy(src, dst, 0, *len, false) };
-        Some(Ok(*len as u64))
+        // SAFETY: the memory is valid and leased during the call, and keys are of this device, whose imports are kept, as the
+        // caller promises; the crate checked the lengths, and that the two do not overlap.
+        let copied = unsafe { copy::check_and_copy(src, dst, *len) };
+        Some(copied.map(|()| *len as u64))
     }
 
     fn inline_jobs(&self) -> u64 {
