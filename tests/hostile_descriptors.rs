@@ -5,7 +5,9 @@ mod hostile;
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use common::pattern;
+use common::peer::unhex;
+use common::{LIMIT, pattern};
+use hostile::Blob;
 use hostile::victim::{LEN, Victim};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, SealFlag, fallocate, fcntl};
@@ -40,7 +42,8 @@ fn what_an_importer_may_only_read_cannot_be_changed_by_any_call() {
         }
     }
     // Last, as a lease would keep this process from opening it anew.
-    flips_flags(&memory);
+    assert!(!flips_flags(&memory), "a lease");
+    // Nobody opens that one anew.
     flips_flags(&control);
     victim.survived("all that can be done to what may only be read", false);
     victim.peer.ends();
@@ -78,8 +81,35 @@ fn what_an_importer_may_write_it_may_write_and_nothing_else() {
     victim.peer.say("fill");
     victim.peer.hear();
     victim.survived("scribbles and holes", true);
-    flips_flags(&memory);
+    assert!(!flips_flags(&memory), "a lease");
     victim.survived("flags of the memory", true);
+    victim.peer.ends();
+}
+
+#[test]
+fn a_lease_on_a_memfd_of_the_applications_keeps_nobody_waiting() {
+    let test = "a_lease_on_a_memfd_of_the_applications_keeps_nobody_waiting";
+    let Some(mut victim) = Victim::start(test) else {
+        return;
+    };
+    victim.peer.say("export a memfd");
+    let bytes = unhex(&victim.peer.hear());
+    let [memory, _] = victim.descriptors(&Blob::parse(&bytes));
+    if !flips_flags(&memory) {
+        println!("this kernel gives no lease on it");
+    } else {
+        let import = RemoteMmap::from_export(&victim.device, &bytes).timeout(LIMIT);
+        let error = import.wait().unwrap_err();
+        assert_ne!(error.kind(), ErrorKind::TimedOut, "{error}");
+        victim.honest();
+    }
+    // The lease goes with it.
+    drop(memory);
+    let import = RemoteMmap::from_export(&victim.device, &bytes).timeout(LIMIT);
+    import.wait().unwrap();
+    victim.peer.say("drop");
+    victim.peer.hear();
+    victim.survived("a lease", false);
     victim.peer.ends();
 }
 
@@ -152,22 +182,21 @@ fn writable_mapping(fd: &OwnedFd) -> bool {
     changed || punched
 }
 
-/// Flags, locks and leases of the open file: nobody else waits for them.
+/// Flags, locks and leases of the open file: nobody else waits for them. Whether it got a lease.
 #[expect(unsafe_code, reason = "fcntl(2) that nix does not wrap")]
-fn flips_flags(fd: &OwnedFd) {
+fn flips_flags(fd: &OwnedFd) -> bool {
     let raw = fd.as_raw_fd();
     let flags = OFlag::O_NONBLOCK | OFlag::O_APPEND | OFlag::O_ASYNC | OFlag::O_NOATIME;
     let _ = fcntl(fd, FcntlArg::F_SETFL(flags));
     let _ = nix::unistd::lseek(fd, 12345, nix::unistd::Whence::SeekSet);
-    for (call, value) in [
-        (libc::F_SETLEASE, libc::F_RDLCK),
-        (libc::F_SETLEASE, libc::F_WRLCK),
-        // No signal here when it is broken.
-        (libc::F_SETOWN, 0),
-    ] {
+    let call = |call: libc::c_int, value: libc::c_int| {
         // SAFETY: integers.
-        unsafe { libc::fcntl(raw, call, value) };
-    }
+        unsafe { libc::fcntl(raw, call, value) == 0 }
+    };
+    let leases = [libc::F_WRLCK, libc::F_RDLCK].map(|kind| call(libc::F_SETLEASE, kind));
+    // No signal here when it is broken.
+    call(libc::F_SETOWN, 0);
     // SAFETY: an integer.
     unsafe { libc::flock(raw, libc::LOCK_EX | libc::LOCK_NB) };
+    leases.contains(&true)
 }

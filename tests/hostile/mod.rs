@@ -264,7 +264,7 @@ pub fn fork_and_linger() -> i32 {
     match unsafe { libc::fork() } {
         0 => {
             // SAFETY: no pointers.
-            unsafe { libc::alarm(LIMIT.as_secs() as u32) };
+            unsafe { libc::alarm(4 * LIMIT.as_secs() as u32) };
             loop {
                 // SAFETY: no pointers.
                 unsafe { libc::pause() };

@@ -71,6 +71,17 @@ fn exporter() {
                 drop(one);
                 say("dropped");
             }
+            "export a memfd" => {
+                let flags = nix::sys::memfd::MFdFlags::MFD_ALLOW_SEALING;
+                let memfd = nix::sys::memfd::memfd_create(c"application", flags).unwrap();
+                nix::unistd::ftruncate(&memfd, LEN as i64).unwrap();
+                let builder = Mmap::builder().device(&device).access(DPU);
+                let mmap = builder.from_memfd(memfd, ..).unwrap();
+                say(&hex(&mmap.export_dpu(&device).unwrap()));
+                hear();
+                drop(mmap);
+                say("dropped");
+            }
             other => panic!("{other}"),
         }
     }

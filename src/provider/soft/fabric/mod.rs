@@ -34,9 +34,15 @@
 //! | a number from outside is checked before it is used | [`blob`], [`wire`], [`received`]; all under a fuzzer, `.ci/fuzz` |
 //! | nobody reaches more of a memfd than was exported | a part of one is not exported: [`sent`] |
 //!
-//! What is not: who may write memory may punch holes into it after it was mapped, and who then touches them takes their pages, of the memory
-//! that it imported at most; before Linux 6.16 a peer can send the exporter a socket whose closing takes time (`SO_LINGER`), which delays the thread; an
-//! exporter that replaces its program (execve(2)) does not end, and what it exported is not taken back.
+//! What is not:
+//!
+//! - who may write memory may punch holes into it after it was mapped, and who then touches them takes their pages, of the memory that it
+//!   imported at most;
+//! - before Linux 6.16 a peer can send the exporter a socket whose closing takes time (`SO_LINGER`), which delays the thread;
+//! - an exporter that replaces its program (execve(2)) does not end, and what it exported is not taken back;
+//! - who may write to the folder of a path socket can put itself between, pass a request on and take the answer;
+//! - an importer closes what a hostile exporter sent, and looks up the path that a forged blob names, and either takes as long as a file
+//!   system of that one's (FUSE) likes.
 
 mod blob;
 mod control;
