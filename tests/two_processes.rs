@@ -223,6 +223,18 @@ fn an_exporter_that_does_not_answer_is_a_timeout() {
     let error = error.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
     assert!(start.elapsed() >= limit);
+    // One that is dropped goes on by itself, and keeps no task until then.
+    let count = Count::new();
+    let waker = count.waker();
+    let mut dropped = RemoteMmap::from_export(&device, &blob).timeout(LIMIT);
+    let mut cx = std::task::Context::from_waker(&waker);
+    assert!(std::future::Future::poll(std::pin::Pin::new(&mut dropped), &mut cx).is_pending());
+    drop((dropped, waker));
+    assert_eq!(
+        std::sync::Arc::strong_count(&count),
+        1,
+        "somebody keeps the waker"
+    );
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT).unwrap();
     assert!(
         RemoteMmap::from_export(&device, &blob)

@@ -27,6 +27,8 @@ pub struct Import {
 #[derive(Default)]
 struct State {
     result: Option<Result<RemoteMmap>>,
+    /// The result was handed out.
+    taken: bool,
     waker: Option<Waker>,
 }
 
@@ -104,7 +106,12 @@ impl Future for Import {
             let waker = cx.waker().clone();
             let mut state = lock(state);
             if let Some(result) = state.result.take() {
+                state.taken = true;
                 return Poll::Ready(result);
+            }
+            if state.taken {
+                let text = "it has ended, and its result was handed out";
+                return Poll::Ready(Err(Error::new(ErrorKind::BadState, Import::OP, text)));
             }
             let before = state.waker.replace(waker);
             drop(state);
@@ -113,8 +120,8 @@ impl Future for Import {
             return Poll::Pending;
         }
         let state = Arc::new(Mutex::new(State {
-            result: None,
             waker: Some(cx.waker().clone()),
+            ..State::default()
         }));
         let (device, blob) = (this.device.clone(), std::mem::take(&mut this.blob));
         let (timeout, ending) = (this.timeout, Arc::clone(&state));
@@ -132,6 +139,16 @@ impl Future for Import {
         }
         this.begun = Some(state);
         Poll::Pending
+    }
+}
+
+impl Drop for Import {
+    /// What is under way ends by itself; the task is not kept until then.
+    fn drop(&mut self) {
+        if let Some(state) = &self.begun {
+            let waker = lock(state).waker.take();
+            drop(waker);
+        }
     }
 }
 

@@ -19,7 +19,8 @@ const MARK: &str = "@@ ";
 
 pub struct Peer {
     child: Child,
-    input: ChildStdin,
+    /// `None` once it was closed.
+    input: Option<ChildStdin>,
     lines: Receiver<String>,
 }
 
@@ -51,7 +52,7 @@ impl Peer {
                 }
             }
         });
-        let input = child.stdin.take().unwrap();
+        let input = child.stdin.take();
         Peer {
             child,
             input,
@@ -60,7 +61,7 @@ impl Peer {
     }
 
     pub fn say(&mut self, line: &str) {
-        writeln!(self.input, "{line}").unwrap();
+        writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
     }
 
     /// The next line; it fails if the other process says nothing for too long, or ends.
@@ -89,13 +90,21 @@ impl Peer {
 
     /// It ends by itself, and its test passed.
     pub fn ends(mut self) {
-        drop(self.input);
+        self.input = None;
         let status = self.child.wait().unwrap();
         assert!(
             status.success(),
             "the other process: {status}, signal {:?}",
             status.signal()
         );
+    }
+}
+
+impl Drop for Peer {
+    /// A test that failed leaves nobody behind, stopped or not, who would keep its output open.
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
