@@ -163,7 +163,8 @@ impl Model {
             .iter()
             .flatten()
             .any(|(_, blob)| blobs[*blob].1 == memory);
-        if !self.memories[memory].held && !(own && imported) {
+        let handle = self.memories[memory].held || (own && imported);
+        if !handle {
             self.memories[memory].export = None;
         }
     }

@@ -373,13 +373,10 @@ fn another_network_namespace_needs_a_path() {
         return eprintln!("not run: only root makes a network namespace");
     }
     let mut importer = Peer::start_with(TEST, "importer", |command| {
+        let leave =
+            || nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).map_err(Into::into);
         // SAFETY: one system call, which is allowed between fork and exec.
-        unsafe {
-            command.pre_exec(|| match libc::unshare(libc::CLONE_NEWNET) {
-                0 => Ok(()),
-                _ => Err(std::io::Error::last_os_error()),
-            })
-        };
+        unsafe { command.pre_exec(leave) };
     });
     let (abstractly, blob) = start_exporter(TEST);
     importer.say(&hex(&blob));
