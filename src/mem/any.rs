@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
+use super::chain::{ChainRead, ChainWrite};
 use super::lease::{ReadLease, WriteLease};
 use super::operand::sealed::{Local, Reads, Spans, Writes};
-use super::operand::{Extent, Reading, Writing};
+use super::operand::{Extent, Grow, Reading, Writing};
 use super::side::sealed::{MayRead, MayWrite};
 use super::{Buf, BufChain, BufSlice};
 use crate::device::{DeviceId, Segments};
@@ -78,6 +79,48 @@ impl<T> From<()> for MaybeAny<T> {
     }
 }
 
+/// The read Leases of an [`AnySource`]. It is never of another process, which each node of a run would ask again when it gives them back.
+pub enum AnyRead {
+    Buf(ReadLease),
+    Chain(ChainRead),
+}
+
+/// The write Leases of an [`AnyDestination`].
+pub enum AnyWrite {
+    Buf(WriteLease),
+    Chain(ChainWrite),
+}
+
+impl From<AnyRead> for Reading {
+    #[inline(always)]
+    fn from(lease: AnyRead) -> Reading {
+        match lease {
+            AnyRead::Buf(lease) => Reading::Buf(lease),
+            AnyRead::Chain(lease) => Reading::Chain(lease),
+        }
+    }
+}
+
+impl From<AnyWrite> for Writing {
+    #[inline(always)]
+    fn from(lease: AnyWrite) -> Writing {
+        match lease {
+            AnyWrite::Buf(lease) => Writing::Buf(lease),
+            AnyWrite::Chain(lease) => Writing::Chain(lease),
+        }
+    }
+}
+
+impl Grow for AnyWrite {
+    #[inline(always)]
+    fn grow(&self, by: usize) {
+        match self {
+            AnyWrite::Buf(lease) => lease.grow(by),
+            AnyWrite::Chain(lease) => lease.grow(by),
+        }
+    }
+}
+
 impl Local for AnySource {}
 impl Local for AnyDestination {}
 
@@ -92,7 +135,7 @@ impl Spans for AnySource {
 }
 
 impl Reads for AnySource {
-    type Lease = Reading;
+    type Lease = AnyRead;
 
     #[inline(always)]
     fn is_single(&self) -> bool {
@@ -117,16 +160,16 @@ impl Reads for AnySource {
     }
 
     #[inline(always)]
-    fn begin_read(&self, device: DeviceId) -> Result<(Reading, Segments, usize), JobError> {
+    fn begin_read(&self, device: DeviceId) -> Result<(AnyRead, Segments, usize), JobError> {
         let read = |(lease, segments, len): (ReadLease, Segments, usize)| {
-            (Reading::Buf(lease), segments, len)
+            (AnyRead::Buf(lease), segments, len)
         };
         match self {
             AnySource::Buf(buf) => buf.begin_read(device).map(read),
             AnySource::Slice(slice) => slice.begin_read(device).map(read),
             AnySource::Chain(chain) => {
                 let (lease, segments, len) = Reads::begin_read(chain, device)?;
-                Ok((Reading::Chain(lease), segments, len))
+                Ok((AnyRead::Chain(lease), segments, len))
             }
         }
     }
@@ -142,7 +185,7 @@ impl Spans for AnyDestination {
 }
 
 impl Writes for AnyDestination {
-    type Lease = Writing;
+    type Lease = AnyWrite;
 
     #[inline(always)]
     fn is_single(&self) -> bool {
@@ -157,16 +200,16 @@ impl Writes for AnyDestination {
     }
 
     #[inline(always)]
-    fn begin_write(&self, device: DeviceId) -> Result<(Writing, Segments, usize), JobError> {
+    fn begin_write(&self, device: DeviceId) -> Result<(AnyWrite, Segments, usize), JobError> {
         match self {
             AnyDestination::Buf(buf) => {
                 let (lease, segments, room): (WriteLease, Segments, usize) =
                     buf.begin_write(device)?;
-                Ok((Writing::Buf(lease), segments, room))
+                Ok((AnyWrite::Buf(lease), segments, room))
             }
             AnyDestination::Chain(chain) => {
                 let (lease, segments, room) = Writes::begin_write(chain, device)?;
-                Ok((Writing::Chain(lease), segments, room))
+                Ok((AnyWrite::Chain(lease), segments, room))
             }
         }
     }
