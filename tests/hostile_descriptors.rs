@@ -6,7 +6,7 @@ mod hostile;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use common::peer::unhex;
-use common::{LIMIT, pattern};
+use common::{LIMIT, pattern, programs};
 use hostile::Blob;
 use hostile::victim::{LEN, Victim};
 use nix::errno::Errno;
@@ -16,6 +16,9 @@ use tokio_doca::{ErrorKind, RemoteMmap};
 
 #[test]
 fn what_an_importer_may_only_read_cannot_be_changed_by_any_call() {
+    if programs::is_emulated("refuse a mapping as the kernel does") {
+        return;
+    }
     let test = "what_an_importer_may_only_read_cannot_be_changed_by_any_call";
     let Some(mut victim) = Victim::start(test) else {
         return;
@@ -88,6 +91,9 @@ fn what_an_importer_may_write_it_may_write_and_nothing_else() {
 
 #[test]
 fn a_lease_on_a_memfd_of_the_applications_keeps_nobody_waiting() {
+    if programs::is_emulated("populate memory that is mapped") {
+        return;
+    }
     let test = "a_lease_on_a_memfd_of_the_applications_keeps_nobody_waiting";
     let Some(mut victim) = Victim::start(test) else {
         return;
