@@ -8,6 +8,7 @@ mod common;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 
+use common::peer::hex;
 use common::*;
 use proptest::prelude::*;
 use sha2::Digest;
@@ -28,10 +29,6 @@ fn bare(algorithm: Algorithm, bytes: &[u8]) -> Vec<u8> {
         Sha512 => sha2::Sha512::digest(bytes).to_vec(),
         _ => panic!("the test does not know {algorithm}"),
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn attach(bench: &Bench) -> Sha {

@@ -5,7 +5,7 @@ mod common;
 use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
 
-use common::peer::{Peer, footprint, hear, hex, role, say, unhex};
+use common::peer::{Peer, footprint, hear, hex, is_as_before, role, say, unhex};
 use common::*;
 use futures::executor::block_on;
 use tokio_doca::soft::{Soft, View};
@@ -256,9 +256,7 @@ fn nothing_is_left_when_the_last_export_and_the_last_import_have_gone() {
         say(&hex(&blob));
         hear();
         drop(mmap);
-        block_until("it is as before", || {
-            footprint(std::process::id() as i32) == before
-        });
+        is_as_before(std::process::id() as i32, before, "the last export");
         say("clean");
         return;
     }
@@ -287,9 +285,7 @@ fn nothing_is_left_of_an_import() {
             .collect();
         assert!(footprint(std::process::id() as i32).1 >= before.1 + 20);
         drop(remotes);
-        block_until("it is as before", || {
-            footprint(std::process::id() as i32) == before
-        });
+        is_as_before(std::process::id() as i32, before, "the last import");
     }
     say("clean");
 }

@@ -179,7 +179,7 @@ impl RemoteMmap {
         })?;
         let own = match &self.0.own {
             None => None,
-            Some(mmap) => match BufInventory::with_capacity(1).buf_filled(mmap, range.clone()) {
+            Some(mmap) => match leased(mmap, range.clone()) {
                 Ok(buf) => Some(buf),
                 Err(error) if error.kind() == ErrorKind::InUse && mmap.access().peer_writable() => {
                     None
@@ -194,6 +194,11 @@ impl RemoteMmap {
             len: range.len(),
         })))
     }
+}
+
+/// What the Leases on a range of this process's own memory are taken on.
+fn leased(mmap: &Mmap, range: Range<usize>) -> Result<Buf> {
+    BufInventory::with_capacity(1).buf_filled(mmap, range)
 }
 
 impl fmt::Debug for RemoteMmap {
@@ -241,18 +246,14 @@ impl RemoteBuf {
             .map_err(|end| JobError::new(Reason::OutOfRange, end as u64, self.len() as u64))?;
         let from = self.0.from + range.start;
         // Its Leases are of these bytes alone.
-        let part = |whole: &Buf| match &self.inner().own {
-            Some(mmap) => {
-                let inventory = BufInventory::with_capacity(1);
-                let part = inventory.buf_filled(mmap, from..from + range.len());
-                // While the whole is there nobody claims its range or stops the Mmap, and this does not fail.
-                part.unwrap_or_else(|_| whole.clone())
-            }
-            None => whole.clone(),
+        let part = |(mmap, whole): (&Mmap, &Buf)| {
+            // While the whole is there nobody claims its range or stops the Mmap, and this does not fail.
+            leased(mmap, from..from + range.len()).unwrap_or_else(|_| whole.clone())
         };
+        let own = self.inner().own.as_ref().zip(self.0.own.as_ref()).map(part);
         Ok(RemoteBuf(Arc::new(Piece {
             mmap: self.0.mmap.clone(),
-            own: self.0.own.as_ref().map(part),
+            own,
             from,
             len: range.len(),
         })))
