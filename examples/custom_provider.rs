@@ -190,7 +190,7 @@ impl Shared {
             // SAFETY: an accepted Job's memory is valid, and leased, until its completion was reaped.
             let result = unsafe { execute(&job) };
             let mut state = lock(&self.state);
-            state.done.push_back(Completion { token, result });
+            state.done.push_back(Completion::new(token, result));
             if std::mem::take(&mut state.armed) {
                 self.signal.ring();
             }

@@ -221,7 +221,7 @@ macro_rules! reasons {
         impl JobError {
             /// What kind of failure it is.
             pub fn kind(&self) -> ErrorKind {
-                if matches!(self.reason(), Reason::Device | Reason::UserNode) {
+                if matches!(self.reason(), Reason::Device | Reason::UserNode | Reason::Flushed) {
                     return ErrorKind::from_code(self.first() as u32).unwrap_or(ErrorKind::Unknown);
                 }
                 match self.reason() {
@@ -236,6 +236,13 @@ macro_rules! reasons {
                 if self.reason() == Reason::Device {
                     let (kind, vendor) = (self.kind(), self.second());
                     return write!(f, "the device reports: {kind} (vendor code {vendor:#x})");
+                }
+                if self.reason() == Reason::Flushed {
+                    let (kind, cause) = (self.kind(), self.cause());
+                    return match cause {
+                        Some(cause) => write!(f, "the job was flushed, since the Rdma had failed: {cause:?} ({kind})"),
+                        None => write!(f, "the job was flushed, since the Rdma had failed: {kind}"),
+                    };
                 }
                 if self.reason() == Reason::UserNode {
                     return write!(f, "the function of a user node failed: {}", self.kind());
@@ -325,6 +332,42 @@ reasons! {
     /// A Dma was given an RDMA export.
     NotForDma, NotSupported, |_a, _b|
         "a Dma reaches what was exported to the DPU (Mmap::export_dpu): an RDMA export is for an Rdma";
+    /// An Rdma was given memory that was exported to the DPU.
+    NotForRdma, NotSupported, |_a, _b|
+        "an Rdma reaches what was exported to its peers (Mmap::export_rdma): a DPU export is for a Dma";
+    /// An operation is longer than the remote range.
+    RemoteTooSmall, InvalidValue, |have, need| "the remote range has {have} bytes, and {need} are needed";
+    /// An operation that the device does not have.
+    RdmaUnsupported, NotSupported, |_a, _b| "the device has no such operation: RdmaCaps::supports says which it has";
+    /// The Rdma is not connected.
+    NotConnected, NotConnected, |_a, _b| "the Rdma is not connected: exchange what export() gives, and connect()";
+    /// The exporter's Mmap does not let this peer do atomic operations.
+    RemoteNotAtomic, NotPermitted, |_a, _b|
+        "the exporter's Mmap does not let this peer do atomic operations: it needs RDMA_ATOMIC";
+    /// All receives that the Rdma has are posted, and the caller did not want to wait.
+    RecvQueueFull, Again, |size, _b| "all {size} receives are posted: await one, or build a larger recv_queue_size";
+    /// The job did not fail itself: the Rdma was in the state Error, or came to it, for a cause of this kind.
+    Flushed, Unknown, |_a, _b| "the job was flushed";
+    /// The peer has no receive posted, and the time limit is over.
+    NoReceive, TimedOut, |millis, _b|
+        "the peer has posted no receive, or does not take what was sent, for {millis} ms (rnr_timeout): it must post its receives first";
+    /// The message is longer than the receive that the peer has posted.
+    MessageTooLong, InvalidValue, |need, have| "a message of {need} bytes, and the peer's receive has room for {have}";
+    /// The message is longer than the receive that was posted for it.
+    ReceiveTooSmall, InvalidValue, |need, have| "the peer sent {need} bytes, and the receive has room for {have}";
+    /// The peer's Rdma does not permit the operation, or the memory is not the peer's.
+    RemoteAccess, NotPermitted, |_a, _b|
+        "the peer refuses access: its Rdma lacks the permission (RdmaBuilder::permissions), or the memory is another process's";
+    /// The peer's Rdma has failed.
+    PeerFailed, ConnectionAborted, |_a, _b| "the peer's Rdma is in the state Error: reset and connect both sides anew";
+    /// The peer's Rdma was reset or dropped.
+    PeerClosed, ConnectionReset, |_a, _b| "the peer has reset or dropped its Rdma";
+    /// The peer's process has ended.
+    PeerGone, ConnectionReset, |_a, _b| "the peer's process has ended";
+    /// What the peer wrote into shared memory makes no sense.
+    PeerNonsense, ConnectionAborted, |_a, _b| "the peer broke the protocol: it is no Rdma of this library, or was corrupted";
+    /// The Rdma was reset meanwhile.
+    Reset, ConnectionAborted, |_a, _b| "the Rdma was reset";
     /// As many Leases as can be counted are out.
     LeaseLimit, InUse, |limit, _b| "{limit} readers hold this Buf, as many as can be counted: guards were forgotten";
     /// No free Slot, and the caller did not want to wait.
@@ -412,6 +455,20 @@ impl JobError {
         JobError::of(Reason::ExporterGone)
     }
 
+    /// For providers: what else an Endpoint had when it came to fail with this.
+    pub fn flushed(cause: JobError) -> JobError {
+        match cause.reason() {
+            Reason::Flushed => cause,
+            reason => JobError::new(Reason::Flushed, cause.kind().code() as u64, reason as u64),
+        }
+    }
+
+    /// The first cause, if the job was flushed.
+    pub fn cause(&self) -> Option<Reason> {
+        (self.reason() == Reason::Flushed).then_some(())?;
+        Reason::ALL.get(usize::try_from(self.second).ok()?).copied()
+    }
+
     /// What exactly it was.
     pub fn reason(&self) -> Reason {
         Reason::ALL[(self.word.get() >> 56) as usize - 1]
@@ -496,6 +553,22 @@ mod tests {
             ErrorKind::Other(900)
         );
         assert_eq!(JobError::of(Reason::NoData).vendor_code(), None);
+    }
+
+    #[test]
+    fn what_was_flushed_says_the_first_cause() {
+        let cause = JobError::new(Reason::NoReceive, 100, 0);
+        let flushed = JobError::flushed(cause);
+        assert_eq!(flushed.kind(), ErrorKind::TimedOut);
+        assert_eq!(flushed.cause(), Some(Reason::NoReceive));
+        assert_eq!(JobError::flushed(flushed), flushed);
+        assert!(flushed.to_string().contains("NoReceive"), "{flushed}");
+        let device = JobError::flushed(JobError::device(ErrorKind::IoFailed, 7));
+        assert_eq!(
+            (device.kind(), device.cause()),
+            (ErrorKind::IoFailed, Some(Reason::Device))
+        );
+        assert_eq!(cause.cause(), None);
     }
 
     #[test]

@@ -98,8 +98,8 @@ mod reactor;
 mod sync;
 
 pub use device::{
-    AccelCaps, Access, Algorithm, Audience, Caps, DevInfo, Device, DmaCaps, PciAddr, PciFunction,
-    ShaCaps,
+    AccelCaps, Access, Algorithm, Audience, Caps, DevInfo, Device, DmaCaps, EndpointState, Mtu,
+    PciAddr, PciFunction, RdmaCaps, RdmaKind, RecvOpcode, ShaCaps,
 };
 pub use error::{Error, ErrorKind, JobError, Reason, Result};
 pub use mem::{

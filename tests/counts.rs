@@ -878,7 +878,7 @@ mod frugal {
             let count = out.len().min(state.done.len());
             for (out, token) in out.iter_mut().zip(state.done.drain(..count)) {
                 let result = Ok(0);
-                *out = Completion { token, result };
+                *out = Completion::new(token, result);
             }
             count
         }

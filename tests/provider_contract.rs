@@ -301,10 +301,7 @@ mod direct {
         }
 
         pub(crate) fn look(&self) -> Vec<(u32, Result<u64, JobError>)> {
-            let none = Completion {
-                token: Token::from_raw(u64::MAX),
-                result: Ok(0),
-            };
+            let none = Completion::new(Token::from_raw(u64::MAX), Ok(0));
             let mut out = [none; 32];
             // SAFETY: one caller at a time.
             let reaped = unsafe { self.queue.reap(&mut out) };

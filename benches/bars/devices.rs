@@ -129,10 +129,10 @@ unsafe impl Queue for ForcedQueue {
             return 0;
         }
         let token = self.state.token.swap(NONE, Ordering::Acquire);
-        out[0] = Completion {
-            token: Token::from_raw(token),
-            result: Ok(self.state.len.load(Ordering::Relaxed)),
-        };
+        out[0] = Completion::new(
+            Token::from_raw(token),
+            Ok(self.state.len.load(Ordering::Relaxed)),
+        );
         1
     }
 
@@ -301,10 +301,7 @@ unsafe impl Queue for LateQueue {
         match self.0.finished.0.swap(NONE, Ordering::SeqCst) {
             NONE => 0,
             token => {
-                out[0] = Completion {
-                    token: Token::from_raw(token),
-                    result: Ok(0),
-                };
+                out[0] = Completion::new(Token::from_raw(token), Ok(0));
                 1
             }
         }

@@ -245,10 +245,7 @@ impl Rig {
     /// Reaps at most so many, and checks each.
     pub(super) fn reap(&mut self, at_most: usize) -> usize {
         // Stale on purpose: who fills none but counts one completes a Token that is not in flight.
-        let nothing = Completion {
-            token: Token::from_raw(u64::MAX),
-            result: Ok(u64::MAX),
-        };
+        let nothing = Completion::new(Token::from_raw(u64::MAX), Ok(u64::MAX));
         let mut out = vec![nothing; at_most];
         // SAFETY: `&mut self`: one caller at a time.
         let reaped = unsafe { self.queue.reap(&mut out) };
@@ -263,7 +260,7 @@ impl Rig {
     }
 
     fn check(&mut self, completion: &Completion) {
-        let Completion { token, result } = *completion;
+        let Completion { token, result, .. } = *completion;
         let index = token.index();
         let known = self
             .cells

@@ -1,5 +1,6 @@
 //! The name of a Job in flight, and what the device says when it is over.
 
+use super::RecvOpcode;
 use crate::error::JobError;
 
 /// The name of one Job in flight: which Slot, and which use of it.
@@ -61,12 +62,60 @@ impl Token {
 
 /// What a device says of a finished Job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 #[doc(alias = "doca_event")]
 pub struct Completion {
     /// The Job.
     pub token: Token,
     /// The number of bytes moved, or why not.
     pub result: Result<u64, JobError>,
+    /// Of a receive: what came beside the data. 0 otherwise.
+    pub immediate: u32,
+}
+
+/// Where the opcode of a receive stands in its result.
+const OPCODE_SHIFT: u32 = 62;
+
+impl Completion {
+    /// A Job is over.
+    pub const fn new(token: Token, result: Result<u64, JobError>) -> Completion {
+        Completion {
+            token,
+            result,
+            immediate: 0,
+        }
+    }
+
+    /// A receive is over: what the peer did, how many bytes there are of it, and its immediate.
+    pub const fn received(
+        token: Token,
+        opcode: RecvOpcode,
+        len: usize,
+        immediate: u32,
+    ) -> Completion {
+        let code = match opcode {
+            RecvOpcode::Send => 0,
+            RecvOpcode::SendImm => 1,
+            RecvOpcode::WriteImm => 2,
+        };
+        Completion {
+            token,
+            result: Ok(code << OPCODE_SHIFT | len as u64),
+            immediate,
+        }
+    }
+
+    /// What peer did, and how many bytes there are, by the result of a receive; `None` for what `received` never makes.
+    pub(crate) fn opcode_and_len(result: u64) -> Option<(RecvOpcode, usize)> {
+        let opcode = match result >> OPCODE_SHIFT {
+            0 => RecvOpcode::Send,
+            1 => RecvOpcode::SendImm,
+            2 => RecvOpcode::WriteImm,
+            _ => return None,
+        };
+        let len = result & ((1 << OPCODE_SHIFT) - 1);
+        Some((opcode, usize::try_from(len).ok()?))
+    }
 }
 
 #[cfg(test)]
@@ -86,5 +135,17 @@ mod tests {
             (token.table(), token.index(), token.generation()),
             (0, 7, 1)
         );
+    }
+
+    #[test]
+    fn a_receive_says_what_the_peer_did() {
+        let token = Token::new(1, 2, 3);
+        for opcode in [RecvOpcode::Send, RecvOpcode::SendImm, RecvOpcode::WriteImm] {
+            let completion = Completion::received(token, opcode, 1 << 31, 7);
+            let result = completion.result.unwrap();
+            assert_eq!(Completion::opcode_and_len(result), Some((opcode, 1 << 31)));
+            assert_eq!(completion.immediate, 7);
+        }
+        assert_eq!(Completion::opcode_and_len(u64::MAX), None);
     }
 }

@@ -96,6 +96,7 @@ mod access;
 mod algorithm;
 mod caps;
 mod completion;
+mod endpoint;
 mod hasher;
 mod info;
 mod job;
@@ -109,8 +110,9 @@ mod volatile;
 
 pub use access::Access;
 pub use algorithm::Algorithm;
-pub use caps::{AccelCaps, Caps, DmaCaps, ShaCaps};
+pub use caps::{AccelCaps, Caps, DmaCaps, RdmaCaps, RdmaKind, ShaCaps};
 pub use completion::{Completion, Token};
+pub use endpoint::{Endpoint, EndpointConfig, EndpointState, Mtu, RdmaJob, RecvOpcode, Verb};
 pub(crate) use hasher::COST as HASH_COST;
 pub use hasher::Hasher;
 pub use info::{DevInfo, PciAddr, PciFunction};

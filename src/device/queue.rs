@@ -8,8 +8,8 @@ use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::{AccelJob, Completion, Job, ShaJob, Signal, Token};
-use crate::error::{ErrorKind, JobError};
+use super::{AccelJob, Completion, Endpoint, EndpointConfig, Job, ShaJob, Signal, Token};
+use crate::error::{Error, ErrorKind, JobError, Result as SetUp};
 
 /// What a queue is built for.
 #[derive(Clone, Debug)]
@@ -117,6 +117,18 @@ pub unsafe trait Queue: Send + Sync {
         Submitted::unsupported(jobs.len())
     }
 
+    /// Makes an Endpoint, in the state Init, whose Completions come out of this queue.
+    ///
+    /// The crate calls it on devices that have [`RdmaCaps`](super::RdmaCaps), within its limits.
+    ///
+    /// # Errors
+    ///
+    /// `NotSupported` if there are none; what could not be had.
+    fn open_endpoint(&self, _config: EndpointConfig) -> SetUp<Arc<dyn Endpoint>> {
+        let text = "this device has no endpoints";
+        Err(Error::new(ErrorKind::NotSupported, "open_endpoint", text))
+    }
+
     /// Whether `reap` would find something. A hint, and cheap; who cannot tell says `true`.
     fn ready(&self) -> bool {
         true
@@ -142,7 +154,8 @@ pub unsafe trait Queue: Send + Sync {
         0
     }
 
-    /// The queue's own event descriptor, if it does not ring the [`Signal`].
+    /// The queue's own event descriptor, if it does not ring the [`Signal`] alone. Asked for when the queue was opened, and after the
+    /// first Endpoint was.
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }

@@ -103,10 +103,7 @@ unsafe impl Queue for Fake {
             let token = done.load(SeqCst);
             if token != 0 {
                 done.store(0, SeqCst);
-                out[reaped] = Completion {
-                    token: Token::from_raw(token - 1),
-                    result: Ok(7),
-                };
+                out[reaped] = Completion::new(Token::from_raw(token - 1), Ok(7));
                 reaped += 1;
             }
         }

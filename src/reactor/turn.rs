@@ -120,10 +120,7 @@ impl Shared {
             // Wakers are user code, but the gate is no lock: whoever comes meanwhile is refused and goes on.
             self.core.table.nudge();
         }
-        let nothing = Completion {
-            token: Token::from_raw(u64::MAX),
-            result: Ok(0),
-        };
+        let nothing = Completion::new(Token::from_raw(u64::MAX), Ok(0));
         let mut completions = [nothing; BATCH];
         let mut left = BATCH;
         for queue in self.queues() {

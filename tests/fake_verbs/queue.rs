@@ -159,7 +159,7 @@ impl VerbsQueue {
         self.context.jobs.fetch_add(1, Ordering::Relaxed);
         // `byte_len` is not valid for a write.
         let result = failed.map_or_else(|| Ok(job.len.load(Ordering::Relaxed)), Err);
-        Some(Completion { token, result })
+        Some(Completion::new(token, result))
     }
 
     /// Reads the channel until there is nothing more, and acknowledges in one call.

@@ -320,10 +320,7 @@ impl Stand {
 
     /// Reaps what there is, in batches of `batch`.
     fn reap(&self, batch: usize, seen: &mut Vec<u32>) {
-        let nothing = Completion {
-            token: Token::from_raw(0),
-            result: Ok(0),
-        };
+        let nothing = Completion::new(Token::from_raw(0), Ok(0));
         let mut out = [nothing; 2];
         loop {
             // SAFETY: each model reaps on one thread.
@@ -505,10 +502,7 @@ impl Own {
 
     /// Looks once; true if the Job is over.
     fn look(&self) -> bool {
-        let mut out = [Completion {
-            token: Token::from_raw(0),
-            result: Ok(0),
-        }];
+        let mut out = [Completion::new(Token::from_raw(0), Ok(0))];
         // SAFETY: each model looks on one thread.
         unsafe { self.queue.reap(&mut out) == 1 }
     }

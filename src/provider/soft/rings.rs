@@ -325,10 +325,7 @@ impl Served {
     /// A Job is over: hands its Completion over.
     #[inline(always)]
     pub(super) fn finish(&mut self, work: Work, result: Result<u64, JobError>) {
-        let completion = Completion {
-            token: work.token,
-            result,
-        };
+        let completion = Completion::new(work.token, result);
         // SAFETY: there is one Served, and it counts on; it has one Completion for each Job that was got, so that the entry is
         // empty, as the module's documentation says.
         unsafe { self.rings.done.put(self.finished, completion) };

@@ -120,10 +120,7 @@ impl Shared {
             if work.silent || (sinful && self.sin == Sin::LosesOne) {
                 continue;
             }
-            let mut completion = Completion {
-                token: work.token,
-                result: Ok(work.answer.unwrap_or(all as u64)),
-            };
+            let mut completion = Completion::new(work.token, Ok(work.answer.unwrap_or(all as u64)));
             match self.sin {
                 Sin::Miscounts if sinful => completion.result = Ok(all as u64 - 1),
                 Sin::ForgesToken if sinful => completion.token = Token::new(0, 0, u32::MAX),

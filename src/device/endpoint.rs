@@ -1,0 +1,228 @@
+//! The device's half of an Rdma: a queue pair, and the Jobs that it takes.
+#![expect(
+    unsafe_code,
+    reason = "who implements Endpoint touches memory that the crate lends it"
+)]
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Access, Keep, Segment, Segments, Submitted, Token};
+use crate::error::{JobError, Result};
+
+/// The largest payload of a packet. Both sides use the smaller of the two once they are connected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[doc(alias = "doca_mtu_size")]
+#[doc(alias = "ibv_mtu")]
+#[allow(missing_docs)] // the numbers say it
+pub enum Mtu {
+    Bytes256,
+    Bytes512,
+    #[default]
+    Bytes1024,
+    Bytes2048,
+    Bytes4096,
+}
+
+impl Mtu {
+    /// All of them, the smallest first.
+    pub const ALL: [Mtu; 5] = [
+        Mtu::Bytes256,
+        Mtu::Bytes512,
+        Mtu::Bytes1024,
+        Mtu::Bytes2048,
+        Mtu::Bytes4096,
+    ];
+
+    /// How many bytes.
+    pub const fn bytes(self) -> u32 {
+        256 << self as u32
+    }
+}
+
+/// What an Endpoint is made for.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct EndpointConfig {
+    /// What peers may do through it: of `RDMA_READ`, `RDMA_WRITE` and `RDMA_ATOMIC`.
+    pub permissions: Access,
+    /// How many Jobs the device works on at once: a power of two. More are accepted, and wait in order.
+    pub send_queue_size: u32,
+    /// The most receives that are posted at once: a power of two. It is a promise.
+    pub recv_queue_size: u32,
+    /// The longest list of a receive. It is a promise.
+    pub recv_list_len: u32,
+    /// The largest payload of a packet.
+    pub mtu: Mtu,
+    /// Which address of the port; less than [`RdmaCaps::gid_table_size`](super::RdmaCaps::gid_table_size).
+    pub gid_index: u32,
+    /// How long a Job waits for a peer that has no receive posted, or does not answer, before it fails.
+    pub rnr_timeout: Duration,
+    /// To be called whenever [`Endpoint::state`] answers something else, outside of all locks of the provider's.
+    pub changed: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl EndpointConfig {
+    /// What a new Rdma asks for, but for what is set afterwards.
+    pub fn new(changed: Arc<dyn Fn() + Send + Sync>) -> EndpointConfig {
+        EndpointConfig {
+            permissions: Access::empty(),
+            send_queue_size: 64,
+            recv_queue_size: 64,
+            recv_list_len: 1,
+            mtu: Mtu::default(),
+            gid_index: 0,
+            rnr_timeout: Duration::from_secs(2),
+            changed,
+        }
+    }
+}
+
+impl fmt::Debug for EndpointConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EndpointConfig")
+            .field("permissions", &self.permissions)
+            .field("send_queue_size", &self.send_queue_size)
+            .field("recv_queue_size", &self.recv_queue_size)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Where an Endpoint is in its life (RDMA guide 4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "doca_rdma_state")]
+pub enum EndpointState {
+    /// It can be exported and connected, and takes receives.
+    Init,
+    /// It is connected.
+    Connected,
+    /// A Job has failed, or the peer has gone: nothing is taken before a reset. This was the first cause.
+    Error(JobError),
+}
+
+/// What is done with the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "ibv_wr_opcode")]
+pub enum Verb {
+    /// The local data becomes a message of the peer's, beside an immediate.
+    Send(Option<u32>),
+    /// The local data is written to the start of the remote range; with an immediate, a receive of the peer's ends too.
+    Write(Option<u32>),
+    /// The remote range is read into the local room.
+    Read,
+    /// The first 8 bytes of the remote range become `swap` if they are `compare`. The answer is what they were.
+    CompareSwap {
+        /// What must be there.
+        compare: u64,
+        /// What is put there.
+        swap: u64,
+    },
+    /// This is added to the first 8 bytes of the remote range. The answer is what they were.
+    FetchAdd(u64),
+}
+
+/// One piece of work for a connected Endpoint.
+#[derive(Clone, Copy, Debug)]
+#[doc(alias = "doca_rdma_job_send")]
+#[doc(alias = "doca_rdma_job_read_write")]
+#[doc(alias = "doca_rdma_job_atomic")]
+pub struct RdmaJob {
+    /// What is done.
+    pub verb: Verb,
+    /// Memory of this side: gathered from, or, by a read, scattered to; [`Segments::none`] for an empty message and atomics.
+    pub local: Segments,
+    /// Memory of the peer's; `None` for messages, and where nothing is moved.
+    pub remote: Option<Segment>,
+    /// How many bytes are moved: `local` and `remote` have at least as many. 8 for atomics.
+    pub len: usize,
+}
+
+/// What a peer did that ended a receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[doc(alias = "doca_rdma_opcode_t")]
+pub enum RecvOpcode {
+    /// It sent a message.
+    #[doc(alias = "DOCA_RDMA_OPCODE_RECV_SEND")]
+    Send,
+    /// It sent a message, and an immediate.
+    #[doc(alias = "DOCA_RDMA_OPCODE_RECV_SEND_WITH_IMM")]
+    SendImm,
+    /// It wrote to memory of this side, and sent an immediate. The receive's own memory is untouched.
+    #[doc(alias = "DOCA_RDMA_OPCODE_RECV_WRITE_WITH_IMM")]
+    WriteImm,
+}
+
+/// The device's half of an Rdma.
+///
+/// Its Completions come out of the [`Queue`](super::Queue) that opened it. Besides the duties of the [module](super):
+///
+/// 1. Jobs begin in the order of their submission, and their Completions come in that order. Receives end in the order in which they
+///    were posted. The answer of a Job is how many bytes were moved, or, of an atomic, what was there; that of a receive
+///    [`Completion::received`](super::Completion::received).
+/// 2. A Job or receive that fails takes the Endpoint to [`EndpointState::Error`]: all others that were accepted end with
+///    [`JobError::flushed`], and so does what is submitted from then on.
+/// 3. When `reset` has returned no memory of Jobs and receives is touched any more; their Completions come, flushed.
+///
+/// # Safety
+///
+/// Implementors keep these duties.
+pub unsafe trait Endpoint: Send + Sync {
+    /// Where it is in its life. Cheap.
+    fn state(&self) -> EndpointState;
+
+    /// What the peer's `connect` needs: at most 1,024 bytes, until the next reset the same.
+    ///
+    /// # Errors
+    ///
+    /// `BadState` in the state Error; what could not be had.
+    fn export(&self) -> Result<Vec<u8>>;
+
+    /// Connects to the Endpoint that was exported so. It may block, until the deadline at most. The peer need not have connected yet.
+    ///
+    /// # Errors
+    ///
+    /// `BadState` unless in the state Init; `InvalidValue` for what is no blob of an Endpoint; `ConnectionAborted` if the peer refuses, or knows no such Endpoint;
+    /// `ConnectionReset` if it has gone; `NotSupported` if it cannot be reached from here; `TimedOut`. The state is Init then.
+    fn connect(&self, blob: &[u8], deadline: Instant) -> Result<()>;
+
+    /// Finishes the Job now, on this thread, or says `None` and has not begun.
+    ///
+    /// # Safety
+    ///
+    /// The Job's memory is valid, and leased to the caller, during the call.
+    unsafe fn try_inline(&self, _job: &RdmaJob) -> Option<Result<u64, JobError>> {
+        None
+    }
+
+    /// Takes Jobs, in order, until one is refused.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Queue::submit`](super::Queue::submit).
+    unsafe fn submit(&self, jobs: &[(Token, RdmaJob)]) -> Submitted;
+
+    /// Posts a receive of at most `room` bytes. It is taken in the states Init and Connected.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError::flushed`] in the state Error.
+    ///
+    /// # Safety
+    ///
+    /// The memory is valid, and leased, until the receive's Completion was reaped, or what `retire` was given is dropped. No Token is posted already, and no more than
+    /// `recv_queue_size` receives are.
+    unsafe fn post_recv(&self, token: Token, dst: &Segments, room: usize) -> Result<(), JobError>;
+
+    /// Back to Init, from any state: the connection ends, what was accepted ends flushed, and what was exported is worth nothing any more. The
+    /// peer's state turns to Error.
+    fn reset(&self);
+
+    /// The Rdma is gone: the connection ends. `keep` is dropped once no receive's memory is touched any more; no Completions of receives come.
+    /// Those of Jobs still do. It never waits.
+    ///
+    /// # Safety
+    ///
+    /// `keep` keeps the memory of all receives that are posted, and nobody posts any more.
+    unsafe fn retire(&self, keep: Keep);
+}
