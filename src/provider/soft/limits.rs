@@ -2,22 +2,25 @@
 
 use std::str::FromStr;
 
-use crate::device::{Caps, DmaCaps, ShaCaps};
+use crate::device::{Caps, DmaCaps, RdmaCaps, ShaCaps};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The most Jobs that one queue takes.
 const MAX_DEPTH: u32 = 1 << 20;
+
+/// The most Jobs, and the most receives, of one Rdma.
+const MAX_RDMA_QUEUE_SIZE: u32 = 1 << 14;
 
 /// The limits of a [`Soft`](super::Soft)'s devices: a profile, or your own.
 ///
 /// What is within them passes here and on the adapter; what is beyond them is refused here as there, with `InvalidValue`
 /// (a list or a size) or `NotSupported` (an event-driven WorkQ), before anything is leased. `DevInfo::caps` says them.
 ///
-/// | profile | longest list | largest copy or hash | event-driven | where the numbers come from |
-/// |---|---|---|---|---|
-/// | [`unlimited`](Limits::unlimited) | 2^32 - 1 | 2^63 - 1 | yes | what the software device can do |
-/// | [`bluefield2`](Limits::bluefield2) | 1 | 1 MiB | yes | **assumed**, on the safe side |
-/// | [`bluefield3`](Limits::bluefield3) | 64 | 2 MiB | yes | reported by users, see below; NVIDIA publishes no numbers |
+/// | profile | longest list | largest copy or hash | largest RDMA message | RDMA queues | event-driven | where the numbers come from |
+/// |---|---|---|---|---|---|---|
+/// | [`unlimited`](Limits::unlimited) | 2^32 - 1 | 2^63 - 1 | 2 GiB | 16,384 | yes | what the software device can do |
+/// | [`bluefield2`](Limits::bluefield2) | 1 | 1 MiB | 1 GiB | 8,192 | yes | **assumed**, on the safe side |
+/// | [`bluefield3`](Limits::bluefield3) | 64 | 2 MiB | 1 GiB | 8,192 | yes | reported by users, see below; NVIDIA publishes no numbers |
 ///
 /// - NVIDIA's guides and headers give no numbers, and have a program ask the device (`doca_dma_get_max_buf_size`,
 ///   `doca_dma_get_max_list_buf_num_elem`): firmware may change them. Ask too, by [`Dma::caps`](crate::Dma::caps).
@@ -27,7 +30,10 @@ const MAX_DEPTH: u32 = 1 << 20;
 /// - BlueField-2: no figure was found. 1 is what the header defines as "no lists", and 1 MiB the largest file of
 ///   NVIDIA's own `dma_copy` application: a device that has less would not run it. Both are **assumptions**.
 /// - Nothing was found of the SHA engine: that it takes as much as a copy is an **assumption**.
-/// - That copies and hashes ring an event handle on both is an **assumption** too: NVIDIA's DMA samples poll, and the Core guide (3.4.5)
+/// - RDMA: that a message has at most 1 GiB, that the send and the receive queue have at most 8,192 each, and that lists are as long as a
+///   copy's, are **assumptions** for both. `ibv_devinfo -v` says of an adapter what its port and its queue pairs have (`max_msg_sz`,
+///   `max_qp_wr`), and DOCA may say less (`doca_rdma_get_max_message_size`).
+/// - That copies, hashes and RDMA ring an event handle on both is an **assumption** too: NVIDIA's DMA samples poll, and the Core guide (3.4.5)
 ///   only says that there are contexts that cannot.
 ///
 /// ```
@@ -47,6 +53,9 @@ pub struct Limits {
     max_list_len: u32,
     dma_event_driven: bool,
     sha_event_driven: bool,
+    max_message_size: u64,
+    max_rdma_queue_size: u32,
+    rdma_event_driven: bool,
 }
 
 impl Limits {
@@ -57,17 +66,27 @@ impl Limits {
             max_list_len: u32::MAX,
             dma_event_driven: true,
             sha_event_driven: true,
+            max_message_size: 1 << 31,
+            max_rdma_queue_size: MAX_RDMA_QUEUE_SIZE,
+            rdma_event_driven: true,
         }
+    }
+
+    /// What both adapters have of RDMA, as is assumed.
+    fn adapter() -> Limits {
+        Limits::unlimited()
+            .max_message_size(1 << 30)
+            .max_rdma_queue_size(1 << 13)
     }
 
     /// A BlueField-2, as far as is known: 1 MiB, and no lists.
     pub fn bluefield2() -> Limits {
-        Limits::unlimited().max_buf_size(1 << 20).max_list_len(1)
+        Limits::adapter().max_buf_size(1 << 20).max_list_len(1)
     }
 
     /// A BlueField-3, as far as is known: 2 MiB, and lists of 64.
     pub fn bluefield3() -> Limits {
-        Limits::unlimited().max_buf_size(2 << 20).max_list_len(64)
+        Limits::adapter().max_buf_size(2 << 20).max_list_len(64)
     }
 
     /// The most bytes in one copy or hash, at least 1.
@@ -81,9 +100,10 @@ impl Limits {
         }
     }
 
-    /// The longest list on either side of a copy, or of what is hashed, at least 1: no lists.
+    /// The longest list on either side of a copy, of what is hashed, or of an RDMA operation, at least 1: no lists.
     #[doc(alias = "doca_dma_get_max_list_buf_num_elem")]
     #[doc(alias = "doca_sha_get_max_list_buf_num_elem")]
+    #[doc(alias = "doca_rdma_get_max_buf_chain_len")]
     pub fn max_list_len(self, bufs: u32) -> Limits {
         let max_list_len = bufs.max(1);
         Limits {
@@ -110,6 +130,34 @@ impl Limits {
         }
     }
 
+    /// The most bytes in one message, read or write of an Rdma, from 1 to 2 GiB.
+    #[doc(alias = "doca_rdma_get_max_message_size")]
+    pub fn max_message_size(self, bytes: u64) -> Limits {
+        Limits {
+            max_message_size: bytes.clamp(1, 1 << 31),
+            ..self
+        }
+    }
+
+    /// The largest send queue and the largest receive queue of an Rdma, from 1 to 16,384 Jobs or receives.
+    #[doc(alias = "doca_rdma_get_max_send_queue_size")]
+    #[doc(alias = "doca_rdma_get_max_recv_queue_size")]
+    pub fn max_rdma_queue_size(self, jobs: u32) -> Limits {
+        Limits {
+            max_rdma_queue_size: jobs.clamp(1, MAX_RDMA_QUEUE_SIZE),
+            ..self
+        }
+    }
+
+    /// Whether an Rdma attaches to an event-driven WorkQ.
+    #[doc(alias = "doca_ctx_get_event_driven_supported")]
+    pub fn rdma_event_driven(self, supported: bool) -> Limits {
+        Limits {
+            rdma_event_driven: supported,
+            ..self
+        }
+    }
+
     /// What a device with these limits says of itself.
     pub(super) fn caps(&self) -> Caps {
         let mut caps = Caps::for_dma(self.max_buf_size, self.max_list_len, MAX_DEPTH);
@@ -119,6 +167,10 @@ impl Limits {
         let mut sha = ShaCaps::on_cpu(self.max_buf_size, self.max_list_len);
         sha.event_driven = self.sha_event_driven;
         caps.sha = Some(sha);
+        let (message, queue) = (self.max_message_size, self.max_rdma_queue_size);
+        let mut rdma = RdmaCaps::new(message, queue, self.max_list_len);
+        rdma.event_driven = self.rdma_event_driven;
+        caps.rdma = Some(rdma);
         caps.share_rdma = true;
         caps
     }
@@ -157,22 +209,23 @@ impl FromStr for Limits {
 mod tests {
     use super::*;
 
-    fn caps_of(bytes: u64, bufs: u32) -> Caps {
+    fn caps_of(bytes: u64, bufs: u32, message: u64, queue: u32) -> Caps {
         let mut caps = Caps::for_dma(bytes, bufs, MAX_DEPTH);
         caps.sha = Some(ShaCaps::on_cpu(bytes, bufs));
+        caps.rdma = Some(RdmaCaps::new(message, queue, bufs));
         caps.share_rdma = true;
         caps
     }
 
     #[test]
     fn a_profile_says_of_itself_what_it_is() {
-        for (name, bytes, bufs) in [
-            ("unlimited", isize::MAX as u64, u32::MAX),
-            ("bluefield2", 1 << 20, 1),
-            ("bluefield3", 2 << 20, 64),
+        for (name, bytes, bufs, message, queue) in [
+            ("unlimited", isize::MAX as u64, u32::MAX, 1 << 31, 1 << 14),
+            ("bluefield2", 1 << 20, 1, 1 << 30, 1 << 13),
+            ("bluefield3", 2 << 20, 64, 1 << 30, 1 << 13),
         ] {
             let caps = name.parse::<Limits>().unwrap().caps();
-            assert_eq!(caps, caps_of(bytes, bufs), "{name}");
+            assert_eq!(caps, caps_of(bytes, bufs, message, queue), "{name}");
         }
         assert_eq!(Limits::default(), Limits::unlimited());
         let error = "bluefield".parse::<Limits>().unwrap_err();
@@ -183,8 +236,27 @@ mod tests {
     #[test]
     fn no_limit_is_less_than_one_piece_of_one_byte() {
         let none = Limits::unlimited().max_buf_size(0).max_list_len(0);
-        assert_eq!(none.caps(), caps_of(1, 1));
+        let none = none.max_message_size(0).max_rdma_queue_size(0);
+        assert_eq!(none.caps(), caps_of(1, 1, 1, 1));
         let all = Limits::unlimited().max_buf_size(u64::MAX);
+        let all = all.max_message_size(u64::MAX).max_rdma_queue_size(u32::MAX);
         assert_eq!(all, Limits::unlimited());
+    }
+
+    #[test]
+    fn each_kind_of_context_rings_or_not_by_itself() {
+        let rings = |limits: Limits| {
+            let caps = limits.caps();
+            let rings = (
+                caps.dma.map(|dma| dma.event_driven),
+                caps.sha.map(|sha| sha.event_driven),
+                caps.rdma.map(|rdma| rdma.event_driven),
+            );
+            [rings.0, rings.1, rings.2].map(Option::unwrap)
+        };
+        let all = Limits::unlimited;
+        assert_eq!(rings(all().dma_event_driven(false)), [false, true, true]);
+        assert_eq!(rings(all().sha_event_driven(false)), [true, false, true]);
+        assert_eq!(rings(all().rdma_event_driven(false)), [true, true, false]);
     }
 }
