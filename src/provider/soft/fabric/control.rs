@@ -25,9 +25,8 @@ use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 use nix::unistd::ftruncate;
 
 use super::mapping::Mapping;
+use super::slots::SLOTS;
 
-/// How many exports a process can have.
-pub(super) const SLOTS: usize = 16_384;
 const BYTES: NonZeroUsize = NonZeroUsize::new(4 * SLOTS).expect("64 KiB");
 
 /// The page of this process.

@@ -1,18 +1,20 @@
 //! The exporter's side: what is exported, and who gets a descriptor of it.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::AtomicPtr;
 use std::sync::{Arc, Mutex};
 
 use nix::errno::Errno;
 
 use super::blob::Blob;
-use super::control::SLOTS;
+
 use super::place::{self, Id};
 use super::process::{Fabric, Station, lock};
 use super::sent;
+use super::slots::SLOTS;
 use super::socket;
 use super::table::{Entry, Table};
+use super::thread::After;
 use super::wire::{self, Bad, Claim, Grant, Request, Status};
 use crate::device::{Exported, Offer};
 use crate::error::{Error, ErrorKind, Result};
@@ -64,12 +66,7 @@ pub(in super::super) fn export(port: u8, offer: &Offer) -> Result<Exported> {
         port,
         access,
         len: region.len as u64,
-        slot,
-        generation,
-        place: station.place,
-        instance: fabric.instance,
-        key,
-        address: station.address.clone(),
+        contact: fabric.contact(station, (slot, generation), key),
     };
     let bytes = blob.format();
     Ok(Exported::new(bytes, Box::new(Guard { fabric, slot })))
@@ -109,7 +106,8 @@ pub(super) fn judge(table: &Mutex<Table>, request: &[u8], room: bool) -> Verdict
         Err(Bad::Version(_)) => return Verdict::Refuse(Status::Version),
         Err(Bad::Malformed) => return Verdict::Silence,
     };
-    let claimed = lock(table).claimed(&claim).cloned();
+    let slot = (claim.request.slot, claim.request.generation);
+    let claimed = lock(table).claimed(slot, |key| claim.is_proved(key));
     match claimed {
         None => Verdict::Refuse(Status::Unknown),
         Some(_) if claim.request.keep && !room => Verdict::Refuse(Status::Failed(libc::EUSERS)),
@@ -117,20 +115,21 @@ pub(super) fn judge(table: &Mutex<Table>, request: &[u8], room: bool) -> Verdict
     }
 }
 
-/// Answers one request, in the fabric's thread. Whether the connection shall stay.
+/// Answers one request, in the fabric's thread.
 pub(super) fn answer(
     instance: &Id,
     station: &Station,
     request: &[u8],
-    to: BorrowedFd<'_>,
+    to: &OwnedFd,
     room: bool,
-) -> bool {
+) -> After {
+    let to = to.as_fd();
     let refuse = |status| {
         let _ = socket::send(to, &wire::refusal(status), &[]);
-        false
+        After::HangUp
     };
     let (request, entry) = match judge(&station.table, request, room) {
-        Verdict::Silence => return false,
+        Verdict::Silence => return After::HangUp,
         Verdict::Refuse(status) => return refuse(status),
         Verdict::Grant(request, entry) => (request, entry),
     };
@@ -147,9 +146,10 @@ pub(super) fn answer(
     let message = grant.format(&entry.key, &request.nonce);
     let descriptors = [memfd.as_raw_fd(), station.control.memfd().as_raw_fd()];
     match socket::send(to, &message, &descriptors) {
-        Ok(()) => request.keep,
+        Ok(()) if request.keep => After::Keep,
+        Ok(()) => After::HangUp,
         // Too many of ours are on their way to importers that do not take them.
         Err(Errno::ETOOMANYREFS) => refuse(Status::Failed(libc::ETOOMANYREFS)),
-        Err(_) => false,
+        Err(_) => After::HangUp,
     }
 }

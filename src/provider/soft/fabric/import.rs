@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 
+use super::contact::Contact;
 use super::control::Word;
 use super::mapping::Mapping;
 use super::peer::Peer;
+use super::place::Id;
 use crate::device::Origin;
 use crate::error::JobError;
 
@@ -15,6 +17,8 @@ pub(in super::super) struct Import {
     word: Word,
     generation: u32,
     peer: Arc<Peer>,
+    /// Of the exporter's fabric.
+    instance: Id,
     /// `None` for memory of this process.
     _memory: Option<Mapping>,
 }
@@ -23,14 +27,14 @@ impl Import {
     /// `None` for a slot that no control page has.
     pub(super) fn new(
         peer: Arc<Peer>,
-        slot: u32,
-        generation: u32,
+        contact: &Contact,
         memory: Option<Mapping>,
     ) -> Option<Arc<Import>> {
         Some(Arc::new(Import {
-            word: peer.words().word(slot)?,
-            generation,
+            word: peer.words().word(contact.slot)?,
+            generation: contact.generation,
             peer,
+            instance: contact.instance,
             _memory: memory,
         }))
     }
@@ -50,6 +54,12 @@ impl Import {
         let import: *const Import = std::ptr::with_exposed_provenance(key as usize);
         // SAFETY: as the caller promises it points into an Arc that lives; `key` has exposed its address.
         unsafe { &*import }
+    }
+
+    /// Whether the process exported it whose fabric has this instance.
+    #[inline]
+    pub(in super::super) fn is_of(&self, instance: &Id) -> bool {
+        self.instance == *instance
     }
 
     /// Whether the memory is still exported: two loads.

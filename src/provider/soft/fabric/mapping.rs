@@ -1,4 +1,4 @@
-//! A mapping of a memfd: of our own control page, or of what an exporter sent.
+//! A mapping of a memfd: of our own control page, of what an exporter sent, or of what two processes write.
 #![expect(unsafe_code, reason = "maps memory")]
 
 use std::num::NonZeroUsize;
@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
 
 /// A range of memory that is mapped until this is dropped, in the process that mapped it.
-pub(super) struct Mapping {
+pub(in super::super) struct Mapping {
     base: NonNull<u8>,
     len: NonZeroUsize,
     /// A child of fork(2) has a copy of this value, and, where the range is not inherited, something else at its address.
@@ -41,12 +41,12 @@ impl Mapping {
         Ok(Mapping { base, len, process })
     }
 
-    pub(super) fn base(&self) -> NonNull<u8> {
+    pub(in super::super) fn base(&self) -> NonNull<u8> {
         self.base
     }
 
     /// Whether this process mapped it.
-    pub(super) fn is_ours(&self) -> bool {
+    pub(in super::super) fn is_ours(&self) -> bool {
         self.process == std::process::id()
     }
 

@@ -1,4 +1,4 @@
-//! The fabric of software devices: memory of one process, used by another of the same host.
+//! The fabric of software devices: memory of one process, used by another of the same host, and endpoints that meet.
 //!
 //! ```text
 //!   exporter                                               importer
@@ -10,10 +10,22 @@
 //!   control page: a word per export ----------------------> read before each operation
 //! ```
 //!
-//! One thread per process ([`thread`]) answers importers and notices exporters that end. It starts at the first export or
+//! One thread per process ([`thread`]) answers importers and guests, and notices processes that end. It starts at the first export or
 //! import, sleeps without wake-ups while nothing happens, and ends with the last of them; a connection lasts for one import. Of an
 //! import nothing stays but its mapping, and for each exporting process a mapping of its control page and a pidfd. Nothing is in the file
 //! system, unless a path was asked for ([`set_socket_path`]).
+//!
+//! Endpoints of an Rdma meet by the same means. Both are exported ([`invite`]), and of the two processes the one with the smaller instance
+//! is the host: the other's visit ([`Invitation::visit`]) is answered by the host's thread, as its endpoint ([`Host`]) says.
+//!
+//! ```text
+//!   host                                                   guest
+//!   invite: takes a slot ------------- blob -------------> visit: connects, asks
+//!   thread: looks the slot up, checks the proof <--------- slot, generation, nonce, instance, hello, proof
+//!           asks the endpoint, sends two memfds ---------> checks the proof, and, as it maps them, seals and size
+//!   the connection, if the host keeps it: doorbells
+//!   arenas  <======================= written by both =======================> arenas
+//! ```
 //!
 //! # Threat model
 //!
@@ -22,16 +34,17 @@
 //!
 //! | rule | enforced by |
 //! |---|---|
-//! | nobody imports without the blob; a process that takes the exporter's name learns and answers nothing | a random key that never travels, and proofs over a nonce: [`wire`] |
+//! | nobody imports or visits without the blob; a process that takes the exporter's name learns and answers nothing | a random key that never travels, and proofs over a nonce: [`wire`], [`greeting`] |
 //! | nobody writes what no peer may write | `F_SEAL_FUTURE_WRITE`: [`sent`] |
 //! | who may read only gets no descriptor to write with | a descriptor opened to read, and the memfd's mode; advice against the same user where others may write: [`sent`] |
-//! | nobody shortens memory under us | seals, added before the first send and checked before a mapping: [`sent`], [`received`] |
-//! | nobody makes us take memory, or a SIGBUS of huge pages | holes and punchable huge pages are refused: [`received`], [`sent`] |
-//! | nobody forges a revocation, or hides one of another's | a control page that only its process can map to write: [`control`]; a blob's word for whose it is is not enough: [`peer`] |
+//! | nobody shortens memory under us | seals, added before the first send and checked before a mapping: [`sent`], [`received`], [`arena`] |
+//! | nobody makes us take memory, or a SIGBUS of huge pages | holes and punchable huge pages are refused: [`received`], [`sent`]; what both write is at most 64 MiB: [`arena`] |
+//! | nobody forges a revocation, or hides one of another's | a control page that only its process can map to write: [`control`]; a blob's word for whose it is is not enough: [`peer`], [`watch`] |
 //! | no peer blocks, stops or floods the thread | every call `MSG_DONTWAIT`, descriptors opened without waiting for a lease, one message per connection, 64 silent ones for 2 s, a pause when descriptors run out: [`thread`], [`socket`] |
 //! | no descriptor of a stranger is kept | room for two, all others closed, none taken by the exporter: [`socket`] |
-//! | an exporter's end is noticed, also when a child holds its sockets | a pidfd, or a connection that stays: [`peer`] |
-//! | a number from outside is checked before it is used | [`blob`], [`wire`], [`received`]; all under a fuzzer, `.ci/fuzz` |
+//! | a process's end is noticed, also when a child holds its sockets | a pidfd, or a connection that stays: [`watch`] |
+//! | what was reset stays so: an old blob meets nobody | a generation and a key of its own for each export: [`slots`], [`invitation`] |
+//! | a number from outside is checked before it is used | [`blob`], [`wire`], [`received`], [`invitation`], [`greeting`], [`arena`]; all under a fuzzer, `.ci/fuzz` |
 //! | nobody reaches more of a memfd than was exported | a part of one is not exported: [`sent`] |
 //!
 //! What is not:
@@ -39,18 +52,34 @@
 //! - who may write memory may punch holes into it after it was mapped, and who then touches them takes their pages, of the memory that it
 //!   imported at most;
 //! - before Linux 6.16 a peer can send the exporter a socket whose closing takes time (`SO_LINGER`), which delays the thread;
+//! - who may write an arena can punch holes into it, with the same effect; what is in it the endpoints check;
+//! - a guest's word for its instance is its own: whose process it is says the kernel ([`Guest::process`]);
 //! - an exporter that replaces its program (execve(2)) does not end, and what it exported is not taken back;
 //! - who may write to the folder of a path socket can put itself between, pass a request on and take the answer;
 //! - an importer closes what a hostile exporter sent, and looks up the path that a forged blob names, and either takes as long as a file
 //!   system of that one's (FUSE) likes.
 
+#![cfg_attr(
+    not(test),
+    expect(
+        dead_code,
+        reason = "the endpoints that use the last part of it come next"
+    )
+)]
+
+mod arena;
 mod blob;
+mod contact;
 mod control;
+mod envelope;
 mod exporter;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod greeting;
+mod host;
 mod import;
 mod importer;
+mod invitation;
 mod layout;
 mod listener;
 mod mapping;
@@ -59,11 +88,26 @@ mod place;
 mod process;
 mod received;
 mod sent;
+mod slots;
 mod socket;
 mod table;
+mod talk;
 mod thread;
+mod visit;
+mod watch;
 mod wire;
 
+#[expect(unused_imports, reason = "the endpoints that use it come next")]
+pub(super) use self::{
+    arena::Arena,
+    greeting::{HELLO, Hello},
+    host::{Guest, Host, Refused, Welcome},
+    invitation::{Invitation, Invited, instance, invite},
+    mapping::Mapping,
+    place::Id,
+    visit::Visit,
+    watch::{Ended, Process},
+};
 pub(super) use blob::Blob;
 pub(super) use exporter::export;
 pub(super) use import::Import;

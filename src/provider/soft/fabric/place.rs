@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Sixteen bytes that nobody guesses: an instance of a fabric, a key, a nonce.
-pub(super) type Id = [u8; 16];
+pub(in super::super) type Id = [u8; 16];
 
 /// A boot of a machine, and a network namespace there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

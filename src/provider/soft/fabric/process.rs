@@ -13,13 +13,16 @@ use std::thread;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use super::contact::Contact;
 use super::control::Control;
+use super::host::Seat;
 use super::listener;
-use super::peer::Peers;
 use super::place::{self, Id, Place};
+use super::slots::Slots;
 use super::socket::{self, Address};
 use super::table::Table;
 use super::thread::{BELL, LISTENER, Worker};
+use super::watch::Processes;
 use crate::error::{Error, ErrorKind, Result};
 
 static CURRENT: Mutex<Weak<Fabric>> = Mutex::new(Weak::new());
@@ -44,16 +47,18 @@ pub(super) struct Shared {
     station: OnceLock<Station>,
     /// Held while the station opens.
     opening: Mutex<()>,
-    pub(super) peers: Mutex<Peers>,
+    pub(super) processes: Mutex<Processes>,
 }
 
-/// What a process has that exports: there from the first export on.
+/// What a process has that exports memory or endpoints: there from the first export on.
 pub(super) struct Station {
     pub(super) listener: UnixListener,
     pub(super) address: Address,
     pub(super) place: Place,
     pub(super) control: Control,
     pub(super) table: Mutex<Table>,
+    /// Endpoints that guests of other processes come to.
+    pub(super) seats: Mutex<Slots<Seat>>,
 }
 
 /// A lock is poisoned by a panic of ours only, which leaves nothing half done.
@@ -104,7 +109,7 @@ impl Fabric {
             stop: AtomicBool::new(false),
             station: OnceLock::new(),
             opening: Mutex::new(()),
-            peers: Mutex::default(),
+            processes: Mutex::default(),
         });
         let worker = Worker::new(Arc::clone(&shared));
         thread::Builder::new()
@@ -181,6 +186,24 @@ impl Shared {
             place,
             control,
             table: Mutex::default(),
+            seats: Mutex::default(),
         }))
+    }
+
+    /// What a blob says of this process, and of a slot of its station.
+    pub(super) fn contact(
+        &self,
+        station: &Station,
+        (slot, generation): (u32, u32),
+        key: Id,
+    ) -> Contact {
+        Contact {
+            slot,
+            generation,
+            place: station.place,
+            instance: self.instance,
+            key,
+            address: station.address.clone(),
+        }
     }
 }

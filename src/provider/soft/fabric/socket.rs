@@ -22,7 +22,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 /// The longest name: `sun_path` without a zero.
 pub(super) const NAME_MAX: usize = 107;
 
-/// The descriptors that come with an answer: the memory and the control page.
+/// The descriptors that come with an answer: the memory and the control page, or the memory of link and channel.
 pub(super) const DESCRIPTORS: usize = 2;
 
 /// Where an exporter listens.
@@ -188,7 +188,7 @@ pub(super) fn hang_up(socket: impl AsFd) {
     let _ = socket::shutdown(socket.as_fd().as_raw_fd(), Shutdown::Both);
 }
 
-/// A descriptor of the process that listened, which is readable once that has ended.
+/// A descriptor of the process at the other end, which listened, or connected, and is readable once that has ended.
 ///
 /// `None` if there is no such thing here; `ESRCH` if the process has ended.
 pub(super) fn pidfd(connection: &OwnedFd) -> nix::Result<Option<OwnedFd>> {
@@ -198,7 +198,8 @@ pub(super) fn pidfd(connection: &OwnedFd) -> nix::Result<Option<OwnedFd>> {
         Err(errno @ Errno::EMFILE) => return Err(errno),
         Err(_) => {}
     }
-    // The number is right if the process still lives after this: it answers afterwards.
+    // The number is right if the process still lives after this: who listened answers afterwards, and who connected must have the
+    // connection still for an answer to be sent.
     let pid = pid(connection)?;
     if pid <= 0 {
         // Of a namespace that is not seen from here.
@@ -214,7 +215,13 @@ pub(super) fn pidfd(connection: &OwnedFd) -> nix::Result<Option<OwnedFd>> {
     }
 }
 
-/// The number of the process that listened; 0 if that is not seen from here.
+/// Another descriptor of the same connection.
+pub(super) fn duplicate(connection: &OwnedFd) -> nix::Result<OwnedFd> {
+    let errno = |error: std::io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(0));
+    connection.try_clone().map_err(errno)
+}
+
+/// The number of the process at the other end; 0 if that is not seen from here.
 pub(super) fn pid(connection: &OwnedFd) -> nix::Result<i32> {
     Ok(socket::getsockopt(connection, sockopt::PeerCredentials)?.pid())
 }

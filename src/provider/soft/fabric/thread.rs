@@ -1,4 +1,4 @@
-//! The fabric's thread: answers importers, and says which exporters have ended.
+//! The fabric's thread: answers importers and guests, and says which processes have ended.
 //!
 //! It sleeps in epoll_wait(2) without a timeout. One it has only while somebody is connected who has not spoken yet, or while it
 //! could not accept for want of descriptors. It never waits for anybody: a peer that is slow, silent or talks nonsense loses its connection.
@@ -12,21 +12,23 @@ use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::SigSet;
 
 use super::exporter;
+use super::greeting;
+use super::host;
 use super::process::{Shared, Station, lock};
 use super::socket;
-use super::wire::REQUEST_LEN;
+use super::wire;
 
 pub(super) const BELL: u64 = 0;
 pub(super) const LISTENER: u64 = 1;
 const FIRST: u64 = 2;
-/// Marks exporters that are watched, beside connections.
-pub(super) const PEER: u64 = 1 << 63;
+/// Marks processes that are watched, beside connections.
+pub(super) const PROCESS: u64 = 1 << 63;
 
 /// Connections that have not spoken; the oldest makes room.
 const SILENT: usize = 64;
 /// How long they may be silent.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Connections that stay because the importer has nothing else to watch: one for each such process.
+/// Connections that stay because the other side has nothing else to watch: one for each such process.
 const KEPT: usize = 256;
 /// Connections that are accepted in one go.
 const BATCH: usize = 64;
@@ -40,6 +42,20 @@ pub(super) struct Worker {
     silent: Vec<Connection>,
     kept: Vec<Connection>,
     paused: Option<Instant>,
+}
+
+/// The longest request, and a byte, by which a longer one shows.
+const ROOM: usize = 1 + if greeting::KNOCK_LEN > wire::REQUEST_LEN {
+    greeting::KNOCK_LEN
+} else {
+    wire::REQUEST_LEN
+};
+
+/// What becomes of a connection that was answered.
+pub(super) enum After {
+    HangUp,
+    Keep,
+    HandOver(Box<dyn FnOnce(OwnedFd) + Send>),
 }
 
 struct Connection {
@@ -71,7 +87,7 @@ impl Worker {
                     // It says that the fabric is over.
                     BELL => {}
                     LISTENER => self.accept(),
-                    number if number & PEER != 0 => lock(&self.shared.peers).ended(number),
+                    number if number & PROCESS != 0 => self.ended(number),
                     number => self.spoke(number),
                 }
             }
@@ -79,6 +95,13 @@ impl Worker {
         }
         for connection in self.silent.drain(..).chain(self.kept.drain(..)) {
             socket::hang_up(&connection.socket);
+        }
+    }
+
+    fn ended(&self, number: u64) {
+        let watched = lock(&self.shared.processes).watched(number);
+        if let Some(watched) = watched {
+            watched.end();
         }
     }
 
@@ -178,24 +201,32 @@ impl Worker {
 
     /// Answers a request; gives the connection back if there is none yet.
     fn hear(&mut self, station: &Station, connection: Connection) -> Option<Connection> {
-        let mut message = [0; REQUEST_LEN + 1];
-        let socket = connection.socket.as_fd();
-        let len = match socket::receive(socket, &mut message) {
+        let mut message = [0; ROOM];
+        let len = match socket::receive(connection.socket.as_fd(), &mut message) {
             Err(Errno::EAGAIN) => return Some(connection),
             received => received.unwrap_or(0),
         };
         let room = self.kept.len() < KEPT;
-        let message = &message[..len];
-        if !exporter::answer(&self.shared.instance, station, message, socket, room) {
-            socket::hang_up(&connection.socket);
-            return None;
+        let (message, from) = (&message[..len], &connection.socket);
+        let after = match greeting::is_knock(message) {
+            true => host::answer(&self.shared.instance, station, message, from, room),
+            false => exporter::answer(&self.shared.instance, station, message, from, room),
+        };
+        match after {
+            After::HangUp => socket::hang_up(&connection.socket),
+            After::HandOver(to) => to(connection.socket),
+            After::Keep => self.keep(connection),
         }
+        None
+    }
+
+    /// Keeps a connection until the other side hangs up.
+    fn keep(&mut self, connection: Connection) {
         let event = EpollEvent::new(EpollFlags::EPOLLRDHUP, connection.number);
         match self.shared.epoll.add(&connection.socket, event) {
             Ok(()) => self.kept.push(connection),
             Err(_) => socket::hang_up(&connection.socket),
         }
-        None
     }
 
     fn expire(&mut self, now: Instant) {

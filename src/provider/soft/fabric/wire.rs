@@ -19,9 +19,10 @@ pub(super) const VERSION: u16 = 1;
 pub(super) const REQUEST_LEN: usize = 68;
 pub(super) const ANSWER_LEN: usize = 88;
 
-const KEEP: u16 = 1;
+/// A flag of requests.
+pub(super) const KEEP: u16 = 1;
 
-type Proof = [u8; 32];
+pub(super) type Proof = [u8; 32];
 
 /// An importer asks for an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,17 +48,48 @@ pub(super) enum Bad {
     Version(u16),
 }
 
-/// How the exporter takes a request.
+/// How a request is taken, by an exporter or a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status {
-    /// Two descriptors come along: the memory and the control page.
+    /// Two descriptors come along.
     Granted,
     /// There is no such export, or the proof is wrong.
     Unknown,
-    /// The importer speaks another version.
+    /// Who asks speaks another version.
     Version,
-    /// A system call of the exporter's failed.
+    /// A system call failed.
     Failed(i32),
+    /// The endpoint has a guest.
+    Busy,
+    /// The endpoint does not want this guest.
+    Unwanted,
+}
+
+impl Status {
+    /// The status and an errno.
+    pub(super) fn put(self, fields: Fields) -> Fields {
+        let (status, errno) = match self {
+            Status::Granted => (0, 0),
+            Status::Unknown => (1, 0),
+            Status::Version => (2, 0),
+            Status::Failed(errno) => (3, errno),
+            Status::Busy => (4, 0),
+            Status::Unwanted => (5, 0),
+        };
+        fields.u16(status).u32(errno as u32)
+    }
+
+    pub(super) fn read(rest: &mut Reader<'_>) -> Option<Status> {
+        Some(match (rest.u16()?, rest.u32()?) {
+            (0, 0) => Status::Granted,
+            (1, 0) => Status::Unknown,
+            (2, 0) => Status::Version,
+            (3, errno) => Status::Failed(errno as i32),
+            (4, 0) => Status::Busy,
+            (5, 0) => Status::Unwanted,
+            _ => return None,
+        })
+    }
 }
 
 /// What a granted request gets. It is what the proof covers.
@@ -79,7 +111,7 @@ pub(super) struct Answer {
 }
 
 /// What is behind magic and version. The version is looked at first: another one may have another layout.
-fn head(bytes: &[u8], magic: [u8; 8]) -> Result<Reader<'_>, Bad> {
+pub(super) fn head(bytes: &[u8], magic: [u8; 8]) -> Result<Reader<'_>, Bad> {
     let mut rest = Reader(bytes);
     match (rest.array(), rest.u16()) {
         (Some(found), Some(VERSION)) if found == magic => Ok(rest),
@@ -166,17 +198,8 @@ pub(super) fn refusal(status: Status) -> Vec<u8> {
 }
 
 fn answer(status: Status, grant: &Grant, proof: &Proof) -> Vec<u8> {
-    let (status, errno) = match status {
-        Status::Granted => (0, 0),
-        Status::Unknown => (1, 0),
-        Status::Version => (2, 0),
-        Status::Failed(errno) => (3, errno),
-    };
-    Fields::default()
-        .put(&ANSWER)
-        .u16(VERSION)
-        .u16(status)
-        .u32(errno as u32)
+    status
+        .put(Fields::default().put(&ANSWER).u16(VERSION))
         .u32(grant.access)
         .u32(0)
         .put(&grant.instance)
@@ -192,13 +215,7 @@ impl Answer {
     }
 
     fn fields(mut rest: Reader<'_>) -> Option<Answer> {
-        let status = match (rest.u16()?, rest.u32()?) {
-            (0, 0) => Status::Granted,
-            (1, 0) => Status::Unknown,
-            (2, 0) => Status::Version,
-            (3, errno) => Status::Failed(errno as i32),
-            _ => return None,
-        };
+        let status = Status::read(&mut rest)?;
         let (access, zero) = (rest.u32()?, rest.u32()?);
         let grant = Grant {
             access,
@@ -221,7 +238,7 @@ impl Answer {
 }
 
 /// In a time that does not depend on where they differ.
-fn same(one: &Proof, other: &Proof) -> bool {
+pub(super) fn same(one: &Proof, other: &Proof) -> bool {
     let differ = one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b));
     std::hint::black_box(differ) == 0
 }
@@ -307,7 +324,13 @@ mod tests {
 
     #[test]
     fn refusals_say_why() {
-        for status in [Status::Unknown, Status::Version, Status::Failed(24)] {
+        for status in [
+            Status::Unknown,
+            Status::Version,
+            Status::Failed(24),
+            Status::Busy,
+            Status::Unwanted,
+        ] {
             assert_eq!(Answer::parse(&refusal(status)).unwrap().status, status);
         }
         let request = Request {

@@ -5,6 +5,7 @@ use std::any::Any;
 use std::fs::{File, read_dir};
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::num::NonZeroUsize;
+use std::os::fd::AsFd;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Weak;
 use std::time::Duration;
@@ -15,24 +16,28 @@ use nix::sys::mman::MapFlags;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Pid, ftruncate};
 
-use super::super::control::SLOTS;
+use super::super::contact::Contact;
 use super::super::exporter::export;
-use super::super::wire::{Claim, Grant, REQUEST_LEN};
+use super::super::place::{self, Place};
+use super::super::slots::SLOTS;
+use super::super::socket::{self, Address};
+use super::super::watch::{Identity, Process, Watch};
+use super::super::wire::{ANSWER_LEN, Claim, Grant, REQUEST_LEN};
 use super::*;
 use crate::device::{Access, Audience, Backing, Exported, Offer, Region};
 use crate::error::{JobError, Reason};
 
-const ROLE: &str = "TOKIO_DOCA_TEST_ROLE";
+pub(in super::super) const ROLE: &str = "TOKIO_DOCA_TEST_ROLE";
 const LEN: usize = 10_000;
 const WRITE: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_WRITE);
 const READ: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_ONLY);
 
-fn soon() -> Instant {
+pub(in super::super) fn soon() -> Instant {
     Instant::now() + Duration::from_secs(20)
 }
 
 /// Waits until it holds.
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(in super::super) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let end = soon();
     while !holds() {
         assert!(Instant::now() < end, "{what}");
@@ -40,9 +45,9 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// This test, in a process of its own that plays a role.
-fn again(test: &str, role: &str) -> Command {
-    let (_, module) = module_path!().split_once("::").unwrap();
+/// A test of a module, in a process of its own that plays a role.
+pub(in super::super) fn again(module: &str, test: &str, role: &str) -> Command {
+    let (_, module) = module.split_once("::").unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     let name = format!("{module}::{test}");
     command.args(["--exact", &name, "--nocapture", "--test-threads=1"]);
@@ -52,10 +57,15 @@ fn again(test: &str, role: &str) -> Command {
 
 /// Runs the body in a process of its own, in which nothing else goes on.
 fn alone(test: &str, body: impl FnOnce()) {
+    alone_in(module_path!(), test, body);
+}
+
+/// The same, of a test of another module.
+pub(in super::super) fn alone_in(module: &str, test: &str, body: impl FnOnce()) {
     if std::env::var(ROLE).is_ok() {
         return body();
     }
-    let out = again(test, "alone").output().unwrap();
+    let out = again(module, test, "alone").output().unwrap();
     let said = String::from_utf8_lossy(&out.stderr);
     let counted = String::from_utf8_lossy(&out.stdout).contains("1 passed");
     assert!(
@@ -128,14 +138,36 @@ fn blob(exported: &Exported) -> Blob {
     Blob::parse(exported.blob()).unwrap()
 }
 
+/// A blob that says something else.
+fn with(blob: &Blob, change: impl FnOnce(&mut Contact)) -> Blob {
+    let mut blob = blob.clone();
+    change(&mut blob.contact);
+    blob
+}
+
 /// As another process would: over the socket, with a mapping of its own.
 fn over_the_socket(blob: &Blob) -> Result<Imported> {
-    other(Fabric::current(OP)?, blob, soon())
+    other(&Fabric::current(OP)?, blob, soon())
+}
+
+/// Asks an exporter by this connection.
+fn grant(blob: &Blob, talk: Talk) -> (([OwnedFd; DESCRIPTORS], u64), Talk) {
+    let message = request(blob, &talk).format(&blob.key);
+    let mut answer = [0; ANSWER_LEN];
+    let (len, with) = super::exporter(blob)
+        .exchange(&talk, &message, &mut answer, soon())
+        .unwrap();
+    let granted = granted(blob, &talk.nonce, &answer[..len], with).unwrap();
+    (granted, talk)
+}
+
+fn by_key(imported: &Imported) -> &Import {
+    // SAFETY: the key of an import that lives as long as the reference.
+    unsafe { Import::from_key(imported.key) }
 }
 
 fn reason(imported: &Imported) -> Option<Reason> {
-    // SAFETY: the key of an import that lives.
-    let by_key = unsafe { Import::from_key(imported.key) }.check();
+    let by_key = by_key(imported).check();
     // It may end in between.
     assert!(by_key.is_ok() || imported.origin.check().is_err());
     by_key.err().map(|error: JobError| error.reason())
@@ -169,10 +201,9 @@ fn an_own_export_is_the_same_memory_and_the_same_owner() {
     assert_eq!((imported.addr, imported.len), (owner.memory.base(), LEN));
     assert!(Arc::ptr_eq(imported.owner.as_ref().unwrap(), &owner.this));
     assert_eq!((reason(&imported), imported.key % 8), (None, 0));
-    let forged = Blob {
-        key: [0; 16],
-        ..blob.clone()
-    };
+    let of = |instance| by_key(&imported).is_of(instance);
+    assert!(of(&blob.instance) && !of(&[1; 16]));
+    let forged = with(&blob, |contact| contact.key = [0; 16]);
     assert_eq!(kind(import(&forged, soon())), ErrorKind::NotPermitted);
     let longer = Blob {
         len: blob.len + 1,
@@ -196,10 +227,7 @@ fn what_is_imported_over_the_socket_is_shared_and_revoked() {
     set(imported.addr, 1, 43);
     assert_eq!(get(owner.memory.base(), 1), 43);
     assert_eq!(reason(&imported), None);
-    let forged = Blob {
-        key: [0; 16],
-        ..blob.clone()
-    };
+    let forged = with(&blob, |contact| contact.key = [0; 16]);
     assert_eq!(kind(over_the_socket(&forged)), ErrorKind::NotPermitted);
     let longer = Blob {
         len: blob.len + 1,
@@ -223,9 +251,9 @@ fn nobody_gets_a_writable_mapping_of_what_no_peer_may_write() {
         let owner = Owner::new();
         let exported = owner.export(access);
         let blob = blob(&exported);
-        let talk = Talk::begin(&blob, soon()).unwrap();
-        let received = talk.finish(&blob, soon()).unwrap();
-        let [memfd, _] = &received.descriptors;
+        let talk = super::exporter(&blob).connect(soon()).unwrap();
+        let (([memfd, _], _), _) = grant(&blob, talk);
+        let memfd = &memfd;
         let len = NonZeroUsize::new(4096).unwrap();
         let map = |write| Mapping::new(memfd, 0, len, write, MapFlags::MAP_SHARED);
         let refused = map(true).err().unwrap();
@@ -262,10 +290,7 @@ fn an_export_of_another_host_or_namespace_or_of_the_past_says_so() {
     let owner = Owner::new();
     let exported = owner.export(READ);
     let here = blob(&exported);
-    let foreign = Blob {
-        instance: [1; 16],
-        ..here.clone()
-    };
+    let foreign = with(&here, |contact| contact.instance = [1; 16]);
     let host = Place {
         boot: [1; 16],
         ..here.place
@@ -275,29 +300,16 @@ fn an_export_of_another_host_or_namespace_or_of_the_past_says_so() {
         ..here.place
     };
     let at = |place| {
-        import(
-            &Blob {
-                place,
-                ..foreign.clone()
-            },
-            soon(),
-        )
-        .err()
-        .unwrap()
+        let blob = with(&foreign, |contact| contact.place = place);
+        import(&blob, soon()).err().unwrap()
     };
     assert!(at(host).to_string().contains("another host"));
     assert!(at(net).to_string().contains("set_socket_path"));
     let address = Address::Abstract(b"tokio-doca-nobody".to_vec());
-    let stale = Blob {
-        address,
-        ..foreign.clone()
-    };
+    let stale = with(&foreign, |contact| contact.address = address);
     assert_eq!(kind(import(&stale, soon())), ErrorKind::ConnectionReset);
     // Another instance listens there: it does not know the key.
-    let forged = Blob {
-        key: [2; 16],
-        ..foreign
-    };
+    let forged = with(&foreign, |contact| contact.key = [2; 16]);
     assert_eq!(kind(import(&forged, soon())), ErrorKind::NotPermitted);
 }
 
@@ -314,12 +326,14 @@ fn exporter(
         port: 0,
         access: Access::DPU_READ_WRITE,
         len: LEN as u64,
-        slot: 0,
-        generation: 1,
-        place: Place::here(OP).unwrap(),
-        instance: [5; 16],
-        key: [6; 16],
-        address,
+        contact: Contact {
+            slot: 0,
+            generation: 1,
+            place: Place::here(OP).unwrap(),
+            instance: [5; 16],
+            key: [6; 16],
+            address,
+        },
     };
     let thread = std::thread::spawn(move || {
         let (socket, _) = listener.accept().unwrap();
@@ -604,7 +618,7 @@ struct Exporter {
 
 impl Exporter {
     fn start(test: &str) -> Exporter {
-        let mut command = again(test, "exporter");
+        let mut command = again(module_path!(), test, "exporter");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().unwrap();
         let said = BufReader::new(process.stdout.take().unwrap()).lines();
@@ -701,29 +715,17 @@ fn without_a_pidfd_the_connection_stays_and_its_end_is_noticed() {
     let mut exporter = Exporter::start(NAME);
     let blob = exporter.blob();
     let fabric = Fabric::current(OP).unwrap();
-    let request = Request {
-        slot: blob.slot,
-        generation: blob.generation,
-        nonce: [9; 16],
-        keep: true,
-    };
-    let socket = socket::connect(&blob.address, soon()).unwrap();
-    socket::send(socket.as_fd(), &request.format(&blob.key), &[]).unwrap();
-    let pidfd = None;
-    let talk = Talk {
-        socket,
-        request,
-        pidfd,
-    };
-    let received = talk.finish(&blob, soon()).unwrap();
-    let (control, watch) = (&received.descriptors[1], received.watch);
-    assert!(matches!(watch, Watch::Connection(_)));
-    let words = Words::received(control).unwrap();
-    let page = Words::identify(control).unwrap();
+    let mut talk = super::exporter(&blob).connect(soon()).unwrap();
+    talk.pidfd = None;
+    let (([_, control], _), talk) = grant(&blob, talk);
+    let watch = Watch::Connection(talk.socket);
+    let page = Words::identify(&control).unwrap();
     // Of another pid namespace, where nothing but the control page says who it is: anybody who has it can send it on.
-    let identity = Identity::of(blob.instance, page, 0, &watch).unwrap();
-    let peer = Peer::watched(&fabric, identity, words, watch).unwrap();
-    assert!(Peer::known(&fabric, &identity).is_none());
+    let identity = Identity::of(blob.instance, 0, &watch).unwrap();
+    let process = Process::watched(&fabric, identity, watch).unwrap();
+    let peer = Peer::of(&process, page, || Ok(Words::received(&control).unwrap())).unwrap();
+    let another = Process::watched(&fabric, identity, Watch::Connection(control)).err();
+    assert_eq!(another, Some(Errno::EPERM), "it is not taken for the first");
     // It has answered others since, and did not hang up.
     assert!(import(&blob, soon()).is_ok());
     assert_eq!(exporter.ask("read"), "0");

@@ -1,0 +1,172 @@
+//! Shared memory that two processes write: of a link, or of a channel.
+//!
+//! Neither side trusts what is in it, nor the other's word for what it is. Both check that nobody can shorten it, and that it has the
+//! size that it shall have. Holes are allowed: whoever touches one takes its page, and there are not many.
+
+use std::num::NonZeroUsize;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::MapFlags;
+use nix::sys::stat::fstat;
+use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
+use nix::unistd::ftruncate;
+
+use super::invitation::OP;
+use super::mapping::Mapping;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Bytes of the largest.
+const MAX: usize = 64 << 20;
+
+pub(in super::super) struct Arena;
+
+fn os(what: &'static str) -> impl Fn(Errno) -> Error {
+    move |errno| Error::os(OP, what, errno.into())
+}
+
+fn seals() -> SealFlag {
+    SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL
+}
+
+/// What no honest peer sends.
+fn hostile<T>(text: String) -> Result<T> {
+    Err(Error::new(ErrorKind::NotPermitted, OP, text))
+}
+
+impl Arena {
+    /// New memory of zeros: what is sent, and where it is mapped here.
+    ///
+    /// # Errors
+    ///
+    /// What could not be had; `NotPermitted` for no bytes, or more than 64 MiB.
+    pub(in super::super) fn create(len: usize) -> Result<(Arc<OwnedFd>, Mapping)> {
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let memfd = memfd_create(c"tokio-doca-rdma", flags).map_err(os("memfd_create"))?;
+        // Nobody can want more than an i64 has of what is at most MAX.
+        ftruncate(&memfd, len.try_into().unwrap_or(i64::MAX)).map_err(os("ftruncate"))?;
+        fcntl(&memfd, FcntlArg::F_ADD_SEALS(seals())).map_err(os("fcntl(F_ADD_SEALS)"))?;
+        let mapping = Arena::received(&memfd, len)?;
+        Ok((Arc::new(memfd), mapping))
+    }
+
+    /// Memory that a peer says to have created so.
+    ///
+    /// # Errors
+    ///
+    /// `NotPermitted` for what no honest peer sends; what could not be had.
+    pub(in super::super) fn received(memfd: &OwnedFd, len: usize) -> Result<Mapping> {
+        let Some(whole) = NonZeroUsize::new(len).filter(|_| len <= MAX) else {
+            return hostile(format!(
+                "memory of {len} bytes is to be shared: at most {MAX} are"
+            ));
+        };
+        // First: only memory answers, and nothing else of this file is done to anything else.
+        let Ok(have) = fcntl(memfd, FcntlArg::F_GET_SEALS) else {
+            return hostile("the peer sent a descriptor that is no memfd".to_owned());
+        };
+        let have = SealFlag::from_bits_retain(have);
+        let fixed = SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_FUTURE_WRITE;
+        if !have.contains(seals()) || have.intersects(fixed) {
+            return hostile(format!(
+                "the peer's memfd has the seals {have:?}: it could be shortened under this process, or not be written"
+            ));
+        }
+        let size = fstat(memfd).map_err(os("fstat"))?.st_size;
+        if usize::try_from(size) != Ok(len) {
+            return hostile(format!(
+                "the peer's memfd has {size} bytes, and {len} were to be shared"
+            ));
+        }
+        // A hole that no huge page is left for is a SIGBUS.
+        let fs = fstatfs(memfd).map_err(os("fstatfs"))?;
+        if fs.filesystem_type() == HUGETLBFS_MAGIC {
+            return hostile("the peer's memfd has huge pages".to_owned());
+        }
+        let mapping = Mapping::new(memfd, 0, whole, true, MapFlags::MAP_SHARED);
+        let mapping = mapping.map_err(os("mmap of shared memory"))?;
+        mapping
+            .keep_from_children()
+            .map_err(os("madvise(MADV_DONTFORK)"))?;
+        Ok(mapping)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEN: usize = 3 * 4096;
+
+    fn memfd(len: usize, seals: SealFlag, flags: MFdFlags) -> nix::Result<OwnedFd> {
+        let memfd = memfd_create(c"test", MFdFlags::MFD_ALLOW_SEALING | flags)?;
+        ftruncate(&memfd, len as i64)?;
+        fcntl(&memfd, FcntlArg::F_ADD_SEALS(seals))?;
+        Ok(memfd)
+    }
+
+    fn kind(memfd: &OwnedFd, len: usize) -> ErrorKind {
+        Arena::received(memfd, len).err().unwrap().kind()
+    }
+
+    #[test]
+    fn what_one_side_creates_the_other_maps_and_nobody_resizes() {
+        let (memfd, here) = Arena::create(LEN).unwrap();
+        let sent = memfd.try_clone().unwrap();
+        let there = Arena::received(&sent, LEN).unwrap();
+        assert_ne!(here.base(), there.base());
+        assert_eq!(ftruncate(&sent, LEN as i64 - 1), Err(Errno::EPERM));
+        assert_eq!(ftruncate(&sent, LEN as i64 + 1), Err(Errno::EPERM));
+        // What the one writes the other sees: through the file, as nothing here touches the memory itself.
+        assert_eq!(nix::sys::uio::pwrite(&sent, &[7], 5000), Ok(1));
+        let mut read = [0];
+        assert_eq!(nix::sys::uio::pread(&*memfd, &mut read, 5000), Ok(1));
+        assert_eq!(read, [7]);
+        // A child of fork(2) has neither of them: dc is VM_DONTCOPY (proc(5)).
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        for mapping in [&here, &there] {
+            let start = format!("{:x}-", mapping.base().addr());
+            let (_, of) = maps.split_once(&start).unwrap();
+            let flags = of.lines().find(|line| line.starts_with("VmFlags")).unwrap();
+            assert!(flags.contains(" dc"), "{flags}");
+        }
+    }
+
+    #[test]
+    fn what_could_be_shortened_or_is_something_else_is_refused() {
+        let none = MFdFlags::empty();
+        let right = memfd(LEN, seals(), none).unwrap();
+        assert!(Arena::received(&right, LEN).is_ok());
+        for len in [0, LEN - 1, LEN + 1, 2 * LEN, usize::MAX] {
+            assert_eq!(kind(&right, len), ErrorKind::NotPermitted, "{len}");
+        }
+        for wrong in [
+            seals() - SealFlag::F_SEAL_SHRINK,
+            seals() - SealFlag::F_SEAL_GROW,
+            seals() - SealFlag::F_SEAL_SEAL,
+            seals() | SealFlag::F_SEAL_WRITE,
+            seals() | SealFlag::F_SEAL_FUTURE_WRITE,
+        ] {
+            let memfd = memfd(LEN, wrong, none).unwrap();
+            assert_eq!(kind(&memfd, LEN), ErrorKind::NotPermitted, "{wrong:?}");
+        }
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        assert_eq!(kind(&file.into(), LEN), ErrorKind::NotPermitted);
+        // Some machines have no huge pages: the file is there nevertheless, and its pages would be missed at a touch.
+        if let Ok(huge) = memfd(2 << 20, seals(), MFdFlags::MFD_HUGETLB) {
+            assert_eq!(kind(&huge, 2 << 20), ErrorKind::NotPermitted);
+        }
+        let large = memfd(MAX + 1, seals(), none).unwrap();
+        assert_eq!(kind(&large, MAX + 1), ErrorKind::NotPermitted);
+        let most = memfd(MAX, seals(), none).unwrap();
+        assert!(Arena::received(&most, MAX).is_ok());
+        assert_eq!(
+            Arena::create(MAX + 1).err().unwrap().kind(),
+            ErrorKind::NotPermitted
+        );
+        assert!(Arena::create(0).is_err());
+    }
+}

@@ -1,0 +1,244 @@
+//! Other processes, and whether they still live.
+//!
+//! There is one [`Process`] for each, whatever it is that joins this process to it. It watches a pidfd, which is readable once the process
+//! has ended, also if a child of it holds copies of all its sockets. Where there is none, the connection stays, and its end is watched.
+
+use std::mem;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, Weak};
+
+use nix::sys::epoll::{EpollEvent, EpollFlags};
+use nix::sys::stat::fstat;
+use nix::sys::statfs::{FsType, fstatfs};
+
+use super::peer::Pages;
+use super::place::Id;
+use super::process::{Fabric, lock};
+use super::socket;
+use super::thread::PROCESS;
+
+/// Another process, as long as somebody cares.
+pub(in super::super) struct Process {
+    number: u64,
+    watched: Arc<Watched>,
+    watch: Watch,
+    pub(super) pages: Pages,
+    pub(super) fabric: Arc<Fabric>,
+}
+
+/// Who wants to know that a process has ended.
+pub(in super::super) trait Ended: Send + Sync {
+    /// It has. Called once, by the fabric's thread: it must not block.
+    fn ended(&self);
+}
+
+/// What the thread knows of a process. Apart, so that the thread never owns a Process, and never drops one under a lock.
+#[derive(Default)]
+pub(super) struct Watched {
+    dead: AtomicBool,
+    to_tell: Mutex<Vec<Weak<dyn Ended>>>,
+}
+
+impl Watched {
+    #[inline]
+    pub(super) fn is_dead(&self) -> bool {
+        self.dead.load(Relaxed)
+    }
+
+    /// The process has ended, in the thread.
+    pub(super) fn end(&self) {
+        let mut to_tell = lock(&self.to_tell);
+        // Memory is not ordered by it: operations that began before may be doing something still.
+        self.dead.store(true, Relaxed);
+        let told = mem::take(&mut *to_tell);
+        drop(to_tell);
+        for who in told.iter().filter_map(Weak::upgrade) {
+            who.ended();
+        }
+    }
+}
+
+/// How the end of a process shows.
+pub(super) enum Watch {
+    Pidfd(OwnedFd),
+    Connection(OwnedFd),
+}
+
+impl Watch {
+    fn descriptor(&self) -> &OwnedFd {
+        match self {
+            Watch::Pidfd(descriptor) | Watch::Connection(descriptor) => descriptor,
+        }
+    }
+
+    /// Once, as it stays readable for ever.
+    fn event(&self, number: u64) -> EpollEvent {
+        let events = match self {
+            Watch::Pidfd(_) => EpollFlags::EPOLLIN,
+            Watch::Connection(_) => EpollFlags::EPOLLRDHUP,
+        };
+        EpollEvent::new(events | EpollFlags::EPOLLONESHOT, number)
+    }
+}
+
+/// Which process it is. Its instance is what it, or a blob, says, and whoever knows it can say it as well; the rest is the kernel's word.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Identity {
+    instance: Id,
+    /// 0 if it is not seen from here.
+    pid: i32,
+    /// Device and inode of the pidfd: since Linux 6.9 each process has its own. `None` before.
+    pidfd: Option<(u64, u64)>,
+}
+
+const PIDFS: FsType = FsType(0x5049_4446);
+
+impl Identity {
+    pub(super) fn of(instance: Id, pid: i32, watch: &Watch) -> nix::Result<Identity> {
+        let pidfd = match watch {
+            Watch::Pidfd(pidfd) if fstatfs(pidfd)?.filesystem_type() == PIDFS => {
+                let stat = fstat(pidfd)?;
+                Some((stat.st_dev, stat.st_ino))
+            }
+            Watch::Pidfd(_) | Watch::Connection(_) => None,
+        };
+        Ok(Identity {
+            instance,
+            pid,
+            pidfd,
+        })
+    }
+
+    /// Whether the kernel says which process it is. Where it does not, anybody may be, and each connection has a watch of its own.
+    fn is_known(&self) -> bool {
+        self.pid > 0 || self.pidfd.is_some()
+    }
+}
+
+/// The processes that are watched.
+#[derive(Default)]
+pub(super) struct Processes {
+    next: u64,
+    known: Vec<Known>,
+}
+
+struct Known {
+    number: u64,
+    identity: Identity,
+    watched: Arc<Watched>,
+    process: Weak<Process>,
+}
+
+impl Processes {
+    /// The one that has this number, if it is watched still.
+    pub(super) fn watched(&self, number: u64) -> Option<Arc<Watched>> {
+        let of = |known: &&Known| known.number == number;
+        let known = self.known.iter().find(of)?;
+        Some(Arc::clone(&known.watched))
+    }
+
+    /// One that has ended is not taken for the next with its number.
+    fn find(&self, identity: &Identity) -> Option<Arc<Process>> {
+        let of = |known: &&Known| {
+            identity.is_known() && known.identity == *identity && !known.watched.is_dead()
+        };
+        self.known
+            .iter()
+            .filter(of)
+            .find_map(|known| known.process.upgrade())
+    }
+}
+
+impl Process {
+    /// The one at the other end of a visit's connection. Without a pidfd it is one by itself, which ends with the connection: neither side
+    /// keeps that for longer than the visit needs it.
+    pub(super) fn across(
+        fabric: &Arc<Fabric>,
+        instance: Id,
+        connection: &OwnedFd,
+        pidfd: Option<OwnedFd>,
+    ) -> nix::Result<Arc<Process>> {
+        let (pid, watch) = match pidfd {
+            Some(pidfd) => (socket::pid(connection)?, Watch::Pidfd(pidfd)),
+            None => (0, Watch::Connection(socket::duplicate(connection)?)),
+        };
+        let identity = Identity::of(instance, pid, &watch)?;
+        Process::watched(fabric, identity, watch)
+    }
+
+    /// The one of this identity; it is watched from now on, if it is not already.
+    pub(super) fn watched(
+        fabric: &Arc<Fabric>,
+        identity: Identity,
+        watch: Watch,
+    ) -> nix::Result<Arc<Process>> {
+        let mut processes = lock(&fabric.processes);
+        if let Some(process) = processes.find(&identity) {
+            drop(processes);
+            return Ok(process);
+        }
+        processes.next += 1;
+        let number = PROCESS | processes.next;
+        // Under the lock: what it says at once finds the entry.
+        fabric.epoll.add(watch.descriptor(), watch.event(number))?;
+        let process = Arc::new(Process {
+            number,
+            watched: Arc::default(),
+            watch,
+            pages: Pages::default(),
+            fabric: Arc::clone(fabric),
+        });
+        processes.known.push(Known {
+            number,
+            identity,
+            watched: Arc::clone(&process.watched),
+            process: Arc::downgrade(&process),
+        });
+        Ok(process)
+    }
+
+    /// What tells whether it has ended, without the Process.
+    pub(super) fn end(&self) -> &Arc<Watched> {
+        &self.watched
+    }
+
+    /// Whether it has ended.
+    #[inline]
+    pub(in super::super) fn is_dead(&self) -> bool {
+        self.watched.is_dead()
+    }
+
+    /// Has somebody told when it ends, or has ended: once, by the fabric's thread.
+    pub(in super::super) fn on_end(&self, who: Weak<dyn Ended>) {
+        // A child of fork(2) may have inherited a locked lock, and its parent's epoll descriptor.
+        if self.fabric.is_inherited() {
+            return;
+        }
+        let mut to_tell = lock(&self.watched.to_tell);
+        if to_tell.len() == to_tell.capacity() {
+            to_tell.retain(|who| who.strong_count() > 0);
+        }
+        to_tell.push(who);
+        if self.is_dead() {
+            // The thread looks again. It cannot fail: the descriptor was added, and nothing is allocated.
+            let mut event = self.watch.event(self.number);
+            let _ = self
+                .fabric
+                .epoll
+                .modify(self.watch.descriptor(), &mut event);
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // The epoll descriptor of a child of fork(2) is its parent's.
+        if self.fabric.is_inherited() {
+            return;
+        }
+        let _ = self.fabric.epoll.delete(self.watch.descriptor().as_fd());
+        let mut processes = lock(&self.fabric.processes);
+        processes.known.retain(|known| known.number != self.number);
+    }
+}
