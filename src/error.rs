@@ -455,6 +455,11 @@ impl JobError {
         JobError::of(Reason::ExporterGone)
     }
 
+    /// For providers: why a Job or a receive of an Endpoint failed, and the numbers of the reason's text: the first is kept to 56 bits.
+    pub const fn endpoint(reason: Reason, first: u64, second: u64) -> JobError {
+        JobError::new(reason, first, second)
+    }
+
     /// For providers: what else an Endpoint had when it came to fail with this.
     pub fn flushed(cause: JobError) -> JobError {
         match cause.reason() {

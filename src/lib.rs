@@ -105,13 +105,13 @@ pub use error::{Error, ErrorKind, JobError, Reason, Result};
 pub use mem::{
     Alloc, ArrayTarget, Buf, BufArray, BufArrayBuilder, BufChain, BufData, BufDataMut,
     BufInventory, BufPool, BufPoolBuilder, BufSlice, CopyDestination, CopySource, Destination,
-    HugePages, Import, IntoBytesError, Link, MaybeDestination, MaybeSource, Mmap, MmapBuilder,
-    RemoteBuf, RemoteMmap, Source,
+    HugePages, Import, IntoBytesError, Link, MaybeDestination, MaybeRemote, MaybeSource, Mmap,
+    MmapBuilder, RdmaDestination, RdmaSource, RemoteBuf, RemoteMmap, Source,
 };
 pub use ops::graph::{self, Graph, GraphBuilder, Instance};
 pub use ops::{
-    Accel, AccelBuilder, AccelCall, AccelOp, Dma, DmaBuilder, DmaCopy, Sha, ShaBuilder, ShaOp,
-    ShaSession,
+    Accel, AccelBuilder, AccelCall, AccelOp, Answer, Connect, Dma, DmaBuilder, DmaCopy, Message,
+    Rdma, RdmaBuilder, RdmaOp, RdmaRecv, RecvStream, Sha, ShaBuilder, ShaOp, ShaSession,
 };
 pub use provider::{add_provider, soft};
-pub use reactor::{Mode, Shutdown, Stats, WorkQ, WorkQBuilder};
+pub use reactor::{Mode, RdmaState, Received, Shutdown, Stats, WorkQ, WorkQBuilder};

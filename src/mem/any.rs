@@ -6,6 +6,7 @@ use super::chain::{ChainRead, ChainWrite};
 use super::lease::{ReadLease, WriteLease};
 use super::operand::sealed::{Local, Reads, Spans, Writes};
 use super::operand::{Extent, Grow, Reading, Writing};
+use super::rdma::sealed as rdma;
 use super::side::sealed::{MayRead, MayWrite};
 use super::{Buf, BufChain, BufSlice};
 use crate::device::{DeviceId, Segments};
@@ -213,6 +214,13 @@ impl Writes for AnyDestination {
             }
         }
     }
+
+    fn is_leased_by(&self, lease: &Writing) -> bool {
+        match self {
+            AnyDestination::Buf(buf) => buf.is_leased_by(lease),
+            AnyDestination::Chain(chain) => chain.is_leased_by(lease),
+        }
+    }
 }
 
 impl<T: Spans> Spans for MaybeAny<T> {
@@ -246,5 +254,73 @@ impl MayWrite for MaybeAny<AnyDestination> {
             Some(operand) => operand.may_write(device),
             None => ().may_write(device),
         }
+    }
+
+    fn has(&self, lease: &Writing) -> bool {
+        self.0
+            .as_ref()
+            .is_some_and(|operand| operand.is_leased_by(lease))
+    }
+}
+
+impl rdma::Gives for MaybeAny<AnySource> {
+    type Lease = Option<Reading>;
+
+    fn is_none(&self) -> bool {
+        self.0.is_none()
+    }
+
+    fn is_single(&self) -> bool {
+        self.0.as_ref().is_none_or(Reads::is_single)
+    }
+
+    fn most(&self) -> usize {
+        self.0.as_ref().map_or(0, Reads::most)
+    }
+
+    fn extent(&self) -> Extent {
+        self.extent_now().unwrap_or_default()
+    }
+
+    fn begin_give(
+        &self,
+        device: DeviceId,
+        _atomic: bool,
+    ) -> Result<(Option<Reading>, Segments, usize), JobError> {
+        self.may_read(device)
+    }
+
+    fn held(lease: Option<Reading>) -> Option<Reading> {
+        lease
+    }
+}
+
+impl rdma::Gets for MaybeAny<AnyDestination> {
+    type Lease = Option<Writing>;
+
+    fn is_none(&self) -> bool {
+        self.0.is_none()
+    }
+
+    fn is_single(&self) -> bool {
+        self.0.as_ref().is_none_or(Writes::is_single)
+    }
+
+    fn extent(&self) -> Extent {
+        self.extent_now().unwrap_or_default()
+    }
+
+    fn begin_get(&self, device: DeviceId) -> Result<(Option<Writing>, Segments, usize), JobError> {
+        self.may_write(device)
+    }
+
+    fn grow(lease: &Option<Writing>, by: usize) {
+        if let Some(lease) = lease {
+            lease.grow(by);
+        }
+    }
+
+    fn held(lease: Option<Writing>) -> Option<Writing> {
+        lease
     }
 }

@@ -309,6 +309,10 @@ impl Drop for ChainRead {
 pub struct ChainWrite(Arc<Inner>);
 
 impl ChainWrite {
+    pub(super) fn is_of(&self, chain: &BufChain) -> bool {
+        Arc::ptr_eq(&self.0, &chain.0)
+    }
+
     /// Bytes were appended, filling one piece after the other.
     pub(super) fn grow(&self, mut by: usize) {
         for lease in &lock(&self.0.state).writes {

@@ -226,6 +226,8 @@ pub mod sealed {
         /// Leases, Segments, and how many bytes of tailroom.
         fn begin_write(&self, device: DeviceId)
         -> Result<(Self::Lease, Segments, usize), JobError>;
+        /// Whether this is a write Lease on it.
+        fn is_leased_by(&self, lease: &Writing) -> bool;
     }
 }
 
@@ -373,6 +375,10 @@ impl Writes for Buf {
         let segment = lease.segment(device)?;
         Ok((lease, Segments::one(segment), segment.len))
     }
+
+    fn is_leased_by(&self, lease: &Writing) -> bool {
+        matches!(lease, Writing::Buf(lease) if std::ptr::eq(&**lease, &*self.0))
+    }
 }
 
 impl Writes for BufChain {
@@ -389,6 +395,10 @@ impl Writes for BufChain {
 
     fn begin_write(&self, device: DeviceId) -> Result<(ChainWrite, Segments, usize), JobError> {
         BufChain::begin_write(self, device)
+    }
+
+    fn is_leased_by(&self, lease: &Writing) -> bool {
+        matches!(lease, Writing::Chain(lease) if lease.is_of(self))
     }
 }
 
@@ -408,5 +418,9 @@ impl<T: Writes> Writes for &T {
     #[inline(always)]
     fn begin_write(&self, device: DeviceId) -> Result<(T::Lease, Segments, usize), JobError> {
         T::begin_write(self, device)
+    }
+
+    fn is_leased_by(&self, lease: &Writing) -> bool {
+        T::is_leased_by(self, lease)
     }
 }

@@ -211,7 +211,7 @@ impl fmt::Debug for RemoteMmap {
     }
 }
 
-/// A plain range of a [`RemoteMmap`]: it has no rooms. A copy reads all of it, and writes from its start on. (DOCA gives
+/// A plain range of a [`RemoteMmap`]: it has no rooms. A copy, or a remote operation, reads all of it, and writes from its start on. (DOCA gives
 /// remote descriptors rooms too, which makes a read from a fresh one silently empty.) Clones are the same range.
 #[derive(Clone)]
 pub struct RemoteBuf(Arc<Piece>);
@@ -263,15 +263,24 @@ impl RemoteBuf {
         &self.0.mmap.0
     }
 
-    /// As the device of a Dma sees it.
+    /// As the device of a Dma, or of an Rdma, sees it.
     #[inline(always)]
-    fn segment(&self, device: DeviceId, permitted: bool, or: Reason) -> Result<Segments, JobError> {
+    pub(super) fn segment(
+        &self,
+        by: Audience,
+        device: DeviceId,
+        permitted: bool,
+        or: Reason,
+    ) -> Result<Segments, JobError> {
         let inner = self.inner();
         if inner.device.id() != device {
             return Err(JobError::of(Reason::ForeignDevice));
         }
-        if inner.audience != Audience::Dpu {
-            return Err(JobError::of(Reason::NotForDma));
+        if inner.audience != by {
+            return Err(JobError::of(match by {
+                Audience::Dpu => Reason::NotForDma,
+                Audience::Rdma => Reason::NotForRdma,
+            }));
         }
         if !permitted {
             return Err(JobError::of(or));
@@ -303,7 +312,8 @@ pub struct RemoteRead(Arc<Piece>);
 pub struct RemoteWrite(Arc<Piece>);
 
 impl RemoteRead {
-    fn begin(piece: &Arc<Piece>) -> Result<RemoteRead, JobError> {
+    pub(super) fn begin(of: &RemoteBuf) -> Result<RemoteRead, JobError> {
+        let piece = &of.0;
         if let Some(buf) = &piece.own {
             // Given back below.
             std::mem::forget(buf.0.read()?);
@@ -323,7 +333,8 @@ impl Drop for RemoteRead {
 }
 
 impl RemoteWrite {
-    fn begin(piece: &Arc<Piece>) -> Result<RemoteWrite, JobError> {
+    pub(super) fn begin(of: &RemoteBuf) -> Result<RemoteWrite, JobError> {
+        let piece = &of.0;
         if let Some(buf) = &piece.own {
             // Given back below.
             std::mem::forget(buf.0.write()?);
@@ -388,8 +399,8 @@ impl Reads for RemoteBuf {
     #[inline(always)]
     fn begin_read(&self, device: DeviceId) -> Result<(RemoteRead, Segments, usize), JobError> {
         let permitted = self.inner().audience.may_read(self.inner().access);
-        let segments = self.segment(device, permitted, Reason::RemoteNotReadable)?;
-        Ok((RemoteRead::begin(&self.0)?, segments, self.0.len))
+        let segments = self.segment(Audience::Dpu, device, permitted, Reason::RemoteNotReadable)?;
+        Ok((RemoteRead::begin(self)?, segments, self.0.len))
     }
 }
 
@@ -409,8 +420,12 @@ impl Writes for RemoteBuf {
     #[inline(always)]
     fn begin_write(&self, device: DeviceId) -> Result<(RemoteWrite, Segments, usize), JobError> {
         let permitted = self.inner().audience.may_write(self.inner().access);
-        let segments = self.segment(device, permitted, Reason::RemoteNotWritable)?;
-        Ok((RemoteWrite::begin(&self.0)?, segments, self.0.len))
+        let segments = self.segment(Audience::Dpu, device, permitted, Reason::RemoteNotWritable)?;
+        Ok((RemoteWrite::begin(self)?, segments, self.0.len))
+    }
+
+    fn is_leased_by(&self, _lease: &Writing) -> bool {
+        false
     }
 }
 

@@ -10,6 +10,7 @@ use std::ops::Range;
 use super::operand::sealed::Spans;
 use super::operand::{Destination, Extent, Reading, Source, Writing};
 use super::overlap::explain;
+use super::rdma::sealed::{Gets, Gives};
 use crate::device::{DeviceId, Segments};
 use crate::error::{JobError, Reason};
 
@@ -60,7 +61,7 @@ pub(crate) fn begin_sides(
 pub mod sealed {
     use super::*;
 
-    pub trait MayRead: Spans {
+    pub trait MayRead: Spans + Gives {
         /// Its data now, without a Lease; `None` if there is no such side.
         fn extent_now(&self) -> Option<Extent>;
         /// Leases, Segments, and how many bytes of data.
@@ -70,7 +71,7 @@ pub mod sealed {
         ) -> Result<(Option<Reading>, Segments, usize), JobError>;
     }
 
-    pub trait MayWrite: Spans {
+    pub trait MayWrite: Spans + Gets {
         /// Its tailroom now, without a Lease; `None` if there is no such side.
         fn extent_now(&self) -> Option<Extent>;
         /// Leases, Segments, and how many bytes of tailroom.
@@ -78,6 +79,8 @@ pub mod sealed {
             &self,
             device: DeviceId,
         ) -> Result<(Option<Writing>, Segments, usize), JobError>;
+        /// Whether this write Lease is its own.
+        fn has(&self, lease: &Writing) -> bool;
     }
 }
 
@@ -105,6 +108,10 @@ impl MayWrite for () {
     fn may_write(&self, _: DeviceId) -> Result<(Option<Writing>, Segments, usize), JobError> {
         Ok((None, Segments::none(), 0))
     }
+
+    fn has(&self, _lease: &Writing) -> bool {
+        false
+    }
 }
 
 impl<T: Source> MayRead for T {
@@ -126,5 +133,9 @@ impl<T: Destination> MayWrite for T {
     fn may_write(&self, device: DeviceId) -> Result<(Option<Writing>, Segments, usize), JobError> {
         let (lease, segments, room) = self.begin_write(device)?;
         Ok((Some(lease.into()), segments, room))
+    }
+
+    fn has(&self, lease: &Writing) -> bool {
+        self.is_leased_by(lease)
     }
 }

@@ -24,21 +24,22 @@ pub(super) trait Kind: Clone {
     fn max_list_len(&self) -> u32;
 }
 
-/// A counted place on a WorkQ.
-pub(super) struct Context<K>(Arc<Inner<K>>);
+/// A counted place on a WorkQ. `E` is what else a context of this kind has there.
+pub(super) struct Context<K, E = ()>(Arc<Inner<K, E>>);
 
-struct Inner<K> {
+struct Inner<K, E> {
     attachment: Attachment,
     caps: K,
+    extra: E,
 }
 
-impl<K> Clone for Context<K> {
-    fn clone(&self) -> Context<K> {
+impl<K, E> Clone for Context<K, E> {
+    fn clone(&self) -> Context<K, E> {
         Context(Arc::clone(&self.0))
     }
 }
 
-impl<K> Deref for Context<K> {
+impl<K, E> Deref for Context<K, E> {
     type Target = Attachment;
 
     #[inline(always)]
@@ -50,14 +51,30 @@ impl<K> Deref for Context<K> {
 impl<K: Kind> Context<K> {
     /// The capabilities are checked here, and not at the first Job.
     pub(super) fn attach(device: &Device, workq: &WorkQ) -> Result<Context<K>> {
+        Context::attach_with(device, workq, |_| Ok(()), |_, ()| Ok(()))
+    }
+}
+
+impl<K: Kind, E> Context<K, E> {
+    /// With what else it has: `check` is asked before it is attached, `open` afterwards.
+    pub(super) fn attach_with<T>(
+        device: &Device,
+        workq: &WorkQ,
+        check: impl FnOnce(&K) -> Result<T>,
+        open: impl FnOnce(&Attachment, T) -> Result<E>,
+    ) -> Result<Context<K, E>> {
         let info = device.info();
         let Some(caps) = K::of(info.caps()).cloned() else {
             let text = format!("device {} {}", info.name(), K::LACKS);
             return Err(Error::new(ErrorKind::NotSupported, K::ATTACH, text));
         };
+        let checked = check(&caps)?;
+        let attachment = workq.attach(device, caps.event_driven())?;
+        let extra = open(&attachment, checked)?;
         Ok(Context(Arc::new(Inner {
-            attachment: workq.attach(device, caps.event_driven())?,
+            attachment,
             caps,
+            extra,
         })))
     }
 
@@ -75,6 +92,11 @@ impl<K: Kind> Context<K> {
     #[inline(always)]
     pub(super) fn caps(&self) -> &K {
         &self.0.caps
+    }
+
+    #[inline(always)]
+    pub(super) fn extra(&self) -> &E {
+        &self.0.extra
     }
 
     /// Refuses what the device does not take: the longer list, and the bytes that are moved.

@@ -5,8 +5,10 @@ mod context;
 mod dma;
 pub mod graph;
 mod op;
+mod rdma;
 mod sha;
 
 pub use accel::{Accel, AccelBuilder, AccelCall, AccelOp};
 pub use dma::{Dma, DmaBuilder, DmaCopy};
+pub use rdma::{Answer, Connect, Message, Rdma, RdmaBuilder, RdmaOp, RdmaRecv, RecvStream};
 pub use sha::{Sha, ShaBuilder, ShaOp, ShaSession};

@@ -91,7 +91,7 @@ impl WorkQ {
                 if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
                     return output;
                 }
-            } else if !self.0.core.table.any_in_flight() {
+            } else if !self.0.core.table.any_in_flight() && !self.0.core.receives.any_asleep() {
                 // `unpark` before `park` makes `park` return at once.
                 thread::park();
                 continue;

@@ -234,13 +234,8 @@ impl Attachment {
         // Submitted in this very poll, and on this runtime.
         let fresh = begun.is_some();
         let policy = begun.unwrap_or_else(|| self.shared.mode.load());
-        let outcome = if policy.is_event() {
-            self.poll_event(token, fresh, policy, cx)
-        } else if policy.is_busy() {
-            self.poll_busy(token, fresh, cx)
-        } else {
-            self.poll_hybrid(token, fresh, policy, spin, cx)
-        };
+        let slot = self.shared.core.table.slot(token);
+        let outcome = self.poll_end(&slot, fresh, policy, spin, cx);
         if let Poll::Ready(outcome) = outcome {
             // An error of the runtime, and not of the Job, leaves the Job in flight: it is an orphan then.
             match outcome {

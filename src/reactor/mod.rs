@@ -17,6 +17,8 @@
 //! Who looks: in event mode the *fan-out waker*, which sits in an `AsyncFd` of each runtime and runs inside Tokio's
 //! driver; in busy mode the Op's own poll; and whoever calls [`WorkQ::progress`] from a loop of its own. The [`gate`] lets one of them reap at a time and loses no look.
 //!
+//! The receives of an Rdma live in a table of their own ([`receives`]), and are waited for in the same way ([`recv`]).
+//!
 //! An Op that is dropped leaves an orphan, whose completion frees Slot and Leases. One that is forgotten leaves its
 //! Slot taken. The last WorkQ handle leaves its Slots to the device, which drops them after its last Job.
 
@@ -34,6 +36,10 @@ mod magazine;
 mod mode;
 mod own_loop;
 mod phases;
+mod queue_pair;
+mod receives;
+mod recv;
+mod registry;
 mod shutdown;
 mod slot;
 mod stats;
@@ -45,6 +51,8 @@ mod wait;
 mod workq;
 
 pub use mode::Mode;
+pub use queue_pair::RdmaState;
+pub use receives::Received;
 pub use shutdown::Shutdown;
 pub use stats::Stats;
 pub use workq::{WorkQ, WorkQBuilder};
@@ -52,6 +60,9 @@ pub use workq::{WorkQ, WorkQBuilder};
 pub(crate) use flight::{Flight, Prepared};
 pub(crate) use held::{Held, Outcome};
 pub(crate) use line::{Ends, Line};
+pub(crate) use queue_pair::QueuePair;
+pub(crate) use receives::{Landed, Room};
+pub(crate) use recv::{Receiver, RecvFlight};
 pub(crate) use submit::Work;
 pub(crate) use target::Run;
 pub(crate) use workq::Attachment;

@@ -13,7 +13,7 @@ use super::flight::Prepared;
 use super::held::Outcome;
 use super::target::Target;
 use super::workq::{Attachment, Shared};
-use crate::device::{AccelJob, Completion, Job, Keep, Queue, ShaJob, Token};
+use crate::device::{AccelJob, Completion, Endpoint, Job, Keep, Queue, RdmaJob, ShaJob, Token};
 use crate::error::{ErrorKind, JobError};
 use crate::sync::WaitNode;
 use crate::sync::atomic::fence;
@@ -23,6 +23,8 @@ pub(crate) enum Work {
     Job(Job),
     Accel(AccelJob),
     Sha(ShaJob),
+    /// Of this endpoint.
+    Rdma(RdmaJob, Arc<dyn Endpoint>),
 }
 
 impl Attachment {
@@ -65,6 +67,8 @@ impl Attachment {
             Work::Accel(job) => unsafe { self.queue.submit_accel(&[(token, job)]) },
             // SAFETY: as above; the Slot holds the session's Lease too.
             Work::Sha(job) => unsafe { self.queue.submit_sha(&[(token, job)]) },
+            // SAFETY: as for a copy: the endpoint's completions come out of this queue.
+            Work::Rdma(job, endpoint) => unsafe { endpoint.submit(&[(token, job)]) },
         };
         if submitted.accepted > 0 {
             return Ok(token);

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
 
+use super::receives::Receives;
 use super::target::Told;
 use super::workq::Shared;
 use crate::device::{Armed, Completion, Token};
@@ -31,6 +32,11 @@ impl Shared {
             self.turn();
         }
         self.pass_on(true);
+        if self.stuck.swap(false, Ordering::SeqCst) {
+            self.core
+                .receives
+                .each(|receives, _| self.places_on(receives, true));
+        }
     }
 
     /// Whether somebody waits for the next event.
@@ -40,7 +46,7 @@ impl Shared {
     fn is_waited_for(&self) -> bool {
         let phases = self.core.table.phases();
         let policy = self.mode.load();
-        if phases.any_asleep() {
+        if phases.any_asleep() || self.core.receives.any_asleep() {
             return true;
         }
         if !phases.any_in_flight() || policy.is_busy() {
@@ -119,6 +125,7 @@ impl Shared {
             batch.nudged = true;
             // Wakers are user code, but the gate is no lock: whoever comes meanwhile is refused and goes on.
             self.core.table.nudge();
+            self.core.receives.nudge();
         }
         let nothing = Completion::new(Token::from_raw(u64::MAX), Ok(0));
         let mut completions = [nothing; BATCH];
@@ -130,7 +137,10 @@ impl Shared {
                 if completion.result.is_err() {
                     self.counts.failed();
                 }
-                batch.told.extend(self.core.table.complete(completion));
+                match completion.token.table() {
+                    0 => batch.told.extend(self.core.table.complete(completion)),
+                    _ => self.received(completion, batch),
+                }
             }
             self.counts.completed(&completions[..reaped]);
             batch.reaped |= reaped > 0;
@@ -139,6 +149,16 @@ impl Shared {
                 batch.more = true;
                 break;
             }
+        }
+    }
+
+    fn received(&self, completion: &Completion, batch: &mut TellBatch) {
+        let tell = |told| batch.told.push(told);
+        if !self.core.receives.complete(completion, tell) {
+            tracing::debug!(
+                token = completion.token.as_raw(),
+                "a completion of a receive that is not posted was ignored"
+            );
         }
     }
 
@@ -184,6 +204,27 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// Tells as many in line for a receive as there are places, as `pass_on` does for Slots.
+    pub(super) fn places_on(&self, receives: &Receives, overtake: bool) {
+        if receives.line.is_empty() {
+            return;
+        }
+        let available = receives.available();
+        let mut left = 0;
+        receives.line.notify_and_wake(|who| {
+            let told = if overtake { 0 } else { who.notified };
+            let now = available.saturating_sub(told).min(who.waiting);
+            left = who.waiting - now;
+            now
+        });
+        let stuck = available > 0 && left > 0;
+        if stuck && !self.mode.load().is_busy() && !self.stuck.swap(true, Ordering::SeqCst) {
+            self.events.signal().ring();
+        }
+    }
+}
+
 /// Wakes everybody in line.
 pub(super) fn wake_all(waiters: &Waiters) {
     waiters.notify_and_wake(|who| who.waiting);
@@ -192,6 +233,7 @@ pub(super) fn wake_all(waiters: &Waiters) {
 /// Whom to tell, once the gate was left.
 #[derive(Default)]
 struct TellBatch {
+    /// A receive may tell its Op, or the line; not both.
     told: ArrayVec<Told, BATCH>,
     /// Something was over: a Slot is free, or the device has room.
     reaped: bool,
@@ -208,6 +250,7 @@ impl TellBatch {
                 Told::Waker(waker) => wake(waker),
                 Told::Run(run, node, outcome) => run.completed(node, outcome),
                 Told::Caller => shared.fire(),
+                Told::Line(receives) => shared.places_on(&receives, false),
             }
         }
     }

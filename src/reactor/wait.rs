@@ -8,11 +8,12 @@
 
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use super::flight::Prepared;
 use super::held::Outcome;
 use super::mode::{Policy, Spin};
+use super::slot::Slot;
 use super::target::Target;
 use super::workq::{Attachment, Shared};
 use crate::device::Token;
@@ -23,7 +24,7 @@ use crate::sync::atomic::fence;
 /// Looks in one busy poll. Without `pause`: one costs as much as eighty loads.
 pub(super) const LOOKS: usize = if cfg!(tokio_doca_loom) { 1 } else { 32 };
 /// Busy polls that find nothing before the CPU is given up: about 30 us.
-const MISSES: u32 = 256;
+pub(super) const MISSES: u32 = 256;
 /// And how many of them are forgiven then.
 const FORGIVEN: u32 = 64;
 
@@ -38,12 +39,36 @@ pub(super) struct Patience {
 
 impl Patience {
     /// Whether whoever was told is not polled, as far as can be known: nothing was taken for so many polls.
-    fn is_over(&mut self, taken: u32, limit: u32) -> bool {
+    pub(super) fn is_over(&mut self, taken: u32, limit: u32) -> bool {
         if taken != self.taken {
             *self = Patience { taken, polls: 0 };
         }
         self.polls += 1;
         self.polls > limit
+    }
+}
+
+/// What an Op waits for: the end of a Job, or of a receive.
+pub(super) trait Awaited {
+    type End;
+
+    /// How it ended, if it has.
+    fn take(&self) -> Option<Self::End>;
+
+    /// Stores the waker to be woken at the end. `take` must be asked once more afterwards.
+    fn register(&self, waker: &Waker);
+}
+
+impl Awaited for &Slot {
+    type End = Outcome;
+
+    #[inline(always)]
+    fn take(&self) -> Option<Outcome> {
+        Slot::take(self)
+    }
+
+    fn register(&self, waker: &Waker) {
+        Slot::register(self, waker);
     }
 }
 
@@ -138,22 +163,35 @@ impl Attachment {
         Poll::Pending
     }
 
-    /// Takes the result, if the Job is over.
+    /// Waits as the policy says.
     #[inline(always)]
-    fn take(&self, token: Token) -> Option<Outcome> {
-        self.shared.core.table.slot(token).take()
+    pub(super) fn poll_end<A: Awaited>(
+        &self,
+        end: &A,
+        fresh: bool,
+        policy: Policy,
+        spin: &mut Spin,
+        cx: &mut Context<'_>,
+    ) -> Poll<Waited<A::End>> {
+        if policy.is_event() {
+            self.poll_event(end, fresh, policy, cx)
+        } else if policy.is_busy() {
+            self.poll_busy(end, fresh, cx)
+        } else {
+            self.poll_hybrid(end, fresh, policy, spin, cx)
+        }
     }
 
-    pub(super) fn poll_event(
+    fn poll_event<A: Awaited>(
         &self,
-        token: Token,
+        end: &A,
         fresh: bool,
         policy: Policy,
         cx: &mut Context<'_>,
-    ) -> Poll<Waited> {
+    ) -> Poll<Waited<A::End>> {
         let shared = &*self.shared;
         if !fresh {
-            if let Some(outcome) = self.take(token) {
+            if let Some(outcome) = end.take() {
                 return Poll::Ready(Waited::Over(outcome));
             }
             // It may be another runtime than the last time.
@@ -164,11 +202,11 @@ impl Attachment {
         // Look first: what is over need not ring. Not if an event will come: that looks for all at once.
         if !shared.expected.load(Ordering::Relaxed) && self.queue.ready() {
             shared.turn();
-            if let Some(outcome) = self.take(token) {
+            if let Some(outcome) = end.take() {
                 return Poll::Ready(Waited::Over(outcome));
             }
         }
-        shared.core.table.slot(token).register(cx.waker());
+        end.register(cx.waker());
         // Arm, then look. Who armed before has this one's event rung for too. Pairs with `event_turn`: either that sees that
         // this Op sleeps, or this sees that no event is expected.
         fence(Ordering::SeqCst);
@@ -176,7 +214,7 @@ impl Attachment {
             shared.turn();
         }
         // Also without a look of one's own: somebody else may have reaped it before the waker was there.
-        match self.take(token) {
+        match end.take() {
             Some(outcome) => Poll::Ready(Waited::Over(outcome)),
             None => {
                 if !shared.mode.is_still(policy) {
@@ -187,13 +225,13 @@ impl Attachment {
         }
     }
 
-    pub(super) fn poll_busy(
+    fn poll_busy<A: Awaited>(
         &self,
-        token: Token,
+        end: &A,
         fresh: bool,
         cx: &mut Context<'_>,
-    ) -> Poll<Waited> {
-        if let Some(outcome) = self.look(token, fresh) {
+    ) -> Poll<Waited<A::End>> {
+        if let Some(outcome) = self.look(end, fresh) {
             return Poll::Ready(Waited::Over(outcome));
         }
         self.shared.missed();
@@ -202,19 +240,19 @@ impl Attachment {
     }
 
     /// Busily while its time is not over, and then by event.
-    pub(super) fn poll_hybrid(
+    fn poll_hybrid<A: Awaited>(
         &self,
-        token: Token,
+        end: &A,
         fresh: bool,
         policy: Policy,
         spin: &mut Spin,
         cx: &mut Context<'_>,
-    ) -> Poll<Waited> {
-        if let Some(outcome) = self.look(token, fresh) {
+    ) -> Poll<Waited<A::End>> {
+        if let Some(outcome) = self.look(end, fresh) {
             return Poll::Ready(Waited::Over(outcome));
         }
         if spin.is_over(policy, || self.shared.now()) {
-            return self.poll_event(token, fresh, policy, cx);
+            return self.poll_event(end, fresh, policy, cx);
         }
         self.shared.missed();
         cx.waker().wake_by_ref();
@@ -223,7 +261,7 @@ impl Attachment {
 
     /// Looks for a while.
     #[inline(always)]
-    fn look(&self, token: Token, fresh: bool) -> Option<Outcome> {
+    fn look<A: Awaited>(&self, end: &A, fresh: bool) -> Option<A::End> {
         let shared = &*self.shared;
         // With others in flight there is something better to do: their polls look as well, and find more at once.
         let several = shared.core.table.free().several_taken();
@@ -231,13 +269,13 @@ impl Attachment {
             return None;
         }
         for _ in 0..if several { 1 } else { LOOKS } {
-            if let Some(outcome) = self.take(token) {
+            if let Some(outcome) = end.take() {
                 shared.misses.store(0, Ordering::Relaxed);
                 return Some(outcome);
             }
             if self.queue.ready() {
                 shared.turn();
-                let outcome = self.take(token);
+                let outcome = end.take();
                 if outcome.is_some() {
                     shared.misses.store(0, Ordering::Relaxed);
                 }
@@ -250,8 +288,8 @@ impl Attachment {
 }
 
 /// How waiting ended.
-pub(super) enum Waited {
-    Over(Outcome),
+pub(super) enum Waited<E> {
+    Over(E),
     /// The Job goes on, but nobody would hear of its end.
     Lost(JobError),
 }

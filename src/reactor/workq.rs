@@ -8,6 +8,7 @@ use std::time::Instant;
 use super::event::Events;
 use super::gate::Gate;
 use super::mode::{Current, Mode, Policy};
+use super::registry::Registry;
 use super::shutdown::Shutdown;
 use super::stats::Counts;
 use super::table::Table;
@@ -45,6 +46,8 @@ pub(super) struct Shared {
     pub(super) expected: atomic::AtomicBool,
     /// A turn was rung for that will tell more of those in line.
     pub(super) rung: AtomicBool,
+    /// The same, of those in line for receives.
+    pub(super) stuck: AtomicBool,
     /// Who waits for the end of the last Job.
     pub(super) drained: Waiters,
     /// All who wait shall poll again.
@@ -62,6 +65,8 @@ pub(super) struct Shared {
 /// What a device needs until its last Job: the Slots, and the queues of all devices.
 pub(super) struct Core {
     pub(super) table: Table,
+    /// The receives of its Rdmas.
+    pub(super) receives: Registry,
     queues: [OnceLock<Attached>; DEVICES],
 }
 
@@ -69,6 +74,8 @@ struct Attached {
     device: Device,
     /// A context was attached that cannot ring, so that its Jobs must be polled for.
     polled: AtomicBool,
+    /// Its own descriptor is part of the event handle.
+    nested: AtomicBool,
     queue: Arc<dyn Queue>,
 }
 
@@ -96,6 +103,27 @@ impl Attachment {
 
     pub(crate) fn queue_index(&self) -> u8 {
         self.index
+    }
+
+    /// An endpoint was opened: its queue may have a descriptor of its own by now.
+    pub(super) fn listen(&self) -> Result<()> {
+        let shared = &self.shared;
+        let attaching = shared.attaching();
+        let place = &shared.core.queues[usize::from(self.index)];
+        let attached = place.get().expect("it is attached");
+        if attached.nested.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let Some(fd) = self.queue.event_fd() else {
+            return Ok(());
+        };
+        shared.events.nest(shared, fd)?;
+        attached.nested.store(true, Ordering::Relaxed);
+        shared.expected.swap(false, Ordering::AcqRel);
+        drop(attaching);
+        // Wakers are user code, and may attach or set a mode.
+        shared.nudge();
+        Ok(())
     }
 
     pub(crate) fn is_on(&self, workq: &WorkQ) -> bool {
@@ -211,6 +239,7 @@ impl WorkQ {
                 let _ = place.set(Attached {
                     device: device.clone(),
                     polled: AtomicBool::new(false),
+                    nested: AtomicBool::new(nested),
                     queue,
                 });
                 // The new queue was not armed with the others. Release: who arms next sees it, since all changes of the word are
@@ -354,6 +383,7 @@ impl WorkQBuilder {
         let policy = Policy::of(self.mode, "WorkQBuilder::build")?;
         let core = Core {
             table: Table::new(self.depth),
+            receives: Registry::new(),
             queues: [const { OnceLock::new() }; DEVICES],
         };
         Ok(WorkQ(Arc::new(Shared {
@@ -367,6 +397,7 @@ impl WorkQBuilder {
             device_full: AtomicBool::new(false),
             expected: atomic::AtomicBool::new(false),
             rung: AtomicBool::new(false),
+            stuck: AtomicBool::new(false),
             drained: Waiters::new(),
             nudged: AtomicBool::new(false),
             misses: AtomicU32::new(0),

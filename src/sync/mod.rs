@@ -3,11 +3,13 @@
 //! Everything that a loom model checks takes its atomics, cells and locks from here. Loom is switched on by
 //! our own cfg, `tokio_doca_loom`: `cfg(loom)` would break Tokio's `net`.
 
+mod blocking;
 mod cell;
 #[cfg(all(test, tokio_doca_loom))]
 pub(crate) mod loom;
 mod waiters;
 
+pub(crate) use blocking::{Blocking, deadline};
 pub(crate) use cell::UnsafeCell;
 pub(crate) use waiters::{WaitNode, Waiters, discard, wake};
 

@@ -1,0 +1,349 @@
+//! The sides of a remote operation: memory of this process, a range of the peer's, or nothing.
+
+#![allow(
+    unreachable_pub,
+    reason = "the sealed traits are public in a private module"
+)]
+
+use super::RemoteBuf;
+use super::operand::{Begun, Destination, Extent, Grow, Reading, Source, Writing};
+use super::overlap::{explain, share};
+use super::remote::{RemoteRead, RemoteWrite};
+use crate::device::{Audience, DeviceId, Segments};
+use crate::error::{JobError, Reason};
+
+/// Where a remote operation takes its bytes from: a [`MaybeSource`](super::MaybeSource), or a [`RemoteBuf`] or a reference to one.
+pub trait RdmaSource: sealed::Gives {}
+
+/// Where a remote operation puts its bytes: a [`MaybeDestination`](super::MaybeDestination), or a [`RemoteBuf`] or a reference to one.
+pub trait RdmaDestination: sealed::Gets {}
+
+/// A [`RemoteBuf`] that was exported to the peers of an Rdma, a reference to one, or `()` where nothing is moved.
+pub trait MaybeRemote: RdmaSource + RdmaDestination + sealed::Remote {}
+
+impl<T: sealed::Gives> RdmaSource for T {}
+impl<T: sealed::Gets> RdmaDestination for T {}
+impl<T: sealed::Gives + sealed::Gets + sealed::Remote> MaybeRemote for T {}
+
+/// How many bytes a remote operation moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moves {
+    /// All of the source: to whatever the peer has posted.
+    Message,
+    /// All of the source, to a range that must be as long.
+    Write,
+    /// As much as both sides have.
+    Read,
+    /// The eight bytes at the start of the source, where they are.
+    Atomic,
+}
+
+/// Bytes of an atomic.
+const WORD: usize = size_of::<u64>();
+
+/// Takes the Leases of a remote operation; all or none.
+#[inline(always)]
+pub(crate) fn begin_rdma<S: RdmaSource, D: RdmaDestination>(
+    src: &S,
+    dst: &D,
+    device: DeviceId,
+    moves: Moves,
+) -> Result<Begun<S::Lease, D::Lease>, JobError> {
+    if !(S::LEASED && D::LEASED) && share(src, dst) {
+        return Err(JobError::of(Reason::Overlap));
+    }
+    let (read, from, data) = src
+        .begin_give(device, moves == Moves::Atomic)
+        .map_err(|error| explain(src, dst, error))?;
+    let (write, to, room) = dst
+        .begin_get(device)
+        .map_err(|error| explain(src, dst, error))?;
+    if !src.is_none() && data == 0 {
+        return Err(JobError::of(Reason::NoData));
+    }
+    let too_small =
+        |have: usize, need: usize| JobError::new(Reason::RemoteTooSmall, have as u64, need as u64);
+    let len = match moves {
+        Moves::Message => data,
+        Moves::Write if data > room => return Err(too_small(room, data)),
+        Moves::Write => data,
+        Moves::Read if !dst.is_none() && room == 0 => return Err(JobError::of(Reason::NoTailroom)),
+        Moves::Read => data.min(room),
+        Moves::Atomic if data < WORD => return Err(too_small(data, WORD)),
+        Moves::Atomic => {
+            let at = from
+                .as_slice()
+                .first()
+                .map_or(0, |word| word.addr.addr().get());
+            if !at.is_multiple_of(WORD) {
+                return Err(JobError::new(Reason::Misaligned, at as u64, WORD as u64));
+            }
+            WORD
+        }
+    };
+    Ok(Begun {
+        read,
+        write,
+        src: from,
+        dst: to,
+        len,
+    })
+}
+
+/// The traits behind [`RdmaSource`] and [`RdmaDestination`], which nobody else implements.
+pub mod sealed {
+    use super::*;
+    use crate::mem::operand::sealed::Spans;
+
+    /// A range of a peer's, or none.
+    pub trait Remote {}
+
+    pub trait Gives: Spans {
+        type Lease;
+        /// Whether there is no such side.
+        #[inline(always)]
+        fn is_none(&self) -> bool {
+            false
+        }
+        /// Whether its Leases keep jobs off that share its bytes.
+        const LEASED: bool = true;
+        /// Whether it is one piece at most, always.
+        fn is_single(&self) -> bool;
+        /// More bytes than this it cannot come to give.
+        fn most(&self) -> usize;
+        /// What it would give now, without a Lease.
+        fn extent(&self) -> Extent;
+        /// Leases, Segments, and how many bytes. An atomic changes them where they are.
+        fn begin_give(
+            &self,
+            device: DeviceId,
+            atomic: bool,
+        ) -> Result<(Self::Lease, Segments, usize), JobError>;
+        /// What a Slot keeps.
+        fn held(lease: Self::Lease) -> Option<Reading>;
+    }
+
+    pub trait Gets: Spans {
+        type Lease;
+        #[inline(always)]
+        fn is_none(&self) -> bool {
+            false
+        }
+        const LEASED: bool = true;
+        fn is_single(&self) -> bool;
+        fn extent(&self) -> Extent;
+        /// Leases, Segments, and how many bytes of room.
+        fn begin_get(&self, device: DeviceId) -> Result<(Self::Lease, Segments, usize), JobError>;
+        /// So many bytes came.
+        fn grow(lease: &Self::Lease, by: usize);
+        fn held(lease: Self::Lease) -> Option<Writing>;
+    }
+}
+
+use sealed::{Gets, Gives, Remote};
+
+impl Remote for () {}
+impl Remote for RemoteBuf {}
+impl Remote for &RemoteBuf {}
+
+impl<T: Source> Gives for T {
+    type Lease = T::Lease;
+
+    #[inline(always)]
+    fn is_single(&self) -> bool {
+        T::is_single(self)
+    }
+
+    #[inline(always)]
+    fn most(&self) -> usize {
+        T::most(self)
+    }
+
+    fn extent(&self) -> Extent {
+        self.data_extent()
+    }
+
+    #[inline(always)]
+    fn begin_give(
+        &self,
+        device: DeviceId,
+        _atomic: bool,
+    ) -> Result<(T::Lease, Segments, usize), JobError> {
+        self.begin_read(device)
+    }
+
+    #[inline(always)]
+    fn held(lease: T::Lease) -> Option<Reading> {
+        Some(lease.into())
+    }
+}
+
+impl<T: Destination> Gets for T {
+    type Lease = T::Lease;
+
+    #[inline(always)]
+    fn is_single(&self) -> bool {
+        T::is_single(self)
+    }
+
+    fn extent(&self) -> Extent {
+        self.room_extent()
+    }
+
+    #[inline(always)]
+    fn begin_get(&self, device: DeviceId) -> Result<(T::Lease, Segments, usize), JobError> {
+        self.begin_write(device)
+    }
+
+    #[inline(always)]
+    fn grow(lease: &T::Lease, by: usize) {
+        lease.grow(by);
+    }
+
+    #[inline(always)]
+    fn held(lease: T::Lease) -> Option<Writing> {
+        Some(lease.into())
+    }
+}
+
+impl Gives for () {
+    type Lease = ();
+
+    #[inline(always)]
+    fn is_none(&self) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn is_single(&self) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn most(&self) -> usize {
+        0
+    }
+
+    fn extent(&self) -> Extent {
+        Extent::default()
+    }
+
+    #[inline(always)]
+    fn begin_give(&self, _: DeviceId, _: bool) -> Result<((), Segments, usize), JobError> {
+        Ok(((), Segments::none(), 0))
+    }
+
+    fn held((): ()) -> Option<Reading> {
+        None
+    }
+}
+
+impl Gets for () {
+    type Lease = ();
+
+    #[inline(always)]
+    fn is_none(&self) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn is_single(&self) -> bool {
+        true
+    }
+
+    fn extent(&self) -> Extent {
+        Extent::default()
+    }
+
+    #[inline(always)]
+    fn begin_get(&self, _: DeviceId) -> Result<((), Segments, usize), JobError> {
+        Ok(((), Segments::none(), 0))
+    }
+
+    #[inline(always)]
+    fn grow((): &(), _by: usize) {}
+
+    fn held((): ()) -> Option<Writing> {
+        None
+    }
+}
+
+/// Of a RemoteBuf, and of a reference to one: a blanket would meet that of local operands.
+macro_rules! remote {
+    ($($remote:ty),*) => {$(
+        impl Gives for $remote {
+            type Lease = RemoteRead;
+            const LEASED: bool = false;
+
+            #[inline(always)]
+            fn is_single(&self) -> bool {
+                true
+            }
+
+            #[inline(always)]
+            fn most(&self) -> usize {
+                self.len()
+            }
+
+            fn extent(&self) -> Extent {
+                Extent::one(self.len())
+            }
+
+            /// An atomic takes a read Lease on memory of this process, as those of a Buf do where others write anyway.
+            #[inline(always)]
+            fn begin_give(
+                &self,
+                device: DeviceId,
+                atomic: bool,
+            ) -> Result<(RemoteRead, Segments, usize), JobError> {
+                let access = self.mmap().access();
+                let (permitted, or) = if atomic {
+                    (
+                        Audience::Rdma.may_do_atomics(access),
+                        Reason::RemoteNotAtomic,
+                    )
+                } else {
+                    (Audience::Rdma.may_read(access), Reason::RemoteNotReadable)
+                };
+                let segments = self.segment(Audience::Rdma, device, permitted, or)?;
+                Ok((RemoteRead::begin(self)?, segments, self.len()))
+            }
+
+            fn held(lease: RemoteRead) -> Option<Reading> {
+                Some(lease.into())
+            }
+        }
+
+        impl Gets for $remote {
+            type Lease = RemoteWrite;
+            const LEASED: bool = false;
+
+            #[inline(always)]
+            fn is_single(&self) -> bool {
+                true
+            }
+
+            fn extent(&self) -> Extent {
+                Extent::one(self.len())
+            }
+
+            #[inline(always)]
+            fn begin_get(&self, device: DeviceId) -> Result<(RemoteWrite, Segments, usize), JobError> {
+                let permitted = Audience::Rdma.may_write(self.mmap().access());
+                let or = Reason::RemoteNotWritable;
+                let segments = self.segment(Audience::Rdma, device, permitted, or)?;
+                Ok((RemoteWrite::begin(self)?, segments, self.len()))
+            }
+
+            /// It has no rooms.
+            #[inline(always)]
+            fn grow(_lease: &RemoteWrite, _by: usize) {}
+
+            fn held(lease: RemoteWrite) -> Option<Writing> {
+                Some(lease.into())
+            }
+        }
+    )*};
+}
+
+remote!(RemoteBuf, &RemoteBuf);

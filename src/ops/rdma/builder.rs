@@ -1,0 +1,182 @@
+//! What a context is built with.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Rdma;
+use super::context::Half;
+use crate::device::{Access, Device, EndpointConfig, Mtu, RdmaCaps};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ops::context::{Context, Kind};
+use crate::reactor::{QueuePair, WorkQ};
+
+/// The flags that say what a peer may do.
+const REMOTE: Access = Access::RDMA_READ
+    .union(Access::RDMA_WRITE)
+    .union(Access::RDMA_ATOMIC);
+
+/// The flags that are for a Dma.
+const DPU: Access = Access::DPU_READ_ONLY.union(Access::DPU_READ_WRITE);
+
+/// Builds an [`Rdma`].
+#[derive(Clone, Debug)]
+#[must_use = "nothing is built before attach"]
+pub struct RdmaBuilder<'a> {
+    device: &'a Device,
+    permissions: Access,
+    send_queue_size: u32,
+    recv_queue_size: u32,
+    recv_chain_len: u32,
+    mtu: Mtu,
+    gid_index: u32,
+    rnr_timeout: Duration,
+    connect_timeout: Duration,
+}
+
+impl RdmaBuilder<'_> {
+    pub(super) fn new(device: &Device) -> RdmaBuilder<'_> {
+        RdmaBuilder {
+            device,
+            permissions: Access::empty(),
+            send_queue_size: 64,
+            recv_queue_size: 64,
+            recv_chain_len: 1,
+            mtu: Mtu::default(),
+            gid_index: 0,
+            rnr_timeout: Duration::from_secs(2),
+            connect_timeout: Duration::from_secs(5),
+        }
+    }
+
+    /// What the peer may do through it with memory that was exported to it: of `RDMA_READ`, `RDMA_WRITE` and `RDMA_ATOMIC`; nothing if not said.
+    /// Local flags are ignored.
+    #[doc(alias = "doca_rdma_set_permissions")]
+    pub fn permissions(mut self, access: Access) -> Self {
+        self.permissions = access;
+        self
+    }
+
+    /// How many jobs the device works on at once; 64 if not said. It is rounded up to a power of two. How many are in flight in all is
+    /// the depth of the WorkQ.
+    #[doc(alias = "doca_rdma_set_send_queue_size")]
+    pub fn send_queue_size(mut self, jobs: u32) -> Self {
+        self.send_queue_size = jobs;
+        self
+    }
+
+    /// How many receives can be posted at once; 64 if not said. It is rounded up to a power of two. Each place takes about 150 bytes.
+    #[doc(alias = "doca_rdma_set_recv_queue_size")]
+    pub fn recv_queue_size(mut self, receives: u32) -> Self {
+        self.recv_queue_size = receives;
+        self
+    }
+
+    /// How many Bufs the destination of a receive may have; 1 if not said.
+    #[doc(alias = "doca_rdma_set_recv_buf_chain_len")]
+    pub fn recv_chain_len(mut self, bufs: u32) -> Self {
+        self.recv_chain_len = bufs;
+        self
+    }
+
+    /// The largest payload of a packet; 1,024 bytes if not said. Both sides use the smaller of theirs.
+    #[doc(alias = "doca_rdma_set_mtu")]
+    pub fn mtu(mut self, mtu: Mtu) -> Self {
+        self.mtu = mtu;
+        self
+    }
+
+    /// Which address of the port; the first, 0, if not said.
+    #[doc(alias = "doca_rdma_set_gid_index")]
+    pub fn gid_index(mut self, index: u32) -> Self {
+        self.gid_index = index;
+        self
+    }
+
+    /// How long a job waits for a peer that has no receive posted, or does not answer, before it fails; 2 s if not said.
+    pub fn rnr_timeout(mut self, timeout: Duration) -> Self {
+        self.rnr_timeout = timeout;
+        self
+    }
+
+    /// How long a connection may take; 5 s if not said. [`Connect::timeout`](super::Connect::timeout) says it of one.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// Attaches the context to a WorkQ, in the state Init. All memory for receives is taken here.
+    ///
+    /// # Errors
+    ///
+    /// `NotSupported` if the device has no remote operations, not such large queues or long lists, or cannot ring an event-driven WorkQ;
+    /// `InvalidValue` for a DPU permission, a size of 0, an address that the port does not have, or a WorkQ that is deeper than the device
+    /// allows; `BadState` if it was shut down; `Full` beyond 8 devices or 4,094 contexts on a WorkQ.
+    #[doc(alias = "doca_ctx_start")]
+    #[doc(alias = "doca_ctx_workq_add")]
+    pub fn attach(self, workq: &WorkQ) -> Result<Rdma> {
+        let check = |caps: &RdmaCaps| self.check(caps);
+        let open = |at: &_, (send_queue_size, recv_queue_size)| {
+            let config = EndpointConfig {
+                permissions: self.permissions & REMOTE,
+                send_queue_size,
+                recv_queue_size,
+                recv_list_len: self.recv_chain_len,
+                mtu: self.mtu,
+                gid_index: self.gid_index,
+                rnr_timeout: self.rnr_timeout,
+                ..EndpointConfig::new(Arc::new(|| ()))
+            };
+            Ok(Half {
+                pair: QueuePair::open(at, config)?,
+                permissions: self.permissions & REMOTE,
+                send_queue_size,
+                recv_queue_size,
+                recv_chain_len: self.recv_chain_len,
+                mtu: self.mtu,
+                gid_index: self.gid_index,
+                rnr_timeout: self.rnr_timeout,
+                connect_timeout: self.connect_timeout,
+            })
+        };
+        Context::attach_with(self.device, workq, check, open).map(Rdma)
+    }
+
+    /// Refuses what the device does not have; answers the sizes of the queues.
+    fn check(&self, caps: &RdmaCaps) -> Result<(u32, u32)> {
+        let error = |kind, text: String| Error::new(kind, RdmaCaps::ATTACH, text);
+        let unknown = !Access::all().contains(self.permissions);
+        if unknown || self.permissions.intersects(DPU) {
+            let text = "the permissions of an Rdma are RDMA_READ, RDMA_WRITE and RDMA_ATOMIC";
+            return Err(error(ErrorKind::InvalidValue, text.to_owned()));
+        }
+        if self.gid_index >= caps.gid_table_size {
+            let text = format!(
+                "GID index {}, and the port has {} addresses",
+                self.gid_index, caps.gid_table_size
+            );
+            return Err(error(ErrorKind::InvalidValue, text));
+        }
+        let within = |what, have: u32, rounded: Option<u32>, limit: u32| match rounded {
+            _ if have == 0 => Err(error(ErrorKind::InvalidValue, format!("a {what} of 0"))),
+            Some(rounded) if rounded <= limit => Ok(rounded),
+            _ => {
+                let text = format!("a {what} of {have}, and the device takes {limit}");
+                Err(error(ErrorKind::NotSupported, text))
+            }
+        };
+        let size =
+            |what, have: u32, limit| within(what, have, have.checked_next_power_of_two(), limit);
+        let chain = self.recv_chain_len;
+        within("recv_chain_len", chain, Some(chain), caps.max_recv_list_len)?;
+        // Receives have the index of a Token.
+        let receives = caps.max_recv_queue_size.min(1 << 20);
+        Ok((
+            size(
+                "send_queue_size",
+                self.send_queue_size,
+                caps.max_send_queue_size,
+            )?,
+            size("recv_queue_size", self.recv_queue_size, receives)?,
+        ))
+    }
+}

@@ -1,0 +1,83 @@
+//! A connection under way.
+//!
+//! It blocks: it may ask another process. So it has a thread of its own.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use super::Rdma;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync::{Blocking, deadline};
+
+const OP: &str = "Rdma::connect";
+
+/// The future of [`Rdma::connect`].
+#[must_use = "futures do nothing unless polled"]
+pub struct Connect {
+    rdma: Rdma,
+    blob: Vec<u8>,
+    timeout: Duration,
+    call: Blocking<()>,
+}
+
+impl Connect {
+    pub(super) fn new(rdma: &Rdma, blob: &[u8], timeout: Duration) -> Connect {
+        Connect {
+            rdma: rdma.clone(),
+            blob: blob.to_vec(),
+            timeout,
+            call: Blocking::new(),
+        }
+    }
+
+    /// How long it may take, from the first poll on.
+    pub fn timeout(mut self, timeout: Duration) -> Connect {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Connects on this thread, and blocks meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// As [`Rdma::connect`]. `BadState` if it was polled.
+    pub fn wait(self) -> Result<()> {
+        if self.call.is_begun() {
+            let text = "it was polled: go on to await it";
+            return Err(Error::new(ErrorKind::BadState, "Connect::wait", text));
+        }
+        self.rdma.check_open(OP)?;
+        let endpoint = self.rdma.pair().endpoint();
+        endpoint.connect(&self.blob, deadline(self.timeout))
+    }
+}
+
+impl Future for Connect {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        let this = &mut *self;
+        if !this.call.is_begun() {
+            this.rdma.check_open(OP)?;
+            // The endpoint alone: the thread keeps no context.
+            let endpoint = Arc::clone(this.rdma.pair().endpoint());
+            let (blob, timeout) = (std::mem::take(&mut this.blob), this.timeout);
+            let run = move || endpoint.connect(&blob, deadline(timeout));
+            this.call.begin("doca-connect", OP, run)?;
+        }
+        this.call.poll(OP, cx)
+    }
+}
+
+impl fmt::Debug for Connect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connect")
+            .field("rdma", &self.rdma)
+            .field("timeout", &self.timeout)
+            .finish()
+    }
+}

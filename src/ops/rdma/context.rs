@@ -1,0 +1,315 @@
+//! The context: its properties, its states, and how it comes to be connected.
+
+use std::fmt;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::watch;
+
+use super::{Connect, RdmaBuilder};
+use crate::device::{Access, Caps, Device, Mtu, RdmaCaps};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ops::context::{Context, Kind};
+use crate::reactor::{QueuePair, RdmaState, WorkQ};
+
+/// The longest blob.
+const BLOB: usize = 1024;
+
+/// An RDMA context: messages and one-sided operations with a peer that it is connected to (RDMA guide; `doca_rdma`).
+///
+/// It is attached to one [`WorkQ`]; clones are the same context. Each side exports a blob ([`export`](Rdma::export)), gets it to
+/// the other somehow, and connects with the one that it got ([`connect`](Rdma::connect)); over a stream
+/// [`handshake`](Rdma::handshake) does all of it.
+///
+/// ```
+/// # use tokio_doca::{BufPool, Device, ErrorKind, JobError, Mmap, Rdma, WorkQ};
+/// async fn greet(rdma: &Rdma, pool: &BufPool) -> Result<(), JobError> {
+///     let (hello, answer) = (pool.alloc().await, pool.alloc().await);
+///     hello.extend_from_slice(b"hello")?;
+///     rdma.send(&hello).await?;
+///     let received = rdma.recv(&answer).await?;
+///     println!("{} bytes of an answer", received.len);
+///     Ok(())
+/// }
+/// ```
+///
+/// # Errors of jobs
+///
+/// What is refused before it is posted leaves the context as it is. A job that fails takes it to [`RdmaState::Error`], and often
+/// the peer's as well: all other jobs and receives end with [`Reason::Flushed`](crate::Reason::Flushed), which names the first cause
+/// ([`JobError::cause`](crate::JobError::cause)), and nothing is taken any more until both sides are [`reset`](Rdma::reset) and connected anew.
+///
+/// # Receives
+///
+/// Receives do not count against the depth of the WorkQ: they have places of their own
+/// ([`RdmaBuilder::recv_queue_size`]). A message meets the receives in the order in which they were posted. A receive cannot be
+/// recalled: see [`Rdma::recv`] for what becomes of a dropped one.
+#[derive(Clone)]
+#[doc(alias = "doca_rdma")]
+#[doc(alias = "ibv_qp")]
+pub struct Rdma(pub(super) Context<RdmaCaps, Half>);
+
+/// What it was built with, and the device's half of it.
+pub(super) struct Half {
+    pub(super) pair: QueuePair,
+    pub(super) permissions: Access,
+    pub(super) send_queue_size: u32,
+    pub(super) recv_queue_size: u32,
+    pub(super) recv_chain_len: u32,
+    pub(super) mtu: Mtu,
+    pub(super) gid_index: u32,
+    pub(super) rnr_timeout: Duration,
+    pub(super) connect_timeout: Duration,
+}
+
+impl Kind for RdmaCaps {
+    const ATTACH: &'static str = "RdmaBuilder::attach";
+    const DETACH: &'static str = "Rdma::detach";
+    const LACKS: &'static str = "has no remote operations: DevInfo::caps().rdma says who has";
+
+    fn of(caps: &Caps) -> Option<&RdmaCaps> {
+        caps.rdma.as_ref()
+    }
+
+    fn event_driven(&self) -> bool {
+        self.event_driven
+    }
+
+    fn max_buf_size(&self) -> u64 {
+        self.max_message_size
+    }
+
+    fn max_list_len(&self) -> u32 {
+        self.max_send_list_len
+    }
+}
+
+impl Rdma {
+    /// Begins a context on a device.
+    #[doc(alias = "doca_rdma_create")]
+    pub fn builder(device: &Device) -> RdmaBuilder<'_> {
+        RdmaBuilder::new(device)
+    }
+
+    /// Gives this handle up, if it is the last one on its attachment. The connection ends with it.
+    ///
+    /// # Errors
+    ///
+    /// `InUse` while a clone, an Op or a stream has it. What it was is dropped all the same; jobs in flight are finished.
+    #[doc(alias = "doca_ctx_workq_rm")]
+    #[doc(alias = "doca_rdma_destroy")]
+    pub fn detach(self) -> Result<()> {
+        self.0.detach()
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        self.0.device()
+    }
+
+    /// The WorkQ that it is attached to.
+    pub fn workq(&self) -> WorkQ {
+        self.0.workq()
+    }
+
+    /// The limits of its device.
+    pub fn caps(&self) -> &RdmaCaps {
+        self.0.caps()
+    }
+
+    /// What the peer may do through it: the RDMA flags that it was built with.
+    #[doc(alias = "doca_rdma_get_permissions")]
+    pub fn permissions(&self) -> Access {
+        self.0.extra().permissions
+    }
+
+    /// How many jobs the device works on at once: a power of two.
+    #[doc(alias = "doca_rdma_get_send_queue_size")]
+    pub fn send_queue_size(&self) -> u32 {
+        self.0.extra().send_queue_size
+    }
+
+    /// How many receives can be posted at once: a power of two.
+    #[doc(alias = "doca_rdma_get_recv_queue_size")]
+    pub fn recv_queue_size(&self) -> u32 {
+        self.0.extra().recv_queue_size
+    }
+
+    /// How many Bufs the destination of a receive may have.
+    #[doc(alias = "doca_rdma_get_recv_buf_chain_len")]
+    pub fn recv_chain_len(&self) -> u32 {
+        self.0.extra().recv_chain_len
+    }
+
+    /// The largest payload of a packet that it was built with; both sides use the smaller of theirs.
+    #[doc(alias = "doca_rdma_get_mtu")]
+    pub fn mtu(&self) -> Mtu {
+        self.0.extra().mtu
+    }
+
+    /// Which address of the port.
+    #[doc(alias = "doca_rdma_get_gid_index")]
+    pub fn gid_index(&self) -> u32 {
+        self.0.extra().gid_index
+    }
+
+    /// How long a job waits for a peer that has no receive posted, or does not answer, before it fails.
+    pub fn rnr_timeout(&self) -> Duration {
+        self.0.extra().rnr_timeout
+    }
+
+    /// Where it is in its life.
+    #[doc(alias = "doca_rdma_get_state")]
+    pub fn state(&self) -> RdmaState {
+        self.pair().state()
+    }
+
+    /// Tells of each change of the state, from now on. States that follow quickly on one another may be seen as one.
+    pub fn watch(&self) -> watch::Receiver<RdmaState> {
+        self.pair().watch()
+    }
+
+    /// What the peer's [`connect`](Rdma::connect) needs, at most 1,024 bytes: the same until the next [`reset`](Rdma::reset). Whoever has it can
+    /// connect: it is a secret.
+    ///
+    /// # Errors
+    ///
+    /// `BadState` in the state Error, or once the WorkQ was shut down; what could not be had.
+    #[doc(alias = "doca_rdma_export")]
+    pub fn export(&self) -> Result<Vec<u8>> {
+        const OP: &str = "Rdma::export";
+        self.check_open(OP)?;
+        let blob = self.pair().endpoint().export()?;
+        if blob.len() > BLOB {
+            let text = format!(
+                "the device's blob has {} bytes, more than {BLOB}",
+                blob.len()
+            );
+            return Err(Error::new(ErrorKind::Unexpected, OP, text));
+        }
+        Ok(blob)
+    }
+
+    /// Connects to the context that was exported so, with the time limit of the builder if [`Connect::timeout`] says no other. Nothing
+    /// begins before the first poll; no runtime is needed. The peer need not have connected yet: it must before it takes anything.
+    ///
+    /// # Errors
+    ///
+    /// `BadState` unless in the state Init; `InvalidValue` for what is no blob of an Rdma, or was changed; `ConnectionAborted` if the peer
+    /// refuses, was reset, or is connected to another one; `ConnectionReset` if it has gone; `NotSupported` if it cannot be reached from here;
+    /// `TimedOut`. The state is Init then.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it is ordinary: what is under way ends by itself, within the time limit, and may connect: look at the [`state`](Rdma::state), or
+    /// [`reset`](Rdma::reset).
+    #[doc(alias = "doca_rdma_connect")]
+    pub fn connect(&self, blob: &[u8]) -> Connect {
+        Connect::new(self, blob, self.0.extra().connect_timeout)
+    }
+
+    /// Exports, exchanges the blobs over a stream, and connects; the peer does the same at the other end. Both sides are connected when it
+    /// answers. The stream can be used for something else afterwards: no byte too much is read.
+    ///
+    /// Its time limit is for the connection alone: a peer that says nothing is waited for (`tokio::time::timeout`).
+    ///
+    /// # Errors
+    ///
+    /// As [`Rdma::export`] and [`Rdma::connect`]; `IoFailed` if the stream fails or ends; `InvalidValue` for what is no blob;
+    /// `ConnectionAborted` if the peer could not connect. It was reset then, if it had connected.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it leaves the stream amid the exchange: drop it too, and [`reset`](Rdma::reset) the context.
+    pub async fn handshake<S>(&self, stream: &mut S) -> Result<()>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        const OP: &str = "Rdma::handshake";
+        let io = |error: std::io::Error| {
+            Error::new(ErrorKind::IoFailed, OP, format!("the stream: {error}"))
+        };
+        let blob = self.export()?;
+        let (mut reader, mut writer) = tokio::io::split(stream);
+        let give = async {
+            writer.write_u32(blob.len() as u32).await.map_err(io)?;
+            writer.write_all(&blob).await.map_err(io)?;
+            writer.flush().await.map_err(io)
+        };
+        let get = async {
+            let len = reader.read_u32().await.map_err(io)? as usize;
+            if len > BLOB {
+                let text = format!(
+                    "the peer announces a blob of {len} bytes, and none has more than {BLOB}"
+                );
+                return Err(Error::new(ErrorKind::InvalidValue, OP, text));
+            }
+            let mut theirs = vec![0; len];
+            reader.read_exact(&mut theirs).await.map_err(io)?;
+            Ok(theirs)
+        };
+        let (_, theirs) = futures::future::try_join(give, get).await?;
+        let connected = self.connect(&theirs).await;
+        // Each side says whether it is connected, so that neither begins with one that is not.
+        let say = async {
+            writer
+                .write_u8(connected.is_ok().into())
+                .await
+                .map_err(io)?;
+            writer.flush().await.map_err(io)
+        };
+        let hear = async { reader.read_u8().await.map_err(io) };
+        let heard = futures::future::try_join(say, hear).await;
+        connected?;
+        let error = match heard {
+            Ok(((), 1)) => return Ok(()),
+            Ok(_) => Error::new(
+                ErrorKind::ConnectionAborted,
+                OP,
+                "the peer could not connect",
+            ),
+            Err(error) => error,
+        };
+        self.pair().reset();
+        Err(error)
+    }
+
+    /// Back to Init, from any state: the connection ends, and the peer's state turns to Error. Jobs in flight and receives end with
+    /// [`Reason::Flushed`](crate::Reason::Flushed), for [`Reason::Reset`](crate::Reason::Reset); messages that nobody took are dropped. What was exported is worth nothing any more:
+    /// export and connect anew. It does not wait; memory of jobs in flight goes back as they are collected.
+    ///
+    /// # Errors
+    ///
+    /// `BadState` once the WorkQ was shut down.
+    #[doc(alias = "doca_ctx_stop")]
+    #[doc(alias = "doca_ctx_start")]
+    pub fn reset(&self) -> Result<()> {
+        self.check_open("Rdma::reset")?;
+        self.pair().reset();
+        Ok(())
+    }
+
+    #[inline(always)]
+    pub(super) fn pair(&self) -> &QueuePair {
+        &self.0.extra().pair
+    }
+
+    /// Refused once the WorkQ was shut down.
+    pub(super) fn check_open(&self, op: &'static str) -> Result<()> {
+        self.0
+            .check_open()
+            .map_err(|_| Error::new(ErrorKind::BadState, op, "the WorkQ was shut down"))
+    }
+}
+
+impl fmt::Debug for Rdma {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.debug("Rdma", f)
+    }
+}
+
+impl AsRef<Rdma> for Rdma {
+    fn as_ref(&self) -> &Rdma {
+        self
+    }
+}

@@ -1,0 +1,246 @@
+//! The eight operations.
+
+use super::recv::RdmaRecv;
+use super::request::{RdmaOp, RdmaRequest};
+use super::{Rdma, RecvStream};
+use crate::device::Verb;
+use crate::error::{JobError, Result};
+use crate::mem::{BufPool, MaybeDestination, MaybeRemote, MaybeSource};
+
+/// Each operation in three forms: borrowed, owned, and submitted at once.
+macro_rules! operations {
+    ($(
+        $(#[$doc:meta])*
+        fn $name:ident, $owned:ident, $try:ident
+            [$($kind:ident: $bound:path),*] ($($arg:ident: $type:ty),*)
+            -> [$src:ty, $dst:ty, $answer:ty] { $verb:expr, $from:expr, $to:expr }
+    )*) => {$(
+        $(#[$doc])*
+        #[inline(always)]
+        pub fn $name<$($kind: $bound),*>(&self, $($arg: $type),*) -> RdmaOp<&Rdma, $src, $dst, $answer> {
+            RdmaOp::new(RdmaRequest { rdma: self, verb: $verb, src: $from, dst: $to })
+        }
+
+        #[doc = concat!("The same as [`Rdma::", stringify!($name), "`] with everything owned: the future is `'static`, and can be spawned.")]
+        ///
+        /// # Errors
+        ///
+        #[doc = concat!("As [`Rdma::", stringify!($name), "`].")]
+        ///
+        /// # Cancel safety
+        ///
+        #[doc = concat!("As [`Rdma::", stringify!($name), "`].")]
+        pub fn $owned<$($kind: $bound + 'static),*>(&self, $($arg: $type),*) -> RdmaOp<Rdma, $src, $dst, $answer> {
+            RdmaOp::new(RdmaRequest { rdma: self.clone(), verb: $verb, src: $from, dst: $to })
+        }
+
+        #[doc = concat!("[`Rdma::", stringify!($name), "`], submitted now, without waiting: `Again` if there is no Slot. The future answers its end.")]
+        ///
+        /// # Errors
+        ///
+        #[doc = concat!("`Again`, and what [`Rdma::", stringify!($name), "`] is refused for.")]
+        ///
+        /// # Cancel safety
+        ///
+        #[doc = concat!("As [`Rdma::", stringify!($name), "`].")]
+        pub fn $try<$($kind: $bound),*>(&self, $($arg: $type),*) -> Result<RdmaOp<&Rdma, $src, $dst, $answer>, JobError> {
+            RdmaOp::submitted(RdmaRequest { rdma: self, verb: $verb, src: $from, dst: $to })
+        }
+    )*};
+}
+
+/// Messages and one-sided operations. Nothing happens before the first poll; Jobs begin in the order in which they are submitted.
+impl Rdma {
+    operations! {
+        /// Sends the data of `src` as a message, or, with `()`, an empty one: it ends a receive of the peer's, which must be posted, and have
+        /// room. Answers the number of bytes.
+        ///
+        /// # Errors
+        ///
+        /// Refused, and the state stays as it is: `InvalidValue` if a source has no data, is a foreign device's, or is more bytes or longer lists than the
+        /// device takes ([`Rdma::caps`]); `InUse` if a job or a guard writes it; `NotConnected`; `Shutdown`; `BadState` without a runtime in event
+        /// mode. Failed, and the state is Error: `TimedOut` if the peer has no receive posted for the time of
+        /// [`rnr_timeout`](crate::RdmaBuilder::rnr_timeout); `InvalidValue` if the message is longer than the receive; what the peer's end was.
+        /// In the state Error: [`Reason::Flushed`](crate::Reason::Flushed), with the kind of the first cause.
+        ///
+        /// # Cancel safety
+        ///
+        /// Dropping it is ordinary. What is in flight goes on, keeps its memory leased until it is over, and is then forgotten.
+        /// Forgetting the future is sound too.
+        #[doc(alias = "doca_rdma_job_send")]
+        #[doc(alias = "ibv_post_send")]
+        #[doc(alias = "IBV_WR_SEND")]
+        fn send, send_owned, try_send [S: MaybeSource] (src: S) -> [S, (), usize] { Verb::Send(None), src, () }
+
+        /// [`Rdma::send`], and an immediate beside the data.
+        ///
+        /// # Errors
+        ///
+        /// As [`Rdma::send`].
+        ///
+        /// # Cancel safety
+        ///
+        /// As [`Rdma::send`].
+        #[doc(alias = "doca_rdma_job_send_imm")]
+        #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
+        fn send_imm, send_imm_owned, try_send_imm [S: MaybeSource] (src: S, immediate: u32) -> [S, (), usize] { Verb::Send(Some(immediate)), src, () }
+
+        /// Sends a message without data.
+        ///
+        /// # Errors
+        ///
+        /// As [`Rdma::send`].
+        ///
+        /// # Cancel safety
+        ///
+        /// As [`Rdma::send`].
+        fn send_empty, send_empty_owned, try_send_empty [] () -> [(), (), usize] { Verb::Send(None), (), () }
+
+        /// Sends a message that is an immediate alone.
+        ///
+        /// # Errors
+        ///
+        /// As [`Rdma::send`].
+        ///
+        /// # Cancel safety
+        ///
+        /// As [`Rdma::send`].
+        fn send_empty_imm, send_empty_imm_owned, try_send_empty_imm [] (immediate: u32) -> [(), (), usize] { Verb::Send(Some(immediate)), (), () }
+
+        /// Writes the data of `src` to the start of `remote`; the peer is not told. Answers the number of bytes. With `()` for both nothing is
+        /// moved (to see whether the connection is alive).
+        ///
+        /// # Errors
+        ///
+        /// Refused, and the state stays as it is: as [`Rdma::send`]; `InvalidValue` if `remote` is shorter than the data; `NotPermitted` if its
+        /// exporter does not let peers write; `NotSupported` if it was exported to the DPU; what was found of memory whose exporter has gone. Failed, and
+        /// the state of both sides is Error: `NotPermitted` if the peer's context lacks the permission; what the peer's end was.
+        ///
+        /// # Cancel safety
+        ///
+        /// As [`Rdma::send`]; the peer's memory may have been written.
+        #[doc(alias = "doca_rdma_job_read_write")]
+        #[doc(alias = "IBV_WR_RDMA_WRITE")]
+        fn write, write_owned, try_write [S: MaybeSource, R: MaybeRemote] (src: S, remote: R) -> [S, R, usize] { Verb::Write(None), src, remote }
+
+        /// [`Rdma::write`], and an immediate that ends a receive of the peer's, whose own memory is untouched.
+        ///
+        /// # Errors
+        ///
+        /// As [`Rdma::write`]; `NotSupported` if the device has none; `TimedOut` as for [`Rdma::send`].
+        ///
+        /// # Cancel safety
+        ///
+        /// As [`Rdma::write`].
+        #[doc(alias = "doca_rdma_job_write_imm")]
+        #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
+        fn write_imm, write_imm_owned, try_write_imm [S: MaybeSource, R: MaybeRemote] (src: S, remote: R, immediate: u32) -> [S, R, usize] { Verb::Write(Some(immediate)), src, remote }
+
+        /// Reads `remote` into the tailroom of `dst`, whose data grows: as many bytes as the shorter of the two has. Answers how many. The peer is not
+        /// told. With `()` for both nothing is moved.
+        ///
+        /// # Errors
+        ///
+        /// Refused, and the state stays as it is: `InvalidValue` if the destination has no tailroom; as [`Rdma::write`], of reading. Failed: as
+        /// [`Rdma::write`].
+        ///
+        /// # Cancel safety
+        ///
+        /// As [`Rdma::send`]; the destination may have been written.
+        #[doc(alias = "doca_rdma_job_read_write")]
+        #[doc(alias = "IBV_WR_RDMA_READ")]
+        fn read, read_owned, try_read [R: MaybeRemote, D: MaybeDestination] (remote: R, dst: D) -> [R, D, usize] { Verb::Read, remote, dst }
+
+        /// Makes the first 8 bytes of `remote` `swap` if they are `compare`, and answers what they were, in the byte order of the machine. It is
+        /// atomic against everything that reaches them in 8 aligned bytes, [`Buf::load`](crate::Buf::load) and its kin included.
+        ///
+        /// # Errors
+        ///
+        /// Refused, and the state stays as it is: `InvalidValue` if `remote` is shorter than 8 bytes, or lies at no multiple of 8; `NotPermitted` if its
+        /// exporter does not let peers do atomics; `NotSupported` if the device has none; as [`Rdma::write`]. Failed: as [`Rdma::write`].
+        ///
+        /// # Cancel safety
+        ///
+        /// As [`Rdma::write`].
+        #[doc(alias = "doca_rdma_job_atomic")]
+        #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
+        fn compare_swap, compare_swap_owned, try_compare_swap [R: MaybeRemote] (remote: R, compare: u64, swap: u64) -> [R, (), u64] { Verb::CompareSwap { compare, swap }, remote, () }
+
+        /// Adds to the first 8 bytes of `remote`, wrapping, and answers what they were. Atomic as [`Rdma::compare_swap`].
+        ///
+        /// # Errors
+        ///
+        /// As [`Rdma::compare_swap`].
+        ///
+        /// # Cancel safety
+        ///
+        /// As [`Rdma::write`].
+        #[doc(alias = "doca_rdma_job_atomic")]
+        #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
+        fn fetch_add, fetch_add_owned, try_fetch_add [R: MaybeRemote] (remote: R, add: u64) -> [R, (), u64] { Verb::FetchAdd(add), remote, () }
+    }
+
+    /// Receives a message into the tailroom of `dst`, whose data grows, or, with `()`, one that needs no room: an empty one, or a write with an
+    /// immediate. It is posted at the first poll, in the states Init and Connected.
+    ///
+    /// Receives that wait at once get their messages in the order in which they began. With all places taken
+    /// ([`RdmaBuilder::recv_queue_size`](crate::RdmaBuilder::recv_queue_size)) it waits its turn.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` if `dst` has no tailroom, is a foreign device's, or is a longer list than
+    /// [`recv_chain_len`](crate::RdmaBuilder::recv_chain_len); `InUse` if a job or a guard has it; `Shutdown`, also while it waits, and then it stays posted;
+    /// `BadState` without a runtime in event mode. Failed, and the state is Error: `InvalidValue` if a message is longer than the room. In the state Error:
+    /// [`Reason::Flushed`](crate::Reason::Flushed).
+    ///
+    /// # Cancel safety
+    ///
+    /// No message is lost. A receive that is dropped stays posted, and keeps its memory leased; the next one that begins takes it over instead of posting
+    /// another, and gets its message, which is copied to its own destination, if that is another one. If that has too little room
+    /// ([`Reason::ReceiveTooSmall`](crate::Reason::ReceiveTooSmall)), or is in use, the message stays for the one after it. A forgotten future keeps its place
+    /// and its memory.
+    #[doc(alias = "doca_rdma_job_recv")]
+    #[doc(alias = "ibv_post_recv")]
+    pub fn recv<D: MaybeDestination>(&self, dst: D) -> RdmaRecv<&Rdma, D> {
+        RdmaRecv::new(self, dst)
+    }
+
+    /// The same with everything owned: the future is `'static`, and can be spawned.
+    ///
+    /// # Errors
+    ///
+    /// As [`Rdma::recv`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Rdma::recv`].
+    pub fn recv_owned<D: MaybeDestination + 'static>(&self, dst: D) -> RdmaRecv<Rdma, D> {
+        RdmaRecv::new(self.clone(), dst)
+    }
+
+    /// Posts the receive now: before the peer is told that it may send, say. The future answers its end.
+    ///
+    /// # Errors
+    ///
+    /// `Again` ([`Reason::RecvQueueFull`](crate::Reason::RecvQueueFull)) if all places are taken, and what [`Rdma::recv`] is refused for.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Rdma::recv`].
+    pub fn try_recv<D: MaybeDestination>(&self, dst: D) -> Result<RdmaRecv<&Rdma, D>, JobError> {
+        RdmaRecv::posted(self, dst)
+    }
+
+    /// Messages as they come, into Bufs of a pool: it keeps up to `receives` of them posted, 1 to
+    /// [`recv_queue_size`](Rdma::recv_queue_size). While the pool is empty it posts fewer, and goes on as Bufs come home. The first poll posts.
+    ///
+    /// It ends after the first error, which it yields.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Rdma::recv`], whose next call gets what comes for a stream that was dropped.
+    pub fn recv_stream(&self, pool: &BufPool, receives: usize) -> RecvStream {
+        let most = self.recv_queue_size() as usize;
+        RecvStream::new(self, pool, receives.clamp(1, most))
+    }
+}

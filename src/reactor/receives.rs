@@ -1,0 +1,472 @@
+//! The receives of one Rdma: a table of their own, apart from the depth of the WorkQ.
+//!
+//! A receive cannot be recalled, so an Op that is dropped leaves an *orphan*: it stays posted, and its memory leased. The
+//! next Op that begins *adopts* the oldest orphan and posts nothing; its message is copied to where the adopter wants it.
+//!
+//! ```text
+//!          fill              complete            take, free
+//!   Free ------> Posted ----------------> Done -------------> Free
+//!                 |  ^                    |  ^
+//!   Op dropped    |  | adopt   dropped    |  | adopt     (an orphan that ends with an error, or is from before
+//!                 v  |                    v  |            a reset, is freed by the reaper)
+//!              orphan: Posted -------> orphan: Done
+//! ```
+//!
+//! All of it is under one lock, in which no code of the user's runs: wakers are cloned, woken and dropped, and Leases given
+//! back, outside.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::task::Waker;
+
+use super::held::Outcome;
+use crate::device::{Completion, RecvOpcode, Segments, Token};
+use crate::error::{ErrorKind, JobError};
+use crate::mem::{Grow, Writing};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::{Mutex, Waiters, discard, lock};
+
+/// What a receive has brought: the answer of [`Rdma::recv`](crate::Rdma::recv).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "doca_rdma_result")]
+pub struct Received {
+    /// How many bytes the peer sent, or, of a write with an immediate, wrote to where it was told.
+    pub len: usize,
+    /// What the peer did.
+    pub opcode: RecvOpcode,
+    /// The immediate, if there is one.
+    pub immediate: Option<u32>,
+}
+
+/// Which place an Op has, and which use of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Receipt {
+    pub(super) index: u32,
+    generation: u32,
+    /// It was posted by an Op that was dropped, for memory of its own.
+    pub(super) adopted: bool,
+}
+
+/// Memory of a receive, and what keeps it.
+pub(crate) struct Room {
+    /// Nothing, if there is no destination.
+    pub(crate) lease: Option<Writing>,
+    pub(crate) segments: Segments,
+    pub(crate) len: usize,
+}
+
+/// How a receive ended, and its memory.
+pub(crate) struct Landed {
+    pub(crate) outcome: Result<Received, JobError>,
+    pub(crate) room: Room,
+}
+
+impl Landed {
+    /// How many bytes of a message lie in its memory.
+    pub(crate) fn len(&self) -> usize {
+        match self.outcome {
+            Ok(Received {
+                opcode: RecvOpcode::WriteImm,
+                ..
+            })
+            | Err(_) => 0,
+            Ok(Received { len, .. }) => len,
+        }
+    }
+
+    /// The message is appended to the memory that it lies in.
+    pub(crate) fn grow(&self) {
+        if let Some(lease) = &self.room.lease {
+            lease.grow(self.len());
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Free,
+    Posted,
+    Done,
+}
+
+struct Place {
+    phase: Phase,
+    generation: u32,
+    /// In which life of the endpoint it was posted.
+    life: u32,
+    /// An Op has it. Without one it stands among the orphans.
+    owned: bool,
+    room: Room,
+    outcome: Result<Received, JobError>,
+    waker: Option<Waker>,
+    /// Neighbours among the orphans.
+    older: Option<u32>,
+    newer: Option<u32>,
+}
+
+struct Places {
+    places: Box<[Place]>,
+    free: Vec<u32>,
+    /// Orphans, in the order in which they were posted.
+    oldest: Option<u32>,
+    newest: Option<u32>,
+    /// Receives posted, ever. The lower half is the generation of the next.
+    posted: u64,
+    /// Resets so far.
+    life: u32,
+}
+
+/// The receives of one Rdma.
+pub(crate) struct Receives {
+    number: u32,
+    /// Ops of all tables of the WorkQ that sleep.
+    asleep: Arc<AtomicUsize>,
+    /// Which receives are over: for the Op, to look without the lock.
+    over: Box<[AtomicBool]>,
+    orphans: AtomicUsize,
+    free: AtomicUsize,
+    /// Who waits for a place.
+    pub(super) line: Waiters,
+    /// How many places were taken by those in line.
+    pub(super) taken: AtomicU32,
+    table: Mutex<Places>,
+}
+
+/// What is to be done once no lock is held.
+#[derive(Default)]
+pub(super) struct Ended {
+    pub(super) waker: Option<Waker>,
+    /// Memory that goes back.
+    pub(super) lease: Option<Writing>,
+    /// A place is free.
+    pub(super) freed: bool,
+}
+
+fn nowhere() -> Room {
+    Room {
+        lease: None,
+        segments: Segments::none(),
+        len: 0,
+    }
+}
+
+impl Receives {
+    /// `posted` goes on from the last table with this number, so that no Token is used twice.
+    pub(super) fn new(number: u32, size: u32, posted: u64, asleep: Arc<AtomicUsize>) -> Receives {
+        let place = |_| Place {
+            phase: Phase::Free,
+            generation: 0,
+            life: 0,
+            owned: false,
+            room: nowhere(),
+            outcome: Err(JobError::device(ErrorKind::Empty, 0)),
+            waker: None,
+            older: None,
+            newer: None,
+        };
+        let table = Places {
+            places: (0..size).map(place).collect(),
+            free: (0..size).rev().collect(),
+            oldest: None,
+            newest: None,
+            posted,
+            life: 0,
+        };
+        Receives {
+            number,
+            asleep,
+            over: (0..size).map(|_| AtomicBool::new(false)).collect(),
+            orphans: AtomicUsize::new(0),
+            free: AtomicUsize::new(size as usize),
+            line: Waiters::new(),
+            taken: AtomicU32::new(0),
+            table: Mutex::new(table),
+        }
+    }
+
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    pub(super) fn posted(&self) -> u64 {
+        lock(&self.table).posted
+    }
+
+    pub(super) fn size(&self) -> usize {
+        self.over.len()
+    }
+
+    /// Places that an Op could have: free ones, and orphans.
+    pub(super) fn available(&self) -> usize {
+        self.free.load(Ordering::SeqCst) + self.orphans.load(Ordering::SeqCst)
+    }
+
+    /// The name that a device knows a receive by.
+    pub(super) fn token(&self, receipt: Receipt) -> Token {
+        Token::new(self.number, receipt.index, receipt.generation)
+    }
+
+    /// The oldest orphan is the caller's now.
+    pub(super) fn adopt(&self) -> Option<Receipt> {
+        if self.orphans.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let mut table = lock(&self.table);
+        let index = table.oldest?;
+        table.unlink(index);
+        self.orphans.fetch_sub(1, Ordering::SeqCst);
+        let place = &mut table.places[index as usize];
+        place.owned = true;
+        Some(Receipt {
+            index,
+            generation: place.generation,
+            adopted: true,
+        })
+    }
+
+    /// Fills a free place. The device may see the receive from here on.
+    pub(super) fn fill(&self, room: Room) -> Result<Receipt, Room> {
+        let mut table = lock(&self.table);
+        let Some(index) = table.free.pop() else {
+            drop(table);
+            return Err(room);
+        };
+        self.free.fetch_sub(1, Ordering::SeqCst);
+        let (generation, life) = (table.posted as u32, table.life);
+        table.posted += 1;
+        self.over[index as usize].store(false, Ordering::Relaxed);
+        let place = &mut table.places[index as usize];
+        debug_assert_eq!(place.phase, Phase::Free);
+        (place.phase, place.owned) = (Phase::Posted, true);
+        (place.generation, place.life) = (generation, life);
+        place.room = room;
+        Ok(Receipt {
+            index,
+            generation,
+            adopted: false,
+        })
+    }
+
+    /// The device refused it: the place is free again, and the memory the caller's.
+    pub(super) fn undo(&self, receipt: Receipt) -> Room {
+        let mut table = lock(&self.table);
+        self.free(&mut table, receipt.index)
+    }
+
+    /// Makes a place free. Whoever is in line is to be told.
+    fn free(&self, table: &mut Places, index: u32) -> Room {
+        let place = &mut table.places[index as usize];
+        debug_assert!(place.waker.is_none());
+        (place.phase, place.owned) = (Phase::Free, false);
+        let room = std::mem::replace(&mut place.room, nowhere());
+        table.free.push(index);
+        self.free.fetch_add(1, Ordering::SeqCst);
+        room
+    }
+
+    /// Op: how the receive ended, if it has. The place of its own is free then; of an adopted one its memory is the caller's
+    /// until `settle` or `put_back`.
+    #[inline]
+    pub(super) fn take(&self, receipt: Receipt) -> Option<Landed> {
+        if !self.over[receipt.index as usize].load(Ordering::Acquire) {
+            return None;
+        }
+        let mut table = lock(&self.table);
+        let place = &mut table.places[receipt.index as usize];
+        let outcome = place.outcome;
+        let room = if receipt.adopted {
+            std::mem::replace(&mut place.room, nowhere())
+        } else {
+            self.free(&mut table, receipt.index)
+        };
+        Some(Landed { outcome, room })
+    }
+
+    /// Op: an adopted receive was seen to.
+    pub(super) fn settle(&self, receipt: Receipt) {
+        self.free(&mut lock(&self.table), receipt.index);
+    }
+
+    /// Op: the message could not be had, and stays for the next.
+    pub(super) fn put_back(&self, receipt: Receipt, room: Room) -> Ended {
+        let mut table = lock(&self.table);
+        table.places[receipt.index as usize].room = room;
+        self.leave(&mut table, receipt.index)
+    }
+
+    /// Op: stores the waker to be woken at the end. `take` must be asked once more afterwards.
+    pub(super) fn register(&self, receipt: Receipt, waker: &Waker) {
+        let waker = waker.clone();
+        let mut table = lock(&self.table);
+        let place = &mut table.places[receipt.index as usize];
+        let old = if place.phase == Phase::Done {
+            Some(waker)
+        } else {
+            place.waker.replace(waker)
+        };
+        if place.phase != Phase::Done && old.is_none() {
+            self.asleep.fetch_add(1, Ordering::SeqCst);
+        }
+        drop(table);
+        discard(old);
+    }
+
+    /// Op: it is dropped.
+    pub(super) fn abandon(&self, receipt: Receipt) -> Ended {
+        let mut table = lock(&self.table);
+        self.leave(&mut table, receipt.index)
+    }
+
+    /// A place has no Op any more: an orphan, or free if there is nothing to wait for.
+    fn leave(&self, table: &mut Places, index: u32) -> Ended {
+        let life = table.life;
+        let place = &mut table.places[index as usize];
+        place.owned = false;
+        let waker = self.wakened(place);
+        let over = place.phase == Phase::Done;
+        if over && (place.outcome.is_err() || place.life != life) {
+            return Ended {
+                waker,
+                lease: self.free(table, index).lease,
+                freed: true,
+            };
+        }
+        table.link(index);
+        self.orphans.fetch_add(1, Ordering::SeqCst);
+        // Whoever is in line can adopt it.
+        Ended {
+            waker,
+            lease: None,
+            freed: true,
+        }
+    }
+
+    /// Its Op sleeps no more.
+    fn wakened(&self, place: &mut Place) -> Option<Waker> {
+        let waker = place.waker.take();
+        if waker.is_some() {
+            self.asleep.fetch_sub(1, Ordering::SeqCst);
+        }
+        waker
+    }
+
+    /// Reaper: the device says that a receive is over. `None`: it names none that is posted.
+    pub(super) fn complete(&self, completion: &Completion) -> Option<Ended> {
+        let (index, generation) = (completion.token.index(), completion.token.generation());
+        let mut table = lock(&self.table);
+        let life = table.life;
+        let place = table.places.get_mut(index as usize)?;
+        if place.phase != Phase::Posted || place.generation != generation {
+            return None;
+        }
+        place.phase = Phase::Done;
+        place.outcome = received(completion.result, completion.immediate, place.room.len);
+        let failed = place.outcome.is_err();
+        if !place.owned && (failed || place.life != life) {
+            table.unlink(index);
+            self.orphans.fetch_sub(1, Ordering::SeqCst);
+            return Some(Ended {
+                waker: None,
+                lease: self.free(&mut table, index).lease,
+                freed: true,
+            });
+        }
+        let waker = self.wakened(place);
+        let lease = if failed {
+            place.room.lease.take()
+        } else {
+            None
+        };
+        self.over[index as usize].store(true, Ordering::Release);
+        Some(Ended {
+            waker,
+            lease,
+            freed: false,
+        })
+    }
+
+    /// The endpoint begins a new life: what landed before, and nobody took, is dropped. To be called before the endpoint is
+    /// reset, and once more afterwards.
+    pub(super) fn forget_messages(&self, anew: bool) {
+        lock(&self.table).life += u32::from(anew);
+        loop {
+            let mut table = lock(&self.table);
+            let mut at = table.oldest;
+            let stale = loop {
+                let Some(index) = at else { return };
+                let place = &table.places[index as usize];
+                if place.phase == Phase::Done && place.life != table.life {
+                    break index;
+                }
+                at = place.newer;
+            };
+            table.unlink(stale);
+            self.orphans.fetch_sub(1, Ordering::SeqCst);
+            let room = self.free(&mut table, stale);
+            drop(table);
+            drop(room);
+        }
+    }
+
+    /// Makes all Ops that sleep poll again.
+    pub(super) fn nudge(&self, mut wake: impl FnMut(Waker)) {
+        for index in 0..self.size() {
+            let waker = self.wakened(&mut lock(&self.table).places[index]);
+            waker.into_iter().for_each(&mut wake);
+        }
+        super::turn::wake_all(&self.line);
+    }
+}
+
+/// What a device says is checked.
+fn received(result: Outcome, immediate: u32, room: usize) -> Result<Received, JobError> {
+    let nonsense = JobError::device(ErrorKind::Unexpected, 0);
+    let (opcode, len) = Completion::opcode_and_len(result?).ok_or(nonsense)?;
+    if opcode != RecvOpcode::WriteImm && len > room {
+        return Err(nonsense);
+    }
+    Ok(Received {
+        len,
+        opcode,
+        immediate: (opcode != RecvOpcode::Send).then_some(immediate),
+    })
+}
+
+impl Places {
+    /// Puts a place among the orphans: in the order of posting, which is most often behind the newest.
+    fn link(&mut self, index: u32) {
+        let age = |places: &Places, at: u32| {
+            // Not the generations themselves: they wrap.
+            (places.posted as u32).wrapping_sub(places.places[at as usize].generation)
+        };
+        let (mut older, mut newer) = (self.newest, None);
+        while let Some(at) = older
+            && age(self, at) < age(self, index)
+        {
+            (older, newer) = (self.places[at as usize].older, Some(at));
+        }
+        match older {
+            Some(older) => self.places[older as usize].newer = Some(index),
+            None => self.oldest = Some(index),
+        }
+        match newer {
+            Some(newer) => self.places[newer as usize].older = Some(index),
+            None => self.newest = Some(index),
+        }
+        let place = &mut self.places[index as usize];
+        (place.older, place.newer) = (older, newer);
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let place = &mut self.places[index as usize];
+        let (older, newer) = (place.older.take(), place.newer.take());
+        match older {
+            Some(older) => self.places[older as usize].newer = newer,
+            None => self.oldest = newer,
+        }
+        match newer {
+            Some(newer) => self.places[newer as usize].older = older,
+            None => self.newest = older,
+        }
+    }
+}

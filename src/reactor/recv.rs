@@ -1,0 +1,341 @@
+//! One receive on its way, inside an Op: from the first poll to its message.
+//!
+//! ```text
+//!   Idle --> Posted (a place of its own, or an orphan's) --> Finished
+//!     |        ^   |
+//!     +--> Queued  +-- dropped: an orphan, whose message is for the next
+//! ```
+
+use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker, ready};
+
+use pin_project::{pin_project, pinned_drop};
+
+use super::budget;
+use super::mode::{Policy, Spin};
+use super::queue_pair::QueuePair;
+use super::receives::{Ended, Landed, Receipt, Received, Receives, Room};
+use super::wait::{Awaited, MISSES, Patience, Waited};
+use super::workq::Attachment;
+use crate::error::{JobError, Reason};
+use crate::sync::atomic::fence;
+use crate::sync::{WaitNode, discard};
+
+/// What a receive is for: a context, and a destination.
+pub(crate) trait Receiver: Deref<Target = Attachment> {
+    fn pair(&self) -> &QueuePair;
+
+    /// Refuses what no message can be put into.
+    fn check(&self) -> Result<(), JobError>;
+
+    /// Leases the destination.
+    fn begin(&self) -> Result<Room, JobError>;
+
+    /// Copies what landed in memory of another Op's to the destination.
+    fn adopt(&self, landed: &Landed) -> Result<(), JobError>;
+}
+
+#[derive(Debug)]
+enum State {
+    Idle,
+    Queued(Patience, Spin),
+    Posted(Receipt, Spin),
+    Finished,
+}
+
+/// Pinned in an Op.
+#[pin_project(PinnedDrop)]
+pub(crate) struct RecvFlight<R: Receiver> {
+    // Dropped before the context, which keeps its list.
+    #[pin]
+    node: WaitNode,
+    receiver: R,
+    state: State,
+}
+
+/// A receive, as it is waited for.
+struct Posted<'a>(&'a Receives, Receipt);
+
+impl Awaited for Posted<'_> {
+    type End = Landed;
+
+    #[inline(always)]
+    fn take(&self) -> Option<Landed> {
+        self.0.take(self.1)
+    }
+
+    fn register(&self, waker: &Waker) {
+        self.0.register(self.1, waker);
+    }
+}
+
+impl<R: Receiver> RecvFlight<R> {
+    pub(crate) fn new(receiver: R) -> RecvFlight<R> {
+        RecvFlight {
+            node: WaitNode::new(),
+            receiver,
+            state: State::Idle,
+        }
+    }
+
+    /// Posts now, or says why not: nothing waits.
+    pub(crate) fn try_start(&mut self) -> Result<(), JobError> {
+        let receives = self.receiver.pair().receives();
+        ready_to_wait(&self.receiver)?;
+        let receipt = match receives.line.is_empty() || receives.line.all_told() {
+            true => post(&self.receiver)?,
+            false => None,
+        };
+        let size = receives.size() as u64;
+        let receipt = receipt.ok_or(JobError::new(Reason::RecvQueueFull, size, 0))?;
+        self.state = State::Posted(receipt, Spin::default());
+        Ok(())
+    }
+
+    /// Whether it was posted and is not over.
+    pub(crate) fn is_posted(&self) -> bool {
+        matches!(self.state, State::Posted(..))
+    }
+
+    pub(crate) fn poll(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Received, JobError>> {
+        let this = self.project();
+        let fresh = matches!(this.state, State::Idle);
+        let mut begun_under = None;
+        if fresh {
+            ready!(budget::proceed(cx));
+            let begun = ready_to_wait(this.receiver).and_then(|policy| {
+                begun_under = Some(policy);
+                let first = this.receiver.pair().receives().line.is_empty();
+                if first { post(this.receiver) } else { Ok(None) }
+            });
+            *this.state = match begun {
+                Ok(Some(receipt)) => State::Posted(receipt, Spin::default()),
+                Ok(None) => State::Queued(Patience::default(), Spin::default()),
+                Err(error) => {
+                    // A loop of refused receives must not starve the others either.
+                    budget::spent(0);
+                    *this.state = State::Finished;
+                    return Poll::Ready(Err(error));
+                }
+            };
+        }
+        let budget = match fresh {
+            true => None,
+            false => Some(ready!(tokio::task::coop::poll_proceed(cx))),
+        };
+        let polled = go_on(
+            this.receiver,
+            this.state,
+            this.node.as_ref(),
+            begun_under,
+            cx,
+        );
+        if polled.is_ready() {
+            *this.state = State::Finished;
+            match budget {
+                Some(budget) => budget.made_progress(),
+                None => budget::spent(0),
+            }
+        }
+        polled
+    }
+}
+
+/// Whether one can begin: somebody must hear of its end. Answers as the policy says.
+fn ready_to_wait(receiver: &impl Receiver) -> Result<Policy, JobError> {
+    receiver.check_open()?;
+    receiver.check()?;
+    let shared = &receiver.shared;
+    let policy = shared.mode.load();
+    if !policy.is_busy() {
+        shared.events.register(shared)?;
+    }
+    Ok(policy)
+}
+
+/// The oldest orphan, or a place of its own; `None` if there is neither.
+fn post(receiver: &impl Receiver) -> Result<Option<Receipt>, JobError> {
+    let pair = receiver.pair();
+    loop {
+        if let Some(receipt) = pair.receives().adopt() {
+            return Ok(Some(receipt));
+        }
+        match pair.post(receiver.begin()?)? {
+            Ok(receipt) => return Ok(Some(receipt)),
+            // Another one's memory was leased meanwhile, and may have become an orphan.
+            Err(_) if pair.receives().available() > 0 => {}
+            Err(_) => return Ok(None),
+        }
+    }
+}
+
+fn go_on(
+    receiver: &impl Receiver,
+    state: &mut State,
+    node: Pin<&WaitNode>,
+    begun: Option<Policy>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<Received, JobError>> {
+    let mut begun = begun;
+    if let State::Queued(patience, spin) = state {
+        let receipt = ready!(poll_line(receiver, node, patience, spin, cx))?;
+        *state = State::Posted(receipt, Spin::default());
+        begun = None;
+    }
+    let State::Posted(receipt, spin) = state else {
+        panic!("an Op was polled after it had finished")
+    };
+    let (receipt, receives) = (*receipt, receiver.pair().receives());
+    // Another policy by now is for the next poll, as for Jobs.
+    let policy = begun.unwrap_or_else(|| receiver.shared.mode.load());
+    let posted = Posted(receives, receipt);
+    // An adopted receive may be over already: it is no fresh one.
+    let fresh = begun.is_some() && !receipt.adopted;
+    match receiver.poll_end(&posted, fresh, policy, spin, cx) {
+        Poll::Ready(Waited::Over(landed)) => Poll::Ready(receive(receiver, receipt, landed)),
+        Poll::Ready(Waited::Lost(error)) => {
+            abandon(receiver, receipt);
+            Poll::Ready(Err(error))
+        }
+        Poll::Pending => {
+            // After it can be found asleep: pairs with `Shutdown`.
+            fence(Ordering::SeqCst);
+            receiver
+                .check_open()
+                .inspect_err(|_| abandon(receiver, receipt))?;
+            Poll::Pending
+        }
+    }
+}
+
+/// It is over: the message comes to its destination.
+fn receive(
+    receiver: &impl Receiver,
+    receipt: Receipt,
+    landed: Landed,
+) -> Result<Received, JobError> {
+    let (shared, receives) = (&receiver.shared, receiver.pair().receives());
+    let outcome = if !receipt.adopted {
+        landed.grow();
+        landed.outcome
+    } else {
+        let adopted = landed.outcome.and_then(|received| {
+            receiver.adopt(&landed)?;
+            Ok(received)
+        });
+        if adopted.is_err() && landed.outcome.is_ok() {
+            let Landed { room, .. } = landed;
+            end(receiver, receives.put_back(receipt, room));
+            return adopted;
+        }
+        receives.settle(receipt);
+        adopted
+    };
+    drop(landed);
+    shared.places_on(receives, false);
+    outcome
+}
+
+/// Its Op is gone: what comes is for the next.
+fn abandon(receiver: &impl Receiver, receipt: Receipt) {
+    end(receiver, receiver.pair().receives().abandon(receipt));
+}
+
+fn end(receiver: &impl Receiver, ended: Ended) {
+    discard(ended.waker);
+    drop(ended.lease);
+    if ended.freed {
+        receiver.shared.places_on(receiver.pair().receives(), false);
+    }
+}
+
+/// Waits for a place, in order.
+fn poll_line(
+    receiver: &impl Receiver,
+    node: Pin<&WaitNode>,
+    patience: &mut Patience,
+    spin: &mut Spin,
+    cx: &mut Context<'_>,
+) -> Poll<Result<Receipt, JobError>> {
+    let (shared, pair) = (&receiver.shared, receiver.pair());
+    let receives = pair.receives();
+    let policy = shared.mode.load();
+    let leave = || {
+        if node.is_linked() {
+            receives.line.leave(node);
+            shared.places_on(receives, false);
+        }
+    };
+    loop {
+        if let Err(error) = receiver.check_open() {
+            leave();
+            return Poll::Ready(Err(error));
+        }
+        let first = match node.is_linked() {
+            true => receives.line.is_notified(node),
+            false => receives.line.is_empty(),
+        };
+        if first && receives.available() > 0 {
+            let posted = post(receiver).transpose();
+            if let Some(posted) = posted {
+                receives.taken.fetch_add(1, Ordering::Relaxed);
+                leave();
+                return Poll::Ready(posted);
+            }
+        }
+        pair.enqueue(node, cx.waker());
+        // Look once more.
+        if receives.available() > 0 {
+            shared.places_on(receives, false);
+            if receives.line.is_notified(node) {
+                continue;
+            }
+            // There is one, and somebody was told of it: who is polled overtakes who is not, as for Slots.
+            let limit = if policy.is_event() { 1 } else { MISSES };
+            if patience.is_over(receives.taken.load(Ordering::Relaxed), limit) {
+                receives.line.notify_self(node);
+                continue;
+            }
+            cx.waker().wake_by_ref();
+        }
+        // After it can be found in line: pairs with `Shutdown`.
+        fence(Ordering::SeqCst);
+        if !receiver.is_closed() {
+            break;
+        }
+    }
+    // The ends of others make room, and they look for them themselves, or sleep and have armed.
+    if policy.is_busy() || !(policy.is_event() || spin.is_over(policy, || shared.now())) {
+        if shared.ready() {
+            shared.turn();
+        }
+        shared.missed();
+        cx.waker().wake_by_ref();
+    } else {
+        if let Err(error) = shared.events.register(shared) {
+            leave();
+            return Poll::Ready(Err(error));
+        }
+        if !shared.mode.is_still(policy) {
+            cx.waker().wake_by_ref();
+        }
+    }
+    Poll::Pending
+}
+
+#[pinned_drop]
+impl<R: Receiver> PinnedDrop for RecvFlight<R> {
+    fn drop(self: Pin<&mut Self>) {
+        let this = self.project();
+        match *this.state {
+            State::Posted(receipt, _) => abandon(this.receiver, receipt),
+            // A place in line is left by the node's own drop; what it was told is passed on there.
+            State::Idle | State::Queued(..) | State::Finished => {}
+        }
+    }
+}
