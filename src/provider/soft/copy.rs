@@ -100,7 +100,28 @@ pub(super) unsafe fn copy(src: &Segments, dst: &Segments, from: usize, len: usiz
             copy_piece(src, from, dst, from, len, false)
         },
         // SAFETY: as the caller promises.
-        _ => unsafe { copy_lists(src.as_slice(), dst.as_slice(), from, len, stream) },
+        _ => unsafe { copy_lists(src.as_slice(), from, dst.as_slice(), from, len, stream) },
+    }
+}
+
+/// Copies `len` bytes from this one on of a list to that one on of the other.
+///
+/// # Safety
+///
+/// As for `copy`; the lists have as many bytes from there on.
+#[inline]
+pub(super) unsafe fn copy_at(
+    src: &Segments,
+    src_at: usize,
+    dst: &Segments,
+    dst_at: usize,
+    len: usize,
+) {
+    match (src.as_one(), dst.as_one()) {
+        // SAFETY: as the caller promises.
+        (Some(src), Some(dst)) => unsafe { copy_piece(src, src_at, dst, dst_at, len, false) },
+        // SAFETY: as the caller promises.
+        _ => unsafe { copy_lists(src.as_slice(), src_at, dst.as_slice(), dst_at, len, false) },
     }
 }
 
@@ -160,8 +181,15 @@ impl<'a> Place<'a> {
 /// As for `copy`.
 #[cold]
 #[inline(never)]
-unsafe fn copy_lists(from: &[Segment], to: &[Segment], skip: usize, mut left: usize, stream: bool) {
-    let (mut src, mut dst) = (Place::new(from, skip), Place::new(to, skip));
+unsafe fn copy_lists(
+    from: &[Segment],
+    from_at: usize,
+    to: &[Segment],
+    to_at: usize,
+    mut left: usize,
+    stream: bool,
+) {
+    let (mut src, mut dst) = (Place::new(from, from_at), Place::new(to, to_at));
     // A list that is too short would end the loop, and not reach past it.
     while let (Some(source), Some(target), true) = (src.list.first(), dst.list.first(), left > 0) {
         let part = left.min(source.len - src.at).min(target.len - dst.at);

@@ -20,6 +20,7 @@ mod limits;
 mod loom;
 mod options;
 mod queue;
+mod rdma;
 mod ring;
 mod rings;
 mod script;

@@ -4,8 +4,9 @@
     reason = "does Jobs whose memory was lent, and drives rings"
 )]
 
-use std::sync::Arc;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 
 use super::copy;
 use super::counter::Counter;
@@ -13,11 +14,13 @@ use super::device::DeviceShared;
 use super::engine::Engine;
 use super::fault::Fault;
 use super::lane::{Driver, Lane};
+use super::rdma::Ports;
 use super::rings::{Rings, Task, Work};
 use crate::device::{
-    Armed, Completion, HASH_COST, Hasher, Job, Keep, Queue, QueueConfig, ShaJob, Submitted, Token,
+    Armed, Completion, Endpoint, EndpointConfig, HASH_COST, Hasher, Job, Keep, Queue, QueueConfig,
+    ShaJob, Signal, Submitted, Token,
 };
-use crate::error::{ErrorKind, JobError};
+use crate::error::{ErrorKind, JobError, Result as SetUp};
 use crate::sync::UnsafeCell;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::discard;
@@ -28,6 +31,10 @@ pub(super) struct SoftQueue {
     engine: Option<Arc<Engine>>,
     rings: Arc<Rings>,
     own: Option<Own>,
+    /// Once there is an endpoint.
+    ports: OnceLock<Arc<Ports>>,
+    depth: u32,
+    signal: Arc<Signal>,
 }
 
 /// Without an engine.
@@ -70,6 +77,9 @@ impl SoftQueue {
             engine,
             rings,
             own,
+            ports: OnceLock::new(),
+            depth: config.depth,
+            signal: Arc::clone(&config.signal),
         }
     }
 
@@ -86,6 +96,9 @@ impl SoftQueue {
             engine: Some(engine),
             rings,
             own: None,
+            ports: OnceLock::new(),
+            depth: 0,
+            signal: Arc::new(Signal::new().expect("an eventfd")),
         }
     }
 
@@ -193,9 +206,34 @@ unsafe impl Queue for SoftQueue {
         unsafe { self.accept(tasks) }
     }
 
+    fn open_endpoint(&self, config: EndpointConfig) -> SetUp<Arc<dyn Endpoint>> {
+        let ports = match self.ports.get() {
+            Some(ports) => ports,
+            None => {
+                let signal = Arc::clone(&self.signal);
+                let inline_jobs = Arc::clone(&self.inline_jobs);
+                let new = Ports::new(Arc::clone(&self.device), inline_jobs, self.depth, signal)?;
+                self.ports.get_or_init(|| new)
+            }
+        };
+        Ok(Arc::new(ports.open(config)?))
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.ports.get().map(|ports| ports.event_fd())
+    }
+
+    fn clear(&self) {
+        if let Some(ports) = self.ports.get() {
+            ports.clear();
+        }
+    }
+
     #[inline]
     fn ready(&self) -> bool {
-        self.rings.is_ready() || self.has_own_work()
+        self.rings.is_ready()
+            || self.has_own_work()
+            || self.ports.get().is_some_and(|ports| ports.ready())
     }
 
     unsafe fn reap(&self, out: &mut [Completion]) -> usize {
@@ -204,16 +242,24 @@ unsafe impl Queue for SoftQueue {
             unsafe { own.work(&self.device) };
         }
         // SAFETY: one thread reaps at a time, as the caller promises.
-        unsafe { self.rings.reap(out) }
+        let reaped = unsafe { self.rings.reap(out) };
+        match self.ports.get() {
+            // SAFETY: as above.
+            Some(ports) => reaped + unsafe { ports.reap(&mut out[reaped..]) },
+            None => reaped,
+        }
     }
 
     fn arm(&self) -> Armed {
         self.rings.arm();
+        if let Some(ports) = self.ports.get() {
+            ports.arm();
+        }
         if self.has_own_work() {
             // Each look does a part of it, and others have their turn in between.
             self.rings.ring_anyway();
         }
-        if self.rings.is_ready() {
+        if self.rings.is_ready() || self.ports.get().is_some_and(|ports| ports.ready()) {
             Armed::Ready
         } else {
             Armed::Armed
@@ -275,6 +321,9 @@ impl SoftQueue {
     fn end(&self) {
         if !self.rings.retire() {
             return;
+        }
+        if let Some(ports) = self.ports.get() {
+            ports.end();
         }
         if let Some(engine) = &self.engine {
             engine.call();

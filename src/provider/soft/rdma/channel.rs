@@ -1,0 +1,351 @@
+//! What two connected endpoints share: for each side a block that it alone writes.
+//!
+//! | at | what the side says there |
+//! |---|---|
+//! | 0 | [`Presence`]: whether it is connected, or has left |
+//! | 8 | whether it is *cold*: it looks at this channel only if it was hinted at |
+//! | 16 | whether it *wants*: a Job of its waits for a receive, or for room |
+//! | 128 | how many bytes of messages it has put into its stream, ever |
+//! | 256 | how many it has taken from the peer's, ever |
+//! | 384 | its receives: a word for each that it posts, in turn; the number of the post, and the room |
+//! | then | its messages: 128 bytes for each receive of the peer's, in turn |
+//! | then | its stream: the bytes of messages that do not fit into 112 |
+//!
+//! A message uses up the peer's receive of the same number, whose word the sender looks at first: who may send knows how much,
+//! and a message that was published is as good as delivered. A word with a number in it says by the number that it was written
+//! for this turn, so that nobody counts: the other side looks at the one line that it waits for.
+//!
+//! Everything that the peer writes is hostile: numbers are checked where they are read, once, and nothing is read twice.
+
+use std::sync::Arc;
+
+use super::memory::Memory;
+use crate::device::Segment;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+const PRESENCE: usize = 0;
+const COLD: usize = 8;
+const WANTS: usize = 16;
+const PRODUCED: usize = 128;
+const CONSUMED: usize = 256;
+const RECEIVES: usize = 384;
+/// Of a message.
+pub(super) const ENTRY: usize = 128;
+const HEAD: usize = 16;
+/// What fits into a message's entry.
+pub(super) const INLINE: usize = ENTRY - HEAD;
+/// The bytes of a stream.
+pub(super) const STREAM: usize = 512 << 10;
+/// The most receives of an endpoint.
+pub(super) const MAX_RECEIVES: u32 = 1 << 14;
+
+/// Which of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// Who made the channel.
+    Host,
+    Guest,
+}
+
+impl Side {
+    pub(super) fn peer(self) -> Side {
+        match self {
+            Side::Host => Side::Guest,
+            Side::Guest => Side::Host,
+        }
+    }
+}
+
+/// How many receives host and guest have: powers of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub(super) host: u32,
+    pub(super) guest: u32,
+}
+
+impl Shape {
+    fn receives(self, side: Side) -> usize {
+        let receives = match side {
+            Side::Host => self.host,
+            Side::Guest => self.guest,
+        };
+        receives as usize
+    }
+
+    fn messages_at(self, side: Side) -> usize {
+        (RECEIVES + 8 * self.receives(side)).next_multiple_of(ENTRY)
+    }
+
+    fn stream_at(self, side: Side) -> usize {
+        self.messages_at(side) + ENTRY * self.receives(side.peer())
+    }
+
+    fn block(self, side: Side) -> usize {
+        (self.stream_at(side) + STREAM).next_multiple_of(4096)
+    }
+
+    fn base(self, side: Side) -> usize {
+        match side {
+            Side::Host => 0,
+            Side::Guest => self.block(Side::Host),
+        }
+    }
+
+    /// Bytes of memory; `None` for what no endpoint has.
+    pub(super) fn len(self) -> Option<usize> {
+        let right = |n: u32| n.is_power_of_two() && n <= MAX_RECEIVES;
+        (right(self.host) && right(self.guest))
+            .then(|| self.block(Side::Host) + self.block(Side::Guest))
+    }
+}
+
+/// Whether a side is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Presence {
+    /// It has not connected yet.
+    Absent,
+    Connected,
+    /// It was reset or dropped.
+    Closed,
+    /// A Job of its failed, or it found the peer at fault.
+    Failed,
+}
+
+/// What a peer did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Send,
+    SendImm,
+    WriteImm,
+    /// It would have sent more than there is room for.
+    TooLong,
+}
+
+/// A message's head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    pub(super) kind: Kind,
+    pub(super) len: u32,
+    pub(super) immediate: u32,
+}
+
+/// The peer wrote what no peer writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Nonsense;
+
+/// A channel, as one side sees it.
+pub(super) struct Channel {
+    memory: Arc<Memory>,
+    shape: Shape,
+    side: Side,
+}
+
+/// A number and what is said of it, in a word: never 0 but for the number 2^32 - 1.
+fn numbered(number: u64, value: u32) -> u64 {
+    number.wrapping_add(1) << 32 | u64::from(value)
+}
+
+/// The value, if it is said of this number.
+fn of_number(word: u64, number: u64) -> Option<u32> {
+    (word >> 32 == u64::from(number.wrapping_add(1) as u32)).then_some(word as u32)
+}
+
+impl Channel {
+    pub(super) fn new(memory: Arc<Memory>, shape: Shape, side: Side) -> Channel {
+        assert_eq!(shape.len(), Some(memory.len()));
+        Channel {
+            memory,
+            shape,
+            side,
+        }
+    }
+
+    pub(super) fn is_ours(&self) -> bool {
+        self.memory.is_ours()
+    }
+
+    fn word(&self, side: Side, at: usize) -> &AtomicU64 {
+        self.memory.word(self.shape.base(side) + at)
+    }
+
+    fn receive(&self, side: Side, number: u64) -> &AtomicU64 {
+        let turn = number as usize & (self.shape.receives(side) - 1);
+        self.word(side, RECEIVES + 8 * turn)
+    }
+
+    /// Where the entry of this side's message is.
+    fn entry(&self, side: Side, number: u64) -> usize {
+        let turn = number as usize & (self.shape.receives(side.peer()) - 1);
+        self.shape.base(side) + self.shape.messages_at(side) + ENTRY * turn
+    }
+
+    /// This side says where it stands. What it published before is seen by who sees this.
+    pub(super) fn say(&self, presence: Presence) {
+        let word = match presence {
+            Presence::Absent => 0,
+            Presence::Connected => 1,
+            Presence::Closed => 2,
+            Presence::Failed => 3,
+        };
+        self.word(self.side, PRESENCE).store(word, Ordering::SeqCst);
+    }
+
+    pub(super) fn peer(&self) -> Presence {
+        match self.word(self.side.peer(), PRESENCE).load(Ordering::SeqCst) {
+            0 => Presence::Absent,
+            1 => Presence::Connected,
+            2 => Presence::Closed,
+            _ => Presence::Failed,
+        }
+    }
+
+    /// From now on this side looks at the channel by itself, or does not. Whoever says that it does not looks once more.
+    pub(super) fn set_cold(&self, cold: bool) {
+        self.word(self.side, COLD)
+            .store(cold.into(), Ordering::SeqCst);
+    }
+
+    /// This side waits for a receive or for room, or does not. Whoever waits looks once more.
+    pub(super) fn set_wants(&self, wants: bool) {
+        self.word(self.side, WANTS)
+            .store(wants.into(), Ordering::SeqCst);
+    }
+
+    /// Whether the peer must be hinted at a message. After a SeqCst fence.
+    #[inline]
+    pub(super) fn peer_is_cold(&self) -> bool {
+        self.word(self.side.peer(), COLD).load(Ordering::SeqCst) != 0
+    }
+
+    /// Whether the peer must be hinted at a receive or at room. After a SeqCst fence.
+    #[inline]
+    pub(super) fn peer_wants(&self) -> bool {
+        self.word(self.side.peer(), WANTS).load(Ordering::SeqCst) != 0
+    }
+
+    /// Posts this side's receive of this number.
+    #[inline]
+    pub(super) fn post(&self, number: u64, room: u32) {
+        // Relaxed would do: it says nothing of other memory.
+        self.receive(self.side, number)
+            .store(numbered(number, room), Ordering::Release);
+    }
+
+    /// The room of the peer's receive of this number, if it is posted.
+    #[inline]
+    pub(super) fn room(&self, number: u64) -> Option<u32> {
+        of_number(
+            self.receive(self.side.peer(), number)
+                .load(Ordering::Acquire),
+            number,
+        )
+    }
+
+    /// Where the bytes of a short message of this side go.
+    #[inline]
+    pub(super) fn outgoing(&self, number: u64, len: usize) -> Segment {
+        debug_assert!(len <= INLINE);
+        self.memory.piece(self.entry(self.side, number) + HEAD, len)
+    }
+
+    /// Publishes this side's message of this number.
+    #[inline]
+    pub(super) fn publish(&self, number: u64, head: Head) {
+        let kind = match head.kind {
+            Kind::Send => 0,
+            Kind::SendImm => 1,
+            Kind::WriteImm => 2,
+            Kind::TooLong => 3,
+        };
+        let entry = self.entry(self.side, number);
+        let rest = kind << 32 | u64::from(head.immediate);
+        self.memory.word(entry + 8).store(rest, Ordering::Relaxed);
+        // Release: the bytes and the word before it.
+        self.memory
+            .word(entry)
+            .store(numbered(number, head.len), Ordering::Release);
+    }
+
+    /// Whether the peer's message of this number is there.
+    #[inline]
+    pub(super) fn has(&self, number: u64) -> bool {
+        let entry = self.entry(self.side.peer(), number);
+        of_number(self.memory.word(entry).load(Ordering::Acquire), number).is_some()
+    }
+
+    /// The peer's message of this number, if it is there.
+    #[inline]
+    pub(super) fn head(&self, number: u64) -> Option<Result<Head, Nonsense>> {
+        let entry = self.entry(self.side.peer(), number);
+        let len = of_number(self.memory.word(entry).load(Ordering::Acquire), number)?;
+        let rest = self.memory.word(entry + 8).load(Ordering::Relaxed);
+        let kind = match rest >> 32 {
+            0 => Kind::Send,
+            1 => Kind::SendImm,
+            2 => Kind::WriteImm,
+            3 => Kind::TooLong,
+            _ => return Some(Err(Nonsense)),
+        };
+        let immediate = rest as u32;
+        Some(Ok(Head {
+            kind,
+            len,
+            immediate,
+        }))
+    }
+
+    /// Where the bytes of a short message of the peer's are.
+    #[inline]
+    pub(super) fn incoming(&self, number: u64, len: usize) -> Segment {
+        debug_assert!(len <= INLINE);
+        self.memory
+            .piece(self.entry(self.side.peer(), number) + HEAD, len)
+    }
+
+    /// How much room there is in this side's stream, of which so much was produced.
+    pub(super) fn stream_room(&self, produced: u64) -> Result<usize, Nonsense> {
+        let consumed = self
+            .word(self.side.peer(), CONSUMED)
+            .load(Ordering::Acquire);
+        let full = usize::try_from(produced.wrapping_sub(consumed)).map_err(|_| Nonsense)?;
+        STREAM.checked_sub(full).ok_or(Nonsense)
+    }
+
+    /// How many bytes there are in the peer's stream, of which so much was consumed.
+    pub(super) fn stream_len(&self, consumed: u64) -> Result<usize, Nonsense> {
+        let produced = self
+            .word(self.side.peer(), PRODUCED)
+            .load(Ordering::Acquire);
+        let len = usize::try_from(produced.wrapping_sub(consumed)).map_err(|_| Nonsense)?;
+        (len <= STREAM).then_some(len).ok_or(Nonsense)
+    }
+
+    /// The first of so many bytes of a side's stream, from this one on: as many as lie together.
+    fn stream_piece(&self, side: Side, at: u64, len: usize) -> Segment {
+        let from = at as usize & (STREAM - 1);
+        let start = self.shape.base(side) + self.shape.stream_at(side);
+        self.memory.piece(start + from, len.min(STREAM - from))
+    }
+
+    /// Where this side's bytes go next.
+    pub(super) fn stream_out(&self, produced: u64, len: usize) -> Segment {
+        self.stream_piece(self.side, produced, len)
+    }
+
+    /// Where the peer's bytes are next.
+    pub(super) fn stream_in(&self, consumed: u64, len: usize) -> Segment {
+        self.stream_piece(self.side.peer(), consumed, len)
+    }
+
+    /// So many bytes are in this side's stream.
+    pub(super) fn set_produced(&self, produced: u64) {
+        self.word(self.side, PRODUCED)
+            .store(produced, Ordering::Release);
+    }
+
+    /// So many bytes of the peer's stream were taken: they may be overwritten.
+    pub(super) fn set_consumed(&self, consumed: u64) {
+        self.word(self.side, CONSUMED)
+            .store(consumed, Ordering::Release);
+    }
+}

@@ -1,0 +1,215 @@
+//! An endpoint's end of a channel, and how the peer hears of what is done there.
+#![expect(unsafe_code, reason = "does Jobs whose memory was lent")]
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use super::super::fabric::Id;
+use super::channel::{Channel, Head, Kind, Presence};
+use super::halves::{Receiving, Sending, Sent};
+use super::link::Link;
+use super::remote;
+use crate::device::{Access, RdmaJob, Verb};
+use crate::error::{JobError, Reason};
+use crate::sync::atomic::{Ordering, fence};
+
+/// Who a peer is, by its blob.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) instance: Id,
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+    /// A hash of the blob's key.
+    pub(super) proof: Id,
+    /// What it lets its peer do.
+    pub(super) permissions: Access,
+}
+
+pub(super) struct Connection {
+    pub(super) channel: Arc<Channel>,
+    pub(super) link: Arc<Link>,
+    /// Of the channel, in the link.
+    pub(super) index: u32,
+    pub(super) peer: Identity,
+    pub(super) sending: Sending,
+    pub(super) receiving: Receiving,
+    /// The first Job waits for the peer, which was told so.
+    pub(super) wants: bool,
+    /// What the peer watches, where it has nothing better.
+    pub(super) stays: Option<OwnedFd>,
+}
+
+/// How far a Job came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// To its end, with this answer.
+    Done(u64),
+    /// It could go on at once.
+    More,
+    /// The peer has no receive, or no room.
+    Waits,
+}
+
+impl Connection {
+    pub(super) fn new(channel: Channel, link: Arc<Link>, index: u32, peer: Identity) -> Connection {
+        Connection {
+            channel: Arc::new(channel),
+            link,
+            index,
+            peer,
+            sending: Sending::default(),
+            receiving: Receiving::default(),
+            wants: false,
+            stays: None,
+        }
+    }
+
+    /// A receive is posted. The peer must be told.
+    pub(super) fn post(&mut self, room: usize) {
+        let room = u32::try_from(room).unwrap_or(u32::MAX);
+        self.receiving.post(&self.channel, room);
+    }
+
+    /// Something was published: the peer hears of it, if it does not look by itself.
+    #[inline]
+    pub(super) fn notify_message(&self) {
+        // Pairs with the fences of those who set `cold` or arm, and look then.
+        fence(Ordering::SeqCst);
+        if self.channel.peer_is_cold() {
+            self.link.hint_peer(self.index);
+        }
+        self.link.wake_peer();
+    }
+
+    /// A receive was posted, or bytes were taken: the peer hears of it if it waits for that.
+    #[inline]
+    pub(super) fn notify_room(&self) {
+        // Pairs with the fence of `want`.
+        fence(Ordering::SeqCst);
+        if self.channel.peer_wants() {
+            self.link.hint_peer(self.index);
+            self.link.wake_peer();
+        }
+    }
+
+    /// Something that the peer must look at, whatever it waits for.
+    pub(super) fn notify_all(&self) {
+        fence(Ordering::SeqCst);
+        self.link.hint_peer(self.index);
+        self.link.wake_peer();
+    }
+
+    /// The first Job waits for the peer, or does so no more. Who waits looks once more.
+    pub(super) fn want(&mut self, wants: bool) {
+        self.wants = wants;
+        self.channel.set_wants(wants);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether the peer is there, or may come yet.
+    ///
+    /// # Errors
+    ///
+    /// How it has left.
+    pub(super) fn presence(&self) -> Result<(), JobError> {
+        let gone = match self.channel.peer() {
+            Presence::Closed => Reason::PeerClosed,
+            Presence::Failed => Reason::PeerFailed,
+            Presence::Absent | Presence::Connected if self.link.is_dead() => Reason::PeerGone,
+            Presence::Absent | Presence::Connected => return Ok(()),
+        };
+        Err(JobError::of(gone))
+    }
+
+    /// This end is closed.
+    pub(super) fn leave(self, presence: Presence, endpoint: u32) {
+        // A child of fork(2) has nothing of it.
+        if self.channel.is_ours() {
+            self.channel.say(presence);
+            self.notify_all();
+            self.link.leave(self.index, endpoint);
+        }
+    }
+
+    /// Whether a Job that the peer hears of could be done at once.
+    #[inline]
+    pub(super) fn has_room(&self, job: &RdmaJob) -> bool {
+        let len = match job.verb {
+            Verb::Send(_) => job.len,
+            _ => 0,
+        };
+        self.sending.has_room(&self.channel, len)
+    }
+
+    /// Does a part of a Job, of which so many bytes were done.
+    ///
+    /// # Errors
+    ///
+    /// What the Job fails with.
+    ///
+    /// # Safety
+    ///
+    /// The Job's memory is valid and leased.
+    pub(super) unsafe fn step(
+        &mut self,
+        job: &RdmaJob,
+        copied: &mut usize,
+        most: usize,
+    ) -> Result<Step, JobError> {
+        let sent = match job.verb {
+            Verb::Send(_) => {
+                // SAFETY: as the caller promises: the source has `len` bytes.
+                let sent = unsafe {
+                    self.sending
+                        .send(&self.channel, head(job), &job.local, most)
+                };
+                *copied = self.sending.part();
+                sent.map_err(|_| JobError::of(Reason::PeerNonsense))?
+            }
+            Verb::Write(immediate) => {
+                if *copied < job.len || job.len == 0 {
+                    // SAFETY: as the caller promises.
+                    let step = unsafe { remote::step(job, &self.peer, copied, most) }?;
+                    if immediate.is_none() || step == Step::More {
+                        return Ok(step);
+                    }
+                }
+                self.sending.tell(&self.channel, head(job))
+            }
+            // SAFETY: as the caller promises.
+            _ => return unsafe { remote::step(job, &self.peer, copied, most) },
+        };
+        match sent {
+            Sent::All => Ok(Step::Done(job.len as u64)),
+            Sent::Part => Ok(Step::More),
+            Sent::NoReceive | Sent::NoRoom => Ok(Step::Waits),
+            Sent::TooLong(room) => Err(JobError::new(
+                Reason::MessageTooLong,
+                job.len as u64,
+                room.into(),
+            )),
+        }
+    }
+}
+
+impl Verb {
+    /// Whether the peer hears of it.
+    pub(super) fn is_told(&self) -> bool {
+        matches!(self, Verb::Send(_) | Verb::Write(Some(_)))
+    }
+}
+
+/// What a message says.
+fn head(job: &RdmaJob) -> Head {
+    let (kind, immediate) = match job.verb {
+        Verb::Send(None) => (Kind::Send, 0),
+        Verb::Send(Some(immediate)) => (Kind::SendImm, immediate),
+        Verb::Write(immediate) => (Kind::WriteImm, immediate.unwrap_or(0)),
+        Verb::Read | Verb::CompareSwap { .. } | Verb::FetchAdd(_) => (Kind::Send, 0),
+    };
+    Head {
+        kind,
+        len: u32::try_from(job.len).unwrap_or(u32::MAX),
+        immediate,
+    }
+}

@@ -1,0 +1,185 @@
+//! An endpoint, as the crate sees it.
+#![expect(unsafe_code, reason = "does Jobs whose memory was lent")]
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::super::fault::Fault;
+use super::connection::Step;
+use super::remote;
+use super::state::{IDLE, Posted, Send, Shared};
+use crate::device::{Access, Endpoint, EndpointState, Keep, RdmaJob, Segments, Submitted, Token};
+use crate::error::{Error, ErrorKind, JobError, Reason, Result};
+use crate::sync::discard;
+
+/// The handle that the crate has.
+pub(in super::super) struct SoftEndpoint(pub(super) Arc<Shared>);
+
+unsafe impl Endpoint for SoftEndpoint {
+    fn state(&self) -> EndpointState {
+        self.0.inner().state
+    }
+
+    fn export(&self) -> Result<Vec<u8>> {
+        self.0.export()
+    }
+
+    fn connect(&self, blob: &[u8], deadline: Instant) -> Result<()> {
+        let result = self.0.connect(blob, deadline);
+        self.0.tell();
+        result
+    }
+
+    #[inline]
+    unsafe fn try_inline(&self, job: &RdmaJob) -> Option<Result<u64, JobError>> {
+        let shared = &*self.0;
+        let limit = shared.ports.inline_limit();
+        if job.len > limit || limit == 0 {
+            return None;
+        }
+        if job.verb.is_told() {
+            // SAFETY: as the caller promises.
+            return unsafe { shared.send_now(job) };
+        }
+        let word = shared.open.word.load(Ordering::Acquire);
+        let peer = [0, 1].map(|half: usize| shared.open.peer[half].load(Ordering::Relaxed));
+        if word & IDLE == 0 {
+            return None;
+        }
+        let permitted = Access::from_bits_truncate(word as u32);
+        // SAFETY: as the caller promises.
+        let done = unsafe { remote::finish(job, permitted, &peer) }?;
+        shared.ports.count_inline();
+        Some(Ok(done))
+    }
+
+    unsafe fn submit(&self, jobs: &[(Token, RdmaJob)]) -> Submitted {
+        let shared = &*self.0;
+        let mut inner = shared.inner();
+        let refused = match inner.state {
+            EndpointState::Connected => None,
+            EndpointState::Init => Some(JobError::of(Reason::NotConnected)),
+            EndpointState::Error(cause) => Some(JobError::flushed(cause)),
+        };
+        let mut accepted = 0;
+        let mut refused = refused.filter(|_| !jobs.is_empty());
+        while refused.is_none() && accepted < jobs.len() {
+            let (token, job) = jobs[accepted];
+            let fault = shared.ports.next_fault();
+            if fault == Fault::QueueFull {
+                refused = Some(JobError::device(ErrorKind::Again, 0));
+                break;
+            }
+            inner.sends.push_back(Send { token, job, fault });
+            accepted += 1;
+        }
+        if accepted > 0 {
+            shared.reopen(&inner);
+            drop(inner);
+            shared.ports.raise(shared.number);
+        }
+        Submitted { accepted, refused }
+    }
+
+    unsafe fn post_recv(&self, token: Token, dst: &Segments, room: usize) -> Result<(), JobError> {
+        let shared = &*self.0;
+        let mut inner = shared.inner();
+        if let EndpointState::Error(cause) = inner.state {
+            return Err(JobError::flushed(cause));
+        }
+        // A word has 32 bits for it, and no message is longer.
+        let room = room.min(1 << 31);
+        let dst = *dst;
+        inner.posted.push_back(Posted { token, dst, room });
+        if let Some(connection) = &mut inner.connection {
+            connection.post(room);
+            connection.notify_room();
+        }
+        Ok(())
+    }
+
+    fn reset(&self) {
+        let mut inner = self.0.inner();
+        let invited = self.0.reset_to(&mut inner, JobError::of(Reason::Reset));
+        drop(inner);
+        // It takes locks of the fabric's.
+        drop(invited);
+        self.0.tell();
+    }
+
+    unsafe fn retire(&self, keep: Keep) {
+        self.0.retire();
+        discard(keep);
+    }
+}
+
+impl Shared {
+    /// Sends now, if that is all there is to do.
+    ///
+    /// # Safety
+    ///
+    /// As for `try_inline`.
+    unsafe fn send_now(&self, job: &RdmaJob) -> Option<Result<u64, JobError>> {
+        let mut inner = self.inner();
+        if !inner.sends.is_empty() || inner.state != EndpointState::Connected {
+            return None;
+        }
+        let connection = inner.connection.as_mut()?;
+        if !connection.has_room(job) {
+            return None;
+        }
+        let mut copied = 0;
+        // SAFETY: as the caller promises.
+        let step = unsafe { connection.step(job, &mut copied, usize::MAX) };
+        match step {
+            Ok(Step::Done(answer)) => {
+                connection.notify_message();
+                self.ports.count_inline();
+                Some(Ok(answer))
+            }
+            // It was all looked at before: this is a peer that takes back what it said, and the Job begins anew, and fails there.
+            _ => {
+                self.fail(&mut inner, JobError::of(Reason::PeerNonsense));
+                None
+            }
+        }
+    }
+
+    /// The Rdma is gone.
+    pub(super) fn retire(&self) {
+        let mut inner = self.inner();
+        if inner.retired {
+            return;
+        }
+        inner.retired = true;
+        // Nobody waits for receives any more.
+        inner.posted.clear();
+        let invited = self.reset_to(&mut inner, JobError::of(Reason::Reset));
+        self.open.word.store(0, Ordering::Release);
+        drop(inner);
+        drop(invited);
+        self.changed.store(false, Ordering::Relaxed);
+    }
+
+    /// What the peer needs to come here.
+    fn export(self: &Arc<Self>) -> Result<Vec<u8>> {
+        let mut inner = self.inner();
+        if let EndpointState::Error(cause) = inner.state {
+            let text = format!("it has failed ({cause}): reset it first");
+            return Err(Error::new(ErrorKind::BadState, "Rdma::export", text));
+        }
+        if inner.invited.is_none() {
+            let invited = self.invite()?;
+            inner.invited = Some(invited);
+        }
+        let invited = inner.invited.as_ref().expect("it is there now");
+        Ok(invited.blob().to_vec())
+    }
+}
+
+impl Drop for SoftEndpoint {
+    fn drop(&mut self) {
+        self.0.retire();
+    }
+}

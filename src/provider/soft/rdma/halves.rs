@@ -1,0 +1,253 @@
+//! The two halves of an endpoint's end of a channel: what it sends, and what it receives.
+#![expect(unsafe_code, reason = "copies memory that Jobs lend")]
+
+use super::super::copy;
+use super::channel::{Channel, Head, INLINE, Kind, Nonsense};
+use crate::device::Segments;
+
+/// Bytes that are copied before the other side is told of them.
+const PIECE: usize = 16 << 10;
+
+/// What is sent, and how far it is.
+#[derive(Debug, Default)]
+pub(super) struct Sending {
+    /// Messages published.
+    number: u64,
+    /// Bytes put into the stream.
+    produced: u64,
+    /// Of the message that is on its way: how many of its bytes are in the stream.
+    part: Option<usize>,
+}
+
+/// How far a step of sending came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    All,
+    /// A part: there may be room for more at once.
+    Part,
+    /// The peer has no receive posted.
+    NoReceive,
+    /// The stream is full.
+    NoRoom,
+    /// The peer's receive has only so much room. It was told.
+    TooLong(u32),
+}
+
+impl Sending {
+    /// Whether all of a message could be sent at once.
+    #[inline]
+    pub(super) fn has_room(&self, channel: &Channel, len: usize) -> bool {
+        let Some(room) = channel.room(self.number) else {
+            return false;
+        };
+        let streamed = len > INLINE;
+        len <= room as usize
+            && (!streamed
+                || channel
+                    .stream_room(self.produced)
+                    .is_ok_and(|room| room >= len))
+    }
+
+    /// Sends a message, or goes on with it; what is copied in one go is bounded by `most`.
+    ///
+    /// # Safety
+    ///
+    /// The memory of the Segments is valid and leased, and has `len` bytes.
+    pub(super) unsafe fn send(
+        &mut self,
+        channel: &Channel,
+        head: Head,
+        src: &Segments,
+        most: usize,
+    ) -> Result<Sent, Nonsense> {
+        let len = head.len as usize;
+        let mut at = match self.part {
+            Some(at) => at,
+            None => {
+                let Some(room) = channel.room(self.number) else {
+                    return Ok(Sent::NoReceive);
+                };
+                if head.len > room {
+                    let kind = Kind::TooLong;
+                    self.publish(channel, Head { kind, ..head });
+                    return Ok(Sent::TooLong(room));
+                }
+                if len <= INLINE {
+                    let to = channel.outgoing(self.number, len);
+                    // SAFETY: `len` bytes lie on both sides; the channel's memory overlaps no Job's.
+                    unsafe { copy::copy_at(src, 0, &Segments::one(to), 0, len) };
+                    self.publish(channel, head);
+                    return Ok(Sent::All);
+                }
+                // The head first: the peer takes the bytes while they come.
+                self.publish(channel, head);
+                0
+            }
+        };
+        let end = len.min(at.saturating_add(most));
+        while at < end {
+            let room = channel.stream_room(self.produced)?;
+            if room == 0 {
+                self.part = Some(at);
+                return Ok(Sent::NoRoom);
+            }
+            let to = channel.stream_out(self.produced, PIECE.min(room).min(end - at));
+            let step = to.len;
+            // SAFETY: as above.
+            unsafe { copy::copy_at(src, at, &Segments::one(to), 0, step) };
+            at += step;
+            self.produced += step as u64;
+            channel.set_produced(self.produced);
+        }
+        self.part = (at < len).then_some(at);
+        Ok(if at < len { Sent::Part } else { Sent::All })
+    }
+
+    /// How much of the message that is on its way was sent.
+    pub(super) fn part(&self) -> usize {
+        self.part.unwrap_or(0)
+    }
+
+    /// Tells the peer of what was written to its memory.
+    pub(super) fn tell(&mut self, channel: &Channel, head: Head) -> Sent {
+        if channel.room(self.number).is_none() {
+            return Sent::NoReceive;
+        }
+        self.publish(channel, head);
+        Sent::All
+    }
+
+    fn publish(&mut self, channel: &Channel, head: Head) {
+        channel.publish(self.number, head);
+        self.number += 1;
+    }
+}
+
+/// What is received, and how far it is.
+#[derive(Debug, Default)]
+pub(super) struct Receiving {
+    /// Receives posted.
+    posted: u64,
+    /// Messages taken.
+    number: u64,
+    /// Bytes taken from the stream.
+    consumed: u64,
+    /// The message that is on its way, and how many of its bytes were taken.
+    part: Option<(Head, usize)>,
+}
+
+/// What a side that looks by itself looks for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Watch {
+    /// The message of this number.
+    Message(u64),
+    /// Bytes behind so many.
+    Stream(u64),
+}
+
+impl Watch {
+    #[inline]
+    pub(super) fn finds(self, channel: &Channel) -> bool {
+        match self {
+            Watch::Message(number) => channel.has(number),
+            Watch::Stream(consumed) => channel.stream_len(consumed) != Ok(0),
+        }
+    }
+}
+
+/// How far a step of receiving came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Got {
+    Nothing,
+    /// A part: there is more at once, or more will come.
+    Part {
+        more: bool,
+    },
+    All(Head),
+}
+
+impl Receiving {
+    #[inline]
+    pub(super) fn post(&mut self, channel: &Channel, room: u32) {
+        channel.post(self.posted, room);
+        self.posted += 1;
+    }
+
+    /// Whether there is something to take.
+    #[inline]
+    pub(super) fn has_more(&self, channel: &Channel) -> bool {
+        self.watch().finds(channel)
+    }
+
+    /// What comes next.
+    #[inline]
+    pub(super) fn watch(&self) -> Watch {
+        match self.part {
+            None => Watch::Message(self.number),
+            Some(_) => Watch::Stream(self.consumed),
+        }
+    }
+
+    /// Takes a message, or goes on with it; what is copied in one go is bounded by `most`. `dst` and `room` are of the oldest receive,
+    /// if one is posted.
+    ///
+    /// # Safety
+    ///
+    /// The memory of the Segments is valid and leased, and has `room` bytes.
+    pub(super) unsafe fn take(
+        &mut self,
+        channel: &Channel,
+        dst: Option<(&Segments, usize)>,
+        most: usize,
+    ) -> Result<Got, Nonsense> {
+        let (head, mut at) = match self.part {
+            Some(part) => part,
+            None => {
+                let Some(head) = channel.head(self.number) else {
+                    return Ok(Got::Nothing);
+                };
+                (head?, 0)
+            }
+        };
+        // It had to see the receive to send this.
+        let (dst, room) = dst.ok_or(Nonsense)?;
+        let len = head.len as usize;
+        match head.kind {
+            Kind::WriteImm | Kind::TooLong => {
+                self.number += 1;
+                return Ok(Got::All(head));
+            }
+            Kind::Send | Kind::SendImm if len > room => return Err(Nonsense),
+            Kind::Send | Kind::SendImm => {}
+        }
+        if len <= INLINE {
+            let from = channel.incoming(self.number, len);
+            // SAFETY: `len` bytes lie on both sides; the channel's memory overlaps no Job's.
+            unsafe { copy::copy_at(&Segments::one(from), 0, dst, 0, len) };
+            self.number += 1;
+            return Ok(Got::All(head));
+        }
+        let end = len.min(at.saturating_add(most));
+        while at < end {
+            let there = channel.stream_len(self.consumed)?;
+            if there == 0 {
+                self.part = Some((head, at));
+                return Ok(Got::Part { more: false });
+            }
+            let from = channel.stream_in(self.consumed, PIECE.min(there).min(end - at));
+            let step = from.len;
+            // SAFETY: as above.
+            unsafe { copy::copy_at(&Segments::one(from), 0, dst, at, step) };
+            at += step;
+            self.consumed += step as u64;
+            channel.set_consumed(self.consumed);
+        }
+        if at < len {
+            self.part = Some((head, at));
+            return Ok(Got::Part { more: true });
+        }
+        self.part = None;
+        self.number += 1;
+        Ok(Got::All(head))
+    }
+}

@@ -1,0 +1,234 @@
+//! What joins two queues of software devices: a page of hints, and a bell for who sleeps.
+//!
+//! ```text
+//!   who publishes something in a channel          whose channel it is
+//!   --------------------------------------------------------------------
+//!   publish, fence                                arm: armed = 1, fence
+//!   cold? hint: a bit of the channel              look: hints, and channels that are not cold
+//!   armed? armed = 0, ring                        sleep
+//! ```
+//!
+//! Either the one sees that the other is armed, or that one sees what was published. The block of a side says whether it is armed, and
+//! which channels it was hinted at. The peer can write all of it: what it takes away or adds concerns its own messages alone, and nothing
+//! but looks come of it.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use super::super::fabric::{Ended, Process};
+use super::bell;
+use super::channel::Side;
+use super::memory::Memory;
+use super::ports::Ports;
+use crate::device::Signal;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of the page.
+pub(super) const PAGE: usize = 4096;
+/// Channels that a link joins.
+pub(super) const CHANNELS: u32 = 64 * 64;
+
+const ARMED: usize = 0;
+const SUMMARY: usize = 128;
+const HINTS: usize = 256;
+
+/// One side's end of it.
+pub(super) struct Link {
+    memory: Arc<Memory>,
+    side: Side,
+    bell: Bell,
+    /// The peer's process, if it is another one.
+    pub(super) process: Option<Arc<Process>>,
+    /// Channels that are open at this end.
+    channels: AtomicU32,
+    members: Mutex<Members>,
+    /// Of the endpoints.
+    ports: Weak<Ports>,
+}
+
+/// How the peer is woken.
+pub(super) enum Bell {
+    /// It is of this process.
+    Signal(Arc<Signal>),
+    /// A byte on a socket. Empty until the peer has its end.
+    Socket(OnceLock<OwnedFd>),
+}
+
+/// Which endpoint of this side's queue has which channel.
+#[derive(Default)]
+struct Members {
+    endpoints: Vec<Option<u32>>,
+    free: Vec<u32>,
+}
+
+impl Link {
+    pub(super) fn new(
+        memory: Arc<Memory>,
+        side: Side,
+        bell: Bell,
+        process: Option<Arc<Process>>,
+        ports: &Arc<Ports>,
+    ) -> Link {
+        Link {
+            memory,
+            side,
+            bell,
+            process,
+            channels: AtomicU32::new(0),
+            members: Mutex::default(),
+            ports: Arc::downgrade(ports),
+        }
+    }
+
+    fn word(&self, side: Side, at: usize) -> &AtomicU64 {
+        let block = match side {
+            Side::Host => 0,
+            Side::Guest => PAGE / 2,
+        };
+        self.memory.word(block + at)
+    }
+
+    pub(super) fn bell(&self) -> &Bell {
+        &self.bell
+    }
+
+    /// Whether the peer is this process.
+    pub(super) fn is_of(&self, process: &Arc<Process>) -> bool {
+        self.process
+            .as_ref()
+            .is_some_and(|known| Arc::ptr_eq(known, process))
+    }
+
+    /// Whether the peer's process has ended.
+    pub(super) fn is_dead(&self) -> bool {
+        self.process
+            .as_ref()
+            .is_some_and(|process| process.is_dead())
+    }
+
+    /// For the host: a channel for this endpoint; `None` if there are as many as can be.
+    pub(super) fn admit(&self, endpoint: u32) -> Option<u32> {
+        let mut members = self.lock();
+        let index = match members.free.pop() {
+            Some(index) => index,
+            None if members.endpoints.len() as u32 == CHANNELS => return None,
+            None => {
+                members.endpoints.push(None);
+                members.endpoints.len() as u32 - 1
+            }
+        };
+        members.endpoints[index as usize] = Some(endpoint);
+        self.channels.fetch_add(1, Ordering::Relaxed);
+        Some(index)
+    }
+
+    /// For the guest: the host gave this endpoint a channel; false if there can be none of that number.
+    pub(super) fn join(&self, index: u32, endpoint: u32) -> bool {
+        if index >= CHANNELS {
+            return false;
+        }
+        let mut members = self.lock();
+        let len = members.endpoints.len().max(index as usize + 1);
+        members.endpoints.resize(len, None);
+        members.endpoints[index as usize] = Some(endpoint);
+        self.channels.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    /// A channel is closed at this end.
+    pub(super) fn leave(&self, index: u32, endpoint: u32) {
+        let mut members = self.lock();
+        if members.endpoints[index as usize] == Some(endpoint) {
+            members.endpoints[index as usize] = None;
+            if self.side == Side::Host {
+                members.free.push(index);
+            }
+        }
+        self.channels.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether no channel is open at this end.
+    pub(super) fn is_idle(&self) -> bool {
+        self.channels.load(Ordering::Relaxed) == 0
+    }
+
+    /// The endpoint of a channel.
+    pub(super) fn member(&self, index: u32) -> Option<u32> {
+        let members = self.lock();
+        members.endpoints.get(index as usize).copied().flatten()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Members> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This side is about to sleep, and will look after a fence.
+    pub(super) fn arm(&self) {
+        self.word(self.side, ARMED).store(1, Ordering::SeqCst);
+    }
+
+    /// Wakes the peer if it sleeps. After what was published, and a fence.
+    #[inline]
+    pub(super) fn wake_peer(&self) {
+        let armed = self.word(self.side.peer(), ARMED);
+        if armed.load(Ordering::SeqCst) != 0 && armed.swap(0, Ordering::SeqCst) != 0 {
+            match &self.bell {
+                Bell::Signal(signal) => signal.ring(),
+                Bell::Socket(socket) => {
+                    if let Some(socket) = socket.get() {
+                        bell::ring(socket);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Has the peer look at a channel.
+    #[cold]
+    pub(super) fn hint_peer(&self, index: u32) {
+        let word = index as usize / 64;
+        let peer = self.side.peer();
+        self.word(peer, HINTS + 8 * word)
+            .fetch_or(1 << (index % 64), Ordering::SeqCst);
+        self.word(peer, SUMMARY)
+            .fetch_or(1 << word, Ordering::SeqCst);
+    }
+
+    /// Whether there are hints for this side.
+    #[inline]
+    pub(super) fn is_hinted(&self) -> bool {
+        self.word(self.side, SUMMARY).load(Ordering::SeqCst) != 0
+    }
+
+    /// Takes the hints for this side: calls `each` with the endpoints.
+    pub(super) fn take_hints(&self, mut each: impl FnMut(u32)) {
+        let mut words = self.word(self.side, SUMMARY).swap(0, Ordering::SeqCst);
+        while words != 0 {
+            let word = words.trailing_zeros();
+            words &= words - 1;
+            let mut bits = self
+                .word(self.side, HINTS + 8 * word as usize)
+                .swap(0, Ordering::SeqCst);
+            while bits != 0 {
+                if let Some(endpoint) = self.member(word * 64 + bits.trailing_zeros()) {
+                    each(endpoint);
+                }
+                bits &= bits - 1;
+            }
+        }
+    }
+}
+
+impl Ended for Link {
+    /// Whoever has a channel to that process looks at it.
+    fn ended(&self) {
+        let Some(ports) = self.ports.upgrade() else {
+            return;
+        };
+        let members = self.lock().endpoints.clone();
+        for endpoint in members.into_iter().flatten() {
+            ports.raise(endpoint);
+        }
+    }
+}

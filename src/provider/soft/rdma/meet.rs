@@ -1,0 +1,449 @@
+//! How two endpoints come to share a channel.
+//!
+//! Each side has the other's blob, and connects when it likes. Between processes the one with the smaller instance is the *host*: it
+//! makes link and channel when the *guest* asks for them, which may be before it has connected itself (the guest is a *visitor* then)
+//! or after. Within a process whoever connects first makes both, and is the other's visitor.
+//!
+//! ```text
+//!   guest                                            host
+//!   connect: asks ---- card, own name, proof ------> is it the one that I was connected to, if I was?
+//!            <-------- link, channel, number ------- channel is made, and joined if I was
+//!   joins                                            connect: is my visitor the one of the blob? joins
+//! ```
+#![expect(unsafe_code, reason = "promises who reaches shared memory")]
+
+use std::any::Any;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Instant;
+
+use super::super::fabric::{
+    self, Arena, Guest, Hello, Host, Id, Invitation, Invited, Mapping, Refused, Welcome,
+};
+use super::channel::{Channel, Presence, Shape, Side};
+use super::connection::{Connection, Identity};
+use super::hello::{Answer, Card, Question, proof};
+use super::link::{Bell, Link, PAGE};
+use super::memory::Memory;
+use super::state::{Inner, Shared};
+use crate::device::EndpointState;
+use crate::error::{Error, ErrorKind, Result};
+
+const OP: &str = "Rdma::connect";
+
+fn fail<T>(kind: ErrorKind, text: impl Into<String>) -> Result<T> {
+    Err(Error::new(kind, OP, text.into()))
+}
+
+/// A number of a link that this process has not had.
+fn new_link() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+fn memory(mapping: Mapping, len: usize) -> Arc<Memory> {
+    // SAFETY: links and channels alone reach such mappings.
+    Arc::new(unsafe { Memory::new(mapping, len) })
+}
+
+/// Has the endpoints of a link hear of the end of the peer's process.
+fn watch(link: &Arc<Link>) {
+    if let Some(process) = &link.process {
+        process.on_end(Arc::downgrade(link) as _);
+    }
+}
+
+impl Shared {
+    fn card(&self) -> Card {
+        Card {
+            queue: self.ports.number,
+            receives: self.config.recv_queue_size,
+            permissions: self.config.permissions,
+            mtu: self.config.mtu,
+        }
+    }
+
+    /// A blob for the peer.
+    pub(super) fn invite(self: &Arc<Self>) -> Result<Invited> {
+        let this: Weak<Shared> = Arc::downgrade(self);
+        fabric::invite(&self.card().format(), this as Weak<dyn Host>)
+    }
+
+    /// Connects to who made the blob.
+    pub(super) fn connect(self: &Arc<Self>, blob: &[u8], deadline: Instant) -> Result<()> {
+        let invitation = Invitation::parse(blob)?;
+        let Some(card) = Card::parse(&invitation.hello) else {
+            return fail(
+                ErrorKind::InvalidValue,
+                "the blob is no endpoint's: it was forged",
+            );
+        };
+        let peer = Identity {
+            instance: invitation.instance,
+            slot: invitation.slot,
+            generation: invitation.generation,
+            proof: proof(&invitation.key),
+            permissions: card.permissions,
+        };
+        // Without a blob of its own it could not say who it is.
+        let own = self.own_identity()?;
+        if own.instance == peer.instance && own.slot == peer.slot {
+            return fail(
+                ErrorKind::InvalidValue,
+                "the blob is this Rdma's own: an Rdma is connected to another one",
+            );
+        }
+        match invitation.own() {
+            Some(host) => {
+                let host = host?.as_any().downcast::<Shared>();
+                let Ok(other) = host else {
+                    return fail(
+                        ErrorKind::InvalidValue,
+                        "the blob is no software endpoint's",
+                    );
+                };
+                self.pair(&other, own, peer, card)
+            }
+            None if invitation.we_host()? => self.expect(peer),
+            None => self.visit(&invitation, own, peer, card, deadline),
+        }
+    }
+
+    fn own_identity(self: &Arc<Self>) -> Result<Identity> {
+        let mut inner = self.inner();
+        if inner.invited.is_none() {
+            inner.invited = Some(self.invite()?);
+        }
+        let invited = inner.invited.as_ref().expect("it is there now");
+        Ok(Identity {
+            instance: fabric::instance()?,
+            slot: invited.slot,
+            generation: invited.generation,
+            proof: proof(&invited.key),
+            permissions: self.config.permissions,
+        })
+    }
+
+    /// Whether it can be connected.
+    fn check_init(inner: &Inner) -> Result<()> {
+        let text = match inner.state {
+            EndpointState::Init => return Ok(()),
+            EndpointState::Connected => "it is connected already: reset it first".to_owned(),
+            EndpointState::Error(cause) => format!("it has failed ({cause}): reset it first"),
+        };
+        fail(ErrorKind::BadState, text)
+    }
+
+    /// The host's side: the guest comes, or has come.
+    fn expect(&self, peer: Identity) -> Result<()> {
+        let mut inner = self.inner();
+        Self::check_init(&inner)?;
+        match inner.visitor.take() {
+            Some((visitor, connection)) if visitor == peer => {
+                self.connected(&mut inner, peer);
+                self.join(&mut inner, connection);
+            }
+            other => {
+                // A stranger, who has our blob: its place is the peer's.
+                if let Some((_, connection)) = other {
+                    connection.leave(Presence::Closed, self.number);
+                }
+                self.connected(&mut inner, peer);
+            }
+        }
+        Ok(())
+    }
+
+    /// The guest's side: asks the host.
+    fn visit(
+        &self,
+        invitation: &Invitation,
+        own: Identity,
+        peer: Identity,
+        card: Card,
+        deadline: Instant,
+    ) -> Result<()> {
+        Self::check_init(&self.inner())?;
+        let queue = (peer.instance, card.queue);
+        let known = self.ports.link_number(queue);
+        let question = Question {
+            card: self.card(),
+            slot: own.slot,
+            generation: own.generation,
+            proof: own.proof,
+            link: known,
+        };
+        let visit = invitation.visit(&question.format(), deadline)?;
+        let Some(answer) = Answer::parse(&visit.hello) else {
+            return fail(
+                ErrorKind::ConnectionAborted,
+                "the peer answers what no endpoint does",
+            );
+        };
+        let shape = Shape {
+            host: card.receives,
+            guest: self.config.recv_queue_size,
+        };
+        let Some(len) = shape.len() else {
+            return fail(
+                ErrorKind::InvalidValue,
+                "the peer has more receives than can be",
+            );
+        };
+        let [page, channel] = &visit.memfds;
+        let channel = memory(Arena::received(channel, len)?, len);
+        let mut stays = None;
+        let link = match self.ports.link(queue, answer.link) {
+            Some(link) if answer.link == known => {
+                stays = Some(visit.socket).filter(|_| visit.stays);
+                link
+            }
+            _ => {
+                let page = memory(Arena::received(page, PAGE)?, PAGE);
+                let bell = Bell::Socket(OnceLock::from(visit.socket));
+                let process = Some(visit.process);
+                let link = Link::new(page, Side::Guest, bell, process, &self.ports);
+                let link = Arc::new(link);
+                self.ports.add_bell(answer.link, &link)?;
+                link
+            }
+        };
+        let channel = Channel::new(channel, shape, Side::Guest);
+        link.join(answer.index, self.number);
+        self.ports.keep_link(queue, answer.link, &link, None);
+        if answer.link != known {
+            watch(&link);
+        }
+        let mut connection = Connection::new(channel, link, answer.index, peer);
+        connection.stays = stays;
+        let mut inner = self.inner();
+        if let Err(error) = Self::check_init(&inner) {
+            connection.leave(Presence::Closed, self.number);
+            return Err(error);
+        }
+        self.connected(&mut inner, peer);
+        self.join(&mut inner, connection);
+        Ok(())
+    }
+
+    /// Both are of this process.
+    fn pair(
+        self: &Arc<Self>,
+        other: &Arc<Shared>,
+        own: Identity,
+        peer: Identity,
+        card: Card,
+    ) -> Result<()> {
+        // Made before any lock is taken, and most often for nothing only in a race.
+        let shape = Shape {
+            host: self.config.recv_queue_size,
+            guest: card.receives,
+        };
+        let visited = self.inner().visitor.is_some();
+        let made = match visited {
+            true => None,
+            false => Some(self.make_pair(other, own, peer, shape)?),
+        };
+        // In the order of their addresses.
+        let (mut mine, mut theirs);
+        if Arc::as_ptr(self) < Arc::as_ptr(other) {
+            mine = self.inner();
+            theirs = other.inner();
+        } else {
+            theirs = other.inner();
+            mine = self.inner();
+        }
+        let checked = Self::check_init(&mine);
+        if checked.is_ok()
+            && let Some((visitor, connection)) = mine.visitor.take()
+        {
+            if visitor == peer {
+                self.connected(&mut mine, peer);
+                self.join(&mut mine, connection);
+                drop((mine, theirs));
+                leave_both(made, self.number, other.number);
+                return Ok(());
+            }
+            connection.leave(Presence::Closed, self.number);
+        }
+        let taken = theirs.expected.is_some_and(|expected| expected != own)
+            || theirs.connection.is_some()
+            || theirs.visitor.is_some()
+            || matches!(theirs.state, EndpointState::Error(_));
+        let made = match (checked, made) {
+            (Ok(()), Some(made)) if !taken => made,
+            (checked, made) => {
+                drop((mine, theirs));
+                leave_both(made, self.number, other.number);
+                checked?;
+                return fail(
+                    ErrorKind::ConnectionAborted,
+                    "the peer is connected to another Rdma, or has failed",
+                );
+            }
+        };
+        let (here, there) = made;
+        if theirs.expected.is_some() {
+            other.join(&mut theirs, there);
+        } else {
+            theirs.visitor = Some((own, there));
+        }
+        self.connected(&mut mine, peer);
+        self.join(&mut mine, here);
+        Ok(())
+    }
+
+    /// Link and channel of two endpoints of this process.
+    fn make_pair(
+        &self,
+        other: &Shared,
+        own: Identity,
+        peer: Identity,
+        shape: Shape,
+    ) -> Result<(Connection, Connection)> {
+        let Some(len) = shape.len() else {
+            return fail(ErrorKind::InvalidValue, "more receives than can be");
+        };
+        let (_memfd, mapping) = Arena::create(len)?;
+        let memory = memory(mapping, len);
+        let (number, here, there) = self.own_links(other, peer.instance)?;
+        let Some(index) = here.admit(self.number) else {
+            return fail(
+                ErrorKind::Full,
+                "as many Rdmas of the two WorkQs are connected as can be",
+            );
+        };
+        there.join(index, other.number);
+        let to = (peer.instance, other.ports.number);
+        let from = (peer.instance, self.ports.number);
+        self.ports.keep_link(to, number, &here, Some(&there));
+        other.ports.keep_link(from, number, &there, None);
+        let end = |side, link, peer| {
+            let channel = Channel::new(Arc::clone(&memory), shape, side);
+            Connection::new(channel, link, index, peer)
+        };
+        let first = end(Side::Host, here, peer);
+        Ok((first, end(Side::Guest, there, own)))
+    }
+
+    /// The two ends of a link from this queue to another one of this process, and its number.
+    fn own_links(&self, other: &Shared, instance: Id) -> Result<(u64, Arc<Link>, Arc<Link>)> {
+        if let Some(pair) = self.ports.pair((instance, other.ports.number)) {
+            return Ok(pair);
+        }
+        let (_memfd, mapping) = Arena::create(PAGE)?;
+        let page = memory(mapping, PAGE);
+        let end = |side, to: &Shared, of: &Shared| {
+            let bell = Bell::Signal(Arc::clone(&to.ports.signal));
+            Arc::new(Link::new(Arc::clone(&page), side, bell, None, &of.ports))
+        };
+        let here = end(Side::Host, other, self);
+        Ok((new_link(), here, end(Side::Guest, self, other)))
+    }
+}
+
+/// Nobody uses them.
+fn leave_both(made: Option<(Connection, Connection)>, mine: u32, theirs: u32) {
+    if let Some((here, there)) = made {
+        here.leave(Presence::Closed, mine);
+        there.leave(Presence::Closed, theirs);
+    }
+}
+
+impl Host for Shared {
+    fn welcome(&self, guest: &Guest) -> Result<Welcome, Refused> {
+        let question = Question::parse(&guest.hello).ok_or(Refused::NotExpected)?;
+        let visitor = question.identity(guest.instance);
+        let shape = Shape {
+            host: self.config.recv_queue_size,
+            guest: question.card.receives,
+        };
+        let len = shape.len().ok_or(Refused::NotExpected)?;
+        let expected = self.inner().expected;
+        if expected.is_some_and(|expected| expected != visitor) {
+            return Err(Refused::NotExpected);
+        }
+        let (channel_fd, mapping) =
+            Arena::create(len).map_err(|_| Refused::Failed(libc::ENOMEM))?;
+        let channel = Channel::new(memory(mapping, len), shape, Side::Host);
+        let queue = (guest.instance, question.card.queue);
+        let known = match question.link {
+            0 => None,
+            // A guest can say that it is another one. It gets no bell of that one's.
+            number => self
+                .ports
+                .link(queue, number)
+                .filter(|link| link.is_of(&guest.process))
+                .map(|link| (number, link)),
+        };
+        let (number, link, fresh) = match known {
+            Some((number, link)) => (number, link, None),
+            None => {
+                let (fd, mapping) =
+                    Arena::create(PAGE).map_err(|_| Refused::Failed(libc::ENOMEM))?;
+                let page = memory(mapping, PAGE);
+                let bell = Bell::Socket(OnceLock::new());
+                let process = Some(Arc::clone(&guest.process));
+                let link = Link::new(page, Side::Host, bell, process, &self.ports);
+                (new_link(), Arc::new(link), Some(fd))
+            }
+        };
+        let index = link
+            .admit(self.number)
+            .ok_or(Refused::Failed(libc::EUSERS))?;
+        self.ports.keep_link(queue, number, &link, None);
+        let connection = Connection::new(channel, Arc::clone(&link), index, visitor);
+        let mut inner = self.inner();
+        let open = matches!(inner.state, EndpointState::Init | EndpointState::Connected)
+            && inner.connection.is_none()
+            && inner.expected.is_none_or(|expected| expected == visitor);
+        if !open {
+            drop(inner);
+            connection.leave(Presence::Closed, self.number);
+            return Err(Refused::NotExpected);
+        }
+        let before = match inner.expected {
+            Some(_) => {
+                self.join(&mut inner, connection);
+                None
+            }
+            // The latest is the one.
+            None => inner.visitor.replace((visitor, connection)),
+        };
+        drop(inner);
+        if let Some((_, connection)) = before {
+            connection.leave(Presence::Closed, self.number);
+        }
+        let hello: Hello = Answer {
+            link: number,
+            index,
+        }
+        .format();
+        let page_fd = match &fresh {
+            Some(fd) => Arc::clone(fd),
+            // It has that one.
+            None => Arc::clone(&channel_fd),
+        };
+        let keep = fresh.map(|_| {
+            watch(&link);
+            let (ports, link) = (Arc::clone(&self.ports), Arc::clone(&link));
+            Box::new(move |socket| {
+                if let Bell::Socket(bell) = link.bell() {
+                    let _ = bell.set(socket);
+                }
+                if let Err(error) = ports.add_bell(number, &link) {
+                    tracing::error!(%error, "a peer of an Rdma cannot wake this process");
+                }
+            }) as Box<dyn FnOnce(std::os::fd::OwnedFd) + Send>
+        });
+        Ok(Welcome {
+            hello,
+            memfds: [page_fd, channel_fd],
+            keep,
+        })
+    }
+
+    fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
+    }
+}

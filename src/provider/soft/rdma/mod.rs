@@ -1,0 +1,49 @@
+//! Remote operations between endpoints of software devices: of one process, or of two of the same host.
+//!
+//! ```text
+//!   queue of a WorkQ                                  queue of another one
+//!   Ports: which endpoints have something to do       Ports
+//!     |                                                 |
+//!     +-- Link ------ page: armed, hints; a bell ----- Link --+      one for each pair of queues
+//!     |                                                       |
+//!     +-- Endpoint -- Connection == Channel == Connection -- Endpoint
+//!                      receives ->  rooms    -> may be sent
+//!                      Sending  ->  messages -> Receiving
+//! ```
+//!
+//! One-sided operations are copies into memory that was imported ([`remote`]): the peer's process does nothing and hears nothing.
+//! Messages are copied twice, into the channel and out of it. Nobody but those who submit and who look does anything: there is no
+//! thread.
+//!
+//! # Threat model
+//!
+//! As for the [fabric](super::fabric). What the peer can write is the channel and the page of the link, at any time.
+//!
+//! | rule | enforced by |
+//! |---|---|
+//! | each number is read once, and checked before it is used | [`channel`], [`halves`] |
+//! | nothing is copied out of the receive that was posted, or the source that was lent | rooms are this side's own; what the peer says of them is compared: [`halves`] |
+//! | a peer that breaks the protocol ends its own connection | [`endpoint`]: `PeerNonsense` |
+//! | it can make this side look in vain, and not wait in vain but for its own messages | hints and arms of a pair of queues: [`link`] |
+//! | it cannot make this side wait for ever | a time limit, and the end of its process: [`endpoint`], [`ports`] |
+//! | it cannot stop whoever rings, or fill what rings here | a bell that does not block: [`bell`] |
+//! | a one-sided operation reaches what that peer exported, and it permits | [`remote`] |
+
+mod bell;
+mod channel;
+mod connection;
+mod endpoint;
+mod flags;
+mod halves;
+mod hello;
+mod link;
+mod meet;
+mod memory;
+mod ports;
+mod remote;
+mod state;
+#[cfg(all(test, not(tokio_doca_loom)))]
+mod tests;
+mod work;
+
+pub(super) use ports::Ports;

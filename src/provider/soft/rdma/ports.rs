@@ -1,0 +1,456 @@
+//! The endpoints of one queue: which of them have something to do, and what that comes to.
+//!
+//! A look goes to those that were raised (a Job was submitted, the peer has left, ..), those that their peers hinted at, and those that
+//! are *hot*: the last few that got messages, which are looked at without being hinted at. So a queue with a thousand idle endpoints
+//! costs what one with four does, and its peers' messages cost a hint more if it does not look at them by itself.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use arrayvec::ArrayVec;
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+
+use super::super::counter::Counter;
+use super::super::device::DeviceShared;
+use super::super::fabric::Id;
+use super::super::fault::Fault;
+use super::bell;
+use super::channel::Channel;
+use super::endpoint::SoftEndpoint;
+use super::flags::{FLAGS, Flags};
+use super::halves::Watch;
+use super::link::{Bell, Link};
+use super::state::Shared;
+use super::work::Look;
+use crate::device::{Completion, EndpointConfig, Signal};
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync::atomic::fence;
+
+/// Endpoints that are looked at without a hint.
+const HOT: usize = 4;
+/// Looks in one go.
+const LOOKS: usize = 16;
+/// What the timer says of itself.
+const TIMER: u64 = u64::MAX;
+
+const OP: &str = "open_endpoint";
+
+pub(in super::super) struct Ports {
+    /// Of this queue, in this process; never 0.
+    pub(super) number: u64,
+    pub(super) signal: Arc<Signal>,
+    device: Arc<DeviceShared>,
+    inline_jobs: Arc<Counter>,
+    depth: u32,
+    /// Whoever sleeps is rung for when an endpoint is raised.
+    armed: AtomicBool,
+    raised: Flags,
+    endpoints: Mutex<Vec<Option<Arc<Shared>>>>,
+    reaper: Mutex<Reaper>,
+    /// A link may have no channel any more.
+    stale: AtomicBool,
+    sources: Epoll,
+    timer: TimerFd,
+    /// The first time limit of a Job that waits for a peer, in nanoseconds since `built`; none: `u64::MAX`.
+    due: AtomicU64,
+    /// What the timer is set to.
+    timed: AtomicU64,
+    built: Instant,
+}
+
+/// What whoever looks works on.
+#[derive(Default)]
+struct Reaper {
+    links: Vec<Entry>,
+    hot: ArrayVec<Hot, HOT>,
+    turn: u32,
+}
+
+struct Entry {
+    /// The peer's fabric, and its queue.
+    peer: (Id, u64),
+    number: u64,
+    link: Arc<Link>,
+    /// The other end, if it is of this process and this one gives the channels their numbers.
+    twin: Option<Arc<Link>>,
+}
+
+struct Hot {
+    shared: Arc<Shared>,
+    channel: Arc<Channel>,
+    watch: Watch,
+}
+
+impl Ports {
+    pub(in super::super) fn new(
+        device: Arc<DeviceShared>,
+        inline_jobs: Arc<Counter>,
+        depth: u32,
+        signal: Arc<Signal>,
+    ) -> Result<Arc<Ports>> {
+        static NUMBER: AtomicU64 = AtomicU64::new(1);
+        let fail = |what: &'static str| move |errno: Errno| Error::os(OP, what, errno.into());
+        let sources = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(fail("epoll_create1"))?;
+        let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
+        let timer =
+            TimerFd::new(ClockId::CLOCK_MONOTONIC, flags).map_err(fail("timerfd_create"))?;
+        let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, TIMER);
+        sources.add(&timer, event).map_err(fail("epoll_ctl"))?;
+        Ok(Arc::new(Ports {
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
+            signal,
+            device,
+            inline_jobs,
+            depth,
+            armed: AtomicBool::new(false),
+            raised: Flags::new(),
+            endpoints: Mutex::default(),
+            reaper: Mutex::default(),
+            stale: AtomicBool::new(false),
+            sources,
+            timer,
+            due: AtomicU64::new(u64::MAX),
+            timed: AtomicU64::new(u64::MAX),
+            built: Instant::now(),
+        }))
+    }
+
+    pub(in super::super) fn open(self: &Arc<Self>, config: EndpointConfig) -> Result<SoftEndpoint> {
+        let mut endpoints = self.endpoints();
+        let number = match endpoints.iter().position(Option::is_none) {
+            Some(number) => number,
+            None if endpoints.len() as u32 == FLAGS => {
+                let text = format!("a WorkQ has at most {FLAGS} endpoints: build another WorkQ");
+                return Err(Error::new(ErrorKind::Full, OP, text));
+            }
+            None => {
+                endpoints.push(None);
+                endpoints.len() - 1
+            }
+        };
+        let shared = Arc::new(Shared::new(Arc::clone(self), number as u32, config));
+        endpoints[number] = Some(Arc::clone(&shared));
+        Ok(SoftEndpoint(shared))
+    }
+
+    fn endpoints(&self) -> MutexGuard<'_, Vec<Option<Arc<Shared>>>> {
+        self.endpoints
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reaper(&self) -> MutexGuard<'_, Reaper> {
+        self.reaper.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn endpoint(&self, number: u32) -> Option<Arc<Shared>> {
+        self.endpoints().get(number as usize)?.clone()
+    }
+
+    pub(super) fn depth(&self) -> usize {
+        self.depth as usize
+    }
+
+    pub(super) fn inline_limit(&self) -> usize {
+        self.device.faults.inline_limit()
+    }
+
+    pub(super) fn next_fault(&self) -> Fault {
+        self.device.faults.next()
+    }
+
+    /// A Job was finished inline.
+    #[inline]
+    pub(super) fn count_inline(&self) {
+        self.inline_jobs.add_one();
+    }
+
+    /// A Job was finished by who looks.
+    pub(super) fn count(&self) {
+        self.device.own_jobs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// An endpoint has something to do: who sleeps is woken.
+    pub(super) fn raise(&self, number: u32) {
+        self.raised.set(number);
+        fence(Ordering::SeqCst);
+        if self.armed.load(Ordering::SeqCst) && self.armed.swap(false, Ordering::SeqCst) {
+            self.signal.ring();
+        }
+    }
+
+    /// A Job waits for its peer until then.
+    pub(super) fn note_due(&self, due: Instant) {
+        let due = due.saturating_duration_since(self.built).as_nanos() as u64;
+        self.due.fetch_min(due, Ordering::SeqCst);
+    }
+
+    /// Whether the time of one is over.
+    fn is_due(&self) -> bool {
+        let due = self.due.load(Ordering::Relaxed);
+        due != u64::MAX && self.built.elapsed().as_nanos() as u64 >= due
+    }
+
+    /// A link to this queue of the peer, with this number.
+    pub(super) fn link(&self, peer: (Id, u64), number: u64) -> Option<Arc<Link>> {
+        let reaper = self.reaper();
+        let of = |entry: &&Entry| entry.peer == peer && entry.number == number;
+        let entry = reaper.links.iter().find(of)?;
+        Some(Arc::clone(&entry.link))
+    }
+
+    /// The number of the latest link to this queue of the peer; 0 if there is none.
+    pub(super) fn link_number(&self, peer: (Id, u64)) -> u64 {
+        let reaper = self.reaper();
+        let mut numbers = reaper.links.iter().filter(|entry| entry.peer == peer);
+        numbers.next_back().map_or(0, |entry| entry.number)
+    }
+
+    /// Both ends of a link to a queue of this process, of which this queue has the first, and its number.
+    pub(super) fn pair(&self, peer: (Id, u64)) -> Option<(u64, Arc<Link>, Arc<Link>)> {
+        let reaper = self.reaper();
+        reaper.links.iter().find_map(|entry| {
+            let twin = entry.twin.as_ref().filter(|_| entry.peer == peer)?;
+            Some((entry.number, Arc::clone(&entry.link), Arc::clone(twin)))
+        })
+    }
+
+    /// This link is looked at, if it was not before, or is not any more. It has a channel by now, so that it stays.
+    pub(super) fn keep_link(
+        &self,
+        peer: (Id, u64),
+        number: u64,
+        link: &Arc<Link>,
+        twin: Option<&Arc<Link>>,
+    ) {
+        let mut reaper = self.reaper();
+        if reaper
+            .links
+            .iter()
+            .all(|entry| !Arc::ptr_eq(&entry.link, link))
+        {
+            reaper.links.push(Entry {
+                peer,
+                number,
+                link: Arc::clone(link),
+                twin: twin.cloned(),
+            });
+        }
+    }
+
+    /// The peer's bell has come: it wakes who sleeps.
+    pub(super) fn add_bell(&self, number: u64, link: &Link) -> Result<()> {
+        let Bell::Socket(socket) = link.bell() else {
+            return Ok(());
+        };
+        let Some(socket) = socket.get() else {
+            return Ok(());
+        };
+        let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, number);
+        self.sources
+            .add(socket, event)
+            .map_err(|errno| Error::os("Rdma::connect", "epoll_ctl", errno.into()))
+    }
+
+    /// Whether a look would find something.
+    #[inline]
+    pub(in super::super) fn ready(&self) -> bool {
+        if self.raised.any() {
+            return true;
+        }
+        let Ok(reaper) = self.reaper.try_lock() else {
+            return true;
+        };
+        reaper.hot.iter().any(|hot| hot.watch.finds(&hot.channel))
+            || reaper.links.iter().any(|entry| entry.link.is_hinted())
+            || self.is_due()
+    }
+
+    pub(in super::super) fn event_fd(&self) -> BorrowedFd<'_> {
+        self.sources.0.as_fd()
+    }
+
+    /// Whoever arms will be rung for: by the peers, and by this process. The look comes after it.
+    pub(in super::super) fn arm(&self) {
+        for entry in &self.reaper().links {
+            entry.link.arm();
+        }
+        self.armed.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        self.set_timer();
+        if self.raised.any() && self.armed.swap(false, Ordering::SeqCst) {
+            // The look does a part of it, and nobody would ring for the rest.
+            self.signal.ring();
+        }
+    }
+
+    /// The timer rings when the time of a Job is over.
+    fn set_timer(&self) {
+        let due = self.due.load(Ordering::SeqCst);
+        if due == u64::MAX || self.timed.swap(due, Ordering::SeqCst) == due {
+            return;
+        }
+        let now = self.built.elapsed().as_nanos() as u64;
+        let left = Duration::from_nanos(due.saturating_sub(now).max(1));
+        let once = Expiration::OneShot(TimeSpec::from_duration(left));
+        if let Err(errno) = self.timer.set(once, TimerSetTimeFlags::empty()) {
+            tracing::error!(%errno, "a time limit cannot be kept");
+        }
+    }
+
+    /// Reads what rang.
+    pub(in super::super) fn clear(&self) {
+        let mut events = [EpollEvent::empty(); 16];
+        let count = self
+            .sources
+            .wait(&mut events, EpollTimeout::ZERO)
+            .unwrap_or(0);
+        for event in &events[..count] {
+            if event.data() == TIMER {
+                let mut read = [0; 8];
+                let _ = nix::unistd::read(&self.timer, &mut read);
+                self.timed.store(u64::MAX, Ordering::SeqCst);
+                continue;
+            }
+            let reaper = self.reaper();
+            let of = |entry: &&Entry| entry.number == event.data();
+            if let Some(entry) = reaper.links.iter().find(of)
+                && let Bell::Socket(socket) = entry.link.bell()
+                && let Some(socket) = socket.get()
+            {
+                bell::drain(socket);
+            }
+        }
+    }
+
+    /// Looks at the endpoints that have something to do.
+    ///
+    /// # Safety
+    ///
+    /// As for `Queue::reap`.
+    #[expect(unsafe_code, reason = "does Jobs whose memory was lent")]
+    pub(in super::super) unsafe fn reap(&self, out: &mut [Completion]) -> usize {
+        let mut looked: ArrayVec<Arc<Shared>, LOOKS> = ArrayVec::new();
+        let mut guard = self.reaper();
+        let reaper = &mut *guard;
+        if self.is_due() {
+            self.due.store(u64::MAX, Ordering::SeqCst);
+            let endpoints = self.endpoints();
+            for shared in endpoints.iter().flatten() {
+                self.raised.set(shared.number);
+            }
+        }
+        for entry in &reaper.links {
+            if entry.link.is_hinted() {
+                entry.link.take_hints(|number| self.raised.set(number));
+            }
+        }
+        let mut filled = 0;
+        reaper.turn = reaper.turn.wrapping_add(1);
+        // In turn, so that neither waits for the other for ever.
+        for first in [reaper.turn % 2, (reaper.turn + 1) % 2] {
+            if first == 0 {
+                for at in 0..HOT {
+                    let Some(hot) = reaper.hot.get(at) else {
+                        break;
+                    };
+                    if filled < out.len() && hot.watch.finds(&hot.channel) {
+                        let shared = Arc::clone(&hot.shared);
+                        // SAFETY: as the caller promises.
+                        let look = unsafe { shared.look(&mut out[filled..]) };
+                        filled += look.filled;
+                        self.after(reaper, &shared, look);
+                        if !looked.is_full() {
+                            looked.push(shared);
+                        }
+                    }
+                }
+                continue;
+            }
+            while filled < out.len() && looked.remaining_capacity() > HOT {
+                let Some(number) = self.raised.take() else {
+                    break;
+                };
+                let Some(shared) = self.endpoint(number) else {
+                    continue;
+                };
+                // SAFETY: as the caller promises.
+                let look = unsafe { shared.look(&mut out[filled..]) };
+                filled += look.filled;
+                let more = look.more;
+                self.after(reaper, &shared, look);
+                looked.push(shared);
+                if more {
+                    break;
+                }
+            }
+        }
+        if self.stale.load(Ordering::Relaxed) && self.stale.swap(false, Ordering::Relaxed) {
+            reaper.links.retain(|entry| !entry.link.is_idle());
+        }
+        drop(guard);
+        for shared in &looked {
+            shared.tell();
+        }
+        filled
+    }
+
+    /// What a look at an endpoint has come to.
+    fn after(&self, reaper: &mut Reaper, shared: &Arc<Shared>, look: Look) {
+        if look.more {
+            self.raised.set(shared.number);
+        }
+        if look.over {
+            self.endpoints()[shared.number as usize] = None;
+        }
+        let known = reaper
+            .hot
+            .iter()
+            .position(|hot| Arc::ptr_eq(&hot.shared, shared));
+        if known.is_none() && !look.traffic {
+            return;
+        }
+        let Some((channel, watch)) = shared.watched(known.is_none()) else {
+            // It has left.
+            self.stale.store(true, Ordering::Relaxed);
+            if let Some(at) = known {
+                reaper.hot.swap_remove(at);
+            }
+            return;
+        };
+        if let Some(at) = known {
+            let hot = &mut reaper.hot[at];
+            (hot.channel, hot.watch) = (channel, watch);
+            return;
+        }
+        if reaper.hot.is_full() {
+            let cold = reaper.hot.swap_remove(reaper.turn as usize % HOT);
+            cold.channel.set_cold(true);
+            fence(Ordering::SeqCst);
+            if cold.watch.finds(&cold.channel) {
+                self.raised.set(cold.shared.number);
+            }
+        }
+        let shared = Arc::clone(shared);
+        reaper.hot.push(Hot {
+            shared,
+            channel,
+            watch,
+        });
+    }
+
+    /// The queue is gone: nothing is handed out any more.
+    pub(in super::super) fn end(&self) {
+        let endpoints = std::mem::take(&mut *self.endpoints());
+        for shared in endpoints.iter().flatten() {
+            shared.retire();
+        }
+        let reaper = std::mem::take(&mut *self.reaper());
+        drop((endpoints, reaper));
+    }
+}

@@ -1,0 +1,132 @@
+//! One-sided operations: they reach into memory that was imported from the peer's process.
+#![expect(unsafe_code, reason = "reaches imported memory")]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::super::copy;
+use super::super::fabric::{Id, Import};
+use super::connection::{Identity, Step};
+use crate::device::{Access, RdmaJob, Segment, Segments, Verb};
+use crate::error::{JobError, Reason};
+
+/// What the peer's Rdma must permit.
+fn needed(verb: &Verb) -> Access {
+    match verb {
+        Verb::Read => Access::RDMA_READ,
+        Verb::CompareSwap { .. } | Verb::FetchAdd(_) => Access::RDMA_ATOMIC,
+        Verb::Write(_) | Verb::Send(_) => Access::RDMA_WRITE,
+    }
+}
+
+/// Whether the peer lets it be done.
+///
+/// # Safety
+///
+/// The key is that of an import that is kept.
+#[inline(always)]
+unsafe fn check(
+    verb: &Verb,
+    remote: &Segment,
+    permitted: Access,
+    peer: &Id,
+) -> Result<(), JobError> {
+    if !permitted.contains(needed(verb)) || remote.key == 0 {
+        return Err(JobError::of(Reason::RemoteAccess));
+    }
+    // SAFETY: as the caller promises.
+    let import = unsafe { Import::from_key(remote.key) };
+    if !import.is_of(peer) {
+        return Err(JobError::of(Reason::RemoteAccess));
+    }
+    import.check()
+}
+
+/// Does all of a Job, if the peer lets it be done.
+///
+/// # Safety
+///
+/// The Job's memory is valid and leased.
+#[inline(always)]
+pub(super) unsafe fn finish(job: &RdmaJob, permitted: Access, peer: &[u64; 2]) -> Option<u64> {
+    let Some(remote) = &job.remote else {
+        return Some(0);
+    };
+    let mut instance = Id::default();
+    instance[..8].copy_from_slice(&peer[0].to_ne_bytes());
+    instance[8..].copy_from_slice(&peer[1].to_ne_bytes());
+    // SAFETY: as the caller promises: the crate keeps the imports of Jobs.
+    unsafe { check(&job.verb, remote, permitted, &instance) }.ok()?;
+    let far = Segments::one(*remote);
+    match &job.verb {
+        // SAFETY: both sides have `len` bytes, are valid, and disjoint, as the caller promises.
+        Verb::Write(_) | Verb::Send(_) => unsafe { copy::copy_at(&job.local, 0, &far, 0, job.len) },
+        // SAFETY: as above.
+        Verb::Read => unsafe { copy::copy_at(&far, 0, &job.local, 0, job.len) },
+        // SAFETY: as the caller promises.
+        atomic => return unsafe { operate(atomic, remote) },
+    }
+    Some(job.len as u64)
+}
+
+/// Does a part of a Job, of which so many bytes were done, at most `most` at once.
+///
+/// # Errors
+///
+/// What the Job fails with.
+///
+/// # Safety
+///
+/// The Job's memory is valid and leased.
+pub(super) unsafe fn step(
+    job: &RdmaJob,
+    peer: &Identity,
+    copied: &mut usize,
+    most: usize,
+) -> Result<Step, JobError> {
+    let Some(remote) = &job.remote else {
+        return Ok(Step::Done(0));
+    };
+    // SAFETY: as the caller promises: the crate keeps the imports of Jobs.
+    unsafe { check(&job.verb, remote, peer.permissions, &peer.instance) }?;
+    let far = Segments::one(*remote);
+    let (at, len) = (*copied, most.min(job.len - *copied));
+    match &job.verb {
+        // SAFETY: both sides have `len` bytes from there on, are valid, and disjoint, as the caller promises.
+        Verb::Write(_) | Verb::Send(_) => unsafe { copy::copy_at(&job.local, at, &far, at, len) },
+        // SAFETY: as above.
+        Verb::Read => unsafe { copy::copy_at(&far, at, &job.local, at, len) },
+        atomic => {
+            // SAFETY: as the caller promises.
+            let before = unsafe { operate(atomic, remote) };
+            let misaligned = JobError::new(Reason::Misaligned, remote.addr.addr().get() as u64, 8);
+            return before.map(Step::Done).ok_or(misaligned);
+        }
+    }
+    *copied += len;
+    Ok(match *copied < job.len {
+        true => Step::More,
+        false => Step::Done(job.len as u64),
+    })
+}
+
+/// What was there, of the first eight bytes; `None` if they do not lie at a multiple of eight.
+///
+/// # Safety
+///
+/// Eight bytes are valid to be read and written.
+#[inline]
+unsafe fn operate(verb: &Verb, remote: &Segment) -> Option<u64> {
+    let at = remote.addr.as_ptr().cast::<u64>();
+    if remote.len < 8 || !at.is_aligned() {
+        return None;
+    }
+    // SAFETY: valid as the caller promises, and aligned; all of this process reach it by atomics, or by the opaque routine.
+    let word = unsafe { AtomicU64::from_ptr(at) };
+    Some(match *verb {
+        Verb::CompareSwap { compare, swap } => word
+            .compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst)
+            .unwrap_or_else(|before| before),
+        Verb::FetchAdd(add) => word.fetch_add(add, Ordering::SeqCst),
+        Verb::Send(_) | Verb::Write(_) | Verb::Read => return None,
+    })
+}

@@ -1,0 +1,228 @@
+//! An endpoint: what is posted to it, and where it is in its life.
+//!
+//! One lock holds all that changes. One-sided operations with nothing before them pass it by: they are copies, and ask a word that
+//! says whether the endpoint is connected and idle, and what the peer permits.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use super::super::fabric::Invited;
+use super::super::fault::Fault;
+use super::channel::{Channel, Presence};
+use super::connection::{Connection, Identity};
+use super::halves::Watch;
+use super::ports::Ports;
+use super::work::Look;
+use crate::device::{Completion, EndpointConfig, EndpointState, RdmaJob, Segments, Token};
+use crate::error::JobError;
+
+pub(super) struct Shared {
+    pub(super) ports: Arc<Ports>,
+    pub(super) number: u32,
+    pub(super) config: EndpointConfig,
+    /// What one-sided operations need to know.
+    pub(super) open: Open,
+    pub(super) inner: Mutex<Inner>,
+    /// The state has changed, and nobody was told yet.
+    pub(super) changed: AtomicBool,
+}
+
+/// What is true while the endpoint is connected and nothing is queued.
+#[derive(Default)]
+pub(super) struct Open {
+    /// [`IDLE`], and what the peer permits.
+    pub(super) word: AtomicU64,
+    /// The instance of the peer's fabric, in two halves.
+    pub(super) peer: [AtomicU64; 2],
+}
+
+pub(super) const IDLE: u64 = 1 << 32;
+
+pub(super) struct Inner {
+    pub(super) state: EndpointState,
+    /// Whom it was connected to.
+    pub(super) expected: Option<Identity>,
+    /// The peer that came before this side connected.
+    pub(super) visitor: Option<(Identity, Connection)>,
+    pub(super) connection: Option<Connection>,
+    pub(super) invited: Option<Invited>,
+    pub(super) sends: VecDeque<Send>,
+    /// Of the first of them.
+    pub(super) copied: usize,
+    /// When the first of them fails, if it waits for the peer.
+    pub(super) due: Option<Instant>,
+    pub(super) posted: VecDeque<Posted>,
+    pub(super) done: VecDeque<Completion>,
+    pub(super) retired: bool,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Send {
+    pub(super) token: Token,
+    pub(super) job: RdmaJob,
+    pub(super) fault: Fault,
+}
+
+pub(super) struct Posted {
+    pub(super) token: Token,
+    pub(super) dst: Segments,
+    pub(super) room: usize,
+}
+
+impl Shared {
+    pub(super) fn new(ports: Arc<Ports>, number: u32, config: EndpointConfig) -> Shared {
+        let receives = config.recv_queue_size as usize;
+        let jobs = ports.depth();
+        Shared {
+            number,
+            open: Open::default(),
+            changed: AtomicBool::new(false),
+            inner: Mutex::new(Inner {
+                state: EndpointState::Init,
+                expected: None,
+                visitor: None,
+                connection: None,
+                invited: None,
+                sends: VecDeque::with_capacity(jobs),
+                copied: 0,
+                due: None,
+                posted: VecDeque::with_capacity(receives),
+                done: VecDeque::with_capacity(jobs + receives),
+                retired: false,
+            }),
+            ports,
+            config,
+        }
+    }
+
+    pub(super) fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts into one word what one-sided operations ask.
+    pub(super) fn reopen(&self, inner: &Inner) {
+        let word = match (&inner.state, &inner.expected) {
+            (EndpointState::Connected, Some(peer)) if inner.sends.is_empty() => {
+                for (half, bytes) in self.open.peer.iter().zip(peer.instance.chunks_exact(8)) {
+                    let bytes = bytes.try_into().expect("eight of them");
+                    half.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+                }
+                IDLE | u64::from(peer.permissions.bits())
+            }
+            _ => 0,
+        };
+        self.open.word.store(word, Ordering::Release);
+    }
+
+    /// The state changes: whoever asked is told, once no lock is held.
+    fn set_state(&self, inner: &mut Inner, state: EndpointState) {
+        inner.state = state;
+        self.changed.store(true, Ordering::Relaxed);
+        self.reopen(inner);
+    }
+
+    /// Tells of a change. No lock is held.
+    pub(super) fn tell(&self) {
+        if self.changed.load(Ordering::Relaxed) && self.changed.swap(false, Ordering::Relaxed) {
+            (self.config.changed)();
+        }
+    }
+
+    /// Both sides are there, or will be: what was posted is told to the peer.
+    pub(super) fn join(&self, inner: &mut Inner, mut connection: Connection) {
+        connection.channel.set_cold(true);
+        for posted in &inner.posted {
+            connection.post(posted.room);
+        }
+        connection.channel.say(Presence::Connected);
+        connection.notify_all();
+        inner.connection = Some(connection);
+        inner.due = None;
+        self.ports.raise(self.number);
+    }
+
+    /// It is connected, as far as this side is concerned.
+    pub(super) fn connected(&self, inner: &mut Inner, peer: Identity) {
+        inner.expected = Some(peer);
+        self.set_state(inner, EndpointState::Connected);
+    }
+
+    /// Something failed, and all else with it.
+    pub(super) fn fail(&self, inner: &mut Inner, cause: JobError) {
+        self.set_state(inner, EndpointState::Error(cause));
+        inner.flush(JobError::flushed(cause));
+        inner.leave(Presence::Failed, self.number);
+        self.ports.raise(self.number);
+    }
+
+    /// Ends what is there, and is as new. Nothing is touched any more when it returns.
+    pub(super) fn reset_to(&self, inner: &mut Inner, cause: JobError) -> Option<Invited> {
+        inner.flush(JobError::flushed(cause));
+        inner.leave(Presence::Closed, self.number);
+        inner.visitor = None;
+        inner.expected = None;
+        self.set_state(inner, EndpointState::Init);
+        self.ports.raise(self.number);
+        inner.invited.take()
+    }
+
+    /// What whoever looks by itself looks for, while there is a connection. `first` says that it does so from now on.
+    pub(super) fn watched(&self, first: bool) -> Option<(Arc<Channel>, Watch)> {
+        let inner = self.inner();
+        let connection = inner.connection.as_ref()?;
+        if first {
+            connection.channel.set_cold(false);
+        }
+        Some((
+            Arc::clone(&connection.channel),
+            connection.receiving.watch(),
+        ))
+    }
+}
+
+impl Inner {
+    /// Hands out what is over.
+    pub(super) fn drain(&mut self, out: &mut [Completion], look: &mut Look) {
+        while look.filled < out.len()
+            && let Some(completion) = self.done.pop_front()
+        {
+            out[look.filled] = completion;
+            look.filled += 1;
+        }
+    }
+
+    /// The first Job fails.
+    pub(super) fn fail_first(&mut self, error: JobError) -> JobError {
+        if let Some(send) = self.sends.pop_front() {
+            self.done.push_back(Completion::new(send.token, Err(error)));
+        }
+        error
+    }
+
+    /// All that was accepted ends.
+    fn flush(&mut self, error: JobError) {
+        let sends = self.sends.drain(..).map(|send| send.token);
+        let receives = self.posted.drain(..).map(|posted| posted.token);
+        self.done.extend(
+            sends
+                .chain(receives)
+                .map(|token| Completion::new(token, Err(error))),
+        );
+        (self.copied, self.due) = (0, None);
+    }
+
+    /// The peer hears that this side has left.
+    fn leave(&mut self, presence: Presence, number: u32) {
+        let visitor = self.visitor.take().map(|(_, connection)| connection);
+        for connection in self.connection.take().into_iter().chain(visitor) {
+            connection.leave(presence, number);
+        }
+    }
+}
+
+// SAFETY: the duties of `Endpoint`:
+// 1. One lock: Jobs are taken from the front, receives too, and what is over stands in one line. What is done inline is done when
+//    nothing is queued.
+// 2. `fail`. 3. `reset_to`, under the lock under which all memory is touched.

@@ -1,0 +1,205 @@
+//! Messages between two halves of a channel, and peers that write what they like.
+#![expect(unsafe_code, reason = "lends memory to a channel")]
+
+use std::collections::VecDeque;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::super::fabric::Arena;
+use super::channel::{Channel, ENTRY, Head, INLINE, Kind, STREAM, Shape, Side};
+use super::halves::{Got, Receiving, Sending, Sent};
+use super::memory::Memory;
+use crate::device::{Segment, Segments};
+use crate::sync::atomic::Ordering;
+
+fn channel(shape: Shape) -> (Channel, Channel, Arc<Memory>) {
+    let len = shape.len().unwrap();
+    let (_memfd, mapping) = Arena::create(len).unwrap();
+    // SAFETY: the two ends of a channel alone reach it, and a peer that is hostile, by atomics.
+    let memory = Arc::new(unsafe { Memory::new(mapping, len) });
+    let end = |side| Channel::new(Arc::clone(&memory), shape, side);
+    (end(Side::Host), end(Side::Guest), Arc::clone(&memory))
+}
+
+fn segments(bytes: &mut [u8]) -> Segments {
+    Segments::one(Segment {
+        addr: NonNull::new(bytes.as_mut_ptr()).unwrap(),
+        len: bytes.len(),
+        key: 0,
+    })
+}
+
+fn head(kind: Kind, len: usize, immediate: u32) -> Head {
+    Head {
+        kind,
+        len: len as u32,
+        immediate,
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Post(usize),
+    Send(usize),
+    /// One step of the sender, and one of the receiver, of at most so many bytes.
+    Step(usize),
+    Take(usize),
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let len = prop_oneof![
+        0..=2 * INLINE,
+        Just(STREAM),
+        STREAM - 3..STREAM + 3,
+        0..3 * STREAM
+    ];
+    let most = prop_oneof![1..200_usize, Just(usize::MAX)];
+    prop::collection::vec(
+        prop_oneof![
+            len.clone().prop_map(Act::Post),
+            len.prop_map(Act::Send),
+            most.clone().prop_map(Act::Step),
+            most.prop_map(Act::Take),
+        ],
+        1..60,
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// A model: messages arrive whole, in order, where there was room, and never before a receive is posted.
+    #[test]
+    fn messages_arrive_whole_and_in_order(acts in acts()) {
+        let (host, guest, _) = channel(Shape { host: 1, guest: 4 });
+        let (mut sending, mut receiving) = (Sending::default(), Receiving::default());
+        let (mut posted, mut rooms) = (VecDeque::new(), VecDeque::new());
+        let (mut waiting, mut sent) = (VecDeque::new(), VecDeque::new());
+        let mut fill = 0_u8;
+        for act in acts {
+            match act {
+                Act::Post(room) if posted.len() < 4 => {
+                    receiving.post(&guest, room as u32);
+                    posted.push_back(vec![0_u8; room]);
+                    rooms.push_back(room);
+                }
+                Act::Send(len) => {
+                    fill = fill.wrapping_add(1);
+                    waiting.push_back(vec![fill; len]);
+                }
+                Act::Step(most) => {
+                    let Some(bytes) = waiting.front_mut() else { continue };
+                    let (len, src) = (bytes.len(), segments(bytes));
+                    let has_room = sending.part() == 0 && sending.has_room(&host, len);
+                    let head = head(Kind::SendImm, len, 7);
+                    // SAFETY: the bytes are there, and long enough.
+                    let step = unsafe { sending.send(&host, head, &src, most) }.unwrap();
+                    // What it says to have room for, it sends at once.
+                    prop_assert!(!has_room || step == Sent::All || most < len);
+                    match step {
+                        Sent::All => {
+                            sent.push_back(waiting.pop_front().unwrap());
+                            prop_assert!(rooms.pop_front().unwrap() >= len);
+                        }
+                        Sent::NoReceive => prop_assert!(rooms.is_empty()),
+                        Sent::TooLong(room) => {
+                            prop_assert_eq!(rooms.pop_front(), Some(room as usize));
+                            prop_assert!((room as usize) < len);
+                            return Ok(());
+                        }
+                        Sent::Part | Sent::NoRoom => {}
+                    }
+                }
+                Act::Take(most) => {
+                    let dst = posted.front_mut().map(|room| (segments(room), room.len()));
+                    let dst = dst.as_ref().map(|(dst, room)| (dst, *room));
+                    // SAFETY: as above.
+                    let got = unsafe { receiving.take(&guest, dst, most) }.unwrap();
+                    if let Got::All(head) = got {
+                        let received = posted.pop_front().unwrap();
+                        let bytes = match sent.pop_front() {
+                            Some(bytes) => bytes,
+                            // The last byte was taken before the sender said that it was all.
+                            None => unreachable!("a message that was not sent"),
+                        };
+                        prop_assert_eq!((head.kind, head.immediate), (Kind::SendImm, 7));
+                        prop_assert_eq!(&received[..head.len as usize], &bytes[..]);
+                        prop_assert!(received[head.len as usize..].iter().all(|&byte| byte == 0));
+                    }
+                }
+                Act::Post(_) => {}
+            }
+        }
+    }
+
+    /// Whatever the peer writes, and when: no byte beyond what was lent is touched, and nothing panics or goes on for ever.
+    #[test]
+    fn a_peer_that_scribbles_ends_its_own_connection(
+        writes in prop::collection::vec((any::<prop::sample::Index>(), any::<u64>(), 0..4_u8), 1..200),
+        room in 0..3000_usize,
+    ) {
+        const GUARD: usize = 64;
+        let shape = Shape { host: 4, guest: 4 };
+        let (host, _, memory) = channel(shape);
+        let (mut sending, mut receiving) = (Sending::default(), Receiving::default());
+        let mut bytes = vec![0xa5_u8; GUARD + room + GUARD];
+        let mut message = vec![1_u8; room];
+        for _ in 0..4 {
+            receiving.post(&host, room as u32);
+        }
+        // The words that matter are few: they are hit as often as all others together.
+        let heads = (0..2).flat_map(|block| {
+            let base = block * shape.len().unwrap() / 2;
+            (0..16).map(move |word| base + 8 * word).chain((0..4).map(move |n| base + 384 + 8 * n))
+        });
+        let entries = (0..shape.len().unwrap()).step_by(ENTRY);
+        let (heads, entries): (Vec<_>, Vec<_>) = (heads.collect(), entries.collect());
+        for (at, word, how) in writes {
+            let at = match how {
+                0 => *at.get(&heads),
+                1 => *at.get(&entries),
+                2 => *at.get(&entries) + 8,
+                _ => at.index(shape.len().unwrap() / 8) * 8,
+            };
+            // Often a number that could be one.
+            let word = if how < 2 { (word % 6) << 32 | word >> 52 } else { word };
+            memory.word(at).store(word, Ordering::SeqCst);
+            let dst = segments(&mut bytes[GUARD..GUARD + room]);
+            // SAFETY: the bytes are there, and long enough.
+            let _ = unsafe { receiving.take(&host, Some((&dst, room)), usize::MAX) };
+            let src = segments(&mut message);
+            // SAFETY: as above.
+            let _ = unsafe { sending.send(&host, head(Kind::Send, room, 0), &src, usize::MAX) };
+        }
+        let guards = bytes[..GUARD].iter().chain(&bytes[GUARD + room..]);
+        prop_assert!(guards.into_iter().all(|&byte| byte == 0xa5));
+        prop_assert!(message.iter().all(|&byte| byte == 1));
+    }
+}
+
+#[test]
+fn a_message_is_taken_while_it_is_sent() {
+    let (host, guest, _) = channel(Shape { host: 1, guest: 1 });
+    let (mut sending, mut receiving) = (Sending::default(), Receiving::default());
+    let len = 5 * STREAM + 77;
+    let mut message: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+    let mut room = vec![0_u8; len];
+    receiving.post(&guest, len as u32);
+    let (src, dst) = (segments(&mut message), segments(&mut room));
+    let mut steps = 0;
+    loop {
+        // SAFETY: the bytes are there, and long enough.
+        let sent = unsafe { sending.send(&host, head(Kind::Send, len, 0), &src, usize::MAX) };
+        // SAFETY: as above.
+        let got = unsafe { receiving.take(&guest, Some((&dst, len)), usize::MAX) };
+        steps += 1;
+        match (sent.unwrap(), got.unwrap()) {
+            (Sent::NoRoom, Got::Part { more: false }) => assert!(steps < 7),
+            (Sent::All, Got::All(_)) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(message == room);
+}

@@ -1,0 +1,246 @@
+//! What whoever looks at an endpoint does: takes what came, and sends what can be sent.
+#![expect(unsafe_code, reason = "does Jobs whose memory was lent")]
+
+use std::time::{Duration, Instant};
+
+use super::super::fault::Fault;
+use super::channel::{INLINE, Kind};
+use super::connection::{Connection, Step};
+use super::halves::Got;
+use super::state::{Inner, Shared};
+use crate::device::{Completion, EndpointState, RecvOpcode};
+use crate::error::{JobError, Reason};
+
+/// Bytes that are copied at one look.
+const LOOK: usize = 256 << 10;
+
+/// What lies beyond the clock.
+const FOREVER: Duration = Duration::from_secs(86_400);
+
+/// What a look at an endpoint came to.
+#[derive(Default)]
+pub(super) struct Look {
+    /// Completions.
+    pub(super) filled: usize,
+    /// There is more to do at once.
+    pub(super) more: bool,
+    /// A message came.
+    pub(super) traffic: bool,
+    /// It is retired, and nothing is left.
+    pub(super) over: bool,
+}
+
+impl Shared {
+    /// Looks what there is to do, and does a part of it.
+    ///
+    /// # Safety
+    ///
+    /// The memory of what was accepted is valid and leased.
+    pub(super) unsafe fn look(&self, out: &mut [Completion]) -> Look {
+        let mut guard = self.inner();
+        let inner = &mut *guard;
+        let mut look = Look::default();
+        inner.drain(out, &mut look);
+        if inner.state == EndpointState::Connected {
+            // SAFETY: as the caller promises.
+            if let Err(cause) = unsafe { self.work(inner, out, &mut look) } {
+                self.fail(inner, cause);
+            }
+            inner.drain(out, &mut look);
+        }
+        look.more |= !inner.done.is_empty();
+        look.over = inner.retired && inner.done.is_empty();
+        look
+    }
+
+    /// Takes what came, and sends what can be sent. An error is what the endpoint fails with; who it is of was told.
+    ///
+    /// # Safety
+    ///
+    /// As for `look`.
+    unsafe fn work(
+        &self,
+        inner: &mut Inner,
+        out: &mut [Completion],
+        look: &mut Look,
+    ) -> Result<(), JobError> {
+        let Some(mut connection) = inner.connection.take() else {
+            // The guest has not come yet.
+            return self.wait(inner).map_err(|error| inner.fail_first(error));
+        };
+        // First: what it published before it left is still taken.
+        let there = connection.presence();
+        // SAFETY: as the caller promises.
+        let received = unsafe { self.receive(inner, &mut connection, out, look) };
+        // SAFETY: as above.
+        let sent = received.and_then(|()| unsafe { self.send(inner, &mut connection, out, look) });
+        let left = there
+            .err()
+            .filter(|_| !look.more && !connection.receiving.has_more(&connection.channel));
+        inner.connection = Some(connection);
+        sent.and(left.map_or(Ok(()), Err))
+    }
+
+    /// # Safety
+    ///
+    /// As for `look`.
+    unsafe fn receive(
+        &self,
+        inner: &mut Inner,
+        connection: &mut Connection,
+        out: &mut [Completion],
+        look: &mut Look,
+    ) -> Result<(), JobError> {
+        let mut left = LOOK;
+        let mut streamed = false;
+        let result = loop {
+            if look.filled == out.len() {
+                look.more |= connection.receiving.has_more(&connection.channel);
+                break Ok(());
+            }
+            let dst = inner
+                .posted
+                .front()
+                .map(|posted| (&posted.dst, posted.room));
+            // SAFETY: the oldest receive's memory, which is valid and leased as the caller promises.
+            let got = unsafe { connection.receiving.take(&connection.channel, dst, left) };
+            let head = match got {
+                Err(_) => break Err(JobError::of(Reason::PeerNonsense)),
+                Ok(Got::Nothing) => break Ok(()),
+                Ok(Got::Part { more }) => {
+                    (streamed, look.traffic) = (true, true);
+                    look.more |= more;
+                    break Ok(());
+                }
+                Ok(Got::All(head)) => head,
+            };
+            look.traffic = true;
+            streamed |= head.len as usize > INLINE;
+            let posted = inner.posted.pop_front().expect("the message was for it");
+            let len = head.len as usize;
+            let opcode = match head.kind {
+                Kind::Send => RecvOpcode::Send,
+                Kind::SendImm => RecvOpcode::SendImm,
+                Kind::WriteImm => RecvOpcode::WriteImm,
+                Kind::TooLong => {
+                    let have = posted.room as u64;
+                    let error = JobError::new(Reason::ReceiveTooSmall, len as u64, have);
+                    out[look.filled] = Completion::new(posted.token, Err(error));
+                    look.filled += 1;
+                    break Err(error);
+                }
+            };
+            out[look.filled] = Completion::received(posted.token, opcode, len, head.immediate);
+            look.filled += 1;
+            left = left.saturating_sub(len);
+            if left == 0 {
+                look.more |= connection.receiving.has_more(&connection.channel);
+                break Ok(());
+            }
+        };
+        if streamed {
+            connection.notify_room();
+        }
+        result
+    }
+
+    /// # Safety
+    ///
+    /// As for `look`.
+    unsafe fn send(
+        &self,
+        inner: &mut Inner,
+        connection: &mut Connection,
+        out: &mut [Completion],
+        look: &mut Look,
+    ) -> Result<(), JobError> {
+        if inner.sends.is_empty() {
+            return Ok(());
+        }
+        let mut left = LOOK;
+        let mut published = false;
+        let result = loop {
+            let Some(send) = inner.sends.front().copied() else {
+                break Ok(());
+            };
+            if look.filled == out.len() || left == 0 {
+                look.more = true;
+                break Ok(());
+            }
+            let (token, job) = (send.token, send.job);
+            match send.fault {
+                Fault::Error(kind, vendor) => break Err(JobError::device(kind, vendor)),
+                Fault::Queue => break Err(JobError::queue_failed()),
+                Fault::Lost => {
+                    inner.sends.pop_front();
+                    continue;
+                }
+                _ => {}
+            }
+            let before = inner.copied;
+            // SAFETY: the Job's memory is valid and leased, as the caller promises.
+            let step = unsafe { connection.step(&job, &mut inner.copied, left) };
+            published |= job.verb.is_told();
+            left = left.saturating_sub((inner.copied - before).max(job.len.min(64)));
+            match step {
+                Ok(Step::Done(answer)) => {
+                    inner.sends.pop_front();
+                    inner.copied = 0;
+                    self.moves_on(inner, connection);
+                    self.ports.count();
+                    out[look.filled] = Completion::new(token, Ok(answer));
+                    look.filled += 1;
+                }
+                Ok(Step::More) => {
+                    self.moves_on(inner, connection);
+                    look.more = true;
+                    break Ok(());
+                }
+                Ok(Step::Waits) => {
+                    if inner.copied != before {
+                        inner.due = None;
+                    }
+                    if connection.wants {
+                        break self.wait(inner);
+                    }
+                    // Look once more: the peer must see that this side waits, or have posted before.
+                    connection.want(true);
+                }
+                Err(error) => break Err(error),
+            }
+        };
+        if published {
+            connection.notify_message();
+        }
+        if inner.sends.is_empty() {
+            self.reopen(inner);
+        }
+        result.map_err(|error| inner.fail_first(error))
+    }
+
+    /// The first Job goes on.
+    fn moves_on(&self, inner: &mut Inner, connection: &mut Connection) {
+        inner.due = None;
+        if connection.wants {
+            connection.want(false);
+        }
+    }
+
+    /// The first Job waits for the peer, but not for ever.
+    fn wait(&self, inner: &mut Inner) -> Result<(), JobError> {
+        if inner.sends.is_empty() {
+            return Ok(());
+        }
+        let now = Instant::now();
+        let timeout = self.config.rnr_timeout;
+        let due = *inner
+            .due
+            .get_or_insert_with(|| now.checked_add(timeout).unwrap_or(now + FOREVER));
+        if due <= now {
+            let millis = timeout.as_millis() as u64;
+            return Err(JobError::new(Reason::NoReceive, millis, 0));
+        }
+        self.ports.note_due(due);
+        Ok(())
+    }
+}
