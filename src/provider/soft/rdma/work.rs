@@ -181,7 +181,12 @@ impl Shared {
             // SAFETY: the Job's memory is valid and leased, as the caller promises.
             let step = unsafe { connection.step(&job, &mut inner.copied, left) };
             published |= job.verb.is_told();
-            left = left.saturating_sub((inner.copied - before).max(job.len.min(64)));
+            let moved = match step {
+                Ok(Step::Done(_)) => job.len - before,
+                _ => inner.copied - before,
+            };
+            // What moves nothing takes its time too.
+            left = left.saturating_sub(moved.max(64));
             match step {
                 Ok(Step::Done(answer)) => {
                     inner.sends.pop_front();
