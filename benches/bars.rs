@@ -11,7 +11,7 @@
 //! cargo bench --bench bars -- --steady     what is the same on any machine, as TOML (.ci/ratchet)
 //! ```
 //!
-//! B5, B7, B8, B10, B15, G2, G4 and G5 need both CPUs to themselves. The line says so when they were not free.
+//! B5, B7, B8, B10, B15, G2, G4, G5, R2 to R4, R6 and R8 need both CPUs to themselves. The line says so when they were not free.
 
 #[path = "bars/cancel.rs"]
 mod cancel;
@@ -45,6 +45,8 @@ mod memory;
 mod modes;
 #[path = "bars/raw.rs"]
 mod raw;
+#[path = "bars/rdma.rs"]
+mod rdma;
 #[path = "bars/report.rs"]
 mod report;
 #[path = "bars/rig.rs"]
@@ -67,7 +69,7 @@ static ALLOCATOR: counting::Counting = counting::Counting;
 
 type Bar = fn(&mut Report);
 
-const BARS: [(&str, Bar); 23] = [
+const BARS: [(&str, Bar); 30] = [
     ("B1", inline::b1),
     ("B3", counts::b3),
     ("B4", event::b4),
@@ -91,6 +93,13 @@ const BARS: [(&str, Bar); 23] = [
     ("F2", share::f2),
     ("F3", share::f3),
     ("F4", share::f4),
+    ("R1", rdma::r1),
+    ("R2", rdma::r2),
+    ("R3", rdma::r3),
+    ("R4", rdma::r4),
+    ("R6", rdma::r6),
+    ("R7", rdma::r7),
+    ("R8", rdma::r8),
 ];
 
 fn main() -> ExitCode {
@@ -108,6 +117,13 @@ fn main() -> ExitCode {
         // A child of the bars of exports.
         let number = |text: &String| text.parse().expect("a number");
         share::peer(number(len), number(count));
+        return ExitCode::SUCCESS;
+    }
+    if let [mode, role, number] = &args[..]
+        && mode == "rdma"
+    {
+        // A child of the bars of remote operations.
+        rdma::peer(role, number.parse().expect("a number"));
         return ExitCode::SUCCESS;
     }
     let has = |flag: &str| args.iter().any(|arg| arg == flag);

@@ -8,7 +8,7 @@ use tokio_doca::Mode;
 use tokio_doca::soft::Soft;
 
 use super::rig::{Rig, bare, fill, on_task};
-use super::{counts, event, graph, raw, share};
+use super::{counts, event, graph, raw, rdma, share};
 
 /// Bytes of the smallest job.
 const SMALL: usize = 64;
@@ -32,6 +32,7 @@ pub(crate) fn run(scenario: &str, jobs: u64) {
             event::crate_event(jobs, SMALL);
         }
         "remote-busy" => share::run(jobs),
+        "rdma-busy" => rdma::writes(jobs),
         other if other.starts_with("graph-") => graph::run(other, jobs),
         other => counts::run(other, jobs),
     }

@@ -140,16 +140,20 @@ fn awaited(dma: &Dma, src: &Buf, dst: &RemoteBuf, copies: u64) -> f64 {
 }
 
 /// A shared mapping of a memfd, populated.
-struct Shared(NonNull<c_void>, usize);
+pub(crate) struct Shared(NonNull<c_void>, usize);
 
 impl Shared {
-    fn map(file: impl AsFd, len: usize) -> Shared {
+    pub(crate) fn map(file: impl AsFd, len: usize) -> Shared {
         let size = NonZeroUsize::new(len).expect("bytes");
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
         let base = unsafe { mmap(None, size, protection, flags, file, 0) };
         Shared(base.expect("a mapping"), len)
+    }
+
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.0.cast::<u8>().as_ptr()
     }
 }
 
@@ -160,7 +164,7 @@ impl Drop for Shared {
     }
 }
 
-fn memfd(len: usize) -> std::os::fd::OwnedFd {
+pub(crate) fn memfd(len: usize) -> std::os::fd::OwnedFd {
     let file = memfd_create("bars", MFdFlags::MFD_CLOEXEC).expect("a memfd");
     ftruncate(&file, len.try_into().expect("a size")).expect("its size");
     file
@@ -173,7 +177,7 @@ fn against_memcpy(peer: &Peer, len: usize, copies: u64) -> [Samples; 2] {
     let remote = import(&rig, &peer.blobs[0]).buf(..len).expect("its range");
     let from = src.data().expect("nobody writes it").as_ptr();
     let shared = Shared::map(memfd(len), len);
-    let to = shared.0.cast::<u8>().as_ptr();
+    let to = shared.base();
     let mut bare = || {
         let start = Instant::now();
         for _ in 0..copies {

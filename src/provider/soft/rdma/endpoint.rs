@@ -101,7 +101,11 @@ unsafe impl Endpoint for SoftEndpoint {
 
     fn reset(&self) {
         let mut inner = self.0.inner();
+        // Before the old one goes: if that was all that held the fabric, the process would have another instance from then on, and an
+        // old blob would be one of a process that has gone.
+        let fresh = inner.invited.as_ref().and_then(|_| self.0.invite().ok());
         let invited = self.0.reset_to(&mut inner, JobError::of(Reason::Reset));
+        inner.invited = fresh;
         drop(inner);
         // It takes locks of the fabric's.
         drop(invited);
