@@ -16,17 +16,24 @@ use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::ftruncate;
 
-use super::blob::{self, Blob};
-use super::control::{Control, SLOTS, Words};
+use super::blob::Blob;
+use super::contact::Contact;
+use super::control::{Control, Words};
+use super::envelope;
 use super::exporter::{Verdict, judge};
-use super::importer::{granted, reachable};
+use super::importer::{exporter, granted};
 use super::layout::Reader;
 use super::place::{Id, Place};
 use super::received;
+use super::slots::SLOTS;
 use super::socket::{Address, DESCRIPTORS};
 use super::table::{Entry, Table};
 use super::wire::{self, ANSWER_LEN, Answer, Grant, REQUEST_LEN, Request, Status};
 use crate::device::{Access, Audience};
+
+mod visits;
+
+pub use visits::{Guest, Host};
 
 const NONCE: Id = [7; 16];
 const INSTANCE: Id = [8; 16];
@@ -93,7 +100,9 @@ impl Importer {
         };
         assert_eq!(blob.format(), bytes, "what no exporter writes is refused");
         assert!(blob.address.resolve().is_ok(), "{}", blob.address);
-        let _ = reachable(&blob, &HERE).map_err(|error| error.to_string());
+        let _ = exporter(&blob)
+            .reachable(&HERE)
+            .map_err(|error| error.to_string());
 
         let which = which.map(|byte| usize::from(byte) % (self.sendable.len() + 1));
         let descriptors: ArrayVec<OwnedFd, DESCRIPTORS> = which
@@ -140,7 +149,7 @@ impl Importer {
             if let (true, Some(name)) = (choice & 8 != 0, len.checked_sub(112)) {
                 blob[15] = name as u8;
             }
-            blob::seal(blob);
+            envelope::seal(blob);
         }
         if choice & 2 != 0 {
             prove(blob, answer, choice & 4 != 0);
@@ -168,12 +177,14 @@ impl Importer {
                     port: 1,
                     access,
                     len: 4096 - which,
-                    slot: which as u32,
-                    generation: 1,
-                    place: HERE,
-                    instance: INSTANCE,
-                    key: KEY,
-                    address: address.clone(),
+                    contact: Contact {
+                        slot: which as u32,
+                        generation: 1,
+                        place: HERE,
+                        instance: INSTANCE,
+                        key: KEY,
+                        address: address.clone(),
+                    },
                 };
                 let mut seed = vec![which as u8, CONTROL as u8];
                 seed.extend(blob.format());
