@@ -69,10 +69,9 @@ impl Arena {
             return hostile("the peer sent a descriptor that is no memfd".to_owned());
         };
         let have = SealFlag::from_bits_retain(have);
-        let fixed = SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_FUTURE_WRITE;
-        if !have.contains(seals()) || have.intersects(fixed) {
+        if !have.contains(seals()) {
             return hostile(format!(
-                "the peer's memfd has the seals {have:?}: it could be shortened under this process, or not be written"
+                "the peer's memfd has the seals {have:?}: it could be shortened under this process"
             ));
         }
         let size = fstat(memfd).map_err(os("fstat"))?.st_size;
@@ -86,6 +85,7 @@ impl Arena {
         if fs.filesystem_type() == HUGETLBFS_MAGIC {
             return hostile("the peer's memfd has huge pages".to_owned());
         }
+        // What is sealed against writing cannot be mapped so: EPERM.
         let mapping = Mapping::new(memfd, 0, whole, true, MapFlags::MAP_SHARED);
         let mapping = mapping.map_err(os("mmap of shared memory"))?;
         mapping

@@ -533,6 +533,9 @@ fn a_thousand_imports_cost_no_descriptors_and_all_goes_back() {
                 let one = descriptors();
                 imports.extend(exports[1..].iter().map(import));
                 assert!(imports.iter().all(|imported| reason(imported).is_none()));
+                let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+                let pages = maps.matches("memfd:tokio-doca-control").count();
+                assert_eq!(pages, 2, "the exporter's own, and one that is read");
                 until("connections are closed", || descriptors() <= one + 16);
                 assert_eq!(threads(), before.1 + 1);
                 drop(exports);

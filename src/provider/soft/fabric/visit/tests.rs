@@ -10,7 +10,7 @@ use std::sync::{Condvar, Mutex, Weak};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitStatus, waitpid};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use super::super::arena::Arena;
@@ -237,6 +237,7 @@ fn an_own_endpoint_is_found_until_it_is_reset() {
 
 #[test]
 fn a_slot_that_is_taken_again_does_not_answer_for_the_one_before() {
+    let _fabric = Fabric::current(OP).unwrap();
     let endpoint = Endpoint::new();
     let invited = endpoint.invite();
     let old = parsed(&invited);
@@ -453,8 +454,10 @@ impl Other {
         }
     }
 
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.process.id() as i32), signal).unwrap();
+    fn signal(&self, signal: Signal) -> Pid {
+        let pid = Pid::from_raw(self.process.id() as i32);
+        kill(pid, signal).unwrap();
+        pid
     }
 
     /// What such a process does: until it is told to end.
@@ -504,7 +507,9 @@ fn another_process_is_visited_stopped_and_lost() {
     first.process.on_end(weak(&ended));
     second.process.on_end(weak(&ended));
 
-    other.signal(Signal::SIGSTOP);
+    let pid = other.signal(Signal::SIGSTOP);
+    let stopped = waitpid(pid, Some(WaitPidFlag::WUNTRACED));
+    assert_eq!(stopped, Ok(WaitStatus::Stopped(pid, Signal::SIGSTOP)));
     let shortly = Instant::now() + Duration::from_millis(50);
     assert_eq!(
         kind(invitation.visit(&hello(4), shortly)),
@@ -553,6 +558,9 @@ fn without_a_pidfd_the_end_of_the_connection_is_the_end_of_the_process() {
     drop(kept);
     ended.reaches(1);
     assert!(one.is_dead());
+    let known = Arc::downgrade(one.end());
+    drop(one);
+    until("nothing is kept of it", || known.strong_count() == 0);
 }
 
 #[test]
