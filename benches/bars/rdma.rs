@@ -295,7 +295,7 @@ fn noise() -> String {
 pub(crate) fn r1(report: &mut Report) {
     const LEN: usize = 4096;
     const COPIES: u64 = 20_000;
-    let mut peer = Peer::start("memory", LEN as u64);
+    let mut peer = Peer::start("memory", 1 << 20);
     let side = Side::open(Mode::BusyPoll, LEN, 1);
     peer.connect(&side);
     let remote = RemoteMmap::from_export(&side.device, &unhex(&peer.hear()));
@@ -388,7 +388,11 @@ pub(crate) fn writes(jobs: u64) {
     let side = Side::open(Mode::BusyPoll, 64, 1);
     peer.connect(&side);
     let remote = RemoteMmap::from_export(&side.device, &unhex(&peer.hear()));
-    let remote = remote.wait().expect("an import").buf(..64).expect("a range");
+    let remote = remote
+        .wait()
+        .expect("an import")
+        .buf(..64)
+        .expect("a range");
     let src = side.filled();
     let rdma = &side.rdmas[0];
     side.workq.block_on(async {

@@ -312,6 +312,7 @@ pub struct RemoteRead(Arc<Piece>);
 pub struct RemoteWrite(Arc<Piece>);
 
 impl RemoteRead {
+    #[inline]
     pub(super) fn begin(of: &RemoteBuf) -> Result<RemoteRead, JobError> {
         let piece = &of.0;
         if let Some(buf) = &piece.own {
@@ -333,6 +334,7 @@ impl Drop for RemoteRead {
 }
 
 impl RemoteWrite {
+    #[inline]
     pub(super) fn begin(of: &RemoteBuf) -> Result<RemoteWrite, JobError> {
         let piece = &of.0;
         if let Some(buf) = &piece.own {

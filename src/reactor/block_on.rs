@@ -76,7 +76,9 @@ impl WorkQ {
     /// # Ok::<(), tokio_doca::Error>(())
     /// ```
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        let mut future = pin!(future);
+        // On a thread of a runtime, in a task whose budget is spent, what a budget puts off would be put off for ever: the runtime has
+        // no turn before this returns.
+        let mut future = pin!(tokio::task::unconstrained(future));
         let _on = On::enter(&self.0);
         let unpark = Arc::new(Unpark {
             thread: thread::current(),

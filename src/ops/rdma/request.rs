@@ -98,7 +98,13 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination> Request for RdmaRequest<
         let rdma = self.rdma.as_ref();
         let context = &rdma.0;
         let (src, dst, verb) = (&self.src, &self.dst, self.verb);
-        let moves = moves(verb);
+        // What the types say need not be asked of the verb: most often this is known when it is compiled.
+        let moves = match (S::LEASED, D::LEASED) {
+            (true, false) => Moves::Write,
+            (false, true) if !dst.is_none() => Moves::Read,
+            (false, true) => Moves::Atomic,
+            _ => moves(verb),
+        };
         context.check_open()?;
         check_kind(rdma, verb)?;
         let device = context.device_id();
@@ -127,11 +133,11 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination> Request for RdmaRequest<
             check(Extent::of(&begun.src), Extent::of(&begun.dst))?;
             begun
         };
-        let (local, remote) = match verb {
-            Verb::Send(_) => (src, None),
-            Verb::Write(_) => (src, dst.as_one()),
-            Verb::Read => (dst, src.as_one()),
-            Verb::CompareSwap { .. } | Verb::FetchAdd(_) => (Segments::none(), src.as_one()),
+        let (local, remote) = match moves {
+            Moves::Message => (src, None),
+            Moves::Write => (src, dst.as_one()),
+            Moves::Read => (dst, src.as_one()),
+            Moves::Atomic => (Segments::none(), src.as_one()),
         };
         let job = RdmaJob {
             verb,

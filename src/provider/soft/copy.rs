@@ -104,24 +104,51 @@ pub(super) unsafe fn copy(src: &Segments, dst: &Segments, from: usize, len: usiz
     }
 }
 
-/// Copies `len` bytes from this one on of a list to that one on of the other.
+/// Copies `len` bytes of a list, from this one on, to that byte of a piece on.
 ///
 /// # Safety
 ///
-/// As for `copy`; the lists have as many bytes from there on.
-#[inline]
-pub(super) unsafe fn copy_at(
+/// As for `copy`; both have as many bytes from there on.
+#[inline(always)]
+pub(super) unsafe fn gather(
     src: &Segments,
+    src_at: usize,
+    dst: &Segment,
+    dst_at: usize,
+    len: usize,
+) {
+    match src.as_one() {
+        // SAFETY: as the caller promises.
+        Some(src) => unsafe { copy_piece(src, src_at, dst, dst_at, len, false) },
+        None => {
+            let dst = std::slice::from_ref(dst);
+            // SAFETY: as the caller promises.
+            unsafe { copy_lists(src.as_slice(), src_at, dst, dst_at, len, false) }
+        }
+    }
+}
+
+/// Copies `len` bytes of a piece, from this one on, to that byte of a list on.
+///
+/// # Safety
+///
+/// As for `gather`.
+#[inline(always)]
+pub(super) unsafe fn scatter(
+    src: &Segment,
     src_at: usize,
     dst: &Segments,
     dst_at: usize,
     len: usize,
 ) {
-    match (src.as_one(), dst.as_one()) {
+    match dst.as_one() {
         // SAFETY: as the caller promises.
-        (Some(src), Some(dst)) => unsafe { copy_piece(src, src_at, dst, dst_at, len, false) },
-        // SAFETY: as the caller promises.
-        _ => unsafe { copy_lists(src.as_slice(), src_at, dst.as_slice(), dst_at, len, false) },
+        Some(dst) => unsafe { copy_piece(src, src_at, dst, dst_at, len, false) },
+        None => {
+            let src = std::slice::from_ref(src);
+            // SAFETY: as the caller promises.
+            unsafe { copy_lists(src, src_at, dst.as_slice(), dst_at, len, false) }
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use super::contact::Contact;
 use super::control::Word;
 use super::mapping::Mapping;
 use super::peer::Peer;
-use super::place::Id;
+use super::place;
 use crate::device::Origin;
 use crate::error::JobError;
 
@@ -18,7 +18,7 @@ pub(in super::super) struct Import {
     generation: u32,
     peer: Arc<Peer>,
     /// Of the exporter's fabric.
-    instance: Id,
+    instance: [u64; 2],
     /// `None` for memory of this process.
     _memory: Option<Mapping>,
 }
@@ -34,7 +34,7 @@ impl Import {
             word: peer.words().word(contact.slot)?,
             generation: contact.generation,
             peer,
-            instance: contact.instance,
+            instance: place::words_of(&contact.instance),
             _memory: memory,
         }))
     }
@@ -56,9 +56,9 @@ impl Import {
         unsafe { &*import }
     }
 
-    /// Whether the process exported it whose fabric has this instance.
+    /// Whether the process exported it whose fabric has this instance, in its two halves.
     #[inline]
-    pub(in super::super) fn is_of(&self, instance: &Id) -> bool {
+    pub(in super::super) fn is_of(&self, instance: &[u64; 2]) -> bool {
         self.instance == *instance
     }
 

@@ -59,14 +59,6 @@
 //! - an importer closes what a hostile exporter sent, and looks up the path that a forged blob names, and either takes as long as a file
 //!   system of that one's (FUSE) likes.
 
-#![cfg_attr(
-    not(test),
-    expect(
-        dead_code,
-        reason = "the endpoints that use the last part of it come next"
-    )
-)]
-
 mod arena;
 mod blob;
 mod contact;
@@ -97,15 +89,13 @@ mod visit;
 mod watch;
 mod wire;
 
-#[expect(unused_imports, reason = "the endpoints that use it come next")]
 pub(super) use self::{
     arena::Arena,
     greeting::{HELLO, Hello},
     host::{Guest, Host, Refused, Welcome},
     invitation::{Invitation, Invited, instance, invite},
     mapping::Mapping,
-    place::Id,
-    visit::Visit,
+    place::{Id, words_of},
     watch::{Ended, Process},
 };
 pub(super) use blob::Blob;

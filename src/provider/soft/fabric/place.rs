@@ -9,6 +9,12 @@ use crate::error::{Error, ErrorKind, Result};
 /// Sixteen bytes that nobody guesses: an instance of a fabric, a key, a nonce.
 pub(in super::super) type Id = [u8; 16];
 
+/// An Id as two words, which are compared as they are loaded.
+#[inline]
+pub(in super::super) fn words_of(id: &Id) -> [u64; 2] {
+    [0, 8].map(|at| u64::from_ne_bytes(id[at..at + 8].try_into().expect("eight bytes")))
+}
+
 /// A boot of a machine, and a network namespace there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {

@@ -194,6 +194,7 @@ impl Connection {
 
 impl Verb {
     /// Whether the peer hears of it.
+    #[inline(always)]
     pub(super) fn is_told(&self) -> bool {
         matches!(self, Verb::Send(_) | Verb::Write(Some(_)))
     }

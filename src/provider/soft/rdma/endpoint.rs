@@ -34,7 +34,7 @@ unsafe impl Endpoint for SoftEndpoint {
     #[inline]
     unsafe fn try_inline(&self, job: &RdmaJob) -> Option<Result<u64, JobError>> {
         let shared = &*self.0;
-        let limit = shared.ports.inline_limit();
+        let limit = shared.faults.inline_limit();
         if job.len > limit || limit == 0 {
             return None;
         }
@@ -50,7 +50,7 @@ unsafe impl Endpoint for SoftEndpoint {
         let permitted = Access::from_bits_truncate(word as u32);
         // SAFETY: as the caller promises.
         let done = unsafe { remote::finish(job, permitted, &peer) }?;
-        shared.ports.count_inline();
+        shared.inline_jobs.add_one();
         Some(Ok(done))
     }
 
@@ -66,7 +66,7 @@ unsafe impl Endpoint for SoftEndpoint {
         let mut refused = refused.filter(|_| !jobs.is_empty());
         while refused.is_none() && accepted < jobs.len() {
             let (token, job) = jobs[accepted];
-            let fault = shared.ports.next_fault();
+            let fault = shared.faults.next();
             if fault == Fault::QueueFull {
                 refused = Some(JobError::device(ErrorKind::Again, 0));
                 break;
@@ -139,7 +139,7 @@ impl Shared {
         match step {
             Ok(Step::Done(answer)) => {
                 connection.notify_message();
-                self.ports.count_inline();
+                self.inline_jobs.add_one();
                 Some(Ok(answer))
             }
             // It was all looked at before: this is a peer that takes back what it said, and the Job begins anew, and fails there.

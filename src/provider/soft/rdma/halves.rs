@@ -75,7 +75,7 @@ impl Sending {
                 if len <= INLINE {
                     let to = channel.outgoing(self.number, len);
                     // SAFETY: `len` bytes lie on both sides; the channel's memory overlaps no Job's.
-                    unsafe { copy::copy_at(src, 0, &Segments::one(to), 0, len) };
+                    unsafe { copy::gather(src, 0, &to, 0, len) };
                     self.publish(channel, head);
                     return Ok(Sent::All);
                 }
@@ -94,7 +94,7 @@ impl Sending {
             let to = channel.stream_out(self.produced, PIECE.min(room).min(end - at));
             let step = to.len;
             // SAFETY: as above.
-            unsafe { copy::copy_at(src, at, &Segments::one(to), 0, step) };
+            unsafe { copy::gather(src, at, &to, 0, step) };
             at += step;
             self.produced += step as u64;
             channel.set_produced(self.produced);
@@ -223,7 +223,7 @@ impl Receiving {
         if len <= INLINE {
             let from = channel.incoming(self.number, len);
             // SAFETY: `len` bytes lie on both sides; the channel's memory overlaps no Job's.
-            unsafe { copy::copy_at(&Segments::one(from), 0, dst, 0, len) };
+            unsafe { copy::scatter(&from, 0, dst, 0, len) };
             self.number += 1;
             return Ok(Got::All(head));
         }
@@ -237,7 +237,7 @@ impl Receiving {
             let from = channel.stream_in(self.consumed, PIECE.min(there).min(end - at));
             let step = from.len;
             // SAFETY: as above.
-            unsafe { copy::copy_at(&Segments::one(from), 0, dst, at, step) };
+            unsafe { copy::scatter(&from, 0, dst, at, step) };
             at += step;
             self.consumed += step as u64;
             channel.set_consumed(self.consumed);

@@ -22,7 +22,7 @@ use super::channel::Side;
 use super::memory::Memory;
 use super::ports::Ports;
 use crate::device::Signal;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Bytes of the page.
 pub(super) const PAGE: usize = 4096;
@@ -172,16 +172,34 @@ impl Link {
     #[inline]
     pub(super) fn wake_peer(&self) {
         let armed = self.word(self.side.peer(), ARMED);
-        if armed.load(Ordering::SeqCst) != 0 && armed.swap(0, Ordering::SeqCst) != 0 {
-            match &self.bell {
-                Bell::Signal(signal) => signal.ring(),
-                Bell::Socket(socket) => {
-                    if let Some(socket) = socket.get() {
-                        bell::ring(socket);
-                    }
-                }
-            }
+        if armed.load(Ordering::SeqCst) == 0 {
+            return;
         }
+        let socket = match &self.bell {
+            Bell::Signal(_) => None,
+            Bell::Socket(socket) => match socket.get() {
+                Some(socket) => Some(socket),
+                // It stays armed: `hang_bell` rings.
+                None => return,
+            },
+        };
+        if armed.swap(0, Ordering::SeqCst) == 0 {
+            return;
+        }
+        match (&self.bell, socket) {
+            (Bell::Signal(signal), _) => signal.ring(),
+            (_, Some(socket)) => bell::ring(socket),
+            (_, None) => {}
+        }
+    }
+
+    /// The peer has its end of the socket. It may sleep already, and have been told of something before there was a bell.
+    pub(super) fn hang_bell(&self, socket: OwnedFd) {
+        if let Bell::Socket(bell) = &self.bell {
+            let _ = bell.set(socket);
+        }
+        fence(Ordering::SeqCst);
+        self.wake_peer();
     }
 
     /// Has the peer look at a channel.

@@ -394,13 +394,17 @@ impl Host for Shared {
         self.ports.keep_link(queue, number, &link, None);
         let connection = Connection::new(channel, Arc::clone(&link), index, visitor);
         let mut inner = self.inner();
-        let open = matches!(inner.state, EndpointState::Init | EndpointState::Connected)
-            && inner.connection.is_none()
-            && inner.expected.is_none_or(|expected| expected == visitor);
-        if !open {
+        let refused = match (&inner.state, inner.expected) {
+            (EndpointState::Error(_), _) => Some(Refused::Gone),
+            _ if inner.retired => Some(Refused::Gone),
+            _ if inner.connection.is_some() => Some(Refused::Busy),
+            (_, Some(expected)) if expected != visitor => Some(Refused::NotExpected),
+            _ => None,
+        };
+        if let Some(refused) = refused {
             drop(inner);
             connection.leave(Presence::Closed, self.number);
-            return Err(Refused::NotExpected);
+            return Err(refused);
         }
         let before = match inner.expected {
             Some(_) => {
@@ -428,9 +432,7 @@ impl Host for Shared {
             watch(&link);
             let (ports, link) = (Arc::clone(&self.ports), Arc::clone(&link));
             Box::new(move |socket| {
-                if let Bell::Socket(bell) = link.bell() {
-                    let _ = bell.set(socket);
-                }
+                link.hang_bell(socket);
                 if let Err(error) = ports.add_bell(number, &link) {
                     tracing::error!(%error, "a peer of an Rdma cannot wake this process");
                 }

@@ -40,6 +40,7 @@ mod link;
 mod meet;
 mod memory;
 mod ports;
+mod reaper;
 mod remote;
 mod state;
 #[cfg(all(test, not(tokio_doca_loom)))]

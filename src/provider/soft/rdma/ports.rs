@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use arrayvec::ArrayVec;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::time::TimeSpec;
@@ -18,23 +17,17 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use super::super::counter::Counter;
 use super::super::device::DeviceShared;
 use super::super::fabric::Id;
-use super::super::fault::Fault;
+use super::super::fault::Faults;
 use super::bell;
-use super::channel::Channel;
 use super::endpoint::SoftEndpoint;
 use super::flags::{FLAGS, Flags};
-use super::halves::Watch;
 use super::link::{Bell, Link};
+use super::reaper::{Entry, Reaper};
 use super::state::Shared;
-use super::work::Look;
-use crate::device::{Completion, EndpointConfig, Signal};
+use crate::device::{EndpointConfig, Signal};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::atomic::fence;
 
-/// Endpoints that are looked at without a hint.
-const HOT: usize = 4;
-/// Looks in one go.
-const LOOKS: usize = 16;
 /// What the timer says of itself.
 const TIMER: u64 = u64::MAX;
 
@@ -49,41 +42,18 @@ pub(in super::super) struct Ports {
     depth: u32,
     /// Whoever sleeps is rung for when an endpoint is raised.
     armed: AtomicBool,
-    raised: Flags,
-    endpoints: Mutex<Vec<Option<Arc<Shared>>>>,
+    pub(super) raised: Flags,
+    pub(super) endpoints: Mutex<Vec<Option<Arc<Shared>>>>,
     reaper: Mutex<Reaper>,
     /// A link may have no channel any more.
-    stale: AtomicBool,
+    pub(super) stale: AtomicBool,
     sources: Epoll,
     timer: TimerFd,
     /// The first time limit of a Job that waits for a peer, in nanoseconds since `built`; none: `u64::MAX`.
-    due: AtomicU64,
+    pub(super) due: AtomicU64,
     /// What the timer is set to.
     timed: AtomicU64,
     built: Instant,
-}
-
-/// What whoever looks works on.
-#[derive(Default)]
-struct Reaper {
-    links: Vec<Entry>,
-    hot: ArrayVec<Hot, HOT>,
-    turn: u32,
-}
-
-struct Entry {
-    /// The peer's fabric, and its queue.
-    peer: (Id, u64),
-    number: u64,
-    link: Arc<Link>,
-    /// The other end, if it is of this process and this one gives the channels their numbers.
-    twin: Option<Arc<Link>>,
-}
-
-struct Hot {
-    shared: Arc<Shared>,
-    channel: Arc<Channel>,
-    watch: Watch,
 }
 
 impl Ports {
@@ -138,17 +108,17 @@ impl Ports {
         Ok(SoftEndpoint(shared))
     }
 
-    fn endpoints(&self) -> MutexGuard<'_, Vec<Option<Arc<Shared>>>> {
+    pub(super) fn endpoints(&self) -> MutexGuard<'_, Vec<Option<Arc<Shared>>>> {
         self.endpoints
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn reaper(&self) -> MutexGuard<'_, Reaper> {
+    pub(super) fn reaper(&self) -> MutexGuard<'_, Reaper> {
         self.reaper.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn endpoint(&self, number: u32) -> Option<Arc<Shared>> {
+    pub(super) fn endpoint(&self, number: u32) -> Option<Arc<Shared>> {
         self.endpoints().get(number as usize)?.clone()
     }
 
@@ -156,18 +126,13 @@ impl Ports {
         self.depth as usize
     }
 
-    pub(super) fn inline_limit(&self) -> usize {
-        self.device.faults.inline_limit()
+    pub(super) fn faults(&self) -> &Faults {
+        &self.device.faults
     }
 
-    pub(super) fn next_fault(&self) -> Fault {
-        self.device.faults.next()
-    }
-
-    /// A Job was finished inline.
-    #[inline]
-    pub(super) fn count_inline(&self) {
-        self.inline_jobs.add_one();
+    /// Jobs of the queue that were done inline.
+    pub(super) fn inline_jobs(&self) -> &Arc<Counter> {
+        &self.inline_jobs
     }
 
     /// A Job was finished by who looks.
@@ -191,7 +156,7 @@ impl Ports {
     }
 
     /// Whether the time of one is over.
-    fn is_due(&self) -> bool {
+    pub(super) fn is_due(&self) -> bool {
         let due = self.due.load(Ordering::Relaxed);
         due != u64::MAX && self.built.elapsed().as_nanos() as u64 >= due
     }
@@ -326,122 +291,6 @@ impl Ports {
                 bell::drain(socket);
             }
         }
-    }
-
-    /// Looks at the endpoints that have something to do.
-    ///
-    /// # Safety
-    ///
-    /// As for `Queue::reap`.
-    #[expect(unsafe_code, reason = "does Jobs whose memory was lent")]
-    pub(in super::super) unsafe fn reap(&self, out: &mut [Completion]) -> usize {
-        let mut looked: ArrayVec<Arc<Shared>, LOOKS> = ArrayVec::new();
-        let mut guard = self.reaper();
-        let reaper = &mut *guard;
-        if self.is_due() {
-            self.due.store(u64::MAX, Ordering::SeqCst);
-            let endpoints = self.endpoints();
-            for shared in endpoints.iter().flatten() {
-                self.raised.set(shared.number);
-            }
-        }
-        for entry in &reaper.links {
-            if entry.link.is_hinted() {
-                entry.link.take_hints(|number| self.raised.set(number));
-            }
-        }
-        let mut filled = 0;
-        reaper.turn = reaper.turn.wrapping_add(1);
-        // In turn, so that neither waits for the other for ever.
-        for first in [reaper.turn % 2, (reaper.turn + 1) % 2] {
-            if first == 0 {
-                for at in 0..HOT {
-                    let Some(hot) = reaper.hot.get(at) else {
-                        break;
-                    };
-                    if filled < out.len() && hot.watch.finds(&hot.channel) {
-                        let shared = Arc::clone(&hot.shared);
-                        // SAFETY: as the caller promises.
-                        let look = unsafe { shared.look(&mut out[filled..]) };
-                        filled += look.filled;
-                        self.after(reaper, &shared, look);
-                        if !looked.is_full() {
-                            looked.push(shared);
-                        }
-                    }
-                }
-                continue;
-            }
-            while filled < out.len() && looked.remaining_capacity() > HOT {
-                let Some(number) = self.raised.take() else {
-                    break;
-                };
-                let Some(shared) = self.endpoint(number) else {
-                    continue;
-                };
-                // SAFETY: as the caller promises.
-                let look = unsafe { shared.look(&mut out[filled..]) };
-                filled += look.filled;
-                let more = look.more;
-                self.after(reaper, &shared, look);
-                looked.push(shared);
-                if more {
-                    break;
-                }
-            }
-        }
-        if self.stale.load(Ordering::Relaxed) && self.stale.swap(false, Ordering::Relaxed) {
-            reaper.links.retain(|entry| !entry.link.is_idle());
-        }
-        drop(guard);
-        for shared in &looked {
-            shared.tell();
-        }
-        filled
-    }
-
-    /// What a look at an endpoint has come to.
-    fn after(&self, reaper: &mut Reaper, shared: &Arc<Shared>, look: Look) {
-        if look.more {
-            self.raised.set(shared.number);
-        }
-        if look.over {
-            self.endpoints()[shared.number as usize] = None;
-        }
-        let known = reaper
-            .hot
-            .iter()
-            .position(|hot| Arc::ptr_eq(&hot.shared, shared));
-        if known.is_none() && !look.traffic {
-            return;
-        }
-        let Some((channel, watch)) = shared.watched(known.is_none()) else {
-            // It has left.
-            self.stale.store(true, Ordering::Relaxed);
-            if let Some(at) = known {
-                reaper.hot.swap_remove(at);
-            }
-            return;
-        };
-        if let Some(at) = known {
-            let hot = &mut reaper.hot[at];
-            (hot.channel, hot.watch) = (channel, watch);
-            return;
-        }
-        if reaper.hot.is_full() {
-            let cold = reaper.hot.swap_remove(reaper.turn as usize % HOT);
-            cold.channel.set_cold(true);
-            fence(Ordering::SeqCst);
-            if cold.watch.finds(&cold.channel) {
-                self.raised.set(cold.shared.number);
-            }
-        }
-        let shared = Arc::clone(shared);
-        reaper.hot.push(Hot {
-            shared,
-            channel,
-            watch,
-        });
     }
 
     /// The queue is gone: nothing is handed out any more.

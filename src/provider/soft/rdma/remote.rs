@@ -4,9 +4,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::copy;
-use super::super::fabric::{Id, Import};
+use super::super::fabric::{Import, words_of};
 use super::connection::{Identity, Step};
-use crate::device::{Access, RdmaJob, Segment, Segments, Verb};
+use crate::device::{Access, RdmaJob, Segment, Verb};
 use crate::error::{JobError, Reason};
 
 /// What the peer's Rdma must permit.
@@ -28,7 +28,7 @@ unsafe fn check(
     verb: &Verb,
     remote: &Segment,
     permitted: Access,
-    peer: &Id,
+    peer: &[u64; 2],
 ) -> Result<(), JobError> {
     if !permitted.contains(needed(verb)) || remote.key == 0 {
         return Err(JobError::of(Reason::RemoteAccess));
@@ -51,17 +51,15 @@ pub(super) unsafe fn finish(job: &RdmaJob, permitted: Access, peer: &[u64; 2]) -
     let Some(remote) = &job.remote else {
         return Some(0);
     };
-    let mut instance = Id::default();
-    instance[..8].copy_from_slice(&peer[0].to_ne_bytes());
-    instance[8..].copy_from_slice(&peer[1].to_ne_bytes());
     // SAFETY: as the caller promises: the crate keeps the imports of Jobs.
-    unsafe { check(&job.verb, remote, permitted, &instance) }.ok()?;
-    let far = Segments::one(*remote);
+    unsafe { check(&job.verb, remote, permitted, peer) }.ok()?;
     match &job.verb {
         // SAFETY: both sides have `len` bytes, are valid, and disjoint, as the caller promises.
-        Verb::Write(_) | Verb::Send(_) => unsafe { copy::copy_at(&job.local, 0, &far, 0, job.len) },
+        Verb::Write(_) | Verb::Send(_) => unsafe {
+            copy::gather(&job.local, 0, remote, 0, job.len)
+        },
         // SAFETY: as above.
-        Verb::Read => unsafe { copy::copy_at(&far, 0, &job.local, 0, job.len) },
+        Verb::Read => unsafe { copy::scatter(remote, 0, &job.local, 0, job.len) },
         // SAFETY: as the caller promises.
         atomic => return unsafe { operate(atomic, remote) },
     }
@@ -87,14 +85,20 @@ pub(super) unsafe fn step(
         return Ok(Step::Done(0));
     };
     // SAFETY: as the caller promises: the crate keeps the imports of Jobs.
-    unsafe { check(&job.verb, remote, peer.permissions, &peer.instance) }?;
-    let far = Segments::one(*remote);
+    unsafe {
+        check(
+            &job.verb,
+            remote,
+            peer.permissions,
+            &words_of(&peer.instance),
+        )
+    }?;
     let (at, len) = (*copied, most.min(job.len - *copied));
     match &job.verb {
         // SAFETY: both sides have `len` bytes from there on, are valid, and disjoint, as the caller promises.
-        Verb::Write(_) | Verb::Send(_) => unsafe { copy::copy_at(&job.local, at, &far, at, len) },
+        Verb::Write(_) | Verb::Send(_) => unsafe { copy::gather(&job.local, at, remote, at, len) },
         // SAFETY: as above.
-        Verb::Read => unsafe { copy::copy_at(&far, at, &job.local, at, len) },
+        Verb::Read => unsafe { copy::scatter(remote, at, &job.local, at, len) },
         atomic => {
             // SAFETY: as the caller promises.
             let before = unsafe { operate(atomic, remote) };

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::super::fabric::Invited;
-use super::super::fault::Fault;
+use super::super::counter::Counter;
+use super::super::fabric::{Invited, words_of};
+use super::super::fault::{Fault, Faults};
 use super::channel::{Channel, Presence};
 use super::connection::{Connection, Identity};
 use super::halves::Watch;
@@ -24,6 +25,9 @@ pub(super) struct Shared {
     pub(super) config: EndpointConfig,
     /// What one-sided operations need to know.
     pub(super) open: Open,
+    /// Here as well, so that they need not go through the queue.
+    pub(super) faults: Faults,
+    pub(super) inline_jobs: Arc<Counter>,
     pub(super) inner: Mutex<Inner>,
     /// The state has changed, and nobody was told yet.
     pub(super) changed: AtomicBool,
@@ -46,7 +50,8 @@ pub(super) struct Inner {
     pub(super) expected: Option<Identity>,
     /// The peer that came before this side connected.
     pub(super) visitor: Option<(Identity, Connection)>,
-    pub(super) connection: Option<Connection>,
+    /// Apart, so that whoever looks can take it out.
+    pub(super) connection: Option<Box<Connection>>,
     pub(super) invited: Option<Invited>,
     pub(super) sends: VecDeque<Send>,
     /// Of the first of them.
@@ -78,6 +83,8 @@ impl Shared {
         Shared {
             number,
             open: Open::default(),
+            faults: ports.faults().clone(),
+            inline_jobs: Arc::clone(ports.inline_jobs()),
             changed: AtomicBool::new(false),
             inner: Mutex::new(Inner {
                 state: EndpointState::Init,
@@ -105,9 +112,8 @@ impl Shared {
     pub(super) fn reopen(&self, inner: &Inner) {
         let word = match (&inner.state, &inner.expected) {
             (EndpointState::Connected, Some(peer)) if inner.sends.is_empty() => {
-                for (half, bytes) in self.open.peer.iter().zip(peer.instance.chunks_exact(8)) {
-                    let bytes = bytes.try_into().expect("eight of them");
-                    half.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+                for (half, word) in self.open.peer.iter().zip(words_of(&peer.instance)) {
+                    half.store(word, Ordering::Relaxed);
                 }
                 IDLE | u64::from(peer.permissions.bits())
             }
@@ -123,9 +129,15 @@ impl Shared {
         self.reopen(inner);
     }
 
+    /// Whether somebody is to be told of a change.
+    #[inline]
+    pub(super) fn has_changed(&self) -> bool {
+        self.changed.load(Ordering::Relaxed)
+    }
+
     /// Tells of a change. No lock is held.
     pub(super) fn tell(&self) {
-        if self.changed.load(Ordering::Relaxed) && self.changed.swap(false, Ordering::Relaxed) {
+        if self.has_changed() && self.changed.swap(false, Ordering::Relaxed) {
             (self.config.changed)();
         }
     }
@@ -138,7 +150,7 @@ impl Shared {
         }
         connection.channel.say(Presence::Connected);
         connection.notify_all();
-        inner.connection = Some(connection);
+        inner.connection = Some(Box::new(connection));
         inner.due = None;
         self.ports.raise(self.number);
     }
@@ -168,13 +180,11 @@ impl Shared {
         inner.invited.take()
     }
 
-    /// What whoever looks by itself looks for, while there is a connection. `first` says that it does so from now on.
-    pub(super) fn watched(&self, first: bool) -> Option<(Arc<Channel>, Watch)> {
+    /// Whoever looks does so by itself from now on, and at this, while there is a connection.
+    pub(super) fn warm_up(&self) -> Option<(Arc<Channel>, Watch)> {
         let inner = self.inner();
         let connection = inner.connection.as_ref()?;
-        if first {
-            connection.channel.set_cold(false);
-        }
+        connection.channel.set_cold(false);
         Some((
             Arc::clone(&connection.channel),
             connection.receiving.watch(),
@@ -216,7 +226,8 @@ impl Inner {
     /// The peer hears that this side has left.
     fn leave(&mut self, presence: Presence, number: u32) {
         let visitor = self.visitor.take().map(|(_, connection)| connection);
-        for connection in self.connection.take().into_iter().chain(visitor) {
+        let connection = self.connection.take().map(|connection| *connection);
+        for connection in connection.into_iter().chain(visitor) {
             connection.leave(presence, number);
         }
     }

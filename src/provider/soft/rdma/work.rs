@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::super::fault::Fault;
 use super::channel::{INLINE, Kind};
 use super::connection::{Connection, Step};
-use super::halves::Got;
+use super::halves::{Got, Watch};
 use super::state::{Inner, Shared};
 use crate::device::{Completion, EndpointState, RecvOpcode};
 use crate::error::{JobError, Reason};
@@ -28,6 +28,8 @@ pub(super) struct Look {
     pub(super) traffic: bool,
     /// It is retired, and nothing is left.
     pub(super) over: bool,
+    /// What comes next, while there is a connection.
+    pub(super) watch: Option<Watch>,
 }
 
 impl Shared {
@@ -50,6 +52,8 @@ impl Shared {
         }
         look.more |= !inner.done.is_empty();
         look.over = inner.retired && inner.done.is_empty();
+        let connection = inner.connection.as_ref();
+        look.watch = connection.map(|connection| connection.receiving.watch());
         look
     }
 
