@@ -61,29 +61,32 @@ async fn timeouts_lose_no_message() {
             let sender = tokio::spawn(async move {
                 for number in 0..MESSAGES {
                     here.rdma.send(here.filled(&message(number))).await.unwrap();
-                    if number % 3 == 0 {
+                    for _ in 0..number % 8 {
                         tokio::task::yield_now().await;
                     }
                 }
                 here
             });
             let receives = async {
-                let (mut number, mut dropped) = (0, 0);
+                let (mut number, mut dropped, mut tries) = (0, 0, 0);
                 let mut dst = there.empty();
                 while number < MESSAGES {
-                    let mut receive = pin!(there.rdma.recv(&dst));
                     // Given up at the first poll, or later, or not at all.
-                    let mut patience = dropped % 3;
-                    let received = std::future::poll_fn(|cx| match receive.as_mut().poll(cx) {
-                        Poll::Ready(received) => Poll::Ready(Some(received)),
-                        Poll::Pending if patience == 0 => Poll::Ready(None),
-                        Poll::Pending => {
-                            patience -= 1;
-                            cx.waker().wake_by_ref();
-                            Poll::Pending
-                        }
-                    })
-                    .await;
+                    let mut patience = tries % 3;
+                    tries += 1;
+                    let received = {
+                        let mut receive = pin!(there.rdma.recv(&dst));
+                        std::future::poll_fn(|cx| match receive.as_mut().poll(cx) {
+                            Poll::Ready(received) => Poll::Ready(Some(received)),
+                            Poll::Pending if patience == 0 => Poll::Ready(None),
+                            Poll::Pending => {
+                                patience -= 1;
+                                cx.waker().wake_by_ref();
+                                Poll::Pending
+                            }
+                        })
+                        .await
+                    };
                     match received {
                         None => {
                             dropped += 1;
@@ -103,7 +106,7 @@ async fn timeouts_lose_no_message() {
                 dropped
             };
             let dropped = within(receives).await;
-            assert!(dropped >= 100, "{dropped} were dropped in mode {mode:?}");
+            assert!(dropped >= 1000, "{dropped} were dropped in mode {mode:?}");
             let here = within(sender).await.unwrap();
             assert_eq!(here.workq.in_flight(), 0);
             drop(here);
@@ -120,9 +123,8 @@ async fn timeouts_lose_no_message() {
 async fn what_landed_for_dropped_ones_goes_to_the_next_in_order() {
     everywhere(|loopback, here, there| async move {
         let dropped: Vec<_> = (0..4).map(|_| there.empty()).collect();
-        for dst in &dropped {
-            drop(there.rdma.try_recv(dst).unwrap());
-        }
+        let posted = |dst| there.rdma.try_recv(dst).unwrap();
+        drop(dropped.iter().map(posted).collect::<Vec<_>>());
         assert_eq!(loopback.posted(), 4);
         assert_eq!(dropped[0].data_mut().unwrap_err().kind(), ErrorKind::InUse);
         for number in 0..3 {
@@ -277,18 +279,16 @@ async fn without_a_place_a_receive_waits_its_turn_or_says_so() {
         // One that is dropped makes room as well: it is adopted.
         drop(second);
         let sends = async {
-            for number in 0..4 {
+            for number in 0..3 {
                 here.rdma.send(here.filled(&message(number))).await.unwrap();
             }
         };
-        let all = async { tokio::join!(first, third, fourth, there.rdma.recv(()), sends) };
-        let (first, third, fourth, fifth, ()) = within(all).await;
+        let all = async { tokio::join!(first, third, fourth, sends) };
+        let (first, third, fourth, ()) = within(all).await;
         assert_eq!((first.unwrap().len, third.unwrap().len), (4, 4));
         assert_eq!(dsts[0].data().unwrap()[..], message(1), "in order");
         assert_eq!(fourth.unwrap().len, 4);
         assert_eq!(dsts[1].data().unwrap()[..], message(2));
-        // A message of 4 bytes for nowhere fails it.
-        assert_eq!(fifth.unwrap_err().reason(), Reason::ReceiveTooSmall);
     }
 }
 
@@ -400,10 +400,9 @@ async fn an_rdma_that_goes_takes_its_receives_with_it() {
         let (loopback, device) = Loopback::device(false);
         let (here, there) = pair(&device, mode);
         let dst = there.empty();
-        for _ in 0..3 {
-            drop(there.rdma.try_recv(there.empty()).unwrap());
-        }
-        drop(there.rdma.try_recv(&dst).unwrap());
+        let posted = |_| there.rdma.try_recv(there.empty()).unwrap();
+        let receives: Vec<_> = (0..3).map(posted).collect();
+        drop((there.rdma.try_recv(&dst).unwrap(), receives));
         // One has landed, and is in the device's queue or with an orphan.
         here.rdma.send(here.filled(b"x")).await.unwrap();
         let Side {
@@ -433,8 +432,7 @@ async fn an_rdma_that_goes_takes_its_receives_with_it() {
 async fn a_reset_drops_messages_that_nobody_took() {
     everywhere(|_, here, there| async move {
         let bufs = there.free_bufs();
-        drop(there.rdma.try_recv(there.empty()).unwrap());
-        drop(there.rdma.try_recv(there.empty()).unwrap());
+        drop([(); 2].map(|()| there.rdma.try_recv(there.empty()).unwrap()));
         here.rdma.send(here.filled(b"old")).await.unwrap();
         there.rdma.reset().unwrap();
         here.rdma.reset().unwrap();
