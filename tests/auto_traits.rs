@@ -44,6 +44,10 @@ type CallOp<'a> = AccelOp<&'a Accel, &'a Buf, &'a Buf>;
 type OwnedCallOp = AccelOp<Accel, BufChain, ()>;
 type HashOp<'a> = ShaOp<&'a Sha, &'a BufChain, &'a Buf>;
 type OwnedHashOp = ShaOp<Sha, Buf, ()>;
+type SendOp<'a> = RdmaOp<&'a Rdma, &'a Buf, ()>;
+type OwnedAtomicOp = RdmaOp<Rdma, RemoteBuf, (), u64>;
+type RecvOp<'a> = RdmaRecv<&'a Rdma, &'a BufChain>;
+type OwnedRecvOp = RdmaRecv<Rdma, Buf>;
 type Call = AccelCall<Buf, BufChain>;
 type AnyNode = Node<DataNode<std::cell::Cell<*const u8>>>;
 type OwnDataNode = DataNode<std::cell::Cell<*const u8>>;
@@ -58,6 +62,10 @@ table! {
     OwnedCallOp:            Send Sync no;
     HashOp<'static>:        Send Sync no;
     OwnedHashOp:            Send Sync no;
+    SendOp<'static>:        Send Sync no;
+    OwnedAtomicOp:          Send Sync no;
+    RecvOp<'static>:        Send Sync no;
+    OwnedRecvOp:            Send Sync no;
     Alloc<'static>:         Send Sync no;
     Shutdown:               Send Sync no;
 
@@ -71,6 +79,13 @@ table! {
     Accel:                  Send Sync Unpin;
     AccelBuilder<'static>:  Send Sync Unpin;
     Call:                   Send Sync Unpin;
+    Rdma:                   Send Sync Unpin;
+    RdmaBuilder<'static>:   Send Sync Unpin;
+    RdmaState:              Send Sync Unpin;
+    Connect:                Send Sync Unpin;
+    RecvStream:             Send Sync Unpin;
+    Message:                Send Sync Unpin;
+    Received:               Send Sync Unpin;
     Sha:                    Send Sync Unpin;
     ShaBuilder<'static>:    Send Sync Unpin;
     ShaSession:             Send Sync Unpin;

@@ -14,6 +14,7 @@
 //!
 //! All of it is under one lock, in which no code of the user's runs: wakers are cloned, woken and dropped, and Leases given
 //! back, outside.
+#![expect(unsafe_code, reason = "a message is copied between leased memory")]
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -22,7 +23,7 @@ use std::task::Waker;
 use super::held::Outcome;
 use crate::device::{Completion, RecvOpcode, Segments, Token};
 use crate::error::{ErrorKind, JobError};
-use crate::mem::{Grow, Writing};
+use crate::mem::{Grow, Writing, hand_over};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, Waiters, discard, lock};
 
@@ -47,7 +48,7 @@ pub(super) struct Receipt {
     pub(super) adopted: bool,
 }
 
-/// Memory of a receive, and what keeps it.
+/// Memory of a receive, and the Lease on it: `segments` are what that gave.
 pub(crate) struct Room {
     /// Nothing, if there is no destination.
     pub(crate) lease: Option<Writing>,
@@ -78,6 +79,16 @@ impl Landed {
     pub(crate) fn grow(&self) {
         if let Some(lease) = &self.room.lease {
             lease.grow(self.len());
+        }
+    }
+
+    /// The message is appended to other memory, which has room for it.
+    pub(crate) fn hand_over(&self, to: &Room) {
+        let len = self.len();
+        // SAFETY: Rooms are made from write Leases alone (`Receiver::begin`), and both are here.
+        unsafe { hand_over(&self.room.segments, &to.segments, len) };
+        if let Some(lease) = &to.lease {
+            lease.grow(len);
         }
     }
 }

@@ -1,6 +1,4 @@
 //! One receive, from its first poll to its message.
-#![expect(unsafe_code, reason = "a message is copied between leased memory")]
-
 use std::future::Future;
 use std::ops::Deref;
 use std::pin::Pin;
@@ -10,7 +8,7 @@ use pin_project::pin_project;
 
 use super::Rdma;
 use crate::error::{JobError, Reason, Result};
-use crate::mem::{self, Extent, Grow, MaybeDestination};
+use crate::mem::{Extent, MaybeDestination};
 use crate::reactor::{Attachment, Landed, QueuePair, Received, Receiver, RecvFlight, Room};
 
 /// Where a message shall go.
@@ -82,22 +80,14 @@ impl<C: AsRef<Rdma>, D: MaybeDestination> Receiver for RecvRequest<C, D> {
         }
         let too_small =
             |room: usize| JobError::new(Reason::ReceiveTooSmall, len as u64, room as u64);
-        let Room {
-            lease,
-            segments,
-            len: room,
-        } = self.begin().map_err(|error| match error.reason() {
+        let room = self.begin().map_err(|error| match error.reason() {
             Reason::NoTailroom => too_small(0),
             _ => error,
         })?;
-        if len > room {
-            return Err(too_small(room));
+        if len > room.len {
+            return Err(too_small(room.len));
         }
-        // SAFETY: this has the write Lease of the one, and who was dropped left that of the other in `landed`.
-        unsafe { mem::hand_over(&landed.room.segments, &segments, len) };
-        if let Some(lease) = lease {
-            lease.grow(len);
-        }
+        landed.hand_over(&room);
         Ok(())
     }
 }
