@@ -85,6 +85,14 @@ table! {
     Connect:                Send Sync Unpin;
     RecvStream:             Send Sync Unpin;
     Message:                Send Sync Unpin;
+    EndpointState:          Send Sync Unpin;
+    Mtu:                    Send Sync Unpin;
+    RdmaCaps:               Send Sync Unpin;
+    RdmaKind:               Send Sync Unpin;
+    RecvOpcode:             Send Sync Unpin;
+    EndpointConfig:          Send Sync Unpin;
+    RdmaJob:          Send Sync Unpin;
+    Verb:          Send Sync Unpin;
     Received:               Send Sync Unpin;
     Sha:                    Send Sync Unpin;
     ShaBuilder<'static>:    Send Sync Unpin;
@@ -191,7 +199,12 @@ table! {
 }
 
 /// Traits, functions, and names for types that the table has.
-const NO_TYPES: [&str; 17] = [
+const NO_TYPES: [&str; 22] = [
+    "Answer",
+    "Endpoint",
+    "MaybeRemote",
+    "RdmaDestination",
+    "RdmaSource",
     "Nodes",
     "Settable",
     "CopySource",
@@ -257,6 +270,8 @@ fn every_public_type_stands_in_the_table() {
                     "AccelOp",
                     "AccelCall",
                     "ShaOp",
+                    "RdmaOp",
+                    "RdmaRecv",
                     "soft",
                     "fuzzing",
                     "graph",

@@ -14,6 +14,7 @@ mod gate;
 mod magazine;
 mod mode;
 mod own_loop;
+mod receives;
 mod run;
 mod slot;
 mod toy;

@@ -56,7 +56,7 @@ pub(crate) struct RecvFlight<R: Receiver> {
 }
 
 /// A receive, as it is waited for.
-struct Posted<'a>(&'a Receives, Receipt);
+pub(super) struct Posted<'a>(pub(super) &'a Receives, pub(super) Receipt);
 
 impl Awaited for Posted<'_> {
     type End = Landed;

@@ -1,0 +1,230 @@
+//! The real table of receives: who sleeps, who completes, who drops, who adopts.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use super::super::mode::Spin;
+use super::super::receives::{Ended, Landed, Receipt, Receives, Room};
+use super::super::recv::Posted;
+use super::super::wait::Waited;
+use super::{Bed, on_a_workq};
+use crate::device::{Completion, RecvOpcode, Segments};
+use crate::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use crate::sync::loom::{Task, block_on, check, mutant, spawn};
+use crate::sync::{WaitNode, wake};
+
+const LEN: usize = 7;
+
+fn room() -> Room {
+    Room {
+        lease: None,
+        segments: Segments::none(),
+        len: LEN,
+    }
+}
+
+/// A table of one place, in which a receive is posted.
+fn posted() -> (Arc<Receives>, Receipt) {
+    let receives = Arc::new(Receives::new(1, 1, 0, Arc::new(AtomicUsize::new(0))));
+    let receipt = receives.fill(room()).ok().expect("it is empty");
+    (receives, receipt)
+}
+
+/// What the reaper does with its message; true if the place became free.
+fn land(receives: &Receives, receipt: Receipt) -> bool {
+    let token = receives.token(receipt);
+    let completion = Completion::received(token, RecvOpcode::Send, LEN, 0);
+    let ended = receives.complete(&completion).expect("it is posted");
+    tell(receives, ended)
+}
+
+fn tell(receives: &Receives, ended: Ended) -> bool {
+    ended.waker.map(wake);
+    if ended.freed {
+        receives.line.notify_and_wake(|who| who.waiting.min(1));
+    }
+    ended.freed
+}
+
+/// Look, register, look, sleep.
+fn await_message(receives: &Receives, receipt: Receipt) -> Landed {
+    let task = Task::new();
+    loop {
+        if let Some(landed) = receives.take(receipt) {
+            return landed;
+        }
+        receives.register(receipt, &task.waker());
+        if let Some(landed) = receives.take(receipt) {
+            return landed;
+        }
+        task.sleep();
+    }
+}
+
+#[test]
+fn an_op_that_registers_and_then_looks_has_its_message() {
+    check(4, || {
+        let (receives, receipt) = posted();
+        let reaper = {
+            let receives = Arc::clone(&receives);
+            spawn(move || land(&receives, receipt))
+        };
+        assert_eq!(await_message(&receives, receipt).len(), LEN);
+        assert!(!reaper.join().unwrap());
+        assert_eq!(receives.available(), 1);
+    });
+}
+
+#[test]
+fn mutant_that_looks_and_then_registers_is_found() {
+    mutant("deadlock", || {
+        check(4, || {
+            let (receives, receipt) = posted();
+            let reaper = {
+                let receives = Arc::clone(&receives);
+                spawn(move || land(&receives, receipt))
+            };
+            let task = Task::new();
+            while receives.take(receipt).is_none() {
+                receives.register(receipt, &task.waker());
+                task.sleep();
+            }
+            reaper.join().unwrap();
+        });
+    });
+}
+
+#[test]
+fn the_message_of_a_dropped_one_comes_to_the_adopter_once() {
+    check(4, || {
+        let (receives, receipt) = posted();
+        let reaper = {
+            let receives = Arc::clone(&receives);
+            spawn(move || assert!(!land(&receives, receipt)))
+        };
+        receives.register(receipt, Waker::noop());
+        tell(&receives, receives.abandon(receipt));
+        let adopted = receives.adopt().expect("there is an orphan");
+        assert!(receives.adopt().is_none());
+        assert_eq!(await_message(&receives, adopted).len(), LEN);
+        receives.settle(adopted);
+        reaper.join().unwrap();
+        assert!(receives.adopt().is_none(), "once");
+        assert_eq!(receives.available(), 1);
+    });
+}
+
+#[test]
+fn a_reset_and_a_completion_free_an_orphan_once() {
+    check(4, || {
+        let (receives, receipt) = posted();
+        tell(&receives, receives.abandon(receipt));
+        let reaper = {
+            let receives = Arc::clone(&receives);
+            spawn(move || land(&receives, receipt))
+        };
+        receives.forget_messages(true);
+        reaper.join().unwrap();
+        receives.forget_messages(false);
+        assert!(receives.adopt().is_none());
+        assert_eq!(receives.available(), 1);
+        assert!(receives.fill(room()).is_ok() && receives.fill(room()).is_err());
+    });
+}
+
+/// Stands in line for the only place, and adopts who is in it. `looks` once more when it is in line.
+fn await_place(receives: &Receives, looks: bool) -> Receipt {
+    let task = Task::new();
+    let node = pin!(WaitNode::new());
+    let node = node.as_ref();
+    loop {
+        let first = !node.is_linked() || receives.line.is_notified(node);
+        if first && let Some(receipt) = receives.adopt() {
+            receives.line.leave(node);
+            return receipt;
+        }
+        // SAFETY: the table outlives the node, which is used with this list only.
+        unsafe { receives.line.enqueue(node, &task.waker()) };
+        if looks && receives.available() > 0 {
+            receives.line.notify_self(node);
+            continue;
+        }
+        task.sleep();
+    }
+}
+
+fn who_waits_for_a_place_adopts(looks: bool) {
+    check(3, move || {
+        let (receives, receipt) = posted();
+        let dropped = {
+            let receives = Arc::clone(&receives);
+            spawn(move || {
+                let ended = receives.abandon(receipt);
+                tell(&receives, ended)
+            })
+        };
+        let adopted = await_place(&receives, looks);
+        assert!(dropped.join().unwrap());
+        assert!(!land(&receives, adopted));
+        assert_eq!(await_message(&receives, adopted).len(), LEN);
+    });
+}
+
+#[test]
+fn one_in_line_adopts_who_is_dropped() {
+    who_waits_for_a_place_adopts(true);
+}
+
+#[test]
+fn mutant_that_does_not_look_once_more_in_line_is_found() {
+    mutant("deadlock", || who_waits_for_a_place_adopts(false));
+}
+
+/// Awaits a message by the real wait cycle.
+fn recv_on(bed: &Bed, receives: &Receives, receipt: Receipt) -> Landed {
+    let message = poll_fn(|cx| {
+        let posted = Posted(receives, receipt);
+        let policy = bed.workq.0.mode.load();
+        match bed
+            .attachment
+            .poll_end(&posted, false, policy, &mut Spin::default(), cx)
+        {
+            Poll::Ready(Waited::Over(landed)) => Poll::Ready(landed),
+            Poll::Ready(Waited::Lost(_)) => panic!("there is a runtime"),
+            Poll::Pending => Poll::Pending,
+        }
+    });
+    block_on(pin!(message))
+}
+
+/// Posts on the device of the bed, as if it were a Job: its engine answers `LEN`.
+fn post_on(bed: &Bed, receives: &Receives) -> Receipt {
+    let receipt = receives.fill(room()).ok().expect("there is room");
+    let token = receives.token(receipt).as_raw();
+    bed.queue.submitted[0].swap(token + 1, SeqCst);
+    bed.queue.engine.waker().wake();
+    receipt
+}
+
+#[test]
+fn a_receive_is_told_by_the_real_wait_cycle_beside_an_op() {
+    on_a_workq(1, |_| {
+        let bed = Arc::new(Bed::on(2, false));
+        let registry = &bed.workq.0.core.receives;
+        let receives = registry.add(1, Arc::new(|| ())).unwrap();
+        let receive = {
+            let (bed, receives) = (Arc::clone(&bed), Arc::clone(&receives));
+            spawn(move || {
+                let receipt = post_on(&bed, &receives);
+                assert_eq!(recv_on(&bed, &receives, receipt).len(), LEN);
+            })
+        };
+        let workq = bed.workq.clone();
+        let looker = spawn(move || workq.0.turn());
+        bed.run([receive, looker]);
+        assert!(!registry.any_asleep());
+        registry.forget(&receives);
+    });
+}
