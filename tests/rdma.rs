@@ -14,8 +14,8 @@ use loopback::Loopback;
 use rdma::*;
 use tokio_doca::soft::Soft;
 use tokio_doca::{
-    Access, BufChain, BufInventory, Device, ErrorKind, Mmap, Mode, Mtu, Rdma, RdmaState, Reason,
-    RecvOpcode, RemoteMmap, WorkQ,
+    Access, BufChain, BufInventory, Caps, Device, ErrorKind, Mmap, Mode, Mtu, Rdma, RdmaState,
+    Reason, RecvOpcode, RemoteMmap, WorkQ,
 };
 
 /// Ends, or the test fails.
@@ -31,20 +31,22 @@ const MODES: [Mode; 3] = [
     },
 ];
 
-/// Every mode, inline and queued.
-async fn everywhere<F: Future<Output = ()>>(test: impl Fn(Loopback, Side, Side) -> F) {
+/// Every mode, inline and queued, on the loopback device and on the software device.
+async fn everywhere<F: Future<Output = ()>>(test: impl Fn(Side, Side) -> F) {
     for mode in MODES {
         for inline in [false, true] {
-            let (loopback, device) = Loopback::device(inline);
-            let (here, there) = pair(&device, mode);
-            within(test(loopback, here, there)).await;
+            let soft = Soft::builder().defer(!inline).build();
+            for device in [Loopback::device(inline).1, soft.open("pf0").unwrap()] {
+                let (here, there) = pair(&device, mode);
+                within(test(here, there)).await;
+            }
         }
     }
 }
 
 #[tokio::test]
 async fn each_operation_does_what_it_says() {
-    everywhere(|_, here, there| async move {
+    everywhere(|here, there| async move {
         let (a, b) = (&here.rdma, &there.rdma);
         let dst = there.empty();
         // Messages.
@@ -96,7 +98,7 @@ async fn each_operation_does_what_it_says() {
 
 #[tokio::test]
 async fn nothing_can_be_sent_written_and_read() {
-    everywhere(|_, here, there| async move {
+    everywhere(|here, there| async move {
         let (a, b) = (&here.rdma, &there.rdma);
         let dst = there.empty();
         for (immediate, opcode) in [(None, RecvOpcode::Send), (Some(3), RecvOpcode::SendImm)] {
@@ -128,7 +130,7 @@ async fn nothing_can_be_sent_written_and_read() {
 
 #[tokio::test]
 async fn lists_are_gathered_and_scattered() {
-    everywhere(|_, here, _| async move {
+    everywhere(|here, _| async move {
         let mode = here.workq.mode();
         let [here, there] = [(); 2].map(|()| {
             Side::with(&here.device, mode, |builder| {
@@ -166,7 +168,7 @@ async fn lists_are_gathered_and_scattered() {
 
 #[tokio::test]
 async fn what_is_refused_leaves_the_state_as_it_is() {
-    everywhere(|_, here, there| async move {
+    everywhere(|here, there| async move {
         let a = &here.rdma;
         let src = here.filled(&[1; 16]);
         let (_mmap, small) = remote(&there, &here, 64, all_access());
@@ -227,7 +229,7 @@ async fn what_is_refused_leaves_the_state_as_it_is() {
             a.compare_swap(&remote, 0, 1).await.unwrap_err().reason(),
             Reason::RemoteNotAtomic
         );
-        // Memory of another device, or for another audience.
+        // Memory of another device.
         let (_loopback, other) = Loopback::device(false);
         let stranger = Side::new(&other, Mode::BusyPoll);
         assert_eq!(
@@ -238,20 +240,6 @@ async fn what_is_refused_leaves_the_state_as_it_is() {
         assert_eq!(
             a.write(&src, &foreign).await.unwrap_err().reason(),
             Reason::ForeignDevice
-        );
-        let builder = Mmap::builder().device(&here.device);
-        let dpu = builder
-            .access(Access::LOCAL_READ_WRITE | Access::DPU_READ_WRITE)
-            .alloc(64)
-            .unwrap();
-        let blob = dpu.export_dpu(&here.device).unwrap();
-        let imported = RemoteMmap::from_export(&here.device, &blob).wait().unwrap();
-        assert_eq!(
-            a.write(&src, imported.buf(..).unwrap())
-                .await
-                .unwrap_err()
-                .reason(),
-            Reason::NotForRdma
         );
         // In use.
         let guard = src.data_mut().unwrap();
@@ -264,6 +252,20 @@ async fn what_is_refused_leaves_the_state_as_it_is() {
         assert_eq!(here.workq.in_flight(), 0);
     })
     .await;
+}
+
+#[tokio::test]
+async fn memory_that_was_exported_to_the_dpu_is_refused() {
+    let (_loopback, device) = Loopback::device(false);
+    let (here, _there) = pair_of(&device);
+    let access = Access::LOCAL_READ_WRITE | Access::DPU_READ_WRITE;
+    let builder = Mmap::builder().device(&device).access(access);
+    let mmap = builder.alloc(64).unwrap();
+    let blob = mmap.export_dpu(&device).unwrap();
+    let dpu = RemoteMmap::from_export(&device, &blob).wait().unwrap();
+    let written = here.rdma.write(here.filled(b"x"), dpu.buf(..).unwrap());
+    assert_eq!(written.await.unwrap_err().reason(), Reason::NotForRdma);
+    assert_eq!(here.rdma.state(), RdmaState::Connected);
 }
 
 #[tokio::test]
@@ -647,12 +649,10 @@ fn an_event_driven_one_without_a_runtime_says_so() {
 
 #[test]
 fn a_device_without_endpoints_is_refused() {
-    let (_loopback, endpoints) = Loopback::device(false);
     let workq = WorkQ::builder().build().unwrap();
-    assert!(Rdma::builder(&endpoints).attach(&workq).is_ok());
-    let device: Device = Soft::builder().build().open("pf0").unwrap();
-    if device.info().caps().rdma.is_none() {
-        let error = Rdma::builder(&device).attach(&workq).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::NotSupported);
-    }
+    let mut caps = Caps::for_dma(1 << 20, 1, 1 << 10);
+    caps.rdma = None;
+    let (_loopback, device) = Loopback::of(false, caps);
+    let error = Rdma::builder(&device).attach(&workq).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotSupported);
 }

@@ -14,6 +14,7 @@ use common::{in_time, poll, until};
 use futures::StreamExt;
 use loopback::Loopback;
 use rdma::*;
+use tokio_doca::soft::Soft;
 use tokio_doca::{
     BufChain, BufPool, Device, ErrorKind, Mmap, Mode, RdmaState, Reason, Received, RecvOpcode,
 };
@@ -31,12 +32,32 @@ async fn within<F: Future>(future: F) -> F::Output {
     in_time("it", future).await
 }
 
+/// Where nobody needs to know what the device has, on every device.
+async fn on_devices<F: Future<Output = ()>>(test: impl Fn(Side, Side) -> F) {
+    for (mode, device) in on_each_device() {
+        let (here, there) = pair(&device, mode);
+        within(test(here, there)).await;
+    }
+}
+
 async fn everywhere<F: Future<Output = ()>>(test: impl Fn(Loopback, Side, Side) -> F) {
     for mode in MODES {
         let (loopback, device) = Loopback::device(false);
         let (here, there) = pair(&device, mode);
         within(test(loopback, here, there)).await;
     }
+}
+
+/// The loopback device, and the software device, whose Jobs are finished inline or never.
+fn devices() -> [Device; 3] {
+    let soft = [false, true].map(|defer| Soft::builder().defer(defer).build());
+    let [inline, deferred] = soft.map(|soft| soft.open("pf0").unwrap());
+    [Loopback::device(false).1, inline, deferred]
+}
+
+fn on_each_device() -> impl Iterator<Item = (Mode, Device)> {
+    let in_each_mode = |device: Device| MODES.map(|mode| (mode, device.clone()));
+    devices().into_iter().flat_map(in_each_mode)
 }
 
 /// A side with so many places for receives.
@@ -54,9 +75,8 @@ fn message(number: u32) -> [u8; 4] {
 #[tokio::test]
 async fn timeouts_lose_no_message() {
     const MESSAGES: u32 = 1000;
-    for mode in MODES {
+    for (mode, device) in on_each_device() {
         for same in [true, false] {
-            let (_loopback, device) = Loopback::device(false);
             let (here, there) = pair(&device, mode);
             let sender = tokio::spawn(async move {
                 for number in 0..MESSAGES {
@@ -177,7 +197,7 @@ async fn adopters_dropped_in_any_order_leave_the_oldest_first() {
 
 #[tokio::test]
 async fn a_message_that_does_not_fit_or_cannot_be_had_stays_for_the_next() {
-    everywhere(|_, here, there| async move {
+    on_devices(|here, there| async move {
         let recv = |dst| there.rdma.recv(dst);
         drop(there.rdma.try_recv(there.empty()).unwrap());
         here.rdma.send(here.filled(b"hello")).await.unwrap();
@@ -216,7 +236,7 @@ async fn a_message_that_does_not_fit_or_cannot_be_had_stays_for_the_next() {
 
 #[tokio::test]
 async fn a_message_longer_than_the_receive_fails_both() {
-    everywhere(|_, here, there| async move {
+    on_devices(|here, there| async move {
         let narrow = there.filled(&[0; ELEMENT - 4]);
         let (sent, received) = tokio::join!(
             here.rdma.send(here.filled(b"hello")),
@@ -234,7 +254,7 @@ async fn a_message_longer_than_the_receive_fails_both() {
 
 #[tokio::test]
 async fn receives_that_wait_at_once_end_in_order() {
-    everywhere(|_, here, there| async move {
+    on_devices(|here, there| async move {
         let receives: futures::stream::FuturesOrdered<_> = (0..8)
             .map(|_| async {
                 let dst = there.empty();
@@ -294,7 +314,7 @@ async fn without_a_place_a_receive_waits_its_turn_or_says_so() {
 
 #[tokio::test]
 async fn a_forgotten_receive_keeps_its_place_and_holds_up_nobody() {
-    everywhere(|_, here, there| async move {
+    on_devices(|here, there| async move {
         let device = here.device.clone();
         let (here, there) = small(&device, here.workq.mode(), 2);
         let buf = there.empty();
@@ -430,7 +450,7 @@ async fn an_rdma_that_goes_takes_its_receives_with_it() {
 
 #[tokio::test]
 async fn a_reset_drops_messages_that_nobody_took() {
-    everywhere(|_, here, there| async move {
+    on_devices(|here, there| async move {
         let bufs = there.free_bufs();
         drop([(); 2].map(|()| there.rdma.try_recv(there.empty()).unwrap()));
         here.rdma.send(here.filled(b"old")).await.unwrap();
@@ -463,8 +483,7 @@ async fn who_sleeps_is_woken_by_a_change_of_the_mode() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_threads_talk_in_every_mode() {
-    for mode in MODES {
-        let (_loopback, device) = Loopback::device(false);
+    for (mode, device) in on_each_device() {
         let (here, there) = pair(&device, mode);
         let answers = tokio::spawn(async move {
             for _ in 0..500 {

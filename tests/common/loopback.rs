@@ -67,15 +67,18 @@ impl Loopback {
     }
 
     pub fn with_caps(inline: bool, rdma: RdmaCaps) -> (Loopback, Device) {
+        let mut caps = Caps::default();
+        (caps.rdma, caps.share_rdma, caps.max_depth) = (Some(rdma), true, 1 << 10);
+        (caps.export_dpu, caps.import_dpu) = (true, true);
+        Loopback::of(inline, caps)
+    }
+
+    pub fn of(inline: bool, caps: Caps) -> (Loopback, Device) {
         let world = World {
             inline,
             ..World::default()
         };
         let loopback = Loopback(Arc::new(Mutex::new(world)));
-        let mut caps = Caps::default();
-        (caps.rdma, caps.share_rdma, caps.max_depth) = (Some(rdma), true, 1 << 10);
-        caps.export_dpu = true;
-        caps.import_dpu = true;
         let addr = PciAddr::new(0, 0, 0);
         let adapter = LoopAdapter {
             info: DevInfo::new("loopback", "loop0", addr, PciFunction::Pf, caps),
