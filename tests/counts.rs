@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 
 use tokio_doca::soft::{Fault, Soft};
 use tokio_doca::{
-    Algorithm, Buf, BufChain, BufInventory, BufPool, Device, Dma, Graph, Mmap, Mode, Sha, WorkQ,
+    Access, Algorithm, Buf, BufChain, BufInventory, BufPool, Device, Dma, Graph, Mmap, Mode, Rdma,
+    RemoteMmap, Sha, WorkQ,
 };
 
 // The allocator -----------------------------------------------------------------------------------------------
@@ -319,6 +320,44 @@ fn an_engine_that_leaves_queues_allocates_nothing() {
         two_jobs();
     }
     assert_eq!(allocations(rig.watched[1]), before);
+}
+
+/// Each operation, and a receive that is dropped and adopted.
+#[test]
+fn a_remote_operation_allocates_nothing_nor_does_a_receive() {
+    for_each_way(|mode, rig, times| {
+        let access = Access::RDMA_READ | Access::RDMA_WRITE | Access::RDMA_ATOMIC;
+        let [here, there] = [(); 2].map(|()| {
+            let builder = Rdma::builder(&rig.device).permissions(access);
+            builder.attach(&rig.workq).unwrap()
+        });
+        let blobs = [&here, &there].map(|rdma| rdma.export().unwrap());
+        here.connect(&blobs[1]).wait().unwrap();
+        there.connect(&blobs[0]).wait().unwrap();
+        let builder = Mmap::builder().device(&rig.device);
+        let mmap = builder.access(access | Access::LOCAL_READ_WRITE);
+        let mmap = mmap.alloc(LEN).unwrap();
+        let blob = mmap.export_rdma(&rig.device).unwrap();
+        let remote = RemoteMmap::from_export(&rig.device, &blob).wait().unwrap();
+        let remote = remote.buf(..).unwrap();
+        let ((src, dst), (dropped, _)) = (rig.pair(), rig.pair());
+        dropped.set_data(0, 0).unwrap();
+        let operations = async || {
+            let (sent, received) = tokio::join!(here.send(&src), there.recv(&dst));
+            assert_eq!((sent, received.unwrap().len), (Ok(LEN), LEN));
+            drop(there.try_recv(&dropped).unwrap());
+            here.send(&src).await.unwrap();
+            there.recv(&dst).await.unwrap();
+            let (sent, received) = tokio::join!(here.write_imm(&src, &remote, 1), there.recv(()));
+            assert_eq!((sent, received.unwrap().immediate), (Ok(LEN), Some(1)));
+            here.write(&src, &remote).await.unwrap();
+            here.read(&remote, &dst).await.unwrap();
+            here.fetch_add(&remote, 1).await.unwrap();
+            dst.reset_data_len().unwrap();
+        };
+        let allocated = on_runtime(rig.allocated_by(4 * times, operations));
+        assert_eq!(allocated, 0, "{mode:?}");
+    });
 }
 
 #[test]
