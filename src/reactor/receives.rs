@@ -30,6 +30,7 @@ use crate::sync::{Mutex, Waiters, discard, lock};
 /// What a receive has brought: the answer of [`Rdma::recv`](crate::Rdma::recv).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "doca_rdma_result")]
+#[non_exhaustive]
 pub struct Received {
     /// How many bytes the peer sent, or, of a write with an immediate, wrote to where it was told.
     pub len: usize,

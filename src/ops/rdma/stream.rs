@@ -17,6 +17,7 @@ use crate::reactor::Received;
 
 /// What a [`RecvStream`] yields.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Message {
     /// The data of the message; `None` if there is none: the peer sent an empty one, or wrote elsewhere.
     pub buf: Option<Buf>,
