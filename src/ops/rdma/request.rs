@@ -102,7 +102,6 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination> Request for RdmaRequest<
         let moves = match (S::LEASED, D::LEASED) {
             (true, false) => Moves::Write,
             (false, true) if !dst.is_none() => Moves::Read,
-            (false, true) => Moves::Atomic,
             _ => moves(verb),
         };
         context.check_open()?;
@@ -110,13 +109,7 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination> Request for RdmaRequest<
         let device = context.device_id();
         // One piece within the limits, whatever becomes of its rooms, needs no look at them.
         let single = src.is_single() && dst.is_single();
-        let Begun {
-            read,
-            write,
-            src,
-            dst,
-            len,
-        } = if single && src.most() as u64 <= rdma.caps().max_message_size {
+        let begun = if single && src.most() as u64 <= rdma.caps().max_message_size {
             mem::begin_rdma(src, dst, device, moves)?
         } else {
             let check = |from: Extent, to: Extent| {
@@ -133,16 +126,21 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination> Request for RdmaRequest<
             check(Extent::of(&begun.src), Extent::of(&begun.dst))?;
             begun
         };
+        let Begun {
+            read, write, len, ..
+        } = begun;
+        // Where nothing is moved there is none.
+        let remote = |of: &Segments| of.as_one().filter(|_| len > 0).copied();
         let (local, remote) = match moves {
-            Moves::Message => (src, None),
-            Moves::Write => (src, dst.as_one()),
-            Moves::Read => (dst, src.as_one()),
-            Moves::Atomic => (Segments::none(), src.as_one()),
+            Moves::Message => (begun.src, None),
+            Moves::Write => (begun.src, remote(&begun.dst)),
+            Moves::Read => (begun.dst, remote(&begun.src)),
+            Moves::Atomic => (Segments::none(), remote(&begun.src)),
         };
         let job = RdmaJob {
             verb,
             local,
-            remote: remote.filter(|_| len > 0).copied(),
+            remote,
             len,
         };
         Ok(((read, write), job))
