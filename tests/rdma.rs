@@ -140,7 +140,7 @@ async fn lists_are_gathered_and_scattered() {
         connect(&here.rdma, &there.rdma);
         let (src, dst) = (BufChain::with_capacity(3), BufChain::with_capacity(3));
         for part in [&b"one"[..], b"two", b"three"] {
-            src.push(&here.filled(part)).unwrap();
+            src.push(here.filled(part)).unwrap();
             let room = there.filled(&[b'.'; ELEMENT - 4]);
             dst.push(&room).unwrap();
         }
@@ -151,14 +151,14 @@ async fn lists_are_gathered_and_scattered() {
         assert_eq!(here.rdma.write(&src, &remote).await, Ok(11));
         let back = BufChain::with_capacity(2);
         for _ in 0..2 {
-            back.push(&here.filled(&[b'.'; ELEMENT - 4])).unwrap();
+            back.push(here.filled(&[b'.'; ELEMENT - 4])).unwrap();
         }
         assert_eq!(here.rdma.read(&remote, &back).await, Ok(8), "the shorter");
         // Longer lists than it was built for.
-        dst.push(&there.empty()).unwrap_err();
+        dst.push(there.empty()).unwrap_err();
         let long = BufChain::with_capacity(4);
         for _ in 0..4 {
-            long.push(&there.empty()).unwrap();
+            long.push(there.empty()).unwrap();
         }
         let error = there.rdma.recv(&long).await.unwrap_err();
         assert_eq!(error.reason(), Reason::ListTooLong);

@@ -212,7 +212,7 @@ async fn a_message_that_does_not_fit_or_cannot_be_had_stays_for_the_next() {
         assert_eq!(there.rdma.state(), RdmaState::Connected);
         // A list takes it in pieces.
         let chain = BufChain::with_capacity(1);
-        chain.push(&there.filled(&[0; ELEMENT - 5])).unwrap();
+        chain.push(there.filled(&[0; ELEMENT - 5])).unwrap();
         assert_eq!(there.rdma.recv(&chain).await.unwrap().len, 5);
         assert_eq!(
             (chain.data_len(), narrow.data_len()),
@@ -308,7 +308,7 @@ async fn without_a_place_a_receive_waits_its_turn_or_says_so() {
 
 #[tokio::test]
 async fn a_forgotten_receive_keeps_its_place_and_holds_up_nobody() {
-    on_devices(|here, there| async move {
+    on_devices(|here, _| async move {
         let device = here.device.clone();
         let (here, there) = small(&device, here.workq.mode(), 2);
         let buf = there.empty();
@@ -382,10 +382,6 @@ async fn a_stream_yields_messages_in_order_and_keeps_receives_posted() {
         assert_eq!(error.cause(), Some(Reason::Reset));
         assert!(within(stream.next()).await.is_none());
     }
-}
-
-fn rdma_message(number: u32) -> [u8; 4] {
-    message(number)
 }
 
 #[tokio::test]
