@@ -8,8 +8,9 @@ use nix::errno::Errno;
 
 use super::greeting::{Answer, Hello, Knock};
 use super::invitation::{Invitation, OP};
+use super::place::Place;
 use super::process::Fabric;
-use super::socket::DESCRIPTORS;
+use super::socket::{Address, DESCRIPTORS};
 use super::talk::{Descriptors, Other, Role, Talk};
 use super::watch::Process;
 use super::wire::Status;
@@ -65,6 +66,24 @@ impl Invitation {
             stays: answer.greeting.keep,
             process: process.map_err(|errno| host.os("to watch", errno))?,
         })
+    }
+
+    /// Refuses a guest whose process has ended: nobody else would tell the host. It is asked for nothing, and one that could not be found
+    /// from here, at a path or in another network namespace, may come all the same.
+    ///
+    /// # Errors
+    ///
+    /// `ConnectionReset`.
+    pub(in super::super) fn find_guest(&self, deadline: Instant) -> Result<()> {
+        let guest = self.host();
+        let abstract_name = matches!(self.contact.address, Address::Abstract(_));
+        if !abstract_name || guest.reachable(&Place::here(OP)?).is_err() {
+            return Ok(());
+        }
+        match guest.connect(deadline) {
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => Err(error),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn host(&self) -> Other<'_> {

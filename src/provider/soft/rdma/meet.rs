@@ -104,7 +104,13 @@ impl Shared {
                 };
                 self.pair(&other, own, peer, card)
             }
-            None if invitation.we_host()? => self.expect(peer),
+            None if invitation.we_host()? => {
+                let known = |inner: &Inner| inner.visitor.as_ref().is_some_and(|v| v.0 == peer);
+                if !known(&self.inner()) {
+                    invitation.find_guest(deadline)?;
+                }
+                self.expect(peer)
+            }
             None => self.visit(&invitation, own, peer, card, deadline),
         }
     }
