@@ -21,15 +21,16 @@
 //!
 //! # What it does, and what not
 //!
-//! Memory copies between Bufs of this process, to and from memory that another process of the host has exported ([`RemoteMmap`]), and SHA
-//! digests ([`Sha`]): one by one, gathered and scattered ([`BufChain`]), event-driven,
-//! busy-polling or both ([`Mode`]), with back-pressure, from any task of any runtime, or without futures from an epoll loop of
-//! your own ([`WorkQ::event_handle`]). The memory is allocated, or yours: a memfd, the bytes of an owner, or raw
+//! Memory copies between Bufs of this process, to and from memory that another process of the host has exported ([`RemoteMmap`]), SHA
+//! digests ([`Sha`]), and RDMA ([`Rdma`]): messages, and reads, writes and atomics in the memory of a connected peer. One by one,
+//! gathered and scattered ([`BufChain`]), event-driven, busy-polling or both ([`Mode`]), with back-pressure, from any task of any
+//! runtime, or without futures from an epoll loop of your own ([`WorkQ::event_handle`]). The memory is allocated, or yours: a
+//! memfd, the bytes of an owner, or raw
 //! ([`MmapBuilder`]); a [`Buf`] becomes `Bytes` without a copy, and is written by codecs.
 //!
 //! There is one provider today, [`soft`]: it runs anywhere on Linux, and takes the limits of an adapter on request
 //! ([`soft::Limits`]). Others can be added ([`add_provider`]), with kinds of jobs of their own ([`Accel`]): [`device`] has the
-//! contract, and a guide. [`Graph`]s run jobs, functions and futures in an order of yours. RDMA, sync events and adapters through libibverbs are to
+//! contract, and a guide. [`Graph`]s run jobs, functions and futures in an order of yours. Sync events and adapters through libibverbs are to
 //! come on the same contract ([`device`]). The vendor's DOCA SDK is not used.
 //!
 //! # The life of one copy
@@ -75,8 +76,12 @@
 //! | [`WorkQ`] | where jobs go in and completions come out | `doca_workq` |
 //! | [`Dma`] | a context: copies, on one WorkQ | `doca_dma` |
 //! | [`Sha`], [`ShaSession`] | a context: hashes; a message that comes in parts | `doca_sha`, `doca_sha_partial_session` |
+//! | [`Rdma`] | a context: one side of a connection, for messages and for the memory of its peer | `doca_rdma` |
+//! | Endpoint | the device's half of an Rdma ([`device::Endpoint`]): a queue pair | |
+//! | receive | a place for one message, posted before it comes | `DOCA_RDMA_JOB_RECV` |
+//! | immediate | 32 bits beside a message, or of a write that ends a receive | immediate data |
 //! | [`Accel`] | a context for jobs of a provider's own kinds, by opcode | |
-//! | Op | the future of a job in flight: [`DmaCopy`], [`ShaOp`], [`AccelOp`] | |
+//! | Op | the future of a job in flight: [`DmaCopy`], [`ShaOp`], [`RdmaOp`], [`RdmaRecv`], [`AccelOp`] | |
 //! | [`Graph`], [`graph::Node`], [`Instance`] | jobs and functions with dependencies; one of them; the operands of a run | `doca_graph`, `doca_graph_node`, `doca_graph_instance` |
 //! | Lease | the right of one job, guard or `Bytes` to touch some bytes | |
 //! | Slot, orphan | a job's place in the WorkQ; a Slot whose Op was dropped | |

@@ -1,0 +1,258 @@
+//! How long a message takes to another process and back, and how many go there in a second: busy-polling, and event-driven.
+//!
+//! ```text
+//! rdma_pingpong [client|server] [--size BYTES] [--iterations N] [FLAG VALUE]...
+//! ```
+//!
+//! Without a role it starts its server itself. The immediate value of a message tells the server what to do: it echoes what the
+//! client measures round trips with, and takes the rest, of which the last one is echoed too.
+mod rdma_sample;
+
+use std::future::poll_fn;
+use std::io::{BufRead, BufReader};
+use std::pin::pin;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use futures::future::try_join;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use rdma_sample::{Args, Flag, Meeting, Result, Sample, bytes, device, rdma, room, say};
+use tokio::task::unconstrained;
+use tokio::time::timeout;
+use tokio_doca::{Access, Buf, BufPool, Mmap, Mode, Rdma, WorkQ};
+
+const SAMPLE: Sample = Sample {
+    name: "rdma_pingpong",
+    about: "Measures messages between two processes.",
+    roles: ["client", "server"],
+    alone: true,
+    flags: &[
+        Flag {
+            short: "",
+            long: "size",
+            value: "BYTES",
+            help: "of a message, at most 65536 (default: 64)",
+            role: "client",
+        },
+        Flag {
+            short: "-n",
+            long: "iterations",
+            value: "N",
+            help: "messages of each measurement (default: 20000)",
+            role: "client",
+        },
+    ],
+};
+
+/// Each measurement stops after that time, however many messages it had.
+const LIMIT: Duration = Duration::from_millis(500);
+/// A mode that is not over by then waits for a message that was lost.
+const DEADLINE: Duration = Duration::from_secs(5);
+const LATE: &str = "the messages did not end within 5s";
+/// The largest message.
+const LARGEST: usize = 65_536;
+/// How many messages are on their way when the rate is measured.
+const IN_FLIGHT: usize = 16;
+
+/// What an immediate value asks the server for. Messages without one are taken.
+const ECHO: u32 = 1;
+const BUSY_POLL: u32 = 2;
+const EVENT: u32 = 3;
+const END: u32 = 4;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let session = async |args: &Args| match args.role() {
+        "server" => server(args).await,
+        _ => client(args).await,
+    };
+    rdma_sample::run(&SAMPLE, session).await
+}
+
+async fn server(args: &Args) -> Result<()> {
+    let device = device(args)?;
+    let workq = WorkQ::builder().build()?;
+    let mmap = Mmap::builder().device(&device);
+    let mmap = mmap.alloc(2 * IN_FLIGHT * LARGEST)?;
+    let pool = BufPool::builder(&mmap).element_size(LARGEST).build()?;
+    let rdma = rdma(args, &device, Access::empty(), &workq)?;
+    let _meeting = Meeting::connect(args, &rdma).await?;
+    spin(&workq, serve(&rdma, &pool, &workq))
+}
+
+async fn serve(rdma: &Rdma, pool: &BufPool, workq: &WorkQ) -> Result<()> {
+    let mut messages = pin!(rdma.recv_stream(pool, IN_FLIGHT));
+    while let Some(message) = messages.try_next().await? {
+        let mode = match message.received.immediate {
+            None => continue,
+            Some(ECHO) => {
+                rdma.send(message.buf.as_ref().ok_or("an echo of nothing")?)
+                    .await?;
+                continue;
+            }
+            Some(BUSY_POLL) => Mode::BusyPoll,
+            Some(EVENT) => Mode::EventDriven,
+            Some(END) => return Ok(()),
+            Some(other) => return Err(format!("the client asks for {other}").into()),
+        };
+        workq.set_mode(mode)?;
+        rdma.send_empty().await?;
+    }
+    Err("the client ends without a word".into())
+}
+
+async fn client(args: &Args) -> Result<()> {
+    let size: usize = args.number("size", 64)?;
+    let iterations = args.number("iterations", 20_000)?;
+    if !(1..=LARGEST).contains(&size) || iterations == 0 {
+        return Err(format!("--size is 1 to {LARGEST}, and -n is not 0").into());
+    }
+    let device = device(args)?;
+    let workq = WorkQ::builder().build()?;
+    let (_from, src) = room(&device, Access::default(), size)?;
+    src.extend_from_slice(&(0..size).map(|i| i as u8).collect::<Vec<_>>())?;
+    let (_to, dst) = room(&device, Access::default(), size)?;
+    let rdma = rdma(args, &device, Access::empty(), &workq)?;
+    let alone;
+    let (_server, args) = match args.role() {
+        "client" => (None, args),
+        _ => {
+            let (server, address) = Server::start(args)?;
+            alone = args.with("tcp", address);
+            (Some(server), &alone)
+        }
+    };
+    let _meeting = Meeting::connect(args, &rdma).await?;
+    let pair = Pair {
+        rdma: &rdma,
+        src: &src,
+        dst: &dst,
+        iterations,
+    };
+
+    for (name, mode, asks) in [
+        ("busy-poll", Mode::BusyPoll, BUSY_POLL),
+        ("event", Mode::EventDriven, EVENT),
+    ] {
+        let measure = async {
+            try_join(rdma.recv(()), rdma.send_empty_imm(asks)).await?;
+            workq.set_mode(mode)?;
+            Result::Ok((pair.round_trips().await?, pair.rate().await?))
+        };
+        let (times, rate) = match mode {
+            Mode::BusyPoll => spin(&workq, in_time(measure))?,
+            _ => timeout(DEADLINE, measure).await.map_err(|_| LATE)??,
+        };
+        let [p50, p99] = [50, 99].map(|percent| times[(times.len() - 1) * percent / 100]);
+        let (trips, gigabytes) = (times.len(), rate * size as f64 / 1e9);
+        say(format_args!(
+            "{name:>10}: {trips} round trips of {size} bytes, p50 {p50:>7.1?}, p99 {p99:>7.1?}; \
+             {rate:>9.0} messages/s, {gigabytes:.3} GB/s"
+        ))?;
+    }
+    rdma.send_empty_imm(END).await?;
+    Ok(())
+}
+
+/// The client's side of a measurement.
+struct Pair<'a> {
+    rdma: &'a Rdma,
+    src: &'a Buf,
+    dst: &'a Buf,
+    iterations: usize,
+}
+
+impl Pair<'_> {
+    /// The time of each round trip, ascending.
+    async fn round_trips(&self) -> Result<Vec<Duration>> {
+        let mut times = Vec::with_capacity(self.iterations.min(1 << 20));
+        let start = Instant::now();
+        while times.len() < self.iterations && (times.is_empty() || start.elapsed() < LIMIT) {
+            let begun = Instant::now();
+            self.echo().await?;
+            times.push(begun.elapsed());
+            self.verify()?;
+        }
+        times.sort_unstable();
+        Ok(times)
+    }
+
+    /// One round trip.
+    async fn echo(&self) -> Result<()> {
+        self.dst.reset_data_len()?;
+        try_join(self.rdma.recv(self.dst), self.rdma.send_imm(self.src, ECHO)).await?;
+        Ok(())
+    }
+
+    /// Whether the echo is what was sent.
+    fn verify(&self) -> Result<()> {
+        if bytes(self.dst)? != bytes(self.src)? {
+            return Err("the echo is another message".into());
+        }
+        Ok(())
+    }
+
+    /// Messages in a second, of which all have arrived.
+    async fn rate(&self) -> Result<f64> {
+        let begun = Instant::now();
+        let sent = stream::iter(0..self.iterations)
+            .take_while(|&sent| std::future::ready(sent == 0 || begun.elapsed() < LIMIT))
+            .map(|_| self.rdma.send(self.src))
+            .buffered(IN_FLIGHT)
+            .try_fold(0, async |sent, _| Ok(sent + 1))
+            .await?;
+        self.echo().await?;
+        let time = begun.elapsed();
+        self.verify()?;
+        Ok((sent + 1) as f64 / time.as_secs_f64())
+    }
+}
+
+/// Runs it on this thread, which has no time for the runtime meanwhile: so it is not asked to yield to it either.
+fn spin<T>(workq: &WorkQ, future: impl Future<Output = T>) -> T {
+    workq.block_on(unconstrained(future))
+}
+
+/// Without a runtime there is no timer, and none is needed: who spins looks at the clock.
+async fn in_time<T>(measured: impl Future<Output = Result<T>>) -> Result<T> {
+    let (mut measured, end) = (pin!(measured), Instant::now() + DEADLINE);
+    let look = poll_fn(|cx| match measured.as_mut().poll(cx) {
+        Poll::Pending if Instant::now() > end => Poll::Ready(Err(LATE.into())),
+        polled => polled,
+    });
+    look.await
+}
+
+/// The server, as a process of this one's, which ends with it.
+struct Server(Child);
+
+impl Server {
+    /// It, and where it listens.
+    fn start(args: &Args) -> Result<(Server, String)> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["server", "--tcp", "127.0.0.1:0"]);
+        for long in ["device", "gid-index", "timeout"] {
+            if let Some(value) = args.get(long) {
+                command.arg(format!("--{long}={value}"));
+            }
+        }
+        // What goes wrong there is told by the client.
+        command.stdin(Stdio::null()).stderr(Stdio::null());
+        let mut server = Server(command.stdout(Stdio::piped()).spawn()?);
+        let mut line = String::new();
+        if let Some(out) = server.0.stdout.take() {
+            BufReader::new(out).read_line(&mut line)?;
+        }
+        let address = line.trim().strip_prefix("Listening on ");
+        let address = address.ok_or("the server did not start")?.to_owned();
+        Ok((server, address))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
