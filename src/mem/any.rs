@@ -7,8 +7,9 @@ use super::lease::{ReadLease, WriteLease};
 use super::operand::sealed::{Local, Reads, Spans, Writes};
 use super::operand::{Extent, Grow, Reading, Writing};
 use super::rdma::sealed as rdma;
+use super::remote::{RemoteRead, RemoteWrite};
 use super::side::sealed::{MayRead, MayWrite};
-use super::{Buf, BufChain, BufSlice};
+use super::{Buf, BufChain, BufSlice, RemoteBuf};
 use crate::device::{DeviceId, Segments};
 use crate::error::JobError;
 
@@ -72,6 +73,18 @@ from! {
     BufChain => AnySource::Chain;
     Buf => AnyDestination::Buf;
     BufChain => AnyDestination::Chain;
+}
+
+impl From<RemoteBuf> for MaybeAny<RemoteBuf> {
+    fn from(remote: RemoteBuf) -> MaybeAny<RemoteBuf> {
+        MaybeAny(Some(remote))
+    }
+}
+
+impl From<&RemoteBuf> for MaybeAny<RemoteBuf> {
+    fn from(remote: &RemoteBuf) -> MaybeAny<RemoteBuf> {
+        MaybeAny(Some(remote.clone()))
+    }
 }
 
 impl<T> From<()> for MaybeAny<T> {
@@ -322,5 +335,79 @@ impl rdma::Gets for MaybeAny<AnyDestination> {
 
     fn held(lease: Option<Writing>) -> Option<Writing> {
         lease
+    }
+}
+
+impl rdma::Remote for MaybeAny<RemoteBuf> {}
+
+impl rdma::Gives for MaybeAny<RemoteBuf> {
+    type Lease = Option<RemoteRead>;
+    const LEASED: bool = <RemoteBuf as rdma::Gives>::LEASED;
+
+    fn is_none(&self) -> bool {
+        self.0.is_none()
+    }
+
+    fn is_single(&self) -> bool {
+        true
+    }
+
+    fn most(&self) -> usize {
+        self.0.as_ref().map_or(0, rdma::Gives::most)
+    }
+
+    fn extent(&self) -> Extent {
+        self.0.as_ref().map(rdma::Gives::extent).unwrap_or_default()
+    }
+
+    fn begin_give(
+        &self,
+        device: DeviceId,
+        atomic: bool,
+    ) -> Result<(Option<RemoteRead>, Segments, usize), JobError> {
+        let Some(remote) = &self.0 else {
+            return Ok((None, Segments::none(), 0));
+        };
+        let (lease, segments, len) = remote.begin_give(device, atomic)?;
+        Ok((Some(lease), segments, len))
+    }
+
+    fn held(lease: Option<RemoteRead>) -> Option<Reading> {
+        lease.map(Reading::from)
+    }
+}
+
+impl rdma::Gets for MaybeAny<RemoteBuf> {
+    type Lease = Option<RemoteWrite>;
+    const LEASED: bool = <RemoteBuf as rdma::Gets>::LEASED;
+
+    fn is_none(&self) -> bool {
+        self.0.is_none()
+    }
+
+    fn is_single(&self) -> bool {
+        true
+    }
+
+    fn extent(&self) -> Extent {
+        self.0.as_ref().map(rdma::Gets::extent).unwrap_or_default()
+    }
+
+    fn begin_get(
+        &self,
+        device: DeviceId,
+    ) -> Result<(Option<RemoteWrite>, Segments, usize), JobError> {
+        let Some(remote) = &self.0 else {
+            return Ok((None, Segments::none(), 0));
+        };
+        let (lease, segments, len) = remote.begin_get(device)?;
+        Ok((Some(lease), segments, len))
+    }
+
+    /// It has no rooms.
+    fn grow(_lease: &Option<RemoteWrite>, _by: usize) {}
+
+    fn held(lease: Option<RemoteWrite>) -> Option<Writing> {
+        lease.map(Writing::from)
     }
 }

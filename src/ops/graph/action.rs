@@ -10,8 +10,21 @@ use std::any::Any;
 use super::super::op::{self, Request};
 use super::node::sealed::Put;
 use super::progress::{Body, Place};
-use crate::error::{JobError, Reason, Result};
+use crate::error::{ErrorKind, JobError, Reason, Result};
 use crate::reactor::{Attachment, Outcome, Prepared, WorkQ, budget};
+
+/// How a context comes to another WorkQ.
+pub(in crate::ops) type Attach<C> = fn(&C, &WorkQ) -> Result<C>;
+
+/// Why a node cannot be on a WorkQ.
+pub(super) type Refusal = (ErrorKind, String);
+
+/// An Rdma is connected where it is.
+pub(super) fn stays() -> Refusal {
+    let text =
+        "its Rdma is on another WorkQ, and stays there: Graph::instance_on takes that one alone";
+    (ErrorKind::InvalidValue, text.to_owned())
+}
 
 /// A kind of context node. What it is set to says [`Put`].
 pub(in crate::ops) trait Action: Put + 'static {
@@ -22,8 +35,8 @@ pub(in crate::ops) trait Action: Put + 'static {
     /// What its nodes are called.
     const NAME: &'static str;
 
-    /// The same on another WorkQ, which has the context's device already.
-    fn attach(context: &Self::Context, workq: &WorkQ) -> Result<Self::Context>;
+    /// Makes the same on another WorkQ, which has the context's device already. `None` for what stays where it is.
+    const ATTACH: Option<Attach<Self::Context>>;
 
     /// Where it is attached.
     fn place(context: &Self::Context) -> &Attachment;
@@ -37,7 +50,7 @@ pub(super) trait Template: Send + Sync {
     fn name(&self) -> &'static str;
     fn place(&self) -> &Attachment;
     /// The node of a new instance.
-    fn seat(&self, workq: &WorkQ) -> Result<Box<dyn Step>>;
+    fn seat(&self, workq: &WorkQ) -> Result<Box<dyn Step>, Refusal>;
 }
 
 pub(super) struct Planned<A: Action>(pub(super) A::Context);
@@ -51,10 +64,19 @@ impl<A: Action> Template for Planned<A> {
         A::place(&self.0)
     }
 
-    fn seat(&self, workq: &WorkQ) -> Result<Box<dyn Step>> {
-        let context = match self.place().is_on(workq) {
-            true => self.0.clone(),
-            false => A::attach(&self.0, workq)?,
+    fn seat(&self, workq: &WorkQ) -> Result<Box<dyn Step>, Refusal> {
+        let place = self.place();
+        let context = if place.is_on(workq) {
+            self.0.clone()
+        } else {
+            let attach = A::ATTACH.ok_or_else(stays)?;
+            let device = place.device();
+            if !workq.has(device) {
+                let name = device.info().name();
+                let text = format!("no context of device {name} is on this WorkQ: attach one");
+                return Err((ErrorKind::InvalidValue, text));
+            }
+            attach(&self.0, workq).map_err(|error| (error.kind(), error.to_string()))?
         };
         let request = None;
         Ok(Box::new(Seat::<A> { context, request }))

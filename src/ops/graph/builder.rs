@@ -79,7 +79,7 @@ impl GraphBuilder {
         }
     }
 
-    fn add<K>(&mut self, work: Work) -> Node<K> {
+    pub(super) fn add<K>(&mut self, work: Work) -> Node<K> {
         let id = NodeId {
             graph: self.number,
             // More of them are refused by `build`.

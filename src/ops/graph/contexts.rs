@@ -3,7 +3,7 @@
 use super::super::accel::{Accel, AccelCall, CallRequest};
 use super::super::dma::{CopyRequest, Dma};
 use super::super::sha::{Sha, ShaRequest};
-use super::action::{self, Action};
+use super::action::{self, Action, Attach};
 use super::builder::GraphBuilder;
 use super::node::Node;
 use super::node::sealed::Put;
@@ -11,7 +11,7 @@ use super::progress::Place;
 use super::{AnyDestination, AnySource, MaybeAny};
 use crate::device::Algorithm;
 use crate::error::Result;
-use crate::reactor::{Attachment, WorkQ};
+use crate::reactor::Attachment;
 
 /// What a node that copies or hashes is set to: made of `(source, destination)`.
 #[derive(Clone, Debug)]
@@ -45,10 +45,7 @@ impl Action for CopyNode {
     type Context = Dma;
     type Request = CopyRequest<Dma, AnySource, AnyDestination>;
     const NAME: &'static str = "dma_copy";
-
-    fn attach(dma: &Dma, workq: &WorkQ) -> Result<Dma> {
-        dma.attach(workq)
-    }
+    const ATTACH: Option<Attach<Dma>> = Some(Dma::attach);
 
     fn place(dma: &Dma) -> &Attachment {
         dma.place()
@@ -90,10 +87,7 @@ impl Action for CallNode {
     type Context = Accel;
     type Request = CallRequest<Accel, MaybeAny<AnySource>, MaybeAny<AnyDestination>>;
     const NAME: &'static str = "accel";
-
-    fn attach(accel: &Accel, workq: &WorkQ) -> Result<Accel> {
-        accel.attach(workq)
-    }
+    const ATTACH: Option<Attach<Accel>> = Some(Accel::attach);
 
     fn place(accel: &Accel) -> &Attachment {
         accel.place()
@@ -121,10 +115,8 @@ impl Action for HashNode {
     type Context = (Sha, Algorithm);
     type Request = ShaRequest<Sha, AnySource, AnyDestination>;
     const NAME: &'static str = "sha";
-
-    fn attach((sha, algorithm): &(Sha, Algorithm), workq: &WorkQ) -> Result<(Sha, Algorithm)> {
-        Ok((sha.attach(workq)?, *algorithm))
-    }
+    const ATTACH: Option<Attach<Self::Context>> =
+        Some(|(sha, algorithm), workq| Ok((sha.attach(workq)?, *algorithm)));
 
     fn place((sha, _): &(Sha, Algorithm)) -> &Attachment {
         sha.place()

@@ -2,13 +2,15 @@
 
 use std::fmt;
 
+use super::action::Refusal;
 use super::node::{Node, NodeId, NodeState, Settable, SubGraphNode, sealed};
 use super::plan::{Graph, Plan, Work};
 use super::progress::{Body, Phase, Place, Progress};
+use super::receive::{Receive, RecvNode};
 use super::run::Run;
 use super::trace::{self, Trace};
 use crate::error::{Error, ErrorKind, JobError, Result};
-use crate::reactor::{Ends, WorkQ};
+use crate::reactor::{Ends, Received, WorkQ};
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -65,22 +67,13 @@ impl Instance {
     pub(super) fn new(graph: Graph, workq: &WorkQ) -> Result<Instance> {
         let plan: &Plan = &graph.0;
         let body = |index: u32| {
+            let named = |(kind, text): Refusal| {
+                let text = format!("node {}: {text}", plan.label(index));
+                Error::new(kind, "Graph::instance_on", text)
+            };
             Ok(match &plan.nodes[index as usize].work {
-                Work::Context(template) => {
-                    let named = |kind, text: &dyn fmt::Display| {
-                        let text = format!("node {}: {text}", plan.label(index));
-                        Error::new(kind, "Graph::instance_on", text)
-                    };
-                    let device = template.place().device();
-                    if !template.place().is_on(workq) && !workq.has(device) {
-                        let name = device.info().name();
-                        let text =
-                            format!("no context of device {name} is on this WorkQ: attach one");
-                        return Err(named(ErrorKind::InvalidValue, &text));
-                    }
-                    let seat = template.seat(workq);
-                    Body::Context(seat.map_err(|error| named(error.kind(), &error))?)
-                }
+                Work::Context(template) => Body::Context(template.seat(workq).map_err(named)?),
+                Work::Recv(rdma) => Body::Recv(Receive::seat(rdma, workq).map_err(named)?),
                 Work::User(_) => Body::User,
                 Work::With(function) => Body::Data(function.place()),
                 Work::Async(make) => Body::Async(Arc::clone(make).place()),
@@ -106,8 +99,9 @@ impl Instance {
     }
 
     /// Sets what a node works on, from the next run on: `(source, destination)` for a copy and for a hash, an
-    /// [`AccelCall`](crate::AccelCall) for a call, an [`Instance`] for a sub-graph, its data for a function that has some. Bufs
-    /// are handles: the instance keeps one.
+    /// [`AccelCall`](crate::AccelCall) for a call, an [`Instance`] for a sub-graph, its data for a function that has some; what
+    /// an operation of an [`Rdma`](crate::Rdma) takes, the builder says ([`GraphBuilder::rdma_write`](super::GraphBuilder::rdma_write)).
+    /// Bufs are handles: the instance keeps one.
     ///
     /// Jobs of a run that was dropped are not touched by it: they keep what they had.
     ///
@@ -147,25 +141,33 @@ impl Instance {
     /// # Errors
     ///
     /// [`RunError`](super::RunError): the first failure, and all nodes that failed. A context node fails as its job does
-    /// ([`Dma::copy`](crate::Dma::copy), [`Sha::hash`](crate::Sha::hash), [`Accel::call`](crate::Accel::call)), a user node
-    /// with its error or panic, a node that was not set with `BadState`.
+    /// ([`Dma::copy`](crate::Dma::copy), [`Sha::hash`](crate::Sha::hash), [`Accel::call`](crate::Accel::call),
+    /// [`Rdma::send`](crate::Rdma::send)), a user node with its error or panic, a node that was not set with `BadState`. Receives
+    /// are not waited for then: see [`GraphBuilder::rdma_recv`](super::GraphBuilder::rdma_recv).
     ///
     /// # Cancel safety
     ///
-    /// Dropping it is ordinary. Nothing new starts, futures of async nodes are dropped, jobs in flight go on, keep their Bufs
-    /// leased (`InUse`) until they are over, and are then forgotten. The instance can be set and run again at once: the
+    /// Dropping it is ordinary. Nothing new starts, futures of async nodes and receives are dropped, jobs in flight go on, keep
+    /// their Bufs leased (`InUse`) until they are over, and are then forgotten. The instance can be set and run again at once: the
     /// next run begins when those jobs are over, and waits for them. Forgetting it is sound too.
     #[doc(alias = "doca_workq_graph_submit")]
     pub fn run(&mut self) -> Run<'_> {
         Run::new(&self.workq, &mut self.inner)
     }
 
-    /// How a node ended in the last run: bytes, or what the opcode says, and 0 for what is no job. `None` if it has not, or is
-    /// another graph's.
+    /// How a node ended in the last run: bytes, or what the opcode says, or what an atomic operation found, and 0 for what is no
+    /// job. `None` if it has not, or is another graph's.
     #[doc(alias = "doca_graph_instance_node_get_result")]
     pub fn result(&self, node: impl Into<NodeId>) -> Option<Result<u64, JobError>> {
         let Inner { graph, progress } = &self.inner;
         progress.result(&graph.0, node.into())
+    }
+
+    /// What a node received in the last run; its [`result`](Instance::result) is the length alone. `None` if it has not received
+    /// anything, or is another graph's.
+    pub fn received(&self, node: Node<RecvNode>) -> Option<Received> {
+        let Inner { graph, progress } = &self.inner;
+        progress.received(&graph.0, node)
     }
 
     /// Where a node is in the last run; `NotStarted` for one of another graph. After a run that was dropped it says what that run
@@ -289,6 +291,12 @@ impl Inner {
     /// Whether Jobs are in flight whose ends are waited for.
     pub(super) fn is_flying(&self, all: bool) -> bool {
         self.progress.flying > 0 || self.awaited(all).any(|(sub, all)| sub.is_flying(all))
+    }
+
+    /// Whether a future or a receive goes on: it has the waker.
+    pub(super) fn has_futures(&self) -> bool {
+        let own = self.progress.has_futures();
+        own || self.awaited(false).any(|(sub, _)| sub.has_futures())
     }
 
     /// Whether a node waits for a Slot.

@@ -47,10 +47,39 @@
 //! User functions run in the task that awaits the run. A node that fails ends the run once what is in flight has
 //! drained; [`RunError`] has the first cause, and all nodes that failed.
 //!
+//! # Remote operations
+//!
+//! All operations of an [`Rdma`](crate::Rdma) are nodes. A request that is sent, and an answer that is hashed when it came:
+//!
+//! ```
+//! use tokio_doca::{Algorithm, BufPool, Error, Graph, Instance, Rdma, Sha};
+//!
+//! fn ask(rdma: &Rdma, sha: &Sha, pool: &BufPool) -> Result<Instance, Error> {
+//!     let mut g = Graph::builder();
+//!     // Beside one another, so that the receive is there before the answer.
+//!     let (answer, question) = (g.rdma_recv(rdma), g.rdma_send(rdma));
+//!     let hash = g.sha(sha, Algorithm::Sha256);
+//!     let log = g.user(move |run| {
+//!         println!("{:?}", run.received(answer));
+//!         Ok(())
+//!     });
+//!     g.depends(hash, answer);
+//!     g.depends(log, (question, answer));
+//!
+//!     let (src, dst, digest) = (pool.try_alloc()?, pool.try_alloc()?, pool.try_alloc()?);
+//!     src.extend_from_slice(b"what is new?")?;
+//!     let mut instance = g.build()?.instance()?;
+//!     instance.set(question, &src)?;
+//!     instance.set(answer, &dst)?;
+//!     instance.set(hash, (&dst, &digest))?;
+//!     Ok(instance)
+//! }
+//! ```
+//!
 //! # Nodes of other contexts
 //!
 //! A context joins graphs with an `Action`: what its node is set to, and which `Request` that makes (`action.rs`). The
-//! engine knows nothing else of it.
+//! engine knows nothing else of it. A receive is no job of a Slot's: its node is polled, as a future's is (`receive.rs`).
 
 mod action;
 mod bits;
@@ -65,6 +94,8 @@ mod loom;
 mod node;
 mod plan;
 mod progress;
+mod rdma;
+mod receive;
 mod run;
 mod scope;
 mod trace;
@@ -79,5 +110,10 @@ pub use node::{
     AsyncNode, DataNode, Node, NodeId, NodeState, Nodes, Settable, SubGraphNode, UserNode,
 };
 pub use plan::Graph;
+pub use rdma::{
+    CompareSwapData, CompareSwapNode, FetchAddData, FetchAddNode, ReadData, ReadNode, SendData,
+    SendImmData, SendImmNode, SendNode, WriteData, WriteImmData, WriteImmNode, WriteNode,
+};
+pub use receive::RecvNode;
 pub use run::Run;
 pub use scope::Scope;

@@ -36,7 +36,7 @@ pub enum NodeState {
     Completed,
     /// It failed.
     Failed,
-    /// A sub-graph that ended early, because a node outside it failed.
+    /// A sub-graph or a receive that ended early, because another node failed.
     Stopped,
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::super::rdma::Rdma;
 use super::action::Template;
 use super::builder::GraphBuilder;
 use super::instance::Instance;
@@ -93,6 +94,7 @@ pub(super) enum Work {
     User(UserFn),
     With(Box<dyn WithData>),
     Async(Arc<dyn MakesFutures>),
+    Recv(Rdma),
     Sub(Graph),
 }
 
@@ -102,7 +104,17 @@ impl Work {
             Work::Context(template) => template.name(),
             Work::User(_) | Work::With(_) => "user",
             Work::Async(_) => "user_async",
+            Work::Recv(_) => "rdma_recv",
             Work::Sub(_) => "subgraph",
+        }
+    }
+
+    /// Where its context is attached, if it has one.
+    fn place(&self) -> Option<&Attachment> {
+        match self {
+            Work::Context(template) => Some(template.place()),
+            Work::Recv(rdma) => Some(rdma.place()),
+            _ => None,
         }
     }
 }
@@ -171,9 +183,8 @@ impl Plan {
     /// Where its first context node is attached, those of sub-graphs included.
     pub(super) fn place(&self) -> Option<&Attachment> {
         self.nodes.iter().find_map(|node| match &node.work {
-            Work::Context(template) => Some(template.place()),
             Work::Sub(graph) => graph.0.place(),
-            _ => None,
+            work => work.place(),
         })
     }
 }
@@ -207,9 +218,7 @@ impl Graph {
         let workq = place.expect("a graph has a context node").workq();
         // A context on yet another WorkQ was meant to be there.
         for (node, index) in self.0.nodes.iter().zip(0..) {
-            if let Work::Context(template) = &node.work
-                && !template.place().is_on(&workq)
-            {
+            if node.work.place().is_some_and(|place| !place.is_on(&workq)) {
                 let text = format!(
                     "node {} is on another WorkQ than the first context node: Graph::instance_on takes all of them to one",
                     self.0.label(index)
@@ -225,7 +234,8 @@ impl Graph {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if a context of a node's device is not attached to the WorkQ (`Dma::attach`): the node is named. And what
+    /// `InvalidValue` if a context of a node's device is not attached to the WorkQ (`Dma::attach`), or if a node's
+    /// [`Rdma`](crate::Rdma) is on another one, where it is connected: the node is named. And what
     /// [`DmaBuilder::attach`](crate::DmaBuilder::attach) is refused for.
     #[doc(alias = "doca_graph_workq_add")]
     pub fn instance_on(&self, workq: &WorkQ) -> Result<Instance> {

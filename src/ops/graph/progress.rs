@@ -9,6 +9,7 @@
 #![allow(unreachable_pub, reason = "named by the sealed trait behind Settable")]
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use super::action::Step;
@@ -17,6 +18,7 @@ use super::board::{Board, End};
 use super::instance::Inner;
 use super::node::{Node, NodeId, NodeState, Settable};
 use super::plan::{Plan, PlanNode, Work};
+use super::receive::Receive;
 use super::trace::Trace;
 use super::user::{AsyncBody, Data, Wrong, stop};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
@@ -28,6 +30,7 @@ pub enum Body {
     User,
     Data(Data),
     Async(AsyncBody),
+    Recv(Pin<Box<Receive>>),
     Sub(Option<Box<Inner>>),
 }
 
@@ -270,15 +273,21 @@ impl Progress {
         self.fail(node, error, Some(cause));
     }
 
-    /// Nothing new starts, in sub-graphs neither.
+    /// Nothing new starts, in sub-graphs neither. What a peer may never send is not waited for.
     pub(super) fn stop(&mut self) {
         self.stopped = true;
         self.ready.clear();
         self.blocked.clear();
         let mut at = 0;
         while let Some(index) = self.active.next(at) {
-            if let Body::Sub(Some(sub)) = &mut self.bodies[index as usize] {
-                sub.progress.stop();
+            match &mut self.bodies[index as usize] {
+                Body::Sub(Some(sub)) => sub.progress.stop(),
+                Body::Recv(recv) => {
+                    recv.as_mut().stop();
+                    self.active.remove(index);
+                    self.early(index);
+                }
+                _ => {}
             }
             at = index + 1;
         }
@@ -294,12 +303,15 @@ impl Progress {
         match sub.failure() {
             Some((error, cause)) => self.fail(node, error, Some(cause)),
             None if whole => self.over(plan, node, Ok(0)),
-            None => {
-                self.marks[node as usize].state = NodeState::Stopped;
-                if let Some(trace) = &mut self.trace {
-                    trace.ended(node);
-                }
-            }
+            None => self.early(node),
+        }
+    }
+
+    /// A node ended before it was over.
+    fn early(&mut self, node: u32) {
+        self.marks[node as usize].state = NodeState::Stopped;
+        if let Some(trace) = &mut self.trace {
+            trace.ended(node);
         }
     }
 
@@ -325,6 +337,7 @@ impl Progress {
         while let Some(index) = self.active.next(at) {
             match &mut self.bodies[index as usize] {
                 Body::Async(future) => drop(stop(future)),
+                Body::Recv(recv) => recv.as_mut().stop(),
                 Body::Sub(Some(sub)) => {
                     sub.progress.stop_futures();
                     sub.progress.phase = Phase::Idle;

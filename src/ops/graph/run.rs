@@ -114,8 +114,10 @@ impl Future for Run<'_> {
                 }
                 match this.inner.is_flying(false) {
                     true => poller.line.as_mut().poll_ends(poller.cx, &**this.inner),
-                    // Futures of the user's alone: they have the waker.
-                    false => Poll::Pending,
+                    // Futures and receives alone: they have the waker.
+                    false if this.inner.has_futures() => Poll::Pending,
+                    // A node failed, and with it ended the receives of a sub-graph that was polled before.
+                    false => continue,
                 }
             };
             match ends {
@@ -320,6 +322,7 @@ impl Progress {
                     Err(wrong) => self.fail_user(node, wrong),
                 }
             }
+            Work::Recv(_) => self.begin_recv(plan, node, poller.cx),
             Work::Sub(_) => {
                 let Body::Sub(Some(sub)) = &mut self.bodies[node as usize] else {
                     self.fail(node, JobError::of(Reason::NodeUnset), None);
@@ -333,14 +336,18 @@ impl Progress {
         Flow::Waits
     }
 
-    /// Polls futures and sub-graphs that go on; true if the budget is spent.
+    /// Polls futures, receives and sub-graphs that go on; true if the budget is spent.
     fn go_on(&mut self, plan: &Plan, poller: &mut Poller<'_, '_, '_, '_>) -> bool {
         let mut at = 0;
         while let Some(node) = self.active.next(at) {
-            if matches!(self.bodies[node as usize], Body::Async(_)) {
-                self.poll_future(plan, node, poller.cx);
-            } else if self.poll_sub(plan, node, poller) == Flow::Yields {
-                return true;
+            match self.bodies[node as usize] {
+                Body::Async(_) => self.poll_future(plan, node, poller.cx),
+                Body::Recv(_) => self.poll_recv(plan, node, poller.cx),
+                _ => {
+                    if self.poll_sub(plan, node, poller) == Flow::Yields {
+                        return true;
+                    }
+                }
             }
             at = node + 1;
         }

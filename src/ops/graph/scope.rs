@@ -6,7 +6,9 @@ use super::instance::Inner;
 use super::node::{Node, NodeId, NodeState, Settable, SubGraphNode};
 use super::plan::Plan;
 use super::progress::Progress;
+use super::receive::RecvNode;
 use crate::error::{Error, ErrorKind, JobError, Result};
+use crate::reactor::Received;
 
 /// A run, as the function of a user node sees it: results of nodes that are over, and operands of those to come.
 pub struct Scope<'a> {
@@ -18,6 +20,11 @@ impl Scope<'_> {
     /// How a node ended; `None` if it has not, or is another graph's.
     pub fn result(&self, node: impl Into<NodeId>) -> Option<Result<u64, JobError>> {
         self.progress.result(self.plan, node.into())
+    }
+
+    /// What a node received; `None` if it has not, or is another graph's.
+    pub fn received(&self, node: Node<RecvNode>) -> Option<Received> {
+        self.progress.received(self.plan, node)
     }
 
     /// Where a node is. One of another graph has not started.

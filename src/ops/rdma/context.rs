@@ -10,7 +10,7 @@ use super::{Connect, RdmaBuilder};
 use crate::device::{Access, Caps, Device, Mtu, RdmaCaps};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::context::{Context, Kind};
-use crate::reactor::{QueuePair, RdmaState, WorkQ};
+use crate::reactor::{Attachment, QueuePair, RdmaState, WorkQ};
 
 /// The longest blob.
 const BLOB: usize = 1024;
@@ -287,6 +287,11 @@ impl Rdma {
         self.check_open("Rdma::reset")?;
         self.pair().reset();
         Ok(())
+    }
+
+    /// Where it is attached.
+    pub(in crate::ops) fn place(&self) -> &Attachment {
+        &self.0
     }
 
     #[inline(always)]

@@ -47,10 +47,10 @@ mod sealed {
 
 /// What to do. `C` is how it has its context: borrowed (`&Rdma`) or owned (`Rdma`).
 pub(in crate::ops) struct RdmaRequest<C, S, D> {
-    pub(super) rdma: C,
-    pub(super) verb: Verb,
-    pub(super) src: S,
-    pub(super) dst: D,
+    pub(in crate::ops) rdma: C,
+    pub(in crate::ops) verb: Verb,
+    pub(in crate::ops) src: S,
+    pub(in crate::ops) dst: D,
 }
 
 impl<C: AsRef<Rdma>, S, D> Deref for RdmaRequest<C, S, D> {

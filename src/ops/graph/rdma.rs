@@ -1,0 +1,168 @@
+//! The context nodes of an Rdma: messages and one-sided operations. Receives are no Jobs: see [`super::receive`].
+
+use super::super::rdma::{Rdma, RdmaRequest};
+use super::action::{self, Action, Attach};
+use super::builder::GraphBuilder;
+use super::node::Node;
+use super::node::sealed::Put;
+use super::progress::Place;
+use super::{AnyDestination, AnySource, MaybeAny};
+use crate::device::Verb;
+use crate::error::Result;
+use crate::mem::RemoteBuf;
+use crate::reactor::Attachment;
+
+type Local = MaybeAny<AnySource>;
+type Room = MaybeAny<AnyDestination>;
+type Remote = MaybeAny<RemoteBuf>;
+
+/// Each operation: its node's kind, what that is set to, and the call that makes one.
+macro_rules! nodes {
+    ($(
+        $(#[$doc:meta])*
+        fn $method:ident -> $kind:ident, $data:ident { $src:ty => $dst:ty }
+    )*) => {$(
+        #[doc = concat!("The kind of a node of [`GraphBuilder::", stringify!($method), "`], which says what it is set to.")]
+        #[derive(Debug)]
+        pub enum $kind {}
+
+        #[doc = concat!("What a node of [`GraphBuilder::", stringify!($method), "`] is set to, which says what it is made of.")]
+        #[derive(Clone, Debug)]
+        pub struct $data {
+            verb: Verb,
+            src: $src,
+            dst: $dst,
+        }
+
+        impl Put for $kind {
+            type Data = $data;
+
+            fn put(place: Place<'_>, data: $data) -> Result<()> {
+                action::put::<$kind>(place, data)
+            }
+        }
+
+        impl Action for $kind {
+            type Context = Rdma;
+            type Request = RdmaRequest<Rdma, $src, $dst>;
+            const NAME: &'static str = stringify!($method);
+            /// It is connected where it is.
+            const ATTACH: Option<Attach<Rdma>> = None;
+
+            fn place(rdma: &Rdma) -> &Attachment {
+                rdma.place()
+            }
+
+            fn request(rdma: &Rdma, $data { verb, src, dst }: $data) -> Self::Request {
+                let rdma = rdma.clone();
+                RdmaRequest { rdma, verb, src, dst }
+            }
+        }
+
+        impl GraphBuilder {
+            $(#[$doc])*
+            #[doc(alias = "doca_graph_ctx_node_create")]
+            pub fn $method(&mut self, rdma: &Rdma) -> Node<$kind> {
+                self.context(rdma.clone())
+            }
+        }
+    )*};
+}
+
+nodes! {
+    /// A node that sends a message, as [`Rdma::send`] does: it is set to a source, or to `()`. Its result is the number of bytes.
+    fn rdma_send -> SendNode, SendData { Local => () }
+
+    /// A node that sends a message and an immediate, as [`Rdma::send_imm`] does: it is set to `(source, immediate)`, or to
+    /// `((), immediate)`. Its result is the number of bytes.
+    fn rdma_send_imm -> SendImmNode, SendImmData { Local => () }
+
+    /// A node that writes to the peer's memory, as [`Rdma::write`] does: it is set to `(source, remote)`. Its result is the
+    /// number of bytes.
+    fn rdma_write -> WriteNode, WriteData { Local => Remote }
+
+    /// A node that writes and sends an immediate, as [`Rdma::write_imm`] does: it is set to `(source, remote, immediate)`. Its
+    /// result is the number of bytes.
+    fn rdma_write_imm -> WriteImmNode, WriteImmData { Local => Remote }
+
+    /// A node that reads the peer's memory, as [`Rdma::read`] does: it is set to `(remote, destination)`. Its result is the
+    /// number of bytes.
+    fn rdma_read -> ReadNode, ReadData { Remote => Room }
+
+    /// A node that compares and swaps, as [`Rdma::compare_swap`] does: it is set to `(remote, compare, swap)`. Its result is what
+    /// was there before.
+    fn rdma_compare_swap -> CompareSwapNode, CompareSwapData { Remote => () }
+
+    /// A node that adds, as [`Rdma::fetch_add`] does: it is set to `(remote, add)`. Its result is what was there before.
+    fn rdma_fetch_add -> FetchAddNode, FetchAddData { Remote => () }
+}
+
+impl<S: Into<Local>> From<S> for SendData {
+    fn from(src: S) -> SendData {
+        SendData {
+            verb: Verb::Send(None),
+            src: src.into(),
+            dst: (),
+        }
+    }
+}
+
+impl<S: Into<Local>> From<(S, u32)> for SendImmData {
+    fn from((src, immediate): (S, u32)) -> SendImmData {
+        SendImmData {
+            verb: Verb::Send(Some(immediate)),
+            src: src.into(),
+            dst: (),
+        }
+    }
+}
+
+impl<S: Into<Local>, R: Into<Remote>> From<(S, R)> for WriteData {
+    fn from((src, remote): (S, R)) -> WriteData {
+        WriteData {
+            verb: Verb::Write(None),
+            src: src.into(),
+            dst: remote.into(),
+        }
+    }
+}
+
+impl<S: Into<Local>, R: Into<Remote>> From<(S, R, u32)> for WriteImmData {
+    fn from((src, remote, immediate): (S, R, u32)) -> WriteImmData {
+        WriteImmData {
+            verb: Verb::Write(Some(immediate)),
+            src: src.into(),
+            dst: remote.into(),
+        }
+    }
+}
+
+impl<R: Into<Remote>, D: Into<Room>> From<(R, D)> for ReadData {
+    fn from((remote, dst): (R, D)) -> ReadData {
+        ReadData {
+            verb: Verb::Read,
+            src: remote.into(),
+            dst: dst.into(),
+        }
+    }
+}
+
+impl<R: Into<Remote>> From<(R, u64, u64)> for CompareSwapData {
+    fn from((remote, compare, swap): (R, u64, u64)) -> CompareSwapData {
+        CompareSwapData {
+            verb: Verb::CompareSwap { compare, swap },
+            src: remote.into(),
+            dst: (),
+        }
+    }
+}
+
+impl<R: Into<Remote>> From<(R, u64)> for FetchAddData {
+    fn from((remote, add): (R, u64)) -> FetchAddData {
+        FetchAddData {
+            verb: Verb::FetchAdd(add),
+            src: remote.into(),
+            dst: (),
+        }
+    }
+}
