@@ -300,6 +300,31 @@ fn a_run_of_a_graph_allocates_nothing() {
 }
 
 #[test]
+fn a_run_that_sends_and_receives_allocates_nothing() {
+    for_each_way(|mode, rig, times| {
+        let attach = || Rdma::builder(&rig.device).attach(&rig.workq).unwrap();
+        let (near, far) = (attach(), attach());
+        near.connect(&far.export().unwrap()).wait().unwrap();
+        far.connect(&near.export().unwrap()).wait().unwrap();
+        let mut g = Graph::builder();
+        let (recv, send) = (g.rdma_recv(&far), g.rdma_send(&near));
+        let mut instance = g.build().unwrap().instance().unwrap();
+        let (src, dst) = rig.pair();
+        instance.set(send, &src).unwrap();
+        instance.set(recv, &dst).unwrap();
+        let runs = async || {
+            for _ in 0..FILLING {
+                instance.run().await.unwrap();
+            }
+            assert_eq!(instance.result(recv), Some(Ok(LEN as u64)));
+            dst.reset_data_len().unwrap();
+        };
+        let allocated = on_runtime(rig.allocated_by(times.min(8), runs));
+        assert_eq!(allocated, 0, "{mode:?}");
+    });
+}
+
+#[test]
 fn an_engine_that_leaves_queues_allocates_nothing() {
     let rig = Rig::new(Mode::BusyPoll, deferred(), 4);
     let (src, dst) = rig.pair();
