@@ -133,6 +133,8 @@ table! {
     RunError:               Send Sync Unpin;
     Scope<'static>:         Send Sync Unpin;
     AnyNode:                Send Sync Unpin;
+    RemoteCopyNode:         Send Sync Unpin;
+    OrRemote<AnySource>:    Send Sync Unpin;
     SendNode:               Send Sync Unpin;
     SendData:               Send Sync Unpin;
     SendImmNode:            Send Sync Unpin;

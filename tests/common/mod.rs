@@ -82,7 +82,12 @@ impl Bench {
     }
 
     pub fn with_soft(config: Config, soft: Soft) -> Bench {
-        let device = soft.open("pf0").unwrap();
+        Bench::on(config, soft, "pf0")
+    }
+
+    /// On another device than the first.
+    pub fn on(config: Config, soft: Soft, device: &str) -> Bench {
+        let device = soft.open(device).unwrap();
         let mmap = Mmap::builder().device(&device).alloc(64 * ELEMENT).unwrap();
         let pool = BufPool::builder(&mmap)
             .element_size(ELEMENT)

@@ -8,20 +8,20 @@ use super::builder::GraphBuilder;
 use super::node::Node;
 use super::node::sealed::Put;
 use super::progress::Place;
-use super::{AnyDestination, AnySource, MaybeAny};
+use super::{AnyDestination, AnySource, MaybeAny, OrRemote};
 use crate::device::Algorithm;
 use crate::error::Result;
 use crate::reactor::Attachment;
 
 /// What a node that copies or hashes is set to: made of `(source, destination)`.
 #[derive(Clone, Debug)]
-pub struct Operands {
-    src: AnySource,
-    dst: AnyDestination,
+pub struct Operands<S = AnySource, D = AnyDestination> {
+    src: S,
+    dst: D,
 }
 
-impl<S: Into<AnySource>, D: Into<AnyDestination>> From<(S, D)> for Operands {
-    fn from((src, dst): (S, D)) -> Operands {
+impl<A: Into<S>, B: Into<D>, S, D> From<(A, B)> for Operands<S, D> {
+    fn from((src, dst): (A, B)) -> Operands<S, D> {
         Operands {
             src: src.into(),
             dst: dst.into(),
@@ -52,6 +52,35 @@ impl Action for CopyNode {
     }
 
     fn request(dma: &Dma, Operands { src, dst }: Operands) -> Self::Request {
+        let dma = dma.clone();
+        CopyRequest { dma, src, dst }
+    }
+}
+
+/// The kind of a node that copies to or from another process: [`GraphBuilder::dma_copy_remote`]. It is set to a source and a
+/// destination.
+#[derive(Debug)]
+pub enum RemoteCopyNode {}
+
+impl Put for RemoteCopyNode {
+    type Data = Operands<OrRemote<AnySource>, OrRemote<AnyDestination>>;
+
+    fn put(place: Place<'_>, data: Self::Data) -> Result<()> {
+        action::put::<RemoteCopyNode>(place, data)
+    }
+}
+
+impl Action for RemoteCopyNode {
+    type Context = Dma;
+    type Request = CopyRequest<Dma, OrRemote<AnySource>, OrRemote<AnyDestination>>;
+    const NAME: &'static str = "dma_copy_remote";
+    const ATTACH: Option<Attach<Dma>> = Some(Dma::attach);
+
+    fn place(dma: &Dma) -> &Attachment {
+        dma.place()
+    }
+
+    fn request(dma: &Dma, Operands { src, dst }: Self::Data) -> Self::Request {
         let dma = dma.clone();
         CopyRequest { dma, src, dst }
     }
@@ -134,6 +163,13 @@ impl GraphBuilder {
     /// A node that copies, as [`Dma::copy`] does. Its result is the number of bytes.
     #[doc(alias = "doca_graph_ctx_node_create")]
     pub fn dma_copy(&mut self, dma: &Dma) -> Node<CopyNode> {
+        self.context(dma.clone())
+    }
+
+    /// A node that copies to or from a [`RemoteBuf`](crate::RemoteBuf), as [`Dma::copy`] does. Its result is the number of bytes.
+    /// It takes all other operands as well; a [`dma_copy`](GraphBuilder::dma_copy) of those is cheaper.
+    #[doc(alias = "doca_graph_ctx_node_create")]
+    pub fn dma_copy_remote(&mut self, dma: &Dma) -> Node<RemoteCopyNode> {
         self.context(dma.clone())
     }
 

@@ -101,9 +101,9 @@ mod scope;
 mod trace;
 mod user;
 
-pub use super::super::mem::{AnyDestination, AnySource, MaybeAny};
+pub use super::super::mem::{AnyDestination, AnySource, MaybeAny, OrRemote};
 pub use builder::GraphBuilder;
-pub use contexts::{CallData, CallNode, CopyNode, HashNode, Operands};
+pub use contexts::{CallData, CallNode, CopyNode, HashNode, Operands, RemoteCopyNode};
 pub use error::RunError;
 pub use instance::Instance;
 pub use node::{
