@@ -67,11 +67,7 @@ fn all() -> Vec<Config> {
 }
 
 fn got(len: usize, opcode: RecvOpcode, immediate: Option<u32>) -> Received {
-    Received {
-        len,
-        opcode,
-        immediate,
-    }
+    Received::new(len, opcode, immediate)
 }
 
 #[test]

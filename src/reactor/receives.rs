@@ -40,6 +40,17 @@ pub struct Received {
     pub immediate: Option<u32>,
 }
 
+impl Received {
+    /// As a receive answers it: for tests of those who await it.
+    pub const fn new(len: usize, opcode: RecvOpcode, immediate: Option<u32>) -> Received {
+        Received {
+            len,
+            opcode,
+            immediate,
+        }
+    }
+}
+
 /// Which place an Op has, and which use of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Receipt {

@@ -16,6 +16,10 @@ use crate::sync::discard;
 /// The handle that the crate has.
 pub(in super::super) struct SoftEndpoint(pub(super) Arc<Shared>);
 
+// SAFETY: the duties of `Endpoint`:
+// 1. One lock: Jobs are taken from the front, receives too, and what is over stands in one line. What is done inline is done when
+//    nothing is queued.
+// 2. `fail`. 3. `reset_to`, under the lock under which all memory is touched.
 unsafe impl Endpoint for SoftEndpoint {
     fn state(&self) -> EndpointState {
         self.0.inner().state

@@ -232,8 +232,3 @@ impl Inner {
         }
     }
 }
-
-// SAFETY: the duties of `Endpoint`:
-// 1. One lock: Jobs are taken from the front, receives too, and what is over stands in one line. What is done inline is done when
-//    nothing is queued.
-// 2. `fail`. 3. `reset_to`, under the lock under which all memory is touched.

@@ -1,5 +1,6 @@
 //! Messages between two halves of a channel, and peers that write what they like.
 #![expect(unsafe_code, reason = "lends memory to a channel")]
+#![allow(clippy::unwrap_used)]
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;

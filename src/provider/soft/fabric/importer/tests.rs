@@ -201,8 +201,8 @@ fn an_own_export_is_the_same_memory_and_the_same_owner() {
     assert_eq!((imported.addr, imported.len), (owner.memory.base(), LEN));
     assert!(Arc::ptr_eq(imported.owner.as_ref().unwrap(), &owner.this));
     assert_eq!((reason(&imported), imported.key % 8), (None, 0));
-    let of = |instance| by_key(&imported).is_of(instance);
-    assert!(of(&place::words_of(&blob.instance)) && !of(&[1; 2]));
+    let of = |instance| by_key(&imported).is_of(&instance);
+    assert!(of(place::words_of(&blob.instance)) && !of([1; 2]));
     let forged = with(&blob, |contact| contact.key = [0; 16]);
     assert_eq!(kind(import(&forged, soon())), ErrorKind::NotPermitted);
     let longer = Blob {
