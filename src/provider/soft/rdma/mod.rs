@@ -39,6 +39,7 @@ mod hello;
 mod link;
 mod meet;
 mod memory;
+mod pair;
 mod ports;
 mod reaper;
 mod remote;

@@ -1,0 +1,138 @@
+//! Two endpoints of one process: whoever connects first makes link and channel for both.
+
+use std::sync::Arc;
+
+use super::super::fabric::{Arena, Id};
+use super::channel::{Channel, Presence, Shape, Side};
+use super::connection::{Connection, Identity};
+use super::hello::Card;
+use super::link::{Bell, Link, PAGE};
+use super::meet::{fail, memory, new_link};
+use super::state::Shared;
+use crate::device::EndpointState;
+use crate::error::{ErrorKind, Result};
+
+impl Shared {
+    /// Both are of this process.
+    pub(super) fn pair(
+        self: &Arc<Self>,
+        other: &Arc<Shared>,
+        own: Identity,
+        peer: Identity,
+        card: Card,
+    ) -> Result<()> {
+        // Made before any lock is taken, and most often for nothing only in a race.
+        let shape = Shape {
+            host: self.config.recv_queue_size,
+            guest: card.receives,
+        };
+        let visited = self.inner().visitor.is_some();
+        let made = match visited {
+            true => None,
+            false => Some(self.make_pair(other, own, peer, shape)?),
+        };
+        // In the order of their addresses.
+        let (mut mine, mut theirs);
+        if Arc::as_ptr(self) < Arc::as_ptr(other) {
+            mine = self.inner();
+            theirs = other.inner();
+        } else {
+            theirs = other.inner();
+            mine = self.inner();
+        }
+        let checked = Self::check_init(&mine);
+        if checked.is_ok()
+            && let Some((visitor, connection)) = mine.visitor.take()
+        {
+            if visitor == peer {
+                self.connected(&mut mine, peer);
+                self.join(&mut mine, connection);
+                drop((mine, theirs));
+                leave_both(made, self.number, other.number);
+                return Ok(());
+            }
+            connection.leave(Presence::Closed, self.number);
+        }
+        let taken = theirs.expected.is_some_and(|expected| expected != own)
+            || theirs.connection.is_some()
+            || theirs.visitor.is_some()
+            || matches!(theirs.state, EndpointState::Error(_));
+        let made = match (checked, made) {
+            (Ok(()), Some(made)) if !taken => made,
+            (checked, made) => {
+                drop((mine, theirs));
+                leave_both(made, self.number, other.number);
+                checked?;
+                return fail(
+                    ErrorKind::ConnectionAborted,
+                    "the peer is connected to another Rdma, or has failed",
+                );
+            }
+        };
+        let (here, there) = made;
+        if theirs.expected.is_some() {
+            other.join(&mut theirs, there);
+        } else {
+            theirs.visitor = Some((own, there));
+        }
+        self.connected(&mut mine, peer);
+        self.join(&mut mine, here);
+        Ok(())
+    }
+
+    /// Link and channel of two endpoints of this process.
+    fn make_pair(
+        &self,
+        other: &Shared,
+        own: Identity,
+        peer: Identity,
+        shape: Shape,
+    ) -> Result<(Connection, Connection)> {
+        let Some(len) = shape.len() else {
+            return fail(ErrorKind::InvalidValue, "more receives than can be");
+        };
+        let (_memfd, mapping) = Arena::create(len)?;
+        let memory = memory(mapping, len);
+        let (number, here, there) = self.own_links(other, peer.instance)?;
+        let Some(index) = here.admit(self.number) else {
+            return fail(
+                ErrorKind::Full,
+                "as many Rdmas of the two WorkQs are connected as can be",
+            );
+        };
+        there.join(index, other.number);
+        let to = (peer.instance, other.ports.number);
+        let from = (peer.instance, self.ports.number);
+        self.ports.keep_link(to, number, &here, Some(&there));
+        other.ports.keep_link(from, number, &there, None);
+        let end = |side, link, peer| {
+            let channel = Channel::new(Arc::clone(&memory), shape, side);
+            Connection::new(channel, link, index, peer)
+        };
+        let first = end(Side::Host, here, peer);
+        Ok((first, end(Side::Guest, there, own)))
+    }
+
+    /// The two ends of a link from this queue to another one of this process, and its number.
+    fn own_links(&self, other: &Shared, instance: Id) -> Result<(u64, Arc<Link>, Arc<Link>)> {
+        if let Some(pair) = self.ports.pair((instance, other.ports.number)) {
+            return Ok(pair);
+        }
+        let (_memfd, mapping) = Arena::create(PAGE)?;
+        let page = memory(mapping, PAGE);
+        let end = |side, to: &Shared, of: &Shared| {
+            let bell = Bell::Signal(Arc::clone(&to.ports.signal));
+            Arc::new(Link::new(Arc::clone(&page), side, bell, None, &of.ports))
+        };
+        let here = end(Side::Host, other, self);
+        Ok((new_link(), here, end(Side::Guest, self, other)))
+    }
+}
+
+/// Nobody uses them.
+fn leave_both(made: Option<(Connection, Connection)>, mine: u32, theirs: u32) {
+    if let Some((here, there)) = made {
+        here.leave(Presence::Closed, mine);
+        there.leave(Presence::Closed, theirs);
+    }
+}
