@@ -39,6 +39,14 @@ pub struct Submitted {
 }
 
 impl Submitted {
+    /// None was taken, for this reason.
+    pub(crate) fn none(refused: JobError) -> Submitted {
+        Submitted {
+            accepted: 0,
+            refused: Some(refused),
+        }
+    }
+
     /// None of so many was taken: the device has no such kind.
     fn unsupported(jobs: usize) -> Submitted {
         let refused = JobError::device(ErrorKind::NotSupported, 0);

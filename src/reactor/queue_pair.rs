@@ -14,7 +14,6 @@ use tokio::sync::watch;
 use super::held::Outcome;
 use super::receives::{Receipt, Receives, Room};
 use super::registry::Changed;
-use super::submit::Work;
 use super::workq::Attachment;
 use crate::device::{Endpoint, EndpointConfig, EndpointState, Keep, RdmaJob};
 use crate::error::{JobError, Result};
@@ -107,6 +106,7 @@ impl QueuePair {
             }
         };
         let endpoint = attachment.queue.open_endpoint(config)?;
+        let _ = attachment.endpoint.set(Arc::clone(&endpoint));
         let _ = watched.endpoint.set(Arc::downgrade(&endpoint));
         let registry = &attachment.shared.core.receives;
         let receives = match registry.add(size, Arc::new(closed)) {
@@ -160,11 +160,6 @@ impl QueuePair {
     pub(crate) fn finish_inline(&self, job: &RdmaJob) -> Option<Outcome> {
         // SAFETY: Jobs are made from Leases alone (`mem::begin_rdma`), which the callers hold during the call.
         unsafe { self.endpoint.try_inline(job) }
-    }
-
-    /// What a Slot submits.
-    pub(crate) fn work(&self, job: RdmaJob) -> Work {
-        Work::Rdma(job, Arc::clone(&self.endpoint))
     }
 
     pub(super) fn receives(&self) -> &Arc<Receives> {

@@ -171,7 +171,7 @@ impl Slot {
     }
 
     /// Op: the result, if the Job is over. The Slot is free then, but for the free list.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&self) -> Option<Outcome> {
         if self.state.load(Ordering::Acquire) & PHASE != DONE {
             return None;

@@ -13,7 +13,7 @@ use super::flight::Prepared;
 use super::held::Outcome;
 use super::target::Target;
 use super::workq::{Attachment, Shared};
-use crate::device::{AccelJob, Completion, Endpoint, Job, Keep, Queue, RdmaJob, ShaJob, Token};
+use crate::device::{AccelJob, Completion, Job, Keep, Queue, RdmaJob, ShaJob, Submitted, Token};
 use crate::error::{ErrorKind, JobError};
 use crate::sync::WaitNode;
 use crate::sync::atomic::fence;
@@ -23,8 +23,8 @@ pub(crate) enum Work {
     Job(Job),
     Accel(AccelJob),
     Sha(ShaJob),
-    /// Of this endpoint.
-    Rdma(RdmaJob, Arc<dyn Endpoint>),
+    /// Of the context's endpoint. That is not here: what a Slot submits is moved, and by more than 128 bytes with a call.
+    Rdma(RdmaJob),
 }
 
 impl Attachment {
@@ -67,8 +67,11 @@ impl Attachment {
             Work::Accel(job) => unsafe { self.queue.submit_accel(&[(token, job)]) },
             // SAFETY: as above; the Slot holds the session's Lease too.
             Work::Sha(job) => unsafe { self.queue.submit_sha(&[(token, job)]) },
-            // SAFETY: as for a copy: the endpoint's completions come out of this queue.
-            Work::Rdma(job, endpoint) => unsafe { endpoint.submit(&[(token, job)]) },
+            Work::Rdma(job) => match self.endpoint.get() {
+                // SAFETY: as for a copy: the endpoint's completions come out of this queue.
+                Some(endpoint) => unsafe { endpoint.submit(&[(token, job)]) },
+                None => Submitted::none(JobError::device(ErrorKind::NotSupported, 0)),
+            },
         };
         if submitted.accepted > 0 {
             return Ok(token);
@@ -122,3 +125,7 @@ impl Shared {
         unsafe { self.drained.enqueue(node, waker) };
     }
 }
+
+/// What is moved by more than this is moved by a call.
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<Prepared>() <= 128);

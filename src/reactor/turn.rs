@@ -32,7 +32,7 @@ impl Shared {
             self.turn();
         }
         self.pass_on(true);
-        if self.stuck.swap(false, Ordering::SeqCst) {
+        if self.stuck.load(Ordering::SeqCst) && self.stuck.swap(false, Ordering::SeqCst) {
             self.core
                 .receives
                 .each(|receives, _| self.places_on(receives, true));

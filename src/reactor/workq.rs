@@ -12,7 +12,7 @@ use super::registry::Registry;
 use super::shutdown::Shutdown;
 use super::stats::Counts;
 use super::table::Table;
-use crate::device::{Device, DeviceId, Keep, Queue, QueueConfig, Token};
+use crate::device::{Device, DeviceId, Endpoint, Keep, Queue, QueueConfig, Token};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{Waiters, atomic};
 
@@ -86,6 +86,8 @@ pub(crate) struct Attachment {
     pub(super) queue: Arc<dyn Queue>,
     pub(super) device: Device,
     pub(super) index: u8,
+    /// Of an Rdma.
+    pub(super) endpoint: OnceLock<Arc<dyn Endpoint>>,
 }
 
 impl Attachment {
@@ -259,6 +261,7 @@ impl WorkQ {
                     queue: Arc::clone(&attached.queue),
                     device: device.clone(),
                     index: index as u8,
+                    endpoint: OnceLock::new(),
                 });
             }
         }

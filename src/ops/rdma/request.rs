@@ -17,7 +17,7 @@ use crate::device::{RdmaJob, RdmaKind, Segments, Verb};
 use crate::error::{JobError, Reason, Result};
 use crate::mem::{self, Begun, Extent, Moves, RdmaDestination, RdmaSource};
 use crate::ops::op::{self, Request};
-use crate::reactor::{Attachment, Flight, Held, Outcome, Prepared};
+use crate::reactor::{Attachment, Flight, Held, Outcome, Prepared, Work};
 
 /// What an operation answers: `usize` for the number of bytes that were moved, `u64` for what an atomic found.
 pub trait Answer: sealed::Of {}
@@ -164,7 +164,7 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination> Request for RdmaRequest<
     #[inline(always)]
     fn prepare(&self, (read, write): Self::Leases, job: RdmaJob) -> Prepared {
         Prepared {
-            job: self.rdma.as_ref().pair().work(job),
+            job: Work::Rdma(job),
             held: Held::new(S::held(read), D::held(write), self.queue_index()),
         }
     }
