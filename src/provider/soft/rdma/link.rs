@@ -13,7 +13,7 @@
 //! but looks come of it.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use super::super::fabric::{Ended, Process};
@@ -22,7 +22,8 @@ use super::channel::Side;
 use super::memory::Memory;
 use super::ports::Ports;
 use crate::device::Signal;
-use crate::sync::atomic::{AtomicU64, Ordering, fence};
+use crate::sync::atomic::{AtomicU64 as Word, fence};
+use crate::sync::seq_cst_order;
 
 /// Bytes of the page.
 pub(super) const PAGE: usize = 4096;
@@ -35,6 +36,8 @@ const HINTS: usize = 256;
 
 /// One side's end of it.
 pub(super) struct Link {
+    /// What this process knows it by: no two have the same, whoever gave the other number. Never `u64::MAX`.
+    pub(super) key: u64,
     memory: Arc<Memory>,
     side: Side,
     bell: Bell,
@@ -68,20 +71,22 @@ impl Link {
         side: Side,
         bell: Bell,
         process: Option<Arc<Process>>,
-        ports: &Arc<Ports>,
+        ports: Weak<Ports>,
     ) -> Link {
+        static KEY: AtomicU64 = AtomicU64::new(0);
         Link {
+            key: KEY.fetch_add(1, Ordering::Relaxed),
             memory,
             side,
             bell,
             process,
             channels: AtomicU32::new(0),
             members: Mutex::default(),
-            ports: Arc::downgrade(ports),
+            ports,
         }
     }
 
-    fn word(&self, side: Side, at: usize) -> &AtomicU64 {
+    fn word(&self, side: Side, at: usize) -> &Word {
         let block = match side {
             Side::Host => 0,
             Side::Guest => PAGE / 2,
@@ -123,17 +128,18 @@ impl Link {
         Some(index)
     }
 
-    /// For the guest: the host gave this endpoint a channel; false if there can be none of that number.
-    pub(super) fn join(&self, index: u32, endpoint: u32) -> bool {
-        if index >= CHANNELS {
-            return false;
-        }
+    /// For the guest: the host gave this endpoint a channel, of a number below [`CHANNELS`].
+    pub(super) fn join(&self, index: u32, endpoint: u32) {
         let mut members = self.lock();
         let len = members.endpoints.len().max(index as usize + 1);
         members.endpoints.resize(len, None);
-        members.endpoints[index as usize] = Some(endpoint);
+        let before = members.endpoints[index as usize].replace(endpoint);
         self.channels.fetch_add(1, Ordering::Relaxed);
-        true
+        drop(members);
+        // The host is done with that one's channel, and the hint that said so will go to this one.
+        if let (Some(before), Some(ports)) = (before, self.ports.upgrade()) {
+            ports.raise(before);
+        }
     }
 
     /// A channel is closed at this end.
@@ -211,6 +217,8 @@ impl Link {
             .fetch_or(1 << (index % 64), Ordering::SeqCst);
         self.word(peer, SUMMARY)
             .fetch_or(1 << word, Ordering::SeqCst);
+        // Before the look whether it is armed.
+        seq_cst_order();
     }
 
     /// Whether there are hints for this side.

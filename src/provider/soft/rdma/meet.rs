@@ -35,6 +35,11 @@ pub(super) fn fail<T>(kind: ErrorKind, text: impl Into<String>) -> Result<T> {
     Err(Error::new(kind, OP, text.into()))
 }
 
+/// The Rdma was dropped while this went on.
+pub(super) fn gone<T>() -> Result<T> {
+    fail(ErrorKind::BadState, "it was dropped")
+}
+
 /// A number of a link that this process has not had.
 pub(super) fn new_link() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -109,7 +114,7 @@ impl Shared {
                 if !known(&self.inner()) {
                     invitation.find_guest(deadline)?;
                 }
-                self.expect(peer)
+                self.expect(own, peer)
             }
             None => self.visit(&invitation, own, peer, card, deadline),
         }
@@ -117,6 +122,9 @@ impl Shared {
 
     fn own_identity(self: &Arc<Self>) -> Result<Identity> {
         let mut inner = self.inner();
+        if inner.retired {
+            return gone();
+        }
         if inner.invited.is_none() {
             inner.invited = Some(self.invite()?);
         }
@@ -130,9 +138,11 @@ impl Shared {
         })
     }
 
-    /// Whether it can be connected.
-    pub(super) fn check_init(inner: &Inner) -> Result<()> {
+    /// Whether it can be connected, as who it was when that began.
+    pub(super) fn check_init(inner: &Inner, own: &Identity) -> Result<()> {
         let text = match inner.state {
+            _ if inner.retired => return gone(),
+            EndpointState::Init if !inner.is(own) => "it was reset meanwhile".to_owned(),
             EndpointState::Init => return Ok(()),
             EndpointState::Connected => "it is connected already: reset it first".to_owned(),
             EndpointState::Error(cause) => format!("it has failed ({cause}): reset it first"),
@@ -141,9 +151,9 @@ impl Shared {
     }
 
     /// The host's side: the guest comes, or has come.
-    fn expect(&self, peer: Identity) -> Result<()> {
+    fn expect(&self, own: Identity, peer: Identity) -> Result<()> {
         let mut inner = self.inner();
-        Self::check_init(&inner)?;
+        Self::check_init(&inner, &own)?;
         match inner.visitor.take() {
             Some((visitor, connection)) if visitor == peer => {
                 self.connected(&mut inner, peer);
@@ -169,15 +179,16 @@ impl Shared {
         card: Card,
         deadline: Instant,
     ) -> Result<()> {
-        Self::check_init(&self.inner())?;
+        Self::check_init(&self.inner(), &own)?;
         let queue = (peer.instance, card.queue);
-        let known = self.ports.link_number(queue);
+        // It stays until the answer is here, whoever leaves it meanwhile.
+        let known = self.ports.latest_link(queue);
         let question = Question {
             card: self.card(),
             slot: own.slot,
             generation: own.generation,
             proof: own.proof,
-            link: known,
+            link: known.as_ref().map_or(0, |(number, _)| *number),
         };
         let visit = invitation.visit(&question.format(), deadline)?;
         let Some(answer) = Answer::parse(&visit.hello) else {
@@ -199,37 +210,60 @@ impl Shared {
         let [page, channel] = &visit.memfds;
         let channel = memory(Arena::received(channel, len)?, len);
         let mut stays = None;
-        let link = match self.ports.link(queue, answer.link) {
-            Some(link) if answer.link == known => {
+        let known = known
+            .filter(|(number, link)| *number == answer.link && link.is_of(&visit.process))
+            .map(|(_, link)| link)
+            .or_else(|| self.ports.link(queue, answer.link, &visit.process));
+        let link = match known {
+            Some(link) => {
                 stays = Some(visit.socket).filter(|_| visit.stays);
                 link
             }
-            _ => {
+            None => {
                 let page = memory(Arena::received(page, PAGE)?, PAGE);
                 let bell = Bell::Socket(OnceLock::from(visit.socket));
                 let process = Some(visit.process);
-                let link = Link::new(page, Side::Guest, bell, process, &self.ports);
+                let link = Link::new(
+                    page,
+                    Side::Guest,
+                    bell,
+                    process,
+                    Arc::downgrade(&self.ports),
+                );
                 let link = Arc::new(link);
-                self.ports.add_bell(answer.link, &link)?;
+                self.ports.add_bell(&link)?;
+                watch(&link);
                 link
             }
         };
         let channel = Channel::new(channel, shape, Side::Guest);
         link.join(answer.index, self.number);
         self.ports.keep_link(queue, answer.link, &link, None);
-        if answer.link != known {
-            watch(&link);
-        }
         let mut connection = Connection::new(channel, link, answer.index, peer);
         connection.stays = stays;
         let mut inner = self.inner();
-        if let Err(error) = Self::check_init(&inner) {
+        if let Err(error) = Self::check_init(&inner, &own) {
             connection.leave(Presence::Closed, self.number);
             return Err(error);
         }
         self.connected(&mut inner, peer);
         self.join(&mut inner, connection);
         Ok(())
+    }
+
+    /// Somebody has come: whom it was connected to, or a visitor. Who came before is no visitor any more: the latest is the one.
+    pub(super) fn receive_visitor(
+        &self,
+        inner: &mut Inner,
+        visitor: Identity,
+        connection: Connection,
+    ) -> Option<Connection> {
+        if inner.expected.is_some() {
+            self.join(inner, connection);
+            return None;
+        }
+        let before = inner.visitor.replace((visitor, connection));
+        before.map(|(_, connection)| connection)
     }
 }
 
@@ -255,8 +289,7 @@ impl Host for Shared {
             // A guest can say that it is another one. It gets no bell of that one's.
             number => self
                 .ports
-                .link(queue, number)
-                .filter(|link| link.is_of(&guest.process))
+                .link(queue, number, &guest.process)
                 .map(|link| (number, link)),
         };
         let (number, link, fresh) = match known {
@@ -267,7 +300,7 @@ impl Host for Shared {
                 let page = memory(mapping, PAGE);
                 let bell = Bell::Socket(OnceLock::new());
                 let process = Some(Arc::clone(&guest.process));
-                let link = Link::new(page, Side::Host, bell, process, &self.ports);
+                let link = Link::new(page, Side::Host, bell, process, Arc::downgrade(&self.ports));
                 (new_link(), Arc::new(link), Some(fd))
             }
         };
@@ -289,17 +322,10 @@ impl Host for Shared {
             connection.leave(Presence::Closed, self.number);
             return Err(refused);
         }
-        let before = match inner.expected {
-            Some(_) => {
-                self.join(&mut inner, connection);
-                None
-            }
-            // The latest is the one.
-            None => inner.visitor.replace((visitor, connection)),
-        };
+        let before = self.receive_visitor(&mut inner, visitor, connection);
         drop(inner);
-        if let Some((_, connection)) = before {
-            connection.leave(Presence::Closed, self.number);
+        if let Some(before) = before {
+            before.leave(Presence::Closed, self.number);
         }
         let hello: Hello = Answer {
             link: number,
@@ -316,7 +342,7 @@ impl Host for Shared {
             let (ports, link) = (Arc::clone(&self.ports), Arc::clone(&link));
             Box::new(move |socket| {
                 link.hang_bell(socket);
-                if let Err(error) = ports.add_bell(number, &link) {
+                if let Err(error) = ports.add_bell(&link) {
                     tracing::error!(%error, "a peer of an Rdma cannot wake this process");
                 }
             }) as Box<dyn FnOnce(std::os::fd::OwnedFd) + Send>

@@ -1,4 +1,4 @@
-//! Two endpoints of one process: whoever connects first makes link and channel for both.
+//! How two endpoints of one process come to share a channel: whoever connects first makes both ends.
 
 use std::sync::Arc;
 
@@ -21,12 +21,13 @@ impl Shared {
         peer: Identity,
         card: Card,
     ) -> Result<()> {
-        // Made before any lock is taken, and most often for nothing only in a race.
+        // Made before any lock is taken, and for nothing only in a race.
         let shape = Shape {
             host: self.config.recv_queue_size,
             guest: card.receives,
         };
-        let visited = self.inner().visitor.is_some();
+        let is_peer = |visitor: &(Identity, Connection)| visitor.0 == peer;
+        let visited = self.inner().visitor.as_ref().is_some_and(is_peer);
         let made = match visited {
             true => None,
             false => Some(self.make_pair(other, own, peer, shape)?),
@@ -40,7 +41,7 @@ impl Shared {
             theirs = other.inner();
             mine = self.inner();
         }
-        let checked = Self::check_init(&mine);
+        let checked = Self::check_init(&mine, &own);
         if checked.is_ok()
             && let Some((visitor, connection)) = mine.visitor.take()
         {
@@ -55,7 +56,7 @@ impl Shared {
         }
         let taken = theirs.expected.is_some_and(|expected| expected != own)
             || theirs.connection.is_some()
-            || theirs.visitor.is_some()
+            || !theirs.is(&peer)
             || matches!(theirs.state, EndpointState::Error(_));
         let made = match (checked, made) {
             (Ok(()), Some(made)) if !taken => made,
@@ -65,18 +66,18 @@ impl Shared {
                 checked?;
                 return fail(
                     ErrorKind::ConnectionAborted,
-                    "the peer is connected to another Rdma, or has failed",
+                    "the peer is connected to another Rdma, has failed, or was reset",
                 );
             }
         };
         let (here, there) = made;
-        if theirs.expected.is_some() {
-            other.join(&mut theirs, there);
-        } else {
-            theirs.visitor = Some((own, there));
-        }
+        let before = other.receive_visitor(&mut theirs, own, there);
         self.connected(&mut mine, peer);
         self.join(&mut mine, here);
+        drop((mine, theirs));
+        if let Some(before) = before {
+            before.leave(Presence::Closed, other.number);
+        }
         Ok(())
     }
 
@@ -122,7 +123,13 @@ impl Shared {
         let page = memory(mapping, PAGE);
         let end = |side, to: &Shared, of: &Shared| {
             let bell = Bell::Signal(Arc::clone(&to.ports.signal));
-            Arc::new(Link::new(Arc::clone(&page), side, bell, None, &of.ports))
+            Arc::new(Link::new(
+                Arc::clone(&page),
+                side,
+                bell,
+                None,
+                Arc::downgrade(&of.ports),
+            ))
         };
         let here = end(Side::Host, other, self);
         Ok((new_link(), here, end(Side::Guest, self, other)))

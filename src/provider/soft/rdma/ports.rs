@@ -16,17 +16,17 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 
 use super::super::counter::Counter;
 use super::super::device::DeviceShared;
-use super::super::fabric::Id;
 use super::super::fault::Faults;
 use super::bell;
 use super::endpoint::SoftEndpoint;
-use super::flags::{FLAGS, Flags};
-use super::link::{Bell, Link};
-use super::reaper::{Entry, Reaper};
+use super::flags::FLAGS;
+use super::link::Bell;
+use super::links::Entry;
+use super::raised::Raised;
+use super::reaper::Reaper;
 use super::state::Shared;
 use crate::device::{EndpointConfig, Signal};
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::atomic::fence;
 
 /// What the timer says of itself.
 const TIMER: u64 = u64::MAX;
@@ -40,14 +40,12 @@ pub(in super::super) struct Ports {
     device: Arc<DeviceShared>,
     inline_jobs: Arc<Counter>,
     depth: u32,
-    /// Whoever sleeps is rung for when an endpoint is raised.
-    armed: AtomicBool,
-    pub(super) raised: Flags,
+    pub(super) raised: Raised,
     pub(super) endpoints: Mutex<Vec<Option<Arc<Shared>>>>,
     reaper: Mutex<Reaper>,
     /// A link may have no channel any more.
     pub(super) stale: AtomicBool,
-    sources: Epoll,
+    pub(super) sources: Epoll,
     timer: TimerFd,
     /// The first time limit of a Job that waits for a peer, in nanoseconds since `built`; none: `u64::MAX`.
     pub(super) due: AtomicU64,
@@ -73,12 +71,11 @@ impl Ports {
         sources.add(&timer, event).map_err(fail("epoll_ctl"))?;
         Ok(Arc::new(Ports {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
+            raised: Raised::new(Arc::clone(&signal)),
             signal,
             device,
             inline_jobs,
             depth,
-            armed: AtomicBool::new(false),
-            raised: Flags::new(),
             endpoints: Mutex::default(),
             reaper: Mutex::default(),
             stale: AtomicBool::new(false),
@@ -142,11 +139,7 @@ impl Ports {
 
     /// An endpoint has something to do: who sleeps is woken.
     pub(super) fn raise(&self, number: u32) {
-        self.raised.set(number);
-        fence(Ordering::SeqCst);
-        if self.armed.load(Ordering::SeqCst) && self.armed.swap(false, Ordering::SeqCst) {
-            self.signal.ring();
-        }
+        self.raised.raise(number);
     }
 
     /// A Job waits for its peer until then.
@@ -161,77 +154,15 @@ impl Ports {
         due != u64::MAX && self.built.elapsed().as_nanos() as u64 >= due
     }
 
-    /// A link to this queue of the peer, with this number.
-    pub(super) fn link(&self, peer: (Id, u64), number: u64) -> Option<Arc<Link>> {
-        let reaper = self.reaper();
-        let of = |entry: &&Entry| entry.peer == peer && entry.number == number;
-        let entry = reaper.links.iter().find(of)?;
-        Some(Arc::clone(&entry.link))
-    }
-
-    /// The number of the latest link to this queue of the peer; 0 if there is none.
-    pub(super) fn link_number(&self, peer: (Id, u64)) -> u64 {
-        let reaper = self.reaper();
-        let mut numbers = reaper.links.iter().filter(|entry| entry.peer == peer);
-        numbers.next_back().map_or(0, |entry| entry.number)
-    }
-
-    /// Both ends of a link to a queue of this process, of which this queue has the first, and its number.
-    pub(super) fn pair(&self, peer: (Id, u64)) -> Option<(u64, Arc<Link>, Arc<Link>)> {
-        let reaper = self.reaper();
-        reaper.links.iter().find_map(|entry| {
-            let twin = entry.twin.as_ref().filter(|_| entry.peer == peer)?;
-            Some((entry.number, Arc::clone(&entry.link), Arc::clone(twin)))
-        })
-    }
-
-    /// This link is looked at, if it was not before, or is not any more. It has a channel by now, so that it stays.
-    pub(super) fn keep_link(
-        &self,
-        peer: (Id, u64),
-        number: u64,
-        link: &Arc<Link>,
-        twin: Option<&Arc<Link>>,
-    ) {
-        let mut reaper = self.reaper();
-        if reaper
-            .links
-            .iter()
-            .all(|entry| !Arc::ptr_eq(&entry.link, link))
-        {
-            reaper.links.push(Entry {
-                peer,
-                number,
-                link: Arc::clone(link),
-                twin: twin.cloned(),
-            });
-        }
-    }
-
-    /// The peer's bell has come: it wakes who sleeps.
-    pub(super) fn add_bell(&self, number: u64, link: &Link) -> Result<()> {
-        let Bell::Socket(socket) = link.bell() else {
-            return Ok(());
-        };
-        let Some(socket) = socket.get() else {
-            return Ok(());
-        };
-        let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, number);
-        self.sources
-            .add(socket, event)
-            .map_err(|errno| Error::os("Rdma::connect", "epoll_ctl", errno.into()))
-    }
-
     /// Whether a look would find something.
     #[inline]
     pub(in super::super) fn ready(&self) -> bool {
-        if self.raised.any() {
-            return true;
-        }
+        // First: who looks has taken out what it puts back.
         let Ok(reaper) = self.reaper.try_lock() else {
             return true;
         };
-        reaper.hot.iter().any(|hot| hot.watch.finds(&hot.channel))
+        self.raised.any()
+            || reaper.hot.iter().any(|hot| hot.watch.finds(&hot.channel))
             || reaper.links.iter().any(|entry| entry.link.is_hinted())
             || self.is_due()
     }
@@ -242,20 +173,16 @@ impl Ports {
 
     /// Whoever arms will be rung for: by the peers, and by this process. The look comes after it.
     pub(in super::super) fn arm(&self) {
-        for entry in &self.reaper().links {
+        let reaper = self.reaper();
+        for entry in &reaper.links {
             entry.link.arm();
         }
-        self.armed.store(true, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        self.raised.arm();
         self.set_timer();
-        if self.raised.any() && self.armed.swap(false, Ordering::SeqCst) {
-            // The look does a part of it, and nobody would ring for the rest.
-            self.signal.ring();
-        }
     }
 
-    /// The timer rings when the time of a Job is over.
-    fn set_timer(&self) {
+    /// The timer rings when the time of a Job is over. Under the lock of the reaper: the last one that is set is the right one.
+    pub(super) fn set_timer(&self) {
         let due = self.due.load(Ordering::SeqCst);
         if due == u64::MAX || self.timed.swap(due, Ordering::SeqCst) == due {
             return;
@@ -283,7 +210,7 @@ impl Ports {
                 continue;
             }
             let reaper = self.reaper();
-            let of = |entry: &&Entry| entry.number == event.data();
+            let of = |entry: &&Entry| entry.link.key == event.data();
             if let Some(entry) = reaper.links.iter().find(of)
                 && let Bell::Socket(socket) = entry.link.bell()
                 && let Some(socket) = socket.get()

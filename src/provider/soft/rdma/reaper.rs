@@ -5,10 +5,9 @@ use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
 
-use super::super::fabric::Id;
 use super::channel::Channel;
 use super::halves::Watch;
-use super::link::Link;
+use super::links::Entry;
 use super::ports::Ports;
 use super::state::Shared;
 use super::work::Look;
@@ -21,21 +20,13 @@ const HOT: usize = 4;
 const CHANGES: usize = 16;
 
 type Changed = ArrayVec<Arc<Shared>, CHANGES>;
+
 /// What whoever looks works on.
 #[derive(Default)]
 pub(super) struct Reaper {
     pub(super) links: Vec<Entry>,
     pub(super) hot: ArrayVec<Hot, HOT>,
     turn: u32,
-}
-
-pub(super) struct Entry {
-    /// The peer's fabric, and its queue.
-    pub(super) peer: (Id, u64),
-    pub(super) number: u64,
-    pub(super) link: Arc<Link>,
-    /// The other end, if it is of this process and this one gives the channels their numbers.
-    pub(super) twin: Option<Arc<Link>>,
 }
 
 pub(super) struct Hot {
@@ -81,6 +72,11 @@ impl Ports {
         }
         if self.stale.load(Ordering::Relaxed) && self.stale.swap(false, Ordering::Relaxed) {
             reaper.links.retain(|entry| !entry.link.is_idle());
+        }
+        self.raised.pass_on();
+        if self.raised.is_armed() {
+            // Whoever sleeps knows nothing of the Jobs that began to wait since.
+            self.set_timer();
         }
         drop(guard);
         for shared in &changed {

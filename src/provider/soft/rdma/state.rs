@@ -193,6 +193,13 @@ impl Shared {
 }
 
 impl Inner {
+    /// Whether its blob is still the one of this identity.
+    pub(super) fn is(&self, identity: &Identity) -> bool {
+        let blob = (identity.slot, identity.generation);
+        let invited = self.invited.as_ref();
+        invited.is_some_and(|invited| (invited.slot, invited.generation) == blob)
+    }
+
     /// Hands out what is over.
     pub(super) fn drain(&mut self, out: &mut [Completion], look: &mut Look) {
         while look.filled < out.len()
