@@ -35,7 +35,11 @@ const HEAD: usize = 16;
 /// What fits into a message's entry.
 pub(super) const INLINE: usize = ENTRY - HEAD;
 /// The bytes of a stream.
-pub(super) const STREAM: usize = 512 << 10;
+pub(super) const STREAM: usize = if cfg!(tokio_doca_loom) {
+    256
+} else {
+    512 << 10
+};
 /// The most receives of an endpoint.
 pub(super) const MAX_RECEIVES: u32 = 1 << 14;
 
@@ -226,7 +230,7 @@ impl Channel {
     /// Posts this side's receive of this number.
     #[inline]
     pub(super) fn post(&self, number: u64, room: u32) {
-        // Relaxed would do: it says nothing of other memory.
+        // Release: the message that was there a turn before was read.
         self.receive(self.side, number)
             .store(numbered(number, room), Ordering::Release);
     }
@@ -245,7 +249,8 @@ impl Channel {
     #[inline]
     pub(super) fn outgoing(&self, number: u64, len: usize) -> Segment {
         debug_assert!(len <= INLINE);
-        self.memory.piece(self.entry(self.side, number) + HEAD, len)
+        let at = self.entry(self.side, number) + HEAD;
+        self.memory.to_write(at, len)
     }
 
     /// Publishes this side's message of this number.
@@ -298,8 +303,8 @@ impl Channel {
     #[inline]
     pub(super) fn incoming(&self, number: u64, len: usize) -> Segment {
         debug_assert!(len <= INLINE);
-        self.memory
-            .piece(self.entry(self.side.peer(), number) + HEAD, len)
+        let at = self.entry(self.side.peer(), number) + HEAD;
+        self.memory.to_read(at, len)
     }
 
     /// How much room there is in this side's stream, of which so much was produced.
@@ -320,21 +325,23 @@ impl Channel {
         (len <= STREAM).then_some(len).ok_or(Nonsense)
     }
 
-    /// The first of so many bytes of a side's stream, from this one on: as many as lie together.
-    fn stream_piece(&self, side: Side, at: u64, len: usize) -> Segment {
+    /// Where the first of so many bytes of a side's stream are, from this one on: as many as lie together.
+    fn stream_piece(&self, side: Side, at: u64, len: usize) -> (usize, usize) {
         let from = at as usize & (STREAM - 1);
         let start = self.shape.base(side) + self.shape.stream_at(side);
-        self.memory.piece(start + from, len.min(STREAM - from))
+        (start + from, len.min(STREAM - from))
     }
 
     /// Where this side's bytes go next.
     pub(super) fn stream_out(&self, produced: u64, len: usize) -> Segment {
-        self.stream_piece(self.side, produced, len)
+        let (at, len) = self.stream_piece(self.side, produced, len);
+        self.memory.to_write(at, len)
     }
 
     /// Where the peer's bytes are next.
     pub(super) fn stream_in(&self, consumed: u64, len: usize) -> Segment {
-        self.stream_piece(self.side.peer(), consumed, len)
+        let (at, len) = self.stream_piece(self.side.peer(), consumed, len);
+        self.memory.to_read(at, len)
     }
 
     /// So many bytes are in this side's stream.

@@ -6,7 +6,7 @@ use super::channel::{Channel, Head, INLINE, Kind, Nonsense};
 use crate::device::Segments;
 
 /// Bytes that are copied before the other side is told of them.
-const PIECE: usize = 16 << 10;
+const PIECE: usize = if cfg!(tokio_doca_loom) { 128 } else { 16 << 10 };
 
 /// What is sent, and how far it is.
 #[derive(Debug, Default)]

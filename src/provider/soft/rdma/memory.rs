@@ -44,9 +44,20 @@ impl Memory {
         unsafe { word.as_ref() }
     }
 
-    /// So many bytes from this one on, to be copied by the opaque routine.
+    /// So many bytes from this one on, to be copied out by the opaque routine.
     #[inline(always)]
-    pub(super) fn piece(&self, at: usize, len: usize) -> Segment {
+    pub(super) fn to_read(&self, at: usize, len: usize) -> Segment {
+        self.piece(at, len)
+    }
+
+    /// The same, to be copied into.
+    #[inline(always)]
+    pub(super) fn to_write(&self, at: usize, len: usize) -> Segment {
+        self.piece(at, len)
+    }
+
+    #[inline(always)]
+    fn piece(&self, at: usize, len: usize) -> Segment {
         assert!(at <= self.len && len <= self.len - at);
         let addr: NonNull<u8> = self.mapping.base();
         // SAFETY: it lies in the mapping.

@@ -38,7 +38,10 @@ mod halves;
 mod hello;
 mod link;
 mod links;
+#[cfg(all(test, tokio_doca_loom))]
+mod loom;
 mod meet;
+#[cfg_attr(all(test, tokio_doca_loom), path = "modelled.rs")]
 mod memory;
 mod pair;
 mod ports;

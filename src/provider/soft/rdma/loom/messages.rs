@@ -1,0 +1,169 @@
+//! Messages, their payload and the stream, and the last one of a peer that leaves.
+
+use super::super::channel::{INLINE, Presence, STREAM};
+use super::super::halves::{Got, Sent};
+use super::{End, SHORT, ends, head, is_hinted, publish_and_notify};
+use crate::sync::loom::{check, mutant, spawn};
+
+/// Two messages through one entry, the second one behind the receive that says that the first was taken.
+fn arrive(
+    send: fn(&mut End, number: u64),
+    take: fn(&mut End, number: u64),
+) -> impl Fn() + Send + Sync {
+    move || {
+        let [mut sender, mut receiver] = ends();
+        let receiver = spawn(move || {
+            for number in 0..2 {
+                take(&mut receiver, number);
+            }
+        });
+        for number in 0..2 {
+            send(&mut sender, number);
+        }
+        receiver.join().unwrap();
+    }
+}
+
+fn send_short(end: &mut End, number: u64) {
+    end.send_all(SHORT, number as u8 + 1);
+}
+
+fn post_and_take(end: &mut End, number: u64) {
+    end.post(SHORT);
+    end.take_all(SHORT, number as u8 + 1);
+}
+
+#[test]
+fn a_message_that_was_published_is_there() {
+    check(3, arrive(send_short, post_and_take));
+}
+
+#[test]
+fn mutant_that_publishes_a_message_before_it_is_there_is_found() {
+    fn publish_and_send(end: &mut End, number: u64) {
+        let channel = end.channel();
+        while channel.room(number).is_none() {
+            ::loom::thread::yield_now();
+        }
+        channel.publish(number, head(SHORT));
+        channel.outgoing(number, SHORT);
+    }
+    mutant("Causality violation", || {
+        check(3, arrive(publish_and_send, post_and_take));
+    });
+}
+
+#[test]
+fn mutant_that_posts_a_receive_before_it_took_the_last_message_is_found() {
+    fn post_too_early(end: &mut End, number: u64) {
+        if number == 0 {
+            end.post(SHORT);
+        }
+        while !end.channel().has(number) {
+            ::loom::thread::yield_now();
+        }
+        if number == 0 {
+            end.post(SHORT);
+        }
+        end.channel().incoming(number, SHORT);
+    }
+    mutant("Causality violation", || {
+        check(3, arrive(send_short, post_too_early));
+    });
+}
+
+/// More than the stream has room for, in pieces.
+const LONG: usize = STREAM + STREAM / 2;
+
+fn streams(send: fn(&mut End), take: fn(&mut End)) -> impl Fn() + Send + Sync {
+    move || {
+        let [mut sender, mut receiver] = ends();
+        receiver.post(LONG);
+        let receiver = spawn(move || take(&mut receiver));
+        send(&mut sender);
+        receiver.join().unwrap();
+    }
+}
+
+#[test]
+fn a_long_message_is_taken_while_it_is_sent() {
+    check(
+        2,
+        streams(|end| end.send_all(LONG, 9), |end| end.take_all(LONG, 9)),
+    );
+}
+
+#[test]
+fn mutant_that_says_what_it_produced_before_it_is_there_is_found() {
+    fn produce_too_early(end: &mut End) {
+        end.channel().publish(0, head(LONG));
+        end.channel().set_produced(INLINE as u64);
+        end.channel().stream_out(0, INLINE);
+    }
+    fn take_once(end: &mut End) {
+        end.take(&mut [0; LONG]);
+    }
+    mutant("Causality violation", || {
+        check(2, streams(produce_too_early, take_once));
+    });
+}
+
+#[test]
+fn mutant_that_says_what_it_consumed_before_it_was_taken_is_found() {
+    fn consume_too_early(end: &mut End) {
+        while end.channel().stream_len(0) != Ok(STREAM) {
+            ::loom::thread::yield_now();
+        }
+        end.channel().set_consumed(STREAM as u64);
+        end.channel().stream_in(0, STREAM);
+    }
+    fn send_more(end: &mut End) {
+        while end.send(LONG, 9) != Sent::All {
+            ::loom::thread::yield_now();
+        }
+    }
+    mutant("Causality violation", || {
+        check(2, streams(send_more, consume_too_early));
+    });
+}
+
+/// A peer sends its last message and leaves: who sees that it has left has seen the message.
+fn is_taken_first(look: fn(&mut End) -> (bool, bool)) -> impl Fn() + Send + Sync {
+    move || {
+        let [mut sender, mut receiver] = ends();
+        receiver.post(SHORT);
+        let leaver = spawn(move || {
+            publish_and_notify(&mut sender);
+            sender.connection.leave(Presence::Closed, 7);
+        });
+        let (has_left, taken) = look(&mut receiver);
+        assert!(taken || !has_left, "the last message is lost");
+        leaver.join().unwrap();
+        assert!(is_hinted(&receiver), "nobody looks any more");
+    }
+}
+
+fn takes(end: &mut End) -> bool {
+    matches!(end.take(&mut [0; SHORT]), Got::All(_))
+}
+
+#[test]
+fn the_last_message_of_who_leaves_is_taken() {
+    check(
+        3,
+        is_taken_first(|end| (end.connection.presence().is_err(), takes(end))),
+    );
+}
+
+#[test]
+fn mutant_that_takes_and_then_asks_who_has_left_is_found() {
+    mutant("the last message is lost", || {
+        check(
+            3,
+            is_taken_first(|end| {
+                let taken = takes(end);
+                (end.connection.presence().is_err(), taken)
+            }),
+        );
+    });
+}

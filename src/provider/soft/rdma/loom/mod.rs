@@ -1,0 +1,146 @@
+//! Loom models of channels and links: [`messages`], and [who is told](told) of what.
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+#![expect(unsafe_code, reason = "lends memory to a channel")]
+
+mod messages;
+mod told;
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
+use std::sync::{Arc, Weak};
+
+use super::channel::{Channel, Head, Kind, Shape, Side};
+use super::connection::{Connection, Identity};
+use super::halves::{Got, Sent};
+use super::link::{Bell, Link, PAGE};
+use super::memory::Memory;
+use crate::device::{Access, Segment, Segments, Signal};
+
+/// Bytes of a message that fits into its entry.
+const SHORT: usize = 48;
+
+/// One end of a channel, in a thread of a model.
+struct End {
+    connection: Connection,
+    /// Rings for this side.
+    signal: Arc<Signal>,
+}
+
+/// The two ends, with a receive each: who sends, and who receives.
+fn ends() -> [End; 2] {
+    let shape = Shape { host: 1, guest: 1 };
+    let len = shape.len().unwrap();
+    // Presence, cold, wants, produced, consumed, the receive, and a message's head.
+    let words = [0, 8, 16, 128, 256, 384, 512, 520];
+    let blocks = [0, len / 2].into_iter();
+    let words = blocks.flat_map(|block| words.map(|at| block + at));
+    let memory = Arc::new(Memory::modelled(len, words));
+    // Armed, and hints.
+    let words = [0, 128, 256];
+    let blocks = [0, PAGE / 2].into_iter();
+    let words = blocks.flat_map(|block| words.map(|at| block + at));
+    let page = Arc::new(Memory::modelled(PAGE, words));
+    let signals = [(); 2].map(|()| Arc::new(Signal::new().unwrap()));
+    let peer = Identity {
+        instance: [0; 16],
+        slot: 0,
+        generation: 0,
+        proof: [0; 16],
+        permissions: Access::empty(),
+    };
+    [Side::Host, Side::Guest].map(|side| {
+        let (own, other) = match side {
+            Side::Host => (0, 1),
+            Side::Guest => (1, 0),
+        };
+        let bell = Bell::Signal(Arc::clone(&signals[other]));
+        let link = Link::new(Arc::clone(&page), side, bell, None, Weak::new());
+        link.join(0, 7);
+        let channel = Channel::new(Arc::clone(&memory), shape, side);
+        End {
+            connection: Connection::new(channel, Arc::new(link), 0, peer),
+            signal: Arc::clone(&signals[own]),
+        }
+    })
+}
+
+fn is_rung(signal: &Signal) -> bool {
+    let fd = signal.as_fd().try_clone_to_owned().unwrap();
+    File::from(fd).read(&mut [0; 8]).is_ok()
+}
+
+fn segments(bytes: &mut [u8]) -> Segments {
+    Segments::one(Segment {
+        addr: NonNull::from(&mut *bytes).cast(),
+        len: bytes.len(),
+        key: 0,
+    })
+}
+
+fn head(len: usize) -> Head {
+    Head {
+        kind: Kind::Send,
+        len: len as u32,
+        immediate: 0,
+    }
+}
+
+impl End {
+    fn channel(&self) -> &Channel {
+        &self.connection.channel
+    }
+
+    fn post(&mut self, room: usize) {
+        self.connection.post(room);
+    }
+
+    /// Goes on with a message of so many bytes of this value.
+    fn send(&mut self, len: usize, value: u8) -> Sent {
+        let mut bytes = vec![value; len];
+        let src = segments(&mut bytes);
+        let Connection {
+            channel, sending, ..
+        } = &mut self.connection;
+        // SAFETY: the bytes are there, and long enough.
+        unsafe { sending.send(channel, head(len), &src, usize::MAX) }.unwrap()
+    }
+
+    /// Sends it, in as many steps as it takes.
+    fn send_all(&mut self, len: usize, value: u8) {
+        while self.send(len, value) != Sent::All {
+            ::loom::thread::yield_now();
+        }
+    }
+
+    /// Takes what is there.
+    fn take(&mut self, bytes: &mut [u8]) -> Got {
+        let (dst, room) = (segments(bytes), bytes.len());
+        let Connection {
+            channel, receiving, ..
+        } = &mut self.connection;
+        // SAFETY: as above.
+        unsafe { receiving.take(channel, Some((&dst, room)), usize::MAX) }.unwrap()
+    }
+
+    /// Takes a message of so many bytes of this value, in as many steps as it takes.
+    fn take_all(&mut self, len: usize, value: u8) {
+        let mut bytes = vec![0; len];
+        while !matches!(self.take(&mut bytes), Got::All(_)) {
+            ::loom::thread::yield_now();
+        }
+        assert!(bytes.iter().all(|&byte| byte == value), "another message");
+    }
+}
+
+fn publish_and_notify(end: &mut End) {
+    assert_eq!(end.send(SHORT, 1), Sent::All);
+    end.connection.notify_message();
+}
+
+fn is_hinted(end: &End) -> bool {
+    let mut hinted = Vec::new();
+    end.connection.link.take_hints(|number| hinted.push(number));
+    hinted == [7]
+}

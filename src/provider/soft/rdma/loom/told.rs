@@ -1,0 +1,334 @@
+//! Who is cold, armed or waits, and what is raised: nobody sleeps through anything.
+
+use std::sync::Arc;
+
+use super::super::channel::STREAM;
+use super::super::flags::Flags;
+use super::super::halves::{Got, Sent, Watch};
+use super::super::raised::Raised;
+use super::{End, SHORT, ends, is_hinted, is_rung, publish_and_notify};
+use crate::device::Signal;
+use crate::sync::atomic::{AtomicU64, Ordering::SeqCst, fence};
+use crate::sync::loom::{check, mutant, spawn};
+
+/// More than the stream has room for.
+const LONG: usize = STREAM + STREAM / 2;
+
+/// Something is published, and somebody stops to look by itself: `looks` is its last look, of which it, or what it was told by then,
+/// must know.
+fn is_told(
+    publishes: fn(&mut End),
+    looks: fn(&mut End) -> bool,
+    is_told: fn(&End) -> bool,
+) -> impl Fn() + Send + Sync {
+    move || {
+        let [mut sender, mut receiver] = ends();
+        receiver.post(SHORT);
+        let publisher = spawn(move || {
+            publishes(&mut sender);
+            sender
+        });
+        let found = looks(&mut receiver);
+        publisher.join().unwrap();
+        assert!(found || is_told(&receiver), "slept through it");
+    }
+}
+
+fn finds(end: &End) -> bool {
+    Watch::Message(0).finds(end.channel())
+}
+
+fn cool_and_look(end: &mut End) -> bool {
+    end.channel().set_cold(true);
+    fence(SeqCst);
+    finds(end)
+}
+
+#[test]
+fn who_turns_cold_and_then_looks_is_hinted_at_or_sees_it() {
+    check(3, is_told(publish_and_notify, cool_and_look, is_hinted));
+}
+
+#[test]
+fn mutant_that_looks_and_then_turns_cold_is_found() {
+    fn look_and_cool(end: &mut End) -> bool {
+        let found = finds(end);
+        end.channel().set_cold(true);
+        found
+    }
+    mutant("slept through it", || {
+        check(3, is_told(publish_and_notify, look_and_cool, is_hinted));
+    });
+}
+
+#[test]
+fn mutant_that_asks_who_is_cold_without_a_fence_is_found() {
+    fn publish_and_hint(end: &mut End) {
+        assert_eq!(end.send(SHORT, 1), Sent::All);
+        if end.channel().peer_is_cold() {
+            end.connection.link.hint_peer(0);
+        }
+    }
+    mutant("slept through it", || {
+        check(3, is_told(publish_and_hint, cool_and_look, is_hinted));
+    });
+}
+
+/// The same of who sleeps: its channel is cold, so that it looks at its hints.
+fn is_rung_for(publishes: fn(&mut End), looks: fn(&mut End) -> bool) -> impl Fn() + Send + Sync {
+    move || {
+        let [mut sender, mut receiver] = ends();
+        receiver.post(SHORT);
+        receiver.channel().set_cold(true);
+        let publisher = spawn(move || publishes(&mut sender));
+        let found = looks(&mut receiver);
+        publisher.join().unwrap();
+        assert!(found || is_rung(&receiver.signal), "slept through it");
+        assert!(is_hinted(&receiver), "woken for nothing");
+    }
+}
+
+fn arm_and_look(end: &mut End) -> bool {
+    end.connection.link.arm();
+    fence(SeqCst);
+    end.connection.link.is_hinted()
+}
+
+#[test]
+fn who_arms_a_link_and_then_looks_is_rung_for_or_sees_it() {
+    check(3, is_rung_for(publish_and_notify, arm_and_look));
+}
+
+#[test]
+fn mutant_that_looks_and_then_arms_a_link_is_found() {
+    fn look_and_arm(end: &mut End) -> bool {
+        let found = end.connection.link.is_hinted();
+        end.connection.link.arm();
+        found
+    }
+    mutant("slept through it", || {
+        check(3, is_rung_for(publish_and_notify, look_and_arm));
+    });
+}
+
+#[test]
+fn mutant_that_wakes_before_it_hints_is_found() {
+    fn wake_and_hint(end: &mut End) {
+        assert_eq!(end.send(SHORT, 1), Sent::All);
+        end.connection.link.wake_peer();
+        end.connection.link.hint_peer(0);
+    }
+    mutant("slept through it", || {
+        check(3, is_rung_for(wake_and_hint, arm_and_look));
+    });
+}
+
+/// A sender waits for a receive, or for room, while that comes.
+fn is_not_waited_for(
+    len: usize,
+    comes: fn(&mut End),
+    waits: fn(&mut End, usize) -> bool,
+) -> impl Fn() + Send + Sync {
+    move || {
+        let [mut sender, mut receiver] = ends();
+        if len > STREAM {
+            receiver.post(len);
+            assert_eq!(sender.send(len, 9), Sent::NoRoom);
+        }
+        let receiver = spawn(move || comes(&mut receiver));
+        sender.connection.link.arm();
+        let goes_on = waits(&mut sender, len);
+        receiver.join().unwrap();
+        let told = is_hinted(&sender) && is_rung(&sender.signal);
+        assert!(goes_on || told, "waits for ever");
+    }
+}
+
+fn post_and_notify(end: &mut End) {
+    end.post(SHORT);
+    end.connection.notify_room();
+}
+
+fn take_and_notify(end: &mut End) {
+    assert_ne!(end.take(&mut [0; LONG]), Got::Nothing);
+    end.connection.notify_room();
+}
+
+/// Whether it goes on.
+fn tries(end: &mut End, len: usize) -> bool {
+    let before = end.connection.sending.part();
+    end.send(len, 9) == Sent::All || end.connection.sending.part() != before
+}
+
+fn want_and_try(end: &mut End, len: usize) -> bool {
+    end.connection.want(true);
+    tries(end, len)
+}
+
+fn try_and_want(end: &mut End, len: usize) -> bool {
+    let goes_on = tries(end, len);
+    end.connection.want(true);
+    goes_on
+}
+
+#[test]
+fn who_wants_a_receive_and_then_tries_is_told_or_goes_on() {
+    check(3, is_not_waited_for(SHORT, post_and_notify, want_and_try));
+}
+
+#[test]
+fn who_wants_room_and_then_tries_is_told_or_goes_on() {
+    check(3, is_not_waited_for(LONG, take_and_notify, want_and_try));
+}
+
+#[test]
+fn mutant_that_tries_and_then_wants_a_receive_is_found() {
+    mutant("waits for ever", || {
+        check(3, is_not_waited_for(SHORT, post_and_notify, try_and_want));
+    });
+}
+
+#[test]
+fn mutant_that_tries_and_then_wants_room_is_found() {
+    mutant("waits for ever", || {
+        check(3, is_not_waited_for(LONG, take_and_notify, try_and_want));
+    });
+}
+
+#[test]
+fn mutant_that_asks_who_wants_without_a_fence_is_found() {
+    fn post_and_hint(end: &mut End) {
+        end.post(SHORT);
+        if end.channel().peer_wants() {
+            end.connection.link.hint_peer(0);
+            end.connection.link.wake_peer();
+        }
+    }
+    mutant("waits for ever", || {
+        check(3, is_not_waited_for(SHORT, post_and_hint, want_and_try));
+    });
+}
+
+#[test]
+fn numbers_that_are_set_while_one_takes_are_taken_once() {
+    check(3, || {
+        let flags = Arc::new(Flags::new());
+        let setters = [&[3, 70][..], &[4]].map(|numbers| {
+            let flags = Arc::clone(&flags);
+            spawn(move || numbers.iter().for_each(|&number| flags.set(number)))
+        });
+        let mut taken: Vec<u32> = (0..2).filter_map(|_| flags.take()).collect();
+        for setter in setters {
+            setter.join().unwrap();
+        }
+        taken.extend(std::iter::from_fn(|| flags.take()));
+        taken.sort_unstable();
+        assert_eq!(taken, [3, 4, 70]);
+        assert!(!flags.any());
+    });
+}
+
+/// The two words of one set, as `Flags` takes all that is in them: `clears` says when the first of the two is cleared.
+fn is_not_lost(takes: fn(&[AtomicU64; 2]) -> u64) -> impl Fn() + Send + Sync {
+    move || {
+        let words = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let setter = {
+            let words = Arc::clone(&words);
+            spawn(move || {
+                words[1].fetch_or(1, SeqCst);
+                words[0].fetch_or(1, SeqCst);
+            })
+        };
+        let taken = takes(&words);
+        setter.join().unwrap();
+        let left = words[0].load(SeqCst) != 0;
+        assert!(taken != 0 || left, "lost");
+    }
+}
+
+#[test]
+fn mutant_that_takes_numbers_before_it_clears_their_summary_is_found() {
+    check(
+        3,
+        is_not_lost(|words| {
+            words[0].swap(0, SeqCst);
+            words[1].swap(0, SeqCst)
+        }),
+    );
+    mutant("lost", || {
+        check(
+            3,
+            is_not_lost(|words| {
+                let taken = words[1].swap(0, SeqCst);
+                words[0].swap(0, SeqCst);
+                taken
+            }),
+        );
+    });
+}
+
+/// An endpoint is raised, or was and is passed on by who looks, while somebody is about to sleep.
+fn is_woken(
+    before: bool,
+    raises: fn(&Raised),
+    looks: fn(&Raised) -> bool,
+) -> impl Fn() + Send + Sync {
+    move || {
+        let signal = Arc::new(Signal::new().unwrap());
+        let raised = Arc::new(Raised::new(Arc::clone(&signal)));
+        if before {
+            raised.set(5);
+        }
+        let sleeper = {
+            let raised = Arc::clone(&raised);
+            spawn(move || looks(&raised))
+        };
+        raises(&raised);
+        let found = sleeper.join().unwrap();
+        assert!(found || is_rung(&signal), "slept through it");
+    }
+}
+
+fn arm_and_ask(raised: &Raised) -> bool {
+    raised.arm();
+    raised.any()
+}
+
+#[test]
+fn who_arms_and_then_asks_is_rung_for_what_is_raised() {
+    check(4, is_woken(false, |raised| raised.raise(5), arm_and_ask));
+}
+
+#[test]
+fn mutant_that_asks_what_is_raised_and_then_arms_is_found() {
+    fn ask_and_arm(raised: &Raised) -> bool {
+        let found = raised.any();
+        raised.arm();
+        found
+    }
+    mutant("slept through it", || {
+        check(4, is_woken(false, |raised| raised.raise(5), ask_and_arm));
+    });
+}
+
+/// Takes it, does a part, and leaves the rest.
+fn take_and_leave(raised: &Raised) {
+    let number = raised.take().unwrap();
+    raised.set(number);
+}
+
+#[test]
+fn who_arms_while_another_one_looks_is_rung_for_the_rest() {
+    fn take_and_pass_on(raised: &Raised) {
+        take_and_leave(raised);
+        raised.pass_on();
+    }
+    check(4, is_woken(true, take_and_pass_on, arm_and_ask));
+}
+
+#[test]
+fn mutant_that_leaves_the_rest_without_a_word_is_found() {
+    mutant("slept through it", || {
+        check(4, is_woken(true, take_and_leave, arm_and_ask));
+    });
+}

@@ -1,0 +1,83 @@
+//! [`Memory`](super::memory::Memory) as loom sees it: words are atomics of loom's, and pieces are watched, so that a payload which
+//! is read before it was published, or overwritten before it was read, fails the model.
+#![expect(unsafe_code, reason = "keeps the promise of the real one")]
+
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+
+use super::super::fabric::Mapping;
+use crate::device::Segment;
+use crate::sync::atomic::AtomicU64;
+use crate::sync::loom::Watched;
+
+/// Bytes that are watched together.
+const GRAIN: usize = 64;
+
+pub(super) struct Memory {
+    /// Those that a model uses: loom shall not know of the others.
+    words: BTreeMap<usize, AtomicU64>,
+    grains: Box<[Watched]>,
+    bytes: NonNull<[u8]>,
+}
+
+// SAFETY: the threads of a model take turns.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// # Safety
+    ///
+    /// None; the real one has.
+    pub(super) unsafe fn new(_: Mapping, len: usize) -> Memory {
+        Memory::modelled(len, [])
+    }
+
+    /// So many bytes, with words at these.
+    pub(super) fn modelled(len: usize, words: impl IntoIterator<Item = usize>) -> Memory {
+        let word = |at| (at, AtomicU64::new(0));
+        Memory {
+            words: words.into_iter().map(word).collect(),
+            grains: (0..len / GRAIN).map(|_| Watched::new()).collect(),
+            bytes: NonNull::from(Box::leak(vec![0; len].into_boxed_slice())),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub(super) fn is_ours(&self) -> bool {
+        true
+    }
+
+    pub(super) fn word(&self, at: usize) -> &AtomicU64 {
+        &self.words[&at]
+    }
+
+    pub(super) fn to_read(&self, at: usize, len: usize) -> Segment {
+        self.piece(at, len, Watched::read)
+    }
+
+    pub(super) fn to_write(&self, at: usize, len: usize) -> Segment {
+        self.piece(at, len, Watched::write)
+    }
+
+    /// It is copied at once, and no other thread runs in between.
+    fn piece(&self, at: usize, len: usize, touch: fn(&Watched)) -> Segment {
+        assert!(at <= self.len() && len <= self.len() - at);
+        for grain in &self.grains[at / GRAIN..(at + len).div_ceil(GRAIN)] {
+            touch(grain);
+        }
+        // SAFETY: it lies in the bytes.
+        let addr = unsafe { self.bytes.cast().byte_add(at) };
+        Segment { addr, len, key: 0 }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: `modelled` leaked it, and nobody has it any more.
+        drop(unsafe { Box::from_raw(self.bytes.as_ptr()) });
+    }
+}
