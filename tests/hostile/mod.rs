@@ -6,7 +6,9 @@
     reason = "each test file uses its own part"
 )]
 
+pub mod endpoint;
 pub mod exporter;
+pub mod rdma;
 pub mod victim;
 
 use std::io::{IoSlice, IoSliceMut};

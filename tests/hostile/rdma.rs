@@ -1,0 +1,383 @@
+//! A hostile endpoint: the bytes of its blob, knocks and greetings, and what it can write of a channel and of a link's page, written
+//! down here once more from the documentation.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::uio::{pread, pwrite};
+use nix::unistd::ftruncate;
+use sha2::{Digest, Sha256};
+
+use super::*;
+
+pub const PAGE: usize = 4096;
+/// The receives of this endpoint.
+pub const RECEIVES: u32 = 4;
+/// Granted.
+pub const WELCOME: u16 = 0;
+pub const UNEXPECTED: u16 = 5;
+const STREAM: usize = 512 << 10;
+const ANSWER: usize = 164;
+
+fn hash(parts: &[&[u8]]) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    parts.iter().for_each(|part| hash.update(part));
+    hash.finalize().into()
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(array(bytes, at))
+}
+
+/// What an endpoint says of itself: the number of its queue, and receives, permissions and MTU in a word.
+fn card(queue: u64, receives: u32) -> Vec<u8> {
+    let rest = u64::from(receives) << 32;
+    [queue.to_le_bytes(), rest.to_le_bytes()].concat()
+}
+
+/// What somebody has exported.
+#[derive(Clone)]
+pub struct Endpoint {
+    pub slot: u32,
+    pub generation: u32,
+    pub hello: Vec<u8>,
+    pub instance: [u8; 16],
+    pub key: [u8; 16],
+    pub name: Vec<u8>,
+}
+
+impl Endpoint {
+    pub fn parse(bytes: &[u8]) -> Endpoint {
+        assert_eq!(&bytes[..10], b"tkdoca\x00\xb4\x01\x00");
+        let name = usize::from(bytes[15]);
+        Endpoint {
+            slot: u32::from_le_bytes(array(bytes, 16)),
+            generation: u32::from_le_bytes(array(bytes, 20)),
+            hello: bytes[24..120].to_vec(),
+            instance: array(bytes, 152),
+            key: array(bytes, 168),
+            name: bytes[184..184 + name].to_vec(),
+        }
+    }
+
+    /// One of this test's, in a queue of this number. The side with the smaller instance is the host.
+    pub fn hostile(is_host: bool, queue: u64) -> Endpoint {
+        let mut hello = card(queue, RECEIVES);
+        hello.resize(96, 0);
+        Endpoint {
+            slot: 1,
+            generation: 1,
+            hello,
+            instance: [if is_host { 0 } else { 0xff }; 16],
+            key: [6; 16],
+            name: name(),
+        }
+    }
+
+    pub fn format(&self) -> Vec<u8> {
+        let total = 184 + self.name.len() + 8;
+        let mut bytes = b"tkdoca\x00\xb4\x01\x00".to_vec();
+        bytes.extend((total as u16).to_le_bytes());
+        bytes.extend([0, 0, 0, self.name.len() as u8]);
+        bytes.extend(self.slot.to_le_bytes());
+        bytes.extend(self.generation.to_le_bytes());
+        bytes.extend(&self.hello);
+        bytes.extend(place());
+        bytes.extend(self.instance);
+        bytes.extend(self.key);
+        bytes.extend(&self.name);
+        let sum = Sha256::digest(&bytes);
+        bytes.extend(&sum[..8]);
+        bytes
+    }
+
+    /// How many receives it has.
+    fn receives(&self) -> u32 {
+        (word(&self.hello, 8) >> 32) as u32
+    }
+
+    /// What it asks when it visits; it knows of this link.
+    pub fn question(&self, receives: u32, link: u64) -> Vec<u8> {
+        let mut question = card(word(&self.hello, 0), receives);
+        question.extend((u64::from(self.slot) << 32 | u64::from(self.generation)).to_le_bytes());
+        question.extend(&hash(&[b"tokio-doca endpoint", &self.key])[..16]);
+        question.extend(link.to_le_bytes());
+        question.resize(96, 0);
+        question
+    }
+
+    /// Visits a host; the status of the answer if it does not welcome.
+    pub fn visit(&self, host: &Endpoint, question: &[u8]) -> Result<Hold, u16> {
+        let mut said = b"tkdoca\x00\xb5\x01\x00\x00\x00".to_vec();
+        said.extend(host.slot.to_le_bytes());
+        said.extend(host.generation.to_le_bytes());
+        said.extend([7; 16]);
+        said.extend(self.instance);
+        said.extend(question);
+        let proof = hash(&[b"tokio-doca knock", &host.key, &said]);
+        let socket = connect(&host.name);
+        send(&socket, &[&said[..], &proof].concat(), &[]).unwrap();
+        let (answer, memfds) = receive(&socket);
+        assert_eq!(answer.len(), ANSWER);
+        let status = u16::from_le_bytes(array(&answer, 10));
+        let Ok([page, channel]) = <[OwnedFd; 2]>::try_from(memfds) else {
+            return Err(status);
+        };
+        assert_eq!(status, WELCOME);
+        Ok(Hold {
+            page,
+            channel,
+            bell: Some(socket),
+            shape: [host.receives(), RECEIVES],
+            own: 1,
+            index: word(&answer[36..], 8) as u32,
+        })
+    }
+
+    /// Waits for a guest, who has knocked when it returns.
+    pub fn knocked(&self, listener: &OwnedFd) -> Knocked {
+        let socket = accept(listener);
+        let (knock, _) = receive(&socket);
+        assert_eq!(knock.len(), 180);
+        let receives = (word(&knock, 60) >> 32) as u32;
+        Knocked {
+            socket,
+            said: knock[..148].to_vec(),
+            receives,
+        }
+    }
+
+    /// The greeting that says this of link and channel.
+    pub fn greeting(&self, knocked: &Knocked, link: u64, index: u64) -> Vec<u8> {
+        let mut said = b"tkdoca\x00\xb6\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00".to_vec();
+        said.extend(self.instance);
+        said.extend(link.to_le_bytes());
+        said.extend(index.to_le_bytes());
+        said.resize(36 + 96, 0);
+        let proof = hash(&[b"tokio-doca greeting", &self.key, &knocked.said, &said]);
+        said.extend(proof);
+        said
+    }
+
+    /// Welcomes a guest as it should be.
+    pub fn welcome(&self, knocked: Knocked, link: u64, index: u32) -> Hold {
+        let shape = [RECEIVES, knocked.receives];
+        let (page, channel) = (memfd(PAGE, SEALS), memfd(channel_len(shape), SEALS));
+        let raw = [page.as_raw_fd(), channel.as_raw_fd()];
+        let greeting = self.greeting(&knocked, link, index.into());
+        send(&knocked.socket, &greeting, &raw).unwrap();
+        Hold {
+            page,
+            channel,
+            bell: Some(knocked.socket),
+            shape,
+            own: 0,
+            index,
+        }
+    }
+}
+
+/// A guest that waits for its greeting.
+pub struct Knocked {
+    pub socket: OwnedFd,
+    said: Vec<u8>,
+    pub receives: u32,
+}
+
+pub const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK
+    .union(SealFlag::F_SEAL_GROW)
+    .union(SealFlag::F_SEAL_SEAL);
+
+pub fn memfd(len: usize, seals: SealFlag) -> OwnedFd {
+    let memfd = memfd_create(c"hostile", MFdFlags::MFD_ALLOW_SEALING).unwrap();
+    ftruncate(&memfd, len as i64).unwrap();
+    fcntl(&memfd, FcntlArg::F_ADD_SEALS(seals)).unwrap();
+    memfd
+}
+
+/// Where a side's messages are, by its receives and the peer's.
+fn messages_at(own: u32) -> usize {
+    (384 + 8 * own as usize).next_multiple_of(128)
+}
+
+fn block([own, peers]: [u32; 2]) -> usize {
+    (messages_at(own) + 128 * peers as usize + STREAM).next_multiple_of(4096)
+}
+
+pub fn channel_len([host, guest]: [u32; 2]) -> usize {
+    block([host, guest]) + block([guest, host])
+}
+
+/// What a connected endpoint has in its hands. Offsets in a side's block: presence 0, cold 8, wants 16, produced 128, consumed 256,
+/// receives 384; in its half of the page: armed 0, summary 128, hints 256.
+pub struct Hold {
+    pub page: OwnedFd,
+    pub channel: OwnedFd,
+    pub bell: Option<OwnedFd>,
+    shape: [u32; 2],
+    /// 0 for the host.
+    own: usize,
+    pub index: u32,
+}
+
+impl Hold {
+    /// Where the block of a side is.
+    fn base(&self, side: usize) -> usize {
+        let [host, guest] = self.shape;
+        side * block([host, guest])
+    }
+
+    pub fn len(&self) -> usize {
+        channel_len(self.shape)
+    }
+
+    pub fn own(&self, at: usize) -> usize {
+        self.base(self.own) + at
+    }
+
+    pub fn peers(&self, at: usize) -> usize {
+        self.base(1 - self.own) + at
+    }
+
+    pub fn put(&self, at: usize, value: u64) {
+        assert_eq!(
+            pwrite(&self.channel, &value.to_le_bytes(), at as i64),
+            Ok(8)
+        );
+    }
+
+    pub fn get(&self, at: usize) -> u64 {
+        let mut bytes = [0; 8];
+        assert_eq!(pread(&self.channel, &mut bytes, at as i64), Ok(8));
+        u64::from_le_bytes(bytes)
+    }
+
+    /// In the half of this side (0) or of the peer (1).
+    pub fn put_page(&self, whose: usize, at: usize, value: u64) {
+        let half = (self.own + whose) % 2 * (PAGE / 2);
+        let written = pwrite(&self.page, &value.to_le_bytes(), (half + at) as i64);
+        assert_eq!(written, Ok(8));
+    }
+
+    /// Posts a receive, as an honest side does.
+    pub fn post(&self, number: u64, room: u32) {
+        let turn = number as usize % RECEIVES as usize;
+        self.put(
+            self.own(384 + 8 * turn),
+            (number + 1) << 32 | u64::from(room),
+        );
+    }
+
+    /// Publishes the head of a message, as an honest side does, or not.
+    pub fn publish(&self, number: u64, kind: u64, len: u32) {
+        let own = self.shape[self.own];
+        let peers = self.shape[1 - self.own];
+        let entry = messages_at(own) + 128 * (number as usize % peers as usize);
+        self.put(self.own(entry + 8), kind << 32);
+        self.put(self.own(entry), (number + 1) << 32 | u64::from(len));
+    }
+
+    /// Has the peer look at the channel, and wakes it.
+    pub fn hint(&self) {
+        let word = self.index as usize / 64;
+        self.put_page(1, 256 + 8 * word, 1 << (self.index % 64));
+        self.put_page(1, 128, 1 << word);
+        self.ring();
+    }
+
+    /// False if the socket is full.
+    pub fn ring(&self) -> bool {
+        let Some(bell) = &self.bell else { return true };
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        nix::sys::socket::send(bell.as_raw_fd(), &[1], flags) != Err(nix::Error::EAGAIN)
+    }
+
+    /// Puts something into the bell that no honest peer does: of many lengths, and with descriptors.
+    pub fn stuff(&self, random: &mut Random) {
+        let Some(bell) = &self.bell else { return };
+        let bytes = [1; 4000];
+        let len = [0, 1, 64, 65, 4000][random.below(5) as usize];
+        let raw = [self.page.as_raw_fd(), self.channel.as_raw_fd()];
+        let with = [ControlMessage::ScmRights(&raw)];
+        let with = &with[..random.below(2) as usize];
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        let parts = [IoSlice::new(&bytes[..len])];
+        // It may be full.
+        let _ = sendmsg::<()>(bell.as_raw_fd(), &parts, with, flags, None);
+    }
+
+    /// Words that matter, of either side.
+    fn word_that_matters(&self, random: u64) -> usize {
+        let side = random as usize % 2;
+        let [own, peers] = [self.shape[side] as usize, self.shape[1 - side] as usize];
+        let which = (random >> 8) as usize % 12;
+        let turn = (random >> 16) as usize;
+        let at = match which {
+            // Seldom: it ends the connection in the usual way.
+            0 if random >> 56 == 0 => 0,
+            0 | 1 => 8,
+            2 => 16,
+            3..5 => 128,
+            5..7 => 256,
+            7..9 => 384 + 8 * (turn % own),
+            9 | 10 => messages_at(own as u32) + 128 * (turn % peers),
+            _ => messages_at(own as u32) + 128 * (turn % peers) + 8,
+        };
+        self.base(side) + at
+    }
+
+    /// Writes something, somewhere: most often what could be right, where it matters.
+    pub fn scribble(&self, random: &mut Random) {
+        let at = match random.below(8) {
+            0 => random.below(self.len() as u64 / 8) as usize * 8,
+            1 => {
+                let at = random.below(PAGE as u64 / 8) as i64 * 8;
+                let value = random.word().to_le_bytes();
+                assert_eq!(pwrite(&self.page, &value, at), Ok(8));
+                return;
+            }
+            2 => return self.hint(),
+            _ => self.word_that_matters(random.word()),
+        };
+        let lens = [
+            0,
+            1,
+            111,
+            112,
+            113,
+            4096,
+            1 << 16,
+            1 << 19,
+            1 << 31,
+            u32::MAX,
+        ];
+        let len = u64::from(lens[random.below(10) as usize]);
+        let value = match random.below(7) {
+            0 => random.word(),
+            1 => random.below(5),
+            2 => self.get(at).wrapping_add(random.below(3)).wrapping_sub(1),
+            3 => self.get(at) ^ 1 << random.below(64),
+            4 => self.get(at).wrapping_add(len),
+            _ => (1 + random.below(12)) << 32 | len,
+        };
+        self.put(at, value);
+    }
+}
+
+/// xorshift.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn word(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    pub fn below(&mut self, end: u64) -> u64 {
+        // The low bits are the worse ones.
+        (self.word() >> 16) % end
+    }
+}
