@@ -200,5 +200,10 @@ impl Drop for QueuePair {
         let keep: Keep = Arc::clone(&self.receives) as Keep;
         // SAFETY: no handle and no Op is left, so nobody posts; the table has the Leases of all receives that are posted.
         unsafe { self.endpoint.retire(keep) };
+        let shared = &self.attachment.shared;
+        if !shared.mode.load().is_busy() {
+            // Nobody may wait for anything, and a look lets go of what it had. Not here: wakers are user code.
+            shared.events.signal().ring();
+        }
     }
 }

@@ -151,7 +151,12 @@ impl Link {
                 members.free.push(index);
             }
         }
-        self.channels.fetch_sub(1, Ordering::Relaxed);
+        drop(members);
+        if self.channels.fetch_sub(1, Ordering::Relaxed) == 1
+            && let Some(ports) = self.ports.upgrade()
+        {
+            ports.note_idle();
+        }
     }
 
     /// Whether no channel is open at this end.

@@ -148,6 +148,11 @@ impl Ports {
         self.due.fetch_min(due, Ordering::SeqCst);
     }
 
+    /// A link has no channel any more: the next look lets go of it.
+    pub(super) fn note_idle(&self) {
+        self.stale.store(true, Ordering::Relaxed);
+    }
+
     /// Whether the time of one is over.
     pub(super) fn is_due(&self) -> bool {
         let due = self.due.load(Ordering::Relaxed);

@@ -120,7 +120,6 @@ impl Ports {
                 None => {
                     at -= 1;
                     reaper.hot.swap_remove(at);
-                    self.stale.store(true, Ordering::Relaxed);
                 }
             }
         }
@@ -177,13 +176,9 @@ impl Ports {
             // It may have another connection.
             reaper.hot.swap_remove(at);
         } else if !look.traffic {
-            if look.watch.is_none() {
-                self.stale.store(true, Ordering::Relaxed);
-            }
             return;
         }
         let Some((channel, watch)) = shared.warm_up() else {
-            self.stale.store(true, Ordering::Relaxed);
             return;
         };
         if reaper.hot.is_full() {
