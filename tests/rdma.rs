@@ -1,17 +1,17 @@
 //! Remote operations: what each does, what it is refused for, and the states of a context.
 
+#[path = "common/both_sides.rs"]
+mod both_sides;
 mod common;
 #[path = "common/loopback.rs"]
 mod loopback;
-#[path = "common/rdma.rs"]
-mod rdma;
 
 use std::time::Duration;
 
+use both_sides::*;
 use common::in_time;
 use futures::executor::block_on;
 use loopback::Loopback;
-use rdma::*;
 use tokio_doca::soft::Soft;
 use tokio_doca::{
     Access, BufChain, BufInventory, Caps, Device, ErrorKind, Mmap, Mode, Mtu, Rdma, RdmaState,
@@ -236,7 +236,7 @@ async fn what_is_refused_leaves_the_state_as_it_is() {
             a.send(stranger.filled(b"x")).await.unwrap_err().reason(),
             Reason::ForeignDevice
         );
-        let (_keep, foreign) = rdma::remote(&stranger, &stranger, 64, all_access());
+        let (_keep, foreign) = both_sides::remote(&stranger, &stranger, 64, all_access());
         assert_eq!(
             a.write(&src, &foreign).await.unwrap_err().reason(),
             Reason::ForeignDevice

@@ -1,19 +1,19 @@
 //! Receives: their order, what becomes of dropped ones, back-pressure, and the stream.
 
+#[path = "common/both_sides.rs"]
+mod both_sides;
 mod common;
 #[path = "common/loopback.rs"]
 mod loopback;
-#[path = "common/rdma.rs"]
-mod rdma;
 
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use both_sides::*;
 use common::{in_time, poll, until};
 use futures::StreamExt;
 use loopback::Loopback;
-use rdma::*;
 use tokio_doca::soft::Soft;
 use tokio_doca::{BufChain, BufPool, Device, ErrorKind, Mmap, Mode, RdmaState, Reason, RecvOpcode};
 

@@ -1,51 +1,105 @@
-//! Two connected contexts in one process, on a device of their own each or the same, and their memory.
-#![allow(
-    dead_code,
-    unreachable_pub,
-    reason = "each test file uses its own part"
-)]
+//! What the tests of remote operations share: one side with memory of its own and memory that it exports, and how two of them meet.
 
+use std::time::Duration;
+
+use tokio_doca::soft::Soft;
 use tokio_doca::{
-    Access, Buf, BufPool, Device, Mmap, Mode, Rdma, RdmaBuilder, RdmaState, RemoteBuf, RemoteMmap,
-    WorkQ,
+    Access, Buf, BufInventory, BufPool, Device, JobError, Mmap, Mode, Rdma, RdmaState, Reason,
+    RemoteMmap, WorkQ,
 };
 
-pub const ELEMENT: usize = 256;
+use super::peer::{Peer, hear, hex, say, unhex};
+use super::{ELEMENT, LIMIT, until};
 
-/// One side: a context on a WorkQ of its own, and memory.
-pub struct Side {
-    pub device: Device,
-    pub workq: WorkQ,
-    pub rdma: Rdma,
-    pub pool: BufPool,
+/// All that a peer may be permitted.
+pub const REMOTE: Access = Access::RDMA_READ
+    .union(Access::RDMA_WRITE)
+    .union(Access::RDMA_ATOMIC);
+
+/// Bytes that a side exports.
+pub const SHARED: usize = 1 << 20;
+
+/// How a side is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    pub defer: bool,
+    pub mode: Mode,
+    /// Of the Rdma.
+    pub permissions: Access,
+    /// Of the memory.
+    pub access: Access,
+    pub rnr_timeout: Duration,
+    pub receives: u32,
 }
 
-/// What a peer may do, in all.
-pub fn all_access() -> Access {
-    Access::LOCAL_READ_WRITE | Access::RDMA_READ | Access::RDMA_WRITE | Access::RDMA_ATOMIC
-}
-
-impl Side {
-    pub fn new(device: &Device, mode: Mode) -> Side {
-        Side::with(device, mode, |builder| builder.permissions(all_access()))
-    }
-
-    pub fn with(
-        device: &Device,
-        mode: Mode,
-        build: impl FnOnce(RdmaBuilder<'_>) -> RdmaBuilder<'_>,
-    ) -> Side {
-        let workq = WorkQ::builder().depth(32).mode(mode).build().unwrap();
-        let mmap = Mmap::builder().device(device).alloc(64 * ELEMENT).unwrap();
-        let pool = BufPool::builder(&mmap).element_size(ELEMENT).build();
-        Side {
-            device: device.clone(),
-            rdma: build(Rdma::builder(device)).attach(&workq).unwrap(),
-            pool: pool.unwrap(),
-            workq,
+impl Setup {
+    /// With all permissions.
+    pub fn new(defer: bool, mode: Mode) -> Setup {
+        Setup {
+            defer,
+            mode,
+            permissions: REMOTE,
+            access: REMOTE,
+            rnr_timeout: LIMIT,
+            receives: 16,
         }
     }
 
+    /// Both soft modes, event-driven, busy and hybrid.
+    pub fn all() -> [Setup; 6] {
+        let spin = Duration::from_micros(50);
+        let modes = [Mode::EventDriven, Mode::BusyPoll, Mode::Hybrid { spin }];
+        std::array::from_fn(|at| Setup::new(at % 2 == 1, modes[at / 2]))
+    }
+
+    pub fn rnr(self, rnr_timeout: Duration) -> Setup {
+        Setup {
+            rnr_timeout,
+            ..self
+        }
+    }
+}
+
+/// One side.
+pub struct Side {
+    pub device: Device,
+    /// Private memory for messages.
+    pub pool: BufPool,
+    /// What the peer may reach.
+    pub mmap: Mmap,
+    /// All of it, as this side sees it.
+    pub shared: Buf,
+    pub workq: WorkQ,
+    pub rdma: Rdma,
+}
+
+impl Side {
+    pub fn new(setup: Setup) -> Side {
+        let soft = Soft::builder().defer(setup.defer).build();
+        let device = soft.open("pf0").unwrap();
+        let workq = WorkQ::builder().depth(32).mode(setup.mode).build().unwrap();
+        Side::on(&device, &workq, setup)
+    }
+
+    pub fn on(device: &Device, workq: &WorkQ, setup: Setup) -> Side {
+        let memory = Mmap::builder().device(device).alloc(64 * ELEMENT).unwrap();
+        let pool = BufPool::builder(&memory).element_size(ELEMENT);
+        let access = Access::LOCAL_READ_WRITE | setup.access;
+        let mmap = Mmap::builder().device(device).access(access);
+        let mmap = mmap.alloc(SHARED).unwrap();
+        Side {
+            pool: pool.build().unwrap(),
+            shared: BufInventory::with_capacity(1)
+                .buf_filled(&mmap, ..)
+                .unwrap(),
+            mmap,
+            rdma: context(device, workq, setup),
+            device: device.clone(),
+            workq: workq.clone(),
+        }
+    }
+
+    /// A Buf that holds `bytes`.
     pub fn filled(&self, bytes: &[u8]) -> Buf {
         let buf = self.empty();
         buf.extend_from_slice(bytes).unwrap();
@@ -56,32 +110,115 @@ impl Side {
         self.pool.try_alloc().unwrap()
     }
 
-    /// How many Bufs are at home.
-    pub fn free_bufs(&self) -> usize {
-        let all: Vec<Buf> = std::iter::from_fn(|| self.pool.try_alloc().ok()).collect();
-        all.len()
+    /// Sends bytes.
+    pub async fn send(&self, bytes: &[u8]) -> Result<(), JobError> {
+        let buf = self.filled(bytes);
+        assert_eq!(self.rdma.send(&buf).await?, bytes.len());
+        Ok(())
+    }
+
+    /// Receives bytes.
+    pub async fn recv(&self) -> Result<Vec<u8>, JobError> {
+        let buf = self.empty();
+        let received = self.rdma.recv(&buf).await?;
+        let bytes = buf.data().unwrap().to_vec();
+        assert_eq!(received.len, bytes.len());
+        Ok(bytes)
+    }
+
+    /// What the peer imports.
+    pub fn memory(&self) -> Vec<u8> {
+        self.mmap.export_rdma(&self.device).unwrap()
+    }
+
+    pub fn import(&self, blob: &[u8]) -> RemoteMmap {
+        let import = RemoteMmap::from_export(&self.device, blob);
+        import.timeout(LIMIT).wait().unwrap()
+    }
+
+    /// The bytes of the exported memory.
+    pub fn bytes(&self, from: usize, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.shared.copy_out(from, &mut bytes).unwrap();
+        bytes
+    }
+
+    /// In the child: both exchange what they export, and this one connects as `first` says.
+    pub fn meet_parent(&self, first: bool) {
+        say(&hex(&self.rdma.export().unwrap()));
+        let blob = unhex(&hear().unwrap());
+        if !first {
+            hear().unwrap();
+        }
+        self.rdma.connect(&blob).timeout(LIMIT).wait().unwrap();
+        say("connected");
+        if first {
+            hear().unwrap();
+        }
+    }
+
+    /// In the parent. `first` is whether this side connects before the other one does.
+    pub fn meet_child(&self, peer: &mut Peer, first: bool) {
+        let blob = unhex(&peer.hear());
+        peer.say(&hex(&self.rdma.export().unwrap()));
+        let connect = || self.rdma.connect(&blob).timeout(LIMIT).wait().unwrap();
+        if first {
+            connect();
+            peer.say("connected");
+            assert_eq!(peer.hear(), "connected");
+        } else {
+            assert_eq!(peer.hear(), "connected");
+            connect();
+            peer.say("connected");
+        }
+    }
+
+    /// Every Buf is home, and nothing in flight.
+    pub async fn all_back(&self) {
+        until("nothing is in flight", || self.workq.in_flight() == 0).await;
+        let all = self.pool.elements();
+        until("the pool is full again", || {
+            super::free_bufs(&self.pool) == all
+        })
+        .await;
+    }
+
+    /// What it failed with, once that was told.
+    pub async fn failed(&self) -> JobError {
+        let mut watch = self.rdma.watch();
+        let error = watch.wait_for(|state| matches!(state, RdmaState::Error(_)));
+        let state = super::in_time("the watch", error).await;
+        match *state.expect("the Rdma is there") {
+            RdmaState::Error(cause) => cause,
+            state => unreachable!("{state:?}"),
+        }
     }
 }
 
-/// Two sides that are connected to each other.
-pub fn pair(device: &Device, mode: Mode) -> (Side, Side) {
-    let sides = (Side::new(device, mode), Side::new(device, mode));
-    connect(&sides.0.rdma, &sides.1.rdma);
-    sides
+/// A context of its own.
+pub fn context(device: &Device, workq: &WorkQ, setup: Setup) -> Rdma {
+    Rdma::builder(device)
+        .permissions(setup.permissions)
+        .send_queue_size(16)
+        .recv_queue_size(setup.receives)
+        .rnr_timeout(setup.rnr_timeout)
+        .connect_timeout(LIMIT)
+        .attach(workq)
+        .unwrap()
 }
 
+/// Connects two of this process.
 pub fn connect(one: &Rdma, other: &Rdma) {
-    let blobs = (one.export().unwrap(), other.export().unwrap());
-    one.connect(&blobs.1).wait().unwrap();
-    other.connect(&blobs.0).wait().unwrap();
-    assert_eq!([one.state(), other.state()], [RdmaState::Connected; 2]);
+    let (first, second) = (one.export().unwrap(), other.export().unwrap());
+    one.connect(&second).wait().unwrap();
+    other.connect(&first).wait().unwrap();
 }
 
-/// Memory of `owner`'s, with this access, as `user` reaches it.
-pub fn remote(owner: &Side, user: &Side, len: usize, access: Access) -> (Mmap, RemoteBuf) {
-    let builder = Mmap::builder().device(&owner.device).access(access);
-    let mmap = builder.alloc(len).unwrap();
-    let blob = mmap.export_rdma(&owner.device).unwrap();
-    let remote = RemoteMmap::from_export(&user.device, &blob).wait().unwrap();
-    (mmap, remote.buf(..).unwrap())
+/// What it failed with, and for which cause if it was flushed.
+#[track_caller]
+pub fn failed<T>(result: Result<T, JobError>) -> (Reason, Option<Reason>) {
+    match result {
+        Ok(_) => panic!("it did not fail"),
+        Err(error) => (error.reason(), error.cause()),
+    }
 }
