@@ -133,11 +133,27 @@ impl QueuePair {
         if self.attachment.is_closed() {
             return RdmaState::Reset;
         }
+        let shared = &self.attachment.shared;
+        // Nobody else may look.
+        if shared.ready() {
+            shared.turn();
+        }
         self.watched.now()
     }
 
+    /// From now on the device rings for a change of the state too, if Ops are rung for and this is a runtime.
     pub(crate) fn watch(&self) -> watch::Receiver<RdmaState> {
-        self.watched.sender.subscribe()
+        let receiver = self.watched.sender.subscribe();
+        let shared = &self.attachment.shared;
+        shared.core.receives.watch();
+        // Where there is no runtime nobody waits; who has one registers it, and arms.
+        if !shared.mode.load().is_busy()
+            && shared.events.register(shared).is_ok()
+            && shared.arm() | shared.ready()
+        {
+            shared.turn();
+        }
+        receiver
     }
 
     pub(crate) fn endpoint(&self) -> &Arc<dyn Endpoint> {

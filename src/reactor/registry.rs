@@ -6,7 +6,7 @@ use super::receives::{Ended, Receives};
 use super::target::Told;
 use crate::device::Completion;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, lock, wake};
 
 /// The most tables: 0 stands for the Slots, and the last number for no Token at all.
@@ -19,6 +19,8 @@ pub(super) struct Registry {
     entries: Mutex<Vec<Entry>>,
     /// Ops that sleep, of all tables.
     asleep: Arc<AtomicUsize>,
+    /// Somebody has asked to be told of changes of the state.
+    watched: AtomicBool,
 }
 
 /// What has a number.
@@ -34,7 +36,18 @@ impl Registry {
         Registry {
             entries: Mutex::new(Vec::new()),
             asleep: Arc::default(),
+            watched: AtomicBool::new(false),
         }
+    }
+
+    /// Somebody is to be told of changes of the state.
+    pub(super) fn watch(&self) {
+        self.watched.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether somebody is.
+    pub(super) fn any_watched(&self) -> bool {
+        self.watched.load(Ordering::SeqCst)
     }
 
     /// A table of so many receives.

@@ -49,7 +49,13 @@ impl Shared {
         if phases.any_asleep() || self.core.receives.any_asleep() {
             return true;
         }
-        if !phases.any_in_flight() || policy.is_busy() {
+        if policy.is_busy() {
+            return false;
+        }
+        if self.core.receives.any_watched() {
+            return true;
+        }
+        if !phases.any_in_flight() {
             return false;
         }
         // Whoever is in line sleeps too, and any Job's end may be what it waits for.

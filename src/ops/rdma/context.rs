@@ -158,13 +158,16 @@ impl Rdma {
         self.0.extra().rnr_timeout
     }
 
-    /// Where it is in its life.
+    /// Where it is in its life. It looks whether the peer has left.
     #[doc(alias = "doca_rdma_get_state")]
     pub fn state(&self) -> RdmaState {
         self.pair().state()
     }
 
     /// Tells of each change of the state, from now on. States that follow quickly on one another may be seen as one.
+    ///
+    /// On a WorkQ that is not busy-polled, and called on a Tokio runtime, it is told of the peer's end also if nothing else is waited
+    /// for. In [`Mode::BusyPoll`](crate::Mode::BusyPoll) whoever polls an Op, or asks for the [`state`](Rdma::state), finds it.
     pub fn watch(&self) -> watch::Receiver<RdmaState> {
         self.pair().watch()
     }

@@ -4,7 +4,7 @@
 //! says whether the endpoint is connected and idle, and what the peer permits.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -40,6 +40,8 @@ pub(super) struct Open {
     pub(super) word: AtomicU64,
     /// The instance of the peer's fabric, in two halves.
     pub(super) peer: [AtomicU64; 2],
+    /// One-sided operations so far: roughly, as several threads may count at once.
+    pub(super) turn: AtomicU32,
 }
 
 pub(super) const IDLE: u64 = 1 << 32;
