@@ -185,6 +185,10 @@ impl Side {
 
     /// What it failed with, once that was told.
     pub async fn failed(&self) -> JobError {
+        if self.workq.mode() == Mode::BusyPoll {
+            let error = || matches!(self.rdma.state(), RdmaState::Error(_));
+            until("it fails", error).await;
+        }
         let mut watch = self.rdma.watch();
         let error = watch.wait_for(|state| matches!(state, RdmaState::Error(_)));
         let state = super::in_time("the watch", error).await;
