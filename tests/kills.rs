@@ -9,6 +9,7 @@ mod hostile;
 use std::time::{Duration, Instant, SystemTime};
 
 use common::peer::{Peer, footprint, hear, hex, is_as_before, role, say, unhex};
+use common::random::{Random, setting};
 use common::*;
 use tokio_doca::soft::{Soft, View};
 use tokio_doca::{
@@ -26,25 +27,9 @@ const LATEST: u64 = 15_000;
 /// What is going on when one of them is killed: imports one after the other, or copies of so many bytes.
 const WORK: [usize; 5] = [0, 0, 100, 4096, LEN];
 
-/// A small generator of random numbers (splitmix64): its seed is all there is to repeat.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % limit
-    }
-
-    /// Waits for one of the moments that there are.
-    fn moment(&mut self) -> Duration {
-        Duration::from_micros(self.below(LATEST))
-    }
-}
-
-fn setting(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().unwrap())
+/// One of the moments that there are.
+fn moment(random: &mut Random) -> Duration {
+    Duration::from_micros(random.below(LATEST))
 }
 
 fn export() -> (Mmap, Vec<u8>) {
@@ -155,7 +140,7 @@ fn exporter_dies(random: &mut Random, survivor: &Importer) -> Duration {
     let mut exporter = Peer::start(TEST, "exporter");
     let blob = unhex(&exporter.hear());
     let len = WORK[random.below(WORK.len() as u64) as usize];
-    let moment = random.moment();
+    let moment = moment(random);
     let (begun, begins) = std::sync::mpsc::channel();
     let took = std::thread::scope(|scope| {
         let victim = nix::unistd::Pid::from_raw(exporter.pid());
@@ -184,7 +169,7 @@ fn importer_dies(random: &mut Random, blob: &[u8], other: &mut Peer) -> Duration
     importer.say(&hex(blob));
     importer.say(&WORK[random.below(WORK.len() as u64) as usize].to_string());
     importer.hear();
-    std::thread::sleep(random.moment());
+    std::thread::sleep(moment(random));
     let killed = Instant::now();
     importer.kill();
     drop(importer);

@@ -7,6 +7,7 @@
 
 pub mod peer;
 pub mod programs;
+pub mod random;
 pub mod rdma;
 
 use std::future::Future;
