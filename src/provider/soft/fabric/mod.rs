@@ -66,7 +66,7 @@ mod control;
 mod envelope;
 mod exporter;
 #[cfg(fuzzing)]
-pub mod fuzzing;
+pub(super) mod fuzzing;
 mod greeting;
 mod host;
 mod import;

@@ -34,6 +34,8 @@ mod channel;
 mod connection;
 mod endpoint;
 mod flags;
+#[cfg(fuzzing)]
+pub(super) mod fuzzing;
 mod halves;
 mod hello;
 mod link;

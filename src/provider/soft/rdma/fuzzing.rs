@@ -1,0 +1,171 @@
+//! What a peer may say and write, as a fuzzer makes it up. Built with `cfg(fuzzing)` only; .ci/fuzz runs it.
+//!
+//! What is found wrong is a panic, what ASan finds of memory, and what goes on for ever.
+#![expect(unsafe_code, reason = "lends memory to a channel")]
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::super::fabric::{Arena, HELLO};
+use super::channel::{Channel, ENTRY, Head, INLINE, Kind, Shape, Side};
+use super::halves::{Receiving, Sending};
+use super::hello::{Answer, Card, Question};
+use super::link::CHANNELS;
+use super::memory::Memory;
+use crate::device::{Access, Mtu, Segment, Segments};
+use crate::sync::atomic::Ordering;
+
+/// What peers say when they meet. The input: the bytes of a card, a question and an answer, whichever of them they are.
+pub struct Hellos;
+
+impl Hellos {
+    /// Takes an input.
+    pub fn take(input: &[u8]) {
+        let mut hello = [0; HELLO];
+        let len = input.len().min(HELLO);
+        hello[..len].copy_from_slice(&input[..len]);
+        if let Some(card) = Card::parse(&hello) {
+            assert_eq!(card.format()[..16], hello[..16], "{card:?}");
+            let shape = Shape {
+                host: card.receives,
+                guest: card.receives,
+            };
+            // What is shared has at most 64 MiB.
+            assert!(shape.len().is_some_and(|len| len <= 64 << 20), "{card:?}");
+        }
+        if let Some(question) = Question::parse(&hello) {
+            assert_eq!(Some(question.card), Card::parse(&hello));
+            assert_eq!(question.format()[..48], hello[..48], "{question:?}");
+            assert_eq!(question.identity([3; 16]).proof, hello[24..40]);
+        }
+        if let Some(answer) = Answer::parse(&hello) {
+            assert_eq!(answer.format()[..16], hello[..16], "{answer:?}");
+            assert!(answer.link != 0 && answer.index < CHANNELS);
+        }
+    }
+
+    /// What honest peers say.
+    pub fn seeds() -> Vec<Vec<u8>> {
+        let card = Card {
+            queue: 1,
+            receives: 64,
+            permissions: Access::RDMA_READ | Access::RDMA_WRITE,
+            mtu: Mtu::Bytes1024,
+        };
+        let question = Question {
+            card,
+            slot: 1,
+            generation: 2,
+            proof: [3; 16],
+            link: 4,
+        };
+        let answer = Answer { link: 5, index: 6 };
+        [card.format(), question.format(), answer.format()]
+            .map(Vec::from)
+            .into()
+    }
+}
+
+/// One end of a channel, whose other end is the input: what it writes, and when.
+pub struct Scribbler {
+    memory: Arc<Memory>,
+    shape: Shape,
+}
+
+const RECEIVES: u32 = 4;
+const GUARD: usize = 64;
+const ROOM: usize = 4 * INLINE;
+/// More than goes in one piece.
+const LONG: usize = 40_000;
+/// Presence, what is consumed, receives and messages lie there in a side's block.
+const WORDS: usize = 1024;
+
+fn segments(bytes: &mut [u8]) -> Segments {
+    Segments::one(Segment {
+        addr: NonNull::from(&mut *bytes).cast(),
+        len: bytes.len(),
+        key: 0,
+    })
+}
+
+impl Scribbler {
+    /// One with a channel.
+    #[expect(clippy::new_without_default, reason = "it maps memory")]
+    pub fn new() -> Scribbler {
+        let shape = Shape {
+            host: RECEIVES,
+            guest: RECEIVES,
+        };
+        let len = shape.len().expect("powers of two");
+        let (_memfd, mapping) = Arena::create(len).expect("a memfd");
+        // SAFETY: one channel at a time reaches it, and this, by atomics.
+        let memory = Arc::new(unsafe { Memory::new(mapping, len) });
+        Scribbler { memory, shape }
+    }
+
+    /// Takes an input: for each ten bytes, which word is written (one), what (eight), and what is done then (one).
+    pub fn take(&self, input: &[u8]) {
+        let blocks = [0, self.memory.len() / 2];
+        let words = || {
+            blocks
+                .into_iter()
+                .flat_map(|block| (block..block + WORDS).step_by(8))
+        };
+        words().for_each(|at| self.memory.word(at).store(0, Ordering::SeqCst));
+        let channel = Channel::new(Arc::clone(&self.memory), self.shape, Side::Host);
+        let (mut sending, mut receiving) = (Sending::default(), Receiving::default());
+        for _ in 0..RECEIVES {
+            receiving.post(&channel, ROOM as u32);
+        }
+        let mut bytes = vec![0xa5; GUARD + ROOM + GUARD];
+        let mut message = vec![1; LONG];
+        for act in input.chunks_exact(10) {
+            let at = blocks[usize::from(act[0] >> 7)] + 8 * usize::from(act[0] & 0x7f);
+            let word = u64::from_le_bytes(act[1..9].try_into().expect("eight bytes"));
+            self.memory.word(at).store(word, Ordering::SeqCst);
+            match act[9] % 4 {
+                0 | 1 => {
+                    let dst = segments(&mut bytes[GUARD..GUARD + ROOM]);
+                    // SAFETY: the bytes are there, and as many.
+                    let _ = unsafe { receiving.take(&channel, Some((&dst, ROOM)), usize::MAX) };
+                }
+                sends => {
+                    let len = if sends == 2 { INLINE } else { message.len() };
+                    let head = Head {
+                        kind: Kind::Send,
+                        len: len as u32,
+                        immediate: 0,
+                    };
+                    let src = segments(&mut message[..len]);
+                    // SAFETY: as above.
+                    let _ = unsafe { sending.send(&channel, head, &src, usize::MAX) };
+                }
+            }
+        }
+        let mut guards = bytes[..GUARD].iter().chain(&bytes[GUARD + ROOM..]);
+        assert!(guards.all(|&byte| byte == 0xa5), "a guard was written");
+        assert!(
+            message.iter().all(|&byte| byte == 1),
+            "a source was written"
+        );
+    }
+
+    /// What honest peers write: receives, messages, and bytes of the stream that came or were taken.
+    pub fn seeds() -> Vec<Vec<u8>> {
+        // The peer is the guest: its block is the second one.
+        let act = |at: usize, word: u64, then: u8| {
+            let mut act = vec![0x80 | (at / 8) as u8];
+            act.extend(word.to_le_bytes());
+            act.push(then);
+            act
+        };
+        let messages = (384 + 8 * RECEIVES as usize).next_multiple_of(ENTRY);
+        let short = act(messages, 1 << 32 | 9, 0);
+        let long = [
+            act(128, ROOM as u64, 0),
+            act(messages, 1 << 32 | ROOM as u64, 0),
+        ];
+        let sent = [act(384, 1 << 32 | 1 << 20, 3), act(256, 1 << 18, 3)];
+        vec![short, long.concat(), sent.concat()]
+    }
+}
