@@ -12,7 +12,8 @@ use std::task::Waker;
 use tokio::sync::watch;
 
 use super::held::Outcome;
-use super::receives::{Receipt, Receives, Room};
+use super::received::Room;
+use super::receives::{Receipt, Receives};
 use super::registry::Changed;
 use super::workq::Attachment;
 use crate::device::{Endpoint, EndpointConfig, EndpointState, Keep, RdmaJob};

@@ -14,42 +14,17 @@
 //!
 //! All of it is under one lock, in which no code of the user's runs: wakers are cloned, woken and dropped, and Leases given
 //! back, outside.
-#![expect(unsafe_code, reason = "a message is copied between leased memory")]
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::task::Waker;
 
-use super::held::Outcome;
-use crate::device::{Completion, RecvOpcode, Segments, Token};
+use super::received::{Landed, Received, Room, nowhere, received};
+use crate::device::{Completion, Token};
 use crate::error::{ErrorKind, JobError};
-use crate::mem::{Grow, Writing, hand_over};
+use crate::mem::Writing;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, Waiters, discard, lock};
-
-/// What a receive has brought: the answer of [`Rdma::recv`](crate::Rdma::recv).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[doc(alias = "doca_rdma_result")]
-#[non_exhaustive]
-pub struct Received {
-    /// How many bytes the peer sent, or, of a write with an immediate, wrote to where it was told.
-    pub len: usize,
-    /// What the peer did.
-    pub opcode: RecvOpcode,
-    /// The immediate, if there is one.
-    pub immediate: Option<u32>,
-}
-
-impl Received {
-    /// As a receive answers it: for tests of those who await it.
-    pub const fn new(len: usize, opcode: RecvOpcode, immediate: Option<u32>) -> Received {
-        Received {
-            len,
-            opcode,
-            immediate,
-        }
-    }
-}
 
 /// Which place an Op has, and which use of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,51 +33,6 @@ pub(super) struct Receipt {
     generation: u32,
     /// It was posted by an Op that was dropped, for memory of its own.
     pub(super) adopted: bool,
-}
-
-/// Memory of a receive, and the Lease on it: `segments` are what that gave.
-pub(crate) struct Room {
-    /// Nothing, if there is no destination.
-    pub(crate) lease: Option<Writing>,
-    pub(crate) segments: Segments,
-    pub(crate) len: usize,
-}
-
-/// How a receive ended, and its memory.
-pub(crate) struct Landed {
-    pub(crate) outcome: Result<Received, JobError>,
-    pub(crate) room: Room,
-}
-
-impl Landed {
-    /// How many bytes of a message lie in its memory.
-    pub(crate) fn len(&self) -> usize {
-        match self.outcome {
-            Ok(Received {
-                opcode: RecvOpcode::WriteImm,
-                ..
-            })
-            | Err(_) => 0,
-            Ok(Received { len, .. }) => len,
-        }
-    }
-
-    /// The message is appended to the memory that it lies in.
-    pub(crate) fn grow(&self) {
-        if let Some(lease) = &self.room.lease {
-            lease.grow(self.len());
-        }
-    }
-
-    /// The message is appended to other memory, which has room for it.
-    pub(crate) fn hand_over(&self, to: &Room) {
-        let len = self.len();
-        // SAFETY: Rooms are made from write Leases alone (`Receiver::begin`), and both are here.
-        unsafe { hand_over(&self.room.segments, &to.segments, len) };
-        if let Some(lease) = &to.lease {
-            lease.grow(len);
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,14 +93,6 @@ pub(super) struct Ended {
     pub(super) lease: Option<Writing>,
     /// A place is free.
     pub(super) freed: bool,
-}
-
-fn nowhere() -> Room {
-    Room {
-        lease: None,
-        segments: Segments::none(),
-        len: 0,
-    }
 }
 
 impl Receives {
@@ -439,20 +361,6 @@ impl Receives {
         }
         super::turn::wake_all(&self.line);
     }
-}
-
-/// What a device says is checked.
-fn received(result: Outcome, immediate: u32, room: usize) -> Result<Received, JobError> {
-    let nonsense = JobError::device(ErrorKind::Unexpected, 0);
-    let (opcode, len) = Completion::opcode_and_len(result?).ok_or(nonsense)?;
-    if opcode != RecvOpcode::WriteImm && len > room {
-        return Err(nonsense);
-    }
-    Ok(Received {
-        len,
-        opcode,
-        immediate: (opcode != RecvOpcode::Send).then_some(immediate),
-    })
 }
 
 impl Places {

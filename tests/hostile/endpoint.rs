@@ -77,6 +77,8 @@ impl Victim {
         if is_host {
             return welcomed(&self.rdma, &peer, 1, 0);
         }
+        // Nobody connects to a process that has gone.
+        let _there = listen(&peer.name);
         self.rdma.connect(&peer.format()).wait().unwrap();
         peer.visit(&self.blob(), &peer.question(RECEIVES, 0))
             .unwrap()

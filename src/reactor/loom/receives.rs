@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use super::super::mode::Spin;
-use super::super::receives::{Ended, Landed, Receipt, Receives, Room};
+use super::super::received::{Landed, Room};
+use super::super::receives::{Ended, Receipt, Receives};
 use super::super::recv::Posted;
 use super::super::wait::Waited;
 use super::{Bed, on_a_workq};

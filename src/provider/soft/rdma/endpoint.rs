@@ -131,7 +131,7 @@ impl Shared {
     fn has_missed_something(&self) -> bool {
         let turn = self.open.turn.load(Ordering::Relaxed).wrapping_add(1);
         self.open.turn.store(turn, Ordering::Relaxed);
-        turn % TURNS == 0 && self.ports.ready()
+        turn.is_multiple_of(TURNS) && self.ports.ready()
     }
 
     /// Sends now, if that is all there is to do.

@@ -1,0 +1,99 @@
+//! What a receive brings, and the memory that it lands in.
+#![expect(unsafe_code, reason = "a message is copied between leased memory")]
+
+use super::held::Outcome;
+use crate::device::{Completion, RecvOpcode, Segments};
+use crate::error::{ErrorKind, JobError};
+use crate::mem::{Grow, Writing, hand_over};
+
+/// What a receive has brought: the answer of [`Rdma::recv`](crate::Rdma::recv).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "doca_rdma_result")]
+#[non_exhaustive]
+pub struct Received {
+    /// How many bytes the peer sent, or, of a write with an immediate, wrote to where it was told.
+    pub len: usize,
+    /// What the peer did.
+    pub opcode: RecvOpcode,
+    /// The immediate, if there is one.
+    pub immediate: Option<u32>,
+}
+
+impl Received {
+    /// As a receive answers it: for tests of those who await it.
+    pub const fn new(len: usize, opcode: RecvOpcode, immediate: Option<u32>) -> Received {
+        Received {
+            len,
+            opcode,
+            immediate,
+        }
+    }
+}
+
+/// Memory of a receive, and the Lease on it: `segments` are what that gave.
+pub(crate) struct Room {
+    /// Nothing, if there is no destination.
+    pub(crate) lease: Option<Writing>,
+    pub(crate) segments: Segments,
+    pub(crate) len: usize,
+}
+
+/// How a receive ended, and its memory.
+pub(crate) struct Landed {
+    pub(crate) outcome: Result<Received, JobError>,
+    pub(crate) room: Room,
+}
+
+impl Landed {
+    /// How many bytes of a message lie in its memory.
+    pub(crate) fn len(&self) -> usize {
+        match self.outcome {
+            Ok(Received {
+                opcode: RecvOpcode::WriteImm,
+                ..
+            })
+            | Err(_) => 0,
+            Ok(Received { len, .. }) => len,
+        }
+    }
+
+    /// The message is appended to the memory that it lies in.
+    pub(crate) fn grow(&self) {
+        if let Some(lease) = &self.room.lease {
+            lease.grow(self.len());
+        }
+    }
+
+    /// The message is appended to other memory, which has room for it.
+    pub(crate) fn hand_over(&self, to: &Room) {
+        let len = self.len();
+        // SAFETY: Rooms are made from write Leases alone (`Receiver::begin`), and both are here.
+        unsafe { hand_over(&self.room.segments, &to.segments, len) };
+        if let Some(lease) = &to.lease {
+            lease.grow(len);
+        }
+    }
+}
+
+/// No memory.
+pub(super) fn nowhere() -> Room {
+    Room {
+        lease: None,
+        segments: Segments::none(),
+        len: 0,
+    }
+}
+
+/// What a device says is checked.
+pub(super) fn received(result: Outcome, immediate: u32, room: usize) -> Result<Received, JobError> {
+    let nonsense = JobError::device(ErrorKind::Unexpected, 0);
+    let (opcode, len) = Completion::opcode_and_len(result?).ok_or(nonsense)?;
+    if opcode != RecvOpcode::WriteImm && len > room {
+        return Err(nonsense);
+    }
+    Ok(Received {
+        len,
+        opcode,
+        immediate: (opcode != RecvOpcode::Send).then_some(immediate),
+    })
+}
