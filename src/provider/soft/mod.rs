@@ -29,10 +29,7 @@ mod topology;
 
 #[cfg(fuzzing)]
 #[doc(hidden)]
-pub mod fuzzing {
-    pub use super::fabric::fuzzing::*;
-    pub use super::rdma::fuzzing::*;
-}
+pub mod fuzzing;
 pub use fabric::set_socket_path;
 pub use fault::{Fault, Faults, Hold};
 pub use limits::Limits;

@@ -1,0 +1,4 @@
+//! What `.ci/fuzz` calls.
+
+pub use super::fabric::fuzzing::*;
+pub use super::rdma::fuzzing::*;
