@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::rdma::{REMOTE, SHARED, Setup, Side, connect, failed};
+use common::rdma::{REMOTE, Setup, Side, connect, failed};
 use common::*;
 use tokio_doca::{Access, ErrorKind, Mode, RdmaState, Reason, RemoteBuf};
 
