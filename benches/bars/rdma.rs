@@ -1,6 +1,7 @@
 //! R1 to R8: remote operations with another process, which is this program once more: `bars rdma ROLE NUMBER`.
 #![expect(unsafe_code, reason = "the baselines copy by address, and map")]
 
+use std::collections::VecDeque;
 use std::hint::black_box;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -10,7 +11,9 @@ use std::time::Instant;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, recv, send, socketpair};
 use tokio_doca::soft::Soft;
-use tokio_doca::{Access, Buf, BufPool, Device, Mmap, Mode, Rdma, RemoteBuf, RemoteMmap, WorkQ};
+use tokio_doca::{
+    Access, Buf, BufPool, Device, Mmap, Mode, Rdma, RdmaRecv, RemoteBuf, RemoteMmap, WorkQ,
+};
 
 use super::measure::{Samples, interleave, per_op};
 use super::report::Goal::{AtLeast, AtMost, Exactly};
@@ -30,6 +33,8 @@ struct Side {
     pool: BufPool,
     workq: WorkQ,
     rdmas: Vec<Rdma>,
+    /// For receives that are posted ahead.
+    receives: Vec<Buf>,
 }
 
 impl Side {
@@ -46,9 +51,13 @@ impl Side {
             let builder = Rdma::builder(&device).permissions(ALL).recv_queue_size(32);
             builder.attach(&workq).expect("a context")
         };
+        let pool = pool.build().expect("a pool");
         Side {
             rdmas: (0..contexts).map(|_| rdma()).collect(),
-            pool: pool.build().expect("a pool"),
+            receives: (0..AHEAD)
+                .map(|_| pool.try_alloc().expect("the pool has some"))
+                .collect(),
+            pool,
             workq,
             device,
         }
@@ -61,6 +70,13 @@ impl Side {
     fn filled(&self) -> Buf {
         let buf = self.buf();
         buf.set_data(0, buf.capacity()).expect("all of it");
+        buf
+    }
+
+    /// A source of one small message.
+    fn small(&self) -> Buf {
+        let buf = self.buf();
+        buf.set_data(0, SMALL).expect("it fits");
         buf
     }
 
@@ -167,24 +183,47 @@ fn memory_peer(len: usize) {
     hear();
 }
 
+/// Receives that are posted ahead, as perftest has them: one is posted anew once the answer was sent.
+const AHEAD: usize = 8;
+
+/// A queue of receives, each with the Buf that it is for.
+type Posted<'a> = VecDeque<(&'a Buf, RdmaRecv<&'a Rdma, &'a Buf>)>;
+
+fn posted<'a>(rdma: &'a Rdma, bufs: &'a [Buf]) -> Posted<'a> {
+    let post = |buf| (buf, rdma.try_recv(buf).expect("a receive"));
+    bufs.iter().map(post).collect()
+}
+
+/// Posts a receive anew; every so often its Buf is emptied.
+fn repost<'a>(rdma: &'a Rdma, posted: &mut Posted<'a>, buf: &'a Buf) {
+    if buf.tailroom() < SMALL {
+        buf.reset_data_len().expect("nobody has it");
+    }
+    posted.push_back((buf, rdma.try_recv(buf).expect("a receive")));
+}
+
+const SMALL: usize = 64;
+/// Messages that a Buf takes before it is emptied.
+const FILLING: usize = 64;
+
 /// Sends back what it gets, for as long as it is connected. Says how many allocations the second half of `ECHOES` made.
 fn echo_peer(mode: Mode, contexts: usize) {
     sys::pin(Some(1));
-    let side = Side::open(mode, 64, contexts);
+    let side = Side::open(mode, SMALL * FILLING, contexts);
     side.connect(&mut say, &mut hear);
     let rdma = side.rdmas[0].clone();
-    let (src, dst) = (side.filled(), [side.buf(), side.buf()]);
+    let src = side.small();
+    let bufs: Vec<Buf> = (0..AHEAD).map(|_| side.buf()).collect();
     let echo = async move {
-        let mut next = rdma.try_recv(&dst[0]).expect("a receive");
+        let mut posted = posted(&rdma, &bufs);
         let mut before = 0;
         for turn in 1_u64.. {
+            let (buf, next) = posted.pop_front().expect("some");
             if next.await.is_err() {
                 break;
             }
-            let [this, that] = [(turn + 1) % 2, turn % 2].map(|at| &dst[at as usize]);
-            next = rdma.try_recv(that).expect("a receive");
             rdma.send(&src).await.expect("a send");
-            this.reset_data_len().expect("nobody has it");
+            repost(&rdma, &mut posted, buf);
             match turn {
                 ECHOES => before = counting::everywhere(),
                 // By a line, since it is asked for once.
@@ -210,19 +249,32 @@ fn run<T: Send + 'static>(
     }
 }
 
-/// Round trips of 64 bytes; nanoseconds each.
-fn round_trips(side: &Side, mode: Mode, trips: u64) -> f64 {
+/// Round trips of 64 bytes: nanoseconds each, and allocations after the first ten.
+fn round_trips(side: &Side, mode: Mode, trips: u64) -> (f64, u64) {
     let rdma = side.rdmas[0].clone();
-    let (src, dst) = (side.filled(), side.buf());
+    let src = side.small();
+    let bufs = side.receives.clone();
     run(&side.workq, mode, async move {
-        let start = Instant::now();
-        for _ in 0..trips {
-            let back = rdma.try_recv(&dst).expect("a receive");
+        let mut posted = posted(&rdma, &bufs);
+        let mut start = Instant::now();
+        let mut before = 0;
+        for trip in 0..trips {
+            // What a runtime makes for its first task is not ours.
+            if trip == 10 {
+                (start, before) = (Instant::now(), counting::everywhere());
+            }
+            let (buf, back) = posted.pop_front().expect("some");
             rdma.send(&src).await.expect("a send");
             back.await.expect("an echo");
-            dst.reset_data_len().expect("nobody has it");
+            if trip + (AHEAD as u64) < trips {
+                repost(&rdma, &mut posted, buf);
+            }
         }
-        per_op(start, trips)
+        let ended = (per_op(start, trips - 10), counting::everywhere() - before);
+        for buf in &bufs {
+            buf.reset_data_len().expect("nobody has it");
+        }
+        ended
     })
 }
 
@@ -295,16 +347,18 @@ fn noise() -> String {
 pub(crate) fn r1(report: &mut Report) {
     const LEN: usize = 4096;
     const COPIES: u64 = 20_000;
-    let mut peer = Peer::start("memory", 1 << 20);
-    let side = Side::open(Mode::BusyPoll, LEN, 1);
+    const READS: usize = 16;
+    let mut peer = Peer::start("memory", LEN as u64);
+    let side = Side::open(Mode::BusyPoll, READS * LEN, 1);
     peer.connect(&side);
     let remote = RemoteMmap::from_export(&side.device, &unhex(&peer.hear()));
     let remote = remote
         .wait()
         .expect("an import")
-        .buf(..)
-        .expect("all of it");
-    let (src, dst) = (side.filled(), side.buf());
+        .buf(..LEN)
+        .expect("a range");
+    let (src, dst) = (side.buf(), side.buf());
+    src.set_data(0, LEN).expect("it fits");
     let from = src.data().expect("nobody writes it").as_ptr();
     let shared = Shared::map(share::memfd(LEN), LEN);
     let to = shared.base();
@@ -326,7 +380,9 @@ pub(crate) fn r1(report: &mut Report) {
                     rdma.write(&src, &remote).await.expect("a write");
                 } else {
                     rdma.read(&remote, &dst).await.expect("a read");
-                    dst.reset_data_len().expect("nobody has it");
+                    if dst.tailroom() == 0 {
+                        dst.reset_data_len().expect("nobody has it");
+                    }
                 }
             }
             per_op(start, COPIES)
@@ -347,9 +403,9 @@ pub(crate) fn r2(report: &mut Report) {
     let noise = noise();
     sys::pin(Some(0));
     let mut peer = Peer::start("echo", 1);
-    let side = Side::open(Mode::BusyPoll, 64, 1);
+    let side = Side::open(Mode::BusyPoll, SMALL * FILLING, 1);
     peer.connect(&side);
-    let mut messages = || round_trips(&side, Mode::BusyPoll, 20_000);
+    let mut messages = || round_trips(&side, Mode::BusyPoll, 20_000).0;
     let mut bare = || bare_round_trips(20_000);
     let [messages, bare] = interleave(15, [&mut messages, &mut bare]).map(|s| s.median());
     drop(peer);
@@ -368,9 +424,9 @@ pub(crate) fn r3(report: &mut Report) {
     let noise = noise();
     sys::pin(Some(0));
     let mut peer = Peer::start("echo-event", 1);
-    let side = Side::open(Mode::EventDriven, 64, 1);
+    let side = Side::open(Mode::EventDriven, SMALL * FILLING, 1);
     peer.connect(&side);
-    let mut messages = || round_trips(&side, Mode::EventDriven, 1_000);
+    let mut messages = || round_trips(&side, Mode::EventDriven, 1_000).0;
     let mut socket = || socket_round_trips(1_000, true);
     let [messages, socket] = interleave(7, [&mut messages, &mut socket]).map(|s| s.median());
     sys::pin(None);
@@ -486,11 +542,11 @@ pub(crate) fn r6(report: &mut Report) {
     sys::pin(Some(0));
     let measured = [1, 1_001].map(|contexts| {
         let mut peer = Peer::start("echo", contexts);
-        let side = Side::open(Mode::BusyPoll, 64, contexts as usize);
+        let side = Side::open(Mode::BusyPoll, SMALL * FILLING, contexts as usize);
         peer.connect(&side);
         let trips = Samples::of(
             (0..15)
-                .map(|_| round_trips(&side, Mode::BusyPoll, 20_000))
+                .map(|_| round_trips(&side, Mode::BusyPoll, 20_000).0)
                 .collect(),
         );
         let start = Instant::now();
@@ -517,25 +573,10 @@ pub(crate) fn r7(report: &mut Report) {
         ("R7.event", "echo-event", Mode::EventDriven),
     ] {
         let mut peer = Peer::start(role, 1);
-        let side = Side::open(mode, 64, 1);
+        let side = Side::open(mode, SMALL * FILLING, 1);
         peer.connect(&side);
         round_trips(&side, mode, ECHOES);
-        let rdma = side.rdmas[0].clone();
-        let (src, dst) = (side.filled(), side.buf());
-        let here = run(&side.workq, mode, async move {
-            let mut before = 0;
-            for trip in 0..ECHOES + 10 {
-                // What the runtime makes for its first task is not ours.
-                if trip == 10 {
-                    before = counting::everywhere();
-                }
-                let back = rdma.try_recv(&dst).expect("a receive");
-                rdma.send(&src).await.expect("a send");
-                back.await.expect("an echo");
-                dst.reset_data_len().expect("nobody has it");
-            }
-            counting::everywhere() - before
-        });
+        let (_, here) = round_trips(&side, mode, ECHOES);
         let there: u64 = peer.hear().parse().expect("a number");
         let what = format!("allocations of {ECHOES} round trips, both processes");
         report.line(name, (here + there) as f64, Exactly(0.0), "", &what);
