@@ -42,7 +42,9 @@ fn land(receives: &Receives, receipt: Receipt) -> bool {
 }
 
 fn tell(receives: &Receives, ended: Ended) -> bool {
-    ended.waker.map(wake);
+    if let Some(waker) = ended.waker {
+        wake(waker);
+    }
     if ended.freed {
         receives.line.notify_and_wake(|who| who.waiting.min(1));
     }
