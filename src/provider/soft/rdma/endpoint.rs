@@ -157,8 +157,13 @@ impl Shared {
                 self.inline_jobs.add_one();
                 Some(Ok(answer))
             }
+            // The peer does not permit it, or has taken its memory back.
+            Err(cause) => {
+                self.fail(&mut inner, cause);
+                Some(Err(cause))
+            }
             // It was all looked at before: this is a peer that takes back what it said, and the Job begins anew, and fails there.
-            _ => {
+            Ok(Step::More | Step::Waits) => {
                 self.fail(&mut inner, JobError::of(Reason::PeerNonsense));
                 None
             }
