@@ -7,17 +7,21 @@
 )]
 
 mod fake_verbs;
+#[path = "common/loopback.rs"]
+mod loopback;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use direct::Direct;
 use fake_verbs::{FakeVerbs, live_objects, refuse_request};
-use tokio_doca::contract::{self, Subject};
+use loopback::Loopback;
+use tokio_doca::contract::{self, Peers, Subject};
 use tokio_doca::device::{Adapter, Device, Queue, QueueConfig, Registrar};
 use tokio_doca::soft::{Fault, Limits, Soft};
 use tokio_doca::{
-    Algorithm, Buf, BufPool, DevInfo, Dma, ErrorKind, Mmap, Mode, PciAddr, PciFunction, WorkQ,
+    Algorithm, Buf, BufPool, DevInfo, Dma, ErrorKind, Mmap, Mode, PciAddr, PciFunction, RdmaCaps,
+    WorkQ,
 };
 
 /// For what must come.
@@ -74,6 +78,51 @@ fn soft_with_the_limits_of_an_adapter_hashes_by_the_contract() {
         contract::all(Subject::sha(&device, Algorithm::Sha512));
         contract::all(Subject::sha_parts(&device, Algorithm::Sha512));
     }
+}
+
+#[test]
+fn soft_inline_keeps_the_contract_of_remote_operations() {
+    contract::rdma(&Soft::builder().build().open("pf0").unwrap());
+}
+
+#[test]
+fn soft_deferred_keeps_the_contract_of_remote_operations() {
+    contract::rdma(&Soft::builder().defer(true).build().open("pf0").unwrap());
+}
+
+#[test]
+fn two_devices_keep_the_contract_of_remote_operations() {
+    let inline = Soft::builder().build().open("pf0").unwrap();
+    let deferred = Soft::builder().defer(true).build().open("pf1").unwrap();
+    contract::rdma(Peers::of(&inline, &deferred));
+}
+
+#[test]
+fn soft_with_the_limits_of_an_adapter_keeps_the_contract_of_remote_operations() {
+    let tiny = Limits::unlimited()
+        .max_message_size(1)
+        .max_rdma_queue_size(1);
+    let small = Limits::unlimited().max_message_size(8000).max_list_len(3);
+    let polled = Limits::bluefield2().rdma_event_driven(false);
+    for limits in [tiny, small, polled] {
+        let soft = Soft::builder().limits(limits).defer(true).build();
+        contract::rdma(&soft.open("pf0").unwrap());
+    }
+}
+
+#[test]
+fn a_loopback_device_keeps_the_contract_of_remote_operations() {
+    for inline in [false, true] {
+        contract::rdma(&Loopback::device(inline).1);
+    }
+}
+
+/// Without what not every adapter has: no lists, no atomics, no immediate of a write, and short queues.
+#[test]
+fn a_device_is_asked_for_the_remote_operations_that_it_declares_alone() {
+    let mut caps = RdmaCaps::new(8 << 10, 2, 1);
+    (caps.atomics, caps.write_imm) = (false, false);
+    contract::rdma(&Loopback::with_caps(true, caps).1);
 }
 
 /// A device that says less of itself: SHA-1 alone, and no sessions.

@@ -1,9 +1,9 @@
 //! The suite that every provider must pass, for authors of providers (feature `contract`).
 //!
-//! [`dma`] runs all of it on a device that copies, [`sha`] on one that hashes, [`accel`] on one with Jobs of its own kinds, by a
-//! [`Sample`] of one. Each check stands for a duty of [`device`](crate::device), by its number (the table there says which), and
-//! panics with a sentence that begins with it. They drive the queue directly (`open_queue`, `submit`, `reap`, `arm`, `retire`), as
-//! a WorkQ would, and then through the crate, in both modes:
+//! [`dma`] runs all of it on a device that copies, [`sha`] on one that hashes, [`rdma`] on one with endpoints, [`accel`] on one
+//! with Jobs of its own kinds, by a [`Sample`] of one. Each check stands for a duty of [`device`](crate::device), by its number
+//! (the table there says which), and panics with a sentence that begins with it. They drive the queue directly (`open_queue`,
+//! `submit`, `reap`, `arm`, `retire`), as a WorkQ would, and then through the crate, in both modes:
 //!
 //! ```
 //! use tokio_doca::{Device, contract};
@@ -16,10 +16,12 @@
 //! # }
 //! ```
 //!
+//! The checks of [`rdma`] are of two endpoints that are connected to each other, and take [`Peers`] in place of a [`Subject`].
+//!
 //! [`a_refused_job_was_never_seen`] needs help: somebody must make the device refuse.
 //!
-//! Nothing sleeps: a check waits for a condition, and fails after [`DEADLINE`] ([`Subject::deadline`]); one that a call blocks fails after twice
-//! that. One that fails leaks what the device
+//! Nothing sleeps: a check waits for a condition, and fails after [`DEADLINE`] ([`Subject::deadline`], [`Peers::deadline`]); one
+//! that a call blocks fails after twice that. One that fails leaks what the device
 //! may still touch. Late sins (a second completion, a ring or a write after the end) are found after `retire` has
 //! dropped what it was given: nothing of the queue is in flight then.
 
@@ -34,6 +36,7 @@ mod inline;
 mod job;
 mod kept;
 mod lists;
+mod rdma;
 mod refuse;
 mod retire;
 mod rig;
@@ -48,6 +51,12 @@ pub use complete::{completed_memory_is_left_alone, each_accepted_job_completes_o
 pub use hashes::{digests_are_known, sessions_go_on};
 pub use inline::inline_answers_are_over;
 pub use lists::lists_are_gathered_and_scattered;
+pub use rdma::{
+    Peers, a_reset_ends_all, armed_messages_ring_once, exported_memory_is_reached,
+    failures_flush_what_is_behind_them, no_message_is_slept_through, permissions_are_kept, rdma,
+    rdma_busy_polls, rdma_caps_are_kept, rdma_sleeps_and_wakes, receives_may_come_late,
+    remote_operations_complete_in_order, retired_receives_are_left_alone,
+};
 pub use refuse::a_refused_job_was_never_seen;
 pub use retire::retire_keeps_until_nothing_is_in_flight;
 pub use ring::{armed_completions_ring_once, no_completion_is_slept_through};

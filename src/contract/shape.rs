@@ -85,7 +85,7 @@ impl Shape {
 }
 
 /// `len` bytes in `count` pieces of at least one byte, with gaps between them.
-fn pieces(start: usize, len: usize, count: usize, dice: &mut Dice) -> Vec<Range<usize>> {
+pub(super) fn pieces(start: usize, len: usize, count: usize, dice: &mut Dice) -> Vec<Range<usize>> {
     let mut pieces = Vec::with_capacity(count);
     let (mut at, mut left) = (start, len);
     for rest in (0..count).rev() {

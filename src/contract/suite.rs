@@ -88,20 +88,25 @@ pub fn all(subject: impl Into<Subject>) {
     }
 }
 
-/// Runs a check on a thread of its own: a call that blocks, or a wake-up that is lost, must fail and not hang.
+/// Runs a check on a thread of its own.
 pub(super) fn watched(
     what: &str,
     subject: impl Into<Subject>,
     check: impl FnOnce(&Subject) + Send + 'static,
 ) {
-    let (done, is_done) = mpsc::channel::<()>();
     let subject = subject.into();
-    let deadline = 2 * subject.deadline;
+    // Twice: what it waits for itself comes first.
+    watched_for(what, 2 * subject.deadline, move || check(&subject));
+}
+
+/// Runs a check on a thread of its own: a call that blocks, or a wake-up that is lost, must fail and not hang.
+pub(super) fn watched_for(what: &str, deadline: Duration, check: impl FnOnce() + Send + 'static) {
+    let (done, is_done) = mpsc::channel::<()>();
     let checker = thread::spawn(move || {
         let _done = done;
-        check(&subject);
+        check();
     });
-    // It says nothing, and hangs up at its end, or when it panics. Twice: what it waits for itself comes first.
+    // It says nothing, and hangs up at its end, or when it panics.
     if is_done.recv_timeout(deadline) == Err(RecvTimeoutError::Timeout) {
         panic!(
             "{what}: not over within {deadline:?}: a call blocked (duty 7), or a Job's end was not heard of (duties 1 and 5)"

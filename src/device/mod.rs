@@ -30,6 +30,8 @@
 //! queue's own device; source and destination are disjoint; at most `depth` Jobs of class
 //! [`Class::Finite`] are in flight; `reap` is called by one thread at a time; no Token is in flight twice.
 //!
+//! An [`Endpoint`] has duties of its own beside these; its documentation numbers them, and the suite calls them *endpoint duties*.
+//!
 //! Unsafe code of the crate does not trust a safe trait: Tokens, lengths and counts are checked.
 //!
 //! # Which check finds out
@@ -49,6 +51,20 @@
 //! | what [`Caps`] say | `caps_are_kept` |
 //! | all together | `busy_polls`, `sleeps_and_wakes`, `serves_several_runtimes` |
 //!
+//! For remote operations, between two endpoints of one device or of two (`contract::Peers`):
+//!
+//! | duty | checks of `contract` |
+//! |---|---|
+//! | 1 to 4 and endpoint duty 1 | `remote_operations_complete_in_order`, `receives_may_come_late` |
+//! | 5 | `armed_messages_ring_once`, `no_message_is_slept_through` |
+//! | 6 | `retired_receives_are_left_alone`; all others retire endpoints and queues at their end |
+//! | 7 | all of them: each runs under a deadline |
+//! | endpoint duty 2 | `failures_flush_what_is_behind_them`, `permissions_are_kept` |
+//! | endpoint duty 3 | `a_reset_ends_all` |
+//! | what [`RdmaCaps`] say | `rdma_caps_are_kept` |
+//! | exports and imports of memory | `exported_memory_is_reached` |
+//! | all together | `rdma_busy_polls`, `rdma_sleeps_and_wakes` |
+//!
 //! # A provider of your own
 //!
 //! `examples/custom_provider.rs` is one in a file. In this order something works after each step:
@@ -64,7 +80,14 @@
 //!    Publish the completion first, look whether somebody armed then; `arm` the other way round. Set `event_driven`: duty 5.
 //! 5. **`try_inline`**, if the device does small copies faster than a hand-over takes: duty 4.
 //!
-//! All memory is taken in `open_queue`, where the depth is known: no call per Job should allocate. Calls come from any thread,
+//! 6. **Endpoints**, for an `Rdma`. First exports of memory: `export` and `import` of the [`Registrar`] for [`Audience::Rdma`], and
+//!    `share_rdma` ([`Origin`] says when they were taken back). Then `open_endpoint` with `export`, `connect`, `state` and `reset`, an entry
+//!    in [`Caps::rdma`] with `event_driven` set to `false`, and one-sided operations in `submit`: they need nothing of the peer's queue. Then
+//!    `post_recv` and messages; then what fails ([`Endpoint`], duties 2 and 3), with atomics and immediates left out of the capabilities
+//!    if there are none. Completions may come by `reap` alone, and who has nothing inline leaves `try_inline` as it is: both sides' queues are
+//!    looked at. Last the events. After each step some of the checks of `contract::rdma` can pass, in the order in which it runs them.
+//!
+//! All memory is taken in `open_queue` and `open_endpoint`, where the depth is known: no call per Job should allocate. Calls come from any thread,
 //! also several at once but for `reap`.
 //!
 //! Kinds of Jobs that the crate does not know go in by `submit_accel`. They need an entry in [`Caps::accel`], and users reach them
@@ -84,6 +107,7 @@
 //!
 //! contract::dma(device);                                   // every check, by copies
 //! contract::sha(device);                                   // by hashes, if it computes some
+//! contract::rdma(device);                                  // by remote operations, if it has endpoints
 //! let negate = Sample::transforms(0x10, 0, |src, _room| src.iter().map(|byte| !byte).collect());
 //! contract::accel(device, negate.clone());                 // every check, by one opcode and a model of it
 //! // One check, with a shorter deadline: while something is being written.

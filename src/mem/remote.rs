@@ -149,6 +149,16 @@ impl RemoteMmap {
         &self.0.device
     }
 
+    /// All of it, as a device under the contract suite is given it: no Lease is taken.
+    #[cfg(feature = "contract")]
+    pub(crate) fn whole(&self) -> Segment {
+        Segment {
+            addr: self.0.addr,
+            len: self.0.len,
+            key: self.0.key,
+        }
+    }
+
     /// Whether it is memory of this process.
     pub fn is_own(&self) -> bool {
         self.0.own.is_some()

@@ -624,15 +624,19 @@ impl Registrar for LoopAdapter {
             world: Arc::downgrade(&self.world.0),
             number,
         };
-        let blob = number.to_le_bytes().to_vec();
+        // Twice, so that one that was changed is none.
+        let blob = [number, !number].map(u64::to_le_bytes).concat();
         Ok(Exported::new(blob, Box::new(guard)))
     }
 
     /// As memory of this process, with its owner.
     fn import(&self, blob: &[u8], _deadline: Instant) -> Result<Imported> {
         let error = |text| Error::new(ErrorKind::InvalidValue, "import", text);
-        let blob = blob.try_into().map_err(|_| error("no blob"))?;
-        let number = u64::from_le_bytes(blob);
+        let blob = u128::from_le_bytes(blob.try_into().map_err(|_| error("no blob"))?);
+        let number = blob as u64;
+        if !number != (blob >> 64) as u64 {
+            return Err(error("it was changed"));
+        }
         let world = lock(&self.world.0);
         let Memory(offer) = world.memory.get(&number).ok_or(error("unknown"))?;
         let origin = Somewhere {

@@ -3,6 +3,7 @@
 
 mod hash;
 mod queue;
+pub mod rdma;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

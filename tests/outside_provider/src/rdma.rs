@@ -1,0 +1,569 @@
+//! A device around another one with endpoints, that sins against one duty at a time: where calls and completions pass.
+//!
+//! The device within keeps the contract. What is done here beside it touches memory that the suite keeps.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio_doca::device::{
+    Access, Adapter, Armed, Completion, Endpoint, EndpointConfig, EndpointState, Exported,
+    Imported, Job, Keep, Offer, Queue, QueueConfig, RdmaJob, Region, Registrar, Registration,
+    Segments, Signal, Submitted, Token, Use, Verb,
+};
+use tokio_doca::{DevInfo, Device, ErrorKind, JobError, Result};
+
+/// What the device does against the contract.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RdmaSin {
+    /// Nothing: it keeps all duties.
+    None,
+    /// Endpoint duty 1: the 20th Job never completes.
+    LosesAJob,
+    /// Endpoint duty 1: the 20th message never arrives at its receive.
+    LosesAReceive,
+    /// Endpoint duty 1: the 20th Job completes twice.
+    JobTwice,
+    /// Endpoint duty 1: the 20th receive completes twice.
+    ReceiveTwice,
+    /// Endpoint duty 1: completions of receives come in another order.
+    SwapsReceives,
+    /// Endpoint duty 1: completions of Jobs come in another order.
+    SwapsJobs,
+    /// Endpoint duty 1: of a batch the last Job is done first.
+    Overtakes,
+    /// Endpoint duty 1: a Job answers a byte less than it moved.
+    Miscounts,
+    /// Endpoint duty 1: a receive tells of a byte less than came.
+    MiscountsReceives,
+    /// Endpoint duty 1: immediates are lost.
+    LosesImmediates,
+    /// Endpoint duty 1: a message with an immediate is told as one without.
+    WrongOpcode,
+    /// Endpoint duty 1: a write with an immediate writes nothing.
+    ImmediateWithoutData,
+    /// Duty 1: the last byte of the 20th read is wrong.
+    WrongByte,
+    /// Duty 1: the first byte of the room of a message is lost.
+    WrongMessage,
+    /// Duty 1: a byte too many is written.
+    WritesTooMuch,
+    /// Duty 1: an atomic answers what was there, and leaves it.
+    AtomicWithoutEffect,
+    /// Duty 1: it swaps whatever it finds.
+    SwapsAlways,
+    /// Duty 1: of a list the first piece alone is moved.
+    FirstPieceOnly,
+    /// Duty 2: what was read is written once more after the completion was handed out.
+    WritesLate,
+    /// Duty 2: the same of a receive.
+    ReceivesLate,
+    /// Duty 3: a Job is refused for ever.
+    RefusesForEver,
+    /// Duty 4: begins inline, and says that it did not.
+    BeginsInline,
+    /// Duty 4: answers inline what a submission would not.
+    MiscountsInline,
+    /// Duty 5: rings for what was not asked for.
+    RingsUnasked,
+    /// Duty 5: never rings.
+    NeverRings,
+    /// Duty 5: a completion waits, and `arm` says that none does.
+    ArmsBlindly,
+    /// Duty 6: keeps the receives' memory for ever.
+    KeepsForEver,
+    /// Duty 6: drops it, and writes it.
+    DropsEarly,
+    /// Duty 7: `reset` never returns.
+    BlocksInReset,
+    /// Endpoint duty 2: the peer may do everything.
+    PermitsAll,
+    /// Endpoint duty 2: what failed is not told.
+    StaysConnected,
+    /// Endpoint duty 2: nobody is told that the state changes.
+    NeverTells,
+    /// Endpoint duty 2: it is told in a lock in which the state cannot be asked.
+    TellsInALock,
+    /// Endpoint duty 2: receives of a failed endpoint stay where they are.
+    ForgetsReceives,
+    /// Endpoint duty 2: Jobs behind the one that failed end with another cause.
+    AnotherCause,
+    /// Endpoint duty 2: a Job waits for a receive without end.
+    WaitsForEver,
+    /// Endpoint duty 1: a Job does not wait for a receive.
+    NeverWaits,
+    /// Endpoint duty 2: receives are taken in the state Error.
+    PostsInError,
+    /// Endpoint duty 3: the memory of a receive is written after a reset.
+    TouchesAfterReset,
+    /// Endpoint duty 3: what was reset never ends.
+    ForgetsTheFlush,
+    /// Endpoint duty 3: what was reset ends well.
+    FlushesWell,
+    /// Endpoint duty 3: the peer connects by an old blob.
+    OldBlobs,
+    /// What was taken back can still be imported, and written.
+    ExportsForEver,
+    /// An import is told to be permitted everything.
+    ImportsAll,
+    /// Capabilities: lists are refused.
+    LiesOfLists,
+    /// Capabilities: half of the longest message is refused.
+    LiesOfSizes,
+    /// Capabilities: no endpoint with the largest queue opens.
+    LiesOfQueues,
+}
+
+/// A device that is `device`, but for the sin.
+pub fn sinful(device: &Device, sin: RdmaSin) -> Device {
+    Device::from_adapter(Arc::new(Sinful {
+        info: device.info().clone(),
+        device: device.clone(),
+        sin,
+    }))
+}
+
+struct Sinful {
+    device: Device,
+    info: DevInfo,
+    sin: RdmaSin,
+}
+
+// SAFETY: the queues are the device's, each new.
+unsafe impl Adapter for Sinful {
+    fn info(&self) -> &DevInfo {
+        &self.info
+    }
+
+    fn registrar(&self) -> &dyn Registrar {
+        self
+    }
+
+    fn open_queue(&self, config: QueueConfig) -> Result<Arc<dyn Queue>> {
+        let signal = Arc::clone(&config.signal);
+        let queue = self.device.adapter().open_queue(config)?;
+        let caps = self.info.caps().rdma.clone().expect("it has endpoints");
+        let shared = Shared {
+            sin: self.sin,
+            signal,
+            queue,
+            largest: caps.max_message_size,
+            longest_queue: caps.max_recv_queue_size,
+            state: Mutex::default(),
+            jobs: AtomicU64::new(0),
+        };
+        Ok(Arc::new(SinfulQueue(Arc::new(shared))))
+    }
+
+    fn jobs(&self) -> Option<u64> {
+        self.device.jobs()
+    }
+}
+
+impl Registrar for Sinful {
+    fn register(&self, region: &Region, purpose: Use) -> Result<Registration> {
+        self.device.adapter().registrar().register(region, purpose)
+    }
+
+    fn export(&self, offer: &Offer) -> Result<Exported> {
+        let exported = self.device.adapter().registrar().export(offer)?;
+        if self.sin != RdmaSin::ExportsForEver {
+            return Ok(exported);
+        }
+        let blob = exported.blob().to_vec();
+        std::mem::forget(exported);
+        Ok(Exported::new(blob, Box::new(())))
+    }
+
+    fn import(&self, blob: &[u8], deadline: Instant) -> Result<Imported> {
+        let mut imported = self.device.adapter().registrar().import(blob, deadline)?;
+        if self.sin == RdmaSin::ImportsAll {
+            imported.access = Access::RDMA_READ | Access::RDMA_WRITE | Access::RDMA_ATOMIC;
+        }
+        Ok(imported)
+    }
+}
+
+struct SinfulQueue(Arc<Shared>);
+
+struct Shared {
+    sin: RdmaSin,
+    signal: Arc<Signal>,
+    queue: Arc<dyn Queue>,
+    largest: u64,
+    longest_queue: u32,
+    state: Mutex<State>,
+    /// Completions so far, of Jobs or receives, as the sin wants it.
+    jobs: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    /// What is in flight.
+    jobs: HashMap<u64, RdmaJob>,
+    receives: HashMap<u64, Segments>,
+    /// Is written at the next look.
+    late: Vec<Place>,
+    /// Is handed out at the next look.
+    again: Vec<Completion>,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes what is handed out; `None` if nobody hears of it.
+    fn tell(&self, mut completion: Completion, state: &mut State) -> Option<Completion> {
+        let token = completion.token.as_raw();
+        let job = state.jobs.remove(&token);
+        let receive = state.receives.remove(&token);
+        let (sin, well) = (self.sin, completion.result.is_ok());
+        let reset = |error: JobError| error.kind() == ErrorKind::ConnectionAborted;
+        let counted =
+            job.is_some() != matches!(sin, RdmaSin::LosesAReceive | RdmaSin::ReceiveTwice);
+        let sinful = well && counted && self.jobs.fetch_add(1, Ordering::Relaxed) % 20 == 19;
+        if let (Some(job), true) = (job, well) {
+            let moved = job.len > 0 && job.verb == Verb::Read;
+            match sin {
+                RdmaSin::Miscounts if job.len > 0 => completion.result = Ok(job.len as u64 - 1),
+                RdmaSin::WrongByte if moved => spoil(&job.local, job.len - 1),
+                RdmaSin::WritesTooMuch if moved => beyond(&job.local),
+                RdmaSin::WritesLate if moved => state.late.extend(places(&job.local)),
+                _ => {}
+            }
+        }
+        if let (Some(room), Ok(result)) = (receive, completion.result) {
+            let len = (result & (u64::MAX >> 2)) as usize;
+            match sin {
+                RdmaSin::LosesImmediates => completion.immediate = 0,
+                RdmaSin::WrongOpcode => completion.result = Ok(len as u64),
+                RdmaSin::MiscountsReceives if len > 0 => completion.result = Ok(result - 1),
+                RdmaSin::WrongMessage if len > 0 => spoil(&room, 0),
+                RdmaSin::ReceivesLate => state.late.extend(places(&room)),
+                _ => {}
+            }
+        }
+        match (sin, completion.result) {
+            (RdmaSin::LosesAJob | RdmaSin::LosesAReceive, Ok(_)) if sinful => return None,
+            (RdmaSin::JobTwice | RdmaSin::ReceiveTwice, Ok(_)) if sinful => {
+                state.again.push(completion)
+            }
+            (RdmaSin::ForgetsReceives, Err(_)) if receive.is_some() => return None,
+            (RdmaSin::ForgetsTheFlush, Err(error)) if reset(error) => return None,
+            (RdmaSin::FlushesWell, Err(error)) if reset(error) => completion.result = Ok(0),
+            (RdmaSin::AnotherCause, Err(error)) => {
+                completion.result = Err(JobError::device(error.kind(), 9))
+            }
+            _ => {}
+        }
+        Some(completion)
+    }
+}
+
+/// A byte of the suite's.
+struct Place(*mut u8);
+
+// SAFETY: it is an address.
+unsafe impl Send for Place {}
+
+/// All bytes, in order.
+fn places(segments: &Segments) -> impl Iterator<Item = Place> {
+    segments.as_slice().iter().flat_map(|segment| {
+        let addr = segment.addr.as_ptr();
+        (0..segment.len).map(move |at| Place(addr.wrapping_add(at)))
+    })
+}
+
+fn spoil(segments: &Segments, at: usize) {
+    flip(places(segments).nth(at).expect("it is that long"));
+}
+
+/// The byte behind the last piece, which is memory of the suite's.
+fn beyond(segments: &Segments) {
+    let Place(last) = places(segments).last().expect("it has some");
+    flip(Place(last.wrapping_add(1)));
+}
+
+fn flip(Place(place): Place) {
+    // SAFETY: the suite has the memory, before and behind each piece, until its end.
+    let byte = unsafe { place.read_volatile() };
+    // SAFETY: as above.
+    unsafe { place.write_volatile(!byte) };
+}
+
+// SAFETY: the duties of the queue within, but for the sins, each of which a test runs under the suite alone, which keeps
+// the memory.
+unsafe impl Queue for SinfulQueue {
+    unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
+        // SAFETY: as the caller promises.
+        unsafe { self.0.queue.submit(jobs) }
+    }
+
+    fn open_endpoint(&self, mut config: EndpointConfig) -> Result<Arc<dyn Endpoint>> {
+        let sin = self.0.sin;
+        let lock = Arc::new(Mutex::new(()));
+        match sin {
+            RdmaSin::PermitsAll => {
+                config.permissions = Access::RDMA_READ | Access::RDMA_WRITE | Access::RDMA_ATOMIC;
+            }
+            RdmaSin::WaitsForEver => config.rnr_timeout = Duration::from_secs(1 << 20),
+            RdmaSin::NeverWaits => config.rnr_timeout = Duration::ZERO,
+            RdmaSin::NeverTells => config.changed = Arc::new(|| ()),
+            RdmaSin::TellsInALock => {
+                let (lock, changed) = (Arc::clone(&lock), Arc::clone(&config.changed));
+                config.changed = Arc::new(move || {
+                    let _locked = lock.lock().unwrap_or_else(PoisonError::into_inner);
+                    changed();
+                });
+            }
+            RdmaSin::LiesOfQueues if config.recv_queue_size == self.0.longest_queue => {
+                let text = "not such large queues";
+                return Err(tokio_doca::Error::new(
+                    ErrorKind::NotSupported,
+                    "open_endpoint",
+                    text,
+                ));
+            }
+            _ => {}
+        }
+        let endpoint = self.0.queue.open_endpoint(config)?;
+        Ok(Arc::new(SinfulEndpoint {
+            shared: Arc::clone(&self.0),
+            endpoint,
+            lock,
+            blob: OnceLock::new(),
+            was_reset: AtomicBool::new(false),
+        }))
+    }
+
+    unsafe fn reap(&self, out: &mut [Completion]) -> usize {
+        let shared = &self.0;
+        let late = std::mem::take(&mut shared.state().late);
+        late.into_iter().for_each(flip);
+        let mut again = std::mem::take(&mut shared.state().again);
+        if let Some(completion) = again.pop()
+            && let Some(place) = out.first_mut()
+        {
+            *place = completion;
+            return 1;
+        }
+        // SAFETY: as the caller promises.
+        let count = unsafe { shared.queue.reap(out) };
+        let mut filled = 0;
+        for at in 0..count {
+            if let Some(completion) = shared.tell(out[at], &mut shared.state()) {
+                out[filled] = completion;
+                filled += 1;
+            }
+        }
+        let table = match shared.sin {
+            RdmaSin::SwapsJobs => 0,
+            RdmaSin::SwapsReceives => 1,
+            _ => return filled,
+        };
+        let mut of_table: Vec<usize> = (0..filled).collect();
+        of_table.retain(|&at| out[at].token.table() == table);
+        if let [first, second, ..] = of_table[..] {
+            out.swap(first, second);
+        }
+        filled
+    }
+
+    fn ready(&self) -> bool {
+        true
+    }
+
+    fn arm(&self) -> Armed {
+        match self.0.sin {
+            RdmaSin::NeverRings => Armed::Armed,
+            RdmaSin::ArmsBlindly => {
+                self.0.queue.arm();
+                Armed::Armed
+            }
+            _ => self.0.queue.arm(),
+        }
+    }
+
+    fn event_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        match self.0.sin {
+            RdmaSin::NeverRings => None,
+            _ => self.0.queue.event_fd(),
+        }
+    }
+
+    fn clear(&self) {
+        self.0.queue.clear();
+    }
+
+    unsafe fn retire(&self, keep: Keep, outstanding: usize) {
+        // SAFETY: as the caller promises.
+        unsafe { self.0.queue.retire(keep, outstanding) }
+    }
+}
+
+struct SinfulEndpoint {
+    shared: Arc<Shared>,
+    endpoint: Arc<dyn Endpoint>,
+    lock: Arc<Mutex<()>>,
+    /// The first that was exported.
+    blob: OnceLock<Vec<u8>>,
+    was_reset: AtomicBool,
+}
+
+impl SinfulEndpoint {
+    /// A Job as it is done.
+    fn twisted(&self, mut job: RdmaJob) -> RdmaJob {
+        match (self.shared.sin, &mut job.verb) {
+            (RdmaSin::AtomicWithoutEffect, Verb::FetchAdd(add)) => *add = 0,
+            (RdmaSin::AtomicWithoutEffect, Verb::CompareSwap { compare, swap }) => *swap = *compare,
+            (RdmaSin::SwapsAlways, Verb::CompareSwap { compare, .. }) => {
+                let remote = Segments::one(job.remote.expect("an atomic has some"));
+                // The suite's memory is of this process.
+                let mut word = [0; 8];
+                for (byte, Place(place)) in word.iter_mut().zip(places(&remote)) {
+                    // SAFETY: the suite has the memory, and nobody else writes it.
+                    *byte = unsafe { place.read_volatile() };
+                }
+                *compare = u64::from_ne_bytes(word);
+            }
+            (RdmaSin::ImmediateWithoutData, Verb::Write(Some(_))) => {
+                (job.local, job.remote, job.len) = (Segments::none(), None, 0);
+            }
+            (RdmaSin::FirstPieceOnly, Verb::Write(None)) if job.local.as_slice().len() > 1 => {
+                job.len = job.local.as_slice()[0].len;
+            }
+            _ => {}
+        }
+        job
+    }
+
+    /// What a Job is refused for, against the capabilities.
+    fn refusal(&self, job: &RdmaJob) -> Option<JobError> {
+        let refused = JobError::device(ErrorKind::NotSupported, 0);
+        match self.shared.sin {
+            RdmaSin::RefusesForEver => Some(JobError::device(ErrorKind::Again, 0)),
+            RdmaSin::LiesOfLists if job.local.as_slice().len() > 4 => Some(refused),
+            RdmaSin::LiesOfSizes if job.len as u64 > self.shared.largest / 2 => Some(refused),
+            _ => None,
+        }
+    }
+}
+
+// SAFETY: the duties of the endpoint within, but for the sins, as for the queue.
+unsafe impl Endpoint for SinfulEndpoint {
+    fn state(&self) -> EndpointState {
+        if self.shared.sin == RdmaSin::TellsInALock {
+            drop(self.lock.lock());
+        }
+        match (self.endpoint.state(), self.shared.sin) {
+            (EndpointState::Error(_), RdmaSin::StaysConnected) => EndpointState::Connected,
+            (state, _) => state,
+        }
+    }
+
+    fn export(&self) -> Result<Vec<u8>> {
+        let blob = self.endpoint.export()?;
+        if self.shared.sin == RdmaSin::OldBlobs {
+            self.blob.get_or_init(|| blob.clone());
+        }
+        Ok(blob)
+    }
+
+    fn connect(&self, blob: &[u8], deadline: Instant) -> Result<()> {
+        let connected = self.endpoint.connect(blob, deadline);
+        match self.shared.sin {
+            RdmaSin::OldBlobs if self.was_reset.load(Ordering::SeqCst) => Ok(()),
+            _ => connected,
+        }
+    }
+
+    unsafe fn try_inline(&self, job: &RdmaJob) -> Option<std::result::Result<u64, JobError>> {
+        match self.shared.sin {
+            RdmaSin::BeginsInline if job.verb == Verb::Read => {
+                places(&job.local).take(1).for_each(flip);
+                None
+            }
+            // SAFETY: as the caller promises.
+            RdmaSin::MiscountsInline => unsafe { self.endpoint.try_inline(job) }
+                .map(|answer| answer.map(|answer| answer + 1)),
+            _ => None,
+        }
+    }
+
+    unsafe fn submit(&self, jobs: &[(Token, RdmaJob)]) -> Submitted {
+        let shared = &self.shared;
+        let refused = jobs.iter().find_map(|(_, job)| self.refusal(job));
+        if refused.is_some() {
+            return Submitted {
+                accepted: 0,
+                refused,
+            };
+        }
+        if shared.sin == RdmaSin::RingsUnasked {
+            shared.signal.ring();
+        }
+        let mut twisted: Vec<_> = jobs
+            .iter()
+            .map(|&(token, job)| (token, self.twisted(job)))
+            .collect();
+        if shared.sin == RdmaSin::Overtakes && twisted.len() > 1 {
+            // Under one another's names.
+            let last = twisted.len() - 1;
+            let (first, other) = (twisted[0].1, twisted[last].1);
+            (twisted[0].1, twisted[last].1) = (other, first);
+        }
+        let named = twisted.iter().zip(jobs);
+        let named = named.map(|(&(token, _), &(_, job))| (token.as_raw(), job));
+        shared.state().jobs.extend(named);
+        // SAFETY: as the caller promises, who has the memory of all of them.
+        unsafe { self.endpoint.submit(&twisted) }
+    }
+
+    unsafe fn post_recv(
+        &self,
+        token: Token,
+        dst: &Segments,
+        room: usize,
+    ) -> std::result::Result<(), JobError> {
+        let shared = &self.shared;
+        shared.state().receives.insert(token.as_raw(), *dst);
+        // SAFETY: as the caller promises.
+        let posted = unsafe { self.endpoint.post_recv(token, dst, room) };
+        match shared.sin {
+            RdmaSin::PostsInError => Ok(()),
+            _ => posted,
+        }
+    }
+
+    fn reset(&self) {
+        match self.shared.sin {
+            RdmaSin::BlocksInReset => loop {
+                std::thread::park();
+            },
+            RdmaSin::TouchesAfterReset => {
+                let mut state = self.shared.state();
+                let posted: Vec<Place> = state.receives.values().flat_map(places).collect();
+                state.late.extend(posted);
+            }
+            _ => {}
+        }
+        self.was_reset.store(true, Ordering::SeqCst);
+        self.endpoint.reset();
+    }
+
+    unsafe fn retire(&self, keep: Keep) {
+        match self.shared.sin {
+            RdmaSin::KeepsForEver => std::mem::forget(Arc::clone(&keep)),
+            RdmaSin::DropsEarly => {
+                let mut state = self.shared.state();
+                let posted: Vec<Place> = state.receives.values().flat_map(places).collect();
+                state.late.extend(posted);
+            }
+            _ => {}
+        }
+        // SAFETY: as the caller promises.
+        unsafe { self.endpoint.retire(keep) }
+    }
+}
