@@ -125,6 +125,17 @@ fn a_device_is_asked_for_the_remote_operations_that_it_declares_alone() {
     contract::rdma(&Loopback::with_caps(true, caps).1);
 }
 
+#[test]
+fn soft_never_sees_a_refused_operation() {
+    for defer in [false, true] {
+        let soft = Soft::builder().defer(defer).build();
+        let device = soft.open("pf0").unwrap();
+        contract::a_refused_operation_was_never_seen(&device, &mut || {
+            soft.faults().push(Fault::QueueFull);
+        });
+    }
+}
+
 /// A device that says less of itself: SHA-1 alone, and no sessions.
 struct Sha1Alone(Device, DevInfo);
 

@@ -18,7 +18,7 @@
 //!
 //! The checks of [`rdma`] are of two endpoints that are connected to each other, and take [`Peers`] in place of a [`Subject`].
 //!
-//! [`a_refused_job_was_never_seen`] needs help: somebody must make the device refuse.
+//! [`a_refused_job_was_never_seen`] and [`a_refused_operation_was_never_seen`] need help: somebody must make the device refuse.
 //!
 //! Nothing sleeps: a check waits for a condition, and fails after [`DEADLINE`] ([`Subject::deadline`], [`Peers::deadline`]); one
 //! that a call blocks fails after twice that. One that fails leaks what the device
@@ -52,10 +52,10 @@ pub use hashes::{digests_are_known, sessions_go_on};
 pub use inline::inline_answers_are_over;
 pub use lists::lists_are_gathered_and_scattered;
 pub use rdma::{
-    Peers, a_reset_ends_all, armed_messages_ring_once, exported_memory_is_reached,
-    failures_flush_what_is_behind_them, no_message_is_slept_through, permissions_are_kept, rdma,
-    rdma_busy_polls, rdma_caps_are_kept, rdma_sleeps_and_wakes, receives_may_come_late,
-    remote_operations_complete_in_order, retired_receives_are_left_alone,
+    Peers, a_refused_operation_was_never_seen, a_reset_ends_all, armed_messages_ring_once,
+    exported_memory_is_reached, failures_flush_what_is_behind_them, no_message_is_slept_through,
+    permissions_are_kept, rdma, rdma_busy_polls, rdma_caps_are_kept, rdma_sleeps_and_wakes,
+    receives_may_come_late, remote_operations_complete_in_order, retired_receives_are_left_alone,
 };
 pub use refuse::a_refused_job_was_never_seen;
 pub use retire::retire_keeps_until_nothing_is_in_flight;

@@ -56,6 +56,7 @@
 //! | duty | checks of `contract` |
 //! |---|---|
 //! | 1 to 4 and endpoint duty 1 | `remote_operations_complete_in_order`, `receives_may_come_late` |
+//! | 3 | `a_refused_operation_was_never_seen` (the author makes the device refuse) |
 //! | 5 | `armed_messages_ring_once`, `no_message_is_slept_through` |
 //! | 6 | `retired_receives_are_left_alone`; all others retire endpoints and queues at their end |
 //! | 7 | all of them: each runs under a deadline |

@@ -26,9 +26,10 @@ pub(super) struct Effect {
 }
 
 impl Pair {
-    /// Fills the cells of a Job on both sides, and makes one of it under a new Token.
+    /// Fills the cells of a Job on both sides, and makes one of it under a new Token, of so many bytes, if it may have as many.
     pub(super) fn prepare(&mut self, side: usize, index: u32, verb: Verb, len: usize) {
         let atomic = matches!(verb, Verb::CompareSwap { .. } | Verb::FetchAdd(_));
+        let len = if atomic { 8 } else { self.peers.within(len) };
         let pieces = match atomic {
             true => Vec::new(),
             false => self.pieces(side, Table::Jobs, len),
@@ -205,10 +206,6 @@ impl Pair {
             Table::Receives => self.receive_is_over(side, ended.index, &ended.completion),
         }
     }
-}
-
-pub(super) fn is_atomic(verb: Verb) -> bool {
-    matches!(verb, Verb::CompareSwap { .. } | Verb::FetchAdd(_))
 }
 
 fn scatter(cell: &mut [u8], pieces: &[Range<usize>], mut data: &[u8]) {

@@ -1,7 +1,6 @@
 //! Endpoint duty 1, and duties 1 to 4 for its Jobs: each ends once, in order, and has done what it says.
 
 use super::end::{Plan, Table};
-use super::model::is_atomic;
 use super::pair::Pair;
 use super::{Peers, watched};
 use crate::device::Verb;
@@ -41,11 +40,6 @@ fn each_kind_alone(peers: &Peers) {
         for side in [0, 1] {
             for len in [0, 1, 8, 100, CELL / 2] {
                 let verb = pair.verb(number);
-                let len = if is_atomic(verb) {
-                    8
-                } else {
-                    peers.within(len)
-                };
                 pair.prepare(side, 0, verb, len);
                 pair.submit(side, &[0]);
                 pair.drain();
@@ -69,8 +63,7 @@ fn at_random(peers: &Peers, plan: Plan, steps: usize) {
             let verb = pair.verb(number);
             // Nothing, a little, or much.
             let most = [1, 65, pair.longest() + 1][pair.dice.below(3)];
-            let len = peers.within(pair.dice.below(most));
-            let len = if is_atomic(verb) { 8 } else { len };
+            let len = pair.dice.below(most);
             pair.prepare(side, index, verb, len);
             if !submitted.is_empty() || pair.dice.below(2) == 0 || !pair.try_inline(side, index) {
                 submitted.push(index);

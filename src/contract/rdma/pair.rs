@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::Peers;
 use super::end::{End, Ended, Plan, Table};
 use super::memory::{ALL, Memory, REMOTE};
-use super::model::{Effect, Message, is_atomic};
+use super::model::{Effect, Message};
 use crate::contract::dice::Dice;
 use crate::contract::shape::pieces;
 use crate::contract::suite::wait_for;
@@ -238,8 +238,7 @@ impl Pair {
         for side in [0, 1] {
             for index in indices.clone() {
                 let verb = self.verb(index as usize);
-                let len = if is_atomic(verb) { 8 } else { self.longest() };
-                self.prepare(side, index, verb, len);
+                self.prepare(side, index, verb, self.longest());
             }
             self.submit(side, &indices.clone().collect::<Vec<_>>());
         }

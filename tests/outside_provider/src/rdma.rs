@@ -59,6 +59,8 @@ pub enum RdmaSin {
     WritesLate,
     /// Duty 2: the same of a receive.
     ReceivesLate,
+    /// Duty 3: of a batch the first Job is accepted alone, and others are carried out too.
+    DoesTheRefused,
     /// Duty 3: a Job is refused for ever.
     RefusesForEver,
     /// Duty 4: begins inline, and says that it did not.
@@ -503,6 +505,18 @@ unsafe impl Endpoint for SinfulEndpoint {
         }
         if shared.sin == RdmaSin::RingsUnasked {
             shared.signal.ring();
+        }
+        if let (RdmaSin::DoesTheRefused, [first, others @ .., _]) = (shared.sin, jobs) {
+            for (_, job) in others {
+                // SAFETY: a sin, in which the caller has the memory of all of them.
+                unsafe { self.endpoint.try_inline(job) };
+            }
+            // SAFETY: as the caller promises.
+            let first = unsafe { self.endpoint.submit(&[*first]) };
+            return Submitted {
+                accepted: first.accepted,
+                refused: Some(JobError::device(ErrorKind::Again, 0)),
+            };
         }
         let mut twisted: Vec<_> = jobs
             .iter()

@@ -120,6 +120,13 @@ fn duty_3_a_refusal_for_ever_is_found() {
 }
 
 #[test]
+fn duty_3_a_refused_job_that_was_done_is_found() {
+    found(RdmaSin::DoesTheRefused, "duty 3", |peers| {
+        contract::a_refused_operation_was_never_seen(peers, &mut || {})
+    });
+}
+
+#[test]
 fn duty_4_an_inline_job_that_was_begun_is_found() {
     for sin in [RdmaSin::BeginsInline, RdmaSin::MiscountsInline] {
         found(sin, "duty 4", contract::remote_operations_complete_in_order);
