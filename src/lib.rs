@@ -1,4 +1,4 @@
-//! Awaitable DMA on Tokio: the programming model of DOCA Core 2.2 as futures, with a complete device in software.
+//! Awaitable DMA and RDMA on Tokio: the programming model of DOCA Core 2.2 as futures, with a complete device in software.
 //!
 //! ```
 //! use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ};
@@ -22,7 +22,8 @@
 //! # What it does, and what not
 //!
 //! Memory copies between Bufs of this process, to and from memory that another process of the host has exported ([`RemoteMmap`]), SHA
-//! digests ([`Sha`]), and RDMA ([`Rdma`]): messages, and reads, writes and atomics in the memory of a connected peer. One by one,
+//! digests ([`Sha`]), and RDMA ([`Rdma`]) within a process and between those of one host: messages, and reads, writes and atomics in the
+//! memory of a connected peer. One by one,
 //! gathered and scattered ([`BufChain`]), event-driven, busy-polling or both ([`Mode`]), with back-pressure, from any task of any
 //! runtime, or without futures from an epoll loop of your own ([`WorkQ::event_handle`]). The memory is allocated, or yours: a
 //! memfd, the bytes of an owner, or raw
@@ -30,8 +31,8 @@
 //!
 //! There is one provider today, [`soft`]: it runs anywhere on Linux, and takes the limits of an adapter on request
 //! ([`soft::Limits`]). Others can be added ([`add_provider`]), with kinds of jobs of their own ([`Accel`]): [`device`] has the
-//! contract, and a guide. [`Graph`]s run jobs, functions and futures in an order of yours. Sync events and adapters through libibverbs are to
-//! come on the same contract ([`device`]). The vendor's DOCA SDK is not used.
+//! contract, and a guide. [`Graph`]s run jobs, functions and futures in an order of yours. Sync events, byte streams over RDMA, and
+//! adapters through libibverbs are to come on the same contract ([`device`]). The vendor's DOCA SDK is not used.
 //!
 //! # The life of one copy
 //!
@@ -51,6 +52,19 @@
 //! Dropping a future is ordinary. Before step 4 nothing was begun; afterwards the job goes on, its memory stays leased,
 //! and its completion frees everything. Forgetting a future (`mem::forget`) leaks its
 //! Slot, and what it owns; nothing dangles.
+//!
+//! A receive cannot be recalled: one that is dropped stays posted, and the next one that begins has its message ([`Rdma::recv`]).
+//!
+//! # The life of one message
+//!
+//! 1. Each side attaches an [`Rdma`] to a WorkQ, and they exchange blobs: [`Rdma::handshake`], or [`export`](Rdma::export) and
+//!    [`connect`](Rdma::connect).
+//! 2. The receiver posts: [`recv`](Rdma::recv) at its first poll, [`try_recv`](Rdma::try_recv) at once, [`recv_stream`](Rdma::recv_stream) several. The
+//!    Lease on the destination moves into a place of the Rdma's own table, which counts against no depth.
+//! 3. The sender's `send` is a job like a copy. It is over once the message is the receiver's; with no receive it waits, until
+//!    [`rnr_timeout`](RdmaBuilder::rnr_timeout).
+//! 4. The message ends the oldest receive: its data grows, and whoever awaits it is woken.
+//! 5. The first failure takes both sides to [`RdmaState::Error`], and the rest is flushed, until they are [`reset`](Rdma::reset) and connected anew.
 //!
 //! # Threads and runtimes
 //!
@@ -72,13 +86,17 @@
 //! | [`BufChain`] | a scatter/gather list of Bufs | `doca_buf` linked list |
 //! | [`BufPool`], [`BufInventory`], [`BufArray`] | sources of Bufs: one size and fast; any range; by index | `doca_bufpool`, `doca_buf_inventory`, `doca_buf_arr` |
 //! | [`RemoteMmap`], [`RemoteBuf`] | a range that a peer has exported, and a piece of it | `doca_mmap_create_from_export` |
-//! | blob | what an importer needs to find an export: a secret | export descriptor |
+//! | blob | what an importer, or the peer of an Rdma, needs to find what was exported: a secret | export descriptor |
 //! | [`WorkQ`] | where jobs go in and completions come out | `doca_workq` |
 //! | [`Dma`] | a context: copies, on one WorkQ | `doca_dma` |
 //! | [`Sha`], [`ShaSession`] | a context: hashes; a message that comes in parts | `doca_sha`, `doca_sha_partial_session` |
 //! | [`Rdma`] | a context: one side of a connection, for messages and for the memory of its peer | `doca_rdma` |
-//! | Endpoint | the device's half of an Rdma ([`device::Endpoint`]): a queue pair | |
+//! | Endpoint | the device's half of an Rdma ([`device::Endpoint`]): a queue pair | `ibv_qp` |
+//! | [`RecvStream`] | messages as they come, into Bufs of a pool | |
 //! | receive | a place for one message, posted before it comes | `DOCA_RDMA_JOB_RECV` |
+//! | adopt | a receive takes over one that was dropped, and its message | |
+//! | RNR | a message found no receive: "receiver not ready" | |
+//! | flushed | ended because another job of the Rdma failed first: [`JobError::cause`] | `IBV_WC_WR_FLUSH_ERR` |
 //! | immediate | 32 bits beside a message, or of a write that ends a receive | immediate data |
 //! | [`Accel`] | a context for jobs of a provider's own kinds, by opcode | |
 //! | Op | the future of a job in flight: [`DmaCopy`], [`ShaOp`], [`RdmaOp`], [`RdmaRecv`], [`AccelOp`] | |

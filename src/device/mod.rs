@@ -2,8 +2,8 @@
 //!
 //! # Duties
 //!
-//! A provider implements [`Provider`], [`Adapter`] and the unsafe trait [`Queue`]. Who does promises what the crate's
-//! soundness rests on:
+//! A provider implements [`Provider`], [`Adapter`] and the unsafe trait [`Queue`], and, for remote operations, the unsafe trait
+//! [`Endpoint`], which has duties of its own beside these. Who does promises what the crate's soundness rests on:
 //!
 //! 1. Each accepted Job completes exactly once, with the Token that it was submitted under. A copy answers how many bytes it
 //!    moved: `len`. An [`AccelJob`] with a destination answers how many bytes it wrote there, from the front and without
@@ -97,6 +97,9 @@
 //!
 //! Hashing needs an entry in [`Caps::sha`], `submit_sha`, and, for small inputs, `try_inline_sha`. [`Hasher`] does such a Job on
 //! the CPU, in as many parts as the provider likes: on whatever thread is the device.
+//!
+//! Remote operations need an entry in [`Caps::rdma`], and [`Queue::open_endpoint`], whose [`Endpoint`] takes Jobs and receives; their
+//! Completions come out of the queue. The suite has no checks of them yet.
 //!
 //! The suite runs from the author's own tests, with this crate as a development dependency with the feature `contract`:
 //!

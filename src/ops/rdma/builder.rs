@@ -50,6 +50,8 @@ impl RdmaBuilder<'_> {
 
     /// What the peer may do through it with memory that was exported to it: of `RDMA_READ`, `RDMA_WRITE` and `RDMA_ATOMIC`; nothing if not said.
     /// Local flags are ignored.
+    ///
+    /// On the software device the peer's process checks it. What a hostile one can do is bounded by the access of the Mmaps whose blobs it has.
     #[doc(alias = "doca_rdma_set_permissions")]
     pub fn permissions(mut self, access: Access) -> Self {
         self.permissions = access;

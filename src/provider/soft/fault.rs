@@ -33,6 +33,10 @@ pub enum Fault {
 /// The script of a provider's devices: each job takes the next entry; when none is left, all is well again.
 ///
 /// While there is a script, a [`Hold`] or a broken queue, no job is done inline.
+///
+/// Jobs of an Rdma take entries too, receives none. A connection is reliable and in order: [`Fault::Delay`] and [`Fault::Behind`] let such a job
+/// pass, a [`Hold`] does not hold it up, and a failure ([`Fault::Error`], or [`Fault::Queue`], which breaks nothing else here) takes the context to
+/// the state Error.
 #[derive(Clone)]
 pub struct Faults(Arc<Script>);
 
