@@ -235,6 +235,23 @@ fn examples_without_jobs_of_the_device_are_as_ever() {
     );
 }
 
+/// Its server has the same script. Which of the two tells of a failure first is open.
+#[test]
+fn rdma_pingpong_does_not_wait_for_ever() {
+    if is_emulated("start what a program starts itself") {
+        return;
+    }
+    let scripts = [
+        ("lost", LATE),
+        ("pass*3 lost", LATE),
+        ("error:IoFailed", Bad("")),
+        ("pass*3 queue", Bad("")),
+        ("pass*5 queue-full", Good),
+    ];
+    let short = |command: &mut Command, _| _ = command.args(["-n", "300"]);
+    through("rdma_pingpong", &scripts, "event: ", FEW, short, |_, _| ());
+}
+
 #[test]
 fn every_example_names_what_it_cannot_read_in_a_script() {
     let folder = Folder::new();
