@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use super::{Mutex, lock};
+use super::{Mutex, discard, lock, wake};
 use crate::error::{Error, ErrorKind, Result};
 
 /// When so much time will be over. What lies beyond the clock is a day.
@@ -43,9 +43,7 @@ impl<T> Drop for Ending<T> {
             state.result = Some(result);
             state.waker.take()
         };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        waker.into_iter().for_each(wake);
     }
 }
 
@@ -74,7 +72,7 @@ impl<T> Blocking<T> {
         let before = state.waker.replace(waker);
         drop(state);
         // Outside of the lock: it is user code.
-        drop(before);
+        discard(before);
         Poll::Pending
     }
 }
@@ -119,7 +117,47 @@ impl<T> Drop for Blocking<T> {
     fn drop(&mut self) {
         if let Some(state) = &self.0 {
             let waker = lock(state).waker.take();
-            drop(waker);
+            discard(waker);
         }
+    }
+}
+
+#[cfg(all(test, not(tokio_doca_loom)))]
+mod tests {
+    use std::task::Wake;
+
+    use super::*;
+
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("woken");
+        }
+    }
+
+    /// A panic beside another one would end the process.
+    #[test]
+    fn a_call_that_panics_wakes_a_waker_that_panics_too() {
+        let mut call = Blocking::<()>::new();
+        let (go, gone) = std::sync::mpsc::channel::<()>();
+        let run = move || {
+            gone.recv().unwrap();
+            panic!("called");
+        };
+        call.begin("panics", "test", run).unwrap();
+        let waker = Waker::from(Arc::new(Panics));
+        let mut cx = Context::from_waker(&waker);
+        assert!(call.poll("test", &mut cx).is_pending());
+        go.send(()).unwrap();
+        // Until the thread has let go of it: a poll before would put another waker there.
+        let state = call.0.as_ref().unwrap();
+        while Arc::strong_count(state) > 1 {
+            std::thread::yield_now();
+        }
+        let Poll::Ready(Err(error)) = call.poll("test", &mut cx) else {
+            panic!("it has failed");
+        };
+        assert_eq!(error.kind(), ErrorKind::Unexpected);
     }
 }
