@@ -308,6 +308,22 @@ fn a_watch_tells_of_the_peers_end() {
     }
 }
 
+/// The mode of the WorkQ is set afterwards.
+#[test]
+fn a_watch_of_a_busy_workq_hears_once_that_is_event_driven() {
+    for defer in [false, true] {
+        run(async {
+            let (one, other) = pair(Setup::new(defer, Mode::BusyPoll));
+            let mut watch = one.rdma.watch();
+            assert_eq!(*watch.borrow_and_update(), RdmaState::Connected);
+            one.workq.set_mode(Mode::EventDriven).unwrap();
+            drop(other);
+            in_time("the change", watch.changed()).await.unwrap();
+            assert!(matches!(*watch.borrow(), RdmaState::Error(_)));
+        });
+    }
+}
+
 /// What is finished inline looks at nothing: whoever does only that hears of its peer's end all the same.
 #[test]
 fn a_loop_of_one_sided_operations_hears_of_the_peers_end() {

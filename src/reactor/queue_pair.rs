@@ -15,7 +15,7 @@ use super::held::Outcome;
 use super::received::Room;
 use super::receives::{Receipt, Receives};
 use super::registry::Changed;
-use super::workq::Attachment;
+use super::workq::{Attachment, Shared};
 use crate::device::{Endpoint, EndpointConfig, EndpointState, Keep, RdmaJob};
 use crate::error::{JobError, Result};
 use crate::sync::WaitNode;
@@ -99,7 +99,7 @@ impl QueuePair {
             let (shared, watched) = (Arc::downgrade(&attachment.shared), Arc::clone(&watched));
             let changed = Arc::clone(&changed);
             move || {
-                let shut = |shared: Arc<super::workq::Shared>| shared.closed.load(Ordering::SeqCst);
+                let shut = |shared: Arc<Shared>| shared.closed.load(Ordering::SeqCst);
                 if shared.upgrade().is_some_and(shut) {
                     watched.closed.store(true, Ordering::SeqCst);
                 }
@@ -147,13 +147,7 @@ impl QueuePair {
         let receiver = self.watched.sender.subscribe();
         let shared = &self.attachment.shared;
         shared.core.receives.watch();
-        // Where there is no runtime nobody waits; who has one registers it, and arms.
-        if !shared.mode.load().is_busy()
-            && shared.events.register(shared).is_ok()
-            && shared.arm() | shared.ready()
-        {
-            shared.turn();
-        }
+        shared.hear_of_changes();
         receiver
     }
 
@@ -208,6 +202,20 @@ impl QueuePair {
         // SAFETY: the table is in an Arc, which the RecvFlight that has the node reaches through its context, borrowed or owned, until
         // after the node is dropped (field order, and the borrow).
         unsafe { self.receives.line.enqueue(node, waker) };
+    }
+}
+
+impl Shared {
+    /// If somebody is to be told of changes of the state, the device shall ring for them.
+    pub(super) fn hear_of_changes(self: &Arc<Self>) {
+        // Where there is no runtime nobody waits; who has one registers it, and arms.
+        if self.core.receives.any_watched()
+            && !self.mode.load().is_busy()
+            && self.events.register(self).is_ok()
+            && self.arm() | self.ready()
+        {
+            self.turn();
+        }
     }
 }
 

@@ -177,6 +177,7 @@ impl WorkQ {
         shared.mode.set(policy);
         drop(attaching);
         shared.nudge();
+        shared.hear_of_changes();
         Ok(())
     }
 

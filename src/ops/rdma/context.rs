@@ -167,7 +167,11 @@ impl Rdma {
     /// Tells of each change of the state, from now on. States that follow quickly on one another may be seen as one.
     ///
     /// On a WorkQ that is not busy-polled, and called on a Tokio runtime, it is told of the peer's end also if nothing else is waited
-    /// for. In [`Mode::BusyPoll`](crate::Mode::BusyPoll) whoever polls an Op, or asks for the [`state`](Rdma::state), finds it.
+    /// for. In [`Mode::BusyPoll`](crate::Mode::BusyPoll) whoever polls an Op, or asks for the [`state`](Rdma::state), finds it; from a
+    /// [`WorkQ::set_mode`] on a runtime on, it is told as well.
+    ///
+    /// Copy the state out of what `borrow` answers: who holds that holds up every change, and hangs if it calls
+    /// [`reset`](Rdma::reset) meanwhile, or `connect`, or polls an Op.
     pub fn watch(&self) -> watch::Receiver<RdmaState> {
         self.pair().watch()
     }
