@@ -385,6 +385,20 @@ async fn a_stream_yields_messages_in_order_and_keeps_receives_posted() {
 }
 
 #[tokio::test]
+async fn a_receive_that_is_forgotten_asleep_keeps_nobody_arming() {
+    let (_, device) = Loopback::device(false);
+    let (_here, Side { workq, rdma, .. }) = pair(&device, Mode::EventDriven);
+    let mut receive = Box::pin(rdma.recv(()));
+    assert!(poll(receive.as_mut()).is_pending());
+    std::mem::forget(receive);
+    let before = workq.stats();
+    // The end of an Rdma rings.
+    drop(rdma);
+    until("it looks", || workq.stats().wake_ups > before.wake_ups).await;
+    assert_eq!(workq.stats().arms, before.arms);
+}
+
+#[tokio::test]
 async fn a_shutdown_ends_those_that_wait_and_leaves_them_posted() {
     for mode in MODES {
         let (loopback, device) = Loopback::device(false);

@@ -77,6 +77,10 @@ impl Registry {
         let of = entries[index].of.take();
         drop(entries);
         drop(of);
+        if self.any_asleep() {
+            // An Op that was forgotten sleeps for ever, and nobody shall arm for it.
+            receives.nudge(wake);
+        }
     }
 
     /// Whether an Op that waits for a message sleeps.
