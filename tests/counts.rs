@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use futures::StreamExt;
 use tokio_doca::soft::{Fault, Soft};
 use tokio_doca::{
     Access, Algorithm, Buf, BufChain, BufInventory, BufPool, Device, Dma, Graph, Mmap, Mode, Rdma,
@@ -381,6 +382,29 @@ fn a_remote_operation_allocates_nothing_nor_does_a_receive() {
             dst.reset_data_len().unwrap();
         };
         let allocated = on_runtime(rig.allocated_by(4 * times, operations));
+        assert_eq!(allocated, 0, "{mode:?}");
+    });
+}
+
+#[test]
+fn a_stream_of_messages_allocates_nothing_while_its_pool_is_empty_neither() {
+    for_each_way(|mode, rig, times| {
+        let attach = || Rdma::builder(&rig.device).attach(&rig.workq).unwrap();
+        let (here, there) = (attach(), attach());
+        here.connect(&there.export().unwrap()).wait().unwrap();
+        there.connect(&here.export().unwrap()).wait().unwrap();
+        let mmap = Mmap::builder().device(&rig.device).alloc(2 * LEN).unwrap();
+        let pool = BufPool::builder(&mmap).element_size(LEN).build().unwrap();
+        let mut stream = there.recv_stream(&pool, 2);
+        let (src, _) = rig.pair();
+        let mut kept = None;
+        let messages = async || {
+            let (sent, message) = tokio::join!(here.send(&src), stream.next());
+            assert_eq!(sent, Ok(LEN));
+            kept = message.unwrap().unwrap().buf;
+            assert!(kept.is_some());
+        };
+        let allocated = on_runtime(rig.allocated_by(4 * times, messages));
         assert_eq!(allocated, 0, "{mode:?}");
     });
 }

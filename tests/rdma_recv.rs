@@ -385,6 +385,52 @@ async fn a_stream_yields_messages_in_order_and_keeps_receives_posted() {
 }
 
 #[tokio::test]
+async fn a_stream_takes_over_a_receive_that_is_older_than_its_own() {
+    on_devices(|here, there| async move {
+        let mut stream = there.rdma.recv_stream(&there.pool, 2);
+        assert!(poll(pin!(stream.next())).is_pending());
+        // The third; the stream's next is the fourth.
+        let beside = there.rdma.try_recv(there.empty()).unwrap();
+        for number in 0..2 {
+            here.rdma.send(here.filled(&message(number))).await.unwrap();
+            let next = stream.next().await.unwrap().unwrap();
+            assert_eq!(next.buf.unwrap().data().unwrap()[..], message(number));
+            if number == 0 {
+                assert!(poll(pin!(stream.next())).is_pending());
+            }
+        }
+        drop(beside);
+        assert!(poll(pin!(stream.next())).is_pending());
+        for number in 2..5 {
+            here.rdma.send(here.filled(&message(number))).await.unwrap();
+            let next = stream.next().await.unwrap().unwrap();
+            assert_eq!(next.buf.unwrap().data().unwrap()[..], message(number));
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_stream_that_has_ended_leaves_its_receives_to_others() {
+    on_devices(|here, there| async move {
+        let mmap = Mmap::builder().device(&there.device).alloc(4).unwrap();
+        let pool = BufPool::builder(&mmap).element_size(2).build().unwrap();
+        drop(there.rdma.try_recv(there.empty()).unwrap());
+        let mut stream = there.rdma.recv_stream(&pool, 2);
+        assert!(poll(pin!(stream.next())).is_pending());
+        here.rdma.send(here.filled(b"long")).await.unwrap();
+        let error = stream.next().await.unwrap().unwrap_err();
+        assert_eq!(error.reason(), Reason::ReceiveTooSmall);
+        assert_eq!(there.rdma.recv(there.empty()).await.unwrap().len, 4);
+        // It meets the other one of the stream's.
+        here.rdma.send(here.filled(b"is")).await.unwrap();
+        assert_eq!(there.rdma.recv(there.empty()).await.unwrap().len, 2);
+        assert!(stream.next().await.is_none());
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_receive_that_is_forgotten_asleep_keeps_nobody_arming() {
     let (_, device) = Loopback::device(false);
     let (_here, Side { workq, rdma, .. }) = pair(&device, Mode::EventDriven);

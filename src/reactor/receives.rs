@@ -35,6 +35,14 @@ pub(super) struct Receipt {
     pub(super) adopted: bool,
 }
 
+impl Receipt {
+    /// Whether its receive was posted before the other one.
+    pub(super) fn is_older_than(self, other: Receipt) -> bool {
+        // They wrap.
+        (self.generation.wrapping_sub(other.generation) as i32) < 0
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Free,

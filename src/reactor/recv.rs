@@ -43,7 +43,18 @@ enum State {
     Idle,
     Queued(Patience, Spin),
     Posted(Receipt, Spin),
-    Finished,
+    /// With the place that it had, if it was posted.
+    Finished(Option<Receipt>),
+}
+
+impl State {
+    fn receipt(&self) -> Option<Receipt> {
+        match *self {
+            State::Idle | State::Queued(..) => None,
+            State::Posted(receipt, _) => Some(receipt),
+            State::Finished(receipt) => receipt,
+        }
+    }
 }
 
 /// Pinned in an Op.
@@ -95,9 +106,15 @@ impl<R: Receiver> RecvFlight<R> {
         Ok(())
     }
 
-    /// Whether it was posted and is not over.
-    pub(crate) fn is_posted(&self) -> bool {
-        matches!(self.state, State::Posted(..))
+    /// Whether it waits for no place any more: it is posted, or over.
+    pub(crate) fn is_begun(&self) -> bool {
+        !matches!(self.state, State::Idle | State::Queued(..))
+    }
+
+    /// Whether its receive was posted before the other's of the same Rdma, by whomever.
+    pub(crate) fn is_older_than(&self, other: &Self) -> bool {
+        let receipts = self.state.receipt().zip(other.state.receipt());
+        receipts.is_some_and(|(this, other)| this.is_older_than(other))
     }
 
     pub(crate) fn poll(
@@ -120,7 +137,7 @@ impl<R: Receiver> RecvFlight<R> {
                 Err(error) => {
                     // A loop of refused receives must not starve the others either.
                     budget::spent(0);
-                    *this.state = State::Finished;
+                    *this.state = State::Finished(None);
                     return Poll::Ready(Err(error));
                 }
             };
@@ -137,7 +154,7 @@ impl<R: Receiver> RecvFlight<R> {
             cx,
         );
         if polled.is_ready() {
-            *this.state = State::Finished;
+            *this.state = State::Finished(this.state.receipt());
             match budget {
                 Some(budget) => budget.made_progress(),
                 None => budget::spent(0),
@@ -336,7 +353,7 @@ impl<R: Receiver> PinnedDrop for RecvFlight<R> {
         match *this.state {
             State::Posted(receipt, _) => abandon(this.receiver, receipt),
             // A place in line is left by the node's own drop; what it was told is passed on there.
-            State::Idle | State::Queued(..) | State::Finished => {}
+            State::Idle | State::Queued(..) | State::Finished(_) => {}
         }
     }
 }

@@ -109,8 +109,12 @@ impl<C: AsRef<Rdma>, D: MaybeDestination> RdmaRecv<C, D> {
         Ok(recv)
     }
 
-    pub(super) fn is_posted(&self) -> bool {
-        self.0.is_posted()
+    pub(super) fn is_begun(&self) -> bool {
+        self.0.is_begun()
+    }
+
+    pub(super) fn is_older_than(&self, other: &Self) -> bool {
+        self.0.is_older_than(&other.0)
     }
 }
 

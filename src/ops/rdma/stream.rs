@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use futures::Stream;
-use futures::stream::FusedStream;
+use futures::stream::{FusedStream, unfold};
 
 use super::{Rdma, RdmaRecv};
 use crate::device::RecvOpcode;
@@ -28,14 +28,13 @@ pub struct Message {
 /// The stream of [`Rdma::recv_stream`].
 #[must_use = "streams do nothing unless polled"]
 pub struct RecvStream {
-    // Before the pool.
+    /// In the order in which their receives were posted; who waits to be posted stands behind.
     posted: VecDeque<Entry>,
     /// Places that are used again.
     idle: Vec<Place>,
-    /// The pool was empty.
-    alloc: Option<Pin<Box<dyn Future<Output = Buf> + Send + Sync>>>,
+    /// What the pool has, as it has it.
+    bufs: Pin<Box<dyn Stream<Item = Buf> + Send + Sync>>,
     rdma: Rdma,
-    pool: BufPool,
     receives: usize,
     failed: bool,
 }
@@ -49,9 +48,17 @@ struct Entry {
 }
 
 impl Entry {
+    fn recv(&self) -> Option<&RdmaRecv<Rdma, Buf>> {
+        (*self.place).as_ref()
+    }
+
     fn is_begun(&self) -> bool {
-        let posted = (*self.place).as_ref().is_some_and(RdmaRecv::is_posted);
-        posted || self.outcome.is_some()
+        self.recv().is_some_and(RdmaRecv::is_begun)
+    }
+
+    fn is_older_than(&self, other: &Entry) -> bool {
+        let recvs = self.recv().zip(other.recv());
+        recvs.is_some_and(|(this, other)| this.is_older_than(other))
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) {
@@ -66,36 +73,25 @@ impl Entry {
 
 impl RecvStream {
     pub(super) fn new(rdma: &Rdma, pool: &BufPool, receives: usize) -> RecvStream {
+        let bufs = unfold(pool.clone(), async |pool| {
+            let buf = pool.alloc().await;
+            Some((buf, pool))
+        });
         RecvStream {
             posted: VecDeque::with_capacity(receives),
             idle: Vec::with_capacity(receives),
-            alloc: None,
+            // Once for all: no message allocates.
+            bufs: Box::pin(bufs),
             rdma: rdma.clone(),
-            pool: pool.clone(),
             receives,
             failed: false,
         }
     }
 
-    /// The next Buf of the pool.
-    fn poll_buf(&mut self, cx: &mut Context<'_>) -> Poll<Buf> {
-        if self.alloc.is_none() {
-            if let Ok(buf) = self.pool.try_alloc() {
-                return Poll::Ready(buf);
-            }
-            let pool = self.pool.clone();
-            self.alloc = Some(Box::pin(async move { pool.alloc().await }));
-        }
-        let alloc = self.alloc.as_mut().expect("it was just made");
-        let buf = ready!(alloc.as_mut().poll(cx));
-        self.alloc = None;
-        Poll::Ready(buf)
-    }
-
     /// Begins as many receives as there shall be, in order.
     fn post(&mut self, cx: &mut Context<'_>) {
         while self.posted.len() < self.receives {
-            let Poll::Ready(buf) = self.poll_buf(cx) else {
+            let Poll::Ready(Some(buf)) = self.bufs.as_mut().poll_next(cx) else {
                 break;
             };
             let mut place = self.idle.pop().unwrap_or_else(|| Box::pin(None));
@@ -108,8 +104,20 @@ impl RecvStream {
         }
         // Those that are posted wake this task; only the first of them can be over.
         let begun = self.posted.iter().rposition(Entry::is_begun);
-        for entry in self.posted.range_mut(begun.map_or(0, |last| last + 1)..) {
-            entry.poll(cx);
+        for at in begun.map_or(0, |last| last + 1)..self.posted.len() {
+            self.posted[at].poll(cx);
+            if !self.posted[at].is_begun() {
+                break;
+            }
+            self.put_in_order(at);
+        }
+    }
+
+    /// A receive that was taken over from a dropped Op may be older than others of the stream.
+    fn put_in_order(&mut self, mut at: usize) {
+        while at > 0 && self.posted[at].is_older_than(&self.posted[at - 1]) {
+            self.posted.swap(at, at - 1);
+            at -= 1;
         }
     }
 }
@@ -135,7 +143,11 @@ impl Stream for RecvStream {
         };
         place.set(None);
         this.idle.push(place);
-        this.failed = outcome.is_err();
+        if outcome.is_err() {
+            this.failed = true;
+            // What comes for them is for others.
+            this.posted.clear();
+        }
         Poll::Ready(Some(outcome.map(|received| {
             let empty = received.len == 0 || received.opcode == RecvOpcode::WriteImm;
             Message {
