@@ -7,11 +7,11 @@ mod common;
 mod loopback;
 
 use std::pin::pin;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use both_sides::*;
-use common::{in_time, poll, until};
+use common::{Count, LIMIT, in_time, poll, until};
 use futures::StreamExt;
 use loopback::Loopback;
 use tokio_doca::soft::Soft;
@@ -428,6 +428,48 @@ async fn a_stream_that_has_ended_leaves_its_receives_to_others() {
         assert!(stream.next().await.is_none());
     })
     .await;
+}
+
+/// Where there is no runtime the thread looks, and whoever calls `progress`: not the event that is rung for.
+#[test]
+fn in_block_on_one_in_line_that_nobody_polls_holds_up_nobody() {
+    for own_loop in [false, true] {
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let (_, device) = Loopback::device(false);
+            let (_here, there) = small(&device, Mode::EventDriven, 1);
+            let Side { workq, rdma, .. } = &there;
+            workq.event_handle().unwrap();
+            let first = rdma.try_recv(()).unwrap();
+            let mut lazy = Box::pin(rdma.recv(()));
+            assert!(poll(lazy.as_mut()).is_pending());
+            let mut second = Box::pin(rdma.recv_owned(there.empty()));
+            if own_loop {
+                let woken = Count::new();
+                let waker = woken.waker();
+                let mut cx = Context::from_waker(&waker);
+                assert!(second.as_mut().poll(&mut cx).is_pending());
+                drop(first);
+                assert_eq!(woken.wakes(), 0);
+                workq.progress(|_, _| unreachable!());
+                assert_eq!(woken.wakes(), 1);
+            } else {
+                let mut polls = 0;
+                let posted = std::future::poll_fn(|cx| {
+                    assert!(second.as_mut().poll(cx).is_pending());
+                    polls += 1;
+                    if polls == 1 {
+                        Poll::Pending
+                    } else {
+                        Poll::Ready(())
+                    }
+                });
+                workq.block_on(async { tokio::join!(posted, async { drop(first) }) });
+            }
+            tell.send(()).unwrap();
+        });
+        told.recv_timeout(LIMIT).unwrap();
+    }
 }
 
 #[tokio::test]

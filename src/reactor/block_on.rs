@@ -106,6 +106,7 @@ impl WorkQ {
                 thread::yield_now();
             }
             self.0.pass_on(true);
+            self.0.overtake_places();
         }
     }
 }

@@ -121,6 +121,7 @@ impl WorkQ {
             if shared.rung.swap(false, Ordering::SeqCst) {
                 shared.pass_on(true);
             }
+            shared.overtake_places();
             while handed < self.depth() as usize
                 && let Some((index, user_data, outcome)) = shared.core.table.take_finished()
             {

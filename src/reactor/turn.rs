@@ -32,11 +32,7 @@ impl Shared {
             self.turn();
         }
         self.pass_on(true);
-        if self.stuck.load(Ordering::SeqCst) && self.stuck.swap(false, Ordering::SeqCst) {
-            self.core
-                .receives
-                .each(|receives, _| self.places_on(receives, true));
-        }
+        self.overtake_places();
     }
 
     /// Whether somebody waits for the next event.
@@ -227,6 +223,15 @@ impl Shared {
         let stuck = available > 0 && left > 0;
         if stuck && !self.mode.load().is_busy() && !self.stuck.swap(true, Ordering::SeqCst) {
             self.events.signal().ring();
+        }
+    }
+
+    /// The turn that `places_on` rang for: those that were told of a place, and took none, are counted no more.
+    #[inline]
+    pub(super) fn overtake_places(&self) {
+        if self.stuck.load(Ordering::SeqCst) && self.stuck.swap(false, Ordering::SeqCst) {
+            let overtake = |receives: &Receives, _: &_| self.places_on(receives, true);
+            self.core.receives.each(overtake);
         }
     }
 }
