@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use tokio_doca::graph::NodeState;
 use tokio_doca::soft::{Soft, View};
-use tokio_doca::{Access, Graph, Mmap, Reason, RemoteMmap};
+use tokio_doca::{Access, BufChain, Graph, Mmap, Reason, RemoteMmap};
 
 const DPU: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_WRITE);
 
@@ -68,5 +68,28 @@ fn memory_of_the_host_is_written_and_read_by_nodes() {
             drop((instance, graph, src, dst, last));
             bench.all_back().await;
         });
+    }
+}
+
+/// Nor is a list onto itself, whose lock is taken for one side at a time.
+#[test]
+fn a_list_is_not_copied_onto_itself() {
+    for config in configs() {
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let bench = Bench::new(config);
+            let mut g = Graph::builder();
+            let copy = g.dma_copy_remote(&bench.dma);
+            let mut instance = g.build().unwrap().instance().unwrap();
+            let chain = BufChain::with_capacity(2);
+            for _ in 0..2 {
+                chain.push(bench.filled(b"data")).unwrap();
+            }
+            instance.set(copy, (&chain, &chain)).unwrap();
+            run(async { instance.run().await.unwrap_err() });
+            let reason = instance.result(copy).unwrap().unwrap_err().reason();
+            tell.send(reason).unwrap();
+        });
+        assert_eq!(told.recv_timeout(LIMIT), Ok(Reason::Overlap));
     }
 }

@@ -126,7 +126,7 @@ pub(crate) fn begin<S: CopySource, D: CopyDestination>(
     dst: &D,
     device: DeviceId,
 ) -> Result<Begun<S::Lease, D::Lease>, JobError> {
-    if !(S::LEASED && D::LEASED) && share(src, dst) {
+    if !(src.is_leased() && dst.is_leased()) && share(src, dst) {
         return Err(JobError::of(Reason::Overlap));
     }
     let (read, from, len) = src
@@ -204,7 +204,10 @@ pub mod sealed {
     pub trait Reads: Spans {
         type Lease: Into<Reading>;
         /// Whether its Leases keep jobs off that share its bytes.
-        const LEASED: bool = true;
+        #[inline(always)]
+        fn is_leased(&self) -> bool {
+            true
+        }
         /// Whether it is one piece, always.
         fn is_single(&self) -> bool;
         /// More bytes of data than this it cannot come to have.
@@ -218,7 +221,10 @@ pub mod sealed {
     pub trait Writes: Spans {
         type Lease: Into<Writing> + Grow;
         /// Whether its Leases keep jobs off that share its bytes.
-        const LEASED: bool = true;
+        #[inline(always)]
+        fn is_leased(&self) -> bool {
+            true
+        }
         /// Whether it is one piece, always.
         fn is_single(&self) -> bool;
         /// Its tailroom now, without a Lease.
@@ -335,7 +341,11 @@ impl Reads for BufChain {
 
 impl<T: Reads> Reads for &T {
     type Lease = T::Lease;
-    const LEASED: bool = T::LEASED;
+
+    #[inline(always)]
+    fn is_leased(&self) -> bool {
+        T::is_leased(self)
+    }
 
     #[inline(always)]
     fn is_single(&self) -> bool {
@@ -404,7 +414,11 @@ impl Writes for BufChain {
 
 impl<T: Writes> Writes for &T {
     type Lease = T::Lease;
-    const LEASED: bool = T::LEASED;
+
+    #[inline(always)]
+    fn is_leased(&self) -> bool {
+        T::is_leased(self)
+    }
 
     #[inline(always)]
     fn is_single(&self) -> bool {

@@ -66,7 +66,10 @@ impl<T: Spans> Spans for OrRemote<T> {
 
 impl<T: Reads> Reads for OrRemote<T> {
     type Lease = Reading;
-    const LEASED: bool = T::LEASED && <RemoteBuf as Reads>::LEASED;
+
+    fn is_leased(&self) -> bool {
+        matches!(self, OrRemote::Local(operand) if operand.is_leased())
+    }
 
     fn is_single(&self) -> bool {
         match self {
@@ -105,7 +108,10 @@ impl<T: Reads> Reads for OrRemote<T> {
 
 impl<T: Writes> Writes for OrRemote<T> {
     type Lease = Writing;
-    const LEASED: bool = T::LEASED && <RemoteBuf as Writes>::LEASED;
+
+    fn is_leased(&self) -> bool {
+        matches!(self, OrRemote::Local(operand) if operand.is_leased())
+    }
 
     fn is_single(&self) -> bool {
         match self {

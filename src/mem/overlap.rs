@@ -23,7 +23,7 @@ fn spans(operand: &impl Spans) -> (ArrayVec<Span, 1>, Vec<Span>) {
     (one, many)
 }
 
-/// Whether two operands have a byte in common: no Lease of theirs tells.
+/// Whether two operands have a byte in common, of which one has no Leases that tell: a list is locked meanwhile, and only one may be.
 pub(super) fn share(src: &impl Spans, dst: &impl Spans) -> bool {
     let mut shared = false;
     dst.each(&mut |to| {

@@ -392,7 +392,11 @@ impl Spans for RemoteBuf {
 
 impl Reads for RemoteBuf {
     type Lease = RemoteRead;
-    const LEASED: bool = false;
+
+    #[inline(always)]
+    fn is_leased(&self) -> bool {
+        false
+    }
 
     #[inline(always)]
     fn is_single(&self) -> bool {
@@ -418,7 +422,11 @@ impl Reads for RemoteBuf {
 
 impl Writes for RemoteBuf {
     type Lease = RemoteWrite;
-    const LEASED: bool = false;
+
+    #[inline(always)]
+    fn is_leased(&self) -> bool {
+        false
+    }
 
     #[inline(always)]
     fn is_single(&self) -> bool {
