@@ -1,6 +1,6 @@
 //! Eight processes that meet in pairs, do random operations with checksummed memory, and are killed at random moments.
 //!
-//! `TOKIO_DOCA_CHAOS_SECONDS` says for how long (5), `TOKIO_DOCA_CHAOS_SEED` repeats the choices of a run.
+//! `TOKIO_DOCA_CHAOS_SECONDS` says for how long (10), `TOKIO_DOCA_CHAOS_SEED` repeats the choices of a run.
 
 mod common;
 
@@ -162,7 +162,7 @@ fn processes_meet_and_are_killed() {
     if let Some(seed) = role() {
         return member(seed.parse().unwrap());
     }
-    let seconds = setting("TOKIO_DOCA_CHAOS_SECONDS").unwrap_or(5);
+    let seconds = setting("TOKIO_DOCA_CHAOS_SECONDS").unwrap_or(10);
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
     let seed = setting("TOKIO_DOCA_CHAOS_SEED").unwrap_or(now);
     println!("{seconds} s, TOKIO_DOCA_CHAOS_SEED={seed}");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use common::rdma::{REMOTE, Setup, Side, connect, failed};
 use common::*;
-use tokio_doca::{Access, ErrorKind, Mode, RdmaState, Reason, RemoteBuf};
+use tokio_doca::{Access, Buf, ErrorKind, JobError, Mode, RdmaState, Reason, RemoteBuf};
 
 const RNR: Duration = Duration::from_millis(60);
 
@@ -96,17 +96,35 @@ fn a_message_that_is_too_long_is_told_to_both() {
     });
 }
 
-/// Which operations work with these permissions of the peer's: write, read, compare_swap, fetch_add.
-async fn permitted(one: &Side, other: &Side, reason: &[Reason]) -> [bool; 4] {
+/// A write with an immediate: the receive that it ends is over in any case.
+async fn write_imm(
+    one: &Side,
+    other: &Side,
+    full: &Buf,
+    there: &RemoteBuf,
+) -> Result<usize, JobError> {
+    let posted = other.rdma.try_recv(()).unwrap();
+    let result = one.rdma.write_imm(full, there, 5).await;
+    if result.is_err() && one.rdma.state() == RdmaState::Connected {
+        one.rdma.send_empty().await.unwrap();
+    }
+    let received = in_time("the receive", posted).await;
+    assert_eq!(received.is_ok(), one.rdma.state() == RdmaState::Connected);
+    result
+}
+
+/// Which operations work with these permissions of the peer's: write, read, compare_swap, fetch_add, write_imm.
+async fn permitted(one: &Side, other: &Side, reason: &[Reason]) -> [bool; 5] {
     let there = one.import(&other.memory()).buf(..8).unwrap();
-    let mut works = [false; 4];
+    let mut works = [false; 5];
     for (at, works) in works.iter_mut().enumerate() {
         let (full, empty) = (one.filled(&[1; 8]), one.empty());
         let result = match at {
             0 => one.rdma.write(&full, &there).await.map(|_| ()),
             1 => one.rdma.read(&there, &empty).await.map(|_| ()),
             2 => one.rdma.compare_swap(&there, 0, 1).await.map(|_| ()),
-            _ => one.rdma.fetch_add(&there, 1).await.map(|_| ()),
+            3 => one.rdma.fetch_add(&there, 1).await.map(|_| ()),
+            _ => write_imm(one, other, &full, &there).await.map(|_| ()),
         };
         *works = result.is_ok();
         let Err(error) = result else { continue };
@@ -131,7 +149,7 @@ fn each_permission_is_needed_for_its_own_operations() {
     let flags = [Access::RDMA_WRITE, Access::RDMA_READ, Access::RDMA_ATOMIC];
     let allowed = |access: Access| {
         let [write, read, atomic] = flags.map(|flag| access.contains(flag));
-        [write, read, atomic, atomic]
+        [write, read, atomic, atomic, write]
     };
     each(async |setup| {
         let refused = [
