@@ -622,6 +622,17 @@ async fn a_shutdown_resets_and_refuses() {
 }
 
 #[test]
+fn a_shutdown_while_it_is_attached_is_told_to_its_watch() {
+    let (loopback, device) = Loopback::device(false);
+    let workq = WorkQ::builder().build().unwrap();
+    let other = workq.clone();
+    loopback.when_opened(move || block_on(other.shutdown()).unwrap());
+    let rdma = Rdma::builder(&device).attach(&workq).unwrap();
+    assert_eq!(rdma.state(), RdmaState::Reset);
+    assert_eq!(*rdma.watch().borrow(), RdmaState::Reset);
+}
+
+#[test]
 fn without_a_runtime_it_works_in_block_on() {
     for mode in MODES {
         let (_loopback, device) = Loopback::device(false);

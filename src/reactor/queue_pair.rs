@@ -95,22 +95,22 @@ impl QueuePair {
                 ..config
             },
         );
-        let closed = {
+        let closed: Changed = {
             let (shared, watched) = (Arc::downgrade(&attachment.shared), Arc::clone(&watched));
             let changed = Arc::clone(&changed);
-            move || {
+            Arc::new(move || {
                 let shut = |shared: Arc<Shared>| shared.closed.load(Ordering::SeqCst);
                 if shared.upgrade().is_some_and(shut) {
                     watched.closed.store(true, Ordering::SeqCst);
                 }
                 changed();
-            }
+            })
         };
         let endpoint = attachment.queue.open_endpoint(config)?;
         let _ = attachment.endpoint.set(Arc::clone(&endpoint));
         let _ = watched.endpoint.set(Arc::downgrade(&endpoint));
         let registry = &attachment.shared.core.receives;
-        let receives = match registry.add(size, Arc::new(closed)) {
+        let receives = match registry.add(size, Arc::clone(&closed)) {
             Ok(receives) => receives,
             Err(error) => {
                 // SAFETY: nothing was posted.
@@ -125,8 +125,8 @@ impl QueuePair {
             watched,
         };
         attachment.listen()?;
-        // It may have changed before it was known.
-        pair.watched.changed();
+        // It may have changed, or the WorkQ been shut down, before it was known.
+        closed();
         Ok(pair)
     }
 

@@ -32,6 +32,8 @@ struct World {
     inline: bool,
     /// Nothing moves.
     held: bool,
+    /// Called when the next endpoint is open.
+    opened: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
 struct Memory(Offer);
@@ -99,6 +101,11 @@ impl Loopback {
             let ends: Vec<u64> = world.ends.keys().copied().collect();
             ends.into_iter().for_each(|id| world.progress(id, later));
         });
+    }
+
+    /// Calls this when the next endpoint is open, and the crate does not know it yet.
+    pub fn when_opened(&self, call: impl Fn() + Send + Sync + 'static) {
+        self.with(|world, _| world.opened = Some(Arc::new(call)));
     }
 
     /// How many endpoints are open.
@@ -511,7 +518,8 @@ unsafe impl Queue for LoopQueue {
     }
 
     fn open_endpoint(&self, config: EndpointConfig) -> Result<Arc<dyn Endpoint>> {
-        self.world.with(|world, _| {
+        self.world.with(|world, later| {
+            later.changed.extend(world.opened.take());
             let (id, blob) = (world.number(), world.number());
             let end = End {
                 recvs: VecDeque::with_capacity(config.recv_queue_size as usize),
