@@ -152,11 +152,8 @@ impl RemoteMmap {
     /// All of it, as a device under the contract suite is given it: no Lease is taken.
     #[cfg(feature = "contract")]
     pub(crate) fn whole(&self) -> Segment {
-        Segment {
-            addr: self.0.addr,
-            len: self.0.len,
-            key: self.0.key,
-        }
+        let Inner { addr, len, key, .. } = *self.0;
+        Segment { addr, len, key }
     }
 
     /// Whether it is memory of this process.
