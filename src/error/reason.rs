@@ -125,10 +125,10 @@ reasons! {
     ExporterGone, ConnectionReset, |_a, _b| "the process that exported this memory has ended";
     /// The exporter does not let the importer read.
     RemoteNotReadable, NotPermitted, |_a, _b|
-        "the exporter's Mmap does not let this peer read: it needs RDMA_READ, DPU_READ_ONLY or DPU_READ_WRITE";
+        "the exporter's Mmap does not let this peer read: it needs RDMA_READ for an Rdma, DPU_READ_ONLY or DPU_READ_WRITE for a Dma";
     /// The exporter does not let the importer write.
     RemoteNotWritable, NotPermitted, |_a, _b|
-        "the exporter's Mmap does not let this peer write: it needs RDMA_WRITE or DPU_READ_WRITE";
+        "the exporter's Mmap does not let this peer write: it needs RDMA_WRITE for an Rdma, DPU_READ_WRITE for a Dma";
     /// A Dma was given an RDMA export.
     NotForDma, NotSupported, |_a, _b|
         "a Dma reaches what was exported to the DPU (Mmap::export_dpu): an RDMA export is for an Rdma";

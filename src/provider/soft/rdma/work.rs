@@ -9,7 +9,7 @@ use super::connection::{Connection, Step};
 use super::halves::{Got, Watch};
 use super::state::{Inner, Shared};
 use crate::device::{Completion, EndpointState, RecvOpcode};
-use crate::error::{JobError, Reason};
+use crate::error::{ErrorKind, JobError, Reason};
 
 /// Bytes that are copied at one look.
 const LOOK: usize = 256 << 10;
@@ -174,7 +174,7 @@ impl Shared {
             let (token, job) = (send.token, send.job);
             match send.fault {
                 Fault::Error(kind, vendor) => break Err(JobError::device(kind, vendor)),
-                Fault::Queue => break Err(JobError::queue_failed()),
+                Fault::Queue => break Err(JobError::device(ErrorKind::Driver, 0)),
                 Fault::Lost => {
                     inner.sends.pop_front();
                     continue;
