@@ -1,6 +1,6 @@
 //! One look at the devices: who finished is told, and who is in line for a Slot.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrayvec::ArrayVec;
 
@@ -192,15 +192,21 @@ impl Shared {
             return;
         }
         let free = self.core.table.free().free();
+        self.tell_line(&self.waiters, free, overtake, &self.rung);
+    }
+
+    /// Tells as many in line as there is room for, less those that were told already; rings once for another turn if some are left.
+    #[inline(always)]
+    fn tell_line(&self, line: &Waiters, room: usize, overtake: bool, rung: &AtomicBool) {
         let mut left = 0;
-        self.waiters.notify_and_wake(|who| {
+        line.notify_and_wake(|who| {
             let told = if overtake { 0 } else { who.notified };
-            let now = free.saturating_sub(told).min(who.waiting);
+            let now = room.saturating_sub(told).min(who.waiting);
             left = who.waiting - now;
             now
         });
-        let stuck = free > 0 && left > 0;
-        if stuck && !self.mode.load().is_busy() && !self.rung.swap(true, Ordering::SeqCst) {
+        let stuck = room > 0 && left > 0;
+        if stuck && !self.mode.load().is_busy() && !rung.swap(true, Ordering::SeqCst) {
             self.events.signal().ring();
         }
     }
@@ -212,18 +218,7 @@ impl Shared {
         if receives.line.is_empty() {
             return;
         }
-        let available = receives.available();
-        let mut left = 0;
-        receives.line.notify_and_wake(|who| {
-            let told = if overtake { 0 } else { who.notified };
-            let now = available.saturating_sub(told).min(who.waiting);
-            left = who.waiting - now;
-            now
-        });
-        let stuck = available > 0 && left > 0;
-        if stuck && !self.mode.load().is_busy() && !self.stuck.swap(true, Ordering::SeqCst) {
-            self.events.signal().ring();
-        }
+        self.tell_line(&receives.line, receives.available(), overtake, &self.stuck);
     }
 
     /// The turn that `places_on` rang for: those that were told of a place, and took none, are counted no more.

@@ -22,7 +22,7 @@ pub(in super::super) struct SoftEndpoint(pub(super) Arc<Shared>);
 // SAFETY: the duties of `Endpoint`:
 // 1. One lock: Jobs are taken from the front, receives too, and what is over stands in one line. What is done inline is done when
 //    nothing is queued.
-// 2. `fail`. 3. `reset_to`, under the lock under which all memory is touched.
+// 2. `fail`. 3. `end`, under the lock under which all memory is touched.
 unsafe impl Endpoint for SoftEndpoint {
     fn state(&self) -> EndpointState {
         self.0.inner().state
@@ -111,10 +111,9 @@ unsafe impl Endpoint for SoftEndpoint {
         // Before the old one goes: if that was all that held the fabric, the process would have another instance from then on, and an
         // old blob would be one of a process that has gone.
         let fresh = inner.invited.as_ref().and_then(|_| self.0.invite().ok());
-        let invited = self.0.reset_to(&mut inner, JobError::of(Reason::Reset));
+        let invited = self.0.end(&mut inner);
         inner.invited = fresh;
         drop(inner);
-        // It takes locks of the fabric's.
         drop(invited);
         self.0.tell();
     }
@@ -179,8 +178,7 @@ impl Shared {
         inner.retired = true;
         // Nobody waits for receives any more.
         inner.posted.clear();
-        let invited = self.reset_to(&mut inner, JobError::of(Reason::Reset));
-        self.open.word.store(0, Ordering::Release);
+        let invited = self.end(&mut inner);
         drop(inner);
         drop(invited);
         self.changed.store(false, Ordering::Relaxed);
@@ -193,12 +191,7 @@ impl Shared {
             let text = format!("it has failed ({cause}): reset it first");
             return Err(Error::new(ErrorKind::BadState, "Rdma::export", text));
         }
-        if inner.invited.is_none() {
-            let invited = self.invite()?;
-            inner.invited = Some(invited);
-        }
-        let invited = inner.invited.as_ref().expect("it is there now");
-        Ok(invited.blob().to_vec())
+        Ok(self.invited(&mut inner)?.blob().to_vec())
     }
 }
 

@@ -125,10 +125,7 @@ impl Shared {
         if inner.retired {
             return gone();
         }
-        if inner.invited.is_none() {
-            inner.invited = Some(self.invite()?);
-        }
-        let invited = inner.invited.as_ref().expect("it is there now");
+        let invited = self.invited(&mut inner)?;
         Ok(Identity {
             instance: fabric::instance()?,
             slot: invited.slot,

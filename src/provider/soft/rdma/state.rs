@@ -17,7 +17,7 @@ use super::halves::Watch;
 use super::ports::Ports;
 use super::work::Look;
 use crate::device::{Completion, EndpointConfig, EndpointState, RdmaJob, Segments, Token};
-use crate::error::JobError;
+use crate::error::{JobError, Reason, Result};
 
 pub(super) struct Shared {
     pub(super) ports: Arc<Ports>,
@@ -171,15 +171,23 @@ impl Shared {
         self.ports.raise(self.number);
     }
 
-    /// Ends what is there, and is as new. Nothing is touched any more when it returns.
-    pub(super) fn reset_to(&self, inner: &mut Inner, cause: JobError) -> Option<Invited> {
-        inner.flush(JobError::flushed(cause));
+    /// Ends what is there, and is as new. Nothing is touched any more when it returns. What was exported is for the caller to drop, without the
+    /// lock: that takes locks of the fabric's.
+    pub(super) fn end(&self, inner: &mut Inner) -> Option<Invited> {
+        inner.flush(JobError::flushed(JobError::of(Reason::Reset)));
         inner.leave(Presence::Closed, self.number);
-        inner.visitor = None;
         inner.expected = None;
         self.set_state(inner, EndpointState::Init);
         self.ports.raise(self.number);
         inner.invited.take()
+    }
+
+    /// The blob for the peer, which stays the same until a reset.
+    pub(super) fn invited<'a>(self: &Arc<Self>, inner: &'a mut Inner) -> Result<&'a Invited> {
+        Ok(match &mut inner.invited {
+            Some(invited) => invited,
+            none => none.insert(self.invite()?),
+        })
     }
 
     /// Whoever looks does so by itself from now on, and at this, while there is a connection.

@@ -1,7 +1,7 @@
 //! What whoever looks at an endpoint does: takes what came, and sends what can be sent.
 #![expect(unsafe_code, reason = "does Jobs whose memory was lent")]
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::super::fault::Fault;
 use super::channel::{INLINE, Kind};
@@ -10,12 +10,10 @@ use super::halves::{Got, Watch};
 use super::state::{Inner, Shared};
 use crate::device::{Completion, EndpointState, RecvOpcode};
 use crate::error::{ErrorKind, JobError, Reason};
+use crate::sync::deadline;
 
 /// Bytes that are copied at one look.
 const LOOK: usize = 256 << 10;
-
-/// What lies beyond the clock.
-const FOREVER: Duration = Duration::from_secs(86_400);
 
 /// What a look at an endpoint came to.
 #[derive(Default)]
@@ -240,12 +238,9 @@ impl Shared {
         if inner.sends.is_empty() {
             return Ok(());
         }
-        let now = Instant::now();
         let timeout = self.config.rnr_timeout;
-        let due = *inner
-            .due
-            .get_or_insert_with(|| now.checked_add(timeout).unwrap_or(now + FOREVER));
-        if due <= now {
+        let due = *inner.due.get_or_insert_with(|| deadline(timeout));
+        if due <= Instant::now() {
             let millis = timeout.as_millis() as u64;
             return Err(JobError::new(Reason::NoReceive, millis, 0));
         }
