@@ -319,7 +319,7 @@ async fn the_builder_rounds_up_and_refuses() {
     assert_eq!(rdma.permissions(), Access::RDMA_READ);
     assert_eq!(
         (rdma.mtu().bytes(), rdma.gid_index(), rdma.recv_chain_len()),
-        (4096, 1, 8)
+        (4096, Some(1), 8)
     );
     assert_eq!(rdma.rnr_timeout(), Duration::from_millis(5));
     assert_eq!(rdma.state(), RdmaState::Init);

@@ -56,7 +56,12 @@ const COMMON: [Flag; 7] = [
         "PATH",
         "file with the responder's memory (default: /tmp/mmap_connection_desc_path.txt)",
     ),
-    flag("-g", "gid-index", "N", "GID index (default: 0)"),
+    flag(
+        "-g",
+        "gid-index",
+        "N",
+        "GID index (default: the device chooses)",
+    ),
     flag(
         "",
         "tcp",
@@ -123,7 +128,7 @@ pub struct Args {
     roles: [&'static str; 2],
     role: &'static str,
     values: HashMap<&'static str, String>,
-    gid_index: u32,
+    gid_index: Option<u32>,
     timeout: Duration,
 }
 
@@ -180,10 +185,13 @@ impl Args {
             roles: sample.roles,
             role,
             values,
-            gid_index: 0,
+            gid_index: None,
             timeout: Duration::ZERO,
         };
-        args.gid_index = args.number("gid-index", 0)?;
+        args.gid_index = match args.get("gid-index") {
+            Some(_) => Some(args.number("gid-index", 0)?),
+            None => None,
+        };
         let seconds: u32 = args.number("timeout", 30)?;
         if seconds == 0 {
             return Err(format!("--timeout is not 0: {see}").into());
@@ -237,7 +245,7 @@ impl Args {
         Path::new(path.unwrap_or("/tmp/mmap_connection_desc_path.txt"))
     }
 
-    pub fn gid_index(&self) -> u32 {
+    pub fn gid_index(&self) -> Option<u32> {
         self.gid_index
     }
 

@@ -28,7 +28,7 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    pub(super) fn new(device: &Device, len: usize) -> Arena {
+    pub(super) fn new(device: &Device, len: usize, purpose: Use) -> Arena {
         let layout = Layout::from_size_align(len.next_multiple_of(PAGE), PAGE)
             .expect("a test's arena is small");
         // SAFETY: the layout has a size, since `len` has.
@@ -44,7 +44,7 @@ impl Arena {
         let registration = device
             .adapter()
             .registrar()
-            .register(&region, Use::Dma)
+            .register(&region, purpose)
             .expect("a device that takes Jobs registers memory for them");
         Arena {
             base,

@@ -20,7 +20,7 @@ use super::shape::Shape;
 use super::subject::Subject;
 use super::suite::wait_for;
 use crate::device::{
-    Armed, Completion, Queue, QueueConfig, Segment, Segments, Signal, Submitted, Token,
+    Armed, Completion, Queue, QueueConfig, Segment, Segments, Signal, Submitted, Token, Use,
 };
 use crate::error::{ErrorKind, JobError};
 use crate::mem::{Session, SessionLease};
@@ -69,7 +69,7 @@ impl Rig {
             .adapter()
             .open_queue(QueueConfig::new(depth, Arc::clone(&signal)))
             .expect("a queue no deeper than max_depth opens");
-        let arena = Arc::new(Arena::new(device, cell * depth as usize));
+        let arena = Arc::new(Arena::new(device, cell * depth as usize, Use::Dma));
         let cell_of = |index| Cell {
             token: Token::new(0, index, 0),
             in_flight: false,

@@ -55,8 +55,8 @@ pub struct EndpointConfig {
     pub recv_list_len: u32,
     /// The largest payload of a packet.
     pub mtu: Mtu,
-    /// Which address of the port; less than [`RdmaCaps::gid_table_size`](super::RdmaCaps::gid_table_size).
-    pub gid_index: u32,
+    /// Which address of the port; less than [`RdmaCaps::gid_table_size`](super::RdmaCaps::gid_table_size). `None`: the device chooses.
+    pub gid_index: Option<u32>,
     /// How long a Job waits for a peer that has no receive posted, or does not answer, before it fails.
     pub rnr_timeout: Duration,
     /// To be called whenever [`Endpoint::state`] answers something else, outside of all locks of the provider's.
@@ -72,7 +72,7 @@ impl EndpointConfig {
             recv_queue_size: 64,
             recv_list_len: 1,
             mtu: Mtu::default(),
-            gid_index: 0,
+            gid_index: None,
             rnr_timeout: Duration::from_secs(2),
             changed,
         }

@@ -95,7 +95,7 @@ pub struct DevInfo(Arc<Inner>);
 struct Inner {
     provider: &'static str,
     name: String,
-    pci_addr: PciAddr,
+    pci_addr: Option<PciAddr>,
     function: PciFunction,
     caps: Caps,
 }
@@ -105,14 +105,14 @@ impl DevInfo {
     pub fn new(
         provider: &'static str,
         name: impl Into<String>,
-        pci_addr: PciAddr,
+        pci_addr: impl Into<Option<PciAddr>>,
         function: PciFunction,
         caps: Caps,
     ) -> DevInfo {
         DevInfo(Arc::new(Inner {
             provider,
             name: name.into(),
-            pci_addr,
+            pci_addr: pci_addr.into(),
             function,
             caps,
         }))
@@ -129,9 +129,9 @@ impl DevInfo {
         &self.0.name
     }
 
-    /// Where it sits.
+    /// Where it sits; `None` for a device that is no PCI function, such as one of Soft-RoCE.
     #[doc(alias = "doca_devinfo_get_pci_addr_str")]
-    pub fn pci_addr(&self) -> PciAddr {
+    pub fn pci_addr(&self) -> Option<PciAddr> {
         self.0.pci_addr
     }
 
@@ -147,17 +147,14 @@ impl DevInfo {
 
     /// Whether `name` names it: its name, or its PCI address in either form.
     pub fn is_named(&self, name: &str) -> bool {
-        self.name() == name
-            || name
-                .parse::<PciAddr>()
-                .is_ok_and(|addr| addr == self.pci_addr())
+        self.name() == name || name.parse::<PciAddr>().is_ok_and(|addr| *self == addr)
     }
 }
 
 impl PartialEq<PciAddr> for DevInfo {
     /// `doca_devinfo_get_is_pci_addr_equal`.
     fn eq(&self, addr: &PciAddr) -> bool {
-        self.pci_addr() == *addr
+        self.pci_addr() == Some(*addr)
     }
 }
 

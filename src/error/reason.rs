@@ -100,6 +100,9 @@ reasons! {
     /// The Mmap of this Buf was not registered with the device of this context.
     ForeignDevice, InvalidValue, |_a, _b|
         "a Buf's Mmap is not registered with this context's device: name it in Mmap::builder().device()";
+    /// The Mmap was registered for another use alone.
+    OtherUse, NotPermitted, |_a, _b|
+        "a Buf's Mmap was registered for another use alone: leave MmapBuilder::only_for out, or give it this context's use";
     /// The Mmap's access flags do not allow the device, or the caller, to write it.
     ReadOnly, NotPermitted, |_a, _b| "the Mmap is LOCAL_READ_ONLY: build it with Access::LOCAL_READ_WRITE";
     /// A peer, or who else has the memfd, may write this memory at any time, so that no slice of it can be lent.

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::chain::{ChainRead, ChainWrite};
+use super::devices::Holder;
 use super::lease::{ReadLease, WriteLease};
 use super::operand::sealed::{Local, Reads, Spans, Writes};
 use super::operand::{Extent, Grow, Reading, Writing};
@@ -10,7 +11,7 @@ use super::rdma::sealed as rdma;
 use super::remote::{RemoteRead, RemoteWrite};
 use super::side::sealed::{MayRead, MayWrite};
 use super::{Buf, BufChain, BufSlice, RemoteBuf};
-use crate::device::{DeviceId, Segments};
+use crate::device::Segments;
 use crate::error::JobError;
 
 /// A [`Source`](crate::Source) of any kind: it counts as a handle.
@@ -174,15 +175,15 @@ impl Reads for AnySource {
     }
 
     #[inline(always)]
-    fn begin_read(&self, device: DeviceId) -> Result<(AnyRead, Segments, usize), JobError> {
+    fn begin_read(&self, holder: Holder) -> Result<(AnyRead, Segments, usize), JobError> {
         let read = |(lease, segments, len): (ReadLease, Segments, usize)| {
             (AnyRead::Buf(lease), segments, len)
         };
         match self {
-            AnySource::Buf(buf) => buf.begin_read(device).map(read),
-            AnySource::Slice(slice) => slice.begin_read(device).map(read),
+            AnySource::Buf(buf) => buf.begin_read(holder).map(read),
+            AnySource::Slice(slice) => slice.begin_read(holder).map(read),
             AnySource::Chain(chain) => {
-                let (lease, segments, len) = Reads::begin_read(chain, device)?;
+                let (lease, segments, len) = Reads::begin_read(chain, holder)?;
                 Ok((AnyRead::Chain(lease), segments, len))
             }
         }
@@ -214,15 +215,15 @@ impl Writes for AnyDestination {
     }
 
     #[inline(always)]
-    fn begin_write(&self, device: DeviceId) -> Result<(AnyWrite, Segments, usize), JobError> {
+    fn begin_write(&self, holder: Holder) -> Result<(AnyWrite, Segments, usize), JobError> {
         match self {
             AnyDestination::Buf(buf) => {
                 let (lease, segments, room): (WriteLease, Segments, usize) =
-                    buf.begin_write(device)?;
+                    buf.begin_write(holder)?;
                 Ok((AnyWrite::Buf(lease), segments, room))
             }
             AnyDestination::Chain(chain) => {
-                let (lease, segments, room) = Writes::begin_write(chain, device)?;
+                let (lease, segments, room) = Writes::begin_write(chain, holder)?;
                 Ok((AnyWrite::Chain(lease), segments, room))
             }
         }
@@ -249,10 +250,10 @@ impl MayRead for MaybeAny<AnySource> {
         self.0.as_ref().map(Reads::data_extent)
     }
 
-    fn may_read(&self, device: DeviceId) -> Result<(Option<Reading>, Segments, usize), JobError> {
+    fn may_read(&self, holder: Holder) -> Result<(Option<Reading>, Segments, usize), JobError> {
         match &self.0 {
-            Some(operand) => operand.may_read(device),
-            None => ().may_read(device),
+            Some(operand) => operand.may_read(holder),
+            None => ().may_read(holder),
         }
     }
 }
@@ -262,10 +263,10 @@ impl MayWrite for MaybeAny<AnyDestination> {
         self.0.as_ref().map(Writes::room_extent)
     }
 
-    fn may_write(&self, device: DeviceId) -> Result<(Option<Writing>, Segments, usize), JobError> {
+    fn may_write(&self, holder: Holder) -> Result<(Option<Writing>, Segments, usize), JobError> {
         match &self.0 {
-            Some(operand) => operand.may_write(device),
-            None => ().may_write(device),
+            Some(operand) => operand.may_write(holder),
+            None => ().may_write(holder),
         }
     }
 
@@ -297,10 +298,10 @@ impl rdma::Gives for MaybeAny<AnySource> {
 
     fn begin_give(
         &self,
-        device: DeviceId,
+        holder: Holder,
         _atomic: bool,
     ) -> Result<(Option<Reading>, Segments, usize), JobError> {
-        self.may_read(device)
+        self.may_read(holder)
     }
 
     fn held(lease: Option<Reading>) -> Option<Reading> {
@@ -323,8 +324,8 @@ impl rdma::Gets for MaybeAny<AnyDestination> {
         self.extent_now().unwrap_or_default()
     }
 
-    fn begin_get(&self, device: DeviceId) -> Result<(Option<Writing>, Segments, usize), JobError> {
-        self.may_write(device)
+    fn begin_get(&self, holder: Holder) -> Result<(Option<Writing>, Segments, usize), JobError> {
+        self.may_write(holder)
     }
 
     fn grow(lease: &Option<Writing>, by: usize) {
@@ -362,13 +363,13 @@ impl rdma::Gives for MaybeAny<RemoteBuf> {
 
     fn begin_give(
         &self,
-        device: DeviceId,
+        holder: Holder,
         atomic: bool,
     ) -> Result<(Option<RemoteRead>, Segments, usize), JobError> {
         let Some(remote) = &self.0 else {
             return Ok((None, Segments::none(), 0));
         };
-        let (lease, segments, len) = remote.begin_give(device, atomic)?;
+        let (lease, segments, len) = remote.begin_give(holder, atomic)?;
         Ok((Some(lease), segments, len))
     }
 
@@ -395,12 +396,12 @@ impl rdma::Gets for MaybeAny<RemoteBuf> {
 
     fn begin_get(
         &self,
-        device: DeviceId,
+        holder: Holder,
     ) -> Result<(Option<RemoteWrite>, Segments, usize), JobError> {
         let Some(remote) = &self.0 else {
             return Ok((None, Segments::none(), 0));
         };
-        let (lease, segments, len) = remote.begin_get(device)?;
+        let (lease, segments, len) = remote.begin_get(holder)?;
         Ok((Some(lease), segments, len))
     }
 

@@ -10,7 +10,7 @@ use super::huge::HugePages;
 use super::memory::Memory;
 use super::mmap::Mmap;
 use super::{devices, memfd, owner};
-use crate::device::{Access, Device};
+use crate::device::{Access, Device, Use};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Builds an [`Mmap`]: the settings first, and at last where its memory is from.
@@ -20,6 +20,7 @@ pub struct MmapBuilder {
     devices: Vec<Device>,
     access: Access,
     huge: Option<HugePages>,
+    only_for: Option<Use>,
 }
 
 impl Mmap {
@@ -30,6 +31,7 @@ impl Mmap {
             devices: Vec::new(),
             access: Access::default(),
             huge: None,
+            only_for: None,
         }
     }
 }
@@ -47,6 +49,15 @@ impl MmapBuilder {
     #[doc(alias = "doca_mmap_set_permissions")]
     pub fn access(mut self, access: Access) -> MmapBuilder {
         self.access = access;
+        self
+    }
+
+    /// Registers the memory for copies of this process (and hashes, and an accelerator's jobs), or for remote operations, and not for both.
+    ///
+    /// An adapter has a Registration for each use, and counts the pages of each against `ulimit -l`: this halves it. A context of the
+    /// other kind refuses the Bufs ([`Reason::OtherUse`](crate::Reason::OtherUse)).
+    pub fn only_for(mut self, purpose: Use) -> MmapBuilder {
+        self.only_for = Some(purpose);
         self
     }
 
@@ -70,7 +81,7 @@ impl MmapBuilder {
         self.check(OP)?;
         let size = not_empty(OP, len)?;
         let memory = memfd::alloc(size, self.huge)?;
-        Mmap::begin(memory, self.access, self.devices)
+        Mmap::begin(memory, self.access, self.devices, self.only_for)
     }
 
     /// A range of a memfd of the application's. It is populated, and can be exported as what `alloc` makes.
@@ -113,7 +124,7 @@ impl MmapBuilder {
         self.no_huge_pages(OP)?;
         let range = (range.start_bound().cloned(), range.end_bound().cloned());
         let memory = memfd::adopt(memfd.into(), range, self.access.local_writable())?;
-        Mmap::begin(memory, self.access, self.devices)
+        Mmap::begin(memory, self.access, self.devices, self.only_for)
     }
 
     /// The bytes of an owner of the application's: a `Vec<u8>`, a `BytesMut`, a mapping of another crate's.
@@ -146,7 +157,7 @@ impl MmapBuilder {
         self.no_huge_pages(OP)?;
         let memory = owner::lend(owner);
         not_empty(OP, memory.len())?;
-        Mmap::begin(memory, self.access, self.devices)
+        Mmap::begin(memory, self.access, self.devices, self.only_for)
     }
 
     /// `len` bytes from `addr` on, which `free` takes back: it is called once, with both, when the Mmap's last user has
@@ -190,7 +201,7 @@ impl MmapBuilder {
         }
         // SAFETY: as the caller promises.
         let memory = unsafe { Memory::lent(addr, len, Box::new(free)) };
-        Mmap::begin(memory, self.access, self.devices)
+        Mmap::begin(memory, self.access, self.devices, self.only_for)
     }
 
     fn check(&self, op: &'static str) -> Result<()> {

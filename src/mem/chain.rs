@@ -13,11 +13,12 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::devices::Holder;
 use super::element::Handle;
 use super::lease::{ReadLease, WriteLease};
 use super::operand::Extent;
 use super::{Buf, BufSlice};
-use crate::device::{DeviceId, Segment, Segments};
+use crate::device::{Segment, Segments};
 use crate::error::{JobError, Reason};
 use crate::sync::{Mutex, lock};
 
@@ -47,7 +48,7 @@ struct State {
 #[derive(Clone, Copy, PartialEq)]
 enum Held {
     Free,
-    Read { jobs: usize, device: DeviceId },
+    Read { jobs: usize, holder: Holder },
     Written,
 }
 
@@ -181,22 +182,22 @@ impl BufChain {
 
     pub(super) fn begin_read(
         &self,
-        device: DeviceId,
+        holder: Holder,
     ) -> Result<(ChainRead, Segments, usize), JobError> {
         let mut guard = lock(&self.0.state);
         let state = &mut *guard;
         state.held = match state.held {
             Held::Written => return Err(JobError::of(Reason::ChainInUse)),
-            Held::Read { device: other, .. } if other != device => {
+            Held::Read { holder: other, .. } if other != holder => {
                 return Err(JobError::of(Reason::ChainInUse));
             }
-            Held::Read { jobs, device } => Held::Read {
+            Held::Read { jobs, holder } => Held::Read {
                 jobs: jobs + 1,
-                device,
+                holder,
             },
             Held::Free => {
-                state.gather(device).inspect_err(|_| state.reads.clear())?;
-                Held::Read { jobs: 1, device }
+                state.gather(holder).inspect_err(|_| state.reads.clear())?;
+                Held::Read { jobs: 1, holder }
             }
         };
         // SAFETY: the list is unchanged, and its memory stays, while the ChainRead, which the caller keeps until the
@@ -207,7 +208,7 @@ impl BufChain {
 
     pub(super) fn begin_write(
         &self,
-        device: DeviceId,
+        holder: Holder,
     ) -> Result<(ChainWrite, Segments, usize), JobError> {
         let mut guard = lock(&self.0.state);
         let state = &mut *guard;
@@ -215,7 +216,7 @@ impl BufChain {
             return Err(JobError::of(Reason::ChainInUse));
         }
         state
-            .scatter(device)
+            .scatter(holder)
             .inspect_err(|_| state.writes.clear())?;
         state.held = Held::Written;
         // SAFETY: as in `begin_read`.
@@ -234,7 +235,7 @@ impl BufChain {
 
 impl State {
     /// Leases the pieces for reading, and lists their data.
-    fn gather(&mut self, device: DeviceId) -> Result<(), JobError> {
+    fn gather(&mut self, holder: Holder) -> Result<(), JobError> {
         self.start();
         for link in &self.links {
             let lease = link.handle().read()?;
@@ -242,7 +243,7 @@ impl State {
                 Piece::Whole(_) => (0, lease.data_len()),
                 Piece::Slice(slice) => (slice.from, slice.len),
             };
-            let segment = lease.segment(device, from, len)?;
+            let segment = lease.segment(holder, from, len)?;
             self.reads.push(lease);
             self.total += len;
             if len > 0 {
@@ -253,14 +254,14 @@ impl State {
     }
 
     /// Leases the pieces for writing, and lists their tailrooms.
-    fn scatter(&mut self, device: DeviceId) -> Result<(), JobError> {
+    fn scatter(&mut self, holder: Holder) -> Result<(), JobError> {
         self.start();
         for link in &self.links {
             if let Piece::Slice(_) = link.0 {
                 return Err(JobError::of(Reason::SliceAsDestination));
             }
             let lease = link.handle().write()?;
-            let segment = lease.segment(device)?;
+            let segment = lease.segment(holder)?;
             self.writes.push(lease);
             self.total += segment.len;
             if segment.len > 0 {
@@ -291,10 +292,10 @@ impl Drop for ChainRead {
     fn drop(&mut self) {
         let mut state = lock(&self.0.state);
         match state.held {
-            Held::Read { jobs, device } if jobs > 1 => {
+            Held::Read { jobs, holder } if jobs > 1 => {
                 state.held = Held::Read {
                     jobs: jobs - 1,
-                    device,
+                    holder,
                 }
             }
             _ => {

@@ -8,10 +8,25 @@ use crate::device::{Device, DeviceId, Region, Registration, Use};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What one device holds of the range.
+/// A device that holds the memory, and what for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(unreachable_pub, reason = "sealed traits mention it")]
+pub struct Holder(u64);
+
+impl Holder {
+    pub(crate) fn new(device: DeviceId, purpose: Use) -> Holder {
+        Holder(device.as_raw() << 1 | u64::from(purpose == Use::Rdma))
+    }
+
+    pub(crate) fn is(self, device: DeviceId) -> bool {
+        self.0 >> 1 == device.as_raw()
+    }
+}
+
+/// What one device holds of the range: a Registration for each use.
 pub(super) struct Held {
-    dma: Registration,
     pub(super) device: Device,
+    registrations: Vec<(Use, Registration)>,
 }
 
 /// Checks who shall hold it.
@@ -35,51 +50,99 @@ pub(super) fn check(op: &'static str, devices: &[Device]) -> Result<()> {
     Ok(())
 }
 
-/// Registers with each device, or with none: if one refuses, those before it let go of the memory before this returns.
-pub(super) fn register(devices: Vec<Device>, region: &Region) -> Result<Vec<Held>> {
+/// Registers with each device, for one use or for all that it has; or with none: if one refuses, those before it let go of the memory before
+/// this returns.
+pub(super) fn register(
+    devices: Vec<Device>,
+    region: &Region,
+    only_for: Option<Use>,
+) -> Result<Vec<Held>> {
     let mut held = Vec::with_capacity(devices.len());
     for device in devices {
-        let dma = device.adapter().registrar().register(region, Use::Dma)?;
-        held.push(Held { dma, device });
+        let uses = [Use::Dma, Use::Rdma].into_iter();
+        let has = |purpose: &Use| *purpose == Use::Dma || device.info().caps().rdma.is_some();
+        let uses = uses.filter(|purpose| match only_for {
+            Some(only) => *purpose == only,
+            None => has(purpose),
+        });
+        let registrar = device.adapter().registrar();
+        let register = |purpose| Ok((purpose, registrar.register(region, purpose)?));
+        let registrations = uses.map(register).collect::<Result<_>>()?;
+        held.push(Held {
+            device,
+            registrations,
+        });
     }
     Ok(held)
 }
 
-/// Device and key, as many as there are; 0 is no device.
-pub(super) struct Keys([(AtomicU64, AtomicU64); Mmap::MAX_DEVICES]);
+/// A Holder, and its key; 0 is nobody.
+pub(super) struct Entry(AtomicU64, AtomicU64);
+
+impl Entry {
+    pub(super) const fn new() -> Entry {
+        Entry(AtomicU64::new(0), AtomicU64::new(0))
+    }
+
+    /// Its key, if it is of this Holder.
+    #[inline(always)]
+    pub(super) fn key(&self, holder: Holder) -> Option<u64> {
+        (self.0.load(Relaxed) == holder.0).then(|| self.1.load(Relaxed))
+    }
+
+    fn set(&self, (holder, key): (u64, u64)) {
+        self.0.store(holder, Relaxed);
+        self.1.store(key, Relaxed);
+    }
+
+    pub(super) fn get(&self) -> (u64, u64) {
+        (self.0.load(Relaxed), self.1.load(Relaxed))
+    }
+
+    pub(super) fn copy(&self, other: &Entry) {
+        self.set(other.get());
+    }
+}
+
+/// All Holders, the first device's first.
+pub(super) struct Keys([Entry; 2 * Mmap::MAX_DEVICES]);
 
 impl Keys {
     pub(super) fn new() -> Keys {
-        Keys(std::array::from_fn(|_| {
-            (AtomicU64::new(0), AtomicU64::new(0))
-        }))
+        Keys(std::array::from_fn(|_| Entry::new()))
     }
 
     /// Writes the table anew, while nothing of the Mmap is used.
     pub(super) fn set(&self, held: &[Held]) {
-        for (i, (device, key)) in self.0.iter().enumerate() {
-            let held = held.get(i);
-            device.store(held.map_or(0, |held| held.device.id().as_raw()), Relaxed);
-            key.store(held.map_or(0, |held| held.dma.key()), Relaxed);
-        }
-    }
-
-    /// The first device, and its key.
-    pub(super) fn first(&self) -> (u64, u64) {
-        let (device, key) = &self.0[0];
-        (device.load(Relaxed), key.load(Relaxed))
-    }
-
-    /// The key that a device knows the memory by.
-    #[cold]
-    pub(super) fn key(&self, id: DeviceId) -> Result<u64, JobError> {
-        let found = self
-            .0
+        let of = |held: &Held| {
+            let id = held.device.id();
+            let each = held.registrations.iter();
+            each.map(move |(purpose, it)| (Holder::new(id, *purpose).0, it.key()))
+                .collect::<Vec<_>>()
+        };
+        let entries = held.iter().flat_map(of).chain(std::iter::repeat((0, 0)));
+        self.0
             .iter()
-            .find(|(device, _)| device.load(Relaxed) == id.as_raw());
-        match found {
-            Some((_, key)) => Ok(key.load(Relaxed)),
-            None => Err(JobError::of(Reason::ForeignDevice)),
+            .zip(entries)
+            .for_each(|(to, entry)| to.set(entry));
+    }
+
+    pub(super) fn iter(&self) -> std::slice::Iter<'_, Entry> {
+        self.0.iter()
+    }
+
+    /// The key that a Holder knows the memory by.
+    #[cold]
+    pub(super) fn key(&self, holder: Holder) -> Result<u64, JobError> {
+        if let Some(key) = self.iter().find_map(|entry| entry.key(holder)) {
+            return Ok(key);
         }
+        let other = Holder(holder.0 ^ 1);
+        Err(JobError::of(
+            match self.iter().find_map(|entry| entry.key(other)) {
+                Some(_) => Reason::OtherUse,
+                None => Reason::ForeignDevice,
+            },
+        ))
     }
 }

@@ -22,14 +22,14 @@
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::Relaxed};
 
+use super::devices::{Entry, Holder};
 use super::lease::{ReadLease, WriteLease};
 use super::mmap::{self, Mmap};
 use super::ranges::{Busy, RangeNode};
 use super::slab::Slab;
 use super::word::{LeaseWord, MAX_READERS, Refused};
-use crate::device::DeviceId;
 use crate::error::{JobError, Reason};
 
 #[repr(align(128))]
@@ -41,9 +41,8 @@ pub struct Element {
     len: AtomicUsize,
     /// The Mmap of the bytes. A pool's slab keeps it; an element of an inventory holds a count while it is out.
     mmap: AtomicPtr<mmap::Inner>,
-    /// What the Mmap says of its first device and its access, near at hand.
-    device: AtomicU64,
-    key: AtomicU64,
+    /// What the Mmap says of its first device, for each use, and of its access, near at hand.
+    near: [Entry; 2],
     writable: AtomicBool,
     /// Whether others may write the bytes at any time.
     shared: AtomicBool,
@@ -84,8 +83,7 @@ impl Element {
             head: AtomicPtr::default(),
             len: AtomicUsize::new(0),
             mmap: AtomicPtr::default(),
-            device: AtomicU64::new(0),
-            key: AtomicU64::new(0),
+            near: [const { Entry::new() }; 2],
             writable: AtomicBool::new(false),
             shared: AtomicBool::new(false),
             ranged: true,
@@ -99,20 +97,21 @@ impl Element {
         self.head.store(mmap.at(range.start).as_ptr(), Relaxed);
         self.len.store(range.len(), Relaxed);
         self.mmap.store(Arc::as_ptr(mmap).cast_mut(), Relaxed);
-        let (device, key) = mmap.first();
-        self.device.store(device, Relaxed);
-        self.key.store(key, Relaxed);
+        for (near, entry) in self.near.iter().zip(mmap.keys()) {
+            near.copy(entry);
+        }
         self.writable.store(mmap.access().local_writable(), Relaxed);
         self.shared.store(mmap.is_shared(), Relaxed);
     }
 
     /// The key that a device knows the bytes by.
     #[inline(always)]
-    pub(super) fn key(&self, device: DeviceId) -> Result<u64, JobError> {
-        if self.device.load(Relaxed) == device.as_raw() {
-            return Ok(self.key.load(Relaxed));
+    pub(super) fn key(&self, holder: Holder) -> Result<u64, JobError> {
+        let [first, second] = &self.near;
+        match first.key(holder).or_else(|| second.key(holder)) {
+            Some(key) => Ok(key),
+            None => self.mmap().key(holder),
         }
-        self.mmap().key(device)
     }
 
     pub(super) fn is_free(&self) -> bool {

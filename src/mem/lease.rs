@@ -12,8 +12,9 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::devices::Holder;
 use super::element::{Count, Element};
-use crate::device::{DeviceId, Segment};
+use crate::device::Segment;
 use crate::error::{JobError, Reason};
 
 /// The right to read the data of an element.
@@ -28,8 +29,8 @@ impl ReadLease {
 
     /// The data as a device sees it.
     #[inline(always)]
-    pub(super) fn whole(&self, device: DeviceId) -> Result<Segment, JobError> {
-        let key = self.key(device)?;
+    pub(super) fn whole(&self, holder: Holder) -> Result<Segment, JobError> {
+        let key = self.key(holder)?;
         Ok(Segment {
             addr: self.byte(self.data()),
             len: self.data_len(),
@@ -41,7 +42,7 @@ impl ReadLease {
     #[inline(always)]
     pub(super) fn segment(
         &self,
-        device: DeviceId,
+        holder: Holder,
         from: usize,
         len: usize,
     ) -> Result<Segment, JobError> {
@@ -53,7 +54,7 @@ impl ReadLease {
                 data_len as u64,
             ));
         }
-        let key = self.key(device)?;
+        let key = self.key(holder)?;
         Ok(Segment {
             addr: self.byte(self.data() + from),
             len,
@@ -117,8 +118,8 @@ impl WriteLease {
 
     /// The tailroom as a device sees it.
     #[inline(always)]
-    pub(super) fn segment(&self, device: DeviceId) -> Result<Segment, JobError> {
-        let key = self.key(device)?;
+    pub(super) fn segment(&self, holder: Holder) -> Result<Segment, JobError> {
+        let key = self.key(holder)?;
         let data_end = self.data() + self.data_len();
         Ok(Segment {
             addr: self.byte(data_end),

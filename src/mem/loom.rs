@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize as Tally;
 use std::task::{Context, Waker};
 
-use super::devices::{self, Held, Keys};
+use super::devices::{self, Entry, Held, Keys};
 use super::free_list::{FreeList, Pushed};
 use super::ranges::{Ranges, Stage};
 use super::session::Session;
@@ -519,7 +519,7 @@ impl Holding {
             len: 1,
             access: Access::LOCAL_READ_WRITE,
         };
-        let held = |key| devices::register(vec![device(key)], &region).unwrap();
+        let held = |key| devices::register(vec![device(key)], &region, Some(Use::Dma)).unwrap();
         let keys = Keys::new();
         keys.set(&held(1));
         Holding {
@@ -534,9 +534,10 @@ impl Holding {
         if lock(&self.ranges).claim(0..1).is_err() {
             return;
         }
-        let (one, other) = (self.keys.first(), self.keys.first());
+        let first = || self.keys.iter().next().map(Entry::get);
+        let (one, other) = (first(), first());
         assert_eq!(one, other, "the keys change under a user");
-        assert_ne!(one.0, 0);
+        assert_ne!(one, Some((0, 0)));
         lock(&self.ranges).unclaim(&(0..1));
     }
 }

@@ -6,11 +6,11 @@ use std::ops::{Bound, Range, RangeBounds};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::devices::{self, Held, Keys};
+use super::devices::{self, Entry, Held, Holder, Keys};
 use super::exports::Export;
 use super::memory::Memory;
 use super::ranges::{Ranges, Stage};
-use crate::device::{Access, Backing, Device, DeviceId, Region};
+use crate::device::{Access, Backing, Device, Region, Use};
 use crate::error::{JobError, Result};
 use crate::sync::{Mutex, MutexGuard, lock};
 
@@ -47,6 +47,8 @@ pub(super) struct Inner {
     exports: Mutex<Vec<Export>>,
     keys: Keys,
     access: Access,
+    /// What it is registered for, if not for all that the devices have.
+    only_for: Option<Use>,
     ranges: Mutex<Ranges>,
     memory: Memory,
 }
@@ -138,7 +140,7 @@ impl Mmap {
         let devices: Vec<Device> = devices.into_iter().cloned().collect();
         devices::check("Mmap::start", &devices)?;
         self.0.ranges().begin_start()?;
-        let held = devices::register(devices, &self.0.region())
+        let held = devices::register(devices, &self.0.region(), self.0.only_for)
             .inspect_err(|_| self.0.ranges().set_stage(Stage::Stopped))?;
         self.0.keys.set(&held);
         *lock(&self.0.held) = held;
@@ -147,16 +149,22 @@ impl Mmap {
     }
 
     /// Registers memory with devices that were checked, and makes an Mmap of it.
-    pub(super) fn begin(memory: Memory, access: Access, devices: Vec<Device>) -> Result<Mmap> {
+    pub(super) fn begin(
+        memory: Memory,
+        access: Access,
+        devices: Vec<Device>,
+        only_for: Option<Use>,
+    ) -> Result<Mmap> {
         let mut inner = Inner {
             held: Mutex::new(Vec::new()),
             exports: Mutex::new(Vec::new()),
             keys: Keys::new(),
             access,
+            only_for,
             ranges: Mutex::new(Ranges::new()),
             memory,
         };
-        match devices::register(devices, &inner.region()) {
+        match devices::register(devices, &inner.region(), only_for) {
             Ok(held) => {
                 inner.keys.set(&held);
                 *lock(&inner.held) = held;
@@ -216,15 +224,15 @@ impl Inner {
         lock(&self.ranges)
     }
 
-    /// The first device, and the key that it knows this memory by.
-    pub(super) fn first(&self) -> (u64, u64) {
-        self.keys.first()
+    /// The keys that the devices know this memory by, the first device's first.
+    pub(super) fn keys(&self) -> std::slice::Iter<'_, Entry> {
+        self.keys.iter()
     }
 
     /// The key that a device knows this memory by.
     #[cold]
-    pub(super) fn key(&self, device: DeviceId) -> Result<u64, JobError> {
-        self.keys.key(device)
+    pub(super) fn key(&self, holder: Holder) -> Result<u64, JobError> {
+        self.keys.key(holder)
     }
 
     /// A range in numbers; `Err` has its end if it does not lie in `0..len` or is empty.

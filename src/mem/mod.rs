@@ -66,6 +66,7 @@ pub use rdma::{MaybeRemote, RdmaDestination, RdmaSource};
 pub use remote::{RemoteBuf, RemoteMmap};
 pub use side::{MaybeDestination, MaybeSource};
 
+pub(crate) use devices::Holder;
 pub(crate) use handover::hand_over;
 pub(crate) use operand::{Begun, Extent, Grow, Reading, Writing, begin, surely_within};
 pub(crate) use rdma::{Moves, begin_rdma};

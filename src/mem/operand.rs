@@ -8,11 +8,12 @@
 use std::ops::Range;
 
 use super::chain::{ChainRead, ChainWrite};
+use super::devices::Holder;
 use super::lease::{ReadLease, WriteLease};
 use super::overlap::{explain, share};
 use super::remote::{RemoteRead, RemoteWrite};
 use super::{Buf, BufChain, BufSlice};
-use crate::device::{DeviceId, Segments};
+use crate::device::Segments;
 use crate::error::{JobError, Reason};
 
 /// A source of a job: [`Buf`], [`BufSlice`] or [`BufChain`], or a reference to one.
@@ -124,16 +125,16 @@ pub(crate) struct Begun<R, W> {
 pub(crate) fn begin<S: CopySource, D: CopyDestination>(
     src: &S,
     dst: &D,
-    device: DeviceId,
+    holder: Holder,
 ) -> Result<Begun<S::Lease, D::Lease>, JobError> {
     if !(src.is_leased() && dst.is_leased()) && share(src, dst) {
         return Err(JobError::of(Reason::Overlap));
     }
     let (read, from, len) = src
-        .begin_read(device)
+        .begin_read(holder)
         .map_err(|error| explain(src, dst, error))?;
     let (write, to, room) = dst
-        .begin_write(device)
+        .begin_write(holder)
         .map_err(|error| explain(src, dst, error))?;
     if len == 0 {
         return Err(JobError::of(Reason::NoData));
@@ -215,7 +216,7 @@ pub mod sealed {
         /// Its data now, without a Lease.
         fn data_extent(&self) -> Extent;
         /// Leases, Segments, and how many bytes of data.
-        fn begin_read(&self, device: DeviceId) -> Result<(Self::Lease, Segments, usize), JobError>;
+        fn begin_read(&self, holder: Holder) -> Result<(Self::Lease, Segments, usize), JobError>;
     }
 
     pub trait Writes: Spans {
@@ -230,8 +231,7 @@ pub mod sealed {
         /// Its tailroom now, without a Lease.
         fn room_extent(&self) -> Extent;
         /// Leases, Segments, and how many bytes of tailroom.
-        fn begin_write(&self, device: DeviceId)
-        -> Result<(Self::Lease, Segments, usize), JobError>;
+        fn begin_write(&self, holder: Holder) -> Result<(Self::Lease, Segments, usize), JobError>;
         /// Whether this is a write Lease on it.
         fn is_leased_by(&self, lease: &Writing) -> bool;
     }
@@ -286,9 +286,9 @@ impl Reads for Buf {
     }
 
     #[inline(always)]
-    fn begin_read(&self, device: DeviceId) -> Result<(ReadLease, Segments, usize), JobError> {
+    fn begin_read(&self, holder: Holder) -> Result<(ReadLease, Segments, usize), JobError> {
         let lease = self.0.read()?;
-        let segment = lease.whole(device)?;
+        let segment = lease.whole(holder)?;
         Ok((lease, Segments::one(segment), segment.len))
     }
 }
@@ -311,9 +311,9 @@ impl Reads for BufSlice {
     }
 
     #[inline(always)]
-    fn begin_read(&self, device: DeviceId) -> Result<(ReadLease, Segments, usize), JobError> {
+    fn begin_read(&self, holder: Holder) -> Result<(ReadLease, Segments, usize), JobError> {
         let lease = self.buf.0.read()?;
-        let segment = lease.segment(device, self.from, self.len)?;
+        let segment = lease.segment(holder, self.from, self.len)?;
         Ok((lease, Segments::one(segment), self.len))
     }
 }
@@ -334,8 +334,8 @@ impl Reads for BufChain {
         BufChain::data_extent(self)
     }
 
-    fn begin_read(&self, device: DeviceId) -> Result<(ChainRead, Segments, usize), JobError> {
-        BufChain::begin_read(self, device)
+    fn begin_read(&self, holder: Holder) -> Result<(ChainRead, Segments, usize), JobError> {
+        BufChain::begin_read(self, holder)
     }
 }
 
@@ -362,8 +362,8 @@ impl<T: Reads> Reads for &T {
     }
 
     #[inline(always)]
-    fn begin_read(&self, device: DeviceId) -> Result<(T::Lease, Segments, usize), JobError> {
-        T::begin_read(self, device)
+    fn begin_read(&self, holder: Holder) -> Result<(T::Lease, Segments, usize), JobError> {
+        T::begin_read(self, holder)
     }
 }
 
@@ -380,9 +380,9 @@ impl Writes for Buf {
     }
 
     #[inline(always)]
-    fn begin_write(&self, device: DeviceId) -> Result<(WriteLease, Segments, usize), JobError> {
+    fn begin_write(&self, holder: Holder) -> Result<(WriteLease, Segments, usize), JobError> {
         let lease = self.0.write()?;
-        let segment = lease.segment(device)?;
+        let segment = lease.segment(holder)?;
         Ok((lease, Segments::one(segment), segment.len))
     }
 
@@ -403,8 +403,8 @@ impl Writes for BufChain {
         BufChain::room_extent(self)
     }
 
-    fn begin_write(&self, device: DeviceId) -> Result<(ChainWrite, Segments, usize), JobError> {
-        BufChain::begin_write(self, device)
+    fn begin_write(&self, holder: Holder) -> Result<(ChainWrite, Segments, usize), JobError> {
+        BufChain::begin_write(self, holder)
     }
 
     fn is_leased_by(&self, lease: &Writing) -> bool {
@@ -430,8 +430,8 @@ impl<T: Writes> Writes for &T {
     }
 
     #[inline(always)]
-    fn begin_write(&self, device: DeviceId) -> Result<(T::Lease, Segments, usize), JobError> {
-        T::begin_write(self, device)
+    fn begin_write(&self, holder: Holder) -> Result<(T::Lease, Segments, usize), JobError> {
+        T::begin_write(self, holder)
     }
 
     fn is_leased_by(&self, lease: &Writing) -> bool {

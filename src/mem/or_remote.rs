@@ -3,10 +3,11 @@
 
 use std::ops::Range;
 
+use super::devices::Holder;
 use super::operand::sealed::{Reads, Spans, Writes};
 use super::operand::{Extent, Reading, Writing};
 use super::{AnyDestination, AnySource, Buf, BufChain, BufSlice, RemoteBuf};
-use crate::device::{DeviceId, Segments};
+use crate::device::Segments;
 use crate::error::JobError;
 
 /// An operand of this process, or a [`RemoteBuf`] that was exported to the DPU: it counts as a handle.
@@ -92,14 +93,14 @@ impl<T: Reads> Reads for OrRemote<T> {
         }
     }
 
-    fn begin_read(&self, device: DeviceId) -> Result<(Reading, Segments, usize), JobError> {
+    fn begin_read(&self, holder: Holder) -> Result<(Reading, Segments, usize), JobError> {
         match self {
             OrRemote::Local(operand) => {
-                let (lease, segments, len) = operand.begin_read(device)?;
+                let (lease, segments, len) = operand.begin_read(holder)?;
                 Ok((lease.into(), segments, len))
             }
             OrRemote::Remote(remote) => {
-                let (lease, segments, len) = remote.begin_read(device)?;
+                let (lease, segments, len) = remote.begin_read(holder)?;
                 Ok((lease.into(), segments, len))
             }
         }
@@ -127,14 +128,14 @@ impl<T: Writes> Writes for OrRemote<T> {
         }
     }
 
-    fn begin_write(&self, device: DeviceId) -> Result<(Writing, Segments, usize), JobError> {
+    fn begin_write(&self, holder: Holder) -> Result<(Writing, Segments, usize), JobError> {
         match self {
             OrRemote::Local(operand) => {
-                let (lease, segments, len) = operand.begin_write(device)?;
+                let (lease, segments, len) = operand.begin_write(holder)?;
                 Ok((lease.into(), segments, len))
             }
             OrRemote::Remote(remote) => {
-                let (lease, segments, len) = remote.begin_write(device)?;
+                let (lease, segments, len) = remote.begin_write(holder)?;
                 Ok((lease.into(), segments, len))
             }
         }

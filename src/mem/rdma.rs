@@ -6,10 +6,11 @@
 )]
 
 use super::RemoteBuf;
+use super::devices::Holder;
 use super::operand::{Begun, Destination, Extent, Grow, Reading, Source, Writing};
 use super::overlap::{explain, share};
 use super::remote::{RemoteRead, RemoteWrite};
-use crate::device::{Audience, DeviceId, Segments};
+use crate::device::{Audience, Segments};
 use crate::error::{JobError, Reason};
 
 /// Where a remote operation takes its bytes from: a [`MaybeSource`](super::MaybeSource), or a [`RemoteBuf`] or a reference to one.
@@ -46,17 +47,17 @@ const WORD: usize = size_of::<u64>();
 pub(crate) fn begin_rdma<S: RdmaSource, D: RdmaDestination>(
     src: &S,
     dst: &D,
-    device: DeviceId,
+    holder: Holder,
     moves: Moves,
 ) -> Result<Begun<S::Lease, D::Lease>, JobError> {
     if !(S::LEASED && D::LEASED) && share(src, dst) {
         return Err(JobError::of(Reason::Overlap));
     }
     let (read, from, data) = src
-        .begin_give(device, moves == Moves::Atomic)
+        .begin_give(holder, moves == Moves::Atomic)
         .map_err(|error| explain(src, dst, error))?;
     let (write, to, room) = dst
-        .begin_get(device)
+        .begin_get(holder)
         .map_err(|error| explain(src, dst, error))?;
     if !src.is_none() && data == 0 {
         return Err(JobError::of(Reason::NoData));
@@ -116,7 +117,7 @@ pub mod sealed {
         /// Leases, Segments, and how many bytes. An atomic changes them where they are.
         fn begin_give(
             &self,
-            device: DeviceId,
+            holder: Holder,
             atomic: bool,
         ) -> Result<(Self::Lease, Segments, usize), JobError>;
         /// What a Slot keeps.
@@ -133,7 +134,7 @@ pub mod sealed {
         fn is_single(&self) -> bool;
         fn extent(&self) -> Extent;
         /// Leases, Segments, and how many bytes of room.
-        fn begin_get(&self, device: DeviceId) -> Result<(Self::Lease, Segments, usize), JobError>;
+        fn begin_get(&self, holder: Holder) -> Result<(Self::Lease, Segments, usize), JobError>;
         /// So many bytes came.
         fn grow(lease: &Self::Lease, by: usize);
         fn held(lease: Self::Lease) -> Option<Writing>;
@@ -166,10 +167,10 @@ impl<T: Source> Gives for T {
     #[inline(always)]
     fn begin_give(
         &self,
-        device: DeviceId,
+        holder: Holder,
         _atomic: bool,
     ) -> Result<(T::Lease, Segments, usize), JobError> {
-        self.begin_read(device)
+        self.begin_read(holder)
     }
 
     #[inline(always)]
@@ -191,8 +192,8 @@ impl<T: Destination> Gets for T {
     }
 
     #[inline(always)]
-    fn begin_get(&self, device: DeviceId) -> Result<(T::Lease, Segments, usize), JobError> {
-        self.begin_write(device)
+    fn begin_get(&self, holder: Holder) -> Result<(T::Lease, Segments, usize), JobError> {
+        self.begin_write(holder)
     }
 
     #[inline(always)]
@@ -229,7 +230,7 @@ impl Gives for () {
     }
 
     #[inline(always)]
-    fn begin_give(&self, _: DeviceId, _: bool) -> Result<((), Segments, usize), JobError> {
+    fn begin_give(&self, _: Holder, _: bool) -> Result<((), Segments, usize), JobError> {
         Ok(((), Segments::none(), 0))
     }
 
@@ -256,7 +257,7 @@ impl Gets for () {
     }
 
     #[inline(always)]
-    fn begin_get(&self, _: DeviceId) -> Result<((), Segments, usize), JobError> {
+    fn begin_get(&self, _: Holder) -> Result<((), Segments, usize), JobError> {
         Ok(((), Segments::none(), 0))
     }
 
@@ -293,7 +294,7 @@ macro_rules! remote {
             #[inline(always)]
             fn begin_give(
                 &self,
-                device: DeviceId,
+                holder: Holder,
                 atomic: bool,
             ) -> Result<(RemoteRead, Segments, usize), JobError> {
                 let access = self.mmap().access();
@@ -305,7 +306,7 @@ macro_rules! remote {
                 } else {
                     (Audience::Rdma.may_read(access), Reason::RemoteNotReadable)
                 };
-                let segments = self.segment(Audience::Rdma, device, permitted, or)?;
+                let segments = self.segment(Audience::Rdma, holder, permitted, or)?;
                 Ok((RemoteRead::begin(self)?, segments, self.len()))
             }
 
@@ -328,10 +329,10 @@ macro_rules! remote {
             }
 
             #[inline(always)]
-            fn begin_get(&self, device: DeviceId) -> Result<(RemoteWrite, Segments, usize), JobError> {
+            fn begin_get(&self, holder: Holder) -> Result<(RemoteWrite, Segments, usize), JobError> {
                 let permitted = Audience::Rdma.may_write(self.mmap().access());
                 let or = Reason::RemoteNotWritable;
-                let segments = self.segment(Audience::Rdma, device, permitted, or)?;
+                let segments = self.segment(Audience::Rdma, holder, permitted, or)?;
                 Ok((RemoteWrite::begin(self)?, segments, self.len()))
             }
 

@@ -15,11 +15,12 @@ use std::ops::{Range, RangeBounds};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use super::devices::Holder;
 use super::mmap::{self, Mmap};
 use super::operand::sealed::{Reads, Spans, Writes};
 use super::operand::{Extent, Grow, Reading, Writing};
 use super::{Buf, BufInventory, Import};
-use crate::device::{Access, Audience, Device, DeviceId, Imported, Origin, Segment, Segments};
+use crate::device::{Access, Audience, Device, Imported, Origin, Segment, Segments};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 
 /// Memory that another process has exported, as a device of this one reaches it (Core guide 3.3.2). Clones are the same import.
@@ -275,12 +276,12 @@ impl RemoteBuf {
     pub(super) fn segment(
         &self,
         by: Audience,
-        device: DeviceId,
+        holder: Holder,
         permitted: bool,
         or: Reason,
     ) -> Result<Segments, JobError> {
         let inner = self.inner();
-        if inner.device.id() != device {
+        if !holder.is(inner.device.id()) {
             return Err(JobError::of(Reason::ForeignDevice));
         }
         if inner.audience != by {
@@ -410,9 +411,9 @@ impl Reads for RemoteBuf {
     }
 
     #[inline(always)]
-    fn begin_read(&self, device: DeviceId) -> Result<(RemoteRead, Segments, usize), JobError> {
+    fn begin_read(&self, holder: Holder) -> Result<(RemoteRead, Segments, usize), JobError> {
         let permitted = self.inner().audience.may_read(self.inner().access);
-        let segments = self.segment(Audience::Dpu, device, permitted, Reason::RemoteNotReadable)?;
+        let segments = self.segment(Audience::Dpu, holder, permitted, Reason::RemoteNotReadable)?;
         Ok((RemoteRead::begin(self)?, segments, self.0.len))
     }
 }
@@ -435,9 +436,9 @@ impl Writes for RemoteBuf {
     }
 
     #[inline(always)]
-    fn begin_write(&self, device: DeviceId) -> Result<(RemoteWrite, Segments, usize), JobError> {
+    fn begin_write(&self, holder: Holder) -> Result<(RemoteWrite, Segments, usize), JobError> {
         let permitted = self.inner().audience.may_write(self.inner().access);
-        let segments = self.segment(Audience::Dpu, device, permitted, Reason::RemoteNotWritable)?;
+        let segments = self.segment(Audience::Dpu, holder, permitted, Reason::RemoteNotWritable)?;
         Ok((RemoteWrite::begin(self)?, segments, self.0.len))
     }
 
@@ -449,6 +450,7 @@ impl Writes for RemoteBuf {
 #[cfg(all(test, not(tokio_doca_loom)))]
 mod tests {
     use super::*;
+    use crate::device::Use;
 
     struct Always;
 
@@ -470,7 +472,7 @@ mod tests {
         // Nothing of this process is there.
         let there = imported(usize::MAX - 4096, 4096).unwrap();
         let end = there.buf(4095..).unwrap();
-        let (_keep, segments, len) = end.begin_read(device.id()).unwrap();
+        let (_keep, segments, len) = end.begin_read(Holder::new(device.id(), Use::Dma)).unwrap();
         let addr = segments.as_slice()[0].addr.addr().get();
         assert_eq!((addr, len), (usize::MAX - 1, 1));
         for len in [4097, usize::MAX] {

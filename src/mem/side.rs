@@ -7,11 +7,12 @@
 
 use std::ops::Range;
 
+use super::devices::Holder;
 use super::operand::sealed::Spans;
 use super::operand::{Destination, Extent, Reading, Source, Writing};
 use super::overlap::explain;
 use super::rdma::sealed::{Gets, Gives};
-use crate::device::{DeviceId, Segments};
+use crate::device::Segments;
 use crate::error::{JobError, Reason};
 
 /// A [`Source`], or `()`: nothing is read.
@@ -35,13 +36,13 @@ pub(crate) struct BegunSides {
 pub(crate) fn begin_sides(
     src: &impl MaybeSource,
     dst: &impl MaybeDestination,
-    device: DeviceId,
+    holder: Holder,
 ) -> Result<BegunSides, JobError> {
     let (read, from, len) = src
-        .may_read(device)
+        .may_read(holder)
         .map_err(|error| explain(src, dst, error))?;
     let (write, to, room) = dst
-        .may_write(device)
+        .may_write(holder)
         .map_err(|error| explain(src, dst, error))?;
     if read.is_some() && len == 0 {
         return Err(JobError::of(Reason::NoData));
@@ -65,20 +66,15 @@ pub mod sealed {
         /// Its data now, without a Lease; `None` if there is no such side.
         fn extent_now(&self) -> Option<Extent>;
         /// Leases, Segments, and how many bytes of data.
-        fn may_read(
-            &self,
-            device: DeviceId,
-        ) -> Result<(Option<Reading>, Segments, usize), JobError>;
+        fn may_read(&self, holder: Holder) -> Result<(Option<Reading>, Segments, usize), JobError>;
     }
 
     pub trait MayWrite: Spans + Gets {
         /// Its tailroom now, without a Lease; `None` if there is no such side.
         fn extent_now(&self) -> Option<Extent>;
         /// Leases, Segments, and how many bytes of tailroom.
-        fn may_write(
-            &self,
-            device: DeviceId,
-        ) -> Result<(Option<Writing>, Segments, usize), JobError>;
+        fn may_write(&self, holder: Holder)
+        -> Result<(Option<Writing>, Segments, usize), JobError>;
         /// Whether this write Lease is its own.
         fn has(&self, lease: &Writing) -> bool;
     }
@@ -95,7 +91,7 @@ impl MayRead for () {
         None
     }
 
-    fn may_read(&self, _: DeviceId) -> Result<(Option<Reading>, Segments, usize), JobError> {
+    fn may_read(&self, _: Holder) -> Result<(Option<Reading>, Segments, usize), JobError> {
         Ok((None, Segments::none(), 0))
     }
 }
@@ -105,7 +101,7 @@ impl MayWrite for () {
         None
     }
 
-    fn may_write(&self, _: DeviceId) -> Result<(Option<Writing>, Segments, usize), JobError> {
+    fn may_write(&self, _: Holder) -> Result<(Option<Writing>, Segments, usize), JobError> {
         Ok((None, Segments::none(), 0))
     }
 
@@ -119,8 +115,8 @@ impl<T: Source> MayRead for T {
         Some(self.data_extent())
     }
 
-    fn may_read(&self, device: DeviceId) -> Result<(Option<Reading>, Segments, usize), JobError> {
-        let (lease, segments, len) = self.begin_read(device)?;
+    fn may_read(&self, holder: Holder) -> Result<(Option<Reading>, Segments, usize), JobError> {
+        let (lease, segments, len) = self.begin_read(holder)?;
         Ok((Some(lease.into()), segments, len))
     }
 }
@@ -130,8 +126,8 @@ impl<T: Destination> MayWrite for T {
         Some(self.room_extent())
     }
 
-    fn may_write(&self, device: DeviceId) -> Result<(Option<Writing>, Segments, usize), JobError> {
-        let (lease, segments, room) = self.begin_write(device)?;
+    fn may_write(&self, holder: Holder) -> Result<(Option<Writing>, Segments, usize), JobError> {
+        let (lease, segments, room) = self.begin_write(holder)?;
         Ok((Some(lease.into()), segments, room))
     }
 

@@ -10,7 +10,7 @@ use pin_project::pin_project;
 
 use super::context::{Context, Kind};
 use super::op::{self, Request};
-use crate::device::{AccelCaps, AccelJob, Caps, Device};
+use crate::device::{AccelCaps, AccelJob, Caps, Device, Use};
 use crate::error::{JobError, Reason, Result};
 use crate::mem::{self, BegunSides, Extent, MaybeDestination, MaybeSource, Reading, Writing};
 use crate::reactor::{Attachment, Flight, Held, Prepared, Work, WorkQ};
@@ -253,7 +253,7 @@ impl Accel {
             write,
             src,
             dst,
-        } = mem::begin_sides(&call.src, &call.dst, context.device_id())?;
+        } = mem::begin_sides(&call.src, &call.dst, context.holder(Use::Dma))?;
         // Once more: without the Leases somebody may have changed them meanwhile.
         let from = read.is_some().then(|| Extent::of(&src));
         let to = write.is_some().then(|| Extent::of(&dst));

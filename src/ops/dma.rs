@@ -10,7 +10,7 @@ use pin_project::pin_project;
 
 use super::context::{Context, Kind};
 use super::op::{self, Request};
-use crate::device::{Caps, Device, DmaCaps, Job};
+use crate::device::{Caps, Device, DmaCaps, Job, Use};
 use crate::error::{JobError, Result};
 use crate::mem::{self, CopyDestination, CopySource, Extent, Grow};
 use crate::reactor::{Attachment, Flight, Held, Outcome, Prepared, Work, WorkQ};
@@ -229,11 +229,11 @@ impl<C: AsRef<Dma>, S: CopySource, D: CopyDestination> Request for CopyRequest<C
         context.check_open()?;
         // One piece within the limits, whatever becomes of its rooms, needs no look at them.
         let begun = if mem::surely_within(src, dst, context.caps().max_buf_size) {
-            mem::begin(src, dst, context.device_id())?
+            mem::begin(src, dst, context.holder(Use::Dma))?
         } else {
             let (from, to) = (src.data_extent(), dst.room_extent());
             context.check_limits(from, to, from.bytes)?;
-            let begun = mem::begin(src, dst, context.device_id())?;
+            let begun = mem::begin(src, dst, context.holder(Use::Dma))?;
             // Once more: without the Leases somebody may have changed them meanwhile.
             let (from, to) = (Extent::of(&begun.src), Extent::of(&begun.dst));
             context.check_limits(from, to, begun.len)?;

@@ -12,8 +12,9 @@ use super::registry::Registry;
 use super::shutdown::Shutdown;
 use super::stats::Counts;
 use super::table::Table;
-use crate::device::{Device, DeviceId, Endpoint, Keep, Queue, QueueConfig, Token};
+use crate::device::{Device, Endpoint, Keep, Queue, QueueConfig, Token, Use};
 use crate::error::{Error, ErrorKind, Result};
+use crate::mem::Holder;
 use crate::sync::{Waiters, atomic};
 
 /// The most devices whose contexts can be attached to one WorkQ.
@@ -95,8 +96,9 @@ impl Attachment {
         &self.device
     }
 
-    pub(crate) fn device_id(&self) -> DeviceId {
-        self.device.id()
+    /// Its device, as who holds memory for a use.
+    pub(crate) fn holder(&self, purpose: Use) -> Holder {
+        Holder::new(self.device.id(), purpose)
     }
 
     pub(crate) fn workq(&self) -> WorkQ {

@@ -18,7 +18,7 @@ use crate::contract::bell::Bell;
 use crate::contract::dice::Dice;
 use crate::device::{
     Access, Completion, Endpoint, EndpointConfig, EndpointState, Queue, QueueConfig, RdmaJob,
-    Segment, Segments, Signal, Submitted, Token,
+    Segment, Segments, Signal, Submitted, Token, Use,
 };
 use crate::error::JobError;
 
@@ -122,7 +122,7 @@ impl End {
             endpoint: Some(endpoint),
             bell: Bell::new(&*queue, signal),
             queue,
-            arena: Arc::new(Arena::new(device, cells * plan.cell)),
+            arena: Arc::new(Arena::new(device, cells * plan.cell, Use::Rdma)),
             jobs: (0..plan.jobs).map(|index| cell(index, 0)).collect(),
             receives: (0..plan.receives).map(|index| cell(index, 1)).collect(),
             order: [VecDeque::new(), VecDeque::new()],

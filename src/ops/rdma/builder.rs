@@ -28,7 +28,7 @@ pub struct RdmaBuilder<'a> {
     recv_queue_size: u32,
     recv_chain_len: u32,
     mtu: Mtu,
-    gid_index: u32,
+    gid_index: Option<u32>,
     rnr_timeout: Duration,
     connect_timeout: Duration,
 }
@@ -42,7 +42,7 @@ impl RdmaBuilder<'_> {
             recv_queue_size: 64,
             recv_chain_len: 1,
             mtu: Mtu::default(),
-            gid_index: 0,
+            gid_index: None,
             rnr_timeout: Duration::from_secs(2),
             connect_timeout: Duration::from_secs(5),
         }
@@ -87,10 +87,11 @@ impl RdmaBuilder<'_> {
         self
     }
 
-    /// Which address of the port; the first, 0, if not said.
+    /// Which address of the port. If not said, or `None`, the device chooses: an adapter the one that routes farthest (RoCE v2 over IPv4 before
+    /// IPv6, those before link-local ones and RoCE v1), the first of an InfiniBand port.
     #[doc(alias = "doca_rdma_set_gid_index")]
-    pub fn gid_index(mut self, index: u32) -> Self {
-        self.gid_index = index;
+    pub fn gid_index(mut self, index: impl Into<Option<u32>>) -> Self {
+        self.gid_index = index.into();
         self
     }
 
@@ -151,10 +152,10 @@ impl RdmaBuilder<'_> {
             let text = "the permissions of an Rdma are RDMA_READ, RDMA_WRITE and RDMA_ATOMIC";
             return Err(error(ErrorKind::InvalidValue, text.to_owned()));
         }
-        if self.gid_index >= caps.gid_table_size {
+        if let Some(index) = self.gid_index.filter(|&index| index >= caps.gid_table_size) {
             let text = format!(
-                "GID index {}, and the port has {} addresses",
-                self.gid_index, caps.gid_table_size
+                "GID index {index}, and the port has {} addresses",
+                caps.gid_table_size
             );
             return Err(error(ErrorKind::InvalidValue, text));
         }

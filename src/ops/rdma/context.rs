@@ -57,7 +57,7 @@ pub(super) struct Half {
     pub(super) recv_queue_size: u32,
     pub(super) recv_chain_len: u32,
     pub(super) mtu: Mtu,
-    pub(super) gid_index: u32,
+    pub(super) gid_index: Option<u32>,
     pub(super) rnr_timeout: Duration,
     pub(super) connect_timeout: Duration,
 }
@@ -147,9 +147,9 @@ impl Rdma {
         self.0.extra().mtu
     }
 
-    /// Which address of the port.
+    /// Which address of the port, if the builder was told.
     #[doc(alias = "doca_rdma_get_gid_index")]
-    pub fn gid_index(&self) -> u32 {
+    pub fn gid_index(&self) -> Option<u32> {
         self.0.extra().gid_index
     }
 

@@ -7,6 +7,7 @@ use std::task::{self, Poll};
 use pin_project::pin_project;
 
 use super::Rdma;
+use crate::device::Use;
 use crate::error::{JobError, Reason, Result};
 use crate::mem::{Extent, MaybeDestination};
 use crate::reactor::{Attachment, Landed, QueuePair, Received, Receiver, RecvFlight, Room};
@@ -54,7 +55,7 @@ impl<C: AsRef<Rdma>, D: MaybeDestination> Receiver for RecvRequest<C, D> {
     }
 
     fn begin(&self) -> Result<Room, JobError> {
-        let (lease, segments, len) = self.dst.may_write(self.device_id())?;
+        let (lease, segments, len) = self.dst.may_write(self.holder(Use::Rdma))?;
         // Once more: without the Lease somebody may have changed it meanwhile.
         self.check_extent(lease.is_some().then(|| Extent::of(&segments)))?;
         Ok(Room {

@@ -13,7 +13,7 @@ use std::task::{self, Poll};
 use pin_project::pin_project;
 
 use super::Rdma;
-use crate::device::{RdmaJob, RdmaKind, Segments, Verb};
+use crate::device::{RdmaJob, RdmaKind, Segments, Use, Verb};
 use crate::error::{JobError, Reason, Result};
 use crate::mem::{self, Begun, Extent, Moves, RdmaDestination, RdmaSource};
 use crate::ops::op::{self, Request};
@@ -106,11 +106,11 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination> Request for RdmaRequest<
         };
         context.check_open()?;
         check_kind(rdma, verb)?;
-        let device = context.device_id();
+        let holder = context.holder(Use::Rdma);
         // One piece within the limits, whatever becomes of its rooms, needs no look at them.
         let single = src.is_single() && dst.is_single();
         let begun = if single && src.most() as u64 <= rdma.caps().max_message_size {
-            mem::begin_rdma(src, dst, device, moves)?
+            mem::begin_rdma(src, dst, holder, moves)?
         } else {
             let check = |from: Extent, to: Extent| {
                 let bytes = match moves {
@@ -121,7 +121,7 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination> Request for RdmaRequest<
                 context.check_limits(from, to, bytes)
             };
             check(src.extent(), dst.extent())?;
-            let begun = mem::begin_rdma(src, dst, device, moves)?;
+            let begun = mem::begin_rdma(src, dst, holder, moves)?;
             // Once more: without the Leases somebody may have changed them meanwhile.
             check(Extent::of(&begun.src), Extent::of(&begun.dst))?;
             begun

@@ -9,7 +9,7 @@ use std::task::{self, Poll};
 use pin_project::pin_project;
 
 use super::Sha;
-use crate::device::{Algorithm, HASH_COST, Segment, ShaJob};
+use crate::device::{Algorithm, HASH_COST, Segment, ShaJob, Use};
 use crate::error::{JobError, Reason, Result};
 use crate::mem::{
     self, BegunSides, Extent, Grow, MaybeDestination, MaybeSource, Reading, Session, SessionLease,
@@ -101,7 +101,7 @@ impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> Request for ShaRequest<
             write,
             src,
             dst,
-        } = mem::begin_sides(&self.src, &self.dst, context.device_id())?;
+        } = mem::begin_sides(&self.src, &self.dst, context.holder(Use::Dma))?;
         // Once more: without the Leases somebody may have changed them meanwhile.
         let from = read.is_some().then(|| Extent::of(&src));
         let to = write.is_some().then(|| Extent::of(&dst));

@@ -141,11 +141,7 @@ impl Provider for Soft {
 
     fn open(&self, info: &DevInfo) -> Result<Device> {
         if !self.devices()?.contains(info) {
-            let text = format!(
-                "{} at {} is none of these devices",
-                info.name(),
-                info.pci_addr()
-            );
+            let text = format!("{} is none of these devices", info.name());
             return Err(Error::new(ErrorKind::NotFound, "Soft::open", text));
         }
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
