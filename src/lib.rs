@@ -136,5 +136,7 @@ pub use ops::{
     Accel, AccelBuilder, AccelCall, AccelOp, Answer, Connect, Dma, DmaBuilder, DmaCopy, Message,
     Rdma, RdmaBuilder, RdmaOp, RdmaRecv, RecvStream, Sha, ShaBuilder, ShaOp, ShaSession,
 };
+#[cfg(feature = "verbs")]
+pub use provider::verbs;
 pub use provider::{add_provider, soft};
 pub use reactor::{Mode, RdmaState, Received, Shutdown, Stats, WorkQ, WorkQBuilder};

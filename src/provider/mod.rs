@@ -3,6 +3,8 @@
 //! A provider sees `device` alone. What it opens is handed upward as a [`Device`].
 
 pub mod soft;
+#[cfg(feature = "verbs")]
+pub mod verbs;
 
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 

@@ -1,0 +1,4 @@
+//! Real adapters, through rdma-core's libibverbs (feature `verbs`).
+
+#[doc(hidden)]
+pub mod ffi;
