@@ -2,6 +2,8 @@
 //!
 //! A provider sees `device` alone. What it opens is handed upward as a [`Device`].
 
+mod envelope;
+mod layout;
 pub mod soft;
 #[cfg(feature = "verbs")]
 pub mod verbs;

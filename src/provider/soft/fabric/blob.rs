@@ -21,6 +21,7 @@ use std::ops::Deref;
 use super::contact::Contact;
 use super::envelope::Envelope;
 use super::layout::Reader;
+use super::socket::NAME_MAX;
 use crate::device::{Access, Audience};
 use crate::error::Result;
 
@@ -30,6 +31,7 @@ const ENVELOPE: Envelope = Envelope {
     magic: *b"tkdoca\x00\xb1",
     version: 1,
     fixed: FIXED,
+    name_max: NAME_MAX,
     op: "import",
     of: "a software device",
 };

@@ -26,6 +26,7 @@ use super::layout::Reader;
 use super::place::{self, Id};
 use super::process::{Fabric, lock};
 use super::slots::SLOTS;
+use super::socket::NAME_MAX;
 use crate::error::{Error, ErrorKind, Result};
 
 pub(super) const OP: &str = "Rdma::connect";
@@ -35,6 +36,7 @@ const ENVELOPE: Envelope = Envelope {
     magic: *b"tkdoca\x00\xb4",
     version: 1,
     fixed: 184,
+    name_max: NAME_MAX,
     op: OP,
     of: "a software device's Rdma",
 };

@@ -63,7 +63,6 @@ mod arena;
 mod blob;
 mod contact;
 mod control;
-mod envelope;
 mod exporter;
 #[cfg(fuzzing)]
 pub(super) mod fuzzing;
@@ -72,7 +71,6 @@ mod host;
 mod import;
 mod importer;
 mod invitation;
-mod layout;
 mod listener;
 mod mapping;
 mod peer;
@@ -88,6 +86,8 @@ mod thread;
 mod visit;
 mod watch;
 mod wire;
+
+use crate::provider::{envelope, layout};
 
 pub(super) use self::{
     arena::Arena,

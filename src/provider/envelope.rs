@@ -13,28 +13,29 @@
 use sha2::{Digest, Sha256};
 
 use super::layout::{Fields, Reader};
-use super::socket::NAME_MAX;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Magic, version and length.
-pub(super) const HEAD: usize = 12;
-pub(super) const CHECKSUM: usize = 8;
+pub(in crate::provider) const HEAD: usize = 12;
+pub(in crate::provider) const CHECKSUM: usize = 8;
 
 /// A kind of blob.
-pub(super) struct Envelope {
-    pub(super) magic: [u8; 8],
-    pub(super) version: u16,
+pub(in crate::provider) struct Envelope {
+    pub(in crate::provider) magic: [u8; 8],
+    pub(in crate::provider) version: u16,
     /// Bytes before the name.
-    pub(super) fixed: usize,
+    pub(in crate::provider) fixed: usize,
+    /// The longest name; 0 if there is none.
+    pub(in crate::provider) name_max: usize,
     /// Who reads it.
-    pub(super) op: &'static str,
+    pub(in crate::provider) op: &'static str,
     /// Whose export it is.
-    pub(super) of: &'static str,
+    pub(in crate::provider) of: &'static str,
 }
 
 impl Envelope {
     /// Begins a blob whose name has this length.
-    pub(super) fn begin(&self, name: usize) -> Fields {
+    pub(in crate::provider) fn begin(&self, name: usize) -> Fields {
         Fields::default()
             .put(&self.magic)
             .u16(self.version)
@@ -42,7 +43,7 @@ impl Envelope {
     }
 
     /// Ends it.
-    pub(super) fn end(fields: Fields) -> Vec<u8> {
+    pub(in crate::provider) fn end(fields: Fields) -> Vec<u8> {
         let sum = checksum(fields.bytes());
         fields.put(&sum).done()
     }
@@ -52,7 +53,7 @@ impl Envelope {
     /// # Errors
     ///
     /// `InvalidValue` for what is truncated, damaged or no blob of this kind at all, `UnsupportedVersion` for another version.
-    pub(super) fn open<T>(
+    pub(in crate::provider) fn open<T>(
         &self,
         bytes: &[u8],
         fields: impl FnOnce(Reader<'_>) -> Option<T>,
@@ -79,7 +80,7 @@ impl Envelope {
             return Err(Error::new(ErrorKind::UnsupportedVersion, self.op, text));
         }
         let total = usize::from(total);
-        if !(least..=least + NAME_MAX).contains(&total) {
+        if !(least..=least + self.name_max).contains(&total) {
             return self.refuse(format!(
                 "the export says that it has {total} bytes: it was damaged on its way"
             ));
@@ -126,7 +127,7 @@ fn checksum(bytes: &[u8]) -> [u8; CHECKSUM] {
 
 /// Makes the checksum right, as somebody does who forges an export.
 #[cfg(any(test, fuzzing))]
-pub(super) fn seal(bytes: &mut [u8]) {
+pub(in crate::provider) fn seal(bytes: &mut [u8]) {
     if let Some((body, sum)) = bytes.split_last_chunk_mut() {
         *sum = checksum(body);
     }
