@@ -1,13 +1,15 @@
 //! A family of devices, an open device, and the handle that users hold.
 #![expect(unsafe_code, reason = "who implements Adapter makes queues")]
 
+use std::ffi::c_void;
 use std::fmt;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::{DevInfo, Queue, QueueConfig, Registrar};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 
 /// A family of devices.
 pub trait Provider: Send + Sync {
@@ -27,6 +29,11 @@ pub trait Provider: Send + Sync {
     ///
     /// `NotFound` if it has gone, `Initialization` if it cannot be opened.
     fn open(&self, info: &DevInfo) -> Result<Device>;
+
+    /// Why `devices()` is empty, if it is, and if that is known: it stands in the message of a device that is not found.
+    fn why_none(&self) -> Option<String> {
+        None
+    }
 }
 
 /// Whether a device can still be used.
@@ -70,6 +77,11 @@ pub unsafe trait Adapter: Send + Sync {
 
     /// How long its engines have worked, if they are threads of this process.
     fn engine_time(&self) -> Option<Duration> {
+        None
+    }
+
+    /// The `ibv_pd` in which memory is registered for [`Use::Rdma`](super::Use::Rdma), under the lower half of the key; `None` if there is none.
+    fn pd(&self) -> Option<NonNull<c_void>> {
         None
     }
 }
@@ -127,6 +139,23 @@ impl Device {
     /// How long its engines have worked since it was opened, if they are threads of this process: counted when they pause.
     pub fn engine_time(&self) -> Option<Duration> {
         self.adapter.engine_time()
+    }
+
+    /// The protection domain (`ibv_pd`) in which an adapter has this process's memory and endpoints, for an application that uses libibverbs as well. It is
+    /// the device's: not to be deallocated, and there as long as the device is. The keys are [`Buf::mkey`](crate::Buf::mkey)'s.
+    ///
+    /// # Errors
+    ///
+    /// `NotSupported` on a device that is no adapter.
+    #[doc(alias = "doca_rdma_bridge_get_dev_pd")]
+    pub fn pd(&self) -> Result<NonNull<c_void>> {
+        self.adapter.pd().ok_or_else(|| {
+            let text = format!(
+                "device {} is no adapter: it has no protection domain",
+                self.info().name()
+            );
+            Error::new(ErrorKind::NotSupported, "Device::pd", text)
+        })
     }
 
     /// What its provider implements.

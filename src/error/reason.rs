@@ -158,6 +158,10 @@ reasons! {
     MessageTooLong, InvalidValue, |need, have| "a message of {need} bytes, and the peer's receive has room for {have}";
     /// The message is longer than the receive that was posted for it.
     ReceiveTooSmall, InvalidValue, |need, have| "the peer sent {need} bytes, and the receive has room for {have}";
+    /// The message is longer than the receive that the peer has posted, which an adapter does not tell.
+    PeerReceiveExceeded, InvalidValue, |need, _b| "a message of {need} bytes, and the receive that the peer has posted has less room";
+    /// The peer sent more than a receive has room for; how much an adapter does not tell.
+    ReceiveExceeded, InvalidValue, |have, _b| "the peer sent more than the {have} bytes that the receive has room for";
     /// The peer's Rdma does not permit the operation, or the memory is not the peer's.
     RemoteAccess, NotPermitted, |_a, _b|
         "the peer refuses access: its Rdma lacks the permission (RdmaBuilder::permissions), or the memory is another process's";
@@ -167,6 +171,12 @@ reasons! {
     PeerClosed, ConnectionReset, |_a, _b| "the peer has reset or dropped its Rdma";
     /// The peer's process has ended.
     PeerGone, ConnectionReset, |_a, _b| "the peer's process has ended";
+    /// The peer does not answer any more.
+    PeerSilent, ConnectionReset, |millis, _b|
+        "the peer did not answer for {millis} ms or longer: its process has ended, its Rdma was reset or dropped, or the network does not \
+         reach it";
+    /// The adapter was removed or broke down.
+    DeviceGone, Driver, |_a, _b| "the adapter was removed or broke down: open it anew when it is back";
     /// What the peer wrote into shared memory makes no sense.
     PeerNonsense, ConnectionAborted, |_a, _b| "the peer broke the protocol: it is no Rdma of this library, or was corrupted";
     /// The Rdma was reset meanwhile.

@@ -16,8 +16,23 @@ use crate::error::{Error, ErrorKind, Result};
 type List = Vec<Arc<dyn Provider>>;
 
 /// The providers of this process, the built-in ones first.
-static PROVIDERS: LazyLock<Mutex<List>> =
-    LazyLock::new(|| Mutex::new(vec![Arc::new(soft::Soft::from_env())]));
+static PROVIDERS: LazyLock<Mutex<List>> = LazyLock::new(|| {
+    let soft: Arc<dyn Provider> = Arc::new(soft::Soft::from_env());
+    #[cfg(not(feature = "verbs"))]
+    let built_in = vec![soft];
+    #[cfg(feature = "verbs")]
+    let built_in = vec![soft, Arc::clone(&*VERBS) as _];
+    Mutex::new(built_in)
+});
+
+#[cfg(feature = "verbs")]
+static VERBS: LazyLock<Arc<verbs::Verbs>> = LazyLock::new(|| Arc::new(verbs::Verbs::system()));
+
+/// The adapters of the system.
+#[cfg(feature = "verbs")]
+fn verbs() -> &'static verbs::Verbs {
+    &VERBS
+}
 
 fn providers() -> List {
     PROVIDERS
@@ -65,6 +80,7 @@ impl Device {
     #[doc(alias = "doca_dev_open")]
     pub fn open(name: &str) -> Result<Device> {
         let mut names = Vec::new();
+        let mut absent = String::new();
         for provider in providers() {
             for info in provider.devices()? {
                 if info.is_named(name) {
@@ -72,8 +88,12 @@ impl Device {
                 }
                 names.push(info.name().to_owned());
             }
+            if let Some(why) = provider.why_none() {
+                absent = format!("{absent}; no device of {}, because {why}", provider.name());
+            }
         }
-        let text = format!("no device \"{name}\"; there are: {}", names.join(", "));
+        let names = names.join(", ");
+        let text = format!("no device \"{name}\"; there are: {names}{absent}");
         Err(Error::new(ErrorKind::NotFound, "Device::open", text))
     }
 

@@ -1,0 +1,375 @@
+//! What adapters say of themselves to peers: exports of memory and of endpoints.
+//!
+//! Unlike a software device's these carry no secret: an rkey is what the transport has, and whoever has it and a connection reaches the memory.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::device::{Access, Audience, Mtu};
+use crate::error::{Error, ErrorKind, Result};
+use crate::provider::envelope::Envelope;
+use crate::provider::layout::{Fields, Reader};
+
+/// Whose export it is: a process, and a number that it gave. 0 of a peer that is not this library's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Origin {
+    pub(super) process: u64,
+    pub(super) number: u64,
+}
+
+impl Origin {
+    /// A new export of this process's.
+    pub(super) fn new() -> Origin {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Origin {
+            process: process(),
+            number: NEXT.fetch_add(1, Relaxed),
+        }
+    }
+
+    pub(super) const FOREIGN: Origin = Origin {
+        process: 0,
+        number: 0,
+    };
+
+    pub(super) fn is_own(&self) -> bool {
+        self.process == process()
+    }
+
+    pub(super) fn is_foreign(&self) -> bool {
+        *self == Origin::FOREIGN
+    }
+
+    fn put(self, fields: Fields) -> Fields {
+        fields.u64(self.process).u64(self.number)
+    }
+
+    fn read(rest: &mut Reader<'_>) -> Option<Origin> {
+        let (process, number) = (rest.u64()?, rest.u64()?);
+        Some(Origin { process, number })
+    }
+}
+
+/// A number that no other process is likely to have: not a child of `fork` either.
+fn process() -> u64 {
+    static RANDOM: OnceLock<RandomState> = OnceLock::new();
+    let mut hasher = RANDOM.get_or_init(RandomState::new).build_hasher();
+    hasher.write_u32(std::process::id());
+    hasher.finish() | 1
+}
+
+/// A number to begin counting packets at, of 24 bits.
+pub(super) fn random_psn() -> u32 {
+    RandomState::new().build_hasher().finish() as u32 & 0xff_ffff
+}
+
+/// Exported memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct MemoryBlob {
+    pub(super) origin: Origin,
+    pub(super) addr: u64,
+    pub(super) len: u64,
+    pub(super) rkey: u32,
+    pub(super) access: Access,
+}
+
+const MEMORY: Envelope = Envelope {
+    magic: *b"tkdoca\x00\xb8",
+    version: 1,
+    fixed: 12 + 40,
+    name_max: 0,
+    op: "import",
+    of: "an adapter",
+};
+
+impl MemoryBlob {
+    pub(super) fn format(&self) -> Vec<u8> {
+        let fields = self.origin.put(MEMORY.begin(0));
+        let fields = fields
+            .u64(self.addr)
+            .u64(self.len)
+            .u32(self.rkey)
+            .u32(self.access.bits());
+        Envelope::end(fields)
+    }
+
+    pub(super) fn parse(bytes: &[u8]) -> Result<MemoryBlob> {
+        MEMORY.open(bytes, |mut rest| {
+            let blob = MemoryBlob {
+                origin: Origin::read(&mut rest)?,
+                addr: rest.u64()?,
+                len: rest.u64()?,
+                rkey: rest.u32()?,
+                access: Access::from_bits(rest.u32()?)?,
+            };
+            let right = rest.is_empty()
+                && blob.addr > 0
+                && blob.len > 0
+                && blob.addr.checked_add(blob.len).is_some()
+                && !blob.access.is_empty()
+                && Audience::Rdma.part_of(blob.access) == blob.access;
+            right.then_some(blob)
+        })
+    }
+}
+
+/// How a queue pair is reached: what peers exchange before they connect (LID, QPN, PSN, GID, MTU).
+///
+/// [`Rdma::export`](crate::Rdma::export) and [`Rdma::connect`](crate::Rdma::connect) carry it in a blob. A program of another kind has a form of
+/// its own for the same: this is for speaking with it, as `examples/rc_pingpong.rs` does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// Of an InfiniBand port; 0 of an Ethernet port.
+    pub lid: u16,
+    /// The number of the queue pair: 24 bits.
+    pub qpn: u32,
+    /// The number of the first packet: 24 bits.
+    pub psn: u32,
+    /// The address of the port; zeros if there is none.
+    pub gid: [u8; 16],
+    /// The largest payload of a packet, if the peer says so.
+    pub mtu: Option<Mtu>,
+}
+
+/// What the blob of an endpoint says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct EndpointBlob {
+    pub(super) origin: Origin,
+    pub(super) address: Address,
+    /// What its peer may do; enforced by both sides.
+    pub(super) permissions: Access,
+    /// How many reads and atomics it answers at once.
+    pub(super) answers: u8,
+}
+
+const ENDPOINT: Envelope = Envelope {
+    magic: *b"tkdoca\x00\xb9",
+    version: 1,
+    fixed: 12 + 48,
+    name_max: 0,
+    op: "Rdma::connect",
+    of: "an adapter's Rdma",
+};
+
+impl EndpointBlob {
+    pub(super) fn format(&self) -> Vec<u8> {
+        let Address {
+            lid,
+            qpn,
+            psn,
+            gid,
+            mtu,
+        } = self.address;
+        let fields = self.origin.put(ENDPOINT.begin(0));
+        let fields = fields
+            .put(&gid)
+            .u32(qpn)
+            .u32(psn)
+            .u16(lid)
+            .u8(mtu.map_or(0, |mtu| mtu as u8 + 1))
+            .u8(self.answers)
+            .u32(self.permissions.bits());
+        Envelope::end(fields)
+    }
+
+    pub(super) fn parse(bytes: &[u8]) -> Result<EndpointBlob> {
+        ENDPOINT.open(bytes, |mut rest| {
+            let origin = Origin::read(&mut rest)?;
+            let gid = rest.array()?;
+            let (qpn, psn, lid) = (rest.u32()?, rest.u32()?, rest.u16()?);
+            let mtu = match rest.u8()? {
+                0 => None,
+                number => Some(*Mtu::ALL.get(usize::from(number) - 1)?),
+            };
+            let blob = EndpointBlob {
+                origin,
+                address: Address {
+                    lid,
+                    qpn,
+                    psn,
+                    gid,
+                    mtu,
+                },
+                answers: rest.u8()?,
+                permissions: Access::from_bits(rest.u32()?)?,
+            };
+            let right = rest.is_empty()
+                && blob.address.is_plausible()
+                && Audience::Rdma.part_of(blob.permissions) == blob.permissions;
+            right.then_some(blob)
+        })
+    }
+}
+
+impl Address {
+    /// Of what an Rdma on an adapter has exported.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` for any other bytes.
+    pub fn of(blob: &[u8]) -> Result<Address> {
+        EndpointBlob::parse(blob).map(|blob| blob.address)
+    }
+
+    /// What [`Rdma::connect`](crate::Rdma::connect) takes for a peer that is not of this library. What the peer permits it then finds out itself, and
+    /// it is not looked after while it is idle: a peer that ends is noticed by the next operation.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` if a number has more than 24 bits, or the address is neither a LID nor a GID.
+    pub fn to_blob(&self) -> Result<Vec<u8>> {
+        if !self.is_plausible() {
+            let text = format!("{self:?}: numbers have 24 bits, and a LID or a GID is needed");
+            return Err(Error::new(
+                ErrorKind::InvalidValue,
+                "Address::to_blob",
+                text,
+            ));
+        }
+        let all = Access::RDMA_READ | Access::RDMA_WRITE | Access::RDMA_ATOMIC;
+        let blob = EndpointBlob {
+            origin: Origin::FOREIGN,
+            address: *self,
+            permissions: all,
+            answers: 1,
+        };
+        Ok(blob.format())
+    }
+
+    fn is_plausible(&self) -> bool {
+        let small = |number: u32| number < 1 << 24;
+        let somewhere = self.lid != 0 || self.gid != [0; 16];
+        small(self.qpn) && small(self.psn) && somewhere
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::provider::envelope::seal;
+
+    fn origin() -> impl Strategy<Value = Origin> {
+        (any::<u64>(), any::<u64>()).prop_map(|(process, number)| Origin { process, number })
+    }
+
+    fn access() -> impl Strategy<Value = Access> {
+        (0..8_u32).prop_map(|bits| {
+            let flags = [Access::RDMA_READ, Access::RDMA_WRITE, Access::RDMA_ATOMIC];
+            let chosen = (0..3).filter(|bit| bits >> bit & 1 == 1);
+            chosen.map(|bit: usize| flags[bit]).collect()
+        })
+    }
+
+    fn endpoint() -> impl Strategy<Value = EndpointBlob> {
+        let numbers = (0..1_u32 << 24, 0..1_u32 << 24, 1..u16::MAX);
+        let rest = (any::<[u8; 16]>(), 0..6_usize, any::<u8>());
+        (origin(), numbers, rest, access()).prop_map(
+            |(origin, (qpn, psn, lid), (gid, mtu, answers), permissions)| EndpointBlob {
+                origin,
+                address: Address {
+                    lid,
+                    qpn,
+                    psn,
+                    gid,
+                    mtu: mtu.checked_sub(1).map(|mtu| Mtu::ALL[mtu]),
+                },
+                permissions,
+                answers,
+            },
+        )
+    }
+
+    fn memory() -> impl Strategy<Value = MemoryBlob> {
+        let access = access().prop_filter("some", |access| !access.is_empty());
+        (
+            origin(),
+            1..1_u64 << 40,
+            1..1_u64 << 40,
+            any::<u32>(),
+            access,
+        )
+            .prop_map(|(origin, addr, len, rkey, access)| MemoryBlob {
+                origin,
+                addr,
+                len,
+                rkey,
+                access,
+            })
+    }
+
+    /// Neither cut off, nor changed, nor longer is it one; and sealed nonsense is told by its fields, or is what it says.
+    fn holds(bytes: &[u8], at: usize, to: u8, parses_as_itself: impl Fn(&[u8]) -> Option<bool>) {
+        assert!(bytes.len() <= 1024);
+        for len in 0..bytes.len() {
+            assert_eq!(parses_as_itself(&bytes[..len]), None);
+        }
+        assert_eq!(parses_as_itself(&[bytes, &[0]].concat()), None);
+        for bit in 0..8 * bytes.len() {
+            let mut changed = bytes.to_vec();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(parses_as_itself(&changed), None, "bit {bit}");
+        }
+        let mut forged = bytes.to_vec();
+        forged[12 + at % (bytes.len() - 20)] = to;
+        seal(&mut forged);
+        assert_ne!(parses_as_itself(&forged), Some(false));
+    }
+
+    proptest! {
+        #[test]
+        fn exports_of_memory_are_read_as_they_were_written(blob in memory(), at: usize, to: u8) {
+            let bytes = blob.format();
+            prop_assert_eq!(&MemoryBlob::parse(&bytes).unwrap(), &blob);
+            holds(&bytes, at, to, |bytes| MemoryBlob::parse(bytes).ok().map(|it| it.format() == bytes));
+        }
+
+        #[test]
+        fn exports_of_endpoints_are_read_as_they_were_written(blob in endpoint(), at: usize, to: u8) {
+            let bytes = blob.format();
+            prop_assert_eq!(EndpointBlob::parse(&bytes).unwrap(), blob);
+            prop_assert_eq!(Address::of(&bytes).unwrap(), blob.address);
+            holds(&bytes, at, to, |bytes| EndpointBlob::parse(bytes).ok().map(|it| it.format() == bytes));
+        }
+
+        #[test]
+        fn any_bytes_do_no_harm(bytes in vec(any::<u8>(), 0..200)) {
+            prop_assert!(MemoryBlob::parse(&bytes).is_err() && EndpointBlob::parse(&bytes).is_err());
+        }
+    }
+
+    #[test]
+    fn an_address_of_another_program_becomes_a_blob() {
+        let address = Address {
+            lid: 0,
+            qpn: 0x11,
+            psn: 0xabcdef,
+            gid: [7; 16],
+            mtu: None,
+        };
+        let blob = EndpointBlob::parse(&address.to_blob().unwrap()).unwrap();
+        assert!(blob.origin.is_foreign() && !blob.origin.is_own());
+        assert_eq!(blob.address, address);
+        let wrong = [
+            Address {
+                qpn: 1 << 24,
+                ..address
+            },
+            Address {
+                psn: 1 << 24,
+                ..address
+            },
+            Address {
+                gid: [0; 16],
+                ..address
+            },
+        ];
+        for address in wrong {
+            let error = address.to_blob().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidValue);
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! For programs that are on rdma-core already: devices over their protection domains.
+#![expect(unsafe_code, reason = "takes a protection domain on the caller's word")]
+
+use std::ptr::NonNull;
+
+use super::ffi::ibv_pd;
+use crate::device::Device;
+use crate::error::{Error, ErrorKind, Result};
+
+impl Device {
+    /// A device over a protection domain of the application's, so that its own verbs and this crate's contexts reach the same memory. Each call
+    /// makes another device. Events of the device itself (ibv_get_async_event(3)) are the application's to read; what of them is about
+    /// this crate's queue pairs is noticed by their completions.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` for null; `NotFound` if libibverbs cannot be opened; what could not be had.
+    ///
+    /// # Safety
+    ///
+    /// The domain is one of the libibverbs that the system has, and is not deallocated before the last handle of the device, and all that was made
+    /// with it, has gone.
+    pub unsafe fn from_pd(pd: *mut ibv_pd) -> Result<Device> {
+        let Some(pd) = NonNull::new(pd) else {
+            let text = "no protection domain: it is null";
+            return Err(Error::new(ErrorKind::InvalidValue, "Device::from_pd", text));
+        };
+        // SAFETY: as the caller promises.
+        unsafe { crate::provider::verbs().device_from_pd(pd) }
+    }
+}

@@ -1,0 +1,312 @@
+//! An open adapter, and what its queues share: its protection domains, and who shall hear what befalls it.
+//!
+//! Everything of libibverbs that hangs on it holds it, so that it is closed last.
+#![expect(unsafe_code, reason = "calls libibverbs")]
+
+use std::os::fd::RawFd;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, Weak};
+
+use super::core::{Core, lock};
+use super::ffi::ops::Ops;
+use super::ffi::*;
+use super::pair::Pair;
+use super::traits::{Traits, check, check_ptr};
+use crate::error::{Error, ErrorKind, Result};
+
+pub(super) struct Context {
+    pub(super) table: Table,
+    pub(super) ops: Ops,
+    pub(super) name: String,
+    pub(super) traits: Traits,
+    raw: NonNull<ibv_context>,
+    /// Of Rdma: peers reach what is exported in it.
+    pd: NonNull<ibv_pd>,
+    /// Of copies: nobody else reaches it. A loopback write needs a remote permission on its destination, which in `pd` would open private
+    /// memory to every peer that guesses a key.
+    copies: Option<NonNull<ibv_pd>>,
+    /// `pd` and the device are the application's.
+    lent: bool,
+    dead: AtomicBool,
+    /// Jobs that it has finished.
+    pub(super) jobs: AtomicU64,
+    pairs: Mutex<Vec<Weak<Pair>>>,
+    cores: Mutex<Vec<Weak<Core>>>,
+}
+
+// SAFETY: libibverbs may be called from any thread on any object; each is destroyed once.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+/// Closes what was opened half.
+struct Opened<'a>(&'a Table, NonNull<ibv_context>);
+
+impl Drop for Opened<'_> {
+    fn drop(&mut self) {
+        // SAFETY: nobody else has it.
+        let _ = unsafe { (self.0.close_device)(self.1.as_ptr()) };
+    }
+}
+
+impl Context {
+    /// Opens a device of the list.
+    ///
+    /// # Safety
+    ///
+    /// `device` is of this table's list, which is not freed yet.
+    pub(super) unsafe fn open(
+        table: &Table,
+        device: *mut ibv_device,
+        name: &str,
+    ) -> Result<Context> {
+        // SAFETY: as the caller promises.
+        let raw = check_ptr("ibv_open_device", unsafe { (table.open_device)(device) })?;
+        let opened = Opened(table, raw);
+        // SAFETY: just opened.
+        let traits = unsafe { Traits::ask(table, device, raw.as_ptr()) }?;
+        // SAFETY: as above.
+        let pd = check_ptr("ibv_alloc_pd", unsafe { (table.alloc_pd)(raw.as_ptr()) })?;
+        // SAFETY: device and domain are this function's to give away.
+        let context = unsafe { Context::new(table, raw, pd, name, traits, false) };
+        // What was made is given back by the Context from here on, or leaked if there is none.
+        if context.is_ok() {
+            std::mem::forget(opened);
+        } else {
+            // SAFETY: nothing hangs on it.
+            unsafe { (table.dealloc_pd)(pd.as_ptr()) };
+        }
+        context
+    }
+
+    /// Over a domain of the application's.
+    ///
+    /// # Safety
+    ///
+    /// The domain is of this table's library, alive, and stays so until the Context is dropped.
+    pub(super) unsafe fn lent(table: &Table, pd: NonNull<ibv_pd>) -> Result<Context> {
+        // SAFETY: as the caller promises.
+        let raw = check_ptr("ibv_pd::context", unsafe { (*pd.as_ptr()).context })?;
+        // SAFETY: as above.
+        let device = unsafe { (*raw.as_ptr()).device };
+        // SAFETY: as above.
+        let name = unsafe { super::list::name(table, device) };
+        // SAFETY: as above.
+        let traits = unsafe { Traits::ask(table, device, raw.as_ptr()) }?;
+        // SAFETY: as above; it is given back to nobody.
+        unsafe { Context::new(table, raw, pd, &name, traits, true) }
+    }
+
+    /// # Safety
+    ///
+    /// Device and domain are alive, and nobody else's, or stay alive until this is dropped.
+    unsafe fn new(
+        table: &Table,
+        raw: NonNull<ibv_context>,
+        pd: NonNull<ibv_pd>,
+        name: &str,
+        traits: Traits,
+        lent: bool,
+    ) -> Result<Context> {
+        // SAFETY: as the caller promises: the functions stand in the context since it was opened.
+        let ops = Ops::of(unsafe { &(*raw.as_ptr()).ops }).ok_or_else(|| {
+            let text = format!("the driver of {name} lacks functions of the data path");
+            Error::new(ErrorKind::NotSupported, "verbs", text)
+        })?;
+        let copies = match traits.caps().dma {
+            // SAFETY: as the caller promises.
+            Some(_) => Some(check_ptr("ibv_alloc_pd", unsafe {
+                (table.alloc_pd)(raw.as_ptr())
+            })?),
+            None => None,
+        };
+        Ok(Context {
+            table: *table,
+            ops,
+            name: name.to_owned(),
+            traits,
+            raw,
+            pd,
+            copies,
+            lent,
+            dead: AtomicBool::new(false),
+            jobs: AtomicU64::new(0),
+            pairs: Mutex::default(),
+            cores: Mutex::default(),
+        })
+    }
+
+    pub(super) fn raw(&self) -> *mut ibv_context {
+        self.raw.as_ptr()
+    }
+
+    pub(super) fn pd(&self) -> *mut ibv_pd {
+        self.pd.as_ptr()
+    }
+
+    pub(super) fn copies_pd(&self) -> Option<*mut ibv_pd> {
+        self.copies.map(NonNull::as_ptr)
+    }
+
+    /// Where events of the device itself are read; `None` where the application reads them.
+    pub(super) fn async_fd(&self) -> Option<RawFd> {
+        if self.lent {
+            return None;
+        }
+        // SAFETY: open as long as this is.
+        Some(unsafe { (*self.raw()).async_fd })
+    }
+
+    pub(super) fn is_dead(&self) -> bool {
+        self.dead.load(Relaxed)
+    }
+
+    pub(super) fn set_dead(&self) {
+        self.dead.store(true, Relaxed);
+    }
+
+    /// The endpoints, which hear of what befalls the device, and of time.
+    pub(super) fn pairs(&self) -> Vec<Arc<Pair>> {
+        alive(&self.pairs)
+    }
+
+    /// The queues.
+    pub(super) fn cores(&self) -> Vec<Arc<Core>> {
+        alive(&self.cores)
+    }
+
+    pub(super) fn add_pair(&self, pair: &Arc<Pair>) {
+        add(&self.pairs, pair);
+    }
+
+    pub(super) fn add_core(&self, core: &Arc<Core>) {
+        add(&self.cores, core);
+    }
+
+    /// An address of the port, if there is one at this index.
+    pub(super) fn gid(&self, index: u32) -> Result<ibv_gid_entry> {
+        let mut entry = ibv_gid_entry::default();
+        let port = u32::from(self.traits.port);
+        // SAFETY: the device is open; the entry is this function's, and has the size that is said.
+        check("ibv_query_gid_ex", unsafe {
+            (self.table.query_gid_ex)(
+                self.raw(),
+                port,
+                index,
+                &mut entry,
+                0,
+                size_of::<ibv_gid_entry>(),
+            )
+        })?;
+        Ok(entry)
+    }
+
+    /// The address that routes farthest: index and address.
+    pub(super) fn best_gid(&self) -> Result<(u32, [u8; 16])> {
+        if !self.traits.ethernet {
+            return Ok((0, bytes(&self.gid(0)?)));
+        }
+        // Holes answer an error, or zeros.
+        let all = (0..self.traits.gids).filter_map(|index| Some((index, self.gid(index).ok()?)));
+        let mut best: Option<(u32, u32, [u8; 16])> = None;
+        for (index, entry) in all {
+            let gid = bytes(&entry);
+            let rank = rank(entry.gid_type, &gid);
+            if rank > best.map_or(0, |(rank, ..)| rank) {
+                best = Some((rank, index, gid));
+            }
+            if rank == BEST {
+                break;
+            }
+        }
+        match best {
+            Some((_, index, gid)) => Ok((index, gid)),
+            None => {
+                let (name, port) = (&self.name, self.traits.port);
+                let text = format!(
+                    "port {port} of {name} has no address (GID): give its network device an IP address, and bring it up"
+                );
+                Err(Error::new(ErrorKind::NotFound, "verbs", text))
+            }
+        }
+    }
+}
+
+fn alive<T>(all: &Mutex<Vec<Weak<T>>>) -> Vec<Arc<T>> {
+    lock(all).iter().filter_map(Weak::upgrade).collect()
+}
+
+fn add<T>(all: &Mutex<Vec<Weak<T>>>, one: &Arc<T>) {
+    let mut all = lock(all);
+    // Each that goes makes room for one that comes, or soon.
+    if all.len() == all.capacity() {
+        all.retain(|it| it.strong_count() > 0);
+    }
+    all.push(Arc::downgrade(one));
+}
+
+/// Of RoCE v2 over IPv4.
+const BEST: u32 = 4;
+
+/// How far an address routes; 0 for none.
+fn rank(kind: u32, gid: &[u8; 16]) -> u32 {
+    let link_local = gid[..2] == [0xfe, 0x80];
+    let ipv4 = gid[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+    match kind {
+        _ if *gid == [0; 16] => 0,
+        IBV_GID_TYPE_ROCE_V2 if ipv4 => BEST,
+        IBV_GID_TYPE_ROCE_V2 if !link_local => 3,
+        IBV_GID_TYPE_ROCE_V2 => 2,
+        _ => 1,
+    }
+}
+
+pub(super) fn bytes(entry: &ibv_gid_entry) -> [u8; 16] {
+    // SAFETY: both forms of a GID are 16 bytes, any of which are initialized.
+    unsafe { entry.gid.raw }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        super::watcher::closed();
+        let mut failed = false;
+        for pd in [self.copies.take(), (!self.lent).then_some(self.pd)] {
+            let pd = pd.map_or(ptr::null_mut(), NonNull::as_ptr);
+            if !pd.is_null() {
+                // SAFETY: everything of the domain held this, and has gone.
+                failed |= unsafe { (self.table.dealloc_pd)(pd) } != 0;
+            }
+        }
+        if !self.lent {
+            // SAFETY: as above.
+            failed |= unsafe { (self.table.close_device)(self.raw()) } != 0;
+        }
+        if failed && !self.is_dead() {
+            tracing::error!(device = self.name, "the adapter was not closed cleanly");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_ranked_by_how_far_they_route() {
+        let v4 = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
+        let local = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+        let v6 = [0x20, 1, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+        let (one, two) = (IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2);
+        let order = [
+            (one, [0; 16]),
+            (one, v4),
+            (two, local),
+            (two, v6),
+            (two, v4),
+        ];
+        let ranks = order.map(|(kind, gid)| rank(kind, &gid));
+        assert_eq!(ranks, [0, 1, 2, 3, BEST]);
+        assert_eq!(rank(two, &[0; 16]), 0);
+    }
+}

@@ -1,0 +1,244 @@
+//! Copies: writes of a queue pair that is connected to itself, in a protection domain where nobody else is.
+//!
+//! A copy that fails breaks the queue pair. Another one takes its place, and does the others anew: source and destination are leased, so that
+//! a copy may be done twice.
+#![expect(unsafe_code, reason = "posts Jobs whose memory was lent")]
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use super::blob::{Address, random_psn};
+use super::core::Core;
+use super::ffi::*;
+use super::qp::{Qp, Retry, Room, Route};
+use super::sends::{Refused, Sends, Work};
+use super::status;
+use super::wr::{Chain, REQUESTS, UNNAMED};
+use crate::device::{Completion, Job, Mtu, Submitted, Token};
+use crate::error::{Error, ErrorKind, JobError, Result};
+
+pub(super) struct Copies {
+    core: Arc<Core>,
+    /// Places in the send queue.
+    room: u32,
+    qp: Option<Arc<Qp>>,
+    sends: Sends<Job>,
+    /// The queue pair is broken, for this cause, by this Job; by the oldest one if it is not said.
+    broken: Option<(JobError, Option<Token>)>,
+}
+
+/// How long the adapter is given for a request to itself.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl Work for Job {
+    /// How many pieces a request takes.
+    type Context = usize;
+    const MOST: usize = REQUESTS;
+
+    #[inline(always)]
+    fn push(&self, token: Token, chain: &mut Chain, max_sge: &usize) {
+        chain.push_copy(token, self, *max_sge);
+    }
+}
+
+impl Copies {
+    pub(super) fn open(core: &Arc<Core>, depth: u32) -> Result<Copies> {
+        let room = core.context.traits.copy_requests(depth);
+        let mut copies = Copies {
+            core: Arc::clone(core),
+            room,
+            qp: None,
+            sends: Sends::new(depth, room),
+            broken: None,
+        };
+        copies.begin()?;
+        Ok(copies)
+    }
+
+    /// A new queue pair.
+    fn begin(&mut self) -> Result<()> {
+        let context = &self.core.context;
+        let Some(pd) = context.copies_pd() else {
+            let text = format!("{} does no copies", context.name);
+            return Err(Error::new(ErrorKind::NotSupported, "verbs", text));
+        };
+        let room = Room {
+            sends: self.room,
+            send_sges: context.traits.sges(),
+            receives: 1,
+            receive_sges: 1,
+            inline: 0,
+        };
+        let remote =
+            ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
+        let qp = Qp::create(&self.core.cq, pd, 0, room, remote)?;
+        let (gid_index, gid) = context.best_gid()?;
+        let psn = random_psn();
+        let active = context.traits.active_mtu.clamp(1, 5) as usize;
+        qp.connect(&Route {
+            peer: Address {
+                lid: context.traits.lid,
+                qpn: qp.num(),
+                psn,
+                gid,
+                mtu: None,
+            },
+            psn,
+            gid_index,
+            mtu: Mtu::ALL[active - 1],
+            rd_atomics: [0, 0],
+            retry: Retry::within(PATIENCE),
+        })?;
+        self.qp = Some(Arc::new(qp));
+        self.broken = None;
+        Ok(())
+    }
+
+    /// Whether a completion is one of these.
+    #[inline(always)]
+    pub(super) fn has(&self, qp_num: u32) -> bool {
+        self.qp.as_ref().is_some_and(|qp| qp.num() == qp_num)
+    }
+
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
+    /// # Safety
+    ///
+    /// As for `Queue::submit`.
+    pub(super) unsafe fn submit(&mut self, jobs: &[(Token, Job)]) -> Submitted {
+        if self.qp.is_none() && self.broken.is_none() {
+            let fails = |error: Error| Submitted::none(JobError::device(error.kind(), 0));
+            if let Err(error) = self.begin() {
+                tracing::error!(%error, "no queue pair for copies");
+                return fails(error);
+            }
+        }
+        let before = self.sends.len();
+        for &(token, job) in jobs {
+            self.sends.push(token, job);
+        }
+        // SAFETY: as the caller promises, and promised.
+        let Some(refused) = (unsafe { self.post(before) }) else {
+            return Submitted {
+                accepted: jobs.len(),
+                refused: None,
+            };
+        };
+        // One that was cut in two the adapter has seen: it is accepted, and fails.
+        let accepted = refused.at - before + usize::from(refused.cut);
+        self.sends.truncate(before + accepted);
+        let why = status::refusal(refused.errno);
+        Submitted {
+            accepted,
+            refused: (accepted < jobs.len()).then_some(why),
+        }
+    }
+
+    /// Posts what there is room for; who is refused among those that have been accepted before fails alone.
+    ///
+    /// # Safety
+    ///
+    /// All Jobs' memory is valid, and leased.
+    unsafe fn post(&mut self, accepted: usize) -> Option<Refused> {
+        let mut accepted = accepted;
+        let max_sge = self.core.context.traits.sges() as usize;
+        loop {
+            let qp = self.qp.as_ref().filter(|_| self.broken.is_none())?;
+            // SAFETY: as the caller promises.
+            let refused = unsafe { self.sends.post(qp, &max_sge) }.err()?;
+            let why = status::refusal(refused.errno);
+            if refused.cut {
+                self.broken = Some((why, self.sends.token(refused.at)));
+                self.core.attend();
+            }
+            if refused.at >= accepted {
+                return Some(refused);
+            }
+            if refused.cut {
+                return None;
+            }
+            if let Some(token) = self.sends.remove(refused.at) {
+                self.core.finish(Completion::new(token, Err(why)));
+                accepted -= 1;
+            }
+        }
+    }
+
+    /// What a completion says of them.
+    #[inline(always)]
+    pub(super) fn completed(&mut self, wc: &Wc, give: impl FnOnce(Completion)) {
+        if self.broken.is_some() {
+            // It is flushed, and will be done anew.
+            return;
+        }
+        if wc.status != ibv_wc_status::IBV_WC_SUCCESS {
+            self.broken = Some((status::device(wc.status, wc.vendor_err), None));
+            self.core.attend();
+            return;
+        }
+        if wc.wr_id == UNNAMED {
+            return;
+        }
+        let token = Token::from_raw(wc.wr_id);
+        if let Some(Job::Copy { len, .. }) = self.sends.done(token) {
+            self.core.context.jobs.fetch_add(1, Relaxed);
+            give(Completion::new(token, Ok(len as u64)));
+            // SAFETY: all were submitted, and are not over.
+            unsafe { self.post(usize::MAX) };
+        }
+    }
+
+    /// Takes everything from the adapter; false if in doubt. The caller has the lock under which completions are polled.
+    pub(super) fn quiesce(&mut self) -> bool {
+        let Some(qp) = self.qp.take() else {
+            return true;
+        };
+        if qp.quiesce() {
+            self.sends.unpost();
+            return true;
+        }
+        // The memory is kept.
+        std::mem::forget(Arc::clone(&self.core));
+        self.sends.unpost();
+        while self.sends.pop().is_some() {}
+        false
+    }
+
+    /// Another queue pair does what is left, but for what broke the last one, which was quiesced, and all of whose completions were polled.
+    pub(super) fn recover(&mut self) {
+        let Some((cause, culprit)) = self.broken.take() else {
+            return;
+        };
+        let place = culprit.and_then(|token| self.sends.place(token));
+        if let Some(token) = self.sends.remove(place.unwrap_or(0)) {
+            self.core.context.jobs.fetch_add(1, Relaxed);
+            self.core.finish(Completion::new(token, Err(cause)));
+        }
+        if let Err(error) = self.begin() {
+            tracing::error!(%error, "no queue pair for copies");
+            self.fail(JobError::device(error.kind(), 0));
+            return;
+        }
+        // SAFETY: all were submitted, and are not over.
+        unsafe { self.post(usize::MAX) };
+    }
+
+    /// All that is left fails: it was quiesced.
+    pub(super) fn fail(&mut self, cause: JobError) {
+        self.broken = None;
+        self.sends.unpost();
+        while let Some((token, _)) = self.sends.pop() {
+            self.core.finish(Completion::new(token, Err(cause)));
+        }
+    }
+
+    /// The device is gone, or its completion queue is.
+    pub(super) fn gone(&mut self, cause: JobError) {
+        if self.quiesce() {
+            self.fail(cause);
+        }
+    }
+}

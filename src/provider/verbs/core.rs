@@ -1,0 +1,137 @@
+//! What all queue pairs of one WorkQ and device share: the completion queue, what was finished without it, and the bell.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::context::Context;
+use super::cq::Cq;
+use super::ffi::ibv_access_flags;
+use super::memory::Mr;
+use super::pair::Pair;
+use crate::device::{Completion, Signal};
+use crate::error::Result;
+
+pub(super) struct Core {
+    pub(super) context: Arc<Context>,
+    pub(super) cq: Arc<Cq>,
+    pub(super) answers: Answers,
+    finished: Mutex<VecDeque<Completion>>,
+    failed: Mutex<Vec<Arc<Pair>>>,
+    /// There is something in one of the two, or who reaps shall look at everything.
+    attention: AtomicBool,
+    armed: AtomicBool,
+    signal: Arc<Signal>,
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Core {
+    pub(super) fn new(
+        context: &Arc<Context>,
+        cq: Cq,
+        depth: u32,
+        signal: &Arc<Signal>,
+    ) -> Result<Core> {
+        Ok(Core {
+            context: Arc::clone(context),
+            cq: Arc::new(cq),
+            answers: Answers::new(context, depth)?,
+            finished: Mutex::new(VecDeque::with_capacity(depth as usize)),
+            failed: Mutex::default(),
+            attention: AtomicBool::new(false),
+            armed: AtomicBool::new(false),
+            signal: Arc::clone(signal),
+        })
+    }
+
+    /// Completions that did not come from the adapter, or were taken from it before somebody asked.
+    pub(super) fn finished(&self) -> MutexGuard<'_, VecDeque<Completion>> {
+        lock(&self.finished)
+    }
+
+    /// A Job is over, and the adapter will not say so.
+    pub(super) fn finish(&self, completion: Completion) {
+        self.finished().push_back(completion);
+        self.attend();
+    }
+
+    /// The same, for one that nobody is waited for: who armed looks next.
+    pub(super) fn keep(&self, completion: Completion) {
+        self.finished().push_back(completion);
+        self.attention.store(true, SeqCst);
+    }
+
+    /// A pair failed: who reaps takes everything from it.
+    pub(super) fn failed(&self, pair: &Arc<Pair>) {
+        lock(&self.failed).push(Arc::clone(pair));
+        self.attend();
+    }
+
+    /// Who reaps shall look at more than the completion queue.
+    pub(super) fn attend(&self) {
+        // Before the look whether somebody sleeps; `arm` does it the other way round.
+        self.attention.store(true, SeqCst);
+        if self.armed.swap(false, SeqCst) {
+            self.signal.ring();
+        }
+    }
+
+    /// Whether there is more to look at; it is the caller's then.
+    #[inline(always)]
+    pub(super) fn take_attention(&self) -> bool {
+        self.attention.load(SeqCst) && self.attention.swap(false, SeqCst)
+    }
+
+    pub(super) fn needs_attention(&self) -> bool {
+        self.attention.load(SeqCst)
+    }
+
+    pub(super) fn take_failed(&self) -> Vec<Arc<Pair>> {
+        std::mem::take(&mut *lock(&self.failed))
+    }
+
+    /// Whether somebody sleeps, or is about to.
+    pub(super) fn set_armed(&self, armed: bool) {
+        self.armed.store(armed, SeqCst);
+    }
+}
+
+/// Where the answers of atomics go: a word for each Job.
+pub(super) struct Answers {
+    /// Dropped before the words.
+    mr: Option<Mr>,
+    words: Box<[AtomicU64]>,
+}
+
+impl Answers {
+    fn new(context: &Arc<Context>, depth: u32) -> Result<Answers> {
+        let atomics = context.traits.caps().rdma.is_some_and(|rdma| rdma.atomics);
+        let count = if atomics { depth } else { 0 };
+        let words: Box<[AtomicU64]> = (0..count).map(|_| AtomicU64::new(0)).collect();
+        let mr = match words.is_empty() {
+            true => None,
+            false => Some(Mr::of_words(
+                context,
+                &words,
+                ibv_access_flags::IBV_ACCESS_LOCAL_WRITE,
+            )?),
+        };
+        Ok(Answers { mr, words })
+    }
+
+    /// Where they are, and the key.
+    pub(super) fn place(&self) -> (u64, u32) {
+        let addr = self.words.as_ptr().addr() as u64;
+        (addr, self.mr.as_ref().map_or(0, Mr::lkey))
+    }
+
+    /// What the adapter wrote for a Job.
+    pub(super) fn get(&self, index: u32) -> u64 {
+        // Its completion was seen, which is behind what it wrote.
+        let word = self.words.get(index as usize);
+        word.map_or(0, |word| word.load(std::sync::atomic::Ordering::Relaxed))
+    }
+}

@@ -1,0 +1,213 @@
+//! A completion queue and its channel: one of each per WorkQ and device.
+#![expect(unsafe_code, reason = "calls libibverbs")]
+
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::context::Context;
+use super::ffi::*;
+use super::traits::{check, check_ptr, failed};
+use crate::error::{Error, ErrorKind, Result};
+
+pub(super) struct Cq {
+    pub(super) context: Arc<Context>,
+    channel: Channel,
+    raw: NonNull<ibv_cq>,
+    /// Notifications that were asked for, and whose events nobody looked for yet.
+    asked: AtomicU32,
+    id: u64,
+    /// The device says so: it was overrun, or worse.
+    broken: AtomicBool,
+    /// Completions that may wait at once, and how many there is room for.
+    promised: Mutex<(u32, u32)>,
+}
+
+/// Destroyed after what rings it.
+struct Channel {
+    context: Arc<Context>,
+    raw: NonNull<ibv_comp_channel>,
+}
+
+// SAFETY: libibverbs may be called from any thread on any object; these are destroyed once.
+unsafe impl Send for Cq {}
+// SAFETY: as above.
+unsafe impl Sync for Cq {}
+
+/// Places of the smallest queue.
+const LEAST: u32 = 256;
+/// Asked so often and never cleared, events are read: who polls clears nothing, and they would pile up.
+const UNREAD: u32 = 64;
+
+impl Cq {
+    /// With room for so many completions.
+    pub(super) fn create(context: &Arc<Context>, completions: u32) -> Result<Cq> {
+        let table = &context.table;
+        // SAFETY: the device is open.
+        let raw = unsafe { (table.create_comp_channel)(context.raw()) };
+        let channel = Channel {
+            context: Arc::clone(context),
+            raw: check_ptr("ibv_create_comp_channel", raw)?,
+        };
+        set_nonblocking(channel.fd())?;
+        let most = context.traits.max_cqe;
+        let size = completions.max(LEAST).min(most.max(completions));
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let id = NEXT.fetch_add(1, SeqCst);
+        let (device, ring) = (context.raw(), channel.raw.as_ptr());
+        let name = ptr::without_provenance_mut(id as usize);
+        // SAFETY: the device is open, and the channel goes after the queue.
+        let raw = unsafe { (table.create_cq)(device, size as i32, name, ring, 0) };
+        Ok(Cq {
+            context: Arc::clone(context),
+            channel,
+            raw: check_ptr("ibv_create_cq", raw)?,
+            asked: AtomicU32::new(0),
+            id,
+            broken: AtomicBool::new(false),
+            promised: Mutex::new((completions, size)),
+        })
+    }
+
+    pub(super) fn raw(&self) -> *mut ibv_cq {
+        self.raw.as_ptr()
+    }
+
+    /// What comes back with events of the device about it.
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.load(SeqCst)
+    }
+
+    pub(super) fn set_broken(&self) {
+        self.broken.store(true, SeqCst);
+    }
+
+    /// Room for more completions, so that the queue cannot be overrun.
+    pub(super) fn promise(&self, more: u32) -> Result<()> {
+        let mut promised = self.promised.lock().unwrap_or_else(PoisonError::into_inner);
+        let (used, size) = *promised;
+        let wanted = used.saturating_add(more);
+        if wanted > size {
+            let most = self.context.traits.max_cqe;
+            if wanted > most {
+                let name = &self.context.name;
+                let text = format!(
+                    "{wanted} completions of one WorkQ, and a completion queue of {name} takes {most}: \
+                     use smaller queues (RdmaBuilder::recv_queue_size), or one WorkQ more"
+                );
+                return Err(Error::new(ErrorKind::NoMemory, "verbs", text));
+            }
+            let larger = wanted.next_power_of_two().min(most);
+            // SAFETY: the queue is alive; it may be polled meanwhile (ibv_resize_cq(3)).
+            let answer = unsafe { (self.context.table.resize_cq)(self.raw(), larger as i32) };
+            check("ibv_resize_cq", answer)?;
+            promised.1 = larger;
+        }
+        promised.0 = wanted;
+        Ok(())
+    }
+
+    /// Gives back what was promised.
+    pub(super) fn release(&self, less: u32) {
+        let mut promised = self.promised.lock().unwrap_or_else(PoisonError::into_inner);
+        promised.0 = promised.0.saturating_sub(less);
+    }
+
+    /// Takes completions; `None` if the queue is broken.
+    #[inline(always)]
+    pub(super) fn poll(&self, to: &mut [Wc]) -> Option<usize> {
+        let (most, first) = (to.len() as i32, to.as_mut_ptr());
+        // SAFETY: the queue is alive, and there is room for so many.
+        let polled = unsafe { self.context.ops.poll_cq(self.raw(), most, first) };
+        // What the driver says is checked.
+        usize::try_from(polled)
+            .ok()
+            .map(|polled| polled.min(to.len()))
+    }
+
+    /// Asks for an event at the next completion.
+    pub(super) fn notify(&self) {
+        // Before it: who hears of the event finds it counted.
+        if self.asked.fetch_add(1, SeqCst) >= UNREAD {
+            self.read_events();
+        }
+        // SAFETY: the queue is alive.
+        let answer = unsafe { self.context.ops.req_notify_cq(self.raw()) };
+        if answer != 0 {
+            tracing::error!(answer, "ibv_req_notify_cq failed");
+        }
+    }
+
+    /// Reads the events that there may be, and acknowledges them in one call.
+    ///
+    /// There is at most one for each notification that was asked for: so many are read, and not one more only to hear that there is none.
+    pub(super) fn read_events(&self) {
+        let may_be = self.asked.swap(0, SeqCst);
+        let mut read = 0;
+        let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+        while read < may_be {
+            let get_cq_event = self.context.table.get_cq_event;
+            // SAFETY: the channel is alive, and does not block.
+            if unsafe { get_cq_event(self.channel.raw.as_ptr(), &mut cq, &mut context) } != 0 {
+                break;
+            }
+            read += 1;
+        }
+        if read > 0 {
+            // SAFETY: the channel has this queue alone, which is alive.
+            unsafe { (self.context.table.ack_cq_events)(self.raw(), read) };
+        }
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: open as long as the channel, which `self` has.
+        unsafe { BorrowedFd::borrow_raw(self.channel.fd()) }
+    }
+}
+
+impl Channel {
+    fn fd(&self) -> i32 {
+        // SAFETY: alive as long as this.
+        unsafe { (*self.raw.as_ptr()).fd }
+    }
+}
+
+/// libibverbs opens its descriptors so that they block (ibv_get_cq_event(3), ibv_get_async_event(3)).
+pub(super) fn set_nonblocking(fd: i32) -> Result<()> {
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    // SAFETY: open, as the caller has it from an object that is alive.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    let set = fcntl(fd, FcntlArg::F_GETFL).and_then(|flags| {
+        let flags = OFlag::from_bits_retain(flags) | OFlag::O_NONBLOCK;
+        fcntl(fd, FcntlArg::F_SETFL(flags))
+    });
+    set.map(|_| ())
+        .map_err(|errno| Error::os("verbs", "fcntl", errno.into()))
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        // All that were read are acknowledged: `ibv_destroy_cq` waits for that. Those that were not are dropped with the channel.
+        // SAFETY: its queue pairs held this, and have gone.
+        let answer = unsafe { (self.context.table.destroy_cq)(self.raw()) };
+        if answer != 0 && !self.context.is_dead() {
+            let error = failed("ibv_destroy_cq", answer);
+            tracing::error!(%error, "a completion queue is left behind");
+        }
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // SAFETY: its completion queue is gone.
+        let answer = unsafe { (self.context.table.destroy_comp_channel)(self.raw.as_ptr()) };
+        if answer != 0 && !self.context.is_dead() {
+            tracing::error!(answer, "a completion channel is left behind");
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! An endpoint, as the crate sees it.
+#![expect(unsafe_code, reason = "posts Jobs whose memory was lent")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Instant;
+
+use super::core::lock;
+use super::pair::Pair;
+use super::queue::Shared;
+use crate::device::{Endpoint, EndpointState, Keep, RdmaJob, Segments, Submitted, Token};
+use crate::error::{JobError, Result};
+use crate::sync::discard;
+
+/// The handle that the crate has.
+pub(super) struct VerbsEndpoint {
+    queue: Arc<Shared>,
+    pair: Arc<Pair>,
+    retired: AtomicBool,
+}
+
+impl VerbsEndpoint {
+    pub(super) fn new(queue: Arc<Shared>, pair: Arc<Pair>) -> VerbsEndpoint {
+        VerbsEndpoint {
+            queue,
+            pair,
+            retired: AtomicBool::new(false),
+        }
+    }
+
+    fn end(&self) -> bool {
+        if self.retired.swap(true, SeqCst) {
+            return true;
+        }
+        let mut poll = lock(&self.queue.poll);
+        self.queue.drain(&mut poll);
+        poll.remove(&self.pair);
+        let ended = self.pair.retire();
+        Shared::tell(poll);
+        ended
+    }
+}
+
+// SAFETY: the duties of `Endpoint`:
+// 1. Requests of a queue pair end in order (InfiniBand specification, 10.8.5), and `Sends` and the receives hold them to it.
+// 2. `Pair::fail`, and `Pair::end` by who reaps. 3. `renew`: the queue pair is destroyed before it returns.
+unsafe impl Endpoint for VerbsEndpoint {
+    fn state(&self) -> EndpointState {
+        self.pair.inner().state
+    }
+
+    fn export(&self) -> Result<Vec<u8>> {
+        self.pair.export()
+    }
+
+    fn connect(&self, blob: &[u8], _deadline: Instant) -> Result<()> {
+        self.pair.connect(blob)?;
+        self.pair.tell();
+        Ok(())
+    }
+
+    #[inline]
+    unsafe fn submit(&self, jobs: &[(Token, RdmaJob)]) -> Submitted {
+        // SAFETY: as the caller promises.
+        unsafe { self.pair.submit(jobs) }
+    }
+
+    unsafe fn post_recv(
+        &self,
+        token: Token,
+        dst: &Segments,
+        room: usize,
+    ) -> std::result::Result<(), JobError> {
+        // SAFETY: as the caller promises.
+        unsafe { self.pair.post_recv(token, dst, room) }
+    }
+
+    fn reset(&self) {
+        let mut poll = lock(&self.queue.poll);
+        self.queue.drain(&mut poll);
+        poll.remove(&self.pair);
+        self.pair.renew(&mut self.pair.inner());
+        poll.add(&self.pair);
+        Shared::tell(poll);
+        self.pair.tell();
+    }
+
+    unsafe fn retire(&self, keep: Keep) {
+        match self.end() {
+            true => discard(keep),
+            false => std::mem::forget(keep),
+        }
+    }
+}
+
+impl Drop for VerbsEndpoint {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,255 @@
+//! What adapters there are, and those that are open.
+#![expect(unsafe_code, reason = "calls libibverbs")]
+
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use super::context::Context;
+use super::core::lock;
+use super::device::VerbsDevice;
+use super::ffi::*;
+use super::{sysfs, watcher};
+use crate::device::{DevInfo, Device, Provider, WeakDevice};
+use crate::error::{Error, ErrorKind, Result};
+
+/// The provider of adapters, over libibverbs.
+///
+/// It is one of the built-in ones: [`Device::list`](crate::Device::list) shows its devices, and [`Device::open`](crate::Device::open) opens them by
+/// the names that `ibv_devices` shows (`mlx5_0`, `rxe0`). Where there are none, [`Verbs::unavailable`] says why.
+pub struct Verbs {
+    table: OnceLock<std::result::Result<Table, String>>,
+    open: Mutex<HashMap<String, WeakDevice>>,
+}
+
+impl fmt::Debug for Verbs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Verbs").finish_non_exhaustive()
+    }
+}
+
+/// The devices of a process, as libibverbs lists them.
+struct List<'a> {
+    table: &'a Table,
+    first: NonNull<*mut ibv_device>,
+    count: usize,
+}
+
+impl Verbs {
+    /// Over the library of the system, which is opened when devices are asked for.
+    pub fn system() -> Verbs {
+        Verbs {
+            table: OnceLock::new(),
+            open: Mutex::default(),
+        }
+    }
+
+    /// Over functions of the caller's.
+    ///
+    /// # Safety
+    ///
+    /// They do what the man pages of libibverbs say.
+    #[doc(hidden)]
+    pub unsafe fn over(table: Table) -> Verbs {
+        Verbs {
+            table: OnceLock::from(Ok(table)),
+            open: Mutex::default(),
+        }
+    }
+
+    /// Why there are no devices: no library, no support in the kernel, no right to use it, or none plugged in. `None` if there are some.
+    pub fn unavailable(&self) -> Option<Error> {
+        let none = |text| Some(Error::new(ErrorKind::NotFound, "verbs", text));
+        let list = match self.table().and_then(List::get) {
+            Ok(list) => list,
+            Err(why) => return none(why),
+        };
+        match list.count {
+            0 => none("there is no RDMA device (rdma link shows them)".to_owned()),
+            _ => None,
+        }
+    }
+
+    fn table(&self) -> std::result::Result<&Table, String> {
+        let load = || Table::load().map_err(|missing| missing.to_string());
+        self.table.get_or_init(load).as_ref().map_err(String::clone)
+    }
+
+    /// A device over a protection domain of the application's.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Device::from_pd`].
+    #[doc(hidden)]
+    pub unsafe fn device_from_pd(&self, pd: NonNull<ibv_pd>) -> Result<Device> {
+        let table = self
+            .table()
+            .map_err(|why| Error::new(ErrorKind::NotFound, "Device::from_pd", why))?;
+        // SAFETY: as the caller promises.
+        let context = unsafe { Context::lent(table, pd) }?;
+        open(context)
+    }
+}
+
+/// What a device with this context is.
+fn info(name: &str, traits: &super::traits::Traits) -> DevInfo {
+    let (addr, function) = sysfs::place(name);
+    DevInfo::new("verbs", name, addr, function, traits.caps())
+}
+
+fn open(context: Context) -> Result<Device> {
+    let info = info(&context.name, &context.traits);
+    let context = Arc::new(context);
+    watcher::watch(&context)?;
+    Ok(Device::from_adapter(Arc::new(VerbsDevice::new(
+        info, context,
+    ))))
+}
+
+impl Provider for Verbs {
+    fn name(&self) -> &'static str {
+        "verbs"
+    }
+
+    fn devices(&self) -> Result<Vec<DevInfo>> {
+        let list = match self.table().and_then(List::get) {
+            Ok(list) => list,
+            Err(why) => {
+                tracing::debug!(why, "no adapters");
+                return Ok(Vec::new());
+            }
+        };
+        let mut infos = Vec::new();
+        for device in list.devices() {
+            // SAFETY: of the list.
+            let name = unsafe { name(list.table, device) };
+            if let Some(open) = lock(&self.open).get(&name).and_then(WeakDevice::upgrade) {
+                infos.push(open.info().clone());
+                continue;
+            }
+            // SAFETY: of the list, which is alive.
+            match unsafe { Context::open(list.table, device, &name) } {
+                Ok(context) => infos.push(info(&name, &context.traits)),
+                // One that cannot be opened does not hide the others.
+                Err(error) => tracing::warn!(device = name, %error, "an adapter is left out"),
+            }
+        }
+        Ok(infos)
+    }
+
+    fn open(&self, info: &DevInfo) -> Result<Device> {
+        const OP: &str = "Verbs::open";
+        let mut all = lock(&self.open);
+        if let Some(device) = all.get(info.name()).and_then(WeakDevice::upgrade) {
+            return Ok(device);
+        }
+        let list = self.table().and_then(List::get);
+        let list = list.map_err(|why| Error::new(ErrorKind::NotFound, OP, why))?;
+        for device in list.devices() {
+            // SAFETY: of the list.
+            if unsafe { name(list.table, device) } == info.name() {
+                // SAFETY: of the list, which is alive.
+                let context = unsafe { Context::open(list.table, device, info.name()) };
+                let context = context.map_err(|error| {
+                    let text = format!("{} cannot be opened: {error}", info.name());
+                    Error::new(ErrorKind::Initialization, OP, text)
+                })?;
+                let device = open(context)?;
+                all.insert(info.name().to_owned(), device.downgrade());
+                return Ok(device);
+            }
+        }
+        let text = format!("there is no adapter {} any more", info.name());
+        Err(Error::new(ErrorKind::NotFound, OP, text))
+    }
+
+    fn why_none(&self) -> Option<String> {
+        self.unavailable().map(|why| why.to_string())
+    }
+}
+
+/// The name of a device.
+///
+/// # Safety
+///
+/// The device is of this table's library, and alive.
+pub(super) unsafe fn name(table: &Table, device: *mut ibv_device) -> String {
+    // SAFETY: as the caller promises.
+    let name = unsafe { (table.get_device_name)(device) };
+    if name.is_null() {
+        return String::new();
+    }
+    // SAFETY: a text of the device's, which ends with 0.
+    let name = unsafe { CStr::from_ptr(name) };
+    name.to_string_lossy().into_owned()
+}
+
+impl<'a> List<'a> {
+    fn get(table: &'a Table) -> std::result::Result<List<'a>, String> {
+        let mut count = 0;
+        // SAFETY: the count is this function's.
+        let first = unsafe { (table.get_device_list)(&mut count) };
+        match NonNull::new(first) {
+            Some(first) => Ok(List {
+                table,
+                first,
+                count: usize::try_from(count).unwrap_or(0),
+            }),
+            None => Err(why(&io::Error::last_os_error())),
+        }
+    }
+
+    fn devices(&self) -> impl Iterator<Item = *mut ibv_device> + '_ {
+        (0..self.count).map(|at| {
+            // SAFETY: the list has so many.
+            let place = unsafe { self.first.add(at) };
+            // SAFETY: as above.
+            unsafe { place.read() }
+        })
+    }
+}
+
+impl Drop for List<'_> {
+    fn drop(&mut self) {
+        // SAFETY: of this table, and freed once. Devices that were opened stay.
+        unsafe { (self.table.free_device_list)(self.first.as_ptr()) };
+    }
+}
+
+/// What an error of `ibv_get_device_list` means.
+fn why(error: &io::Error) -> String {
+    let hint = match error.raw_os_error() {
+        Some(libc::ENOSYS | libc::EOPNOTSUPP) => {
+            "this kernel has no RDMA, or its modules are not loaded (modprobe ib_uverbs)"
+        }
+        Some(libc::EPERM | libc::EACCES) => {
+            "this process may not use RDMA devices (/dev/infiniband/uverbs*)"
+        }
+        Some(libc::ENOENT) => {
+            "there is no /dev/infiniband: load ib_uverbs, or pass the devices into the container"
+        }
+        _ => "ibv_get_device_list(3) has the meaning",
+    };
+    format!("the kernel lists no RDMA devices: {error}; {hint}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_says_the_way_out() {
+        for (errno, word) in [
+            (libc::ENOSYS, "modprobe"),
+            (libc::EPERM, "uverbs"),
+            (libc::ENOENT, "container"),
+            (libc::EIO, "ibv_get_device_list"),
+        ] {
+            let text = why(&io::Error::from_raw_os_error(errno));
+            assert!(text.contains(word), "{text}");
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! Which endpoints of this process can be connected to: a connection asks nobody else, so that an old blob of our own is told here.
+
+use std::collections::HashSet;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use super::blob::Origin;
+
+fn all() -> MutexGuard<'static, HashSet<Origin>> {
+    static ALL: LazyLock<Mutex<HashSet<Origin>>> = LazyLock::new(Mutex::default);
+    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(super) fn add(origin: &Origin) {
+    all().insert(*origin);
+}
+
+pub(super) fn remove(origin: &Origin) {
+    all().remove(origin);
+}
+
+pub(super) fn contains(origin: &Origin) -> bool {
+    all().contains(origin)
+}

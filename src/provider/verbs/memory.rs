@@ -1,0 +1,268 @@
+//! Memory regions: for copies, for remote operations, and one for each export.
+//!
+//! What is registered for remote operations has no remote permission. An export is a region of its own, with just the permissions of the
+//! Mmap: when it is taken back its rkey is worth nothing any more.
+#![expect(unsafe_code, reason = "registers memory with libibverbs")]
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::blob::{self, MemoryBlob};
+use super::context::Context;
+use super::ffi::*;
+use crate::device::{
+    Access, Audience, Exported, Imported, Offer, Origin, Region, Registration, Use,
+};
+use crate::error::{Error, ErrorKind, JobError, Result};
+
+/// A region of an adapter's.
+pub(super) struct Mr {
+    context: Arc<Context>,
+    raw: NonNull<ibv_mr>,
+}
+
+// SAFETY: libibverbs may be called from any thread, and the region is this handle's alone.
+unsafe impl Send for Mr {}
+// SAFETY: as above.
+unsafe impl Sync for Mr {}
+
+impl Mr {
+    /// # Safety
+    ///
+    /// The domain is the context's, and the range stays valid until this is dropped.
+    pub(super) unsafe fn register(
+        context: &Arc<Context>,
+        pd: *mut ibv_pd,
+        addr: NonNull<u8>,
+        len: usize,
+        flags: ibv_access_flags,
+    ) -> Result<Mr> {
+        let reg_mr = context.table.reg_mr;
+        // SAFETY: as the caller promises.
+        let raw = unsafe { reg_mr(pd, addr.as_ptr().cast(), len, flags.0 as i32) };
+        let Some(raw) = NonNull::new(raw) else {
+            return Err(not_registered(&context.name, len));
+        };
+        let context = Arc::clone(context);
+        Ok(Mr { context, raw })
+    }
+
+    /// Over words of ours, which stay where they are for longer than this.
+    pub(super) fn of_words(
+        context: &Arc<Context>,
+        words: &[AtomicU64],
+        flags: ibv_access_flags,
+    ) -> Result<Mr> {
+        let addr = NonNull::from(words).cast();
+        // SAFETY: the domain is the context's; the one caller, `Answers`, drops the words after this. What the adapter writes there
+        // is read as atomics.
+        unsafe { Mr::register(context, context.pd(), addr, size_of_val(words), flags) }
+    }
+
+    pub(super) fn lkey(&self) -> u32 {
+        // SAFETY: alive as long as this.
+        unsafe { (*self.raw.as_ptr()).lkey }
+    }
+
+    pub(super) fn rkey(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { (*self.raw.as_ptr()).rkey }
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        // SAFETY: the region is this handle's, and nothing that could use it is in flight (`Registration`, `Exported`).
+        let answer = unsafe { (self.context.table.dereg_mr)(self.raw.as_ptr()) };
+        if answer != 0 && !self.context.is_dead() {
+            let device = &self.context.name;
+            tracing::error!(
+                device,
+                answer,
+                "ibv_dereg_mr failed: the adapter keeps memory"
+            );
+        }
+    }
+}
+
+/// What errno says, and, if there is one, the limit that was in the way.
+fn not_registered(device: &str, len: usize) -> Error {
+    use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+    let source = std::io::Error::last_os_error();
+    let what = format!("ibv_reg_mr of {len} bytes on {device}");
+    let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(RLIM_INFINITY, |(soft, _)| soft);
+    let limited = matches!(source.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN));
+    if limited && limit != RLIM_INFINITY {
+        let text = format!(
+            "{what}: {source}; memory of an adapter is locked, and the limit of this process is {} KiB: raise it with ulimit -l \
+             (LimitMEMLOCK= of a service), or register for one use (MmapBuilder::only_for)",
+            limit / 1024
+        );
+        return Error::new(ErrorKind::NoMemory, "register", text);
+    }
+    Error::os("register", what, source)
+}
+
+/// Registers a range for a use; the key that Segments carry.
+pub(super) fn register(
+    context: &Arc<Context>,
+    region: &Region,
+    purpose: Use,
+) -> Result<Registration> {
+    let writable = region.access.local_writable();
+    let local = match writable {
+        true => ibv_access_flags::IBV_ACCESS_LOCAL_WRITE,
+        false => ibv_access_flags(0),
+    };
+    let (pd, flags) = match purpose {
+        Use::Dma => {
+            let Some(pd) = context.copies_pd() else {
+                // Hashes need no key.
+                return Ok(Registration::new(0, None));
+            };
+            let remote = match writable {
+                true => ibv_access_flags::IBV_ACCESS_REMOTE_WRITE,
+                false => ibv_access_flags(0),
+            };
+            (pd, local | remote)
+        }
+        Use::Rdma => (context.pd(), local),
+    };
+    // SAFETY: the domain is the context's; the range is valid until the Registration is dropped.
+    let mr = unsafe { Mr::register(context, pd, region.addr, region.len, flags) }?;
+    let key = u64::from(mr.rkey()) << 32 | u64::from(mr.lkey());
+    Ok(Registration::new(key, Some(Box::new(mr))))
+}
+
+/// The half of a key that names memory of this side.
+pub(super) fn lkey(key: u64) -> u32 {
+    key as u32
+}
+
+/// The half that names it from the other side.
+pub(super) fn rkey(key: u64) -> u32 {
+    (key >> 32) as u32
+}
+
+/// What this process has exported, and not taken back: number to owner.
+type Exports = HashMap<u64, Weak<dyn Any + Send + Sync>>;
+
+fn exports() -> MutexGuard<'static, Exports> {
+    static ALL: LazyLock<Mutex<Exports>> = LazyLock::new(Mutex::default);
+    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An export, until it is taken back.
+struct Export {
+    origin: blob::Origin,
+    _mr: Mr,
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        // The region goes after it: who finds it in the table must reach it.
+        exports().remove(&self.origin.number);
+    }
+}
+
+pub(super) fn export(context: &Arc<Context>, offer: &Offer) -> Result<Exported> {
+    if offer.audience != Audience::Rdma {
+        let text = format!(
+            "device {} is no DPU's: it exports to peers of an Rdma",
+            context.name
+        );
+        return Err(Error::new(ErrorKind::NotSupported, "export", text));
+    }
+    let access = Audience::Rdma.part_of(offer.region.access);
+    let mut flags = ibv_access_flags(0);
+    for (permission, needs) in [
+        (Access::RDMA_READ, ibv_access_flags::IBV_ACCESS_REMOTE_READ),
+        (
+            Access::RDMA_WRITE,
+            ibv_access_flags::IBV_ACCESS_REMOTE_WRITE,
+        ),
+        (
+            Access::RDMA_ATOMIC,
+            ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC,
+        ),
+    ] {
+        if access.contains(permission) {
+            flags = flags | needs;
+        }
+    }
+    // Who may write from there must be able to here (ibv_reg_mr(3)).
+    if offer.region.access.local_writable() {
+        flags = flags | ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
+    }
+    let Region { addr, len, .. } = offer.region;
+    // SAFETY: the domain is the context's; the range is registered memory, which is valid until the Exported is dropped.
+    let mr = unsafe { Mr::register(context, context.pd(), addr, len, flags) }?;
+    let origin = blob::Origin::new();
+    let blob = MemoryBlob {
+        origin,
+        addr: addr.addr().get() as u64,
+        len: len as u64,
+        rkey: mr.rkey(),
+        access,
+    };
+    exports().insert(origin.number, Weak::clone(&offer.owner));
+    Ok(Exported::new(
+        blob.format(),
+        Box::new(Export { origin, _mr: mr }),
+    ))
+}
+
+/// Memory of another process: whether it is still exported only the next operation tells.
+struct Far;
+
+impl Origin for Far {
+    fn check(&self) -> Result<(), JobError> {
+        Ok(())
+    }
+}
+
+/// Memory of this process.
+struct Own(u64);
+
+impl Origin for Own {
+    fn check(&self) -> Result<(), JobError> {
+        match exports().contains_key(&self.0) {
+            true => Ok(()),
+            false => Err(JobError::export_revoked()),
+        }
+    }
+}
+
+pub(super) fn import(blob: &[u8]) -> Result<Imported> {
+    let blob = MemoryBlob::parse(blob)?;
+    let refuse = |kind, text: &'static str| Error::new(kind, "import", text);
+    let addr = usize::try_from(blob.addr).ok();
+    let (Some(addr), Ok(len)) = (
+        addr.and_then(std::num::NonZero::new),
+        usize::try_from(blob.len),
+    ) else {
+        let text =
+            "memory of a machine with longer addresses: an adapter of this one cannot name it";
+        return Err(refuse(ErrorKind::NotSupported, text));
+    };
+    // Where Segments of it point is for the adapter alone.
+    let addr = NonNull::new(std::ptr::without_provenance_mut(addr.get()))
+        .ok_or_else(|| refuse(ErrorKind::InvalidValue, "memory at address 0"))?;
+    let key = u64::from(blob.rkey) << 32;
+    let imported = |origin| Imported::new(addr, len, blob.access, Audience::Rdma, key, origin);
+    if !blob.origin.is_own() {
+        return Ok(imported(Arc::new(Far)));
+    }
+    let number = blob.origin.number;
+    let owner = exports().get(&number).and_then(Weak::upgrade);
+    match owner {
+        Some(owner) => Ok(imported(Arc::new(Own(number))).with_owner(owner)),
+        None => Err(refuse(
+            ErrorKind::NotPermitted,
+            "this process has taken the memory back, or never exported it so",
+        )),
+    }
+}

@@ -1,0 +1,325 @@
+//! A queue pair of a reliable connection (RC), through its states.
+#![expect(unsafe_code, reason = "calls libibverbs")]
+
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use super::blob::Address;
+use super::cq::Cq;
+use super::ffi::*;
+use super::traits::{check, check_ptr};
+use super::wr::Chain;
+use crate::device::Mtu;
+use crate::error::Result;
+
+pub(super) struct Qp {
+    cq: Arc<Cq>,
+    raw: NonNull<ibv_qp>,
+    num: u32,
+    max_inline: u32,
+    destroyed: AtomicBool,
+}
+
+// SAFETY: libibverbs may be called from any thread on a queue pair; it is destroyed once.
+unsafe impl Send for Qp {}
+// SAFETY: as above.
+unsafe impl Sync for Qp {}
+
+/// What a queue pair has room for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    pub(super) sends: u32,
+    pub(super) send_sges: u32,
+    pub(super) receives: u32,
+    pub(super) receive_sges: u32,
+    /// Wanted; what there is may be less.
+    pub(super) inline: u32,
+}
+
+/// How a peer is reached.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Route {
+    pub(super) peer: Address,
+    /// The number of this side's first packet.
+    pub(super) psn: u32,
+    pub(super) gid_index: u32,
+    pub(super) mtu: Mtu,
+    /// Reads and atomics at once: answered, and asked.
+    pub(super) rd_atomics: [u8; 2],
+    pub(super) retry: Retry,
+}
+
+/// When a peer that does not answer is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Retry {
+    /// 4.096 us times two to the power of this: how long an answer may take (ibv_modify_qp(3)).
+    timeout: u8,
+}
+
+/// Tries after the first.
+const RETRIES: u8 = 7;
+/// How long a peer without a receive is left alone: 0.64 ms (ibv_modify_qp(3), the table of `min_rnr_timer`).
+const RNR_TIMER: u8 = 12;
+/// Again and again: who has waited for too long is told by [`super::pair::Pair::tick`]. With a number of tries each would have to
+/// take a part of the whole time, up to half a second, and every receive that comes a moment late would cost that.
+const RNR_RETRIES: u8 = 7;
+
+impl Retry {
+    /// Gives up within about this time, and after half a second at most (the transport may take four times as long).
+    pub(super) fn within(limit: Duration) -> Retry {
+        let retry = |timeout: u8| Retry { timeout };
+        // 14 is what rdma-core's own programs take: 67 ms a try. Less than 1 ms a try breaks connections of busy machines.
+        let fits = (8..=14)
+            .rev()
+            .find(|&timeout| retry(timeout).total() <= limit);
+        retry(fits.unwrap_or(8))
+    }
+
+    /// Until it gives up.
+    pub(super) fn total(self) -> Duration {
+        Duration::from_nanos(4096 << self.timeout) * u32::from(1 + RETRIES)
+    }
+}
+
+impl Qp {
+    /// In the state INIT. `remote` is what the peer may do; `id` comes back with events.
+    pub(super) fn create(
+        cq: &Arc<Cq>,
+        pd: *mut ibv_pd,
+        id: u64,
+        room: Room,
+        remote: ibv_access_flags,
+    ) -> Result<Qp> {
+        let context = &cq.context;
+        let mut attr = ibv_qp_init_attr {
+            qp_context: ptr::without_provenance_mut(id as usize),
+            send_cq: cq.raw(),
+            recv_cq: cq.raw(),
+            qp_type: ibv_qp_type::IBV_QPT_RC,
+            ..ibv_qp_init_attr::default()
+        };
+        attr.cap.max_send_wr = room.sends;
+        attr.cap.max_send_sge = room.send_sges;
+        attr.cap.max_recv_wr = room.receives;
+        attr.cap.max_recv_sge = room.receive_sges;
+        attr.cap.max_inline_data = room.inline;
+        let create_qp = context.table.create_qp;
+        // SAFETY: the domain is the context's, and the completion queue is held by what is made.
+        let mut raw = unsafe { create_qp(pd, &mut attr) };
+        if raw.is_null() && room.inline > 0 {
+            // How much an adapter takes no query says.
+            attr.cap.max_inline_data = 0;
+            // SAFETY: as above.
+            raw = unsafe { create_qp(pd, &mut attr) };
+        }
+        let raw = check_ptr("ibv_create_qp", raw)?;
+        let qp = Qp {
+            cq: Arc::clone(cq),
+            raw,
+            // SAFETY: just made.
+            num: unsafe { (*raw.as_ptr()).qp_num },
+            max_inline: attr.cap.max_inline_data,
+            destroyed: AtomicBool::new(false),
+        };
+        qp.init(remote)?;
+        Ok(qp)
+    }
+
+    pub(super) fn num(&self) -> u32 {
+        self.num
+    }
+
+    pub(super) fn max_inline(&self) -> u32 {
+        self.max_inline
+    }
+
+    fn modify(
+        &self,
+        call: &'static str,
+        attr: &mut ibv_qp_attr,
+        mask: ibv_qp_attr_mask,
+    ) -> Result<()> {
+        let modify_qp = self.cq.context.table.modify_qp;
+        // SAFETY: the queue pair is alive; the attributes are the caller's.
+        check(call, unsafe {
+            modify_qp(self.raw.as_ptr(), attr, mask.0 as i32)
+        })
+    }
+
+    fn init(&self, remote: ibv_access_flags) -> Result<()> {
+        use ibv_qp_attr_mask as m;
+        let mut attr = ibv_qp_attr {
+            qp_state: ibv_qp_state::IBV_QPS_INIT,
+            port_num: self.cq.context.traits.port,
+            qp_access_flags: remote.0,
+            ..ibv_qp_attr::default()
+        };
+        let mask = m::IBV_QP_STATE | m::IBV_QP_PKEY_INDEX | m::IBV_QP_PORT | m::IBV_QP_ACCESS_FLAGS;
+        self.modify("ibv_modify_qp to INIT", &mut attr, mask)
+    }
+
+    /// To the states ready to receive and ready to send. It may take as long as finding the peer's hardware address does.
+    pub(super) fn connect(&self, route: &Route) -> Result<()> {
+        use ibv_qp_attr_mask as m;
+        let traits = &self.cq.context.traits;
+        let [answers, asks] = route.rd_atomics;
+        let mut attr = ibv_qp_attr {
+            qp_state: ibv_qp_state::IBV_QPS_RTR,
+            path_mtu: route.mtu as u32 + 1,
+            dest_qp_num: route.peer.qpn,
+            rq_psn: route.peer.psn,
+            max_dest_rd_atomic: answers,
+            min_rnr_timer: RNR_TIMER,
+            ..ibv_qp_attr::default()
+        };
+        attr.ah_attr.dlid = route.peer.lid;
+        attr.ah_attr.port_num = traits.port;
+        if traits.ethernet || traits.needs_grh || route.peer.lid == 0 {
+            attr.ah_attr.is_global = 1;
+            attr.ah_attr.grh.dgid.raw = route.peer.gid;
+            attr.ah_attr.grh.sgid_index = u8::try_from(route.gid_index).unwrap_or(u8::MAX);
+            attr.ah_attr.grh.hop_limit = 64;
+        }
+        let mask = m::IBV_QP_STATE
+            | m::IBV_QP_AV
+            | m::IBV_QP_PATH_MTU
+            | m::IBV_QP_DEST_QPN
+            | m::IBV_QP_RQ_PSN
+            | m::IBV_QP_MAX_DEST_RD_ATOMIC
+            | m::IBV_QP_MIN_RNR_TIMER;
+        self.modify("ibv_modify_qp to RTR", &mut attr, mask)?;
+        let mut attr = ibv_qp_attr {
+            qp_state: ibv_qp_state::IBV_QPS_RTS,
+            sq_psn: route.psn,
+            timeout: route.retry.timeout,
+            retry_cnt: RETRIES,
+            rnr_retry: RNR_RETRIES,
+            max_rd_atomic: asks,
+            ..ibv_qp_attr::default()
+        };
+        let mask = m::IBV_QP_STATE
+            | m::IBV_QP_TIMEOUT
+            | m::IBV_QP_RETRY_CNT
+            | m::IBV_QP_RNR_RETRY
+            | m::IBV_QP_SQ_PSN
+            | m::IBV_QP_MAX_QP_RD_ATOMIC;
+        self.modify("ibv_modify_qp to RTS", &mut attr, mask)
+    }
+
+    /// Posts a list: how many of its requests the adapter took, and why not the next.
+    ///
+    /// # Safety
+    ///
+    /// What the requests name stays valid, and leased, until they have completed or the queue pair is destroyed.
+    #[inline(always)]
+    pub(super) unsafe fn post_send(
+        &self,
+        chain: &mut Chain,
+    ) -> std::result::Result<(), (usize, i32)> {
+        let first = chain.link();
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair is alive, the list is in `chain`, and the rest the caller promises.
+        let answer = unsafe {
+            self.cq
+                .context
+                .ops
+                .post_send(self.raw.as_ptr(), first, &mut bad)
+        };
+        match answer {
+            0 => Ok(()),
+            errno => Err((chain.position(bad), errno)),
+        }
+    }
+
+    /// Posts a receive; `Err` has the errno.
+    ///
+    /// # Safety
+    ///
+    /// As for `post_send`.
+    pub(super) unsafe fn post_recv(
+        &self,
+        wr_id: u64,
+        sges: &mut [ibv_sge],
+    ) -> std::result::Result<(), i32> {
+        let mut wr = ibv_recv_wr {
+            wr_id,
+            next: ptr::null_mut(),
+            sg_list: sges.as_mut_ptr(),
+            num_sge: sges.len() as i32,
+        };
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair is alive, the request and its list are on the stack, and the rest the caller promises.
+        let answer = unsafe {
+            self.cq
+                .context
+                .ops
+                .post_recv(self.raw.as_ptr(), &mut wr, &mut bad)
+        };
+        match answer {
+            0 => Ok(()),
+            errno => Err(errno),
+        }
+    }
+
+    /// Takes everything from it: true if the adapter touches no memory of its requests any more. What it had completed may still be found in
+    /// the completion queue.
+    pub(super) fn quiesce(self: Arc<Qp>) -> bool {
+        match Arc::try_unwrap(self) {
+            Ok(qp) => qp.destroy(),
+            // Somebody is connecting it: it goes when they see that they are late.
+            Err(qp) => {
+                let mut attr = ibv_qp_attr {
+                    qp_state: ibv_qp_state::IBV_QPS_RESET,
+                    ..ibv_qp_attr::default()
+                };
+                let reset = qp.modify(
+                    "ibv_modify_qp to RESET",
+                    &mut attr,
+                    ibv_qp_attr_mask::IBV_QP_STATE,
+                );
+                reset.is_ok() || qp.cq.context.is_dead()
+            }
+        }
+    }
+
+    fn destroy(&self) -> bool {
+        if self.destroyed.swap(true, Relaxed) {
+            return true;
+        }
+        // SAFETY: whoever has a handle posts no more. When this has returned no memory is touched.
+        let answer = unsafe { (self.cq.context.table.destroy_qp)(self.raw.as_ptr()) };
+        // The kernel has destroyed what was on a device that is gone, and says EIO.
+        if answer != 0 && !self.cq.context.is_dead() {
+            let device = &self.cq.context.name;
+            tracing::error!(
+                device,
+                answer,
+                "ibv_destroy_qp failed: memory of its jobs is leaked"
+            );
+            return false;
+        }
+        true
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        self.destroy();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_is_given_up_within_the_limit() {
+        let total = |millis| Retry::within(Duration::from_millis(millis)).total();
+        assert_eq!(total(2000), Duration::from_nanos(8 * (4096 << 14)));
+        assert!(total(300) <= Duration::from_millis(300));
+        assert!(total(300) > Duration::from_millis(150));
+        assert_eq!(total(0), Duration::from_nanos(8 * (4096 << 8)));
+    }
+}

@@ -1,0 +1,386 @@
+//! One WorkQ's half of an adapter: who looks, and who is looked after.
+//!
+//! Locks, in the order in which they are taken: [`Poll`], under which completions are polled and queue pairs destroyed; a pair's, or that of
+//! the copies; what was finished. Whoever is told of a change is told outside of all.
+#![expect(unsafe_code, reason = "does Jobs whose memory was lent")]
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::context::Context;
+use super::copies::Copies;
+use super::core::{Core, lock};
+use super::cq::Cq;
+use super::endpoint::VerbsEndpoint;
+use super::ffi::Wc;
+use super::hashes::Hashes;
+use super::pair::Pair;
+use crate::device::{
+    Armed, Completion, Endpoint, EndpointConfig, EndpointState, Job, Keep, Queue, QueueConfig,
+    ShaJob, Submitted, Token,
+};
+use crate::error::{ErrorKind, JobError, Reason, Result as SetUp};
+use crate::sync::discard;
+
+/// Completions that are polled at once.
+const BATCH: usize = 16;
+
+pub(super) struct VerbsQueue(pub(super) Arc<Shared>);
+
+pub(super) struct Shared {
+    pub(super) core: Arc<Core>,
+    pub(super) poll: Mutex<Poll>,
+    copies: Option<Mutex<Copies>>,
+    hashes: Hashes,
+    depth: u32,
+    /// The completion queue has failed, or the device is gone.
+    broken: AtomicBool,
+    retired: AtomicBool,
+}
+
+/// What belongs to whoever polls.
+pub(super) struct Poll {
+    wcs: [Wc; BATCH],
+    /// By the number of the queue pair.
+    owners: Vec<(u32, Arc<Pair>)>,
+    /// Whose completion was the last one: most often the next one's too.
+    last: usize,
+    /// Who shall be told, outside of the lock.
+    tell: Vec<Arc<Pair>>,
+}
+
+impl Poll {
+    #[inline(always)]
+    fn owner(&mut self, qp_num: u32) -> Option<usize> {
+        let last = self.owners.get(self.last);
+        if last.is_none_or(|(num, _)| *num != qp_num) {
+            let found = self.owners.binary_search_by_key(&qp_num, |(num, _)| *num);
+            self.last = found.ok()?;
+        }
+        Some(self.last)
+    }
+
+    pub(super) fn add(&mut self, pair: &Arc<Pair>) {
+        let Some(number) = pair.number() else {
+            return;
+        };
+        let entry = (number, Arc::clone(pair));
+        match self.owners.binary_search_by_key(&number, |(num, _)| *num) {
+            // An adapter may give a number again.
+            Ok(at) => self.owners[at] = entry,
+            Err(at) => self.owners.insert(at, entry),
+        }
+    }
+
+    pub(super) fn remove(&mut self, pair: &Arc<Pair>) {
+        self.owners.retain(|(_, owner)| !Arc::ptr_eq(owner, pair));
+    }
+}
+
+impl VerbsQueue {
+    pub(super) fn open(context: &Arc<Context>, config: &QueueConfig) -> SetUp<VerbsQueue> {
+        let depth = config.depth;
+        let traits = &context.traits;
+        // Each Job ends once; all requests of copies end if they are flushed.
+        let cq = Cq::create(context, depth + traits.copy_requests(depth))?;
+        let core = Arc::new(Core::new(context, cq, depth, &config.signal)?);
+        let copies = match context.copies_pd() {
+            Some(_) => Some(Mutex::new(Copies::open(&core, depth)?)),
+            None => None,
+        };
+        context.add_core(&core);
+        Ok(VerbsQueue(Arc::new(Shared {
+            core,
+            poll: Mutex::new(Poll {
+                wcs: [Wc::default(); BATCH],
+                owners: Vec::new(),
+                last: 0,
+                tell: Vec::new(),
+            }),
+            copies,
+            hashes: Hashes::new(depth),
+            depth,
+            broken: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
+        })))
+    }
+}
+
+impl Shared {
+    /// What one completion of the adapter says.
+    #[inline(always)]
+    fn dispatch(&self, poll: &mut Poll, at: usize, give: impl FnOnce(Completion)) {
+        let wc = poll.wcs[at];
+        match poll.owner(wc.qp_num) {
+            Some(owner) => {
+                if poll.owners[owner].1.completed(&wc, give) {
+                    let pair = Arc::clone(&poll.owners[owner].1);
+                    poll.tell.push(pair);
+                }
+            }
+            None => {
+                // It is of the copies, or of a queue pair that is gone.
+                if let Some(copies) = &self.copies {
+                    let mut copies = lock(copies);
+                    if copies.has(wc.qp_num) {
+                        copies.completed(&wc, give);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Polls all completions, for whoever reaps next.
+    pub(super) fn drain(&self, poll: &mut Poll) {
+        // As many as there were when it began, and no more than a broken driver's endless supply.
+        for _ in 0..=self.core.context.traits.max_cqe as usize / BATCH {
+            let Some(polled) = self.core.cq.poll(&mut poll.wcs) else {
+                self.broken.store(true, SeqCst);
+                break;
+            };
+            for at in 0..polled {
+                self.dispatch(poll, at, |completion| self.core.finish(completion));
+            }
+            if polled < BATCH {
+                break;
+            }
+        }
+    }
+
+    /// Looks after what has failed: all completions were polled.
+    #[cold]
+    fn settle(&self, poll: &mut Poll) {
+        if self.core.context.is_dead() || self.core.cq.is_broken() {
+            self.broken.store(true, SeqCst);
+        }
+        if self.broken.load(SeqCst) {
+            let cause = self.cause();
+            for at in 0..poll.owners.len() {
+                let pair = Arc::clone(&poll.owners[at].1);
+                let news = pair.fail(&mut pair.inner(), cause);
+                if news {
+                    poll.tell.push(pair);
+                }
+            }
+            if let Some(copies) = &self.copies {
+                lock(copies).gone(cause);
+            }
+        }
+        for pair in self.core.take_failed() {
+            let mut inner = pair.inner();
+            if matches!(inner.state, EndpointState::Error(_)) {
+                pair.end(&mut inner);
+                drop(inner);
+                poll.remove(&pair);
+            }
+        }
+        if let Some(copies) = &self.copies
+            && lock(copies).is_broken()
+            && lock(copies).quiesce()
+        {
+            // Those of the queue pair that is gone: of the next one may have the same Tokens.
+            self.drain(poll);
+            lock(copies).recover();
+        }
+    }
+
+    fn cause(&self) -> JobError {
+        match self.core.context.is_dead() {
+            true => JobError::of(Reason::DeviceGone),
+            false => JobError::queue_failed(),
+        }
+    }
+
+    fn refuses(&self) -> Option<JobError> {
+        self.broken
+            .load(SeqCst)
+            .then(|| match self.core.context.is_dead() {
+                true => JobError::of(Reason::DeviceGone),
+                false => JobError::queue_broken(),
+            })
+    }
+
+    /// Tells those whose state has changed: outside of all locks.
+    #[inline(always)]
+    pub(super) fn tell(mut poll: MutexGuard<'_, Poll>) {
+        let tell = std::mem::take(&mut poll.tell);
+        drop(poll);
+        for pair in tell {
+            pair.tell();
+        }
+    }
+
+    fn reap(&self, poll: &mut Poll, out: &mut [Completion]) -> usize {
+        let attention = self.core.take_attention();
+        let mut reaped = if attention {
+            self.take_finished(out)
+        } else {
+            0
+        };
+        let mut emptied = false;
+        while reaped < out.len() && !emptied {
+            let want = BATCH.min(out.len() - reaped);
+            let Some(polled) = self.core.cq.poll(&mut poll.wcs[..want]) else {
+                self.broken.store(true, SeqCst);
+                self.settle(poll);
+                break;
+            };
+            for at in 0..polled {
+                self.dispatch(poll, at, |completion| {
+                    out[reaped] = completion;
+                    reaped += 1;
+                });
+            }
+            emptied = polled < want;
+        }
+        if self.hashes.pending()
+            && reaped < out.len()
+            && let Some(completion) = self.hashes.work()
+        {
+            out[reaped] = completion;
+            reaped += 1;
+        }
+        if attention {
+            if emptied {
+                self.settle(poll);
+                reaped += self.take_finished(&mut out[reaped..]);
+            }
+            if !emptied || !self.core.finished().is_empty() {
+                self.core.attend();
+            }
+        }
+        reaped
+    }
+
+    /// Moves what was finished before.
+    fn take_finished(&self, out: &mut [Completion]) -> usize {
+        let mut finished = self.core.finished();
+        let count = out.len().min(finished.len());
+        for (to, from) in out.iter_mut().zip(finished.drain(..count)) {
+            *to = from;
+        }
+        count
+    }
+
+    /// Nothing is touched any more; false if in doubt.
+    fn end(&self) -> bool {
+        if self.retired.swap(true, SeqCst) {
+            return true;
+        }
+        let mut poll = lock(&self.poll);
+        let mut ended = true;
+        for (_, pair) in std::mem::take(&mut poll.owners) {
+            ended &= pair.retire();
+        }
+        for pair in self.core.take_failed() {
+            ended &= pair.retire();
+        }
+        if let Some(copies) = &self.copies {
+            ended &= lock(copies).quiesce();
+        }
+        self.hashes.end();
+        ended
+    }
+}
+
+// SAFETY: the duties of the module `device`:
+// 1. The last request of a Job is signalled or flushed, and `Sends::done` takes it once; what is left when a queue pair was destroyed is finished
+//    once. 2. Requests end in order; before a queue pair is destroyed nothing of it that did not complete is finished.
+// 3. `bad_wr`: what was posted in part is accepted, and fails. 4. Hashes alone are done inline, and nothing of them is kept.
+// 5. `ibv_req_notify_cq`, then a look; what comes from elsewhere rings if somebody armed (`Core::attend`). 6. `end`.
+// 7. Control calls of libibverbs alone may take long; what the driver says is checked.
+unsafe impl Queue for VerbsQueue {
+    unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
+        if let Some(why) = self.0.refuses().filter(|_| !jobs.is_empty()) {
+            return Submitted::none(why);
+        }
+        match &self.0.copies {
+            // SAFETY: as the caller promises.
+            Some(copies) => unsafe { lock(copies).submit(jobs) },
+            None => Submitted {
+                accepted: 0,
+                refused: (!jobs.is_empty()).then_some(JobError::device(ErrorKind::NotSupported, 0)),
+            },
+        }
+    }
+
+    unsafe fn try_inline_sha(&self, job: &ShaJob) -> Option<Result<u64, JobError>> {
+        // SAFETY: as the caller promises.
+        let answer = unsafe { self.0.hashes.now(job) }?;
+        self.0.core.context.jobs.fetch_add(1, SeqCst);
+        Some(Ok(answer))
+    }
+
+    unsafe fn submit_sha(&self, jobs: &[(Token, ShaJob)]) -> Submitted {
+        // SAFETY: as the caller promises.
+        unsafe { self.0.hashes.submit(jobs) };
+        self.0.core.attend();
+        Submitted {
+            accepted: jobs.len(),
+            refused: None,
+        }
+    }
+
+    fn open_endpoint(&self, config: EndpointConfig) -> SetUp<Arc<dyn Endpoint>> {
+        let pair = Pair::open(&self.0.core, config, self.0.depth)?;
+        lock(&self.0.poll).add(&pair);
+        let queue = Arc::clone(&self.0);
+        Ok(Arc::new(VerbsEndpoint::new(queue, pair)))
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.core.cq.fd())
+    }
+
+    fn clear(&self) {
+        self.0.core.cq.read_events();
+    }
+
+    unsafe fn reap(&self, out: &mut [Completion]) -> usize {
+        let mut poll = lock(&self.0.poll);
+        let reaped = self.0.reap(&mut poll, out);
+        Shared::tell(poll);
+        reaped
+    }
+
+    fn arm(&self) -> Armed {
+        let shared = &*self.0;
+        shared.core.set_armed(true);
+        shared.core.cq.notify();
+        let mut guard = lock(&shared.poll);
+        let poll = &mut *guard;
+        // Completions that were there before do not ring: whoever looks next finds them.
+        if let Some(polled) = shared.core.cq.poll(&mut poll.wcs) {
+            for at in 0..polled {
+                shared.dispatch(poll, at, |completion| shared.core.keep(completion));
+            }
+        } else {
+            shared.broken.store(true, SeqCst);
+            shared.core.attend();
+        }
+        Shared::tell(guard);
+        if shared.hashes.pending() {
+            // Each look does a part, and others have their turn in between.
+            shared.core.attend();
+        }
+        match shared.core.needs_attention() {
+            true => Armed::Ready,
+            false => Armed::Armed,
+        }
+    }
+
+    unsafe fn retire(&self, keep: Keep, _outstanding: usize) {
+        match self.0.end() {
+            true => discard(keep),
+            false => std::mem::forget(keep),
+        }
+    }
+}
+
+impl Drop for VerbsQueue {
+    /// Without a WorkQ nobody retires it.
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}

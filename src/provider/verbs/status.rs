@@ -1,0 +1,114 @@
+//! What an adapter says of a request that failed, in our words.
+
+use std::ffi::c_int;
+use std::time::Duration;
+
+use super::ffi::ibv_wc_status::*;
+use crate::device::Verb;
+use crate::error::{ErrorKind, JobError, Reason};
+
+/// What else of an Endpoint failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failed {
+    /// A Job of so many bytes.
+    Job(Verb, usize),
+    /// A receive with room for so many bytes.
+    Receive(usize),
+    /// A look whether the peer is there.
+    Probe,
+}
+
+/// How long a peer was asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    pub(super) ack: Duration,
+    pub(super) receive: Duration,
+}
+
+/// Why, as the state Error names it; `None` if it was flushed, which is no cause.
+pub(super) fn cause(
+    what: Failed,
+    status: Type,
+    vendor: u32,
+    patience: &Patience,
+) -> Option<JobError> {
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let endpoint = |reason, first| Some(JobError::endpoint(reason, first, 0));
+    match (status, what) {
+        (IBV_WC_WR_FLUSH_ERR, _) => None,
+        (IBV_WC_LOC_LEN_ERR | IBV_WC_REM_INV_REQ_ERR, Failed::Receive(room)) => {
+            endpoint(Reason::ReceiveExceeded, room as u64)
+        }
+        (IBV_WC_REM_INV_REQ_ERR, Failed::Job(Verb::Send(_), len)) => {
+            endpoint(Reason::PeerReceiveExceeded, len as u64)
+        }
+        (IBV_WC_REM_INV_REQ_ERR | IBV_WC_REM_ACCESS_ERR, _) => endpoint(Reason::RemoteAccess, 0),
+        (IBV_WC_RETRY_EXC_ERR | IBV_WC_RESP_TIMEOUT_ERR, _) => {
+            endpoint(Reason::PeerSilent, millis(patience.ack))
+        }
+        (IBV_WC_RNR_RETRY_EXC_ERR, _) => endpoint(Reason::NoReceive, millis(patience.receive)),
+        (IBV_WC_REM_OP_ERR | IBV_WC_REM_ABORT_ERR, _) => endpoint(Reason::PeerFailed, 0),
+        (status, _) => Some(device(status, vendor)),
+    }
+}
+
+/// A copy that failed.
+pub(super) fn device(status: Type, vendor: u32) -> JobError {
+    let kind = match status {
+        IBV_WC_LOC_LEN_ERR => ErrorKind::InvalidValue,
+        IBV_WC_LOC_PROT_ERR | IBV_WC_LOC_ACCESS_ERR | IBV_WC_REM_ACCESS_ERR => {
+            ErrorKind::NotPermitted
+        }
+        IBV_WC_FATAL_ERR | IBV_WC_GENERAL_ERR => ErrorKind::Driver,
+        _ => ErrorKind::IoFailed,
+    };
+    JobError::device(kind, u64::from(status) << 32 | u64::from(vendor))
+}
+
+/// Why a request was not taken.
+pub(super) fn refusal(errno: c_int) -> JobError {
+    let kind = match errno {
+        libc::ENOMEM => ErrorKind::NoMemory,
+        libc::EINVAL => ErrorKind::InvalidValue,
+        _ => ErrorKind::IoFailed,
+    };
+    JobError::device(kind, errno.unsigned_abs().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_status_has_its_reason() {
+        let patience = Patience {
+            ack: Duration::from_millis(500),
+            receive: Duration::from_millis(70),
+        };
+        let reason = |what, status| cause(what, status, 7, &patience).map(|why| why.reason());
+        let send = Failed::Job(Verb::Send(None), 100);
+        let write = Failed::Job(Verb::Write(None), 100);
+        let receive = Failed::Receive(5);
+        for (what, status, expected) in [
+            (send, IBV_WC_REM_INV_REQ_ERR, Reason::PeerReceiveExceeded),
+            (write, IBV_WC_REM_INV_REQ_ERR, Reason::RemoteAccess),
+            (write, IBV_WC_REM_ACCESS_ERR, Reason::RemoteAccess),
+            (receive, IBV_WC_LOC_LEN_ERR, Reason::ReceiveExceeded),
+            (receive, IBV_WC_REM_INV_REQ_ERR, Reason::ReceiveExceeded),
+            (send, IBV_WC_RETRY_EXC_ERR, Reason::PeerSilent),
+            (Failed::Probe, IBV_WC_RETRY_EXC_ERR, Reason::PeerSilent),
+            (send, IBV_WC_RNR_RETRY_EXC_ERR, Reason::NoReceive),
+            (send, IBV_WC_REM_OP_ERR, Reason::PeerFailed),
+            (write, IBV_WC_LOC_PROT_ERR, Reason::Device),
+        ] {
+            assert_eq!(reason(what, status), Some(expected), "{what:?} {status}");
+        }
+        assert_eq!(reason(send, IBV_WC_WR_FLUSH_ERR), None);
+        let silent = cause(send, IBV_WC_RETRY_EXC_ERR, 0, &patience).unwrap();
+        assert_eq!(silent.kind(), ErrorKind::ConnectionReset);
+        assert!(silent.to_string().contains("500 ms"), "{silent}");
+        // What nobody knows keeps its numbers.
+        let unknown = cause(send, 77, 9, &patience).unwrap();
+        assert_eq!(unknown.vendor_code(), Some(77 << 32 | 9));
+    }
+}

@@ -1,0 +1,159 @@
+//! What an adapter says of itself, and what we say of it.
+#![expect(unsafe_code, reason = "asks libibverbs")]
+
+use std::io;
+
+use super::ffi::*;
+use super::wr::LIST;
+use crate::device::{Caps, RdmaCaps, ShaCaps};
+use crate::error::{Error, Result};
+
+/// Requests in a send queue beside those of Jobs: looks whether the peer is there.
+pub(super) const PROBES: u32 = 8;
+/// The deepest WorkQ, and the longest queue: a test of an adapter's millions would take minutes.
+const MOST: u32 = 1 << 14;
+
+/// What was asked of an open device.
+#[derive(Clone, Debug)]
+pub(super) struct Traits {
+    pub(super) iwarp: bool,
+    /// The port that is used: the first that is up, or the first.
+    pub(super) port: u8,
+    pub(super) ethernet: bool,
+    pub(super) up: bool,
+    pub(super) lid: u16,
+    /// Requests need a global header, on InfiniBand too.
+    pub(super) needs_grh: bool,
+    pub(super) gids: u32,
+    /// `ibv_mtu` of now.
+    pub(super) active_mtu: u32,
+    max_message: u64,
+    max_sge: u32,
+    max_qp_wr: u32,
+    pub(super) max_cqe: u32,
+    atomics: bool,
+    /// Reads and atomics that it answers, and asks, at once on a queue pair.
+    pub(super) rd_atomics: [u8; 2],
+}
+
+const GRH_REQUIRED: u8 = 1;
+
+impl Traits {
+    /// # Safety
+    ///
+    /// `device` and `context` are of this table, and alive.
+    pub(super) unsafe fn ask(
+        table: &Table,
+        device: *mut ibv_device,
+        context: *mut ibv_context,
+    ) -> Result<Traits> {
+        // SAFETY: as the caller promises.
+        let transport = unsafe { (*device).transport_type };
+        let mut attr = ibv_device_attr::default();
+        // SAFETY: as the caller promises; the attributes are this function's.
+        check("ibv_query_device", unsafe {
+            (table.query_device)(context, &mut attr)
+        })?;
+        let ports = attr.phys_port_cnt.max(1);
+        let mut chosen = None;
+        for number in 1..=ports {
+            let mut port = ibv_port_attr::default();
+            // SAFETY: as above.
+            check("ibv_query_port", unsafe {
+                (table.query_port)(context, number, &mut port)
+            })?;
+            let up = port.state == ibv_port_state::IBV_PORT_ACTIVE;
+            if chosen.is_none() || up {
+                chosen = Some((number, port, up));
+            }
+            if up {
+                break;
+            }
+        }
+        let (port, of_port, up) = chosen.unwrap_or_default();
+        let count = |number: i32| u32::try_from(number).unwrap_or(0);
+        let sge = match (count(attr.max_sge), count(attr.max_sge_rd)) {
+            (sge, 0) => sge,
+            (sge, of_reads) => sge.min(of_reads),
+        };
+        let rd = |number: i32| number.clamp(0, 16) as u8;
+        Ok(Traits {
+            iwarp: transport == IBV_TRANSPORT_IWARP,
+            port,
+            ethernet: u32::from(of_port.link_layer) == IBV_LINK_LAYER_ETHERNET,
+            up,
+            lid: of_port.lid,
+            needs_grh: of_port.flags & GRH_REQUIRED != 0,
+            gids: count(of_port.gid_tbl_len).max(1),
+            active_mtu: of_port.active_mtu,
+            max_message: match of_port.max_msg_sz {
+                0 => 1 << 31,
+                bytes => u64::from(bytes).min(1 << 31),
+            },
+            max_sge: sge.clamp(1, LIST as u32),
+            max_qp_wr: count(attr.max_qp_wr),
+            max_cqe: count(attr.max_cqe),
+            atomics: attr.atomic_cap != IBV_ATOMIC_NONE,
+            rd_atomics: [rd(attr.max_qp_rd_atom), rd(attr.max_qp_init_rd_atom)],
+        })
+    }
+
+    /// The longest local list of a request.
+    pub(super) fn sges(&self) -> u32 {
+        self.max_sge
+    }
+
+    /// Places in the send queue of copies.
+    pub(super) fn copy_requests(&self, depth: u32) -> u32 {
+        let wanted = depth.saturating_mul(2).max(2 * super::wr::REQUESTS as u32);
+        wanted.min(self.max_qp_wr).min(self.max_cqe / 4)
+    }
+
+    /// What a device is that has these.
+    pub(super) fn caps(&self) -> Caps {
+        // One queue takes a quarter of the largest completion queue, so that one of each kind fits.
+        let queue = self.max_qp_wr.saturating_sub(PROBES).min(self.max_cqe / 4);
+        let queue = match queue.min(MOST) {
+            0 => 1,
+            queue => 1 << queue.ilog2(),
+        };
+        let mut rdma = RdmaCaps::new(self.max_message, queue, self.max_sge);
+        rdma.atomics = self.atomics;
+        // The protocol of iWARP has no immediates with writes (RFC 5040).
+        rdma.write_imm = !self.iwarp;
+        rdma.gid_table_size = self.gids;
+        // Copies are requests to oneself, of a queue pair that is connected by hand: iWARP has no such. Each request has its cut of lists.
+        let copies = self.up && !self.iwarp && self.copy_requests(1) >= super::wr::REQUESTS as u32;
+        let mut caps = match copies {
+            true => Caps::for_dma(self.max_message, LIST as u32, queue),
+            false => Caps::default(),
+        };
+        caps.max_depth = queue;
+        caps.rdma = Some(rdma);
+        caps.share_rdma = true;
+        caps.sha = Some(ShaCaps::on_cpu(1 << 31, LIST as u32));
+        caps
+    }
+}
+
+/// Of a call that answers an errno, or -1 and sets it.
+pub(super) fn check(call: &'static str, answer: i32) -> Result<()> {
+    match answer {
+        0 => Ok(()),
+        answer => Err(failed(call, answer)),
+    }
+}
+
+/// Of a call that answers null, and sets errno.
+pub(super) fn check_ptr<T>(call: &'static str, answer: *mut T) -> Result<std::ptr::NonNull<T>> {
+    std::ptr::NonNull::new(answer)
+        .ok_or_else(|| Error::os("verbs", call, io::Error::last_os_error()))
+}
+
+pub(super) fn failed(call: &'static str, answer: i32) -> Error {
+    let source = match answer {
+        1.. => io::Error::from_raw_os_error(answer),
+        _ => io::Error::last_os_error(),
+    };
+    Error::os("verbs", call, source)
+}

@@ -1,0 +1,235 @@
+//! One thread per process that hears of what befalls adapters, and looks at the time for connections.
+//!
+//! Events of a device are read and acknowledged at once: what an unacknowledged one is about cannot be destroyed (ibv_get_async_event(3)). A reliable
+//! connection tells nothing to who only waits, so that the time must be looked at while there is one. Otherwise the thread sleeps.
+#![expect(unsafe_code, reason = "calls libibverbs")]
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use super::context::Context;
+use super::core::lock;
+use super::cq::set_nonblocking;
+use super::ffi::*;
+use crate::error::{Error, ErrorKind, JobError, Reason, Result};
+
+struct Watcher {
+    /// Something has changed.
+    wake: EventFd,
+    devices: Mutex<Vec<Device>>,
+}
+
+struct Device {
+    context: Weak<Context>,
+    /// A descriptor of our own: the device closes its when it goes, which may be while we wait.
+    events: Option<OwnedFd>,
+}
+
+static WATCHER: OnceLock<Watcher> = OnceLock::new();
+
+/// How long the thread waits if it could not: it must not spin.
+const TROUBLE: Duration = Duration::from_secs(1);
+
+/// Watches a device, as long as it is open.
+pub(super) fn watch(context: &Arc<Context>) -> Result<()> {
+    let events = match context.async_fd() {
+        None => None,
+        Some(fd) => {
+            set_nonblocking(fd)?;
+            // SAFETY: open as long as the context.
+            let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+            let own = fd.try_clone_to_owned();
+            Some(own.map_err(|error| Error::os("verbs", "dup of async_fd", error))?)
+        }
+    };
+    let watcher = start()?;
+    lock(&watcher.devices).push(Device {
+        context: Arc::downgrade(context),
+        events,
+    });
+    watcher.wake();
+    Ok(())
+}
+
+/// There is a new connection.
+pub(super) fn tick() {
+    if let Some(watcher) = WATCHER.get() {
+        watcher.wake();
+    }
+}
+
+/// A device has gone.
+pub(super) fn closed() {
+    tick();
+}
+
+fn start() -> Result<&'static Watcher> {
+    static STARTING: Mutex<()> = Mutex::new(());
+    let _one = lock(&STARTING);
+    if let Some(watcher) = WATCHER.get() {
+        return Ok(watcher);
+    }
+    let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+    let wake = EventFd::from_value_and_flags(0, flags)
+        .map_err(|errno| Error::os("verbs", "eventfd", errno.into()))?;
+    let watcher = WATCHER.get_or_init(|| Watcher {
+        wake,
+        devices: Mutex::default(),
+    });
+    let thread = std::thread::Builder::new().name("doca-verbs".to_owned());
+    thread
+        .spawn(|| watcher.run())
+        .map_err(|error| Error::new(ErrorKind::NoMemory, "verbs", format!("a thread: {error}")))?;
+    Ok(watcher)
+}
+
+impl Watcher {
+    fn wake(&self) {
+        // Full is awake.
+        let _ = self.wake.write(1);
+    }
+
+    fn run(&self) {
+        let mut next: Option<Instant> = None;
+        loop {
+            self.wait(next);
+            let contexts = self.contexts();
+            for context in &contexts {
+                read_events(context);
+            }
+            let now = Instant::now();
+            let pairs = contexts.iter().flat_map(|context| context.pairs());
+            let again = pairs.filter_map(|pair| pair.tick(now)).min();
+            next = again.map(|again| now + again);
+        }
+    }
+
+    /// Until something happens, or it is time.
+    fn wait(&self, until: Option<Instant>) {
+        // A handle of each, so that none is closed while it is waited for.
+        let devices = lock(&self.devices);
+        let events: Vec<Option<OwnedFd>> = devices
+            .iter()
+            .map(|device| device.events.as_ref()?.try_clone().ok())
+            .collect();
+        drop(devices);
+        let mut fds: Vec<_> = events
+            .iter()
+            .flatten()
+            .map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN))
+            .collect();
+        fds.push(PollFd::new(self.wake.as_fd(), PollFlags::POLLIN));
+        let timeout = until.map_or(PollTimeout::NONE, |until| {
+            let left = until.saturating_duration_since(Instant::now());
+            // Not a moment too early, which would be once more.
+            PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
+        });
+        match poll(&mut fds, timeout) {
+            Ok(_) => {}
+            Err(nix::errno::Errno::EINTR) => {}
+            Err(errno) => {
+                tracing::error!(%errno, "poll");
+                std::thread::sleep(TROUBLE);
+            }
+        }
+        let _ = self.wake.read();
+    }
+
+    /// Those that are open. Others are forgotten, with their descriptors.
+    fn contexts(&self) -> Vec<Arc<Context>> {
+        let mut devices = lock(&self.devices);
+        devices.retain(|device| device.context.strong_count() > 0);
+        devices
+            .iter()
+            .filter_map(|device| device.context.upgrade())
+            .collect()
+    }
+}
+
+/// Reads what there is, acknowledges each event, and passes it on.
+fn read_events(context: &Arc<Context>) {
+    if context.async_fd().is_none() {
+        return;
+    }
+    let mut event = ibv_async_event::default();
+    let get_async_event = context.table.get_async_event;
+    // SAFETY: the device is open; the event is this function's.
+    while unsafe { get_async_event(context.raw(), &mut event) } == 0 {
+        // SAFETY: `element` is what the type says; until it is acknowledged it is not destroyed.
+        let about = unsafe { About::of(&event) };
+        // SAFETY: read above, and acknowledged once.
+        unsafe { (context.table.ack_async_event)(&mut event) };
+        tell(context, about, event.event_type);
+    }
+}
+
+/// What an event is about.
+enum About {
+    Pair(u64),
+    Queue(u64),
+    Device,
+    Other,
+}
+
+impl About {
+    /// # Safety
+    ///
+    /// The event was read, and is not acknowledged yet.
+    unsafe fn of(event: &ibv_async_event) -> About {
+        match event.event_type {
+            IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR => {
+                // SAFETY: events of these types have a queue pair (ibv_get_async_event(3)).
+                let qp = unsafe { event.element.qp };
+                // SAFETY: it is not destroyed before the event is acknowledged.
+                About::Pair(unsafe { (*qp).qp_context }.addr() as u64)
+            }
+            IBV_EVENT_CQ_ERR => {
+                // SAFETY: events of this type have a completion queue.
+                let cq = unsafe { event.element.cq };
+                // SAFETY: as above.
+                About::Queue(unsafe { (*cq).cq_context }.addr() as u64)
+            }
+            IBV_EVENT_DEVICE_FATAL => About::Device,
+            _ => About::Other,
+        }
+    }
+}
+
+fn tell(context: &Arc<Context>, about: About, kind: u32) {
+    let device = &context.name;
+    match about {
+        About::Pair(id) => {
+            tracing::debug!(device, kind, "a queue pair failed");
+            // A peer broke the rules, or the adapter did.
+            let cause = match kind {
+                IBV_EVENT_QP_FATAL => JobError::device(ErrorKind::Driver, kind.into()),
+                _ => JobError::of(Reason::PeerFailed),
+            };
+            for pair in context.pairs().iter().filter(|pair| pair.id() == id) {
+                pair.fail_now(cause);
+            }
+        }
+        About::Queue(id) => {
+            tracing::error!(device, "a completion queue failed");
+            for core in context.cores().iter().filter(|core| core.cq.id() == id) {
+                core.cq.set_broken();
+                core.attend();
+            }
+        }
+        About::Device => {
+            tracing::error!(device, "the adapter failed, or was removed");
+            context.set_dead();
+            for pair in context.pairs() {
+                pair.fail_now(JobError::of(Reason::DeviceGone));
+            }
+            for core in context.cores() {
+                core.attend();
+            }
+        }
+        About::Other => tracing::debug!(device, kind, "an event of the adapter"),
+    }
+}

@@ -1,0 +1,399 @@
+//! Jobs as work requests: a list on the stack, so that nothing is allocated per Job.
+
+use arrayvec::ArrayVec;
+
+use super::ffi::*;
+use super::memory::{lkey, rkey};
+use crate::device::{Access, Job, RdmaJob, Segment, Segments, Token, Verb};
+
+/// The longest list of a Job, on either side.
+pub(super) const LIST: usize = 16;
+/// The most requests of a copy: each is one piece that is left after both sides' lists are laid on each other.
+pub(super) const REQUESTS: usize = 2 * LIST - 1;
+/// What names a request that is not a Job's last: it completes only if it fails.
+pub(super) const UNNAMED: u64 = u64::MAX;
+
+const PIECES: usize = 64;
+
+const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0;
+const INLINE: u32 = ibv_send_flags::IBV_SEND_INLINE.0;
+
+/// Requests under construction.
+pub(super) struct Chain {
+    wrs: ArrayVec<ibv_send_wr, REQUESTS>,
+    sges: ArrayVec<ibv_sge, PIECES>,
+}
+
+impl Chain {
+    #[inline(always)]
+    pub(super) fn new() -> Chain {
+        Chain {
+            wrs: ArrayVec::new(),
+            sges: ArrayVec::new(),
+        }
+    }
+
+    /// How many requests there are, and pieces.
+    #[inline(always)]
+    pub(super) fn mark(&self) -> (usize, usize) {
+        (self.wrs.len(), self.sges.len())
+    }
+
+    /// Takes back what was appended since.
+    pub(super) fn truncate(&mut self, (wrs, sges): (usize, usize)) {
+        self.wrs.truncate(wrs);
+        self.sges.truncate(sges);
+    }
+
+    /// Whether there is room for a Job of so many requests, and twice a list of pieces.
+    #[inline(always)]
+    pub(super) fn has_room(&self, requests: usize) -> bool {
+        self.wrs.len() + requests <= REQUESTS && self.sges.len() + 2 * LIST <= PIECES
+    }
+
+    /// Links the requests; the first.
+    #[inline(always)]
+    pub(super) fn link(&mut self) -> *mut ibv_send_wr {
+        let mut sges = self.sges.as_mut_ptr();
+        let wrs = self.wrs.as_mut_ptr();
+        let count = self.wrs.len();
+        for (number, wr) in self.wrs.iter_mut().enumerate() {
+            wr.sg_list = sges;
+            sges = sges.wrapping_add(wr.num_sge as usize);
+            wr.next = match number + 1 == count {
+                true => std::ptr::null_mut(),
+                false => wrs.wrapping_add(number + 1),
+            };
+        }
+        wrs
+    }
+
+    /// Which request this is, by its address; the number of all if it is none.
+    pub(super) fn position(&self, wr: *const ibv_send_wr) -> usize {
+        let first = self.wrs.as_ptr();
+        let bytes = wr.addr().wrapping_sub(first.addr());
+        (bytes / size_of::<ibv_send_wr>()).min(self.wrs.len())
+    }
+
+    #[inline(always)]
+    fn sge(&mut self, segment: &Segment, len: usize) {
+        self.sges.push(ibv_sge {
+            addr: segment.addr.addr().get() as u64,
+            length: len as u32,
+            lkey: lkey(segment.key),
+        });
+    }
+
+    /// The first `len` bytes of a list; how many pieces they are in.
+    #[inline(always)]
+    fn gather(&mut self, from: &Segments, len: usize) -> i32 {
+        let mut left = len;
+        let mut count = 0;
+        for segment in from.as_slice() {
+            let part = left.min(segment.len);
+            if part > 0 {
+                self.sge(segment, part);
+                count += 1;
+            }
+            left -= part;
+        }
+        count
+    }
+
+    /// Appends a copy: a write to oneself for each range of the destination, and for as many pieces as a request takes.
+    pub(super) fn push_copy(&mut self, token: Token, job: &Job, max_sge: usize) {
+        let Job::Copy { src, dst, len } = job;
+        let first = self.wrs.len();
+        let mut to = dst.as_slice().iter().copied();
+        let mut target = to.next();
+        let mut left = *len;
+        // Whether the next piece goes on where the last one ended, in the same range.
+        let mut goes_on = false;
+        for source in src.as_slice() {
+            let mut source = *source;
+            while let Some(range) = &mut target {
+                let part = left.min(source.len).min(range.len);
+                if part > 0 {
+                    self.sge(&source, part);
+                    match self.wrs.last_mut().filter(|_| goes_on) {
+                        Some(wr) if (wr.num_sge as usize) < max_sge => wr.num_sge += 1,
+                        _ => self.push_write(range),
+                    }
+                }
+                left -= part;
+                advance(&mut source, part);
+                advance(range, part);
+                goes_on = range.len > 0;
+                if !goes_on {
+                    target = to.next();
+                }
+                if source.len == 0 || left == 0 {
+                    break;
+                }
+            }
+        }
+        debug_assert!(self.wrs.len() > first, "a copy has bytes");
+        if let Some(last) = self.wrs.last_mut() {
+            (last.wr_id, last.send_flags) = (token.as_raw(), SIGNALED);
+        }
+    }
+
+    fn push_write(&mut self, to: &Segment) {
+        let mut wr = ibv_send_wr {
+            wr_id: UNNAMED,
+            num_sge: 1,
+            opcode: ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+            ..ibv_send_wr::default()
+        };
+        wr.wr.rdma.remote_addr = to.addr.addr().get() as u64;
+        wr.wr.rdma.rkey = rkey(to.key);
+        self.wrs.push(wr);
+    }
+
+    /// Appends an operation: one request.
+    #[inline(always)]
+    pub(super) fn push_remote(&mut self, token: Token, job: &RdmaJob, how: &Remote) {
+        let mut wr = ibv_send_wr {
+            wr_id: token.as_raw(),
+            send_flags: SIGNALED,
+            ..ibv_send_wr::default()
+        };
+        let (remote_addr, rkey) = match &job.remote {
+            Some(remote) => (remote.addr.addr().get() as u64, rkey(remote.key)),
+            None => (0, 0),
+        };
+        let inline = job.len > 0 && job.len <= how.max_inline as usize;
+        let mut imm = |immediate: Option<u32>, [without, with]: [u32; 2]| match immediate {
+            None => without,
+            Some(value) => {
+                wr.__bindgen_anon_1.imm_data = value.to_be();
+                with
+            }
+        };
+        match job.verb {
+            Verb::Send(immediate) => {
+                use ibv_wr_opcode::{IBV_WR_SEND, IBV_WR_SEND_WITH_IMM};
+                wr.opcode = imm(immediate, [IBV_WR_SEND, IBV_WR_SEND_WITH_IMM]);
+                wr.num_sge = self.gather(&job.local, job.len);
+                wr.send_flags |= if inline { INLINE } else { 0 };
+            }
+            Verb::Write(immediate) => {
+                use ibv_wr_opcode::{IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM};
+                wr.opcode = imm(immediate, [IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM]);
+                wr.num_sge = self.gather(&job.local, job.len);
+                wr.send_flags |= if inline { INLINE } else { 0 };
+                wr.wr.rdma.remote_addr = remote_addr;
+                wr.wr.rdma.rkey = rkey;
+            }
+            Verb::Read => {
+                wr.opcode = ibv_wr_opcode::IBV_WR_RDMA_READ;
+                wr.num_sge = self.gather(&job.local, job.len);
+                let permitted = how.permitted.contains(Access::RDMA_READ);
+                (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) = match permitted {
+                    true => (remote_addr, rkey),
+                    false => NOWHERE,
+                };
+            }
+            Verb::CompareSwap { compare, swap } => {
+                wr.opcode = ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP;
+                wr.num_sge = self.answer(token, how);
+                wr.wr.atomic.compare_add = compare;
+                wr.wr.atomic.swap = swap;
+                wr.wr.atomic.remote_addr = remote_addr;
+                wr.wr.atomic.rkey = rkey;
+            }
+            Verb::FetchAdd(add) => {
+                wr.opcode = ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD;
+                wr.num_sge = self.answer(token, how);
+                wr.wr.atomic.compare_add = add;
+                wr.wr.atomic.remote_addr = remote_addr;
+                wr.wr.atomic.rkey = rkey;
+            }
+        }
+        self.wrs.push(wr);
+    }
+
+    /// Where the answer of an atomic goes.
+    fn answer(&mut self, token: Token, how: &Remote) -> i32 {
+        self.sges.push(ibv_sge {
+            addr: how.answers + 8 * u64::from(token.index()),
+            length: 8,
+            lkey: how.answers_lkey,
+        });
+        1
+    }
+
+    /// Appends a look whether the peer is there: a read of no bytes, which needs no key (InfiniBand specification, C9-88).
+    pub(super) fn push_probe(&mut self, signaled: bool) {
+        self.wrs.push(ibv_send_wr {
+            wr_id: UNNAMED,
+            opcode: ibv_wr_opcode::IBV_WR_RDMA_READ,
+            send_flags: if signaled { SIGNALED } else { 0 },
+            ..ibv_send_wr::default()
+        });
+    }
+}
+
+/// What no peer has exported: the last bytes of all addresses. Reading there fails as the peer's refusal does, on both sides.
+const NOWHERE: (u64, u32) = (!0xfff, 0);
+
+/// What requests to a peer need beside the Job.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Remote {
+    /// What the peer permits. Writes and atomics it refuses itself; its queue pair permits reads always, for probes.
+    pub(super) permitted: Access,
+    pub(super) max_inline: u32,
+    /// A word for each Job's answer.
+    pub(super) answers: u64,
+    pub(super) answers_lkey: u32,
+}
+
+fn advance(segment: &mut Segment, by: usize) {
+    segment.len -= by;
+    // One past the end of a range is an address still; it is not used.
+    segment.addr = segment.addr.map_addr(|addr| addr.saturating_add(by));
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(unsafe_code, reason = "lends lists to Jobs")]
+    use std::ptr::NonNull;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn segments(from: usize, lens: &[usize], key: u64) -> Vec<Segment> {
+        let mut at = from;
+        let each = lens.iter().map(|&len| {
+            let addr = NonNull::new(std::ptr::without_provenance_mut(at)).unwrap();
+            at += len + 100;
+            Segment { addr, len, key }
+        });
+        each.collect()
+    }
+
+    /// What a list of bytes is, as addresses.
+    fn addresses(of: &[Segment], len: usize) -> Vec<u64> {
+        let each = of.iter().flat_map(|it| {
+            let start = it.addr.addr().get();
+            (start..start + it.len).map(|at| at as u64)
+        });
+        each.take(len).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn a_copy_becomes_writes_of_all_its_bytes(
+            src in vec(1..9_usize, 1..=LIST),
+            dst in vec(1..9_usize, 1..=LIST),
+            cut in 0..10_usize,
+            max_sge in 1..5_usize,
+        ) {
+            let (from, to) = (segments(0x1000, &src, 7), segments(0x9000, &dst, 9 << 32));
+            let most = src.iter().sum::<usize>().min(dst.iter().sum());
+            let len = most.saturating_sub(cut).max(1);
+            // SAFETY: both lists outlive the job.
+            let job = unsafe { Job::Copy { src: Segments::list(&from), dst: Segments::list(&to), len } };
+            let mut chain = Chain::new();
+            let token = Token::new(0, 3, 4);
+            chain.push_copy(token, &job, max_sge);
+            let (wrs, sges) = chain.mark();
+            prop_assert!(wrs <= REQUESTS && sges <= 2 * LIST);
+            let (mut reads, mut writes) = (Vec::new(), Vec::new());
+            let mut pieces = chain.sges.iter();
+            for (number, wr) in chain.wrs.iter().enumerate() {
+                let last = number + 1 == wrs;
+                prop_assert_eq!((wr.wr_id == token.as_raw(), wr.send_flags == SIGNALED), (last, last));
+                prop_assert!(wr.num_sge >= 1 && wr.num_sge as usize <= max_sge);
+                // SAFETY: a write's part of the union, which all bytes are right for.
+                let rdma = unsafe { wr.wr.rdma };
+                prop_assert_eq!(rdma.rkey, 9);
+                let mut at = rdma.remote_addr;
+                for _ in 0..wr.num_sge {
+                    let sge = pieces.next().unwrap();
+                    prop_assert_eq!(sge.lkey, 7);
+                    reads.extend(sge.addr..sge.addr + u64::from(sge.length));
+                    writes.extend(at..at + u64::from(sge.length));
+                    at += u64::from(sge.length);
+                }
+            }
+            prop_assert!(pieces.next().is_none());
+            prop_assert_eq!(reads, addresses(&from, len));
+            prop_assert_eq!(writes, addresses(&to, len));
+            chain.link();
+            let list: Vec<_> = chain.wrs.iter().map(|wr| wr.next as usize).collect();
+            let want: Vec<_> = (1..=wrs).map(|at| match at == wrs {
+                true => 0,
+                false => &raw const chain.wrs[at] as usize,
+            }).collect();
+            prop_assert_eq!(list, want);
+        }
+    }
+
+    fn remote(
+        verb: Verb,
+        len: usize,
+        local: &[Segment],
+        how: &Remote,
+    ) -> (ibv_send_wr, Vec<ibv_sge>) {
+        let job = RdmaJob {
+            verb,
+            // SAFETY: the list outlives the job.
+            local: unsafe { Segments::list(local) },
+            remote: Some(segments(0x9000, &[4096], 9 << 32)[0]),
+            len,
+        };
+        let mut chain = Chain::new();
+        chain.push_remote(Token::new(0, 3, 4), &job, how);
+        (chain.wrs[0], chain.sges.to_vec())
+    }
+
+    #[test]
+    fn each_verb_becomes_one_request() {
+        let how = Remote {
+            permitted: Access::all(),
+            max_inline: 16,
+            answers: 0x5000,
+            answers_lkey: 77,
+        };
+        let local = segments(0x1000, &[10, 10], 7);
+        let (wr, sges) = remote(Verb::Send(Some(0x0102_0304)), 15, &local, &how);
+        assert_eq!(wr.opcode, ibv_wr_opcode::IBV_WR_SEND_WITH_IMM);
+        // SAFETY: the immediate was set.
+        assert_eq!(
+            unsafe { wr.__bindgen_anon_1.imm_data },
+            0x0102_0304_u32.to_be()
+        );
+        assert_eq!((wr.num_sge, wr.send_flags), (2, SIGNALED | INLINE));
+        assert_eq!((sges[0].length, sges[1].length), (10, 5));
+        let (wr, sges) = remote(Verb::Write(None), 20, &local, &how);
+        assert_eq!(
+            (wr.opcode, wr.send_flags),
+            (ibv_wr_opcode::IBV_WR_RDMA_WRITE, SIGNALED)
+        );
+        assert_eq!(sges.len(), 2);
+        let (wr, _) = remote(Verb::Read, 8, &local, &how);
+        // SAFETY: the part of a read.
+        let rdma = unsafe { wr.wr.rdma };
+        assert_eq!((rdma.remote_addr, rdma.rkey, wr.num_sge), (0x9000, 9, 1));
+        let (wr, sges) = remote(Verb::FetchAdd(5), 8, &[], &how);
+        // SAFETY: the part of an atomic.
+        let atomic = unsafe { wr.wr.atomic };
+        assert_eq!((atomic.compare_add, atomic.rkey), (5, 9));
+        assert_eq!(
+            (sges[0].addr, sges[0].length, sges[0].lkey),
+            (0x5018, 8, 77)
+        );
+        let nobody = Remote {
+            permitted: Access::empty(),
+            ..how
+        };
+        let (wr, _) = remote(Verb::Read, 8, &local, &nobody);
+        // SAFETY: the part of a read.
+        assert_eq!(unsafe { wr.wr.rdma.rkey }, 0);
+        let (wr, sges) = remote(Verb::Send(None), 0, &[], &how);
+        assert_eq!((wr.num_sge, sges.len(), wr.send_flags), (0, 0, SIGNALED));
+    }
+}
