@@ -13,6 +13,7 @@
 
 mod any;
 mod array;
+mod bridge;
 mod buf;
 mod builder;
 mod bytes;

@@ -74,6 +74,11 @@ impl Core {
     pub(super) fn attend(&self) {
         // Before the look whether somebody sleeps; `arm` does it the other way round.
         self.attention.store(true, SeqCst);
+        self.ring();
+    }
+
+    /// Rings if somebody armed.
+    pub(super) fn ring(&self) {
         if self.armed.swap(false, SeqCst) {
             self.signal.ring();
         }

@@ -190,12 +190,12 @@ pub(super) fn export(context: &Arc<Context>, offer: &Offer) -> Result<Exported> 
         ),
     ] {
         if access.contains(permission) {
-            flags = flags | needs;
+            flags |= needs;
         }
     }
     // Who may write from there must be able to here (ibv_reg_mr(3)).
     if offer.region.access.local_writable() {
-        flags = flags | ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
+        flags |= ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
     }
     let Region { addr, len, .. } = offer.region;
     // SAFETY: the domain is the context's; the range is registered memory, which is valid until the Exported is dropped.

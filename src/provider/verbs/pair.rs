@@ -150,7 +150,7 @@ impl Pair {
             ),
         ] {
             if config.permissions.contains(permission) {
-                remote = remote | flag;
+                remote |= flag;
             }
         }
         let room = Room {

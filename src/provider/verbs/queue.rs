@@ -315,7 +315,8 @@ unsafe impl Queue for VerbsQueue {
     unsafe fn submit_sha(&self, jobs: &[(Token, ShaJob)]) -> Submitted {
         // SAFETY: as the caller promises.
         unsafe { self.0.hashes.submit(jobs) };
-        self.0.core.attend();
+        // Nobody else will do them: whoever armed shall look.
+        self.0.core.ring();
         Submitted {
             accepted: jobs.len(),
             refused: None,
@@ -360,11 +361,16 @@ unsafe impl Queue for VerbsQueue {
             shared.core.attend();
         }
         Shared::tell(guard);
+        let ready = shared.core.needs_attention();
         if shared.hashes.pending() {
             // Each look does a part, and others have their turn in between.
-            shared.core.attend();
+            shared.core.ring();
+            if ready {
+                // What there is already ends no arm.
+                shared.core.set_armed(true);
+            }
         }
-        match shared.core.needs_attention() {
+        match ready {
             true => Armed::Ready,
             false => Armed::Armed,
         }
