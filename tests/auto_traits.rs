@@ -291,6 +291,7 @@ fn every_public_type_stands_in_the_table() {
                     "RdmaOp",
                     "RdmaRecv",
                     "soft",
+                    "verbs",
                     "fuzzing",
                     "graph",
                     "self",

@@ -26,7 +26,7 @@
 //!   context          an open device: protection domains, addresses
 //!   memory, blob     regions, exports, what peers exchange
 //!   queue            one WorkQ's half: who polls, and what failed (core, cq)
-//!   pair, endpoint   a connection: its Jobs (sends, wr), receives, probes (watch), causes (status)
+//!   pair, endpoint   a connection: its Jobs and receives (sends, posting, wr), their ends (outcome), probes (watch), causes (status)
 //!   copies, hashes   Dma, Sha
 //!   watcher          the thread that hears of devices' events, and looks at the time
 //!   ffi              the C side
@@ -46,7 +46,9 @@ mod hashes;
 mod list;
 mod live;
 mod memory;
+mod outcome;
 mod pair;
+mod posting;
 mod qp;
 mod queue;
 mod sends;

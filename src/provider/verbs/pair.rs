@@ -9,31 +9,22 @@
 //! Whoever finds that it has failed says so at once (`fail`): nothing is taken any more. Taking back what the adapter has is left to
 //! whoever reaps, under the one lock under which completions are polled: first all completions that there are, then the queue pair is destroyed,
 //! which is when its memory is nobody's, and the rest ends flushed. So flushes are not waited for: an adapter may delay them.
-#![expect(unsafe_code, reason = "posts Jobs whose memory was lent")]
-
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-use arrayvec::ArrayVec;
-
 use super::blob::{Address, EndpointBlob, Origin, random_psn};
 use super::context::bytes;
 use super::core::{Core, lock};
 use super::ffi::*;
-use super::memory::lkey;
 use super::qp::{Qp, Retry, Room, Route};
-use super::sends::{Sends, Work};
-use super::status::{self, Failed, Patience};
+use super::sends::Sends;
+use super::status::Patience;
 use super::traits::PROBES;
 use super::watch::Watch;
-use super::wr::{Chain, LIST, Remote};
 use super::{live, watcher};
-use crate::device::{
-    Access, Completion, EndpointConfig, EndpointState, Mtu, RdmaJob, RecvOpcode, Segments,
-    Submitted, Token, Verb,
-};
+use crate::device::{Access, Completion, EndpointConfig, EndpointState, Mtu, RdmaJob, Token};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 
 /// Bytes that are sent as a part of the request, where the adapter takes that.
@@ -43,44 +34,34 @@ pub(super) struct Pair {
     pub(super) core: Arc<Core>,
     id: u64,
     config: EndpointConfig,
-    patience: Patience,
+    pub(super) patience: Patience,
     inner: Mutex<Inner>,
 }
 
 pub(super) struct Inner {
     pub(super) state: EndpointState,
-    qp: Option<Arc<Qp>>,
+    pub(super) qp: Option<Arc<Qp>>,
     origin: Origin,
     psn: u32,
     gid: (u32, [u8; 16]),
-    peer: Option<EndpointBlob>,
+    pub(super) peer: Option<EndpointBlob>,
     connecting: bool,
     pub(super) sends: Sends<RdmaJob>,
-    receives: VecDeque<Receive>,
+    pub(super) receives: VecDeque<Receive>,
     pub(super) watch: Watch,
     /// Looks at the peer since a completion was seen.
-    probes: u32,
+    pub(super) probes: u32,
     /// Whose failure the state's cause is, if it has not ended yet.
     culprit: Option<Token>,
     /// The handle is gone: nobody waits for receives.
-    retired: bool,
+    pub(super) retired: bool,
     /// It could not be taken from the adapter.
     doubt: bool,
 }
 
-struct Receive {
-    token: Token,
-    room: usize,
-}
-
-impl Work for RdmaJob {
-    type Context = Remote;
-    const MOST: usize = 1;
-
-    #[inline(always)]
-    fn push(&self, token: Token, chain: &mut Chain, context: &Remote) {
-        chain.push_remote(token, self, context);
-    }
+pub(super) struct Receive {
+    pub(super) token: Token,
+    pub(super) room: usize,
 }
 
 impl Pair {
@@ -285,114 +266,6 @@ impl Pair {
         Error::new(ErrorKind::NotSupported, "Rdma::connect", text)
     }
 
-    fn remote(&self, inner: &Inner, qp: &Qp) -> Remote {
-        let (answers, answers_lkey) = self.core.answers.place();
-        Remote {
-            permitted: inner.peer.map_or(Access::empty(), |peer| peer.permissions),
-            max_inline: qp.max_inline(),
-            answers,
-            answers_lkey,
-        }
-    }
-
-    /// # Safety
-    ///
-    /// As for `Endpoint::submit`.
-    #[inline(always)]
-    pub(super) unsafe fn submit(self: &Arc<Self>, jobs: &[(Token, RdmaJob)]) -> Submitted {
-        let mut inner = self.inner();
-        match inner.state {
-            EndpointState::Connected => {}
-            _ if jobs.is_empty() => {}
-            EndpointState::Init => return Submitted::none(JobError::of(Reason::NotConnected)),
-            EndpointState::Error(cause) => return Submitted::none(JobError::flushed(cause)),
-        }
-        let before = inner.sends.len();
-        for &(token, job) in jobs {
-            inner.sends.push(token, job);
-        }
-        // SAFETY: as the caller promises.
-        let Err(refused) = (unsafe { self.post(&mut inner) }) else {
-            return Submitted {
-                accepted: jobs.len(),
-                refused: None,
-            };
-        };
-        let cause = status::refusal(refused.errno);
-        if refused.at >= before {
-            // It, and those behind it, nobody has seen.
-            inner.sends.truncate(refused.at);
-            return Submitted {
-                accepted: refused.at - before,
-                refused: Some(cause),
-            };
-        }
-        // One that was accepted before, and waited for its place.
-        let tell = self.fail_of(&mut inner, refused.at, cause);
-        drop(inner);
-        if tell {
-            self.tell();
-        }
-        Submitted {
-            accepted: jobs.len(),
-            refused: None,
-        }
-    }
-
-    /// # Safety
-    ///
-    /// The memory of all Jobs that wait is valid, and leased: as for `Endpoint::submit`.
-    #[inline(always)]
-    unsafe fn post(&self, inner: &mut Inner) -> std::result::Result<(), super::sends::Refused> {
-        let Some(qp) = &inner.qp else {
-            return Ok(());
-        };
-        let remote = self.remote(inner, qp);
-        // SAFETY: as the caller promises.
-        unsafe { inner.sends.post(qp, &remote) }
-    }
-
-    /// # Safety
-    ///
-    /// As for `Endpoint::post_recv`.
-    pub(super) unsafe fn post_recv(
-        &self,
-        token: Token,
-        dst: &Segments,
-        room: usize,
-    ) -> std::result::Result<(), JobError> {
-        let mut inner = self.inner();
-        if let EndpointState::Error(cause) = inner.state {
-            return Err(JobError::flushed(cause));
-        }
-        let mut sges = ArrayVec::<ibv_sge, LIST>::new();
-        // No message is longer.
-        let mut left = room.min(1 << 31);
-        for segment in dst.as_slice().iter().filter(|segment| segment.len > 0) {
-            let part = segment.len.min(left);
-            if part == 0 {
-                break;
-            }
-            let sge = ibv_sge {
-                addr: segment.addr.addr().get() as u64,
-                length: part as u32,
-                lkey: lkey(segment.key),
-            };
-            if sges.try_push(sge).is_err() {
-                return Err(JobError::device(ErrorKind::InvalidValue, 0));
-            }
-            left -= part;
-        }
-        let Some(qp) = &inner.qp else {
-            return Err(JobError::of(Reason::DeviceGone));
-        };
-        // SAFETY: as the caller promises.
-        let posted = unsafe { qp.post_recv(token.as_raw(), &mut sges) };
-        posted.map_err(status::refusal)?;
-        inner.receives.push_back(Receive { token, room });
-        Ok(())
-    }
-
     /// It has failed, for this cause unless for another before. True if that is news: who is told is told by the caller, outside of all locks.
     pub(super) fn fail(self: &Arc<Self>, inner: &mut Inner, cause: JobError) -> bool {
         if matches!(inner.state, EndpointState::Error(_)) || inner.retired {
@@ -403,51 +276,8 @@ impl Pair {
         true
     }
 
-    /// It has failed.
-    pub(super) fn fail_now(self: &Arc<Self>, cause: JobError) {
-        let tell = self.fail(&mut self.inner(), cause);
-        if tell {
-            self.tell();
-        }
-    }
-
-    /// What a completion says of it. True if somebody shall be told.
-    #[inline(always)]
-    pub(super) fn completed(self: &Arc<Self>, wc: &Wc, give: impl FnOnce(Completion)) -> bool {
-        let inner = &mut *self.inner();
-        if wc.wr_id == super::wr::UNNAMED {
-            return self.probed(inner, wc);
-        }
-        let token = Token::from_raw(wc.wr_id);
-        if token.table() != 0 {
-            return self.received(inner, token, wc, give);
-        }
-        let Some(job) = inner.sends.done(token) else {
-            return false;
-        };
-        self.core.context.jobs.fetch_add(1, Relaxed);
-        if wc.status != ibv_wc_status::IBV_WC_SUCCESS {
-            return self.failed(inner, Failed::Job(job.verb, job.len), token, wc, give);
-        }
-        inner.probes = 0;
-        let answer = match job.verb {
-            Verb::CompareSwap { .. } | Verb::FetchAdd(_) => self.core.answers.get(token.index()),
-            // `byte_len` is not valid for all.
-            _ => job.len as u64,
-        };
-        give(Completion::new(token, Ok(answer)));
-        if inner.state != EndpointState::Connected {
-            return false;
-        }
-        // SAFETY: Jobs that wait were submitted, and are not over.
-        match unsafe { self.post(inner) } {
-            Ok(()) => false,
-            Err(refused) => self.fail_of(inner, refused.at, status::refusal(refused.errno)),
-        }
-    }
-
     /// It has failed, by one of its Jobs.
-    fn fail_of(self: &Arc<Self>, inner: &mut Inner, at: usize, cause: JobError) -> bool {
+    pub(super) fn fail_of(self: &Arc<Self>, inner: &mut Inner, at: usize, cause: JobError) -> bool {
         let news = self.fail(inner, cause);
         if news {
             inner.culprit = inner.sends.token(at);
@@ -455,81 +285,11 @@ impl Pair {
         news
     }
 
-    fn received(
-        self: &Arc<Self>,
-        inner: &mut Inner,
-        token: Token,
-        wc: &Wc,
-        give: impl FnOnce(Completion),
-    ) -> bool {
-        if inner.receives.front().is_none_or(|it| it.token != token) {
-            return false;
-        }
-        let Some(Receive { room, .. }) = inner.receives.pop_front() else {
-            return false;
-        };
-        if wc.status != ibv_wc_status::IBV_WC_SUCCESS {
-            return self.failed(inner, Failed::Receive(room), token, wc, give);
-        }
-        let with_imm = wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
-        let opcode = match (wc.opcode, with_imm) {
-            (ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM, _) => RecvOpcode::WriteImm,
-            (_, true) => RecvOpcode::SendImm,
-            (_, false) => RecvOpcode::Send,
-        };
-        let len = wc.byte_len as usize;
-        let len = match opcode {
-            RecvOpcode::WriteImm => len,
-            // What the driver says is checked: no more than there is room for is believed to be there.
-            _ => len.min(room),
-        };
-        let immediate = if with_imm {
-            u32::from_be(wc.imm_data)
-        } else {
-            0
-        };
-        give(Completion::received(token, opcode, len, immediate));
-        false
-    }
-
-    #[cold]
-    fn failed(
-        self: &Arc<Self>,
-        inner: &mut Inner,
-        what: Failed,
-        token: Token,
-        wc: &Wc,
-        give: impl FnOnce(Completion),
-    ) -> bool {
-        let cause = status::cause(what, wc.status, wc.vendor_err, &self.patience);
-        // A receive fails itself if the message is too long for it; all else is the connection's failure.
-        let own = match what {
-            Failed::Receive(_) => {
-                cause.is_some_and(|cause| cause.reason() == Reason::ReceiveExceeded)
-            }
-            _ => true,
-        };
-        let news = self.fail(inner, cause.unwrap_or(JobError::of(Reason::PeerFailed)));
-        let result = match (inner.state, cause) {
-            (EndpointState::Error(first), Some(cause)) if news && own && first == cause => cause,
-            (EndpointState::Error(first), _) => JobError::flushed(first),
-            _ => JobError::flushed(JobError::of(Reason::Reset)),
-        };
-        if !(inner.retired && token.table() != 0) {
-            give(Completion::new(token, Err(result)));
-        }
-        news
-    }
-
-    #[cold]
-    fn probed(self: &Arc<Self>, inner: &mut Inner, wc: &Wc) -> bool {
-        if wc.status == ibv_wc_status::IBV_WC_SUCCESS {
-            inner.probes = 0;
-            return false;
-        }
-        match status::cause(Failed::Probe, wc.status, wc.vendor_err, &self.patience) {
-            Some(cause) => self.fail(inner, cause),
-            None => self.fail(inner, JobError::of(Reason::PeerFailed)),
+    /// It has failed.
+    pub(super) fn fail_now(self: &Arc<Self>, cause: JobError) {
+        let tell = self.fail(&mut self.inner(), cause);
+        if tell {
+            self.tell();
         }
     }
 
@@ -630,20 +390,6 @@ impl Pair {
             self.probe(&mut inner);
         }
         Some(look.again)
-    }
-
-    /// Asks the peer's adapter whether its queue pair is there: nothing else tells who only waits.
-    fn probe(&self, inner: &mut Inner) {
-        let Some(qp) = &inner.qp else {
-            return;
-        };
-        let mut chain = Chain::new();
-        // The last one before the places are all taken says when they are free again.
-        chain.push_probe(inner.probes + 1 == PROBES);
-        // SAFETY: it names no memory.
-        if unsafe { qp.post_send(&mut chain) }.is_ok() {
-            inner.probes += 1;
-        }
     }
 }
 

@@ -1,0 +1,127 @@
+//! What completions say of an endpoint's Jobs and receives.
+#![expect(unsafe_code, reason = "posts Jobs whose memory was lent")]
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::ffi::*;
+use super::pair::{Inner, Pair, Receive};
+use super::status::{self, Failed};
+use super::wr::UNNAMED;
+use crate::device::{Completion, EndpointState, RecvOpcode, Token, Verb};
+use crate::error::{JobError, Reason};
+
+impl Pair {
+    /// What a completion says of it. True if somebody shall be told.
+    #[inline(always)]
+    pub(super) fn completed(self: &Arc<Self>, wc: &Wc, give: impl FnOnce(Completion)) -> bool {
+        let inner = &mut *self.inner();
+        if wc.wr_id == UNNAMED {
+            return self.probed(inner, wc);
+        }
+        let token = Token::from_raw(wc.wr_id);
+        if token.table() != 0 {
+            return self.received(inner, token, wc, give);
+        }
+        let Some(job) = inner.sends.done(token) else {
+            return false;
+        };
+        self.core.context.jobs.fetch_add(1, Relaxed);
+        if wc.status != ibv_wc_status::IBV_WC_SUCCESS {
+            return self.failed(inner, Failed::Job(job.verb, job.len), token, wc, give);
+        }
+        inner.probes = 0;
+        let answer = match job.verb {
+            Verb::CompareSwap { .. } | Verb::FetchAdd(_) => self.core.answers.get(token.index()),
+            // `byte_len` is not valid for all.
+            _ => job.len as u64,
+        };
+        give(Completion::new(token, Ok(answer)));
+        if inner.state != EndpointState::Connected {
+            return false;
+        }
+        // SAFETY: Jobs that wait were submitted, and are not over.
+        match unsafe { self.post(inner) } {
+            Ok(()) => false,
+            Err(refused) => self.fail_of(inner, refused.at, status::refusal(refused.errno)),
+        }
+    }
+
+    fn received(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        token: Token,
+        wc: &Wc,
+        give: impl FnOnce(Completion),
+    ) -> bool {
+        if inner.receives.front().is_none_or(|it| it.token != token) {
+            return false;
+        }
+        let Some(Receive { room, .. }) = inner.receives.pop_front() else {
+            return false;
+        };
+        if wc.status != ibv_wc_status::IBV_WC_SUCCESS {
+            return self.failed(inner, Failed::Receive(room), token, wc, give);
+        }
+        let with_imm = wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+        let opcode = match (wc.opcode, with_imm) {
+            (ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM, _) => RecvOpcode::WriteImm,
+            (_, true) => RecvOpcode::SendImm,
+            (_, false) => RecvOpcode::Send,
+        };
+        let len = wc.byte_len as usize;
+        let len = match opcode {
+            RecvOpcode::WriteImm => len,
+            // What the driver says is checked: no more than there is room for is believed to be there.
+            _ => len.min(room),
+        };
+        let immediate = if with_imm {
+            u32::from_be(wc.imm_data)
+        } else {
+            0
+        };
+        give(Completion::received(token, opcode, len, immediate));
+        false
+    }
+
+    #[cold]
+    fn failed(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        what: Failed,
+        token: Token,
+        wc: &Wc,
+        give: impl FnOnce(Completion),
+    ) -> bool {
+        let cause = status::cause(what, wc.status, wc.vendor_err, &self.patience);
+        // A receive fails itself if the message is too long for it; all else is the connection's failure.
+        let own = match what {
+            Failed::Receive(_) => {
+                cause.is_some_and(|cause| cause.reason() == Reason::ReceiveExceeded)
+            }
+            _ => true,
+        };
+        let news = self.fail(inner, cause.unwrap_or(JobError::of(Reason::PeerFailed)));
+        let result = match (inner.state, cause) {
+            (EndpointState::Error(first), Some(cause)) if news && own && first == cause => cause,
+            (EndpointState::Error(first), _) => JobError::flushed(first),
+            _ => JobError::flushed(JobError::of(Reason::Reset)),
+        };
+        if !(inner.retired && token.table() != 0) {
+            give(Completion::new(token, Err(result)));
+        }
+        news
+    }
+
+    #[cold]
+    fn probed(self: &Arc<Self>, inner: &mut Inner, wc: &Wc) -> bool {
+        if wc.status == ibv_wc_status::IBV_WC_SUCCESS {
+            inner.probes = 0;
+            return false;
+        }
+        match status::cause(Failed::Probe, wc.status, wc.vendor_err, &self.patience) {
+            Some(cause) => self.fail(inner, cause),
+            None => self.fail(inner, JobError::of(Reason::PeerFailed)),
+        }
+    }
+}

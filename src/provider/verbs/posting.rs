@@ -1,0 +1,151 @@
+//! How an endpoint's Jobs, receives and probes are given to the adapter.
+#![expect(unsafe_code, reason = "posts Jobs whose memory was lent")]
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+
+use super::ffi::ibv_sge;
+use super::memory::lkey;
+use super::pair::{Inner, Pair, Receive};
+use super::qp::Qp;
+use super::sends::{Refused, Work};
+use super::status;
+use super::traits::PROBES;
+use super::wr::{Chain, LIST, Remote};
+use crate::device::{Access, EndpointState, RdmaJob, Segments, Submitted, Token};
+use crate::error::{ErrorKind, JobError, Reason};
+
+impl Work for RdmaJob {
+    type Context = Remote;
+    const MOST: usize = 1;
+
+    #[inline(always)]
+    fn push(&self, token: Token, chain: &mut Chain, context: &Remote) {
+        chain.push_remote(token, self, context);
+    }
+}
+
+impl Pair {
+    fn remote(&self, inner: &Inner, qp: &Qp) -> Remote {
+        let (answers, answers_lkey) = self.core.answers.place();
+        Remote {
+            permitted: inner.peer.map_or(Access::empty(), |peer| peer.permissions),
+            max_inline: qp.max_inline(),
+            answers,
+            answers_lkey,
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for `Endpoint::submit`.
+    #[inline(always)]
+    pub(super) unsafe fn submit(self: &Arc<Self>, jobs: &[(Token, RdmaJob)]) -> Submitted {
+        let mut inner = self.inner();
+        match inner.state {
+            EndpointState::Connected => {}
+            _ if jobs.is_empty() => {}
+            EndpointState::Init => return Submitted::none(JobError::of(Reason::NotConnected)),
+            EndpointState::Error(cause) => return Submitted::none(JobError::flushed(cause)),
+        }
+        let before = inner.sends.len();
+        for &(token, job) in jobs {
+            inner.sends.push(token, job);
+        }
+        // SAFETY: as the caller promises.
+        let Err(refused) = (unsafe { self.post(&mut inner) }) else {
+            return Submitted {
+                accepted: jobs.len(),
+                refused: None,
+            };
+        };
+        let cause = status::refusal(refused.errno);
+        if refused.at >= before {
+            // It, and those behind it, nobody has seen.
+            inner.sends.truncate(refused.at);
+            return Submitted {
+                accepted: refused.at - before,
+                refused: Some(cause),
+            };
+        }
+        // One that was accepted before, and waited for its place.
+        let tell = self.fail_of(&mut inner, refused.at, cause);
+        drop(inner);
+        if tell {
+            self.tell();
+        }
+        Submitted {
+            accepted: jobs.len(),
+            refused: None,
+        }
+    }
+
+    /// # Safety
+    ///
+    /// The memory of all Jobs that wait is valid, and leased: as for `Endpoint::submit`.
+    #[inline(always)]
+    pub(super) unsafe fn post(&self, inner: &mut Inner) -> Result<(), Refused> {
+        let Some(qp) = &inner.qp else {
+            return Ok(());
+        };
+        let remote = self.remote(inner, qp);
+        // SAFETY: as the caller promises.
+        unsafe { inner.sends.post(qp, &remote) }
+    }
+
+    /// # Safety
+    ///
+    /// As for `Endpoint::post_recv`.
+    pub(super) unsafe fn post_recv(
+        &self,
+        token: Token,
+        dst: &Segments,
+        room: usize,
+    ) -> Result<(), JobError> {
+        let mut inner = self.inner();
+        if let EndpointState::Error(cause) = inner.state {
+            return Err(JobError::flushed(cause));
+        }
+        let mut sges = ArrayVec::<ibv_sge, LIST>::new();
+        // No message is longer.
+        let mut left = room.min(1 << 31);
+        for segment in dst.as_slice().iter().filter(|segment| segment.len > 0) {
+            let part = segment.len.min(left);
+            if part == 0 {
+                break;
+            }
+            let sge = ibv_sge {
+                addr: segment.addr.addr().get() as u64,
+                length: part as u32,
+                lkey: lkey(segment.key),
+            };
+            if sges.try_push(sge).is_err() {
+                return Err(JobError::device(ErrorKind::InvalidValue, 0));
+            }
+            left -= part;
+        }
+        let Some(qp) = &inner.qp else {
+            return Err(JobError::of(Reason::DeviceGone));
+        };
+        // SAFETY: as the caller promises.
+        let posted = unsafe { qp.post_recv(token.as_raw(), &mut sges) };
+        posted.map_err(status::refusal)?;
+        inner.receives.push_back(Receive { token, room });
+        Ok(())
+    }
+
+    /// Asks the peer's adapter whether its queue pair is there: nothing else tells who only waits.
+    pub(super) fn probe(&self, inner: &mut Inner) {
+        let Some(qp) = &inner.qp else {
+            return;
+        };
+        let mut chain = Chain::new();
+        // The last one before the places are all taken says when they are free again.
+        chain.push_probe(inner.probes + 1 == PROBES);
+        // SAFETY: it names no memory.
+        if unsafe { qp.post_send(&mut chain) }.is_ok() {
+            inner.probes += 1;
+        }
+    }
+}
