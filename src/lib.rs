@@ -121,8 +121,9 @@ mod reactor;
 mod sync;
 
 pub use device::{
-    AccelCaps, Access, Algorithm, Audience, Caps, DevInfo, Device, DmaCaps, EndpointState, Mtu,
-    PciAddr, PciFunction, RdmaCaps, RdmaKind, RecvOpcode, ShaCaps,
+    AccelCaps, Access, Algorithm, Audience, Caps, DevInfo, Device, DmaCaps, EndpointState, JobKind,
+    Mtu, PciAddr, PciFunction, RdmaCaps, RdmaKind, RecvOpcode, RepCaps, RepFilter, RepInfo,
+    RepKind, Representor, ShaCaps,
 };
 pub use error::{Error, ErrorKind, JobError, Reason, Result};
 pub use mem::{

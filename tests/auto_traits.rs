@@ -207,6 +207,13 @@ table! {
     dyn Adapter:            Send Sync no;
     dyn Queue:              Send Sync no;
 
+    RepInfo:                Send Sync Unpin;
+    RepKind:                Send Sync Unpin;
+    RepFilter:              Send Sync Unpin;
+    RepCaps:                Send Sync Unpin;
+    Representor:            Send Sync Unpin;
+    JobKind:                Send Sync Unpin;
+
     // The software device.
     Soft:                   Send Sync Unpin;
     SoftBuilder:            Send Sync Unpin;
@@ -214,6 +221,10 @@ table! {
     Faults:                 Send Sync Unpin;
     Fault:                  Send Sync Unpin;
     Hold:                   Send Sync Unpin;
+    Topology:               Send Sync Unpin;
+    TopologyBuilder:        Send Sync Unpin;
+    Port:                   Send Sync Unpin;
+    Function:               Send Sync Unpin;
 }
 
 /// Traits, functions, and names for types that the table has.

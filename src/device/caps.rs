@@ -2,7 +2,7 @@
 //!
 //! Each kind of context has its own capabilities, `None` where the device has no such kind.
 
-use super::Algorithm;
+use super::{Algorithm, RepCaps};
 
 /// The capabilities of a device.
 ///
@@ -38,6 +38,11 @@ pub struct Caps {
     pub import_dpu: bool,
     /// Whether it exports memory to peers of an Rdma, and imports theirs ([`Mmap::export_rdma`](crate::Mmap::export_rdma)).
     pub share_rdma: bool,
+    /// Which lists of representors it has ([`Device::representors`](crate::Device::representors)).
+    pub representors: RepCaps,
+    /// Whether it plugs and unplugs emulated functions of the host.
+    #[doc(alias = "doca_devinfo_get_is_hotplug_manager_supported")]
+    pub hotplug_manager: bool,
     /// The most Jobs that one queue takes; a WorkQ deeper than that is refused when it is attached.
     pub max_depth: u32,
 }

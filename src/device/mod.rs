@@ -88,6 +88,9 @@
 //!    if there are none. Completions may come by `reap` alone, and who has nothing inline leaves `try_inline` as it is: both sides' queues are
 //!    looked at. Last the events. After each step some of the checks of `contract::rdma` can pass, in the order in which it runs them.
 //!
+//! 7. **Representors**, for a device of a DPU: `representors` of the [`Adapter`], and [`Caps::representors`]; `channel_domain`, where the two
+//!    sides of the card can find each other by a name. Without them the answer is `NotSupported`.
+//!
 //! All memory is taken in `open_queue` and `open_endpoint`, where the depth is known: no call per Job should allocate. Calls come from any thread,
 //! also several at once but for `reap`.
 //!
@@ -128,9 +131,11 @@ mod endpoint;
 mod hasher;
 mod info;
 mod job;
+mod kind;
 mod memory;
 mod provider;
 mod queue;
+mod representor;
 mod sha;
 mod share;
 mod signal;
@@ -145,9 +150,11 @@ pub(crate) use hasher::COST as HASH_COST;
 pub use hasher::Hasher;
 pub use info::{DevInfo, PciAddr, PciFunction};
 pub use job::{AccelJob, Class, Job, Segment, Segments};
+pub use kind::JobKind;
 pub use memory::{Region, Registrar, Registration, Use};
 pub use provider::{Adapter, Device, DeviceId, Liveness, Provider, WeakDevice};
 pub use queue::{Armed, Keep, Queue, QueueConfig, Submitted};
+pub use representor::{RepCaps, RepFilter, RepInfo, RepKind, Representor};
 pub use sha::{SessionRef, ShaJob};
 pub use share::{Audience, Backing, Exported, Imported, Offer, Origin};
 pub use signal::Signal;

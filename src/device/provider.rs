@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::{DevInfo, Queue, QueueConfig, Registrar};
+use super::{DevInfo, Queue, QueueConfig, Registrar, RepInfo};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A family of devices.
@@ -64,6 +64,31 @@ pub unsafe trait Adapter: Send + Sync {
     ///
     /// `NoMemory` or `Initialization`, with what could not be had.
     fn open_queue(&self, config: QueueConfig) -> Result<Arc<dyn Queue>>;
+
+    /// The representors behind it, as they are now. Asked for where [`Caps::representors`](super::Caps::representors) has a list.
+    ///
+    /// # Errors
+    ///
+    /// `NotSupported` if it has none.
+    fn representors(&self) -> Result<Vec<RepInfo>> {
+        let text = format!("device {} has no representors", self.info().name());
+        let kind = ErrorKind::NotSupported;
+        Err(Error::new(kind, "Device::representors", text))
+    }
+
+    /// A name that a function and its representor have in common, and nobody else: where their Channels meet on this machine. Of the
+    /// device itself, or of one of its representors. At most 48 bytes.
+    ///
+    /// # Errors
+    ///
+    /// `NotSupported` if there is none: Channels of such a device meet by TCP.
+    fn channel_domain(&self, representor: Option<&RepInfo>) -> Result<String> {
+        let of = representor.map_or(self.info().name(), RepInfo::name);
+        let text = format!(
+            "{of} has no other side on this machine: use a TCP address (ChannelBuilder::listen_tcp, connect_tcp)"
+        );
+        Err(Error::new(ErrorKind::NotSupported, "Channel", text))
+    }
 
     /// Whether it can still be used.
     fn liveness(&self) -> Liveness {

@@ -7,18 +7,21 @@ use std::time::{Duration, Instant};
 
 use super::counter::Counters;
 use super::engine::Engine;
+use super::fabric;
 use super::fault::Faults;
-use super::options::Options;
+use super::options::{Current, Options};
 use super::queue::SoftQueue;
-use super::{fabric, topology};
 use crate::device::{
     Adapter, Audience, DevInfo, Exported, Imported, Offer, Queue, QueueConfig, Region, Registrar,
-    Registration, Use,
+    Registration, RepInfo, Use,
 };
 use crate::error::{Error, ErrorKind, Result};
 
 pub(super) struct SoftDevice {
     info: DevInfo,
+    /// The number of its port: it stays when the topology changes.
+    port: u8,
+    topology: Current,
     options: Options,
     shared: Arc<DeviceShared>,
     engines: Mutex<Engines>,
@@ -44,7 +47,13 @@ pub(super) struct DeviceShared {
 }
 
 impl SoftDevice {
-    pub(super) fn new(info: DevInfo, options: Options, faults: Faults) -> SoftDevice {
+    pub(super) fn new(
+        info: DevInfo,
+        options: Options,
+        faults: Faults,
+        topology: Current,
+    ) -> SoftDevice {
+        let port = topology.lock().port_of(info.name()).unwrap_or(u8::MAX);
         let shared = Arc::new(DeviceShared {
             faults,
             inline_jobs: Counters::default(),
@@ -52,6 +61,8 @@ impl SoftDevice {
         });
         SoftDevice {
             info,
+            port,
+            topology,
             options,
             shared,
             engines: Mutex::default(),
@@ -95,6 +106,29 @@ unsafe impl Adapter for SoftDevice {
         )))
     }
 
+    fn representors(&self) -> Result<Vec<RepInfo>> {
+        let name = self.info.name();
+        let list = self.topology.lock().representors(name);
+        list.ok_or_else(|| {
+            let text = format!("the card has no port {name} any more");
+            Error::new(ErrorKind::NotFound, "Device::representors", text)
+        })
+    }
+
+    fn channel_domain(&self, representor: Option<&RepInfo>) -> Result<String> {
+        match representor {
+            Some(info) => Ok(info.vuid().to_owned()),
+            None if self.info.caps().representors.all => {
+                let name = self.info.name();
+                let text = format!(
+                    "device {name} is a port of the DPU: a Channel is between a function and its representor"
+                );
+                Err(Error::new(ErrorKind::NotSupported, "Channel", text))
+            }
+            None => Ok(self.topology.lock().vuid(self.info.name())),
+        }
+    }
+
     fn jobs(&self) -> Option<u64> {
         let engines: u64 = self
             .engines()
@@ -134,7 +168,7 @@ impl Registrar for SoftDevice {
             let text = format!("device {name} is the DPU's: functions of the host export to it");
             return Err(Error::new(ErrorKind::NotSupported, "export", text));
         }
-        fabric::export(topology::port(name), offer)
+        fabric::export(self.port, offer)
     }
 
     fn import(&self, blob: &[u8], deadline: Instant) -> Result<Imported> {
@@ -150,14 +184,14 @@ impl SoftDevice {
     /// Whether it imports what a function of this port exported to the DPU.
     fn check_dpu_import(&self, port: u8) -> Result<()> {
         let name = self.info.name();
+        let imports = match self.topology.lock().port_name(port) {
+            Some(port) => format!("the DPU's {port} does"),
+            None => "this card has no such port".to_owned(),
+        };
         let text = if !self.info.caps().import_dpu {
-            format!(
-                "the blob is for the DPU, and device {name} does not import such: its p{port} does"
-            )
-        } else if topology::port(name) != port {
-            format!(
-                "the blob is from port {port}, and device {name} is another port's: p{port} imports it"
-            )
+            format!("the blob is for the DPU, and device {name} does not import such: {imports}")
+        } else if self.port != port {
+            format!("the blob is from another port than that of device {name}: {imports}")
         } else {
             return Ok(());
         };

@@ -34,4 +34,4 @@ pub use fabric::set_socket_path;
 pub use fault::{Fault, Faults, Hold};
 pub use limits::Limits;
 pub use options::{Soft, SoftBuilder};
-pub use topology::View;
+pub use topology::{Function, Port, Topology, TopologyBuilder, View};

@@ -1,21 +1,21 @@
 //! The provider of software devices, and its settings.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::device::SoftDevice;
 use super::fault::Faults;
 use super::limits::Limits;
 use super::queue::PIECE;
-use super::topology::{self, View};
+use super::topology::{Topology, View};
 use crate::device::{DevInfo, Device, Provider, WeakDevice};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The provider of software devices.
 ///
 /// The one behind [`Device::open`] has the default settings, and these from the environment: `TOKIO_DOCA_SOFT=host|dpu` is its
-/// [`View`], `TOKIO_DOCA_SOFT_DEFER=1` puts it into defer mode, `TOKIO_DOCA_SOFT_LIMITS=bluefield2|bluefield3|unlimited` gives it
+/// [`View`], `TOKIO_DOCA_SOFT_TOPOLOGY` the path of a file with its [`Topology`], `TOKIO_DOCA_SOFT_DEFER=1` puts it into defer mode, `TOKIO_DOCA_SOFT_LIMITS=bluefield2|bluefield3|unlimited` gives it
 /// the [`Limits`] of an adapter, and `TOKIO_DOCA_SOFT_FAULTS` a script of faults ([`Faults::push_env`]). What cannot be read is
 /// an error of every call that finds devices. One of your own has a script in code:
 ///
@@ -34,8 +34,20 @@ pub struct Soft {
     /// What is wrong in the environment.
     wrong: Option<String>,
     faults: Faults,
+    /// Its devices look at it too.
+    topology: Current,
     /// The devices that are open: opening one again yields the same.
     open: Mutex<HashMap<String, WeakDevice>>,
+}
+
+/// The topology as it is now.
+#[derive(Clone)]
+pub(super) struct Current(Arc<Mutex<Topology>>);
+
+impl Current {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Topology> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -53,6 +65,7 @@ pub(super) struct Options {
 pub struct SoftBuilder {
     options: Options,
     limits: Limits,
+    topology: Topology,
 }
 
 impl Soft {
@@ -67,6 +80,7 @@ impl Soft {
                 view: View::default(),
             },
             limits: Limits::unlimited(),
+            topology: Topology::default(),
         }
     }
 
@@ -82,6 +96,10 @@ impl Soft {
         };
         read("TOKIO_DOCA_SOFT", &|soft, view| {
             soft.options.view = view.parse()?;
+            Ok(())
+        });
+        read("TOKIO_DOCA_SOFT_TOPOLOGY", &|soft, path| {
+            soft.set_topology(Topology::load(path)?);
             Ok(())
         });
         read("TOKIO_DOCA_SOFT_LIMITS", &|soft, profile| {
@@ -114,6 +132,18 @@ impl Soft {
         }
     }
 
+    /// The card, as it is now.
+    pub fn topology(&self) -> Topology {
+        self.topology.lock().clone()
+    }
+
+    /// Another card, or the same one with something plugged in, unplugged or moved: what is listed from now on is listed of it.
+    ///
+    /// What was listed is as it was. Open devices stay open; those of functions that are gone can be used, as others hold on to them.
+    pub fn set_topology(&self, topology: Topology) {
+        *self.topology.lock() = topology;
+    }
+
     /// The script of faults of all devices of this provider.
     pub fn faults(&self) -> &Faults {
         &self.faults
@@ -127,7 +157,7 @@ impl Provider for Soft {
 
     fn devices(&self) -> Result<Vec<DevInfo>> {
         match &self.wrong {
-            None => Ok(topology::devices(
+            None => Ok(self.topology.lock().devices(
                 Provider::name(self),
                 self.options.view,
                 &self.limits.caps(),
@@ -145,10 +175,13 @@ impl Provider for Soft {
             return Err(Error::new(ErrorKind::NotFound, "Soft::open", text));
         }
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(device) = open.get(info.name()).and_then(WeakDevice::upgrade) {
+        let known = open.get(info.name()).and_then(WeakDevice::upgrade);
+        // One that has moved is opened anew, where it is now.
+        if let Some(device) = known.filter(|device| device.info() == info) {
             return Ok(device);
         }
-        let adapter = SoftDevice::new(info.clone(), self.options.clone(), self.faults.clone());
+        let (options, faults) = (self.options.clone(), self.faults.clone());
+        let adapter = SoftDevice::new(info.clone(), options, faults, self.topology.clone());
         let device = Device::from_adapter(Arc::new(adapter));
         open.insert(info.name().to_owned(), device.downgrade());
         Ok(device)
@@ -198,6 +231,12 @@ impl SoftBuilder {
         self
     }
 
+    /// The card that it shows a side of; [`Topology::default`] if not said.
+    pub fn topology(mut self, topology: Topology) -> SoftBuilder {
+        self.topology = topology;
+        self
+    }
+
     /// Builds the provider.
     pub fn build(self) -> Soft {
         let limit = if self.options.defer {
@@ -210,6 +249,7 @@ impl SoftBuilder {
             limits: self.limits,
             wrong: None,
             faults: Faults::new(limit),
+            topology: Current(Arc::new(Mutex::new(self.topology))),
             open: Mutex::default(),
         }
     }
