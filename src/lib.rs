@@ -110,6 +110,7 @@
 //! - `contract`: the suite that every provider must pass, for authors of providers.
 #![warn(missing_docs, clippy::unwrap_used)]
 
+pub mod channel;
 #[cfg(feature = "contract")]
 pub mod contract;
 pub mod device;
@@ -120,6 +121,7 @@ mod provider;
 mod reactor;
 mod sync;
 
+pub use channel::{Channel, ChannelBuilder, ChannelStats, Peer, Service};
 pub use device::{
     AccelCaps, Access, Algorithm, Audience, Caps, DevInfo, Device, DmaCaps, EndpointState, JobKind,
     Mtu, PciAddr, PciFunction, RdmaCaps, RdmaKind, RecvOpcode, RepCaps, RepFilter, RepInfo,

@@ -166,6 +166,13 @@ table! {
     AnyDestination:         Send Sync Unpin;
     MaybeAny<AnySource>:    Send Sync Unpin;
 
+    // Channels.
+    Channel:                Send Sync Unpin;
+    ChannelBuilder:         Send Sync Unpin;
+    ChannelStats:           Send Sync Unpin;
+    Peer:                   Send Sync Unpin;
+    Service:                Send Sync Unpin;
+
     // Errors.
     Error:                  Send Sync Unpin;
     ErrorKind:              Send Sync Unpin;

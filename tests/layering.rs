@@ -5,7 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Who may name whom. What is not listed is refused, and so is a layer that is not listed.
-const MAY: [(&str, &[&str]); 8] = [
+const MAY: [(&str, &[&str]); 9] = [
+    // Beside ops, on top.
+    ("channel", &["device", "error", "sync"]),
     ("ops", &["reactor", "mem", "device", "error", "sync"]),
     ("reactor", &["mem", "device", "error", "sync"]),
     ("mem", &["device", "error", "sync"]),

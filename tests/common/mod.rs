@@ -5,6 +5,7 @@
     reason = "each test file uses its own part"
 )]
 
+pub mod channel;
 pub mod peer;
 pub mod programs;
 pub mod random;

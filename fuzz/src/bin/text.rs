@@ -1,4 +1,4 @@
-//! What users write: scripts of faults, PCI addresses and names.
+//! What users write: scripts of faults, topologies, PCI addresses and names.
 #![no_main]
 
 use std::fmt::{Debug, Display};
@@ -6,10 +6,11 @@ use std::str::FromStr;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use tokio_doca::soft::{Limits, Soft, View};
+use tokio_doca::soft::{Limits, Soft, Topology, View};
 use tokio_doca::{Algorithm, Error, ErrorKind, PciAddr};
 
-const SEEDS: [&str; 9] = [
+const SEEDS: [&str; 10] = [
+    "card='A'\n[[port]]\nname='p0'\naddress='03:00.0'\nfunction=[{name='f',kind='pf',address='0b:00.0'}]",
     "pass*2 error:IoFailed:0x88\n error:NotFound:7 delay:5ms queue-full behind:3 lost queue",
     "delay:5us delay:18446744073709551615s pass*9999999999",
     "0000:0b:00.0",
@@ -48,6 +49,9 @@ fuzz_target!(
         round::<Algorithm>(text);
         read::<Limits>(text);
         read::<View>(text);
+        if let Err(error) = text.parse::<Topology>() {
+            assert_eq!(error.kind(), ErrorKind::InvalidValue);
+        }
         let faults = SOFT.faults();
         if let Err(error) = faults.push_script(text) {
             assert_eq!(error.kind(), ErrorKind::InvalidValue);

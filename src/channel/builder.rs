@@ -1,0 +1,219 @@
+//! Settings, and how a service and a client come to be.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::Channel;
+use super::greeting::{self, Answer, Hello};
+use super::inbox::Inbox;
+use super::link::{At, Link};
+use super::service::Service;
+use super::socket::{self, Listener, Socket};
+use crate::device::{Device, Representor};
+use crate::error::{Error, ErrorKind, Result};
+
+const LISTEN: &str = "ChannelBuilder::listen";
+const CONNECT: &str = "ChannelBuilder::connect";
+
+/// Builds a [`Service`] or connects a [`Channel`].
+#[derive(Clone, Copy, Debug)]
+#[must_use = "nothing is built before listen or connect"]
+pub struct ChannelBuilder {
+    pub(super) max_message: usize,
+    pub(super) send_queue: usize,
+    pub(super) recv_queue: usize,
+    pub(super) max_peers: usize,
+}
+
+impl ChannelBuilder {
+    pub(super) fn new() -> ChannelBuilder {
+        ChannelBuilder {
+            max_message: Channel::MAX_MESSAGE_SIZE,
+            send_queue: 10,
+            recv_queue: 10,
+            max_peers: 512,
+        }
+    }
+
+    /// The most bytes of one message, in either direction, 1 to 4,080; 4,080 if not said. A connection has the smaller of both sides'.
+    #[doc(alias = "doca_comm_channel_ep_set_max_msg_size")]
+    pub fn max_message_size(self, bytes: usize) -> ChannelBuilder {
+        ChannelBuilder {
+            max_message: bytes,
+            ..self
+        }
+    }
+
+    /// How many messages of a connection wait beyond what its socket takes, 1 to 8,192; 10 if not said.
+    #[doc(alias = "doca_comm_channel_ep_set_send_queue_size")]
+    pub fn send_queue_size(self, messages: usize) -> ChannelBuilder {
+        ChannelBuilder {
+            send_queue: messages,
+            ..self
+        }
+    }
+
+    /// How many messages of a connection are read ahead, of the longest that there are, 1 to 8,192; 10 if not said.
+    #[doc(alias = "doca_comm_channel_ep_set_recv_queue_size")]
+    pub fn recv_queue_size(self, messages: usize) -> ChannelBuilder {
+        ChannelBuilder {
+            recv_queue: messages,
+            ..self
+        }
+    }
+
+    /// For a service: how many peers are connected at once, at least 1; 512 if not said. Others get `Full`.
+    #[doc(alias = "doca_comm_channel_get_service_max_num_connections")]
+    pub fn max_peers(self, peers: usize) -> ChannelBuilder {
+        ChannelBuilder {
+            max_peers: peers,
+            ..self
+        }
+    }
+
+    fn check(&self, op: &'static str, service: &str) -> Result<()> {
+        let wrong = |text| Err(Error::new(ErrorKind::InvalidValue, op, text));
+        for (what, value, max) in [
+            (
+                "max_message_size",
+                self.max_message,
+                Channel::MAX_MESSAGE_SIZE,
+            ),
+            ("send_queue_size", self.send_queue, Channel::MAX_QUEUE_SIZE),
+            ("recv_queue_size", self.recv_queue, Channel::MAX_QUEUE_SIZE),
+            ("max_peers", self.max_peers, usize::MAX),
+        ] {
+            if value == 0 || value > max {
+                return wrong(format!("{what} is {value}: it is 1 to {max}"));
+            }
+        }
+        if !greeting::is_name(service) {
+            let (len, max) = (service.len(), Channel::MAX_SERVICE_NAME_LEN);
+            return wrong(format!(
+                "the service's name has {len} bytes: 1 to {max}, and none of them 0"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Offers a service on a representor: its function reaches it, and nobody else. It needs a Tokio runtime, and listens until it is dropped.
+    ///
+    /// # Errors
+    ///
+    /// `AlreadyExist` if a process of this user has a service of that name there; `NotFound` if the function has gone; `NotSupported` if the
+    /// representor's device has no other side on this machine; `InvalidValue` for a name that is empty, longer than 32 bytes or has a 0, and for sizes
+    /// that are out of their ranges; `BadState` without a runtime.
+    #[doc(alias = "doca_comm_channel_ep_listen")]
+    pub fn listen(self, representor: &Representor, service: &str) -> Result<Service> {
+        self.check(LISTEN, service)?;
+        representor.check()?;
+        let (device, info) = (representor.device(), representor.info());
+        let domain = device.adapter().channel_domain(Some(info))?;
+        let runtime = socket::runtime(LISTEN)?;
+        let listener = Listener::unix(LISTEN, &socket::name(&domain, service))?;
+        let at = At {
+            device: device.clone(),
+            runtime,
+        };
+        Ok(Service::new(self, service, listener, at))
+    }
+
+    /// Offers a service at a TCP address of this machine; with port 0 at a free one ([`Service::local_addr`]). Any device may, and who
+    /// reaches the address reaches the service.
+    ///
+    /// # Errors
+    ///
+    /// `AlreadyExist` if somebody listens there; `InvalidValue` and `BadState` as [`listen`](ChannelBuilder::listen); what the system says of
+    /// the address.
+    pub async fn listen_tcp(
+        self,
+        device: &Device,
+        addr: SocketAddr,
+        service: &str,
+    ) -> Result<Service> {
+        self.check(LISTEN, service)?;
+        let runtime = socket::runtime(LISTEN)?;
+        let listener = Listener::tcp(LISTEN, addr).await?;
+        let at = At {
+            device: device.clone(),
+            runtime,
+        };
+        Ok(Service::new(self, service, listener, at))
+    }
+
+    /// Connects a function of the host to the service of that name on its representor; waits until the service accepts.
+    ///
+    /// # Errors
+    ///
+    /// `ConnectionAborted` if no such service listens; `Full` if it has as many peers as it takes; `Again` if too many wait to be accepted;
+    /// `ConnectionReset` if it ends meanwhile; `NotPermitted` if another user has its name; `NotSupported` on a port of the DPU and on devices that have
+    /// no other side on this machine; `UnsupportedVersion`; `InvalidValue` and `BadState` as [`listen`](ChannelBuilder::listen).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is ready, there is no connection; the service may have accepted one, which is then over.
+    #[doc(alias = "doca_comm_channel_ep_connect")]
+    pub async fn connect(self, device: &Device, service: &str) -> Result<Channel> {
+        self.check(CONNECT, service)?;
+        let domain = device.adapter().channel_domain(None)?;
+        let runtime = socket::runtime(CONNECT)?;
+        let socket = socket::connect(CONNECT, &socket::name(&domain, service))?;
+        let at = At {
+            device: device.clone(),
+            runtime,
+        };
+        self.greet(socket, service, at).await
+    }
+
+    /// Connects to the service of that name at a TCP address; waits until the service accepts.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](ChannelBuilder::connect), and what the system says of the address.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`connect`](ChannelBuilder::connect).
+    pub async fn connect_tcp(
+        self,
+        device: &Device,
+        addr: SocketAddr,
+        service: &str,
+    ) -> Result<Channel> {
+        self.check(CONNECT, service)?;
+        let runtime = socket::runtime(CONNECT)?;
+        let socket = socket::connect_tcp(CONNECT, addr).await?;
+        let at = At {
+            device: device.clone(),
+            runtime,
+        };
+        self.greet(socket, service, at).await
+    }
+
+    /// The client's half of the greeting.
+    async fn greet(self, socket: Socket, service: &str, at: At) -> Result<Channel> {
+        let hello = Hello {
+            max_message: self.max_message as u16,
+            service,
+        };
+        let mut inbox = Inbox::new(greeting::LEN_MAX, 1);
+        let reset = |text| Error::new(ErrorKind::ConnectionReset, CONNECT, text);
+        let gone = |_| reset("the service has ended before it answered");
+        socket.write_frame(&hello.bytes()).await.map_err(gone)?;
+        let answer = socket.read_frame(&mut inbox).await.map_err(gone)?;
+        let Some((answer, theirs)) = Answer::parse(&answer) else {
+            return Err(reset("what listens there is no service"));
+        };
+        if let Some((kind, text)) = answer.refusal() {
+            return Err(Error::new(kind, CONNECT, text));
+        }
+        Ok(Channel(Arc::new(self.link(socket, inbox, theirs, at))))
+    }
+
+    /// A connection between who was built so and a peer that takes messages of so many bytes.
+    pub(super) fn link(&self, socket: Socket, mut inbox: Inbox, theirs: u16, at: At) -> Link {
+        let max_message = self.max_message.min(theirs.into());
+        inbox.agree(max_message, self.recv_queue);
+        Link::new(socket, inbox, max_message, self.send_queue, at)
+    }
+}

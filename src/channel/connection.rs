@@ -1,0 +1,248 @@
+//! A connection as its user has it.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use bytes::Bytes;
+
+use super::ChannelBuilder;
+use super::link::Link;
+use crate::device::Device;
+use crate::error::Result;
+
+/// A connection for control messages: of a client to its service, or of a service to one of its clients.
+///
+/// Messages of up to 4,080 bytes, in order, each whole. Clients and services are made by [`Channel::builder`]. Clones are the same
+/// connection; with the last one it ends, after what was sent before has been written.
+///
+/// ```
+/// use tokio_doca::soft::{Soft, View};
+/// use tokio_doca::{Channel, Representor};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tokio_doca::Error> {
+/// // On the DPU, a service on the representor of the host's pf0:
+/// let p0 = Soft::builder().view(View::Dpu).build().open("p0")?;
+/// # let name = format!("doc {}", std::process::id());
+/// # let name = &name[..];
+/// # /*
+/// let name = "answers";
+/// # */
+/// let service = Channel::builder().listen(&Representor::open(&p0, "0b:00.0")?, name)?;
+/// let serve = async {
+///     let client = service.accept().await?;
+///     let question = client.recv().await?;
+///     client.send(&[b"what is ", &question[..]].concat()).await
+/// };
+/// // On the host, in another process:
+/// let pf0 = Soft::builder().build().open("pf0")?;
+/// let ask = async {
+///     let channel = Channel::builder().connect(&pf0, name).await?;
+///     channel.send(b"that?").await?;
+///     channel.recv().await
+/// };
+/// let (answer, served) = tokio::join!(ask, serve);
+/// # served?;
+/// assert_eq!(answer?, "what is that?");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+#[doc(alias = "doca_comm_channel_ep_t")]
+pub struct Channel(pub(super) Arc<Link>);
+
+impl Channel {
+    /// The most bytes of one message.
+    #[doc(alias = "doca_comm_channel_get_max_message_size")]
+    pub const MAX_MESSAGE_SIZE: usize = 4080;
+    /// The longest send or receive queue, in messages.
+    #[doc(alias = "doca_comm_channel_get_max_send_queue_size")]
+    #[doc(alias = "doca_comm_channel_get_max_recv_queue_size")]
+    pub const MAX_QUEUE_SIZE: usize = 8192;
+    /// The most bytes of a service's name.
+    #[doc(alias = "doca_comm_channel_get_max_service_name_len")]
+    pub const MAX_SERVICE_NAME_LEN: usize = super::greeting::NAME_MAX;
+
+    /// Settings of a service or of a client.
+    #[doc(alias = "doca_comm_channel_ep_create")]
+    pub fn builder() -> ChannelBuilder {
+        ChannelBuilder::new()
+    }
+
+    /// Sends a message: waits until the send queue has room for it. That it was sent does not say that it was received.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` for one that is longer than [`max_message_size`](Channel::max_message_size); `ConnectionReset` if the peer has gone,
+    /// `NotConnected` after [`disconnect`](Channel::disconnect), `Shutdown` if the runtime has gone on which the connection was made.
+    ///
+    /// # Cancel safety
+    ///
+    /// A message is sent as a whole or not at all: if this is dropped before it is ready, it was not sent.
+    #[doc(alias = "doca_comm_channel_ep_sendto")]
+    pub async fn send(&self, message: &[u8]) -> Result<()> {
+        self.0.send(message).await
+    }
+
+    /// Sends a message if the send queue has room for it now.
+    ///
+    /// # Errors
+    ///
+    /// `Again` if it has none; else as [`send`](Channel::send).
+    pub fn try_send(&self, message: &[u8]) -> Result<()> {
+        self.0.try_send(message)
+    }
+
+    /// The next message. Several receives that wait at once get them in the order in which they began to wait.
+    ///
+    /// # Errors
+    ///
+    /// `ConnectionReset` if the peer has gone, after all that it had sent was received, or broke the protocol; `NotConnected` and `Shutdown` as
+    /// [`send`](Channel::send).
+    ///
+    /// # Cancel safety
+    ///
+    /// No message is lost: what has come in part stays for the next receive.
+    #[doc(alias = "doca_comm_channel_ep_recvfrom")]
+    pub async fn recv(&self) -> Result<Bytes> {
+        self.0.recv().await
+    }
+
+    /// The next message, if it is here.
+    ///
+    /// # Errors
+    ///
+    /// `Again` if it is not, or another receive waits for it; else as [`recv`](Channel::recv).
+    pub fn try_recv(&self) -> Result<Bytes> {
+        self.0.try_recv()
+    }
+
+    /// Ends the connection, for all its handles, once everything that was sent before has been written. Over already is no error.
+    ///
+    /// # Cancel safety
+    ///
+    /// If it is dropped before it is ready, the connection goes on. A peer that does not read makes it wait for ever.
+    #[doc(alias = "doca_comm_channel_ep_disconnect")]
+    pub async fn disconnect(&self) {
+        self.0.disconnect().await;
+    }
+
+    /// Whether nothing is known yet of its end. Only who sends or receives learns of one.
+    pub fn is_connected(&self) -> bool {
+        self.0.is_connected()
+    }
+
+    /// The device that it is on, or whose representor its service is on.
+    pub fn device(&self) -> &Device {
+        &self.0.device
+    }
+
+    /// Who is at the other end.
+    pub fn peer(&self) -> &Peer {
+        self.0.peer()
+    }
+
+    /// The most bytes of one message on this connection: the smaller of what both sides were built with.
+    #[doc(alias = "doca_comm_channel_ep_get_max_msg_size")]
+    pub fn max_message_size(&self) -> usize {
+        self.0.max_message()
+    }
+
+    /// What went to and fro until now.
+    #[doc(alias = "doca_comm_channel_peer_addr_get_send_messages")]
+    #[doc(alias = "doca_comm_channel_peer_addr_get_recv_messages")]
+    pub fn stats(&self) -> ChannelStats {
+        self.0.stats()
+    }
+
+    /// A number of the application's for this peer; 0 if none was set.
+    #[doc(alias = "doca_comm_channel_peer_addr_get_user_data")]
+    pub fn user_data(&self) -> u64 {
+        self.0.user_data.load(Relaxed)
+    }
+
+    /// Sets the application's number.
+    #[doc(alias = "doca_comm_channel_peer_addr_set_user_data")]
+    pub fn set_user_data(&self, value: u64) {
+        self.0.user_data.store(value, Relaxed);
+    }
+}
+
+impl PartialEq for Channel {
+    fn eq(&self, other: &Channel) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Channel {}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Channel")
+            .field("peer", self.peer())
+            .field("connected", &self.is_connected())
+            .finish()
+    }
+}
+
+/// Who is at the other end of a [`Channel`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[doc(alias = "doca_comm_channel_addr_t")]
+pub struct Peer {
+    process: Option<i32>,
+    addr: Option<SocketAddr>,
+}
+
+impl Peer {
+    pub(super) fn of_process(process: Option<i32>) -> Peer {
+        Peer {
+            process,
+            addr: None,
+        }
+    }
+
+    pub(super) fn at(addr: Option<SocketAddr>) -> Peer {
+        Peer {
+            process: None,
+            addr,
+        }
+    }
+
+    /// The number of its process, if it is one of this machine that can be seen from here.
+    pub fn process_id(&self) -> Option<i32> {
+        self.process
+    }
+
+    /// Its address, if the connection is by TCP.
+    pub fn tcp_addr(&self) -> Option<SocketAddr> {
+        self.addr
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.process, self.addr) {
+            (Some(process), _) => write!(f, "process {process}"),
+            (None, Some(addr)) => write!(f, "{addr}"),
+            (None, None) => f.write_str("a peer that is not known"),
+        }
+    }
+}
+
+/// What went over a [`Channel`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ChannelStats {
+    /// Messages that `send` has taken.
+    pub sent_messages: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Messages that `recv` has handed out.
+    pub received_messages: u64,
+    /// Their bytes.
+    pub received_bytes: u64,
+    /// Messages that wait in the send queue, since the peer does not read.
+    pub sends_in_flight: usize,
+}

@@ -1,0 +1,350 @@
+//! One connection: both queues, and how it ends.
+//!
+//! A permit of `room` is a place in the send queue. Who sends takes one, writes to the socket, and gives it back if the socket took
+//! all; else the frame keeps it until a flushing task has written the last of it.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use bytes::Bytes;
+use tokio::runtime::Handle;
+use tokio::sync::{Mutex as AsyncMutex, Semaphore, SemaphorePermit};
+
+use super::inbox::Inbox;
+use super::outbox::Outbox;
+use super::socket::Socket;
+use super::{ChannelStats, Peer};
+use crate::device::Device;
+use crate::error::{Error, ErrorKind, Result};
+
+pub(super) const SEND: &str = "Channel::send";
+pub(super) const RECV: &str = "Channel::recv";
+
+/// A connection that has been greeted.
+pub(super) struct Link {
+    socket: Socket,
+    peer: Peer,
+    max_message: usize,
+    send_queue: usize,
+    room: Semaphore,
+    outbox: Mutex<Outbox>,
+    inbox: AsyncMutex<Inbox>,
+    ended: OnceLock<Ended>,
+    /// Where the socket is registered.
+    runtime: Handle,
+    counts: Counts,
+    pub(super) user_data: AtomicU64,
+    /// Stays open.
+    pub(super) device: Device,
+}
+
+/// Where a connection is made: of a device, on a runtime.
+#[derive(Clone)]
+pub(super) struct At {
+    pub(super) device: Device,
+    pub(super) runtime: Handle,
+}
+
+#[derive(Default)]
+struct Counts {
+    sent: AtomicU64,
+    sent_bytes: AtomicU64,
+    received: AtomicU64,
+    received_bytes: AtomicU64,
+}
+
+/// Why a connection is over.
+#[derive(Clone, Copy, Debug)]
+enum Ended {
+    /// `disconnect`.
+    Here,
+    /// The peer disconnected, or its process ended.
+    There,
+    /// The peer ended within a message.
+    Torn,
+    /// The peer sent a longer message than it may.
+    TooLong,
+    /// The socket failed.
+    Failed(io::ErrorKind),
+    /// The runtime of the socket has gone.
+    Runtime,
+}
+
+impl Ended {
+    fn error(self, op: &'static str) -> Error {
+        let (kind, text) = match self {
+            Ended::Here => (ErrorKind::NotConnected, "this side has disconnected"),
+            Ended::There => (
+                ErrorKind::ConnectionReset,
+                "the peer has disconnected, or its process has ended",
+            ),
+            Ended::Torn => (
+                ErrorKind::ConnectionReset,
+                "the peer has ended within a message",
+            ),
+            Ended::TooLong => (
+                ErrorKind::ConnectionReset,
+                "the peer has sent a longer message than it may: the connection was ended",
+            ),
+            Ended::Runtime => (
+                ErrorKind::Shutdown,
+                "the runtime on which the connection was made has ended",
+            ),
+            Ended::Failed(kind) => {
+                let text = format!("the socket failed: {kind}");
+                return Error::new(ErrorKind::ConnectionReset, op, text);
+            }
+        };
+        Error::new(kind, op, text)
+    }
+}
+
+fn would_block(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
+}
+
+/// What the error of a call on the socket means.
+fn failed(error: &io::Error) -> Ended {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Ended::There,
+        // What Tokio says of a socket whose driver has gone.
+        io::ErrorKind::Other => Ended::Runtime,
+        kind => Ended::Failed(kind),
+    }
+}
+
+impl Link {
+    pub(super) fn new(
+        socket: Socket,
+        inbox: Inbox,
+        max_message: usize,
+        send_queue: usize,
+        at: At,
+    ) -> Link {
+        Link {
+            peer: socket.peer(),
+            socket,
+            max_message,
+            send_queue,
+            room: Semaphore::new(send_queue),
+            outbox: Mutex::new(Outbox::new(max_message)),
+            inbox: AsyncMutex::new(inbox),
+            ended: OnceLock::new(),
+            runtime: at.runtime,
+            device: at.device,
+            counts: Counts::default(),
+            user_data: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    pub(super) fn max_message(&self) -> usize {
+        self.max_message
+    }
+
+    fn outbox(&self) -> MutexGuard<'_, Outbox> {
+        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nothing is sent any more, and who waits is told. What has come can still be received, unless this side ended it.
+    fn end(&self, why: Ended) {
+        if self.ended.set(why).is_ok() {
+            self.room.close();
+            self.socket.hang_up();
+        }
+    }
+
+    /// Why it is over; it is.
+    fn over(&self, op: &'static str) -> Error {
+        self.ended.get().unwrap_or(&Ended::There).error(op)
+    }
+
+    fn check(&self, message: &[u8]) -> Result<()> {
+        let (len, max) = (message.len(), self.max_message);
+        if len > max {
+            let text =
+                format!("{len} bytes: a message of this connection has at most {max}: send parts");
+            return Err(Error::new(ErrorKind::InvalidValue, SEND, text));
+        }
+        Ok(())
+    }
+
+    pub(super) async fn send(self: &Arc<Link>, message: &[u8]) -> Result<()> {
+        self.check(message)?;
+        match self.room.acquire().await {
+            Ok(place) => self.put(place, message),
+            Err(_) => Err(self.over(SEND)),
+        }
+    }
+
+    pub(super) fn try_send(self: &Arc<Link>, message: &[u8]) -> Result<()> {
+        use tokio::sync::TryAcquireError::{Closed, NoPermits};
+        self.check(message)?;
+        match self.room.try_acquire() {
+            Ok(place) => self.put(place, message),
+            Err(Closed) => Err(self.over(SEND)),
+            Err(NoPermits) => {
+                let queue = self.send_queue;
+                let text = format!("{queue} messages wait for the peer to read: await send");
+                Err(Error::new(ErrorKind::Again, SEND, text))
+            }
+        }
+    }
+
+    /// Writes it, or leaves it to the flushing task, which is started if there is none.
+    fn put(self: &Arc<Link>, place: SemaphorePermit<'_>, message: &[u8]) -> Result<()> {
+        let mut outbox = self.outbox();
+        if self.ended.get().is_some() {
+            return Err(self.over(SEND));
+        }
+        let idle = outbox.len() == 0;
+        // The length was checked.
+        outbox.push(message);
+        if idle {
+            match self.socket.try_write(outbox.bytes()) {
+                Ok(written) => _ = outbox.wrote(written),
+                Err(error) if would_block(&error) => {}
+                Err(error) => {
+                    self.end(failed(&error));
+                    return Err(self.over(SEND));
+                }
+            }
+        }
+        self.counts.sent.fetch_add(1, Relaxed);
+        self.counts
+            .sent_bytes
+            .fetch_add(message.len() as u64, Relaxed);
+        if outbox.len() > 0 {
+            place.forget();
+            if !outbox.flushing {
+                outbox.flushing = true;
+                drop(self.runtime.spawn(flush(Flushing(Arc::clone(self)))));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what waits as far as the socket takes it. True once nothing waits.
+    fn write_on(&self) -> bool {
+        let mut outbox = self.outbox();
+        match self.socket.try_write(outbox.bytes()) {
+            Ok(written) => self.room.add_permits(outbox.wrote(written)),
+            Err(error) if would_block(&error) => {}
+            Err(error) => self.end(failed(&error)),
+        }
+        let done = outbox.len() == 0 || self.ended.get().is_some();
+        outbox.flushing = !done;
+        done
+    }
+
+    pub(super) async fn recv(&self) -> Result<Bytes> {
+        let mut inbox = self.inbox.lock().await;
+        loop {
+            if let Some(message) = self.take(&mut inbox)? {
+                return Ok(message);
+            }
+            if let Err(error) = self.socket.readable().await {
+                self.end(failed(&error));
+                return Err(self.over(RECV));
+            }
+        }
+    }
+
+    pub(super) fn try_recv(&self) -> Result<Bytes> {
+        let again = |text| Err(Error::new(ErrorKind::Again, RECV, text));
+        let Ok(mut inbox) = self.inbox.try_lock() else {
+            return again("another receive is under way");
+        };
+        match self.take(&mut inbox)? {
+            Some(message) => Ok(message),
+            None => again("no message has come: await recv"),
+        }
+    }
+
+    /// The next message, of what was read or can be.
+    fn take(&self, inbox: &mut Inbox) -> Result<Option<Bytes>> {
+        loop {
+            if let Some(Ended::Here) = self.ended.get() {
+                return Err(self.over(RECV));
+            }
+            match inbox.next() {
+                Ok(Some(message)) => {
+                    self.counts.received.fetch_add(1, Relaxed);
+                    let bytes = message.len() as u64;
+                    self.counts.received_bytes.fetch_add(bytes, Relaxed);
+                    return Ok(Some(message));
+                }
+                Ok(None) => {}
+                Err(_) => {
+                    self.end(Ended::TooLong);
+                    return Err(self.over(RECV));
+                }
+            }
+            match self.socket.try_read(&mut inbox.room()) {
+                Ok(0) => {
+                    self.end(match inbox.is_torn() {
+                        true => Ended::Torn,
+                        false => Ended::There,
+                    });
+                    return Err(self.over(RECV));
+                }
+                Ok(_) => {}
+                Err(error) if would_block(&error) => return Ok(None),
+                Err(error) => {
+                    self.end(failed(&error));
+                    return Err(self.over(RECV));
+                }
+            }
+        }
+    }
+
+    /// Ends it once everything that was sent before is the socket's.
+    pub(super) async fn disconnect(&self) {
+        let all = u32::try_from(self.send_queue).unwrap_or(u32::MAX);
+        // It is over already, if there is none to be had.
+        if let Ok(_all) = self.room.acquire_many(all).await {
+            self.end(Ended::Here);
+        }
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        self.ended.get().is_none()
+    }
+
+    pub(super) fn stats(&self) -> ChannelStats {
+        ChannelStats {
+            sent_messages: self.counts.sent.load(Relaxed),
+            sent_bytes: self.counts.sent_bytes.load(Relaxed),
+            received_messages: self.counts.received.load(Relaxed),
+            received_bytes: self.counts.received_bytes.load(Relaxed),
+            sends_in_flight: self.outbox().len(),
+        }
+    }
+}
+
+/// The task that writes on. If it is dropped before it is done, its runtime has gone.
+struct Flushing(Arc<Link>);
+
+impl Drop for Flushing {
+    fn drop(&mut self) {
+        if self.0.outbox().flushing {
+            self.0.end(Ended::Runtime);
+        }
+    }
+}
+
+async fn flush(flushing: Flushing) {
+    let link = &flushing.0;
+    loop {
+        if let Err(error) = link.socket.writable().await {
+            link.end(failed(&error));
+        }
+        if link.write_on() {
+            return;
+        }
+    }
+}

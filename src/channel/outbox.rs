@@ -1,0 +1,98 @@
+//! What was sent and the socket has not taken: frames, in order.
+
+use std::collections::VecDeque;
+
+use bytes::{Buf, BytesMut};
+use tokio_util::codec::{Encoder, LengthDelimitedCodec};
+
+use super::inbox;
+
+/// Frames that wait, or one that is about to be written.
+pub(super) struct Outbox {
+    bytes: BytesMut,
+    codec: LengthDelimitedCodec,
+    /// What is left of each frame.
+    frames: VecDeque<usize>,
+    /// A task writes them.
+    pub(super) flushing: bool,
+}
+
+impl Outbox {
+    pub(super) fn new(max_message: usize) -> Outbox {
+        Outbox {
+            bytes: BytesMut::new(),
+            codec: inbox::codec(max_message),
+            frames: VecDeque::new(),
+            flushing: false,
+        }
+    }
+
+    /// Takes a message in, behind all others. False: it is too long, which was looked at before.
+    pub(super) fn push(&mut self, message: &[u8]) -> bool {
+        let before = self.bytes.len();
+        let encoded = self.codec.encode(message, &mut self.bytes).is_ok();
+        if encoded {
+            self.frames.push_back(self.bytes.len() - before);
+        }
+        encoded
+    }
+
+    /// The bytes to be written next.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// So many were written: how many frames that ended.
+    pub(super) fn wrote(&mut self, written: usize) -> usize {
+        if written == self.bytes.len() {
+            // Its memory is used again.
+            self.bytes.clear();
+        } else {
+            self.bytes.advance(written);
+        }
+        let (mut left, mut ended) = (written, 0);
+        while let Some(frame) = self.frames.front_mut() {
+            if left < *frame {
+                *frame -= left;
+                break;
+            }
+            left -= *frame;
+            ended += 1;
+            self.frames.pop_front();
+        }
+        ended
+    }
+
+    /// How many frames wait.
+    pub(super) fn len(&self) -> usize {
+        self.frames.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channel::inbox::Inbox;
+    use bytes::BufMut;
+
+    #[test]
+    fn frames_are_counted_when_their_last_byte_was_written() {
+        let messages: [&[u8]; 4] = [b"", b"a", b"0123456789", &[7; 100]];
+        for step in 1..140 {
+            let (mut outbox, mut inbox) = (Outbox::new(100), Inbox::new(100, 4));
+            assert!(messages.iter().all(|message| outbox.push(message)));
+            let (mut ended, mut got) = (0, Vec::new());
+            while !outbox.bytes().is_empty() {
+                let piece = &outbox.bytes()[..step.min(outbox.bytes().len())];
+                inbox.room().put_slice(piece);
+                ended += outbox.wrote(piece.len().min(step));
+                while let Some(message) = inbox.next().unwrap() {
+                    got.push(message);
+                }
+                assert_eq!((ended, outbox.len()), (got.len(), 4 - got.len()));
+            }
+            assert_eq!(got, messages);
+        }
+        assert!(!Outbox::new(100).push(&[0; 101]));
+    }
+}

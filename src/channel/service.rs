@@ -1,0 +1,231 @@
+//! A service: who comes, who is greeted, and who is there.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll};
+
+use nix::libc;
+use tokio::sync::Mutex as AsyncMutex;
+
+use super::greeting::{self, Answer, Hello};
+use super::inbox::Inbox;
+use super::link::{At, Link};
+use super::socket::{Listener, Socket};
+use super::{Channel, ChannelBuilder};
+use crate::device::Device;
+use crate::error::{Error, ErrorKind, Result};
+
+const ACCEPT: &str = "Service::accept";
+/// How many may have connected and not greeted: the next takes the place of the oldest.
+const SILENT: usize = 64;
+/// How many come in one turn.
+const TURN: usize = 64;
+
+/// A named service on a representor, or at a TCP address: it accepts clients, each of which is a [`Channel`].
+///
+/// Clients are greeted while somebody awaits [`accept`](Service::accept), and wait until then. With the service dropped, its name is free for another one, which may be
+/// of another process; the Channels that it has accepted go on. `kill -9` frees the name as well.
+#[doc(alias = "doca_comm_channel_ep_t")]
+pub struct Service {
+    name: Arc<str>,
+    device: Device,
+    local_addr: Option<SocketAddr>,
+    arrivals: AsyncMutex<Arrivals>,
+    peers: Arc<Peers>,
+}
+
+/// Whom to greet, and how.
+struct Arrivals {
+    listener: Listener,
+    /// Those who have not said what they want, the oldest first.
+    greetings: VecDeque<Greeting>,
+    config: ChannelBuilder,
+    name: Arc<str>,
+    at: At,
+}
+
+type Greeting = Pin<Box<dyn Future<Output = Option<Channel>> + Send>>;
+
+/// Who is connected.
+struct Peers {
+    max: usize,
+    links: Mutex<Vec<Weak<Link>>>,
+}
+
+impl Peers {
+    /// Without those that are gone.
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Link>>> {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        links.retain(|link| link.strong_count() > 0);
+        links
+    }
+}
+
+impl Service {
+    pub(super) fn new(config: ChannelBuilder, name: &str, listener: Listener, at: At) -> Service {
+        let name: Arc<str> = name.into();
+        Service {
+            device: at.device.clone(),
+            local_addr: listener.local_addr(),
+            peers: Arc::new(Peers {
+                max: config.max_peers,
+                links: Mutex::default(),
+            }),
+            arrivals: AsyncMutex::new(Arrivals {
+                listener,
+                greetings: VecDeque::new(),
+                config,
+                name: Arc::clone(&name),
+                at,
+            }),
+            name,
+        }
+    }
+
+    /// The next client.
+    ///
+    /// # Errors
+    ///
+    /// `NoMemory` if this process has no descriptor or memory left for one, who waits on; what else the system says.
+    ///
+    /// # Cancel safety
+    ///
+    /// No client is lost: who has come stays for the next call.
+    pub async fn accept(&self) -> Result<Channel> {
+        let mut arrivals = self.arrivals.lock().await;
+        poll_fn(|cx| arrivals.poll(cx, &self.peers)).await
+    }
+
+    /// Who is connected: handles of the Channels that were accepted and are still held by somebody, or have something to send.
+    #[doc(alias = "doca_comm_channel_ep_get_peer_addr_list")]
+    pub fn peers(&self) -> Vec<Channel> {
+        let links = self.peers.lock();
+        links
+            .iter()
+            .filter_map(Weak::upgrade)
+            .map(Channel)
+            .collect()
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The device that it is on, or behind.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The TCP address, if it has one.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.local_addr
+    }
+}
+
+impl fmt::Debug for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Service")
+            .field("name", &self.name)
+            .field("peers", &self.peers.lock().len())
+            .finish()
+    }
+}
+
+impl Arrivals {
+    fn poll(&mut self, cx: &mut Context<'_>, peers: &Arc<Peers>) -> Poll<Result<Channel>> {
+        for _ in 0..TURN {
+            if let Some(channel) = self.greeted(cx) {
+                return Poll::Ready(Ok(channel));
+            }
+            match self.listener.poll_accept(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(socket)) => {
+                    if self.greetings.len() == SILENT {
+                        self.greetings.pop_front();
+                    }
+                    let greeting = greet(
+                        socket,
+                        self.config,
+                        Arc::clone(&self.name),
+                        Arc::clone(peers),
+                        self.at.clone(),
+                    );
+                    self.greetings.push_back(Box::pin(greeting));
+                }
+                // Who is silent has a descriptor that somebody else needs.
+                Poll::Ready(Err(error)) if is_full(&error) && !self.greetings.is_empty() => {
+                    self.greetings.pop_front();
+                }
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(failed(error))),
+            }
+        }
+        // Many came, and none is done: the others of this thread first.
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Looks at all who are being greeted: one who is done.
+    fn greeted(&mut self, cx: &mut Context<'_>) -> Option<Channel> {
+        let mut at = 0;
+        while let Some(greeting) = self.greetings.get_mut(at) {
+            match greeting.as_mut().poll(cx) {
+                Poll::Pending => at += 1,
+                Poll::Ready(channel) => {
+                    self.greetings.remove(at);
+                    if channel.is_some() {
+                        return channel;
+                    }
+                }
+            }
+        }
+        None
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    let full = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS];
+    error
+        .raw_os_error()
+        .is_some_and(|errno| full.contains(&errno))
+}
+
+fn failed(error: io::Error) -> Error {
+    match is_full(&error) {
+        true => {
+            let text = format!("{error}: a client waits until something was closed");
+            Error::new(ErrorKind::NoMemory, ACCEPT, text)
+        }
+        false => Error::os(ACCEPT, "the listening socket", error),
+    }
+}
+
+/// The service's half of the greeting; `None` if there is nothing more to be said to that one.
+async fn greet(
+    socket: Socket,
+    config: ChannelBuilder,
+    name: Arc<str>,
+    peers: Arc<Peers>,
+    at: At,
+) -> Option<Channel> {
+    let mut inbox = Inbox::new(greeting::LEN_MAX, 1);
+    let hello = socket.read_frame(&mut inbox).await.ok()?;
+    let answer = |answer: Answer| answer.bytes(config.max_message as u16);
+    let theirs = match Hello::parse(&hello) {
+        Ok(hello) if hello.service != &*name => Err(Answer::NoSuchService),
+        Ok(_) if peers.lock().len() >= peers.max => Err(Answer::Full),
+        Ok(hello) => Ok(hello.max_message),
+        Err(wrong) => Err(wrong),
+    };
+    let refusal = theirs.err().unwrap_or(Answer::Welcome);
+    // An answer is shorter than what any socket takes at once.
+    socket.write_frame(&answer(refusal)).await.ok()?;
+    let link = Arc::new(config.link(socket, inbox, theirs.ok()?, at));
+    peers.lock().push(Arc::downgrade(&link));
+    Some(Channel(link))
+}
