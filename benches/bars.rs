@@ -11,10 +11,12 @@
 //! cargo bench --bench bars -- --steady     what is the same on any machine, as TOML (.ci/ratchet)
 //! ```
 //!
-//! B5, B7, B8, B10, B15, G2, G4, G5, R2 to R4, R6 and R8 need both CPUs to themselves. The line says so when they were not free.
+//! B5, B7, B8, B10, B15, G2, G4, G5, R2 to R4, R6, R8 and S5 need both CPUs to themselves. The line says so when they were not free.
 
 #[path = "bars/cancel.rs"]
 mod cancel;
+#[path = "bars/channel.rs"]
+mod channel;
 #[path = "bars/counting.rs"]
 mod counting;
 #[path = "bars/counts.rs"]
@@ -69,7 +71,7 @@ static ALLOCATOR: counting::Counting = counting::Counting;
 
 type Bar = fn(&mut Report);
 
-const BARS: [(&str, Bar); 30] = [
+const BARS: [(&str, Bar); 31] = [
     ("B1", inline::b1),
     ("B3", counts::b3),
     ("B4", event::b4),
@@ -100,6 +102,7 @@ const BARS: [(&str, Bar); 30] = [
     ("R6", rdma::r6),
     ("R7", rdma::r7),
     ("R8", rdma::r8),
+    ("S5", channel::s5),
 ];
 
 fn main() -> ExitCode {
