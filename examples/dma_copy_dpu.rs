@@ -1,5 +1,7 @@
 //! The DPU's half of a remote copy: fetches by DMA what `dma_copy_host` exported, and prints it.
-//! `TOKIO_DOCA_SOFT=dpu dma_copy_dpu [-p PCI] [-d EXPORT_DESC] [-b BUFFER_INFO]`, the flags of DOCA's sample.
+//! `TOKIO_DOCA_SOFT=dpu dma_copy_dpu [-p PCI] [-d EXPORT_DESC] [-b BUFFER_INFO] [--find TEXT]`, the flags of DOCA's sample.
+//!
+//! With `--find` it scans all of the host's memory for TEXT, a piece at a time, as the receiver of the DMA guide does (chapter 6).
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,7 +14,10 @@ struct Args {
     pci: String,
     desc: String,
     info: String,
+    find: Option<String>,
 }
+
+const USAGE: &str = "usage: dma_copy_dpu [-p PCI] [-d EXPORT_DESC] [-b BUFFER_INFO] [--find TEXT]";
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
@@ -20,6 +25,7 @@ async fn main() -> ExitCode {
         pci: "03:00.0".into(),
         desc: "/tmp/export_desc.txt".into(),
         info: "/tmp/buffer_info.txt".into(),
+        find: None,
     };
     let mut rest = std::env::args().skip(1);
     while let Some(flag) = rest.next() {
@@ -27,11 +33,12 @@ async fn main() -> ExitCode {
             "-p" => &mut args.pci,
             "-d" => &mut args.desc,
             "-b" => &mut args.info,
+            "--find" => args.find.insert(String::new()),
             _ => return usage(),
         };
         match rest.next() {
-            Some(value) => *place = value,
-            None => return usage(),
+            Some(value) if !value.is_empty() => *place = value,
+            _ => return usage(),
         }
     }
     match run(&args).await {
@@ -44,8 +51,7 @@ async fn main() -> ExitCode {
 }
 
 fn usage() -> ExitCode {
-    let text = "usage: dma_copy_dpu [-p PCI] [-d EXPORT_DESC] [-b BUFFER_INFO]";
-    let _ = writeln!(io::stderr(), "{text}");
+    let _ = writeln!(io::stderr(), "{USAGE}");
     ExitCode::from(2)
 }
 
@@ -67,6 +73,9 @@ async fn run(args: &Args) -> Result<()> {
     let remote = RemoteMmap::from_export(&device, &blob)
         .timeout(Duration::from_secs(2))
         .await?;
+    if let Some(text) = &args.find {
+        return find(&device, &remote, text).await;
+    }
     let end = offset.checked_add(len).ok_or("the range has no end")?;
     let there = remote.buf(offset..end)?;
     let mmap = Mmap::builder().device(&device).alloc(len)?;
@@ -79,5 +88,39 @@ async fn run(args: &Args) -> Result<()> {
     writeln!(out, "Remote DMA copy was done Successfully")?;
     writeln!(out, "Memory content: {text}")?;
     writeln!(out, "Host sample can be closed, DMA copy ended")?;
+    Ok(())
+}
+
+/// Bytes that are scanned at a time.
+const PIECE: usize = 1 << 20;
+
+/// Says where in the host's memory the text is: one piece after the other is copied here and looked through.
+async fn find(device: &Device, remote: &RemoteMmap, text: &str) -> Result<()> {
+    let (text, len) = (text.as_bytes(), remote.len());
+    // Pieces overlap, so that what lies across two of them is found.
+    let room = (PIECE + text.len()).min(len);
+    let mmap = Mmap::builder().device(device).alloc(room)?;
+    let here = BufInventory::with_capacity(1).buf(&mmap, ..)?;
+    let dma = Dma::builder(device).attach(&WorkQ::builder().build()?)?;
+    let mut found = 0;
+    for start in (0..len).step_by(PIECE) {
+        let piece = remote.buf(start..len.min(start + PIECE + text.len() - 1))?;
+        here.reset_data_len()?;
+        dma.copy(&piece, &here).await?;
+        let data = here.data()?;
+        for at in data.windows(text.len()).enumerate() {
+            if at.1 == text {
+                found += 1;
+                let at = start + at.0;
+                let mut out = io::stdout();
+                writeln!(out, "Found at byte {at} of the host's memory")?;
+            }
+        }
+    }
+    if found == 0 {
+        let text = String::from_utf8_lossy(text);
+        return Err(format!("{text:?} is not in the {len} bytes of the host's memory").into());
+    }
+    writeln!(io::stdout(), "Host sample can be closed, DMA copy ended")?;
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! The host's half of a remote copy: exports a text to the DPU, and waits until it was fetched.
-//! `dma_copy_host [-p PCI] [-t TEXT] [-d EXPORT_DESC] [-b BUFFER_INFO]`, the flags of DOCA's sample.
+//! `dma_copy_host [-p PCI] [-t TEXT] [-d EXPORT_DESC] [-b BUFFER_INFO] [--at BYTE]`, the flags of DOCA's sample, and where in the memory
+//! the text stands: at its start, if not said. What lies before it is zeros, for `dma_copy_dpu --find` to look through.
 //!
 //! It writes two files: what `dma_copy_dpu` needs to import the memory, and which part of it holds the text. On one machine:
 //!
@@ -22,7 +23,11 @@ struct Args {
     text: String,
     desc: String,
     info: String,
+    at: String,
 }
+
+const USAGE: &str =
+    "usage: dma_copy_host [-p PCI] [-t TEXT] [-d EXPORT_DESC] [-b BUFFER_INFO] [--at BYTE]";
 
 fn main() -> ExitCode {
     let mut args = Args {
@@ -30,6 +35,7 @@ fn main() -> ExitCode {
         text: "This is a sample piece of text".into(),
         desc: "/tmp/export_desc.txt".into(),
         info: "/tmp/buffer_info.txt".into(),
+        at: "0".into(),
     };
     let mut rest = std::env::args().skip(1);
     while let Some(flag) = rest.next() {
@@ -38,6 +44,7 @@ fn main() -> ExitCode {
             "-t" => &mut args.text,
             "-d" => &mut args.desc,
             "-b" => &mut args.info,
+            "--at" => &mut args.at,
             _ => return usage(),
         };
         match rest.next() {
@@ -55,23 +62,24 @@ fn main() -> ExitCode {
 }
 
 fn usage() -> ExitCode {
-    let text = "usage: dma_copy_host [-p PCI] [-t TEXT] [-d EXPORT_DESC] [-b BUFFER_INFO]";
-    let _ = writeln!(io::stderr(), "{text}");
+    let _ = writeln!(io::stderr(), "{USAGE}");
     ExitCode::from(2)
 }
 
 fn run(args: &Args) -> Result<()> {
     let device = Device::open(&args.pci)?;
+    let at: usize = args
+        .at
+        .parse()
+        .map_err(|error| format!("--at {}: {error}", args.at))?;
+    let len = at.checked_add(args.text.len()).ok_or("--at is too far")?;
     let access = Access::LOCAL_READ_WRITE | Access::DPU_READ_ONLY;
-    let mmap = Mmap::builder()
-        .device(&device)
-        .access(access)
-        .alloc(args.text.len())?;
-    let buf = BufInventory::with_capacity(1).buf(&mmap, ..)?;
+    let mmap = Mmap::builder().device(&device).access(access).alloc(len)?;
+    let buf = BufInventory::with_capacity(1).buf(&mmap, at..)?;
     buf.extend_from_slice(args.text.as_bytes())?;
 
     secret(&args.desc, &mmap.export_dpu(&device)?)?;
-    secret(&args.info, format!("0 {}", args.text.len()).as_bytes())?;
+    secret(&args.info, format!("{at} {}", args.text.len()).as_bytes())?;
     let (desc, info) = (&args.desc, &args.info);
     let mut out = io::stdout();
     writeln!(

@@ -260,10 +260,14 @@ fn every_example_names_what_it_cannot_read_in_a_script() {
     for name in [
         "busy_poll",
         "cancel_and_timeout",
+        "cc_client",
+        "cc_server",
         "custom_provider",
         "dma_copy",
         "dma_copy_dpu",
         "dma_copy_host",
+        "file_transfer_dpu",
+        "file_transfer_host",
         "graph",
         "graph_pipeline",
         "hybrid",
@@ -282,6 +286,7 @@ fn every_example_names_what_it_cannot_read_in_a_script() {
         let arguments = |command: &mut Command, _| match name {
             "dma_copy" => _ = command.args([&file, &folder.path("dst")]),
             "sha_file" | "zero_copy_bytes" => _ = command.arg(&file),
+            "file_transfer_dpu" | "file_transfer_host" => _ = command.arg("-f").arg(&file),
             "rdma_send_receive" | "rdma_send_receive_immediate" => _ = command.arg("send"),
             "rdma_read" | "rdma_write" | "rdma_write_immediate" => _ = command.arg("responder"),
             _ => {}

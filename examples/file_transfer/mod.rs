@@ -1,0 +1,161 @@
+//! What both sides of the file transfer share: the messages, the slots of the exported memory, and the file itself.
+//!
+//! ```text
+//!   host                                              DPU
+//!   Offer or Want: slots, a blob   ---------------->  imports the memory
+//!                                  <----------------  Accept, or Refuse and why
+//!   who has the file: fills a slot, says Full  ---->  who gets it: empties it, says Free
+//!                     all sent: End, its CRC-32 --->  the same? keeps the file, says Kept
+//! ```
+//!
+//! The host's slots are filled and emptied by its CPU, and by DMA jobs of the DPU: whichever way the file goes.
+#![allow(dead_code, unreachable_pub, reason = "each side uses its own part")]
+
+mod file;
+mod message;
+mod progress;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tokio_doca::Channel;
+
+use super::Result;
+pub use file::{Part, open};
+pub use message::Message;
+pub use progress::Progress;
+
+pub const SERVICE: &str = "file transfer";
+/// Bytes of a slot; the last one of a file may be filled in part.
+pub const SLOT: usize = 1 << 20;
+/// One is read or written by the host while the DPU copies another.
+pub const SLOTS: usize = 3;
+/// How long the other side, or a copy, may take.
+pub const LIMIT: Duration = Duration::from_secs(10);
+
+/// The next message. Why it was refused is the error, if it was.
+pub async fn hear(channel: &Channel) -> Result<Message> {
+    let late = |_| format!("the other side said nothing within {LIMIT:?}");
+    let bytes = timeout(LIMIT, channel.recv()).await.map_err(late)??;
+    match Message::parse(&bytes)? {
+        Message::Refuse { why } => Err(format!("the other side: {why}").into()),
+        message => Ok(message),
+    }
+}
+
+pub async fn say(channel: &Channel, message: &Message) -> Result<()> {
+    let late = |_| format!("the other side took nothing within {LIMIT:?}");
+    let bytes = message.bytes();
+    let sent = timeout(LIMIT, channel.send(&bytes)).await.map_err(late)?;
+    match sent {
+        Ok(()) => Ok(()),
+        Err(error) => Err(last_words(channel).await.unwrap_or_else(|| error.into())),
+    }
+}
+
+/// Why the other side has gone, if it said so.
+async fn last_words(channel: &Channel) -> Option<Box<dyn std::error::Error + Send + Sync>> {
+    while let Ok(bytes) = channel.recv().await {
+        if let Ok(Message::Refuse { why }) = Message::parse(&bytes) {
+            return Some(format!("the other side: {why}").into());
+        }
+    }
+    None
+}
+
+/// Tells the other side why there is no more to come, and says it here.
+pub async fn fail<T>(channel: &Channel, why: String) -> Result<T> {
+    let _ = say(channel, &Message::Refuse { why: why.clone() }).await;
+    let _ = timeout(LIMIT, channel.disconnect()).await;
+    Err(why.into())
+}
+
+/// Sends a file of `len` bytes: `fill` puts bytes into a slot.
+pub async fn send(
+    channel: &Channel,
+    file: &mut std::fs::File,
+    len: u64,
+    progress: &mut Progress,
+    fill: impl AsyncFn(usize, &[u8]) -> Result<()>,
+) -> Result<u32> {
+    use std::io::Read;
+    let mut free: VecDeque<usize> = (0..SLOTS).collect();
+    let mut hasher = crc32fast::Hasher::new();
+    let mut piece = vec![0; SLOT];
+    let mut sent = 0;
+    while sent < len {
+        let slot = match free.pop_front() {
+            Some(slot) => slot,
+            None => freed(channel).await?,
+        };
+        let bytes = &mut piece[..SLOT.min((len - sent) as usize)];
+        file.read_exact(bytes)?;
+        hasher.update(bytes);
+        fill(slot, bytes).await?;
+        say(
+            channel,
+            &Message::Full {
+                slot,
+                len: bytes.len(),
+            },
+        )
+        .await?;
+        sent += bytes.len() as u64;
+        progress.at(sent);
+    }
+    let crc = hasher.finalize();
+    say(channel, &Message::End { crc, len }).await?;
+    loop {
+        match hear(channel).await? {
+            Message::Free { .. } => {}
+            Message::Kept => return Ok(crc),
+            other => return Err(format!("{other:?} was not to be said").into()),
+        }
+    }
+}
+
+async fn freed(channel: &Channel) -> Result<usize> {
+    match hear(channel).await? {
+        Message::Free { slot } if slot < SLOTS => Ok(slot),
+        other => Err(format!("{other:?} was not to be said").into()),
+    }
+}
+
+/// Receives a file: `empty` takes bytes out of a slot. It is kept if it is whole.
+pub async fn receive(
+    channel: &Channel,
+    mut part: Part,
+    progress: &mut Progress,
+    empty: impl AsyncFn(usize, &mut [u8]) -> Result<()>,
+) -> Result<(u64, u32)> {
+    let mut hasher = crc32fast::Hasher::new();
+    let mut piece = vec![0; SLOT];
+    let mut got = 0;
+    loop {
+        match hear(channel).await? {
+            Message::Full { slot, len } if slot < SLOTS && len <= SLOT => {
+                let bytes = &mut piece[..len];
+                empty(slot, bytes).await?;
+                say(channel, &Message::Free { slot }).await?;
+                hasher.update(bytes);
+                part.write(bytes)?;
+                got += len as u64;
+                progress.at(got);
+            }
+            Message::End { crc, len } => {
+                let ours = hasher.finalize();
+                if (ours, got) != (crc, len) {
+                    return Err(format!(
+                        "{got} bytes with the CRC-32 {ours:08x} came, and {len} with {crc:08x} were sent"
+                    )
+                    .into());
+                }
+                part.keep()?;
+                say(channel, &Message::Kept).await?;
+                return Ok((got, crc));
+            }
+            other => return Err(format!("{other:?} was not to be said").into()),
+        }
+    }
+}
