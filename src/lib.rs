@@ -30,7 +30,8 @@
 //! ([`MmapBuilder`]); a [`Buf`] becomes `Bytes` without a copy, and is written by codecs.
 //!
 //! There is one provider today, [`soft`]: it runs anywhere on Linux, and takes the limits of an adapter on request
-//! ([`soft::Limits`]). Others can be added ([`add_provider`]), with kinds of jobs of their own ([`Accel`]): [`device`] has the
+//! ([`soft::Limits`]). It shows either side of a card, the host's functions or the DPU's ports with their [`Representor`]s ([`soft::Topology`]),
+//! between which [`Channel`]s carry control messages. Others can be added ([`add_provider`]), with kinds of jobs of their own ([`Accel`]): [`device`] has the
 //! contract, and a guide. [`Graph`]s run jobs, functions and futures in an order of yours. Sync events, byte streams over RDMA, and
 //! adapters through libibverbs are to come on the same contract ([`device`]). The vendor's DOCA SDK is not used.
 //!
@@ -92,6 +93,8 @@
 //! | [`Sha`], [`ShaSession`] | a context: hashes; a message that comes in parts | `doca_sha`, `doca_sha_partial_session` |
 //! | [`Rdma`] | a context: one side of a connection, for messages and for the memory of its peer | `doca_rdma` |
 //! | Endpoint | the device's half of an Rdma ([`device::Endpoint`]): a queue pair | `ibv_qp` |
+//! | [`RepInfo`], [`Representor`] | the DPU's proxy of a host's function, and an open one | `doca_devinfo_rep`, `doca_dev_rep` |
+//! | [`Channel`], [`Service`] | control messages between host and DPU, and who accepts them | DOCA Comm Channel |
 //! | [`RecvStream`] | messages as they come, into Bufs of a pool | |
 //! | receive | a place for one message, posted before it comes | `DOCA_RDMA_JOB_RECV` |
 //! | adopt | a receive takes over one that was dropped, and its message | |
