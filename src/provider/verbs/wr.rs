@@ -294,8 +294,11 @@ mod tests {
             let (from, to) = (segments(0x1000, &src, 7), segments(0x9000, &dst, 9 << 32));
             let most = src.iter().sum::<usize>().min(dst.iter().sum());
             let len = most.saturating_sub(cut).max(1);
-            // SAFETY: both lists outlive the job.
-            let job = unsafe { Job::Copy { src: Segments::list(&from), dst: Segments::list(&to), len } };
+            // SAFETY: the list outlives the job.
+            let src = unsafe { Segments::list(&from) };
+            // SAFETY: as above.
+            let dst = unsafe { Segments::list(&to) };
+            let job = Job::Copy { src, dst, len };
             let mut chain = Chain::new();
             let token = Token::new(0, 3, 4);
             chain.push_copy(token, &job, max_sge);
@@ -362,10 +365,8 @@ mod tests {
         let (wr, sges) = remote(Verb::Send(Some(0x0102_0304)), 15, &local, &how);
         assert_eq!(wr.opcode, ibv_wr_opcode::IBV_WR_SEND_WITH_IMM);
         // SAFETY: the immediate was set.
-        assert_eq!(
-            unsafe { wr.__bindgen_anon_1.imm_data },
-            0x0102_0304_u32.to_be()
-        );
+        let immediate = unsafe { wr.__bindgen_anon_1.imm_data };
+        assert_eq!(immediate, 0x0102_0304_u32.to_be());
         assert_eq!((wr.num_sge, wr.send_flags), (2, SIGNALED | INLINE));
         assert_eq!((sges[0].length, sges[1].length), (10, 5));
         let (wr, sges) = remote(Verb::Write(None), 20, &local, &how);
