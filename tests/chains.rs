@@ -16,7 +16,7 @@ fn chain(bufs: &[&Buf]) -> BufChain {
 
 #[test]
 fn lists_of_every_cut_copy_like_one_piece() {
-    each(async |bench| {
+    each_on_any(&configs(), async |bench| {
         let cuts: [&[usize]; 5] = [&[60], &[1, 59], &[20, 20, 20], &[7, 0, 53], &[59, 1]];
         for from in cuts {
             for to in cuts {
@@ -60,7 +60,7 @@ fn lists_of_every_cut_copy_like_one_piece() {
 
 #[test]
 fn a_short_copy_fills_the_first_pieces_only() {
-    each(async |bench| {
+    each_on_any(&configs(), async |bench| {
         let (a, b, c) = (bench.empty(), bench.empty(), bench.empty());
         a.set_data(ELEMENT - 5, 0).unwrap();
         let src = bench.filled(b"0123456789");
@@ -78,7 +78,7 @@ fn a_short_copy_fills_the_first_pieces_only() {
 
 #[test]
 fn slices_stand_in_source_chains() {
-    each(async |bench| {
+    each_on_any(&configs(), async |bench| {
         let (src, dst) = (bench.filled(b"hello world"), bench.empty());
         let parts = BufChain::with_capacity(3);
         parts.push(src.slice(6..).unwrap()).unwrap();
@@ -171,7 +171,7 @@ fn a_failed_job_on_chains_leaves_every_room() {
 
 #[test]
 fn a_refused_chain_gives_back_the_leases_it_had_taken() {
-    each(async |bench| {
+    each_on_any(&configs(), async |bench| {
         let (a, b, c) = (bench.empty(), bench.filled(b"b"), bench.empty());
         let guard = b.data().unwrap();
         let to = chain(&[&a, &c, &b]);

@@ -7,6 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use common::device::adapter;
 use common::programs::*;
 use sha2::Digest;
 
@@ -34,6 +35,8 @@ fn assert_refused_by(name: &str, output: &Output, parts: &[&str]) {
 }
 
 fn files_of_all_sizes_are_copied(defer: &str) {
+    let adapter = adapter();
+    let device = adapter.as_deref().unwrap_or("pf0");
     let folder = Folder::new();
     for len in [0, 1, MIB - 1, MIB, 3 * MIB + 17, 19 * MIB + 1] {
         let (src, bytes) = folder.file("src", len);
@@ -43,7 +46,8 @@ fn files_of_all_sizes_are_copied(defer: &str) {
         let mut command = example("dma_copy");
         command
             .env("TOKIO_DOCA_SOFT_DEFER", defer)
-            .args([&src, &dst]);
+            .args([&src, &dst])
+            .arg(device);
         let output = run(&mut command);
         let (out, err) = (text(&output.stdout), text(&output.stderr));
         assert_eq!((output.status.code(), err), (Some(0), ""), "{len} bytes");
@@ -55,7 +59,7 @@ fn files_of_all_sizes_are_copied(defer: &str) {
         let jobs = len.div_ceil(MIB);
         for part in [
             format!("copied {len} bytes "),
-            format!(" {jobs} DMA jobs on pf0"),
+            format!(" {jobs} DMA jobs on {device}"),
             "verified: ".to_owned(),
         ] {
             assert!(out.contains(&part), "{part:?} is not in {out}");

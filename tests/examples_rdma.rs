@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 
 use common::block_until;
+use common::device::{adapter, defers, needs_soft};
 use common::programs::*;
 use rdma_sample::{Args, Digest, IMMEDIATE, Meeting};
 use tokio_doca::{Access, Rdma, WorkQ};
@@ -72,11 +73,17 @@ const SAMPLES: [Sample; 5] = [
     },
 ];
 
+/// Both sides are on the device under test, unless a flag that comes later names another one.
+fn on_device() -> Vec<String> {
+    let adapter = adapter().map(|name| ["--device".to_owned(), name]);
+    adapter.into_iter().flatten().collect()
+}
+
 impl Sample {
     /// One side.
     fn side(&self, role: usize) -> Command {
         let mut command = example(self.name);
-        command.arg(self.roles[role]);
+        command.arg(self.roles[role]).args(on_device());
         command
     }
 
@@ -229,7 +236,9 @@ fn pairs_that_meet_by_tcp_wait_for_each_other() {
             for side in &mut sides {
                 let defer = ["0", "1"][(number + first) % 2];
                 side.env("TOKIO_DOCA_SOFT_DEFER", defer);
-                side.args(["--device", "pf0", "-g", "0"]);
+                if adapter().is_none() {
+                    side.args(["--device", "pf0", "-g", "0"]);
+                }
                 side.arg(format!("--tcp={address}"));
             }
             sides[sample.giver].args([sample.text[1], "by TCP"]);
@@ -241,6 +250,9 @@ fn pairs_that_meet_by_tcp_wait_for_each_other() {
 
 #[test]
 fn what_killed_processes_have_left_does_not_mislead_the_next_pair() {
+    if needs_soft("nobody is asked by connect whether the peer of a file is still there") {
+        return;
+    }
     for sample in &SAMPLES {
         let folder = Folder::new();
         for role in [0, 1] {
@@ -290,7 +302,10 @@ async fn lie(sample: &Sample, address: &str, lie: Lie) -> rdma_sample::Result<()
         flags: &[],
     };
     let words = [sample.roles[sample.giver], "--tcp", address].map(Into::into);
-    let args = Args::parse(&script, words.into_iter())?.unwrap();
+    let words = words
+        .into_iter()
+        .chain(on_device().into_iter().map(Into::into));
+    let args = Args::parse(&script, words)?.unwrap();
     let device = rdma_sample::device(&args)?;
     let permissions = Access::LOCAL_READ_WRITE | Access::RDMA_READ;
     let (mmap, src) = rdma_sample::holding(&device, permissions, b"truth")?;
@@ -537,9 +552,12 @@ fn pingpong_starts_its_server_and_measures_both_modes() {
     if is_emulated("start what a program starts itself") {
         return;
     }
-    for defer in ["0", "1"] {
+    for &defer in defers() {
+        let defer = if defer { "1" } else { "0" };
         let mut command = example("rdma_pingpong");
-        command.env("TOKIO_DOCA_SOFT_DEFER", defer);
+        command
+            .env("TOKIO_DOCA_SOFT_DEFER", defer)
+            .args(on_device());
         assert_measured(&run(command.args(["-n", "300"])), 64);
     }
 }
@@ -553,6 +571,7 @@ fn pingpong_goes_between_two_that_meet_by_files() {
             let mut command = example("rdma_pingpong");
             command
                 .arg(role)
+                .args(on_device())
                 .arg("-ld")
                 .arg(local)
                 .arg("-re")
@@ -570,10 +589,14 @@ fn pingpong_goes_between_two_that_meet_by_files() {
 
 #[test]
 fn pingpong_notices_that_its_client_was_killed() {
-    let mut server = Running::start(example("rdma_pingpong").args(["server", "--tcp=127.0.0.1:0"]));
+    let mut server = example("rdma_pingpong");
+    server.arg("server").args(on_device());
+    let mut server = Running::start(server.arg("--tcp=127.0.0.1:0"));
     let line = server.line();
     let address = line.trim().strip_prefix("Listening on ").unwrap();
-    let mut client = Running::start(example("rdma_pingpong").args(["client", "--tcp", address]));
+    let mut client = example("rdma_pingpong");
+    client.arg("client").args(on_device());
+    let mut client = Running::start(client.args(["--tcp", address]));
     assert!(client.line().contains("busy-poll: "));
     client.kill();
     let (status, says) = server.ended();

@@ -72,7 +72,7 @@ fn got(len: usize, opcode: RecvOpcode, immediate: Option<u32>) -> Received {
 
 #[test]
 fn each_operation_is_a_node() {
-    each_of(&all(), async |bench| {
+    each_on_any(&all(), async |bench| {
         let pair = Pair::new(bench).await;
         let mut g = Graph::builder();
         let write = g.rdma_write(&pair.near);
@@ -164,7 +164,7 @@ fn each_operation_is_a_node() {
 
 #[test]
 fn graphs_send_wait_for_the_answer_and_hash_it() {
-    each_of(&all(), async |bench| {
+    each_on_any(&all(), async |bench| {
         let pair = Pair::new(bench).await;
         let sha = Sha::builder(&bench.device).attach(&bench.workq).unwrap();
         let mut g = Graph::builder();
@@ -218,7 +218,7 @@ fn graphs_send_wait_for_the_answer_and_hash_it() {
 
 #[test]
 fn a_node_that_fails_stops_receives_and_their_message_is_for_the_next_run() {
-    each_of(&all(), async |bench| {
+    each_on_any(&all(), async |bench| {
         let pair = Pair::new(bench).await;
         let mut g = Graph::builder();
         let recv = g.rdma_recv(&pair.near);
@@ -273,7 +273,7 @@ fn a_node_that_fails_stops_receives_and_their_message_is_for_the_next_run() {
 
 #[test]
 fn a_node_that_fails_stops_the_receives_of_sub_graphs() {
-    each_of(&all(), async |bench| {
+    each_on_any(&all(), async |bench| {
         let pair = Pair::new(bench).await;
         let mut g = Graph::builder();
         let recv = g.rdma_recv(&pair.near);
@@ -300,7 +300,7 @@ fn a_node_that_fails_stops_the_receives_of_sub_graphs() {
 
 #[test]
 fn a_job_that_fails_takes_the_context_to_error() {
-    each_of(&all(), async |bench| {
+    each_on_any(&all(), async |bench| {
         let pair = Pair::permitting(bench, Access::RDMA_READ).await;
         let mut g = Graph::builder();
         let write = g.rdma_write(&pair.near);
@@ -334,7 +334,7 @@ fn a_job_that_fails_takes_the_context_to_error() {
 
 #[test]
 fn a_run_that_is_dropped_leaves_its_message_to_the_next_one() {
-    each_of(&all(), async |bench| {
+    each_on_any(&all(), async |bench| {
         let pair = Pair::new(bench).await;
         let mut g = Graph::builder();
         let recv = g.rdma_recv(&pair.near);
@@ -363,7 +363,7 @@ fn a_run_that_is_dropped_leaves_its_message_to_the_next_one() {
 
 #[test]
 fn a_forgotten_run_gives_its_receive_up_at_the_next_one() {
-    each(async |bench| {
+    each_on_any(&configs(), async |bench| {
         let pair = Pair::new(bench).await;
         let mut g = Graph::builder();
         let (send, recv) = (g.rdma_send_imm(&pair.near), g.rdma_recv(&pair.near));
@@ -400,7 +400,7 @@ fn a_forgotten_run_gives_its_receive_up_at_the_next_one() {
 
 #[test]
 fn shutdown_ends_a_run_that_receives() {
-    each_of(&all(), async |bench| {
+    each_on_any(&all(), async |bench| {
         let pair = Pair::new(bench).await;
         let mut g = Graph::builder();
         let recv = g.rdma_recv(&pair.near);
@@ -414,7 +414,7 @@ fn shutdown_ends_a_run_that_receives() {
 
 #[test]
 fn nodes_that_were_not_set_fail() {
-    each_of(&configs()[..1], async |bench| {
+    each_on_any(&configs()[..2], async |bench| {
         let pair = Pair::new(bench).await;
         let mut g = Graph::builder();
         let (recv, add) = (g.rdma_recv(&pair.near), g.rdma_fetch_add(&pair.near));
@@ -440,7 +440,7 @@ fn nodes_that_were_not_set_fail() {
 
 #[test]
 fn nodes_that_move_nothing_need_no_memory() {
-    each_of(&all(), async |bench| {
+    each_on_any(&all(), async |bench| {
         let pair = Pair::new(bench).await;
         let mut g = Graph::builder();
         let (write, read) = (g.rdma_write(&pair.near), g.rdma_read(&pair.near));

@@ -6,6 +6,7 @@
     reason = "the fake table of verbs is C in shape, queues are driven directly, and a device says less of itself"
 )]
 
+mod common;
 mod fake_verbs;
 #[path = "common/loopback.rs"]
 mod loopback;
@@ -13,6 +14,7 @@ mod loopback;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use common::device::{needs_adapter, under_test};
 use direct::Direct;
 use fake_verbs::{FakeVerbs, live_objects, refuse_request};
 use loopback::Loopback;
@@ -134,6 +136,28 @@ fn soft_never_sees_a_refused_operation() {
             soft.faults().push(Fault::QueueFull);
         });
     }
+}
+
+/// What the crate's other provider has, on the adapter that DOCA_VERBS_DEVICE names.
+fn on_the_adapter(check: impl FnOnce(&Device)) {
+    if !needs_adapter() {
+        check(&under_test(true));
+    }
+}
+
+#[test]
+fn an_adapter_keeps_the_contract() {
+    on_the_adapter(contract::dma);
+}
+
+#[test]
+fn an_adapter_keeps_the_contract_of_remote_operations() {
+    on_the_adapter(|device| contract::rdma(device));
+}
+
+#[test]
+fn an_adapter_hashes_by_the_contract() {
+    on_the_adapter(contract::sha);
 }
 
 /// A device that says less of itself: SHA-1 alone, and no sessions.

@@ -9,10 +9,10 @@ mod loopback;
 use std::time::Duration;
 
 use both_sides::*;
+use common::device::under_test;
 use common::in_time;
 use futures::executor::block_on;
 use loopback::Loopback;
-use tokio_doca::soft::Soft;
 use tokio_doca::{
     Access, BufChain, BufInventory, Caps, Device, ErrorKind, Mmap, Mode, Mtu, Rdma, RdmaState,
     Reason, RecvOpcode, RemoteMmap, WorkQ,
@@ -31,12 +31,11 @@ const MODES: [Mode; 3] = [
     },
 ];
 
-/// Every mode, inline and queued, on the loopback device and on the software device.
+/// Every mode, inline and queued, on the loopback device and on the software device, or the adapter.
 async fn everywhere<F: Future<Output = ()>>(test: impl Fn(Side, Side) -> F) {
     for mode in MODES {
         for inline in [false, true] {
-            let soft = Soft::builder().defer(!inline).build();
-            for device in [Loopback::device(inline).1, soft.open("pf0").unwrap()] {
+            for device in [Loopback::device(inline).1, under_test(!inline)] {
                 let (here, there) = pair(&device, mode);
                 within(test(here, there)).await;
             }

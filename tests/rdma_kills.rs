@@ -7,6 +7,7 @@ mod common;
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime};
 
+use common::device::{needs_soft, told_of, told_within};
 use common::peer::{Peer, footprint, hear, hex, role, say, unhex};
 use common::random::{Random, setting};
 use common::rdma::{SHARED, Setup, Side, failed};
@@ -65,7 +66,7 @@ async fn work(side: &Side, work: Work, there: &RemoteBuf, buf: &Buf) -> JobError
 
 /// In the child.
 fn victim(number: usize) {
-    let side = Side::new(Setup::all()[number % 6]);
+    let side = Side::new(Setup::all()[number % Setup::all().len()]);
     side.meet_parent(true);
     say(&hex(&side.memory()));
     let remote = side.import(&unhex(&hear().unwrap()));
@@ -136,6 +137,7 @@ fn a_peer_may_be_killed_at_any_moment() {
     println!("{moments} kills, TOKIO_DOCA_KILLS_SEED={seed}");
     let mut random = Random(seed);
     let mut told: Vec<Duration> = Vec::new();
+    let setups = Setup::all().len() as u64;
     for setup in Setup::all() {
         let side = Side::new(setup);
         // The fabric stays, and what a first connection makes.
@@ -148,7 +150,7 @@ fn a_peer_may_be_killed_at_any_moment() {
         // Others on the same WorkQ hear nothing of it.
         let other = Side::new(setup);
         common::rdma::connect(&twin.rdma, &other.rdma);
-        for _ in 0..moments.div_ceil(6) {
+        for _ in 0..moments.div_ceil(setups) {
             told.push(peer_dies(TEST, &mut random, &side));
             run(async {
                 let (sent, got) = tokio::join!(twin.send(b"still"), other.recv());
@@ -160,8 +162,9 @@ fn a_peer_may_be_killed_at_any_moment() {
     let (median, longest) = (told[told.len() / 2], told[told.len() - 1]);
     println!("a peer's end was told after {median:?}, {longest:?} at most");
     // The machine may be busy with other things: what it can do it does half of the time.
-    assert!(median < Duration::from_millis(10), "{median:?}");
-    assert!(longest < Duration::from_secs(5), "{longest:?}");
+    let [half, most] = told_within();
+    assert!(median < half, "{median:?}");
+    assert!(longest < most, "{longest:?}");
 }
 
 /// A child that does what it is told.
@@ -215,6 +218,9 @@ async fn echo(side: &Side, peer: &mut Peer) {
 #[test]
 fn a_peer_that_is_stopped_is_a_timeout_and_both_begin_anew() {
     const TEST: &str = "a_peer_that_is_stopped_is_a_timeout_and_both_begin_anew";
+    if needs_soft("a process that is stopped answers all the same: its adapter does") {
+        return;
+    }
     if role().is_some() {
         return obedient();
     }
@@ -285,11 +291,13 @@ fn memory_that_is_not_the_peers_or_not_there_any_more_is_refused() {
         assert_eq!(failed(refused), (Reason::RemoteAccess, None));
         peer.say("recv");
         assert_eq!(peer.hear(), "receives");
-        assert_eq!(peer.hear(), "Flushed Some(PeerFailed)");
+        let told = told_of(Reason::PeerFailed);
+        let told = told.map(|reason| format!("Flushed Some({reason:?})"));
+        assert!(told.contains(&peer.hear()));
         peer.say("reset");
         assert_eq!(peer.hear(), "reset");
         side.rdma.reset().unwrap();
-        // The blob of before the reset: a host that waits for its guest is not told, and a guest is.
+        // The blob of before the reset: a host that waits for its guest is not told, and a guest is; an adapter does not ask.
         if let Err(error) = side.rdma.connect(&blob).wait() {
             let kinds = [ErrorKind::ConnectionAborted, ErrorKind::ConnectionReset];
             assert!(kinds.contains(&error.kind()), "{error}");
@@ -306,10 +314,9 @@ fn memory_that_is_not_the_peers_or_not_there_any_more_is_refused() {
         assert_eq!(peer.hear(), "stopped");
         let error = run(async { side.rdma.write(&message, &there).await }).unwrap_err();
         let cause = error.cause().unwrap_or(error.reason());
-        assert!(
-            [Reason::ExportRevoked, Reason::PeerClosed].contains(&cause),
-            "{error}"
-        );
+        let revoked = [Reason::ExportRevoked, Reason::RemoteAccess];
+        let told = told_of(Reason::PeerClosed);
+        assert!(told.contains(&cause) || revoked.contains(&cause), "{error}");
         peer.ends();
         third.ends();
     }

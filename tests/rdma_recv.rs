@@ -11,10 +11,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use both_sides::*;
+use common::device::{defers, under_test};
 use common::{Count, LIMIT, in_time, poll, until};
 use futures::StreamExt;
 use loopback::Loopback;
-use tokio_doca::soft::Soft;
 use tokio_doca::{BufChain, BufPool, Device, ErrorKind, Mmap, Mode, RdmaState, Reason, RecvOpcode};
 
 const MODES: [Mode; 3] = [
@@ -46,11 +46,12 @@ async fn everywhere<F: Future<Output = ()>>(test: impl Fn(Loopback, Side, Side) 
     }
 }
 
-/// The loopback device, and the software device, whose Jobs are finished inline or never.
-fn devices() -> [Device; 3] {
-    let soft = [false, true].map(|defer| Soft::builder().defer(defer).build());
-    let [inline, deferred] = soft.map(|soft| soft.open("pf0").unwrap());
-    [Loopback::device(false).1, inline, deferred]
+/// The loopback device, and the software device, whose Jobs are finished inline or never, or the adapter.
+fn devices() -> Vec<Device> {
+    let under_test = defers().iter().map(|&defer| under_test(defer));
+    std::iter::once(Loopback::device(false).1)
+        .chain(under_test)
+        .collect()
 }
 
 fn on_each_device() -> impl Iterator<Item = (Mode, Device)> {

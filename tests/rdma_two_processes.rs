@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::device::needs_soft;
 use common::peer::{Peer, footprint, hear, hex, role, say, unhex};
 use common::rdma::{Setup, Side, context};
 use common::*;
@@ -259,6 +260,9 @@ fn many(right: bool) {
 #[test]
 fn a_thousand_contexts_take_few_descriptors_and_do_not_disturb_each_other() {
     const TEST: &str = "a_thousand_contexts_take_few_descriptors_and_do_not_disturb_each_other";
+    if needs_soft("each context is a queue pair, and no peer shares a link with others") {
+        return;
+    }
     if let Some(role) = role() {
         return many(role == "right");
     }
@@ -325,6 +329,9 @@ fn come_and_go() {
 #[test]
 fn contexts_that_come_and_go_leave_nothing_on_their_workq() {
     const TEST: &str = "contexts_that_come_and_go_leave_nothing_on_their_workq";
+    if needs_soft("there are no links that come and go") {
+        return;
+    }
     if role().is_some() {
         return come_and_go();
     }

@@ -6,6 +6,7 @@
 )]
 
 pub mod channel;
+pub mod device;
 pub mod peer;
 pub mod programs;
 pub mod random;
@@ -91,6 +92,10 @@ impl Bench {
     /// On another device than the first.
     pub fn on(config: Config, soft: Soft, device: &str) -> Bench {
         let device = soft.open(device).unwrap();
+        Bench::of(config, soft, device)
+    }
+
+    fn of(config: Config, soft: Soft, device: Device) -> Bench {
         let mmap = Mmap::builder().device(&device).alloc(64 * ELEMENT).unwrap();
         let pool = BufPool::builder(&mmap)
             .element_size(ELEMENT)
@@ -245,6 +250,18 @@ pub fn each_of(configs: &[Config], story: impl AsyncFn(&Bench)) {
         eprintln!("{config:?}");
         let bench = Bench::new(config);
         run(story(&bench));
+    }
+}
+
+/// The same on the adapter, if there is one: in each of the modes once, and without what its `soft` can do.
+pub fn each_on_any(configs: &[Config], story: impl AsyncFn(&Bench)) {
+    if device::adapter().is_none() {
+        return each_of(configs, story);
+    }
+    for &config in configs.iter().filter(|config| config.defer) {
+        eprintln!("{config:?}");
+        let device = device::under_test(true);
+        run(story(&Bench::of(config, Soft::builder().build(), device)));
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use tokio_doca::soft::Soft;
 use tokio_doca::{
     Access, Buf, BufInventory, BufPool, Device, JobError, Mmap, Mode, Rdma, RdmaState, Reason,
     RemoteMmap, WorkQ,
 };
 
+use super::device::{defers, under_test};
 use super::peer::{Peer, hear, hex, say, unhex};
 use super::{ELEMENT, LIMIT, until};
 
@@ -45,11 +45,12 @@ impl Setup {
         }
     }
 
-    /// Both soft modes, event-driven, busy and hybrid.
-    pub fn all() -> [Setup; 6] {
+    /// Event-driven, busy and hybrid; of the software device both modes.
+    pub fn all() -> Vec<Setup> {
         let spin = Duration::from_micros(50);
         let modes = [Mode::EventDriven, Mode::BusyPoll, Mode::Hybrid { spin }];
-        std::array::from_fn(|at| Setup::new(at % 2 == 1, modes[at / 2]))
+        let each = |mode| defers().iter().map(move |&defer| Setup::new(defer, mode));
+        modes.into_iter().flat_map(each).collect()
     }
 
     pub fn rnr(self, rnr_timeout: Duration) -> Setup {
@@ -75,8 +76,7 @@ pub struct Side {
 
 impl Side {
     pub fn new(setup: Setup) -> Side {
-        let soft = Soft::builder().defer(setup.defer).build();
-        let device = soft.open("pf0").unwrap();
+        let device = under_test(setup.defer);
         let workq = WorkQ::builder().depth(32).mode(setup.mode).build().unwrap();
         Side::on(&device, &workq, setup)
     }

@@ -1,0 +1,79 @@
+//! The device that tests run on: the adapter that `DOCA_VERBS_DEVICE` names, or else the software device.
+//!
+//! A test of what holds on any device takes its device from here. One that is about the software device itself says why it is
+//! left out on an adapter, and where a reliable connection between two adapters does something else than shared memory, it is
+//! said here what.
+
+use std::time::Duration;
+
+use tokio_doca::soft::Soft;
+use tokio_doca::{Device, Reason};
+
+use super::programs::slowdown;
+
+const VARIABLE: &str = "DOCA_VERBS_DEVICE";
+
+/// The name of the adapter, if there is one.
+pub fn adapter() -> Option<String> {
+    std::env::var(VARIABLE).ok().filter(|name| !name.is_empty())
+}
+
+/// The adapter, or a new software device.
+pub fn under_test(defer: bool) -> Device {
+    match adapter() {
+        Some(name) => {
+            let opened = Device::open(&name);
+            opened.unwrap_or_else(|error| panic!("{VARIABLE}={name}: {error}"))
+        }
+        None => Soft::builder().defer(defer).build().open("pf0").unwrap(),
+    }
+}
+
+/// Both modes of the software device; an adapter has one, in which nothing is done inline.
+pub fn defers() -> &'static [bool] {
+    match adapter() {
+        Some(_) => &[true],
+        None => &[false, true],
+    }
+}
+
+/// Whether the test is left out, since it needs the software device for this reason. It says so.
+pub fn needs_soft(why: &str) -> bool {
+    let adapter = adapter();
+    if let Some(name) = &adapter {
+        println!("not run: on {name}, {why}");
+    }
+    adapter.is_some()
+}
+
+/// Whether the test is left out, since it needs an adapter. It says so.
+pub fn needs_adapter() -> bool {
+    let missing = adapter().is_none();
+    if missing {
+        println!("not run: {VARIABLE} names no adapter");
+    }
+    missing
+}
+
+/// What a side may be told of a peer that has failed, was reset, or was dropped. The software device knows which; an adapter is
+/// told nothing, and finds that nobody answers any more.
+pub fn told_of(soft: Reason) -> [Reason; 2] {
+    match adapter() {
+        Some(_) => [soft, Reason::PeerGone],
+        None => [soft, soft],
+    }
+}
+
+/// Whether `connect` does not ask the peer: an adapter begins to talk with the first job.
+pub fn connects_unasked() -> bool {
+    adapter().is_some()
+}
+
+/// Within that time a side is told of a peer that was killed: half of the times, and at most. An adapter sends again, and again,
+/// before it gives up.
+pub fn told_within() -> [Duration; 2] {
+    match adapter() {
+        Some(_) => [5, 15].map(|seconds| Duration::from_secs(seconds) * slowdown()),
+        None => [Duration::from_millis(10), Duration::from_secs(5)],
+    }
+}
