@@ -37,11 +37,11 @@ fn the_host_view_has_its_five_functions() {
         soft,
         expected.map(|(name, addr, function)| (name, addr.to_owned(), function))
     );
-    for info in list {
+    for info in list.iter().filter(|info| info.provider() == "soft") {
         let dma = info.caps().dma.as_ref().unwrap();
         assert!(dma.max_buf_size > 0 && dma.max_list_len > 1);
         assert!(dma.event_driven && info.caps().max_depth >= 256);
-        assert_eq!(info, info.pci_addr().unwrap());
+        assert_eq!(*info, info.pci_addr().unwrap());
     }
 }
 
@@ -143,14 +143,16 @@ fn a_provider_of_the_applications_is_listed_after_the_built_in_ones() {
     if !alone("a_provider_of_the_applications_is_listed_after_the_built_in_ones") {
         return;
     }
+    let built_in = Device::list().unwrap().len();
     add_provider(Arc::new(Other("other"))).unwrap();
     for name in ["other", "soft"] {
         let text = rejected(add_provider(Arc::new(Other(name))), ErrorKind::AlreadyExist);
         assert!(text.contains(name), "{text}");
     }
     let list = Device::list().unwrap();
-    assert_eq!(list.len(), 6);
-    assert_eq!((list[5].provider(), list[5].name()), ("other", "other0"));
+    assert_eq!(list.len(), built_in + 1);
+    let last = &list[built_in];
+    assert_eq!((last.provider(), last.name()), ("other", "other0"));
     for name in ["other0", "77:01.2", "0000:77:01.2"] {
         rejected(Device::open(name), ErrorKind::Initialization);
     }
