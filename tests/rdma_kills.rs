@@ -15,7 +15,7 @@ use common::*;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio_doca::{
-    Buf, BufInventory, ErrorKind, JobError, Mmap, Mode, RdmaState, Reason, RemoteBuf,
+    Buf, BufInventory, ErrorKind, JobError, Mmap, Mode, Rdma, RdmaState, Reason, RemoteBuf,
 };
 
 /// The latest moment, in microseconds.
@@ -33,11 +33,15 @@ enum Work {
     Read,
     Send,
     Recv,
+    /// Sends, and receives the answer.
+    Ping,
+    Pong,
     /// Waits for what does not come.
     Wait,
 }
 
-const WORK: [(Work, Work); 6] = [
+const WORK: [(Work, Work); 7] = [
+    (Work::Ping, Work::Pong),
     (Work::Write, Work::Wait),
     (Work::Read, Work::Wait),
     (Work::Send, Work::Recv),
@@ -46,16 +50,29 @@ const WORK: [(Work, Work); 6] = [
     (Work::Wait, Work::Read),
 ];
 
+async fn ping(rdma: &Rdma, buf: &Buf) -> Result<(), JobError> {
+    rdma.send(buf).await?;
+    buf.set_data(0, 0).unwrap();
+    rdma.recv(buf).await.map(|_| ())
+}
+
+async fn pong(rdma: &Rdma, buf: &Buf) -> Result<(), JobError> {
+    rdma.recv(buf).await?;
+    rdma.send(buf).await.map(|_| ())
+}
+
 async fn work(side: &Side, work: Work, there: &RemoteBuf, buf: &Buf) -> JobError {
     let rdma = &side.rdma;
     loop {
-        let full = matches!(work, Work::Write | Work::Send);
+        let full = matches!(work, Work::Write | Work::Send | Work::Ping);
         buf.set_data(0, if full { SHARED } else { 0 }).unwrap();
         let result = match work {
             Work::Write => rdma.write(buf, there).await.map(|_| ()),
             Work::Read => rdma.read(there, buf).await.map(|_| ()),
             Work::Send => rdma.send(buf).await.map(|_| ()),
             Work::Recv => rdma.recv(buf).await.map(|_| ()),
+            Work::Ping => ping(rdma, buf).await,
+            Work::Pong => pong(rdma, buf).await,
             Work::Wait => rdma.recv(()).await.map(|_| ()),
         };
         if let Err(error) = result {
@@ -77,7 +94,7 @@ fn victim(number: usize) {
 
 /// How long it took to be told.
 fn peer_dies(test: &str, random: &mut Random, side: &Side) -> Duration {
-    let number = random.below(36) as usize;
+    let number = random.below(6 * WORK.len() as u64) as usize;
     let (mine, theirs) = WORK[number / 6];
     let before = footprint(std::process::id() as i32);
     let mut peer = Peer::start(test, &number.to_string());
