@@ -2,12 +2,12 @@
 
 mod common;
 
-use common::device::{adapter, under_test};
+use common::device::{adapter, needs_adapter, under_test};
 use common::{in_time, runtime};
 use tokio_doca::soft::{Soft, View};
 use tokio_doca::{
     Accel, AccelCall, Access, Algorithm, Buf, BufInventory, Caps, Device, Dma, Error, ErrorKind,
-    Mmap, Rdma, RdmaKind, RemoteBuf, RemoteMmap, Sha, WorkQ,
+    Mmap, Rdma, RdmaKind, Reason, RemoteBuf, RemoteMmap, Sha, WorkQ,
 };
 
 type Result<T = (), E = Error> = std::result::Result<T, E>;
@@ -284,6 +284,45 @@ fn queries_calls_and_the_readmes_table_say_the_same() {
         }
     }
     assert_eq!(table.len(), ROWS.len() + 1);
+}
+
+/// Of an adapter: soft-iWARP has neither atomics nor writes with an immediate, and no copies.
+#[test]
+fn what_an_adapter_does_not_have_is_refused_before_it_is_posted() {
+    if needs_adapter() {
+        return;
+    }
+    let device = under_test(true);
+    let caps = device.info().caps();
+    let workq = WorkQ::builder().build().unwrap();
+    let rdma = Rdma::builder(&device).attach(&workq).unwrap();
+    let mmap = shared(&device, Access::RDMA_WRITE | Access::RDMA_ATOMIC);
+    let blob = mmap.export_rdma(&device).unwrap();
+    let there = RemoteMmap::from_export(&device, &blob).wait().unwrap();
+    let word = there.buf(..8).unwrap();
+    // What it has is refused as well: nobody is connected.
+    let expected = |has: bool| match has {
+        true => Reason::NotConnected,
+        false => Reason::RdmaUnsupported,
+    };
+    let atomics = expected(caps.rdma.as_ref().unwrap().atomics);
+    let write_imm = expected(caps.rdma.as_ref().unwrap().write_imm);
+    runtime().block_on(async {
+        let error = rdma.fetch_add(&word, 1).await.unwrap_err();
+        assert_eq!(error.reason(), atomics);
+        let error = rdma.compare_swap(&word, 0, 1).await.unwrap_err();
+        assert_eq!(error.reason(), atomics);
+        let error = rdma
+            .write_imm(filled(&device), &there.buf(..).unwrap(), 1)
+            .await;
+        assert_eq!(error.unwrap_err().reason(), write_imm);
+    });
+    let copies = Dma::builder(&device).attach(&workq);
+    let copies = copies.map_err(|error| error.kind());
+    assert_eq!(copies.is_ok(), caps.dma.is_some(), "{copies:?}");
+    if caps.dma.is_none() {
+        assert_eq!(copies.unwrap_err(), ErrorKind::NotSupported);
+    }
 }
 
 #[test]
