@@ -146,17 +146,17 @@ fn on_the_adapter(check: impl FnOnce(&Device)) {
 }
 
 #[test]
-fn an_adapter_keeps_the_contract() {
+fn the_adapter_under_test_keeps_the_contract() {
     on_the_adapter(contract::dma);
 }
 
 #[test]
-fn an_adapter_keeps_the_contract_of_remote_operations() {
+fn the_adapter_under_test_keeps_the_contract_of_remote_operations() {
     on_the_adapter(|device| contract::rdma(device));
 }
 
 #[test]
-fn an_adapter_hashes_by_the_contract() {
+fn the_adapter_under_test_hashes_by_the_contract() {
     on_the_adapter(contract::sha);
 }
 

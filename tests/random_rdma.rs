@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 
-use common::device::needs_soft;
+use common::device::{assert_told, needs_soft};
 use common::rdma::{REMOTE, Setup, Side, connect};
 use common::*;
 use futures::FutureExt;
@@ -15,7 +15,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tokio_doca::{
-    Access, Buf, BufPool, JobError, Mmap, Mode, RdmaState, Received, RecvOpcode, RemoteMmap,
+    Access, Buf, BufPool, JobError, Mmap, Mode, RdmaState, Reason, Received, RecvOpcode, RemoteMmap,
 };
 
 /// Bytes of memory that programs use, and of the longest message.
@@ -296,10 +296,7 @@ impl Model {
                 }
                 let long = one.side.filled(&vec![1; ELEMENT]);
                 let error = in_time("a refusal", one.side.rdma.send(&long)).await;
-                assert_eq!(
-                    error.unwrap_err().reason(),
-                    tokio_doca::Reason::MessageTooLong
-                );
+                assert_told(error.unwrap_err(), Reason::MessageTooLong);
                 drop(long);
                 self.anew().await;
             }

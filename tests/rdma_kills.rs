@@ -121,7 +121,8 @@ fn peer_dies(test: &str, random: &mut Random, side: &Side) -> Duration {
         let told = Instant::now();
         let cause = error.cause().unwrap_or(error.reason());
         let one_sided = matches!(mine, Work::Write | Work::Read);
-        let gone = cause == Reason::PeerGone || (one_sided && cause == Reason::ExporterGone);
+        let gone = told_of(Reason::PeerGone).contains(&cause)
+            || (one_sided && cause == Reason::ExporterGone);
         assert!(gone, "{mine:?} {theirs:?}: {error}");
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
         told.saturating_duration_since(killer.join().unwrap())

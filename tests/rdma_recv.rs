@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use both_sides::*;
-use common::device::{defers, under_test};
+use common::device::{assert_told, defers, under_test};
 use common::{Count, LIMIT, in_time, poll, until};
 use futures::StreamExt;
 use loopback::Loopback;
@@ -237,8 +237,8 @@ async fn a_message_longer_than_the_receive_fails_both() {
             here.rdma.send(here.filled(b"hello")),
             there.rdma.recv(&narrow)
         );
-        assert_eq!(sent.unwrap_err().reason(), Reason::MessageTooLong);
-        assert_eq!(received.unwrap_err().reason(), Reason::ReceiveTooSmall);
+        assert_told(sent.unwrap_err(), Reason::MessageTooLong);
+        assert_told(received.unwrap_err(), Reason::ReceiveTooSmall);
         for side in [&here, &there] {
             assert!(matches!(side.rdma.state(), RdmaState::Error(_)));
         }

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use tokio_doca::soft::Soft;
-use tokio_doca::{Device, Reason};
+use tokio_doca::{Device, JobError, Reason};
 
 use super::programs::slowdown;
 
@@ -55,13 +55,23 @@ pub fn needs_adapter() -> bool {
     missing
 }
 
-/// What a side may be told of a peer that has failed, was reset, or was dropped. The software device knows which; an adapter is
-/// told nothing, and finds that nobody answers any more.
+/// What the software device has this reason for, and what an adapter may have instead: it is not told why its peer does not answer
+/// any more, nor by how much a message was too long.
 pub fn told_of(soft: Reason) -> [Reason; 2] {
-    match adapter() {
-        Some(_) => [soft, Reason::PeerGone],
-        None => [soft, soft],
-    }
+    let adapters = match soft {
+        Reason::PeerFailed | Reason::PeerClosed | Reason::PeerGone => Reason::PeerSilent,
+        Reason::MessageTooLong => Reason::PeerReceiveExceeded,
+        Reason::ReceiveTooSmall => Reason::ReceiveExceeded,
+        other => other,
+    };
+    [soft, if adapter().is_some() { adapters } else { soft }]
+}
+
+/// It is one of the two.
+#[track_caller]
+pub fn assert_told(error: JobError, soft: Reason) {
+    let told = told_of(soft);
+    assert!(told.contains(&error.reason()), "{error}, and not {told:?}");
 }
 
 /// Whether `connect` does not ask the peer: an adapter begins to talk with the first job.
