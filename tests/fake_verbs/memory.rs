@@ -1,59 +1,96 @@
-//! Memory regions. A key of ours carries both of a region's: nothing promises that lkey and rkey are one.
+//! Who may touch which memory, and what does.
 
-use std::sync::Arc;
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio_doca::device::{Region, Registration};
-use tokio_doca::{Error, Result};
+use ibverbs_sys::ibv_access_flags;
+use ibverbs_sys::ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD;
 
-use super::provider::Context;
-use super::table::*;
+use super::fabric::Fabric;
+use super::pair::{Send, Sge};
 
-/// Deregisters.
-struct Guard {
-    context: Arc<Context>,
-    mr: *mut ibv_mr,
-}
+/// Memory that was checked: it is registered, and stays so while the fabric's lock is held.
+pub(super) struct Pieces(Vec<(usize, usize)>);
 
-// SAFETY: libibverbs may be called from any thread, and the pointer is this guard's alone.
-unsafe impl Send for Guard {}
-// SAFETY: as above.
-unsafe impl Sync for Guard {}
-
-pub(super) fn register(context: &Arc<Context>, region: &Region) -> Result<Registration> {
-    let access = match region.access.local_writable() {
-        true => IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE,
-        false => 0,
-    };
-    let reg_mr = context.table.reg_mr;
-    // SAFETY: the range is valid until the Registration is dropped, and so is the domain, which the guard holds.
-    let mr = unsafe { reg_mr(context.pd, region.addr.as_ptr().cast(), region.len, access) };
-    if mr.is_null() {
-        let text = format!("ibv_reg_mr of {} bytes", region.len);
-        return Err(Error::os("register", text, std::io::Error::last_os_error()));
+impl Pieces {
+    pub(super) fn one(addr: u64, len: u64) -> Pieces {
+        Pieces(vec![(addr as usize, len as usize)])
     }
-    // SAFETY: a region that was just made.
-    let ibv_mr { lkey, rkey, .. } = unsafe { mr.read() };
-    let guard = Guard {
-        context: Arc::clone(context),
-        mr,
-    };
-    let key = u64::from(rkey) << 32 | u64::from(lkey);
-    Ok(Registration::new(key, Some(Box::new(guard))))
-}
 
-pub(super) fn lkey(key: u64) -> u32 {
-    key as u32
-}
-
-pub(super) fn rkey(key: u64) -> u32 {
-    (key >> 32) as u32
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let dereg_mr = self.context.table.dereg_mr;
-        // SAFETY: the region is this guard's, and nothing that could use it is in flight (`Registration`).
-        let errno = unsafe { dereg_mr(self.mr) };
-        assert_eq!(errno, 0, "ibv_dereg_mr");
+    pub(super) fn of_bytes(bytes: &[u8]) -> Pieces {
+        Pieces(vec![(bytes.as_ptr().expose_provenance(), bytes.len())])
     }
+}
+
+impl Fabric {
+    /// The local side of a request; `None` if a piece is not registered in this protection domain, or may not be written.
+    pub(super) fn gathered(&self, pd: usize, sges: &[Sge], is_written: bool) -> Option<Pieces> {
+        let flag = match is_written {
+            true => ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0,
+            false => 0,
+        };
+        let piece = |sge: &Sge| {
+            let mr = self.mrs.get(self.by_lkey.get(&sge.lkey)?)?;
+            let inside = mr.pd == pd && mr.covers(sge.addr, sge.len, flag);
+            inside.then_some((sge.addr as usize, sge.len as usize))
+        };
+        let pieces = sges.iter().filter(|sge| sge.len > 0).map(piece);
+        pieces.collect::<Option<Vec<_>>>().map(Pieces)
+    }
+
+    /// Whether a peer may do this to memory that it names by an rkey.
+    pub(super) fn is_granted(&self, pd: usize, rkey: u32, addr: u64, len: u64, flag: u32) -> bool {
+        let mr = self.by_rkey.get(&rkey).and_then(|mr| self.mrs.get(mr));
+        mr.is_some_and(|mr| mr.pd == pd && mr.covers(addr, len, flag))
+    }
+}
+
+impl super::fabric::Mr {
+    fn covers(&self, addr: u64, len: u64, flag: u32) -> bool {
+        let start = addr.checked_sub(self.addr);
+        let end = start.and_then(|start| start.checked_add(len));
+        end.is_some_and(|end| end <= self.len) && self.access & flag == flag
+    }
+}
+
+/// From one side to the other, as far as `from` goes.
+pub(super) fn copy(from: &Pieces, to: &Pieces) {
+    let (mut sources, mut targets) = (from.0.iter().copied(), to.0.iter().copied());
+    let (mut source, mut target) = (sources.next(), targets.next());
+    while let (Some((from, have)), Some((to, room))) = (source, target) {
+        let part = have.min(room);
+        if part > 0 {
+            let from: *const u8 = ptr::with_exposed_provenance(from);
+            let to: *mut u8 = ptr::with_exposed_provenance_mut(to);
+            // SAFETY: both lie in registered memory, or in a copy of what was posted inline: `Pieces` are checked.
+            unsafe { ptr::copy(from, to, part) };
+        }
+        source = if part == have {
+            sources.next()
+        } else {
+            Some((from + part, have - part))
+        };
+        target = if part == room {
+            targets.next()
+        } else {
+            Some((to + part, room - part))
+        };
+    }
+}
+
+/// Changes the eight bytes of the peer's, and says what they were.
+pub(super) fn atomic(send: &Send) -> u64 {
+    let place: *const AtomicU64 = ptr::with_exposed_provenance(send.remote as usize);
+    // SAFETY: eight bytes of registered memory, aligned: both were checked.
+    let word = unsafe { &*place };
+    if send.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD {
+        return word.fetch_add(send.compare_add, Ordering::SeqCst);
+    }
+    let swapped = word.compare_exchange(
+        send.compare_add,
+        send.swap,
+        Ordering::SeqCst,
+        Ordering::SeqCst,
+    );
+    swapped.unwrap_or_else(|was| was)
 }

@@ -1,0 +1,308 @@
+//! What a test has planned to go wrong, and what it does to an adapter from outside.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+use ibverbs_sys::*;
+use tokio_doca::verbs::ffi::Wc;
+
+use super::fabric::{BELL, Element, Entry, Errno, Fabric, POLLS_ARE_PLANNED, lock, waiting};
+
+/// The calls that set something up: [`World::fail_any`](super::World::fail_any) counts these.
+const SET_UP: [&str; 13] = [
+    "ibv_get_device_list",
+    "ibv_open_device",
+    "ibv_query_device",
+    "ibv_query_port",
+    "ibv_query_gid_ex",
+    "ibv_alloc_pd",
+    "ibv_reg_mr",
+    "ibv_create_comp_channel",
+    "ibv_create_cq",
+    "ibv_resize_cq",
+    "ibv_create_qp",
+    "ibv_modify_qp",
+    "ibv_req_notify_cq",
+];
+
+struct Failure {
+    /// `None`: any that sets something up.
+    call: Option<&'static str>,
+    /// The so-many-th from now.
+    left: u64,
+    errno: Errno,
+    /// All from then on.
+    always: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Plan {
+    failures: Vec<Failure>,
+    pub(super) fired: Vec<&'static str>,
+    /// The so-many-th work request from now ends so.
+    statuses: Vec<(u64, ibv_wc_status::Type, u32)>,
+    /// Each event of a completion queue comes twice.
+    pub(super) doubled: bool,
+}
+
+impl Plan {
+    /// Whether this call fails.
+    pub(super) fn failure(&mut self, call: &'static str) -> Option<Errno> {
+        let mut errno = None;
+        self.failures.retain_mut(|failure| {
+            let counts = match failure.call {
+                Some(name) => name == call,
+                None => SET_UP.contains(&call),
+            };
+            if !counts || errno.is_some() {
+                return true;
+            }
+            failure.left = failure.left.saturating_sub(1);
+            if failure.left > 0 {
+                return true;
+            }
+            errno = Some(failure.errno);
+            failure.always
+        });
+        if errno.is_some() {
+            self.fired.push(call);
+        }
+        errno
+    }
+
+    /// How a work request ends instead of being carried out.
+    pub(super) fn status(&mut self) -> Option<(ibv_wc_status::Type, u32)> {
+        let mut status = None;
+        self.statuses.retain_mut(|(left, ends, vendor)| {
+            *left = left.saturating_sub(1);
+            if *left == 0 && status.is_none() {
+                status = Some((*ends, *vendor));
+                return false;
+            }
+            true
+        });
+        status
+    }
+
+    fn fail(&mut self, call: Option<&'static str>, nth: u64, errno: Errno, always: bool) {
+        if call == Some("ibv_poll_cq") {
+            POLLS_ARE_PLANNED.store(true, Ordering::SeqCst);
+        }
+        self.failures.push(Failure {
+            call,
+            left: nth,
+            errno,
+            always,
+        });
+    }
+}
+
+/// What can happen to the whole library.
+#[derive(Clone, Copy)]
+pub struct Faults;
+
+impl Faults {
+    /// The `nth` call of this name from now fails. The names are those of the man pages; `ibv_modify_qp` is a way up, and those to the states
+    /// Error and Reset are `ibv_modify_qp(ERR)` and `ibv_modify_qp(RESET)`. Of `ibv_post_send` and `ibv_post_recv` each work request counts.
+    pub fn fail(self, call: &'static str, nth: u64, errno: c_int) {
+        lock().plan.fail(Some(call), nth, errno, false);
+    }
+
+    /// All calls of this name fail from now on.
+    pub fn fail_always(self, call: &'static str, errno: c_int) {
+        lock().plan.fail(Some(call), 1, errno, true);
+    }
+
+    /// The `nth` call from now that sets something up fails, whatever it is.
+    pub fn fail_any(self, nth: u64, errno: c_int) {
+        lock().plan.fail(None, nth, errno, false);
+    }
+
+    /// The `nth` work request from now that is carried out ends with this status, and its queue pair with it.
+    pub fn end_with(self, nth: u64, status: ibv_wc_status::Type, vendor: u32) {
+        lock().plan.statuses.push((nth, status, vendor));
+    }
+
+    /// From now on each event of a completion queue comes twice, or no more.
+    pub fn double_events(self, doubled: bool) {
+        lock().plan.doubled = doubled;
+    }
+
+    /// Nothing is planned any more. Says which calls have failed by plan.
+    pub fn clear(self) -> Vec<&'static str> {
+        POLLS_ARE_PLANNED.store(false, Ordering::SeqCst);
+        std::mem::take(&mut lock().plan).fired
+    }
+}
+
+/// One adapter, as a test reaches it.
+#[derive(Clone, Copy, Debug)]
+pub struct Fake(pub(super) usize);
+
+/// Nothing is carried out on the adapter until it is dropped.
+#[must_use]
+pub struct Hold(usize);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut fabric = lock();
+        let adapter = &mut fabric.adapters[self.0];
+        adapter.holds -= 1;
+        adapter.work.notify_all();
+    }
+}
+
+impl Fake {
+    /// From now on what is posted waits.
+    pub fn hold(self) -> Hold {
+        lock().adapters[self.0].holds += 1;
+        Hold(self.0)
+    }
+
+    /// The device is gone, with an event: each command says `EIO`, and no completion comes any more.
+    pub fn remove(self) {
+        let mut fabric = lock();
+        fabric.adapters[self.0].removed = true;
+        fabric.tell(self, IBV_EVENT_DEVICE_FATAL, Element::Device);
+        BELL.notify_all();
+    }
+
+    /// The port's link goes down, or up again, with an event. Nothing reaches it, or anybody from it, meanwhile.
+    pub fn set_port(self, up: bool) {
+        let mut fabric = lock();
+        fabric.adapters[self.0].port_down = !up;
+        let kind = if up {
+            IBV_EVENT_PORT_ACTIVE
+        } else {
+            IBV_EVENT_PORT_ERR
+        };
+        fabric.tell(self, kind, Element::Port);
+    }
+
+    /// All its queue pairs fail, with an event and no completion but flushed ones.
+    pub fn fail_queue_pairs(self) {
+        let mut fabric = lock();
+        for qp in fabric.of_adapter(self).0 {
+            fabric.fail_qp(qp);
+            let context = fabric.qps[&qp].context;
+            fabric.raise(context, IBV_EVENT_QP_FATAL, Element::Qp(qp));
+        }
+    }
+
+    /// All its completion queues fail, with an event: polling them says -1 from now on.
+    pub fn fail_completion_queues(self) {
+        let mut fabric = lock();
+        for cq in fabric.of_adapter(self).1 {
+            let state = fabric.cqs.get_mut(&cq).expect("just found");
+            state.dead = true;
+            let context = state.context;
+            waiting(cq).store(1, Ordering::SeqCst);
+            fabric.notify(cq, 1);
+            fabric.raise(context, IBV_EVENT_CQ_ERR, Element::Cq(cq));
+        }
+        BELL.notify_all();
+    }
+
+    /// A completion that nothing was posted for, in each of its completion queues.
+    pub fn stray(self, wc: Wc) {
+        let mut fabric = lock();
+        for cq in fabric.of_adapter(self).1 {
+            fabric.complete(cq, Entry { wc, place: None });
+        }
+    }
+
+    /// So many events from each of its completion queues, though nothing has completed.
+    pub fn spurious_events(self, count: usize) {
+        let mut fabric = lock();
+        for cq in fabric.of_adapter(self).1 {
+            fabric.notify(cq, count);
+        }
+    }
+
+    /// The numbers of its queue pairs.
+    pub fn queue_pairs(self) -> Vec<u32> {
+        let fabric = lock();
+        let numbers = fabric.of_adapter(self).0;
+        numbers.iter().map(|qp| fabric.qps[qp].number).collect()
+    }
+
+    /// How many work requests and receives are posted to its queue pairs and not carried out.
+    pub fn posted(self) -> (usize, usize) {
+        let fabric = lock();
+        let qps = fabric.of_adapter(self).0;
+        let count = |(sends, receives), qp: &usize| {
+            let qp = &fabric.qps[qp];
+            (sends + qp.sends.len(), receives + qp.receives.len())
+        };
+        qps.iter().fold((0, 0), count)
+    }
+
+    /// The access flags of its queue pairs that were set, and how far each has got.
+    pub fn permissions(self) -> Vec<(ibv_qp_state::Type, u32)> {
+        let fabric = lock();
+        let qps = fabric.of_adapter(self).0;
+        let permissions = |qp: &usize| (fabric.qps[qp].state, fabric.qps[qp].access);
+        qps.iter().map(permissions).collect()
+    }
+
+    /// The regions that a queue pair with the same protection domain as one with these flags reaches: address, length and access flags of each.
+    pub fn regions(self) -> Vec<Region> {
+        let fabric = lock();
+        let here = |context: &usize| {
+            fabric
+                .contexts
+                .get(context)
+                .is_some_and(|c| c.adapter == self.0)
+        };
+        let all = fabric
+            .mrs
+            .values()
+            .filter(|mr| fabric.pds.get(&mr.pd).is_some_and(here));
+        all.map(|mr| Region {
+            pd: mr.pd,
+            addr: mr.addr,
+            len: mr.len,
+            access: mr.access,
+            rkey: mr.rkey,
+        })
+        .collect()
+    }
+}
+
+/// A registration.
+#[derive(Clone, Copy, Debug)]
+pub struct Region {
+    /// Which protection domain; equal for those of the same.
+    pub pd: usize,
+    pub addr: u64,
+    pub len: u64,
+    pub access: u32,
+    pub rkey: u32,
+}
+
+impl Fabric {
+    /// The queue pairs and the completion queues of an adapter.
+    fn of_adapter(&self, fake: Fake) -> (Vec<usize>, Vec<usize>) {
+        let here = |context: &usize| {
+            self.contexts
+                .get(context)
+                .is_some_and(|c| c.adapter == fake.0)
+        };
+        let mut qps: Vec<usize> = (self.qps.iter())
+            .filter(|(_, qp)| here(&qp.context))
+            .map(|(&address, _)| address)
+            .collect();
+        qps.sort_by_key(|qp| self.qps[qp].number);
+        let cqs = self.cqs.iter().filter(|(_, cq)| here(&cq.context));
+        (qps, cqs.map(|(&address, _)| address).collect())
+    }
+
+    /// An event for each context of the adapter.
+    fn tell(&mut self, fake: Fake, kind: ibv_event_type, element: Element) {
+        let contexts = self.contexts.iter().filter(|(_, c)| c.adapter == fake.0);
+        let contexts: Vec<usize> = contexts.map(|(&address, _)| address).collect();
+        for context in contexts {
+            self.raise(context, kind, element);
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! Queue pairs: how they are made and go, and what is posted to them.
+
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use ibverbs_sys::ibv_qp_state::*;
+use ibverbs_sys::ibv_wr_opcode::*;
+use ibverbs_sys::*;
+
+use super::control::{fill, fresh, number, object};
+use super::fabric::{BELL, Element, Errno, Fabric, call};
+
+/// A caller that acknowledges nothing for so long has forgotten it.
+const FORGOTTEN: Duration = Duration::from_secs(20);
+
+pub(super) struct Qp {
+    pub(super) number: u32,
+    pub(super) adapter: usize,
+    pub(super) context: usize,
+    pub(super) pd: usize,
+    pub(super) send_cq: usize,
+    pub(super) recv_cq: usize,
+    pub(super) cap: ibv_qp_cap,
+    pub(super) all_signaled: bool,
+    pub(super) state: ibv_qp_state::Type,
+    /// What `ibv_modify_qp` has set so far.
+    pub(super) attr: ibv_qp_attr,
+    pub(super) access: u32,
+    pub(super) sends: VecDeque<Send>,
+    pub(super) sends_posted: u64,
+    /// Requests whose places are free again.
+    pub(super) sends_freed: u64,
+    pub(super) receives: VecDeque<Receive>,
+    pub(super) receives_posted: u64,
+    pub(super) receives_freed: u64,
+    /// The next packet's.
+    pub(super) sq_psn: u32,
+    pub(super) rq_psn: u32,
+    /// How often the oldest request was sent in vain.
+    pub(super) silences: u8,
+    pub(super) not_ready: u8,
+    /// Nothing is sent before.
+    pub(super) waits_until: Option<Instant>,
+    pub(super) async_unacked: usize,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Sge {
+    pub(super) addr: u64,
+    pub(super) len: u64,
+    pub(super) lkey: u32,
+}
+
+pub(super) struct Send {
+    pub(super) number: u64,
+    pub(super) wr_id: u64,
+    pub(super) opcode: ibv_wr_opcode::Type,
+    pub(super) signaled: bool,
+    pub(super) sges: Vec<Sge>,
+    /// The data itself, if it was posted inline.
+    pub(super) data: Option<Vec<u8>>,
+    /// Big-endian.
+    pub(super) imm: u32,
+    pub(super) remote: u64,
+    pub(super) rkey: u32,
+    pub(super) compare_add: u64,
+    pub(super) swap: u64,
+}
+
+pub(super) struct Receive {
+    pub(super) number: u64,
+    pub(super) wr_id: u64,
+    pub(super) sges: Vec<Sge>,
+}
+
+/// No number comes back soon.
+fn fresh_number() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0x1234);
+    NEXT.fetch_add(3, Ordering::Relaxed) & 0xff_ffff
+}
+
+pub(super) unsafe extern "C" fn create_qp(
+    pd: *mut ibv_pd,
+    init: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
+    let made = call("ibv_create_qp").and_then(|mut fabric| {
+        let Some(&context) = fabric.pds.get(&(pd as usize)) else {
+            return Err(fabric.unknown("ibv_create_qp", pd as usize));
+        };
+        let adapter = fabric.adapter("ibv_create_qp", context)?;
+        let description = &fabric.adapters[adapter].description;
+        // SAFETY: the caller's struct.
+        let init = unsafe { *init };
+        let cap = init.cap;
+        let most = |asked: u32, limit: u32| asked <= limit;
+        let fits = most(cap.max_send_wr, description.max_qp_wr)
+            && most(cap.max_recv_wr, description.max_qp_wr)
+            && most(cap.max_send_sge, description.max_sge)
+            && most(cap.max_recv_sge, description.max_sge)
+            && most(cap.max_inline_data, description.max_inline);
+        if !fits || init.qp_type != ibv_qp_type::IBV_QPT_RC || !init.srq.is_null() {
+            return Err(libc::EINVAL);
+        }
+        let (send_cq, recv_cq) = (init.send_cq as usize, init.recv_cq as usize);
+        for cq in [send_cq, recv_cq] {
+            match fabric.cqs.get_mut(&cq) {
+                Some(cq) if cq.context == context => cq.qps += 1,
+                _ => return Err(fabric.unknown("ibv_create_qp", cq)),
+            }
+        }
+        let number = fresh_number();
+        let qp = fabric.make(ibv_qp {
+            context: context as *mut ibv_context,
+            qp_context: init.qp_context,
+            pd,
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
+            handle: fresh(),
+            qp_num: number,
+            state: IBV_QPS_RESET,
+            qp_type: init.qp_type,
+            ..ibv_qp::default()
+        });
+        let state = Qp {
+            number,
+            adapter,
+            context,
+            pd: pd as usize,
+            send_cq,
+            recv_cq,
+            cap,
+            all_signaled: init.sq_sig_all != 0,
+            state: IBV_QPS_RESET,
+            attr: ibv_qp_attr::default(),
+            access: 0,
+            sends: VecDeque::new(),
+            sends_posted: 0,
+            sends_freed: 0,
+            receives: VecDeque::new(),
+            receives_posted: 0,
+            receives_freed: 0,
+            sq_psn: 0,
+            rq_psn: 0,
+            silences: 0,
+            not_ready: 0,
+            waits_until: None,
+            async_unacked: 0,
+        };
+        fabric.qps.insert(qp as usize, state);
+        fabric.by_number.insert(number, qp as usize);
+        Ok(qp)
+    });
+    object(made)
+}
+
+/// Nothing of it touches memory once this has returned: what is carried out is so under the fabric's lock.
+pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    let done = call("ibv_destroy_qp").and_then(|mut fabric| {
+        let address = qp as usize;
+        let forgotten = Instant::now() + FORGOTTEN;
+        let (qp_number, adapter, context, cqs) = loop {
+            let Some(state) = fabric.qps.get(&address) else {
+                return Err(fabric.unknown("ibv_destroy_qp", address));
+            };
+            if state.async_unacked == 0 {
+                break (
+                    state.number,
+                    state.adapter,
+                    state.context,
+                    [state.send_cq, state.recv_cq],
+                );
+            }
+            if Instant::now() > forgotten {
+                fabric.sin("ibv_destroy_qp waits for an event that nobody acknowledges");
+                return Err(libc::EBUSY);
+            }
+            let left = forgotten.saturating_duration_since(Instant::now());
+            let waited = BELL.wait_timeout(fabric, left);
+            fabric = waited.unwrap_or_else(PoisonError::into_inner).0;
+        };
+        fabric.forget_events(context, Element::Qp(address));
+        for cq in cqs {
+            if let Some(cq) = fabric.cqs.get_mut(&cq) {
+                cq.qps -= 1;
+            }
+        }
+        fabric.by_number.remove(&qp_number);
+        fabric.drop_completions(address, qp_number, adapter, cqs);
+        fabric.give_up(context, address, |fabric| &mut fabric.qps)?;
+        fabric.qps.remove(&address);
+        BELL.notify_all();
+        Ok(())
+    });
+    number(done)
+}
+
+pub(super) unsafe extern "C" fn modify_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
+    // SAFETY: the caller's struct.
+    let attr = unsafe { *attr };
+    let mask = mask as u32;
+    let has_state = mask & ibv_qp_attr_mask::IBV_QP_STATE.0 != 0;
+    let name = match attr.qp_state {
+        IBV_QPS_RESET if has_state => "ibv_modify_qp(RESET)",
+        IBV_QPS_ERR if has_state => "ibv_modify_qp(ERR)",
+        _ => "ibv_modify_qp",
+    };
+    let done = call(name).and_then(|mut fabric| {
+        let address = qp as usize;
+        let Some(state) = fabric.qps.get(&address) else {
+            return Err(fabric.unknown(name, address));
+        };
+        let context = state.context;
+        fabric.adapter(name, context)?;
+        let to = if has_state {
+            attr.qp_state
+        } else {
+            fabric.qps[&address].state
+        };
+        fabric.modify(address, to, &attr, mask)?;
+        // SAFETY: an object that was found. The library sets it here too.
+        unsafe { (*qp).state = to };
+        Ok(())
+    });
+    number(done)
+}
+
+/// Work requests of a list, one after the other.
+///
+/// # Safety
+///
+/// Each of `next` is a request, or null at the end.
+unsafe fn requests<T: Copy>(
+    first: *mut T,
+    next: fn(&T) -> *mut T,
+) -> impl Iterator<Item = (*mut T, T)> {
+    let mut at = first;
+    std::iter::from_fn(move || {
+        // SAFETY: as the caller promises.
+        let request = unsafe { at.as_ref() }.copied()?;
+        let place = std::mem::replace(&mut at, next(&request));
+        Some((place, request))
+    })
+}
+
+/// # Safety
+///
+/// So many elements are there.
+unsafe fn sges(list: *const ibv_sge, count: c_int) -> Vec<Sge> {
+    if count <= 0 {
+        return Vec::new();
+    }
+    // SAFETY: as the caller promises.
+    let list = unsafe { std::slice::from_raw_parts(list, count as usize) };
+    let sge = |sge: &ibv_sge| Sge {
+        addr: sge.addr,
+        len: sge.length.into(),
+        lkey: sge.lkey,
+    };
+    list.iter().map(sge).collect()
+}
+
+pub(super) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    first: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: a list of the caller's, which ends with null.
+    for (place, request) in unsafe { requests(first, |request| request.next) } {
+        let posted = call("ibv_post_send").and_then(|mut fabric| {
+            // SAFETY: as ibv_post_send(3) demands of the caller.
+            unsafe { fabric.post_send(qp as usize, &request) }
+        });
+        if let Err(errno) = posted {
+            fill(bad, place);
+            return errno;
+        }
+    }
+    0
+}
+
+pub(super) unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    first: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: a list of the caller's, which ends with null.
+    for (place, request) in unsafe { requests(first, |request| request.next) } {
+        let posted = call("ibv_post_recv").and_then(|mut fabric| {
+            // SAFETY: as ibv_post_recv(3) demands of the caller.
+            unsafe { fabric.post_recv(qp as usize, &request) }
+        });
+        if let Err(errno) = posted {
+            fill(bad, place);
+            return errno;
+        }
+    }
+    0
+}
+
+impl Fabric {
+    /// # Safety
+    ///
+    /// The list is there, and what is posted inline.
+    unsafe fn post_send(&mut self, address: usize, request: &ibv_send_wr) -> Result<(), Errno> {
+        let Some(qp) = self.qps.get_mut(&address) else {
+            return Err(self.unknown("ibv_post_send", address));
+        };
+        let description = &self.adapters[qp.adapter].description;
+        let is_atomic = matches!(
+            request.opcode,
+            IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD
+        );
+        let has = match request.opcode {
+            IBV_WR_SEND | IBV_WR_SEND_WITH_IMM | IBV_WR_RDMA_WRITE | IBV_WR_RDMA_READ => true,
+            IBV_WR_RDMA_WRITE_WITH_IMM => description.write_imm,
+            _ => is_atomic && description.atomics,
+        };
+        let reads = is_atomic || request.opcode == IBV_WR_RDMA_READ;
+        let flag = |flag: ibv_send_flags| request.send_flags & flag.0 != 0;
+        let inline = flag(ibv_send_flags::IBV_SEND_INLINE);
+        let is_ready = matches!(qp.state, IBV_QPS_RTS | IBV_QPS_ERR);
+        let fits = request.num_sge >= 0 && request.num_sge as u32 <= qp.cap.max_send_sge;
+        if !has || !is_ready || !fits || (inline && reads) {
+            return Err(libc::EINVAL);
+        }
+        if qp.sends_posted - qp.sends_freed >= qp.cap.max_send_wr.into() {
+            return Err(libc::ENOMEM);
+        }
+        // SAFETY: as the caller promises.
+        let sges = unsafe { sges(request.sg_list, request.num_sge) };
+        let len: u64 = sges.iter().map(|sge| sge.len).sum();
+        if inline && len > qp.cap.max_inline_data.into() {
+            return Err(libc::EINVAL);
+        }
+        let data = inline.then(|| {
+            let piece = |sge: &Sge| {
+                // SAFETY: as the caller promises: inline data is read now.
+                unsafe { std::slice::from_raw_parts(sge.addr as *const u8, sge.len as usize) }
+                    .to_vec()
+            };
+            sges.iter()
+                .filter(|sge| sge.len > 0)
+                .flat_map(piece)
+                .collect()
+        });
+        // SAFETY: any four bytes are a number.
+        let imm = unsafe { request.__bindgen_anon_1.imm_data };
+        // SAFETY: any bytes are numbers.
+        let atomic = unsafe { request.wr.atomic };
+        // SAFETY: as above.
+        let rdma = unsafe { request.wr.rdma };
+        qp.sends.push_back(Send {
+            number: qp.sends_posted,
+            wr_id: request.wr_id,
+            opcode: request.opcode,
+            signaled: qp.all_signaled || flag(ibv_send_flags::IBV_SEND_SIGNALED),
+            sges,
+            data,
+            imm,
+            remote: rdma.remote_addr,
+            rkey: if is_atomic { atomic.rkey } else { rdma.rkey },
+            compare_add: atomic.compare_add,
+            swap: atomic.swap,
+        });
+        qp.sends_posted += 1;
+        self.wake(address);
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// The list is there.
+    unsafe fn post_recv(&mut self, address: usize, request: &ibv_recv_wr) -> Result<(), Errno> {
+        let Some(qp) = self.qps.get_mut(&address) else {
+            return Err(self.unknown("ibv_post_recv", address));
+        };
+        let fits = request.num_sge >= 0 && request.num_sge as u32 <= qp.cap.max_recv_sge;
+        if qp.state == IBV_QPS_RESET || !fits {
+            return Err(libc::EINVAL);
+        }
+        if qp.receives_posted - qp.receives_freed >= qp.cap.max_recv_wr.into() {
+            return Err(libc::ENOMEM);
+        }
+        qp.receives.push_back(Receive {
+            number: qp.receives_posted,
+            wr_id: request.wr_id,
+            // SAFETY: as the caller promises.
+            sges: unsafe { sges(request.sg_list, request.num_sge) },
+        });
+        qp.receives_posted += 1;
+        if qp.state == IBV_QPS_ERR {
+            self.wake(address);
+        }
+        Ok(())
+    }
+}

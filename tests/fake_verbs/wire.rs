@@ -1,0 +1,432 @@
+//! What carries work requests out: a thread for each adapter, one request at a time, under the fabric's lock.
+
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use ibverbs_sys::ibv_qp_state::*;
+use ibverbs_sys::ibv_wc_status::*;
+use ibverbs_sys::ibv_wr_opcode::*;
+use ibverbs_sys::*;
+use tokio_doca::verbs::ffi::Wc;
+
+use super::describe::Link;
+use super::fabric::{Element, Entry, Fabric, Place, lock};
+use super::memory::{Pieces, atomic, copy};
+use super::pair::{Qp, Receive, Send};
+
+/// What the fields of a completion hold that are not valid.
+const SPOILT: u32 = 0xdead_beef;
+/// A vendor's code.
+const VENDOR: u32 = 0x88;
+
+/// What became of a request that was sent.
+enum Outcome {
+    /// So many bytes were moved.
+    Done(u64),
+    /// It was found wrong here.
+    Local(ibv_wc_status::Type),
+    /// The peer refused it, and has failed.
+    Refused(ibv_wc_status::Type),
+    /// The peer has no receive: again after its timer.
+    NotReady(Duration),
+    /// Nobody answers.
+    Silence,
+}
+use Outcome::*;
+
+/// How long a queue pair that is not ready has the other wait, in microseconds: the table of the InfiniBand specification.
+const RNR: [u64; 32] = [
+    655_360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920, 2560, 3840,
+    5120, 7680, 10240, 15360, 20480, 30720, 40960, 61440, 81920, 122_880, 163_840, 245_760,
+    327_680, 491_520,
+];
+
+/// The adapter's thread, until the test is over.
+pub(super) fn run(adapter: usize) {
+    let mut fabric = lock();
+    let work = Arc::clone(&fabric.adapters[adapter].work);
+    loop {
+        let now = Instant::now();
+        let this = &mut fabric.adapters[adapter];
+        if this.stop {
+            return;
+        }
+        let mut due = Vec::new();
+        this.timers.retain(|&(at, qp)| {
+            let later = at > now;
+            if !later {
+                due.push(qp);
+            }
+            later
+        });
+        for qp in due {
+            fabric.wake(qp);
+        }
+        let this = &mut fabric.adapters[adapter];
+        let idle = this.holds > 0 || this.removed;
+        let next = if idle { None } else { this.run.pop_front() };
+        if let Some(qp) = next {
+            fabric.step(qp);
+            // Others come in between.
+            drop(fabric);
+            fabric = lock();
+            continue;
+        }
+        let first = this.timers.iter().map(|&(at, _)| at).min();
+        fabric = match first.filter(|_| !idle) {
+            None => work.wait(fabric).unwrap_or_else(PoisonError::into_inner),
+            Some(at) => {
+                let left = at.saturating_duration_since(now);
+                let waited = work.wait_timeout(fabric, left);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+    }
+}
+
+impl Fabric {
+    /// Goes on with a queue pair.
+    fn step(&mut self, address: usize) {
+        let Some(qp) = self.qps.get_mut(&address) else {
+            return;
+        };
+        match qp.state {
+            IBV_QPS_ERR => self.flush(address),
+            IBV_QPS_RTS => {
+                if qp.waits_until.is_some_and(|until| until > Instant::now()) {
+                    return;
+                }
+                qp.waits_until = None;
+                if let Some(send) = qp.sends.pop_front() {
+                    self.carry_out(address, send);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Everything that is posted to a queue pair that has failed.
+    fn flush(&mut self, address: usize) {
+        let qp = self.qps.get_mut(&address).expect("found by the caller");
+        let (sends, receives) = (
+            std::mem::take(&mut qp.sends),
+            std::mem::take(&mut qp.receives),
+        );
+        for send in sends {
+            self.complete_send(address, &send, Err((IBV_WC_WR_FLUSH_ERR, 0xf9)));
+        }
+        for receive in receives {
+            self.complete_receive(address, &receive, Err((IBV_WC_WR_FLUSH_ERR, 0xf9)));
+        }
+    }
+
+    fn carry_out(&mut self, address: usize, send: Send) {
+        if let Some((status, vendor)) = self.plan.status() {
+            self.complete_send(address, &send, Err((status, vendor)));
+            return self.fail_qp(address);
+        }
+        let outcome = self.attempt(address, &send);
+        let qp = self.qps.get_mut(&address).expect("found by the caller");
+        let mut retry = None;
+        let status = match outcome {
+            Done(len) => {
+                (qp.silences, qp.not_ready) = (0, 0);
+                qp.sq_psn = (qp.sq_psn + packets(qp, &send)) & 0xff_ffff;
+                self.carried_out += 1;
+                self.complete_send(address, &send, Ok(len));
+                return self.wake(address);
+            }
+            Local(status) | Refused(status) => status,
+            NotReady(timer) => {
+                let last = qp.attr.rnr_retry != 7 && qp.not_ready >= qp.attr.rnr_retry;
+                qp.not_ready = qp.not_ready.saturating_add(1);
+                retry = (!last).then_some(timer);
+                IBV_WC_RNR_RETRY_EXC_ERR
+            }
+            Silence => {
+                // After the last attempt there is time for an answer too. 0 is for ever: it is sent once more now and then.
+                let endless = qp.attr.timeout == 0;
+                let last = !endless && qp.silences > qp.attr.retry_cnt;
+                qp.silences = qp.silences.saturating_add(1);
+                let timeout =
+                    Duration::from_nanos(4096 << if endless { 14 } else { qp.attr.timeout });
+                retry = (!last).then_some(timeout);
+                IBV_WC_RETRY_EXC_ERR
+            }
+        };
+        match retry {
+            Some(wait) => {
+                let until = Instant::now() + wait;
+                qp.waits_until = Some(until);
+                qp.sends.push_front(send);
+                let adapter = qp.adapter;
+                self.adapters[adapter].timers.push((until, address));
+            }
+            None => {
+                self.complete_send(address, &send, Err((status, VENDOR)));
+                self.fail_qp(address);
+            }
+        }
+    }
+
+    /// Who answers to what this queue pair sends.
+    fn peer(&self, qp: &Qp) -> Option<usize> {
+        let path = &qp.attr.ah_attr;
+        // SAFETY: any sixteen bytes are an address.
+        let to = unsafe { path.grh.dgid.raw };
+        let here = &self.adapters[qp.adapter];
+        let source = here.description.gid(path.grh.sgid_index.into());
+        let &address = self.by_number.get(&qp.attr.dest_qp_num)?;
+        let peer = self.qps.get(&address)?;
+        let there = &self.adapters[peer.adapter];
+        let (one, other) = (&here.description, &there.description);
+        let has_gid = || {
+            let kind = source.map(|gid| gid.kind);
+            let same = |gid: &super::Gid| gid.raw == to && Some(gid.kind) == kind;
+            other.gids.iter().flatten().any(same)
+        };
+        let reaches = match (one.link, other.link) {
+            (Link::Ethernet, Link::Ethernet) => has_gid() && one.transport == other.transport,
+            (Link::InfiniBand(_), Link::InfiniBand(lid)) => {
+                path.dlid == lid && (path.is_global == 0 || has_gid())
+            }
+            _ => false,
+        };
+        let works = |adapter: &super::fabric::Adapter| !adapter.removed && !adapter.port_down;
+        let is_ready = matches!(peer.state, IBV_QPS_RTR | IBV_QPS_RTS);
+        let knows = peer.attr.dest_qp_num == qp.number && peer.rq_psn == qp.sq_psn;
+        (reaches && works(here) && works(there) && is_ready && knows).then_some(address)
+    }
+
+    fn attempt(&mut self, address: usize, send: &Send) -> Outcome {
+        let qp = &self.qps[&address];
+        let len = send.len();
+        let is_atomic = send.is_atomic();
+        let max = self.adapters[qp.adapter].description.max_msg_sz;
+        if len > max.into() || (is_atomic && len != 8) {
+            return Local(IBV_WC_LOC_LEN_ERR);
+        }
+        let reads = is_atomic || send.opcode == IBV_WR_RDMA_READ;
+        if reads && qp.attr.max_rd_atomic == 0 {
+            return Local(IBV_WC_LOC_QP_OP_ERR);
+        }
+        let local = match &send.data {
+            Some(data) => Pieces::of_bytes(data),
+            None => match self.gathered(qp.pd, &send.sges, reads) {
+                Some(pieces) => pieces,
+                None => return Local(IBV_WC_LOC_PROT_ERR),
+            },
+        };
+        let Some(peer) = self.peer(qp) else {
+            return Silence;
+        };
+        let there = &self.qps[&peer];
+        if there.attr.path_mtu != qp.attr.path_mtu {
+            return self.refuse(peer, IBV_WC_REM_INV_REQ_ERR);
+        }
+        if !matches!(send.opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) {
+            let flag = match send.opcode {
+                IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => {
+                    ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
+                }
+                IBV_WR_RDMA_READ => ibv_access_flags::IBV_ACCESS_REMOTE_READ,
+                _ => ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC,
+            };
+            let permitted = there.access & flag.0 != 0;
+            let resources = !reads || there.attr.max_dest_rd_atomic > 0;
+            let aligned = !is_atomic || send.remote.is_multiple_of(8);
+            if !permitted || !resources || !aligned {
+                return self.refuse(peer, IBV_WC_REM_INV_REQ_ERR);
+            }
+            if len > 0 && !self.is_granted(there.pd, send.rkey, send.remote, len, flag.0) {
+                return self.refuse(peer, IBV_WC_REM_ACCESS_ERR);
+            }
+        }
+        let remote = Pieces::one(send.remote, len);
+        match send.opcode {
+            IBV_WR_RDMA_WRITE => copy(&local, &remote),
+            IBV_WR_RDMA_READ => copy(&remote, &local),
+            IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
+                let was = atomic(send);
+                copy(&Pieces::of_bytes(&was.to_ne_bytes()), &local);
+            }
+            _ => {
+                let is_write = send.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+                if let Some(failed) = self.arrive(peer, send, &local, is_write) {
+                    return failed;
+                }
+                if is_write {
+                    // The receive's completion comes after the data: both are under one lock.
+                    copy(&local, &remote);
+                }
+            }
+        }
+        let psn = packets(&self.qps[&address], send);
+        let there = self.qps.get_mut(&peer).expect("just found");
+        there.rq_psn = (there.rq_psn + psn) & 0xff_ffff;
+        Done(len)
+    }
+
+    /// A message ends the oldest receive of the peer's; the data of a write goes elsewhere.
+    fn arrive(
+        &mut self,
+        peer: usize,
+        send: &Send,
+        data: &Pieces,
+        is_write: bool,
+    ) -> Option<Outcome> {
+        let there = self.qps.get_mut(&peer).expect("found by the caller");
+        let timer = RNR[usize::from(there.attr.min_rnr_timer)];
+        let pd = there.pd;
+        let Some(receive) = there.receives.pop_front() else {
+            return Some(NotReady(Duration::from_micros(timer)));
+        };
+        let room: u64 = receive.sges.iter().map(|sge| sge.len).sum();
+        if !is_write {
+            let fails = match self.gathered(pd, &receive.sges, true) {
+                _ if send.len() > room => Some((IBV_WC_LOC_LEN_ERR, IBV_WC_REM_INV_REQ_ERR)),
+                None => Some((IBV_WC_LOC_PROT_ERR, IBV_WC_REM_OP_ERR)),
+                Some(to) => {
+                    copy(data, &to);
+                    None
+                }
+            };
+            if let Some((here, there)) = fails {
+                self.complete_receive(peer, &receive, Err((here, VENDOR)));
+                return Some(self.refuse(peer, there));
+            }
+        }
+        self.complete_receive(peer, &receive, Ok(send));
+        None
+    }
+
+    /// The peer says no, and fails.
+    fn refuse(&mut self, peer: usize, status: ibv_wc_status::Type) -> Outcome {
+        self.fail_qp(peer);
+        let there = &self.qps[&peer];
+        let (context, adapter) = (there.context, there.adapter);
+        if self.adapters[adapter].description.raises_access_errors {
+            let kind = match status {
+                IBV_WC_REM_ACCESS_ERR => IBV_EVENT_QP_ACCESS_ERR,
+                _ => IBV_EVENT_QP_REQ_ERR,
+            };
+            self.raise(context, kind, Element::Qp(peer));
+        }
+        Refused(status)
+    }
+
+    /// Of a request that succeeds, unless it is signalled, nobody is told.
+    fn complete_send(
+        &mut self,
+        address: usize,
+        send: &Send,
+        result: Result<u64, (ibv_wc_status::Type, u32)>,
+    ) {
+        let qp = &self.qps[&address];
+        let (cq, number) = (qp.send_cq, qp.number);
+        if result.is_ok() && !send.signaled {
+            return;
+        }
+        let mut wc = spoilt(send.wr_id, number, result.err());
+        if let Ok(len) = result {
+            wc.opcode = match send.opcode {
+                IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => ibv_wc_opcode::IBV_WC_RDMA_WRITE,
+                IBV_WR_RDMA_READ => ibv_wc_opcode::IBV_WC_RDMA_READ,
+                IBV_WR_ATOMIC_CMP_AND_SWP => ibv_wc_opcode::IBV_WC_COMP_SWAP,
+                IBV_WR_ATOMIC_FETCH_AND_ADD => ibv_wc_opcode::IBV_WC_FETCH_ADD,
+                _ => ibv_wc_opcode::IBV_WC_SEND,
+            };
+            if send.is_atomic() || send.opcode == IBV_WR_RDMA_READ {
+                wc.byte_len = len as u32;
+            }
+            wc.wc_flags = 0;
+        }
+        let place = Place {
+            qp: address,
+            is_receive: false,
+            number: send.number,
+        };
+        self.complete(
+            cq,
+            Entry {
+                wc,
+                place: Some(place),
+            },
+        );
+    }
+
+    fn complete_receive(
+        &mut self,
+        address: usize,
+        receive: &Receive,
+        result: Result<&Send, (ibv_wc_status::Type, u32)>,
+    ) {
+        let qp = &self.qps[&address];
+        let (cq, number) = (qp.recv_cq, qp.number);
+        let mut wc = spoilt(receive.wr_id, number, result.err());
+        if let Ok(send) = result {
+            let is_write = send.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+            wc.opcode = match is_write {
+                true => ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM,
+                false => ibv_wc_opcode::IBV_WC_RECV,
+            };
+            wc.byte_len = send.len() as u32;
+            wc.wc_flags = 0;
+            if send.opcode != IBV_WR_SEND {
+                wc.wc_flags = ibv_wc_flags::IBV_WC_WITH_IMM.0;
+                wc.imm_data = send.imm;
+            }
+        }
+        let place = Place {
+            qp: address,
+            is_receive: true,
+            number: receive.number,
+        };
+        self.complete(
+            cq,
+            Entry {
+                wc,
+                place: Some(place),
+            },
+        );
+    }
+}
+
+impl Send {
+    fn len(&self) -> u64 {
+        self.sges.iter().map(|sge| sge.len).sum()
+    }
+
+    fn is_atomic(&self) -> bool {
+        matches!(
+            self.opcode,
+            IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD
+        )
+    }
+}
+
+/// How many packets a request takes.
+fn packets(qp: &Qp, send: &Send) -> u32 {
+    let mtu = 128u64 << qp.attr.path_mtu;
+    send.len().div_ceil(mtu).max(1) as u32
+}
+
+/// Of a completion that failed four fields are valid, and of others not all.
+fn spoilt(wr_id: u64, qp_num: u32, error: Option<(ibv_wc_status::Type, u32)>) -> Wc {
+    let (status, vendor_err) = error.unwrap_or((IBV_WC_SUCCESS, 0));
+    Wc {
+        wr_id,
+        status,
+        opcode: SPOILT,
+        vendor_err,
+        byte_len: SPOILT,
+        imm_data: SPOILT,
+        qp_num,
+        src_qp: SPOILT,
+        wc_flags: SPOILT,
+        pkey_index: 0xdead,
+        slid: 0xdead,
+        sl: 0xad,
+        dlid_path_bits: 0xad,
+    }
+}
