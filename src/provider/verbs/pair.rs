@@ -32,7 +32,6 @@ const INLINE: u32 = 128;
 
 pub(super) struct Pair {
     pub(super) core: Arc<Core>,
-    id: u64,
     config: EndpointConfig,
     pub(super) patience: Patience,
     inner: Mutex<Inner>,
@@ -41,6 +40,8 @@ pub(super) struct Pair {
 pub(super) struct Inner {
     pub(super) state: EndpointState,
     pub(super) qp: Option<Arc<Qp>>,
+    /// What events of the queue pair come back with: those of one before it may come late.
+    id: u64,
     origin: Origin,
     psn: u32,
     gid: (u32, [u8; 16]),
@@ -66,12 +67,12 @@ pub(super) struct Receive {
 
 impl Pair {
     pub(super) fn open(core: &Arc<Core>, config: EndpointConfig, depth: u32) -> Result<Arc<Pair>> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
         core.cq.promise(promised(&config))?;
         let retry = Retry::within(config.rnr_timeout);
         let inner = Inner {
             state: EndpointState::Init,
             qp: None,
+            id: 0,
             origin: Origin::new(),
             psn: random_psn(),
             gid: (0, [0; 16]),
@@ -87,7 +88,6 @@ impl Pair {
         };
         let pair = Arc::new(Pair {
             core: Arc::clone(core),
-            id: NEXT.fetch_add(1, Relaxed),
             patience: Patience {
                 ack: retry.total(),
                 receive: config.rnr_timeout,
@@ -102,10 +102,6 @@ impl Pair {
 
     pub(super) fn inner(&self) -> MutexGuard<'_, Inner> {
         lock(&self.inner)
-    }
-
-    pub(super) fn id(&self) -> u64 {
-        self.id
     }
 
     /// Tells who asked for it that the state has changed: outside of all locks.
@@ -141,7 +137,9 @@ impl Pair {
             receive_sges: config.recv_list_len,
             inline: INLINE,
         };
-        let qp = Qp::create(&self.core.cq, context.pd(), self.id, room, remote)?;
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        inner.id = NEXT.fetch_add(1, Relaxed);
+        let qp = Qp::create(&self.core.cq, context.pd(), inner.id, room, remote)?;
         live::add(&inner.origin);
         inner.qp = Some(Arc::new(qp));
         inner.state = EndpointState::Init;
@@ -288,6 +286,16 @@ impl Pair {
     /// It has failed.
     pub(super) fn fail_now(self: &Arc<Self>, cause: JobError) {
         let tell = self.fail(&mut self.inner(), cause);
+        if tell {
+            self.tell();
+        }
+    }
+
+    /// Its queue pair has failed, if it is still the one with this id.
+    pub(super) fn fail_queue_pair(self: &Arc<Self>, id: u64, cause: JobError) {
+        let mut inner = self.inner();
+        let tell = inner.id == id && self.fail(&mut inner, cause);
+        drop(inner);
         if tell {
             self.tell();
         }

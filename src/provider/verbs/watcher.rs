@@ -209,8 +209,8 @@ fn tell(context: &Arc<Context>, about: About, kind: u32) {
                 IBV_EVENT_QP_FATAL => JobError::device(ErrorKind::Driver, kind.into()),
                 _ => JobError::of(Reason::PeerFailed),
             };
-            for pair in context.pairs().iter().filter(|pair| pair.id() == id) {
-                pair.fail_now(cause);
+            for pair in context.pairs() {
+                pair.fail_queue_pair(id, cause);
             }
         }
         About::Queue(id) => {
