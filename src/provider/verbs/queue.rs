@@ -241,6 +241,10 @@ impl Shared {
             out[reaped] = completion;
             reaped += 1;
         }
+        if self.hashes.pending() {
+            // Whoever armed, and found nothing of its own, sleeps now.
+            self.core.ring();
+        }
         if attention {
             if emptied {
                 self.settle(poll);
@@ -361,16 +365,8 @@ unsafe impl Queue for VerbsQueue {
             shared.core.attend();
         }
         Shared::tell(guard);
-        let ready = shared.core.needs_attention();
-        if shared.hashes.pending() {
-            // Each look does a part, and others have their turn in between.
-            shared.core.ring();
-            if ready {
-                // What there is already ends no arm.
-                shared.core.set_armed(true);
-            }
-        }
-        match ready {
+        // Hashes are done by whoever looks: a part each time, so that others have their turn in between.
+        match shared.core.needs_attention() || shared.hashes.pending() {
             true => Armed::Ready,
             false => Armed::Armed,
         }
