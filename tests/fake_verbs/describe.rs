@@ -46,6 +46,8 @@ pub struct Description {
     /// A queue pair that refused a request of its peer's raises an asynchronous event.
     pub raises_access_errors: bool,
     pub comp_vectors: c_int,
+    /// The transport's timeout runs so many times faster than it was set.
+    pub hurry: u32,
 }
 
 fn next() -> u16 {
@@ -73,6 +75,7 @@ impl Description {
             keeps_completions: false,
             raises_access_errors: true,
             comp_vectors: 2,
+            hurry: 1,
         }
     }
 

@@ -163,7 +163,7 @@ impl Drop for World {
         self.faults().clear();
         if failed || !left.is_empty() {
             // Somebody may still use the objects: they are leaked, with what the test had.
-            std::mem::forget(std::mem::take(&mut *lock()));
+            lock().abandon();
             assert!(failed, "these were not destroyed: {left:?}");
             return;
         }

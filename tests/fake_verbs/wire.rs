@@ -126,6 +126,7 @@ impl Fabric {
             return self.fail_qp(address);
         }
         let outcome = self.attempt(address, &send);
+        let hurry = self.adapters[self.qps[&address].adapter].description.hurry;
         let qp = self.qps.get_mut(&address).expect("found by the caller");
         let mut retry = None;
         let status = match outcome {
@@ -150,7 +151,7 @@ impl Fabric {
                 qp.silences = qp.silences.saturating_add(1);
                 let timeout =
                     Duration::from_nanos(4096 << if endless { 14 } else { qp.attr.timeout });
-                retry = (!last).then_some(timeout);
+                retry = (!last).then_some(timeout / hurry);
                 IBV_WC_RETRY_EXC_ERR
             }
         };
@@ -293,7 +294,9 @@ impl Fabric {
             };
             if let Some((here, there)) = fails {
                 self.complete_receive(peer, &receive, Err((here, VENDOR)));
-                return Some(self.refuse(peer, there));
+                // The completion tells of it: an event comes where there is none (InfiniBand specification, 10.10.2).
+                self.fail_qp(peer);
+                return Some(Refused(there));
             }
         }
         self.complete_receive(peer, &receive, Ok(send));
