@@ -132,10 +132,11 @@ impl Cq {
 
     /// Asks for an event at the next completion.
     pub(super) fn notify(&self) {
-        // Before it: who hears of the event finds it counted.
-        if self.asked.fetch_add(1, SeqCst) >= UNREAD {
+        if self.asked.load(SeqCst) >= UNREAD {
             self.read_events();
         }
+        // Before it: who hears of the event finds it counted.
+        self.asked.fetch_add(1, SeqCst);
         // SAFETY: the queue is alive.
         let answer = unsafe { self.context.ops.req_notify_cq(self.raw()) };
         if answer != 0 {

@@ -237,8 +237,10 @@ impl Pair {
         // It may take long: others go on meanwhile.
         let connected = qp.connect(&route);
         let mut inner = self.inner();
-        inner.connecting = false;
         let same = inner.qp.as_ref().is_some_and(|it| Arc::ptr_eq(it, &qp));
+        if same {
+            inner.connecting = false;
+        }
         if !same || inner.state != EndpointState::Init {
             let text = "it was reset or dropped, or failed, while it was being connected";
             return Err(Error::new(ErrorKind::ConnectionAborted, OP, text));
@@ -350,6 +352,7 @@ impl Pair {
         }
         inner.origin = Origin::new();
         inner.psn = random_psn();
+        inner.connecting = false;
         if let Err(error) = self.begin(inner) {
             tracing::error!(%error, "no queue pair after a reset");
             let cause = match self.core.context.is_dead() {
