@@ -159,7 +159,7 @@ reasons! {
     /// The message is longer than the receive that was posted for it.
     ReceiveTooSmall, InvalidValue, |need, have| "the peer sent {need} bytes, and the receive has room for {have}";
     /// The message is longer than the receive that the peer has posted, which an adapter does not tell.
-    PeerReceiveExceeded, InvalidValue, |need, _b| "a message of {need} bytes, and the receive that the peer has posted has less room";
+    PeerReceiveExceeded, InvalidValue, |need, _b| "a message of {need} bytes, and the receive that the peer has posted has less room, or none that can be written";
     /// The peer sent more than a receive has room for; how much an adapter does not tell.
     ReceiveExceeded, InvalidValue, |have, _b| "the peer sent more than the {have} bytes that the receive has room for";
     /// The peer's Rdma does not permit the operation, or the memory is not the peer's.

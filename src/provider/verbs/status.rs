@@ -36,10 +36,11 @@ pub(super) fn cause(
     let endpoint = |reason, first| Some(JobError::endpoint(reason, first, 0));
     match (status, what) {
         (IBV_WC_WR_FLUSH_ERR, _) => None,
-        (IBV_WC_LOC_LEN_ERR | IBV_WC_REM_INV_REQ_ERR, Failed::Receive(room)) => {
+        // Soft-RoCE has its own idea of a message that is too long: the second of each pair.
+        (IBV_WC_LOC_LEN_ERR | IBV_WC_LOC_QP_OP_ERR, Failed::Receive(room)) => {
             endpoint(Reason::ReceiveExceeded, room as u64)
         }
-        (IBV_WC_REM_INV_REQ_ERR, Failed::Job(Verb::Send(_), len)) => {
+        (IBV_WC_REM_INV_REQ_ERR | IBV_WC_REM_OP_ERR, Failed::Job(Verb::Send(_), len)) => {
             endpoint(Reason::PeerReceiveExceeded, len as u64)
         }
         (IBV_WC_REM_INV_REQ_ERR | IBV_WC_REM_ACCESS_ERR, _) => endpoint(Reason::RemoteAccess, 0),
@@ -94,11 +95,12 @@ mod tests {
             (write, IBV_WC_REM_INV_REQ_ERR, Reason::RemoteAccess),
             (write, IBV_WC_REM_ACCESS_ERR, Reason::RemoteAccess),
             (receive, IBV_WC_LOC_LEN_ERR, Reason::ReceiveExceeded),
-            (receive, IBV_WC_REM_INV_REQ_ERR, Reason::ReceiveExceeded),
+            (receive, IBV_WC_LOC_QP_OP_ERR, Reason::ReceiveExceeded),
+            (send, IBV_WC_REM_OP_ERR, Reason::PeerReceiveExceeded),
             (send, IBV_WC_RETRY_EXC_ERR, Reason::PeerSilent),
             (Failed::Probe, IBV_WC_RETRY_EXC_ERR, Reason::PeerSilent),
             (send, IBV_WC_RNR_RETRY_EXC_ERR, Reason::NoReceive),
-            (send, IBV_WC_REM_OP_ERR, Reason::PeerFailed),
+            (write, IBV_WC_REM_OP_ERR, Reason::PeerFailed),
             (write, IBV_WC_LOC_PROT_ERR, Reason::Device),
         ] {
             assert_eq!(reason(what, status), Some(expected), "{what:?} {status}");
