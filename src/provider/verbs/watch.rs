@@ -23,7 +23,7 @@ pub(super) struct Watch {
 pub(super) struct Look {
     /// The oldest message has waited so long, and that is too long.
     pub(super) no_receive: Option<Duration>,
-    /// Nothing was under way since the last look.
+    /// Nothing was under way for a whole turn.
     pub(super) idle: bool,
     /// When to look again.
     pub(super) again: Duration,
@@ -38,16 +38,20 @@ impl Watch {
         limit: Duration,
     ) -> Look {
         let token = front.map(|(token, ..)| token);
-        let same = self.front == token;
-        if !same || self.since.is_none() {
+        if self.front != token || self.since.is_none() {
             (self.front, self.since) = (token, Some(now));
         }
         let waited = now.saturating_duration_since(self.since.unwrap_or(now));
         let Some((_, verb, len)) = front else {
+            let idle = waited >= IDLE;
+            if idle {
+                // It is asked, and the next turn begins.
+                self.since = Some(now);
+            }
             return Look {
                 no_receive: None,
-                idle: same,
-                again: IDLE,
+                idle,
+                again: if idle { IDLE } else { IDLE - waited },
             };
         };
         let patience = limit + Duration::from_millis((len / SLOWEST) as u64);
@@ -97,12 +101,17 @@ mod tests {
     }
 
     #[test]
-    fn who_was_idle_for_a_whole_turn_is_asked() {
+    fn who_was_idle_for_a_whole_turn_is_asked_once() {
         let (mut watch, start) = (Watch::default(), Instant::now());
         let write = Some((Token::new(0, 1, 1), Verb::Write(None), 8));
         assert!(!watch.look(start, write, LIMIT).idle);
-        assert!(!watch.look(start, None, LIMIT).idle);
-        let look = watch.look(start, None, LIMIT);
-        assert_eq!((look.idle, look.again), (true, IDLE));
+        // Others' turns are looked at in between.
+        let mut look = |millis| {
+            let look = watch.look(start + Duration::from_millis(millis), None, LIMIT);
+            (look.idle, look.again.as_millis())
+        };
+        assert_eq!([look(10), look(510)], [(false, 1000), (false, 500)]);
+        assert_eq!([look(1010), look(1015)], [(true, 1000), (false, 995)]);
+        assert_eq!(look(2010), (true, 1000));
     }
 }
