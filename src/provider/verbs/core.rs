@@ -61,6 +61,11 @@ impl Core {
     /// The same, for one that nobody is waited for: who armed looks next.
     pub(super) fn keep(&self, completion: Completion) {
         self.finished().push_back(completion);
+        self.ask_to_look();
+    }
+
+    /// Who armed looks next, and stays armed.
+    pub(super) fn ask_to_look(&self) {
         self.attention.store(true, SeqCst);
     }
 

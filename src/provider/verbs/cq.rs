@@ -130,7 +130,7 @@ impl Cq {
             .map(|polled| polled.min(to.len()))
     }
 
-    /// Asks for an event at the next completion.
+    /// Asks for an event at the next completion. If that cannot be had the queue is broken.
     pub(super) fn notify(&self) {
         if self.asked.load(SeqCst) >= UNREAD {
             self.read_events();
@@ -140,7 +140,9 @@ impl Cq {
         // SAFETY: the queue is alive.
         let answer = unsafe { self.context.ops.req_notify_cq(self.raw()) };
         if answer != 0 {
+            // Nobody would hear of what completes.
             tracing::error!(answer, "ibv_req_notify_cq failed");
+            self.set_broken();
         }
     }
 

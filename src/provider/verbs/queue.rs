@@ -355,6 +355,9 @@ unsafe impl Queue for VerbsQueue {
         shared.core.cq.notify();
         let mut guard = lock(&shared.poll);
         let poll = &mut *guard;
+        if shared.core.cq.is_broken() {
+            shared.core.ask_to_look();
+        }
         // Completions that were there before do not ring: whoever looks next finds them.
         if let Some(polled) = shared.core.cq.poll(&mut poll.wcs) {
             for at in 0..polled {
