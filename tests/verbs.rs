@@ -1,26 +1,13 @@
 //! The provider of adapters on fake ones: the contract, and what the fake kinds of adapters differ in.
-#![expect(
-    unsafe_code,
-    reason = "a provider over functions that are no libibverbs"
-)]
 
+#[path = "common/adapters.rs"]
+mod adapters;
 mod fake_verbs;
 
+use adapters::{open, provider};
 use fake_verbs::{Description, World};
+use tokio_doca::Device;
 use tokio_doca::contract::{self, Peers};
-use tokio_doca::device::{Device, Provider};
-use tokio_doca::verbs::Verbs;
-
-fn provider(world: &World) -> Verbs {
-    // SAFETY: the fake does what the man pages say.
-    unsafe { Verbs::over(world.table()) }
-}
-
-fn open(verbs: &Verbs, name: &str) -> Device {
-    let infos = verbs.devices().unwrap();
-    let info = infos.iter().find(|info| info.name() == name);
-    verbs.open(info.expect("it is listed")).unwrap()
-}
 
 /// A check of two devices of a kind.
 fn on_fakes(kind: impl Fn(&str) -> Description, check: impl FnOnce(&World, [&Device; 2])) {

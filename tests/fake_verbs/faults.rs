@@ -103,7 +103,8 @@ pub struct Faults;
 
 impl Faults {
     /// The `nth` call of this name from now fails. The names are those of the man pages; `ibv_modify_qp` is a way up, and those to the states
-    /// Error and Reset are `ibv_modify_qp(ERR)` and `ibv_modify_qp(RESET)`. Of `ibv_post_send` and `ibv_post_recv` each work request counts.
+    /// Error and Reset are `ibv_modify_qp(ERR)` and `ibv_modify_qp(RESET)`. Of `ibv_post_send` and `ibv_post_recv` each work request counts,
+    /// but for those of no bytes, which are looks whether the peer is there.
     pub fn fail(self, call: &'static str, nth: u64, errno: c_int) {
         lock().plan.fail(Some(call), nth, errno, false);
     }
@@ -118,7 +119,7 @@ impl Faults {
         lock().plan.fail(None, nth, errno, false);
     }
 
-    /// The `nth` work request from now that is carried out ends with this status, and its queue pair with it.
+    /// The `nth` work request from now that is carried out, of some bytes, ends with this status, and its queue pair with it.
     pub fn end_with(self, nth: u64, status: ibv_wc_status::Type, vendor: u32) {
         lock().plan.statuses.push((nth, status, vendor));
     }

@@ -11,6 +11,7 @@
 //!   what the library would wait for without end.
 //!
 //! A test has a [`World`], and there is one at a time.
+#![expect(unsafe_code, reason = "it is C in shape")]
 #![allow(
     dead_code,
     unreachable_pub,

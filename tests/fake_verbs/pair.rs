@@ -273,7 +273,13 @@ pub(super) unsafe extern "C" fn post_send(
 ) -> c_int {
     // SAFETY: a list of the caller's, which ends with null.
     for (place, request) in unsafe { requests(first, |request| request.next) } {
-        let posted = call("ibv_post_send").and_then(|mut fabric| {
+        // SAFETY: as ibv_post_send(3) demands of the caller.
+        let list = unsafe { sges(request.sg_list, request.num_sge) };
+        let name = match list.iter().any(|sge| sge.len > 0) {
+            true => "ibv_post_send",
+            false => "ibv_post_send of nothing",
+        };
+        let posted = call(name).and_then(|mut fabric| {
             // SAFETY: as ibv_post_send(3) demands of the caller.
             unsafe { fabric.post_send(qp as usize, &request) }
         });

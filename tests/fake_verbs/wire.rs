@@ -121,7 +121,8 @@ impl Fabric {
     }
 
     fn carry_out(&mut self, address: usize, send: Send) {
-        if let Some((status, vendor)) = self.plan.status() {
+        let planned = (send.len() > 0).then(|| self.plan.status()).flatten();
+        if let Some((status, vendor)) = planned {
             self.complete_send(address, &send, Err((status, vendor)));
             return self.fail_qp(address);
         }

@@ -1,0 +1,652 @@
+//! What can go wrong on an adapter, one thing at a time, on fake ones: each is told as what it is, nothing hangs, and nothing is left behind.
+
+#[path = "common/adapters.rs"]
+mod adapters;
+mod common;
+mod fake_verbs;
+
+use std::time::{Duration, Instant};
+
+use adapters::{open, provider, try_open};
+use common::rdma::{REMOTE, Setup, Side, connect, failed};
+use common::*;
+use fake_verbs::{Description, Fake, World};
+use ibverbs_sys::ibv_wc_status::*;
+use tokio_doca::device::{Liveness, Provider};
+use tokio_doca::verbs::ffi::Wc;
+use tokio_doca::{
+    Access, BufChain, BufPool, Device, Dma, ErrorKind, JobError, Mmap, Mode, RdmaState, Reason,
+    RemoteMmap, WorkQ,
+};
+
+const MODES: [Mode; 3] = [
+    Mode::EventDriven,
+    Mode::BusyPoll,
+    Mode::Hybrid {
+        spin: Duration::from_micros(50),
+    },
+];
+
+/// One device of a kind. `story` runs in each mode, each time on an adapter of its own.
+fn each(kind: fn(&str) -> Description, story: impl AsyncFn(&World, Fake, &Device, Mode)) {
+    for mode in MODES {
+        eprintln!("{mode:?}");
+        let world = World::new([kind("fake0")]);
+        let verbs = provider(&world);
+        let device = open(&verbs, "fake0");
+        run(story(&world, world.fake("fake0"), &device, mode));
+    }
+}
+
+fn setup(mode: Mode) -> Setup {
+    Setup::new(false, mode)
+}
+
+/// Two connected sides on WorkQs of their own.
+fn pair(device: &Device, setup: Setup) -> (Side, Side) {
+    let side = || {
+        let workq = WorkQ::builder().depth(32).mode(setup.mode).build().unwrap();
+        Side::on(device, &workq, setup)
+    };
+    let sides = (side(), side());
+    connect(&sides.0.rdma, &sides.1.rdma);
+    sides
+}
+
+fn again(one: &Side, other: &Side) {
+    one.rdma.reset().unwrap();
+    other.rdma.reset().unwrap();
+    connect(&one.rdma, &other.rdma);
+}
+
+async fn works(one: &Side, other: &Side) {
+    for (from, to) in [(one, other), (other, one)] {
+        let both = async { tokio::join!(from.send(b"works"), to.recv()) };
+        assert_eq!(
+            in_time("messages pass", both).await,
+            (Ok(()), Ok(b"works".to_vec()))
+        );
+    }
+}
+
+/// A WorkQ with copies.
+struct Copies {
+    workq: WorkQ,
+    dma: Dma,
+    pool: BufPool,
+}
+
+impl Copies {
+    fn new(device: &Device, mode: Mode) -> Copies {
+        let mmap = Mmap::builder().device(device).alloc(64 * ELEMENT).unwrap();
+        let workq = WorkQ::builder().depth(32).mode(mode).build().unwrap();
+        Copies {
+            dma: Dma::builder(device).attach(&workq).unwrap(),
+            pool: BufPool::builder(&mmap)
+                .element_size(ELEMENT)
+                .build()
+                .unwrap(),
+            workq,
+        }
+    }
+
+    /// A copy of 100 bytes into `pieces`, each of which takes a request.
+    async fn copy(&self, pieces: usize) -> Result<usize, JobError> {
+        let src = self.pool.try_alloc().unwrap();
+        src.extend_from_slice(&pattern(1, 100)).unwrap();
+        let to = BufChain::with_capacity(pieces);
+        let bufs: Vec<_> = (0..pieces)
+            .map(|_| self.pool.try_alloc().unwrap())
+            .collect();
+        for (number, buf) in bufs.iter().enumerate() {
+            // All but the last have room for a few bytes.
+            if number + 1 < pieces {
+                buf.set_data(ELEMENT - 5, 0).unwrap();
+            }
+            to.push(buf).unwrap();
+        }
+        let copied = self.dma.copy(&src, &to).await?;
+        let all: Vec<u8> = bufs.iter().flat_map(bytes).collect();
+        assert_eq!(all, pattern(1, 100), "the copy is whole");
+        Ok(copied)
+    }
+
+    async fn works(&self) {
+        assert_eq!(in_time("a copy", self.copy(3)).await, Ok(100));
+    }
+}
+
+/// Sets up all there is, and does one of each. What could not be had is the error.
+fn everything(verbs: &tokio_doca::verbs::Verbs) -> tokio_doca::Result<()> {
+    let device = try_open(verbs, "fake0")?;
+    let access = Access::LOCAL_READ_WRITE | REMOTE;
+    let mmap = Mmap::builder()
+        .device(&device)
+        .access(access)
+        .alloc(1 << 14)?;
+    let blob = mmap.export_rdma(&device)?;
+    let remote = RemoteMmap::from_export(&device, &blob).wait()?;
+    let workq = WorkQ::builder().mode(Mode::BusyPoll).build()?;
+    let dma = Dma::builder(&device).attach(&workq)?;
+    let attach = || {
+        tokio_doca::Rdma::builder(&device)
+            .permissions(REMOTE)
+            .attach(&workq)
+    };
+    let (one, other) = (attach()?, attach()?);
+    let blobs = (one.export()?, other.export()?);
+    one.connect(&blobs.1).wait()?;
+    other.connect(&blobs.0).wait()?;
+    let pool = BufPool::builder(&mmap).element_size(1024).build()?;
+    let (src, dst) = (pool.try_alloc()?, pool.try_alloc()?);
+    src.extend_from_slice(b"abc")?;
+    let there = remote.buf(8192..8200)?;
+    let done = workq.block_on(async {
+        dma.copy(&src, &dst).await?;
+        one.write(&src, &there).await
+    });
+    assert_eq!(done?, 3);
+    Ok(())
+}
+
+/// The n-th call that sets something up fails, for each n: the error names it, and nothing is left.
+#[test]
+fn each_step_of_the_set_up_may_fail() {
+    for (kind, errno) in [
+        (Description::roce as fn(&str) -> Description, libc::ENOMEM),
+        (Description::infiniband, libc::EAGAIN),
+        (Description::soft_roce, libc::EIO),
+    ] {
+        let mut failed = Vec::new();
+        for nth in 1.. {
+            let world = World::new([kind("fake0")]);
+            let verbs = provider(&world);
+            world.faults().fail_any(nth, errno);
+            let result = everything(&verbs);
+            let fired = world.faults().clear();
+            let Some(&call) = fired.first() else {
+                result.unwrap();
+                assert!(nth > 15, "{nth} calls are not all");
+                break;
+            };
+            match result {
+                // An address that cannot be asked for is a hole, queues may be made without inline data, and a device that cannot be opened is not
+                // listed.
+                Ok(()) => assert!(
+                    ["ibv_query_gid_ex", "ibv_create_qp"].contains(&call),
+                    "{nth}: {call}"
+                ),
+                Err(error) => {
+                    let text = error.to_string();
+                    let says = text.contains(call) || error.op() == "test";
+                    assert!(
+                        says,
+                        "{nth}: {call} failed with {errno}, and this was told: {text}"
+                    );
+                }
+            }
+            failed.push(call);
+            drop(verbs);
+            world.wait_until_empty();
+        }
+        for call in [
+            "ibv_open_device",
+            "ibv_alloc_pd",
+            "ibv_reg_mr",
+            "ibv_create_cq",
+            "ibv_create_qp",
+            "ibv_modify_qp",
+        ] {
+            assert!(failed.contains(&call), "{call} was never called");
+        }
+    }
+}
+
+#[test]
+fn no_devices_have_a_reason() {
+    let world = World::new([]);
+    let none = provider(&world);
+    assert!(none.devices().unwrap().is_empty());
+    let text = none.unavailable().expect("a reason").to_string();
+    assert!(text.contains("no RDMA device"), "{text}");
+    for (errno, word) in [
+        (libc::ENOSYS, "modprobe"),
+        (libc::EPERM, "may not"),
+        (libc::ENOENT, "/dev/infiniband"),
+    ] {
+        world.faults().fail_always("ibv_get_device_list", errno);
+        assert!(none.devices().unwrap().is_empty());
+        let text = none.unavailable().expect("a reason").to_string();
+        assert!(text.contains(word), "{text}");
+        world.faults().clear();
+    }
+}
+
+#[test]
+fn a_device_that_does_not_open_hides_no_other() {
+    let world = World::new([Description::roce("fake0"), Description::roce("fake1")]);
+    let verbs = provider(&world);
+    world.faults().fail("ibv_open_device", 1, libc::EACCES);
+    let infos = verbs.devices().unwrap();
+    let names: Vec<&str> = infos.iter().map(|info| info.name()).collect();
+    assert_eq!(
+        (names, infos[0].pci_addr(), verbs.unavailable().is_none()),
+        (vec!["fake1"], None, true)
+    );
+    let device = verbs.open(&infos[0]).unwrap();
+    assert_eq!(
+        verbs.open(&infos[0]).unwrap(),
+        device,
+        "opened twice it is the same"
+    );
+}
+
+/// Memory is locked, and who may lock too little is told so.
+#[test]
+fn the_limit_of_locked_memory_is_named() {
+    each(Description::roce, async |world, _, device, _| {
+        world.faults().fail("ibv_reg_mr", 1, libc::ENOMEM);
+        let error = Mmap::builder().device(device).alloc(ELEMENT).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoMemory);
+        assert!(
+            error.to_string().contains("ibv_reg_mr of 4096 bytes"),
+            "{error}"
+        );
+    });
+}
+
+/// The adapter takes some requests of a list, and refuses the next: who is it fails, and others are done.
+#[test]
+fn a_copy_of_which_a_request_is_refused_fails_alone() {
+    each(Description::roce, async |world, fake, device, mode| {
+        let copies = Copies::new(device, mode);
+        for refused in 1..=12 {
+            let hold = fake.hold();
+            world.faults().fail("ibv_post_send", refused, libc::EINVAL);
+            let (a, b, c, ()) =
+                tokio::join!(copies.copy(5), copies.copy(5), copies.copy(5), async {
+                    drop(hold)
+                });
+            assert_eq!(world.faults().clear(), ["ibv_post_send"]);
+            let results = [a, b, c];
+            let failed: Vec<_> = results.iter().filter_map(|result| result.err()).collect();
+            assert_eq!(failed.len(), 1, "request {refused}: {results:?}");
+            let number = (refused as usize - 1) / 5;
+            assert_eq!(
+                results[number].map_err(|error| error.kind()),
+                Err(ErrorKind::InvalidValue)
+            );
+            copies.works().await;
+        }
+    });
+}
+
+/// The same of remote operations: what is refused was never seen, and the connection goes on.
+#[test]
+fn an_operation_that_is_refused_leaves_the_connection() {
+    each(Description::roce, async |world, _, device, mode| {
+        let (one, other) = pair(device, setup(mode));
+        let remote = one.import(&other.memory());
+        let there = remote.buf(..100).unwrap();
+        for errno in [libc::EINVAL, libc::EIO] {
+            let full = one.filled(&pattern(3, 100));
+            world.faults().fail("ibv_post_send", 1, errno);
+            let refused = one.rdma.write(&full, &there).await.unwrap_err();
+            assert_eq!(
+                (refused.reason(), refused.vendor_code()),
+                (Reason::Device, Some(errno as u64))
+            );
+            assert_eq!(other.bytes(0, 100), [0; 100]);
+            assert_eq!(one.rdma.state(), RdmaState::Connected);
+            world.faults().fail("ibv_post_recv", 1, errno);
+            let refused = one.rdma.try_recv(()).err().expect("it is refused");
+            assert_eq!(refused.vendor_code(), Some(errno as u64));
+            works(&one, &other).await;
+        }
+        assert_eq!(
+            one.rdma.write(&one.filled(&pattern(3, 100)), &there).await,
+            Ok(100)
+        );
+        assert_eq!(other.bytes(0, 100), pattern(3, 100));
+        one.all_back().await;
+        other.all_back().await;
+    });
+}
+
+/// A copy that the adapter ends with an error fails with the adapter's code; those beside it are done anew.
+#[test]
+fn a_copy_that_fails_leaves_the_others() {
+    each(Description::roce, async |world, fake, device, mode| {
+        let copies = Copies::new(device, mode);
+        for number in 1..=15 {
+            let hold = fake.hold();
+            world.faults().end_with(number, IBV_WC_REM_OP_ERR, 0x55);
+            let (a, b, c, ()) =
+                tokio::join!(copies.copy(5), copies.copy(5), copies.copy(5), async {
+                    drop(hold)
+                });
+            let results = [a, b, c];
+            let failed: Vec<_> = results.iter().filter_map(|result| result.err()).collect();
+            assert_eq!(failed.len(), 1, "request {number}: {results:?}");
+            let error = results[(number as usize - 1) / 5].unwrap_err();
+            let code = u64::from(IBV_WC_REM_OP_ERR) << 32 | 0x55;
+            assert_eq!(
+                (error.kind(), error.vendor_code()),
+                (ErrorKind::IoFailed, Some(code))
+            );
+            copies.works().await;
+        }
+        assert_eq!(copies.workq.in_flight(), 0);
+    });
+}
+
+/// All Jobs behind one that failed are flushed with its cause, whatever their requests say, and the peer's receives too.
+#[test]
+fn what_is_flushed_keeps_the_first_cause() {
+    each(Description::roce, async |world, fake, device, mode| {
+        let (one, other) = pair(device, setup(mode));
+        let remote = one.import(&other.memory());
+        let there = [0, 8, 16, 24].map(|at| remote.buf(at..at + 8).unwrap());
+        let receive = other.rdma.try_recv(()).unwrap();
+        let own = one.rdma.try_recv(()).unwrap();
+        let hold = fake.hold();
+        world.faults().end_with(2, IBV_WC_RETRY_EXC_ERR, 0x81);
+        let full = one.filled(&[1; 8]);
+        let write = |at: usize| one.rdma.write(&full, &there[at]);
+        let (a, b, c, d, ()) =
+            tokio::join!(write(0), write(1), write(2), write(3), async { drop(hold) });
+        assert_eq!(a, Ok(8));
+        assert_eq!(failed(b), (Reason::PeerSilent, None));
+        let flushed = (Reason::Flushed, Some(Reason::PeerSilent));
+        assert_eq!([failed(c), failed(d)], [flushed; 2]);
+        assert_eq!(failed(in_time("its own receive", own).await), flushed);
+        assert_eq!(one.failed().await.reason(), Reason::PeerSilent);
+        assert_eq!(failed(write(0).await), flushed);
+        // The peer has heard of nothing: it is reset.
+        again(&one, &other);
+        assert_eq!(
+            failed(in_time("the receive", receive).await),
+            (Reason::Flushed, Some(Reason::Reset))
+        );
+        works(&one, &other).await;
+    });
+}
+
+/// Each status of a completion that there is ends the Job, and no other thing.
+#[test]
+fn each_status_is_told_and_the_connection_begins_anew() {
+    each(Description::roce, async |world, _, device, mode| {
+        let (one, other) = pair(device, setup(mode));
+        for status in (1..=23).filter(|&status| status != IBV_WC_WR_FLUSH_ERR) {
+            world.faults().end_with(1, status, 7);
+            let remote = one.import(&other.memory());
+            let result = in_time(
+                "a write",
+                one.rdma.write(&one.filled(&[1]), &remote.buf(..1).unwrap()),
+            )
+            .await;
+            let error = result.expect_err("it was ended so");
+            assert_ne!(error.reason(), Reason::Flushed, "status {status}: {error}");
+            assert_eq!(one.failed().await, error, "status {status}");
+            again(&one, &other);
+        }
+        works(&one, &other).await;
+    });
+}
+
+/// The completion queue fails: with its event, or when it is polled.
+#[test]
+fn a_completion_queue_that_fails_takes_its_workq_with_it_and_no_other() {
+    for by_event in [true, false] {
+        each(Description::roce, async |world, fake, device, mode| {
+            let (one, other) = pair(device, setup(mode));
+            let copies = Copies::new(device, mode);
+            let receive = other.rdma.try_recv(()).unwrap();
+            let hold = fake.hold();
+            let full = one.filled(&[1; 8]);
+            let remote = one.import(&other.memory());
+            let there = remote.buf(..8).unwrap();
+            let (copied, written, ()) = tokio::join!(
+                in_time("the copy", copies.copy(3)),
+                in_time("the write", one.rdma.write(&full, &there)),
+                async {
+                    tokio::task::yield_now().await;
+                    if by_event {
+                        fake.fail_completion_queues();
+                    } else {
+                        world.faults().fail_always("ibv_poll_cq", libc::EIO);
+                        fake.spurious_events(1);
+                    }
+                }
+            );
+            drop(hold);
+            assert_eq!(copied.unwrap_err().reason(), Reason::QueueFailed);
+            assert_eq!(
+                failed(written),
+                (Reason::Flushed, Some(Reason::QueueFailed))
+            );
+            assert_eq!(
+                failed(in_time("the receive", receive).await),
+                (Reason::Flushed, Some(Reason::QueueFailed))
+            );
+            world.faults().clear();
+            assert_eq!(
+                in_time("another", copies.copy(3))
+                    .await
+                    .unwrap_err()
+                    .reason(),
+                Reason::QueueBroken
+            );
+            assert_eq!(device.liveness(), Liveness::Alive);
+            // Another WorkQ of the device works.
+            Copies::new(device, mode).works().await;
+        });
+    }
+}
+
+/// An adapter gone while Jobs are in flight and receives are posted: all of them end, and what comes later is refused.
+#[test]
+fn a_device_that_is_removed_fails_everything() {
+    each(Description::roce, async |_, fake, device, mode| {
+        let (one, other) = pair(device, setup(mode));
+        let copies = Copies::new(device, mode);
+        let receive = other.rdma.try_recv(()).unwrap();
+        let remote = one.import(&other.memory());
+        let there = remote.buf(..8).unwrap();
+        let full = one.filled(&[1; 8]);
+        let hold = fake.hold();
+        let (copied, written, sent, ()) = tokio::join!(
+            in_time("the copy", copies.copy(3)),
+            in_time("the write", one.rdma.write(&full, &there)),
+            in_time("the message", other.rdma.send(&full)),
+            async {
+                tokio::task::yield_now().await;
+                fake.remove();
+            }
+        );
+        drop(hold);
+        let gone = (Reason::Flushed, Some(Reason::DeviceGone));
+        assert_eq!(copied.unwrap_err().reason(), Reason::DeviceGone);
+        assert_eq!([failed(written), failed(sent)], [gone; 2]);
+        assert_eq!(failed(in_time("the receive", receive).await), gone);
+        assert_eq!(one.failed().await.reason(), Reason::DeviceGone);
+        assert_eq!(device.liveness(), Liveness::Dead);
+        let late = in_time("a copy", copies.copy(3)).await.unwrap_err();
+        assert_eq!(late.reason(), Reason::DeviceGone);
+        assert!(Mmap::builder().device(device).alloc(ELEMENT).is_err());
+        assert!(
+            Dma::builder(device)
+                .attach(&WorkQ::builder().build().unwrap())
+                .is_err()
+        );
+    });
+}
+
+/// All queue pairs fail by themselves: connections are told, and copies go on.
+#[test]
+fn queue_pairs_that_fail_are_told_and_copies_go_on() {
+    each(Description::roce, async |_, fake, device, mode| {
+        let (one, other) = pair(device, setup(mode));
+        let copies = Copies::new(device, mode);
+        let (own, receive) = (
+            one.rdma.try_recv(()).unwrap(),
+            other.rdma.try_recv(()).unwrap(),
+        );
+        fake.fail_queue_pairs();
+        for (side, receive) in [(&one, own), (&other, receive)] {
+            let cause = side.failed().await;
+            assert!(
+                [Reason::Device, Reason::PeerFailed].contains(&cause.reason()),
+                "{cause}"
+            );
+            let flushed = failed(in_time("a receive", receive).await);
+            assert_eq!(flushed, (Reason::Flushed, Some(cause.reason())));
+        }
+        // The first copy may be what finds out.
+        let _ = in_time("a copy", copies.copy(3)).await;
+        copies.works().await;
+        again(&one, &other);
+        works(&one, &other).await;
+    });
+}
+
+/// A port that goes down and comes back: what was sent meanwhile fails within the transport's time.
+#[test]
+fn a_port_that_is_down_is_a_silent_peer() {
+    each(Description::roce, async |_, fake, device, mode| {
+        let (one, other) = pair(device, setup(mode));
+        fake.set_port(false);
+        let start = Instant::now();
+        let remote = one.import(&other.memory());
+        let written = in_time(
+            "a write",
+            one.rdma.write(&one.filled(&[1]), &remote.buf(..1).unwrap()),
+        )
+        .await;
+        assert_eq!(failed(written), (Reason::PeerSilent, None));
+        assert!(start.elapsed() < Duration::from_secs(5));
+        fake.set_port(true);
+        again(&one, &other);
+        works(&one, &other).await;
+    });
+}
+
+/// Events that nobody asked for, many of them, and each twice.
+#[test]
+fn events_that_mean_nothing_are_read_and_acknowledged() {
+    each(Description::roce, async |world, fake, device, mode| {
+        let (one, other) = pair(device, setup(mode));
+        let copies = Copies::new(device, mode);
+        world.faults().double_events(true);
+        for _ in 0..50 {
+            works(&one, &other).await;
+            copies.works().await;
+        }
+        world.faults().double_events(false);
+        fake.spurious_events(1000);
+        let message = other.empty();
+        let receive = other.rdma.try_recv(&message).unwrap();
+        for _ in 0..10 {
+            copies.works().await;
+        }
+        one.send(b"after the storm").await.unwrap();
+        assert_eq!(in_time("the receive", receive).await.unwrap().len, 15);
+    });
+}
+
+/// Completions that nothing was posted for: of a stranger, with a number that is nobody's, or of what is over.
+#[test]
+fn completions_of_what_nobody_posted_are_dropped() {
+    each(Description::soft_roce, async |world, fake, device, mode| {
+        let (one, other) = pair(device, setup(mode));
+        let copies = Copies::new(device, mode);
+        let own = fake.queue_pairs();
+        let message = other.empty();
+        let receive = other.rdma.try_recv(&message).unwrap();
+        for round in 0..10u64 {
+            // What could be a Job's or a receive's, and is not.
+            let wr_id = (u64::MAX - 7) - (round << 32) - ((round % 3) << 20);
+            let stray = |qp_num, status| Wc {
+                wr_id,
+                qp_num,
+                status,
+                opcode: 200,
+                byte_len: u32::MAX,
+                ..Wc::default()
+            };
+            for &qp_num in &own {
+                fake.stray(stray(qp_num, IBV_WC_SUCCESS));
+            }
+            for qp_num in [0, 0x00ff_fff0] {
+                for status in [IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, IBV_WC_GENERAL_ERR] {
+                    fake.stray(stray(qp_num, status));
+                }
+            }
+            assert_eq!(
+                in_time(
+                    "a write",
+                    one.rdma.write(
+                        &one.filled(&[1; 8]),
+                        &one.import(&other.memory()).buf(..8).unwrap()
+                    )
+                )
+                .await,
+                Ok(8)
+            );
+            copies.works().await;
+        }
+        one.send(b"still here").await.unwrap();
+        assert_eq!(in_time("the receive", receive).await.unwrap().len, 10);
+        assert_eq!(world.sins(), Vec::<String>::new());
+    });
+}
+
+/// The adapter says that it asked for no notification: whoever waits is not forgotten.
+#[test]
+fn a_notification_that_is_refused_is_not_slept_through() {
+    each(Description::roce, async |world, _, device, mode| {
+        let copies = Copies::new(device, mode);
+        world.faults().fail("ibv_req_notify_cq", 1, libc::EIO);
+        let ended = in_time("a copy", copies.copy(3)).await;
+        assert!(
+            ended == Ok(100) || ended.is_err_and(|error| error.reason() == Reason::QueueFailed),
+            "{ended:?}"
+        );
+    });
+}
+
+/// A write permission for copies opens nothing to a peer: none of the keys of the shared domain reaches private memory.
+#[test]
+fn no_key_that_peers_could_guess_reaches_private_memory() {
+    each(Description::roce, async |_, fake, device, mode| {
+        const REMOTE_FLAGS: u32 = 2 | 4 | 8;
+        let (one, other) = pair(device, setup(mode));
+        let copies = Copies::new(device, mode);
+        copies.works().await;
+        let peers = device.adapter().pd().expect("the shared domain").as_ptr() as usize;
+        let regions = fake.regions();
+        assert!(
+            regions
+                .iter()
+                .any(|region| region.pd != peers && region.access & 2 != 0),
+            "copies are written by key"
+        );
+        let exported: Vec<_> = regions
+            .iter()
+            .filter(|region| region.pd == peers && region.access & REMOTE_FLAGS != 0)
+            .collect();
+        assert!(exported.is_empty(), "nothing is exported yet: {exported:?}");
+        let blobs = [one.memory(), other.memory()];
+        let regions = fake.regions();
+        let exported = regions
+            .iter()
+            .filter(|region| region.pd == peers && region.access & REMOTE_FLAGS != 0);
+        let lens: Vec<u64> = exported.map(|region| region.len).collect();
+        assert_eq!(
+            lens,
+            [common::rdma::SHARED as u64; 2],
+            "what was exported, and nothing else"
+        );
+        drop(blobs);
+    });
+}
