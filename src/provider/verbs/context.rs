@@ -162,6 +162,12 @@ impl Context {
         self.dead.load(Relaxed)
     }
 
+    /// Whether a call that destroys something failed since the device is gone, and what was on it with it: the kernel says EIO then, which may be
+    /// heard before its event.
+    pub(super) fn is_gone(&self, answer: i32) -> bool {
+        answer == libc::EIO || self.is_dead()
+    }
+
     pub(super) fn set_dead(&self) {
         self.dead.store(true, Relaxed);
     }

@@ -198,7 +198,7 @@ impl Drop for Cq {
         // All that were read are acknowledged: `ibv_destroy_cq` waits for that. Those that were not are dropped with the channel.
         // SAFETY: its queue pairs held this, and have gone.
         let answer = unsafe { (self.context.table.destroy_cq)(self.raw()) };
-        if answer != 0 && !self.context.is_dead() {
+        if answer != 0 && !self.context.is_gone(answer) {
             let error = failed("ibv_destroy_cq", answer);
             tracing::error!(%error, "a completion queue is left behind");
         }
@@ -209,7 +209,7 @@ impl Drop for Channel {
     fn drop(&mut self) {
         // SAFETY: its completion queue is gone.
         let answer = unsafe { (self.context.table.destroy_comp_channel)(self.raw.as_ptr()) };
-        if answer != 0 && !self.context.is_dead() {
+        if answer != 0 && !self.context.is_gone(answer) {
             tracing::error!(answer, "a completion channel is left behind");
         }
     }

@@ -77,7 +77,7 @@ impl Drop for Mr {
     fn drop(&mut self) {
         // SAFETY: the region is this handle's, and nothing that could use it is in flight (`Registration`, `Exported`).
         let answer = unsafe { (self.context.table.dereg_mr)(self.raw.as_ptr()) };
-        if answer != 0 && !self.context.is_dead() {
+        if answer != 0 && !self.context.is_gone(answer) {
             let device = &self.context.name;
             tracing::error!(
                 device,

@@ -290,8 +290,7 @@ impl Qp {
         }
         // SAFETY: whoever has a handle posts no more. When this has returned no memory is touched.
         let answer = unsafe { (self.cq.context.table.destroy_qp)(self.raw.as_ptr()) };
-        // The kernel has destroyed what was on a device that is gone, and says EIO.
-        if answer != 0 && !self.cq.context.is_dead() {
+        if answer != 0 && !self.cq.context.is_gone(answer) {
             let device = &self.cq.context.name;
             tracing::error!(
                 device,
