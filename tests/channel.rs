@@ -319,6 +319,13 @@ fn disconnecting_writes_what_was_sent_and_ends_both_sides() {
             client.disconnect().await;
             server.disconnect().await;
         }
+        // What had come and was not received is gone with it, on the side that ended it.
+        let (client, server) = pair().await;
+        server.send(b"first").await.unwrap();
+        server.send(b"second").await.unwrap();
+        assert_eq!(client.recv().await.unwrap(), "first");
+        client.disconnect().await;
+        is(client.recv().await, ErrorKind::NotConnected);
         // Who waits is told, on either side.
         let (client, server) = pair().await;
         let waits = [client.clone(), server.clone()]
@@ -396,6 +403,50 @@ fn a_service_knows_its_peers_and_takes_no_more_than_it_was_built_for() {
         let known: Vec<u64> = service.peers().iter().map(Channel::user_data).collect();
         assert_eq!(known, [0, 2]);
         assert!(format!("{service:?}").contains(&name));
+    });
+}
+
+#[test]
+fn what_is_still_to_be_written_counts_as_a_peer_until_it_is() {
+    run(async {
+        let (pf0, name) = (function("pf0"), unique("lingers"));
+        let service = service(builder().max_peers(1), &name);
+        let (client, server) = tokio::join!(builder().connect(&pf0, &name), service.accept());
+        let (client, server) = (client.unwrap(), server.unwrap());
+        let sent = fill(&server, 4080);
+        drop(server);
+        let lingering = service.peers();
+        assert_eq!(lingering[0].stats().sends_in_flight, 10);
+        drop(lingering);
+        let mut accept = pin!(service.accept());
+        let refused = tokio::select! {
+            refused = builder().connect(&pf0, &name) => refused,
+            _ = accept.as_mut() => panic!("it was let in"),
+        };
+        is(refused, ErrorKind::Full);
+        for _ in 0..sent {
+            in_time("a message", client.recv()).await.unwrap();
+        }
+        is(
+            in_time("the end", client.recv()).await,
+            ErrorKind::ConnectionReset,
+        );
+        assert!(service.peers().is_empty());
+        let (next, server) = tokio::join!(builder().connect(&pf0, &name), accept);
+        assert!(next.is_ok() && server.is_ok());
+    });
+}
+
+#[test]
+fn a_task_that_always_finds_a_message_lets_others_have_their_turn() {
+    run(async {
+        let (client, server) = pair().await;
+        let turns = turns_of_another();
+        for _ in 0..2000 {
+            client.send(b"and on").await.unwrap();
+            server.recv().await.unwrap();
+        }
+        assert!(turns() > 10, "{}", turns());
     });
 }
 
