@@ -7,6 +7,7 @@
 //! ```text
 //! cargo bench --bench bars                 all of them, about a minute
 //! cargo bench --bench bars -- B6 B12       some
+//! cargo bench --bench bars --features verbs -- V2
 //! cargo bench --bench bars -- --strict     exit status 1 if one is missed
 //! cargo bench --bench bars -- --steady     what is the same on any machine, as TOML (.ci/ratchet)
 //! ```
@@ -61,6 +62,9 @@ mod share;
 mod sys;
 #[path = "bars/uring.rs"]
 mod uring;
+#[cfg(feature = "verbs")]
+#[path = "bars/verbs.rs"]
+mod verbs;
 
 use std::process::ExitCode;
 
@@ -71,7 +75,7 @@ static ALLOCATOR: counting::Counting = counting::Counting;
 
 type Bar = fn(&mut Report);
 
-const BARS: [(&str, Bar); 31] = [
+const BARS: &[(&str, Bar)] = &[
     ("B1", inline::b1),
     ("B3", counts::b3),
     ("B4", event::b4),
@@ -103,6 +107,8 @@ const BARS: [(&str, Bar); 31] = [
     ("R7", rdma::r7),
     ("R8", rdma::r8),
     ("S5", channel::s5),
+    #[cfg(feature = "verbs")]
+    ("V2", verbs::v2),
 ];
 
 fn main() -> ExitCode {
@@ -135,7 +141,8 @@ fn main() -> ExitCode {
         .iter()
         .find(|name| BARS.iter().all(|bar| bar.0 != name.as_str()))
     {
-        let known = BARS.map(|bar| bar.0).join(" ");
+        let known: Vec<&str> = BARS.iter().map(|bar| bar.0).collect();
+        let known = known.join(" ");
         eprintln!("no bar {unknown}; there are: {known}");
         return ExitCode::FAILURE;
     }
@@ -154,7 +161,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let mut report = Report::begin();
-    for (name, bar) in BARS {
+    for &(name, bar) in BARS {
         if names.is_empty() || names.iter().any(|wanted| *wanted == name) {
             bar(&mut report);
         }

@@ -33,6 +33,8 @@ pub(crate) fn run(scenario: &str, jobs: u64) {
         }
         "remote-busy" => share::run(jobs),
         "rdma-busy" => rdma::writes(jobs),
+        #[cfg(feature = "verbs")]
+        other if other.starts_with("verbs-") => super::verbs::run(other, jobs),
         other if other.starts_with("graph-") => graph::run(other, jobs),
         other => counts::run(other, jobs),
     }

@@ -1,0 +1,492 @@
+//! V2: a write of 64 bytes through the crate over the provider of adapters, and by a loop in C's way, on the same functions.
+//!
+//! These do next to nothing: `post_send` copies the bytes and puts a completion into a ring, `poll_cq` takes it. The remote memory is another
+//! process's, which is this program once more, so that no Lease of this process's own is taken for it; the bytes go to a place here.
+#![expect(unsafe_code, reason = "it calls what C would call, and is called so")]
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::hint::black_box;
+use std::process::Command;
+use std::ptr;
+
+use ibverbs_sys::*;
+use tokio_doca::device::Provider;
+use tokio_doca::verbs::Verbs;
+use tokio_doca::verbs::ffi::{Table, Wc};
+use tokio_doca::{Access, Buf, BufPool, Device, Mmap, Mode, Rdma, RemoteBuf, RemoteMmap, WorkQ};
+
+use super::report::Goal::{AtMost, Exactly};
+use super::report::Report;
+use super::{counting, scenario};
+
+const LEN: usize = 64;
+const PLACES: usize = 256;
+
+/// A completion queue; one thread posts and polls.
+#[repr(C)]
+struct Cq {
+    head: ibv_cq,
+    ring: UnsafeCell<Ring>,
+}
+
+struct Ring {
+    entries: [Wc; PLACES],
+    taken: usize,
+    put: usize,
+    /// Where all writes go.
+    target: [u8; LEN],
+}
+
+fn made<T>(object: T) -> *mut T {
+    // They live as long as the process.
+    Box::leak(Box::new(object))
+}
+
+fn fill<T>(place: *mut T, value: T) -> c_int {
+    // SAFETY: the caller's place for an answer.
+    unsafe { place.write(value) };
+    0
+}
+
+extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
+    let mut device = ibv_device {
+        transport_type: IBV_TRANSPORT_IB,
+        ..ibv_device::default()
+    };
+    for (to, &from) in device.name.iter_mut().zip(b"bare0") {
+        *to = from as c_char;
+    }
+    fill(count, 1);
+    made([made(device), ptr::null_mut()]).cast()
+}
+
+extern "C" fn free_device_list(_: *mut *mut ibv_device) {}
+
+extern "C" fn get_device_name(device: *mut ibv_device) -> *const c_char {
+    // SAFETY: a device of the list.
+    unsafe { &raw const (*device).name }.cast()
+}
+
+extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
+    let mut context = ibv_context {
+        device,
+        // One that never rings.
+        async_fd: eventfd(),
+        ..ibv_context::default()
+    };
+    context.ops.poll_cq = Some(poll_cq);
+    context.ops.req_notify_cq = Some(req_notify_cq);
+    context.ops.post_send = Some(post_send);
+    context.ops.post_recv = Some(post_recv);
+    made(context)
+}
+
+fn eventfd() -> c_int {
+    // SAFETY: no memory is passed.
+    unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }
+}
+
+extern "C" fn close_device(_: *mut ibv_context) -> c_int {
+    0
+}
+
+extern "C" fn query_device(_: *mut ibv_context, to: *mut ibv_device_attr) -> c_int {
+    fill(
+        to,
+        ibv_device_attr {
+            max_qp_wr: 1024,
+            max_sge: 16,
+            max_cqe: 1 << 16,
+            max_qp_rd_atom: 16,
+            max_qp_init_rd_atom: 16,
+            atomic_cap: IBV_ATOMIC_HCA,
+            phys_port_cnt: 1,
+            ..ibv_device_attr::default()
+        },
+    )
+}
+
+extern "C" fn query_port(_: *mut ibv_context, _: u8, to: *mut ibv_port_attr) -> c_int {
+    fill(
+        to,
+        ibv_port_attr {
+            state: ibv_port_state::IBV_PORT_ACTIVE,
+            active_mtu: IBV_MTU_4096,
+            max_msg_sz: 1 << 30,
+            gid_tbl_len: 1,
+            lid: 1,
+            link_layer: IBV_LINK_LAYER_INFINIBAND as u8,
+            ..ibv_port_attr::default()
+        },
+    )
+}
+
+extern "C" fn query_gid_ex(
+    _: *mut ibv_context,
+    _: u32,
+    _: u32,
+    to: *mut ibv_gid_entry,
+    _: u32,
+    _: usize,
+) -> c_int {
+    fill(
+        to,
+        ibv_gid_entry {
+            gid: ibv_gid { raw: [0xfe; 16] },
+            ..ibv_gid_entry::default()
+        },
+    )
+}
+
+extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    made(ibv_pd { context, handle: 1 })
+}
+
+extern "C" fn dealloc_pd(_: *mut ibv_pd) -> c_int {
+    0
+}
+
+extern "C" fn reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, _: c_int) -> *mut ibv_mr {
+    made(ibv_mr {
+        context: ptr::null_mut(),
+        pd,
+        addr,
+        length,
+        handle: 1,
+        lkey: 1,
+        rkey: 2,
+    })
+}
+
+extern "C" fn dereg_mr(_: *mut ibv_mr) -> c_int {
+    0
+}
+
+extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+    made(ibv_comp_channel {
+        context,
+        fd: eventfd(),
+        refcnt: 0,
+    })
+}
+
+extern "C" fn destroy_comp_channel(_: *mut ibv_comp_channel) -> c_int {
+    0
+}
+
+extern "C" fn create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    _: c_int,
+) -> *mut ibv_cq {
+    let head = ibv_cq {
+        context,
+        channel,
+        cq_context,
+        cqe,
+        ..ibv_cq::default()
+    };
+    let ring = UnsafeCell::new(Ring {
+        entries: [Wc::default(); PLACES],
+        taken: 0,
+        put: 0,
+        target: [0; LEN],
+    });
+    made(Cq { head, ring }).cast()
+}
+
+extern "C" fn resize_cq(_: *mut ibv_cq, _: c_int) -> c_int {
+    0
+}
+
+extern "C" fn destroy_cq(_: *mut ibv_cq) -> c_int {
+    0
+}
+
+extern "C" fn get_cq_event(
+    _: *mut ibv_comp_channel,
+    _: *mut *mut ibv_cq,
+    _: *mut *mut c_void,
+) -> c_int {
+    -1
+}
+
+extern "C" fn ack_cq_events(_: *mut ibv_cq, _: c_uint) {}
+
+extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    // SAFETY: the caller's struct.
+    let init = unsafe { *init };
+    made(ibv_qp {
+        pd,
+        send_cq: init.send_cq,
+        recv_cq: init.recv_cq,
+        // No two are at the same place.
+        qp_num: made(0u64).addr() as u32 >> 3 & 0xff_ffff,
+        ..ibv_qp::default()
+    })
+}
+
+extern "C" fn modify_qp(_: *mut ibv_qp, _: *mut ibv_qp_attr, _: c_int) -> c_int {
+    0
+}
+
+extern "C" fn destroy_qp(_: *mut ibv_qp) -> c_int {
+    0
+}
+
+extern "C" fn get_async_event(_: *mut ibv_context, _: *mut ibv_async_event) -> c_int {
+    -1
+}
+
+extern "C" fn ack_async_event(_: *mut ibv_async_event) {}
+
+/// One request of 64 bytes, or a look of no bytes, which ends unheard.
+unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    _: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: a request of the caller's.
+    let wr = unsafe { &*wr };
+    if wr.num_sge == 0 {
+        return 0;
+    }
+    // SAFETY: a queue pair of `create_qp`.
+    let qp = unsafe { &*qp };
+    // SAFETY: its completion queue is one of `create_cq`.
+    let cq = unsafe { &*qp.send_cq.cast::<Cq>() };
+    // SAFETY: one thread posts and polls.
+    let ring = unsafe { &mut *cq.ring.get() };
+    // SAFETY: the request has one piece.
+    let sge = unsafe { &*wr.sg_list };
+    let from = ptr::with_exposed_provenance::<u8>(sge.addr as usize);
+    // SAFETY: 64 bytes on both sides.
+    unsafe { ptr::copy_nonoverlapping(from, ring.target.as_mut_ptr(), LEN) };
+    let entry = &mut ring.entries[ring.put % PLACES];
+    (entry.wr_id, entry.qp_num, entry.status) = (wr.wr_id, qp.qp_num, 0);
+    ring.put += 1;
+    0
+}
+
+extern "C" fn post_recv(_: *mut ibv_qp, _: *mut ibv_recv_wr, _: *mut *mut ibv_recv_wr) -> c_int {
+    libc::EINVAL
+}
+
+extern "C" fn req_notify_cq(_: *mut ibv_cq, _: c_int) -> c_int {
+    0
+}
+
+unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, max: c_int, to: *mut ibv_wc) -> c_int {
+    // SAFETY: a completion queue of `create_cq`.
+    let cq = unsafe { &*cq.cast::<Cq>() };
+    // SAFETY: one thread posts and polls.
+    let ring = unsafe { &mut *cq.ring.get() };
+    let mut polled = 0;
+    while polled < max && ring.taken < ring.put {
+        let to = to.cast::<Wc>().wrapping_add(polled as usize);
+        // SAFETY: there is room for `max`.
+        unsafe { to.write(ring.entries[ring.taken % PLACES]) };
+        ring.taken += 1;
+        polled += 1;
+    }
+    polled
+}
+
+const TABLE: Table = Table {
+    get_device_list,
+    free_device_list,
+    get_device_name,
+    open_device,
+    close_device,
+    query_device,
+    query_port,
+    query_gid_ex,
+    alloc_pd,
+    dealloc_pd,
+    reg_mr,
+    dereg_mr,
+    create_comp_channel,
+    destroy_comp_channel,
+    create_cq,
+    resize_cq,
+    destroy_cq,
+    get_cq_event,
+    ack_cq_events,
+    create_qp,
+    modify_qp,
+    destroy_qp,
+    get_async_event,
+    ack_async_event,
+};
+
+/// In C's way: a request is filled, posted, and its completion polled.
+fn c_loop(jobs: u64) {
+    let mut count = 0;
+    let list = get_device_list(&mut count);
+    // SAFETY: it has one.
+    let context = open_device(unsafe { *list });
+    let pd = alloc_pd(context);
+    let bytes = made([7u8; LEN]);
+    let mr = reg_mr(pd, bytes.cast(), LEN, 0);
+    let cq = create_cq(
+        context,
+        16,
+        ptr::null_mut(),
+        create_comp_channel(context),
+        0,
+    );
+    let mut init = ibv_qp_init_attr {
+        send_cq: cq,
+        recv_cq: cq,
+        ..ibv_qp_init_attr::default()
+    };
+    let qp = create_qp(pd, &mut init);
+    // SAFETY: of `open_device` and `reg_mr`.
+    let (ops, lkey) = unsafe { ((*context).ops, (*mr).lkey) };
+    let post_send = ops.post_send.expect("filled");
+    let poll_cq = ops.poll_cq.expect("filled");
+    for job in 0..jobs {
+        let mut sge = ibv_sge {
+            addr: bytes.expose_provenance() as u64,
+            length: LEN as u32,
+            lkey,
+        };
+        let mut wr = ibv_send_wr {
+            wr_id: job,
+            sg_list: &mut sge,
+            num_sge: 1,
+            opcode: ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+            send_flags: (ibv_send_flags::IBV_SEND_SIGNALED | ibv_send_flags::IBV_SEND_INLINE).0,
+            ..ibv_send_wr::default()
+        };
+        wr.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 {
+            remote_addr: 4096,
+            rkey: 2,
+        };
+        let mut bad = ptr::null_mut();
+        // SAFETY: one request, with one piece.
+        let posted = unsafe { black_box(post_send)(qp, &mut wr, &mut bad) };
+        assert_eq!(posted, 0);
+        let mut wc = Wc::default();
+        // SAFETY: room for one.
+        while unsafe { black_box(poll_cq)(cq, 1, (&raw mut wc).cast()) } == 0 {}
+        assert!(wc.status == 0 && wc.wr_id == job);
+    }
+}
+
+/// One side of a connection, and what it writes to.
+struct Rig {
+    device: Device,
+    workq: WorkQ,
+    rdmas: [Rdma; 2],
+    src: Buf,
+}
+
+impl Rig {
+    fn open() -> Rig {
+        // SAFETY: they do what this bar needs of them, on one thread.
+        let verbs = unsafe { Verbs::over(TABLE) };
+        let infos = verbs.devices().expect("a list");
+        let device = verbs.open(&infos[0]).expect("a device");
+        let workq = WorkQ::builder()
+            .mode(Mode::BusyPoll)
+            .build()
+            .expect("a WorkQ");
+        let rdma = || Rdma::builder(&device).attach(&workq).expect("a context");
+        let rdmas = [rdma(), rdma()];
+        let blobs = rdmas.each_ref().map(|rdma| rdma.export().expect("a blob"));
+        for (rdma, blob) in rdmas.iter().zip(blobs.iter().rev()) {
+            rdma.connect(blob).wait().expect("a connection");
+        }
+        let mmap = Mmap::builder().device(&device).alloc(4096).expect("memory");
+        let pool = BufPool::builder(&mmap).element_size(LEN).build();
+        let src = pool.expect("a pool").try_alloc().expect("an element");
+        src.set_data(0, LEN).expect("it fits");
+        Rig {
+            device,
+            workq,
+            rdmas,
+            src,
+        }
+    }
+
+    /// Memory of another process.
+    fn remote(&self) -> RemoteBuf {
+        let this = std::env::current_exe().expect("a path");
+        let output = Command::new(this)
+            .args(["scenario", "verbs-export", "0"])
+            .output();
+        let text = output.expect("a child").stdout;
+        let digits = text.trim_ascii().chunks(2);
+        let byte = |two: &[u8]| {
+            let two = std::str::from_utf8(two).expect("hex digits");
+            u8::from_str_radix(two, 16).expect("a byte")
+        };
+        let blob: Vec<u8> = digits.map(byte).collect();
+        let remote = RemoteMmap::from_export(&self.device, &blob).wait();
+        remote.expect("an import").buf(..LEN).expect("a range")
+    }
+
+    fn write(&self, remote: &RemoteBuf, jobs: u64) {
+        let rdma = &self.rdmas[0];
+        self.workq.block_on(async {
+            for _ in 0..jobs {
+                rdma.write(&self.src, remote).await.expect("a write");
+            }
+        });
+    }
+}
+
+/// The scenarios that run under callgrind, and the child that exports.
+pub(crate) fn run(name: &str, jobs: u64) {
+    match name {
+        "verbs-c" => c_loop(jobs),
+        "verbs-write" => {
+            let rig = Rig::open();
+            let remote = rig.remote();
+            rig.write(&remote, jobs);
+            // Their end would be a race with the end of the process.
+            std::mem::forget((rig, remote));
+        }
+        "verbs-export" => {
+            let rig = Rig::open();
+            let access = Access::LOCAL_READ_WRITE | Access::RDMA_WRITE;
+            let mmap = Mmap::builder().device(&rig.device).access(access);
+            let mmap = mmap.alloc(4096).expect("memory");
+            let blob = mmap.export_rdma(&rig.device).expect("a blob");
+            let digits: Vec<String> = blob.iter().map(|byte| format!("{byte:02x}")).collect();
+            println!("{}", digits.concat());
+        }
+        other => panic!("no scenario {other}"),
+    }
+}
+
+/// What an awaited write of 64 bytes costs over a request that C posts and polls.
+pub(crate) fn v2(report: &mut Report) {
+    let what =
+        "instructions of a 64-byte write, busy-poll, over a loop in C's way on the same functions";
+    let both = scenario::instructions("verbs-c")
+        .and_then(|c| Ok((c, scenario::instructions("verbs-write")?)));
+    match both {
+        Ok((c, op)) => {
+            let what = format!("{what} ({op:.1} against {c:.1})");
+            report.line("V2", (op - c).round(), AtMost(150.0), "", &what);
+        }
+        Err(error) => report.skip("V2", &error),
+    }
+    let rig = Rig::open();
+    let remote = rig.remote();
+    rig.write(&remote, 64);
+    let allocations = |jobs| {
+        let before = counting::here();
+        rig.write(&remote, jobs);
+        counting::here() - before
+    };
+    // `block_on` makes a waker of its own: one for the call, not for the job.
+    let (few, many) = (allocations(1), allocations(1001));
+    let each = (many as f64 - few as f64) / 1000.0;
+    report.line("V2.alloc", each, Exactly(0.0), "", "allocations of one");
+}
