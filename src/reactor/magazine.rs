@@ -13,7 +13,11 @@ const SPREAD: usize = 16;
 const SHARE: usize = 8;
 
 #[repr(align(128))]
-struct Magazine(AtomicU64);
+struct Magazine {
+    free: AtomicU64,
+    /// The word with nothing taken.
+    all: u64,
+}
 
 pub(super) struct Magazines {
     magazines: Box<[Magazine]>,
@@ -33,7 +37,11 @@ impl Magazines {
     pub(super) fn new(slots: usize) -> Magazines {
         let count = (slots / SHARE).clamp(1, SPREAD).max(slots.div_ceil(64));
         let magazines = (0..count)
-            .map(|at| Magazine(AtomicU64::new(full(slots, count, at))))
+            .map(|at| full(slots, count, at))
+            .map(|all| Magazine {
+                free: AtomicU64::new(all),
+                all,
+            })
             .collect();
         Magazines { magazines, slots }
     }
@@ -48,7 +56,7 @@ impl Magazines {
         let count = self.magazines.len();
         for step in 0..count {
             let at = (thread + step) % count;
-            let magazine = &self.magazines[at].0;
+            let magazine = &self.magazines[at].free;
             let mut bits = magazine.load(Ordering::SeqCst);
             while bits != 0 {
                 let less = bits & (bits - 1);
@@ -67,7 +75,7 @@ impl Magazines {
     pub(super) fn put(&self, slot: u32) {
         let count = self.magazines.len();
         let (at, bit) = (slot as usize % count, slot as usize / count);
-        let before = self.magazines[at].0.fetch_or(1 << bit, Ordering::SeqCst);
+        let before = self.magazines[at].free.fetch_or(1 << bit, Ordering::SeqCst);
         debug_assert_eq!(before & 1 << bit, 0, "freed twice");
         seq_cst_order();
     }
@@ -77,20 +85,21 @@ impl Magazines {
         seq_cst_order();
         self.magazines
             .iter()
-            .map(|magazine| magazine.0.load(Ordering::SeqCst).count_ones() as usize)
+            .map(|magazine| magazine.free.load(Ordering::SeqCst).count_ones() as usize)
             .sum()
     }
 
-    /// Whether two Slots or more are taken, as far as a glance shows: the thread's own magazine first.
+    /// Whether two Slots or more are taken, as far as a glance shows. Each busy poll looks, so that it counts no bits and does not branch.
     pub(super) fn several_taken(&self) -> bool {
-        let count = self.magazines.len();
-        let own = thread_number() % count;
-        let mut taken = 0;
-        (0..count).map(|step| (own + step) % count).any(|at| {
-            let bits = self.magazines[at].0.load(Ordering::Relaxed);
-            taken += (full(self.slots, count, at) & !bits).count_ones();
-            taken > 1
-        })
+        let look = |(used, more): (usize, u64), magazine: &Magazine| {
+            let taken = magazine.all & !magazine.free.load(Ordering::Relaxed);
+            (
+                used + usize::from(taken != 0),
+                more | (taken & taken.wrapping_sub(1)),
+            )
+        };
+        let (used, more) = self.magazines.iter().fold((0, 0), look);
+        used > 1 || more != 0
     }
 
     /// The Slots that are taken: exact if nothing changes meanwhile.
@@ -100,7 +109,7 @@ impl Magazines {
             .iter()
             .enumerate()
             .flat_map(move |(at, magazine)| {
-                let mut bits = full(self.slots, count, at) & !magazine.0.load(Ordering::SeqCst);
+                let mut bits = magazine.all & !magazine.free.load(Ordering::SeqCst);
                 std::iter::from_fn(move || {
                     let bit = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
                     bits &= bits - 1;
@@ -120,6 +129,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn two_are_several_wherever_they_lie() {
+        for slots in [2, 9, 64, 256, 5000] {
+            let magazines = Magazines::new(slots);
+            for thread in [0, 3] {
+                assert!(!magazines.several_taken());
+                let one = magazines.take_from(0).expect("one is left");
+                assert!(!magazines.several_taken());
+                let other = magazines.take_from(thread).expect("one is left");
+                assert!(magazines.several_taken());
+                [one, other]
+                    .into_iter()
+                    .for_each(|slot| magazines.put(slot));
+            }
+        }
+    }
+
+    #[test]
     fn every_slot_is_taken_once_from_whatever_magazine() {
         for slots in [1, 7, 8, 9, 64, 65, 127, 256, 1000, 1024, 1025, 5000] {
             let magazines = Magazines::new(slots);
@@ -131,6 +157,7 @@ mod tests {
             }
             assert_eq!((magazines.take_from(5), magazines.free()), (None, 0));
             assert_eq!(magazines.taken().count(), slots);
+            assert_eq!(magazines.several_taken(), slots > 1);
             magazines.put(slots as u32 - 1);
             assert!(magazines.taken().all(|slot| slot != slots - 1));
             assert_eq!(

@@ -204,6 +204,9 @@ impl Shared {
     /// Tells those whose state has changed: outside of all locks.
     #[inline(always)]
     pub(super) fn tell(mut poll: MutexGuard<'_, Poll>) {
+        if poll.tell.is_empty() {
+            return;
+        }
         let tell = std::mem::take(&mut poll.tell);
         drop(poll);
         for pair in tell {
