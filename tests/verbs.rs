@@ -41,7 +41,6 @@ fn copies(kind: impl Fn(&str) -> Description) {
 
 fn remote(kind: impl Fn(&str) -> Description) {
     on_fakes(kind, |_, [one, other]| {
-        contract::rdma(one);
         contract::rdma(Peers::of(one, other));
     });
 }
@@ -69,6 +68,11 @@ fn a_small_adapter_copies_by_the_contract() {
 #[test]
 fn adapters_hash_by_the_contract() {
     on_fakes(Description::roce, |_, [device, _]| contract::sha(device));
+}
+
+#[test]
+fn a_device_that_is_its_own_peer_keeps_the_contract_of_remote_operations() {
+    on_fakes(Description::roce, |_, [device, _]| contract::rdma(device));
 }
 
 #[test]
