@@ -211,6 +211,10 @@ impl Pair {
             return Err(Error::new(ErrorKind::ConnectionAborted, OP, text));
         }
         let mut inner = self.inner();
+        if peer.origin == inner.origin {
+            let text = "this is the Rdma's own blob, and it cannot be its own peer: the two sides exchange their blobs";
+            return Err(Error::new(ErrorKind::InvalidValue, OP, text));
+        }
         if inner.state != EndpointState::Init || inner.connecting {
             let text = "it is connected, or being connected, or has failed: reset it first";
             return Err(Error::new(ErrorKind::BadState, OP, text));
