@@ -35,7 +35,9 @@ impl Pair {
     /// The peer permits this much.
     async fn permitting(bench: &Bench, permissions: Access) -> Pair {
         let workq = WorkQ::builder().mode(bench.config.mode).build().unwrap();
-        let near = Rdma::builder(&bench.device).attach(&bench.workq).unwrap();
+        // Who writes nothing needs the permission as well: an adapter sees that it is a write.
+        let near = Rdma::builder(&bench.device).permissions(ALL);
+        let near = near.attach(&bench.workq).unwrap();
         let far = Rdma::builder(&bench.device).permissions(permissions);
         let far = far.attach(&workq).unwrap();
         near.connect(&far.export().unwrap()).await.unwrap();

@@ -152,11 +152,20 @@ fn export_dpu(device: &Device) -> Result<(Mmap, Vec<u8>)> {
     Ok((mmap, blob))
 }
 
-/// Of memory that a function of the host has exported.
+/// Of memory that a function of the host has exported, whose blob makes no sense to an adapter.
 fn copy_remote(device: &Device) -> Result {
     let host = Soft::builder().build().open("pf0").unwrap();
     let (_keep, blob) = export_dpu(&host).unwrap();
-    let remote = RemoteMmap::from_export(device, &blob).wait()?;
+    let imported = RemoteMmap::from_export(device, &blob).wait();
+    let foreign = device.info().provider() != host.info().provider();
+    let remote = imported.map_err(|error| match error.kind() {
+        ErrorKind::InvalidValue if foreign => Error::new(
+            ErrorKind::NotSupported,
+            "import",
+            "it is no blob of an adapter",
+        ),
+        _ => error,
+    })?;
     let dma = Dma::builder(device).attach(&WorkQ::builder().build()?)?;
     done(async { Ok(dma.copy(remote.buf(..64)?, local(device)).await?) })
 }
