@@ -1,6 +1,8 @@
 //! Channels between a host and its DPU: who meets whom, messages and their bounds, ends, and what a drop does.
 
 mod common;
+#[path = "common/loopback.rs"]
+mod loopback;
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -8,7 +10,7 @@ use std::pin::pin;
 use common::channel::*;
 use common::*;
 use tokio_doca::soft::{Soft, View};
-use tokio_doca::{Channel, ChannelBuilder, Error, ErrorKind};
+use tokio_doca::{Channel, ChannelBuilder, Error, ErrorKind, RepFilter, Representor};
 
 fn builder() -> ChannelBuilder {
     Channel::builder()
@@ -134,7 +136,7 @@ fn a_client_without_a_service_is_told_so_and_a_name_is_given_once() {
         // A function that is gone has no services.
         let dpu = Soft::builder().view(View::Dpu).build();
         let device = dpu.open("p0").unwrap();
-        let hpf0 = tokio_doca::Representor::open(&device, "hpf0").unwrap();
+        let hpf0 = Representor::open(&device, "hpf0").unwrap();
         let without = dpu.topology().edit().unplug("pf0").build().unwrap();
         dpu.set_topology(without);
         is(builder().listen(&hpf0, &name), ErrorKind::NotFound);
@@ -517,6 +519,31 @@ fn by_tcp_the_same_is_had_at_an_address() {
     });
 }
 
+/// What the contract answers for a provider that has written nothing of representors and Channels.
+#[test]
+fn a_device_without_representors_says_so_and_its_channels_go_by_tcp() {
+    let (_keep, device) = loopback::Loopback::device(true);
+    let caps = device.info().caps();
+    assert!(!caps.hotplug_manager && !caps.channel);
+    for filter in [RepFilter::All, RepFilter::Net, RepFilter::Emulated] {
+        assert!(!caps.representors.supports(filter));
+        is(device.representors(filter), ErrorKind::NotSupported);
+    }
+    is(device.adapter().representors(), ErrorKind::NotSupported);
+    is(Representor::open(&device, "hpf0"), ErrorKind::NotSupported);
+    run(async {
+        let refused = builder().connect(&device, "x").await;
+        assert!(is(refused, ErrorKind::NotSupported).contains("connect_tcp"));
+        let service = builder().listen_tcp(&device, anywhere(), "x").await;
+        let service = service.unwrap();
+        let addr = service.local_addr().unwrap();
+        let connect = builder().connect_tcp(&device, addr, "x");
+        let (client, server) = tokio::join!(connect, service.accept());
+        client.unwrap().send(b"by TCP").await.unwrap();
+        assert_eq!(server.unwrap().recv().await.unwrap(), "by TCP");
+    });
+}
+
 #[test]
 fn sizes_and_names_that_there_are_not_are_refused() {
     run(async {
@@ -555,7 +582,7 @@ fn sizes_and_names_that_there_are_not_are_refused() {
             let builder = Soft::builder().view(view);
             builder.topology(topology.clone()).build()
         });
-        let rep = tokio_doca::Representor::open(&sides[1].open("p0").unwrap(), "rep").unwrap();
+        let rep = Representor::open(&sides[1].open("p0").unwrap(), "rep").unwrap();
         let service = builder().listen(&rep, &name).unwrap();
         let longest = sides[0].open(longest).unwrap();
         let (client, server) = tokio::join!(builder().connect(&longest, &name), service.accept());

@@ -6,8 +6,9 @@ use common::device::{adapter, needs_adapter, under_test};
 use common::{in_time, runtime};
 use tokio_doca::soft::{Soft, View};
 use tokio_doca::{
-    Accel, AccelCall, Access, Algorithm, Buf, BufInventory, Caps, Device, Dma, Error, ErrorKind,
-    Mmap, Rdma, RdmaKind, Reason, RemoteBuf, RemoteMmap, Sha, WorkQ,
+    Accel, AccelCall, Access, Algorithm, Buf, BufInventory, Caps, Channel, Device, Dma, Error,
+    ErrorKind, Mmap, Rdma, RdmaKind, Reason, RemoteBuf, RemoteMmap, RepFilter, Representor, Sha,
+    WorkQ,
 };
 
 type Result<T = (), E = Error> = std::result::Result<T, E>;
@@ -19,7 +20,7 @@ struct Row {
     call: fn(&Device) -> Result,
 }
 
-const ROWS: [Row; 16] = [
+const ROWS: [Row; 20] = [
     Row {
         name: "`Dma::copy`",
         query: |caps| caps.dma.is_some(),
@@ -113,7 +114,71 @@ const ROWS: [Row; 16] = [
             Dma::builder(device).attach(&workq).map(drop)
         },
     },
+    Row {
+        name: "`Device::representors`",
+        query: |caps| caps.representors.all,
+        call: |device| device.representors(RepFilter::All).map(drop),
+    },
+    Row {
+        name: "`ChannelBuilder::listen` on a representor",
+        query: |caps| caps.representors.all,
+        call: |device| Representor::open(device, "hpf0").and_then(|hpf0| meet(&hpf0, None)),
+    },
+    Row {
+        name: "`ChannelBuilder::connect`",
+        query: |caps| caps.channel,
+        call: connect,
+    },
+    Row {
+        name: "`ChannelBuilder::connect_tcp`",
+        query: |_| true,
+        call: connect_tcp,
+    },
 ];
+
+/// A service on the representor, and its function as a client; of the host's pf0, if none is said.
+fn meet(representor: &Representor, function: Option<&Device>) -> Result {
+    let name = format!("works {} {representor:?}", std::process::id());
+    let name = &name[name.len().saturating_sub(Channel::MAX_SERVICE_NAME_LEN)..];
+    let pf0 = Soft::builder().build().open("pf0").unwrap();
+    done(async {
+        let service = Channel::builder().listen(representor, name)?;
+        let client = Channel::builder().connect(function.unwrap_or(&pf0), name);
+        let (client, server) = tokio::try_join!(client, service.accept())?;
+        talk(client, server).await
+    })
+}
+
+async fn talk(client: Channel, server: Channel) -> Result {
+    client.send(b"hello").await?;
+    assert_eq!(server.recv().await?, "hello");
+    Ok(())
+}
+
+/// To a service on its representor.
+fn connect(device: &Device) -> Result {
+    let dpu = Soft::builder().view(View::Dpu).build();
+    let p0 = dpu.open("p0").unwrap();
+    let of = match device.info().name() {
+        "p0s0" => "pf0sf0".to_owned(),
+        function => format!("h{function}"),
+    };
+    // What is no function has none.
+    let representor = Representor::open(&p0, &of);
+    let representor = representor.or_else(|_| Representor::open(&p0, "hpf0"));
+    meet(&representor.unwrap(), Some(device))
+}
+
+fn connect_tcp(device: &Device) -> Result {
+    done(async {
+        let addr = "127.0.0.1:0".parse().unwrap();
+        let service = Channel::builder().listen_tcp(device, addr, "works").await?;
+        let addr = service.local_addr().unwrap();
+        let client = Channel::builder().connect_tcp(device, addr, "works");
+        let (client, server) = tokio::try_join!(client, service.accept())?;
+        talk(client, server).await
+    })
+}
 
 fn supports(caps: &Caps, kind: RdmaKind) -> bool {
     caps.rdma.as_ref().is_some_and(|rdma| rdma.supports(kind))

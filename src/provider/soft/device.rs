@@ -118,7 +118,7 @@ unsafe impl Adapter for SoftDevice {
     fn channel_domain(&self, representor: Option<&RepInfo>) -> Result<String> {
         match representor {
             Some(info) => Ok(info.vuid().to_owned()),
-            None if self.info.caps().representors.all => {
+            None if !self.info.caps().channel => {
                 let name = self.info.name();
                 let text = format!(
                     "device {name} is a port of the DPU: a Channel is between a function and its representor"

@@ -135,6 +135,7 @@ impl Topology {
             let mut caps = caps.clone();
             caps.export_dpu = view == View::Host;
             caps.import_dpu = is_port;
+            caps.channel = !is_port;
             if is_port {
                 caps.representors = RepCaps::ALL;
             }
