@@ -80,7 +80,7 @@ pub(super) fn register(
 pub(super) struct Entry(AtomicU64, AtomicU64);
 
 impl Entry {
-    pub(super) const fn new() -> Entry {
+    pub(super) fn new() -> Entry {
         Entry(AtomicU64::new(0), AtomicU64::new(0))
     }
 

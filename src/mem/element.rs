@@ -83,7 +83,7 @@ impl Element {
             head: AtomicPtr::default(),
             len: AtomicUsize::new(0),
             mmap: AtomicPtr::default(),
-            near: [const { Entry::new() }; 2],
+            near: std::array::from_fn(|_| Entry::new()),
             writable: AtomicBool::new(false),
             shared: AtomicBool::new(false),
             ranged: true,
