@@ -261,6 +261,21 @@ impl JobError {
         JobError::of(Reason::ExporterGone)
     }
 
+    /// For providers: the sync event was stopped.
+    pub const fn event_stopped() -> JobError {
+        JobError::of(Reason::EventStopped)
+    }
+
+    /// For providers: the owner of an imported sync event has stopped or dropped it.
+    pub const fn event_revoked() -> JobError {
+        JobError::of(Reason::EventRevoked)
+    }
+
+    /// For providers: the process at the other end of a sync event has ended.
+    pub const fn event_peer_gone() -> JobError {
+        JobError::of(Reason::EventPeerGone)
+    }
+
     /// For providers: why a Job or a receive of an Endpoint failed, and the numbers of the reason's text: the first is kept to 56 bits.
     pub const fn endpoint(reason: Reason, first: u64, second: u64) -> JobError {
         JobError::new(reason, first, second)

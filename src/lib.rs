@@ -128,7 +128,7 @@ pub use channel::{Channel, ChannelBuilder, ChannelStats, Peer, Service};
 pub use device::{
     AccelCaps, Access, Algorithm, Audience, Caps, DevInfo, Device, DmaCaps, EndpointState, JobKind,
     Mtu, PciAddr, PciFunction, RdmaCaps, RdmaKind, RecvOpcode, RepCaps, RepFilter, RepInfo,
-    RepKind, Representor, ShaCaps,
+    RepKind, Representor, ShaCaps, SyncEventCaps, SyncEventKind,
 };
 pub use error::{Error, ErrorKind, JobError, Reason, Result};
 pub use mem::{
@@ -139,8 +139,10 @@ pub use mem::{
 };
 pub use ops::graph::{self, Graph, GraphBuilder, Instance};
 pub use ops::{
-    Accel, AccelBuilder, AccelCall, AccelOp, Answer, Connect, Dma, DmaBuilder, DmaCopy, Message,
-    Rdma, RdmaBuilder, RdmaOp, RdmaRecv, RecvStream, Sha, ShaBuilder, ShaOp, ShaSession,
+    Accel, AccelBuilder, AccelCall, AccelOp, Answer, BlockingSyncEvent, Connect, Dma, DmaBuilder,
+    DmaCopy, ImportedSyncEvent, Location, Message, Rdma, RdmaBuilder, RdmaOp, RdmaRecv, RecvStream,
+    Sha, ShaBuilder, ShaOp, ShaSession, SyncEvent, SyncEventBuilder, SyncEventImport, SyncEventOp,
+    SyncEventWait,
 };
 #[cfg(feature = "verbs")]
 pub use provider::verbs;

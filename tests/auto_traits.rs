@@ -48,6 +48,10 @@ type SendOp<'a> = RdmaOp<&'a Rdma, &'a Buf, ()>;
 type OwnedAtomicOp = RdmaOp<Rdma, RemoteBuf, (), u64>;
 type RecvOp<'a> = RdmaRecv<&'a Rdma, &'a BufChain>;
 type OwnedRecvOp = RdmaRecv<Rdma, Buf>;
+type EventOp<'a> = SyncEventOp<&'a SyncEvent>;
+type OwnedEventOp = SyncEventOp<SyncEvent, ()>;
+type EventWaitOp<'a> = SyncEventWait<&'a SyncEvent>;
+type OwnedEventWaitOp = SyncEventWait<SyncEvent>;
 type Call = AccelCall<Buf, BufChain>;
 type AnyNode = Node<DataNode<std::cell::Cell<*const u8>>>;
 type OwnDataNode = DataNode<std::cell::Cell<*const u8>>;
@@ -190,6 +194,30 @@ table! {
     DmaCaps:                Send Sync Unpin;
     AccelCaps:              Send Sync Unpin;
     ShaCaps:                Send Sync Unpin;
+    SyncEvent:              Send Sync Unpin;
+    SyncEventBuilder<'static>: Send Sync Unpin;
+    BlockingSyncEvent:      Send Sync Unpin;
+    SyncEventImport:        Send Sync Unpin;
+    ImportedSyncEvent:      Send Sync Unpin;
+    Location<'static>:      Send Sync Unpin;
+    EventOp<'static>:       Send Sync no;
+    OwnedEventOp:           Send Sync no;
+    EventWaitOp<'static>:   Send Sync no;
+    OwnedEventWaitOp:       Send Sync no;
+    SyncEventCaps:          Send Sync Unpin;
+    SyncEventKind:          Send Sync Unpin;
+    Unit:                   Send Sync Unpin;
+    EventBacking:           no   no   Unpin;
+    EventConfig:            no   no   Unpin;
+    EventJob:               Send Sync Unpin;
+    EventWait:              Send Sync Unpin;
+    dyn EventCounter:       Send Sync no;
+    dyn EventPort:          Send Sync no;
+    EventAddNode:           Send Sync Unpin;
+    EventGetNode:           Send Sync Unpin;
+    EventSetNode:           Send Sync Unpin;
+    EventWaitNode:          Send Sync Unpin;
+    EventWaitData:          Send Sync Unpin;
     Algorithm:              Send Sync Unpin;
     Access:                 Send Sync Unpin;
     Liveness:               Send Sync Unpin;
@@ -308,6 +336,8 @@ fn every_public_type_stands_in_the_table() {
                     "ShaOp",
                     "RdmaOp",
                     "RdmaRecv",
+                    "SyncEventOp",
+                    "SyncEventWait",
                     "soft",
                     "verbs",
                     "fuzzing",

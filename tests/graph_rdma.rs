@@ -480,7 +480,7 @@ fn an_rdma_stays_on_its_workq() {
         let error = graph.instance_on(workq).unwrap_err();
         let text = error.to_string();
         assert_eq!(error.kind(), ErrorKind::InvalidValue);
-        let expected = format!("node {node}: its Rdma is on another WorkQ, and stays there");
+        let expected = format!("node {node}: its context is on another WorkQ, and stays there");
         assert!(text.contains(&expected), "{text}");
     };
     let mut g = Graph::builder();

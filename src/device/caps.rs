@@ -30,6 +30,9 @@ pub struct Caps {
     /// Remote operations, and their limits; `None` if the device has none.
     #[doc(alias = "doca_rdma_job_get_supported")]
     pub rdma: Option<RdmaCaps>,
+    /// Sync events, and their limits; `None` if the device has none.
+    #[doc(alias = "doca_sync_event_job_get_supported")]
+    pub sync_event: Option<SyncEventCaps>,
     /// Whether memory that it holds can be exported to the DPU ([`Mmap::export_dpu`](crate::Mmap::export_dpu)).
     #[doc(alias = "doca_devinfo_get_is_mmap_export_dpu_supported")]
     pub export_dpu: bool,
@@ -201,6 +204,59 @@ impl RdmaCaps {
             RdmaKind::CompareSwap | RdmaKind::FetchAdd => 0,
             _ => self.max_send_list_len,
         }
+    }
+}
+
+/// The kinds of jobs of a [`SyncEvent`](crate::SyncEvent).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[doc(alias = "doca_sync_event_job_types")]
+#[allow(missing_docs)] // the names are the guide's
+pub enum SyncEventKind {
+    Get,
+    Set,
+    Add,
+    WaitGt,
+}
+
+/// The sync events of a device, and their limits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SyncEventCaps {
+    /// Whether they can be exported to the DPU ([`SyncEvent::export_dpu`](crate::SyncEvent::export_dpu)).
+    #[doc(alias = "doca_sync_event_get_export_to_dpu_supported")]
+    pub export_dpu: bool,
+    /// Whether it imports what was exported to the DPU.
+    #[doc(alias = "doca_sync_event_get_create_from_export_supported")]
+    pub import_dpu: bool,
+    /// The largest threshold of a wait; more is `InvalidValue` ([`Reason::WaitTooHigh`](crate::Reason::WaitTooHigh)). `None` if the device cannot
+    /// wait: it is done by jobs that get the value, again and again, and any threshold will do.
+    pub max_wait: Option<u64>,
+    /// Whether the mask of a wait must be 0, or 1, 2, 4 or 8 whole bytes beside one another; another one is `InvalidValue` then.
+    pub whole_byte_masks: bool,
+    /// The most waits at once of one event on a WorkQ.
+    pub max_waits: u32,
+    /// Whether jobs and waits can ring an event handle; if not, an event-driven WorkQ refuses the context (`NotSupported`).
+    #[doc(alias = "doca_ctx_get_event_driven_supported")]
+    pub event_driven: bool,
+}
+
+impl SyncEventCaps {
+    /// Capabilities of a device that waits for any value, exports and imports nothing, and signals.
+    pub fn new(max_waits: u32) -> SyncEventCaps {
+        SyncEventCaps {
+            export_dpu: false,
+            import_dpu: false,
+            max_wait: Some(u64::MAX),
+            whole_byte_masks: false,
+            max_waits,
+            event_driven: true,
+        }
+    }
+
+    /// Whether it has this kind of job.
+    #[doc(alias = "doca_sync_event_job_get_supported")]
+    pub fn supports(&self, kind: SyncEventKind) -> bool {
+        kind != SyncEventKind::WaitGt || self.max_wait.is_some()
     }
 }
 

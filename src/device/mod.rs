@@ -128,6 +128,7 @@ mod algorithm;
 mod caps;
 mod completion;
 mod endpoint;
+mod event;
 mod hasher;
 mod info;
 mod job;
@@ -143,9 +144,12 @@ mod volatile;
 
 pub use access::Access;
 pub use algorithm::Algorithm;
-pub use caps::{AccelCaps, Caps, DmaCaps, RdmaCaps, RdmaKind, ShaCaps};
+pub use caps::{
+    AccelCaps, Caps, DmaCaps, RdmaCaps, RdmaKind, ShaCaps, SyncEventCaps, SyncEventKind,
+};
 pub use completion::{Completion, Token};
 pub use endpoint::{Endpoint, EndpointConfig, EndpointState, Mtu, RdmaJob, RecvOpcode, Verb};
+pub use event::{EventBacking, EventConfig, EventCounter, EventJob, EventPort, EventWait, Unit};
 pub(crate) use hasher::COST as HASH_COST;
 pub use hasher::Hasher;
 pub use info::{DevInfo, PciAddr, PciFunction};

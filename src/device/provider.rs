@@ -6,9 +6,9 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::{DevInfo, Queue, QueueConfig, Registrar, RepInfo};
+use super::{DevInfo, EventConfig, EventCounter, Queue, QueueConfig, Registrar, RepInfo};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A family of devices.
@@ -88,6 +88,26 @@ pub unsafe trait Adapter: Send + Sync {
             "{of} has no other side on this machine: use a TCP address (ChannelBuilder::listen_tcp, connect_tcp)"
         );
         Err(Error::new(ErrorKind::NotSupported, "Channel", text))
+    }
+
+    /// Makes a sync event, whose counter is 0, or, in memory of the application's, what is there.
+    ///
+    /// # Errors
+    ///
+    /// `NotSupported` if it has none, or not for these processors; what could not be had.
+    fn open_event(&self, _config: EventConfig) -> Result<Arc<dyn EventCounter>> {
+        let text = "this device has no sync events";
+        Err(Error::new(ErrorKind::NotSupported, "open_event", text))
+    }
+
+    /// Imports a sync event that another process, or this one, has exported. It may block, until the deadline at most.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Registrar::import`]; `InUse` if it is imported already.
+    fn import_event(&self, _blob: &[u8], _deadline: Instant) -> Result<Arc<dyn EventCounter>> {
+        let text = "this device imports no sync events";
+        Err(Error::new(ErrorKind::NotSupported, "import_event", text))
     }
 
     /// Whether it can still be used.

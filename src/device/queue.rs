@@ -8,7 +8,10 @@ use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::{AccelJob, Completion, Endpoint, EndpointConfig, Job, ShaJob, Signal, Token};
+use super::{
+    AccelJob, Completion, Endpoint, EndpointConfig, EventCounter, EventPort, Job, ShaJob, Signal,
+    Token,
+};
 use crate::error::{Error, ErrorKind, JobError, Result as SetUp};
 
 /// What a queue is built for.
@@ -137,6 +140,22 @@ pub unsafe trait Queue: Send + Sync {
         Err(Error::new(ErrorKind::NotSupported, "open_endpoint", text))
     }
 
+    /// Puts a sync event of this device on the queue: its Jobs and at most so many waits at once, less than 2^20, end here.
+    ///
+    /// The crate calls it on devices that have [`SyncEventCaps`](super::SyncEventCaps), within their limits, and once for each event.
+    ///
+    /// # Errors
+    ///
+    /// `NotSupported` if there are none; what could not be had.
+    fn open_event_port(
+        &self,
+        _event: &Arc<dyn EventCounter>,
+        _waits: u32,
+    ) -> SetUp<Arc<dyn EventPort>> {
+        let text = "this device has no sync events";
+        Err(Error::new(ErrorKind::NotSupported, "open_event_port", text))
+    }
+
     /// Whether `reap` would find something. A hint, and cheap; who cannot tell says `true`.
     fn ready(&self) -> bool {
         true
@@ -162,8 +181,8 @@ pub unsafe trait Queue: Send + Sync {
         0
     }
 
-    /// The queue's own event descriptor, if it does not ring the [`Signal`] alone. Asked for when the queue was opened, and after the
-    /// first Endpoint was.
+    /// The queue's own event descriptor, if it does not ring the [`Signal`] alone. Asked for when the queue was opened, and after an
+    /// Endpoint or a port of a sync event was.
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }

@@ -181,6 +181,21 @@ reasons! {
     PeerNonsense, ConnectionAborted, |_a, _b| "the peer broke the protocol: it is no Rdma of this library, or was corrupted";
     /// The Rdma was reset meanwhile.
     Reset, ConnectionAborted, |_a, _b| "the Rdma was reset";
+    /// The threshold of a wait is beyond what the device can wait for.
+    WaitTooHigh, InvalidValue, |have, limit|
+        "a wait for more than {have}, and the device waits for thresholds of 0 to {limit} (SyncEventCaps::max_wait)";
+    /// The mask of a wait is none that the device takes.
+    WaitMask, InvalidValue, |_a, _b|
+        "the device takes masks of 0, 1, 2, 4 or 8 whole bytes beside one another (SyncEventCaps::whole_byte_masks)";
+    /// As many waits as the SyncEvent has places for go on, and the caller did not want to wait for one.
+    WaitsFull, Again, |size, _b| "all {size} waits of the SyncEvent are taken: await one, or build it with more (waits)";
+    /// The SyncEvent was stopped.
+    EventStopped, BadState, |_a, _b| "the SyncEvent was stopped, and is finished: build another one";
+    /// The owner of an imported SyncEvent has stopped or dropped it.
+    EventRevoked, ConnectionReset, |_a, _b|
+        "the exporter has stopped or dropped this SyncEvent: it has to export another one, and the blob to be imported";
+    /// The process at the other end of a SyncEvent has ended.
+    EventPeerGone, ConnectionReset, |_a, _b| "the process at the other end of this SyncEvent has ended";
     /// As many Leases as can be counted are out.
     LeaseLimit, InUse, |limit, _b| "{limit} readers hold this Buf, as many as can be counted: guards were forgotten";
     /// No free Slot, and the caller did not want to wait.

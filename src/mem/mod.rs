@@ -21,6 +21,7 @@ mod chain;
 mod cut;
 mod devices;
 mod element;
+mod event;
 mod exports;
 mod free_list;
 mod guard;

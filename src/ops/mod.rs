@@ -7,8 +7,13 @@ pub mod graph;
 mod op;
 mod rdma;
 mod sha;
+mod sync_event;
 
 pub use accel::{Accel, AccelBuilder, AccelCall, AccelOp};
 pub use dma::{Dma, DmaBuilder, DmaCopy};
 pub use rdma::{Answer, Connect, Message, Rdma, RdmaBuilder, RdmaOp, RdmaRecv, RecvStream};
 pub use sha::{Sha, ShaBuilder, ShaOp, ShaSession};
+pub use sync_event::{
+    BlockingSyncEvent, ImportedSyncEvent, Location, SyncEvent, SyncEventBuilder, SyncEventImport,
+    SyncEventOp, SyncEventWait,
+};

@@ -93,7 +93,7 @@ impl WorkQ {
                 if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
                     return output;
                 }
-            } else if !self.0.core.table.any_in_flight() && !self.0.core.receives.any_asleep() {
+            } else if !self.0.core.table.any_in_flight() && !self.0.core.registry.any_asleep() {
                 // `unpark` before `park` makes `park` return at once.
                 thread::park();
                 continue;

@@ -17,7 +17,8 @@
 //! Who looks: in event mode the *fan-out waker*, which sits in an `AsyncFd` of each runtime and runs inside Tokio's
 //! driver; in busy mode the Op's own poll; and whoever calls [`WorkQ::progress`] from a loop of its own. The [`gate`] lets one of them reap at a time and loses no look.
 //!
-//! The receives of an Rdma live in a table of their own ([`receives`]), and are waited for in the same way ([`recv`]).
+//! The receives of an Rdma live in a table of their own ([`receives`]), and are waited for in the same way ([`recv`]);
+//! so do the waits of a sync event ([`waits`], [`wait_flight`]), which can be recalled.
 //!
 //! An Op that is dropped leaves an orphan, whose completion frees Slot and Leases. One that is forgotten leaves its
 //! Slot taken. The last WorkQ handle leaves its Slots to the device, which drops them after its last Job.
@@ -36,6 +37,7 @@ mod magazine;
 mod mode;
 mod own_loop;
 mod phases;
+mod places;
 mod queue_pair;
 mod received;
 mod receives;
@@ -45,10 +47,13 @@ mod shutdown;
 mod slot;
 mod stats;
 mod submit;
+mod subscription;
 mod table;
 mod target;
 mod turn;
 mod wait;
+mod wait_flight;
+mod waits;
 mod workq;
 
 pub use mode::Mode;
@@ -65,5 +70,7 @@ pub(crate) use queue_pair::QueuePair;
 pub(crate) use received::{Landed, Room};
 pub(crate) use recv::{Receiver, RecvFlight};
 pub(crate) use submit::Work;
+pub(crate) use subscription::Subscription;
 pub(crate) use target::Run;
+pub(crate) use wait_flight::{WaitFlight, Waiter};
 pub(crate) use workq::Attachment;

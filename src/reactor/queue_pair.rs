@@ -79,6 +79,7 @@ pub(crate) struct QueuePair {
 impl QueuePair {
     /// Opens one, for a context that was attached.
     pub(crate) fn open(attachment: &Attachment, config: EndpointConfig) -> Result<QueuePair> {
+        const OP: &str = "RdmaBuilder::attach";
         let watched = Arc::new(Watched {
             sender: watch::Sender::new(RdmaState::Init),
             endpoint: OnceLock::new(),
@@ -109,8 +110,9 @@ impl QueuePair {
         let endpoint = attachment.queue.open_endpoint(config)?;
         let _ = attachment.endpoint.set(Arc::clone(&endpoint));
         let _ = watched.endpoint.set(Arc::downgrade(&endpoint));
-        let registry = &attachment.shared.core.receives;
-        let receives = match registry.add(size, Arc::clone(&closed)) {
+        let registry = &attachment.shared.core.registry;
+        let receives = match registry.add(OP, Some(Arc::clone(&closed)), |n| Receives::new(size, n))
+        {
             Ok(receives) => receives,
             Err(error) => {
                 // SAFETY: nothing was posted.
@@ -146,7 +148,7 @@ impl QueuePair {
     pub(crate) fn watch(&self) -> watch::Receiver<RdmaState> {
         let receiver = self.watched.sender.subscribe();
         let shared = &self.attachment.shared;
-        shared.core.receives.watch();
+        shared.core.registry.watch();
         shared.hear_of_changes();
         receiver
     }
@@ -163,7 +165,7 @@ impl QueuePair {
         let shared = &self.attachment.shared;
         // What was flushed is collected, so that the memory goes back.
         shared.turn();
-        shared.places_on(&self.receives, false);
+        shared.places_on(&*self.receives, false);
     }
 
     /// Finishes a Job now, if the device can. The caller holds the Leases of its memory.
@@ -191,7 +193,7 @@ impl QueuePair {
             Ok(()) => Ok(Ok(receipt)),
             Err(error) => {
                 drop(self.receives.undo(receipt));
-                self.attachment.shared.places_on(&self.receives, false);
+                self.attachment.shared.places_on(&*self.receives, false);
                 Err(error)
             }
         }
@@ -209,7 +211,7 @@ impl Shared {
     /// If somebody is to be told of changes of the state, the device shall ring for them.
     pub(super) fn hear_of_changes(self: &Arc<Self>) {
         // Where there is no runtime nobody waits; who has one registers it, and arms.
-        if self.core.receives.any_watched()
+        if self.core.registry.any_watched()
             && !self.mode.load().is_busy()
             && self.events.register(self).is_ok()
             && self.arm() | self.ready()
@@ -221,7 +223,7 @@ impl Shared {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        self.attachment.shared.core.receives.forget(&self.receives);
+        self.attachment.shared.core.registry.forget(&*self.receives);
         let keep: Keep = Arc::clone(&self.receives) as Keep;
         // SAFETY: no handle and no Op is left, so nobody posts; the table has the Leases of all receives that are posted.
         unsafe { self.endpoint.retire(keep) };

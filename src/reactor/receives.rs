@@ -19,12 +19,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::task::Waker;
 
+use super::places::{self, Ended};
 use super::received::{Landed, Received, Room, nowhere, received};
+use super::registry::Numbered;
 use crate::device::{Completion, Token};
 use crate::error::{ErrorKind, JobError};
-use crate::mem::Writing;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use crate::sync::{Mutex, Waiters, discard, lock};
+use crate::sync::{Mutex, Waiters, discard, lock, wake};
 
 /// Which place an Op has, and which use of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,24 +89,17 @@ pub(crate) struct Receives {
     free: AtomicUsize,
     /// Who waits for a place.
     pub(super) line: Waiters,
-    /// How many places were taken by those in line.
-    pub(super) taken: AtomicU32,
+    taken: AtomicU32,
     table: Mutex<Places>,
 }
 
-/// What is to be done once no lock is held.
-#[derive(Default)]
-pub(super) struct Ended {
-    pub(super) waker: Option<Waker>,
-    /// Memory that goes back.
-    pub(super) lease: Option<Writing>,
-    /// A place is free.
-    pub(super) freed: bool,
-}
-
 impl Receives {
-    /// `posted` goes on from the last table with this number, so that no Token is used twice.
-    pub(super) fn new(number: u32, size: u32, posted: u64, asleep: Arc<AtomicUsize>) -> Receives {
+    pub(super) fn new(size: u32, numbered: Numbered) -> Receives {
+        let Numbered {
+            number,
+            posted,
+            asleep,
+        } = numbered;
         let place = |_| Place {
             phase: Phase::Free,
             generation: 0,
@@ -137,21 +131,8 @@ impl Receives {
         }
     }
 
-    pub(super) fn number(&self) -> u32 {
-        self.number
-    }
-
-    pub(super) fn posted(&self) -> u64 {
-        lock(&self.table).posted
-    }
-
     pub(super) fn size(&self) -> usize {
         self.over.len()
-    }
-
-    /// Places that an Op could have: free ones, and orphans.
-    pub(super) fn available(&self) -> usize {
-        self.free.load(Ordering::SeqCst) + self.orphans.load(Ordering::SeqCst)
     }
 
     /// The name that a device knows a receive by.
@@ -303,8 +284,53 @@ impl Receives {
         waker
     }
 
-    /// Reaper: the device says that a receive is over. `None`: it names none that is posted.
-    pub(super) fn complete(&self, completion: &Completion) -> Option<Ended> {
+    /// The endpoint begins a new life: what landed before, and nobody took, is dropped. To be called before the endpoint is
+    /// reset, and once more afterwards.
+    pub(super) fn forget_messages(&self, anew: bool) {
+        lock(&self.table).life += u32::from(anew);
+        loop {
+            let mut table = lock(&self.table);
+            let mut at = table.oldest;
+            let stale = loop {
+                let Some(index) = at else { return };
+                let place = &table.places[index as usize];
+                if place.phase == Phase::Done && place.life != table.life {
+                    break index;
+                }
+                at = place.newer;
+            };
+            table.unlink(stale);
+            self.orphans.fetch_sub(1, Ordering::SeqCst);
+            let room = self.free(&mut table, stale);
+            drop(table);
+            drop(room);
+        }
+    }
+}
+
+impl places::Places for Receives {
+    fn number(&self) -> u32 {
+        self.number
+    }
+
+    fn posted(&self) -> u64 {
+        lock(&self.table).posted
+    }
+
+    fn line(&self) -> &Waiters {
+        &self.line
+    }
+
+    fn taken(&self) -> &AtomicU32 {
+        &self.taken
+    }
+
+    /// Free ones, and orphans.
+    fn available(&self) -> usize {
+        self.free.load(Ordering::SeqCst) + self.orphans.load(Ordering::SeqCst)
+    }
+
+    fn complete(&self, completion: &Completion) -> Option<Ended> {
         let (index, generation) = (completion.token.index(), completion.token.generation());
         let mut table = lock(&self.table);
         let life = table.life;
@@ -338,34 +364,10 @@ impl Receives {
         })
     }
 
-    /// The endpoint begins a new life: what landed before, and nobody took, is dropped. To be called before the endpoint is
-    /// reset, and once more afterwards.
-    pub(super) fn forget_messages(&self, anew: bool) {
-        lock(&self.table).life += u32::from(anew);
-        loop {
-            let mut table = lock(&self.table);
-            let mut at = table.oldest;
-            let stale = loop {
-                let Some(index) = at else { return };
-                let place = &table.places[index as usize];
-                if place.phase == Phase::Done && place.life != table.life {
-                    break index;
-                }
-                at = place.newer;
-            };
-            table.unlink(stale);
-            self.orphans.fetch_sub(1, Ordering::SeqCst);
-            let room = self.free(&mut table, stale);
-            drop(table);
-            drop(room);
-        }
-    }
-
-    /// Makes all Ops that sleep poll again.
-    pub(super) fn nudge(&self, mut wake: impl FnMut(Waker)) {
+    fn nudge(&self) {
         for index in 0..self.size() {
             let waker = self.wakened(&mut lock(&self.table).places[index]);
-            waker.into_iter().for_each(&mut wake);
+            waker.into_iter().for_each(wake);
         }
         super::turn::wake_all(&self.line);
     }

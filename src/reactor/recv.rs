@@ -15,10 +15,11 @@ use pin_project::{pin_project, pinned_drop};
 
 use super::budget;
 use super::mode::{Policy, Spin};
+use super::places::{Ended, Places, poll_place};
 use super::queue_pair::QueuePair;
 use super::received::{Landed, Received, Room};
-use super::receives::{Ended, Receipt, Receives};
-use super::wait::{Awaited, MISSES, Patience, Waited};
+use super::receives::{Receipt, Receives};
+use super::wait::{Awaited, Patience, Waited};
 use super::workq::Attachment;
 use crate::error::{JobError, Reason};
 use crate::sync::atomic::fence;
@@ -201,7 +202,12 @@ fn go_on(
 ) -> Poll<Result<Received, JobError>> {
     let mut begun = begun;
     if let State::Queued(patience, spin) = state {
-        let receipt = ready!(poll_line(receiver, node, patience, spin, cx))?;
+        let pair = receiver.pair();
+        let enqueue = |cx: &mut Context<'_>| pair.enqueue(node, cx.waker());
+        let post = || post(receiver);
+        let places = &**pair.receives();
+        let polled = poll_place(receiver, places, node, patience, spin, cx, enqueue, post);
+        let receipt = ready!(polled)?;
         *state = State::Posted(receipt, Spin::default());
         begun = None;
     }
@@ -255,7 +261,7 @@ fn receive(
         adopted
     };
     drop(landed);
-    shared.places_on(receives, false);
+    shared.places_on(&**receives, false);
     outcome
 }
 
@@ -268,82 +274,10 @@ fn end(receiver: &impl Receiver, ended: Ended) {
     discard(ended.waker);
     drop(ended.lease);
     if ended.freed {
-        receiver.shared.places_on(receiver.pair().receives(), false);
+        receiver
+            .shared
+            .places_on(&**receiver.pair().receives(), false);
     }
-}
-
-/// Waits for a place, in order.
-fn poll_line(
-    receiver: &impl Receiver,
-    node: Pin<&WaitNode>,
-    patience: &mut Patience,
-    spin: &mut Spin,
-    cx: &mut Context<'_>,
-) -> Poll<Result<Receipt, JobError>> {
-    let (shared, pair) = (&receiver.shared, receiver.pair());
-    let receives = pair.receives();
-    let policy = shared.mode.load();
-    let leave = || {
-        if node.is_linked() {
-            receives.line.leave(node);
-            shared.places_on(receives, false);
-        }
-    };
-    loop {
-        if let Err(error) = receiver.check_open() {
-            leave();
-            return Poll::Ready(Err(error));
-        }
-        let first = match node.is_linked() {
-            true => receives.line.is_notified(node),
-            false => receives.line.is_empty(),
-        };
-        if first && receives.available() > 0 {
-            let posted = post(receiver).transpose();
-            if let Some(posted) = posted {
-                receives.taken.fetch_add(1, Ordering::Relaxed);
-                leave();
-                return Poll::Ready(posted);
-            }
-        }
-        pair.enqueue(node, cx.waker());
-        // Look once more.
-        if receives.available() > 0 {
-            shared.places_on(receives, false);
-            if receives.line.is_notified(node) {
-                continue;
-            }
-            // There is one, and somebody was told of it: who is polled overtakes who is not, as for Slots.
-            let limit = if policy.is_event() { 1 } else { MISSES };
-            if patience.is_over(receives.taken.load(Ordering::Relaxed), limit) {
-                receives.line.notify_self(node);
-                continue;
-            }
-            cx.waker().wake_by_ref();
-        }
-        // After it can be found in line: pairs with `Shutdown`.
-        fence(Ordering::SeqCst);
-        if !receiver.is_closed() {
-            break;
-        }
-    }
-    // The ends of others make room, and they look for them themselves, or sleep and have armed.
-    if policy.is_busy() || !(policy.is_event() || spin.is_over(policy, || shared.now())) {
-        if shared.ready() {
-            shared.turn();
-        }
-        shared.missed();
-        cx.waker().wake_by_ref();
-    } else {
-        if let Err(error) = shared.events.register(shared) {
-            leave();
-            return Poll::Ready(Err(error));
-        }
-        if !shared.mode.is_still(policy) {
-            cx.waker().wake_by_ref();
-        }
-    }
-    Poll::Pending
 }
 
 #[pinned_drop]

@@ -1,13 +1,13 @@
-//! The tables of receives of a WorkQ: the upper part of a Token says which.
+//! The tables of a WorkQ beside that of its Slots, receives and waits: the upper part of a Token says which.
 
 use std::sync::Arc;
 
-use super::receives::{Ended, Receives};
+use super::places::{Ended, Places};
 use super::target::Told;
 use crate::device::Completion;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use crate::sync::{Mutex, lock, wake};
+use crate::sync::{Mutex, lock};
 
 /// The most tables: 0 stands for the Slots, and the last number for no Token at all.
 const TABLES: usize = 4094;
@@ -26,9 +26,16 @@ pub(super) struct Registry {
 /// What has a number.
 #[derive(Default)]
 struct Entry {
-    of: Option<(Arc<Receives>, Changed)>,
-    /// Receives that were posted under this number by those before.
+    of: Option<(Arc<dyn Places>, Option<Changed>)>,
+    /// Places that were taken under this number by those before.
     posted: u64,
+}
+
+/// What a new table is made with: its number, how many Tokens that had, so that none is used twice, and who sleeps.
+pub(super) struct Numbered {
+    pub(super) number: u32,
+    pub(super) posted: u64,
+    pub(super) asleep: Arc<AtomicUsize>,
 }
 
 impl Registry {
@@ -50,63 +57,71 @@ impl Registry {
         self.watched.load(Ordering::SeqCst)
     }
 
-    /// A table of so many receives.
-    pub(super) fn add(&self, size: u32, changed: Changed) -> Result<Arc<Receives>> {
+    /// A new table, of an Rdma, which is told of changes, or of a sync event.
+    pub(super) fn add<T: Places + 'static>(
+        &self,
+        op: &'static str,
+        changed: Option<Changed>,
+        make: impl FnOnce(Numbered) -> T,
+    ) -> Result<Arc<T>> {
         let mut entries = lock(&self.entries);
         let free = entries.iter().position(|entry| entry.of.is_none());
         let index = free.unwrap_or(entries.len());
         if index == TABLES {
             let text = format!("the WorkQ has {TABLES} of them, as many as can be: build another");
-            return Err(Error::new(ErrorKind::Full, "RdmaBuilder::attach", text));
+            return Err(Error::new(ErrorKind::Full, op, text));
         }
         if free.is_none() {
             entries.push(Entry::default());
         }
         let entry = &mut entries[index];
-        let (number, asleep) = (index as u32 + 1, Arc::clone(&self.asleep));
-        let receives = Arc::new(Receives::new(number, size, entry.posted, asleep));
-        entry.of = Some((Arc::clone(&receives), changed));
-        Ok(receives)
+        let table = Arc::new(make(Numbered {
+            number: index as u32 + 1,
+            posted: entry.posted,
+            asleep: Arc::clone(&self.asleep),
+        }));
+        entry.of = Some((Arc::clone(&table) as _, changed));
+        Ok(table)
     }
 
-    /// The Rdma is gone.
-    pub(super) fn forget(&self, receives: &Receives) {
-        let index = receives.number() as usize - 1;
+    /// Its context is gone.
+    pub(super) fn forget(&self, table: &impl Places) {
+        let index = table.number() as usize - 1;
         let mut entries = lock(&self.entries);
-        entries[index].posted = receives.posted();
+        entries[index].posted = table.posted();
         let of = entries[index].of.take();
         drop(entries);
         drop(of);
         if self.any_asleep() {
             // An Op that was forgotten sleeps for ever, and nobody shall arm for it.
-            receives.nudge(wake);
+            table.nudge();
         }
     }
 
-    /// Whether an Op that waits for a message sleeps.
+    /// Whether an Op sleeps that has a place.
     pub(super) fn any_asleep(&self) -> bool {
         self.asleep.load(Ordering::SeqCst) > 0
     }
 
-    /// A receive is over; answers whom to tell. False if it named none that is posted: the Rdma may have gone, and its
-    /// receives been in the device's queue.
+    /// What had a place is over; answers whom to tell. False if it named none that is taken: the context may have gone, and its
+    /// completions been in the device's queue.
     pub(super) fn complete(&self, completion: &Completion, tell: impl FnMut(Told)) -> bool {
         let entries = lock(&self.entries);
         let entry = (completion.token.table() as usize)
             .checked_sub(1)
             .and_then(|index| entries.get(index));
-        let Some((receives, _)) = entry.and_then(|entry| entry.of.as_ref()) else {
+        let Some((table, _)) = entry.and_then(|entry| entry.of.as_ref()) else {
             return false;
         };
         let Some(Ended {
             waker,
             lease,
             freed,
-        }) = receives.complete(completion)
+        }) = table.complete(completion)
         else {
             return false;
         };
-        let line = freed.then(|| Told::Line(Arc::clone(receives)));
+        let line = freed.then(|| Told::Line(Arc::clone(table)));
         drop(entries);
         drop(lease);
         let waker = waker.map(Told::Waker);
@@ -115,7 +130,7 @@ impl Registry {
     }
 
     /// Calls `f` for every table, with no lock held.
-    pub(super) fn each(&self, f: impl Fn(&Receives, &Changed)) {
+    pub(super) fn each(&self, f: impl Fn(&dyn Places, Option<&Changed>)) {
         for index in 0.. {
             let entries = lock(&self.entries);
             let Some(entry) = entries.get(index) else {
@@ -123,14 +138,14 @@ impl Registry {
             };
             let of = entry.of.clone();
             drop(entries);
-            if let Some((receives, changed)) = of {
-                f(&receives, &changed);
+            if let Some((table, changed)) = of {
+                f(&*table, changed.as_ref());
             }
         }
     }
 
-    /// Makes all Ops that wait for a message, or for a place, poll again.
+    /// Makes all Ops that have a place, or wait for one, poll again.
     pub(super) fn nudge(&self) {
-        self.each(|receives, _| receives.nudge(wake));
+        self.each(|table, _| table.nudge());
     }
 }

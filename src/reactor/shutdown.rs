@@ -10,8 +10,8 @@ use pin_project::pin_project;
 use super::turn::wake_all;
 use super::workq::WorkQ;
 use crate::error::{JobError, Result};
+use crate::sync::WaitNode;
 use crate::sync::atomic::fence;
-use crate::sync::{WaitNode, wake};
 
 /// The future of [`WorkQ::shutdown`].
 #[pin_project]
@@ -47,9 +47,11 @@ impl Future for Shutdown {
             // Who is in line for a Slot will not get one.
             wake_all(&shared.waiters);
             // Nor will who waits for a message be given one: its receive stays posted.
-            shared.core.receives.each(|receives, changed| {
-                receives.nudge(wake);
-                changed();
+            shared.core.registry.each(|places, changed| {
+                places.nudge();
+                if let Some(changed) = changed {
+                    changed();
+                }
             });
         }
         let table = &shared.core.table;

@@ -13,7 +13,9 @@ use super::flight::Prepared;
 use super::held::Outcome;
 use super::target::Target;
 use super::workq::{Attachment, Shared};
-use crate::device::{AccelJob, Completion, Job, Keep, Queue, RdmaJob, ShaJob, Submitted, Token};
+use crate::device::{
+    AccelJob, Completion, EventJob, Job, Keep, Queue, RdmaJob, ShaJob, Submitted, Token,
+};
 use crate::error::{ErrorKind, JobError};
 use crate::sync::WaitNode;
 use crate::sync::atomic::fence;
@@ -25,6 +27,8 @@ pub(crate) enum Work {
     Sha(ShaJob),
     /// Of the context's endpoint. That is not here: what a Slot submits is moved, and by more than 128 bytes with a call.
     Rdma(RdmaJob),
+    /// Of the context's sync event.
+    Event(EventJob),
 }
 
 impl Attachment {
@@ -70,6 +74,10 @@ impl Attachment {
             Work::Rdma(job) => match self.endpoint.get() {
                 // SAFETY: as for a copy: the endpoint's completions come out of this queue.
                 Some(endpoint) => unsafe { endpoint.submit(&[(token, job)]) },
+                None => Submitted::none(JobError::device(ErrorKind::NotSupported, 0)),
+            },
+            Work::Event(job) => match self.event.get() {
+                Some(port) => port.submit(&[(token, job)]),
                 None => Submitted::none(JobError::device(ErrorKind::NotSupported, 0)),
             },
         };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::held::Outcome;
-use super::receives::Receives;
+use super::places::Places;
 use crate::sync::wake;
 
 /// What is told of completions, in place of a waker: a run of a graph.
@@ -31,8 +31,8 @@ pub(super) enum Told {
     Run(Arc<dyn Run>, u32, Outcome),
     /// The caller's own loop, if it armed.
     Caller,
-    /// Who is in line for a receive.
-    Line(Arc<Receives>),
+    /// Who is in line for a place of this table.
+    Line(Arc<dyn Places>),
 }
 
 /// Who is made to poll again.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrayvec::ArrayVec;
 
-use super::receives::Receives;
+use super::places::Places;
 use super::target::Told;
 use super::workq::Shared;
 use crate::device::{Armed, Completion, Token};
@@ -42,13 +42,13 @@ impl Shared {
     fn is_waited_for(&self) -> bool {
         let phases = self.core.table.phases();
         let policy = self.mode.load();
-        if phases.any_asleep() || self.core.receives.any_asleep() {
+        if phases.any_asleep() || self.core.registry.any_asleep() {
             return true;
         }
         if policy.is_busy() {
             return false;
         }
-        if self.core.receives.any_watched() {
+        if self.core.registry.any_watched() {
             return true;
         }
         if !phases.any_in_flight() {
@@ -127,7 +127,7 @@ impl Shared {
             batch.nudged = true;
             // Wakers are user code, but the gate is no lock: whoever comes meanwhile is refused and goes on.
             self.core.table.nudge();
-            self.core.receives.nudge();
+            self.core.registry.nudge();
         }
         let nothing = Completion::new(Token::from_raw(u64::MAX), Ok(0));
         let mut completions = [nothing; BATCH];
@@ -156,10 +156,10 @@ impl Shared {
 
     fn received(&self, completion: &Completion, batch: &mut TellBatch) {
         let tell = |told| batch.told.push(told);
-        if !self.core.receives.complete(completion, tell) {
+        if !self.core.registry.complete(completion, tell) {
             tracing::debug!(
                 token = completion.token.as_raw(),
-                "a completion of a receive that is not posted was ignored"
+                "a completion of a receive or wait that there is not was ignored"
             );
         }
     }
@@ -213,20 +213,20 @@ impl Shared {
 }
 
 impl Shared {
-    /// Tells as many in line for a receive as there are places, as `pass_on` does for Slots.
-    pub(super) fn places_on(&self, receives: &Receives, overtake: bool) {
-        if receives.line.is_empty() {
-            return;
+    /// Tells as many in line for places of a table as there are, as `pass_on` does for Slots.
+    pub(super) fn places_on(&self, places: &dyn Places, overtake: bool) {
+        let line = places.line();
+        if !line.is_empty() {
+            self.tell_line(line, places.available(), overtake, &self.stuck);
         }
-        self.tell_line(&receives.line, receives.available(), overtake, &self.stuck);
     }
 
     /// The turn that `places_on` rang for: those that were told of a place, and took none, are counted no more.
     #[inline]
     pub(super) fn overtake_places(&self) {
         if self.stuck.load(Ordering::SeqCst) && self.stuck.swap(false, Ordering::SeqCst) {
-            let overtake = |receives: &Receives, _: &_| self.places_on(receives, true);
-            self.core.receives.each(overtake);
+            let overtake = |places: &dyn Places, _: Option<&_>| self.places_on(places, true);
+            self.core.registry.each(overtake);
         }
     }
 }
@@ -239,7 +239,7 @@ pub(super) fn wake_all(waiters: &Waiters) {
 /// Whom to tell, once the gate was left.
 #[derive(Default)]
 struct TellBatch {
-    /// A receive may tell its Op, or the line; not both.
+    /// What has a place may tell its Op, or the line; not both.
     told: ArrayVec<Told, BATCH>,
     /// Something was over: a Slot is free, or the device has room.
     reaped: bool,
@@ -256,7 +256,7 @@ impl TellBatch {
                 Told::Waker(waker) => wake(waker),
                 Told::Run(run, node, outcome) => run.completed(node, outcome),
                 Told::Caller => shared.fire(),
-                Told::Line(receives) => shared.places_on(&receives, false),
+                Told::Line(places) => shared.places_on(&*places, false),
             }
         }
     }

@@ -12,7 +12,7 @@ use super::registry::Registry;
 use super::shutdown::Shutdown;
 use super::stats::Counts;
 use super::table::Table;
-use crate::device::{Device, Endpoint, Keep, Queue, QueueConfig, Token, Use};
+use crate::device::{Device, Endpoint, EventPort, Keep, Queue, QueueConfig, Token, Use};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Holder;
 use crate::sync::{Waiters, atomic};
@@ -47,7 +47,7 @@ pub(super) struct Shared {
     pub(super) expected: atomic::AtomicBool,
     /// A turn was rung for that will tell more of those in line.
     pub(super) rung: AtomicBool,
-    /// The same, of those in line for receives.
+    /// The same, of those in line for places of other tables.
     pub(super) stuck: AtomicBool,
     /// Who waits for the end of the last Job.
     pub(super) drained: Waiters,
@@ -66,8 +66,8 @@ pub(super) struct Shared {
 /// What a device needs until its last Job: the Slots, and the queues of all devices.
 pub(super) struct Core {
     pub(super) table: Table,
-    /// The receives of its Rdmas.
-    pub(super) receives: Registry,
+    /// The receives of its Rdmas, and the waits of its sync events.
+    pub(super) registry: Registry,
     queues: [OnceLock<Attached>; DEVICES],
 }
 
@@ -89,6 +89,8 @@ pub(crate) struct Attachment {
     pub(super) index: u8,
     /// Of an Rdma.
     pub(super) endpoint: OnceLock<Arc<dyn Endpoint>>,
+    /// Of a SyncEvent.
+    pub(super) event: OnceLock<Arc<dyn EventPort>>,
 }
 
 impl Attachment {
@@ -109,7 +111,7 @@ impl Attachment {
         self.index
     }
 
-    /// An endpoint was opened: its queue may have a descriptor of its own by now.
+    /// An endpoint, or a port of a sync event, was opened: its queue may have a descriptor of its own by now.
     pub(super) fn listen(&self) -> Result<()> {
         let shared = &self.shared;
         let attaching = shared.attaching();
@@ -265,6 +267,7 @@ impl WorkQ {
                     device: device.clone(),
                     index: index as u8,
                     endpoint: OnceLock::new(),
+                    event: OnceLock::new(),
                 });
             }
         }
@@ -389,7 +392,7 @@ impl WorkQBuilder {
         let policy = Policy::of(self.mode, "WorkQBuilder::build")?;
         let core = Core {
             table: Table::new(self.depth),
-            receives: Registry::new(),
+            registry: Registry::new(),
             queues: [const { OnceLock::new() }; DEVICES],
         };
         Ok(WorkQ(Arc::new(Shared {

@@ -7,6 +7,7 @@
 
 pub mod channel;
 pub mod device;
+pub mod events;
 pub mod peer;
 pub mod programs;
 pub mod random;

@@ -19,10 +19,10 @@ pub(in crate::ops) type Attach<C> = fn(&C, &WorkQ) -> Result<C>;
 /// Why a node cannot be on a WorkQ.
 pub(super) type Refusal = (ErrorKind, String);
 
-/// An Rdma is connected where it is.
+/// An Rdma is connected where it is, and a SyncEvent waits there.
 pub(super) fn stays() -> Refusal {
     let text =
-        "its Rdma is on another WorkQ, and stays there: Graph::instance_on takes that one alone";
+        "its context is on another WorkQ, and stays there: Graph::instance_on takes that one alone";
     (ErrorKind::InvalidValue, text.to_owned())
 }
 

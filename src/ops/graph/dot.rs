@@ -23,7 +23,7 @@ fn draw(plan: &Plan, prefix: &str, level: usize, dot: &mut String) {
     let indent = "    ".repeat(level);
     for (node, index) in plan.nodes.iter().zip(0..) {
         let shape = match &node.work {
-            Work::Context(_) | Work::Recv(_) => "box",
+            Work::Context(_) | Work::Recv(_) | Work::Wait(_) => "box",
             Work::User(_) | Work::With(_) => "ellipse",
             Work::Async(_) => "hexagon",
             Work::Sub(_) => "folder",

@@ -8,6 +8,7 @@ use super::plan::{Graph, Plan, Work};
 use super::progress::{Body, Phase, Place, Progress};
 use super::receive::{Receive, RecvNode};
 use super::run::Run;
+use super::sync_event::Waiting;
 use super::trace::{self, Trace};
 use crate::error::{Error, ErrorKind, JobError, Result};
 use crate::reactor::{Ends, Received, WorkQ};
@@ -74,6 +75,7 @@ impl Instance {
             Ok(match &plan.nodes[index as usize].work {
                 Work::Context(template) => Body::Context(template.seat(workq).map_err(named)?),
                 Work::Recv(rdma) => Body::Recv(Receive::seat(rdma, workq).map_err(named)?),
+                Work::Wait(event) => Body::Wait(Waiting::seat(event, workq).map_err(named)?),
                 Work::User(_) => Body::User,
                 Work::With(function) => Body::Data(function.place()),
                 Work::Async(make) => Body::Async(Arc::clone(make).place()),

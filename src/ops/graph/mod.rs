@@ -79,7 +79,8 @@
 //! # Nodes of other contexts
 //!
 //! A context joins graphs with an `Action`: what its node is set to, and which `Request` that makes (`action.rs`). The
-//! engine knows nothing else of it. A receive is no job of a Slot's: its node is polled, as a future's is (`receive.rs`).
+//! engine knows nothing else of it. A receive is no job of a Slot's: its node is polled, as a future's is (`receive.rs`); so is a wait of a
+//! SyncEvent (`sync_event.rs`).
 
 mod action;
 mod bits;
@@ -98,6 +99,7 @@ mod rdma;
 mod receive;
 mod run;
 mod scope;
+mod sync_event;
 mod trace;
 mod user;
 
@@ -117,3 +119,4 @@ pub use rdma::{
 pub use receive::RecvNode;
 pub use run::Run;
 pub use scope::Scope;
+pub use sync_event::{EventAddNode, EventGetNode, EventSetNode, EventWaitData, EventWaitNode};

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::super::rdma::Rdma;
+use super::super::sync_event::SyncEvent;
 use super::action::Template;
 use super::builder::GraphBuilder;
 use super::instance::Instance;
@@ -95,6 +96,7 @@ pub(super) enum Work {
     With(Box<dyn WithData>),
     Async(Arc<dyn MakesFutures>),
     Recv(Rdma),
+    Wait(SyncEvent),
     Sub(Graph),
 }
 
@@ -105,6 +107,7 @@ impl Work {
             Work::User(_) | Work::With(_) => "user",
             Work::Async(_) => "user_async",
             Work::Recv(_) => "rdma_recv",
+            Work::Wait(_) => "sync_event_wait_gt",
             Work::Sub(_) => "subgraph",
         }
     }
@@ -114,6 +117,7 @@ impl Work {
         match self {
             Work::Context(template) => Some(template.place()),
             Work::Recv(rdma) => Some(rdma.place()),
+            Work::Wait(event) => Some(event.place()),
             _ => None,
         }
     }

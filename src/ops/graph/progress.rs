@@ -19,6 +19,7 @@ use super::instance::Inner;
 use super::node::{Node, NodeId, NodeState, Settable};
 use super::plan::{Plan, PlanNode, Work};
 use super::receive::Receive;
+use super::sync_event::Waiting;
 use super::trace::Trace;
 use super::user::{AsyncBody, Data, Wrong, stop};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
@@ -31,6 +32,7 @@ pub enum Body {
     Data(Data),
     Async(AsyncBody),
     Recv(Pin<Box<Receive>>),
+    Wait(Pin<Box<Waiting>>),
     Sub(Option<Box<Inner>>),
 }
 
@@ -282,8 +284,8 @@ impl Progress {
         while let Some(index) = self.active.next(at) {
             match &mut self.bodies[index as usize] {
                 Body::Sub(Some(sub)) => sub.progress.stop(),
-                Body::Recv(recv) => {
-                    recv.as_mut().stop();
+                Body::Recv(_) | Body::Wait(_) => {
+                    self.stop_polled(index);
                     self.active.remove(index);
                     self.early(index);
                 }
@@ -337,7 +339,7 @@ impl Progress {
         while let Some(index) = self.active.next(at) {
             match &mut self.bodies[index as usize] {
                 Body::Async(future) => drop(stop(future)),
-                Body::Recv(recv) => recv.as_mut().stop(),
+                Body::Recv(_) | Body::Wait(_) => self.stop_polled(index),
                 Body::Sub(Some(sub)) => {
                     sub.progress.stop_futures();
                     sub.progress.phase = Phase::Idle;

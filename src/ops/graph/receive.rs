@@ -88,25 +88,39 @@ impl Put for RecvNode {
 }
 
 impl Progress {
-    pub(super) fn begin_recv(&mut self, plan: &Plan, node: u32, cx: &mut Context<'_>) {
-        let Body::Recv(recv) = &mut self.bodies[node as usize] else {
-            return;
+    /// Starts a receive, or a wait.
+    pub(super) fn begin_polled(&mut self, plan: &Plan, node: u32, cx: &mut Context<'_>) {
+        let started = match &mut self.bodies[node as usize] {
+            Body::Recv(recv) => recv.as_mut().start(),
+            Body::Wait(wait) => wait.as_mut().start(),
+            _ => return,
         };
-        match recv.as_mut().start() {
+        match started {
             Ok(()) => {
                 self.active.insert(node);
-                self.poll_recv(plan, node, cx);
+                self.poll_polled(plan, node, cx);
             }
             Err(error) => self.fail(node, error, None),
         }
     }
 
-    pub(super) fn poll_recv(&mut self, plan: &Plan, node: u32, cx: &mut Context<'_>) {
-        if let Body::Recv(recv) = &mut self.bodies[node as usize]
-            && let Poll::Ready(outcome) = recv.as_mut().poll(cx)
-        {
+    pub(super) fn poll_polled(&mut self, plan: &Plan, node: u32, cx: &mut Context<'_>) {
+        let polled = match &mut self.bodies[node as usize] {
+            Body::Recv(recv) => recv.as_mut().poll(cx),
+            Body::Wait(wait) => wait.as_mut().poll(cx),
+            _ => return,
+        };
+        if let Poll::Ready(outcome) = polled {
             self.active.remove(node);
             self.over(plan, node, outcome);
+        }
+    }
+
+    pub(super) fn stop_polled(&mut self, node: u32) {
+        match &mut self.bodies[node as usize] {
+            Body::Recv(recv) => recv.as_mut().stop(),
+            Body::Wait(wait) => wait.as_mut().stop(),
+            _ => {}
         }
     }
 

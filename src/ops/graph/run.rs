@@ -322,7 +322,7 @@ impl Progress {
                     Err(wrong) => self.fail_user(node, wrong),
                 }
             }
-            Work::Recv(_) => self.begin_recv(plan, node, poller.cx),
+            Work::Recv(_) | Work::Wait(_) => self.begin_polled(plan, node, poller.cx),
             Work::Sub(_) => {
                 let Body::Sub(Some(sub)) = &mut self.bodies[node as usize] else {
                     self.fail(node, JobError::of(Reason::NodeUnset), None);
@@ -336,13 +336,13 @@ impl Progress {
         Flow::Waits
     }
 
-    /// Polls futures, receives and sub-graphs that go on; true if the budget is spent.
+    /// Polls futures, receives, waits and sub-graphs that go on; true if the budget is spent.
     fn go_on(&mut self, plan: &Plan, poller: &mut Poller<'_, '_, '_, '_>) -> bool {
         let mut at = 0;
         while let Some(node) = self.active.next(at) {
             match self.bodies[node as usize] {
                 Body::Async(_) => self.poll_future(plan, node, poller.cx),
-                Body::Recv(_) => self.poll_recv(plan, node, poller.cx),
+                Body::Recv(_) | Body::Wait(_) => self.poll_polled(plan, node, poller.cx),
                 _ => {
                     if self.poll_sub(plan, node, poller) == Flow::Yields {
                         return true;

@@ -1,8 +1,9 @@
 //! The bell between processes: a byte on a socket, which never blocks whoever rings.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, recv, send};
 
 /// Messages that are read in one go.
@@ -23,4 +24,11 @@ pub(super) fn drain(socket: &OwnedFd) {
             Ok(0) | Err(_) => return,
         }
     }
+}
+
+/// Whether nobody is at the other end any more.
+pub(super) fn is_hung_up(socket: &OwnedFd) -> bool {
+    // A hang-up is told in any case.
+    let mut polled = [PollFd::new(socket.as_fd(), PollFlags::empty())];
+    matches!(poll(&mut polled, PollTimeout::ZERO), Ok(1..))
 }

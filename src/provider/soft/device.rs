@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use super::counter::Counters;
 use super::engine::Engine;
-use super::fabric;
+use super::event::SoftEvent;
 use super::fault::Faults;
 use super::options::{Current, Options};
 use super::queue::SoftQueue;
+use super::{event, fabric};
 use crate::device::{
-    Adapter, Audience, DevInfo, Exported, Imported, Offer, Queue, QueueConfig, Region, Registrar,
-    Registration, RepInfo, Use,
+    Adapter, Audience, DevInfo, EventConfig, EventCounter, Exported, Imported, Offer, Queue,
+    QueueConfig, Region, Registrar, Registration, RepInfo, Unit, Use,
 };
 use crate::error::{Error, ErrorKind, Result};
 
@@ -129,6 +130,20 @@ unsafe impl Adapter for SoftDevice {
         }
     }
 
+    fn open_event(&self, config: EventConfig) -> Result<Arc<dyn EventCounter>> {
+        self.make_event(config)
+    }
+
+    fn import_event(&self, blob: &[u8], deadline: Instant) -> Result<Arc<dyn EventCounter>> {
+        let invitation = fabric::Invitation::parse(&fabric::EVENT, blob)?;
+        let Some(card) = event::Card::parse(&invitation.hello) else {
+            let text = "the blob is no sync event's: it was forged";
+            return Err(Error::new(ErrorKind::InvalidValue, "import_event", text));
+        };
+        self.check_dpu_import(card.port)?;
+        Ok(event::import(&invitation, deadline)?)
+    }
+
     fn jobs(&self) -> Option<u64> {
         let engines: u64 = self
             .engines()
@@ -181,6 +196,24 @@ impl Registrar for SoftDevice {
 }
 
 impl SoftDevice {
+    fn make_event(&self, config: EventConfig) -> Result<Arc<dyn EventCounter>> {
+        let units = [config.publisher, config.subscriber];
+        if units
+            .iter()
+            .any(|unit| matches!(unit, Unit::Dpa | Unit::Gpu))
+        {
+            let text =
+                "neither the DPA nor a GPU sets a sync event of this device, or waits for one";
+            return Err(Error::new(ErrorKind::NotSupported, "open_event", text));
+        }
+        Ok(
+            match units.contains(&Unit::Dpu) || config.backing.is_some() {
+                true => SoftEvent::sharable(config.backing, self.port)?,
+                false => SoftEvent::private(),
+            },
+        )
+    }
+
     /// Whether it imports what a function of this port exported to the DPU.
     fn check_dpu_import(&self, port: u8) -> Result<()> {
         let name = self.info.name();

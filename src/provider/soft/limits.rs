@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use crate::device::{Caps, DmaCaps, RdmaCaps, ShaCaps};
+use crate::device::{Caps, DmaCaps, RdmaCaps, ShaCaps, SyncEventCaps};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The most Jobs that one queue takes.
@@ -11,16 +11,19 @@ const MAX_DEPTH: u32 = 1 << 20;
 /// The most Jobs, and the most receives, of one Rdma.
 const MAX_RDMA_QUEUE_SIZE: u32 = 1 << 14;
 
+/// The most waits of one SyncEvent.
+const MAX_WAITS: u32 = 1 << 16;
+
 /// The limits of a [`Soft`](super::Soft)'s devices: a profile, or your own.
 ///
 /// What is within them passes here and on the adapter; what is beyond them is refused here as there, with `InvalidValue`
 /// (a list or a size) or `NotSupported` (an event-driven WorkQ), before anything is leased. `DevInfo::caps` says them.
 ///
-/// | profile | longest list | largest copy or hash | largest RDMA message | RDMA queues | event-driven | where the numbers come from |
-/// |---|---|---|---|---|---|---|
-/// | [`unlimited`](Limits::unlimited) | 2^32 - 1 | 2^63 - 1 | 2 GiB | 16,384 | yes | what the software device can do |
-/// | [`bluefield2`](Limits::bluefield2) | 1 | 1 MiB | 1 GiB | 8,192 | yes | **assumed**, on the safe side |
-/// | [`bluefield3`](Limits::bluefield3) | 64 | 2 MiB | 1 GiB | 8,192 | yes | reported by users, see below; NVIDIA publishes no numbers |
+/// | profile | longest list | largest copy or hash | largest RDMA message | RDMA queues | waits of a SyncEvent | event-driven | where the numbers come from |
+/// |---|---|---|---|---|---|---|---|
+/// | [`unlimited`](Limits::unlimited) | 2^32 - 1 | 2^63 - 1 | 2 GiB | 16,384 | any | yes | what the software device can do |
+/// | [`bluefield2`](Limits::bluefield2) | 1 | 1 MiB | 1 GiB | 8,192 | none: by getting | yes | **assumed**, on the safe side |
+/// | [`bluefield3`](Limits::bluefield3) | 64 | 2 MiB | 1 GiB | 8,192 | 0 to 254 | yes | reported by users, see below; NVIDIA publishes no numbers |
 ///
 /// - NVIDIA's guides and headers give no numbers, and have a program ask the device (`doca_dma_get_max_buf_size`,
 ///   `doca_dma_get_max_list_buf_num_elem`): firmware may change them. Ask too, by [`Dma::caps`](crate::Dma::caps).
@@ -33,7 +36,9 @@ const MAX_RDMA_QUEUE_SIZE: u32 = 1 << 14;
 /// - RDMA: that a message has at most 1 GiB, that the send and the receive queue have at most 8,192 each, and that lists are as long as a
 ///   copy's, are **assumptions** for both. `ibv_devinfo -v` says of an adapter what its port and its queue pairs have (`max_msg_sz`,
 ///   `max_qp_wr`), and DOCA may say less (`doca_rdma_get_max_message_size`).
-/// - That copies, hashes and RDMA ring an event handle on both is an **assumption** too: NVIDIA's DMA samples poll, and the Core guide (3.4.5)
+/// - SyncEvents: the guide (3.4.6.5) and the header limit waits to 0 to 254 and masks to whole bytes, and have them on BlueField-3 and ConnectX-7; that
+///   a BlueField-2 has none is inferred from that.
+/// - That copies, hashes, RDMA and SyncEvents ring an event handle on both is an **assumption** too: NVIDIA's DMA samples poll, and the Core guide (3.4.5)
 ///   only says that there are contexts that cannot.
 ///
 /// ```
@@ -56,6 +61,9 @@ pub struct Limits {
     max_message_size: u64,
     max_rdma_queue_size: u32,
     rdma_event_driven: bool,
+    max_wait: Option<u64>,
+    whole_byte_masks: bool,
+    sync_event_event_driven: bool,
 }
 
 impl Limits {
@@ -69,24 +77,30 @@ impl Limits {
             max_message_size: 1 << 31,
             max_rdma_queue_size: MAX_RDMA_QUEUE_SIZE,
             rdma_event_driven: true,
+            max_wait: Some(u64::MAX),
+            whole_byte_masks: false,
+            sync_event_event_driven: true,
         }
     }
 
-    /// What both adapters have of RDMA, as is assumed.
+    /// What both adapters have of RDMA, and of the masks of waits, as is assumed.
     fn adapter() -> Limits {
         Limits::unlimited()
             .max_message_size(1 << 30)
             .max_rdma_queue_size(1 << 13)
+            .whole_byte_masks(true)
     }
 
-    /// A BlueField-2, as far as is known: 1 MiB, and no lists.
+    /// A BlueField-2, as far as is known: 1 MiB, no lists, and no waits.
     pub fn bluefield2() -> Limits {
-        Limits::adapter().max_buf_size(1 << 20).max_list_len(1)
+        let limits = Limits::adapter().max_buf_size(1 << 20).max_list_len(1);
+        limits.max_wait(None)
     }
 
-    /// A BlueField-3, as far as is known: 2 MiB, and lists of 64.
+    /// A BlueField-3, as far as is known: 2 MiB, lists of 64, and waits up to 254.
     pub fn bluefield3() -> Limits {
-        Limits::adapter().max_buf_size(2 << 20).max_list_len(64)
+        let limits = Limits::adapter().max_buf_size(2 << 20).max_list_len(64);
+        limits.max_wait(Some(254))
     }
 
     /// The most bytes in one copy or hash, at least 1.
@@ -158,6 +172,32 @@ impl Limits {
         }
     }
 
+    /// The largest threshold of a wait of a SyncEvent; `None`: the device cannot wait, and it is done by jobs that get the value.
+    #[doc(alias = "doca_sync_event_job_get_supported")]
+    pub fn max_wait(self, threshold: Option<u64>) -> Limits {
+        Limits {
+            max_wait: threshold,
+            ..self
+        }
+    }
+
+    /// Whether the mask of a wait must be 0, or 1, 2, 4 or 8 whole bytes beside one another.
+    pub fn whole_byte_masks(self, only: bool) -> Limits {
+        Limits {
+            whole_byte_masks: only,
+            ..self
+        }
+    }
+
+    /// Whether a SyncEvent attaches to an event-driven WorkQ.
+    #[doc(alias = "doca_ctx_get_event_driven_supported")]
+    pub fn sync_event_event_driven(self, supported: bool) -> Limits {
+        Limits {
+            sync_event_event_driven: supported,
+            ..self
+        }
+    }
+
     /// What a device with these limits says of itself.
     pub(super) fn caps(&self) -> Caps {
         let mut caps = Caps::for_dma(self.max_buf_size, self.max_list_len, MAX_DEPTH);
@@ -172,6 +212,11 @@ impl Limits {
         rdma.event_driven = self.rdma_event_driven;
         caps.rdma = Some(rdma);
         caps.share_rdma = true;
+        let mut sync_event = SyncEventCaps::new(MAX_WAITS);
+        sync_event.max_wait = self.max_wait;
+        sync_event.whole_byte_masks = self.whole_byte_masks;
+        sync_event.event_driven = self.sync_event_event_driven;
+        caps.sync_event = Some(sync_event);
         caps
     }
 }
@@ -209,23 +254,28 @@ impl FromStr for Limits {
 mod tests {
     use super::*;
 
-    fn caps_of(bytes: u64, bufs: u32, message: u64, queue: u32) -> Caps {
+    fn caps_of(bytes: u64, bufs: u32, message: u64, queue: u32, wait: Option<u64>) -> Caps {
+        let mut sync_event = SyncEventCaps::new(MAX_WAITS);
+        sync_event.max_wait = wait;
+        sync_event.whole_byte_masks = wait != Some(u64::MAX);
         let mut caps = Caps::for_dma(bytes, bufs, MAX_DEPTH);
         caps.sha = Some(ShaCaps::on_cpu(bytes, bufs));
         caps.rdma = Some(RdmaCaps::new(message, queue, bufs));
         caps.share_rdma = true;
+        caps.sync_event = Some(sync_event);
         caps
     }
 
     #[test]
     fn a_profile_says_of_itself_what_it_is() {
-        for (name, bytes, bufs, message, queue) in [
-            ("unlimited", isize::MAX as u64, u32::MAX, 1 << 31, 1 << 14),
-            ("bluefield2", 1 << 20, 1, 1 << 30, 1 << 13),
-            ("bluefield3", 2 << 20, 64, 1 << 30, 1 << 13),
+        let all = (isize::MAX as u64, u32::MAX, 1 << 31, 1 << 14);
+        for (name, (bytes, bufs, message, queue), wait) in [
+            ("unlimited", all, Some(u64::MAX)),
+            ("bluefield2", (1 << 20, 1, 1 << 30, 1 << 13), None),
+            ("bluefield3", (2 << 20, 64, 1 << 30, 1 << 13), Some(254)),
         ] {
             let caps = name.parse::<Limits>().unwrap().caps();
-            assert_eq!(caps, caps_of(bytes, bufs, message, queue), "{name}");
+            assert_eq!(caps, caps_of(bytes, bufs, message, queue, wait), "{name}");
         }
         assert_eq!(Limits::default(), Limits::unlimited());
         let error = "bluefield".parse::<Limits>().unwrap_err();
@@ -237,7 +287,7 @@ mod tests {
     fn no_limit_is_less_than_one_piece_of_one_byte() {
         let none = Limits::unlimited().max_buf_size(0).max_list_len(0);
         let none = none.max_message_size(0).max_rdma_queue_size(0);
-        assert_eq!(none.caps(), caps_of(1, 1, 1, 1));
+        assert_eq!(none.caps(), caps_of(1, 1, 1, 1, Some(u64::MAX)));
         let all = Limits::unlimited().max_buf_size(u64::MAX);
         let all = all.max_message_size(u64::MAX).max_rdma_queue_size(u32::MAX);
         assert_eq!(all, Limits::unlimited());
@@ -251,12 +301,15 @@ mod tests {
                 caps.dma.map(|dma| dma.event_driven),
                 caps.sha.map(|sha| sha.event_driven),
                 caps.rdma.map(|rdma| rdma.event_driven),
+                caps.sync_event.map(|event| event.event_driven),
             );
-            [rings.0, rings.1, rings.2].map(Option::unwrap)
+            [rings.0, rings.1, rings.2, rings.3].map(Option::unwrap)
         };
         let all = Limits::unlimited;
-        assert_eq!(rings(all().dma_event_driven(false)), [false, true, true]);
-        assert_eq!(rings(all().sha_event_driven(false)), [true, false, true]);
-        assert_eq!(rings(all().rdma_event_driven(false)), [true, true, false]);
+        let but = |none: usize| std::array::from_fn(|at| at != none);
+        assert_eq!(rings(all().dma_event_driven(false)), but(0));
+        assert_eq!(rings(all().sha_event_driven(false)), but(1));
+        assert_eq!(rings(all().rdma_event_driven(false)), but(2));
+        assert_eq!(rings(all().sync_event_event_driven(false)), but(3));
     }
 }

@@ -8,10 +8,12 @@
 //!   submit ----> ring of jobs of the queue ----> engine: copies ----> ring of completions ----> reap
 //! ```
 
+mod bell;
 mod copy;
 mod counter;
 mod device;
 mod engine;
+mod event;
 mod fabric;
 mod fault;
 mod lane;

@@ -4,23 +4,26 @@
     reason = "does Jobs whose memory was lent, and drives rings"
 )]
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollTimeout};
 
 use super::copy;
 use super::counter::Counter;
 use super::device::DeviceShared;
 use super::engine::Engine;
+use super::event::{EventPorts, SoftEvent};
 use super::fault::Fault;
 use super::lane::{Driver, Lane};
 use super::rdma::Ports;
 use super::rings::{Rings, Task, Work};
 use crate::device::{
-    Armed, Completion, Endpoint, EndpointConfig, HASH_COST, Hasher, Job, Keep, Queue, QueueConfig,
-    ShaJob, Signal, Submitted, Token,
+    Armed, Completion, Endpoint, EndpointConfig, EventCounter, EventPort, HASH_COST, Hasher, Job,
+    Keep, Queue, QueueConfig, ShaJob, Signal, Submitted, Token,
 };
-use crate::error::{ErrorKind, JobError, Result as SetUp};
+use crate::error::{Error, ErrorKind, JobError, Result as SetUp};
 use crate::sync::UnsafeCell;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::discard;
@@ -33,6 +36,10 @@ pub(super) struct SoftQueue {
     own: Option<Own>,
     /// Once there is an endpoint.
     ports: OnceLock<Arc<Ports>>,
+    /// Once there is a sync event.
+    events: OnceLock<Arc<EventPorts>>,
+    /// What rings from outside: once there is something that does.
+    sources: OnceLock<Arc<Epoll>>,
     depth: u32,
     signal: Arc<Signal>,
 }
@@ -78,6 +85,8 @@ impl SoftQueue {
             rings,
             own,
             ports: OnceLock::new(),
+            events: OnceLock::new(),
+            sources: OnceLock::new(),
             depth: config.depth,
             signal: Arc::clone(&config.signal),
         }
@@ -97,6 +106,8 @@ impl SoftQueue {
             rings,
             own: None,
             ports: OnceLock::new(),
+            events: OnceLock::new(),
+            sources: OnceLock::new(),
             depth: 0,
             signal: Arc::new(Signal::new().expect("an eventfd")),
         }
@@ -212,20 +223,55 @@ unsafe impl Queue for SoftQueue {
             None => {
                 let signal = Arc::clone(&self.signal);
                 let inline_jobs = Arc::clone(&self.inline_jobs);
-                let new = Ports::new(Arc::clone(&self.device), inline_jobs, self.depth, signal)?;
+                let (device, sources) = (Arc::clone(&self.device), self.sources("open_endpoint")?);
+                let new = Ports::new(device, inline_jobs, self.depth, signal, sources)?;
                 self.ports.get_or_init(|| new)
             }
         };
         Ok(Arc::new(ports.open(config)?))
     }
 
+    fn open_event_port(
+        &self,
+        event: &Arc<dyn EventCounter>,
+        waits: u32,
+    ) -> SetUp<Arc<dyn EventPort>> {
+        const OP: &str = "open_event_port";
+        let Ok(event) = Arc::clone(event).as_any().downcast::<SoftEvent>() else {
+            let text = "the sync event is of another provider's";
+            return Err(Error::new(ErrorKind::InvalidValue, OP, text));
+        };
+        let ports = match self.events.get() {
+            Some(ports) => ports,
+            None => {
+                let (device, inline_jobs) =
+                    (Arc::clone(&self.device), Arc::clone(&self.inline_jobs));
+                let (signal, sources) = (Arc::clone(&self.signal), self.sources(OP)?);
+                let new = || EventPorts::new(device, inline_jobs, self.depth, signal, sources);
+                self.events.get_or_init(new)
+            }
+        };
+        ports.open(event, waits)
+    }
+
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.ports.get().map(|ports| ports.event_fd())
+        self.sources.get().map(|sources| sources.0.as_fd())
     }
 
     fn clear(&self) {
-        if let Some(ports) = self.ports.get() {
-            ports.clear();
+        let Some(sources) = self.sources.get() else {
+            return;
+        };
+        let mut rung = [EpollEvent::empty(); 16];
+        let count = sources.wait(&mut rung, EpollTimeout::ZERO).unwrap_or(0);
+        for event in &rung[..count] {
+            let events = self.events.get();
+            if events.is_some_and(|events| events.rang(event.data())) {
+                continue;
+            }
+            if let Some(ports) = self.ports.get() {
+                ports.rang(event.data());
+            }
         }
     }
 
@@ -234,6 +280,7 @@ unsafe impl Queue for SoftQueue {
         self.rings.is_ready()
             || self.has_own_work()
             || self.ports.get().is_some_and(|ports| ports.ready())
+            || self.events.get().is_some_and(|events| events.ready())
     }
 
     unsafe fn reap(&self, out: &mut [Completion]) -> usize {
@@ -242,12 +289,15 @@ unsafe impl Queue for SoftQueue {
             unsafe { own.work(&self.device) };
         }
         // SAFETY: one thread reaps at a time, as the caller promises.
-        let reaped = unsafe { self.rings.reap(out) };
-        match self.ports.get() {
+        let mut reaped = unsafe { self.rings.reap(out) };
+        if let Some(ports) = self.ports.get() {
             // SAFETY: as above.
-            Some(ports) => reaped + unsafe { ports.reap(&mut out[reaped..]) },
-            None => reaped,
+            reaped += unsafe { ports.reap(&mut out[reaped..]) };
         }
+        if let Some(events) = self.events.get() {
+            reaped += events.reap(&mut out[reaped..]);
+        }
+        reaped
     }
 
     fn arm(&self) -> Armed {
@@ -255,11 +305,17 @@ unsafe impl Queue for SoftQueue {
         if let Some(ports) = self.ports.get() {
             ports.arm();
         }
+        if let Some(events) = self.events.get() {
+            events.arm();
+        }
         if self.has_own_work() {
             // Each look does a part of it, and others have their turn in between.
             self.rings.ring_anyway();
         }
-        if self.rings.is_ready() || self.ports.get().is_some_and(|ports| ports.ready()) {
+        if self.rings.is_ready()
+            || self.ports.get().is_some_and(|ports| ports.ready())
+            || self.events.get().is_some_and(|events| events.ready())
+        {
             Armed::Ready
         } else {
             Armed::Armed
@@ -285,6 +341,16 @@ impl Drop for SoftQueue {
 }
 
 impl SoftQueue {
+    /// What rings from outside.
+    fn sources(&self, op: &'static str) -> SetUp<Arc<Epoll>> {
+        if let Some(sources) = self.sources.get() {
+            return Ok(Arc::clone(sources));
+        }
+        let sources = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
+            .map_err(|errno| Error::os(op, "epoll_create1", errno.into()))?;
+        Ok(Arc::clone(self.sources.get_or_init(|| Arc::new(sources))))
+    }
+
     /// Takes Jobs, until one is refused.
     ///
     /// # Safety
@@ -324,6 +390,9 @@ impl SoftQueue {
         }
         if let Some(ports) = self.ports.get() {
             ports.end();
+        }
+        if let Some(events) = self.events.get() {
+            events.end();
         }
         if let Some(engine) = &self.engine {
             engine.call();

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use super::super::mode::Spin;
+use super::super::places::{Ended, Places};
 use super::super::received::{Landed, Room};
-use super::super::receives::{Ended, Receipt, Receives};
+use super::super::receives::{Receipt, Receives};
 use super::super::recv::Posted;
+use super::super::registry::Numbered;
 use super::super::wait::Waited;
 use super::{Bed, on_a_workq};
 use crate::device::{Completion, RecvOpcode, Segments};
@@ -26,9 +28,17 @@ fn room() -> Room {
     }
 }
 
+fn numbered() -> Numbered {
+    Numbered {
+        number: 1,
+        posted: 0,
+        asleep: Arc::new(AtomicUsize::new(0)),
+    }
+}
+
 /// A table of one place, in which a receive is posted.
 fn posted() -> (Arc<Receives>, Receipt) {
-    let receives = Arc::new(Receives::new(1, 1, 0, Arc::new(AtomicUsize::new(0))));
+    let receives = Arc::new(Receives::new(1, numbered()));
     let receipt = receives.fill(room()).ok().expect("it is empty");
     (receives, receipt)
 }
@@ -215,8 +225,9 @@ fn post_on(bed: &Bed, receives: &Receives) -> Receipt {
 fn a_receive_is_told_by_the_real_wait_cycle_beside_an_op() {
     on_a_workq(1, |_| {
         let bed = Arc::new(Bed::on(2, false));
-        let registry = &bed.workq.0.core.receives;
-        let receives = registry.add(1, Arc::new(|| ())).unwrap();
+        let registry = &bed.workq.0.core.registry;
+        let table = registry.add("test", None, |numbered| Receives::new(1, numbered));
+        let receives = table.unwrap();
         let receive = {
             let (bed, receives) = (Arc::clone(&bed), Arc::clone(&receives));
             spawn(move || {
@@ -228,6 +239,6 @@ fn a_receive_is_told_by_the_real_wait_cycle_beside_an_op() {
         let looker = spawn(move || workq.0.turn());
         bed.run([receive, looker]);
         assert!(!registry.any_asleep());
-        registry.forget(&receives);
+        registry.forget(&*receives);
     });
 }

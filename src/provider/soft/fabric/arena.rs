@@ -1,4 +1,4 @@
-//! Shared memory that two processes write: of a link, or of a channel.
+//! Shared memory that two processes write: of a link, of a channel, or of a sync event.
 //!
 //! Neither side trusts what is in it, nor the other's word for what it is. Both check that nobody can shorten it, and that it has the
 //! size that it shall have. Holes are allowed: whoever touches one takes its page, and there are not many.
@@ -15,7 +15,6 @@ use nix::sys::stat::fstat;
 use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 use nix::unistd::ftruncate;
 
-use super::invitation::OP;
 use super::mapping::Mapping;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -23,6 +22,8 @@ use crate::error::{Error, ErrorKind, Result};
 const MAX: usize = 64 << 20;
 
 pub(in super::super) struct Arena;
+
+const OP: &str = "shared memory";
 
 fn os(what: &'static str) -> impl Fn(Errno) -> Error {
     move |errno| Error::os(OP, what, errno.into())
@@ -45,7 +46,7 @@ impl Arena {
     /// What could not be had; `NotPermitted` for no bytes, or more than 64 MiB.
     pub(in super::super) fn create(len: usize) -> Result<(Arc<OwnedFd>, Mapping)> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-        let memfd = memfd_create(c"tokio-doca-rdma", flags).map_err(os("memfd_create"))?;
+        let memfd = memfd_create(c"tokio-doca-arena", flags).map_err(os("memfd_create"))?;
         // Nobody can want more than an i64 has of what is at most MAX.
         ftruncate(&memfd, len.try_into().unwrap_or(i64::MAX)).map_err(os("ftruncate"))?;
         fcntl(&memfd, FcntlArg::F_ADD_SEALS(seals())).map_err(os("fcntl(F_ADD_SEALS)"))?;

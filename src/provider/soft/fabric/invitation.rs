@@ -1,4 +1,4 @@
-//! What an endpoint looks like outside: the bytes that a guest needs.
+//! What an endpoint, or a sync event, looks like outside: the bytes that a guest needs.
 //!
 //! | at | bytes | what |
 //! |---|---|---|
@@ -15,6 +15,7 @@
 //! [`envelope`](super::envelope) and [`contact`](super::contact) have what is the same in blobs of memory. A reset exports anew: the slot's
 //! next generation has a key of its own, and nobody knows the one before.
 
+use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
 
@@ -27,18 +28,57 @@ use super::place::{self, Id};
 use super::process::{Fabric, lock};
 use super::slots::SLOTS;
 use super::socket::NAME_MAX;
+use super::talk::Role;
 use crate::error::{Error, ErrorKind, Result};
 
-pub(super) const OP: &str = "Rdma::connect";
-const EXPORT: &str = "Rdma::export";
+/// What is exported so, in words and in bytes.
+pub(in super::super) struct Kind {
+    envelope: Envelope,
+    pub(super) role: Role,
+    export: &'static str,
+    /// One of them, and several.
+    pub(super) noun: &'static str,
+    nouns: &'static str,
+}
 
-const ENVELOPE: Envelope = Envelope {
-    magic: *b"tkdoca\x00\xb4",
-    version: 1,
-    fixed: 184,
-    name_max: NAME_MAX,
-    op: OP,
-    of: "a software device's Rdma",
+/// An endpoint of an Rdma.
+pub(in super::super) static ENDPOINT: Kind = Kind {
+    envelope: Envelope {
+        magic: *b"tkdoca\x00\xb4",
+        version: 1,
+        fixed: 184,
+        name_max: NAME_MAX,
+        op: "Rdma::connect",
+        of: "a software device's Rdma",
+    },
+    role: Role {
+        op: "Rdma::connect",
+        who: "peer",
+        what: "Rdma",
+    },
+    export: "Rdma::export",
+    noun: "Rdma",
+    nouns: "Rdmas",
+};
+
+/// A sync event.
+pub(in super::super) static EVENT: Kind = Kind {
+    envelope: Envelope {
+        magic: *b"tkdoca\x00\xb7",
+        version: 1,
+        fixed: 184,
+        name_max: NAME_MAX,
+        op: "SyncEvent::from_export",
+        of: "a software device's SyncEvent",
+    },
+    role: Role {
+        op: "SyncEvent::from_export",
+        who: "exporter",
+        what: "SyncEvent",
+    },
+    export: "SyncEvent::export_dpu",
+    noun: "SyncEvent",
+    nouns: "Rdmas and SyncEvents",
 };
 
 /// An exported endpoint. Dropped, nobody finds it any more.
@@ -49,11 +89,12 @@ pub(in super::super) struct Invited {
 }
 
 /// A parsed blob.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub(in super::super) struct Invitation {
     /// What the blob says of the endpoint. The endpoint itself says more, and is to be believed more.
     pub(in super::super) hello: Hello,
     pub(super) contact: Contact,
+    pub(super) kind: &'static Kind,
 }
 
 /// The instance of this process's fabric. It is the same as long as something holds the fabric: an [`Invited`], for one.
@@ -61,32 +102,40 @@ pub(in super::super) struct Invitation {
 /// # Errors
 ///
 /// `BadState` in a fork of a process that has a fabric; what could not be had.
-pub(in super::super) fn instance() -> Result<Id> {
-    Ok(Fabric::current(OP)?.instance)
+pub(in super::super) fn instance(kind: &Kind) -> Result<Id> {
+    Ok(Fabric::current(kind.role.op)?.instance)
 }
 
-/// Exports an endpoint. The blob has at most 1,024 bytes.
+/// Exports one. The blob has at most 1,024 bytes.
 ///
 /// # Errors
 ///
 /// `Full`; `BadState` in a fork of a process that has a fabric; what could not be had.
-pub(in super::super) fn invite(hello: &Hello, host: Weak<dyn Host>) -> Result<Invited> {
-    let fabric = Fabric::current(EXPORT)?;
-    let station = fabric.open_station(EXPORT)?;
-    let key = place::random(EXPORT)?;
+pub(in super::super) fn invite(
+    kind: &'static Kind,
+    hello: &Hello,
+    host: Weak<dyn Host>,
+) -> Result<Invited> {
+    let fabric = Fabric::current(kind.export)?;
+    let station = fabric.open_station(kind.export)?;
+    let key = place::random(kind.export)?;
     let seat = Seat {
         key,
         host,
         fabric: Arc::downgrade(&fabric),
     };
     let Some(slot) = lock(&station.seats).insert(seat) else {
-        let text = format!("this process exports {SLOTS} Rdmas, as many as it can: drop some");
-        return Err(Error::new(ErrorKind::Full, EXPORT, text));
+        let text = format!(
+            "this process exports {SLOTS} {}, as many as it can: drop some",
+            kind.nouns
+        );
+        return Err(Error::new(ErrorKind::Full, kind.export, text));
     };
     let contact = fabric.contact(station, slot, key);
     let invitation = Invitation {
         hello: *hello,
         contact,
+        kind,
     };
     let blob = invitation.format();
     Ok(Invited {
@@ -124,6 +173,15 @@ impl Drop for Invited {
     }
 }
 
+impl fmt::Debug for Invitation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct(self.kind.noun)
+            .field("hello", &self.hello)
+            .field("contact", &self.contact)
+            .finish()
+    }
+}
+
 impl Deref for Invitation {
     type Target = Contact;
 
@@ -134,7 +192,9 @@ impl Deref for Invitation {
 
 impl Invitation {
     pub(super) fn format(&self) -> Vec<u8> {
-        let fields = ENVELOPE
+        let fields = self
+            .kind
+            .envelope
             .begin(self.name().len())
             .u16(0)
             .put(&self.socket())
@@ -148,18 +208,22 @@ impl Invitation {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for what is truncated, damaged or no export of an Rdma at all, `UnsupportedVersion` for another version.
-    pub(in super::super) fn parse(blob: &[u8]) -> Result<Invitation> {
-        ENVELOPE.open(blob, Self::fields)
+    /// `InvalidValue` for what is truncated, damaged or no export of this kind at all, `UnsupportedVersion` for another version.
+    pub(in super::super) fn parse(kind: &'static Kind, blob: &[u8]) -> Result<Invitation> {
+        kind.envelope.open(blob, |rest| Self::fields(kind, rest))
     }
 
-    fn fields(mut rest: Reader<'_>) -> Option<Invitation> {
+    fn fields(kind: &'static Kind, mut rest: Reader<'_>) -> Option<Invitation> {
         let zero = rest.u16()?;
         let socket = rest.array()?;
         let slot = (rest.u32()?, rest.u32()?);
         let hello = rest.array()?;
         let contact = Contact::read(socket, slot, rest)?;
-        (zero == 0).then_some(Invitation { hello, contact })
+        (zero == 0).then_some(Invitation {
+            hello,
+            contact,
+            kind,
+        })
     }
 
     /// The endpoint, if it is of this process; `None` if it is another's.
@@ -168,7 +232,7 @@ impl Invitation {
     ///
     /// `ConnectionAborted` if it was reset or dropped, `BadState` in a fork.
     pub(in super::super) fn own(&self) -> Option<Result<Arc<dyn Host>>> {
-        let fabric = match Fabric::current(OP) {
+        let fabric = match Fabric::current(self.kind.role.op) {
             Ok(fabric) => fabric,
             Err(error) => return Some(Err(error)),
         };
@@ -190,17 +254,17 @@ impl Invitation {
     ///
     /// As for [`instance`].
     pub(in super::super) fn we_host(&self) -> Result<bool> {
-        Ok(instance()? < self.instance)
+        Ok(instance(self.kind)? < self.instance)
     }
 
     /// The endpoint is not there any more.
     pub(super) fn unknown(&self) -> Error {
         let text = format!(
-            "the peer's Rdma (slot {}, generation {}) was reset or dropped since it was exported, or the bytes are forged: export both \
-             anew, and connect to what that gives",
-            self.slot, self.generation
+            "the peer's {} (slot {}, generation {}) was reset, stopped or dropped since it was exported, or the bytes are forged: export \
+             anew, and use what that gives",
+            self.kind.noun, self.slot, self.generation
         );
-        Error::new(ErrorKind::ConnectionAborted, OP, text)
+        Error::new(ErrorKind::ConnectionAborted, self.kind.role.op, text)
     }
 }
 
@@ -216,7 +280,7 @@ mod tests {
 
     prop_compose! {
         fn invitation()(hello in vec(any::<u8>(), HELLO), contact in contact()) -> Invitation {
-            Invitation { hello: hello.try_into().unwrap(), contact }
+            Invitation { hello: hello.try_into().unwrap(), contact, kind: &ENDPOINT }
         }
     }
 
@@ -225,20 +289,21 @@ mod tests {
         fn what_is_formatted_is_parsed(invitation in invitation()) {
             let bytes = invitation.format();
             prop_assert!(bytes.len() <= 1024);
-            prop_assert_eq!(Invitation::parse(&bytes).unwrap(), invitation);
+            let parsed = Invitation::parse(&ENDPOINT, &bytes).unwrap();
+            prop_assert_eq!((parsed.hello, parsed.contact), (invitation.hello, invitation.contact));
         }
 
         #[test]
         fn every_truncation_and_every_flipped_byte_is_refused(invitation in invitation(), flip in 1..=255_u8) {
             let bytes = invitation.format();
             for len in 0..bytes.len() {
-                let error = Invitation::parse(&bytes[..len]).unwrap_err();
+                let error = Invitation::parse(&ENDPOINT, &bytes[..len]).unwrap_err();
                 prop_assert!(error.to_string().contains("truncated"), "{}", error);
             }
             for at in 0..bytes.len() {
                 let mut bytes = bytes.clone();
                 bytes[at] ^= flip;
-                prop_assert!(Invitation::parse(&bytes).is_err(), "byte {}", at);
+                prop_assert!(Invitation::parse(&ENDPOINT, &bytes).is_err(), "byte {}", at);
             }
         }
 
@@ -247,17 +312,30 @@ mod tests {
             let mut bytes = invitation.format();
             bytes[at] = to;
             seal(&mut bytes);
-            if let Ok(parsed) = Invitation::parse(&bytes) {
+            if let Ok(parsed) = Invitation::parse(&ENDPOINT, &bytes) {
                 prop_assert_eq!(parsed.format(), bytes);
             }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_blob_of_one_kind_is_none_of_the_other(mut invitation in invitation()) {
+            prop_assert!(Invitation::parse(&EVENT, &invitation.format()).is_err());
+            invitation.kind = &EVENT;
+            prop_assert!(Invitation::parse(&ENDPOINT, &invitation.format()).is_err());
+            prop_assert!(Invitation::parse(&EVENT, &invitation.format()).is_ok());
         }
     }
 
     #[test]
     fn a_blob_of_memory_is_none_of_an_endpoint() {
         let memory = [&b"tkdoca\x00\xb1"[..], &[1, 0, 255, 0], &[0; 300]].concat();
-        let error = Invitation::parse(&memory).unwrap_err();
-        assert_eq!((error.kind(), error.op()), (ErrorKind::InvalidValue, OP));
+        let error = Invitation::parse(&ENDPOINT, &memory).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.op()),
+            (ErrorKind::InvalidValue, "Rdma::connect")
+        );
         assert!(error.to_string().contains("Rdma"), "{error}");
     }
 }

@@ -60,6 +60,7 @@
 //!   system of that one's (FUSE) likes.
 
 mod arena;
+mod backing;
 mod blob;
 mod contact;
 mod control;
@@ -91,9 +92,10 @@ use crate::provider::{envelope, layout};
 
 pub(super) use self::{
     arena::Arena,
+    backing::{hand_out, map_shared, share},
     greeting::{HELLO, Hello},
     host::{Guest, Host, Refused, Welcome},
-    invitation::{Invitation, Invited, instance, invite},
+    invitation::{ENDPOINT, EVENT, Invitation, Invited, instance, invite},
     mapping::Mapping,
     place::{Id, words_of},
     watch::{Ended, Process},

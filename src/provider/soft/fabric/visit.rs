@@ -7,20 +7,14 @@ use std::time::Instant;
 use nix::errno::Errno;
 
 use super::greeting::{Answer, Hello, Knock};
-use super::invitation::{Invitation, OP};
+use super::invitation::Invitation;
 use super::place::Place;
 use super::process::Fabric;
 use super::socket::{Address, DESCRIPTORS};
-use super::talk::{Descriptors, Other, Role, Talk};
+use super::talk::{Descriptors, Other, Talk};
 use super::watch::Process;
 use super::wire::Status;
 use crate::error::{Error, ErrorKind, Result};
-
-const HOST: Role = Role {
-    op: OP,
-    who: "peer",
-    what: "Rdma",
-};
 
 /// What a guest got.
 pub(in super::super) struct Visit {
@@ -43,7 +37,7 @@ impl Invitation {
     /// another host or network namespace; `NotPermitted` if who answers is not the host; `TimedOut`; `BadState` in a fork; what could not be
     /// had.
     pub(in super::super) fn visit(&self, hello: &Hello, deadline: Instant) -> Result<Visit> {
-        let fabric = Fabric::current(OP)?;
+        let fabric = Fabric::current(self.kind.role.op)?;
         let knock = |talk: &Talk| Knock {
             slot: self.slot,
             generation: self.generation,
@@ -77,7 +71,7 @@ impl Invitation {
     pub(in super::super) fn find_guest(&self, deadline: Instant) -> Result<()> {
         let guest = self.host();
         let abstract_name = matches!(self.contact.address, Address::Abstract(_));
-        if !abstract_name || guest.reachable(&Place::here(OP)?).is_err() {
+        if !abstract_name || guest.reachable(&Place::here(self.kind.role.op)?).is_err() {
             return Ok(());
         }
         match guest.connect(deadline) {
@@ -88,7 +82,7 @@ impl Invitation {
 
     pub(super) fn host(&self) -> Other<'_> {
         Other {
-            role: &HOST,
+            role: &self.kind.role,
             contact: &self.contact,
         }
     }
@@ -110,16 +104,20 @@ impl Invitation {
             Status::Granted => {}
             Status::Unknown => return Err(self.unknown()),
             Status::Busy => {
-                return refused("the peer's Rdma is connected to another: reset it first");
+                return refused("it has another peer by now, which must let go of it first");
             }
             Status::Unwanted => {
                 return refused(
-                    "the peer's Rdma does not expect this one: connect each of the two to what the other exported",
+                    "the peer does not expect this one: connect each of two Rdmas to what the other exported",
                 );
             }
             Status::Failed(errno) => {
                 let what = "the peer could not connect";
-                return Err(Error::os(OP, what, Errno::from_raw(errno).into()));
+                return Err(Error::os(
+                    self.kind.role.op,
+                    what,
+                    Errno::from_raw(errno).into(),
+                ));
             }
             // Its version is ours.
             Status::Version => return host.nonsense(),
@@ -132,8 +130,8 @@ impl Invitation {
             _ => host.fail(
                 ErrorKind::NotPermitted,
                 format!(
-                    "who answers at {} is not the process that exported this Rdma",
-                    self.address
+                    "who answers at {} is not the process that exported this {}",
+                    self.address, self.kind.noun
                 ),
             ),
         }

@@ -16,8 +16,8 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+use super::super::bell;
 use super::super::fabric::{Ended, Process};
-use super::bell;
 use super::channel::Side;
 use super::memory::Memory;
 use super::ports::Ports;

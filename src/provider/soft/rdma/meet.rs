@@ -71,12 +71,16 @@ impl Shared {
     /// A blob for the peer.
     pub(super) fn invite(self: &Arc<Self>) -> Result<Invited> {
         let this: Weak<Shared> = Arc::downgrade(self);
-        fabric::invite(&self.card().format(), this as Weak<dyn Host>)
+        fabric::invite(
+            &fabric::ENDPOINT,
+            &self.card().format(),
+            this as Weak<dyn Host>,
+        )
     }
 
     /// Connects to who made the blob.
     pub(super) fn connect(self: &Arc<Self>, blob: &[u8], deadline: Instant) -> Result<()> {
-        let invitation = Invitation::parse(blob)?;
+        let invitation = Invitation::parse(&fabric::ENDPOINT, blob)?;
         let Some(card) = Card::parse(&invitation.hello) else {
             return fail(
                 ErrorKind::InvalidValue,
@@ -127,7 +131,7 @@ impl Shared {
         }
         let invited = self.invited(&mut inner)?;
         Ok(Identity {
-            instance: fabric::instance()?,
+            instance: fabric::instance(&fabric::ENDPOINT)?,
             slot: invited.slot,
             generation: invited.generation,
             proof: proof(&invited.key),

@@ -26,10 +26,9 @@
 //! | a peer that breaks the protocol ends its own connection | [`endpoint`]: `PeerNonsense` |
 //! | it can make this side look in vain, and not wait in vain but for its own messages | hints and arms of a pair of queues: [`link`] |
 //! | it cannot make this side wait for ever | a time limit, and the end of its process: [`endpoint`], [`ports`] |
-//! | it cannot stop whoever rings, or fill what rings here | a bell that does not block: [`bell`] |
+//! | it cannot stop whoever rings, or fill what rings here | a bell that does not block: [`bell`](super::bell) |
 //! | a one-sided operation reaches what that peer exported, and it permits | [`remote`] |
 
-mod bell;
 mod channel;
 mod connection;
 mod endpoint;

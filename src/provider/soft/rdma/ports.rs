@@ -4,20 +4,19 @@
 //! are *hot*: the last few that got messages, which are looked at without being hinted at. So a queue with a thousand idle endpoints
 //! costs what one with four does, and its peers' messages cost a hint more if it does not look at them by itself.
 
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
+use super::super::bell;
 use super::super::counter::Counter;
 use super::super::device::DeviceShared;
 use super::super::fault::Faults;
-use super::bell;
 use super::endpoint::SoftEndpoint;
 use super::flags::FLAGS;
 use super::link::Bell;
@@ -45,7 +44,8 @@ pub(in super::super) struct Ports {
     reaper: Mutex<Reaper>,
     /// A link may have no channel any more.
     pub(super) stale: AtomicBool,
-    pub(super) sources: Epoll,
+    /// What rings for the queue from outside.
+    pub(super) sources: Arc<Epoll>,
     timer: TimerFd,
     /// The first time limit of a Job that waits for a peer, in nanoseconds since `built`; none: `u64::MAX`.
     pub(super) due: AtomicU64,
@@ -60,10 +60,10 @@ impl Ports {
         inline_jobs: Arc<Counter>,
         depth: u32,
         signal: Arc<Signal>,
+        sources: Arc<Epoll>,
     ) -> Result<Arc<Ports>> {
         static NUMBER: AtomicU64 = AtomicU64::new(1);
         let fail = |what: &'static str| move |errno: Errno| Error::os(OP, what, errno.into());
-        let sources = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(fail("epoll_create1"))?;
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
         let timer =
             TimerFd::new(ClockId::CLOCK_MONOTONIC, flags).map_err(fail("timerfd_create"))?;
@@ -172,10 +172,6 @@ impl Ports {
             || self.is_due()
     }
 
-    pub(in super::super) fn event_fd(&self) -> BorrowedFd<'_> {
-        self.sources.0.as_fd()
-    }
-
     /// Whoever arms will be rung for: by the peers, and by this process. The look comes after it.
     pub(in super::super) fn arm(&self) {
         let reaper = self.reaper();
@@ -201,27 +197,20 @@ impl Ports {
     }
 
     /// Reads what rang.
-    pub(in super::super) fn clear(&self) {
-        let mut events = [EpollEvent::empty(); 16];
-        let count = self
-            .sources
-            .wait(&mut events, EpollTimeout::ZERO)
-            .unwrap_or(0);
-        for event in &events[..count] {
-            if event.data() == TIMER {
-                let mut read = [0; 8];
-                let _ = nix::unistd::read(&self.timer, &mut read);
-                self.timed.store(u64::MAX, Ordering::SeqCst);
-                continue;
-            }
-            let reaper = self.reaper();
-            let of = |entry: &&Entry| entry.link.key == event.data();
-            if let Some(entry) = reaper.links.iter().find(of)
-                && let Bell::Socket(socket) = entry.link.bell()
-                && let Some(socket) = socket.get()
-            {
-                bell::drain(socket);
-            }
+    pub(in super::super) fn rang(&self, data: u64) {
+        if data == TIMER {
+            let mut read = [0; 8];
+            let _ = nix::unistd::read(&self.timer, &mut read);
+            self.timed.store(u64::MAX, Ordering::SeqCst);
+            return;
+        }
+        let reaper = self.reaper();
+        let of = |entry: &&Entry| entry.link.key == data;
+        if let Some(entry) = reaper.links.iter().find(of)
+            && let Bell::Socket(socket) = entry.link.bell()
+            && let Some(socket) = socket.get()
+        {
+            bell::drain(socket);
         }
     }
 

@@ -136,6 +136,10 @@ impl Topology {
             caps.export_dpu = view == View::Host;
             caps.import_dpu = is_port;
             caps.channel = !is_port;
+            if let Some(sync_event) = &mut caps.sync_event {
+                sync_event.export_dpu = caps.export_dpu;
+                sync_event.import_dpu = caps.import_dpu;
+            }
             if is_port {
                 caps.representors = RepCaps::ALL;
             }

@@ -13,7 +13,7 @@ use super::super::greeting::{
     self, ANSWER_LEN, Answer, Greeting, HELLO, Hello, KNOCK_LEN, Knock, is_knock,
 };
 use super::super::host::{self, Refused, Seat, Verdict, Welcome, judge};
-use super::super::invitation::Invitation;
+use super::super::invitation::{ENDPOINT, Invitation};
 use super::super::layout::Reader;
 use super::super::place::Id;
 use super::super::slots::Slots;
@@ -60,11 +60,12 @@ impl Guest {
 
     /// Takes an input.
     pub fn take(&self, input: &[u8]) {
-        let _ = Invitation::parse(input).map_err(|error| error.to_string());
+        let _ = Invitation::parse(&ENDPOINT, input).map_err(|error| error.to_string());
         let Some((which, bytes, answer)) = split(input) else {
             return;
         };
-        let Ok(invitation) = Invitation::parse(bytes).map_err(|error| error.to_string()) else {
+        let Ok(invitation) = Invitation::parse(&ENDPOINT, bytes).map_err(|error| error.to_string())
+        else {
             return;
         };
         assert_eq!(invitation.format(), bytes, "what no host writes is refused");
@@ -131,6 +132,7 @@ impl Guest {
             let invitation = Invitation {
                 hello: THEIRS,
                 contact,
+                kind: &ENDPOINT,
             };
             let begin = |keep: bool| {
                 let mut seed = vec![u8::from(keep) << 7, 0];

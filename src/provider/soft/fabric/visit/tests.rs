@@ -18,7 +18,7 @@ use super::super::contact::Contact;
 use super::super::greeting::{ANSWER_LEN, Claim, Greeting, HELLO, KNOCK_LEN};
 use super::super::host::{Guest, Host, Refused, Welcome};
 use super::super::importer::tests::{ROLE, again, alone_in, soon, until};
-use super::super::invitation::{Invited, instance, invite};
+use super::super::invitation::{ENDPOINT, Invited, instance, invite};
 use super::super::place::{self, Id, Place};
 use super::super::process::lock;
 use super::super::socket::{self, Address};
@@ -26,6 +26,7 @@ use super::super::watch::Ended;
 use super::*;
 
 const LEN: usize = 8192;
+const OP: &str = "Rdma::connect";
 
 fn hello(byte: u8) -> Hello {
     [byte; HELLO]
@@ -99,7 +100,7 @@ impl Endpoint {
 
     fn invite(self: &Arc<Self>) -> Invited {
         let host: Arc<dyn Host> = Arc::<Endpoint>::clone(self);
-        invite(&hello(1), Arc::downgrade(&host)).unwrap()
+        invite(&ENDPOINT, &hello(1), Arc::downgrade(&host)).unwrap()
     }
 }
 
@@ -137,7 +138,7 @@ impl Host for Endpoint {
 }
 
 fn parsed(invited: &Invited) -> Invitation {
-    Invitation::parse(invited.blob()).unwrap()
+    Invitation::parse(&ENDPOINT, invited.blob()).unwrap()
 }
 
 fn kind<T>(result: Result<T>) -> ErrorKind {
@@ -173,7 +174,7 @@ fn a_guest_is_welcomed_gets_the_memory_and_has_the_connection() {
     let guest = &guests[0];
     assert_eq!(
         (guest.instance, guest.hello),
-        (instance().unwrap(), hello(2))
+        (instance(&ENDPOINT).unwrap(), hello(2))
     );
     // This process visits itself: the same one, seen from both sides.
     assert!(Arc::ptr_eq(&guest.process, &visit.process));
@@ -324,7 +325,14 @@ fn plays(
         play(socket, Claim::parse(&message).unwrap());
     });
     let hello = hello(1);
-    (Invitation { hello, contact }, thread)
+    (
+        Invitation {
+            hello,
+            contact,
+            kind: &ENDPOINT,
+        },
+        thread,
+    )
 }
 
 #[test]
@@ -447,7 +455,7 @@ impl Other {
         let digits = marked.expect("it says its invitation");
         let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
         let bytes: Vec<u8> = (0..digits.len()).step_by(2).map(byte).collect();
-        let invitation = Invitation::parse(&bytes).unwrap();
+        let invitation = Invitation::parse(&ENDPOINT, &bytes).unwrap();
         Other {
             process,
             invitation,
@@ -492,7 +500,7 @@ fn another_process_is_visited_stopped_and_lost() {
     let invitation = &other.invitation;
     assert!(invitation.own().is_none());
     let _ours = Endpoint::new().invite();
-    let ours = instance().unwrap();
+    let ours = instance(&ENDPOINT).unwrap();
     assert_eq!(invitation.we_host().unwrap(), ours < invitation.instance);
     let first = invitation.visit(&hello(2), soon()).unwrap();
     let second = invitation.visit(&hello(3), soon()).unwrap();

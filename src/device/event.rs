@@ -1,0 +1,179 @@
+//! Sync events: 64-bit counters that two processors change, read and wait for.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::task::Poll;
+
+use super::{Backing, Keep, Region, Submitted, Token};
+use crate::error::{JobError, Result};
+
+/// A processor that sets a sync event, or waits for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Unit {
+    /// This side's own.
+    Cpu,
+    /// That of the DPU, or a process that stands for it.
+    Dpu,
+    /// The DPU's data path accelerator.
+    Dpa,
+    /// A graphics processor.
+    Gpu,
+}
+
+/// Eight aligned bytes of the application's that shall be the counter.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct EventBacking {
+    /// The memory that they are a part of. It is registered with the device, and is valid while `keep` is held.
+    pub region: Region,
+    /// Where in it they begin: a multiple of 8.
+    pub offset: usize,
+    /// Its memfd, if it is in one.
+    pub memfd: Option<Backing>,
+    /// Keeps it.
+    pub keep: Keep,
+}
+
+impl EventBacking {
+    /// What the crate offers; public so that a provider can be driven without it, in its tests.
+    pub fn new(region: Region, offset: usize, memfd: Option<Backing>, keep: Keep) -> EventBacking {
+        EventBacking {
+            region,
+            offset,
+            memfd,
+            keep,
+        }
+    }
+}
+
+impl fmt::Debug for EventBacking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EventBacking")
+            .field("region", &self.region)
+            .field("offset", &self.offset)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What an [`EventCounter`] is made for.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct EventConfig {
+    /// Who will set it, as a hint: either side may.
+    pub publisher: Unit,
+    /// Who will wait for it, as a hint: either side may.
+    pub subscriber: Unit,
+    /// Where it shall lie, if not in memory of the device's.
+    pub backing: Option<EventBacking>,
+}
+
+impl EventConfig {
+    /// One in memory of the device's.
+    pub fn new(publisher: Unit, subscriber: Unit) -> EventConfig {
+        EventConfig {
+            publisher,
+            subscriber,
+            backing: None,
+        }
+    }
+}
+
+/// What is done with the counter, in one piece and in one order for all. The answer of all three is a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventJob {
+    /// Answers it.
+    #[doc(alias = "doca_sync_event_job_get")]
+    Get,
+    /// It becomes this. Answers the same.
+    #[doc(alias = "doca_sync_event_job_update_set")]
+    Set(u64),
+    /// This is added to it, wrapping. Answers what it was.
+    #[doc(alias = "doca_sync_event_job_update_add")]
+    Add(u64),
+}
+
+/// Waits until the counter, as far as the mask goes, is greater than a threshold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "doca_sync_event_job_wait")]
+pub struct EventWait {
+    /// What it must be greater than.
+    pub threshold: u64,
+    /// Which bits are looked at.
+    pub mask: u64,
+}
+
+impl EventWait {
+    /// Whether a counter of this value ends it.
+    #[inline(always)]
+    pub const fn is_over(&self, value: u64) -> bool {
+        value & self.mask > self.threshold
+    }
+}
+
+/// A sync event, as one process has it: made by [`Adapter::open_event`](super::Adapter::open_event), or imported.
+///
+/// It needs no queue: who blocks, or spins, calls it directly. Nothing in it blocks.
+pub trait EventCounter: Send + Sync {
+    /// Does the Job now, on this thread.
+    ///
+    /// # Errors
+    ///
+    /// Of an imported one: [`JobError::event_revoked`] if its owner stopped or dropped it, [`JobError::event_peer_gone`] if the owner's process has
+    /// ended. [`JobError::event_stopped`] once it was stopped itself.
+    fn perform(&self, job: EventJob) -> Result<u64, JobError>;
+
+    /// The value, if it ends the wait.
+    ///
+    /// # Errors
+    ///
+    /// As for `perform`; also [`JobError::event_peer_gone`] of the owner's, if the process that had imported it has ended, and no
+    /// other has imported it since.
+    fn look(&self, wait: &EventWait) -> Result<Option<u64>, JobError>;
+
+    /// What [`Adapter::import_event`](super::Adapter::import_event) needs: at most 1,024 bytes, each time the same.
+    ///
+    /// # Errors
+    ///
+    /// `NotSupported` if it cannot be exported; `NotPermitted` if it was imported; what could not be had.
+    fn export(&self) -> Result<Vec<u8>>;
+
+    /// It is over: exports are taken back, waits of all queues and processes end, and later Jobs fail.
+    fn stop(&self);
+
+    /// For the provider, which knows its own.
+    fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
+}
+
+/// A sync event on a queue, whose Completions come out of it.
+///
+/// Besides the duties of the [module](super): Jobs are done in the order of their submission, and each wait that was taken ends once, unless it
+/// is cancelled. Its answer is a value that ends it.
+pub trait EventPort: Send + Sync {
+    /// Does the Job now, on this thread, or says `None` and has not begun.
+    fn try_inline(&self, _job: &EventJob) -> Option<Result<u64, JobError>> {
+        None
+    }
+
+    /// How the wait ends, or that it goes on, if that can be said at once. It is not begun, whatever the answer.
+    fn try_wait(&self, _wait: &EventWait) -> Option<Poll<Result<u64, JobError>>> {
+        None
+    }
+
+    /// Takes Jobs, in order, until one is refused.
+    fn submit(&self, jobs: &[(Token, EventJob)]) -> Submitted;
+
+    /// Takes a wait. The crate calls it on devices that have waits, within their limits; there are as many at once as the port was opened for, and no
+    /// two with the same index of a Token.
+    ///
+    /// # Errors
+    ///
+    /// Why it was not taken.
+    fn wait(&self, token: Token, wait: EventWait) -> Result<(), JobError>;
+
+    /// The wait is over, for whoever began it. Its Completion may be on its way; none comes that was not when this returns.
+    fn cancel(&self, token: Token);
+
+    /// The context is gone: what waits has been cancelled. Jobs that were taken go on.
+    fn retire(&self);
+}

@@ -1,0 +1,172 @@
+//! The nodes of a SyncEvent. What changes and reads the counter are Jobs; a wait is polled, as a receive is, and ends with the first failure:
+//! nobody may ever set it.
+
+#![allow(unreachable_pub, reason = "named by the body of a node")]
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use pin_project::pin_project;
+
+use super::super::sync_event::{EventRequest, SyncEvent, SyncEventWait};
+use super::action::{self, Action, Attach, Refusal, stays};
+use super::builder::GraphBuilder;
+use super::node::Node;
+use super::node::sealed::Put;
+use super::plan::Work;
+use super::progress::{Body, Place};
+use crate::device::EventJob;
+use crate::error::{JobError, Reason, Result};
+use crate::reactor::{Attachment, WorkQ};
+
+/// Each operation: its node's kind, what that is set to, and the call that makes one.
+macro_rules! nodes {
+    ($(
+        $(#[$doc:meta])*
+        fn $method:ident -> $kind:ident ($data:ty) { $job:expr }
+    )*) => {$(
+        #[doc = concat!("The kind of a node of [`GraphBuilder::", stringify!($method), "`], which says what it is set to.")]
+        #[derive(Debug)]
+        pub enum $kind {}
+
+        impl Put for $kind {
+            type Data = $data;
+
+            fn put(place: Place<'_>, data: $data) -> Result<()> {
+                action::put::<$kind>(place, data)
+            }
+        }
+
+        impl Action for $kind {
+            type Context = SyncEvent;
+            type Request = EventRequest<SyncEvent>;
+            const NAME: &'static str = stringify!($method);
+            /// Its waits are where it is.
+            const ATTACH: Option<Attach<SyncEvent>> = None;
+
+            fn place(event: &SyncEvent) -> &Attachment {
+                event.place()
+            }
+
+            fn request(event: &SyncEvent, data: $data) -> Self::Request {
+                let (event, job): (_, fn($data) -> EventJob) = (event.clone(), $job);
+                EventRequest { event, job: job(data) }
+            }
+        }
+
+        impl GraphBuilder {
+            $(#[$doc])*
+            #[doc(alias = "doca_graph_ctx_node_create")]
+            pub fn $method(&mut self, event: &SyncEvent) -> Node<$kind> {
+                self.context(event.clone())
+            }
+        }
+    )*};
+}
+
+nodes! {
+    /// A node that gets the value, as [`SyncEvent::get`] does: it is set to `()`. Its result is the value.
+    fn sync_event_get -> EventGetNode (()) { |()| EventJob::Get }
+
+    /// A node that sets the counter, as [`SyncEvent::set`] does: it is set to the value, which is its result too.
+    fn sync_event_set -> EventSetNode (u64) { EventJob::Set }
+
+    /// A node that adds to the counter, as [`SyncEvent::add`] does: it is set to what is added. Its result is what the value was.
+    fn sync_event_add -> EventAddNode (u64) { EventJob::Add }
+}
+
+/// The kind of a node that waits: [`GraphBuilder::sync_event_wait_gt`]. It is set to a threshold, or to `(threshold, mask)`.
+#[derive(Debug)]
+pub enum EventWaitNode {}
+
+/// What a waiting node is set to: made of a threshold, or of `(threshold, mask)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventWaitData {
+    threshold: u64,
+    mask: u64,
+}
+
+impl From<u64> for EventWaitData {
+    fn from(threshold: u64) -> EventWaitData {
+        let mask = u64::MAX;
+        EventWaitData { threshold, mask }
+    }
+}
+
+impl From<(u64, u64)> for EventWaitData {
+    fn from((threshold, mask): (u64, u64)) -> EventWaitData {
+        EventWaitData { threshold, mask }
+    }
+}
+
+/// A waiting node of an instance.
+#[pin_project]
+pub struct Waiting {
+    // Before the context.
+    #[pin]
+    wait: Option<SyncEventWait<SyncEvent>>,
+    event: SyncEvent,
+    until: Option<EventWaitData>,
+}
+
+impl Waiting {
+    pub(super) fn seat(event: &SyncEvent, workq: &WorkQ) -> Result<Pin<Box<Waiting>>, Refusal> {
+        if !event.place().is_on(workq) {
+            return Err(stays());
+        }
+        Ok(Box::pin(Waiting {
+            wait: None,
+            event: event.clone(),
+            until: None,
+        }))
+    }
+
+    pub(super) fn start(self: Pin<&mut Self>) -> Result<(), JobError> {
+        let mut this = self.project();
+        let until = this.until.ok_or(JobError::of(Reason::NodeUnset))?;
+        let wait = this.event.wait_gt_owned(until.threshold, until.mask);
+        this.wait.set(Some(wait));
+        Ok(())
+    }
+
+    pub(super) fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<u64, JobError>> {
+        let mut this = self.project();
+        let Some(wait) = this.wait.as_mut().as_pin_mut() else {
+            return Poll::Pending;
+        };
+        let outcome = ready!(wait.poll(cx));
+        this.wait.set(None);
+        Poll::Ready(outcome)
+    }
+
+    /// It waits no more.
+    pub(super) fn stop(self: Pin<&mut Self>) {
+        self.project().wait.set(None);
+    }
+}
+
+impl Put for EventWaitNode {
+    type Data = EventWaitData;
+
+    fn put(place: Place<'_>, data: EventWaitData) -> Result<()> {
+        match place.body {
+            Body::Wait(wait) => *wait.as_mut().project().until = Some(data),
+            _ => return Err(place.mismatch()),
+        }
+        Ok(())
+    }
+}
+
+impl GraphBuilder {
+    /// A node that waits, as [`SyncEvent::wait_gt`] does: it is set to a threshold, or to `(threshold, mask)`. Its result is a value that ended it. It takes no Slot of
+    /// the WorkQ.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nobody may ever set the event. So when another node fails it is not waited for: it is [`Stopped`](super::NodeState::Stopped).
+    #[doc(alias = "doca_graph_ctx_node_create")]
+    pub fn sync_event_wait_gt(&mut self, event: &SyncEvent) -> Node<EventWaitNode> {
+        self.add(Work::Wait(event.clone()))
+    }
+}

@@ -1,0 +1,147 @@
+//! The blocking flavour: no WorkQ, no futures, no sleep.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::context::export;
+use crate::device::{Device, EventCounter, EventJob, EventWait};
+use crate::error::{JobError, Result};
+
+/// Looks between two that give the CPU up, of a wait that spins: the other side may need it.
+const LOOKS: u32 = 1 << 14;
+
+/// A sync event whose calls block their thread: [`SyncEventBuilder::start`](crate::SyncEventBuilder::start), or
+/// [`ImportedSyncEvent::start`](crate::ImportedSyncEvent::start). The other side may be of either flavour. [`SyncEvent`](crate::SyncEvent) tells how one
+/// ends.
+///
+/// ```
+/// use tokio_doca::{Device, Location, SyncEvent};
+///
+/// let device = Device::open_default()?;
+/// let cpu = Location::Cpu(&device);
+/// let event = SyncEvent::builder().publisher(cpu).subscriber(cpu).start()?;
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| event.add(2));
+///     assert_eq!(event.wait_gt_yield(1, u64::MAX), Ok(2));
+/// });
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
+#[doc(alias = "doca_sync_event")]
+#[doc(alias = "doca_sync_event_start")]
+pub struct BlockingSyncEvent {
+    device: Device,
+    event: Arc<dyn EventCounter>,
+}
+
+impl BlockingSyncEvent {
+    pub(super) fn new(device: &Device, event: Arc<dyn EventCounter>) -> BlockingSyncEvent {
+        let device = device.clone();
+        BlockingSyncEvent { device, event }
+    }
+
+    /// The value.
+    ///
+    /// # Errors
+    ///
+    /// `ConnectionReset` if it was imported, and its owner has stopped or dropped it, or has ended; `BadState` if it was stopped.
+    #[doc(alias = "doca_sync_event_get")]
+    #[inline]
+    pub fn get(&self) -> Result<u64, JobError> {
+        self.event.perform(EventJob::Get)
+    }
+
+    /// The counter becomes this; whom it concerns is woken.
+    ///
+    /// # Errors
+    ///
+    /// As [`BlockingSyncEvent::get`].
+    #[doc(alias = "doca_sync_event_update_set")]
+    #[inline]
+    pub fn set(&self, value: u64) -> Result<(), JobError> {
+        self.event.perform(EventJob::Set(value)).map(drop)
+    }
+
+    /// Adds to the counter, wrapping, and answers what it was; whom it concerns is woken.
+    ///
+    /// # Errors
+    ///
+    /// As [`BlockingSyncEvent::get`].
+    #[doc(alias = "doca_sync_event_update_add")]
+    #[inline]
+    pub fn add(&self, value: u64) -> Result<u64, JobError> {
+        self.event.perform(EventJob::Add(value))
+    }
+
+    /// Waits until the bits of the value that are in the mask (`u64::MAX`: all) are greater than this, and answers such a value. This thread looks all the
+    /// while; any threshold and any mask will do.
+    ///
+    /// # Errors
+    ///
+    /// As [`BlockingSyncEvent::get`], also while it waits. `ConnectionReset` as well if the process that had imported it has ended, and there is
+    /// no other yet.
+    #[doc(alias = "doca_sync_event_wait_gt")]
+    #[inline]
+    pub fn wait_gt(&self, threshold: u64, mask: u64) -> Result<u64, JobError> {
+        let wait = EventWait { threshold, mask };
+        loop {
+            for _ in 0..LOOKS {
+                if let Some(value) = self.event.look(&wait)? {
+                    return Ok(value);
+                }
+            }
+            // Where there are more that spin than CPUs nobody would come to set it.
+            std::thread::yield_now();
+        }
+    }
+
+    /// [`BlockingSyncEvent::wait_gt`], which gives the CPU up after each look (sched_yield(2)).
+    ///
+    /// # Errors
+    ///
+    /// As [`BlockingSyncEvent::wait_gt`].
+    #[doc(alias = "doca_sync_event_wait_gt_yield")]
+    pub fn wait_gt_yield(&self, threshold: u64, mask: u64) -> Result<u64, JobError> {
+        let wait = EventWait { threshold, mask };
+        loop {
+            if let Some(value) = self.event.look(&wait)? {
+                return Ok(value);
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// What the other side imports: as [`SyncEvent::export_dpu`](crate::SyncEvent::export_dpu).
+    ///
+    /// # Errors
+    ///
+    /// As [`SyncEvent::export_dpu`](crate::SyncEvent::export_dpu).
+    #[doc(alias = "doca_sync_event_export_to_dpu")]
+    pub fn export_dpu(&self, device: &Device) -> Result<Vec<u8>> {
+        export(&*self.event, &self.device, device)
+    }
+
+    /// It is over, for the importer too: it cannot be started again.
+    #[doc(alias = "doca_sync_event_stop")]
+    pub fn stop(&self) {
+        self.event.stop();
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+}
+
+impl Drop for BlockingSyncEvent {
+    fn drop(&mut self) {
+        self.event.stop();
+    }
+}
+
+impl fmt::Debug for BlockingSyncEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlockingSyncEvent")
+            .field("device", &self.device)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,175 @@
+//! What a sync event is built with.
+
+use std::sync::Arc;
+
+use super::context::WAITS;
+use super::{BlockingSyncEvent, SyncEvent};
+use crate::device::{Device, EventConfig, EventCounter, Unit};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mem::Mmap;
+use crate::reactor::WorkQ;
+
+/// Where a sync event is set, or waited for. A hint: either side may do both.
+#[derive(Clone, Copy, Debug)]
+pub enum Location<'a> {
+    /// On the CPU of this side, by way of this device.
+    #[doc(alias = "doca_sync_event_publisher_add_location_cpu")]
+    #[doc(alias = "doca_sync_event_subscriber_add_location_cpu")]
+    Cpu(&'a Device),
+    /// On the DPU, or in a process that stands for it.
+    #[doc(alias = "doca_sync_event_publisher_add_location_dpu")]
+    #[doc(alias = "doca_sync_event_subscriber_add_location_dpu")]
+    Dpu,
+    /// On the DPU's data path accelerator: `NotSupported`.
+    #[doc(alias = "doca_sync_event_publisher_add_location_dpa")]
+    #[doc(alias = "doca_sync_event_subscriber_add_location_dpa")]
+    Dpa,
+    /// On a graphics processor: `NotSupported`.
+    #[doc(alias = "doca_sync_event_publisher_add_location_gpu")]
+    #[doc(alias = "doca_sync_event_subscriber_add_location_gpu")]
+    Gpu,
+}
+
+impl Location<'_> {
+    fn unit(&self) -> Unit {
+        match self {
+            Location::Cpu(_) => Unit::Cpu,
+            Location::Dpu => Unit::Dpu,
+            Location::Dpa => Unit::Dpa,
+            Location::Gpu => Unit::Gpu,
+        }
+    }
+}
+
+/// Builds a [`SyncEvent`], or a [`BlockingSyncEvent`].
+#[derive(Clone, Debug)]
+#[must_use = "nothing is built before attach or start"]
+pub struct SyncEventBuilder<'a> {
+    publishers: (u32, Option<Location<'a>>),
+    subscribers: (u32, Option<Location<'a>>),
+    backing: Option<(&'a Mmap, usize)>,
+    waits: u32,
+}
+
+impl<'a> SyncEventBuilder<'a> {
+    pub(super) fn new() -> SyncEventBuilder<'a> {
+        SyncEventBuilder {
+            publishers: (0, None),
+            subscribers: (0, None),
+            backing: None,
+            waits: WAITS,
+        }
+    }
+
+    /// Who sets it: exactly one must be said.
+    pub fn publisher(mut self, location: Location<'a>) -> Self {
+        self.publishers = (self.publishers.0 + 1, Some(location));
+        self
+    }
+
+    /// Who waits for it: exactly one must be said.
+    pub fn subscriber(mut self, location: Location<'a>) -> Self {
+        self.subscribers = (self.subscribers.0 + 1, Some(location));
+        self
+    }
+
+    /// The counter lies in these 8 bytes of an Mmap, at a multiple of 8, and not in memory of the device's: for an event between the CPU
+    /// and the DPU. It begins with what is there. They are in use until the event has gone.
+    ///
+    /// An importer of the event gets the memory of the Mmap as a whole, to read and to write.
+    #[doc(alias = "doca_sync_event_set_addr")]
+    pub fn backing(mut self, mmap: &'a Mmap, offset: usize) -> Self {
+        self.backing = Some((mmap, offset));
+        self
+    }
+
+    /// How many waits can sleep at once, 64 if not said; others wait their turn. Each place takes about 80 bytes. Of no meaning to the
+    /// blocking flavour.
+    pub fn waits(mut self, waits: u32) -> Self {
+        self.waits = waits;
+        self
+    }
+
+    /// The asynchronous flavour: attaches it to a WorkQ. All memory for waits is taken here.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` unless there is exactly one publisher and one subscriber, and one of them is a CPU, both of one device if both are; for no waits, or more
+    /// than the device has; for backing memory of an event that is not between a CPU and the DPU, that is misaligned, or that its device does not
+    /// hold; for a WorkQ that is deeper than the device allows. `NotSupported` for a DPA or a GPU, for backing memory in no memfd, if the device has no
+    /// sync events, or cannot ring an event-driven WorkQ. `NotPermitted` for backing memory without `DPU_READ_WRITE`; `InUse` if a pool
+    /// or an array has it; `BadState` if its Mmap is stopped, or the WorkQ was shut down; `Full` beyond 8 devices or 4,094 contexts on a
+    /// WorkQ; what could not be had.
+    #[doc(alias = "doca_ctx_start")]
+    #[doc(alias = "doca_ctx_workq_add")]
+    pub fn attach(self, workq: &WorkQ) -> Result<SyncEvent> {
+        const OP: &str = "SyncEventBuilder::attach";
+        let device = self.check(OP)?;
+        SyncEvent::on(device, workq, self.waits, || self.make(OP, device))
+    }
+
+    /// The blocking flavour, which needs no WorkQ.
+    ///
+    /// # Errors
+    ///
+    /// As [`SyncEventBuilder::attach`].
+    #[doc(alias = "doca_sync_event_start")]
+    pub fn start(self) -> Result<BlockingSyncEvent> {
+        const OP: &str = "SyncEventBuilder::start";
+        let device = self.check(OP)?;
+        Ok(BlockingSyncEvent::new(device, self.make(OP, device)?))
+    }
+
+    /// The device, if what was said goes together.
+    fn check(&self, op: &'static str) -> Result<&'a Device> {
+        let refuse = |kind, text: String| Err(Error::new(kind, op, text));
+        let one = |what, (count, location): (u32, Option<Location<'a>>)| match location {
+            Some(location) if count == 1 => Ok(location),
+            _ => {
+                let text = format!("{count} {what}s: a sync event has exactly one");
+                Err(Error::new(ErrorKind::InvalidValue, op, text))
+            }
+        };
+        let publisher = one("publisher", self.publishers)?;
+        let subscriber = one("subscriber", self.subscribers)?;
+        let units = [publisher.unit(), subscriber.unit()];
+        if let Some(unit) = units
+            .iter()
+            .find(|unit| matches!(unit, Unit::Dpa | Unit::Gpu))
+        {
+            let text = format!("the location {unit:?}: there are the CPU and the DPU");
+            return refuse(ErrorKind::NotSupported, text);
+        }
+        let device = match (publisher, subscriber) {
+            (Location::Cpu(one), Location::Cpu(other)) if one != other => {
+                let text =
+                    "publisher and subscriber are CPUs by way of two devices: an event has one";
+                return refuse(ErrorKind::InvalidValue, text.to_owned());
+            }
+            (Location::Cpu(device), _) | (_, Location::Cpu(device)) => device,
+            _ => {
+                let text = "neither publisher nor subscriber is a CPU, whose device has the event";
+                return refuse(ErrorKind::InvalidValue, text.to_owned());
+            }
+        };
+        if self.backing.is_some() && !units.contains(&Unit::Dpu) {
+            let text = "memory of the application's is for an event between a CPU and the DPU";
+            return refuse(ErrorKind::InvalidValue, text.to_owned());
+        }
+        if device.info().caps().sync_event.is_none() {
+            let text = format!("device {} has no sync events", device.info().name());
+            return refuse(ErrorKind::NotSupported, text);
+        }
+        Ok(device)
+    }
+
+    fn make(&self, op: &'static str, device: &Device) -> Result<Arc<dyn EventCounter>> {
+        let unit =
+            |location: &Option<Location<'_>>| location.as_ref().map_or(Unit::Cpu, Location::unit);
+        let mut config = EventConfig::new(unit(&self.publishers.1), unit(&self.subscribers.1));
+        if let Some((mmap, offset)) = self.backing {
+            config.backing = Some(mmap.counter(op, device, offset)?);
+        }
+        device.adapter().open_event(config)
+    }
+}

@@ -1,0 +1,158 @@
+//! An import of a sync event: under way, and before it is started.
+//!
+//! It blocks, since it asks another process. So it has a thread of its own ([`Blocking`]).
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use super::context::WAITS;
+use super::{BlockingSyncEvent, SyncEvent};
+use crate::device::{Device, EventCounter};
+use crate::error::{Error, ErrorKind, Result};
+use crate::reactor::WorkQ;
+use crate::sync::{Blocking, deadline};
+
+const OP: &str = "SyncEvent::from_export";
+
+impl SyncEvent {
+    /// Imports what [`SyncEvent::export_dpu`] answered, with a time limit of 5 s if [`SyncEventImport::timeout`] says no other. Nothing begins before the first
+    /// poll; no runtime is needed. It cannot be configured or exported again: it is attached, or started.
+    ///
+    /// An event has one importer at a time. The next may come when the one before has dropped it, or has ended.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` for what is no blob of a sync event, is cut off or was changed; `UnsupportedVersion` for a newer one; `NotSupported` for one
+    /// that this device does not import ([`SyncEventCaps::import_dpu`](crate::SyncEventCaps::import_dpu)), from another port, another host, or another network
+    /// namespace without a path; `InUse` if it has an importer; `ConnectionAborted` if it was stopped or dropped; `ConnectionReset` if its owner has
+    /// gone; `NotPermitted` for what no owner answers; `TimedOut` if it does not answer; what could not be had.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it is ordinary: what is under way ends by itself, within the time limit.
+    #[doc(alias = "doca_sync_event_create_from_export")]
+    pub fn from_export(device: &Device, blob: &[u8]) -> SyncEventImport {
+        SyncEventImport {
+            device: device.clone(),
+            blob: blob.to_vec(),
+            timeout: Duration::from_secs(5),
+            call: Blocking::new(),
+        }
+    }
+}
+
+/// The future of [`SyncEvent::from_export`].
+#[must_use = "futures do nothing unless polled"]
+pub struct SyncEventImport {
+    device: Device,
+    blob: Vec<u8>,
+    timeout: Duration,
+    call: Blocking<ImportedSyncEvent>,
+}
+
+impl SyncEventImport {
+    /// How long the owner may take to answer, from the first poll on; 5 s if not said.
+    pub fn timeout(mut self, timeout: Duration) -> SyncEventImport {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Imports on this thread, and blocks meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// As [`SyncEvent::from_export`]. `BadState` if it was polled.
+    pub fn wait(self) -> Result<ImportedSyncEvent> {
+        if self.call.is_begun() {
+            let text = "it was polled: go on to await it";
+            return Err(Error::new(ErrorKind::BadState, OP, text));
+        }
+        import(&self.device, &self.blob, self.timeout)
+    }
+}
+
+fn import(device: &Device, blob: &[u8], timeout: Duration) -> Result<ImportedSyncEvent> {
+    let event = device.adapter().import_event(blob, deadline(timeout))?;
+    Ok(ImportedSyncEvent {
+        device: device.clone(),
+        event,
+        waits: WAITS,
+    })
+}
+
+impl Future for SyncEventImport {
+    type Output = Result<ImportedSyncEvent>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if !this.call.is_begun() {
+            let (device, blob) = (this.device.clone(), std::mem::take(&mut this.blob));
+            let timeout = this.timeout;
+            let run = move || import(&device, &blob, timeout);
+            this.call.begin("doca-import", OP, run)?;
+        }
+        this.call.poll(OP, cx)
+    }
+}
+
+/// A sync event that was imported, and not started yet.
+#[must_use = "it is attached, or started"]
+pub struct ImportedSyncEvent {
+    device: Device,
+    event: Arc<dyn EventCounter>,
+    waits: u32,
+}
+
+impl ImportedSyncEvent {
+    /// How many waits can sleep at once: as [`SyncEventBuilder::waits`](crate::SyncEventBuilder::waits).
+    pub fn waits(mut self, waits: u32) -> ImportedSyncEvent {
+        self.waits = waits;
+        self
+    }
+
+    /// The asynchronous flavour: attaches it to a WorkQ.
+    ///
+    /// # Errors
+    ///
+    /// As [`SyncEventBuilder::attach`](crate::SyncEventBuilder::attach), of the waits, the device and the WorkQ. The import is given up then.
+    #[doc(alias = "doca_ctx_start")]
+    pub fn attach(self, workq: &WorkQ) -> Result<SyncEvent> {
+        let Self {
+            device,
+            event,
+            waits,
+        } = self;
+        SyncEvent::on(&device, workq, waits, || Ok(event))
+    }
+
+    /// The blocking flavour, which needs no WorkQ.
+    ///
+    /// # Errors
+    ///
+    /// None today.
+    #[doc(alias = "doca_sync_event_start")]
+    pub fn start(self) -> Result<BlockingSyncEvent> {
+        Ok(BlockingSyncEvent::new(&self.device, self.event))
+    }
+}
+
+impl fmt::Debug for SyncEventImport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SyncEventImport")
+            .field("device", &self.device)
+            .field("timeout", &self.timeout)
+            .finish()
+    }
+}
+
+impl fmt::Debug for ImportedSyncEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ImportedSyncEvent")
+            .field("device", &self.device)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,154 @@
+//! What is done with a sync event.
+
+use super::{SyncEvent, SyncEventOp, SyncEventWait};
+use crate::device::EventJob;
+use crate::error::JobError;
+
+/// Each operation in three forms: borrowed, owned, and submitted at once.
+macro_rules! operations {
+    ($(
+        $(#[$doc:meta])*
+        fn $name:ident, $owned:ident, $try:ident ($($arg:ident: $type:ty),*) -> $answer:ty { $job:expr }
+    )*) => {$(
+        $(#[$doc])*
+        #[inline(always)]
+        pub fn $name(&self, $($arg: $type),*) -> SyncEventOp<&SyncEvent, $answer> {
+            SyncEventOp::new(self, $job)
+        }
+
+        #[doc = concat!("The same as [`SyncEvent::", stringify!($name), "`] with everything owned: the future is `'static`, and can be spawned.")]
+        ///
+        /// # Errors
+        ///
+        #[doc = concat!("As [`SyncEvent::", stringify!($name), "`].")]
+        ///
+        /// # Cancel safety
+        ///
+        #[doc = concat!("As [`SyncEvent::", stringify!($name), "`].")]
+        pub fn $owned(&self, $($arg: $type),*) -> SyncEventOp<SyncEvent, $answer> {
+            SyncEventOp::new(self.clone(), $job)
+        }
+
+        #[doc = concat!("[`SyncEvent::", stringify!($name), "`], submitted now, without waiting: `Again` if there is no Slot. The future answers its end.")]
+        ///
+        /// # Errors
+        ///
+        #[doc = concat!("`Again`, and what [`SyncEvent::", stringify!($name), "`] is refused for.")]
+        ///
+        /// # Cancel safety
+        ///
+        #[doc = concat!("As [`SyncEvent::", stringify!($name), "`].")]
+        pub fn $try(&self, $($arg: $type),*) -> Result<SyncEventOp<&SyncEvent, $answer>, JobError> {
+            SyncEventOp::submitted(self, $job)
+        }
+    )*};
+}
+
+/// Jobs and waits. Nothing happens before the first poll; jobs are done in the order in which they are submitted.
+impl SyncEvent {
+    operations! {
+        /// The value.
+        ///
+        /// # Errors
+        ///
+        /// `ConnectionReset` if it was imported, and its owner has stopped or dropped it ([`Reason::EventRevoked`](crate::Reason::EventRevoked)) or has ended
+        /// ([`Reason::EventPeerGone`](crate::Reason::EventPeerGone)); `BadState` if it was stopped ([`Reason::EventStopped`](crate::Reason::EventStopped)), or
+        /// without a runtime in event mode; `Shutdown`.
+        ///
+        /// # Cancel safety
+        ///
+        /// Dropping it is ordinary: what is in flight goes on, and is forgotten.
+        #[doc(alias = "doca_sync_event_job_get")]
+        fn get, get_owned, try_get () -> u64 { EventJob::Get }
+
+        /// The counter becomes this; whom it concerns is woken.
+        ///
+        /// # Errors
+        ///
+        /// As [`SyncEvent::get`].
+        ///
+        /// # Cancel safety
+        ///
+        /// As [`SyncEvent::get`]: once it was polled it may have been set.
+        #[doc(alias = "doca_sync_event_job_update_set")]
+        fn set, set_owned, try_set (value: u64) -> () { EventJob::Set(value) }
+
+        /// Adds to the counter, wrapping, and answers what it was; whom it concerns is woken.
+        ///
+        /// # Errors
+        ///
+        /// As [`SyncEvent::get`].
+        ///
+        /// # Cancel safety
+        ///
+        /// As [`SyncEvent::get`]: once it was polled it may have been added.
+        #[doc(alias = "doca_sync_event_job_update_add")]
+        fn add, add_owned, try_add (value: u64) -> u64 { EventJob::Add(value) }
+    }
+
+    /// Waits until the value is greater than this, and answers a value that was. One that it had for a moment may be missed.
+    ///
+    /// In [`Mode::BusyPoll`](crate::Mode::BusyPoll) each poll looks; otherwise the task sleeps, in Hybrid mode after a while. With all places taken
+    /// ([`SyncEventBuilder::waits`](crate::SyncEventBuilder::waits)) it waits its turn.
+    ///
+    /// On a device that cannot wait ([`SyncEventCaps::max_wait`](crate::SyncEventCaps::max_wait) is `None`) the value is got by a job after the other: the task
+    /// is polled all the while, in every mode.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` beyond what the device waits for ([`Reason::WaitTooHigh`](crate::Reason::WaitTooHigh)); as [`SyncEvent::get`], also while it waits. `ConnectionReset` as
+    /// well if the process that had imported it has ended, and there is no other yet.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it is ordinary: it stops waiting at once. A forgotten future keeps its place.
+    #[doc(alias = "doca_sync_event_job_wait")]
+    #[inline]
+    pub fn wait_gt(&self, threshold: u64) -> SyncEventWait<&SyncEvent> {
+        SyncEventWait::new(self, threshold, u64::MAX)
+    }
+
+    /// Waits until the bits of the value that are in the mask, as a number, are greater than this, and answers such a value, with all its bits.
+    ///
+    /// # Errors
+    ///
+    /// As [`SyncEvent::wait_gt`]; `InvalidValue` for a mask that the device does not take ([`Reason::WaitMask`](crate::Reason::WaitMask)).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`SyncEvent::wait_gt`].
+    #[doc(alias = "doca_sync_event_job_wait")]
+    pub fn wait_gt_masked(&self, threshold: u64, mask: u64) -> SyncEventWait<&SyncEvent> {
+        SyncEventWait::new(self, threshold, mask)
+    }
+
+    /// The same as [`SyncEvent::wait_gt_masked`] with everything owned: the future is `'static`, and can be spawned. A mask of `u64::MAX` looks at all bits.
+    ///
+    /// # Errors
+    ///
+    /// As [`SyncEvent::wait_gt_masked`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`SyncEvent::wait_gt`].
+    pub fn wait_gt_owned(&self, threshold: u64, mask: u64) -> SyncEventWait<SyncEvent> {
+        SyncEventWait::new(self.clone(), threshold, mask)
+    }
+
+    /// Begins the wait now, with a place of its own: before the other side is told that it may go on, say. The future answers its end.
+    ///
+    /// # Errors
+    ///
+    /// `Again` ([`Reason::WaitsFull`](crate::Reason::WaitsFull)) if all places are taken, and what [`SyncEvent::wait_gt_masked`] is refused for.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`SyncEvent::wait_gt`].
+    pub fn try_wait_gt(
+        &self,
+        threshold: u64,
+        mask: u64,
+    ) -> Result<SyncEventWait<&SyncEvent>, JobError> {
+        SyncEventWait::begun(self, threshold, mask)
+    }
+}

@@ -1,0 +1,232 @@
+//! How the importer of a sync event comes to share it with its owner.
+#![expect(unsafe_code, reason = "promises where a counter lies")]
+
+use std::any::Any;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use super::super::fabric::{
+    self, Arena, Ended, Guest, Host, Invitation, Process, Refused, Welcome,
+};
+use super::counter::{Bell, Export, Peer, SoftEvent};
+use super::hello::{Answer, Place, is_question, question};
+use super::words::{NOBODY, PAGE, Side, Words};
+use crate::device::EventBacking;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync::atomic::Ordering::SeqCst;
+
+const OP: &str = "SyncEvent::from_export";
+
+fn fail<T>(kind: ErrorKind, text: &'static str) -> Result<T> {
+    Err(Error::new(kind, OP, text))
+}
+
+fn busy<T>() -> Result<T> {
+    let text = "another importer has it: it must drop it first";
+    fail(ErrorKind::InUse, text)
+}
+
+/// Imports what was exported so. It may block, until the deadline.
+///
+/// # Errors
+///
+/// `InUse` if another one has it; `ConnectionAborted` if its owner has stopped or dropped it; `ConnectionReset` if that process has ended;
+/// `NotSupported` from another host or network namespace; `NotPermitted` for what no owner sends; `TimedOut`; what could not be had.
+pub(in super::super) fn import(
+    invitation: &Invitation,
+    deadline: Instant,
+) -> Result<Arc<SoftEvent>> {
+    match invitation.own() {
+        Some(host) => match host?.as_any().downcast::<SoftEvent>() {
+            Ok(owner) => owner.admit(),
+            Err(_) => fail(
+                ErrorKind::InvalidValue,
+                "the blob is no sync event's: it was forged",
+            ),
+        },
+        None => visit(invitation, deadline),
+    }
+}
+
+/// Of another process.
+fn visit(invitation: &Invitation, deadline: Instant) -> Result<Arc<SoftEvent>> {
+    let visit = invitation
+        .visit(&question(), deadline)
+        .map_err(|error| match error.kind() {
+            ErrorKind::ConnectionAborted if error.to_string().contains("another peer") => {
+                Error::new(ErrorKind::InUse, OP, error.to_string())
+            }
+            _ => error,
+        })?;
+    let Some(Answer(place)) = Answer::parse(&visit.hello) else {
+        let text = "the exporter answers what no sync event does";
+        return fail(ErrorKind::NotPermitted, text);
+    };
+    let [page, memory] = &visit.memfds;
+    let words = Words::shared(Arena::received(page, PAGE)?);
+    let words = match place {
+        None => words,
+        Some(Place { from, len, offset }) => {
+            let memory = fabric::map_shared(memory, from, len)?;
+            let offset = usize::try_from(offset).unwrap_or(usize::MAX);
+            // SAFETY: `offset` is eight bytes before the end of the mapping at least (`Answer::parse`), whose length `map_shared` checked.
+            let at = unsafe { memory.base().add(offset) };
+            // SAFETY: the eight bytes are in the mapping, which is kept, and aligned: it begins at a page, and the offset is a multiple of 8;
+            // nobody else of this process has it.
+            unsafe { words.with_counter(at, Arc::new(memory)) }
+        }
+    };
+    let process = visit.process;
+    let peer = Peer {
+        bell: Some(Bell::Socket(visit.socket)),
+        process: Some(Arc::clone(&process)),
+        ..Peer::default()
+    };
+    let event = SoftEvent::side(Arc::new(words), Side::Importer, None, peer);
+    watch(&event, &process);
+    Ok(event)
+}
+
+/// Has it hear of the end of the other side's process.
+fn watch(event: &Arc<SoftEvent>, process: &Process) {
+    process.on_end(Arc::downgrade(event) as Weak<dyn Ended>);
+}
+
+/// Words whose counter lies in memory of the application's.
+fn backed(words: Words, backing: EventBacking) -> Words {
+    // SAFETY: the crate promises eight aligned bytes within the region, which is kept.
+    let at = unsafe { backing.region.addr.add(backing.offset) };
+    // SAFETY: as above; Bufs of memory that a peer may write are reached by atomics and the opaque routine, and the crate offers no other.
+    unsafe { words.with_counter(at, backing.keep) }
+}
+
+impl SoftEvent {
+    /// One of this process alone.
+    pub(in super::super) fn private() -> Arc<SoftEvent> {
+        SoftEvent::new(Words::own(), None)
+    }
+
+    /// One that can be exported, by a device of this port.
+    pub(in super::super) fn sharable(
+        backing: Option<EventBacking>,
+        port: u8,
+    ) -> Result<Arc<SoftEvent>> {
+        let (page, mapping) = Arena::create(PAGE)?;
+        let words = Words::shared(mapping);
+        let mut export = Export {
+            page,
+            backing: None,
+            port,
+        };
+        // Zeros say that somebody sleeps.
+        for side in [Side::Owner, Side::Importer] {
+            words.wanted(side).store(NOBODY, SeqCst);
+        }
+        let Some(backing) = backing else {
+            return Ok(SoftEvent::new(words, Some(export)));
+        };
+        let Some(memfd) = backing.memfd.clone() else {
+            let text = "memory in a memfd alone can be shared with another process: take it with MmapBuilder::alloc, or from_memfd";
+            return Err(Error::new(ErrorKind::NotSupported, "open_event", text));
+        };
+        export.backing = Some((memfd, backing.region.len, backing.offset));
+        Ok(SoftEvent::new(backed(words, backing), Some(export)))
+    }
+
+    /// The importer is of this process.
+    pub(super) fn admit(self: &Arc<Self>) -> Result<Arc<SoftEvent>> {
+        let mut peer = self.peer();
+        if self.is_stopped() {
+            return fail(ErrorKind::ConnectionAborted, "its owner has stopped it");
+        }
+        if !self.is_free(&peer) {
+            return busy();
+        }
+        self.begin_anew();
+        let theirs = Peer {
+            bell: Some(Bell::Local(Arc::downgrade(self))),
+            ..Peer::default()
+        };
+        let words = Arc::clone(&self.words);
+        let event = SoftEvent::side(words, Side::Importer, None, theirs);
+        peer.process = None;
+        peer.bell = Some(Bell::Local(Arc::downgrade(&event)));
+        Ok(event)
+    }
+
+    /// Nothing is left of an importer before.
+    fn begin_anew(&self) {
+        self.words.wanted(Side::Importer).store(NOBODY, SeqCst);
+        self.words.closed(Side::Importer).store(0, SeqCst);
+        self.gone.store(false, SeqCst);
+    }
+
+    /// The importer has its end of the socket.
+    fn hang_bell(&self, socket: OwnedFd) {
+        let mut peer = self.peer();
+        if self.is_stopped() {
+            // It sees that the page says so.
+            return;
+        }
+        if let Some(port) = self.port.get().and_then(Weak::upgrade) {
+            port.listen(&socket);
+        }
+        peer.bell = Some(Bell::Socket(socket));
+        drop(peer);
+        // It may sleep already, and have been told of nothing.
+        if self.value() > self.words.wanted(Side::Importer).load(SeqCst) {
+            self.ring_peer();
+        }
+    }
+}
+
+impl Host for SoftEvent {
+    fn welcome(&self, guest: &Guest) -> Result<Welcome, Refused> {
+        let Some(export) = self.export.as_ref().filter(|_| is_question(&guest.hello)) else {
+            return Err(Refused::NotExpected);
+        };
+        let failed = |error: std::io::Error| Refused::Failed(error.raw_os_error().unwrap_or(0));
+        let (memory, place) = match &export.backing {
+            None => (Arc::clone(&export.page), None),
+            Some((backing, len, offset)) => {
+                let memfd = fabric::hand_out(backing).map_err(failed)?;
+                let place = Place {
+                    from: backing.offset,
+                    len: *len as u64,
+                    offset: *offset as u64,
+                };
+                (Arc::new(memfd), Some(place))
+            }
+        };
+        let mut peer = self.peer();
+        if self.is_stopped() {
+            return Err(Refused::Gone);
+        }
+        if !self.is_free(&peer) {
+            return Err(Refused::Busy);
+        }
+        self.begin_anew();
+        peer.bell = None;
+        peer.process = Some(Arc::clone(&guest.process));
+        drop(peer);
+        let this = self.weak();
+        if let Some(this) = this.upgrade() {
+            watch(&this, &guest.process);
+        }
+        let keep = move |socket| {
+            if let Some(this) = this.upgrade() {
+                this.hang_bell(socket);
+            }
+        };
+        Ok(Welcome {
+            hello: Answer(place).format(),
+            memfds: [Arc::clone(&export.page), memory],
+            keep: Some(Box::new(keep)),
+        })
+    }
+
+    fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
+    }
+}

@@ -1,0 +1,111 @@
+//! A sync event on a WorkQ, and its table of waits.
+#![expect(unsafe_code, reason = "stands in a line, and pins its nodes")]
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::held::Outcome;
+use super::waits::{Ticket, Waits};
+use super::workq::Attachment;
+use crate::device::{EventCounter, EventJob, EventPort, EventWait};
+use crate::error::{JobError, Result};
+use crate::sync::WaitNode;
+
+pub(crate) struct Subscription {
+    attachment: Attachment,
+    event: Arc<dyn EventCounter>,
+    port: Arc<dyn EventPort>,
+    waits: Arc<Waits>,
+}
+
+impl Subscription {
+    /// Puts an event on the queue of a context that was attached, with so many waits at once.
+    pub(crate) fn open(
+        attachment: &Attachment,
+        event: Arc<dyn EventCounter>,
+        waits: u32,
+    ) -> Result<Subscription> {
+        const OP: &str = "SyncEventBuilder::attach";
+        let port = attachment.queue.open_event_port(&event, waits)?;
+        let registry = &attachment.shared.core.registry;
+        let table = registry.add(OP, None, |numbered| Waits::new(waits, numbered));
+        let waits = table.inspect_err(|_| port.retire())?;
+        let _ = attachment.event.set(Arc::clone(&port));
+        let subscription = Subscription {
+            attachment: attachment.clone(),
+            event,
+            port,
+            waits,
+        };
+        attachment.listen()?;
+        Ok(subscription)
+    }
+
+    pub(crate) fn event(&self) -> &Arc<dyn EventCounter> {
+        &self.event
+    }
+
+    /// Finishes a Job now, if the device can.
+    #[inline(always)]
+    pub(crate) fn finish_inline(&self, job: &EventJob) -> Option<Outcome> {
+        self.port.try_inline(job)
+    }
+
+    /// How a wait ends, if that is known at once.
+    #[inline(always)]
+    pub(super) fn look(&self, wait: &EventWait) -> Option<std::task::Poll<Outcome>> {
+        self.port.try_wait(wait)
+    }
+
+    pub(super) fn waits(&self) -> &Waits {
+        &self.waits
+    }
+
+    /// Begins a wait; `None` if there is no place for it.
+    pub(super) fn post(&self, wait: EventWait) -> Result<Option<Ticket>, JobError> {
+        let Some(ticket) = self.waits.fill() else {
+            return Ok(None);
+        };
+        match self.port.wait(self.waits.token(ticket), wait) {
+            Ok(()) => Ok(Some(ticket)),
+            Err(error) => {
+                self.waits.leave(ticket);
+                self.free_on();
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends a wait before its time.
+    pub(super) fn cancel(&self, ticket: Ticket) {
+        self.port.cancel(self.waits.token(ticket));
+        self.waits.leave(ticket);
+        self.free_on();
+    }
+
+    /// A place is free.
+    pub(super) fn free_on(&self) {
+        self.attachment.shared.places_on(&*self.waits, false);
+    }
+
+    /// Stands in line for a place.
+    pub(super) fn enqueue(&self, node: Pin<&WaitNode>, waker: &Waker) {
+        use super::places::Places;
+        // SAFETY: the table is in an Arc, which the WaitFlight that has the node reaches through its context, borrowed or owned, until
+        // after the node is dropped (field order, and the borrow).
+        unsafe { self.waits.line().enqueue(node, waker) };
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.attachment.shared.core.registry.forget(&*self.waits);
+        self.port.retire();
+        let shared = &self.attachment.shared;
+        if !shared.mode.load().is_busy() {
+            // A look lets go of what the device had of it. Not here: wakers are user code.
+            shared.events.signal().ring();
+        }
+    }
+}

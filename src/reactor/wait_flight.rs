@@ -1,0 +1,243 @@
+//! One wait on its way, inside an Op: from the first poll to a value.
+//!
+//! ```text
+//!   Idle --> Looking (no place, the poll itself looks) --> Waiting (a place, asleep) --> Finished
+//!                |                                            ^   |
+//!                +--> Queued (in line for a place) -----------+   +-- dropped: cancelled
+//! ```
+//!
+//! While the mode spins, a wait is nothing but loads. A place it takes when it is about to sleep, or if the device cannot be
+//! asked without one.
+
+use std::ops::Deref;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker, ready};
+
+use pin_project::{pin_project, pinned_drop};
+
+use super::budget;
+use super::held::Outcome;
+use super::mode::{Policy, Spin};
+use super::places::{Places, poll_place};
+use super::subscription::Subscription;
+use super::wait::{Awaited, LOOKS, Patience, Waited};
+use super::waits::{Ticket, Waits};
+use super::workq::Attachment;
+use crate::device::EventWait;
+use crate::error::{JobError, Reason};
+use crate::sync::WaitNode;
+use crate::sync::atomic::{Ordering, fence};
+
+/// What a wait is for: a context, and a threshold.
+pub(crate) trait Waiter: Deref<Target = Attachment> {
+    fn subscription(&self) -> &Subscription;
+
+    fn wait(&self) -> EventWait;
+
+    /// Refuses what the device cannot wait for.
+    fn check(&self) -> Result<(), JobError>;
+}
+
+#[derive(Debug)]
+enum State {
+    Idle,
+    Looking(Spin),
+    Queued(Patience, Spin),
+    Waiting(Ticket, Spin),
+    Finished,
+}
+
+/// Pinned in an Op.
+#[pin_project(PinnedDrop)]
+pub(crate) struct WaitFlight<W: Waiter> {
+    // Dropped before the context, which keeps its list.
+    #[pin]
+    node: WaitNode,
+    waiter: W,
+    state: State,
+}
+
+/// A wait, as it is waited for.
+pub(super) struct Begun<'a>(pub(super) &'a Waits, pub(super) Ticket);
+
+impl Awaited for Begun<'_> {
+    type End = Outcome;
+
+    #[inline(always)]
+    fn take(&self) -> Option<Outcome> {
+        self.0.take(self.1)
+    }
+
+    fn register(&self, waker: &Waker) {
+        self.0.register(self.1, waker);
+    }
+}
+
+impl<W: Waiter> WaitFlight<W> {
+    pub(crate) fn new(waiter: W) -> WaitFlight<W> {
+        WaitFlight {
+            node: WaitNode::new(),
+            waiter,
+            state: State::Idle,
+        }
+    }
+
+    /// Begins now, with a place, or says why not: nothing waits.
+    pub(crate) fn try_start(&mut self) -> Result<(), JobError> {
+        let policy = ready_to_wait(&self.waiter)?;
+        let shared = &self.waiter.shared;
+        if !policy.is_busy() {
+            shared.events.register(shared)?;
+        }
+        let subscription = self.waiter.subscription();
+        let waits = subscription.waits();
+        let ticket = match waits.line().is_empty() || waits.line().all_told() {
+            true => subscription.post(self.waiter.wait())?,
+            false => None,
+        };
+        let full = || JobError::new(Reason::WaitsFull, waits.size() as u64, 0);
+        self.state = State::Waiting(ticket.ok_or_else(full)?, Spin::default());
+        Ok(())
+    }
+
+    pub(crate) fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+        let this = self.project();
+        let fresh = matches!(this.state, State::Idle);
+        let mut begun_under = None;
+        if fresh {
+            ready!(budget::proceed(cx));
+            match ready_to_wait(this.waiter) {
+                Ok(policy) => {
+                    begun_under = Some(policy);
+                    *this.state = State::Looking(Spin::default());
+                }
+                Err(error) => {
+                    // A loop of refused waits must not starve the others either.
+                    budget::spent(0);
+                    *this.state = State::Finished;
+                    return Poll::Ready(Err(error));
+                }
+            }
+        }
+        let budget = match fresh {
+            true => None,
+            false => Some(ready!(tokio::task::coop::poll_proceed(cx))),
+        };
+        let polled = go_on(this.waiter, this.state, this.node.as_ref(), begun_under, cx);
+        if polled.is_ready() {
+            *this.state = State::Finished;
+            match budget {
+                Some(budget) => budget.made_progress(),
+                None => budget::spent(0),
+            }
+        }
+        polled
+    }
+}
+
+/// Whether one can begin, and under which policy.
+#[inline]
+fn ready_to_wait(waiter: &impl Waiter) -> Result<Policy, JobError> {
+    waiter.check_open()?;
+    waiter.check()?;
+    Ok(waiter.shared.mode.load())
+}
+
+fn go_on(
+    waiter: &impl Waiter,
+    state: &mut State,
+    node: Pin<&WaitNode>,
+    begun: Option<Policy>,
+    cx: &mut Context<'_>,
+) -> Poll<Outcome> {
+    let subscription = waiter.subscription();
+    let mut begun = begun;
+    if let State::Looking(spin) = state {
+        let policy = begun.unwrap_or_else(|| waiter.shared.mode.load());
+        let found = look(waiter, policy);
+        if let Some(Poll::Ready(outcome)) = found {
+            return Poll::Ready(outcome);
+        }
+        waiter.check_open()?;
+        let shared = &waiter.shared;
+        let over = policy.is_event() || !policy.is_busy() && spin.is_over(policy, || shared.now());
+        if !policy.is_busy() && (begun.is_some() || over) {
+            // Before anything is slept for; it may be another runtime than the last time.
+            shared.events.register(shared)?;
+        }
+        if found.is_some() && !over {
+            if shared.ready() {
+                shared.turn();
+            }
+            shared.missed();
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let first = subscription.waits().line().is_empty();
+        let ticket = match first {
+            true => subscription.post(waiter.wait())?,
+            false => None,
+        };
+        *state = match ticket {
+            Some(ticket) => State::Waiting(ticket, Spin::default()),
+            None => State::Queued(Patience::default(), Spin::default()),
+        };
+    }
+    if let State::Queued(patience, spin) = state {
+        let enqueue = |cx: &mut Context<'_>| subscription.enqueue(node, cx.waker());
+        let post = || subscription.post(waiter.wait());
+        let waits = subscription.waits();
+        let polled = poll_place(waiter, waits, node, patience, spin, cx, enqueue, post);
+        *state = State::Waiting(ready!(polled)?, Spin::default());
+        begun = None;
+    }
+    let State::Waiting(ticket, spin) = state else {
+        panic!("an Op was polled after it had finished")
+    };
+    let ticket = *ticket;
+    // Another policy by now is for the next poll, as for Jobs.
+    let policy = begun.unwrap_or_else(|| waiter.shared.mode.load());
+    let begun_now = Begun(subscription.waits(), ticket);
+    match waiter.poll_end(&begun_now, begun.is_some(), policy, spin, cx) {
+        Poll::Ready(Waited::Over(outcome)) => {
+            subscription.free_on();
+            Poll::Ready(outcome)
+        }
+        Poll::Ready(Waited::Lost(error)) => {
+            subscription.cancel(ticket);
+            Poll::Ready(Err(error))
+        }
+        Poll::Pending => {
+            // After it can be found asleep: pairs with `Shutdown`.
+            fence(Ordering::SeqCst);
+            if let Err(error) = waiter.check_open() {
+                subscription.cancel(ticket);
+                return Poll::Ready(Err(error));
+            }
+            Poll::Pending
+        }
+    }
+}
+
+/// Looks, for a while if the policy has it spin; `None` if the device cannot be asked so.
+#[inline]
+fn look(waiter: &impl Waiter, policy: Policy) -> Option<Poll<Outcome>> {
+    let (subscription, wait) = (waiter.subscription(), waiter.wait());
+    for _ in 0..if policy.is_event() { 1 } else { LOOKS } {
+        if let Poll::Ready(outcome) = subscription.look(&wait)? {
+            return Some(Poll::Ready(outcome));
+        }
+    }
+    Some(Poll::Pending)
+}
+
+#[pinned_drop]
+impl<W: Waiter> PinnedDrop for WaitFlight<W> {
+    fn drop(self: Pin<&mut Self>) {
+        let this = self.project();
+        // A place in line is left by the node's own drop; what it was told is passed on there.
+        if let State::Waiting(ticket, _) = *this.state {
+            this.waiter.subscription().cancel(ticket);
+        }
+    }
+}
