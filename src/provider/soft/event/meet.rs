@@ -155,11 +155,15 @@ impl SoftEvent {
         Ok(event)
     }
 
-    /// Nothing is left of an importer before.
+    /// Nothing is left of an importer before, whatever that wrote. The caller has the lock.
     fn begin_anew(&self) {
-        self.words.wanted(Side::Importer).store(NOBODY, SeqCst);
-        self.words.closed(Side::Importer).store(0, SeqCst);
+        for side in [Side::Owner, Side::Importer] {
+            self.words.wanted(side).store(NOBODY, SeqCst);
+            self.words.closed(side).store(0, SeqCst);
+        }
         self.gone.store(false, SeqCst);
+        // Whoever waits says so anew.
+        self.raise();
     }
 
     /// The importer has its end of the socket.
