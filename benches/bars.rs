@@ -12,7 +12,7 @@
 //! cargo bench --bench bars -- --steady     what is the same on any machine, as TOML (.ci/ratchet)
 //! ```
 //!
-//! B5, B7, B8, B10, B15, G2, G4, G5, R2 to R4, R6, R8 and S5 need both CPUs to themselves. The line says so when they were not free.
+//! B5, B7, B8, B10, B15, G2, G4, G5, R2 to R4, R6, R8, S1, S2 and S5 need both CPUs to themselves. The line says so when they were not free.
 
 #[path = "bars/cancel.rs"]
 mod cancel;
@@ -58,6 +58,8 @@ mod rig;
 mod scenario;
 #[path = "bars/share.rs"]
 mod share;
+#[path = "bars/sync_event.rs"]
+mod sync_event;
 #[path = "bars/sys.rs"]
 mod sys;
 #[path = "bars/uring.rs"]
@@ -106,6 +108,9 @@ const BARS: &[(&str, Bar)] = &[
     ("R6", rdma::r6),
     ("R7", rdma::r7),
     ("R8", rdma::r8),
+    ("S1", sync_event::s1),
+    ("S2", sync_event::s2),
+    ("S4", sync_event::s4),
     ("S5", channel::s5),
     #[cfg(feature = "verbs")]
     ("V2", verbs::v2),
@@ -133,6 +138,13 @@ fn main() -> ExitCode {
     {
         // A child of the bars of remote operations.
         rdma::peer(role, number.parse().expect("a number"));
+        return ExitCode::SUCCESS;
+    }
+    if let [mode, role, _] = &args[..]
+        && mode == "sync"
+    {
+        // A child of the bars of sync events.
+        sync_event::peer(role);
         return ExitCode::SUCCESS;
     }
     let has = |flag: &str| args.iter().any(|arg| arg == flag);

@@ -91,20 +91,20 @@ impl Side {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn unhex(text: &str) -> Vec<u8> {
+pub(crate) fn unhex(text: &str) -> Vec<u8> {
     let byte = |at| u8::from_str_radix(&text[at..at + 2], 16).expect("two digits");
     (0..text.len()).step_by(2).map(byte).collect()
 }
 
-fn say(line: String) {
+pub(crate) fn say(line: String) {
     println!("{line}");
 }
 
-fn hear() -> String {
+pub(crate) fn hear() -> String {
     let mut line = String::new();
     let read = std::io::stdin().read_line(&mut line).expect("a pipe");
     assert!(read > 0, "the parent has gone");
@@ -112,7 +112,7 @@ fn hear() -> String {
 }
 
 /// Another process, on the other CPU.
-struct Peer {
+pub(crate) struct Peer {
     child: Child,
     input: ChildStdin,
     lines: Lines<BufReader<ChildStdout>>,
@@ -120,8 +120,12 @@ struct Peer {
 
 impl Peer {
     fn start(role: &str, number: u64) -> Peer {
+        Peer::start_as("rdma", role, number)
+    }
+
+    pub(crate) fn start_as(mode: &str, role: &str, number: u64) -> Peer {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["rdma", role, &number.to_string()])
+            .args([mode, role, &number.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -133,11 +137,11 @@ impl Peer {
         }
     }
 
-    fn say(&mut self, line: &str) {
+    pub(crate) fn say(&mut self, line: &str) {
         writeln!(self.input, "{line}").expect("it reads");
     }
 
-    fn hear(&mut self) -> String {
+    pub(crate) fn hear(&mut self) -> String {
         self.lines.next().expect("a line").expect("text")
     }
 
@@ -279,7 +283,7 @@ fn round_trips(side: &Side, mode: Mode, trips: u64) -> (f64, u64) {
 }
 
 /// Round trips over two words in shared memory, by two threads that spin.
-fn bare_round_trips(trips: u64) -> f64 {
+pub(crate) fn bare_round_trips(trips: u64) -> f64 {
     #[repr(align(128))]
     struct Word(AtomicU64);
     let words = [Word(AtomicU64::new(0)), Word(AtomicU64::new(0))];
@@ -304,7 +308,7 @@ fn bare_round_trips(trips: u64) -> f64 {
 }
 
 /// Round trips of 64 bytes over a seqpacket socket: blocking, or by epoll as an event loop has it.
-fn socket_round_trips(trips: u64, epoll: bool) -> f64 {
+pub(crate) fn socket_round_trips(trips: u64, epoll: bool) -> f64 {
     let flags = SockFlag::SOCK_CLOEXEC;
     let pair = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags);
     let (here, there) = pair.expect("two sockets");
@@ -339,7 +343,7 @@ fn socket_round_trips(trips: u64, epoll: bool) -> f64 {
     })
 }
 
-fn noise() -> String {
+pub(crate) fn noise() -> String {
     sys::both_cpus().err().unwrap_or_default()
 }
 
