@@ -32,7 +32,7 @@
 //! There is one provider today, [`soft`]: it runs anywhere on Linux, and takes the limits of an adapter on request
 //! ([`soft::Limits`]). It shows either side of a card, the host's functions or the DPU's ports with their [`Representor`]s ([`soft::Topology`]),
 //! between which [`Channel`]s carry control messages. Others can be added ([`add_provider`]), with kinds of jobs of their own ([`Accel`]): [`device`] has the
-//! contract, and a guide. [`Graph`]s run jobs, functions and futures in an order of yours. Sync events, byte streams over RDMA, and
+//! contract, and a guide. [`Graph`]s run jobs, functions and futures in an order of yours, and [`SyncEvent`]s signal another processor. Byte streams over RDMA, and
 //! adapters through libibverbs are to come on the same contract ([`device`]). The vendor's DOCA SDK is not used.
 //!
 //! # The life of one copy
@@ -54,7 +54,8 @@
 //! and its completion frees everything. Forgetting a future (`mem::forget`) leaks its
 //! Slot, and what it owns; nothing dangles.
 //!
-//! A receive cannot be recalled: one that is dropped stays posted, and the next one that begins has its message ([`Rdma::recv`]).
+//! A receive cannot be recalled: one that is dropped stays posted, and the next one that begins has its message ([`Rdma::recv`]). A wait of a
+//! [`SyncEvent`] can: dropped, it waits no more.
 //!
 //! # The life of one message
 //!
@@ -101,8 +102,9 @@
 //! | RNR | a message found no receive: "receiver not ready" | |
 //! | flushed | ended because another job of the Rdma failed first: [`JobError::cause`] | `IBV_WC_WR_FLUSH_ERR` |
 //! | immediate | 32 bits beside a message, or of a write that ends a receive | immediate data |
+//! | [`SyncEvent`], [`BlockingSyncEvent`] | a counter that two processors change, read and wait for; the flavour without a WorkQ | `doca_sync_event` |
 //! | [`Accel`] | a context for jobs of a provider's own kinds, by opcode | |
-//! | Op | the future of a job in flight: [`DmaCopy`], [`ShaOp`], [`RdmaOp`], [`RdmaRecv`], [`AccelOp`] | |
+//! | Op | the future of a job in flight: [`DmaCopy`], [`ShaOp`], [`RdmaOp`], [`RdmaRecv`], [`SyncEventOp`], [`SyncEventWait`], [`AccelOp`] | |
 //! | [`Graph`], [`graph::Node`], [`Instance`] | jobs and functions with dependencies; one of them; the operands of a run | `doca_graph`, `doca_graph_node`, `doca_graph_instance` |
 //! | Lease | the right of one job, guard or `Bytes` to touch some bytes | |
 //! | Slot, orphan | a job's place in the WorkQ; a Slot whose Op was dropped | |
