@@ -1,38 +1,51 @@
-//! The DPU's half of a signal there and back: DOCA's sample sync_event_dpu, and its flags (`sync_event_dpu -h`).
-//! [`sync_event_host`](sync_event_host.rs) tells how both are run.
-mod sync_event_sample;
-
+//! The DPU's half of a signal there and back: DOCA's sample sync_event_dpu, and its flags (`sync_event_dpu -h`). How both are run tells
+//! `sync_event_host`.
+use std::io::{self, Write};
 use std::process::ExitCode;
 
-use sync_event_sample::{Args, Result, Sample, listen, receive, send};
-use tokio_doca::{Device, SyncEvent};
+use tokio::time::timeout;
+use tokio_doca::{Channel, Device, Representor, SyncEvent};
 
-const SAMPLE: Sample = Sample {
+mod flags;
+mod sync_event_sample;
+use flags::{Program, Values};
+use sync_event_sample::{Event, LIMIT, OF_DPU, SERVICE, needed};
+
+type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
+
+const PROGRAM: Program = Program {
     name: "sync_event_dpu",
-    about: "Waits until the host has signaled a sync event, and signals it back.",
-    on_dpu: true,
+    about: "Waits until sync_event_host has signaled a sync event, and signals it back.",
+    flags: &OF_DPU,
 };
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> ExitCode {
-    SAMPLE.run(session).await
+fn main() -> ExitCode {
+    PROGRAM.run(|values| tokio::runtime::Runtime::new()?.block_on(run(values)))
 }
 
-async fn session(args: &Args) -> Result<()> {
-    // On the DPU, or where TOKIO_DOCA_SOFT=dpu says so.
-    let device = Device::open(&args.device)?;
-    let function = args.representor.ok_or("-r is needed")?;
-    args.say("Listening to host")?;
-    let mut host = listen(function).await?;
-    let blob = receive(&mut host).await?;
-    args.say("Received blob from host")?;
-    let event = args.start_imported(SyncEvent::from_export(&device, &blob).await?)?;
-    send(&mut host, b"imported").await?;
+async fn run(values: &Values) -> Result<()> {
+    let mut out = io::stdout();
+    let device = Device::open(needed(values, "--dev-pci-addr")?)?;
+    let representor = Representor::open(&device, needed(values, "--rep-pci-addr")?)?;
 
-    args.say("Waiting for sync event to be signaled from host")?;
+    writeln!(out, "Listening to host")?;
+    let service = Channel::builder().listen(&representor, SERVICE)?;
+    let meet = async {
+        let host = service.accept().await?;
+        let blob = host.recv().await?;
+        Ok::<_, tokio_doca::Error>((host, blob))
+    };
+    let late = |_| format!("no host has come within {LIMIT:?}");
+    let (host, blob) = timeout(LIMIT, meet).await.map_err(late)??;
+    writeln!(out, "Received blob from host")?;
+    let imported = SyncEvent::from_export(&device, &blob).await?;
+    let event = Event::start_imported(values, imported)?;
+    host.send(b"imported").await?;
+
+    writeln!(out, "Waiting for sync event to be signaled from host")?;
     event.wait_gt(0).await?;
-    args.say("Signaling sync event for host")?;
-    event.signal(2, args.atomic).await?;
-    // The host keeps the event until it has seen it.
-    args.say("Done")
+    writeln!(out, "Signaling sync event for host")?;
+    event.signal(values, 2).await?;
+    writeln!(out, "Done")?;
+    Ok(())
 }

@@ -6,46 +6,67 @@
 //! ```
 //!
 //! Either may be started first. Each takes `--async` and `--atomic` for itself.
-mod sync_event_sample;
-
+use std::io::{self, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
-use sync_event_sample::{Args, Result, Sample, connect, receive, send};
-use tokio_doca::{Device, Location, SyncEvent};
+use tokio::time::{Instant, sleep};
+use tokio_doca::{Channel, Device, ErrorKind, Location, SyncEvent};
 
-const SAMPLE: Sample = Sample {
+mod flags;
+mod sync_event_sample;
+use flags::{Program, Values};
+use sync_event_sample::{Event, LIMIT, OF_HOST, SERVICE, needed};
+
+type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
+
+const PROGRAM: Program = Program {
     name: "sync_event_host",
-    about: "Signals a sync event to the DPU, and waits until the DPU has signaled it back.",
-    on_dpu: false,
+    about: "Signals a sync event to sync_event_dpu, and waits until that has signaled it back.",
+    flags: &OF_HOST,
 };
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> ExitCode {
-    SAMPLE.run(session).await
+fn main() -> ExitCode {
+    PROGRAM.run(|values| tokio::runtime::Runtime::new()?.block_on(run(values)))
 }
 
-async fn session(args: &Args) -> Result<()> {
-    let device = Device::open(&args.device)?;
-    let function = device
-        .info()
-        .pci_addr()
-        .ok_or("the device has no PCI address")?;
-    let builder = SyncEvent::builder()
+async fn run(values: &Values) -> Result<()> {
+    let mut out = io::stdout();
+    let device = Device::open(needed(values, "--dev-pci-addr")?)?;
+    let builder = SyncEvent::builder();
+    let builder = builder
         .publisher(Location::Cpu(&device))
         .subscriber(Location::Dpu);
-    let event = args.start(builder)?;
+    let event = Event::start(values, builder)?;
 
-    args.say("Connecting to DPU")?;
-    let mut dpu = connect(function).await?;
-    args.say("Connection to DPU has been established")?;
-    send(&mut dpu, &event.export(&device)?).await?;
-    // It has imported it: what is signaled before would be there all the same, but nobody would hear of its end.
-    receive(&mut dpu).await?;
-    args.say("Exported DOCA Sync Event has been sent to DPU successfully")?;
+    writeln!(out, "Connecting to DPU")?;
+    let dpu = connect(&device).await?;
+    writeln!(out, "Connection to DPU has been established")?;
+    dpu.send(&event.export(&device)?).await?;
+    writeln!(
+        out,
+        "Exported DOCA Sync Event has been sent to DPU successfully"
+    )?;
+    // It has imported it: from now on its end is noticed.
+    dpu.recv().await?;
 
-    args.say("Signaling sync event for DPU")?;
-    event.signal(1, args.atomic).await?;
-    args.say("Waiting for sync event to be signaled from DPU")?;
+    writeln!(out, "Signaling sync event for DPU")?;
+    event.signal(values, 1).await?;
+    writeln!(out, "Waiting for sync event to be signaled from DPU")?;
     event.wait_gt(1).await?;
-    args.say("Done")
+    writeln!(out, "Done")?;
+    Ok(())
+}
+
+/// The DPU may be started later.
+async fn connect(device: &Device) -> Result<Channel> {
+    let end = Instant::now() + LIMIT;
+    loop {
+        match Channel::builder().connect(device, SERVICE).await {
+            Err(error) if error.kind() == ErrorKind::ConnectionAborted && Instant::now() < end => {
+                sleep(Duration::from_millis(10)).await;
+            }
+            connected => return Ok(connected?),
+        }
+    }
 }

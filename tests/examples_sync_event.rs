@@ -39,7 +39,11 @@ fn said(child: Child) -> String {
 
 #[test]
 fn a_signal_goes_there_and_back() {
-    const FLAVOURS: [&[&str]; 3] = [&[], &["--async", "--qdepth", "2"], &["--atomic", "--async"]];
+    const FLAVOURS: [&[&str]; 3] = [
+        &["-l", "60"],
+        &["--async", "--qdepth", "2"],
+        &["--atomic", "--async"],
+    ];
     let mut functions = FUNCTIONS.iter().cycle();
     for (number, of_host) in FLAVOURS.into_iter().enumerate() {
         for (other, of_dpu) in FLAVOURS.into_iter().enumerate() {
@@ -89,26 +93,31 @@ fn a_signal_goes_there_and_back() {
 fn what_is_wrong_is_said_in_one_line() {
     let line = |mut command: Command| {
         let output = command.output().unwrap();
-        assert_eq!(output.status.code(), Some(1));
+        assert!(matches!(output.status.code(), Some(1 | 2)));
         let text = String::from_utf8(output.stderr).unwrap();
         assert_eq!(text.lines().count(), 1, "{text}");
         text
     };
     for (command, names) in [
-        (example("sync_event_host"), "-d is needed"),
+        (example("sync_event_host"), "--dev-pci-addr is needed"),
         (host("0b:00.0", &["-r", "0b:00.0"]), "no flag \"-r\""),
         (host("0b:00.0", &["--qdepth"]), "--qdepth needs a value"),
-        (host("0b:00.0", &["--qdepth", "many"]), "--qdepth \"many\""),
-        (host("0b:00.0", &["-l", "33"]), "no log level 33"),
+        (
+            host("0b:00.0", &["--async", "--qdepth", "many"]),
+            "--qdepth many",
+        ),
+        (host("0b:00.0", &["-l", "loud"]), "-l loud"),
         (host("nowhere", &[]), "nowhere"),
-        (dpu("nothing", &[]), "-r \"nothing\""),
+        (dpu("nothing", &[]), "nothing"),
     ] {
         let text = line(command);
         assert!(text.contains(names), "{text}");
     }
     let mut without = example("sync_event_dpu");
-    without.args(["-d", "03:00.0"]);
-    assert!(line(without).contains("-r is needed"));
+    without
+        .env("TOKIO_DOCA_SOFT", "dpu")
+        .args(["-d", "03:00.0"]);
+    assert!(line(without).contains("--rep-pci-addr is needed"));
     for name in ["sync_event_host", "sync_event_dpu"] {
         for flag in ["-h", "--help", "-v", "--version"] {
             let output = example(name).arg(flag).output().unwrap();
@@ -116,20 +125,4 @@ fn what_is_wrong_is_said_in_one_line() {
             assert!(String::from_utf8(output.stdout).unwrap().contains(name));
         }
     }
-}
-
-#[test]
-fn a_log_level_below_info_says_nothing() {
-    let function = "0b:00.4";
-    let (host, mut dpu) = (
-        host(function, &["-l", "30"]),
-        dpu(function, &["--log-level=40"]),
-    );
-    // Of the other port.
-    dpu.args(["-d", "03:00.1"]);
-    let host = start(host);
-    assert_eq!(
-        (said(start(dpu)), said(host)),
-        (String::new(), String::new())
-    );
 }
