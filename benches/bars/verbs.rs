@@ -344,8 +344,10 @@ fn c_loop(jobs: u64) {
         ..ibv_qp_init_attr::default()
     };
     let qp = create_qp(pd, &mut init);
-    // SAFETY: of `open_device` and `reg_mr`.
-    let (ops, lkey) = unsafe { ((*context).ops, (*mr).lkey) };
+    // SAFETY: of `open_device`.
+    let ops = unsafe { (*context).ops };
+    // SAFETY: of `reg_mr`.
+    let lkey = unsafe { (*mr).lkey };
     let post_send = ops.post_send.expect("filled");
     let poll_cq = ops.poll_cq.expect("filled");
     for job in 0..jobs {
