@@ -26,6 +26,20 @@ fn soft_inline_keeps_the_contract() {
 }
 
 #[test]
+fn sync_events_of_soft_keep_the_contract() {
+    for limits in [
+        Limits::unlimited(),
+        Limits::bluefield2(),
+        Limits::bluefield3(),
+    ] {
+        for defer in [false, true] {
+            let soft = Soft::builder().defer(defer).limits(limits.clone());
+            contract::sync_event(&soft.build().open("pf0").unwrap());
+        }
+    }
+}
+
+#[test]
 fn soft_deferred_keeps_the_contract() {
     contract::dma(&Soft::builder().defer(true).build().open("pf0").unwrap());
 }

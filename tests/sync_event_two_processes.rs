@@ -38,7 +38,9 @@ fn a_million_adds_of_each_side_give_the_exact_sum() {
         let setup = Setup::new(false, Mode::BusyPoll);
         if role == "blocking" {
             let event = imported(&setup.dpu()).start().unwrap();
-            (0..ADDS).for_each(|_| drop(event.add(1).unwrap()));
+            for _ in 0..ADDS {
+                event.add(1).unwrap();
+            }
             hear();
         } else {
             let event = setup.importer(&blob());
@@ -288,7 +290,7 @@ fn an_owner_that_stops_or_goes_ends_what_the_importer_waits_for() {
 /// In the child: one side of an event, which does what it does until it is killed.
 fn victim(number: usize) {
     let setup = &Setup::all()[number % 6];
-    let owns = number / 6 % 2 == 0;
+    let owns = (number / 6).is_multiple_of(2);
     let event = match owns {
         true => {
             let owner = setup.owner();
@@ -299,12 +301,14 @@ fn victim(number: usize) {
     };
     say("begun");
     on(&event.workq(), async {
-        let mut turn = 0;
-        while number / 12 == 0 {
-            event.add(2).await.unwrap();
-            turn += 1;
-            if turn % 64 == 0 {
-                tokio::task::yield_now().await;
+        let mut turn = 0_u32;
+        if number < 12 {
+            loop {
+                event.add(2).await.unwrap();
+                turn += 1;
+                if turn.is_multiple_of(64) {
+                    tokio::task::yield_now().await;
+                }
             }
         }
         event.wait_gt(u64::MAX - 1).await.unwrap();
@@ -454,7 +458,7 @@ fn a_peer_that_scribbles_harms_nobody_but_itself() {
                         owner.add(1).await.unwrap();
                         let mut wait = Box::pin(owner.wait_gt(turn + 1000));
                         let _ = poll(wait.as_mut());
-                        if turn % 16 == 0 {
+                        if turn.is_multiple_of(16) {
                             tokio::task::yield_now().await;
                         }
                         drop(wait);

@@ -1,6 +1,6 @@
 //! The suite that every provider must pass, for authors of providers (feature `contract`).
 //!
-//! [`dma`] runs all of it on a device that copies, [`sha`] on one that hashes, [`rdma`] on one with endpoints, [`accel`] on one
+//! [`dma`] runs all of it on a device that copies, [`sha`] on one that hashes, [`rdma`] on one with endpoints, [`sync_event`] on one with sync events, [`accel`] on one
 //! with Jobs of its own kinds, by a [`Sample`] of one. Each check stands for a duty of [`device`](crate::device), by its number
 //! (the table there says which), and panics with a sentence that begins with it. They drive the queue directly (`open_queue`,
 //! `submit`, `reap`, `arm`, `retire`), as a WorkQ would, and then through the crate, in both modes:
@@ -44,6 +44,7 @@ mod ring;
 mod shape;
 mod subject;
 mod suite;
+mod sync_event;
 mod workq;
 
 pub use caps::caps_are_kept;
@@ -62,4 +63,8 @@ pub use retire::retire_keeps_until_nothing_is_in_flight;
 pub use ring::{armed_completions_ring_once, no_completion_is_slept_through};
 pub use subject::{Sample, Subject};
 pub use suite::{DEADLINE, accel, all, dma, sha};
+pub use sync_event::{
+    Events, a_stopped_event_ends_all, armed_waits_ring, event_jobs_are_done_in_order,
+    events_busy_poll_and_sleep, sync_event, waits_end_once_and_not_before,
+};
 pub use workq::{busy_polls, serves_several_runtimes, sleeps_and_wakes};

@@ -66,6 +66,9 @@
 //! | exports and imports of memory | `exported_memory_is_reached` |
 //! | all together | `rdma_busy_polls`, `rdma_sleeps_and_wakes` |
 //!
+//! For sync events, by `contract::sync_event`: duties 1 and 3 and those of [`EventPort`] by `event_jobs_are_done_in_order` and `waits_end_once_and_not_before`, duty 5
+//! by `armed_waits_ring`, those of [`EventCounter`] by `a_stopped_event_ends_all`, all together by `events_busy_poll_and_sleep`.
+//!
 //! # A provider of your own
 //!
 //! `examples/custom_provider.rs` is one in a file. In this order something works after each step:
@@ -104,6 +107,9 @@
 //! Remote operations need an entry in [`Caps::rdma`], and [`Queue::open_endpoint`], whose [`Endpoint`] takes Jobs and receives; their
 //! Completions come out of the queue. The suite has no checks of them yet.
 //!
+//! Sync events need an entry in [`Caps::sync_event`], [`Adapter::open_event`], and [`Queue::open_event_port`], whose [`EventPort`] takes Jobs and waits; a device
+//! that cannot wait says so there, and is asked for the value instead. Who has none writes nothing.
+//!
 //! The suite runs from the author's own tests, with this crate as a development dependency with the feature `contract`:
 //!
 //! ```
@@ -115,6 +121,7 @@
 //! contract::dma(device);                                   // every check, by copies
 //! contract::sha(device);                                   // by hashes, if it computes some
 //! contract::rdma(device);                                  // by remote operations, if it has endpoints
+//! contract::sync_event(device);                            // by sync events, if it has some
 //! let negate = Sample::transforms(0x10, 0, |src, _room| src.iter().map(|byte| !byte).collect());
 //! contract::accel(device, negate.clone());                 // every check, by one opcode and a model of it
 //! // One check, with a shorter deadline: while something is being written.

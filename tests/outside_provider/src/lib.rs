@@ -4,6 +4,7 @@
 mod hash;
 mod queue;
 pub mod rdma;
+pub mod sync_event;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,0 +1,441 @@
+//! The part for sync events: a counter of the device, on a queue that is driven as a WorkQ would, and through the crate.
+#![expect(
+    unsafe_code,
+    reason = "reaps from a queue, and retires it, as the reactor does"
+)]
+
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use super::DEADLINE;
+use super::bell::Bell;
+use super::suite::{wait_for, watched_for};
+use crate::device::{
+    Armed, Completion, Device, EventConfig, EventCounter, EventJob, EventPort, EventWait, Queue,
+    QueueConfig, Signal, Token, Unit,
+};
+use crate::error::JobError;
+use crate::{Location, Mode, SyncEvent, SyncEventCaps, WorkQ};
+
+/// Jobs in flight at once.
+const DEPTH: u32 = 16;
+/// Waits at once.
+const WAITS: u32 = 8;
+
+/// A device with sync events, under test.
+///
+/// A `&Device` stands for it, with the usual deadline.
+#[derive(Clone, Debug)]
+pub struct Events {
+    device: Device,
+    deadline: Duration,
+}
+
+impl From<&Device> for Events {
+    fn from(device: &Device) -> Events {
+        let (device, deadline) = (device.clone(), DEADLINE);
+        Events { device, deadline }
+    }
+}
+
+impl From<&Events> for Events {
+    fn from(events: &Events) -> Events {
+        events.clone()
+    }
+}
+
+impl Events {
+    /// How long a check waits for something that must come; [`DEADLINE`] if not said.
+    pub fn deadline(self, deadline: Duration) -> Events {
+        Events { deadline, ..self }
+    }
+
+    fn caps(&self) -> &SyncEventCaps {
+        let info = self.device.info();
+        match &info.caps().sync_event {
+            Some(caps) => caps,
+            None => panic!("the device {} has no sync events", info.name()),
+        }
+    }
+
+    fn waits(&self) -> bool {
+        self.caps().max_wait.is_some()
+    }
+}
+
+/// Runs every check on a device that has sync events.
+///
+/// # Panics
+///
+/// At the first duty that the provider does not keep, with a sentence that names it.
+pub fn sync_event(events: impl Into<Events>) {
+    let events = &events.into();
+    event_jobs_are_done_in_order(events);
+    if events.waits() {
+        waits_end_once_and_not_before(events);
+        a_stopped_event_ends_all(events);
+        if events.caps().event_driven {
+            armed_waits_ring(events);
+        }
+    }
+    events_busy_poll_and_sleep(events);
+}
+
+fn watched(what: &str, events: impl Into<Events>, check: impl FnOnce(&Events) + Send + 'static) {
+    let events = events.into();
+    let deadline = 2 * events.deadline;
+    watched_for(what, deadline, move || check(&events));
+}
+
+/// An event on a queue.
+struct Rig {
+    queue: Arc<dyn Queue>,
+    counter: Arc<dyn EventCounter>,
+    port: Arc<dyn EventPort>,
+    bell: Bell,
+    deadline: Duration,
+    generation: u32,
+}
+
+impl Rig {
+    fn new(events: &Events) -> Rig {
+        let adapter = events.device.adapter();
+        let signal = Arc::new(Signal::new().expect("an eventfd"));
+        let queue = adapter.open_queue(QueueConfig::new(DEPTH, Arc::clone(&signal)));
+        let queue = queue.expect("a queue");
+        let counter = adapter.open_event(EventConfig::new(Unit::Cpu, Unit::Cpu));
+        let counter = counter.expect("a sync event");
+        let waits = WAITS.min(events.caps().max_waits);
+        let port = queue.open_event_port(&counter, waits).expect("a port");
+        Rig {
+            bell: Bell::new(&*queue, signal),
+            queue,
+            counter,
+            port,
+            deadline: events.deadline,
+            generation: 0,
+        }
+    }
+
+    fn reap(&self) -> Vec<Completion> {
+        let mut out = [Completion::new(Token::from_raw(u64::MAX), Ok(0)); 64];
+        // SAFETY: this thread alone has the queue.
+        let count = unsafe { self.queue.reap(&mut out) };
+        assert!(
+            count <= out.len(),
+            "duty 7: more completions are counted than there was room for"
+        );
+        out[..count].to_vec()
+    }
+
+    /// All that comes, until there were so many.
+    fn reaped(&self, count: usize) -> Vec<Completion> {
+        let mut all = Vec::new();
+        wait_for(self.deadline, "duty 1: a completion", || {
+            all.extend(self.reap());
+            all.len() >= count
+        });
+        assert_eq!(
+            all.len(),
+            count,
+            "duty 1: something completes that was not asked for, or twice"
+        );
+        all
+    }
+
+    /// Nothing more comes, as far as looks tell.
+    fn quiet(&self, what: &str) {
+        for _ in 0..200 {
+            let more = self.reap();
+            assert!(more.is_empty(), "duty 1: {what}: {more:?}");
+        }
+    }
+
+    fn token(&mut self, table: u32, index: u32) -> Token {
+        self.generation += 1;
+        Token::new(table, index, self.generation)
+    }
+
+    fn wait(&mut self, index: u32, threshold: u64, mask: u64) -> Token {
+        let token = self.token(1, index);
+        let wait = EventWait { threshold, mask };
+        self.port
+            .wait(token, wait)
+            .expect("duty 3: a wait within the limits is taken");
+        token
+    }
+
+    fn set(&self, value: u64) {
+        let set = self.counter.perform(EventJob::Set(value));
+        assert_eq!(set, Ok(value), "duty 1: what a set answers");
+    }
+
+    /// By the queue, or inline if it does that.
+    fn job(&mut self, job: EventJob) -> Result<u64, JobError> {
+        if let Some(done) = self.port.try_inline(&job) {
+            return done;
+        }
+        let token = self.token(0, 0);
+        let submitted = self.port.submit(&[(token, job)]);
+        assert_eq!(
+            (submitted.accepted, submitted.refused),
+            (1, None),
+            "duty 3: a Job within the limits is taken"
+        );
+        let done = self.reaped(1).remove(0);
+        assert_eq!(done.token, token, "duty 1: the Token of a completion");
+        done.result
+    }
+
+    fn end(self) {
+        self.port.retire();
+        self.quiet("after the port was retired");
+        drop(self.port);
+        // SAFETY: nothing of the queue is in flight, and nobody submits or reaps any more.
+        unsafe { self.queue.retire(Arc::new(()), 0) };
+    }
+}
+
+/// Event duty: each Job is done once, in the order of submission, and answers what it says.
+///
+/// # Panics
+///
+/// If a Job is lost, done twice, out of order, or answers something else.
+pub fn event_jobs_are_done_in_order(events: impl Into<Events>) {
+    watched("event_jobs_are_done_in_order", events, |events| {
+        let mut rig = Rig::new(events);
+        let mut model = 0_u64;
+        for (turn, job) in [
+            EventJob::Get,
+            EventJob::Set(5),
+            EventJob::Add(7),
+            EventJob::Get,
+            EventJob::Add(u64::MAX),
+            EventJob::Set(u64::MAX),
+            EventJob::Add(3),
+            EventJob::Get,
+        ]
+        .into_iter()
+        .cycle()
+        .take(64)
+        .enumerate()
+        {
+            let answer = step(&mut model, job);
+            assert_eq!(
+                rig.job(job),
+                Ok(answer),
+                "duty 1: what {job:?} answers (turn {turn})"
+            );
+        }
+        // All at once.
+        let jobs: Vec<(Token, EventJob)> = (0..DEPTH)
+            .map(|index| {
+                let job = [EventJob::Add(index.into()), EventJob::Get][index as usize % 2];
+                (rig.token(0, index), job)
+            })
+            .collect();
+        let submitted = rig.port.submit(&jobs);
+        assert_eq!(
+            submitted.accepted,
+            jobs.len(),
+            "duty 3: as many Jobs as the queue is deep"
+        );
+        let done = rig.reaped(jobs.len());
+        for ((token, job), done) in jobs.into_iter().zip(done) {
+            let expected = Completion::new(token, Ok(step(&mut model, job)));
+            assert_eq!(done, expected, "duty 1: {job:?} in its turn");
+        }
+        rig.quiet("a Job completes twice");
+        rig.end();
+    });
+}
+
+fn step(model: &mut u64, job: EventJob) -> u64 {
+    match job {
+        EventJob::Get => *model,
+        EventJob::Set(value) => {
+            *model = value;
+            value
+        }
+        EventJob::Add(add) => {
+            let before = *model;
+            *model = before.wrapping_add(add);
+            before
+        }
+    }
+}
+
+/// Event duty: a wait ends once the value is greater, as far as the mask goes, and not before; one that was cancelled does not.
+///
+/// # Panics
+///
+/// If a wait ends early, late, twice, or with a value that does not end it.
+pub fn waits_end_once_and_not_before(events: impl Into<Events>) {
+    watched("waits_end_once_and_not_before", events, |events| {
+        let mut rig = Rig::new(events);
+        let waits = WAITS.min(events.caps().max_waits);
+        for _ in 0..3 {
+            rig.set(0);
+            let tokens: Vec<Token> = (0..waits)
+                .map(|index| rig.wait(index, u64::from(index) + 3, u64::MAX))
+                .collect();
+            rig.set(3);
+            rig.quiet("a wait ends although the value is not greater");
+            for (index, &token) in tokens.iter().enumerate() {
+                let value = index as u64 + 4;
+                rig.set(value);
+                let done = rig.reaped(1).remove(0);
+                let expected = Completion::new(token, Ok(value));
+                assert_eq!(
+                    done, expected,
+                    "duty 1: the wait that the value ends, and the value"
+                );
+                rig.quiet("a wait ends twice, or another one with it");
+            }
+        }
+        // Over before it begins.
+        let token = rig.wait(0, 0, u64::MAX);
+        assert_eq!(
+            rig.reaped(1)[0].token,
+            token,
+            "duty 1: a wait that is over when it begins"
+        );
+        rig.set(0xff);
+        let token = rig.wait(0, 2, 0xff00);
+        rig.quiet("the mask of a wait is not regarded");
+        rig.set(0x300);
+        let done = rig.reaped(1).remove(0);
+        assert_eq!(
+            done,
+            Completion::new(token, Ok(0x300)),
+            "duty 1: the mask of a wait"
+        );
+        // What was cancelled never ends, and its place is free.
+        rig.set(0);
+        let token = rig.wait(0, 0, u64::MAX);
+        rig.port.cancel(token);
+        rig.set(1);
+        rig.quiet("a wait ends that was cancelled");
+        let wait = EventWait {
+            threshold: 0,
+            mask: u64::MAX,
+        };
+        match rig.port.try_wait(&wait) {
+            None | Some(Poll::Ready(Ok(1))) => {}
+            other => panic!("duty 4: try_wait answers {other:?} of a wait that is over"),
+        }
+        rig.end();
+    });
+}
+
+/// Event duty: `stop` ends all waits, and what is done later fails.
+///
+/// # Panics
+///
+/// If something goes on.
+pub fn a_stopped_event_ends_all(events: impl Into<Events>) {
+    watched("a_stopped_event_ends_all", events, |events| {
+        let mut rig = Rig::new(events);
+        rig.wait(
+            0,
+            1000_u64.min(events.caps().max_wait.unwrap_or(0)),
+            u64::MAX,
+        );
+        rig.counter.stop();
+        let end = rig.reaped(1).remove(0).result;
+        assert_eq!(
+            end,
+            Err(JobError::event_stopped()),
+            "event duty: what a wait ends with when the event is stopped"
+        );
+        for job in [EventJob::Get, EventJob::Set(1), EventJob::Add(1)] {
+            assert!(
+                rig.counter.perform(job).is_err(),
+                "event duty: {job:?} of an event that was stopped"
+            );
+            assert!(
+                rig.job(job).is_err(),
+                "event duty: {job:?} on the queue, of an event that was stopped"
+            );
+        }
+        rig.end();
+    });
+}
+
+/// Duty 5: a wait that ends rings who armed, and none who did not.
+///
+/// # Panics
+///
+/// If a ring is missing, or one too many.
+pub fn armed_waits_ring(events: impl Into<Events>) {
+    watched("armed_waits_ring", events, |events| {
+        let mut rig = Rig::new(events);
+        for turn in 0..20_u64 {
+            rig.set(0);
+            rig.wait(0, turn, u64::MAX);
+            if rig.queue.arm() == Armed::Ready {
+                rig.quiet("arm says that a completion waits, and a wait ends that is not over");
+            }
+            rig.bell.rings();
+            rig.set(turn);
+            rig.quiet("a wait ends although the value is not greater");
+            rig.queue.arm();
+            rig.bell.rings();
+            rig.set(turn + 1);
+            let rings = rig.bell.wait_for_ring(rig.deadline);
+            assert!(rings > 0, "duty 5: no ring for a wait that is over");
+            rig.queue.clear();
+            rig.reaped(1);
+            // Over without anybody who armed.
+            rig.bell.rings();
+            rig.set(0);
+            rig.wait(0, turn, u64::MAX);
+            rig.set(turn + 1);
+            rig.reaped(1);
+            assert_eq!(rig.bell.rings(), 0, "duty 5: a ring that nobody armed for");
+        }
+        rig.end();
+    });
+}
+
+/// The duties together: the provider under a WorkQ, busily and, where it rings, asleep.
+///
+/// # Panics
+///
+/// If a wake-up is lost.
+pub fn events_busy_poll_and_sleep(events: impl Into<Events>) {
+    watched("events_busy_poll_and_sleep", events, |events| {
+        let cpu = Location::Cpu(&events.device);
+        let turns = async |event: &SyncEvent| {
+            for turn in 0..100 {
+                let threshold = 2 * turn;
+                let (seen, before) =
+                    futures::future::join(event.wait_gt(threshold), event.add(2)).await;
+                assert_eq!(before, Ok(threshold), "what an add answers");
+                assert!(
+                    seen.is_ok_and(|seen| seen > threshold),
+                    "what a wait answers"
+                );
+                drop(event.try_wait_gt(254, u64::MAX));
+            }
+            event.workq().shutdown().await.expect("nothing hinders it");
+        };
+        let event = |mode| {
+            let workq = WorkQ::builder()
+                .depth(DEPTH)
+                .mode(mode)
+                .build()
+                .expect("a WorkQ");
+            let builder = SyncEvent::builder().publisher(cpu).subscriber(cpu);
+            (builder.waits(2).attach(&workq).expect("an event"), workq)
+        };
+        let (busy, workq) = event(Mode::BusyPoll);
+        workq.block_on(turns(&busy));
+        if events.caps().event_driven {
+            let runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = { runtime }.enable_io().build().expect("a runtime");
+            runtime.block_on(turns(&event(Mode::EventDriven).0));
+        }
+    });
+}

@@ -1,0 +1,317 @@
+//! A device that has sync events and nothing else, all of it under one lock, and that sins against one duty at a time.
+
+use std::any::Any;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tokio_doca::device::{
+    Adapter, Armed, Completion, EventConfig, EventCounter, EventJob, EventPort, EventWait, Job,
+    Keep, Queue, QueueConfig, Region, Registrar, Registration, Signal, Submitted, Token, Use,
+};
+use tokio_doca::{
+    Caps, DevInfo, Device, ErrorKind, JobError, PciAddr, PciFunction, Result, SyncEventCaps,
+};
+
+/// What the device does against the contract.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventSin {
+    /// Nothing: it keeps all duties.
+    None,
+    /// Duty 1: an add answers what the value has become.
+    AnswersTheSum,
+    /// Duty 1: the 20th Job never completes.
+    LosesAJob,
+    /// Duty 1: the 20th Job completes twice.
+    JobTwice,
+    /// Of a batch the last Job is done first.
+    Overtakes,
+    /// Duty 1: a wait ends if the value is as great.
+    NotStrict,
+    /// Duty 1: the mask is not regarded.
+    IgnoresTheMask,
+    /// Duty 1: an add wakes nobody, a set does.
+    SleepsThroughSets,
+    /// Duty 1: what was cancelled ends.
+    EndsTheCancelled,
+    /// Waits go on when the event is stopped.
+    WaitsGoOn,
+    /// Jobs go on when the event is stopped.
+    JobsGoOn,
+    /// Duty 5: never rings.
+    NeverRings,
+    /// Duty 5: rings whoever did not arm.
+    RingsUnasked,
+}
+
+/// A device of this sin.
+pub fn device(sin: EventSin) -> Device {
+    let mut caps = Caps::default();
+    caps.max_depth = 64;
+    caps.sync_event = Some(SyncEventCaps::new(64));
+    let addr = PciAddr::new(0x0f, 0, 1);
+    let info = DevInfo::new("outside-events", "events0", addr, PciFunction::Pf, caps);
+    Device::from_adapter(Arc::new(Opened { info, sin }))
+}
+
+struct Opened {
+    info: DevInfo,
+    sin: EventSin,
+}
+
+// SAFETY: `open_queue` makes a new queue, and keeps none.
+unsafe impl Adapter for Opened {
+    fn info(&self) -> &DevInfo {
+        &self.info
+    }
+
+    fn registrar(&self) -> &dyn Registrar {
+        self
+    }
+
+    fn open_queue(&self, config: QueueConfig) -> Result<Arc<dyn Queue>> {
+        let signal = Arc::clone(&config.signal);
+        let (sin, inner) = (self.sin, Mutex::default());
+        Ok(Arc::new(Events(Arc::new(Shared { sin, signal, inner }))))
+    }
+
+    fn open_event(&self, _config: EventConfig) -> Result<Arc<dyn EventCounter>> {
+        let (sin, inner) = (self.sin, Mutex::default());
+        Ok(Arc::new(Counter { sin, inner }))
+    }
+}
+
+impl Registrar for Opened {
+    fn register(&self, _region: &Region, _purpose: Use) -> Result<Registration> {
+        Ok(Registration::new(0, None))
+    }
+}
+
+/// A queue, and a handle on it.
+struct Events(Arc<Shared>);
+
+struct Shared {
+    sin: EventSin,
+    signal: Arc<Signal>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    done: Vec<Completion>,
+    armed: bool,
+    jobs: u32,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    fn put(&self, token: Token, result: Result<u64, JobError>) {
+        let mut inner = lock(&self.inner);
+        inner.done.push(Completion::new(token, result));
+        let rings = match self.sin {
+            EventSin::NeverRings => false,
+            EventSin::RingsUnasked => true,
+            _ => inner.armed,
+        };
+        inner.armed = false;
+        if rings {
+            self.signal.ring();
+        }
+    }
+}
+
+// SAFETY: it touches no memory of anybody's.
+unsafe impl Queue for Events {
+    unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
+        let refused = JobError::device(ErrorKind::NotSupported, 0);
+        Submitted {
+            accepted: 0,
+            refused: (!jobs.is_empty()).then_some(refused),
+        }
+    }
+
+    fn open_event_port(
+        &self,
+        event: &Arc<dyn EventCounter>,
+        _waits: u32,
+    ) -> Result<Arc<dyn EventPort>> {
+        let counter = Arc::clone(event).as_any().downcast::<Counter>();
+        let counter = counter.expect("an event of this device");
+        lock(&counter.inner).queue = Arc::downgrade(&self.0);
+        Ok(Arc::new(Port {
+            counter,
+            shared: Arc::clone(&self.0),
+        }))
+    }
+
+    unsafe fn reap(&self, out: &mut [Completion]) -> usize {
+        let mut inner = lock(&self.0.inner);
+        let count = out.len().min(inner.done.len());
+        for (to, done) in out.iter_mut().zip(inner.done.drain(..count)) {
+            *to = done;
+        }
+        count
+    }
+
+    fn arm(&self) -> Armed {
+        let mut inner = lock(&self.0.inner);
+        inner.armed = true;
+        match inner.done.is_empty() {
+            true => Armed::Armed,
+            false => Armed::Ready,
+        }
+    }
+
+    unsafe fn retire(&self, keep: Keep, _outstanding: usize) {
+        drop(keep);
+    }
+}
+
+struct Counter {
+    sin: EventSin,
+    inner: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    value: u64,
+    stopped: bool,
+    waits: Vec<(Token, EventWait)>,
+    queue: Weak<Shared>,
+}
+
+impl Counter {
+    fn is_over(&self, wait: &EventWait, value: u64) -> bool {
+        match self.sin {
+            EventSin::NotStrict => value & wait.mask >= wait.threshold,
+            EventSin::IgnoresTheMask => value > wait.threshold,
+            _ => wait.is_over(value),
+        }
+    }
+
+    fn wake(&self, state: &mut State) {
+        let (value, stopped) = (state.value, state.stopped);
+        let result = match stopped {
+            true => Err(JobError::event_stopped()),
+            false => Ok(value),
+        };
+        let Some(queue) = state.queue.upgrade() else {
+            return;
+        };
+        state.waits.retain(|(token, wait)| {
+            let over = stopped || self.is_over(wait, value);
+            if over {
+                queue.put(*token, result);
+            }
+            !over
+        });
+    }
+}
+
+impl EventCounter for Counter {
+    fn perform(&self, job: EventJob) -> Result<u64, JobError> {
+        let mut state = lock(&self.inner);
+        if state.stopped && self.sin != EventSin::JobsGoOn {
+            return Err(JobError::event_stopped());
+        }
+        let answer = match job {
+            EventJob::Get => state.value,
+            EventJob::Set(value) => {
+                state.value = value;
+                value
+            }
+            EventJob::Add(add) => {
+                let before = state.value;
+                state.value = before.wrapping_add(add);
+                match self.sin {
+                    EventSin::AnswersTheSum => state.value,
+                    _ => before,
+                }
+            }
+        };
+        if !state.stopped && self.sin != EventSin::SleepsThroughSets {
+            self.wake(&mut state);
+        }
+        Ok(answer)
+    }
+
+    fn look(&self, wait: &EventWait) -> Result<Option<u64>, JobError> {
+        let state = lock(&self.inner);
+        if state.stopped {
+            return Err(JobError::event_stopped());
+        }
+        Ok(wait.is_over(state.value).then_some(state.value))
+    }
+
+    fn export(&self) -> Result<Vec<u8>> {
+        let text = "not by this device";
+        Err(tokio_doca::Error::new(
+            ErrorKind::NotSupported,
+            "export",
+            text,
+        ))
+    }
+
+    fn stop(&self) {
+        let mut state = lock(&self.inner);
+        state.stopped = true;
+        if self.sin != EventSin::WaitsGoOn {
+            self.wake(&mut state);
+        }
+    }
+
+    fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
+    }
+}
+
+struct Port {
+    counter: Arc<Counter>,
+    shared: Arc<Shared>,
+}
+
+impl EventPort for Port {
+    fn submit(&self, jobs: &[(Token, EventJob)]) -> Submitted {
+        let mut order: Vec<_> = jobs.to_vec();
+        if self.shared.sin == EventSin::Overtakes {
+            order.reverse();
+        }
+        for (token, job) in order {
+            let result = self.counter.perform(job);
+            let number = {
+                let mut inner = lock(&self.shared.inner);
+                inner.jobs += 1;
+                inner.jobs
+            };
+            let times = match self.shared.sin {
+                EventSin::LosesAJob if number == 20 => 0,
+                EventSin::JobTwice if number == 20 => 2,
+                _ => 1,
+            };
+            (0..times).for_each(|_| self.shared.put(token, result));
+        }
+        Submitted {
+            accepted: jobs.len(),
+            refused: None,
+        }
+    }
+
+    fn wait(&self, token: Token, wait: EventWait) -> Result<(), JobError> {
+        let mut state = lock(&self.counter.inner);
+        state.waits.push((token, wait));
+        self.counter.wake(&mut state);
+        Ok(())
+    }
+
+    fn cancel(&self, token: Token) {
+        if self.shared.sin != EventSin::EndsTheCancelled {
+            let mut state = lock(&self.counter.inner);
+            state.waits.retain(|(waiting, _)| *waiting != token);
+        }
+    }
+
+    fn retire(&self) {
+        lock(&self.counter.inner).waits.clear();
+    }
+}

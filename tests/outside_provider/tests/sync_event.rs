@@ -1,0 +1,43 @@
+//! The part of the contract suite for sync events, called from another crate: on a device that sins against one duty at a time, which the
+//! suite must find out and name.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use outside_provider::sync_event::{EventSin, device};
+use tokio_doca::contract::{self, Events};
+
+#[test]
+fn a_device_of_another_crate_keeps_the_contract() {
+    contract::sync_event(&device(EventSin::None));
+}
+
+#[test]
+fn each_sin_is_found_and_named() {
+    for (sin, duty) in [
+        (EventSin::AnswersTheSum, "duty 1"),
+        (EventSin::LosesAJob, "duty 1"),
+        (EventSin::JobTwice, "duty 1"),
+        (EventSin::Overtakes, "duty 1"),
+        (EventSin::NotStrict, "duty 1"),
+        (EventSin::IgnoresTheMask, "duty 1"),
+        (EventSin::SleepsThroughSets, "duty 1"),
+        (EventSin::EndsTheCancelled, "duty 1"),
+        (EventSin::WaitsGoOn, "duty 1"),
+        (EventSin::JobsGoOn, "event duty"),
+        (EventSin::NeverRings, "duty 5"),
+        (EventSin::RingsUnasked, "duty 5"),
+    ] {
+        let events = Events::from(&device(sin)).deadline(Duration::from_millis(300));
+        let checked = catch_unwind(AssertUnwindSafe(|| contract::sync_event(events)));
+        let Err(panic) = checked else {
+            panic!("{sin:?}: the suite did not find it out");
+        };
+        let text = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or(panic.downcast_ref::<&str>().copied())
+            .unwrap_or_default();
+        assert!(text.contains(duty), "{sin:?}: no word of {duty}: {text}");
+    }
+}
