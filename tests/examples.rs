@@ -38,7 +38,12 @@ fn files_of_all_sizes_are_copied(defer: &str) {
     let adapter = adapter();
     let device = adapter.as_deref().unwrap_or("pf0");
     let folder = Folder::new();
-    for len in [0, 1, MIB - 1, MIB, 3 * MIB + 17, 19 * MIB + 1] {
+    let mut sizes = vec![0, 1, MIB - 1, MIB, 3 * MIB + 17];
+    // An emulated adapter takes a minute for it.
+    if adapter.is_none() {
+        sizes.push(19 * MIB + 1);
+    }
+    for len in sizes {
         let (src, bytes) = folder.file("src", len);
         let dst = folder.path("dst");
         // Longer than any: what stood there before must go.

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 
-use common::device::{assert_told, needs_soft};
+use common::device::{adapter, assert_told, needs_soft};
 use common::rdma::{REMOTE, Setup, Side, connect};
 use common::*;
 use futures::FutureExt;
@@ -386,7 +386,12 @@ impl Model {
             end.poll();
         }
         let [one, other] = &self.ends;
-        for end in [one, other] {
+        for (end, peer) in [(one, other), (other, one)] {
+            // Of a write that waits for its receive an adapter has written some packets, and not the last.
+            let front = peer.jobs.front().map(|job| &job.work);
+            if adapter().is_some() && matches!(front, Some(Work::Write(.., Some(_)))) {
+                continue;
+            }
             // Also what nobody awaits.
             until("the memory is as the model has it", || {
                 let states = [&one.side, &other.side].map(|side| side.rdma.state());

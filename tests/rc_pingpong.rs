@@ -347,8 +347,8 @@ fn counted(traces: &Path) -> (usize, usize) {
 
 #[test]
 fn asleep_it_takes_no_more_calls_and_events_than_rdma_cores() {
-    const SHORT: usize = 100;
-    const LONG: usize = 400;
+    const SHORT: usize = 20;
+    const LONG: usize = 120;
     if needs_adapter() {
         return;
     }

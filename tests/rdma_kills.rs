@@ -121,10 +121,14 @@ fn peer_dies(test: &str, random: &mut Random, side: &Side) -> Duration {
         let told = Instant::now();
         let cause = error.cause().unwrap_or(error.reason());
         let one_sided = matches!(mine, Work::Write | Work::Read);
-        let gone = told_of(Reason::PeerGone).contains(&cause)
-            || (one_sided && cause == Reason::ExporterGone);
+        let ends = |reason| told_of(reason).contains(&cause);
+        let gone = ends(Reason::PeerGone) || (one_sided && ends(Reason::ExporterGone));
         assert!(gone, "{mine:?} {theirs:?}: {error}");
-        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        let kind = match cause {
+            Reason::RemoteAccess => ErrorKind::NotPermitted,
+            _ => ErrorKind::ConnectionReset,
+        };
+        assert_eq!(error.kind(), kind);
         told.saturating_duration_since(killer.join().unwrap())
     });
     peer.dies();

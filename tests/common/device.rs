@@ -60,6 +60,8 @@ pub fn needs_adapter() -> bool {
 pub fn told_of(soft: Reason) -> [Reason; 2] {
     let adapters = match soft {
         Reason::PeerFailed | Reason::PeerClosed | Reason::PeerGone => Reason::PeerSilent,
+        // The memory of a process that ends may go before its queue pairs do.
+        Reason::ExporterGone => Reason::RemoteAccess,
         Reason::MessageTooLong => Reason::PeerReceiveExceeded,
         Reason::ReceiveTooSmall => Reason::ReceiveExceeded,
         other => other,
