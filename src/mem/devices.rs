@@ -25,8 +25,9 @@ impl Holder {
 
 /// What one device holds of the range: a Registration for each use.
 pub(super) struct Held {
-    pub(super) device: Device,
     registrations: Vec<(Use, Registration)>,
+    // Closed after what it holds was taken from it.
+    pub(super) device: Device,
 }
 
 /// Checks who shall hold it.
