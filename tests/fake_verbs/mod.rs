@@ -49,6 +49,7 @@ static ONE: Mutex<()> = Mutex::new(());
 /// The adapters of a test. When it is dropped nothing of them may be left, and nobody may have sinned.
 pub struct World {
     threads: Vec<JoinHandle<()>>,
+    leaks: bool,
     _one: MutexGuard<'static, ()>,
 }
 
@@ -76,8 +77,14 @@ impl World {
             threads: threads
                 .map(|adapter| std::thread::spawn(move || wire::run(adapter)))
                 .collect(),
+            leaks: false,
             _one: one,
         }
+    }
+
+    /// Something is left at the end, since it could not be destroyed.
+    pub fn expect_leaks(&mut self) {
+        self.leaks = true;
     }
 
     pub fn table(&self) -> Table {
@@ -151,7 +158,11 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         let failed = std::thread::panicking();
-        let limit = if failed { Duration::ZERO } else { LIMIT };
+        let limit = if failed || self.leaks {
+            Duration::ZERO
+        } else {
+            LIMIT
+        };
         let left = self.left_after(limit);
         let mut fabric = lock();
         for adapter in &mut fabric.adapters {
@@ -165,9 +176,10 @@ impl Drop for World {
         if failed || !left.is_empty() {
             // Somebody may still use the objects: they are leaked, with what the test had.
             lock().abandon();
-            assert!(failed, "these were not destroyed: {left:?}");
+            assert!(failed || self.leaks, "these were not destroyed: {left:?}");
             return;
         }
+        assert!(!self.leaks, "nothing was left, and something should be");
         let sins = lock().clear().sins;
         assert_eq!(sins, Vec::<String>::new(), "what nobody may do");
         assert!(!ended.contains(&false), "an adapter's thread has panicked");

@@ -11,7 +11,7 @@ use ibverbs_sys::ibv_wr_opcode::*;
 use ibverbs_sys::*;
 
 use super::control::{fill, fresh, number, object};
-use super::fabric::{BELL, Element, Errno, Fabric, call};
+use super::fabric::{BELL, Element, Errno, Fabric, call, lock};
 
 /// A caller that acknowledges nothing for so long has forgotten it.
 const FORGOTTEN: Duration = Duration::from_secs(20);
@@ -287,6 +287,11 @@ pub(super) unsafe extern "C" fn post_send(
             fill(bad, place);
             return errno;
         }
+    }
+    let rung = lock().plan.failure("ibv_post_send(doorbell)");
+    if let Some(errno) = rung {
+        fill(bad, std::ptr::null_mut());
+        return errno;
     }
     0
 }

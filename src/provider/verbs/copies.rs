@@ -191,7 +191,7 @@ impl Copies {
         }
     }
 
-    /// Takes everything from the adapter; false if in doubt. The caller has the lock under which completions are polled.
+    /// Takes everything from the adapter; false if in doubt, which the core remembers. The caller has the lock under which completions are polled.
     pub(super) fn quiesce(&mut self) -> bool {
         let Some(qp) = self.qp.take() else {
             return true;
@@ -200,8 +200,7 @@ impl Copies {
             self.sends.unpost();
             return true;
         }
-        // The memory is kept.
-        std::mem::forget(Arc::clone(&self.core));
+        self.core.keep_for_ever();
         self.sends.unpost();
         while self.sends.pop().is_some() {}
         false

@@ -21,6 +21,8 @@ pub(super) struct Core {
     /// There is something in one of the two, or who reaps shall look at everything.
     attention: AtomicBool,
     armed: AtomicBool,
+    /// Something of it could not be taken from the adapter.
+    doubt: AtomicBool,
     signal: Arc<Signal>,
 }
 
@@ -43,6 +45,7 @@ impl Core {
             failed: Mutex::default(),
             attention: AtomicBool::new(false),
             armed: AtomicBool::new(false),
+            doubt: AtomicBool::new(false),
             signal: Arc::clone(signal),
         })
     }
@@ -69,8 +72,8 @@ impl Core {
         self.attention.store(true, SeqCst);
     }
 
-    /// A pair failed: who reaps takes everything from it.
-    pub(super) fn failed(&self, pair: &Arc<Pair>) {
+    /// A pair has failed, or may have: who reaps takes everything from it.
+    pub(super) fn look_after(&self, pair: &Arc<Pair>) {
         lock(&self.failed).push(Arc::clone(pair));
         self.attend();
     }
@@ -97,6 +100,16 @@ impl Core {
 
     pub(super) fn needs_attention(&self) -> bool {
         self.attention.load(SeqCst)
+    }
+
+    /// A queue pair could not be taken from the adapter: what it may write is kept for ever, the answers here, and whatever is given to `retire`.
+    pub(super) fn keep_for_ever(self: &Arc<Self>) {
+        self.doubt.store(true, SeqCst);
+        std::mem::forget(Arc::clone(self));
+    }
+
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.doubt.load(SeqCst)
     }
 
     pub(super) fn take_failed(&self) -> Vec<Arc<Pair>> {

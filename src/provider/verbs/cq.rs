@@ -161,7 +161,10 @@ impl Cq {
             }
             read += 1;
         }
-        if read > 0 {
+        if read == 0 && may_be > 0 {
+            // The one that was asked for last is still to come.
+            self.asked.fetch_max(1, SeqCst);
+        } else if read > 0 {
             // SAFETY: the channel has this queue alone, which is alive.
             unsafe { (self.context.table.ack_cq_events)(self.raw(), read) };
         }

@@ -79,7 +79,13 @@ unsafe impl Endpoint for VerbsEndpoint {
         let mut poll = lock(&self.queue.poll);
         self.queue.drain(&mut poll);
         poll.remove(&self.pair);
-        self.pair.renew(&mut self.pair.inner());
+        let mut inner = self.pair.inner();
+        self.pair.renew(&mut inner);
+        if let Some(why) = self.queue.refuses() {
+            // What is connected on a queue that hears of nothing would never end.
+            self.pair.fail(&mut inner, why);
+        }
+        drop(inner);
         poll.add(&self.pair);
         Shared::tell(poll);
         self.pair.tell();

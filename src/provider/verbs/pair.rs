@@ -52,6 +52,8 @@ pub(super) struct Inner {
     pub(super) watch: Watch,
     /// Looks at the peer since a completion was seen.
     pub(super) probes: u32,
+    /// A message that has waited for its receive for too long, unless its completion waits to be polled.
+    overdue: Option<(Token, JobError)>,
     /// Whose failure the state's cause is, if it has not ended yet.
     culprit: Option<Token>,
     /// The handle is gone: nobody waits for receives.
@@ -82,6 +84,7 @@ impl Pair {
             receives: VecDeque::with_capacity(config.recv_queue_size as usize),
             watch: Watch::default(),
             probes: 0,
+            overdue: None,
             culprit: None,
             retired: false,
             doubt: false,
@@ -276,8 +279,18 @@ impl Pair {
             return false;
         }
         inner.state = EndpointState::Error(cause);
-        self.core.failed(self);
+        self.core.look_after(self);
         true
+    }
+
+    /// Fails it if the message that is overdue still waits, now that all completions were polled. True as for `fail`.
+    pub(super) fn judge(self: &Arc<Self>, inner: &mut Inner) -> bool {
+        match inner.overdue.take() {
+            Some((token, cause)) if inner.sends.token(0) == Some(token) => {
+                self.fail_of(inner, 0, cause)
+            }
+            _ => false,
+        }
     }
 
     /// It has failed, by one of its Jobs.
@@ -314,14 +327,17 @@ impl Pair {
         if let Some(qp) = inner.qp.take()
             && !qp.quiesce()
         {
-            // The memory is kept: of the Jobs, of the receives, and of the answers.
-            std::mem::forget(Arc::clone(&self.core));
+            self.core.keep_for_ever();
             inner.sends.unpost();
             while inner.sends.pop().is_some() {}
             inner.receives.clear();
             inner.doubt = true;
         }
         if inner.doubt {
+            // What is submitted from now on would never end.
+            if !matches!(inner.state, EndpointState::Error(_)) {
+                inner.state = EndpointState::Error(JobError::device(ErrorKind::Driver, 0));
+            }
             return false;
         }
         let cause = match inner.state {
@@ -387,18 +403,14 @@ impl Pair {
             .front()
             .map(|(token, job)| (token, job.verb, job.len));
         let look = inner.watch.look(now, front, self.config.rnr_timeout);
-        if let Some(waited) = look.no_receive {
+        if let Some((waited, (token, ..))) = look.no_receive.zip(front)
+            && inner.overdue.is_none()
+        {
             let millis = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
-            let tell = self.fail_of(
-                &mut inner,
-                0,
-                JobError::endpoint(Reason::NoReceive, millis, 0),
-            );
-            drop(inner);
-            if tell {
-                self.tell();
-            }
-            return None;
+            let cause = JobError::endpoint(Reason::NoReceive, millis, 0);
+            inner.overdue = Some((token, cause));
+            // It may have arrived, and nobody has looked since: who reaps knows.
+            self.core.look_after(self);
         }
         let ours = inner.peer.is_some_and(|peer| !peer.origin.is_foreign());
         if look.idle && ours && inner.probes < PROBES {

@@ -61,7 +61,7 @@ impl Pair {
             };
         };
         let cause = status::refusal(refused.errno);
-        if refused.at >= before {
+        if refused.at >= before && !refused.cut {
             // It, and those behind it, nobody has seen.
             inner.sends.truncate(refused.at);
             return Submitted {
@@ -69,7 +69,7 @@ impl Pair {
                 refused: Some(cause),
             };
         }
-        // One that was accepted before, and waited for its place.
+        // One that was accepted before, and waited for its place; or one that the adapter may have taken.
         let tell = self.fail_of(&mut inner, refused.at, cause);
         drop(inner);
         if tell {

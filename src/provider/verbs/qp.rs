@@ -208,7 +208,8 @@ impl Qp {
         self.modify("ibv_modify_qp to RTS", &mut attr, mask)
     }
 
-    /// Posts a list: how many of its requests the adapter took, and why not the next.
+    /// Posts a list: how many of its requests the adapter took, and why not the next. `None` if it does not say: it may have taken all
+    /// (Soft-RoCE queues them, and then cannot tell the kernel).
     ///
     /// # Safety
     ///
@@ -217,7 +218,7 @@ impl Qp {
     pub(super) unsafe fn post_send(
         &self,
         chain: &mut Chain,
-    ) -> std::result::Result<(), (usize, i32)> {
+    ) -> std::result::Result<(), (Option<usize>, i32)> {
         let first = chain.link();
         let mut bad = ptr::null_mut();
         // SAFETY: the queue pair is alive, the list is in `chain`, and the rest the caller promises.

@@ -20,7 +20,7 @@ use crate::device::{
     Armed, Completion, Endpoint, EndpointConfig, EndpointState, Job, Keep, Queue, QueueConfig,
     ShaJob, Submitted, Token,
 };
-use crate::error::{ErrorKind, JobError, Reason, Result as SetUp};
+use crate::error::{Error, ErrorKind, JobError, Reason, Result as SetUp};
 use crate::sync::discard;
 
 /// Completions that are polled at once.
@@ -136,7 +136,9 @@ impl Shared {
         // As many as there were when it began, and no more than a broken driver's endless supply.
         for _ in 0..=self.core.context.traits.max_cqe as usize / BATCH {
             let Some(polled) = self.core.cq.poll(&mut poll.wcs) else {
-                self.broken.store(true, SeqCst);
+                if !self.broken.swap(true, SeqCst) {
+                    self.core.attend();
+                }
                 break;
             };
             for at in 0..polled {
@@ -169,6 +171,9 @@ impl Shared {
         }
         for pair in self.core.take_failed() {
             let mut inner = pair.inner();
+            if pair.judge(&mut inner) {
+                poll.tell.push(Arc::clone(&pair));
+            }
             if matches!(inner.state, EndpointState::Error(_)) {
                 pair.end(&mut inner);
                 drop(inner);
@@ -192,7 +197,7 @@ impl Shared {
         }
     }
 
-    fn refuses(&self) -> Option<JobError> {
+    pub(super) fn refuses(&self) -> Option<JobError> {
         self.broken
             .load(SeqCst)
             .then(|| match self.core.context.is_dead() {
@@ -215,7 +220,7 @@ impl Shared {
     }
 
     fn reap(&self, poll: &mut Poll, out: &mut [Completion]) -> usize {
-        let attention = self.core.take_attention();
+        let mut attention = self.core.take_attention();
         let mut reaped = if attention {
             self.take_finished(out)
         } else {
@@ -226,7 +231,8 @@ impl Shared {
             let want = BATCH.min(out.len() - reaped);
             let Some(polled) = self.core.cq.poll(&mut poll.wcs[..want]) else {
                 self.broken.store(true, SeqCst);
-                self.settle(poll);
+                // There is nothing more to be had: all that is left ends now.
+                (attention, emptied) = (true, true);
                 break;
             };
             for at in 0..polled {
@@ -276,18 +282,18 @@ impl Shared {
             return true;
         }
         let mut poll = lock(&self.poll);
-        let mut ended = true;
         for (_, pair) in std::mem::take(&mut poll.owners) {
-            ended &= pair.retire();
+            pair.retire();
         }
         for pair in self.core.take_failed() {
-            ended &= pair.retire();
+            pair.retire();
         }
         if let Some(copies) = &self.copies {
-            ended &= lock(copies).quiesce();
+            lock(copies).quiesce();
         }
         self.hashes.end();
-        ended
+        // Of those that went before too: their Jobs' memory is kept by the queue.
+        !self.core.is_in_doubt()
     }
 }
 
@@ -331,6 +337,10 @@ unsafe impl Queue for VerbsQueue {
     }
 
     fn open_endpoint(&self, config: EndpointConfig) -> SetUp<Arc<dyn Endpoint>> {
+        if let Some(why) = self.0.refuses() {
+            let text = format!("{why}: attach it to another WorkQ");
+            return Err(Error::new(why.kind(), "open_endpoint", text));
+        }
         let pair = Pair::open(&self.0.core, config, self.0.depth)?;
         lock(&self.0.poll).add(&pair);
         let queue = Arc::clone(&self.0);
@@ -358,7 +368,7 @@ unsafe impl Queue for VerbsQueue {
         shared.core.cq.notify();
         let mut guard = lock(&shared.poll);
         let poll = &mut *guard;
-        if shared.core.cq.is_broken() {
+        if shared.core.cq.is_broken() && !shared.broken.load(SeqCst) {
             shared.core.ask_to_look();
         }
         // Completions that were there before do not ring: whoever looks next finds them.
@@ -366,8 +376,12 @@ unsafe impl Queue for VerbsQueue {
             for at in 0..polled {
                 shared.dispatch(poll, at, |completion| shared.core.keep(completion));
             }
-        } else {
-            shared.broken.store(true, SeqCst);
+            if polled == BATCH {
+                // There may be more, whatever became of these.
+                shared.core.ask_to_look();
+            }
+        } else if !shared.broken.swap(true, SeqCst) {
+            // Once: nothing comes of it any more, and who armed for others of the WorkQ would be rung for without end.
             shared.core.attend();
         }
         Shared::tell(guard);

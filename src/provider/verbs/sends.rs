@@ -38,7 +38,7 @@ struct Entry<W> {
 pub(super) struct Refused {
     /// Whose: the first Job that is not posted whole.
     pub(super) at: usize,
-    /// Some requests of it were taken.
+    /// Some requests of it were taken, or may have been.
     pub(super) cut: bool,
     pub(super) errno: i32,
 }
@@ -120,7 +120,12 @@ impl<W: Work> Sends<W> {
             // SAFETY: as the caller promises.
             match unsafe { qp.post_send(&mut chain) } {
                 Ok(()) => (self.posted, self.used) = (next, used),
-                Err((taken, errno)) => return Err(self.refused(taken as u32, errno)),
+                Err((Some(taken), errno)) => return Err(self.refused(taken as u32, errno)),
+                Err((None, errno)) => {
+                    (self.posted, self.used) = (next, used);
+                    let (at, cut) = (next - 1, true);
+                    return Err(Refused { at, cut, errno });
+                }
             }
         }
         Ok(())

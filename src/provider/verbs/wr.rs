@@ -68,11 +68,11 @@ impl Chain {
         wrs
     }
 
-    /// Which request this is, by its address; the number of all if it is none.
-    pub(super) fn position(&self, wr: *const ibv_send_wr) -> usize {
+    /// Which request this is, by its address, if it is one.
+    pub(super) fn position(&self, wr: *const ibv_send_wr) -> Option<usize> {
         let first = self.wrs.as_ptr();
         let bytes = wr.addr().wrapping_sub(first.addr());
-        (bytes / size_of::<ibv_send_wr>()).min(self.wrs.len())
+        Some(bytes / size_of::<ibv_send_wr>()).filter(|&at| at < self.wrs.len())
     }
 
     #[inline(always)]
