@@ -12,8 +12,8 @@ use adapters::{open, provider};
 use fake_verbs::{Description, Fake, LIMIT, World};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio_doca::device::{
-    Armed, Completion, Device, Endpoint, EndpointConfig, EndpointState, Queue, QueueConfig,
-    RdmaJob, Segments, Signal, Submitted, Token, Verb,
+    Armed, Completion, Device, Endpoint, EndpointConfig, EndpointState, Liveness, Queue,
+    QueueConfig, RdmaJob, Segments, Signal, Submitted, Token, Verb,
 };
 use tokio_doca::verbs::ffi::Wc;
 use tokio_doca::{JobError, Reason};
@@ -239,4 +239,31 @@ fn an_event_that_comes_late_is_read() {
     queue.clear();
     assert!(!is_readable());
     bench.retire();
+}
+
+/// The thread that hears of events does not turn round and round for a device that is gone, and one that comes in its place is another.
+#[test]
+fn a_device_that_is_gone_is_left_alone() {
+    let world = World::new([Description::roce("fake0")]);
+    let verbs = provider(&world);
+    let device = open(&verbs, "fake0");
+    let fake = world.fake("fake0");
+    fake.remove();
+    let end = Instant::now() + LIMIT;
+    while device.liveness() == Liveness::Alive {
+        assert!(Instant::now() < end, "nobody heard of it");
+        std::thread::yield_now();
+    }
+    // Nothing wakes the thread: it looks once more at most, for what it did when it heard of it.
+    let (before, start) = (world.calls("ibv_get_async_event"), Instant::now());
+    while start.elapsed() < Duration::from_millis(300) {
+        let calls = world.calls("ibv_get_async_event") - before;
+        assert!(calls <= 20, "{calls} looks");
+        std::thread::yield_now();
+    }
+    fake.put_back();
+    let back = open(&verbs, "fake0");
+    assert_ne!(back, device);
+    assert_eq!(open(&verbs, "fake0"), back);
+    assert_eq!(back.liveness(), Liveness::Alive);
 }

@@ -115,6 +115,9 @@ pub(super) unsafe extern "C" fn get_async_event(
         next(fd, |fabric| {
             let context = fabric.contexts.get_mut(&address).ok_or(libc::EBADF)?;
             let event = context.events.pop_front();
+            if event.is_none() && fabric.adapters[context.adapter].removed {
+                return Err(libc::EIO);
+            }
             if let Some(event) = event {
                 context.bell.unring();
                 context.unacked += 1;

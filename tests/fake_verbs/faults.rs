@@ -166,7 +166,17 @@ impl Fake {
         let mut fabric = lock();
         fabric.adapters[self.0].removed = true;
         fabric.tell(self, IBV_EVENT_DEVICE_FATAL, Element::Device);
+        // From now on its descriptor is ready without end, and reading says `EIO`.
+        let contexts = fabric.contexts.values();
+        contexts
+            .filter(|context| context.adapter == self.0)
+            .for_each(|context| context.bell.ring());
         BELL.notify_all();
+    }
+
+    /// Another device of the same name comes in its place. (What was open on the last one is as it was.)
+    pub fn put_back(self) {
+        lock().adapters[self.0].removed = false;
     }
 
     /// The port's link goes down, or up again, with an event. Nothing reaches it, or anybody from it, meanwhile.

@@ -13,7 +13,7 @@ use super::core::lock;
 use super::device::VerbsDevice;
 use super::ffi::*;
 use super::{sysfs, watcher};
-use crate::device::{DevInfo, Device, Provider, WeakDevice};
+use crate::device::{DevInfo, Device, Liveness, Provider, WeakDevice};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The provider of adapters, over libibverbs.
@@ -94,6 +94,12 @@ impl Verbs {
     }
 }
 
+/// A device that is open already. One that was removed is not: another may have come in its place.
+fn is_open(all: &HashMap<String, WeakDevice>, name: &str) -> Option<Device> {
+    let device = all.get(name).and_then(WeakDevice::upgrade);
+    device.filter(|device| device.liveness() == Liveness::Alive)
+}
+
 /// What a device with this context is.
 fn info(name: &str, traits: &super::traits::Traits) -> DevInfo {
     let (addr, function) = sysfs::place(name);
@@ -126,7 +132,7 @@ impl Provider for Verbs {
         for device in list.devices() {
             // SAFETY: of the list.
             let name = unsafe { name(list.table, device) };
-            if let Some(open) = lock(&self.open).get(&name).and_then(WeakDevice::upgrade) {
+            if let Some(open) = is_open(&lock(&self.open), &name) {
                 infos.push(open.info().clone());
                 continue;
             }
@@ -143,7 +149,7 @@ impl Provider for Verbs {
     fn open(&self, info: &DevInfo) -> Result<Device> {
         const OP: &str = "Verbs::open";
         let mut all = lock(&self.open);
-        if let Some(device) = all.get(info.name()).and_then(WeakDevice::upgrade) {
+        if let Some(device) = is_open(&all, info.name()) {
             return Ok(device);
         }
         let list = self.table().and_then(List::get);

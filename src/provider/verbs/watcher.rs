@@ -68,9 +68,10 @@ pub(super) fn closed() {
 }
 
 fn start() -> Result<&'static Watcher> {
-    static STARTING: Mutex<()> = Mutex::new(());
-    let _one = lock(&STARTING);
-    if let Some(watcher) = WATCHER.get() {
+    // Whether the thread runs: it may be refused, and be had later.
+    static STARTED: Mutex<bool> = Mutex::new(false);
+    let mut started = lock(&STARTED);
+    if let Some(watcher) = WATCHER.get().filter(|_| *started) {
         return Ok(watcher);
     }
     let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
@@ -84,6 +85,7 @@ fn start() -> Result<&'static Watcher> {
     thread
         .spawn(|| watcher.run())
         .map_err(|error| Error::new(ErrorKind::NoMemory, "verbs", format!("a thread: {error}")))?;
+    *started = true;
     Ok(watcher)
 }
 
@@ -101,6 +103,7 @@ impl Watcher {
             for context in &contexts {
                 read_events(context);
             }
+            self.forget_gone();
             let now = Instant::now();
             let pairs = contexts.iter().flat_map(|context| context.pairs());
             let again = pairs.filter_map(|pair| pair.tick(now)).min();
@@ -148,11 +151,20 @@ impl Watcher {
             .filter_map(|device| device.context.upgrade())
             .collect()
     }
+
+    /// The kernel has no events of a device that is gone, and its descriptor says so without end (`POLLERR`).
+    fn forget_gone(&self) {
+        for device in lock(&self.devices).iter_mut() {
+            if device.context.upgrade().is_some_and(|it| it.is_dead()) {
+                device.events = None;
+            }
+        }
+    }
 }
 
 /// Reads what there is, acknowledges each event, and passes it on.
 fn read_events(context: &Arc<Context>) {
-    if context.async_fd().is_none() {
+    if context.async_fd().is_none() || context.is_dead() {
         return;
     }
     let mut event = ibv_async_event::default();
@@ -164,6 +176,11 @@ fn read_events(context: &Arc<Context>) {
         // SAFETY: read above, and acknowledged once.
         unsafe { (context.table.ack_async_event)(&mut event) };
         tell(context, about, event.event_type);
+    }
+    // Its event may have been missed, or never have been: there will be no other.
+    let why = std::io::Error::last_os_error();
+    if why.raw_os_error() == Some(libc::EIO) && !context.is_dead() {
+        tell(context, About::Device, IBV_EVENT_DEVICE_FATAL);
     }
 }
 
