@@ -4,8 +4,10 @@ mod common;
 #[path = "common/loopback.rs"]
 mod loopback;
 
+use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::Arc;
 
 use common::channel::*;
 use common::*;
@@ -622,5 +624,49 @@ fn without_a_runtime_with_io_it_is_a_bad_state_and_with_one_that_ended_it_is_ove
             received = in_time("an end", server.recv()).await;
         }
         ended(received.map(drop));
+    });
+}
+
+#[test]
+fn a_channel_whose_runtime_ended_while_it_was_idle_blocks_nobody() {
+    let gone = runtime();
+    let (client, server) = gone.block_on(pair());
+    drop(gone);
+    // What the socket does not take any more would be a task's, of a runtime that drops it at once.
+    let filled = std::thread::spawn(move || {
+        let mut end = Ok(());
+        while end.is_ok() {
+            end = client.try_send(&[7; 4080]);
+        }
+        end.unwrap_err().kind()
+    });
+    let deadline = std::time::Instant::now() + LIMIT;
+    while !filled.is_finished() {
+        assert!(std::time::Instant::now() < deadline, "it blocks");
+        std::thread::yield_now();
+    }
+    assert_eq!(filled.join().unwrap(), ErrorKind::Shutdown);
+    drop(server);
+}
+
+#[test]
+fn a_waker_may_ask_the_channel_that_wakes_it() {
+    struct Asks(Channel);
+    impl std::task::Wake for Asks {
+        fn wake(self: Arc<Self>) {
+            let _ = self.0.stats();
+        }
+    }
+    run(async {
+        let (client, server) = pair().await;
+        fill(&client, 4080);
+        let waker = std::task::Waker::from(Arc::new(Asks(client.clone())));
+        let mut send = std::pin::pin!(client.send(b"x"));
+        let mut cx = std::task::Context::from_waker(&waker);
+        assert!(send.as_mut().poll(&mut cx).is_pending());
+        while client.stats().sends_in_flight > 0 {
+            in_time("a message", server.recv()).await.unwrap();
+        }
+        in_time("room", send).await.unwrap();
     });
 }

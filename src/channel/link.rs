@@ -209,6 +209,8 @@ impl Link {
                 Ok(written) => _ = outbox.wrote(written),
                 Err(error) if would_block(&error) => {}
                 Err(error) => {
+                    // First: whom it wakes is user code.
+                    drop(outbox);
                     self.end(failed(&error));
                     return Err(self.over(SEND));
                 }
@@ -222,6 +224,8 @@ impl Link {
             place.forget();
             if !outbox.flushing {
                 outbox.flushing = true;
+                // First: a runtime that has gone drops the task here.
+                drop(outbox);
                 drop(self.runtime.spawn(flush(Flushing(Arc::clone(self)))));
             }
         }
@@ -230,14 +234,21 @@ impl Link {
 
     /// Writes what waits as far as the socket takes it. True once nothing waits.
     fn write_on(&self) -> bool {
+        let (mut room, mut end) = (0, None);
         let mut outbox = self.outbox();
         match self.socket.try_write(outbox.bytes()) {
-            Ok(written) => self.room.add_permits(outbox.wrote(written)),
+            Ok(written) => room = outbox.wrote(written),
             Err(error) if would_block(&error) => {}
-            Err(error) => self.end(failed(&error)),
+            Err(error) => end = Some(failed(&error)),
         }
-        let done = outbox.len() == 0 || self.ended.get().is_some();
+        let done = outbox.len() == 0 || end.is_some() || self.ended.get().is_some();
         outbox.flushing = !done;
+        // First: whom the rest wakes is user code.
+        drop(outbox);
+        if let Some(why) = end {
+            self.end(why);
+        }
+        self.room.add_permits(room);
         done
     }
 
