@@ -485,3 +485,48 @@ fn a_peer_that_scribbles_harms_nobody_but_itself() {
         }));
     }
 }
+
+#[test]
+fn more_doorbells_at_once_than_one_look_reads() {
+    const NAME: &str = "more_doorbells_at_once_than_one_look_reads";
+    const EVENTS: usize = 100;
+    if role().is_some() {
+        let dpu = Setup::new(false, Mode::EventDriven).dpu();
+        let events: Vec<_> = (0..EVENTS)
+            .map(|_| imported(&dpu).start().unwrap())
+            .collect();
+        for turn in 1..=3 {
+            assert_eq!(hear().unwrap(), "set");
+            events.iter().for_each(|event| event.set(turn).unwrap());
+            say("done");
+        }
+        hear();
+        return;
+    }
+    let setup = Setup::new(false, Mode::EventDriven);
+    let (host, workq) = (setup.host(), setup.workq());
+    let owners: Vec<_> = (0..EVENTS)
+        .map(|_| between(&host).waits(1).attach(&workq).unwrap())
+        .collect();
+    let mut peer = Peer::start(NAME, "importer");
+    owners.iter().for_each(|owner| give(&mut peer, owner));
+    run(async {
+        for turn in 0..3 {
+            let waits = owners
+                .iter()
+                .map(|owner| owner.wait_gt_owned(turn, u64::MAX));
+            let waits: Vec<_> = waits.map(tokio::spawn).collect();
+            // All sleep.
+            for _ in 0..EVENTS {
+                tokio::task::yield_now().await;
+            }
+            // The runtime has no turn until all have rung.
+            peer.say("set");
+            assert_eq!(peer.hear(), "done");
+            for wait in waits {
+                assert_eq!(in_time("a wait", wait).await.unwrap(), Ok(turn + 1));
+            }
+        }
+    });
+    peer.ends();
+}

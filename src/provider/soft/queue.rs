@@ -56,6 +56,9 @@ struct Own {
 // SAFETY: `lane` is reached by one thread at a time (`reap`'s contract); the rest is Sync.
 unsafe impl Sync for Own {}
 
+/// How often what rang is read in one look, 16 at a time.
+const CLEARS: usize = 4;
+
 impl SoftQueue {
     /// A queue that this engine serves; without one, whoever reaps does the Jobs.
     pub(super) fn open(
@@ -263,16 +266,23 @@ unsafe impl Queue for SoftQueue {
             return;
         };
         let mut rung = [EpollEvent::empty(); 16];
-        let count = sources.wait(&mut rung, EpollTimeout::ZERO).unwrap_or(0);
-        for event in &rung[..count] {
-            let events = self.events.get();
-            if events.is_some_and(|events| events.rang(event.data())) {
-                continue;
+        for _ in 0..CLEARS {
+            let count = sources.wait(&mut rung, EpollTimeout::ZERO).unwrap_or(0);
+            for event in &rung[..count] {
+                let events = self.events.get();
+                if events.is_some_and(|events| events.rang(event.data())) {
+                    continue;
+                }
+                if let Some(ports) = self.ports.get() {
+                    ports.rang(event.data());
+                }
             }
-            if let Some(ports) = self.ports.get() {
-                ports.rang(event.data());
+            if count < rung.len() {
+                return;
             }
         }
+        // Enough for one look. Of the rest nobody would be told again: each is an edge.
+        self.signal.ring();
     }
 
     #[inline]
