@@ -83,7 +83,7 @@ async fn transfer(values: &Values, device: &Device, channel: &Channel) -> Result
             say(channel, &Message::Accept { len }).await?;
             let mut progress = Progress::new(len, wanted);
             let empty = async |slot: usize, bytes: &mut [u8]| copies.read(slot, bytes).await;
-            let (_, crc) = file_transfer::receive(channel, part, &mut progress, empty).await?;
+            let (_, crc) = file_transfer::receive(channel, len, part, &mut progress, empty).await?;
             progress.end("received", crc)
         }
         (Message::Want { .. }, None) => Err(format!("{path}: no such file").into()),

@@ -91,7 +91,8 @@ async fn run(values: &Values) -> Result<()> {
                 let mut progress = Progress::new(len, wanted);
                 let empty =
                     async |slot: usize, bytes: &mut [u8]| Ok(slots[slot].copy_out(0, bytes)?);
-                let (_, crc) = file_transfer::receive(&channel, part, &mut progress, empty).await?;
+                let (_, crc) =
+                    file_transfer::receive(&channel, len, part, &mut progress, empty).await?;
                 progress.end("received", crc)
             }
         }

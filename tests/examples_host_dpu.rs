@@ -9,8 +9,10 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-use common::block_until;
 use common::programs::*;
+use common::{block_until, run as run_async};
+use tokio_doca::soft::{Soft, Topology};
+use tokio_doca::{Access, Channel, ErrorKind, Mmap};
 
 /// A folder, and in it the file of a card that no other test has: its Channels meet nobody else's.
 struct Card {
@@ -356,6 +358,47 @@ fn a_transfer_that_breaks_off_leaves_no_file() {
     host.0.kill().unwrap();
     assert_failed("file_transfer_dpu", dpu.ends(), &[]);
     is_clean();
+}
+
+#[test]
+fn a_host_that_sends_more_than_it_offered_is_told_so() {
+    const MIB: usize = 1 << 20;
+    let card = Card::new();
+    let mut dpu = card.dpu("file_transfer_dpu");
+    dpu.arg("--progress").arg("-f").arg(card.path("dst"));
+    let dpu = Running::start(&mut dpu);
+    let topology = Topology::load(&card.file).unwrap();
+    let pf0 = Soft::builder()
+        .topology(topology)
+        .build()
+        .open("pf0")
+        .unwrap();
+    let access = Access::LOCAL_READ_WRITE | Access::DPU_READ_ONLY;
+    let mmap = Mmap::builder().device(&pf0).access(access);
+    let mmap = mmap.alloc(3 * MIB).unwrap();
+    let said = |kind: u8, first: u64, second: u64, rest: &[u8]| {
+        let (first, second) = (first.to_be_bytes(), second.to_be_bytes());
+        [&[kind], &first[..], &second, rest].concat()
+    };
+    run_async(async {
+        let channel = loop {
+            match Channel::builder().connect(&pf0, "file transfer").await {
+                Ok(channel) => break channel,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionAborted),
+            }
+            tokio::task::yield_now().await;
+        };
+        let blob = mmap.export_dpu(&pf0).unwrap();
+        channel.send(&said(b'O', 10, 0, &blob)).await.unwrap();
+        assert_eq!(channel.recv().await.unwrap()[0], b'A');
+        let full = said(b'F', 0, MIB as u64, &[]);
+        channel.send(&full).await.unwrap();
+        assert_eq!(channel.recv().await.unwrap()[0], b'R');
+    });
+    let (status, out, err) = dpu.ends();
+    assert_eq!((status, out), (Some(1), String::new()));
+    assert!(err.contains("more than the 10 bytes"), "{err}");
+    assert!(!card.path("dst").exists());
 }
 
 #[test]

@@ -122,9 +122,10 @@ async fn freed(channel: &Channel) -> Result<usize> {
     }
 }
 
-/// Receives a file: `empty` takes bytes out of a slot. It is kept if it is whole.
+/// Receives a file of `whole` bytes: `empty` takes bytes out of a slot. It is kept if it is whole.
 pub async fn receive(
     channel: &Channel,
+    whole: u64,
     mut part: Part,
     progress: &mut Progress,
     empty: impl AsyncFn(usize, &mut [u8]) -> Result<()>,
@@ -134,6 +135,9 @@ pub async fn receive(
     let mut got = 0;
     loop {
         match hear(channel).await? {
+            Message::Full { len, .. } if len as u64 > whole - got => {
+                return Err(format!("more than the {whole} bytes that were said").into());
+            }
             Message::Full { slot, len } if slot < SLOTS && len <= SLOT => {
                 let bytes = &mut piece[..len];
                 empty(slot, bytes).await?;
