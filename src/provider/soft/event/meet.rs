@@ -51,14 +51,7 @@ pub(in super::super) fn import(
 
 /// Of another process.
 fn visit(invitation: &Invitation, deadline: Instant) -> Result<Arc<SoftEvent>> {
-    let visit = invitation
-        .visit(&question(), deadline)
-        .map_err(|error| match error.kind() {
-            ErrorKind::ConnectionAborted if error.to_string().contains("another peer") => {
-                Error::new(ErrorKind::InUse, OP, error.to_string())
-            }
-            _ => error,
-        })?;
+    let visit = invitation.visit(&question(), deadline)?;
     let Some(Answer(place)) = Answer::parse(&visit.hello) else {
         let text = "the exporter answers what no sync event does";
         return fail(ErrorKind::NotPermitted, text);

@@ -39,6 +39,8 @@ pub(in super::super) struct Kind {
     /// One of them, and several.
     pub(super) noun: &'static str,
     nouns: &'static str,
+    /// What a guest is told where another one is.
+    pub(super) busy: (ErrorKind, &'static str),
 }
 
 /// An endpoint of an Rdma.
@@ -59,6 +61,10 @@ pub(in super::super) static ENDPOINT: Kind = Kind {
     export: "Rdma::export",
     noun: "Rdma",
     nouns: "Rdmas",
+    busy: (
+        ErrorKind::ConnectionAborted,
+        "the peer's Rdma is connected to another: reset it first",
+    ),
 };
 
 /// A sync event.
@@ -79,6 +85,10 @@ pub(in super::super) static EVENT: Kind = Kind {
     export: "SyncEvent::export_dpu",
     noun: "SyncEvent",
     nouns: "Rdmas and SyncEvents",
+    busy: (
+        ErrorKind::InUse,
+        "another importer has it: it must drop it first",
+    ),
 };
 
 /// An exported endpoint. Dropped, nobody finds it any more.
@@ -260,7 +270,7 @@ impl Invitation {
     /// The endpoint is not there any more.
     pub(super) fn unknown(&self) -> Error {
         let text = format!(
-            "the peer's {} (slot {}, generation {}) was reset, stopped or dropped since it was exported, or the bytes are forged: export \
+            "the peer's {} (slot {}, generation {}) was reset or dropped since it was exported, or stopped, or the bytes are forged: export \
              anew, and use what that gives",
             self.kind.noun, self.slot, self.generation
         );

@@ -104,7 +104,8 @@ impl Invitation {
             Status::Granted => {}
             Status::Unknown => return Err(self.unknown()),
             Status::Busy => {
-                return refused("it has another peer by now, which must let go of it first");
+                let (kind, text) = self.kind.busy;
+                return host.fail(kind, text.to_owned());
             }
             Status::Unwanted => {
                 return refused(
