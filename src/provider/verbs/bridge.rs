@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 impl Device {
     /// A device over a protection domain of the application's, so that its own verbs and this crate's contexts reach the same memory. Each call
     /// makes another device. Events of the device itself (ibv_get_async_event(3)) are the application's to read; what of them is about
-    /// this crate's queue pairs is noticed by their completions.
+    /// this crate's queue pairs is noticed by their completions. That the adapter was removed nobody tells this crate: what is in flight then does not end.
     ///
     /// # Errors
     ///

@@ -7,6 +7,7 @@ use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 
 use super::core::{Core, lock};
 use super::ffi::ops::Ops;
@@ -31,7 +32,7 @@ pub(super) struct Context {
     dead: AtomicBool,
     /// Jobs that it has finished.
     pub(super) jobs: AtomicU64,
-    pairs: Mutex<Vec<Weak<Pair>>>,
+    pairs: Arc<Pairs>,
     cores: Mutex<Vec<Weak<Core>>>,
 }
 
@@ -132,7 +133,7 @@ impl Context {
             lent,
             dead: AtomicBool::new(false),
             jobs: AtomicU64::new(0),
-            pairs: Mutex::default(),
+            pairs: Arc::default(),
             cores: Mutex::default(),
         })
     }
@@ -174,7 +175,7 @@ impl Context {
 
     /// The endpoints, which hear of what befalls the device, and of time.
     pub(super) fn pairs(&self) -> Vec<Arc<Pair>> {
-        alive(&self.pairs)
+        alive(&self.pairs.0)
     }
 
     /// The queues.
@@ -183,7 +184,21 @@ impl Context {
     }
 
     pub(super) fn add_pair(&self, pair: &Arc<Pair>) {
-        add(&self.pairs, pair);
+        add(&self.pairs.0, pair);
+    }
+
+    /// Its handle is gone. Whoever looks at the time has let go of it when this returns, and does not come back.
+    pub(super) fn remove_pair(&self, pair: &Arc<Pair>) {
+        lock(&self.pairs.0).retain(|it| it.as_ptr() != Arc::as_ptr(pair));
+    }
+
+    pub(super) fn pair_list(&self) -> &Arc<Pairs> {
+        &self.pairs
+    }
+
+    /// Whether device and domain are the application's.
+    pub(super) fn is_lent(&self) -> bool {
+        self.lent
     }
 
     pub(super) fn add_core(&self, core: &Arc<Core>) {
@@ -236,6 +251,20 @@ impl Context {
                 Err(Error::new(ErrorKind::NotFound, "verbs", text))
             }
         }
+    }
+}
+
+/// The endpoints of a device. Whoever looks at the time has no more than this of a device that is the application's: what it destroyed late would be
+/// destroyed after the application's own.
+#[derive(Default)]
+pub(super) struct Pairs(Mutex<Vec<Weak<Pair>>>);
+
+impl Pairs {
+    /// Has each look at the time, under the lock under which they leave; when to come again.
+    pub(super) fn tick(&self, now: Instant) -> Option<Duration> {
+        let pairs = lock(&self.0);
+        let each = pairs.iter().filter_map(Weak::upgrade);
+        each.filter_map(|pair| pair.tick(now)).min()
     }
 }
 

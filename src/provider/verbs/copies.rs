@@ -34,7 +34,13 @@ const PATIENCE: Duration = Duration::from_secs(2);
 impl Work for Job {
     /// How many pieces a request takes.
     type Context = usize;
-    const MOST: usize = REQUESTS;
+
+    /// Each piece that is left after the lists are laid on each other ends one of a list's.
+    #[inline(always)]
+    fn most(&self) -> usize {
+        let Job::Copy { src, dst, .. } = self;
+        (src.as_slice().len() + dst.as_slice().len()).min(REQUESTS)
+    }
 
     #[inline(always)]
     fn push(&self, token: Token, chain: &mut Chain, max_sge: &usize) {
@@ -128,7 +134,7 @@ impl Copies {
             };
         };
         // One that was cut in two the adapter has seen: it is accepted, and fails.
-        let accepted = refused.at - before + usize::from(refused.cut);
+        let accepted = refused.at.saturating_sub(before) + usize::from(refused.cut);
         self.sends.truncate(before + accepted);
         let why = status::refusal(refused.errno);
         Submitted {

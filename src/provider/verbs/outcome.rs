@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::ffi::*;
 use super::pair::{Inner, Pair, Receive};
 use super::status::{self, Failed};
-use super::wr::UNNAMED;
+use super::wr::probe;
 use crate::device::{Completion, EndpointState, RecvOpcode, Token, Verb};
 use crate::error::{JobError, Reason};
 
@@ -16,8 +16,8 @@ impl Pair {
     #[inline(always)]
     pub(super) fn completed(self: &Arc<Self>, wc: &Wc, give: impl FnOnce(Completion)) -> bool {
         let inner = &mut *self.inner();
-        if wc.wr_id == UNNAMED {
-            return self.probed(inner, wc);
+        if wc.wr_id as u32 == u32::MAX {
+            return wc.wr_id == probe(inner.id) && self.probed(inner, wc);
         }
         let token = Token::from_raw(wc.wr_id);
         if token.table() != 0 {
@@ -102,7 +102,9 @@ impl Pair {
             _ => true,
         };
         let news = self.fail(inner, cause.unwrap_or(JobError::of(Reason::PeerFailed)));
+        let culprit = inner.culprit == Some(token);
         let result = match (inner.state, cause) {
+            (EndpointState::Error(first), _) if culprit => first,
             (EndpointState::Error(first), Some(cause)) if news && own && first == cause => cause,
             (EndpointState::Error(first), _) => JobError::flushed(first),
             _ => JobError::flushed(JobError::of(Reason::Reset)),

@@ -41,7 +41,7 @@ pub(super) struct Inner {
     pub(super) state: EndpointState,
     pub(super) qp: Option<Arc<Qp>>,
     /// What events of the queue pair come back with: those of one before it may come late.
-    id: u64,
+    pub(super) id: u64,
     origin: Origin,
     psn: u32,
     gid: (u32, [u8; 16]),
@@ -55,7 +55,7 @@ pub(super) struct Inner {
     /// A message that has waited for its receive for too long, unless its completion waits to be polled.
     overdue: Option<(Token, JobError)>,
     /// Whose failure the state's cause is, if it has not ended yet.
-    culprit: Option<Token>,
+    pub(super) culprit: Option<Token>,
     /// The handle is gone: nobody waits for receives.
     pub(super) retired: bool,
     /// It could not be taken from the adapter.

@@ -18,7 +18,11 @@ use crate::error::{ErrorKind, JobError, Reason};
 
 impl Work for RdmaJob {
     type Context = Remote;
-    const MOST: usize = 1;
+
+    #[inline(always)]
+    fn most(&self) -> usize {
+        1
+    }
 
     #[inline(always)]
     fn push(&self, token: Token, chain: &mut Chain, context: &Remote) {
@@ -142,7 +146,7 @@ impl Pair {
         };
         let mut chain = Chain::new();
         // The last one before the places are all taken says when they are free again.
-        chain.push_probe(inner.probes + 1 == PROBES);
+        chain.push_probe(inner.id, inner.probes + 1 == PROBES);
         // SAFETY: it names no memory.
         if unsafe { qp.post_send(&mut chain) }.is_ok() {
             inner.probes += 1;

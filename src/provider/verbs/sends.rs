@@ -11,8 +11,8 @@ use crate::device::Token;
 pub(super) trait Work: Copy {
     /// What all Jobs of a queue pair need to know.
     type Context;
-    /// The most requests of one.
-    const MOST: usize;
+    /// The most requests that it takes.
+    fn most(&self) -> usize;
 
     fn push(&self, token: Token, chain: &mut Chain, context: &Self::Context);
 }
@@ -100,7 +100,7 @@ impl<W: Work> Sends<W> {
             let mut chain = Chain::new();
             let (mut next, mut used) = (self.posted, self.used);
             while let Some(entry) = self.jobs.get_mut(next) {
-                if !chain.has_room(W::MOST) {
+                if !chain.has_room(entry.work.most()) {
                     break;
                 }
                 let mark = chain.mark();

@@ -84,7 +84,8 @@ impl Traits {
             up,
             lid: of_port.lid,
             needs_grh: of_port.flags & GRH_REQUIRED != 0,
-            gids: count(of_port.gid_tbl_len).max(1),
+            // A route has 8 bits for the index (`ibv_global_route`).
+            gids: count(of_port.gid_tbl_len).clamp(1, 256),
             active_mtu: of_port.active_mtu,
             max_message: match of_port.max_msg_sz {
                 0 => 1 << 31,

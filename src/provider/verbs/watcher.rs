@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use super::context::Context;
+use super::context::{Context, Pairs};
 use super::core::lock;
 use super::cq::set_nonblocking;
 use super::ffi::*;
@@ -24,9 +24,25 @@ struct Watcher {
 }
 
 struct Device {
-    context: Weak<Context>,
+    /// `None` of one that is the application's.
+    context: Option<Weak<Context>>,
+    pairs: Arc<Pairs>,
     /// A descriptor of our own: the device closes its when it goes, which may be while we wait.
     events: Option<OwnedFd>,
+}
+
+impl Device {
+    fn context(&self) -> Option<Arc<Context>> {
+        self.context.as_ref()?.upgrade()
+    }
+
+    fn is_open(&self) -> bool {
+        match &self.context {
+            Some(context) => context.strong_count() > 0,
+            // The device has the other one.
+            None => Arc::strong_count(&self.pairs) > 1,
+        }
+    }
 }
 
 static WATCHER: OnceLock<Watcher> = OnceLock::new();
@@ -48,7 +64,8 @@ pub(super) fn watch(context: &Arc<Context>) -> Result<()> {
     };
     let watcher = start()?;
     lock(&watcher.devices).push(Device {
-        context: Arc::downgrade(context),
+        context: (!context.is_lent()).then(|| Arc::downgrade(context)),
+        pairs: Arc::clone(context.pair_list()),
         events,
     });
     watcher.wake();
@@ -105,8 +122,8 @@ impl Watcher {
             }
             self.forget_gone();
             let now = Instant::now();
-            let pairs = contexts.iter().flat_map(|context| context.pairs());
-            let again = pairs.filter_map(|pair| pair.tick(now)).min();
+            let lists = self.lists();
+            let again = lists.iter().filter_map(|pairs| pairs.tick(now)).min();
             next = again.map(|again| now + again);
         }
     }
@@ -145,17 +162,19 @@ impl Watcher {
     /// Those that are open. Others are forgotten, with their descriptors.
     fn contexts(&self) -> Vec<Arc<Context>> {
         let mut devices = lock(&self.devices);
-        devices.retain(|device| device.context.strong_count() > 0);
-        devices
-            .iter()
-            .filter_map(|device| device.context.upgrade())
-            .collect()
+        devices.retain(Device::is_open);
+        devices.iter().filter_map(Device::context).collect()
+    }
+
+    fn lists(&self) -> Vec<Arc<Pairs>> {
+        let devices = lock(&self.devices);
+        devices.iter().map(|it| Arc::clone(&it.pairs)).collect()
     }
 
     /// The kernel has no events of a device that is gone, and its descriptor says so without end (`POLLERR`).
     fn forget_gone(&self) {
         for device in lock(&self.devices).iter_mut() {
-            if device.context.upgrade().is_some_and(|it| it.is_dead()) {
+            if device.context().is_some_and(|it| it.is_dead()) {
                 device.events = None;
             }
         }

@@ -13,6 +13,11 @@ pub(super) const REQUESTS: usize = 2 * LIST - 1;
 /// What names a request that is not a Job's last: it completes only if it fails.
 pub(super) const UNNAMED: u64 = u64::MAX;
 
+/// What names a look at the peer: no Token, and of this queue pair alone, since an adapter may give its number to another one.
+pub(super) const fn probe(id: u64) -> u64 {
+    id << 32 | u32::MAX as u64
+}
+
 const PIECES: usize = 64;
 
 const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0;
@@ -224,9 +229,9 @@ impl Chain {
     }
 
     /// Appends a look whether the peer is there: a read of no bytes, which needs no key (InfiniBand specification, C9-88).
-    pub(super) fn push_probe(&mut self, signaled: bool) {
+    pub(super) fn push_probe(&mut self, id: u64, signaled: bool) {
         self.wrs.push(ibv_send_wr {
-            wr_id: UNNAMED,
+            wr_id: probe(id),
             opcode: ibv_wr_opcode::IBV_WR_RDMA_READ,
             send_flags: if signaled { SIGNALED } else { 0 },
             ..ibv_send_wr::default()
