@@ -230,6 +230,25 @@ fn a_wait_beside_the_end_of_the_event_ends() {
 }
 
 #[test]
+fn an_importer_that_comes_beside_the_end_of_the_event_is_told_of_it() {
+    check(3, || {
+        let owner = SoftEvent::private();
+        let stopper = {
+            let owner = Arc::clone(&owner);
+            spawn(move || owner.stop())
+        };
+        let importer = owner.admit();
+        stopper.join().unwrap();
+        if let Ok(importer) = importer {
+            let end = importer
+                .operate(&EventJob::Get)
+                .map_err(|error| error.reason());
+            assert_eq!(end, Err(Reason::EventRevoked), "it was told nothing");
+        }
+    });
+}
+
+#[test]
 fn a_wait_is_cancelled_or_ends_and_never_both() {
     check(3, || {
         let [waiter, other] = ends(Side::Owner);
