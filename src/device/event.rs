@@ -1,4 +1,5 @@
 //! Sync events: 64-bit counters that two processors change, read and wait for.
+#![expect(unsafe_code, reason = "asks for a promise about memory")]
 
 use std::any::Any;
 use std::fmt;
@@ -23,27 +24,52 @@ pub enum Unit {
 
 /// Eight aligned bytes of the application's that shall be the counter.
 #[derive(Clone)]
-#[non_exhaustive]
 pub struct EventBacking {
-    /// The memory that they are a part of. It is registered with the device, and is valid while `keep` is held.
-    pub region: Region,
-    /// Where in it they begin: a multiple of 8.
-    pub offset: usize,
-    /// Its memfd, if it is in one.
-    pub memfd: Option<Backing>,
-    /// Keeps it.
-    pub keep: Keep,
+    region: Region,
+    offset: usize,
+    memfd: Option<Backing>,
+    keep: Keep,
 }
 
 impl EventBacking {
     /// What the crate offers; public so that a provider can be driven without it, in its tests.
-    pub fn new(region: Region, offset: usize, memfd: Option<Backing>, keep: Keep) -> EventBacking {
+    ///
+    /// # Safety
+    ///
+    /// Eight bytes of the region begin at `offset`, at an address that is a multiple of 8. They can be read and written while `keep` is
+    /// held, and this process reaches them by atomic or [`volatile`](super::volatile) accesses alone meanwhile.
+    pub unsafe fn new(
+        region: Region,
+        offset: usize,
+        memfd: Option<Backing>,
+        keep: Keep,
+    ) -> EventBacking {
         EventBacking {
             region,
             offset,
             memfd,
             keep,
         }
+    }
+
+    /// The memory that they are a part of. It is registered with the device.
+    pub fn region(&self) -> Region {
+        self.region
+    }
+
+    /// Where in it they begin.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Its memfd, if it is in one.
+    pub fn memfd(&self) -> Option<&Backing> {
+        self.memfd.as_ref()
+    }
+
+    /// Keeps the eight bytes.
+    pub fn keep(&self) -> &Keep {
+        &self.keep
     }
 }
 

@@ -87,11 +87,11 @@ fn watch(event: &Arc<SoftEvent>, process: &Process) {
 }
 
 /// Words whose counter lies in memory of the application's.
-fn backed(words: Words, backing: EventBacking) -> Words {
-    // SAFETY: the crate promises eight aligned bytes within the region, which is kept.
-    let at = unsafe { backing.region.addr.add(backing.offset) };
-    // SAFETY: as above; Bufs of memory that a peer may write are reached by atomics and the opaque routine, and the crate offers no other.
-    unsafe { words.with_counter(at, backing.keep) }
+fn backed(words: Words, backing: &EventBacking) -> Words {
+    // SAFETY: eight aligned bytes begin there, within the region, which is kept (`EventBacking::new`).
+    let at = unsafe { backing.region().addr.add(backing.offset()) };
+    // SAFETY: as above; and this process reaches them by atomics and the opaque routine alone.
+    unsafe { words.with_counter(at, Arc::clone(backing.keep())) }
 }
 
 impl SoftEvent {
@@ -119,12 +119,12 @@ impl SoftEvent {
         let Some(backing) = backing else {
             return Ok(SoftEvent::new(words, Some(export)));
         };
-        let Some(memfd) = backing.memfd.clone() else {
+        let Some(memfd) = backing.memfd().cloned() else {
             let text = "memory in a memfd alone can be shared with another process: take it with MmapBuilder::alloc, or from_memfd";
             return Err(Error::new(ErrorKind::NotSupported, "open_event", text));
         };
-        export.backing = Some((memfd, backing.region.len, backing.offset));
-        Ok(SoftEvent::new(backed(words, backing), Some(export)))
+        export.backing = Some((memfd, backing.region().len, backing.offset()));
+        Ok(SoftEvent::new(backed(words, &backing), Some(export)))
     }
 
     /// The importer is of this process.
