@@ -110,6 +110,7 @@ const BARS: &[(&str, Bar)] = &[
     ("R8", rdma::r8),
     ("S1", sync_event::s1),
     ("S2", sync_event::s2),
+    ("S3", share::s3),
     ("S4", sync_event::s4),
     ("S5", channel::s5),
     #[cfg(feature = "verbs")]

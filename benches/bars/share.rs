@@ -224,6 +224,38 @@ pub(crate) fn f1(report: &mut Report) {
     report.line("F1.vm", kernel / remote, AtLeast(20.0), "x", &what);
 }
 
+/// Remote copies of `len` bytes against local ones, whose destination is emptied each time.
+fn against_local(peer: &Peer, len: usize, copies: u64) -> [Samples; 2] {
+    let rig = dpu(len);
+    let (src, dst) = (filled(&rig), filled(&rig));
+    let remote = import(&rig, &peer.blobs[0]).buf(..len).expect("its range");
+    let mut local = || {
+        let (dma, src, dst) = (rig.dma.clone(), src.clone(), dst.clone());
+        on_task(async move {
+            let start = Instant::now();
+            for _ in 0..copies {
+                dst.reset_data_len().expect("nobody has it");
+                dma.copy(&src, &dst).await.expect("a copy");
+            }
+            per_op(start, copies)
+        })
+    };
+    let mut remote = || awaited(&rig.dma, &src, &remote, copies);
+    interleave(40, [&mut local, &mut remote])
+}
+
+/// A copy to another process against one within this one.
+pub(crate) fn s3(report: &mut Report) {
+    let peer = Peer::start(1 << 20, 1);
+    for (name, len, copies) in [("S3.4k", 4096, 20_000), ("S3.1m", 1 << 20, 60)] {
+        let [local, remote] = against_local(&peer, len, copies).map(|it| it.median());
+        let what = format!(
+            "a remote copy of {len} bytes over a local one ({remote:.0} ns against {local:.0})"
+        );
+        report.line(name, remote / local, AtMost(1.05), "x", &what);
+    }
+}
+
 /// Under strace: copies to another process, in busy mode.
 pub(crate) fn run(jobs: u64) {
     let peer = Peer::start(1 << 16, 1);
