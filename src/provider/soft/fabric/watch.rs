@@ -3,6 +3,7 @@
 //! There is one [`Process`] for each, whatever it is that joins this process to it. It watches a pidfd, which is readable once the process
 //! has ended, also if a child of it holds copies of all its sockets. Where there is none, the connection stays, and its end is watched.
 
+use std::collections::HashSet;
 use std::mem;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -217,7 +218,9 @@ impl Process {
         }
         let mut to_tell = lock(&self.watched.to_tell);
         if to_tell.len() == to_tell.capacity() {
-            to_tell.retain(|who| who.strong_count() > 0);
+            // One that comes to a process again and again is told once.
+            let mut known = HashSet::new();
+            to_tell.retain(|who| who.strong_count() > 0 && known.insert(who.as_ptr().addr()));
         }
         to_tell.push(who);
         if self.is_dead() {
@@ -240,5 +243,38 @@ impl Drop for Process {
         let _ = self.fabric.epoll.delete(self.watch.descriptor().as_fd());
         let mut processes = lock(&self.fabric.processes);
         processes.known.retain(|known| known.number != self.number);
+    }
+}
+
+#[cfg(all(test, not(tokio_doca_loom)))]
+mod tests {
+    use super::*;
+
+    struct Nobody;
+
+    impl Ended for Nobody {
+        fn ended(&self) {}
+    }
+
+    #[test]
+    fn who_asks_again_and_again_takes_no_more_room() {
+        let fabric = Fabric::current("test").unwrap();
+        let (here, _there) = std::os::unix::net::UnixStream::pair().unwrap();
+        let identity = Identity {
+            instance: Id::default(),
+            pid: 0,
+            pidfd: None,
+        };
+        let watch = Watch::Connection(here.into());
+        let process = Process::watched(&fabric, identity, watch).unwrap();
+        let one: [Arc<dyn Ended>; 2] = [Arc::new(Nobody), Arc::new(Nobody)];
+        for who in one.iter().cycle().take(1000) {
+            process.on_end(Arc::downgrade(who));
+        }
+        let told = lock(&process.watched.to_tell);
+        assert!((2..=8).contains(&told.len()), "{}", told.len());
+        for who in &one {
+            assert!(told.iter().any(|told| told.ptr_eq(&Arc::downgrade(who))));
+        }
     }
 }
