@@ -281,7 +281,10 @@ impl EventCounter for SoftEvent {
         if !self.words.are_ours() || self.stopped.swap(true, SeqCst) {
             return;
         }
+        // Who admits an importer writes over it, under the lock, and looks first whether it was stopped.
+        let peer = self.peer();
         self.words.closed(self.side).store(1, SeqCst);
+        drop(peer);
         seq_cst_order();
         self.raise();
         if self.side == Side::Owner {

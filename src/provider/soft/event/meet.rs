@@ -152,12 +152,7 @@ impl SoftEvent {
     fn begin_anew(&self) {
         for side in [Side::Owner, Side::Importer] {
             self.words.wanted(side).store(NOBODY, SeqCst);
-            // Not a store: if it writes over what `stop` said, it knows of that.
-            self.words.closed(side).swap(0, SeqCst);
-        }
-        if self.is_stopped() {
-            // Meanwhile.
-            self.words.closed(Side::Owner).store(1, SeqCst);
+            self.words.closed(side).store(0, SeqCst);
         }
         self.gone.store(false, SeqCst);
         // Whoever waits says so anew.
