@@ -279,6 +279,8 @@ fn every_example_names_what_it_cannot_read_in_a_script() {
         "rdma_write",
         "rdma_write_immediate",
         "sha_file",
+        "sync_event_dpu",
+        "sync_event_host",
         "zero_copy_bytes",
     ] {
         let says = "TOKIO_DOCA_SOFT_FAULTS cannot be taken: Fault::from_str: \"oops\" is no fault";
@@ -287,6 +289,8 @@ fn every_example_names_what_it_cannot_read_in_a_script() {
             "dma_copy" => _ = command.args([&file, &folder.path("dst")]),
             "sha_file" | "zero_copy_bytes" => _ = command.arg(&file),
             "file_transfer_dpu" | "file_transfer_host" => _ = command.arg("-f").arg(&file),
+            "sync_event_host" => _ = command.args(["-d", "0b:00.0"]),
+            "sync_event_dpu" => _ = command.args(["-d", "03:00.0", "-r", "0b:00.0"]),
             "rdma_send_receive" | "rdma_send_receive_immediate" => _ = command.arg("send"),
             "rdma_read" | "rdma_write" | "rdma_write_immediate" => _ = command.arg("responder"),
             _ => {}
