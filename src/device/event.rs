@@ -37,7 +37,7 @@ impl EventBacking {
     /// # Safety
     ///
     /// Eight bytes of the region begin at `offset`, at an address that is a multiple of 8. They can be read and written while `keep` is
-    /// held, and this process reaches them by atomic or [`volatile`](super::volatile) accesses alone meanwhile.
+    /// held, and this process reaches them by atomic or volatile accesses alone meanwhile.
     pub unsafe fn new(
         region: Region,
         offset: usize,

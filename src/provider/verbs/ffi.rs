@@ -1,7 +1,7 @@
 //! The C side: types of `ibverbs-sys`, which nothing else names, and the functions of libibverbs, found when the process runs.
 //!
 //! The library is opened by `dlopen(3)`, so that a program with this feature starts where there is none. What works on queues at speed
-//! (`ibv_post_send`, `ibv_poll_cq`, ..) has no symbol: the header calls it through `ibv_context.ops`, and so do [`ops`].
+//! (`ibv_post_send`, `ibv_poll_cq`, ..) has no symbol: the header calls it through `ibv_context.ops`, and so does `ops`.
 #![expect(unsafe_code, reason = "opens a library and calls what it finds there")]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
