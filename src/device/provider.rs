@@ -136,7 +136,7 @@ pub unsafe trait Adapter: Send + Sync {
 pub struct DeviceId(u64);
 
 impl DeviceId {
-    /// A number that no other device of this process has; never 0.
+    /// A number that no other device of this process has; even, and never 0.
     pub fn as_raw(self) -> u64 {
         self.0
     }
@@ -153,9 +153,9 @@ pub struct Device {
 impl Device {
     /// For providers: the handle of a device that was opened.
     pub fn from_adapter(adapter: Arc<dyn Adapter>) -> Device {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
+        static NEXT: AtomicU64 = AtomicU64::new(2);
         Device {
-            id: DeviceId(NEXT.fetch_add(1, Ordering::Relaxed)),
+            id: DeviceId(NEXT.fetch_add(2, Ordering::Relaxed)),
             adapter,
         }
     }

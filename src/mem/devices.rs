@@ -14,12 +14,14 @@ use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub struct Holder(u64);
 
 impl Holder {
+    #[inline(always)]
     pub(crate) fn new(device: DeviceId, purpose: Use) -> Holder {
-        Holder(device.as_raw() << 1 | u64::from(purpose == Use::Rdma))
+        // The numbers of devices are even.
+        Holder(device.as_raw() | u64::from(purpose == Use::Rdma))
     }
 
     pub(crate) fn is(self, device: DeviceId) -> bool {
-        self.0 >> 1 == device.as_raw()
+        self.0 & !1 == device.as_raw()
     }
 }
 
