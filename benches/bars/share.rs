@@ -113,7 +113,7 @@ fn dpu(element: usize) -> Rig {
         .engine_spin(Duration::from_secs(1))
         .build();
     let device = soft.open("p0").expect("a DPU");
-    Rig::on(device, Mode::BusyPoll, 256, element, 1)
+    Rig::on(device, Mode::BusyPoll, 256, element, 2)
 }
 
 fn import(rig: &Rig, blob: &[u8]) -> RemoteMmap {
