@@ -304,7 +304,7 @@ pub(super) fn bytes(entry: &ibv_gid_entry) -> [u8; 16] {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        super::watcher::closed();
+        super::watcher::wake();
         let mut failed = false;
         for pd in [self.copies.take(), (!self.lent).then_some(self.pd)] {
             let pd = pd.map_or(ptr::null_mut(), NonNull::as_ptr);

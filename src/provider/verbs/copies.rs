@@ -15,7 +15,7 @@ use super::qp::{Qp, Retry, Room, Route};
 use super::sends::{Refused, Sends, Work};
 use super::status;
 use super::wr::{Chain, REQUESTS, UNNAMED};
-use crate::device::{Completion, Job, Mtu, Submitted, Token};
+use crate::device::{Completion, Job, Submitted, Token};
 use crate::error::{Error, ErrorKind, JobError, Result};
 
 pub(super) struct Copies {
@@ -81,7 +81,6 @@ impl Copies {
         let qp = Qp::create(&self.core.cq, pd, 0, room, remote)?;
         let (gid_index, gid) = context.best_gid()?;
         let psn = random_psn();
-        let active = context.traits.active_mtu.clamp(1, 5) as usize;
         qp.connect(&Route {
             peer: Address {
                 lid: context.traits.lid,
@@ -92,7 +91,7 @@ impl Copies {
             },
             psn,
             gid_index,
-            mtu: Mtu::ALL[active - 1],
+            mtu: context.traits.mtu(),
             rd_atomics: [0, 0],
             retry: Retry::within(PATIENCE),
         })?;

@@ -1,13 +1,14 @@
 //! Which endpoints of this process can be connected to: a connection asks nobody else, so that an old blob of our own is told here.
 
 use std::collections::HashSet;
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard};
 
 use super::blob::Origin;
+use super::core::lock;
 
 fn all() -> MutexGuard<'static, HashSet<Origin>> {
     static ALL: LazyLock<Mutex<HashSet<Origin>>> = LazyLock::new(Mutex::default);
-    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&ALL)
 }
 
 pub(super) fn add(origin: &Origin) {

@@ -8,10 +8,11 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 
 use super::blob::{self, MemoryBlob};
 use super::context::Context;
+use super::core::lock;
 use super::ffi::*;
 use crate::device::{
     Access, Audience, Exported, Imported, Offer, Origin, Region, Registration, Use,
@@ -152,7 +153,7 @@ type Exports = HashMap<u64, Weak<dyn Any + Send + Sync>>;
 
 fn exports() -> MutexGuard<'static, Exports> {
     static ALL: LazyLock<Mutex<Exports>> = LazyLock::new(Mutex::default);
-    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&ALL)
 }
 
 /// An export, until it is taken back.
@@ -168,15 +169,8 @@ impl Drop for Export {
     }
 }
 
-pub(super) fn export(context: &Arc<Context>, offer: &Offer) -> Result<Exported> {
-    if offer.audience != Audience::Rdma {
-        let text = format!(
-            "device {} is no DPU's: it exports to peers of an Rdma",
-            context.name
-        );
-        return Err(Error::new(ErrorKind::NotSupported, "export", text));
-    }
-    let access = Audience::Rdma.part_of(offer.region.access);
+/// What an adapter calls permissions of peers.
+pub(super) fn remote_flags(access: Access) -> ibv_access_flags {
     let mut flags = ibv_access_flags(0);
     for (permission, needs) in [
         (Access::RDMA_READ, ibv_access_flags::IBV_ACCESS_REMOTE_READ),
@@ -193,6 +187,19 @@ pub(super) fn export(context: &Arc<Context>, offer: &Offer) -> Result<Exported> 
             flags |= needs;
         }
     }
+    flags
+}
+
+pub(super) fn export(context: &Arc<Context>, offer: &Offer) -> Result<Exported> {
+    if offer.audience != Audience::Rdma {
+        let text = format!(
+            "device {} is no DPU's: it exports to peers of an Rdma",
+            context.name
+        );
+        return Err(Error::new(ErrorKind::NotSupported, "export", text));
+    }
+    let access = Audience::Rdma.part_of(offer.region.access);
+    let mut flags = remote_flags(access);
     // Who may write from there must be able to here (ibv_reg_mr(3)).
     if offer.region.access.local_writable() {
         flags |= ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;

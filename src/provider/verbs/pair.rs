@@ -18,13 +18,14 @@ use super::blob::{Address, EndpointBlob, Origin, random_psn};
 use super::context::bytes;
 use super::core::{Core, lock};
 use super::ffi::*;
+use super::memory::remote_flags;
 use super::qp::{Qp, Retry, Room, Route};
 use super::sends::Sends;
 use super::status::Patience;
 use super::traits::PROBES;
 use super::watch::Watch;
 use super::{live, watcher};
-use crate::device::{Access, Completion, EndpointConfig, EndpointState, Mtu, RdmaJob, Token};
+use crate::device::{Completion, EndpointConfig, EndpointState, Mtu, RdmaJob, Token};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 
 /// Bytes that are sent as a part of the request, where the adapter takes that.
@@ -116,23 +117,10 @@ impl Pair {
     fn begin(&self, inner: &mut Inner) -> Result<()> {
         let context = &self.core.context;
         let config = &self.config;
-        let mut remote = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
+        let remote = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
             // For probes. Who may read what is said by the peers' own process, and by what is exported.
-            | ibv_access_flags::IBV_ACCESS_REMOTE_READ;
-        for (permission, flag) in [
-            (
-                Access::RDMA_WRITE,
-                ibv_access_flags::IBV_ACCESS_REMOTE_WRITE,
-            ),
-            (
-                Access::RDMA_ATOMIC,
-                ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC,
-            ),
-        ] {
-            if config.permissions.contains(permission) {
-                remote |= flag;
-            }
-        }
+            | ibv_access_flags::IBV_ACCESS_REMOTE_READ
+            | remote_flags(config.permissions);
         let room = Room {
             sends: config.send_queue_size + PROBES,
             send_sges: context.traits.sges(),
@@ -202,8 +190,7 @@ impl Pair {
     }
 
     fn mtu(&self) -> Mtu {
-        let active = self.core.context.traits.active_mtu.clamp(1, 5) as usize;
-        self.config.mtu.min(Mtu::ALL[active - 1])
+        self.config.mtu.min(self.core.context.traits.mtu())
     }
 
     pub(super) fn connect(&self, blob: &[u8]) -> Result<()> {
@@ -257,7 +244,7 @@ impl Pair {
         inner.state = EndpointState::Connected;
         inner.watch = Watch::default();
         drop(inner);
-        watcher::tick();
+        watcher::wake();
         Ok(())
     }
 

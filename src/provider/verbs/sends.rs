@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use super::qp::Qp;
-use super::wr::{Chain, LIST};
+use super::wr::Chain;
 use crate::device::Token;
 
 /// What becomes of a Job: requests at the end of a chain.
@@ -42,8 +42,6 @@ pub(super) struct Refused {
     pub(super) cut: bool,
     pub(super) errno: i32,
 }
-
-const _: () = assert!(LIST <= 32);
 
 impl<W: Work> Sends<W> {
     /// For so many Jobs, and a send queue with so many places.

@@ -5,7 +5,7 @@ use std::io;
 
 use super::ffi::*;
 use super::wr::LIST;
-use crate::device::{Caps, RdmaCaps, ShaCaps};
+use crate::device::{Caps, Mtu, RdmaCaps, ShaCaps};
 use crate::error::{Error, Result};
 
 /// Requests in a send queue beside those of Jobs: looks whether the peer is there.
@@ -26,7 +26,7 @@ pub(super) struct Traits {
     pub(super) needs_grh: bool,
     pub(super) gids: u32,
     /// `ibv_mtu` of now.
-    pub(super) active_mtu: u32,
+    active_mtu: u32,
     max_message: u64,
     max_sge: u32,
     max_qp_wr: u32,
@@ -97,6 +97,11 @@ impl Traits {
             atomics: attr.atomic_cap != IBV_ATOMIC_NONE,
             rd_atomics: [rd(attr.max_qp_rd_atom), rd(attr.max_qp_init_rd_atom)],
         })
+    }
+
+    /// The largest payload of a packet that the port passes now.
+    pub(super) fn mtu(&self) -> Mtu {
+        Mtu::ALL[self.active_mtu.clamp(1, 5) as usize - 1]
     }
 
     /// The longest local list of a request.

@@ -72,16 +72,11 @@ pub(super) fn watch(context: &Arc<Context>) -> Result<()> {
     Ok(())
 }
 
-/// There is a new connection.
-pub(super) fn tick() {
+/// There is a new connection, or a device has gone: it looks.
+pub(super) fn wake() {
     if let Some(watcher) = WATCHER.get() {
         watcher.wake();
     }
-}
-
-/// A device has gone.
-pub(super) fn closed() {
-    tick();
 }
 
 fn start() -> Result<&'static Watcher> {
