@@ -112,6 +112,14 @@ impl End {
         });
     }
 
+    /// What an adapter has written some packets of, or none: a write that waits for its receive.
+    fn half_written(&self) -> Option<(usize, Vec<u8>)> {
+        match &self.jobs.front().filter(|_| adapter().is_some())?.work {
+            Work::Write(from, bytes, Some(_)) => Some((*from, bytes.clone())),
+            _ => None,
+        }
+    }
+
     fn message(&mut self, len: usize) -> (Vec<u8>, Buf) {
         self.fill = self.fill.wrapping_add(1);
         let bytes = pattern(self.fill, len);
@@ -328,12 +336,15 @@ impl Model {
                         answer = bytes.len() as u64;
                     }
                     Work::Write(from, bytes, immediate) => {
-                        if !job.written {
+                        let received = received(RecvOpcode::WriteImm, bytes.len(), *immediate);
+                        let delivered =
+                            immediate.is_none() || deliver(&mut peer.places, &[], received);
+                        // An adapter writes the last packet when there is a receive, and those before it at any time.
+                        if !job.written && (delivered || adapter().is_none()) {
                             peer.bytes[*from..from + bytes.len()].copy_from_slice(bytes);
                             job.written = true;
                         }
-                        let received = received(RecvOpcode::WriteImm, bytes.len(), *immediate);
-                        if immediate.is_some() && !deliver(&mut peer.places, &[], received) {
+                        if !delivered {
                             break;
                         }
                         answer = bytes.len() as u64;
@@ -387,9 +398,7 @@ impl Model {
         }
         let [one, other] = &self.ends;
         for (end, peer) in [(one, other), (other, one)] {
-            // Of a write that waits for its receive an adapter has written some packets, and not the last.
-            let front = peer.jobs.front().map(|job| &job.work);
-            if adapter().is_some() && matches!(front, Some(Work::Write(.., Some(_)))) {
+            if peer.half_written().is_some() {
                 continue;
             }
             // Also what nobody awaits.
@@ -404,6 +413,7 @@ impl Model {
 
     /// All that waits ends with an error; both begin anew.
     async fn anew(&mut self) {
+        let halves = [0, 1].map(|at| self.ends[at].half_written());
         for end in &mut self.ends {
             for (op, _) in end.jobs.drain(..).filter_map(|job| job.op) {
                 assert!(in_time("a job's end", op).await.is_err());
@@ -412,9 +422,19 @@ impl Model {
                 assert!(in_time("a receive's end", op).await.is_err());
             }
         }
+        for end in &self.ends {
+            end.side.rdma.reset().unwrap();
+        }
+        for (at, half) in halves.into_iter().enumerate() {
+            let Some((from, new)) = half else { continue };
+            let end = &mut self.ends[1 - at];
+            let now = bytes(&end.memory);
+            for (at, new) in (from..).zip(new) {
+                assert!([end.bytes[at], new].contains(&now[at]), "byte {at}");
+                end.bytes[at] = now[at];
+            }
+        }
         let [one, other] = &self.ends;
-        one.side.rdma.reset().unwrap();
-        other.side.rdma.reset().unwrap();
         one.side.all_back().await;
         other.side.all_back().await;
         connect(&one.side.rdma, &other.side.rdma);
