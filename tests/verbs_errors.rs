@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use adapters::{open, provider, try_open};
 use common::rdma::{REMOTE, Setup, Side, connect, failed};
 use common::*;
-use fake_verbs::{Description, Fake, World};
+use fake_verbs::{Description, Fake, Link, World};
+use ibverbs_sys::IBV_MTU_512;
 use ibverbs_sys::ibv_wc_status::*;
 use tokio_doca::device::{Liveness, Provider};
 use tokio_doca::verbs::ffi::Wc;
@@ -42,13 +43,18 @@ fn setup(mode: Mode) -> Setup {
     Setup::new(false, mode)
 }
 
-/// Two connected sides on WorkQs of their own.
-fn pair(device: &Device, setup: Setup) -> (Side, Side) {
+/// Two sides on WorkQs of their own.
+fn sides(device: &Device, setup: Setup) -> (Side, Side) {
     let side = || {
         let workq = WorkQ::builder().depth(32).mode(setup.mode).build().unwrap();
         Side::on(device, &workq, setup)
     };
-    let sides = (side(), side());
+    (side(), side())
+}
+
+/// The same, connected.
+fn pair(device: &Device, setup: Setup) -> (Side, Side) {
+    let sides = sides(device, setup);
     connect(&sides.0.rdma, &sides.1.rdma);
     sides
 }
@@ -239,6 +245,44 @@ fn a_device_that_does_not_open_hides_no_other() {
         device,
         "opened twice it is the same"
     );
+}
+
+/// Of the two steps of a connection the first may fail and be done again; after the second there is no way back.
+#[test]
+fn a_connection_may_fail_half_way() {
+    each(Description::roce, async |world, _, device, mode| {
+        let (one, other) = sides(device, setup(mode));
+        let blob = other.rdma.export().unwrap();
+        for nth in [1, 2] {
+            world.faults().fail("ibv_modify_qp", nth, libc::EINVAL);
+            let error = one.rdma.connect(&blob).await.unwrap_err();
+            assert!(error.to_string().contains("ibv_modify_qp"), "{error}");
+            assert_eq!(world.faults().clear(), ["ibv_modify_qp"]);
+            let state = one.rdma.state();
+            assert_eq!(matches!(state, RdmaState::Error(_)), nth == 2, "{state:?}");
+        }
+        again(&one, &other);
+        works(&one, &other).await;
+    });
+}
+
+/// The subnet manager gives the port another address, and its network another MTU: who connects afterwards keeps to them.
+#[test]
+fn a_port_that_has_changed_is_asked_anew() {
+    each(Description::infiniband, async |_, fake, device, mode| {
+        let (one, other) = pair(device, setup(mode));
+        let copies = Copies::new(device, mode);
+        works(&one, &other).await;
+        copies.works().await;
+        fake.change_port(|port| {
+            (port.link, port.mtu) = (Link::InfiniBand(port.lid() + 7000), IBV_MTU_512);
+        });
+        again(&one, &other);
+        works(&one, &other).await;
+        // Their queue pair has the address of before.
+        assert!(in_time("an end", copies.copy(3)).await.is_err());
+        copies.works().await;
+    });
 }
 
 /// Memory is locked, and who may lock too little is told so.

@@ -89,17 +89,17 @@ impl Magazines {
             .sum()
     }
 
-    /// Whether two Slots or more are taken, as far as a glance shows. Each busy poll looks, so that it counts no bits and does not branch.
+    /// Whether two Slots or more of this thread's magazine are taken. Each busy poll looks, so that it is one word: who polls on another
+    /// thread looks there.
+    #[inline]
     pub(super) fn several_taken(&self) -> bool {
-        let look = |(used, more): (usize, u64), magazine: &Magazine| {
-            let taken = magazine.all & !magazine.free.load(Ordering::Relaxed);
-            (
-                used + usize::from(taken != 0),
-                more | (taken & taken.wrapping_sub(1)),
-            )
-        };
-        let (used, more) = self.magazines.iter().fold((0, 0), look);
-        used > 1 || more != 0
+        self.several_of(thread_number())
+    }
+
+    fn several_of(&self, thread: usize) -> bool {
+        let magazine = &self.magazines[thread % self.magazines.len()];
+        let taken = magazine.all & !magazine.free.load(Ordering::Relaxed);
+        taken & taken.wrapping_sub(1) != 0
     }
 
     /// The Slots that are taken: exact if nothing changes meanwhile.
@@ -129,19 +129,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_are_several_wherever_they_lie() {
+    fn two_of_a_thread_are_several() {
         for slots in [2, 9, 64, 256, 5000] {
             let magazines = Magazines::new(slots);
-            for thread in [0, 3] {
-                assert!(!magazines.several_taken());
-                let one = magazines.take_from(0).expect("one is left");
-                assert!(!magazines.several_taken());
-                let other = magazines.take_from(thread).expect("one is left");
-                assert!(magazines.several_taken());
-                [one, other]
-                    .into_iter()
-                    .for_each(|slot| magazines.put(slot));
-            }
+            let spread = magazines.magazines.len() > 1;
+            let taken = [0, 1, 0].map(|thread| magazines.take_from(thread));
+            let [one, another, ..] = taken.map(Option::is_some);
+            assert!(one && another);
+            let several = [0, 1].map(|thread| magazines.several_of(thread));
+            assert_eq!(several, [true, !spread]);
+            magazines.put(taken[0].expect("as above"));
+            assert_eq!(magazines.several_of(0), !spread && slots > 2);
         }
     }
 
@@ -157,7 +155,6 @@ mod tests {
             }
             assert_eq!((magazines.take_from(5), magazines.free()), (None, 0));
             assert_eq!(magazines.taken().count(), slots);
-            assert_eq!(magazines.several_taken(), slots > 1);
             magazines.put(slots as u32 - 1);
             assert!(magazines.taken().all(|slot| slot != slots - 1));
             assert_eq!(

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use ibverbs_sys::*;
 use tokio_doca::verbs::ffi::Wc;
 
+use super::describe::Description;
 use super::fabric::{BELL, Element, Entry, Errno, Fabric, POLLS_ARE_PLANNED, lock, waiting};
 
 /// The calls that set something up: [`World::fail_any`](super::World::fail_any) counts these.
@@ -189,6 +190,11 @@ impl Fake {
             IBV_EVENT_PORT_ERR
         };
         fabric.tell(self, kind, Element::Port);
+    }
+
+    /// The subnet manager gives the port another address, or its network another MTU.
+    pub fn change_port(self, change: impl FnOnce(&mut Description)) {
+        change(&mut lock().adapters[self.0].description);
     }
 
     /// All its queue pairs fail, with an event and no completion but flushed ones.

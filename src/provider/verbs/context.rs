@@ -13,7 +13,7 @@ use super::core::{Core, lock};
 use super::ffi::ops::Ops;
 use super::ffi::*;
 use super::pair::Pair;
-use super::traits::{Traits, check, check_ptr};
+use super::traits::{Port, Traits, check, check_ptr};
 use crate::error::{Error, ErrorKind, Result};
 
 pub(super) struct Context {
@@ -203,6 +203,12 @@ impl Context {
 
     pub(super) fn add_core(&self, core: &Arc<Core>) {
         add(&self.cores, core);
+    }
+
+    /// The port, as it is now.
+    pub(super) fn port(&self) -> Result<Port> {
+        // SAFETY: the device is open.
+        unsafe { Port::ask(&self.table, self.raw(), self.traits.port) }
     }
 
     /// An address of the port, if there is one at this index.

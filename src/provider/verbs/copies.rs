@@ -79,11 +79,11 @@ impl Copies {
         let remote =
             ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
         let qp = Qp::create(&self.core.cq, pd, 0, room, remote)?;
-        let (gid_index, gid) = context.best_gid()?;
+        let (port, (gid_index, gid)) = (context.port()?, context.best_gid()?);
         let psn = random_psn();
         qp.connect(&Route {
             peer: Address {
-                lid: context.traits.lid,
+                lid: port.lid,
                 qpn: qp.num(),
                 psn,
                 gid,
@@ -91,7 +91,8 @@ impl Copies {
             },
             psn,
             gid_index,
-            mtu: context.traits.mtu(),
+            mtu: port.mtu,
+            needs_grh: port.needs_grh,
             rd_atomics: [0, 0],
             retry: Retry::within(PATIENCE),
         })?;

@@ -37,7 +37,7 @@ impl Pair {
             _ => job.len as u64,
         };
         give(Completion::new(token, Ok(answer)));
-        if inner.state != EndpointState::Connected {
+        if !inner.sends.any_waits() || inner.state != EndpointState::Connected {
             return false;
         }
         // SAFETY: Jobs that wait were submitted, and are not over.

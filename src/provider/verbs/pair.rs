@@ -25,7 +25,7 @@ use super::status::Patience;
 use super::traits::PROBES;
 use super::watch::Watch;
 use super::{live, watcher};
-use crate::device::{Completion, EndpointConfig, EndpointState, Mtu, RdmaJob, Token};
+use crate::device::{Completion, EndpointConfig, EndpointState, RdmaJob, Token};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 
 /// Bytes that are sent as a part of the request, where the adapter takes that.
@@ -153,7 +153,8 @@ impl Pair {
     }
 
     fn blob(&self, inner: &mut Inner) -> Result<EndpointBlob> {
-        let traits = &self.core.context.traits;
+        let context = &self.core.context;
+        let port = context.port()?;
         inner.gid = self.gid()?;
         let Some(qp) = &inner.qp else {
             let text = "it has no queue pair: reset it";
@@ -162,14 +163,14 @@ impl Pair {
         Ok(EndpointBlob {
             origin: inner.origin,
             address: Address {
-                lid: traits.lid,
+                lid: port.lid,
                 qpn: qp.num(),
                 psn: inner.psn,
                 gid: inner.gid.1,
-                mtu: Some(self.mtu()),
+                mtu: Some(self.config.mtu.min(port.mtu)),
             },
             permissions: self.config.permissions,
-            answers: traits.rd_atomics[0],
+            answers: context.traits.rd_atomics[0],
         })
     }
 
@@ -189,11 +190,7 @@ impl Pair {
         }
     }
 
-    fn mtu(&self) -> Mtu {
-        self.config.mtu.min(self.core.context.traits.mtu())
-    }
-
-    pub(super) fn connect(&self, blob: &[u8]) -> Result<()> {
+    pub(super) fn connect(self: &Arc<Self>, blob: &[u8]) -> Result<()> {
         const OP: &str = "Rdma::connect";
         let peer = EndpointBlob::parse(blob)?;
         if peer.origin.is_own() && !live::contains(&peer.origin) {
@@ -214,22 +211,25 @@ impl Pair {
             return Err(Error::new(ErrorKind::BadState, OP, text));
         };
         let traits = &self.core.context.traits;
+        let port = self.core.context.port()?;
         inner.gid = self.gid()?;
+        let mtu = self.config.mtu.min(port.mtu);
         let route = Route {
             peer: peer.address,
             psn: inner.psn,
             gid_index: inner.gid.0,
-            mtu: peer
-                .address
-                .mtu
-                .map_or(self.mtu(), |mtu| mtu.min(self.mtu())),
+            mtu: peer.address.mtu.map_or(mtu, |theirs| theirs.min(mtu)),
+            needs_grh: port.needs_grh,
             rd_atomics: [traits.rd_atomics[0], traits.rd_atomics[1].min(peer.answers)],
             retry: Retry::within(self.config.rnr_timeout),
         };
         inner.connecting = true;
         drop(inner);
         // It may take long: others go on meanwhile.
-        let connected = qp.connect(&route);
+        let connected = qp
+            .ready_to_receive(&route)
+            .map_err(|error| (false, error))
+            .and_then(|()| qp.ready_to_send(&route).map_err(|error| (true, error)));
         let mut inner = self.inner();
         let same = inner.qp.as_ref().is_some_and(|it| Arc::ptr_eq(it, &qp));
         if same {
@@ -239,7 +239,15 @@ impl Pair {
             let text = "it was reset or dropped, or failed, while it was being connected";
             return Err(Error::new(ErrorKind::ConnectionAborted, OP, text));
         }
-        connected.map_err(|error| self.unreachable(error))?;
+        if let Err((half, error)) = connected {
+            // It takes messages already: another peer's blob does not help.
+            let told = half && self.fail(&mut inner, JobError::device(error.kind(), 0));
+            drop(inner);
+            if told {
+                self.tell();
+            }
+            return Err(self.unreachable(error));
+        }
         inner.peer = Some(peer);
         inner.state = EndpointState::Connected;
         inner.watch = Watch::default();

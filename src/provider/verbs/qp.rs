@@ -46,6 +46,8 @@ pub(super) struct Route {
     pub(super) psn: u32,
     pub(super) gid_index: u32,
     pub(super) mtu: Mtu,
+    /// The port wants a global header, whatever the address.
+    pub(super) needs_grh: bool,
     /// Reads and atomics at once: answered, and asked.
     pub(super) rd_atomics: [u8; 2],
     pub(super) retry: Retry,
@@ -161,23 +163,28 @@ impl Qp {
         self.modify("ibv_modify_qp to INIT", &mut attr, mask)
     }
 
-    /// To the states ready to receive and ready to send. It may take as long as finding the peer's hardware address does.
+    /// To the states ready to receive and ready to send.
     pub(super) fn connect(&self, route: &Route) -> Result<()> {
+        self.ready_to_receive(route)?;
+        self.ready_to_send(route)
+    }
+
+    /// From INIT. It may take as long as finding the peer's hardware address does.
+    pub(super) fn ready_to_receive(&self, route: &Route) -> Result<()> {
         use ibv_qp_attr_mask as m;
         let traits = &self.cq.context.traits;
-        let [answers, asks] = route.rd_atomics;
         let mut attr = ibv_qp_attr {
             qp_state: ibv_qp_state::IBV_QPS_RTR,
             path_mtu: route.mtu as u32 + 1,
             dest_qp_num: route.peer.qpn,
             rq_psn: route.peer.psn,
-            max_dest_rd_atomic: answers,
+            max_dest_rd_atomic: route.rd_atomics[0],
             min_rnr_timer: RNR_TIMER,
             ..ibv_qp_attr::default()
         };
         attr.ah_attr.dlid = route.peer.lid;
         attr.ah_attr.port_num = traits.port;
-        if traits.ethernet || traits.needs_grh || route.peer.lid == 0 {
+        if traits.ethernet || route.needs_grh || route.peer.lid == 0 {
             attr.ah_attr.is_global = 1;
             attr.ah_attr.grh.dgid.raw = route.peer.gid;
             attr.ah_attr.grh.sgid_index = route.gid_index as u8;
@@ -190,14 +197,19 @@ impl Qp {
             | m::IBV_QP_RQ_PSN
             | m::IBV_QP_MAX_DEST_RD_ATOMIC
             | m::IBV_QP_MIN_RNR_TIMER;
-        self.modify("ibv_modify_qp to RTR", &mut attr, mask)?;
+        self.modify("ibv_modify_qp to RTR", &mut attr, mask)
+    }
+
+    /// From there. If this fails there is no way back to INIT that keeps what was posted.
+    pub(super) fn ready_to_send(&self, route: &Route) -> Result<()> {
+        use ibv_qp_attr_mask as m;
         let mut attr = ibv_qp_attr {
             qp_state: ibv_qp_state::IBV_QPS_RTS,
             sq_psn: route.psn,
             timeout: route.retry.timeout,
             retry_cnt: RETRIES,
             rnr_retry: RNR_RETRIES,
-            max_rd_atomic: asks,
+            max_rd_atomic: route.rd_atomics[1],
             ..ibv_qp_attr::default()
         };
         let mask = m::IBV_QP_STATE

@@ -111,10 +111,9 @@ impl Shared {
     /// What one completion of the adapter says.
     #[inline(always)]
     fn dispatch(&self, poll: &mut Poll, at: usize, give: impl FnOnce(Completion)) {
-        let wc = poll.wcs[at];
-        match poll.owner(wc.qp_num) {
+        match poll.owner(poll.wcs[at].qp_num) {
             Some(owner) => {
-                if poll.owners[owner].1.completed(&wc, give) {
+                if poll.owners[owner].1.completed(&poll.wcs[at], give) {
                     let pair = Arc::clone(&poll.owners[owner].1);
                     poll.tell.push(pair);
                 }
@@ -122,9 +121,9 @@ impl Shared {
             None => {
                 // It is of the copies, or of a queue pair that is gone.
                 if let Some(copies) = &self.copies {
-                    let mut copies = lock(copies);
+                    let (mut copies, wc) = (lock(copies), &poll.wcs[at]);
                     if copies.has(wc.qp_num) {
-                        copies.completed(&wc, give);
+                        copies.completed(wc, give);
                     }
                 }
             }

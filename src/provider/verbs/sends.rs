@@ -58,6 +58,11 @@ impl<W: Work> Sends<W> {
         self.jobs.len()
     }
 
+    /// Whether there are some that are not posted.
+    pub(super) fn any_waits(&self) -> bool {
+        self.posted < self.jobs.len()
+    }
+
     #[inline(always)]
     pub(super) fn push(&mut self, token: Token, work: W) {
         self.jobs.push_back(Entry {
@@ -94,7 +99,7 @@ impl<W: Work> Sends<W> {
     /// The Jobs' memory is valid, and leased, until they are over or the queue pair is destroyed.
     #[inline(always)]
     pub(super) unsafe fn post(&mut self, qp: &Qp, context: &W::Context) -> Result<(), Refused> {
-        while self.posted < self.jobs.len() {
+        while self.any_waits() {
             let mut chain = Chain::new();
             let (mut next, mut used) = (self.posted, self.used);
             while let Some(entry) = self.jobs.get_mut(next) {

@@ -21,12 +21,7 @@ pub(super) struct Traits {
     pub(super) port: u8,
     pub(super) ethernet: bool,
     pub(super) up: bool,
-    pub(super) lid: u16,
-    /// Requests need a global header, on InfiniBand too.
-    pub(super) needs_grh: bool,
     pub(super) gids: u32,
-    /// `ibv_mtu` of now.
-    active_mtu: u32,
     max_message: u64,
     max_sge: u32,
     max_qp_wr: u32,
@@ -36,7 +31,48 @@ pub(super) struct Traits {
     pub(super) rd_atomics: [u8; 2],
 }
 
+/// What may change while a device is open: a subnet manager gives addresses, and who looks after a network its MTU.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Port {
+    pub(super) lid: u16,
+    /// Requests need a global header, on InfiniBand too.
+    pub(super) needs_grh: bool,
+    /// The largest payload of a packet that it passes now.
+    pub(super) mtu: Mtu,
+}
+
 const GRH_REQUIRED: u8 = 1;
+
+impl Port {
+    /// # Safety
+    ///
+    /// `context` is of this table, and open.
+    pub(super) unsafe fn ask(table: &Table, context: *mut ibv_context, number: u8) -> Result<Port> {
+        // SAFETY: as the caller promises.
+        let port = unsafe { query_port(table, context, number) }?;
+        Ok(Port {
+            lid: port.lid,
+            needs_grh: port.flags & GRH_REQUIRED != 0,
+            mtu: Mtu::ALL[port.active_mtu.clamp(1, 5) as usize - 1],
+        })
+    }
+}
+
+/// # Safety
+///
+/// As for `Port::ask`.
+unsafe fn query_port(
+    table: &Table,
+    context: *mut ibv_context,
+    number: u8,
+) -> Result<ibv_port_attr> {
+    let mut port = ibv_port_attr::default();
+    // SAFETY: as the caller promises; the attributes are this function's.
+    check("ibv_query_port", unsafe {
+        (table.query_port)(context, number, &mut port)
+    })?;
+    Ok(port)
+}
 
 impl Traits {
     /// # Safety
@@ -57,11 +93,8 @@ impl Traits {
         let ports = attr.phys_port_cnt.max(1);
         let mut chosen = None;
         for number in 1..=ports {
-            let mut port = ibv_port_attr::default();
             // SAFETY: as above.
-            check("ibv_query_port", unsafe {
-                (table.query_port)(context, number, &mut port)
-            })?;
+            let port = unsafe { query_port(table, context, number) }?;
             let up = port.state == ibv_port_state::IBV_PORT_ACTIVE;
             if chosen.is_none() || up {
                 chosen = Some((number, port, up));
@@ -82,11 +115,8 @@ impl Traits {
             port,
             ethernet: u32::from(of_port.link_layer) == IBV_LINK_LAYER_ETHERNET,
             up,
-            lid: of_port.lid,
-            needs_grh: of_port.flags & GRH_REQUIRED != 0,
             // A route has 8 bits for the index (`ibv_global_route`).
             gids: count(of_port.gid_tbl_len).clamp(1, 256),
-            active_mtu: of_port.active_mtu,
             max_message: match of_port.max_msg_sz {
                 0 => 1 << 31,
                 bytes => u64::from(bytes).min(1 << 31),
@@ -97,11 +127,6 @@ impl Traits {
             atomics: attr.atomic_cap != IBV_ATOMIC_NONE,
             rd_atomics: [rd(attr.max_qp_rd_atom), rd(attr.max_qp_init_rd_atom)],
         })
-    }
-
-    /// The largest payload of a packet that the port passes now.
-    pub(super) fn mtu(&self) -> Mtu {
-        Mtu::ALL[self.active_mtu.clamp(1, 5) as usize - 1]
     }
 
     /// The longest local list of a request.
