@@ -7,8 +7,8 @@ use common::{in_time, runtime};
 use tokio_doca::soft::{Soft, View};
 use tokio_doca::{
     Accel, AccelCall, Access, Algorithm, Buf, BufInventory, Caps, Channel, Device, Dma, Error,
-    ErrorKind, Mmap, Rdma, RdmaKind, Reason, RemoteBuf, RemoteMmap, RepFilter, Representor, Sha,
-    WorkQ,
+    ErrorKind, Location, Mmap, Rdma, RdmaKind, Reason, RemoteBuf, RemoteMmap, RepFilter,
+    Representor, Sha, SyncEvent, SyncEventKind, WorkQ,
 };
 
 type Result<T = (), E = Error> = std::result::Result<T, E>;
@@ -20,7 +20,7 @@ struct Row {
     call: fn(&Device) -> Result,
 }
 
-const ROWS: [Row; 20] = [
+const ROWS: [Row; 24] = [
     Row {
         name: "`Dma::copy`",
         query: |caps| caps.dma.is_some(),
@@ -96,6 +96,40 @@ const ROWS: [Row; 20] = [
         call: |device| hash(device, true),
     },
     Row {
+        name: "`SyncEvent::get`, `set`, `add`",
+        query: |caps| counts(caps, SyncEventKind::Get) && counts(caps, SyncEventKind::Add),
+        call: |device| {
+            let event = sync_event(device)?;
+            done(async {
+                event.set(2).await?;
+                assert_eq!((event.add(3).await?, event.get().await?), (2, 5));
+                Ok(())
+            })
+        },
+    },
+    Row {
+        name: "`SyncEvent::wait_gt`",
+        query: |caps| counts(caps, SyncEventKind::WaitGt),
+        call: |device| {
+            let event = sync_event(device)?;
+            done(async {
+                let (waited, set) = futures::join!(event.wait_gt(1), event.set(2));
+                assert_eq!((waited?, set?), (2, ()));
+                Ok(())
+            })
+        },
+    },
+    Row {
+        name: "`SyncEvent::export_dpu`",
+        query: |caps| caps.sync_event.as_ref().is_some_and(|it| it.export_dpu),
+        call: |device| export_event(device).map(drop),
+    },
+    Row {
+        name: "`SyncEvent::from_export`",
+        query: |caps| caps.sync_event.as_ref().is_some_and(|it| it.import_dpu),
+        call: import_event,
+    },
+    Row {
         name: "`Accel::call`",
         query: |caps| caps.accel.is_some(),
         call: accelerate,
@@ -105,7 +139,11 @@ const ROWS: [Row; 20] = [
         query: |caps| {
             let dma = caps.dma.as_ref().is_some_and(|caps| caps.event_driven);
             let sha = caps.sha.as_ref().is_none_or(|caps| caps.event_driven);
-            dma && sha && caps.rdma.as_ref().is_some_and(|caps| caps.event_driven)
+            let event = caps
+                .sync_event
+                .as_ref()
+                .is_none_or(|caps| caps.event_driven);
+            dma && sha && event && caps.rdma.as_ref().is_some_and(|caps| caps.event_driven)
         },
         // A WorkQ is event-driven unless it is said: all others are that as well.
         call: |device| {
@@ -215,6 +253,39 @@ fn export_dpu(device: &Device) -> Result<(Mmap, Vec<u8>)> {
     let mmap = shared(device, Access::DPU_READ_WRITE);
     let blob = mmap.export_dpu(device)?;
     Ok((mmap, blob))
+}
+
+fn counts(caps: &Caps, kind: SyncEventKind) -> bool {
+    caps.sync_event.as_ref().is_some_and(|it| it.supports(kind))
+}
+
+/// Of a device's own.
+fn sync_event(device: &Device) -> Result<SyncEvent> {
+    let (cpu, workq) = (Location::Cpu(device), WorkQ::builder().build()?);
+    SyncEvent::builder()
+        .publisher(cpu)
+        .subscriber(cpu)
+        .attach(&workq)
+}
+
+/// Between the device's CPU and the DPU.
+fn export_event(device: &Device) -> Result<(SyncEvent, Vec<u8>)> {
+    let builder = SyncEvent::builder().publisher(Location::Dpu);
+    let builder = builder.subscriber(Location::Cpu(device));
+    let event = builder.attach(&WorkQ::builder().build()?)?;
+    let blob = event.export_dpu(device)?;
+    Ok((event, blob))
+}
+
+/// One that a function of the host has exported.
+fn import_event(device: &Device) -> Result {
+    let host = Soft::builder().build().open("pf0").unwrap();
+    let (_keep, blob) = export_event(&host).unwrap();
+    SyncEvent::from_export(device, &blob)
+        .wait()?
+        .start()?
+        .set(1)?;
+    Ok(())
 }
 
 /// Of memory that a function of the host has exported, whose blob makes no sense to an adapter.
