@@ -53,6 +53,9 @@ const BLOB: usize = 1024;
 /// back, and the importer's jobs and waits fail with [`Reason::EventRevoked`]. If the owner's process ends, they fail with
 /// [`Reason::EventPeerGone`]. If it is the importer's process that ends, without having dropped the event, the owner's waits fail with that too, until
 /// there is another importer; what changes and reads the counter goes on.
+///
+/// A child of `fork` does not inherit the counter, as it does not inherit memory of an [`Mmap`](crate::Mmap): it must not use the event (and dies of
+/// SIGSEGV if it does), but may begin events of its own once it has called `exec`.
 #[derive(Clone)]
 #[doc(alias = "doca_sync_event")]
 #[doc(alias = "doca_sync_event_as_ctx")]
