@@ -294,6 +294,35 @@ fn receives_that_wait_get_messages_in_their_order() {
 }
 
 #[test]
+fn a_peer_that_does_not_read_is_thrown_out() {
+    run(async {
+        let (client, server) = pair().await;
+        let sent = fill(&client, 4080);
+        let mut disconnect = pin!(client.disconnect());
+        poll_pending(disconnect.as_mut());
+        let late = client.clone();
+        let late = tokio::spawn(async move { late.send(b"late").await });
+        tokio::task::yield_now().await;
+        client.abort();
+        in_time("the end", disconnect).await;
+        is(late.await.unwrap(), ErrorKind::NotConnected);
+        is(client.try_send(b"x"), ErrorKind::NotConnected);
+        // Some of it was written, and maybe a part of a message.
+        let mut read = 0;
+        let error = loop {
+            match in_time("a message", server.recv()).await {
+                Ok(message) => assert_eq!(message, pattern(read as u8, 4080)),
+                Err(error) => break error,
+            }
+            read += 1;
+        };
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        assert!(0 < read && read < sent, "{read} of {sent}");
+        client.abort();
+    });
+}
+
+#[test]
 fn disconnecting_writes_what_was_sent_and_ends_both_sides() {
     run(async {
         let (client, server) = pair().await;

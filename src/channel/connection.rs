@@ -15,7 +15,7 @@ use crate::error::Result;
 /// A connection for control messages: of a client to its service, or of a service to one of its clients.
 ///
 /// Messages of up to 4,080 bytes, in order, each whole. Clients and services are made by [`Channel::builder`]. Clones are the same
-/// connection; with the last one it ends, after what was sent before has been written.
+/// connection; with the last one it ends, after what was sent before has been written, however long the peer takes to read it.
 ///
 /// ```
 /// use tokio_doca::soft::{Soft, View};
@@ -123,10 +123,17 @@ impl Channel {
     ///
     /// # Cancel safety
     ///
-    /// If it is dropped before it is ready, the connection goes on. A peer that does not read makes it wait for ever.
+    /// If it is dropped before it is ready, the connection goes on. A peer that does not read makes it wait for ever: [`abort`](Channel::abort) does not
+    /// wait.
     #[doc(alias = "doca_comm_channel_ep_disconnect")]
     pub async fn disconnect(&self) {
         self.0.disconnect().await;
+    }
+
+    /// Ends the connection now, for all its handles: what was sent and is not written yet is lost, whole messages or the rest of one. Over
+    /// already is no error.
+    pub fn abort(&self) {
+        self.0.abort();
     }
 
     /// Whether nothing is known yet of its end. Only who sends or receives learns of one.

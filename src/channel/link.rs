@@ -322,6 +322,11 @@ impl Link {
         }
     }
 
+    /// Ends it now: what waits to be written is not.
+    pub(super) fn abort(&self) {
+        self.end(Ended::Here);
+    }
+
     pub(super) fn is_connected(&self) -> bool {
         self.ended.get().is_none()
     }
