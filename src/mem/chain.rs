@@ -24,8 +24,8 @@ use crate::sync::{Mutex, lock};
 
 /// A list of Bufs, gathered from or scattered to in order (Core guide 3.3.3, `doca_buf_list`).
 ///
-/// It allocates when it is built and never again. While a job has it, changes are refused (`InUse`). Clones are the
-/// same chain.
+/// It allocates when it is built and never again. While a job has it, changes are refused (`InUse`). Several jobs may read it at once, if they are of one
+/// device and either all or none of them of `Rdma`: the list that the device reads is made once, with the keys of that use. Clones are the same chain.
 #[derive(Clone)]
 #[doc(alias = "doca_buf_list_chain")]
 pub struct BufChain(Arc<Inner>);
