@@ -118,6 +118,7 @@ table! {
     Audience:               Send Sync Unpin;
     Offer:                  no no Unpin;
     Backing:                Send Sync Unpin;
+    Doubt:                  Send Sync Unpin;
     Exported:               Send Sync Unpin;
     Imported:               Send no Unpin;
     View:                   Send Sync Unpin;

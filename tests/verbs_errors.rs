@@ -1,10 +1,14 @@
 //! What can go wrong on an adapter, one thing at a time, on fake ones: each is told as what it is, nothing hangs, and nothing is left behind.
+#![expect(unsafe_code, reason = "forks")]
 
 #[path = "common/adapters.rs"]
 mod adapters;
 mod common;
 mod fake_verbs;
 
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use adapters::{open, provider, try_open};
@@ -285,6 +289,147 @@ fn a_port_that_has_changed_is_asked_anew() {
     });
 }
 
+/// How many requests a send queue has room for depends on how long they are: there are fewer places then, and Jobs wait for one.
+#[test]
+fn send_queues_are_as_long_as_they_can_be() {
+    fn short(name: &str) -> Description {
+        Description {
+            send_bytes: 1 << 16,
+            ..Description::roce(name)
+        }
+    }
+    each(short, async |_, _, device, mode| {
+        let caps = device.info().caps().clone();
+        let depth = caps.max_depth;
+        let workq = WorkQ::builder().depth(depth).mode(mode).build().unwrap();
+        Dma::builder(device).attach(&workq).unwrap();
+        let queue = caps.rdma.unwrap().max_send_queue_size;
+        assert!(queue * 64 > 1 << 16);
+        let [one, other] = [(); 2].map(|()| {
+            let rdma = tokio_doca::Rdma::builder(device).send_queue_size(queue);
+            let workq = WorkQ::builder().depth(depth).mode(mode).build().unwrap();
+            rdma.attach(&workq).unwrap()
+        });
+        connect(&one, &other);
+        // More than there are places.
+        let sends = (0..1000).map(|number| one.send_empty_imm(number));
+        let sends = futures::future::try_join_all(sends);
+        let receives = async {
+            for number in 0..1000 {
+                let received = other.recv(()).await.unwrap();
+                assert_eq!(received.immediate, Some(number));
+            }
+        };
+        let (sent, ()) = in_time("messages pass", async { tokio::join!(sends, receives) }).await;
+        sent.unwrap();
+    });
+}
+
+/// Where completion queues keep their size there is room for some contexts, and who has too many is told so.
+#[test]
+fn a_completion_queue_that_cannot_grow_has_room_for_some() {
+    fn fixed(name: &str) -> Description {
+        Description {
+            resizes: false,
+            ..Description::roce(name)
+        }
+    }
+    each(fixed, async |_, _, device, mode| {
+        let (one, other) = pair(device, setup(mode));
+        works(&one, &other).await;
+        let workq = WorkQ::builder().mode(mode).build().unwrap();
+        let attach = || tokio_doca::Rdma::builder(device).attach(&workq);
+        let mut rdmas = Vec::new();
+        let error = loop {
+            match attach() {
+                Ok(rdma) => rdmas.push(rdma),
+                Err(error) => break error,
+            }
+        };
+        assert!(rdmas.len() >= 10, "{}", rdmas.len());
+        assert_eq!(error.kind(), ErrorKind::NoMemory);
+        assert!(error.to_string().contains("recv_queue_size"), "{error}");
+        // What one has given back another one has.
+        rdmas.pop();
+        attach().unwrap();
+    });
+}
+
+/// An export that could not be taken back may still be written by peers: its memory is given to nobody.
+#[test]
+fn memory_that_peers_may_still_reach_is_kept() {
+    struct Owner(Box<[u8]>, Arc<AtomicBool>);
+    impl AsMut<[u8]> for Owner {
+        fn as_mut(&mut self) -> &mut [u8] {
+            &mut self.0
+        }
+    }
+    impl Drop for Owner {
+        fn drop(&mut self) {
+            self.1.store(true, SeqCst);
+        }
+    }
+    for (errno, kept) in [(0, false), (libc::EBUSY, true), (libc::EIO, true)] {
+        let mut world = World::new([Description::roce("fake0")]);
+        if kept {
+            world.expect_leaks();
+        }
+        let device = open(&provider(&world), "fake0");
+        let dropped = Arc::new(AtomicBool::new(false));
+        let owner = Owner(vec![0; ELEMENT].into(), Arc::clone(&dropped));
+        let access = Access::LOCAL_READ_WRITE | REMOTE;
+        let builder = Mmap::builder().device(&device).access(access);
+        let mmap = builder.from_owner(owner).unwrap();
+        mmap.export_rdma(&device).unwrap();
+        if errno != 0 {
+            // The first that is taken back is the export.
+            world.faults().fail("ibv_dereg_mr", 1, errno);
+        }
+        drop(mmap);
+        assert_eq!(dropped.load(SeqCst), !kept, "{errno}");
+    }
+}
+
+/// A child of fork has copies of everything. What it drops goes on in its parent.
+#[test]
+fn a_child_of_fork_destroys_nothing() {
+    const TEST: &str = "a_child_of_fork_destroys_nothing";
+    if !alone(TEST) {
+        return;
+    }
+    let world = World::new([Description::roce("fake0")]);
+    let device = open(&provider(&world), "fake0");
+    let (one, other) = pair(&device, setup(Mode::BusyPoll));
+    let blob = other.memory();
+    let destroyed = || {
+        let calls = ["qp", "cq", "comp_channel"].map(|name| format!("ibv_destroy_{name}"));
+        let destroyed: u64 = calls.iter().map(|call| world.calls(call)).sum();
+        destroyed + world.calls("ibv_dereg_mr") + world.calls("ibv_close_device")
+    };
+    let before = destroyed();
+    // SAFETY: the other threads of this process wait, and hold no lock.
+    match unsafe { libc::fork() } {
+        0 => {
+            drop((one, other, device));
+            let same = destroyed() == before;
+            // SAFETY: ends the child, and nothing of the parent's.
+            unsafe { libc::_exit(if same { 7 } else { 8 }) }
+        }
+        pid => {
+            let pid = nix::unistd::Pid::from_raw(pid);
+            let ended = nix::sys::wait::waitpid(pid, None).unwrap();
+            assert_eq!(ended, nix::sys::wait::WaitStatus::Exited(pid, 7));
+        }
+    }
+    run(async {
+        works(&one, &other).await;
+        let there = one.import(&blob).buf(..4).unwrap();
+        let here = one.filled(b"here");
+        let written = in_time("a write", one.rdma.write(&here, &there));
+        assert_eq!(written.await, Ok(4));
+    });
+}
+
 /// Memory is locked, and who may lock too little is told so.
 #[test]
 fn the_limit_of_locked_memory_is_named() {
@@ -529,6 +674,12 @@ fn a_device_that_is_removed_fails_everything() {
 /// All queue pairs fail by themselves: connections are told, and copies go on.
 #[test]
 fn queue_pairs_that_fail_are_told_and_copies_go_on() {
+    for flushes in [true, false] {
+        queue_pairs_fail(flushes);
+    }
+}
+
+fn queue_pairs_fail(flushes: bool) {
     each(Description::roce, async |_, fake, device, mode| {
         let (one, other) = pair(device, setup(mode));
         let copies = Copies::new(device, mode);
@@ -536,7 +687,11 @@ fn queue_pairs_that_fail_are_told_and_copies_go_on() {
             one.rdma.try_recv(()).unwrap(),
             other.rdma.try_recv(()).unwrap(),
         );
-        fake.fail_queue_pairs();
+        let hold = fake.hold();
+        let mut copy = pin!(copies.copy(3));
+        poll_pending(copy.as_mut());
+        fake.fail_queue_pairs(flushes);
+        drop(hold);
         for (side, receive) in [(&one, own), (&other, receive)] {
             let cause = side.failed().await;
             assert!(
@@ -546,8 +701,7 @@ fn queue_pairs_that_fail_are_told_and_copies_go_on() {
             let flushed = failed(in_time("a receive", receive).await);
             assert_eq!(flushed, (Reason::Flushed, Some(cause.reason())));
         }
-        // The first copy may be what finds out.
-        let _ = in_time("a copy", copies.copy(3)).await;
+        assert!(in_time("the copy", copy).await.is_err());
         copies.works().await;
         again(&one, &other);
         works(&one, &other).await;

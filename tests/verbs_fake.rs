@@ -714,11 +714,11 @@ fn completions_outlive_their_queue_pair_on_some_adapters() {
 fn a_queue_pair_is_not_destroyed_before_its_event_was_acknowledged() {
     let world = World::new([Description::roce("fake0")]);
     let mut side = Side::new(&world, "fake0", Settings::default());
-    world.fake("fake0").fail_queue_pairs();
+    world.fake("fake0").fail_queue_pairs(true);
     let mut event = side.async_event(LIMIT).expect("an event");
     assert_eq!(event.event_type, IBV_EVENT_QP_FATAL);
     // This one goes with the queue pair: nobody has read it.
-    world.fake("fake0").fail_queue_pairs();
+    world.fake("fake0").fail_queue_pairs(true);
     let qp = std::mem::replace(&mut side.qp, ptr::null_mut()) as usize;
     let table = side.table;
     let ended = std::thread::spawn(move || call!(table, destroy_qp, qp as *mut ibv_qp));

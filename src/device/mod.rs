@@ -105,7 +105,7 @@
 //! the CPU, in as many parts as the provider likes: on whatever thread is the device.
 //!
 //! Remote operations need an entry in [`Caps::rdma`], and [`Queue::open_endpoint`], whose [`Endpoint`] takes Jobs and receives; their
-//! Completions come out of the queue. The suite has no checks of them yet.
+//! Completions come out of the queue.
 //!
 //! Sync events need an entry in [`Caps::sync_event`], [`Adapter::open_event`], and [`Queue::open_event_port`], whose [`EventPort`] takes Jobs and waits; a device
 //! that cannot wait says so there, and is asked for the value instead. Who has none writes nothing.
@@ -167,6 +167,6 @@ pub use provider::{Adapter, Device, DeviceId, Liveness, Provider, WeakDevice};
 pub use queue::{Armed, Keep, Queue, QueueConfig, Submitted};
 pub use representor::{RepCaps, RepFilter, RepInfo, RepKind, Representor};
 pub use sha::{SessionRef, ShaJob};
-pub use share::{Audience, Backing, Exported, Imported, Offer, Origin};
+pub use share::{Audience, Backing, Doubt, Exported, Imported, Offer, Origin};
 pub use signal::Signal;
 pub(crate) use volatile::volatile_copy;

@@ -5,6 +5,7 @@ use std::any::Any;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 
 use super::{Access, Region};
@@ -82,6 +83,25 @@ pub struct Offer {
     pub audience: Audience,
     /// Who owns it: handed back by an import of this process's own export.
     pub owner: Weak<dyn Any + Send + Sync>,
+    /// For an export that could not be taken back.
+    pub doubt: Doubt,
+}
+
+/// Whether peers may reach exported memory after its exports were taken back.
+#[derive(Clone, Debug, Default)]
+pub struct Doubt(Arc<AtomicBool>);
+
+impl Doubt {
+    /// The device could not take an export back: its memory is kept for ever, and not given to anybody else. To be called before the
+    /// [`Exported`] is gone.
+    pub fn keep_for_ever(&self) {
+        self.0.store(true, SeqCst);
+    }
+
+    /// Whether that was called.
+    pub fn is_kept(&self) -> bool {
+        self.0.load(SeqCst)
+    }
 }
 
 impl Offer {
@@ -97,11 +117,12 @@ impl Offer {
             backing,
             audience,
             owner,
+            doubt: Doubt::default(),
         }
     }
 }
 
-/// An export. Dropping it takes the memory back: what importers begin later fails.
+/// An export. Dropping it takes the memory back: what importers begin later fails. If that fails, [`Offer::doubt`] is told.
 pub struct Exported {
     blob: Vec<u8>,
     _guard: Box<dyn Any + Send + Sync>,

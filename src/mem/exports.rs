@@ -86,7 +86,8 @@ impl Mmap {
             return Ok(export.exported.blob().to_vec());
         }
         let owner: Weak<dyn Any + Send + Sync> = Arc::<Inner>::downgrade(&self.0) as _;
-        let offer = Offer::new(self.0.region(), self.0.backing(), audience, owner);
+        let mut offer = Offer::new(self.0.region(), self.0.backing(), audience, owner);
+        offer.doubt = self.0.doubt().clone();
         let exported = device.adapter().registrar().export(&offer)?;
         let blob = exported.blob().to_vec();
         exports.push(Export {

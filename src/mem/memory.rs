@@ -91,6 +91,11 @@ impl Memory {
         }
     }
 
+    /// Somebody may still reach it: nobody else gets it.
+    pub(super) fn keep_for_ever(&mut self) {
+        std::mem::forget(std::mem::replace(&mut self.backing, Held::Lent(None)));
+    }
+
     /// It became no Mmap: drops what would take it back, without running it.
     pub(super) fn give_up(&mut self) {
         if let Held::Lent(free) = &mut self.backing {

@@ -10,7 +10,7 @@ use super::devices::{self, Entry, Held, Holder, Keys};
 use super::exports::Export;
 use super::memory::Memory;
 use super::ranges::{Ranges, Stage};
-use crate::device::{Access, Backing, Device, Region, Use};
+use crate::device::{Access, Backing, Device, Doubt, Region, Use};
 use crate::error::{JobError, Result};
 use crate::sync::{Mutex, MutexGuard, lock};
 
@@ -50,6 +50,7 @@ pub(super) struct Inner {
     /// What it is registered for, if not for all that the devices have.
     only_for: Option<Use>,
     ranges: Mutex<Ranges>,
+    doubt: Doubt,
     memory: Memory,
 }
 
@@ -162,6 +163,7 @@ impl Mmap {
             access,
             only_for,
             ranges: Mutex::new(Ranges::new()),
+            doubt: Doubt::default(),
             memory,
         };
         match devices::register(devices, &inner.region(), only_for) {
@@ -190,6 +192,10 @@ impl fmt::Debug for Mmap {
 impl Inner {
     pub(super) fn exports(&self) -> MutexGuard<'_, Vec<Export>> {
         lock(&self.exports)
+    }
+
+    pub(super) fn doubt(&self) -> &Doubt {
+        &self.doubt
     }
 
     pub(super) fn backing(&self) -> Option<Backing> {
@@ -263,5 +269,8 @@ impl Drop for Inner {
         drop(std::mem::take(&mut *lock(&self.exports)));
         // The devices let go of the memory before it is given back.
         drop(std::mem::take(&mut *lock(&self.held)));
+        if self.doubt.is_kept() {
+            self.memory.keep_for_ever();
+        }
     }
 }

@@ -134,8 +134,7 @@ mod tests {
             let magazines = Magazines::new(slots);
             let spread = magazines.magazines.len() > 1;
             let taken = [0, 1, 0].map(|thread| magazines.take_from(thread));
-            let [one, another, ..] = taken.map(Option::is_some);
-            assert!(one && another);
+            assert!(taken[0].is_some() && taken[1].is_some());
             let several = [0, 1].map(|thread| magazines.several_of(thread));
             assert_eq!(several, [true, !spread]);
             magazines.put(taken[0].expect("as above"));

@@ -113,7 +113,11 @@ pub(super) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
             return Err(fabric.unknown("ibv_resize_cq", address));
         };
         let adapter = fabric.adapter("ibv_resize_cq", context)?;
-        let most = fabric.adapters[adapter].description.max_cqe;
+        let description = &fabric.adapters[adapter].description;
+        if !description.resizes {
+            return Err(libc::EOPNOTSUPP);
+        }
+        let most = description.max_cqe;
         let state = fabric.cqs.get_mut(&address).expect("just found");
         if cqe <= 0 || cqe > most || (cqe as usize) < state.entries.len() {
             return Err(libc::EINVAL);

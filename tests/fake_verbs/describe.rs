@@ -36,7 +36,11 @@ pub struct Description {
     pub write_imm: bool,
     pub max_sge: u32,
     pub max_qp_wr: u32,
+    /// Bytes of the longest send queue, where a request takes 64 and 16 for each of its pieces (mlx5): more requests than that are fewer pieces.
+    pub send_bytes: u32,
     pub max_cqe: c_int,
+    /// Completion queues can be made larger.
+    pub resizes: bool,
     pub max_msg_sz: u32,
     pub max_inline: u32,
     pub max_rd_atomic: u8,
@@ -67,7 +71,9 @@ impl Description {
             write_imm: true,
             max_sge: 16,
             max_qp_wr: 1 << 14,
+            send_bytes: u32::MAX,
             max_cqe: 1 << 18,
+            resizes: true,
             max_msg_sz: 1 << 20,
             max_inline: 128,
             max_rd_atomic: 16,

@@ -197,10 +197,14 @@ impl Fake {
         change(&mut lock().adapters[self.0].description);
     }
 
-    /// All its queue pairs fail, with an event and no completion but flushed ones.
-    pub fn fail_queue_pairs(self) {
+    /// All its queue pairs fail, with an event and no completion but flushed ones, or none at all.
+    pub fn fail_queue_pairs(self, flushes: bool) {
         let mut fabric = lock();
         for qp in fabric.of_adapter(self).0 {
+            if !flushes && let Some(qp) = fabric.qps.get_mut(&qp) {
+                qp.sends.clear();
+                qp.receives.clear();
+            }
             fabric.fail_qp(qp);
             let context = fabric.qps[&qp].context;
             fabric.raise(context, IBV_EVENT_QP_FATAL, Element::Qp(qp));

@@ -100,7 +100,11 @@ pub(super) unsafe extern "C" fn create_qp(
             && most(cap.max_recv_wr, description.max_qp_wr)
             && most(cap.max_send_sge, description.max_sge)
             && most(cap.max_recv_sge, description.max_sge)
-            && most(cap.max_inline_data, description.max_inline);
+            && most(cap.max_inline_data, description.max_inline)
+            && most(
+                cap.max_send_wr * (64 + 16 * cap.max_send_sge),
+                description.send_bytes,
+            );
         if !fits || init.qp_type != ibv_qp_type::IBV_QPT_RC || !init.srq.is_null() {
             return Err(libc::EINVAL);
         }

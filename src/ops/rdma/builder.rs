@@ -95,7 +95,8 @@ impl RdmaBuilder<'_> {
         self
     }
 
-    /// How long a job waits for a peer that has no receive posted, or does not answer, before it fails; 2 s if not said.
+    /// How long a job waits for a peer that has no receive posted, or does not answer, before it fails; 2 s if not said. On an adapter it may be up to a second
+    /// more.
     pub fn rnr_timeout(mut self, timeout: Duration) -> Self {
         self.rnr_timeout = timeout;
         self

@@ -10,7 +10,8 @@ use crate::error::{Error, ErrorKind, Result};
 impl Device {
     /// A device over a protection domain of the application's, so that its own verbs and this crate's contexts reach the same memory. Each call
     /// makes another device. Events of the device itself (ibv_get_async_event(3)) are the application's to read; what of them is about
-    /// this crate's queue pairs is noticed by their completions. That the adapter was removed nobody tells this crate: what is in flight then does not end.
+    /// this crate's queue pairs is noticed by their completions. Events are to be acknowledged before any call of this crate: what an unacknowledged one is about
+    /// cannot be destroyed, and who tries waits. That the adapter was removed nobody tells this crate: what is in flight then does not end.
     ///
     /// # Errors
     ///
@@ -19,7 +20,8 @@ impl Device {
     /// # Safety
     ///
     /// The domain is one of the libibverbs that the system has, and is not deallocated before the last handle of the device, and all that was made
-    /// with it, has gone.
+    /// with it, has gone. A [`connect`](crate::Rdma::connect) or an import that was polled is to be awaited: if it is dropped before, its thread has a handle of the device
+    /// until it is done.
     pub unsafe fn from_pd(pd: *mut ibv_pd) -> Result<Device> {
         let Some(pd) = NonNull::new(pd) else {
             let text = "no protection domain: it is null";

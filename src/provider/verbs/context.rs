@@ -30,6 +30,8 @@ pub(super) struct Context {
     /// `pd` and the device are the application's.
     lent: bool,
     dead: AtomicBool,
+    /// That opened it.
+    process: u32,
     /// Jobs that it has finished.
     pub(super) jobs: AtomicU64,
     pairs: Arc<Pairs>,
@@ -132,6 +134,7 @@ impl Context {
             copies,
             lent,
             dead: AtomicBool::new(false),
+            process: std::process::id(),
             jobs: AtomicU64::new(0),
             pairs: Arc::default(),
             cores: Mutex::default(),
@@ -163,10 +166,18 @@ impl Context {
         self.dead.load(Relaxed)
     }
 
-    /// Whether a call that destroys something failed since the device is gone, and what was on it with it: the kernel says EIO then, which may be
-    /// heard before its event.
+    /// Whether a call that destroys something failed since the device is gone, and what was on it with it: the kernel says EIO then, to all
+    /// commands. A driver says that of one, too, whose device is there and goes on.
     pub(super) fn is_gone(&self, answer: i32) -> bool {
-        answer == libc::EIO || self.is_dead()
+        let mut attr = ibv_device_attr::default();
+        // SAFETY: the device is open; the attributes are this function's.
+        let mut ask = || unsafe { (self.table.query_device)(self.raw(), &mut attr) };
+        answer == libc::EIO && ask() == libc::EIO
+    }
+
+    /// Whether this is a copy in a child of fork(2): what it would destroy is its parent's.
+    pub(super) fn is_forked(&self) -> bool {
+        std::process::id() != self.process
     }
 
     pub(super) fn set_dead(&self) {
@@ -310,6 +321,9 @@ pub(super) fn bytes(entry: &ibv_gid_entry) -> [u8; 16] {
 
 impl Drop for Context {
     fn drop(&mut self) {
+        if self.is_forked() {
+            return;
+        }
         super::watcher::wake();
         let mut failed = false;
         for pd in [self.copies.take(), (!self.lent).then_some(self.pd)] {

@@ -71,6 +71,7 @@ impl Copies {
         };
         let room = Room {
             sends: self.room,
+            least_sends: REQUESTS as u32,
             send_sges: context.traits.sges(),
             receives: 1,
             receive_sges: 1,
@@ -78,7 +79,10 @@ impl Copies {
         };
         let remote =
             ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
-        let qp = Qp::create(&self.core.cq, pd, 0, room, remote)?;
+        let id = Qp::next_id();
+        let qp = Qp::create(&self.core.cq, pd, id, room, remote)?;
+        self.core.set_copies(id);
+        self.sends.set_room(qp.sends());
         let (port, (gid_index, gid)) = (context.port()?, context.best_gid()?);
         let psn = random_psn();
         qp.connect(&Route {
@@ -195,6 +199,12 @@ impl Copies {
             // SAFETY: all were submitted, and are not over.
             unsafe { self.post(usize::MAX) };
         }
+    }
+
+    /// The adapter says that the queue pair has failed.
+    pub(super) fn break_off(&mut self) {
+        let cause = JobError::device(ErrorKind::Driver, IBV_EVENT_QP_FATAL.into());
+        self.broken.get_or_insert((cause, None));
     }
 
     /// Takes everything from the adapter; false if in doubt, which the core remembers. The caller has the lock under which completions are polled.

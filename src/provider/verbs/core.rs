@@ -21,6 +21,9 @@ pub(super) struct Core {
     /// There is something in one of the two, or who reaps shall look at everything.
     attention: AtomicBool,
     armed: AtomicBool,
+    /// What events of the copies' queue pair come back with, and whether there was one.
+    copies: AtomicU64,
+    copies_failed: AtomicBool,
     /// Something of it could not be taken from the adapter.
     doubt: AtomicBool,
     signal: Arc<Signal>,
@@ -45,6 +48,8 @@ impl Core {
             failed: Mutex::default(),
             attention: AtomicBool::new(false),
             armed: AtomicBool::new(false),
+            copies: AtomicU64::new(0),
+            copies_failed: AtomicBool::new(false),
             doubt: AtomicBool::new(false),
             signal: Arc::clone(signal),
         })
@@ -76,6 +81,24 @@ impl Core {
     pub(super) fn look_after(&self, pair: &Arc<Pair>) {
         lock(&self.failed).push(Arc::clone(pair));
         self.attend();
+    }
+
+    /// The copies have another queue pair.
+    pub(super) fn set_copies(&self, id: u64) {
+        self.copies.store(id, SeqCst);
+        self.copies_failed.store(false, SeqCst);
+    }
+
+    /// A queue pair has failed, and no completion may tell of it: whoever reaps looks after it, if it is that of the copies.
+    pub(super) fn fail_copies(&self, id: u64) {
+        if self.copies.load(SeqCst) == id {
+            self.copies_failed.store(true, SeqCst);
+            self.attend();
+        }
+    }
+
+    pub(super) fn take_copies_failed(&self) -> bool {
+        self.copies_failed.swap(false, SeqCst)
     }
 
     /// Who reaps shall look at more than the completion queue.

@@ -35,8 +35,8 @@ unsafe impl Send for Cq {}
 // SAFETY: as above.
 unsafe impl Sync for Cq {}
 
-/// Places of the smallest queue.
-const LEAST: u32 = 256;
+/// Places for contexts that come later: not every adapter can make a queue larger.
+const HEADROOM: u32 = 1024;
 /// Asked so often and never cleared, events are read: who polls clears nothing, and they would pile up.
 const UNREAD: u32 = 64;
 
@@ -51,18 +51,21 @@ impl Cq {
             raw: check_ptr("ibv_create_comp_channel", raw)?,
         };
         set_nonblocking(channel.fd())?;
-        let most = context.traits.max_cqe;
-        let size = completions.max(LEAST).min(most.max(completions));
+        let most = context.traits.max_cqe.max(completions);
+        let size = completions.saturating_add(HEADROOM).min(most);
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, SeqCst);
         let (device, ring) = (context.raw(), channel.raw.as_ptr());
         let name = ptr::without_provenance_mut(id as usize);
         // SAFETY: the device is open, and the channel goes after the queue.
         let raw = unsafe { (table.create_cq)(device, size as i32, name, ring, 0) };
+        let raw = check_ptr("ibv_create_cq", raw)?;
+        // SAFETY: just made. Most adapters round up.
+        let size = size.max(unsafe { (*raw.as_ptr()).cqe }.max(0) as u32);
         Ok(Cq {
             context: Arc::clone(context),
             channel,
-            raw: check_ptr("ibv_create_cq", raw)?,
+            raw,
             asked: AtomicU32::new(0),
             id,
             broken: AtomicBool::new(false),
@@ -105,7 +108,14 @@ impl Cq {
             let larger = wanted.next_power_of_two().min(most);
             // SAFETY: the queue is alive; it may be polled meanwhile (ibv_resize_cq(3)).
             let answer = unsafe { (self.context.table.resize_cq)(self.raw(), larger as i32) };
-            check("ibv_resize_cq", answer)?;
+            check("ibv_resize_cq", answer).map_err(|error| {
+                let name = &self.context.name;
+                let text = format!(
+                    "{wanted} completions of one WorkQ, and its completion queue of {size} on {name} cannot be made larger: {error}; use \
+                     smaller queues (RdmaBuilder::recv_queue_size), or one WorkQ more"
+                );
+                Error::new(ErrorKind::NoMemory, "verbs", text)
+            })?;
             promised.1 = larger;
         }
         promised.0 = wanted;
@@ -161,10 +171,11 @@ impl Cq {
             }
             read += 1;
         }
-        if read == 0 && may_be > 0 {
-            // The one that was asked for last is still to come.
+        if read < may_be {
+            // The one that was asked for last may be still to come.
             self.asked.fetch_max(1, SeqCst);
-        } else if read > 0 {
+        }
+        if read > 0 {
             // SAFETY: the channel has this queue alone, which is alive.
             unsafe { (self.context.table.ack_cq_events)(self.raw(), read) };
         }
@@ -198,6 +209,9 @@ pub(super) fn set_nonblocking(fd: i32) -> Result<()> {
 
 impl Drop for Cq {
     fn drop(&mut self) {
+        if self.context.is_forked() {
+            return;
+        }
         // All that were read are acknowledged: `ibv_destroy_cq` waits for that. Those that were not are dropped with the channel.
         // SAFETY: its queue pairs held this, and have gone.
         let answer = unsafe { (self.context.table.destroy_cq)(self.raw()) };
@@ -210,6 +224,9 @@ impl Drop for Cq {
 
 impl Drop for Channel {
     fn drop(&mut self) {
+        if self.context.is_forked() {
+            return;
+        }
         // SAFETY: its completion queue is gone.
         let answer = unsafe { (self.context.table.destroy_comp_channel)(self.raw.as_ptr()) };
         if answer != 0 && !self.context.is_gone(answer) {

@@ -15,7 +15,7 @@ use super::context::Context;
 use super::core::lock;
 use super::ffi::*;
 use crate::device::{
-    Access, Audience, Exported, Imported, Offer, Origin, Region, Registration, Use,
+    Access, Audience, Doubt, Exported, Imported, Offer, Origin, Region, Registration, Use,
 };
 use crate::error::{Error, ErrorKind, JobError, Result};
 
@@ -23,6 +23,8 @@ use crate::error::{Error, ErrorKind, JobError, Result};
 pub(super) struct Mr {
     context: Arc<Context>,
     raw: NonNull<ibv_mr>,
+    /// Who is told if it stays: peers reach it. Of others no request is left.
+    doubt: Option<Doubt>,
 }
 
 // SAFETY: libibverbs may be called from any thread, and the region is this handle's alone.
@@ -47,8 +49,11 @@ impl Mr {
         let Some(raw) = NonNull::new(raw) else {
             return Err(not_registered(&context.name, len));
         };
-        let context = Arc::clone(context);
-        Ok(Mr { context, raw })
+        Ok(Mr {
+            context: Arc::clone(context),
+            raw,
+            doubt: None,
+        })
     }
 
     /// Over words of ours, which stay where they are for longer than this.
@@ -76,6 +81,9 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
+        if self.context.is_forked() {
+            return;
+        }
         // SAFETY: the region is this handle's, and nothing that could use it is in flight (`Registration`, `Exported`).
         let answer = unsafe { (self.context.table.dereg_mr)(self.raw.as_ptr()) };
         if answer != 0 && !self.context.is_gone(answer) {
@@ -85,6 +93,7 @@ impl Drop for Mr {
                 answer,
                 "ibv_dereg_mr failed: the adapter keeps memory"
             );
+            self.doubt.iter().for_each(Doubt::keep_for_ever);
         }
     }
 }
@@ -206,7 +215,8 @@ pub(super) fn export(context: &Arc<Context>, offer: &Offer) -> Result<Exported> 
     }
     let Region { addr, len, .. } = offer.region;
     // SAFETY: the domain is the context's; the range is registered memory, which is valid until the Exported is dropped.
-    let mr = unsafe { Mr::register(context, context.pd(), addr, len, flags) }?;
+    let mut mr = unsafe { Mr::register(context, context.pd(), addr, len, flags) }?;
+    mr.doubt = Some(offer.doubt.clone());
     let origin = blob::Origin::new();
     let blob = MemoryBlob {
         origin,

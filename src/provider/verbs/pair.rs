@@ -10,7 +10,6 @@
 //! whoever reaps, under the one lock under which completions are polled: first all completions that there are, then the queue pair is destroyed,
 //! which is when its memory is nobody's, and the rest ends flushed. So flushes are not waited for: an adapter may delay them.
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
@@ -123,14 +122,15 @@ impl Pair {
             | remote_flags(config.permissions);
         let room = Room {
             sends: config.send_queue_size + PROBES,
+            least_sends: 2 * PROBES,
             send_sges: context.traits.sges(),
             receives: config.recv_queue_size,
             receive_sges: config.recv_list_len,
             inline: INLINE,
         };
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        inner.id = NEXT.fetch_add(1, Relaxed);
+        inner.id = Qp::next_id();
         let qp = Qp::create(&self.core.cq, context.pd(), inner.id, room, remote)?;
+        inner.sends.set_room(qp.sends() - PROBES);
         live::add(&inner.origin);
         inner.qp = Some(Arc::new(qp));
         inner.state = EndpointState::Init;
@@ -422,10 +422,12 @@ fn promised(config: &EndpointConfig) -> u32 {
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        // `qp` holds the completion queue, and goes after this.
-        self.core.cq.release(promised(&self.config));
         let inner = self.inner.get_mut();
         let inner = inner.unwrap_or_else(std::sync::PoisonError::into_inner);
+        if !inner.doubt {
+            // Or its completions may still come. `qp` holds the completion queue, and goes after this.
+            self.core.cq.release(promised(&self.config));
+        }
         live::remove(&inner.origin);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::blob::Address;
@@ -18,6 +18,7 @@ pub(super) struct Qp {
     cq: Arc<Cq>,
     raw: NonNull<ibv_qp>,
     num: u32,
+    sends: u32,
     max_inline: u32,
     destroyed: AtomicBool,
 }
@@ -30,7 +31,9 @@ unsafe impl Sync for Qp {}
 /// What a queue pair has room for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
+    /// Wanted; there may be fewer, but not than `least_sends`. How many there can be depends on how long the requests are.
     pub(super) sends: u32,
+    pub(super) least_sends: u32,
     pub(super) send_sges: u32,
     pub(super) receives: u32,
     pub(super) receive_sges: u32,
@@ -87,6 +90,12 @@ impl Retry {
 }
 
 impl Qp {
+    /// What events of a queue pair come back with: none had it before.
+    pub(super) fn next_id() -> u64 {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        NEXT.fetch_add(1, Relaxed)
+    }
+
     /// In the state INIT. `remote` is what the peer may do; `id` comes back with events.
     pub(super) fn create(
         cq: &Arc<Cq>,
@@ -96,34 +105,40 @@ impl Qp {
         remote: ibv_access_flags,
     ) -> Result<Qp> {
         let context = &cq.context;
-        let mut attr = ibv_qp_init_attr {
-            qp_context: ptr::without_provenance_mut(id as usize),
-            send_cq: cq.raw(),
-            recv_cq: cq.raw(),
-            qp_type: ibv_qp_type::IBV_QPT_RC,
-            ..ibv_qp_init_attr::default()
-        };
-        attr.cap.max_send_wr = room.sends;
-        attr.cap.max_send_sge = room.send_sges;
-        attr.cap.max_recv_wr = room.receives;
-        attr.cap.max_recv_sge = room.receive_sges;
-        attr.cap.max_inline_data = room.inline;
         let create_qp = context.table.create_qp;
-        // SAFETY: the domain is the context's, and the completion queue is held by what is made.
-        let mut raw = unsafe { create_qp(pd, &mut attr) };
-        if raw.is_null() && room.inline > 0 {
-            // How much an adapter takes no query says.
-            attr.cap.max_inline_data = 0;
-            // SAFETY: as above.
-            raw = unsafe { create_qp(pd, &mut attr) };
-        }
-        let raw = check_ptr("ibv_create_qp", raw)?;
+        let mut wanted = room;
+        let (raw, max_inline) = loop {
+            let mut attr = ibv_qp_init_attr {
+                qp_context: ptr::without_provenance_mut(id as usize),
+                send_cq: cq.raw(),
+                recv_cq: cq.raw(),
+                qp_type: ibv_qp_type::IBV_QPT_RC,
+                ..ibv_qp_init_attr::default()
+            };
+            attr.cap.max_send_wr = wanted.sends;
+            attr.cap.max_send_sge = wanted.send_sges;
+            attr.cap.max_recv_wr = wanted.receives;
+            attr.cap.max_recv_sge = wanted.receive_sges;
+            attr.cap.max_inline_data = wanted.inline;
+            // SAFETY: the domain is the context's, and the completion queue is held by what is made.
+            let made = check_ptr("ibv_create_qp", unsafe { create_qp(pd, &mut attr) });
+            match made {
+                Ok(raw) => break (raw, attr.cap.max_inline_data),
+                // How much an adapter takes of both no query says.
+                Err(_) if wanted.inline > 0 => wanted.inline = 0,
+                Err(_) if wanted.sends > wanted.least_sends => {
+                    wanted.sends = (wanted.sends / 2).max(wanted.least_sends);
+                }
+                Err(error) => return Err(error),
+            }
+        };
         let qp = Qp {
             cq: Arc::clone(cq),
             raw,
             // SAFETY: just made.
             num: unsafe { (*raw.as_ptr()).qp_num },
-            max_inline: attr.cap.max_inline_data,
+            sends: wanted.sends,
+            max_inline,
             destroyed: AtomicBool::new(false),
         };
         qp.init(remote)?;
@@ -132,6 +147,11 @@ impl Qp {
 
     pub(super) fn num(&self) -> u32 {
         self.num
+    }
+
+    /// Places in its send queue.
+    pub(super) fn sends(&self) -> u32 {
+        self.sends
     }
 
     pub(super) fn max_inline(&self) -> u32 {
@@ -288,12 +308,11 @@ impl Qp {
                     qp_state: ibv_qp_state::IBV_QPS_RESET,
                     ..ibv_qp_attr::default()
                 };
-                let reset = qp.modify(
-                    "ibv_modify_qp to RESET",
-                    &mut attr,
-                    ibv_qp_attr_mask::IBV_QP_STATE,
-                );
-                reset.is_ok() || qp.cq.context.is_dead()
+                let mask = ibv_qp_attr_mask::IBV_QP_STATE.0 as i32;
+                let modify_qp = qp.cq.context.table.modify_qp;
+                // SAFETY: the queue pair is alive; the attributes are this function's.
+                let answer = unsafe { modify_qp(qp.raw.as_ptr(), &mut attr, mask) };
+                answer == 0 || qp.cq.context.is_gone(answer)
             }
         }
     }
@@ -301,6 +320,9 @@ impl Qp {
     fn destroy(&self) -> bool {
         if self.destroyed.swap(true, Relaxed) {
             return true;
+        }
+        if self.cq.context.is_forked() {
+            return false;
         }
         // SAFETY: whoever has a handle posts no more. When this has returned no memory is touched.
         let answer = unsafe { (self.cq.context.table.destroy_qp)(self.raw.as_ptr()) };

@@ -180,6 +180,11 @@ impl Shared {
             }
         }
         if let Some(copies) = &self.copies
+            && self.core.take_copies_failed()
+        {
+            lock(copies).break_off();
+        }
+        if let Some(copies) = &self.copies
             && lock(copies).is_broken()
             && lock(copies).quiesce()
         {
@@ -341,7 +346,13 @@ unsafe impl Queue for VerbsQueue {
             return Err(Error::new(why.kind(), "open_endpoint", text));
         }
         let pair = Pair::open(&self.0.core, config, self.0.depth)?;
-        lock(&self.0.poll).add(&pair);
+        let mut poll = lock(&self.0.poll);
+        poll.add(&pair);
+        if let Some(why) = self.0.refuses() {
+            // It has failed meanwhile, and whoever saw to its endpoints did not see this one.
+            pair.fail(&mut pair.inner(), why);
+        }
+        drop(poll);
         let queue = Arc::clone(&self.0);
         Ok(Arc::new(VerbsEndpoint::new(queue, pair)))
     }

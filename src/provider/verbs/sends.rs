@@ -54,6 +54,11 @@ impl<W: Work> Sends<W> {
         }
     }
 
+    /// The next queue pair has so many places. Nothing is posted.
+    pub(super) fn set_room(&mut self, room: u32) {
+        self.room = room;
+    }
+
     pub(super) fn len(&self) -> usize {
         self.jobs.len()
     }

@@ -160,8 +160,11 @@ impl Traits {
             false => Caps::default(),
         };
         caps.max_depth = queue;
-        caps.rdma = Some(rdma);
-        caps.share_rdma = true;
+        // Connections are looked after by reads.
+        if self.rd_atomics.iter().all(|&most| most > 0) {
+            caps.rdma = Some(rdma);
+            caps.share_rdma = true;
+        }
         caps.sha = Some(ShaCaps::on_cpu(1 << 31, LIST as u32));
         caps
     }

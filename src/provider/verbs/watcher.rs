@@ -28,7 +28,7 @@ struct Device {
     context: Option<Weak<Context>>,
     pairs: Arc<Pairs>,
     /// A descriptor of our own: the device closes its when it goes, which may be while we wait.
-    events: Option<OwnedFd>,
+    events: Option<Arc<OwnedFd>>,
 }
 
 impl Device {
@@ -59,7 +59,8 @@ pub(super) fn watch(context: &Arc<Context>) -> Result<()> {
             // SAFETY: open as long as the context.
             let fd = unsafe { BorrowedFd::borrow_raw(fd) };
             let own = fd.try_clone_to_owned();
-            Some(own.map_err(|error| Error::os("verbs", "dup of async_fd", error))?)
+            let own = own.map_err(|error| Error::os("verbs", "dup of async_fd", error))?;
+            Some(Arc::new(own))
         }
     };
     let watcher = start()?;
@@ -127,14 +128,10 @@ impl Watcher {
     fn wait(&self, until: Option<Instant>) {
         // A handle of each, so that none is closed while it is waited for.
         let devices = lock(&self.devices);
-        let events: Vec<Option<OwnedFd>> = devices
-            .iter()
-            .map(|device| device.events.as_ref()?.try_clone().ok())
-            .collect();
+        let events: Vec<_> = devices.iter().filter_map(|it| it.events.clone()).collect();
         drop(devices);
         let mut fds: Vec<_> = events
             .iter()
-            .flatten()
             .map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN))
             .collect();
         fds.push(PollFd::new(self.wake.as_fd(), PollFlags::POLLIN));
@@ -242,6 +239,9 @@ fn tell(context: &Arc<Context>, about: About, kind: u32) {
             };
             for pair in context.pairs() {
                 pair.fail_queue_pair(id, cause);
+            }
+            for core in context.cores() {
+                core.fail_copies(id);
             }
         }
         About::Queue(id) => {
