@@ -183,7 +183,8 @@ pub unsafe trait Endpoint: Send + Sync {
     /// # Errors
     ///
     /// `BadState` unless in the state Init; `InvalidValue` for what is no blob of an Endpoint; `ConnectionAborted` if the peer refuses, or knows no such Endpoint;
-    /// `ConnectionReset` if it has gone; `NotSupported` if it cannot be reached from here; `TimedOut`. The state is Init then.
+    /// `ConnectionReset` if it has gone; `NotSupported` if it cannot be reached from here; `TimedOut`. The state is Init then, or Error if there is no way back
+    /// but a reset.
     fn connect(&self, blob: &[u8], deadline: Instant) -> Result<()>;
 
     /// Finishes the Job now, on this thread, or says `None` and has not begun.

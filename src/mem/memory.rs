@@ -35,6 +35,8 @@ pub(super) struct Mapping {
     file: Arc<OwnedFd>,
     /// Where it begins in the file.
     offset: u64,
+    /// A child of fork(2) has a copy of this value, and something else, or nothing, at its address.
+    process: u32,
 }
 
 // SAFETY: it is a range of memory, and who may touch which bytes is decided by Leases; what takes it back is Send.
@@ -135,6 +137,7 @@ impl Mapping {
             len,
             file: Arc::new(file),
             offset,
+            process: std::process::id(),
         }
     }
 
@@ -153,6 +156,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if self.process != std::process::id() {
+            return;
+        }
         // SAFETY: the range was mapped, as `new` was promised, and nothing that could reach it is left: Bufs and Leases
         // hold the Mmap, and the devices let go of it before.
         let unmapped = unsafe { nix::sys::mman::munmap(self.base.cast(), self.len) };

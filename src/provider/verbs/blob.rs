@@ -355,6 +355,8 @@ mod tests {
         let blob = EndpointBlob::parse(&address.to_blob().unwrap()).unwrap();
         assert!(blob.origin.is_foreign() && !blob.origin.is_own());
         assert_eq!(blob.address, address);
+        let deaf = EndpointBlob { answers: 0, ..blob };
+        assert!(EndpointBlob::parse(&deaf.format()).is_err());
         let wrong = [
             Address {
                 qpn: 1 << 24,

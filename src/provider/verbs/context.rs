@@ -6,7 +6,7 @@
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::core::{Core, lock};
@@ -30,6 +30,8 @@ pub(super) struct Context {
     /// `pd` and the device are the application's.
     lent: bool,
     dead: AtomicBool,
+    removed: Mutex<bool>,
+    told: Condvar,
     /// That opened it.
     process: u32,
     /// Jobs that it has finished.
@@ -42,6 +44,9 @@ pub(super) struct Context {
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
+
+/// How long a kernel may take to destroy what is on a device that was removed.
+const TEARDOWN: Duration = Duration::from_secs(2);
 
 /// Closes what was opened half.
 struct Opened<'a>(&'a Table, NonNull<ibv_context>);
@@ -134,6 +139,8 @@ impl Context {
             copies,
             lent,
             dead: AtomicBool::new(false),
+            removed: Mutex::new(false),
+            told: Condvar::new(),
             process: std::process::id(),
             jobs: AtomicU64::new(0),
             pairs: Arc::default(),
@@ -166,13 +173,32 @@ impl Context {
         self.dead.load(Relaxed)
     }
 
-    /// Whether a call that destroys something failed since the device is gone, and what was on it with it: the kernel says EIO then, to all
-    /// commands. A driver says that of one, too, whose device is there and goes on.
+    /// Whether a call that destroys something failed since the device is gone, and what was on it with it.
+    ///
+    /// The kernel says EIO to all commands once a device is removed, and then destroys what is on it; the descriptor of its events goes last. A
+    /// driver says EIO as well, of an object that stays.
     pub(super) fn is_gone(&self, answer: i32) -> bool {
         let mut attr = ibv_device_attr::default();
         // SAFETY: the device is open; the attributes are this function's.
         let mut ask = || unsafe { (self.table.query_device)(self.raw(), &mut attr) };
-        answer == libc::EIO && ask() == libc::EIO
+        if answer != libc::EIO || self.lent || ask() != libc::EIO {
+            return false;
+        }
+        let removed = lock(&self.removed);
+        let waited = self
+            .told
+            .wait_timeout_while(removed, TEARDOWN, |removed| !*removed);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// The kernel has destroyed all that was on it.
+    pub(super) fn set_removed(&self) {
+        *lock(&self.removed) = true;
+        self.told.notify_all();
+    }
+
+    pub(super) fn is_removed(&self) -> bool {
+        *lock(&self.removed)
     }
 
     /// Whether this is a copy in a child of fork(2): what it would destroy is its parent's.

@@ -24,8 +24,17 @@ pub(super) struct Copies {
     room: u32,
     qp: Option<Arc<Qp>>,
     sends: Sends<Job>,
-    /// The queue pair is broken, for this cause, by this Job; by the oldest one if it is not said.
-    broken: Option<(JobError, Option<Token>)>,
+    /// The queue pair is broken, for this cause, which one of them fails with.
+    broken: Option<(JobError, Culprit)>,
+}
+
+/// Whose failure it is.
+#[derive(Clone, Copy)]
+enum Culprit {
+    Oldest,
+    This(Token),
+    /// The adapter had none.
+    Nobody,
 }
 
 /// How long the adapter is given for a request to itself.
@@ -80,8 +89,8 @@ impl Copies {
         let remote =
             ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
         let id = Qp::next_id();
-        let qp = Qp::create(&self.core.cq, pd, id, room, remote)?;
         self.core.set_copies(id);
+        let qp = Qp::create(&self.core.cq, pd, id, room, remote)?;
         self.sends.set_room(qp.sends());
         let (port, (gid_index, gid)) = (context.port()?, context.best_gid()?);
         let psn = random_psn();
@@ -161,7 +170,8 @@ impl Copies {
             let refused = unsafe { self.sends.post(qp, &max_sge) }.err()?;
             let why = status::refusal(refused.errno);
             if refused.cut {
-                self.broken = Some((why, self.sends.token(refused.at)));
+                let culprit = self.sends.token(refused.at);
+                self.broken = Some((why, culprit.map_or(Culprit::Oldest, Culprit::This)));
                 self.core.attend();
             }
             if refused.at >= accepted {
@@ -185,7 +195,8 @@ impl Copies {
             return;
         }
         if wc.status != ibv_wc_status::IBV_WC_SUCCESS {
-            self.broken = Some((status::device(wc.status, wc.vendor_err), None));
+            let cause = status::device(wc.status, wc.vendor_err);
+            self.broken = Some((cause, Culprit::Oldest));
             self.core.attend();
             return;
         }
@@ -204,7 +215,11 @@ impl Copies {
     /// The adapter says that the queue pair has failed.
     pub(super) fn break_off(&mut self) {
         let cause = JobError::device(ErrorKind::Driver, IBV_EVENT_QP_FATAL.into());
-        self.broken.get_or_insert((cause, None));
+        let culprit = match self.sends.any_posted() {
+            true => Culprit::Oldest,
+            false => Culprit::Nobody,
+        };
+        self.broken.get_or_insert((cause, culprit));
     }
 
     /// Takes everything from the adapter; false if in doubt, which the core remembers. The caller has the lock under which completions are polled.
@@ -227,8 +242,12 @@ impl Copies {
         let Some((cause, culprit)) = self.broken.take() else {
             return;
         };
-        let place = culprit.and_then(|token| self.sends.place(token));
-        if let Some(token) = self.sends.remove(place.unwrap_or(0)) {
+        let place = match culprit {
+            Culprit::Oldest => Some(0),
+            Culprit::This(token) => Some(self.sends.place(token).unwrap_or(0)),
+            Culprit::Nobody => None,
+        };
+        if let Some(token) = place.and_then(|place| self.sends.remove(place)) {
             self.core.context.jobs.fetch_add(1, Relaxed);
             self.core.finish(Completion::new(token, Err(cause)));
         }

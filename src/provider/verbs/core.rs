@@ -21,9 +21,9 @@ pub(super) struct Core {
     /// There is something in one of the two, or who reaps shall look at everything.
     attention: AtomicBool,
     armed: AtomicBool,
-    /// What events of the copies' queue pair come back with, and whether there was one.
+    /// What events of the copies' queue pair come back with, and of which there was one.
     copies: AtomicU64,
-    copies_failed: AtomicBool,
+    copies_failed: AtomicU64,
     /// Something of it could not be taken from the adapter.
     doubt: AtomicBool,
     signal: Arc<Signal>,
@@ -49,7 +49,7 @@ impl Core {
             attention: AtomicBool::new(false),
             armed: AtomicBool::new(false),
             copies: AtomicU64::new(0),
-            copies_failed: AtomicBool::new(false),
+            copies_failed: AtomicU64::new(0),
             doubt: AtomicBool::new(false),
             signal: Arc::clone(signal),
         })
@@ -86,19 +86,20 @@ impl Core {
     /// The copies have another queue pair.
     pub(super) fn set_copies(&self, id: u64) {
         self.copies.store(id, SeqCst);
-        self.copies_failed.store(false, SeqCst);
     }
 
     /// A queue pair has failed, and no completion may tell of it: whoever reaps looks after it, if it is that of the copies.
     pub(super) fn fail_copies(&self, id: u64) {
         if self.copies.load(SeqCst) == id {
-            self.copies_failed.store(true, SeqCst);
+            self.copies_failed.store(id, SeqCst);
             self.attend();
         }
     }
 
+    /// Whether it was that of now: another one may have taken its place meanwhile.
     pub(super) fn take_copies_failed(&self) -> bool {
-        self.copies_failed.swap(false, SeqCst)
+        let failed = self.copies_failed.swap(0, SeqCst);
+        failed != 0 && failed == self.copies.load(SeqCst)
     }
 
     /// Who reaps shall look at more than the completion queue.

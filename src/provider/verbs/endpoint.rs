@@ -29,6 +29,10 @@ impl VerbsEndpoint {
     }
 
     fn end(&self) -> bool {
+        // Before any lock: a child of fork may have inherited a locked one.
+        if self.queue.core.context.is_forked() {
+            return false;
+        }
         if self.retired.swap(true, SeqCst) {
             return true;
         }

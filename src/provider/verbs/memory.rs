@@ -207,6 +207,10 @@ pub(super) fn export(context: &Arc<Context>, offer: &Offer) -> Result<Exported> 
         );
         return Err(Error::new(ErrorKind::NotSupported, "export", text));
     }
+    if !context.traits.caps().share_rdma {
+        let text = format!("device {} has no Rdma", context.name);
+        return Err(Error::new(ErrorKind::NotSupported, "export", text));
+    }
     let access = Audience::Rdma.part_of(offer.region.access);
     let mut flags = remote_flags(access);
     // Who may write from there must be able to here (ibv_reg_mr(3)).

@@ -10,7 +10,7 @@
 //! whoever reaps, under the one lock under which completions are polled: first all completions that there are, then the queue pair is destroyed,
 //! which is when its memory is nobody's, and the rest ends flushed. So flushes are not waited for: an adapter may delay them.
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Instant;
 
 use super::blob::{Address, EndpointBlob, Origin, random_psn};
@@ -297,9 +297,16 @@ impl Pair {
         news
     }
 
-    /// It has failed.
+    /// It has failed, with its device. Who has the lock may be destroying a queue pair, and wait until whoever calls this has heard that the device
+    /// is gone: whoever reaps next fails this one too.
     pub(super) fn fail_now(self: &Arc<Self>, cause: JobError) {
-        let tell = self.fail(&mut self.inner(), cause);
+        let mut inner = match self.inner.try_lock() {
+            Err(TryLockError::WouldBlock) => return,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Ok(inner) => inner,
+        };
+        let tell = self.fail(&mut inner, cause);
+        drop(inner);
         if tell {
             self.tell();
         }

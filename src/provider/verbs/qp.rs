@@ -128,6 +128,7 @@ impl Qp {
                 Err(_) if wanted.inline > 0 => wanted.inline = 0,
                 Err(_) if wanted.sends > wanted.least_sends => {
                     wanted.sends = (wanted.sends / 2).max(wanted.least_sends);
+                    wanted.inline = room.inline;
                 }
                 Err(error) => return Err(error),
             }
@@ -300,6 +301,10 @@ impl Qp {
     /// Takes everything from it: true if the adapter touches no memory of its requests any more. What it had completed may still be found in
     /// the completion queue.
     pub(super) fn quiesce(self: Arc<Qp>) -> bool {
+        if self.cq.context.is_forked() {
+            std::mem::forget(self);
+            return false;
+        }
         match Arc::try_unwrap(self) {
             Ok(qp) => qp.destroy(),
             // Somebody is connecting it: it goes when they see that they are late.

@@ -85,11 +85,12 @@ impl VerbsQueue {
         // Each Job ends once; all requests of copies end if they are flushed.
         let cq = Cq::create(context, depth + traits.copy_requests(depth))?;
         let core = Arc::new(Core::new(context, cq, depth, &config.signal)?);
+        // First: whoever hears of a failure finds it.
+        context.add_core(&core);
         let copies = match context.copies_pd() {
             Some(_) => Some(Mutex::new(Copies::open(&core, depth)?)),
             None => None,
         };
-        context.add_core(&core);
         Ok(VerbsQueue(Arc::new(Shared {
             core,
             poll: Mutex::new(Poll {
@@ -282,6 +283,9 @@ impl Shared {
 
     /// Nothing is touched any more; false if in doubt.
     fn end(&self) -> bool {
+        if self.core.context.is_forked() {
+            return false;
+        }
         if self.retired.swap(true, SeqCst) {
             return true;
         }

@@ -63,6 +63,11 @@ impl<W: Work> Sends<W> {
         self.jobs.len()
     }
 
+    /// Whether the adapter has one.
+    pub(super) fn any_posted(&self) -> bool {
+        self.posted > 0
+    }
+
     /// Whether there are some that are not posted.
     pub(super) fn any_waits(&self) -> bool {
         self.posted < self.jobs.len()

@@ -166,7 +166,7 @@ impl Watcher {
     /// The kernel has no events of a device that is gone, and its descriptor says so without end (`POLLERR`).
     fn forget_gone(&self) {
         for device in lock(&self.devices).iter_mut() {
-            if device.context().is_some_and(|it| it.is_dead()) {
+            if device.context().is_some_and(|it| it.is_removed()) {
                 device.events = None;
             }
         }
@@ -175,9 +175,11 @@ impl Watcher {
 
 /// Reads what there is, acknowledges each event, and passes it on.
 fn read_events(context: &Arc<Context>) {
-    if context.async_fd().is_none() || context.is_dead() {
+    if context.async_fd().is_none() || context.is_removed() {
         return;
     }
+    // First all of them: who waits to hear that the device has gone may have a lock that telling the others takes.
+    let mut events = Vec::new();
     let mut event = ibv_async_event::default();
     let get_async_event = context.table.get_async_event;
     // SAFETY: the device is open; the event is this function's.
@@ -186,11 +188,17 @@ fn read_events(context: &Arc<Context>) {
         let about = unsafe { About::of(&event) };
         // SAFETY: read above, and acknowledged once.
         unsafe { (context.table.ack_async_event)(&mut event) };
-        tell(context, about, event.event_type);
+        events.push((about, event.event_type));
+    }
+    let gone = std::io::Error::last_os_error().raw_os_error() == Some(libc::EIO);
+    if gone {
+        context.set_removed();
+    }
+    for (about, kind) in events {
+        tell(context, about, kind);
     }
     // Its event may have been missed, or never have been: there will be no other.
-    let why = std::io::Error::last_os_error();
-    if why.raw_os_error() == Some(libc::EIO) && !context.is_dead() {
+    if gone && !context.is_dead() {
         tell(context, About::Device, IBV_EVENT_DEVICE_FATAL);
     }
 }
