@@ -666,25 +666,49 @@ fn a_timeout_that_runs_out_allocates_what_it_does_round_any_future() {
 
 const CHILD: &str = "TOKIO_DOCA_COUNTS";
 
+/// How many jobs run before the counted ones: by then all threads and stacks are there.
+const FEW: usize = FILLING;
+const MORE: usize = 2 * FILLING;
+
+/// Begins, and ends, what is counted of a child: a system call that nothing else here makes.
+fn mark() {
+    let _ = std::os::unix::process::parent_id();
+}
+
+/// Until every other thread of this process, the harness's and an engine without work, has gone to sleep.
+fn others_sleep() {
+    let this = nix::unistd::gettid().to_string();
+    let sleeps = |task: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap();
+        // proc_pid_stat(5): `1234 (name) S ...`.
+        stat.rsplit_once(") ").unwrap().1.starts_with('S')
+    };
+    let tasks = || {
+        std::fs::read_dir("/proc/self/task")
+            .unwrap()
+            .map(Result::unwrap)
+    };
+    while !tasks().all(|task| task.file_name() == *this || sleeps(task)) {
+        std::thread::yield_now();
+    }
+}
+
 /// Does nothing, unless it is the child of a test below.
 #[test]
 fn child_under_strace() {
-    let Ok(what) = std::env::var(CHILD) else {
+    let Ok(scenario) = std::env::var(CHILD) else {
         return;
     };
-    let (scenario, jobs) = what.split_once(':').unwrap();
-    let jobs: usize = jobs.parse().unwrap();
     let builder = Soft::builder().engine_spin(Duration::from_secs(1));
-    let (mode, soft) = match scenario {
+    let (mode, soft) = match scenario.as_str() {
         "busy-inline" => (Mode::BusyPoll, builder.build()),
         "busy-engine" => (Mode::BusyPoll, builder.defer(true).build()),
         "event-inline" => (Mode::EventDriven, builder.build()),
         _ => (Mode::EventDriven, builder.defer(true).build()),
     };
-    // Never dropped: the engine's end would be a race with the process's.
-    let rig = std::mem::ManuallyDrop::new(Rig::new(mode, soft, 8));
+    let rig = Rig::new(mode, soft, 8);
     let (src, dst) = rig.pair();
-    let copies = async {
+    let copies = async |jobs: usize| {
         for at in 1..=jobs {
             rig.dma.copy(&src, &dst).await.unwrap();
             if at % FILLING == 0 {
@@ -693,8 +717,32 @@ fn child_under_strace() {
         }
     };
     if mode == Mode::BusyPoll {
-        return rig.workq.block_on(copies);
+        return rig.workq.block_on(async {
+            copies(FEW).await;
+            if scenario == "busy-inline" {
+                others_sleep();
+            }
+            mark();
+            copies(MORE).await;
+            mark();
+        });
     }
+    let unwaited = async |jobs: usize| {
+        for _ in 0..jobs {
+            let done = rig.device.jobs().unwrap() + 1;
+            let op = rig.dma.try_copy(&src, &dst).unwrap();
+            while rig.device.jobs() != Some(done) {
+                std::hint::spin_loop();
+            }
+            // Counted before it is handed over: a few moments more.
+            let end = Instant::now() + Duration::from_micros(20);
+            while Instant::now() < end {}
+            op.await.unwrap();
+            if dst.tailroom() < LEN {
+                dst.reset_data_len().unwrap();
+            }
+        }
+    };
     let sleeps = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&sleeps);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -706,37 +754,33 @@ fn child_under_strace() {
         })
         .build()
         .unwrap();
-    match scenario {
-        "event-waits" => {
-            // Late enough that whoever waits does sleep.
-            let late = Fault::Delay(Duration::from_micros(300));
-            (0..jobs).for_each(|_| rig.soft.faults().push(late));
-            runtime.block_on(copies);
-        }
-        "event-unwaited" => runtime.block_on(async {
-            for done in 1..=jobs as u64 {
-                let op = rig.dma.try_copy(&src, &dst).unwrap();
-                while rig.device.jobs() != Some(done) {
-                    std::hint::spin_loop();
-                }
-                // Counted before it is handed over: a few moments more.
-                let end = Instant::now() + Duration::from_micros(20);
-                while Instant::now() < end {}
-                op.await.unwrap();
-                if dst.tailroom() < LEN {
-                    dst.reset_data_len().unwrap();
-                }
-            }
-        }),
-        _ => runtime.block_on(copies),
+    if scenario == "event-waits" {
+        // Late enough that whoever waits does sleep.
+        let late = Fault::Delay(Duration::from_micros(300));
+        (0..FEW + MORE).for_each(|_| rig.soft.faults().push(late));
     }
-    println!("sleeps={};", sleeps.load(Ordering::Relaxed));
+    let jobs = async |jobs| match scenario.as_str() {
+        "event-unwaited" => unwaited(jobs).await,
+        _ => copies(jobs).await,
+    };
+    let sleeps = runtime.block_on(async {
+        jobs(FEW).await;
+        if scenario == "event-inline" {
+            others_sleep();
+        }
+        let before = sleeps.load(Ordering::Relaxed);
+        mark();
+        jobs(MORE).await;
+        mark();
+        sleeps.load(Ordering::Relaxed) - before
+    });
+    println!("sleeps={sleeps};");
 }
 
-type Calls = BTreeMap<String, i64>;
+type Calls = BTreeMap<String, u64>;
 
-/// The system calls of the child, by name, and its sleeps. `None` where there is no strace.
-fn calls(scenario: &str, jobs: usize) -> Option<Calls> {
+/// The system calls of the child in [`MORE`] jobs, by name, and its sleeps. `None` where there is no strace.
+fn calls(scenario: &str) -> Option<Calls> {
     if programs::is_emulated("let strace see the calls of a program") {
         return None;
     }
@@ -751,7 +795,7 @@ fn calls(scenario: &str, jobs: usize) -> Option<Calls> {
             "--nocapture",
             "--test-threads=1",
         ])
-        .env(CHILD, format!("{scenario}:{jobs}"))
+        .env(CHILD, scenario)
         .output();
     let output = match output {
         Ok(output) => output,
@@ -774,16 +818,23 @@ fn calls(scenario: &str, jobs: usize) -> Option<Calls> {
         return None;
     }
     let mut calls = Calls::new();
+    let mut marks = 0;
     for line in trace.unwrap().lines() {
         // `1234 write(7, ...) = 8`; the rest of an interrupted call is `1234 <... write resumed>`.
         let call = line
             .split_once(' ')
             .map_or("", |(_, call)| call.trim_start());
         let name = call.split_once('(').map_or("", |(name, _)| name);
-        if !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
+        if name == "getppid" {
+            marks += 1;
+        } else if marks == 1
+            && !name.is_empty()
+            && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+        {
             *calls.entry(name.to_owned()).or_default() += 1;
         }
     }
+    assert_eq!(marks, 2, "{scenario} was marked: {said}");
     if let Some((_, rest)) = said.split_once("sleeps=") {
         let sleeps = rest.split_once(';').unwrap().0;
         calls.insert("sleeps".to_owned(), sleeps.parse().unwrap());
@@ -791,40 +842,17 @@ fn calls(scenario: &str, jobs: usize) -> Option<Calls> {
     Some(calls)
 }
 
-const FEW: usize = FILLING;
-const MORE: usize = 2 * FILLING;
-
-/// What `MORE` jobs cost: the difference of two runs.
-fn calls_of_jobs(scenario: &str) -> Option<Calls> {
-    let before = calls(scenario, FEW)?;
-    let mut calls = calls(scenario, FEW + MORE)?;
-    for (name, count) in &mut calls {
-        *count -= before.get(name).copied().unwrap_or(0);
-    }
-    // Fewer than before is what the process gave back earlier: no job unmakes a call.
-    calls.retain(|_, count| *count > 0);
-    Some(calls)
-}
-
-fn of(calls: &Calls, name: &str) -> i64 {
+fn of(calls: &Calls, name: &str) -> u64 {
     calls.get(name).copied().unwrap_or(0)
 }
 
-/// No job calls the system, but for `allowed`. A thread's stack that the process gives back now or later shows in one
-/// of several tries; what a job does shows in all.
+/// No job calls the system, but for `allowed`.
 fn no_calls_but(scenario: &str, allowed: &[&str]) {
-    let mut seen = Calls::new();
-    for _ in 0..3 {
-        let Some(calls) = calls_of_jobs(scenario) else {
-            return;
-        };
-        seen = calls;
-        seen.retain(|name, _| !allowed.contains(&name.as_str()));
-        if seen.is_empty() {
-            return;
-        }
-    }
-    panic!("{MORE} jobs, {scenario}: {seen:?}");
+    let Some(mut calls) = calls(scenario) else {
+        return;
+    };
+    calls.retain(|name, _| !allowed.contains(&name.as_str()));
+    assert!(calls.is_empty(), "{MORE} jobs, {scenario}: {calls:?}");
 }
 
 #[test]
@@ -848,15 +876,15 @@ fn event_mode_writes_once_per_sleep_and_reads_never() {
     let mut seen = Calls::new();
     // A waiter that loses the CPU on its way to sleep finds its Job over, and has been rung for: one of several tries.
     for _ in 0..3 {
-        let Some(calls) = calls_of_jobs("event-waits") else {
+        let Some(calls) = calls("event-waits") else {
             return;
         };
         let sleeps = of(&calls, "sleeps");
         assert!(
-            sleeps >= MORE as i64 / 2,
+            sleeps >= MORE as u64 / 2,
             "the jobs were waited for: {calls:?}"
         );
-        assert!(of(&calls, "read") <= 0, "{calls:?}");
+        assert_eq!(of(&calls, "read"), 0, "{calls:?}");
         if of(&calls, "write") <= sleeps {
             return;
         }
@@ -867,11 +895,12 @@ fn event_mode_writes_once_per_sleep_and_reads_never() {
 
 #[test]
 fn nothing_is_written_while_nobody_waits() {
-    let Some(calls) = calls_of_jobs("event-unwaited") else {
+    let Some(calls) = calls("event-unwaited") else {
         return;
     };
-    assert!(
-        of(&calls, "write") <= 0,
+    assert_eq!(
+        of(&calls, "write"),
+        0,
         "{MORE} jobs that nobody waited for: {calls:?}"
     );
 }
