@@ -10,6 +10,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::device::Backing;
+use crate::sync::Process;
 
 /// Takes memory of the application's back. It may be dropped without having run.
 pub(super) type Free = Box<dyn FnOnce(NonNull<u8>, usize) + Send>;
@@ -36,7 +37,7 @@ pub(super) struct Mapping {
     /// Where it begins in the file.
     offset: u64,
     /// A child of fork(2) has a copy of this value, and something else, or nothing, at its address.
-    process: u32,
+    process: Process,
 }
 
 // SAFETY: it is a range of memory, and who may touch which bytes is decided by Leases; what takes it back is Send.
@@ -137,7 +138,7 @@ impl Mapping {
             len,
             file: Arc::new(file),
             offset,
-            process: std::process::id(),
+            process: Process::current(),
         }
     }
 
@@ -156,7 +157,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if self.process != std::process::id() {
+        if !self.process.is_current() {
             return;
         }
         // SAFETY: the range was mapped, as `new` was promised, and nothing that could reach it is left: Bufs and Leases

@@ -29,6 +29,24 @@ pub(crate) fn seq_cst_order() {
     ::loom::sync::atomic::fence(atomic::Ordering::SeqCst);
 }
 
+/// The process that made something. A child of fork(2) has a copy of it, and what is behind it is its parent's, or not there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Process(u32);
+
+impl Process {
+    pub(crate) fn current() -> Process {
+        Process(std::process::id())
+    }
+
+    pub(crate) fn id(self) -> u32 {
+        self.0
+    }
+
+    pub(crate) fn is_current(self) -> bool {
+        self.0 == std::process::id()
+    }
+}
+
 /// Between two looks at what another thread is about to finish: now and then the CPU is given up, which it may need.
 #[inline]
 pub(crate) fn look_again(looks: &mut u32) {

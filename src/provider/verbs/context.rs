@@ -15,6 +15,7 @@ use super::ffi::*;
 use super::pair::Pair;
 use super::traits::{Port, Traits, check, check_ptr};
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::Process;
 
 pub(super) struct Context {
     pub(super) table: Table,
@@ -33,7 +34,7 @@ pub(super) struct Context {
     removed: Mutex<bool>,
     told: Condvar,
     /// That opened it.
-    process: u32,
+    process: Process,
     /// Jobs that it has finished.
     pub(super) jobs: AtomicU64,
     pairs: Arc<Pairs>,
@@ -141,7 +142,7 @@ impl Context {
             dead: AtomicBool::new(false),
             removed: Mutex::new(false),
             told: Condvar::new(),
-            process: std::process::id(),
+            process: Process::current(),
             jobs: AtomicU64::new(0),
             pairs: Arc::default(),
             cores: Mutex::default(),
@@ -177,7 +178,7 @@ impl Context {
     ///
     /// The kernel says EIO to all commands once a device is removed, and then destroys what is on it; the descriptor of its events goes last. A
     /// driver says EIO as well, of an object that stays.
-    pub(super) fn is_gone(&self, answer: i32) -> bool {
+    fn is_gone(&self, answer: i32) -> bool {
         let mut attr = ibv_device_attr::default();
         // SAFETY: the device is open; the attributes are this function's.
         let mut ask = || unsafe { (self.table.query_device)(self.raw(), &mut attr) };
@@ -201,9 +202,23 @@ impl Context {
         *lock(&self.removed)
     }
 
+    /// Destroys an object of the device; false if it may still be there. In a child of fork nothing of its own is touched by what it leaves alone.
+    pub(super) fn destroy(&self, call: &'static str, destroy: impl FnOnce() -> i32) -> bool {
+        if self.is_forked() {
+            return true;
+        }
+        let answer = destroy();
+        let gone = answer == 0 || self.is_gone(answer);
+        if !gone {
+            let device = &self.name;
+            tracing::error!(device, answer, "{call} failed: what it is about stays");
+        }
+        gone
+    }
+
     /// Whether this is a copy in a child of fork(2): what it would destroy is its parent's.
     pub(super) fn is_forked(&self) -> bool {
-        std::process::id() != self.process
+        !self.process.is_current()
     }
 
     pub(super) fn set_dead(&self) {

@@ -24,17 +24,8 @@ pub(super) struct Copies {
     room: u32,
     qp: Option<Arc<Qp>>,
     sends: Sends<Job>,
-    /// The queue pair is broken, for this cause, which one of them fails with.
-    broken: Option<(JobError, Culprit)>,
-}
-
-/// Whose failure it is.
-#[derive(Clone, Copy)]
-enum Culprit {
-    Oldest,
-    This(Token),
-    /// The adapter had none.
-    Nobody,
+    /// The queue pair is broken, for this cause, which this Job fails with; none if the adapter had none.
+    broken: Option<(JobError, Option<Token>)>,
 }
 
 /// How long the adapter is given for a request to itself.
@@ -64,7 +55,7 @@ impl Copies {
             core: Arc::clone(core),
             room,
             qp: None,
-            sends: Sends::new(depth, room),
+            sends: Sends::new(depth),
             broken: None,
         };
         copies.begin()?;
@@ -170,8 +161,7 @@ impl Copies {
             let refused = unsafe { self.sends.post(qp, &max_sge) }.err()?;
             let why = status::refusal(refused.errno);
             if refused.cut {
-                let culprit = self.sends.token(refused.at);
-                self.broken = Some((why, culprit.map_or(Culprit::Oldest, Culprit::This)));
+                self.broken = Some((why, self.sends.token(refused.at)));
                 self.core.attend();
             }
             if refused.at >= accepted {
@@ -196,7 +186,7 @@ impl Copies {
         }
         if wc.status != ibv_wc_status::IBV_WC_SUCCESS {
             let cause = status::device(wc.status, wc.vendor_err);
-            self.broken = Some((cause, Culprit::Oldest));
+            self.broken = Some((cause, self.sends.token(0)));
             self.core.attend();
             return;
         }
@@ -215,11 +205,8 @@ impl Copies {
     /// The adapter says that the queue pair has failed.
     pub(super) fn break_off(&mut self) {
         let cause = JobError::device(ErrorKind::Driver, IBV_EVENT_QP_FATAL.into());
-        let culprit = match self.sends.any_posted() {
-            true => Culprit::Oldest,
-            false => Culprit::Nobody,
-        };
-        self.broken.get_or_insert((cause, culprit));
+        let oldest = self.sends.token(0).filter(|_| self.sends.any_posted());
+        self.broken.get_or_insert((cause, oldest));
     }
 
     /// Takes everything from the adapter; false if in doubt, which the core remembers. The caller has the lock under which completions are polled.
@@ -242,11 +229,7 @@ impl Copies {
         let Some((cause, culprit)) = self.broken.take() else {
             return;
         };
-        let place = match culprit {
-            Culprit::Oldest => Some(0),
-            Culprit::This(token) => Some(self.sends.place(token).unwrap_or(0)),
-            Culprit::Nobody => None,
-        };
+        let place = culprit.and_then(|token| self.sends.place(token));
         if let Some(token) = place.and_then(|place| self.sends.remove(place)) {
             self.core.context.jobs.fetch_add(1, Relaxed);
             self.core.finish(Completion::new(token, Err(cause)));

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::context::Context;
 use super::ffi::*;
-use super::traits::{check, check_ptr, failed};
+use super::traits::{check, check_ptr};
 use crate::error::{Error, ErrorKind, Result};
 
 pub(super) struct Cq {
@@ -96,25 +96,25 @@ impl Cq {
         let (used, size) = *promised;
         let wanted = used.saturating_add(more);
         if wanted > size {
-            let most = self.context.traits.max_cqe;
-            if wanted > most {
-                let name = &self.context.name;
+            let (name, most) = (&self.context.name, self.context.traits.max_cqe);
+            let too_many = |why: String| {
                 let text = format!(
-                    "{wanted} completions of one WorkQ, and a completion queue of {name} takes {most}: \
-                     use smaller queues (RdmaBuilder::recv_queue_size), or one WorkQ more"
+                    "{wanted} completions of one WorkQ, and {why}: use smaller queues (RdmaBuilder::recv_queue_size), or one WorkQ more"
                 );
-                return Err(Error::new(ErrorKind::NoMemory, "verbs", text));
+                Error::new(ErrorKind::NoMemory, "verbs", text)
+            };
+            if wanted > most {
+                return Err(too_many(format!(
+                    "a completion queue of {name} takes {most}"
+                )));
             }
             let larger = wanted.next_power_of_two().min(most);
             // SAFETY: the queue is alive; it may be polled meanwhile (ibv_resize_cq(3)).
             let answer = unsafe { (self.context.table.resize_cq)(self.raw(), larger as i32) };
             check("ibv_resize_cq", answer).map_err(|error| {
-                let name = &self.context.name;
-                let text = format!(
-                    "{wanted} completions of one WorkQ, and its completion queue of {size} on {name} cannot be made larger: {error}; use \
-                     smaller queues (RdmaBuilder::recv_queue_size), or one WorkQ more"
-                );
-                Error::new(ErrorKind::NoMemory, "verbs", text)
+                too_many(format!(
+                    "its completion queue of {size} on {name} cannot be made larger ({error})"
+                ))
             })?;
             promised.1 = larger;
         }
@@ -209,28 +209,19 @@ pub(super) fn set_nonblocking(fd: i32) -> Result<()> {
 
 impl Drop for Cq {
     fn drop(&mut self) {
-        if self.context.is_forked() {
-            return;
-        }
         // All that were read are acknowledged: `ibv_destroy_cq` waits for that. Those that were not are dropped with the channel.
+        let destroy_cq = self.context.table.destroy_cq;
         // SAFETY: its queue pairs held this, and have gone.
-        let answer = unsafe { (self.context.table.destroy_cq)(self.raw()) };
-        if answer != 0 && !self.context.is_gone(answer) {
-            let error = failed("ibv_destroy_cq", answer);
-            tracing::error!(%error, "a completion queue is left behind");
-        }
+        let destroy = || unsafe { destroy_cq(self.raw()) };
+        self.context.destroy("ibv_destroy_cq", destroy);
     }
 }
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        if self.context.is_forked() {
-            return;
-        }
+        let destroy_channel = self.context.table.destroy_comp_channel;
         // SAFETY: its completion queue is gone.
-        let answer = unsafe { (self.context.table.destroy_comp_channel)(self.raw.as_ptr()) };
-        if answer != 0 && !self.context.is_gone(answer) {
-            tracing::error!(answer, "a completion channel is left behind");
-        }
+        let destroy = || unsafe { destroy_channel(self.raw.as_ptr()) };
+        self.context.destroy("ibv_destroy_comp_channel", destroy);
     }
 }

@@ -81,18 +81,10 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        if self.context.is_forked() {
-            return;
-        }
+        let dereg_mr = self.context.table.dereg_mr;
         // SAFETY: the region is this handle's, and nothing that could use it is in flight (`Registration`, `Exported`).
-        let answer = unsafe { (self.context.table.dereg_mr)(self.raw.as_ptr()) };
-        if answer != 0 && !self.context.is_gone(answer) {
-            let device = &self.context.name;
-            tracing::error!(
-                device,
-                answer,
-                "ibv_dereg_mr failed: the adapter keeps memory"
-            );
+        let dereg = || unsafe { dereg_mr(self.raw.as_ptr()) };
+        if !self.context.destroy("ibv_dereg_mr", dereg) {
             self.doubt.iter().for_each(Doubt::keep_for_ever);
         }
     }

@@ -80,7 +80,7 @@ impl Pair {
             gid: (0, [0; 16]),
             peer: None,
             connecting: false,
-            sends: Sends::new(depth, config.send_queue_size),
+            sends: Sends::new(depth),
             receives: VecDeque::with_capacity(config.recv_queue_size as usize),
             watch: Watch::default(),
             probes: 0,

@@ -165,11 +165,14 @@ impl Qp {
         attr: &mut ibv_qp_attr,
         mask: ibv_qp_attr_mask,
     ) -> Result<()> {
+        check(call, self.set(attr, mask))
+    }
+
+    /// What `ibv_modify_qp` answers.
+    fn set(&self, attr: &mut ibv_qp_attr, mask: ibv_qp_attr_mask) -> i32 {
         let modify_qp = self.cq.context.table.modify_qp;
         // SAFETY: the queue pair is alive; the attributes are the caller's.
-        check(call, unsafe {
-            modify_qp(self.raw.as_ptr(), attr, mask.0 as i32)
-        })
+        unsafe { modify_qp(self.raw.as_ptr(), attr, mask.0 as i32) }
     }
 
     fn init(&self, remote: ibv_access_flags) -> Result<()> {
@@ -302,7 +305,6 @@ impl Qp {
     /// the completion queue.
     pub(super) fn quiesce(self: Arc<Qp>) -> bool {
         if self.cq.context.is_forked() {
-            std::mem::forget(self);
             return false;
         }
         match Arc::try_unwrap(self) {
@@ -313,11 +315,9 @@ impl Qp {
                     qp_state: ibv_qp_state::IBV_QPS_RESET,
                     ..ibv_qp_attr::default()
                 };
-                let mask = ibv_qp_attr_mask::IBV_QP_STATE.0 as i32;
-                let modify_qp = qp.cq.context.table.modify_qp;
-                // SAFETY: the queue pair is alive; the attributes are this function's.
-                let answer = unsafe { modify_qp(qp.raw.as_ptr(), &mut attr, mask) };
-                answer == 0 || qp.cq.context.is_gone(answer)
+                let mask = ibv_qp_attr_mask::IBV_QP_STATE;
+                let context = &qp.cq.context;
+                context.destroy("ibv_modify_qp to RESET", || qp.set(&mut attr, mask))
             }
         }
     }
@@ -326,21 +326,10 @@ impl Qp {
         if self.destroyed.swap(true, Relaxed) {
             return true;
         }
-        if self.cq.context.is_forked() {
-            return false;
-        }
+        let destroy_qp = self.cq.context.table.destroy_qp;
         // SAFETY: whoever has a handle posts no more. When this has returned no memory is touched.
-        let answer = unsafe { (self.cq.context.table.destroy_qp)(self.raw.as_ptr()) };
-        if answer != 0 && !self.cq.context.is_gone(answer) {
-            let device = &self.cq.context.name;
-            tracing::error!(
-                device,
-                answer,
-                "ibv_destroy_qp failed: memory of its jobs is leaked"
-            );
-            return false;
-        }
-        true
+        let destroy = || unsafe { destroy_qp(self.raw.as_ptr()) };
+        self.cq.context.destroy("ibv_destroy_qp", destroy)
     }
 }
 

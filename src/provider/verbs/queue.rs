@@ -180,18 +180,15 @@ impl Shared {
                 poll.remove(&pair);
             }
         }
-        if let Some(copies) = &self.copies
-            && self.core.take_copies_failed()
-        {
-            lock(copies).break_off();
-        }
-        if let Some(copies) = &self.copies
-            && lock(copies).is_broken()
-            && lock(copies).quiesce()
-        {
-            // Those of the queue pair that is gone: of the next one may have the same Tokens.
-            self.drain(poll);
-            lock(copies).recover();
+        if let Some(copies) = &self.copies {
+            if self.core.take_copies_failed() {
+                lock(copies).break_off();
+            }
+            if lock(copies).is_broken() && lock(copies).quiesce() {
+                // Those of the queue pair that is gone: of the next one may have the same Tokens.
+                self.drain(poll);
+                lock(copies).recover();
+            }
         }
     }
 

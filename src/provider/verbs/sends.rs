@@ -44,13 +44,13 @@ pub(super) struct Refused {
 }
 
 impl<W: Work> Sends<W> {
-    /// For so many Jobs, and a send queue with so many places.
-    pub(super) fn new(jobs: u32, room: u32) -> Sends<W> {
+    /// For so many Jobs, without a queue pair yet.
+    pub(super) fn new(jobs: u32) -> Sends<W> {
         Sends {
             jobs: VecDeque::with_capacity(jobs as usize),
             posted: 0,
             used: 0,
-            room,
+            room: 0,
         }
     }
 

@@ -8,12 +8,14 @@ use std::ptr::NonNull;
 use nix::errno::Errno;
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
 
+use crate::sync::Process;
+
 /// A range of memory that is mapped until this is dropped, in the process that mapped it.
 pub(in super::super) struct Mapping {
     base: NonNull<u8>,
     len: NonZeroUsize,
     /// A child of fork(2) has a copy of this value, and, where the range is not inherited, something else at its address.
-    process: u32,
+    process: Process,
 }
 
 // SAFETY: a range of memory, which belongs to no thread; nothing here reads or writes it.
@@ -37,7 +39,7 @@ impl Mapping {
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
         let base = unsafe { mmap(None, len, protection, flags, file, offset) }?;
         let base = base.cast();
-        let process = std::process::id();
+        let process = Process::current();
         Ok(Mapping { base, len, process })
     }
 
@@ -47,7 +49,7 @@ impl Mapping {
 
     /// Whether this process mapped it.
     pub(in super::super) fn is_ours(&self) -> bool {
-        self.process == std::process::id()
+        self.process.is_current()
     }
 
     /// Has the pages there now: too few are an error here, and not a signal at the first touch.

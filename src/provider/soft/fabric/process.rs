@@ -24,6 +24,7 @@ use super::table::Table;
 use super::thread::{BELL, LISTENER, Worker};
 use super::watch::Processes;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::Process;
 
 static CURRENT: Mutex<Weak<Fabric>> = Mutex::new(Weak::new());
 
@@ -39,7 +40,7 @@ pub(super) struct Fabric {
 
 /// What the thread works on.
 pub(super) struct Shared {
-    process: u32,
+    process: Process,
     pub(super) instance: Id,
     pub(super) epoll: Epoll,
     bell: EventFd,
@@ -74,9 +75,9 @@ pub(super) fn is_running() -> bool {
 impl Fabric {
     /// The one of this process; it starts if there is none.
     pub(super) fn current(op: &'static str) -> Result<Arc<Fabric>> {
-        let process = std::process::id();
+        let process = Process::current();
         let owner = OWNER.load(Relaxed);
-        if owner != 0 && owner >> 32 != u64::from(process) {
+        if owner != 0 && owner >> 32 != u64::from(process.id()) {
             let text = format!(
                 "this process is a fork of process {}, whose exports and imports are not inherited: fork before the first \
                  export or import, or start a program anew (execve(2)) and export and import there",
@@ -93,7 +94,7 @@ impl Fabric {
         Ok(fabric)
     }
 
-    fn start(op: &'static str, process: u32) -> Result<Fabric> {
+    fn start(op: &'static str, process: Process) -> Result<Fabric> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let failed = |what| move |errno: nix::errno::Errno| Error::os(op, what, errno.into());
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed("epoll_create1"))?;
@@ -118,7 +119,7 @@ impl Fabric {
             .spawn(move || worker.run())
             .map_err(|error| Error::os(op, "the fabric's thread", error))?;
         let number = NUMBER.fetch_add(1, Relaxed) & u64::from(u32::MAX);
-        let owner = u64::from(process) << 32 | number;
+        let owner = u64::from(process.id()) << 32 | number;
         OWNER.store(owner, Relaxed);
         Ok(Fabric { shared, owner })
     }
@@ -153,7 +154,7 @@ impl Drop for Fabric {
 impl Shared {
     /// Whether this is a copy in a child of fork(2), which may neither lock nor change anything.
     pub(super) fn is_inherited(&self) -> bool {
-        self.process != std::process::id()
+        !self.process.is_current()
     }
 
     pub(super) fn is_over(&self) -> bool {
