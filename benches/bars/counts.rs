@@ -88,6 +88,14 @@ fn buf_allocations() -> f64 {
     (all as f64 - bare as f64) / ROUNDS as f64
 }
 
+/// Begins, and ends, what is counted of a scenario under strace: a system call that nothing else here makes.
+pub(crate) fn mark() {
+    let _ = std::os::unix::process::parent_id();
+}
+
+/// The fillings before the counted ones: by then all threads and stacks are there.
+const WARM_UP: u64 = 4;
+
 /// The scenarios that run under strace.
 pub(crate) fn run(scenario: &str, jobs: u64) {
     let fillings = jobs / FILLING as u64;
@@ -103,14 +111,18 @@ pub(crate) fn run(scenario: &str, jobs: u64) {
     if scenario == "sys-event-engine" {
         // Late enough that whoever waits does sleep.
         let late = Fault::Delay(Duration::from_micros(300));
-        (0..jobs).for_each(|_| soft.faults().push(late));
+        let all = jobs + WARM_UP * FILLING as u64;
+        (0..all).for_each(|_| soft.faults().push(late));
     }
     let (src, dst) = rig.pair(LEN);
     if mode == Mode::BusyPoll {
         // No runtime: every system call is ours.
-        rig.workq.block_on(fill(&rig.dma, &src, &dst, fillings));
-        // The engine's end would be a race with the process's.
-        return std::mem::forget(rig);
+        return rig.workq.block_on(async {
+            fill(&rig.dma, &src, &dst, WARM_UP).await;
+            mark();
+            fill(&rig.dma, &src, &dst, fillings).await;
+            mark();
+        });
     }
     let sleeps = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&sleeps);
@@ -123,21 +135,29 @@ pub(crate) fn run(scenario: &str, jobs: u64) {
         })
         .build()
         .expect("a runtime");
-    runtime.block_on(async {
+    let some = async |fillings| {
         if scenario == "sys-unwaited" {
-            unwaited(&rig, jobs).await;
+            unwaited(&rig, fillings * FILLING as u64).await;
         } else {
             fill(&rig.dma, &src, &dst, fillings).await;
         }
+    };
+    let sleeps = runtime.block_on(async {
+        some(WARM_UP).await;
+        let before = sleeps.load(Ordering::Relaxed);
+        mark();
+        some(fillings).await;
+        mark();
+        sleeps.load(Ordering::Relaxed) - before
     });
-    println!("sleeps {}", sleeps.load(Ordering::Relaxed));
-    std::mem::forget(rig);
+    println!("sleeps {sleeps}");
 }
 
 /// Jobs that are over before anybody asks.
 async fn unwaited(rig: &Rig, jobs: u64) {
     let (src, dst) = rig.pair(LEN);
-    for done in 1..=jobs {
+    for _ in 0..jobs {
+        let done = rig.device.jobs().expect("it counts them") + 1;
         let op = rig.dma.try_copy(&src, &dst).expect("a Slot is free");
         while rig.device.jobs() != Some(done) {
             std::hint::spin_loop();
@@ -152,14 +172,14 @@ async fn unwaited(rig: &Rig, jobs: u64) {
     }
 }
 
-/// The system calls of a scenario, and the runtime's sleeps.
-fn calls(scenario: &str, jobs: u64) -> Result<BTreeMap<String, f64>, String> {
+/// The system calls of 1,024 jobs of a scenario, and the runtime's sleeps.
+fn calls(scenario: &str) -> Result<BTreeMap<String, f64>, String> {
     let file = std::env::temp_dir().join(format!("bars-{}-{scenario}", std::process::id()));
     let output = Command::new("strace")
         .args(["-f", "-qq", "-o"])
         .arg(&file)
         .arg(std::env::current_exe().map_err(|error| error.to_string())?)
-        .args(["scenario", scenario, &jobs.to_string()])
+        .args(["scenario", scenario, "1024"])
         .stdin(Stdio::null())
         .output()
         .map_err(|error| format!("strace does not start: {error}"))?;
@@ -170,12 +190,18 @@ fn calls(scenario: &str, jobs: u64) -> Result<BTreeMap<String, f64>, String> {
         return Err(format!("{scenario} failed under strace: {text}"));
     }
     let mut calls = BTreeMap::new();
+    let mut marks = 0;
     for line in trace?.lines() {
         // `1234 write(7, ...) = 8`; the rest of an interrupted call is `1234 <... write resumed>`.
         let Some((_, call)) = line.split_once(' ') else {
             continue;
         };
-        if let Some((name, _)) = call.trim_start().split_once('(')
+        let Some((name, _)) = call.trim_start().split_once('(') else {
+            continue;
+        };
+        if name == "getppid" {
+            marks += 1;
+        } else if marks == 1
             && name
                 .bytes()
                 .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
@@ -183,23 +209,15 @@ fn calls(scenario: &str, jobs: u64) -> Result<BTreeMap<String, f64>, String> {
             *calls.entry(name.to_owned()).or_insert(0.0) += 1.0;
         }
     }
+    if marks != 2 {
+        return Err(format!("{scenario} has {marks} marks, and not 2"));
+    }
     let said = String::from_utf8_lossy(&output.stdout);
     if let Some(sleeps) = said.strip_prefix("sleeps ") {
         let sleeps = sleeps.trim().parse().map_err(|_| said.to_string())?;
         calls.insert("sleeps".into(), sleeps);
     }
     Ok(calls)
-}
-
-/// What the jobs of a scenario cost in system calls: the difference of two runs.
-fn calls_of_jobs(scenario: &str) -> Result<BTreeMap<String, f64>, String> {
-    let (few, many) = (4 * FILLING as u64, 20 * FILLING as u64);
-    let before = calls(scenario, few)?;
-    let mut after = calls(scenario, many)?;
-    for (name, calls) in &mut after {
-        *calls -= before.get(name).copied().unwrap_or(0.0);
-    }
-    Ok(after)
 }
 
 /// Tokio's sleep, the engine's sleep, and the CPU given up after a budget: not costs of a job.
@@ -211,21 +229,21 @@ const NOT_OURS: [&str; 5] = [
     "sleeps",
 ];
 
-/// What is left of a scenario's system calls. What each job makes shows in every try; a thread's stack that is given
-/// back now or later shows in some.
+/// What is left of a scenario's system calls.
 pub(crate) fn calls_that_are_ours(scenario: &str) -> Result<f64, String> {
-    let mut least = f64::INFINITY;
-    for _ in 0..3 {
-        let calls = calls_of_jobs(scenario)?;
-        let ours = calls
-            .iter()
-            .filter(|call| !NOT_OURS.contains(&call.0.as_str()));
-        least = ours.fold(0.0, |sum, call| sum + call.1.abs()).min(least);
-        if least == 0.0 {
-            break;
-        }
-    }
-    Ok(least)
+    let calls = calls(scenario)?;
+    let ours = calls
+        .iter()
+        .filter(|call| !NOT_OURS.contains(&call.0.as_str()));
+    Ok(ours.fold(0.0, |sum, call| sum + call.1))
+}
+
+fn of(calls: &BTreeMap<String, f64>, name: &str) -> f64 {
+    calls.get(name).copied().unwrap_or(0.0)
+}
+
+fn per_sleep(calls: &BTreeMap<String, f64>, name: &str) -> f64 {
+    of(calls, name) / of(calls, "sleeps").max(1.0)
 }
 
 fn system_calls(counts: &mut Counts) -> Result<(), String> {
@@ -236,21 +254,20 @@ fn system_calls(counts: &mut Counts) -> Result<(), String> {
     ] {
         counts.insert(name, calls_that_are_ours(scenario)?);
     }
-    let get = |calls: &BTreeMap<String, f64>, name: &str| calls.get(name).copied().unwrap_or(0.0);
-    let calls = calls_of_jobs("sys-event-engine")?;
-    let sleeps = get(&calls, "sleeps").max(1.0);
-    counts.insert("writes_per_sleep", (get(&calls, "write") / sleeps).max(0.0));
-    counts.insert("reads_per_sleep", (get(&calls, "read") / sleeps).max(0.0));
-    // An engine that loses its CPU amid a job is waited for after all: what each job writes shows in every try.
-    let mut least = f64::INFINITY;
-    for _ in 0..3 {
-        let calls = calls_of_jobs("sys-unwaited")?;
-        least = get(&calls, "write").max(0.0).min(least);
-        if least == 0.0 {
-            break;
+    // Who loses its CPU on its way to sleep, or amid a job, rings or is waited for after all: a job's own calls show in every try.
+    let least = |scenario, count: fn(&BTreeMap<String, f64>) -> f64| {
+        let mut least = f64::INFINITY;
+        for _ in 0..3 {
+            least = count(&calls(scenario)?).min(least);
         }
-    }
-    counts.insert("writes_unwaited", least);
+        Ok::<f64, String>(least)
+    };
+    let writes = least("sys-event-engine", |calls| per_sleep(calls, "write"))?;
+    let reads = least("sys-event-engine", |calls| per_sleep(calls, "read"))?;
+    let unwaited = least("sys-unwaited", |calls| of(calls, "write"))?;
+    counts.insert("writes_per_sleep", writes);
+    counts.insert("reads_per_sleep", reads);
+    counts.insert("writes_unwaited", unwaited);
     Ok(())
 }
 

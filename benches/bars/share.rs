@@ -263,10 +263,16 @@ pub(crate) fn run(jobs: u64) {
     let src = filled(&rig);
     let remote = import(&rig, &peer.blobs[0]).buf(..64).expect("its range");
     let dma = &rig.dma;
-    rig.workq.block_on(async {
+    let copies = async |jobs| {
         for _ in 0..jobs {
             dma.copy(&src, &remote).await.expect("a copy");
         }
+    };
+    rig.workq.block_on(async {
+        copies(jobs / 4).await;
+        counts::mark();
+        copies(jobs).await;
+        counts::mark();
     });
     // Their end would be a race with the end of the process.
     std::mem::forget((rig, src, remote));
