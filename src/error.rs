@@ -251,6 +251,11 @@ impl JobError {
         JobError::of(Reason::QueueBroken)
     }
 
+    /// For providers: what a Job or a receive ends with that the device cannot be made to let go of. Its memory stays leased for ever.
+    pub const fn memory_kept() -> JobError {
+        JobError::of(Reason::MemoryKept)
+    }
+
     /// For providers: the exporter took its memory back.
     pub const fn export_revoked() -> JobError {
         JobError::of(Reason::ExportRevoked)

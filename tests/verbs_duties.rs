@@ -122,6 +122,9 @@ fn what_could_not_be_destroyed_is_kept_by_the_queue_too() {
     world.faults().fail("ibv_destroy_qp", 1, libc::EBUSY);
     bench.ends[0].reset();
     assert!(matches!(bench.ends[0].state(), EndpointState::Error(_)));
+    let ended = bench.reap_one(0);
+    assert_eq!(ended.token, Token::new(0, 1, 1));
+    assert_eq!(ended.result, Err(JobError::memory_kept()));
     let late = bench.send(0, 2);
     assert_eq!(late.accepted, 0);
     assert_eq!(late.refused.map(|why| why.reason()), Some(Reason::Flushed));

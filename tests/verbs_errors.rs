@@ -427,6 +427,62 @@ fn memory_that_peers_may_still_reach_is_kept() {
     }
 }
 
+/// What an adapter does not let go of ends all the same. Its memory stays in use for ever, and nothing else does.
+#[test]
+fn what_an_adapter_does_not_let_go_of_ends_and_keeps_its_memory() {
+    for mode in MODES {
+        let mut world = World::new([Description::roce("fake0")]);
+        world.expect_leaks();
+        let device = open(&provider(&world), "fake0");
+        let fake = world.fake("fake0");
+        run(async {
+            let (one, other) = pair(&device, setup(mode));
+            let copies = Copies::new(&device, mode);
+            let kept = (Reason::MemoryKept, None);
+            let hold = fake.hold();
+            world.faults().end_with(1, IBV_WC_REM_OP_ERR, 0);
+            world.faults().fail("ibv_destroy_qp", 1, libc::EBUSY);
+            let (copied, ()) = tokio::join!(copies.copy(1), async { drop(hold) });
+            assert_eq!(failed(copied), kept);
+            copies.works().await;
+            // One element has the source, one is the piece.
+            assert_eq!(free_bufs(&copies.pool), copies.pool.elements() - 2);
+            in_time("shutdown", copies.workq.shutdown()).await.unwrap();
+
+            let remote = one.import(&other.memory()).buf(..8).unwrap();
+            let (into, room, later) = (one.empty(), one.empty(), one.empty());
+            let receive = one.rdma.try_recv(&room).unwrap();
+            let forgotten = one.rdma.try_recv(&later).unwrap();
+            let hold = fake.hold();
+            let read = one.rdma.try_read(&remote, &into).unwrap();
+            drop(forgotten);
+            world.faults().fail("ibv_destroy_qp", 1, libc::EBUSY);
+            one.rdma.reset().unwrap();
+            assert_eq!(failed(in_time("the read", read).await), kept);
+            assert_eq!(failed(in_time("the receive", receive).await), kept);
+            assert_eq!(one.failed().await.reason(), Reason::MemoryKept);
+            for buf in [&into, &room, &later] {
+                let error = buf.reset_data_len().unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::InUse);
+            }
+            let elements = one.pool.elements();
+            drop((into, room, later));
+            assert_eq!(free_bufs(&one.pool), elements - 3);
+            // Nothing is taken any more, and nothing hangs.
+            let late = one.send(b"late").await;
+            assert_eq!(failed(late), (Reason::Flushed, Some(Reason::MemoryKept)));
+            one.rdma.reset().unwrap();
+            assert!(matches!(one.rdma.state(), RdmaState::Error(_)));
+            in_time("shutdown", one.workq.shutdown()).await.unwrap();
+            // The adapter reads on, into memory that nobody else has.
+            drop(one);
+            let before = world.carried_out();
+            drop(hold);
+            until("the read is carried out", || world.carried_out() > before).await;
+        });
+    }
+}
+
 /// A child of fork has copies of everything. What it drops goes on in its parent.
 #[test]
 fn a_child_of_fork_destroys_nothing() {

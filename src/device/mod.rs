@@ -10,7 +10,8 @@
 //!    gaps; one without answers any number. A [`ShaJob`] answers [`ShaJob::answer`]. A Job that fails answers why, and may have
 //!    written its destination; a session is as it was before. No byte outside of the Segments is touched, and none of the
 //!    source is written.
-//! 2. After a Job's completion was handed out by `reap`, its memory is not touched.
+//! 2. After a Job's completion was handed out by `reap`, its memory is not touched. A device that cannot be made to let go of one
+//!    ends it with [`JobError::memory_kept`](crate::JobError::memory_kept): its memory stays leased for ever.
 //! 3. A Job that was not accepted was never seen by the device. Accepted or rejected, never unknown: in doubt it
 //!    is accepted. `refused` is `Some` if and only if not all were accepted. `Again` comes to an end, once Jobs have
 //!    completed; with nothing in flight at least one Job within the capabilities is accepted.

@@ -177,6 +177,9 @@ reasons! {
          reach it";
     /// The adapter was removed or broke down.
     DeviceGone, Driver, |_a, _b| "the adapter was removed or broke down: open it anew when it is back";
+    /// The adapter could not be made to let go of the job.
+    MemoryKept, Driver, |_a, _b|
+        "the adapter does not let go of the job, and may use its memory at any time: its Bufs stay in use for ever, and the adapter needs a reset";
     /// What the peer wrote into shared memory makes no sense.
     PeerNonsense, ConnectionAborted, |_a, _b| "the peer broke the protocol: it is no Rdma of this library, or was corrupted";
     /// The Rdma was reset meanwhile.

@@ -1,6 +1,6 @@
 //! What a Job in flight keeps: its Leases.
 
-use crate::error::JobError;
+use crate::error::{JobError, Reason};
 use crate::mem::{Grow, Reading, SessionLease, Writing};
 
 /// What a job in flight keeps.
@@ -27,15 +27,22 @@ impl Held {
         Held { session, ..self }
     }
 
-    /// The Job is over: what was written is appended, and the Leases go back.
+    /// The Job is over: what was written is appended, and the Leases go back, unless the device uses the memory still.
     pub(super) fn release(self, result: &Outcome) {
-        if let (Some(write), Ok(len)) = (&self.write, result) {
-            write.grow(usize::try_from(*len).unwrap_or(usize::MAX));
+        match (&self.write, result) {
+            (Some(write), Ok(len)) => write.grow(usize::try_from(*len).unwrap_or(usize::MAX)),
+            (_, Err(error)) if keeps_memory(error) => return std::mem::forget(self),
+            _ => {}
         }
         drop(self.write);
         drop(self.read);
         drop(self.session);
     }
+}
+
+/// Whether the device may use a Job's memory although it is over.
+pub(super) fn keeps_memory(error: &JobError) -> bool {
+    error.reason() == Reason::MemoryKept
 }
 
 /// How a Job ended.

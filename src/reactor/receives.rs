@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::task::Waker;
 
+use super::held::keeps_memory;
 use super::places::{self, Ended};
 use super::received::{Landed, Received, Room, nowhere, received};
 use super::registry::Numbered;
@@ -341,6 +342,10 @@ impl places::Places for Receives {
         place.phase = Phase::Done;
         place.outcome = received(completion.result, completion.immediate, place.room.len);
         let failed = place.outcome.is_err();
+        if place.outcome.is_err_and(|error| keeps_memory(&error)) {
+            // The device may write it at any time.
+            std::mem::forget(place.room.lease.take());
+        }
         if !place.owned && (failed || place.life != life) {
             table.unlink(index);
             self.orphans.fetch_sub(1, Ordering::SeqCst);

@@ -285,6 +285,9 @@ impl Rdma {
     /// [`Reason::Flushed`](crate::Reason::Flushed), for [`Reason::Reset`](crate::Reason::Reset); messages that nobody took are dropped. What was exported is worth nothing any more:
     /// export and connect anew. It does not wait; memory of jobs in flight goes back as they are collected.
     ///
+    /// An adapter that does not let go of them leaves the state at Error, and they end with
+    /// [`Reason::MemoryKept`](crate::Reason::MemoryKept): build another Rdma.
+    ///
     /// # Errors
     ///
     /// `BadState` once the WorkQ was shut down.

@@ -218,9 +218,8 @@ impl Copies {
             self.sends.unpost();
             return true;
         }
-        self.core.keep_for_ever();
-        self.sends.unpost();
-        while self.sends.pop().is_some() {}
+        self.core.keep_for_ever(self.sends.len());
+        self.end_all(JobError::memory_kept());
         false
     }
 
@@ -246,6 +245,10 @@ impl Copies {
     /// All that is left fails: it was quiesced.
     pub(super) fn fail(&mut self, cause: JobError) {
         self.broken = None;
+        self.end_all(cause);
+    }
+
+    fn end_all(&mut self, cause: JobError) {
         self.sends.unpost();
         while let Some((token, _)) = self.sends.pop() {
             self.core.finish(Completion::new(token, Err(cause)));

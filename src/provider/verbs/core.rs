@@ -126,9 +126,14 @@ impl Core {
         self.attention.load(SeqCst)
     }
 
-    /// A queue pair could not be taken from the adapter: what it may write is kept for ever, the answers here, and whatever is given to `retire`.
-    pub(super) fn keep_for_ever(self: &Arc<Self>) {
+    /// A queue pair could not be taken from the adapter with so many Jobs: what it may write is kept for ever, the answers here, and whatever is
+    /// given to `retire`.
+    pub(super) fn keep_for_ever(self: &Arc<Self>, jobs: usize) {
         self.doubt.store(true, SeqCst);
+        // Their completions may come beside those of the Jobs that get their Slots.
+        if let Err(error) = self.cq.promise(jobs as u32) {
+            tracing::error!(%error, "a queue pair that stays may overrun the completion queue");
+        }
         std::mem::forget(Arc::clone(self));
     }
 

@@ -329,24 +329,20 @@ impl Pair {
         if let Some(qp) = inner.qp.take()
             && !qp.quiesce()
         {
-            self.core.keep_for_ever();
-            inner.sends.unpost();
-            while inner.sends.pop().is_some() {}
-            inner.receives.clear();
+            self.core.keep_for_ever(inner.sends.len());
             inner.doubt = true;
-        }
-        if inner.doubt {
-            // What is submitted from now on would never end.
             if !matches!(inner.state, EndpointState::Error(_)) {
-                inner.state = EndpointState::Error(JobError::device(ErrorKind::Driver, 0));
+                inner.state = EndpointState::Error(JobError::memory_kept());
             }
-            return false;
         }
-        let cause = match inner.state {
-            EndpointState::Error(cause) => cause,
-            _ => JobError::of(Reason::Reset),
+        let (cause, flushed) = match inner.state {
+            _ if inner.doubt => (JobError::memory_kept(), JobError::memory_kept()),
+            EndpointState::Error(cause) => (cause, JobError::flushed(cause)),
+            _ => {
+                let cause = JobError::of(Reason::Reset);
+                (cause, JobError::flushed(cause))
+            }
         };
-        let flushed = JobError::flushed(cause);
         inner.sends.unpost();
         let culprit = inner.culprit.take();
         while let Some((token, _)) = inner.sends.pop() {
@@ -364,7 +360,7 @@ impl Pair {
         }
         inner.peer = None;
         inner.probes = 0;
-        true
+        !inner.doubt
     }
 
     /// Back to Init. As for `end`.
