@@ -237,6 +237,75 @@ unsafe impl Adapter for SetsModes {
     }
 }
 
+/// A queue that has more to say whenever it is asked: of Jobs that there are not.
+struct Endless(Arc<dyn Queue>);
+
+#[expect(unsafe_code, reason = "implements Queue")]
+// SAFETY: as for `SetsMode`; it has no Jobs of its own.
+unsafe impl Queue for Endless {
+    unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
+        // SAFETY: as the caller promises.
+        unsafe { self.0.submit(jobs) }
+    }
+
+    fn ready(&self) -> bool {
+        true
+    }
+
+    unsafe fn reap(&self, out: &mut [Completion]) -> usize {
+        out.fill(Completion::new(Token::new(0, 0, u32::MAX), Ok(0)));
+        out.len()
+    }
+
+    fn arm(&self) -> Armed {
+        Armed::Ready
+    }
+
+    unsafe fn retire(&self, keep: Keep, outstanding: usize) {
+        // SAFETY: as the caller promises.
+        unsafe { self.0.retire(keep, outstanding) };
+    }
+}
+
+struct EndlessDevice(Device);
+
+#[expect(unsafe_code, reason = "implements Adapter")]
+// SAFETY: each queue is over a new one of the inner device.
+unsafe impl Adapter for EndlessDevice {
+    fn info(&self) -> &DevInfo {
+        self.0.info()
+    }
+
+    fn registrar(&self) -> &dyn Registrar {
+        self.0.adapter().registrar()
+    }
+
+    fn open_queue(&self, config: QueueConfig) -> Result<Arc<dyn Queue>> {
+        Ok(Arc::new(Endless(self.0.adapter().open_queue(config)?)))
+    }
+}
+
+/// A device that fills each look keeps none from the device behind it.
+#[test]
+fn a_device_that_always_has_something_to_say_starves_no_other() {
+    for mode in all_modes() {
+        let soft = Soft::builder().defer(true).build();
+        let busy = EndlessDevice(soft.open("pf0").unwrap());
+        let busy = Device::from_adapter(Arc::new(busy));
+        let device = Soft::builder().defer(true).build().open("pf0").unwrap();
+        let mmap = Mmap::builder().device(&device).alloc(1 << 14).unwrap();
+        let pool = BufPool::builder(&mmap).build().unwrap();
+        let workq = WorkQ::builder().mode(mode).build().unwrap();
+        let _first = Dma::builder(&busy).attach(&workq).unwrap();
+        let dma = Dma::builder(&device).attach(&workq).unwrap();
+        run(async {
+            let (src, dst) = (pool.alloc().await, pool.alloc().await);
+            src.extend_from_slice(b"abc").unwrap();
+            assert_eq!(in_time("the copy", dma.copy(&src, &dst)).await, Ok(3));
+        });
+    }
+}
+
 /// An Op that was submitted while nobody slept, and that is to sleep by the time that it looks.
 #[test]
 fn a_mode_that_is_set_amid_a_submission_leaves_nobody_asleep() {

@@ -125,6 +125,20 @@ fn what_an_adapter_does_not_have_it_is_not_asked_for() {
     );
 }
 
+/// EFA, usNIC and the like have no reliable connections: hashes, which the CPU does, are all that there is.
+#[test]
+fn other_transports_have_hashes_alone() {
+    let other = |name: &str| Description {
+        transport: ibverbs_sys::IBV_TRANSPORT_UNSPECIFIED,
+        ..Description::roce(name)
+    };
+    on_fakes(other, |_, [device, _]| {
+        let caps = device.info().caps();
+        assert!(caps.dma.is_none() && caps.rdma.is_none(), "{caps:?}");
+        contract::sha(device);
+    });
+}
+
 fn lacks(kind: impl Fn(&str) -> Description, missing: &[RdmaKind]) {
     on_fakes(kind, |world, [one, other]| {
         let caps = one.info().caps();

@@ -483,6 +483,103 @@ fn what_an_adapter_does_not_let_go_of_ends_and_keeps_its_memory() {
     }
 }
 
+/// The same of an idle queue pair of copies, which fails by itself.
+#[test]
+fn idle_copies_that_fail_and_stay_are_followed_by_others() {
+    for mode in MODES {
+        let mut world = World::new([Description::roce("fake0")]);
+        world.expect_leaks();
+        let device = open(&provider(&world), "fake0");
+        run(async {
+            let copies = Copies::new(&device, mode);
+            world.faults().fail("ibv_destroy_qp", 1, libc::EBUSY);
+            world.fake("fake0").fail_queue_pairs(false);
+            let tried = || world.calls("ibv_destroy_qp") > 0;
+            until("it was to be destroyed", || {
+                copies.workq.progress(|_, _| ());
+                tried()
+            })
+            .await;
+            copies.works().await;
+            in_time("shutdown", copies.workq.shutdown()).await.unwrap();
+        });
+    }
+}
+
+/// Where the adapter does not reach itself all copies fail together, and not one after the other.
+#[test]
+fn copies_that_reach_nobody_fail_together() {
+    each(Description::roce, async |world, fake, device, mode| {
+        let copies = Copies::new(device, mode);
+        let hold = fake.hold();
+        world.faults().end_with(1, IBV_WC_RETRY_EXC_ERR, 0);
+        let (a, b, c, ()) = tokio::join!(copies.copy(2), copies.copy(2), copies.copy(2), async {
+            drop(hold)
+        });
+        let code = Some(u64::from(IBV_WC_RETRY_EXC_ERR) << 32);
+        assert_eq!([a, b, c].map(|it| it.unwrap_err().vendor_code()), [code; 3]);
+        copies.works().await;
+    });
+}
+
+/// With this in the environment libibverbs says that what a removed adapter may still use was destroyed.
+#[test]
+fn an_environment_in_which_destroying_proves_nothing_is_refused() {
+    const NAME: &str = "RDMAV_ALLOW_DISASSOC_DESTROY";
+    const TEST: &str = "an_environment_in_which_destroying_proves_nothing_is_refused";
+    if std::env::var_os(NAME).is_none() {
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        let output = again.args(["--exact", TEST]).env(NAME, "1").output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    let world = World::new([Description::roce("fake0")]);
+    let verbs = provider(&world);
+    assert!(verbs.devices().unwrap().is_empty());
+    let why = verbs.unavailable().unwrap().to_string();
+    assert!(why.contains(NAME), "{why}");
+}
+
+/// A removal that is told while somebody destroys a queue pair, in the lock of an endpoint that the watcher looks at meanwhile.
+#[test]
+fn a_removal_is_heard_of_by_who_destroys_a_queue_pair() {
+    for silent in [false, true] {
+        let mut world = World::new([Description {
+            removed_in_silence: silent,
+            ..Description::roce("fake0")
+        }]);
+        world.expect_leaks();
+        let device = open(&provider(&world), "fake0");
+        let fake = world.fake("fake0");
+        run(async {
+            let setup = setup(Mode::BusyPoll).rnr(Duration::from_millis(20));
+            let (one, other) = pair(&device, setup);
+            let hold = fake.hold();
+            let empty = one.filled(b"waits");
+            let send = one.rdma.try_send(&empty).unwrap();
+            // The kernel says so to all commands before it has closed the events.
+            world.faults().fail_always("ibv_destroy_qp", libc::EIO);
+            world.faults().fail_always("ibv_query_device", libc::EIO);
+            std::thread::scope(|scope| {
+                let reset = scope.spawn(|| one.rdma.reset());
+                let tried = || world.calls("ibv_destroy_qp") > 0;
+                block_until("it is being destroyed", tried);
+                // Long enough for the watcher to look at the time.
+                let before = Instant::now();
+                while before.elapsed() < Duration::from_millis(60) {
+                    std::thread::yield_now();
+                }
+                fake.remove();
+                let _ = reset.join().unwrap();
+            });
+            let (reason, _) = failed(in_time("the send", send).await);
+            assert_eq!(reason, Reason::Flushed, "its memory is given back");
+            drop((hold, other));
+        });
+    }
+}
+
 /// A child of fork has copies of everything. What it drops goes on in its parent.
 #[test]
 fn a_child_of_fork_destroys_nothing() {

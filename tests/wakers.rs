@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
+use common::rdma::{Setup, Side, connect};
 use common::*;
 use tokio_doca::graph::RunError;
 use tokio_doca::{Graph, JobError, Mode};
@@ -89,6 +90,34 @@ fn a_waiter_for_a_buf_whose_waker_panics_stops_nobody_else() {
         drop(all);
         assert_eq!(bench.free_bufs(), bench.pool.elements());
     });
+}
+
+/// Who is told of a state is told in the middle of a look, by whoever looks: the other Ops of the WorkQ are told all the same.
+#[test]
+fn a_watcher_of_a_state_whose_waker_panics_stops_nobody_else() {
+    for mode in [Mode::EventDriven, Mode::BusyPoll] {
+        run(async {
+            let setup = Setup::new(false, mode);
+            let (one, other) = (Side::new(setup), Side::new(setup));
+            let mut watch = one.rdma.watch();
+            let mut changed = Box::pin(watch.changed());
+            let panics = Arc::new(AtomicUsize::new(0));
+            let seen = Arc::clone(&panics);
+            let bad = Call::waker(move || {
+                seen.fetch_add(1, Ordering::SeqCst);
+                panic!("a waker of the user's");
+            });
+            let mut cx = Context::from_waker(&bad);
+            assert!(changed.as_mut().poll(&mut cx).is_pending());
+            connect(&one.rdma, &other.rdma);
+            let both = async { tokio::join!(one.send(b"abc"), other.recv()) };
+            assert_eq!(
+                in_time("a message", both).await,
+                (Ok(()), Ok(b"abc".to_vec()))
+            );
+            assert_eq!(panics.load(Ordering::SeqCst), 1);
+        });
+    }
 }
 
 /// A run of some copies, one after the other, that owns its instance.

@@ -162,7 +162,8 @@ pub enum RecvOpcode {
 ///    [`Completion::received`](super::Completion::received).
 /// 2. A Job or receive that fails takes the Endpoint to [`EndpointState::Error`]: all others that were accepted end with
 ///    [`JobError::flushed`], and so does what is submitted from then on.
-/// 3. When `reset` has returned no memory of Jobs and receives is touched any more; their Completions come, flushed.
+/// 3. When `reset` has returned no memory of Jobs and receives is touched any more; their Completions come, flushed. (Or, of a device that does not
+///    let go of them, with [`JobError::memory_kept`](crate::JobError::memory_kept).)
 ///
 /// # Safety
 ///

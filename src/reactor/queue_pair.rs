@@ -18,7 +18,7 @@ use super::registry::Changed;
 use super::workq::{Attachment, Shared};
 use crate::device::{Endpoint, EndpointConfig, EndpointState, Keep, RdmaJob};
 use crate::error::{JobError, Result};
-use crate::sync::WaitNode;
+use crate::sync::{WaitNode, contain};
 
 /// Where an [`Rdma`](crate::Rdma) is in its life (RDMA guide 4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,8 @@ impl QueuePair {
         });
         let changed: Changed = {
             let watched = Arc::clone(&watched);
-            Arc::new(move || watched.changed())
+            // Whoever waits for a change has a waker of the user's.
+            Arc::new(move || contain(|| watched.changed()))
         };
         let (size, config) = (
             config.recv_queue_size,

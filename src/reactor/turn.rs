@@ -92,9 +92,10 @@ impl Shared {
         if !self.gate.enter() {
             return;
         }
+        let mut from = 0;
         for _ in 0..BATCHES {
             let mut batch = TellBatch::default();
-            self.reap(&mut batch);
+            from = self.reap(&mut batch, from);
             let (reaped, nudged, mut more) = (batch.reaped, batch.nudged, batch.more);
             if reaped {
                 self.device_full.store(false, Ordering::SeqCst);
@@ -120,9 +121,9 @@ impl Shared {
         self.events.signal().ring();
     }
 
-    /// Reaps one batch. The caller is in the gate.
+    /// Reaps one batch, from the queue with this number on: with which the next one begins. The caller is in the gate.
     #[inline(always)]
-    fn reap(&self, batch: &mut TellBatch) {
+    fn reap(&self, batch: &mut TellBatch, from: usize) -> usize {
         if self.nudged.load(Ordering::Relaxed) && self.nudged.swap(false, Ordering::SeqCst) {
             batch.nudged = true;
             // Wakers are user code, but the gate is no lock: whoever comes meanwhile is refused and goes on.
@@ -132,7 +133,9 @@ impl Shared {
         let nothing = Completion::new(Token::from_raw(u64::MAX), Ok(0));
         let mut completions = [nothing; BATCH];
         let mut left = BATCH;
-        for queue in self.queues() {
+        // Those before have been looked at by the last batch, which one of them filled, and are looked at by the next one.
+        batch.more = from > 0;
+        for (number, queue) in self.queues().enumerate().skip(from) {
             // What a provider answers is checked: it cannot have filled more than there is.
             let reaped = Shared::reap_from(queue, &mut completions[..left]).min(left);
             for completion in &completions[..reaped] {
@@ -149,9 +152,16 @@ impl Shared {
             left -= reaped;
             if left == 0 {
                 batch.more = true;
-                break;
+                // A queue that fills each batch keeps none from the others.
+                let behind = number + 1;
+                return if self.queues().nth(behind).is_some() {
+                    behind
+                } else {
+                    0
+                };
             }
         }
+        0
     }
 
     fn received(&self, completion: &Completion, batch: &mut TellBatch) {

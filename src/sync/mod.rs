@@ -11,7 +11,7 @@ mod waiters;
 
 pub(crate) use blocking::{Blocking, deadline};
 pub(crate) use cell::UnsafeCell;
-pub(crate) use waiters::{WaitNode, Waiters, discard, wake};
+pub(crate) use waiters::{WaitNode, Waiters, contain, discard, wake};
 
 #[cfg(not(tokio_doca_loom))]
 pub(crate) use std::sync::{Mutex, MutexGuard, atomic};

@@ -129,7 +129,12 @@ impl WakeBatch {
 
 /// Wakes; a panic of the user's waker ends here.
 pub(crate) fn wake(waker: Waker) {
-    let woken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| waker.wake()));
+    contain(|| waker.wake());
+}
+
+/// Does what wakes wakers of the user's; a panic of theirs ends here.
+pub(crate) fn contain(wakes: impl FnOnce()) {
+    let woken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(wakes));
     if let Err(payload) = woken {
         tracing::error!("a waker panicked; the panic was contained");
         // It is user code as well, and may panic when it is dropped.

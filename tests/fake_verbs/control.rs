@@ -178,7 +178,10 @@ unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
         if fabric.adapters[adapter].removed {
             return Err(libc::EIO);
         }
-        let bell = Bell::new();
+        let bell = match fabric.adapters[adapter].description.removed_in_silence {
+            true => Bell::silent(),
+            false => Bell::new(),
+        };
         let mut head = ibv_context {
             device,
             cmd_fd: -1,

@@ -49,6 +49,8 @@ pub struct Description {
     pub keeps_completions: bool,
     /// A queue pair that refused a request of its peer's raises an asynchronous event.
     pub raises_access_errors: bool,
+    /// Its removal is no event, and reads no error from a descriptor that does not block: it is closed, which alone `poll` says (kernels before 6.5).
+    pub removed_in_silence: bool,
     pub comp_vectors: c_int,
     /// The transport's timeout runs so many times faster than it was set.
     pub hurry: u32,
@@ -80,6 +82,7 @@ impl Description {
             mtu: IBV_MTU_4096,
             keeps_completions: false,
             raises_access_errors: true,
+            removed_in_silence: false,
             comp_vectors: 2,
             hurry: 1,
         }

@@ -34,7 +34,7 @@ fn wait_readable(fd: c_int) -> Result<(), Errno> {
     };
     // SAFETY: one struct.
     match unsafe { libc::poll(&raw mut poll, 1, timeout) } {
-        1 => Ok(()),
+        1 if poll.revents & libc::POLLIN != 0 => Ok(()),
         _ => Err(libc::EAGAIN),
     }
 }
@@ -115,7 +115,8 @@ pub(super) unsafe extern "C" fn get_async_event(
         next(fd, |fabric| {
             let context = fabric.contexts.get_mut(&address).ok_or(libc::EBADF)?;
             let event = context.events.pop_front();
-            if event.is_none() && fabric.adapters[context.adapter].removed {
+            let adapter = &fabric.adapters[context.adapter];
+            if event.is_none() && adapter.removed && !adapter.description.removed_in_silence {
                 return Err(libc::EIO);
             }
             if let Some(event) = event {

@@ -47,7 +47,7 @@ struct Head {
 }
 
 /// An open descriptor that can be read as often as it was rung: what the kernel's event files are.
-pub(super) struct Bell(OwnedFd);
+pub(super) struct Bell(OwnedFd, Option<OwnedFd>);
 
 impl Bell {
     pub(super) fn new() -> Bell {
@@ -55,7 +55,18 @@ impl Bell {
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
         assert!(fd >= 0, "eventfd: {}", std::io::Error::last_os_error());
         // SAFETY: just made, and nobody else's.
-        Bell(unsafe { OwnedFd::from_raw_fd(fd) })
+        Bell(unsafe { OwnedFd::from_raw_fd(fd) }, None)
+    }
+
+    /// One that is never rung, and can be closed.
+    pub(super) fn silent() -> Bell {
+        let (read, write) = std::io::pipe().expect("a pipe");
+        Bell(write.into(), Some(read.into()))
+    }
+
+    /// From now on it is in error (`POLLERR`), and nothing else.
+    pub(super) fn close(&mut self) {
+        self.1 = None;
     }
 
     pub(super) fn fd(&self) -> c_int {

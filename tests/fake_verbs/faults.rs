@@ -166,6 +166,14 @@ impl Fake {
     pub fn remove(self) {
         let mut fabric = lock();
         fabric.adapters[self.0].removed = true;
+        if fabric.adapters[self.0].description.removed_in_silence {
+            let contexts = fabric.contexts.values_mut();
+            contexts
+                .filter(|context| context.adapter == self.0)
+                .for_each(|context| context.bell.close());
+            BELL.notify_all();
+            return;
+        }
         fabric.tell(self, IBV_EVENT_DEVICE_FATAL, Element::Device);
         // From now on its descriptor is ready without end, and reading says `EIO`.
         let contexts = fabric.contexts.values();

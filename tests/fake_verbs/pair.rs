@@ -342,6 +342,10 @@ impl Fabric {
         let inline = flag(ibv_send_flags::IBV_SEND_INLINE);
         let is_ready = matches!(qp.state, IBV_QPS_RTS | IBV_QPS_ERR);
         let fits = request.num_sge >= 0 && request.num_sge as u32 <= qp.cap.max_send_sge;
+        if request.num_sge == 0 && !request.sg_list.is_null() {
+            self.sin("ibv_post_send with a list of no pieces, the first of which irdma reads");
+            return Err(libc::EINVAL);
+        }
         if !has || !is_ready || !fits || (inline && reads) {
             return Err(libc::EINVAL);
         }
@@ -351,6 +355,10 @@ impl Fabric {
         // SAFETY: as the caller promises.
         let sges = unsafe { sges(request.sg_list, request.num_sge) };
         let len: u64 = sges.iter().map(|sge| sge.len).sum();
+        if inline && request.num_sge > 1 {
+            self.sin("inline data in pieces, of which irdma before rdma-core 44 sends the first");
+            return Err(libc::EINVAL);
+        }
         if inline && len > qp.cap.max_inline_data.into() {
             return Err(libc::EINVAL);
         }
@@ -396,6 +404,10 @@ impl Fabric {
         let Some(qp) = self.qps.get_mut(&address) else {
             return Err(self.unknown("ibv_post_recv", address));
         };
+        if request.num_sge == 0 && !request.sg_list.is_null() {
+            self.sin("ibv_post_recv with a list of no pieces, the first of which irdma reads");
+            return Err(libc::EINVAL);
+        }
         let fits = request.num_sge >= 0 && request.num_sge as u32 <= qp.cap.max_recv_sge;
         if qp.state == IBV_QPS_RESET || !fits {
             return Err(libc::EINVAL);

@@ -358,7 +358,7 @@ impl Side {
         for (request, list) in requests.iter().zip(&mut lists) {
             let mut wr = ibv_send_wr {
                 wr_id: request.wr_id,
-                sg_list: list.as_mut_ptr(),
+                sg_list: first(list),
                 num_sge: list.len() as c_int,
                 opcode: request.opcode,
                 send_flags: request.flags,
@@ -401,7 +401,7 @@ impl Side {
         let mut list = self.sges(pieces, None);
         let mut wr = ibv_recv_wr {
             wr_id,
-            sg_list: list.as_mut_ptr(),
+            sg_list: first(&mut list),
             num_sge: list.len() as c_int,
             ..ibv_recv_wr::default()
         };
@@ -516,4 +516,12 @@ fn readable(fd: c_int, within: Duration) -> Option<()> {
     // SAFETY: one struct.
     let ready = unsafe { libc::poll(&raw mut poll, 1, within.as_millis() as c_int) };
     (ready == 1).then_some(())
+}
+
+/// Null without pieces.
+fn first(list: &mut [ibv_sge]) -> *mut ibv_sge {
+    match list.is_empty() {
+        true => ptr::null_mut(),
+        false => list.as_mut_ptr(),
+    }
 }

@@ -95,6 +95,9 @@ impl Context {
     ///
     /// The domain is of this table's library, alive, and stays so until the Context is dropped.
     pub(super) unsafe fn lent(table: &Table, pd: NonNull<ibv_pd>) -> Result<Context> {
+        if let Some(why) = super::list::why_not_here() {
+            return Err(Error::new(ErrorKind::NotSupported, "verbs", why));
+        }
         // SAFETY: as the caller promises.
         let raw = check_ptr("ibv_pd::context", unsafe { (*pd.as_ptr()).context })?;
         // SAFETY: as above.

@@ -26,6 +26,8 @@ pub(super) struct Copies {
     sends: Sends<Job>,
     /// The queue pair is broken, for this cause, which this Job fails with; none if the adapter had none.
     broken: Option<(JobError, Option<Token>)>,
+    /// It was broken since the adapter does not reach itself: what is left would wait for as long, one after the other.
+    unreachable: bool,
 }
 
 /// How long the adapter is given for a request to itself.
@@ -57,6 +59,7 @@ impl Copies {
             qp: None,
             sends: Sends::new(depth),
             broken: None,
+            unreachable: false,
         };
         copies.begin()?;
         Ok(copies)
@@ -126,12 +129,12 @@ impl Copies {
                 return fails(error);
             }
         }
-        let before = self.sends.len();
+        let mut before = self.sends.len();
         for &(token, job) in jobs {
             self.sends.push(token, job);
         }
         // SAFETY: as the caller promises, and promised.
-        let Some(refused) = (unsafe { self.post(before) }) else {
+        let Some(refused) = (unsafe { self.post(&mut before) }) else {
             return Submitted {
                 accepted: jobs.len(),
                 refused: None,
@@ -147,13 +150,12 @@ impl Copies {
         }
     }
 
-    /// Posts what there is room for; who is refused among those that have been accepted before fails alone.
+    /// Posts what there is room for; who is refused among the first `accepted`, fails alone, and is not there any more.
     ///
     /// # Safety
     ///
     /// All Jobs' memory is valid, and leased.
-    unsafe fn post(&mut self, accepted: usize) -> Option<Refused> {
-        let mut accepted = accepted;
+    unsafe fn post(&mut self, accepted: &mut usize) -> Option<Refused> {
         let max_sge = self.core.context.traits.sges() as usize;
         loop {
             let qp = self.qp.as_ref().filter(|_| self.broken.is_none())?;
@@ -164,7 +166,7 @@ impl Copies {
                 self.broken = Some((why, self.sends.token(refused.at)));
                 self.core.attend();
             }
-            if refused.at >= accepted {
+            if refused.at >= *accepted {
                 return Some(refused);
             }
             if refused.cut {
@@ -172,7 +174,7 @@ impl Copies {
             }
             if let Some(token) = self.sends.remove(refused.at) {
                 self.core.finish(Completion::new(token, Err(why)));
-                accepted -= 1;
+                *accepted -= 1;
             }
         }
     }
@@ -187,6 +189,7 @@ impl Copies {
         if wc.status != ibv_wc_status::IBV_WC_SUCCESS {
             let cause = status::device(wc.status, wc.vendor_err);
             self.broken = Some((cause, self.sends.token(0)));
+            self.unreachable = wc.status == ibv_wc_status::IBV_WC_RETRY_EXC_ERR;
             self.core.attend();
             return;
         }
@@ -198,7 +201,7 @@ impl Copies {
             self.core.context.jobs.fetch_add(1, Relaxed);
             give(Completion::new(token, Ok(len as u64)));
             // SAFETY: all were submitted, and are not over.
-            unsafe { self.post(usize::MAX) };
+            unsafe { self.post(&mut { usize::MAX }) };
         }
     }
 
@@ -218,8 +221,9 @@ impl Copies {
             self.sends.unpost();
             return true;
         }
-        self.core.keep_for_ever(self.sends.len());
-        self.end_all(JobError::memory_kept());
+        // Each of its requests may be flushed yet.
+        self.core.keep_for_ever(self.room);
+        self.fail(JobError::memory_kept());
         false
     }
 
@@ -228,6 +232,9 @@ impl Copies {
         let Some((cause, culprit)) = self.broken.take() else {
             return;
         };
+        if std::mem::take(&mut self.unreachable) {
+            self.fail(cause);
+        }
         let place = culprit.and_then(|token| self.sends.place(token));
         if let Some(token) = place.and_then(|place| self.sends.remove(place)) {
             self.core.context.jobs.fetch_add(1, Relaxed);
@@ -239,16 +246,12 @@ impl Copies {
             return;
         }
         // SAFETY: all were submitted, and are not over.
-        unsafe { self.post(usize::MAX) };
+        unsafe { self.post(&mut { usize::MAX }) };
     }
 
     /// All that is left fails: it was quiesced.
     pub(super) fn fail(&mut self, cause: JobError) {
         self.broken = None;
-        self.end_all(cause);
-    }
-
-    fn end_all(&mut self, cause: JobError) {
         self.sends.unpost();
         while let Some((token, _)) = self.sends.pop() {
             self.core.finish(Completion::new(token, Err(cause)));

@@ -126,12 +126,12 @@ impl Core {
         self.attention.load(SeqCst)
     }
 
-    /// A queue pair could not be taken from the adapter with so many Jobs: what it may write is kept for ever, the answers here, and whatever is
+    /// A queue pair could not be taken from the adapter with so many requests: what it may write is kept for ever, the answers here, and whatever is
     /// given to `retire`.
-    pub(super) fn keep_for_ever(self: &Arc<Self>, jobs: usize) {
+    pub(super) fn keep_for_ever(self: &Arc<Self>, requests: u32) {
         self.doubt.store(true, SeqCst);
         // Their completions may come beside those of the Jobs that get their Slots.
-        if let Err(error) = self.cq.promise(jobs as u32) {
+        if let Err(error) = self.cq.promise(requests) {
             tracing::error!(%error, "a queue pair that stays may overrun the completion queue");
         }
         std::mem::forget(Arc::clone(self));
@@ -139,6 +139,11 @@ impl Core {
 
     pub(super) fn is_in_doubt(&self) -> bool {
         self.doubt.load(SeqCst)
+    }
+
+    /// Whether a pair is to be looked after, or the queue pair of the copies.
+    pub(super) fn has_failures(&self) -> bool {
+        self.copies_failed.load(SeqCst) != 0 || !lock(&self.failed).is_empty()
     }
 
     pub(super) fn take_failed(&self) -> Vec<Arc<Pair>> {

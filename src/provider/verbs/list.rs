@@ -195,6 +195,9 @@ pub(super) unsafe fn name(table: &Table, device: *mut ibv_device) -> String {
 
 impl<'a> List<'a> {
     fn get(table: &'a Table) -> std::result::Result<List<'a>, String> {
+        if let Some(why) = why_not_here() {
+            return Err(why.to_owned());
+        }
         let mut count = 0;
         // SAFETY: the count is this function's.
         let first = unsafe { (table.get_device_list)(&mut count) };
@@ -223,6 +226,14 @@ impl Drop for List<'_> {
         // SAFETY: of this table, and freed once. Devices that were opened stay.
         unsafe { (self.table.free_device_list)(self.first.as_ptr()) };
     }
+}
+
+/// Why no adapter is used in this environment.
+pub(super) fn why_not_here() -> Option<&'static str> {
+    std::env::var_os("RDMAV_ALLOW_DISASSOC_DESTROY")?;
+    Some(
+        "RDMAV_ALLOW_DISASSOC_DESTROY is set, with which libibverbs calls destroyed what a removed adapter may still use: unset it",
+    )
 }
 
 /// What an error of `ibv_get_device_list` means.

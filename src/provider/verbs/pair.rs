@@ -11,7 +11,6 @@
 //! which is when its memory is nobody's, and the rest ends flushed. So flushes are not waited for: an adapter may delay them.
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
-use std::time::Instant;
 
 use super::blob::{Address, EndpointBlob, Origin, random_psn};
 use super::context::bytes;
@@ -32,9 +31,11 @@ const INLINE: u32 = 128;
 
 pub(super) struct Pair {
     pub(super) core: Arc<Core>,
-    config: EndpointConfig,
+    pub(super) config: EndpointConfig,
     pub(super) patience: Patience,
     inner: Mutex<Inner>,
+    /// A queue pair that has failed, by its id, and why, if that could not be said at once.
+    failed: Mutex<Option<(u64, JobError)>>,
 }
 
 pub(super) struct Inner {
@@ -53,7 +54,7 @@ pub(super) struct Inner {
     /// Looks at the peer since a completion was seen.
     pub(super) probes: u32,
     /// A message that has waited for its receive for too long, unless its completion waits to be polled.
-    overdue: Option<(Token, JobError)>,
+    pub(super) overdue: Option<(Token, JobError)>,
     /// Whose failure the state's cause is, if it has not ended yet.
     pub(super) culprit: Option<Token>,
     /// The handle is gone: nobody waits for receives.
@@ -97,6 +98,7 @@ impl Pair {
             },
             config,
             inner: Mutex::new(inner),
+            failed: Mutex::default(),
         });
         pair.begin(&mut pair.inner())?;
         core.context.add_pair(&pair);
@@ -105,6 +107,15 @@ impl Pair {
 
     pub(super) fn inner(&self) -> MutexGuard<'_, Inner> {
         lock(&self.inner)
+    }
+
+    /// For the watcher, for which who has the lock may be waiting (`Context::destroy`).
+    pub(super) fn try_inner(&self) -> Option<MutexGuard<'_, Inner>> {
+        match self.inner.try_lock() {
+            Ok(inner) => Some(inner),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Tells who asked for it that the state has changed: outside of all locks.
@@ -278,8 +289,12 @@ impl Pair {
         true
     }
 
-    /// Fails it if the message that is overdue still waits, now that all completions were polled. True as for `fail`.
+    /// Fails it if its queue pair has failed, or if what is overdue still waits, now that all completions were polled. True as for `fail`.
     pub(super) fn judge(self: &Arc<Self>, inner: &mut Inner) -> bool {
+        let failed = lock(&self.failed).take();
+        if let Some((_, cause)) = failed.filter(|&(id, _)| id == inner.id) {
+            return self.fail(inner, cause);
+        }
         match inner.overdue.take() {
             Some((token, cause)) if inner.sends.token(0) == Some(token) => {
                 self.fail_of(inner, 0, cause)
@@ -300,10 +315,8 @@ impl Pair {
     /// It has failed, with its device. Who has the lock may be destroying a queue pair, and wait until whoever calls this has heard that the device
     /// is gone: whoever reaps next fails this one too.
     pub(super) fn fail_now(self: &Arc<Self>, cause: JobError) {
-        let mut inner = match self.inner.try_lock() {
-            Err(TryLockError::WouldBlock) => return,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Ok(inner) => inner,
+        let Some(mut inner) = self.try_inner() else {
+            return;
         };
         let tell = self.fail(&mut inner, cause);
         drop(inner);
@@ -312,9 +325,13 @@ impl Pair {
         }
     }
 
-    /// Its queue pair has failed, if it is still the one with this id.
+    /// Its queue pair has failed, if it is still the one with this id. As for `fail_now`.
     pub(super) fn fail_queue_pair(self: &Arc<Self>, id: u64, cause: JobError) {
-        let mut inner = self.inner();
+        let Some(mut inner) = self.try_inner() else {
+            *lock(&self.failed) = Some((id, cause));
+            self.core.look_after(self);
+            return;
+        };
         let tell = inner.id == id && self.fail(&mut inner, cause);
         drop(inner);
         if tell {
@@ -329,7 +346,7 @@ impl Pair {
         if let Some(qp) = inner.qp.take()
             && !qp.quiesce()
         {
-            self.core.keep_for_ever(inner.sends.len());
+            self.core.keep_for_ever(self.config.send_queue_size);
             inner.doubt = true;
             if !matches!(inner.state, EndpointState::Error(_)) {
                 inner.state = EndpointState::Error(JobError::memory_kept());
@@ -388,33 +405,6 @@ impl Pair {
         let ended = self.end(inner);
         inner.state = EndpointState::Error(JobError::of(Reason::Reset));
         ended
-    }
-
-    /// Looks at the time, for the watcher; whether there is more to look at.
-    pub(super) fn tick(self: &Arc<Self>, now: Instant) -> Option<std::time::Duration> {
-        let mut inner = self.inner();
-        if inner.state != EndpointState::Connected {
-            return None;
-        }
-        let front = inner
-            .sends
-            .front()
-            .map(|(token, job)| (token, job.verb, job.len));
-        let look = inner.watch.look(now, front, self.config.rnr_timeout);
-        if let Some((waited, (token, ..))) = look.no_receive.zip(front)
-            && inner.overdue.is_none()
-        {
-            let millis = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
-            let cause = JobError::endpoint(Reason::NoReceive, millis, 0);
-            inner.overdue = Some((token, cause));
-            // It may have arrived, and nobody has looked since: who reaps knows.
-            self.core.look_after(self);
-        }
-        let ours = inner.peer.is_some_and(|peer| !peer.origin.is_foreign());
-        if look.idle && ours && inner.probes < PROBES {
-            self.probe(&mut inner);
-        }
-        Some(look.again)
     }
 }
 

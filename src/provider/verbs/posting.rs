@@ -13,7 +13,7 @@ use super::sends::{Refused, Work};
 use super::status;
 use super::traits::PROBES;
 use super::wr::{Chain, LIST, Remote};
-use crate::device::{Access, EndpointState, RdmaJob, Segments, Submitted, Token};
+use crate::device::{Access, EndpointState, RdmaJob, Segments, Submitted, Token, Verb};
 use crate::error::{ErrorKind, JobError, Reason};
 
 impl Work for RdmaJob {
@@ -28,6 +28,10 @@ impl Work for RdmaJob {
     fn push(&self, token: Token, chain: &mut Chain, context: &Remote) {
         chain.push_remote(token, self, context);
     }
+}
+
+fn is_atomic(verb: Verb) -> bool {
+    matches!(verb, Verb::CompareSwap { .. } | Verb::FetchAdd(_))
 }
 
 impl Pair {
@@ -52,6 +56,10 @@ impl Pair {
             _ if jobs.is_empty() => {}
             EndpointState::Init => return Submitted::none(JobError::of(Reason::NotConnected)),
             EndpointState::Error(cause) => return Submitted::none(JobError::flushed(cause)),
+        }
+        if self.core.is_in_doubt() && jobs.iter().any(|(_, job)| is_atomic(job.verb)) {
+            // A queue pair that stays may yet write an answer where theirs would go.
+            return Submitted::none(JobError::queue_broken());
         }
         let before = inner.sends.len();
         for &(token, job) in jobs {

@@ -284,7 +284,11 @@ impl Qp {
         let mut wr = ibv_recv_wr {
             wr_id,
             next: ptr::null_mut(),
-            sg_list: sges.as_mut_ptr(),
+            // As in `Chain::link`.
+            sg_list: match sges.is_empty() {
+                true => ptr::null_mut(),
+                false => sges.as_mut_ptr(),
+            },
             num_sge: sges.len() as i32,
         };
         let mut bad = ptr::null_mut();

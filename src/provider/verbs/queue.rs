@@ -150,6 +150,14 @@ impl Shared {
         }
     }
 
+    /// Whether `settle` would find something.
+    #[cold]
+    fn has_failures(&self) -> bool {
+        let core = &self.core;
+        let copies = self.copies.as_ref().is_some_and(|it| lock(it).is_broken());
+        copies || core.has_failures() || core.context.is_dead() || core.cq.is_broken()
+    }
+
     /// Looks after what has failed: all completions were polled.
     #[cold]
     fn settle(&self, poll: &mut Poll) {
@@ -257,6 +265,11 @@ impl Shared {
             self.core.ring();
         }
         if attention {
+            if !emptied && self.has_failures() {
+                // It must not wait until there is nothing to be had, which may never be.
+                self.drain(poll);
+                emptied = true;
+            }
             if emptied {
                 self.settle(poll);
                 reaped += self.take_finished(&mut out[reaped..]);
@@ -310,12 +323,16 @@ impl Shared {
 // 7. Control calls of libibverbs alone may take long; what the driver says is checked.
 unsafe impl Queue for VerbsQueue {
     unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
-        if let Some(why) = self.0.refuses().filter(|_| !jobs.is_empty()) {
-            return Submitted::none(why);
-        }
         match &self.0.copies {
-            // SAFETY: as the caller promises.
-            Some(copies) => unsafe { lock(copies).submit(jobs) },
+            Some(copies) => {
+                let mut copies = lock(copies);
+                // In the lock: who finds the queue broken says so first, and ends all copies then.
+                if let Some(why) = self.0.refuses().filter(|_| !jobs.is_empty()) {
+                    return Submitted::none(why);
+                }
+                // SAFETY: as the caller promises.
+                unsafe { copies.submit(jobs) }
+            }
             None => Submitted {
                 accepted: 0,
                 refused: (!jobs.is_empty()).then_some(JobError::device(ErrorKind::NotSupported, 0)),

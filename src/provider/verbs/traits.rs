@@ -17,6 +17,8 @@ const MOST: u32 = 1 << 14;
 #[derive(Clone, Debug)]
 pub(super) struct Traits {
     pub(super) iwarp: bool,
+    /// InfiniBand's, or that over Ethernet (RoCE).
+    ib: bool,
     /// The port that is used: the first that is up, or the first.
     pub(super) port: u8,
     pub(super) ethernet: bool,
@@ -112,6 +114,7 @@ impl Traits {
         let rd = |number: i32| number.clamp(0, 16) as u8;
         Ok(Traits {
             iwarp: transport == IBV_TRANSPORT_IWARP,
+            ib: transport == IBV_TRANSPORT_IB,
             port,
             ethernet: u32::from(of_port.link_layer) == IBV_LINK_LAYER_ETHERNET,
             up,
@@ -154,14 +157,15 @@ impl Traits {
         rdma.write_imm = !self.iwarp;
         rdma.gid_table_size = self.gids;
         // Copies are requests to oneself, of a queue pair that is connected by hand: iWARP has no such. Each request has its cut of lists.
-        let copies = self.up && !self.iwarp && self.copy_requests(1) >= super::wr::REQUESTS as u32;
+        let copies = self.up && self.ib && self.copy_requests(1) >= super::wr::REQUESTS as u32;
         let mut caps = match copies {
             true => Caps::for_dma(self.max_message, LIST as u32, queue),
             false => Caps::default(),
         };
         caps.max_depth = queue;
-        // Connections are looked after by reads.
-        if self.rd_atomics.iter().all(|&most| most > 0) {
+        // Connections are looked after by reads. Other transports (EFA's, usNIC's) have none.
+        let connections = self.ib || self.iwarp;
+        if connections && self.rd_atomics.iter().all(|&most| most > 0) {
             caps.rdma = Some(rdma);
             caps.share_rdma = true;
         }

@@ -1,8 +1,13 @@
 //! What the time says of a connection: a message that waits for too long for its receive, and a peer that was not heard of.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::device::{Token, Verb};
+use super::pair::Pair;
+use super::status::Patience;
+use super::traits::PROBES;
+use crate::device::{EndpointState, Token, Verb};
+use crate::error::{JobError, Reason};
 
 /// How often an idle peer is asked whether it is there.
 pub(super) const IDLE: Duration = Duration::from_secs(1);
@@ -21,8 +26,8 @@ pub(super) struct Watch {
 /// What a look finds.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Look {
-    /// The oldest message has waited so long, and that is too long.
-    pub(super) no_receive: Option<Duration>,
+    /// The oldest Job has waited so long, and that is too long.
+    pub(super) overdue: Option<Duration>,
     /// Nothing was under way for a whole turn.
     pub(super) idle: bool,
     /// When to look again.
@@ -30,12 +35,13 @@ pub(super) struct Look {
 }
 
 impl Watch {
-    /// Looks at the oldest Job. Reads, writes and atomics need no watching: the transport gives up itself.
+    /// Looks at the oldest Job. What takes no receive the transport gives up itself, of a peer that is silent; one that always asks for another try
+    /// (RNR NAK) can keep it for ever, and is given longer than silence takes.
     pub(super) fn look(
         &mut self,
         now: Instant,
         front: Option<(Token, Verb, usize)>,
-        limit: Duration,
+        patience: &Patience,
     ) -> Look {
         let token = front.map(|(token, ..)| token);
         if self.front != token || self.since.is_none() {
@@ -49,21 +55,61 @@ impl Watch {
                 self.since = Some(now);
             }
             return Look {
-                no_receive: None,
+                overdue: None,
                 idle,
                 again: if idle { IDLE } else { IDLE - waited },
             };
         };
-        let patience = limit + Duration::from_millis((len / SLOWEST) as u64);
-        let told = matches!(verb, Verb::Send(_) | Verb::Write(Some(_)));
+        let (limit, again) = match takes_receive(verb) {
+            true => (patience.receive, (patience.receive / 4).clamp(LEAST, IDLE)),
+            false => (patience.receive.saturating_add(8 * patience.ack), IDLE),
+        };
+        let limit = limit.saturating_add(Duration::from_millis((len / SLOWEST) as u64));
         Look {
-            no_receive: (told && waited >= patience).then_some(waited),
+            overdue: (waited >= limit).then_some(waited),
             idle: false,
-            again: match told {
-                true => (limit / 4).clamp(LEAST, IDLE),
-                false => IDLE,
-            },
+            again,
         }
+    }
+}
+
+/// Whether the peer must have posted a receive for it.
+fn takes_receive(verb: Verb) -> bool {
+    matches!(verb, Verb::Send(_) | Verb::Write(Some(_)))
+}
+
+impl Pair {
+    /// Looks at the time, for the watcher; whether there is more to look at.
+    pub(super) fn tick(self: &Arc<Self>, now: Instant) -> Option<Duration> {
+        let Some(mut inner) = self.try_inner() else {
+            return Some(LEAST);
+        };
+        if inner.state != EndpointState::Connected {
+            return None;
+        }
+        let front = inner
+            .sends
+            .front()
+            .map(|(token, job)| (token, job.verb, job.len));
+        let look = inner.watch.look(now, front, &self.patience);
+        if let Some((waited, (token, verb, _))) = look.overdue.zip(front)
+            && inner.overdue.is_none()
+        {
+            let millis = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+            let reason = match takes_receive(verb) {
+                true => Reason::NoReceive,
+                false => Reason::PeerSilent,
+            };
+            let cause = JobError::endpoint(reason, millis, 0);
+            inner.overdue = Some((token, cause));
+            // It may have arrived, and nobody has looked since: who reaps knows.
+            self.core.look_after(self);
+        }
+        let ours = inner.peer.is_some_and(|peer| !peer.origin.is_foreign());
+        if look.idle && ours && inner.probes < PROBES {
+            self.probe(&mut inner);
+        }
+        Some(look.again)
     }
 }
 
@@ -72,42 +118,55 @@ mod tests {
     use super::*;
 
     const LIMIT: Duration = Duration::from_millis(300);
+    const PATIENCE: Patience = Patience {
+        ack: Duration::from_millis(500),
+        receive: LIMIT,
+    };
 
     #[test]
     fn a_message_is_given_up_when_its_limit_is_over_and_not_before() {
         let (mut watch, start) = (Watch::default(), Instant::now());
         let at = |millis| start + Duration::from_millis(millis);
         let send = |index| Some((Token::new(0, index, 1), Verb::Send(None), 100));
-        let mut look = |millis, front| watch.look(at(millis), front, LIMIT);
+        let mut look = |millis, front| watch.look(at(millis), front, &PATIENCE);
         assert_eq!(look(0, send(1)).again, LIMIT / 4);
-        assert_eq!(look(299, send(1)).no_receive, None);
+        assert_eq!(look(299, send(1)).overdue, None);
         // Another one: the time begins anew.
-        assert_eq!(look(350, send(2)).no_receive, None);
-        assert_eq!(look(649, send(2)).no_receive, None);
-        assert_eq!(look(650, send(2)).no_receive, Some(LIMIT));
+        assert_eq!(look(350, send(2)).overdue, None);
+        assert_eq!(look(649, send(2)).overdue, None);
+        assert_eq!(look(650, send(2)).overdue, Some(LIMIT));
     }
 
     #[test]
-    fn long_messages_have_time_and_others_are_not_watched() {
+    fn long_messages_have_time_and_others_have_more() {
         let (mut watch, start) = (Watch::default(), Instant::now());
         let late = start + Duration::from_secs(1);
         let long = Some((Token::new(0, 1, 1), Verb::Send(None), SLOWEST * 1000));
-        watch.look(start, long, LIMIT);
-        assert_eq!(watch.look(late, long, LIMIT).no_receive, None);
+        watch.look(start, long, &PATIENCE);
+        assert_eq!(watch.look(late, long, &PATIENCE).overdue, None);
         let read = Some((Token::new(0, 2, 1), Verb::Read, 8));
-        watch.look(start, read, LIMIT);
-        let look = watch.look(late, read, LIMIT);
-        assert_eq!((look.no_receive, look.idle), (None, false));
+        watch.look(start, read, &PATIENCE);
+        let look = watch.look(late, read, &PATIENCE);
+        assert_eq!((look.overdue, look.idle), (None, false));
+        // Longer than any transport.
+        let later = start + LIMIT + 8 * PATIENCE.ack;
+        assert!(watch.look(later, read, &PATIENCE).overdue.is_some());
+        // Who waits for ever waits for long messages, too.
+        let patient = Patience {
+            receive: Duration::MAX,
+            ..PATIENCE
+        };
+        assert_eq!(watch.look(later, long, &patient).overdue, None);
     }
 
     #[test]
     fn who_was_idle_for_a_whole_turn_is_asked_once() {
         let (mut watch, start) = (Watch::default(), Instant::now());
         let write = Some((Token::new(0, 1, 1), Verb::Write(None), 8));
-        assert!(!watch.look(start, write, LIMIT).idle);
+        assert!(!watch.look(start, write, &PATIENCE).idle);
         // Others' turns are looked at in between.
         let mut look = |millis| {
-            let look = watch.look(start + Duration::from_millis(millis), None, LIMIT);
+            let look = watch.look(start + Duration::from_millis(millis), None, &PATIENCE);
             (look.idle, look.again.as_millis())
         };
         assert_eq!([look(10), look(510)], [(false, 1000), (false, 500)]);

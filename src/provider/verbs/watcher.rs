@@ -16,6 +16,7 @@ use super::core::lock;
 use super::cq::set_nonblocking;
 use super::ffi::*;
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
+use crate::sync::Process;
 
 struct Watcher {
     /// Something has changed.
@@ -81,11 +82,19 @@ pub(super) fn wake() {
 }
 
 fn start() -> Result<&'static Watcher> {
-    // Whether the thread runs: it may be refused, and be had later.
-    static STARTED: Mutex<bool> = Mutex::new(false);
+    // Where the thread runs: it may be refused, and be had later.
+    static STARTED: Mutex<Option<Process>> = Mutex::new(None);
     let mut started = lock(&STARTED);
-    if let Some(watcher) = WATCHER.get().filter(|_| *started) {
-        return Ok(watcher);
+    match (WATCHER.get(), *started) {
+        (Some(watcher), Some(process)) if process.is_current() => return Ok(watcher),
+        (_, Some(process)) => {
+            let text = format!(
+                "this process is a fork of process {}, which has adapters open: open them before there are any, or after execve(2)",
+                process.id()
+            );
+            return Err(Error::new(ErrorKind::BadState, "verbs", text));
+        }
+        _ => {}
     }
     let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
     let wake = EventFd::from_value_and_flags(0, flags)
@@ -98,7 +107,7 @@ fn start() -> Result<&'static Watcher> {
     thread
         .spawn(|| watcher.run())
         .map_err(|error| Error::new(ErrorKind::NoMemory, "verbs", format!("a thread: {error}")))?;
-    *started = true;
+    *started = Some(Process::current());
     Ok(watcher)
 }
 
@@ -111,10 +120,12 @@ impl Watcher {
     fn run(&self) {
         let mut next: Option<Instant> = None;
         loop {
-            self.wait(next);
-            let contexts = self.contexts();
-            for context in &contexts {
-                read_events(context);
+            let closed = self.wait(next);
+            for context in &self.contexts() {
+                read_events(
+                    context,
+                    closed.iter().any(|it| it.as_ptr() == Arc::as_ptr(context)),
+                );
             }
             self.forget_gone();
             let now = Instant::now();
@@ -124,15 +135,15 @@ impl Watcher {
         }
     }
 
-    /// Until something happens, or it is time.
-    fn wait(&self, until: Option<Instant>) {
+    /// Until something happens, or it is time. The devices that have gone: the kernel has closed their events, of which none is left. (From a
+    /// descriptor that does not block, kernels before 6.5 read `EAGAIN` then, and not `EIO`.)
+    fn wait(&self, until: Option<Instant>) -> Vec<Weak<Context>> {
         // A handle of each, so that none is closed while it is waited for.
-        let devices = lock(&self.devices);
-        let events: Vec<_> = devices.iter().filter_map(|it| it.events.clone()).collect();
-        drop(devices);
+        let of = |it: &Device| Some((it.context.clone()?, it.events.clone()?));
+        let events: Vec<_> = lock(&self.devices).iter().filter_map(of).collect();
         let mut fds: Vec<_> = events
             .iter()
-            .map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN))
+            .map(|(_, fd)| PollFd::new(fd.as_fd(), PollFlags::POLLIN))
             .collect();
         fds.push(PollFd::new(self.wake.as_fd(), PollFlags::POLLIN));
         let timeout = until.map_or(PollTimeout::NONE, |until| {
@@ -140,15 +151,21 @@ impl Watcher {
             // Not a moment too early, which would be once more.
             PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
         });
-        match poll(&mut fds, timeout) {
-            Ok(_) => {}
-            Err(nix::errno::Errno::EINTR) => {}
+        let closed = match poll(&mut fds, timeout) {
+            Ok(_) => {
+                let is_closed = |fd: &PollFd| fd.revents() == Some(PollFlags::POLLERR);
+                let with = events.iter().zip(&fds).filter(|(_, fd)| is_closed(fd));
+                with.map(|((context, _), _)| context.clone()).collect()
+            }
+            Err(nix::errno::Errno::EINTR) => Vec::new(),
             Err(errno) => {
                 tracing::error!(%errno, "poll");
                 std::thread::sleep(TROUBLE);
+                Vec::new()
             }
-        }
+        };
         let _ = self.wake.read();
+        closed
     }
 
     /// Those that are open. Others are forgotten, with their descriptors.
@@ -174,7 +191,7 @@ impl Watcher {
 }
 
 /// Reads what there is, acknowledges each event, and passes it on.
-fn read_events(context: &Arc<Context>) {
+fn read_events(context: &Arc<Context>, closed: bool) {
     if context.async_fd().is_none() || context.is_removed() {
         return;
     }
@@ -190,7 +207,7 @@ fn read_events(context: &Arc<Context>) {
         unsafe { (context.table.ack_async_event)(&mut event) };
         events.push((about, event.event_type));
     }
-    let gone = std::io::Error::last_os_error().raw_os_error() == Some(libc::EIO);
+    let gone = closed || std::io::Error::last_os_error().raw_os_error() == Some(libc::EIO);
     if gone {
         context.set_removed();
     }

@@ -63,7 +63,11 @@ impl Chain {
         let wrs = self.wrs.as_mut_ptr();
         let count = self.wrs.len();
         for (number, wr) in self.wrs.iter_mut().enumerate() {
-            wr.sg_list = sges;
+            // Null without pieces: irdma reads a first one all the same, but not from null.
+            wr.sg_list = match wr.num_sge {
+                0 => std::ptr::null_mut(),
+                _ => sges,
+            };
             sges = sges.wrapping_add(wr.num_sge as usize);
             wr.next = match number + 1 == count {
                 true => std::ptr::null_mut(),
@@ -167,7 +171,9 @@ impl Chain {
             Some(remote) => (remote.addr.addr().get() as u64, rkey(remote.key)),
             None => (0, 0),
         };
-        let inline = job.len > 0 && job.len <= how.max_inline as usize;
+        let fits = job.len > 0 && job.len <= how.max_inline as usize;
+        // Of one piece: irdma before rdma-core 44 sends the first, and no more.
+        let inline = |pieces: i32| if fits && pieces == 1 { INLINE } else { 0 };
         let mut imm = |immediate: Option<u32>, [without, with]: [u32; 2]| match immediate {
             None => without,
             Some(value) => {
@@ -180,13 +186,13 @@ impl Chain {
                 use ibv_wr_opcode::{IBV_WR_SEND, IBV_WR_SEND_WITH_IMM};
                 wr.opcode = imm(immediate, [IBV_WR_SEND, IBV_WR_SEND_WITH_IMM]);
                 wr.num_sge = self.gather(&job.local, job.len);
-                wr.send_flags |= if inline { INLINE } else { 0 };
+                wr.send_flags |= inline(wr.num_sge);
             }
             Verb::Write(immediate) => {
                 use ibv_wr_opcode::{IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM};
                 wr.opcode = imm(immediate, [IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM]);
                 wr.num_sge = self.gather(&job.local, job.len);
-                wr.send_flags |= if inline { INLINE } else { 0 };
+                wr.send_flags |= inline(wr.num_sge);
                 wr.wr.rdma.remote_addr = remote_addr;
                 wr.wr.rdma.rkey = rkey;
             }
@@ -373,8 +379,11 @@ mod tests {
         // SAFETY: the immediate was set.
         let immediate = unsafe { wr.__bindgen_anon_1.imm_data };
         assert_eq!(immediate, 0x0102_0304_u32.to_be());
-        assert_eq!((wr.num_sge, wr.send_flags), (2, SIGNALED | INLINE));
+        // In two pieces: not inline.
+        assert_eq!((wr.num_sge, wr.send_flags), (2, SIGNALED));
         assert_eq!((sges[0].length, sges[1].length), (10, 5));
+        let (wr, _) = remote(Verb::Send(None), 9, &local, &how);
+        assert_eq!((wr.num_sge, wr.send_flags), (1, SIGNALED | INLINE));
         let (wr, sges) = remote(Verb::Write(None), 20, &local, &how);
         assert_eq!(
             (wr.opcode, wr.send_flags),
