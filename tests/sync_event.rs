@@ -278,6 +278,8 @@ fn stopping_ends_waits_and_what_the_other_side_does() {
 fn the_importer_may_go_and_another_may_come() {
     for setup in Setup::all() {
         let (owner, importer) = setup.pair();
+        // The process has another export, and so goes on to listen.
+        let _others = setup.pair();
         let blob = owner.export_dpu(owner.device()).unwrap();
         let again = || SyncEvent::from_export(&setup.dpu(), &blob).wait();
         rejected(again(), ErrorKind::InUse);
