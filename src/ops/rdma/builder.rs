@@ -96,7 +96,8 @@ impl RdmaBuilder<'_> {
     }
 
     /// How long a job waits for a peer that has no receive posted, or does not answer, before it fails; 2 s if not said. On an adapter it may be up to a second
-    /// more, two for a time of more than 4 s, and a long message has as much longer as its bytes take at 4 MB/s.
+    /// more, two for a time of more than 4 s, and a long message has as much longer as its bytes take at 4 MB/s. What takes no receive
+    /// (reads, writes without immediates, atomics) has some 8 s more, and its bytes at 64 KB/s: that is for a peer that asks for another try for ever.
     pub fn rnr_timeout(mut self, timeout: Duration) -> Self {
         self.rnr_timeout = timeout;
         self

@@ -157,7 +157,8 @@ impl Rdma {
         /// # Errors
         ///
         /// Refused, and the state stays as it is: `InvalidValue` if `remote` is shorter than 8 bytes, or lies at no multiple of 8; `NotPermitted` if its
-        /// exporter does not let peers do atomics; `NotSupported` if the device has none; as [`Rdma::write`]. Failed: as [`Rdma::write`].
+        /// exporter does not let peers do atomics; `NotSupported` if the device has none; `BadState` where a job of the WorkQ ended with
+        /// [`Reason::MemoryKept`](crate::Reason::MemoryKept), since its answer may still come; as [`Rdma::write`]. Failed: as [`Rdma::write`].
         ///
         /// # Cancel safety
         ///

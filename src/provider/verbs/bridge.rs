@@ -15,7 +15,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for null; `NotFound` if libibverbs cannot be opened; what could not be had.
+    /// `InvalidValue` for null; `NotFound` if libibverbs cannot be opened; `NotSupported` with `RDMAV_ALLOW_DISASSOC_DESTROY` in the
+    /// environment; `BadState` in a fork of a process that had adapters open; what could not be had.
     ///
     /// # Safety
     ///

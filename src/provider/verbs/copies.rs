@@ -251,7 +251,7 @@ impl Copies {
 
     /// All that is left fails: it was quiesced.
     pub(super) fn fail(&mut self, cause: JobError) {
-        self.broken = None;
+        (self.broken, self.unreachable) = (None, false);
         self.sends.unpost();
         while let Some((token, _)) = self.sends.pop() {
             self.core.finish(Completion::new(token, Err(cause)));

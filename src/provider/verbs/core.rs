@@ -26,6 +26,7 @@ pub(super) struct Core {
     copies_failed: AtomicU64,
     /// Something of it could not be taken from the adapter.
     doubt: AtomicBool,
+    answers_kept: AtomicBool,
     signal: Arc<Signal>,
 }
 
@@ -51,6 +52,7 @@ impl Core {
             copies: AtomicU64::new(0),
             copies_failed: AtomicU64::new(0),
             doubt: AtomicBool::new(false),
+            answers_kept: AtomicBool::new(false),
             signal: Arc::clone(signal),
         })
     }
@@ -135,6 +137,15 @@ impl Core {
             tracing::error!(%error, "a queue pair that stays may overrun the completion queue");
         }
         std::mem::forget(Arc::clone(self));
+    }
+
+    /// One of an endpoint: it may still write the answers of its atomics.
+    pub(super) fn keep_answers(&self) {
+        self.answers_kept.store(true, SeqCst);
+    }
+
+    pub(super) fn answers_are_kept(&self) -> bool {
+        self.answers_kept.load(SeqCst)
     }
 
     pub(super) fn is_in_doubt(&self) -> bool {

@@ -51,7 +51,7 @@ impl VerbsEndpoint {
 // 2. `Pair::fail`, and `Pair::end` by who reaps. 3. `renew`: the queue pair is destroyed before it returns.
 unsafe impl Endpoint for VerbsEndpoint {
     fn state(&self) -> EndpointState {
-        self.pair.inner().state
+        self.pair.state()
     }
 
     fn export(&self) -> Result<Vec<u8>> {

@@ -17,7 +17,7 @@ impl Pair {
     pub(super) fn completed(self: &Arc<Self>, wc: &Wc, give: impl FnOnce(Completion)) -> bool {
         let inner = &mut *self.inner();
         if wc.wr_id as u32 == u32::MAX {
-            return wc.wr_id == probe(inner.id) && self.probed(inner, wc);
+            return wc.wr_id == probe(self.id()) && self.probed(inner, wc);
         }
         let token = Token::from_raw(wc.wr_id);
         if token.table() != 0 {

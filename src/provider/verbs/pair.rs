@@ -10,6 +10,7 @@
 //! whoever reaps, under the one lock under which completions are polled: first all completions that there are, then the queue pair is destroyed,
 //! which is when its memory is nobody's, and the rest ends flushed. So flushes are not waited for: an adapter may delay them.
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use super::blob::{Address, EndpointBlob, Origin, random_psn};
@@ -36,13 +37,15 @@ pub(super) struct Pair {
     inner: Mutex<Inner>,
     /// A queue pair that has failed, by its id, and why, if that could not be said at once.
     failed: Mutex<Option<(u64, JobError)>>,
+    /// What events of the queue pair come back with: those of one before it may come late. None, if there is none.
+    id: AtomicU64,
+    /// That of `inner`, for those who may not wait for it.
+    state: Mutex<EndpointState>,
 }
 
 pub(super) struct Inner {
     pub(super) state: EndpointState,
     pub(super) qp: Option<Arc<Qp>>,
-    /// What events of the queue pair come back with: those of one before it may come late.
-    pub(super) id: u64,
     origin: Origin,
     psn: u32,
     gid: (u32, [u8; 16]),
@@ -75,7 +78,6 @@ impl Pair {
         let inner = Inner {
             state: EndpointState::Init,
             qp: None,
-            id: 0,
             origin: Origin::new(),
             psn: random_psn(),
             gid: (0, [0; 16]),
@@ -99,10 +101,26 @@ impl Pair {
             config,
             inner: Mutex::new(inner),
             failed: Mutex::default(),
+            id: AtomicU64::new(0),
+            state: Mutex::new(EndpointState::Init),
         });
         pair.begin(&mut pair.inner())?;
         core.context.add_pair(&pair);
         Ok(pair)
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id.load(SeqCst)
+    }
+
+    /// The state, without waiting for who works on it.
+    pub(super) fn state(&self) -> EndpointState {
+        *lock(&self.state)
+    }
+
+    fn set_state(&self, inner: &mut Inner, state: EndpointState) {
+        inner.state = state;
+        *lock(&self.state) = state;
     }
 
     pub(super) fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -139,12 +157,13 @@ impl Pair {
             receive_sges: config.recv_list_len,
             inline: INLINE,
         };
-        inner.id = Qp::next_id();
-        let qp = Qp::create(&self.core.cq, context.pd(), inner.id, room, remote)?;
+        let id = Qp::next_id();
+        self.id.store(id, SeqCst);
+        let qp = Qp::create(&self.core.cq, context.pd(), id, room, remote)?;
         inner.sends.set_room(qp.sends() - PROBES);
         live::add(&inner.origin);
         inner.qp = Some(Arc::new(qp));
-        inner.state = EndpointState::Init;
+        self.set_state(inner, EndpointState::Init);
         Ok(())
     }
 
@@ -260,7 +279,7 @@ impl Pair {
             return Err(self.unreachable(error));
         }
         inner.peer = Some(peer);
-        inner.state = EndpointState::Connected;
+        self.set_state(&mut inner, EndpointState::Connected);
         inner.watch = Watch::default();
         drop(inner);
         watcher::wake();
@@ -284,7 +303,7 @@ impl Pair {
         if matches!(inner.state, EndpointState::Error(_)) || inner.retired {
             return false;
         }
-        inner.state = EndpointState::Error(cause);
+        self.set_state(inner, EndpointState::Error(cause));
         self.core.look_after(self);
         true
     }
@@ -292,7 +311,7 @@ impl Pair {
     /// Fails it if its queue pair has failed, or if what is overdue still waits, now that all completions were polled. True as for `fail`.
     pub(super) fn judge(self: &Arc<Self>, inner: &mut Inner) -> bool {
         let failed = lock(&self.failed).take();
-        if let Some((_, cause)) = failed.filter(|&(id, _)| id == inner.id) {
+        if let Some((_, cause)) = failed.filter(|&(id, _)| id == self.id()) {
             return self.fail(inner, cause);
         }
         match inner.overdue.take() {
@@ -327,12 +346,15 @@ impl Pair {
 
     /// Its queue pair has failed, if it is still the one with this id. As for `fail_now`.
     pub(super) fn fail_queue_pair(self: &Arc<Self>, id: u64, cause: JobError) {
+        if self.id() != id {
+            return;
+        }
         let Some(mut inner) = self.try_inner() else {
             *lock(&self.failed) = Some((id, cause));
             self.core.look_after(self);
             return;
         };
-        let tell = inner.id == id && self.fail(&mut inner, cause);
+        let tell = self.id() == id && self.fail(&mut inner, cause);
         drop(inner);
         if tell {
             self.tell();
@@ -347,9 +369,10 @@ impl Pair {
             && !qp.quiesce()
         {
             self.core.keep_for_ever(self.config.send_queue_size);
+            self.core.keep_answers();
             inner.doubt = true;
             if !matches!(inner.state, EndpointState::Error(_)) {
-                inner.state = EndpointState::Error(JobError::memory_kept());
+                self.set_state(inner, EndpointState::Error(JobError::memory_kept()));
             }
         }
         let (cause, flushed) = match inner.state {
@@ -394,7 +417,7 @@ impl Pair {
                 true => JobError::of(Reason::DeviceGone),
                 false => JobError::device(error.kind(), 0),
             };
-            inner.state = EndpointState::Error(cause);
+            self.set_state(inner, EndpointState::Error(cause));
         }
     }
 
@@ -402,8 +425,9 @@ impl Pair {
     pub(super) fn retire(&self) -> bool {
         let inner = &mut *self.inner();
         inner.retired = true;
+        self.id.store(0, SeqCst);
         let ended = self.end(inner);
-        inner.state = EndpointState::Error(JobError::of(Reason::Reset));
+        self.set_state(inner, EndpointState::Error(JobError::of(Reason::Reset)));
         ended
     }
 }

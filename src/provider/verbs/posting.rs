@@ -57,7 +57,7 @@ impl Pair {
             EndpointState::Init => return Submitted::none(JobError::of(Reason::NotConnected)),
             EndpointState::Error(cause) => return Submitted::none(JobError::flushed(cause)),
         }
-        if self.core.is_in_doubt() && jobs.iter().any(|(_, job)| is_atomic(job.verb)) {
+        if self.core.answers_are_kept() && jobs.iter().any(|(_, job)| is_atomic(job.verb)) {
             // A queue pair that stays may yet write an answer where theirs would go.
             return Submitted::none(JobError::queue_broken());
         }
@@ -154,7 +154,7 @@ impl Pair {
         };
         let mut chain = Chain::new();
         // The last one before the places are all taken says when they are free again.
-        chain.push_probe(inner.id, inner.probes + 1 == PROBES);
+        chain.push_probe(self.id(), inner.probes + 1 == PROBES);
         // SAFETY: it names no memory.
         if unsafe { qp.post_send(&mut chain) }.is_ok() {
             inner.probes += 1;

@@ -15,6 +15,8 @@ pub(super) const IDLE: Duration = Duration::from_secs(1);
 const LEAST: Duration = Duration::from_millis(5);
 /// Bytes that any network moves in a millisecond: a long message may take that much longer than a receive is waited for.
 const SLOWEST: usize = 4096;
+/// The same of what takes no receive: its time is there to have an end.
+const CRAWL: usize = 64;
 
 /// What was seen last.
 #[derive(Default)]
@@ -60,11 +62,16 @@ impl Watch {
                 again: if idle { IDLE } else { IDLE - waited },
             };
         };
-        let (limit, again) = match takes_receive(verb) {
-            true => (patience.receive, (patience.receive / 4).clamp(LEAST, IDLE)),
-            false => (patience.receive.saturating_add(8 * patience.ack), IDLE),
+        let (limit, again, rate) = match takes_receive(verb) {
+            true => (
+                Duration::ZERO,
+                (patience.receive / 4).clamp(LEAST, IDLE),
+                SLOWEST,
+            ),
+            false => (8 * patience.ack, IDLE, CRAWL),
         };
-        let limit = limit.saturating_add(Duration::from_millis((len / SLOWEST) as u64));
+        let moved = Duration::from_millis((len / rate) as u64);
+        let limit = limit.saturating_add(moved).saturating_add(patience.receive);
         Look {
             overdue: (waited >= limit).then_some(waited),
             idle: false,

@@ -89,7 +89,7 @@ fn start() -> Result<&'static Watcher> {
         (Some(watcher), Some(process)) if process.is_current() => return Ok(watcher),
         (_, Some(process)) => {
             let text = format!(
-                "this process is a fork of process {}, which has adapters open: open them before there are any, or after execve(2)",
+                "this process is a fork of process {}, which has had adapters open: open them before there are any, or after execve(2)",
                 process.id()
             );
             return Err(Error::new(ErrorKind::BadState, "verbs", text));
