@@ -461,6 +461,7 @@ fn set_mode_in_a_loop_under_64_tasks_leaves_nobody_asleep() {
         });
         stop.store(true, Ordering::Relaxed);
         setter.join().unwrap();
+        assert!(changes.load(Ordering::Relaxed) > 4);
         assert_eq!(bench.workq.in_flight(), 0);
     }
 }

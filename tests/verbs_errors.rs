@@ -528,7 +528,7 @@ fn an_environment_in_which_destroying_proves_nothing_is_refused() {
     const NAME: &str = "RDMAV_ALLOW_DISASSOC_DESTROY";
     const TEST: &str = "an_environment_in_which_destroying_proves_nothing_is_refused";
     if std::env::var_os(NAME).is_none() {
-        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        let mut again = programs::this_program();
         let output = again.args(["--exact", TEST]).env(NAME, "1").output();
         let output = output.unwrap();
         assert!(output.status.success(), "{output:?}");

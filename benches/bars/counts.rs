@@ -255,16 +255,18 @@ fn system_calls(counts: &mut Counts) -> Result<(), String> {
         counts.insert(name, calls_that_are_ours(scenario)?);
     }
     // Who loses its CPU on its way to sleep, or amid a job, rings or is waited for after all: a job's own calls show in every try.
-    let least = |scenario, count: fn(&BTreeMap<String, f64>) -> f64| {
-        let mut least = f64::INFINITY;
-        for _ in 0..3 {
-            least = count(&calls(scenario)?).min(least);
-        }
-        Ok::<f64, String>(least)
+    let tries = |scenario| {
+        (0..3)
+            .map(|_| calls(scenario))
+            .collect::<Result<Vec<_>, _>>()
     };
-    let writes = least("sys-event-engine", |calls| per_sleep(calls, "write"))?;
-    let reads = least("sys-event-engine", |calls| per_sleep(calls, "read"))?;
-    let unwaited = least("sys-unwaited", |calls| of(calls, "write"))?;
+    let least = |tries: &[BTreeMap<String, f64>], count: fn(&BTreeMap<String, f64>) -> f64| {
+        tries.iter().map(count).fold(f64::INFINITY, f64::min)
+    };
+    let waits = tries("sys-event-engine")?;
+    let writes = least(&waits, |calls| per_sleep(calls, "write"));
+    let reads = least(&waits, |calls| per_sleep(calls, "read"));
+    let unwaited = least(&tries("sys-unwaited")?, |calls| of(calls, "write"));
     counts.insert("writes_per_sleep", writes);
     counts.insert("reads_per_sleep", reads);
     counts.insert("writes_unwaited", unwaited);
