@@ -47,7 +47,7 @@ impl Deref for BufData<'_> {
         let data = self.lease.byte(self.lease.data());
         // SAFETY:
         // - the data lies within the memory, which the Lease keeps (invariant of Element);
-        // - under a read Lease no job and no guard of this process writes it (tests/leases.rs), and memory that others
+        // - under a read Lease no job and no guard of this process writes it (tests/it/mem/leases.rs), and memory that others
         //   may write is never lent (`Buf::data`), or on the caller's word (`Buf::data_unchecked`);
         // - it is initialized: zeroed when it was made, or the application's own.
         let data = unsafe { std::slice::from_raw_parts(data.as_ptr(), self.lease.data_len()) };

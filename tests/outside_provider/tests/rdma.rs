@@ -4,13 +4,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use loopback::Loopback;
 use outside_provider::rdma::{RdmaSin, sinful};
+use support::loopback::Loopback;
 use tokio_doca::contract::{self, Peers};
 use tokio_doca::soft::Soft;
-
-#[path = "../../common/loopback.rs"]
-mod loopback;
 
 /// For what never comes.
 const SOON: Duration = Duration::from_secs(1);

@@ -1,0 +1,697 @@
+//! Channels between a host and its DPU: who meets whom, messages and their bounds, ends, and what a drop does.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+
+use support::channel::*;
+use support::*;
+use tokio_doca::soft::{Soft, View};
+use tokio_doca::{Channel, ChannelBuilder, Error, ErrorKind, RepFilter, Representor};
+
+fn builder() -> ChannelBuilder {
+    Channel::builder()
+}
+
+#[track_caller]
+fn is(result: Result<impl std::fmt::Debug, Error>, kind: ErrorKind) -> String {
+    let error = result.unwrap_err();
+    assert_eq!(error.kind(), kind, "{error}");
+    error.to_string()
+}
+
+#[test]
+fn messages_of_all_sizes_go_both_ways_in_order() {
+    run(async {
+        let (client, server) = pair().await;
+        assert_eq!(client.max_message_size(), 4080);
+        assert_eq!(server.max_message_size(), 4080);
+        let sizes = [0, 1, 64, 4079, 4080, 3, 0];
+        for (from, to) in [(&client, &server), (&server, &client)] {
+            let send = async {
+                for size in sizes {
+                    from.send(&pattern(size as u8, size)).await.unwrap();
+                }
+            };
+            let recv = async {
+                for size in sizes {
+                    assert_eq!(to.recv().await.unwrap(), pattern(size as u8, size));
+                }
+            };
+            tokio::join!(send, recv);
+            let text = is(from.send(&[0; 4081]).await, ErrorKind::InvalidValue);
+            mentions(&text, &[4081, 4080]);
+            is(from.try_send(&[0; 5000]), ErrorKind::InvalidValue);
+            is(to.try_recv(), ErrorKind::Again);
+            let (sent, received) = (from.stats(), to.stats());
+            assert_eq!((sent.sent_messages, sent.sent_bytes), (7, 8227));
+            let got = (received.received_messages, received.received_bytes);
+            assert_eq!((got, sent.sends_in_flight), ((7, 8227), 0));
+        }
+    });
+}
+
+#[test]
+fn both_sides_have_the_smaller_size() {
+    run(async {
+        let small = builder().max_message_size(100);
+        for (client, server) in [(small, builder()), (builder(), small)] {
+            let (client, server) = pair_of(client, server).await;
+            for (from, to) in [(&client, &server), (&server, &client)] {
+                assert_eq!(from.max_message_size(), 100);
+                is(from.send(&[1; 101]).await, ErrorKind::InvalidValue);
+                from.send(&[1; 100]).await.unwrap();
+                assert_eq!(to.recv().await.unwrap(), [1; 100][..]);
+            }
+        }
+    });
+}
+
+#[test]
+fn only_the_function_of_the_representor_finds_the_service() {
+    run(async {
+        let name = unique("whose");
+        let functions = ["pf0", "pf0vf0", "pf0vf1", "pf1", "pf1vf0"];
+        for theirs in functions {
+            let service = builder()
+                .listen(&representor(&format!("h{theirs}")), &name)
+                .unwrap();
+            assert_eq!((service.name(), service.local_addr()), (&name[..], None));
+            for function_of in functions.into_iter().filter(|name| *name != theirs) {
+                let other = builder().connect(&function(function_of), &name).await;
+                is(other, ErrorKind::ConnectionAborted);
+            }
+            let its = function(theirs);
+            let (client, server) = tokio::join!(builder().connect(&its, &name), service.accept());
+            let (client, server) = (client.unwrap(), server.unwrap());
+            assert_eq!(client.device(), &its);
+            assert_eq!(server.device(), service.device());
+            let us = std::process::id() as i32;
+            for channel in [&client, &server] {
+                assert_eq!(channel.peer().process_id(), Some(us));
+                assert_eq!(channel.peer().to_string(), format!("process {us}"));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_sub_function_of_the_dpu_and_its_representor_meet_as_well() {
+    run(async {
+        let name = unique("sf");
+        let service = builder().listen(&representor("pf1sf0"), &name).unwrap();
+        let dpu = Soft::builder().view(View::Dpu).build();
+        let sf = dpu.open("p1s0").unwrap();
+        let (client, server) = tokio::join!(builder().connect(&sf, &name), service.accept());
+        client.unwrap().send(b"hello").await.unwrap();
+        assert_eq!(server.unwrap().recv().await.unwrap(), "hello");
+        // A port has representors, and is none's function.
+        let port = dpu.open("p1").unwrap();
+        is(
+            builder().connect(&port, &name).await,
+            ErrorKind::NotSupported,
+        );
+    });
+}
+
+#[test]
+fn a_client_without_a_service_is_told_so_and_a_name_is_given_once() {
+    run(async {
+        let (pf0, name) = (function("pf0"), unique("once"));
+        let alone = builder().connect(&pf0, &name).await;
+        assert!(is(alone, ErrorKind::ConnectionAborted).contains(&name));
+        let first = service(builder(), &name);
+        let again = builder().listen(&representor("hpf0"), &name);
+        assert!(is(again, ErrorKind::AlreadyExist).contains(&name));
+        // Of another function it is another name.
+        let other = builder().listen(&representor("hpf1"), &name);
+        drop((first, other.unwrap()));
+        is(
+            builder().connect(&pf0, &name).await,
+            ErrorKind::ConnectionAborted,
+        );
+        // A function that is gone has no services.
+        let dpu = Soft::builder().view(View::Dpu).build();
+        let device = dpu.open("p0").unwrap();
+        let hpf0 = Representor::open(&device, "hpf0").unwrap();
+        let without = dpu.topology().edit().unplug("pf0").build().unwrap();
+        dpu.set_topology(without);
+        is(builder().listen(&hpf0, &name), ErrorKind::NotFound);
+    });
+}
+
+#[test]
+fn a_service_that_starts_again_has_its_name_and_the_old_channels_go_on() {
+    run(async {
+        let (pf0, name) = (function("pf0"), unique("again"));
+        let first = service(builder(), &name);
+        let (old, server) = tokio::join!(builder().connect(&pf0, &name), first.accept());
+        let (old, server) = (old.unwrap(), server.unwrap());
+        // Who waits to be greeted is told.
+        let mut late = pin!(builder().connect(&pf0, &name));
+        poll_pending(late.as_mut());
+        drop(first);
+        is(in_time("the end", late).await, ErrorKind::ConnectionReset);
+        let second = service(builder(), &name);
+        let (new, other) = tokio::join!(builder().connect(&pf0, &name), second.accept());
+        let pairs = [(&old, &server), (&new.unwrap(), &other.unwrap())];
+        for (client, server) in pairs {
+            client.send(b"still there").await.unwrap();
+            assert_eq!(server.recv().await.unwrap(), "still there");
+        }
+        assert_eq!(second.peers().len(), 1);
+    });
+}
+
+/// Sends until the queue is full: how many went.
+fn fill(channel: &Channel, len: usize) -> usize {
+    let mut sent = 0;
+    loop {
+        match channel.try_send(&pattern(sent as u8, len)) {
+            Ok(()) => sent += 1,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Again, "{error}");
+                return sent;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_does_not_read_makes_send_wait_and_then_gets_all_of_it() {
+    run(async {
+        for (queue, len) in [(1, 4080), (10, 4080), (10, 64), (200, 1)] {
+            let (client, server) = pair_of(builder().send_queue_size(queue), builder()).await;
+            let sent = fill(&client, len);
+            assert!(sent > queue && sent < 100_000, "{sent}");
+            assert_eq!(client.stats().sends_in_flight, queue);
+            assert_eq!(client.stats().sent_messages, sent as u64);
+            // Several that wait get their turn in order.
+            let waits = async {
+                for more in 0..3 {
+                    client
+                        .send(&pattern((sent + more) as u8, len))
+                        .await
+                        .unwrap();
+                }
+            };
+            let mut waits = pin!(waits);
+            poll_pending(waits.as_mut());
+            let reads = async {
+                for number in 0..sent + 3 {
+                    assert_eq!(server.recv().await.unwrap(), pattern(number as u8, len));
+                }
+            };
+            tokio::join!(reads, waits);
+            assert_eq!(client.stats().sends_in_flight, 0);
+            client.try_send(b"room again").unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_send_that_was_dropped_while_it_waited_was_not_sent() {
+    run(async {
+        let (client, server) = pair_of(builder().send_queue_size(2), builder()).await;
+        let sent = fill(&client, 1000);
+        {
+            let mut dropped = pin!(client.send(b"never"));
+            poll_pending(dropped.as_mut());
+            let mut forgotten = pin!(client.send(b"nor this"));
+            poll_pending(forgotten.as_mut());
+        }
+        let last = client.clone();
+        let waits = tokio::spawn(async move { last.send(b"last").await });
+        for number in 0..sent {
+            assert_eq!(server.recv().await.unwrap(), pattern(number as u8, 1000));
+        }
+        assert_eq!(server.recv().await.unwrap(), "last");
+        waits.await.unwrap().unwrap();
+        is(server.try_recv(), ErrorKind::Again);
+    });
+}
+
+#[test]
+fn a_receive_that_was_dropped_loses_nothing_of_a_message_that_came_in_part() {
+    use std::io::Write;
+    run(async {
+        let name = unique("parts");
+        let service = service(builder(), &name);
+        let mut raw = Raw::of_pf0(&name);
+        raw.greet(&name, 4080);
+        let server = service.accept().await.unwrap();
+        assert_eq!(raw.answer(), 0);
+        let sent = [frame(b"first"), frame(&[7; 300]), frame(b"")].concat();
+        for byte in &sent[..sent.len() - 4] {
+            {
+                let mut recv = pin!(server.recv());
+                if poll(recv.as_mut()).is_ready() {
+                    // It was whole before this byte.
+                    assert_eq!(server.stats().received_messages, 1);
+                }
+            }
+            raw.0.write_all(&[*byte]).unwrap();
+            // The runtime hears of it.
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(
+            in_time("the second", server.recv()).await.unwrap(),
+            [7; 300][..]
+        );
+        raw.0.write_all(&sent[sent.len() - 4..]).unwrap();
+        assert_eq!(in_time("the third", server.recv()).await.unwrap(), "");
+        let stats = server.stats();
+        assert_eq!((stats.received_messages, stats.received_bytes), (3, 305));
+    });
+}
+
+#[test]
+fn receives_that_wait_get_messages_in_their_order() {
+    run(async {
+        let (client, server) = pair().await;
+        let mut waits = Vec::new();
+        for number in 0..4_u8 {
+            let server = server.clone();
+            waits.push(tokio::spawn(async move {
+                (number, server.recv().await.unwrap())
+            }));
+            tokio::task::yield_now().await;
+        }
+        assert!(is(server.try_recv(), ErrorKind::Again).contains("another receive"));
+        for number in 0..4_u8 {
+            client.send(&[number]).await.unwrap();
+        }
+        for wait in waits {
+            let (number, message) = in_time("a message", wait).await.unwrap();
+            assert_eq!(message, [number][..]);
+        }
+    });
+}
+
+#[test]
+fn a_peer_that_does_not_read_is_thrown_out() {
+    run(async {
+        let (client, server) = pair().await;
+        let sent = fill(&client, 4080);
+        let mut disconnect = pin!(client.disconnect());
+        poll_pending(disconnect.as_mut());
+        let late = client.clone();
+        let late = tokio::spawn(async move { late.send(b"late").await });
+        tokio::task::yield_now().await;
+        client.abort();
+        in_time("the end", disconnect).await;
+        is(late.await.unwrap(), ErrorKind::NotConnected);
+        is(client.try_send(b"x"), ErrorKind::NotConnected);
+        // Some of it was written, and maybe a part of a message.
+        let mut read = 0;
+        let error = loop {
+            match in_time("a message", server.recv()).await {
+                Ok(message) => assert_eq!(message, pattern(read as u8, 4080)),
+                Err(error) => break error,
+            }
+            read += 1;
+        };
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        assert!(0 < read && read < sent, "{read} of {sent}");
+        client.abort();
+    });
+}
+
+#[test]
+fn disconnecting_writes_what_was_sent_and_ends_both_sides() {
+    run(async {
+        let (client, server) = pair().await;
+        let sent = fill(&client, 4080);
+        let mut disconnect = pin!(client.disconnect());
+        poll_pending(disconnect.as_mut());
+        // What is sent behind it finds no connection.
+        let late = client.clone();
+        let late = tokio::spawn(async move { late.send(b"late").await });
+        let reads = async {
+            for number in 0..sent {
+                assert_eq!(server.recv().await.unwrap(), pattern(number as u8, 4080));
+            }
+            is(server.recv().await, ErrorKind::ConnectionReset);
+        };
+        tokio::join!(reads, disconnect);
+        is(late.await.unwrap(), ErrorKind::NotConnected);
+        assert!(!client.is_connected() && !server.is_connected());
+        for _ in 0..2 {
+            is(client.send(b"x").await, ErrorKind::NotConnected);
+            is(client.try_send(b"x"), ErrorKind::NotConnected);
+            is(client.recv().await, ErrorKind::NotConnected);
+            is(client.try_recv(), ErrorKind::NotConnected);
+            is(server.send(b"x").await, ErrorKind::ConnectionReset);
+            is(server.recv().await, ErrorKind::ConnectionReset);
+            is(server.try_recv(), ErrorKind::ConnectionReset);
+            client.disconnect().await;
+            server.disconnect().await;
+        }
+        // What had come and was not received is gone with it, on the side that ended it.
+        let (client, server) = pair().await;
+        server.send(b"first").await.unwrap();
+        server.send(b"second").await.unwrap();
+        assert_eq!(client.recv().await.unwrap(), "first");
+        client.disconnect().await;
+        is(client.recv().await, ErrorKind::NotConnected);
+        // Who waits is told, on either side.
+        let (client, server) = pair().await;
+        let waits = [client.clone(), server.clone()]
+            .map(|channel| tokio::spawn(async move { channel.recv().await.unwrap_err().kind() }));
+        tokio::task::yield_now().await;
+        client.disconnect().await;
+        let mut told = Vec::new();
+        for wait in waits {
+            told.push(in_time("an end", wait).await.unwrap());
+        }
+        assert_eq!(told, [ErrorKind::NotConnected, ErrorKind::ConnectionReset]);
+    });
+}
+
+#[test]
+fn the_last_handle_ends_it_when_all_is_written_and_what_came_can_still_be_read() {
+    run(async {
+        let (client, server) = pair().await;
+        server.send(b"not read").await.unwrap();
+        let sent = fill(&client, 2000);
+        let second = client.clone();
+        drop(client);
+        assert!(second.is_connected());
+        drop(second);
+        for number in 0..sent {
+            let message = in_time("a message", server.recv()).await.unwrap();
+            assert_eq!(message, pattern(number as u8, 2000));
+        }
+        is(server.recv().await, ErrorKind::ConnectionReset);
+
+        // A send that fails does not hide what the peer said before.
+        let (client, server) = pair().await;
+        client.send(b"goodbye").await.unwrap();
+        drop(client);
+        let mut refused = server.try_send(b"x");
+        while refused.is_ok() {
+            refused = server.try_send(b"x");
+        }
+        is(refused, ErrorKind::ConnectionReset);
+        assert_eq!(server.recv().await.unwrap(), "goodbye");
+        is(server.recv().await, ErrorKind::ConnectionReset);
+    });
+}
+
+#[test]
+fn a_service_knows_its_peers_and_takes_no_more_than_it_was_built_for() {
+    run(async {
+        let (pf0, name) = (function("pf0"), unique("peers"));
+        let service = service(builder().max_peers(3), &name);
+        let mut pairs = Vec::new();
+        for number in 0..3 {
+            let (client, server) = tokio::join!(builder().connect(&pf0, &name), service.accept());
+            let (client, server) = (client.unwrap(), server.unwrap());
+            assert_eq!(server.user_data(), 0);
+            server.set_user_data(number);
+            pairs.push((client, server));
+        }
+        let known: Vec<u64> = service.peers().iter().map(Channel::user_data).collect();
+        assert_eq!(known, [0, 1, 2]);
+        assert!(service.peers()[1] == pairs[1].1 && service.peers()[0] != pairs[1].1);
+        let accept = service.accept();
+        let mut accept = pin!(accept);
+        let full = async {
+            tokio::select! {
+                refused = builder().connect(&pf0, &name) => refused,
+                _ = accept.as_mut() => panic!("it was let in"),
+            }
+        };
+        is(in_time("the refusal", full).await, ErrorKind::Full);
+        // The service's handle is dropped, or the client has gone and it was noticed.
+        pairs.remove(1);
+        let (fourth, server) = tokio::join!(builder().connect(&pf0, &name), accept);
+        fourth.unwrap().send(b"hello").await.unwrap();
+        assert_eq!(server.unwrap().recv().await.unwrap(), "hello");
+        let known: Vec<u64> = service.peers().iter().map(Channel::user_data).collect();
+        assert_eq!(known, [0, 2]);
+        assert!(format!("{service:?}").contains(&name));
+    });
+}
+
+#[test]
+fn what_is_still_to_be_written_counts_as_a_peer_until_it_is() {
+    run(async {
+        let (pf0, name) = (function("pf0"), unique("lingers"));
+        let service = service(builder().max_peers(1), &name);
+        let (client, server) = tokio::join!(builder().connect(&pf0, &name), service.accept());
+        let (client, server) = (client.unwrap(), server.unwrap());
+        let sent = fill(&server, 4080);
+        drop(server);
+        let lingering = service.peers();
+        assert_eq!(lingering[0].stats().sends_in_flight, 10);
+        drop(lingering);
+        let mut accept = pin!(service.accept());
+        let refused = tokio::select! {
+            refused = builder().connect(&pf0, &name) => refused,
+            _ = accept.as_mut() => panic!("it was let in"),
+        };
+        is(refused, ErrorKind::Full);
+        for _ in 0..sent {
+            in_time("a message", client.recv()).await.unwrap();
+        }
+        is(
+            in_time("the end", client.recv()).await,
+            ErrorKind::ConnectionReset,
+        );
+        assert!(service.peers().is_empty());
+        let (next, server) = tokio::join!(builder().connect(&pf0, &name), accept);
+        assert!(next.is_ok() && server.is_ok());
+    });
+}
+
+#[test]
+fn a_task_that_always_finds_a_message_lets_others_have_their_turn() {
+    run(async {
+        let (client, server) = pair().await;
+        let turns = turns_of_another();
+        for _ in 0..2000 {
+            client.send(b"and on").await.unwrap();
+            server.recv().await.unwrap();
+        }
+        assert!(turns() > 10, "{}", turns());
+    });
+}
+
+#[test]
+fn an_accept_that_was_dropped_loses_no_client() {
+    run(async {
+        let (pf0, name) = (function("pf0"), unique("dropped"));
+        let service = service(builder(), &name);
+        let mut connect = pin!(builder().connect(&pf0, &name));
+        poll_pending(connect.as_mut());
+        // It comes up to the listener, and is greeted in the next turns.
+        for _ in 0..3 {
+            let mut accept = pin!(service.accept());
+            if poll(accept.as_mut()).is_ready() {
+                panic!("a runtime has to hear of it first");
+            }
+        }
+        let (client, server) = tokio::join!(connect, service.accept());
+        assert!(client.unwrap().is_connected() && server.unwrap().is_connected());
+    });
+}
+
+fn anywhere() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+#[test]
+fn by_tcp_the_same_is_had_at_an_address() {
+    run(async {
+        let (pf0, p0) = (function("pf0"), representor("hpf0").device().clone());
+        let name = unique("tcp");
+        let service = builder().listen_tcp(&p0, anywhere(), &name).await.unwrap();
+        let addr = service.local_addr().unwrap();
+        let taken = builder().listen_tcp(&p0, addr, &name).await;
+        is(taken, ErrorKind::AlreadyExist);
+        let connect = builder().connect_tcp(&pf0, addr, &name);
+        let (client, server) = tokio::join!(connect, service.accept());
+        let (client, server) = (client.unwrap(), server.unwrap());
+        assert_eq!(client.peer().tcp_addr(), Some(addr));
+        assert_eq!(client.peer().to_string(), addr.to_string());
+        assert_eq!(client.device(), &pf0);
+        let sent = fill(&client, 4080);
+        client.try_recv().unwrap_err();
+        let waits = client.send(&[9; 4080]);
+        let reads = async {
+            for number in 0..sent {
+                assert_eq!(server.recv().await.unwrap(), pattern(number as u8, 4080));
+            }
+            server.recv().await.unwrap()
+        };
+        let (waited, last) = tokio::join!(waits, reads);
+        waited.unwrap();
+        assert_eq!(last, [9; 4080][..]);
+        server.send(b"bye").await.unwrap();
+        drop(server);
+        assert_eq!(client.recv().await.unwrap(), "bye");
+        is(client.recv().await, ErrorKind::ConnectionReset);
+        // Another name at the same address is another service, which is not there.
+        let other = builder().connect_tcp(&pf0, addr, "another");
+        let refused = tokio::select! {
+            refused = other => refused,
+            _ = service.accept() => panic!("it was let in"),
+        };
+        is(refused, ErrorKind::ConnectionAborted);
+        drop(service);
+        let nobody = builder().connect_tcp(&pf0, addr, &name).await;
+        is(nobody, ErrorKind::ConnectionAborted);
+    });
+}
+
+/// What the contract answers for a provider that has written nothing of representors and Channels.
+#[test]
+fn a_device_without_representors_says_so_and_its_channels_go_by_tcp() {
+    let (_keep, device) = loopback::Loopback::device(true);
+    let caps = device.info().caps();
+    assert!(!caps.hotplug_manager && !caps.channel);
+    for filter in [RepFilter::All, RepFilter::Net, RepFilter::Emulated] {
+        assert!(!caps.representors.supports(filter));
+        is(device.representors(filter), ErrorKind::NotSupported);
+    }
+    is(device.adapter().representors(), ErrorKind::NotSupported);
+    is(Representor::open(&device, "hpf0"), ErrorKind::NotSupported);
+    run(async {
+        let refused = builder().connect(&device, "x").await;
+        assert!(is(refused, ErrorKind::NotSupported).contains("connect_tcp"));
+        let service = builder().listen_tcp(&device, anywhere(), "x").await;
+        let service = service.unwrap();
+        let addr = service.local_addr().unwrap();
+        let connect = builder().connect_tcp(&device, addr, "x");
+        let (client, server) = tokio::join!(connect, service.accept());
+        client.unwrap().send(b"by TCP").await.unwrap();
+        assert_eq!(server.unwrap().recv().await.unwrap(), "by TCP");
+    });
+}
+
+#[test]
+fn sizes_and_names_that_there_are_not_are_refused() {
+    run(async {
+        let (pf0, hpf0) = (function("pf0"), representor("hpf0"));
+        for wrong in [
+            builder().max_message_size(0),
+            builder().max_message_size(4081),
+            builder().send_queue_size(0),
+            builder().send_queue_size(8193),
+            builder().recv_queue_size(0),
+            builder().recv_queue_size(8193),
+            builder().max_peers(0),
+        ] {
+            is(wrong.listen(&hpf0, "x"), ErrorKind::InvalidValue);
+            is(wrong.connect(&pf0, "x").await, ErrorKind::InvalidValue);
+            let tcp = wrong.connect_tcp(&pf0, anywhere(), "x").await;
+            is(tcp, ErrorKind::InvalidValue);
+        }
+        for name in ["", &"x".repeat(33), "a\0b"] {
+            is(builder().listen(&hpf0, name), ErrorKind::InvalidValue);
+            is(builder().connect(&pf0, name).await, ErrorKind::InvalidValue);
+            let tcp = builder().listen_tcp(&pf0, anywhere(), name).await;
+            is(tcp, ErrorKind::InvalidValue);
+        }
+        // The longest name, in bytes that are not ASCII, on the longest function name.
+        let name = "é".repeat(16);
+        let longest = "abcdefghijklmno";
+        let function = tokio_doca::soft::Function::vf(longest, "0f:00.0".parse().unwrap());
+        let topology = tokio_doca::soft::Topology::default().edit();
+        let topology = topology
+            .card("X".repeat(20))
+            .plug("p0", function.representor("rep"))
+            .build()
+            .unwrap();
+        let sides = [View::Host, View::Dpu].map(|view| {
+            let builder = Soft::builder().view(view);
+            builder.topology(topology.clone()).build()
+        });
+        let rep = Representor::open(&sides[1].open("p0").unwrap(), "rep").unwrap();
+        let service = builder().listen(&rep, &name).unwrap();
+        let longest = sides[0].open(longest).unwrap();
+        let (client, server) = tokio::join!(builder().connect(&longest, &name), service.accept());
+        assert!(client.is_ok() && server.is_ok());
+    });
+}
+
+#[test]
+fn without_a_runtime_with_io_it_is_a_bad_state_and_with_one_that_ended_it_is_over() {
+    let (pf0, hpf0) = (function("pf0"), representor("hpf0"));
+    let name = unique("runtime");
+    is(builder().listen(&hpf0, &name), ErrorKind::BadState);
+    let connect = || futures::executor::block_on(builder().connect(&pf0, &name));
+    is(connect(), ErrorKind::BadState);
+    let without = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    without.block_on(async {
+        is(builder().listen(&hpf0, &name), ErrorKind::BadState);
+        is(builder().connect(&pf0, &name).await, ErrorKind::BadState);
+    });
+    // Both ends on a runtime that goes while one has more to send than the socket takes.
+    let gone = runtime();
+    let (client, server) = gone.block_on(pair());
+    let sent = gone.block_on(async { fill(&client, 4080) });
+    assert!(sent > 10);
+    drop(gone);
+    let ended = |result: Result<(), Error>| {
+        let kind = result.unwrap_err().kind();
+        let kinds = [ErrorKind::Shutdown, ErrorKind::ConnectionReset];
+        assert!(kinds.contains(&kind), "{kind:?}");
+    };
+    run(async {
+        ended(in_time("an end", client.send(b"x")).await);
+        let mut received = in_time("an end", server.recv()).await;
+        while received.is_ok() {
+            received = in_time("an end", server.recv()).await;
+        }
+        ended(received.map(drop));
+    });
+}
+
+#[test]
+fn a_channel_whose_runtime_ended_while_it_was_idle_blocks_nobody() {
+    let gone = runtime();
+    let (client, server) = gone.block_on(pair());
+    drop(gone);
+    // What the socket does not take any more would be a task's, of a runtime that drops it at once.
+    let filled = std::thread::spawn(move || {
+        let mut end = Ok(());
+        while end.is_ok() {
+            end = client.try_send(&[7; 4080]);
+        }
+        end.unwrap_err().kind()
+    });
+    let deadline = std::time::Instant::now() + LIMIT;
+    while !filled.is_finished() {
+        assert!(std::time::Instant::now() < deadline, "it blocks");
+        std::thread::yield_now();
+    }
+    assert_eq!(filled.join().unwrap(), ErrorKind::Shutdown);
+    drop(server);
+}
+
+#[test]
+fn a_waker_may_ask_the_channel_that_wakes_it() {
+    struct Asks(Channel);
+    impl std::task::Wake for Asks {
+        fn wake(self: Arc<Self>) {
+            let _ = self.0.stats();
+        }
+    }
+    run(async {
+        let (client, server) = pair().await;
+        fill(&client, 4080);
+        let waker = std::task::Waker::from(Arc::new(Asks(client.clone())));
+        let mut send = std::pin::pin!(client.send(b"x"));
+        let mut cx = std::task::Context::from_waker(&waker);
+        assert!(send.as_mut().poll(&mut cx).is_pending());
+        while client.stats().sends_in_flight > 0 {
+            in_time("a message", server.recv()).await.unwrap();
+        }
+        in_time("room", send).await.unwrap();
+    });
+}

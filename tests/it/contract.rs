@@ -1,0 +1,290 @@
+//! The contract suite, run on the software device and on devices of the tests; `verbs` runs it on the provider of adapters.
+#![expect(unsafe_code, reason = "a device says less of itself")]
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use support::device::required_adapter;
+use support::loopback::Loopback;
+use tokio_doca::contract::{self, Peers, Subject};
+use tokio_doca::device::{Adapter, Device, Queue, QueueConfig, Registrar};
+use tokio_doca::soft::{Fault, Limits, Soft};
+use tokio_doca::{
+    Algorithm, Buf, BufPool, DevInfo, Dma, Mmap, PciAddr, PciFunction, RdmaCaps, WorkQ,
+};
+
+/// For what must come.
+const LONG: Duration = Duration::from_secs(10);
+
+#[test]
+fn soft_inline_keeps_the_contract() {
+    contract::dma(&Soft::builder().build().open("pf0").unwrap());
+}
+
+#[test]
+fn sync_events_of_soft_keep_the_contract() {
+    for limits in [
+        Limits::unlimited(),
+        Limits::bluefield2(),
+        Limits::bluefield3(),
+    ] {
+        for defer in [false, true] {
+            let soft = Soft::builder().defer(defer).limits(limits.clone());
+            contract::sync_event(&soft.build().open("pf0").unwrap());
+        }
+    }
+}
+
+#[test]
+fn soft_deferred_keeps_the_contract() {
+    contract::dma(&Soft::builder().defer(true).build().open("pf0").unwrap());
+}
+
+#[test]
+fn soft_without_inline_copies_keeps_the_contract() {
+    contract::dma(&Soft::builder().inline_limit(0).build().open("pf0").unwrap());
+}
+
+#[test]
+fn soft_with_the_limits_of_an_adapter_keeps_the_contract() {
+    let tiny = Limits::unlimited().max_buf_size(1);
+    let small = Limits::unlimited().max_buf_size(300).max_list_len(3);
+    let polled = Limits::bluefield2().dma_event_driven(false);
+    for limits in [tiny, small, polled, Limits::bluefield3()] {
+        let soft = Soft::builder().limits(limits).defer(true).build();
+        contract::dma(&soft.open("pf0").unwrap());
+    }
+}
+
+#[test]
+fn soft_inline_hashes_by_the_contract() {
+    contract::sha(&Soft::builder().build().open("pf0").unwrap());
+}
+
+#[test]
+fn soft_deferred_hashes_by_the_contract() {
+    contract::sha(&Soft::builder().defer(true).build().open("pf0").unwrap());
+}
+
+#[test]
+fn soft_with_the_limits_of_an_adapter_hashes_by_the_contract() {
+    let tiny = Limits::unlimited().max_buf_size(1);
+    let small = Limits::unlimited().max_buf_size(300).max_list_len(3);
+    let polled = Limits::bluefield2().sha_event_driven(false);
+    for limits in [tiny, small, polled, Limits::bluefield3()] {
+        let soft = Soft::builder().limits(limits).defer(true).build();
+        let device = soft.open("pf0").unwrap();
+        // The longest digest, and the longest blocks.
+        contract::all(Subject::sha(&device, Algorithm::Sha512));
+        contract::all(Subject::sha_parts(&device, Algorithm::Sha512));
+    }
+}
+
+#[test]
+fn soft_inline_keeps_the_contract_of_remote_operations() {
+    contract::rdma(&Soft::builder().build().open("pf0").unwrap());
+}
+
+#[test]
+fn soft_deferred_keeps_the_contract_of_remote_operations() {
+    contract::rdma(&Soft::builder().defer(true).build().open("pf0").unwrap());
+}
+
+#[test]
+fn two_devices_keep_the_contract_of_remote_operations() {
+    let inline = Soft::builder().build().open("pf0").unwrap();
+    let deferred = Soft::builder().defer(true).build().open("pf1").unwrap();
+    contract::rdma(Peers::of(&inline, &deferred));
+}
+
+#[test]
+fn soft_with_the_limits_of_an_adapter_keeps_the_contract_of_remote_operations() {
+    let tiny = Limits::unlimited()
+        .max_message_size(1)
+        .max_rdma_queue_size(1);
+    let small = Limits::unlimited().max_message_size(8000).max_list_len(3);
+    let polled = Limits::bluefield2().rdma_event_driven(false);
+    for limits in [tiny, small, polled] {
+        let soft = Soft::builder().limits(limits).defer(true).build();
+        contract::rdma(&soft.open("pf0").unwrap());
+    }
+}
+
+#[test]
+fn a_loopback_device_keeps_the_contract_of_remote_operations() {
+    for inline in [false, true] {
+        contract::rdma(&Loopback::device(inline).1);
+    }
+}
+
+/// Without what not every adapter has: no lists, no atomics, no immediate of a write, and short queues.
+#[test]
+fn a_device_is_asked_for_the_remote_operations_that_it_declares_alone() {
+    let mut caps = RdmaCaps::new(8 << 10, 2, 1);
+    (caps.atomics, caps.write_imm) = (false, false);
+    contract::rdma(&Loopback::with_caps(true, caps).1);
+}
+
+#[test]
+fn soft_never_sees_a_refused_operation() {
+    for defer in [false, true] {
+        let soft = Soft::builder().defer(defer).build();
+        let device = soft.open("pf0").unwrap();
+        contract::a_refused_operation_was_never_seen(&device, &mut || {
+            soft.faults().push(Fault::QueueFull);
+        });
+    }
+}
+
+/// What the crate's other provider has, on the adapter that DOCA_VERBS_DEVICE names.
+fn on_the_adapter(check: impl FnOnce(&Device)) {
+    // There is one, and the suite counts its Jobs.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    check(&required_adapter());
+}
+
+#[test]
+#[ignore = "needs DOCA_VERBS_DEVICE"]
+fn the_adapter_under_test_keeps_the_contract() {
+    on_the_adapter(contract::dma);
+}
+
+#[test]
+#[ignore = "needs DOCA_VERBS_DEVICE"]
+fn the_adapter_under_test_keeps_the_contract_of_remote_operations() {
+    on_the_adapter(|device| contract::rdma(device));
+}
+
+#[test]
+#[ignore = "needs DOCA_VERBS_DEVICE"]
+fn the_adapter_under_test_hashes_by_the_contract() {
+    on_the_adapter(contract::sha);
+}
+
+/// A device that says less of itself: SHA-1 alone, and no sessions.
+struct Sha1Alone(Device, DevInfo);
+
+// SAFETY: the queues are the device's, each new.
+unsafe impl Adapter for Sha1Alone {
+    fn info(&self) -> &DevInfo {
+        &self.1
+    }
+
+    fn registrar(&self) -> &dyn Registrar {
+        self.0.adapter().registrar()
+    }
+
+    fn open_queue(&self, config: QueueConfig) -> tokio_doca::Result<Arc<dyn Queue>> {
+        self.0.adapter().open_queue(config)
+    }
+
+    fn jobs(&self) -> Option<u64> {
+        self.0.jobs()
+    }
+}
+
+#[test]
+fn a_device_is_asked_for_the_hashes_that_it_declares_alone() {
+    let soft = Soft::builder().defer(true).build().open("pf0").unwrap();
+    let mut caps = soft.info().caps().clone();
+    let sha = caps.sha.as_mut().unwrap();
+    (sha.algorithms, sha.sessions) = (vec![Algorithm::Sha1], false);
+    let addr = PciAddr::new(9, 0, 0);
+    let info = DevInfo::new("less", "less0", addr, PciFunction::Pf, caps);
+    contract::sha(&Device::from_adapter(Arc::new(Sha1Alone(soft, info))));
+}
+
+#[test]
+fn soft_never_sees_a_refused_job() {
+    for defer in [false, true] {
+        let soft = Soft::builder().defer(defer).build();
+        let device = soft.open("pf0").unwrap();
+        for subject in [
+            Subject::copies(&device),
+            Subject::sha(&device, Algorithm::Sha256),
+            Subject::sha_parts(&device, Algorithm::Sha256),
+        ] {
+            contract::a_refused_job_was_never_seen(subject, &mut || {
+                soft.faults().push(Fault::QueueFull);
+            });
+        }
+    }
+}
+
+/// A current-thread runtime with timers, a WorkQ in event mode, and what it takes to copy on a device.
+struct Copies {
+    runtime: tokio::runtime::Runtime,
+    workq: WorkQ,
+    pool: BufPool,
+}
+
+impl Copies {
+    fn new(devices: &[&Device]) -> Copies {
+        let mmap = devices
+            .iter()
+            .fold(Mmap::builder(), |mmap, device| mmap.device(device));
+        let mmap = mmap.alloc(1 << 16).unwrap();
+        Copies {
+            runtime: tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap(),
+            workq: WorkQ::builder().depth(8).build().unwrap(),
+            pool: BufPool::builder(&mmap).element_size(4096).build().unwrap(),
+        }
+    }
+
+    fn dma(&self, device: &Device) -> Dma {
+        Dma::builder(device).attach(&self.workq).unwrap()
+    }
+
+    fn bufs(&self) -> (Buf, Buf) {
+        let (src, dst) = (
+            self.pool.try_alloc().unwrap(),
+            self.pool.try_alloc().unwrap(),
+        );
+        src.extend_from_slice(&[7; 1000]).unwrap();
+        (src, dst)
+    }
+
+    /// Awaits it on the runtime; a wake-up that is lost is an error.
+    fn within<F: Future>(&self, future: F) -> Result<F::Output, tokio::time::error::Elapsed> {
+        self.runtime
+            .block_on(async { tokio::time::timeout(LONG, future).await })
+    }
+}
+
+/// Polls a condition of the device's, without touching the WorkQ.
+fn wait_until(mut condition: impl FnMut() -> bool) {
+    let end = std::time::Instant::now() + LONG;
+    while !condition() {
+        assert!(std::time::Instant::now() < end, "it never came");
+        std::thread::yield_now();
+    }
+}
+
+// It must be tried again by itself though a Slot is taken: that of a Job that is over, but whose Op nobody polls.
+#[test]
+fn a_copy_that_the_device_refused_does_not_wait_for_an_op_that_nobody_polls() {
+    let soft = Soft::builder().defer(true).build();
+    let device = soft.open("pf0").unwrap();
+    let copies = Copies::new(&[&device]);
+    let dma = copies.dma(&device);
+    let ((a, b), (c, d)) = (copies.bufs(), copies.bufs());
+    let first = {
+        let _runtime = copies.runtime.enter();
+        dma.try_copy(&a, &b).unwrap()
+    };
+    wait_until(|| device.jobs() == Some(1));
+    for _ in 0..4 {
+        soft.faults().push(Fault::QueueFull);
+    }
+    // The first is over, and is awaited later.
+    assert_eq!(
+        copies.within(dma.copy(&c, &d)),
+        Ok(Ok(1000)),
+        "it was not told to try again"
+    );
+    assert_eq!(copies.within(first), Ok(Ok(1000)));
+}

@@ -1,0 +1,62 @@
+//! Behaviour of the public API, by subject; one process, whose tests run beside each other.
+//!
+//! `cargo test --test it rdma::` runs a subject. What needs a process of its own is in `tests/process`.
+
+mod accel;
+mod channel;
+#[cfg(feature = "contract")]
+mod contract;
+mod error;
+mod sha;
+mod sync_event;
+
+mod dma {
+    mod faults;
+    mod large;
+    mod limits;
+    mod operands;
+}
+
+mod graph {
+    mod graphs;
+    mod rdma;
+    mod remote;
+    mod sha;
+    mod sync_event;
+}
+
+mod mem {
+    mod array;
+    mod bufs;
+    mod bytes;
+    mod chains;
+    mod export;
+    mod inventory;
+    mod leases;
+    mod mmap;
+    mod pool;
+    mod shared;
+}
+
+mod rdma {
+    mod connect;
+    mod errors;
+    mod one_sided;
+    mod recv;
+}
+
+mod topology {
+    mod cards;
+    mod devices;
+}
+
+mod workq {
+    mod backpressure;
+    mod cancel;
+    mod contexts;
+    mod modes;
+    mod own_loop;
+    mod runtimes;
+    mod shutdown;
+    mod wakers;
+}

@@ -1,0 +1,146 @@
+//! What a process takes from its environment, and what is the process's: the list of providers.
+
+use std::sync::Arc;
+
+use support::peer::{Peer, role, say};
+use support::{test_name, *};
+use tokio_doca::device::Provider;
+use tokio_doca::soft::{Limits, Soft};
+use tokio_doca::{
+    DevInfo, Device, Error, ErrorKind, PciAddr, PciFunction, RepFilter, add_provider,
+};
+
+#[test]
+fn the_environment_has_the_default_device_take_a_profile() {
+    const PROFILE: &str = "TOKIO_DOCA_SOFT_LIMITS";
+    const TEST: &str = test_name!(the_environment_has_the_default_device_take_a_profile);
+    if let Ok(profile) = std::env::var(PROFILE) {
+        match profile.parse::<Limits>() {
+            Ok(limits) => {
+                let want = Soft::builder().limits(limits).build().open("pf0").unwrap();
+                let found = Device::open_default().unwrap();
+                assert_eq!(found.info().caps(), want.info().caps());
+            }
+            Err(_) => {
+                let text = rejected(Device::open_default(), ErrorKind::InvalidValue);
+                assert!(text.contains(PROFILE) && text.contains(&profile), "{text}");
+                rejected(Device::list(), ErrorKind::InvalidValue);
+            }
+        }
+        return;
+    }
+    for profile in ["unlimited", "bluefield2", "bluefield3", "bluefield", ""] {
+        let test = programs::this_program()
+            .args(["--exact", TEST])
+            .env(PROFILE, profile)
+            .output()
+            .unwrap();
+        assert!(test.status.success(), "{profile}: {test:?}");
+    }
+}
+
+/// A provider with one device, which cannot be opened.
+struct Other(&'static str);
+
+impl Provider for Other {
+    fn name(&self) -> &'static str {
+        self.0
+    }
+
+    fn devices(&self) -> tokio_doca::Result<Vec<DevInfo>> {
+        let addr = PciAddr::new(0x77, 1, 2);
+        let caps = tokio_doca::Caps::default();
+        let info = DevInfo::new(self.0, "other0", addr, PciFunction::Sf, caps);
+        Ok(vec![info])
+    }
+
+    fn open(&self, _info: &DevInfo) -> tokio_doca::Result<Device> {
+        let text = "it is not there any more";
+        Err(Error::new(ErrorKind::Initialization, "Other::open", text))
+    }
+}
+
+#[test]
+fn a_provider_of_the_applications_is_listed_after_the_built_in_ones() {
+    // In a process of its own: the list of providers is the process's.
+    if !alone(test_name!(
+        a_provider_of_the_applications_is_listed_after_the_built_in_ones
+    )) {
+        return;
+    }
+    let built_in = Device::list().unwrap().len();
+    add_provider(Arc::new(Other("other"))).unwrap();
+    for name in ["other", "soft"] {
+        let text = rejected(add_provider(Arc::new(Other(name))), ErrorKind::AlreadyExist);
+        assert!(text.contains(name), "{text}");
+    }
+    let list = Device::list().unwrap();
+    assert_eq!(list.len(), built_in + 1);
+    let last = &list[built_in];
+    assert_eq!((last.provider(), last.name()), ("other", "other0"));
+    for name in ["other0", "77:01.2", "0000:77:01.2"] {
+        rejected(Device::open(name), ErrorKind::Initialization);
+    }
+    let text = rejected(Device::open("nope"), ErrorKind::NotFound);
+    assert!(text.contains("other0"), "{text}");
+    assert_eq!(Device::open_default().unwrap().info().name(), "pf0");
+}
+
+const FILE: &str = r#"
+    card = "TEST1"
+    [[port]]
+    name = "q0"
+    address = "04:00.0"
+    function = [{ name = "eth7", kind = "pf", address = "0e:00.0", representor = "rep7" }]
+"#;
+
+#[test]
+fn a_process_has_the_side_and_the_card_of_its_environment() {
+    const TEST: &str = test_name!(a_process_has_the_side_and_the_card_of_its_environment);
+    if role().is_some() {
+        return match Device::list() {
+            Ok(list) => {
+                for info in list {
+                    let device = Device::open(info.name()).unwrap();
+                    let behind = device.representors(RepFilter::All).unwrap_or_default();
+                    let behind: Vec<&str> = behind.iter().map(|info| info.name()).collect();
+                    say(&format!("{} {}", info.name(), behind.join(" ")));
+                }
+                say("end");
+            }
+            Err(error) => say(&format!("{:?} {error}", error.kind())),
+        };
+    }
+    let folder = programs::Folder::new();
+    let file = folder.path("card.toml");
+    std::fs::write(&file, FILE).unwrap();
+    let ask = |view: &str, file: &std::path::Path| {
+        let mut peer = Peer::start_with(TEST, "lister", |command| {
+            command.env("TOKIO_DOCA_SOFT", view);
+            command.env("TOKIO_DOCA_SOFT_TOPOLOGY", file);
+        });
+        let mut lines = vec![peer.hear()];
+        while lines.last().unwrap() != "end" && !lines[0].starts_with("InvalidValue") {
+            lines.push(peer.hear());
+        }
+        peer.ends();
+        lines
+    };
+    assert_eq!(ask("host", &file), ["eth7 ", "end"]);
+    assert_eq!(ask("dpu", &file), ["q0 rep7", "end"]);
+    std::fs::write(&file, "card = 7").unwrap();
+    for (view, file, part) in [
+        ("dpu", &file, "line 1: card is a string"),
+        ("dpu", &folder.path("none"), "No such file"),
+        ("hosts", &file, "cannot be taken"),
+    ] {
+        let said = ask(view, file).remove(0);
+        assert!(
+            said.contains("TOKIO_DOCA_SOFT") && said.contains(part),
+            "{said}"
+        );
+    }
+    let host = Soft::builder().topology(FILE.parse().unwrap()).build();
+    assert_eq!(host.topology().card(), "TEST1");
+    assert_eq!(host.open("0e:00.0").unwrap().info().name(), "eth7");
+}

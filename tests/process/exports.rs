@@ -1,0 +1,403 @@
+//! Memory of one process used by another: real processes, and what becomes of one when the other goes.
+
+use std::os::unix::process::CommandExt;
+use std::time::{Duration, Instant};
+
+use futures::executor::block_on;
+use support::peer::{Peer, footprint, hear, hex, is_as_before, role, say, unhex};
+use support::{test_name, *};
+use tokio_doca::soft::{Soft, View};
+use tokio_doca::{
+    Access, Buf, BufInventory, Device, Dma, ErrorKind, JobError, Mmap, Mode, Reason, RemoteBuf,
+    RemoteMmap, WorkQ,
+};
+
+const DPU: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_WRITE);
+const DPU_READS: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_ONLY);
+const LEN: usize = 1 << 20;
+
+fn pf0() -> Device {
+    Soft::builder().build().open("pf0").unwrap()
+}
+
+fn exported(access: Access, len: usize) -> (Mmap, Vec<u8>) {
+    let device = pf0();
+    let builder = Mmap::builder().device(&device).access(access);
+    let mmap = builder.alloc(len).unwrap();
+    let blob = mmap.export_dpu(&device).unwrap();
+    (mmap, blob)
+}
+
+/// A Dma on the DPU's side, and a Buf of its own.
+struct Copies {
+    device: Device,
+    dma: Dma,
+    buf: Buf,
+}
+
+impl Copies {
+    fn new(soft: Soft) -> Copies {
+        let device = soft.open("p0").unwrap();
+        let mmap = Mmap::builder().device(&device).alloc(LEN).unwrap();
+        let workq = WorkQ::builder().mode(Mode::BusyPoll).build().unwrap();
+        Copies {
+            dma: Dma::builder(&device).attach(&workq).unwrap(),
+            buf: BufInventory::with_capacity(1).buf(&mmap, ..).unwrap(),
+            device,
+        }
+    }
+
+    fn import(&self, blob: &[u8]) -> RemoteMmap {
+        let import = RemoteMmap::from_export(&self.device, blob);
+        import.timeout(LIMIT).wait().unwrap()
+    }
+
+    fn write(&self, bytes: &[u8], to: &RemoteBuf) -> Result<usize, JobError> {
+        self.buf.reset_data_len().unwrap();
+        self.buf.extend_from_slice(bytes).unwrap();
+        block_on(self.dma.copy(&self.buf, to))
+    }
+
+    fn read(&self, from: &RemoteBuf) -> Result<Vec<u8>, JobError> {
+        self.buf.reset_data_len().unwrap();
+        block_on(self.dma.copy(from, &self.buf))?;
+        Ok(self.buf.data().unwrap().to_vec())
+    }
+}
+
+fn dpu() -> Copies {
+    Copies::new(Soft::builder().view(View::Dpu).build())
+}
+
+/// The child that exports: says its blob, then obeys.
+fn exporter(access: Access) {
+    let (mmap, blob) = exported(access, LEN);
+    let buf = BufInventory::with_capacity(1)
+        .buf_filled(&mmap, ..)
+        .unwrap();
+    say(&hex(&blob));
+    let mut mmap = Some(mmap);
+    let mut buf = Some(buf);
+    while let Some(line) = hear() {
+        match line.as_str() {
+            "fill" => {
+                buf.as_ref().unwrap().copy_in(0, &pattern(9, LEN)).unwrap();
+                say("filled");
+            }
+            "digest" => {
+                let mut bytes = vec![0; LEN];
+                buf.as_ref().unwrap().copy_out(0, &mut bytes).unwrap();
+                say(&crc32fast::hash(&bytes).to_string());
+            }
+            "stop" => {
+                buf = None;
+                mmap.as_ref().unwrap().stop().unwrap();
+                say("stopped");
+            }
+            "drop" => {
+                (buf, mmap) = (None, None);
+                say("dropped");
+            }
+            other => panic!("{other}"),
+        }
+    }
+}
+
+fn start_exporter(test: &str) -> (Peer, Vec<u8>) {
+    let mut peer = Peer::start(test, "exporter");
+    let blob = unhex(&peer.hear());
+    (peer, blob)
+}
+
+#[test]
+fn what_one_writes_the_other_sees() {
+    if role().is_some() {
+        return exporter(DPU);
+    }
+    let (mut peer, blob) = start_exporter(test_name!(what_one_writes_the_other_sees));
+    for soft in [
+        Soft::builder(),
+        Soft::builder().defer(true),
+        Soft::builder().engines(0),
+        Soft::builder().engines(2),
+    ] {
+        let copies = Copies::new(soft.view(View::Dpu).build());
+        let remote = copies.import(&blob);
+        assert!(!remote.is_own() && remote.len() == LEN);
+        peer.say("fill");
+        assert_eq!(peer.hear(), "filled");
+        let all = remote.buf(..).unwrap();
+        assert!(copies.read(&all).unwrap() == pattern(9, LEN));
+        let bytes = pattern(4, LEN);
+        assert_eq!(copies.write(&bytes, &all), Ok(LEN));
+        peer.say("digest");
+        assert_eq!(peer.hear(), crc32fast::hash(&bytes).to_string());
+        let part = remote.buf(4000..4100).unwrap().slice(50..).unwrap();
+        assert_eq!(copies.read(&part).unwrap(), bytes[4050..4100]);
+    }
+    peer.ends();
+}
+
+#[test]
+fn an_exporter_that_stops_or_drops_is_named() {
+    if role().is_some() {
+        return exporter(DPU);
+    }
+    for word in ["stop", "drop"] {
+        let (mut peer, blob) = start_exporter(test_name!(an_exporter_that_stops_or_drops_is_named));
+        let copies = dpu();
+        let remote = copies.import(&blob);
+        let there = remote.buf(..100).unwrap();
+        assert_eq!(copies.write(b"before", &there), Ok(6));
+        peer.say(word);
+        peer.hear();
+        for error in [
+            copies.write(b"after", &there).unwrap_err(),
+            copies.read(&there).unwrap_err(),
+            remote.check().unwrap_err(),
+        ] {
+            assert_eq!(
+                (error.reason(), error.kind()),
+                (Reason::ExportRevoked, ErrorKind::ConnectionReset)
+            );
+        }
+        let again = RemoteMmap::from_export(&copies.device, &blob).wait();
+        let kind = again.unwrap_err().kind();
+        let kinds = [ErrorKind::NotPermitted, ErrorKind::ConnectionReset];
+        assert!(kinds.contains(&kind), "{kind:?}");
+        peer.ends();
+    }
+}
+
+#[test]
+fn an_exporter_that_is_killed_is_named() {
+    if role().is_some() {
+        return exporter(DPU);
+    }
+    let test = test_name!(an_exporter_that_is_killed_is_named);
+    let mut best = Duration::MAX;
+    for _ in 0..5 {
+        let (mut peer, blob) = start_exporter(test);
+        let copies = dpu();
+        let there = copies.import(&blob).buf(..100).unwrap();
+        assert_eq!(copies.write(b"alive", &there), Ok(5));
+        peer.kill();
+        let dead = Instant::now();
+        let error = loop {
+            match copies.write(b"dead?", &there) {
+                Ok(_) => assert!(dead.elapsed() < LIMIT, "the dead are never named"),
+                Err(error) => break error,
+            }
+        };
+        best = best.min(dead.elapsed());
+        assert_eq!(
+            (error.reason(), error.kind()),
+            (Reason::ExporterGone, ErrorKind::ConnectionReset)
+        );
+        let again = RemoteMmap::from_export(&copies.device, &blob).wait();
+        assert_eq!(again.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    }
+    assert_quick("the end of an exporter", best, Duration::from_millis(10));
+}
+
+#[test]
+fn an_exporter_that_does_not_answer_is_a_timeout() {
+    if role().is_some() {
+        return exporter(DPU);
+    }
+    let (mut peer, blob) =
+        start_exporter(test_name!(an_exporter_that_does_not_answer_is_a_timeout));
+    let pid = nix::unistd::Pid::from_raw(peer.pid());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).unwrap();
+    let device = dpu().device;
+    let limit = Duration::from_millis(50);
+    let start = Instant::now();
+    let error = RemoteMmap::from_export(&device, &blob)
+        .timeout(limit)
+        .wait();
+    let error = error.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    assert!(start.elapsed() >= limit);
+    // One that is dropped goes on by itself, and keeps no task until then.
+    let count = Count::new();
+    let waker = count.waker();
+    let mut dropped = RemoteMmap::from_export(&device, &blob).timeout(LIMIT);
+    let mut cx = std::task::Context::from_waker(&waker);
+    assert!(std::future::Future::poll(std::pin::Pin::new(&mut dropped), &mut cx).is_pending());
+    drop((dropped, waker));
+    assert_eq!(
+        std::sync::Arc::strong_count(&count),
+        1,
+        "somebody keeps the waker"
+    );
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT).unwrap();
+    assert!(
+        RemoteMmap::from_export(&device, &blob)
+            .timeout(LIMIT)
+            .wait()
+            .is_ok()
+    );
+    peer.say("drop");
+    peer.hear();
+    peer.ends();
+}
+
+#[test]
+fn nothing_is_left_when_the_last_export_and_the_last_import_have_gone() {
+    let role = role();
+    if role.as_deref() == Some("importer") {
+        return nothing_is_left_of_an_import();
+    }
+    if role.is_some() {
+        // Nothing of a device is there yet: what an engine has would stay.
+        let before = footprint(std::process::id() as i32);
+        let (mmap, blob) = exported(DPU, LEN);
+        say(&hex(&blob));
+        hear();
+        drop(mmap);
+        is_as_before(std::process::id() as i32, before, "the last export");
+        say("clean");
+        return;
+    }
+    let test = test_name!(nothing_is_left_when_the_last_export_and_the_last_import_have_gone);
+    let mut peer = Peer::start(test, "exporter");
+    let blob = unhex(&peer.hear());
+    // This process runs other tests at the same time, so a child of its own looks.
+    let mut importer = Peer::start(test, "importer");
+    importer.say(&hex(&blob));
+    assert_eq!(importer.hear(), "clean");
+    importer.ends();
+    peer.say("drop");
+    assert_eq!(peer.hear(), "clean");
+    peer.ends();
+}
+
+/// In a child that runs nothing else.
+fn nothing_is_left_of_an_import() {
+    let blob = unhex(&hear().unwrap());
+    let device = Soft::builder().view(View::Dpu).build().open("p0").unwrap();
+    let before = footprint(std::process::id() as i32);
+    for _ in 0..3 {
+        let remotes: Vec<RemoteMmap> = (0..20)
+            .map(|_| block_on(RemoteMmap::from_export(&device, &blob)).unwrap())
+            .collect();
+        assert!(footprint(std::process::id() as i32).1 >= before.1 + 20);
+        drop(remotes);
+        is_as_before(std::process::id() as i32, before, "the last import");
+    }
+    say("clean");
+}
+
+#[test]
+fn the_kernel_refuses_another_user_who_holds_what_it_may_only_read() {
+    const TEST: &str = test_name!(the_kernel_refuses_another_user_who_holds_what_it_may_only_read);
+    match role().as_deref() {
+        Some("exporter") => return exporter(DPU_READS),
+        Some("importer") => {
+            let copies = dpu();
+            let remote = copies.import(&unhex(&hear().unwrap()));
+            let there = remote.buf(..100).unwrap();
+            let error = copies.write(b"no", &there).unwrap_err();
+            assert_eq!(error.reason(), Reason::RemoteNotWritable);
+            // What a hostile one would try: all it has is the mapping.
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            let shared: Vec<&str> = maps
+                .lines()
+                .filter(|line| line.contains("memfd:tokio-doca") && line.contains("r--s"))
+                .collect();
+            assert!(!shared.is_empty(), "{maps}");
+            for line in shared {
+                let range = line.split(' ').next().unwrap();
+                for write in [false, true] {
+                    let path = format!("/proc/self/map_files/{range}");
+                    let mut options = std::fs::OpenOptions::new();
+                    let opened = options.read(true).write(write).open(&path);
+                    assert!(!write || opened.is_err(), "{path} was opened for writing");
+                }
+                let (start, end) = range.split_once('-').unwrap();
+                let [start, end] = [start, end].map(|at| usize::from_str_radix(at, 16).unwrap());
+                assert!(cannot_become_writable(start, end - start), "{line}");
+            }
+            say("refused");
+            hear();
+            return;
+        }
+        _ => {}
+    }
+    let (mut peer, blob) = start_exporter(TEST);
+    let mut importer = Peer::start_with(TEST, "importer", |command| {
+        if nix::unistd::geteuid().is_root() {
+            command.uid(65534).gid(65534);
+        } else {
+            eprintln!("not root: the importer is of the same user");
+        }
+    });
+    importer.say(&hex(&blob));
+    assert_eq!(importer.hear(), "refused");
+    importer.ends();
+    peer.say("drop");
+    peer.hear();
+    peer.ends();
+}
+
+/// In a network namespace of its own an abstract name means nothing, and a path does.
+#[test]
+#[expect(
+    unsafe_code,
+    reason = "leaves the network namespace before the child runs"
+)]
+fn another_network_namespace_needs_a_path() {
+    const TEST: &str = test_name!(another_network_namespace_needs_a_path);
+    match role().as_deref() {
+        Some("exporter") => return exporter(DPU),
+        Some("importer") => {
+            let device = dpu().device;
+            while let Some(blob) = hear() {
+                let import = RemoteMmap::from_export(&device, &unhex(&blob)).timeout(LIMIT);
+                match import.wait() {
+                    Ok(remote) => say(&format!("imported {}", remote.len())),
+                    Err(error) => say(&format!("{:?}: {error}", error.kind())),
+                }
+            }
+            return;
+        }
+        _ => {}
+    }
+    if !nix::unistd::geteuid().is_root() {
+        return eprintln!("not run: only root makes a network namespace");
+    }
+    let mut importer = Peer::start_with(TEST, "importer", |command| {
+        let leave =
+            || nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).map_err(Into::into);
+        // SAFETY: one system call, which is allowed between fork and exec.
+        unsafe { command.pre_exec(leave) };
+    });
+    let (abstractly, blob) = start_exporter(TEST);
+    importer.say(&hex(&blob));
+    let said = importer.hear();
+    assert!(
+        said.starts_with("NotSupported") && said.contains("TOKIO_DOCA_SOFT_SOCKET"),
+        "{said}"
+    );
+    abstractly.ends();
+    let folder = programs::Folder::new();
+    let mut by_path = Peer::start_with(TEST, "exporter", |command| {
+        command.env("TOKIO_DOCA_SOFT_SOCKET", folder.path("socket"));
+    });
+    let blob = by_path.hear();
+    importer.say(&blob);
+    assert_eq!(importer.hear(), format!("imported {LEN}"));
+    by_path.say("drop");
+    by_path.hear();
+    by_path.ends();
+    assert!(!folder.path("socket").exists(), "it is removed");
+    importer.ends();
+}
+
+/// mprotect(2) of a mapping of ours to writable, which the kernel must refuse.
+#[expect(unsafe_code, reason = "tries what must be refused")]
+fn cannot_become_writable(start: usize, len: usize) -> bool {
+    let at = std::ptr::with_exposed_provenance_mut::<libc::c_void>(start);
+    // SAFETY: it takes nothing from a mapping, and gives a permission that nobody uses.
+    unsafe { libc::mprotect(at, len, libc::PROT_READ | libc::PROT_WRITE) == -1 }
+}

@@ -1,0 +1,286 @@
+//! What a hostile process has in its hands: the bytes of blobs and of messages, written down here once more from the documentation of the
+//! fabric, sockets, and the descriptors that came over them.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test file uses its own part"
+)]
+
+pub mod endpoint;
+pub mod exporter;
+pub mod rdma;
+pub mod victim;
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+
+use nix::sys::socket::{
+    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType,
+    UnixAddr, bind, connect as connect_to, listen as listen_at, recvmsg, sendmsg, setsockopt,
+    socket, sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
+use sha2::{Digest, Sha256};
+
+use support::LIMIT;
+
+pub const REQUEST_LEN: usize = 68;
+pub const ANSWER_LEN: usize = 88;
+/// A flag of a request: the connection shall stay.
+pub const KEEP: u16 = 1;
+pub const UNKNOWN: u16 = 1;
+pub const FAILED: u16 = 3;
+
+/// An export, as it is handed to importers.
+#[derive(Clone, Debug)]
+pub struct Blob {
+    pub audience: u8,
+    pub port: u8,
+    /// Of the socket: 0 for an abstract name.
+    pub kind: u8,
+    pub access: u32,
+    pub slot: u32,
+    pub generation: u32,
+    pub len: u64,
+    /// Boot id, device and inode of the network namespace.
+    pub place: [u8; 32],
+    pub instance: [u8; 16],
+    pub key: [u8; 16],
+    pub name: Vec<u8>,
+}
+
+impl Blob {
+    /// One that nobody exported: `len` bytes for the DPU to read and write, by an exporter that listens here at this name.
+    pub fn forged(name: &[u8], access: u32, len: u64) -> Blob {
+        Blob {
+            audience: 1,
+            port: 0,
+            kind: 0,
+            access,
+            slot: 0,
+            generation: 1,
+            len,
+            place: place(),
+            instance: [5; 16],
+            key: [6; 16],
+            name: name.to_vec(),
+        }
+    }
+
+    pub fn parse(bytes: &[u8]) -> Blob {
+        assert_eq!(&bytes[..10], b"tkdoca\x00\xb1\x01\x00");
+        let name = usize::from(bytes[15]);
+        Blob {
+            audience: bytes[12],
+            port: bytes[13],
+            kind: bytes[14],
+            access: u32::from_le_bytes(array(bytes, 16)),
+            slot: u32::from_le_bytes(array(bytes, 20)),
+            generation: u32::from_le_bytes(array(bytes, 24)),
+            len: u64::from_le_bytes(array(bytes, 32)),
+            place: array(bytes, 40),
+            instance: array(bytes, 72),
+            key: array(bytes, 88),
+            name: bytes[104..104 + name].to_vec(),
+        }
+    }
+
+    pub fn format(&self) -> Vec<u8> {
+        let total = 104 + self.name.len() + 8;
+        let mut bytes = b"tkdoca\x00\xb1\x01\x00".to_vec();
+        bytes.extend((total as u16).to_le_bytes());
+        bytes.extend([self.audience, self.port, self.kind, self.name.len() as u8]);
+        for number in [self.access, self.slot, self.generation, 0] {
+            bytes.extend(number.to_le_bytes());
+        }
+        bytes.extend(self.len.to_le_bytes());
+        bytes.extend(self.place);
+        bytes.extend(self.instance);
+        bytes.extend(self.key);
+        bytes.extend(&self.name);
+        let sum = Sha256::digest(&bytes);
+        bytes.extend(&sum[..8]);
+        bytes
+    }
+
+    /// A request for it.
+    pub fn request(&self, nonce: [u8; 16], flags: u16) -> Vec<u8> {
+        let (slot, generation) = (self.slot.to_le_bytes(), self.generation.to_le_bytes());
+        let proof = Sha256::new()
+            .chain_update(b"tokio-doca import")
+            .chain_update(self.key)
+            .chain_update(nonce)
+            .chain_update(slot)
+            .chain_update(generation)
+            .finalize();
+        let mut bytes = b"tkdoca\x00\xb2\x01\x00".to_vec();
+        bytes.extend(flags.to_le_bytes());
+        bytes.extend(slot);
+        bytes.extend(generation);
+        bytes.extend(nonce);
+        bytes.extend(&proof[..]);
+        bytes
+    }
+
+    /// The answer that grants the request with this nonce, for memory that begins at `offset` of its memfd.
+    pub fn grant(&self, nonce: [u8; 16], offset: u64) -> Vec<u8> {
+        let proof = Sha256::new()
+            .chain_update(b"tokio-doca export")
+            .chain_update(self.key)
+            .chain_update(nonce)
+            .chain_update(self.instance)
+            .chain_update(self.access.to_le_bytes())
+            .chain_update(offset.to_le_bytes())
+            .chain_update(self.len.to_le_bytes())
+            .finalize();
+        let mut bytes = b"tkdoca\x00\xb3\x01\x00\x00\x00\x00\x00\x00\x00".to_vec();
+        bytes.extend(self.access.to_le_bytes());
+        bytes.extend([0; 4]);
+        bytes.extend(self.instance);
+        bytes.extend(offset.to_le_bytes());
+        bytes.extend(self.len.to_le_bytes());
+        bytes.extend(&proof[..]);
+        bytes
+    }
+}
+
+fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    bytes[at..at + N].try_into().unwrap()
+}
+
+/// The nonce of a request.
+pub fn nonce(request: &[u8]) -> [u8; 16] {
+    array(request, 20)
+}
+
+/// The status of an answer, and the errno that stands beside it.
+pub fn status(answer: &[u8]) -> (u16, i32) {
+    assert_eq!(answer.len(), ANSWER_LEN);
+    let status = u16::from_le_bytes(array(answer, 10));
+    (status, i32::from_le_bytes(array(answer, 12)))
+}
+
+/// Where this process is, as blobs say it.
+fn place() -> [u8; 32] {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    let boot = u128::from_str_radix(&digits, 16).unwrap().to_be_bytes();
+    let net = std::fs::metadata("/proc/thread-self/ns/net").unwrap();
+    let net = [net.dev().to_le_bytes(), net.ino().to_le_bytes()].concat();
+    [&boot[..], &net].concat().try_into().unwrap()
+}
+
+/// A name that nobody else has.
+pub fn name() -> Vec<u8> {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("tokio-doca-hostile-{}-{number}", std::process::id()).into()
+}
+
+/// It waits for nothing longer than the limit.
+fn patient(kind: SockType) -> OwnedFd {
+    let socket = socket(AddressFamily::Unix, kind, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    let limit = TimeVal::seconds(LIMIT.as_secs() as i64);
+    setsockopt(&socket, sockopt::SendTimeout, &limit).unwrap();
+    setsockopt(&socket, sockopt::ReceiveTimeout, &limit).unwrap();
+    socket
+}
+
+pub fn connect(name: &[u8]) -> OwnedFd {
+    try_connect(name).unwrap()
+}
+
+pub fn try_connect(name: &[u8]) -> nix::Result<OwnedFd> {
+    let socket = patient(SockType::SeqPacket);
+    connect_to(socket.as_raw_fd(), &UnixAddr::new_abstract(name)?)?;
+    Ok(socket)
+}
+
+pub fn listen(name: &[u8]) -> OwnedFd {
+    listen_with(name, SockType::SeqPacket, 100)
+}
+
+pub fn listen_with(name: &[u8], kind: SockType, backlog: i32) -> OwnedFd {
+    let socket = patient(kind);
+    let address = UnixAddr::new_abstract(name).unwrap();
+    bind(socket.as_raw_fd(), &address).unwrap();
+    listen_at(&socket, Backlog::new(backlog).unwrap()).unwrap();
+    socket
+}
+
+pub fn accept(listener: &OwnedFd) -> OwnedFd {
+    let socket = nix::sys::socket::accept(listener.as_raw_fd()).unwrap();
+    own(socket)
+}
+
+/// Sends one message, with descriptors.
+pub fn send(to: &OwnedFd, message: &[u8], with: &[RawFd]) -> nix::Result<()> {
+    let rights = [ControlMessage::ScmRights(with)];
+    let control = if with.is_empty() { &[][..] } else { &rights };
+    let parts = [IoSlice::new(message)];
+    let flags = MsgFlags::MSG_NOSIGNAL;
+    sendmsg::<()>(to.as_raw_fd(), &parts, control, flags, None).map(drop)
+}
+
+/// Takes one message, with its descriptors; no bytes if the other side has hung up.
+pub fn receive(from: &OwnedFd) -> (Vec<u8>, Vec<OwnedFd>) {
+    let mut bytes = vec![0; 1000];
+    let mut room = nix::cmsg_space!([RawFd; 16]);
+    let mut parts = [IoSliceMut::new(&mut bytes)];
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+    let message = recvmsg::<()>(from.as_raw_fd(), &mut parts, Some(&mut room), flags);
+    let message = match message {
+        Err(nix::Error::ECONNRESET) => return (Vec::new(), Vec::new()),
+        message => message.unwrap(),
+    };
+    let mut descriptors = Vec::new();
+    for one in message.cmsgs().unwrap() {
+        if let ControlMessageOwned::ScmRights(raw) = one {
+            descriptors.extend(raw.into_iter().map(own));
+        }
+    }
+    let len = message.bytes;
+    bytes.truncate(len);
+    (bytes, descriptors)
+}
+
+#[expect(unsafe_code, reason = "descriptors come as numbers")]
+fn own(raw: RawFd) -> OwnedFd {
+    // SAFETY: the kernel opened it in the call before, so that it is nobody else's.
+    unsafe { OwnedFd::from_raw_fd(raw) }
+}
+
+/// Asks for an export as an importer does.
+pub fn ask(blob: &Blob) -> (Vec<u8>, Vec<OwnedFd>) {
+    let socket = connect(&blob.name);
+    send(&socket, &blob.request([7; 16], 0), &[]).unwrap();
+    receive(&socket)
+}
+
+/// Forks a child that keeps whatever is open until it is killed, at the latest by its alarm; its number.
+#[expect(unsafe_code, reason = "forks")]
+pub fn fork_and_linger() -> i32 {
+    // SAFETY: the child calls what is safe after fork(2) alone.
+    match unsafe { libc::fork() } {
+        0 => {
+            // SAFETY: no pointers.
+            unsafe { libc::alarm(4 * LIMIT.as_secs() as u32) };
+            loop {
+                // SAFETY: no pointers.
+                unsafe { libc::pause() };
+            }
+        }
+        child => {
+            assert!(child > 0);
+            child
+        }
+    }
+}
+
+/// Kills this process, here and now.
+pub fn die() -> ! {
+    nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL).unwrap();
+    unreachable!("dead")
+}

@@ -1,0 +1,192 @@
+//! An exporter under attack, in a process of its own: this one is hostile, and imports honestly in between.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::time::{Duration, Instant};
+
+use futures::executor::block_on;
+use tokio_doca::soft::{Soft, View};
+use tokio_doca::{Access, Buf, BufInventory, Device, Dma, Mmap, Mode, RemoteMmap, WorkQ};
+
+use super::*;
+use support::peer::{Peer, footprint, hear, hex, is_as_before, role, say, unhex};
+use support::{assert_quick, bytes, pattern, run};
+
+const DPU: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_WRITE);
+const DPU_READS: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_ONLY);
+/// Bytes of each.
+pub const LEN: usize = 1 << 16;
+
+/// What one of the exporter's Mmaps is, in the exporter.
+struct Exported {
+    mmap: Mmap,
+    buf: Buf,
+}
+
+impl Exported {
+    fn new(device: &Device, access: Access) -> Exported {
+        let builder = Mmap::builder().device(device).access(access);
+        let mmap = builder.alloc(LEN).unwrap();
+        let inventory = BufInventory::with_capacity(1);
+        let buf = inventory.buf_filled(&mmap, ..).unwrap();
+        buf.copy_in(0, &pattern(9, LEN)).unwrap();
+        Exported { mmap, buf }
+    }
+
+    fn digest(&self) -> u32 {
+        crc32fast::hash(&bytes(&self.buf))
+    }
+}
+
+/// The process under attack: says the blobs of memory that peers may write and of memory that they may read, then obeys.
+fn exporter() {
+    let device = Soft::builder().build().open("pf0").unwrap();
+    let all = [DPU, DPU_READS].map(|access| Exported::new(&device, access));
+    let other = Mmap::builder().device(&device).alloc(LEN).unwrap();
+    let copy = BufInventory::with_capacity(1).buf(&other, ..).unwrap();
+    let workq = WorkQ::builder().mode(Mode::EventDriven).build().unwrap();
+    let dma = Dma::builder(&device).attach(&workq).unwrap();
+    for exported in &all {
+        say(&hex(&exported.mmap.export_dpu(&device).unwrap()));
+    }
+    while let Some(line) = hear() {
+        match line.as_str() {
+            // Jobs on memory that somebody may be changing: they end, with whatever bytes.
+            "works" => {
+                for exported in &all {
+                    copy.reset_data_len().unwrap();
+                    let copied = run(async { dma.copy(&exported.buf, &copy).await });
+                    assert_eq!(copied, Ok(LEN));
+                }
+                say(&format!("{} {}", all[0].digest(), all[1].digest()));
+            }
+            "fill" => {
+                all[0].buf.copy_in(0, &pattern(9, LEN)).unwrap();
+                say("filled");
+            }
+            "export anew" => {
+                let one = Exported::new(&device, DPU);
+                say(&hex(&one.mmap.export_dpu(&device).unwrap()));
+                hear();
+                drop(one);
+                say("dropped");
+            }
+            "export a memfd" => {
+                let flags = nix::sys::memfd::MFdFlags::MFD_ALLOW_SEALING;
+                let memfd = nix::sys::memfd::memfd_create(c"application", flags).unwrap();
+                nix::unistd::ftruncate(&memfd, LEN as i64).unwrap();
+                let builder = Mmap::builder().device(&device).access(DPU);
+                let mmap = builder.from_memfd(memfd, ..).unwrap();
+                say(&hex(&mmap.export_dpu(&device).unwrap()));
+                hear();
+                drop(mmap);
+                say("dropped");
+            }
+            other => panic!("{other}"),
+        }
+    }
+}
+
+/// The exporter, as this process knows it.
+pub struct Victim {
+    pub peer: Peer,
+    /// Memory that peers may write.
+    pub write: Blob,
+    /// Memory that they may read.
+    pub read: Blob,
+    /// Both as they came.
+    pub blobs: [Vec<u8>; 2],
+    pub device: Device,
+    pub before: (usize, usize, usize),
+}
+
+impl Victim {
+    /// `None` in the process under attack, which has done its part.
+    pub fn start(test: &str) -> Option<Victim> {
+        if role().is_some() {
+            exporter();
+            return None;
+        }
+        let mut peer = Peer::start_with(test, "exporter", |command| {
+            // With what a usual user may do: this one has the same user's power over it, or more.
+            if nix::unistd::geteuid().is_root() {
+                command.uid(65534).gid(65534);
+            }
+        });
+        let blobs = [unhex(&peer.hear()), unhex(&peer.hear())];
+        let device = Soft::builder().view(View::Dpu).build().open("p0").unwrap();
+        let mut victim = Victim {
+            write: Blob::parse(&blobs[0]),
+            read: Blob::parse(&blobs[1]),
+            blobs,
+            device,
+            before: (0, 0, 0),
+            peer,
+        };
+        // Nobody has imported yet.
+        victim.works();
+        victim.before = footprint(victim.peer.pid());
+        victim.survived("nothing", false);
+        Some(victim)
+    }
+
+    /// What the exporter sees: digests of what may be written, and of what may not.
+    pub fn works(&mut self) -> (String, String) {
+        self.peer.say("works");
+        let said = self.peer.hear();
+        let (write, read) = said.split_once(' ').unwrap();
+        (write.to_owned(), read.to_owned())
+    }
+
+    /// An honest importer gets both, and a copy of each.
+    pub fn honest(&mut self) {
+        let mut best = Duration::MAX;
+        for _ in 0..3 {
+            let start = Instant::now();
+            for blob in &self.blobs {
+                let import = RemoteMmap::from_export(&self.device, blob).timeout(LIMIT);
+                let remote = import.wait().unwrap();
+                assert!(!remote.is_own());
+                remote.check().unwrap();
+                self.copy(&remote);
+            }
+            best = best.min(start.elapsed());
+        }
+        assert_quick("an honest import", best, Duration::from_secs(1));
+    }
+
+    fn copy(&self, remote: &RemoteMmap) {
+        let mmap = Mmap::builder().device(&self.device).alloc(LEN).unwrap();
+        let buf = BufInventory::with_capacity(1).buf(&mmap, ..).unwrap();
+        let workq = WorkQ::builder().mode(Mode::BusyPoll).build().unwrap();
+        let dma = Dma::builder(&self.device).attach(&workq).unwrap();
+        let there = remote.buf(..).unwrap();
+        assert_eq!(block_on(dma.copy(&there, &buf)), Ok(LEN));
+        if remote.access() == Access::DPU_READ_ONLY {
+            assert!(bytes(&buf) == pattern(9, LEN), "somebody has written");
+        }
+    }
+
+    /// All is as before; `scribbled` is whether what peers may write may have changed.
+    pub fn survived(&mut self, attack: &str, scribbled: bool) {
+        eprintln!("after: {attack}");
+        self.honest();
+        let right = crc32fast::hash(&pattern(9, LEN)).to_string();
+        let (write, read) = self.works();
+        assert_eq!(read, right, "{attack}: what nobody may write");
+        assert!(scribbled || write == right, "{attack}");
+        if scribbled {
+            self.peer.say("fill");
+            self.peer.hear();
+        }
+        let (pid, before) = (self.peer.pid(), self.before);
+        is_as_before(pid, before, attack);
+    }
+
+    /// Descriptors that an importer gets: the memory, and the control page.
+    pub fn descriptors(&self, blob: &Blob) -> [OwnedFd; 2] {
+        let (answer, descriptors) = ask(blob);
+        assert_eq!(status(&answer), (0, 0));
+        descriptors.try_into().unwrap()
+    }
+}

@@ -1,0 +1,39 @@
+//! What takes several processes, or a process of its own: peers that live, are hostile, stop or are killed, forks, and
+//! the examples.
+//!
+//! A test starts this program again in another role (`support::peer`), or an example, which `cargo test` has built.
+
+mod channel;
+mod environment;
+mod exports;
+mod forged;
+mod fork;
+mod host_dpu;
+mod idle;
+mod rdma;
+mod resources;
+mod sync_event;
+
+mod examples {
+    mod copies;
+    mod faults;
+    mod host_dpu;
+    mod rc_pingpong;
+    mod rdma;
+    mod sync_event;
+}
+
+mod hostile {
+    mod channel;
+    mod descriptors;
+    mod exporter;
+    mod importer;
+    mod meets;
+    mod rdma;
+}
+
+mod kills {
+    mod chaos;
+    mod exports;
+    mod rdma;
+}

@@ -1,0 +1,361 @@
+//! Remote operations between two processes: all of them, in all modes, with either side as the host; and a thousand contexts.
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use support::device::needs_soft;
+use support::peer::{Peer, footprint, hear, hex, role, say, unhex};
+use support::rdma::{Setup, Side, context};
+use support::{test_name, *};
+use tokio_doca::soft::Soft;
+use tokio_doca::{
+    Buf, BufChain, BufInventory, BufPool, JobError, Mmap, Mode, Rdma, RdmaState, Reason,
+    RecvOpcode, WorkQ,
+};
+
+const LARGE: usize = 8 << 20;
+
+/// Bytes that do not repeat with the size of anything.
+fn many_bytes(seed: u8, len: usize) -> Vec<u8> {
+    let mut bytes = pattern(seed, 65_521).repeat(len.div_ceil(65_521));
+    bytes.truncate(len);
+    bytes
+}
+
+/// Memory for a large message.
+fn large(side: &Side) -> Buf {
+    let mmap = Mmap::builder().device(&side.device).alloc(LARGE).unwrap();
+    BufInventory::with_capacity(1).buf(&mmap, ..).unwrap()
+}
+
+/// Who asks for everything.
+async fn active(side: &Side) {
+    let rdma = &side.rdma;
+    let remote = side.import(&side.recv().await.unwrap());
+    assert!(!remote.is_own());
+
+    let there = remote.buf(100..3100).unwrap();
+    let (sent, back) = (side.filled(&pattern(3, 3000)), side.empty());
+    assert_eq!(rdma.write(&sent, &there).await, Ok(3000));
+    assert_eq!(rdma.read(&there, &back).await, Ok(3000));
+    assert_eq!(bytes(&back), pattern(3, 3000));
+    assert_eq!(rdma.write_imm(&sent, &there, 77).await, Ok(3000));
+    assert_eq!(rdma.write_imm((), (), 78).await, Ok(0));
+    assert_eq!(rdma.write((), ()).await, Ok(0));
+    assert_eq!(rdma.read((), ()).await, Ok(0));
+
+    let counter = remote.buf(8..16).unwrap();
+    assert_eq!(rdma.fetch_add(&counter, 5).await, Ok(0));
+    assert_eq!(rdma.compare_swap(&counter, 5, 9).await, Ok(5));
+    assert_eq!(rdma.compare_swap(&counter, 5, 1).await, Ok(9));
+
+    side.send(b"hello").await.unwrap();
+    assert_eq!(rdma.send_imm(&side.filled(b"with"), 79).await, Ok(4));
+    assert_eq!(rdma.send_empty().await, Ok(0));
+    assert_eq!(rdma.send_empty_imm(80).await, Ok(0));
+    let chain = BufChain::with_capacity(3);
+    for part in [&b"one "[..], b"and ", b"another"] {
+        chain.push(side.filled(part)).unwrap();
+    }
+    assert_eq!(rdma.send(&chain).await, Ok(15));
+
+    // More than an inline copy, and much more than the stream of a channel.
+    let all = remote.buf(..).unwrap();
+    let message = large(side);
+    message
+        .extend_from_slice(&many_bytes(6, all.len()))
+        .unwrap();
+    assert_eq!(rdma.write(&message, &all).await, Ok(all.len()));
+    side.send(b"written").await.unwrap();
+    message.reset_data_len().unwrap();
+    message.extend_from_slice(&many_bytes(5, LARGE)).unwrap();
+    let answer = large(side);
+    let (sent, received) = tokio::join!(rdma.send(&message), rdma.recv(&answer));
+    assert_eq!((sent, received.unwrap().len), (Ok(LARGE), LARGE));
+    assert!(bytes(&answer) == many_bytes(11, LARGE));
+}
+
+/// Who lets it be done, and looks.
+async fn passive(side: &Side) {
+    let rdma = &side.rdma;
+    side.send(&side.memory()).await.unwrap();
+
+    let written = rdma.recv(()).await.unwrap();
+    assert_eq!((written.len, written.opcode), (3000, RecvOpcode::WriteImm));
+    assert_eq!(written.immediate, Some(77));
+    assert_eq!(side.bytes(100, 3000), pattern(3, 3000));
+    let nothing = rdma.recv(()).await.unwrap();
+    assert_eq!((nothing.len, nothing.immediate), (0, Some(78)));
+
+    let expected: [(&[u8], RecvOpcode, Option<u32>); 5] = [
+        (b"hello", RecvOpcode::Send, None),
+        (b"with", RecvOpcode::SendImm, Some(79)),
+        (b"", RecvOpcode::Send, None),
+        (b"", RecvOpcode::SendImm, Some(80)),
+        (b"one and another", RecvOpcode::Send, None),
+    ];
+    for (text, opcode, immediate) in expected {
+        let buf = side.empty();
+        let received = rdma.recv(&buf).await.unwrap();
+        assert_eq!((received.opcode, received.immediate), (opcode, immediate));
+        assert_eq!((received.len, &bytes(&buf)[..]), (text.len(), text));
+    }
+    assert_eq!(side.shared.load(8), Ok(9));
+
+    assert_eq!(side.recv().await.unwrap(), b"written");
+    let len = support::rdma::SHARED;
+    assert!(side.bytes(0, len) == many_bytes(6, len));
+    let (message, answer) = (large(side), large(side));
+    answer.extend_from_slice(&many_bytes(11, LARGE)).unwrap();
+    let (received, sent) = tokio::join!(rdma.recv(&message), rdma.send(&answer));
+    assert_eq!((sent, received.unwrap().len), (Ok(LARGE), LARGE));
+    assert!(bytes(&message) == many_bytes(5, LARGE));
+}
+
+fn both(side: &Side, active_first: bool) {
+    let run = |active_now: bool| {
+        run(async {
+            match active_now {
+                true => active(side).await,
+                false => passive(side).await,
+            }
+            side.all_back().await;
+        });
+    };
+    run(active_first);
+    // The counter is as it was.
+    side.shared.copy_in(0, &[0; 16]).unwrap();
+    run(!active_first);
+}
+
+/// Each side is asked by the other, so that the host is the one and the other.
+#[test]
+fn all_operations_in_all_modes() {
+    if let Some(setup) = role() {
+        let side = Side::new(Setup::all()[setup.parse::<usize>().unwrap()]);
+        for first in [true, false] {
+            side.meet_parent(first);
+            both(&side, false);
+            say("done");
+            hear();
+            side.rdma.reset().unwrap();
+            side.shared.copy_in(0, &[0; 16]).unwrap();
+        }
+        return;
+    }
+    for (at, setup) in Setup::all().into_iter().enumerate() {
+        eprintln!("{setup:?}");
+        let mut peer = Peer::start(test_name!(all_operations_in_all_modes), &at.to_string());
+        let side = Side::new(setup);
+        for first in [false, true] {
+            side.meet_child(&mut peer, first);
+            both(&side, true);
+            assert_eq!(peer.hear(), "done");
+            side.rdma.reset().unwrap();
+            side.shared.copy_in(0, &[0; 16]).unwrap();
+            peer.say("reset");
+        }
+        peer.ends();
+    }
+}
+
+const CONTEXTS: usize = 1000;
+const DESCRIPTORS: u64 = 256;
+
+/// One side of a thousand contexts on a WorkQ.
+fn many(right: bool) {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, DESCRIPTORS, hard).unwrap();
+    let setup = Setup {
+        receives: 2,
+        ..Setup::new(false, Mode::EventDriven)
+    };
+    let device = Soft::builder().build().open("pf0").unwrap();
+    let pid = std::process::id() as i32;
+    let workq = || WorkQ::builder().mode(setup.mode).build().unwrap();
+    // The device's engine stays.
+    drop(Side::on(&device, &workq(), setup));
+    let before = footprint(pid);
+    let workq = workq();
+    let side = Side::on(&device, &workq, setup);
+    let memory = Mmap::builder()
+        .device(&device)
+        .alloc(64 * CONTEXTS)
+        .unwrap();
+    let pool = BufPool::builder(&memory).element_size(64).build().unwrap();
+    let rdmas: Vec<Rdma> = (0..CONTEXTS)
+        .map(|_| context(&device, &workq, setup))
+        .collect();
+    let blobs: Vec<String> = rdmas
+        .iter()
+        .map(|rdma| hex(&rdma.export().unwrap()))
+        .collect();
+    say(&blobs.join(" "));
+    let theirs = hear().unwrap();
+    for (rdma, blob) in rdmas.iter().zip(theirs.split(' ')) {
+        rdma.connect(&unhex(blob)).wait().unwrap();
+    }
+    say("connected");
+    hear();
+    assert!(descriptors() < 64, "{}", descriptors());
+    let greet = async |rdma: &Rdma, number: usize| -> Result<(), JobError> {
+        let buf = pool.try_alloc().unwrap();
+        if !right {
+            rdma.recv(&buf).await?;
+            assert_eq!(bytes(&buf), number.to_le_bytes());
+        } else {
+            buf.extend_from_slice(&number.to_le_bytes()).unwrap();
+        }
+        rdma.send(&buf).await?;
+        if right {
+            buf.reset_data_len().unwrap();
+            rdma.recv(&buf).await?;
+            assert_eq!(bytes(&buf), number.to_le_bytes());
+        }
+        Ok(())
+    };
+    let all = async || {
+        let all = rdmas.iter().enumerate();
+        let all = all.map(|(number, rdma)| greet(rdma, number));
+        futures::future::join_all(all).await
+    };
+    run(async {
+        assert!(all().await.iter().all(Result::is_ok));
+        // One of them ends.
+        say("all");
+        hear();
+        let watch = rdmas[500].watch();
+        if right {
+            rdmas[500].reset().unwrap();
+        }
+        say("reset");
+        hear();
+        let results = all().await;
+        for (number, result) in results.iter().enumerate() {
+            assert_eq!(result.is_err(), number == 500, "{number}: {result:?}");
+        }
+        let state = *watch.borrow();
+        match right {
+            true => assert_eq!(state, RdmaState::Init),
+            false => {
+                let error = results[500].unwrap_err();
+                assert_eq!(error.cause(), Some(Reason::PeerClosed));
+                assert!(matches!(state, RdmaState::Error(_)), "{state:?}");
+            }
+        }
+        side.all_back().await;
+        assert_eq!(free_bufs(&pool), CONTEXTS);
+    });
+    say("greeted");
+    hear();
+    drop((rdmas, side, workq, pool, memory));
+    block_until("no more is there than before", || {
+        let now = footprint(pid);
+        now.0 <= before.0 && now.1 == 0 && now.2 <= before.2
+    });
+    say("clean");
+    hear();
+}
+
+#[test]
+fn a_thousand_contexts_take_few_descriptors_and_do_not_disturb_each_other() {
+    const TEST: &str =
+        test_name!(a_thousand_contexts_take_few_descriptors_and_do_not_disturb_each_other);
+    if needs_soft("each context is a queue pair, and no peer shares a link with others") {
+        return;
+    }
+    if let Some(role) = role() {
+        return many(role == "right");
+    }
+    let mut peers = ["left", "right"].map(|role| Peer::start(TEST, role));
+    let [left, right] = &mut peers;
+    let (first, second) = (left.hear(), right.hear());
+    left.say(&second);
+    right.say(&first);
+    for word in ["connected", "all", "reset", "greeted", "clean"] {
+        assert_eq!((&*left.hear(), &*right.hear()), (word, word));
+        left.say("go on");
+        right.say("go on");
+    }
+    peers.into_iter().for_each(Peer::ends);
+}
+
+/// Two contexts of one's own: who works with them looks for all.
+async fn pair(side: &Side, setup: Setup) {
+    let [one, other] = [(); 2].map(|()| context(&side.device, &side.workq, setup));
+    support::rdma::connect(&one, &other);
+    let (empty, sent) = tokio::join!(one.recv(()), other.send_empty());
+    assert!(empty.is_ok() && sent.is_ok());
+}
+
+/// Contexts that come and go on a WorkQ that stays, of which one side only sends or writes, or does nothing at all.
+fn come_and_go() {
+    let pid = std::process::id() as i32;
+    let setup = Setup::new(false, Mode::EventDriven);
+    let runtime = runtime();
+    let side = Side::new(setup);
+    runtime.block_on(async {
+        // The fabric stays.
+        let _exported = side.memory();
+        let memories = footprint(pid).1;
+        pair(&side, setup).await;
+        until("they are retired", || footprint(pid).1 == memories).await;
+        let before = footprint(pid);
+        while let Some(word) = hear() {
+            let rdma = context(&side.device, &side.workq, setup);
+            say(&hex(&rdma.export().unwrap()));
+            rdma.connect(&unhex(&hear().unwrap())).await.unwrap();
+            say("connected");
+            hear();
+            match &*word {
+                "send" => {
+                    rdma.send(&side.filled(b"there")).await.unwrap();
+                }
+                "recv" => {
+                    rdma.recv(&side.empty()).await.unwrap();
+                }
+                _ => {}
+            }
+            say("done");
+            hear();
+            drop(rdma);
+            side.all_back().await;
+            pair(&side, setup).await;
+            until("they are retired", || footprint(pid) == before).await;
+            say("clean");
+        }
+    });
+}
+
+#[test]
+fn contexts_that_come_and_go_leave_nothing_on_their_workq() {
+    const TEST: &str = test_name!(contexts_that_come_and_go_leave_nothing_on_their_workq);
+    if needs_soft("there are no links that come and go") {
+        return;
+    }
+    if role().is_some() {
+        return come_and_go();
+    }
+    let mut one = Peer::start(TEST, "one");
+    // The other one is a new process each time, and the links are new too.
+    for words in [
+        ["send", "recv"],
+        ["recv", "send"],
+        ["nothing", "nothing"],
+        ["send", "recv"],
+        ["nothing", "nothing"],
+    ] {
+        let mut other = Peer::start(TEST, "other");
+        one.say(words[0]);
+        other.say(words[1]);
+        let (first, second) = (one.hear(), other.hear());
+        one.say(&second);
+        other.say(&first);
+        for word in ["connected", "done"] {
+            assert_eq!((&*one.hear(), &*other.hear()), (word, word));
+            one.say("go on");
+            other.say("go on");
+        }
+        assert_eq!((&*one.hear(), &*other.hear()), ("clean", "clean"));
+        other.ends();
+    }
+    one.ends();
+}

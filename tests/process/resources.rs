@@ -1,0 +1,225 @@
+//! What a process has of the kernel: memory, mappings, descriptors and threads, and that all of it is given back.
+
+use std::fs::File;
+use std::time::Duration;
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use support::peer::{again, role};
+use support::{test_name, *};
+use tokio_doca::soft::Soft;
+use tokio_doca::{BufInventory, Device, Dma, ErrorKind, HugePages, Mmap, Mode, WorkQ};
+
+/// What the machine has in shared memory, in KiB.
+fn shmem() -> u64 {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let line = info.lines().find(|line| line.starts_with("Shmem:"));
+    let number = line.unwrap().split_whitespace().nth(1).unwrap();
+    number.parse().unwrap()
+}
+
+/// In a process of its own, with a parent that ends it before it takes the machine's memory.
+fn ask_for_more_memory_than_there_is() {
+    let device = Soft::builder().build().open("pf0").unwrap();
+    for len in [1 << 60, 1 << 44] {
+        let builder = Mmap::builder().device(&device);
+        let text = rejected(builder.alloc(len), ErrorKind::NoMemory);
+        mentions(&text, &[len as u64]);
+    }
+}
+
+// A memfd is not accounted for when it is made longer: the length is compared with what there is before.
+#[test]
+fn more_memory_than_there_is_is_an_error_and_not_the_oom_killer() {
+    if role().is_some() {
+        return ask_for_more_memory_than_there_is();
+    }
+    let test = test_name!(more_memory_than_there_is_is_an_error_and_not_the_oom_killer);
+    let mut child = again(test, "asks").spawn().unwrap();
+    let before = shmem();
+    let mut took = 0;
+    block_until("the child ends", || {
+        took = took.max(shmem().saturating_sub(before));
+        if took > 1 << 20 {
+            child.kill().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(1));
+        child.try_wait().unwrap().is_some()
+    });
+    assert!(
+        took <= 1 << 20,
+        "it began to fill the memory of the machine"
+    );
+    assert!(child.wait().unwrap().success());
+}
+
+/// Calls `f` with every order of `n` things (Heap's algorithm).
+fn permutations(n: usize, f: &mut impl FnMut(&[usize])) {
+    fn go(k: usize, order: &mut [usize], f: &mut impl FnMut(&[usize])) {
+        if k <= 1 {
+            return f(order);
+        }
+        for i in 0..k {
+            go(k - 1, order, f);
+            let other = if k.is_multiple_of(2) { i } else { 0 };
+            order.swap(other, k - 1);
+        }
+    }
+    go(n, &mut (0..n).collect::<Vec<_>>(), f);
+}
+
+#[test]
+fn everything_may_be_dropped_in_every_order() {
+    if !alone(test_name!(everything_may_be_dropped_in_every_order)) {
+        return;
+    }
+    let runtime = runtime();
+    let _context = runtime.enter();
+    let before = (descriptors(), engines(), mappings());
+    let mut count = 0;
+    permutations(8, &mut |order| {
+        count += 1;
+        if count % 7 != 0 {
+            return;
+        }
+        let bench = Bench::new(configs()[count % 4]);
+        let hold = bench.hold();
+        let (src, dst) = (bench.filled(b"abc"), bench.empty());
+        let mut copy = Box::pin(bench.dma.copy_owned(src.clone(), dst.clone()));
+        poll_pending(copy.as_mut());
+        let (mut device, mut mmap, mut pool) =
+            (Some(bench.device), Some(bench.mmap), Some(bench.pool));
+        let (mut bufs, mut workq, mut dma) = (Some((src, dst)), Some(bench.workq), Some(bench.dma));
+        let (mut copy, mut rest) = (Some(copy), Some((hold, bench.soft)));
+        for what in order {
+            match what {
+                0 => drop(device.take()),
+                1 => drop(mmap.take()),
+                2 => drop(pool.take()),
+                3 => drop(bufs.take()),
+                4 => drop(workq.take()),
+                5 => drop(dma.take()),
+                6 => drop(copy.take()),
+                _ => drop(rest.take()),
+            }
+        }
+    });
+    assert_eq!(count, 40_320);
+    block_until("engines, mappings and descriptors are gone", || {
+        (descriptors(), engines(), mappings()) == before
+    });
+}
+
+/// Waker, WorkQ and AsyncFd would keep each other, if the waker did not hold a Weak.
+#[test]
+fn workqs_that_were_awaited_on_are_freed() {
+    if !alone(test_name!(workqs_that_were_awaited_on_are_freed)) {
+        return;
+    }
+    for flavour in [runtime(), workers()] {
+        flavour.block_on(async {
+            let bench = Bench::new(Config::new(true, Mode::EventDriven));
+            bench.works().await;
+            let before = descriptors();
+            for _ in 0..100 {
+                for mode in modes() {
+                    let workq = WorkQ::builder().mode(mode).build().unwrap();
+                    let dma = Dma::builder(&bench.device).attach(&workq).unwrap();
+                    let (src, dst) = (bench.filled(b"abc"), bench.empty());
+                    assert_eq!(dma.copy(&src, &dst).await, Ok(3));
+                }
+            }
+            until("the descriptors are closed", || descriptors() == before).await;
+        });
+    }
+}
+
+#[test]
+fn engines_end_with_their_devices() {
+    if !alone(test_name!(engines_end_with_their_devices)) {
+        return;
+    }
+    let before = (engines(), mappings(), descriptors());
+    for round in 0..40 {
+        let bench = Bench::new(configs()[round % 4]);
+        run(bench.works());
+        assert!(engines() > 0);
+    }
+    block_until("engines, mappings and descriptors are gone", || {
+        (engines(), mappings(), descriptors()) == before
+    });
+}
+
+#[test]
+fn an_mmap_of_a_memfd_gives_its_descriptor_and_its_mapping_back() {
+    if !alone(test_name!(
+        an_mmap_of_a_memfd_gives_its_descriptor_and_its_mapping_back
+    )) {
+        return;
+    }
+    let mapped = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.matches("memfd:the application's").count()
+    };
+    let device = Device::open_default().unwrap();
+    let before = descriptors();
+    let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    let file = File::from(memfd_create("the application's", flags).unwrap());
+    file.set_len(4096).unwrap();
+    let mmap = Mmap::builder()
+        .device(&device)
+        .from_memfd(file, ..)
+        .unwrap();
+    assert_eq!((descriptors(), mapped()), (before + 1, 1));
+    let buf = BufInventory::with_capacity(1).buf(&mmap, ..).unwrap();
+    drop(mmap);
+    assert_eq!((descriptors(), mapped()), (before + 1, 1));
+    drop(buf);
+    assert_eq!((descriptors(), mapped()), (before, 0));
+}
+
+#[test]
+fn transparent_huge_pages_are_advice_that_the_kernel_has_heard() {
+    if programs::is_emulated("pass madvise on: MADV_HUGEPAGE") {
+        return;
+    }
+    if !alone(test_name!(
+        transparent_huge_pages_are_advice_that_the_kernel_has_heard
+    )) {
+        return;
+    }
+    let advised = || {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut lines = smaps
+            .lines()
+            .skip_while(|line| !line.contains("memfd:tokio-doca"));
+        let mut field = |name: &str| {
+            lines
+                .find(|line| line.starts_with(name))
+                .unwrap()
+                .to_owned()
+        };
+        let (rss, flags) = (field("Rss:"), field("VmFlags:"));
+        assert!(rss.contains(" 8192 kB"), "populated: {rss}");
+        flags.split_whitespace().any(|flag| flag == "hg")
+    };
+    run(async {
+        let bench = Mmap::builder()
+            .device(&Device::open_default().unwrap())
+            .alloc(8 << 20)
+            .unwrap();
+        assert!(!advised());
+        drop(bench);
+        let mmap = Mmap::builder()
+            .device(&Device::open_default().unwrap())
+            .huge_pages(HugePages::Transparent)
+            .alloc(8 << 20)
+            .unwrap();
+        let known = std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists();
+        assert_eq!(advised(), known);
+        let buf = BufInventory::with_capacity(1)
+            .buf_filled(&mmap, ..)
+            .unwrap();
+        assert!(buf.data().unwrap().iter().all(|&byte| byte == 0));
+    });
+}

@@ -1,0 +1,82 @@
+//! Two connected contexts in one process, on a device of their own each or the same, and their memory.
+
+use tokio_doca::{
+    Access, Buf, BufPool, Device, Mmap, Mode, Rdma, RdmaBuilder, RdmaState, RemoteBuf, RemoteMmap,
+    WorkQ,
+};
+
+pub const ELEMENT: usize = 256;
+
+/// One side: a context on a WorkQ of its own, and memory.
+pub struct Side {
+    pub device: Device,
+    pub workq: WorkQ,
+    pub rdma: Rdma,
+    pub pool: BufPool,
+}
+
+/// What a peer may do, in all.
+pub fn all_access() -> Access {
+    Access::LOCAL_READ_WRITE | Access::RDMA_READ | Access::RDMA_WRITE | Access::RDMA_ATOMIC
+}
+
+impl Side {
+    pub fn new(device: &Device, mode: Mode) -> Side {
+        Side::with(device, mode, |builder| builder.permissions(all_access()))
+    }
+
+    pub fn with(
+        device: &Device,
+        mode: Mode,
+        build: impl FnOnce(RdmaBuilder<'_>) -> RdmaBuilder<'_>,
+    ) -> Side {
+        let workq = WorkQ::builder().depth(32).mode(mode).build().unwrap();
+        let mmap = Mmap::builder().device(device).alloc(64 * ELEMENT).unwrap();
+        let pool = BufPool::builder(&mmap).element_size(ELEMENT).build();
+        Side {
+            device: device.clone(),
+            rdma: build(Rdma::builder(device)).attach(&workq).unwrap(),
+            pool: pool.unwrap(),
+            workq,
+        }
+    }
+
+    pub fn filled(&self, bytes: &[u8]) -> Buf {
+        let buf = self.empty();
+        buf.extend_from_slice(bytes).unwrap();
+        buf
+    }
+
+    pub fn empty(&self) -> Buf {
+        self.pool.try_alloc().unwrap()
+    }
+
+    /// How many Bufs are at home.
+    pub fn free_bufs(&self) -> usize {
+        let all: Vec<Buf> = std::iter::from_fn(|| self.pool.try_alloc().ok()).collect();
+        all.len()
+    }
+}
+
+/// Two sides that are connected to each other.
+pub fn pair(device: &Device, mode: Mode) -> (Side, Side) {
+    let sides = (Side::new(device, mode), Side::new(device, mode));
+    connect(&sides.0.rdma, &sides.1.rdma);
+    sides
+}
+
+pub fn connect(one: &Rdma, other: &Rdma) {
+    let blobs = (one.export().unwrap(), other.export().unwrap());
+    one.connect(&blobs.1).wait().unwrap();
+    other.connect(&blobs.0).wait().unwrap();
+    assert_eq!([one.state(), other.state()], [RdmaState::Connected; 2]);
+}
+
+/// Memory of `owner`'s, with this access, as `user` reaches it.
+pub fn remote(owner: &Side, user: &Side, len: usize, access: Access) -> (Mmap, RemoteBuf) {
+    let builder = Mmap::builder().device(&owner.device).access(access);
+    let mmap = builder.alloc(len).unwrap();
+    let blob = mmap.export_rdma(&owner.device).unwrap();
+    let remote = RemoteMmap::from_export(&user.device, &blob).wait().unwrap();
+    (mmap, remote.buf(..).unwrap())
+}

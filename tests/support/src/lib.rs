@@ -1,0 +1,432 @@
+//! What the behaviour tests share: a bench in every configuration, waiting with a deadline, polling by hand.
+
+pub mod both_sides;
+pub mod channel;
+pub mod device;
+pub mod events;
+pub mod loopback;
+pub mod peer;
+pub mod programs;
+pub mod random;
+pub mod rdma;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use futures::stream::{FuturesUnordered, StreamExt};
+use tokio::runtime::{Builder, Runtime};
+use tokio_doca::soft::{Hold, Soft};
+use tokio_doca::{Access, Buf, BufPool, Device, Dma, ErrorKind, JobError, Mmap, Mode, WorkQ};
+
+/// What takes longer than this hangs. Generous: the machine may be busy with other things.
+pub const LIMIT: Duration = Duration::from_secs(30);
+
+/// Bytes of each element of a bench's pool.
+pub const ELEMENT: usize = 4096;
+
+/// How a bench is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Nothing completes inside the submission.
+    pub defer: bool,
+    pub mode: Mode,
+    pub depth: u32,
+}
+
+impl Config {
+    pub fn new(defer: bool, mode: Mode) -> Config {
+        Config {
+            defer,
+            mode,
+            depth: 32,
+        }
+    }
+
+    pub fn depth(self, depth: u32) -> Config {
+        Config { depth, ..self }
+    }
+}
+
+/// Soft inline and soft defer, both modes.
+pub fn configs() -> [Config; 4] {
+    [
+        Config::new(false, Mode::EventDriven),
+        Config::new(true, Mode::EventDriven),
+        Config::new(false, Mode::BusyPoll),
+        Config::new(true, Mode::BusyPoll),
+    ]
+}
+
+/// Both modes.
+pub fn modes() -> [Mode; 2] {
+    [Mode::EventDriven, Mode::BusyPoll]
+}
+
+/// A device, memory, and a context on a WorkQ.
+pub struct Bench {
+    pub config: Config,
+    pub soft: Soft,
+    pub device: Device,
+    /// Wholly claimed by `pool`.
+    pub mmap: Mmap,
+    pub pool: BufPool,
+    pub workq: WorkQ,
+    pub dma: Dma,
+}
+
+impl Bench {
+    pub fn new(config: Config) -> Bench {
+        Bench::with_soft(config, Soft::builder().defer(config.defer).build())
+    }
+
+    pub fn with_soft(config: Config, soft: Soft) -> Bench {
+        Bench::on(config, soft, "pf0")
+    }
+
+    /// On another device than the first.
+    pub fn on(config: Config, soft: Soft, device: &str) -> Bench {
+        let device = soft.open(device).unwrap();
+        Bench::of(config, soft, device)
+    }
+
+    fn of(config: Config, soft: Soft, device: Device) -> Bench {
+        let mmap = Mmap::builder().device(&device).alloc(64 * ELEMENT).unwrap();
+        let pool = BufPool::builder(&mmap)
+            .element_size(ELEMENT)
+            .build()
+            .unwrap();
+        let workq = WorkQ::builder()
+            .depth(config.depth)
+            .mode(config.mode)
+            .build()
+            .unwrap();
+        let dma = Dma::builder(&device).attach(&workq).unwrap();
+        Bench {
+            config,
+            soft,
+            device,
+            mmap,
+            pool,
+            workq,
+            dma,
+        }
+    }
+
+    /// From now on all jobs are in flight and nothing moves.
+    pub fn hold(&self) -> Hold {
+        self.soft.faults().hold()
+    }
+
+    /// Memory that nobody claimed.
+    pub fn mmap(&self, len: usize) -> Mmap {
+        Mmap::builder().device(&self.device).alloc(len).unwrap()
+    }
+
+    /// The same with these flags.
+    pub fn mmap_with(&self, len: usize, access: Access) -> Mmap {
+        let builder = Mmap::builder().device(&self.device).access(access);
+        builder.alloc(len).unwrap()
+    }
+
+    /// A Buf of the pool that holds `bytes`.
+    pub fn filled(&self, bytes: &[u8]) -> Buf {
+        let buf = self.pool.try_alloc().unwrap();
+        buf.extend_from_slice(bytes).unwrap();
+        buf
+    }
+
+    /// An empty Buf of the pool.
+    pub fn empty(&self) -> Buf {
+        self.pool.try_alloc().unwrap()
+    }
+
+    /// How many Bufs the pool has to give.
+    pub fn free_bufs(&self) -> usize {
+        free_bufs(&self.pool)
+    }
+
+    /// Nothing in flight, every Buf home: to be asked when the test has dropped its own.
+    pub async fn all_back(&self) {
+        until("nothing is in flight", || self.workq.in_flight() == 0).await;
+        let all = self.pool.elements();
+        until("the pool is full again", || self.free_bufs() == all).await;
+    }
+
+    /// A copy through the engine works. In busy mode its polls look for all other jobs, too.
+    pub async fn engine_works(&self) {
+        self.soft.faults().push(tokio_doca::soft::Fault::Pass);
+        self.works().await;
+    }
+
+    /// A copy works.
+    pub async fn works(&self) {
+        let (src, dst) = (self.filled(b"still works"), self.empty());
+        let copied = self.dma.copy(&src, &dst).await;
+        assert_eq!(copied, Ok(11));
+        assert_eq!(&dst.data().unwrap()[..], b"still works");
+    }
+}
+
+/// Runs a test in a process of its own, where it can count threads and descriptors. True in that process; in the other
+/// one it was run, and passed.
+pub fn alone(test: &str) -> bool {
+    const ALONE: &str = "TOKIO_DOCA_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some_and(|name| name == test) {
+        return true;
+    }
+    let output = programs::this_program()
+        .args(["--exact", test, "--nocapture", "--include-ignored"])
+        .env(ALONE, test)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}\n{text}", output.status);
+    false
+}
+
+/// Asserts that something took no longer than `limit`, if the environment says that nothing else runs on this machine:
+/// `TOKIO_DOCA_TEST_QUIET`, which `.ci/soak` sets. Elsewhere a test's result must not depend on the machine's speed.
+#[track_caller]
+pub fn assert_quick(what: &str, took: Duration, limit: Duration) {
+    if std::env::var_os("TOKIO_DOCA_TEST_QUIET").is_some() {
+        assert!(took <= limit, "{what} took {took:?}, and {limit:?} at most");
+    }
+}
+
+/// The descriptors of this process.
+pub fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// The engines of software devices that run in this process.
+pub fn engines() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));
+    tasks
+        .filter_map(|task| name(task.ok()?).ok())
+        .filter(|name| name.starts_with("doca-"))
+        .count()
+}
+
+/// The Mmaps of this process.
+pub fn mappings() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.matches("memfd:tokio-doca").count()
+}
+
+/// How many Bufs a pool has to give.
+pub fn free_bufs(pool: &BufPool) -> usize {
+    let mut taken = Vec::new();
+    while let Ok(buf) = pool.try_alloc() {
+        taken.push(buf);
+    }
+    taken.len()
+}
+
+/// A runtime of one thread.
+pub fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// A runtime of two workers.
+pub fn workers() -> Runtime {
+    Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+/// Runs a future on a fresh runtime of one thread; it must end in time.
+pub fn run<F: Future>(future: F) -> F::Output {
+    runtime().block_on(within(LIMIT, "the story", future))
+}
+
+/// Runs the story once per configuration, each on a runtime of its own, and says which one failed.
+pub fn each(story: impl AsyncFn(&Bench)) {
+    each_of(&configs(), story);
+}
+
+/// Runs the story once per given configuration.
+pub fn each_of(configs: &[Config], story: impl AsyncFn(&Bench)) {
+    for &config in configs {
+        eprintln!("{config:?}");
+        let bench = Bench::new(config);
+        run(story(&bench));
+    }
+}
+
+/// The same on the adapter, if there is one: in each of the modes once, and without what its `soft` can do.
+pub fn each_on_any(configs: &[Config], story: impl AsyncFn(&Bench)) {
+    if device::adapter().is_none() {
+        return each_of(configs, story);
+    }
+    for &config in configs.iter().filter(|config| config.defer) {
+        eprintln!("{config:?}");
+        let device = device::under_test(true);
+        run(story(&Bench::of(config, Soft::builder().build(), device)));
+    }
+}
+
+/// Waits for a condition.
+pub async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + LIMIT * programs::slowdown();
+    while !done() {
+        assert!(Instant::now() < end, "never came true: {what}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// The same without a runtime.
+pub fn block_until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + LIMIT * programs::slowdown();
+    while !done() {
+        assert!(Instant::now() < end, "never came true: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The future ends in time.
+pub async fn in_time<F: Future>(what: &str, future: F) -> F::Output {
+    within(LIMIT / 3, what, future).await
+}
+
+/// Another task of this runtime, which gives way again and again until the runtime ends: how many turns it has had.
+pub fn turns_of_another() -> impl Fn() -> usize {
+    let turns = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&turns);
+    tokio::spawn(async move {
+        loop {
+            counted.fetch_add(1, Ordering::SeqCst);
+            tokio::task::yield_now().await;
+        }
+    });
+    move || turns.load(Ordering::SeqCst)
+}
+
+/// It has a waker of its own, so that the timer's last poll does not rescue a future whose wake-up was lost.
+async fn within<F: Future>(limit: Duration, what: &str, future: F) -> F::Output {
+    let mut alone: FuturesUnordered<F> = std::iter::once(future).collect();
+    match tokio::time::timeout(limit * programs::slowdown(), alone.next()).await {
+        Ok(output) => output.expect("there is one"),
+        Err(_) => panic!("hangs: {what}"),
+    }
+}
+
+/// Polls once, with a waker that does nothing.
+pub fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Polls once; it must not be ready.
+pub fn poll_pending<F: Future<Output: std::fmt::Debug> + ?Sized>(future: Pin<&mut F>) {
+    let polled = poll(future);
+    assert!(polled.is_pending(), "{polled:?}");
+}
+
+/// A waker that counts.
+#[derive(Default)]
+pub struct Count(AtomicUsize);
+
+impl Count {
+    pub fn new() -> Arc<Count> {
+        Arc::default()
+    }
+
+    pub fn waker(self: &Arc<Count>) -> Waker {
+        Waker::from(Arc::clone(self))
+    }
+
+    pub fn wakes(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A waker that runs a closure.
+pub struct Call<F>(pub F);
+
+impl<F: Fn() + Send + Sync + 'static> Call<F> {
+    pub fn waker(call: F) -> Waker {
+        Waker::from(Arc::new(Call(call)))
+    }
+}
+
+impl<F: Fn() + Send + Sync + 'static> Wake for Call<F> {
+    fn wake(self: Arc<Self>) {
+        (self.0)();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        (self.0)();
+    }
+}
+
+/// The error of a refused call, with its kind checked.
+#[track_caller]
+pub fn refused<T>(result: Result<T, JobError>, kind: ErrorKind) -> String {
+    match result {
+        Ok(_) => panic!("it was not refused, and should be {kind:?}"),
+        Err(error) => {
+            assert_eq!(error.kind(), kind, "{error}");
+            error.to_string()
+        }
+    }
+}
+
+/// The same for calls that set something up.
+#[track_caller]
+pub fn rejected<T>(result: tokio_doca::Result<T>, kind: ErrorKind) -> String {
+    match result {
+        Ok(_) => panic!("it was not refused, and should be {kind:?}"),
+        Err(error) => {
+            assert_eq!(error.kind(), kind, "{error}");
+            error.to_string()
+        }
+    }
+}
+
+/// All numbers stand in the text.
+#[track_caller]
+pub fn mentions(text: &str, numbers: &[u64]) {
+    let words: Vec<&str> = text.split(|c: char| !c.is_ascii_digit()).collect();
+    for number in numbers {
+        let number = number.to_string();
+        assert!(
+            words.contains(&number.as_str()),
+            "{number} is not in: {text}"
+        );
+    }
+}
+
+/// A byte pattern that says where it is.
+pub fn pattern(seed: u8, len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed) | 1)
+        .collect()
+}
+
+/// What the Buf holds, also where no slice is lent.
+pub fn bytes(buf: &Buf) -> Vec<u8> {
+    let mut out = vec![0; buf.data_len()];
+    buf.copy_out(0, &mut out).unwrap();
+    out
+}
+
+/// (headroom, data, tailroom)
+pub fn rooms(buf: &Buf) -> (usize, usize, usize) {
+    (buf.headroom(), buf.data_len(), buf.tailroom())
+}

@@ -1,0 +1,655 @@
+//! A device with endpoints in a few lines: all of them lie in one table under one lock, and the thread that submits or posts
+//! does the work. Simple, and obviously right; slow.
+#![expect(
+    unsafe_code,
+    reason = "a device touches the memory that it is lent by address"
+)]
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use tokio_doca::device::*;
+use tokio_doca::{Error, ErrorKind, JobError, Reason, Result};
+
+/// What a test can say to the device.
+#[derive(Clone)]
+pub struct Loopback(Arc<Mutex<World>>);
+
+#[derive(Default)]
+struct World {
+    ends: HashMap<u64, End>,
+    /// Exported memory.
+    memory: HashMap<u64, Memory>,
+    next: u64,
+    /// Jobs with data are done in the call that submits them.
+    inline: bool,
+    /// Nothing moves.
+    held: bool,
+    /// Called when the next endpoint is open.
+    opened: Option<Arc<dyn Fn() + Send + Sync>>,
+}
+
+struct Memory(Offer);
+
+// SAFETY: nobody reaches its address through it.
+unsafe impl Send for Memory {}
+
+struct End {
+    config: EndpointConfig,
+    queue: Arc<Completions>,
+    state: EndpointState,
+    /// What was exported, and is worth something: another number after each reset.
+    blob: u64,
+    peer: Option<u64>,
+    sends: VecDeque<(Token, RdmaJob)>,
+    recvs: VecDeque<(Token, Segments, usize)>,
+}
+
+/// What to do when the lock is open again.
+#[derive(Default)]
+struct Later {
+    changed: Vec<Arc<dyn Fn() + Send + Sync>>,
+    /// Jobs that wait for a receive of the peer's, and for how long.
+    waits: Vec<(u64, Token, Duration)>,
+}
+
+impl Loopback {
+    /// A device whose Jobs are queued, or done inline where they can be.
+    pub fn device(inline: bool) -> (Loopback, Device) {
+        let mut rdma = RdmaCaps::new(1 << 20, 1 << 10, 8);
+        rdma.gid_table_size = 2;
+        Loopback::with_caps(inline, rdma)
+    }
+
+    pub fn with_caps(inline: bool, rdma: RdmaCaps) -> (Loopback, Device) {
+        let mut caps = Caps::default();
+        (caps.rdma, caps.share_rdma, caps.max_depth) = (Some(rdma), true, 1 << 10);
+        (caps.export_dpu, caps.import_dpu) = (true, true);
+        Loopback::of(inline, caps)
+    }
+
+    pub fn of(inline: bool, caps: Caps) -> (Loopback, Device) {
+        let world = World {
+            inline,
+            ..World::default()
+        };
+        let loopback = Loopback(Arc::new(Mutex::new(world)));
+        let addr = PciAddr::new(0, 0, 0);
+        let adapter = LoopAdapter {
+            info: DevInfo::new("loopback", "loop0", addr, PciFunction::Pf, caps),
+            world: loopback.clone(),
+        };
+        (loopback, Device::from_adapter(Arc::new(adapter)))
+    }
+
+    /// From now on nothing moves: Jobs and receives stay in flight.
+    pub fn hold(&self) {
+        self.with(|world, _| world.held = true);
+    }
+
+    /// What was held moves.
+    pub fn release(&self) {
+        self.with(|world, later| {
+            world.held = false;
+            let ends: Vec<u64> = world.ends.keys().copied().collect();
+            ends.into_iter().for_each(|id| world.progress(id, later));
+        });
+    }
+
+    /// Calls this when the next endpoint is open, and the crate does not know it yet.
+    pub fn when_opened(&self, call: impl Fn() + Send + Sync + 'static) {
+        self.with(|world, _| world.opened = Some(Arc::new(call)));
+    }
+
+    /// How many endpoints are open.
+    pub fn endpoints(&self) -> usize {
+        lock(&self.0).ends.len()
+    }
+
+    /// How many receives are posted, of all endpoints.
+    pub fn posted(&self) -> usize {
+        lock(&self.0).ends.values().map(|end| end.recvs.len()).sum()
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut World, &mut Later) -> R) -> R {
+        let mut later = Later::default();
+        let result = f(&mut lock(&self.0), &mut later);
+        later.changed.iter().for_each(|changed| changed());
+        for (id, token, timeout) in later.waits {
+            let world = Arc::downgrade(&self.0);
+            std::thread::spawn(move || {
+                std::thread::sleep(timeout);
+                if let Some(world) = world.upgrade() {
+                    Loopback(world).give_up(id, token, timeout);
+                }
+            });
+        }
+        result
+    }
+
+    /// The time of a Job is over, if it still waits.
+    fn give_up(&self, id: u64, token: Token, timeout: Duration) {
+        self.with(|world, later| {
+            let waits = |end: &End| end.sends.front().is_some_and(|(first, _)| *first == token);
+            if !world.held && world.ends.get(&id).is_some_and(waits) {
+                let millis = timeout.as_millis() as u64;
+                let cause = JobError::endpoint(Reason::NoReceive, millis, 0);
+                world.fail(id, cause, true, later);
+            }
+        });
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl World {
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// The other end, once both are connected to each other.
+    fn peer_of(&self, id: u64) -> Option<u64> {
+        let peer = self.ends.get(&id)?.peer?;
+        (self.ends.get(&peer)?.peer == Some(id)).then_some(peer)
+    }
+
+    /// Does what can be done of an end's Jobs, in order.
+    fn progress(&mut self, id: u64, later: &mut Later) {
+        while !self.held
+            && let Some(peer) = self.peer_of(id)
+            && let Some(&(token, job)) = self.ends[&id].sends.front()
+        {
+            match self.execute(peer, &job, later) {
+                Ok(Some(answer)) => {
+                    let end = self.ends.get_mut(&id).unwrap();
+                    end.sends.pop_front();
+                    end.queue.push(Completion::new(token, Ok(answer)));
+                }
+                Ok(None) => {
+                    let timeout = self.ends[&id].config.rnr_timeout;
+                    return later.waits.push((id, token, timeout));
+                }
+                Err(cause) => return self.fail(id, cause, true, later),
+            }
+        }
+    }
+
+    /// `None`: the peer has no receive for it.
+    fn execute(
+        &mut self,
+        peer: u64,
+        job: &RdmaJob,
+        later: &mut Later,
+    ) -> Result<Option<u64>, JobError> {
+        let permitted = self.ends[&peer].config.permissions;
+        let needs = match job.verb {
+            Verb::Write(_) if job.len > 0 => Access::RDMA_WRITE,
+            Verb::Read if job.len > 0 => Access::RDMA_READ,
+            Verb::CompareSwap { .. } | Verb::FetchAdd(_) => Access::RDMA_ATOMIC,
+            _ => Access::empty(),
+        };
+        if !permitted.contains(needs) {
+            let cause = JobError::endpoint(Reason::RemoteAccess, 0, 0);
+            self.fail(peer, cause, false, later);
+            return Err(cause);
+        }
+        let remote = job.remote.map(Segments::one);
+        let (local, len) = (&job.local, job.len);
+        match job.verb {
+            Verb::Send(immediate) => {
+                let Some((token, room, capacity)) = self.receive(peer) else {
+                    return Ok(None);
+                };
+                if len > capacity {
+                    let (need, have) = (len as u64, capacity as u64);
+                    let theirs = JobError::endpoint(Reason::ReceiveTooSmall, need, have);
+                    self.ends[&peer]
+                        .queue
+                        .push(Completion::new(token, Err(theirs)));
+                    self.fail(peer, theirs, false, later);
+                    return Err(JobError::endpoint(Reason::MessageTooLong, need, have));
+                }
+                copy(local, &room, len);
+                let opcode = match immediate {
+                    None => RecvOpcode::Send,
+                    Some(_) => RecvOpcode::SendImm,
+                };
+                let received =
+                    Completion::received(token, opcode, len, immediate.unwrap_or_default());
+                self.ends[&peer].queue.push(received);
+            }
+            Verb::Write(immediate) => {
+                let token = match immediate.map(|_| self.receive(peer)) {
+                    Some(None) => return Ok(None),
+                    Some(Some((token, ..))) => Some(token),
+                    None => None,
+                };
+                remote.inspect(|remote| copy(local, remote, len));
+                if let (Some(token), Some(immediate)) = (token, immediate) {
+                    let opcode = RecvOpcode::WriteImm;
+                    let received = Completion::received(token, opcode, len, immediate);
+                    self.ends[&peer].queue.push(received);
+                }
+            }
+            Verb::Read => {
+                remote.inspect(|remote| copy(remote, local, len));
+            }
+            Verb::CompareSwap { compare, swap } => {
+                return Ok(Some(atomic(job, |word| {
+                    match word.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst) {
+                        Ok(was) | Err(was) => was,
+                    }
+                })));
+            }
+            Verb::FetchAdd(add) => {
+                return Ok(Some(atomic(job, |word| {
+                    word.fetch_add(add, Ordering::SeqCst)
+                })));
+            }
+        }
+        Ok(Some(len as u64))
+    }
+
+    fn receive(&mut self, id: u64) -> Option<(Token, Segments, usize)> {
+        self.ends.get_mut(&id)?.recvs.pop_front()
+    }
+
+    /// An end fails, for this cause; all that it has is flushed, but for its first Job, if that is the one that failed.
+    fn fail(&mut self, id: u64, cause: JobError, by_first: bool, later: &mut Later) {
+        let Some(end) = self.ends.get_mut(&id) else {
+            return;
+        };
+        if let EndpointState::Error(_) = end.state {
+            return;
+        }
+        end.state = EndpointState::Error(cause);
+        later.changed.push(Arc::clone(&end.config.changed));
+        let first = if by_first {
+            end.sends.pop_front()
+        } else {
+            None
+        };
+        if let Some((token, _)) = first {
+            end.queue.push(Completion::new(token, Err(cause)));
+        }
+        end.flush(cause);
+    }
+
+    /// The end is connected to nobody any more, and who was connected to it fails.
+    fn disconnect(&mut self, id: u64, later: &mut Later) {
+        let Some(end) = self.ends.get_mut(&id) else {
+            return;
+        };
+        if let Some(peer) = end.peer.take()
+            && self
+                .ends
+                .get(&peer)
+                .is_some_and(|peer| peer.peer == Some(id))
+        {
+            let cause = JobError::endpoint(Reason::PeerClosed, 0, 0);
+            self.fail(peer, cause, false, later);
+        }
+    }
+}
+
+impl End {
+    fn flush(&mut self, cause: JobError) {
+        let jobs = self.sends.drain(..).map(|(token, _)| token);
+        let receives = self.recvs.drain(..).map(|(token, ..)| token);
+        for token in jobs.chain(receives) {
+            let flushed = Err(JobError::flushed(cause));
+            self.queue.push(Completion::new(token, flushed));
+        }
+    }
+
+    /// What is refused in a state that takes no Jobs.
+    fn refusal(&self) -> Option<JobError> {
+        match self.state {
+            EndpointState::Connected => None,
+            EndpointState::Init => Some(JobError::endpoint(Reason::NotConnected, 0, 0)),
+            EndpointState::Error(cause) => Some(JobError::flushed(cause)),
+        }
+    }
+}
+
+fn copy(from: &Segments, to: &Segments, len: usize) {
+    let bytes = |segments: &Segments| {
+        let each = |segment: &Segment| {
+            let addr = segment.addr.as_ptr();
+            (0..segment.len).map(move |at| addr.wrapping_add(at))
+        };
+        segments
+            .as_slice()
+            .iter()
+            .flat_map(each)
+            .collect::<Vec<_>>()
+    };
+    for (from, to) in bytes(from).into_iter().zip(bytes(to)).take(len) {
+        // SAFETY: both are bytes of Segments, which the crate keeps valid and leased.
+        let byte = unsafe { from.read_volatile() };
+        // SAFETY: as above.
+        unsafe { to.write_volatile(byte) };
+    }
+}
+
+fn atomic(job: &RdmaJob, change: impl FnOnce(&AtomicU64) -> u64) -> u64 {
+    let word = job.remote.unwrap().addr.cast::<AtomicU64>();
+    // SAFETY: the crate has checked length and alignment of the range, which the import keeps.
+    change(unsafe { word.as_ref() })
+}
+
+/// An endpoint's place in the table.
+struct LoopEndpoint {
+    world: Loopback,
+    id: u64,
+}
+
+// SAFETY: the duties of an Endpoint:
+// 1. Jobs and receives lie in two queues, and are taken from the front, under one lock.
+// 2. `fail` flushes both, and `refusal` what comes later.
+// 3. `reset` empties both queues under the lock in which alone memory is touched.
+unsafe impl Endpoint for LoopEndpoint {
+    fn state(&self) -> EndpointState {
+        let world = lock(&self.world.0);
+        world
+            .ends
+            .get(&self.id)
+            .map_or(EndpointState::Init, |end| end.state)
+    }
+
+    fn export(&self) -> Result<Vec<u8>> {
+        let world = lock(&self.world.0);
+        let end = &world.ends[&self.id];
+        if let EndpointState::Error(_) = end.state {
+            let text = "the endpoint has failed: reset it";
+            return Err(Error::new(ErrorKind::BadState, "export", text));
+        }
+        let words = [self.id, end.blob].map(u64::to_le_bytes);
+        Ok([&b"LOOP"[..], &words.concat()].concat())
+    }
+
+    fn connect(&self, blob: &[u8], _deadline: Instant) -> Result<()> {
+        let error = |kind, text| Err(Error::new(kind, "connect", text));
+        let Some((b"LOOP", words)) = blob.split_first_chunk::<4>().filter(|_| blob.len() == 20)
+        else {
+            return error(ErrorKind::InvalidValue, "no blob of an endpoint");
+        };
+        let word = |at: usize| u64::from_le_bytes(words[at..at + 8].try_into().unwrap());
+        let (peer, version) = (word(0), word(8));
+        self.world.with(|world, later| {
+            if world.ends[&self.id].state != EndpointState::Init {
+                return error(ErrorKind::BadState, "it is connected, or has failed");
+            }
+            match world.ends.get(&peer) {
+                Some(theirs) if theirs.blob == version => {
+                    if theirs.peer.is_some_and(|theirs| theirs != self.id) {
+                        return error(ErrorKind::ConnectionAborted, "it has another peer");
+                    }
+                }
+                Some(_) => return error(ErrorKind::ConnectionAborted, "it was reset"),
+                None => return error(ErrorKind::ConnectionReset, "it has gone"),
+            }
+            let end = world.ends.get_mut(&self.id).unwrap();
+            (end.peer, end.state) = (Some(peer), EndpointState::Connected);
+            later.changed.push(Arc::clone(&end.config.changed));
+            world.progress(self.id, later);
+            world.progress(peer, later);
+            Ok(())
+        })
+    }
+
+    unsafe fn try_inline(&self, job: &RdmaJob) -> Option<Result<u64, JobError>> {
+        self.world.with(|world, later| {
+            let end = &world.ends[&self.id];
+            if let Some(error) = end.refusal() {
+                return Some(Err(error));
+            }
+            let one_sided = !matches!(job.verb, Verb::Send(_) | Verb::Write(Some(_)));
+            if !world.inline || !one_sided || world.held || !end.sends.is_empty() {
+                return None;
+            }
+            let peer = world.peer_of(self.id)?;
+            let answer = world.execute(peer, job, later);
+            if let Err(cause) = answer {
+                world.fail(self.id, cause, false, later);
+            }
+            answer.transpose()
+        })
+    }
+
+    unsafe fn submit(&self, jobs: &[(Token, RdmaJob)]) -> Submitted {
+        self.world.with(|world, later| {
+            let end = world.ends.get_mut(&self.id).unwrap();
+            if let Some(error) = end.refusal() {
+                return Submitted {
+                    accepted: 0,
+                    refused: Some(error),
+                };
+            }
+            end.sends.extend(jobs);
+            world.progress(self.id, later);
+            Submitted {
+                accepted: jobs.len(),
+                refused: None,
+            }
+        })
+    }
+
+    unsafe fn post_recv(&self, token: Token, dst: &Segments, room: usize) -> Result<(), JobError> {
+        self.world.with(|world, later| {
+            let end = world.ends.get_mut(&self.id).unwrap();
+            if let EndpointState::Error(cause) = end.state {
+                return Err(JobError::flushed(cause));
+            }
+            assert!(end.recvs.len() < end.config.recv_queue_size as usize);
+            end.recvs.push_back((token, *dst, room));
+            if let Some(peer) = world.peer_of(self.id) {
+                world.progress(peer, later);
+            }
+            Ok(())
+        })
+    }
+
+    fn reset(&self) {
+        self.world.with(|world, later| {
+            world.disconnect(self.id, later);
+            let blob = world.number();
+            let end = world.ends.get_mut(&self.id).unwrap();
+            end.flush(JobError::endpoint(Reason::Reset, 0, 0));
+            (end.state, end.blob) = (EndpointState::Init, blob);
+            later.changed.push(Arc::clone(&end.config.changed));
+        });
+    }
+
+    unsafe fn retire(&self, keep: Keep) {
+        let end = self.world.with(|world, later| {
+            world.disconnect(self.id, later);
+            let mut end = world.ends.remove(&self.id)?;
+            end.recvs.clear();
+            end.flush(JobError::endpoint(Reason::Reset, 0, 0));
+            Some(end)
+        });
+        drop(end);
+        drop(keep);
+    }
+}
+
+// Queue, adapter and memory -------------------------------------------------------------------------------------------
+
+struct Completions {
+    state: Mutex<(VecDeque<Completion>, bool)>,
+    signal: Arc<Signal>,
+}
+
+impl Completions {
+    fn push(&self, completion: Completion) {
+        let mut state = lock(&self.state);
+        state.0.push_back(completion);
+        if std::mem::take(&mut state.1) {
+            self.signal.ring();
+        }
+    }
+}
+
+struct LoopQueue {
+    world: Loopback,
+    completions: Arc<Completions>,
+}
+
+// SAFETY: the duties of a Queue: Jobs of Endpoints are pushed once; all others are refused.
+// Under the lock either `arm` sees a completion, or its completion sees `armed`, and takes it. All Endpoints of the queue are
+// retired before it, so that nothing of it is in flight then.
+unsafe impl Queue for LoopQueue {
+    unsafe fn submit(&self, _jobs: &[(Token, Job)]) -> Submitted {
+        Submitted {
+            accepted: 0,
+            refused: Some(JobError::device(ErrorKind::NotSupported, 0)),
+        }
+    }
+
+    fn open_endpoint(&self, config: EndpointConfig) -> Result<Arc<dyn Endpoint>> {
+        self.world.with(|world, later| {
+            later.changed.extend(world.opened.take());
+            let (id, blob) = (world.number(), world.number());
+            let end = End {
+                recvs: VecDeque::with_capacity(config.recv_queue_size as usize),
+                sends: VecDeque::with_capacity(1 << 10),
+                config,
+                queue: Arc::clone(&self.completions),
+                state: EndpointState::Init,
+                blob,
+                peer: None,
+            };
+            world.ends.insert(id, end);
+            let world = self.world.clone();
+            Ok(Arc::new(LoopEndpoint { world, id }) as Arc<dyn Endpoint>)
+        })
+    }
+
+    fn ready(&self) -> bool {
+        !lock(&self.completions.state).0.is_empty()
+    }
+
+    unsafe fn reap(&self, out: &mut [Completion]) -> usize {
+        let mut state = lock(&self.completions.state);
+        let count = state.0.len().min(out.len());
+        for (place, completion) in out.iter_mut().zip(state.0.drain(..count)) {
+            *place = completion;
+        }
+        count
+    }
+
+    fn arm(&self) -> Armed {
+        let mut state = lock(&self.completions.state);
+        state.1 = true;
+        match state.0.is_empty() {
+            true => Armed::Armed,
+            false => Armed::Ready,
+        }
+    }
+
+    unsafe fn retire(&self, keep: Keep, _outstanding: usize) {
+        drop(keep);
+    }
+}
+
+struct LoopAdapter {
+    info: DevInfo,
+    world: Loopback,
+}
+
+// SAFETY: `open_queue` makes a new queue, and keeps none.
+unsafe impl Adapter for LoopAdapter {
+    fn info(&self) -> &DevInfo {
+        &self.info
+    }
+
+    fn registrar(&self) -> &dyn Registrar {
+        self
+    }
+
+    fn open_queue(&self, config: QueueConfig) -> Result<Arc<dyn Queue>> {
+        let completions = Completions {
+            state: Mutex::new((VecDeque::with_capacity(1 << 12), false)),
+            signal: config.signal,
+        };
+        Ok(Arc::new(LoopQueue {
+            world: self.world.clone(),
+            completions: Arc::new(completions),
+        }))
+    }
+}
+
+/// Memory that is exported, until this is dropped.
+struct Export {
+    world: Weak<Mutex<World>>,
+    number: u64,
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        if let Some(world) = self.world.upgrade() {
+            let offer = lock(&world).memory.remove(&self.number);
+            drop(offer);
+        }
+    }
+}
+
+struct Somewhere {
+    world: Weak<Mutex<World>>,
+    number: u64,
+}
+
+impl Origin for Somewhere {
+    fn check(&self) -> Result<(), JobError> {
+        let world = self.world.upgrade().ok_or(JobError::exporter_gone())?;
+        let known = lock(&world).memory.contains_key(&self.number);
+        known.then_some(()).ok_or(JobError::export_revoked())
+    }
+}
+
+impl Registrar for LoopAdapter {
+    /// It shares this process's addresses.
+    fn register(&self, _region: &Region, _purpose: Use) -> Result<Registration> {
+        Ok(Registration::new(0, None))
+    }
+
+    fn export(&self, offer: &Offer) -> Result<Exported> {
+        let mut world = lock(&self.world.0);
+        let number = world.number();
+        world.memory.insert(number, Memory(offer.clone()));
+        let guard = Export {
+            world: Arc::downgrade(&self.world.0),
+            number,
+        };
+        // Twice, so that one that was changed is none.
+        let blob = [number, !number].map(u64::to_le_bytes).concat();
+        Ok(Exported::new(blob, Box::new(guard)))
+    }
+
+    /// As memory of this process, with its owner.
+    fn import(&self, blob: &[u8], _deadline: Instant) -> Result<Imported> {
+        let error = |text| Error::new(ErrorKind::InvalidValue, "import", text);
+        let blob = u128::from_le_bytes(blob.try_into().map_err(|_| error("no blob"))?);
+        let number = blob as u64;
+        if !number != (blob >> 64) as u64 {
+            return Err(error("it was changed"));
+        }
+        let world = lock(&self.world.0);
+        let Memory(offer) = world.memory.get(&number).ok_or(error("unknown"))?;
+        let origin = Somewhere {
+            world: Arc::downgrade(&self.world.0),
+            number,
+        };
+        let Region { addr, len, access } = offer.region;
+        let access = offer.audience.part_of(access);
+        let imported = Imported::new(addr, len, access, offer.audience, 0, Arc::new(origin));
+        let owner = offer.owner.upgrade().ok_or(error("its owner has gone"))?;
+        Ok(imported.with_owner(owner))
+    }
+}

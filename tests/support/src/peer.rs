@@ -1,0 +1,170 @@
+//! A second process: the test's own program once more, which runs the same test in another role.
+//!
+//! ```text
+//! parent: Peer::start("name of the test", "role")   child: peer::role() == Some("role")
+//!         say(line), hear() <------- lines ------->        hear(), say(line)
+//! ```
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use super::{LIMIT, programs};
+
+const ROLE: &str = "TOKIO_DOCA_TEST_ROLE";
+/// What the child says to the parent begins with this; the rest is the test harness's.
+const MARK: &str = "@@ ";
+
+pub struct Peer {
+    child: Child,
+    /// `None` once it was closed.
+    input: Option<ChildStdin>,
+    lines: Receiver<String>,
+}
+
+impl Peer {
+    /// Starts the test of this name in a process of its own.
+    pub fn start(test: &str, role: &str) -> Peer {
+        Peer::start_with(test, role, |_| {})
+    }
+
+    /// The same, with what `prepare` adds to the command.
+    pub fn start_with(test: &str, role: &str, prepare: impl FnOnce(&mut Command)) -> Peer {
+        let mut command = again(test, role);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        prepare(&mut command);
+        let mut child = command.spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (send, lines) = channel();
+        // Ends with the child.
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                if let Some((_, said)) = line.split_once(MARK)
+                    && send.send(said.to_owned()).is_err()
+                {
+                    break;
+                }
+            }
+        });
+        let input = child.stdin.take();
+        Peer {
+            child,
+            input,
+            lines,
+        }
+    }
+
+    pub fn say(&mut self, line: &str) {
+        writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    /// The next line; it fails if the other process says nothing for too long, or ends.
+    #[track_caller]
+    pub fn hear(&mut self) -> String {
+        self.lines
+            .recv_timeout(LIMIT)
+            .expect("the other process says something")
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.child.id().try_into().unwrap()
+    }
+
+    /// Kills it, and waits until it is dead.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// It kills itself.
+    pub fn dies(mut self) {
+        let status = self.child.wait().unwrap();
+        assert_eq!(status.signal(), Some(9), "the other process: {status}");
+    }
+
+    /// It ends by itself, and its test passed.
+    pub fn ends(mut self) {
+        self.input = None;
+        let status = self.child.wait().unwrap();
+        assert!(
+            status.success(),
+            "the other process: {status}, signal {:?}",
+            status.signal()
+        );
+    }
+}
+
+impl Drop for Peer {
+    /// A test that failed leaves nobody behind, stopped or not, who would keep its output open.
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The test of this name in a process of its own, for those that need more of it than a [`Peer`].
+pub fn again(test: &str, role: &str) -> Command {
+    let mut command = programs::this_program();
+    command
+        .args(["--exact", test, "--nocapture", "--include-ignored"])
+        .env(ROLE, role);
+    command
+}
+
+/// What this process is in the test, if it is not the one that was started first.
+pub fn role() -> Option<String> {
+    std::env::var(ROLE).ok()
+}
+
+/// In the child: says something to the parent.
+pub fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "\n{MARK}{line}").unwrap();
+    out.flush().unwrap();
+}
+
+/// In the child: what the parent says; `None` once it has closed.
+pub fn hear() -> Option<String> {
+    let mut line = String::new();
+    let read = std::io::stdin().lock().read_line(&mut line).unwrap();
+    (read > 0).then(|| line.trim_end().to_owned())
+}
+
+/// Bytes as a word of a line.
+pub fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").unwrap();
+        text
+    })
+}
+
+pub fn unhex(text: &str) -> Vec<u8> {
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    text.as_bytes().chunks(2).map(byte).collect()
+}
+
+/// Waits until a process has what it had before.
+pub fn is_as_before(pid: i32, before: (usize, usize, usize), what: &str) {
+    let end = Instant::now() + LIMIT * programs::slowdown();
+    while footprint(pid) != before {
+        assert!(
+            Instant::now() < end,
+            "{what}: {before:?} before, {:?} now",
+            footprint(pid)
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Descriptors, memfds that are mapped, and threads of a process.
+pub fn footprint(pid: i32) -> (usize, usize, usize) {
+    let count = |folder: &str| {
+        let entries = std::fs::read_dir(format!("/proc/{pid}/{folder}"));
+        entries.unwrap().count()
+    };
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    (count("fd"), maps.matches("memfd:").count(), count("task"))
+}

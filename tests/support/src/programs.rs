@@ -1,0 +1,161 @@
+//! Programs that tests start: themselves once more, and the examples; on another machine's architecture through an emulator.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// What cargo starts programs of this architecture with, if that is not the machine's own.
+fn runner() -> Option<String> {
+    let arch = std::env::consts::ARCH.to_uppercase();
+    let name = format!("CARGO_TARGET_{arch}_UNKNOWN_LINUX_GNU_RUNNER");
+    std::env::var(name).ok()
+}
+
+/// A program that was built with this one.
+pub fn program(path: impl AsRef<Path>) -> Command {
+    let runner = runner().unwrap_or_default();
+    let mut words = runner.split_whitespace();
+    match words.next() {
+        None => Command::new(path.as_ref()),
+        Some(first) => {
+            let mut command = Command::new(first);
+            command.args(words).arg(path.as_ref());
+            command
+        }
+    }
+}
+
+/// How much longer something may take here: an emulator is slow, and so is an emulated machine, which says so.
+pub fn slowdown() -> u32 {
+    let said = std::env::var("TOKIO_DOCA_TEST_SLOWDOWN");
+    let said = said.ok().and_then(|times| times.parse().ok());
+    said.unwrap_or(if runner().is_some() { 10 } else { 1 })
+}
+
+/// The full name of a test of the module that says it, for a second process that runs that test alone.
+#[macro_export]
+macro_rules! test_name {
+    ($test:ident) => {{
+        // A test that was renamed does not compile here.
+        let _ = $test;
+        $crate::programs::within_crate(concat!(module_path!(), "::", stringify!($test)))
+    }};
+}
+
+/// The path without the name of the crate, which the test harness leaves out.
+pub const fn within_crate(path: &str) -> &str {
+    let mut at = 0;
+    while path.as_bytes()[at] != b':' {
+        at += 1;
+    }
+    path.split_at(at + 2).1
+}
+
+/// This test binary once more.
+pub fn this_program() -> Command {
+    program(std::env::current_exe().unwrap())
+}
+
+/// Whether programs run in an emulator, which does not do `what`: the test says so, and is not run.
+pub fn is_emulated(what: &str) -> bool {
+    let runner = runner();
+    if let Some(runner) = &runner {
+        println!("not run: {runner} does not {what}");
+    }
+    runner.is_some()
+}
+
+/// The project's folder.
+pub fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+/// Where cargo puts what it builds with this program.
+fn profile() -> PathBuf {
+    let this = std::env::current_exe().unwrap();
+    this.parent().and_then(Path::parent).unwrap().to_path_buf()
+}
+
+/// An example, which `cargo test` builds beside this one.
+pub fn example(name: &str) -> Command {
+    let binary = profile().join("examples").join(name);
+    let hint = "`cargo test` and `cargo build --examples` build it, `cargo test --test` does not";
+    let built = fs::metadata(&binary).unwrap_or_else(|_| panic!("no example {name}: {hint}"));
+    let source = root().join(format!("examples/{name}.rs"));
+    if let Ok(source) = fs::metadata(source) {
+        let stale = source.modified().unwrap() > built.modified().unwrap();
+        assert!(
+            !stale,
+            "the example {name} is older than its source: {hint}"
+        );
+    }
+    let mut command = program(&binary);
+    command
+        .stdin(Stdio::null())
+        .env_remove("TOKIO_DOCA_SOFT_DEFER")
+        .env_remove("TOKIO_DOCA_SOFT_FAULTS");
+    command
+}
+
+/// A new folder, which is removed when this is dropped.
+pub struct Folder(pub PathBuf);
+
+impl Default for Folder {
+    fn default() -> Folder {
+        Folder::new()
+    }
+}
+
+impl Folder {
+    pub fn new() -> Folder {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("examples-{}-{number}", std::process::id());
+        let path = profile().join("tmp").join(name);
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// A file of `len` bytes that do not repeat with any period that a chunk could hide.
+    pub fn file(&self, name: &str, len: usize) -> (PathBuf, Vec<u8>) {
+        let mut state = len as u64 + 1;
+        let next = |_| {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (state >> 56) as u8
+        };
+        let bytes: Vec<u8> = (0..len).map(next).collect();
+        fs::write(self.path(name), &bytes).unwrap();
+        (self.path(name), bytes)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs it to its end, which must come soon.
+pub fn run(command: &mut Command) -> Output {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60) * slowdown();
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            panic!("it did not end: {command:?}");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.wait_with_output().unwrap()
+}
+
+pub fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}

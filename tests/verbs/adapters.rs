@@ -1,0 +1,31 @@
+//! The provider of adapters over fake ones.
+#![expect(
+    unsafe_code,
+    reason = "a provider over functions that are no libibverbs"
+)]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test file uses its own part"
+)]
+
+use tokio_doca::device::{Device, Provider};
+use tokio_doca::verbs::Verbs;
+
+use crate::fake_verbs::World;
+
+pub fn provider(world: &World) -> Verbs {
+    // SAFETY: the fake does what the man pages say.
+    unsafe { Verbs::over(world.table()) }
+}
+
+pub fn open(verbs: &Verbs, name: &str) -> Device {
+    try_open(verbs, name).unwrap()
+}
+
+pub fn try_open(verbs: &Verbs, name: &str) -> tokio_doca::Result<Device> {
+    let infos = verbs.devices()?;
+    let info = infos.iter().find(|info| info.name() == name);
+    let missing = || tokio_doca::Error::new(tokio_doca::ErrorKind::NotFound, "test", "not listed");
+    verbs.open(info.ok_or_else(missing)?)
+}

@@ -1,0 +1,268 @@
+//! Duties of the provider of adapters where the adapter does not keep its own: queues and endpoints driven without a WorkQ, on fake ones.
+#![expect(unsafe_code, reason = "drives a provider as the crate does")]
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use crate::adapters::{open, provider};
+use crate::fake_verbs::{Description, Fake, LIMIT, World};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tokio_doca::device::{
+    Armed, Completion, Device, Endpoint, EndpointConfig, EndpointState, Liveness, Queue,
+    QueueConfig, RdmaJob, Segments, Signal, Submitted, Token, Verb,
+};
+use tokio_doca::verbs::ffi::Wc;
+use tokio_doca::{JobError, Reason};
+
+/// Two endpoints on a queue each, of one device.
+struct Bench {
+    queues: [Arc<dyn Queue>; 2],
+    ends: [Arc<dyn Endpoint>; 2],
+    _device: Device,
+    fake: Fake,
+}
+
+impl Bench {
+    fn new(world: &World, rnr_timeout: Duration) -> Bench {
+        let device = open(&provider(world), "fake0");
+        let queue = || {
+            let config = QueueConfig::new(8, Arc::new(Signal::new().unwrap()));
+            device.adapter().open_queue(config).unwrap()
+        };
+        let queues = [queue(), queue()];
+        let ends = [0, 1].map(|number: usize| {
+            let mut config = EndpointConfig::new(Arc::new(|| {}));
+            config.rnr_timeout = rnr_timeout;
+            queues[number].open_endpoint(config).unwrap()
+        });
+        let bench = Bench {
+            queues,
+            ends,
+            _device: device,
+            fake: world.fake("fake0"),
+        };
+        bench.connect();
+        bench
+    }
+
+    fn connect(&self) {
+        let [one, other] = &self.ends;
+        let blobs = [one.export().unwrap(), other.export().unwrap()];
+        one.connect(&blobs[1], Instant::now() + LIMIT).unwrap();
+        other.connect(&blobs[0], Instant::now() + LIMIT).unwrap();
+    }
+
+    /// A message of no bytes.
+    fn send(&self, from: usize, number: u32) -> Submitted {
+        let job = RdmaJob {
+            verb: Verb::Send(None),
+            local: Segments::none(),
+            remote: None,
+            len: 0,
+        };
+        // SAFETY: it names no memory, and each test has its own numbers.
+        unsafe { self.ends[from].submit(&[(Token::new(0, number, 1), job)]) }
+    }
+
+    /// A receive of no bytes.
+    fn post_recv(&self, to: usize, number: u32) -> Result<(), JobError> {
+        // SAFETY: as above.
+        unsafe { self.ends[to].post_recv(Token::new(1, number, 1), &Segments::none(), 0) }
+    }
+
+    fn reap(&self, of: usize) -> Vec<Completion> {
+        let mut out = [Completion::new(Token::new(0, 0, 0), Ok(0)); 32];
+        // SAFETY: this thread alone does.
+        let reaped = unsafe { self.queues[of].reap(&mut out) };
+        out[..reaped].to_vec()
+    }
+
+    fn reap_one(&self, of: usize) -> Completion {
+        let end = Instant::now() + LIMIT;
+        loop {
+            if let Some(&completion) = self.reap(of).first() {
+                return completion;
+            }
+            assert!(Instant::now() < end, "nothing completed");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Retires all, and says what of that was given to each is kept: queues, endpoints.
+    fn retire(self) -> [Weak<()>; 4] {
+        let keeps = [(); 4].map(Arc::new);
+        let kept = keeps.each_ref().map(Arc::downgrade);
+        let [a, b, c, d] = keeps;
+        for (end, keep) in self.ends.iter().zip([c, d]) {
+            // SAFETY: nothing that names memory was posted.
+            unsafe { end.retire(keep) };
+        }
+        for (queue, keep) in self.queues.iter().zip([a, b]) {
+            // SAFETY: as above.
+            unsafe { queue.retire(keep, 0) };
+        }
+        kept
+    }
+}
+
+const PATIENT: Duration = Duration::from_secs(20);
+
+/// A queue pair that cannot be destroyed may touch memory at any time: what the queue keeps is kept for ever, and nothing more is taken.
+#[test]
+fn what_could_not_be_destroyed_is_kept_by_the_queue_too() {
+    let mut world = World::new([Description::roce("fake0")]);
+    world.expect_leaks();
+    let bench = Bench::new(&world, PATIENT);
+    let hold = bench.fake.hold();
+    assert_eq!(bench.send(0, 1).accepted, 1);
+    world.faults().fail("ibv_destroy_qp", 1, libc::EBUSY);
+    bench.ends[0].reset();
+    assert!(matches!(bench.ends[0].state(), EndpointState::Error(_)));
+    let ended = bench.reap_one(0);
+    assert_eq!(ended.token, Token::new(0, 1, 1));
+    assert_eq!(ended.result, Err(JobError::memory_kept()));
+    let late = bench.send(0, 2);
+    assert_eq!(late.accepted, 0);
+    assert_eq!(late.refused.map(|why| why.reason()), Some(Reason::Flushed));
+    assert!(bench.post_recv(0, 1).is_err());
+    let kept = bench.retire().map(|keep| keep.strong_count());
+    assert_eq!(kept, [1, 0, 1, 0], "queues, endpoints");
+    drop(hold);
+}
+
+/// Whoever polls late finds a message that had arrived in time: nobody says that its receive was missing.
+#[test]
+fn a_message_that_nobody_looked_for_has_arrived() {
+    const LIMIT: Duration = Duration::from_millis(20);
+    let world = World::new([Description::roce("fake0")]);
+    let bench = Bench::new(&world, LIMIT);
+    bench.post_recv(1, 1).unwrap();
+    assert_eq!(bench.send(0, 1).accepted, 1);
+    // Ten times as long as it may wait: the thread that looks at the time does so at least once in 5 ms.
+    let start = Instant::now();
+    while start.elapsed() < 10 * LIMIT + Duration::from_secs(1) {
+        assert_eq!(bench.ends[0].state(), EndpointState::Connected);
+        std::thread::yield_now();
+    }
+    assert_eq!(bench.reap_one(0).result, Ok(0));
+    assert_eq!(bench.reap_one(1).result.map(|_| ()), Ok(()));
+    assert_eq!(bench.reap(0), []);
+    assert_eq!(bench.ends[0].state(), EndpointState::Connected);
+    // One that has none is given up by whoever looks.
+    assert_eq!(bench.send(0, 2).accepted, 1);
+    let failed = bench.reap_one(0).result.map_err(|error| error.reason());
+    assert_eq!(failed, Err(Reason::NoReceive));
+    bench.retire();
+}
+
+/// All requests are queued, and then the adapter says that it could not be told, and blames none: they are accepted, and end.
+#[test]
+fn requests_that_may_have_been_taken_end() {
+    let world = World::new([Description::roce("fake0")]);
+    let bench = Bench::new(&world, PATIENT);
+    let hold = bench.fake.hold();
+    world
+        .faults()
+        .fail("ibv_post_send(doorbell)", 1, libc::EINVAL);
+    let submitted = bench.send(0, 1);
+    assert_eq!((submitted.accepted, submitted.refused), (1, None));
+    let error = bench.reap_one(0).result.unwrap_err();
+    assert_eq!(error.vendor_code(), Some(libc::EINVAL as u64));
+    assert!(matches!(bench.ends[0].state(), EndpointState::Error(_)));
+    drop(hold);
+    bench.retire();
+}
+
+/// A whole batch of completions that mean nothing hides none that was there before.
+#[test]
+fn completions_behind_strangers_are_ready() {
+    let world = World::new([Description::roce("fake0")]);
+    let bench = Bench::new(&world, PATIENT);
+    for _ in 0..16 {
+        bench.fake.stray(Wc::default());
+    }
+    bench.post_recv(1, 1).unwrap();
+    bench.send(0, 1);
+    let end = Instant::now() + LIMIT;
+    while world.carried_out() == 0 {
+        assert!(Instant::now() < end, "the message was not sent");
+        std::thread::yield_now();
+    }
+    assert_eq!(bench.queues[0].arm(), Armed::Ready);
+    assert_eq!(bench.reap_one(0).result, Ok(0));
+    bench.retire();
+}
+
+/// A completion queue that fails says so once: who armed for others is not rung for without end, and nothing new is taken.
+#[test]
+fn a_broken_queue_is_quiet_and_takes_nothing() {
+    let world = World::new([Description::roce("fake0")]);
+    let bench = Bench::new(&world, PATIENT);
+    world.faults().fail_always("ibv_poll_cq", libc::EIO);
+    assert_eq!(bench.queues[0].arm(), Armed::Ready);
+    // What had failed is looked after once more.
+    assert_eq!([bench.reap(0), bench.reap(0)], [[], []]);
+    assert!(matches!(bench.ends[0].state(), EndpointState::Error(_)));
+    for _ in 0..3 {
+        assert_eq!(bench.queues[0].arm(), Armed::Armed);
+        assert_eq!(bench.reap(0), []);
+    }
+    world.faults().clear();
+    bench.ends[0].reset();
+    assert!(
+        matches!(bench.ends[0].state(), EndpointState::Error(_)),
+        "connected it would hear of nothing"
+    );
+    let config = EndpointConfig::new(Arc::new(|| {}));
+    assert!(bench.queues[0].open_endpoint(config).is_err());
+    bench.retire();
+}
+
+/// An event that comes after somebody looked for it in vain is read by the next look.
+#[test]
+fn an_event_that_comes_late_is_read() {
+    let world = World::new([Description::roce("fake0")]);
+    let bench = Bench::new(&world, PATIENT);
+    let queue = &bench.queues[0];
+    let is_readable = || {
+        let fd = queue.event_fd().expect("a channel");
+        let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).unwrap() == 1
+    };
+    assert_eq!(queue.arm(), Armed::Armed);
+    queue.clear();
+    bench.post_recv(1, 1).unwrap();
+    bench.send(0, 1);
+    assert_eq!(bench.reap_one(0).result, Ok(0));
+    assert!(is_readable());
+    queue.clear();
+    assert!(!is_readable());
+    bench.retire();
+}
+
+/// The thread that hears of events does not turn round and round for a device that is gone, and one that comes in its place is another.
+#[test]
+fn a_device_that_is_gone_is_left_alone() {
+    let world = World::new([Description::roce("fake0")]);
+    let verbs = provider(&world);
+    let device = open(&verbs, "fake0");
+    let fake = world.fake("fake0");
+    fake.remove();
+    let end = Instant::now() + LIMIT;
+    while device.liveness() == Liveness::Alive {
+        assert!(Instant::now() < end, "nobody heard of it");
+        std::thread::yield_now();
+    }
+    // Nothing wakes the thread: it looks once more at most, for what it did when it heard of it.
+    let (before, start) = (world.calls("ibv_get_async_event"), Instant::now());
+    while start.elapsed() < Duration::from_millis(300) {
+        let calls = world.calls("ibv_get_async_event") - before;
+        assert!(calls <= 20, "{calls} looks");
+        std::thread::yield_now();
+    }
+    fake.put_back();
+    let back = open(&verbs, "fake0");
+    assert_ne!(back, device);
+    assert_eq!(open(&verbs, "fake0"), back);
+    assert_eq!(back.liveness(), Liveness::Alive);
+}

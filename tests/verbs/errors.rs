@@ -1,0 +1,1047 @@
+//! What can go wrong on an adapter, one thing at a time, on fake ones: each is told as what it is, nothing hangs, and nothing is left behind.
+#![expect(unsafe_code, reason = "forks")]
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use crate::adapters::{open, provider, try_open};
+use crate::fake_verbs::{Description, Fake, Link, World};
+use ibverbs_sys::IBV_MTU_512;
+use ibverbs_sys::ibv_wc_status::*;
+use support::rdma::{REMOTE, Setup, Side, connect, failed};
+use support::{test_name, *};
+use tokio_doca::device::{Liveness, Provider};
+use tokio_doca::verbs::ffi::Wc;
+use tokio_doca::{
+    Access, BufChain, BufPool, Device, Dma, ErrorKind, JobError, Mmap, Mode, RdmaState, Reason,
+    RemoteMmap, WorkQ,
+};
+
+const MODES: [Mode; 3] = [
+    Mode::EventDriven,
+    Mode::BusyPoll,
+    Mode::Hybrid {
+        spin: Duration::from_micros(50),
+    },
+];
+
+/// One device of a kind. `story` runs in each mode, each time on an adapter of its own.
+fn each(kind: fn(&str) -> Description, story: impl AsyncFn(&World, Fake, &Device, Mode)) {
+    for mode in MODES {
+        eprintln!("{mode:?}");
+        let world = World::new([kind("fake0")]);
+        let verbs = provider(&world);
+        let device = open(&verbs, "fake0");
+        run(story(&world, world.fake("fake0"), &device, mode));
+    }
+}
+
+fn setup(mode: Mode) -> Setup {
+    Setup::new(false, mode)
+}
+
+/// Two sides on WorkQs of their own.
+fn sides(device: &Device, setup: Setup) -> (Side, Side) {
+    let side = || {
+        let workq = WorkQ::builder().depth(32).mode(setup.mode).build().unwrap();
+        Side::on(device, &workq, setup)
+    };
+    (side(), side())
+}
+
+/// The same, connected.
+fn pair(device: &Device, setup: Setup) -> (Side, Side) {
+    let sides = sides(device, setup);
+    connect(&sides.0.rdma, &sides.1.rdma);
+    sides
+}
+
+fn again(one: &Side, other: &Side) {
+    one.rdma.reset().unwrap();
+    other.rdma.reset().unwrap();
+    connect(&one.rdma, &other.rdma);
+}
+
+async fn works(one: &Side, other: &Side) {
+    for (from, to) in [(one, other), (other, one)] {
+        let both = async { tokio::join!(from.send(b"works"), to.recv()) };
+        assert_eq!(
+            in_time("messages pass", both).await,
+            (Ok(()), Ok(b"works".to_vec()))
+        );
+    }
+}
+
+/// A WorkQ with copies.
+struct Copies {
+    workq: WorkQ,
+    dma: Dma,
+    pool: BufPool,
+}
+
+impl Copies {
+    fn new(device: &Device, mode: Mode) -> Copies {
+        let mmap = Mmap::builder().device(device).alloc(64 * ELEMENT).unwrap();
+        let workq = WorkQ::builder().depth(32).mode(mode).build().unwrap();
+        Copies {
+            dma: Dma::builder(device).attach(&workq).unwrap(),
+            pool: BufPool::builder(&mmap)
+                .element_size(ELEMENT)
+                .build()
+                .unwrap(),
+            workq,
+        }
+    }
+
+    /// A copy of 100 bytes into `pieces`, each of which takes a request.
+    async fn copy(&self, pieces: usize) -> Result<usize, JobError> {
+        let src = self.pool.try_alloc().unwrap();
+        src.extend_from_slice(&pattern(1, 100)).unwrap();
+        let to = BufChain::with_capacity(pieces);
+        let bufs: Vec<_> = (0..pieces)
+            .map(|_| self.pool.try_alloc().unwrap())
+            .collect();
+        for (number, buf) in bufs.iter().enumerate() {
+            // All but the last have room for a few bytes.
+            if number + 1 < pieces {
+                buf.set_data(ELEMENT - 5, 0).unwrap();
+            }
+            to.push(buf).unwrap();
+        }
+        let copied = self.dma.copy(&src, &to).await?;
+        let all: Vec<u8> = bufs.iter().flat_map(bytes).collect();
+        assert_eq!(all, pattern(1, 100), "the copy is whole");
+        Ok(copied)
+    }
+
+    async fn works(&self) {
+        assert_eq!(in_time("a copy", self.copy(3)).await, Ok(100));
+    }
+}
+
+/// Sets up all there is, and does one of each. What could not be had is the error.
+fn everything(verbs: &tokio_doca::verbs::Verbs) -> tokio_doca::Result<()> {
+    let device = try_open(verbs, "fake0")?;
+    let access = Access::LOCAL_READ_WRITE | REMOTE;
+    let mmap = Mmap::builder()
+        .device(&device)
+        .access(access)
+        .alloc(1 << 14)?;
+    let blob = mmap.export_rdma(&device)?;
+    let remote = RemoteMmap::from_export(&device, &blob).wait()?;
+    let workq = WorkQ::builder().mode(Mode::BusyPoll).build()?;
+    let dma = Dma::builder(&device).attach(&workq)?;
+    let attach = || {
+        tokio_doca::Rdma::builder(&device)
+            .permissions(REMOTE)
+            .attach(&workq)
+    };
+    let (one, other) = (attach()?, attach()?);
+    let blobs = (one.export()?, other.export()?);
+    one.connect(&blobs.1).wait()?;
+    other.connect(&blobs.0).wait()?;
+    let pool = BufPool::builder(&mmap).element_size(1024).build()?;
+    let (src, dst) = (pool.try_alloc()?, pool.try_alloc()?);
+    src.extend_from_slice(b"abc")?;
+    let there = remote.buf(8192..8200)?;
+    let done = workq.block_on(async {
+        dma.copy(&src, &dst).await?;
+        one.write(&src, &there).await
+    });
+    assert_eq!(done?, 3);
+    Ok(())
+}
+
+/// The n-th call that sets something up fails, for each n: the error names it, and nothing is left.
+#[test]
+fn each_step_of_the_set_up_may_fail() {
+    for (kind, errno) in [
+        (Description::roce as fn(&str) -> Description, libc::ENOMEM),
+        (Description::infiniband, libc::EAGAIN),
+        (Description::soft_roce, libc::EIO),
+    ] {
+        let mut failed = Vec::new();
+        for nth in 1.. {
+            let world = World::new([kind("fake0")]);
+            let verbs = provider(&world);
+            world.faults().fail_any(nth, errno);
+            let result = everything(&verbs);
+            let fired = world.faults().clear();
+            let Some(&call) = fired.first() else {
+                result.unwrap();
+                assert!(nth > 15, "{nth} calls are not all");
+                break;
+            };
+            match result {
+                // An address that cannot be asked for is a hole, queues may be made without inline data, and a device that cannot be opened is not
+                // listed.
+                Ok(()) => assert!(
+                    ["ibv_query_gid_ex", "ibv_create_qp"].contains(&call),
+                    "{nth}: {call}"
+                ),
+                Err(error) => {
+                    let text = error.to_string();
+                    let says = text.contains(call) || error.op() == "test";
+                    assert!(
+                        says,
+                        "{nth}: {call} failed with {errno}, and this was told: {text}"
+                    );
+                }
+            }
+            failed.push(call);
+            drop(verbs);
+            world.wait_until_empty();
+        }
+        for call in [
+            "ibv_open_device",
+            "ibv_alloc_pd",
+            "ibv_reg_mr",
+            "ibv_create_cq",
+            "ibv_create_qp",
+            "ibv_modify_qp",
+        ] {
+            assert!(failed.contains(&call), "{call} was never called");
+        }
+    }
+}
+
+#[test]
+fn no_devices_have_a_reason() {
+    let world = World::new([]);
+    let none = provider(&world);
+    assert!(none.devices().unwrap().is_empty());
+    let text = none.unavailable().expect("a reason").to_string();
+    assert!(text.contains("no RDMA device"), "{text}");
+    for (errno, word) in [
+        (libc::ENOSYS, "modprobe"),
+        (libc::EPERM, "may not"),
+        (libc::ENOENT, "/dev/infiniband"),
+    ] {
+        world.faults().fail_always("ibv_get_device_list", errno);
+        assert!(none.devices().unwrap().is_empty());
+        let text = none.unavailable().expect("a reason").to_string();
+        assert!(text.contains(word), "{text}");
+        world.faults().clear();
+    }
+}
+
+#[test]
+fn a_device_that_does_not_open_hides_no_other() {
+    let world = World::new([Description::roce("fake0"), Description::roce("fake1")]);
+    let verbs = provider(&world);
+    world.faults().fail("ibv_open_device", 1, libc::EACCES);
+    let infos = verbs.devices().unwrap();
+    let names: Vec<&str> = infos.iter().map(|info| info.name()).collect();
+    assert_eq!(
+        (names, infos[0].pci_addr(), verbs.unavailable().is_none()),
+        (vec!["fake1"], None, true)
+    );
+    let device = verbs.open(&infos[0]).unwrap();
+    assert_eq!(
+        verbs.open(&infos[0]).unwrap(),
+        device,
+        "opened twice it is the same"
+    );
+}
+
+/// Of the two steps of a connection the first may fail and be done again; after the second there is no way back.
+#[test]
+fn a_connection_may_fail_half_way() {
+    each(Description::roce, async |world, _, device, mode| {
+        let (one, other) = sides(device, setup(mode));
+        let blob = other.rdma.export().unwrap();
+        for nth in [1, 2] {
+            world.faults().fail("ibv_modify_qp", nth, libc::EINVAL);
+            let error = one.rdma.connect(&blob).await.unwrap_err();
+            assert!(error.to_string().contains("ibv_modify_qp"), "{error}");
+            assert_eq!(world.faults().clear(), ["ibv_modify_qp"]);
+            let state = one.rdma.state();
+            assert_eq!(matches!(state, RdmaState::Error(_)), nth == 2, "{state:?}");
+        }
+        again(&one, &other);
+        works(&one, &other).await;
+    });
+}
+
+/// The subnet manager gives the port another address, and its network another MTU: who connects afterwards keeps to them.
+#[test]
+fn a_port_that_has_changed_is_asked_anew() {
+    each(Description::infiniband, async |_, fake, device, mode| {
+        let (one, other) = pair(device, setup(mode));
+        let copies = Copies::new(device, mode);
+        works(&one, &other).await;
+        copies.works().await;
+        fake.change_port(|port| {
+            (port.link, port.mtu) = (Link::InfiniBand(port.lid() + 7000), IBV_MTU_512);
+        });
+        again(&one, &other);
+        works(&one, &other).await;
+        // Their queue pair has the address of before.
+        assert!(in_time("an end", copies.copy(3)).await.is_err());
+        copies.works().await;
+    });
+}
+
+/// How many requests a send queue has room for depends on how long they are: there are fewer places then, and Jobs wait for one.
+#[test]
+fn send_queues_are_as_long_as_they_can_be() {
+    fn short(name: &str) -> Description {
+        Description {
+            send_bytes: 1 << 16,
+            ..Description::roce(name)
+        }
+    }
+    each(short, async |_, _, device, mode| {
+        let caps = device.info().caps().clone();
+        let depth = caps.max_depth;
+        let workq = WorkQ::builder().depth(depth).mode(mode).build().unwrap();
+        let dma = Dma::builder(device).attach(&workq).unwrap();
+        let mmap = Mmap::builder().device(device).alloc(1 << 20).unwrap();
+        let pool = BufPool::builder(&mmap).element_size(512).build().unwrap();
+        let copies = (0..500).map(async |_| {
+            let (src, dst) = (pool.try_alloc().unwrap(), pool.try_alloc().unwrap());
+            src.extend_from_slice(&[1; 100]).unwrap();
+            dma.copy(&src, &dst).await
+        });
+        let copied = futures::future::try_join_all(copies);
+        in_time("copies", copied).await.unwrap();
+        let queue = caps.rdma.unwrap().max_send_queue_size;
+        assert!(queue * 64 > 1 << 16);
+        let [one, other] = [(); 2].map(|()| {
+            let rdma = tokio_doca::Rdma::builder(device).send_queue_size(queue);
+            let workq = WorkQ::builder().depth(depth).mode(mode).build().unwrap();
+            rdma.attach(&workq).unwrap()
+        });
+        connect(&one, &other);
+        // More than there are places.
+        let sends = (0..1000).map(|number| one.send_empty_imm(number));
+        let sends = futures::future::try_join_all(sends);
+        let receives = async {
+            for number in 0..1000 {
+                let received = other.recv(()).await.unwrap();
+                assert_eq!(received.immediate, Some(number));
+            }
+        };
+        let (sent, ()) = in_time("messages pass", async { tokio::join!(sends, receives) }).await;
+        sent.unwrap();
+    });
+}
+
+/// Connections are looked after by reads: who has none has no connections, and nothing to export.
+#[test]
+fn an_adapter_without_reads_has_no_rdma() {
+    fn deaf(name: &str) -> Description {
+        Description {
+            max_rd_atomic: 0,
+            ..Description::roce(name)
+        }
+    }
+    each(deaf, async |_, _, device, mode| {
+        let caps = device.info().caps();
+        assert!(caps.rdma.is_none() && !caps.share_rdma);
+        let workq = WorkQ::builder().mode(mode).build().unwrap();
+        let refused = tokio_doca::Rdma::builder(device).attach(&workq);
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::NotSupported);
+        let access = Access::LOCAL_READ_WRITE | REMOTE;
+        let mmap = Mmap::builder().device(device).access(access);
+        let refused = mmap.alloc(ELEMENT).unwrap().export_rdma(device);
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::NotSupported);
+        Copies::new(device, mode).works().await;
+    });
+}
+
+/// Where completion queues keep their size there is room for some contexts, and who has too many is told so.
+#[test]
+fn a_completion_queue_that_cannot_grow_has_room_for_some() {
+    fn fixed(name: &str) -> Description {
+        Description {
+            resizes: false,
+            ..Description::roce(name)
+        }
+    }
+    each(fixed, async |_, _, device, mode| {
+        let (one, other) = pair(device, setup(mode));
+        works(&one, &other).await;
+        let workq = WorkQ::builder().mode(mode).build().unwrap();
+        let attach = || tokio_doca::Rdma::builder(device).attach(&workq);
+        let mut rdmas = Vec::new();
+        let error = loop {
+            match attach() {
+                Ok(rdma) => rdmas.push(rdma),
+                Err(error) => break error,
+            }
+        };
+        assert!(rdmas.len() >= 10, "{}", rdmas.len());
+        assert_eq!(error.kind(), ErrorKind::NoMemory);
+        assert!(error.to_string().contains("recv_queue_size"), "{error}");
+        // What one has given back another one has.
+        rdmas.pop();
+        attach().unwrap();
+    });
+}
+
+/// An export that could not be taken back may still be written by peers: its memory is given to nobody.
+#[test]
+fn memory_that_peers_may_still_reach_is_kept() {
+    struct Owner(Box<[u8]>, Arc<AtomicBool>);
+    impl AsMut<[u8]> for Owner {
+        fn as_mut(&mut self) -> &mut [u8] {
+            &mut self.0
+        }
+    }
+    impl Drop for Owner {
+        fn drop(&mut self) {
+            self.1.store(true, SeqCst);
+        }
+    }
+    let errnos = [(0, false), (libc::EBUSY, true), (libc::EIO, true)];
+    let cases = errnos.into_iter().flat_map(|it| [(it, false), (it, true)]);
+    for ((errno, kept), stopped) in cases {
+        let mut world = World::new([Description::roce("fake0")]);
+        if kept {
+            world.expect_leaks();
+        }
+        let device = open(&provider(&world), "fake0");
+        let dropped = Arc::new(AtomicBool::new(false));
+        let owner = Owner(vec![0; ELEMENT].into(), Arc::clone(&dropped));
+        let access = Access::LOCAL_READ_WRITE | REMOTE;
+        let builder = Mmap::builder().device(&device).access(access);
+        let mmap = builder.from_owner(owner).unwrap();
+        mmap.export_rdma(&device).unwrap();
+        if errno != 0 {
+            // The first that is taken back is the export.
+            world.faults().fail("ibv_dereg_mr", 1, errno);
+        }
+        if stopped {
+            mmap.stop().unwrap();
+        }
+        drop(mmap);
+        assert_eq!(dropped.load(SeqCst), !kept, "{errno}");
+    }
+}
+
+/// What an adapter does not let go of ends all the same. Its memory stays in use for ever, and nothing else does.
+#[test]
+fn what_an_adapter_does_not_let_go_of_ends_and_keeps_its_memory() {
+    for mode in MODES {
+        let mut world = World::new([Description::roce("fake0")]);
+        world.expect_leaks();
+        let device = open(&provider(&world), "fake0");
+        let fake = world.fake("fake0");
+        run(async {
+            let (one, other) = pair(&device, setup(mode));
+            let copies = Copies::new(&device, mode);
+            let kept = (Reason::MemoryKept, None);
+            let hold = fake.hold();
+            world.faults().end_with(1, IBV_WC_REM_OP_ERR, 0);
+            world.faults().fail("ibv_destroy_qp", 1, libc::EBUSY);
+            let (copied, ()) = tokio::join!(copies.copy(1), async { drop(hold) });
+            assert_eq!(failed(copied), kept);
+            copies.works().await;
+            // One element has the source, one is the piece.
+            assert_eq!(free_bufs(&copies.pool), copies.pool.elements() - 2);
+            in_time("shutdown", copies.workq.shutdown()).await.unwrap();
+
+            let remote = one.import(&other.memory()).buf(..8).unwrap();
+            let (into, room, later) = (one.empty(), one.empty(), one.empty());
+            let receive = one.rdma.try_recv(&room).unwrap();
+            let forgotten = one.rdma.try_recv(&later).unwrap();
+            let hold = fake.hold();
+            let read = one.rdma.try_read(&remote, &into).unwrap();
+            drop(forgotten);
+            world.faults().fail("ibv_destroy_qp", 1, libc::EBUSY);
+            one.rdma.reset().unwrap();
+            assert_eq!(failed(in_time("the read", read).await), kept);
+            assert_eq!(failed(in_time("the receive", receive).await), kept);
+            assert_eq!(one.failed().await.reason(), Reason::MemoryKept);
+            for buf in [&into, &room, &later] {
+                let error = buf.reset_data_len().unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::InUse);
+            }
+            let elements = one.pool.elements();
+            drop((into, room, later));
+            assert_eq!(free_bufs(&one.pool), elements - 3);
+            // Nothing is taken any more, and nothing hangs.
+            let late = one.send(b"late").await;
+            assert_eq!(failed(late), (Reason::Flushed, Some(Reason::MemoryKept)));
+            one.rdma.reset().unwrap();
+            assert!(matches!(one.rdma.state(), RdmaState::Error(_)));
+            in_time("shutdown", one.workq.shutdown()).await.unwrap();
+            // The adapter reads on, into memory that nobody else has.
+            drop(one);
+            let before = world.carried_out();
+            drop(hold);
+            until("the read is carried out", || world.carried_out() > before).await;
+        });
+    }
+}
+
+/// The same of an idle queue pair of copies, which fails by itself.
+#[test]
+fn idle_copies_that_fail_and_stay_are_followed_by_others() {
+    for mode in MODES {
+        let mut world = World::new([Description::roce("fake0")]);
+        world.expect_leaks();
+        let device = open(&provider(&world), "fake0");
+        run(async {
+            let copies = Copies::new(&device, mode);
+            world.faults().fail("ibv_destroy_qp", 1, libc::EBUSY);
+            world.fake("fake0").fail_queue_pairs(false);
+            let tried = || world.calls("ibv_destroy_qp") > 0;
+            until("it was to be destroyed", || {
+                copies.workq.progress(|_, _| ());
+                tried()
+            })
+            .await;
+            copies.works().await;
+            in_time("shutdown", copies.workq.shutdown()).await.unwrap();
+        });
+    }
+}
+
+/// Where the adapter does not reach itself all copies fail together, and not one after the other.
+#[test]
+fn copies_that_reach_nobody_fail_together() {
+    each(Description::roce, async |world, fake, device, mode| {
+        let copies = Copies::new(device, mode);
+        let hold = fake.hold();
+        world.faults().end_with(1, IBV_WC_RETRY_EXC_ERR, 0);
+        let (a, b, c, ()) = tokio::join!(copies.copy(2), copies.copy(2), copies.copy(2), async {
+            drop(hold)
+        });
+        let code = Some(u64::from(IBV_WC_RETRY_EXC_ERR) << 32);
+        assert_eq!([a, b, c].map(|it| it.unwrap_err().vendor_code()), [code; 3]);
+        copies.works().await;
+    });
+}
+
+/// With this in the environment libibverbs says that what a removed adapter may still use was destroyed.
+#[test]
+fn an_environment_in_which_destroying_proves_nothing_is_refused() {
+    const NAME: &str = "RDMAV_ALLOW_DISASSOC_DESTROY";
+    const TEST: &str = test_name!(an_environment_in_which_destroying_proves_nothing_is_refused);
+    if std::env::var_os(NAME).is_none() {
+        let mut again = programs::this_program();
+        let output = again.args(["--exact", TEST]).env(NAME, "1").output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    let world = World::new([Description::roce("fake0")]);
+    let verbs = provider(&world);
+    assert!(verbs.devices().unwrap().is_empty());
+    let why = verbs.unavailable().unwrap().to_string();
+    assert!(why.contains(NAME), "{why}");
+}
+
+/// A removal that is told while somebody destroys a queue pair, in the lock of an endpoint that the watcher looks at meanwhile.
+#[test]
+fn a_removal_is_heard_of_by_who_destroys_a_queue_pair() {
+    for silent in [false, true] {
+        let mut world = World::new([Description {
+            removed_in_silence: silent,
+            ..Description::roce("fake0")
+        }]);
+        world.expect_leaks();
+        let device = open(&provider(&world), "fake0");
+        let fake = world.fake("fake0");
+        run(async {
+            let setup = setup(Mode::BusyPoll).rnr(Duration::from_millis(20));
+            let (one, other) = pair(&device, setup);
+            let hold = fake.hold();
+            let empty = one.filled(b"waits");
+            let send = one.rdma.try_send(&empty).unwrap();
+            // The kernel says so to all commands before it has closed the events.
+            world.faults().fail_always("ibv_destroy_qp", libc::EIO);
+            world.faults().fail_always("ibv_query_device", libc::EIO);
+            std::thread::scope(|scope| {
+                let reset = scope.spawn(|| one.rdma.reset());
+                let tried = || world.calls("ibv_destroy_qp") > 0;
+                block_until("it is being destroyed", tried);
+                // Long enough for the watcher to look at the time.
+                let before = Instant::now();
+                while before.elapsed() < Duration::from_millis(60) {
+                    std::thread::yield_now();
+                }
+                fake.remove();
+                let _ = reset.join().unwrap();
+            });
+            let (reason, _) = failed(in_time("the send", send).await);
+            assert_eq!(reason, Reason::Flushed, "its memory is given back");
+            drop((hold, other));
+        });
+    }
+}
+
+/// A child of fork has copies of everything. What it drops goes on in its parent.
+#[test]
+fn a_child_of_fork_destroys_nothing() {
+    const TEST: &str = test_name!(a_child_of_fork_destroys_nothing);
+    if !alone(TEST) {
+        return;
+    }
+    let world = World::new([Description::roce("fake0"), Description::roce("fake1")]);
+    let verbs = provider(&world);
+    let device = open(&verbs, "fake0");
+    // Of one without queues the child has the last handles.
+    let bare = open(&verbs, "fake1");
+    let (one, other) = pair(&device, setup(Mode::BusyPoll));
+    let blob = other.memory();
+    let destroyed = || {
+        let calls = ["qp", "cq", "comp_channel"].map(|name| format!("ibv_destroy_{name}"));
+        let destroyed: u64 = calls.iter().map(|call| world.calls(call)).sum();
+        destroyed + world.calls("ibv_dereg_mr") + world.calls("ibv_close_device")
+    };
+    let before = destroyed();
+    // SAFETY: the child takes no lock that another thread may have had: it drops, and asks the fake.
+    match unsafe { libc::fork() } {
+        0 => {
+            drop((one, other, device, bare));
+            let same = destroyed() == before;
+            // SAFETY: ends the child, and nothing of the parent's.
+            unsafe { libc::_exit(if same { 7 } else { 8 }) }
+        }
+        pid => {
+            use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+            let pid = nix::unistd::Pid::from_raw(pid);
+            let mut ended = WaitStatus::StillAlive;
+            block_until("the child ends", || {
+                ended = waitpid(pid, Some(WaitPidFlag::WNOHANG)).unwrap();
+                ended != WaitStatus::StillAlive
+            });
+            assert_eq!(ended, WaitStatus::Exited(pid, 7));
+        }
+    }
+    run(async {
+        works(&one, &other).await;
+        let there = one.import(&blob).buf(..4).unwrap();
+        let here = one.filled(b"here");
+        let written = in_time("a write", one.rdma.write(&here, &there));
+        assert_eq!(written.await, Ok(4));
+    });
+}
+
+/// Memory is locked, and who may lock too little is told so.
+#[test]
+fn the_limit_of_locked_memory_is_named() {
+    each(Description::roce, async |world, _, device, _| {
+        world.faults().fail("ibv_reg_mr", 1, libc::ENOMEM);
+        let error = Mmap::builder().device(device).alloc(ELEMENT).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoMemory);
+        assert!(
+            error.to_string().contains("ibv_reg_mr of 4096 bytes"),
+            "{error}"
+        );
+    });
+}
+
+/// The adapter takes some requests of a list, and refuses the next: who is it fails, and others are done.
+#[test]
+fn a_copy_of_which_a_request_is_refused_fails_alone() {
+    each(Description::roce, async |world, fake, device, mode| {
+        let copies = Copies::new(device, mode);
+        for refused in 1..=12 {
+            let hold = fake.hold();
+            world.faults().fail("ibv_post_send", refused, libc::EINVAL);
+            let (a, b, c, ()) =
+                tokio::join!(copies.copy(5), copies.copy(5), copies.copy(5), async {
+                    drop(hold)
+                });
+            assert_eq!(world.faults().clear(), ["ibv_post_send"]);
+            let results = [a, b, c];
+            let failed: Vec<_> = results.iter().filter_map(|result| result.err()).collect();
+            assert_eq!(failed.len(), 1, "request {refused}: {results:?}");
+            let number = (refused as usize - 1) / 5;
+            assert_eq!(
+                results[number].map_err(|error| error.kind()),
+                Err(ErrorKind::InvalidValue)
+            );
+            copies.works().await;
+        }
+    });
+}
+
+/// The same of remote operations: what is refused was never seen, and the connection goes on.
+#[test]
+fn an_operation_that_is_refused_leaves_the_connection() {
+    each(Description::roce, async |world, _, device, mode| {
+        let (one, other) = pair(device, setup(mode));
+        let remote = one.import(&other.memory());
+        let there = remote.buf(..100).unwrap();
+        for errno in [libc::EINVAL, libc::EIO] {
+            let full = one.filled(&pattern(3, 100));
+            world.faults().fail("ibv_post_send", 1, errno);
+            let refused = one.rdma.write(&full, &there).await.unwrap_err();
+            assert_eq!(
+                (refused.reason(), refused.vendor_code()),
+                (Reason::Device, Some(errno as u64))
+            );
+            assert_eq!(other.bytes(0, 100), [0; 100]);
+            assert_eq!(one.rdma.state(), RdmaState::Connected);
+            world.faults().fail("ibv_post_recv", 1, errno);
+            let refused = one.rdma.try_recv(()).err().expect("it is refused");
+            assert_eq!(refused.vendor_code(), Some(errno as u64));
+            works(&one, &other).await;
+        }
+        assert_eq!(
+            one.rdma.write(&one.filled(&pattern(3, 100)), &there).await,
+            Ok(100)
+        );
+        assert_eq!(other.bytes(0, 100), pattern(3, 100));
+        one.all_back().await;
+        other.all_back().await;
+    });
+}
+
+/// A copy that the adapter ends with an error fails with the adapter's code; those beside it are done anew.
+#[test]
+fn a_copy_that_fails_leaves_the_others() {
+    each(Description::roce, async |world, fake, device, mode| {
+        let copies = Copies::new(device, mode);
+        for number in 1..=15 {
+            let hold = fake.hold();
+            world.faults().end_with(number, IBV_WC_REM_OP_ERR, 0x55);
+            let (a, b, c, ()) =
+                tokio::join!(copies.copy(5), copies.copy(5), copies.copy(5), async {
+                    drop(hold)
+                });
+            let results = [a, b, c];
+            let failed: Vec<_> = results.iter().filter_map(|result| result.err()).collect();
+            assert_eq!(failed.len(), 1, "request {number}: {results:?}");
+            let error = results[(number as usize - 1) / 5].unwrap_err();
+            let code = u64::from(IBV_WC_REM_OP_ERR) << 32 | 0x55;
+            assert_eq!(
+                (error.kind(), error.vendor_code()),
+                (ErrorKind::IoFailed, Some(code))
+            );
+            copies.works().await;
+        }
+        assert_eq!(copies.workq.in_flight(), 0);
+    });
+}
+
+/// All Jobs behind one that failed are flushed with its cause, whatever their requests say, and the peer's receives too.
+#[test]
+fn what_is_flushed_keeps_the_first_cause() {
+    each(Description::roce, async |world, fake, device, mode| {
+        let (one, other) = pair(device, setup(mode));
+        let remote = one.import(&other.memory());
+        let there = [0, 8, 16, 24].map(|at| remote.buf(at..at + 8).unwrap());
+        let receive = other.rdma.try_recv(()).unwrap();
+        let own = one.rdma.try_recv(()).unwrap();
+        let hold = fake.hold();
+        world.faults().end_with(2, IBV_WC_RETRY_EXC_ERR, 0x81);
+        let full = one.filled(&[1; 8]);
+        let write = |at: usize| one.rdma.write(&full, &there[at]);
+        let (a, b, c, d, ()) =
+            tokio::join!(write(0), write(1), write(2), write(3), async { drop(hold) });
+        assert_eq!(a, Ok(8));
+        assert_eq!(failed(b), (Reason::PeerSilent, None));
+        let flushed = (Reason::Flushed, Some(Reason::PeerSilent));
+        assert_eq!([failed(c), failed(d)], [flushed; 2]);
+        assert_eq!(failed(in_time("its own receive", own).await), flushed);
+        assert_eq!(one.failed().await.reason(), Reason::PeerSilent);
+        assert_eq!(failed(write(0).await), flushed);
+        // The peer has heard of nothing: it is reset.
+        again(&one, &other);
+        assert_eq!(
+            failed(in_time("the receive", receive).await),
+            (Reason::Flushed, Some(Reason::Reset))
+        );
+        works(&one, &other).await;
+    });
+}
+
+/// Each status of a completion that there is ends the Job, and no other thing.
+#[test]
+fn each_status_is_told_and_the_connection_begins_anew() {
+    each(Description::roce, async |world, _, device, mode| {
+        let (one, other) = pair(device, setup(mode));
+        for status in (1..=23).filter(|&status| status != IBV_WC_WR_FLUSH_ERR) {
+            world.faults().end_with(1, status, 7);
+            let remote = one.import(&other.memory());
+            let result = in_time(
+                "a write",
+                one.rdma.write(&one.filled(&[1]), &remote.buf(..1).unwrap()),
+            )
+            .await;
+            let error = result.expect_err("it was ended so");
+            assert_ne!(error.reason(), Reason::Flushed, "status {status}: {error}");
+            assert_eq!(one.failed().await, error, "status {status}");
+            again(&one, &other);
+        }
+        works(&one, &other).await;
+    });
+}
+
+/// The completion queue fails: with its event, or when it is polled.
+#[test]
+fn a_completion_queue_that_fails_takes_its_workq_with_it_and_no_other() {
+    for by_event in [true, false] {
+        each(Description::roce, async |world, fake, device, mode| {
+            let (one, other) = pair(device, setup(mode));
+            let copies = Copies::new(device, mode);
+            let receive = other.rdma.try_recv(()).unwrap();
+            let hold = fake.hold();
+            let full = one.filled(&[1; 8]);
+            let remote = one.import(&other.memory());
+            let there = remote.buf(..8).unwrap();
+            let (copied, written, ()) = tokio::join!(
+                in_time("the copy", copies.copy(3)),
+                in_time("the write", one.rdma.write(&full, &there)),
+                async {
+                    tokio::task::yield_now().await;
+                    if by_event {
+                        fake.fail_completion_queues();
+                    } else {
+                        world.faults().fail_always("ibv_poll_cq", libc::EIO);
+                        fake.spurious_events(1);
+                    }
+                }
+            );
+            drop(hold);
+            assert_eq!(copied.unwrap_err().reason(), Reason::QueueFailed);
+            assert_eq!(
+                failed(written),
+                (Reason::Flushed, Some(Reason::QueueFailed))
+            );
+            assert_eq!(
+                failed(in_time("the receive", receive).await),
+                (Reason::Flushed, Some(Reason::QueueFailed))
+            );
+            world.faults().clear();
+            assert_eq!(
+                in_time("another", copies.copy(3))
+                    .await
+                    .unwrap_err()
+                    .reason(),
+                Reason::QueueBroken
+            );
+            assert_eq!(device.liveness(), Liveness::Alive);
+            // Another WorkQ of the device works.
+            Copies::new(device, mode).works().await;
+        });
+    }
+}
+
+/// An adapter gone while Jobs are in flight and receives are posted: all of them end, and what comes later is refused.
+#[test]
+fn a_device_that_is_removed_fails_everything() {
+    each(Description::roce, async |_, fake, device, mode| {
+        let (one, other) = pair(device, setup(mode));
+        let copies = Copies::new(device, mode);
+        let receive = other.rdma.try_recv(()).unwrap();
+        let remote = one.import(&other.memory());
+        let there = remote.buf(..8).unwrap();
+        let full = one.filled(&[1; 8]);
+        let hold = fake.hold();
+        let (copied, written, sent, ()) = tokio::join!(
+            in_time("the copy", copies.copy(3)),
+            in_time("the write", one.rdma.write(&full, &there)),
+            in_time("the message", other.rdma.send(&full)),
+            async {
+                tokio::task::yield_now().await;
+                fake.remove();
+            }
+        );
+        drop(hold);
+        let gone = (Reason::Flushed, Some(Reason::DeviceGone));
+        assert_eq!(copied.unwrap_err().reason(), Reason::DeviceGone);
+        assert_eq!([failed(written), failed(sent)], [gone; 2]);
+        assert_eq!(failed(in_time("the receive", receive).await), gone);
+        assert_eq!(one.failed().await.reason(), Reason::DeviceGone);
+        assert_eq!(device.liveness(), Liveness::Dead);
+        let late = in_time("a copy", copies.copy(3)).await.unwrap_err();
+        assert_eq!(late.reason(), Reason::DeviceGone);
+        assert!(Mmap::builder().device(device).alloc(ELEMENT).is_err());
+        assert!(
+            Dma::builder(device)
+                .attach(&WorkQ::builder().build().unwrap())
+                .is_err()
+        );
+    });
+}
+
+/// All queue pairs fail by themselves: connections are told, and copies go on.
+#[test]
+fn queue_pairs_that_fail_are_told_and_copies_go_on() {
+    for (flushes, idle) in [(true, true), (true, false), (false, true), (false, false)] {
+        queue_pairs_fail(flushes, idle);
+    }
+}
+
+fn queue_pairs_fail(flushes: bool, idle: bool) {
+    each(Description::roce, async |_, fake, device, mode| {
+        let (one, other) = pair(device, setup(mode));
+        let copies = Copies::new(device, mode);
+        let (own, receive) = (
+            one.rdma.try_recv(()).unwrap(),
+            other.rdma.try_recv(()).unwrap(),
+        );
+        let hold = fake.hold();
+        let mut copy = pin!(copies.copy(3));
+        if !idle {
+            poll_pending(copy.as_mut());
+        }
+        fake.fail_queue_pairs(flushes);
+        drop(hold);
+        for (side, receive) in [(&one, own), (&other, receive)] {
+            let cause = side.failed().await;
+            assert!(
+                [Reason::Device, Reason::PeerFailed].contains(&cause.reason()),
+                "{cause}"
+            );
+            let flushed = failed(in_time("a receive", receive).await);
+            assert_eq!(flushed, (Reason::Flushed, Some(cause.reason())));
+        }
+        // A copy that finds it failed is done by the next one, unless it is what finds out.
+        let copied = in_time("the copy", copy).await;
+        assert!(copied.is_err() || idle, "{copied:?}");
+        copies.works().await;
+        again(&one, &other);
+        works(&one, &other).await;
+    });
+}
+
+/// A port that goes down and comes back: what was sent meanwhile fails within the transport's time.
+#[test]
+fn a_port_that_is_down_is_a_silent_peer() {
+    each(Description::roce, async |_, fake, device, mode| {
+        let (one, other) = pair(device, setup(mode));
+        fake.set_port(false);
+        let start = Instant::now();
+        let remote = one.import(&other.memory());
+        let written = in_time(
+            "a write",
+            one.rdma.write(&one.filled(&[1]), &remote.buf(..1).unwrap()),
+        )
+        .await;
+        assert_eq!(failed(written), (Reason::PeerSilent, None));
+        assert!(start.elapsed() < Duration::from_secs(5));
+        fake.set_port(true);
+        again(&one, &other);
+        works(&one, &other).await;
+    });
+}
+
+/// Events that nobody asked for, many of them, and each twice.
+#[test]
+fn events_that_mean_nothing_are_read_and_acknowledged() {
+    each(Description::roce, async |world, fake, device, mode| {
+        let (one, other) = pair(device, setup(mode));
+        let copies = Copies::new(device, mode);
+        world.faults().double_events(true);
+        for _ in 0..50 {
+            works(&one, &other).await;
+            copies.works().await;
+        }
+        world.faults().double_events(false);
+        fake.spurious_events(1000);
+        let message = other.empty();
+        let receive = other.rdma.try_recv(&message).unwrap();
+        for _ in 0..10 {
+            copies.works().await;
+        }
+        one.send(b"after the storm").await.unwrap();
+        assert_eq!(in_time("the receive", receive).await.unwrap().len, 15);
+    });
+}
+
+/// Completions that nothing was posted for: of a stranger, with a number that is nobody's, or of what is over.
+#[test]
+fn completions_of_what_nobody_posted_are_dropped() {
+    each(Description::soft_roce, async |world, fake, device, mode| {
+        let (one, other) = pair(device, setup(mode));
+        let copies = Copies::new(device, mode);
+        let own = fake.queue_pairs();
+        let message = other.empty();
+        let receive = other.rdma.try_recv(&message).unwrap();
+        for round in 0..10u64 {
+            // What could be a Job's or a receive's, and is not.
+            let wr_id = (u64::MAX - 7) - (round << 32) - ((round % 3) << 20);
+            let stray = |qp_num, status| Wc {
+                wr_id,
+                qp_num,
+                status,
+                opcode: 200,
+                byte_len: u32::MAX,
+                ..Wc::default()
+            };
+            for &qp_num in &own {
+                fake.stray(stray(qp_num, IBV_WC_SUCCESS));
+            }
+            for qp_num in [0, 0x00ff_fff0] {
+                for status in [IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, IBV_WC_GENERAL_ERR] {
+                    fake.stray(stray(qp_num, status));
+                }
+            }
+            assert_eq!(
+                in_time(
+                    "a write",
+                    one.rdma.write(
+                        &one.filled(&[1; 8]),
+                        &one.import(&other.memory()).buf(..8).unwrap()
+                    )
+                )
+                .await,
+                Ok(8)
+            );
+            copies.works().await;
+        }
+        one.send(b"still here").await.unwrap();
+        assert_eq!(in_time("the receive", receive).await.unwrap().len, 10);
+        assert_eq!(world.sins(), Vec::<String>::new());
+    });
+}
+
+/// The adapter says that it asked for no notification: whoever waits is not forgotten.
+#[test]
+fn a_notification_that_is_refused_is_not_slept_through() {
+    each(Description::roce, async |world, _, device, mode| {
+        let copies = Copies::new(device, mode);
+        world.faults().fail("ibv_req_notify_cq", 1, libc::EIO);
+        let ended = in_time("a copy", copies.copy(3)).await;
+        assert!(
+            ended == Ok(100) || ended.is_err_and(|error| error.reason() == Reason::QueueFailed),
+            "{ended:?}"
+        );
+    });
+}
+
+/// A write permission for copies opens nothing to a peer: none of the keys of the shared domain reaches private memory.
+#[test]
+fn no_key_that_peers_could_guess_reaches_private_memory() {
+    each(Description::roce, async |_, fake, device, mode| {
+        const REMOTE_FLAGS: u32 = 2 | 4 | 8;
+        let (one, other) = pair(device, setup(mode));
+        let copies = Copies::new(device, mode);
+        copies.works().await;
+        let peers = device.adapter().pd().expect("the shared domain").as_ptr() as usize;
+        let regions = fake.regions();
+        assert!(
+            regions
+                .iter()
+                .any(|region| region.pd != peers && region.access & 2 != 0),
+            "copies are written by key"
+        );
+        let exported: Vec<_> = regions
+            .iter()
+            .filter(|region| region.pd == peers && region.access & REMOTE_FLAGS != 0)
+            .collect();
+        assert!(exported.is_empty(), "nothing is exported yet: {exported:?}");
+        let blobs = [one.memory(), other.memory()];
+        let regions = fake.regions();
+        let exported = regions
+            .iter()
+            .filter(|region| region.pd == peers && region.access & REMOTE_FLAGS != 0);
+        let lens: Vec<u64> = exported.map(|region| region.len).collect();
+        assert_eq!(
+            lens,
+            [support::rdma::SHARED as u64; 2],
+            "what was exported, and nothing else"
+        );
+        drop(blobs);
+    });
+}

@@ -1,0 +1,11 @@
+//! The verbs provider over a fake libibverbs, in which each call can fail and each event can come.
+
+mod adapters;
+mod bridge;
+mod contract;
+mod duties;
+mod errors;
+mod fake;
+mod fake_verbs;
+mod program;
+mod workq;

@@ -1,0 +1,226 @@
+//! WorkQs on adapters: several devices behind one event handle, a loop of one's own, and whatever goes first.
+
+use std::os::fd::AsRawFd;
+
+use crate::adapters::{open, provider};
+use crate::fake_verbs::{Description, Fake, World};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use support::random::{Random, setting};
+use support::rdma::{REMOTE, Setup, Side, connect};
+use support::*;
+use tokio_doca::soft::Soft;
+use tokio_doca::{Access, Buf, BufPool, Device, Dma, Mmap, Mode, Rdma, RemoteMmap, WorkQ};
+
+fn on_fake(check: impl FnOnce(Fake, &Device)) {
+    let world = World::new([Description::roce("fake0")]);
+    let verbs = provider(&world);
+    check(world.fake("fake0"), &open(&verbs, "fake0"));
+}
+
+/// A pool that all these devices know.
+fn pool(devices: &[&Device]) -> BufPool {
+    let mmap = (devices.iter()).fold(Mmap::builder(), |mmap, device| mmap.device(device));
+    let mmap = mmap.alloc(64 * ELEMENT).unwrap();
+    BufPool::builder(&mmap)
+        .element_size(ELEMENT)
+        .build()
+        .unwrap()
+}
+
+fn pair(pool: &BufPool) -> (Buf, Buf) {
+    let (src, dst) = (pool.try_alloc().unwrap(), pool.try_alloc().unwrap());
+    src.extend_from_slice(&[7; 1000]).unwrap();
+    (src, dst)
+}
+
+/// The handle was asked for before the device came, whose completion channel must be read: it is the same one, and quiet when it was
+/// cleared.
+#[test]
+fn a_loop_of_ones_own_waits_for_a_completion_channel() {
+    on_fake(|_, device| {
+        let workq = WorkQ::builder().depth(8).build().unwrap();
+        let handle = workq.event_handle().unwrap().as_raw_fd();
+        let dma = Dma::builder(device).attach(&workq).unwrap();
+        let fires = |ms: u16| {
+            let fd = workq.event_handle().unwrap();
+            assert_eq!(fd.as_raw_fd(), handle);
+            let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
+            poll(&mut fds, PollTimeout::from(ms)).unwrap() == 1
+        };
+        let pool = pool(&[device]);
+        for word in 0..20 {
+            let (src, dst) = pair(&pool);
+            dma.submit_copy(&src, &dst, word).unwrap();
+            let mut told = Vec::new();
+            while told.is_empty() {
+                workq.arm();
+                assert!(fires(10_000), "job {word} was not heard of");
+                workq.clear();
+                workq.progress(|word, result| told.push((word, result)));
+            }
+            assert_eq!(told, [(word, Ok(1000))]);
+            assert!(!fires(5), "it is not quiet");
+            assert_eq!(dst.data().unwrap()[..], [7; 1000]);
+        }
+        drop((dma, pool));
+        workq.block_on(workq.shutdown()).unwrap();
+    });
+}
+
+#[test]
+fn one_workq_serves_a_signal_and_two_channels() {
+    let world = World::new([Description::roce("fake0"), Description::infiniband("fake1")]);
+    let verbs = provider(&world);
+    let adapters = [open(&verbs, "fake0"), open(&verbs, "fake1")];
+    let soft = Soft::builder().defer(true).build().open("pf0").unwrap();
+    let devices = [&soft, &adapters[0], &adapters[1]];
+    let pool = pool(&devices);
+    let workq = WorkQ::builder().depth(8).build().unwrap();
+    let dmas = devices.map(|device| Dma::builder(device).attach(&workq).unwrap());
+    run(async {
+        for _ in 0..300 {
+            let bufs = [pair(&pool), pair(&pool), pair(&pool)];
+            let copy = |at: usize| dmas[at].copy(&bufs[at].0, &bufs[at].1);
+            let all = async { tokio::join!(copy(0), copy(1), copy(2)) };
+            assert_eq!(
+                in_time("three copies", all).await,
+                (Ok(1000), Ok(1000), Ok(1000))
+            );
+        }
+    });
+    assert_eq!(devices.map(Device::jobs), [Some(300); 3]);
+}
+
+// Attaching a device with a descriptor of its own gives up the registrations of the event handle, and an orphan has no Op that
+// would register anew.
+#[test]
+fn an_orphan_is_heard_of_though_a_channel_was_attached_meanwhile() {
+    on_fake(|_, adapter| {
+        let soft = Soft::builder().defer(true).build();
+        let device = soft.open("pf0").unwrap();
+        let (pool, workq) = (pool(&[&device, adapter]), WorkQ::builder().build().unwrap());
+        let dma = Dma::builder(&device).attach(&workq).unwrap();
+        let hold = soft.faults().hold();
+        let (src, dst) = pair(&pool);
+        run(async {
+            let mut copy = Box::pin(dma.copy(&src, &dst));
+            poll_pending(copy.as_mut());
+            drop(copy);
+            let _adapters = Dma::builder(adapter).attach(&workq).unwrap();
+            drop(hold);
+            until("somebody reaps the orphan", || workq.in_flight() == 0).await;
+        });
+    });
+}
+
+/// Everything that there is on an adapter, in any order of drops.
+enum Thing {
+    WorkQ(#[expect(dead_code)] WorkQ),
+    Dma(#[expect(dead_code)] Dma),
+    Rdma(#[expect(dead_code)] Rdma),
+    Mmap(#[expect(dead_code)] Mmap),
+    Pool(#[expect(dead_code)] BufPool),
+    Buf(#[expect(dead_code)] Buf),
+    Remote(#[expect(dead_code)] RemoteMmap),
+    Device(#[expect(dead_code)] Device),
+    Reset(Rdma),
+}
+
+/// What lives on the device, with Jobs in flight whose Ops were forgotten or dropped, and receives that are posted.
+fn things(device: Device, mode: Mode, random: &mut Random) -> Vec<Thing> {
+    let setup = Setup::new(false, mode);
+    let workqs = [0, 1].map(|_| WorkQ::builder().depth(16).mode(mode).build().unwrap());
+    let ends = [0, 1].map(|at| Side::on(&device, &workqs[at], setup));
+    connect(&ends[0].rdma, &ends[1].rdma);
+    let dma = Dma::builder(&device).attach(&workqs[0]).unwrap();
+    let access = Access::LOCAL_READ_WRITE | REMOTE;
+    let mmap = Mmap::builder()
+        .device(&device)
+        .access(access)
+        .alloc(1 << 14)
+        .unwrap();
+    let remote = ends[0].import(&mmap.export_rdma(&device).unwrap());
+    let mut things = Vec::new();
+    for at in 0..4 {
+        let (src, dst) = pair(&ends[0].pool);
+        let there = remote.buf(at * 1000..(at + 1) * 1000).unwrap();
+        let copy = dma.try_copy(&src, &dst).unwrap();
+        let write = ends[0].rdma.try_write(&src, &there);
+        let message = ends[1].empty();
+        let receive = ends[1].rdma.try_recv(&message).unwrap();
+        match random.below(2) {
+            0 => drop((copy, write, receive)),
+            _ => std::mem::forget((copy, write, receive)),
+        }
+        things.extend([src, dst, message].map(Thing::Buf));
+    }
+    for end in ends {
+        if random.below(2) == 0 {
+            things.push(Thing::Reset(end.rdma.clone()));
+        }
+        things.push(Thing::Pool(end.pool));
+        things.push(Thing::Mmap(end.mmap));
+        things.push(Thing::Buf(end.shared));
+        things.push(Thing::Rdma(end.rdma));
+        things.push(Thing::Device(end.device));
+        things.push(Thing::WorkQ(end.workq));
+    }
+    things.extend(workqs.map(Thing::WorkQ));
+    things.extend([
+        Thing::Dma(dma),
+        Thing::Mmap(mmap),
+        Thing::Remote(remote),
+        Thing::Device(device),
+    ]);
+    things
+}
+
+#[test]
+fn whatever_is_dropped_first_nothing_is_left() {
+    let seeds = match setting("SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..200,
+    };
+    for seed in seeds {
+        eprintln!("SEED={seed}");
+        let mut random = Random(seed);
+        let kind = match random.below(3) {
+            0 => Description::roce,
+            1 => Description::soft_roce,
+            _ => Description::infiniband,
+        };
+        let mode = match random.below(2) {
+            0 => Mode::EventDriven,
+            _ => Mode::BusyPoll,
+        };
+        let world = World::new([kind("fake0")]);
+        let fake = world.fake("fake0");
+        let runtime = runtime();
+        let _entered = runtime.enter();
+        let verbs = provider(&world);
+        let hold = (random.below(3) > 0).then(|| fake.hold());
+        let mut things = things(open(&verbs, "fake0"), mode, &mut random);
+        let (mut verbs, mut hold) = (Some(verbs), hold);
+        // Somewhere in between the device works on, or is removed.
+        let removed = random.below(4) == 0;
+        let middle = random.below(things.len() as u64) as usize;
+        while !things.is_empty() {
+            if things.len() == middle {
+                hold = None;
+                verbs = None;
+                if removed {
+                    fake.remove();
+                }
+            }
+            let thing = things.swap_remove(random.below(things.len() as u64) as usize);
+            match thing {
+                Thing::Reset(rdma) => drop(rdma.reset()),
+                thing => drop(thing),
+            }
+        }
+        drop((hold, verbs));
+        drop(_entered);
+        drop(runtime);
+        world.wait_until_empty();
+    }
+}
