@@ -1,7 +1,6 @@
 //! The verbs provider over a fake libibverbs, in which each call can fail and each event can come.
 
 mod adapters;
-mod bridge;
 mod contract;
 mod duties;
 mod errors;

@@ -1,4 +1,4 @@
-//! A program on libibverbs, linked in the usual way, and this crate share a protection domain.
+//! A program that is linked to libibverbs in the usual way and this crate share a protection domain.
 #![expect(unsafe_code, reason = "calls libibverbs as a program in C does")]
 #![allow(clippy::multiple_unsafe_ops_per_block, reason = "it is C in Rust")]
 
