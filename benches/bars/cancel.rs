@@ -1,9 +1,9 @@
 //! B13: dropping Ops in flight, and timeouts.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::hint::black_box;
 use std::marker::PhantomPinned;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -12,11 +12,12 @@ use tokio_doca::soft::Soft;
 use tokio_doca::{Buf, Dma, DmaCopy, Mode};
 
 use super::counting;
+use super::devices::Forced;
 use super::measure::{interleave, per_op};
 use super::raw::Descriptor;
 use super::report::Goal::{AtMost, Exactly};
 use super::report::Report;
-use super::rig::{Rig, bare};
+use super::rig::{Rig, bare, on_task};
 
 const ROUNDS: usize = 40;
 const OPS: usize = 128;
@@ -134,6 +135,31 @@ pub(crate) fn b13(report: &mut Report) {
         "",
         what,
     );
+}
+
+/// Copies that are dropped in flight, each after its first poll: the next event collects it. One
+/// thread does all of it.
+pub(crate) fn dropped(jobs: u64) {
+    const FILLING: usize = 64;
+    let (device, forced) = Forced::open();
+    let rig = Rig::on(device, Mode::EventDriven, 8, 64 * FILLING, 2);
+    let (src, dst) = rig.pair(64);
+    on_task(async move {
+        for _ in 0..jobs {
+            {
+                let mut op = pin!(rig.dma.copy(&src, &dst));
+                let begun = poll_fn(|cx| Poll::Ready(op.as_mut().poll(cx)));
+                assert!(begun.await.is_pending(), "it waits for its event");
+            }
+            forced.show();
+            while rig.workq.in_flight() > 0 {
+                tokio::task::yield_now().await;
+            }
+            if dst.tailroom() < 64 {
+                dst.reset_data_len().expect("nobody has it");
+            }
+        }
+    });
 }
 
 /// `timeout` round an Op, over `timeout` round the bare copy: nanoseconds, and allocations.

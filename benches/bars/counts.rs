@@ -13,6 +13,8 @@ use tokio_doca::{BufChain, BufInventory, Mmap, Mode};
 use super::report::Goal::{AtMost, Exactly};
 use super::report::Report;
 use super::rig::{Rig, fill, on_task};
+#[cfg(feature = "verbs")]
+use super::verbs;
 use super::{counting, graph, scenario};
 
 const LEN: usize = 64;
@@ -418,7 +420,8 @@ const LINES: [(&str, &str, Goal); 12] = [
     ("idle_wakeups", "wake-ups of an idle program in 5 s", NONE),
 ];
 
-/// Prints what is the same on any machine, as TOML.
+/// Prints what is the same on any machine, as TOML. B13 is an operation that is dropped in flight,
+/// R2 a round trip between two contexts of one process, and V2 is there with the feature `verbs`.
 pub(crate) fn steady() -> Result<(), String> {
     let mut counts = Counts::new();
     allocations(&mut counts);
@@ -431,8 +434,18 @@ pub(crate) fn steady() -> Result<(), String> {
     let mut text = String::from("[instructions]\n");
     let b1 = scenario::instructions("busy-inline")? - raw;
     let b4 = scenario::instructions("event")?;
+    let b13 = scenario::instructions("dropped")?;
     let [_, g1] = graph::instructions()?;
-    let _ = writeln!(text, "B1 = {b1:.1}\nB4 = {b4:.1}\nG1 = {g1:.1}\n\n[counts]");
+    let r2 = scenario::instructions("rdma-round-trips")?;
+    for (name, count) in [("B1", b1), ("B4", b4), ("B13", b13), ("G1", g1), ("R2", r2)] {
+        let _ = writeln!(text, "{name} = {count:.1}");
+    }
+    #[cfg(feature = "verbs")]
+    {
+        let [c, write] = verbs::instructions()?;
+        let _ = writeln!(text, "V2 = {:.1}", write - c);
+    }
+    text.push_str("\n[counts]\n");
     for (name, count) in counts {
         let _ = writeln!(text, "{name} = {count}");
     }

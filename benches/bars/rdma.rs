@@ -282,6 +282,37 @@ fn round_trips(side: &Side, mode: Mode, trips: u64) -> (f64, u64) {
     })
 }
 
+/// Two contexts of this process that are connected, on one WorkQ.
+fn both_here() -> Side {
+    let side = Side::open(Mode::BusyPoll, SMALL * FILLING, 2);
+    let blobs = [0, 1].map(|at| side.rdmas[at].export().expect("a blob"));
+    side.workq.block_on(async {
+        let [one, other] = [0, 1].map(|at| side.rdmas[at].connect(&blobs[1 - at]));
+        tokio::try_join!(one, other).expect("a connection");
+    });
+    side
+}
+
+/// Round trips of 64 bytes between two contexts of this process: one thread does all of them.
+pub(crate) fn round_trips_here(trips: u64) {
+    let side = both_here();
+    let src = side.small();
+    let bufs = [side.buf(), side.buf()];
+    side.workq.block_on(async {
+        for trip in 1..=trips {
+            for (at, buf) in bufs.iter().enumerate() {
+                let message = side.rdmas[1 - at].try_recv(buf).expect("a receive");
+                side.rdmas[at].send(&src).await.expect("a send");
+                message.await.expect("a message");
+            }
+            if trip % FILLING as u64 == 0 {
+                let empty = |buf: &Buf| buf.reset_data_len().expect("nobody has it");
+                bufs.iter().for_each(empty);
+            }
+        }
+    });
+}
+
 /// Round trips over two words in shared memory, by two threads that spin.
 pub(crate) fn bare_round_trips(trips: u64) -> f64 {
     #[repr(align(128))]

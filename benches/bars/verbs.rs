@@ -466,14 +466,18 @@ pub(crate) fn run(name: &str, jobs: u64) {
     }
 }
 
+/// Instructions of a request that C posts and polls, and of an awaited write of 64 bytes.
+pub(crate) fn instructions() -> Result<[f64; 2], String> {
+    let c = scenario::instructions("verbs-c")?;
+    Ok([c, scenario::instructions("verbs-write")?])
+}
+
 /// What an awaited write of 64 bytes costs over a request that C posts and polls.
 pub(crate) fn v2(report: &mut Report) {
     let what =
         "instructions of a 64-byte write, busy-poll, over a loop in C's way on the same functions";
-    let both = scenario::instructions("verbs-c")
-        .and_then(|c| Ok((c, scenario::instructions("verbs-write")?)));
-    match both {
-        Ok((c, op)) => {
+    match instructions() {
+        Ok([c, op]) => {
             let what = format!("{what} ({op:.1} against {c:.1})");
             report.line("V2", (op - c).round(), AtMost(150.0), "", &what);
         }
