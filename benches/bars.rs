@@ -18,8 +18,6 @@
 mod cancel;
 #[path = "bars/channel.rs"]
 mod channel;
-#[path = "bars/counting.rs"]
-mod counting;
 #[path = "bars/counts.rs"]
 mod counts;
 #[path = "bars/devices.rs"]
@@ -69,6 +67,8 @@ mod uring;
 mod verbs;
 
 use std::process::ExitCode;
+
+use support::counting;
 
 use report::Report;
 

@@ -7,11 +7,11 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use support::counting;
 use tokio::time::timeout;
 use tokio_doca::soft::Soft;
 use tokio_doca::{Buf, Dma, DmaCopy, Mode};
 
-use super::counting;
 use super::devices::Forced;
 use super::measure::{interleave, per_op};
 use super::raw::Descriptor;

@@ -4,12 +4,12 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
+use support::counting;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio_doca::soft::{Soft, View};
 use tokio_doca::{Channel, Device, Representor, Service};
 
-use super::counting;
 use super::measure::{interleave, per_op};
 use super::report::Goal::{AtMost, Exactly};
 use super::report::Report;

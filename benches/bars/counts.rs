@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use support::{counting, runtime_that_counts_sleeps};
 use tokio_doca::soft::{Fault, Soft};
 use tokio_doca::{BufChain, BufInventory, Mmap, Mode};
 
@@ -15,7 +15,7 @@ use super::report::Report;
 use super::rig::{Rig, fill, on_task};
 #[cfg(feature = "verbs")]
 use super::verbs;
-use super::{counting, graph, scenario};
+use super::{graph, scenario};
 
 const LEN: usize = 64;
 const FILLING: usize = 64;
@@ -126,17 +126,7 @@ pub(crate) fn run(scenario: &str, jobs: u64) {
             mark();
         });
     }
-    let sleeps = Arc::new(AtomicU64::new(0));
-    let counter = Arc::clone(&sleeps);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        // Events come through a sleep only, and never through a look in passing.
-        .event_interval(1 << 30)
-        .on_thread_park(move || {
-            counter.fetch_add(1, Ordering::Relaxed);
-        })
-        .build()
-        .expect("a runtime");
+    let (runtime, sleeps) = runtime_that_counts_sleeps();
     let some = async |fillings| {
         if scenario == "sys-unwaited" {
             unwaited(&rig, fillings * FILLING as u64).await;

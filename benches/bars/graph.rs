@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use support::counting;
 use tokio_doca::graph::{CopyNode, Node};
 use tokio_doca::soft::Soft;
 use tokio_doca::{Buf, BufPool, Dma, Graph, Instance, Mmap, Mode, WorkQ};
@@ -10,7 +11,7 @@ use super::measure::{interleave, per_op};
 use super::report::Goal::{AtLeast, AtMost, Exactly};
 use super::report::Report;
 use super::rig::{Rig, bare, on_task};
-use super::{counting, raw, scenario, sys};
+use super::{raw, scenario, sys};
 
 /// Bytes of a small copy, and nodes of a chain.
 const SMALL: usize = 64;

@@ -3,13 +3,14 @@
 
 use std::collections::VecDeque;
 use std::hint::black_box;
-use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, recv, send, socketpair};
+use support::counting;
+use support::peer::{Peer, hear, hex, say, unhex};
+use support::programs::this_program;
 use tokio_doca::soft::Soft;
 use tokio_doca::{
     Access, Buf, BufPool, Device, Mmap, Mode, Rdma, RdmaRecv, RemoteBuf, RemoteMmap, WorkQ,
@@ -20,7 +21,7 @@ use super::report::Goal::{AtLeast, AtMost, Exactly};
 use super::report::Report;
 use super::rig::on_task;
 use super::share::Shared;
-use super::{counting, share, sys};
+use super::{share, sys};
 
 /// What the peers may do here.
 const ALL: Access = Access::RDMA_READ
@@ -80,87 +81,38 @@ impl Side {
         buf
     }
 
-    /// Says its blobs, hears the others', and connects.
-    fn connect(&self, say: &mut impl FnMut(String), hear: &mut impl FnMut() -> String) {
+    /// In the second process: exchanges blobs with the first one, and connects.
+    fn connect(&self) {
         for rdma in &self.rdmas {
-            say(hex(&rdma.export().expect("a blob")));
-            rdma.connect(&unhex(&hear())).wait().expect("a connection");
+            say(&hex(&rdma.export().expect("a blob")));
+            rdma.connect(&unhex(&heard())).wait().expect("a connection");
         }
-        say("connected".to_owned());
-        assert_eq!(hear(), "connected");
+        say("connected");
+        assert_eq!(heard(), "connected");
     }
 }
 
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+/// Starts this program again, on the other CPU, in one of its modes.
+pub(crate) fn start(mode: &str, role: &str, number: u64) -> Peer {
+    let mut command = this_program();
+    command.args([mode, role, &number.to_string()]);
+    Peer::spawn(command)
 }
 
-pub(crate) fn unhex(text: &str) -> Vec<u8> {
-    let byte = |at| u8::from_str_radix(&text[at..at + 2], 16).expect("two digits");
-    (0..text.len()).step_by(2).map(byte).collect()
+/// Exchanges blobs with the other process, and connects.
+fn connect(peer: &mut Peer, side: &Side) {
+    for rdma in &side.rdmas {
+        let theirs = peer.hear();
+        peer.say(&hex(&rdma.export().expect("a blob")));
+        rdma.connect(&unhex(&theirs)).wait().expect("a connection");
+    }
+    assert_eq!(peer.hear(), "connected");
+    peer.say("connected");
 }
 
-pub(crate) fn say(line: String) {
-    println!("{line}");
-}
-
-pub(crate) fn hear() -> String {
-    let mut line = String::new();
-    let read = std::io::stdin().read_line(&mut line).expect("a pipe");
-    assert!(read > 0, "the parent has gone");
-    line.trim_end().to_owned()
-}
-
-/// Another process, on the other CPU.
-pub(crate) struct Peer {
-    child: Child,
-    input: ChildStdin,
-    lines: Lines<BufReader<ChildStdout>>,
-}
-
-impl Peer {
-    fn start(role: &str, number: u64) -> Peer {
-        Peer::start_as("rdma", role, number)
-    }
-
-    pub(crate) fn start_as(mode: &str, role: &str, number: u64) -> Peer {
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
-            .args([mode, role, &number.to_string()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a second process");
-        Peer {
-            input: child.stdin.take().expect("a pipe"),
-            lines: BufReader::new(child.stdout.take().expect("a pipe")).lines(),
-            child,
-        }
-    }
-
-    pub(crate) fn say(&mut self, line: &str) {
-        writeln!(self.input, "{line}").expect("it reads");
-    }
-
-    pub(crate) fn hear(&mut self) -> String {
-        self.lines.next().expect("a line").expect("text")
-    }
-
-    fn connect(&mut self, side: &Side) {
-        for rdma in &side.rdmas {
-            let theirs = self.hear();
-            self.say(&hex(&rdma.export().expect("a blob")));
-            rdma.connect(&unhex(&theirs)).wait().expect("a connection");
-        }
-        assert_eq!(self.hear(), "connected");
-        self.say("connected");
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// In the second process: the next line of the first one.
+pub(crate) fn heard() -> String {
+    hear().expect("the parent has gone")
 }
 
 /// What a second process does.
@@ -182,9 +134,9 @@ fn memory_peer(len: usize) {
     let access = Access::LOCAL_READ_WRITE | ALL;
     let mmap = Mmap::builder().device(&side.device).access(access);
     let mmap = mmap.alloc(len).expect("memory");
-    side.connect(&mut say, &mut hear);
-    say(hex(&mmap.export_rdma(&side.device).expect("a blob")));
-    hear();
+    side.connect();
+    say(&hex(&mmap.export_rdma(&side.device).expect("a blob")));
+    heard();
 }
 
 /// Receives that are posted ahead, as perftest has them: one is posted anew once the answer was sent.
@@ -214,7 +166,7 @@ const FILLING: usize = 64;
 fn echo_peer(mode: Mode, contexts: usize) {
     sys::pin(Some(1));
     let side = Side::open(mode, SMALL * FILLING, contexts);
-    side.connect(&mut say, &mut hear);
+    side.connect();
     let rdma = side.rdmas[0].clone();
     let src = side.small();
     let bufs: Vec<Buf> = (0..AHEAD).map(|_| side.buf()).collect();
@@ -231,7 +183,7 @@ fn echo_peer(mode: Mode, contexts: usize) {
             match turn {
                 ECHOES => before = counting::everywhere(),
                 // By a line, since it is asked for once.
-                _ if turn == 2 * ECHOES => say((counting::everywhere() - before).to_string()),
+                _ if turn == 2 * ECHOES => say(&(counting::everywhere() - before).to_string()),
                 _ => {}
             }
         }
@@ -383,9 +335,9 @@ pub(crate) fn r1(report: &mut Report) {
     const LEN: usize = 4096;
     const COPIES: u64 = 20_000;
     const READS: usize = 16;
-    let mut peer = Peer::start("memory", LEN as u64);
+    let mut peer = start("rdma", "memory", LEN as u64);
     let side = Side::open(Mode::BusyPoll, READS * LEN, 1);
-    peer.connect(&side);
+    connect(&mut peer, &side);
     let remote = RemoteMmap::from_export(&side.device, &unhex(&peer.hear()));
     let remote = remote
         .wait()
@@ -437,9 +389,9 @@ pub(crate) fn r1(report: &mut Report) {
 pub(crate) fn r2(report: &mut Report) {
     let noise = noise();
     sys::pin(Some(0));
-    let mut peer = Peer::start("echo", 1);
+    let mut peer = start("rdma", "echo", 1);
     let side = Side::open(Mode::BusyPoll, SMALL * FILLING, 1);
-    peer.connect(&side);
+    connect(&mut peer, &side);
     let mut messages = || round_trips(&side, Mode::BusyPoll, 20_000).0;
     let mut bare = || bare_round_trips(20_000);
     let [messages, bare] = interleave(15, [&mut messages, &mut bare]).map(|s| s.median());
@@ -458,9 +410,9 @@ pub(crate) fn r2(report: &mut Report) {
 pub(crate) fn r3(report: &mut Report) {
     let noise = noise();
     sys::pin(Some(0));
-    let mut peer = Peer::start("echo-event", 1);
+    let mut peer = start("rdma", "echo-event", 1);
     let side = Side::open(Mode::EventDriven, SMALL * FILLING, 1);
-    peer.connect(&side);
+    connect(&mut peer, &side);
     let mut messages = || round_trips(&side, Mode::EventDriven, 1_000).0;
     let mut socket = || socket_round_trips(1_000, true);
     let [messages, socket] = interleave(7, [&mut messages, &mut socket]).map(|s| s.median());
@@ -475,9 +427,9 @@ pub(crate) fn r3(report: &mut Report) {
 
 /// For callgrind and strace: writes to another process, in busy mode.
 pub(crate) fn writes(jobs: u64) {
-    let mut peer = Peer::start("memory", 4096);
+    let mut peer = start("rdma", "memory", 4096);
     let side = Side::open(Mode::BusyPoll, 64, 1);
-    peer.connect(&side);
+    connect(&mut peer, &side);
     let remote = RemoteMmap::from_export(&side.device, &unhex(&peer.hear()));
     let remote = remote
         .wait()
@@ -501,7 +453,7 @@ const LONG: usize = 64 << 10;
 fn sink_peer(messages: u64) {
     sys::pin(Some(1));
     let side = Side::open(Mode::BusyPoll, LONG, 1);
-    side.connect(&mut say, &mut hear);
+    side.connect();
     let rdma = side.rdmas[0].clone();
     let bufs: Vec<Buf> = (0..16).map(|_| side.buf()).collect();
     side.workq.block_on(async {
@@ -517,7 +469,7 @@ fn sink_peer(messages: u64) {
             posted.push_back((buf, post(buf)));
             taken += 1;
             if taken % messages == 0 {
-                say("taken".to_owned());
+                say("taken");
             }
         }
     });
@@ -530,9 +482,9 @@ pub(crate) fn r4(report: &mut Report) {
     const MESSAGES: u64 = 4_000;
     let noise = noise();
     sys::pin(Some(0));
-    let mut peer = Peer::start("sink", MESSAGES);
+    let mut peer = start("rdma", "sink", MESSAGES);
     let side = Side::open(Mode::BusyPoll, LONG, 1);
-    peer.connect(&side);
+    connect(&mut peer, &side);
     let bufs: Vec<Buf> = (0..8).map(|_| side.filled()).collect();
     let to: Vec<Buf> = (0..8).map(|_| side.filled()).collect();
     let mut bare = || {
@@ -576,9 +528,9 @@ pub(crate) fn r6(report: &mut Report) {
     let noise = noise();
     sys::pin(Some(0));
     let measured = [1, 1_001].map(|contexts| {
-        let mut peer = Peer::start("echo", contexts);
+        let mut peer = start("rdma", "echo", contexts);
         let side = Side::open(Mode::BusyPoll, SMALL * FILLING, contexts as usize);
-        peer.connect(&side);
+        connect(&mut peer, &side);
         let trips = Samples::of(
             (0..15)
                 .map(|_| round_trips(&side, Mode::BusyPoll, 20_000).0)
@@ -607,9 +559,9 @@ pub(crate) fn r7(report: &mut Report) {
         ("R7.busy", "echo", Mode::BusyPoll),
         ("R7.event", "echo-event", Mode::EventDriven),
     ] {
-        let mut peer = Peer::start(role, 1);
+        let mut peer = start("rdma", role, 1);
         let side = Side::open(mode, SMALL * FILLING, 1);
-        peer.connect(&side);
+        connect(&mut peer, &side);
         round_trips(&side, mode, ECHOES);
         let (_, here) = round_trips(&side, mode, ECHOES);
         let there: u64 = peer.hear().parse().expect("a number");
@@ -624,13 +576,13 @@ const ADDS: u64 = 200_000;
 fn adder_peer(cpu: u64) {
     sys::pin(Some(cpu as usize));
     let side = Side::open(Mode::BusyPoll, 64, 1);
-    side.connect(&mut say, &mut hear);
-    let remote = RemoteMmap::from_export(&side.device, &unhex(&hear()));
+    side.connect();
+    let remote = RemoteMmap::from_export(&side.device, &unhex(&heard()));
     let remote = remote.wait().expect("an import").buf(..8).expect("a word");
     let rdma = side.rdmas[0].clone();
     loop {
-        say("ready".to_owned());
-        hear();
+        say("ready");
+        heard();
         let (rdma, remote) = (rdma.clone(), remote.clone());
         on_task(async move {
             for _ in 0..ADDS {
@@ -643,7 +595,7 @@ fn adder_peer(cpu: u64) {
 /// The same without the crate, in a mapping of the parent's memfd.
 fn bare_adder_peer(cpu: u64) {
     sys::pin(Some(cpu as usize));
-    let path = hear();
+    let path = heard();
     let file = std::fs::File::options()
         .read(true)
         .write(true)
@@ -653,8 +605,8 @@ fn bare_adder_peer(cpu: u64) {
     // SAFETY: mapped, aligned, and reached by atomics alone.
     let word = unsafe { AtomicU64::from_ptr(shared.base().cast()) };
     loop {
-        say("ready".to_owned());
-        hear();
+        say("ready");
+        heard();
         for _ in 0..ADDS {
             word.fetch_add(1, Ordering::SeqCst);
         }
@@ -665,7 +617,9 @@ fn bare_adder_peer(cpu: u64) {
 pub(crate) fn r8(report: &mut Report) {
     let noise = noise();
     const ADDERS: u64 = 4;
-    let mut adders: Vec<Peer> = (0..ADDERS).map(|at| Peer::start("adder", at % 2)).collect();
+    let mut adders: Vec<Peer> = (0..ADDERS)
+        .map(|at| start("rdma", "adder", at % 2))
+        .collect();
     let side = Side::open(Mode::BusyPoll, 64, ADDERS as usize);
     let access = Access::LOCAL_READ_WRITE | ALL;
     let mmap = Mmap::builder().device(&side.device).access(access);
@@ -682,7 +636,7 @@ pub(crate) fn r8(report: &mut Report) {
     let file = share::memfd(4096);
     let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
     let mut bare: Vec<Peer> = (0..ADDERS)
-        .map(|at| Peer::start("bare-adder", at % 2))
+        .map(|at| start("rdma", "bare-adder", at % 2))
         .collect();
     for adder in &mut bare {
         adder.say(&path);

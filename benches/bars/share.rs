@@ -3,10 +3,8 @@
 
 use std::ffi::c_void;
 use std::hint::black_box;
-use std::io::{BufRead, BufReader, Lines, Write};
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
@@ -14,14 +12,17 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use nix::sys::uio::{RemoteIoVec, process_vm_writev};
 use nix::unistd::{Pid, ftruncate};
+use support::counting;
+use support::peer::{Peer, hear, hex, say, unhex};
+use support::programs::this_program;
 use tokio_doca::soft::{Soft, View};
 use tokio_doca::{Access, Buf, Dma, Mmap, Mode, RemoteBuf, RemoteMmap};
 
+use super::counts;
 use super::measure::{Samples, interleave, per_op};
 use super::report::Goal::{AtLeast, AtMost, Exactly};
 use super::report::Report;
 use super::rig::{Rig, on_task};
-use super::{counting, counts};
 
 /// Exports `count` Mmaps of `len` bytes each, says their blobs and where it has memory of its own, and answers each line
 /// with the number of its descriptors, until there are no more.
@@ -34,14 +35,13 @@ pub(crate) fn peer(len: usize, count: usize) {
     };
     let mmaps: Vec<Mmap> = (0..count).map(|_| mmap()).collect();
     let private = vec![1_u8; 1 << 16];
-    println!("{}", private.as_ptr().expose_provenance());
+    say(&private.as_ptr().expose_provenance().to_string());
     for mmap in &mmaps {
         let blob = mmap.export_dpu(&pf0).expect("an export");
-        let digits: String = blob.iter().map(|byte| format!("{byte:02x}")).collect();
-        println!("{digits}");
+        say(&hex(&blob));
     }
-    for _ in std::io::stdin().lines() {
-        println!("{}", descriptors());
+    while hear().is_some() {
+        say(&descriptors().to_string());
     }
     // What the end of the exports takes would be a race with the end of the process.
     std::mem::forget(mmaps);
@@ -57,53 +57,33 @@ fn descriptors() -> usize {
         .count()
 }
 
-struct Peer {
-    child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
+/// The second process, and what it exports.
+struct Exporter {
+    peer: Peer,
     private: usize,
     blobs: Vec<Vec<u8>>,
 }
 
-impl Peer {
-    fn start(len: usize, count: usize) -> Peer {
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["peer", &len.to_string(), &count.to_string()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a second process");
-        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
-        let mut line = || lines.next().expect("a line").expect("text");
-        let private = line().parse().expect("an address");
-        let blob = |text: String| {
-            let byte = |at| u8::from_str_radix(&text[at..at + 2], 16).expect("two digits");
-            (0..text.len()).step_by(2).map(byte).collect()
-        };
-        let blobs = (0..count).map(|_| blob(line())).collect();
-        Peer {
-            child,
-            lines,
+impl Exporter {
+    fn start(len: usize, count: usize) -> Exporter {
+        let mut command = this_program();
+        command.args(["peer", &len.to_string(), &count.to_string()]);
+        let mut peer = Peer::spawn(command);
+        let private = peer.hear().parse().expect("an address");
+        Exporter {
             private,
-            blobs,
+            blobs: (0..count).map(|_| unhex(&peer.hear())).collect(),
+            peer,
         }
     }
 
     fn descriptors(&mut self) -> usize {
-        let input = self.child.stdin.as_mut().expect("a pipe");
-        writeln!(input).expect("it reads");
-        let line = self.lines.next().expect("a line").expect("text");
-        line.parse().expect("a number")
+        self.peer.say("");
+        self.peer.hear().parse().expect("a number")
     }
 
     fn pid(&self) -> Pid {
-        Pid::from_raw(self.child.id().try_into().expect("a process id"))
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        drop(self.child.stdin.take());
-        let _ = self.child.wait();
+        Pid::from_raw(self.peer.pid())
     }
 }
 
@@ -171,7 +151,7 @@ pub(crate) fn memfd(len: usize) -> std::os::fd::OwnedFd {
 }
 
 /// Remote copies of `len` bytes against a bare memcpy into a shared mapping.
-fn against_memcpy(peer: &Peer, len: usize, copies: u64) -> [Samples; 2] {
+fn against_memcpy(peer: &Exporter, len: usize, copies: u64) -> [Samples; 2] {
     let rig = dpu(len);
     let src = filled(&rig);
     let remote = import(&rig, &peer.blobs[0]).buf(..len).expect("its range");
@@ -192,7 +172,7 @@ fn against_memcpy(peer: &Peer, len: usize, copies: u64) -> [Samples; 2] {
 
 /// A remote copy against a bare memcpy, and against the kernel's way into another process.
 pub(crate) fn f1(report: &mut Report) {
-    let peer = Peer::start(1 << 20, 1);
+    let peer = Exporter::start(1 << 20, 1);
     let [bare, remote] = against_memcpy(&peer, 4096, 20_000);
     let (bare, remote) = (bare.min(), remote.min());
     let what = format!(
@@ -225,7 +205,7 @@ pub(crate) fn f1(report: &mut Report) {
 }
 
 /// Remote copies of `len` bytes against local ones, whose destination is emptied each time.
-fn against_local(peer: &Peer, len: usize, copies: u64) -> [Samples; 2] {
+fn against_local(peer: &Exporter, len: usize, copies: u64) -> [Samples; 2] {
     let rig = dpu(len);
     let (src, dst) = (filled(&rig), filled(&rig));
     let remote = import(&rig, &peer.blobs[0]).buf(..len).expect("its range");
@@ -246,7 +226,7 @@ fn against_local(peer: &Peer, len: usize, copies: u64) -> [Samples; 2] {
 
 /// A copy to another process against one within this one.
 pub(crate) fn s3(report: &mut Report) {
-    let peer = Peer::start(1 << 20, 1);
+    let peer = Exporter::start(1 << 20, 1);
     for (name, len, copies) in [("S3.4k", 4096, 20_000), ("S3.1m", 1 << 20, 60)] {
         let [local, remote] = against_local(&peer, len, copies).map(|it| it.median());
         let what = format!(
@@ -258,7 +238,7 @@ pub(crate) fn s3(report: &mut Report) {
 
 /// Under strace: copies to another process, in busy mode.
 pub(crate) fn run(jobs: u64) {
-    let peer = Peer::start(1 << 16, 1);
+    let peer = Exporter::start(1 << 16, 1);
     let rig = dpu(64);
     let src = filled(&rig);
     let remote = import(&rig, &peer.blobs[0]).buf(..64).expect("its range");
@@ -280,7 +260,7 @@ pub(crate) fn run(jobs: u64) {
 
 /// Allocations and system calls of a remote copy.
 pub(crate) fn f2(report: &mut Report) {
-    let peer = Peer::start(1 << 16, 1);
+    let peer = Exporter::start(1 << 16, 1);
     let rig = dpu(4096);
     let src = filled(&rig);
     let remote = import(&rig, &peer.blobs[0]).buf(..4096).expect("a range");
@@ -310,7 +290,7 @@ pub(crate) fn f2(report: &mut Report) {
 /// An import of 1 GiB against mapping as much.
 pub(crate) fn f3(report: &mut Report) {
     const LEN: usize = 1 << 30;
-    let peer = Peer::start(LEN, 1);
+    let peer = Exporter::start(LEN, 1);
     let rig = dpu(4096);
     let file = memfd(LEN);
     drop(Shared::map(&file, LEN));
@@ -339,7 +319,7 @@ pub(crate) fn f3(report: &mut Report) {
 /// What a thousand more exports and imports take in descriptors.
 pub(crate) fn f4(report: &mut Report) {
     let count = |exports: usize| {
-        let mut peer = Peer::start(4096, exports);
+        let mut peer = Exporter::start(4096, exports);
         let rig = dpu(4096);
         let imports: Vec<_> = peer.blobs.iter().map(|blob| import(&rig, blob)).collect();
         let open = descriptors() + peer.descriptors();

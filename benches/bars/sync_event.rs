@@ -10,15 +10,17 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
+use support::counting;
+use support::peer::{Peer, hex, say, unhex};
 use tokio_doca::soft::{Soft, View};
 use tokio_doca::{BlockingSyncEvent, ImportedSyncEvent, Location, Mode, SyncEvent, WorkQ};
 
 use super::measure::{Samples, interleave, per_op};
-use super::rdma::{Peer, bare_round_trips, hear, hex, noise, say, socket_round_trips, unhex};
+use super::rdma::{bare_round_trips, heard, noise, socket_round_trips, start};
 use super::report::Goal::{AtLeast, AtMost, Exactly};
 use super::report::Report;
 use super::rig::on_task;
-use super::{counting, sys};
+use super::sys;
 
 fn workq(mode: Mode) -> WorkQ {
     WorkQ::builder()
@@ -31,7 +33,7 @@ fn workq(mode: Mode) -> WorkQ {
 /// The host's side, of whatever flavour `begin` makes, and the process that has the other one.
 fn with_peer<T>(role: &str, begin: impl FnOnce(&Soft) -> (T, Vec<u8>)) -> (T, Peer) {
     let (event, blob) = begin(&Soft::builder().build());
-    let mut peer = Peer::start_as("sync", role, 0);
+    let mut peer = start("sync", role, 0);
     peer.say(&hex(&blob));
     assert_eq!(peer.hear(), "ready");
     (event, peer)
@@ -69,7 +71,7 @@ pub(crate) fn peer(role: &str) {
         .build()
         .open("p0")
         .expect("a device");
-    let imported = SyncEvent::from_export(&dpu, &unhex(&hear()))
+    let imported = SyncEvent::from_export(&dpu, &unhex(&heard()))
         .wait()
         .expect("an import");
     match role {
@@ -77,7 +79,7 @@ pub(crate) fn peer(role: &str) {
         "asleep" => echo(imported, Mode::EventDriven),
         "blocking" => {
             let event = imported.start().expect("an event");
-            say("ready".to_owned());
+            say("ready");
             let mut next = 0;
             while let Ok(seen) = event.wait_gt(next, u64::MAX) {
                 next = seen + 1;
@@ -93,7 +95,7 @@ pub(crate) fn peer(role: &str) {
 fn echo(imported: ImportedSyncEvent, mode: Mode) {
     let workq = workq(mode);
     let event = imported.attach(&workq).expect("an event");
-    say("ready".to_owned());
+    say("ready");
     let answer = async move {
         let mut next = 0;
         while let Ok(seen) = event.wait_gt(next).await {

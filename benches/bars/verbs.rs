@@ -11,6 +11,7 @@ use std::process::Command;
 use std::ptr;
 
 use ibverbs_sys::*;
+use support::counting;
 use tokio_doca::device::Provider;
 use tokio_doca::verbs::Verbs;
 use tokio_doca::verbs::ffi::{Table, Wc};
@@ -18,7 +19,7 @@ use tokio_doca::{Access, Buf, BufPool, Device, Mmap, Mode, Rdma, RemoteBuf, Remo
 
 use super::report::Goal::{AtMost, Exactly};
 use super::report::Report;
-use super::{counting, scenario};
+use super::scenario;
 
 const LEN: usize = 64;
 const PLACES: usize = 256;

@@ -1,78 +1,27 @@
 //! What a job does not do: allocate, call the system in busy-poll, ring when nobody waits.
-#![expect(unsafe_code, reason = "counting allocations takes a global allocator")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
+mod frugal;
+
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::process::Command;
-use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
+use support::{counting, runtime_that_counts_sleeps};
 use tokio_doca::soft::{Fault, Soft};
 use tokio_doca::{
     Access, Algorithm, Buf, BufChain, BufInventory, BufPool, Device, Dma, Graph, Mmap, Mode, Rdma,
     RemoteMmap, Sha, WorkQ,
 };
 
-// The allocator -----------------------------------------------------------------------------------------------
-
-struct Counting;
-
-const THREADS: usize = 1024;
-static TIDS: [AtomicI32; THREADS] = [const { AtomicI32::new(0) }; THREADS];
-static COUNTS: [AtomicU64; THREADS] = [const { AtomicU64::new(0) }; THREADS];
-static NEXT: AtomicUsize = AtomicUsize::new(0);
-
-// Const and without a destructor: the allocator itself may use it.
-thread_local!(static PLACE: Cell<usize> = const { Cell::new(usize::MAX) });
-
-fn count() {
-    PLACE.with(|place| {
-        if place.get() == usize::MAX {
-            let free = NEXT.fetch_add(1, Ordering::Relaxed) % THREADS;
-            TIDS[free].store(nix::unistd::gettid().as_raw(), Ordering::Relaxed);
-            place.set(free);
-        }
-        COUNTS[place.get()].fetch_add(1, Ordering::Relaxed);
-    });
-}
-
-// SAFETY: it is the system's allocator; counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promises.
-        unsafe { System.realloc(ptr, layout, size) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-/// Allocations of a thread so far.
-fn allocations(tid: i32) -> u64 {
-    TIDS.iter()
-        .zip(&COUNTS)
-        .filter(|(known, _)| known.load(Ordering::Relaxed) == tid)
-        .map(|(_, count)| count.load(Ordering::Relaxed))
-        .sum()
-}
+static ALLOCATOR: counting::Counting = counting::Counting;
 
 // The rig -----------------------------------------------------------------------------------------------------
 
@@ -127,7 +76,7 @@ impl Rig {
     }
 
     fn allocations(&self) -> u64 {
-        self.watched.into_iter().map(allocations).sum()
+        self.watched.into_iter().map(counting::of_thread).sum()
     }
 
     /// What `times` runs of the body allocate, on this thread and on the engine's, after as many that warm up.
@@ -220,14 +169,17 @@ fn the_allocator_counts_this_thread_and_the_engine() {
     let before = rig.allocations();
     drop(std::hint::black_box(Box::new(1)));
     assert_eq!(rig.allocations() - before, 1);
-    let here = allocations(rig.watched[0]);
+    let here = counting::of_thread(rig.watched[0]);
     std::thread::scope(|scope| {
         let other = scope.spawn(|| drop(std::hint::black_box(Box::new(1))));
         other.join().unwrap();
         // `spawn` itself allocates here; the other thread's Box is not ours.
     });
-    assert!(allocations(rig.watched[0]) > here);
-    assert!(allocations(rig.watched[1]) > 0, "a new thread allocates");
+    assert!(counting::of_thread(rig.watched[0]) > here);
+    assert!(
+        counting::of_thread(rig.watched[1]) > 0,
+        "a new thread allocates"
+    );
 }
 
 #[test]
@@ -336,12 +288,12 @@ fn an_engine_that_leaves_queues_allocates_nothing() {
         Dma::builder(&rig.device).attach(&workq).unwrap()
     });
     two_jobs();
-    let before = allocations(rig.watched[1]);
+    let before = counting::of_thread(rig.watched[1]);
     for other in others {
         drop(other);
         two_jobs();
     }
-    assert_eq!(allocations(rig.watched[1]), before);
+    assert_eq!(counting::of_thread(rig.watched[1]), before);
 }
 
 /// Each operation, and a receive that is dropped and adopted.
@@ -739,17 +691,7 @@ fn child_under_strace() {
             }
         }
     };
-    let sleeps = Arc::new(AtomicU64::new(0));
-    let counter = Arc::clone(&sleeps);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        // Events come through a sleep only, and never through a look in passing.
-        .event_interval(1 << 30)
-        .on_thread_park(move || {
-            counter.fetch_add(1, Ordering::Relaxed);
-        })
-        .build()
-        .unwrap();
+    let (runtime, sleeps) = runtime_that_counts_sleeps();
     if scenario == "event-waits" {
         // Late enough that whoever waits does sleep.
         let late = Fault::Delay(Duration::from_micros(300));
@@ -902,117 +844,6 @@ fn nothing_is_written_while_nobody_waits() {
 }
 
 // A device that rings no more than it must ---------------------------------------------------------------------
-
-mod frugal {
-    //! A device that keeps to the letter of `arm`: where completions wait already it answers `Ready`, and arms nothing.
-
-    use std::collections::VecDeque;
-    use std::sync::{Arc, Mutex};
-
-    use tokio_doca::device::*;
-    use tokio_doca::*;
-
-    #[derive(Default)]
-    pub(super) struct State {
-        pending: VecDeque<Token>,
-        done: VecDeque<Token>,
-        armed: bool,
-    }
-
-    pub(super) struct Frugal {
-        info: DevInfo,
-        pub(super) state: Arc<Mutex<State>>,
-        signal: Mutex<Option<Arc<Signal>>>,
-    }
-
-    impl Frugal {
-        pub(super) fn new() -> Arc<Frugal> {
-            let caps = Caps::for_dma(1 << 20, 1, 1 << 10);
-            let addr = PciAddr::new(0x0c, 0, 0);
-            Arc::new(Frugal {
-                info: DevInfo::new("frugal", "frugal", addr, PciFunction::Pf, caps),
-                state: Arc::default(),
-                signal: Mutex::default(),
-            })
-        }
-
-        /// The oldest Job is over.
-        pub(super) fn finish_one(&self) {
-            let mut state = self.state.lock().unwrap();
-            let token = state.pending.pop_front().unwrap();
-            state.done.push_back(token);
-            if std::mem::take(&mut state.armed) {
-                self.signal.lock().unwrap().as_ref().unwrap().ring();
-            }
-        }
-    }
-
-    // SAFETY: `open_queue` makes a new queue, and keeps none.
-    unsafe impl Adapter for Frugal {
-        fn info(&self) -> &DevInfo {
-            &self.info
-        }
-
-        fn registrar(&self) -> &dyn Registrar {
-            self
-        }
-
-        fn open_queue(&self, config: QueueConfig) -> Result<Arc<dyn Queue>> {
-            *self.signal.lock().unwrap() = Some(config.signal);
-            Ok(Arc::new(FrugalQueue(Arc::clone(&self.state))))
-        }
-    }
-
-    impl Registrar for Frugal {
-        fn register(&self, _region: &Region, _purpose: Use) -> Result<Registration> {
-            Ok(Registration::new(0, None))
-        }
-    }
-
-    struct FrugalQueue(Arc<Mutex<State>>);
-
-    // SAFETY: it touches no memory, and hands each Token out once.
-    unsafe impl Queue for FrugalQueue {
-        unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
-            let tokens = jobs.iter().map(|(token, _)| *token);
-            self.0.lock().unwrap().pending.extend(tokens);
-            Submitted {
-                accepted: jobs.len(),
-                refused: None,
-            }
-        }
-
-        fn ready(&self) -> bool {
-            !self.0.lock().unwrap().done.is_empty()
-        }
-
-        unsafe fn reap(&self, out: &mut [Completion]) -> usize {
-            let mut state = self.0.lock().unwrap();
-            let count = out.len().min(state.done.len());
-            for (out, token) in out.iter_mut().zip(state.done.drain(..count)) {
-                let result = Ok(0);
-                *out = Completion::new(token, result);
-            }
-            count
-        }
-
-        fn arm(&self) -> Armed {
-            let mut state = self.0.lock().unwrap();
-            if state.done.is_empty() {
-                state.armed = true;
-                Armed::Armed
-            } else {
-                Armed::Ready
-            }
-        }
-
-        unsafe fn retire(&self, keep: Keep, outstanding: usize) {
-            if outstanding > 0 {
-                std::mem::forget(keep);
-            }
-        }
-    }
-}
 
 #[test]
 fn an_op_that_found_anothers_completion_ready_is_still_woken_by_its_own() {

@@ -2,6 +2,7 @@
 
 pub mod both_sides;
 pub mod channel;
+pub mod counting;
 pub mod device;
 pub mod events;
 pub mod loopback;
@@ -239,6 +240,21 @@ pub fn workers() -> Runtime {
         .enable_all()
         .build()
         .unwrap()
+}
+
+/// A runtime of one thread, and how often it slept. Events come to it through a sleep only, never through a look in
+/// passing.
+pub fn runtime_that_counts_sleeps() -> (Runtime, Arc<AtomicUsize>) {
+    let sleeps = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&sleeps);
+    let runtime = Builder::new_current_thread()
+        .enable_io()
+        .event_interval(1 << 30)
+        .on_thread_park(move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+        })
+        .build();
+    (runtime.unwrap(), sleeps)
 }
 
 /// Runs a future on a fresh runtime of one thread; it must end in time.

@@ -33,8 +33,13 @@ impl Peer {
     /// The same, with what `prepare` adds to the command.
     pub fn start_with(test: &str, role: &str, prepare: impl FnOnce(&mut Command)) -> Peer {
         let mut command = again(test, role);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         prepare(&mut command);
+        Peer::spawn(command)
+    }
+
+    /// Starts a command whose program talks by [`say`] and [`hear`].
+    pub fn spawn(mut command: Command) -> Peer {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let (send, lines) = channel();
