@@ -510,11 +510,7 @@ fn hybrid_shows_the_three_modes_and_sleeps_while_it_waits() {
     for (line, name) in lines.iter().zip(["event: ", "hybrid: ", "busy-poll: "]) {
         assert!(line.starts_with(name) && line.contains(" events"), "{out}");
     }
-    // How much busy-polling takes depends on other programs; it waits for no event.
-    assert!(
-        !lines[0].contains(", 0 events") && lines[2].contains(", 0 events"),
-        "{out}"
-    );
+    // How much busy-polling takes depends on other programs.
     assert!(cpu(lines[0]) < 20.0 && cpu(lines[1]) < 20.0, "{out}");
     for args in [&["much"][..], &["-1"], &["30", "40"]] {
         let output = run(example("hybrid").args(args));
