@@ -31,9 +31,12 @@ pub(crate) trait Ends {
 /// A run's place on its WorkQ. Pinned in the run's future.
 #[pin_project]
 pub(crate) struct Line<'a> {
-    // Its list lies in the WorkQ, which is borrowed for longer.
+    // The lists of both nodes lie in the WorkQ, which is borrowed for longer.
     #[pin]
     node: WaitNode,
+    /// Among the runs that sleep: a change of mode wakes them.
+    #[pin]
+    asleep: WaitNode,
     workq: &'a WorkQ,
     patience: Patience,
     /// Of the place in line, and of the wait for ends.
@@ -46,6 +49,7 @@ impl<'a> Line<'a> {
     pub(crate) fn new(workq: &'a WorkQ) -> Line<'a> {
         Line {
             node: WaitNode::new(),
+            asleep: WaitNode::new(),
             workq,
             patience: Patience::default(),
             spins: [Spin::default(); 2],
@@ -139,15 +143,16 @@ impl<'a> Line<'a> {
             return Poll::Ready(Ok(()));
         }
         let policy = shared.mode.load();
+        let asleep = this.asleep.as_ref();
         if policy.is_event() {
-            return poll_event(shared, this.heard, policy, cx, ends);
+            return poll_event(shared, asleep, this.heard, policy, cx, ends);
         }
         if look(shared, ends) {
             this.spins[1] = Spin::default();
             return Poll::Ready(Ok(()));
         }
         if !policy.is_busy() && this.spins[1].is_over(policy, || shared.now()) {
-            return poll_event(shared, this.heard, policy, cx, ends);
+            return poll_event(shared, asleep, this.heard, policy, cx, ends);
         }
         shared.missed();
         cx.waker().wake_by_ref();
@@ -173,6 +178,7 @@ impl<'a> Line<'a> {
 /// The wait of [`Attachment::poll_event`], with all Jobs of the run for one.
 fn poll_event(
     shared: &Arc<Shared>,
+    asleep: Pin<&WaitNode>,
     heard: &mut bool,
     policy: Policy,
     cx: &mut Context<'_>,
@@ -189,6 +195,7 @@ fn poll_event(
         }
     }
     ends.register(cx.waker());
+    shared.enqueue_run(asleep, cx.waker());
     // Arm, then look. Its Slots are seen asleep from the submission on, so that whoever turns for an event arms again.
     fence(Ordering::SeqCst);
     if !shared.expected.load(Ordering::Relaxed) && shared.arm() | shared.ready() {

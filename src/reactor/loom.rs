@@ -36,7 +36,7 @@ use crate::device::{
     Adapter, Armed, Caps, Completion, DevInfo, Device, Job, Keep, PciAddr, PciFunction, Queue,
     QueueConfig, Region, Registrar, Registration, Segment, Segments, Submitted, Token, Use,
 };
-use crate::error::Result;
+use crate::error::{ErrorKind, JobError, Result};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use crate::sync::loom::{Task, block_on, check, spawn};
 use crate::sync::seq_cst_order;
@@ -74,6 +74,8 @@ struct Fake {
     stopped: AtomicBool,
     /// It sets the WorkQ busy-polling before it does a Job, and never rings.
     deaf: bool,
+    /// How many more Jobs it refuses, because it is full.
+    refusals: AtomicU64,
     /// A shutdown of the WorkQ has ended. (No atomic of the model: it is looked at, and orders nothing.)
     shut: std::sync::atomic::AtomicBool,
 }
@@ -82,6 +84,14 @@ struct Fake {
 unsafe impl Queue for Fake {
     unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
         assert!(!self.shut.load(SeqCst), "a Job after the shutdown");
+        if self.refusals.load(SeqCst) > 0 {
+            self.refusals.fetch_sub(1, SeqCst);
+            let refused = Some(JobError::device(ErrorKind::Again, 0));
+            return Submitted {
+                accepted: 0,
+                refused,
+            };
+        }
         let token = jobs[0].0;
         let before = self.submitted[token.index() as usize].swap(token.as_raw() + 1, SeqCst);
         assert_eq!(before, 0, "one Job a Slot");
@@ -218,6 +228,7 @@ impl Bed {
             engine: Task::new(),
             stopped: AtomicBool::new(false),
             deaf,
+            refusals: AtomicU64::new(0),
             shut: false.into(),
         });
         let (addr, caps) = (PciAddr::new(0, 0, 0), Caps::for_dma(1, 1, depth));

@@ -13,7 +13,7 @@ pub(super) const RUNNING: u64 = 9;
 pub(super) const PHASE: u64 = u32::MAX as u64;
 
 /// Phases that Slots are in: one bit each.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Phases(u32);
 
 const fn bit(phase: u64) -> u32 {
@@ -26,8 +26,23 @@ impl Phases {
         Phases(1 << (state & PHASE))
     }
 
+    /// Any of these phases.
+    pub(super) const fn any<const N: usize>(phases: [u64; N]) -> Phases {
+        let (mut all, mut at) = (0, 0);
+        while at < N {
+            all |= bit(phases[at]);
+            at += 1;
+        }
+        Phases(all)
+    }
+
     pub(super) fn and(self, other: Phases) -> Phases {
         Phases(self.0 | other.0)
+    }
+
+    /// Whether all of these phases are among the others.
+    pub(super) fn is_in(self, others: Phases) -> bool {
+        self.0 & !others.0 == 0
     }
 
     /// A device may have a Job.
@@ -51,11 +66,12 @@ impl Phases {
     }
 }
 
+/// The phases in which a completion may come.
+pub(super) const IN_FLIGHT: Phases =
+    Phases::any([PENDING, REGISTERING, WAITING, ORPHAN, POSTED, RUNNING]);
+
 /// Whether a completion may come.
 #[inline(always)]
 pub(super) fn in_flight(state: u64) -> bool {
-    matches!(
-        state & PHASE,
-        PENDING | REGISTERING | WAITING | ORPHAN | POSTED | RUNNING
-    )
+    Phases::of(state).is_in(IN_FLIGHT)
 }

@@ -23,22 +23,24 @@
 //! ```
 //!
 //! - `held` and `result`: the Op's until Pending, the reaper's until Done, then the Op's.
-//! - `target`: the Op's in Registering and before Pending, the reaper's in Completing and in Running. In Posted it stays as it is, and
-//!   goes with `result` to whoever takes the Slot out of [`Finished`](super::finished::Finished).
+//! - `target`: the Op's in Registering and before Pending, the reaper's in Completing. In Posted it stays as it is, and
+//!   goes with `result` to whoever takes the Slot out of [`Finished`](super::finished::Finished). In Running it is the
+//!   submitter's until the device has accepted the Job, and then the completion's: nobody else reads it, so that a run that
+//!   sleeps is woken through a list of its own (`Shared::runs`).
 //! - Each completion is taken once: a stale Token has another generation or phase, and changes nothing.
 //!
-//! Orderings: every change of owner is a Release store or exchange, paired with the Acquire of the next owner's.
+//! Orderings: every change of owner is a Release store or exchange, paired with the Acquire of the next owner's. In debug
+//! builds each access checks that the Slot is in a phase in which the cell is the caller's.
 #![expect(unsafe_code, reason = "the phase says who owns the cells")]
 
-use std::sync::Arc;
 use std::task::Waker;
 
 use super::held::{Held, Outcome};
 use super::phases::{
-    COMPLETING, COMPLETING_ORPHAN, DONE, FREE, ORPHAN, PENDING, PHASE, POSTED, Phases, REGISTERING,
-    RUNNING, WAITING, in_flight,
+    COMPLETING, COMPLETING_ORPHAN, DONE, FREE, IN_FLIGHT, ORPHAN, PENDING, PHASE, POSTED, Phases,
+    REGISTERING, RUNNING, WAITING, in_flight,
 };
-use super::target::{Nudged, Target, Told};
+use super::target::{Target, Told};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{UnsafeCell, discard};
 
@@ -85,6 +87,19 @@ unsafe fn replace<T>(cell: &UnsafeCell<T>, value: T) -> T {
     })
 }
 
+/// A Slot that nobody has filled.
+const EMPTY: Phases = Phases::any([FREE]);
+/// A Slot whose Job the device has not accepted yet.
+const SUBMITTING: Phases = Phases::any([PENDING, POSTED, RUNNING]);
+/// A Slot whose Job is over.
+const OVER: Phases = Phases::any([DONE]);
+/// The Op writes its waker. The reaper may complete the Job meanwhile, and leaves the cell alone.
+const REGISTERS: Phases = Phases::any([REGISTERING, DONE]);
+/// The reaper takes the waker for a nudge. The Op may be dropped meanwhile.
+const NUDGES: Phases = Phases::any([REGISTERING, ORPHAN]);
+/// The reaper takes the waker at the end. The Op may be dropped meanwhile.
+const COMPLETES: Phases = Phases::any([COMPLETING, COMPLETING_ORPHAN]);
+
 /// Drops what may hold a waker of the user's. Most often there is nothing.
 #[inline]
 fn drop_target(target: Option<Target>) {
@@ -103,11 +118,24 @@ impl Slot {
         }
     }
 
+    /// Debug builds: the Slot is in one of the phases in which the caller owns a cell.
+    #[inline(always)]
+    #[track_caller]
+    fn owned_in(&self, phases: Phases) {
+        if cfg!(debug_assertions) {
+            let now = self.phase();
+            assert!(
+                now.is_in(phases),
+                "a cell of a Slot in {now:?} is reached, not in {phases:?}"
+            );
+        }
+    }
+
     /// Makes a Slot that was taken from the free list pending, and says its generation.
     #[inline(always)]
     pub(super) fn fill(&self, held: Held, target: Option<Target>) -> u32 {
         let state = self.state.load(Ordering::Relaxed);
-        debug_assert_eq!(state & PHASE, FREE);
+        self.owned_in(EMPTY);
         // SAFETY: Free and out of the free list: the caller's.
         let old = unsafe { replace(&self.held, Some(held)) };
         debug_assert!(old.is_none());
@@ -126,7 +154,7 @@ impl Slot {
     /// Makes a Slot that was taken from the free list done at once: the device did the Job inline.
     pub(super) fn settle(&self, user_data: u64, outcome: Outcome) {
         let state = self.state.load(Ordering::Relaxed);
-        debug_assert_eq!(state & PHASE, FREE);
+        self.owned_in(EMPTY);
         // SAFETY: Free and out of the free list: the caller's.
         let _ = unsafe { replace(&self.result, outcome) };
         // SAFETY: as above.
@@ -142,6 +170,7 @@ impl Slot {
         if self.state.load(Ordering::Acquire) & PHASE != DONE {
             return None;
         }
+        self.owned_in(OVER);
         // SAFETY: Done, and its only number in `Finished` is the caller's: so are the cells.
         let result = unsafe { replace(&self.result, Ok(0)) };
         // SAFETY: as above.
@@ -155,7 +184,9 @@ impl Slot {
 
     /// The device refused the Job: the Slot is free again, but for the free list; the Leases are the caller's.
     pub(super) fn undo(&self) -> Held {
-        // SAFETY: Pending, but no device has seen it: no completion can come, so the caller owns the cells.
+        self.owned_in(SUBMITTING);
+        // SAFETY: no device has accepted the Job, so that no completion can come; no Op has stored a waker, and nobody else
+        // reads a `target`: the caller owns the cells.
         let held = unsafe { replace(&self.held, None) };
         // SAFETY: as above.
         let target = unsafe { replace(&self.target, None) };
@@ -176,6 +207,7 @@ impl Slot {
         if self.state.load(Ordering::Acquire) & PHASE != DONE {
             return None;
         }
+        self.owned_in(OVER);
         // SAFETY: Done: the cells are the Op's.
         let result = unsafe { replace(&self.result, Ok(0)) };
         // SAFETY: as above. (The Op that registered while the reaper completed left its waker.)
@@ -201,6 +233,7 @@ impl Slot {
             }
             return;
         }
+        self.owned_in(REGISTERS);
         let known = self.target.with(|target| {
             // SAFETY: Registering: the cell is the Op's.
             matches!(unsafe { &*target }, Some(Target::Waker(known)) if known.will_wake(waker))
@@ -249,6 +282,7 @@ impl Slot {
         if generation(state) != of || !in_flight(state) {
             return Completed::Stale;
         }
+        self.owned_in(IN_FLIGHT);
         // SAFETY: the Job was in flight, and its completion comes once: `held` and `result` are the reaper's.
         let held = unsafe { replace(&self.held, None) };
         if let Some(held) = held {
@@ -284,6 +318,7 @@ impl Slot {
 
     /// Reaper: Completing; the target is its own.
     fn tell(&self, generation: u64) -> Completed {
+        self.owned_in(COMPLETES);
         // SAFETY: Completing: the cell is the reaper's.
         let target = unsafe { replace(&self.target, None) };
         let [completing, done] = [COMPLETING, DONE].map(|phase| generation | phase);
@@ -303,6 +338,7 @@ impl Slot {
     }
 
     fn end_run(&self, outcome: Outcome) -> Completed {
+        self.owned_in(Phases::any([RUNNING]));
         // SAFETY: Running, and its completion comes once: nobody but the reaper is left.
         let target = unsafe { replace(&self.target, None) };
         self.free();
@@ -313,6 +349,7 @@ impl Slot {
     }
 
     fn end_orphan(&self) -> Completed {
+        self.owned_in(Phases::any([ORPHAN]));
         // SAFETY: Orphan: nobody but the reaper is left.
         let target = unsafe { replace(&self.target, None) };
         self.free();
@@ -340,24 +377,16 @@ impl Slot {
         Phases::of(self.state.load(Ordering::Acquire))
     }
 
-    /// Reaper: the waker of an Op that waits, taken out so that it polls again, or the run: the world changed under it.
-    pub(super) fn nudge(&self) -> Option<Nudged> {
+    /// Reaper: the waker of an Op that waits, taken out so that the Op polls again: the world changed under it.
+    pub(super) fn nudge(&self) -> Option<Waker> {
         // SeqCst: pairs with `register`.
         let state = self.state.load(Ordering::SeqCst);
-        if state & PHASE == RUNNING {
-            return self.target.with(|target| {
-                // SAFETY: Running: the cell is the reaper's, and the gate keeps others away.
-                match unsafe { &*target } {
-                    Some(Target::Run(run, _)) => Some(Nudged::Run(Arc::clone(run))),
-                    _ => None,
-                }
-            });
-        }
         let [waiting, registering, pending] =
             [WAITING, REGISTERING, PENDING].map(|phase| state & !PHASE | phase);
         self.state
             .compare_exchange(waiting, registering, Ordering::Acquire, Ordering::Relaxed)
             .ok()?;
+        self.owned_in(NUDGES);
         // SAFETY: Registering keeps the Op away (`register` gives up, `abandon` leaves the cells), and the gate keeps
         // other reapers away.
         let target = unsafe { replace(&self.target, None) };
@@ -366,7 +395,7 @@ impl Slot {
             self.state
                 .compare_exchange(registering, pending, Ordering::Release, Ordering::Relaxed);
         match target {
-            Some(Target::Waker(waker)) => Some(Nudged::Waker(waker)),
+            Some(Target::Waker(waker)) => Some(waker),
             _ => None,
         }
     }
@@ -378,7 +407,7 @@ mod tests {
     use crate::error::ErrorKind;
     use crate::error::JobError;
     use crate::reactor::target::Run;
-    use std::sync::Mutex;
+    use std::sync::{Arc, Mutex};
 
     fn held() -> Held {
         Held::new(None, None, 0)
@@ -391,23 +420,28 @@ mod tests {
         fn completed(&self, node: u32, outcome: Outcome) {
             self.0.lock().expect("no panic").push((node, outcome));
         }
-
-        fn nudge(&self) {
-            self.completed(u32::MAX, Ok(0));
-        }
     }
 
     #[test]
-    fn a_nudge_tells_a_run_and_leaves_its_job_in_flight() {
+    fn a_nudge_leaves_the_slot_of_a_run_alone() {
         let (slot, seen) = (Slot::new(), Arc::new(Seen::default()));
         let generation = slot.fill(held(), Some(Target::Run(seen.clone(), 7)));
         assert!(slot.phase().any_asleep() && slot.is_in_flight());
-        slot.nudge().expect("a run").wake();
-        assert_eq!(*seen.0.lock().unwrap(), [(u32::MAX, Ok(0))]);
+        assert!(slot.nudge().is_none());
         assert!(matches!(
             slot.complete(generation, Ok(3)),
             Completed::Free(Some(Told::Run(_, 7, Ok(3))))
         ));
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic = "a cell of a Slot in"]
+    fn a_slot_whose_job_is_over_cannot_be_undone() {
+        let slot = Slot::new();
+        let generation = slot.fill(held(), None);
+        let _ = slot.complete(generation, Ok(3));
+        drop(slot.undo());
     }
 
     #[test]

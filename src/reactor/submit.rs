@@ -127,6 +127,12 @@ impl Shared {
         unsafe { self.waiters.enqueue(node, waker) };
     }
 
+    /// Puts a run that goes to sleep where a nudge finds it.
+    pub(super) fn enqueue_run(&self, node: Pin<&WaitNode>, waker: &Waker) {
+        // SAFETY: a `Line` has the node, and borrows a handle of the WorkQ that it is used with.
+        unsafe { self.runs.enqueue(node, waker) };
+    }
+
     /// Stands in line for the end of the last Job.
     pub(super) fn enqueue_drained(&self, node: Pin<&WaitNode>, waker: &Waker) {
         // SAFETY: as above: `Shutdown` owns a handle, and its node is dropped first.

@@ -7,8 +7,9 @@ use super::held::{Held, Outcome};
 use super::magazine::Magazines;
 use super::phases::Phases;
 use super::slot::{Completed, Slot};
-use super::target::{Nudged, Target, Told};
+use super::target::{Target, Told};
 use crate::device::{Completion, Token};
+use crate::sync::wake;
 
 /// Outlives the WorkQ for as long as a device may complete one of its Jobs.
 pub(super) struct Table {
@@ -140,8 +141,8 @@ impl Table {
             .count()
     }
 
-    /// Makes all Ops and runs that wait poll again. To be called by the reaper.
+    /// Makes all Ops that sleep poll again. To be called by the reaper.
     pub(super) fn nudge(&self) {
-        self.taken().filter_map(Slot::nudge).for_each(Nudged::wake);
+        self.taken().filter_map(Slot::nudge).for_each(wake);
     }
 }

@@ -5,15 +5,11 @@ use std::task::Waker;
 
 use super::held::Outcome;
 use super::places::Places;
-use crate::sync::wake;
 
 /// What is told of completions, in place of a waker: a run of a graph.
 pub(crate) trait Run: Send + Sync {
     /// The Job of this node is over.
     fn completed(&self, node: u32, outcome: Outcome);
-
-    /// Whoever waits for completions shall poll again: the world changed under it.
-    fn nudge(&self);
 }
 
 /// Who is told that a Job is over.
@@ -33,19 +29,4 @@ pub(super) enum Told {
     Caller,
     /// Who is in line for a place of this table.
     Line(Arc<dyn Places>),
-}
-
-/// Who is made to poll again.
-pub(super) enum Nudged {
-    Waker(Waker),
-    Run(Arc<dyn Run>),
-}
-
-impl Nudged {
-    pub(super) fn wake(self) {
-        match self {
-            Nudged::Waker(waker) => wake(waker),
-            Nudged::Run(run) => run.nudge(),
-        }
-    }
 }

@@ -108,6 +108,7 @@ impl Shared {
             if nudged {
                 wake_all(&self.waiters);
                 wake_all(&self.drained);
+                wake_all(&self.runs);
             }
             if reaped || !self.drained.is_empty() {
                 self.after_free();

@@ -32,7 +32,7 @@ pub struct WorkQ(pub(super) Arc<Shared>);
 /// What handles, contexts and Ops share.
 pub(super) struct Shared {
     pub(super) mode: Current,
-    pub(super) closed: AtomicBool,
+    pub(super) closed: atomic::AtomicBool,
     pub(super) core: Arc<Core>,
     pub(super) events: Events,
     pub(super) gate: Gate,
@@ -49,10 +49,12 @@ pub(super) struct Shared {
     pub(super) rung: AtomicBool,
     /// The same, of those in line for places of other tables.
     pub(super) stuck: AtomicBool,
-    /// Who waits for the end of the last Job.
+    /// The futures that wait for the end of the last Job.
     pub(super) drained: Waiters,
+    /// The runs of graphs that sleep. A run has no waker in its Slots, so that a nudge reaches it here.
+    pub(super) runs: Waiters,
     /// All who wait shall poll again.
-    pub(super) nudged: AtomicBool,
+    pub(super) nudged: atomic::AtomicBool,
     /// Polls that found nothing, in a row: the busy mode's budget.
     pub(super) misses: AtomicU32,
     /// The caller's own loop wants an event at the next end of a Job of its own.
@@ -397,7 +399,7 @@ impl WorkQBuilder {
         };
         Ok(WorkQ(Arc::new(Shared {
             mode: Current::new(policy),
-            closed: AtomicBool::new(false),
+            closed: atomic::AtomicBool::new(false),
             core: Arc::new(core),
             events: Events::new()?,
             gate: Gate::new(),
@@ -408,7 +410,8 @@ impl WorkQBuilder {
             rung: AtomicBool::new(false),
             stuck: AtomicBool::new(false),
             drained: Waiters::new(),
-            nudged: AtomicBool::new(false),
+            runs: Waiters::new(),
+            nudged: atomic::AtomicBool::new(false),
             misses: AtomicU32::new(0),
             armed: atomic::AtomicBool::new(false),
             counts: Counts::default(),

@@ -84,29 +84,19 @@ impl Board {
         drop(told);
         discard(old);
     }
+}
 
-    fn tell(&self, end: Option<End>) {
+impl reactor::Run for Board {
+    fn completed(&self, node: u32, outcome: Outcome) {
         let mut told = lock(&self.told);
-        if let Some(end) = end {
-            debug_assert!(told.ends.len() < told.ends.capacity(), "one end a node");
-            told.ends.push(end);
-            self.any.store(true, Ordering::Release);
-        }
+        debug_assert!(told.ends.len() < told.ends.capacity(), "one end a node");
+        told.ends.push((node, outcome));
+        self.any.store(true, Ordering::Release);
         let asleep = mem::take(&mut told.asleep);
         let waker = if asleep { told.waker.take() } else { None };
         drop(told);
         if let Some(waker) = waker {
             wake(waker);
         }
-    }
-}
-
-impl reactor::Run for Board {
-    fn completed(&self, node: u32, outcome: Outcome) {
-        self.tell(Some((node, outcome)));
-    }
-
-    fn nudge(&self) {
-        self.tell(None);
     }
 }

@@ -68,29 +68,6 @@ fn mutant_that_looks_and_then_registers_is_found() {
 }
 
 #[test]
-fn a_nudge_wakes_a_run_that_sleeps() {
-    check(3, || {
-        let (board, changed) = (Arc::new(Board::new(1)), Arc::new(AtomicBool::new(false)));
-        let setter = {
-            let (board, changed) = (Arc::clone(&board), Arc::clone(&changed));
-            spawn(move || {
-                changed.store(true, Release);
-                board.nudge();
-            })
-        };
-        let task = Task::new();
-        loop {
-            board.register(&task.waker());
-            if changed.load(Acquire) {
-                break;
-            }
-            task.sleep();
-        }
-        setter.join().unwrap();
-    });
-}
-
-#[test]
 fn a_run_that_is_dropped_leaves_no_waker_and_no_end_behind() {
     check(3, || {
         let board = Arc::new(Board::new(1));

@@ -7,11 +7,13 @@ use std::task::{Context, Poll, Waker};
 use ::loom::thread::JoinHandle;
 
 use super::super::held::Outcome;
-use super::super::slot::{Completed, Slot};
-use super::super::target::{Target, Told};
 use super::super::{self as reactor, Line, Run};
-use super::{Bed, held, on_a_workq, prepared};
-use crate::sync::loom::{Task, check, spawn};
+use super::{Bed, on_a_workq, prepared};
+use crate::sync::atomic::{
+    AtomicBool,
+    Ordering::{Acquire, Release, SeqCst},
+};
+use crate::sync::loom::{Task, Watched, check, mutant, spawn};
 use crate::sync::{Mutex, lock};
 
 /// What a run of a graph has for ends: a word and a waker, as `ops/graph/board.rs` has them.
@@ -27,11 +29,6 @@ impl Run for Ends {
         told.0 += 1;
         let waker = told.1.take();
         drop(told);
-        waker.into_iter().for_each(Waker::wake);
-    }
-
-    fn nudge(&self) {
-        let waker = lock(&self.told).1.take();
         waker.into_iter().for_each(Waker::wake);
     }
 }
@@ -126,33 +123,52 @@ fn a_run_that_sleeps_goes_on_as_the_new_mode_says() {
 }
 
 #[test]
-fn a_run_is_told_once_though_it_is_nudged_meanwhile() {
-    check(3, || {
-        let ends = Arc::new(Ends::default());
-        let slot = Arc::new(Slot::new());
-        let target = Target::Run(Arc::clone(&ends) as Arc<dyn Run>, 3);
-        let generation = slot.fill(held(), Some(target));
-        let reaper = {
-            let slot = Arc::clone(&slot);
+fn a_run_whose_job_is_refused_is_nudged_meanwhile() {
+    on_a_workq(2, |_| {
+        let bed = Bed::on(1, false);
+        bed.queue.refusals.store(1, SeqCst);
+        let workq = bed.workq.clone();
+        let nudger = spawn(move || workq.0.nudge());
+        bed.run([bed.spawn_run(false), nudger]);
+    });
+}
+
+/// The cell of a Slot in which a run's target lies, with one thread that launches and is refused, and one that nudges.
+struct Toy {
+    running: AtomicBool,
+    target: Watched,
+}
+
+/// A nudge looks at the Slots of runs (`true`), or goes by a list of its own.
+fn toy_is_refused_and_nudged(at_the_slot: bool) {
+    check(3, move || {
+        let toy = Arc::new(Toy {
+            running: AtomicBool::new(false),
+            target: Watched::new(),
+        });
+        let nudger = {
+            let toy = Arc::clone(&toy);
             spawn(move || {
-                if let Some(nudged) = slot.nudge() {
-                    nudged.wake();
-                }
-                match slot.complete(generation, Ok(7)) {
-                    Completed::Free(Some(Told::Run(run, 3, outcome))) => run.completed(3, outcome),
-                    _ => panic!("the run is told"),
+                if at_the_slot && toy.running.load(Acquire) {
+                    toy.target.read();
                 }
             })
         };
-        let task = Task::new();
-        loop {
-            reactor::Ends::register(&*ends, &task.waker());
-            if reactor::Ends::any(&*ends) {
-                break;
-            }
-            task.sleep();
-        }
-        reaper.join().unwrap();
-        assert_eq!(slot.fill(held(), None), generation + 1, "free, and once");
+        // Filled, refused, and undone.
+        toy.target.write();
+        toy.running.store(true, Release);
+        toy.target.write();
+        toy.running.store(false, Release);
+        nudger.join().unwrap();
     });
+}
+
+#[test]
+fn the_toy_of_a_refused_run_is_right() {
+    toy_is_refused_and_nudged(false);
+}
+
+#[test]
+fn mutant_that_nudges_a_run_at_its_slot_is_found() {
+    mutant("Causality violation", || toy_is_refused_and_nudged(true));
 }
