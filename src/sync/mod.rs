@@ -8,10 +8,12 @@ mod cell;
 #[cfg(all(test, tokio_doca_loom))]
 pub(crate) mod loom;
 mod waiters;
+mod wakers;
 
 pub(crate) use blocking::{Blocking, deadline};
 pub(crate) use cell::UnsafeCell;
-pub(crate) use waiters::{WaitNode, Waiters, contain, discard, wake};
+pub(crate) use waiters::{WaitNode, Waiters};
+pub(crate) use wakers::{contain, discard, wake};
 
 #[cfg(not(tokio_doca_loom))]
 pub(crate) use std::sync::{Mutex, MutexGuard, atomic};

@@ -14,6 +14,10 @@
 //!
 //! How many are notified is the owner's choice ([`Waiters::notify`] gives it the counts), since only the owner
 //! knows how much there is to take. Wakers are cloned, dropped and woken outside the lock.
+//!
+//! To notify `n` waiters takes `n` steps, however many were notified before and stand in front. The list knows the first
+//! node that may be waiting, and each node has a ticket, by which a node that enqueues again finds out whether it is
+//! the first now. A sweep, which wakes everybody, keeps its place in the list while it wakes some outside the lock.
 #![expect(
     unsafe_code,
     reason = "the list links pinned nodes that lie in futures"
@@ -27,13 +31,9 @@ use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
 
-use arrayvec::ArrayVec;
-
 use super::atomic::{AtomicUsize, Ordering};
+use super::wakers::{BATCH, WakeBatch, discard};
 use super::{Mutex, UnsafeCell, lock, seq_cst_order};
-
-/// How many wakers one turn carries outside the lock.
-const BATCH: usize = 32;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
@@ -55,6 +55,8 @@ pub(crate) struct WaitNode {
 #[derive(Default)]
 struct Links {
     state: State,
+    /// Higher than those of all nodes in front of it.
+    ticket: u64,
     prev: Option<NonNull<WaitNode>>,
     next: Option<NonNull<WaitNode>>,
     waker: Option<Waker>,
@@ -95,6 +97,17 @@ struct List {
     tail: Option<NonNull<WaitNode>>,
     waiting: usize,
     notified: usize,
+    /// The ticket of the next node.
+    ticket: u64,
+    /// No node in front of this one is Waiting; if there is none, no node is.
+    first: Option<NonNull<WaitNode>>,
+    /// Where a sweep goes on, and the ticket at which it ends.
+    sweep: Option<(NonNull<WaitNode>, u64)>,
+    /// Polls that found what others had been notified of, since one of the list has left it.
+    passed: u64,
+    /// Nodes that were looked at to notify some.
+    #[cfg(test)]
+    steps: usize,
 }
 
 // SAFETY: the pointers are to pinned nodes, which are Send and Sync, and are followed only under the lock.
@@ -109,48 +122,6 @@ pub(crate) struct Notify {
     pub(crate) notified: usize,
 }
 
-/// Wakers to be woken once no lock is held.
-#[derive(Default)]
-struct WakeBatch {
-    wakers: ArrayVec<Waker, BATCH>,
-}
-
-impl WakeBatch {
-    /// How many it wakes: fewer than were to be notified if they do not fit.
-    fn len(&self) -> usize {
-        self.wakers.len()
-    }
-
-    /// Wakes them all. A waker that panics stops nobody else: the panic ends here, with a log line.
-    fn wake(self) {
-        self.wakers.into_iter().for_each(wake);
-    }
-}
-
-/// Wakes; a panic of the user's waker ends here.
-pub(crate) fn wake(waker: Waker) {
-    contain(|| waker.wake());
-}
-
-/// Does what wakes wakers of the user's; a panic of theirs ends here.
-pub(crate) fn contain(wakes: impl FnOnce()) {
-    let woken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(wakes));
-    if let Err(payload) = woken {
-        tracing::error!("a waker panicked; the panic was contained");
-        // It is user code as well, and may panic when it is dropped.
-        std::mem::forget(payload);
-    }
-}
-
-/// Drops what may hold a waker of the user's; a panic of that ends here.
-pub(crate) fn discard<T>(waker: T) {
-    let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(waker)));
-    if let Err(payload) = dropped {
-        tracing::error!("a waker panicked when it was dropped; the panic was contained");
-        std::mem::forget(payload);
-    }
-}
-
 impl Waiters {
     pub(crate) fn new() -> Waiters {
         let list = List {
@@ -158,6 +129,12 @@ impl Waiters {
             tail: None,
             waiting: 0,
             notified: 0,
+            ticket: 0,
+            first: None,
+            sweep: None,
+            passed: 0,
+            #[cfg(test)]
+            steps: 0,
         };
         Waiters {
             len: AtomicUsize::new(0),
@@ -192,13 +169,13 @@ impl Waiters {
         }
         let this = NonNull::from(node.get_ref());
         let mut list = lock(&self.list);
-        let tail = list.tail;
-        let (was, old) = List::links(this, |links| {
+        let (tail, next) = (list.tail, list.ticket);
+        let (was, ticket, old) = List::links(this, |links| {
             let was = std::mem::replace(&mut links.state, State::Waiting);
             if was == State::Unlinked {
-                links.prev = tail;
+                (links.prev, links.ticket) = (tail, next);
             }
-            (was, links.waker.replace(waker))
+            (was, links.ticket, links.waker.replace(waker))
         });
         match was {
             State::Unlinked => {
@@ -207,11 +184,16 @@ impl Waiters {
                     None => list.head = Some(this),
                 }
                 list.tail = Some(this);
+                list.ticket += 1;
             }
             State::Waiting => list.waiting -= 1,
             State::Notified => list.notified -= 1,
         }
         list.waiting += 1;
+        let behind = |first| List::links(first, |links| links.ticket) < ticket;
+        if !list.first.is_some_and(behind) {
+            list.first = Some(this);
+        }
         self.len
             .store(list.waiting + list.notified, Ordering::SeqCst);
         drop(list);
@@ -244,18 +226,55 @@ impl Waiters {
 
     /// Notifies a node of its own: its owner wakes itself, and takes what there is when it is polled again.
     pub(crate) fn notify_self(&self, node: Pin<&WaitNode>) {
+        // Its waker stays, which is woken by nobody, and is dropped when the node leaves.
+        lock(&self.list).notify_one(NonNull::from(node.get_ref()), |_| ());
+    }
+
+    /// The owner of a node was polled, and found what others had been notified of. Notifies the node if that has happened
+    /// `limit` times for each in the list, and nobody has left it meanwhile: the others are not polled. Returns whether it
+    /// has.
+    pub(crate) fn overtake(&self, node: Pin<&WaitNode>, limit: u32) -> bool {
         let mut list = lock(&self.list);
-        let told = List::links(NonNull::from(node.get_ref()), |links| {
-            let waiting = links.state == State::Waiting;
-            if waiting {
-                links.state = State::Notified;
-            }
-            waiting
-        });
-        if told {
-            list.waiting -= 1;
-            list.notified += 1;
+        list.passed += 1;
+        if list.passed <= u64::from(limit) * (list.waiting + list.notified) as u64 {
+            return false;
         }
+        list.passed = 0;
+        list.notify_one(NonNull::from(node.get_ref()), |_| ());
+        true
+    }
+
+    /// Wakes everybody, some at a time. A node that enqueues (again) meanwhile need not be woken, and a node in whose place it
+    /// stands is woken all the same.
+    pub(crate) fn wake_all(&self) {
+        {
+            let mut list = lock(&self.list);
+            // If another sweep is under way both go on from here.
+            list.sweep = list.head.map(|head| (head, list.ticket));
+        }
+        loop {
+            let batch = self.sweep();
+            if batch.len() == 0 {
+                return;
+            }
+            batch.wake();
+        }
+    }
+
+    /// The next nodes of a sweep: none once it has come to its end.
+    fn sweep(&self) -> WakeBatch {
+        let mut batch = WakeBatch::default();
+        let mut list = lock(&self.list);
+        while let (Some((node, end)), false) = (list.sweep, batch.is_full()) {
+            let (ticket, next) = List::links(node, |links| (links.ticket, links.next));
+            if ticket >= end {
+                list.sweep = None;
+                break;
+            }
+            list.notify_one(node, |waker| batch.put(waker.take()));
+            list.sweep = next.map(|next| (next, end));
+        }
+        batch
     }
 
     /// Notifies as many as `choose` says at first, and wakes them, some at a time.
@@ -287,24 +306,9 @@ impl Waiters {
             notified: list.notified,
         });
         left = left.min(list.waiting);
-        let mut at = list.head;
-        while let (Some(node), true) = (at, left > 0) {
-            if batch.wakers.is_full() {
-                break;
-            }
-            let waker = List::links(node, |links| {
-                at = links.next;
-                (links.state == State::Waiting).then(|| {
-                    links.state = State::Notified;
-                    links.waker.take()
-                })
-            });
-            if let Some(waker) = waker {
-                list.waiting -= 1;
-                list.notified += 1;
-                left -= 1;
-                batch.wakers.extend(waker);
-            }
+        while let (Some(node), true, false) = (list.first, left > 0, batch.is_full()) {
+            left -= usize::from(list.notify_one(node, |waker| batch.put(waker.take())));
+            list.first = List::links(node, |links| links.next);
         }
         batch
     }
@@ -333,6 +337,15 @@ impl Waiters {
             Some(next) => List::links(next, |links| links.prev = prev),
             None => list.tail = prev,
         }
+        if list.first == Some(this) {
+            list.first = next;
+        }
+        if let Some((at, end)) = list.sweep
+            && at == this
+        {
+            list.sweep = next.map(|next| (next, end));
+        }
+        list.passed = 0;
         match state {
             State::Waiting => list.waiting -= 1,
             _ => list.notified -= 1,
@@ -346,6 +359,29 @@ impl Waiters {
 }
 
 impl List {
+    /// Notifies a node that is Waiting; `wake` gets its waker. Returns whether it was Waiting.
+    fn notify_one(
+        &mut self,
+        node: NonNull<WaitNode>,
+        wake: impl FnOnce(&mut Option<Waker>),
+    ) -> bool {
+        #[cfg(test)]
+        {
+            self.steps += 1;
+        }
+        let waiting = List::links(node, |links| {
+            let waiting = links.state == State::Waiting;
+            if waiting {
+                links.state = State::Notified;
+                wake(&mut links.waker);
+            }
+            waiting
+        });
+        self.waiting -= usize::from(waiting);
+        self.notified += usize::from(waiting);
+        waiting
+    }
+
     /// Reaches the links of a node. Callers hold the list's lock.
     fn links<R>(node: NonNull<WaitNode>, f: impl FnOnce(&mut Links) -> R) -> R {
         // SAFETY: a linked node is pinned and unlinks itself, under this lock, before it goes; the caller
@@ -378,5 +414,143 @@ impl WaitNode {
             // What it had been told is the next one's.
             list.notify_and_wake(|_| 1);
         }
+    }
+}
+
+#[cfg(all(test, not(tokio_doca_loom)))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize as Count;
+    use std::task::Wake;
+
+    use super::*;
+
+    /// Counts its wakes, and enqueues another node again in each.
+    struct Returns {
+        wakes: Count,
+        line: Arc<Line>,
+    }
+
+    struct Line {
+        // Dropped before the list.
+        nodes: Box<[WaitNode]>,
+        list: Waiters,
+    }
+
+    impl Line {
+        fn new(nodes: usize) -> Arc<Line> {
+            Arc::new(Line {
+                nodes: (0..nodes).map(|_| WaitNode::new()).collect(),
+                list: Waiters::new(),
+            })
+        }
+
+        fn node(&self, at: usize) -> Pin<&WaitNode> {
+            // SAFETY: the nodes lie in a box, and are dropped in place.
+            unsafe { Pin::new_unchecked(&self.nodes[at]) }
+        }
+
+        fn enqueue(&self, at: usize, waker: &Waker) {
+            // SAFETY: the list is dropped after the nodes, and stays in its Arc meanwhile.
+            unsafe { self.list.enqueue(self.node(at), waker) };
+        }
+
+        fn steps(&self) -> usize {
+            std::mem::take(&mut lock(&self.list.list).steps)
+        }
+
+        fn is_notified(&self, at: usize) -> bool {
+            self.list.is_notified(self.node(at))
+        }
+    }
+
+    impl Wake for Returns {
+        fn wake(self: Arc<Self>) {
+            let at = self.wakes.fetch_add(1, Relaxed);
+            self.line.enqueue(at, Waker::noop());
+        }
+    }
+
+    const NODES: usize = 1000;
+
+    #[test]
+    fn to_wake_everybody_takes_a_step_for_each() {
+        let line = Line::new(NODES);
+        for round in 1..=2 {
+            (0..NODES).for_each(|at| line.enqueue(at, Waker::noop()));
+            line.list.wake_all();
+            assert!((0..NODES).all(|at| line.is_notified(at)), "round {round}");
+            assert!(line.steps() <= NODES);
+        }
+    }
+
+    #[test]
+    fn to_notify_a_few_at_a_time_takes_a_step_for_each() {
+        let line = Line::new(NODES);
+        (0..NODES).for_each(|at| line.enqueue(at, Waker::noop()));
+        for _ in 0..NODES / 2 {
+            line.list.notify_and_wake(|_| 2);
+        }
+        assert!((0..NODES).all(|at| line.is_notified(at)));
+        assert!(line.steps() <= NODES);
+    }
+
+    #[test]
+    fn everybody_is_woken_though_the_first_enqueue_again_meanwhile() {
+        let line = Line::new(NODES);
+        let returns = Arc::new(Returns {
+            wakes: Count::new(0),
+            line: Arc::clone(&line),
+        });
+        let waker = Waker::from(Arc::clone(&returns));
+        (0..NODES).for_each(|at| line.enqueue(at, &waker));
+        line.list.wake_all();
+        assert_eq!(returns.wakes.load(Relaxed), NODES, "each once");
+    }
+
+    #[test]
+    fn a_node_that_enqueues_again_is_the_first_to_be_notified() {
+        let line = Line::new(4);
+        (0..4).for_each(|at| line.enqueue(at, Waker::noop()));
+        line.list.notify_and_wake(|_| 3);
+        line.enqueue(2, Waker::noop());
+        line.enqueue(1, Waker::noop());
+        line.list.notify_and_wake(|_| 1);
+        let notified = [0, 1, 2, 3].map(|at| line.is_notified(at));
+        assert_eq!(notified, [true, true, false, false]);
+        line.list.notify_and_wake(|_| 1);
+        assert!(line.is_notified(2) && !line.is_notified(3));
+    }
+
+    #[test]
+    fn nodes_that_leave_take_no_place_with_them() {
+        let line = Line::new(4);
+        (0..4).for_each(|at| line.enqueue(at, Waker::noop()));
+        line.list.leave(line.node(0));
+        line.list.notify_and_wake(|_| 1);
+        assert!(line.is_notified(1));
+        line.list.leave(line.node(2));
+        line.list.leave(line.node(1));
+        line.list.notify_and_wake(|who| who.waiting);
+        assert!(line.is_notified(3));
+        line.list.leave(line.node(3));
+        assert!(line.list.is_empty());
+        line.enqueue(2, Waker::noop());
+        line.list.wake_all();
+        assert!(line.is_notified(2));
+    }
+
+    #[test]
+    fn a_waiter_that_is_polled_overtakes_those_that_are_not() {
+        let line = Line::new(3);
+        (0..3).for_each(|at| line.enqueue(at, Waker::noop()));
+        line.list.notify_and_wake(|_| 1);
+        let polls = (1..).find(|_| line.list.overtake(line.node(2), 5));
+        assert_eq!(polls, Some(16), "five for each of three, and one");
+        assert!(line.is_notified(2) && !line.is_notified(1));
+        assert!(!line.list.overtake(line.node(1), 5));
+        line.list.leave(line.node(2));
+        let polls = (1..).find(|_| line.list.overtake(line.node(1), 5));
+        assert_eq!(polls, Some(11), "they begin anew when one has left");
     }
 }
