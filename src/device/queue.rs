@@ -36,8 +36,8 @@ impl QueueConfig {
 pub struct Submitted {
     /// The first so many are the device's.
     pub accepted: usize,
-    /// Why the next was not: `Again` means that the crate waits for a completion and tries once more, so that it must
-    /// be able to succeed with nothing in flight. `None` if all were.
+    /// Why the next was not, or `None` if all were. After `Again` the crate tries once more when the WorkQ has collected a
+    /// completion, and in any case after 1 ms, then after twice as long each time, up to 100 ms.
     pub refused: Option<JobError>,
 }
 

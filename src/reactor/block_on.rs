@@ -95,7 +95,14 @@ impl WorkQ {
                 }
             } else if !self.0.core.table.any_in_flight() && !self.0.core.registry.any_asleep() {
                 // `unpark` before `park` makes `park` return at once.
-                thread::park();
+                match self.0.pause.left(&self.0) {
+                    None if self.0.take_ring() => self.0.overtake(),
+                    None => thread::park(),
+                    Some(left) => {
+                        thread::park_timeout(left);
+                        self.0.resume_if_due();
+                    }
+                }
                 continue;
             }
             if self.0.ready() {
@@ -105,8 +112,10 @@ impl WorkQ {
             if misses.is_multiple_of(MISSES) {
                 thread::yield_now();
             }
-            self.0.pass_on(true);
-            self.0.overtake_places();
+            self.0.resume_if_due();
+            if self.0.take_ring() {
+                self.0.overtake();
+            }
         }
     }
 }

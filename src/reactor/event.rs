@@ -47,6 +47,9 @@ const EDGES: EpollFlags = EpollFlags::EPOLLIN.union(EpollFlags::EPOLLET);
 /// The event handle, and where it is registered.
 pub(super) struct Events {
     signal: Arc<Signal>,
+    /// In a model: the task that hears the event handle.
+    #[cfg(tokio_doca_loom)]
+    pub(super) driver: crate::sync::Mutex<Option<Waker>>,
     /// Spans the signal and the descriptors of queues that have their own.
     nest: OnceLock<Epoll>,
     /// The caller has a loop of its own.
@@ -84,6 +87,8 @@ impl Events {
         };
         Ok(Events {
             signal: Arc::new(signal),
+            #[cfg(tokio_doca_loom)]
+            driver: crate::sync::Mutex::new(None),
             nest: OnceLock::new(),
             lent: AtomicBool::new(false),
             inner: Mutex::new(inner),
@@ -92,6 +97,17 @@ impl Events {
 
     pub(super) fn signal(&self) -> &Arc<Signal> {
         &self.signal
+    }
+
+    /// Makes the event handle readable.
+    pub(super) fn ring(&self) {
+        #[cfg(not(tokio_doca_loom))]
+        self.signal.ring();
+        #[cfg(tokio_doca_loom)]
+        {
+            let driver = crate::sync::lock(&self.driver).clone();
+            driver.into_iter().for_each(Waker::wake);
+        }
     }
 
     fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {

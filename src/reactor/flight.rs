@@ -17,13 +17,14 @@ use std::task::{Context, Poll, ready};
 
 use pin_project::{pin_project, pinned_drop};
 
+use super::full::Refused;
 use super::held::{Held, Outcome};
 use super::mode::{Policy, Spin};
 use super::submit::Work;
-use super::wait::{Patience, Waited};
+use super::wait::Waited;
 use super::workq::Attachment;
 use crate::device::Token;
-use crate::error::{ErrorKind, JobError, Reason};
+use crate::error::{JobError, Reason};
 use crate::sync::WaitNode;
 use crate::sync::atomic::fence;
 
@@ -36,7 +37,7 @@ pub(crate) struct Prepared {
 #[derive(Debug)]
 enum State {
     Idle,
-    Queued(Patience, Spin),
+    Queued(Spin),
     InFlight(Token, Spin),
     Ready(Outcome),
     Finished,
@@ -195,11 +196,13 @@ impl Attachment {
             && let Some(index) = shared.core.table.free().take()
         {
             match self.launch(index, prepared, None) {
-                Err(error) if error.kind() == ErrorKind::Again => {}
-                launched => return launched.map(|token| State::InFlight(token, Spin::default())),
+                // Stands in line, and asks once more from there.
+                Err(Refused::Full(_)) => {}
+                Err(Refused::Error(error)) => return Err(error),
+                Ok(token) => return Ok(State::InFlight(token, Spin::default())),
             }
         }
-        Ok(State::Queued(Patience::default(), Spin::default()))
+        Ok(State::Queued(Spin::default()))
     }
 
     /// Polls a Job that is in line or in flight. `begun` is the policy that it was begun under, if that was in this very poll:
@@ -213,9 +216,9 @@ impl Attachment {
         prepare: &impl Fn() -> Result<Prepared, JobError>,
     ) -> Poll<Outcome> {
         let mut begun = begun;
-        if let State::Queued(patience, spin) = state {
+        if let State::Queued(spin) = state {
             let prepare = || Ok((prepare()?, None));
-            match self.poll_queued(node, patience, spin, cx, &prepare) {
+            match self.poll_queued(node, spin, cx, &prepare) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(token)) => {
                     *state = State::InFlight(token, Spin::default());
@@ -255,7 +258,7 @@ impl Attachment {
     }
 
     /// The Op is gone, its Job may not be.
-    fn abandon(&self, token: Token) {
+    pub(super) fn abandon(&self, token: Token) {
         let shared = &self.shared;
         if shared.core.table.slot(token).abandon() {
             self.give_back(token.index());

@@ -11,11 +11,12 @@ use std::task::{Context, Poll, Waker};
 use pin_project::pin_project;
 
 use super::flight::Prepared;
+use super::full::Refused;
 use super::mode::{Policy, Spin};
 use super::target::{Run, Target};
-use super::wait::{LOOKS, Patience};
+use super::wait::LOOKS;
 use super::workq::{Attachment, Shared, WorkQ};
-use crate::error::{ErrorKind, JobError, Reason};
+use crate::error::{JobError, Reason};
 use crate::sync::WaitNode;
 use crate::sync::atomic::fence;
 
@@ -38,7 +39,6 @@ pub(crate) struct Line<'a> {
     #[pin]
     asleep: WaitNode,
     workq: &'a WorkQ,
-    patience: Patience,
     /// Of the place in line, and of the wait for ends.
     spins: [Spin; 2],
     /// Somebody hears of what is submitted in this poll.
@@ -51,7 +51,6 @@ impl<'a> Line<'a> {
             node: WaitNode::new(),
             asleep: WaitNode::new(),
             workq,
-            patience: Patience::default(),
             spins: [Spin::default(); 2],
             heard: false,
         }
@@ -91,8 +90,9 @@ impl<'a> Line<'a> {
         };
         match at.launch(index, prepared, Some(Target::Run(run, node))) {
             Ok(_) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::Again => Ok(false),
-            Err(error) => Err(error),
+            // The node stands in line, and asks once more from there.
+            Err(Refused::Full(_)) => Ok(false),
+            Err(Refused::Error(error)) => Err(error),
         }
     }
 
@@ -112,9 +112,8 @@ impl<'a> Line<'a> {
         );
         let prepare = || Ok((prepare()?, Some(Target::Run(Arc::clone(run), node))));
         let line = this.node.as_ref();
-        let launched = at.poll_queued(line, this.patience, &mut this.spins[0], cx, &prepare);
+        let launched = at.poll_queued(line, &mut this.spins[0], cx, &prepare);
         if launched.is_ready() {
-            *this.patience = Patience::default();
             this.spins[0] = Spin::default();
         }
         launched.map(|launched| launched.map(|_| ()))
@@ -126,7 +125,8 @@ impl<'a> Line<'a> {
         let node = this.node.as_ref();
         if node.is_linked() {
             this.workq.0.waiters.leave(node);
-            this.workq.0.pass_on(false);
+            let shared = &*this.workq.0;
+            shared.tell(shared, false);
         }
     }
 

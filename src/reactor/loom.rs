@@ -10,6 +10,7 @@
 )]
 
 mod expected;
+mod full;
 mod gate;
 mod magazine;
 mod mode;
@@ -39,7 +40,7 @@ use crate::device::{
 use crate::error::{ErrorKind, JobError, Result};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use crate::sync::loom::{Task, block_on, check, spawn};
-use crate::sync::seq_cst_order;
+use crate::sync::{lock, seq_cst_order};
 
 fn held() -> Held {
     Held::new(None, None, 0)
@@ -74,8 +75,13 @@ struct Fake {
     stopped: AtomicBool,
     /// It sets the WorkQ busy-polling before it does a Job, and never rings.
     deaf: bool,
-    /// How many more Jobs it refuses, because it is full.
+    /// How many more Jobs it refuses, for reasons of its own.
     refusals: AtomicU64,
+    /// How many Jobs it has room for, and how many it has.
+    room: u64,
+    taken: AtomicU64,
+    /// The event handle's timer expires.
+    timed: bool,
     /// A shutdown of the WorkQ has ended. (No atomic of the model: it is looked at, and orders nothing.)
     shut: std::sync::atomic::AtomicBool,
 }
@@ -84,14 +90,18 @@ struct Fake {
 unsafe impl Queue for Fake {
     unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
         assert!(!self.shut.load(SeqCst), "a Job after the shutdown");
-        if self.refusals.load(SeqCst) > 0 {
-            self.refusals.fetch_sub(1, SeqCst);
+        let full = self.taken.load(SeqCst) >= self.room;
+        if full || self.refusals.load(SeqCst) > 0 {
+            if !full {
+                self.refusals.fetch_sub(1, SeqCst);
+            }
             let refused = Some(JobError::device(ErrorKind::Again, 0));
             return Submitted {
                 accepted: 0,
                 refused,
             };
         }
+        self.taken.fetch_add(1, SeqCst);
         let token = jobs[0].0;
         let before = self.submitted[token.index() as usize].swap(token.as_raw() + 1, SeqCst);
         assert_eq!(before, 0, "one Job a Slot");
@@ -152,8 +162,15 @@ impl Fake {
                 let token = submitted.swap(0, SeqCst);
                 if token != 0 {
                     found = true;
+                    self.taken.fetch_sub(1, SeqCst);
                     self.finish(workq, done, token);
                 }
+            }
+            // It hears the event handle as well.
+            let rung = workq.0.rung.load(SeqCst);
+            if self.timed && workq.0.pause.timer().expire() || rung {
+                found = true;
+                workq.0.event_turn();
             }
             if !found {
                 if stopped {
@@ -219,24 +236,34 @@ impl Bed {
     }
 
     fn on(depth: u32, deaf: bool) -> Bed {
+        Bed::with(depth, |queue| queue.deaf = deaf)
+    }
+
+    fn with(depth: u32, set: impl FnOnce(&mut Fake)) -> Bed {
         let places = || (0..depth).map(|_| AtomicU64::new(0)).collect();
-        let queue = Arc::new(Fake {
+        let mut queue = Fake {
             submitted: places(),
             done: places(),
             armed: AtomicBool::new(false),
             event: AtomicBool::new(false),
             engine: Task::new(),
             stopped: AtomicBool::new(false),
-            deaf,
+            deaf: false,
             refusals: AtomicU64::new(0),
+            room: u64::from(depth),
+            taken: AtomicU64::new(0),
+            timed: true,
             shut: false.into(),
-        });
+        };
+        set(&mut queue);
+        let queue = Arc::new(queue);
         let (addr, caps) = (PciAddr::new(0, 0, 0), Caps::for_dma(1, 1, depth));
         let adapter = FakeAdapter {
             info: DevInfo::new("fake", "fake", addr, PciFunction::Pf, caps),
             queue: Arc::clone(&queue),
         };
         let workq = WorkQ::builder().depth(depth).build().unwrap();
+        *lock(&workq.0.events.driver) = Some(queue.engine.waker());
         let device = Device::from_adapter(Arc::new(adapter));
         let attachment = Arc::new(workq.attach(&device, true).unwrap());
         Bed {
@@ -248,6 +275,11 @@ impl Bed {
 
     /// Runs the threads beside an engine, until all is over.
     fn run<const N: usize>(&self, threads: [JoinHandle<()>; N]) {
+        self.run_beside((), threads);
+    }
+
+    /// The same; `left` is dropped in the end.
+    fn run_beside<T, const N: usize>(&self, left: T, threads: [JoinHandle<()>; N]) {
         let (workq, queue) = (self.workq.clone(), Arc::clone(&self.queue));
         let engine = spawn(move || queue.run(&workq));
         for thread in threads {
@@ -256,6 +288,7 @@ impl Bed {
         self.queue.stopped.store(true, SeqCst);
         self.queue.engine.waker().wake();
         engine.join().unwrap();
+        drop(left);
         assert_eq!(self.workq.in_flight(), 0);
     }
 

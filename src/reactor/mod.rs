@@ -28,8 +28,10 @@ pub(crate) mod budget;
 mod event;
 mod finished;
 mod flight;
+mod full;
 mod gate;
 mod held;
+mod in_line;
 mod line;
 #[cfg(all(test, tokio_doca_loom))]
 mod loom;
@@ -50,6 +52,7 @@ mod submit;
 mod subscription;
 mod table;
 mod target;
+mod timer;
 mod turn;
 mod wait;
 mod wait_flight;

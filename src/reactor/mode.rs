@@ -15,6 +15,10 @@ use crate::sync::seq_cst_order;
 pub enum Mode {
     /// The task sleeps, and the event handle wakes it: needs a Tokio runtime with I/O. (DOCA's default is polling; a
     /// Tokio service must not burn a core unasked.)
+    ///
+    /// An idle WorkQ makes no wake-ups, with one exception: while the device refuses jobs for which the WorkQ has room, and
+    /// operations wait to be submitted, the WorkQ asks the device again after 1 ms, then after twice as long each time, and
+    /// at last every 100 ms.
     #[default]
     EventDriven,
     /// The task polls until the Job is over: no system call per Job, no runtime needed. For latency-critical threads.

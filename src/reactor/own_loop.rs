@@ -118,10 +118,10 @@ impl WorkQ {
         loop {
             let armed = shared.unmark();
             shared.turn();
-            if shared.rung.swap(false, Ordering::SeqCst) {
-                shared.pass_on(true);
+            shared.resume_if_due();
+            if shared.take_ring() {
+                shared.overtake();
             }
-            shared.overtake_places();
             while handed < self.depth() as usize
                 && let Some((index, user_data, outcome)) = shared.core.table.take_finished()
             {
@@ -168,6 +168,7 @@ impl Attachment {
     ) -> Result<(), JobError> {
         self.launch(index, prepared, Some(Target::Caller(user_data)))
             .map(drop)
+            .map_err(JobError::from)
     }
 
     /// The device did the Job inline: `progress` tells of it all the same.

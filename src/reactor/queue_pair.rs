@@ -166,7 +166,7 @@ impl QueuePair {
         let shared = &self.attachment.shared;
         // What was flushed is collected, so that the memory goes back.
         shared.turn();
-        shared.places_on(&*self.receives, false);
+        shared.tell(&*self.receives, false);
     }
 
     /// Finishes a Job now, if the device can. The caller holds the Leases of its memory.
@@ -194,7 +194,7 @@ impl QueuePair {
             Ok(()) => Ok(Ok(receipt)),
             Err(error) => {
                 drop(self.receives.undo(receipt));
-                self.attachment.shared.places_on(&*self.receives, false);
+                self.attachment.shared.tell(&*self.receives, false);
                 Err(error)
             }
         }
@@ -231,7 +231,7 @@ impl Drop for QueuePair {
         let shared = &self.attachment.shared;
         if !shared.mode.load().is_busy() {
             // Nobody may wait for anything, and a look lets go of what it had. Not here: wakers are user code.
-            shared.events.signal().ring();
+            shared.events.ring();
         }
     }
 }

@@ -16,10 +16,10 @@
 //! back, outside.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::task::Waker;
 
 use super::held::keeps_memory;
+use super::in_line::Wanted;
 use super::places::{self, Ended};
 use super::received::{Landed, Received, Room, nowhere, received};
 use super::registry::Numbered;
@@ -90,7 +90,6 @@ pub(crate) struct Receives {
     free: AtomicUsize,
     /// Who waits for a place.
     pub(super) line: Waiters,
-    taken: AtomicU32,
     table: Mutex<Places>,
 }
 
@@ -127,7 +126,6 @@ impl Receives {
             orphans: AtomicUsize::new(0),
             free: AtomicUsize::new(size as usize),
             line: Waiters::new(),
-            taken: AtomicU32::new(0),
             table: Mutex::new(table),
         }
     }
@@ -309,6 +307,17 @@ impl Receives {
     }
 }
 
+impl Wanted for Receives {
+    fn line(&self) -> &Waiters {
+        &self.line
+    }
+
+    /// Free ones, and orphans.
+    fn available(&self) -> usize {
+        self.free.load(Ordering::SeqCst) + self.orphans.load(Ordering::SeqCst)
+    }
+}
+
 impl places::Places for Receives {
     fn number(&self) -> u32 {
         self.number
@@ -316,19 +325,6 @@ impl places::Places for Receives {
 
     fn posted(&self) -> u64 {
         lock(&self.table).posted
-    }
-
-    fn line(&self) -> &Waiters {
-        &self.line
-    }
-
-    fn taken(&self) -> &AtomicU32 {
-        &self.taken
-    }
-
-    /// Free ones, and orphans.
-    fn available(&self) -> usize {
-        self.free.load(Ordering::SeqCst) + self.orphans.load(Ordering::SeqCst)
     }
 
     fn complete(&self, completion: &Completion) -> Option<Ended> {
@@ -374,7 +370,7 @@ impl places::Places for Receives {
             let waker = self.wakened(&mut lock(&self.table).places[index]);
             waker.into_iter().for_each(wake);
         }
-        super::turn::wake_all(&self.line);
+        self.line.wake_all();
     }
 }
 

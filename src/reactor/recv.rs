@@ -14,12 +14,13 @@ use std::task::{Context, Poll, Waker, ready};
 use pin_project::{pin_project, pinned_drop};
 
 use super::budget;
+use super::in_line::Wanted;
 use super::mode::{Policy, Spin};
-use super::places::{Ended, Places, poll_place};
+use super::places::Ended;
 use super::queue_pair::QueuePair;
 use super::received::{Landed, Received, Room};
 use super::receives::{Receipt, Receives};
-use super::wait::{Awaited, Patience, Waited};
+use super::wait::{Awaited, Waited};
 use super::workq::Attachment;
 use crate::error::{JobError, Reason};
 use crate::sync::atomic::fence;
@@ -42,7 +43,7 @@ pub(crate) trait Receiver: Deref<Target = Attachment> {
 #[derive(Debug)]
 enum State {
     Idle,
-    Queued(Patience, Spin),
+    Queued(Spin),
     Posted(Receipt, Spin),
     /// With the place that it had, if it was posted.
     Finished(Option<Receipt>),
@@ -134,7 +135,7 @@ impl<R: Receiver> RecvFlight<R> {
             });
             *this.state = match begun {
                 Ok(Some(receipt)) => State::Posted(receipt, Spin::default()),
-                Ok(None) => State::Queued(Patience::default(), Spin::default()),
+                Ok(None) => State::Queued(Spin::default()),
                 Err(error) => {
                     // A loop of refused receives must not starve the others either.
                     budget::spent(0);
@@ -201,12 +202,15 @@ fn go_on(
     cx: &mut Context<'_>,
 ) -> Poll<Result<Received, JobError>> {
     let mut begun = begun;
-    if let State::Queued(patience, spin) = state {
+    if let State::Queued(spin) = state {
         let pair = receiver.pair();
-        let enqueue = |cx: &mut Context<'_>| pair.enqueue(node, cx.waker());
-        let post = || post(receiver);
-        let places = &**pair.receives();
-        let polled = poll_place(receiver, places, node, patience, spin, cx, enqueue, post);
+        let enqueue = |waker: &Waker| pair.enqueue(node, waker);
+        let receives = &**pair.receives();
+        let take = || match receives.available() {
+            0 => Ok(None),
+            _ => Ok(post(receiver)?),
+        };
+        let polled = receiver.poll_in_line(receives, node, spin, cx, enqueue, take);
         let receipt = ready!(polled)?;
         *state = State::Posted(receipt, Spin::default());
         begun = None;
@@ -261,7 +265,7 @@ fn receive(
         adopted
     };
     drop(landed);
-    shared.places_on(&**receives, false);
+    shared.tell(&**receives, false);
     outcome
 }
 
@@ -274,9 +278,7 @@ fn end(receiver: &impl Receiver, ended: Ended) {
     discard(ended.waker);
     drop(ended.lease);
     if ended.freed {
-        receiver
-            .shared
-            .places_on(&**receiver.pair().receives(), false);
+        receiver.shared.tell(&**receiver.pair().receives(), false);
     }
 }
 

@@ -7,7 +7,6 @@ use std::task::{Context, Poll};
 
 use pin_project::pin_project;
 
-use super::turn::wake_all;
 use super::workq::WorkQ;
 use crate::error::{JobError, Result};
 use crate::sync::WaitNode;
@@ -45,7 +44,7 @@ impl Future for Shutdown {
             // Pairs with the fence of `launch`.
             fence(Ordering::SeqCst);
             // Who is in line for a Slot will not get one.
-            wake_all(&shared.waiters);
+            shared.waiters.wake_all();
             // Nor will who waits for a message be given one: its receive stays posted.
             shared.core.registry.each(|places, changed| {
                 places.nudge();

@@ -3,7 +3,7 @@
 //! Nothing is counted when a Job is submitted, and nothing at all for one that is finished inline: its device counts it
 //! anyway. What the reaper counts it writes alone, in the gate, without locked instructions. The rest is derived.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::workq::WorkQ;
@@ -58,6 +58,12 @@ impl Counts {
     pub(super) fn completed(&self, completions: &[Completion]) {
         add(&self.polls, 1);
         add(&self.completed, completions.len() as u64);
+    }
+
+    /// How many completions were collected. Exact for a caller that has been in the gate.
+    #[inline(always)]
+    pub(super) fn collected(&self) -> u64 {
+        self.completed.load(Relaxed)
     }
 
     /// The caller is in the gate.

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::task::Waker;
 
 use super::flight::Prepared;
+use super::full::{Full, Refused};
 use super::held::Outcome;
 use super::target::Target;
 use super::workq::{Attachment, Shared};
@@ -53,15 +54,17 @@ impl Attachment {
         index: u32,
         prepared: Prepared,
         target: Option<Target>,
-    ) -> Result<Token, JobError> {
+    ) -> Result<Token, Refused<'_>> {
         let Prepared { job, held } = prepared;
         let table = &self.shared.core.table;
+        // Before the device is asked: a later completion may have made room.
+        let completed = self.shared.counts.collected();
         // Pending before the device can see the Job: its completion may come before `submit` returns.
         let token = table.fill(index, held, target);
         // Pairs with the fence of `Shutdown`: either it sees this Slot, or this sees that the WorkQ is closed.
         fence(Ordering::SeqCst);
         if let Err(error) = self.check_open() {
-            return Err(self.undo(token, error));
+            return Err(self.undo(token, error, completed));
         }
         let submitted = match job {
             // SAFETY: the Slot holds the Leases of the Job's memory, and keeps them until its completion is reaped, or
@@ -86,22 +89,23 @@ impl Attachment {
         }
         let refused = submitted.refused;
         let error = refused.unwrap_or(JobError::device(ErrorKind::Unexpected, 0));
-        Err(self.undo(token, error))
+        Err(self.undo(token, error, completed))
     }
 
     /// A Slot that was filled, and whose Job no device has seen, is free again.
     #[cold]
-    fn undo(&self, token: Token, error: JobError) -> JobError {
-        let table = &self.shared.core.table;
-        drop(table.slot(token).undo());
-        table.free().put(token.index());
+    fn undo(&self, token: Token, error: JobError, completed: u64) -> Refused<'_> {
+        let shared = &self.shared;
+        drop(shared.core.table.slot(token).undo());
+        shared.core.table.free().put(token.index());
         if error.kind() == ErrorKind::Again {
-            // Others in line would only be refused as well, and tell this one, for ever.
-            self.shared.device_full.store(true, Ordering::SeqCst);
+            // The job counted as in flight.
+            shared.if_drained();
+            Refused::Full(Full::new(shared, error, completed))
         } else {
-            self.shared.after_free();
+            shared.after_free();
+            Refused::Error(error)
         }
-        error
     }
 }
 

@@ -86,12 +86,12 @@ impl Subscription {
 
     /// A place is free.
     pub(super) fn free_on(&self) {
-        self.attachment.shared.places_on(&*self.waits, false);
+        self.attachment.shared.tell(&*self.waits, false);
     }
 
     /// Stands in line for a place.
     pub(super) fn enqueue(&self, node: Pin<&WaitNode>, waker: &Waker) {
-        use super::places::Places;
+        use super::in_line::Wanted;
         // SAFETY: the table is in an Arc, which the WaitFlight that has the node reaches through its context, borrowed or owned, until
         // after the node is dropped (field order, and the borrow).
         unsafe { self.waits.line().enqueue(node, waker) };
@@ -105,7 +105,7 @@ impl Drop for Subscription {
         let shared = &self.attachment.shared;
         if !shared.mode.load().is_busy() {
             // A look lets go of what the device had of it. Not here: wakers are user code.
-            shared.events.signal().ring();
+            shared.events.ring();
         }
     }
 }

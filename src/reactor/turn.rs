@@ -1,15 +1,14 @@
 //! One look at the devices: who finished is told, and who is in line for a Slot.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
 
-use super::places::Places;
 use super::target::Told;
 use super::workq::Shared;
 use crate::device::{Armed, Completion, Token};
 use crate::sync::atomic::fence;
-use crate::sync::{Waiters, wake};
+use crate::sync::wake;
 
 /// Completions that are reaped at once.
 const BATCH: usize = 8;
@@ -21,7 +20,7 @@ impl Shared {
     #[inline]
     pub(super) fn event_turn(&self) {
         self.counts.woken();
-        self.rung.store(false, Ordering::SeqCst);
+        let rung = self.take_ring();
         self.queues().for_each(|queue| queue.clear());
         // What was expected may have been cleared just now: after that, or who armed meanwhile would expect it still. Pairs
         // with `poll_event`.
@@ -31,8 +30,10 @@ impl Shared {
         if self.is_waited_for() && (self.arm() | self.ready()) {
             self.turn();
         }
-        self.pass_on(true);
-        self.overtake_places();
+        self.resume_if_due();
+        if rung {
+            self.overtake();
+        }
     }
 
     /// Whether somebody waits for the next event.
@@ -71,7 +72,7 @@ impl Shared {
     /// Makes the event handle readable if the caller's own loop armed: a Job of its own is over.
     pub(super) fn fire(&self) {
         if self.armed.load(Ordering::SeqCst) && self.armed.swap(false, Ordering::SeqCst) {
-            self.events.signal().ring();
+            self.events.ring();
         }
     }
 
@@ -97,18 +98,19 @@ impl Shared {
             let mut batch = TellBatch::default();
             from = self.reap(&mut batch, from);
             let (reaped, nudged, mut more) = (batch.reaped, batch.nudged, batch.more);
-            if reaped {
-                self.device_full.store(false, Ordering::SeqCst);
-            }
             // Wakers are user code: they run when the gate is open.
             while !self.gate.leave() {
                 more = true;
             }
             batch.tell(self);
             if nudged {
-                wake_all(&self.waiters);
-                wake_all(&self.drained);
-                wake_all(&self.runs);
+                self.waiters.wake_all();
+                self.drained.wake_all();
+                self.runs.wake_all();
+            }
+            // After the gate was left: pairs with `Full::stay`.
+            if reaped && self.pause.is_on() {
+                self.resume(false);
             }
             if reaped || !self.drained.is_empty() {
                 self.after_free();
@@ -119,7 +121,7 @@ impl Shared {
         }
         // Enough for one turn. The rest must not be stranded: ring, so that there is another.
         while !self.gate.leave() {}
-        self.events.signal().ring();
+        self.events.ring();
     }
 
     /// Reaps one batch, from the queue with this number on: with which the next one begins. The caller is in the gate.
@@ -185,66 +187,17 @@ impl Shared {
     /// A Slot became free, or the last Job ended.
     #[inline]
     pub(super) fn after_free(&self) {
-        if !self.waiters.is_empty() {
-            self.pass_on(false);
-        }
-        if !self.drained.is_empty() && !self.core.table.any_in_flight() {
-            wake_all(&self.drained);
-        }
+        self.tell(self, false);
+        self.if_drained();
     }
 
-    /// Tells as many in line as there are free Slots, less those that were told already.
-    ///
-    /// Those may be futures that nobody polls. So if Slots are free and others are left, another turn is rung for, and
-    /// that one (`overtake`) counts the told no more. In busy mode those in line look themselves.
-    pub(super) fn pass_on(&self, overtake: bool) {
-        // While the device is full nobody can take one, and its next completion comes back here.
-        if self.waiters.is_empty() || self.device_full.load(Ordering::SeqCst) {
-            return;
-        }
-        let free = self.core.table.free().free();
-        self.tell_line(&self.waiters, free, overtake, &self.rung);
-    }
-
-    /// Tells as many in line as there is room for, less those that were told already; rings once for another turn if some are left.
-    #[inline(always)]
-    fn tell_line(&self, line: &Waiters, room: usize, overtake: bool, rung: &AtomicBool) {
-        let mut left = 0;
-        line.notify_and_wake(|who| {
-            let told = if overtake { 0 } else { who.notified };
-            let now = room.saturating_sub(told).min(who.waiting);
-            left = who.waiting - now;
-            now
-        });
-        let stuck = room > 0 && left > 0;
-        if stuck && !self.mode.load().is_busy() && !rung.swap(true, Ordering::SeqCst) {
-            self.events.signal().ring();
-        }
-    }
-}
-
-impl Shared {
-    /// Tells as many in line for places of a table as there are, as `pass_on` does for Slots.
-    pub(super) fn places_on(&self, places: &dyn Places, overtake: bool) {
-        let line = places.line();
-        if !line.is_empty() {
-            self.tell_line(line, places.available(), overtake, &self.stuck);
-        }
-    }
-
-    /// The turn that `places_on` rang for: those that were told of a place, and took none, are counted no more.
+    /// Wakes those that wait for the end of the last Job, if nothing is in flight.
     #[inline]
-    pub(super) fn overtake_places(&self) {
-        if self.stuck.load(Ordering::SeqCst) && self.stuck.swap(false, Ordering::SeqCst) {
-            let overtake = |places: &dyn Places, _: Option<&_>| self.places_on(places, true);
-            self.core.registry.each(overtake);
+    pub(super) fn if_drained(&self) {
+        if !self.drained.is_empty() && !self.core.table.any_in_flight() {
+            self.drained.wake_all();
         }
     }
-}
-
-/// Wakes everybody in line.
-pub(super) fn wake_all(waiters: &Waiters) {
-    waiters.notify_and_wake(|who| who.waiting);
 }
 
 /// Whom to tell, once the gate was left.
@@ -267,7 +220,7 @@ impl TellBatch {
                 Told::Waker(waker) => wake(waker),
                 Told::Run(run, node, outcome) => run.completed(node, outcome),
                 Told::Caller => shared.fire(),
-                Told::Line(places) => shared.places_on(&*places, false),
+                Told::Line(places) => shared.tell(&*places, false),
             }
         }
     }

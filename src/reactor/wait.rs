@@ -1,4 +1,4 @@
-//! How an Op waits: in line for a Slot, for an event, or busily.
+//! How an Op waits: for an event, or busily. How it waits in line for a Slot is in [`super::in_line`].
 //!
 //! In event mode a poll that finds nothing stores the waker, makes sure that this runtime is registered, arms, looks
 //! once more, and only then sleeps. In busy mode it looks a few dozen times, wakes itself, and gives the CPU up after
@@ -17,7 +17,7 @@ use super::slot::Slot;
 use super::target::Target;
 use super::workq::{Attachment, Shared};
 use crate::device::Token;
-use crate::error::{ErrorKind, JobError, Reason};
+use crate::error::{JobError, Reason};
 use crate::sync::WaitNode;
 use crate::sync::atomic::fence;
 
@@ -27,26 +27,6 @@ pub(super) const LOOKS: usize = if cfg!(tokio_doca_loom) { 1 } else { 32 };
 pub(super) const MISSES: u32 = 256;
 /// And how many of them are forgiven then.
 const FORGIVEN: u32 = 64;
-
-/// What one in line knows of a Slot that is free, and that others were told of.
-#[derive(Debug, Default)]
-pub(super) struct Patience {
-    /// How many had been taken out of the line when it was seen first.
-    taken: u32,
-    /// Polls since, without another one taken.
-    polls: u32,
-}
-
-impl Patience {
-    /// Whether whoever was told is not polled, as far as can be known: nothing was taken for so many polls.
-    pub(super) fn is_over(&mut self, taken: u32, limit: u32) -> bool {
-        if taken != self.taken {
-            *self = Patience { taken, polls: 0 };
-        }
-        self.polls += 1;
-        self.polls > limit
-    }
-}
 
 /// What an Op waits for: the end of a Job, or of a receive.
 pub(super) trait Awaited {
@@ -73,94 +53,24 @@ impl Awaited for &Slot {
 }
 
 impl Attachment {
-    /// Waits for a Slot; `prepare` takes the Leases of the Job once there is one, and says who is to be told of its end.
+    /// Waits in line for a Slot. Once there is one, `prepare` takes the leases of the job, and says who is notified of its end.
     pub(super) fn poll_queued(
         &self,
         node: Pin<&WaitNode>,
-        patience: &mut Patience,
         spin: &mut Spin,
         cx: &mut Context<'_>,
         prepare: &impl Fn() -> Result<(Prepared, Option<Target>), JobError>,
     ) -> Poll<Result<Token, JobError>> {
-        let shared = &*self.shared;
-        let policy = shared.mode.load();
-        let leave = || {
-            if node.is_linked() {
-                shared.waiters.leave(node);
-                shared.pass_on(false);
-            }
-        };
-        loop {
-            if let Err(error) = self.check_open() {
-                leave();
-                return Poll::Ready(Err(error));
-            }
-            let first = match node.is_linked() {
-                true => shared.waiters.is_notified(node),
-                false => shared.waiters.is_empty(),
+        let shared = &self.shared;
+        let enqueue = |waker: &Waker| shared.enqueue(node, waker);
+        let take = || {
+            let Some(index) = shared.core.table.free().take() else {
+                return Ok(None);
             };
-            if first && let Some(index) = shared.core.table.free().take() {
-                let launched = prepare()
-                    .inspect_err(|_| self.give_back(index))
-                    .and_then(|(prepared, target)| self.launch(index, prepared, target));
-                match launched {
-                    // The device is full, and not the WorkQ: the place in line is kept.
-                    Err(error) if error.kind() == ErrorKind::Again => {}
-                    launched => {
-                        shared.taken.fetch_add(1, Ordering::Relaxed);
-                        leave();
-                        return Poll::Ready(launched);
-                    }
-                }
-            }
-            shared.enqueue(node, cx.waker());
-            // Look once more.
-            let full = shared.device_full.load(Ordering::SeqCst);
-            if !full && shared.core.table.free().free() > 0 {
-                shared.pass_on(false);
-                if shared.waiters.is_notified(node) {
-                    continue;
-                }
-                // There is one, and somebody was told of it. Who is polled overtakes who is not. In busy mode all are polled
-                // in turn, and one of them may only have lost its CPU for a while.
-                let limit = if policy.is_event() { 1 } else { MISSES };
-                if patience.is_over(shared.taken.load(Ordering::Relaxed), limit) {
-                    shared.waiters.notify_self(node);
-                    continue;
-                }
-                cx.waker().wake_by_ref();
-            }
-            if self.is_closed() {
-                continue;
-            }
-            break;
-        }
-        if policy.is_busy() || !(policy.is_event() || spin.is_over(policy, || shared.now())) {
-            if shared.ready() {
-                shared.turn();
-            }
-            shared.missed();
-            cx.waker().wake_by_ref();
-        } else {
-            if let Err(error) = shared.events.register(&self.shared) {
-                leave();
-                return Poll::Ready(Err(error));
-            }
-            if shared.in_use() > 0 && shared.arm() | shared.ready() {
-                shared.turn();
-            }
-            if !shared.mode.is_still(policy) {
-                cx.waker().wake_by_ref();
-            }
-        }
-        // The device was full. With nothing in flight no completion will say that it has room again: this one asks once
-        // more, or, if it is dropped before, the next.
-        if shared.device_full.load(Ordering::SeqCst) && !shared.core.table.any_in_flight() {
-            shared.device_full.store(false, Ordering::SeqCst);
-            shared.waiters.notify_self(node);
-            cx.waker().wake_by_ref();
-        }
-        Poll::Pending
+            let (prepared, target) = prepare().inspect_err(|_| self.give_back(index))?;
+            self.launch(index, prepared, target).map(Some)
+        };
+        self.poll_in_line(&**shared, node, spin, cx, enqueue, take)
     }
 
     /// Waits as the policy says.

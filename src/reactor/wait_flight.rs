@@ -17,10 +17,10 @@ use pin_project::{pin_project, pinned_drop};
 
 use super::budget;
 use super::held::Outcome;
+use super::in_line::Wanted;
 use super::mode::{Policy, Spin};
-use super::places::{Places, poll_place};
 use super::subscription::Subscription;
-use super::wait::{Awaited, LOOKS, Patience, Waited};
+use super::wait::{Awaited, LOOKS, Waited};
 use super::waits::{Ticket, Waits};
 use super::workq::Attachment;
 use crate::device::EventWait;
@@ -42,7 +42,7 @@ pub(crate) trait Waiter: Deref<Target = Attachment> {
 enum State {
     Idle,
     Looking(Spin),
-    Queued(Patience, Spin),
+    Queued(Spin),
     Waiting(Ticket, Spin),
     Finished,
 }
@@ -180,14 +180,14 @@ fn go_on(
         };
         *state = match ticket {
             Some(ticket) => State::Waiting(ticket, Spin::default()),
-            None => State::Queued(Patience::default(), Spin::default()),
+            None => State::Queued(Spin::default()),
         };
     }
-    if let State::Queued(patience, spin) = state {
-        let enqueue = |cx: &mut Context<'_>| subscription.enqueue(node, cx.waker());
-        let post = || subscription.post(waiter.wait());
+    if let State::Queued(spin) = state {
+        let enqueue = |waker: &Waker| subscription.enqueue(node, waker);
+        let take = || Ok(subscription.post(waiter.wait())?);
         let waits = subscription.waits();
-        let polled = poll_place(waiter, waits, node, patience, spin, cx, enqueue, post);
+        let polled = waiter.poll_in_line(waits, node, spin, cx, enqueue, take);
         *state = State::Waiting(ready!(polled)?, Spin::default());
         begun = None;
     }

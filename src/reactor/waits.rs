@@ -11,10 +11,10 @@
 //! an old generation. All of it is under one lock, in which no code of the user's runs.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::task::Waker;
 
 use super::held::Outcome;
+use super::in_line::Wanted;
 use super::places::{Ended, Places};
 use super::registry::Numbered;
 use crate::device::{Completion, Token};
@@ -57,7 +57,6 @@ pub(super) struct Waits {
     over: Box<[AtomicBool]>,
     free: AtomicUsize,
     line: Waiters,
-    taken: AtomicU32,
     table: Mutex<Table>,
 }
 
@@ -79,7 +78,6 @@ impl Waits {
             over: (0..size).map(|_| AtomicBool::new(false)).collect(),
             free: AtomicUsize::new(size as usize),
             line: Waiters::new(),
-            taken: AtomicU32::new(0),
             table: Mutex::new(Table {
                 places: (0..size).map(place).collect(),
                 free: (0..size).rev().collect(),
@@ -169,6 +167,16 @@ impl Waits {
     }
 }
 
+impl Wanted for Waits {
+    fn line(&self) -> &Waiters {
+        &self.line
+    }
+
+    fn available(&self) -> usize {
+        self.free.load(Ordering::SeqCst)
+    }
+}
+
 impl Places for Waits {
     fn number(&self) -> u32 {
         self.number
@@ -176,18 +184,6 @@ impl Places for Waits {
 
     fn posted(&self) -> u64 {
         lock(&self.table).posted
-    }
-
-    fn line(&self) -> &Waiters {
-        &self.line
-    }
-
-    fn taken(&self) -> &AtomicU32 {
-        &self.taken
-    }
-
-    fn available(&self) -> usize {
-        self.free.load(Ordering::SeqCst)
     }
 
     fn complete(&self, completion: &Completion) -> Option<Ended> {
@@ -211,6 +207,6 @@ impl Places for Waits {
             let waker = self.wakened(&mut lock(&self.table).places[index]);
             waker.into_iter().for_each(wake);
         }
-        super::turn::wake_all(&self.line);
+        self.line.wake_all();
     }
 }

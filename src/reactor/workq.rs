@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use super::event::Events;
+use super::full::Pause;
 use super::gate::Gate;
 use super::mode::{Current, Mode, Policy};
 use super::registry::Registry;
@@ -38,17 +39,13 @@ pub(super) struct Shared {
     pub(super) gate: Gate,
     /// Who waits for a free Slot.
     pub(super) waiters: Waiters,
-    /// How many Slots were taken by those in line.
-    pub(super) taken: AtomicU32,
-    /// The device refused a Job that the WorkQ had room for, and has finished none since.
-    pub(super) device_full: AtomicBool,
+    /// Whether those in line shall ask the device, which was full.
+    pub(super) pause: Pause,
     /// All queues were armed, and no event was seen since: one will come with the next completion, or is on its way, or
     /// whoever armed is about to look. Who sleeps meanwhile need not arm.
     pub(super) expected: atomic::AtomicBool,
-    /// A turn was rung for that will tell more of those in line.
-    pub(super) rung: AtomicBool,
-    /// The same, of those in line for places of other tables.
-    pub(super) stuck: AtomicBool,
+    /// A turn was rung for that notifies more of those in line, for Slots or for places of other tables.
+    pub(super) rung: atomic::AtomicBool,
     /// The futures that wait for the end of the last Job.
     pub(super) drained: Waiters,
     /// The runs of graphs that sleep. A run has no waker in its Slots, so that a nudge reaches it here.
@@ -404,11 +401,9 @@ impl WorkQBuilder {
             events: Events::new()?,
             gate: Gate::new(),
             waiters: Waiters::new(),
-            taken: AtomicU32::new(0),
-            device_full: AtomicBool::new(false),
+            pause: Pause::new(),
             expected: atomic::AtomicBool::new(false),
-            rung: AtomicBool::new(false),
-            stuck: AtomicBool::new(false),
+            rung: atomic::AtomicBool::new(false),
             drained: Waiters::new(),
             runs: Waiters::new(),
             nudged: atomic::AtomicBool::new(false),

@@ -56,6 +56,7 @@ mod workq {
     mod contexts;
     mod modes;
     mod own_loop;
+    mod refusals;
     mod runtimes;
     mod shutdown;
     mod wakers;

@@ -1,0 +1,204 @@
+//! A device that refuses: those in line are woken, whatever becomes of the future that met the refusal.
+//!
+//! The device either has room for one job, and refuses others until that one is done, or it refuses for reasons of its
+//! own. In the first case no timer may be needed: in those models it never expires.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Waker};
+
+use ::loom::thread::JoinHandle;
+
+use super::super::full::Refused;
+use super::super::{Attachment, Flight};
+use super::{Bed, Op, on_a_workq, prepared};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use crate::sync::loom::{Task, block_on, check, mutant, spawn};
+use crate::sync::seq_cst_order;
+
+/// An Op that was polled once.
+fn polled_once(attachment: &Arc<Attachment>) -> Pin<Box<Op>> {
+    let mut op = Box::pin(Op(Flight::new(Arc::clone(attachment))));
+    let polled = op.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending());
+    op
+}
+
+impl Bed {
+    /// Submits without waiting in line; `refused` gets what the device refuses.
+    fn spawn_try(&self, refused: fn(&Attachment, Refused<'_>)) -> JoinHandle<()> {
+        let attachment = Arc::clone(&self.attachment);
+        spawn(move || {
+            let Ok(index) = attachment.try_reserve() else {
+                return;
+            };
+            match attachment.launch(index, prepared(), None) {
+                // Nobody waits for it: its completion frees the Slot.
+                Ok(token) => attachment.abandon(token),
+                Err(full) => refused(&attachment, full),
+            }
+        })
+    }
+}
+
+/// A job is in flight on a device that has room for no other, while one Op waits in line, and somebody tries.
+fn one_tries(refused: fn(&Attachment, Refused<'_>)) {
+    on_a_workq(1, move |_| {
+        let bed = Bed::with(2, |queue| (queue.room, queue.timed) = (1, false));
+        // Not polled again until all is over.
+        let first = polled_once(&bed.attachment);
+        bed.run_beside(first, [bed.spawn_op(), bed.spawn_try(refused)]);
+    });
+}
+
+#[test]
+fn an_op_in_line_is_woken_though_another_one_that_does_not_wait_was_refused() {
+    one_tries(|_, refused| drop(refused));
+}
+
+/// The line pauses, and who has begun the pause does not stand in it.
+#[test]
+fn mutant_that_pauses_the_line_and_goes_away_is_found() {
+    mutant("deadlock", || {
+        one_tries(|attachment, refused| {
+            attachment.shared.pause.begin(&attachment.shared, 0);
+            std::mem::forget(refused);
+        });
+    });
+}
+
+#[test]
+fn a_shutdown_ends_though_a_job_was_refused_meanwhile() {
+    on_a_workq(1, |_| {
+        let bed = Bed::with(2, |queue| (queue.room, queue.timed) = (1, false));
+        let first = polled_once(&bed.attachment);
+        let workq = bed.workq.clone();
+        let shutdown = spawn(move || {
+            let shutdown = pin!(workq.shutdown());
+            assert!(block_on(shutdown).is_ok());
+        });
+        bed.run_beside(first, [shutdown, bed.spawn_try(|_, refused| drop(refused))]);
+    });
+}
+
+/// The device refuses for reasons of its own, with nothing in flight. The future that met the refusal is not polled again, or
+/// dropped, while an Op stands in line behind it.
+fn one_is_refused(dropped: bool, timed: bool) {
+    on_a_workq(1, move |_| {
+        let bed = Bed::with(2, |queue| queue.timed = timed);
+        bed.queue.refusals.store(2, SeqCst);
+        // One poll asks twice.
+        let refused = polled_once(&bed.attachment);
+        let ops = [bed.spawn_op()];
+        if dropped {
+            drop(refused);
+            bed.run(ops);
+        } else {
+            bed.run_beside(refused, ops);
+        }
+    });
+}
+
+#[test]
+fn an_op_in_line_is_woken_though_the_refused_one_is_not_polled() {
+    one_is_refused(false, true);
+}
+
+#[test]
+fn an_op_in_line_is_woken_though_the_refused_one_is_dropped() {
+    one_is_refused(true, true);
+}
+
+#[test]
+fn mutant_whose_timer_never_expires_is_found() {
+    mutant("deadlock", || one_is_refused(false, false));
+}
+
+#[test]
+fn an_op_that_is_refused_again_and_again_is_woken_each_time() {
+    on_a_workq(1, |_| {
+        let bed = Bed::new();
+        bed.queue.refusals.store(4, SeqCst);
+        bed.run([bed.spawn_op()]);
+    });
+}
+
+/// The words of a pause, of the one who has been refused and of the one who collects, and ways to get them wrong.
+#[derive(Clone, Copy, PartialEq)]
+enum Wrong {
+    Nothing,
+    /// The one who was refused pauses and sleeps, without a look at what was collected before.
+    NoSecondLook,
+    /// The one who collects looks for a pause before it has counted.
+    LooksBeforeItCounts,
+}
+
+struct Toy {
+    wrong: Wrong,
+    completed: AtomicU64,
+    paused: AtomicBool,
+    refused: Task,
+}
+
+// SAFETY: a Task is a waker and a place to sleep, for one thread.
+unsafe impl Sync for Toy {}
+
+impl Toy {
+    /// As `Shared::turn`.
+    fn collect(&self) {
+        let early = self.wrong == Wrong::LooksBeforeItCounts && self.paused.load(SeqCst);
+        self.completed.store(1, SeqCst);
+        seq_cst_order();
+        let paused = match self.wrong {
+            Wrong::LooksBeforeItCounts => early,
+            _ => self.paused.load(SeqCst),
+        };
+        if paused && self.paused.swap(false, SeqCst) {
+            self.refused.waker().wake();
+        }
+    }
+
+    /// As `Full::stay`, and the sleep that follows.
+    fn stay(&self, before: u64) {
+        self.paused.store(true, SeqCst);
+        seq_cst_order();
+        let look = self.wrong != Wrong::NoSecondLook;
+        if look && self.completed.load(SeqCst) != before {
+            return;
+        }
+        self.refused.sleep();
+    }
+}
+
+fn toy_is_refused(wrong: Wrong) {
+    check(3, move || {
+        let toy = Arc::new(Toy {
+            wrong,
+            completed: AtomicU64::new(0),
+            paused: AtomicBool::new(false),
+            refused: Task::new(),
+        });
+        let collector = {
+            let toy = Arc::clone(&toy);
+            spawn(move || toy.collect())
+        };
+        toy.stay(0);
+        collector.join().unwrap();
+    });
+}
+
+#[test]
+fn the_toy_pause_is_right() {
+    toy_is_refused(Wrong::Nothing);
+}
+
+#[test]
+fn mutant_that_pauses_without_a_second_look_is_found() {
+    mutant("deadlock", || toy_is_refused(Wrong::NoSecondLook));
+}
+
+#[test]
+fn mutant_that_looks_for_a_pause_before_it_counts_is_found() {
+    mutant("deadlock", || toy_is_refused(Wrong::LooksBeforeItCounts));
+}
