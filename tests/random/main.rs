@@ -7,5 +7,6 @@ mod graphs;
 mod leases;
 mod programs;
 mod rdma;
+mod refusals;
 mod stress;
 mod sync_events;
