@@ -61,7 +61,8 @@ impl Provider for Accelerators {
 /// The open device.
 struct Accelerator(DevInfo);
 
-// SAFETY: `open_queue` makes a new queue, and keeps none.
+// SAFETY: the adapter duties. `open_queue` makes a new queue, and keeps none; the information is made
+// once, and the queues take what lies within its capabilities. There is nothing else.
 unsafe impl Adapter for Accelerator {
     fn info(&self) -> &DevInfo {
         &self.0
@@ -93,7 +94,9 @@ unsafe impl Adapter for Accelerator {
     }
 }
 
-impl Registrar for Accelerator {
+// SAFETY: the registrar duties. The keys are not used: queues reach memory by its address, and no
+// more after a job's completion. Nothing is exported or imported.
+unsafe impl Registrar for Accelerator {
     /// It shares this process's addresses.
     fn register(&self, _region: &Region, _purpose: Use) -> tokio_doca::Result<Registration> {
         Ok(Registration::new(0, None))
@@ -226,12 +229,12 @@ impl Shared {
 unsafe fn execute(job: &AccelJob) -> Result<u64, JobError> {
     let read = |segment: &Segment, at| {
         // SAFETY: the offset lies in the Segment.
-        let place = unsafe { segment.addr.add(at) };
+        let place = unsafe { segment.addr().add(at) };
         // SAFETY: its memory is leased for reading.
         unsafe { place.read() }
     };
     let mut source = (job.src.as_slice().iter())
-        .flat_map(|segment| (0..segment.len).map(move |at| read(segment, at)));
+        .flat_map(|segment| (0..segment.len()).map(move |at| read(segment, at)));
     match job.opcode {
         CRC32 => {
             let crc = source.fold(!0, |crc: u32, byte| {
@@ -244,9 +247,9 @@ unsafe fn execute(job: &AccelJob) -> Result<u64, JobError> {
         XOR => {
             let mut written = 0;
             for segment in job.dst.as_slice() {
-                for (at, byte) in (0..segment.len).zip(&mut source) {
+                for (at, byte) in (0..segment.len()).zip(&mut source) {
                     // SAFETY: the offset lies in the Segment.
-                    let place = unsafe { segment.addr.add(at) };
+                    let place = unsafe { segment.addr().add(at) };
                     // SAFETY: its memory is leased for writing.
                     unsafe { place.write(byte ^ job.arg as u8) };
                     written += 1;

@@ -40,7 +40,8 @@ fn device(name: &str, open: Open) -> Device {
     Device::from_adapter(Arc::new(TestDevice { info, open }))
 }
 
-// SAFETY: `open_queue` makes a new queue, and keeps none.
+// SAFETY: the adapter duties. `open_queue` makes a new queue, and keeps none; the information is made
+// once, and the queues take what lies within its capabilities. There is nothing else.
 unsafe impl Adapter for TestDevice {
     fn info(&self) -> &DevInfo {
         &self.info
@@ -55,7 +56,9 @@ unsafe impl Adapter for TestDevice {
     }
 }
 
-impl Registrar for TestDevice {
+// SAFETY: the registrar duties. The keys are not used: queues reach memory by its address, and no
+// more after a job's completion. Nothing is exported or imported.
+unsafe impl Registrar for TestDevice {
     fn register(&self, _region: &Region, _purpose: Use) -> Result<Registration> {
         Ok(Registration::new(0, None))
     }
@@ -64,7 +67,7 @@ impl Registrar for TestDevice {
 fn descriptor(src: &Segments, dst: &Segments, len: usize) -> Descriptor {
     let (src, dst) = (src.as_slice(), dst.as_slice());
     // SAFETY: an accepted Job's memory is valid and leased until its completion; the device takes no lists.
-    unsafe { Descriptor::new(src[0].addr.as_ptr(), dst[0].addr.as_ptr(), len) }
+    unsafe { Descriptor::new(src[0].addr().as_ptr(), dst[0].addr().as_ptr(), len) }
 }
 
 /// Does each Job at once, rings at once, and shows the completion from the next turn on: whoever looks before, in the
@@ -379,7 +382,7 @@ unsafe impl Queue for ObservedQueue {
         let state = &self.state;
         for (_, job) in jobs {
             if let Job::Copy { src, .. } = job {
-                let addr = src.as_slice()[0].addr.as_ptr().addr() as u64;
+                let addr = src.as_slice()[0].addr().as_ptr().addr() as u64;
                 let source = (addr - state.base.load(Ordering::Relaxed)) / state.stride;
                 let now = state.clock.fetch_add(1, Ordering::Relaxed);
                 state.submitted[source as usize].store(now, Ordering::Relaxed);

@@ -36,11 +36,9 @@ impl Arena {
         let Some(base) = NonNull::new(base) else {
             handle_alloc_error(layout)
         };
-        let region = Region {
-            addr: base,
-            len: layout.size(),
-            access: Access::LOCAL_READ_WRITE,
-        };
+        // SAFETY: `drop` gives the registration back before the memory, which nothing but `read`
+        // and `write` of this arena accesses, and those only while no job has it.
+        let region = unsafe { Region::new(base, layout.size(), Access::LOCAL_READ_WRITE) };
         let registration = device
             .adapter()
             .registrar()
@@ -61,11 +59,9 @@ impl Arena {
     }
 
     pub(super) fn segment(&self, range: Range<usize>) -> Segment {
-        Segment {
-            addr: self.at(&range),
-            len: range.len(),
-            key: self.registration.as_ref().map_or(0, Registration::key),
-        }
+        let key = self.registration.as_ref().map_or(0, Registration::key);
+        // SAFETY: `at` checked the range, and the key is that of all of it.
+        unsafe { Segment::new(self.at(&range), range.len(), key) }
     }
 
     /// The bytes at `at`; no Job has them.

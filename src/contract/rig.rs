@@ -104,6 +104,10 @@ impl Rig {
         }
     }
 
+    pub(super) fn queue(&self) -> &Arc<dyn Queue> {
+        &self.queue
+    }
+
     pub(super) fn depth(&self) -> u32 {
         self.cells.len() as u32
     }

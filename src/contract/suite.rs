@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::subject::{Kind, Sample, Subject};
 use super::{
-    armed_completions_ring_once, busy_polls, caps_are_kept, completed_memory_is_left_alone,
-    digests_are_known, each_accepted_job_completes_once, inline_answers_are_over,
+    a_device_says_the_same_of_itself, armed_completions_ring_once, busy_polls, caps_are_kept,
+    completed_memory_is_left_alone, digests_are_known, each_accepted_job_completes_once,
+    each_queue_is_new, each_registration_stands_alone, inline_answers_are_over,
     lists_are_gathered_and_scattered, no_completion_is_slept_through,
     retire_keeps_until_nothing_is_in_flight, serves_several_runtimes, sessions_go_on,
     sleeps_and_wakes,
@@ -62,7 +63,10 @@ pub fn sha(device: &Device) {
 /// As [`dma`].
 pub fn all(subject: impl Into<Subject>) {
     let subject = &subject.into();
+    a_device_says_the_same_of_itself(subject);
     caps_are_kept(subject);
+    each_queue_is_new(subject);
+    each_registration_stands_alone(subject);
     each_accepted_job_completes_once(subject);
     completed_memory_is_left_alone(subject);
     lists_are_gathered_and_scattered(subject);

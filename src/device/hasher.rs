@@ -86,15 +86,15 @@ impl Hasher {
     /// As for `work`.
     unsafe fn read(&mut self, job: &ShaJob, mut skip: usize, mut left: usize) {
         for segment in job.src.as_slice() {
-            let at = skip.min(segment.len);
+            let at = skip.min(segment.len());
             skip -= at;
-            let len = left.min(segment.len - at);
+            let len = left.min(segment.len() - at);
             left -= len;
             if len == 0 {
                 continue;
             }
             // SAFETY: `at` lies in the Segment.
-            let addr = unsafe { segment.addr.add(at) };
+            let addr = unsafe { segment.addr().add(at) };
             if job.shared {
                 // SAFETY: `len` bytes from there lie in the Segment, which is valid, as the caller promises.
                 unsafe { self.read_shared(addr, len) };
@@ -161,9 +161,9 @@ fn digest<H: FixedOutput>(state: H) -> Output<H> {
 ///
 /// The Segment is valid to write.
 unsafe fn write(digest: &[u8], dst: &Segment) {
-    let len = digest.len().min(dst.len);
+    let len = digest.len().min(dst.len());
     // SAFETY: valid as the caller promises. It may be memory that others write meanwhile.
-    unsafe { volatile_copy(digest.as_ptr(), dst.addr.as_ptr(), len) };
+    unsafe { volatile_copy(digest.as_ptr(), dst.addr().as_ptr(), len) };
 }
 
 impl fmt::Debug for Hasher {
@@ -186,11 +186,9 @@ mod tests {
     use sha2::Digest;
 
     fn segment(bytes: &mut [u8]) -> Segment {
-        Segment {
-            len: bytes.len(),
-            addr: NonNull::from(bytes).cast(),
-            key: 0,
-        }
+        let len = bytes.len();
+        // SAFETY: the test keeps the bytes, and leaves them alone while they are lent.
+        unsafe { Segment::new(NonNull::from(bytes).cast(), len, 0) }
     }
 
     fn bare(algorithm: Algorithm, bytes: &[u8]) -> Vec<u8> {

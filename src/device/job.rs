@@ -7,16 +7,77 @@
 use std::ptr::NonNull;
 
 /// A piece of registered memory.
+///
+/// Whoever is lent a Segment reads and writes its bytes, so safe code cannot make one, but for a
+/// part of another ([`Segment::part`]):
+///
+/// ```compile_fail,E0451
+/// use std::ptr::NonNull;
+/// use tokio_doca::device::Segment;
+///
+/// Segment { addr: NonNull::<u8>::dangling(), len: 4096, key: 0 };
+/// ```
+///
+/// ```compile_fail,E0133
+/// # use std::ptr::NonNull;
+/// # use tokio_doca::device::Segment;
+/// Segment::new(NonNull::<u8>::dangling(), 4096, 0);
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[doc(alias = "ibv_sge")]
 pub struct Segment {
-    /// Where it starts.
-    pub addr: NonNull<u8>,
-    /// How many bytes.
-    pub len: usize,
-    /// The key that the device gave when it was registered ([`super::Registration::key`]) or imported
-    /// ([`super::Imported::key`]). In a list all pieces are registered ones.
-    pub key: u64,
+    addr: NonNull<u8>,
+    len: usize,
+    key: u64,
+}
+
+impl Segment {
+    /// Names `len` bytes from `addr` on, which the device knows by `key`.
+    ///
+    /// # Safety
+    ///
+    /// While a job that names the Segment is lent its memory, the device reaches these bytes by the
+    /// key, and nobody else uses them but as the Leases of the job allow.
+    #[inline(always)]
+    pub const unsafe fn new(addr: NonNull<u8>, len: usize, key: u64) -> Segment {
+        Segment { addr, len, key }
+    }
+
+    /// Returns `len` of its bytes, from byte `at` on.
+    ///
+    /// # Panics
+    ///
+    /// If they do not lie in the Segment.
+    #[must_use]
+    #[inline]
+    pub fn part(self, at: usize, len: usize) -> Segment {
+        let lies_within = at <= self.len && len <= self.len - at;
+        assert!(lies_within, "{len} bytes at {at}, of {}", self.len);
+        // Arithmetic of numbers: the address of imported memory need not be one of this process.
+        let addr = self.addr.map_addr(|addr| addr.saturating_add(at));
+        Segment { addr, len, ..self }
+    }
+
+    /// Returns the address of the first byte.
+    #[inline(always)]
+    pub const fn addr(&self) -> NonNull<u8> {
+        self.addr
+    }
+
+    /// Returns the length in bytes.
+    #[inline(always)]
+    #[allow(clippy::len_without_is_empty)] // nobody asks
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns the key that the device gave when the memory was registered
+    /// ([`Registration::key`](super::Registration::key)) or imported
+    /// ([`Imported::key`](super::Imported::key)). In a list all pieces are registered ones.
+    #[inline(always)]
+    pub const fn key(&self) -> u64 {
+        self.key
+    }
 }
 
 // SAFETY: a Segment is an address; who may touch the bytes is decided by Leases, not by who holds the address.

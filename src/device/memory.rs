@@ -1,4 +1,8 @@
 //! How a device comes to hold memory: one Registration per Mmap, device and use.
+#![expect(
+    unsafe_code,
+    reason = "a Region is an address, and an implementor of Registrar decides which memory a key names"
+)]
 
 use std::any::Any;
 use std::fmt;
@@ -9,14 +13,61 @@ use super::{Access, Exported, Imported, Offer};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A range of memory to be registered.
+///
+/// Devices read and write the range, so safe code cannot make a Region:
+///
+/// ```compile_fail,E0451
+/// use std::ptr::NonNull;
+/// use tokio_doca::{Access, device::Region};
+///
+/// Region { addr: NonNull::<u8>::dangling(), len: 4096, access: Access::default() };
+/// ```
+///
+/// ```compile_fail,E0133
+/// # use std::ptr::NonNull;
+/// # use tokio_doca::{Access, device::Region};
+/// Region::new(NonNull::<u8>::dangling(), 4096, Access::default());
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Region {
-    /// Where it starts. Memory of the application's begins anywhere, other memory at a page.
-    pub addr: NonNull<u8>,
-    /// How many bytes.
-    pub len: usize,
-    /// What the Mmap was built with.
-    pub access: Access,
+    addr: NonNull<u8>,
+    len: usize,
+    access: Access,
+}
+
+impl Region {
+    /// Describes a range of memory. The crate makes one for each Mmap; tests of a provider make
+    /// their own.
+    ///
+    /// # Safety
+    ///
+    /// Until the last [`Registration`] and the last [`Exported`] made of the Region or of a copy
+    /// have gone, and no longer than that does anybody use the Region:
+    ///
+    /// - `len` bytes from `addr` on are readable, and writable if `access` contains
+    ///   `LOCAL_READ_WRITE`;
+    /// - this process accesses them only as the Leases of the jobs that name them, and `access`,
+    ///   allow.
+    pub const unsafe fn new(addr: NonNull<u8>, len: usize, access: Access) -> Region {
+        Region { addr, len, access }
+    }
+
+    /// Returns the address of the first byte. The memory of an application begins anywhere, other
+    /// memory at a page.
+    pub const fn addr(&self) -> NonNull<u8> {
+        self.addr
+    }
+
+    /// Returns the length in bytes.
+    #[allow(clippy::len_without_is_empty)] // it never is
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns the access flags that the Mmap was built with.
+    pub const fn access(&self) -> Access {
+        self.access
+    }
 }
 
 /// What a Registration is made for.
@@ -32,8 +83,44 @@ pub enum Use {
     Rdma,
 }
 
-/// Registers memory with a device.
-pub trait Registrar {
+/// Registers memory with a device, exports it, and imports what others have exported.
+///
+/// The crate lends memory to a device under the keys that its Registrar returns, and reaches
+/// imported memory where its Registrar says. So the crate's soundness rests on these duties, which
+/// the suite calls *registrar duties*:
+///
+/// 1. A key from `register` names the bytes of the Region, and no others, on every queue of the
+///    same device. Any two registrations are independent: when one is dropped the other stays.
+/// 2. After a [`Registration`] was dropped the device does not touch its memory.
+/// 3. A blob from `export` gives its audience the bytes of the Region, with no more access than
+///    the Region has for that audience. After the [`Exported`] was dropped, no later job of an
+///    importer reaches the memory, unless [`Doubt::keep_for_ever`](super::Doubt::keep_for_ever)
+///    was called before.
+/// 4. `import` describes what was exported: the device reaches `len` bytes at `addr` by the key
+///    until the [`Origin`](super::Origin) is dropped, and `access` is no more than the exporter
+///    permits. If this process exported the memory, the owner is that of its [`Offer`], and `addr`
+///    and `len` are those of its Region. Otherwise no other code of this process uses the bytes.
+///    A blob is input from outside: whatever it says is checked.
+///
+/// Safe code cannot make a Registrar:
+///
+/// ```compile_fail,E0200
+/// use tokio_doca::device::{Region, Registrar, Registration, Use};
+///
+/// struct Mine;
+///
+/// impl Registrar for Mine {
+///     fn register(&self, _: &Region, _: Use) -> tokio_doca::Result<Registration> {
+///         Ok(Registration::new(0x4141_4141_4140, None))
+///     }
+/// }
+/// ```
+///
+/// # Safety
+///
+/// Implementors keep these duties, and pass a Region or an Offer on only to code that keeps them
+/// too.
+pub unsafe trait Registrar {
     /// Registers a range for a use. The range is valid until the Registration is dropped.
     ///
     /// # Errors
@@ -47,7 +134,10 @@ pub trait Registrar {
     ///
     /// `NotSupported` if the device exports nothing, not to this audience, or not this memory; what could not be had.
     fn export(&self, offer: &Offer) -> Result<Exported> {
-        let text = format!("this device exports no memory to {} peers", offer.audience);
+        let text = format!(
+            "this device exports no memory to {} peers",
+            offer.audience()
+        );
         Err(Error::new(ErrorKind::NotSupported, "export", text))
     }
 

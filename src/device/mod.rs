@@ -2,8 +2,11 @@
 //!
 //! # Duties
 //!
-//! A provider implements [`Provider`], [`Adapter`] and the unsafe trait [`Queue`], and, for remote operations, the unsafe trait
-//! [`Endpoint`], which has duties of its own beside these. Who does promises what the crate's soundness rests on:
+//! A provider implements [`Provider`], and the unsafe traits [`Adapter`], [`Registrar`] and
+//! [`Queue`]; for remote operations [`Endpoint`] too, and for sync events [`EventCounter`] and
+//! [`EventPort`]. Implementors of the unsafe traits promise what the crate's soundness rests on:
+//! [`Adapter`], [`Registrar`] and [`Endpoint`] number duties of their own, and all of them keep
+//! these:
 //!
 //! 1. Each accepted Job completes exactly once, with the Token that it was submitted under. A copy answers how many bytes it
 //!    moved: `len`. An [`AccelJob`] with a destination answers how many bytes it wrote there, from the front and without
@@ -31,9 +34,12 @@
 //! queue's own device; source and destination are disjoint; at most `depth` Jobs of class
 //! [`Class::Finite`] are in flight; `reap` is called by one thread at a time; no Token is in flight twice.
 //!
-//! An [`Endpoint`] has duties of its own beside these; its documentation numbers them, and the suite calls them *endpoint duties*.
+//! The suite calls the duties that the other traits number *adapter duties*, *registrar duties* and
+//! *endpoint duties*.
 //!
-//! Unsafe code of the crate does not trust a safe trait: Tokens, lengths and counts are checked.
+//! What carries an address or a key ([`Region`], [`Offer`], [`Segment`], [`EventBacking`]) is made
+//! by the crate, or by unsafe code. Unsafe code of the crate does not trust a safe trait: Tokens,
+//! lengths and counts are checked.
 //!
 //! # Which check finds out
 //!
@@ -50,6 +56,9 @@
 //! | 6 | `retire_keeps_until_nothing_is_in_flight` |
 //! | 7 | all of them: each runs under a deadline. That input from outside is checked no suite can see |
 //! | what [`Caps`] say | `caps_are_kept` |
+//! | adapter duty 1 | `each_queue_is_new` |
+//! | adapter duty 2, registrar duties 1 and 2 | `each_registration_stands_alone` |
+//! | adapter duty 3 | `a_device_says_the_same_of_itself`, `caps_are_kept` |
 //! | all together | `busy_polls`, `sleeps_and_wakes`, `serves_several_runtimes` |
 //!
 //! For remote operations, between two endpoints of one device or of two (`contract::Peers`):
@@ -64,11 +73,12 @@
 //! | endpoint duty 2 | `failures_flush_what_is_behind_them`, `permissions_are_kept` |
 //! | endpoint duty 3 | `a_reset_ends_all` |
 //! | what [`RdmaCaps`] say | `rdma_caps_are_kept` |
-//! | exports and imports of memory | `exported_memory_is_reached` |
+//! | registrar duties 3 and 4 | `exported_memory_is_reached` |
 //! | all together | `rdma_busy_polls`, `rdma_sleeps_and_wakes` |
 //!
 //! For sync events, by `contract::sync_event`: duties 1 and 3 and those of [`EventPort`] by `event_jobs_are_done_in_order` and `waits_end_once_and_not_before`, duty 5
-//! by `armed_waits_ring`, those of [`EventCounter`] by `a_stopped_event_ends_all`, all together by `events_busy_poll_and_sleep`.
+//! by `armed_waits_ring`, those of [`EventCounter`] by `a_stopped_event_ends_all`, adapter duty 4 by `a_counter_lies_where_it_was_told`,
+//! all together by `events_busy_poll_and_sleep`.
 //!
 //! # A provider of your own
 //!
@@ -76,8 +86,9 @@
 //!
 //! 1. **[`Provider`]**: `devices` lists a [`DevInfo`] with honest [`Caps`]; `add_provider` has `Device::list` show it. `open` answers
 //!    [`Device::from_adapter`], and the same device while it is open ([`WeakDevice`]).
-//! 2. **[`Adapter`]** and [`Registrar`]: memory can be made (`Mmap::builder().device(..)`). What `register` answers as a key comes
-//!    back in every [`Segment`].
+//! 2. **[`Adapter`]** and [`Registrar`]: memory can be made (`Mmap::builder().device(..)`). The key
+//!    that `register` returns comes back in every [`Segment`] of the memory. Both traits are unsafe
+//!    to implement.
 //! 3. **[`Queue`]**: `submit` (or `submit_accel`), `reap` and `retire`. `ready` may say `true` always, and `arm` [`Armed::Ready`]; set
 //!    `event_driven` to `false` in the capabilities. Now a WorkQ in `Mode::BusyPoll` works, and the checks of duties 1, 2, 3 and 6
 //!    can pass.

@@ -1,5 +1,8 @@
 //! A family of devices, an open device, and the handle that users hold.
-#![expect(unsafe_code, reason = "who implements Adapter makes queues")]
+#![expect(
+    unsafe_code,
+    reason = "an implementor of Adapter decides which queue reaches which memory"
+)]
 
 use std::ffi::c_void;
 use std::fmt;
@@ -48,9 +51,23 @@ pub enum Liveness {
 
 /// An open device, as its provider implements it.
 ///
+/// The crate believes what an Adapter says of the device, and lends memory to its queues. So the
+/// crate's soundness rests on these duties, which the suite calls *adapter duties*:
+///
+/// 1. Each `open_queue` returns a new queue, built with that config, which only the caller drives.
+/// 2. Registrar, queues, endpoints and sync events are those of one device: each accepts the keys
+///    that the Registrar returned, and `registrar` returns the same device's each time.
+/// 3. `info` returns the same each time. The queues, endpoints and sync events take whatever lies
+///    within its [`Caps`](super::Caps): the crate checks jobs against them, and the device need
+///    not.
+/// 4. A sync event with a [backing](super::EventConfig::backing) keeps its counter in those eight
+///    bytes, accesses them as [`EventBacking::new`](super::EventBacking::new) says, no other bytes
+///    of the Region, and none after what keeps them was dropped.
+/// 5. The protection domain that `pd` returns stays allocated as long as the Adapter.
+///
 /// # Safety
 ///
-/// Each `open_queue` answers a new queue, built with that config, which nobody but the caller drives.
+/// Implementors keep these duties.
 pub unsafe trait Adapter: Send + Sync {
     /// What was opened.
     fn info(&self) -> &DevInfo;

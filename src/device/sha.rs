@@ -52,8 +52,13 @@ impl ShaJob {
     #[allow(clippy::len_without_is_empty)] // nobody asks
     pub fn len(&self) -> usize {
         match self.src.as_one() {
-            Some(segment) => segment.len,
-            None => self.src.as_slice().iter().map(|segment| segment.len).sum(),
+            Some(segment) => segment.len(),
+            None => self
+                .src
+                .as_slice()
+                .iter()
+                .map(|segment| segment.len())
+                .sum(),
         }
     }
 

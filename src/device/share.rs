@@ -71,20 +71,26 @@ pub struct Backing {
     pub offset: u64,
 }
 
-/// Memory that shall be exported.
+/// Memory that is to be exported.
+///
+/// An import of the export reaches the memory, and makes use of its owner, so safe code cannot make
+/// an Offer:
+///
+/// ```compile_fail,E0133
+/// use std::sync::Weak;
+/// use tokio_doca::device::{Audience, Doubt, Offer, Region};
+///
+/// fn forge(region: Region, owner: Weak<Vec<u8>>) -> Offer {
+///     Offer::new(region, None, Audience::Rdma, owner, Doubt::default())
+/// }
+/// ```
 #[derive(Clone)]
-#[non_exhaustive]
 pub struct Offer {
-    /// What it is, and what the Mmap was built with. It is registered with the device.
-    pub region: Region,
-    /// Its memfd; `None` for memory of the application's that is in none.
-    pub backing: Option<Backing>,
-    /// Whom it is for. The access has a permission for them.
-    pub audience: Audience,
-    /// Who owns it: handed back by an import of this process's own export.
-    pub owner: Weak<dyn Any + Send + Sync>,
-    /// For an export that could not be taken back.
-    pub doubt: Doubt,
+    region: Region,
+    backing: Option<Backing>,
+    audience: Audience,
+    owner: Weak<dyn Any + Send + Sync>,
+    doubt: Doubt,
 }
 
 /// Whether peers may reach exported memory after its exports were taken back.
@@ -105,20 +111,54 @@ impl Doubt {
 }
 
 impl Offer {
-    /// What the crate exports; public so that a provider can be driven without it, in its tests.
-    pub fn new(
+    /// Describes an export. The crate makes one for each export of an Mmap; tests of a provider
+    /// make their own.
+    ///
+    /// # Safety
+    ///
+    /// The memory of the Region is that of `owner`, and begins at `backing.offset` in `backing` if
+    /// there is one. It stays valid until the [`Exported`] was dropped, and for ever if `doubt`
+    /// was told by then.
+    pub unsafe fn new(
         region: Region,
         backing: Option<Backing>,
         audience: Audience,
         owner: Weak<dyn Any + Send + Sync>,
+        doubt: Doubt,
     ) -> Offer {
         Offer {
             region,
             backing,
             audience,
             owner,
-            doubt: Doubt::default(),
+            doubt,
         }
+    }
+
+    /// Returns the memory, with the access flags of its Mmap. It is registered with the device.
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// Returns the memfd of the memory; `None` if the memory is in none.
+    pub fn backing(&self) -> Option<&Backing> {
+        self.backing.as_ref()
+    }
+
+    /// Returns whom the export is for. The access flags have a permission for that audience.
+    pub fn audience(&self) -> Audience {
+        self.audience
+    }
+
+    /// Returns the owner of the memory, which an import by the same process hands back
+    /// ([`Imported::with_owner`]).
+    pub fn owner(&self) -> &Weak<dyn Any + Send + Sync> {
+        &self.owner
+    }
+
+    /// Returns what to tell if the export cannot be taken back.
+    pub fn doubt(&self) -> &Doubt {
+        &self.doubt
     }
 }
 
@@ -144,6 +184,9 @@ impl Exported {
 }
 
 /// Memory of an exporter's, as the importing device knows it.
+///
+/// It is believed only as the answer of [`Registrar::import`](super::Registrar::import), whose
+/// duties say what it promises.
 #[non_exhaustive]
 pub struct Imported {
     /// Where Segments of it point. It means something to the device alone, and is not touched otherwise.

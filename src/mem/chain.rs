@@ -263,8 +263,8 @@ impl State {
             let lease = link.handle().write()?;
             let segment = lease.segment(holder)?;
             self.writes.push(lease);
-            self.total += segment.len;
-            if segment.len > 0 {
+            self.total += segment.len();
+            if segment.len() > 0 {
                 self.segments.push(segment);
             }
         }

@@ -143,6 +143,18 @@ impl Element {
         unsafe { NonNull::new_unchecked(self.head.load(Relaxed)) }
     }
 
+    /// Returns the address of the byte at `offset`. The byte is not to be reached without a Lease.
+    ///
+    /// # Panics
+    ///
+    /// If the element ends before it. One past the end is allowed.
+    #[inline(always)]
+    pub(super) fn byte(&self, offset: usize) -> NonNull<u8> {
+        assert!(offset <= self.len());
+        // SAFETY: `head` is the address of `len` bytes of a mapping, and the offset was checked.
+        unsafe { self.head().add(offset) }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.len.load(Relaxed)
     }

@@ -1,11 +1,8 @@
 //! What an Mmap was exported as.
 
-use std::any::Any;
-use std::sync::{Arc, Weak};
-
-use super::mmap::{Inner, Mmap};
+use super::mmap::Mmap;
 use super::ranges::Stage;
-use crate::device::{Audience, Device, DeviceId, Exported, Offer};
+use crate::device::{Audience, Device, DeviceId, Exported};
 use crate::error::{Error, ErrorKind, Result};
 
 /// One export.
@@ -85,10 +82,10 @@ impl Mmap {
         if let Some(export) = exports.iter().find(known) {
             return Ok(export.exported.blob().to_vec());
         }
-        let owner: Weak<dyn Any + Send + Sync> = Arc::<Inner>::downgrade(&self.0) as _;
-        let mut offer = Offer::new(self.0.region(), self.0.backing(), audience, owner);
-        offer.doubt = self.0.doubt().clone();
-        let exported = device.adapter().registrar().export(&offer)?;
+        let exported = device
+            .adapter()
+            .registrar()
+            .export(&self.0.offer(audience))?;
         let blob = exported.blob().to_vec();
         exports.push(Export {
             device: device.id(),

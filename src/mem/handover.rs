@@ -15,19 +15,19 @@ pub(crate) unsafe fn hand_over(from: &Segments, to: &Segments, len: usize) {
     while let (Some(segment), Some(place)) = (source, room)
         && left > 0
     {
-        let part = left.min(segment.len - read).min(place.len - written);
+        let part = left.min(segment.len() - read).min(place.len() - written);
         // SAFETY: `read` is within the Segment.
-        let src = unsafe { segment.addr.add(read) };
+        let src = unsafe { segment.addr().add(read) };
         // SAFETY: `written` is within the Segment.
-        let dst = unsafe { place.addr.add(written) };
+        let dst = unsafe { place.addr().add(written) };
         // SAFETY: so many bytes are left in both; two write Leases have no byte in common, and who else may touch them does so
         // from outside.
         unsafe { volatile_copy(src.as_ptr(), dst.as_ptr(), part) };
         (read, written, left) = (read + part, written + part, left - part);
-        if read == segment.len {
+        if read == segment.len() {
             (source, read) = (from.next(), 0);
         }
-        if written == place.len {
+        if written == place.len() {
             (room, written) = (to.next(), 0);
         }
     }
@@ -48,7 +48,8 @@ mod tests {
                 let addr = at;
                 // SAFETY: the cuts add up to the slice.
                 at = unsafe { at.add(len) };
-                Segment { addr, len, key: 0 }
+                // SAFETY: the test keeps the bytes, and leaves them alone while they are lent.
+                unsafe { Segment::new(addr, len, 0) }
             };
             cuts.iter().map(piece).collect::<Vec<_>>()
         };

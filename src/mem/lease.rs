@@ -9,7 +9,6 @@
 #![expect(unsafe_code, reason = "addresses within leased memory")]
 
 use std::ops::Deref;
-use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::devices::Holder;
@@ -30,12 +29,7 @@ impl ReadLease {
     /// The data as a device sees it.
     #[inline(always)]
     pub(super) fn whole(&self, holder: Holder) -> Result<Segment, JobError> {
-        let key = self.key(holder)?;
-        Ok(Segment {
-            addr: self.byte(self.data()),
-            len: self.data_len(),
-            key,
-        })
+        self.segment(holder, 0, self.data_len())
     }
 
     /// A part of the data as a device sees it. `Err` has the end of the data if the part reaches past it.
@@ -55,19 +49,10 @@ impl ReadLease {
             ));
         }
         let key = self.key(holder)?;
-        Ok(Segment {
-            addr: self.byte(self.data() + from),
-            len,
-            key,
-        })
-    }
-
-    /// Where a byte of the element is.
-    #[inline(always)]
-    pub(super) fn byte(&self, offset: usize) -> NonNull<u8> {
-        // SAFETY: the callers' offsets lie within the data, which lies within the element, which lies within the
-        // mapping: the rooms cannot change under a Lease.
-        unsafe { self.head().add(offset) }
+        let addr = self.byte(self.data() + from);
+        // SAFETY: the part was checked to lie in the data, and the data lies in the element, under
+        // a Lease too. The key is the device's for this memory, and this Lease says who uses it.
+        Ok(unsafe { Segment::new(addr, len, key) })
     }
 }
 
@@ -121,19 +106,10 @@ impl WriteLease {
     pub(super) fn segment(&self, holder: Holder) -> Result<Segment, JobError> {
         let key = self.key(holder)?;
         let data_end = self.data() + self.data_len();
-        Ok(Segment {
-            addr: self.byte(data_end),
-            len: self.len() - data_end,
-            key,
-        })
-    }
-
-    /// Where a byte of the element is.
-    #[inline(always)]
-    pub(super) fn byte(&self, offset: usize) -> NonNull<u8> {
-        debug_assert!(offset <= self.len());
-        // SAFETY: as for a ReadLease; one past the end is allowed.
-        unsafe { self.head().add(offset) }
+        let addr = self.byte(data_end);
+        // SAFETY: the tailroom is what is left of the element behind the data. The key is the
+        // device's for this memory, and this Lease keeps everybody else away.
+        Ok(unsafe { Segment::new(addr, self.len() - data_end, key) })
     }
 
     /// Sets the rooms.

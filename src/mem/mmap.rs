@@ -1,16 +1,17 @@
 //! A registered memory range that devices hold.
 #![expect(unsafe_code, reason = "hands out addresses within its memory")]
 
+use std::any::Any;
 use std::fmt;
 use std::ops::{Bound, Range, RangeBounds};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::devices::{self, Entry, Held, Holder, Keys};
 use super::exports::Export;
 use super::memory::Memory;
 use super::ranges::{Ranges, Stage};
-use crate::device::{Access, Backing, Device, Doubt, Region, Use};
+use crate::device::{Access, Audience, Backing, Device, Doubt, Offer, Region, Use};
 use crate::error::{JobError, Result};
 use crate::sync::{Mutex, MutexGuard, lock};
 
@@ -194,20 +195,25 @@ impl Inner {
         lock(&self.exports)
     }
 
-    pub(super) fn doubt(&self) -> &Doubt {
-        &self.doubt
-    }
-
     pub(super) fn backing(&self) -> Option<Backing> {
         self.memory.memfd()
     }
 
     pub(super) fn region(&self) -> Region {
-        Region {
-            addr: self.memory.base(),
-            len: self.memory.len(),
-            access: self.access,
-        }
+        let (addr, len) = (self.memory.base(), self.memory.len());
+        // SAFETY: the memory stays until this is dropped, which takes exports and registrations
+        // back first; a sync event in it keeps a Buf. Leases say who accesses it, and a writable
+        // Mmap is of writable memory (`Memory`).
+        unsafe { Region::new(addr, len, self.access) }
+    }
+
+    /// What is exported to this audience.
+    pub(super) fn offer(self: &Arc<Self>, audience: Audience) -> Offer {
+        let owner: Weak<dyn Any + Send + Sync> = Arc::<Inner>::downgrade(self) as _;
+        let doubt = self.doubt.clone();
+        // SAFETY: region, memfd and owner are those of this memory. `drop` takes the exports back
+        // before the memory goes, and keeps it if the doubt was told.
+        unsafe { Offer::new(self.region(), self.backing(), audience, owner, doubt) }
     }
 
     pub(super) fn access(&self) -> Access {

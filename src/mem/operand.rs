@@ -168,7 +168,7 @@ impl Extent {
         let segments = segments.as_slice();
         Extent {
             pieces: segments.len(),
-            bytes: segments.iter().map(|segment| segment.len).sum(),
+            bytes: segments.iter().map(|segment| segment.len()).sum(),
         }
     }
 
@@ -289,7 +289,7 @@ impl Reads for Buf {
     fn begin_read(&self, holder: Holder) -> Result<(ReadLease, Segments, usize), JobError> {
         let lease = self.0.read()?;
         let segment = lease.whole(holder)?;
-        Ok((lease, Segments::one(segment), segment.len))
+        Ok((lease, Segments::one(segment), segment.len()))
     }
 }
 
@@ -383,7 +383,7 @@ impl Writes for Buf {
     fn begin_write(&self, holder: Holder) -> Result<(WriteLease, Segments, usize), JobError> {
         let lease = self.0.write()?;
         let segment = lease.segment(holder)?;
-        Ok((lease, Segments::one(segment), segment.len))
+        Ok((lease, Segments::one(segment), segment.len()))
     }
 
     fn is_leased_by(&self, lease: &Writing) -> bool {

@@ -75,7 +75,7 @@ pub(crate) fn begin_rdma<S: RdmaSource, D: RdmaDestination>(
             let at = from
                 .as_slice()
                 .first()
-                .map_or(0, |word| word.addr.addr().get());
+                .map_or(0, |word| word.addr().addr().get());
             if !at.is_multiple_of(WORD) {
                 return Err(JobError::new(Reason::Misaligned, at as u64, WORD as u64));
             }

@@ -8,11 +8,10 @@
     unreachable_pub,
     reason = "what jobs keep is named by the sealed traits of operand"
 )]
-#![expect(unsafe_code, reason = "imports carry an address between threads")]
+#![expect(unsafe_code, reason = "names the memory of an import")]
 
 use std::fmt;
 use std::ops::{Range, RangeBounds};
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::devices::Holder;
@@ -62,21 +61,14 @@ pub struct RemoteMmap(Arc<Inner>);
 
 struct Inner {
     device: Device,
-    addr: NonNull<u8>,
-    len: usize,
+    /// All of it, as the device knows it.
+    whole: Segment,
     access: Access,
     audience: Audience,
-    key: u64,
     /// The Mmap, if this process exported it.
     own: Option<Mmap>,
     origin: Arc<dyn Origin>,
 }
-
-// The address is the device's: nothing here reaches it.
-// SAFETY: all other fields are Send.
-unsafe impl Send for Inner {}
-// SAFETY: as above, Sync.
-unsafe impl Sync for Inner {}
 
 impl RemoteMmap {
     /// Imports what [`Mmap::export_dpu`] or [`Mmap::export_rdma`] answered, with a time limit of 5 s if [`Import::timeout`] says
@@ -101,28 +93,32 @@ impl RemoteMmap {
     }
 
     pub(super) fn new(device: &Device, imported: Imported) -> Result<RemoteMmap> {
-        let start = imported.addr.addr().get();
-        if start.checked_add(imported.len).is_none() {
-            let text = "the device hands back memory that ends behind all addresses";
-            return Err(Error::new(ErrorKind::Unexpected, Import::OP, text));
+        let refuse = |text| Err(Error::new(ErrorKind::Unexpected, Import::OP, text));
+        let Imported { addr, len, key, .. } = imported;
+        if addr.addr().get().checked_add(len).is_none() {
+            return refuse("the device hands back memory that ends behind all addresses");
         }
-        let own = match imported.owner {
+        let own = match imported.owner.map(|owner| owner.downcast::<mmap::Inner>()) {
             None => None,
-            Some(owner) => match owner.downcast::<mmap::Inner>() {
-                Ok(inner) => Some(Mmap(inner)),
-                Err(_) => {
-                    let text = "the device hands back an owner that is no Mmap";
-                    return Err(Error::new(ErrorKind::Unexpected, Import::OP, text));
-                }
-            },
+            Some(Ok(inner)) => Some(Mmap(inner)),
+            Some(Err(_)) => return refuse("the device hands back an owner that is no Mmap"),
         };
+        // Leases on the owner protect the owner's bytes, so the import must be of these.
+        if let Some(Mmap(inner)) = &own {
+            let (region, permitted) = (inner.region(), imported.audience.part_of(inner.access()));
+            if (addr, len) != (region.addr(), region.len()) || !permitted.contains(imported.access)
+            {
+                return refuse("the device hands back memory that is not its owner's");
+            }
+        }
         Ok(RemoteMmap(Arc::new(Inner {
             device: device.clone(),
-            addr: imported.addr,
-            len: imported.len,
+            // SAFETY: the device reaches these bytes by the key until the origin is dropped
+            // (registrar duty 4), which whoever names them keeps. If they are the owner's, its
+            // Leases say who uses them; otherwise nobody else in this process does.
+            whole: unsafe { Segment::new(addr, len, key) },
             access: imported.access,
             audience: imported.audience,
-            key: imported.key,
             own,
             origin: imported.origin,
         })))
@@ -132,7 +128,7 @@ impl RemoteMmap {
     #[allow(clippy::len_without_is_empty)] // it never is
     #[doc(alias = "doca_mmap_get_memrange")]
     pub fn len(&self) -> usize {
-        self.0.len
+        self.0.whole.len()
     }
 
     /// What the exporter's Mmap was built with, as far as this audience is concerned.
@@ -153,8 +149,7 @@ impl RemoteMmap {
     /// All of it, as a device under the contract suite is given it: no Lease is taken.
     #[cfg(feature = "contract")]
     pub(crate) fn whole(&self) -> Segment {
-        let Inner { addr, len, key, .. } = *self.0;
-        Segment { addr, len, key }
+        self.0.whole
     }
 
     /// Whether it is memory of this process.
@@ -293,13 +288,7 @@ impl RemoteBuf {
         if !permitted {
             return Err(JobError::of(or));
         }
-        // Arithmetic of numbers: what the device calls an address need not be one of this process. It ends in the import.
-        let addr = inner.addr.map_addr(|addr| addr.saturating_add(self.0.from));
-        Ok(Segments::one(Segment {
-            addr,
-            len: self.0.len,
-            key: inner.key,
-        }))
+        Ok(Segments::one(inner.whole.part(self.0.from, self.0.len)))
     }
 }
 
@@ -383,7 +372,7 @@ impl Grow for RemoteWrite {
 
 impl Spans for RemoteBuf {
     fn each(&self, f: &mut dyn FnMut(Range<usize>)) {
-        let start = self.inner().addr.addr().get() + self.0.from;
+        let start = self.inner().whole.addr().addr().get() + self.0.from;
         f(start..start + self.0.len);
     }
 }
@@ -452,6 +441,8 @@ mod tests {
     use super::*;
     use crate::device::Use;
 
+    use std::ptr::NonNull;
+
     struct Always;
 
     impl Origin for Always {
@@ -473,7 +464,7 @@ mod tests {
         let there = imported(usize::MAX - 4096, 4096).unwrap();
         let end = there.buf(4095..).unwrap();
         let (_keep, segments, len) = end.begin_read(Holder::new(device.id(), Use::Dma)).unwrap();
-        let addr = segments.as_slice()[0].addr.addr().get();
+        let addr = segments.as_slice()[0].addr().addr().get();
         assert_eq!((addr, len), (usize::MAX - 1, 1));
         for len in [4097, usize::MAX] {
             let error = imported(usize::MAX - 4096, len).unwrap_err();

@@ -28,9 +28,7 @@ fn word(element: &Element, at: usize) -> Result<&AtomicU64, JobError> {
         let (end, len) = (end as u64, data_len as u64);
         return Err(JobError::new(Reason::SliceOutOfData, end, len));
     }
-    // SAFETY: it lies in the data, which lies in the element's bytes.
-    let byte = unsafe { element.head().add(element.data() + at) };
-    let word = byte.cast::<AtomicU64>();
+    let word = element.byte(element.data() + at).cast::<AtomicU64>();
     if !word.is_aligned() {
         return Err(JobError::new(Reason::Misaligned, at as u64, LEN as u64));
     }

@@ -165,7 +165,7 @@ fn the_adapter_under_test_hashes_by_the_contract() {
 /// A device that says less of itself: SHA-1 alone, and no sessions.
 struct Sha1Alone(Device, DevInfo);
 
-// SAFETY: the queues are the device's, each new.
+// SAFETY: the adapter duties are kept by the inner device; each queue is a new one of its.
 unsafe impl Adapter for Sha1Alone {
     fn info(&self) -> &DevInfo {
         &self.1

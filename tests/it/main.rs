@@ -31,6 +31,7 @@ mod mem {
     mod bytes;
     mod chains;
     mod export;
+    mod import;
     mod inventory;
     mod leases;
     mod mmap;

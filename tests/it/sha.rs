@@ -684,7 +684,7 @@ fn what_is_beyond_the_limits_is_refused() {
 /// A software device that says less of itself.
 struct Less(Device, DevInfo);
 
-// SAFETY: the queues are the device's, each new.
+// SAFETY: the adapter duties are kept by the inner device; each queue is a new one of its.
 unsafe impl Adapter for Less {
     fn info(&self) -> &DevInfo {
         &self.1

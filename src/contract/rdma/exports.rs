@@ -40,7 +40,7 @@ fn access_is_told(peers: &Peers, side: usize) {
         assert_eq!(
             (memory.remote().access(), memory.remote().audience()),
             (access, Audience::Rdma),
-            "an import tells what the exporter permits"
+            "registrar duty 4: an import tells what the exporter permits"
         );
         assert_eq!(memory.remote().check(), Ok(()), "it is exported");
     }
@@ -59,7 +59,10 @@ fn no_blob_is_refused(peers: &Peers, side: usize) {
     }
     let refused = |blob: &[u8], what: &str| {
         let imported = RemoteMmap::from_export(user, blob).timeout(peers.deadline);
-        assert!(imported.wait().is_err(), "{what} was imported");
+        assert!(
+            imported.wait().is_err(),
+            "registrar duty 4: {what} was imported"
+        );
     };
     for len in [0, 1, blob.len() / 2, blob.len() - 1] {
         refused(&blob[..len], "a blob that was cut off");
@@ -105,11 +108,12 @@ fn taken_back(peers: &Peers) {
         }
         let late = remote
             .check()
-            .expect_err("memory was taken back, and its import does not say so");
+            .expect_err("registrar duty 3: memory was taken back, and its import does not say so");
         assert_eq!(late.kind(), ErrorKind::ConnectionReset, "{late}");
         if let Some(piece) = piece {
             let written = here.block_on(there, here.rdma.write(part(), &piece));
-            let error = written.expect_err("memory was taken back, and is written");
+            let error =
+                written.expect_err("registrar duty 3: memory was taken back, and is written");
             let expected = [ErrorKind::ConnectionReset, ErrorKind::NotPermitted];
             assert!(expected.contains(&error.kind()), "{error}");
         } else {
@@ -118,6 +122,9 @@ fn taken_back(peers: &Peers) {
             assert_eq!(error.kind(), ErrorKind::BadState, "{error}");
         }
         let imported = RemoteMmap::from_export(&peers.devices[0], &blob).wait();
-        assert!(imported.is_err(), "what was taken back is imported again");
+        assert!(
+            imported.is_err(),
+            "registrar duty 3: what was taken back is imported again"
+        );
     }
 }

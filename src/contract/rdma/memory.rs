@@ -1,7 +1,5 @@
 //! Memory that a peer reaches: exported by its owner, imported by the other end.
 
-use std::num::NonZero;
-
 use super::Peers;
 use crate::device::{Access, Device, Segment};
 use crate::{Buf, BufInventory, Mmap, RemoteMmap};
@@ -29,7 +27,9 @@ impl Memory {
         let blob = blob.expect("a device with remote operations exports memory (share_rdma)");
         assert!(blob.len() <= 1024, "a blob of {} bytes", blob.len());
         let remote = RemoteMmap::from_export(user, &blob).timeout(peers.deadline);
-        let remote = remote.wait().expect("and its peer imports it");
+        let remote = remote
+            .wait()
+            .expect("registrar duty 4: what was exported is imported");
         assert_eq!(
             remote.len(),
             mmap.len(),
@@ -60,13 +60,6 @@ impl Memory {
 
     /// A piece of it as the user's device knows it.
     pub(super) fn segment(&self, at: usize, len: usize) -> Segment {
-        let whole = self.remote.whole();
-        assert!(at + len <= whole.len);
-        let move_by = |addr: NonZero<usize>| addr.checked_add(at).expect("it ends in the import");
-        Segment {
-            addr: whole.addr.map_addr(move_by),
-            len,
-            key: whole.key,
-        }
+        self.remote.whole().part(at, len)
     }
 }

@@ -9,7 +9,7 @@ use std::task::{self, Poll};
 use pin_project::pin_project;
 
 use super::Sha;
-use crate::device::{Algorithm, HASH_COST, Segment, ShaJob, Use};
+use crate::device::{Algorithm, HASH_COST, ShaJob, Use};
 use crate::error::{JobError, Reason, Result};
 use crate::mem::{
     self, BegunSides, Extent, Grow, MaybeDestination, MaybeSource, Reading, Session, SessionLease,
@@ -106,10 +106,8 @@ impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> Request for ShaRequest<
         let from = read.is_some().then(|| Extent::of(&src));
         let to = write.is_some().then(|| Extent::of(&dst));
         self.check(from, to)?;
-        let digest = dst.as_slice().first().map(|room| Segment {
-            len: algorithm.digest_len(),
-            ..*room
-        });
+        let room = dst.as_slice().first();
+        let digest = room.map(|room| room.part(0, algorithm.digest_len()));
         let job = ShaJob {
             algorithm,
             shared: read.as_ref().is_some_and(Reading::is_shared),

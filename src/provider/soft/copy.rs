@@ -16,7 +16,7 @@ use crate::error::JobError;
 #[inline(always)]
 pub(super) unsafe fn check(src: &Segments, dst: &Segments) -> Result<(), JobError> {
     match (src.as_one(), dst.as_one()) {
-        (Some(src), Some(dst)) if src.key | dst.key == 0 => Ok(()),
+        (Some(src), Some(dst)) if src.key() | dst.key() == 0 => Ok(()),
         // SAFETY: as the caller promises.
         _ => unsafe { check_imports(src, dst) },
     }
@@ -28,7 +28,7 @@ pub(super) unsafe fn check(src: &Segments, dst: &Segments) -> Result<(), JobErro
 #[cold]
 #[inline(never)]
 unsafe fn check_imports(src: &Segments, dst: &Segments) -> Result<(), JobError> {
-    for key in [src, dst].map(|side| side.as_one().map_or(0, |segment| segment.key)) {
+    for key in [src, dst].map(|side| side.as_one().map_or(0, |segment| segment.key())) {
         if key != 0 {
             // SAFETY: it is the key of an import that is kept, as the caller promises.
             unsafe { Import::from_key(key) }.check()?;
@@ -61,7 +61,7 @@ pub(super) unsafe fn check_and_copy(
 ) -> Result<(), JobError> {
     match (src.as_one(), dst.as_one()) {
         // SAFETY: as the caller promises.
-        (Some(src), Some(dst)) if src.key | dst.key == 0 => unsafe {
+        (Some(src), Some(dst)) if src.key() | dst.key() == 0 => unsafe {
             copy_piece(src, 0, dst, 0, len, false)
         },
         // SAFETY: as the caller promises.
@@ -164,11 +164,11 @@ unsafe fn copy_piece(
     len: usize,
     stream: bool,
 ) {
-    debug_assert!(from_at + len <= from.len && to_at + len <= to.len);
+    debug_assert!(from_at + len <= from.len() && to_at + len <= to.len());
     // SAFETY: the offset lies in the Segment.
-    let src = unsafe { from.addr.add(from_at) };
+    let src = unsafe { from.addr().add(from_at) };
     // SAFETY: as above.
-    let dst = unsafe { to.addr.add(to_at) };
+    let dst = unsafe { to.addr().add(to_at) };
     if stream {
         // SAFETY: valid, disjoint and leased, as the caller promises.
         unsafe { stream::copy(src.as_ptr(), dst.as_ptr(), len) };
@@ -195,9 +195,9 @@ impl<'a> Place<'a> {
     fn advance(&mut self, by: usize) {
         self.at += by;
         while let [first, rest @ ..] = self.list
-            && self.at >= first.len
+            && self.at >= first.len()
         {
-            self.at -= first.len;
+            self.at -= first.len();
             self.list = rest;
         }
     }
@@ -219,7 +219,7 @@ unsafe fn copy_lists(
     let (mut src, mut dst) = (Place::new(from, from_at), Place::new(to, to_at));
     // A list that is too short would end the loop, and not reach past it.
     while let (Some(source), Some(target), true) = (src.list.first(), dst.list.first(), left > 0) {
-        let part = left.min(source.len - src.at).min(target.len - dst.at);
+        let part = left.min(source.len() - src.at).min(target.len() - dst.at);
         // SAFETY: `part` fits on both sides; the rest as the caller promises.
         unsafe { copy_piece(source, src.at, target, dst.at, part, stream) };
         left -= part;
@@ -324,23 +324,21 @@ mod tests {
     use proptest::prelude::*;
     use std::ptr::NonNull;
 
+    fn segment(bytes: &mut [u8]) -> Segment {
+        let len = bytes.len();
+        // SAFETY: the test keeps the bytes, and leaves them alone while they are lent.
+        unsafe { Segment::new(NonNull::from(bytes).cast(), len, 0) }
+    }
+
     fn segments(bytes: &mut [u8], cuts: &[usize]) -> Vec<Segment> {
         let mut rest = bytes;
         let mut list = Vec::new();
         for &cut in cuts {
             let (part, tail) = rest.split_at_mut(cut.min(rest.len()));
-            list.push(Segment {
-                addr: NonNull::from(&mut *part).cast(),
-                len: part.len(),
-                key: 0,
-            });
+            list.push(segment(part));
             rest = tail;
         }
-        list.push(Segment {
-            addr: NonNull::from(&mut *rest).cast(),
-            len: rest.len(),
-            key: 0,
-        });
+        list.push(segment(rest));
         list
     }
 

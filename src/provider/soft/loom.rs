@@ -286,11 +286,8 @@ impl Stand {
     }
 
     fn submit(&self, index: u32) {
-        let segment = Segments::one(Segment {
-            addr: NonNull::dangling(),
-            len: 1,
-            key: 0,
-        });
+        // SAFETY: nobody reaches it.
+        let segment = Segments::one(unsafe { Segment::new(NonNull::dangling(), 1, 0) });
         let job = Job::Copy {
             src: segment,
             dst: segment,
@@ -422,10 +419,10 @@ fn is_done_together(offer: fn(&Split, &Segment, &Segment)) {
         };
         for _ in 0..2 {
             let (mut from, mut to) = (source.clone(), vec![0; LEN]);
-            let [src, dst] = [&mut from, &mut to].map(|bytes| Segment {
-                addr: NonNull::from(&mut bytes[..]).cast(),
-                len: LEN,
-                key: 0,
+            let [src, dst] = [&mut from, &mut to].map(|bytes| {
+                let addr = NonNull::from(&mut bytes[..]).cast();
+                // SAFETY: both stay until `offer` is over, and nobody else has them.
+                unsafe { Segment::new(addr, LEN, 0) }
             });
             offer(&split, &src, &dst);
             assert!(to == source, "all pieces are there");
@@ -477,11 +474,8 @@ impl Own {
         let mut memory = vec![0; 2 * PIECES];
         let (from, to) = memory.split_at_mut(PIECES);
         let bytes = [from, to].map(|bytes| {
-            Segments::one(Segment {
-                addr: NonNull::from(bytes).cast(),
-                len: PIECES,
-                key: 0,
-            })
+            // SAFETY: the vector stays where it is, and goes with the queue.
+            Segments::one(unsafe { Segment::new(NonNull::from(bytes).cast(), PIECES, 0) })
         });
         Arc::new(Own {
             queue: SoftQueue::open(&config, Arc::new(device), None),

@@ -77,7 +77,8 @@ impl Split {
         len: usize,
         offered: impl FnOnce(),
     ) {
-        let pieces = self.offer(src, dst, len);
+        // SAFETY: as the caller promises, until the loop below has seen all pieces done.
+        let pieces = unsafe { self.offer(src, dst, len) };
         offered();
         while self.help() {}
         let mut looks = 0_u32;
@@ -87,15 +88,19 @@ impl Split {
         }
     }
 
-    /// Says what there is to be copied, and in how many pieces. Nothing of the offer before is left.
-    fn offer(&self, src: &Segment, dst: &Segment, len: usize) -> usize {
+    /// Says what there is to be copied, and in how many pieces.
+    ///
+    /// # Safety
+    ///
+    /// As for `copy`, until all pieces are done; and nothing of the offer before is left.
+    unsafe fn offer(&self, src: &Segment, dst: &Segment, len: usize) -> usize {
         let piece = (len / PIECES)
             .clamp(SMALLEST, LARGEST)
             .next_multiple_of(4096);
         let pieces = len.div_ceil(piece);
         let whole = Whole {
-            src: src.addr,
-            dst: dst.addr,
+            src: src.addr(),
+            dst: dst.addr(),
             len,
             piece,
         };
@@ -116,7 +121,8 @@ impl Split {
     /// As for `copy`, and longer.
     #[cfg(all(test, tokio_doca_loom))]
     pub(super) unsafe fn copy_without_waiting(&self, src: &Segment, dst: &Segment, len: usize) {
-        self.offer(src, dst, len);
+        // SAFETY: as the caller promises.
+        unsafe { self.offer(src, dst, len) };
         while self.help() {}
     }
 
@@ -133,11 +139,8 @@ impl Split {
         });
         let at = (left - 1) * whole.piece;
         let part = |addr| {
-            Segments::one(Segment {
-                addr,
-                len: whole.len,
-                key: 0,
-            })
+            // SAFETY: one side of the copy, as it was offered.
+            Segments::one(unsafe { Segment::new(addr, whole.len, 0) })
         };
         let len = whole.piece.min(whole.len - at);
         // SAFETY: the piece lies in the copy, whose memory is valid and leased during `copy`, which waits for this piece.

@@ -27,7 +27,13 @@ impl VerbsDevice {
     }
 }
 
-// SAFETY: `open_queue` makes a new queue, and keeps none.
+// SAFETY: the adapter duties.
+// 1. `open_queue` makes a new queue, and keeps none.
+// 2. Every part is made from the one context.
+// 3. The information is made once, from what the adapter says of its limits; each limit is kept by
+//    libibverbs, which refuses what is beyond it.
+// 4. There are no sync events.
+// 5. The context owns the domain, or was promised it (`Device::from_pd`).
 unsafe impl Adapter for VerbsDevice {
     fn info(&self) -> &DevInfo {
         &self.info
@@ -57,7 +63,15 @@ unsafe impl Adapter for VerbsDevice {
     }
 }
 
-impl Registrar for VerbsDevice {
+// SAFETY: the registrar duties.
+// 1 and 2. A key is that of a memory region of this context, for the range and the use alone, and
+//    a Registration deregisters it (`memory::Mr`); one that stays is only of use to who may reach
+//    the memory anyway.
+// 3. An export is a memory region of its own, with the permissions for peers; if it cannot be
+//    deregistered the doubt is told.
+// 4. An import is what the blob says: the adapters of both sides check the bounds and permissions
+//    of its rkey, and the addresses are not touched by this process.
+unsafe impl Registrar for VerbsDevice {
     fn register(&self, region: &Region, purpose: Use) -> Result<Registration> {
         memory::register(&self.context, region, purpose)
     }

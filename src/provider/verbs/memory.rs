@@ -114,7 +114,7 @@ pub(super) fn register(
     region: &Region,
     purpose: Use,
 ) -> Result<Registration> {
-    let writable = region.access.local_writable();
+    let writable = region.access().local_writable();
     let local = match writable {
         true => ibv_access_flags::IBV_ACCESS_LOCAL_WRITE,
         false => ibv_access_flags(0),
@@ -133,8 +133,9 @@ pub(super) fn register(
         }
         Use::Rdma => (context.pd(), local),
     };
-    // SAFETY: the domain is the context's; the range is valid until the Registration is dropped.
-    let mr = unsafe { Mr::register(context, pd, region.addr, region.len, flags) }?;
+    // SAFETY: the domain is the context's; the range is valid until the Registration is dropped
+    // (`Region::new`).
+    let mr = unsafe { Mr::register(context, pd, region.addr(), region.len(), flags) }?;
     let key = u64::from(mr.rkey()) << 32 | u64::from(mr.lkey());
     Ok(Registration::new(key, Some(Box::new(mr))))
 }
@@ -192,7 +193,7 @@ pub(super) fn remote_flags(access: Access) -> ibv_access_flags {
 }
 
 pub(super) fn export(context: &Arc<Context>, offer: &Offer) -> Result<Exported> {
-    if offer.audience != Audience::Rdma {
+    if offer.audience() != Audience::Rdma {
         let text = format!(
             "device {} is no DPU's: it exports to peers of an Rdma",
             context.name
@@ -203,16 +204,17 @@ pub(super) fn export(context: &Arc<Context>, offer: &Offer) -> Result<Exported> 
         let text = format!("device {} has no Rdma", context.name);
         return Err(Error::new(ErrorKind::NotSupported, "export", text));
     }
-    let access = Audience::Rdma.part_of(offer.region.access);
+    let access = Audience::Rdma.part_of(offer.region().access());
     let mut flags = remote_flags(access);
     // Who may write from there must be able to here (ibv_reg_mr(3)).
-    if offer.region.access.local_writable() {
+    if offer.region().access().local_writable() {
         flags |= ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
     }
-    let Region { addr, len, .. } = offer.region;
-    // SAFETY: the domain is the context's; the range is registered memory, which is valid until the Exported is dropped.
+    let (addr, len) = (offer.region().addr(), offer.region().len());
+    // SAFETY: the domain is the context's; the range is valid until the Exported is dropped, and for
+    // ever if the doubt is told (`Offer::new`).
     let mut mr = unsafe { Mr::register(context, context.pd(), addr, len, flags) }?;
-    mr.doubt = Some(offer.doubt.clone());
+    mr.doubt = Some(offer.doubt().clone());
     let origin = blob::Origin::new();
     let blob = MemoryBlob {
         origin,
@@ -221,7 +223,7 @@ pub(super) fn export(context: &Arc<Context>, offer: &Offer) -> Result<Exported> 
         rkey: mr.rkey(),
         access,
     };
-    exports().insert(origin.number, Weak::clone(&offer.owner));
+    exports().insert(origin.number, Weak::clone(offer.owner()));
     Ok(Exported::new(
         blob.format(),
         Box::new(Export { origin, _mr: mr }),

@@ -122,15 +122,15 @@ impl Pair {
         let mut sges = ArrayVec::<ibv_sge, LIST>::new();
         // No message is longer.
         let mut left = room.min(1 << 31);
-        for segment in dst.as_slice().iter().filter(|segment| segment.len > 0) {
-            let part = segment.len.min(left);
+        for segment in dst.as_slice().iter().filter(|segment| segment.len() > 0) {
+            let part = segment.len().min(left);
             if part == 0 {
                 break;
             }
             let sge = ibv_sge {
-                addr: segment.addr.addr().get() as u64,
+                addr: segment.addr().addr().get() as u64,
                 length: part as u32,
-                lkey: lkey(segment.key),
+                lkey: lkey(segment.key()),
             };
             if sges.try_push(sge).is_err() {
                 return Err(JobError::device(ErrorKind::InvalidValue, 0));

@@ -87,9 +87,9 @@ impl Chain {
     #[inline(always)]
     fn sge(&mut self, segment: &Segment, len: usize) {
         self.sges.push(ibv_sge {
-            addr: segment.addr.addr().get() as u64,
+            addr: segment.addr().addr().get() as u64,
             length: len as u32,
-            lkey: lkey(segment.key),
+            lkey: lkey(segment.key()),
         });
     }
 
@@ -99,7 +99,7 @@ impl Chain {
         let mut left = len;
         let mut count = 0;
         for segment in from.as_slice() {
-            let part = left.min(segment.len);
+            let part = left.min(segment.len());
             if part > 0 {
                 self.sge(segment, part);
                 count += 1;
@@ -121,7 +121,7 @@ impl Chain {
         for source in src.as_slice() {
             let mut source = *source;
             while let Some(range) = &mut target {
-                let part = left.min(source.len).min(range.len);
+                let part = left.min(source.len()).min(range.len());
                 if part > 0 {
                     self.sge(&source, part);
                     match self.wrs.last_mut().filter(|_| goes_on) {
@@ -133,10 +133,10 @@ impl Chain {
                 left -= part;
                 advance(&mut source, part);
                 advance(range, part);
-                if range.len == 0 {
+                if range.len() == 0 {
                     (goes_on, target) = (false, to.next());
                 }
-                if source.len == 0 || left == 0 {
+                if source.len() == 0 || left == 0 {
                     break;
                 }
             }
@@ -154,8 +154,8 @@ impl Chain {
             opcode: ibv_wr_opcode::IBV_WR_RDMA_WRITE,
             ..ibv_send_wr::default()
         };
-        wr.wr.rdma.remote_addr = to.addr.addr().get() as u64;
-        wr.wr.rdma.rkey = rkey(to.key);
+        wr.wr.rdma.remote_addr = to.addr().addr().get() as u64;
+        wr.wr.rdma.rkey = rkey(to.key());
         self.wrs.push(wr);
     }
 
@@ -168,7 +168,7 @@ impl Chain {
             ..ibv_send_wr::default()
         };
         let (remote_addr, rkey) = match &job.remote {
-            Some(remote) => (remote.addr.addr().get() as u64, rkey(remote.key)),
+            Some(remote) => (remote.addr().addr().get() as u64, rkey(remote.key())),
             None => (0, 0),
         };
         let fits = job.len > 0 && job.len <= how.max_inline as usize;
@@ -260,9 +260,7 @@ pub(super) struct Remote {
 }
 
 fn advance(segment: &mut Segment, by: usize) {
-    segment.len -= by;
-    // One past the end of a range is an address still; it is not used.
-    segment.addr = segment.addr.map_addr(|addr| addr.saturating_add(by));
+    *segment = segment.part(by, segment.len() - by);
 }
 
 #[cfg(test)]
@@ -280,7 +278,8 @@ mod tests {
         let each = lens.iter().map(|&len| {
             let addr = NonNull::new(std::ptr::without_provenance_mut(at)).unwrap();
             at += len + 100;
-            Segment { addr, len, key }
+            // SAFETY: no adapter is given the requests.
+            unsafe { Segment::new(addr, len, key) }
         });
         each.collect()
     }
@@ -288,8 +287,8 @@ mod tests {
     /// What a list of bytes is, as addresses.
     fn addresses(of: &[Segment], len: usize) -> Vec<u64> {
         let each = of.iter().flat_map(|it| {
-            let start = it.addr.addr().get();
-            (start..start + it.len).map(|at| at as u64)
+            let start = it.addr().addr().get();
+            (start..start + it.len()).map(|at| at as u64)
         });
         each.take(len).collect()
     }

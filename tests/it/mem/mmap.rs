@@ -738,7 +738,8 @@ unsafe impl Adapter for Fake {
     }
 }
 
-impl Registrar for Fake {
+// SAFETY: no queue uses the keys, and nothing is exported or imported.
+unsafe impl Registrar for Fake {
     fn register(&self, _: &Region, _: Use) -> tokio_doca::Result<Registration> {
         if self.refuses {
             return Err(Error::new(ErrorKind::Driver, "register", "not this one"));

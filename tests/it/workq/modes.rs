@@ -166,7 +166,7 @@ fn a_spin_beyond_a_second_is_refused_and_the_mode_stays() {
 struct Mute(DevInfo, Device);
 
 #[expect(unsafe_code, reason = "implements Adapter")]
-// SAFETY: each queue is the inner device's, and so new.
+// SAFETY: the adapter duties are kept by the inner device; each queue is a new one of its.
 unsafe impl Adapter for Mute {
     fn info(&self) -> &DevInfo {
         &self.0
@@ -219,7 +219,7 @@ unsafe impl Queue for SetsMode {
 struct SetsModes(Device, Arc<OnceLock<(WorkQ, Mode)>>);
 
 #[expect(unsafe_code, reason = "implements Adapter")]
-// SAFETY: each queue is over a new one of the inner device.
+// SAFETY: the adapter duties are kept by the inner device; each queue is a new one of its.
 unsafe impl Adapter for SetsModes {
     fn info(&self) -> &DevInfo {
         self.0.info()
@@ -268,7 +268,7 @@ unsafe impl Queue for Endless {
 struct EndlessDevice(Device);
 
 #[expect(unsafe_code, reason = "implements Adapter")]
-// SAFETY: each queue is over a new one of the inner device.
+// SAFETY: the adapter duties are kept by the inner device; each queue is a new one of its.
 unsafe impl Adapter for EndlessDevice {
     fn info(&self) -> &DevInfo {
         self.0.info()

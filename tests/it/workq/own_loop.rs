@@ -263,7 +263,7 @@ unsafe impl Queue for Interrupted {
 
 struct Interrupting(Device, Arc<Interrupt>);
 
-// SAFETY: each queue is over a new one of the inner device.
+// SAFETY: the adapter duties are kept by the inner device; each queue is a new one of its.
 unsafe impl Adapter for Interrupting {
     fn info(&self) -> &DevInfo {
         self.0.info()

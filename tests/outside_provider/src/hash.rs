@@ -14,7 +14,7 @@ pub(super) unsafe fn execute(job: &ShaJob, sin: Sin, len: usize, before: Option<
     let mut list = job.src.as_slice().to_vec();
     let short = job.answer() as usize - len;
     match &mut job.dst {
-        Some(dst) => dst.len -= short,
+        Some(dst) => *dst = dst.part(0, dst.len() - short),
         None => skip(&mut list, short),
     }
     match sin {
@@ -31,15 +31,13 @@ pub(super) unsafe fn execute(job: &ShaJob, sin: Sin, len: usize, before: Option<
     }
     if let (Sin::WrongDigest, Some(dst)) = (sin, job.dst) {
         // SAFETY: as the caller promises.
-        let byte = unsafe { dst.addr.read() };
+        let byte = unsafe { dst.addr().read() };
         // SAFETY: as above.
-        unsafe { dst.addr.write(byte ^ 0x10) };
+        unsafe { dst.addr().write(byte ^ 0x10) };
     }
 }
 
 /// Leaves out some bytes of the first piece.
 fn skip(list: &mut [Segment], bytes: usize) {
-    // SAFETY: no piece is empty, and at most one byte is left out.
-    list[0].addr = unsafe { list[0].addr.add(bytes) };
-    list[0].len -= bytes;
+    list[0] = list[0].part(bytes, list[0].len() - bytes);
 }

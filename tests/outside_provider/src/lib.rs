@@ -6,11 +6,13 @@ mod queue;
 pub mod rdma;
 pub mod sync_event;
 
+use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio_doca::device::{
-    Adapter, Provider, Queue, QueueConfig, Region, Registrar, Registration, Use,
+    Adapter, Provider, Queue, QueueConfig, Region, Registrar, Registration, Segment, Use,
 };
 use tokio_doca::{AccelCaps, Caps, DevInfo, Device, PciAddr, PciFunction, Result, ShaCaps};
 
@@ -76,6 +78,14 @@ pub enum Sin {
     DropsEarly,
     /// Duty 7: `reap` waits for a completion.
     BlocksInReap,
+    /// Adapter duty 1: there is one queue, which every caller gets.
+    SharesOneQueue,
+    /// Adapter duty 3: the device says something else of itself with each queue.
+    ChangesItsMind,
+    /// Registrar duty 1: a key is that of the region registered before.
+    MixesUpKeys,
+    /// Registrar duty 1: when a registration is dropped all others go too.
+    ForgetsOthers,
 }
 
 /// The provider of `outside0`.
@@ -90,6 +100,14 @@ struct Control {
     refuse: AtomicBool,
     /// The device begins no Job while somebody holds it.
     gate: Mutex<()>,
+    keys: Mutex<Keys>,
+}
+
+/// The memory that is registered, by its key.
+#[derive(Default)]
+struct Keys {
+    ranges: HashMap<u64, Range<usize>>,
+    last: u64,
 }
 
 impl Outside {
@@ -118,6 +136,20 @@ impl Outside {
 }
 
 impl Control {
+    fn keys(&self) -> MutexGuard<'_, Keys> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the device knows all of this memory by its keys.
+    fn knows(&self, segments: &[Segment]) -> bool {
+        let keys = self.keys();
+        segments.iter().all(|segment| {
+            let start = segment.addr().addr().get();
+            let known = keys.ranges.get(&segment.key());
+            known.is_some_and(|it| it.start <= start && start + segment.len() <= it.end)
+        })
+    }
+
     fn hold(&self) -> MutexGuard<'_, ()> {
         self.gate.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -138,24 +170,40 @@ impl Provider for Outside {
     }
 
     fn open(&self, info: &DevInfo) -> Result<Device> {
+        let other = format!("{} again", info.name());
+        let caps = info.caps().clone();
+        let other = DevInfo::new(self.name(), other, None, info.function(), caps);
         Ok(Device::from_adapter(Arc::new(Opened {
             info: info.clone(),
+            other,
+            changed: AtomicBool::new(false),
             sin: self.sin,
             control: Arc::clone(&self.control),
+            queue: OnceLock::new(),
         })))
     }
 }
 
 struct Opened {
     info: DevInfo,
+    /// What it says by a sin, and whether it does now.
+    other: DevInfo,
+    changed: AtomicBool,
     sin: Sin,
     control: Arc<Control>,
+    /// The first queue, for a sin.
+    queue: OnceLock<Arc<dyn Queue>>,
 }
 
-// SAFETY: `open_queue` makes a new queue, and keeps none.
+// SAFETY: the adapter duties, but for the sins, each of which a test runs under the suite alone.
+// `open_queue` makes a new queue, and keeps none; the information is made once, and the queues take
+// what lies within its capabilities, and know memory by the same keys. There is nothing else.
 unsafe impl Adapter for Opened {
     fn info(&self) -> &DevInfo {
-        &self.info
+        match self.changed.load(Ordering::SeqCst) {
+            true => &self.other,
+            false => &self.info,
+        }
     }
 
     fn registrar(&self) -> &dyn Registrar {
@@ -163,12 +211,52 @@ unsafe impl Adapter for Opened {
     }
 
     fn open_queue(&self, config: QueueConfig) -> Result<Arc<dyn Queue>> {
-        queue::open(config, self.sin, Arc::clone(&self.control))
+        if let (Sin::SharesOneQueue, Some(queue)) = (self.sin, self.queue.get()) {
+            return Ok(Arc::clone(queue));
+        }
+        let queue = queue::open(config, self.sin, Arc::clone(&self.control))?;
+        match self.sin {
+            Sin::SharesOneQueue => drop(self.queue.set(Arc::clone(&queue))),
+            Sin::ChangesItsMind => {
+                self.changed.fetch_not(Ordering::SeqCst);
+            }
+            _ => {}
+        }
+        Ok(queue)
     }
 }
 
-impl Registrar for Opened {
-    fn register(&self, _region: &Region, _purpose: Use) -> Result<Registration> {
-        Ok(Registration::new(0, None))
+// SAFETY: the registrar duties, but for the sins, each of which a test runs under the suite alone. A
+// job whose memory is not in `keys` fails, and the memory of one that is over is not touched. Nothing
+// is exported or imported.
+unsafe impl Registrar for Opened {
+    fn register(&self, region: &Region, _purpose: Use) -> Result<Registration> {
+        let mut keys = self.control.keys();
+        keys.last += 1;
+        let (key, start) = (keys.last, region.addr().addr().get());
+        keys.ranges.insert(key, start..start + region.len());
+        let (control, sin) = (Arc::clone(&self.control), self.sin);
+        let guard = Registered { control, sin, key };
+        let told = match self.sin {
+            Sin::MixesUpKeys => key - 1,
+            _ => key,
+        };
+        Ok(Registration::new(told, Some(Box::new(guard))))
+    }
+}
+
+struct Registered {
+    control: Arc<Control>,
+    sin: Sin,
+    key: u64,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let mut keys = self.control.keys();
+        match self.sin {
+            Sin::ForgetsOthers => keys.ranges.clear(),
+            _ => drop(keys.ranges.remove(&self.key)),
+        }
     }
 }

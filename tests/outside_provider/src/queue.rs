@@ -113,7 +113,8 @@ impl Shared {
                 Sin::WritesTooLittle if sinful => all - 1,
                 _ => all,
             };
-            if self.sin != Sin::CompletesEarly {
+            let known = work.is_known(&self.control);
+            if known && self.sin != Sin::CompletesEarly {
                 // SAFETY: an accepted Job's memory is valid, and leased, until its completion was reaped.
                 unsafe { execute(&work, sin, len, before) };
             }
@@ -121,6 +122,9 @@ impl Shared {
                 continue;
             }
             let mut completion = Completion::new(work.token, Ok(work.answer.unwrap_or(all as u64)));
+            if !known {
+                completion.result = Err(JobError::device(ErrorKind::InvalidValue, 0));
+            }
             match self.sin {
                 Sin::Miscounts if sinful => completion.result = Ok(all as u64 - 1),
                 Sin::ForgesToken if sinful => completion.token = Token::new(0, 0, u32::MAX),
@@ -190,6 +194,13 @@ impl Work {
         }
     }
 
+    /// Whether the device knows its memory.
+    fn is_known(&self, control: &Control) -> bool {
+        let digest = self.hash.and_then(|job| job.dst);
+        let lists = [self.src.as_slice(), self.dst.as_slice(), digest.as_slice()];
+        lists.iter().all(|list| control.knows(list))
+    }
+
     /// How many bytes are written.
     fn len(&self) -> usize {
         if let Some(job) = &self.hash {
@@ -200,19 +211,23 @@ impl Work {
 }
 
 fn total(segments: &Segments) -> usize {
-    segments.as_slice().iter().map(|segment| segment.len).sum()
+    segments
+        .as_slice()
+        .iter()
+        .map(|segment| segment.len())
+        .sum()
 }
 
 /// Each byte's address, in order.
 fn places(segments: &Segments) -> impl Iterator<Item = *mut u8> {
     let place = |segment: &Segment, at| {
         // SAFETY: the offset lies in the Segment.
-        unsafe { segment.addr.add(at) }.as_ptr()
+        unsafe { segment.addr().add(at) }.as_ptr()
     };
     segments
         .as_slice()
         .iter()
-        .flat_map(move |segment| (0..segment.len).map(move |at| place(segment, at)))
+        .flat_map(move |segment| (0..segment.len()).map(move |at| place(segment, at)))
 }
 
 /// Does at most `len` bytes of it; `before` is the session of the Job before it.
@@ -277,7 +292,7 @@ impl OutsideQueue {
                 unsafe { execute(work, Sin::None, begun, None) };
                 None
             }
-            _ if total(&work.src) > 64 => None,
+            _ if total(&work.src) > 64 || !work.is_known(&self.0.control) => None,
             sin => {
                 // SAFETY: as above.
                 unsafe { execute(work, Sin::None, len, None) };

@@ -132,7 +132,7 @@ struct Sinful {
     sin: RdmaSin,
 }
 
-// SAFETY: the queues are the device's, each new.
+// SAFETY: the adapter duties are kept by the device; each queue is over a new one of its.
 unsafe impl Adapter for Sinful {
     fn info(&self) -> &DevInfo {
         &self.info
@@ -163,7 +163,9 @@ unsafe impl Adapter for Sinful {
     }
 }
 
-impl Registrar for Sinful {
+// SAFETY: the registrar duties are kept by the device, but for the sins, each of which a test runs
+// under the suite alone.
+unsafe impl Registrar for Sinful {
     fn register(&self, region: &Region, purpose: Use) -> Result<Registration> {
         self.device.adapter().registrar().register(region, purpose)
     }
@@ -273,8 +275,8 @@ unsafe impl Send for Place {}
 /// All bytes, in order.
 fn places(segments: &Segments) -> impl Iterator<Item = Place> {
     segments.as_slice().iter().flat_map(|segment| {
-        let addr = segment.addr.as_ptr();
-        (0..segment.len).map(move |at| Place(addr.wrapping_add(at)))
+        let addr = segment.addr().as_ptr();
+        (0..segment.len()).map(move |at| Place(addr.wrapping_add(at)))
     })
 }
 
@@ -434,7 +436,7 @@ impl SinfulEndpoint {
                 (job.local, job.remote, job.len) = (Segments::none(), None, 0);
             }
             (RdmaSin::FirstPieceOnly, Verb::Write(None)) if job.local.as_slice().len() > 1 => {
-                job.len = job.local.as_slice()[0].len;
+                job.len = job.local.as_slice()[0].len();
             }
             _ => {}
         }

@@ -8,7 +8,7 @@ use tokio_doca::device::{
     Keep, Queue, QueueConfig, Region, Registrar, Registration, Signal, Submitted, Token, Use,
 };
 use tokio_doca::{
-    Caps, DevInfo, Device, ErrorKind, JobError, PciAddr, PciFunction, Result, SyncEventCaps,
+    Caps, DevInfo, Device, Error, ErrorKind, JobError, PciAddr, PciFunction, Result, SyncEventCaps,
 };
 
 /// What the device does against the contract.
@@ -40,6 +40,8 @@ pub enum EventSin {
     NeverRings,
     /// Duty 5: rings whoever did not arm.
     RingsUnasked,
+    /// Adapter duty 4: the counter is not in the memory that it was given.
+    IgnoresTheBacking,
 }
 
 /// A device of this sin.
@@ -57,7 +59,8 @@ struct Opened {
     sin: EventSin,
 }
 
-// SAFETY: `open_queue` makes a new queue, and keeps none.
+// SAFETY: the adapter duties. `open_queue` makes a new queue, and keeps none; the information is made
+// once, and the queues take what lies within its capabilities. There is nothing else.
 unsafe impl Adapter for Opened {
     fn info(&self) -> &DevInfo {
         &self.info
@@ -73,13 +76,19 @@ unsafe impl Adapter for Opened {
         Ok(Arc::new(Events(Arc::new(Shared { sin, signal, inner }))))
     }
 
-    fn open_event(&self, _config: EventConfig) -> Result<Arc<dyn EventCounter>> {
+    fn open_event(&self, config: EventConfig) -> Result<Arc<dyn EventCounter>> {
+        if config.backing.is_some() && self.sin != EventSin::IgnoresTheBacking {
+            let text = "its counters lie in memory of its own";
+            return Err(Error::new(ErrorKind::NotSupported, "open_event", text));
+        }
         let (sin, inner) = (self.sin, Mutex::default());
         Ok(Arc::new(Counter { sin, inner }))
     }
 }
 
-impl Registrar for Opened {
+// SAFETY: the registrar duties. The keys are not used: queues reach memory by its address, and no
+// more after a job's completion. Nothing is exported or imported.
+unsafe impl Registrar for Opened {
     fn register(&self, _region: &Region, _purpose: Use) -> Result<Registration> {
         Ok(Registration::new(0, None))
     }

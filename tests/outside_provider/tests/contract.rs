@@ -310,3 +310,26 @@ fn duty_7_a_call_that_blocks_is_found() {
         contract::each_accepted_job_completes_once(subject)
     });
 }
+
+#[test]
+fn adapter_duty_1_a_queue_that_is_not_new_is_found() {
+    found(Sin::SharesOneQueue, "adapter duty 1", |subject| {
+        contract::each_queue_is_new(subject)
+    });
+}
+
+#[test]
+fn adapter_duty_3_a_device_that_changes_its_mind_is_found() {
+    found(Sin::ChangesItsMind, "adapter duty 3", |subject| {
+        contract::a_device_says_the_same_of_itself(subject)
+    });
+}
+
+#[test]
+fn registrar_duty_1_a_key_of_other_memory_is_found() {
+    for sin in [Sin::MixesUpKeys, Sin::ForgetsOthers] {
+        found(sin, "registrar duties 1 and 2", |subject| {
+            contract::each_registration_stands_alone(subject)
+        });
+    }
+}

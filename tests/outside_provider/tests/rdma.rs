@@ -201,12 +201,12 @@ fn endpoint_duty_3_a_reset_that_leaves_something_is_found() {
 fn memory_that_is_shared_otherwise_than_it_was_exported_is_found() {
     found(
         RdmaSin::ExportsForEver,
-        "taken back",
+        "registrar duty 3",
         contract::exported_memory_is_reached,
     );
     found(
         RdmaSin::ImportsAll,
-        "what the exporter permits",
+        "registrar duty 4",
         contract::exported_memory_is_reached,
     );
 }

@@ -25,6 +25,7 @@ fn each_sin_is_found_and_named() {
         (EventSin::EndsTheCancelled, "duty 1"),
         (EventSin::WaitsGoOn, "duty 1"),
         (EventSin::JobsGoOn, "event duty"),
+        (EventSin::IgnoresTheBacking, "adapter duty 4"),
         (EventSin::NeverRings, "duty 5"),
         (EventSin::RingsUnasked, "duty 5"),
     ] {

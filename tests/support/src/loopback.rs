@@ -320,8 +320,8 @@ impl End {
 fn copy(from: &Segments, to: &Segments, len: usize) {
     let bytes = |segments: &Segments| {
         let each = |segment: &Segment| {
-            let addr = segment.addr.as_ptr();
-            (0..segment.len).map(move |at| addr.wrapping_add(at))
+            let addr = segment.addr().as_ptr();
+            (0..segment.len()).map(move |at| addr.wrapping_add(at))
         };
         segments
             .as_slice()
@@ -338,7 +338,7 @@ fn copy(from: &Segments, to: &Segments, len: usize) {
 }
 
 fn atomic(job: &RdmaJob, change: impl FnOnce(&AtomicU64) -> u64) -> u64 {
-    let word = job.remote.unwrap().addr.cast::<AtomicU64>();
+    let word = job.remote.unwrap().addr().cast::<AtomicU64>();
     // SAFETY: the crate has checked length and alignment of the range, which the import keeps.
     change(unsafe { word.as_ref() })
 }
@@ -563,7 +563,8 @@ struct LoopAdapter {
     world: Loopback,
 }
 
-// SAFETY: `open_queue` makes a new queue, and keeps none.
+// SAFETY: the adapter duties. `open_queue` makes a new queue, and keeps none; the information is made
+// once, and the queues take what lies within its capabilities. There is nothing else.
 unsafe impl Adapter for LoopAdapter {
     fn info(&self) -> &DevInfo {
         &self.info
@@ -613,7 +614,9 @@ impl Origin for Somewhere {
     }
 }
 
-impl Registrar for LoopAdapter {
+// SAFETY: the registrar duties. The keys are not used: queues reach memory by its address, and no
+// more after a job's completion. An import is what the offer of its number says.
+unsafe impl Registrar for LoopAdapter {
     /// It shares this process's addresses.
     fn register(&self, _region: &Region, _purpose: Use) -> Result<Registration> {
         Ok(Registration::new(0, None))
@@ -646,10 +649,14 @@ impl Registrar for LoopAdapter {
             world: Arc::downgrade(&self.world.0),
             number,
         };
-        let Region { addr, len, access } = offer.region;
-        let access = offer.audience.part_of(access);
-        let imported = Imported::new(addr, len, access, offer.audience, 0, Arc::new(origin));
-        let owner = offer.owner.upgrade().ok_or(error("its owner has gone"))?;
+        let (region, audience) = (offer.region(), offer.audience());
+        let (addr, len, access) = (
+            region.addr(),
+            region.len(),
+            audience.part_of(region.access()),
+        );
+        let imported = Imported::new(addr, len, access, audience, 0, Arc::new(origin));
+        let owner = offer.owner().upgrade().ok_or(error("its owner has gone"))?;
         Ok(imported.with_owner(owner))
     }
 }

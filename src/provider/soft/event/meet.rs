@@ -89,7 +89,7 @@ fn watch(event: &Arc<SoftEvent>, process: &Process) {
 /// Words whose counter lies in memory of the application's.
 fn backed(words: Words, backing: &EventBacking) -> Words {
     // SAFETY: eight aligned bytes begin there, within the region, which is kept (`EventBacking::new`).
-    let at = unsafe { backing.region().addr.add(backing.offset()) };
+    let at = unsafe { backing.region().addr().add(backing.offset()) };
     // SAFETY: as above; and this process reaches them by atomics and the opaque routine alone.
     unsafe { words.with_counter(at, Arc::clone(backing.keep())) }
 }
@@ -123,7 +123,7 @@ impl SoftEvent {
             let text = "memory in a memfd alone can be shared with another process: take it with MmapBuilder::alloc, or from_memfd";
             return Err(Error::new(ErrorKind::NotSupported, "open_event", text));
         };
-        export.backing = Some((memfd, backing.region().len, backing.offset()));
+        export.backing = Some((memfd, backing.region().len(), backing.offset()));
         Ok(SoftEvent::new(backed(words, &backing), Some(export)))
     }
 

@@ -28,33 +28,33 @@ const OP: &str = "export";
 /// `NotSupported` for memory that is in no memfd, or in huge pages that a peer may write; `NotPermitted` for a part of a memfd, and
 /// for one whose seals forbid it; `Full`; `BadState` in a fork of a process that exports; what could not be had.
 pub(in super::super) fn export(port: u8, offer: &Offer) -> Result<Exported> {
-    let region = &offer.region;
-    let Some(backing) = &offer.backing else {
+    let region = offer.region();
+    let Some(backing) = offer.backing() else {
         let text = "only memory in a memfd can be exported to another process: take it with MmapBuilder::alloc, or from_memfd";
         return Err(Error::new(ErrorKind::NotSupported, OP, text));
     };
-    let write =
-        offer.audience.may_write(region.access) || offer.audience.may_do_atomics(region.access);
+    let write = offer.audience().may_write(region.access())
+        || offer.audience().may_do_atomics(region.access());
     let fabric = Fabric::current(OP)?;
     let station = fabric.open_station(OP)?;
-    sent::check_whole(&backing.memfd, backing.offset, region.len)?;
+    sent::check_whole(&backing.memfd, backing.offset, region.len())?;
     // Seals stay: last of what may fail, but for a table that is full.
-    sent::seal(&backing.memfd, region.access.peer_writable(), write)?;
+    sent::seal(&backing.memfd, region.access().peer_writable(), write)?;
     // Once now, so that it fails here and not at the importer's.
     sent::reopen(backing.memfd.as_fd(), write)
         .map_err(|error| Error::os(OP, "a descriptor of the memfd for the importer", error))?;
     let key = place::random(OP)?;
-    let access = offer.audience.part_of(region.access);
+    let access = offer.audience().part_of(region.access());
     let entry = Entry {
         key,
         memfd: Arc::clone(&backing.memfd),
         write,
         offset: backing.offset,
-        len: region.len,
-        audience: offer.audience,
+        len: region.len(),
+        audience: offer.audience(),
         access,
-        addr: Arc::new(AtomicPtr::new(region.addr.as_ptr())),
-        owner: offer.owner.clone(),
+        addr: Arc::new(AtomicPtr::new(region.addr().as_ptr())),
+        owner: offer.owner().clone(),
     };
     let inserted = lock(&station.table).insert(&station.control, entry);
     let Some((slot, generation)) = inserted else {
@@ -62,10 +62,10 @@ pub(in super::super) fn export(port: u8, offer: &Offer) -> Result<Exported> {
         return Err(Error::new(ErrorKind::Full, OP, text));
     };
     let blob = Blob {
-        audience: offer.audience,
+        audience: offer.audience(),
         port,
         access,
-        len: region.len as u64,
+        len: region.len() as u64,
         contact: fabric.contact(station, (slot, generation), key),
     };
     let bytes = blob.format();

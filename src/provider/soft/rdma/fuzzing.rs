@@ -81,11 +81,9 @@ const LONG: usize = 40_000;
 const WORDS: usize = 1024;
 
 fn segments(bytes: &mut [u8]) -> Segments {
-    Segments::one(Segment {
-        addr: NonNull::from(&mut *bytes).cast(),
-        len: bytes.len(),
-        key: 0,
-    })
+    let addr = NonNull::from(&mut *bytes).cast();
+    // SAFETY: the bytes are a slice's, which the callers keep for as long as they lend this.
+    Segments::one(unsafe { Segment::new(addr, bytes.len(), 0) })
 }
 
 impl Scribbler {

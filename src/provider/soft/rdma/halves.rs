@@ -92,7 +92,7 @@ impl Sending {
                 return Ok(Sent::NoRoom);
             }
             let to = channel.stream_out(self.produced, PIECE.min(room).min(end - at));
-            let step = to.len;
+            let step = to.len();
             // SAFETY: as above.
             unsafe { copy::gather(src, at, &to, 0, step) };
             at += step;
@@ -235,7 +235,7 @@ impl Receiving {
                 return Ok(Got::Part { more: false });
             }
             let from = channel.stream_in(self.consumed, PIECE.min(there).min(end - at));
-            let step = from.len;
+            let step = from.len();
             // SAFETY: as above.
             unsafe { copy::scatter(&from, 0, dst, at, step) };
             at += step;

@@ -62,6 +62,8 @@ impl Memory {
         let addr: NonNull<u8> = self.mapping.base();
         // SAFETY: it lies in the mapping.
         let addr = unsafe { addr.add(at) };
-        Segment { addr, len, key: 0 }
+        // SAFETY: as above; whoever is lent it copies at once, while this keeps the mapping, and by
+        // the opaque routine, since the peer may write it.
+        unsafe { Segment::new(addr, len, 0) }
     }
 }

@@ -71,7 +71,8 @@ impl Memory {
         }
         // SAFETY: it lies in the bytes.
         let addr = unsafe { self.bytes.cast().byte_add(at) };
-        Segment { addr, len, key: 0 }
+        // SAFETY: as above; it is copied at once, and no other thread runs in between.
+        unsafe { Segment::new(addr, len, 0) }
     }
 }
 

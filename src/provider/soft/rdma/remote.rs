@@ -30,11 +30,11 @@ unsafe fn check(
     permitted: Access,
     peer: &[u64; 2],
 ) -> Result<(), JobError> {
-    if !permitted.contains(needed(verb)) || remote.key == 0 {
+    if !permitted.contains(needed(verb)) || remote.key() == 0 {
         return Err(JobError::of(Reason::RemoteAccess));
     }
     // SAFETY: as the caller promises.
-    let import = unsafe { Import::from_key(remote.key) };
+    let import = unsafe { Import::from_key(remote.key()) };
     if !import.is_of(peer) {
         return Err(JobError::of(Reason::RemoteAccess));
     }
@@ -102,7 +102,8 @@ pub(super) unsafe fn step(
         atomic => {
             // SAFETY: as the caller promises.
             let before = unsafe { operate(atomic, remote) };
-            let misaligned = JobError::new(Reason::Misaligned, remote.addr.addr().get() as u64, 8);
+            let misaligned =
+                JobError::new(Reason::Misaligned, remote.addr().addr().get() as u64, 8);
             return before.map(Step::Done).ok_or(misaligned);
         }
     }
@@ -120,8 +121,8 @@ pub(super) unsafe fn step(
 /// Eight bytes are valid to be read and written.
 #[inline]
 unsafe fn operate(verb: &Verb, remote: &Segment) -> Option<u64> {
-    let at = remote.addr.as_ptr().cast::<u64>();
-    if remote.len < 8 || !at.is_aligned() {
+    let at = remote.addr().as_ptr().cast::<u64>();
+    if remote.len() < 8 || !at.is_aligned() {
         return None;
     }
     // SAFETY: valid as the caller promises, and aligned; all of this process reach it by atomics, or by the opaque routine.

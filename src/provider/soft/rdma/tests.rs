@@ -25,11 +25,9 @@ fn channel(shape: Shape) -> (Channel, Channel, Arc<Memory>) {
 }
 
 fn segments(bytes: &mut [u8]) -> Segments {
-    Segments::one(Segment {
-        addr: NonNull::new(bytes.as_mut_ptr()).unwrap(),
-        len: bytes.len(),
-        key: 0,
-    })
+    let (addr, len) = (NonNull::from(&mut *bytes).cast(), bytes.len());
+    // SAFETY: the test keeps the bytes, and leaves them alone while they are lent.
+    Segments::one(unsafe { Segment::new(addr, len, 0) })
 }
 
 fn head(kind: Kind, len: usize, immediate: u32) -> Head {

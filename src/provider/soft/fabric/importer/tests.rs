@@ -24,7 +24,7 @@ use super::super::socket::{self, Address};
 use super::super::watch::{Identity, Process, Watch};
 use super::super::wire::{ANSWER_LEN, Claim, Grant, REQUEST_LEN};
 use super::*;
-use crate::device::{Access, Audience, Backing, Exported, Offer, Region};
+use crate::device::{Access, Audience, Backing, Doubt, Exported, Offer, Region};
 use crate::error::{JobError, Reason};
 
 pub(in super::super) const ROLE: &str = "TOKIO_DOCA_TEST_ROLE";
@@ -102,17 +102,24 @@ impl Owner {
     }
 
     fn offer(&self, access: Access) -> Offer {
-        let region = Region {
-            addr: self.memory.base(),
-            len: LEN,
-            access,
-        };
         let backing = Backing {
             memfd: Arc::clone(&self.memfd),
             offset: 0,
         };
         let owner = Arc::downgrade(&self.this);
-        Offer::new(region, Some(backing), Audience::Dpu, owner)
+        self.offer_of(access, Some(backing), owner)
+    }
+
+    fn offer_of(
+        &self,
+        access: Access,
+        backing: Option<Backing>,
+        owner: Weak<dyn Any + Send + Sync>,
+    ) -> Offer {
+        // SAFETY: each test keeps its Owner until its exports have gone.
+        let region = unsafe { Region::new(self.memory.base(), LEN, access) };
+        // SAFETY: the memory is the memfd's, if one is named, and no job uses the owner.
+        unsafe { Offer::new(region, backing, Audience::Dpu, owner, Doubt::default()) }
     }
 
     fn export(&self, access: Access) -> Exported {
@@ -278,10 +285,7 @@ fn memory_that_cannot_be_sealed_is_not_exported() {
     let writer = owner.export(WRITE);
     assert_eq!(kind(export(0, &owner.offer(READ))), ErrorKind::NotPermitted);
     drop(writer);
-    let none = Offer {
-        backing: None,
-        ..owner.offer(READ)
-    };
+    let none = owner.offer_of(READ, None, Arc::downgrade(&owner.this) as _);
     assert_eq!(kind(export(0, &none)), ErrorKind::NotSupported);
 }
 
@@ -785,10 +789,7 @@ fn without_descriptors_the_thread_neither_spins_nor_gives_up() {
 fn nothing_is_dropped_while_it_is_looked_up() {
     let gone: Weak<dyn Any + Send + Sync> = Weak::<u32>::new();
     let owner = Owner::new();
-    let offer = Offer {
-        owner: gone,
-        ..owner.offer(READ)
-    };
+    let offer = owner.offer_of(READ, owner.offer(READ).backing().cloned(), gone);
     let exported = export(0, &offer).unwrap();
     assert_eq!(
         kind(import(&blob(&exported), soon())),

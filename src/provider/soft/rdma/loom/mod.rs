@@ -72,11 +72,9 @@ fn is_rung(signal: &Signal) -> bool {
 }
 
 fn segments(bytes: &mut [u8]) -> Segments {
-    Segments::one(Segment {
-        addr: NonNull::from(&mut *bytes).cast(),
-        len: bytes.len(),
-        key: 0,
-    })
+    let (addr, len) = (NonNull::from(&mut *bytes).cast(), bytes.len());
+    // SAFETY: the test keeps the bytes, and leaves them alone while they are lent.
+    Segments::one(unsafe { Segment::new(addr, len, 0) })
 }
 
 fn head(len: usize) -> Head {
