@@ -49,7 +49,8 @@ mod sync_event;
 mod workq;
 
 pub use adapter::{
-    a_device_says_the_same_of_itself, each_queue_is_new, each_registration_stands_alone,
+    a_counter_lies_where_it_was_told, a_device_says_the_same_of_itself, each_queue_is_new,
+    each_registration_stands_alone,
 };
 pub use caps::caps_are_kept;
 pub use complete::{completed_memory_is_left_alone, each_accepted_job_completes_once};
@@ -68,8 +69,7 @@ pub use ring::{armed_completions_ring_once, no_completion_is_slept_through};
 pub use subject::{Sample, Subject};
 pub use suite::{DEADLINE, accel, all, dma, sha};
 pub use sync_event::{
-    Events, a_counter_lies_where_it_was_told, a_stopped_event_ends_all, armed_waits_ring,
-    event_jobs_are_done_in_order, events_busy_poll_and_sleep, sync_event,
-    waits_end_once_and_not_before,
+    Events, a_stopped_event_ends_all, armed_waits_ring, event_jobs_are_done_in_order,
+    events_busy_poll_and_sleep, sync_event, waits_end_once_and_not_before,
 };
 pub use workq::{busy_polls, serves_several_runtimes, sleeps_and_wakes};

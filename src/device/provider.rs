@@ -58,8 +58,7 @@ pub enum Liveness {
 /// 2. Registrar, queues, endpoints and sync events are those of one device: each accepts the keys
 ///    that the Registrar returned, and `registrar` returns the same device's each time.
 /// 3. `info` returns the same each time. The queues, endpoints and sync events take whatever lies
-///    within its [`Caps`](super::Caps): the crate checks jobs against them, and the device need
-///    not.
+///    within its [`Caps`](super::Caps).
 /// 4. A sync event with a [backing](super::EventConfig::backing) keeps its counter in those eight
 ///    bytes, accesses them as [`EventBacking::new`](super::EventBacking::new) says, no other bytes
 ///    of the Region, and none after what keeps them was dropped.

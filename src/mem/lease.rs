@@ -165,3 +165,25 @@ impl WriteLease {
         unsafe { ranges.end_write(self.node(), &self.word) }
     }
 }
+
+#[cfg(all(test, not(tokio_doca_loom)))]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use crate::device::Device;
+    use crate::mem::{BufPool, Mmap};
+
+    #[test]
+    fn a_lease_names_no_byte_behind_its_element() {
+        let device = Device::open_default().unwrap();
+        let mmap = Mmap::builder().device(&device).alloc(4096).unwrap();
+        let pool = BufPool::builder(&mmap).element_size(1024).build().unwrap();
+        let (one, other) = (pool.try_alloc().unwrap(), pool.try_alloc().unwrap());
+        let (read, write) = (one.0.read().unwrap(), other.0.write().unwrap());
+        for element in [&*read, &*write] {
+            assert_eq!(element.byte(1024).addr().get(), element.span().end);
+            let behind = catch_unwind(AssertUnwindSafe(|| element.byte(1025)));
+            assert!(behind.is_err(), "{behind:?}");
+        }
+    }
+}

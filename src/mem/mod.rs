@@ -13,6 +13,7 @@
 
 mod any;
 mod array;
+mod begun;
 mod bridge;
 mod buf;
 mod builder;
@@ -68,9 +69,10 @@ pub use rdma::{MaybeRemote, RdmaDestination, RdmaSource};
 pub use remote::{RemoteBuf, RemoteMmap};
 pub use side::{MaybeDestination, MaybeSource};
 
+pub(crate) use begun::{Begun, Leases, begin};
 pub(crate) use devices::Holder;
 pub(crate) use handover::hand_over;
-pub(crate) use operand::{Begun, Extent, Grow, Reading, Writing, begin, surely_within};
+pub(crate) use operand::{Extent, Grow, Reading, Writing, surely_within};
 pub(crate) use rdma::{Moves, begin_rdma};
 pub(crate) use session::{Session, SessionLease};
-pub(crate) use side::{BegunSides, begin_sides};
+pub(crate) use side::{begin_receive, begin_sides};

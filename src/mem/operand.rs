@@ -10,11 +10,10 @@ use std::ops::Range;
 use super::chain::{ChainRead, ChainWrite};
 use super::devices::Holder;
 use super::lease::{ReadLease, WriteLease};
-use super::overlap::{explain, share};
 use super::remote::{RemoteRead, RemoteWrite};
 use super::{Buf, BufChain, BufSlice};
 use crate::device::Segments;
-use crate::error::{JobError, Reason};
+use crate::error::JobError;
 
 /// A source of a job: [`Buf`], [`BufSlice`] or [`BufChain`], or a reference to one.
 pub trait Source: CopySource + sealed::Local {}
@@ -109,50 +108,6 @@ impl Grow for Writing {
             Writing::Remote(write) => write.grow(by),
         }
     }
-}
-
-/// Leases and Segments of a job's two sides, and how many bytes it moves.
-pub(crate) struct Begun<R, W> {
-    pub(crate) read: R,
-    pub(crate) write: W,
-    pub(crate) src: Segments,
-    pub(crate) dst: Segments,
-    pub(crate) len: usize,
-}
-
-/// Takes the Leases of a job that moves all of `src` to the tailroom of `dst`; all or none.
-#[inline(always)]
-pub(crate) fn begin<S: CopySource, D: CopyDestination>(
-    src: &S,
-    dst: &D,
-    holder: Holder,
-) -> Result<Begun<S::Lease, D::Lease>, JobError> {
-    if !(src.is_leased() && dst.is_leased()) && share(src, dst) {
-        return Err(JobError::of(Reason::Overlap));
-    }
-    let (read, from, len) = src
-        .begin_read(holder)
-        .map_err(|error| explain(src, dst, error))?;
-    let (write, to, room) = dst
-        .begin_write(holder)
-        .map_err(|error| explain(src, dst, error))?;
-    if len == 0 {
-        return Err(JobError::of(Reason::NoData));
-    }
-    if len > room {
-        return Err(JobError::new(
-            Reason::TailroomTooSmall,
-            room as u64,
-            len as u64,
-        ));
-    }
-    Ok(Begun {
-        read,
-        write,
-        src: from,
-        dst: to,
-        len,
-    })
 }
 
 /// How much of a job's side there is: pieces that are not empty, and their bytes.

@@ -4,13 +4,18 @@
     unreachable_pub,
     reason = "the sealed traits are public in a private module"
 )]
+#![expect(
+    unsafe_code,
+    reason = "promises that Leases are those of a remote operation"
+)]
 
 use super::RemoteBuf;
+use super::begun::{Begun, BegunRdma};
 use super::devices::Holder;
-use super::operand::{Begun, Destination, Extent, Grow, Reading, Source, Writing};
+use super::operand::{Destination, Extent, Grow, Reading, Source, Writing};
 use super::overlap::{explain, share};
 use super::remote::{RemoteRead, RemoteWrite};
-use crate::device::{Audience, Segments};
+use crate::device::{Audience, RdmaJob, Segments, Verb};
 use crate::error::{JobError, Reason};
 
 /// Where a remote operation takes its bytes from: a [`MaybeSource`](super::MaybeSource), or a [`RemoteBuf`] or a reference to one.
@@ -39,17 +44,36 @@ pub(crate) enum Moves {
     Atomic,
 }
 
+impl Moves {
+    /// Returns what a verb moves.
+    #[inline(always)]
+    pub(crate) fn of(verb: Verb) -> Moves {
+        match verb {
+            Verb::Send(_) => Moves::Message,
+            Verb::Write(_) => Moves::Write,
+            Verb::Read => Moves::Read,
+            Verb::CompareSwap { .. } | Verb::FetchAdd(_) => Moves::Atomic,
+        }
+    }
+}
+
 /// Bytes of an atomic.
 const WORD: usize = size_of::<u64>();
 
 /// Takes the Leases of a remote operation; all or none.
+///
+/// # Panics
+///
+/// If `moves` is not what the verb moves: most often both are known when this is compiled.
 #[inline(always)]
 pub(crate) fn begin_rdma<S: RdmaSource, D: RdmaDestination>(
     src: &S,
     dst: &D,
     holder: Holder,
     moves: Moves,
-) -> Result<Begun<S::Lease, D::Lease>, JobError> {
+    verb: Verb,
+) -> Result<BegunRdma<S, D>, JobError> {
+    assert!(moves == Moves::of(verb));
     if !(S::LEASED && D::LEASED) && share(src, dst) {
         return Err(JobError::of(Reason::Overlap));
     }
@@ -82,13 +106,23 @@ pub(crate) fn begin_rdma<S: RdmaSource, D: RdmaDestination>(
             WORD
         }
     };
-    Ok(Begun {
-        read,
-        write,
-        src: from,
-        dst: to,
+    // Where nothing is moved there is none.
+    let remote = |of: &Segments| of.as_one().filter(|_| len > 0).copied();
+    let (local, remote) = match moves {
+        Moves::Message => (from, None),
+        Moves::Write => (from, remote(&to)),
+        Moves::Read => (to, remote(&from)),
+        Moves::Atomic => (Segments::none(), remote(&from)),
+    };
+    let job = RdmaJob {
+        verb,
+        local,
+        remote,
         len,
-    })
+    };
+    // SAFETY: the Leases are those of the Segments, `len` is no more than either side has, and the
+    // verb moves what `moves` says, as was checked. What shares bytes was refused: by the Leases, or above.
+    Ok(unsafe { Begun::new((read, write), job) })
 }
 
 /// The traits behind [`RdmaSource`] and [`RdmaDestination`], which nobody else implements.

@@ -4,15 +4,18 @@
     unreachable_pub,
     reason = "the sealed traits are public in a private module"
 )]
+#![expect(unsafe_code, reason = "promises that Leases are those of a job")]
 
 use std::ops::Range;
 
+use super::begun::{Begun, Leases};
 use super::devices::Holder;
 use super::operand::sealed::Spans;
 use super::operand::{Destination, Extent, Reading, Source, Writing};
 use super::overlap::explain;
 use super::rdma::sealed::{Gets, Gives};
-use crate::device::Segments;
+use super::session::SessionLease;
+use crate::device::{AccelJob, Algorithm, Segments, ShaJob};
 use crate::error::{JobError, Reason};
 
 /// A [`Source`], or `()`: nothing is read.
@@ -26,10 +29,66 @@ impl<T: sealed::MayWrite> MaybeDestination for T {}
 
 /// Leases and Segments of the sides that a job has.
 pub(crate) struct BegunSides {
-    pub(crate) read: Option<Reading>,
-    pub(crate) write: Option<Writing>,
-    pub(crate) src: Segments,
-    pub(crate) dst: Segments,
+    read: Option<Reading>,
+    write: Option<Writing>,
+    src: Segments,
+    dst: Segments,
+}
+
+impl BegunSides {
+    /// Returns how much the sides have; `None` for a side that there is not.
+    pub(crate) fn extents(&self) -> (Option<Extent>, Option<Extent>) {
+        let from = self.read.is_some().then(|| Extent::of(&self.src));
+        let to = self.write.is_some().then(|| Extent::of(&self.dst));
+        (from, to)
+    }
+
+    /// A job of a provider's own kind.
+    pub(crate) fn accel(self, opcode: u32, arg: u64) -> Begun<Leases, AccelJob> {
+        let (src, dst) = (self.src, self.dst);
+        let job = AccelJob {
+            opcode,
+            arg,
+            src,
+            dst,
+        };
+        // SAFETY: the Leases are those of the Segments, and two of one of which writes are disjoint.
+        unsafe { Begun::new(Leases::of(self.read, self.write), job) }
+    }
+
+    /// A hash, whose digest goes to the front of the destination. Panics if that is too short.
+    pub(crate) fn sha(
+        self,
+        algorithm: Algorithm,
+        session: Option<SessionLease>,
+    ) -> Begun<Leases, ShaJob> {
+        let room = self.dst.as_slice().first();
+        let job = ShaJob {
+            algorithm,
+            shared: self.read.as_ref().is_some_and(Reading::is_shared),
+            src: self.src,
+            dst: room.map(|room| room.part(0, algorithm.digest_len())),
+            session: session.as_ref().map(SessionLease::for_device),
+        };
+        let (read, write) = (self.read, self.write);
+        let leases = Leases {
+            read,
+            write,
+            session,
+        };
+        // SAFETY: as above; a digest's room is as long as one, and the session is leased too.
+        unsafe { Begun::new(leases, job) }
+    }
+}
+
+/// Takes the Lease of a receive that may write all of the tailroom of `dst`.
+pub(crate) fn begin_receive(
+    dst: &impl MaybeDestination,
+    holder: Holder,
+) -> Result<Begun<Option<Writing>, Segments>, JobError> {
+    let (lease, segments, _) = dst.may_write(holder)?;
+    // SAFETY: the Lease is that of the Segments.
+    Ok(unsafe { Begun::new(lease, segments) })
 }
 
 /// Takes the Leases of a job that reads all of `src` and may write all of the tailroom of `dst`; all or none.

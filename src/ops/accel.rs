@@ -9,11 +9,11 @@ use std::task::{self, Poll};
 use pin_project::pin_project;
 
 use super::context::{Context, Kind};
-use super::op::{self, Request};
+use super::op::{self, Request, Started};
 use crate::device::{AccelCaps, AccelJob, Caps, Device, Use};
 use crate::error::{JobError, Reason, Result};
-use crate::mem::{self, BegunSides, Extent, MaybeDestination, MaybeSource, Reading, Writing};
-use crate::reactor::{Attachment, Flight, Held, Prepared, Work, WorkQ};
+use crate::mem::{self, Begun, Extent, Leases, MaybeDestination, MaybeSource};
+use crate::reactor::{Attachment, Flight, Prepared, WorkQ};
 
 /// A context for an accelerator: Jobs whose kinds only their provider knows, by opcode.
 ///
@@ -241,31 +241,18 @@ impl Accel {
     fn begin<S: MaybeSource, D: MaybeDestination>(
         &self,
         call: &AccelCall<S, D>,
-    ) -> Result<(Sides, AccelJob), JobError> {
+    ) -> Result<Begun<Leases, AccelJob>, JobError> {
         let context = &self.0;
         context.check_open()?;
         if !context.caps().supports(call.opcode) {
             return Err(JobError::new(Reason::UnknownOpcode, call.opcode.into(), 0));
         }
         self.check(call.src.extent_now(), call.dst.extent_now())?;
-        let BegunSides {
-            read,
-            write,
-            src,
-            dst,
-        } = mem::begin_sides(&call.src, &call.dst, context.holder(Use::Dma))?;
+        let sides = mem::begin_sides(&call.src, &call.dst, context.holder(Use::Dma))?;
         // Once more: without the Leases somebody may have changed them meanwhile.
-        let from = read.is_some().then(|| Extent::of(&src));
-        let to = write.is_some().then(|| Extent::of(&dst));
+        let (from, to) = sides.extents();
         self.check(from, to)?;
-        let (opcode, arg) = (call.opcode, call.arg);
-        let job = AccelJob {
-            opcode,
-            arg,
-            src,
-            dst,
-        };
-        Ok(((read, write), job))
+        Ok(sides.accel(call.opcode, call.arg))
     }
 
     fn check(&self, src: Option<Extent>, dst: Option<Extent>) -> Result<(), JobError> {
@@ -287,9 +274,6 @@ impl AsRef<Accel> for Accel {
     }
 }
 
-/// The Leases of the sides that a call has.
-type Sides = (Option<Reading>, Option<Writing>);
-
 /// A call, and its context: borrowed (`&Accel`) or owned (`Accel`).
 pub(super) struct CallRequest<C, S, D> {
     pub(super) accel: C,
@@ -305,18 +289,15 @@ impl<C: AsRef<Accel>, S, D> Deref for CallRequest<C, S, D> {
 }
 
 impl<C: AsRef<Accel>, S: MaybeSource, D: MaybeDestination> Request for CallRequest<C, S, D> {
-    type Leases = Sides;
+    type Leases = Leases;
     type Job = AccelJob;
 
-    fn begin(&self) -> Result<(Sides, AccelJob), JobError> {
+    fn begin(&self) -> Result<Started<Self>, JobError> {
         self.accel.as_ref().begin(&self.call)
     }
 
-    fn prepare(&self, (read, write): Sides, job: AccelJob) -> Prepared {
-        Prepared {
-            job: Work::Accel(job),
-            held: Held::new(read, write, self.queue_index()),
-        }
+    fn prepare(&self, begun: Started<Self>) -> Prepared {
+        Prepared::new(begun, self.queue_index())
     }
 }
 

@@ -9,11 +9,11 @@ use std::task::{self, Poll};
 use pin_project::pin_project;
 
 use super::context::{Context, Kind};
-use super::op::{self, Request};
+use super::op::{self, Request, Started};
 use crate::device::{Caps, Device, DmaCaps, Job, Use};
 use crate::error::{JobError, Result};
 use crate::mem::{self, CopyDestination, CopySource, Extent, Grow};
-use crate::reactor::{Attachment, Flight, Held, Outcome, Prepared, Work, WorkQ};
+use crate::reactor::{Attachment, Flight, Outcome, Prepared, WorkQ};
 
 /// A DMA context: copies memory by a device (DMA guide; `doca_dma`).
 ///
@@ -223,33 +223,32 @@ impl<C: AsRef<Dma>, S: CopySource, D: CopyDestination> Request for CopyRequest<C
     type Job = Job;
 
     #[inline(always)]
-    fn begin(&self) -> Result<(Self::Leases, Job), JobError> {
+    fn begin(&self) -> Result<Started<Self>, JobError> {
         let context = &self.dma.as_ref().0;
         let (src, dst) = (&self.src, &self.dst);
         context.check_open()?;
         // One piece within the limits, whatever becomes of its rooms, needs no look at them.
-        let begun = if mem::surely_within(src, dst, context.caps().max_buf_size) {
-            mem::begin(src, dst, context.holder(Use::Dma))?
+        if mem::surely_within(src, dst, context.caps().max_buf_size) {
+            mem::begin(src, dst, context.holder(Use::Dma))
         } else {
             let (from, to) = (src.data_extent(), dst.room_extent());
             context.check_limits(from, to, from.bytes)?;
             let begun = mem::begin(src, dst, context.holder(Use::Dma))?;
             // Once more: without the Leases somebody may have changed them meanwhile.
-            let (from, to) = (Extent::of(&begun.src), Extent::of(&begun.dst));
-            context.check_limits(from, to, begun.len)?;
-            begun
-        };
-        let mem::Begun { src, dst, len, .. } = begun;
-        Ok(((begun.read, begun.write), Job::Copy { src, dst, len }))
+            let Job::Copy { src, dst, len } = begun.job();
+            context.check_limits(Extent::of(src), Extent::of(dst), *len)?;
+            Ok(begun)
+        }
     }
 
     #[inline(always)]
-    fn finish_inline(&self, job: &Job) -> Option<Outcome> {
-        Attachment::finish_inline(self, job)
+    fn finish_inline(&self, begun: Started<Self>) -> (Started<Self>, Option<Outcome>) {
+        Attachment::finish_inline(self, begun)
     }
 
     #[inline(always)]
-    fn end((read, write): Self::Leases, job: Job, outcome: &Outcome) -> usize {
+    fn end(begun: Started<Self>, outcome: &Outcome) -> usize {
+        let ((read, write), job) = begun.into_parts();
         if let Ok(len) = *outcome {
             write.grow(len as usize);
         }
@@ -260,12 +259,8 @@ impl<C: AsRef<Dma>, S: CopySource, D: CopyDestination> Request for CopyRequest<C
     }
 
     #[inline(always)]
-    fn prepare(&self, (read, write): Self::Leases, job: Job) -> Prepared {
-        let (read, write) = (Some(read.into()), Some(write.into()));
-        Prepared {
-            job: Work::Job(job),
-            held: Held::new(read, write, self.queue_index()),
-        }
+    fn prepare(&self, begun: Started<Self>) -> Prepared {
+        Prepared::new(begun.keep(), self.queue_index())
     }
 }
 

@@ -8,35 +8,38 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use crate::error::JobError;
+use crate::mem::Begun;
 use crate::reactor::{Attachment, Flight, Outcome, Prepared, budget};
 
 /// A Job to be, and how it reaches its context.
-pub(super) trait Request: Deref<Target = Attachment> {
+pub(super) trait Request: Deref<Target = Attachment> + Sized {
     type Leases;
     type Job;
 
     /// Checks, and takes the Leases of a Job.
-    fn begin(&self) -> Result<(Self::Leases, Self::Job), JobError>;
+    fn begin(&self) -> Result<Started<Self>, JobError>;
 
     /// Finishes it now, if the device can.
     #[inline(always)]
-    fn finish_inline(&self, _job: &Self::Job) -> Option<Outcome> {
-        None
+    fn finish_inline(&self, begun: Started<Self>) -> (Started<Self>, Option<Outcome>) {
+        (begun, None)
     }
 
     /// It was finished inline: gives the Leases back, and says how many bytes were moved.
     #[inline(always)]
-    fn end(_leases: Self::Leases, _job: Self::Job, _outcome: &Outcome) -> usize {
+    fn end(_begun: Started<Self>, _outcome: &Outcome) -> usize {
         0
     }
 
     /// What a Slot keeps of it.
-    fn prepare(&self, leases: Self::Leases, job: Self::Job) -> Prepared;
+    fn prepare(&self, begun: Started<Self>) -> Prepared;
 }
 
+/// The Job of a Request, and its Leases.
+pub(super) type Started<R> = Begun<<R as Request>::Leases, <R as Request>::Job>;
+
 pub(super) fn prepare<R: Request>(request: &R) -> Result<Prepared, JobError> {
-    let (leases, job) = request.begin()?;
-    Ok(request.prepare(leases, job))
+    Ok(request.prepare(request.begin()?))
 }
 
 /// Polls an Op.
@@ -50,8 +53,7 @@ pub(super) fn poll<R: Request>(
     }
     ready!(budget::proceed(cx));
     let request = flight.context();
-    // In two parts: the device needs the address of the Job alone, and the Leases stay in registers.
-    let (leases, job) = match request.begin() {
+    let begun = match request.begin() {
         Ok(begun) => begun,
         Err(error) => {
             // A loop of refused Jobs must not starve the others either.
@@ -60,14 +62,14 @@ pub(super) fn poll<R: Request>(
             return Poll::Ready(Err(error));
         }
     };
-    match request.finish_inline(&job) {
-        Some(outcome) => {
-            budget::spent(R::end(leases, job, &outcome));
+    match request.finish_inline(begun) {
+        (begun, Some(outcome)) => {
+            budget::spent(R::end(begun, &outcome));
             flight.as_mut().finish();
             Poll::Ready(outcome)
         }
-        None => {
-            let prepared = request.prepare(leases, job);
+        (begun, None) => {
+            let prepared = request.prepare(begun);
             flight.start(cx, prepared, prepare)
         }
     }
@@ -75,16 +77,15 @@ pub(super) fn poll<R: Request>(
 
 /// Submits at once, or says why not: nothing waits.
 pub(super) fn try_submit<R: Request>(request: R) -> Result<Flight<R>, JobError> {
-    let (leases, job) = request.begin()?;
-    match request.finish_inline(&job) {
-        Some(outcome) => {
-            R::end(leases, job, &outcome);
+    match request.finish_inline(request.begin()?) {
+        (begun, Some(outcome)) => {
+            R::end(begun, &outcome);
             let mut flight = Flight::new(request);
             flight.set_ready(outcome);
             Ok(flight)
         }
-        None => {
-            let prepared = request.prepare(leases, job);
+        (begun, None) => {
+            let prepared = request.prepare(begun);
             let mut flight = Flight::new(request);
             flight.try_start(prepared)?;
             Ok(flight)
@@ -94,14 +95,14 @@ pub(super) fn try_submit<R: Request>(request: R) -> Result<Flight<R>, JobError> 
 
 /// Submits for a loop of the caller's own, or says why not: nothing waits, and there is no Op.
 pub(super) fn post<R: Request>(request: R, user_data: u64) -> Result<(), JobError> {
-    let (leases, job) = request.begin()?;
+    let begun = request.begin()?;
     let index = request.try_reserve()?;
-    match request.finish_inline(&job) {
-        Some(outcome) => {
-            R::end(leases, job, &outcome);
+    match request.finish_inline(begun) {
+        (begun, Some(outcome)) => {
+            R::end(begun, &outcome);
             request.settle(index, user_data, outcome);
             Ok(())
         }
-        None => request.post(index, request.prepare(leases, job), user_data),
+        (begun, None) => request.post(index, request.prepare(begun), user_data),
     }
 }

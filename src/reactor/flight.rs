@@ -25,13 +25,27 @@ use super::wait::Waited;
 use super::workq::Attachment;
 use crate::device::Token;
 use crate::error::{JobError, Reason};
+use crate::mem::{Begun, Leases};
 use crate::sync::WaitNode;
 use crate::sync::atomic::fence;
 
 /// A Job and what it keeps, ready to be submitted.
 pub(crate) struct Prepared {
-    pub(crate) job: Work,
-    pub(crate) held: Held,
+    pub(super) job: Work,
+    pub(super) held: Held,
+}
+
+impl Prepared {
+    /// A job for the queue of this number.
+    #[inline(always)]
+    pub(crate) fn new<J: Into<Work>>(begun: Begun<Leases, J>, queue: u8) -> Prepared {
+        let (leases, job) = begun.into_parts();
+        let held = Held::new(leases.read, leases.write, queue);
+        Prepared {
+            job: job.into(),
+            held: held.with_session(leases.session),
+        }
+    }
 }
 
 #[derive(Debug)]

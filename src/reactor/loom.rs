@@ -31,8 +31,9 @@ use ::loom::thread::JoinHandle;
 
 use super::held::{Held, Outcome};
 use super::slot::{Completed, Slot};
+use super::submit::Work;
 use super::target::Told;
-use super::{Attachment, Flight, Mode, Prepared, Work, WorkQ};
+use super::{Attachment, Flight, Mode, Prepared, WorkQ};
 use crate::device::{
     Adapter, Armed, Caps, Completion, DevInfo, Device, Job, Keep, PciAddr, PciFunction, Queue,
     QueueConfig, Region, Registrar, Registration, Segment, Segments, Submitted, Token, Use,

@@ -67,12 +67,11 @@ pub use stats::Stats;
 pub use workq::{WorkQ, WorkQBuilder};
 
 pub(crate) use flight::{Flight, Prepared};
-pub(crate) use held::{Held, Outcome};
+pub(crate) use held::Outcome;
 pub(crate) use line::{Ends, Line};
 pub(crate) use queue_pair::QueuePair;
 pub(crate) use received::{Landed, Room};
 pub(crate) use recv::{Receiver, RecvFlight};
-pub(crate) use submit::Work;
 pub(crate) use subscription::Subscription;
 pub(crate) use target::Run;
 pub(crate) use wait_flight::{WaitFlight, Waiter};

@@ -18,6 +18,7 @@ use super::registry::Changed;
 use super::workq::{Attachment, Shared};
 use crate::device::{Endpoint, EndpointConfig, EndpointState, Keep, RdmaJob};
 use crate::error::{JobError, Result};
+use crate::mem::Begun;
 use crate::sync::{WaitNode, contain};
 
 /// Where an [`Rdma`](crate::Rdma) is in its life (RDMA guide 4.3).
@@ -169,11 +170,14 @@ impl QueuePair {
         shared.tell(&*self.receives, false);
     }
 
-    /// Finishes a Job now, if the device can. The caller holds the Leases of its memory.
+    /// Finishes a job now, if the device can.
     #[inline(always)]
-    pub(crate) fn finish_inline(&self, job: &RdmaJob) -> Option<Outcome> {
-        // SAFETY: Jobs are made from Leases alone (`mem::begin_rdma`), which the callers hold during the call.
-        unsafe { self.endpoint.try_inline(job) }
+    pub(crate) fn finish_inline<L>(
+        &self,
+        begun: Begun<L, RdmaJob>,
+    ) -> (Begun<L, RdmaJob>, Option<Outcome>) {
+        // SAFETY: what `mem` has begun holds the Leases of its memory, here during the call.
+        begun.lend(|job| unsafe { self.endpoint.try_inline(job) })
     }
 
     pub(super) fn receives(&self) -> &Arc<Receives> {

@@ -4,7 +4,7 @@
 use super::held::Outcome;
 use crate::device::{Completion, RecvOpcode, Segments};
 use crate::error::{ErrorKind, JobError};
-use crate::mem::{Grow, Writing, hand_over};
+use crate::mem::{Begun, Extent, Grow, Writing, hand_over};
 
 /// What a receive has brought: the answer of [`Rdma::recv`](crate::Rdma::recv).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,12 +30,36 @@ impl Received {
     }
 }
 
-/// Memory of a receive, and the Lease on it: `segments` are what that gave.
+/// Memory of a receive, and the Lease on it.
 pub(crate) struct Room {
-    /// Nothing, if there is no destination.
-    pub(crate) lease: Option<Writing>,
-    pub(crate) segments: Segments,
-    pub(crate) len: usize,
+    /// `None` if there is no destination.
+    pub(super) lease: Option<Writing>,
+    /// The memory of the Lease.
+    pub(super) segments: Segments,
+    /// In bytes.
+    pub(super) len: usize,
+}
+
+impl Room {
+    pub(crate) fn new(begun: Begun<Option<Writing>, Segments>) -> Room {
+        let (lease, segments) = begun.into_parts();
+        let len = Extent::of(&segments).bytes;
+        Room {
+            lease,
+            segments,
+            len,
+        }
+    }
+
+    /// Returns how many bytes there are.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns the Lease, if there is a destination.
+    pub(crate) fn lease(&self) -> Option<&Writing> {
+        self.lease.as_ref()
+    }
 }
 
 /// How a receive ended, and its memory.
@@ -67,7 +91,8 @@ impl Landed {
     /// The message is appended to other memory, which has room for it.
     pub(crate) fn hand_over(&self, to: &Room) {
         let len = self.len();
-        // SAFETY: Rooms are made from write Leases alone (`Receiver::begin`), and both are here.
+        assert!(len <= self.room.len && len <= to.len);
+        // SAFETY: each Room has the write Lease of its memory (`Room::new`), which has `len` bytes.
         unsafe { hand_over(&self.room.segments, &to.segments, len) };
         if let Some(lease) = &to.lease {
             lease.grow(len);

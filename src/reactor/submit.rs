@@ -18,6 +18,7 @@ use crate::device::{
     AccelJob, Completion, EventJob, Job, Keep, Queue, RdmaJob, ShaJob, Submitted, Token,
 };
 use crate::error::{ErrorKind, JobError};
+use crate::mem::Begun;
 use crate::sync::WaitNode;
 use crate::sync::atomic::fence;
 
@@ -32,18 +33,57 @@ pub(crate) enum Work {
     Event(EventJob),
 }
 
-impl Attachment {
-    /// Finishes a Job now, if the device can. The caller holds the Leases of its memory.
+impl From<Job> for Work {
     #[inline(always)]
-    pub(crate) fn finish_inline(&self, job: &Job) -> Option<Outcome> {
-        // SAFETY: Jobs are made from Leases alone (`mem::begin`), which the callers hold during the call.
-        unsafe { self.queue.try_inline(job) }
+    fn from(job: Job) -> Work {
+        Work::Job(job)
+    }
+}
+
+impl From<AccelJob> for Work {
+    fn from(job: AccelJob) -> Work {
+        Work::Accel(job)
+    }
+}
+
+impl From<ShaJob> for Work {
+    fn from(job: ShaJob) -> Work {
+        Work::Sha(job)
+    }
+}
+
+impl From<RdmaJob> for Work {
+    #[inline(always)]
+    fn from(job: RdmaJob) -> Work {
+        Work::Rdma(job)
+    }
+}
+
+impl From<EventJob> for Work {
+    #[inline(always)]
+    fn from(job: EventJob) -> Work {
+        Work::Event(job)
+    }
+}
+
+impl Attachment {
+    /// Finishes a job now, if the device can.
+    #[inline(always)]
+    pub(crate) fn finish_inline<L>(
+        &self,
+        begun: Begun<L, Job>,
+    ) -> (Begun<L, Job>, Option<Outcome>) {
+        // SAFETY: what `mem` has begun holds the Leases of its memory, here during the call.
+        begun.lend(|job| unsafe { self.queue.try_inline(job) })
     }
 
-    /// The same for a hash. The caller holds the session's Lease too.
-    pub(crate) fn hash_inline(&self, job: &ShaJob) -> Option<Outcome> {
-        // SAFETY: they are made from Leases alone (`ops::sha`), which the callers hold during the call.
-        unsafe { self.queue.try_inline_sha(job) }
+    /// Finishes a hash now, if the device can.
+    pub(crate) fn hash_inline<L>(
+        &self,
+        begun: Begun<L, ShaJob>,
+    ) -> (Begun<L, ShaJob>, Option<Outcome>) {
+        // SAFETY: as above; the session's Lease is among them.
+        begun.lend(|job| unsafe { self.queue.try_inline_sha(job) })
     }
 
     /// Makes a taken Slot pending and gives its Job to the device. If that refuses, the Slot is free again and the

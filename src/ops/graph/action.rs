@@ -118,21 +118,21 @@ impl<A: Action> Step for Seat<A> {
         let begun = self
             .request()
             .and_then(|request| Ok((request, request.begin()?)));
-        let (request, (leases, job)) = match begun {
+        let (request, begun) = match begun {
             Ok(begun) => begun,
             Err(error) => {
                 budget::spent(0);
                 return Begun::Over(Err(error));
             }
         };
-        match request.finish_inline(&job) {
-            Some(outcome) => {
-                budget::spent(A::Request::end(leases, job, &outcome));
+        match request.finish_inline(begun) {
+            (begun, Some(outcome)) => {
+                budget::spent(A::Request::end(begun, &outcome));
                 Begun::Over(outcome)
             }
-            None => {
+            (begun, None) => {
                 budget::spent(0);
-                Begun::Wants(request.prepare(leases, job))
+                Begun::Wants(request.prepare(begun))
             }
         }
     }

@@ -9,7 +9,7 @@ use pin_project::pin_project;
 use super::Rdma;
 use crate::device::Use;
 use crate::error::{JobError, Reason, Result};
-use crate::mem::{Extent, MaybeDestination};
+use crate::mem::{self, Extent, MaybeDestination};
 use crate::reactor::{Attachment, Landed, QueuePair, Received, Receiver, RecvFlight, Room};
 
 /// Where a message shall go.
@@ -55,14 +55,12 @@ impl<C: AsRef<Rdma>, D: MaybeDestination> Receiver for RecvRequest<C, D> {
     }
 
     fn begin(&self) -> Result<Room, JobError> {
-        let (lease, segments, len) = self.dst.may_write(self.holder(Use::Rdma))?;
+        let begun = mem::begin_receive(&self.dst, self.holder(Use::Rdma))?;
         // Once more: without the Lease somebody may have changed it meanwhile.
-        self.check_extent(lease.is_some().then(|| Extent::of(&segments)))?;
-        Ok(Room {
-            lease,
-            segments,
-            len,
-        })
+        let extent = Extent::of(begun.job());
+        let room = Room::new(begun);
+        self.check_extent(room.lease().map(|_| extent))?;
+        Ok(room)
     }
 
     fn adopt(&self, landed: &Landed) -> Result<(), JobError> {
@@ -70,12 +68,7 @@ impl<C: AsRef<Rdma>, D: MaybeDestination> Receiver for RecvRequest<C, D> {
         if len == 0 {
             return Ok(());
         }
-        if landed
-            .room
-            .lease
-            .as_ref()
-            .is_some_and(|lease| self.dst.has(lease))
-        {
+        if landed.room.lease().is_some_and(|lease| self.dst.has(lease)) {
             landed.grow();
             return Ok(());
         }
@@ -85,8 +78,8 @@ impl<C: AsRef<Rdma>, D: MaybeDestination> Receiver for RecvRequest<C, D> {
             Reason::NoTailroom => too_small(0),
             _ => error,
         })?;
-        if len > room.len {
-            return Err(too_small(room.len));
+        if len > room.len() {
+            return Err(too_small(room.len()));
         }
         landed.hand_over(&room);
         Ok(())

@@ -15,9 +15,9 @@ use pin_project::pin_project;
 use super::Rdma;
 use crate::device::{RdmaJob, RdmaKind, Segments, Use, Verb};
 use crate::error::{JobError, Reason, Result};
-use crate::mem::{self, Begun, Extent, Moves, RdmaDestination, RdmaSource};
-use crate::ops::op::{self, Request};
-use crate::reactor::{Attachment, Flight, Held, Outcome, Prepared, Work};
+use crate::mem::{self, Extent, Moves, RdmaDestination, RdmaSource};
+use crate::ops::op::{self, Request, Started};
+use crate::reactor::{Attachment, Flight, Outcome, Prepared};
 
 /// What an operation answers: `usize` for the number of bytes that were moved, `u64` for what an atomic found.
 pub trait Answer: sealed::Of {}
@@ -62,17 +62,6 @@ impl<C: AsRef<Rdma>, S, D> Deref for RdmaRequest<C, S, D> {
     }
 }
 
-/// How many bytes a verb moves.
-#[inline(always)]
-fn moves(verb: Verb) -> Moves {
-    match verb {
-        Verb::Send(_) => Moves::Message,
-        Verb::Write(_) => Moves::Write,
-        Verb::Read => Moves::Read,
-        Verb::CompareSwap { .. } | Verb::FetchAdd(_) => Moves::Atomic,
-    }
-}
-
 /// Refuses what not every device has.
 #[inline(always)]
 fn check_kind(rdma: &Rdma, verb: Verb) -> Result<(), JobError> {
@@ -94,7 +83,7 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination> Request for RdmaRequest<
     type Job = RdmaJob;
 
     #[inline(always)]
-    fn begin(&self) -> Result<(Self::Leases, RdmaJob), JobError> {
+    fn begin(&self) -> Result<Started<Self>, JobError> {
         let rdma = self.rdma.as_ref();
         let context = &rdma.0;
         let (src, dst, verb) = (&self.src, &self.dst, self.verb);
@@ -102,7 +91,7 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination> Request for RdmaRequest<
         let moves = match (S::LEASED, D::LEASED) {
             (true, false) => Moves::Write,
             (false, true) if !dst.is_none() => Moves::Read,
-            _ => moves(verb),
+            _ => Moves::of(verb),
         };
         context.check_open()?;
         check_kind(rdma, verb)?;
@@ -110,7 +99,7 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination> Request for RdmaRequest<
         // One piece within the limits, whatever becomes of its rooms, needs no look at them.
         let single = src.is_single() && dst.is_single();
         let begun = if single && src.most() as u64 <= rdma.caps().max_message_size {
-            mem::begin_rdma(src, dst, holder, moves)?
+            mem::begin_rdma(src, dst, holder, moves, verb)?
         } else {
             let check = |from: Extent, to: Extent| {
                 let bytes = match moves {
@@ -121,38 +110,28 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination> Request for RdmaRequest<
                 context.check_limits(from, to, bytes)
             };
             check(src.extent(), dst.extent())?;
-            let begun = mem::begin_rdma(src, dst, holder, moves)?;
+            let begun = mem::begin_rdma(src, dst, holder, moves, verb)?;
             // Once more: without the Leases somebody may have changed them meanwhile.
-            check(Extent::of(&begun.src), Extent::of(&begun.dst))?;
+            let local = Extent::of(&begun.job().local);
+            let remote = begun.job().remote;
+            let remote = remote.map_or(Extent::default(), |it| Extent::of(&Segments::one(it)));
+            match moves {
+                Moves::Read => check(remote, local)?,
+                _ => check(local, remote)?,
+            }
             begun
         };
-        let Begun {
-            read, write, len, ..
-        } = begun;
-        // Where nothing is moved there is none.
-        let remote = |of: &Segments| of.as_one().filter(|_| len > 0).copied();
-        let (local, remote) = match moves {
-            Moves::Message => (begun.src, None),
-            Moves::Write => (begun.src, remote(&begun.dst)),
-            Moves::Read => (begun.dst, remote(&begun.src)),
-            Moves::Atomic => (Segments::none(), remote(&begun.src)),
-        };
-        let job = RdmaJob {
-            verb,
-            local,
-            remote,
-            len,
-        };
-        Ok(((read, write), job))
+        Ok(begun)
     }
 
     #[inline(always)]
-    fn finish_inline(&self, job: &RdmaJob) -> Option<Outcome> {
-        self.rdma.as_ref().pair().finish_inline(job)
+    fn finish_inline(&self, begun: Started<Self>) -> (Started<Self>, Option<Outcome>) {
+        self.rdma.as_ref().pair().finish_inline(begun)
     }
 
     #[inline(always)]
-    fn end((read, write): Self::Leases, job: RdmaJob, outcome: &Outcome) -> usize {
+    fn end(begun: Started<Self>, outcome: &Outcome) -> usize {
+        let ((read, write), job) = begun.into_parts();
         if let Ok(len) = *outcome {
             D::grow(&write, len as usize);
         }
@@ -162,11 +141,8 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination> Request for RdmaRequest<
     }
 
     #[inline(always)]
-    fn prepare(&self, (read, write): Self::Leases, job: RdmaJob) -> Prepared {
-        Prepared {
-            job: Work::Rdma(job),
-            held: Held::new(S::held(read), D::held(write), self.queue_index()),
-        }
+    fn prepare(&self, begun: Started<Self>) -> Prepared {
+        Prepared::new(begun.keep::<S, D>(), self.queue_index())
     }
 }
 

@@ -11,12 +11,9 @@ use pin_project::pin_project;
 use super::Sha;
 use crate::device::{Algorithm, HASH_COST, ShaJob, Use};
 use crate::error::{JobError, Reason, Result};
-use crate::mem::{
-    self, BegunSides, Extent, Grow, MaybeDestination, MaybeSource, Reading, Session, SessionLease,
-    Writing,
-};
-use crate::ops::op::{self, Request};
-use crate::reactor::{Attachment, Flight, Held, Outcome, Prepared, Work};
+use crate::mem::{self, Extent, Grow, Leases, MaybeDestination, MaybeSource, Session};
+use crate::ops::op::{self, Request, Started};
+use crate::reactor::{Attachment, Flight, Outcome, Prepared};
 
 /// What to hash. `C` is how it has its context: borrowed (`&Sha`) or owned (`Sha`).
 pub(in crate::ops) struct ShaRequest<C, S, D> {
@@ -26,13 +23,6 @@ pub(in crate::ops) struct ShaRequest<C, S, D> {
     pub(super) session: Option<Arc<Session>>,
     pub(super) src: S,
     pub(super) dst: D,
-}
-
-/// The Leases of what a hash has.
-pub(in crate::ops) struct Leases {
-    read: Option<Reading>,
-    write: Option<Writing>,
-    session: Option<SessionLease>,
 }
 
 impl<C, S, D> ShaRequest<C, S, D> {
@@ -86,7 +76,7 @@ impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> Request for ShaRequest<
     type Leases = Leases;
     type Job = ShaJob;
 
-    fn begin(&self) -> Result<(Leases, ShaJob), JobError> {
+    fn begin(&self) -> Result<Started<Self>, JobError> {
         let context = &self.sha.as_ref().0;
         context.check_open()?;
         let algorithm = self.algorithm;
@@ -96,38 +86,19 @@ impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> Request for ShaRequest<
         }
         self.check(self.src.extent_now(), self.dst.extent_now())?;
         let session = self.session.as_ref().map(Session::lease).transpose()?;
-        let BegunSides {
-            read,
-            write,
-            src,
-            dst,
-        } = mem::begin_sides(&self.src, &self.dst, context.holder(Use::Dma))?;
+        let sides = mem::begin_sides(&self.src, &self.dst, context.holder(Use::Dma))?;
         // Once more: without the Leases somebody may have changed them meanwhile.
-        let from = read.is_some().then(|| Extent::of(&src));
-        let to = write.is_some().then(|| Extent::of(&dst));
+        let (from, to) = sides.extents();
         self.check(from, to)?;
-        let room = dst.as_slice().first();
-        let digest = room.map(|room| room.part(0, algorithm.digest_len()));
-        let job = ShaJob {
-            algorithm,
-            shared: read.as_ref().is_some_and(Reading::is_shared),
-            src,
-            dst: digest,
-            session: session.as_ref().map(SessionLease::for_device),
-        };
-        let leases = Leases {
-            read,
-            write,
-            session,
-        };
-        Ok((leases, job))
+        Ok(sides.sha(algorithm, session))
     }
 
-    fn finish_inline(&self, job: &ShaJob) -> Option<Outcome> {
-        self.hash_inline(job)
+    fn finish_inline(&self, begun: Started<Self>) -> (Started<Self>, Option<Outcome>) {
+        self.hash_inline(begun)
     }
 
-    fn end(leases: Leases, job: ShaJob, outcome: &Outcome) -> usize {
+    fn end(begun: Started<Self>, outcome: &Outcome) -> usize {
+        let (leases, job) = begun.into_parts();
         if let (Some(write), Ok(len)) = (&leases.write, outcome) {
             write.grow(usize::try_from(*len).unwrap_or(usize::MAX));
         }
@@ -135,12 +106,8 @@ impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> Request for ShaRequest<
         job.len().saturating_mul(HASH_COST)
     }
 
-    fn prepare(&self, leases: Leases, job: ShaJob) -> Prepared {
-        let held = Held::new(leases.read, leases.write, self.queue_index());
-        Prepared {
-            job: Work::Sha(job),
-            held: held.with_session(leases.session),
-        }
+    fn prepare(&self, begun: Started<Self>) -> Prepared {
+        Prepared::new(begun, self.queue_index())
     }
 }
 
@@ -201,8 +168,7 @@ mod tests {
                 src,
                 dst,
             };
-            let (_leases, job) = request.begin().unwrap();
-            job.shared
+            request.begin().unwrap().job().shared
         }
         let chain = BufChain::with_capacity(2);
         for (pool, expected) in [(&private, false), (&shared, true)] {

@@ -11,8 +11,9 @@ use pin_project::pin_project;
 use super::SyncEvent;
 use crate::device::EventJob;
 use crate::error::{JobError, Result};
+use crate::mem::{Begun, Leases};
 use crate::ops::op::{self, Request};
-use crate::reactor::{Attachment, Flight, Held, Outcome, Prepared, Work};
+use crate::reactor::{Attachment, Flight, Outcome, Prepared};
 
 /// What an operation answers.
 pub trait Answer: sealed::Of {}
@@ -54,26 +55,26 @@ impl<C: AsRef<SyncEvent>> Deref for EventRequest<C> {
 }
 
 impl<C: AsRef<SyncEvent>> Request for EventRequest<C> {
-    type Leases = ();
+    type Leases = Leases;
     type Job = EventJob;
 
     #[inline(always)]
-    fn begin(&self) -> Result<((), EventJob), JobError> {
+    fn begin(&self) -> Result<Begun<Leases, EventJob>, JobError> {
         self.check_open()?;
-        Ok(((), self.job))
+        Ok(Begun::event(self.job))
     }
 
     #[inline(always)]
-    fn finish_inline(&self, job: &EventJob) -> Option<Outcome> {
-        self.event.as_ref().subscription().finish_inline(job)
+    fn finish_inline(
+        &self,
+        begun: Begun<Leases, EventJob>,
+    ) -> (Begun<Leases, EventJob>, Option<Outcome>) {
+        begun.lend(|job| self.event.as_ref().subscription().finish_inline(job))
     }
 
     #[inline(always)]
-    fn prepare(&self, (): (), job: EventJob) -> Prepared {
-        Prepared {
-            job: Work::Event(job),
-            held: Held::new(None, None, self.queue_index()),
-        }
+    fn prepare(&self, begun: Begun<Leases, EventJob>) -> Prepared {
+        Prepared::new(begun, self.queue_index())
     }
 }
 
