@@ -6,9 +6,14 @@
 
 use std::ptr::NonNull;
 
-type Link = Option<NonNull<Node>>;
+/// A node of a tree, or one that is being put there: its place is valid, and only the tree reaches it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Linked(NonNull<Node>);
+
+type Link = Option<Linked>;
 
 /// The place of one range.
+#[derive(Clone, Copy)]
 pub(super) struct Node {
     start: usize,
     end: usize,
@@ -38,43 +43,53 @@ pub(super) struct IntervalTree {
 // may use them; the contract of `insert` keeps everybody else away.
 unsafe impl Send for IntervalTree {}
 
-/// The fields of a node that is in the tree, or is being put there.
-///
-/// Reads only: a copy is cheaper to argue about than a reference.
-fn get(node: NonNull<Node>) -> (usize, usize, usize, Link, Link) {
-    // SAFETY: by the contract of `insert`, nodes of the tree are valid and reached only through the tree.
-    let node = unsafe { node.as_ref() };
-    (node.start, node.end, node.max_end, node.left, node.right)
-}
+impl Linked {
+    /// # Safety
+    ///
+    /// Until the node was removed from its tree it stays where it is, and only the tree reaches it.
+    unsafe fn new(node: NonNull<Node>) -> Linked {
+        Linked(node)
+    }
 
-fn with<R>(mut node: NonNull<Node>, f: impl FnOnce(&mut Node) -> R) -> R {
-    // SAFETY: as in `get`, and the closure gets the only reference: callers nest no two of them.
-    f(unsafe { node.as_mut() })
+    /// Copies the node out: no reference to it is left.
+    fn get(self) -> Node {
+        // SAFETY: the node is valid, and the tree's alone (`new`); it is written by `set` alone.
+        unsafe { self.0.read() }
+    }
+
+    fn set(self, node: Node) {
+        // SAFETY: as above; `set` runs under `&mut IntervalTree`.
+        unsafe { self.0.write(node) }
+    }
 }
 
 fn max_end(link: Link) -> usize {
-    link.map_or(0, |node| get(node).2)
+    link.map_or(0, |node| node.get().max_end)
 }
 
 /// Well mixed, so that the tree is balanced whatever the order of the addresses.
-fn priority(node: NonNull<Node>) -> u64 {
-    (node.as_ptr() as u64)
+fn priority(node: Linked) -> u64 {
+    (node.0.as_ptr() as u64)
         .wrapping_mul(0x9e37_79b9_7f4a_7c15)
         .rotate_left(29)
         .wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
 
-fn key(node: NonNull<Node>) -> (usize, usize) {
-    (get(node).0, node.as_ptr() as usize)
+fn key(node: Linked) -> (usize, usize) {
+    (node.get().start, node.0.as_ptr() as usize)
 }
 
 /// Makes `node` the parent of the two.
-fn adopt(node: NonNull<Node>, left: Link, right: Link) -> NonNull<Node> {
+fn adopt(node: Linked, left: Link, right: Link) -> Linked {
     let below = max_end(left).max(max_end(right));
-    with(node, |node| {
-        node.left = left;
-        node.right = right;
-        node.max_end = below.max(node.end);
+    let Node { start, end, .. } = node.get();
+    let max_end = below.max(end);
+    node.set(Node {
+        start,
+        end,
+        max_end,
+        left,
+        right,
     });
     node
 }
@@ -84,7 +99,7 @@ fn split(tree: Link, at: (usize, usize)) -> (Link, Link) {
     let Some(node) = tree else {
         return (None, None);
     };
-    let (_, _, _, left, right) = get(node);
+    let Node { left, right, .. } = node.get();
     if key(node) < at {
         let (low, high) = split(right, at);
         (Some(adopt(node, left, low)), high)
@@ -100,18 +115,18 @@ fn merge(low: Link, high: Link) -> Link {
         return low.or(high);
     };
     if priority(a) > priority(b) {
-        let (_, _, _, left, right) = get(a);
+        let Node { left, right, .. } = a.get();
         Some(adopt(a, left, merge(right, high)))
     } else {
-        let (_, _, _, left, right) = get(b);
+        let Node { left, right, .. } = b.get();
         Some(adopt(b, merge(low, left), right))
     }
 }
 
-fn insert(tree: Link, new: NonNull<Node>) -> NonNull<Node> {
+fn insert(tree: Link, new: Linked) -> Linked {
     match tree {
         Some(node) if priority(node) >= priority(new) => {
-            let (_, _, _, left, right) = get(node);
+            let Node { left, right, .. } = node.get();
             if key(new) < key(node) {
                 adopt(node, Some(insert(left, new)), right)
             } else {
@@ -125,9 +140,9 @@ fn insert(tree: Link, new: NonNull<Node>) -> NonNull<Node> {
     }
 }
 
-fn remove(tree: Link, old: NonNull<Node>) -> Link {
+fn remove(tree: Link, old: Linked) -> Link {
     let node = tree.expect("the node is in the tree");
-    let (_, _, _, left, right) = get(node);
+    let Node { left, right, .. } = node.get();
     if node == old {
         merge(left, right)
     } else if key(old) < key(node) {
@@ -148,14 +163,14 @@ impl IntervalTree {
     ///
     /// The node is in no tree. Until it was removed it stays where it is, and nobody but this tree reaches it.
     pub(super) unsafe fn insert(&mut self, node: NonNull<Node>, start: usize, end: usize) {
-        with(node, |node| {
-            *node = Node {
-                start,
-                end,
-                max_end: end,
-                left: None,
-                right: None,
-            }
+        // SAFETY: as the caller promises.
+        let node = unsafe { Linked::new(node) };
+        node.set(Node {
+            start,
+            end,
+            max_end: end,
+            left: None,
+            right: None,
         });
         self.root = Some(insert(self.root, node));
     }
@@ -166,6 +181,8 @@ impl IntervalTree {
     ///
     /// The node is in this tree.
     pub(super) unsafe fn remove(&mut self, node: NonNull<Node>) {
+        // SAFETY: it is in this tree until the call is over.
+        let node = unsafe { Linked::new(node) };
         self.root = remove(self.root, node);
     }
 
@@ -173,7 +190,13 @@ impl IntervalTree {
     pub(super) fn overlaps(&self, start: usize, end: usize) -> bool {
         let mut at = self.root;
         while let Some(node) = at {
-            let (from, to, _, left, right) = get(node);
+            let Node {
+                start: from,
+                end: to,
+                left,
+                right,
+                ..
+            } = node.get();
             if from < end && start < to {
                 return true;
             }
@@ -220,7 +243,9 @@ mod tests {
             unsafe { tree.insert(NonNull::from(node), i * 10, i * 10 + 5) };
         }
         fn depth(link: Link) -> usize {
-            link.map_or(0, |node| 1 + depth(get(node).3).max(depth(get(node).4)))
+            link.map_or(0, |node| {
+                1 + depth(node.get().left).max(depth(node.get().right))
+            })
         }
         assert!(depth(tree.root) < 40, "{}", depth(tree.root));
         assert!(tree.overlaps(9994, 9999) && !tree.overlaps(9995, 10_000));

@@ -96,13 +96,13 @@ pub(super) fn try_submit<R: Request>(request: R) -> Result<Flight<R>, JobError> 
 /// Submits for a loop of the caller's own, or says why not: nothing waits, and there is no Op.
 pub(super) fn post<R: Request>(request: R, user_data: u64) -> Result<(), JobError> {
     let begun = request.begin()?;
-    let index = request.try_reserve()?;
+    let slot = request.try_reserve()?;
     match request.finish_inline(begun) {
         (begun, Some(outcome)) => {
             R::end(begun, &outcome);
-            request.settle(index, user_data, outcome);
+            request.settle(slot, user_data, outcome);
             Ok(())
         }
-        (begun, None) => request.post(index, request.prepare(begun), user_data),
+        (begun, None) => request.post(slot, request.prepare(begun), user_data),
     }
 }

@@ -21,6 +21,7 @@ use super::full::Refused;
 use super::held::{Held, Outcome};
 use super::mode::{Policy, Spin};
 use super::submit::Work;
+use super::table::Taken;
 use super::wait::Waited;
 use super::workq::Attachment;
 use crate::device::Token;
@@ -100,8 +101,8 @@ impl<C: Deref<Target = Attachment>> Flight<C> {
         if !shared.mode.load().is_busy() {
             shared.events.register(shared)?;
         }
-        let index = self.context.try_reserve()?;
-        let token = self.context.launch(index, prepared, None)?;
+        let slot = self.context.try_reserve()?;
+        let token = self.context.launch(slot, prepared, None)?;
         self.state = State::InFlight(token, Spin::default());
         Ok(())
     }
@@ -184,10 +185,10 @@ impl Attachment {
     /// # Errors
     ///
     /// `Again` if there is none.
-    pub(crate) fn try_reserve(&self) -> Result<u32, JobError> {
+    pub(crate) fn try_reserve(&self) -> Result<Taken<'_>, JobError> {
         let shared = &self.shared;
         let free = (shared.waiters.is_empty() || shared.waiters.all_told())
-            .then(|| shared.core.table.free().take())
+            .then(|| shared.core.table.take())
             .flatten();
         let slots = shared.core.table.free().slots() as u64;
         free.ok_or(JobError::new(Reason::QueueFull, slots, 0))
@@ -207,9 +208,9 @@ impl Attachment {
             shared.events.register(shared)?;
         }
         if shared.waiters.is_empty()
-            && let Some(index) = shared.core.table.free().take()
+            && let Some(slot) = shared.core.table.take()
         {
-            match self.launch(index, prepared, None) {
+            match self.launch(slot, prepared, None) {
                 // Stands in line, and asks once more from there.
                 Err(Refused::Full(_)) => {}
                 Err(Refused::Error(error)) => return Err(error),

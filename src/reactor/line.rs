@@ -85,10 +85,10 @@ impl<'a> Line<'a> {
         if !shared.waiters.is_empty() {
             return Ok(false);
         }
-        let Some(index) = shared.core.table.free().take() else {
+        let Some(slot) = shared.core.table.take() else {
             return Ok(false);
         };
-        match at.launch(index, prepared, Some(Target::Run(run, node))) {
+        match at.launch(slot, prepared, Some(Target::Run(run, node))) {
             Ok(_) => Ok(true),
             // The node stands in line, and asks once more from there.
             Err(Refused::Full(_)) => Ok(false),

@@ -49,7 +49,7 @@ fn held() -> Held {
 
 fn in_flight() -> (Arc<Slot>, u32) {
     let slot = Arc::new(Slot::new());
-    let generation = slot.fill(held(), None);
+    let generation = slot.fill_alone(held(), None);
     (slot, generation)
 }
 

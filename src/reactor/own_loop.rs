@@ -18,6 +18,7 @@ use std::os::fd::BorrowedFd;
 
 use super::flight::Prepared;
 use super::held::Outcome;
+use super::table::Taken;
 use super::target::Target;
 use super::workq::{Attachment, Shared, WorkQ};
 use crate::error::{JobError, Result};
@@ -155,26 +156,27 @@ impl Shared {
 }
 
 impl Attachment {
-    /// Submits a Job whose end `progress` tells. `index` was reserved; it is free again if that fails.
+    /// Submits a Job whose end `progress` tells. The Slot is free again if that fails.
     ///
     /// # Errors
     ///
     /// `Again` if the device is full, `Shutdown`, or what the device says.
     pub(crate) fn post(
         &self,
-        index: u32,
+        slot: Taken<'_>,
         prepared: Prepared,
         user_data: u64,
     ) -> Result<(), JobError> {
-        self.launch(index, prepared, Some(Target::Caller(user_data)))
+        self.launch(slot, prepared, Some(Target::Caller(user_data)))
             .map(drop)
             .map_err(JobError::from)
     }
 
     /// The device did the Job inline: `progress` tells of it all the same.
-    pub(crate) fn settle(&self, index: u32, user_data: u64, outcome: Outcome) {
+    pub(crate) fn settle(&self, slot: Taken<'_>, user_data: u64, outcome: Outcome) {
         let shared = &self.shared;
-        shared.core.table.settle(index, user_data, outcome);
+        assert!(slot.is_of(&shared.core.table));
+        slot.settle(user_data, outcome);
         shared.fire();
     }
 }

@@ -132,8 +132,12 @@ impl Slot {
     }
 
     /// Makes a Slot that was taken from the free list pending, and says its generation.
+    ///
+    /// # Safety
+    ///
+    /// The caller took the Slot from the free list, and has not filled, settled or given it back.
     #[inline(always)]
-    pub(super) fn fill(&self, held: Held, target: Option<Target>) -> u32 {
+    pub(super) unsafe fn fill(&self, held: Held, target: Option<Target>) -> u32 {
         let state = self.state.load(Ordering::Relaxed);
         self.owned_in(EMPTY);
         // SAFETY: Free and out of the free list: the caller's.
@@ -152,7 +156,11 @@ impl Slot {
     }
 
     /// Makes a Slot that was taken from the free list done at once: the device did the Job inline.
-    pub(super) fn settle(&self, user_data: u64, outcome: Outcome) {
+    ///
+    /// # Safety
+    ///
+    /// As for `fill`.
+    pub(super) unsafe fn settle(&self, user_data: u64, outcome: Outcome) {
         let state = self.state.load(Ordering::Relaxed);
         self.owned_in(EMPTY);
         // SAFETY: Free and out of the free list: the caller's.
@@ -165,8 +173,10 @@ impl Slot {
 
     /// Caller's own loop: word and result of a Job that is over. The Slot is free then, but for the free list.
     ///
-    /// To be called once, by whoever took the Slot out of `Finished`.
-    pub(super) fn take_posted(&self) -> Option<(u64, Outcome)> {
+    /// # Safety
+    ///
+    /// The caller took the Slot's number out of `Finished`, and calls this once for it.
+    pub(super) unsafe fn take_posted(&self) -> Option<(u64, Outcome)> {
         if self.state.load(Ordering::Acquire) & PHASE != DONE {
             return None;
         }
@@ -183,7 +193,11 @@ impl Slot {
     }
 
     /// The device refused the Job: the Slot is free again, but for the free list; the Leases are the caller's.
-    pub(super) fn undo(&self) -> Held {
+    ///
+    /// # Safety
+    ///
+    /// The caller has just filled the Slot, no device has its Job, and nobody else knows the Token.
+    pub(super) unsafe fn undo(&self) -> Held {
         self.owned_in(SUBMITTING);
         // SAFETY: no device has accepted the Job, so that no completion can come; no Op has stored a waker, and nobody else
         // reads a `target`: the caller owns the cells.
@@ -357,8 +371,12 @@ impl Slot {
         Completed::Free(None)
     }
 
-    /// Which queue has the Job, if one may have it. Exact only when nobody else can reach the Slot.
-    pub(super) fn in_flight(&self) -> Option<u8> {
+    /// Which queue has the Job, if one may have it.
+    ///
+    /// # Safety
+    ///
+    /// Nobody else reaches the Slot during the call.
+    pub(super) unsafe fn in_flight(&self) -> Option<u8> {
         in_flight(self.state.load(Ordering::Acquire)).then(|| {
             self.held.with(|held| {
                 // SAFETY: nobody else can reach the Slot, as the caller made sure.
@@ -401,6 +419,26 @@ impl Slot {
     }
 }
 
+/// For tests that have a Slot to themselves.
+#[cfg(test)]
+impl Slot {
+    pub(super) fn fill_alone(&self, held: Held, target: Option<Target>) -> u32 {
+        // SAFETY: the test fills it while it is free, and there is no free list.
+        unsafe { self.fill(held, target) }
+    }
+
+    #[cfg(not(tokio_doca_loom))]
+    pub(super) fn settle_alone(&self, user_data: u64, outcome: Outcome) {
+        // SAFETY: as above.
+        unsafe { self.settle(user_data, outcome) }
+    }
+
+    pub(super) fn take_posted_alone(&self) -> Option<(u64, Outcome)> {
+        // SAFETY: one thread of the test takes it.
+        unsafe { self.take_posted() }
+    }
+}
+
 #[cfg(all(test, not(tokio_doca_loom)))]
 mod tests {
     use super::*;
@@ -425,7 +463,7 @@ mod tests {
     #[test]
     fn a_nudge_leaves_the_slot_of_a_run_alone() {
         let (slot, seen) = (Slot::new(), Arc::new(Seen::default()));
-        let generation = slot.fill(held(), Some(Target::Run(seen.clone(), 7)));
+        let generation = slot.fill_alone(held(), Some(Target::Run(seen.clone(), 7)));
         assert!(slot.phase().any_asleep() && slot.is_in_flight());
         assert!(slot.nudge().is_none());
         assert!(matches!(
@@ -439,15 +477,16 @@ mod tests {
     #[should_panic = "a cell of a Slot in"]
     fn a_slot_whose_job_is_over_cannot_be_undone() {
         let slot = Slot::new();
-        let generation = slot.fill(held(), None);
+        let generation = slot.fill_alone(held(), None);
         let _ = slot.complete(generation, Ok(3));
-        drop(slot.undo());
+        // SAFETY: there is no device; the phase is wrong, and the check comes before a cell is reached.
+        drop(unsafe { slot.undo() });
     }
 
     #[test]
     fn a_run_is_told_and_its_slot_is_free_without_an_op() {
         let (slot, seen) = (Slot::new(), Arc::new(Seen::default()));
-        let generation = slot.fill(held(), Some(Target::Run(seen.clone(), 7)));
+        let generation = slot.fill_alone(held(), Some(Target::Run(seen.clone(), 7)));
         let Completed::Free(Some(Told::Run(run, node, outcome))) = slot.complete(generation, Ok(3))
         else {
             panic!("a run is told, and the Slot freed");
@@ -455,7 +494,7 @@ mod tests {
         run.completed(node, outcome);
         assert_eq!(*seen.0.lock().unwrap(), [(7, Ok(3))]);
         assert_eq!(
-            slot.fill(held(), None),
+            slot.fill_alone(held(), None),
             generation.wrapping_add(1),
             "another use"
         );
@@ -464,8 +503,8 @@ mod tests {
     #[test]
     fn a_posted_job_keeps_its_word_and_result_until_it_is_taken() {
         let slot = Slot::new();
-        let generation = slot.fill(held(), Some(Target::Caller(u64::MAX)));
-        assert!(slot.take_posted().is_none() && slot.is_in_flight());
+        let generation = slot.fill_alone(held(), Some(Target::Caller(u64::MAX)));
+        assert!(slot.take_posted_alone().is_none() && slot.is_in_flight());
         assert!(slot.nudge().is_none());
         assert!(slot.phase().any_in_flight() && !slot.phase().any_op());
         assert!(matches!(
@@ -474,18 +513,18 @@ mod tests {
         ));
         assert!(matches!(slot.complete(generation, Ok(4)), Completed::Stale));
         assert!(!slot.is_in_flight());
-        assert_eq!(slot.take_posted(), Some((u64::MAX, Ok(3))));
-        assert_eq!(slot.take_posted(), None, "once");
-        slot.settle(7, Ok(8));
+        assert_eq!(slot.take_posted_alone(), Some((u64::MAX, Ok(3))));
+        assert_eq!(slot.take_posted_alone(), None, "once");
+        slot.settle_alone(7, Ok(8));
         assert!(!slot.is_in_flight());
-        assert_eq!(slot.take_posted(), Some((7, Ok(8))));
-        assert_eq!(slot.fill(held(), None), generation.wrapping_add(2));
+        assert_eq!(slot.take_posted_alone(), Some((7, Ok(8))));
+        assert_eq!(slot.fill_alone(held(), None), generation.wrapping_add(2));
     }
 
     #[test]
     fn a_completion_is_taken_once_and_a_stale_one_changes_nothing() {
         let slot = Slot::new();
-        let generation = slot.fill(held(), None);
+        let generation = slot.fill_alone(held(), None);
         assert!(matches!(
             slot.complete(generation.wrapping_add(1), Ok(1)),
             Completed::Stale
@@ -504,14 +543,14 @@ mod tests {
     #[test]
     fn an_orphan_is_freed_by_its_completion_and_a_done_one_by_the_drop() {
         let slot = Slot::new();
-        let generation = slot.fill(held(), Some(Target::Waker(Waker::noop().clone())));
+        let generation = slot.fill_alone(held(), Some(Target::Waker(Waker::noop().clone())));
         assert!(!slot.abandon());
         assert!(slot.is_in_flight());
         assert!(matches!(
             slot.complete(generation, Ok(1)),
             Completed::Free(None)
         ));
-        let generation = slot.fill(held(), None);
+        let generation = slot.fill_alone(held(), None);
         assert!(matches!(
             slot.complete(generation, Ok(1)),
             Completed::Nothing
@@ -522,7 +561,7 @@ mod tests {
     #[test]
     fn a_nudge_takes_the_waker_and_leaves_the_job_in_flight() {
         let slot = Slot::new();
-        let generation = slot.fill(held(), None);
+        let generation = slot.fill_alone(held(), None);
         assert!(slot.nudge().is_none());
         slot.register(Waker::noop());
         assert!(slot.nudge().is_some());

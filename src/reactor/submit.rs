@@ -12,6 +12,7 @@ use std::task::Waker;
 use super::flight::Prepared;
 use super::full::{Full, Refused};
 use super::held::Outcome;
+use super::table::Taken;
 use super::target::Target;
 use super::workq::{Attachment, Shared};
 use crate::device::{
@@ -91,20 +92,21 @@ impl Attachment {
     #[inline]
     pub(super) fn launch(
         &self,
-        index: u32,
+        slot: Taken<'_>,
         prepared: Prepared,
         target: Option<Target>,
     ) -> Result<Token, Refused<'_>> {
         let Prepared { job, held } = prepared;
-        let table = &self.shared.core.table;
+        assert!(slot.is_of(&self.shared.core.table));
         // Before the device is asked: a later completion may have made room.
         let completed = self.shared.counts.collected();
         // Pending before the device can see the Job: its completion may come before `submit` returns.
-        let token = table.fill(index, held, target);
+        let token = slot.fill(held, target);
         // Pairs with the fence of `Shutdown`: either it sees this Slot, or this sees that the WorkQ is closed.
         fence(Ordering::SeqCst);
         if let Err(error) = self.check_open() {
-            return Err(self.undo(token, error, completed));
+            // SAFETY: filled above, and given to no device.
+            return Err(unsafe { self.undo(token, error, completed) });
         }
         let submitted = match job {
             // SAFETY: the Slot holds the Leases of the Job's memory, and keeps them until its completion is reaped, or
@@ -129,15 +131,20 @@ impl Attachment {
         }
         let refused = submitted.refused;
         let error = refused.unwrap_or(JobError::device(ErrorKind::Unexpected, 0));
-        Err(self.undo(token, error, completed))
+        // SAFETY: filled above, and the device refused the Job: it never saw it (duty 3).
+        Err(unsafe { self.undo(token, error, completed) })
     }
 
     /// A Slot that was filled, and whose Job no device has seen, is free again.
+    ///
+    /// # Safety
+    ///
+    /// As for `Table::undo`.
     #[cold]
-    fn undo(&self, token: Token, error: JobError, completed: u64) -> Refused<'_> {
+    unsafe fn undo(&self, token: Token, error: JobError, completed: u64) -> Refused<'_> {
         let shared = &self.shared;
-        drop(shared.core.table.slot(token).undo());
-        shared.core.table.free().put(token.index());
+        // SAFETY: as the caller promises.
+        unsafe { shared.core.table.undo(token) };
         if error.kind() == ErrorKind::Again {
             // The job counted as in flight.
             shared.if_drained();
@@ -154,13 +161,6 @@ impl Shared {
     pub(super) fn reap_from(queue: &Arc<dyn Queue>, out: &mut [Completion]) -> usize {
         // SAFETY: the gate lets in one at a time, and its exchanges order one after the other; nobody else has the queue.
         unsafe { queue.reap(out) }
-    }
-
-    /// Leaves the Slots to the device. The caller is the last who can reach the WorkQ.
-    pub(super) fn retire(queue: &Arc<dyn Queue>, keep: Keep, outstanding: usize) {
-        // SAFETY: nobody else reaches queue or table, so that the count is exact; `keep` is the table, whose Slots hold
-        // the Leases of those Jobs.
-        unsafe { queue.retire(keep, outstanding) };
     }
 
     /// Stands in line for a Slot.
@@ -181,6 +181,20 @@ impl Shared {
     pub(super) fn enqueue_drained(&self, node: Pin<&WaitNode>, waker: &Waker) {
         // SAFETY: as above: `Shutdown` owns a handle, and its node is dropped first.
         unsafe { self.drained.enqueue(node, waker) };
+    }
+}
+
+/// Leaves the Slots to the devices.
+impl Drop for Shared {
+    fn drop(&mut self) {
+        for (number, queue) in self.queues().enumerate() {
+            // SAFETY: no handle, context or Op is left, and the devices only keep the table.
+            let outstanding = unsafe { self.core.table.outstanding(number as u8) };
+            let keep: Keep = Arc::clone(&self.core) as Keep;
+            // SAFETY: nobody else reaches queue or table, so that the count is exact; `keep` is the
+            // table, whose Slots hold the Leases of those Jobs.
+            unsafe { queue.retire(keep, outstanding) };
+        }
     }
 }
 

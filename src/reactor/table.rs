@@ -1,5 +1,7 @@
 //! The Slots of a WorkQ, and which of them are free.
+#![expect(unsafe_code, reason = "says whose a Slot is")]
 
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::finished::Finished;
@@ -31,6 +33,13 @@ impl Table {
         }
     }
 
+    /// Takes a free Slot.
+    #[inline]
+    pub(super) fn take(&self) -> Option<Taken<'_>> {
+        let index = self.free.take()?;
+        Some(Taken { table: self, index })
+    }
+
     pub(super) fn free(&self) -> &Magazines {
         &self.free
     }
@@ -39,17 +48,16 @@ impl Table {
         &self.slots[token.index() as usize]
     }
 
-    /// Fills a Slot that was taken from the free list. The device may see it from here on.
-    #[inline(always)]
-    pub(super) fn fill(&self, index: u32, held: Held, target: Option<Target>) -> Token {
-        let generation = self.slots[index as usize].fill(held, target);
-        Token::new(0, index, generation)
-    }
-
-    /// A Job of the caller's own loop is over before it was the device's.
-    pub(super) fn settle(&self, index: u32, user_data: u64, outcome: Outcome) {
-        self.slots[index as usize].settle(user_data, outcome);
-        self.finished.push(index);
+    /// Frees a Slot whose Job no device has.
+    ///
+    /// # Safety
+    ///
+    /// The caller has just filled the Slot of this Token, whose Job no device has, and has told
+    /// nobody the Token.
+    pub(super) unsafe fn undo(&self, token: Token) {
+        // SAFETY: as the caller promises.
+        drop(unsafe { self.slot(token).undo() });
+        self.free.put(token.index());
     }
 
     /// Jobs of the caller's own loop that are over.
@@ -61,7 +69,10 @@ impl Table {
     pub(super) fn take_finished(&self) -> Option<(u32, u64, Outcome)> {
         loop {
             let index = self.finished.pop()?;
-            if let Some((user_data, outcome)) = self.slots[index as usize].take_posted() {
+            // SAFETY: the number was just taken out of `Finished`, where `complete` and `settle` put
+            // one for each end of such a job.
+            let taken = unsafe { self.slots[index as usize].take_posted() };
+            if let Some((user_data, outcome)) = taken {
                 return Some((index, user_data, outcome));
             }
             debug_assert!(false, "only what is done stands there");
@@ -133,16 +144,58 @@ impl Table {
         (in_flight, unfetched)
     }
 
-    /// How many Jobs a queue may still have. Exact only when nobody else can reach the table.
-    pub(super) fn outstanding(&self, queue: u8) -> usize {
-        self.slots
-            .iter()
-            .filter(|slot| slot.in_flight() == Some(queue))
-            .count()
+    /// How many Jobs a queue may still have.
+    ///
+    /// # Safety
+    ///
+    /// Nobody else reaches the table during the call.
+    pub(super) unsafe fn outstanding(&self, queue: u8) -> usize {
+        // SAFETY: as the caller promises.
+        let in_flight = |slot: &&Slot| unsafe { slot.in_flight() } == Some(queue);
+        self.slots.iter().filter(in_flight).count()
     }
 
     /// Makes all Ops that sleep poll again. To be called by the reaper.
     pub(super) fn nudge(&self) {
         self.taken().filter_map(Slot::nudge).for_each(wake);
+    }
+}
+
+/// A Slot that was taken from the free list: only its holder fills it, and at most once. It goes back
+/// to the free list when it is dropped.
+#[must_use]
+pub(crate) struct Taken<'a> {
+    table: &'a Table,
+    index: u32,
+}
+
+impl Taken<'_> {
+    /// Whether it is a Slot of this table.
+    #[inline(always)]
+    pub(super) fn is_of(&self, table: &Table) -> bool {
+        std::ptr::eq(self.table, table)
+    }
+
+    /// Fills the Slot. The device may see it from here on.
+    #[inline(always)]
+    pub(super) fn fill(self, held: Held, target: Option<Target>) -> Token {
+        let Taken { table, index } = *ManuallyDrop::new(self);
+        // SAFETY: this was taken from the free list, and is used up here.
+        let generation = unsafe { table.slots[index as usize].fill(held, target) };
+        Token::new(0, index, generation)
+    }
+
+    /// A Job of the caller's own loop is over before it was the device's.
+    pub(super) fn settle(self, user_data: u64, outcome: Outcome) {
+        let Taken { table, index } = *ManuallyDrop::new(self);
+        // SAFETY: as in `fill`.
+        unsafe { table.slots[index as usize].settle(user_data, outcome) };
+        table.finished.push(index);
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.table.free.put(self.index);
     }
 }

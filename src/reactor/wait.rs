@@ -64,11 +64,18 @@ impl Attachment {
         let shared = &self.shared;
         let enqueue = |waker: &Waker| shared.enqueue(node, waker);
         let take = || {
-            let Some(index) = shared.core.table.free().take() else {
+            let Some(slot) = shared.core.table.take() else {
                 return Ok(None);
             };
-            let (prepared, target) = prepare().inspect_err(|_| self.give_back(index))?;
-            self.launch(index, prepared, target).map(Some)
+            let (prepared, target) = match prepare() {
+                Ok(prepared) => prepared,
+                Err(error) => {
+                    drop(slot);
+                    shared.after_free();
+                    return Err(error.into());
+                }
+            };
+            self.launch(slot, prepared, target).map(Some)
         };
         self.poll_in_line(&**shared, node, spin, cx, enqueue, take)
     }

@@ -13,7 +13,7 @@ use super::registry::Registry;
 use super::shutdown::Shutdown;
 use super::stats::Counts;
 use super::table::Table;
-use crate::device::{Device, Endpoint, EventPort, Keep, Queue, QueueConfig, Token, Use};
+use crate::device::{Device, Endpoint, EventPort, Queue, QueueConfig, Token, Use};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Holder;
 use crate::sync::{Waiters, atomic};
@@ -324,17 +324,6 @@ impl Shared {
     pub(super) fn devices(&self) -> impl Iterator<Item = &Device> {
         let attached = self.core.queues.iter().map_while(OnceLock::get);
         attached.map(|attached| &attached.device)
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        for (index, queue) in self.queues().enumerate() {
-            // No handle, context or Op is left, so nobody else reaches the table.
-            let outstanding = self.core.table.outstanding(index as u8);
-            let keep: Keep = Arc::clone(&self.core) as Keep;
-            Shared::retire(queue, keep, outstanding);
-        }
     }
 }
 

@@ -26,7 +26,7 @@ unsafe impl Sync for Bench {}
 impl Bench {
     fn new() -> Arc<Bench> {
         let slot = Slot::new();
-        let generation = slot.fill(held(), None);
+        let generation = slot.fill_alone(held(), None);
         Arc::new(Bench {
             gate: Gate::new(),
             done: AtomicBool::new(false),

@@ -110,7 +110,7 @@ impl OwnLoop {
     fn take(&self) -> Option<(u64, Outcome)> {
         self.finished
             .pop()
-            .map(|_| self.slot.take_posted().unwrap())
+            .map(|_| self.slot.take_posted_alone().unwrap())
     }
 
     /// As `WorkQ::arm`.
@@ -140,7 +140,7 @@ impl OwnLoop {
 fn own_loop(wait: fn(&OwnLoop) -> Option<(u64, Outcome)>, collect: fn(&OwnLoop)) {
     check(4, move || {
         let slot = Slot::new();
-        let generation = slot.fill(held(), Some(Target::Caller(u64::MAX)));
+        let generation = slot.fill_alone(held(), Some(Target::Caller(u64::MAX)));
         let own = Arc::new(OwnLoop {
             slot,
             generation,

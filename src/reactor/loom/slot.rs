@@ -35,7 +35,11 @@ fn an_op_that_registers_and_then_looks_is_told() {
         };
         assert_eq!(await_slot(&slot), Ok(7));
         reaper.join().unwrap();
-        assert_eq!(slot.fill(held(), None), generation + 1, "free, and once");
+        assert_eq!(
+            slot.fill_alone(held(), None),
+            generation + 1,
+            "free, and once"
+        );
     });
 }
 
@@ -134,7 +138,7 @@ fn exactly_one_of_drop_and_completion_frees_the_slot() {
         let by_drop = slot.abandon();
         let by_completion = reaper.join().unwrap();
         assert!(by_drop ^ by_completion, "freed by exactly one");
-        assert_eq!(slot.fill(held(), None), generation + 1);
+        assert_eq!(slot.fill_alone(held(), None), generation + 1);
     });
 }
 
@@ -152,7 +156,7 @@ fn a_nudge_does_not_come_between_drop_and_completion() {
         slot.register(Waker::noop());
         let by_drop = slot.abandon();
         assert!(by_drop ^ reaper.join().unwrap(), "freed by exactly one");
-        assert_eq!(slot.fill(held(), None), generation + 1);
+        assert_eq!(slot.fill_alone(held(), None), generation + 1);
     });
 }
 
@@ -169,7 +173,7 @@ fn a_completion_that_comes_twice_does_not_touch_the_next_use() {
             })
         };
         assert_eq!(await_slot(&slot), Ok(7));
-        let next = slot.fill(held(), None);
+        let next = slot.fill_alone(held(), None);
         slot.register(Waker::noop());
         assert!(slot.take().is_none() && slot.is_in_flight());
         reaper.join().unwrap();
