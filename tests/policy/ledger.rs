@@ -26,12 +26,14 @@ fn product(text: &str) -> String {
     let mut source = text.lines().peekable();
     while let Some(line) = source.next() {
         let test = line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(all(test");
-        if test
-            && source
-                .peek()
-                .is_some_and(|next| next.starts_with("mod ") && next.ends_with('{'))
-        {
-            break;
+        match source.peek() {
+            Some(next) if test && next.starts_with("mod ") && next.ends_with('{') => break,
+            // Methods for tests alone: the file goes on behind them.
+            Some(next) if test && next.starts_with("impl ") => {
+                source.find(|line| *line == "}");
+                continue;
+            }
+            _ => {}
         }
         lines.push(line.split("//").next().unwrap_or_default());
     }
@@ -83,48 +85,73 @@ fn in_source() -> BTreeMap<String, usize> {
     ledger
 }
 
-/// The rows `| `src/path.rs` | number | why |`.
-fn in_design(text: &str) -> BTreeMap<String, (usize, String)> {
-    text.lines()
-        .filter_map(|line| {
-            let row = line.strip_prefix("| `src/")?;
-            let (path, rest) = row.split_once("` |")?;
-            let mut cells = rest.split('|').map(str::trim);
-            let count = cells.next()?.parse().ok()?;
-            let why = cells.next().unwrap_or_default().to_owned();
-            Some((format!("src/{path}"), (count, why)))
-        })
-        .collect()
-}
-
-fn table(right: &BTreeMap<String, usize>, written: &BTreeMap<String, (usize, String)>) -> String {
-    let mut table = String::new();
-    for (path, count) in right {
-        let why = written.get(path).map_or("why?", |(_, why)| why);
-        let _ = writeln!(table, "| `{path}` | {count} | {why} |");
+/// What the ledger says: `src/path.rs` and its number, with the boundary that the file is inside.
+fn in_design(text: &str) -> Vec<(String, usize, String)> {
+    let ledger = text.split("\n## Unsafe code\n").nth(1).unwrap_or_default();
+    let ledger = ledger.split("\n## ").next().unwrap_or_default();
+    let (mut boundary, mut found) = (String::new(), Vec::new());
+    for part in ledger.split("\n### ").skip(1) {
+        boundary.clear();
+        boundary.push_str(part.lines().next().unwrap_or_default());
+        // A path that is followed by its number, which may stand on the next line.
+        for (path, rest) in part
+            .split("`src/")
+            .skip(1)
+            .filter_map(|it| it.split_once('`'))
+        {
+            let rest = rest.trim_start();
+            let digits = rest.find(|c: char| !c.is_ascii_digit());
+            if let Ok(count) = rest[..digits.unwrap_or(rest.len())].parse() {
+                found.push((format!("src/{path}"), count, boundary.clone()));
+            }
+        }
     }
-    table
+    found
 }
 
 #[test]
 fn the_ledger_is_what_the_source_has() {
     let design = fs::read_to_string(root().join("DESIGN.md")).expect("DESIGN.md has the ledger");
     let (right, written) = (in_source(), in_design(&design));
-    let counts: BTreeMap<String, usize> = written
-        .iter()
-        .map(|(path, (count, _))| (path.clone(), *count))
-        .collect();
-    let table = table(&right, &written);
+    let mut wrong = String::new();
+    for (path, count) in &right {
+        let said: Vec<_> = written.iter().filter(|(file, ..)| file == path).collect();
+        match said[..] {
+            [(_, said, _)] if said == count => {}
+            [] => drop(writeln!(wrong, "`{path}` {count}: inside no boundary")),
+            [(_, said, at)] => drop(writeln!(wrong, "`{path}` {count}: {at:?} says {said}")),
+            _ => drop(writeln!(
+                wrong,
+                "`{path}` {count}: inside several boundaries"
+            )),
+        }
+    }
+    for (path, _, boundary) in &written {
+        if !right.contains_key(path) {
+            let _ = writeln!(
+                wrong,
+                "`{path}`: {boundary:?} has it, and it has no unsafe code"
+            );
+        }
+    }
     assert!(
-        counts == right,
-        "the ledger in DESIGN.md should be:\n\n{table}"
+        wrong.is_empty(),
+        "the ledger in DESIGN.md is wrong:\n{wrong}"
     );
-    let unsaid: Vec<&String> = written
-        .iter()
-        .filter(|(_, (_, why))| why.len() < 8)
-        .map(|(path, _)| path)
-        .collect();
-    assert!(unsaid.is_empty(), "no reason is given for {unsaid:?}");
+}
+
+#[test]
+fn each_boundary_says_what_it_keeps_and_what_would_fail() {
+    let design = fs::read_to_string(root().join("DESIGN.md")).expect("DESIGN.md has the ledger");
+    let ledger = design
+        .split("\n## Unsafe code\n")
+        .nth(1)
+        .expect("the ledger");
+    for boundary in ledger.split("\n### ").skip(1) {
+        for said in ["- Kept: ", "- Inside: ", "- Would fail: "] {
+            assert!(boundary.contains(said), "no {said:?} in:\n{boundary}");
+        }
+    }
 }
 
 #[test]
@@ -132,10 +159,14 @@ fn unsafe_code_is_counted_where_it_is() {
     let text = "//! unsafe { in a comment }\nunsafe impl Send for A {}\nunsafe impl<T> Sync for B<T> {}\n\
                 fn f() { let x = g(unsafe { h() }); } // unsafe { }\nunsafe fn g() {}\nunsafe trait T {}\n\
                 let y = || unsafe {\n h() };\n\
+                #[cfg(test)]\nimpl A {\n unsafe { h() }\n}\n\
                 #[cfg(all(test, not(tokio_doca_loom)))]\nmod tests {\n unsafe { h() }\n}\n";
     assert_eq!(count(&product(text)), 4);
-    let rows = "| file | n | why |\n|---|---|---|\n| `src/a/b.rs` | 3 | links nodes |\n| `src/c.rs` | x | y |\n";
-    let read = in_design(rows);
-    assert_eq!(read.len(), 1);
-    assert_eq!(read["src/a/b.rs"], (3, "links nodes".to_owned()));
+    let text = "`src/no.rs` 1\n## Unsafe code\n`src/no.rs` 1\n### A\n- Inside: `src/a/b.rs` 3,\n  `src/c.rs`\n  \
+                14. Safe: `src/d.rs`.\n## Else\n### B\n`src/no.rs` 1\n";
+    let read: Vec<_> = in_design(text)
+        .into_iter()
+        .map(|(path, n, at)| format!("{at} {path} {n}"))
+        .collect();
+    assert_eq!(read, ["A src/a/b.rs 3", "A src/c.rs 14"]);
 }
