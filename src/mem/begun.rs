@@ -51,15 +51,6 @@ impl<L, J> Begun<L, J> {
     pub(crate) fn into_parts(self) -> (L, J) {
         (self.leases, self.job)
     }
-
-    /// Does something with the job while the leases are held. The job is a place of its own
-    /// meanwhile, so that the leases may stay in registers.
-    #[inline(always)]
-    pub(crate) fn lend<R>(self, with: impl FnOnce(&J) -> R) -> (Begun<L, J>, R) {
-        let Begun { leases, job } = self;
-        let result = with(&job);
-        (Begun { leases, job }, result)
-    }
 }
 
 /// A copy from `S` to `D`.

@@ -110,7 +110,7 @@ impl Buf {
                 bytes.len() as u64,
             ));
         }
-        let to = lease.byte(lease.data() + lease.data_len());
+        let to = lease.data_end();
         // SAFETY: the tailroom was checked, it lies in the mapping, and the write Lease excludes every other access
         // of this process; the slice cannot overlap it, since no slice of leased memory is lent.
         unsafe { copy_bytes(&lease, bytes.as_ptr(), to.as_ptr(), bytes.len()) };
@@ -176,7 +176,8 @@ impl Buf {
     pub fn copy_out(&self, from: usize, out: &mut [u8]) -> Result<(), JobError> {
         let lease = self.0.read().map_err(in_use)?;
         check_data(from, out.len(), lease.data_len())?;
-        let data = lease.byte(lease.data() + from);
+        // SAFETY: the range was checked to lie in the data.
+        let data = unsafe { lease.data_start().add(from) };
         // SAFETY: the range was checked to lie in the data; the Lease keeps writers of this process away; `out` is a
         // slice of other memory.
         unsafe { copy_bytes(&lease, data.as_ptr(), out.as_mut_ptr(), out.len()) };
@@ -191,7 +192,8 @@ impl Buf {
     pub fn copy_in(&self, at: usize, bytes: &[u8]) -> Result<(), JobError> {
         let lease = self.0.write().map_err(in_use)?;
         check_data(at, bytes.len(), lease.data_len())?;
-        let data = lease.byte(lease.data() + at);
+        // SAFETY: as above.
+        let data = unsafe { lease.data_start().add(at) };
         // SAFETY: as in `extend_from_slice`; the range was checked to lie in the data.
         unsafe { copy_bytes(&lease, bytes.as_ptr(), data.as_ptr(), bytes.len()) };
         Ok(())

@@ -143,15 +143,14 @@ impl Element {
         unsafe { NonNull::new_unchecked(self.head.load(Relaxed)) }
     }
 
-    /// Returns the address of the byte at `offset`. The byte is not to be reached without a Lease.
+    /// Returns the address of the byte at `offset`; one past the end is allowed.
     ///
-    /// # Panics
+    /// # Safety
     ///
-    /// If the element ends before it. One past the end is allowed.
+    /// The element is at least `offset` bytes long.
     #[inline(always)]
-    pub(super) fn byte(&self, offset: usize) -> NonNull<u8> {
-        assert!(offset <= self.len());
-        // SAFETY: `head` is the address of `len` bytes of a mapping, and the offset was checked.
+    pub(super) unsafe fn byte(&self, offset: usize) -> NonNull<u8> {
+        // SAFETY: `head` is the address of a mapping's part, which is as long as the element.
         unsafe { self.head().add(offset) }
     }
 

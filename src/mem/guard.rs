@@ -44,7 +44,7 @@ impl Deref for BufData<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        let data = self.lease.byte(self.lease.data());
+        let data = self.lease.data_start();
         // SAFETY:
         // - the data lies within the memory, which the Lease keeps (invariant of Element);
         // - under a read Lease no job and no guard of this process writes it (tests/it/mem/leases.rs), and memory that others
@@ -114,7 +114,7 @@ impl BufDataMut<'_> {
     }
 
     pub(super) fn tail(&mut self) -> &mut [u8] {
-        let tail = self.lease.byte(self.lease.data() + self.lease.data_len());
+        let tail = self.lease.data_end();
         // SAFETY: as for `deref_mut`: the tailroom lies behind the data in the same leased bytes, and is initialized.
         unsafe { std::slice::from_raw_parts_mut(tail.as_ptr(), self.tailroom()) }
     }
@@ -128,7 +128,7 @@ impl Deref for BufDataMut<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        let data = self.lease.byte(self.lease.data());
+        let data = self.lease.data_start();
         // SAFETY: as for `BufData`; the write Lease excludes every other access.
         unsafe { std::slice::from_raw_parts(data.as_ptr(), self.lease.data_len()) }
     }
@@ -136,7 +136,7 @@ impl Deref for BufDataMut<'_> {
 
 impl DerefMut for BufDataMut<'_> {
     fn deref_mut(&mut self) -> &mut [u8] {
-        let data = self.lease.byte(self.lease.data());
+        let data = self.lease.data_start();
         // SAFETY: as above, and `&mut self` makes the slice the only one.
         unsafe { std::slice::from_raw_parts_mut(data.as_ptr(), self.lease.data_len()) }
     }

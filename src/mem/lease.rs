@@ -9,6 +9,7 @@
 #![expect(unsafe_code, reason = "addresses within leased memory")]
 
 use std::ops::Deref;
+use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::devices::Holder;
@@ -29,7 +30,10 @@ impl ReadLease {
     /// The data as a device sees it.
     #[inline(always)]
     pub(super) fn whole(&self, holder: Holder) -> Result<Segment, JobError> {
-        self.segment(holder, 0, self.data_len())
+        let key = self.key(holder)?;
+        // SAFETY: all of the data; the key is the device's for this memory, and this Lease says who
+        // uses it.
+        Ok(unsafe { Segment::new(self.data_start(), self.data_len(), key) })
     }
 
     /// A part of the data as a device sees it. `Err` has the end of the data if the part reaches past it.
@@ -49,10 +53,17 @@ impl ReadLease {
             ));
         }
         let key = self.key(holder)?;
-        let addr = self.byte(self.data() + from);
-        // SAFETY: the part was checked to lie in the data, and the data lies in the element, under
-        // a Lease too. The key is the device's for this memory, and this Lease says who uses it.
+        // SAFETY: the part was checked to lie in the data.
+        let addr = unsafe { self.data_start().add(from) };
+        // SAFETY: as above. The key is the device's for this memory, and this Lease says who uses it.
         Ok(unsafe { Segment::new(addr, len, key) })
+    }
+
+    /// Returns the address of the first byte of the data.
+    #[inline(always)]
+    pub(super) fn data_start(&self) -> NonNull<u8> {
+        // SAFETY: the data lies in the element, and its rooms do not change under a Lease.
+        unsafe { self.byte(self.data()) }
     }
 }
 
@@ -106,10 +117,23 @@ impl WriteLease {
     pub(super) fn segment(&self, holder: Holder) -> Result<Segment, JobError> {
         let key = self.key(holder)?;
         let data_end = self.data() + self.data_len();
-        let addr = self.byte(data_end);
         // SAFETY: the tailroom is what is left of the element behind the data. The key is the
         // device's for this memory, and this Lease keeps everybody else away.
-        Ok(unsafe { Segment::new(addr, self.len() - data_end, key) })
+        Ok(unsafe { Segment::new(self.data_end(), self.len() - data_end, key) })
+    }
+
+    /// Returns the address of the first byte of the data.
+    #[inline(always)]
+    pub(super) fn data_start(&self) -> NonNull<u8> {
+        // SAFETY: the data lies in the element, and only this Lease changes its rooms.
+        unsafe { self.byte(self.data()) }
+    }
+
+    /// Returns the address of the first byte of the tailroom.
+    #[inline(always)]
+    pub(super) fn data_end(&self) -> NonNull<u8> {
+        // SAFETY: as above.
+        unsafe { self.byte(self.data() + self.data_len()) }
     }
 
     /// Sets the rooms.
@@ -163,27 +187,5 @@ impl WriteLease {
         let mut ranges = mmap.ranges();
         // SAFETY: it is entered while it is held, and this is such a Lease.
         unsafe { ranges.end_write(self.node(), &self.word) }
-    }
-}
-
-#[cfg(all(test, not(tokio_doca_loom)))]
-mod tests {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-
-    use crate::device::Device;
-    use crate::mem::{BufPool, Mmap};
-
-    #[test]
-    fn a_lease_names_no_byte_behind_its_element() {
-        let device = Device::open_default().unwrap();
-        let mmap = Mmap::builder().device(&device).alloc(4096).unwrap();
-        let pool = BufPool::builder(&mmap).element_size(1024).build().unwrap();
-        let (one, other) = (pool.try_alloc().unwrap(), pool.try_alloc().unwrap());
-        let (read, write) = (one.0.read().unwrap(), other.0.write().unwrap());
-        for element in [&*read, &*write] {
-            assert_eq!(element.byte(1024).addr().get(), element.span().end);
-            let behind = catch_unwind(AssertUnwindSafe(|| element.byte(1025)));
-            assert!(behind.is_err(), "{behind:?}");
-        }
     }
 }

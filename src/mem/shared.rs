@@ -19,8 +19,12 @@ use super::buf::in_use;
 use super::element::Element;
 use crate::error::{JobError, Reason};
 
-/// The eight bytes of the data from `at` on. Call it under a Lease, and keep that.
-fn word(element: &Element, at: usize) -> Result<&AtomicU64, JobError> {
+/// The eight bytes of the data from `at` on.
+///
+/// # Safety
+///
+/// The caller has a Lease of the element, and keeps it for as long as the answer.
+unsafe fn word(element: &Element, at: usize) -> Result<&AtomicU64, JobError> {
     const LEN: usize = size_of::<u64>();
     let data_len = element.data_len();
     let end = at.saturating_add(LEN);
@@ -28,7 +32,9 @@ fn word(element: &Element, at: usize) -> Result<&AtomicU64, JobError> {
         let (end, len) = (end as u64, data_len as u64);
         return Err(JobError::new(Reason::SliceOutOfData, end, len));
     }
-    let word = element.byte(element.data() + at).cast::<AtomicU64>();
+    // SAFETY: they lie in the data, which lies in the element and does not change under a Lease.
+    let byte = unsafe { element.byte(element.data() + at) };
+    let word = byte.cast::<AtomicU64>();
     if !word.is_aligned() {
         return Err(JobError::new(Reason::Misaligned, at as u64, LEN as u64));
     }
@@ -48,7 +54,8 @@ impl Buf {
     /// process writes the Buf.
     pub fn load(&self, at: usize) -> Result<u64, JobError> {
         let lease = self.0.read().map_err(in_use)?;
-        let word = word(&lease, at)?;
+        // SAFETY: the Lease is kept until the word was loaded.
+        let word = unsafe { word(&lease, at) }?;
         if self.0.check_writable().is_err() {
             // Its pages may be mapped for reading only, where Relaxed loads alone are promised to work
             // (`std::sync::atomic`, "Atomic accesses to read-only memory").
@@ -99,10 +106,12 @@ impl Buf {
         if self.0.is_shared() {
             self.0.check_writable()?;
             let lease = self.0.read().map_err(in_use)?;
-            Ok(change(word(&lease, at)?))
+            // SAFETY: the Lease is kept until the word was changed.
+            Ok(change(unsafe { word(&lease, at) }?))
         } else {
             let lease = self.0.write().map_err(in_use)?;
-            Ok(change(word(&lease, at)?))
+            // SAFETY: as above.
+            Ok(change(unsafe { word(&lease, at) }?))
         }
     }
 }

@@ -242,7 +242,7 @@ impl<C: AsRef<Dma>, S: CopySource, D: CopyDestination> Request for CopyRequest<C
     }
 
     #[inline(always)]
-    fn finish_inline(&self, begun: Started<Self>) -> (Started<Self>, Option<Outcome>) {
+    fn finish_inline(&self, begun: &Started<Self>) -> Option<Outcome> {
         Attachment::finish_inline(self, begun)
     }
 

@@ -21,8 +21,8 @@ pub(super) trait Request: Deref<Target = Attachment> + Sized {
 
     /// Finishes it now, if the device can.
     #[inline(always)]
-    fn finish_inline(&self, begun: Started<Self>) -> (Started<Self>, Option<Outcome>) {
-        (begun, None)
+    fn finish_inline(&self, _begun: &Started<Self>) -> Option<Outcome> {
+        None
     }
 
     /// It was finished inline: gives the Leases back, and says how many bytes were moved.
@@ -62,13 +62,13 @@ pub(super) fn poll<R: Request>(
             return Poll::Ready(Err(error));
         }
     };
-    match request.finish_inline(begun) {
-        (begun, Some(outcome)) => {
+    match request.finish_inline(&begun) {
+        Some(outcome) => {
             budget::spent(R::end(begun, &outcome));
             flight.as_mut().finish();
             Poll::Ready(outcome)
         }
-        (begun, None) => {
+        None => {
             let prepared = request.prepare(begun);
             flight.start(cx, prepared, prepare)
         }
@@ -77,14 +77,15 @@ pub(super) fn poll<R: Request>(
 
 /// Submits at once, or says why not: nothing waits.
 pub(super) fn try_submit<R: Request>(request: R) -> Result<Flight<R>, JobError> {
-    match request.finish_inline(request.begin()?) {
-        (begun, Some(outcome)) => {
+    let begun = request.begin()?;
+    match request.finish_inline(&begun) {
+        Some(outcome) => {
             R::end(begun, &outcome);
             let mut flight = Flight::new(request);
             flight.set_ready(outcome);
             Ok(flight)
         }
-        (begun, None) => {
+        None => {
             let prepared = request.prepare(begun);
             let mut flight = Flight::new(request);
             flight.try_start(prepared)?;
@@ -97,12 +98,12 @@ pub(super) fn try_submit<R: Request>(request: R) -> Result<Flight<R>, JobError> 
 pub(super) fn post<R: Request>(request: R, user_data: u64) -> Result<(), JobError> {
     let begun = request.begin()?;
     let slot = request.try_reserve()?;
-    match request.finish_inline(begun) {
-        (begun, Some(outcome)) => {
+    match request.finish_inline(&begun) {
+        Some(outcome) => {
             R::end(begun, &outcome);
             request.settle(slot, user_data, outcome);
             Ok(())
         }
-        (begun, None) => request.post(slot, request.prepare(begun), user_data),
+        None => request.post(slot, request.prepare(begun), user_data),
     }
 }

@@ -172,12 +172,9 @@ impl QueuePair {
 
     /// Finishes a job now, if the device can.
     #[inline(always)]
-    pub(crate) fn finish_inline<L>(
-        &self,
-        begun: Begun<L, RdmaJob>,
-    ) -> (Begun<L, RdmaJob>, Option<Outcome>) {
+    pub(crate) fn finish_inline<L>(&self, begun: &Begun<L, RdmaJob>) -> Option<Outcome> {
         // SAFETY: what `mem` has begun holds the Leases of its memory, here during the call.
-        begun.lend(|job| unsafe { self.endpoint.try_inline(job) })
+        unsafe { self.endpoint.try_inline(begun.job()) }
     }
 
     pub(super) fn receives(&self) -> &Arc<Receives> {

@@ -70,21 +70,15 @@ impl From<EventJob> for Work {
 impl Attachment {
     /// Finishes a job now, if the device can.
     #[inline(always)]
-    pub(crate) fn finish_inline<L>(
-        &self,
-        begun: Begun<L, Job>,
-    ) -> (Begun<L, Job>, Option<Outcome>) {
+    pub(crate) fn finish_inline<L>(&self, begun: &Begun<L, Job>) -> Option<Outcome> {
         // SAFETY: what `mem` has begun holds the Leases of its memory, here during the call.
-        begun.lend(|job| unsafe { self.queue.try_inline(job) })
+        unsafe { self.queue.try_inline(begun.job()) }
     }
 
     /// Finishes a hash now, if the device can.
-    pub(crate) fn hash_inline<L>(
-        &self,
-        begun: Begun<L, ShaJob>,
-    ) -> (Begun<L, ShaJob>, Option<Outcome>) {
+    pub(crate) fn hash_inline<L>(&self, begun: &Begun<L, ShaJob>) -> Option<Outcome> {
         // SAFETY: as above; the session's Lease is among them.
-        begun.lend(|job| unsafe { self.queue.try_inline_sha(job) })
+        unsafe { self.queue.try_inline_sha(begun.job()) }
     }
 
     /// Makes a taken Slot pending and gives its Job to the device. If that refuses, the Slot is free again and the

@@ -125,12 +125,12 @@ impl<A: Action> Step for Seat<A> {
                 return Begun::Over(Err(error));
             }
         };
-        match request.finish_inline(begun) {
-            (begun, Some(outcome)) => {
+        match request.finish_inline(&begun) {
+            Some(outcome) => {
                 budget::spent(A::Request::end(begun, &outcome));
                 Begun::Over(outcome)
             }
-            (begun, None) => {
+            None => {
                 budget::spent(0);
                 Begun::Wants(request.prepare(begun))
             }

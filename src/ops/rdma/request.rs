@@ -125,7 +125,7 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination> Request for RdmaRequest<
     }
 
     #[inline(always)]
-    fn finish_inline(&self, begun: Started<Self>) -> (Started<Self>, Option<Outcome>) {
+    fn finish_inline(&self, begun: &Started<Self>) -> Option<Outcome> {
         self.rdma.as_ref().pair().finish_inline(begun)
     }
 

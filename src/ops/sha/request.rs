@@ -93,7 +93,7 @@ impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> Request for ShaRequest<
         Ok(sides.sha(algorithm, session))
     }
 
-    fn finish_inline(&self, begun: Started<Self>) -> (Started<Self>, Option<Outcome>) {
+    fn finish_inline(&self, begun: &Started<Self>) -> Option<Outcome> {
         self.hash_inline(begun)
     }
 

@@ -65,11 +65,11 @@ impl<C: AsRef<SyncEvent>> Request for EventRequest<C> {
     }
 
     #[inline(always)]
-    fn finish_inline(
-        &self,
-        begun: Begun<Leases, EventJob>,
-    ) -> (Begun<Leases, EventJob>, Option<Outcome>) {
-        begun.lend(|job| self.event.as_ref().subscription().finish_inline(job))
+    fn finish_inline(&self, begun: &Begun<Leases, EventJob>) -> Option<Outcome> {
+        self.event
+            .as_ref()
+            .subscription()
+            .finish_inline(begun.job())
     }
 
     #[inline(always)]
