@@ -149,4 +149,4 @@ pub use ops::{
 #[cfg(feature = "verbs")]
 pub use provider::verbs;
 pub use provider::{add_provider, soft};
-pub use reactor::{Mode, RdmaState, Received, Shutdown, Stats, WorkQ, WorkQBuilder};
+pub use reactor::{Mode, RdmaState, RdmaWatch, Received, Shutdown, Stats, WorkQ, WorkQBuilder};

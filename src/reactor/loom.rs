@@ -19,6 +19,7 @@ mod receives;
 mod run;
 mod slot;
 mod toy;
+mod watch;
 mod workq;
 
 use std::future::Future;

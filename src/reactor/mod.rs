@@ -57,13 +57,14 @@ mod turn;
 mod wait;
 mod wait_flight;
 mod waits;
+mod watch;
 mod workq;
 
 pub use mode::Mode;
-pub use queue_pair::RdmaState;
 pub use received::Received;
 pub use shutdown::Shutdown;
 pub use stats::Stats;
+pub use watch::{RdmaState, RdmaWatch};
 pub use workq::{WorkQ, WorkQBuilder};
 
 pub(crate) use flight::{Flight, Prepared};

@@ -5,69 +5,20 @@
 )]
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Waker;
-
-use tokio::sync::watch;
 
 use super::held::Outcome;
 use super::received::Room;
 use super::receives::{Receipt, Receives};
 use super::registry::Changed;
+use super::watch::{RdmaState, RdmaWatch, Watched};
 use super::workq::{Attachment, Shared};
-use crate::device::{Endpoint, EndpointConfig, EndpointState, Keep, RdmaJob};
+use crate::device::{Endpoint, EndpointConfig, Keep, RdmaJob};
 use crate::error::{JobError, Result};
 use crate::mem::Begun;
 use crate::sync::{WaitNode, contain};
-
-/// Where an [`Rdma`](crate::Rdma) is in its life (RDMA guide 4.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[doc(alias = "doca_rdma_state")]
-pub enum RdmaState {
-    /// Its WorkQ was shut down.
-    #[doc(alias = "DOCA_RDMA_STATE_RESET")]
-    Reset,
-    /// It can be exported and connected, and takes receives.
-    #[doc(alias = "DOCA_RDMA_STATE_INIT")]
-    Init,
-    /// It is connected.
-    #[doc(alias = "DOCA_RDMA_STATE_CONNECTED")]
-    Connected,
-    /// A job has failed, or the peer has gone: nothing is taken before [`Rdma::reset`](crate::Rdma::reset). This was the first cause.
-    #[doc(alias = "DOCA_RDMA_STATE_ERROR")]
-    Error(JobError),
-}
-
-/// The state of an Endpoint, for those who watch it.
-struct Watched {
-    sender: watch::Sender<RdmaState>,
-    endpoint: OnceLock<Weak<dyn Endpoint>>,
-    /// The WorkQ was shut down.
-    closed: AtomicBool,
-}
-
-impl Watched {
-    fn now(&self) -> RdmaState {
-        if self.closed.load(Ordering::SeqCst) {
-            return RdmaState::Reset;
-        }
-        let endpoint = self.endpoint.get().and_then(Weak::upgrade);
-        match endpoint.map_or(EndpointState::Init, |endpoint| endpoint.state()) {
-            EndpointState::Init => RdmaState::Init,
-            EndpointState::Connected => RdmaState::Connected,
-            EndpointState::Error(cause) => RdmaState::Error(cause),
-        }
-    }
-
-    /// Asked in the lock of the watch, so that the last to change it says the last state.
-    fn changed(&self) {
-        self.sender.send_if_modified(|known| {
-            let now = self.now();
-            std::mem::replace(known, now) != now
-        });
-    }
-}
 
 /// An Endpoint on a WorkQ, and its table of receives.
 pub(crate) struct QueuePair {
@@ -81,15 +32,11 @@ impl QueuePair {
     /// Opens one, for a context that was attached.
     pub(crate) fn open(attachment: &Attachment, config: EndpointConfig) -> Result<QueuePair> {
         const OP: &str = "RdmaBuilder::attach";
-        let watched = Arc::new(Watched {
-            sender: watch::Sender::new(RdmaState::Init),
-            endpoint: OnceLock::new(),
-            closed: AtomicBool::new(false),
-        });
+        let watched = Arc::new(Watched::new());
         let changed: Changed = {
             let watched = Arc::clone(&watched);
-            // Whoever waits for a change has a waker of the user's.
-            Arc::new(move || contain(|| watched.changed()))
+            // The endpoint is a provider's, and may panic.
+            Arc::new(move || contain(|| watched.update()))
         };
         let (size, config) = (
             config.recv_queue_size,
@@ -104,14 +51,14 @@ impl QueuePair {
             Arc::new(move || {
                 let shut = |shared: Arc<Shared>| shared.closed.load(Ordering::SeqCst);
                 if shared.upgrade().is_some_and(shut) {
-                    watched.closed.store(true, Ordering::SeqCst);
+                    watched.close();
                 }
                 changed();
             })
         };
         let endpoint = attachment.queue.open_endpoint(config)?;
         let _ = attachment.endpoint.set(Arc::clone(&endpoint));
-        let _ = watched.endpoint.set(Arc::downgrade(&endpoint));
+        watched.set_endpoint(&endpoint);
         let registry = &attachment.shared.core.registry;
         let receives = match registry.add(OP, Some(Arc::clone(&closed)), |n| Receives::new(size, n))
         {
@@ -146,13 +93,10 @@ impl QueuePair {
         self.watched.now()
     }
 
-    /// From now on the device rings for a change of the state too, if Ops are rung for and this is a runtime.
-    pub(crate) fn watch(&self) -> watch::Receiver<RdmaState> {
-        let receiver = self.watched.sender.subscribe();
-        let shared = &self.attachment.shared;
-        shared.core.registry.watch();
-        shared.hear_of_changes();
-        receiver
+    /// Watches the state. While the watch lives, the device rings for changes too, if Ops are rung for and this is a
+    /// runtime.
+    pub(crate) fn watch(&self) -> RdmaWatch {
+        RdmaWatch::new(&self.watched, &self.attachment.shared)
     }
 
     pub(crate) fn endpoint(&self) -> &Arc<dyn Endpoint> {
@@ -225,6 +169,7 @@ impl Shared {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
+        self.watched.end();
         self.attachment.shared.core.registry.forget(&*self.receives);
         let keep: Keep = Arc::clone(&self.receives) as Keep;
         // SAFETY: no handle and no Op is left, so nobody posts; the table has the Leases of all receives that are posted.

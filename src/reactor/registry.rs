@@ -6,7 +6,7 @@ use super::places::{Ended, Places};
 use super::target::Told;
 use crate::device::Completion;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, lock};
 
 /// The most tables: 0 stands for the Slots, and the last number for no Token at all.
@@ -19,8 +19,30 @@ pub(super) struct Registry {
     entries: Mutex<Vec<Entry>>,
     /// Ops that sleep, of all tables.
     asleep: Arc<AtomicUsize>,
-    /// Somebody has asked to be told of changes of the state.
-    watched: AtomicBool,
+    /// How many watch the state of an Rdma.
+    watched: Arc<AtomicUsize>,
+}
+
+/// While this lives, the device is to ring for changes of the state of an Rdma.
+pub(super) struct Watching(Arc<AtomicUsize>);
+
+impl Watching {
+    fn new(watched: &Arc<AtomicUsize>) -> Watching {
+        watched.fetch_add(1, Ordering::SeqCst);
+        Watching(Arc::clone(watched))
+    }
+}
+
+impl Clone for Watching {
+    fn clone(&self) -> Watching {
+        Watching::new(&self.0)
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// What has a number.
@@ -43,18 +65,18 @@ impl Registry {
         Registry {
             entries: Mutex::new(Vec::new()),
             asleep: Arc::default(),
-            watched: AtomicBool::new(false),
+            watched: Arc::default(),
         }
     }
 
-    /// Somebody is to be told of changes of the state.
-    pub(super) fn watch(&self) {
-        self.watched.store(true, Ordering::SeqCst);
+    /// Has the device ring for changes of the state of an Rdma.
+    pub(super) fn watch(&self) -> Watching {
+        Watching::new(&self.watched)
     }
 
-    /// Whether somebody is.
+    /// Whether the device is to ring for changes of the state of an Rdma.
     pub(super) fn any_watched(&self) -> bool {
-        self.watched.load(Ordering::SeqCst)
+        self.watched.load(Ordering::SeqCst) > 0
     }
 
     /// A new table, of an Rdma, which is told of changes, or of a sync event.

@@ -86,6 +86,7 @@ table! {
     Rdma:                   Send Sync Unpin;
     RdmaBuilder<'static>:   Send Sync Unpin;
     RdmaState:              Send Sync Unpin;
+    RdmaWatch:              Send Sync Unpin;
     Connect:                Send Sync Unpin;
     RecvStream:             Send Sync Unpin;
     Message:                Send Sync Unpin;

@@ -232,7 +232,7 @@ fn many(right: bool) {
         for (number, result) in results.iter().enumerate() {
             assert_eq!(result.is_err(), number == 500, "{number}: {result:?}");
         }
-        let state = *watch.borrow();
+        let state = watch.state();
         match right {
             true => assert_eq!(state, RdmaState::Init),
             false => {

@@ -4,13 +4,12 @@ use std::fmt;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::watch;
 
 use super::{Connect, RdmaBuilder};
 use crate::device::{Access, Caps, Device, Mtu, RdmaCaps};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::context::{Context, Kind};
-use crate::reactor::{Attachment, QueuePair, RdmaState, WorkQ};
+use crate::reactor::{Attachment, QueuePair, RdmaState, RdmaWatch, WorkQ};
 
 /// The longest blob.
 const BLOB: usize = 1024;
@@ -164,15 +163,13 @@ impl Rdma {
         self.pair().state()
     }
 
-    /// Tells of each change of the state, from now on. States that follow quickly on one another may be seen as one.
+    /// Watches the state: [`RdmaWatch::changed`] waits for the next change.
     ///
-    /// On a WorkQ that is not busy-polled, and called on a Tokio runtime, it is told of the peer's end also if nothing else is waited
-    /// for. In [`Mode::BusyPoll`](crate::Mode::BusyPoll) whoever polls an Op, or asks for the [`state`](Rdma::state), finds it; from a
-    /// [`WorkQ::set_mode`] on a runtime on, it is told as well.
-    ///
-    /// Copy the state out of what `borrow` answers: who holds that holds up every change, and hangs if it calls
-    /// [`reset`](Rdma::reset) meanwhile, or `connect`, or polls an Op.
-    pub fn watch(&self) -> watch::Receiver<RdmaState> {
+    /// If the WorkQ is not busy-polled, and the watch is made or awaited on a Tokio runtime, the end of the peer is told
+    /// even if nothing else is awaited. In [`Mode::BusyPoll`](crate::Mode::BusyPoll) a change is found by a poll of an
+    /// operation, or by a call of [`state`](Rdma::state); once [`WorkQ::set_mode`] has set another mode on a runtime, it
+    /// is told as well.
+    pub fn watch(&self) -> RdmaWatch {
         self.pair().watch()
     }
 

@@ -376,7 +376,7 @@ async fn a_failure_flushes_the_rest_with_the_first_cause_and_both_recover() {
         connect(&here.rdma, &there.rdma);
         let (_mmap, memory) = remote(&there, &here, 64, all_access());
         let mut watch = here.rdma.watch();
-        assert_eq!(*watch.borrow_and_update(), RdmaState::Connected);
+        assert_eq!(watch.state(), RdmaState::Connected);
         let (first, second, dst) = (here.filled(b"1"), here.filled(b"2"), here.empty());
         // No receive is posted there: the first fails, the others are flushed.
         let (first_sent, second_sent, received) = within(async {
@@ -398,7 +398,7 @@ async fn a_failure_flushes_the_rest_with_the_first_cause_and_both_recover() {
             assert_eq!(flushed.kind(), ErrorKind::TimedOut);
         }
         assert_eq!(here.rdma.state(), RdmaState::Error(cause));
-        within(watch.wait_for(|state| *state == RdmaState::Error(cause)))
+        within(watch.wait_for(|state| state == RdmaState::Error(cause)))
             .await
             .unwrap();
         let error = here.rdma.recv(&dst).await.unwrap_err();
@@ -598,7 +598,7 @@ async fn a_shutdown_resets_and_refuses() {
     let mut watch = here.rdma.watch();
     within(here.workq.shutdown()).await.unwrap();
     assert_eq!(here.rdma.state(), RdmaState::Reset);
-    within(watch.wait_for(|state| *state == RdmaState::Reset))
+    within(watch.wait_for(|state| state == RdmaState::Reset))
         .await
         .unwrap();
     let error = here.rdma.send_empty().await.unwrap_err();
@@ -622,7 +622,7 @@ fn a_shutdown_while_it_is_attached_is_told_to_its_watch() {
     loopback.when_opened(move || block_on(other.shutdown()).unwrap());
     let rdma = Rdma::builder(&device).attach(&workq).unwrap();
     assert_eq!(rdma.state(), RdmaState::Reset);
-    assert_eq!(*rdma.watch().borrow(), RdmaState::Reset);
+    assert_eq!(rdma.watch().state(), RdmaState::Reset);
 }
 
 #[test]

@@ -120,7 +120,7 @@ fn a_peer_that_says_what_cannot_be_is_nonsense() {
                 let error = received.err().or(sent.err()).unwrap();
                 let cause = error.cause().unwrap_or(error.reason());
                 assert_eq!(cause, Reason::PeerNonsense, "{error:?}");
-                let failed = |state: &RdmaState| matches!(state, RdmaState::Error(_));
+                let failed = |state: RdmaState| matches!(state, RdmaState::Error(_));
                 in_time("the state", state.wait_for(failed)).await.unwrap();
                 // Failed: what the peer hears.
                 assert_eq!(hold.get(hold.peers(0)), 3);

@@ -192,7 +192,7 @@ impl Side {
         let mut watch = self.rdma.watch();
         let error = watch.wait_for(|state| matches!(state, RdmaState::Error(_)));
         let state = super::in_time("the watch", error).await;
-        match *state.expect("the Rdma is there") {
+        match state.expect("the Rdma is there") {
             RdmaState::Error(cause) => cause,
             state => unreachable!("{state:?}"),
         }
