@@ -5,8 +5,8 @@
 )]
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::Waker;
 
 use super::held::Outcome;
@@ -15,7 +15,7 @@ use super::receives::{Receipt, Receives};
 use super::registry::Changed;
 use super::watch::{RdmaState, RdmaWatch, Watched};
 use super::workq::{Attachment, Shared};
-use crate::device::{Endpoint, EndpointConfig, Keep, RdmaJob};
+use crate::device::{Endpoint, EndpointConfig, EndpointState, Keep, RdmaJob};
 use crate::error::{JobError, Result};
 use crate::mem::Begun;
 use crate::sync::{WaitNode, contain};
@@ -33,10 +33,17 @@ impl QueuePair {
     pub(crate) fn open(attachment: &Attachment, config: EndpointConfig) -> Result<QueuePair> {
         const OP: &str = "RdmaBuilder::attach";
         let watched = Arc::new(Watched::new());
+        let table: Arc<OnceLock<Weak<Receives>>> = Arc::default();
         let changed: Changed = {
-            let watched = Arc::clone(&watched);
-            // The endpoint is a provider's, and may panic.
-            Arc::new(move || contain(|| watched.update()))
+            let (watched, table) = (Arc::clone(&watched), Arc::clone(&table));
+            Arc::new(move || {
+                // The endpoint is a provider's, and may panic.
+                contain(|| watched.update());
+                // Operations that have no receive posted cannot be flushed: they look themselves.
+                if let Some(receives) = table.get().and_then(Weak::upgrade) {
+                    contain(|| receives.wake_unposted());
+                }
+            })
         };
         let (size, config) = (
             config.recv_queue_size,
@@ -69,6 +76,7 @@ impl QueuePair {
                 return Err(error);
             }
         };
+        let _ = table.set(Arc::downgrade(&receives));
         let pair = QueuePair {
             attachment: attachment.clone(),
             endpoint,
@@ -112,6 +120,7 @@ impl QueuePair {
         // What was flushed is collected, so that the memory goes back.
         shared.turn();
         shared.tell(&*self.receives, false);
+        self.receives.unfed.wake_all();
     }
 
     /// Finishes a job now, if the device can.
@@ -119,6 +128,23 @@ impl QueuePair {
     pub(crate) fn finish_inline<L>(&self, begun: &Begun<L, RdmaJob>) -> Option<Outcome> {
         // SAFETY: what `mem` has begun holds the Leases of its memory, here during the call.
         unsafe { self.endpoint.try_inline(begun.job()) }
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.attachment.shared
+    }
+
+    /// Refuses everything once the WorkQ was shut down.
+    pub(super) fn check_open(&self) -> Result<(), JobError> {
+        self.attachment.check_open()
+    }
+
+    /// If the connection has failed, returns what a receive is refused with until the next reset.
+    pub(super) fn failure(&self) -> Option<JobError> {
+        match self.endpoint.state() {
+            EndpointState::Error(cause) => Some(JobError::flushed(cause)),
+            EndpointState::Init | EndpointState::Connected => None,
+        }
     }
 
     pub(super) fn receives(&self) -> &Arc<Receives> {
@@ -150,6 +176,13 @@ impl QueuePair {
         // SAFETY: the table is in an Arc, which the RecvFlight that has the node reaches through its context, borrowed or owned, until
         // after the node is dropped (field order, and the borrow).
         unsafe { self.receives.line.enqueue(node, waker) };
+    }
+
+    /// Has a stream without a receive woken when the connection ends.
+    pub(super) fn enqueue_unfed(&self, node: Pin<&WaitNode>, waker: &Waker) {
+        // SAFETY: the table is in an Arc, which the Unfed that has the node reaches through its context until after the node is
+        // dropped (field order).
+        unsafe { self.receives.unfed.enqueue(node, waker) };
     }
 }
 

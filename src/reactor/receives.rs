@@ -90,6 +90,8 @@ pub(crate) struct Receives {
     free: AtomicUsize,
     /// Who waits for a place.
     pub(super) line: Waiters,
+    /// Streams that have no receive posted, and wait for the end of the connection.
+    pub(super) unfed: Waiters,
     table: Mutex<Places>,
 }
 
@@ -126,6 +128,7 @@ impl Receives {
             orphans: AtomicUsize::new(0),
             free: AtomicUsize::new(size as usize),
             line: Waiters::new(),
+            unfed: Waiters::new(),
             table: Mutex::new(table),
         }
     }
@@ -283,6 +286,17 @@ impl Receives {
         waker
     }
 
+    /// Makes all poll again that have no receive posted: those in line, and streams whose pool is empty.
+    pub(super) fn wake_unposted(&self) {
+        self.line.wake_all();
+        self.unfed.wake_all();
+    }
+
+    /// Counts the resets of the endpoint.
+    pub(super) fn life(&self) -> u32 {
+        lock(&self.table).life
+    }
+
     /// The endpoint begins a new life: what landed before, and nobody took, is dropped. To be called before the endpoint is
     /// reset, and once more afterwards.
     pub(super) fn forget_messages(&self, anew: bool) {
@@ -370,7 +384,7 @@ impl places::Places for Receives {
             let waker = self.wakened(&mut lock(&self.table).places[index]);
             waker.into_iter().for_each(wake);
         }
-        self.line.wake_all();
+        self.wake_unposted();
     }
 }
 

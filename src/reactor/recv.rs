@@ -20,6 +20,7 @@ use super::places::Ended;
 use super::queue_pair::QueuePair;
 use super::received::{Landed, Received, Room};
 use super::receives::{Receipt, Receives};
+use super::registry::Watching;
 use super::wait::{Awaited, Waited};
 use super::workq::Attachment;
 use crate::error::{JobError, Reason};
@@ -43,7 +44,12 @@ pub(crate) trait Receiver: Deref<Target = Attachment> {
 #[derive(Debug)]
 enum State {
     Idle,
-    Queued(Spin),
+    /// In line for a place.
+    Queued {
+        spin: Spin,
+        /// The device rings for the end of the connection: the operations that have the places may never be polled.
+        _watching: Watching,
+    },
     Posted(Receipt, Spin),
     /// With the place that it had, if it was posted.
     Finished(Option<Receipt>),
@@ -52,7 +58,7 @@ enum State {
 impl State {
     fn receipt(&self) -> Option<Receipt> {
         match *self {
-            State::Idle | State::Queued(..) => None,
+            State::Idle | State::Queued { .. } => None,
             State::Posted(receipt, _) => Some(receipt),
             State::Finished(receipt) => receipt,
         }
@@ -110,7 +116,7 @@ impl<R: Receiver> RecvFlight<R> {
 
     /// Whether it waits for no place any more: it is posted, or over.
     pub(crate) fn is_begun(&self) -> bool {
-        !matches!(self.state, State::Idle | State::Queued(..))
+        !matches!(self.state, State::Idle | State::Queued { .. })
     }
 
     /// Whether its receive was posted before the other's of the same Rdma, by whomever.
@@ -135,7 +141,10 @@ impl<R: Receiver> RecvFlight<R> {
             });
             *this.state = match begun {
                 Ok(Some(receipt)) => State::Posted(receipt, Spin::default()),
-                Ok(None) => State::Queued(Spin::default()),
+                Ok(None) => State::Queued {
+                    spin: Spin::default(),
+                    _watching: this.receiver.shared.core.registry.watch(),
+                },
                 Err(error) => {
                     // A loop of refused receives must not starve the others either.
                     budget::spent(0);
@@ -202,7 +211,7 @@ fn go_on(
     cx: &mut Context<'_>,
 ) -> Poll<Result<Received, JobError>> {
     let mut begun = begun;
-    if let State::Queued(spin) = state {
+    if let State::Queued { spin, .. } = state {
         let pair = receiver.pair();
         let enqueue = |waker: &Waker| pair.enqueue(node, waker);
         let receives = &**pair.receives();
@@ -211,7 +220,18 @@ fn go_on(
             _ => Ok(post(receiver)?),
         };
         let polled = receiver.poll_in_line(receives, node, spin, cx, enqueue, take);
-        let receipt = ready!(polled)?;
+        let Poll::Ready(receipt) = polled else {
+            if begun.is_some() {
+                receiver.shared.hear_of_changes();
+            }
+            let Some(error) = pair.failure() else {
+                return Poll::Pending;
+            };
+            receives.line.leave(node);
+            receiver.shared.tell(receives, false);
+            return Poll::Ready(Err(error));
+        };
+        let receipt = receipt?;
         *state = State::Posted(receipt, Spin::default());
         begun = None;
     }
@@ -289,7 +309,7 @@ impl<R: Receiver> PinnedDrop for RecvFlight<R> {
         match *this.state {
             State::Posted(receipt, _) => abandon(this.receiver, receipt),
             // A place in line is left by the node's own drop; what it was told is passed on there.
-            State::Idle | State::Queued(..) | State::Finished(_) => {}
+            State::Idle | State::Queued { .. } | State::Finished(_) => {}
         }
     }
 }

@@ -24,6 +24,7 @@ pub(super) struct Registry {
 }
 
 /// While this lives, the device is to ring for changes of the state of an Rdma.
+#[derive(Debug)]
 pub(super) struct Watching(Arc<AtomicUsize>);
 
 impl Watching {

@@ -11,7 +11,6 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::task::Poll;
 
 use super::registry::Watching;
-use super::turn::wake_all;
 use super::workq::Shared;
 use crate::device::{Endpoint, EndpointState};
 use crate::error::JobError;
@@ -112,13 +111,13 @@ impl Watched {
         known.state = state;
         known.changes += 1;
         drop(known);
-        wake_all(&self.waiting);
+        self.waiting.wake_all();
     }
 
     /// The Rdma was dropped.
     pub(super) fn end(&self) {
         lock(&self.known).gone = true;
-        wake_all(&self.waiting);
+        self.waiting.wake_all();
     }
 
     fn known(&self) -> (RdmaState, u64) {

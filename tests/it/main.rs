@@ -44,6 +44,7 @@ mod rdma {
     mod errors;
     mod one_sided;
     mod recv;
+    mod unposted;
     mod watch;
 }
 

@@ -236,7 +236,8 @@ impl Rdma {
     /// Messages as they come, into Bufs of a pool: it keeps up to `receives` of them posted, 1 to
     /// [`recv_queue_size`](Rdma::recv_queue_size). While the pool is empty it posts fewer, and goes on as Bufs come home. The first poll posts.
     ///
-    /// It ends after the first error, which it yields: its receives are as those of a stream that was dropped then.
+    /// The stream ends after the first error, which it yields. The receives that it has posted are then those of a stream
+    /// that was dropped. If the connection ends while the pool is empty and nothing is posted, the stream yields that error too.
     ///
     /// # Cancel safety
     ///

@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
+use std::ops::Deref;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use futures::Stream;
 use futures::stream::{FusedStream, unfold};
@@ -13,7 +14,7 @@ use super::{Rdma, RdmaRecv};
 use crate::device::RecvOpcode;
 use crate::error::JobError;
 use crate::mem::{Buf, BufPool};
-use crate::reactor::Received;
+use crate::reactor::{QueuePair, Received, Unfed};
 
 /// What a [`RecvStream`] yields.
 #[derive(Debug)]
@@ -34,9 +35,22 @@ pub struct RecvStream {
     idle: Vec<Place>,
     /// What the pool has, as it has it.
     bufs: Pin<Box<dyn Stream<Item = Buf> + Send + Sync>>,
+    /// What it waits for while it has no receive posted.
+    unfed: Pin<Box<Unfed<Pair>>>,
     rdma: Rdma,
     receives: usize,
     failed: bool,
+}
+
+/// A context, as its connection.
+struct Pair(Rdma);
+
+impl Deref for Pair {
+    type Target = QueuePair;
+
+    fn deref(&self) -> &QueuePair {
+        self.0.pair()
+    }
 }
 
 type Place = Pin<Box<Option<RdmaRecv<Rdma, Buf>>>>;
@@ -82,6 +96,7 @@ impl RecvStream {
             idle: Vec::with_capacity(receives),
             // Once for all: no message allocates.
             bufs: Box::pin(bufs),
+            unfed: Box::pin(Unfed::new(Pair(rdma.clone()))),
             rdma: rdma.clone(),
             receives,
             failed: false,
@@ -132,8 +147,11 @@ impl Stream for RecvStream {
         }
         this.post(cx);
         let Some(first) = this.posted.front_mut() else {
-            return Poll::Pending;
+            let error = ready!(this.unfed.as_mut().poll(cx));
+            this.failed = true;
+            return Poll::Ready(Some(Err(error)));
         };
+        this.unfed.as_mut().stop();
         first.poll(cx);
         let Some(outcome) = first.outcome else {
             return Poll::Pending;

@@ -1,0 +1,150 @@
+//! Operations that have no receive posted hear of the end of their connection: a stream whose pool is empty, and a receive in
+//! line for a place that another one never gives back.
+
+use std::time::Duration;
+
+use futures::{FutureExt, StreamExt};
+use support::rdma::{Setup, Side, connect};
+use support::*;
+use tokio_doca::{Buf, Mode, RdmaState, Reason, RecvStream};
+
+fn all_modes() -> [Mode; 3] {
+    let spin = Duration::from_micros(50);
+    [Mode::EventDriven, Mode::BusyPoll, Mode::Hybrid { spin }]
+}
+
+fn pair(mode: Mode, receives: u32) -> (Side, Side) {
+    let setup = Setup {
+        receives,
+        ..Setup::new(false, mode)
+    };
+    let (one, other) = (Side::new(setup), Side::new(setup));
+    connect(&one.rdma, &other.rdma);
+    (one, other)
+}
+
+/// Takes every buffer of the pool.
+fn empty(side: &Side) -> Vec<Buf> {
+    std::iter::from_fn(|| side.pool.try_alloc().ok()).collect()
+}
+
+async fn error_of(mut stream: RecvStream) -> (Reason, Option<Reason>) {
+    let next = in_time("the end of the stream", stream.next()).await;
+    let error = next.expect("an error").expect_err("no message came");
+    assert!(stream.next().await.is_none(), "it ends after the error");
+    (error.reason(), error.cause())
+}
+
+/// Spawns a stream on an empty pool, and waits until it has nothing left to do.
+async fn stream_without_bufs(side: &Side) -> (Vec<Buf>, RecvStream) {
+    let bufs = empty(side);
+    let mut stream = side.rdma.recv_stream(&side.pool, 4);
+    assert!(stream.next().now_or_never().is_none());
+    (bufs, stream)
+}
+
+#[test]
+fn a_stream_whose_pool_is_empty_hears_that_its_peer_has_left() {
+    for mode in all_modes() {
+        run(async {
+            let (one, other) = pair(mode, 16);
+            let (_bufs, stream) = stream_without_bufs(&one).await;
+            let ended = tokio::spawn(error_of(stream));
+            tokio::task::yield_now().await;
+            drop(other);
+            let flushed = (Reason::Flushed, Some(Reason::PeerClosed));
+            assert_eq!(ended.await.unwrap(), flushed, "{mode:?}");
+        });
+    }
+}
+
+#[test]
+fn a_stream_whose_pool_is_empty_ends_with_a_reset_and_with_a_shutdown() {
+    for mode in all_modes() {
+        run(async {
+            let (one, _other) = pair(mode, 16);
+            let (_bufs, stream) = stream_without_bufs(&one).await;
+            let ended = tokio::spawn(error_of(stream));
+            tokio::task::yield_now().await;
+            one.rdma.reset().unwrap();
+            let flushed = (Reason::Flushed, Some(Reason::Reset));
+            assert_eq!(ended.await.unwrap(), flushed, "{mode:?}");
+
+            let mut stream = one.rdma.recv_stream(&one.pool, 4);
+            assert!(stream.next().now_or_never().is_none());
+            let ended = tokio::spawn(error_of(stream));
+            tokio::task::yield_now().await;
+            in_time("the shutdown", one.workq.shutdown()).await.unwrap();
+            assert_eq!(ended.await.unwrap(), (Reason::Shutdown, None), "{mode:?}");
+        });
+    }
+}
+
+#[test]
+fn a_stream_whose_pool_is_empty_hears_in_the_mode_that_is_set_meanwhile() {
+    let [event, busy, hybrid] = all_modes();
+    for (before, after) in [(event, busy), (busy, event), (event, hybrid)] {
+        run(async {
+            let (one, other) = pair(before, 16);
+            let (_bufs, stream) = stream_without_bufs(&one).await;
+            let ended = tokio::spawn(error_of(stream));
+            tokio::task::yield_now().await;
+            one.workq.set_mode(after).unwrap();
+            tokio::task::yield_now().await;
+            drop(other);
+            let flushed = (Reason::Flushed, Some(Reason::PeerClosed));
+            assert_eq!(ended.await.unwrap(), flushed, "{before:?} {after:?}");
+        });
+    }
+}
+
+#[test]
+fn a_stream_whose_pool_was_empty_goes_on_with_the_bufs_that_come_home() {
+    for mode in all_modes() {
+        run(async {
+            let (one, other) = pair(mode, 16);
+            let (mut bufs, mut stream) = stream_without_bufs(&one).await;
+            for round in 0..3_u8 {
+                drop(bufs.pop());
+                let sent = [round; 7];
+                let both = async { tokio::join!(other.send(&sent), stream.next()) };
+                let (done, message) = in_time("a message", both).await;
+                done.unwrap();
+                let buf = message.unwrap().unwrap().buf.unwrap();
+                assert_eq!(*buf.data().unwrap(), sent);
+                bufs.push(buf);
+                assert!(stream.next().now_or_never().is_none(), "the pool is empty");
+            }
+            drop(other);
+            let flushed = (Reason::Flushed, Some(Reason::PeerClosed));
+            assert_eq!(error_of(stream).await, flushed);
+        });
+    }
+}
+
+/// The receive that has the place got its message, and is polled by nobody.
+#[test]
+fn a_receive_in_line_hears_of_the_end_although_the_place_before_it_is_kept() {
+    for mode in all_modes() {
+        run(async {
+            let (one, other) = pair(mode, 1);
+            let mut first = Box::pin(one.rdma.recv_owned(one.empty()));
+            poll_pending(first.as_mut());
+            other.send(b"abc").await.unwrap();
+            // It looks at the device, so that the message is with its receive.
+            assert_eq!(one.rdma.state(), RdmaState::Connected);
+            let second = tokio::spawn(one.rdma.recv_owned(one.empty()));
+            tokio::task::yield_now().await;
+            drop(other);
+            let second = in_time("the one in line", second).await.unwrap();
+            let error = second.unwrap_err();
+            let cause = (error.reason(), error.cause());
+            assert_eq!(
+                cause,
+                (Reason::Flushed, Some(Reason::PeerClosed)),
+                "{mode:?}"
+            );
+            assert_eq!(in_time("the first", first).await.unwrap().len, 3);
+        });
+    }
+}
