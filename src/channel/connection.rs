@@ -17,6 +17,12 @@ use crate::error::Result;
 /// Messages of up to 4,080 bytes, in order, each whole. Clients and services are made by [`Channel::builder`]. Clones are the same
 /// connection; with the last one it ends, after what was sent before has been written, however long the peer takes to read it.
 ///
+/// # The runtime of a connection
+///
+/// A connection belongs to the Tokio runtime on which it was made. A task of that runtime writes the messages that the
+/// socket does not take at once. If the runtime ends first, those messages are lost, and the connection ends. A program
+/// that sends and then returns from `main` awaits [`flush`](Channel::flush) or [`disconnect`](Channel::disconnect) before.
+///
 /// ```
 /// use tokio_doca::soft::{Soft, View};
 /// use tokio_doca::{Channel, Representor};
@@ -71,7 +77,8 @@ impl Channel {
         ChannelBuilder::new()
     }
 
-    /// Sends a message: waits until the send queue has room for it. That it was sent does not say that it was received.
+    /// Sends a message: waits until the send queue has room for it. That it was sent does not say that it was received, nor
+    /// that it was written: [`flush`](Channel::flush) waits for that.
     ///
     /// # Errors
     ///
@@ -93,6 +100,21 @@ impl Channel {
     /// `Again` if it has none; else as [`send`](Channel::send).
     pub fn try_send(&self, message: &[u8]) -> Result<()> {
         self.0.try_send(message)
+    }
+
+    /// Waits until all messages that were sent before have been written to the socket. The peer receives them even if this
+    /// process or its runtime ends then. Sends that begin meanwhile wait behind the flush, and [`try_send`](Channel::try_send)
+    /// returns `Again`.
+    ///
+    /// # Errors
+    ///
+    /// The error of [`send`](Channel::send) if the connection has ended: messages may be lost.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it stops the wait, and nothing else. A peer that does not read makes it wait for ever.
+    pub async fn flush(&self) -> Result<()> {
+        self.0.flush().await
     }
 
     /// The next message. Several receives that wait at once get them in the order in which they began to wait.

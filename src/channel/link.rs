@@ -20,6 +20,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 pub(super) const SEND: &str = "Channel::send";
 pub(super) const RECV: &str = "Channel::recv";
+const FLUSH: &str = "Channel::flush";
 
 /// A connection that has been greeted.
 pub(super) struct Link {
@@ -226,30 +227,14 @@ impl Link {
                 outbox.flushing = true;
                 // First: a runtime that has gone drops the task here.
                 drop(outbox);
-                drop(self.runtime.spawn(flush(Flushing(Arc::clone(self)))));
+                let task = Flushing {
+                    link: Arc::clone(self),
+                    done: false,
+                };
+                drop(self.runtime.spawn(task.run()));
             }
         }
         Ok(())
-    }
-
-    /// Writes what waits as far as the socket takes it. True once nothing waits.
-    fn write_on(&self) -> bool {
-        let (mut room, mut end) = (0, None);
-        let mut outbox = self.outbox();
-        match self.socket.try_write(outbox.bytes()) {
-            Ok(written) => room = outbox.wrote(written),
-            Err(error) if would_block(&error) => {}
-            Err(error) => end = Some(failed(&error)),
-        }
-        let done = outbox.len() == 0 || end.is_some() || self.ended.get().is_some();
-        outbox.flushing = !done;
-        // First: whom the rest wakes is user code.
-        drop(outbox);
-        if let Some(why) = end {
-            self.end(why);
-        }
-        self.room.add_permits(room);
-        done
     }
 
     pub(super) async fn recv(&self) -> Result<Bytes> {
@@ -313,11 +298,21 @@ impl Link {
         }
     }
 
-    /// Ends it once everything that was sent before is the socket's.
-    pub(super) async fn disconnect(&self) {
+    /// Waits until the socket has taken everything that was sent before. While the answer is held, nothing more is sent.
+    async fn drain(&self) -> Result<SemaphorePermit<'_>> {
         let all = u32::try_from(self.send_queue).unwrap_or(u32::MAX);
-        // It is over already, if there is none to be had.
-        if let Ok(_all) = self.room.acquire_many(all).await {
+        let drained = self.room.acquire_many(all).await;
+        drained.map_err(|_| self.over(FLUSH))
+    }
+
+    pub(super) async fn flush(&self) -> Result<()> {
+        self.drain().await.map(drop)
+    }
+
+    /// Ends it once the socket has taken everything that was sent before.
+    pub(super) async fn disconnect(&self) {
+        // An error says that it has ended already.
+        if let Ok(_all) = self.drain().await {
             self.end(Ended::Here);
         }
     }
@@ -342,25 +337,48 @@ impl Link {
     }
 }
 
-/// The task that writes on. If it is dropped before it is done, its runtime has gone.
-struct Flushing(Arc<Link>);
+/// The task that writes what waits. If it is dropped before it is done, its runtime has ended.
+struct Flushing {
+    link: Arc<Link>,
+    /// This task has handed its duty back. The outbox cannot tell: the next task may have taken the duty over already.
+    done: bool,
+}
 
-impl Drop for Flushing {
-    fn drop(&mut self) {
-        if self.0.outbox().flushing {
-            self.0.end(Ended::Runtime);
+impl Flushing {
+    async fn run(mut self) {
+        while !self.done {
+            if let Err(error) = self.link.socket.writable().await {
+                self.link.end(failed(&error));
+            }
+            self.write_on();
         }
+    }
+
+    /// Writes what waits, as far as the socket takes it. The task is done once nothing waits.
+    fn write_on(&mut self) {
+        let link = &*self.link;
+        let (mut room, mut end) = (0, None);
+        let mut outbox = link.outbox();
+        match link.socket.try_write(outbox.bytes()) {
+            Ok(written) => room = outbox.wrote(written),
+            Err(error) if would_block(&error) => {}
+            Err(error) => end = Some(failed(&error)),
+        }
+        self.done = outbox.len() == 0 || end.is_some() || link.ended.get().is_some();
+        outbox.flushing = !self.done;
+        // Dropped first: the wakers of waiting senders are user code.
+        drop(outbox);
+        if let Some(why) = end {
+            link.end(why);
+        }
+        link.room.add_permits(room);
     }
 }
 
-async fn flush(flushing: Flushing) {
-    let link = &flushing.0;
-    loop {
-        if let Err(error) = link.socket.writable().await {
-            link.end(failed(&error));
-        }
-        if link.write_on() {
-            return;
+impl Drop for Flushing {
+    fn drop(&mut self) {
+        if !self.done {
+            self.link.end(Ended::Runtime);
         }
     }
 }

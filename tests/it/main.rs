@@ -4,6 +4,7 @@
 
 mod accel;
 mod channel;
+mod channel_flush;
 #[cfg(feature = "contract")]
 mod contract;
 mod error;
