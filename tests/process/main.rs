@@ -11,6 +11,7 @@ mod fork;
 mod host_dpu;
 mod idle;
 mod rdma;
+mod rdma_ask;
 mod resources;
 mod sync_event;
 

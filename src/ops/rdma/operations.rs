@@ -107,8 +107,10 @@ impl Rdma {
         /// As [`Rdma::send`].
         fn send_empty_imm, send_empty_imm_owned, try_send_empty_imm [] (immediate: u32) -> [(), (), usize] { Verb::Send(Some(immediate)), (), () }
 
-        /// Writes the data of `src` to the start of `remote`; the peer is not told. Answers the number of bytes. With `()` for both nothing is
-        /// moved (to see whether the connection is alive).
+        /// Writes the data of `src` to the start of `remote`, and returns the number of bytes. The peer is not told.
+        ///
+        /// With `()` for both, it moves nothing, and asks whether the peer is there. Once the peer has reset or dropped its
+        /// Rdma, or its process has ended, the first such write fails, after all messages that the peer had sent.
         ///
         /// # Errors
         ///
@@ -137,7 +139,7 @@ impl Rdma {
         fn write_imm, write_imm_owned, try_write_imm [S: MaybeSource, R: MaybeRemote] (src: S, remote: R, immediate: u32) -> [S, R, usize] { Verb::Write(Some(immediate)), src, remote }
 
         /// Reads `remote` into the tailroom of `dst`, whose data grows: as many bytes as the shorter of the two has. Answers how many. The peer is not
-        /// told. With `()` for both nothing is moved.
+        /// told. With `()` for both, it asks whether the peer is there, as [`Rdma::write`] does.
         ///
         /// # Errors
         ///

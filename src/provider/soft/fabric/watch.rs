@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::sys::stat::fstat;
 use nix::sys::statfs::{FsType, fstatfs};
@@ -208,6 +209,16 @@ impl Process {
     #[inline]
     pub(in super::super) fn is_dead(&self) -> bool {
         self.watched.is_dead()
+    }
+
+    /// Asks the kernel whether it has ended. [`Process::is_dead`] costs no system call, and knows what the thread was told.
+    pub(in super::super) fn has_ended(&self) -> bool {
+        let events = match self.watch {
+            Watch::Pidfd(_) => PollFlags::POLLIN,
+            Watch::Connection(_) => PollFlags::POLLHUP,
+        };
+        let mut asked = [PollFd::new(self.watch.descriptor().as_fd(), events)];
+        self.is_dead() || poll(&mut asked, PollTimeout::ZERO).is_ok_and(|ended| ended > 0)
     }
 
     /// Has somebody told when it ends, or has ended: once, by the fabric's thread.

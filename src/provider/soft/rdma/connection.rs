@@ -121,6 +121,23 @@ impl Connection {
         Err(JobError::of(gone))
     }
 
+    /// Asks whether the peer is there: a Job that moves nothing.
+    ///
+    /// # Errors
+    ///
+    /// How it has left, once everything that it sent before was received.
+    pub(super) fn ask(&self) -> Result<Step, JobError> {
+        let there = match self.presence() {
+            Ok(()) if self.link.has_died() => Err(JobError::of(Reason::PeerGone)),
+            there => there,
+        };
+        match there {
+            Ok(()) => Ok(Step::Done(0)),
+            Err(_) if self.receiving.has_more(&self.channel) => Ok(Step::More),
+            Err(left) => Err(left),
+        }
+    }
+
     /// This end is closed.
     pub(super) fn leave(self, presence: Presence, endpoint: u32) {
         // A child of fork(2) has nothing of it.
@@ -157,6 +174,7 @@ impl Connection {
         most: usize,
     ) -> Result<Step, JobError> {
         let sent = match job.verb {
+            Verb::Write(None) | Verb::Read if job.remote.is_none() => return self.ask(),
             Verb::Send(_) => {
                 // SAFETY: as the caller promises: the source has `len` bytes.
                 let sent = unsafe {

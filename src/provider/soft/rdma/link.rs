@@ -112,6 +112,13 @@ impl Link {
             .is_some_and(|process| process.is_dead())
     }
 
+    /// The same, and the kernel is asked.
+    pub(super) fn has_died(&self) -> bool {
+        self.process
+            .as_ref()
+            .is_some_and(|process| process.has_ended())
+    }
+
     /// For the host: a channel for this endpoint; `None` if there are as many as can be.
     pub(super) fn admit(&self, endpoint: u32) -> Option<u32> {
         let mut members = self.lock();
