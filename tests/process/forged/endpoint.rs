@@ -77,9 +77,12 @@ impl Victim {
         if is_host {
             return welcomed(&self.rdma, &peer, 1, 0);
         }
-        // Nobody connects to a process that has gone.
-        let _there = listen(&peer.name);
-        self.rdma.connect(&peer.format()).wait().unwrap();
+        // The host knocks, to see that its guest is there.
+        let there = listen(&peer.name);
+        std::thread::scope(|scope| {
+            scope.spawn(|| peer.refuse(&peer.knocked(&there), UNEXPECTED));
+            self.rdma.connect(&peer.format()).wait().unwrap();
+        });
         peer.visit(&self.blob(), &peer.question(RECEIVES, 0))
             .unwrap()
     }

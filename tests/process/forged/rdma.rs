@@ -160,6 +160,14 @@ impl Endpoint {
         said
     }
 
+    /// Refuses a guest.
+    pub fn refuse(&self, knocked: &Knocked, status: u16) {
+        let mut said = b"tkdoca\x00\xb6\x01\x00".to_vec();
+        said.extend(status.to_le_bytes());
+        said.resize(164, 0);
+        send(&knocked.socket, &said, &[]).unwrap();
+    }
+
     /// Welcomes a guest as it should be.
     pub fn welcome(&self, knocked: Knocked, link: u64, index: u32) -> Hold {
         let shape = [RECEIVES, knocked.receives];

@@ -6,9 +6,8 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 
-use super::greeting::{Answer, Hello, Knock};
+use super::greeting::{Answer, HELLO, Hello, Knock};
 use super::invitation::Invitation;
-use super::place::Place;
 use super::process::Fabric;
 use super::socket::{Address, DESCRIPTORS};
 use super::talk::{Descriptors, Other, Talk};
@@ -62,20 +61,44 @@ impl Invitation {
         })
     }
 
-    /// Refuses a guest whose process has ended: nobody else would tell the host. It is asked for nothing, and one that could not be found
-    /// from here, at a path or in another network namespace, may come all the same.
+    /// Refuses a guest that has gone: one whose process has ended, or whose blob is stale, because it was reset or dropped since.
+    ///
+    /// It knocks at the guest's, with a hello that no endpoint says and that is therefore refused. A stale blob is refused
+    /// for its slot, generation and key. A guest that cannot be reached from here may come all the same.
     ///
     /// # Errors
     ///
-    /// `ConnectionReset`.
+    /// `ConnectionReset` if the guest's process has ended, `ConnectionAborted` if the blob is stale, `TimedOut`.
     pub(in super::super) fn find_guest(&self, deadline: Instant) -> Result<()> {
+        let fabric = Fabric::current(self.kind.role.op)?;
         let guest = self.host();
-        let abstract_name = matches!(self.contact.address, Address::Abstract(_));
-        if !abstract_name || guest.reachable(&Place::here(self.kind.role.op)?).is_err() {
-            return Ok(());
-        }
-        match guest.connect(deadline) {
-            Err(error) if error.kind() == ErrorKind::ConnectionReset => Err(error),
+        let asked = guest.ask(
+            deadline,
+            |talk| {
+                let knock = Knock {
+                    slot: self.slot,
+                    generation: self.generation,
+                    nonce: talk.nonce,
+                    keep: false,
+                    instance: fabric.instance,
+                    hello: [0; HELLO],
+                };
+                knock.format(&self.key)
+            },
+            |_, answer, _| match Answer::parse(answer) {
+                Ok(answer) if answer.status == Status::Unknown => Err(self.unknown()),
+                _ => Ok(()),
+            },
+        );
+        let is_path = matches!(self.contact.address, Address::Path(_));
+        match asked.map_err(|error| (error.kind(), error)) {
+            // A path may not be visible here.
+            Err((ErrorKind::ConnectionReset, _)) if is_path => Ok(()),
+            Err((
+                ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::TimedOut,
+                error,
+            )) => Err(error),
+            // It has answered something else, or cannot be asked from here.
             _ => Ok(()),
         }
     }
