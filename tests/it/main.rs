@@ -12,6 +12,7 @@ mod sha;
 mod sync_event;
 
 mod dma {
+    mod fault_behind;
     mod faults;
     mod large;
     mod limits;

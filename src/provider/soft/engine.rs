@@ -344,7 +344,7 @@ impl Worker {
         loop {
             let mut found = false;
             for lane in &mut self.queues {
-                found |= lane.drive(&self.faults, &mut self.crew);
+                found |= lane.drive(&mut self.crew);
             }
             if !found {
                 return worked;

@@ -18,7 +18,8 @@ pub enum Fault {
     /// It is done that much later. Jobs behind it are not held up. A device without engines has nobody who would keep the
     /// time, and does it at once.
     Delay(Duration),
-    /// It is done after so many more jobs of its WorkQ: completions come in another order. It waits until there were so many.
+    /// It is done after this many more jobs of its WorkQ, so that completions come in another order. Until then no job of the
+    /// provider's devices is done inline.
     Behind(u32),
     /// It is done no more, and its completion never comes, as if the device had lost it. Its Bufs stay in use until the WorkQ is
     /// gone: [`shutdown`](crate::WorkQ::shutdown) waits in vain. Drop the future, or give it a time limit.
@@ -32,7 +33,7 @@ pub enum Fault {
 
 /// The script of a provider's devices: each job takes the next entry; when none is left, all is well again.
 ///
-/// While there is a script, a [`Hold`] or a broken queue, no job is done inline.
+/// While there is a script, a [`Hold`], a broken queue, or a job that waits for others ([`Fault::Behind`]), no job is done inline.
 ///
 /// Jobs of an Rdma take entries too, receives none. A connection is reliable and in order: [`Fault::Delay`] and [`Fault::Behind`] let such a job
 /// pass, a [`Hold`] does not hold it up, and a failure ([`Fault::Error`], or [`Fault::Queue`], which breaks nothing else here) takes the context to
@@ -45,8 +46,8 @@ pub(super) struct Script {
     /// How many entries are left, and how many Holds there are: read without the lock.
     left: AtomicUsize,
     holds: AtomicUsize,
-    /// Queues that are broken.
-    broken: AtomicUsize,
+    /// What else lets nothing be done inline: broken queues, and jobs that wait for others.
+    stops: AtomicUsize,
     /// Copies up to so many bytes run inline: none while there is a script or a Hold.
     inline_limit: AtomicUsize,
     unscripted_limit: usize,
@@ -85,7 +86,7 @@ impl Faults {
             entries: Mutex::default(),
             left: AtomicUsize::new(0),
             holds: AtomicUsize::new(0),
-            broken: AtomicUsize::new(0),
+            stops: AtomicUsize::new(0),
             held: HeldList::default(),
         }))
     }
@@ -129,8 +130,8 @@ impl Faults {
     fn changed(&self, entries: &VecDeque<Fault>) {
         let script = &self.0;
         script.left.store(entries.len(), Ordering::SeqCst);
-        let whole = script.broken.load(Ordering::SeqCst) == 0;
-        let free = entries.is_empty() && whole && !self.is_held();
+        let stopped = script.stops.load(Ordering::SeqCst) != 0;
+        let free = entries.is_empty() && !stopped && !self.is_held();
         let limit = if free { script.unscripted_limit } else { 0 };
         script.inline_limit.store(limit, Ordering::SeqCst);
     }
@@ -145,17 +146,18 @@ impl Faults {
         &self.0.held
     }
 
-    /// A queue broke down: nothing is done inline, so that it is asked and says so.
-    pub(super) fn queue_broke(&self) {
+    /// From now on nothing is done inline: a queue broke down, so that it is asked and says so, or a job waits for others,
+    /// which its queue counts.
+    pub(super) fn stop_inline(&self) {
         let entries = self.entries();
-        self.0.broken.fetch_add(1, Ordering::SeqCst);
+        self.0.stops.fetch_add(1, Ordering::SeqCst);
         self.changed(&entries);
     }
 
-    /// A broken queue is gone.
-    pub(super) fn queue_mended(&self) {
+    /// What stopped it is over.
+    pub(super) fn resume_inline(&self) {
         let entries = self.entries();
-        self.0.broken.fetch_sub(1, Ordering::SeqCst);
+        self.0.stops.fetch_sub(1, Ordering::SeqCst);
         self.changed(&entries);
     }
 

@@ -31,6 +31,7 @@ pub(super) trait Driver {
 /// A queue, and what whoever drives it keeps.
 pub(super) struct Lane {
     queue: Served,
+    faults: Faults,
     /// Jobs that the script put aside, oldest first.
     aside: Vec<(Until, Work)>,
     /// A Job that is done in parts, and how far it is.
@@ -42,14 +43,17 @@ pub(super) struct Lane {
 /// When a Job that was put aside is done.
 enum Until {
     Time(Instant),
-    /// When so many Jobs of the queue are over.
+    /// When so many Jobs of the queue are over. Meanwhile none is done inline.
     Over(u64),
+    /// When the queue is retired.
+    Retired,
 }
 
 impl Lane {
-    pub(super) fn new(queue: Served) -> Lane {
+    pub(super) fn new(queue: Served, faults: Faults) -> Lane {
         Lane {
             queue,
+            faults,
             aside: Vec::new(),
             begun: None,
             hasher: Hasher::default(),
@@ -82,10 +86,10 @@ impl Lane {
 
     /// Does some Jobs; true if there was one.
     #[inline(always)]
-    pub(super) fn drive(&mut self, faults: &Faults, driver: &mut impl Driver) -> bool {
+    pub(super) fn drive(&mut self, driver: &mut impl Driver) -> bool {
         let mut found = false;
         for _ in 0..TURN {
-            if faults.is_held() {
+            if self.faults.is_held() {
                 break;
             }
             let Some((work, from)) = self.next() else {
@@ -96,7 +100,7 @@ impl Lane {
             }
             found = true;
             let is_over = if work.fault != Fault::Pass || self.queue.is_broken() {
-                self.begin_scripted(faults, driver, work)
+                self.begin_scripted(driver, work)
             } else {
                 self.go_on(driver, work, from)
             };
@@ -119,7 +123,9 @@ impl Lane {
         if !self.aside.is_empty()
             && let Some(at) = self.first_due()
         {
-            return Some((self.aside.remove(at).1, 0));
+            let (until, work) = self.aside.remove(at);
+            self.waits_no_more(&until);
+            return Some((work, 0));
         }
         self.queue.next().map(|work| (work, 0))
     }
@@ -146,13 +152,11 @@ impl Lane {
 
     /// Begins a Job as the script says; false if the rest is left to the next turn.
     #[cold]
-    fn begin_scripted<D: Driver>(
-        &mut self,
-        faults: &Faults,
-        driver: &mut D,
-        mut work: Work,
-    ) -> bool {
+    fn begin_scripted<D: Driver>(&mut self, driver: &mut D, mut work: Work) -> bool {
         if self.queue.is_broken() {
+            if let Fault::Behind(_) = work.fault {
+                self.faults.resume_inline();
+            }
             fail(&mut self.queue, driver, work, JobError::queue_failed());
             return true;
         }
@@ -161,7 +165,7 @@ impl Lane {
                 // What lies beyond the clock is never due.
                 let until = Instant::now()
                     .checked_add(time)
-                    .map_or(Until::Over(u64::MAX), Until::Time);
+                    .map_or(Until::Retired, Until::Time);
                 self.aside.push((until, work));
             }
             Fault::Pass | Fault::QueueFull | Fault::Delay(_) => {
@@ -179,14 +183,23 @@ impl Lane {
             }
             Fault::Lost => self.queue.lose(work),
             Fault::Queue => {
-                self.queue.break_down(faults);
+                self.queue.break_down(&self.faults);
                 fail(&mut self.queue, driver, work, JobError::queue_failed());
-                for (_, work) in std::mem::take(&mut self.aside) {
+                for (until, work) in std::mem::take(&mut self.aside) {
+                    self.waits_no_more(&until);
                     fail(&mut self.queue, driver, work, JobError::queue_failed());
                 }
             }
         }
         true
+    }
+
+    /// A Job is not put aside any more.
+    #[cold]
+    fn waits_no_more(&self, until: &Until) {
+        if let Until::Over(_) = until {
+            self.faults.resume_inline();
+        }
     }
 
     /// Which of those that were put aside is due, if one is: the first of them.
@@ -212,6 +225,20 @@ impl Lane {
     }
 }
 
+impl Drop for Lane {
+    /// Without an engine nobody does the Jobs of a queue that is gone.
+    fn drop(&mut self) {
+        for (until, _) in &self.aside {
+            self.waits_no_more(until);
+        }
+        while let Some(work) = self.queue.next() {
+            if let Fault::Behind(_) = work.fault {
+                self.faults.resume_inline();
+            }
+        }
+    }
+}
+
 /// Does a part of a Job, from this byte on, and says how many bytes it was.
 #[inline(always)]
 fn part<D: Driver>(driver: &mut D, hasher: &mut Hasher, work: &Work, from: usize) -> usize {
@@ -230,7 +257,7 @@ impl Until {
     fn time(&self) -> Option<Instant> {
         match self {
             Until::Time(time) => Some(*time),
-            Until::Over(_) => None,
+            Until::Over(_) | Until::Retired => None,
         }
     }
 
@@ -238,6 +265,7 @@ impl Until {
         match self {
             Until::Time(time) => *time <= now,
             Until::Over(jobs) => *jobs <= over,
+            Until::Retired => over == u64::MAX,
         }
     }
 }

@@ -67,7 +67,7 @@ impl SoftQueue {
         engine: Option<Arc<Engine>>,
     ) -> SoftQueue {
         let (rings, served) = Rings::open(config);
-        let lane = Lane::new(served);
+        let lane = Lane::new(served, device.faults.clone());
         let own = match &engine {
             Some(engine) => {
                 engine.serve(lane);
@@ -141,7 +141,7 @@ impl Own {
                 device,
                 left: PIECE,
             };
-            lane.drive(&device.faults, &mut reaper);
+            lane.drive(&mut reaper);
             let next = lane.queue().position() * 2 + u64::from(lane.is_busy());
             self.next.store(next, Relaxed);
         });
@@ -380,6 +380,10 @@ impl SoftQueue {
                 refused = Some(JobError::device(ErrorKind::Again, 0));
                 break;
             }
+            if let Fault::Behind(_) = fault {
+                // Until the lane has done it.
+                self.device.faults.stop_inline();
+            }
             // SAFETY: no more than `depth` Jobs are in flight, and no Token is twice, as the caller promises.
             accepted_at = unsafe { self.rings.accept(Work { token, task, fault }) };
             accepted += 1;
@@ -407,7 +411,7 @@ impl SoftQueue {
         if let Some(engine) = &self.engine {
             engine.call();
         } else if self.rings.is_broken() {
-            self.device.faults.queue_mended();
+            self.device.faults.resume_inline();
         }
     }
 }

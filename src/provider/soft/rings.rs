@@ -354,7 +354,7 @@ impl Served {
     /// Breaks the queue.
     pub(super) fn break_down(&mut self, faults: &Faults) {
         self.rings.broken.store(true, Relaxed);
-        faults.queue_broke();
+        faults.stop_inline();
     }
 
     /// Whether nothing is accepted any more.
@@ -369,7 +369,7 @@ impl Served {
             return false;
         }
         if self.is_broken() {
-            faults.queue_mended();
+            faults.resume_inline();
         }
         let mut keep = self
             .rings
