@@ -37,6 +37,7 @@ mod line;
 mod loom;
 mod magazine;
 mod mode;
+mod orphans;
 mod own_loop;
 mod phases;
 mod places;

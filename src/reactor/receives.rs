@@ -20,11 +20,12 @@ use std::task::Waker;
 
 use super::held::keeps_memory;
 use super::in_line::Wanted;
+use super::orphans::Orphans;
 use super::places::{self, Ended};
 use super::received::{Landed, Received, Room, nowhere, received};
 use super::registry::Numbered;
 use crate::device::{Completion, Token};
-use crate::error::{ErrorKind, JobError};
+use crate::error::{ErrorKind, JobError, Reason};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, Waiters, discard, lock, wake};
 
@@ -54,25 +55,29 @@ enum Phase {
 
 struct Place {
     phase: Phase,
-    generation: u32,
+    /// Counts the receives that were posted before it. The lower half is its generation.
+    posted: u64,
     /// In which life of the endpoint it was posted.
     life: u32,
     /// An Op has it. Without one it stands among the orphans.
     owned: bool,
+    /// The Op that has it has adopted it: the memory is another one's.
+    adopted: bool,
     room: Room,
     outcome: Result<Received, JobError>,
     waker: Option<Waker>,
-    /// Neighbours among the orphans.
-    older: Option<u32>,
-    newer: Option<u32>,
+}
+
+impl Place {
+    fn generation(&self) -> u32 {
+        self.posted as u32
+    }
 }
 
 struct Places {
     places: Box<[Place]>,
     free: Vec<u32>,
-    /// Orphans, in the order in which they were posted.
-    oldest: Option<u32>,
-    newest: Option<u32>,
+    orphans: Orphans,
     /// Receives posted, ever. The lower half is the generation of the next.
     posted: u64,
     /// Resets so far.
@@ -104,20 +109,18 @@ impl Receives {
         } = numbered;
         let place = |_| Place {
             phase: Phase::Free,
-            generation: 0,
+            posted: 0,
             life: 0,
             owned: false,
+            adopted: false,
             room: nowhere(),
             outcome: Err(JobError::device(ErrorKind::Empty, 0)),
             waker: None,
-            older: None,
-            newer: None,
         };
         let table = Places {
             places: (0..size).map(place).collect(),
             free: (0..size).rev().collect(),
-            oldest: None,
-            newest: None,
+            orphans: Orphans::new(size),
             posted,
             life: 0,
         };
@@ -148,14 +151,13 @@ impl Receives {
             return None;
         }
         let mut table = lock(&self.table);
-        let index = table.oldest?;
-        table.unlink(index);
-        self.orphans.fetch_sub(1, Ordering::SeqCst);
+        let index = table.orphans.oldest()?;
+        self.unorphan(&mut table, index);
         let place = &mut table.places[index as usize];
-        place.owned = true;
+        (place.owned, place.adopted) = (true, true);
         Some(Receipt {
             index,
-            generation: place.generation,
+            generation: place.generation(),
             adopted: true,
         })
     }
@@ -168,17 +170,17 @@ impl Receives {
             return Err(room);
         };
         self.free.fetch_sub(1, Ordering::SeqCst);
-        let (generation, life) = (table.posted as u32, table.life);
+        let (posted, life) = (table.posted, table.life);
         table.posted += 1;
         self.over[index as usize].store(false, Ordering::Relaxed);
         let place = &mut table.places[index as usize];
         debug_assert_eq!(place.phase, Phase::Free);
         (place.phase, place.owned) = (Phase::Posted, true);
-        (place.generation, place.life) = (generation, life);
+        (place.posted, place.life) = (posted, life);
         place.room = room;
         Ok(Receipt {
             index,
-            generation,
+            generation: place.generation(),
             adopted: false,
         })
     }
@@ -193,7 +195,7 @@ impl Receives {
     fn free(&self, table: &mut Places, index: u32) -> Room {
         let place = &mut table.places[index as usize];
         debug_assert!(place.waker.is_none());
-        (place.phase, place.owned) = (Phase::Free, false);
+        (place.phase, place.owned, place.adopted) = (Phase::Free, false, false);
         let room = std::mem::replace(&mut place.room, nowhere());
         table.free.push(index);
         self.free.fetch_add(1, Ordering::SeqCst);
@@ -257,8 +259,8 @@ impl Receives {
     fn leave(&self, table: &mut Places, index: u32) -> Ended {
         let life = table.life;
         let place = &mut table.places[index as usize];
-        place.owned = false;
-        let waker = self.wakened(place);
+        (place.owned, place.adopted) = (false, false);
+        let (waker, posted) = (self.wakened(place), place.posted);
         let over = place.phase == Phase::Done;
         if over && (place.outcome.is_err() || place.life != life) {
             return Ended {
@@ -267,7 +269,7 @@ impl Receives {
                 freed: true,
             };
         }
-        table.link(index);
+        table.orphans.insert(index, posted);
         self.orphans.fetch_add(1, Ordering::SeqCst);
         // Whoever is in line can adopt it.
         Ended {
@@ -297,27 +299,40 @@ impl Receives {
         lock(&self.table).life
     }
 
-    /// The endpoint begins a new life: what landed before, and nobody took, is dropped. To be called before the endpoint is
+    /// The endpoint begins a new life: messages that no operation has taken are dropped. To be called before the endpoint is
     /// reset, and once more afterwards.
+    ///
+    /// A message in the memory of a dropped receive is lost also if another operation has adopted that receive, and was not
+    /// polled since: it would keep the memory for as long as it is not polled. That operation ends with the reset.
     pub(super) fn forget_messages(&self, anew: bool) {
         lock(&self.table).life += u32::from(anew);
+        let mut from = 0;
         loop {
             let mut table = lock(&self.table);
-            let mut at = table.oldest;
-            let stale = loop {
-                let Some(index) = at else { return };
-                let place = &table.places[index as usize];
-                if place.phase == Phase::Done && place.life != table.life {
-                    break index;
-                }
-                at = place.newer;
+            let life = table.life;
+            let stale = table.places[from..].iter().position(|place| {
+                place.phase == Phase::Done && place.life != life && (place.adopted || !place.owned)
+            });
+            let Some(stale) = stale else { return };
+            let index = from + stale;
+            from = index + 1;
+            let place = &mut table.places[index];
+            let lease = if place.owned {
+                place.outcome = Err(JobError::flushed(JobError::of(Reason::Reset)));
+                place.room.lease.take()
+            } else {
+                self.unorphan(&mut table, index as u32);
+                self.free(&mut table, index as u32).lease
             };
-            table.unlink(stale);
-            self.orphans.fetch_sub(1, Ordering::SeqCst);
-            let room = self.free(&mut table, stale);
             drop(table);
-            drop(room);
+            drop(lease);
         }
+    }
+
+    /// A place is no orphan any more.
+    fn unorphan(&self, table: &mut Places, index: u32) {
+        table.orphans.remove(index);
+        self.orphans.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -346,7 +361,7 @@ impl places::Places for Receives {
         let mut table = lock(&self.table);
         let life = table.life;
         let place = table.places.get_mut(index as usize)?;
-        if place.phase != Phase::Posted || place.generation != generation {
+        if place.phase != Phase::Posted || place.generation() != generation {
             return None;
         }
         place.phase = Phase::Done;
@@ -357,8 +372,7 @@ impl places::Places for Receives {
             std::mem::forget(place.room.lease.take());
         }
         if !place.owned && (failed || place.life != life) {
-            table.unlink(index);
-            self.orphans.fetch_sub(1, Ordering::SeqCst);
+            self.unorphan(&mut table, index);
             return Some(Ended {
                 waker: None,
                 lease: self.free(&mut table, index).lease,
@@ -385,44 +399,5 @@ impl places::Places for Receives {
             waker.into_iter().for_each(wake);
         }
         self.wake_unposted();
-    }
-}
-
-impl Places {
-    /// Puts a place among the orphans: in the order of posting, which is most often behind the newest.
-    fn link(&mut self, index: u32) {
-        let age = |places: &Places, at: u32| {
-            // Not the generations themselves: they wrap.
-            (places.posted as u32).wrapping_sub(places.places[at as usize].generation)
-        };
-        let (mut older, mut newer) = (self.newest, None);
-        while let Some(at) = older
-            && age(self, at) < age(self, index)
-        {
-            (older, newer) = (self.places[at as usize].older, Some(at));
-        }
-        match older {
-            Some(older) => self.places[older as usize].newer = Some(index),
-            None => self.oldest = Some(index),
-        }
-        match newer {
-            Some(newer) => self.places[newer as usize].older = Some(index),
-            None => self.newest = Some(index),
-        }
-        let place = &mut self.places[index as usize];
-        (place.older, place.newer) = (older, newer);
-    }
-
-    fn unlink(&mut self, index: u32) {
-        let place = &mut self.places[index as usize];
-        let (older, newer) = (place.older.take(), place.newer.take());
-        match older {
-            Some(older) => self.places[older as usize].newer = newer,
-            None => self.oldest = newer,
-        }
-        match newer {
-            Some(newer) => self.places[newer as usize].older = older,
-            None => self.newest = older,
-        }
     }
 }

@@ -44,6 +44,7 @@ mod mem {
 mod rdma {
     mod connect;
     mod errors;
+    mod forgotten;
     mod one_sided;
     mod recv;
     mod unposted;

@@ -198,11 +198,14 @@ impl Rdma {
     ///
     /// # Cancel safety
     ///
-    /// No message is lost. A receive that is dropped stays posted, and keeps its memory leased; the next one that begins takes it over instead of posting
+    /// No message is lost by a drop. A receive that is dropped stays posted, and keeps its memory leased; the next one that begins takes it over instead of posting
     /// another, and gets its message, which is copied to its own destination, if that is another one. If that has too little room
     /// ([`Reason::ReceiveTooSmall`](crate::Reason::ReceiveTooSmall)), or is in use, the message stays for the one after it. What the peer may send is bounded by
-    /// the room of the receive that is posted: a message that is longer than that of the dropped one is an error, however much the next has. A
-    /// forgotten future keeps its place and its memory.
+    /// the room of the receive that is posted: a message that is longer than that of the dropped one is an error, however much the next has.
+    ///
+    /// A future that is forgotten (`mem::forget`) keeps its place and its memory, and the message that meets it is lost: nobody can
+    /// tell it from a future that will be polled later. If it had taken over a dropped receive, a reset gives the memory
+    /// of that one back.
     #[doc(alias = "doca_rdma_job_recv")]
     #[doc(alias = "ibv_post_recv")]
     pub fn recv<D: MaybeDestination>(&self, dst: D) -> RdmaRecv<&Rdma, D> {
