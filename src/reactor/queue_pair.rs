@@ -154,6 +154,7 @@ impl QueuePair {
     /// Posts a receive: `Err` has the memory, if there is no place for it.
     pub(super) fn post(&self, room: Room) -> Result<Result<Receipt, Room>, JobError> {
         let (segments, len) = (room.segments, room.len);
+        let life = self.receives.life();
         let receipt = match self.receives.fill(room) {
             Ok(receipt) => receipt,
             Err(room) => return Ok(Err(room)),
@@ -162,7 +163,12 @@ impl QueuePair {
         // SAFETY: the place has the Leases of the memory, and keeps them until the completion was reaped, or until the device
         // drops the table (`retire`). A place is one receive, and there are as many as the endpoint was promised.
         match unsafe { self.endpoint.post_recv(token, &segments, len) } {
-            Ok(()) => Ok(Ok(receipt)),
+            Ok(()) => {
+                if self.receives.life() != life {
+                    self.receives.posted_anew(receipt);
+                }
+                Ok(Ok(receipt))
+            }
             Err(error) => {
                 drop(self.receives.undo(receipt));
                 self.attachment.shared.tell(&*self.receives, false);

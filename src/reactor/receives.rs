@@ -26,7 +26,7 @@ use super::received::{Landed, Received, Room, nowhere, received};
 use super::registry::Numbered;
 use crate::device::{Completion, Token};
 use crate::error::{ErrorKind, JobError, Reason};
-use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use crate::sync::{Mutex, Waiters, discard, lock, wake};
 
 /// Which place an Op has, and which use of it.
@@ -80,8 +80,6 @@ struct Places {
     orphans: Orphans,
     /// Receives posted, ever. The lower half is the generation of the next.
     posted: u64,
-    /// Resets so far.
-    life: u32,
 }
 
 /// The receives of one Rdma.
@@ -93,6 +91,8 @@ pub(crate) struct Receives {
     over: Box<[AtomicBool]>,
     orphans: AtomicUsize,
     free: AtomicUsize,
+    /// Counts the resets of the endpoint. Written under the lock of the table.
+    life: AtomicU32,
     /// Who waits for a place.
     pub(super) line: Waiters,
     /// Streams that have no receive posted, and wait for the end of the connection.
@@ -122,7 +122,6 @@ impl Receives {
             free: (0..size).rev().collect(),
             orphans: Orphans::new(size),
             posted,
-            life: 0,
         };
         Receives {
             number,
@@ -130,6 +129,7 @@ impl Receives {
             over: (0..size).map(|_| AtomicBool::new(false)).collect(),
             orphans: AtomicUsize::new(0),
             free: AtomicUsize::new(size as usize),
+            life: AtomicU32::new(0),
             line: Waiters::new(),
             unfed: Waiters::new(),
             table: Mutex::new(table),
@@ -170,7 +170,7 @@ impl Receives {
             return Err(room);
         };
         self.free.fetch_sub(1, Ordering::SeqCst);
-        let (posted, life) = (table.posted, table.life);
+        let (posted, life) = (table.posted, self.life());
         table.posted += 1;
         self.over[index as usize].store(false, Ordering::Relaxed);
         let place = &mut table.places[index as usize];
@@ -257,7 +257,7 @@ impl Receives {
 
     /// A place has no Op any more: an orphan, or free if there is nothing to wait for.
     fn leave(&self, table: &mut Places, index: u32) -> Ended {
-        let life = table.life;
+        let life = self.life();
         let place = &mut table.places[index as usize];
         (place.owned, place.adopted) = (false, false);
         let (waker, posted) = (self.wakened(place), place.posted);
@@ -296,7 +296,19 @@ impl Receives {
 
     /// Counts the resets of the endpoint.
     pub(super) fn life(&self) -> u32 {
-        lock(&self.table).life
+        self.life.load(Ordering::SeqCst)
+    }
+
+    /// Op: the device has taken the receive, and the endpoint was reset meanwhile. The device may have been reset before it took
+    /// the receive, which belongs to the new life then. If it was reset afterwards, it has flushed the receive.
+    #[cold]
+    pub(super) fn posted_anew(&self, receipt: Receipt) {
+        let mut table = lock(&self.table);
+        let life = self.life();
+        let place = &mut table.places[receipt.index as usize];
+        if place.phase == Phase::Posted {
+            place.life = life;
+        }
     }
 
     /// The endpoint begins a new life: messages that no operation has taken are dropped. To be called before the endpoint is
@@ -305,11 +317,14 @@ impl Receives {
     /// A message in the memory of a dropped receive is lost also if another operation has adopted that receive, and was not
     /// polled since: it would keep the memory for as long as it is not polled. That operation ends with the reset.
     pub(super) fn forget_messages(&self, anew: bool) {
-        lock(&self.table).life += u32::from(anew);
+        if anew {
+            let _table = lock(&self.table);
+            self.life.fetch_add(1, Ordering::SeqCst);
+        }
         let mut from = 0;
         loop {
             let mut table = lock(&self.table);
-            let life = table.life;
+            let life = self.life();
             let stale = table.places[from..].iter().position(|place| {
                 place.phase == Phase::Done && place.life != life && (place.adopted || !place.owned)
             });
@@ -359,7 +374,7 @@ impl places::Places for Receives {
     fn complete(&self, completion: &Completion) -> Option<Ended> {
         let (index, generation) = (completion.token.index(), completion.token.generation());
         let mut table = lock(&self.table);
-        let life = table.life;
+        let life = self.life();
         let place = table.places.get_mut(index as usize)?;
         if place.phase != Phase::Posted || place.generation() != generation {
             return None;

@@ -245,8 +245,13 @@ fn go_on(
     // An adopted receive may be over already: it is no fresh one.
     let fresh = begun.is_some() && !receipt.adopted;
     match receiver.poll_end(&posted, fresh, policy, spin, cx) {
-        Poll::Ready(Waited::Over(landed)) => Poll::Ready(receive(receiver, receipt, landed)),
+        Poll::Ready(Waited::Over(landed)) => {
+            // First: what follows may panic in a subscriber of the user's, and the place is this one's no more.
+            *state = State::Finished(Some(receipt));
+            Poll::Ready(receive(receiver, receipt, landed))
+        }
         Poll::Ready(Waited::Lost(error)) => {
+            *state = State::Finished(Some(receipt));
             abandon(receiver, receipt);
             Poll::Ready(Err(error))
         }

@@ -47,6 +47,7 @@ mod rdma {
     mod forgotten;
     mod one_sided;
     mod recv;
+    mod recv_races;
     mod unposted;
     mod watch;
 }

@@ -29,6 +29,8 @@ struct World {
     held: bool,
     /// Called when the next endpoint is open.
     opened: Option<Arc<dyn Fn() + Send + Sync>>,
+    /// Called before the next receive is posted.
+    posts: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
 struct Memory(Offer);
@@ -101,6 +103,11 @@ impl Loopback {
     /// Calls this when the next endpoint is open, and the crate does not know it yet.
     pub fn when_opened(&self, call: impl Fn() + Send + Sync + 'static) {
         self.with(|world, _| world.opened = Some(Arc::new(call)));
+    }
+
+    /// Calls this when the crate posts the next receive, before the device takes it.
+    pub fn when_posted(&self, call: impl Fn() + Send + Sync + 'static) {
+        self.with(|world, _| world.posts = Some(Arc::new(call)));
     }
 
     /// How many endpoints are open.
@@ -441,6 +448,10 @@ unsafe impl Endpoint for LoopEndpoint {
     }
 
     unsafe fn post_recv(&self, token: Token, dst: &Segments, room: usize) -> Result<(), JobError> {
+        let posts = lock(&self.world.0).posts.take();
+        if let Some(posts) = posts {
+            posts();
+        }
         self.world.with(|world, later| {
             let end = world.ends.get_mut(&self.id).unwrap();
             if let EndpointState::Error(cause) = end.state {

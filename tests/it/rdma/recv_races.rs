@@ -1,0 +1,103 @@
+//! A receive that is posted while its Rdma is reset, and one whose poll panics in a subscriber of the application's.
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::Context;
+use std::time::Duration;
+
+use support::loopback::Loopback;
+use support::rdma::{Setup, Side, connect};
+use support::*;
+use tokio_doca::{Mode, Rdma, WorkQ};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+/// As if another thread reset it between the two steps of a post.
+#[test]
+fn a_receive_that_is_posted_into_the_next_life_keeps_its_message_when_it_is_dropped() {
+    run(async {
+        let (loopback, device) = Loopback::device(false);
+        let workq = WorkQ::builder().build().unwrap();
+        let rdma = || {
+            let builder = Rdma::builder(&device).rnr_timeout(Duration::from_secs(60));
+            builder.attach(&workq).unwrap()
+        };
+        let (one, other) = (rdma(), rdma());
+        let reset = one.clone();
+        loopback.when_posted(move || reset.reset().unwrap());
+        drop(one.try_recv(()).unwrap());
+        assert_eq!(loopback.posted(), 1);
+        connect(&one, &other);
+        in_time("the message", other.send_empty_imm(7))
+            .await
+            .unwrap();
+        // It is here, and nobody has asked for it.
+        one.state();
+        let received = in_time("a receive", one.recv(())).await.unwrap();
+        assert_eq!(received.immediate, Some(7));
+    });
+}
+
+/// Panics at every event.
+struct Panics;
+
+impl Subscriber for Panics {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {
+        panic!("a subscriber of the application's");
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn a_receive_whose_poll_panics_in_a_subscriber_leaves_its_place_free() {
+    for adopts in [false, true] {
+        run(async {
+            let setup = Setup {
+                receives: 1,
+                ..Setup::new(false, Mode::EventDriven)
+            };
+            let (one, other) = (Side::new(setup), Side::new(setup));
+            connect(&one.rdma, &other.rdma);
+            if adopts {
+                drop(one.rdma.try_recv(()).unwrap());
+            }
+            let mut first = Box::pin(one.rdma.recv(()));
+            poll_pending(first.as_mut());
+            // Whoever is in line has a waker that panics, which is logged.
+            let mut second = Box::pin(one.rdma.recv(()));
+            let bad = Call::waker(|| panic!("a waker of the application's"));
+            let polled = second.as_mut().poll(&mut Context::from_waker(&bad));
+            assert!(polled.is_pending());
+            other.rdma.send_empty_imm(1).await.unwrap();
+            one.rdma.state();
+            let polled = tracing::subscriber::with_default(Panics, || {
+                catch_unwind(AssertUnwindSafe(|| poll(first.as_mut())))
+            });
+            assert!(polled.is_err(), "{polled:?}");
+            drop((first, second));
+            // The only place is free, and was not given back twice.
+            let next = one.rdma.try_recv(()).unwrap();
+            assert!(one.rdma.try_recv(()).is_err());
+            in_time("a send", other.rdma.send_empty_imm(2))
+                .await
+                .unwrap();
+            let received = in_time("a message", next).await.unwrap();
+            assert_eq!(received.immediate, Some(2));
+        });
+    }
+}
