@@ -19,9 +19,10 @@ use crate::error::Result;
 ///
 /// # The runtime of a connection
 ///
-/// A connection belongs to the Tokio runtime on which it was made. A task of that runtime writes the messages that the
-/// socket does not take at once. If the runtime ends first, those messages are lost, and the connection ends. A program
-/// that sends and then returns from `main` awaits [`flush`](Channel::flush) or [`disconnect`](Channel::disconnect) before.
+/// A connection belongs to the Tokio runtime on which it was made. A task of that runtime writes
+/// the messages that the socket does not take at once. If the runtime ends first, those messages
+/// are lost, and the connection ends. A program that sends and then returns from `main` awaits
+/// [`flush`](Channel::flush) or [`disconnect`](Channel::disconnect) before.
 ///
 /// ```
 /// use tokio_doca::soft::{Soft, View};
@@ -77,8 +78,8 @@ impl Channel {
         ChannelBuilder::new()
     }
 
-    /// Sends a message: waits until the send queue has room for it. That it was sent does not say that it was received, nor
-    /// that it was written: [`flush`](Channel::flush) waits for that.
+    /// Sends a message: waits until the send queue has room for it. That it was sent does not say
+    /// that it was received, nor that it was written: [`flush`](Channel::flush) waits for that.
     ///
     /// # Errors
     ///
@@ -102,9 +103,9 @@ impl Channel {
         self.0.try_send(message)
     }
 
-    /// Waits until all messages that were sent before have been written to the socket. The peer receives them even if this
-    /// process or its runtime ends then. Sends that begin meanwhile wait behind the flush, and [`try_send`](Channel::try_send)
-    /// returns `Again`.
+    /// Waits until all messages that were sent before have been written to the socket. The peer
+    /// receives them even if this process or its runtime ends then. Sends that begin meanwhile wait
+    /// behind the flush, and [`try_send`](Channel::try_send) returns `Again`.
     ///
     /// # Errors
     ///
@@ -112,7 +113,8 @@ impl Channel {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it stops the wait, and nothing else. A peer that does not read makes it wait for ever.
+    /// Dropping it stops the wait, and nothing else. A peer that does not read makes it wait for
+    /// ever.
     pub async fn flush(&self) -> Result<()> {
         self.0.flush().await
     }

@@ -298,7 +298,8 @@ impl Link {
         }
     }
 
-    /// Waits until the socket has taken everything that was sent before. While the answer is held, nothing more is sent.
+    /// Waits until the socket has taken everything that was sent before. While the answer is held,
+    /// nothing more is sent.
     async fn drain(&self) -> Result<SemaphorePermit<'_>> {
         let all = u32::try_from(self.send_queue).unwrap_or(u32::MAX);
         let drained = self.room.acquire_many(all).await;
@@ -340,7 +341,8 @@ impl Link {
 /// The task that writes what waits. If it is dropped before it is done, its runtime has ended.
 struct Flushing {
     link: Arc<Link>,
-    /// This task has handed its duty back. The outbox cannot tell: the next task may have taken the duty over already.
+    /// This task has handed its duty back. The outbox cannot tell: the next task may have taken the
+    /// duty over already.
     done: bool,
 }
 

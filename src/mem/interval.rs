@@ -1,8 +1,8 @@
 //! A tree of ranges whose nodes lie in the things that they stand for: it allocates nothing.
 //!
-//! An AVL tree, ordered by start, in which every node knows the largest end below it, so that one walk down finds an overlap.
-//! Its height is at most 1.45 times the logarithm of how many ranges it has, in whatever order they come and go. No
-//! function calls itself.
+//! An AVL tree, ordered by start, in which every node knows the largest end below it, so that one
+//! walk down finds an overlap. Its height is at most 1.45 times the logarithm of how many ranges it
+//! has, in whatever order they come and go. No function calls itself.
 #![expect(unsafe_code, reason = "the tree links nodes that lie in elements")]
 
 use std::ptr::NonNull;
@@ -15,7 +15,8 @@ struct Linked(NonNull<Node>);
 
 type Link = Option<Linked>;
 
-/// The nodes from the root down to a place in the tree. A tree of this height has more nodes than memory has bytes.
+/// The nodes from the root down to a place in the tree. A tree of this height has more nodes than
+/// memory has bytes.
 type Path = ArrayVec<Linked, 96>;
 
 /// The place of one range.
@@ -117,7 +118,8 @@ fn rotate_right(node: Linked, left: Linked) -> Linked {
     left
 }
 
-/// Makes a tree right whose two sides are right, and differ by two in height at most. Returns its root.
+/// Makes a tree right whose two sides are right, and differ by two in height at most. Returns its
+/// root.
 fn balance(node: Linked) -> Linked {
     update(node);
     let Node { left, right, .. } = node.get();

@@ -1,7 +1,8 @@
 //! The receives without an operation, in the order in which they were posted.
 //!
-//! They are a binary heap whose entries know their places, so that a drop, an adoption and a flush cost the logarithm of how many
-//! there are, in whatever order operations are dropped. All memory is taken when the table is made.
+//! They are a binary heap whose entries know their places, so that a drop, an adoption and a flush
+//! cost the logarithm of how many there are, in whatever order operations are dropped. All memory
+//! is taken when the table is made.
 
 /// No position in the heap.
 const NOWHERE: u32 = u32::MAX;

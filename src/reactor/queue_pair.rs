@@ -101,8 +101,8 @@ impl QueuePair {
         self.watched.now()
     }
 
-    /// Watches the state. While the watch lives, the device rings for changes too, if Ops are rung for and this is a
-    /// runtime.
+    /// Watches the state. While the watch lives, the device rings for changes too, if Ops are rung
+    /// for and this is a runtime.
     pub(crate) fn watch(&self) -> RdmaWatch {
         RdmaWatch::new(&self.watched, &self.attachment.shared)
     }
@@ -186,8 +186,8 @@ impl QueuePair {
 
     /// Has a stream without a receive woken when the connection ends.
     pub(super) fn enqueue_unfed(&self, node: Pin<&WaitNode>, waker: &Waker) {
-        // SAFETY: the table is in an Arc, which the Unfed that has the node reaches through its context until after the node is
-        // dropped (field order).
+        // SAFETY: the table is in an Arc, which the Unfed that has the node reaches through its
+        // context until after the node is dropped (field order).
         unsafe { self.receives.unfed.enqueue(node, waker) };
     }
 }

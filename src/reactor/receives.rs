@@ -288,7 +288,8 @@ impl Receives {
         waker
     }
 
-    /// Makes all poll again that have no receive posted: those in line, and streams whose pool is empty.
+    /// Makes all poll again that have no receive posted: those in line, and streams whose pool is
+    /// empty.
     pub(super) fn wake_unposted(&self) {
         self.line.wake_all();
         self.unfed.wake_all();
@@ -299,8 +300,9 @@ impl Receives {
         self.life.load(Ordering::SeqCst)
     }
 
-    /// Op: the device has taken the receive, and the endpoint was reset meanwhile. The device may have been reset before it took
-    /// the receive, which belongs to the new life then. If it was reset afterwards, it has flushed the receive.
+    /// Op: the device has taken the receive, and the endpoint was reset meanwhile. The device may
+    /// have been reset before it took the receive, which belongs to the new life then. If it was
+    /// reset afterwards, it has flushed the receive.
     #[cold]
     pub(super) fn posted_anew(&self, receipt: Receipt) {
         let mut table = lock(&self.table);
@@ -311,11 +313,12 @@ impl Receives {
         }
     }
 
-    /// The endpoint begins a new life: messages that no operation has taken are dropped. To be called before the endpoint is
-    /// reset, and once more afterwards.
+    /// The endpoint begins a new life: messages that no operation has taken are dropped. To be
+    /// called before the endpoint is reset, and once more afterwards.
     ///
-    /// A message in the memory of a dropped receive is lost also if another operation has adopted that receive, and was not
-    /// polled since: it would keep the memory for as long as it is not polled. That operation ends with the reset.
+    /// A message in the memory of a dropped receive is lost also if another operation has adopted
+    /// that receive, and was not polled since: it would keep the memory for as long as it is not
+    /// polled. That operation ends with the reset.
     pub(super) fn forget_messages(&self, anew: bool) {
         if anew {
             let _table = lock(&self.table);

@@ -47,7 +47,8 @@ enum State {
     /// In line for a place.
     Queued {
         spin: Spin,
-        /// The device rings for the end of the connection: the operations that have the places may never be polled.
+        /// The device rings for the end of the connection: the operations that have the places may
+        /// never be polled.
         _watching: Watching,
     },
     Posted(Receipt, Spin),
@@ -246,7 +247,8 @@ fn go_on(
     let fresh = begun.is_some() && !receipt.adopted;
     match receiver.poll_end(&posted, fresh, policy, spin, cx) {
         Poll::Ready(Waited::Over(landed)) => {
-            // First: what follows may panic in a subscriber of the user's, and the place is this one's no more.
+            // First: what follows may panic in a subscriber of the user's, and the place is this
+            // one's no more.
             *state = State::Finished(Some(receipt));
             Poll::Ready(receive(receiver, receipt, landed))
         }

@@ -1,7 +1,8 @@
 //! A stream of messages that has no receive posted, because its pool is empty.
 //!
-//! A receive that is posted ends with its connection. A stream without one hears of that end here, beside its wait for a
-//! buffer. It stands in a list of its own: in the line for places it would hold up receives that have a buffer.
+//! A receive that is posted ends with its connection. A stream without one hears of that end here,
+//! beside its wait for a buffer. It stands in a list of its own: in the line for places it would
+//! hold up receives that have a buffer.
 
 use std::ops::Deref;
 use std::pin::Pin;
@@ -50,7 +51,8 @@ impl<P: Deref<Target = QueuePair>> Unfed<P> {
         }
     }
 
-    /// Waits until no message can come any more, and returns the error that a posted receive would have ended with.
+    /// Waits until no message can come any more, and returns the error that a posted receive would
+    /// have ended with.
     pub(crate) fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<JobError> {
         let polled = self.as_mut().poll_end(cx);
         if polled.is_ready() {

@@ -1,7 +1,7 @@
 //! The state of an Rdma, and who waits for it to change.
 //!
-//! A watcher gets the state by value, so that no lock of this module is held while user code runs: a watcher may reset or
-//! connect the Rdma from the state that it has just read.
+//! A watcher gets the state by value, so that no lock of this module is held while user code runs:
+//! a watcher may reset or connect the Rdma from the state that it has just read.
 #![expect(unsafe_code, reason = "pins nodes of the list of watchers")]
 
 use std::fmt;
@@ -30,8 +30,8 @@ pub enum RdmaState {
     /// It is connected.
     #[doc(alias = "DOCA_RDMA_STATE_CONNECTED")]
     Connected,
-    /// A job has failed, or the peer has gone. Until [`Rdma::reset`](crate::Rdma::reset) every operation is refused. The
-    /// field is the first cause.
+    /// A job has failed, or the peer has gone. Until [`Rdma::reset`](crate::Rdma::reset) every
+    /// operation is refused. The field is the first cause.
     #[doc(alias = "DOCA_RDMA_STATE_ERROR")]
     Error(JobError),
 }
@@ -125,7 +125,8 @@ impl Watched {
         (known.state, known.changes)
     }
 
-    /// Returns the state and the number of the last change if a watcher that has `seen` so many changes has missed one.
+    /// Returns the state and the number of the last change if a watcher that has `seen` so many
+    /// changes has missed one.
     pub(super) fn changed_since(&self, seen: u64) -> Poll<Option<(RdmaState, u64)>> {
         let known = lock(&self.known);
         match known.changes {
@@ -136,8 +137,8 @@ impl Watched {
     }
 }
 
-/// Watches the state of an [`Rdma`](crate::Rdma): see [`Rdma::watch`](crate::Rdma::watch). Clones watch on their own, from
-/// the change that this one has seen last.
+/// Watches the state of an [`Rdma`](crate::Rdma): see [`Rdma::watch`](crate::Rdma::watch). Clones
+/// watch on their own, from the change that this one has seen last.
 ///
 /// ```
 /// # use tokio_doca::{Rdma, RdmaState};
@@ -177,17 +178,20 @@ impl RdmaWatch {
         watch
     }
 
-    /// Returns the last state that was told. It asks no device; [`Rdma::state`](crate::Rdma::state) does.
+    /// Returns the last state that was told. It asks no device; [`Rdma::state`](crate::Rdma::state)
+    /// does.
     pub fn state(&self) -> RdmaState {
         self.watched.known().0
     }
 
-    /// Waits for a change since this watch was made, or since the last call, and returns the state. Changes that follow
-    /// quickly on one another count as one. Returns `None` once the Rdma was dropped and its last change was returned.
+    /// Waits for a change since this watch was made, or since the last call, and returns the state.
+    /// Changes that follow quickly on one another count as one. Returns `None` once the Rdma was
+    /// dropped and its last change was returned.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the next call returns the change that this one would have returned.
+    /// If the future is dropped, the next call returns the change that this one would have
+    /// returned.
     pub async fn changed(&mut self) -> Option<RdmaState> {
         let node = pin!(WaitNode::new());
         let node = node.into_ref();
@@ -201,7 +205,8 @@ impl RdmaWatch {
             if let Poll::Ready(changed) = watched.changed_since(*seen) {
                 return Poll::Ready(changed);
             }
-            // SAFETY: the list is in an Arc of this watch, which the future borrows until after it has dropped the node.
+            // SAFETY: the list is in an Arc of this watch, which the future borrows until after it
+            // has dropped the node.
             unsafe { watched.waiting.enqueue(node, cx.waker()) };
             if let Some(shared) = shared.upgrade() {
                 // This may be another runtime than the one on which the watch was made.
@@ -214,8 +219,8 @@ impl RdmaWatch {
         Some(state)
     }
 
-    /// Waits until `right` accepts the state, which may be the present one, and returns that state. Returns `None` if the
-    /// Rdma was dropped before.
+    /// Waits until `right` accepts the state, which may be the present one, and returns that state.
+    /// Returns `None` if the Rdma was dropped before.
     ///
     /// # Cancel safety
     ///

@@ -1,4 +1,5 @@
-//! Messages that a Channel has taken and the socket has not: the tasks that write them, and how a program waits for that.
+//! Messages that a Channel has taken and the socket has not: the tasks that write them, and how a
+//! program waits for that.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -34,8 +35,8 @@ fn fill(channel: &Channel) -> usize {
     }
 }
 
-/// The waker of a disconnect runs when the writing task has handed its duty back, and before that task is dropped. Here it
-/// drops the disconnect, and sends so much that the next task begins.
+/// The waker of a disconnect runs when the writing task has handed its duty back, and before that
+/// task is dropped. Here it drops the disconnect, and sends so much that the next task begins.
 #[test]
 fn a_task_that_is_done_does_not_end_the_connection_under_the_next_one() {
     run(async {

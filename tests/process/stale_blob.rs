@@ -1,4 +1,5 @@
-//! Blobs of an Rdma that was reset since: neither of two processes accepts one, whichever of them is the host of the two.
+//! Blobs of an Rdma that was reset since: neither of two processes accepts one, whichever of them
+//! is the host of the two.
 
 use std::time::Instant;
 

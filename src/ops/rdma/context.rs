@@ -165,10 +165,11 @@ impl Rdma {
 
     /// Watches the state: [`RdmaWatch::changed`] waits for the next change.
     ///
-    /// If the WorkQ is not busy-polled, and the watch is made or awaited on a Tokio runtime, the end of the peer is told
-    /// even if nothing else is awaited. In [`Mode::BusyPoll`](crate::Mode::BusyPoll) a change is found by a poll of an
-    /// operation, or by a call of [`state`](Rdma::state); once [`WorkQ::set_mode`] has set another mode on a runtime, it
-    /// is told as well.
+    /// If the WorkQ is not busy-polled, and the watch is made or awaited on a Tokio runtime, the
+    /// end of the peer is told even if nothing else is awaited. In
+    /// [`Mode::BusyPoll`](crate::Mode::BusyPoll) a change is found by a poll of an operation, or by
+    /// a call of [`state`](Rdma::state); once [`WorkQ::set_mode`] has set another mode on a
+    /// runtime, it is told as well.
     pub fn watch(&self) -> RdmaWatch {
         self.pair().watch()
     }
@@ -278,10 +279,12 @@ impl Rdma {
         Err(error)
     }
 
-    /// Back to Init, from any state: the connection ends, and the peer's state turns to Error. Jobs in flight and receives end with
-    /// [`Reason::Flushed`](crate::Reason::Flushed), for [`Reason::Reset`](crate::Reason::Reset); messages that nobody took are dropped, and so is one that
-    /// lies in the memory of a dropped receive which another one took over, and was not polled since. What was exported is worth nothing any more:
-    /// export and connect anew. It does not wait; memory of jobs in flight goes back as they are collected.
+    /// Back to Init, from any state: the connection ends, and the peer's state turns to Error. Jobs
+    /// in flight and receives end with [`Reason::Flushed`](crate::Reason::Flushed), for
+    /// [`Reason::Reset`](crate::Reason::Reset); messages that nobody took are dropped, and so is
+    /// one that lies in the memory of a dropped receive which another one took over, and was not
+    /// polled since. What was exported is worth nothing any more: export and connect anew. It does
+    /// not wait; memory of jobs in flight goes back as they are collected.
     ///
     /// An adapter that does not let go of them leaves the state at Error, and they end with
     /// [`Reason::MemoryKept`](crate::Reason::MemoryKept): build another Rdma.

@@ -107,10 +107,12 @@ impl Rdma {
         /// As [`Rdma::send`].
         fn send_empty_imm, send_empty_imm_owned, try_send_empty_imm [] (immediate: u32) -> [(), (), usize] { Verb::Send(Some(immediate)), (), () }
 
-        /// Writes the data of `src` to the start of `remote`, and returns the number of bytes. The peer is not told.
+        /// Writes the data of `src` to the start of `remote`, and returns the number of bytes. The
+        /// peer is not told.
         ///
-        /// With `()` for both, it moves nothing, and asks whether the peer is there. Once the peer has reset or dropped its
-        /// Rdma, or its process has ended, the first such write fails, after all messages that the peer had sent.
+        /// With `()` for both, it moves nothing, and asks whether the peer is there. Once the peer
+        /// has reset or dropped its Rdma, or its process has ended, the first such write fails,
+        /// after all messages that the peer had sent.
         ///
         /// # Errors
         ///
@@ -198,14 +200,17 @@ impl Rdma {
     ///
     /// # Cancel safety
     ///
-    /// No message is lost by a drop. A receive that is dropped stays posted, and keeps its memory leased; the next one that begins takes it over instead of posting
-    /// another, and gets its message, which is copied to its own destination, if that is another one. If that has too little room
-    /// ([`Reason::ReceiveTooSmall`](crate::Reason::ReceiveTooSmall)), or is in use, the message stays for the one after it. What the peer may send is bounded by
-    /// the room of the receive that is posted: a message that is longer than that of the dropped one is an error, however much the next has.
+    /// No message is lost by a drop. A receive that is dropped stays posted, and keeps its memory
+    /// leased; the next one that begins takes it over instead of posting another, and gets its
+    /// message, which is copied to its own destination, if that is another one. If that has too
+    /// little room ([`Reason::ReceiveTooSmall`](crate::Reason::ReceiveTooSmall)), or is in use, the
+    /// message stays for the one after it. What the peer may send is bounded by the room of the
+    /// receive that is posted: a message that is longer than that of the dropped one is an error,
+    /// however much the next has.
     ///
-    /// A future that is forgotten (`mem::forget`) keeps its place and its memory, and the message that meets it is lost: nobody can
-    /// tell it from a future that will be polled later. If it had taken over a dropped receive, a reset gives the memory
-    /// of that one back.
+    /// A future that is forgotten (`mem::forget`) keeps its place and its memory, and the message
+    /// that meets it is lost: nobody can tell it from a future that will be polled later. If it had
+    /// taken over a dropped receive, a reset gives the memory of that one back.
     #[doc(alias = "doca_rdma_job_recv")]
     #[doc(alias = "ibv_post_recv")]
     pub fn recv<D: MaybeDestination>(&self, dst: D) -> RdmaRecv<&Rdma, D> {
@@ -241,8 +246,9 @@ impl Rdma {
     /// Messages as they come, into Bufs of a pool: it keeps up to `receives` of them posted, 1 to
     /// [`recv_queue_size`](Rdma::recv_queue_size). While the pool is empty it posts fewer, and goes on as Bufs come home. The first poll posts.
     ///
-    /// The stream ends after the first error, which it yields. The receives that it has posted are then those of a stream
-    /// that was dropped. If the connection ends while the pool is empty and nothing is posted, the stream yields that error too.
+    /// The stream ends after the first error, which it yields. The receives that it has posted are
+    /// then those of a stream that was dropped. If the connection ends while the pool is empty and
+    /// nothing is posted, the stream yields that error too.
     ///
     /// # Cancel safety
     ///

@@ -18,8 +18,8 @@ pub enum Fault {
     /// It is done that much later. Jobs behind it are not held up. A device without engines has nobody who would keep the
     /// time, and does it at once.
     Delay(Duration),
-    /// It is done after this many more jobs of its WorkQ, so that completions come in another order. Until then no job of the
-    /// provider's devices is done inline.
+    /// It is done after this many more jobs of its WorkQ, so that completions come in another
+    /// order. Until then no job of the provider's devices is done inline.
     Behind(u32),
     /// It is done no more, and its completion never comes, as if the device had lost it. Its Bufs stay in use until the WorkQ is
     /// gone: [`shutdown`](crate::WorkQ::shutdown) waits in vain. Drop the future, or give it a time limit.
@@ -33,7 +33,8 @@ pub enum Fault {
 
 /// The script of a provider's devices: each job takes the next entry; when none is left, all is well again.
 ///
-/// While there is a script, a [`Hold`], a broken queue, or a job that waits for others ([`Fault::Behind`]), no job is done inline.
+/// While there is a script, a [`Hold`], a broken queue, or a job that waits for others
+/// ([`Fault::Behind`]), no job is done inline.
 ///
 /// Jobs of an Rdma take entries too, receives none. A connection is reliable and in order: [`Fault::Delay`] and [`Fault::Behind`] let such a job
 /// pass, a [`Hold`] does not hold it up, and a failure ([`Fault::Error`], or [`Fault::Queue`], which breaks nothing else here) takes the context to
@@ -146,8 +147,8 @@ impl Faults {
         &self.0.held
     }
 
-    /// From now on nothing is done inline: a queue broke down, so that it is asked and says so, or a job waits for others,
-    /// which its queue counts.
+    /// From now on nothing is done inline: a queue broke down, so that it is asked and says so, or
+    /// a job waits for others, which its queue counts.
     pub(super) fn stop_inline(&self) {
         let entries = self.entries();
         self.0.stops.fetch_add(1, Ordering::SeqCst);

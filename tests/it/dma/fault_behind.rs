@@ -1,4 +1,5 @@
-//! A job that a script puts behind others comes due, although the device could do those others inside the call.
+//! A job that a script puts behind others comes due, although the device could do those others
+//! inside the call.
 
 use futures::FutureExt;
 use support::*;

@@ -1,4 +1,5 @@
-//! A receive that is posted while its Rdma is reset, and one whose poll panics in a subscriber of the application's.
+//! A receive that is posted while its Rdma is reset, and one whose poll panics in a subscriber of
+//! the application's.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,5 +1,5 @@
-//! Operations that have no receive posted hear of the end of their connection: a stream whose pool is empty, and a receive in
-//! line for a place that another one never gives back.
+//! Operations that have no receive posted hear of the end of their connection: a stream whose pool
+//! is empty, and a receive in line for a place that another one never gives back.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Watches of the state of an Rdma: who reads the state may act on it at once, and a change is lost to no watcher.
+//! Watches of the state of an Rdma: who reads the state may act on it at once, and a change is lost
+//! to no watcher.
 
 use std::future::Future;
 use std::pin::Pin;

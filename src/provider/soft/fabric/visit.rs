@@ -61,14 +61,17 @@ impl Invitation {
         })
     }
 
-    /// Refuses a guest that has gone: one whose process has ended, or whose blob is stale, because it was reset or dropped since.
+    /// Refuses a guest that has gone: one whose process has ended, or whose blob is stale, because
+    /// it was reset or dropped since.
     ///
-    /// It knocks at the guest's, with a hello that no endpoint says and that is therefore refused. A stale blob is refused
-    /// for its slot, generation and key. A guest that cannot be reached from here may come all the same.
+    /// It knocks at the guest's, with a hello that no endpoint says and that is therefore refused.
+    /// A stale blob is refused for its slot, generation and key. A guest that cannot be reached
+    /// from here may come all the same.
     ///
     /// # Errors
     ///
-    /// `ConnectionReset` if the guest's process has ended, `ConnectionAborted` if the blob is stale, `TimedOut`.
+    /// `ConnectionReset` if the guest's process has ended, `ConnectionAborted` if the blob is
+    /// stale, `TimedOut`.
     pub(in super::super) fn find_guest(&self, deadline: Instant) -> Result<()> {
         let fabric = Fabric::current(self.kind.role.op)?;
         let guest = self.host();

@@ -211,7 +211,8 @@ impl Process {
         self.watched.is_dead()
     }
 
-    /// Asks the kernel whether it has ended. [`Process::is_dead`] costs no system call, and knows what the thread was told.
+    /// Asks the kernel whether it has ended. [`Process::is_dead`] costs no system call, and knows
+    /// what the thread was told.
     pub(in super::super) fn has_ended(&self) -> bool {
         let events = match self.watch {
             Watch::Pidfd(_) => PollFlags::POLLIN,

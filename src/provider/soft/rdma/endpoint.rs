@@ -172,8 +172,8 @@ impl Shared {
         }
     }
 
-    /// Asks whether the peer is there, if that is all there is to do. If it has left, the Job is for the queue, where it fails after
-    /// everything that came before.
+    /// Asks whether the peer is there, if that is all there is to do. If it has left, the Job is
+    /// for the queue, where it fails after everything that came before.
     fn ask_now(&self) -> Option<Result<u64, JobError>> {
         let inner = self.inner();
         if !inner.sends.is_empty() || inner.state != EndpointState::Connected {

@@ -11,8 +11,8 @@
 //!   joins                                            connect: is my visitor the one of the blob? joins
 //! ```
 //!
-//! A host whose guest has not come yet knocks at the guest's, and is refused. The refusal says whether the blob is stale: slot,
-//! generation and key are compared by both sides.
+//! A host whose guest has not come yet knocks at the guest's, and is refused. The refusal says
+//! whether the blob is stale: slot, generation and key are compared by both sides.
 #![expect(unsafe_code, reason = "promises who reaches shared memory")]
 
 use std::any::Any;
