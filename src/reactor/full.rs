@@ -132,7 +132,7 @@ impl Pause {
         self.is_on().then(|| self.timer.left(shared))
     }
 
-    #[cfg(tokio_doca_loom)]
+    #[cfg(all(test, tokio_doca_loom))]
     pub(super) fn timer(&self) -> &Timer {
         &self.timer
     }

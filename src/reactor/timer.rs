@@ -96,6 +96,7 @@ mod modelled {
         }
 
         /// Lets the time pass. Returns false if the timer is not set.
+        #[cfg(test)]
         pub(in super::super) fn expire(&self) -> bool {
             let set = self.set.load(SeqCst) && self.set.swap(false, SeqCst);
             if set {
