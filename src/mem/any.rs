@@ -8,7 +8,7 @@ use super::lease::{ReadLease, WriteLease};
 use super::operand::sealed::{Local, Reads, Spans, Writes};
 use super::operand::{Extent, Grow, Reading, Writing};
 use super::rdma::sealed as rdma;
-use super::remote::{RemoteRead, RemoteWrite};
+use super::remote_lease::{RemoteRead, RemoteWrite};
 use super::side::sealed::{MayRead, MayWrite};
 use super::{Buf, BufChain, BufSlice, RemoteBuf};
 use crate::device::Segments;

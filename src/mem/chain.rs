@@ -15,10 +15,11 @@ use std::sync::Arc;
 
 use super::devices::Holder;
 use super::element::Handle;
+use super::last::Last;
 use super::lease::{ReadLease, WriteLease};
 use super::operand::Extent;
 use super::{Buf, BufSlice};
-use crate::device::{Segment, Segments};
+use crate::device::{Keep, Segment, Segments};
 use crate::error::{JobError, Reason};
 use crate::sync::{Mutex, lock};
 
@@ -288,6 +289,13 @@ impl ChainRead {
     }
 }
 
+impl ChainRead {
+    /// Gives the Leases back, and leaves the chain, which may be the last, to the caller.
+    pub(super) fn end(self) -> Option<Last> {
+        Some(Last::Chain(Arc::clone(&self.0) as Keep))
+    }
+}
+
 impl Drop for ChainRead {
     fn drop(&mut self) {
         let mut state = lock(&self.0.state);
@@ -321,6 +329,13 @@ impl ChainWrite {
             lease.grow(part);
             by -= part;
         }
+    }
+}
+
+impl ChainWrite {
+    /// Gives the Leases back, and leaves the chain, which may be the last, to the caller.
+    pub(super) fn end(self) -> Option<Last> {
+        Some(Last::Chain(Arc::clone(&self.0) as Keep))
     }
 }
 

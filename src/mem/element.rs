@@ -251,6 +251,12 @@ impl Deref for Count {
 }
 
 impl Count {
+    /// The same count, for who has given it back and sees to what comes after the last.
+    #[inline(always)]
+    pub(super) fn again(&self) -> Count {
+        Count(self.0)
+    }
+
     /// The last count was given back: brings the element home.
     pub(super) fn bring_home(&self) {
         if self.ranged {

@@ -2,18 +2,21 @@
 //!
 //! A [`ReadLease`] reaches the data, a [`WriteLease`] all bytes behind the headroom, and the rooms. They are counts in the
 //! element's word, given back when they are dropped; whoever gives the last count back brings the element home.
+//! That may run code of the application's, so a caller that must not runs it later ([`Last`]).
 #![allow(
     unreachable_pub,
     reason = "Leases are named by the sealed traits of operand"
 )]
 #![expect(unsafe_code, reason = "addresses within leased memory")]
 
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::devices::Holder;
 use super::element::{Count, Element};
+use super::last::{Last, LastCount};
 use crate::device::Segment;
 use crate::error::{JobError, Reason};
 
@@ -79,18 +82,31 @@ impl Deref for ReadLease {
 impl Drop for ReadLease {
     #[inline(always)]
     fn drop(&mut self) {
-        let last = if self.ranged {
-            self.end_ranged()
-        } else {
-            self.word.end_read()
-        };
-        if last {
+        if self.give_back() {
             self.0.bring_home();
         }
     }
 }
 
 impl ReadLease {
+    /// Gives it back, and leaves what is to be done after the last one to the caller.
+    #[inline(always)]
+    pub(super) fn end(self) -> Option<Last> {
+        let lease = ManuallyDrop::new(self);
+        let last = lease.give_back();
+        last.then(|| Last::Element(LastCount(lease.0.again())))
+    }
+
+    /// True: it was the last count.
+    #[inline(always)]
+    fn give_back(&self) -> bool {
+        if self.ranged {
+            self.end_ranged()
+        } else {
+            self.word.end_read()
+        }
+    }
+
     #[inline(never)]
     fn end_ranged(&self) -> bool {
         // Once the Lease is given back somebody else may bring the element home, and the Mmap with it: not before its lock
@@ -167,18 +183,31 @@ impl Deref for WriteLease {
 impl Drop for WriteLease {
     #[inline(always)]
     fn drop(&mut self) {
-        let last = if self.ranged {
-            self.end_ranged()
-        } else {
-            self.word.end_write()
-        };
-        if last {
+        if self.give_back() {
             self.0.bring_home();
         }
     }
 }
 
 impl WriteLease {
+    /// Gives it back, and leaves what is to be done after the last one to the caller.
+    #[inline(always)]
+    pub(super) fn end(self) -> Option<Last> {
+        let lease = ManuallyDrop::new(self);
+        let last = lease.give_back();
+        last.then(|| Last::Element(LastCount(lease.0.again())))
+    }
+
+    /// True: it was the last count.
+    #[inline(always)]
+    fn give_back(&self) -> bool {
+        if self.ranged {
+            self.end_ranged()
+        } else {
+            self.word.end_write()
+        }
+    }
+
     #[inline(never)]
     fn end_ranged(&self) -> bool {
         // Once the Lease is given back somebody else may bring the element home, and the Mmap with it: not before its lock

@@ -5,12 +5,14 @@
 #![expect(unsafe_code, reason = "bytes of which it is said who may reach them")]
 
 use std::os::fd::OwnedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::device::Backing;
-use crate::sync::Process;
+use crate::sync::{Process, contain};
+
+/// What takes memory back is code of the application's: a panic of it is contained.
+const WHAT: &str = "what takes an Mmap's memory back";
 
 /// Takes memory of the application's back. It may be dropped without having run.
 pub(super) type Free = Box<dyn FnOnce(NonNull<u8>, usize) + Send>;
@@ -103,7 +105,7 @@ impl Memory {
     pub(super) fn give_up(&mut self) {
         if let Held::Lent(free) = &mut self.backing {
             let free = free.take();
-            contain(|| drop(free));
+            contain(WHAT, || drop(free));
         }
     }
 }
@@ -114,17 +116,8 @@ impl Drop for Memory {
             return;
         };
         if let Some(free) = free.take() {
-            contain(|| free(self.base, self.len));
+            contain(WHAT, || free(self.base, self.len));
         }
-    }
-}
-
-/// Runs code of the user's, which may panic: it runs wherever the last Lease is given back, and a panic ends here.
-fn contain(run: impl FnOnce()) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(run)) {
-        tracing::error!("what takes an Mmap's memory back panicked; the panic was contained");
-        // It is user code as well, and may panic when it is dropped.
-        std::mem::forget(payload);
     }
 }
 

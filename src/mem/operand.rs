@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::chain::{ChainRead, ChainWrite};
 use super::devices::Holder;
 use super::lease::{ReadLease, WriteLease};
-use super::remote::{RemoteRead, RemoteWrite};
+use super::remote_lease::{RemoteRead, RemoteWrite};
 use super::{Buf, BufChain, BufSlice};
 use crate::device::Segments;
 use crate::error::JobError;

@@ -14,7 +14,7 @@ use super::begun::{Begun, BegunRdma};
 use super::devices::Holder;
 use super::operand::{Destination, Extent, Grow, Reading, Source, Writing};
 use super::overlap::{explain, share};
-use super::remote::{RemoteRead, RemoteWrite};
+use super::remote_lease::{RemoteRead, RemoteWrite};
 use crate::device::{Audience, RdmaJob, Segments, Verb};
 use crate::error::{JobError, Reason};
 

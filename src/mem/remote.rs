@@ -17,7 +17,8 @@ use std::sync::Arc;
 use super::devices::Holder;
 use super::mmap::{self, Mmap};
 use super::operand::sealed::{Reads, Spans, Writes};
-use super::operand::{Extent, Grow, Reading, Writing};
+use super::operand::{Extent, Writing};
+use super::remote_lease::{RemoteRead, RemoteWrite};
 use super::{Buf, BufInventory, Import};
 use crate::device::{Access, Audience, Device, Imported, Origin, Segment, Segments};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
@@ -217,12 +218,12 @@ impl fmt::Debug for RemoteMmap {
 /// A plain range of a [`RemoteMmap`]: it has no rooms. A copy, or a remote operation, reads all of it, and writes from its start on. (DOCA gives
 /// remote descriptors rooms too, which makes a read from a fresh one silently empty.) Clones are the same range.
 #[derive(Clone)]
-pub struct RemoteBuf(Arc<Piece>);
+pub struct RemoteBuf(pub(super) Arc<Piece>);
 
-struct Piece {
+pub(super) struct Piece {
     mmap: RemoteMmap,
     /// What its Leases are taken on, if it is memory of this process.
-    own: Option<Buf>,
+    pub(super) own: Option<Buf>,
     from: usize,
     len: usize,
 }
@@ -299,75 +300,6 @@ impl fmt::Debug for RemoteBuf {
             .field("of", &self.0.mmap)
             .finish()
     }
-}
-
-/// What a job that reads a RemoteBuf keeps: it, and a read Lease if it is memory of this process. In one word, as the Leases of other
-/// operands are: every Slot has room for it.
-pub struct RemoteRead(Arc<Piece>);
-
-/// The same of one that writes.
-pub struct RemoteWrite(Arc<Piece>);
-
-impl RemoteRead {
-    #[inline]
-    pub(super) fn begin(of: &RemoteBuf) -> Result<RemoteRead, JobError> {
-        let piece = &of.0;
-        if let Some(buf) = &piece.own {
-            // Given back below.
-            std::mem::forget(buf.0.read()?);
-        }
-        Ok(RemoteRead(Arc::clone(piece)))
-    }
-}
-
-impl Drop for RemoteRead {
-    // Not inline: it stands beside the Leases of every job.
-    #[inline(never)]
-    fn drop(&mut self) {
-        if let Some(buf) = &self.0.own {
-            buf.0.end_read();
-        }
-    }
-}
-
-impl RemoteWrite {
-    #[inline]
-    pub(super) fn begin(of: &RemoteBuf) -> Result<RemoteWrite, JobError> {
-        let piece = &of.0;
-        if let Some(buf) = &piece.own {
-            // Given back below.
-            std::mem::forget(buf.0.write()?);
-        }
-        Ok(RemoteWrite(Arc::clone(piece)))
-    }
-}
-
-impl Drop for RemoteWrite {
-    // Not inline: it stands beside the Leases of every job.
-    #[inline(never)]
-    fn drop(&mut self) {
-        if let Some(buf) = &self.0.own {
-            buf.0.end_write();
-        }
-    }
-}
-
-impl From<RemoteRead> for Reading {
-    fn from(read: RemoteRead) -> Reading {
-        Reading::Remote(read)
-    }
-}
-
-impl From<RemoteWrite> for Writing {
-    fn from(write: RemoteWrite) -> Writing {
-        Writing::Remote(write)
-    }
-}
-
-impl Grow for RemoteWrite {
-    /// It has no rooms.
-    #[inline(always)]
-    fn grow(&self, _by: usize) {}
 }
 
 impl Spans for RemoteBuf {

@@ -1,4 +1,4 @@
-//! Who reaps: one at a time, nobody waits for it, and no look is lost.
+//! The right to reap: one thread at a time has it, nobody waits for it, and no look is lost.
 //!
 //! ```text
 //!            enter            enter (refused: delegated)
@@ -7,9 +7,17 @@
 //!    |------ leave -----|  |------ leave: look once more -----|
 //! ```
 //!
-//! A refused `enter` is no look. It leaves a mark, and whoever holds the gate looks once more after it saw the mark:
-//! so that look comes after whatever the refused one did before (armed, say). This is the half of the wait cycle that
-//! makes "arm, then look once more" true when somebody else is looking.
+//! A refused `enter` is no look. It leaves a mark, and the holder of the gate looks once more after
+//! it has seen the mark. So that look comes after all that the refused thread did before (it armed,
+//! say). This is the half of the wait cycle that makes "arm, then look once more" true while
+//! another thread looks.
+//!
+//! No code of the application's runs inside the gate: a waker that blocks on a job of the same
+//! WorkQ would wait for a look that only its own thread can take. Two types keep this rule.
+//! [`Later`] wraps what the holder finds: its drop does nothing, and only an [`Outside`] opens it.
+//! [`Inside::leave`] makes one, and nothing else does.
+
+use std::mem::{ManuallyDrop, forget};
 
 use crate::sync::atomic::{AtomicU8, Ordering};
 use crate::sync::seq_cst_order;
@@ -20,15 +28,27 @@ const HELD_AGAIN: u8 = 2;
 
 pub(super) struct Gate(AtomicU8);
 
+/// The right to reap. A panic gives it back; the looks that were refused by then are lost.
+#[must_use = "it is given back by leave"]
+pub(super) struct Inside<'a>(&'a Gate);
+
+/// Proof that the thread has left the gate: code of the application's may run.
+pub(super) struct Outside(());
+
+/// A value whose use or drop may run code of the application's, found inside the gate. If it is
+/// dropped unopened, its content is leaked.
+#[must_use = "what is not opened is leaked"]
+pub(super) struct Later<T>(ManuallyDrop<T>);
+
 impl Gate {
     pub(super) fn new() -> Gate {
         Gate(AtomicU8::new(IDLE))
     }
 
-    /// True: the caller reaps now, and must `leave`. False: whoever does will look once more.
+    /// `Some`: the caller reaps now, and must `leave`. `None`: the holder will look once more.
     #[inline]
     #[must_use]
-    pub(super) fn enter(&self) -> bool {
+    pub(super) fn enter(&self) -> Option<Inside<'_>> {
         let mut now = IDLE;
         loop {
             let next = if now == IDLE { HELD } else { HELD_AGAIN };
@@ -38,29 +58,80 @@ impl Gate {
             {
                 Ok(_) => {
                     seq_cst_order();
-                    return now == IDLE;
+                    return (now == IDLE).then(|| Inside(self));
                 }
                 Err(seen) => now = seen,
             }
         }
     }
+}
 
-    /// True: the gate was left. False: somebody was refused meanwhile, the gate is still the caller's, and it must
-    /// look once more.
+impl<'a> Inside<'a> {
+    /// `Err`: a thread was refused meanwhile. The gate is still the caller's, and it must look once
+    /// more.
     #[inline]
-    #[must_use]
-    pub(super) fn leave(&self) -> bool {
-        if self
-            .0
+    pub(super) fn leave(self) -> Result<Outside, Inside<'a>> {
+        let gate = &self.0.0;
+        if gate
             .compare_exchange(HELD, IDLE, Ordering::SeqCst, Ordering::SeqCst)
             .is_ok()
         {
-            return true;
+            forget(self);
+            return Ok(Outside(()));
         }
         // An exchange, so that it also acquires what came before the last refused look.
-        self.0.swap(HELD, Ordering::SeqCst);
+        gate.swap(HELD, Ordering::SeqCst);
         seq_cst_order();
-        false
+        Err(self)
+    }
+
+    /// Leaves the gate, and the looks that were refused with it: for who has another turn rung for,
+    /// or looks anew.
+    pub(super) fn leave_now(self) -> Outside {
+        self.0.0.swap(IDLE, Ordering::SeqCst);
+        seq_cst_order();
+        forget(self);
+        Outside(())
+    }
+}
+
+impl Drop for Inside<'_> {
+    /// Unwinding: whoever is to look instead is the turn's to ask.
+    fn drop(&mut self) {
+        Inside(self.0).leave_now();
+    }
+}
+
+impl<T> Later<T> {
+    #[inline(always)]
+    pub(super) fn new(value: T) -> Later<T> {
+        Later(ManuallyDrop::new(value))
+    }
+
+    /// `with` only wraps it: it runs inside the gate.
+    #[inline(always)]
+    pub(super) fn map<U>(self, with: fn(T) -> U) -> Later<U> {
+        Later::new(with(ManuallyDrop::into_inner(self.0)))
+    }
+
+    #[inline(always)]
+    pub(super) fn open(self, _: &Outside) -> T {
+        ManuallyDrop::into_inner(self.0)
+    }
+}
+
+impl<T> Later<Option<T>> {
+    #[inline(always)]
+    pub(super) fn transpose(self) -> Option<Later<T>> {
+        ManuallyDrop::into_inner(self.0).map(Later::new)
+    }
+}
+
+#[cfg(test)]
+impl Outside {
+    /// A thread of a test, which has entered no gate.
+    pub(super) fn of_a_test() -> Outside {
+        Outside(())
     }
 }
 
@@ -71,12 +142,36 @@ mod tests {
     #[test]
     fn a_refused_look_is_made_good_by_the_holder() {
         let gate = Gate::new();
-        assert!(gate.enter());
-        assert!(!gate.enter());
-        assert!(!gate.enter());
-        assert!(!gate.leave(), "once more");
-        assert!(gate.leave());
-        assert!(gate.enter());
-        assert!(gate.leave());
+        let inside = gate.enter().expect("it is idle");
+        assert!(gate.enter().is_none());
+        assert!(gate.enter().is_none());
+        let inside = inside.leave().err().expect("once more");
+        assert!(inside.leave().is_ok());
+        let inside = gate.enter().expect("it was left");
+        assert!(inside.leave().is_ok());
+    }
+
+    #[test]
+    fn a_panic_inside_gives_the_gate_back() {
+        let gate = Gate::new();
+        let panics = std::panic::AssertUnwindSafe(|| {
+            let _inside = gate.enter().expect("it is idle");
+            panic!("inside the gate");
+        });
+        assert!(std::panic::catch_unwind(panics).is_err());
+        assert!(gate.enter().is_some());
+    }
+
+    #[test]
+    fn what_is_found_inside_is_dropped_outside_or_not_at_all() {
+        let (gate, counted) = (Gate::new(), std::rc::Rc::new(()));
+        let inside = gate.enter().expect("it is idle");
+        let [one, other] = [(); 2].map(|()| Later::new(Some(std::rc::Rc::clone(&counted))));
+        drop(other);
+        let one = one.transpose().expect("it has one");
+        assert_eq!(std::rc::Rc::strong_count(&counted), 3);
+        let outside = inside.leave().ok().expect("nobody was refused");
+        drop(one.open(&outside));
+        assert_eq!(std::rc::Rc::strong_count(&counted), 2, "one was leaked");
     }
 }

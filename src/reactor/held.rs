@@ -1,5 +1,7 @@
 //! What a Job in flight keeps: its Leases.
 
+use super::gate::Later;
+use super::target::{Leftovers, Rest};
 use crate::error::{JobError, Reason};
 use crate::mem::{Grow, Reading, SessionLease, Writing};
 
@@ -27,15 +29,22 @@ impl Held {
         Held { session, ..self }
     }
 
-    /// The Job is over: what was written is appended, and the Leases go back, unless the device uses the memory still.
-    pub(super) fn release(self, result: &Outcome) {
+    /// Reaper: the Job is over. Appends what was written, and gives the Leases back, unless the
+    /// device still uses the memory. What comes after a last count is left for later.
+    #[inline(always)]
+    pub(super) fn release(self, result: &Outcome, rest: &mut Leftovers) {
         match (&self.write, result) {
             (Some(write), Ok(len)) => write.grow(usize::try_from(*len).unwrap_or(usize::MAX)),
             (_, Err(error)) if keeps_memory(error) => return std::mem::forget(self),
             _ => {}
         }
-        drop(self.write);
-        drop(self.read);
+        if let Some(last) = self.write.and_then(Writing::end) {
+            rest.push(Later::new(Rest::Last(last)));
+        }
+        if let Some(last) = self.read.and_then(Reading::end) {
+            rest.push(Later::new(Rest::Last(last)));
+        }
+        // Nothing of the application's hangs on it.
         drop(self.session);
     }
 }

@@ -30,10 +30,11 @@ use std::task::{Context, Poll, Waker};
 
 use ::loom::thread::JoinHandle;
 
+use super::gate::Outside;
 use super::held::{Held, Outcome};
 use super::slot::{Completed, Slot};
 use super::submit::Work;
-use super::target::Told;
+use super::target::{Leftovers, Target, Told};
 use super::{Attachment, Flight, Mode, Prepared, WorkQ};
 use crate::device::{
     Adapter, Armed, Caps, Completion, DevInfo, Device, Job, Keep, PciAddr, PciFunction, Queue,
@@ -54,10 +55,23 @@ fn in_flight() -> (Arc<Slot>, u32) {
     (slot, generation)
 }
 
-/// Does what a completion asks for; true if the Slot became free.
-fn tell(completed: Completed) -> bool {
-    match completed {
-        Completed::Tell(Told::Waker(waker)) => waker.wake(),
+/// Completes the Job of a Slot, and does what that leaves to be done.
+fn complete(slot: &Slot, generation: u32, outcome: Outcome) -> Completed {
+    let mut rest = Leftovers::new();
+    let completed = slot.complete(generation, outcome, &mut rest);
+    for rest in rest {
+        drop(rest.open(&Outside::of_a_test()));
+    }
+    completed
+}
+
+/// The same; true if the Slot became free.
+fn end(slot: &Slot, generation: u32) -> bool {
+    match complete(slot, generation, Ok(7)) {
+        Completed::Tell(Told::Op(target)) => match target.open(&Outside::of_a_test()) {
+            Target::Waker(waker) => waker.wake(),
+            _ => panic!("it is an Op's"),
+        },
         Completed::Nothing => {}
         Completed::Free(None) => return true,
         _ => panic!("a completion of a job in flight, which no run waits for"),

@@ -38,17 +38,28 @@ impl QueuePair {
             let (watched, table) = (Arc::clone(&watched), Arc::clone(&table));
             Arc::new(move || {
                 // The endpoint is a provider's, and may panic.
-                contain(|| watched.update());
+                contain("a device", || watched.update());
                 // Operations that have no receive posted cannot be flushed: they look themselves.
                 if let Some(receives) = table.get().and_then(Weak::upgrade) {
-                    contain(|| receives.wake_unposted());
+                    contain("a device", || receives.wake_unposted());
+                }
+            })
+        };
+        // What the provider calls, maybe amid a look. The provider keeps nothing by it: what it
+        // drops there would be the last handle of the watch, which wakes too.
+        let said: Changed = {
+            let shared = Arc::downgrade(&attachment.shared);
+            let changed = Arc::downgrade(&changed);
+            Arc::new(move || {
+                if let (Some(shared), Some(changed)) = (shared.upgrade(), changed.upgrade()) {
+                    shared.changed(changed);
                 }
             })
         };
         let (size, config) = (
             config.recv_queue_size,
             EndpointConfig {
-                changed: Arc::clone(&changed),
+                changed: said,
                 ..config
             },
         );

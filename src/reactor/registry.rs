@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use super::gate::Later;
 use super::places::{Ended, Places};
-use super::target::Told;
+use super::target::{Leftovers, Rest, Told};
 use crate::device::Completion;
 use crate::error::{Error, ErrorKind, Result};
+use crate::mem::Writing;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, lock};
 
@@ -126,9 +128,14 @@ impl Registry {
         self.asleep.load(Ordering::SeqCst) > 0
     }
 
-    /// What had a place is over; answers whom to tell. False if it named none that is taken: the context may have gone, and its
-    /// completions been in the device's queue.
-    pub(super) fn complete(&self, completion: &Completion, tell: impl FnMut(Told)) -> bool {
+    /// Reaper: what had a place is over. Calls `tell` with whom to tell of it. Returns `false` if
+    /// it names none that is taken: the context may have gone while the device's queue had it.
+    pub(super) fn complete(
+        &self,
+        completion: &Completion,
+        rest: &mut Leftovers,
+        tell: impl FnMut(Told),
+    ) -> bool {
         let entries = lock(&self.entries);
         let entry = (completion.token.table() as usize)
             .checked_sub(1)
@@ -144,10 +151,11 @@ impl Registry {
         else {
             return false;
         };
-        let line = freed.then(|| Told::Line(Arc::clone(table)));
+        let line = freed.then(|| Told::Line(Later::new(Arc::clone(table))));
         drop(entries);
-        drop(lease);
-        let waker = waker.map(Told::Waker);
+        let last = lease.and_then(Writing::end);
+        rest.extend(last.map(|last| Later::new(Rest::Last(last))));
+        let waker = waker.map(|waker| Told::Waker(Later::new(waker)));
         waker.into_iter().chain(line).for_each(tell);
         true
     }

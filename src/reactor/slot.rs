@@ -35,12 +35,13 @@
 
 use std::task::Waker;
 
+use super::gate::Later;
 use super::held::{Held, Outcome};
 use super::phases::{
     COMPLETING, COMPLETING_ORPHAN, DONE, FREE, IN_FLIGHT, ORPHAN, PENDING, PHASE, POSTED, Phases,
     REGISTERING, RUNNING, WAITING, in_flight,
 };
-use super::target::{Target, Told};
+use super::target::{Leftovers, Rest, Target, Told};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{UnsafeCell, discard};
 
@@ -54,7 +55,7 @@ pub(super) enum Completed {
     Tell(Told),
     /// Put it where the caller's own loop finds it.
     Deliver,
-    /// Free the Slot (and tell the run).
+    /// Free the Slot, and tell the run if there is one.
     Free(Option<Told>),
 }
 
@@ -105,6 +106,14 @@ const COMPLETES: Phases = Phases::any([COMPLETING, COMPLETING_ORPHAN]);
 fn drop_target(target: Option<Target>) {
     if target.is_some() {
         discard(target);
+    }
+}
+
+/// Leaves a target that nobody tells to be dropped later. Most often there is none.
+#[inline]
+fn leave(target: Option<Later<Target>>, rest: &mut Leftovers) {
+    if let Some(target) = target {
+        rest.push(target.map(Rest::Untold));
     }
 }
 
@@ -291,7 +300,7 @@ impl Slot {
     }
 
     /// Reaper: the device says that the Job is over.
-    pub(super) fn complete(&self, of: u32, outcome: Outcome) -> Completed {
+    pub(super) fn complete(&self, of: u32, outcome: Outcome, rest: &mut Leftovers) -> Completed {
         let mut state = self.state.load(Ordering::Acquire);
         if generation(state) != of || !in_flight(state) {
             return Completed::Stale;
@@ -300,7 +309,7 @@ impl Slot {
         // SAFETY: the Job was in flight, and its completion comes once: `held` and `result` are the reaper's.
         let held = unsafe { replace(&self.held, None) };
         if let Some(held) = held {
-            held.release(&outcome);
+            held.release(&outcome, rest);
         }
         // SAFETY: as above.
         let _ = unsafe { replace(&self.result, outcome) };
@@ -315,7 +324,7 @@ impl Slot {
                 }
                 // As above: nobody but the reaper.
                 RUNNING => return self.end_run(outcome),
-                _ => return self.end_orphan(),
+                _ => return self.end_orphan(rest),
             };
             match self.state.compare_exchange(
                 state,
@@ -324,17 +333,29 @@ impl Slot {
                 Ordering::Acquire,
             ) {
                 Ok(_) if phase == DONE => return Completed::Nothing,
-                Ok(_) => return self.tell(state & !PHASE),
+                Ok(_) => return self.tell(state & !PHASE, rest),
                 Err(seen) => state = seen,
             }
         }
     }
 
+    /// Reaper: takes the target. It may be code of the application's, so it is for later.
+    ///
+    /// # Safety
+    ///
+    /// The target is the reaper's, as the phase says.
+    #[inline(always)]
+    unsafe fn take_target(&self) -> Option<Later<Target>> {
+        // SAFETY: as the caller promises.
+        Later::new(unsafe { replace(&self.target, None) }).transpose()
+    }
+
     /// Reaper: Completing; the target is its own.
-    fn tell(&self, generation: u64) -> Completed {
+    #[inline(always)]
+    fn tell(&self, generation: u64, rest: &mut Leftovers) -> Completed {
         self.owned_in(COMPLETES);
         // SAFETY: Completing: the cell is the reaper's.
-        let target = unsafe { replace(&self.target, None) };
+        let target = unsafe { self.take_target() };
         let [completing, done] = [COMPLETING, DONE].map(|phase| generation | phase);
         if self
             .state
@@ -342,32 +363,29 @@ impl Slot {
             .is_err()
         {
             self.free();
-            drop_target(target);
+            leave(target, rest);
             return Completed::Free(None);
         }
         match target {
-            Some(Target::Waker(waker)) => Completed::Tell(Told::Waker(waker)),
-            _ => Completed::Nothing,
+            Some(target) => Completed::Tell(Told::Op(target)),
+            None => Completed::Nothing,
         }
     }
 
     fn end_run(&self, outcome: Outcome) -> Completed {
         self.owned_in(Phases::any([RUNNING]));
         // SAFETY: Running, and its completion comes once: nobody but the reaper is left.
-        let target = unsafe { replace(&self.target, None) };
+        let target = unsafe { self.take_target() };
         self.free();
-        match target {
-            Some(Target::Run(run, node)) => Completed::Free(Some(Told::Run(run, node, outcome))),
-            _ => Completed::Free(None),
-        }
+        Completed::Free(target.map(|target| Told::Run(target, outcome)))
     }
 
-    fn end_orphan(&self) -> Completed {
+    fn end_orphan(&self, rest: &mut Leftovers) -> Completed {
         self.owned_in(Phases::any([ORPHAN]));
         // SAFETY: Orphan: nobody but the reaper is left.
-        let target = unsafe { replace(&self.target, None) };
+        let target = unsafe { self.take_target() };
         self.free();
-        drop_target(target);
+        leave(target, rest);
         Completed::Free(None)
     }
 
@@ -444,11 +462,22 @@ mod tests {
     use super::*;
     use crate::error::ErrorKind;
     use crate::error::JobError;
+    use crate::reactor::gate::Outside;
     use crate::reactor::target::Run;
     use std::sync::{Arc, Mutex};
 
     fn held() -> Held {
         Held::new(None, None, 0)
+    }
+
+    /// Completes it, and drops what is left.
+    fn complete(slot: &Slot, generation: u32, outcome: Outcome) -> Completed {
+        let mut rest = Leftovers::new();
+        let completed = slot.complete(generation, outcome, &mut rest);
+        for rest in rest {
+            drop(rest.open(&Outside::of_a_test()));
+        }
+        completed
     }
 
     #[derive(Default)]
@@ -467,8 +496,8 @@ mod tests {
         assert!(slot.phase().any_asleep() && slot.is_in_flight());
         assert!(slot.nudge().is_none());
         assert!(matches!(
-            slot.complete(generation, Ok(3)),
-            Completed::Free(Some(Told::Run(_, 7, Ok(3))))
+            complete(&slot, generation, Ok(3)),
+            Completed::Free(Some(Told::Run(_, Ok(3))))
         ));
     }
 
@@ -478,7 +507,7 @@ mod tests {
     fn a_slot_whose_job_is_over_cannot_be_undone() {
         let slot = Slot::new();
         let generation = slot.fill_alone(held(), None);
-        let _ = slot.complete(generation, Ok(3));
+        let _ = complete(&slot, generation, Ok(3));
         // SAFETY: there is no device; the phase is wrong, and the check comes before a cell is reached.
         drop(unsafe { slot.undo() });
     }
@@ -487,11 +516,14 @@ mod tests {
     fn a_run_is_told_and_its_slot_is_free_without_an_op() {
         let (slot, seen) = (Slot::new(), Arc::new(Seen::default()));
         let generation = slot.fill_alone(held(), Some(Target::Run(seen.clone(), 7)));
-        let Completed::Free(Some(Told::Run(run, node, outcome))) = slot.complete(generation, Ok(3))
+        let Completed::Free(Some(Told::Run(target, Ok(3)))) = complete(&slot, generation, Ok(3))
         else {
             panic!("a run is told, and the Slot freed");
         };
-        run.completed(node, outcome);
+        let Target::Run(run, 7) = target.open(&Outside::of_a_test()) else {
+            panic!("it is the run that was named");
+        };
+        run.completed(7, Ok(3));
         assert_eq!(*seen.0.lock().unwrap(), [(7, Ok(3))]);
         assert_eq!(
             slot.fill_alone(held(), None),
@@ -508,10 +540,13 @@ mod tests {
         assert!(slot.nudge().is_none());
         assert!(slot.phase().any_in_flight() && !slot.phase().any_op());
         assert!(matches!(
-            slot.complete(generation, Ok(3)),
+            complete(&slot, generation, Ok(3)),
             Completed::Deliver
         ));
-        assert!(matches!(slot.complete(generation, Ok(4)), Completed::Stale));
+        assert!(matches!(
+            complete(&slot, generation, Ok(4)),
+            Completed::Stale
+        ));
         assert!(!slot.is_in_flight());
         assert_eq!(slot.take_posted_alone(), Some((u64::MAX, Ok(3))));
         assert_eq!(slot.take_posted_alone(), None, "once");
@@ -526,18 +561,24 @@ mod tests {
         let slot = Slot::new();
         let generation = slot.fill_alone(held(), None);
         assert!(matches!(
-            slot.complete(generation.wrapping_add(1), Ok(1)),
+            complete(&slot, generation.wrapping_add(1), Ok(1)),
             Completed::Stale
         ));
         assert!(slot.take().is_none());
         let error = JobError::device(ErrorKind::IoFailed, 1);
         assert!(matches!(
-            slot.complete(generation, Err(error)),
+            complete(&slot, generation, Err(error)),
             Completed::Nothing
         ));
-        assert!(matches!(slot.complete(generation, Ok(2)), Completed::Stale));
+        assert!(matches!(
+            complete(&slot, generation, Ok(2)),
+            Completed::Stale
+        ));
         assert_eq!(slot.take(), Some(Err(error)));
-        assert!(matches!(slot.complete(generation, Ok(3)), Completed::Stale));
+        assert!(matches!(
+            complete(&slot, generation, Ok(3)),
+            Completed::Stale
+        ));
     }
 
     #[test]
@@ -547,12 +588,12 @@ mod tests {
         assert!(!slot.abandon());
         assert!(slot.is_in_flight());
         assert!(matches!(
-            slot.complete(generation, Ok(1)),
+            complete(&slot, generation, Ok(1)),
             Completed::Free(None)
         ));
         let generation = slot.fill_alone(held(), None);
         assert!(matches!(
-            slot.complete(generation, Ok(1)),
+            complete(&slot, generation, Ok(1)),
             Completed::Nothing
         ));
         assert!(slot.abandon());
@@ -567,7 +608,7 @@ mod tests {
         assert!(slot.nudge().is_some());
         assert!(slot.nudge().is_none(), "taken");
         assert!(matches!(
-            slot.complete(generation, Ok(1)),
+            complete(&slot, generation, Ok(1)),
             Completed::Nothing
         ));
     }

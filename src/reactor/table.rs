@@ -3,15 +3,16 @@
 
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Waker;
 
 use super::finished::Finished;
+use super::gate::Later;
 use super::held::{Held, Outcome};
 use super::magazine::Magazines;
 use super::phases::Phases;
 use super::slot::{Completed, Slot};
-use super::target::{Target, Told};
+use super::target::{Leftovers, Target, Told};
 use crate::device::{Completion, Token};
-use crate::sync::wake;
 
 /// Outlives the WorkQ for as long as a device may complete one of its Jobs.
 pub(super) struct Table {
@@ -79,16 +80,16 @@ impl Table {
         }
     }
 
-    /// A completion; answers whom to tell.
+    /// Reaper: a completion. Returns whom to tell of it.
     #[inline(always)]
-    pub(super) fn complete(&self, completion: &Completion) -> Option<Told> {
+    pub(super) fn complete(&self, completion: &Completion, rest: &mut Leftovers) -> Option<Told> {
         let token = completion.token;
         // What a device says is checked: a Token of ours names a Slot, and its generation says which use of it.
         let slot = (token.table() == 0)
             .then(|| self.slots.get(token.index() as usize))
             .flatten();
         match slot.map_or(Completed::Stale, |slot| {
-            slot.complete(token.generation(), completion.result)
+            slot.complete(token.generation(), completion.result, rest)
         }) {
             Completed::Nothing => None,
             Completed::Tell(told) => Some(told),
@@ -102,11 +103,7 @@ impl Table {
             }
             Completed::Stale => {
                 self.stale.fetch_add(1, Ordering::Relaxed);
-                tracing::error!(
-                    token = token.as_raw(),
-                    "a completion of a job that is not in flight was ignored"
-                );
-                None
+                Some(Told::Nobody(token))
             }
         }
     }
@@ -155,9 +152,10 @@ impl Table {
         self.slots.iter().filter(in_flight).count()
     }
 
-    /// Makes all Ops that sleep poll again. To be called by the reaper.
-    pub(super) fn nudge(&self) {
-        self.taken().filter_map(Slot::nudge).for_each(wake);
+    /// Reaper: the wakers of the Ops that sleep, to be woken once the gate was left.
+    pub(super) fn sleepers(&self) -> Vec<Later<Waker>> {
+        let sleepers = self.taken().filter_map(Slot::nudge);
+        sleepers.map(Later::new).collect()
     }
 }
 

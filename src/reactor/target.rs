@@ -3,8 +3,15 @@
 use std::sync::Arc;
 use std::task::Waker;
 
+use arrayvec::ArrayVec;
+
+use super::gate::{Later, Outside};
 use super::held::Outcome;
 use super::places::Places;
+use super::workq::Shared;
+use crate::device::Token;
+use crate::mem::Last;
+use crate::sync::{log, wake};
 
 /// What is told of completions, in place of a waker: a run of a graph.
 pub(crate) trait Run: Send + Sync {
@@ -23,10 +30,67 @@ pub(super) enum Target {
 
 /// Whom to tell, once the gate was left.
 pub(super) enum Told {
-    Waker(Waker),
-    Run(Arc<dyn Run>, u32, Outcome),
+    /// The Op whose Job has ended.
+    Op(Later<Target>),
+    /// The run whose Job has ended so.
+    Run(Later<Target>, Outcome),
+    /// An Op that has a place.
+    Waker(Later<Waker>),
     /// The caller's own loop, if it armed.
     Caller,
-    /// Who is in line for a place of this table.
-    Line(Arc<dyn Places>),
+    /// Those in line for a place of this table.
+    Line(Later<Arc<dyn Places>>),
+    /// Nobody: the completion names no Job, no receive and no wait. The log is told.
+    Nobody(Token),
 }
+
+impl Told {
+    pub(super) fn tell(self, shared: &Shared, outside: &Outside) {
+        match self {
+            Told::Op(target) => {
+                if let Target::Waker(waker) = target.open(outside) {
+                    wake(waker);
+                }
+            }
+            Told::Run(target, outcome) => {
+                if let Target::Run(run, node) = target.open(outside) {
+                    run.completed(node, outcome);
+                }
+            }
+            Told::Waker(waker) => wake(waker.open(outside)),
+            Told::Caller => shared.fire(),
+            Told::Line(places) => shared.tell(&*places.open(outside), false),
+            Told::Nobody(token) => log(|| ignored(token)),
+        }
+    }
+}
+
+fn ignored(token: Token) {
+    let (table, token) = (token.table(), token.as_raw());
+    match table {
+        0 => tracing::error!(
+            token,
+            "a completion of a job that is not in flight was ignored"
+        ),
+        // A context that has gone may have left it behind.
+        _ => tracing::debug!(
+            token,
+            "a completion of a receive or wait that there is not was ignored"
+        ),
+    }
+}
+
+/// How many completions are reaped at once.
+pub(super) const BATCH: usize = 8;
+
+/// What else a completion leaves to be done once the gate was left.
+#[expect(dead_code, reason = "what is in it is there to be dropped")]
+pub(super) enum Rest {
+    /// Of the memory of a Job, a last count.
+    Last(Last),
+    /// Of an Op that was dropped, its waker.
+    Untold(Target),
+}
+
+/// Of a batch: of each Job two Leases, and a target.
+pub(super) type Leftovers = ArrayVec<Later<Rest>, { 3 * BATCH }>;

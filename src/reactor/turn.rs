@@ -1,17 +1,21 @@
-//! One look at the devices: who finished is told, and who is in line for a Slot.
+//! One look at the devices: it tells those whose jobs have completed, and those in line for a Slot.
+//!
+//! A [`Turn`] reaps inside the gate, and does outside of it all that may run code of the
+//! application's.
 
 use std::sync::atomic::Ordering;
+use std::task::Waker;
 
 use arrayvec::ArrayVec;
 
-use super::target::Told;
+use super::gate::{Inside, Later, Outside};
+use super::registry::Changed;
+use super::target::{BATCH, Leftovers, Told};
 use super::workq::Shared;
 use crate::device::{Armed, Completion, Token};
 use crate::sync::atomic::fence;
-use crate::sync::wake;
+use crate::sync::{discard, lock, wake};
 
-/// Completions that are reaped at once.
-const BATCH: usize = 8;
 /// Batches in one turn, after which the rest is left to the next.
 const BATCHES: usize = 64;
 
@@ -82,99 +86,41 @@ impl Shared {
         self.queues().any(|queue| queue.ready())
     }
 
-    /// Makes all who wait poll again.
+    /// Makes all that wait poll again.
     pub(super) fn nudge(&self) {
-        self.nudged.store(true, Ordering::SeqCst);
+        self.asked.fetch_or(NUDGE, Ordering::SeqCst);
         self.turn();
     }
 
-    /// Looks: reaps what has finished, and tells. If somebody else does so already, that one looks once more.
+    /// Has those told who watch the state of an Rdma, by the thread that holds the gate if there is
+    /// one. A provider may say so amid a look, and a watcher's waker is code of the application's.
+    pub(super) fn changed(&self, changed: Changed) {
+        lock(&self.changes).push(changed);
+        self.asked.fetch_or(CHANGE, Ordering::SeqCst);
+        self.turn();
+    }
+
+    /// Looks: reaps what has finished, and tells of it. If another thread does so already, that one
+    /// looks once more.
     pub(super) fn turn(&self) {
-        if !self.gate.enter() {
+        let Some(inside) = self.gate.enter() else {
             return;
-        }
+        };
+        let mut turn = Turn::new(self, inside);
         let mut from = 0;
         for _ in 0..BATCHES {
-            let mut batch = TellBatch::default();
-            from = self.reap(&mut batch, from);
-            let (reaped, nudged, mut more) = (batch.reaped, batch.nudged, batch.more);
-            // Wakers are user code: they run when the gate is open.
-            while !self.gate.leave() {
-                more = true;
+            from = turn.reap(from);
+            if !turn.leave_and_tell() {
+                return;
             }
-            batch.tell(self);
-            if nudged {
-                self.waiters.wake_all();
-                self.drained.wake_all();
-                self.runs.wake_all();
-            }
-            // After the gate was left: pairs with `Full::stay`.
-            if reaped && self.pause.is_on() {
-                self.resume(false);
-            }
-            if reaped || !self.drained.is_empty() {
-                self.after_free();
-            }
-            if !more || !self.gate.enter() {
+            // There may be more.
+            turn.inside = self.gate.enter();
+            if turn.inside.is_none() {
                 return;
             }
         }
-        // Enough for one turn. The rest must not be stranded: ring, so that there is another.
-        while !self.gate.leave() {}
-        self.events.ring();
-    }
-
-    /// Reaps one batch, from the queue with this number on: with which the next one begins. The caller is in the gate.
-    #[inline(always)]
-    fn reap(&self, batch: &mut TellBatch, from: usize) -> usize {
-        if self.nudged.load(Ordering::Relaxed) && self.nudged.swap(false, Ordering::SeqCst) {
-            batch.nudged = true;
-            // Wakers are user code, but the gate is no lock: whoever comes meanwhile is refused and goes on.
-            self.core.table.nudge();
-            self.core.registry.nudge();
-        }
-        let nothing = Completion::new(Token::from_raw(u64::MAX), Ok(0));
-        let mut completions = [nothing; BATCH];
-        let mut left = BATCH;
-        // Those before have been looked at by the last batch, which one of them filled, and are looked at by the next one.
-        batch.more = from > 0;
-        for (number, queue) in self.queues().enumerate().skip(from) {
-            // What a provider answers is checked: it cannot have filled more than there is.
-            let reaped = Shared::reap_from(queue, &mut completions[..left]).min(left);
-            for completion in &completions[..reaped] {
-                if completion.result.is_err() {
-                    self.counts.failed();
-                }
-                match completion.token.table() {
-                    0 => batch.told.extend(self.core.table.complete(completion)),
-                    _ => self.received(completion, batch),
-                }
-            }
-            self.counts.completed(&completions[..reaped]);
-            batch.reaped |= reaped > 0;
-            left -= reaped;
-            if left == 0 {
-                batch.more = true;
-                // A queue that fills each batch keeps none from the others.
-                let behind = number + 1;
-                return if self.queues().nth(behind).is_some() {
-                    behind
-                } else {
-                    0
-                };
-            }
-        }
-        0
-    }
-
-    fn received(&self, completion: &Completion, batch: &mut TellBatch) {
-        let tell = |told| batch.told.push(told);
-        if !self.core.registry.complete(completion, tell) {
-            tracing::debug!(
-                token = completion.token.as_raw(),
-                "a completion of a receive or wait that there is not was ignored"
-            );
-        }
+        // Enough for one turn. The rest must not be stranded: another one is rung for.
+        turn.give_up();
     }
 
     /// Gives a Slot back that was taken or done, to whoever is in line.
@@ -200,28 +146,178 @@ impl Shared {
     }
 }
 
-/// Whom to tell, once the gate was left.
-#[derive(Default)]
-struct TellBatch {
+/// All that wait shall poll again.
+const NUDGE: u8 = 1;
+/// The state of an Rdma has changed.
+const CHANGE: u8 = 2;
+
+/// The right to reap, and what a batch of completions leaves to be done without it: all that may
+/// run code of the application's.
+struct Turn<'a> {
+    shared: &'a Shared,
+    inside: Option<Inside<'a>>,
     /// What has a place may tell its Op, or the line; not both.
     told: ArrayVec<Told, BATCH>,
+    rest: Leftovers,
+    /// Those that sleep, if all are nudged. Their Slots can be reached inside the gate only.
+    nudged: Option<Vec<Later<Waker>>>,
+    asked: u8,
     /// Something was over: a Slot is free, or the device has room.
     reaped: bool,
-    nudged: bool,
     /// The array of completions was full: there may be more.
     more: bool,
 }
 
-impl TellBatch {
-    fn tell(&mut self, shared: &Shared) {
+impl<'a> Turn<'a> {
+    #[inline(always)]
+    fn new(shared: &'a Shared, inside: Inside<'a>) -> Turn<'a> {
+        Turn {
+            shared,
+            inside: Some(inside),
+            told: ArrayVec::new(),
+            rest: Leftovers::new(),
+            nudged: None,
+            asked: 0,
+            reaped: false,
+            more: false,
+        }
+    }
+
+    /// Reaps one batch, from the queue with this number on. Returns the number to go on with.
+    #[inline(always)]
+    fn reap(&mut self, from: usize) -> usize {
+        let shared = self.shared;
+        self.asked = match shared.asked.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => shared.asked.swap(0, Ordering::SeqCst),
+        };
+        if self.asked & NUDGE != 0 {
+            self.nudged = Some(shared.core.table.sleepers());
+        }
+        let nothing = Completion::new(Token::from_raw(u64::MAX), Ok(0));
+        let mut completions = [nothing; BATCH];
+        let mut left = BATCH;
+        self.reaped = false;
+        // Those before have been looked at by the last batch, which one of them filled, and are
+        // looked at by the next one.
+        self.more = from > 0;
+        for (number, queue) in shared.queues().enumerate().skip(from) {
+            // What a provider answers is checked: it cannot have filled more than there is.
+            let reaped = Shared::reap_from(queue, &mut completions[..left]).min(left);
+            for completion in &completions[..reaped] {
+                if completion.result.is_err() {
+                    shared.counts.failed();
+                }
+                match completion.token.table() {
+                    0 => {
+                        if let Some(told) = shared.core.table.complete(completion, &mut self.rest) {
+                            self.told.push(told);
+                        }
+                    }
+                    _ => self.received(completion),
+                }
+            }
+            shared.counts.completed(&completions[..reaped]);
+            self.reaped |= reaped > 0;
+            left -= reaped;
+            if left == 0 {
+                self.more = true;
+                // A queue that fills each batch keeps none from the others.
+                let behind = number + 1;
+                return if shared.queues().nth(behind).is_some() {
+                    behind
+                } else {
+                    0
+                };
+            }
+        }
+        0
+    }
+
+    fn received(&mut self, completion: &Completion) {
+        let (registry, told) = (&self.shared.core.registry, &mut self.told);
+        if !registry.complete(completion, &mut self.rest, |who| told.push(who)) {
+            told.push(Told::Nobody(completion.token));
+        }
+    }
+
+    /// Leaves the gate, and then does what is left. True if there may be more to reap.
+    #[inline(always)]
+    fn leave_and_tell(&mut self) -> bool {
+        let Some(mut inside) = self.inside.take() else {
+            return false;
+        };
+        let outside = loop {
+            match inside.leave() {
+                Ok(outside) => break outside,
+                Err(again) => (inside, self.more) = (again, true),
+            }
+        };
+        self.tell(&outside);
+        self.more
+    }
+
+    /// Does what is left. Others may be in the gate by now.
+    #[inline(always)]
+    fn tell(&mut self, outside: &Outside) {
+        let shared = self.shared;
+        if !self.rest.is_empty() {
+            let drops = self.rest.drain(..);
+            drops.for_each(|rest| discard(rest.open(outside)));
+        }
         // Drained where they lie: moving them would cost more than telling.
         for told in self.told.drain(..) {
-            match told {
-                Told::Waker(waker) => wake(waker),
-                Told::Run(run, node, outcome) => run.completed(node, outcome),
-                Told::Caller => shared.fire(),
-                Told::Line(places) => shared.tell(&*places, false),
-            }
+            told.tell(shared, outside);
+        }
+        if self.asked != 0 {
+            self.tell_asked(outside);
+        }
+        // After the gate was left: pairs with `Full::stay`.
+        if self.reaped && shared.pause.is_on() {
+            shared.resume(false);
+        }
+        if self.reaped || !shared.drained.is_empty() {
+            shared.after_free();
+        }
+    }
+
+    #[cold]
+    fn tell_asked(&mut self, outside: &Outside) {
+        let shared = self.shared;
+        if self.asked & NUDGE != 0 {
+            let sleepers = self.nudged.take().into_iter().flatten();
+            sleepers.for_each(|sleeper| wake(sleeper.open(outside)));
+            shared.core.registry.nudge();
+            shared.waiters.wake_all();
+            shared.drained.wake_all();
+            shared.runs.wake_all();
+        }
+        if self.asked & CHANGE != 0 {
+            let changes = std::mem::take(&mut *lock(&shared.changes));
+            changes.iter().for_each(|changed| changed());
+            discard(changes);
+        }
+        self.asked = 0;
+    }
+
+    /// Leaves the gate with looks owed, and has another turn rung for.
+    #[cold]
+    fn give_up(&mut self) {
+        if let Some(inside) = self.inside.take() {
+            let outside = inside.leave_now();
+            self.tell(&outside);
+            self.shared.events.ring();
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    /// A provider may panic in a look, or what has subscribed to its log. Those whose completions
+    /// were reaped by then are told, and another thread looks for the rest.
+    #[inline]
+    fn drop(&mut self) {
+        if self.inside.is_some() {
+            self.give_up();
         }
     }
 }

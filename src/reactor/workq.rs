@@ -9,14 +9,14 @@ use super::event::Events;
 use super::full::Pause;
 use super::gate::Gate;
 use super::mode::{Current, Mode, Policy};
-use super::registry::Registry;
+use super::registry::{Changed, Registry};
 use super::shutdown::Shutdown;
 use super::stats::Counts;
 use super::table::Table;
 use crate::device::{Device, Endpoint, EventPort, Queue, QueueConfig, Token, Use};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Holder;
-use crate::sync::{Waiters, atomic};
+use crate::sync::{self, Waiters, atomic};
 
 /// The most devices whose contexts can be attached to one WorkQ.
 const DEVICES: usize = 8;
@@ -50,8 +50,10 @@ pub(super) struct Shared {
     pub(super) drained: Waiters,
     /// The runs of graphs that sleep. A run has no waker in its Slots, so that a nudge reaches it here.
     pub(super) runs: Waiters,
-    /// All who wait shall poll again.
-    pub(super) nudged: atomic::AtomicBool,
+    /// What the next turn shall see to besides: `turn.rs` has the bits.
+    pub(super) asked: atomic::AtomicU8,
+    /// The watches whose state has changed, to be told by the next turn.
+    pub(super) changes: sync::Mutex<Vec<Changed>>,
     /// Polls that found nothing, in a row: the busy mode's budget.
     pub(super) misses: AtomicU32,
     /// The caller's own loop wants an event at the next end of a Job of its own.
@@ -395,7 +397,8 @@ impl WorkQBuilder {
             rung: atomic::AtomicBool::new(false),
             drained: Waiters::new(),
             runs: Waiters::new(),
-            nudged: atomic::AtomicBool::new(false),
+            asked: atomic::AtomicU8::new(0),
+            changes: sync::Mutex::new(Vec::new()),
             misses: AtomicU32::new(0),
             armed: atomic::AtomicBool::new(false),
             counts: Counts::default(),

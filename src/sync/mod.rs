@@ -13,7 +13,7 @@ mod wakers;
 pub(crate) use blocking::{Blocking, deadline};
 pub(crate) use cell::UnsafeCell;
 pub(crate) use waiters::{WaitNode, Waiters};
-pub(crate) use wakers::{contain, discard, wake};
+pub(crate) use wakers::{contain, discard, log, wake};
 
 #[cfg(not(tokio_doca_loom))]
 pub(crate) use std::sync::{Mutex, MutexGuard, atomic};

@@ -1,5 +1,7 @@
-//! Wakers, which are user code: they are woken and dropped outside of locks, and a panic of theirs ends here.
+//! Wakers, which are code of the application: they are woken and dropped outside of locks, and
+//! their panics end here.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
 use arrayvec::ArrayVec;
@@ -34,26 +36,30 @@ impl WakeBatch {
     }
 }
 
-/// Wakes; a panic of the user's waker ends here.
+/// Wakes. A panic of the application's waker ends here.
 pub(crate) fn wake(waker: Waker) {
-    contain(|| waker.wake());
+    contain("a waker", || waker.wake());
 }
 
-/// Does what wakes wakers of the user's; a panic of theirs ends here.
-pub(crate) fn contain(wakes: impl FnOnce()) {
-    let woken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(wakes));
-    if let Err(payload) = woken {
-        tracing::error!("a waker panicked; the panic was contained");
-        // It is user code as well, and may panic when it is dropped.
+/// Drops what may hold a waker of the application's. A panic of its drop ends here.
+pub(crate) fn discard<T>(waker: T) {
+    contain("the drop of a waker", || drop(waker));
+}
+
+/// Runs code of the application's, which `what` names. A panic ends here, with a log line, and so
+/// does a panic of what subscribes to the log.
+pub(crate) fn contain(what: &str, code: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(code)) {
+        // It is the application's as well, and may panic when it is dropped.
         std::mem::forget(payload);
+        log(|| tracing::error!("{what} panicked; the panic was contained"));
     }
 }
 
-/// Drops what may hold a waker of the user's; a panic of that ends here.
-pub(crate) fn discard<T>(waker: T) {
-    let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(waker)));
-    if let Err(payload) = dropped {
-        tracing::error!("a waker panicked when it was dropped; the panic was contained");
+/// Writes to the log. A panic of a subscriber ends here.
+#[cold]
+pub(crate) fn log(write: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(write)) {
         std::mem::forget(payload);
     }
 }

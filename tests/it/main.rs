@@ -61,6 +61,7 @@ mod workq {
     mod backpressure;
     mod cancel;
     mod contexts;
+    mod gate;
     mod modes;
     mod own_loop;
     mod refusals;

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use super::super::gate::Gate;
+use super::super::registry::Changed;
 use super::super::slot::Slot;
-use super::{held, tell};
-use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use super::super::workq::WorkQ;
+use super::{end, held, on_a_workq};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use crate::sync::loom::{Task, check, mutant, spawn};
-use crate::sync::{UnsafeCell, seq_cst_order};
+use crate::sync::{UnsafeCell, lock, seq_cst_order};
 
 /// A queue whose reaper must be alone, with one Job: it is over when `device` has run.
 struct Bench {
@@ -47,19 +49,20 @@ impl Bench {
             over
         });
         if over {
-            tell(self.slot.complete(self.generation, Ok(7)));
+            end(&self.slot, self.generation);
         }
     }
 
     /// As `Shared::turn`.
     fn turn(&self) {
-        if !self.gate.enter() {
+        let Some(mut inside) = self.gate.enter() else {
             return;
-        }
+        };
         loop {
             self.reap();
-            if self.gate.leave() {
-                return;
+            match inside.leave() {
+                Ok(_) => return,
+                Err(again) => inside = again,
             }
         }
     }
@@ -129,12 +132,43 @@ fn mutant_that_looks_and_then_arms_is_found() {
     });
 }
 
+/// A change of a state is said while another thread looks, maybe, and is told once.
+fn says_a_change(say: fn(&WorkQ, Changed)) {
+    on_a_workq(3, move |bed| {
+        let looker = {
+            let workq = bed.workq.clone();
+            spawn(move || workq.0.turn())
+        };
+        let told = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&told);
+        let tell: Changed = Arc::new(move || _ = counted.fetch_add(1, SeqCst));
+        say(&bed.workq, tell);
+        looker.join().unwrap();
+        assert_eq!(told.load(SeqCst), 1, "told once");
+    });
+}
+
+#[test]
+fn a_change_that_is_said_amid_a_look_is_told_once() {
+    says_a_change(|workq, change| workq.0.changed(change));
+}
+
+#[test]
+fn mutant_that_says_a_change_after_the_look_is_found() {
+    mutant("told once", || {
+        says_a_change(|workq, change| {
+            workq.0.turn();
+            lock(&workq.0.changes).push(change);
+        });
+    });
+}
+
 /// A gate that takes a refused look for a look.
 fn turn_without_mark(bench: &Bench) {
-    if bench.gate.enter() {
+    if let Some(inside) = bench.gate.enter() {
         bench.reap();
         // Left without a look at the mark.
-        while !bench.gate.leave() {}
+        inside.leave_now();
     }
 }
 

@@ -6,7 +6,7 @@ use super::super::finished::Finished;
 use super::super::held::Outcome;
 use super::super::slot::{Completed, Slot};
 use super::super::target::Target;
-use super::held;
+use super::{complete, held};
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use crate::sync::loom::{Task, Watched, check, mutant, spawn};
 use crate::sync::seq_cst_order;
@@ -101,7 +101,7 @@ impl OwnLoop {
 
     /// As `Table::complete` and `TellBatch::tell`.
     fn collect(&self) {
-        let completed = self.slot.complete(self.generation, Ok(7));
+        let completed = complete(&self.slot, self.generation, Ok(7));
         assert!(matches!(completed, Completed::Deliver));
         self.finished.push(0);
         self.fire();
@@ -217,7 +217,7 @@ fn mutant_progress_that_ends_the_arm_without_a_look_is_found() {
 fn mutant_that_fires_and_then_delivers_is_found() {
     mutant("deadlock", || {
         let collect = |own: &OwnLoop| {
-            let completed = own.slot.complete(own.generation, Ok(7));
+            let completed = complete(&own.slot, own.generation, Ok(7));
             assert!(matches!(completed, Completed::Deliver));
             own.fire();
             own.finished.push(0);

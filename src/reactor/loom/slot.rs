@@ -5,7 +5,7 @@ use std::task::Waker;
 
 use super::super::held::Outcome;
 use super::super::slot::{Completed, Slot};
-use super::{held, in_flight, tell};
+use super::{complete, end, held, in_flight};
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use crate::sync::loom::{Task, check, mutant, spawn};
 use crate::sync::seq_cst_order;
@@ -31,7 +31,7 @@ fn an_op_that_registers_and_then_looks_is_told() {
         let (slot, generation) = in_flight();
         let reaper = {
             let slot = Arc::clone(&slot);
-            spawn(move || assert!(!tell(slot.complete(generation, Ok(7)))))
+            spawn(move || assert!(!end(&slot, generation)))
         };
         assert_eq!(await_slot(&slot), Ok(7));
         reaper.join().unwrap();
@@ -50,7 +50,7 @@ fn mutant_that_looks_and_then_registers_is_found() {
             let (slot, generation) = in_flight();
             let reaper = {
                 let slot = Arc::clone(&slot);
-                spawn(move || tell(slot.complete(generation, Ok(7))))
+                spawn(move || end(&slot, generation))
             };
             let task = Task::new();
             while slot.take().is_none() {
@@ -68,7 +68,7 @@ fn of_two_tasks_the_one_that_polled_last_is_told() {
         let (slot, generation) = in_flight();
         let reaper = {
             let slot = Arc::clone(&slot);
-            spawn(move || tell(slot.complete(generation, Ok(7))))
+            spawn(move || end(&slot, generation))
         };
         // The first task polls once and hands the Op over.
         if slot.take().is_none() {
@@ -89,7 +89,7 @@ fn a_nudged_op_is_told_all_the_same() {
                 if let Some(waker) = slot.nudge() {
                     waker.wake();
                 }
-                tell(slot.complete(generation, Ok(7)));
+                end(&slot, generation);
             })
         };
         assert_eq!(await_slot(&slot), Ok(7));
@@ -132,7 +132,7 @@ fn exactly_one_of_drop_and_completion_frees_the_slot() {
         let (slot, generation) = in_flight();
         let reaper = {
             let slot = Arc::clone(&slot);
-            spawn(move || tell(slot.complete(generation, Ok(7))))
+            spawn(move || end(&slot, generation))
         };
         slot.register(Waker::noop());
         let by_drop = slot.abandon();
@@ -150,7 +150,7 @@ fn a_nudge_does_not_come_between_drop_and_completion() {
             let slot = Arc::clone(&slot);
             spawn(move || {
                 drop(slot.nudge());
-                tell(slot.complete(generation, Ok(7)))
+                end(&slot, generation)
             })
         };
         slot.register(Waker::noop());
@@ -167,8 +167,8 @@ fn a_completion_that_comes_twice_does_not_touch_the_next_use() {
         let reaper = {
             let slot = Arc::clone(&slot);
             spawn(move || {
-                tell(slot.complete(generation, Ok(7)));
-                let again = slot.complete(generation, Ok(8));
+                end(&slot, generation);
+                let again = complete(&slot, generation, Ok(8));
                 assert!(matches!(again, Completed::Stale));
             })
         };
@@ -177,7 +177,7 @@ fn a_completion_that_comes_twice_does_not_touch_the_next_use() {
         slot.register(Waker::noop());
         assert!(slot.take().is_none() && slot.is_in_flight());
         reaper.join().unwrap();
-        assert!(matches!(slot.complete(next, Ok(9)), Completed::Tell(_)));
+        assert!(matches!(complete(&slot, next, Ok(9)), Completed::Tell(_)));
         assert_eq!(slot.take(), Some(Ok(9)));
     });
 }

@@ -1,0 +1,401 @@
+//! Code of the application's that completions lead to, and that uses the very WorkQ that collects
+//! them: drops of owners and wakers, wakers that a turn wakes, and subscribers of `tracing`.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Wake, Waker};
+
+use support::rdma::{Setup, Side, connect};
+use support::*;
+use tokio_doca::device::{
+    Adapter, Armed, Completion, DevInfo, Job, Keep, Queue, QueueConfig, Registrar, Submitted, Token,
+};
+use tokio_doca::soft::Soft;
+use tokio_doca::{BufInventory, BufPool, Device, Dma, Mmap, Mode, Rdma, Result, WorkQ};
+
+/// Runs the story on a thread of its own, and fails if it does not end.
+fn on_a_thread(what: &'static str, story: impl FnOnce() + Send + 'static) {
+    let (ended, end) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        story();
+        // The test may have given up.
+        let _ = ended.send(());
+    });
+    match end.recv_timeout(LIMIT * programs::slowdown()) {
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("hangs: {what}"),
+        _ => thread.join().expect("the story did not panic"),
+    }
+}
+
+/// What is needed to use a WorkQ: to copy a Buf, through the engine, and to wait for the end of it.
+#[derive(Clone)]
+struct User {
+    workq: WorkQ,
+    dma: Dma,
+    pool: BufPool,
+    flushed: Arc<AtomicBool>,
+}
+
+impl User {
+    fn of(bench: &Bench) -> User {
+        User {
+            workq: bench.workq.clone(),
+            dma: bench.dma.clone(),
+            pool: bench.pool.clone(),
+            flushed: Arc::default(),
+        }
+    }
+
+    fn copy(&self) {
+        let (src, dst) = (
+            self.pool.try_alloc().unwrap(),
+            self.pool.try_alloc().unwrap(),
+        );
+        src.extend_from_slice(b"abc").unwrap();
+        assert_eq!(self.workq.block_on(self.dma.copy(&src, &dst)), Ok(3));
+    }
+
+    /// The code of the application's that completions lead to.
+    fn flush(&self) {
+        self.copy();
+        self.flushed.store(true, Ordering::SeqCst);
+    }
+
+    fn has_flushed(&self) -> bool {
+        self.flushed.load(Ordering::SeqCst)
+    }
+
+    /// Copies until the code has run.
+    fn copy_until_flushed(&self) {
+        block_until("the code of the application's has run", || {
+            self.copy();
+            self.has_flushed()
+        });
+    }
+}
+
+/// A waker that uses the WorkQ when it is woken, or when it is dropped.
+struct Uses {
+    woken: Mutex<Option<User>>,
+    dropped: Option<User>,
+}
+
+impl Uses {
+    fn when_woken(user: &User) -> Waker {
+        let woken = Mutex::new(Some(user.clone()));
+        Waker::from(Arc::new(Uses {
+            woken,
+            dropped: None,
+        }))
+    }
+
+    fn when_dropped(user: &User) -> Waker {
+        let (woken, dropped) = (Mutex::default(), Some(user.clone()));
+        Waker::from(Arc::new(Uses { woken, dropped }))
+    }
+}
+
+impl Wake for Uses {
+    fn wake(self: Arc<Self>) {
+        // Once: what it does may wake it again.
+        let user = self.woken.lock().unwrap().take();
+        if let Some(user) = user {
+            user.flush();
+        }
+    }
+}
+
+impl Drop for Uses {
+    fn drop(&mut self) {
+        if let Some(user) = &self.dropped {
+            user.flush();
+        }
+    }
+}
+
+/// Memory whose owner uses the WorkQ when it gets the memory back.
+struct Owner(Vec<u8>, User);
+
+impl AsMut<[u8]> for Owner {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.1.flush();
+    }
+}
+
+fn poll_with<F: Future<Output: std::fmt::Debug>>(future: Pin<&mut F>, waker: &Waker) {
+    let polled = future.poll(&mut Context::from_waker(waker));
+    assert!(polled.is_pending(), "{polled:?}");
+}
+
+fn deferred() -> [Config; 2] {
+    modes().map(|mode| Config::new(true, mode))
+}
+
+/// Runs the story in both modes, on threads of their own that are in a runtime.
+fn in_both_modes(what: &'static str, story: fn(&Bench)) {
+    for config in deferred() {
+        on_a_thread(what, move || {
+            let runtime = workers();
+            let _entered = runtime.enter();
+            story(&Bench::new(config));
+        });
+    }
+}
+
+#[test]
+fn an_owner_that_gets_its_memory_back_from_a_job_may_use_the_workq() {
+    in_both_modes("an owner's drop", |bench| {
+        let user = User::of(bench);
+        let owner = Owner(vec![1; 4096], user.clone());
+        let builder = Mmap::builder().device(&bench.device);
+        let mmap = builder.from_owner(owner).unwrap();
+        let inventory = BufInventory::with_capacity(1);
+        let (src, dst) = (inventory.buf_filled(&mmap, ..).unwrap(), bench.empty());
+        let hold = bench.hold();
+        drop(bench.dma.try_copy(&src, &dst).unwrap());
+        drop((src, mmap));
+        assert!(!user.has_flushed(), "the job has the memory");
+        drop(hold);
+        user.copy_until_flushed();
+    });
+}
+
+#[test]
+fn a_waker_of_a_dropped_op_may_use_the_workq_when_it_is_dropped() {
+    // An Op that looks itself stores no waker.
+    on_a_thread("a waker's drop", || {
+        let runtime = workers();
+        let _entered = runtime.enter();
+        let bench = Bench::new(Config::new(true, Mode::EventDriven));
+        let user = User::of(&bench);
+        let (src, dst) = (bench.filled(b"abc"), bench.empty());
+        let hold = bench.hold();
+        let mut copy = Box::pin(bench.dma.copy(&src, &dst));
+        let waker = Uses::when_dropped(&user);
+        poll_with(copy.as_mut(), &waker);
+        drop(copy);
+        drop(waker);
+        assert!(!user.has_flushed(), "the job has it still");
+        drop(hold);
+        user.copy_until_flushed();
+    });
+}
+
+#[test]
+fn a_waker_may_use_the_workq_whose_mode_is_set() {
+    on_a_thread("a waker, woken by a change of the mode", || {
+        let runtime = workers();
+        let _entered = runtime.enter();
+        let bench = Bench::new(Config::new(true, Mode::EventDriven));
+        let user = User::of(&bench);
+        let (src, dst) = (bench.filled(b"abc"), bench.empty());
+        // It is lost: nothing but the change of the mode wakes its Op.
+        bench.soft.faults().push(tokio_doca::soft::Fault::Lost);
+        let mut copy = Box::pin(bench.dma.copy(&src, &dst));
+        poll_with(copy.as_mut(), &Uses::when_woken(&user));
+        bench.workq.set_mode(Mode::BusyPoll).unwrap();
+        user.copy_until_flushed();
+    });
+}
+
+#[test]
+fn a_waker_may_use_the_workq_whose_job_brings_the_buf_home_that_it_waits_for() {
+    in_both_modes("a waker of a pool", |bench| {
+        let user = User::of(bench);
+        let mmap = bench.mmap(4096);
+        let pool = BufPool::builder(&mmap).element_size(4096).build().unwrap();
+        let (src, dst) = (bench.filled(b"abc"), pool.try_alloc().unwrap());
+        let hold = bench.hold();
+        drop(bench.dma.try_copy(&src, &dst).unwrap());
+        drop((src, dst));
+        let mut next = Box::pin(pool.alloc());
+        poll_with(next.as_mut(), &Uses::when_woken(&user));
+        drop(hold);
+        user.copy_until_flushed();
+        assert!(poll(next.as_mut()).is_ready(), "the Buf is home");
+    });
+}
+
+#[test]
+fn a_waker_may_use_the_workq_that_hears_of_the_end_of_a_connection() {
+    for mode in modes() {
+        on_a_thread("a waker of a watch", move || {
+            let runtime = workers();
+            let _entered = runtime.enter();
+            let setup = Setup::new(true, mode);
+            let (one, other) = (Side::new(setup), Side::new(setup));
+            connect(&one.rdma, &other.rdma);
+            let user = beside(&one.rdma, &one.workq);
+            let mut watch = one.rdma.watch();
+            let mut changed = Box::pin(watch.changed());
+            poll_with(changed.as_mut(), &Uses::when_woken(&user));
+            other.rdma.reset().unwrap();
+            user.copy_until_flushed();
+        });
+    }
+}
+
+/// A context for copies on the WorkQ of an Rdma.
+fn beside(rdma: &Rdma, workq: &WorkQ) -> User {
+    let device = rdma.device();
+    let mmap = Mmap::builder().device(device).alloc(1 << 14).unwrap();
+    User {
+        workq: workq.clone(),
+        dma: Dma::builder(device).attach(workq).unwrap(),
+        pool: BufPool::builder(&mmap).build().unwrap(),
+        flushed: Arc::default(),
+    }
+}
+
+/// What a queue does wrong in one look.
+#[derive(Clone, Copy)]
+enum Wrong {
+    /// It tells of a Job that there is not.
+    Stale,
+    /// It panics, with all that is over still there.
+    Panics,
+}
+
+/// A software queue that does something wrong in its next look, once it has something to say.
+struct Sinner {
+    inner: Arc<dyn Queue>,
+    next: Arc<Mutex<Option<Wrong>>>,
+}
+
+#[expect(unsafe_code, reason = "implements Queue")]
+// SAFETY: the duties are the inner queue's, to which every call goes unchanged, but for a
+// completion of no Job.
+unsafe impl Queue for Sinner {
+    unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
+        // SAFETY: as the caller promises.
+        unsafe { self.inner.submit(jobs) }
+    }
+
+    fn ready(&self) -> bool {
+        self.inner.ready()
+    }
+
+    unsafe fn reap(&self, out: &mut [Completion]) -> usize {
+        if !self.inner.ready() {
+            return 0;
+        }
+        let next = self.next.lock().unwrap().take();
+        match next {
+            None => {
+                // SAFETY: as the caller promises.
+                unsafe { self.inner.reap(out) }
+            }
+            Some(Wrong::Stale) => {
+                out[0] = Completion::new(Token::new(0, 0, u32::MAX), Ok(0));
+                // SAFETY: as the caller promises.
+                1 + unsafe { self.inner.reap(&mut out[1..]) }
+            }
+            Some(Wrong::Panics) => panic!("a provider's panic"),
+        }
+    }
+
+    fn arm(&self) -> Armed {
+        self.inner.arm()
+    }
+
+    unsafe fn retire(&self, keep: Keep, outstanding: usize) {
+        // SAFETY: as the caller promises.
+        unsafe { self.inner.retire(keep, outstanding) };
+    }
+}
+
+struct Sins(Device, Arc<Mutex<Option<Wrong>>>);
+
+#[expect(unsafe_code, reason = "implements Adapter")]
+// SAFETY: each queue is over a new one of the inner device.
+unsafe impl Adapter for Sins {
+    fn info(&self) -> &DevInfo {
+        self.0.info()
+    }
+
+    fn registrar(&self) -> &dyn Registrar {
+        self.0.adapter().registrar()
+    }
+
+    fn open_queue(&self, config: QueueConfig) -> Result<Arc<dyn Queue>> {
+        let (inner, next) = (self.0.adapter().open_queue(config)?, Arc::clone(&self.1));
+        Ok(Arc::new(Sinner { inner, next }))
+    }
+}
+
+/// What has subscribed to `tracing`, and panics when it is told of an error.
+struct Panics;
+
+impl tracing::Subscriber for Panics {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.is_event()
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        if *event.metadata().level() == tracing::Level::ERROR {
+            panic!("a subscriber's panic");
+        }
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// A WorkQ on a queue that does something wrong, and what it does next.
+fn sinner() -> (User, Arc<Mutex<Option<Wrong>>>) {
+    let next = Arc::<Mutex<Option<Wrong>>>::default();
+    let inner = Soft::builder().defer(true).build().open("pf0").unwrap();
+    let device = Device::from_adapter(Arc::new(Sins(inner, Arc::clone(&next))));
+    let mmap = Mmap::builder().device(&device).alloc(1 << 16).unwrap();
+    let workq = WorkQ::builder().mode(Mode::BusyPoll).build().unwrap();
+    let user = User {
+        dma: Dma::builder(&device).attach(&workq).unwrap(),
+        pool: BufPool::builder(&mmap).build().unwrap(),
+        workq,
+        flushed: Arc::default(),
+    };
+    (user, next)
+}
+
+#[test]
+fn a_subscriber_that_panics_stops_no_op() {
+    on_a_thread("a copy after a subscriber's panic", || {
+        let (user, next) = sinner();
+        tracing::subscriber::with_default(Panics, || {
+            for _ in 0..3 {
+                *next.lock().unwrap() = Some(Wrong::Stale);
+                user.copy();
+                assert!(next.lock().unwrap().is_none(), "the subscriber was told");
+            }
+        });
+        user.copy();
+    });
+}
+
+#[test]
+fn a_provider_that_panics_in_a_look_does_not_keep_the_right_to_look() {
+    on_a_thread("a copy after a provider's panic", || {
+        let (user, next) = sinner();
+        *next.lock().unwrap() = Some(Wrong::Panics);
+        let looks = std::panic::AssertUnwindSafe(|| user.copy());
+        assert!(std::panic::catch_unwind(looks).is_err());
+        user.copy();
+    });
+}
