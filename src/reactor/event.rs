@@ -18,7 +18,6 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -30,8 +29,8 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{self, Handle};
 
-use super::block_on;
 use super::workq::Shared;
+use super::{block_on, io_driver};
 use crate::device::Signal;
 use crate::error::{Error, JobError, Reason, Result};
 
@@ -61,7 +60,7 @@ struct Inner {
     /// A queue has a descriptor of its own, so that the signal alone is not enough.
     several: bool,
     sources: [Option<Arc<Source>>; RUNTIMES],
-    /// Runtimes without I/O: asking one panics, which is contained but not quiet.
+    /// Runtimes without I/O: asking one panics, which is contained and costs a wrapped panic hook.
     without_io: ArrayVec<runtime::Id, RUNTIMES>,
 }
 
@@ -235,12 +234,11 @@ impl Inner {
         };
         // A descriptor of its own: epoll knows a registration by descriptor, and ours may stand in several.
         let fd = fd.try_clone_to_owned().map_err(errno)?;
-        // Tokio panics if the runtime was built without I/O.
-        let registered = catch_unwind(AssertUnwindSafe(|| {
+        let registered = io_driver::register(|| {
             // SAFETY: an OwnedFd stays open and the same until the AsyncFd drops it.
             unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }
-        }));
-        let Ok(registered) = registered else {
+        });
+        let Some(registered) = registered else {
             let _ = self.without_io.try_push(runtime.id());
             return Err(JobError::of(Reason::NoRuntime));
         };

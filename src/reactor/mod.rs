@@ -32,6 +32,7 @@ mod full;
 mod gate;
 mod held;
 mod in_line;
+mod io_driver;
 mod line;
 #[cfg(all(test, tokio_doca_loom))]
 mod loom;

@@ -16,9 +16,16 @@ pub enum Mode {
     /// The task sleeps, and the event handle wakes it: needs a Tokio runtime with I/O. (DOCA's default is polling; a
     /// Tokio service must not burn a core unasked.)
     ///
-    /// An idle WorkQ makes no wake-ups, with one exception: while the device refuses jobs for which the WorkQ has room, and
-    /// operations wait to be submitted, the WorkQ asks the device again after 1 ms, then after twice as long each time, and
-    /// at last every 100 ms.
+    /// An idle WorkQ makes no wake-ups, with one exception: while the device refuses jobs for which
+    /// the WorkQ has room, and operations wait to be submitted, the WorkQ asks the device again after
+    /// 1 ms, then after twice as long each time, and at last every 100 ms.
+    ///
+    /// In a runtime without I/O an operation fails with `BadState`. Tokio has no query for that,
+    /// and panics; the panic is caught. So that it writes nothing, the first operation of a process
+    /// that waits by event wraps the panic hook, which goes on being called for all other panics.
+    /// Set a hook of your own before that, or later, but not at the same moment. In a program that
+    /// is built with `panic = "abort"` nothing can be caught: such an operation ends the process,
+    /// with Tokio's message.
     #[default]
     EventDriven,
     /// The task polls until the Job is over: no system call per Job, no runtime needed. For latency-critical threads.

@@ -13,6 +13,7 @@ mod idle;
 mod rdma;
 mod rdma_ask;
 mod resources;
+mod runtime;
 mod stale_blob;
 mod sync_event;
 
