@@ -1,15 +1,18 @@
-//! Running a future on this thread, without a runtime: the thread spins for its Jobs.
+//! Running a future on this thread, without a runtime: the thread spins for its jobs, and sleeps for
+//! receives and waits.
 
 use std::cell::Cell;
 use std::future::Future;
+use std::io;
 use std::pin::pin;
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
 use super::workq::{Shared, WorkQ};
+use crate::device::Signal;
 
 // Const and without a destructor: it allocates nothing and outlives nothing.
 thread_local!(static ON: Cell<*const Shared> = const { Cell::new(ptr::null()) });
@@ -40,6 +43,46 @@ const MISSES: u32 = 1024;
 struct Unpark {
     thread: Thread,
     woken: AtomicBool,
+    /// The thread sleeps on the event handle, or is about to, and on this.
+    bell: OnceLock<Signal>,
+    asleep: AtomicBool,
+}
+
+impl Unpark {
+    /// Sleeps until the event handle or a wake-up says something. False if it cannot.
+    #[cold]
+    fn sleep(&self, shared: &Shared) -> bool {
+        let Ok(bell) = self.bell() else { return false };
+        // Pairs with `wake`: either it sees that this thread sleeps, or this sees that it was woken.
+        self.asleep.store(true, Ordering::SeqCst);
+        let slept = if self.woken.load(Ordering::SeqCst) {
+            true
+        } else if shared.arm() | shared.ready() {
+            shared.turn();
+            true
+        } else {
+            let rung = shared.events.wait(bell);
+            if let Ok(true) = rung {
+                // As a loop of the caller's own: what was read may have been for others too.
+                shared.events.quiet();
+                shared.event_turn();
+            }
+            rung.is_ok()
+        };
+        self.asleep.store(false, Ordering::SeqCst);
+        bell.quiet();
+        slept
+    }
+
+    fn bell(&self) -> io::Result<&Signal> {
+        match self.bell.get() {
+            Some(bell) => Ok(bell),
+            None => {
+                let bell = Signal::new()?;
+                Ok(self.bell.get_or_init(|| bell))
+            }
+        }
+    }
 }
 
 impl Wake for Unpark {
@@ -49,8 +92,13 @@ impl Wake for Unpark {
 
     fn wake_by_ref(self: &Arc<Self>) {
         // Release, paired with the Acquire in `block_on`. The second of two wakes needs no system call.
-        if !self.woken.swap(true, Ordering::Release) && thread::current().id() != self.thread.id() {
+        if !self.woken.swap(true, Ordering::SeqCst) && thread::current().id() != self.thread.id() {
             self.thread.unpark();
+            if self.asleep.load(Ordering::SeqCst)
+                && let Some(bell) = self.bell.get()
+            {
+                bell.ring();
+            }
         }
     }
 }
@@ -59,8 +107,9 @@ impl WorkQ {
     /// Runs a future to its end on this thread. It needs no runtime, whatever the mode; [`Mode::BusyPoll`](super::Mode)
     /// makes no system calls.
     ///
-    /// While Jobs are in flight the thread spins, without a system call per Job, and gives the CPU up after a budget;
-    /// while none are, and the future waits for something else, it sleeps.
+    /// While jobs are in flight, the thread spins, without a system call per job, and gives the CPU up after a budget.
+    /// While none are, it sleeps: until the future is woken, or until a receive or a wait that sleeps has
+    /// an event.
     ///
     /// ```
     /// use tokio_doca::{BufPool, Device, Dma, Mmap, Mode, WorkQ};
@@ -83,6 +132,8 @@ impl WorkQ {
         let unpark = Arc::new(Unpark {
             thread: thread::current(),
             woken: AtomicBool::new(true),
+            bell: OnceLock::new(),
+            asleep: AtomicBool::new(false),
         });
         let waker = Waker::from(Arc::clone(&unpark));
         let mut cx = Context::from_waker(&waker);
@@ -93,17 +144,23 @@ impl WorkQ {
                 if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
                     return output;
                 }
-            } else if !self.0.core.table.any_in_flight() && !self.0.core.registry.any_asleep() {
-                // `unpark` before `park` makes `park` return at once.
-                match self.0.pause.left(&self.0) {
-                    None if self.0.take_ring() => self.0.overtake(),
-                    None => thread::park(),
-                    Some(left) => {
-                        thread::park_timeout(left);
-                        self.0.resume_if_due();
+            } else if !self.0.core.table.any_in_flight() {
+                if !self.0.core.registry.any_asleep() {
+                    // `unpark` before `park` makes `park` return at once.
+                    match self.0.pause.left(&self.0) {
+                        None if self.0.take_ring() => self.0.overtake(),
+                        None => thread::park(),
+                        Some(left) => {
+                            thread::park_timeout(left);
+                            self.0.resume_if_due();
+                        }
                     }
+                    continue;
                 }
-                continue;
+                // Receives and waits may take for ever. They are of this future, or of others.
+                if unpark.sleep(&self.0) {
+                    continue;
+                }
             }
             if self.0.ready() {
                 self.0.turn();

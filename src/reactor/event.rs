@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
 use arrayvec::ArrayVec;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -184,6 +185,19 @@ impl Events {
         nest.add(self.signal.as_fd(), EpollEvent::new(EDGES, 0))
             .map_err(fail)?;
         Ok(self.nest.get_or_init(|| nest))
+    }
+
+    /// Sleeps until the event handle is readable, or `bell` rings. Returns whether the handle is.
+    ///
+    /// # Errors
+    ///
+    /// `OperatingSystem` if there is no descriptor for it. Nothing was waited for, then.
+    pub(super) fn wait(&self, bell: &Signal) -> Result<bool> {
+        let nest = self.span(&self.inner(), "WorkQ::block_on")?;
+        let mut fds = [nest.0.as_fd(), bell.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        // A signal handler that ran meanwhile is a reason to look as well.
+        let interrupted = poll(&mut fds, PollTimeout::NONE).is_err();
+        Ok(interrupted || fds[0].any().unwrap_or(true))
     }
 
     /// Makes the handle of the caller's loop quiet: nothing that rang before is seen there any more.

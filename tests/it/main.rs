@@ -59,6 +59,7 @@ mod topology {
 
 mod workq {
     mod backpressure;
+    mod block_on;
     mod cancel;
     mod contexts;
     mod gate;

@@ -1,0 +1,103 @@
+//! `WorkQ::block_on` takes no CPU time while nothing but receives and waits sleep: its own, and
+//! those of other tasks.
+
+use std::future::Future;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use futures::channel::oneshot;
+use nix::time::{ClockId, clock_gettime};
+use support::rdma::{Setup, Side, connect};
+use support::*;
+use tokio_doca::{Mode, WorkQ};
+
+/// For how long a thread has nothing to do.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// The CPU time of this thread.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap();
+    Duration::new(time.tv_sec() as u64, time.tv_nsec() as u32)
+}
+
+/// Runs the future in `block_on`, with at least `IDLE` to wait for: how much CPU time that took.
+fn cpu_time_of<F: Future>(workq: &WorkQ, future: F) -> (F::Output, Duration) {
+    let before = cpu_time();
+    let output = workq.block_on(future);
+    (output, cpu_time() - before)
+}
+
+/// A thread that does nothing for a while, and then this.
+fn later(act: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> {
+    std::thread::spawn(move || {
+        std::thread::sleep(IDLE);
+        act();
+    })
+}
+
+fn slept(took: Duration) {
+    assert!(took < IDLE / 20, "{took:?} of CPU time in {IDLE:?}");
+}
+
+#[test]
+fn a_receive_of_another_task_costs_a_blocked_thread_nothing() {
+    let setup = Setup::new(false, Mode::EventDriven);
+    let (one, other) = (Side::new(setup), Side::new(setup));
+    connect(&one.rdma, &other.rdma);
+    let (runtime, dst) = (workers(), one.empty());
+    let mut receive = Box::pin(one.rdma.recv(&dst));
+    {
+        let _entered = runtime.enter();
+        poll_pending(receive.as_mut());
+    }
+    let (wake, woken) = oneshot::channel();
+    let waker = later(move || wake.send(()).unwrap());
+    let (output, took) = cpu_time_of(&one.workq, woken);
+    output.unwrap();
+    waker.join().unwrap();
+    slept(took);
+    // It is still served, by its own runtime.
+    other.workq.block_on(other.send(b"abc")).unwrap();
+    let received = runtime.block_on(in_time("the receive", receive));
+    assert_eq!(received.unwrap().len, 3);
+}
+
+#[test]
+fn a_receive_of_its_own_sleeps_until_the_message_comes() {
+    let setup = Setup::new(false, Mode::EventDriven);
+    let (one, other) = (Side::new(setup), Side::new(setup));
+    connect(&one.rdma, &other.rdma);
+    let sender = later(move || other.workq.block_on(other.send(b"abc")).unwrap());
+    let (received, took) = cpu_time_of(&one.workq, one.recv());
+    assert_eq!(received, Ok(b"abc".to_vec()));
+    sender.join().unwrap();
+    slept(took);
+}
+
+/// Two threads block on one WorkQ, and each is woken by what it waits for, though both sleep on one
+/// handle.
+#[test]
+fn two_threads_that_sleep_on_one_workq_are_both_woken() {
+    let setup = Setup::new(false, Mode::EventDriven);
+    let (one, other) = (Side::new(setup), Side::new(setup));
+    connect(&one.rdma, &other.rdma);
+    let (done, ends) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            let (one, done) = (&one, done.clone());
+            scope.spawn(move || {
+                for _ in 0..50 {
+                    one.workq.block_on(one.recv()).unwrap();
+                }
+                done.send(()).unwrap();
+            });
+        }
+        for _ in 0..100 {
+            other.workq.block_on(other.send(b"abc")).unwrap();
+        }
+        for _ in 0..2 {
+            ends.recv_timeout(LIMIT * programs::slowdown())
+                .expect("both threads end");
+        }
+    });
+}
