@@ -1,5 +1,5 @@
-//! Running a future on this thread, without a runtime: the thread spins for its jobs, and sleeps for
-//! receives and waits.
+//! Running a future on this thread, without a runtime: the thread spins for its jobs, and sleeps
+//! for receives and waits.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -53,7 +53,8 @@ impl Unpark {
     #[cold]
     fn sleep(&self, shared: &Shared) -> bool {
         let Ok(bell) = self.bell() else { return false };
-        // Pairs with `wake`: either it sees that this thread sleeps, or this sees that it was woken.
+        // Pairs with `wake`: either it sees that this thread sleeps, or this sees that it was
+        // woken.
         self.asleep.store(true, Ordering::SeqCst);
         let slept = if self.woken.load(Ordering::SeqCst) {
             true
@@ -107,9 +108,9 @@ impl WorkQ {
     /// Runs a future to its end on this thread. It needs no runtime, whatever the mode; [`Mode::BusyPoll`](super::Mode)
     /// makes no system calls.
     ///
-    /// While jobs are in flight, the thread spins, without a system call per job, and gives the CPU up after a budget.
-    /// While none are, it sleeps: until the future is woken, or until a receive or a wait that sleeps has
-    /// an event.
+    /// While jobs are in flight, the thread spins, without a system call per job, and gives the CPU
+    /// up after a budget. While none are, it sleeps: until the future is woken, or until a receive
+    /// or a wait that sleeps has an event.
     ///
     /// ```
     /// use tokio_doca::{BufPool, Device, Dma, Mmap, Mode, WorkQ};
@@ -145,7 +146,7 @@ impl WorkQ {
                     return output;
                 }
             } else if !self.0.core.table.any_in_flight() {
-                if !self.0.core.registry.any_asleep() {
+                if !self.0.core.registry.any_asleep() && !self.0.timer.is_set() {
                     // `unpark` before `park` makes `park` return at once.
                     match self.0.pause.left(&self.0) {
                         None if self.0.take_ring() => self.0.overtake(),
@@ -157,7 +158,8 @@ impl WorkQ {
                     }
                     continue;
                 }
-                // Receives and waits may take for ever. They are of this future, or of others.
+                // Receives and waits may take for ever. They are of this future, or of others. The
+                // timer is in the event handle too.
                 if unpark.sleep(&self.0) {
                     continue;
                 }

@@ -184,7 +184,7 @@ impl Fake {
             }
             // It hears the event handle as well.
             let rung = workq.0.rung.load(SeqCst);
-            if self.timed && workq.0.pause.timer().expire() || rung {
+            if self.timed && workq.0.pause.alarm().expire() || rung {
                 found = true;
                 workq.0.event_turn();
             }

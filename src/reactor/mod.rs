@@ -78,6 +78,7 @@ pub(crate) use received::{Landed, Room};
 pub(crate) use recv::{Receiver, RecvFlight};
 pub(crate) use subscription::Subscription;
 pub(crate) use target::Run;
+pub(crate) use timer::Nap;
 pub(crate) use unfed::Unfed;
 pub(crate) use wait_flight::{WaitFlight, Waiter};
 pub(crate) use workq::Attachment;

@@ -1,62 +1,275 @@
-//! The timer of a WorkQ: a timerfd inside its event handle, made when it is first set.
+//! The timer of a WorkQ: a timerfd in its event handle, for those that look again by themselves
+//! after a while. It needs no timers of a runtime, and no thread.
 //!
-//! Whoever hears the event handle hears the timer too: the runtimes on which operations were polled, and a loop of the
-//! caller's own. A thread that polls busily, or is in `WorkQ::block_on`, reads the clock instead.
+//! The timerfd is set to the earliest deadline of all. The thread that attends to an event after it
+//! takes that deadline out and wakes all in line; those whose own time has not come set it anew.
+//! [`Nap`] is the pause of a future between two looks. It ends at a multiple of its length, so that
+//! many naps share their ends.
+//!
+//! [`Alarm`] is the deadline of a full device (`full.rs`). No future sets that one anew, since it must
+//! ring although none is polled: the timer remembers it.
+#![expect(unsafe_code, reason = "stands in a line, and pins its nodes")]
+
+use std::error::Error as _;
+use std::io;
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use pin_project::pin_project;
+
+use super::mode::Spin;
+use super::workq::{Shared, WorkQ};
+use crate::error::{Error, JobError, Reason};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, WaitNode, Waiters, lock};
+
+/// No deadline.
+const NEVER: u64 = u64::MAX;
+
+pub(super) struct Timer {
+    /// Made by the first that needs it: until then the event handle is one descriptor less deep.
+    fd: OnceLock<TimerFd>,
+    /// When it rings, in nanoseconds on the clock of the WorkQ. Written under the lock.
+    due: AtomicU64,
+    /// When the alarm rings.
+    alarm: Mutex<u64>,
+    /// Those that sleep until then, or for longer.
+    pub(super) line: Waiters,
+}
+
+impl Timer {
+    pub(super) fn new() -> Timer {
+        Timer {
+            fd: OnceLock::new(),
+            due: AtomicU64::new(NEVER),
+            alarm: Mutex::new(NEVER),
+            line: Waiters::new(),
+        }
+    }
+
+    /// Whether it will ring.
+    #[inline]
+    pub(super) fn is_set(&self) -> bool {
+        self.due.load(Ordering::SeqCst) != NEVER
+    }
+}
+
+impl Shared {
+    /// Has the event handle ring at this time, in nanoseconds on the clock of the WorkQ, or before.
+    /// To be called after the caller can be found in line.
+    ///
+    /// # Errors
+    ///
+    /// `OperatingSystem` if there is no descriptor for the timer.
+    pub(super) fn ring_at(self: &Arc<Self>, due: u64) -> Result<(), JobError> {
+        let fd = self.timer_fd()?;
+        let _set = lock(&self.timer.alarm);
+        if due >= self.timer.due.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.set_timer(fd, due)
+    }
+
+    /// The same for the alarm, which rings though nobody is polled, and replaces the alarm before.
+    #[cfg(not(tokio_doca_loom))]
+    fn set_alarm(self: &Arc<Self>, due: u64) -> Result<(), JobError> {
+        let fd = self.timer_fd()?;
+        let mut alarm = lock(&self.timer.alarm);
+        *alarm = due;
+        if due >= self.timer.due.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.set_timer(fd, due)
+    }
+
+    /// The caller has the lock.
+    fn set_timer(&self, fd: &TimerFd, due: u64) -> Result<(), JobError> {
+        let left = Duration::from_nanos(due.saturating_sub(self.now()).max(1));
+        let once = Expiration::OneShot(TimeSpec::from_duration(left));
+        fd.set(once, TimerSetTimeFlags::empty())
+            .map_err(|errno| JobError::new(Reason::Register, errno as i32 as u64, 0))?;
+        self.timer.due.store(due, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn timer_fd(self: &Arc<Self>) -> Result<&TimerFd, JobError> {
+        match self.timer.fd.get() {
+            Some(fd) => Ok(fd),
+            None => self
+                .hear_timer()
+                .map_err(|errno| JobError::new(Reason::Register, errno.unwrap_or(0) as u64, 0)),
+        }
+    }
+
+    /// Makes the timer, and takes it into the event handle. `Err` has the error of the system.
+    #[cold]
+    fn hear_timer(self: &Arc<Self>) -> Result<&TimerFd, Option<i32>> {
+        let code = |error: Error| {
+            let source = error.source()?.downcast_ref::<io::Error>()?;
+            source.raw_os_error()
+        };
+        let timer = &self.timer;
+        let made = lock(&timer.alarm);
+        if let Some(fd) = timer.fd.get() {
+            return Ok(fd);
+        }
+        let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
+        let fd =
+            TimerFd::new(ClockId::CLOCK_MONOTONIC, flags).map_err(|errno| Some(errno as i32))?;
+        self.events.nest(self, fd.as_fd()).map_err(code)?;
+        let fd = timer.fd.get_or_init(|| fd);
+        drop(made);
+        // As for a queue that brings a descriptor of its own.
+        self.expected.swap(false, Ordering::AcqRel);
+        self.nudge();
+        Ok(fd)
+    }
+
+    /// An event was attended to: if the timer may have rung, those in line look again.
+    #[inline]
+    pub(super) fn on_time(&self) {
+        if self.timer.is_set() {
+            self.ring_in_time();
+        }
+    }
+
+    #[cold]
+    fn ring_in_time(&self) {
+        let timer = &self.timer;
+        let mut alarm = lock(&timer.alarm);
+        let now = self.now();
+        if now < timer.due.load(Ordering::Relaxed) {
+            return;
+        }
+        timer.due.store(NEVER, Ordering::SeqCst);
+        if *alarm <= now {
+            *alarm = NEVER;
+        } else if *alarm != NEVER
+            && let Some(fd) = timer.fd.get()
+        {
+            // It was set before with the same arguments, and the kernel has no reason to refuse it.
+            let _ = self.set_timer(fd, *alarm);
+        }
+        drop(alarm);
+        timer.line.wake_all();
+    }
+
+    /// Stands in line for the timer.
+    fn enqueue_timed(&self, node: Pin<&WaitNode>, waker: &Waker) {
+        // SAFETY: Shared is in an Arc, of which the `Nap` that has the node owns a count: its node
+        // is dropped first, by the order of its fields, and stands in this line alone.
+        unsafe { self.timer.line.enqueue(node, waker) };
+    }
+}
 
 #[cfg(not(tokio_doca_loom))]
-pub(super) use clock::Timer;
+pub(super) use clock::Alarm;
 #[cfg(tokio_doca_loom)]
-pub(super) use modelled::Timer;
+pub(super) use modelled::Alarm;
 
 #[cfg(not(tokio_doca_loom))]
 mod clock {
-    use std::os::fd::AsFd;
-    use std::sync::{Arc, OnceLock};
+    use std::sync::Arc;
     use std::time::Duration;
-
-    use nix::sys::time::TimeSpec;
-    use nix::sys::timer::{Expiration, TimerSetTimeFlags};
-    use nix::sys::timerfd::{ClockId, TimerFd, TimerFlags};
 
     use crate::reactor::workq::Shared;
     use crate::sync::atomic::{AtomicU64, Ordering};
 
+    /// One deadline more, of which the timer takes care.
     #[derive(Default)]
-    pub(in super::super) struct Timer {
-        fd: OnceLock<TimerFd>,
-        /// On the WorkQ's clock, in nanoseconds.
+    pub(in super::super) struct Alarm {
+        /// On the clock of the WorkQ, in nanoseconds.
         due: AtomicU64,
     }
 
-    impl Timer {
-        /// Makes the event handle readable after `delay`. Returns false if the kernel has no timer to give: then nobody hears
-        /// it. One caller at a time.
+    impl Alarm {
+        /// Makes the event handle readable after `delay`. Returns false if the kernel has no timer
+        /// to give: then nobody hears it. One caller at a time.
         pub(in super::super) fn set(&self, shared: &Arc<Shared>, delay: Duration) -> bool {
             // Before the kernel's timer starts, so that the time is over when that one expires.
             let due = shared.now() + delay.as_nanos() as u64;
             self.due.store(due, Ordering::SeqCst);
-            let Some(timer) = self.fd(shared) else {
-                return false;
-            };
-            let once = Expiration::OneShot(TimeSpec::from_duration(delay));
-            timer.set(once, TimerSetTimeFlags::empty()).is_ok()
+            shared.set_alarm(due).is_ok()
         }
 
-        fn fd(&self, shared: &Arc<Shared>) -> Option<&TimerFd> {
-            if let Some(timer) = self.fd.get() {
-                return Some(timer);
-            }
-            let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
-            let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags).ok()?;
-            shared.events.nest(shared, timer.as_fd()).ok()?;
-            Some(self.fd.get_or_init(|| timer))
-        }
-
-        /// How long it takes until the timer is due.
+        /// Returns how long it takes until the alarm is due.
         pub(in super::super) fn left(&self, shared: &Shared) -> Duration {
             let due = self.due.load(Ordering::SeqCst);
             Duration::from_nanos(due.saturating_sub(shared.now()))
         }
+    }
+}
+
+/// The first pause of a nap, and the longest, in nanoseconds: 131 us and 8.4 ms.
+const FIRST: u64 = 1 << 17;
+const LONGEST: u64 = 1 << 23;
+
+/// The pauses of a future between looks, each twice as long as the one before.
+#[pin_project]
+pub(crate) struct Nap {
+    // Dropped before the handle that keeps its list.
+    #[pin]
+    node: WaitNode,
+    workq: WorkQ,
+    /// When it ends, while it goes on.
+    until: Option<u64>,
+    /// How long the last one was.
+    pause: u64,
+    spin: Spin,
+}
+
+impl Nap {
+    pub(crate) fn new(workq: WorkQ) -> Nap {
+        Nap {
+            node: WaitNode::new(),
+            workq,
+            until: None,
+            pause: 0,
+            spin: Spin::default(),
+        }
+    }
+
+    /// A look found nothing: the next one is to come after a while. Not while the mode spins.
+    pub(crate) fn begin(self: Pin<&mut Self>) {
+        let this = self.project();
+        let shared = &this.workq.0;
+        let policy = shared.mode.load();
+        if policy.is_busy() || !(policy.is_event() || this.spin.is_over(policy, || shared.now())) {
+            return;
+        }
+        *this.pause = (*this.pause * 2).clamp(FIRST, LONGEST);
+        *this.until = Some((shared.now() / *this.pause + 1) * *this.pause);
+    }
+
+    /// Sleeps until it is over; at once if none was begun.
+    ///
+    /// # Errors
+    ///
+    /// `BadState` where nobody would hear of its end; what the system says if there is no timer.
+    pub(crate) fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
+        let this = self.project();
+        let (shared, node) = (&this.workq.0, this.node.as_ref());
+        let policy = shared.mode.load();
+        let Some(until) = *this.until else {
+            return Poll::Ready(Ok(()));
+        };
+        if policy.is_busy() || shared.now() >= until {
+            *this.until = None;
+            shared.timer.line.leave(node);
+            return Poll::Ready(Ok(()));
+        }
+        shared.events.register(shared)?;
+        shared.enqueue_timed(node, cx.waker());
+        shared.ring_at(until)?;
+        if !shared.mode.is_still(policy) {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
     }
 }
 
@@ -69,21 +282,21 @@ mod modelled {
     use crate::reactor::workq::Shared;
     use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-    pub(in super::super) struct Timer {
+    pub(in super::super) struct Alarm {
         set: AtomicBool,
         due: AtomicBool,
     }
 
-    impl Default for Timer {
-        fn default() -> Timer {
-            Timer {
+    impl Default for Alarm {
+        fn default() -> Alarm {
+            Alarm {
                 set: AtomicBool::new(false),
                 due: AtomicBool::new(false),
             }
         }
     }
 
-    impl Timer {
+    impl Alarm {
         pub(in super::super) fn set(&self, shared: &Arc<Shared>, _: Duration) -> bool {
             self.due.store(false, SeqCst);
             self.set.store(true, SeqCst);

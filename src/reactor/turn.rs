@@ -34,6 +34,8 @@ impl Shared {
         if self.is_waited_for() && (self.arm() | self.ready()) {
             self.turn();
         }
+        // First: an alarm that is taken out as due must be seen as due by the pause.
+        self.on_time();
         self.resume_if_due();
         if rung {
             self.overtake();
@@ -291,6 +293,7 @@ impl<'a> Turn<'a> {
             shared.waiters.wake_all();
             shared.drained.wake_all();
             shared.runs.wake_all();
+            shared.timer.line.wake_all();
         }
         if self.asked & CHANGE != 0 {
             let changes = std::mem::take(&mut *lock(&shared.changes));

@@ -13,6 +13,7 @@ use super::registry::{Changed, Registry};
 use super::shutdown::Shutdown;
 use super::stats::Counts;
 use super::table::Table;
+use super::timer::Timer;
 use crate::device::{Device, Endpoint, EventPort, Queue, QueueConfig, Token, Use};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Holder;
@@ -37,6 +38,8 @@ pub(super) struct Shared {
     pub(super) core: Arc<Core>,
     pub(super) events: Events,
     pub(super) gate: Gate,
+    /// For those that look again after a while.
+    pub(super) timer: Timer,
     /// Who waits for a free Slot.
     pub(super) waiters: Waiters,
     /// Whether those in line shall ask the device, which was full.
@@ -391,6 +394,7 @@ impl WorkQBuilder {
             core: Arc::new(core),
             events: Events::new()?,
             gate: Gate::new(),
+            timer: Timer::new(),
             waiters: Waiters::new(),
             pause: Pause::new(),
             expected: atomic::AtomicBool::new(false),

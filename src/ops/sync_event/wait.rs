@@ -10,7 +10,7 @@ use pin_project::pin_project;
 use super::{SyncEvent, SyncEventOp};
 use crate::device::{EventJob, EventWait};
 use crate::error::{JobError, Result};
-use crate::reactor::{Attachment, Subscription, WaitFlight, Waiter};
+use crate::reactor::{Attachment, Nap, Subscription, WaitFlight, Waiter};
 
 pub(super) struct WaitRequest<C> {
     pub(super) event: C,
@@ -52,10 +52,12 @@ pub struct SyncEventWait<C: AsRef<SyncEvent>>(#[pin] How<C>);
 enum How<C: AsRef<SyncEvent>> {
     /// The device waits.
     Waits(#[pin] WaitFlight<WaitRequest<C>>),
-    /// It cannot: the value is got again and again.
+    /// It cannot: the value is got again and again, after naps.
     Gets {
         #[pin]
         get: SyncEventOp<SyncEvent>,
+        #[pin]
+        nap: Nap,
         event: C,
         wait: EventWait,
         over: bool,
@@ -69,6 +71,7 @@ impl<C: AsRef<SyncEvent>> SyncEventWait<C> {
             Some(_) => How::Waits(WaitFlight::new(WaitRequest { event, wait })),
             None => How::Gets {
                 get: SyncEventOp::new(event.as_ref().clone(), EventJob::Get),
+                nap: Nap::new(event.as_ref().0.workq()),
                 event,
                 wait,
                 over: false,
@@ -98,12 +101,17 @@ impl<C: AsRef<SyncEvent>> Future for SyncEventWait<C> {
             HowProjected::Waits(flight) => flight.poll(cx),
             HowProjected::Gets {
                 mut get,
+                mut nap,
                 event,
                 wait,
                 over,
             } => {
                 assert!(!*over, "an Op was polled after it had finished");
                 let event = event.as_ref();
+                if let Err(error) = ready!(nap.as_mut().poll(cx)) {
+                    *over = true;
+                    return Poll::Ready(Err(error));
+                }
                 let looked =
                     ready!(get.as_mut().poll(cx)).and_then(|value| match wait.is_over(value) {
                         true => Ok(Some(value)),
@@ -115,8 +123,17 @@ impl<C: AsRef<SyncEvent>> Future for SyncEventWait<C> {
                     return Poll::Ready(result);
                 }
                 get.set(SyncEventOp::new(event.clone(), EventJob::Get));
-                cx.waker().wake_by_ref();
-                Poll::Pending
+                nap.as_mut().begin();
+                match ready!(nap.poll(cx)) {
+                    Ok(()) => {
+                        cx.waker().wake_by_ref();
+                        Poll::Pending
+                    }
+                    Err(error) => {
+                        *over = true;
+                        Poll::Ready(Err(error))
+                    }
+                }
             }
         }
     }
