@@ -72,8 +72,11 @@ reasons! {
     SliceOutOfData, InvalidValue, |end, data| "the slice is empty or ends at byte {end}, and the Buf holds {data} bytes of data";
     /// A slice stands in a destination chain.
     SliceAsDestination, InvalidValue, |_a, _b| "a slice is a source only: put the Buf itself into a destination chain";
-    /// A range does not lie in its Buf.
-    OutOfRange, InvalidValue, |end, len| "the range ends at byte {end}, and the Buf has {len}";
+    /// A range reaches past the end of its Buf.
+    OutOfRange, InvalidValue, |len, reach|
+        "the range reaches byte {reach}, and the Buf has {len} bytes";
+    /// A range is empty, or ends before it starts.
+    RangeEmpty, InvalidValue, |start, end| "the range {start}..{end} is empty";
     /// A list is longer than the device takes.
     ListTooLong, InvalidValue, |have, limit| "a chain of {have} Bufs, and the device takes {limit}: split it";
     /// More bytes than the device takes in one job.

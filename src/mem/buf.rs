@@ -74,8 +74,8 @@ impl Buf {
             let end = offset.saturating_add(len) as u64;
             return Err(JobError::new(
                 Reason::OutOfRange,
-                end,
                 self.capacity() as u64,
+                end,
             ));
         }
         self.0.exclusive().map_err(in_use)?.set_rooms(offset, len);
@@ -212,9 +212,9 @@ impl Buf {
                 from: range.start,
                 len: range.len(),
             }),
-            Err(end) => Err(JobError::new(
+            Err(range) => Err(JobError::new(
                 Reason::SliceOutOfData,
-                end as u64,
+                range.end as u64,
                 data_len as u64,
             )),
         }

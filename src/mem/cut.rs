@@ -32,9 +32,9 @@ impl Cut {
             )));
         }
         let len = mmap.len();
-        let range = mmap::Inner::resolve(range, len).map_err(|end| {
+        let range = mmap::Inner::resolve(range, len).map_err(|range| {
             invalid(format!(
-                "the range ends at byte {end} or is empty, and the Mmap has {len} bytes"
+                "the range {range:?} is empty or reaches past the {len} bytes of the Mmap"
             ))
         })?;
         let base = mmap.0.at(range.start).addr().get();

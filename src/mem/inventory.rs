@@ -55,9 +55,9 @@ impl BufInventory {
     pub fn buf(&self, mmap: &Mmap, range: impl RangeBounds<usize>) -> Result<Buf> {
         const OP: &str = "BufInventory::buf";
         let len = mmap.len();
-        let range = mmap::Inner::resolve(range, len).map_err(|end| {
+        let range = mmap::Inner::resolve(range, len).map_err(|range| {
             let text =
-                format!("the range ends at byte {end} or is empty, and the Mmap has {len} bytes");
+                format!("the range {range:?} is empty or reaches past the {len} bytes of the Mmap");
             Error::new(ErrorKind::InvalidValue, OP, text)
         })?;
         let Some(element) = self.0.take() else {

@@ -202,9 +202,9 @@ pub(super) fn adopt(
 fn within(file: &OwnedFd, range: impl RangeBounds<usize>) -> Result<Range<usize>> {
     let stat = fstat(file).map_err(|errno| Error::os(FROM_MEMFD, "fstat", errno.into()))?;
     let len = usize::try_from(stat.st_size).unwrap_or(0);
-    Inner::resolve(range, len).map_err(|end| {
+    Inner::resolve(range, len).map_err(|range| {
         let text =
-            format!("the range ends at byte {end} or is empty, and the memfd has {len} bytes");
+            format!("the range {range:?} is empty or reaches past the {len} bytes of the memfd");
         Error::new(ErrorKind::InvalidValue, FROM_MEMFD, text)
     })
 }

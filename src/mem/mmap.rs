@@ -12,7 +12,7 @@ use super::exports::Export;
 use super::memory::Memory;
 use super::ranges::{Ranges, Stage};
 use crate::device::{Access, Audience, Backing, Device, Doubt, Offer, Region, Use};
-use crate::error::{JobError, Result};
+use crate::error::{JobError, Reason, Result};
 use crate::sync::{Mutex, MutexGuard, lock};
 
 /// A memory range that devices hold (Core guide 3.3.1). Clones are the same range.
@@ -247,11 +247,11 @@ impl Inner {
         self.keys.key(holder)
     }
 
-    /// A range in numbers; `Err` has its end if it does not lie in `0..len` or is empty.
+    /// Returns the range in numbers, as `Err` if it is empty or reaches past `len`.
     pub(super) fn resolve(
         range: impl RangeBounds<usize>,
         len: usize,
-    ) -> Result<Range<usize>, usize> {
+    ) -> Result<Range<usize>, Range<usize>> {
         let start = match range.start_bound() {
             Bound::Included(&start) => start,
             Bound::Excluded(&start) => start.saturating_add(1),
@@ -263,9 +263,19 @@ impl Inner {
             Bound::Unbounded => len,
         };
         if start >= end || end > len {
-            Err(end)
+            Err(start..end)
         } else {
             Ok(start..end)
+        }
+    }
+
+    /// Why `resolve` refused this range.
+    #[cold]
+    pub(super) fn not_within(range: &Range<usize>, len: usize) -> JobError {
+        let reach = range.start.max(range.end);
+        match reach > len {
+            true => JobError::new(Reason::OutOfRange, len as u64, reach as u64),
+            false => JobError::new(Reason::RangeEmpty, range.start as u64, range.end as u64),
         }
     }
 }

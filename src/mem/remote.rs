@@ -171,14 +171,15 @@ impl RemoteMmap {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if the range is empty or ends behind the memory. Of this process's own Mmap: `InUse` if a pool or an array has
-    /// a part of the range, and peers may not write it; `BadState` if it is stopped.
+    /// `InvalidValue` if the range is empty or reaches past the memory. Of this process's own Mmap:
+    /// `InUse` if a pool or an array has a part of the range, and peers may not write it;
+    /// `BadState` if it is stopped.
     pub fn buf(&self, range: impl RangeBounds<usize>) -> Result<RemoteBuf> {
         const OP: &str = "RemoteMmap::buf";
         let len = self.len();
-        let range = mmap::Inner::resolve(range, len).map_err(|end| {
+        let range = mmap::Inner::resolve(range, len).map_err(|range| {
             let text =
-                format!("the range ends at byte {end} or is empty, and {len} bytes are exported");
+                format!("the range {range:?} is empty or reaches past the {len} exported bytes");
             Error::new(ErrorKind::InvalidValue, OP, text)
         })?;
         let own = match &self.0.own {
@@ -244,10 +245,10 @@ impl RemoteBuf {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if the range is empty or ends behind it.
+    /// `InvalidValue` if the range is empty, or reaches past the end ([`Reason::OutOfRange`]).
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<RemoteBuf, JobError> {
         let range = mmap::Inner::resolve(range, self.len())
-            .map_err(|end| JobError::new(Reason::OutOfRange, end as u64, self.len() as u64))?;
+            .map_err(|range| mmap::Inner::not_within(&range, self.len()))?;
         let from = self.0.from + range.start;
         // Its Leases are of these bytes alone.
         let part = |(mmap, whole): (&Mmap, &Buf)| {

@@ -118,6 +118,70 @@ fn a_blob_carries_memory_from_the_host_to_the_dpu_and_back() {
 }
 
 #[test]
+fn a_remote_range_that_reaches_past_the_end_is_refused_with_its_numbers() {
+    use std::ops::Bound::{self, Excluded, Included, Unbounded};
+
+    const PAST: usize = LEN + 1;
+    type Bounds = (Bound<usize>, Bound<usize>);
+
+    let sides = Sides::new();
+    let mmap = sides.exported(DPU);
+    let remote = import(&sides.dpu(), &mmap.export_dpu(&sides.host()).unwrap()).unwrap();
+    let whole = remote.buf(..).unwrap();
+    // A part has an end of its own, before that of the memory.
+    let part = remote.buf(1..LEN).unwrap().slice(..100).unwrap();
+    let refused = |bounds: Bounds, numbers: [usize; 2], reason| {
+        let numbers = numbers.map(|number| number as u64);
+        let error = remote.buf(bounds).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.op()),
+            (ErrorKind::InvalidValue, "RemoteMmap::buf")
+        );
+        mentions(&error.to_string(), &numbers);
+        let error = whole.slice(bounds).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.reason()),
+            (ErrorKind::InvalidValue, reason),
+            "{bounds:?}"
+        );
+        mentions(&error.to_string(), &numbers);
+    };
+    for (bounds, reach) in [
+        ((Included(0), Excluded(PAST)), PAST),
+        ((Included(LEN - 1), Included(LEN)), PAST),
+        ((Included(PAST), Unbounded), PAST),
+        ((Excluded(LEN), Unbounded), PAST),
+        ((Included(PAST), Excluded(PAST + 9)), PAST + 9),
+        ((Included(PAST), Excluded(9)), PAST),
+        ((Unbounded, Included(usize::MAX)), usize::MAX),
+        ((Unbounded, Excluded(usize::MAX)), usize::MAX),
+        ((Included(usize::MAX), Unbounded), usize::MAX),
+        ((Excluded(usize::MAX), Included(usize::MAX)), usize::MAX),
+    ] {
+        refused(bounds, [reach, LEN], Reason::OutOfRange);
+        assert_eq!(
+            part.slice(bounds).unwrap_err().reason(),
+            Reason::OutOfRange,
+            "{bounds:?}"
+        );
+    }
+    for (bounds, range) in [
+        ((Included(5), Excluded(2)), [5, 2]),
+        ((Included(7), Excluded(7)), [7, 7]),
+        ((Excluded(7), Included(7)), [8, 8]),
+        ((Included(LEN), Unbounded), [LEN, LEN]),
+        ((Unbounded, Excluded(0)), [0, 0]),
+    ] {
+        refused(bounds, range, Reason::RangeEmpty);
+    }
+    let error = part.slice(50..101).unwrap_err();
+    mentions(&error.to_string(), &[101, 100]);
+    // What ends with the memory, and with the part, is within them.
+    assert_eq!(remote.buf(LEN - 1..=LEN - 1).unwrap().len(), 1);
+    assert_eq!(part.slice(99..).unwrap().len(), 1);
+}
+
+#[test]
 fn an_export_needs_a_permission_a_device_that_holds_it_and_a_memfd() {
     let sides = Sides::new();
     let plain = sides.exported(Access::LOCAL_READ_WRITE);
