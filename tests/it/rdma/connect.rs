@@ -5,11 +5,11 @@ use std::time::Duration;
 use futures::executor::block_on;
 use support::both_sides::*;
 use support::device::under_test;
-use support::in_time;
 use support::loopback::Loopback;
+use support::{in_time, pattern};
 use tokio_doca::{
-    Access, BufChain, BufInventory, Caps, Device, ErrorKind, Mmap, Mode, Mtu, Rdma, RdmaState,
-    Reason, RecvOpcode, RemoteMmap, WorkQ,
+    Access, Buf, BufChain, BufInventory, BufPool, Caps, Device, ErrorKind, Mmap, Mode, Mtu,
+    Rdma, RdmaState, Reason, RecvOpcode, RemoteMmap, WorkQ,
 };
 
 /// Ends, or the test fails.
@@ -155,6 +155,47 @@ async fn lists_are_gathered_and_scattered() {
         }
         let error = there.rdma.recv(&long).await.unwrap_err();
         assert_eq!(error.reason(), Reason::ListTooLong);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn each_element_of_a_list_holds_its_part() {
+    everywhere(|here, _| async move {
+        let (device, mode) = (&here.device, here.workq.mode());
+        let [here, there] = [(); 2].map(|()| {
+            Side::with(device, mode, |builder| {
+                builder.permissions(all_access()).recv_chain_len(3)
+            })
+        });
+        connect(&here.rdma, &there.rdma);
+        let small = Mmap::builder().device(device).alloc(4096).unwrap();
+        let small = BufPool::builder(&small).element_size(64).build().unwrap();
+        let bytes = pattern(1, 100);
+        let (_mmap, remote) = remote(&there, &here, 100, all_access());
+        let written = here.rdma.write(here.filled(&bytes), &remote).await;
+        assert_eq!(written, Ok(100));
+
+        let list = || {
+            let chain = BufChain::with_capacity(3);
+            let bufs = [(); 3].map(|()| small.try_alloc().unwrap());
+            bufs.iter().for_each(|buf| chain.push(buf).unwrap());
+            (chain, bufs)
+        };
+        let holds = |chain: &BufChain, bufs: &[Buf; 3]| {
+            assert_eq!(bufs.each_ref().map(Buf::data_len), [64, 36, 0]);
+            assert_eq!(chain.data_len(), 100);
+            let parts = bufs.each_ref().map(|buf| buf.data().unwrap().to_vec());
+            assert_eq!(parts.concat(), bytes);
+        };
+        let (chain, bufs) = list();
+        let message = here.filled(&bytes);
+        let (sent, received) = tokio::join!(here.rdma.send(message), there.rdma.recv(&chain));
+        assert_eq!((sent, received.unwrap().len), (Ok(100), 100));
+        holds(&chain, &bufs);
+        let (chain, bufs) = list();
+        assert_eq!(here.rdma.read(&remote, &chain).await, Ok(100));
+        holds(&chain, &bufs);
     })
     .await;
 }
