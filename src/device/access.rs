@@ -6,6 +6,14 @@ bitflags::bitflags! {
     /// Access flags of an Mmap (Core guide 3.3.1; `doca_access_flags`).
     ///
     /// The default is `LOCAL_READ_WRITE`. A local device may always read, whatever the flags say.
+    ///
+    /// An [`Rdma`](crate::Rdma) therefore sends and writes from `LOCAL_READ_ONLY` memory; it
+    /// refuses to receive or read into such memory (`NotPermitted`). The RDMA guide is stricter:
+    /// its table of permissions (5.1.4) asks for `LOCAL_READ_WRITE` on the requester's side of
+    /// every operation. The source of a send or a write is only read, which `doca_types.h` always
+    /// permits a local device, and adapters register such memory (`ibv_reg_mr(3)` always grants
+    /// local reads). A program that shall run on DOCA as well should give all its RDMA memory
+    /// `LOCAL_READ_WRITE`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     #[doc(alias = "doca_access_flags")]
     pub struct Access: u32 {

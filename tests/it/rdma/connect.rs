@@ -8,8 +8,8 @@ use support::device::under_test;
 use support::loopback::Loopback;
 use support::{in_time, pattern};
 use tokio_doca::{
-    Access, Buf, BufChain, BufInventory, BufPool, Caps, Device, ErrorKind, Mmap, Mode, Mtu,
-    Rdma, RdmaState, Reason, RecvOpcode, RemoteMmap, WorkQ,
+    Access, Buf, BufChain, BufInventory, BufPool, Caps, Device, ErrorKind, JobError, Mmap, Mode,
+    Mtu, Rdma, RdmaState, Reason, RecvOpcode, RemoteMmap, WorkQ,
 };
 
 /// Ends, or the test fails.
@@ -196,6 +196,44 @@ async fn each_element_of_a_list_holds_its_part() {
         let (chain, bufs) = list();
         assert_eq!(here.rdma.read(&remote, &chain).await, Ok(100));
         holds(&chain, &bufs);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn memory_that_is_read_only_is_sent_and_not_received_into() {
+    everywhere(|here, there| async move {
+        let builder = Mmap::builder().device(&here.device);
+        let builder = builder.access(Access::LOCAL_READ_ONLY);
+        let mmap = builder.from_owner(vec![7_u8; 64]).unwrap();
+        let inventory = BufInventory::with_capacity(3);
+        let full = inventory.buf_filled(&mmap, ..).unwrap();
+        let empty = || inventory.buf(&mmap, ..).unwrap();
+        let (_mmap, remote) = remote(&there, &here, 64, all_access());
+        let refused = |error: JobError| {
+            assert_eq!(
+                (error.reason(), error.kind()),
+                (Reason::ReadOnly, ErrorKind::NotPermitted)
+            );
+        };
+        refused(here.rdma.recv(&empty()).await.unwrap_err());
+        refused(here.rdma.try_recv(empty()).map(drop).unwrap_err());
+        refused(here.rdma.read(&remote, &empty()).await.unwrap_err());
+        // As one of a list, too.
+        let list = BufChain::with_capacity(2);
+        list.push(here.empty()).unwrap();
+        list.push(empty()).unwrap();
+        refused(here.rdma.read(&remote, &list).await.unwrap_err());
+        assert_eq!(here.rdma.state(), RdmaState::Connected);
+        // The device reads what is sent and written, and it always may.
+        let dst = there.empty();
+        let (sent, received) = tokio::join!(here.rdma.send(&full), there.rdma.recv(&dst));
+        assert_eq!((sent, received.unwrap().len), (Ok(64), 64));
+        assert_eq!(dst.data().unwrap()[..], [7; 64]);
+        assert_eq!(here.rdma.write(&full, &remote).await, Ok(64));
+        let back = here.empty();
+        assert_eq!(here.rdma.read(&remote, &back).await, Ok(64));
+        assert_eq!(back.data().unwrap()[..], [7; 64]);
     })
     .await;
 }
