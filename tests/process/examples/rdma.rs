@@ -7,7 +7,6 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
@@ -243,6 +242,45 @@ fn pairs_that_meet_by_tcp_wait_for_each_other() {
             sides[sample.giver].args([sample.text[1], "by TCP"]);
             let [caller, listener] = &mut sides;
             sample.exchange([caller, listener], first, "\"by TCP\"");
+        }
+    }
+}
+
+/// The views that two processes of one card may have, and what each calls its first device.
+const VIEWS: [[(&str, &str); 2]; 3] = [
+    [("dpu", "p0"), ("dpu", "p0")],
+    [("host", "pf0"), ("dpu", "p0")],
+    [("dpu", "p0"), ("host", "pf0")],
+];
+
+/// Puts one side into a view. The device of that name shows that it is in no other.
+fn in_view(command: &mut Command, (view, device): (&str, &str)) {
+    command.env("TOKIO_DOCA_SOFT", view);
+    command.args(["--device", device]);
+}
+
+#[test]
+fn pairs_meet_in_the_dpus_view_and_between_the_views() {
+    if needs_soft("an adapter has no views") {
+        return;
+    }
+    for sample in &SAMPLES {
+        for (number, views) in VIEWS.into_iter().enumerate() {
+            let folder = Folder::new();
+            let by_files = [0, 1].map(|role| sample.by_files(role, &folder));
+            let tcp = format!("--tcp={}", address());
+            let by_tcp = [0, 1].map(|role| {
+                let mut side = sample.side(role);
+                side.arg(&tcp);
+                side
+            });
+            for mut sides in [by_files, by_tcp] {
+                for (side, view) in sides.iter_mut().zip(views) {
+                    in_view(side, view);
+                }
+                let [caller, listener] = &mut sides;
+                sample.exchange([caller, listener], number % 2, "\"Hi DOCA RDMA!\"");
+            }
         }
     }
 }
@@ -561,29 +599,56 @@ fn pingpong_starts_its_server_and_measures_both_modes() {
     }
 }
 
+/// The client and the server of a pingpong that meet by files in the folder.
+fn pingpong(folder: &Folder, size: usize) -> [Command; 2] {
+    let mut sides = [("client", "server"), ("server", "client")].map(|(local, remote)| {
+        let mut command = example("rdma_pingpong");
+        command.arg(local).args(on_device());
+        command.arg("-ld").arg(folder.path(local));
+        command.arg("-re").arg(folder.path(remote));
+        command
+    });
+    sides[0].arg(format!("--size={size}")).args(["-n", "100"]);
+    sides
+}
+
+/// Runs both sides of a pingpong, the server first.
+#[track_caller]
+fn assert_plays(mut sides: [Command; 2], size: usize) {
+    let [client, server] = &mut sides;
+    let [called, served] = together([client, server], 1);
+    assert_measured(&called, size);
+    assert_eq!((served.status.code(), text(&served.stderr)), (Some(0), ""));
+}
+
 #[test]
 fn pingpong_goes_between_two_that_meet_by_files() {
     for size in [1, 65_536] {
         let folder = Folder::new();
-        let [client, server] = ["client", "server"].map(|role| folder.path(role));
-        let of = |role: &str, local: &Path, remote: &Path| {
-            let mut command = example("rdma_pingpong");
-            command
-                .arg(role)
-                .args(on_device())
-                .arg("-ld")
-                .arg(local)
-                .arg("-re")
-                .arg(remote);
-            command
-        };
-        let mut calls = of("client", &client, &server);
-        calls.arg(format!("--size={size}")).args(["-n", "100"]);
-        let mut serves = of("server", &server, &client);
-        let [called, served] = together([&mut calls, &mut serves], 1);
-        assert_measured(&called, size);
-        assert_eq!((served.status.code(), text(&served.stderr)), (Some(0), ""));
+        assert_plays(pingpong(&folder, size), size);
     }
+}
+
+#[test]
+fn pingpong_goes_on_in_the_dpus_view_and_between_the_views() {
+    if needs_soft("an adapter has no views") {
+        return;
+    }
+    for views in VIEWS {
+        let folder = Folder::new();
+        let mut sides = pingpong(&folder, 64);
+        for (side, view) in sides.iter_mut().zip(views) {
+            in_view(side, view);
+        }
+        assert_plays(sides, 64);
+    }
+    if is_emulated("start what a program starts itself") {
+        return;
+    }
+    // The server that it starts is in the same view.
+    let mut command = example("rdma_pingpong");
+    in_view(&mut command, VIEWS[0][0]);
+    assert_measured(&run(command.args(["-n", "100"])), 64);
 }
 
 #[test]
