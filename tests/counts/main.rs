@@ -13,6 +13,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
 use support::{counting, runtime_that_counts_sleeps};
 use tokio_doca::soft::{Fault, Soft};
 use tokio_doca::{
@@ -641,13 +643,31 @@ fn others_sleep() {
     }
 }
 
+/// Puts this thread and the engine on a CPU each, if this process may use two: the engine never
+/// spins on its submitter's CPU, and sleeps there. Returns whether it did.
+fn part_from(engine: i32) -> bool {
+    let this = Pid::from_raw(0);
+    let allowed = sched_getaffinity(this).unwrap();
+    let mut cpus = (0..CpuSet::count()).filter(|&cpu| allowed.is_set(cpu).unwrap());
+    let (Some(one), Some(other)) = (cpus.next(), cpus.next()) else {
+        return false;
+    };
+    for (thread, cpu) in [(this, one), (Pid::from_raw(engine), other)] {
+        let mut cpus = CpuSet::new();
+        cpus.set(cpu).unwrap();
+        sched_setaffinity(thread, &cpus).unwrap();
+    }
+    true
+}
+
 /// Does nothing, unless it is the child of a test below.
 #[test]
 fn child_under_strace() {
     let Ok(scenario) = std::env::var(CHILD) else {
         return;
     };
-    let builder = Soft::builder().engine_spin(Duration::from_secs(1));
+    // Longer than any pause between two jobs, on a machine with much else to do as well.
+    let builder = Soft::builder().engine_spin(Duration::from_secs(20));
     let (mode, soft) = match scenario.as_str() {
         "busy-inline" => (Mode::BusyPoll, builder.build()),
         "busy-engine" => (Mode::BusyPoll, builder.defer(true).build()),
@@ -655,6 +675,8 @@ fn child_under_strace() {
         _ => (Mode::EventDriven, builder.defer(true).build()),
     };
     let rig = Rig::new(mode, soft, 8);
+    let engine = engine();
+    println!("engine={engine}; apart={};", u8::from(part_from(engine)));
     let (src, dst) = rig.pair();
     let copies = async |jobs: usize| {
         for at in 1..=jobs {
@@ -717,8 +739,21 @@ fn child_under_strace() {
 
 type Calls = BTreeMap<String, u64>;
 
-/// The system calls of the child in [`MORE`] jobs, by name, and its sleeps. `None` where there is no strace.
-fn calls(scenario: &str) -> Option<Calls> {
+/// The system calls of a child in [`MORE`] jobs, by name.
+#[derive(Debug, Default)]
+struct Trace {
+    /// Those of all its threads.
+    all: Calls,
+    /// Those of the engine's thread.
+    engine: Calls,
+    /// How often its runtime went to sleep.
+    sleeps: u64,
+    /// The engine had a CPU to itself.
+    apart: bool,
+}
+
+/// Runs a child in strace. `None` where there is no strace.
+fn trace(scenario: &str) -> Option<Trace> {
     if support::programs::is_emulated("let strace see the calls of a program") {
         return None;
     }
@@ -743,7 +778,7 @@ fn calls(scenario: &str) -> Option<Calls> {
         }
     };
     let said = String::from_utf8_lossy(&output.stdout);
-    let trace = std::fs::read_to_string(&file);
+    let lines = std::fs::read_to_string(&file);
     let _ = std::fs::remove_file(&file);
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr);
@@ -755,29 +790,39 @@ fn calls(scenario: &str) -> Option<Calls> {
         println!("system calls were not counted: strace may not trace here: {why}");
         return None;
     }
-    let mut calls = Calls::new();
+    let number = |name: &str| {
+        let (_, rest) = said.split_once(name)?;
+        rest.split_once(';')?.0.parse::<u64>().ok()
+    };
+    let engine = number("engine=").expect("it says which thread is the engine");
+    let engine = engine.to_string();
+    let mut trace = Trace {
+        sleeps: number("sleeps=").unwrap_or(0),
+        apart: number("apart=") == Some(1),
+        ..Trace::default()
+    };
     let mut marks = 0;
-    for line in trace.unwrap().lines() {
+    for line in lines.unwrap().lines() {
         // `1234 write(7, ...) = 8`; the rest of an interrupted call is `1234 <... write resumed>`.
-        let call = line
-            .split_once(' ')
-            .map_or("", |(_, call)| call.trim_start());
-        let name = call.split_once('(').map_or("", |(name, _)| name);
+        let (thread, call) = line.split_once(' ').unwrap_or_default();
+        let name = call
+            .trim_start()
+            .split_once('(')
+            .map_or("", |(name, _)| name);
         if name == "getppid" {
             marks += 1;
         } else if marks == 1
             && !name.is_empty()
             && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
         {
-            *calls.entry(name.to_owned()).or_default() += 1;
+            *trace.all.entry(name.to_owned()).or_default() += 1;
+            if thread == engine {
+                *trace.engine.entry(name.to_owned()).or_default() += 1;
+            }
         }
     }
     assert_eq!(marks, 2, "{scenario} was marked: {said}");
-    if let Some((_, rest)) = said.split_once("sleeps=") {
-        let sleeps = rest.split_once(';').unwrap().0;
-        calls.insert("sleeps".to_owned(), sleeps.parse().unwrap());
-    }
-    Some(calls)
+    Some(trace)
 }
 
 fn of(calls: &Calls, name: &str) -> u64 {
@@ -785,62 +830,89 @@ fn of(calls: &Calls, name: &str) -> u64 {
 }
 
 /// No job calls the system, but for `allowed`.
-fn no_calls_but(scenario: &str, allowed: &[&str]) {
-    let Some(mut calls) = calls(scenario) else {
-        return;
-    };
+#[track_caller]
+fn assert_none_but(calls: &Calls, allowed: &[&str]) {
+    let mut calls = calls.clone();
     calls.retain(|name, _| !allowed.contains(&name.as_str()));
-    assert!(calls.is_empty(), "{MORE} jobs, {scenario}: {calls:?}");
+    assert!(calls.is_empty(), "{MORE} jobs: {calls:?}");
+}
+
+/// The engine spins from each job to the next, and does not call the system. With one CPU it sleeps
+/// meanwhile, so that the submitter has it.
+#[track_caller]
+fn assert_engine_spins(trace: &Trace) {
+    let allowed: &[&str] = if trace.apart { &[] } else { &["futex"] };
+    assert_none_but(&trace.engine, allowed);
 }
 
 #[test]
 fn busy_poll_inline_makes_no_system_call() {
-    no_calls_but("busy-inline", &[]);
+    if let Some(trace) = trace("busy-inline") {
+        assert_none_but(&trace.all, &[]);
+    }
 }
 
 #[test]
 fn busy_poll_through_a_spinning_engine_makes_no_system_call() {
-    // The engine sleeps where it shares the CPU with its submitter, and then the CPU is given up after a budget.
-    no_calls_but("busy-engine", &["futex", "sched_yield"]);
+    let Some(trace) = trace("busy-engine") else {
+        return;
+    };
+    assert_engine_spins(&trace);
+    // The submitter gives the CPU up after a budget, and wakes the engine if that sleeps.
+    match trace.apart {
+        true => assert_none_but(&trace.all, &["sched_yield"]),
+        false => assert_none_but(&trace.all, &["futex", "sched_yield"]),
+    }
 }
 
 #[test]
 fn event_mode_inline_makes_no_system_call_but_tokios() {
-    no_calls_but("event-inline", &["epoll_wait", "sleeps"]);
+    if let Some(trace) = trace("event-inline") {
+        assert_none_but(&trace.all, &["epoll_wait"]);
+        assert_none_but(&trace.engine, &[]);
+    }
 }
 
 #[test]
 fn event_mode_writes_once_per_sleep_and_reads_never() {
-    let mut seen = Calls::new();
+    let mut seen = Trace::default();
     // A waiter that loses the CPU on its way to sleep finds its Job over, and has been rung for: one of several tries.
     for _ in 0..3 {
-        let Some(calls) = calls("event-waits") else {
+        let Some(trace) = trace("event-waits") else {
             return;
         };
-        let sleeps = of(&calls, "sleeps");
         assert!(
-            sleeps >= MORE as u64 / 2,
-            "the jobs were waited for: {calls:?}"
+            trace.sleeps >= MORE as u64 / 2,
+            "the jobs were waited for: {trace:?}"
         );
-        assert_eq!(of(&calls, "read"), 0, "{calls:?}");
-        if of(&calls, "write") <= sleeps {
+        assert_eq!(of(&trace.all, "read"), 0, "{trace:?}");
+        // The engine alone rings, at most once for each job, and sleeps at the end of each delay.
+        assert_none_but(&trace.engine, &["futex", "write"]);
+        if trace.apart {
+            assert!(of(&trace.engine, "futex") <= MORE as u64, "{trace:?}");
+        }
+        let rings = of(&trace.engine, "write");
+        assert_eq!(rings, of(&trace.all, "write"), "{trace:?}");
+        assert!(rings <= MORE as u64, "{trace:?}");
+        if of(&trace.all, "write") <= trace.sleeps {
             return;
         }
-        seen = calls;
+        seen = trace;
     }
     panic!("more writes than sleeps: {seen:?}");
 }
 
 #[test]
 fn nothing_is_written_while_nobody_waits() {
-    let Some(calls) = calls("event-unwaited") else {
+    let Some(trace) = trace("event-unwaited") else {
         return;
     };
     assert_eq!(
-        of(&calls, "write"),
+        of(&trace.all, "write"),
         0,
-        "{MORE} jobs that nobody waited for: {calls:?}"
+        "{MORE} jobs that nobody waited for: {trace:?}"
     );
+    assert_engine_spins(&trace);
 }
 
 // A device that rings no more than it must ---------------------------------------------------------------------
