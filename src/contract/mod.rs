@@ -32,6 +32,7 @@ mod caps;
 mod complete;
 mod dice;
 mod digest;
+mod event_rig;
 mod hashes;
 mod inline;
 mod job;

@@ -1,28 +1,20 @@
-//! The part for sync events: a counter of the device, on a queue that is driven as a WorkQ would, and through the crate.
-#![expect(
-    unsafe_code,
-    reason = "reaps from a queue, and retires it, as the reactor does"
-)]
+//! The part for sync events: a counter of the device on a queue, and through the crate.
 
-use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use super::DEADLINE;
 use super::adapter::a_counter_lies_where_it_was_told;
-use super::bell::Bell;
-use super::suite::{wait_for, watched_for};
-use crate::device::{
-    Armed, Completion, Device, EventConfig, EventCounter, EventJob, EventPort, EventWait, Queue,
-    QueueConfig, Signal, Token, Unit,
-};
+use super::event_rig::Rig;
+use super::suite::watched_for;
+use crate::device::{Armed, Completion, Device, EventJob, EventWait, Token};
 use crate::error::JobError;
 use crate::{Location, Mode, SyncEvent, SyncEventCaps, WorkQ};
 
 /// Jobs in flight at once.
-const DEPTH: u32 = 16;
+pub(super) const DEPTH: u32 = 16;
 /// Waits at once.
-const WAITS: u32 = 8;
+pub(super) const WAITS: u32 = 8;
 
 /// A device with sync events, under test.
 ///
@@ -52,7 +44,7 @@ impl Events {
         Events { deadline, ..self }
     }
 
-    fn caps(&self) -> &SyncEventCaps {
+    pub(super) fn caps(&self) -> &SyncEventCaps {
         let info = self.device.info();
         match &info.caps().sync_event {
             Some(caps) => caps,
@@ -92,115 +84,6 @@ pub(super) fn watched(
     let events = events.into();
     let deadline = 2 * events.deadline;
     watched_for(what, deadline, move || check(&events));
-}
-
-/// An event on a queue.
-struct Rig {
-    queue: Arc<dyn Queue>,
-    counter: Arc<dyn EventCounter>,
-    port: Arc<dyn EventPort>,
-    bell: Bell,
-    deadline: Duration,
-    generation: u32,
-}
-
-impl Rig {
-    fn new(events: &Events) -> Rig {
-        let adapter = events.device.adapter();
-        let signal = Arc::new(Signal::new().expect("an eventfd"));
-        let queue = adapter.open_queue(QueueConfig::new(DEPTH, Arc::clone(&signal)));
-        let queue = queue.expect("a queue");
-        let counter = adapter.open_event(EventConfig::new(Unit::Cpu, Unit::Cpu));
-        let counter = counter.expect("a sync event");
-        let waits = WAITS.min(events.caps().max_waits);
-        let port = queue.open_event_port(&counter, waits).expect("a port");
-        Rig {
-            bell: Bell::new(&*queue, signal),
-            queue,
-            counter,
-            port,
-            deadline: events.deadline,
-            generation: 0,
-        }
-    }
-
-    fn reap(&self) -> Vec<Completion> {
-        let mut out = [Completion::new(Token::from_raw(u64::MAX), Ok(0)); 64];
-        // SAFETY: this thread alone has the queue.
-        let count = unsafe { self.queue.reap(&mut out) };
-        assert!(
-            count <= out.len(),
-            "duty 7: more completions are counted than there was room for"
-        );
-        out[..count].to_vec()
-    }
-
-    /// All that comes, until there were so many.
-    fn reaped(&self, count: usize) -> Vec<Completion> {
-        let mut all = Vec::new();
-        wait_for(self.deadline, "duty 1: a completion", || {
-            all.extend(self.reap());
-            all.len() >= count
-        });
-        assert_eq!(
-            all.len(),
-            count,
-            "duty 1: something completes that was not asked for, or twice"
-        );
-        all
-    }
-
-    /// Nothing more comes, as far as looks tell.
-    fn quiet(&self, what: &str) {
-        for _ in 0..200 {
-            let more = self.reap();
-            assert!(more.is_empty(), "duty 1: {what}: {more:?}");
-        }
-    }
-
-    fn token(&mut self, table: u32, index: u32) -> Token {
-        self.generation += 1;
-        Token::new(table, index, self.generation)
-    }
-
-    fn wait(&mut self, index: u32, threshold: u64, mask: u64) -> Token {
-        let token = self.token(1, index);
-        let wait = EventWait { threshold, mask };
-        self.port
-            .wait(token, wait)
-            .expect("duty 3: a wait within the limits is taken");
-        token
-    }
-
-    fn set(&self, value: u64) {
-        let set = self.counter.perform(EventJob::Set(value));
-        assert_eq!(set, Ok(value), "duty 1: what a set answers");
-    }
-
-    /// By the queue, or inline if it does that.
-    fn job(&mut self, job: EventJob) -> Result<u64, JobError> {
-        if let Some(done) = self.port.try_inline(&job) {
-            return done;
-        }
-        let token = self.token(0, 0);
-        let submitted = self.port.submit(&[(token, job)]);
-        assert_eq!(
-            (submitted.accepted, submitted.refused),
-            (1, None),
-            "duty 3: a Job within the limits is taken"
-        );
-        let done = self.reaped(1).remove(0);
-        assert_eq!(done.token, token, "duty 1: the Token of a completion");
-        done.result
-    }
-
-    fn end(self) {
-        self.port.retire();
-        self.quiet("after the port was retired");
-        drop(self.port);
-        // SAFETY: nothing of the queue is in flight, and nobody submits or reaps any more.
-        unsafe { self.queue.retire(Arc::new(()), 0) };
-    }
 }
 
 /// Event duty: each Job is done once, in the order of submission, and answers what it says.
