@@ -271,6 +271,12 @@ impl JobError {
         JobError::of(Reason::EventStopped)
     }
 
+    /// For providers: a wait met a counter that is beyond what the device waits for
+    /// ([`SyncEventCaps::max_wait`](crate::SyncEventCaps::max_wait)).
+    pub const fn event_too_high(value: u64, limit: u64) -> JobError {
+        JobError::new(Reason::EventTooHigh, limit, value)
+    }
+
     /// For providers: the owner of an imported sync event has stopped or dropped it.
     pub const fn event_revoked() -> JobError {
         JobError::of(Reason::EventRevoked)

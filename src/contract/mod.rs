@@ -71,6 +71,7 @@ pub use subject::{Sample, Subject};
 pub use suite::{DEADLINE, accel, all, dma, sha};
 pub use sync_event::{
     Events, a_stopped_event_ends_all, armed_waits_ring, event_jobs_are_done_in_order,
-    events_busy_poll_and_sleep, sync_event, waits_end_once_and_not_before,
+    events_busy_poll_and_sleep, sync_event, waits_beyond_the_limit_fail,
+    waits_end_once_and_not_before,
 };
 pub use workq::{busy_polls, serves_several_runtimes, sleeps_and_wakes};

@@ -55,6 +55,11 @@ impl Events {
     fn waits(&self) -> bool {
         self.caps().max_wait.is_some()
     }
+
+    /// The highest value that a wait may find, if there are higher ones.
+    fn limit(&self) -> Option<u64> {
+        self.caps().max_wait.filter(|&limit| limit < u64::MAX)
+    }
 }
 
 /// Runs every check on a device that has sync events.
@@ -68,6 +73,7 @@ pub fn sync_event(events: impl Into<Events>) {
     a_counter_lies_where_it_was_told(events);
     if events.waits() {
         waits_end_once_and_not_before(events);
+        waits_beyond_the_limit_fail(events);
         a_stopped_event_ends_all(events);
         if events.caps().event_driven {
             armed_waits_ring(events);
@@ -190,14 +196,18 @@ pub fn waits_end_once_and_not_before(events: impl Into<Events>) {
             token,
             "duty 1: a wait that is over when it begins"
         );
-        rig.set(0xff);
+        rig.set(0xf0);
         let token = rig.wait(0, 2, 0xff00);
         rig.quiet("the mask of a wait is not regarded");
         rig.set(0x300);
         let done = rig.reaped(1).remove(0);
+        let result = match events.limit() {
+            Some(limit) if limit < 0x300 => Err(JobError::event_too_high(0x300, limit)),
+            _ => Ok(0x300),
+        };
         assert_eq!(
             done,
-            Completion::new(token, Ok(0x300)),
+            Completion::new(token, result),
             "duty 1: the mask of a wait"
         );
         // What was cancelled never ends, and its place is free.
@@ -213,6 +223,52 @@ pub fn waits_end_once_and_not_before(events: impl Into<Events>) {
         match rig.port.try_wait(&wait) {
             None | Some(Poll::Ready(Ok(1))) => {}
             other => panic!("duty 4: try_wait answers {other:?} of a wait that is over"),
+        }
+        rig.end();
+    });
+}
+
+/// Event duty: a wait fails if it finds a value beyond the device's limit, whether it began there
+/// or has waited before. A device without a limit passes.
+///
+/// # Panics
+///
+/// If such a wait goes on, succeeds, or fails with another error.
+pub fn waits_beyond_the_limit_fail(events: impl Into<Events>) {
+    watched("waits_beyond_the_limit_fail", events, |events| {
+        let Some(limit) = events.limit() else {
+            return;
+        };
+        let mut rig = Rig::new(events);
+        let too_high = JobError::event_too_high(limit + 1, limit);
+        rig.set(limit);
+        rig.wait(0, limit, u64::MAX);
+        rig.quiet("a wait ends although the value is not greater");
+        rig.set(limit + 1);
+        let end = rig.reaped(1).remove(0).result;
+        assert_eq!(
+            end,
+            Err(too_high),
+            "event duty: what a wait ends with when the value exceeds the limit"
+        );
+        // The mask hides the value, and the limit is that of the value.
+        for mask in [u64::MAX, 0] {
+            let token = rig.token(1, 0);
+            let wait = EventWait { threshold: 0, mask };
+            let end = match rig.port.wait(token, wait) {
+                Ok(()) => rig.reaped(1).remove(0).result,
+                Err(refused) => Err(refused),
+            };
+            assert_eq!(
+                end,
+                Err(too_high),
+                "event duty: what a wait fails with that begins beyond the limit (mask {mask:#x})"
+            );
+            match rig.port.try_wait(&wait) {
+                None => {}
+                Some(Poll::Ready(Err(error))) if error == too_high => {}
+                other => panic!("event duty: try_wait returns {other:?} beyond the limit"),
+            }
         }
         rig.end();
     });

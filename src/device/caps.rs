@@ -228,8 +228,18 @@ pub struct SyncEventCaps {
     /// Whether it imports what was exported to the DPU.
     #[doc(alias = "doca_sync_event_get_create_from_export_supported")]
     pub import_dpu: bool,
-    /// The largest threshold of a wait; more is `InvalidValue` ([`Reason::WaitTooHigh`](crate::Reason::WaitTooHigh)). `None` if the device cannot
-    /// wait: it is done by jobs that get the value, again and again, and any threshold will do.
+    /// The largest threshold of a wait, and the largest value of an event that a wait may find. A
+    /// higher threshold is refused with `InvalidValue`
+    /// ([`Reason::WaitTooHigh`](crate::Reason::WaitTooHigh)); a wait that finds a higher value,
+    /// when it begins or later, fails with `InvalidValue`
+    /// ([`Reason::EventTooHigh`](crate::Reason::EventTooHigh)). A wait for more than `max_wait` is
+    /// taken, but no value can end it with success.
+    ///
+    /// The limit concerns waits on a WorkQ only: jobs that get, set and add take any value, and so
+    /// do the waits of a [`BlockingSyncEvent`](crate::BlockingSyncEvent).
+    ///
+    /// `None` if the device cannot wait. The crate then submits jobs that get the value until it is
+    /// greater than the threshold, and neither has a limit.
     pub max_wait: Option<u64>,
     /// Whether the mask of a wait must be 0, or 1, 2, 4 or 8 whole bytes beside one another; another one is `InvalidValue` then.
     pub whole_byte_masks: bool,

@@ -173,8 +173,12 @@ pub trait EventCounter: Send + Sync {
 
 /// A sync event on a queue, whose Completions come out of it.
 ///
-/// Besides the duties of the [module](super): Jobs are done in the order of their submission, and each wait that was taken ends once, unless it
-/// is cancelled. Its answer is a value that ends it.
+/// Besides the duties of the [module](super):
+///
+/// - Jobs are done in the order of their submission.
+/// - Each wait that was taken ends once, unless it is cancelled. It returns a value that ends it.
+/// - A wait that finds the value beyond [`SyncEventCaps::max_wait`](crate::SyncEventCaps::max_wait)
+///   fails with [`JobError::event_too_high`], whether it begins there or has waited before.
 pub trait EventPort: Send + Sync {
     /// Does the Job now, on this thread, or says `None` and has not begun.
     fn try_inline(&self, _job: &EventJob) -> Option<Result<u64, JobError>> {
@@ -189,8 +193,9 @@ pub trait EventPort: Send + Sync {
     /// Takes Jobs, in order, until one is refused.
     fn submit(&self, jobs: &[(Token, EventJob)]) -> Submitted;
 
-    /// Takes a wait. The crate calls it on devices that have waits, within their limits; there are as many at once as the port was opened for, and no
-    /// two with the same index of a Token.
+    /// Takes a wait. The crate calls it on devices that have waits, with thresholds and masks
+    /// within their limits. There are at most as many waits at once as the port was opened for, and
+    /// no two of them have the same index of a Token.
     ///
     /// # Errors
     ///

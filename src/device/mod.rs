@@ -76,9 +76,16 @@
 //! | registrar duties 3 and 4 | `exported_memory_is_reached` |
 //! | all together | `rdma_busy_polls`, `rdma_sleeps_and_wakes` |
 //!
-//! For sync events, by `contract::sync_event`: duties 1 and 3 and those of [`EventPort`] by `event_jobs_are_done_in_order` and `waits_end_once_and_not_before`, duty 5
-//! by `armed_waits_ring`, those of [`EventCounter`] by `a_stopped_event_ends_all`, adapter duty 4 by `a_counter_lies_where_it_was_told`,
-//! all together by `events_busy_poll_and_sleep`.
+//! `contract::sync_event` checks the duties for sync events:
+//!
+//! | duty | checked by |
+//! |---|---|
+//! | 1, 3 | `event_jobs_are_done_in_order`, `waits_end_once_and_not_before` |
+//! | those of [`EventPort`] | the same two, and `waits_beyond_the_limit_fail` |
+//! | 5 | `armed_waits_ring` |
+//! | those of [`EventCounter`] | `a_stopped_event_ends_all` |
+//! | adapter duty 4 | `a_counter_lies_where_it_was_told` |
+//! | all together | `events_busy_poll_and_sleep` |
 //!
 //! # A provider of your own
 //!

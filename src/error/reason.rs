@@ -190,6 +190,11 @@ reasons! {
     /// The threshold of a wait is beyond what the device can wait for.
     WaitTooHigh, InvalidValue, |have, limit|
         "a wait for more than {have}, and the device waits for thresholds of 0 to {limit} (SyncEventCaps::max_wait)";
+    /// A wait began or ended at a value of the SyncEvent that is beyond what the device can wait
+    /// for.
+    EventTooHigh, InvalidValue, |limit, value|
+        "a wait for a SyncEvent whose value is {value}, and the device waits for values of 0 to {limit} \
+         (SyncEventCaps::max_wait)";
     /// The mask of a wait is none that the device takes.
     WaitMask, InvalidValue, |_a, _b|
         "the device takes masks of 0, 1, 2, 4 or 8 whole bytes beside one another (SyncEventCaps::whole_byte_masks)";

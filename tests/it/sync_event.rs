@@ -593,8 +593,8 @@ fn an_adapter_waits_for_small_numbers_and_whole_bytes() {
         let (owner, importer) = setup.pair();
         assert!(owner.caps().supports(SyncEventKind::WaitGt));
         run(in_time("the waits", async {
-            owner.set(u64::MAX).await.unwrap();
-            assert_eq!(importer.wait_gt(254).await, Ok(u64::MAX));
+            owner.set(254).await.unwrap();
+            assert_eq!(importer.wait_gt(253).await, Ok(254));
             let error = importer.wait_gt(255).await.unwrap_err();
             assert_eq!(
                 (error.reason(), error.kind()),
@@ -605,17 +605,55 @@ fn an_adapter_waits_for_small_numbers_and_whole_bytes() {
                 reason(importer.try_wait_gt(300, u64::MAX)),
                 Reason::WaitTooHigh
             );
-            assert_eq!(importer.wait_gt_masked(1, 0xff00).await, Ok(u64::MAX));
+            assert_eq!(importer.wait_gt_masked(1, 0xff).await, Ok(254));
             assert_eq!(
                 reason(importer.wait_gt_masked(0, 0xf0).await),
                 Reason::WaitMask
             );
+            // Jobs and the blocking flavour have no limits.
+            owner.set(u64::MAX).await.unwrap();
+            assert_eq!(importer.get().await, Ok(u64::MAX));
         }));
-        // The blocking flavour has no limits.
         let blob = owner.export_dpu(owner.device()).unwrap();
         drop(importer);
         let importer = import(&setup.dpu(), &blob).start().unwrap();
         assert_eq!(importer.wait_gt(1 << 40, !1), Ok(u64::MAX));
+    }
+}
+
+/// The wait failed since the value of its event is beyond 254, and the error says so.
+#[track_caller]
+fn too_high(result: Result<u64, JobError>, value: u64) {
+    let error = result.unwrap_err();
+    assert_eq!(
+        (error.reason(), error.kind()),
+        (Reason::EventTooHigh, ErrorKind::InvalidValue)
+    );
+    mentions(&error.to_string(), &[value, 254]);
+}
+
+#[test]
+fn an_adapter_does_not_wait_where_the_value_is_beyond_its_limit() {
+    for setup in Setup::all().map(|setup| setup.limits(Limits::bluefield3())) {
+        let (owner, importer) = setup.pair();
+        run(in_time("the waits", async {
+            for (one, other) in [(&owner, &importer), (&importer, &owner)] {
+                // The mask hides the second value, and the limit is that of the value.
+                for (value, mask) in [(255, u64::MAX), (256, 0xff), (u64::MAX, u64::MAX)] {
+                    one.set(254).await.unwrap();
+                    let mut waiting = pin!(other.wait_gt_masked(254, mask));
+                    for _ in 0..50 {
+                        poll_pending(waiting.as_mut());
+                    }
+                    one.set(value).await.unwrap();
+                    too_high(waiting.await, value);
+                    too_high(other.wait_gt_masked(0, mask).await, value);
+                    too_high(other.try_wait_gt(0, mask).map(|_| 0), value);
+                }
+                one.set(1).await.unwrap();
+                assert_eq!(other.wait_gt(0).await, Ok(1));
+            }
+        }));
     }
 }
 

@@ -99,8 +99,14 @@ impl SyncEvent {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` beyond what the device waits for ([`Reason::WaitTooHigh`](crate::Reason::WaitTooHigh)); as [`SyncEvent::get`], also while it waits. `ConnectionReset` as
-    /// well if the process that had imported it has ended, and there is no other yet.
+    /// - `InvalidValue` if the threshold is beyond
+    ///   [`SyncEventCaps::max_wait`](crate::SyncEventCaps::max_wait)
+    ///   ([`Reason::WaitTooHigh`](crate::Reason::WaitTooHigh)), or if the value of the event is,
+    ///   when the wait begins, while it goes on, or when it would end
+    ///   ([`Reason::EventTooHigh`](crate::Reason::EventTooHigh)).
+    /// - What [`SyncEvent::get`] fails with, also while it waits.
+    /// - `ConnectionReset` if the process that had imported the event has ended, and no other
+    ///   process has imported it since.
     ///
     /// # Cancel safety
     ///

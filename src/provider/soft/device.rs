@@ -45,6 +45,8 @@ pub(super) struct DeviceShared {
     pub(super) inline_jobs: Counters,
     /// Without engines: jobs that were not done inline.
     pub(super) own_jobs: AtomicU64,
+    /// The highest value of a sync event at which a wait may begin or end; more fails the wait.
+    pub(super) highest_value: u64,
 }
 
 impl SoftDevice {
@@ -59,6 +61,7 @@ impl SoftDevice {
             faults,
             inline_jobs: Counters::default(),
             own_jobs: AtomicU64::new(0),
+            highest_value: highest_value(&info),
         });
         SoftDevice {
             info,
@@ -69,6 +72,13 @@ impl SoftDevice {
             engines: Mutex::default(),
         }
     }
+}
+
+/// The limit of thresholds is that of values too; a device that cannot wait has none, since its
+/// waits are gets.
+fn highest_value(info: &DevInfo) -> u64 {
+    let caps = info.caps().sync_event.as_ref();
+    caps.and_then(|caps| caps.max_wait).unwrap_or(u64::MAX)
 }
 
 // SAFETY: the adapter duties.

@@ -36,8 +36,11 @@ const MAX_WAITS: u32 = 1 << 16;
 /// - RDMA: that a message has at most 1 GiB, that the send and the receive queue have at most 8,192 each, and that lists are as long as a
 ///   copy's, are **assumptions** for both. `ibv_devinfo -v` says of an adapter what its port and its queue pairs have (`max_msg_sz`,
 ///   `max_qp_wr`), and DOCA may say less (`doca_rdma_get_max_message_size`).
-/// - SyncEvents: the guide (3.4.6.5) and the header limit waits to 0 to 254 and masks to whole bytes, and have them on BlueField-3 and ConnectX-7; that
-///   a BlueField-2 has none is inferred from that.
+/// - SyncEvents: the guide (3.4.6.5) limits a wait to a threshold of 0 to 254 and to an event whose
+///   value is 0 to 254, and calls everything else anomalous; the header limits masks to whole
+///   bytes. The profile refuses a higher threshold, and fails a wait that finds a higher value
+///   ([`Reason::EventTooHigh`](crate::Reason::EventTooHigh)). Both sources have waits on BlueField-3
+///   and ConnectX-7 only; that a BlueField-2 has none is inferred from that.
 /// - That copies, hashes, RDMA and SyncEvents ring an event handle on both is an **assumption** too: NVIDIA's DMA samples poll, and the Core guide (3.4.5)
 ///   only says that there are contexts that cannot.
 ///
@@ -97,7 +100,8 @@ impl Limits {
         limits.max_wait(None)
     }
 
-    /// A BlueField-3, as far as is known: 2 MiB, lists of 64, and waits up to 254.
+    /// A BlueField-3, as far as is known: copies of 2 MiB, lists of 64, and waits with thresholds
+    /// and values of 0 to 254 ([`SyncEventCaps::max_wait`]).
     pub fn bluefield3() -> Limits {
         let limits = Limits::adapter().max_buf_size(2 << 20).max_list_len(64);
         limits.max_wait(Some(254))
@@ -172,7 +176,9 @@ impl Limits {
         }
     }
 
-    /// The largest threshold of a wait of a SyncEvent; `None`: the device cannot wait, and it is done by jobs that get the value.
+    /// Sets the largest threshold of a wait of a SyncEvent, and the largest value that a wait may
+    /// find ([`SyncEventCaps::max_wait`]). With `None` the device cannot wait, and jobs that get
+    /// the value take the place of waits.
     #[doc(alias = "doca_sync_event_job_get_supported")]
     pub fn max_wait(self, threshold: Option<u64>) -> Limits {
         Limits {

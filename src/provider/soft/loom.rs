@@ -273,6 +273,7 @@ impl Stand {
             faults: Faults::new(0),
             inline_jobs: Counters::default(),
             own_jobs: 0.into(),
+            highest_value: u64::MAX,
         };
         let (rings, served) = Rings::open(&QueueConfig::new(depth, Arc::clone(&bell.signal)));
         let engine = Arc::new(Engine(Arc::default()));
@@ -469,6 +470,7 @@ impl Own {
             faults: Faults::new(0),
             inline_jobs: Counters::default(),
             own_jobs: 0.into(),
+            highest_value: u64::MAX,
         };
         let config = QueueConfig::new(1, Arc::clone(&bell.signal));
         let mut memory = vec![0; 2 * PIECES];

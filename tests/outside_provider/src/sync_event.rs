@@ -32,6 +32,8 @@ pub enum EventSin {
     SleepsThroughSets,
     /// Duty 1: what was cancelled ends.
     EndsTheCancelled,
+    /// Waits end with values beyond the limit.
+    IgnoresItsLimit,
     /// Waits go on when the event is stopped.
     WaitsGoOn,
     /// Jobs go on when the event is stopped.
@@ -48,7 +50,11 @@ pub enum EventSin {
 pub fn device(sin: EventSin) -> Device {
     let mut caps = Caps::default();
     caps.max_depth = 64;
-    caps.sync_event = Some(SyncEventCaps::new(64));
+    let mut sync_event = SyncEventCaps::new(64);
+    if sin == EventSin::IgnoresItsLimit {
+        sync_event.max_wait = Some(254);
+    }
+    caps.sync_event = Some(sync_event);
     let addr = PciAddr::new(0x0f, 0, 1);
     let info = DevInfo::new("outside-events", "events0", addr, PciFunction::Pf, caps);
     Device::from_adapter(Arc::new(Opened { info, sin }))

@@ -23,6 +23,7 @@ fn each_sin_is_found_and_named() {
         (EventSin::IgnoresTheMask, "duty 1"),
         (EventSin::SleepsThroughSets, "duty 1"),
         (EventSin::EndsTheCancelled, "duty 1"),
+        (EventSin::IgnoresItsLimit, "duty 1"),
         (EventSin::WaitsGoOn, "duty 1"),
         (EventSin::JobsGoOn, "event duty"),
         (EventSin::IgnoresTheBacking, "adapter duty 4"),

@@ -33,6 +33,7 @@ impl End {
             faults: Faults::new(1),
             inline_jobs: Counters::default(),
             own_jobs: Tally::new(0),
+            highest_value: u64::MAX,
         });
         let signal = Arc::new(Signal::new().unwrap());
         let sources = Arc::new(Epoll::new(EpollCreateFlags::empty()).unwrap());

@@ -18,6 +18,8 @@ pub(super) struct Port {
     number: u64,
     pub(super) event: Arc<SoftEvent>,
     ports: Arc<EventPorts>,
+    /// The highest value at which a wait may begin or end.
+    highest: u64,
     /// It stands in line to be looked at.
     pub(super) raised: AtomicBool,
     /// Where it stands among those that are watched, and one; 0 if it does not. Changed under their lock.
@@ -61,11 +63,12 @@ impl Port {
         ports: Arc<EventPorts>,
         waits: u32,
     ) -> Port {
-        let depth = ports.depth();
+        let (depth, highest) = (ports.depth(), ports.highest_value());
         Port {
             number,
             event,
             ports,
+            highest,
             raised: AtomicBool::new(false),
             watched: AtomicUsize::new(0),
             inner: Mutex::new(Inner {
@@ -128,17 +131,32 @@ impl Port {
         }
     }
 
+    /// The value of the event, or why every wait fails.
+    fn waited_value(&self) -> Result<u64, JobError> {
+        self.event.check_waits()?;
+        self.check_value(self.event.value())
+    }
+
+    /// Refuses a value at which the device does not wait.
+    #[inline]
+    fn check_value(&self, value: u64) -> Result<u64, JobError> {
+        match value > self.highest {
+            true => Err(JobError::event_too_high(value, self.highest)),
+            false => Ok(value),
+        }
+    }
+
     /// Whether some were over.
     fn end_some(&self, waits: &mut Waits, out: &mut Out<'_>) -> bool {
-        let (state, value) = (self.event.check_waits(), self.event.value());
+        let found = self.waited_value();
         let before = out.filled;
         while !out.is_full() {
-            let token = match state {
-                Ok(()) => waits.take_due(value),
+            let token = match found {
+                Ok(value) => waits.take_due(value),
                 Err(_) => waits.take_any(),
             };
             let Some(token) = token else { break };
-            out.put(token, state.map(|()| value));
+            out.put(token, found);
         }
         out.filled > before
     }
@@ -165,8 +183,11 @@ impl EventPort for SoftPort {
             return None;
         }
         Some(match port.event.look(wait) {
-            Ok(Some(value)) => Poll::Ready(Ok(value)),
-            Ok(None) => Poll::Pending,
+            Ok(Some(value)) => Poll::Ready(port.check_value(value)),
+            Ok(None) => match port.check_value(port.event.value()) {
+                Ok(_) => Poll::Pending,
+                Err(error) => Poll::Ready(Err(error)),
+            },
             Err(error) => Poll::Ready(Err(error)),
         })
     }
@@ -194,7 +215,7 @@ impl EventPort for SoftPort {
 
     fn wait(&self, token: Token, wait: EventWait) -> Result<(), JobError> {
         let port = &self.0;
-        port.event.check_waits()?;
+        port.waited_value()?;
         let mut inner = lock(&port.inner);
         let first = inner.waits.is_empty();
         if !inner.waits.insert(token, wait) {

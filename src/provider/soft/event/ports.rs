@@ -127,6 +127,11 @@ impl EventPorts {
         self.device.faults.inline_limit() > 0
     }
 
+    /// The highest value of an event at which a wait may begin or end.
+    pub(super) fn highest_value(&self) -> u64 {
+        self.device.highest_value
+    }
+
     pub(super) fn next_fault(&self) -> Fault {
         self.device.faults.next()
     }
