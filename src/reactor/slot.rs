@@ -437,23 +437,29 @@ impl Slot {
     }
 }
 
-/// For tests that have a Slot to themselves.
 #[cfg(test)]
-impl Slot {
-    pub(super) fn fill_alone(&self, held: Held, target: Option<Target>) -> u32 {
-        // SAFETY: the test fills it while it is free, and there is no free list.
-        unsafe { self.fill(held, target) }
-    }
+mod alone {
+    use super::super::held::{Held, Outcome};
+    use super::super::target::Target;
+    use super::Slot;
 
-    #[cfg(not(tokio_doca_loom))]
-    pub(super) fn settle_alone(&self, user_data: u64, outcome: Outcome) {
-        // SAFETY: as above.
-        unsafe { self.settle(user_data, outcome) }
-    }
+    /// For tests that have a Slot to themselves.
+    impl Slot {
+        pub(in super::super) fn fill_alone(&self, held: Held, target: Option<Target>) -> u32 {
+            // SAFETY: the test fills it while it is free, and there is no free list.
+            unsafe { self.fill(held, target) }
+        }
 
-    pub(super) fn take_posted_alone(&self) -> Option<(u64, Outcome)> {
-        // SAFETY: one thread of the test takes it.
-        unsafe { self.take_posted() }
+        #[cfg(not(tokio_doca_loom))]
+        pub(in super::super) fn settle_alone(&self, user_data: u64, outcome: Outcome) {
+            // SAFETY: as above.
+            unsafe { self.settle(user_data, outcome) }
+        }
+
+        pub(in super::super) fn take_posted_alone(&self) -> Option<(u64, Outcome)> {
+            // SAFETY: one thread of the test takes it.
+            unsafe { self.take_posted() }
+        }
     }
 }
 
