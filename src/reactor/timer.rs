@@ -107,6 +107,10 @@ impl Shared {
     }
 
     /// Makes the timer, and takes it into the event handle. `Err` has the error of the system.
+    ///
+    /// The runtimes are registered anew with a handle that spans the timer too. No event is lost by
+    /// that: the new registration finds the eventfd readable, or a thread has read it, and takes the
+    /// turn itself.
     #[cold]
     fn hear_timer(self: &Arc<Self>) -> Result<&TimerFd, Option<i32>> {
         let code = |error: Error| {
@@ -124,9 +128,6 @@ impl Shared {
         self.events.nest(self, fd.as_fd()).map_err(code)?;
         let fd = timer.fd.get_or_init(|| fd);
         drop(made);
-        // As for a queue that brings a descriptor of its own.
-        self.expected.swap(false, Ordering::AcqRel);
-        self.nudge();
         Ok(fd)
     }
 
