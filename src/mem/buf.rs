@@ -110,7 +110,7 @@ impl Buf {
                 bytes.len() as u64,
             ));
         }
-        let to = lease.data_end();
+        let (_, to) = lease.data_end();
         // SAFETY: the tailroom was checked, it lies in the mapping, and the write Lease excludes every other access
         // of this process; the slice cannot overlap it, since no slice of leased memory is lent.
         unsafe { copy_bytes(&lease, bytes.as_ptr(), to.as_ptr(), bytes.len()) };

@@ -114,7 +114,7 @@ impl BufDataMut<'_> {
     }
 
     pub(super) fn tail(&mut self) -> &mut [u8] {
-        let tail = self.lease.data_end();
+        let (_, tail) = self.lease.data_end();
         // SAFETY: as for `deref_mut`: the tailroom lies behind the data in the same leased bytes, and is initialized.
         unsafe { std::slice::from_raw_parts_mut(tail.as_ptr(), self.tailroom()) }
     }

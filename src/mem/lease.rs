@@ -132,10 +132,10 @@ impl WriteLease {
     #[inline(always)]
     pub(super) fn segment(&self, holder: Holder) -> Result<Segment, JobError> {
         let key = self.key(holder)?;
-        let data_end = self.data() + self.data_len();
+        let (data_end, end) = self.data_end();
         // SAFETY: the tailroom is what is left of the element behind the data. The key is the
         // device's for this memory, and this Lease keeps everybody else away.
-        Ok(unsafe { Segment::new(self.data_end(), self.len() - data_end, key) })
+        Ok(unsafe { Segment::new(end, self.len() - data_end, key) })
     }
 
     /// Returns the address of the first byte of the data.
@@ -145,11 +145,12 @@ impl WriteLease {
         unsafe { self.byte(self.data()) }
     }
 
-    /// Returns the address of the first byte of the tailroom.
+    /// Returns where the tailroom begins: within the element, and the address.
     #[inline(always)]
-    pub(super) fn data_end(&self) -> NonNull<u8> {
+    pub(super) fn data_end(&self) -> (usize, NonNull<u8>) {
+        let end = self.data() + self.data_len();
         // SAFETY: as above.
-        unsafe { self.byte(self.data() + self.data_len()) }
+        (end, unsafe { self.byte(end) })
     }
 
     /// Sets the rooms.
