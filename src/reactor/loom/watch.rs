@@ -2,7 +2,6 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 
 use super::super::watch::{RdmaState, RdmaWatch, Watched};
 use super::{Bed, on_a_workq};
@@ -47,7 +46,7 @@ fn mutant_that_looks_and_then_registers_is_found() {
         watchers(|watched, _watch| {
             let task = Task::new();
             let node = pin!(WaitNode::new());
-            while let Poll::Pending = watched.changed_since(0) {
+            while watched.changed_since(0).is_pending() {
                 // SAFETY: the list outlives the node, which is used with this list only.
                 unsafe { watched.waiting.enqueue(node.as_ref(), &task.waker()) };
                 task.sleep();
