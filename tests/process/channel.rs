@@ -36,9 +36,10 @@ fn a_host_and_its_dpu_talk_in_order_and_the_end_of_either_is_told() {
     if role().is_some() {
         return echo("pf0vf1");
     }
-    let name = unique("talk");
     for kills in [false, true] {
         run(async {
+            // Each time another one: a process that another test starts has the old socket until it calls exec.
+            let name = unique("talk");
             let hpf0vf1 = representor("hpf0vf1");
             let service = Channel::builder().listen(&hpf0vf1, &name).unwrap();
             let mut host = Peer::start(TEST, "host");
