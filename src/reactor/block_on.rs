@@ -146,20 +146,14 @@ impl WorkQ {
                     return output;
                 }
             } else if !self.0.core.table.any_in_flight() {
-                if !self.0.core.registry.any_asleep() && !self.0.timer.is_set() {
+                // While it polls busily, all that it waits for here wakes it.
+                if self.0.mode.load().is_busy() && !self.0.core.registry.any_asleep() {
                     // `unpark` before `park` makes `park` return at once.
-                    match self.0.pause.left(&self.0) {
-                        None if self.0.take_ring() => self.0.overtake(),
-                        None => thread::park(),
-                        Some(left) => {
-                            thread::park_timeout(left);
-                            self.0.resume_if_due();
-                        }
-                    }
+                    thread::park();
                     continue;
                 }
-                // Receives and waits may take for ever. They are of this future, or of others. The
-                // timer is in the event handle too.
+                // The event handle tells of receives and waits, of the end of a connection, of a
+                // turn that is rung for, and of the timer: of this future, or of others.
                 if unpark.sleep(&self.0) {
                     continue;
                 }
@@ -171,6 +165,7 @@ impl WorkQ {
             if misses.is_multiple_of(MISSES) {
                 thread::yield_now();
             }
+            self.0.on_time();
             self.0.resume_if_due();
             if self.0.take_ring() {
                 self.0.overtake();

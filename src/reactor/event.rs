@@ -114,8 +114,9 @@ impl Events {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the descriptor of a queue that does not ring the signal into the event handle.
-    pub(super) fn nest(&self, shared: &Arc<Shared>, fd: BorrowedFd<'_>) -> Result<()> {
+    /// Takes the descriptor of a queue that does not ring the signal into the event handle. Returns
+    /// false if a runtime that was registered is no more.
+    pub(super) fn nest(&self, shared: &Arc<Shared>, fd: BorrowedFd<'_>) -> Result<bool> {
         let mut inner = self.inner();
         let nest = self.span(&inner, "attach")?;
         nest.add(fd, EpollEvent::new(EDGES, 1))
@@ -123,15 +124,17 @@ impl Events {
         inner.several = true;
         // The handle is another one now. Whoever waits, or has left an orphan, must hear of it where it was registered.
         let old = std::mem::replace(&mut inner.sources, [const { None }; RUNTIMES]);
+        let mut all = true;
         for source in old.iter().flatten() {
             let _runtime = source.runtime.enter();
             if let Err(error) = inner.register(nest.0.as_fd(), shared, source.runtime.clone()) {
                 tracing::error!(%error, "a runtime could not be registered again");
+                all = false;
             }
         }
         drop(inner);
         drop(old);
-        Ok(())
+        Ok(all)
     }
 
     /// Registers the handle with the runtime that polls, if it is not yet.

@@ -15,7 +15,7 @@
 //! No code of the application's runs inside the gate: a waker that blocks on a job of the same
 //! WorkQ would wait for a look that only its own thread can take. Two types keep this rule.
 //! [`Later`] wraps what the holder finds: its drop does nothing, and only an [`Outside`] opens it.
-//! [`Inside::leave`] makes one, and nothing else does.
+//! Only leaving the gate makes one ([`Inside::leave`], [`Inside::leave_now`]).
 
 use std::mem::{ManuallyDrop, forget};
 

@@ -16,9 +16,11 @@ pub enum Mode {
     /// The task sleeps, and the event handle wakes it: needs a Tokio runtime with I/O. (DOCA's default is polling; a
     /// Tokio service must not burn a core unasked.)
     ///
-    /// An idle WorkQ makes no wake-ups, with one exception: while the device refuses jobs for which
+    /// An idle WorkQ makes no wake-ups, with two exceptions. While the device refuses jobs for which
     /// the WorkQ has room, and operations wait to be submitted, the WorkQ asks the device again after
-    /// 1 ms, then after twice as long each time, and at last every 100 ms.
+    /// 1 ms, then after twice as long each time, and at last every 100 ms. And a
+    /// [`SyncEvent::wait_gt`](crate::SyncEvent::wait_gt) on a device that cannot wait asks for the
+    /// value at least every 8.4 ms.
     ///
     /// In a runtime without I/O an operation fails with `BadState`. Tokio has no query for that,
     /// and panics; the panic is caught. So that it writes nothing, the first operation of a process

@@ -119,6 +119,7 @@ impl WorkQ {
         loop {
             let armed = shared.unmark();
             shared.turn();
+            shared.on_time();
             shared.resume_if_due();
             if shared.take_ring() {
                 shared.overtake();

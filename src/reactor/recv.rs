@@ -222,9 +222,7 @@ fn go_on(
         };
         let polled = receiver.poll_in_line(receives, node, spin, cx, enqueue, take);
         let Poll::Ready(receipt) = polled else {
-            if begun.is_some() {
-                receiver.shared.hear_of_changes();
-            }
+            receiver.shared.hear_of_changes();
             let Some(error) = pair.failure() else {
                 return Poll::Pending;
             };

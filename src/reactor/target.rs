@@ -11,7 +11,7 @@ use super::places::Places;
 use super::workq::Shared;
 use crate::device::Token;
 use crate::mem::Last;
-use crate::sync::{log, wake};
+use crate::sync::{discard, log, wake};
 
 /// What is told of completions, in place of a waker: a run of a graph.
 pub(crate) trait Run: Send + Sync {
@@ -55,11 +55,18 @@ impl Told {
             Told::Run(target, outcome) => {
                 if let Target::Run(run, node) = target.open(outside) {
                     run.completed(node, outcome);
+                    // The last handle may drop a waker of the application's.
+                    discard(run);
                 }
             }
             Told::Waker(waker) => wake(waker.open(outside)),
             Told::Caller => shared.fire(),
-            Told::Line(places) => shared.tell(&*places.open(outside), false),
+            Told::Line(places) => {
+                let places = places.open(outside);
+                shared.tell(&*places, false);
+                // The last handle may drop owners.
+                discard(places);
+            }
             Told::Nobody(token) => log(|| ignored(token)),
         }
     }

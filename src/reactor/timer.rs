@@ -69,10 +69,7 @@ impl Shared {
     pub(super) fn ring_at(self: &Arc<Self>, due: u64) -> Result<(), JobError> {
         let fd = self.timer_fd()?;
         let _set = lock(&self.timer.alarm);
-        if due >= self.timer.due.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        self.set_timer(fd, due)
+        self.ring_by(fd, due)
     }
 
     /// The same for the alarm, which rings though nobody is polled, and replaces the alarm before.
@@ -81,10 +78,20 @@ impl Shared {
         let fd = self.timer_fd()?;
         let mut alarm = lock(&self.timer.alarm);
         *alarm = due;
-        if due >= self.timer.due.load(Ordering::Relaxed) {
-            return Ok(());
+        self.ring_by(fd, due)
+    }
+
+    /// The caller has the lock.
+    fn ring_by(&self, fd: &TimerFd, due: u64) -> Result<(), JobError> {
+        let known = self.timer.due.load(Ordering::Relaxed);
+        if due < known {
+            return self.set_timer(fd, due);
         }
-        self.set_timer(fd, due)
+        // It has rung, and nobody has attended to it yet: once more, so that no deadline rests on that.
+        if known <= self.now() {
+            return self.set_timer(fd, known);
+        }
+        Ok(())
     }
 
     /// The caller has the lock.
@@ -108,9 +115,8 @@ impl Shared {
 
     /// Makes the timer, and takes it into the event handle. `Err` has the error of the system.
     ///
-    /// The runtimes are registered anew with a handle that spans the timer too. No event is lost by
-    /// that: the new registration finds the eventfd readable, or a thread has read it, and takes the
-    /// turn itself.
+    /// The runtimes are registered anew with a handle that spans the timer too. A turn is rung for then,
+    /// and not taken here: the caller may hold a lock.
     #[cold]
     fn hear_timer(self: &Arc<Self>) -> Result<&TimerFd, Option<i32>> {
         let code = |error: Error| {
@@ -125,9 +131,16 @@ impl Shared {
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
         let fd =
             TimerFd::new(ClockId::CLOCK_MONOTONIC, flags).map_err(|errno| Some(errno as i32))?;
-        self.events.nest(self, fd.as_fd()).map_err(code)?;
+        let all = self.events.nest(self, fd.as_fd()).map_err(code)?;
         let fd = timer.fd.get_or_init(|| fd);
         drop(made);
+        if !all {
+            // Those that slept on a runtime that does not hear any more register anew.
+            self.asked.fetch_or(super::turn::NUDGE, Ordering::SeqCst);
+        }
+        // As for a queue that brings a descriptor of its own: an event may have been swallowed.
+        self.expected.swap(false, Ordering::AcqRel);
+        self.events.ring();
         Ok(fd)
     }
 

@@ -99,7 +99,10 @@ impl Shared {
     pub(super) fn changed(&self, changed: Changed) {
         lock(&self.changes).push(changed);
         self.asked.fetch_or(CHANGE, Ordering::SeqCst);
-        self.turn();
+        // Without a look: the provider may hold what its queue waits for.
+        if let Some(inside) = self.gate.enter() {
+            Turn::new(self, inside).tell_changes();
+        }
     }
 
     /// Looks: reaps what has finished, and tells of it. If another thread does so already, that one
@@ -149,7 +152,7 @@ impl Shared {
 }
 
 /// All that wait shall poll again.
-const NUDGE: u8 = 1;
+pub(super) const NUDGE: u8 = 1;
 /// The state of an Rdma has changed.
 const CHANGE: u8 = 2;
 
@@ -185,9 +188,9 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// Reaps one batch, from the queue with this number on. Returns the number to go on with.
+    /// What was asked of the next turn. Sleepers can be reached inside the gate only.
     #[inline(always)]
-    fn reap(&mut self, from: usize) -> usize {
+    fn take_asked(&mut self) {
         let shared = self.shared;
         self.asked = match shared.asked.load(Ordering::Relaxed) {
             0 => 0,
@@ -196,6 +199,28 @@ impl<'a> Turn<'a> {
         if self.asked & NUDGE != 0 {
             self.nudged = Some(shared.core.table.sleepers());
         }
+    }
+
+    /// Does what was asked, and reaps nothing. If another thread relies on a look of this one, it
+    /// rings for a turn.
+    fn tell_changes(mut self) {
+        self.take_asked();
+        let Some(inside) = self.inside.take() else {
+            return;
+        };
+        let outside = inside.leave().unwrap_or_else(|inside| {
+            let outside = inside.leave_now();
+            self.shared.events.ring();
+            outside
+        });
+        self.tell(&outside);
+    }
+
+    /// Reaps one batch, from the queue with this number on. Returns the number to go on with.
+    #[inline(always)]
+    fn reap(&mut self, from: usize) -> usize {
+        let shared = self.shared;
+        self.take_asked();
         let nothing = Completion::new(Token::from_raw(u64::MAX), Ok(0));
         let mut completions = [nothing; BATCH];
         let mut left = BATCH;

@@ -38,7 +38,7 @@ pub(super) struct Shared {
     pub(super) core: Arc<Core>,
     pub(super) events: Events,
     pub(super) gate: Gate,
-    /// For those that look again after a while.
+    /// Rings for idle waits that look again after a while, and for a device that was full.
     pub(super) timer: Timer,
     /// Who waits for a free Slot.
     pub(super) waiters: Waiters,

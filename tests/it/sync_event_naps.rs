@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use support::events::Setup;
 use support::*;
 use tokio::runtime::Builder;
-use tokio_doca::soft::Limits;
-use tokio_doca::{ErrorKind, Mode, SyncEvent};
+use tokio_doca::soft::{Fault, Limits, Soft};
+use tokio_doca::{BufPool, Dma, ErrorKind, Mmap, Mode, SyncEvent};
 
 /// The longest nap, as `SyncEvent::wait_gt` documents it.
 const NAP: Duration = Duration::from_micros(8400);
@@ -88,6 +88,35 @@ fn a_wait_naps_in_block_on_too() {
         let workq = event.workq();
         assert_eq!(workq.block_on(event.wait_gt(3)), Ok(7));
         few_jobs(&event, 1, since);
+        set.join().unwrap();
+    }
+}
+
+// The job keeps the thread spinning.
+#[test]
+fn a_wait_naps_in_block_on_beside_a_job_that_never_ends() {
+    for setup in setups() {
+        let event = setup.private();
+        let soft = Soft::builder().defer(true).build();
+        soft.faults().push(Fault::Lost);
+        let device = soft.open("pf0").unwrap();
+        let mmap = Mmap::builder().device(&device).alloc(1 << 12).unwrap();
+        let pool = BufPool::builder(&mmap).element_size(64).build().unwrap();
+        let dma = Dma::builder(&device).attach(&event.workq()).unwrap();
+        let (src, dst) = (pool.try_alloc().unwrap(), pool.try_alloc().unwrap());
+        src.extend_from_slice(b"lost").unwrap();
+        let mut lost = Box::pin(dma.copy_owned(src, dst));
+        let (ended, end) = std::sync::mpsc::channel();
+        let waits = event.clone();
+        std::thread::spawn(move || {
+            let both = async {
+                assert!(futures::poll!(lost.as_mut()).is_pending());
+                waits.wait_gt(3).await
+            };
+            let _ = ended.send(waits.workq().block_on(both));
+        });
+        let set = set_later(&event, 7);
+        assert_eq!(end.recv_timeout(LIMIT).unwrap(), Ok(7));
         set.join().unwrap();
     }
 }

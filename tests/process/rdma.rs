@@ -57,6 +57,8 @@ async fn active(side: &Side) {
     }
     assert_eq!(rdma.send(&chain).await, Ok(15));
 
+    // The counter is overwritten next: not before the other side has looked at it.
+    assert_eq!(side.recv().await.unwrap(), b"looked");
     // More than an inline copy, and much more than the stream of a channel.
     let all = remote.buf(..).unwrap();
     let message = large(side);
@@ -99,6 +101,7 @@ async fn passive(side: &Side) {
         assert_eq!((received.len, &bytes(&buf)[..]), (text.len(), text));
     }
     assert_eq!(side.shared.load(8), Ok(9));
+    side.send(b"looked").await.unwrap();
 
     assert_eq!(side.recv().await.unwrap(), b"written");
     let len = support::rdma::SHARED;

@@ -87,7 +87,7 @@ fn one_waits(
     });
 }
 
-/// As `Attachment::give_back`, `Shared::after_free` and `pass_on`.
+/// As `Attachment::give_back`, `Shared::after_free` and `tell`.
 fn put_then_ask(magazines: &Magazines, waiters: &Waiters) {
     magazines.put(0);
     if !waiters.is_empty() {

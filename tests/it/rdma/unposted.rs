@@ -148,3 +148,25 @@ fn a_receive_in_line_hears_of_the_end_although_the_place_before_it_is_kept() {
         });
     }
 }
+
+// No runtime: the thread itself must hear of the end.
+#[test]
+fn block_on_hears_of_the_end_for_a_stream_on_an_empty_pool() {
+    let modes = all_modes().into_iter();
+    for mode in modes.filter(|mode| *mode != Mode::BusyPoll) {
+        let (one, other) = pair(mode, 4);
+        let _bufs = empty(&one);
+        let before = one.workq.stats().arms;
+        let (ended, end) = std::sync::mpsc::channel();
+        let (stream, workq) = (one.rdma.recv_stream(&one.pool, 2), one.workq.clone());
+        std::thread::spawn(move || {
+            let mut stream = std::pin::pin!(stream);
+            let next = workq.block_on(stream.next());
+            let _ = ended.send(next.map(|message| message.is_err()));
+        });
+        // It sleeps, or is about to.
+        block_until("it armed", || one.workq.stats().arms > before);
+        other.rdma.reset().unwrap();
+        assert_eq!(end.recv_timeout(LIMIT), Ok(Some(true)), "{mode:?}");
+    }
+}
