@@ -209,6 +209,15 @@ fn an_exporter_that_does_not_answer_is_a_timeout() {
         start_exporter(test_name!(an_exporter_that_does_not_answer_is_a_timeout));
     let pid = nix::unistd::Pid::from_raw(peer.pid());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).unwrap();
+    // A thread that runs on another CPU stops a moment later.
+    block_until("all its threads have stopped", || {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        let stopped = |task: std::fs::DirEntry| {
+            let status = std::fs::read_to_string(task.path().join("status"));
+            status.is_ok_and(|status| status.contains("State:\tT"))
+        };
+        tasks.flatten().all(stopped)
+    });
     let device = dpu().device;
     let limit = Duration::from_millis(50);
     let start = Instant::now();
