@@ -16,6 +16,10 @@ pub(super) trait Request: Deref<Target = Attachment> + Sized {
     type Leases;
     type Job;
 
+    /// Those that are polled first in some order are submitted in that order. So they spend of the
+    /// budget afterwards.
+    const ORDERED: bool = false;
+
     /// Checks, and takes the Leases of a Job.
     fn begin(&self) -> Result<Started<Self>, JobError>;
 
@@ -51,28 +55,47 @@ pub(super) fn poll<R: Request>(
     if !flight.is_idle() {
         return flight.go_on(cx, prepare);
     }
-    ready!(budget::proceed(cx));
+    if !R::ORDERED {
+        ready!(budget::proceed(cx));
+    }
     let request = flight.context();
     let begun = match request.begin() {
         Ok(begun) => begun,
         Err(error) => {
             // A loop of refused Jobs must not starve the others either.
-            budget::spent(0);
-            flight.as_mut().finish();
-            return Poll::Ready(Err(error));
+            return over(flight, cx, Err(error), 0);
         }
     };
     match request.finish_inline(&begun) {
         Some(outcome) => {
-            budget::spent(R::end(begun, &outcome));
-            flight.as_mut().finish();
-            Poll::Ready(outcome)
+            let bytes = R::end(begun, &outcome);
+            over(flight, cx, outcome, bytes)
         }
         None => {
             let prepared = request.prepare(begun);
-            flight.start(cx, prepared, prepare)
+            match flight.as_mut().start(cx, prepared, prepare) {
+                Poll::Ready(outcome) if R::ORDERED => over(flight, cx, outcome, 0),
+                polled => polled,
+            }
         }
     }
+}
+
+/// It was over within its first poll. If the budget is spent, the outcome is kept for the next one.
+#[inline(always)]
+fn over<R: Request>(
+    mut flight: Pin<&mut Flight<R>>,
+    cx: &mut Context<'_>,
+    outcome: Outcome,
+    bytes: usize,
+) -> Poll<Outcome> {
+    if !R::ORDERED {
+        budget::spent(bytes);
+    } else if !budget::charge(bytes) {
+        return flight.over_or_kept(cx, outcome);
+    }
+    flight.as_mut().finish();
+    Poll::Ready(outcome)
 }
 
 /// Submits at once, or says why not: nothing waits.

@@ -4,6 +4,10 @@
 //! channel; a small inline copy is many times as cheap, and asking for a unit costs as much as the copy. So a thread
 //! asks for one unit for eight small copies, or for one of 64 KiB: an endless loop of copies yields after 1,024 small or
 //! 128 large ones.
+//!
+//! Copies and hashes ask before they begin ([`proceed`]). What must be submitted in the order in
+//! which it is polled first (messages, receives, jobs of a sync event) is charged afterwards
+//! ([`charge`]), and kept if the budget is spent.
 
 use std::cell::Cell;
 use std::task::{Context, Poll, ready};
@@ -30,6 +34,14 @@ pub(crate) fn proceed(cx: &mut Context<'_>) -> Poll<()> {
 #[inline(always)]
 pub(crate) fn spent(bytes: usize) {
     LEFT.set(LEFT.get() - 1 - (bytes / BYTES) as isize);
+}
+
+/// A Job was finished inline. Returns false if it spent the credit: then [`proceed`] is asked
+/// whether its outcome is kept.
+#[inline(always)]
+pub(crate) fn charge(bytes: usize) -> bool {
+    spent(bytes);
+    LEFT.get() > 0
 }
 
 #[cold]

@@ -17,6 +17,7 @@ use std::task::{Context, Poll, ready};
 
 use pin_project::{pin_project, pinned_drop};
 
+use super::budget;
 use super::full::Refused;
 use super::held::{Held, Outcome};
 use super::mode::{Policy, Spin};
@@ -95,6 +96,21 @@ impl<C: Deref<Target = Attachment>> Flight<C> {
         *self.project().state = State::Finished;
     }
 
+    /// The flight is over. If the budget is spent, its outcome is for the next poll.
+    #[cold]
+    pub(crate) fn over_or_kept(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        outcome: Outcome,
+    ) -> Poll<Outcome> {
+        let polled = budget::proceed(cx).map(|()| outcome);
+        *self.project().state = match polled {
+            Poll::Ready(_) => State::Finished,
+            Poll::Pending => State::Ready(outcome),
+        };
+        polled
+    }
+
     /// Submits at once, or says why not: nothing waits.
     pub(crate) fn try_start(&mut self, prepared: Prepared) -> Result<(), JobError> {
         let shared = &self.context.shared;
@@ -138,22 +154,31 @@ impl<C: Deref<Target = Attachment>> Flight<C> {
     /// Goes on with what was begun.
     #[inline(never)]
     pub(crate) fn go_on(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         prepare: impl Fn(&C) -> Result<Prepared, JobError>,
     ) -> Poll<Outcome> {
-        let this = self.project();
+        let this = self.as_mut().project();
         match *this.state {
             State::Queued(..) | State::InFlight(..) => {
-                let budget = ready!(tokio::task::coop::poll_proceed(cx));
+                // What stands in line is submitted first: others may not pass it meanwhile.
+                let budget = match this.state {
+                    State::Queued(..) => None,
+                    _ => Some(ready!(tokio::task::coop::poll_proceed(cx))),
+                };
                 let prepare = || prepare(this.context);
                 let outcome =
-                    this.context
-                        .go_on(this.state, None, this.node.as_ref(), cx, &prepare);
-                if outcome.is_ready() {
-                    budget.made_progress();
+                    ready!(
+                        this.context
+                            .go_on(this.state, None, this.node.as_ref(), cx, &prepare)
+                    );
+                match budget {
+                    Some(budget) => {
+                        budget.made_progress();
+                        Poll::Ready(outcome)
+                    }
+                    None => self.over_or_kept(cx, outcome),
                 }
-                outcome
             }
             State::Ready(outcome) => {
                 *this.state = State::Finished;
@@ -180,14 +205,17 @@ impl Attachment {
         }
     }
 
-    /// A Slot, now or not at all. Who does not wait may pass those that were told and are not polled, and nobody else.
+    /// A Slot, now or not at all. Who does not wait may pass those that were told and are not
+    /// polled, and nobody else; those of its own connection or event only when it asks again.
     ///
     /// # Errors
     ///
     /// `Again` if there is none.
     pub(crate) fn try_reserve(&self) -> Result<Taken<'_>, JobError> {
         let shared = &self.shared;
-        let free = (shared.waiters.is_empty() || shared.waiters.all_told())
+        let line = &shared.waiters;
+        let first = || self.order.get().is_none_or(|order| line.may_pass(order));
+        let free = (line.is_empty() || line.all_told() && first())
             .then(|| shared.core.table.take())
             .flatten();
         let slots = shared.core.table.free().slots() as u64;

@@ -8,6 +8,10 @@
 //!   notified before. So each turn notifies some more, until all are notified.
 //! - In busy mode nobody hears a ring. There a waiter that is polled, and finds room that others were notified of,
 //!   overtakes them after a number of such polls ([`Waiters::overtake`]).
+//!
+//! Messages and other jobs of one connection or sync event, and the receives of one connection, are
+//! members of an [`Order`](crate::sync::Order): they take what they wait for in the order in which
+//! they came into the line.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -19,7 +23,7 @@ use super::wait::MISSES;
 use super::workq::{Attachment, Shared};
 use crate::error::JobError;
 use crate::sync::atomic::{Ordering, fence};
-use crate::sync::{WaitNode, Waiters};
+use crate::sync::{Turn, WaitNode, Waiters};
 
 /// What there is a line for.
 pub(super) trait Wanted {
@@ -68,13 +72,18 @@ impl Attachment {
                 leave();
                 return Poll::Ready(Err(error));
             }
-            let first = match node.is_linked() {
-                true => line.is_notified(node),
-                false => line.is_empty(),
+            let turn = match node.is_linked() {
+                true => line.turn(node),
+                false if line.is_empty() => Turn::Take,
+                false => Turn::Wait,
             };
-            let taken = match first {
-                true => take(),
-                false => Ok(None),
+            let taken = match turn {
+                Turn::Take => take(),
+                Turn::Wait => Ok(None),
+                Turn::Hold => {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
             };
             let refused = match taken {
                 Ok(None) => None,

@@ -18,12 +18,14 @@ use super::workq::{Attachment, Shared};
 use crate::device::{Endpoint, EndpointConfig, EndpointState, Keep, RdmaJob};
 use crate::error::{JobError, Result};
 use crate::mem::Begun;
-use crate::sync::{WaitNode, contain};
+use crate::sync::{Order, WaitNode, contain};
 
 /// An Endpoint on a WorkQ, and its table of receives.
 pub(crate) struct QueuePair {
     attachment: Attachment,
     endpoint: Arc<dyn Endpoint>,
+    /// Of its jobs that wait in line for a Slot.
+    order: Arc<Order>,
     receives: Arc<Receives>,
     watched: Arc<Watched>,
 }
@@ -76,6 +78,7 @@ impl QueuePair {
         };
         let endpoint = attachment.queue.open_endpoint(config)?;
         let _ = attachment.endpoint.set(Arc::clone(&endpoint));
+        let order = attachment.order.get_or_init(Order::new);
         watched.set_endpoint(&endpoint);
         let registry = &attachment.shared.core.registry;
         let receives = match registry.add(OP, Some(Arc::clone(&closed)), |n| Receives::new(size, n))
@@ -91,6 +94,7 @@ impl QueuePair {
         let pair = QueuePair {
             attachment: attachment.clone(),
             endpoint,
+            order: Arc::clone(order),
             receives,
             watched,
         };
@@ -134,9 +138,12 @@ impl QueuePair {
         self.receives.unfed.wake_all();
     }
 
-    /// Finishes a job now, if the device can.
+    /// Finishes a job now, if the device can, and none of its connection waits in line.
     #[inline(always)]
     pub(crate) fn finish_inline<L>(&self, begun: &Begun<L, RdmaJob>) -> Option<Outcome> {
+        if !self.order.is_empty() {
+            return None;
+        }
         // SAFETY: what `mem` has begun holds the Leases of its memory, here during the call.
         unsafe { self.endpoint.try_inline(begun.job()) }
     }
@@ -190,9 +197,14 @@ impl QueuePair {
 
     /// Stands in line for a place.
     pub(super) fn enqueue(&self, node: Pin<&WaitNode>, waker: &Waker) {
-        // SAFETY: the table is in an Arc, which the RecvFlight that has the node reaches through its context, borrowed or owned, until
+        // SAFETY: the order is that of this line. The table is in an Arc, which the RecvFlight that
+        // has the node reaches through its context, borrowed or owned, until
         // after the node is dropped (field order, and the borrow).
-        unsafe { self.receives.line.enqueue(node, waker) };
+        unsafe {
+            self.receives
+                .line
+                .enqueue_in(Some(&self.receives.order), node, waker)
+        };
     }
 
     /// Has a stream without a receive woken when the connection ends.

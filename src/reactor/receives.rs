@@ -27,7 +27,7 @@ use super::registry::Numbered;
 use crate::device::{Completion, Token};
 use crate::error::{ErrorKind, JobError, Reason};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use crate::sync::{Mutex, Waiters, discard, lock, wake};
+use crate::sync::{Mutex, Order, Waiters, discard, lock, wake};
 
 /// Which place an Op has, and which use of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +95,8 @@ pub(crate) struct Receives {
     life: AtomicU32,
     /// Who waits for a place.
     pub(super) line: Waiters,
+    /// Of all in that line.
+    pub(super) order: Arc<Order>,
     /// Streams that have no receive posted, and wait for the end of the connection.
     pub(super) unfed: Waiters,
     table: Mutex<Places>,
@@ -131,6 +133,7 @@ impl Receives {
             free: AtomicUsize::new(size as usize),
             life: AtomicU32::new(0),
             line: Waiters::new(),
+            order: Order::new(),
             unfed: Waiters::new(),
             table: Mutex::new(table),
         }
@@ -138,6 +141,11 @@ impl Receives {
 
     pub(super) fn size(&self) -> usize {
         self.over.len()
+    }
+
+    /// Whether a receive that does not wait may take a place.
+    pub(super) fn lets_pass(&self) -> bool {
+        self.line.is_empty() || self.line.all_told() && self.line.may_pass(&self.order)
     }
 
     /// The name that a device knows a receive by.

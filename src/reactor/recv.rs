@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   Idle --> Posted (a place of its own, or an orphan's) --> Finished
-//!     |        ^   |
+//!     |        ^   |                                        ^
+//!     +--------|---|------- Refused -----------------------+
 //!     +--> Queued  +-- dropped: an orphan, whose message is for the next
 //! ```
 
@@ -52,6 +53,8 @@ enum State {
         _watching: Watching,
     },
     Posted(Receipt, Spin),
+    /// It was not posted.
+    Refused(JobError),
     /// With the place that it had, if it was posted.
     Finished(Option<Receipt>),
 }
@@ -59,7 +62,7 @@ enum State {
 impl State {
     fn receipt(&self) -> Option<Receipt> {
         match *self {
-            State::Idle | State::Queued { .. } => None,
+            State::Idle | State::Queued { .. } | State::Refused(_) => None,
             State::Posted(receipt, _) => Some(receipt),
             State::Finished(receipt) => receipt,
         }
@@ -105,7 +108,7 @@ impl<R: Receiver> RecvFlight<R> {
     pub(crate) fn try_start(&mut self) -> Result<(), JobError> {
         let receives = self.receiver.pair().receives();
         ready_to_wait(&self.receiver)?;
-        let receipt = match receives.line.is_empty() || receives.line.all_told() {
+        let receipt = match receives.lets_pass() {
             true => post(&self.receiver)?,
             false => None,
         };
@@ -131,10 +134,10 @@ impl<R: Receiver> RecvFlight<R> {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Received, JobError>> {
         let this = self.project();
-        let fresh = matches!(this.state, State::Idle);
+        let fresh = matches!(this.state, State::Idle | State::Queued { .. });
         let mut begun_under = None;
-        if fresh {
-            ready!(budget::proceed(cx));
+        // Posted first, or put in line, whatever the budget: others may not pass it meanwhile.
+        if let State::Idle = this.state {
             let begun = ready_to_wait(this.receiver).and_then(|policy| {
                 begun_under = Some(policy);
                 let first = this.receiver.pair().receives().line.is_empty();
@@ -146,29 +149,30 @@ impl<R: Receiver> RecvFlight<R> {
                     spin: Spin::default(),
                     _watching: this.receiver.shared.core.registry.watch(),
                 },
-                Err(error) => {
-                    // A loop of refused receives must not starve the others either.
-                    budget::spent(0);
-                    *this.state = State::Finished(None);
-                    return Poll::Ready(Err(error));
-                }
+                Err(error) => State::Refused(error),
             };
         }
-        let budget = match fresh {
-            true => None,
-            false => Some(ready!(tokio::task::coop::poll_proceed(cx))),
+        if let State::Queued { spin, .. } = this.state {
+            let posted = ready!(post_in_line(this.receiver, spin, this.node.as_ref(), cx));
+            *this.state = match posted {
+                Ok(receipt) => State::Posted(receipt, Spin::default()),
+                Err(error) => State::Refused(error),
+            };
+            begun_under = None;
+        }
+        // Before it is looked at: what is dropped now hands its message on.
+        let budget = if fresh {
+            ready!(budget::proceed(cx));
+            None
+        } else {
+            Some(ready!(tokio::task::coop::poll_proceed(cx)))
         };
-        let polled = go_on(
-            this.receiver,
-            this.state,
-            this.node.as_ref(),
-            begun_under,
-            cx,
-        );
+        let polled = go_on(this.receiver, this.state, begun_under, cx);
         if polled.is_ready() {
             *this.state = State::Finished(this.state.receipt());
             match budget {
                 Some(budget) => budget.made_progress(),
+                // A loop of refused receives must not starve the others either.
                 None => budget::spent(0),
             }
         }
@@ -204,38 +208,42 @@ fn post(receiver: &impl Receiver) -> Result<Option<Receipt>, JobError> {
     }
 }
 
-fn go_on(
+/// Waits in line for a place, and posts.
+fn post_in_line(
     receiver: &impl Receiver,
-    state: &mut State,
+    spin: &mut Spin,
     node: Pin<&WaitNode>,
-    begun: Option<Policy>,
     cx: &mut Context<'_>,
-) -> Poll<Result<Received, JobError>> {
-    let mut begun = begun;
-    if let State::Queued { spin, .. } = state {
-        let pair = receiver.pair();
-        let enqueue = |waker: &Waker| pair.enqueue(node, waker);
-        let receives = &**pair.receives();
-        let take = || match receives.available() {
-            0 => Ok(None),
-            _ => Ok(post(receiver)?),
-        };
-        let polled = receiver.poll_in_line(receives, node, spin, cx, enqueue, take);
-        let Poll::Ready(receipt) = polled else {
-            receiver.shared.hear_of_changes();
-            let Some(error) = pair.failure() else {
-                return Poll::Pending;
-            };
+) -> Poll<Result<Receipt, JobError>> {
+    let pair = receiver.pair();
+    let enqueue = |waker: &Waker| pair.enqueue(node, waker);
+    let receives = &**pair.receives();
+    let take = || match receives.available() {
+        0 => Ok(None),
+        _ => Ok(post(receiver)?),
+    };
+    let polled = receiver.poll_in_line(receives, node, spin, cx, enqueue, take);
+    if polled.is_pending() {
+        receiver.shared.hear_of_changes();
+        if let Some(error) = pair.failure() {
             receives.line.leave(node);
             receiver.shared.tell(receives, false);
             return Poll::Ready(Err(error));
-        };
-        let receipt = receipt?;
-        *state = State::Posted(receipt, Spin::default());
-        begun = None;
+        }
     }
-    let State::Posted(receipt, spin) = state else {
-        panic!("an Op was polled after it had finished")
+    polled
+}
+
+fn go_on(
+    receiver: &impl Receiver,
+    state: &mut State,
+    begun: Option<Policy>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<Received, JobError>> {
+    let (receipt, spin) = match state {
+        State::Posted(receipt, spin) => (receipt, spin),
+        State::Refused(error) => return Poll::Ready(Err(*error)),
+        _ => panic!("an Op was polled after it had finished"),
     };
     let (receipt, receives) = (*receipt, receiver.pair().receives());
     // Another policy by now is for the next poll, as for Jobs.
@@ -314,7 +322,7 @@ impl<R: Receiver> PinnedDrop for RecvFlight<R> {
         match *this.state {
             State::Posted(receipt, _) => abandon(this.receiver, receipt),
             // A place in line is left by the node's own drop; what it was told is passed on there.
-            State::Idle | State::Queued { .. } | State::Finished(_) => {}
+            State::Idle | State::Queued { .. } | State::Refused(_) | State::Finished(_) => {}
         }
     }
 }

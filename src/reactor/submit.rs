@@ -20,8 +20,8 @@ use crate::device::{
 };
 use crate::error::{ErrorKind, JobError};
 use crate::mem::Begun;
-use crate::sync::WaitNode;
 use crate::sync::atomic::fence;
+use crate::sync::{Order, WaitNode};
 
 /// What a Slot submits.
 pub(crate) enum Work {
@@ -158,11 +158,12 @@ impl Shared {
     }
 
     /// Stands in line for a Slot.
-    pub(super) fn enqueue(&self, node: Pin<&WaitNode>, waker: &Waker) {
-        // SAFETY: Shared is in an Arc, which the Flight that has the node reaches through its context, borrowed or
+    pub(super) fn enqueue(&self, order: Option<&Arc<Order>>, node: Pin<&WaitNode>, waker: &Waker) {
+        // SAFETY: an order is that of a context, whose jobs stand in this line alone. Shared is in
+        // an Arc, which the Flight that has the node reaches through its context, borrowed or
         // owned, until after the node is dropped (field order in `Flight`, and the borrow). A `Line` borrows a handle, and
         // stands in line of that WorkQ alone.
-        unsafe { self.waiters.enqueue(node, waker) };
+        unsafe { self.waiters.enqueue_in(order, node, waker) };
     }
 
     /// Puts a run that goes to sleep where a nudge finds it.

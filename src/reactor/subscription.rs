@@ -10,12 +10,14 @@ use super::waits::{Ticket, Waits};
 use super::workq::Attachment;
 use crate::device::{EventCounter, EventJob, EventPort, EventWait};
 use crate::error::{JobError, Result};
-use crate::sync::WaitNode;
+use crate::sync::{Order, WaitNode};
 
 pub(crate) struct Subscription {
     attachment: Attachment,
     event: Arc<dyn EventCounter>,
     port: Arc<dyn EventPort>,
+    /// Of its jobs that wait in line for a Slot.
+    order: Arc<Order>,
     waits: Arc<Waits>,
 }
 
@@ -32,10 +34,12 @@ impl Subscription {
         let table = registry.add(OP, None, |numbered| Waits::new(waits, numbered));
         let waits = table.inspect_err(|_| port.retire())?;
         let _ = attachment.event.set(Arc::clone(&port));
+        let order = attachment.order.get_or_init(Order::new);
         let subscription = Subscription {
             attachment: attachment.clone(),
             event,
             port,
+            order: Arc::clone(order),
             waits,
         };
         attachment.listen()?;
@@ -46,10 +50,13 @@ impl Subscription {
         &self.event
     }
 
-    /// Finishes a Job now, if the device can.
+    /// Finishes a Job now, if the device can, and none of its event waits in line.
     #[inline(always)]
     pub(crate) fn finish_inline(&self, job: &EventJob) -> Option<Outcome> {
-        self.port.try_inline(job)
+        match self.order.is_empty() {
+            true => self.port.try_inline(job),
+            false => None,
+        }
     }
 
     /// How a wait ends, if that is known at once.

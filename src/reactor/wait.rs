@@ -62,7 +62,7 @@ impl Attachment {
         prepare: &impl Fn() -> Result<(Prepared, Option<Target>), JobError>,
     ) -> Poll<Result<Token, JobError>> {
         let shared = &self.shared;
-        let enqueue = |waker: &Waker| shared.enqueue(node, waker);
+        let enqueue = |waker: &Waker| shared.enqueue(self.order.get(), node, waker);
         let take = || {
             let Some(slot) = shared.core.table.take() else {
                 return Ok(None);

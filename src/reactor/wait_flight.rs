@@ -44,6 +44,8 @@ enum State {
     Looking(Spin),
     Queued(Spin),
     Waiting(Ticket, Spin),
+    /// Over, when the budget was spent.
+    Kept(Outcome),
     Finished,
 }
 
@@ -104,35 +106,48 @@ impl<W: Waiter> WaitFlight<W> {
         let this = self.project();
         let fresh = matches!(this.state, State::Idle);
         let mut begun_under = None;
+        if let State::Kept(outcome) = *this.state {
+            *this.state = State::Finished;
+            return Poll::Ready(outcome);
+        }
+        // What is not begun yet is begun first: others may not pass it meanwhile.
+        let budget = match this.state {
+            State::Idle | State::Queued(_) => None,
+            _ => Some(ready!(tokio::task::coop::poll_proceed(cx))),
+        };
         if fresh {
-            ready!(budget::proceed(cx));
             match ready_to_wait(this.waiter) {
                 Ok(policy) => {
                     begun_under = Some(policy);
                     *this.state = State::Looking(Spin::default());
                 }
-                Err(error) => {
-                    // A loop of refused waits must not starve the others either.
-                    budget::spent(0);
-                    *this.state = State::Finished;
-                    return Poll::Ready(Err(error));
-                }
+                // A loop of refused waits must not starve the others either.
+                Err(error) => return over(this.state, Err(error), cx),
             }
         }
-        let budget = match fresh {
-            true => None,
-            false => Some(ready!(tokio::task::coop::poll_proceed(cx))),
-        };
         let polled = go_on(this.waiter, this.state, this.node.as_ref(), begun_under, cx);
-        if polled.is_ready() {
-            *this.state = State::Finished;
-            match budget {
-                Some(budget) => budget.made_progress(),
-                None => budget::spent(0),
+        let outcome = ready!(polled);
+        match budget {
+            Some(budget) => {
+                budget.made_progress();
+                *this.state = State::Finished;
+                Poll::Ready(outcome)
             }
+            None => over(this.state, outcome, cx),
         }
-        polled
     }
+}
+
+/// It was over within the poll that began it. If the budget is spent, the outcome is kept for the
+/// next one.
+fn over(state: &mut State, outcome: Outcome, cx: &mut Context<'_>) -> Poll<Outcome> {
+    budget::spent(0);
+    let polled = budget::proceed(cx).map(|()| outcome);
+    *state = match polled {
+        Poll::Ready(_) => State::Finished,
+        Poll::Pending => State::Kept(outcome),
+    };
+    polled
 }
 
 /// Whether one can begin, and under which policy.

@@ -17,7 +17,7 @@ use super::timer::Timer;
 use crate::device::{Device, Endpoint, EventPort, Queue, QueueConfig, Token, Use};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Holder;
-use crate::sync::{self, Waiters, atomic};
+use crate::sync::{self, Order, Waiters, atomic};
 
 /// The most devices whose contexts can be attached to one WorkQ.
 const DEVICES: usize = 8;
@@ -95,6 +95,8 @@ pub(crate) struct Attachment {
     pub(super) endpoint: OnceLock<Arc<dyn Endpoint>>,
     /// Of a SyncEvent.
     pub(super) event: OnceLock<Arc<dyn EventPort>>,
+    /// The order of jobs in line, of an Rdma or a SyncEvent.
+    pub(super) order: OnceLock<Arc<Order>>,
 }
 
 impl Attachment {
@@ -272,6 +274,7 @@ impl WorkQ {
                     index: index as u8,
                     endpoint: OnceLock::new(),
                     event: OnceLock::new(),
+                    order: OnceLock::new(),
                 });
             }
         }

@@ -15,7 +15,7 @@ use ::loom::sync::Notify;
 use ::loom::thread::{self, JoinHandle};
 
 use super::atomic::{AtomicUsize, Ordering::SeqCst};
-use super::{UnsafeCell, WaitNode, Waiters, seq_cst_order};
+use super::{Order, Turn, UnsafeCell, WaitNode, Waiters, seq_cst_order};
 
 /// Explores a model with at most so many preemptions in each run.
 pub(crate) fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
@@ -289,6 +289,104 @@ fn mutant_that_sleeps_on_after_it_was_overtaken_is_found() {
             permits.waiters.leave(node.as_ref());
             giver.join().unwrap();
             thief.join().unwrap();
+        });
+    });
+}
+
+impl Permits {
+    /// Notifies as many as there are permits, less those notified before.
+    fn tell(&self) {
+        seq_cst_order();
+        if self.waiters.is_empty() {
+            return;
+        }
+        let room = self.left.load(SeqCst);
+        let more = |who: super::waiters::Notify| room.saturating_sub(who.notified).min(who.waiting);
+        self.waiters.notify_and_wake(more);
+    }
+
+    #[expect(unsafe_code, reason = "stands in line")]
+    fn enqueue_in(&self, order: Option<&Arc<Order>>, node: Pin<&WaitNode>, waker: &Waker) {
+        // SAFETY: as in `enqueue`; each order of these models is used with one list.
+        unsafe { self.waiters.enqueue_in(order, node, waker) };
+    }
+
+    /// Takes a permit as a member of an order; returns whether it was held before.
+    fn wait_in(&self, order: Option<&Arc<Order>>, node: Pin<&WaitNode>, task: &Task) -> bool {
+        let mut held = false;
+        loop {
+            match self.waiters.turn(node) {
+                Turn::Hold => {
+                    held = true;
+                    thread::yield_now();
+                    continue;
+                }
+                Turn::Take if self.take() => {
+                    self.waiters.leave(node);
+                    self.tell();
+                    return held;
+                }
+                Turn::Take | Turn::Wait => {}
+            }
+            self.enqueue_in(order, node, &task.waker());
+            self.tell();
+            if !self.waiters.is_notified(node) {
+                task.sleep();
+            }
+        }
+    }
+}
+
+/// Two stand in line, the second with `order`, and two permits are given. The first one does as
+/// `first` says. The second one is served, and goes before the first only once it was held.
+fn two_in_order(second_has_order: bool, first: fn(&Permits, Pin<&WaitNode>, &Task, &Arc<Order>)) {
+    check(2, move || {
+        let (permits, order) = (Permits::new(), Order::new());
+        let (node, task) = (pin!(WaitNode::new()), Task::new());
+        permits.enqueue_in(Some(&order), node.as_ref(), &task.waker());
+        let taken = Arc::new(AtomicUsize::new(0));
+        let giver = permits.spawn(|permits| {
+            permits.left.fetch_add(2, SeqCst);
+            permits.tell();
+        });
+        let second = {
+            let (permits, order, taken) =
+                (Arc::clone(&permits), Arc::clone(&order), Arc::clone(&taken));
+            let (node, task) = (Box::pin(WaitNode::new()), Task::new());
+            let order = second_has_order.then_some(order);
+            permits.enqueue_in(order.as_ref(), node.as_ref(), &task.waker());
+            spawn(move || {
+                let held = permits.wait_in(order.as_ref(), node.as_ref(), &task);
+                let in_front = permits.left.load(SeqCst);
+                taken.store(1 + in_front, SeqCst);
+                held
+            })
+        };
+        first(&permits, node.as_ref(), &task, &order);
+        giver.join().unwrap();
+        let held = second.join().unwrap();
+        // With a permit left the first one has taken none before.
+        assert!(taken.load(SeqCst) < 2 || held, "it was passed at once");
+    });
+}
+
+#[test]
+fn a_member_of_an_order_is_not_passed_at_once() {
+    two_in_order(true, |permits, node, task, order| {
+        permits.wait_in(Some(order), node, task);
+    });
+}
+
+#[test]
+fn a_member_that_nobody_polls_is_passed() {
+    two_in_order(true, |_, _, _, _| {});
+}
+
+#[test]
+fn mutant_without_an_order_is_found() {
+    mutant("it was passed at once", || {
+        two_in_order(false, |permits, node, task, order| {
+            permits.wait_in(Some(order), node, task);
         });
     });
 }

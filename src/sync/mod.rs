@@ -7,11 +7,13 @@ mod blocking;
 mod cell;
 #[cfg(all(test, tokio_doca_loom))]
 pub(crate) mod loom;
+mod order;
 mod waiters;
 mod wakers;
 
 pub(crate) use blocking::{Blocking, deadline};
 pub(crate) use cell::UnsafeCell;
+pub(crate) use order::{Order, Turn};
 pub(crate) use waiters::{WaitNode, Waiters};
 pub(crate) use wakers::{contain, discard, log, wake};
 

@@ -18,6 +18,8 @@
 //! To notify `n` waiters takes `n` steps, however many were notified before and stand in front. The list knows the first
 //! node that may be waiting, and each node has a ticket, by which a node that enqueues again finds out whether it is
 //! the first now. A sweep, which wakes everybody, keeps its place in the list while it wakes some outside the lock.
+//!
+//! Nodes of one [`Order`] also take in the order in which they were enqueued: see [`super::order`].
 #![expect(
     unsafe_code,
     reason = "the list links pinned nodes that lie in futures"
@@ -27,20 +29,24 @@ use std::marker::PhantomPinned;
 use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
 
 use super::atomic::{AtomicUsize, Ordering};
+use super::order::Order;
 use super::wakers::{BATCH, WakeBatch, discard};
 use super::{Mutex, UnsafeCell, lock, seq_cst_order};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+pub(super) enum State {
     #[default]
     Unlinked,
     Waiting,
     Notified,
+    /// Notified and polled, but behind another one of its order.
+    Held,
 }
 
 /// The place of one waiter. It must be pinned to be linked, and unlinks itself when it is dropped.
@@ -53,13 +59,17 @@ pub(crate) struct WaitNode {
 }
 
 #[derive(Default)]
-struct Links {
-    state: State,
+pub(super) struct Links {
+    pub(super) state: State,
+    /// When it was notified, or held, last.
+    pub(super) since: u32,
     /// Higher than those of all nodes in front of it.
     ticket: u64,
     prev: Option<NonNull<WaitNode>>,
-    next: Option<NonNull<WaitNode>>,
+    pub(super) next: Option<NonNull<WaitNode>>,
     waker: Option<Waker>,
+    /// Its order, unless it has none, or was passed.
+    pub(super) order: Option<Arc<Order>>,
 }
 
 // SAFETY: `links` is reached only under the lock of the list that the node is linked into, or by the one thread
@@ -89,22 +99,22 @@ impl WaitNode {
 pub(crate) struct Waiters {
     /// Waiting and Notified together; written under the lock, read without it.
     len: AtomicUsize,
-    list: Mutex<List>,
+    pub(super) list: Mutex<List>,
 }
 
-struct List {
+pub(super) struct List {
     head: Option<NonNull<WaitNode>>,
     tail: Option<NonNull<WaitNode>>,
-    waiting: usize,
-    notified: usize,
-    /// The ticket of the next node.
-    ticket: u64,
+    pub(super) waiting: usize,
+    pub(super) notified: usize,
+    /// The ticket of the next node: the list's clock.
+    pub(super) ticket: u64,
     /// No node in front of this one is Waiting; if there is none, no node is.
     first: Option<NonNull<WaitNode>>,
     /// Where a sweep goes on, and the ticket at which it ends.
     sweep: Option<(NonNull<WaitNode>, u64)>,
     /// Polls that found what others had been notified of, since one of the list has left it.
-    passed: u64,
+    pub(super) passed: u64,
     /// Nodes that were looked at to notify some.
     #[cfg(test)]
     steps: usize,
@@ -157,6 +167,21 @@ impl Waiters {
     ///
     /// The list must not move, and must live until the node is dropped; a node is used with one list only.
     pub(crate) unsafe fn enqueue(&self, node: Pin<&WaitNode>, waker: &Waker) {
+        // SAFETY: as the caller promises; there is no order.
+        unsafe { self.enqueue_in(None, node, waker) };
+    }
+
+    /// [`Waiters::enqueue`], as a member of `order`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Waiters::enqueue`]; an order is used with one list only.
+    pub(crate) unsafe fn enqueue_in(
+        &self,
+        order: Option<&Arc<Order>>,
+        node: Pin<&WaitNode>,
+        waker: &Waker,
+    ) {
         let waker = waker.clone();
         if !node.is_linked() {
             node.links.with_mut(|links| {
@@ -185,9 +210,10 @@ impl Waiters {
                 }
                 list.tail = Some(this);
                 list.ticket += 1;
+                order.inspect(|order| list.join(this, order));
             }
             State::Waiting => list.waiting -= 1,
-            State::Notified => list.notified -= 1,
+            State::Notified | State::Held => list.notified -= 1,
         }
         list.waiting += 1;
         let behind = |first| List::links(first, |links| links.ticket) < ticket;
@@ -228,20 +254,6 @@ impl Waiters {
     pub(crate) fn notify_self(&self, node: Pin<&WaitNode>) {
         // Its waker stays, which is woken by nobody, and is dropped when the node leaves.
         lock(&self.list).notify_one(NonNull::from(node.get_ref()), |_| ());
-    }
-
-    /// The owner of a node was polled, and found what others had been notified of. Notifies the node if that has happened
-    /// `limit` times for each in the list, and nobody has left it meanwhile: the others are not polled. Returns whether it
-    /// has.
-    pub(crate) fn overtake(&self, node: Pin<&WaitNode>, limit: u32) -> bool {
-        let mut list = lock(&self.list);
-        list.passed += 1;
-        if list.passed <= u64::from(limit) * (list.waiting + list.notified) as u64 {
-            return false;
-        }
-        list.passed = 0;
-        list.notify_one(NonNull::from(node.get_ref()), |_| ());
-        true
     }
 
     /// Wakes everybody, some at a time. A node that enqueues (again) meanwhile need not be woken, and a node in whose place it
@@ -329,6 +341,7 @@ impl Waiters {
         if state == State::Unlinked {
             return false;
         }
+        list.part(this, next);
         match prev {
             Some(prev) => List::links(prev, |links| links.next = next),
             None => list.head = next,
@@ -354,13 +367,13 @@ impl Waiters {
             .store(list.waiting + list.notified, Ordering::SeqCst);
         drop(list);
         discard(waker);
-        state == State::Notified
+        state != State::Waiting
     }
 }
 
 impl List {
     /// Notifies a node that is Waiting; `wake` gets its waker. Returns whether it was Waiting.
-    fn notify_one(
+    pub(super) fn notify_one(
         &mut self,
         node: NonNull<WaitNode>,
         wake: impl FnOnce(&mut Option<Waker>),
@@ -369,10 +382,11 @@ impl List {
         {
             self.steps += 1;
         }
+        let now = self.ticket as u32;
         let waiting = List::links(node, |links| {
             let waiting = links.state == State::Waiting;
             if waiting {
-                links.state = State::Notified;
+                (links.state, links.since) = (State::Notified, now);
                 wake(&mut links.waker);
             }
             waiting
@@ -383,7 +397,7 @@ impl List {
     }
 
     /// Reaches the links of a node. Callers hold the list's lock.
-    fn links<R>(node: NonNull<WaitNode>, f: impl FnOnce(&mut Links) -> R) -> R {
+    pub(super) fn links<R>(node: NonNull<WaitNode>, f: impl FnOnce(&mut Links) -> R) -> R {
         // SAFETY: a linked node is pinned and unlinks itself, under this lock, before it goes; the caller
         // passes such a node, or its own.
         let node = unsafe { node.as_ref() };

@@ -65,6 +65,7 @@ mod workq {
     mod contexts;
     mod gate;
     mod modes;
+    mod order;
     mod own_loop;
     mod refusals;
     mod runtimes;

@@ -50,10 +50,25 @@ macro_rules! operations {
 }
 
 /// Messages and one-sided operations. Nothing happens before the first poll; Jobs begin in the order in which they are submitted.
+///
+/// Operations of one connection are submitted in the order in which they are polled first, whatever
+/// is left of the task's cooperative budget, and also if they wait for a Slot of the WorkQ. So are
+/// its receives. `join!`, `buffered` and `FuturesUnordered` poll their futures first in the order
+/// in which they were added.
+///
+/// There is one exception. An operation that waits in line, has been woken because it may go on,
+/// and is still not polled when a later one has been polled twice, may be passed by that one.
+/// Poll all of them, or await one before you begin the next. A `try_` operation is refused with
+/// `Again` once before it passes such an operation. The nodes of a graph have the order of
+/// its dependencies alone.
 impl Rdma {
     operations! {
         /// Sends the data of `src` as a message, or, with `()`, an empty one: it ends a receive of the peer's, which must be posted, and have
         /// room. Answers the number of bytes.
+        ///
+        /// Messages of one connection arrive in the order in which their futures are polled first.
+        /// One that waits for a Slot, has been woken, and is still not polled when a later one has
+        /// been polled twice, may be passed.
         ///
         /// # Errors
         ///
@@ -188,8 +203,11 @@ impl Rdma {
     /// Receives a message into the tailroom of `dst`, whose data grows, or, with `()`, one that needs no room: an empty one, or a write with an
     /// immediate. It is posted at the first poll, in the states Init and Connected.
     ///
-    /// Receives that wait at once get their messages in the order in which they began. With all places taken
+    /// Receives that wait at once get their messages in the order in which they were polled first.
+    /// With all places taken
     /// ([`RdmaBuilder::recv_queue_size`](crate::RdmaBuilder::recv_queue_size)) it waits its turn.
+    /// One that waits for a place, has been woken, and is still not polled when a later one has
+    /// been polled twice, may be passed.
     ///
     /// # Errors
     ///

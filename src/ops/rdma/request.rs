@@ -82,6 +82,8 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination> Request for RdmaRequest<
     type Leases = (S::Lease, D::Lease);
     type Job = RdmaJob;
 
+    const ORDERED: bool = true;
+
     #[inline(always)]
     fn begin(&self) -> Result<Started<Self>, JobError> {
         let rdma = self.rdma.as_ref();

@@ -58,6 +58,8 @@ impl<C: AsRef<SyncEvent>> Request for EventRequest<C> {
     type Leases = Leases;
     type Job = EventJob;
 
+    const ORDERED: bool = true;
+
     #[inline(always)]
     fn begin(&self) -> Result<Begun<Leases, EventJob>, JobError> {
         self.check_open()?;
