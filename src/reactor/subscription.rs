@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::held::Outcome;
+use super::in_line::Wanted;
 use super::waits::{Ticket, Waits};
 use super::workq::Attachment;
 use crate::device::{EventCounter, EventJob, EventPort, EventWait};
@@ -65,6 +66,23 @@ impl Subscription {
         self.port.try_wait(wait)
     }
 
+    /// How a wait ends if the counter itself is asked, which every device can be.
+    pub(super) fn peek(&self, wait: &EventWait, highest: u64) -> Result<Option<u64>, JobError> {
+        let beyond = EventWait {
+            threshold: highest,
+            mask: u64::MAX,
+        };
+        let value = match self.event.look(wait)? {
+            Some(value) => Some(value),
+            // A mask may hide that.
+            None => self.event.look(&beyond)?,
+        };
+        match value {
+            Some(value) if beyond.is_over(value) => Err(JobError::event_too_high(value, highest)),
+            value => Ok(value),
+        }
+    }
+
     pub(super) fn waits(&self) -> &Waits {
         &self.waits
     }
@@ -96,9 +114,16 @@ impl Subscription {
         self.attachment.shared.tell(&*self.waits, false);
     }
 
+    /// Waits in line no more. What it was told is for the next.
+    pub(super) fn leave(&self, node: Pin<&WaitNode>) {
+        if node.is_linked() {
+            self.waits.line().leave(node);
+            self.free_on();
+        }
+    }
+
     /// Stands in line for a place.
     pub(super) fn enqueue(&self, node: Pin<&WaitNode>, waker: &Waker) {
-        use super::in_line::Wanted;
         // SAFETY: the table is in an Arc, which the WaitFlight that has the node reaches through its context, borrowed or owned, until
         // after the node is dropped (field order, and the borrow).
         unsafe { self.waits.line().enqueue(node, waker) };

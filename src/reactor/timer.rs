@@ -248,8 +248,25 @@ impl Nap {
         }
     }
 
-    /// A look found nothing: the next one is to come after a while. Not while the mode spins.
-    pub(crate) fn begin(self: Pin<&mut Self>) {
+    /// A look found nothing: sleeps on, or begins another pause if that is over. While the mode spins
+    /// the task is woken at once.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Nap::poll`].
+    pub(crate) fn go_on(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Result<(), JobError> {
+        if self.as_mut().poll(cx)?.is_pending() {
+            return Ok(());
+        }
+        self.as_mut().begin();
+        if self.poll(cx)?.is_ready() {
+            cx.waker().wake_by_ref();
+        }
+        Ok(())
+    }
+
+    /// The next look is to come after a while. Not while the mode spins.
+    fn begin(self: Pin<&mut Self>) {
         let this = self.project();
         let shared = &this.workq.0;
         let policy = shared.mode.load();

@@ -8,6 +8,9 @@
 //!
 //! While the mode spins, a wait is nothing but loads. A place it takes when it is about to sleep, or if the device cannot be
 //! asked without one.
+//!
+//! The waits that have the places may never end, or never be polled again. So a wait in line does not rest on them: each
+//! of its polls looks at the counter, and it naps between two looks, as on a device without waits.
 
 use std::ops::Deref;
 use std::pin::Pin;
@@ -20,6 +23,7 @@ use super::held::Outcome;
 use super::in_line::Wanted;
 use super::mode::{Policy, Spin};
 use super::subscription::Subscription;
+use super::timer::Nap;
 use super::wait::{Awaited, LOOKS, Waited};
 use super::waits::{Ticket, Waits};
 use super::workq::Attachment;
@@ -36,6 +40,9 @@ pub(crate) trait Waiter: Deref<Target = Attachment> {
 
     /// Refuses what the device cannot wait for.
     fn check(&self) -> Result<(), JobError>;
+
+    /// The highest value of the event at which the device waits.
+    fn highest(&self) -> u64;
 }
 
 #[derive(Debug)]
@@ -55,6 +62,9 @@ pub(crate) struct WaitFlight<W: Waiter> {
     // Dropped before the context, which keeps its list.
     #[pin]
     node: WaitNode,
+    /// Once it stands in line.
+    #[pin]
+    nap: Option<Nap>,
     waiter: W,
     state: State,
 }
@@ -79,6 +89,7 @@ impl<W: Waiter> WaitFlight<W> {
     pub(crate) fn new(waiter: W) -> WaitFlight<W> {
         WaitFlight {
             node: WaitNode::new(),
+            nap: None,
             waiter,
             state: State::Idle,
         }
@@ -125,7 +136,8 @@ impl<W: Waiter> WaitFlight<W> {
                 Err(error) => return over(this.state, Err(error), cx),
             }
         }
-        let polled = go_on(this.waiter, this.state, this.node.as_ref(), begun_under, cx);
+        let (node, nap) = (this.node.as_ref(), this.nap);
+        let polled = go_on(this.waiter, this.state, node, nap, begun_under, cx);
         let outcome = ready!(polled);
         match budget {
             Some(budget) => {
@@ -162,6 +174,7 @@ fn go_on(
     waiter: &impl Waiter,
     state: &mut State,
     node: Pin<&WaitNode>,
+    nap: Pin<&mut Option<Nap>>,
     begun: Option<Policy>,
     cx: &mut Context<'_>,
 ) -> Poll<Outcome> {
@@ -199,11 +212,11 @@ fn go_on(
         };
     }
     if let State::Queued(spin) = state {
-        let enqueue = |waker: &Waker| subscription.enqueue(node, waker);
-        let take = || Ok(subscription.post(waiter.wait())?);
-        let waits = subscription.waits();
-        let polled = waiter.poll_in_line(waits, node, spin, cx, enqueue, take);
-        *state = State::Waiting(ready!(polled)?, Spin::default());
+        let ticket = match ready!(poll_queued(waiter, spin, node, nap, cx)) {
+            Ok(ticket) => ticket,
+            Err(outcome) => return Poll::Ready(outcome),
+        };
+        *state = State::Waiting(ticket, Spin::default());
         begun = None;
     }
     let State::Waiting(ticket, spin) = state else {
@@ -231,6 +244,41 @@ fn go_on(
             }
             Poll::Pending
         }
+    }
+}
+
+/// Waits in line for a place. `Err` is how the wait ends without one.
+#[cold]
+fn poll_queued(
+    waiter: &impl Waiter,
+    spin: &mut Spin,
+    node: Pin<&WaitNode>,
+    mut nap: Pin<&mut Option<Nap>>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<Ticket, Outcome>> {
+    let subscription = waiter.subscription();
+    let leave = |outcome: Outcome| {
+        subscription.leave(node);
+        Poll::Ready(Err(outcome))
+    };
+    if let Some(outcome) = subscription
+        .peek(&waiter.wait(), waiter.highest())
+        .transpose()
+    {
+        return leave(outcome);
+    }
+    let enqueue = |waker: &Waker| subscription.enqueue(node, waker);
+    let take = || Ok(subscription.post(waiter.wait())?);
+    let waits = subscription.waits();
+    if let Poll::Ready(taken) = waiter.poll_in_line(waits, node, spin, cx, enqueue, take) {
+        return Poll::Ready(taken.map_err(Err));
+    }
+    if nap.is_none() {
+        nap.set(Some(Nap::new(waiter.workq())));
+    }
+    match nap.as_pin_mut().map(|nap| nap.go_on(cx)) {
+        Some(Err(error)) => leave(Err(error)),
+        _ => Poll::Pending,
     }
 }
 

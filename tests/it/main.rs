@@ -10,6 +10,7 @@ mod contract;
 mod error;
 mod sha;
 mod sync_event;
+mod sync_event_line;
 mod sync_event_naps;
 
 mod dma {

@@ -174,6 +174,35 @@ fn what_is_not_greater_wakes_nobody_and_masks_are_kept() {
 }
 
 #[test]
+fn what_a_peer_sets_serves_those_in_line() {
+    const NAME: &str = test_name!(what_a_peer_sets_serves_those_in_line);
+    const NEVER: u64 = 1 << 40;
+    if let Some(setup) = setup() {
+        let event = setup.importer(&blob());
+        hear();
+        on(&event.workq(), event.set(0x0107)).unwrap();
+        hear();
+        return;
+    }
+    for (number, setup) in Setup::all().into_iter().enumerate() {
+        let owner = setup.waits(1).owner();
+        let mut peer = Peer::start(NAME, &number.to_string());
+        give(&mut peer, &owner);
+        run(in_time("the waits in line", async {
+            let _placed = owner.try_wait_gt(NEVER, u64::MAX).unwrap();
+            let line = [(0, u64::MAX), (6, 0xff), (0x0106, u64::MAX)]
+                .map(|(threshold, mask)| tokio::spawn(owner.wait_gt_owned(threshold, mask)));
+            tokio::task::yield_now().await;
+            peer.say("set");
+            for wait in line {
+                assert_eq!(wait.await.unwrap(), Ok(0x0107));
+            }
+        }));
+        peer.ends();
+    }
+}
+
+#[test]
 fn the_counter_in_an_mmap_is_shared_with_the_mmap() {
     const NAME: &str = test_name!(the_counter_in_an_mmap_is_shared_with_the_mmap);
     if let Some(setup) = setup() {

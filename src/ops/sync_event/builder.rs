@@ -83,8 +83,9 @@ impl<'a> SyncEventBuilder<'a> {
         self
     }
 
-    /// How many waits can sleep at once, 64 if not said; others wait their turn. Each place takes about 80 bytes. Of no meaning to the
-    /// blocking flavour.
+    /// How many waits the device keeps at once. Defaults to 64. Further waits stand in line for a
+    /// place: each of them wakes up to 120 times a second meanwhile, to look at the counter, and may
+    /// see a value 8.4 ms late. Each place takes about 80 bytes. The blocking flavour ignores this.
     pub fn waits(mut self, waits: u32) -> Self {
         self.waits = waits;
         self

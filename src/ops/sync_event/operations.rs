@@ -94,14 +94,17 @@ impl SyncEvent {
 
     /// Waits until the value is greater than this, and answers a value that was. One that it had for a moment may be missed.
     ///
-    /// In [`Mode::BusyPoll`](crate::Mode::BusyPoll) each poll looks; otherwise the task sleeps, in Hybrid mode after a while. With all places taken
-    /// ([`SyncEventBuilder::waits`](crate::SyncEventBuilder::waits)) it waits its turn.
+    /// In [`Mode::BusyPoll`](crate::Mode::BusyPoll) each poll looks; otherwise the task sleeps, in
+    /// Hybrid mode after a while. If all places are taken
+    /// ([`SyncEventBuilder::waits`](crate::SyncEventBuilder::waits)), the wait stands in line for
+    /// one. It looks at the counter meanwhile, so that it ends whatever the waits in front of it do,
+    /// but a sleeping task may see the value up to 8.4 ms late: see the naps below.
     ///
     /// On a device that cannot wait ([`SyncEventCaps::max_wait`](crate::SyncEventCaps::max_wait) is
     /// `None`), one job after the other gets the value. While the mode spins, they follow each
     /// other at once. Otherwise the task sleeps in between, for 0.13 ms at first and twice as long
     /// each time, up to 8.4 ms: by then at the latest it sees a value that stays. A timer in the
-    /// event handle of the WorkQ wakes it, so the runtime needs none.
+    /// event handle of the WorkQ wakes it, so the runtime needs none. A wait in line naps as well.
     ///
     /// # Errors
     ///

@@ -41,6 +41,10 @@ impl<C: AsRef<SyncEvent>> Waiter for WaitRequest<C> {
     fn check(&self) -> Result<(), JobError> {
         self.event.as_ref().check_wait(&self.wait)
     }
+
+    fn highest(&self) -> u64 {
+        self.event.as_ref().caps().max_wait.unwrap_or(u64::MAX)
+    }
 }
 
 /// The future of [`SyncEvent::wait_gt`] and its other forms: a value that ended it, all its bits.
@@ -123,17 +127,11 @@ impl<C: AsRef<SyncEvent>> Future for SyncEventWait<C> {
                     return Poll::Ready(result);
                 }
                 get.set(SyncEventOp::new(event.clone(), EventJob::Get));
-                nap.as_mut().begin();
-                match ready!(nap.poll(cx)) {
-                    Ok(()) => {
-                        cx.waker().wake_by_ref();
-                        Poll::Pending
-                    }
-                    Err(error) => {
-                        *over = true;
-                        Poll::Ready(Err(error))
-                    }
+                if let Err(error) = nap.go_on(cx) {
+                    *over = true;
+                    return Poll::Ready(Err(error));
                 }
+                Poll::Pending
             }
         }
     }

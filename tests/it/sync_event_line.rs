@@ -1,0 +1,178 @@
+//! Waits beyond the places of their sync event: a value serves those in line, whatever becomes of the
+//! waits that have the places.
+
+use std::future::poll_fn;
+use std::mem::forget;
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use support::events::Setup;
+use support::*;
+use tokio_doca::soft::Limits;
+use tokio_doca::{ErrorKind, JobError, Mode, Reason, SyncEvent};
+
+const PLACES: u32 = 2;
+/// No test sets as much.
+const NEVER: u64 = 1_000_000;
+const ALL: u64 = u64::MAX;
+
+/// In each setup, for an event of this process alone and for both sides of a shared one: `story` gets
+/// who sets the event and who waits for it.
+fn each(story: impl AsyncFn(&SyncEvent, &SyncEvent)) {
+    for setup in Setup::all().map(|setup| setup.waits(PLACES)) {
+        let private = setup.private();
+        run(in_time("the waits in line", story(&private, &private)));
+        for swapped in [false, true] {
+            let (owner, importer) = setup.pair();
+            let (sets, waits) = match swapped {
+                false => (owner, importer),
+                true => (importer, owner),
+            };
+            run(in_time("the waits in line", story(&sets, &waits)));
+        }
+    }
+}
+
+/// Waits that have all places until they are dropped.
+fn take_places(
+    event: &SyncEvent,
+    threshold: u64,
+) -> Vec<impl Future<Output = Result<u64, JobError>>> {
+    let wait = |_| event.try_wait_gt(threshold, ALL).unwrap();
+    let taken: Vec<_> = (0..PLACES).map(wait).collect();
+    let full = event.try_wait_gt(threshold, ALL).err().unwrap();
+    assert_eq!(full.reason(), Reason::WaitsFull);
+    taken
+}
+
+/// Lets the task of a wait come into the line, and sleep there.
+async fn stands_in_line(event: &SyncEvent) {
+    let spin = Duration::from_micros(50);
+    let since = Instant::now();
+    while since.elapsed() < 2 * spin {
+        tokio::task::yield_now().await;
+    }
+    assert!(event.try_wait_gt(NEVER, ALL).is_err());
+}
+
+#[test]
+fn a_value_serves_those_in_line() {
+    each(async |sets, waits| {
+        let taken = take_places(waits, NEVER);
+        let line: Vec<_> = [(0, ALL), (4, ALL), (4, 0xff), (0, 0x100)]
+            .map(|(threshold, mask)| tokio::spawn(waits.wait_gt_owned(threshold, mask)))
+            .into();
+        let later = tokio::spawn(waits.wait_gt_owned(5, ALL));
+        stands_in_line(waits).await;
+        assert!(line.iter().all(|wait| !wait.is_finished()));
+        sets.set(0x105).await.unwrap();
+        for wait in line {
+            assert_eq!(wait.await.unwrap(), Ok(0x105));
+        }
+        assert_eq!(later.await.unwrap(), Ok(0x105));
+        drop(taken);
+    });
+}
+
+#[test]
+fn a_value_that_ends_only_some_serves_those_in_line() {
+    each(async |sets, waits| {
+        let _taken = take_places(waits, NEVER);
+        let [first, last] = [3, 7].map(|at| tokio::spawn(waits.wait_gt_owned(at, ALL)));
+        stands_in_line(waits).await;
+        sets.set(5).await.unwrap();
+        assert_eq!(first.await.unwrap(), Ok(5));
+        assert!(!last.is_finished());
+        sets.add(4).await.unwrap();
+        assert_eq!(last.await.unwrap(), Ok(9));
+        // Who has come later finds the value at once.
+        assert_eq!(waits.wait_gt(8).await, Ok(9));
+    });
+}
+
+#[test]
+fn a_wait_in_line_passes_those_that_are_never_polled() {
+    each(async |sets, waits| {
+        take_places(waits, 0).into_iter().for_each(forget);
+        // In line, and never polled again.
+        let mut left = pin!(waits.wait_gt(0));
+        assert!(futures::poll!(left.as_mut()).is_pending());
+        let line = tokio::spawn(waits.wait_gt_owned(0, ALL));
+        stands_in_line(waits).await;
+        sets.set(1).await.unwrap();
+        assert_eq!(line.await.unwrap(), Ok(1));
+        assert_eq!(left.await, Ok(1));
+    });
+}
+
+#[test]
+fn a_wait_in_line_ends_with_its_event() {
+    each(async |_, waits| {
+        take_places(waits, 0).into_iter().for_each(forget);
+        let line = tokio::spawn(waits.wait_gt_owned(0, ALL));
+        stands_in_line(waits).await;
+        waits.stop();
+        let ended = line.await.unwrap().unwrap_err();
+        assert_eq!(ended.reason(), Reason::EventStopped);
+    });
+}
+
+#[test]
+fn a_wait_in_line_hears_of_another_mode_and_of_a_shutdown() {
+    each(async |sets, waits| {
+        take_places(waits, 0).into_iter().for_each(forget);
+        let line = tokio::spawn(waits.wait_gt_owned(0, ALL));
+        stands_in_line(waits).await;
+        waits.workq().set_mode(Mode::BusyPoll).unwrap();
+        sets.set(1).await.unwrap();
+        assert_eq!(line.await.unwrap(), Ok(1));
+        let line = tokio::spawn(waits.wait_gt_owned(1, ALL));
+        stands_in_line(waits).await;
+        waits.workq().shutdown().await.unwrap();
+        let ended = line.await.unwrap().unwrap_err();
+        assert_eq!(ended.kind(), ErrorKind::Shutdown);
+    });
+}
+
+#[test]
+fn a_wait_in_line_does_not_end_where_the_value_is_beyond_the_limit() {
+    for setup in Setup::all() {
+        let event = setup.limits(Limits::bluefield3()).waits(PLACES).private();
+        run(in_time("the waits in line", async {
+            take_places(&event, 9).into_iter().for_each(forget);
+            let waits = [(0, ALL), (0, 0xff00_0000)]
+                .map(|(threshold, mask)| tokio::spawn(event.wait_gt_owned(threshold, mask)));
+            stands_in_line(&event).await;
+            event.set(255).await.unwrap();
+            for wait in waits {
+                let ended = wait.await.unwrap().unwrap_err();
+                assert_eq!(ended.reason(), Reason::EventTooHigh);
+            }
+        }));
+    }
+}
+
+#[test]
+fn an_idle_wait_in_line_is_polled_now_and_then() {
+    // The longest nap, as `SyncEvent::wait_gt` documents it.
+    const NAP: Duration = Duration::from_micros(8400);
+    let spin = Duration::from_micros(50);
+    let modes = [Mode::EventDriven, Mode::Hybrid { spin }];
+    for mode in modes {
+        let event = Setup::new(false, mode).waits(PLACES).private();
+        let (since, mut polls) = (Instant::now(), 0);
+        run(async {
+            let _taken = take_places(&event, NEVER);
+            let mut wait = pin!(event.wait_gt(0));
+            let counted = poll_fn(|cx| {
+                polls += 1;
+                wait.as_mut().poll(cx)
+            });
+            let idle = tokio::time::timeout(Duration::from_millis(300), counted);
+            assert!(idle.await.is_err());
+        });
+        // Shorter naps come first, and a spin.
+        let naps = since.elapsed().div_duration_f64(NAP) as u64 + 8;
+        assert!(polls <= 2 * naps + 200, "{polls} polls, {naps} naps");
+    }
+}
