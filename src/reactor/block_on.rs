@@ -167,9 +167,7 @@ impl WorkQ {
             }
             self.0.on_time();
             self.0.resume_if_due();
-            if self.0.take_ring() {
-                self.0.overtake();
-            }
+            self.0.answer_ring();
         }
     }
 }

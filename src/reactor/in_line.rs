@@ -163,15 +163,23 @@ impl Shared {
         }
     }
 
-    /// Whether `tell` has rung for a turn that nobody has begun.
+    /// Whether `tell` has rung for a turn that nobody has done.
     #[inline]
-    pub(super) fn take_ring(&self) -> bool {
-        self.rung.load(Ordering::SeqCst) && self.rung.swap(false, Ordering::SeqCst)
+    pub(super) fn is_rung(&self) -> bool {
+        self.rung.load(Ordering::SeqCst)
     }
 
-    /// The turn that `tell` rang for.
+    /// Does the turn that `tell` rang for, if it has. After the look, so that a ring is not lost with
+    /// a look in which a provider panics.
+    #[inline]
+    pub(super) fn answer_ring(&self) {
+        if self.is_rung() && self.rung.swap(false, Ordering::SeqCst) {
+            self.overtake();
+        }
+    }
+
     #[cold]
-    pub(super) fn overtake(&self) {
+    fn overtake(&self) {
         self.tell(self, true);
         let overtake = |places: &dyn Places, _: Option<&_>| self.tell(places, true);
         self.core.registry.each(overtake);

@@ -121,9 +121,7 @@ impl WorkQ {
             shared.turn();
             shared.on_time();
             shared.resume_if_due();
-            if shared.take_ring() {
-                shared.overtake();
-            }
+            shared.answer_ring();
             while handed < self.depth() as usize
                 && let Some((index, user_data, outcome)) = shared.core.table.take_finished()
             {

@@ -3,6 +3,7 @@
 //! A [`Turn`] reaps inside the gate, and does outside of it all that may run code of the
 //! application's.
 
+use std::mem::forget;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 
@@ -24,7 +25,10 @@ impl Shared {
     #[inline]
     pub(super) fn event_turn(&self) {
         self.counts.woken();
-        let rung = self.take_ring();
+        let unheard = Unheard(self);
+        // A ring that comes of this very turn is for the next one: those that this one notifies are
+        // polled first.
+        let rung = self.is_rung();
         self.queues().for_each(|queue| queue.clear());
         // What was expected may have been cleared just now: after that, or who armed meanwhile would expect it still. Pairs
         // with `poll_event`.
@@ -38,8 +42,9 @@ impl Shared {
         self.on_time();
         self.resume_if_due();
         if rung {
-            self.overtake();
+            self.answer_ring();
         }
+        forget(unheard);
     }
 
     /// Whether somebody waits for the next event.
@@ -148,6 +153,16 @@ impl Shared {
         if !self.drained.is_empty() && !self.core.table.any_in_flight() {
             self.drained.wake_all();
         }
+    }
+}
+
+/// An event that is being attended to. If a provider panics meanwhile, its drop has another thread, or
+/// the next turn of this one, attend to it: whoever sleeps rests on that.
+struct Unheard<'a>(&'a Shared);
+
+impl Drop for Unheard<'_> {
+    fn drop(&mut self) {
+        self.0.events.ring();
     }
 }
 

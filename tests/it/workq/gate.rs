@@ -7,13 +7,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Wake, Waker};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout};
 use support::rdma::{Setup, Side, connect};
 use support::*;
 use tokio_doca::device::{
     Adapter, Armed, Completion, DevInfo, Job, Keep, Queue, QueueConfig, Registrar, Submitted, Token,
 };
 use tokio_doca::soft::Soft;
-use tokio_doca::{BufInventory, BufPool, Device, Dma, Mmap, Mode, Rdma, Result, WorkQ};
+use tokio_doca::{
+    BufInventory, BufPool, Device, Dma, Mmap, Mode, Rdma, Result, WorkQ, WorkQBuilder,
+};
 
 /// Runs the story on a thread of its own, and fails if it does not end.
 fn on_a_thread(what: &'static str, story: impl FnOnce() + Send + 'static) {
@@ -262,6 +265,8 @@ enum Wrong {
     Stale,
     /// It panics, with all that is over still there.
     Panics,
+    /// It panics when an event is acknowledged.
+    PanicsInClear,
 }
 
 /// A software queue that does something wrong in its next look, once it has something to say.
@@ -287,9 +292,14 @@ unsafe impl Queue for Sinner {
         if !self.inner.ready() {
             return 0;
         }
-        let next = self.next.lock().unwrap().take();
-        match next {
-            None => {
+        let mut next = self.next.lock().unwrap();
+        let wrong = match *next {
+            Some(Wrong::PanicsInClear) => None,
+            _ => next.take(),
+        };
+        drop(next);
+        match wrong {
+            None | Some(Wrong::PanicsInClear) => {
                 // SAFETY: as the caller promises.
                 unsafe { self.inner.reap(out) }
             }
@@ -304,6 +314,15 @@ unsafe impl Queue for Sinner {
 
     fn arm(&self) -> Armed {
         self.inner.arm()
+    }
+
+    fn clear(&self) {
+        let panics = {
+            let mut next = self.next.lock().unwrap();
+            matches!(*next, Some(Wrong::PanicsInClear)) && next.take().is_some()
+        };
+        assert!(!panics, "a provider's panic");
+        self.inner.clear();
     }
 
     unsafe fn retire(&self, keep: Keep, outstanding: usize) {
@@ -358,13 +377,20 @@ impl tracing::Subscriber for Panics {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
+type Next = Arc<Mutex<Option<Wrong>>>;
+
 /// A WorkQ on a queue that does something wrong, and what it does next.
-fn sinner() -> (User, Arc<Mutex<Option<Wrong>>>) {
-    let next = Arc::<Mutex<Option<Wrong>>>::default();
-    let inner = Soft::builder().defer(true).build().open("pf0").unwrap();
+fn sinner() -> (User, Next) {
+    let soft = Soft::builder().defer(true).build();
+    sinner_on(&soft, WorkQ::builder().mode(Mode::BusyPoll))
+}
+
+fn sinner_on(soft: &Soft, workq: WorkQBuilder) -> (User, Next) {
+    let next = Next::default();
+    let inner = soft.open("pf0").unwrap();
     let device = Device::from_adapter(Arc::new(Sins(inner, Arc::clone(&next))));
     let mmap = Mmap::builder().device(&device).alloc(1 << 16).unwrap();
-    let workq = WorkQ::builder().mode(Mode::BusyPoll).build().unwrap();
+    let workq = workq.build().unwrap();
     let user = User {
         dma: Dma::builder(&device).attach(&workq).unwrap(),
         pool: BufPool::builder(&mmap).build().unwrap(),
@@ -397,5 +423,50 @@ fn a_provider_that_panics_in_a_look_does_not_keep_the_right_to_look() {
         let looks = std::panic::AssertUnwindSafe(|| user.copy());
         assert!(std::panic::catch_unwind(looks).is_err());
         user.copy();
+    });
+}
+
+fn is_readable(workq: &WorkQ, timeout: PollTimeout) -> bool {
+    let handle = workq.event_handle().unwrap();
+    nix::poll::poll(&mut [PollFd::new(handle, PollFlags::POLLIN)], timeout).unwrap() > 0
+}
+
+#[test]
+fn a_provider_that_panics_in_the_turn_that_was_rung_for_keeps_nobody_asleep() {
+    on_a_thread("a copy behind one that is not polled", || {
+        let soft = Soft::builder().defer(true).build();
+        let (user, next) = sinner_on(&soft, WorkQ::builder().depth(1));
+        // The test's loop hears of events.
+        let workq = &user.workq;
+        assert!(!is_readable(workq, PollTimeout::ZERO));
+        let buf = || {
+            let buf = user.pool.try_alloc().unwrap();
+            buf.extend_from_slice(b"abc").unwrap();
+            (buf, user.pool.try_alloc().unwrap())
+        };
+        let pairs: [_; 3] = std::array::from_fn(|_| buf());
+        let hold = soft.faults().hold();
+        drop(user.dma.try_copy(&pairs[0].0, &pairs[0].1).unwrap());
+        // It is never polled again. The turn that was rung for notifies the one behind it.
+        let mut left = Box::pin(user.dma.copy(&pairs[1].0, &pairs[1].1));
+        let tempts = Call::waker(move || *next.lock().unwrap() = Some(Wrong::PanicsInClear));
+        poll_with(left.as_mut(), &tempts);
+        let woken = Count::new();
+        let mut behind = Box::pin(user.dma.copy(&pairs[2].0, &pairs[2].1));
+        poll_with(behind.as_mut(), &woken.waker());
+        drop(hold);
+        loop {
+            is_readable(workq, PollTimeout::NONE);
+            let clears = std::panic::AssertUnwindSafe(|| workq.clear());
+            if std::panic::catch_unwind(clears).is_err() {
+                break;
+            }
+        }
+        assert_eq!(woken.wakes(), 0, "that turn has told nobody");
+        while woken.wakes() == 0 {
+            assert!(is_readable(workq, PollTimeout::ZERO), "nobody is to hear");
+            workq.clear();
+        }
+        workq.block_on(behind).unwrap();
     });
 }
