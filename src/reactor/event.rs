@@ -61,6 +61,8 @@ struct Inner {
     /// A queue has a descriptor of its own, so that the signal alone is not enough.
     several: bool,
     sources: [Option<Arc<Source>>; RUNTIMES],
+    /// Why runtimes could not be registered again, for the log.
+    lost: ArrayVec<JobError, RUNTIMES>,
     /// Runtimes without I/O: asking one panics, which is contained and costs a wrapped panic hook.
     without_io: ArrayVec<runtime::Id, RUNTIMES>,
 }
@@ -83,6 +85,7 @@ impl Events {
         let inner = Inner {
             several: false,
             sources: [const { None }; RUNTIMES],
+            lost: ArrayVec::new(),
             without_io: ArrayVec::new(),
         };
         Ok(Events {
@@ -114,9 +117,9 @@ impl Events {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the descriptor of a queue that does not ring the signal into the event handle. Returns
-    /// false if a runtime that was registered is no more.
-    pub(super) fn nest(&self, shared: &Arc<Shared>, fd: BorrowedFd<'_>) -> Result<bool> {
+    /// Takes a descriptor into the event handle. Returns false if a runtime that was registered is no
+    /// more.
+    fn nest(&self, shared: &Arc<Shared>, fd: BorrowedFd<'_>) -> Result<bool> {
         let mut inner = self.inner();
         let nest = self.span(&inner, "attach")?;
         nest.add(fd, EpollEvent::new(EDGES, 1))
@@ -128,13 +131,24 @@ impl Events {
         for source in old.iter().flatten() {
             let _runtime = source.runtime.enter();
             if let Err(error) = inner.register(nest.0.as_fd(), shared, source.runtime.clone()) {
-                tracing::error!(%error, "a runtime could not be registered again");
+                // One for each runtime is enough to say why.
+                let _ = inner.lost.try_push(error);
                 all = false;
             }
         }
         drop(inner);
         drop(old);
         Ok(all)
+    }
+
+    /// Logs which runtimes were lost. A subscriber is code of the application's: the caller has no
+    /// lock.
+    #[cold]
+    pub(super) fn log_lost(&self) {
+        let lost = std::mem::take(&mut self.inner().lost);
+        for error in lost {
+            tracing::error!(%error, "a runtime could not be registered again");
+        }
     }
 
     /// Registers the handle with the runtime that polls, if it is not yet.
@@ -225,6 +239,23 @@ impl Events {
         let old = known.and_then(Option::take);
         drop(inner);
         drop(old);
+    }
+}
+
+impl Shared {
+    /// Takes a descriptor beside the signal into the event handle. The caller takes a turn as soon as
+    /// it has no locks ([`Shared::turn_if_asked`]): code of the application's may run in it.
+    ///
+    /// The runtimes are registered anew, with a handle that spans the descriptor too, and an event may
+    /// be swallowed meanwhile: one is rung for, whose turn arms for those that sleep.
+    pub(super) fn nest(self: &Arc<Self>, fd: BorrowedFd<'_>) -> Result<()> {
+        if !self.events.nest(self, fd)? {
+            // Those that slept on a runtime that does not hear any more register anew.
+            self.asked.fetch_or(super::turn::NUDGE, Ordering::SeqCst);
+        }
+        self.expected.swap(false, Ordering::AcqRel);
+        self.events.ring();
+        Ok(())
     }
 }
 

@@ -114,9 +114,6 @@ impl Shared {
     }
 
     /// Makes the timer, and takes it into the event handle. `Err` has the error of the system.
-    ///
-    /// The runtimes are registered anew with a handle that spans the timer too. A turn is rung for then,
-    /// and not taken here: the caller may hold a lock.
     #[cold]
     fn hear_timer(self: &Arc<Self>) -> Result<&TimerFd, Option<i32>> {
         let code = |error: Error| {
@@ -124,23 +121,15 @@ impl Shared {
             source.raw_os_error()
         };
         let timer = &self.timer;
-        let made = lock(&timer.alarm);
+        let _made = lock(&timer.alarm);
         if let Some(fd) = timer.fd.get() {
             return Ok(fd);
         }
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
         let fd =
             TimerFd::new(ClockId::CLOCK_MONOTONIC, flags).map_err(|errno| Some(errno as i32))?;
-        let all = self.events.nest(self, fd.as_fd()).map_err(code)?;
+        self.nest(fd.as_fd()).map_err(code)?;
         let fd = timer.fd.get_or_init(|| fd);
-        drop(made);
-        if !all {
-            // Those that slept on a runtime that does not hear any more register anew.
-            self.asked.fetch_or(super::turn::NUDGE, Ordering::SeqCst);
-        }
-        // As for a queue that brings a descriptor of its own: an event may have been swallowed.
-        self.expected.swap(false, Ordering::AcqRel);
-        self.events.ring();
         Ok(fd)
     }
 
@@ -294,9 +283,11 @@ impl Nap {
             shared.timer.line.leave(node);
             return Poll::Ready(Ok(()));
         }
-        shared.events.register(shared)?;
         shared.enqueue_timed(node, cx.waker());
         shared.ring_at(until)?;
+        shared.turn_if_asked();
+        // At last: the timer may be new, and this runtime may not have heard of it.
+        shared.events.register(shared)?;
         if !shared.mode.is_still(policy) {
             cx.waker().wake_by_ref();
         }

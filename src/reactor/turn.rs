@@ -99,6 +99,14 @@ impl Shared {
         self.turn();
     }
 
+    /// Takes a turn if something was asked of the next one. The caller has no locks.
+    #[inline]
+    pub(super) fn turn_if_asked(&self) {
+        if self.asked.load(Ordering::SeqCst) != 0 {
+            self.turn();
+        }
+    }
+
     /// Has those told who watch the state of an Rdma, by the thread that holds the gate if there is
     /// one. A provider may say so amid a look, and a watcher's waker is code of the application's.
     pub(super) fn changed(&self, changed: Changed) {
@@ -327,6 +335,7 @@ impl<'a> Turn<'a> {
     fn tell_asked(&mut self, outside: &Outside) {
         let shared = self.shared;
         if self.asked & NUDGE != 0 {
+            shared.events.log_lost();
             let sleepers = self.nudged.take().into_iter().flatten();
             sleepers.for_each(|sleeper| wake(sleeper.open(outside)));
             shared.core.registry.nudge();

@@ -129,12 +129,10 @@ impl Attachment {
         let Some(fd) = self.queue.event_fd() else {
             return Ok(());
         };
-        shared.events.nest(shared, fd)?;
+        shared.nest(fd)?;
         attached.nested.store(true, Ordering::Relaxed);
-        shared.expected.swap(false, Ordering::AcqRel);
         drop(attaching);
-        // Wakers are user code, and may attach or set a mode.
-        shared.nudge();
+        shared.turn_if_asked();
         Ok(())
     }
 
@@ -246,7 +244,7 @@ impl WorkQ {
                 let config = QueueConfig::new(self.depth(), Arc::clone(shared.events.signal()));
                 let queue = device.adapter().open_queue(config)?;
                 if let Some(fd) = queue.event_fd() {
-                    shared.events.nest(shared, fd)?;
+                    shared.nest(fd)?;
                     nested = true;
                 }
                 let _ = place.set(Attached {
@@ -263,10 +261,7 @@ impl WorkQ {
             if attached.device == *device {
                 attached.polled.fetch_or(!event_driven, Ordering::Relaxed);
                 drop(attaching);
-                if nested {
-                    // Wakers are user code, and may attach or set a mode.
-                    shared.nudge();
-                }
+                shared.turn_if_asked();
                 return Ok(Attachment {
                     shared: Arc::clone(shared),
                     queue: Arc::clone(&attached.queue),

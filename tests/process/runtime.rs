@@ -1,11 +1,17 @@
 //! A runtime without an I/O driver, which only a panic of Tokio's tells of: it is caught, it writes
-//! nothing, and the panic hook stays the application's.
+//! nothing, and the panic hook stays the application's. And a runtime that cannot be registered again.
 
+use std::fs::File;
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
 
-use support::{Bench, Config, alone, run, test_name};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use support::events::Setup;
+use support::{Bench, Config, LIMIT, alone, run, test_name};
 use tokio::runtime::Builder;
-use tokio_doca::{ErrorKind, Mode, Reason};
+use tokio_doca::soft::Limits;
+use tokio_doca::{ErrorKind, Mode, Reason, WorkQ};
 
 /// What the application's hook was told.
 static TOLD: AtomicUsize = AtomicUsize::new(0);
@@ -77,4 +83,78 @@ fn an_op_that_a_panic_drops_may_meet_such_a_runtime() {
         bench.works().await;
         bench.all_back().await;
     });
+}
+
+/// What has subscribed to `tracing`, and uses the WorkQ when it is told of an error.
+struct Uses(WorkQ);
+
+impl tracing::Subscriber for Uses {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.is_event()
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        if *event.metadata().level() == tracing::Level::ERROR {
+            // It wakes all that sleep, and looks.
+            self.0.set_mode(Mode::BusyPoll).unwrap();
+            self.0.set_mode(Mode::EventDriven).unwrap();
+            self.0.event_handle().unwrap();
+            TOLD.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// Begins a nap, the first of its WorkQ, with so few descriptors left.
+fn nap_with_few_descriptors(left: usize) {
+    let setup = Setup::new(true, Mode::EventDriven).limits(Limits::bluefield2());
+    let event = setup.private();
+    let runtime = Builder::new_current_thread().enable_io().build().unwrap();
+    runtime.block_on(async {
+        // This runtime is registered.
+        event.get().await.unwrap();
+        let mut files = Vec::with_capacity(1024);
+        while let Ok(file) = File::open("/dev/null") {
+            files.push(file);
+        }
+        files.truncate(files.len() - left);
+        tracing::subscriber::with_default(Uses(event.workq()), || {
+            let mut wait = pin!(event.wait_gt(0));
+            for _ in 0..100 {
+                if support::poll(wait.as_mut()).is_ready() {
+                    break;
+                }
+            }
+        });
+    });
+}
+
+#[test]
+fn a_subscriber_that_hears_of_a_lost_runtime_may_use_the_workq() {
+    if !alone(test_name!(
+        a_subscriber_that_hears_of_a_lost_runtime_may_use_the_workq
+    )) {
+        return;
+    }
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, 256, hard).unwrap();
+    let (ended, end) = mpsc::channel();
+    std::thread::spawn(move || {
+        // A timer and a handle that spans it are to be had, and then no handle for the runtime.
+        (0..4).for_each(nap_with_few_descriptors);
+        ended.send(()).unwrap();
+    });
+    end.recv_timeout(LIMIT).expect("it hangs, or has panicked");
+    assert!(told() > 0, "no runtime was lost");
 }
