@@ -36,8 +36,9 @@ pub(super) struct Timer {
     fd: OnceLock<TimerFd>,
     /// When it rings, in nanoseconds on the clock of the WorkQ. Written under the lock.
     due: AtomicU64,
-    /// When the alarm rings.
-    alarm: Mutex<u64>,
+    /// When the alarm rings, or has rung.
+    alarm: AtomicU64,
+    set: Mutex<()>,
     /// Those that sleep until then, or for longer.
     pub(super) line: Waiters,
 }
@@ -47,7 +48,8 @@ impl Timer {
         Timer {
             fd: OnceLock::new(),
             due: AtomicU64::new(NEVER),
-            alarm: Mutex::new(NEVER),
+            alarm: AtomicU64::new(0),
+            set: Mutex::new(()),
             line: Waiters::new(),
         }
     }
@@ -68,16 +70,7 @@ impl Shared {
     /// `OperatingSystem` if there is no descriptor for the timer.
     pub(super) fn ring_at(self: &Arc<Self>, due: u64) -> Result<(), JobError> {
         let fd = self.timer_fd()?;
-        let _set = lock(&self.timer.alarm);
-        self.ring_by(fd, due)
-    }
-
-    /// The same for the alarm, which rings though nobody is polled, and replaces the alarm before.
-    #[cfg(not(tokio_doca_loom))]
-    fn set_alarm(self: &Arc<Self>, due: u64) -> Result<(), JobError> {
-        let fd = self.timer_fd()?;
-        let mut alarm = lock(&self.timer.alarm);
-        *alarm = due;
+        let _set = lock(&self.timer.set);
         self.ring_by(fd, due)
     }
 
@@ -121,7 +114,7 @@ impl Shared {
             source.raw_os_error()
         };
         let timer = &self.timer;
-        let _made = lock(&timer.alarm);
+        let _made = lock(&timer.set);
         if let Some(fd) = timer.fd.get() {
             return Ok(fd);
         }
@@ -144,21 +137,20 @@ impl Shared {
     #[cold]
     fn ring_in_time(&self) {
         let timer = &self.timer;
-        let mut alarm = lock(&timer.alarm);
+        let set = lock(&timer.set);
         let now = self.now();
         if now < timer.due.load(Ordering::Relaxed) {
             return;
         }
         timer.due.store(NEVER, Ordering::SeqCst);
-        if *alarm <= now {
-            *alarm = NEVER;
-        } else if *alarm != NEVER
+        let alarm = timer.alarm.load(Ordering::SeqCst);
+        if alarm > now
             && let Some(fd) = timer.fd.get()
         {
             // It was set before with the same arguments, and the kernel has no reason to refuse it.
-            let _ = self.set_timer(fd, *alarm);
+            let _ = self.set_timer(fd, alarm);
         }
-        drop(alarm);
+        drop(set);
         timer.line.wake_all();
     }
 
@@ -181,28 +173,25 @@ mod clock {
     use std::time::Duration;
 
     use crate::reactor::workq::Shared;
-    use crate::sync::atomic::{AtomicU64, Ordering};
+    use crate::sync::atomic::Ordering;
 
-    /// One deadline more, of which the timer takes care.
+    /// One deadline more, of which the timer takes care. It rings though no future is polled.
     #[derive(Default)]
-    pub(in super::super) struct Alarm {
-        /// On the clock of the WorkQ, in nanoseconds.
-        due: AtomicU64,
-    }
+    pub(in super::super) struct Alarm(());
 
     impl Alarm {
         /// Makes the event handle readable after `delay`. Returns false if the kernel has no timer
-        /// to give: then nobody hears it. One caller at a time.
+        /// to give: then nobody hears it. One caller at a time. Replaces the alarm before.
         pub(in super::super) fn set(&self, shared: &Arc<Shared>, delay: Duration) -> bool {
             // Before the kernel's timer starts, so that the time is over when that one expires.
             let due = shared.now() + delay.as_nanos() as u64;
-            self.due.store(due, Ordering::SeqCst);
-            shared.set_alarm(due).is_ok()
+            shared.timer.alarm.store(due, Ordering::SeqCst);
+            shared.ring_at(due).is_ok()
         }
 
         /// Returns how long it takes until the alarm is due.
         pub(in super::super) fn left(&self, shared: &Shared) -> Duration {
-            let due = self.due.load(Ordering::SeqCst);
+            let due = shared.timer.alarm.load(Ordering::SeqCst);
             Duration::from_nanos(due.saturating_sub(shared.now()))
         }
     }
