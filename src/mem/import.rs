@@ -1,12 +1,12 @@
 //! An import under way.
 //!
-//! It blocks: it asks another process, and maps what may be gigabytes. So it has a thread of its own ([`Blocking`]).
+//! It blocks: it asks another process, and maps what may be gigabytes. So another thread does it ([`Blocking`]).
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::RemoteMmap;
 use crate::device::Device;
@@ -50,15 +50,12 @@ impl Import {
             let text = "it was polled: go on to await it";
             return Err(Error::new(ErrorKind::BadState, "Import::wait", text));
         }
-        import(&self.device, &self.blob, self.timeout)
+        import(&self.device, &self.blob, deadline(self.timeout))
     }
 }
 
-fn import(device: &Device, blob: &[u8], timeout: Duration) -> Result<RemoteMmap> {
-    let imported = device
-        .adapter()
-        .registrar()
-        .import(blob, deadline(timeout))?;
+fn import(device: &Device, blob: &[u8], deadline: Instant) -> Result<RemoteMmap> {
+    let imported = device.adapter().registrar().import(blob, deadline)?;
     RemoteMmap::new(device, imported)
 }
 
@@ -69,9 +66,9 @@ impl Future for Import {
         let this = &mut *self;
         if !this.call.is_begun() {
             let (device, blob) = (this.device.clone(), std::mem::take(&mut this.blob));
-            let timeout = this.timeout;
-            let run = move || import(&device, &blob, timeout);
-            this.call.begin("doca-import", Import::OP, run)?;
+            let deadline = deadline(this.timeout);
+            let run = move || import(&device, &blob, deadline);
+            this.call.begin(Import::OP, run)?;
         }
         this.call.poll(Import::OP, cx)
     }

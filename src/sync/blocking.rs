@@ -1,6 +1,10 @@
-//! A call that blocks, awaited: it has a thread of its own, which ends with it, and no call waits for another one.
+//! A call that blocks, awaited: a thread makes it.
+//!
+//! There are [`THREADS`] at most, each of which ends when no call waits. A call that waits for a
+//! thread spends its own time limit on that; if none is left when a thread is free, it fails at once.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -78,14 +82,13 @@ impl<T> Blocking<T> {
 }
 
 impl<T: Send + 'static> Blocking<T> {
-    /// Begins the call on a thread of this name.
+    /// Begins the call, as soon as a thread is free for it. A time limit begins before that.
     ///
     /// # Errors
     ///
-    /// `OperatingSystem` if there is none.
+    /// `OperatingSystem` if no thread can be started, and none runs.
     pub(crate) fn begin(
         &mut self,
-        thread: &str,
         op: &'static str,
         call: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<()> {
@@ -103,12 +106,73 @@ impl<T: Send + 'static> Blocking<T> {
             };
             ending.result = Some(call());
         };
-        std::thread::Builder::new()
-            .name(thread.into())
-            .spawn(run)
+        run_elsewhere(Box::new(run))
             .map_err(|error| Error::os(op, "a thread could not be started", error))?;
         self.0 = Some(state);
         Ok(())
+    }
+}
+
+/// The most calls that are made at once.
+const THREADS: usize = 64;
+
+type Run = Box<dyn FnOnce() + Send>;
+
+/// The calls of this process that wait for a thread.
+struct Line {
+    /// A child of fork(2) inherits the line, and neither threads nor calls.
+    process: u32,
+    threads: usize,
+    waiting: VecDeque<Run>,
+}
+
+static LINE: StdMutex<Line> = StdMutex::new(Line {
+    process: 0,
+    threads: 0,
+    waiting: VecDeque::new(),
+});
+
+/// Makes a call on a thread, or puts it in line if there are as many threads as there may be.
+fn run_elsewhere(run: Run) -> std::io::Result<()> {
+    let mut line = LINE.lock().unwrap_or_else(PoisonError::into_inner);
+    if line.process != std::process::id() {
+        line.process = std::process::id();
+        line.threads = 0;
+        // Calls of the parent's: it makes them.
+        std::mem::take(&mut line.waiting)
+            .into_iter()
+            .for_each(std::mem::forget);
+    }
+    line.waiting.push_back(run);
+    if line.threads == THREADS {
+        return Ok(());
+    }
+    let thread = std::thread::Builder::new().name("doca-blocking".to_owned());
+    match thread.spawn(run_all) {
+        Ok(_) => line.threads += 1,
+        // Those that run take it.
+        Err(_) if line.threads > 0 => {}
+        Err(error) => {
+            let run = line.waiting.pop_back();
+            drop(line);
+            drop(run);
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+/// A thread: makes calls until none waits.
+fn run_all() {
+    loop {
+        let mut line = LINE.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(run) = line.waiting.pop_front() else {
+            line.threads -= 1;
+            return;
+        };
+        drop(line);
+        // `Ending` has told of a panic.
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
     }
 }
 
@@ -145,7 +209,7 @@ mod tests {
             gone.recv().unwrap();
             panic!("called");
         };
-        call.begin("panics", "test", run).unwrap();
+        call.begin("test", run).unwrap();
         let waker = Waker::from(Arc::new(Panics));
         let mut cx = Context::from_waker(&waker);
         assert!(call.poll("test", &mut cx).is_pending());

@@ -1,6 +1,6 @@
 //! A connection under way.
 //!
-//! It blocks: it may ask another process. So it has a thread of its own.
+//! It blocks: it may ask another process. So another thread does it ([`Blocking`]).
 
 use std::fmt;
 use std::future::Future;
@@ -65,9 +65,9 @@ impl Future for Connect {
             this.rdma.check_open(OP)?;
             // The endpoint alone: the thread keeps no context.
             let endpoint = Arc::clone(this.rdma.pair().endpoint());
-            let (blob, timeout) = (std::mem::take(&mut this.blob), this.timeout);
-            let run = move || endpoint.connect(&blob, deadline(timeout));
-            this.call.begin("doca-connect", OP, run)?;
+            let (blob, deadline) = (std::mem::take(&mut this.blob), deadline(this.timeout));
+            let run = move || endpoint.connect(&blob, deadline);
+            this.call.begin(OP, run)?;
         }
         this.call.poll(OP, cx)
     }

@@ -1,13 +1,13 @@
 //! An import of a sync event: under way, and before it is started.
 //!
-//! It blocks, since it asks another process. So it has a thread of its own ([`Blocking`]).
+//! It blocks, since it asks another process. So another thread does it ([`Blocking`]).
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::context::WAITS;
 use super::{BlockingSyncEvent, SyncEvent};
@@ -71,12 +71,12 @@ impl SyncEventImport {
             let text = "it was polled: go on to await it";
             return Err(Error::new(ErrorKind::BadState, OP, text));
         }
-        import(&self.device, &self.blob, self.timeout)
+        import(&self.device, &self.blob, deadline(self.timeout))
     }
 }
 
-fn import(device: &Device, blob: &[u8], timeout: Duration) -> Result<ImportedSyncEvent> {
-    let event = device.adapter().import_event(blob, deadline(timeout))?;
+fn import(device: &Device, blob: &[u8], deadline: Instant) -> Result<ImportedSyncEvent> {
+    let event = device.adapter().import_event(blob, deadline)?;
     Ok(ImportedSyncEvent {
         device: device.clone(),
         event,
@@ -91,9 +91,9 @@ impl Future for SyncEventImport {
         let this = &mut *self;
         if !this.call.is_begun() {
             let (device, blob) = (this.device.clone(), std::mem::take(&mut this.blob));
-            let timeout = this.timeout;
-            let run = move || import(&device, &blob, timeout);
-            this.call.begin("doca-import", OP, run)?;
+            let deadline = deadline(this.timeout);
+            let run = move || import(&device, &blob, deadline);
+            this.call.begin(OP, run)?;
         }
         this.call.poll(OP, cx)
     }
