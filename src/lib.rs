@@ -122,6 +122,7 @@ pub mod device;
 mod error;
 mod mem;
 mod ops;
+mod process;
 mod provider;
 mod reactor;
 mod sync;

@@ -5,14 +5,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Who may name whom. What is not listed is refused, and so is a layer that is not listed.
-const MAY: [(&str, &[&str]); 9] = [
+const MAY: [(&str, &[&str]); 10] = [
     // Beside ops, on top.
-    ("channel", &["device", "error", "sync"]),
+    ("channel", &["device", "error", "process", "sync"]),
     ("ops", &["reactor", "mem", "device", "error", "sync"]),
     ("reactor", &["mem", "device", "error", "sync"]),
     ("mem", &["device", "error", "sync"]),
     ("device", &["error", "sync"]),
-    ("provider", &["device", "error", "sync"]),
+    ("provider", &["device", "error", "process", "sync"]),
+    ("process", &[]),
     ("sync", &["error"]),
     ("error", &[]),
     // It drives a provider through everything that is public.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use support::peer::{Peer, role, say};
 use support::{test_name, *};
 use tokio_doca::device::Provider;
-use tokio_doca::soft::{Limits, Soft};
+use tokio_doca::soft::{Limits, Soft, Topology};
 use tokio_doca::{
     DevInfo, Device, Error, ErrorKind, PciAddr, PciFunction, RepFilter, add_provider,
 };
@@ -143,4 +143,56 @@ fn a_process_has_the_side_and_the_card_of_its_environment() {
     let host = Soft::builder().topology(FILE.parse().unwrap()).build();
     assert_eq!(host.topology().card(), "TEST1");
     assert_eq!(host.open("0e:00.0").unwrap().info().name(), "eth7");
+}
+
+#[test]
+fn a_topology_in_a_fifo_is_refused_without_waiting_for_its_writer() {
+    let folder = programs::Folder::new();
+    let fifo = folder.path("topology");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let (say, hear) = std::sync::mpsc::channel();
+    std::thread::spawn(move || say.send(Topology::load(fifo)).unwrap());
+    let loaded = hear.recv_timeout(LIMIT).expect("it does not wait");
+    rejected(loaded, ErrorKind::InvalidValue);
+    rejected(Topology::load("/dev/null"), ErrorKind::InvalidValue);
+}
+
+/// A program with the rights of its file: its environment is that of somebody else.
+#[test]
+fn a_setuid_program_heeds_no_variables() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    const VARIABLE: &str = "TOKIO_DOCA_SOFT_LIMITS";
+    const TEST: &str = test_name!(a_setuid_program_heeds_no_variables);
+    if std::env::var_os(VARIABLE).is_some() {
+        let is_setuid = nix::unistd::getuid() != nix::unistd::geteuid();
+        say(match (is_setuid, Device::open_default().is_ok()) {
+            (false, true) => "heeds no nonsense",
+            (false, false) => "heeds it",
+            (true, true) => "does not heed it",
+            (true, false) => "heeds it as another user",
+        });
+        return;
+    }
+    if !nix::unistd::geteuid().is_root() || programs::is_emulated("run a setuid program") {
+        return eprintln!("not run: only root gives a program another user");
+    }
+    let folder = programs::Folder::new();
+    std::fs::set_permissions(&folder.0, PermissionsExt::from_mode(0o755)).unwrap();
+    let copy = folder.path("setuid");
+    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    chown(&copy, Some(64_001), None).unwrap();
+    for (mode, says) in [(0o755, "heeds it"), (0o4755, "does not heed it")] {
+        std::fs::set_permissions(&copy, PermissionsExt::from_mode(mode)).unwrap();
+        let mut command = programs::program(&copy);
+        command
+            .args(["--exact", TEST, "--nocapture"])
+            .env(VARIABLE, "nonsense");
+        let mut peer = Peer::spawn(command);
+        let said = peer.hear();
+        if mode == 0o4755 && said == "heeds it" {
+            return eprintln!("not run: this file system knows no setuid");
+        }
+        assert_eq!(said, says);
+        peer.ends();
+    }
 }

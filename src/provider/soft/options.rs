@@ -11,6 +11,7 @@ use super::queue::PIECE;
 use super::topology::{Topology, View};
 use crate::device::{DevInfo, Device, Provider, WeakDevice};
 use crate::error::{Error, ErrorKind, Result};
+use crate::process::variable;
 
 /// The provider of software devices.
 ///
@@ -85,10 +86,10 @@ impl Soft {
     }
 
     pub(crate) fn from_env() -> Soft {
-        let defer = std::env::var_os("TOKIO_DOCA_SOFT_DEFER").is_some_and(|value| value == "1");
+        let defer = variable("TOKIO_DOCA_SOFT_DEFER").is_some_and(|value| value == "1");
         let mut soft = Soft::builder().defer(defer).build();
         let mut read = |name: &str, take: &dyn Fn(&mut Soft, &str) -> Result<()>| {
-            if let Some(value) = std::env::var_os(name)
+            if let Some(value) = variable(name)
                 && let Err(error) = take(&mut soft, &value.to_string_lossy())
             {
                 soft.wrong = Some(format!("{name} cannot be taken: {error}"));

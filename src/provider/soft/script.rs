@@ -62,7 +62,7 @@ impl Faults {
     ///
     /// `InvalidValue` with the variable's name and what cannot be read; nothing is appended then.
     pub fn push_env(&self) -> Result<()> {
-        let Some(script) = std::env::var_os(VARIABLE) else {
+        let Some(script) = crate::process::variable(VARIABLE) else {
             return Ok(());
         };
         self.push_script(&script.to_string_lossy())

@@ -1,10 +1,10 @@
 //! Where a process is, as far as another can reach it: the boot of the machine, and the network namespace.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::process;
 
 /// Sixteen bytes that nobody guesses: an instance of a fabric, a key, a nonce.
 pub(in super::super) type Id = [u8; 16];
@@ -47,12 +47,7 @@ fn uuid(text: &str) -> Option<Id> {
 
 /// Sixteen bytes from the kernel's generator.
 pub(super) fn random(op: &'static str) -> Result<Id> {
-    let read = || -> io::Result<Id> {
-        let mut bytes = Id::default();
-        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-        Ok(bytes)
-    };
-    read().map_err(|error| Error::os(op, "/dev/urandom", error))
+    process::random().map_err(|error| Error::os(op, "getrandom", error))
 }
 
 /// As hexadecimal digits.

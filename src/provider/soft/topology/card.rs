@@ -114,7 +114,7 @@ impl Topology {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for what is no topology, with the line; else why the file cannot be read.
+    /// `InvalidValue` for what is no topology, with the line, and for what is no regular file; else why the file cannot be read.
     pub fn load(path: impl AsRef<Path>) -> Result<Topology> {
         file::load(path.as_ref())
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use toml::de::{DeTable, DeValue};
@@ -16,7 +17,14 @@ const BYTES_MAX: u64 = 1 << 20;
 
 pub(super) fn load(path: &Path) -> Result<Topology> {
     let os = |error| Error::os("Topology::load", path.display(), error);
-    let file = std::fs::File::open(path).map_err(os)?;
+    let mut options = std::fs::OpenOptions::new();
+    // It does not wait for whoever writes a FIFO.
+    let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let file = file.map_err(os)?;
+    if !file.metadata().map_err(os)?.is_file() {
+        let text = format!("{} is no regular file", path.display());
+        return Err(Error::new(ErrorKind::InvalidValue, "Topology::load", text));
+    }
     let mut text = String::new();
     let read = file.take(BYTES_MAX + 1).read_to_string(&mut text);
     if read.map_err(os)? as u64 > BYTES_MAX {
