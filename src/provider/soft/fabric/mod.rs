@@ -13,7 +13,7 @@
 //! One thread per process ([`thread`]) answers importers and guests, and notices processes that end. It starts at the first export or
 //! import, sleeps without wake-ups while nothing happens, and ends with the last of them; a connection lasts for one import. Of an
 //! import nothing stays but its mapping, and for each exporting process a mapping of its control page and a pidfd. Nothing is in the file
-//! system, unless a path was asked for ([`set_socket_path`]).
+//! system, unless a folder was asked for ([`set_socket_path`]).
 //!
 //! Endpoints of an Rdma meet by the same means. Both are exported ([`invite`]), and of the two processes the one with the smaller instance
 //! is the host: the other's visit ([`Invitation::visit`]) is answered by the host's thread, as its endpoint ([`Host`]) says.

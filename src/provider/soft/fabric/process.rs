@@ -145,7 +145,7 @@ impl Drop for Fabric {
         if let Some(station) = self.station() {
             // Here, and not in the thread: from now on nobody can connect.
             socket::hang_up(&station.listener);
-            listener::leave(&station.address, &self.instance);
+            listener::leave(&station.address);
         }
         let _ = self.bell.write(1);
     }
@@ -178,7 +178,7 @@ impl Shared {
         let (listener, address) = listener::open(op, &self.instance)?;
         let event = EpollEvent::new(EpollFlags::EPOLLIN, LISTENER);
         if let Err(errno) = self.epoll.add(&listener, event) {
-            listener::leave(&address, &self.instance);
+            listener::leave(&address);
             return Err(Error::os(op, "epoll_ctl", errno.into()));
         }
         Ok(self.station.get_or_init(|| Station {

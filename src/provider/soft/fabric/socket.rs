@@ -7,7 +7,7 @@ use std::fmt;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use arrayvec::ArrayVec;
@@ -64,15 +64,6 @@ pub(super) fn listen(address: &Address) -> nix::Result<UnixListener> {
     socket::bind(socket.as_raw_fd(), &address.resolve()?)?;
     socket::listen(&socket, Backlog::MAXCONN)?;
     Ok(UnixListener::from(socket))
-}
-
-/// Whether somebody listens at this path.
-pub(super) fn is_listened_at(path: &Path) -> bool {
-    let connect = || {
-        let socket = new(SockFlag::SOCK_NONBLOCK)?;
-        socket::connect(socket.as_raw_fd(), &UnixAddr::new(path)?)
-    };
-    !matches!(connect(), Err(Errno::ECONNREFUSED | Errno::ENOENT))
 }
 
 /// Connects. Where others stand in line as well it waits until the deadline: `EAGAIN` then.
