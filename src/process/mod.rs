@@ -3,8 +3,12 @@
 //! Everything here is a rule against other users of the machine, so that it exists once, below the
 //! layers that need it.
 
+mod closing;
 mod environment;
 mod random;
+mod strangers;
 
+pub(crate) use closing::Guarded;
 pub(crate) use environment::variable;
 pub(crate) use random::random;
+pub(crate) use strangers::{accept, connect, hang_up, listen, receive, receive_with, refuse};

@@ -11,6 +11,7 @@ use super::port::Port;
 use super::words::{NOBODY, Side, Words};
 use crate::device::{Backing, EventCounter, EventJob, EventWait};
 use crate::error::{Error, ErrorKind, JobError, Result};
+use crate::process::Guarded;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use crate::sync::{Mutex, MutexGuard, lock, seq_cst_order};
 
@@ -49,7 +50,7 @@ pub(super) struct Peer {
 /// How it is woken.
 pub(super) enum Bell {
     /// It is another process.
-    Socket(OwnedFd),
+    Socket(Arc<Guarded>),
     /// It is of this process.
     Local(Weak<SoftEvent>),
 }

@@ -2,7 +2,6 @@
 #![expect(unsafe_code, reason = "promises where a counter lies")]
 
 use std::any::Any;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -14,6 +13,7 @@ use super::hello::{Answer, Place, is_question, question};
 use super::words::{NOBODY, PAGE, Side, Words};
 use crate::device::EventBacking;
 use crate::error::{Error, ErrorKind, Result};
+use crate::process::Guarded;
 use crate::sync::atomic::Ordering::SeqCst;
 
 const OP: &str = "SyncEvent::from_export";
@@ -72,7 +72,7 @@ fn visit(invitation: &Invitation, deadline: Instant) -> Result<Arc<SoftEvent>> {
     };
     let process = visit.process;
     let peer = Peer {
-        bell: Some(Bell::Socket(visit.socket)),
+        bell: Some(Bell::Socket(Arc::new(visit.socket))),
         process: Some(Arc::clone(&process)),
         ..Peer::default()
     };
@@ -160,7 +160,7 @@ impl SoftEvent {
     }
 
     /// The importer has its end of the socket.
-    fn hang_bell(&self, socket: OwnedFd) {
+    fn hang_bell(&self, socket: Guarded) {
         let mut peer = self.peer();
         if self.is_stopped() {
             // It sees that the page says so.
@@ -169,7 +169,7 @@ impl SoftEvent {
         if let Some(port) = self.port.get().and_then(Weak::upgrade) {
             port.listen(&socket);
         }
-        peer.bell = Some(Bell::Socket(socket));
+        peer.bell = Some(Bell::Socket(Arc::new(socket)));
         drop(peer);
         // It may sleep already, and have been told of nothing.
         if self.value() > self.words.wanted(Side::Importer).load(SeqCst) {

@@ -293,8 +293,13 @@ impl EventPorts {
         let port = known.ports.get(&number).and_then(Weak::upgrade);
         drop(known);
         if let Some(port) = port {
-            if let Some(Bell::Socket(socket)) = &port.event.peer().bell {
-                bell::drain(socket);
+            let bell = match &port.event.peer().bell {
+                Some(Bell::Socket(socket)) => Some(Arc::clone(socket)),
+                _ => None,
+            };
+            // Outside of the lock.
+            if let Some(socket) = bell {
+                bell::drain(&socket);
             }
             self.stand(&port);
         }

@@ -1,6 +1,6 @@
 //! The exporter's side: what is exported, and who gets a descriptor of it.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::AtomicPtr;
 use std::sync::{Arc, Mutex};
 
@@ -18,6 +18,7 @@ use super::thread::After;
 use super::wire::{self, Bad, Claim, Grant, Request, Status};
 use crate::device::{Exported, Offer};
 use crate::error::{Error, ErrorKind, Result};
+use crate::process::Guarded;
 
 const OP: &str = "export";
 
@@ -120,7 +121,7 @@ pub(super) fn answer(
     instance: &Id,
     station: &Station,
     request: &[u8],
-    to: &OwnedFd,
+    to: &Guarded,
     room: bool,
 ) -> After {
     let to = to.as_fd();

@@ -30,6 +30,7 @@ use super::socket::{Address, DESCRIPTORS};
 use super::table::{Entry, Table};
 use super::wire::{self, ANSWER_LEN, Answer, Grant, REQUEST_LEN, Request, Status};
 use crate::device::{Access, Audience};
+use crate::process::Guarded;
 
 mod visits;
 
@@ -105,10 +106,10 @@ impl Importer {
             .map_err(|error| error.to_string());
 
         let which = which.map(|byte| usize::from(byte) % (self.sendable.len() + 1));
-        let descriptors: ArrayVec<OwnedFd, DESCRIPTORS> = which
+        let descriptors: ArrayVec<Guarded, DESCRIPTORS> = which
             .iter()
             .filter_map(|&which| self.sendable.get(which))
-            .map(|descriptor| descriptor.try_clone().expect("a descriptor"))
+            .map(|descriptor| Guarded::new(descriptor.try_clone().expect("a descriptor"), true))
             .collect();
         let count = descriptors.len();
         let granted = granted(&blob, &NONCE, answer, descriptors);

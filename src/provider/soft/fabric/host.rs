@@ -14,6 +14,7 @@ use super::socket;
 use super::thread::After;
 use super::watch::Process;
 use super::wire::{Bad, Status};
+use crate::process::Guarded;
 
 /// An endpoint that guests of other processes come to.
 pub(in super::super) trait Host: Send + Sync {
@@ -40,7 +41,7 @@ pub(in super::super) struct Welcome {
     /// Of the link, and of the channel.
     pub(in super::super) memfds: [Arc<OwnedFd>; 2],
     /// Takes the connection once the answer was sent; dropped without a call if it could not be. `None`: the fabric is done with it.
-    pub(in super::super) keep: Option<Box<dyn FnOnce(OwnedFd) + Send>>,
+    pub(in super::super) keep: Option<Box<dyn FnOnce(Guarded) + Send>>,
 }
 
 /// Why a guest is not welcome.
@@ -113,7 +114,7 @@ pub(super) fn answer(
     instance: &Id,
     station: &Station,
     message: &[u8],
-    from: &OwnedFd,
+    from: &Guarded,
     room: bool,
 ) -> After {
     let refuse = |status| {

@@ -1,6 +1,5 @@
 //! The importer's side: what is made of an exporter's answer.
 
-use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,6 +20,7 @@ use super::talk::{Descriptors, Other, Role, Talk};
 use super::wire::{Answer, Request, Status};
 use crate::device::Imported;
 use crate::error::{Error, ErrorKind, Result};
+use crate::process::Guarded;
 
 const OP: &str = "import";
 
@@ -157,7 +157,7 @@ pub(super) fn granted(
     nonce: &Id,
     answer: &[u8],
     with: Descriptors,
-) -> Result<([OwnedFd; DESCRIPTORS], u64)> {
+) -> Result<([Guarded; DESCRIPTORS], u64)> {
     let exporter = exporter(blob);
     let answer = match Answer::parse(answer) {
         Ok(answer) => answer,

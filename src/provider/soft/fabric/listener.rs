@@ -1,6 +1,5 @@
 //! Where the fabric of this process listens: an abstract name, or a path in a folder if one was asked for.
 
-use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -10,7 +9,7 @@ use super::place::{self, Id};
 use super::process::{self, lock};
 use super::socket::{self, Address, NAME_MAX};
 use crate::error::{Error, ErrorKind, Result};
-use crate::process::variable;
+use crate::process::{Guarded, variable};
 
 const SET: &str = "soft::set_socket_path";
 const VARIABLE: &str = "TOKIO_DOCA_SOFT_SOCKET";
@@ -69,7 +68,7 @@ fn name(instance: &Id) -> String {
 }
 
 /// A listener for the fabric of this instance.
-pub(super) fn open(op: &'static str, instance: &Id) -> Result<(UnixListener, Address)> {
+pub(super) fn open(op: &'static str, instance: &Id) -> Result<(Guarded, Address)> {
     let chosen = lock(&CHOSEN).clone();
     let asked = match (chosen, variable(VARIABLE)) {
         (Some(path), _) => Some(path),

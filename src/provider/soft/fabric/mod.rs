@@ -41,7 +41,7 @@
 //! | nobody makes us take memory, or a SIGBUS of huge pages | holes and punchable huge pages are refused: [`received`], [`sent`]; what both write is at most 64 MiB: [`arena`] |
 //! | nobody forges a revocation, or hides one of another's | a control page that only its process can map to write: [`control`]; a blob's word for whose it is is not enough: [`peer`], [`watch`] |
 //! | no peer blocks, stops or floods the thread | every call `MSG_DONTWAIT`, descriptors opened without waiting for a lease, one message per connection, 64 silent ones for 2 s, a pause when descriptors run out: [`thread`], [`socket`] |
-//! | no descriptor of a stranger is kept | room for two, all others closed, none taken by the exporter: [`socket`] |
+//! | no descriptor of a stranger is kept, and none is closed on a thread that anybody waits for | refused by the kernel, or read with room for all and closed elsewhere: [`strangers`](crate::process) |
 //! | a process's end is noticed, also when a child holds its sockets | a pidfd, or a connection that stays: [`watch`] |
 //! | what was reset stays so: an old blob meets nobody | a generation and a key of its own for each export: [`slots`], [`invitation`] |
 //! | a number from outside is checked before it is used | [`blob`], [`wire`], [`received`], [`invitation`], [`greeting`], [`arena`]; all under a fuzzer, `.ci/fuzz` |
@@ -51,13 +51,13 @@
 //!
 //! - who may write memory may punch holes into it after it was mapped, and who then touches them takes their pages, of the memory that it
 //!   imported at most;
-//! - before Linux 6.16 a peer can send the exporter a socket whose closing takes time (`SO_LINGER`), which delays the thread;
+//! - before Linux 6.16 a peer can have this process keep descriptors open whose closing takes time (`SO_LINGER`), up to its limit; if none
+//!   is left, the kernel closes more of them on the thread that reads;
 //! - who may write an arena can punch holes into it, with the same effect; what is in it the endpoints check;
 //! - a guest's word for its instance is its own: whose process it is says the kernel ([`Guest::process`]);
 //! - an exporter that replaces its program (execve(2)) does not end, and what it exported is not taken back;
 //! - who may write to the folder of a path socket can put itself between, pass a request on and take the answer;
-//! - an importer closes what a hostile exporter sent, and looks up the path that a forged blob names, and either takes as long as a file
-//!   system of that one's (FUSE) likes.
+//! - an importer looks up the path that a forged blob names, which takes as long as a file system of that one's (FUSE) likes.
 
 mod arena;
 mod backing;

@@ -5,7 +5,6 @@
 //! drops changes nothing of its parent's.
 
 use std::ops::Deref;
-use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
@@ -19,11 +18,12 @@ use super::host::Seat;
 use super::listener;
 use super::place::{self, Id, Place};
 use super::slots::Slots;
-use super::socket::{self, Address};
+use super::socket::Address;
 use super::table::Table;
 use super::thread::{BELL, LISTENER, Worker};
 use super::watch::Processes;
 use crate::error::{Error, ErrorKind, Result};
+use crate::process::{Guarded, hang_up};
 use crate::sync::Process;
 
 static CURRENT: Mutex<Weak<Fabric>> = Mutex::new(Weak::new());
@@ -53,7 +53,7 @@ pub(super) struct Shared {
 
 /// What a process has that exports memory or endpoints: there from the first export on.
 pub(super) struct Station {
-    pub(super) listener: UnixListener,
+    pub(super) listener: Guarded,
     pub(super) address: Address,
     pub(super) place: Place,
     pub(super) control: Control,
@@ -144,7 +144,7 @@ impl Drop for Fabric {
         self.stop.store(true, Relaxed);
         if let Some(station) = self.station() {
             // Here, and not in the thread: from now on nobody can connect.
-            socket::hang_up(&station.listener);
+            hang_up(&station.listener);
             listener::leave(&station.address);
         }
         let _ = self.bell.write(1);

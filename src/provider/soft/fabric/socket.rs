@@ -5,19 +5,16 @@
 
 use std::fmt;
 use std::io::IoSlice;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::net::UnixListener;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::time::Instant;
 
 use arrayvec::ArrayVec;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{
-    self, AddressFamily, Backlog, ControlMessage, MsgFlags, Shutdown, SockFlag, SockType, UnixAddr,
-    sockopt,
-};
-use nix::sys::time::{TimeVal, TimeValLike};
+use nix::sys::socket::{self, ControlMessage, MsgFlags, SockType, UnixAddr, sockopt};
+
+use crate::process::{self, Guarded};
 
 /// The longest name: `sun_path` without a zero.
 pub(super) const NAME_MAX: usize = 107;
@@ -52,39 +49,21 @@ impl fmt::Display for Address {
     }
 }
 
-fn new(flags: SockFlag) -> nix::Result<OwnedFd> {
-    let flags = flags | SockFlag::SOCK_CLOEXEC;
-    socket::socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
-}
-
-/// A socket that listens.
-pub(super) fn listen(address: &Address) -> nix::Result<UnixListener> {
-    let socket = new(SockFlag::SOCK_NONBLOCK)?;
-    refuse_descriptors(socket.as_fd());
-    socket::bind(socket.as_raw_fd(), &address.resolve()?)?;
-    socket::listen(&socket, Backlog::MAXCONN)?;
-    Ok(UnixListener::from(socket))
+/// A socket that listens. It takes no descriptors.
+pub(super) fn listen(address: &Address) -> nix::Result<Guarded> {
+    process::listen(SockType::SeqPacket, &address.resolve()?)
 }
 
 /// Connects. Where others stand in line as well it waits until the deadline: `EAGAIN` then.
-pub(super) fn connect(address: &Address, deadline: Instant) -> nix::Result<OwnedFd> {
-    let socket = new(SockFlag::empty())?;
-    let address = address.resolve()?;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(Errno::EAGAIN);
-        }
-        // A limit of 0 would be none.
-        let micros = i64::try_from(left.as_micros()).unwrap_or(i64::MAX).max(1);
-        let limit = TimeVal::microseconds(micros.min(1 << 40));
-        socket::setsockopt(&socket, sockopt::SendTimeout, &limit)?;
-        match socket::connect(socket.as_raw_fd(), &address) {
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno),
-            Ok(()) => return Ok(socket),
-        }
-    }
+///
+/// It takes descriptors until the answer has come: [`process::refuse`] comes then.
+pub(super) fn connect(address: &Address, deadline: Instant) -> nix::Result<Guarded> {
+    process::connect(
+        SockType::SeqPacket,
+        &address.resolve()?,
+        true,
+        Some(deadline),
+    )
 }
 
 /// Waits until one of the descriptors has something, and says for each whether it has: none at the deadline.
@@ -121,62 +100,16 @@ pub(super) fn send(to: BorrowedFd<'_>, message: &[u8], with: &[RawFd]) -> nix::R
     socket::sendmsg::<()>(to.as_raw_fd(), &message, control, flags, None).map(drop)
 }
 
-/// Takes one message, and no descriptors: the kernel closes what comes along.
-pub(super) fn receive(from: BorrowedFd<'_>, into: &mut [u8]) -> nix::Result<usize> {
-    socket::recv(from.as_raw_fd(), into, MsgFlags::MSG_DONTWAIT)
-}
-
 /// Takes one message with its descriptors.
 ///
-/// More than there is room for are closed by the kernel, and it is an error, `EBADMSG`, which closes the others.
+/// # Errors
+///
+/// `EBADMSG` if more came along.
 pub(super) fn receive_with(
     from: BorrowedFd<'_>,
     into: &mut [u8],
-) -> nix::Result<(usize, ArrayVec<OwnedFd, DESCRIPTORS>)> {
-    const HEADER: usize = size_of::<libc::cmsghdr>();
-    /// A header, and room for the descriptors alone: the kernel puts no more of them into it.
-    #[repr(C)]
-    struct Control {
-        header: libc::cmsghdr,
-        descriptors: [RawFd; DESCRIPTORS],
-    }
-    // SAFETY: integers, of which all may be 0.
-    let mut control: Control = unsafe { std::mem::zeroed() };
-    let mut part = libc::iovec {
-        iov_base: into.as_mut_ptr().cast(),
-        iov_len: into.len(),
-    };
-    // SAFETY: integers and pointers, of which all may be 0.
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    header.msg_iov = &raw mut part;
-    header.msg_iovlen = 1;
-    header.msg_control = (&raw mut control).cast();
-    header.msg_controllen = size_of::<Control>() as _;
-    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: the header points to a buffer and to room for control messages, each with its length, which outlive the call.
-    let len = unsafe { libc::recvmsg(from.as_raw_fd(), &raw mut header, flags) };
-    let len = Errno::result(len)? as usize;
-    let mut descriptors = ArrayVec::new();
-    let rights = header.msg_controllen as usize >= HEADER
-        && control.header.cmsg_level == libc::SOL_SOCKET
-        && control.header.cmsg_type == libc::SCM_RIGHTS;
-    if rights {
-        let bytes = (control.header.cmsg_len as usize).saturating_sub(HEADER);
-        let count = (bytes / size_of::<RawFd>()).min(DESCRIPTORS);
-        for &descriptor in &control.descriptors[..count] {
-            // SAFETY: the kernel opened it for this message, and said so: it is nobody else's.
-            descriptors.push(unsafe { OwnedFd::from_raw_fd(descriptor) });
-        }
-    }
-    match header.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) {
-        0 => Ok((len, descriptors)),
-        _ => Err(Errno::EBADMSG),
-    }
-}
-
-/// Ends a connection, or listening, also where a child of fork(2) has a copy of the descriptor.
-pub(super) fn hang_up(socket: impl AsFd) {
-    let _ = socket::shutdown(socket.as_fd().as_raw_fd(), Shutdown::Both);
+) -> nix::Result<(usize, ArrayVec<Guarded, DESCRIPTORS>)> {
+    process::receive_with(from, into)
 }
 
 /// A descriptor of the process at the other end, which listened, or connected, and is readable once that has ended.
@@ -206,33 +139,26 @@ pub(super) fn pidfd(connection: &OwnedFd) -> nix::Result<Option<OwnedFd>> {
     }
 }
 
-/// Another descriptor of the same connection.
-pub(super) fn duplicate(connection: &OwnedFd) -> nix::Result<OwnedFd> {
-    let errno = |error: std::io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(0));
-    connection.try_clone().map_err(errno)
-}
-
 /// The number of the process at the other end; 0 if that is not seen from here.
 pub(super) fn pid(connection: &OwnedFd) -> nix::Result<i32> {
     Ok(socket::getsockopt(connection, sockopt::PeerCredentials)?.pid())
 }
 
-/// Whoever sends descriptors to it gets `EPERM`: closing a stranger's descriptor may take as long as the stranger likes.
-///
-/// Linux 6.16; before, it changes nothing. Connections inherit it.
-fn refuse_descriptors(socket: BorrowedFd<'_>) {
-    const SO_PASSRIGHTS: libc::c_int = 83;
-    let (fd, no) = (socket.as_raw_fd(), 0 as libc::c_int);
-    let (at, len) = ((&raw const no).cast(), size_of::<libc::c_int>() as _);
-    // SAFETY: a pointer to an integer, with its length.
-    unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, at, len) };
+/// Takes one message, for what tests play.
+#[cfg(test)]
+pub(super) fn receive(from: BorrowedFd<'_>, into: &mut [u8]) -> nix::Result<usize> {
+    socket::recv(from.as_raw_fd(), into, MsgFlags::MSG_DONTWAIT)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
     use std::time::Duration;
 
+    use nix::sys::socket::{AddressFamily, SockFlag};
+
     use super::*;
+    use crate::process::hang_up;
 
     fn pair() -> (OwnedFd, OwnedFd) {
         let flags = SockFlag::SOCK_CLOEXEC;
@@ -269,7 +195,10 @@ mod tests {
             send(one.as_fd(), b"hello", &[raw; 2]).unwrap();
             assert_eq!(receive(other.as_fd(), &mut into), Ok(5));
         }
-        assert!(open() < before + 400);
+        let end = Instant::now() + Duration::from_secs(20);
+        while open() >= before + 400 {
+            assert!(Instant::now() < end, "they are closed");
+        }
     }
 
     #[test]
@@ -295,8 +224,9 @@ mod tests {
         match send(connection.as_fd(), b"x", &[raw]) {
             // Before Linux 6.16: they are closed as they come.
             Ok(()) => {
-                let (accepted, _) = listener.accept().unwrap();
-                assert_eq!(receive(accepted.as_fd(), &mut [0; 4]), Ok(1));
+                let accepted = process::accept(&listener).unwrap();
+                let received = process::receive(&accepted, &mut [0; 4]);
+                assert_eq!(received, Err(Errno::EBADMSG));
             }
             Err(errno) => assert_eq!(errno, Errno::EPERM),
         }

@@ -15,6 +15,7 @@ use super::socket::{self, Address, DESCRIPTORS};
 use super::watch::{Identity, Process, Watch};
 use super::wire::{self, Bad, VERSION};
 use crate::error::{Error, ErrorKind, Result};
+use crate::process::{Guarded, hang_up, refuse};
 
 /// How often somebody is asked who hangs up. One that lives does so if strangers connect without end, and push out who has not
 /// spoken yet; at one that has ended nobody listens when it is asked again.
@@ -28,7 +29,7 @@ const ROOM: usize = if greeting::ANSWER_LEN > wire::ANSWER_LEN {
 };
 
 /// What came with an answer.
-pub(super) type Descriptors = ArrayVec<OwnedFd, DESCRIPTORS>;
+pub(super) type Descriptors = ArrayVec<Guarded, DESCRIPTORS>;
 
 /// What somebody is asked for, in words.
 pub(super) struct Role {
@@ -48,7 +49,7 @@ pub(super) struct Other<'a> {
 
 /// A connection.
 pub(super) struct Talk {
-    pub(super) socket: OwnedFd,
+    pub(super) socket: Guarded,
     pub(super) nonce: Id,
     /// Of who answers; `None` where there is no such thing, so that the connection has to stay.
     pub(super) pidfd: Option<OwnedFd>,
@@ -69,10 +70,16 @@ impl Other<'_> {
     ) -> Result<(T, Talk)> {
         self.reachable(&Place::here(self.role.op)?)?;
         let once = || -> Result<_> {
-            let talk = self.connect(deadline)?;
+            let mut talk = self.connect(deadline)?;
             let mut answer = [0; ROOM];
-            let (len, with) = self.exchange(&talk, &request(&talk), &mut answer, deadline)?;
-            Ok((judge(&talk, &answer[..len], with)?, talk))
+            let answered = self.exchange(&talk, &request(&talk), &mut answer, deadline);
+            refuse(&mut talk.socket);
+            let judged = answered.and_then(|(len, with)| judge(&talk, &answer[..len], with));
+            if judged.is_err() {
+                // Now, whenever it is closed.
+                hang_up(&talk.socket);
+            }
+            Ok((judged?, talk))
         };
         for _ in 1..TRIES {
             match once() {

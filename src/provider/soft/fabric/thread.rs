@@ -3,7 +3,6 @@
 //! It sleeps in epoll_wait(2) without a timeout. One it has only while somebody is connected who has not spoken yet, or while it
 //! could not accept for want of descriptors. It never waits for anybody: a peer that is slow, silent or talks nonsense loses its connection.
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,8 +14,8 @@ use super::exporter;
 use super::greeting;
 use super::host;
 use super::process::{Shared, Station, lock};
-use super::socket;
 use super::wire;
+use crate::process::{Guarded, accept, hang_up, receive};
 
 pub(super) const BELL: u64 = 0;
 pub(super) const LISTENER: u64 = 1;
@@ -55,12 +54,12 @@ const ROOM: usize = 1 + if greeting::KNOCK_LEN > wire::REQUEST_LEN {
 pub(super) enum After {
     HangUp,
     Keep,
-    HandOver(Box<dyn FnOnce(OwnedFd) + Send>),
+    HandOver(Box<dyn FnOnce(Guarded) + Send>),
 }
 
 struct Connection {
     number: u64,
-    socket: OwnedFd,
+    socket: Guarded,
     until: Instant,
 }
 
@@ -94,7 +93,7 @@ impl Worker {
             self.expire(Instant::now());
         }
         for connection in self.silent.drain(..).chain(self.kept.drain(..)) {
-            socket::hang_up(&connection.socket);
+            hang_up(&connection.socket);
         }
     }
 
@@ -125,14 +124,12 @@ impl Worker {
             return;
         };
         for _ in 0..BATCH {
-            match station.listener.accept() {
-                Ok((socket, _)) => self.greet(station, socket.into()),
-                Err(error) => match error.raw_os_error().map(Errno::from_raw) {
-                    Some(Errno::EAGAIN) => return,
-                    Some(Errno::ECONNABORTED | Errno::EINTR) => {}
-                    // No descriptors, no memory: as it stays readable, it would be asked again and again.
-                    _ => return self.pause(station),
-                },
+            match accept(&station.listener) {
+                Ok(socket) => self.greet(station, socket),
+                Err(Errno::EAGAIN) => return,
+                Err(Errno::ECONNABORTED | Errno::EINTR) => {}
+                // No descriptors, no memory: as it stays readable, it would be asked again and again.
+                Err(_) => return self.pause(station),
             }
         }
     }
@@ -155,7 +152,7 @@ impl Worker {
     }
 
     /// Most have spoken by now.
-    fn greet(&mut self, station: &Station, socket: OwnedFd) {
+    fn greet(&mut self, station: &Station, socket: Guarded) {
         self.next += 1;
         let connection = Connection {
             number: self.next,
@@ -172,7 +169,7 @@ impl Worker {
         let event = EpollEvent::new(EpollFlags::EPOLLIN, connection.number);
         match self.shared.epoll.add(&connection.socket, event) {
             Ok(()) => self.silent.push(connection),
-            Err(_) => socket::hang_up(&connection.socket),
+            Err(_) => hang_up(&connection.socket),
         }
     }
 
@@ -195,14 +192,14 @@ impl Worker {
         };
         if let Some(connection) = still {
             // Ready, and with nothing to read: that is no importer of ours.
-            socket::hang_up(&connection.socket);
+            hang_up(&connection.socket);
         }
     }
 
     /// Answers a request; gives the connection back if there is none yet.
     fn hear(&mut self, station: &Station, connection: Connection) -> Option<Connection> {
         let mut message = [0; ROOM];
-        let len = match socket::receive(connection.socket.as_fd(), &mut message) {
+        let len = match receive(&connection.socket, &mut message) {
             Err(Errno::EAGAIN) => return Some(connection),
             received => received.unwrap_or(0),
         };
@@ -213,7 +210,7 @@ impl Worker {
             false => exporter::answer(&self.shared.instance, station, message, from, room),
         };
         match after {
-            After::HangUp => socket::hang_up(&connection.socket),
+            After::HangUp => hang_up(&connection.socket),
             After::HandOver(to) => to(connection.socket),
             After::Keep => self.keep(connection),
         }
@@ -225,7 +222,7 @@ impl Worker {
         let event = EpollEvent::new(EpollFlags::EPOLLRDHUP, connection.number);
         match self.shared.epoll.add(&connection.socket, event) {
             Ok(()) => self.kept.push(connection),
-            Err(_) => socket::hang_up(&connection.socket),
+            Err(_) => hang_up(&connection.socket),
         }
     }
 
@@ -246,6 +243,6 @@ impl Worker {
     /// The epoll descriptor forgets it first: in a child of fork(2) it may stay open.
     fn close(&mut self, connection: Connection) {
         let _ = self.shared.epoll.delete(&connection.socket);
-        socket::hang_up(&connection.socket);
+        hang_up(&connection.socket);
     }
 }

@@ -1,6 +1,5 @@
 //! The guest's side: asks the host of an invitation, and is welcomed or not.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,14 +13,15 @@ use super::talk::{Descriptors, Other, Talk};
 use super::watch::Process;
 use super::wire::Status;
 use crate::error::{Error, ErrorKind, Result};
+use crate::process::Guarded;
 
 /// What a guest got.
 pub(in super::super) struct Visit {
     pub(in super::super) hello: Hello,
     /// Of the link, and of the channel. Nothing is known of them: [`Arena::received`](super::Arena::received) looks.
-    pub(in super::super) memfds: [OwnedFd; DESCRIPTORS],
+    pub(in super::super) memfds: [Guarded; DESCRIPTORS],
     /// The connection, which the host has too if it wanted to keep it.
-    pub(in super::super) socket: OwnedFd,
+    pub(in super::super) socket: Guarded,
     /// Whether the connection has to stay as long as the two are connected, since its end is all that one of them can watch.
     pub(in super::super) stays: bool,
     pub(in super::super) process: Arc<Process>,
@@ -119,7 +119,7 @@ impl Invitation {
         knock: &Knock,
         answer: &[u8],
         with: Descriptors,
-    ) -> Result<(Answer, [OwnedFd; DESCRIPTORS])> {
+    ) -> Result<(Answer, [Guarded; DESCRIPTORS])> {
         let host = self.host();
         let answer = match Answer::parse(answer) {
             Ok(answer) => answer,

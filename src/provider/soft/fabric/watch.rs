@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
 
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::sys::stat::fstat;
@@ -19,6 +20,7 @@ use super::place::Id;
 use super::process::{Fabric, lock};
 use super::socket;
 use super::thread::PROCESS;
+use crate::process::Guarded;
 
 /// Another process, as long as somebody cares.
 pub(in super::super) struct Process {
@@ -64,13 +66,14 @@ impl Watched {
 /// How the end of a process shows.
 pub(super) enum Watch {
     Pidfd(OwnedFd),
-    Connection(OwnedFd),
+    Connection(Guarded),
 }
 
 impl Watch {
     fn descriptor(&self) -> &OwnedFd {
         match self {
-            Watch::Pidfd(descriptor) | Watch::Connection(descriptor) => descriptor,
+            Watch::Pidfd(pidfd) => pidfd,
+            Watch::Connection(connection) => connection,
         }
     }
 
@@ -118,6 +121,12 @@ impl Identity {
     }
 }
 
+/// Another descriptor of the same connection.
+fn duplicate(connection: &Guarded) -> nix::Result<Guarded> {
+    let errno = |error: std::io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(0));
+    connection.duplicate().map_err(errno)
+}
+
 /// The processes that are watched.
 #[derive(Default)]
 pub(super) struct Processes {
@@ -158,12 +167,12 @@ impl Process {
     pub(super) fn across(
         fabric: &Arc<Fabric>,
         instance: Id,
-        connection: &OwnedFd,
+        connection: &Guarded,
         pidfd: Option<OwnedFd>,
     ) -> nix::Result<Arc<Process>> {
         let (pid, watch) = match pidfd {
             Some(pidfd) => (socket::pid(connection)?, Watch::Pidfd(pidfd)),
-            None => (0, Watch::Connection(socket::duplicate(connection)?)),
+            None => (0, Watch::Connection(duplicate(connection)?)),
         };
         let identity = Identity::of(instance, pid, &watch)?;
         Process::watched(fabric, identity, watch)
@@ -277,7 +286,7 @@ mod tests {
             pid: 0,
             pidfd: None,
         };
-        let watch = Watch::Connection(here.into());
+        let watch = Watch::Connection(Guarded::new(here, true));
         let process = Process::watched(&fabric, identity, watch).unwrap();
         let one: [Arc<dyn Ended>; 2] = [Arc::new(Nobody), Arc::new(Nobody)];
         for who in one.iter().cycle().take(1000) {

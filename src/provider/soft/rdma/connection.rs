@@ -1,7 +1,6 @@
 //! An endpoint's end of a channel, and how the peer hears of what is done there.
 #![expect(unsafe_code, reason = "does Jobs whose memory was lent")]
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::super::fabric::Id;
@@ -11,6 +10,7 @@ use super::link::Link;
 use super::remote;
 use crate::device::{Access, RdmaJob, Verb};
 use crate::error::{JobError, Reason};
+use crate::process::Guarded;
 use crate::sync::atomic::{Ordering, fence};
 
 /// Who a peer is, by its blob.
@@ -36,7 +36,7 @@ pub(super) struct Connection {
     /// The first Job waits for the peer, which was told so.
     pub(super) wants: bool,
     /// What the peer watches, where it has nothing better.
-    pub(super) stays: Option<OwnedFd>,
+    pub(super) stays: Option<Guarded>,
 }
 
 /// How far a Job came.

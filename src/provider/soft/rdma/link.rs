@@ -12,7 +12,6 @@
 //! which channels it was hinted at. The peer can write all of it: what it takes away or adds concerns its own messages alone, and nothing
 //! but looks come of it.
 
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -22,6 +21,7 @@ use super::channel::Side;
 use super::memory::Memory;
 use super::ports::Ports;
 use crate::device::Signal;
+use crate::process::Guarded;
 use crate::sync::atomic::{AtomicU64 as Word, fence};
 use crate::sync::seq_cst_order;
 
@@ -55,7 +55,7 @@ pub(super) enum Bell {
     /// It is of this process.
     Signal(Arc<Signal>),
     /// A byte on a socket. Empty until the peer has its end.
-    Socket(OnceLock<OwnedFd>),
+    Socket(OnceLock<Guarded>),
 }
 
 /// Which endpoint of this side's queue has which channel.
@@ -212,7 +212,7 @@ impl Link {
     }
 
     /// The peer has its end of the socket. It may sleep already, and have been told of something before there was a bell.
-    pub(super) fn hang_bell(&self, socket: OwnedFd) {
+    pub(super) fn hang_bell(&self, socket: Guarded) {
         if let Bell::Socket(bell) = &self.bell {
             let _ = bell.set(socket);
         }

@@ -31,6 +31,7 @@ use super::memory::Memory;
 use super::state::{Inner, Shared};
 use crate::device::EndpointState;
 use crate::error::{Error, ErrorKind, Result};
+use crate::process::Guarded;
 
 const OP: &str = "Rdma::connect";
 
@@ -349,7 +350,7 @@ impl Host for Shared {
                 if let Err(error) = ports.add_bell(&link) {
                     tracing::error!(%error, "a peer of an Rdma cannot wake this process");
                 }
-            }) as Box<dyn FnOnce(std::os::fd::OwnedFd) + Send>
+            }) as Box<dyn FnOnce(Guarded) + Send>
         });
         Ok(Welcome {
             hello,

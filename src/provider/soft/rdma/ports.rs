@@ -204,10 +204,15 @@ impl Ports {
             self.timed.store(u64::MAX, Ordering::SeqCst);
             return;
         }
-        let reaper = self.reaper();
         let of = |entry: &&Entry| entry.link.key == data;
-        if let Some(entry) = reaper.links.iter().find(of)
-            && let Bell::Socket(socket) = entry.link.bell()
+        let link = {
+            let reaper = self.reaper();
+            let entry = reaper.links.iter().find(of);
+            entry.map(|entry| Arc::clone(&entry.link))
+        };
+        // Outside of the lock.
+        if let Some(link) = link
+            && let Bell::Socket(socket) = link.bell()
             && let Some(socket) = socket.get()
         {
             bell::drain(socket);

@@ -19,6 +19,8 @@ use super::super::place::Id;
 use super::super::slots::Slots;
 use super::super::socket::Address;
 use super::super::wire::Status;
+use crate::process::Guarded;
+
 use super::{EXPORTS, HERE, INSTANCE, KEY, MEMORY, NONCE, memfd, split};
 
 const OURS: Hello = [2; HELLO];
@@ -79,7 +81,7 @@ impl Guest {
         let descriptors = which
             .iter()
             .filter_map(|&which| self.sendable.get(which))
-            .map(|descriptor| descriptor.try_clone().expect("a descriptor"))
+            .map(|descriptor| Guarded::new(descriptor.try_clone().expect("a descriptor"), true))
             .collect();
         let greeted = invitation.greeted(&knock, answer, descriptors);
         let Ok((said, memfds)) = greeted.map_err(|error| error.to_string()) else {

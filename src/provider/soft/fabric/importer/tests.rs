@@ -5,7 +5,8 @@ use std::any::Any;
 use std::fs::{File, read_dir};
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::num::NonZeroUsize;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Weak;
 use std::time::Duration;
@@ -158,7 +159,7 @@ fn over_the_socket(blob: &Blob) -> Result<Imported> {
 }
 
 /// Asks an exporter by this connection.
-fn grant(blob: &Blob, talk: Talk) -> (([OwnedFd; DESCRIPTORS], u64), Talk) {
+fn grant(blob: &Blob, talk: Talk) -> (([Guarded; DESCRIPTORS], u64), Talk) {
     let message = request(blob, &talk).format(&blob.key);
     let mut answer = [0; ANSWER_LEN];
     let (len, with) = super::exporter(blob)
@@ -323,7 +324,8 @@ fn exporter(
 ) -> (Blob, std::thread::JoinHandle<()>) {
     let name = place::hex(&place::random(OP).unwrap()).into_bytes();
     let address = Address::Abstract(name);
-    let listener = socket::listen(&address).unwrap();
+    let listener = socket::listen(&address).unwrap().try_clone().unwrap();
+    let listener = UnixListener::from(listener);
     listener.set_nonblocking(false).unwrap();
     let blob = Blob {
         audience: Audience::Dpu,

@@ -3,7 +3,8 @@
 
 use std::any::Any;
 use std::io::{BufRead, BufReader, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Condvar, Mutex, Weak};
@@ -64,7 +65,7 @@ impl Ended for Count {
 struct Endpoint {
     memfds: [Arc<OwnedFd>; 2],
     guests: Mutex<Vec<Guest>>,
-    kept: Arc<Mutex<Vec<OwnedFd>>>,
+    kept: Arc<Mutex<Vec<Guarded>>>,
     keeps: Arc<Count>,
     undone: Arc<AtomicUsize>,
 }
@@ -306,7 +307,8 @@ fn plays(
 ) -> (Invitation, std::thread::JoinHandle<()>) {
     let name = place::hex(&place::random(OP).unwrap()).into_bytes();
     let address = Address::Abstract(name);
-    let listener = socket::listen(&address).unwrap();
+    let listener = socket::listen(&address).unwrap().try_clone().unwrap();
+    let listener = UnixListener::from(listener);
     listener.set_nonblocking(false).unwrap();
     let contact = Contact {
         slot: 0,

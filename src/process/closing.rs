@@ -1,0 +1,155 @@
+//! Descriptors whose closing may take time: a thread of its own closes them.
+//!
+//! close(2) takes as long as whoever made the file likes, if the descriptor is the last one: a TCP
+//! socket with unsent data and `SO_LINGER` waits for its peer, and a file system of a user's (FUSE)
+//! answers when it likes. Whatever a stranger sent is therefore closed on a thread that nothing
+//! waits for. So is a socket that may hold descriptors that nobody has read yet: closing it closes
+//! those.
+
+use std::mem::take;
+use std::ops::Deref;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::{Mutex, PoisonError};
+
+use nix::sys::signal::SigSet;
+
+/// A descriptor, and whether closing it may take time.
+#[derive(Debug)]
+pub(crate) struct Guarded {
+    /// `None` once it was taken out, which ends the guard.
+    descriptor: Option<OwnedFd>,
+    quick: bool,
+}
+
+impl Guarded {
+    /// `quick` says that closing it takes no time. If it may take some, a thread closes it.
+    pub(crate) fn new(descriptor: impl Into<OwnedFd>, quick: bool) -> Guarded {
+        Guarded {
+            descriptor: Some(descriptor.into()),
+            quick,
+        }
+    }
+
+    /// Returns whether closing it takes no time. A socket of which that is said takes no descriptors.
+    pub(crate) fn is_quick(&self) -> bool {
+        self.quick
+    }
+
+    pub(super) fn set_quick(&mut self) {
+        self.quick = true;
+    }
+
+    /// Another descriptor of the same file, with the same guard.
+    pub(crate) fn duplicate(&self) -> std::io::Result<Guarded> {
+        Ok(Guarded::new(self.try_clone()?, self.quick))
+    }
+
+    /// The descriptor without its guard, and whether closing it takes no time.
+    pub(crate) fn into_parts(mut self) -> (OwnedFd, bool) {
+        let descriptor = self.descriptor.take();
+        let descriptor = descriptor.expect("whoever takes it out consumes the guard");
+        (descriptor, self.quick)
+    }
+}
+
+impl Deref for Guarded {
+    type Target = OwnedFd;
+
+    fn deref(&self) -> &OwnedFd {
+        let descriptor = self.descriptor.as_ref();
+        descriptor.expect("whoever takes it out consumes the guard")
+    }
+}
+
+impl AsFd for Guarded {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.deref().as_fd()
+    }
+}
+
+impl AsRawFd for Guarded {
+    fn as_raw_fd(&self) -> RawFd {
+        self.deref().as_raw_fd()
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        match self.descriptor.take() {
+            Some(descriptor) if !self.quick => close(descriptor),
+            _ => {}
+        }
+    }
+}
+
+/// What the thread is to close.
+struct Line {
+    /// The process whose thread runs, if one does. A child of fork(2) inherits the line without it.
+    closes: Option<u32>,
+    waiting: Vec<OwnedFd>,
+}
+
+static LINE: Mutex<Line> = Mutex::new(Line {
+    closes: None,
+    waiting: Vec::new(),
+});
+
+/// Has the thread close a descriptor. The thread starts if none runs, and ends with the last one.
+///
+/// If no thread can be started, the descriptor stays open until one can.
+fn close(descriptor: OwnedFd) {
+    let process = std::process::id();
+    let mut line = LINE.lock().unwrap_or_else(PoisonError::into_inner);
+    line.waiting.push(descriptor);
+    if line.closes == Some(process) {
+        return;
+    }
+    let run = || {
+        // Handlers of the application run on the application's threads.
+        let _ = SigSet::all().thread_block();
+        loop {
+            let mut line = LINE.lock().unwrap_or_else(PoisonError::into_inner);
+            let waiting = take(&mut line.waiting);
+            if waiting.is_empty() {
+                line.closes = None;
+                return;
+            }
+            drop(line);
+            drop(waiting);
+        }
+    };
+    let thread = std::thread::Builder::new().name("doca-close".to_owned());
+    let started = thread.stack_size(64 << 10).spawn(run);
+    line.closes = started.is_ok().then_some(process);
+}
+
+#[cfg(all(test, not(tokio_doca_loom)))]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+
+    use super::*;
+
+    #[test]
+    fn what_is_not_quick_is_closed_elsewhere_and_at_last() {
+        let pair = || {
+            let flags = SockFlag::SOCK_CLOEXEC;
+            socketpair(AddressFamily::Unix, SockType::Stream, None, flags).unwrap()
+        };
+        for quick in [true, false] {
+            let (guarded, there) = pair();
+            let again = Guarded::new(guarded, quick).duplicate().unwrap();
+            assert_eq!(again.is_quick(), quick);
+            drop(again);
+            let end = Instant::now() + Duration::from_secs(30);
+            while nix::unistd::write(&there, b"x").is_ok() {
+                assert!(!quick && Instant::now() < end);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        let (one, other) = pair();
+        assert!(Guarded::new(one, true).into_parts().1);
+        assert!(!Guarded::new(other, false).into_parts().1);
+    }
+}

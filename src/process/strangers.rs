@@ -1,0 +1,197 @@
+//! Unix sockets that strangers may send to, and how what they send is kept away.
+//!
+//! A message can carry descriptors (`SCM_RIGHTS`). Whoever reads it closes those that it has no
+//! room for, and whoever closes the socket closes those that nobody has read; either can take as
+//! long as the sender likes ([`closing`](super::closing)). So no thread of an application's and no
+//! service thread may do it:
+//!
+//! | | Linux 6.16 (`SO_PASSRIGHTS`) | before |
+//! |---|---|---|
+//! | a socket that expects none | refuses them: the sender gets `EPERM` | reads with room for all, and a thread closes them; it closes the socket too |
+//! | a guest's, until its answer has come | reads with room for all, and a thread closes what is no memory | the same |
+//!
+//! Before Linux 6.16 a stranger can still have this process keep descriptors open, up to its limit:
+//! those that a thread is closing. If there is no room left for descriptors, the kernel closes
+//! them on the thread that reads.
+#![expect(unsafe_code, reason = "system calls that nix does not wrap")]
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Instant;
+
+use arrayvec::ArrayVec;
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::socket::{
+    self, AddressFamily, Backlog, MsgFlags, Shutdown, SockFlag, SockType, UnixAddr, sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
+
+use super::closing::Guarded;
+
+/// The most descriptors that one message carries (`SCM_MAX_FD`, unix(7)).
+const MOST: usize = 253;
+
+fn new(kind: SockType, flags: SockFlag) -> nix::Result<OwnedFd> {
+    let flags = flags | SockFlag::SOCK_CLOEXEC;
+    socket::socket(AddressFamily::Unix, kind, flags, None)
+}
+
+/// A socket that listens, and does not block. It and its connections take no descriptors.
+pub(crate) fn listen(kind: SockType, address: &UnixAddr) -> nix::Result<Guarded> {
+    let socket = new(kind, SockFlag::SOCK_NONBLOCK)?;
+    let refuses = refuses(socket.as_fd());
+    socket::bind(socket.as_raw_fd(), address)?;
+    socket::listen(&socket, Backlog::MAXCONN)?;
+    Ok(Guarded::new(socket, refuses))
+}
+
+/// The next connection; it blocks, whatever the listener does, and takes descriptors if that does.
+pub(crate) fn accept(listener: &Guarded) -> nix::Result<Guarded> {
+    let accepted = socket::accept4(listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC)?;
+    // SAFETY: the call opened it: nobody else has it.
+    let socket = unsafe { OwnedFd::from_raw_fd(accepted) };
+    Ok(Guarded::new(socket, listener.is_quick()))
+}
+
+/// Connects to where somebody listens. While others stand in line, waits until the deadline;
+/// without one, it does not wait. The connection does not block.
+///
+/// `answered` says that an answer with descriptors is expected: [`refuse`] comes after it.
+///
+/// # Errors
+///
+/// `EAGAIN` if the line was full until the deadline.
+pub(crate) fn connect(
+    kind: SockType,
+    address: &UnixAddr,
+    answered: bool,
+    deadline: Option<Instant>,
+) -> nix::Result<Guarded> {
+    let flags = match deadline {
+        Some(_) => SockFlag::empty(),
+        None => SockFlag::SOCK_NONBLOCK,
+    };
+    let socket = new(kind, flags)?;
+    let refuses = !answered && refuses(socket.as_fd());
+    let socket = Guarded::new(socket, refuses);
+    loop {
+        if let Some(deadline) = deadline {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Errno::EAGAIN);
+            }
+            // A limit of 0 would be none.
+            let micros = i64::try_from(left.as_micros()).unwrap_or(i64::MAX).max(1);
+            let limit = TimeVal::microseconds(micros.min(1 << 40));
+            socket::setsockopt(&*socket, sockopt::SendTimeout, &limit)?;
+        }
+        match socket::connect(socket.as_raw_fd(), address) {
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+            Ok(()) => {
+                fcntl(&socket, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+                return Ok(socket);
+            }
+        }
+    }
+}
+
+/// The answer has come: from now on the connection takes no descriptors.
+///
+/// If some have come behind the answer, it stays one whose closing may take time.
+pub(crate) fn refuse(socket: &mut Guarded) {
+    if socket.is_quick() || !refuses(socket.as_fd()) {
+        return;
+    }
+    // How many lie in the queue. It takes the lock under which a sender that was not refused puts
+    // its own there (`unix_show_fdinfo`).
+    let path = format!("/proc/thread-self/fdinfo/{}", socket.as_raw_fd());
+    let info = std::fs::read_to_string(path).unwrap_or_default();
+    if info.lines().any(|line| line == "scm_fds: 0") {
+        socket.set_quick();
+    }
+}
+
+/// Has a socket take no descriptors: whoever sends some gets `EPERM`. Connections inherit it.
+///
+/// Returns `false` before Linux 6.16, which knows no such thing.
+fn refuses(socket: BorrowedFd<'_>) -> bool {
+    const SO_PASSRIGHTS: libc::c_int = 83;
+    let (fd, no) = (socket.as_raw_fd(), 0 as libc::c_int);
+    let (at, len) = ((&raw const no).cast(), size_of::<libc::c_int>() as _);
+    // SAFETY: a pointer to an integer, with its length.
+    let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, at, len) };
+    set == 0
+}
+
+/// Reads what has come, without descriptors.
+///
+/// # Errors
+///
+/// `EBADMSG` if descriptors came along.
+pub(crate) fn receive(from: &Guarded, into: &mut [u8]) -> nix::Result<usize> {
+    match from.is_quick() {
+        true => socket::recv(from.as_raw_fd(), into, MsgFlags::MSG_DONTWAIT),
+        false => receive_with::<0>(from.as_fd(), into).map(|(len, _)| len),
+    }
+}
+
+/// Takes one message with its descriptors, of which closing those is quick that are memory.
+///
+/// # Errors
+///
+/// `EBADMSG` if more than `N` came along, or the message is longer than the room for it.
+pub(crate) fn receive_with<const N: usize>(
+    from: BorrowedFd<'_>,
+    into: &mut [u8],
+) -> nix::Result<(usize, ArrayVec<Guarded, N>)> {
+    const HEADER: usize = size_of::<libc::cmsghdr>();
+    /// A header, and room for the descriptors.
+    #[repr(C)]
+    struct Control {
+        header: libc::cmsghdr,
+        descriptors: [RawFd; MOST],
+    }
+    // SAFETY: integers, of which all may be 0.
+    let mut control: Control = unsafe { std::mem::zeroed() };
+    let mut part = libc::iovec {
+        iov_base: into.as_mut_ptr().cast(),
+        iov_len: into.len(),
+    };
+    // SAFETY: integers and pointers, of which all may be 0.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = &raw mut part;
+    header.msg_iovlen = 1;
+    header.msg_control = (&raw mut control).cast();
+    header.msg_controllen = size_of::<Control>() as _;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: the header points to a buffer and to room for control messages, each with its length, which outlive the call.
+    let len = unsafe { libc::recvmsg(from.as_raw_fd(), &raw mut header, flags) };
+    let len = Errno::result(len)? as usize;
+    let mut descriptors = ArrayVec::new();
+    let mut right = header.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) == 0;
+    let rights = header.msg_controllen as usize >= HEADER
+        && control.header.cmsg_level == libc::SOL_SOCKET
+        && control.header.cmsg_type == libc::SCM_RIGHTS;
+    if rights {
+        let bytes = (control.header.cmsg_len as usize).saturating_sub(HEADER);
+        let count = (bytes / size_of::<RawFd>()).min(MOST);
+        for &descriptor in &control.descriptors[..count] {
+            // SAFETY: the kernel opened it for this message, and said so: it is nobody else's.
+            let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+            // Only memory has seals.
+            let is_memory = fcntl(&descriptor, FcntlArg::F_GET_SEALS).is_ok();
+            let guarded = Guarded::new(descriptor, is_memory);
+            right &= descriptors.try_push(guarded).is_ok();
+        }
+    }
+    match right {
+        true => Ok((len, descriptors)),
+        false => Err(Errno::EBADMSG),
+    }
+}
+
+/// Ends a connection, or listening, also where a child of fork(2) has a copy of the descriptor.
+pub(crate) fn hang_up(socket: impl AsFd) {
+    let _ = socket::shutdown(socket.as_fd().as_raw_fd(), Shutdown::Both);
+}
