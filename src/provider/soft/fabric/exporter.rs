@@ -14,7 +14,7 @@ use super::sent;
 use super::slots::SLOTS;
 use super::socket;
 use super::table::{Entry, Table};
-use super::thread::After;
+use super::thread::{After, Then};
 use super::wire::{self, Bad, Claim, Grant, Request, Status};
 use crate::device::{Exported, Offer};
 use crate::error::{Error, ErrorKind, Result};
@@ -127,10 +127,10 @@ pub(super) fn answer(
     let to = to.as_fd();
     let refuse = |status| {
         let _ = socket::send(to, &wire::refusal(status), &[]);
-        After::HangUp
+        After::Refused
     };
     let (request, entry) = match judge(&station.table, request, room) {
-        Verdict::Silence => return After::HangUp,
+        Verdict::Silence => return After::Refused,
         Verdict::Refuse(status) => return refuse(status),
         Verdict::Grant(request, entry) => (request, entry),
     };
@@ -147,10 +147,10 @@ pub(super) fn answer(
     let message = grant.format(&entry.key, &request.nonce);
     let descriptors = [memfd.as_raw_fd(), station.control.memfd().as_raw_fd()];
     match socket::send(to, &message, &descriptors) {
-        Ok(()) if request.keep => After::Keep,
-        Ok(()) => After::HangUp,
+        Ok(()) if request.keep => After::Answered(Then::Keep),
+        Ok(()) => After::Answered(Then::HangUp),
         // Too many of ours are on their way to importers that do not take them.
         Err(Errno::ETOOMANYREFS) => refuse(Status::Failed(libc::ETOOMANYREFS)),
-        Err(_) => After::HangUp,
+        Err(_) => After::Refused,
     }
 }

@@ -11,7 +11,7 @@ use super::place::Id;
 use super::process::{Fabric, Station, lock};
 use super::slots::{Keyed, Slots};
 use super::socket;
-use super::thread::After;
+use super::thread::{After, Then};
 use super::watch::Process;
 use super::wire::{Bad, Status};
 use crate::process::Guarded;
@@ -119,10 +119,10 @@ pub(super) fn answer(
 ) -> After {
     let refuse = |status| {
         let _ = socket::send(from.as_fd(), &greeting::refusal(status), &[]);
-        After::HangUp
+        After::Refused
     };
     let (knock, seat) = match judge(&station.seats, message, room) {
-        Verdict::Silence => return After::HangUp,
+        Verdict::Silence => return After::Refused,
         Verdict::Refuse(status) => return refuse(status),
         Verdict::Admit(knock, seat) => (knock, seat),
     };
@@ -157,11 +157,11 @@ pub(super) fn answer(
     let message = greeting.format(&seat.key, &knock);
     let memfds = welcome.memfds.each_ref().map(|memfd| memfd.as_raw_fd());
     match (socket::send(from.as_fd(), &message, &memfds), welcome.keep) {
-        (Ok(()), Some(to)) => After::HandOver(to),
-        (Ok(()), None) if keep => After::Keep,
-        (Ok(()), None) => After::HangUp,
+        (Ok(()), Some(to)) => After::Answered(Then::HandOver(to)),
+        (Ok(()), None) if keep => After::Answered(Then::Keep),
+        (Ok(()), None) => After::Answered(Then::HangUp),
         // Too many of ours are on their way to guests that do not take them.
         (Err(Errno::ETOOMANYREFS), _) => refuse(Status::Failed(libc::ETOOMANYREFS)),
-        (Err(_), _) => After::HangUp,
+        (Err(_), _) => After::Refused,
     }
 }

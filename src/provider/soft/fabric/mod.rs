@@ -40,6 +40,7 @@
 //! | nobody shortens memory under us | seals, added before the first send and checked before a mapping: [`sent`], [`received`], [`arena`] |
 //! | nobody makes us take memory, or a SIGBUS of huge pages | holes and punchable huge pages are refused: [`received`], [`sent`]; what both write is at most 64 MiB: [`arena`] |
 //! | nobody forges a revocation, or hides one of another's | a control page that only its process can map to write: [`control`]; a blob's word for whose it is is not enough: [`peer`], [`watch`] |
+//! | nobody uses up what this process's user has in flight | a share of unread answers for each other user: [`untaken`] |
 //! | no peer blocks, stops or floods the thread | every call `MSG_DONTWAIT`, descriptors opened without waiting for a lease, one message per connection, 64 silent ones for 2 s, a pause when descriptors run out: [`thread`], [`socket`] |
 //! | no descriptor of a stranger is kept, and none is closed on a thread that anybody waits for | refused by the kernel, or read with room for all and closed elsewhere: [`strangers`](crate::process) |
 //! | a process's end is noticed, also when a child holds its sockets | a pidfd, or a connection that stays: [`watch`] |
@@ -84,6 +85,7 @@ mod socket;
 mod table;
 mod talk;
 mod thread;
+mod untaken;
 mod visit;
 mod watch;
 mod wire;

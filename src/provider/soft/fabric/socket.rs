@@ -144,6 +144,21 @@ pub(super) fn pid(connection: &OwnedFd) -> nix::Result<i32> {
     Ok(socket::getsockopt(connection, sockopt::PeerCredentials)?.pid())
 }
 
+/// The user of the process at the other end.
+pub(super) fn user(connection: &OwnedFd) -> nix::Result<u32> {
+    Ok(socket::getsockopt(connection, sockopt::PeerCredentials)?.uid())
+}
+
+/// Returns whether the other side has not read all that was sent.
+pub(super) fn has_unread(connection: &OwnedFd) -> bool {
+    let mut unread: libc::c_int = 0;
+    let (fd, at) = (connection.as_raw_fd(), &raw mut unread);
+    // SAFETY: `SIOCOUTQ`, which is this number, writes an integer there.
+    let done = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, at) };
+    // The kernel holds 1 back while it says that the rest was read (`sock_wfree`).
+    done == 0 && unread > 1
+}
+
 /// Takes one message, for what tests play.
 #[cfg(test)]
 pub(super) fn receive(from: BorrowedFd<'_>, into: &mut [u8]) -> nix::Result<usize> {

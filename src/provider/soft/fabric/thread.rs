@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use std::os::fd::AsFd;
+
 use nix::errno::Errno;
 use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::SigSet;
@@ -14,7 +16,9 @@ use super::exporter;
 use super::greeting;
 use super::host;
 use super::process::{Shared, Station, lock};
-use super::wire;
+use super::socket;
+use super::untaken::Untaken;
+use super::wire::{self, Status};
 use crate::process::{Guarded, accept, hang_up, receive};
 
 pub(super) const BELL: u64 = 0;
@@ -40,6 +44,7 @@ pub(super) struct Worker {
     /// By age.
     silent: Vec<Connection>,
     kept: Vec<Connection>,
+    untaken: Untaken,
     paused: Option<Instant>,
 }
 
@@ -50,16 +55,24 @@ const ROOM: usize = 1 + if greeting::KNOCK_LEN > wire::REQUEST_LEN {
     wire::REQUEST_LEN
 };
 
-/// What becomes of a connection that was answered.
+/// What was answered.
 pub(super) enum After {
+    /// No, or nothing.
+    Refused,
+    /// An answer with descriptors.
+    Answered(Then),
+}
+
+/// What becomes of a connection that was answered.
+pub(super) enum Then {
     HangUp,
     Keep,
     HandOver(Box<dyn FnOnce(Guarded) + Send>),
 }
 
-struct Connection {
-    number: u64,
-    socket: Guarded,
+pub(super) struct Connection {
+    pub(super) number: u64,
+    pub(super) socket: Guarded,
     until: Instant,
 }
 
@@ -70,6 +83,7 @@ impl Worker {
             next: FIRST,
             silent: Vec::with_capacity(SILENT),
             kept: Vec::new(),
+            untaken: Untaken::default(),
             paused: None,
         }
     }
@@ -92,7 +106,8 @@ impl Worker {
             }
             self.expire(Instant::now());
         }
-        for connection in self.silent.drain(..).chain(self.kept.drain(..)) {
+        let kept = self.kept.drain(..).chain(self.untaken.drain());
+        for connection in self.silent.drain(..).chain(kept) {
             hang_up(&connection.socket);
         }
     }
@@ -175,6 +190,13 @@ impl Worker {
 
     /// A connection says something, or has ended.
     fn spoke(&mut self, number: u64) {
+        if self.untaken.has(number) {
+            if let Some((connection, then)) = self.untaken.taken(number) {
+                let _ = self.shared.epoll.delete(&connection.socket);
+                self.go_on(connection, then);
+            }
+            return;
+        }
         let with = |connection: &Connection| connection.number == number;
         if let Some(at) = self.kept.iter().position(with) {
             let connection = self.kept.remove(at);
@@ -205,16 +227,45 @@ impl Worker {
         };
         let room = self.kept.len() < KEPT;
         let (message, from) = (&message[..len], &connection.socket);
-        let after = match greeting::is_knock(message) {
+        let is_knock = greeting::is_knock(message);
+        let user = Untaken::user(&connection);
+        if user.is_some_and(|user| !self.untaken.has_room(user)) {
+            let status = Status::Failed(libc::ETOOMANYREFS);
+            let refusal = match is_knock {
+                true => greeting::refusal(status).to_vec(),
+                false => wire::refusal(status).to_vec(),
+            };
+            let _ = socket::send(from.as_fd(), &refusal, &[]);
+            hang_up(&connection.socket);
+            return None;
+        }
+        let after = match is_knock {
             true => host::answer(&self.shared.instance, station, message, from, room),
             false => exporter::answer(&self.shared.instance, station, message, from, room),
         };
-        match after {
-            After::HangUp => hang_up(&connection.socket),
-            After::HandOver(to) => to(connection.socket),
-            After::Keep => self.keep(connection),
+        match (after, user) {
+            (After::Refused, _) => hang_up(&connection.socket),
+            (After::Answered(then), None) => self.go_on(connection, then),
+            (After::Answered(then), Some(user)) => {
+                // Rung at once, and whenever something was read.
+                let events = EpollFlags::EPOLLOUT | EpollFlags::EPOLLET;
+                let event = EpollEvent::new(events, connection.number);
+                match self.shared.epoll.add(&connection.socket, event) {
+                    Ok(()) => self.untaken.push(user, connection, then),
+                    Err(_) => hang_up(&connection.socket),
+                }
+            }
         }
         None
+    }
+
+    /// The answer was read, or need not be.
+    fn go_on(&mut self, connection: Connection, then: Then) {
+        match then {
+            Then::HangUp => hang_up(&connection.socket),
+            Then::HandOver(to) => to(connection.socket),
+            Then::Keep => self.keep(connection),
+        }
     }
 
     /// Keeps a connection until the other side hangs up.
