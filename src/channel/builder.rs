@@ -102,7 +102,7 @@ impl ChannelBuilder {
     ///
     /// `AlreadyExist` if a process of this user has a service of that name there; `NotFound` if the function has gone; `NotSupported` if the
     /// representor's device has no other side on this machine; `InvalidValue` for a name that is empty, longer than 32 bytes or has a 0, and for sizes
-    /// that are out of their ranges; `BadState` without a runtime.
+    /// that are out of their ranges; `NotPermitted` if this user has no number in the process's user namespace; `BadState` without a runtime.
     #[doc(alias = "doca_comm_channel_ep_listen")]
     pub fn listen(self, representor: &Representor, service: &str) -> Result<Service> {
         self.check(LISTEN, service)?;
@@ -110,7 +110,7 @@ impl ChannelBuilder {
         let (device, info) = (representor.device(), representor.info());
         let domain = device.adapter().channel_domain(Some(info))?;
         let runtime = socket::runtime(LISTEN)?;
-        let listener = Listener::unix(LISTEN, &socket::name(&domain, service))?;
+        let listener = Listener::unix(LISTEN, &socket::name(LISTEN, &domain, service)?)?;
         let at = At {
             device: device.clone(),
             runtime,
@@ -145,8 +145,9 @@ impl ChannelBuilder {
     ///
     /// # Errors
     ///
-    /// `ConnectionAborted` if no such service listens; `Full` if it has as many peers as it takes; `Again` if too many wait to be accepted;
-    /// `ConnectionReset` if it ends meanwhile; `NotPermitted` if another user has its name; `NotSupported` on a port of the DPU and on devices that have
+    /// `ConnectionAborted` if no such service listens; `Full` if it has as many peers as it takes; `TimedOut` if its line was full for
+    /// 5 s, since it does not accept or too many connect; `ConnectionReset` if it ends meanwhile; `NotPermitted` if another user has its
+    /// name, or if this user has no number in the process's user namespace; `NotSupported` on a port of the DPU and on devices that have
     /// no other side on this machine; `UnsupportedVersion`; `InvalidValue` and `BadState` as [`listen`](ChannelBuilder::listen).
     ///
     /// # Cancel safety
@@ -157,7 +158,7 @@ impl ChannelBuilder {
         self.check(CONNECT, service)?;
         let domain = device.adapter().channel_domain(None)?;
         let runtime = socket::runtime(CONNECT)?;
-        let socket = socket::connect(CONNECT, &socket::name(&domain, service))?;
+        let socket = socket::connect(CONNECT, &socket::name(CONNECT, &domain, service)?).await?;
         let at = At {
             device: device.clone(),
             runtime,

@@ -1,16 +1,18 @@
 //! The socket of a connection, of either family, and where a service listens.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr as UnixName, UnixListener as StdListener};
+use std::ops::Deref;
+use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{BufMut, Bytes};
 use nix::errno::Errno;
-use nix::sys::socket::{self, AddressFamily, Shutdown, SockFlag, SockType, UnixAddr};
+use nix::sys::socket::{self, SockType, UnixAddr};
+use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::runtime::Handle;
 
@@ -18,11 +20,65 @@ use super::Peer;
 use super::inbox::Inbox;
 use super::outbox::Outbox;
 use crate::error::{Error, ErrorKind, Result};
+use crate::process::{self, Guarded};
+use crate::sync::{Blocking, deadline};
+
+/// How long a client stands in line before a service.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A connected socket. What it does is asked for by `&self`, so that both directions go on at once.
 pub(super) enum Socket {
-    Unix(UnixStream),
+    Unix(Kept<UnixStream>),
     Tcp(TcpStream),
+}
+
+/// A Unix socket of Tokio's. If it cannot refuse descriptors, it is closed where that takes none of a
+/// runtime's time.
+pub(super) struct Kept<T> {
+    /// `None` while it is dropped.
+    socket: Option<T>,
+    refuses: bool,
+    /// Takes the descriptor out.
+    into: fn(T) -> io::Result<OwnedFd>,
+}
+
+impl Kept<UnixStream> {
+    fn stream(socket: UnixStream, refuses: bool) -> Kept<UnixStream> {
+        Kept {
+            socket: Some(socket),
+            refuses,
+            into: |socket| Ok(socket.into_std()?.into()),
+        }
+    }
+}
+
+impl Kept<UnixListener> {
+    fn listener(socket: UnixListener, refuses: bool) -> Kept<UnixListener> {
+        Kept {
+            socket: Some(socket),
+            refuses,
+            into: |socket| Ok(socket.into_std()?.into()),
+        }
+    }
+}
+
+impl<T> Deref for Kept<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.socket.as_ref().expect("drop alone takes it out")
+    }
+}
+
+impl<T> Drop for Kept<T> {
+    fn drop(&mut self) {
+        if let Some(socket) = self.socket.take()
+            && !self.refuses
+            && let Ok(socket) = (self.into)(socket)
+        {
+            drop(Guarded::new(socket, false));
+        }
+    }
 }
 
 /// Calls the method of whichever it is.
@@ -41,7 +97,17 @@ impl Socket {
     }
 
     pub(super) fn try_read(&self, into: &mut impl BufMut) -> io::Result<usize> {
-        either!(self, stream => stream.try_read_buf(into))
+        match self {
+            Socket::Unix(stream) if stream.refuses => stream.try_read_buf(into),
+            Socket::Unix(stream) => stream.try_io(Interest::READABLE, || {
+                let mut bytes = [0; 4096];
+                let room = bytes.len().min(into.remaining_mut());
+                let (len, _) = process::receive_with::<0>(stream.as_fd(), &mut bytes[..room])?;
+                into.put_slice(&bytes[..len]);
+                Ok(len)
+            }),
+            Socket::Tcp(stream) => stream.try_read_buf(into),
+        }
     }
 
     pub(super) async fn writable(&self) -> io::Result<()> {
@@ -85,8 +151,7 @@ impl Socket {
 
     /// Ends both directions: who waits here or there is woken.
     pub(super) fn hang_up(&self) {
-        let fd: RawFd = either!(self, stream => stream.as_raw_fd());
-        let _ = socket::shutdown(fd, Shutdown::Both);
+        either!(self, stream => process::hang_up(stream.as_fd()));
     }
 
     /// Who is at the other end.
@@ -99,8 +164,14 @@ impl Socket {
 
     /// Whether the other end of a Unix socket is a process of this user: who connected, or who listened.
     fn is_of_this_user(stream: &UnixStream) -> bool {
-        let us = nix::unistd::geteuid().as_raw();
-        stream.peer_cred().is_ok_and(|cred| cred.uid() == us)
+        let cred = stream.peer_cred();
+        cred.is_ok_and(|cred| process::is_own_user(cred.uid()))
+    }
+
+    fn unix(socket: Guarded) -> io::Result<Socket> {
+        let (socket, refuses) = socket.into_parts();
+        let stream = UnixStream::from_std(socket.into())?;
+        Ok(Socket::Unix(Kept::stream(stream, refuses)))
     }
 }
 
@@ -117,41 +188,64 @@ pub(super) fn runtime(op: &'static str) -> Result<Handle> {
     }
 }
 
-/// The name of a service's socket.
-pub(super) fn name(domain: &str, service: &str) -> String {
+/// The name of a service's socket, for the processes of this user.
+///
+/// # Errors
+///
+/// `NotPermitted` if this user cannot be told from others.
+pub(super) fn name(op: &'static str, domain: &str, service: &str) -> Result<String> {
+    let wrong = |text| Error::new(ErrorKind::NotPermitted, op, text);
+    process::check_own_user().map_err(wrong)?;
     let user = nix::unistd::geteuid();
-    format!("tokio-doca/{user}/{domain}/{service}")
+    Ok(format!("tokio-doca/{user}/{domain}/{service}"))
 }
 
-/// Connects to the socket of that name.
-pub(super) fn connect(op: &'static str, name: &str) -> Result<Socket> {
-    let connected = || -> nix::Result<std::os::unix::net::UnixStream> {
-        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let socket = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-        socket::connect(
-            socket.as_raw_fd(),
-            &UnixAddr::new_abstract(name.as_bytes())?,
-        )?;
-        Ok(socket.into())
+/// Connects to the socket of that name. While the service's line is full, waits 5 s at most.
+pub(super) async fn connect(op: &'static str, name: &str) -> Result<Socket> {
+    let os = |errno: Errno| Error::os(op, name, errno.into());
+    let address = UnixAddr::new_abstract(name.as_bytes()).map_err(os)?;
+    let socket = match process::connect(SockType::Stream, &address, false, None) {
+        Err(Errno::EAGAIN) => stand_in_line(op, address).await?,
+        done => done,
     };
-    let stream = match connected() {
-        Ok(stream) => stream,
+    let socket = match socket {
+        Ok(socket) => socket,
         Err(Errno::ECONNREFUSED) => {
             let text = format!("no service listens at {name}");
             return Err(Error::new(ErrorKind::ConnectionAborted, op, text));
         }
         Err(Errno::EAGAIN) => {
-            let text = format!("too many wait already for the service at {name} to accept them");
-            return Err(Error::new(ErrorKind::Again, op, text));
+            let text = format!(
+                "the line of the service at {name} was full for {PATIENCE:?}: it does not accept, \
+                 or others connect all the time"
+            );
+            return Err(Error::new(ErrorKind::TimedOut, op, text));
         }
-        Err(errno) => return Err(Error::os(op, name, errno.into())),
+        Err(errno) => return Err(os(errno)),
     };
-    let stream = UnixStream::from_std(stream).map_err(|error| Error::os(op, name, error))?;
-    if !Socket::is_of_this_user(&stream) {
-        let text = format!("another user listens at {name}");
-        return Err(Error::new(ErrorKind::NotPermitted, op, text));
+    let socket = Socket::unix(socket).map_err(|error| Error::os(op, name, error))?;
+    match &socket {
+        Socket::Unix(stream) if !Socket::is_of_this_user(stream) => {
+            let text = format!("another user listens at {name}");
+            Err(Error::new(ErrorKind::NotPermitted, op, text))
+        }
+        _ => Ok(socket),
     }
-    Ok(Socket::Unix(stream))
+}
+
+/// Waits for a place in the line, on another thread, since no event tells a runtime of one.
+async fn stand_in_line(op: &'static str, address: UnixAddr) -> Result<nix::Result<Guarded>> {
+    let mut call = Blocking::new();
+    let deadline = deadline(PATIENCE);
+    call.begin(op, move || {
+        Ok(process::connect(
+            SockType::Stream,
+            &address,
+            false,
+            Some(deadline),
+        ))
+    })?;
+    poll_fn(|cx| call.poll(op, cx)).await
 }
 
 /// Connects to a TCP address.
@@ -177,7 +271,7 @@ impl Socket {
 
 /// Where a service listens.
 pub(super) enum Listener {
-    Unix(UnixListener),
+    Unix(Kept<UnixListener>),
     Tcp(TcpListener),
 }
 
@@ -185,13 +279,12 @@ impl Listener {
     /// At the name; nobody else has it.
     pub(super) fn unix(op: &'static str, name: &str) -> Result<Listener> {
         let bind = || {
-            let listener = StdListener::bind_addr(&UnixName::from_abstract_name(name)?)?;
-            listener.set_nonblocking(true)?;
-            UnixListener::from_std(listener)
+            let address = UnixAddr::new_abstract(name.as_bytes())?;
+            let (socket, refuses) = process::listen(SockType::Stream, &address)?.into_parts();
+            let listener = UnixListener::from_std(socket.into())?;
+            Ok(Listener::Unix(Kept::listener(listener, refuses)))
         };
-        bind()
-            .map(Listener::Unix)
-            .map_err(|error| taken(op, name, error))
+        bind().map_err(|error| taken(op, name, error))
     }
 
     /// At the address.
@@ -208,6 +301,7 @@ impl Listener {
             let accepted = match self {
                 Listener::Unix(listener) => {
                     std::task::ready!(listener.poll_accept(cx)).map(|(stream, _)| {
+                        let stream = Kept::stream(stream, listener.refuses);
                         Socket::is_of_this_user(&stream).then(|| Socket::Unix(stream))
                     })
                 }
@@ -227,7 +321,7 @@ impl Listener {
     /// The TCP address.
     pub(super) fn local_addr(&self) -> Option<SocketAddr> {
         match self {
-            Listener::Unix(_) => None,
+            Listener::Unix(..) => None,
             Listener::Tcp(listener) => listener.local_addr().ok(),
         }
     }

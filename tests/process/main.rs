@@ -35,6 +35,12 @@ mod hostile {
     mod rdma;
 }
 
+mod neighbours {
+    mod bombs;
+    mod means;
+    mod shares;
+}
+
 mod kills {
     mod chaos;
     mod exports;

@@ -1,0 +1,212 @@
+//! What a hostile neighbour can do: be another user, and send descriptors whose closing takes time.
+
+use std::io::IoSlice;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg, setsockopt, sockopt};
+use support::peer::{again, role};
+use support::*;
+
+/// How long closing a bomb takes.
+pub(crate) const LINGER: Duration = Duration::from_secs(20);
+
+/// Runs a story with the way of this kernel, and as on a kernel before Linux 6.16, each in a
+/// process of its own.
+pub(crate) fn both_ways(test: &str, story: impl FnOnce()) {
+    if let Some(way) = role() {
+        if way == "taken" {
+            forget_passrights();
+        }
+        return story();
+    }
+    for way in ["refused", "taken"] {
+        if way == "taken" && programs::is_emulated("filter system calls") {
+            continue;
+        }
+        let output = again(test, way).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{way}: {}\n{text}", output.status);
+        eprintln!("{way}: {text}");
+    }
+}
+
+/// From now on the kernel does not know `SO_PASSRIGHTS`, for this thread and those that it starts.
+#[expect(unsafe_code, reason = "system calls that nix does not wrap")]
+fn forget_passrights() {
+    use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
+    const SO_PASSRIGHTS: u32 = 83;
+    /// In `seccomp_data`: the number of the call, and the lower half of its third argument.
+    const CALL: u32 = 0;
+    const THIRD: u32 = 32 + if cfg!(target_endian = "big") { 4 } else { 0 };
+    let step = |code: u32, k: u32, jf: u8| libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf,
+        k,
+    };
+    let mut steps = [
+        step(BPF_LD | BPF_W | BPF_ABS, CALL, 0),
+        step(BPF_JMP | BPF_JEQ | BPF_K, libc::SYS_setsockopt as u32, 3),
+        step(BPF_LD | BPF_W | BPF_ABS, THIRD, 0),
+        step(BPF_JMP | BPF_JEQ | BPF_K, SO_PASSRIGHTS, 1),
+        step(
+            BPF_RET | BPF_K,
+            libc::SECCOMP_RET_ERRNO | libc::ENOPROTOOPT as u32,
+            0,
+        ),
+        step(BPF_RET | BPF_K, libc::SECCOMP_RET_ALLOW, 0),
+    ];
+    let program = libc::sock_fprog {
+        len: steps.len() as u16,
+        filter: steps.as_mut_ptr(),
+    };
+    // SAFETY: no pointers.
+    let done = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    assert_eq!(done, 0);
+    let (mode, at) = (libc::SECCOMP_MODE_FILTER, &raw const program);
+    // SAFETY: the program has as many steps as it says, which live until the call returns.
+    let done = unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, at) };
+    assert_eq!(done, 0);
+}
+
+/// Has the calling thread be another user's, if root runs the test; the others stay as they are.
+#[expect(unsafe_code, reason = "glibc would change all threads")]
+pub(crate) fn become_a_stranger(uid: u32) {
+    if nix::unistd::geteuid().is_root() {
+        // SAFETY: no pointers.
+        let done = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) };
+        assert_eq!(done, 0);
+    }
+}
+
+/// A TCP socket with unsent data: closing the last descriptor takes as long as it lingers.
+pub(crate) struct Bomb {
+    socket: Option<OwnedFd>,
+    /// The other end, which reads nothing. Once it is closed, so is the first without waiting.
+    _there: (TcpListener, TcpStream),
+}
+
+#[expect(unsafe_code, reason = "nix has no SO_LINGER with a time")]
+fn linger(socket: &TcpStream) {
+    let linger = libc::linger {
+        l_onoff: 1,
+        l_linger: LINGER.as_secs() as i32,
+    };
+    let (at, len) = (&raw const linger, size_of::<libc::linger>());
+    let (fd, option) = (socket.as_raw_fd(), libc::SO_LINGER);
+    // SAFETY: a pointer to a value of this option, with its length.
+    let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, at.cast(), len as u32) };
+    assert_eq!(set, 0);
+}
+
+impl Bomb {
+    pub(crate) fn new() -> Bomb {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (there, _) = listener.accept().unwrap();
+        setsockopt(&socket, sockopt::SndBuf, &(256 << 10)).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        // Until its own buffer is full as well as the other's: then there is something unsent.
+        let mut full = 0;
+        while full < 20 {
+            match nix::unistd::write(&socket, &[0; 1 << 16]) {
+                Ok(_) => full = 0,
+                Err(_) => {
+                    full += 1;
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+        }
+        linger(&socket);
+        Bomb {
+            socket: Some(socket.into()),
+            _there: (listener, there),
+        }
+    }
+
+    /// The socket itself. If its descriptor is the last one, closing it takes as long as this bomb
+    /// lives.
+    pub(crate) fn take(&mut self) -> OwnedFd {
+        self.socket.take().unwrap()
+    }
+
+    /// Sends it, and keeps no descriptor. Returns false if the other side refuses descriptors.
+    pub(crate) fn throw(&mut self, to: impl AsFd, message: &[u8]) -> bool {
+        let raw = [self.socket.as_ref().unwrap().as_raw_fd()];
+        let with = [ControlMessage::ScmRights(&raw)];
+        let (parts, flags) = ([IoSlice::new(message)], MsgFlags::MSG_NOSIGNAL);
+        match sendmsg::<()>(to.as_fd().as_raw_fd(), &parts, &with, flags, None) {
+            Ok(_) => {
+                self.socket = None;
+                true
+            }
+            Err(errno) => {
+                assert_eq!(errno, nix::Error::EPERM);
+                false
+            }
+        }
+    }
+}
+
+impl Drop for Bomb {
+    /// The other end first.
+    fn drop(&mut self) {
+        let _ =
+            nix::sys::socket::shutdown(self._there.1.as_raw_fd(), nix::sys::socket::Shutdown::Both);
+        if let Some(socket) = self.socket.take() {
+            let off = libc::linger {
+                l_onoff: 0,
+                l_linger: 0,
+            };
+            setsockopt(&socket, sockopt::Linger, &off).unwrap();
+        }
+    }
+}
+
+/// An honest connection on the same runtime, and the longest time between two of its messages, in
+/// microseconds.
+pub(crate) struct Bystander(Arc<AtomicU64>, tokio::task::JoinHandle<()>);
+
+impl Bystander {
+    pub(crate) async fn start() -> Bystander {
+        let longest = Arc::new(AtomicU64::new(0));
+        let task = tokio::spawn({
+            let longest = Arc::clone(&longest);
+            let (client, server) = channel::pair().await;
+            async move {
+                let mut last = Instant::now();
+                loop {
+                    client.send(b"honest").await.unwrap();
+                    assert_eq!(server.recv().await.unwrap(), "honest");
+                    let gap = last.elapsed().as_micros() as u64;
+                    last = Instant::now();
+                    longest.fetch_max(gap, Ordering::Relaxed);
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            }
+        });
+        let bystander = Bystander(longest, task);
+        // As it is without an attack.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        bystander
+    }
+
+    /// The service went on: its longest gap is nowhere near what the bombs would take.
+    pub(crate) async fn went_on(self, quiet: Duration) {
+        // A gap that has not ended yet counts as well.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let gap = self.longest();
+        eprintln!("longest gap: {quiet:?} before, {gap:?} under attack");
+        assert!(gap < quiet + LINGER / 2, "{gap:?}, and {quiet:?} before");
+        assert!(!self.1.is_finished());
+        self.1.abort();
+    }
+
+    pub(crate) fn longest(&self) -> Duration {
+        Duration::from_micros(self.0.load(Ordering::Relaxed))
+    }
+}

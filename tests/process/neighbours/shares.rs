@@ -1,0 +1,280 @@
+//! What one stranger can use up: descriptors in flight, places in a line, threads; and who is taken
+//! for one's own.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, connect as connect_to, socket,
+};
+use support::channel::*;
+use support::peer::{Peer, hear, hex, role, say, unhex};
+use support::{test_name, *};
+use tokio_doca::soft::{Soft, View};
+use tokio_doca::{Access, Channel, ErrorKind, Mmap, RemoteMmap};
+
+use super::means::become_a_stranger;
+use crate::forged::{Blob, FAILED, connect, listen, receive, send, status};
+
+/// Answers that one user may leave unread.
+const SHARE: usize = 32;
+
+/// Asks so many times as a user, and reads no answer. All have come when it returns.
+fn asks(blob: &Blob, uid: u32, count: usize) -> Vec<OwnedFd> {
+    let blob = blob.clone();
+    let ask = move || {
+        become_a_stranger(uid);
+        let one = |_| {
+            let socket = connect(&blob.name);
+            send(&socket, &blob.request([7; 16], 0), &[]).unwrap();
+            socket
+        };
+        (0..count).map(one).collect()
+    };
+    let asked: Vec<OwnedFd> = std::thread::spawn(ask).join().unwrap();
+    for socket in &asked {
+        let mut polled = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
+        let limit = PollTimeout::try_from(LIMIT).unwrap();
+        assert_eq!(poll(&mut polled, limit), Ok(1), "an answer");
+    }
+    asked
+}
+
+/// How many of these were granted; the others were told why not.
+fn granted(asked: &[OwnedFd]) -> usize {
+    let one = |socket: &&OwnedFd| {
+        let (answer, with) = receive(socket);
+        match status(&answer) {
+            (0, 0) => assert_eq!(with.len(), 2),
+            other => assert_eq!(other, (FAILED, libc::ETOOMANYREFS)),
+        }
+        with.len() == 2
+    };
+    asked.iter().filter(one).count()
+}
+
+#[test]
+fn a_user_who_reads_no_answers_uses_up_no_more_than_a_share() {
+    if !nix::unistd::geteuid().is_root() {
+        return eprintln!("not run: only root can be several users");
+    }
+    let device = Soft::builder().build().open("pf0").unwrap();
+    let builder = Mmap::builder().device(&device);
+    let mmap = builder.access(Access::DPU_READ_ONLY).alloc(4096).unwrap();
+    let bytes = mmap.export_dpu(&device).unwrap();
+    let blob = Blob::parse(&bytes);
+    let unread = asks(&blob, 64_001, 100);
+    // Others have shares of their own, and this user's own processes need none.
+    assert_eq!(granted(&asks(&blob, 64_002, 1)), 1);
+    assert_eq!(granted(&asks(&blob, 0, SHARE + 10)), SHARE + 10);
+    assert_eq!(granted(&unread), SHARE);
+    // Once they are read, the share is free again.
+    block_until("there is room again", || {
+        granted(&asks(&blob, 64_001, 1)) == 1
+    });
+    // All users together have a share as well, which ends with their connections.
+    let many: Vec<_> = (0..10)
+        .map(|user| asks(&blob, 64_010 + user, SHARE))
+        .collect();
+    let all: usize = many.iter().map(|asked| granted(asked)).sum();
+    // An answer that was just read may still be counted.
+    assert!((3 * SHARE..=4 * SHARE).contains(&all), "{all}");
+    drop((unread, many));
+    block_until("strangers are answered again", || {
+        granted(&asks(&blob, 64_030, 1)) == 1
+    });
+}
+
+#[test]
+#[expect(unsafe_code, reason = "a namespace is entered before exec")]
+fn a_user_without_a_number_is_nobodys_own() {
+    const TEST: &str = test_name!(a_user_without_a_number_is_nobodys_own);
+    if role().is_some() {
+        // As a stranger without a number sees it, who would have the same one.
+        return run(async {
+            let (name, pf0) = (unique("nobody"), function("pf0"));
+            let uid = nix::unistd::geteuid().as_raw().to_string();
+            let listened = Channel::builder().listen(&representor("hpf0"), &name);
+            let text = rejected(listened, ErrorKind::NotPermitted);
+            assert!(
+                text.contains("user namespace") && text.contains(&uid),
+                "{text}"
+            );
+            let connected = Channel::builder().connect(&pf0, &name).await;
+            let text = rejected(connected, ErrorKind::NotPermitted);
+            assert!(
+                text.contains("user namespace") && text.contains(&uid),
+                "{text}"
+            );
+            say("nobody's");
+        });
+    }
+    let probe = std::thread::spawn(|| {
+        let mut command = programs::program("/bin/true");
+        let enter = || unshare(CloneFlags::CLONE_NEWUSER).map_err(Into::into);
+        // SAFETY: one system call, which is allowed between fork and exec.
+        unsafe { command.pre_exec(enter) };
+        command.status().is_ok()
+    });
+    if !probe.join().unwrap() {
+        return eprintln!("not run: no user namespace may be made here");
+    }
+    let mut nobody = Peer::start_with(TEST, "nobody", |command| {
+        let enter = || unshare(CloneFlags::CLONE_NEWUSER).map_err(Into::into);
+        // SAFETY: one system call, which is allowed between fork and exec.
+        unsafe { command.pre_exec(enter) };
+    });
+    assert_eq!(nobody.hear(), "nobody's");
+    nobody.ends();
+}
+
+/// Fills the line of a listener with connections that nobody holds any more.
+fn fill(name: &str) -> usize {
+    let address = UnixAddr::new_abstract(name.as_bytes()).unwrap();
+    for count in 0.. {
+        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+        let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();
+        match connect_to(socket.as_raw_fd(), &address) {
+            Ok(()) => {}
+            Err(errno) => {
+                assert_eq!(errno, nix::Error::EAGAIN);
+                return count;
+            }
+        }
+    }
+    unreachable!("a line has an end")
+}
+
+#[test]
+fn a_client_stands_in_line_while_strangers_fill_it() {
+    run(async {
+        let name = unique("line");
+        let service = service(Channel::builder(), &name);
+        let vuid = representor("hpf0").info().vuid().to_owned();
+        let at = format!("tokio-doca/{}/{vuid}/{name}", nix::unistd::geteuid());
+        let strangers = std::thread::spawn(move || {
+            become_a_stranger(64_321);
+            fill(&at)
+        });
+        until("the line is full", || strangers.is_finished()).await;
+        assert!(strangers.join().unwrap() > 0);
+        let pf0 = function("pf0");
+        let builder = Channel::builder();
+        let mut connects: Vec<_> = (0..10)
+            .map(|_| Box::pin(builder.connect(&pf0, &name)))
+            .collect();
+        for connect in &mut connects {
+            poll_pending(connect.as_mut());
+        }
+        let clients = futures::future::join_all(connects);
+        let servers = async {
+            let mut servers = Vec::new();
+            while servers.len() < 10 {
+                servers.push(service.accept().await.unwrap());
+            }
+            servers
+        };
+        let both = async { tokio::join!(clients, servers) };
+        let (clients, servers) = in_time("all are accepted", both).await;
+        assert!(clients.iter().all(Result::is_ok), "{clients:?}");
+        assert_eq!(servers.len(), 10);
+    });
+}
+
+#[test]
+fn a_client_of_a_service_that_never_accepts_is_told_in_the_end() {
+    run(async {
+        let name = unique("deaf");
+        let _service = service(Channel::builder(), &name);
+        let vuid = representor("hpf0").info().vuid().to_owned();
+        fill(&format!(
+            "tokio-doca/{}/{vuid}/{name}",
+            nix::unistd::geteuid()
+        ));
+        let pf0 = function("pf0");
+        let connect = Channel::builder().connect(&pf0, &name);
+        let error = in_time("an end", connect).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    });
+}
+
+#[test]
+fn imports_under_way_take_a_bounded_number_of_threads() {
+    const TEST: &str = test_name!(imports_under_way_take_a_bounded_number_of_threads);
+    if !alone(TEST) {
+        return;
+    }
+    const IMPORTS: usize = 300;
+    let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+    let access = Access::DPU_READ_WRITE.bits();
+    let blob = Blob::forged(&crate::forged::name(), access, 4096);
+    // It takes connections, and never answers.
+    let listener = listen(&blob.name);
+    let dpu = Soft::builder().view(View::Dpu).build().open("p0").unwrap();
+    run(async {
+        let before = threads();
+        let import = |_| Box::pin(RemoteMmap::from_export(&dpu, &blob.format()).timeout(LIMIT));
+        let mut imports: Vec<_> = (0..IMPORTS).map(import).collect();
+        for import in &mut imports {
+            poll_pending(import.as_mut());
+        }
+        let most = threads();
+        assert!(most <= before + 64 + 2, "{most} threads, {before} before");
+        // Each ends, those that no thread was free for as well.
+        drop(listener);
+        for import in imports {
+            let error = in_time("an end", import).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+        }
+        until("the threads end", || threads() <= before + 1).await;
+    });
+}
+
+/// Two processes share a folder: whoever comes and goes takes nobody's path.
+#[test]
+fn processes_that_share_a_folder_keep_their_paths() {
+    const TEST: &str = test_name!(processes_that_share_a_folder_keep_their_paths);
+    if role().is_some() {
+        let device = Soft::builder().build().open("pf0").unwrap();
+        let builder = Mmap::builder()
+            .device(&device)
+            .access(Access::DPU_READ_ONLY);
+        let mmap = builder.alloc(4096).unwrap();
+        while hear().is_some() {
+            say(&hex(&mmap.export_dpu(&device).unwrap()));
+            hear();
+            mmap.stop().unwrap();
+            mmap.start([&device]).unwrap();
+            say("over");
+        }
+        return;
+    }
+    let folder = programs::Folder::new();
+    let mut exporters = [(); 2].map(|()| {
+        Peer::start_with(TEST, "exporter", |command| {
+            command.env("TOKIO_DOCA_SOFT_SOCKET", &folder.0);
+        })
+    });
+    let dpu = Soft::builder().view(View::Dpu).build().open("p0").unwrap();
+    let import = |blob: &[u8]| RemoteMmap::from_export(&dpu, blob).timeout(LIMIT).wait();
+    let [one, other] = &mut exporters;
+    for _ in 0..50 {
+        one.say("export");
+        let first = unhex(&one.hear());
+        other.say("export");
+        let second = unhex(&other.hear());
+        one.say("over");
+        assert_eq!(one.hear(), "over");
+        assert_eq!(import(&second).unwrap().len(), 4096);
+        assert_eq!(
+            import(&first).unwrap_err().kind(),
+            ErrorKind::ConnectionReset
+        );
+        other.say("over");
+        assert_eq!(other.hear(), "over");
+    }
+    exporters.into_iter().for_each(Peer::ends);
+    assert!(std::fs::read_dir(&folder.0).unwrap().next().is_none());
+}
