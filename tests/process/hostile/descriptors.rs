@@ -107,7 +107,8 @@ fn a_lease_on_a_memfd_of_the_applications_keeps_nobody_waiting() {
         assert_ne!(error.kind(), ErrorKind::TimedOut, "{error}");
         victim.honest();
     }
-    // The lease goes with it.
+    // A child that another test is starting may have a copy of the descriptor, and of the lease with it, until execve.
+    give_lease_back(&memory);
     drop(memory);
     let import = RemoteMmap::from_export(&victim.device, &bytes).timeout(LIMIT);
     import.wait().unwrap();
@@ -184,6 +185,12 @@ fn writable_mapping(fd: &OwnedFd) -> bool {
     // SAFETY: as above.
     unsafe { libc::munmap(at, 4096) };
     changed || punched
+}
+
+#[expect(unsafe_code, reason = "fcntl(2) that nix does not wrap")]
+fn give_lease_back(fd: &OwnedFd) {
+    // SAFETY: integers.
+    unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
 }
 
 /// Flags, locks and leases of the open file: nobody else waits for them. Whether it got a lease.
