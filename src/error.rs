@@ -5,6 +5,7 @@
 //! and still knows both numbers that matter. Both have an [`ErrorKind`], which carries the names of
 //! `doca_error_t` (Core guide 3.1.1); a code nobody knows keeps its number.
 
+mod printable;
 mod reason;
 
 use std::borrow::Cow;
@@ -12,6 +13,7 @@ use std::fmt;
 use std::io;
 use std::num::NonZeroU64;
 
+use printable::printable;
 pub use reason::Reason;
 
 /// The result of a call that sets something up.
@@ -143,6 +145,9 @@ impl From<ErrorKind> for io::ErrorKind {
 }
 
 /// Why a call that sets something up failed: the kind, the call, the numbers and the way out.
+///
+/// Its text is one line of printable characters. Blobs, topologies and environment variables may
+/// be anybody's, and what an error quotes of them is escaped.
 #[derive(Debug, thiserror::Error)]
 #[error("{op}: {message}")]
 pub struct Error {
@@ -158,7 +163,7 @@ impl Error {
         Error {
             kind,
             op,
-            message: message.into(),
+            message: printable(message.into()),
             source: None,
         }
     }
@@ -174,7 +179,7 @@ impl Error {
         Error {
             kind,
             op,
-            message: format!("{what}: {source}").into(),
+            message: printable(format!("{what}: {source}").into()),
             source: Some(source),
         }
     }

@@ -33,6 +33,7 @@ mod hostile {
     mod importer;
     mod meets;
     mod rdma;
+    mod texts;
 }
 
 mod neighbours {

@@ -1,0 +1,66 @@
+//! What a stranger wrote, in the texts of errors: a blob names a path, a topology names devices, and the environment says
+//! anything.
+
+use crate::forged::Blob;
+use support::{test_name, *};
+use tokio_doca::soft::{Limits, Soft, Topology, View};
+use tokio_doca::{Access, Device, Error, RemoteMmap};
+
+/// A line of a log, and what clears a terminal and turns the direction of its text.
+const FORGED: &str = "x\n2026-11-22 ERROR root login\r\x1b[2J\u{9b}1m\u{202e}";
+
+fn is_one_line(error: &Error, of: &str) {
+    let text = error.to_string();
+    assert!(text.contains(r"x\n2026-11-22 ERROR"), "{of}: {text:?}");
+    for text in [text, format!("{error:?}")] {
+        let plain = |char: char| !char.is_control() && char != '\u{202e}';
+        assert!(text.chars().all(plain), "{of}: {text:?}");
+    }
+    let io: std::io::Error = Error::new(error.kind(), error.op(), error.to_string()).into();
+    assert!(!io.to_string().contains('\n'), "{of}: {io}");
+}
+
+#[test]
+fn a_blob_writes_no_lines_into_a_log() {
+    let dpu = Soft::builder().view(View::Dpu).build().open("p0").unwrap();
+    let path = format!("/no/such/{FORGED}");
+    let mut blob = Blob::forged(path.as_bytes(), Access::DPU_READ_WRITE.bits(), 4096);
+    blob.kind = 1;
+    let import = RemoteMmap::from_export(&dpu, &blob.format()).timeout(LIMIT);
+    is_one_line(&import.wait().unwrap_err(), "an import");
+}
+
+#[test]
+fn a_topology_and_a_script_write_no_lines_into_a_log() {
+    let name = format!("[[port]]\nname = {FORGED:?}\naddress = \"03:00.0\"\n");
+    // As Rust writes a character TOML does too, but for the braces.
+    let name = name
+        .replace(r"\u{1b}", r"\u001b")
+        .replace(r"\u{9b}", r"\u009b");
+    let name = name.replace(r"\u{202e}", r"\u202e");
+    is_one_line(&name.parse::<Topology>().unwrap_err(), "a topology");
+    let path = format!("/no/such/{FORGED}");
+    is_one_line(&Topology::load(&path).unwrap_err(), "a topology's path");
+    let script = FORGED.replace(['\n', '\r', ' '], "\u{9b}");
+    let error = Soft::builder().build().faults().push_script(&script);
+    let text = error.unwrap_err().to_string();
+    assert!(
+        text.contains("ERROR") && !text.contains('\u{9b}'),
+        "{text:?}"
+    );
+    is_one_line(&FORGED.parse::<Limits>().unwrap_err(), "a profile");
+    is_one_line(&Soft::builder().build().open(FORGED).unwrap_err(), "a name");
+}
+
+#[test]
+fn the_environment_writes_no_lines_into_a_log() {
+    const TEST: &str = test_name!(the_environment_writes_no_lines_into_a_log);
+    const PROFILE: &str = "TOKIO_DOCA_SOFT_LIMITS";
+    if std::env::var(PROFILE).is_ok_and(|profile| profile == FORGED) {
+        return is_one_line(&Device::list().unwrap_err(), PROFILE);
+    }
+    let mut test = programs::this_program();
+    let test = test.args(["--exact", TEST]).env(PROFILE, FORGED).output();
+    let test = test.unwrap();
+    assert!(test.status.success(), "{test:?}");
+}
