@@ -34,7 +34,8 @@ impl Import {
         }
     }
 
-    /// How long the exporter may take to answer, from the first poll on; 5 s if not said.
+    /// How long the import may take, from the first poll on; defaults to 5 s. It covers the exporter's
+    /// answer and the mapping of the memory, which takes about 60 ms for each GiB.
     pub fn timeout(mut self, timeout: Duration) -> Import {
         self.timeout = timeout;
         self

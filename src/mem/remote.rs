@@ -32,6 +32,17 @@ use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 /// The exporter, and whoever else imports the memory, may change it at any time: it is reached by jobs alone, and what a job
 /// copies meanwhile may be torn.
 ///
+/// # Trust
+///
+/// An exporter is trusted with the importer's time. On the software device it can punch holes into
+/// memory that it may write, and whoever touches the memory meanwhile waits for it: for up to 1.5 s
+/// while it punches 4 GiB. By default a copy of at most 64 KiB touches the memory in the task that
+/// awaits it. To copy from an exporter that is not trusted, import through a provider built with
+/// [`SoftBuilder::inline_limit(0)`](crate::soft::SoftBuilder::inline_limit): an engine thread touches
+/// the memory then, and only the copies of that provider's devices wait. Remote operations of an
+/// [`Rdma`](crate::Rdma), and a sync event whose counter lies in its owner's memory, always touch the
+/// memory in the task. The pages that a touch fills are charged to the process that touches.
+///
 /// ```
 /// use std::time::Duration;
 /// use tokio_doca::soft::{Soft, View};
@@ -84,7 +95,7 @@ impl RemoteMmap {
     /// `InvalidValue` for what is no blob, is cut off or was changed; `UnsupportedVersion` for a newer one; `NotSupported` for one
     /// that this device does not import, from another host, or from another network namespace without a path;
     /// `NotPermitted` if the exporter knows no such export: it was revoked, or the blob is forged; `ConnectionReset` if the exporter has
-    /// gone; `TimedOut` if it does not answer; `NoMemory` if the memory cannot be mapped.
+    /// gone; `TimedOut` if it does not answer, or the memory cannot be mapped in time; `NoMemory` if the memory cannot be mapped.
     ///
     /// # Cancel safety
     ///

@@ -68,6 +68,18 @@ fn with_holes(len: usize, seals: SealFlag) -> OwnedFd {
     memfd
 }
 
+/// Half of its pages, and as many blocks as bytes: the others lie behind its end.
+fn behind_its_end(len: usize, seals: SealFlag) -> OwnedFd {
+    let memfd = memfd_create(c"hostile", MFdFlags::MFD_ALLOW_SEALING).unwrap();
+    ftruncate(&memfd, len as i64).unwrap();
+    let half = len as i64 / 2;
+    fallocate(&memfd, FallocateFlags::empty(), 0, half).unwrap();
+    let behind = FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    fallocate(&memfd, behind, len as i64, half).unwrap();
+    fcntl(&memfd, FcntlArg::F_ADD_SEALS(seals)).unwrap();
+    memfd
+}
+
 /// What else comes instead of the memory and the control page, beside an answer that is right. `None` where this machine has no such thing.
 fn descriptors(play: &str) -> Option<Vec<OwnedFd>> {
     let (memory, words) = (memfd(LEN, MEMORY), control(&[0]));
@@ -99,6 +111,7 @@ fn descriptors(play: &str) -> Option<Vec<OwnedFd>> {
         "short" => instead(memfd(LEN - 1, MEMORY)),
         "holes" => instead(with_holes(LEN, MEMORY)),
         "a hole of a terabyte" => instead(with_holes(1 << 40, MEMORY)),
+        "blocks behind the end" => instead(behind_its_end(LEN, MEMORY)),
         "huge pages" | "huge pages with holes" => {
             let flags = MFdFlags::MFD_ALLOW_SEALING | MFdFlags::MFD_HUGETLB;
             let huge = memfd_create(c"hostile", flags).ok()?;
@@ -127,7 +140,7 @@ fn descriptors(play: &str) -> Option<Vec<OwnedFd>> {
 }
 
 /// Each is refused.
-pub const DESCRIPTORS: [&str; 34] = [
+pub const DESCRIPTORS: [&str; 35] = [
     "no descriptor",
     "one descriptor",
     "three descriptors",
@@ -152,6 +165,7 @@ pub const DESCRIPTORS: [&str; 34] = [
     "short",
     "holes",
     "a hole of a terabyte",
+    "blocks behind the end",
     "huge pages",
     "huge pages with holes",
     "words: a pipe",
@@ -303,6 +317,16 @@ pub fn hostile() {
                     fallocate(&files[0], punch, 0, LEN as i64).unwrap();
                     nix::sys::uio::pwrite(&files[0], &[0xAA; LEN], 0).unwrap();
                 }
+            }
+            "punches when told" => {
+                send(&socket, &right, &raw).unwrap();
+                let punch =
+                    FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+                while hear().is_some_and(|line| line == "punch") {
+                    fallocate(&files[0], punch, 0, LEN as i64).unwrap();
+                    say("punched");
+                }
+                continue;
             }
             "forks" => {
                 send(&socket, &right, &raw).unwrap();

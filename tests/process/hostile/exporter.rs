@@ -324,6 +324,54 @@ fn copies_work_while_the_exporter_scribbles_and_punches() {
     importer.honest.ends();
 }
 
+/// Page faults of this thread so far: what another process can make it wait for.
+fn faults() -> i64 {
+    use nix::sys::resource::{UsageWho, getrusage};
+    let usage = getrusage(UsageWho::RUSAGE_THREAD).unwrap();
+    usage.minor_page_faults()
+}
+
+#[test]
+fn an_exporter_that_punches_holds_up_an_engine_and_no_runtime() {
+    const COPIES: i64 = 300;
+    let test = test_name!(an_exporter_that_punches_holds_up_an_engine_and_no_runtime);
+    let Some(importer) = Importer::start(test) else {
+        return;
+    };
+    // By default the task touches the memory. With an engine for memory of those who are not
+    // trusted, no task does.
+    for (limit, by_the_task) in [(64 << 10, true), (0, false)] {
+        let soft = Soft::builder().view(View::Dpu).inline_limit(limit).build();
+        let dpu = soft.open("p0").unwrap();
+        let mmap = Mmap::builder().device(&dpu).alloc(LEN).unwrap();
+        let buf = BufInventory::with_capacity(1).buf(&mmap, ..).unwrap();
+        let mut hostile = importer.hostile();
+        let blob = hostile.plays("punches when told");
+        let remote = RemoteMmap::from_export(&dpu, &blob).timeout(LIMIT);
+        let there = remote.wait().unwrap().buf(..).unwrap();
+        let workq = WorkQ::builder().build().unwrap();
+        let dma = Dma::builder(&dpu).attach(&workq).unwrap();
+        let mut faulted = 0;
+        run(async {
+            for _ in 0..COPIES {
+                hostile.say("punch");
+                assert_eq!(hostile.hear(), "punched");
+                buf.reset_data_len().unwrap();
+                let before = faults();
+                assert_eq!(dma.copy(&there, &buf).await, Ok(LEN));
+                faulted += faults() - before;
+            }
+        });
+        eprintln!("inline up to {limit}: {faulted} page faults in {COPIES} copies");
+        assert_eq!(faulted >= COPIES, by_the_task);
+        hostile.say("over");
+        hostile.ends();
+        drop((there, buf, mmap, dma, workq, dpu, soft));
+        importer.survived("holes");
+    }
+    importer.honest.ends();
+}
+
 #[test]
 fn whoever_takes_the_name_of_a_dead_exporter_answers_nothing() {
     let test = test_name!(whoever_takes_the_name_of_a_dead_exporter_answers_nothing);

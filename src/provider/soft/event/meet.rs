@@ -61,7 +61,7 @@ fn visit(invitation: &Invitation, deadline: Instant) -> Result<Arc<SoftEvent>> {
     let words = match place {
         None => words,
         Some(Place { from, len, offset }) => {
-            let memory = fabric::map_shared(memory, from, len)?;
+            let memory = fabric::map_shared(memory, from, len, deadline)?;
             let offset = usize::try_from(offset).unwrap_or(usize::MAX);
             // SAFETY: `offset` is eight bytes before the end of the mapping at least (`Answer::parse`), whose length `map_shared` checked.
             let at = unsafe { memory.base().add(offset) };

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
 
 use super::mapping::Mapping;
 use super::{received, sent};
@@ -23,11 +24,16 @@ pub(in super::super) fn hand_out(backing: &Backing) -> io::Result<OwnedFd> {
     Ok(sent::reopen(backing.memfd.as_fd(), true)?.into())
 }
 
-/// Maps what a peer sent as such memory.
+/// Maps what a peer sent as such memory, by the deadline.
 ///
 /// # Errors
 ///
-/// `NotPermitted` for what no honest peer sends; what could not be had.
-pub(in super::super) fn map_shared(memfd: &OwnedFd, offset: u64, len: u64) -> Result<Mapping> {
-    received::map(memfd, offset, len, true)
+/// `NotPermitted` for what no honest peer sends; `TimedOut`; what could not be had.
+pub(in super::super) fn map_shared(
+    memfd: &OwnedFd,
+    offset: u64,
+    len: u64,
+    deadline: Instant,
+) -> Result<Mapping> {
+    received::map(memfd, offset, len, true, deadline)
 }

@@ -106,7 +106,7 @@ impl Words {
         let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
         let mapping = Mapping::new(memfd, 0, BYTES, false, flags)?;
         // Before Linux 5.14 (EINVAL) MAP_POPULATE is all there is.
-        match mapping.populate() {
+        match mapping.populate(0..mapping.len()) {
             Ok(()) | Err(Errno::EINVAL) => Ok(Words(Arc::new(mapping))),
             Err(errno) => Err(errno),
         }

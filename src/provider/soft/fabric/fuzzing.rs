@@ -122,7 +122,8 @@ impl Importer {
 
         let write =
             blob.audience.may_write(blob.access) || blob.audience.may_do_atomics(blob.access);
-        let mapped = received::map(&memory, offset, blob.len, write);
+        let deadline = crate::sync::deadline(std::time::Duration::from_secs(5));
+        let mapped = received::map(&memory, offset, blob.len, write, deadline);
         if mapped.map_err(|error| error.to_string()).is_ok() {
             let size = match which[0] {
                 CONTROL => 4 * SLOTS,

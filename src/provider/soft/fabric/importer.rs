@@ -30,7 +30,7 @@ const EXPORTER: Role = Role {
     what: "memory",
 };
 
-/// Imports memory. It waits for the exporter until the deadline, and afterwards for the kernel that maps it.
+/// Imports memory. It waits for the exporter, and for the kernel that maps it, until the deadline.
 ///
 /// # Errors
 ///
@@ -61,7 +61,7 @@ fn other(fabric: &Arc<Fabric>, blob: &Blob, deadline: Instant) -> Result<Importe
         |talk, answer, with| granted(blob, &talk.nonce, answer, with),
     )?;
     let write = blob.audience.may_write(blob.access) || blob.audience.may_do_atomics(blob.access);
-    let memory = received::map(&memfd, offset, blob.len, write)?;
+    let memory = received::map(&memfd, offset, blob.len, write, deadline)?;
     let page = Words::identify(&control).map_err(|errno| no_page(exporter, errno))?;
     let process = exporter.process(fabric, talk)?;
     let map = || Words::received(&control).map_err(|errno| no_page(exporter, errno));

@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "maps memory")]
 
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 
@@ -52,19 +53,30 @@ impl Mapping {
         self.process.is_current()
     }
 
-    /// Has the pages there now: too few are an error here, and not a signal at the first touch.
-    pub(super) fn populate(&self) -> nix::Result<()> {
-        self.advise(MmapAdvise::MADV_POPULATE_READ)
+    pub(super) fn len(&self) -> usize {
+        self.len.get()
+    }
+
+    /// Has the pages of this range there now: too few are an error here, and not a signal at the
+    /// first touch. The range begins at a page.
+    pub(super) fn populate(&self, range: Range<usize>) -> nix::Result<()> {
+        self.advise(range, MmapAdvise::MADV_POPULATE_READ)
     }
 
     /// A child of fork(2) does not have it.
     pub(super) fn keep_from_children(&self) -> nix::Result<()> {
-        self.advise(MmapAdvise::MADV_DONTFORK)
+        self.advise(0..self.len(), MmapAdvise::MADV_DONTFORK)
     }
 
-    fn advise(&self, advice: MmapAdvise) -> nix::Result<()> {
-        // SAFETY: the range is the mapping's; the two kinds of advice of this file change no byte of it.
-        unsafe { madvise(self.base.cast(), self.len.get(), advice) }
+    fn advise(&self, range: Range<usize>, advice: MmapAdvise) -> nix::Result<()> {
+        let within = range.start <= range.end && range.end <= self.len();
+        let begin = self.base.as_ptr().wrapping_add(range.start);
+        let begin = NonNull::new(begin)
+            .filter(|_| within)
+            .ok_or(Errno::EINVAL)?;
+        // SAFETY: the range lies within the mapping, as was just checked; the two kinds of advice of
+        // this file change no byte of it.
+        unsafe { madvise(begin.cast(), range.len(), advice) }
     }
 }
 

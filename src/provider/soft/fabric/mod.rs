@@ -38,7 +38,9 @@
 //! | nobody writes what no peer may write | `F_SEAL_FUTURE_WRITE`: [`sent`] |
 //! | who may read only gets no descriptor to write with | a descriptor opened to read, and the memfd's mode; advice against the same user where others may write: [`sent`] |
 //! | nobody shortens memory under us | seals, added before the first send and checked before a mapping: [`sent`], [`received`], [`arena`] |
-//! | nobody makes us take memory, or a SIGBUS of huge pages | holes and punchable huge pages are refused: [`received`], [`sent`]; what both write is at most 64 MiB: [`arena`] |
+//! | nobody makes us take memory at an import, or a SIGBUS of huge pages | holes and punchable huge pages are refused, also where blocks behind the end stand for them, which takes 256 KiB, or a huge page, at most: [`received`], [`sent`]; what both write is at most 64 MiB: [`arena`] |
+//! | nobody holds up an import beyond its time limit | memory is mapped in pieces, and the clock is looked at in between: [`received`] |
+//! | nobody writes lines or escapes into a log by what a blob says | [`Error`](crate::Error) escapes what is not printable |
 //! | nobody forges a revocation, or hides one of another's | a control page that only its process can map to write: [`control`]; a blob's word for whose it is is not enough: [`peer`], [`watch`] |
 //! | nobody uses up what this process's user has in flight | a share of unread answers for each other user: [`untaken`] |
 //! | no peer blocks, stops or floods the thread | every call `MSG_DONTWAIT`, descriptors opened without waiting for a lease, one message per connection, 64 silent ones for 2 s, a pause when descriptors run out: [`thread`], [`socket`] |
@@ -50,8 +52,10 @@
 //!
 //! What is not:
 //!
-//! - who may write memory may punch holes into it after it was mapped, and who then touches them takes their pages, of the memory that it
-//!   imported at most;
+//! - whoever may write memory, the exporter above all, may punch holes into it after it was mapped.
+//!   A thread that touches the memory then takes its pages, of as many bytes as it imported at most,
+//!   and waits for as long as the punching takes: 1.5 s for 4 GiB. A copy that an engine does holds up
+//!   no runtime;
 //! - before Linux 6.16 a peer can have this process keep descriptors open whose closing takes time (`SO_LINGER`), up to its limit; if none
 //!   is left, the kernel closes more of them on the thread that reads;
 //! - who may write an arena can punch holes into it, with the same effect; what is in it the endpoints check;

@@ -5,6 +5,7 @@
 
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -18,16 +19,26 @@ use crate::error::{Error, ErrorKind, Result};
 
 const OP: &str = "import";
 
+/// Bytes that are mapped between two looks at the clock: four faults, each of which maps sixteen
+/// pages. An exporter that punches holes may hold up each fault for as long as it punches.
+const PIECE: usize = 256 << 10;
+
 fn os(what: &str) -> impl Fn(Errno) -> Error {
     move |errno| Error::os(OP, format!("{what} of the exporter's memfd"), errno.into())
 }
 
-/// Maps `len` bytes of it from `offset` on.
+/// Maps `len` bytes of it from `offset` on, and has their pages there by the deadline.
 ///
 /// # Errors
 ///
-/// `NotPermitted` for what no exporter of ours would send; what could not be had.
-pub(super) fn map(memfd: &OwnedFd, offset: u64, len: u64, write: bool) -> Result<Mapping> {
+/// `NotPermitted` for what no exporter of ours would send; `TimedOut`; what the kernel refuses.
+pub(super) fn map(
+    memfd: &OwnedFd,
+    offset: u64,
+    len: u64,
+    write: bool,
+    deadline: Instant,
+) -> Result<Mapping> {
     let hostile = |text: String| Err(Error::new(ErrorKind::NotPermitted, OP, text));
     // First: only memory answers, and nothing else of this file is done to anything else.
     let Ok(seals) = fcntl(memfd, FcntlArg::F_GET_SEALS) else {
@@ -74,15 +85,13 @@ pub(super) fn map(memfd: &OwnedFd, offset: u64, len: u64, write: bool) -> Result
              {page}"
         ));
     };
-    // Whoever maps a hole takes its page. As many blocks as bytes is as good as no hole: the exporter has paid for them. It is
-    // known at once, where looking for a hole goes through all pages.
-    let paid = u64::try_from(stat.st_blocks)
-        .unwrap_or(0)
-        .saturating_mul(512);
+    // Whoever maps a hole takes its page. With fewer blocks than bytes there is one. With as many
+    // there may be one still, as blocks can lie behind the end: then their number grows as the
+    // memory is mapped. Looking for holes tells no more, as it takes pages for holes that fallocate(2)
+    // made.
+    let paid = blocks(memfd)?;
     if paid < size && (huge || first_hole(memfd, offset)? < offset + len) {
-        return hostile(format!(
-            "the exporter's memfd has holes: {paid} of its {size} bytes have pages, and this process would have to take the others"
-        ));
+        return with_holes(size);
     }
     // Nobody can write what is sealed, and before Linux 6.7 such a memfd could be mapped privately only.
     let sharing = match fixed {
@@ -93,21 +102,53 @@ pub(super) fn map(memfd: &OwnedFd, offset: u64, len: u64, write: bool) -> Result
         Mapping::new(memfd, offset, whole, write, flags)
             .map_err(|errno| Error::os(OP, format!("mmap of {whole} bytes"), errno.into()))
     };
-    let mapping = map(sharing)?;
-    // To be read, whatever it is for: of shared memory that maps pages to be written as well, sixteen at a fault instead of one.
-    let mapping = match mapping.populate() {
-        Ok(()) => mapping,
-        // Before Linux 5.14: it says nothing when it fails.
-        Err(Errno::EINVAL) => map(sharing | MapFlags::MAP_POPULATE)?,
-        Err(errno) => {
-            let what = format!("madvise(MADV_POPULATE) of {whole} bytes");
-            return Err(Error::os(OP, what, errno.into()));
+    let mut mapping = map(sharing)?;
+    let piece = PIECE.next_multiple_of(usize::try_from(page).unwrap_or(PIECE));
+    let mut done = 0;
+    while done < whole.get() {
+        if Instant::now() >= deadline {
+            let text = format!(
+                "{done} of the exporter's {len} bytes were mapped within the time limit: give it more \
+                 time, unless the exporter punches holes into its memory meanwhile"
+            );
+            return Err(Error::new(ErrorKind::TimedOut, OP, text));
         }
-    };
+        let end = done.saturating_add(piece).min(whole.get());
+        // To be read, whatever it is for: of shared memory that maps pages to be written as well,
+        // sixteen at a fault instead of one.
+        match mapping.populate(done..end) {
+            Ok(()) => done = end,
+            // Before Linux 5.14: it says nothing when it fails, and all of it is one piece.
+            Err(Errno::EINVAL) => {
+                mapping = map(sharing | MapFlags::MAP_POPULATE)?;
+                done = whole.get();
+            }
+            Err(errno) => {
+                let what = format!("madvise(MADV_POPULATE) of {whole} bytes");
+                return Err(Error::os(OP, what, errno.into()));
+            }
+        }
+        if blocks(memfd)? > paid {
+            return with_holes(size);
+        }
+    }
     mapping
         .keep_from_children()
         .map_err(os("madvise(MADV_DONTFORK)"))?;
     Ok(mapping)
+}
+
+fn with_holes<T>(size: u64) -> Result<T> {
+    let text = format!(
+        "the exporter's memfd of {size} bytes has holes, and this process would have to take their pages"
+    );
+    Err(Error::new(ErrorKind::NotPermitted, OP, text))
+}
+
+/// Bytes of the memfd's pages, wherever they lie.
+fn blocks(memfd: &OwnedFd) -> Result<u64> {
+    let blocks = fstat(memfd).map_err(os("fstat"))?.st_blocks;
+    Ok(u64::try_from(blocks).unwrap_or(0).saturating_mul(512))
 }
 
 fn first_hole(memfd: &OwnedFd, from: u64) -> Result<u64> {
@@ -120,4 +161,82 @@ fn usual_page() -> u64 {
     let page = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
     page.and_then(|page| u64::try_from(page).ok())
         .unwrap_or(4096)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    use std::thread;
+    use std::time::Duration;
+
+    use nix::fcntl::{FallocateFlags, fallocate};
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+    use nix::unistd::ftruncate;
+
+    use super::*;
+
+    const LEN: i64 = 8 << 20;
+
+    fn memory() -> OwnedFd {
+        let memfd = memfd_create(c"test", MFdFlags::MFD_ALLOW_SEALING).unwrap();
+        ftruncate(&memfd, LEN).unwrap();
+        fallocate(&memfd, FallocateFlags::empty(), 0, LEN).unwrap();
+        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        fcntl(&memfd, FcntlArg::F_ADD_SEALS(seals)).unwrap();
+        memfd
+    }
+
+    fn map_within(memfd: &OwnedFd, limit: Duration) -> Result<Mapping> {
+        map(memfd, 0, LEN as u64, true, Instant::now() + limit)
+    }
+
+    #[test]
+    fn memory_is_mapped_by_the_deadline_or_not_at_all() {
+        let memfd = memory();
+        let late = map_within(&memfd, Duration::ZERO).err().unwrap();
+        assert_eq!(late.kind(), ErrorKind::TimedOut, "{late}");
+        assert_eq!(
+            map_within(&memfd, Duration::from_secs(60)).unwrap().len(),
+            LEN as usize
+        );
+    }
+
+    #[test]
+    fn an_exporter_that_punches_meanwhile_is_waited_for_no_longer() {
+        let (memfd, over) = (memory(), AtomicBool::new(false));
+        let punch = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Relaxed) {
+                    fallocate(&memfd, punch, 0, LEN).unwrap();
+                    fallocate(&memfd, FallocateFlags::empty(), 0, LEN).unwrap();
+                }
+            });
+            for _ in 0..10 {
+                match map_within(&memfd, Duration::from_millis(5)) {
+                    Ok(mapping) => assert_eq!(mapping.len(), LEN as usize),
+                    Err(error) => assert!(
+                        [ErrorKind::TimedOut, ErrorKind::NotPermitted].contains(&error.kind()),
+                        "{error}"
+                    ),
+                }
+            }
+            over.store(true, Relaxed);
+        });
+    }
+
+    #[test]
+    fn blocks_behind_the_end_are_no_pages() {
+        let memfd = memfd_create(c"test", MFdFlags::MFD_ALLOW_SEALING).unwrap();
+        ftruncate(&memfd, LEN).unwrap();
+        fallocate(&memfd, FallocateFlags::FALLOC_FL_KEEP_SIZE, LEN, LEN).unwrap();
+        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        fcntl(&memfd, FcntlArg::F_ADD_SEALS(seals)).unwrap();
+        let before = blocks(&memfd).unwrap();
+        assert!(before >= LEN as u64);
+        let error = map_within(&memfd, Duration::from_secs(60)).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::NotPermitted, "{error}");
+        // One piece was taken until that was seen.
+        assert!(blocks(&memfd).unwrap() <= before + PIECE as u64);
+    }
 }
