@@ -29,6 +29,7 @@ mod examples {
 mod hostile {
     mod channel;
     mod descriptors;
+    mod ends;
     mod exporter;
     mod importer;
     mod meets;

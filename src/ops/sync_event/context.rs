@@ -52,7 +52,15 @@ const BLOB: usize = 1024;
 /// [`stop`](SyncEvent::stop), or the drop of the last handle, ends it for good: waits end with [`Reason::EventStopped`], what was exported is taken
 /// back, and the importer's jobs and waits fail with [`Reason::EventRevoked`]. If the owner's process ends, they fail with
 /// [`Reason::EventPeerGone`]. If it is the importer's process that ends, without having dropped the event, the owner's waits fail with that too, until
-/// there is another importer; what changes and reads the counter goes on.
+/// there is another importer; what changes and reads the counter goes on. A process that replaces its program (execve(2)) has ended in this sense,
+/// unless a child of it still holds what it had.
+///
+/// # Trust
+///
+/// Whoever has imported the event once can write the counter for as long as the event exists, also
+/// after another importer has come, and can keep that importer from being woken. A former importer
+/// cannot end the event for its successor. To shut a former importer out, stop the event and export
+/// another one.
 ///
 /// A child of `fork` does not inherit the counter, as it does not inherit memory of an [`Mmap`](crate::Mmap): it must not use the event (and dies of
 /// SIGSEGV if it does), but may begin events of its own once it has called `exec`.

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64 as Number, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::super::bell;
@@ -27,6 +28,9 @@ pub(in super::super) struct SoftEvent {
     pub(super) peer: Mutex<Peer>,
     /// Of an owner's that can be exported.
     pub(super) export: Option<Export>,
+    /// What a side writes into its `closed` word when it closes the event: a number of this import,
+    /// which no importer before knows. Written under the lock of `peer`.
+    number: Number,
     me: Weak<SoftEvent>,
 }
 
@@ -45,6 +49,8 @@ pub(super) struct Peer {
     pub(super) invited: Option<Invited>,
     pub(super) bell: Option<Bell>,
     pub(super) process: Option<Arc<Process>>,
+    /// The end of the bell's socket: the process may go on without it (execve(2)).
+    pub(super) line: Option<Arc<Process>>,
 }
 
 /// How it is woken.
@@ -68,7 +74,8 @@ impl Bell {
 impl SoftEvent {
     /// The owner's side.
     pub(super) fn new(words: Words, export: Option<Export>) -> Arc<SoftEvent> {
-        SoftEvent::side(Arc::new(words), Side::Owner, export, Peer::default())
+        // Until there is an importer nobody else has the words.
+        SoftEvent::side(Arc::new(words), Side::Owner, export, Peer::default(), 1)
     }
 
     pub(super) fn side(
@@ -76,6 +83,7 @@ impl SoftEvent {
         side: Side,
         export: Option<Export>,
         peer: Peer,
+        number: u64,
     ) -> Arc<SoftEvent> {
         Arc::new_cyclic(|me| SoftEvent {
             words,
@@ -86,6 +94,7 @@ impl SoftEvent {
             port: OnceLock::new(),
             peer: Mutex::new(peer),
             export,
+            number: Number::new(number),
             me: Weak::clone(me),
         })
     }
@@ -106,6 +115,16 @@ impl SoftEvent {
         self.stopped.load(SeqCst)
     }
 
+    /// Whether this side, of this import, has closed the event in an orderly way.
+    fn has_closed(&self, side: Side) -> bool {
+        self.words.closed(side).load(SeqCst) == self.number.load(Relaxed)
+    }
+
+    /// Another importer comes. The caller has the lock.
+    pub(super) fn set_number(&self, number: u64) {
+        self.number.store(number, Relaxed);
+    }
+
     pub(super) fn value(&self) -> u64 {
         self.words.counter().load(SeqCst)
     }
@@ -121,7 +140,7 @@ impl SoftEvent {
             if self.gone.load(SeqCst) {
                 return Err(JobError::event_peer_gone());
             }
-            if self.words.closed(Side::Owner).load(SeqCst) != 0 {
+            if self.has_closed(Side::Owner) {
                 return Err(JobError::event_revoked());
             }
         }
@@ -227,8 +246,12 @@ impl SoftEvent {
     }
 
     /// An importer may come: whether there is no other. The caller has the lock.
+    ///
+    /// The process of one that has ended may have a child that holds its end of the connection.
     pub(super) fn is_free(&self, peer: &Peer) -> bool {
-        !peer.bell.as_ref().is_some_and(Bell::is_answered)
+        let ended = |process: &Arc<Process>| process.has_ended();
+        peer.process.as_ref().is_some_and(ended)
+            || !peer.bell.as_ref().is_some_and(Bell::is_answered)
     }
 }
 
@@ -284,7 +307,8 @@ impl EventCounter for SoftEvent {
         }
         // Who admits an importer writes over it, under the lock, and looks first whether it was stopped.
         let peer = self.peer();
-        self.words.closed(self.side).store(1, SeqCst);
+        let number = self.number.load(Relaxed);
+        self.words.closed(self.side).store(number, SeqCst);
         drop(peer);
         seq_cst_order();
         self.raise();
@@ -292,9 +316,9 @@ impl EventCounter for SoftEvent {
             self.ring_peer();
         }
         let mut peer = self.peer();
-        let (invited, bell) = (peer.invited.take(), peer.bell.take());
+        let (invited, bell, line) = (peer.invited.take(), peer.bell.take(), peer.line.take());
         drop(peer);
-        drop((invited, bell));
+        drop((invited, bell, line));
     }
 
     fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
@@ -306,12 +330,16 @@ impl Ended for SoftEvent {
     fn ended(&self) {
         let peer = self.peer();
         // It may be one that had it before.
-        let dead = peer
-            .process
-            .as_ref()
-            .is_some_and(|process| process.is_dead());
-        let left = self.side == Side::Owner && self.words.closed(Side::Importer).load(SeqCst) != 0;
-        if dead && !left {
+        let is_dead = |process: &Arc<Process>| process.is_dead();
+        let dead = peer.process.as_ref().is_some_and(is_dead);
+        let hung_up = peer.line.as_ref().is_some_and(is_dead);
+        let left = self.has_closed(self.side.peer());
+        let gone = match self.side {
+            Side::Owner => (dead || hung_up) && !left,
+            // An owner that was killed is called so: its page may say anything.
+            Side::Importer => dead || hung_up && !left,
+        };
+        if gone {
             self.gone.store(true, SeqCst);
             seq_cst_order();
         }

@@ -24,9 +24,14 @@ pub(super) struct Place {
     pub(super) offset: u64,
 }
 
-/// What the owner answers: where the counter is, if not in the page.
+/// What the owner answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Answer(pub(super) Option<Place>);
+pub(super) struct Answer {
+    /// Where the counter is, if not in the page.
+    pub(super) place: Option<Place>,
+    /// What a side writes when it closes the event, and not 0.
+    pub(super) number: u64,
+}
 
 fn format<const N: usize>(words: [u64; N]) -> Hello {
     let mut hello = [0; HELLO];
@@ -70,24 +75,27 @@ pub(super) fn is_question(hello: &Hello) -> bool {
 
 impl Answer {
     pub(super) fn format(&self) -> Hello {
-        match self.0 {
-            None => format([EVENT, 0]),
-            Some(Place { from, len, offset }) => format([EVENT, 1, from, len, offset]),
+        let number = self.number;
+        match self.place {
+            None => format([EVENT, 0, number]),
+            Some(Place { from, len, offset }) => format([EVENT, 1, number, from, len, offset]),
         }
     }
 
     /// `None` for what no owner answers: eight aligned bytes lie in the memory.
     pub(super) fn parse(hello: &Hello) -> Option<Answer> {
-        match parse::<4>(hello)? {
-            [0, ..] => Some(Answer(None)),
-            [1, from, len, offset] => {
+        let [kind, number, rest @ ..] = parse::<5>(hello)?;
+        let place = match (kind, rest) {
+            (0, _) => None,
+            (1, [from, len, offset]) => {
                 let within = offset.is_multiple_of(8)
                     && offset.checked_add(8).is_some_and(|end| end <= len)
                     && from.is_multiple_of(PAGE as u64);
-                within.then_some(Answer(Some(Place { from, len, offset })))
+                Some(within.then_some(Place { from, len, offset })?)
             }
-            _ => None,
-        }
+            _ => return None,
+        };
+        (number != 0).then_some(Answer { place, number })
     }
 }
 
@@ -106,22 +114,22 @@ mod tests {
         }
 
         #[test]
-        fn an_answer_within_its_memory_comes_back_and_no_other(kind in 0..3_u64, from: u64, len: u64, offset: u64) {
+        fn an_answer_within_its_memory_comes_back_and_no_other(kind in 0..3_u64, number: u64, from: u64, len: u64, offset: u64) {
             let (from, offset) = (from & !0xfff, offset & !7);
-            let hello = format([EVENT, kind, from, len, offset]);
+            let hello = format([EVENT, kind, number, from, len, offset]);
             let within = len >= 8 && offset <= len - 8;
             let place = Place { from, len, offset };
             match Answer::parse(&hello) {
-                Some(Answer(None)) => prop_assert_eq!(kind, 0),
-                Some(Answer(Some(parsed))) => {
+                Some(Answer { place: None, .. }) => prop_assert_eq!(kind, 0),
+                Some(answer) => {
                     prop_assert!(kind == 1 && within);
-                    prop_assert_eq!(parsed, place);
-                    prop_assert_eq!(Answer(Some(place)).format(), hello);
+                    prop_assert_eq!(answer, Answer { place: Some(place), number });
+                    prop_assert_eq!(answer.format(), hello);
                 }
-                None => prop_assert!(kind == 2 || kind == 1 && !within),
+                None => prop_assert!(number == 0 || kind == 2 || kind == 1 && !within),
             }
-            prop_assert!(Answer::parse(&format([EVENT, 1, from, len, offset | 4])).is_none());
-            prop_assert!(Answer::parse(&format([EVENT, 1, from | 8, len, offset])).is_none());
+            prop_assert!(Answer::parse(&format([EVENT, 1, 7, from, len, offset | 4])).is_none());
+            prop_assert!(Answer::parse(&format([EVENT, 1, 7, from | 8, len, offset])).is_none());
         }
     }
 

@@ -75,6 +75,7 @@ fn ends(waits: Side) -> [End; 2] {
         Side::Owner,
         None,
         Default::default(),
+        1,
     );
     let importer = owner.admit().unwrap();
     let [owner, importer] = [owner, importer].map(End::new);

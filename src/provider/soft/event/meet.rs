@@ -52,7 +52,7 @@ pub(in super::super) fn import(
 /// Of another process.
 fn visit(invitation: &Invitation, deadline: Instant) -> Result<Arc<SoftEvent>> {
     let visit = invitation.visit(&question(), deadline)?;
-    let Some(Answer(place)) = Answer::parse(&visit.hello) else {
+    let Some(Answer { place, number }) = Answer::parse(&visit.hello) else {
         let text = "the exporter answers what no sync event does";
         return fail(ErrorKind::NotPermitted, text);
     };
@@ -70,18 +70,29 @@ fn visit(invitation: &Invitation, deadline: Instant) -> Result<Arc<SoftEvent>> {
             unsafe { words.with_counter(at, Arc::new(memory)) }
         }
     };
-    let process = visit.process;
+    let (process, socket) = (visit.process, Arc::new(visit.socket));
+    let line = process.at_the_end_of(&socket);
+    let line = line.map_err(|errno| Error::os(OP, "epoll_ctl", errno.into()))?;
     let peer = Peer {
-        bell: Some(Bell::Socket(Arc::new(visit.socket))),
+        bell: Some(Bell::Socket(socket)),
         process: Some(Arc::clone(&process)),
+        line: Some(Arc::clone(&line)),
         ..Peer::default()
     };
-    let event = SoftEvent::side(Arc::new(words), Side::Importer, None, peer);
+    let event = SoftEvent::side(Arc::new(words), Side::Importer, None, peer, number);
     watch(&event, &process);
+    watch(&event, &line);
     Ok(event)
 }
 
-/// Has it hear of the end of the other side's process.
+/// A number for an import.
+fn number() -> Result<u64> {
+    let id = fabric::random(OP)?;
+    let (number, _) = id.split_first_chunk().expect("eight of sixteen bytes");
+    Ok(u64::from_le_bytes(*number).max(1))
+}
+
+/// Has it hear of the end of the other side's process, or of the connection to it.
 fn watch(event: &Arc<SoftEvent>, process: &Process) {
     process.on_end(Arc::downgrade(event) as Weak<dyn Ended>);
 }
@@ -129,6 +140,7 @@ impl SoftEvent {
 
     /// The importer is of this process.
     pub(super) fn admit(self: &Arc<Self>) -> Result<Arc<SoftEvent>> {
+        let number = number()?;
         let mut peer = self.peer();
         if self.is_stopped() {
             return fail(ErrorKind::ConnectionAborted, "its owner has stopped it");
@@ -136,20 +148,21 @@ impl SoftEvent {
         if !self.is_free(&peer) {
             return busy();
         }
-        self.begin_anew();
+        self.begin_anew(number);
         let theirs = Peer {
             bell: Some(Bell::Local(Arc::downgrade(self))),
             ..Peer::default()
         };
         let words = Arc::clone(&self.words);
-        let event = SoftEvent::side(words, Side::Importer, None, theirs);
-        peer.process = None;
+        let event = SoftEvent::side(words, Side::Importer, None, theirs, number);
+        (peer.process, peer.line) = (None, None);
         peer.bell = Some(Bell::Local(Arc::downgrade(&event)));
         Ok(event)
     }
 
     /// Nothing is left of an importer before, whatever that wrote. The caller has the lock.
-    fn begin_anew(&self) {
+    fn begin_anew(&self, number: u64) {
+        self.set_number(number);
         for side in [Side::Owner, Side::Importer] {
             self.words.wanted(side).store(NOBODY, SeqCst);
             self.words.closed(side).store(0, SeqCst);
@@ -166,10 +179,27 @@ impl SoftEvent {
             // It sees that the page says so.
             return;
         }
+        let socket = Arc::new(socket);
         if let Some(port) = self.port.get().and_then(Weak::upgrade) {
             port.listen(&socket);
         }
-        peer.bell = Some(Bell::Socket(Arc::new(socket)));
+        let line = peer.process.as_ref();
+        match line
+            .map(|process| process.at_the_end_of(&socket))
+            .transpose()
+        {
+            Ok(line) => {
+                // Who is told waits for the lock.
+                if let Some(line) = &line {
+                    line.on_end(self.weak() as Weak<dyn Ended>);
+                }
+                peer.line = line;
+            }
+            Err(errno) => {
+                tracing::error!(%errno, "the end of an importer of a sync event may not be heard");
+            }
+        }
+        peer.bell = Some(Bell::Socket(socket));
         drop(peer);
         // It may sleep already, and have been told of nothing.
         if self.value() > self.words.wanted(Side::Importer).load(SeqCst) {
@@ -196,6 +226,7 @@ impl Host for SoftEvent {
                 (Arc::new(memfd), Some(place))
             }
         };
+        let number = number().map_err(|_| Refused::Failed(libc::EIO))?;
         let mut peer = self.peer();
         if self.is_stopped() {
             return Err(Refused::Gone);
@@ -203,8 +234,8 @@ impl Host for SoftEvent {
         if !self.is_free(&peer) {
             return Err(Refused::Busy);
         }
-        self.begin_anew();
-        peer.bell = None;
+        self.begin_anew(number);
+        (peer.bell, peer.line) = (None, None);
         peer.process = Some(Arc::clone(&guest.process));
         drop(peer);
         let this = self.weak();
@@ -217,7 +248,7 @@ impl Host for SoftEvent {
             }
         };
         Ok(Welcome {
-            hello: Answer(place).format(),
+            hello: Answer { place, number }.format(),
             memfds: [Arc::clone(&export.page), memory],
             keep: Some(Box::new(keep)),
         })

@@ -46,6 +46,7 @@
 //! | no peer blocks, stops or floods the thread | every call `MSG_DONTWAIT`, descriptors opened without waiting for a lease, one message per connection, 64 silent ones for 2 s, a pause when descriptors run out: [`thread`], [`socket`] |
 //! | no descriptor of a stranger is kept, and none is closed on a thread that anybody waits for | refused by the kernel, or read with room for all and closed elsewhere: [`strangers`](crate::process) |
 //! | a process's end is noticed, also when a child holds its sockets | a pidfd, or a connection that stays: [`watch`] |
+//! | a process that replaces its program (execve(2)) leaves the endpoints and events that it shared | the end of the bell's socket: [`Process::at_the_end_of`] |
 //! | what was reset stays so: an old blob meets nobody | a generation and a key of its own for each export: [`slots`], [`invitation`] |
 //! | a number from outside is checked before it is used | [`blob`], [`wire`], [`received`], [`invitation`], [`greeting`], [`arena`]; all under a fuzzer, `.ci/fuzz` |
 //! | nobody reaches more of a memfd than was exported | a part of one is not exported: [`sent`] |
@@ -60,7 +61,8 @@
 //!   is left, the kernel closes more of them on the thread that reads;
 //! - who may write an arena can punch holes into it, with the same effect; what is in it the endpoints check;
 //! - a guest's word for its instance is its own: whose process it is says the kernel ([`Guest::process`]);
-//! - an exporter that replaces its program (execve(2)) does not end, and what it exported is not taken back;
+//! - an exporter that replaces its program (execve(2)) does not end, and the memory that it exported is not taken back;
+//! - a process that replaces its program while a child of it (fork(2)) holds its sockets does not end;
 //! - who may write to the folder of a path socket can put itself between, pass a request on and take the answer;
 //! - an importer looks up the path that a forged blob names, which takes as long as a file system of that one's (FUSE) likes.
 
@@ -103,7 +105,7 @@ pub(super) use self::{
     host::{Guest, Host, Refused, Welcome},
     invitation::{ENDPOINT, EVENT, Invitation, Invited, instance, invite},
     mapping::Mapping,
-    place::{Id, words_of},
+    place::{Id, random, words_of},
     watch::{Ended, Process},
 };
 pub(super) use blob::Blob;

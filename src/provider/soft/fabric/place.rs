@@ -46,7 +46,7 @@ fn uuid(text: &str) -> Option<Id> {
 }
 
 /// Sixteen bytes from the kernel's generator.
-pub(super) fn random(op: &'static str) -> Result<Id> {
+pub(in super::super) fn random(op: &'static str) -> Result<Id> {
     process::random().map_err(|error| Error::os(op, "getrandom", error))
 }
 

@@ -236,7 +236,7 @@ impl Other<'_> {
             let pid = socket::pid(&talk.socket)?;
             let watch = match talk.pidfd {
                 Some(pidfd) => Watch::Pidfd(pidfd),
-                None => Watch::Connection(talk.socket),
+                None => Watch::Connection(Arc::new(talk.socket)),
             };
             let identity = Identity::of(self.contact.instance, pid, &watch)?;
             Process::watched(fabric, identity, watch)

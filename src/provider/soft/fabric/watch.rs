@@ -66,7 +66,7 @@ impl Watched {
 /// How the end of a process shows.
 pub(super) enum Watch {
     Pidfd(OwnedFd),
-    Connection(Guarded),
+    Connection(Arc<Guarded>),
 }
 
 impl Watch {
@@ -172,10 +172,27 @@ impl Process {
     ) -> nix::Result<Arc<Process>> {
         let (pid, watch) = match pidfd {
             Some(pidfd) => (socket::pid(connection)?, Watch::Pidfd(pidfd)),
-            None => (0, Watch::Connection(duplicate(connection)?)),
+            None => (0, Watch::Connection(Arc::new(duplicate(connection)?))),
         };
         let identity = Identity::of(instance, pid, &watch)?;
         Process::watched(fabric, identity, watch)
+    }
+
+    /// Whatever is at the other end of a connection to this process: it ends with the connection.
+    ///
+    /// The process may go on without it. After execve(2) it is another program, which knows nothing
+    /// of what its predecessor had in common with this one.
+    pub(in super::super) fn at_the_end_of(
+        &self,
+        connection: &Arc<Guarded>,
+    ) -> nix::Result<Arc<Process>> {
+        let identity = Identity {
+            instance: Id::default(),
+            pid: 0,
+            pidfd: None,
+        };
+        let watch = Watch::Connection(Arc::clone(connection));
+        Process::watched(&self.fabric, identity, watch)
     }
 
     /// The one of this identity; it is watched from now on, if it is not already.
@@ -286,7 +303,7 @@ mod tests {
             pid: 0,
             pidfd: None,
         };
-        let watch = Watch::Connection(Guarded::new(here, true));
+        let watch = Watch::Connection(Arc::new(Guarded::new(here, true)));
         let process = Process::watched(&fabric, identity, watch).unwrap();
         let one: [Arc<dyn Ended>; 2] = [Arc::new(Nobody), Arc::new(Nobody)];
         for who in one.iter().cycle().take(1000) {

@@ -43,6 +43,8 @@ pub(super) struct Link {
     bell: Bell,
     /// The peer's process, if it is another one.
     pub(super) process: Option<Arc<Process>>,
+    /// The end of the bell's socket: the peer's process may go on without it (execve(2)).
+    line: OnceLock<Arc<Process>>,
     /// Channels that are open at this end.
     channels: AtomicU32,
     members: Mutex<Members>,
@@ -55,7 +57,7 @@ pub(super) enum Bell {
     /// It is of this process.
     Signal(Arc<Signal>),
     /// A byte on a socket. Empty until the peer has its end.
-    Socket(OnceLock<Guarded>),
+    Socket(OnceLock<Arc<Guarded>>),
 }
 
 /// Which endpoint of this side's queue has which channel.
@@ -80,6 +82,7 @@ impl Link {
             side,
             bell,
             process,
+            line: OnceLock::new(),
             channels: AtomicU32::new(0),
             members: Mutex::default(),
             ports,
@@ -105,18 +108,38 @@ impl Link {
             .is_some_and(|known| Arc::ptr_eq(known, process))
     }
 
-    /// Whether the peer's process has ended.
+    /// Whether the peer's process has ended, or has let go of its end of the bell's socket.
     pub(super) fn is_dead(&self) -> bool {
-        self.process
-            .as_ref()
-            .is_some_and(|process| process.is_dead())
+        let dead = |process: &Arc<Process>| process.is_dead();
+        self.process.as_ref().is_some_and(dead) || self.line.get().is_some_and(dead)
     }
 
-    /// The same, and the kernel is asked.
+    /// The same, and the kernel is asked whether the process has ended.
     pub(super) fn has_died(&self) -> bool {
-        self.process
-            .as_ref()
-            .is_some_and(|process| process.has_ended())
+        let ended = |process: &Arc<Process>| process.has_ended();
+        self.is_dead() || self.process.as_ref().is_some_and(ended)
+    }
+
+    /// Has the endpoints of this link hear of the end of the peer's process.
+    pub(super) fn watch_process(self: &Arc<Self>) {
+        if let Some(process) = &self.process {
+            process.on_end(Arc::downgrade(self) as _);
+        }
+    }
+
+    /// Has them hear of the end of the bell's socket too.
+    pub(super) fn watch_bell(self: &Arc<Self>) -> nix::Result<()> {
+        let (Some(process), Bell::Socket(socket)) = (&self.process, &self.bell) else {
+            return Ok(());
+        };
+        let Some(socket) = socket.get() else {
+            return Ok(());
+        };
+        let line = process.at_the_end_of(socket)?;
+        // First: who is told looks at it.
+        let line = self.line.get_or_init(|| line);
+        line.on_end(Arc::downgrade(self) as _);
+        Ok(())
     }
 
     /// For the host: a channel for this endpoint; `None` if there are as many as can be.
@@ -214,7 +237,7 @@ impl Link {
     /// The peer has its end of the socket. It may sleep already, and have been told of something before there was a bell.
     pub(super) fn hang_bell(&self, socket: Guarded) {
         if let Bell::Socket(bell) = &self.bell {
-            let _ = bell.set(socket);
+            let _ = bell.set(Arc::new(socket));
         }
         fence(Ordering::SeqCst);
         self.wake_peer();

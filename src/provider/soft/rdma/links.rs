@@ -77,8 +77,8 @@ impl Ports {
         }
     }
 
-    /// The peer's bell has come: it wakes who sleeps.
-    pub(super) fn add_bell(&self, link: &Link) -> Result<()> {
+    /// The peer's bell has come: it wakes who sleeps, and its end ends the connections of the link.
+    pub(super) fn add_bell(&self, link: &Arc<Link>) -> Result<()> {
         let Bell::Socket(socket) = link.bell() else {
             return Ok(());
         };
@@ -86,8 +86,9 @@ impl Ports {
             return Ok(());
         };
         let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, link.key);
-        self.sources
-            .add(socket, event)
+        let added = self.sources.add(socket, event);
+        added
+            .and_then(|()| link.watch_bell())
             .map_err(|errno| Error::os("Rdma::connect", "epoll_ctl", errno.into()))
     }
 }

@@ -55,13 +55,6 @@ pub(super) fn memory(mapping: Mapping, len: usize) -> Arc<Memory> {
     Arc::new(unsafe { Memory::new(mapping, len) })
 }
 
-/// Has the endpoints of a link hear of the end of the peer's process.
-fn watch(link: &Arc<Link>) {
-    if let Some(process) = &link.process {
-        process.on_end(Arc::downgrade(link) as _);
-    }
-}
-
 impl Shared {
     fn card(&self) -> Card {
         Card {
@@ -226,7 +219,7 @@ impl Shared {
             }
             None => {
                 let page = memory(Arena::received(page, PAGE)?, PAGE);
-                let bell = Bell::Socket(OnceLock::from(visit.socket));
+                let bell = Bell::Socket(OnceLock::from(Arc::new(visit.socket)));
                 let process = Some(visit.process);
                 let link = Link::new(
                     page,
@@ -237,7 +230,7 @@ impl Shared {
                 );
                 let link = Arc::new(link);
                 self.ports.add_bell(&link)?;
-                watch(&link);
+                link.watch_process();
                 link
             }
         };
@@ -343,7 +336,7 @@ impl Host for Shared {
             None => Arc::clone(&channel_fd),
         };
         let keep = fresh.map(|_| {
-            watch(&link);
+            link.watch_process();
             let (ports, link) = (Arc::clone(&self.ports), Arc::clone(&link));
             Box::new(move |socket| {
                 link.hang_bell(socket);

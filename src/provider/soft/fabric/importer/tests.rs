@@ -725,13 +725,13 @@ fn without_a_pidfd_the_connection_stays_and_its_end_is_noticed() {
     let mut talk = super::exporter(&blob).connect(soon()).unwrap();
     talk.pidfd = None;
     let (([_, control], _), talk) = grant(&blob, talk);
-    let watch = Watch::Connection(talk.socket);
+    let watch = Watch::Connection(Arc::new(talk.socket));
     let page = Words::identify(&control).unwrap();
     // Of another pid namespace, where nothing but the control page says who it is: anybody who has it can send it on.
     let identity = Identity::of(blob.instance, 0, &watch).unwrap();
     let process = Process::watched(&fabric, identity, watch).unwrap();
     let peer = Peer::of(&process, page, || Ok(Words::received(&control).unwrap())).unwrap();
-    let another = Process::watched(&fabric, identity, Watch::Connection(control)).err();
+    let another = Process::watched(&fabric, identity, Watch::Connection(Arc::new(control))).err();
     assert_eq!(another, Some(Errno::EPERM), "it is not taken for the first");
     // It has answered others since, and did not hang up.
     assert!(import(&blob, soon()).is_ok());
