@@ -43,6 +43,9 @@ use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 /// [`Rdma`](crate::Rdma), and a sync event whose counter lies in its owner's memory, always touch the
 /// memory in the task. The pages that a touch fills are charged to the process that touches.
 ///
+/// An exporter that replaces its program (execve(2)) takes nothing back, and the import goes on with
+/// memory that the exporter no longer has.
+///
 /// ```
 /// use std::time::Duration;
 /// use tokio_doca::soft::{Soft, View};
