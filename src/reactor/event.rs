@@ -34,6 +34,7 @@ use super::workq::Shared;
 use super::{block_on, io_driver};
 use crate::device::Signal;
 use crate::error::{Error, JobError, Reason, Result};
+use crate::sync::log;
 
 /// How many runtimes can await one WorkQ.
 const RUNTIMES: usize = 4;
@@ -147,7 +148,7 @@ impl Events {
     pub(super) fn log_lost(&self) {
         let lost = std::mem::take(&mut self.inner().lost);
         for error in lost {
-            tracing::error!(%error, "a runtime could not be registered again");
+            log(|| tracing::error!(%error, "a runtime could not be registered again"));
         }
     }
 
@@ -343,7 +344,7 @@ impl Wake for FanOut {
         match source.rearm(waker) {
             Ok(()) => shared.event_turn(),
             Err(error) => {
-                tracing::debug!(%error, "a runtime is not registered any more");
+                log(|| tracing::debug!(%error, "a runtime is not registered any more"));
                 shared.events.forget(&source);
                 shared.nudge();
             }

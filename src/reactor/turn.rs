@@ -74,10 +74,14 @@ impl Shared {
     /// Asks every queue to ring. True if completions wait already.
     pub(super) fn arm(&self) -> bool {
         self.counts.armed();
+        // Others rely on an event once one is expected, also if a provider panics before it is armed.
+        let unheard = Unheard(self);
         // First: an event that this brings about must not come before it. A queue that was attached before is seen (`attach`).
         self.expected.swap(true, Ordering::AcqRel);
-        self.queues()
-            .fold(false, |ready, queue| ready | (queue.arm() == Armed::Ready))
+        let queues = self.queues();
+        let ready = queues.fold(false, |ready, queue| ready | (queue.arm() == Armed::Ready));
+        forget(unheard);
+        ready
     }
 
     /// Makes the event handle readable if the caller's own loop armed: a Job of its own is over.
@@ -335,7 +339,6 @@ impl<'a> Turn<'a> {
     fn tell_asked(&mut self, outside: &Outside) {
         let shared = self.shared;
         if self.asked & NUDGE != 0 {
-            shared.events.log_lost();
             let sleepers = self.nudged.take().into_iter().flatten();
             sleepers.for_each(|sleeper| wake(sleeper.open(outside)));
             shared.core.registry.nudge();
@@ -343,6 +346,7 @@ impl<'a> Turn<'a> {
             shared.drained.wake_all();
             shared.runs.wake_all();
             shared.timer.line.wake_all();
+            shared.events.log_lost();
         }
         if self.asked & CHANGE != 0 {
             let changes = std::mem::take(&mut *lock(&shared.changes));

@@ -174,7 +174,7 @@ fn go_on(
     waiter: &impl Waiter,
     state: &mut State,
     node: Pin<&WaitNode>,
-    nap: Pin<&mut Option<Nap>>,
+    mut nap: Pin<&mut Option<Nap>>,
     begun: Option<Policy>,
     cx: &mut Context<'_>,
 ) -> Poll<Outcome> {
@@ -212,7 +212,9 @@ fn go_on(
         };
     }
     if let State::Queued(spin) = state {
-        let ticket = match ready!(poll_queued(waiter, spin, node, nap, cx)) {
+        let polled = ready!(poll_queued(waiter, spin, node, nap.as_mut(), cx));
+        nap.set(None);
+        let ticket = match polled {
             Ok(ticket) => ticket,
             Err(outcome) => return Poll::Ready(outcome),
         };

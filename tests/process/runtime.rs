@@ -108,6 +108,7 @@ impl tracing::Subscriber for Uses {
             self.0.set_mode(Mode::EventDriven).unwrap();
             self.0.event_handle().unwrap();
             TOLD.fetch_add(1, Ordering::SeqCst);
+            panic!("the subscriber's");
         }
     }
 
@@ -141,9 +142,9 @@ fn nap_with_few_descriptors(left: usize) {
 }
 
 #[test]
-fn a_subscriber_that_hears_of_a_lost_runtime_may_use_the_workq() {
+fn a_subscriber_that_hears_of_a_lost_runtime_may_use_the_workq_and_panic() {
     if !alone(test_name!(
-        a_subscriber_that_hears_of_a_lost_runtime_may_use_the_workq
+        a_subscriber_that_hears_of_a_lost_runtime_may_use_the_workq_and_panic
     )) {
         return;
     }

@@ -84,8 +84,9 @@ impl<'a> SyncEventBuilder<'a> {
     }
 
     /// How many waits the device keeps at once. Defaults to 64. Further waits stand in line for a
-    /// place: each of them wakes up to 120 times a second meanwhile, to look at the counter, and may
-    /// see a value 8.4 ms late. Each place takes about 80 bytes. The blocking flavour ignores this.
+    /// place: meanwhile each of them wakes up to 120 times a second to read the counter, more often
+    /// while others in line have just begun to wait, and may see a value 8.4 ms late. Each place
+    /// takes about 80 bytes. The blocking flavour ignores this.
     pub fn waits(mut self, waits: u32) -> Self {
         self.waits = waits;
         self

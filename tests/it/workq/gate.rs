@@ -259,7 +259,7 @@ fn beside(rdma: &Rdma, workq: &WorkQ) -> User {
 }
 
 /// What a queue does wrong in one look.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 enum Wrong {
     /// It tells of a Job that there is not.
     Stale,
@@ -267,12 +267,21 @@ enum Wrong {
     Panics,
     /// It panics when an event is acknowledged.
     PanicsInClear,
+    /// It panics when it is to ring.
+    PanicsInArm,
 }
 
 /// A software queue that does something wrong in its next look, once it has something to say.
 struct Sinner {
     inner: Arc<dyn Queue>,
     next: Arc<Mutex<Option<Wrong>>>,
+}
+
+impl Sinner {
+    fn may_panic(&self, wrong: Wrong) {
+        let panics = self.next.lock().unwrap().take_if(|next| *next == wrong);
+        assert!(panics.is_none(), "a provider's panic");
+    }
 }
 
 #[expect(unsafe_code, reason = "implements Queue")]
@@ -294,12 +303,12 @@ unsafe impl Queue for Sinner {
         }
         let mut next = self.next.lock().unwrap();
         let wrong = match *next {
-            Some(Wrong::PanicsInClear) => None,
+            Some(Wrong::PanicsInClear | Wrong::PanicsInArm) => None,
             _ => next.take(),
         };
         drop(next);
         match wrong {
-            None | Some(Wrong::PanicsInClear) => {
+            None | Some(Wrong::PanicsInClear | Wrong::PanicsInArm) => {
                 // SAFETY: as the caller promises.
                 unsafe { self.inner.reap(out) }
             }
@@ -313,15 +322,12 @@ unsafe impl Queue for Sinner {
     }
 
     fn arm(&self) -> Armed {
+        self.may_panic(Wrong::PanicsInArm);
         self.inner.arm()
     }
 
     fn clear(&self) {
-        let panics = {
-            let mut next = self.next.lock().unwrap();
-            matches!(*next, Some(Wrong::PanicsInClear)) && next.take().is_some()
-        };
-        assert!(!panics, "a provider's panic");
+        self.may_panic(Wrong::PanicsInClear);
         self.inner.clear();
     }
 
@@ -468,5 +474,39 @@ fn a_provider_that_panics_in_the_turn_that_was_rung_for_keeps_nobody_asleep() {
             workq.clear();
         }
         workq.block_on(behind).unwrap();
+    });
+}
+
+#[test]
+fn a_provider_that_panics_when_it_is_to_ring_keeps_nobody_asleep() {
+    on_a_thread("a copy after one whose poll has panicked", || {
+        let soft = Soft::builder().defer(true).build();
+        let (user, next) = sinner_on(&soft, WorkQ::builder());
+        // The test's loop hears of events.
+        let workq = &user.workq;
+        assert!(!is_readable(workq, PollTimeout::ZERO));
+        let buf = || {
+            let buf = user.pool.try_alloc().unwrap();
+            buf.extend_from_slice(b"abc").unwrap();
+            (buf, user.pool.try_alloc().unwrap())
+        };
+        let pairs: [_; 2] = std::array::from_fn(|_| buf());
+        let hold = soft.faults().hold();
+        let mut first = Box::pin(user.dma.copy(&pairs[0].0, &pairs[0].1));
+        *next.lock().unwrap() = Some(Wrong::PanicsInArm);
+        let polls = std::panic::AssertUnwindSafe(|| poll_with(first.as_mut(), &Waker::noop()));
+        assert!(std::panic::catch_unwind(polls).is_err());
+        let woken = Count::new();
+        let mut second = Box::pin(user.dma.copy(&pairs[1].0, &pairs[1].1));
+        poll_with(second.as_mut(), &woken.waker());
+        drop(hold);
+        while woken.wakes() == 0 {
+            assert!(
+                is_readable(workq, PollTimeout::from(5_000_u16)),
+                "nobody is to hear"
+            );
+            workq.clear();
+        }
+        workq.block_on(second).unwrap();
     });
 }
