@@ -91,10 +91,12 @@ impl Shared {
     fn set_timer(&self, fd: &TimerFd, due: u64) -> Result<(), JobError> {
         let left = Duration::from_nanos(due.saturating_sub(self.now()).max(1));
         let once = Expiration::OneShot(TimeSpec::from_duration(left));
-        fd.set(once, TimerSetTimeFlags::empty())
-            .map_err(|errno| JobError::new(Reason::Register, errno as i32 as u64, 0))?;
-        self.timer.due.store(due, Ordering::SeqCst);
-        Ok(())
+        // First: it may ring before this thread goes on, and `on_time` reads this without the lock.
+        let before = self.timer.due.swap(due, Ordering::SeqCst);
+        fd.set(once, TimerSetTimeFlags::empty()).map_err(|errno| {
+            self.timer.due.store(before, Ordering::SeqCst);
+            JobError::new(Reason::Register, errno as i32 as u64, 0)
+        })
     }
 
     fn timer_fd(self: &Arc<Self>) -> Result<&TimerFd, JobError> {
