@@ -6,14 +6,13 @@
 //! While the line pauses nobody in it is notified of free Slots, since the device would refuse each of them in turn. The
 //! pause ends with the next completion that is collected, or when its time is over: 1 ms, twice as long each time that
 //! nothing has completed since the last pause, and at most 100 ms. The time is kept by a timerfd in the event handle
-//! ([`Alarm`]); it is set before anybody can see the pause. So a line that pauses is always woken, whatever
+//! (`timer.rs`); it is set before anybody can see the pause. So a line that pauses is always woken, whatever
 //! becomes of the future that met the refusal: it may be dropped, forgotten, or never polled again.
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::timer::Alarm;
 use super::workq::Shared;
 use crate::error::JobError;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -94,7 +93,6 @@ pub(super) struct Pause {
     /// The timer could not be had: all in line poll until the time is over.
     unheard: AtomicBool,
     pace: Mutex<Pace>,
-    alarm: Alarm,
 }
 
 struct Pace {
@@ -112,7 +110,6 @@ impl Pause {
                 next: FIRST,
                 completed: 0,
             }),
-            alarm: Alarm::default(),
         }
     }
 
@@ -129,12 +126,7 @@ impl Pause {
 
     /// How long the pause lasts, if there is one.
     pub(super) fn left(&self, shared: &Shared) -> Option<Duration> {
-        self.is_on().then(|| self.alarm.left(shared))
-    }
-
-    #[cfg(all(test, tokio_doca_loom))]
-    pub(super) fn alarm(&self) -> &Alarm {
-        &self.alarm
+        self.is_on().then(|| shared.alarm_left())
     }
 
     pub(super) fn begin(&self, shared: &Arc<Shared>, completed: u64) {
@@ -147,7 +139,7 @@ impl Pause {
         }
         let delay = pace.next;
         (pace.next, pace.completed) = ((2 * delay).min(LONGEST), completed);
-        let heard = self.alarm.set(shared, delay);
+        let heard = shared.set_alarm(delay);
         self.unheard.store(!heard, Ordering::SeqCst);
         self.on.store(true, Ordering::SeqCst);
         seq_cst_order();

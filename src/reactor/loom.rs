@@ -18,6 +18,7 @@ mod own_loop;
 mod receives;
 mod run;
 mod slot;
+mod timer;
 mod toy;
 mod watch;
 mod workq;
@@ -184,7 +185,7 @@ impl Fake {
             }
             // It hears the event handle as well.
             let rung = workq.0.rung.load(SeqCst);
-            if self.timed && workq.0.pause.alarm().expire() || rung {
+            if self.timed && workq.0.clock.ring() || rung {
                 found = true;
                 workq.0.event_turn();
             }

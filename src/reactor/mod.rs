@@ -25,6 +25,8 @@
 
 mod block_on;
 pub(crate) mod budget;
+#[cfg_attr(tokio_doca_loom, path = "modelled.rs")]
+mod clock;
 mod event;
 mod finished;
 mod flight;

@@ -6,7 +6,7 @@
 //! [`Nap`] is the pause of a future between two looks. It ends at a multiple of its length, so that
 //! many naps share their ends.
 //!
-//! [`Alarm`] is the deadline of a full device (`full.rs`). No future sets that one anew, since it must
+//! The alarm is the deadline of a full device (`full.rs`). No future sets that one anew, since it must
 //! ring although none is polled: the timer remembers it.
 #![expect(unsafe_code, reason = "stands in a line, and pins its nodes")]
 
@@ -18,10 +18,9 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use nix::sys::time::TimeSpec;
-use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use pin_project::pin_project;
 
+use super::clock::Timerfd;
 use super::mode::Spin;
 use super::workq::{Shared, WorkQ};
 use crate::error::{Error, JobError, Reason};
@@ -33,11 +32,11 @@ const NEVER: u64 = u64::MAX;
 
 pub(super) struct Timer {
     /// Made by the first that needs it: until then the event handle is one descriptor less deep.
-    fd: OnceLock<TimerFd>,
+    fd: OnceLock<Timerfd>,
     /// When it rings, in nanoseconds on the clock of the WorkQ. Written under the lock.
     due: AtomicU64,
     /// When the alarm rings, or has rung.
-    alarm: AtomicU64,
+    pub(super) alarm: AtomicU64,
     set: Mutex<()>,
     /// Those that sleep until then, or for longer.
     pub(super) line: Waiters,
@@ -75,7 +74,7 @@ impl Shared {
     }
 
     /// The caller has the lock.
-    fn ring_by(&self, fd: &TimerFd, due: u64) -> Result<(), JobError> {
+    fn ring_by(&self, fd: &Timerfd, due: u64) -> Result<(), JobError> {
         let known = self.timer.due.load(Ordering::Relaxed);
         if due < known {
             return self.set_timer(fd, due);
@@ -88,18 +87,16 @@ impl Shared {
     }
 
     /// The caller has the lock.
-    fn set_timer(&self, fd: &TimerFd, due: u64) -> Result<(), JobError> {
-        let left = Duration::from_nanos(due.saturating_sub(self.now()).max(1));
-        let once = Expiration::OneShot(TimeSpec::from_duration(left));
+    fn set_timer(&self, fd: &Timerfd, due: u64) -> Result<(), JobError> {
         // First: it may ring before this thread goes on, and `on_time` reads this without the lock.
         let before = self.timer.due.swap(due, Ordering::SeqCst);
-        fd.set(once, TimerSetTimeFlags::empty()).map_err(|errno| {
+        fd.set(self, due).map_err(|errno| {
             self.timer.due.store(before, Ordering::SeqCst);
             JobError::new(Reason::Register, errno as i32 as u64, 0)
         })
     }
 
-    fn timer_fd(self: &Arc<Self>) -> Result<&TimerFd, JobError> {
+    fn timer_fd(self: &Arc<Self>) -> Result<&Timerfd, JobError> {
         match self.timer.fd.get() {
             Some(fd) => Ok(fd),
             None => self
@@ -110,7 +107,7 @@ impl Shared {
 
     /// Makes the timer, and takes it into the event handle. `Err` has the error of the system.
     #[cold]
-    fn hear_timer(self: &Arc<Self>) -> Result<&TimerFd, Option<i32>> {
+    fn hear_timer(self: &Arc<Self>) -> Result<&Timerfd, Option<i32>> {
         let code = |error: Error| {
             let source = error.source()?.downcast_ref::<io::Error>()?;
             source.raw_os_error()
@@ -120,12 +117,25 @@ impl Shared {
         if let Some(fd) = timer.fd.get() {
             return Ok(fd);
         }
-        let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
-        let fd =
-            TimerFd::new(ClockId::CLOCK_MONOTONIC, flags).map_err(|errno| Some(errno as i32))?;
+        let fd = Timerfd::new().map_err(|errno| Some(errno as i32))?;
         self.nest(fd.as_fd()).map_err(code)?;
         let fd = timer.fd.get_or_init(|| fd);
         Ok(fd)
+    }
+
+    /// Sets the alarm, in place of the one before: one caller at a time. Returns false if the kernel
+    /// has no timer to give; then nobody hears it.
+    pub(super) fn set_alarm(self: &Arc<Self>, delay: Duration) -> bool {
+        // Before the kernel's timer starts, so that the time is over when that one expires.
+        let due = self.now() + delay.as_nanos() as u64;
+        self.timer.alarm.store(due, Ordering::SeqCst);
+        self.ring_at(due).is_ok()
+    }
+
+    /// Returns how long it takes until the alarm is due.
+    pub(super) fn alarm_left(&self) -> Duration {
+        let due = self.timer.alarm.load(Ordering::SeqCst);
+        Duration::from_nanos(due.saturating_sub(self.now()))
     }
 
     /// An event was attended to: if the timer may have rung, those in line look again.
@@ -164,41 +174,6 @@ impl Shared {
     }
 }
 
-#[cfg(not(tokio_doca_loom))]
-pub(super) use clock::Alarm;
-#[cfg(tokio_doca_loom)]
-pub(super) use modelled::Alarm;
-
-#[cfg(not(tokio_doca_loom))]
-mod clock {
-    use std::sync::Arc;
-    use std::time::Duration;
-
-    use crate::reactor::workq::Shared;
-    use crate::sync::atomic::Ordering;
-
-    /// One deadline more, of which the timer takes care. It rings though no future is polled.
-    #[derive(Default)]
-    pub(in super::super) struct Alarm(());
-
-    impl Alarm {
-        /// Makes the event handle readable after `delay`. Returns false if the kernel has no timer
-        /// to give: then nobody hears it. One caller at a time. Replaces the alarm before.
-        pub(in super::super) fn set(&self, shared: &Arc<Shared>, delay: Duration) -> bool {
-            // Before the kernel's timer starts, so that the time is over when that one expires.
-            let due = shared.now() + delay.as_nanos() as u64;
-            shared.timer.alarm.store(due, Ordering::SeqCst);
-            shared.ring_at(due).is_ok()
-        }
-
-        /// Returns how long it takes until the alarm is due.
-        pub(in super::super) fn left(&self, shared: &Shared) -> Duration {
-            let due = shared.timer.alarm.load(Ordering::SeqCst);
-            Duration::from_nanos(due.saturating_sub(shared.now()))
-        }
-    }
-}
-
 /// The first pause of a nap, and the longest, in nanoseconds: 131 us and 8.4 ms.
 const FIRST: u64 = 1 << 17;
 const LONGEST: u64 = 1 << 23;
@@ -225,6 +200,15 @@ impl Nap {
             until: None,
             pause: 0,
             spin: Spin::default(),
+        }
+    }
+
+    /// One that has begun, and ends then.
+    #[cfg(all(test, tokio_doca_loom))]
+    pub(super) fn until(workq: WorkQ, until: u64) -> Nap {
+        Nap {
+            until: Some(until),
+            ..Nap::new(workq)
         }
     }
 
@@ -283,52 +267,5 @@ impl Nap {
             cx.waker().wake_by_ref();
         }
         Poll::Pending
-    }
-}
-
-/// A model has no clock: the timer expires when the model says so.
-#[cfg(tokio_doca_loom)]
-mod modelled {
-    use std::sync::Arc;
-    use std::time::Duration;
-
-    use crate::reactor::workq::Shared;
-    use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
-
-    pub(in super::super) struct Alarm {
-        set: AtomicBool,
-        due: AtomicBool,
-    }
-
-    impl Default for Alarm {
-        fn default() -> Alarm {
-            Alarm {
-                set: AtomicBool::new(false),
-                due: AtomicBool::new(false),
-            }
-        }
-    }
-
-    impl Alarm {
-        pub(in super::super) fn set(&self, shared: &Arc<Shared>, _: Duration) -> bool {
-            self.due.store(false, SeqCst);
-            self.set.store(true, SeqCst);
-            shared.events.ring();
-            true
-        }
-
-        pub(in super::super) fn left(&self, _: &Shared) -> Duration {
-            Duration::from_nanos(u64::from(!self.due.load(SeqCst)))
-        }
-
-        /// Lets the time pass. Returns false if the timer is not set.
-        #[cfg(test)]
-        pub(in super::super) fn expire(&self) -> bool {
-            let set = self.set.load(SeqCst) && self.set.swap(false, SeqCst);
-            if set {
-                self.due.store(true, SeqCst);
-            }
-            set
-        }
     }
 }

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
 
+use super::clock::Clock;
 use super::event::Events;
 use super::full::Pause;
 use super::gate::Gate;
@@ -62,8 +62,7 @@ pub(super) struct Shared {
     /// The caller's own loop wants an event at the next end of a Job of its own.
     pub(super) armed: atomic::AtomicBool,
     pub(super) counts: Counts,
-    /// When it was built: the clock of Hybrid spins.
-    built: Instant,
+    pub(super) clock: Clock,
     attaching: Mutex<()>,
 }
 
@@ -306,7 +305,7 @@ impl Shared {
 
     /// Nanoseconds since it was built.
     pub(super) fn now(&self) -> u64 {
-        self.built.elapsed().as_nanos() as u64
+        self.clock.now()
     }
 
     /// Slots that are taken.
@@ -404,7 +403,7 @@ impl WorkQBuilder {
             misses: AtomicU32::new(0),
             armed: atomic::AtomicBool::new(false),
             counts: Counts::default(),
-            built: Instant::now(),
+            clock: Clock::new(),
             attaching: Mutex::new(()),
         })))
     }

@@ -1,0 +1,70 @@
+//! The clock of a WorkQ and its timerfd as loom sees them: time stands still, but for [`Clock::ring`].
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use super::workq::Shared;
+use crate::device::Signal;
+use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+
+/// Its words are read and written by exchanges alone: nobody sees one that is over. What stands before
+/// a call of the kernel that sets the timerfd is seen by those that hear it ring.
+pub(super) struct Clock {
+    now: AtomicU64,
+    /// When the timerfd rings. It stands here since loom does not see who makes a `OnceLock`'s content
+    /// before whom.
+    due: AtomicU64,
+}
+
+/// The timerfd does not ring.
+const NEVER: u64 = u64::MAX;
+
+impl Clock {
+    pub(super) fn new() -> Clock {
+        Clock {
+            now: AtomicU64::new(0),
+            due: AtomicU64::new(NEVER),
+        }
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        self.now.fetch_add(0, Relaxed)
+    }
+
+    /// Lets the time pass until the timerfd is due. Returns true if its ring is heard then: a thread
+    /// that sets it between the two takes the ring back.
+    #[cfg(test)]
+    pub(super) fn ring(&self) -> bool {
+        let due = self.due.fetch_add(0, Relaxed);
+        if due == NEVER {
+            return false;
+        }
+        self.now.fetch_max(due, Relaxed);
+        let heard = |due| (due <= self.now()).then_some(NEVER);
+        self.due.fetch_update(AcqRel, Acquire, heard).is_ok()
+    }
+}
+
+/// A descriptor for the event handle, which nothing rings.
+pub(super) struct Timerfd(Signal);
+
+impl Timerfd {
+    pub(super) fn new() -> nix::Result<Timerfd> {
+        let errno = |error: io::Error| nix::Error::from_raw(error.raw_os_error().unwrap_or(0));
+        Signal::new().map(Timerfd).map_err(errno)
+    }
+
+    /// Time may pass as far as `due` from now on: the driver of the model hears of that.
+    pub(super) fn set(&self, shared: &Shared, due: u64) -> nix::Result<()> {
+        shared.clock.due.swap(due, AcqRel);
+        shared.events.ring();
+        Ok(())
+    }
+}
+
+impl AsFd for Timerfd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
