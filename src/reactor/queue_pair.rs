@@ -128,12 +128,13 @@ impl QueuePair {
 
     /// Back to Init. Messages that nobody took are dropped.
     pub(crate) fn reset(&self) {
-        self.receives.forget_messages(true);
-        self.endpoint.reset();
-        self.receives.forget_messages(false);
         let shared = &self.attachment.shared;
-        // What was flushed is collected, so that the memory goes back.
+        let resetting = self.receives.reset();
+        self.endpoint.reset();
+        // What was flushed is collected, so that the memory goes back; and messages that had come
+        // before, so that they are known as such.
         shared.turn();
+        drop(resetting);
         shared.tell(&*self.receives, false);
         self.receives.unfed.wake_all();
     }

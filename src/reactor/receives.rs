@@ -15,6 +15,8 @@
 //! All of it is under one lock, in which no code of the user's runs: wakers are cloned, woken and dropped, and Leases given
 //! back, outside.
 
+mod lives;
+
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -25,7 +27,7 @@ use super::places::{self, Ended};
 use super::received::{Landed, Received, Room, nowhere, received};
 use super::registry::Numbered;
 use crate::device::{Completion, Token};
-use crate::error::{ErrorKind, JobError, Reason};
+use crate::error::{ErrorKind, JobError};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use crate::sync::{Mutex, Order, Waiters, discard, lock, wake};
 
@@ -57,7 +59,7 @@ struct Place {
     phase: Phase,
     /// Counts the receives that were posted before it. The lower half is its generation.
     posted: u64,
-    /// In which life of the endpoint it was posted.
+    /// In which life of the endpoint it was posted; `OVER` if it has a message of a life before.
     life: u32,
     /// An Op has it. Without one it stands among the orphans.
     owned: bool,
@@ -80,6 +82,9 @@ struct Places {
     orphans: Orphans,
     /// Receives posted, ever. The lower half is the generation of the next.
     posted: u64,
+    /// How many threads reset the endpoint just now. A message that comes meanwhile is of the life
+    /// before, whenever its receive was posted.
+    resetting: u32,
 }
 
 /// The receives of one Rdma.
@@ -91,7 +96,7 @@ pub(crate) struct Receives {
     over: Box<[AtomicBool]>,
     orphans: AtomicUsize,
     free: AtomicUsize,
-    /// Counts the resets of the endpoint. Written under the lock of the table.
+    /// The life of the endpoint. Written under the lock of the table.
     life: AtomicU32,
     /// Who waits for a place.
     pub(super) line: Waiters,
@@ -112,7 +117,7 @@ impl Receives {
         let place = |_| Place {
             phase: Phase::Free,
             posted: 0,
-            life: 0,
+            life: lives::OVER,
             owned: false,
             adopted: false,
             room: nowhere(),
@@ -124,6 +129,7 @@ impl Receives {
             free: (0..size).rev().collect(),
             orphans: Orphans::new(size),
             posted,
+            resetting: 0,
         };
         Receives {
             number,
@@ -131,7 +137,7 @@ impl Receives {
             over: (0..size).map(|_| AtomicBool::new(false)).collect(),
             orphans: AtomicUsize::new(0),
             free: AtomicUsize::new(size as usize),
-            life: AtomicU32::new(0),
+            life: AtomicU32::new(lives::FIRST),
             line: Waiters::new(),
             order: Order::new(),
             unfed: Waiters::new(),
@@ -303,58 +309,6 @@ impl Receives {
         self.unfed.wake_all();
     }
 
-    /// Counts the resets of the endpoint.
-    pub(super) fn life(&self) -> u32 {
-        self.life.load(Ordering::SeqCst)
-    }
-
-    /// Op: the device has taken the receive, and the endpoint was reset meanwhile. The device may
-    /// have been reset before it took the receive, which belongs to the new life then. If it was
-    /// reset afterwards, it has flushed the receive.
-    #[cold]
-    pub(super) fn posted_anew(&self, receipt: Receipt) {
-        let mut table = lock(&self.table);
-        let life = self.life();
-        let place = &mut table.places[receipt.index as usize];
-        if place.phase == Phase::Posted {
-            place.life = life;
-        }
-    }
-
-    /// The endpoint begins a new life: messages that no operation has taken are dropped. To be
-    /// called before the endpoint is reset, and once more afterwards.
-    ///
-    /// A message in the memory of a dropped receive is lost also if another operation has adopted
-    /// that receive, and was not polled since: it would keep the memory for as long as it is not
-    /// polled. That operation ends with the reset.
-    pub(super) fn forget_messages(&self, anew: bool) {
-        if anew {
-            let _table = lock(&self.table);
-            self.life.fetch_add(1, Ordering::SeqCst);
-        }
-        let mut from = 0;
-        loop {
-            let mut table = lock(&self.table);
-            let life = self.life();
-            let stale = table.places[from..].iter().position(|place| {
-                place.phase == Phase::Done && place.life != life && (place.adopted || !place.owned)
-            });
-            let Some(stale) = stale else { return };
-            let index = from + stale;
-            from = index + 1;
-            let place = &mut table.places[index];
-            let lease = if place.owned {
-                place.outcome = Err(JobError::flushed(JobError::of(Reason::Reset)));
-                place.room.lease.take()
-            } else {
-                self.unorphan(&mut table, index as u32);
-                self.free(&mut table, index as u32).lease
-            };
-            drop(table);
-            drop(lease);
-        }
-    }
-
     /// A place is no orphan any more.
     fn unorphan(&self, table: &mut Places, index: u32) {
         table.orphans.remove(index);
@@ -385,12 +339,15 @@ impl places::Places for Receives {
     fn complete(&self, completion: &Completion) -> Option<Ended> {
         let (index, generation) = (completion.token.index(), completion.token.generation());
         let mut table = lock(&self.table);
-        let life = self.life();
+        let (life, resetting) = (self.life(), table.resetting > 0);
         let place = table.places.get_mut(index as usize)?;
         if place.phase != Phase::Posted || place.generation() != generation {
             return None;
         }
         place.phase = Phase::Done;
+        if resetting {
+            place.life = lives::OVER;
+        }
         place.outcome = received(completion.result, completion.immediate, place.room.len);
         let failed = place.outcome.is_err();
         if place.outcome.is_err_and(|error| keeps_memory(&error)) {

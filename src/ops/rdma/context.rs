@@ -283,8 +283,9 @@ impl Rdma {
     /// in flight and receives end with [`Reason::Flushed`](crate::Reason::Flushed), for
     /// [`Reason::Reset`](crate::Reason::Reset); messages that nobody took are dropped, and so is
     /// one that lies in the memory of a dropped receive which another one took over, and was not
-    /// polled since. What was exported is worth nothing any more: export and connect anew. It does
-    /// not wait; memory of jobs in flight goes back as they are collected.
+    /// polled since. Messages that come before it returns count as old ones. What was exported is
+    /// worth nothing any more: export and connect anew. It does not wait; memory of jobs in flight
+    /// goes back as they are collected.
     ///
     /// An adapter that does not let go of them leaves the state at Error, and they end with
     /// [`Reason::MemoryKept`](crate::Reason::MemoryKept): build another Rdma.

@@ -139,9 +139,9 @@ fn a_reset_and_a_completion_free_an_orphan_once() {
             let receives = Arc::clone(&receives);
             spawn(move || land(&receives, receipt))
         };
-        receives.forget_messages(true);
+        let resetting = receives.reset();
         reaper.join().unwrap();
-        receives.forget_messages(false);
+        drop(resetting);
         assert!(receives.adopt().is_none());
         assert_eq!(receives.available(), 1);
         assert!(receives.fill(room()).is_ok() && receives.fill(room()).is_err());

@@ -39,6 +39,92 @@ fn a_receive_that_is_posted_into_the_next_life_keeps_its_message_when_it_is_drop
     });
 }
 
+/// Two that are connected, whose sends wait for a receive.
+fn connected() -> (Loopback, Rdma, Rdma) {
+    let (loopback, device) = Loopback::device(false);
+    let workq = WorkQ::builder().build().unwrap();
+    let rdma = || {
+        let builder = Rdma::builder(&device).rnr_timeout(Duration::from_secs(60));
+        builder.attach(&workq).unwrap()
+    };
+    let (one, other) = (rdma(), rdma());
+    connect(&one, &other);
+    (loopback, one, other)
+}
+
+/// As if another thread posted it between the two steps of a reset, and dropped it.
+#[test]
+fn a_message_that_a_reset_has_overtaken_is_not_for_the_next_connection() {
+    for collected in [false, true] {
+        run(async {
+            let (loopback, one, other) = connected();
+            let old = other.try_send_empty_imm(1).unwrap();
+            let posts = one.clone();
+            loopback.when_reset(move || {
+                drop(posts.try_recv(()).unwrap());
+                if collected {
+                    posts.state();
+                }
+            });
+            one.reset().unwrap();
+            assert_eq!(loopback.posted(), 0, "it has its message");
+            in_time("the old message", old).await.unwrap();
+            other.reset().unwrap();
+            connect(&one, &other);
+            let new = other.try_send_empty_imm(2).unwrap();
+            let received = in_time("a receive", one.recv(())).await.unwrap();
+            assert_eq!(received.immediate, Some(2), "{collected}");
+            in_time("the new message", new).await.unwrap();
+        });
+    }
+}
+
+/// As if another thread reset it, connected it and collected, all amid a post.
+#[test]
+fn a_message_that_comes_amid_the_post_of_its_receive_is_of_the_life_that_it_came_in() {
+    run(async {
+        let (loopback, one, other) = connected();
+        let (again, peer) = (one.clone(), other.clone());
+        loopback.when_posted(move || {
+            again.reset().unwrap();
+            peer.reset().unwrap();
+            connect(&again, &peer);
+            // It is sent, whoever waits for it.
+            drop(peer.try_send_empty_imm(7).unwrap());
+        });
+        let collects = one.clone();
+        loopback.when_taken(move || {
+            collects.state();
+        });
+        drop(one.try_recv(()).unwrap());
+        assert_eq!(loopback.posted(), 0, "it has its message");
+        let received = in_time("a receive", one.recv(())).await.unwrap();
+        assert_eq!(received.immediate, Some(7));
+    });
+}
+
+/// A message of the old connection that was collected before the reset, amid the post.
+#[test]
+fn a_message_that_came_amid_a_post_before_a_reset_goes_with_it() {
+    run(async {
+        let (loopback, one, other) = connected();
+        let old = other.try_send_empty_imm(1).unwrap();
+        let resets = one.clone();
+        loopback.when_taken(move || {
+            resets.state();
+            resets.reset().unwrap();
+        });
+        drop(one.try_recv(()).unwrap());
+        in_time("the old message", old).await.unwrap();
+        other.reset().unwrap();
+        connect(&one, &other);
+        let new = other.try_send_empty_imm(2).unwrap();
+        let received = in_time("a receive", one.recv(())).await.unwrap();
+        assert_eq!(received.immediate, Some(2));
+        in_time("the new message", new).await.unwrap();
+    });
+}
+
 /// Panics at every event.
 struct Panics;
 

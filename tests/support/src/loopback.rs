@@ -31,6 +31,10 @@ struct World {
     opened: Option<Arc<dyn Fn() + Send + Sync>>,
     /// Called before the next receive is posted.
     posts: Option<Arc<dyn Fn() + Send + Sync>>,
+    /// Called when the next receive is posted, before the crate knows.
+    taken: Option<Arc<dyn Fn() + Send + Sync>>,
+    /// Called before the next endpoint is reset.
+    resets: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
 struct Memory(Offer);
@@ -108,6 +112,16 @@ impl Loopback {
     /// Calls this when the crate posts the next receive, before the device takes it.
     pub fn when_posted(&self, call: impl Fn() + Send + Sync + 'static) {
         self.with(|world, _| world.posts = Some(Arc::new(call)));
+    }
+
+    /// Calls this when the device has taken the next receive, and the crate does not know it yet.
+    pub fn when_taken(&self, call: impl Fn() + Send + Sync + 'static) {
+        self.with(|world, _| world.taken = Some(Arc::new(call)));
+    }
+
+    /// Calls this when the crate resets the next endpoint, before the device does.
+    pub fn when_reset(&self, call: impl Fn() + Send + Sync + 'static) {
+        self.with(|world, _| world.resets = Some(Arc::new(call)));
     }
 
     /// How many endpoints are open.
@@ -459,6 +473,7 @@ unsafe impl Endpoint for LoopEndpoint {
             }
             assert!(end.recvs.len() < end.config.recv_queue_size as usize);
             end.recvs.push_back((token, *dst, room));
+            later.changed.extend(world.taken.take());
             if let Some(peer) = world.peer_of(self.id) {
                 world.progress(peer, later);
             }
@@ -467,6 +482,10 @@ unsafe impl Endpoint for LoopEndpoint {
     }
 
     fn reset(&self) {
+        let resets = lock(&self.world.0).resets.take();
+        if let Some(resets) = resets {
+            resets();
+        }
         self.world.with(|world, later| {
             world.disconnect(self.id, later);
             let blob = world.number();
