@@ -1,4 +1,5 @@
-//! The clock of a WorkQ and its timerfd as loom sees them: time stands still, but for [`Clock::ring`].
+//! The clock of a WorkQ and its timerfd as loom sees them: time stands still, but for
+//! [`Clock::ring`].
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,12 +9,12 @@ use crate::device::Signal;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
-/// Its words are read and written by exchanges alone: nobody sees one that is over. What stands before
-/// a call of the kernel that sets the timerfd is seen by those that hear it ring.
+/// All its words are read and written by exchanges, so that no thread sees an old one. What a thread
+/// did before it set the timerfd is seen by the thread that hears the ring.
 pub(super) struct Clock {
     now: AtomicU64,
-    /// When the timerfd rings. It stands here since loom does not see who makes a `OnceLock`'s content
-    /// before whom.
+    /// When the timerfd rings. It is no field of the timerfd, since a `OnceLock` has that: loom does
+    /// not see that a thread which finds it comes after the thread that made it.
     due: AtomicU64,
 }
 
@@ -32,8 +33,8 @@ impl Clock {
         self.now.fetch_add(0, Relaxed)
     }
 
-    /// Lets the time pass until the timerfd is due. Returns true if its ring is heard then: a thread
-    /// that sets it between the two takes the ring back.
+    /// Lets the time pass until the timerfd is due. Returns true if its ring is heard then: a
+    /// thread that sets it between the two takes the ring back.
     #[cfg(test)]
     pub(super) fn ring(&self) -> bool {
         let due = self.due.fetch_add(0, Relaxed);

@@ -6,8 +6,8 @@
 //! [`Nap`] is the pause of a future between two looks. It ends at a multiple of its length, so that
 //! many naps share their ends.
 //!
-//! The alarm is the deadline of a full device (`full.rs`). No future sets that one anew, since it must
-//! ring although none is polled: the timer remembers it.
+//! The alarm is the deadline of a full device (`full.rs`). No future sets that one anew, since it
+//! must ring although none is polled: the timer remembers it.
 #![expect(unsafe_code, reason = "stands in a line, and pins its nodes")]
 
 use std::error::Error as _;
@@ -123,8 +123,8 @@ impl Shared {
         Ok(fd)
     }
 
-    /// Sets the alarm, in place of the one before: one caller at a time. Returns false if the kernel
-    /// has no timer to give; then nobody hears it.
+    /// Sets the alarm, in place of the one before: one caller at a time. Returns false if the
+    /// kernel has no timer to give; then nobody hears it.
     pub(super) fn set_alarm(self: &Arc<Self>, delay: Duration) -> bool {
         // Before the kernel's timer starts, so that the time is over when that one expires.
         let due = self.now() + delay.as_nanos() as u64;

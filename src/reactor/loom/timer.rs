@@ -1,5 +1,5 @@
-//! The real timer of a WorkQ, on a modelled clock: it wakes whoever sleeps until a time, and keeps the
-//! alarm, whoever else sets it meanwhile.
+//! The real timer of a WorkQ, on a modelled clock: it wakes the naps that end, and rings for the
+//! alarm, although other threads set it meanwhile.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
