@@ -4,7 +4,7 @@
 //! thread spends its own time limit on that; if none is left when a thread is free, it fails at once.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::sync::{Arc, Mutex as StdMutex};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,7 @@ impl<T> Drop for Ending<T> {
         };
         let result = self.result.take().unwrap_or_else(panicked);
         let waker = {
-            let mut state = lock(&self.state);
+            let mut state = lock(&*self.state);
             state.result = Some(result);
             state.waker.take()
         };
@@ -64,7 +64,7 @@ impl<T> Blocking<T> {
     pub(crate) fn poll(&mut self, op: &'static str, cx: &mut Context<'_>) -> Poll<Result<T>> {
         let state = self.0.as_ref().expect("it was begun");
         let waker = cx.waker().clone();
-        let mut state = lock(state);
+        let mut state = lock(&**state);
         if let Some(result) = state.result.take() {
             state.taken = true;
             return Poll::Ready(result);
@@ -134,7 +134,7 @@ static LINE: StdMutex<Line> = StdMutex::new(Line {
 
 /// Makes a call on a thread, or puts it in line if there are as many threads as there may be.
 fn run_elsewhere(run: Run) -> std::io::Result<()> {
-    let mut line = LINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut line = lock(&LINE);
     if line.process != std::process::id() {
         line.process = std::process::id();
         line.threads = 0;
@@ -165,7 +165,7 @@ fn run_elsewhere(run: Run) -> std::io::Result<()> {
 /// A thread: makes calls until none waits.
 fn run_all() {
     loop {
-        let mut line = LINE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut line = lock(&LINE);
         let Some(run) = line.waiting.pop_front() else {
             line.threads -= 1;
             return;
@@ -180,7 +180,7 @@ impl<T> Drop for Blocking<T> {
     /// What is under way ends by itself; the task is not kept until then.
     fn drop(&mut self) {
         if let Some(state) = &self.0 {
-            let waker = lock(state).waker.take();
+            let waker = lock(&**state).waker.take();
             discard(waker);
         }
     }

@@ -5,6 +5,7 @@
 
 mod blocking;
 mod cell;
+mod lock;
 #[cfg(all(test, tokio_doca_loom))]
 pub(crate) mod loom;
 mod order;
@@ -13,6 +14,7 @@ mod wakers;
 
 pub(crate) use blocking::{Blocking, deadline};
 pub(crate) use cell::UnsafeCell;
+pub(crate) use lock::lock;
 pub(crate) use order::{Order, Turn};
 pub(crate) use waiters::{WaitNode, Waiters};
 pub(crate) use wakers::{contain, discard, log, wake};
@@ -60,13 +62,6 @@ pub(crate) fn look_again(looks: &mut u32) {
     if looks.is_multiple_of(1024) {
         std::thread::yield_now();
     }
-}
-
-/// Locks, whatever a panicking thread left behind: no user code runs under any lock of ours.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// A small number of the calling thread, to spread what threads would fight over. It may stand for several.

@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use super::core::{Core, lock};
+use super::core::Core;
 use super::ffi::ops::Ops;
 use super::ffi::*;
 use super::pair::Pair;
 use super::traits::{Port, Traits, check, check_ptr};
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::Process;
+use crate::sync::{Process, lock};
 
 pub(super) struct Context {
     pub(super) table: Table,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::context::Context;
 use super::cq::Cq;
@@ -11,6 +11,7 @@ use super::memory::Mr;
 use super::pair::Pair;
 use crate::device::{Completion, Signal};
 use crate::error::Result;
+use crate::sync::lock;
 
 pub(super) struct Core {
     pub(super) context: Arc<Context>,
@@ -28,10 +29,6 @@ pub(super) struct Core {
     doubt: AtomicBool,
     answers_kept: AtomicBool,
     signal: Arc<Signal>,
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Core {

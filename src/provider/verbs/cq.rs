@@ -4,12 +4,13 @@
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::context::Context;
 use super::ffi::*;
 use super::traits::{check, check_ptr};
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::lock;
 
 pub(super) struct Cq {
     pub(super) context: Arc<Context>,
@@ -92,7 +93,7 @@ impl Cq {
 
     /// Room for more completions, so that the queue cannot be overrun.
     pub(super) fn promise(&self, more: u32) -> Result<()> {
-        let mut promised = self.promised.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut promised = lock(&self.promised);
         let (used, size) = *promised;
         let wanted = used.saturating_add(more);
         if wanted > size {
@@ -124,7 +125,7 @@ impl Cq {
 
     /// Gives back what was promised.
     pub(super) fn release(&self, less: u32) {
-        let mut promised = self.promised.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut promised = lock(&self.promised);
         promised.0 = promised.0.saturating_sub(less);
     }
 

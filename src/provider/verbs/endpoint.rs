@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;
 
-use super::core::lock;
 use super::pair::Pair;
 use super::queue::Shared;
 use crate::device::{Endpoint, EndpointState, Keep, RdmaJob, Segments, Submitted, Token};
 use crate::error::{JobError, Result};
-use crate::sync::discard;
+use crate::sync::{discard, lock};
 
 /// The handle that the crate has.
 pub(super) struct VerbsEndpoint {

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use super::core::lock;
 use crate::device::{Completion, HASH_COST, Hasher, ShaJob, Token};
+use crate::sync::lock;
 
 /// Bytes of one look: about 50 us.
 const PIECE: usize = (256 << 10) / HASH_COST;

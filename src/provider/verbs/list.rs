@@ -9,12 +9,12 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::context::Context;
-use super::core::lock;
 use super::device::VerbsDevice;
 use super::ffi::*;
 use super::{sysfs, watcher};
 use crate::device::{DevInfo, Device, Liveness, Provider, WeakDevice};
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::lock;
 
 /// The provider of adapters, over libibverbs.
 ///

@@ -4,11 +4,11 @@ use std::collections::HashSet;
 use std::sync::{LazyLock, Mutex, MutexGuard};
 
 use super::blob::Origin;
-use super::core::lock;
+use crate::sync::lock;
 
 fn all() -> MutexGuard<'static, HashSet<Origin>> {
     static ALL: LazyLock<Mutex<HashSet<Origin>>> = LazyLock::new(Mutex::default);
-    lock(&ALL)
+    lock(&*ALL)
 }
 
 pub(super) fn add(origin: &Origin) {

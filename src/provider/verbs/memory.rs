@@ -12,12 +12,12 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 
 use super::blob::{self, MemoryBlob};
 use super::context::Context;
-use super::core::lock;
 use super::ffi::*;
 use crate::device::{
     Access, Audience, Doubt, Exported, Imported, Offer, Origin, Region, Registration, Use,
 };
 use crate::error::{Error, ErrorKind, JobError, Result};
+use crate::sync::lock;
 
 /// A region of an adapter's.
 pub(super) struct Mr {
@@ -155,7 +155,7 @@ type Exports = HashMap<u64, Weak<dyn Any + Send + Sync>>;
 
 fn exports() -> MutexGuard<'static, Exports> {
     static ALL: LazyLock<Mutex<Exports>> = LazyLock::new(Mutex::default);
-    lock(&ALL)
+    lock(&*ALL)
 }
 
 /// An export, until it is taken back.

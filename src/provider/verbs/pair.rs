@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use super::blob::{Address, EndpointBlob, Origin, random_psn};
 use super::context::bytes;
-use super::core::{Core, lock};
+use super::core::Core;
 use super::ffi::*;
 use super::memory::remote_flags;
 use super::qp::{Qp, Retry, Room, Route};
@@ -26,6 +26,7 @@ use super::watch::Watch;
 use super::{live, watcher};
 use crate::device::{Completion, EndpointConfig, EndpointState, RdmaJob, Token};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
+use crate::sync::lock;
 
 /// Bytes that are sent as a part of the request, where the adapter takes that.
 const INLINE: u32 = 128;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::context::Context;
 use super::copies::Copies;
-use super::core::{Core, lock};
+use super::core::Core;
 use super::cq::Cq;
 use super::endpoint::VerbsEndpoint;
 use super::ffi::Wc;
@@ -21,7 +21,7 @@ use crate::device::{
     ShaJob, Submitted, Token,
 };
 use crate::error::{Error, ErrorKind, JobError, Reason, Result as SetUp};
-use crate::sync::discard;
+use crate::sync::{discard, lock};
 
 /// Completions that are polled at once.
 const BATCH: usize = 16;

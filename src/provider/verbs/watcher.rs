@@ -12,11 +12,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::context::{Context, Pairs};
-use super::core::lock;
 use super::cq::set_nonblocking;
 use super::ffi::*;
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
-use crate::sync::Process;
+use crate::sync::{Process, lock};
 
 struct Watcher {
     /// Something has changed.

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use super::blob::Blob;
 
 use super::place::{self, Id};
-use super::process::{Fabric, Station, lock};
+use super::process::{Fabric, Station};
 use super::sent;
 use super::slots::SLOTS;
 use super::socket;
@@ -19,6 +19,7 @@ use super::wire::{self, Bad, Claim, Grant, Request, Status};
 use crate::device::{Exported, Offer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::Guarded;
+use crate::sync::lock;
 
 const OP: &str = "export";
 

@@ -8,13 +8,14 @@ use nix::errno::Errno;
 
 use super::greeting::{self, Claim, Greeting, Hello, Knock};
 use super::place::Id;
-use super::process::{Fabric, Station, lock};
+use super::process::{Fabric, Station};
 use super::slots::{Keyed, Slots};
 use super::socket;
 use super::thread::{After, Then};
 use super::watch::Process;
 use super::wire::{Bad, Status};
 use crate::process::Guarded;
+use crate::sync::lock;
 
 /// An endpoint that guests of other processes come to.
 pub(in super::super) trait Host: Send + Sync {

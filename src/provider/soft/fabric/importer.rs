@@ -13,7 +13,7 @@ use super::import::Import;
 use super::mapping::Mapping;
 use super::peer::Peer;
 use super::place::Id;
-use super::process::{Fabric, lock};
+use super::process::Fabric;
 use super::received;
 use super::socket::DESCRIPTORS;
 use super::talk::{Descriptors, Other, Role, Talk};
@@ -21,6 +21,7 @@ use super::wire::{Answer, Request, Status};
 use crate::device::Imported;
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::Guarded;
+use crate::sync::lock;
 
 const OP: &str = "import";
 

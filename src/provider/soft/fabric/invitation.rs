@@ -25,11 +25,12 @@ use super::greeting::Hello;
 use super::host::{Host, Seat};
 use super::layout::Reader;
 use super::place::{self, Id};
-use super::process::{Fabric, lock};
+use super::process::Fabric;
 use super::slots::SLOTS;
 use super::socket::NAME_MAX;
 use super::talk::Role;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::lock;
 
 /// What is exported so, in words and in bytes.
 pub(in super::super) struct Kind {

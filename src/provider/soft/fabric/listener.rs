@@ -6,10 +6,11 @@ use std::sync::Mutex;
 use nix::errno::Errno;
 
 use super::place::{self, Id};
-use super::process::{self, lock};
+use super::process;
 use super::socket::{self, Address, NAME_MAX};
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::{Guarded, variable};
+use crate::sync::lock;
 
 const SET: &str = "soft::set_socket_path";
 const VARIABLE: &str = "TOKIO_DOCA_SOFT_SOCKET";

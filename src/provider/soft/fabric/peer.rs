@@ -5,9 +5,10 @@
 use std::sync::{Arc, Mutex, Weak};
 
 use super::control::Words;
-use super::process::{Fabric, lock};
+use super::process::Fabric;
 use super::watch::{Process, Watched};
 use crate::error::Result;
+use crate::sync::lock;
 
 pub(super) struct Peer {
     watched: Arc<Watched>,

@@ -6,7 +6,7 @@
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
@@ -24,7 +24,7 @@ use super::thread::{BELL, LISTENER, Worker};
 use super::watch::Processes;
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::{Guarded, hang_up};
-use crate::sync::Process;
+use crate::sync::{Process, lock};
 
 static CURRENT: Mutex<Weak<Fabric>> = Mutex::new(Weak::new());
 
@@ -60,11 +60,6 @@ pub(super) struct Station {
     pub(super) table: Mutex<Table>,
     /// Endpoints that guests of other processes come to.
     pub(super) seats: Mutex<Slots<Seat>>,
-}
-
-/// A lock is poisoned by a panic of ours only, which leaves nothing half done.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether this process has exports or imports.

@@ -15,11 +15,12 @@ use nix::sys::signal::SigSet;
 use super::exporter;
 use super::greeting;
 use super::host;
-use super::process::{Shared, Station, lock};
+use super::process::{Shared, Station};
 use super::socket;
 use super::untaken::Untaken;
 use super::wire::{self, Status};
 use crate::process::{Guarded, accept, hang_up, receive};
+use crate::sync::lock;
 
 pub(super) const BELL: u64 = 0;
 pub(super) const LISTENER: u64 = 1;

@@ -17,10 +17,11 @@ use nix::sys::statfs::{FsType, fstatfs};
 
 use super::peer::Pages;
 use super::place::Id;
-use super::process::{Fabric, lock};
+use super::process::Fabric;
 use super::socket;
 use super::thread::PROCESS;
 use crate::process::Guarded;
+use crate::sync::lock;
 
 /// Another process, as long as somebody cares.
 pub(in super::super) struct Process {

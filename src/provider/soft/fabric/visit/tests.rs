@@ -21,10 +21,10 @@ use super::super::host::{Guest, Host, Refused, Welcome};
 use super::super::importer::tests::{ROLE, again, alone_in, soon, until};
 use super::super::invitation::{ENDPOINT, Invited, instance, invite};
 use super::super::place::{self, Id, Place};
-use super::super::process::lock;
 use super::super::socket::{self, Address};
 use super::super::watch::Ended;
 use super::*;
+use crate::sync::lock;
 
 const LEN: usize = 8192;
 const OP: &str = "Rdma::connect";
@@ -123,7 +123,7 @@ impl Host for Endpoint {
         let undo = Keep(Some(Arc::clone(&self.undone)));
         let keep = move |socket| {
             undo.done();
-            lock(&kept).push(socket);
+            lock(&*kept).push(socket);
             keeps.add();
         };
         Ok(Welcome {
@@ -179,7 +179,7 @@ fn a_guest_is_welcomed_gets_the_memory_and_has_the_connection() {
     );
     // This process visits itself: the same one, seen from both sides.
     assert!(Arc::ptr_eq(&guest.process, &visit.process));
-    let kept = lock(&endpoint.kept).pop().unwrap();
+    let kept = lock(&*endpoint.kept).pop().unwrap();
     let mut into = [0; 8];
     socket::send(kept.as_fd(), b"bell", &[]).unwrap();
     assert_eq!(socket::receive(visit.socket.as_fd(), &mut into), Ok(4));
@@ -433,7 +433,7 @@ fn guests_that_talk_nonsense_or_go_are_nobodys_guests() {
         drop(socket);
     }
     assert!(invitation.visit(&hello(2), soon()).is_ok());
-    let kept = || lock(&endpoint.kept).len();
+    let kept = || lock(&*endpoint.kept).len();
     until("each is kept or given back", || {
         lock(&endpoint.guests).len() == kept() + endpoint.undone.load(SeqCst)
     });
@@ -551,7 +551,7 @@ fn without_a_pidfd_the_end_of_the_connection_is_the_end_of_the_process() {
     let fabric = Fabric::current(OP).unwrap();
     let visit = parsed(&invited).visit(&hello(2), soon()).unwrap();
     endpoint.keeps.reaches(1);
-    let kept = lock(&endpoint.kept).pop().unwrap();
+    let kept = lock(&*endpoint.kept).pop().unwrap();
     let across = || Process::across(&fabric, [8; 16], &visit.socket, None).unwrap();
     let (one, other) = (across(), across());
     assert!(
@@ -657,7 +657,7 @@ fn a_thousand_visits_leave_nothing_behind() {
             // Dropped outside the lock: the last fabric goes with them.
             let guests = std::mem::take(&mut *lock(&endpoint.guests));
             drop((guests, invitations));
-            lock(&endpoint.kept).clear();
+            lock(&*endpoint.kept).clear();
         }
         until("all is back", || (descriptors(), threads()) == before);
     });

@@ -1,0 +1,46 @@
+//! The one way in which the crate takes a lock: a poisoned mutex is taken like any other.
+
+use std::sync::{self, LockResult};
+
+/// A mutex that [`lock`] takes: std's, and loom's in a model. Code that no model runs keeps std's
+/// mutex under loom as well.
+pub(crate) trait Lock {
+    type Guard<'a>
+    where
+        Self: 'a;
+
+    fn acquire(&self) -> LockResult<Self::Guard<'_>>;
+}
+
+impl<T> Lock for sync::Mutex<T> {
+    type Guard<'a>
+        = sync::MutexGuard<'a, T>
+    where
+        T: 'a;
+
+    #[inline(always)]
+    fn acquire(&self) -> LockResult<sync::MutexGuard<'_, T>> {
+        self.lock()
+    }
+}
+
+#[cfg(tokio_doca_loom)]
+impl<T> Lock for ::loom::sync::Mutex<T> {
+    type Guard<'a>
+        = ::loom::sync::MutexGuard<'a, T>
+    where
+        T: 'a;
+
+    fn acquire(&self) -> LockResult<::loom::sync::MutexGuard<'_, T>> {
+        self.lock()
+    }
+}
+
+/// Locks a mutex even if a thread panicked while it held the lock. No user code runs under any of
+/// the crate's locks, and a panic of the crate's own leaves nothing half done.
+#[inline]
+pub(crate) fn lock<M: Lock>(mutex: &M) -> M::Guard<'_> {
+    mutex
+        .acquire()
+        .unwrap_or_else(sync::PoisonError::into_inner)
+}
