@@ -14,7 +14,8 @@ use super::ffi::*;
 use super::qp::{Qp, Retry, Room, Route};
 use super::sends::{Refused, Sends, Work};
 use super::status;
-use super::wr::{Chain, REQUESTS, UNNAMED};
+use super::traits::REQUESTS;
+use super::wr::{Chain, UNNAMED};
 use crate::device::{Completion, Job, Submitted, Token};
 use crate::error::{Error, ErrorKind, JobError, Result};
 

@@ -11,8 +11,8 @@ use super::pair::{Inner, Pair, Receive};
 use super::qp::Qp;
 use super::sends::{Refused, Work};
 use super::status;
-use super::traits::PROBES;
-use super::wr::{Chain, LIST, Remote};
+use super::traits::{LIST, PROBES};
+use super::wr::{Chain, Remote};
 use crate::device::{Access, EndpointState, RdmaJob, Segments, Submitted, Token, Verb};
 use crate::error::{ErrorKind, JobError, Reason};
 

@@ -4,10 +4,14 @@
 use std::io;
 
 use super::ffi::*;
-use super::wr::LIST;
 use crate::device::{Caps, Mtu, RdmaCaps, ShaCaps};
 use crate::error::{Error, Result};
 
+/// The most Segments on either side of a job.
+pub(super) const LIST: usize = 16;
+/// The most requests of a copy. Each moves one of the pieces into which the boundaries of both lists
+/// cut the bytes.
+pub(super) const REQUESTS: usize = 2 * LIST - 1;
 /// Requests in a send queue beside those of Jobs: looks whether the peer is there.
 pub(super) const PROBES: u32 = 8;
 /// The deepest WorkQ, and the longest queue: a test of an adapter's millions would take minutes.
@@ -139,7 +143,7 @@ impl Traits {
 
     /// Places in the send queue of copies.
     pub(super) fn copy_requests(&self, depth: u32) -> u32 {
-        let wanted = depth.saturating_mul(2).max(2 * super::wr::REQUESTS as u32);
+        let wanted = depth.saturating_mul(2).max(2 * REQUESTS as u32);
         wanted.min(self.max_qp_wr).min(self.max_cqe / 4)
     }
 
@@ -157,7 +161,7 @@ impl Traits {
         rdma.write_imm = !self.iwarp;
         rdma.gid_table_size = self.gids;
         // Copies are requests to oneself, of a queue pair that is connected by hand: iWARP has no such. Each request has its cut of lists.
-        let copies = self.up && self.ib && self.copy_requests(1) >= super::wr::REQUESTS as u32;
+        let copies = self.up && self.ib && self.copy_requests(1) >= REQUESTS as u32;
         let mut caps = match copies {
             true => Caps::for_dma(self.max_message, LIST as u32, queue),
             false => Caps::default(),

@@ -4,12 +4,9 @@ use arrayvec::ArrayVec;
 
 use super::ffi::*;
 use super::memory::{lkey, rkey};
+use super::traits::{LIST, REQUESTS};
 use crate::device::{Access, Job, RdmaJob, Segment, Segments, Token, Verb};
 
-/// The longest list of a Job, on either side.
-pub(super) const LIST: usize = 16;
-/// The most requests of a copy: each is one piece that is left after both sides' lists are laid on each other.
-pub(super) const REQUESTS: usize = 2 * LIST - 1;
 /// What names a request that is not a Job's last: it completes only if it fails.
 pub(super) const UNNAMED: u64 = u64::MAX;
 
