@@ -3,6 +3,7 @@
 //! Everything of libibverbs that hangs on it holds it, so that it is closed last.
 #![expect(unsafe_code, reason = "calls libibverbs")]
 
+use std::ffi::CStr;
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -14,6 +15,7 @@ use super::ffi::ops::Ops;
 use super::ffi::*;
 use super::pair::Pair;
 use super::traits::{Port, Traits, check, check_ptr};
+use super::wake::wake;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{Process, lock};
 
@@ -95,15 +97,12 @@ impl Context {
     ///
     /// The domain is of this table's library, alive, and stays so until the Context is dropped.
     pub(super) unsafe fn lent(table: &Table, pd: NonNull<ibv_pd>) -> Result<Context> {
-        if let Some(why) = super::list::why_not_here() {
-            return Err(Error::new(ErrorKind::NotSupported, "verbs", why));
-        }
         // SAFETY: as the caller promises.
         let raw = check_ptr("ibv_pd::context", unsafe { (*pd.as_ptr()).context })?;
         // SAFETY: as above.
         let device = unsafe { (*raw.as_ptr()).device };
         // SAFETY: as above.
-        let name = unsafe { super::list::name(table, device) };
+        let name = unsafe { device_name(table, device) };
         // SAFETY: as above.
         let traits = unsafe { Traits::ask(table, device, raw.as_ptr()) }?;
         // SAFETY: as above; it is given back to nobody.
@@ -363,12 +362,28 @@ pub(super) fn bytes(entry: &ibv_gid_entry) -> [u8; 16] {
     unsafe { entry.gid.raw }
 }
 
+/// The name of a device.
+///
+/// # Safety
+///
+/// The device is of this table's library, and alive.
+pub(super) unsafe fn device_name(table: &Table, device: *mut ibv_device) -> String {
+    // SAFETY: as the caller promises.
+    let name = unsafe { (table.get_device_name)(device) };
+    if name.is_null() {
+        return String::new();
+    }
+    // SAFETY: a text of the device's, which ends with 0.
+    let name = unsafe { CStr::from_ptr(name) };
+    name.to_string_lossy().into_owned()
+}
+
 impl Drop for Context {
     fn drop(&mut self) {
         if self.is_forked() {
             return;
         }
-        super::watcher::wake();
+        wake();
         let mut failed = false;
         for pd in [self.copies.take(), (!self.lent).then_some(self.pd)] {
             let pd = pd.map_or(ptr::null_mut(), NonNull::as_ptr);

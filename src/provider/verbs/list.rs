@@ -2,13 +2,12 @@
 #![expect(unsafe_code, reason = "calls libibverbs")]
 
 use std::collections::HashMap;
-use std::ffi::CStr;
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use super::context::Context;
+use super::context::{Context, device_name};
 use super::device::VerbsDevice;
 use super::ffi::*;
 use super::{sysfs, watcher};
@@ -88,6 +87,9 @@ impl Verbs {
         let table = self
             .table()
             .map_err(|why| Error::new(ErrorKind::NotFound, "Device::from_pd", why))?;
+        if let Some(why) = why_not_here() {
+            return Err(Error::new(ErrorKind::NotSupported, "verbs", why));
+        }
         // SAFETY: as the caller promises.
         let context = unsafe { Context::lent(table, pd) }?;
         open(context)
@@ -131,7 +133,7 @@ impl Provider for Verbs {
         let mut infos = Vec::new();
         for device in list.devices() {
             // SAFETY: of the list.
-            let name = unsafe { name(list.table, device) };
+            let name = unsafe { device_name(list.table, device) };
             if let Some(open) = is_open(&lock(&self.open), &name) {
                 infos.push(open.info().clone());
                 continue;
@@ -156,7 +158,7 @@ impl Provider for Verbs {
         let list = list.map_err(|why| Error::new(ErrorKind::NotFound, OP, why))?;
         for device in list.devices() {
             // SAFETY: of the list.
-            if unsafe { name(list.table, device) } == info.name() {
+            if unsafe { device_name(list.table, device) } == info.name() {
                 // SAFETY: of the list, which is alive.
                 let context = unsafe { Context::open(list.table, device, info.name()) };
                 let context = context.map_err(|error| {
@@ -175,22 +177,6 @@ impl Provider for Verbs {
     fn why_none(&self) -> Option<String> {
         self.unavailable().map(|why| why.to_string())
     }
-}
-
-/// The name of a device.
-///
-/// # Safety
-///
-/// The device is of this table's library, and alive.
-pub(super) unsafe fn name(table: &Table, device: *mut ibv_device) -> String {
-    // SAFETY: as the caller promises.
-    let name = unsafe { (table.get_device_name)(device) };
-    if name.is_null() {
-        return String::new();
-    }
-    // SAFETY: a text of the device's, which ends with 0.
-    let name = unsafe { CStr::from_ptr(name) };
-    name.to_string_lossy().into_owned()
 }
 
 impl<'a> List<'a> {
@@ -229,7 +215,7 @@ impl Drop for List<'_> {
 }
 
 /// Why no adapter is used in this environment.
-pub(super) fn why_not_here() -> Option<&'static str> {
+fn why_not_here() -> Option<&'static str> {
     std::env::var_os("RDMAV_ALLOW_DISASSOC_DESTROY")?;
     Some(
         "RDMAV_ALLOW_DISASSOC_DESTROY is set, with which libibverbs calls destroyed what a removed adapter may still use: unset it",

@@ -17,13 +17,14 @@ use super::blob::{Address, EndpointBlob, Origin, random_psn};
 use super::context::bytes;
 use super::core::Core;
 use super::ffi::*;
+use super::live;
 use super::memory::remote_flags;
 use super::qp::{Qp, Retry, Room, Route};
 use super::sends::Sends;
 use super::status::Patience;
 use super::traits::PROBES;
+use super::wake::wake;
 use super::watch::Watch;
-use super::{live, watcher};
 use crate::device::{Completion, EndpointConfig, EndpointState, RdmaJob, Token};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::sync::lock;
@@ -283,7 +284,7 @@ impl Pair {
         self.set_state(&mut inner, EndpointState::Connected);
         inner.watch = Watch::default();
         drop(inner);
-        watcher::wake();
+        wake();
         Ok(())
     }
 

@@ -9,17 +9,18 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::eventfd::EventFd;
 
 use super::context::{Context, Pairs};
 use super::cq::set_nonblocking;
 use super::ffi::*;
+use super::wake::{event, wake};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::sync::{Process, lock};
 
 struct Watcher {
-    /// Something has changed.
-    wake: EventFd,
+    /// Wakes the thread when something has changed.
+    wake: &'static EventFd,
     devices: Mutex<Vec<Device>>,
 }
 
@@ -69,15 +70,8 @@ pub(super) fn watch(context: &Arc<Context>) -> Result<()> {
         pairs: Arc::clone(context.pair_list()),
         events,
     });
-    watcher.wake();
+    wake();
     Ok(())
-}
-
-/// There is a new connection, or a device has gone: it looks.
-pub(super) fn wake() {
-    if let Some(watcher) = WATCHER.get() {
-        watcher.wake();
-    }
 }
 
 fn start() -> Result<&'static Watcher> {
@@ -95,9 +89,7 @@ fn start() -> Result<&'static Watcher> {
         }
         _ => {}
     }
-    let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-    let wake = EventFd::from_value_and_flags(0, flags)
-        .map_err(|errno| Error::os("verbs", "eventfd", errno.into()))?;
+    let wake = event()?;
     let watcher = WATCHER.get_or_init(|| Watcher {
         wake,
         devices: Mutex::default(),
@@ -111,11 +103,6 @@ fn start() -> Result<&'static Watcher> {
 }
 
 impl Watcher {
-    fn wake(&self) {
-        // Full is awake.
-        let _ = self.wake.write(1);
-    }
-
     fn run(&self) {
         let mut next: Option<Instant> = None;
         loop {

@@ -1,0 +1,28 @@
+//! The event that wakes the thread which watches adapters (`watcher`).
+
+use std::sync::OnceLock;
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use crate::error::{Error, Result};
+
+static EVENT: OnceLock<EventFd> = OnceLock::new();
+
+/// The event, which the first caller creates. The watcher calls this under a lock.
+pub(super) fn event() -> Result<&'static EventFd> {
+    if let Some(event) = EVENT.get() {
+        return Ok(event);
+    }
+    let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+    let event = EventFd::from_value_and_flags(0, flags)
+        .map_err(|errno| Error::os("verbs", "eventfd", errno.into()))?;
+    Ok(EVENT.get_or_init(|| event))
+}
+
+/// Wakes the watcher, which polls all connections and forgets devices that were closed.
+pub(super) fn wake() {
+    if let Some(event) = EVENT.get() {
+        // A full counter wakes as well.
+        let _ = event.write(1);
+    }
+}
