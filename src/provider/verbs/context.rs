@@ -1,4 +1,4 @@
-//! An open adapter, and what its queues share: its protection domains, and who shall hear what befalls it.
+//! An open adapter, and what its queues share: its protection domains.
 //!
 //! Everything of libibverbs that hangs on it holds it, so that it is closed last.
 #![expect(unsafe_code, reason = "calls libibverbs")]
@@ -7,13 +7,11 @@ use std::ffi::CStr;
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
-use super::core::Core;
 use super::ffi::ops::Ops;
 use super::ffi::*;
-use super::pair::Pair;
 use super::traits::{Port, Traits, check, check_ptr};
 use super::wake::wake;
 use crate::error::{Error, ErrorKind, Result};
@@ -39,8 +37,6 @@ pub(super) struct Context {
     process: Process,
     /// Jobs that it has finished.
     pub(super) jobs: AtomicU64,
-    pairs: Arc<Pairs>,
-    cores: Mutex<Vec<Weak<Core>>>,
 }
 
 // SAFETY: libibverbs may be called from any thread on any object; each is destroyed once.
@@ -146,8 +142,6 @@ impl Context {
             told: Condvar::new(),
             process: Process::current(),
             jobs: AtomicU64::new(0),
-            pairs: Arc::default(),
-            cores: Mutex::default(),
         })
     }
 
@@ -227,36 +221,9 @@ impl Context {
         self.dead.store(true, Relaxed);
     }
 
-    /// The endpoints, which hear of what befalls the device, and of time.
-    pub(super) fn pairs(&self) -> Vec<Arc<Pair>> {
-        alive(&self.pairs.0)
-    }
-
-    /// The queues.
-    pub(super) fn cores(&self) -> Vec<Arc<Core>> {
-        alive(&self.cores)
-    }
-
-    pub(super) fn add_pair(&self, pair: &Arc<Pair>) {
-        add(&self.pairs.0, pair);
-    }
-
-    /// Its handle is gone. Whoever looks at the time has let go of it when this returns, and does not come back.
-    pub(super) fn remove_pair(&self, pair: &Arc<Pair>) {
-        lock(&self.pairs.0).retain(|it| it.as_ptr() != Arc::as_ptr(pair));
-    }
-
-    pub(super) fn pair_list(&self) -> &Arc<Pairs> {
-        &self.pairs
-    }
-
     /// Whether device and domain are the application's.
     pub(super) fn is_lent(&self) -> bool {
         self.lent
-    }
-
-    pub(super) fn add_core(&self, core: &Arc<Core>) {
-        add(&self.cores, core);
     }
 
     /// The port, as it is now.
@@ -312,33 +279,6 @@ impl Context {
             }
         }
     }
-}
-
-/// The endpoints of a device. Whoever looks at the time has no more than this of a device that is the application's: what it destroyed late would be
-/// destroyed after the application's own.
-#[derive(Default)]
-pub(super) struct Pairs(Mutex<Vec<Weak<Pair>>>);
-
-impl Pairs {
-    /// Has each look at the time, under the lock under which they leave; when to come again.
-    pub(super) fn tick(&self, now: Instant) -> Option<Duration> {
-        let pairs = lock(&self.0);
-        let each = pairs.iter().filter_map(Weak::upgrade);
-        each.filter_map(|pair| pair.tick(now)).min()
-    }
-}
-
-fn alive<T>(all: &Mutex<Vec<Weak<T>>>) -> Vec<Arc<T>> {
-    lock(all).iter().filter_map(Weak::upgrade).collect()
-}
-
-fn add<T>(all: &Mutex<Vec<Weak<T>>>, one: &Arc<T>) {
-    let mut all = lock(all);
-    // Each that goes makes room for one that comes, or soon.
-    if all.len() == all.capacity() {
-        all.retain(|it| it.strong_count() > 0);
-    }
-    all.push(Arc::downgrade(one));
 }
 
 /// Of RoCE v2 over IPv4.

@@ -10,6 +10,7 @@ use std::time::Instant;
 use super::context::Context;
 use super::memory;
 use super::queue::VerbsQueue;
+use super::watched::Watched;
 use crate::device::{
     Adapter, DevInfo, Exported, Imported, Liveness, Offer, Queue, QueueConfig, Region, Registrar,
     Registration, Use,
@@ -18,12 +19,17 @@ use crate::error::Result;
 
 pub(super) struct VerbsDevice {
     info: DevInfo,
+    watched: Arc<Watched>,
     context: Arc<Context>,
 }
 
 impl VerbsDevice {
-    pub(super) fn new(info: DevInfo, context: Arc<Context>) -> VerbsDevice {
-        VerbsDevice { info, context }
+    pub(super) fn new(info: DevInfo, watched: Arc<Watched>, context: Arc<Context>) -> VerbsDevice {
+        VerbsDevice {
+            info,
+            watched,
+            context,
+        }
     }
 }
 
@@ -44,7 +50,11 @@ unsafe impl Adapter for VerbsDevice {
     }
 
     fn open_queue(&self, config: QueueConfig) -> Result<Arc<dyn Queue>> {
-        Ok(Arc::new(VerbsQueue::open(&self.context, &config)?))
+        Ok(Arc::new(VerbsQueue::open(
+            &self.context,
+            &self.watched,
+            &config,
+        )?))
     }
 
     fn liveness(&self) -> Liveness {

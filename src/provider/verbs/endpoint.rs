@@ -35,7 +35,7 @@ impl VerbsEndpoint {
         if self.retired.swap(true, SeqCst) {
             return true;
         }
-        self.queue.core.context.remove_pair(&self.pair);
+        self.queue.watched.remove_pair(&self.pair);
         let mut poll = lock(&self.queue.poll);
         self.queue.drain(&mut poll);
         poll.remove(&self.pair);

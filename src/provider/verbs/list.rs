@@ -111,9 +111,10 @@ fn info(name: &str, traits: &super::traits::Traits) -> DevInfo {
 fn open(context: Context) -> Result<Device> {
     let info = info(&context.name, &context.traits);
     let context = Arc::new(context);
-    watcher::watch(&context)?;
+    let watched = Arc::default();
+    watcher::watch(&context, &watched)?;
     Ok(Device::from_adapter(Arc::new(VerbsDevice::new(
-        info, context,
+        info, watched, context,
     ))))
 }
 

@@ -28,7 +28,7 @@
 //!   queue            one WorkQ's half: who polls, and what failed (core, cq)
 //!   pair, endpoint   a connection: its Jobs and receives (sends, posting, wr), their ends (outcome), probes (watch), causes (status)
 //!   copies, hashes   Dma, Sha
-//!   watcher          the thread that hears of devices' events, and looks at the time (wake)
+//!   watcher          the thread that hears of devices' events, and looks at the time (wake, watched)
 //!   ffi              the C side
 //! ```
 
@@ -57,6 +57,7 @@ mod sysfs;
 mod traits;
 mod wake;
 mod watch;
+mod watched;
 mod watcher;
 mod wr;
 

@@ -107,7 +107,6 @@ impl Pair {
             state: Mutex::new(EndpointState::Init),
         });
         pair.begin(&mut pair.inner())?;
-        core.context.add_pair(&pair);
         Ok(pair)
     }
 

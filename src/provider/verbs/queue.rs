@@ -16,6 +16,7 @@ use super::endpoint::VerbsEndpoint;
 use super::ffi::Wc;
 use super::hashes::Hashes;
 use super::pair::Pair;
+use super::watched::Watched;
 use crate::device::{
     Armed, Completion, Endpoint, EndpointConfig, EndpointState, Job, Keep, Queue, QueueConfig,
     ShaJob, Submitted, Token,
@@ -29,6 +30,7 @@ const BATCH: usize = 16;
 pub(super) struct VerbsQueue(pub(super) Arc<Shared>);
 
 pub(super) struct Shared {
+    pub(super) watched: Arc<Watched>,
     pub(super) core: Arc<Core>,
     pub(super) poll: Mutex<Poll>,
     copies: Option<Mutex<Copies>>,
@@ -79,19 +81,24 @@ impl Poll {
 }
 
 impl VerbsQueue {
-    pub(super) fn open(context: &Arc<Context>, config: &QueueConfig) -> SetUp<VerbsQueue> {
+    pub(super) fn open(
+        context: &Arc<Context>,
+        watched: &Arc<Watched>,
+        config: &QueueConfig,
+    ) -> SetUp<VerbsQueue> {
         let depth = config.depth;
         let traits = &context.traits;
         // Each Job ends once; all requests of copies end if they are flushed.
         let cq = Cq::create(context, depth + traits.copy_requests(depth))?;
         let core = Arc::new(Core::new(context, cq, depth, &config.signal)?);
         // First: whoever hears of a failure finds it.
-        context.add_core(&core);
+        watched.add_core(&core);
         let copies = match context.copies_pd() {
             Some(_) => Some(Mutex::new(Copies::open(&core, depth)?)),
             None => None,
         };
         Ok(VerbsQueue(Arc::new(Shared {
+            watched: Arc::clone(watched),
             core,
             poll: Mutex::new(Poll {
                 wcs: [Wc::default(); BATCH],
@@ -364,6 +371,7 @@ unsafe impl Queue for VerbsQueue {
             return Err(Error::new(why.kind(), "open_endpoint", text));
         }
         let pair = Pair::open(&self.0.core, config, self.0.depth)?;
+        self.0.watched.add_pair(&pair);
         let mut poll = lock(&self.0.poll);
         poll.add(&pair);
         if let Some(why) = self.0.refuses() {

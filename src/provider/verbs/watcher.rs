@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
 
-use super::context::{Context, Pairs};
+use super::context::Context;
 use super::cq::set_nonblocking;
 use super::ffi::*;
 use super::wake::{event, wake};
+use super::watched::Watched;
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::sync::{Process, lock};
 
@@ -27,7 +28,7 @@ struct Watcher {
 struct Device {
     /// `None` of one that is the application's.
     context: Option<Weak<Context>>,
-    pairs: Arc<Pairs>,
+    watched: Arc<Watched>,
     /// A descriptor of our own: the device closes its when it goes, which may be while we wait.
     events: Option<Arc<OwnedFd>>,
 }
@@ -40,8 +41,8 @@ impl Device {
     fn is_open(&self) -> bool {
         match &self.context {
             Some(context) => context.strong_count() > 0,
-            // The device has the other one.
-            None => Arc::strong_count(&self.pairs) > 1,
+            // The device and its queues hold the others.
+            None => Arc::strong_count(&self.watched) > 1,
         }
     }
 }
@@ -52,7 +53,7 @@ static WATCHER: OnceLock<Watcher> = OnceLock::new();
 const TROUBLE: Duration = Duration::from_secs(1);
 
 /// Watches a device, as long as it is open.
-pub(super) fn watch(context: &Arc<Context>) -> Result<()> {
+pub(super) fn watch(context: &Arc<Context>, watched: &Arc<Watched>) -> Result<()> {
     let events = match context.async_fd() {
         None => None,
         Some(fd) => {
@@ -67,7 +68,7 @@ pub(super) fn watch(context: &Arc<Context>) -> Result<()> {
     let watcher = start()?;
     lock(&watcher.devices).push(Device {
         context: (!context.is_lent()).then(|| Arc::downgrade(context)),
-        pairs: Arc::clone(context.pair_list()),
+        watched: Arc::clone(watched),
         events,
     });
     wake();
@@ -107,16 +108,17 @@ impl Watcher {
         let mut next: Option<Instant> = None;
         loop {
             let closed = self.wait(next);
-            for context in &self.contexts() {
+            for (context, watched) in &self.contexts() {
                 read_events(
                     context,
+                    watched,
                     closed.iter().any(|it| it.as_ptr() == Arc::as_ptr(context)),
                 );
             }
             self.forget_gone();
             let now = Instant::now();
             let lists = self.lists();
-            let again = lists.iter().filter_map(|pairs| pairs.tick(now)).min();
+            let again = lists.iter().filter_map(|watched| watched.tick(now)).min();
             next = again.map(|again| now + again);
         }
     }
@@ -155,15 +157,17 @@ impl Watcher {
     }
 
     /// Those that are open. Others are forgotten, with their descriptors.
-    fn contexts(&self) -> Vec<Arc<Context>> {
+    fn contexts(&self) -> Vec<(Arc<Context>, Arc<Watched>)> {
         let mut devices = lock(&self.devices);
         devices.retain(Device::is_open);
-        devices.iter().filter_map(Device::context).collect()
+        let each = devices.iter();
+        each.filter_map(|it| Some((it.context()?, Arc::clone(&it.watched))))
+            .collect()
     }
 
-    fn lists(&self) -> Vec<Arc<Pairs>> {
+    fn lists(&self) -> Vec<Arc<Watched>> {
         let devices = lock(&self.devices);
-        devices.iter().map(|it| Arc::clone(&it.pairs)).collect()
+        devices.iter().map(|it| Arc::clone(&it.watched)).collect()
     }
 
     /// The kernel has no events of a device that is gone, and its descriptor says so without end (`POLLERR`).
@@ -177,7 +181,7 @@ impl Watcher {
 }
 
 /// Reads what there is, acknowledges each event, and passes it on.
-fn read_events(context: &Arc<Context>, closed: bool) {
+fn read_events(context: &Context, watched: &Watched, closed: bool) {
     if context.async_fd().is_none() || context.is_removed() {
         return;
     }
@@ -198,11 +202,11 @@ fn read_events(context: &Arc<Context>, closed: bool) {
         context.set_removed();
     }
     for (about, kind) in events {
-        tell(context, about, kind);
+        tell(context, watched, about, kind);
     }
     // Its event may have been missed, or never have been: there will be no other.
     if gone && !context.is_dead() {
-        tell(context, About::Device, IBV_EVENT_DEVICE_FATAL);
+        tell(context, watched, About::Device, IBV_EVENT_DEVICE_FATAL);
     }
 }
 
@@ -238,7 +242,7 @@ impl About {
     }
 }
 
-fn tell(context: &Arc<Context>, about: About, kind: u32) {
+fn tell(context: &Context, watched: &Watched, about: About, kind: u32) {
     let device = &context.name;
     match about {
         About::Pair(id) => {
@@ -248,16 +252,16 @@ fn tell(context: &Arc<Context>, about: About, kind: u32) {
                 IBV_EVENT_QP_FATAL => JobError::device(ErrorKind::Driver, kind.into()),
                 _ => JobError::of(Reason::PeerFailed),
             };
-            for pair in context.pairs() {
+            for pair in watched.pairs() {
                 pair.fail_queue_pair(id, cause);
             }
-            for core in context.cores() {
+            for core in watched.cores() {
                 core.fail_copies(id);
             }
         }
         About::Queue(id) => {
             tracing::error!(device, "a completion queue failed");
-            for core in context.cores().iter().filter(|core| core.cq.id() == id) {
+            for core in watched.cores().iter().filter(|core| core.cq.id() == id) {
                 core.cq.set_broken();
                 core.attend();
             }
@@ -265,10 +269,10 @@ fn tell(context: &Arc<Context>, about: About, kind: u32) {
         About::Device => {
             tracing::error!(device, "the adapter failed, or was removed");
             context.set_dead();
-            for pair in context.pairs() {
+            for pair in watched.pairs() {
                 pair.fail_now(JobError::of(Reason::DeviceGone));
             }
-            for core in context.cores() {
+            for core in watched.cores() {
                 core.attend();
             }
         }

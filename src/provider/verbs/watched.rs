@@ -1,0 +1,64 @@
+//! The endpoints and queues of a device, which the watcher notifies of the device's events.
+
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use super::core::Core;
+use super::pair::Pair;
+use crate::sync::lock;
+
+/// The device and its queues hold this, and so does the watcher, which has nothing else of a device
+/// that the application lent: an object that the watcher destroyed late would outlive the
+/// application's own device.
+#[derive(Default)]
+pub(super) struct Watched {
+    pairs: Mutex<Vec<Weak<Pair>>>,
+    cores: Mutex<Vec<Weak<Core>>>,
+}
+
+impl Watched {
+    /// The endpoints, which are notified of events and polled for timeouts.
+    pub(super) fn pairs(&self) -> Vec<Arc<Pair>> {
+        alive(&self.pairs)
+    }
+
+    /// The queues.
+    pub(super) fn cores(&self) -> Vec<Arc<Core>> {
+        alive(&self.cores)
+    }
+
+    pub(super) fn add_pair(&self, pair: &Arc<Pair>) {
+        add(&self.pairs, pair);
+    }
+
+    pub(super) fn add_core(&self, core: &Arc<Core>) {
+        add(&self.cores, core);
+    }
+
+    /// Removes an endpoint whose handle is gone. When this returns, the watcher has let go of the
+    /// endpoint and will not come back to it.
+    pub(super) fn remove_pair(&self, pair: &Arc<Pair>) {
+        lock(&self.pairs).retain(|it| it.as_ptr() != Arc::as_ptr(pair));
+    }
+
+    /// Polls each endpoint for timeouts, under the lock under which it is removed; returns when to
+    /// come again.
+    pub(super) fn tick(&self, now: Instant) -> Option<Duration> {
+        let pairs = lock(&self.pairs);
+        let each = pairs.iter().filter_map(Weak::upgrade);
+        each.filter_map(|pair| pair.tick(now)).min()
+    }
+}
+
+fn alive<T>(all: &Mutex<Vec<Weak<T>>>) -> Vec<Arc<T>> {
+    lock(all).iter().filter_map(Weak::upgrade).collect()
+}
+
+fn add<T>(all: &Mutex<Vec<Weak<T>>>, one: &Arc<T>) {
+    let mut all = lock(all);
+    // The list is swept when it is full, so that it grows with what is alive only.
+    if all.len() == all.capacity() {
+        all.retain(|it| it.strong_count() > 0);
+    }
+    all.push(Arc::downgrade(one));
+}
