@@ -8,7 +8,6 @@ use super::context::Context;
 use super::cq::Cq;
 use super::ffi::ibv_access_flags;
 use super::memory::Mr;
-use super::pair::Pair;
 use crate::device::{Completion, Signal};
 use crate::error::Result;
 use crate::sync::lock;
@@ -18,8 +17,7 @@ pub(super) struct Core {
     pub(super) cq: Arc<Cq>,
     pub(super) answers: Answers,
     finished: Mutex<VecDeque<Completion>>,
-    failed: Mutex<Vec<Arc<Pair>>>,
-    /// There is something in one of the two, or who reaps shall look at everything.
+    /// There is something in it, or who reaps shall look at everything.
     attention: AtomicBool,
     armed: AtomicBool,
     /// What events of the copies' queue pair come back with, and of which there was one.
@@ -43,7 +41,6 @@ impl Core {
             cq: Arc::new(cq),
             answers: Answers::new(context, depth)?,
             finished: Mutex::new(VecDeque::with_capacity(depth as usize)),
-            failed: Mutex::default(),
             attention: AtomicBool::new(false),
             armed: AtomicBool::new(false),
             copies: AtomicU64::new(0),
@@ -74,12 +71,6 @@ impl Core {
     /// Who armed looks next, and stays armed.
     pub(super) fn ask_to_look(&self) {
         self.attention.store(true, SeqCst);
-    }
-
-    /// A pair has failed, or may have: who reaps takes everything from it.
-    pub(super) fn look_after(&self, pair: &Arc<Pair>) {
-        lock(&self.failed).push(Arc::clone(pair));
-        self.attend();
     }
 
     /// The copies have another queue pair.
@@ -149,13 +140,9 @@ impl Core {
         self.doubt.load(SeqCst)
     }
 
-    /// Whether a pair is to be looked after, or the queue pair of the copies.
-    pub(super) fn has_failures(&self) -> bool {
-        self.copies_failed.load(SeqCst) != 0 || !lock(&self.failed).is_empty()
-    }
-
-    pub(super) fn take_failed(&self) -> Vec<Arc<Pair>> {
-        std::mem::take(&mut *lock(&self.failed))
+    /// Whether the queue pair of the copies may have failed.
+    pub(super) fn have_copies_failed(&self) -> bool {
+        self.copies_failed.load(SeqCst) != 0
     }
 
     /// Whether somebody sleeps, or is about to.

@@ -26,7 +26,7 @@
 //!   context          an open device: protection domains, addresses
 //!   memory, blob     regions, exports, what peers exchange
 //!   queue            one WorkQ's half: who polls, and what failed (core, cq)
-//!   pair, endpoint   a connection: its Jobs and receives (sends, posting, wr), their ends (outcome), probes (watch), causes (status)
+//!   pair, endpoint   a connection: its Jobs and receives (sends, posting, wr), their ends (outcome), probes (watch, events), causes (status)
 //!   copies, hashes   Dma, Sha
 //!   watcher          the thread that hears of devices' events, and looks at the time (wake, watched)
 //!   ffi              the C side
@@ -40,6 +40,7 @@ mod core;
 mod cq;
 mod device;
 mod endpoint;
+mod events;
 #[doc(hidden)]
 pub mod ffi;
 mod hashes;

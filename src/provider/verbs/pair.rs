@@ -11,7 +11,7 @@
 //! which is when its memory is nobody's, and the rest ends flushed. So flushes are not waited for: an adapter may delay them.
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::blob::{Address, EndpointBlob, Origin, random_psn};
 use super::context::bytes;
@@ -32,13 +32,29 @@ use crate::sync::lock;
 /// Bytes that are sent as a part of the request, where the adapter takes that.
 const INLINE: u32 = 128;
 
+/// The pairs of one queue that have failed, or may have, until the queue's next reap.
+#[derive(Default)]
+pub(super) struct FailedPairs(Mutex<Vec<Arc<Pair>>>);
+
+impl FailedPairs {
+    pub(super) fn any(&self) -> bool {
+        !lock(&self.0).is_empty()
+    }
+
+    pub(super) fn take(&self) -> Vec<Arc<Pair>> {
+        std::mem::take(&mut *lock(&self.0))
+    }
+}
+
 pub(super) struct Pair {
     pub(super) core: Arc<Core>,
     pub(super) config: EndpointConfig,
     pub(super) patience: Patience,
-    inner: Mutex<Inner>,
+    pub(super) inner: Mutex<Inner>,
+    /// Those that have failed, of one queue.
+    all_failed: Arc<FailedPairs>,
     /// A queue pair that has failed, by its id, and why, if that could not be said at once.
-    failed: Mutex<Option<(u64, JobError)>>,
+    pub(super) failed: Mutex<Option<(u64, JobError)>>,
     /// What events of the queue pair come back with: those of one before it may come late. None, if there is none.
     id: AtomicU64,
     /// That of `inner`, for those who may not wait for it.
@@ -74,7 +90,12 @@ pub(super) struct Receive {
 }
 
 impl Pair {
-    pub(super) fn open(core: &Arc<Core>, config: EndpointConfig, depth: u32) -> Result<Arc<Pair>> {
+    pub(super) fn open(
+        core: &Arc<Core>,
+        all_failed: &Arc<FailedPairs>,
+        config: EndpointConfig,
+        depth: u32,
+    ) -> Result<Arc<Pair>> {
         core.cq.promise(promised(&config))?;
         let retry = Retry::within(config.rnr_timeout);
         let inner = Inner {
@@ -96,6 +117,7 @@ impl Pair {
         };
         let pair = Arc::new(Pair {
             core: Arc::clone(core),
+            all_failed: Arc::clone(all_failed),
             patience: Patience {
                 ack: retry.total(),
                 receive: config.rnr_timeout,
@@ -126,15 +148,6 @@ impl Pair {
 
     pub(super) fn inner(&self) -> MutexGuard<'_, Inner> {
         lock(&self.inner)
-    }
-
-    /// For the watcher, for which who has the lock may be waiting (`Context::destroy`).
-    pub(super) fn try_inner(&self) -> Option<MutexGuard<'_, Inner>> {
-        match self.inner.try_lock() {
-            Ok(inner) => Some(inner),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
     }
 
     /// Tells who asked for it that the state has changed: outside of all locks.
@@ -305,8 +318,15 @@ impl Pair {
             return false;
         }
         self.set_state(inner, EndpointState::Error(cause));
-        self.core.look_after(self);
+        self.look_after();
         true
+    }
+
+    /// Has the caller that reaps look after this pair, which has failed or may have: it takes
+    /// everything from the adapter.
+    pub(super) fn look_after(self: &Arc<Self>) {
+        lock(&self.all_failed.0).push(Arc::clone(self));
+        self.core.attend();
     }
 
     /// Fails it if its queue pair has failed, or if what is overdue still waits, now that all completions were polled. True as for `fail`.
@@ -330,36 +350,6 @@ impl Pair {
             inner.culprit = inner.sends.token(at);
         }
         news
-    }
-
-    /// It has failed, with its device. Who has the lock may be destroying a queue pair, and wait until whoever calls this has heard that the device
-    /// is gone: whoever reaps next fails this one too.
-    pub(super) fn fail_now(self: &Arc<Self>, cause: JobError) {
-        let Some(mut inner) = self.try_inner() else {
-            return;
-        };
-        let tell = self.fail(&mut inner, cause);
-        drop(inner);
-        if tell {
-            self.tell();
-        }
-    }
-
-    /// Its queue pair has failed, if it is still the one with this id. As for `fail_now`.
-    pub(super) fn fail_queue_pair(self: &Arc<Self>, id: u64, cause: JobError) {
-        if self.id() != id {
-            return;
-        }
-        let Some(mut inner) = self.try_inner() else {
-            *lock(&self.failed) = Some((id, cause));
-            self.core.look_after(self);
-            return;
-        };
-        let tell = self.id() == id && self.fail(&mut inner, cause);
-        drop(inner);
-        if tell {
-            self.tell();
-        }
     }
 
     /// Takes everything from the adapter, and ends what is left; false if in doubt. The caller has the lock under which completions are polled,

@@ -15,7 +15,7 @@ use super::cq::Cq;
 use super::endpoint::VerbsEndpoint;
 use super::ffi::Wc;
 use super::hashes::Hashes;
-use super::pair::Pair;
+use super::pair::{FailedPairs, Pair};
 use super::watched::Watched;
 use crate::device::{
     Armed, Completion, Endpoint, EndpointConfig, EndpointState, Job, Keep, Queue, QueueConfig,
@@ -35,6 +35,8 @@ pub(super) struct Shared {
     pub(super) poll: Mutex<Poll>,
     copies: Option<Mutex<Copies>>,
     hashes: Hashes,
+    /// The endpoints that `settle` looks after.
+    failed: Arc<FailedPairs>,
     depth: u32,
     /// The completion queue has failed, or the device is gone.
     broken: AtomicBool,
@@ -42,6 +44,7 @@ pub(super) struct Shared {
 }
 
 /// What belongs to whoever polls.
+#[derive(Default)]
 pub(super) struct Poll {
     wcs: [Wc; BATCH],
     /// By the number of the queue pair.
@@ -100,14 +103,10 @@ impl VerbsQueue {
         Ok(VerbsQueue(Arc::new(Shared {
             watched: Arc::clone(watched),
             core,
-            poll: Mutex::new(Poll {
-                wcs: [Wc::default(); BATCH],
-                owners: Vec::new(),
-                last: 0,
-                tell: Vec::new(),
-            }),
+            poll: Mutex::default(),
             copies,
             hashes: Hashes::new(depth),
+            failed: Arc::default(),
             depth,
             broken: AtomicBool::new(false),
             retired: AtomicBool::new(false),
@@ -162,7 +161,11 @@ impl Shared {
     fn has_failures(&self) -> bool {
         let core = &self.core;
         let copies = self.copies.as_ref().is_some_and(|it| lock(it).is_broken());
-        copies || core.has_failures() || core.context.is_dead() || core.cq.is_broken()
+        copies
+            || self.failed.any()
+            || core.have_copies_failed()
+            || core.context.is_dead()
+            || core.cq.is_broken()
     }
 
     /// Looks after what has failed: all completions were polled.
@@ -184,7 +187,7 @@ impl Shared {
                 lock(copies).gone(cause);
             }
         }
-        for pair in self.core.take_failed() {
+        for pair in self.failed.take() {
             let mut inner = pair.inner();
             if pair.judge(&mut inner) {
                 poll.tell.push(Arc::clone(&pair));
@@ -310,7 +313,7 @@ impl Shared {
         for (_, pair) in std::mem::take(&mut poll.owners) {
             pair.retire();
         }
-        for pair in self.core.take_failed() {
+        for pair in self.failed.take() {
             pair.retire();
         }
         if let Some(copies) = &self.copies {
@@ -370,7 +373,7 @@ unsafe impl Queue for VerbsQueue {
             let text = format!("{why}: attach it to another WorkQ");
             return Err(Error::new(why.kind(), "open_endpoint", text));
         }
-        let pair = Pair::open(&self.0.core, config, self.0.depth)?;
+        let pair = Pair::open(&self.0.core, &self.0.failed, config, self.0.depth)?;
         self.0.watched.add_pair(&pair);
         let mut poll = lock(&self.0.poll);
         poll.add(&pair);

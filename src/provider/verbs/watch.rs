@@ -1,18 +1,14 @@
 //! What the time says of a connection: a message that waits for too long for its receive, and a peer that was not heard of.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::pair::Pair;
 use super::status::Patience;
-use super::traits::PROBES;
-use crate::device::{EndpointState, Token, Verb};
-use crate::error::{JobError, Reason};
+use crate::device::{Token, Verb};
 
 /// How often an idle peer is asked whether it is there.
-pub(super) const IDLE: Duration = Duration::from_secs(1);
+const IDLE: Duration = Duration::from_secs(1);
 /// As long as this at least between two looks.
-const LEAST: Duration = Duration::from_millis(5);
+pub(super) const LEAST: Duration = Duration::from_millis(5);
 /// Bytes that any network moves in a millisecond: a long message may take that much longer than a receive is waited for.
 const SLOWEST: usize = 4096;
 /// The same of what takes no receive: its time is there to have an end.
@@ -81,43 +77,8 @@ impl Watch {
 }
 
 /// Whether the peer must have posted a receive for it.
-fn takes_receive(verb: Verb) -> bool {
+pub(super) fn takes_receive(verb: Verb) -> bool {
     matches!(verb, Verb::Send(_) | Verb::Write(Some(_)))
-}
-
-impl Pair {
-    /// Looks at the time, for the watcher; whether there is more to look at.
-    pub(super) fn tick(self: &Arc<Self>, now: Instant) -> Option<Duration> {
-        let Some(mut inner) = self.try_inner() else {
-            return Some(LEAST);
-        };
-        if inner.state != EndpointState::Connected {
-            return None;
-        }
-        let front = inner
-            .sends
-            .front()
-            .map(|(token, job)| (token, job.verb, job.len));
-        let look = inner.watch.look(now, front, &self.patience);
-        if let Some((waited, (token, verb, _))) = look.overdue.zip(front)
-            && inner.overdue.is_none()
-        {
-            let millis = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
-            let reason = match takes_receive(verb) {
-                true => Reason::NoReceive,
-                false => Reason::PeerSilent,
-            };
-            let cause = JobError::endpoint(reason, millis, 0);
-            inner.overdue = Some((token, cause));
-            // It may have arrived, and nobody has looked since: who reaps knows.
-            self.core.look_after(self);
-        }
-        let ours = inner.peer.is_some_and(|peer| !peer.origin.is_foreign());
-        if look.idle && ours && inner.probes < PROBES {
-            self.probe(&mut inner);
-        }
-        Some(look.again)
-    }
 }
 
 #[cfg(test)]

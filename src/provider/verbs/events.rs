@@ -1,0 +1,88 @@
+//! What the watcher does with a pair: it reports the adapter's events, and the time.
+//!
+//! It never waits for a pair's lock, whose holder may be waiting for the watcher
+//! (`Context::destroy`).
+
+use std::sync::{Arc, MutexGuard, TryLockError};
+use std::time::{Duration, Instant};
+
+use super::pair::{Inner, Pair};
+use super::traits::PROBES;
+use super::watch::{LEAST, takes_receive};
+use crate::device::EndpointState;
+use crate::error::{JobError, Reason};
+use crate::sync::lock;
+
+impl Pair {
+    /// The lock of `inner`, if it is free.
+    fn try_inner(&self) -> Option<MutexGuard<'_, Inner>> {
+        match self.inner.try_lock() {
+            Ok(inner) => Some(inner),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// It has failed, with its device. Who has the lock may be destroying a queue pair, and wait until whoever calls this has heard that the device
+    /// is gone: whoever reaps next fails this one too.
+    pub(super) fn fail_now(self: &Arc<Self>, cause: JobError) {
+        let Some(mut inner) = self.try_inner() else {
+            return;
+        };
+        let tell = self.fail(&mut inner, cause);
+        drop(inner);
+        if tell {
+            self.tell();
+        }
+    }
+
+    /// Its queue pair has failed, if it is still the one with this id. As for `fail_now`.
+    pub(super) fn fail_queue_pair(self: &Arc<Self>, id: u64, cause: JobError) {
+        if self.id() != id {
+            return;
+        }
+        let Some(mut inner) = self.try_inner() else {
+            *lock(&self.failed) = Some((id, cause));
+            self.look_after();
+            return;
+        };
+        let tell = self.id() == id && self.fail(&mut inner, cause);
+        drop(inner);
+        if tell {
+            self.tell();
+        }
+    }
+
+    /// Looks at the time, for the watcher; whether there is more to look at.
+    pub(super) fn tick(self: &Arc<Self>, now: Instant) -> Option<Duration> {
+        let Some(mut inner) = self.try_inner() else {
+            return Some(LEAST);
+        };
+        if inner.state != EndpointState::Connected {
+            return None;
+        }
+        let front = inner
+            .sends
+            .front()
+            .map(|(token, job)| (token, job.verb, job.len));
+        let look = inner.watch.look(now, front, &self.patience);
+        if let Some((waited, (token, verb, _))) = look.overdue.zip(front)
+            && inner.overdue.is_none()
+        {
+            let millis = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+            let reason = match takes_receive(verb) {
+                true => Reason::NoReceive,
+                false => Reason::PeerSilent,
+            };
+            let cause = JobError::endpoint(reason, millis, 0);
+            inner.overdue = Some((token, cause));
+            // It may have arrived, and nobody has looked since: who reaps knows.
+            self.look_after();
+        }
+        let ours = inner.peer.is_some_and(|peer| !peer.origin.is_foreign());
+        if look.idle && ours && inner.probes < PROBES {
+            self.probe(&mut inner);
+        }
+        Some(look.again)
+    }
+}
