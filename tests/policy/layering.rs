@@ -26,13 +26,13 @@ const MAY: [(&str, &[&str]); 10] = [
 /// The most lines of a file without its tests.
 const LINES: usize = 450;
 
-struct Source {
+pub(super) struct Source {
     /// Below `src`: `mem/buf.rs`.
-    path: String,
-    text: String,
+    pub(super) path: String,
+    pub(super) text: String,
 }
 
-fn sources() -> Vec<Source> {
+pub(super) fn sources() -> Vec<Source> {
     fn walk(dir: &Path, files: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
@@ -55,14 +55,14 @@ fn sources() -> Vec<Source> {
 }
 
 /// The module path of a file: `mem/buf.rs` is `mem::buf`, `mem/mod.rs` is `mem`.
-fn module(path: &str) -> Vec<&str> {
+pub(super) fn module(path: &str) -> Vec<&str> {
     let path = path.strip_suffix(".rs").unwrap();
     let path = path.strip_suffix("/mod").unwrap_or(path);
     path.split('/').collect()
 }
 
 /// The code: comments and strings blanked, so that their words name nothing.
-fn code(text: &str) -> String {
+pub(super) fn code(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(next) = rest.chars().next() {
@@ -93,7 +93,7 @@ fn code(text: &str) -> String {
 }
 
 /// The code without what is built for tests only: everything from the first `#[cfg(test)]`-like module on.
-fn without_tests(code: &str) -> &str {
+pub(super) fn without_tests(code: &str) -> &str {
     let test = ["#[cfg(test)]\nmod", "#[cfg(all(test"];
     let cut = test.iter().filter_map(|mark| {
         code.match_indices(mark)

@@ -1,0 +1,375 @@
+//! At most three files import each other in a circle: the files of a cycle can only be read and
+//! changed together.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::layering::{Source, code, module, sources, without_tests};
+
+/// The most files of a cycle anywhere.
+const MOST: usize = 3;
+
+/// The folders that still have larger cycles, with the number of files of each. The list may only
+/// shrink: lower a number when its cycle loses files, and remove a folder that has none left.
+const TIED: [(&str, &[usize]); 8] = [
+    ("channel", &[5]),
+    ("contract", &[15]),
+    ("device", &[7, 4]),
+    ("mem", &[12]),
+    ("ops/graph", &[12]),
+    ("provider/soft", &[16]),
+    ("provider/soft/fabric", &[8]),
+    ("reactor", &[18]),
+];
+
+/// A path as it is written, in segments: `super`, `core`, `Core`.
+type Path<'a> = Vec<&'a str>;
+
+/// The names of other files that a file uses.
+struct File<'a> {
+    /// A `mod.rs` or `lib.rs`. It names and re-exports what its folder has, and is in no cycle
+    /// itself: a path through it leads to the file that has the item.
+    is_folder: bool,
+    /// Every path that it imports or writes out.
+    paths: BTreeSet<Path<'a>>,
+    /// Its re-exports: each name, and the path that it stands for.
+    exports: BTreeMap<&'a str, Path<'a>>,
+}
+
+/// The files by their module paths; that of `lib.rs` is empty.
+type Files<'a> = BTreeMap<Path<'a>, File<'a>>;
+
+fn file<'a>(path: &str, code: &'a str) -> File<'a> {
+    let mut file = File {
+        is_folder: path == "lib.rs" || path.ends_with("mod.rs"),
+        paths: written_out(code),
+        exports: BTreeMap::new(),
+    };
+    for (at, _) in code.match_indices("use ") {
+        let before = code[..at].trim_end();
+        if before.len() == at && at > 0 {
+            // The end of a longer word.
+            continue;
+        }
+        let tree = &code[at + "use ".len()..];
+        let tree = &tree[..tree.find(';').unwrap_or(0)];
+        for (path, name) in leaves(tree) {
+            if before.ends_with("pub") || before.ends_with(')') {
+                file.exports.insert(name, path.clone());
+            }
+            file.paths.insert(path);
+        }
+    }
+    file
+}
+
+/// The segments of a path.
+fn segments(path: &str) -> impl Iterator<Item = &str> {
+    path.split("::").map(str::trim).filter(|it| !it.is_empty())
+}
+
+/// The paths of a use tree, each with the name that it gets: `a::{self, b as c}` has `a` as `a`,
+/// and `a::b` as `c`.
+fn leaves(tree: &str) -> Vec<(Path<'_>, &str)> {
+    let mut depth = 0;
+    let parts = tree.split(|c| {
+        depth += i32::from(c == '{') - i32::from(c == '}');
+        c == ',' && depth == 0
+    });
+    let mut found = Vec::new();
+    for part in parts.map(str::trim).filter(|part| !part.is_empty()) {
+        if let Some((before, list)) = part.split_once('{') {
+            let list = &list[..list.rfind('}').unwrap_or(list.len())];
+            for (mut path, mut name) in leaves(list) {
+                path.splice(0..0, segments(before));
+                if path.last() == Some(&"self") {
+                    path.pop();
+                    name = path.last().copied().unwrap_or(name);
+                }
+                found.push((path, name));
+            }
+        } else {
+            let (path, name) = part.split_once(" as ").unwrap_or((part, ""));
+            let path: Path = segments(path).collect();
+            let last = path.last().copied().unwrap_or_default();
+            found.push((path, if name.is_empty() { last } else { name.trim() }));
+        }
+    }
+    found
+}
+
+/// The paths that begin with `crate`, `super` or `self`, imported or not.
+fn written_out(code: &str) -> BTreeSet<Path<'_>> {
+    let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+    code.split(|c| !is_path(c))
+        .filter(|word| {
+            ["crate::", "super::", "self::"]
+                .iter()
+                .any(|it| word.starts_with(it))
+        })
+        .map(|word| segments(word).collect())
+        .collect()
+}
+
+/// The file that defines what `path` names in the module `from`; none if that is a folder or in
+/// another crate. Follows at most `hops` re-exports.
+fn target<'a>(
+    files: &Files<'a>,
+    from: &[&'a str],
+    path: &[&'a str],
+    hops: usize,
+) -> Option<Path<'a>> {
+    let mut base = from.to_vec();
+    let mut rest = path;
+    match *rest.first()? {
+        "crate" => (base, rest) = (Vec::new(), &rest[1..]),
+        "self" => rest = &rest[1..],
+        "super" => {}
+        child => {
+            base.push(child);
+            let is_ours = files.contains_key(&base);
+            base.pop();
+            if !is_ours {
+                return None;
+            }
+        }
+    }
+    while let Some(("super", after)) = rest.split_first().map(|(first, after)| (*first, after)) {
+        base.pop();
+        rest = after;
+    }
+    while let Some((name, after)) = rest.split_first() {
+        base.push(name);
+        if !files.contains_key(&base) {
+            base.pop();
+            break;
+        }
+        rest = after;
+    }
+    let file = files.get(&base)?;
+    if let Some((name, after)) = rest.split_first()
+        && let Some(export) = file.exports.get(name)
+        && hops > 0
+    {
+        let path: Path = export.iter().chain(after).copied().collect();
+        return target(files, &base, &path, hops - 1);
+    }
+    (!file.is_folder).then_some(base)
+}
+
+/// Which files each file imports.
+fn imports(sources: &[(String, String)]) -> BTreeMap<String, BTreeSet<String>> {
+    let files: Files = sources
+        .iter()
+        .map(|(path, code)| match path.as_str() {
+            "lib.rs" => (Vec::new(), file(path, code)),
+            _ => (module(path), file(path, code)),
+        })
+        .collect();
+    let of = |(from, file): (&Path, &File)| {
+        let targets = file
+            .paths
+            .iter()
+            .filter_map(|path| target(&files, from, path, 8));
+        let targets = targets.filter(|to| to != from).map(|to| to.join("/"));
+        (from.join("/"), targets.collect())
+    };
+    files
+        .iter()
+        .filter(|(_, file)| !file.is_folder)
+        .map(of)
+        .collect()
+}
+
+/// The files that a file imports, and those that these import, and so on.
+fn reached<'a>(
+    imports: &'a BTreeMap<String, BTreeSet<String>>,
+    from: &'a str,
+) -> BTreeSet<&'a str> {
+    let (mut reached, mut left) = (BTreeSet::new(), vec![from]);
+    while let Some(next) = left.pop() {
+        let new = imports[next].iter().map(String::as_str);
+        left.extend(new.filter(|it| reached.insert(*it)));
+    }
+    reached
+}
+
+/// The cycles of more than one file.
+fn cycles(imports: &BTreeMap<String, BTreeSet<String>>) -> BTreeSet<BTreeSet<&str>> {
+    let names = imports.keys().map(String::as_str);
+    let reached: BTreeMap<&str, _> = names.map(|it| (it, reached(imports, it))).collect();
+    let mut cycles = BTreeSet::new();
+    for (from, to) in &reached {
+        let back = to.iter().copied().filter(|it| reached[it].contains(from));
+        cycles.insert(back.collect());
+    }
+    cycles.retain(|cycle: &BTreeSet<&str>| cycle.len() > 1);
+    cycles
+}
+
+/// The folder that has all of them.
+fn folder(cycle: &BTreeSet<&str>) -> String {
+    let mut files = cycle.iter().map(|it| it.split('/').collect::<Vec<_>>());
+    let first = files.next().unwrap_or_default();
+    let mut same = first.len() - 1;
+    for other in files {
+        same = same.min(first.iter().zip(&other).take_while(|(a, b)| a == b).count());
+    }
+    first[..same].join("/")
+}
+
+/// Compares the cycles with those that are known: one message for each folder that differs.
+fn faults(imports: &BTreeMap<String, BTreeSet<String>>, tied: &[(&str, &[usize])]) -> Vec<String> {
+    let mut found: BTreeMap<String, Vec<BTreeSet<&str>>> = BTreeMap::new();
+    for cycle in cycles(imports).into_iter().filter(|it| it.len() > MOST) {
+        found.entry(folder(&cycle)).or_default().push(cycle);
+    }
+    for (folder, _) in tied {
+        found.entry((*folder).to_owned()).or_default();
+    }
+    let mut faults = Vec::new();
+    for (folder, mut cycles) in found {
+        cycles.sort_by_key(|cycle| std::cmp::Reverse(cycle.len()));
+        let sizes: Vec<usize> = cycles.iter().map(BTreeSet::len).collect();
+        let known = tied.iter().find(|(tied, _)| *tied == folder);
+        let known = known.map_or(&[][..], |(_, sizes)| sizes);
+        let grown = |at: &usize| sizes[*at] > known.get(*at).copied().unwrap_or(MOST);
+        if let Some(at) = (0..sizes.len()).find(grown) {
+            let edges = cycles[at].iter().map(|from| {
+                let to = imports[*from]
+                    .iter()
+                    .filter(|to| cycles[at].contains(to.as_str()));
+                format!(
+                    "\n  {from} -> {}",
+                    to.cloned().collect::<Vec<_>>().join(", ")
+                )
+            });
+            faults.push(format!(
+                "{folder}: {} files import each other in a circle; cut one of these imports:{}",
+                sizes[at],
+                edges.collect::<String>()
+            ));
+        } else if sizes != known {
+            faults.push(format!(
+                "{folder}: its cycles shrank from {known:?} to {sizes:?}: lower the numbers in TIED"
+            ));
+        }
+    }
+    faults
+}
+
+/// A source without comments, strings and tests.
+fn product(source: &Source) -> (String, String) {
+    let code = code(&source.text);
+    (source.path.clone(), without_tests(&code).to_owned())
+}
+
+#[test]
+fn no_more_files_than_three_import_each_other_in_a_circle() {
+    let sources: Vec<_> = sources().iter().map(product).collect();
+    let imports = imports(&sources);
+    let edges: usize = imports.values().map(BTreeSet::len).sum();
+    assert!(
+        imports.len() > 200 && edges > 500,
+        "{edges} imports were found"
+    );
+    let faults = faults(&imports, &TIED);
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// The imports of files that are given by path and text.
+fn planted(files: &[(&str, &str)]) -> BTreeMap<String, BTreeSet<String>> {
+    let source = |(path, text): &(&str, &str)| {
+        let (path, text) = ((*path).to_owned(), (*text).to_owned());
+        product(&Source { path, text })
+    };
+    imports(&files.iter().map(source).collect::<Vec<_>>())
+}
+
+#[test]
+fn a_path_is_followed_however_it_is_written() {
+    for text in [
+        "use super::b::B;",
+        "use super::{c::C, b::{self, B as Other}};",
+        "use crate::m::b::*;",
+        "fn f() -> super::b::B {}",
+        "fn f() { crate::m::b::f(super::c::C) }",
+        // Re-exported, under another name, and twice.
+        "use super::B;",
+        "use crate::m::Renamed;",
+        "use crate::B;",
+        "fn f() { crate::B::new() }",
+        "use super::Twice;",
+    ] {
+        let imports = planted(&[
+            ("lib.rs", "mod m;\npub use m::{B, c::C};"),
+            (
+                "m/mod.rs",
+                "mod a;\nmod b;\nmod c;\npub(crate) use b::{B, B as Renamed};\npub use c::Twice;",
+            ),
+            ("m/a.rs", text),
+            ("m/b.rs", "use std::sync::Arc;"),
+            ("m/c.rs", "pub use super::b::Twice;"),
+        ]);
+        assert!(imports["m/a"].contains("m/b"), "{text}: {imports:?}");
+        assert!(imports["m/b"].is_empty(), "{imports:?}");
+    }
+    for text in [
+        "// use super::b::B;",
+        "const S: &str = \"super::b\";",
+        "use b::B;",
+        "use super::a::A;",
+        "#[cfg(test)]\nmod tests {\n    use super::super::b::B;\n}",
+    ] {
+        let imports = planted(&[
+            ("m/mod.rs", "mod a;\nmod b;"),
+            ("m/a.rs", text),
+            ("m/b.rs", ""),
+        ]);
+        assert!(imports["m/a"].is_empty(), "{text}: {imports:?}");
+    }
+    // A file with files of its own names them as a folder does.
+    let imports = planted(&[
+        ("m/mod.rs", ""),
+        ("m/a.rs", "mod d;\nuse d::D;"),
+        ("m/a/d.rs", "use super::A;"),
+    ]);
+    assert_eq!(cycles(&imports).len(), 1, "{imports:?}");
+}
+
+#[test]
+fn a_cycle_that_is_new_or_grows_or_shrinks_is_told() {
+    let ring = |files: usize| {
+        let names = ["a", "b", "c", "d", "e"];
+        let file = |at: usize| {
+            let path = format!("m/{}.rs", names[at]);
+            (path, format!("use super::{}::X;", names[(at + 1) % files]))
+        };
+        let files: Vec<_> = (0..files).map(file).collect();
+        let files: Vec<_> = files
+            .iter()
+            .map(|(path, text)| (&**path, &**text))
+            .collect();
+        planted(
+            &[
+                &[("m/mod.rs", ""), ("m/z.rs", "use super::a::X;")],
+                &files[..],
+            ]
+            .concat(),
+        )
+    };
+    let none: &[(&str, &[usize])] = &[];
+    let four: &[(&str, &[usize])] = &[("m", &[4])];
+    assert!(faults(&ring(3), none).is_empty());
+    assert!(faults(&ring(4), four).is_empty());
+    for (files, tied, says) in [
+        (4, none, "m: 4 files"),
+        (5, four, "m: 5 files"),
+        (3, four, "shrank from [4] to []"),
+        (4, &[("m", &[5][..])], "shrank from [5] to [4]"),
+        (4, &[("m", &[4, 4][..])], "shrank from [4, 4] to [4]"),
+    ] {
+        let faults = faults(&ring(files), tied);
+        assert!(faults.len() == 1 && faults[0].contains(says), "{faults:?}");
+        assert!(!faults[0].contains("m/z"), "{faults:?}");
+    }
+}
