@@ -6,8 +6,6 @@ use std::time::{Duration, Instant};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
-use super::workq::Shared;
-
 pub(super) struct Clock(Instant);
 
 impl Clock {
@@ -32,8 +30,8 @@ impl Timerfd {
 
     /// Rings once, at `due` on the clock of the WorkQ, or at once if that has passed. Replaces the
     /// time before; the kernel takes back a ring that nobody has heard yet.
-    pub(super) fn set(&self, shared: &Shared, due: u64) -> nix::Result<()> {
-        let left = Duration::from_nanos(due.saturating_sub(shared.now()).max(1));
+    pub(super) fn set(&self, clock: &Clock, due: u64) -> nix::Result<()> {
+        let left = Duration::from_nanos(due.saturating_sub(clock.now()).max(1));
         let once = Expiration::OneShot(TimeSpec::from_duration(left));
         self.0.set(once, TimerSetTimeFlags::empty())
     }

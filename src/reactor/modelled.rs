@@ -4,7 +4,6 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use super::workq::Shared;
 use crate::device::Signal;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -56,10 +55,9 @@ impl Timerfd {
         Signal::new().map(Timerfd).map_err(errno)
     }
 
-    /// Time may pass as far as `due` from now on: the driver of the model hears of that.
-    pub(super) fn set(&self, shared: &Shared, due: u64) -> nix::Result<()> {
-        shared.clock.due.swap(due, AcqRel);
-        shared.events.ring();
+    /// Time may pass as far as `due` from now on. The caller tells the driver of the model.
+    pub(super) fn set(&self, clock: &Clock, due: u64) -> nix::Result<()> {
+        clock.due.swap(due, AcqRel);
         Ok(())
     }
 }

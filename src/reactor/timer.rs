@@ -90,10 +90,14 @@ impl Shared {
     fn set_timer(&self, fd: &Timerfd, due: u64) -> Result<(), JobError> {
         // First: it may ring before this thread goes on, and `on_time` reads this without the lock.
         let before = self.timer.due.swap(due, Ordering::SeqCst);
-        fd.set(self, due).map_err(|errno| {
+        fd.set(&self.clock, due).map_err(|errno| {
             self.timer.due.store(before, Ordering::SeqCst);
             JobError::new(Reason::Register, errno as i32 as u64, 0)
-        })
+        })?;
+        // A model's driver hears that time may pass as far as that.
+        #[cfg(tokio_doca_loom)]
+        self.events.ring();
+        Ok(())
     }
 
     fn timer_fd(self: &Arc<Self>) -> Result<&Timerfd, JobError> {

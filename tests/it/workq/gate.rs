@@ -494,7 +494,7 @@ fn a_provider_that_panics_when_it_is_to_ring_keeps_nobody_asleep() {
         let hold = soft.faults().hold();
         let mut first = Box::pin(user.dma.copy(&pairs[0].0, &pairs[0].1));
         *next.lock().unwrap() = Some(Wrong::PanicsInArm);
-        let polls = std::panic::AssertUnwindSafe(|| poll_with(first.as_mut(), &Waker::noop()));
+        let polls = std::panic::AssertUnwindSafe(|| poll_with(first.as_mut(), Waker::noop()));
         assert!(std::panic::catch_unwind(polls).is_err());
         let woken = Count::new();
         let mut second = Box::pin(user.dma.copy(&pairs[1].0, &pairs[1].1));
