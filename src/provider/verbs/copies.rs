@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::blob::{Address, random_psn};
 use super::core::Core;
 use super::ffi::*;
-use super::qp::{Qp, Retry, Room, Route};
+use super::qp::{Qp, QpCaps, Retry, Route};
 use super::sends::{Refused, Sends, Work};
 use super::status;
 use super::traits::REQUESTS;
@@ -73,7 +73,7 @@ impl Copies {
             let text = format!("{} does no copies", context.name);
             return Err(Error::new(ErrorKind::NotSupported, "verbs", text));
         };
-        let room = Room {
+        let caps = QpCaps {
             sends: self.room,
             least_sends: REQUESTS as u32,
             send_sges: context.traits.sges(),
@@ -85,7 +85,7 @@ impl Copies {
             ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
         let id = Qp::next_id();
         self.core.set_copies(id);
-        let qp = Qp::create(&self.core.cq, pd, id, room, remote)?;
+        let qp = Qp::create(&self.core.cq, pd, id, caps, remote)?;
         self.sends.set_room(qp.sends());
         let (port, (gid_index, gid)) = (context.port()?, context.best_gid()?);
         let psn = random_psn();

@@ -14,7 +14,7 @@ use crate::sync::lock;
 
 pub(super) struct Cq {
     pub(super) context: Arc<Context>,
-    channel: Channel,
+    channel: CompChannel,
     raw: NonNull<ibv_cq>,
     /// Notifications that were asked for, and whose events nobody looked for yet.
     asked: AtomicU32,
@@ -26,7 +26,7 @@ pub(super) struct Cq {
 }
 
 /// Destroyed after what rings it.
-struct Channel {
+struct CompChannel {
     context: Arc<Context>,
     raw: NonNull<ibv_comp_channel>,
 }
@@ -47,7 +47,7 @@ impl Cq {
         let table = &context.table;
         // SAFETY: the device is open.
         let raw = unsafe { (table.create_comp_channel)(context.raw()) };
-        let channel = Channel {
+        let channel = CompChannel {
             context: Arc::clone(context),
             raw: check_ptr("ibv_create_comp_channel", raw)?,
         };
@@ -188,7 +188,7 @@ impl Cq {
     }
 }
 
-impl Channel {
+impl CompChannel {
     fn fd(&self) -> i32 {
         // SAFETY: alive as long as this.
         unsafe { (*self.raw.as_ptr()).fd }
@@ -218,7 +218,7 @@ impl Drop for Cq {
     }
 }
 
-impl Drop for Channel {
+impl Drop for CompChannel {
     fn drop(&mut self) {
         let destroy_channel = self.context.table.destroy_comp_channel;
         // SAFETY: its completion queue is gone.

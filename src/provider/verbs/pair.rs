@@ -19,7 +19,7 @@ use super::core::Core;
 use super::ffi::*;
 use super::live;
 use super::memory::remote_flags;
-use super::qp::{Qp, Retry, Room, Route};
+use super::qp::{Qp, QpCaps, Retry, Route};
 use super::sends::Sends;
 use super::status::Patience;
 use super::traits::PROBES;
@@ -163,7 +163,7 @@ impl Pair {
             // For probes. Who may read what is said by the peers' own process, and by what is exported.
             | ibv_access_flags::IBV_ACCESS_REMOTE_READ
             | remote_flags(config.permissions);
-        let room = Room {
+        let caps = QpCaps {
             sends: config.send_queue_size + PROBES,
             least_sends: 2 * PROBES,
             send_sges: context.traits.sges(),
@@ -173,7 +173,7 @@ impl Pair {
         };
         let id = Qp::next_id();
         self.id.store(id, SeqCst);
-        let qp = Qp::create(&self.core.cq, context.pd(), id, room, remote)?;
+        let qp = Qp::create(&self.core.cq, context.pd(), id, caps, remote)?;
         inner.sends.set_room(qp.sends() - PROBES);
         live::add(&inner.origin);
         inner.qp = Some(Arc::new(qp));

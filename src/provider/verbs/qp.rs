@@ -28,9 +28,9 @@ unsafe impl Send for Qp {}
 // SAFETY: as above.
 unsafe impl Sync for Qp {}
 
-/// What a queue pair has room for.
+/// The capacities of a queue pair (`ibv_qp_cap`).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
+pub(super) struct QpCaps {
     /// Wanted; there may be fewer, but not than `least_sends`. How many there can be depends on how long the requests are.
     pub(super) sends: u32,
     pub(super) least_sends: u32,
@@ -101,12 +101,12 @@ impl Qp {
         cq: &Arc<Cq>,
         pd: *mut ibv_pd,
         id: u64,
-        room: Room,
+        caps: QpCaps,
         remote: ibv_access_flags,
     ) -> Result<Qp> {
         let context = &cq.context;
         let create_qp = context.table.create_qp;
-        let mut wanted = room;
+        let mut wanted = caps;
         let (raw, max_inline) = loop {
             let mut attr = ibv_qp_init_attr {
                 qp_context: ptr::without_provenance_mut(id as usize),
@@ -128,7 +128,7 @@ impl Qp {
                 Err(_) if wanted.inline > 0 => wanted.inline = 0,
                 Err(_) if wanted.sends > wanted.least_sends => {
                     wanted.sends = (wanted.sends / 2).max(wanted.least_sends);
-                    wanted.inline = room.inline;
+                    wanted.inline = caps.inline;
                 }
                 Err(error) => return Err(error),
             }
