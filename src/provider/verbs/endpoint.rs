@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;
 
-use super::pair::Pair;
+use super::connection::RcConnection;
 use super::queue::Shared;
 use crate::device::{Endpoint, EndpointState, Keep, RdmaJob, Segments, Submitted, Token};
 use crate::error::{JobError, Result};
@@ -14,15 +14,15 @@ use crate::sync::{discard, lock};
 /// The handle that the crate has.
 pub(super) struct VerbsEndpoint {
     queue: Arc<Shared>,
-    pair: Arc<Pair>,
+    conn: Arc<RcConnection>,
     retired: AtomicBool,
 }
 
 impl VerbsEndpoint {
-    pub(super) fn new(queue: Arc<Shared>, pair: Arc<Pair>) -> VerbsEndpoint {
+    pub(super) fn new(queue: Arc<Shared>, conn: Arc<RcConnection>) -> VerbsEndpoint {
         VerbsEndpoint {
             queue,
-            pair,
+            conn,
             retired: AtomicBool::new(false),
         }
     }
@@ -35,11 +35,11 @@ impl VerbsEndpoint {
         if self.retired.swap(true, SeqCst) {
             return true;
         }
-        self.queue.watched.remove_pair(&self.pair);
+        self.queue.watched.remove_conn(&self.conn);
         let mut poll = lock(&self.queue.poll);
         self.queue.drain(&mut poll);
-        poll.remove(&self.pair);
-        let ended = self.pair.retire();
+        poll.remove(&self.conn);
+        let ended = self.conn.retire();
         Shared::tell(poll);
         ended
     }
@@ -47,26 +47,26 @@ impl VerbsEndpoint {
 
 // SAFETY: the duties of `Endpoint`:
 // 1. Requests of a queue pair end in order (InfiniBand specification, 10.8.5), and `Sends` and the receives hold them to it.
-// 2. `Pair::fail`, and `Pair::end` by who reaps. 3. `renew`: the queue pair is destroyed before it returns.
+// 2. `RcConnection::fail`, and `RcConnection::end` by who reaps. 3. `renew`: the queue pair is destroyed before it returns.
 unsafe impl Endpoint for VerbsEndpoint {
     fn state(&self) -> EndpointState {
-        self.pair.state()
+        self.conn.state()
     }
 
     fn export(&self) -> Result<Vec<u8>> {
-        self.pair.export()
+        self.conn.export()
     }
 
     fn connect(&self, blob: &[u8], _deadline: Instant) -> Result<()> {
-        self.pair.connect(blob)?;
-        self.pair.tell();
+        self.conn.connect(blob)?;
+        self.conn.tell();
         Ok(())
     }
 
     #[inline]
     unsafe fn submit(&self, jobs: &[(Token, RdmaJob)]) -> Submitted {
         // SAFETY: as the caller promises.
-        unsafe { self.pair.submit(jobs) }
+        unsafe { self.conn.submit(jobs) }
     }
 
     unsafe fn post_recv(
@@ -76,23 +76,23 @@ unsafe impl Endpoint for VerbsEndpoint {
         room: usize,
     ) -> std::result::Result<(), JobError> {
         // SAFETY: as the caller promises.
-        unsafe { self.pair.post_recv(token, dst, room) }
+        unsafe { self.conn.post_recv(token, dst, room) }
     }
 
     fn reset(&self) {
         let mut poll = lock(&self.queue.poll);
         self.queue.drain(&mut poll);
-        poll.remove(&self.pair);
-        let mut inner = self.pair.inner();
-        self.pair.renew(&mut inner);
+        poll.remove(&self.conn);
+        let mut inner = self.conn.inner();
+        self.conn.renew(&mut inner);
         if let Some(why) = self.queue.refuses() {
             // What is connected on a queue that hears of nothing would never end.
-            self.pair.fail(&mut inner, why);
+            self.conn.fail(&mut inner, why);
         }
         drop(inner);
-        poll.add(&self.pair);
+        poll.add(&self.conn);
         Shared::tell(poll);
-        self.pair.tell();
+        self.conn.tell();
     }
 
     unsafe fn retire(&self, keep: Keep) {

@@ -1,19 +1,19 @@
-//! What the watcher does with a pair: it reports the adapter's events, and the time.
+//! What the watcher does with a connection: it reports the adapter's events, and the time.
 //!
-//! It never waits for a pair's lock, whose holder may be waiting for the watcher
+//! It never waits for a connection's lock, whose holder may be waiting for the watcher
 //! (`Context::destroy`).
 
 use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-use super::pair::{Inner, Pair};
+use super::connection::{Inner, RcConnection};
 use super::traits::PROBES;
 use super::watch::{LEAST, takes_receive};
 use crate::device::EndpointState;
 use crate::error::{JobError, Reason};
 use crate::sync::lock;
 
-impl Pair {
+impl RcConnection {
     /// The lock of `inner`, if it is free.
     fn try_inner(&self) -> Option<MutexGuard<'_, Inner>> {
         match self.inner.try_lock() {

@@ -22,18 +22,20 @@
 //! - A [`Dma`](crate::Dma) is a loopback through the adapter, in a protection domain of its own. Hashes are the CPU's.
 //!
 //! ```text
-//!   list, sysfs      what there is: names, PCI addresses, capabilities (traits), and why there is nothing
-//!   context          an open device: protection domains, addresses
-//!   memory, blob     regions, exports, what peers exchange
-//!   queue            one WorkQ's half: who polls, and what failed (core, cq)
-//!   pair, endpoint   a connection: its Jobs and receives (sends, posting, wr), their ends (outcome), probes (watch, events), causes (status)
-//!   copies, hashes   Dma, Sha
-//!   watcher          the thread that hears of devices' events, and looks at the time (wake, watched)
-//!   ffi              the C side
+//!   list, sysfs            what there is: names, PCI addresses, capabilities (traits), and why there is nothing
+//!   context                an open device: protection domains, addresses
+//!   memory, blob           regions, exports, what peers exchange
+//!   queue                  one WorkQ's half: who polls, and what failed (core, cq)
+//!   connection, endpoint   its Jobs and receives (sends, posting, wr), their ends (outcome), probes
+//!                          (watch, events), causes (status)
+//!   copies, hashes         Dma, Sha
+//!   watcher                the thread that hears of devices' events, and looks at the time (wake, watched)
+//!   ffi                    the C side
 //! ```
 
 mod blob;
 mod bridge;
+mod connection;
 mod context;
 mod copies;
 mod core;
@@ -48,7 +50,6 @@ mod list;
 mod live;
 mod memory;
 mod outcome;
-mod pair;
 mod posting;
 mod qp;
 mod queue;

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::connection::{Inner, RcConnection, Receive};
 use super::ffi::*;
-use super::pair::{Inner, Pair, Receive};
 use super::status::{self, Failed};
 use super::wr::probe;
 use crate::device::{Completion, EndpointState, RecvOpcode, Token, Verb};
 use crate::error::{JobError, Reason};
 
-impl Pair {
+impl RcConnection {
     /// What a completion says of it. True if somebody shall be told.
     #[inline(always)]
     pub(super) fn completed(self: &Arc<Self>, wc: &Wc, give: impl FnOnce(Completion)) -> bool {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 
+use super::connection::{Inner, RcConnection, Receive};
 use super::ffi::ibv_sge;
 use super::memory::lkey;
-use super::pair::{Inner, Pair, Receive};
 use super::qp::Qp;
 use super::sends::{Refused, Work};
 use super::status;
@@ -34,7 +34,7 @@ fn is_atomic(verb: Verb) -> bool {
     matches!(verb, Verb::CompareSwap { .. } | Verb::FetchAdd(_))
 }
 
-impl Pair {
+impl RcConnection {
     fn remote(&self, inner: &Inner, qp: &Qp) -> Remote {
         let (answers, answers_lkey) = self.core.answers.place();
         Remote {

@@ -8,6 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use super::connection::{FailedConnections, RcConnection};
 use super::context::Context;
 use super::copies::Copies;
 use super::core::Core;
@@ -15,7 +16,6 @@ use super::cq::Cq;
 use super::endpoint::VerbsEndpoint;
 use super::ffi::Wc;
 use super::hashes::Hashes;
-use super::pair::{FailedPairs, Pair};
 use super::watched::Watched;
 use crate::device::{
     Armed, Completion, Endpoint, EndpointConfig, EndpointState, Job, Keep, Queue, QueueConfig,
@@ -36,7 +36,7 @@ pub(super) struct Shared {
     copies: Option<Mutex<Copies>>,
     hashes: Hashes,
     /// The endpoints that `settle` looks after.
-    failed: Arc<FailedPairs>,
+    failed: Arc<FailedConnections>,
     depth: u32,
     /// The completion queue has failed, or the device is gone.
     broken: AtomicBool,
@@ -48,11 +48,11 @@ pub(super) struct Shared {
 pub(super) struct Poll {
     wcs: [Wc; BATCH],
     /// By the number of the queue pair.
-    owners: Vec<(u32, Arc<Pair>)>,
+    owners: Vec<(u32, Arc<RcConnection>)>,
     /// Whose completion was the last one: most often the next one's too.
     last: usize,
     /// Who shall be told, outside of the lock.
-    tell: Vec<Arc<Pair>>,
+    tell: Vec<Arc<RcConnection>>,
 }
 
 impl Poll {
@@ -66,11 +66,11 @@ impl Poll {
         Some(self.last)
     }
 
-    pub(super) fn add(&mut self, pair: &Arc<Pair>) {
-        let Some(number) = pair.number() else {
+    pub(super) fn add(&mut self, conn: &Arc<RcConnection>) {
+        let Some(number) = conn.number() else {
             return;
         };
-        let entry = (number, Arc::clone(pair));
+        let entry = (number, Arc::clone(conn));
         match self.owners.binary_search_by_key(&number, |(num, _)| *num) {
             // An adapter may give a number again.
             Ok(at) => self.owners[at] = entry,
@@ -78,8 +78,8 @@ impl Poll {
         }
     }
 
-    pub(super) fn remove(&mut self, pair: &Arc<Pair>) {
-        self.owners.retain(|(_, owner)| !Arc::ptr_eq(owner, pair));
+    pub(super) fn remove(&mut self, conn: &Arc<RcConnection>) {
+        self.owners.retain(|(_, owner)| !Arc::ptr_eq(owner, conn));
     }
 }
 
@@ -121,8 +121,8 @@ impl Shared {
         match poll.owner(poll.wcs[at].qp_num) {
             Some(owner) => {
                 if poll.owners[owner].1.completed(&poll.wcs[at], give) {
-                    let pair = Arc::clone(&poll.owners[owner].1);
-                    poll.tell.push(pair);
+                    let conn = Arc::clone(&poll.owners[owner].1);
+                    poll.tell.push(conn);
                 }
             }
             None => {
@@ -177,25 +177,25 @@ impl Shared {
         if self.broken.load(SeqCst) {
             let cause = self.cause();
             for at in 0..poll.owners.len() {
-                let pair = Arc::clone(&poll.owners[at].1);
-                let news = pair.fail(&mut pair.inner(), cause);
+                let conn = Arc::clone(&poll.owners[at].1);
+                let news = conn.fail(&mut conn.inner(), cause);
                 if news {
-                    poll.tell.push(pair);
+                    poll.tell.push(conn);
                 }
             }
             if let Some(copies) = &self.copies {
                 lock(copies).gone(cause);
             }
         }
-        for pair in self.failed.take() {
-            let mut inner = pair.inner();
-            if pair.judge(&mut inner) {
-                poll.tell.push(Arc::clone(&pair));
+        for conn in self.failed.take() {
+            let mut inner = conn.inner();
+            if conn.judge(&mut inner) {
+                poll.tell.push(Arc::clone(&conn));
             }
             if matches!(inner.state, EndpointState::Error(_)) {
-                pair.end(&mut inner);
+                conn.end(&mut inner);
                 drop(inner);
-                poll.remove(&pair);
+                poll.remove(&conn);
             }
         }
         if let Some(copies) = &self.copies {
@@ -234,8 +234,8 @@ impl Shared {
         }
         let tell = std::mem::take(&mut poll.tell);
         drop(poll);
-        for pair in tell {
-            pair.tell();
+        for conn in tell {
+            conn.tell();
         }
     }
 
@@ -310,11 +310,11 @@ impl Shared {
             return true;
         }
         let mut poll = lock(&self.poll);
-        for (_, pair) in std::mem::take(&mut poll.owners) {
-            pair.retire();
+        for (_, conn) in std::mem::take(&mut poll.owners) {
+            conn.retire();
         }
-        for pair in self.failed.take() {
-            pair.retire();
+        for conn in self.failed.take() {
+            conn.retire();
         }
         if let Some(copies) = &self.copies {
             lock(copies).quiesce();
@@ -373,17 +373,17 @@ unsafe impl Queue for VerbsQueue {
             let text = format!("{why}: attach it to another WorkQ");
             return Err(Error::new(why.kind(), "open_endpoint", text));
         }
-        let pair = Pair::open(&self.0.core, &self.0.failed, config, self.0.depth)?;
-        self.0.watched.add_pair(&pair);
+        let conn = RcConnection::open(&self.0.core, &self.0.failed, config, self.0.depth)?;
+        self.0.watched.add_conn(&conn);
         let mut poll = lock(&self.0.poll);
-        poll.add(&pair);
+        poll.add(&conn);
         if let Some(why) = self.0.refuses() {
             // It has failed meanwhile, and whoever saw to its endpoints did not see this one.
-            pair.fail(&mut pair.inner(), why);
+            conn.fail(&mut conn.inner(), why);
         }
         drop(poll);
         let queue = Arc::clone(&self.0);
-        Ok(Arc::new(VerbsEndpoint::new(queue, pair)))
+        Ok(Arc::new(VerbsEndpoint::new(queue, conn)))
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
+use super::connection::RcConnection;
 use super::core::Core;
-use super::pair::Pair;
 use crate::sync::lock;
 
 /// The device and its queues hold this, and so does the watcher, which has nothing else of a device
@@ -12,14 +12,14 @@ use crate::sync::lock;
 /// application's own device.
 #[derive(Default)]
 pub(super) struct Watched {
-    pairs: Mutex<Vec<Weak<Pair>>>,
+    conns: Mutex<Vec<Weak<RcConnection>>>,
     cores: Mutex<Vec<Weak<Core>>>,
 }
 
 impl Watched {
     /// The endpoints, which are notified of events and polled for timeouts.
-    pub(super) fn pairs(&self) -> Vec<Arc<Pair>> {
-        alive(&self.pairs)
+    pub(super) fn conns(&self) -> Vec<Arc<RcConnection>> {
+        alive(&self.conns)
     }
 
     /// The queues.
@@ -27,8 +27,8 @@ impl Watched {
         alive(&self.cores)
     }
 
-    pub(super) fn add_pair(&self, pair: &Arc<Pair>) {
-        add(&self.pairs, pair);
+    pub(super) fn add_conn(&self, conn: &Arc<RcConnection>) {
+        add(&self.conns, conn);
     }
 
     pub(super) fn add_core(&self, core: &Arc<Core>) {
@@ -37,16 +37,16 @@ impl Watched {
 
     /// Removes an endpoint whose handle is gone. When this returns, the watcher has let go of the
     /// endpoint and will not come back to it.
-    pub(super) fn remove_pair(&self, pair: &Arc<Pair>) {
-        lock(&self.pairs).retain(|it| it.as_ptr() != Arc::as_ptr(pair));
+    pub(super) fn remove_conn(&self, conn: &Arc<RcConnection>) {
+        lock(&self.conns).retain(|it| it.as_ptr() != Arc::as_ptr(conn));
     }
 
     /// Polls each endpoint for timeouts, under the lock under which it is removed; returns when to
     /// come again.
     pub(super) fn tick(&self, now: Instant) -> Option<Duration> {
-        let pairs = lock(&self.pairs);
-        let each = pairs.iter().filter_map(Weak::upgrade);
-        each.filter_map(|pair| pair.tick(now)).min()
+        let conns = lock(&self.conns);
+        let each = conns.iter().filter_map(Weak::upgrade);
+        each.filter_map(|conn| conn.tick(now)).min()
     }
 }
 

@@ -212,7 +212,7 @@ fn read_events(context: &Context, watched: &Watched, closed: bool) {
 
 /// What an event is about.
 enum About {
-    Pair(u64),
+    RcConnection(u64),
     Queue(u64),
     Device,
     Other,
@@ -228,7 +228,7 @@ impl About {
                 // SAFETY: events of these types have a queue pair (ibv_get_async_event(3)).
                 let qp = unsafe { event.element.qp };
                 // SAFETY: it is not destroyed before the event is acknowledged.
-                About::Pair(unsafe { (*qp).qp_context }.addr() as u64)
+                About::RcConnection(unsafe { (*qp).qp_context }.addr() as u64)
             }
             IBV_EVENT_CQ_ERR => {
                 // SAFETY: events of this type have a completion queue.
@@ -245,15 +245,15 @@ impl About {
 fn tell(context: &Context, watched: &Watched, about: About, kind: u32) {
     let device = &context.name;
     match about {
-        About::Pair(id) => {
+        About::RcConnection(id) => {
             tracing::debug!(device, kind, "a queue pair failed");
             // A peer broke the rules, or the adapter did.
             let cause = match kind {
                 IBV_EVENT_QP_FATAL => JobError::device(ErrorKind::Driver, kind.into()),
                 _ => JobError::of(Reason::PeerFailed),
             };
-            for pair in watched.pairs() {
-                pair.fail_queue_pair(id, cause);
+            for conn in watched.conns() {
+                conn.fail_queue_pair(id, cause);
             }
             for core in watched.cores() {
                 core.fail_copies(id);
@@ -269,8 +269,8 @@ fn tell(context: &Context, watched: &Watched, about: About, kind: u32) {
         About::Device => {
             tracing::error!(device, "the adapter failed, or was removed");
             context.set_dead();
-            for pair in watched.pairs() {
-                pair.fail_now(JobError::of(Reason::DeviceGone));
+            for conn in watched.conns() {
+                conn.fail_now(JobError::of(Reason::DeviceGone));
             }
             for core in watched.cores() {
                 core.attend();

@@ -32,27 +32,27 @@ use crate::sync::lock;
 /// Bytes that are sent as a part of the request, where the adapter takes that.
 const INLINE: u32 = 128;
 
-/// The pairs of one queue that have failed, or may have, until the queue's next reap.
+/// The connections of one queue that have failed, or may have, until the queue's next reap.
 #[derive(Default)]
-pub(super) struct FailedPairs(Mutex<Vec<Arc<Pair>>>);
+pub(super) struct FailedConnections(Mutex<Vec<Arc<RcConnection>>>);
 
-impl FailedPairs {
+impl FailedConnections {
     pub(super) fn any(&self) -> bool {
         !lock(&self.0).is_empty()
     }
 
-    pub(super) fn take(&self) -> Vec<Arc<Pair>> {
+    pub(super) fn take(&self) -> Vec<Arc<RcConnection>> {
         std::mem::take(&mut *lock(&self.0))
     }
 }
 
-pub(super) struct Pair {
+pub(super) struct RcConnection {
     pub(super) core: Arc<Core>,
     pub(super) config: EndpointConfig,
     pub(super) patience: Patience,
     pub(super) inner: Mutex<Inner>,
     /// Those that have failed, of one queue.
-    all_failed: Arc<FailedPairs>,
+    all_failed: Arc<FailedConnections>,
     /// A queue pair that has failed, by its id, and why, if that could not be said at once.
     pub(super) failed: Mutex<Option<(u64, JobError)>>,
     /// What events of the queue pair come back with: those of one before it may come late. None, if there is none.
@@ -89,13 +89,13 @@ pub(super) struct Receive {
     pub(super) room: usize,
 }
 
-impl Pair {
+impl RcConnection {
     pub(super) fn open(
         core: &Arc<Core>,
-        all_failed: &Arc<FailedPairs>,
+        all_failed: &Arc<FailedConnections>,
         config: EndpointConfig,
         depth: u32,
-    ) -> Result<Arc<Pair>> {
+    ) -> Result<Arc<RcConnection>> {
         core.cq.promise(promised(&config))?;
         let retry = Retry::within(config.rnr_timeout);
         let inner = Inner {
@@ -115,7 +115,7 @@ impl Pair {
             retired: false,
             doubt: false,
         };
-        let pair = Arc::new(Pair {
+        let conn = Arc::new(RcConnection {
             core: Arc::clone(core),
             all_failed: Arc::clone(all_failed),
             patience: Patience {
@@ -128,8 +128,8 @@ impl Pair {
             id: AtomicU64::new(0),
             state: Mutex::new(EndpointState::Init),
         });
-        pair.begin(&mut pair.inner())?;
-        Ok(pair)
+        conn.begin(&mut conn.inner())?;
+        Ok(conn)
     }
 
     pub(super) fn id(&self) -> u64 {
@@ -322,7 +322,7 @@ impl Pair {
         true
     }
 
-    /// Has the caller that reaps look after this pair, which has failed or may have: it takes
+    /// Has the caller that reaps look after this connection, which has failed or may have: it takes
     /// everything from the adapter.
     pub(super) fn look_after(self: &Arc<Self>) {
         lock(&self.all_failed.0).push(Arc::clone(self));
@@ -428,7 +428,7 @@ fn promised(config: &EndpointConfig) -> u32 {
     config.recv_queue_size + PROBES
 }
 
-impl Drop for Pair {
+impl Drop for RcConnection {
     fn drop(&mut self) {
         let inner = self.inner.get_mut();
         let inner = inner.unwrap_or_else(std::sync::PoisonError::into_inner);
