@@ -17,7 +17,7 @@ use super::blob::{Address, EndpointBlob, Origin, random_psn};
 use super::context::bytes;
 use super::core::Core;
 use super::ffi::*;
-use super::live;
+use super::local_endpoints;
 use super::memory::remote_flags;
 use super::qp::{Qp, QpCaps, Retry, Route};
 use super::sends::Sends;
@@ -77,7 +77,7 @@ pub(super) struct Inner {
     /// A message that has waited for its receive for too long, unless its completion waits to be polled.
     pub(super) overdue: Option<(Token, JobError)>,
     /// Whose failure the state's cause is, if it has not ended yet.
-    pub(super) culprit: Option<Token>,
+    pub(super) first_failed: Option<Token>,
     /// The handle is gone: nobody waits for receives.
     pub(super) retired: bool,
     /// It could not be taken from the adapter.
@@ -111,7 +111,7 @@ impl RcConnection {
             watch: Watch::default(),
             probes: 0,
             overdue: None,
-            culprit: None,
+            first_failed: None,
             retired: false,
             doubt: false,
         };
@@ -175,7 +175,7 @@ impl RcConnection {
         self.id.store(id, SeqCst);
         let qp = Qp::create(&self.core.cq, context.pd(), id, caps, remote)?;
         inner.sends.set_room(qp.sends() - PROBES);
-        live::add(&inner.origin);
+        local_endpoints::add(&inner.origin);
         inner.qp = Some(Arc::new(qp));
         self.set_state(inner, EndpointState::Init);
         Ok(())
@@ -237,7 +237,7 @@ impl RcConnection {
     pub(super) fn connect(self: &Arc<Self>, blob: &[u8]) -> Result<()> {
         const OP: &str = "Rdma::connect";
         let peer = EndpointBlob::parse(blob)?;
-        if peer.origin.is_own() && !live::contains(&peer.origin) {
+        if peer.origin.is_own() && !local_endpoints::contains(&peer.origin) {
             let text = "the Rdma that exported this was reset or dropped since";
             return Err(Error::new(ErrorKind::ConnectionAborted, OP, text));
         }
@@ -326,11 +326,11 @@ impl RcConnection {
     /// everything from the adapter.
     pub(super) fn look_after(self: &Arc<Self>) {
         lock(&self.all_failed.0).push(Arc::clone(self));
-        self.core.attend();
+        self.core.request_reap();
     }
 
     /// Fails it if its queue pair has failed, or if what is overdue still waits, now that all completions were polled. True as for `fail`.
-    pub(super) fn judge(self: &Arc<Self>, inner: &mut Inner) -> bool {
+    pub(super) fn check_failures(self: &Arc<Self>, inner: &mut Inner) -> bool {
         let failed = lock(&self.failed).take();
         if let Some((_, cause)) = failed.filter(|&(id, _)| id == self.id()) {
             return self.fail(inner, cause);
@@ -347,7 +347,7 @@ impl RcConnection {
     pub(super) fn fail_of(self: &Arc<Self>, inner: &mut Inner, at: usize, cause: JobError) -> bool {
         let news = self.fail(inner, cause);
         if news {
-            inner.culprit = inner.sends.token(at);
+            inner.first_failed = inner.sends.token(at);
         }
         news
     }
@@ -355,7 +355,7 @@ impl RcConnection {
     /// Takes everything from the adapter, and ends what is left; false if in doubt. The caller has the lock under which completions are polled,
     /// and has polled all.
     pub(super) fn end(&self, inner: &mut Inner) -> bool {
-        live::remove(&inner.origin);
+        local_endpoints::remove(&inner.origin);
         if let Some(qp) = inner.qp.take()
             && !qp.quiesce()
         {
@@ -375,9 +375,9 @@ impl RcConnection {
             }
         };
         inner.sends.unpost();
-        let culprit = inner.culprit.take();
+        let first_failed = inner.first_failed.take();
         while let Some((token, _)) = inner.sends.pop() {
-            let error = if culprit == Some(token) {
+            let error = if first_failed == Some(token) {
                 cause
             } else {
                 flushed
@@ -436,6 +436,6 @@ impl Drop for RcConnection {
             // Or its completions may still come. `qp` holds the completion queue, and goes after this.
             self.core.cq.release(promised(&self.config));
         }
-        live::remove(&inner.origin);
+        local_endpoints::remove(&inner.origin);
     }
 }

@@ -165,7 +165,7 @@ impl Copies {
             let why = status::refusal(refused.errno);
             if refused.cut {
                 self.broken = Some((why, self.sends.token(refused.at)));
-                self.core.attend();
+                self.core.request_reap();
             }
             if refused.at >= *accepted {
                 return Some(refused);
@@ -191,7 +191,7 @@ impl Copies {
             let cause = status::device(wc.status, wc.vendor_err);
             self.broken = Some((cause, self.sends.token(0)));
             self.unreachable = wc.status == ibv_wc_status::IBV_WC_RETRY_EXC_ERR;
-            self.core.attend();
+            self.core.request_reap();
             return;
         }
         if wc.wr_id == UNNAMED {
@@ -230,13 +230,13 @@ impl Copies {
 
     /// Another queue pair does what is left, but for what broke the last one, which was quiesced, and all of whose completions were polled.
     pub(super) fn recover(&mut self) {
-        let Some((cause, culprit)) = self.broken.take() else {
+        let Some((cause, first_failed)) = self.broken.take() else {
             return;
         };
         if std::mem::take(&mut self.unreachable) {
             self.fail(cause);
         }
-        let place = culprit.and_then(|token| self.sends.place(token));
+        let place = first_failed.and_then(|token| self.sends.place(token));
         if let Some(token) = place.and_then(|place| self.sends.remove(place)) {
             self.core.context.jobs.fetch_add(1, Relaxed);
             self.core.finish(Completion::new(token, Err(cause)));

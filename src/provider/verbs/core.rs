@@ -59,7 +59,7 @@ impl Core {
     /// A Job is over, and the adapter will not say so.
     pub(super) fn finish(&self, completion: Completion) {
         self.finished().push_back(completion);
-        self.attend();
+        self.request_reap();
     }
 
     /// The same, for one that nobody is waited for: who armed looks next.
@@ -82,7 +82,7 @@ impl Core {
     pub(super) fn fail_copies(&self, id: u64) {
         if self.copies.load(SeqCst) == id {
             self.copies_failed.store(id, SeqCst);
-            self.attend();
+            self.request_reap();
         }
     }
 
@@ -93,7 +93,7 @@ impl Core {
     }
 
     /// Who reaps shall look at more than the completion queue.
-    pub(super) fn attend(&self) {
+    pub(super) fn request_reap(&self) {
         // Before the look whether somebody sleeps; `arm` does it the other way round.
         self.attention.store(true, SeqCst);
         self.ring();

@@ -47,7 +47,7 @@ mod events;
 pub mod ffi;
 mod hashes;
 mod list;
-mod live;
+mod local_endpoints;
 mod memory;
 mod outcome;
 mod posting;

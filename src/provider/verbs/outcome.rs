@@ -102,9 +102,9 @@ impl RcConnection {
             _ => true,
         };
         let news = self.fail(inner, cause.unwrap_or(JobError::of(Reason::PeerFailed)));
-        let culprit = inner.culprit == Some(token);
+        let is_first = inner.first_failed == Some(token);
         let result = match (inner.state, cause) {
-            (EndpointState::Error(first), _) if culprit => first,
+            (EndpointState::Error(first), _) if is_first => first,
             (EndpointState::Error(first), Some(cause)) if news && own && first == cause => cause,
             (EndpointState::Error(first), _) => JobError::flushed(first),
             _ => JobError::flushed(JobError::of(Reason::Reset)),

@@ -35,7 +35,7 @@ pub(super) struct Shared {
     pub(super) poll: Mutex<Poll>,
     copies: Option<Mutex<Copies>>,
     hashes: Hashes,
-    /// The endpoints that `settle` looks after.
+    /// The endpoints that `handle_failures` looks after.
     failed: Arc<FailedConnections>,
     depth: u32,
     /// The completion queue has failed, or the device is gone.
@@ -143,7 +143,7 @@ impl Shared {
         for _ in 0..=self.core.context.traits.max_cqe as usize / BATCH {
             let Some(polled) = self.core.cq.poll(&mut poll.wcs) else {
                 if !self.broken.swap(true, SeqCst) {
-                    self.core.attend();
+                    self.core.request_reap();
                 }
                 break;
             };
@@ -156,7 +156,7 @@ impl Shared {
         }
     }
 
-    /// Whether `settle` would find something.
+    /// Whether `handle_failures` would find something.
     #[cold]
     fn has_failures(&self) -> bool {
         let core = &self.core;
@@ -170,7 +170,7 @@ impl Shared {
 
     /// Looks after what has failed: all completions were polled.
     #[cold]
-    fn settle(&self, poll: &mut Poll) {
+    fn handle_failures(&self, poll: &mut Poll) {
         if self.core.context.is_dead() || self.core.cq.is_broken() {
             self.broken.store(true, SeqCst);
         }
@@ -189,7 +189,7 @@ impl Shared {
         }
         for conn in self.failed.take() {
             let mut inner = conn.inner();
-            if conn.judge(&mut inner) {
+            if conn.check_failures(&mut inner) {
                 poll.tell.push(Arc::clone(&conn));
             }
             if matches!(inner.state, EndpointState::Error(_)) {
@@ -281,11 +281,11 @@ impl Shared {
                 emptied = true;
             }
             if emptied {
-                self.settle(poll);
+                self.handle_failures(poll);
                 reaped += self.take_finished(&mut out[reaped..]);
             }
             if !emptied || !self.core.finished().is_empty() {
-                self.core.attend();
+                self.core.request_reap();
             }
         }
         reaped
@@ -329,7 +329,8 @@ impl Shared {
 // 1. The last request of a Job is signalled or flushed, and `Sends::done` takes it once; what is left when a queue pair was destroyed is finished
 //    once. 2. Requests end in order; before a queue pair is destroyed nothing of it that did not complete is finished.
 // 3. `bad_wr`: what was posted in part is accepted, and fails. 4. Hashes alone are done inline, and nothing of them is kept.
-// 5. `ibv_req_notify_cq`, then a look; what comes from elsewhere rings if somebody armed (`Core::attend`). 6. `end`.
+// 5. `ibv_req_notify_cq`, then a look; what comes from elsewhere rings if somebody armed
+//    (`Core::request_reap`). 6. `end`.
 // 7. Control calls of libibverbs alone may take long; what the driver says is checked.
 unsafe impl Queue for VerbsQueue {
     unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
@@ -421,7 +422,7 @@ unsafe impl Queue for VerbsQueue {
             }
         } else if !shared.broken.swap(true, SeqCst) {
             // Once: nothing comes of it any more, and who armed for others of the WorkQ would be rung for without end.
-            shared.core.attend();
+            shared.core.request_reap();
         }
         Shared::tell(guard);
         // Hashes are done by whoever looks: a part each time, so that others have their turn in between.

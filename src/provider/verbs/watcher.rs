@@ -263,7 +263,7 @@ fn tell(context: &Context, watched: &Watched, about: About, kind: u32) {
             tracing::error!(device, "a completion queue failed");
             for core in watched.cores().iter().filter(|core| core.cq.id() == id) {
                 core.cq.set_broken();
-                core.attend();
+                core.request_reap();
             }
         }
         About::Device => {
@@ -273,7 +273,7 @@ fn tell(context: &Context, watched: &Watched, about: About, kind: u32) {
                 conn.fail_now(JobError::of(Reason::DeviceGone));
             }
             for core in watched.cores() {
-                core.attend();
+                core.request_reap();
             }
         }
         About::Other => tracing::debug!(device, kind, "an event of the adapter"),
