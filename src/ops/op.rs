@@ -73,10 +73,8 @@ pub(super) fn poll<R: Request>(
         }
         None => {
             let prepared = request.prepare(begun);
-            match flight.as_mut().start(cx, prepared, prepare) {
-                Poll::Ready(outcome) if R::ORDERED => over(flight, cx, outcome, 0),
-                polled => polled,
-            }
+            let outcome = ready!(flight.as_mut().start(cx, prepared, prepare));
+            over(flight, cx, outcome, 0)
         }
     }
 }
@@ -91,8 +89,8 @@ fn over<R: Request>(
 ) -> Poll<Outcome> {
     if !R::ORDERED {
         budget::spent(bytes);
-    } else if !budget::charge(bytes) {
-        return flight.over_or_kept(cx, outcome);
+    } else if budget::finished(cx, bytes).is_pending() {
+        return flight.keep(outcome);
     }
     flight.as_mut().finish();
     Poll::Ready(outcome)

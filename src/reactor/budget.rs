@@ -6,8 +6,8 @@
 //! 128 large ones.
 //!
 //! Copies and hashes ask before they begin ([`proceed`]). What must be submitted in the order in
-//! which it is polled first (messages, receives, jobs of a sync event) is charged afterwards
-//! ([`charge`]), and kept if the budget is spent.
+//! which it is polled first (messages, receives, jobs of a sync event), or has waited in line, is
+//! charged afterwards ([`finished`]), and its outcome is kept if the budget is spent.
 
 use std::cell::Cell;
 use std::task::{Context, Poll, ready};
@@ -36,12 +36,12 @@ pub(crate) fn spent(bytes: usize) {
     LEFT.set(LEFT.get() - 1 - (bytes / BYTES) as isize);
 }
 
-/// A Job was finished inline. Returns false if it spent the credit: then [`proceed`] is asked
-/// whether its outcome is kept.
+/// A Job is over that was not charged for before. If this is Pending, the waker has been woken, and
+/// the outcome is kept for the next poll.
 #[inline(always)]
-pub(crate) fn charge(bytes: usize) -> bool {
+pub(crate) fn finished(cx: &mut Context<'_>, bytes: usize) -> Poll<()> {
     spent(bytes);
-    LEFT.get() > 0
+    proceed(cx)
 }
 
 #[cold]

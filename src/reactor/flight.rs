@@ -96,19 +96,11 @@ impl<C: Deref<Target = Attachment>> Flight<C> {
         *self.project().state = State::Finished;
     }
 
-    /// The flight is over. If the budget is spent, its outcome is for the next poll.
+    /// The flight is over, and its outcome is for the next poll: the budget is spent.
     #[cold]
-    pub(crate) fn over_or_kept(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        outcome: Outcome,
-    ) -> Poll<Outcome> {
-        let polled = budget::proceed(cx).map(|()| outcome);
-        *self.project().state = match polled {
-            Poll::Ready(_) => State::Finished,
-            Poll::Pending => State::Ready(outcome),
-        };
-        polled
+    pub(crate) fn keep(self: Pin<&mut Self>, outcome: Outcome) -> Poll<Outcome> {
+        *self.project().state = State::Ready(outcome);
+        Poll::Pending
     }
 
     /// Submits at once, or says why not: nothing waits.
@@ -177,7 +169,10 @@ impl<C: Deref<Target = Attachment>> Flight<C> {
                         budget.made_progress();
                         Poll::Ready(outcome)
                     }
-                    None => self.over_or_kept(cx, outcome),
+                    None => match budget::finished(cx, 0) {
+                        Poll::Ready(()) => Poll::Ready(outcome),
+                        Poll::Pending => self.keep(outcome),
+                    },
                 }
             }
             State::Ready(outcome) => {
@@ -205,18 +200,25 @@ impl Attachment {
         }
     }
 
-    /// A Slot, now or not at all. Who does not wait may pass those that were told and are not
-    /// polled, and nobody else; those of its own connection or event only when it asks again.
+    /// Takes a free Slot without waiting. The caller may pass the operations in line if all of them
+    /// were notified and have not been polled. Those of its own connection or event it may pass
+    /// only when it asks again.
     ///
     /// # Errors
     ///
-    /// `Again` if there is none.
+    /// `Again` if no Slot is free, or those in line may not be passed.
     pub(crate) fn try_reserve(&self) -> Result<Taken<'_>, JobError> {
         let shared = &self.shared;
-        let line = &shared.waiters;
-        let first = || self.order.get().is_none_or(|order| line.may_pass(order));
-        let free = (line.is_empty() || line.all_told() && first())
-            .then(|| shared.core.table.take())
+        let (line, table) = (&shared.waiters, &shared.core.table);
+        // A refusal counts only while there is a Slot that those in line could take.
+        let may_pass = || {
+            let order = self.order.get();
+            line.all_told()
+                && table.free().free() > 0
+                && order.is_none_or(|order| line.may_pass(order))
+        };
+        let free = (line.is_empty() || may_pass())
+            .then(|| table.take())
             .flatten();
         let slots = shared.core.table.free().slots() as u64;
         free.ok_or(JobError::new(Reason::QueueFull, slots, 0))

@@ -198,7 +198,7 @@ impl QueuePair {
 
     /// Stands in line for a place.
     pub(super) fn enqueue(&self, node: Pin<&WaitNode>, waker: &Waker) {
-        // SAFETY: the order is that of this line. The table is in an Arc, which the RecvFlight that
+        // SAFETY: the table is in an Arc, which the RecvFlight that
         // has the node reaches through its context, borrowed or owned, until
         // after the node is dropped (field order, and the borrow).
         unsafe {

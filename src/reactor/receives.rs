@@ -149,9 +149,10 @@ impl Receives {
         self.over.len()
     }
 
-    /// Whether a receive that does not wait may take a place.
+    /// Returns whether a receive that does not wait may take a place.
     pub(super) fn lets_pass(&self) -> bool {
-        self.line.is_empty() || self.line.all_told() && self.line.may_pass(&self.order)
+        let line = &self.line;
+        line.is_empty() || line.all_told() && self.available() > 0 && line.may_pass(&self.order)
     }
 
     /// The name that a device knows a receive by.

@@ -159,8 +159,7 @@ impl Shared {
 
     /// Stands in line for a Slot.
     pub(super) fn enqueue(&self, order: Option<&Arc<Order>>, node: Pin<&WaitNode>, waker: &Waker) {
-        // SAFETY: an order is that of a context, whose jobs stand in this line alone. Shared is in
-        // an Arc, which the Flight that has the node reaches through its context, borrowed or
+        // SAFETY: Shared is in an Arc, which the Flight that has the node reaches through its context, borrowed or
         // owned, until after the node is dropped (field order in `Flight`, and the borrow). A `Line` borrows a handle, and
         // stands in line of that WorkQ alone.
         unsafe { self.waiters.enqueue_in(order, node, waker) };

@@ -153,8 +153,7 @@ impl<W: Waiter> WaitFlight<W> {
 /// It was over within the poll that began it. If the budget is spent, the outcome is kept for the
 /// next one.
 fn over(state: &mut State, outcome: Outcome, cx: &mut Context<'_>) -> Poll<Outcome> {
-    budget::spent(0);
-    let polled = budget::proceed(cx).map(|()| outcome);
+    let polled = budget::finished(cx, 0).map(|()| outcome);
     *state = match polled {
         Poll::Ready(_) => State::Finished,
         Poll::Pending => State::Kept(outcome),

@@ -313,12 +313,23 @@ impl Permits {
 
     /// Takes a permit as a member of an order; returns whether it was held before.
     fn wait_in(&self, order: Option<&Arc<Order>>, node: Pin<&WaitNode>, task: &Task) -> bool {
+        self.wait_and_hold(order, node, task, WAKES_ITSELF)
+    }
+
+    /// The same, with what it does when it is held.
+    fn wait_and_hold(
+        &self,
+        order: Option<&Arc<Order>>,
+        node: Pin<&WaitNode>,
+        task: &Task,
+        hold: fn(&Task),
+    ) -> bool {
         let mut held = false;
         loop {
             match self.waiters.turn(node) {
                 Turn::Hold => {
                     held = true;
-                    thread::yield_now();
+                    hold(task);
                     continue;
                 }
                 Turn::Take if self.take() => {
@@ -337,9 +348,17 @@ impl Permits {
     }
 }
 
-/// Two stand in line, the second with `order`, and two permits are given. The first one does as
-/// `first` says. The second one is served, and goes before the first only once it was held.
-fn two_in_order(second_has_order: bool, first: fn(&Permits, Pin<&WaitNode>, &Task, &Arc<Order>)) {
+/// What a held one does: it is polled once more.
+const WAKES_ITSELF: fn(&Task) = |_| thread::yield_now();
+
+/// Two are in line, the second with `order`, and two permits are given. The first one does as
+/// `first` says, the second as `hold` says when it is held. The second one is served, and goes
+/// before the first only once it was held.
+fn two_in_order(
+    second_has_order: bool,
+    hold: fn(&Task),
+    first: fn(&Permits, Pin<&WaitNode>, &Task, &Arc<Order>),
+) {
     check(2, move || {
         let (permits, order) = (Permits::new(), Order::new());
         let (node, task) = (pin!(WaitNode::new()), Task::new());
@@ -356,7 +375,7 @@ fn two_in_order(second_has_order: bool, first: fn(&Permits, Pin<&WaitNode>, &Tas
             let order = second_has_order.then_some(order);
             permits.enqueue_in(order.as_ref(), node.as_ref(), &task.waker());
             spawn(move || {
-                let held = permits.wait_in(order.as_ref(), node.as_ref(), &task);
+                let held = permits.wait_and_hold(order.as_ref(), node.as_ref(), &task, hold);
                 let in_front = permits.left.load(SeqCst);
                 taken.store(1 + in_front, SeqCst);
                 held
@@ -372,21 +391,111 @@ fn two_in_order(second_has_order: bool, first: fn(&Permits, Pin<&WaitNode>, &Tas
 
 #[test]
 fn a_member_of_an_order_is_not_passed_at_once() {
-    two_in_order(true, |permits, node, task, order| {
+    two_in_order(true, WAKES_ITSELF, |permits, node, task, order| {
         permits.wait_in(Some(order), node, task);
     });
 }
 
 #[test]
 fn a_member_that_nobody_polls_is_passed() {
-    two_in_order(true, |_, _, _, _| {});
+    two_in_order(true, WAKES_ITSELF, |_, _, _, _| {});
+}
+
+#[test]
+fn mutant_that_sleeps_when_it_is_held_is_found() {
+    mutant("deadlock", || {
+        two_in_order(true, Task::sleep, |_, _, _, _| {})
+    });
 }
 
 #[test]
 fn mutant_without_an_order_is_found() {
     mutant("it was passed at once", || {
-        two_in_order(false, |permits, node, task, order| {
+        two_in_order(false, WAKES_ITSELF, |permits, node, task, order| {
             permits.wait_in(Some(order), node, task);
         });
     });
+}
+
+/// Three are in line, the first two in an order, and two permits are given. Nobody polls the first.
+/// The second gives up, in its own way if it is held. The third is served.
+fn a_held_one_gives_up(give_up: fn(&Permits, Pin<&WaitNode>)) {
+    check(2, move || {
+        let (permits, order, task) = (Permits::new(), Order::new(), Task::new());
+        let (first, third) = (pin!(WaitNode::new()), pin!(WaitNode::new()));
+        let second = Box::pin(WaitNode::new());
+        permits.enqueue_in(Some(&order), first.as_ref(), Waker::noop());
+        permits.enqueue_in(Some(&order), second.as_ref(), Waker::noop());
+        permits.enqueue_in(None, third.as_ref(), &task.waker());
+        let giver = permits.spawn(|permits| {
+            permits.left.fetch_add(2, SeqCst);
+            permits.tell();
+        });
+        let impatient = {
+            let permits = Arc::clone(&permits);
+            spawn(move || {
+                let second = second;
+                if permits.waiters.turn(second.as_ref()) == Turn::Hold {
+                    give_up(&permits, second.as_ref());
+                }
+            })
+        };
+        permits.wait_in(None, third.as_ref(), &task);
+        giver.join().unwrap();
+        impatient.join().unwrap();
+    });
+}
+
+#[test]
+fn what_a_dropped_one_that_was_held_was_told_passes_to_the_next() {
+    a_held_one_gives_up(|_, _| {});
+}
+
+#[test]
+fn mutant_that_is_held_and_leaves_and_passes_nothing_on_is_found() {
+    mutant("deadlock", || {
+        a_held_one_gives_up(|permits, node| permits.waiters.leave(node));
+    });
+}
+
+/// One is in line, in an order, and notified; there are two permits. A caller that does not wait
+/// tries until it may take one. It goes before the one in line only once it was refused.
+fn one_tries(asks_the_order: bool) {
+    check(2, move || {
+        let (permits, order) = (Permits::new(), Order::new());
+        let (node, task) = (pin!(WaitNode::new()), Task::new());
+        permits.enqueue_in(Some(&order), node.as_ref(), &task.waker());
+        permits.left.fetch_add(2, SeqCst);
+        permits.tell();
+        let caller = {
+            let permits = Arc::clone(&permits);
+            let asked = if asks_the_order {
+                Arc::clone(&order)
+            } else {
+                Order::new()
+            };
+            spawn(move || {
+                let mut refused = false;
+                while !permits.waiters.may_pass(&asked) {
+                    refused = true;
+                    thread::yield_now();
+                }
+                assert!(permits.take());
+                // With a permit left the one in line has taken none before.
+                refused || permits.left.load(SeqCst) == 0
+            })
+        };
+        permits.wait_in(Some(&order), node.as_ref(), &task);
+        assert!(caller.join().unwrap(), "it was passed at once");
+    });
+}
+
+#[test]
+fn a_member_of_an_order_is_not_passed_by_a_first_try() {
+    one_tries(true);
+}
+
+#[test]
+fn mutant_that_tries_and_does_not_ask_the_order_is_found() {
+    mutant("it was passed at once", || one_tries(false));
 }

@@ -1,21 +1,24 @@
-//! Who of a list takes before whom.
+//! Which waiters of a list take in the order in which they were enqueued.
 //!
-//! Those that were notified are polled in whatever order their tasks are. Where that must not show,
-//! the nodes are members of an [`Order`]: a connection's, say. Of one order, a node that was
-//! notified takes only when no other node is in front of it that may still be polled in time:
+//! Notified waiters are polled in whatever order their tasks run. Where that order must not show,
+//! the nodes are members of an [`Order`], a connection's for example. A member that was notified
+//! takes only if no member in front of it may still be polled in time:
 //!
-//! - One in front that is Waiting was polled, and found nothing. It is its turn: the node waits
-//!   again.
-//! - One in front that was notified, and has not been polled since, is given time: the node is
-//!   *held*, wakes itself, and is polled once more. What has not been polled by then is *passed*:
-//!   it leaves the order, and keeps its place in the list. So a future that nobody polls holds up
-//!   those behind it for one poll of theirs.
+//! - A member in front is Waiting: it has been polled, and found nothing to take. It goes first, and
+//!   the node waits again.
+//! - A member in front was notified, and has not been polled since: it is given time. The node is
+//!   *held*: it wakes itself, and is polled once more. It then *passes* each member that was
+//!   notified before the hold and has still not been polled. So a future that nobody polls delays
+//!   each of those behind it by one poll.
 //!
-//! Who does not stand in line asks the order first ([`Order::is_empty`], and [`Waiters::may_pass`]
-//! for a call that cannot wait: what is refused once is like what is held once).
+//! Members that were passed stay members, in their places. Passing changes nothing in the list, so
+//! a node that may take, and then finds nothing, has done no harm.
 //!
-//! The clock of all this is the list's ticket, which each enqueued and each held node moves on.
-//! Nodes without an order pay for none of it.
+//! An operation that is not in the list asks the order first ([`Order::is_empty`]). A call that
+//! cannot wait asks [`Waiters::may_pass`], where a refusal does what a hold does for a node.
+//!
+//! The clock is the list's ticket: each enqueued node and each hold advance it. Nodes without an
+//! order pay nothing for it.
 #![expect(
     unsafe_code,
     reason = "an order links pinned nodes, under the lock of their list"
@@ -23,18 +26,20 @@
 
 use std::pin::Pin;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::atomic::{AtomicUsize, Ordering};
-use super::waiters::{Links, List, State, WaitNode, Waiters};
+use super::waiters::{List, State, WaitNode, Waiters};
 use super::wakers::WakeBatch;
 use super::{UnsafeCell, lock};
 
-/// Those that take in the order in which they stand in one list.
+/// The nodes of one list that take in the order in which they were enqueued.
 pub(crate) struct Order {
-    /// Its members; written under the lock of the list, read without it.
+    /// The number of members; written under the lock of the list, read without it.
     len: AtomicUsize,
-    /// Reached under the lock of the list.
+    /// The address of the list that uses it, once one does.
+    list: OnceLock<usize>,
+    /// Reached under the lock of that list.
     front: UnsafeCell<Front>,
 }
 
@@ -43,7 +48,7 @@ struct Front {
     /// The first member in the list.
     node: Option<NonNull<WaitNode>>,
     /// When a call that does not wait was refused last.
-    refused: Option<u32>,
+    refused: Option<Time>,
 }
 
 // SAFETY: the pointer is to a pinned node, which is Send and Sync, and is followed only under the
@@ -51,6 +56,11 @@ struct Front {
 unsafe impl Send for Order {}
 // SAFETY: as above; `front` is reached only under that lock.
 unsafe impl Sync for Order {}
+
+/// A reading of a list's clock. Its 56 bits fit beside the state of a node, and do not run out: one
+/// step a nanosecond takes two years. The highest byte comes first, so that later times are greater.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Time([u8; 7]);
 
 /// What a waiter that is polled shall do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,35 +75,43 @@ impl Order {
     pub(crate) fn new() -> Arc<Order> {
         Arc::new(Order {
             len: AtomicUsize::new(0),
+            list: OnceLock::new(),
             front: UnsafeCell::new(Front::default()),
         })
     }
 
-    /// Whether none stands in line that must not be passed.
+    /// Returns whether no member is in line.
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
         // Relaxed: what was enqueued before is known to whoever may rely on the order of both.
         self.len.load(Ordering::Relaxed) == 0
     }
 
-    /// Reaches the front. Callers hold the lock of the list, which is this one.
-    fn front<R>(&self, _list: &mut List, f: impl FnOnce(&mut Front) -> R) -> R {
+    /// Ties the order to the list that uses it first, and panics if another list does.
+    pub(super) fn bind(&self, list: &List) {
+        let here = std::ptr::from_ref(list).addr();
+        let used_by = *self.list.get_or_init(|| here);
+        assert_eq!(used_by, here, "an order is used with one list");
+    }
+
+    /// Reaches the front. Panics if the list is not the order's.
+    fn front<R>(&self, list: &mut List, f: impl FnOnce(&mut Front) -> R) -> R {
+        self.bind(list);
         self.front.with_mut(|front| {
-            // SAFETY: an order is used with one list only (`enqueue_in`), whose lock is held; `f`
-            // gets the only reference.
+            // SAFETY: the order has one list, which `bind` has checked, and `list` is the only
+            // reference to it meanwhile; `f` gets the only one to the front.
             f(unsafe { &mut *front })
         })
     }
 }
 
 impl Waiters {
-    /// What the owner of a node shall do, which is polled: take if it was notified and nobody is in
-    /// front of it in its order.
+    /// Returns what the owner of a node shall do when it is polled: it takes if it was notified, and
+    /// nobody is in front of it in its order.
     pub(crate) fn turn(&self, node: Pin<&WaitNode>) -> Turn {
-        if !node.is_linked() {
+        let Some(this) = self.linked(node) else {
             return Turn::Wait;
-        }
-        let this = NonNull::from(node.get_ref());
+        };
         let mut list = lock(&self.list);
         let (state, since, order) = List::links(this, |links| {
             (links.state, links.since, links.order.clone())
@@ -106,7 +124,7 @@ impl Waiters {
         let Some(order) = order else {
             return Turn::Take;
         };
-        let turn = list.pass(&order, Some(this), since);
+        let turn = list.turn(&order, Some(this), since);
         if turn == Turn::Hold {
             let now = list.now();
             List::links(this, |links| {
@@ -116,37 +134,58 @@ impl Waiters {
         turn
     }
 
-    /// The owner of a node was polled, and found what others had been notified of. Notifies the
-    /// node if that has happened `limit` times for each in the list, and nobody has left it
-    /// meanwhile: the others are not polled. Returns whether it has. The first of its order is
-    /// notified too.
+    /// The owner of a node was polled, and found what others had been notified of. Once that has
+    /// happened `limit` times for each node in the list, and none has left it meanwhile, the others
+    /// are not being polled: notifies the node and all members in front of it in its order, and
+    /// returns true.
     pub(crate) fn overtake(&self, node: Pin<&WaitNode>, limit: u32) -> bool {
+        let Some(this) = self.linked(node) else {
+            return false;
+        };
         let mut list = lock(&self.list);
         list.passed += 1;
         if list.passed <= u64::from(limit) * (list.waiting + list.notified) as u64 {
             return false;
         }
         list.passed = 0;
-        let this = NonNull::from(node.get_ref());
         list.notify_one(this, |_| ());
-        let mut batch = WakeBatch::default();
-        if let Some(first) = list.first_of_order(this) {
-            list.notify_one(first, |waker| batch.put(waker.take()));
+        let Some(order) = List::links(this, |links| links.order.clone()) else {
+            return true;
+        };
+        // Some at a time. A waker may enqueue its node again: those in front of this ticket are done.
+        let mut done = 0;
+        loop {
+            let mut batch = WakeBatch::default();
+            let mut next = order.front(&mut list, |front| front.node);
+            while let Some(other) = next.filter(|&other| other != this && !batch.is_full()) {
+                let (ticket, behind) = List::links(other, |links| (links.ticket, links.next));
+                if ticket >= done {
+                    list.notify_one(other, |waker| batch.put(waker.take()));
+                    done = ticket + 1;
+                }
+                next = List::member_from(&order, behind);
+            }
+            let more = batch.is_full();
+            drop(list);
+            batch.wake();
+            if !more {
+                return true;
+            }
+            list = lock(&self.list);
         }
-        drop(list);
-        batch.wake();
-        true
     }
 
-    /// Whether a caller that does not wait may take before the members of `order` in this list:
-    /// once all of them have been notified, and were not polled since a call was refused for them.
+    /// Returns whether a caller that does not wait may take before the members of `order`: if all of
+    /// them were notified, and have not been polled since a call was refused for their sake.
+    ///
+    /// The caller asks only if there is something to take.
     pub(crate) fn may_pass(&self, order: &Order) -> bool {
         if order.is_empty() {
             return true;
         }
         let mut list = lock(&self.list);
         let refused = order.front(&mut list, |front| front.refused);
-        let turn = list.pass(order, None, refused);
+        let turn = list.turn(order, None, refused);
         if turn == Turn::Hold {
             let now = list.now();
             order.front(&mut list, |front| front.refused = Some(now));
@@ -155,68 +194,78 @@ impl Waiters {
     }
 }
 
+impl Time {
+    pub(super) fn at(ticket: u64) -> Time {
+        let [_, time @ ..] = ticket.to_be_bytes();
+        Time(time)
+    }
+}
+
 impl List {
-    fn now(&mut self) -> u32 {
+    fn now(&mut self) -> Time {
         self.ticket += 1;
-        (self.ticket - 1) as u32
+        Time::at(self.ticket - 1)
     }
 
-    /// Passes the first members of an order, up to this one, that were notified by `since` and not
-    /// polled afterwards.
-    fn pass(&mut self, order: &Order, node: Option<NonNull<WaitNode>>, since: Option<u32>) -> Turn {
-        loop {
-            let first = order.front(self, |front| front.node);
-            let Some(other) = first.filter(|_| first != node) else {
-                return Turn::Take;
-            };
-            let (state, told, next) =
+    /// Returns what a member shall do, or a caller behind all members, that was held at `since`.
+    fn turn(
+        &mut self,
+        order: &Order,
+        node: Option<NonNull<WaitNode>>,
+        since: Option<Time>,
+    ) -> Turn {
+        let mut next = order.front(self, |front| front.node);
+        while let Some(other) = next.filter(|_| next != node) {
+            let (state, told, behind) =
                 List::links(other, |links| (links.state, links.since, links.next));
-            // The clock wraps.
-            let late = |since: u32| since.wrapping_sub(told) as i32 >= 0;
             match state {
                 State::Unlinked | State::Waiting => return Turn::Wait,
-                State::Notified | State::Held if since.is_some_and(late) => self.part(other, next),
+                State::Notified | State::Held if since.is_some_and(|since| told <= since) => {}
                 State::Notified | State::Held => return Turn::Hold,
             }
+            next = List::member_from(order, behind);
         }
+        Turn::Take
     }
 
-    /// The first of a node's order.
-    fn first_of_order(&mut self, node: NonNull<WaitNode>) -> Option<NonNull<WaitNode>> {
-        let order = List::links(node, |links| links.order.clone());
-        order?.front(self, |front| front.node)
+    /// Returns the first member at this node or behind it.
+    ///
+    /// This steps over the nodes in between, under the lock: with `k` orders in one list, about `k`
+    /// nodes for each member. A list of members would cost each node two more pointers.
+    fn member_from(
+        order: &Order,
+        mut node: Option<NonNull<WaitNode>>,
+    ) -> Option<NonNull<WaitNode>> {
+        while let Some(at) = node {
+            let (member, behind) = List::links(at, |links| {
+                let of = links.order.as_deref();
+                (of.is_some_and(|of| std::ptr::eq(of, order)), links.next)
+            });
+            if member {
+                break;
+            }
+            node = behind;
+        }
+        node
     }
 
-    /// A node that was just enqueued is the last of its order.
+    /// Makes a node that was just enqueued the last member of an order.
     pub(super) fn join(&mut self, node: NonNull<WaitNode>, order: &Arc<Order>) {
         List::links(node, |links| links.order = Some(Arc::clone(order)));
         order.front(self, |front| _ = front.node.get_or_insert(node));
         order.len.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A node leaves its order, if it has one. `next` is the one behind it in the list.
-    ///
-    /// In all, the first member is looked for once along the list, since those that come are behind
-    /// all others.
+    /// Takes a node that leaves the list out of its order, if it has one. `next` is the node behind
+    /// it in the list.
     pub(super) fn part(&mut self, node: NonNull<WaitNode>, next: Option<NonNull<WaitNode>>) {
         let Some(order) = List::links(node, |links| links.order.take()) else {
             return;
         };
         let others = order.len.fetch_sub(1, Ordering::Relaxed) > 1;
-        let first = order.front(self, |front| front.node == Some(node));
-        if !first {
-            return;
+        if order.front(self, |front| front.node == Some(node)) {
+            let first = List::member_from(&order, next.filter(|_| others));
+            order.front(self, |front| front.node = first);
         }
-        let mut first = next.filter(|_| others);
-        let is_member = |links: &mut Links| {
-            let other = links.order.as_ref();
-            other.is_some_and(|other| Arc::ptr_eq(other, &order))
-        };
-        while let Some(other) = first
-            && !List::links(other, is_member)
-        {
-            first = List::links(other, |links| links.next);
-        }
-        order.front(self, |front| front.node = first);
     }
 }

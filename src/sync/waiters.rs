@@ -35,7 +35,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
 
 use super::atomic::{AtomicUsize, Ordering};
-use super::order::Order;
+use super::order::{Order, Time};
 use super::wakers::{BATCH, WakeBatch, discard};
 use super::{Mutex, UnsafeCell, lock, seq_cst_order};
 
@@ -62,15 +62,19 @@ pub(crate) struct WaitNode {
 pub(super) struct Links {
     pub(super) state: State,
     /// When it was notified, or held, last.
-    pub(super) since: u32,
+    pub(super) since: Time,
     /// Higher than those of all nodes in front of it.
-    ticket: u64,
+    pub(super) ticket: u64,
     prev: Option<NonNull<WaitNode>>,
     pub(super) next: Option<NonNull<WaitNode>>,
     waker: Option<Waker>,
-    /// Its order, unless it has none, or was passed.
+    /// Its order, if it has one.
     pub(super) order: Option<Arc<Order>>,
 }
+
+/// With the pointer to its list a node is one cache line of each future that may wait.
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<Links>() <= 56);
 
 // SAFETY: `links` is reached only under the lock of the list that the node is linked into, or by the one thread
 // that owns the node while it is not linked; a Waker is Send and Sync.
@@ -171,11 +175,11 @@ impl Waiters {
         unsafe { self.enqueue_in(None, node, waker) };
     }
 
-    /// [`Waiters::enqueue`], as a member of `order`.
+    /// [`Waiters::enqueue`], as a member of `order`. Panics if that is used with another list.
     ///
     /// # Safety
     ///
-    /// As for [`Waiters::enqueue`]; an order is used with one list only.
+    /// As for [`Waiters::enqueue`].
     pub(crate) unsafe fn enqueue_in(
         &self,
         order: Option<&Arc<Order>>,
@@ -183,7 +187,7 @@ impl Waiters {
         waker: &Waker,
     ) {
         let waker = waker.clone();
-        if !node.is_linked() {
+        if self.linked(node).is_none() {
             node.links.with_mut(|links| {
                 // SAFETY: the node is in no list yet, so that only its owner reaches the links.
                 let links = unsafe { &mut *links };
@@ -194,6 +198,8 @@ impl Waiters {
         }
         let this = NonNull::from(node.get_ref());
         let mut list = lock(&self.list);
+        // Before anything is changed.
+        order.inspect(|order| order.bind(&list));
         let (tail, next) = (list.tail, list.ticket);
         let (was, ticket, old) = List::links(this, |links| {
             let was = std::mem::replace(&mut links.state, State::Waiting);
@@ -227,21 +233,28 @@ impl Waiters {
         discard(old);
     }
 
+    /// The node, if it may stand in this list. Panics if it stands in another.
+    pub(super) fn linked(&self, node: Pin<&WaitNode>) -> Option<NonNull<WaitNode>> {
+        if !node.is_linked() {
+            return None;
+        }
+        let list = node.list.load(Relaxed).cast_const();
+        assert!(std::ptr::eq(list, self), "a node is used with one list");
+        Some(NonNull::from(node.get_ref()))
+    }
+
     /// Takes the node out of the list, because its owner has got what it waited for.
     pub(crate) fn leave(&self, node: Pin<&WaitNode>) {
-        if node.is_linked() {
+        if self.linked(node).is_some() {
             self.unlink(node.get_ref());
         }
     }
 
     /// Whether the node was notified and has not enqueued itself again.
     pub(crate) fn is_notified(&self, node: Pin<&WaitNode>) -> bool {
-        if !node.is_linked() {
-            return false;
-        }
-        let _list = lock(&self.list);
-        List::links(NonNull::from(node.get_ref()), |links| {
-            links.state == State::Notified
+        self.linked(node).is_some_and(|node| {
+            let _list = lock(&self.list);
+            List::links(node, |links| links.state == State::Notified)
         })
     }
 
@@ -252,8 +265,10 @@ impl Waiters {
 
     /// Notifies a node of its own: its owner wakes itself, and takes what there is when it is polled again.
     pub(crate) fn notify_self(&self, node: Pin<&WaitNode>) {
-        // Its waker stays, which is woken by nobody, and is dropped when the node leaves.
-        lock(&self.list).notify_one(NonNull::from(node.get_ref()), |_| ());
+        if let Some(node) = self.linked(node) {
+            // Its waker stays, which is woken by nobody, and is dropped when the node leaves.
+            lock(&self.list).notify_one(node, |_| ());
+        }
     }
 
     /// Wakes everybody, some at a time. A node that enqueues (again) meanwhile need not be woken, and a node in whose place it
@@ -382,7 +397,7 @@ impl List {
         {
             self.steps += 1;
         }
-        let now = self.ticket as u32;
+        let now = Time::at(self.ticket);
         let waiting = List::links(node, |links| {
             let waiting = links.state == State::Waiting;
             if waiting {
@@ -462,6 +477,11 @@ mod tests {
         fn node(&self, at: usize) -> Pin<&WaitNode> {
             // SAFETY: the nodes lie in a box, and are dropped in place.
             unsafe { Pin::new_unchecked(&self.nodes[at]) }
+        }
+
+        fn enqueue_in(&self, order: &Arc<Order>, at: usize, waker: &Waker) {
+            // SAFETY: as below.
+            unsafe { self.list.enqueue_in(Some(order), self.node(at), waker) };
         }
 
         fn enqueue(&self, at: usize, waker: &Waker) {
@@ -566,5 +586,44 @@ mod tests {
         line.list.leave(line.node(2));
         let polls = (1..).find(|_| line.list.overtake(line.node(1), 5));
         assert_eq!(polls, Some(11), "they begin anew when one has left");
+    }
+
+    #[test]
+    fn a_member_that_overtakes_has_all_in_front_of_it_notified() {
+        const NODES: usize = 3 * BATCH;
+        let line = Line::new(NODES);
+        let returns = Arc::new(Returns {
+            wakes: Count::new(0),
+            line: Arc::clone(&line),
+        });
+        let waker = Waker::from(Arc::clone(&returns));
+        let orders = [Order::new(), Order::new()];
+        (0..NODES).for_each(|at| line.enqueue_in(&orders[at % 2], at, &waker));
+        let last = line.node(NODES - 1);
+        assert!((0..=NODES).any(|_| line.list.overtake(last, 1)));
+        let members = NODES / 2 - 1;
+        assert_eq!(
+            returns.wakes.load(Relaxed),
+            members,
+            "each once, but itself"
+        );
+        assert!((0..NODES).step_by(2).all(|at| !line.is_notified(at)));
+    }
+
+    #[test]
+    #[should_panic = "an order is used with one list"]
+    fn an_order_is_not_used_with_two_lists() {
+        let (order, lines) = (Order::new(), [Line::new(1), Line::new(1)]);
+        lines
+            .iter()
+            .for_each(|line| line.enqueue_in(&order, 0, Waker::noop()));
+    }
+
+    #[test]
+    #[should_panic = "a node is used with one list"]
+    fn a_list_refuses_the_node_of_another() {
+        let lines = [Line::new(1), Line::new(1)];
+        lines[0].enqueue(0, Waker::noop());
+        lines[1].list.leave(lines[0].node(0));
     }
 }

@@ -56,19 +56,20 @@ macro_rules! operations {
 /// its receives. `join!`, `buffered` and `FuturesUnordered` poll their futures first in the order
 /// in which they were added.
 ///
-/// There is one exception. An operation that waits in line, has been woken because it may go on,
-/// and is still not polled when a later one has been polled twice, may be passed by that one.
-/// Poll all of them, or await one before you begin the next. A `try_` operation is refused with
-/// `Again` once before it passes such an operation. The nodes of a graph have the order of
-/// its dependencies alone.
+/// There is one exception. An operation that waits in line, has been notified that it may go on,
+/// and is still not polled when a later one has been polled twice since, may be passed by that one.
+/// (It has usually been woken by then. While another thread is waking it, it may not have been.)
+/// Operations that are passed keep their order among each other. Poll all of them, or await one
+/// before you begin the next. Before a `try_` operation passes such operations, the connection
+/// refuses one with `Again`. The nodes of a graph have the order of its dependencies alone.
 impl Rdma {
     operations! {
         /// Sends the data of `src` as a message, or, with `()`, an empty one: it ends a receive of the peer's, which must be posted, and have
         /// room. Answers the number of bytes.
         ///
         /// Messages of one connection arrive in the order in which their futures are polled first.
-        /// One that waits for a Slot, has been woken, and is still not polled when a later one has
-        /// been polled twice, may be passed.
+        /// One that waits for a Slot, has been notified, and is still not polled when a later one
+        /// has been polled twice since, may be passed.
         ///
         /// # Errors
         ///
@@ -206,8 +207,8 @@ impl Rdma {
     /// Receives that wait at once get their messages in the order in which they were polled first.
     /// With all places taken
     /// ([`RdmaBuilder::recv_queue_size`](crate::RdmaBuilder::recv_queue_size)) it waits its turn.
-    /// One that waits for a place, has been woken, and is still not polled when a later one has
-    /// been polled twice, may be passed.
+    /// One that waits for a place, has been notified, and is still not polled when a later one has
+    /// been polled twice since, may be passed.
     ///
     /// # Errors
     ///

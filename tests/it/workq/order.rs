@@ -205,12 +205,34 @@ fn in_line(side: &Side) -> (Vec<Sending>, Sending, Sending) {
     (sendings, first, second)
 }
 
+/// Wakes everybody in line, though there is nothing to take.
+fn wake_for_nothing(workq: &WorkQ, setup: Setup) {
+    for mode in [Mode::EventDriven, Mode::BusyPoll, setup.mode] {
+        workq.set_mode(mode).unwrap();
+    }
+}
+
+fn refused<T>(outcome: Result<T, JobError>) {
+    assert_eq!(
+        outcome.err().map(|error| error.kind()),
+        Some(ErrorKind::Again)
+    );
+}
+
 #[test]
 fn one_in_line_that_is_polled_late_is_not_passed() {
-    for setup in Setup::all() {
+    for (setup, tries) in Setup::all().into_iter().flat_map(|it| [(it, 0), (it, 2)]) {
         run(async {
             let (one, other) = pair(setup, 2);
             let (have_slots, mut first, mut second) = in_line(&one);
+            if tries > 0 {
+                wake_for_nothing(&one.workq, setup);
+                let buf = one.filled(&[4]);
+                // No Slot is free: nobody is passed.
+                (0..tries).for_each(|_| refused(one.rdma.try_send(&buf)));
+                poll_pending(first.as_mut());
+                poll_pending(second.as_mut());
+            }
             let all = numbers(&other, 4);
             let (got, ()) = tokio::join!(all, async {
                 for it in have_slots {
@@ -223,7 +245,65 @@ fn one_in_line_that_is_polled_late_is_not_passed() {
                 let both = tokio::join!(first, second);
                 assert_eq!(both, (Ok(1), Ok(1)));
             });
+            assert_eq!(got, [0, 1, 2, 3], "{tries} tries, {setup:?}");
+        });
+    }
+}
+
+#[test]
+fn a_receive_in_line_that_is_polled_late_is_not_passed() {
+    for setup in Setup::all() {
+        run(async {
+            let receives = 2;
+            let (one, other) = pair(Setup { receives, ..setup }, 32);
+            let bufs: Vec<_> = (0..4).map(|_| other.empty()).collect();
+            let recvs = bufs
+                .iter()
+                .map(|buf| Box::pin(other.rdma.recv_owned(buf.clone())));
+            let mut recvs: Vec<_> = recvs.collect();
+            recvs.iter_mut().for_each(|it| poll_pending(it.as_mut()));
+            let (mut second, mut first) = (recvs.pop().unwrap(), recvs.pop().unwrap());
+            wake_for_nothing(&other.workq, setup);
+            let buf = other.empty();
+            (0..2).for_each(|_| refused(other.rdma.try_recv(&buf)));
+            poll_pending(first.as_mut());
+            poll_pending(second.as_mut());
+            for (number, recv) in (0..).zip(recvs) {
+                one.send(&[number]).await.unwrap();
+                recv.await.unwrap();
+            }
+            // Both were notified: the places are free.
+            poll_pending(second.as_mut());
+            let sent = async {
+                one.send(&[2]).await.unwrap();
+                one.send(&[3]).await.unwrap();
+            };
+            let (first, second, ()) = tokio::join!(first, second, sent);
+            assert!(first.is_ok() && second.is_ok());
+            let got: Vec<u8> = bufs.iter().map(|buf| buf.data().unwrap()[0]).collect();
             assert_eq!(got, [0, 1, 2, 3], "{setup:?}");
+        });
+    }
+}
+
+#[test]
+fn those_that_are_passed_keep_their_order() {
+    for setup in Setup::all() {
+        run(async {
+            let (one, other) = pair(setup, 2);
+            let (have_slots, first, mut second) = in_line(&one);
+            let (got, ()) = tokio::join!(numbers(&other, 5), async {
+                for it in have_slots {
+                    it.await.unwrap();
+                }
+                let buf = one.filled(&[4]);
+                refused(one.rdma.try_send(&buf));
+                one.rdma.try_send(&buf).unwrap().await.unwrap();
+                poll_pending(second.as_mut());
+                let both = tokio::join!(first, second);
+                assert_eq!(both, (Ok(1), Ok(1)));
+            });
+            assert_eq!(got, [0, 1, 4, 2, 3], "{setup:?}");
         });
     }
 }
@@ -242,7 +322,7 @@ fn one_in_line_that_nobody_polls_is_passed() {
                 }
                 assert_eq!(in_time("the second", second).await.unwrap(), Ok(1));
                 let third = in_time("the third", sending(&one, 4)).await;
-                assert_eq!(third, Ok(1), "nobody stands in the way any more");
+                assert_eq!(third, Ok(1), "and so does each that comes later");
             });
             assert_eq!(got[..2], [0, 1], "{setup:?}");
             assert_eq!(got[2..], [3, 4], "{setup:?}");
@@ -262,8 +342,7 @@ fn what_does_not_wait_passes_one_in_line_at_its_second_try() {
             let (got, ()) = tokio::join!(numbers(&other, 2), async {
                 sendings.pop().unwrap().await.unwrap();
                 let buf = one.filled(&[2]);
-                let refused = one.rdma.try_send(&buf).err().map(|error| error.kind());
-                assert_eq!(refused, Some(ErrorKind::Again), "{setup:?}");
+                refused(one.rdma.try_send(&buf));
                 one.rdma.try_send(&buf).unwrap().await.unwrap();
             });
             assert_eq!(got, [0, 2], "{setup:?}");

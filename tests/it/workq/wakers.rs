@@ -1,14 +1,16 @@
 //! Wakers that panic, drop things, or poll again, and which of several is woken.
 
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
+use futures::stream::{StreamExt, iter};
 use support::rdma::{Setup, Side, connect};
 use support::*;
 use tokio_doca::graph::RunError;
+use tokio_doca::soft::Soft;
 use tokio_doca::{Graph, JobError, Mode};
 
 type Running = Pin<Box<dyn Future<Output = Result<(), RunError>> + Send>>;
@@ -413,6 +415,35 @@ fn a_loop_of_ready_copies_starves_nobody() {
         let while_taking = turns() - while_copying;
         assert!(while_taking >= 5, "{while_taking} turns in 2000 Bufs");
     });
+}
+
+/// Nor does one of copies that are submitted, and are over within that poll: without engines the
+/// poll that looks for the end does the copy.
+#[test]
+fn a_loop_of_submitted_copies_starves_nobody() {
+    for (mode, depth) in modes().into_iter().flat_map(|mode| [(mode, 1), (mode, 32)]) {
+        let config = Config::new(true, mode).depth(depth);
+        let soft = Soft::builder().defer(true).engines(0).build();
+        let bench = Bench::with_soft(config, soft);
+        run(async {
+            let turns = turns_of_another();
+            let pair = || (bench.filled(b"abc"), bench.empty());
+            let pairs: Vec<_> = (0..8).map(|_| pair()).collect();
+            for at_once in [1, 4] {
+                let before = turns();
+                let copies = pairs.iter().cycle().take(5_000).map(|(src, dst)| {
+                    dst.reset_data_len().unwrap();
+                    bench.dma.copy(src, dst)
+                });
+                let mut copies = pin!(iter(copies).buffered(at_once));
+                while let Some(copied) = copies.next().await {
+                    assert_eq!(copied, Ok(3));
+                }
+                let turns = turns() - before;
+                assert!(turns >= 3, "{turns} turns, {at_once} at once, {config:?}");
+            }
+        });
+    }
 }
 
 /// Nor does one that tries again and again while another task has the Buf.
