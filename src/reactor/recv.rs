@@ -105,17 +105,21 @@ impl<R: Receiver> RecvFlight<R> {
     }
 
     /// Posts now, or says why not: nothing waits.
-    pub(crate) fn try_start(&mut self) -> Result<(), JobError> {
-        let receives = self.receiver.pair().receives();
-        ready_to_wait(&self.receiver)?;
+    #[inline(always)]
+    pub(crate) fn posted(receiver: R) -> Result<RecvFlight<R>, JobError> {
+        let receives = receiver.pair().receives();
+        ready_to_wait(&receiver)?;
         let receipt = match receives.lets_pass() {
-            true => post(&self.receiver)?,
+            true => post(&receiver)?,
             false => None,
         };
-        let size = receives.size() as u64;
-        let receipt = receipt.ok_or(JobError::new(Reason::RecvQueueFull, size, 0))?;
-        self.state = State::Posted(receipt, Spin::default());
-        Ok(())
+        let full = || JobError::new(Reason::RecvQueueFull, receives.size() as u64, 0);
+        let state = State::Posted(receipt.ok_or_else(full)?, Spin::default());
+        Ok(RecvFlight {
+            node: WaitNode::new(),
+            receiver,
+            state,
+        })
     }
 
     /// Whether it waits for no place any more: it is posted, or over.
@@ -209,6 +213,8 @@ fn post(receiver: &impl Receiver) -> Result<Option<Receipt>, JobError> {
 }
 
 /// Waits in line for a place, and posts.
+#[cold]
+#[inline(never)]
 fn post_in_line(
     receiver: &impl Receiver,
     spin: &mut Spin,

@@ -98,9 +98,7 @@ impl<C: AsRef<Rdma>, D: MaybeDestination> RdmaRecv<C, D> {
 
     /// Posted now, or refused.
     pub(super) fn posted(rdma: C, dst: D) -> Result<RdmaRecv<C, D>, JobError> {
-        let mut recv = RdmaRecv::new(rdma, dst);
-        recv.0.try_start()?;
-        Ok(recv)
+        RecvFlight::posted(RecvRequest { rdma, dst }).map(RdmaRecv)
     }
 
     pub(super) fn is_begun(&self) -> bool {
