@@ -150,10 +150,14 @@ impl Endpoint {
 
     /// The greeting that says this of link and channel.
     pub fn greeting(&self, knocked: &Knocked, link: u64, index: u64) -> Vec<u8> {
+        self.greeting_of(knocked, &[link, index])
+    }
+
+    /// An answer of any kind, in words.
+    pub fn greeting_of(&self, knocked: &Knocked, words: &[u64]) -> Vec<u8> {
         let mut said = b"tkdoca\x00\xb6\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00".to_vec();
         said.extend(self.instance);
-        said.extend(link.to_le_bytes());
-        said.extend(index.to_le_bytes());
+        said.extend(words.iter().flat_map(|word| word.to_le_bytes()));
         said.resize(36 + 96, 0);
         let proof = hash(&[b"tokio-doca greeting", &self.key, &knocked.said, &said]);
         said.extend(proof);

@@ -229,7 +229,8 @@ fn an_owner_that_rings_for_its_event_with_a_bomb_stops_no_runtime() {
             let knocked = owner.knocked(&listener);
             let page = memfd(PAGE, SEALS);
             let kind = u64::from_le_bytes(*b"tkdocaev");
-            let greeting = owner.greeting(&knocked, kind, 0);
+            // The counter is in the page, and the number of the import is 1.
+            let greeting = owner.greeting_of(&knocked, &[kind, 0, 1]);
             send(&knocked.socket, &greeting, &[page.as_raw_fd(); 2]).unwrap();
             (knocked, page)
         });
