@@ -5,7 +5,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use bytes::Bytes;
 use tokio::runtime::Handle;
@@ -17,6 +17,7 @@ use super::socket::Socket;
 use super::{ChannelStats, Peer};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::lock;
 
 pub(super) const SEND: &str = "Channel::send";
 pub(super) const RECV: &str = "Channel::recv";
@@ -148,7 +149,7 @@ impl Link {
     }
 
     fn outbox(&self) -> MutexGuard<'_, Outbox> {
-        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.outbox)
     }
 
     /// Nothing is sent any more, and who waits is told. What has come can still be received, unless this side ended it.

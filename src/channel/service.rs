@@ -6,7 +6,7 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll};
 
 use nix::libc;
@@ -19,6 +19,7 @@ use super::socket::{Listener, Socket};
 use super::{Channel, ChannelBuilder};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::lock;
 
 const ACCEPT: &str = "Service::accept";
 /// How many may have connected and not greeted: the next takes the place of the oldest.
@@ -60,7 +61,7 @@ struct Peers {
 impl Peers {
     /// Without those that are gone.
     fn lock(&self) -> MutexGuard<'_, Vec<Weak<Link>>> {
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut links = lock(&self.links);
         links.retain(|link| link.strong_count() > 0);
         links
     }

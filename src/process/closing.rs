@@ -9,8 +9,9 @@
 use std::mem::take;
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
+use crate::sync::lock;
 use nix::sys::signal::SigSet;
 
 /// A descriptor, and whether closing it may take time.
@@ -99,7 +100,7 @@ static LINE: Mutex<Line> = Mutex::new(Line {
 /// If no thread can be started, the descriptor stays open until one can.
 fn close(descriptor: OwnedFd) {
     let process = std::process::id();
-    let mut line = LINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut line = lock(&LINE);
     line.waiting.push(descriptor);
     if line.closes == Some(process) {
         return;
@@ -108,7 +109,7 @@ fn close(descriptor: OwnedFd) {
         // Handlers of the application run on the application's threads.
         let _ = SigSet::all().thread_block();
         loop {
-            let mut line = LINE.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut line = lock(&LINE);
             let waiting = take(&mut line.waiting);
             if waiting.is_empty() {
                 line.closes = None;

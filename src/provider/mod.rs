@@ -8,10 +8,11 @@ pub mod soft;
 #[cfg(feature = "verbs")]
 pub mod verbs;
 
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use crate::device::{DevInfo, Device, Provider};
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::lock;
 
 type List = Vec<Arc<dyn Provider>>;
 
@@ -35,10 +36,7 @@ fn verbs() -> &'static verbs::Verbs {
 }
 
 fn providers() -> List {
-    PROVIDERS
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clone()
+    lock(&*PROVIDERS).clone()
 }
 
 /// Adds a provider of the application's: its devices are listed and opened by name like all others.
@@ -47,7 +45,7 @@ fn providers() -> List {
 ///
 /// `AlreadyExist` if there is one of that name.
 pub fn add_provider(provider: Arc<dyn Provider>) -> Result<()> {
-    let mut list = PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut list = lock(&*PROVIDERS);
     if list.iter().any(|known| known.name() == provider.name()) {
         let text = format!("there is a provider \"{}\" already", provider.name());
         return Err(Error::new(ErrorKind::AlreadyExist, "add_provider", text));

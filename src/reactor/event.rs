@@ -20,7 +20,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
 use arrayvec::ArrayVec;
@@ -34,7 +34,7 @@ use super::workq::Shared;
 use super::{block_on, io_driver};
 use crate::device::Signal;
 use crate::error::{Error, JobError, Reason, Result};
-use crate::sync::log;
+use crate::sync::{lock, log};
 
 /// How many runtimes can await one WorkQ.
 const RUNTIMES: usize = 4;
@@ -115,7 +115,7 @@ impl Events {
     }
 
     fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner)
     }
 
     /// Takes a descriptor into the event handle. Returns false if a runtime that was registered is no

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use super::clock::Clock;
 use super::event::Events;
@@ -17,7 +17,7 @@ use super::timer::Timer;
 use crate::device::{Device, Endpoint, EventPort, Queue, QueueConfig, Token, Use};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Holder;
-use crate::sync::{self, Order, Waiters, atomic};
+use crate::sync::{self, Order, Waiters, atomic, lock};
 
 /// The most devices whose contexts can be attached to one WorkQ.
 const DEVICES: usize = 8;
@@ -298,9 +298,7 @@ fn check_events(
 
 impl Shared {
     fn attaching(&self) -> MutexGuard<'_, ()> {
-        self.attaching
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.attaching)
     }
 
     /// Nanoseconds since it was built.

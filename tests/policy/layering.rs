@@ -13,7 +13,7 @@ const MAY: [(&str, &[&str]); 10] = [
     ("mem", &["device", "error", "sync"]),
     ("device", &["error", "sync"]),
     ("provider", &["device", "error", "process", "sync"]),
-    ("process", &[]),
+    ("process", &["sync"]),
     ("sync", &["error"]),
     ("error", &[]),
     // It drives a provider through everything that is public.

@@ -4,9 +4,9 @@
 //! locked instruction. Those that come later share some.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use crate::sync::thread_number;
+use crate::sync::{lock, thread_number};
 
 const OWN: usize = 64;
 const SHARED: usize = 16;
@@ -46,7 +46,7 @@ impl Counters {
     /// One for a new queue.
     pub(super) fn open(&self) -> Arc<Counter> {
         let counter = Arc::new(Counter::new());
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0);
         let (gone, counters) = &mut *all;
         counters.retain(|counter| {
             let used = Arc::strong_count(counter) > 1;
@@ -58,7 +58,7 @@ impl Counters {
     }
 
     pub(super) fn sum(&self) -> u64 {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = lock(&self.0);
         all.0 + all.1.iter().map(|counter| counter.sum()).sum::<u64>()
     }
 }

@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "implements Adapter")]
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::counter::Counters;
@@ -17,6 +17,7 @@ use crate::device::{
     QueueConfig, Region, Registrar, Registration, RepInfo, Unit, Use,
 };
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::lock;
 
 pub(super) struct SoftDevice {
     info: DevInfo,
@@ -183,7 +184,7 @@ unsafe impl Adapter for SoftDevice {
 
 impl SoftDevice {
     fn engines(&self) -> MutexGuard<'_, Engines> {
-        self.engines.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.engines)
     }
 }
 

@@ -6,7 +6,7 @@
 //! device makes no wake-ups.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, mpsc};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,7 @@ use super::split::Split;
 use crate::device::DevInfo;
 use crate::error::{Error, Result};
 use crate::sync::atomic::{AtomicBool as LoomBool, fence};
+use crate::sync::lock;
 
 /// Looks between two readings of the clock. Without `pause`: one costs as much as eighty of them.
 const LOOKS: u32 = 256;
@@ -202,7 +203,7 @@ impl Default for EngineShared {
 
 impl EngineShared {
     fn arrived(&self) -> MutexGuard<'_, Arrived> {
-        self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.arrived)
     }
 
     /// Wakes it if it sleeps.

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use crate::error::ErrorKind;
+use crate::sync::lock;
 
 /// What shall happen to a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,13 +67,13 @@ pub(super) struct HeldList(Mutex<Vec<Weak<dyn Held>>>);
 
 impl HeldList {
     pub(super) fn add(&self, new: Weak<dyn Held>) {
-        let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = lock(&self.0);
         list.retain(|known| known.strong_count() > 0);
         list.push(new);
     }
 
     fn go_on(&self) {
-        let list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let list = lock(&self.0);
         for held in list.iter().filter_map(Weak::upgrade) {
             held.go_on();
         }
@@ -122,10 +123,7 @@ impl Faults {
     }
 
     fn entries(&self) -> MutexGuard<'_, VecDeque<Fault>> {
-        self.0
-            .entries
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.entries)
     }
 
     fn changed(&self, entries: &VecDeque<Fault>) {

@@ -1,7 +1,7 @@
 //! The provider of software devices, and its settings.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::device::SoftDevice;
@@ -12,6 +12,7 @@ use super::topology::{Topology, View};
 use crate::device::{DevInfo, Device, Provider, WeakDevice};
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::variable;
+use crate::sync::lock;
 
 /// The provider of software devices.
 ///
@@ -47,7 +48,7 @@ pub(super) struct Current(Arc<Mutex<Topology>>);
 
 impl Current {
     pub(super) fn lock(&self) -> MutexGuard<'_, Topology> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&*self.0)
     }
 }
 
@@ -175,7 +176,7 @@ impl Provider for Soft {
             let text = format!("{} is none of these devices", info.name());
             return Err(Error::new(ErrorKind::NotFound, "Soft::open", text));
         }
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = lock(&self.open);
         let known = open.get(info.name()).and_then(WeakDevice::upgrade);
         // One that has moved is opened anew, where it is now.
         if let Some(device) = known.filter(|device| device.info() == info) {

@@ -14,7 +14,7 @@
 
 use std::ops::Deref;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::copy;
 use super::fault::{Fault, Faults, Held};
@@ -23,7 +23,7 @@ use super::split::{self, Split};
 use crate::device::{Completion, HASH_COST, Hasher, Job, Keep, QueueConfig, ShaJob, Signal, Token};
 use crate::error::JobError;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use crate::sync::discard;
+use crate::sync::{discard, lock};
 
 /// A Job that was accepted, and what shall happen to it.
 pub(super) struct Work {
@@ -199,7 +199,7 @@ impl Rings {
     }
 
     pub(super) fn keep(&self, keep: Keep) {
-        *self.keep.lock().unwrap_or_else(PoisonError::into_inner) = Some(keep);
+        *lock(&self.keep) = Some(keep);
     }
 
     #[inline(always)]
@@ -371,11 +371,7 @@ impl Served {
         if self.is_broken() {
             faults.resume_inline();
         }
-        let mut keep = self
-            .rings
-            .keep
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut keep = lock(&self.rings.keep);
         let kept = keep.take();
         drop(keep);
         discard(kept);

@@ -13,7 +13,7 @@
 //! but looks come of it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use super::super::bell;
 use super::super::fabric::{Ended, Process};
@@ -23,7 +23,7 @@ use super::ports::Ports;
 use crate::device::Signal;
 use crate::process::Guarded;
 use crate::sync::atomic::{AtomicU64 as Word, fence};
-use crate::sync::seq_cst_order;
+use crate::sync::{lock, seq_cst_order};
 
 /// Bytes of the page.
 pub(super) const PAGE: usize = 4096;
@@ -201,7 +201,7 @@ impl Link {
     }
 
     fn lock(&self) -> MutexGuard<'_, Members> {
-        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.members)
     }
 
     /// This side is about to sleep, and will look after a fence.

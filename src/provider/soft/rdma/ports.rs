@@ -5,7 +5,7 @@
 //! costs what one with four does, and its peers' messages cost a hint more if it does not look at them by itself.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -26,6 +26,7 @@ use super::reaper::Reaper;
 use super::state::Shared;
 use crate::device::{EndpointConfig, Signal};
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::lock;
 
 /// What the timer says of itself.
 const TIMER: u64 = u64::MAX;
@@ -106,13 +107,11 @@ impl Ports {
     }
 
     pub(super) fn endpoints(&self) -> MutexGuard<'_, Vec<Option<Arc<Shared>>>> {
-        self.endpoints
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.endpoints)
     }
 
     pub(super) fn reaper(&self) -> MutexGuard<'_, Reaper> {
-        self.reaper.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.reaper)
     }
 
     pub(super) fn endpoint(&self, number: u32) -> Option<Arc<Shared>> {

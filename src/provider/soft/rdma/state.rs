@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use super::super::counter::Counter;
@@ -18,6 +18,7 @@ use super::ports::Ports;
 use super::work::Look;
 use crate::device::{Completion, EndpointConfig, EndpointState, RdmaJob, Segments, Token};
 use crate::error::{JobError, Reason, Result};
+use crate::sync::lock;
 
 pub(super) struct Shared {
     pub(super) ports: Arc<Ports>,
@@ -107,7 +108,7 @@ impl Shared {
     }
 
     pub(super) fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner)
     }
 
     /// Puts into one word what one-sided operations ask.
