@@ -210,17 +210,12 @@ impl Attachment {
     pub(crate) fn try_reserve(&self) -> Result<Taken<'_>, JobError> {
         let shared = &self.shared;
         let (line, table) = (&shared.waiters, &shared.core.table);
-        // A refusal counts only while there is a Slot that those in line could take.
-        let may_pass = || {
-            let order = self.order.get();
-            line.all_told()
-                && table.free().free() > 0
-                && order.is_none_or(|order| line.may_pass(order))
-        };
-        let free = (line.is_empty() || may_pass())
+        let order = self.order.get().map(|order| &**order);
+        let free = line
+            .lets_pass(order, || table.free().free() > 0)
             .then(|| table.take())
             .flatten();
-        let slots = shared.core.table.free().slots() as u64;
+        let slots = table.free().slots() as u64;
         free.ok_or(JobError::new(Reason::QueueFull, slots, 0))
     }
 

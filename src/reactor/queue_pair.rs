@@ -198,14 +198,10 @@ impl QueuePair {
 
     /// Stands in line for a place.
     pub(super) fn enqueue(&self, node: Pin<&WaitNode>, waker: &Waker) {
-        // SAFETY: the table is in an Arc, which the RecvFlight that
-        // has the node reaches through its context, borrowed or owned, until
-        // after the node is dropped (field order, and the borrow).
-        unsafe {
-            self.receives
-                .line
-                .enqueue_in(Some(&self.receives.order), node, waker)
-        };
+        let (line, order) = (&self.receives.line, &self.receives.order);
+        // SAFETY: the table is in an Arc, which the RecvFlight that has the node reaches through its
+        // context, borrowed or owned, until after the node is dropped (field order, and the borrow).
+        unsafe { line.enqueue_in(Some(order), node, waker) };
     }
 
     /// Has a stream without a receive woken when the connection ends.

@@ -151,8 +151,8 @@ impl Receives {
 
     /// Returns whether a receive that does not wait may take a place.
     pub(super) fn lets_pass(&self) -> bool {
-        let line = &self.line;
-        line.is_empty() || line.all_told() && self.available() > 0 && line.may_pass(&self.order)
+        let is_free = || self.available() > 0;
+        self.line.lets_pass(Some(&self.order), is_free)
     }
 
     /// The name that a device knows a receive by.

@@ -213,8 +213,6 @@ fn post(receiver: &impl Receiver) -> Result<Option<Receipt>, JobError> {
 }
 
 /// Waits in line for a place, and posts.
-#[cold]
-#[inline(never)]
 fn post_in_line(
     receiver: &impl Receiver,
     spin: &mut Spin,

@@ -15,7 +15,7 @@
 //! a node that may take, and then finds nothing, has done no harm.
 //!
 //! An operation that is not in the list asks the order first ([`Order::is_empty`]). A call that
-//! cannot wait asks [`Waiters::may_pass`], where a refusal does what a hold does for a node.
+//! cannot wait asks [`Waiters::lets_pass`], where a refusal does what a hold does for a node.
 //!
 //! The clock is the list's ticket: each enqueued node and each hold advance it. Nodes without an
 //! order pay nothing for it.
@@ -175,11 +175,20 @@ impl Waiters {
         }
     }
 
+    /// Returns whether a caller that does not wait may take: if the list is empty, or all nodes in it
+    /// were notified and the caller may pass those of its order. `is_free` says whether there is
+    /// something to take; a refusal counts only then.
+    #[inline]
+    pub(crate) fn lets_pass(&self, order: Option<&Order>, is_free: impl FnOnce() -> bool) -> bool {
+        self.is_empty()
+            || self.all_told() && is_free() && order.is_none_or(|order| self.may_pass(order))
+    }
+
     /// Returns whether a caller that does not wait may take before the members of `order`: if all of
     /// them were notified, and have not been polled since a call was refused for their sake.
     ///
     /// The caller asks only if there is something to take.
-    pub(crate) fn may_pass(&self, order: &Order) -> bool {
+    pub(super) fn may_pass(&self, order: &Order) -> bool {
         if order.is_empty() {
             return true;
         }

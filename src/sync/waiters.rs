@@ -259,7 +259,7 @@ impl Waiters {
     }
 
     /// Whether all in line were notified.
-    pub(crate) fn all_told(&self) -> bool {
+    pub(super) fn all_told(&self) -> bool {
         lock(&self.list).waiting == 0
     }
 

@@ -50,8 +50,7 @@ macro_rules! operations {
 /// first, whatever is left of the task's cooperative budget, and also if they wait for a Slot of
 /// the WorkQ. There is one exception: a job that waits in line, has been notified that it may go
 /// on, and is still not polled when a later one has been polled twice since, may be passed by that
-/// one.
-/// Waits have no order among each other.
+/// one. Waits have no order among each other.
 impl SyncEvent {
     operations! {
         /// The value.
