@@ -8,6 +8,7 @@ use std::sync::mpsc;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use support::events::Setup;
+use support::subscriber::OnEvent;
 use support::{Bench, Config, LIMIT, alone, run, test_name};
 use tokio::runtime::Builder;
 use tokio_doca::soft::Limits;
@@ -85,36 +86,16 @@ fn an_op_that_a_panic_drops_may_meet_such_a_runtime() {
     });
 }
 
-/// What has subscribed to `tracing`, and uses the WorkQ when it is told of an error.
-struct Uses(WorkQ);
-
-impl tracing::Subscriber for Uses {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        metadata.is_event()
+/// What has subscribed to `tracing` uses the WorkQ when it hears of an error, and panics.
+fn uses_at_errors(workq: &WorkQ, level: tracing::Level) {
+    if level == tracing::Level::ERROR {
+        // It wakes all that sleep, and looks.
+        workq.set_mode(Mode::BusyPoll).unwrap();
+        workq.set_mode(Mode::EventDriven).unwrap();
+        workq.event_handle().unwrap();
+        TOLD.fetch_add(1, Ordering::SeqCst);
+        panic!("the subscriber's");
     }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        if *event.metadata().level() == tracing::Level::ERROR {
-            // It wakes all that sleep, and looks.
-            self.0.set_mode(Mode::BusyPoll).unwrap();
-            self.0.set_mode(Mode::EventDriven).unwrap();
-            self.0.event_handle().unwrap();
-            TOLD.fetch_add(1, Ordering::SeqCst);
-            panic!("the subscriber's");
-        }
-    }
-
-    fn enter(&self, _: &tracing::span::Id) {}
-
-    fn exit(&self, _: &tracing::span::Id) {}
 }
 
 /// Begins a nap, the first of its WorkQ, with so few descriptors left.
@@ -130,7 +111,9 @@ fn nap_with_few_descriptors(left: usize) {
             files.push(file);
         }
         files.truncate(files.len() - left);
-        tracing::subscriber::with_default(Uses(event.workq()), || {
+        let workq = event.workq();
+        let uses = OnEvent(move |level| uses_at_errors(&workq, level));
+        tracing::subscriber::with_default(uses, || {
             let mut wait = pin!(event.wait_gt(0));
             for _ in 0..100 {
                 if support::poll(wait.as_mut()).is_ready() {

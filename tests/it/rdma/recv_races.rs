@@ -8,22 +8,15 @@ use std::time::Duration;
 
 use support::loopback::Loopback;
 use support::rdma::{Setup, Side, connect};
+use support::subscriber::OnEvent;
 use support::*;
 use tokio_doca::{Mode, Rdma, WorkQ};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
 
 /// As if another thread reset it between the two steps of a post.
 #[test]
 fn a_receive_that_is_posted_into_the_next_life_keeps_its_message_when_it_is_dropped() {
     run(async {
-        let (loopback, device) = Loopback::device(false);
-        let workq = WorkQ::builder().build().unwrap();
-        let rdma = || {
-            let builder = Rdma::builder(&device).rnr_timeout(Duration::from_secs(60));
-            builder.attach(&workq).unwrap()
-        };
-        let (one, other) = (rdma(), rdma());
+        let (loopback, one, other) = both();
         let reset = one.clone();
         loopback.when_posted(move || reset.reset().unwrap());
         drop(one.try_recv(()).unwrap());
@@ -39,15 +32,20 @@ fn a_receive_that_is_posted_into_the_next_life_keeps_its_message_when_it_is_drop
     });
 }
 
-/// Two that are connected, whose sends wait for a receive.
-fn connected() -> (Loopback, Rdma, Rdma) {
+/// Two whose sends wait for a receive.
+fn both() -> (Loopback, Rdma, Rdma) {
     let (loopback, device) = Loopback::device(false);
     let workq = WorkQ::builder().build().unwrap();
     let rdma = || {
         let builder = Rdma::builder(&device).rnr_timeout(Duration::from_secs(60));
         builder.attach(&workq).unwrap()
     };
-    let (one, other) = (rdma(), rdma());
+    (loopback, rdma(), rdma())
+}
+
+/// The same, connected.
+fn connected() -> (Loopback, Rdma, Rdma) {
+    let (loopback, one, other) = both();
     connect(&one, &other);
     (loopback, one, other)
 }
@@ -125,31 +123,6 @@ fn a_message_that_came_amid_a_post_before_a_reset_goes_with_it() {
     });
 }
 
-/// Panics at every event.
-struct Panics;
-
-impl Subscriber for Panics {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, _: &Event<'_>) {
-        panic!("a subscriber of the application's");
-    }
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
-}
-
 #[test]
 fn a_subscriber_that_panics_in_the_poll_of_a_receive_costs_neither_message_nor_place() {
     for adopts in [false, true] {
@@ -172,7 +145,8 @@ fn a_subscriber_that_panics_in_the_poll_of_a_receive_costs_neither_message_nor_p
             assert!(polled.is_pending());
             other.rdma.send_empty_imm(1).await.unwrap();
             one.rdma.state();
-            let polled = tracing::subscriber::with_default(Panics, || {
+            let panics = OnEvent(|_| panic!("a subscriber of the application's"));
+            let polled = tracing::subscriber::with_default(panics, || {
                 catch_unwind(AssertUnwindSafe(|| poll(first.as_mut())))
             });
             assert!(

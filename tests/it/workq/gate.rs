@@ -9,13 +9,14 @@ use std::task::{Context, Wake, Waker};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use support::rdma::{Setup, Side, connect};
+use support::subscriber::OnEvent;
 use support::*;
 use tokio_doca::device::{
     Adapter, Armed, Completion, DevInfo, Job, Keep, Queue, QueueConfig, Registrar, Submitted, Token,
 };
 use tokio_doca::soft::Soft;
 use tokio_doca::{
-    BufInventory, BufPool, Device, Dma, Mmap, Mode, Rdma, Result, WorkQ, WorkQBuilder,
+    Buf, BufInventory, BufPool, Device, Dma, Mmap, Mode, Rdma, Result, WorkQ, WorkQBuilder,
 };
 
 /// Runs the story on a thread of its own, and fails if it does not end.
@@ -51,12 +52,15 @@ impl User {
         }
     }
 
-    fn copy(&self) {
-        let (src, dst) = (
-            self.pool.try_alloc().unwrap(),
-            self.pool.try_alloc().unwrap(),
-        );
+    /// What is copied, and where to.
+    fn bufs(&self) -> (Buf, Buf) {
+        let src = self.pool.try_alloc().unwrap();
         src.extend_from_slice(b"abc").unwrap();
+        (src, self.pool.try_alloc().unwrap())
+    }
+
+    fn copy(&self) {
+        let (src, dst) = self.bufs();
         assert_eq!(self.workq.block_on(self.dma.copy(&src, &dst)), Ok(3));
     }
 
@@ -356,31 +360,9 @@ unsafe impl Adapter for Sins {
     }
 }
 
-/// What has subscribed to `tracing`, and panics when it is told of an error.
-struct Panics;
-
-impl tracing::Subscriber for Panics {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        metadata.is_event()
-    }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        if *event.metadata().level() == tracing::Level::ERROR {
-            panic!("a subscriber's panic");
-        }
-    }
-
-    fn enter(&self, _: &tracing::span::Id) {}
-
-    fn exit(&self, _: &tracing::span::Id) {}
+/// What has subscribed to `tracing` panics.
+fn panics_at_errors(level: tracing::Level) {
+    assert!(level != tracing::Level::ERROR, "a subscriber's panic");
 }
 
 type Next = Arc<Mutex<Option<Wrong>>>;
@@ -410,7 +392,7 @@ fn sinner_on(soft: &Soft, workq: WorkQBuilder) -> (User, Next) {
 fn a_subscriber_that_panics_stops_no_op() {
     on_a_thread("a copy after a subscriber's panic", || {
         let (user, next) = sinner();
-        tracing::subscriber::with_default(Panics, || {
+        tracing::subscriber::with_default(OnEvent(panics_at_errors), || {
             for _ in 0..3 {
                 *next.lock().unwrap() = Some(Wrong::Stale);
                 user.copy();
@@ -445,12 +427,7 @@ fn a_provider_that_panics_in_the_turn_that_was_rung_for_keeps_nobody_asleep() {
         // The test's loop hears of events.
         let workq = &user.workq;
         assert!(!is_readable(workq, PollTimeout::ZERO));
-        let buf = || {
-            let buf = user.pool.try_alloc().unwrap();
-            buf.extend_from_slice(b"abc").unwrap();
-            (buf, user.pool.try_alloc().unwrap())
-        };
-        let pairs: [_; 3] = std::array::from_fn(|_| buf());
+        let pairs: [_; 3] = std::array::from_fn(|_| user.bufs());
         let hold = soft.faults().hold();
         drop(user.dma.try_copy(&pairs[0].0, &pairs[0].1).unwrap());
         // It is never polled again. The turn that was rung for notifies the one behind it.
@@ -485,12 +462,7 @@ fn a_provider_that_panics_when_it_is_to_ring_keeps_nobody_asleep() {
         // The test's loop hears of events.
         let workq = &user.workq;
         assert!(!is_readable(workq, PollTimeout::ZERO));
-        let buf = || {
-            let buf = user.pool.try_alloc().unwrap();
-            buf.extend_from_slice(b"abc").unwrap();
-            (buf, user.pool.try_alloc().unwrap())
-        };
-        let pairs: [_; 2] = std::array::from_fn(|_| buf());
+        let pairs: [_; 2] = std::array::from_fn(|_| user.bufs());
         let hold = soft.faults().hold();
         let mut first = Box::pin(user.dma.copy(&pairs[0].0, &pairs[0].1));
         *next.lock().unwrap() = Some(Wrong::PanicsInArm);

@@ -99,22 +99,27 @@ async fn numbers(side: &Side, count: usize) -> Vec<u8> {
     numbers
 }
 
+/// A task that has spent its budget sends many messages, which arrive in their order.
+async fn arrive_in_order([one, other]: [&Side; 2], how: How, text: &str) {
+    let sent = (0..MANY).map(|i| one.rdma.send_owned(one.filled(&[i])));
+    let sent: Vec<_> = sent.collect();
+    let task = tokio::spawn(async move {
+        spend().await;
+        all(how, sent).await
+    });
+    let got = numbers(other, MANY.into()).await;
+    assert_eq!(got, (0..MANY).collect::<Vec<_>>(), "{text}");
+    task.await.unwrap();
+}
+
 #[test]
 fn messages_of_a_task_without_budget_arrive_in_order() {
     for (setup, depth) in setups() {
         for how in ALL {
             run(async {
                 let (one, other) = pair(setup, depth);
-                let sent = (0..MANY).map(|i| one.rdma.send_owned(one.filled(&[i])));
-                let sent: Vec<_> = sent.collect();
-                let task = tokio::spawn(async move {
-                    spend().await;
-                    all(how, sent).await
-                });
-                let got = numbers(&other, MANY.into()).await;
                 let text = format!("{how:?}, depth {depth}, {setup:?}");
-                assert_eq!(got, (0..MANY).collect::<Vec<_>>(), "{text}");
-                task.await.unwrap();
+                arrive_in_order([&one, &other], how, &text).await;
             });
         }
     }
@@ -126,16 +131,8 @@ fn messages_of_several_workers_tasks_arrive_in_order() {
         let (one, other) = pair(setup, depth);
         let stories = async move {
             for how in ALL {
-                let sent = (0..MANY).map(|i| one.rdma.send_owned(one.filled(&[i])));
-                let sent: Vec<_> = sent.collect();
-                let task = tokio::spawn(async move {
-                    spend().await;
-                    all(how, sent).await
-                });
-                let got = numbers(&other, MANY.into()).await;
                 let text = format!("{how:?}, depth {depth}, {setup:?}");
-                assert_eq!(got, (0..MANY).collect::<Vec<_>>(), "{text}");
-                task.await.unwrap();
+                arrive_in_order([&one, &other], how, &text).await;
             }
         };
         workers().block_on(in_time("the messages", stories));
