@@ -29,6 +29,12 @@ pub(crate) fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static
     });
 }
 
+/// `preemptions`, and one more where `TOKIO_DOCA_LOOM_DEEP` is set: `.ci/soak` sets it. It is for
+/// models that would take most of a minute of every landing.
+pub(crate) fn deep(preemptions: usize) -> usize {
+    preemptions + usize::from(std::env::var_os("TOKIO_DOCA_LOOM_DEEP").is_some())
+}
+
 /// A thread of a model, with a stack for whole calls of the crate: loom gives it 32 KiB.
 pub(crate) fn spawn<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     let words = (256 << 10) / size_of::<usize>();

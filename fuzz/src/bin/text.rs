@@ -24,12 +24,18 @@ const SEEDS: [&str; 10] = [
 
 static SOFT: LazyLock<Soft> = LazyLock::new(|| Soft::builder().build());
 
+/// The error quotes the text on one line: what is not printable is escaped.
+fn refused(error: &Error, text: &str) {
+    assert_eq!(error.kind(), ErrorKind::InvalidValue);
+    let shown = error.to_string();
+    assert!(!shown.contains(char::is_control), "{shown}");
+    if text.chars().all(|char| matches!(char, ' '..='~')) {
+        assert!(shown.contains(text), "{shown}");
+    }
+}
+
 fn read<T: FromStr<Err = Error>>(text: &str) -> Option<T> {
-    let told = |error: &Error| {
-        assert_eq!(error.kind(), ErrorKind::InvalidValue);
-        assert!(error.to_string().contains(text), "{error}");
-    };
-    text.parse().inspect_err(told).ok()
+    text.parse().inspect_err(|error| refused(error, text)).ok()
 }
 
 /// What was read is written so that it reads the same.

@@ -14,7 +14,7 @@ use crate::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
     fence,
 };
-use crate::sync::loom::{Task, check, mutant, spawn};
+use crate::sync::loom::{Task, check, deep, mutant, spawn};
 use crate::sync::seq_cst_order;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -234,9 +234,7 @@ fn who_attaches_is_told(wrong: Wrong) {
 
 #[test]
 fn one_arm_is_enough_for_all_who_sleep() {
-    // Three take a minute.
-    let deep = std::env::var_os("TOKIO_DOCA_LOOM_DEEP").is_some();
-    both_are_told(Wrong::Nothing, if deep { 3 } else { 2 });
+    both_are_told(Wrong::Nothing, deep(2));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::sync::atomic::{
     AtomicBool,
     Ordering::{Acquire, Release, SeqCst},
 };
-use crate::sync::loom::{Task, Watched, check, mutant, spawn};
+use crate::sync::loom::{Task, Watched, check, deep, mutant, spawn};
 use crate::sync::{Mutex, lock};
 
 /// What a run of a graph has for ends: a word and a waker, as `ops/graph/board.rs` has them.
@@ -124,7 +124,7 @@ fn a_run_that_sleeps_goes_on_as_the_new_mode_says() {
 
 #[test]
 fn a_run_whose_job_is_refused_is_nudged_meanwhile() {
-    on_a_workq(2, |_| {
+    on_a_workq(deep(1), |_| {
         let bed = Bed::on(1, false);
         bed.queue.refusals.store(1, SeqCst);
         let workq = bed.workq.clone();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Bed, on_a_workq, prepared};
 use crate::sync::atomic::Ordering::SeqCst;
-use crate::sync::loom::{block_on, spawn};
+use crate::sync::loom::{block_on, deep, spawn};
 
 #[test]
 fn an_op_is_told_by_the_real_wait_cycle_though_another_one_looks() {
@@ -44,7 +44,7 @@ fn an_op_in_line_is_told_though_the_one_before_it_is_dropped() {
 
 #[test]
 fn nothing_is_submitted_after_a_shutdown_has_ended() {
-    on_a_workq(2, |bed| {
+    on_a_workq(deep(1), |bed| {
         let (workq, queue) = (bed.workq.clone(), Arc::clone(&bed.queue));
         let shutdown = spawn(move || {
             let shutdown = pin!(workq.shutdown());
