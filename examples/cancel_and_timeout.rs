@@ -75,7 +75,7 @@ async fn run() -> Result<()> {
     let hold = soft.faults().hold();
     let (a, b) = (pool.alloc().await, pool.alloc().await);
     a.extend_from_slice(b"bye")?;
-    let task = tokio::spawn(dma.copy_owned(a, b));
+    let task = tokio::spawn(dma.copy(a, b).owned());
     while workq.in_flight() == 0 && !task.is_finished() {
         yield_now().await; // to the task, which submits its job
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use tokio_doca::soft::Soft;
-use tokio_doca::{Buf, BufPool, Dma, ErrorKind, JobError, Mmap, WorkQ};
+use tokio_doca::{Buf, BufPool, Dma, ErrorKind, JobError, Mmap, Output, WorkQ};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -108,7 +108,7 @@ fn run(ticks: u64) -> Result<()> {
                 {
                     let (src, dst) = &pairs[at];
                     dst.reset_data_len()?;
-                    match dma.submit_copy(src, dst, at as u64) {
+                    match dma.copy(src, dst).post(at as u64) {
                         Ok(()) => {
                             ticked += 1;
                             begun[at] = Some(Instant::now());
@@ -117,7 +117,7 @@ fn run(ticks: u64) -> Result<()> {
                             free.push(at);
                             break;
                         }
-                        Err(error) => return Err(error.into()),
+                        Err(error) => return Err(error.error().into()),
                     }
                 }
             }
@@ -146,12 +146,11 @@ fn pair(pool: &BufPool, seed: u8) -> Result<(Buf, Buf)> {
 fn ended(
     pairs: &[(Buf, Buf)],
     number: u64,
-    result: std::result::Result<u64, JobError>,
+    result: std::result::Result<Output, JobError>,
 ) -> Result<usize> {
     let at = number as usize;
     let (src, dst) = pairs.get(at).ok_or("a number that was never given")?;
-    let copied = result? as usize;
-    if copied != BYTES || src.data()?[..] != dst.data()?[..] {
+    if result?.bytes() != Some(BYTES) || src.data()?[..] != dst.data()?[..] {
         return Err(format!("copy {number} is not what its source holds").into());
     }
     Ok(at)

@@ -97,7 +97,7 @@ async fn serve(rdma: &Rdma, pool: &BufPool, workq: &WorkQ) -> Result<()> {
             Some(other) => return Err(format!("the client asks for {other}").into()),
         };
         workq.set_mode(mode)?;
-        rdma.send_empty().await?;
+        rdma.send(()).await?;
     }
     Err("the client ends without a word".into())
 }
@@ -136,7 +136,7 @@ async fn client(args: &Args) -> Result<()> {
         ("event", Mode::EventDriven, EVENT),
     ] {
         // In the mode so far: the runtime keeps the time.
-        let asked = try_join(rdma.recv(()), rdma.send_empty_imm(asks));
+        let asked = try_join(rdma.recv(()), rdma.send_imm((), asks));
         timeout(DEADLINE, asked).await.map_err(|_| LATE)??;
         workq.set_mode(mode)?;
         let measure = async { Result::Ok((pair.round_trips().await?, pair.rate().await?)) };
@@ -151,7 +151,7 @@ async fn client(args: &Args) -> Result<()> {
              {rate:>9.0} messages/s, {gigabytes:.3} GB/s"
         ))?;
     }
-    rdma.send_empty_imm(END).await?;
+    rdma.send_imm((), END).await?;
     Ok(())
 }
 

@@ -137,15 +137,15 @@ pub use error::{Error, ErrorKind, JobError, Reason, Result};
 pub use mem::{
     Alloc, ArrayTarget, Buf, BufArray, BufArrayBuilder, BufChain, BufData, BufDataMut,
     BufInventory, BufPool, BufPoolBuilder, BufSlice, CopyDestination, CopySource, Destination,
-    HugePages, Import, IntoBytesError, Link, MaybeDestination, MaybeRemote, MaybeSource, Mmap,
-    MmapBuilder, RdmaDestination, RdmaSource, RemoteBuf, RemoteMmap, Source,
+    Handle, HugePages, Import, IntoBytesError, Link, MaybeDestination, MaybeRemote, MaybeSource,
+    Mmap, MmapBuilder, RdmaDestination, RdmaSource, RemoteBuf, RemoteMmap, Source,
 };
 pub use ops::graph::{self, Graph, GraphBuilder, Instance};
 pub use ops::{
     Accel, AccelBuilder, AccelCall, AccelOp, Answer, BlockingSyncEvent, Connect, Dma, DmaBuilder,
-    DmaCopy, ImportedSyncEvent, Location, Message, Rdma, RdmaBuilder, RdmaOp, RdmaRecv, RecvStream,
-    Sha, ShaBuilder, ShaOp, ShaSession, SyncEvent, SyncEventBuilder, SyncEventImport, SyncEventOp,
-    SyncEventWait,
+    DmaCopy, ImportedSyncEvent, Location, Message, Op, Operation, Output, Rdma, RdmaBuilder,
+    RdmaOp, RdmaRecv, RecvStream, Refused, Sha, ShaBuilder, ShaOp, ShaSession, Started, SyncEvent,
+    SyncEventBuilder, SyncEventImport, SyncEventOp, SyncEventWait,
 };
 #[cfg(feature = "verbs")]
 pub use provider::verbs;

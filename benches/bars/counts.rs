@@ -150,7 +150,7 @@ async fn unwaited(rig: &Rig, jobs: u64) {
     let (src, dst) = rig.pair(LEN);
     for _ in 0..jobs {
         let done = rig.device.jobs().expect("it counts them") + 1;
-        let op = rig.dma.try_copy(&src, &dst).expect("a Slot is free");
+        let op = rig.dma.copy(&src, &dst).start().expect("a Slot is free");
         while rig.device.jobs() != Some(done) {
             std::hint::spin_loop();
         }

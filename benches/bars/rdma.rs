@@ -13,7 +13,7 @@ use support::peer::{Peer, hear, hex, say, unhex};
 use support::programs::this_program;
 use tokio_doca::soft::Soft;
 use tokio_doca::{
-    Access, Buf, BufPool, Device, Mmap, Mode, Rdma, RdmaRecv, RemoteBuf, RemoteMmap, WorkQ,
+    Access, Buf, BufPool, Device, Mmap, Mode, Rdma, RdmaRecv, RemoteBuf, RemoteMmap, Started, WorkQ,
 };
 
 use super::measure::{Samples, interleave, per_op};
@@ -143,10 +143,10 @@ fn memory_peer(len: usize) {
 const AHEAD: usize = 8;
 
 /// A queue of receives, each with the Buf that it is for.
-type Posted<'a> = VecDeque<(&'a Buf, RdmaRecv<&'a Rdma, &'a Buf>)>;
+type Posted<'a> = VecDeque<(&'a Buf, Started<RdmaRecv<&'a Rdma, &'a Buf>>)>;
 
 fn posted<'a>(rdma: &'a Rdma, bufs: &'a [Buf]) -> Posted<'a> {
-    let post = |buf| (buf, rdma.try_recv(buf).expect("a receive"));
+    let post = |buf| (buf, rdma.recv(buf).start().expect("a receive"));
     bufs.iter().map(post).collect()
 }
 
@@ -155,7 +155,7 @@ fn repost<'a>(rdma: &'a Rdma, posted: &mut Posted<'a>, buf: &'a Buf) {
     if buf.tailroom() < SMALL {
         buf.reset_data_len().expect("nobody has it");
     }
-    posted.push_back((buf, rdma.try_recv(buf).expect("a receive")));
+    posted.push_back((buf, rdma.recv(buf).start().expect("a receive")));
 }
 
 const SMALL: usize = 64;
@@ -253,7 +253,7 @@ pub(crate) fn round_trips_here(trips: u64) {
     side.workq.block_on(async {
         for trip in 1..=trips {
             for (at, buf) in bufs.iter().enumerate() {
-                let message = side.rdmas[1 - at].try_recv(buf).expect("a receive");
+                let message = side.rdmas[1 - at].recv(buf).start().expect("a receive");
                 side.rdmas[at].send(&src).await.expect("a send");
                 message.await.expect("a message");
             }
@@ -457,7 +457,7 @@ fn sink_peer(messages: u64) {
     let rdma = side.rdmas[0].clone();
     let bufs: Vec<Buf> = (0..16).map(|_| side.buf()).collect();
     side.workq.block_on(async {
-        let post = |buf| rdma.try_recv(buf).expect("a receive");
+        let post = |buf| rdma.recv(buf).start().expect("a receive");
         let mut posted: std::collections::VecDeque<_> =
             bufs.iter().map(|buf| (buf, post(buf))).collect();
         let mut taken = 0;

@@ -268,7 +268,7 @@ fn sets_beside(waits: usize, events: usize) -> (f64, u64) {
         let polls = Arc::new(AtomicU64::new(0));
         let of = |at: usize| others.get(at % events).unwrap_or(&there);
         for at in 0..waits {
-            let wait = of(at).wait_gt_owned(u64::MAX - 1 - at as u64, u64::MAX);
+            let wait = of(at).wait_gt(u64::MAX - 1 - at as u64).owned();
             tokio::spawn(Counted(Box::pin(wait), Arc::clone(&polls)));
         }
         let echo = {

@@ -314,7 +314,7 @@ impl Bench {
                 break;
             }
             // `Again` is for a while, and was not accepted.
-            if let Ok(op) = session.try_update(&src) {
+            if let Ok(op) = session.update(&src).start() {
                 drop(op);
                 message.extend(&part);
             }

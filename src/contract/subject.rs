@@ -381,12 +381,12 @@ impl Attached {
     /// Submits its Job, if there is a Slot, and drops the Op.
     pub(super) fn submit_and_drop<S: Source, D: Destination>(&self, src: S, dst: D) {
         match self {
-            Attached::Dma(dma) => drop(dma.try_copy(src, dst)),
-            Attached::Sha(sha, algorithm) => drop(sha.try_hash(*algorithm, src, dst)),
+            Attached::Dma(dma) => drop(dma.copy(src, dst).start()),
+            Attached::Sha(sha, algorithm) => drop(sha.hash(*algorithm, src, dst).start()),
             Attached::Accel(accel, sample) => match sample.effect {
-                Effect::Reads(_) => drop(accel.try_call(sample.call().src(src))),
-                Effect::Writes(_) => drop(accel.try_call(sample.call().dst(dst))),
-                Effect::Transforms(_) => drop(accel.try_call(sample.call().src(src).dst(dst))),
+                Effect::Reads(_) => drop(accel.call(sample.call().src(src)).start()),
+                Effect::Writes(_) => drop(accel.call(sample.call().dst(dst)).start()),
+                Effect::Transforms(_) => drop(accel.call(sample.call().src(src).dst(dst)).start()),
             },
         }
     }

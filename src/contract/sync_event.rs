@@ -362,7 +362,7 @@ pub fn events_busy_poll_and_sleep(events: impl Into<Events>) {
                     seen.is_ok_and(|seen| seen > threshold),
                     "what a wait answers"
                 );
-                drop(event.try_wait_gt(254, u64::MAX));
+                drop(event.wait_gt(254).start());
             }
             event.workq().shutdown().await.expect("nothing hinders it");
         };

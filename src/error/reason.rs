@@ -200,6 +200,8 @@ reasons! {
         "the device takes masks of 0, 1, 2, 4 or 8 whole bytes beside one another (SyncEventCaps::whole_byte_masks)";
     /// As many waits as the SyncEvent has places for go on, and the caller did not want to wait for one.
     WaitsFull, Again, |size, _b| "all {size} waits of the SyncEvent are taken: await one, or build it with more (waits)";
+    /// A loop of the caller's own cannot have it: it needs a task.
+    NotPosted, NotSupported, |_a, _b| "this operation needs a task, and cannot be posted to a loop: await it, or start it";
     /// The SyncEvent was stopped.
     EventStopped, BadState, |_a, _b| "the SyncEvent was stopped, and is finished: build another one";
     /// The owner of an imported SyncEvent has stopped or dropped it.

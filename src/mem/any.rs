@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::chain::{ChainRead, ChainWrite};
 use super::devices::Holder;
+use super::handle::{Handle, handles};
 use super::lease::{ReadLease, WriteLease};
 use super::operand::sealed::{Local, Reads, Spans, Writes};
 use super::operand::{Extent, Grow, Reading, Writing};
@@ -410,5 +411,15 @@ impl rdma::Gets for MaybeAny<RemoteBuf> {
 
     fn held(lease: Option<RemoteWrite>) -> Option<Writing> {
         lease.map(Writing::from)
+    }
+}
+
+handles!(AnySource, AnyDestination);
+
+impl<T: Clone + Send + 'static> Handle for MaybeAny<T> {
+    type Owned = MaybeAny<T>;
+
+    fn cloned(&self) -> MaybeAny<T> {
+        self.clone()
     }
 }

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use super::devices::Holder;
+use super::handle::Handle;
 use super::operand::sealed::{Reads, Spans, Writes};
 use super::operand::{Extent, Reading, Writing};
 use super::{AnyDestination, AnySource, Buf, BufChain, BufSlice, RemoteBuf};
@@ -146,5 +147,13 @@ impl<T: Writes> Writes for OrRemote<T> {
             OrRemote::Local(operand) => operand.is_leased_by(lease),
             OrRemote::Remote(remote) => remote.is_leased_by(lease),
         }
+    }
+}
+
+impl<T: Clone + Send + 'static> Handle for OrRemote<T> {
+    type Owned = OrRemote<T>;
+
+    fn cloned(&self) -> OrRemote<T> {
+        self.clone()
     }
 }

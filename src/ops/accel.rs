@@ -1,18 +1,17 @@
 //! Jobs of a provider's own kinds, by a device that has some.
 
-use std::fmt;
-use std::future::Future;
-use std::ops::Deref;
-use std::pin::Pin;
-use std::task::{self, Poll};
+#![allow(unreachable_pub, reason = "named by the sealed trait behind Operation")]
 
-use pin_project::pin_project;
+use std::fmt;
+use std::ops::Deref;
 
 use super::context::{Context, Kind};
-use super::op::{self, Request, Started};
+use super::op::{Answers, Request, Started};
+use super::operation::Op;
+use super::operation::sealed::Own;
 use crate::device::{AccelCaps, AccelJob, Caps, Device, Use};
 use crate::error::{JobError, Reason, Result};
-use crate::mem::{self, Begun, Extent, Leases, MaybeDestination, MaybeSource};
+use crate::mem::{self, Begun, Extent, Handle, Leases, MaybeDestination, MaybeSource, handles};
 use crate::reactor::{Attachment, Flight, Prepared, WorkQ};
 
 /// A context for an accelerator: Jobs whose kinds only their provider knows, by opcode.
@@ -43,6 +42,8 @@ use crate::reactor::{Attachment, Flight, Prepared, WorkQ};
 #[derive(Clone)]
 #[doc(alias = "doca_ctx")]
 pub struct Accel(Context<AccelCaps>);
+
+handles!(Accel);
 
 impl Kind for AccelCaps {
     const ATTACH: &'static str = "AccelBuilder::attach";
@@ -200,41 +201,7 @@ impl Accel {
         call: AccelCall<S, D>,
     ) -> AccelOp<&Accel, S, D> {
         let accel = self;
-        AccelOp(Flight::new(CallRequest { accel, call }))
-    }
-
-    /// The same with everything owned: the future is `'static`, and can be spawned.
-    ///
-    /// # Errors
-    ///
-    /// As [`Accel::call`].
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`Accel::call`].
-    pub fn call_owned<S: MaybeSource + 'static, D: MaybeDestination + 'static>(
-        &self,
-        call: AccelCall<S, D>,
-    ) -> AccelOp<Accel, S, D> {
-        let accel = self.clone();
-        AccelOp(Flight::new(CallRequest { accel, call }))
-    }
-
-    /// Submits the call now, without waiting: `Again` if there is no Slot. The future answers its end.
-    ///
-    /// # Errors
-    ///
-    /// `Again`, and what [`Accel::call`] is refused for.
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`Accel::call`].
-    pub fn try_call<S: MaybeSource, D: MaybeDestination>(
-        &self,
-        call: AccelCall<S, D>,
-    ) -> Result<AccelOp<&Accel, S, D>, JobError> {
-        let accel = self;
-        op::try_submit(CallRequest { accel, call }).map(AccelOp)
+        Op::new(CallRequest { accel, call })
     }
 
     /// Checks, and takes the Leases.
@@ -275,7 +242,7 @@ impl AsRef<Accel> for Accel {
 }
 
 /// A call, and its context: borrowed (`&Accel`) or owned (`Accel`).
-pub(super) struct CallRequest<C, S, D> {
+pub struct CallRequest<C, S, D> {
     pub(super) accel: C,
     pub(super) call: AccelCall<S, D>,
 }
@@ -301,18 +268,36 @@ impl<C: AsRef<Accel>, S: MaybeSource, D: MaybeDestination> Request for CallReque
     }
 }
 
-/// The future of [`Accel::call`], [`Accel::call_owned`] and [`Accel::try_call`]: the device's result.
-#[pin_project]
-#[must_use = "futures do nothing unless polled"]
-pub struct AccelOp<C: AsRef<Accel>, S, D>(#[pin] Flight<CallRequest<C, S, D>>);
+impl<C, S, D> Answers for CallRequest<C, S, D> {
+    type Answer = u64;
+}
 
-impl<C: AsRef<Accel>, S: MaybeSource, D: MaybeDestination> Future for AccelOp<C, S, D> {
-    type Output = Result<u64, JobError>;
+impl<C, S, D> Own for CallRequest<C, S, D>
+where
+    C: AsRef<Accel> + Handle<Owned = Accel>,
+    S: MaybeSource + Handle<Owned: MaybeSource>,
+    D: MaybeDestination + Handle<Owned: MaybeDestination>,
+{
+    type Owned = CallRequest<Accel, S::Owned, D::Owned>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
-        op::poll(self.project().0, cx)
+    fn own(flight: &Flight<Self>) -> Self::Owned {
+        let CallRequest { accel, call } = flight.context();
+        let (opcode, arg) = (call.opcode, call.arg);
+        let (src, dst) = (call.src.cloned(), call.dst.cloned());
+        CallRequest {
+            accel: accel.cloned(),
+            call: AccelCall {
+                opcode,
+                arg,
+                src,
+                dst,
+            },
+        }
     }
 }
+
+/// What [`Accel::call`] returns: it answers the device's result.
+pub type AccelOp<C, S, D> = Op<CallRequest<C, S, D>>;
 
 /// Builds an [`Accel`].
 #[derive(Clone, Debug)]

@@ -1,18 +1,17 @@
 //! Memory copies by a device.
 
-use std::fmt;
-use std::future::Future;
-use std::ops::Deref;
-use std::pin::Pin;
-use std::task::{self, Poll};
+#![allow(unreachable_pub, reason = "named by the sealed trait behind Operation")]
 
-use pin_project::pin_project;
+use std::fmt;
+use std::ops::Deref;
 
 use super::context::{Context, Kind};
-use super::op::{self, Request, Started};
+use super::op::{Answers, Request, Started};
+use super::operation::Op;
+use super::operation::sealed::Own;
 use crate::device::{Caps, Device, DmaCaps, Job, Use};
 use crate::error::{JobError, Result};
-use crate::mem::{self, CopyDestination, CopySource, Extent, Grow};
+use crate::mem::{self, CopyDestination, CopySource, Extent, Grow, Handle, handles};
 use crate::reactor::{Attachment, Flight, Outcome, Prepared, WorkQ};
 
 /// A DMA context: copies memory by a device (DMA guide; `doca_dma`).
@@ -38,6 +37,8 @@ use crate::reactor::{Attachment, Flight, Outcome, Prepared, WorkQ};
 #[derive(Clone)]
 #[doc(alias = "doca_dma")]
 pub struct Dma(Context<DmaCaps>);
+
+handles!(Dma);
 
 impl Kind for DmaCaps {
     const ATTACH: &'static str = "DmaBuilder::attach";
@@ -127,66 +128,7 @@ impl Dma {
     #[inline(always)]
     pub fn copy<S: CopySource, D: CopyDestination>(&self, src: S, dst: D) -> DmaCopy<&Dma, S, D> {
         let dma = self;
-        DmaCopy(Flight::new(CopyRequest { dma, src, dst }))
-    }
-
-    /// The same with everything owned: the future is `'static`, and can be spawned.
-    ///
-    /// # Errors
-    ///
-    /// As [`Dma::copy`].
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`Dma::copy`].
-    pub fn copy_owned<S: CopySource + 'static, D: CopyDestination + 'static>(
-        &self,
-        src: S,
-        dst: D,
-    ) -> DmaCopy<Dma, S, D> {
-        let dma = self.clone();
-        DmaCopy(Flight::new(CopyRequest { dma, src, dst }))
-    }
-
-    /// Submits the copy now, without waiting: `Again` if there is no Slot. The future answers its end.
-    ///
-    /// # Errors
-    ///
-    /// `Again`, and what [`Dma::copy`] is refused for.
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`Dma::copy`].
-    pub fn try_copy<S: CopySource, D: CopyDestination>(
-        &self,
-        src: S,
-        dst: D,
-    ) -> Result<DmaCopy<&Dma, S, D>, JobError> {
-        let dma = self;
-        op::try_submit(CopyRequest { dma, src, dst }).map(DmaCopy)
-    }
-}
-
-impl Dma {
-    /// Submits the copy now, for a loop of the caller's own: its end is told by [`WorkQ::progress`], which gives `user_data`
-    /// back untouched. There is no future, nothing to drop, and nothing waits; no runtime is needed, in any mode.
-    ///
-    /// Both sides are leased (`InUse`) until the completion was collected, and the data of `dst` grows then. A copy that
-    /// the device finishes inline is told by `progress` as well.
-    ///
-    /// # Errors
-    ///
-    /// Nothing was submitted, and `progress` will not tell of it: `Again` if the WorkQ or the device is full, and what
-    /// [`Dma::copy`] is refused for.
-    #[doc(alias = "doca_workq_submit")]
-    pub fn submit_copy<S: CopySource, D: CopyDestination>(
-        &self,
-        src: S,
-        dst: D,
-        user_data: u64,
-    ) -> Result<(), JobError> {
-        let dma = self;
-        op::post(CopyRequest { dma, src, dst }, user_data)
+        Op::new(CopyRequest { dma, src, dst })
     }
 }
 
@@ -203,7 +145,7 @@ impl AsRef<Dma> for Dma {
 }
 
 /// What to copy. `C` is how it has its context: borrowed (`&Dma`) or owned (`Dma`).
-pub(super) struct CopyRequest<C, S, D> {
+pub struct CopyRequest<C, S, D> {
     pub(super) dma: C,
     pub(super) src: S,
     pub(super) dst: D,
@@ -264,19 +206,30 @@ impl<C: AsRef<Dma>, S: CopySource, D: CopyDestination> Request for CopyRequest<C
     }
 }
 
-/// The future of [`Dma::copy`], [`Dma::copy_owned`] and [`Dma::try_copy`]: the number of bytes copied.
-#[pin_project]
-#[must_use = "futures do nothing unless polled"]
-pub struct DmaCopy<C: AsRef<Dma>, S, D>(#[pin] Flight<CopyRequest<C, S, D>>);
+impl<C, S, D> Answers for CopyRequest<C, S, D> {
+    type Answer = usize;
+}
 
-impl<C: AsRef<Dma>, S: CopySource, D: CopyDestination> Future for DmaCopy<C, S, D> {
-    type Output = Result<usize, JobError>;
+impl<C, S, D> Own for CopyRequest<C, S, D>
+where
+    C: AsRef<Dma> + Handle<Owned = Dma>,
+    S: CopySource + Handle<Owned: CopySource>,
+    D: CopyDestination + Handle<Owned: CopyDestination>,
+{
+    type Owned = CopyRequest<Dma, S::Owned, D::Owned>;
 
-    #[inline(always)]
-    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
-        op::poll(self.project().0, cx).map(|outcome| outcome.map(|len| len as usize))
+    fn own(flight: &Flight<Self>) -> Self::Owned {
+        let CopyRequest { dma, src, dst } = flight.context();
+        CopyRequest {
+            dma: dma.cloned(),
+            src: src.cloned(),
+            dst: dst.cloned(),
+        }
     }
 }
+
+/// What [`Dma::copy`] returns: it answers the number of bytes copied.
+pub type DmaCopy<C, S, D> = Op<CopyRequest<C, S, D>>;
 
 /// Builds a [`Dma`].
 #[derive(Clone, Debug)]

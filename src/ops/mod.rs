@@ -5,13 +5,18 @@ mod context;
 mod dma;
 pub mod graph;
 mod op;
+mod operation;
+mod output;
 mod rdma;
 mod sha;
 mod sync_event;
 
 pub use accel::{Accel, AccelBuilder, AccelCall, AccelOp};
 pub use dma::{Dma, DmaBuilder, DmaCopy};
-pub use rdma::{Answer, Connect, Message, Rdma, RdmaBuilder, RdmaOp, RdmaRecv, RecvStream};
+pub use op::Answer;
+pub use operation::{Op, Operation, Refused, Started};
+pub use output::Output;
+pub use rdma::{Connect, Message, Rdma, RdmaBuilder, RdmaOp, RdmaRecv, RecvStream};
 pub use sha::{Sha, ShaBuilder, ShaOp, ShaSession};
 pub use sync_event::{
     BlockingSyncEvent, ImportedSyncEvent, Location, SyncEvent, SyncEventBuilder, SyncEventImport,

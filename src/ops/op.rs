@@ -1,18 +1,21 @@
-//! How an Op goes from its first poll to its result, whatever kind of Job it makes.
+//! How a job goes from its first poll to its result, whatever kind of job it is.
 //!
-//! A [`Request`] is what the caller asked for: a context and operands. It lies in the Op's [`Flight`], begins when the Op is
-//! polled first, and begins anew after waiting for a Slot.
+//! A [`Request`] is what the caller asked for: a context and operands. It lies in the operation's [`Flight`], begins when
+//! that is polled first, and begins anew after waiting for a Slot.
+
+#![allow(unreachable_pub, reason = "named by the sealed trait behind Operation")]
 
 use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use super::operation::sealed::{Kind, Post};
 use crate::error::JobError;
 use crate::mem::Begun;
-use crate::reactor::{Attachment, Flight, Outcome, Prepared, budget};
+use crate::reactor::{Attachment, Flight, Meaning, Outcome, Prepared, budget};
 
-/// A Job to be, and how it reaches its context.
-pub(super) trait Request: Deref<Target = Attachment> + Sized {
+/// A job to be, and how it reaches its context.
+pub(crate) trait Request: Answers + Deref<Target = Attachment> + Sized {
     type Leases;
     type Job;
 
@@ -20,7 +23,7 @@ pub(super) trait Request: Deref<Target = Attachment> + Sized {
     /// budget afterwards.
     const ORDERED: bool = false;
 
-    /// Checks, and takes the Leases of a Job.
+    /// Checks, and takes the Leases of a job.
     fn begin(&self) -> Result<Started<Self>, JobError>;
 
     /// Finishes it now, if the device can.
@@ -29,7 +32,7 @@ pub(super) trait Request: Deref<Target = Attachment> + Sized {
         None
     }
 
-    /// It was finished inline: gives the Leases back, and says how many bytes were moved.
+    /// It was finished inline: gives the Leases back, and returns how many bytes were moved.
     #[inline(always)]
     fn end(_begun: Started<Self>, _outcome: &Outcome) -> usize {
         0
@@ -39,19 +42,115 @@ pub(super) trait Request: Deref<Target = Attachment> + Sized {
     fn prepare(&self, begun: Started<Self>) -> Prepared;
 }
 
-/// The Job of a Request, and its Leases.
-pub(super) type Started<R> = Begun<<R as Request>::Leases, <R as Request>::Job>;
+/// What a Request is answered with.
+pub trait Answers {
+    type Answer: Answer;
+}
+
+/// What the number stands for that a job ends with.
+pub trait Answer: sealed::Of {}
+
+mod sealed {
+    use super::Meaning;
+
+    pub trait Of {
+        const MEANING: Meaning;
+
+        fn of(number: u64) -> Self;
+    }
+}
+
+/// Bytes.
+impl Answer for usize {}
+
+/// A value.
+impl Answer for u64 {}
+
+/// Nothing.
+impl Answer for () {}
+
+impl sealed::Of for usize {
+    const MEANING: Meaning = Meaning::Bytes;
+
+    #[inline(always)]
+    fn of(number: u64) -> usize {
+        number as usize
+    }
+}
+
+impl sealed::Of for u64 {
+    const MEANING: Meaning = Meaning::Value;
+
+    #[inline(always)]
+    fn of(number: u64) -> u64 {
+        number
+    }
+}
+
+impl sealed::Of for () {
+    const MEANING: Meaning = Meaning::Nothing;
+
+    #[inline(always)]
+    fn of(_: u64) {}
+}
+
+/// The job of a Request, and its Leases.
+pub(crate) type Started<R> = Begun<<R as Request>::Leases, <R as Request>::Job>;
 
 pub(super) fn prepare<R: Request>(request: &R) -> Result<Prepared, JobError> {
     Ok(request.prepare(request.begin()?))
 }
 
-/// Polls an Op.
+impl<R: Request> Kind for R {
+    type Output = Result<<R as Answers>::Answer, JobError>;
+    type Flight = Flight<R>;
+
+    #[inline(always)]
+    fn flight(self) -> Flight<R> {
+        Flight::new(self)
+    }
+
+    #[inline(always)]
+    fn poll(flight: Pin<&mut Flight<R>>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        poll(flight, cx).map(|outcome| outcome.map(sealed::Of::of))
+    }
+
+    fn start(flight: &mut Flight<R>) -> Result<(), JobError> {
+        let request = flight.context();
+        let begun = request.begin()?;
+        match request.finish_inline(&begun) {
+            Some(outcome) => {
+                R::end(begun, &outcome);
+                flight.set_ready(outcome);
+                Ok(())
+            }
+            None => {
+                let prepared = request.prepare(begun);
+                flight.try_start(prepared)
+            }
+        }
+    }
+}
+
+impl<R: Request> Post for R {
+    fn post(flight: &mut Flight<R>, user_data: u64) -> Result<(), JobError> {
+        let request = flight.context();
+        let meaning = <<R as Answers>::Answer as sealed::Of>::MEANING;
+        let begun = request.begin()?;
+        let slot = request.try_reserve()?;
+        match request.finish_inline(&begun) {
+            Some(outcome) => {
+                R::end(begun, &outcome);
+                request.settle(slot, user_data, meaning, outcome);
+                Ok(())
+            }
+            None => request.post(slot, request.prepare(begun), user_data, meaning),
+        }
+    }
+}
+
 #[inline(always)]
-pub(super) fn poll<R: Request>(
-    mut flight: Pin<&mut Flight<R>>,
-    cx: &mut Context<'_>,
-) -> Poll<Outcome> {
+fn poll<R: Request>(mut flight: Pin<&mut Flight<R>>, cx: &mut Context<'_>) -> Poll<Outcome> {
     if !flight.is_idle() {
         return flight.go_on(cx, prepare);
     }
@@ -62,7 +161,7 @@ pub(super) fn poll<R: Request>(
     let begun = match request.begin() {
         Ok(begun) => begun,
         Err(error) => {
-            // A loop of refused Jobs must not starve the others either.
+            // A loop of refused jobs must not starve the others either.
             return over(flight, cx, Err(error), 0);
         }
     };
@@ -94,37 +193,4 @@ fn over<R: Request>(
     }
     flight.as_mut().finish();
     Poll::Ready(outcome)
-}
-
-/// Submits at once, or says why not: nothing waits.
-pub(super) fn try_submit<R: Request>(request: R) -> Result<Flight<R>, JobError> {
-    let begun = request.begin()?;
-    match request.finish_inline(&begun) {
-        Some(outcome) => {
-            R::end(begun, &outcome);
-            let mut flight = Flight::new(request);
-            flight.set_ready(outcome);
-            Ok(flight)
-        }
-        None => {
-            let prepared = request.prepare(begun);
-            let mut flight = Flight::new(request);
-            flight.try_start(prepared)?;
-            Ok(flight)
-        }
-    }
-}
-
-/// Submits for a loop of the caller's own, or says why not: nothing waits, and there is no Op.
-pub(super) fn post<R: Request>(request: R, user_data: u64) -> Result<(), JobError> {
-    let begun = request.begin()?;
-    let slot = request.try_reserve()?;
-    match request.finish_inline(&begun) {
-        Some(outcome) => {
-            R::end(begun, &outcome);
-            request.settle(slot, user_data, outcome);
-            Ok(())
-        }
-        None => request.post(slot, request.prepare(begun), user_data),
-    }
 }

@@ -10,6 +10,8 @@
 //!
 //! How it waits is in [`super::wait`].
 
+#![allow(unreachable_pub, reason = "named by what an operation is made of")]
+
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
@@ -61,7 +63,7 @@ enum State {
 
 /// Pinned in an Op. `C` is how it reaches its context: borrowed, or owned.
 #[pin_project(PinnedDrop)]
-pub(crate) struct Flight<C: Deref<Target = Attachment>> {
+pub struct Flight<C: Deref<Target = Attachment>> {
     // Dropped before the context, which keeps its list.
     #[pin]
     node: WaitNode,

@@ -18,8 +18,9 @@ use std::os::fd::BorrowedFd;
 
 use super::flight::Prepared;
 use super::held::Outcome;
+use super::posted::End;
 use super::table::Taken;
-use super::target::Target;
+use super::target::{Meaning, Target};
 use super::workq::{Attachment, Shared, WorkQ};
 use crate::error::{JobError, Result};
 use crate::sync::atomic::Ordering;
@@ -38,7 +39,7 @@ impl WorkQ {
     ///
     /// ```
     /// use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-    /// use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ};
+    /// use tokio_doca::{BufPool, Device, Dma, Mmap, Output, WorkQ};
     ///
     /// let device = Device::open_default()?;
     /// let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
@@ -48,7 +49,7 @@ impl WorkQ {
     /// src.extend_from_slice(b"hello")?;
     ///
     /// let handle = workq.event_handle()?;
-    /// dma.submit_copy(&src, &dst, 7)?;
+    /// dma.copy(&src, &dst).post(7)?;
     /// let mut done = None;
     /// while done.is_none() {
     ///     workq.arm();
@@ -56,7 +57,7 @@ impl WorkQ {
     ///     workq.clear();
     ///     workq.progress(|user_data, result| done = Some((user_data, result)));
     /// }
-    /// assert_eq!(done, Some((7, Ok(5))));
+    /// assert!(matches!(done, Some((7, Ok(Output::Bytes(5))))));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -78,7 +79,7 @@ impl WorkQ {
             // Whether that was for the caller is known only when it was collected.
             shared.turn();
         }
-        if !shared.core.table.finished().is_empty() {
+        if !shared.none_finished() {
             shared.fire();
         }
     }
@@ -92,28 +93,16 @@ impl WorkQ {
         // What was read may have been for Tokio's epoll as well: a turn makes up for it, and arms for the Ops.
         let armed = shared.unmark();
         shared.event_turn();
-        if armed && shared.core.table.finished().is_empty() {
+        if armed && shared.none_finished() {
             shared.mark();
-            if !shared.core.table.finished().is_empty() {
+            if !shared.none_finished() {
                 shared.fire();
             }
         }
     }
 
-    /// Collects what is over, and hands out Jobs that were submitted with a word of the caller's (such as
-    /// [`Dma::submit_copy`](crate::Dma::submit_copy)): that word, untouched, and the number of bytes or why not. Each exactly
-    /// once, in the order in which they ended, on this thread. Answers how many.
-    ///
-    /// At most as many as the WorkQ is deep are handed out in one call: 0 says that there are none left. `handle` may
-    /// submit, since a Slot is free by then, or call anything else. After a panic in it the other Jobs are still there.
-    ///
-    /// Ops on the same WorkQ whose Jobs are over are woken. It never waits, in any mode, and makes no system call while nobody
-    /// else waits: a loop that calls nothing else polls busily.
-    ///
-    /// After [`shutdown`](WorkQ::shutdown) what has ended is still handed out. With the last handle of the WorkQ it is
-    /// forgotten, and so is the word.
-    #[doc(alias = "doca_workq_progress_retrieve")]
-    pub fn progress(&self, mut handle: impl FnMut(u64, Result<u64, JobError>)) -> usize {
+    /// Collects what is over, and hands out what was posted for a loop of the caller's own: the word, and how it ended.
+    pub(crate) fn collect(&self, mut handle: impl FnMut(u64, End)) -> usize {
         let shared = &self.0;
         let mut handed = 0;
         loop {
@@ -123,18 +112,20 @@ impl WorkQ {
             shared.resume_if_due();
             shared.answer_ring();
             while handed < self.depth() as usize
-                && let Some((index, user_data, outcome)) = shared.core.table.take_finished()
+                && let Some((index, user_data, meaning, outcome)) =
+                    shared.core.table.take_finished()
             {
                 handed += 1;
                 shared.give_back(index);
-                handle(user_data, outcome);
+                handle(user_data, End::Job(meaning, outcome));
             }
+            handed += shared.posted.poll(shared, &mut handle);
             // What was handed out has rung, or was there when the loop armed.
             if handed > 0 || !armed {
                 return handed;
             }
             shared.mark();
-            if shared.core.table.finished().is_empty() {
+            if shared.none_finished() {
                 return 0;
             }
         }
@@ -142,6 +133,11 @@ impl WorkQ {
 }
 
 impl Shared {
+    /// Whether `collect` would hand out nothing.
+    fn none_finished(&self) -> bool {
+        self.core.table.finished().is_empty() && self.posted.none_ready()
+    }
+
     /// The caller's loop wants an event. Look afterwards whether there is something.
     fn mark(&self) {
         self.armed.store(true, Ordering::SeqCst);
@@ -165,17 +161,24 @@ impl Attachment {
         slot: Taken<'_>,
         prepared: Prepared,
         user_data: u64,
+        meaning: Meaning,
     ) -> Result<(), JobError> {
-        self.launch(slot, prepared, Some(Target::Caller(user_data)))
+        self.launch(slot, prepared, Some(Target::Caller(user_data, meaning)))
             .map(drop)
             .map_err(JobError::from)
     }
 
     /// The device did the Job inline: `progress` tells of it all the same.
-    pub(crate) fn settle(&self, slot: Taken<'_>, user_data: u64, outcome: Outcome) {
+    pub(crate) fn settle(
+        &self,
+        slot: Taken<'_>,
+        user_data: u64,
+        meaning: Meaning,
+        outcome: Outcome,
+    ) {
         let shared = &self.shared;
         assert!(slot.is_of(&shared.core.table));
-        slot.settle(user_data, outcome);
+        slot.settle(user_data, meaning, outcome);
         shared.fire();
     }
 }

@@ -28,6 +28,7 @@ use super::received::{Landed, Received, Room, nowhere, received};
 use super::registry::Numbered;
 use crate::device::{Completion, Token};
 use crate::error::{ErrorKind, JobError};
+use crate::mem::Writing;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use crate::sync::{Mutex, Order, Waiters, discard, lock, wake};
 
@@ -175,6 +176,17 @@ impl Receives {
             generation: place.generation(),
             adopted: true,
         })
+    }
+
+    /// Whether the memory of a receive is that of a Lease. `is_for` runs under the lock.
+    pub(super) fn is_leased(
+        &self,
+        receipt: Receipt,
+        is_for: impl FnOnce(&Writing) -> bool,
+    ) -> bool {
+        let table = lock(&self.table);
+        let lease = table.places[receipt.index as usize].room.lease();
+        lease.is_some_and(is_for)
     }
 
     /// Fills a free place. The device may see the receive from here on.

@@ -7,8 +7,15 @@
 //!     +--> Queued  +-- dropped: an orphan, whose message is for the next
 //! ```
 
+#![allow(
+    unreachable_pub,
+    private_bounds,
+    reason = "named by what an operation is made of"
+)]
+
 use std::ops::Deref;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker, ready};
 
@@ -18,13 +25,15 @@ use super::budget;
 use super::in_line::Wanted;
 use super::mode::{Policy, Spin};
 use super::places::Ended;
+use super::posted::Entry;
 use super::queue_pair::QueuePair;
 use super::received::{Landed, Received, Room};
 use super::receives::{Receipt, Receives};
 use super::registry::Watching;
 use super::wait::{Awaited, Waited};
-use super::workq::Attachment;
+use super::workq::{Attachment, Shared};
 use crate::error::{JobError, Reason};
+use crate::mem::Writing;
 use crate::sync::atomic::fence;
 use crate::sync::{WaitNode, discard};
 
@@ -40,6 +49,9 @@ pub(crate) trait Receiver: Deref<Target = Attachment> {
 
     /// Copies what landed in memory of another Op's to the destination.
     fn adopt(&self, landed: &Landed) -> Result<(), JobError>;
+
+    /// Whether this is a Lease on the destination.
+    fn is_for(&self, lease: &Writing) -> bool;
 }
 
 #[derive(Debug)]
@@ -71,7 +83,7 @@ impl State {
 
 /// Pinned in an Op.
 #[pin_project(PinnedDrop)]
-pub(crate) struct RecvFlight<R: Receiver> {
+pub struct RecvFlight<R: Receiver> {
     // Dropped before the context, which keeps its list.
     #[pin]
     node: WaitNode,
@@ -104,22 +116,53 @@ impl<R: Receiver> RecvFlight<R> {
         }
     }
 
+    pub(crate) fn receiver(&self) -> &R {
+        &self.receiver
+    }
+
     /// Posts now, or says why not: nothing waits.
     #[inline(always)]
-    pub(crate) fn posted(receiver: R) -> Result<RecvFlight<R>, JobError> {
-        let receives = receiver.pair().receives();
-        ready_to_wait(&receiver)?;
+    pub(crate) fn start(&mut self) -> Result<(), JobError> {
+        let receives = self.receiver.pair().receives();
+        ready_to_wait(&self.receiver)?;
         let receipt = match receives.lets_pass() {
-            true => post(&receiver)?,
+            true => post(&self.receiver)?,
             false => None,
         };
         let full = || JobError::new(Reason::RecvQueueFull, receives.size() as u64, 0);
-        let state = State::Posted(receipt.ok_or_else(full)?, Spin::default());
-        Ok(RecvFlight {
-            node: WaitNode::new(),
-            receiver,
-            state,
-        })
+        self.state = State::Posted(receipt.ok_or_else(full)?, Spin::default());
+        Ok(())
+    }
+
+    /// Posts now, for a loop of the caller's own, or says why not: nothing waits. The flight is idle, and stays so.
+    pub(crate) fn post(&self, user_data: u64) -> Result<(), JobError> {
+        let receiver = &self.receiver;
+        let receives = receiver.pair().receives();
+        receiver.check_open()?;
+        receiver.check()?;
+        let receipt = match receives.lets_pass() {
+            true => post(receiver)?,
+            false => None,
+        };
+        let full = || JobError::new(Reason::RecvQueueFull, receives.size() as u64, 0);
+        let receipt = receipt.ok_or_else(full)?;
+        let to = if !receipt.adopted || receives.is_leased(receipt, |lease| receiver.is_for(lease))
+        {
+            None
+        } else {
+            // Its message is for the next one, if this one has no room for it.
+            let room = receiver.begin();
+            Some(room.inspect_err(|_| abandon(receiver, receipt))?)
+        };
+        let receives = Arc::clone(receives);
+        let posted = PostedRecv {
+            receives,
+            receipt,
+            to,
+        };
+        let shared = &receiver.shared;
+        shared.posted.add(shared, user_data, Entry::Recv(posted));
+        Ok(())
     }
 
     /// Whether it waits for no place any more: it is posted, or over.
@@ -260,7 +303,13 @@ fn go_on(
             // First: what follows may panic in a subscriber of the user's, and the place is this
             // one's no more.
             *state = State::Finished(Some(receipt));
-            Poll::Ready(receive(receiver, receipt, landed))
+            Poll::Ready(receive(
+                &receiver.shared,
+                receives,
+                receipt,
+                landed,
+                |landed| receiver.adopt(landed),
+            ))
         }
         Poll::Ready(Waited::Lost(error)) => {
             *state = State::Finished(Some(receipt));
@@ -278,44 +327,104 @@ fn go_on(
     }
 }
 
-/// It is over: the message comes to its destination.
+/// It is over: the message comes to its destination. `adopt` copies it from where another one wanted it.
 fn receive(
-    receiver: &impl Receiver,
+    shared: &Shared,
+    receives: &Receives,
     receipt: Receipt,
     landed: Landed,
+    adopt: impl FnOnce(&Landed) -> Result<(), JobError>,
 ) -> Result<Received, JobError> {
-    let (shared, receives) = (&receiver.shared, receiver.pair().receives());
     let outcome = if !receipt.adopted {
         landed.grow();
         landed.outcome
     } else {
         let adopted = landed.outcome.and_then(|received| {
-            receiver.adopt(&landed)?;
+            adopt(&landed)?;
             Ok(received)
         });
         if adopted.is_err() && landed.outcome.is_ok() {
             let Landed { room, .. } = landed;
-            end(receiver, receives.put_back(receipt, room));
+            give_up(shared, receives, receives.put_back(receipt, room));
             return adopted;
         }
         receives.settle(receipt);
         adopted
     };
     drop(landed);
-    shared.tell(&**receives, false);
+    shared.tell(receives, false);
     outcome
+}
+
+/// A receive that was posted for a loop of the caller's own.
+pub(super) struct PostedRecv {
+    receives: Arc<Receives>,
+    receipt: Receipt,
+    /// Where its message shall go, if it was taken over from another one, and has another destination.
+    to: Option<Room>,
+}
+
+impl PostedRecv {
+    /// `None`: its Rdma has gone.
+    pub(super) fn poll(
+        &mut self,
+        shared: &Arc<Shared>,
+        waker: &Waker,
+    ) -> Poll<Option<Result<Received, JobError>>> {
+        let (receives, receipt) = (&*self.receives, self.receipt);
+        let mut landed = receives.take(receipt);
+        if landed.is_none() {
+            receives.register(receipt, waker);
+            // After it can be found: pairs with the end of the Rdma, and with `Shutdown`.
+            fence(Ordering::SeqCst);
+            landed = receives.take(receipt);
+        }
+        let Some(landed) = landed else {
+            if !shared.core.registry.has(receives) {
+                return Poll::Ready(None);
+            }
+            if !shared.closed.load(Ordering::SeqCst) {
+                return Poll::Pending;
+            }
+            give_up(shared, receives, receives.abandon(receipt));
+            return Poll::Ready(Some(Err(JobError::of(Reason::Shutdown))));
+        };
+        let to = self.to.take();
+        Poll::Ready(Some(receive(shared, receives, receipt, landed, |landed| {
+            hand_over(to.as_ref(), landed)
+        })))
+    }
+}
+
+/// Copies a message to another destination than it lies in, if there is one.
+fn hand_over(to: Option<&Room>, landed: &Landed) -> Result<(), JobError> {
+    let len = landed.len();
+    match to {
+        _ if len == 0 => {}
+        None => landed.grow(),
+        Some(to) if len > to.len() => {
+            return Err(JobError::new(
+                Reason::ReceiveTooSmall,
+                len as u64,
+                to.len() as u64,
+            ));
+        }
+        Some(to) => landed.hand_over(to),
+    }
+    Ok(())
 }
 
 /// Its Op is gone: what comes is for the next.
 fn abandon(receiver: &impl Receiver, receipt: Receipt) {
-    end(receiver, receiver.pair().receives().abandon(receipt));
+    let receives = receiver.pair().receives();
+    give_up(&receiver.shared, receives, receives.abandon(receipt));
 }
 
-fn end(receiver: &impl Receiver, ended: Ended) {
+fn give_up(shared: &Shared, receives: &Receives, ended: Ended) {
     discard(ended.waker);
     drop(ended.lease);
     if ended.freed {
-        receiver.shared.tell(&**receiver.pair().receives(), false);
+        shared.tell(receives, false);
     }
 }
 

@@ -109,6 +109,15 @@ impl Registry {
         Ok(table)
     }
 
+    /// Whether the context of a table is still there.
+    pub(super) fn has(&self, table: &impl Places) -> bool {
+        let index = table.number() as usize - 1;
+        let of = &lock(&self.entries)[index].of;
+        let is_it =
+            |(other, _): &(Arc<dyn Places>, _)| std::ptr::addr_eq(Arc::as_ptr(other), table);
+        of.as_ref().is_some_and(is_it)
+    }
+
     /// Its context is gone.
     pub(super) fn forget(&self, table: &impl Places) {
         let index = table.number() as usize - 1;

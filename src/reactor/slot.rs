@@ -41,7 +41,7 @@ use super::phases::{
     COMPLETING, COMPLETING_ORPHAN, DONE, FREE, IN_FLIGHT, ORPHAN, PENDING, PHASE, POSTED, Phases,
     REGISTERING, RUNNING, WAITING, in_flight,
 };
-use super::target::{Leftovers, Rest, Target, Told};
+use super::target::{Leftovers, Meaning, Rest, Target, Told};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{UnsafeCell, discard};
 
@@ -153,7 +153,7 @@ impl Slot {
         let old = unsafe { replace(&self.held, Some(held)) };
         debug_assert!(old.is_none());
         let phase = match target {
-            Some(Target::Caller(_)) => POSTED,
+            Some(Target::Caller(..)) => POSTED,
             Some(Target::Run(..)) => RUNNING,
             _ => PENDING,
         };
@@ -169,13 +169,13 @@ impl Slot {
     /// # Safety
     ///
     /// As for `fill`.
-    pub(super) unsafe fn settle(&self, user_data: u64, outcome: Outcome) {
+    pub(super) unsafe fn settle(&self, user_data: u64, meaning: Meaning, outcome: Outcome) {
         let state = self.state.load(Ordering::Relaxed);
         self.owned_in(EMPTY);
         // SAFETY: Free and out of the free list: the caller's.
         let _ = unsafe { replace(&self.result, outcome) };
         // SAFETY: as above.
-        let old = unsafe { replace(&self.target, Some(Target::Caller(user_data))) };
+        let old = unsafe { replace(&self.target, Some(Target::Caller(user_data, meaning))) };
         debug_assert!(old.is_none());
         self.state.store(state | DONE, Ordering::Release);
     }
@@ -185,7 +185,7 @@ impl Slot {
     /// # Safety
     ///
     /// The caller took the Slot's number out of `Finished`, and calls this once for it.
-    pub(super) unsafe fn take_posted(&self) -> Option<(u64, Outcome)> {
+    pub(super) unsafe fn take_posted(&self) -> Option<(u64, Meaning, Outcome)> {
         if self.state.load(Ordering::Acquire) & PHASE != DONE {
             return None;
         }
@@ -196,7 +196,7 @@ impl Slot {
         let target = unsafe { replace(&self.target, None) };
         self.free();
         match target {
-            Some(Target::Caller(user_data)) => Some((user_data, result)),
+            Some(Target::Caller(user_data, meaning)) => Some((user_data, meaning, result)),
             _ => None,
         }
     }
@@ -440,7 +440,7 @@ impl Slot {
 #[cfg(test)]
 mod alone {
     use super::super::held::{Held, Outcome};
-    use super::super::target::Target;
+    use super::super::target::{Meaning, Target};
     use super::Slot;
 
     /// For tests that have a Slot to themselves.
@@ -453,12 +453,13 @@ mod alone {
         #[cfg(not(tokio_doca_loom))]
         pub(in super::super) fn settle_alone(&self, user_data: u64, outcome: Outcome) {
             // SAFETY: as above.
-            unsafe { self.settle(user_data, outcome) }
+            unsafe { self.settle(user_data, Meaning::Bytes, outcome) }
         }
 
         pub(in super::super) fn take_posted_alone(&self) -> Option<(u64, Outcome)> {
             // SAFETY: one thread of the test takes it.
-            unsafe { self.take_posted() }
+            let taken = unsafe { self.take_posted() };
+            taken.map(|(user_data, _, outcome)| (user_data, outcome))
         }
     }
 }
@@ -541,7 +542,7 @@ mod tests {
     #[test]
     fn a_posted_job_keeps_its_word_and_result_until_it_is_taken() {
         let slot = Slot::new();
-        let generation = slot.fill_alone(held(), Some(Target::Caller(u64::MAX)));
+        let generation = slot.fill_alone(held(), Some(Target::Caller(u64::MAX, Meaning::Bytes)));
         assert!(slot.take_posted_alone().is_none() && slot.is_in_flight());
         assert!(slot.nudge().is_none());
         assert!(slot.phase().any_in_flight() && !slot.phase().any_op());

@@ -83,8 +83,12 @@ impl Subscription {
         }
     }
 
-    pub(super) fn waits(&self) -> &Waits {
+    pub(super) fn waits(&self) -> &Arc<Waits> {
         &self.waits
+    }
+
+    pub(super) fn port(&self) -> &Arc<dyn EventPort> {
+        &self.port
     }
 
     /// Begins a wait; `None` if there is no place for it.

@@ -11,7 +11,7 @@ use super::held::{Held, Outcome};
 use super::magazine::Magazines;
 use super::phases::Phases;
 use super::slot::{Completed, Slot};
-use super::target::{Leftovers, Target, Told};
+use super::target::{Leftovers, Meaning, Target, Told};
 use crate::device::{Completion, Token};
 
 /// Outlives the WorkQ for as long as a device may complete one of its Jobs.
@@ -67,14 +67,14 @@ impl Table {
     }
 
     /// Takes the oldest of them: its word, and how it ended. The Slot is free, but for the free list.
-    pub(super) fn take_finished(&self) -> Option<(u32, u64, Outcome)> {
+    pub(super) fn take_finished(&self) -> Option<(u32, u64, Meaning, Outcome)> {
         loop {
             let index = self.finished.pop()?;
             // SAFETY: the number was just taken out of `Finished`, where `complete` and `settle` put
             // one for each end of such a job.
             let taken = unsafe { self.slots[index as usize].take_posted() };
-            if let Some((user_data, outcome)) = taken {
-                return Some((index, user_data, outcome));
+            if let Some((user_data, meaning, outcome)) = taken {
+                return Some((index, user_data, meaning, outcome));
             }
             debug_assert!(false, "only what is done stands there");
         }
@@ -184,10 +184,10 @@ impl Taken<'_> {
     }
 
     /// A Job of the caller's own loop is over before it was the device's.
-    pub(super) fn settle(self, user_data: u64, outcome: Outcome) {
+    pub(super) fn settle(self, user_data: u64, meaning: Meaning, outcome: Outcome) {
         let Taken { table, index } = *ManuallyDrop::new(self);
         // SAFETY: as in `fill`.
-        unsafe { table.slots[index as usize].settle(user_data, outcome) };
+        unsafe { table.slots[index as usize].settle(user_data, meaning, outcome) };
         table.finished.push(index);
     }
 }

@@ -24,8 +24,19 @@ pub(super) enum Target {
     Waker(Waker),
     /// A graph's run needs no waker per node, and no Op: its Slots are freed by the reaper.
     Run(Arc<dyn Run>, u32),
-    /// The caller's own loop, which is given this word back. The result waits in the Slot.
-    Caller(u64),
+    /// The caller's own loop, which is given this word back, and what the result means. That waits in the Slot.
+    Caller(u64, Meaning),
+}
+
+/// What the number stands for that a job of the caller's own loop ends with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meaning {
+    /// Bytes that were moved.
+    Bytes,
+    /// A value.
+    Value,
+    /// Nothing.
+    Nothing,
 }
 
 /// Whom to tell, once the gate was left.

@@ -184,7 +184,7 @@ const LONGEST: u64 = 1 << 23;
 
 /// The pauses of a future between looks, each twice as long as the one before.
 #[pin_project]
-pub(crate) struct Nap {
+pub struct Nap {
     // Dropped before the handle that keeps its list.
     #[pin]
     node: WaitNode,

@@ -12,8 +12,15 @@
 //! The waits that have the places may never end, or never be polled again. So a wait in line does not rest on them: each
 //! of its polls looks at the counter, and it naps between two looks, as on a device without waits.
 
+#![allow(
+    unreachable_pub,
+    private_bounds,
+    reason = "named by what an operation is made of"
+)]
+
 use std::ops::Deref;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use pin_project::{pin_project, pinned_drop};
@@ -22,12 +29,13 @@ use super::budget;
 use super::held::Outcome;
 use super::in_line::Wanted;
 use super::mode::{Policy, Spin};
+use super::posted::Entry;
 use super::subscription::Subscription;
 use super::timer::Nap;
 use super::wait::{Awaited, LOOKS, Waited};
 use super::waits::{Ticket, Waits};
-use super::workq::Attachment;
-use crate::device::EventWait;
+use super::workq::{Attachment, Shared};
+use crate::device::{EventPort, EventWait};
 use crate::error::{JobError, Reason};
 use crate::sync::WaitNode;
 use crate::sync::atomic::{Ordering, fence};
@@ -58,7 +66,7 @@ enum State {
 
 /// Pinned in an Op.
 #[pin_project(PinnedDrop)]
-pub(crate) struct WaitFlight<W: Waiter> {
+pub struct WaitFlight<W: Waiter> {
     // Dropped before the context, which keeps its list.
     #[pin]
     node: WaitNode,
@@ -95,8 +103,12 @@ impl<W: Waiter> WaitFlight<W> {
         }
     }
 
+    pub(crate) fn waiter(&self) -> &W {
+        &self.waiter
+    }
+
     /// Begins now, with a place, or says why not: nothing waits.
-    pub(crate) fn try_start(&mut self) -> Result<(), JobError> {
+    pub(crate) fn start(&mut self) -> Result<(), JobError> {
         let policy = ready_to_wait(&self.waiter)?;
         let shared = &self.waiter.shared;
         if !policy.is_busy() {
@@ -110,6 +122,29 @@ impl<W: Waiter> WaitFlight<W> {
         };
         let full = || JobError::new(Reason::WaitsFull, waits.size() as u64, 0);
         self.state = State::Waiting(ticket.ok_or_else(full)?, Spin::default());
+        Ok(())
+    }
+
+    /// Begins now, for a loop of the caller's own, or says why not: nothing waits. The flight is idle, and stays so.
+    pub(crate) fn post(&self, user_data: u64) -> Result<(), JobError> {
+        let waiter = &self.waiter;
+        waiter.check_open()?;
+        waiter.check()?;
+        let (shared, subscription) = (&waiter.shared, waiter.subscription());
+        let waits = subscription.waits();
+        let ticket = match waits.line().lets_pass(None, || true) {
+            true => subscription.post(waiter.wait())?,
+            false => None,
+        };
+        let full = || JobError::new(Reason::WaitsFull, waits.size() as u64, 0);
+        let ticket = ticket.ok_or_else(full)?;
+        let (waits, port) = (Arc::clone(waits), Arc::clone(subscription.port()));
+        let posted = PostedWait {
+            waits,
+            port,
+            ticket,
+        };
+        shared.posted.add(shared, user_data, Entry::Wait(posted));
         Ok(())
     }
 
@@ -147,6 +182,40 @@ impl<W: Waiter> WaitFlight<W> {
             }
             None => over(this.state, outcome, cx),
         }
+    }
+}
+
+/// A wait that was posted for a loop of the caller's own.
+pub(super) struct PostedWait {
+    waits: Arc<Waits>,
+    port: Arc<dyn EventPort>,
+    ticket: Ticket,
+}
+
+impl PostedWait {
+    /// `None`: its SyncEvent has gone.
+    pub(super) fn poll(&mut self, shared: &Arc<Shared>, waker: &Waker) -> Poll<Option<Outcome>> {
+        let (waits, ticket) = (&*self.waits, self.ticket);
+        let mut outcome = waits.take(ticket);
+        if outcome.is_none() {
+            waits.register(ticket, waker);
+            // After it can be found: pairs with the end of the SyncEvent, and with `Shutdown`.
+            fence(Ordering::SeqCst);
+            outcome = waits.take(ticket);
+        }
+        if outcome.is_none() {
+            if !shared.core.registry.has(waits) {
+                return Poll::Ready(None);
+            }
+            if !shared.closed.load(Ordering::SeqCst) {
+                return Poll::Pending;
+            }
+            self.port.cancel(waits.token(ticket));
+            waits.leave(ticket);
+        }
+        shared.tell(waits, false);
+        let outcome = outcome.unwrap_or(Err(JobError::of(Reason::Shutdown)));
+        Poll::Ready(Some(outcome))
     }
 }
 
@@ -270,7 +339,7 @@ fn poll_queued(
     }
     let enqueue = |waker: &Waker| subscription.enqueue(node, waker);
     let take = || Ok(subscription.post(waiter.wait())?);
-    let waits = subscription.waits();
+    let waits = &**subscription.waits();
     if let Poll::Ready(taken) = waiter.poll_in_line(waits, node, spin, cx, enqueue, take) {
         return Poll::Ready(taken.map_err(Err));
     }

@@ -9,6 +9,7 @@ use super::event::Events;
 use super::full::Pause;
 use super::gate::Gate;
 use super::mode::{Current, Mode, Policy};
+use super::posted::Entries;
 use super::registry::{Changed, Registry};
 use super::shutdown::Shutdown;
 use super::stats::Counts;
@@ -61,6 +62,8 @@ pub(super) struct Shared {
     pub(super) misses: AtomicU32,
     /// The caller's own loop wants an event at the next end of a Job of its own.
     pub(super) armed: atomic::AtomicBool,
+    /// What was posted for that loop, and has no Slot.
+    pub(super) posted: Entries,
     pub(super) counts: Counts,
     pub(super) clock: Clock,
     attaching: Mutex<()>,
@@ -85,7 +88,7 @@ struct Attached {
 
 /// A context's place on a WorkQ.
 #[derive(Clone)]
-pub(crate) struct Attachment {
+pub struct Attachment {
     pub(super) shared: Arc<Shared>,
     pub(super) queue: Arc<dyn Queue>,
     pub(super) device: Device,
@@ -400,6 +403,7 @@ impl WorkQBuilder {
             changes: sync::Mutex::new(Vec::new()),
             misses: AtomicU32::new(0),
             armed: atomic::AtomicBool::new(false),
+            posted: Entries::default(),
             counts: Counts::default(),
             clock: Clock::new(),
             attaching: Mutex::new(()),

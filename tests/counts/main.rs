@@ -321,7 +321,7 @@ fn a_remote_operation_allocates_nothing_nor_does_a_receive() {
         let operations = async || {
             let (sent, received) = tokio::join!(here.send(&src), there.recv(&dst));
             assert_eq!((sent, received.unwrap().len), (Ok(LEN), LEN));
-            drop(there.try_recv(&dropped).unwrap());
+            drop(there.recv(&dropped).start().unwrap());
             here.send(&src).await.unwrap();
             there.recv(&dst).await.unwrap();
             let (sent, received) = tokio::join!(here.write_imm(&src, &remote, 1), there.recv(()));
@@ -393,7 +393,7 @@ fn jobs_of_a_loop_of_ones_own_allocate_nothing() {
         rig.workq.event_handle().unwrap();
         let jobs = async || {
             for at in 0..FILLING as u64 {
-                rig.dma.submit_copy(&src, &dst, at).unwrap();
+                rig.dma.copy(&src, &dst).post(at).unwrap();
                 rig.workq.arm();
                 let mut told = 0;
                 while told == 0 {
@@ -700,7 +700,7 @@ fn child_under_strace() {
     let unwaited = async |jobs: usize| {
         for _ in 0..jobs {
             let done = rig.device.jobs().unwrap() + 1;
-            let op = rig.dma.try_copy(&src, &dst).unwrap();
+            let op = rig.dma.copy(&src, &dst).start().unwrap();
             while rig.device.jobs() != Some(done) {
                 std::hint::spin_loop();
             }
@@ -930,9 +930,9 @@ fn an_op_that_found_anothers_completion_ready_is_still_woken_by_its_own() {
     src.extend_from_slice(b"hello").unwrap();
     on_runtime(async {
         // Over before anybody waits: it does not ring.
-        let first = dma.try_copy(&src, &one).unwrap();
+        let first = dma.copy(&src, &one).start().unwrap();
         adapter.finish_one();
-        let second = tokio::spawn(dma.copy_owned(src.clone(), two));
+        let second = tokio::spawn(dma.copy(src.clone(), two).owned());
         // Finds the first one's completion, and has to wait for its own.
         while workq.in_flight() < 2 {
             tokio::task::yield_now().await;

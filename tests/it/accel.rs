@@ -136,7 +136,7 @@ fn an_unknown_opcode_is_refused_before_anything_is_leased() {
         let error = bench.accel.call(call.clone()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotSupported);
         assert!(error.to_string().contains("0xbad"), "{error}");
-        refused(bench.accel.try_call(call), ErrorKind::NotSupported);
+        refused(bench.accel.call(call).start(), ErrorKind::NotSupported);
         assert!(!bench.accel.caps().supports(0xbad) && bench.accel.caps().supports(XOR));
         assert_eq!(bench.workq.in_flight(), 0);
     });
@@ -242,7 +242,7 @@ fn a_forgotten_call_keeps_its_memory_and_its_slot() {
         let hold = bench.outside.hold();
         let (src, dst) = (bench.filled(b"abc"), bench.empty());
         let call = xor(1).src(src.clone()).dst(dst.clone());
-        let mut call = Box::pin(bench.accel.call_owned(call));
+        let mut call = Box::pin(bench.accel.call(call).owned());
         poll_pending(call.as_mut());
         std::mem::forget(call);
         refused(dst.data(), ErrorKind::InUse);
@@ -272,7 +272,7 @@ fn a_full_workq_has_calls_wait_their_turn() {
             for call in &mut calls {
                 poll_pending(call.as_mut());
             }
-            let fourth = bench.accel.try_call(AccelCall::new(ECHO));
+            let fourth = bench.accel.call(AccelCall::new(ECHO)).start();
             refused(fourth, ErrorKind::Again);
             drop(hold);
             for call in calls {
@@ -291,7 +291,8 @@ fn a_call_can_be_spawned_and_its_context_detached() {
                 let (src, dst) = (bench.filled(&[0; 5]), bench.empty());
                 let call = bench
                     .accel
-                    .call_owned(xor(key).src(src.clone()).dst(dst.clone()));
+                    .call(xor(key).src(src.clone()).dst(dst.clone()))
+                    .owned();
                 let task = tokio::spawn(call);
                 (key, src, dst, task)
             })

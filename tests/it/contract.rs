@@ -274,7 +274,7 @@ fn a_copy_that_the_device_refused_does_not_wait_for_an_op_that_nobody_polls() {
     let ((a, b), (c, d)) = (copies.bufs(), copies.bufs());
     let first = {
         let _runtime = copies.runtime.enter();
-        dma.try_copy(&a, &b).unwrap()
+        dma.copy(&a, &b).start().unwrap()
     };
     wait_until(|| device.jobs() == Some(1));
     for _ in 0..4 {

@@ -389,7 +389,13 @@ fn the_parts_of_a_session_go_one_after_the_other() {
         let busy = |result| is(result, ErrorKind::InUse, Reason::SessionInUse, &[]);
         busy(session.update(&other).await);
         busy(session.finish((), &dst).await);
-        busy(session.try_update(&other).map(|_| 0));
+        busy(
+            session
+                .update(&other)
+                .start()
+                .map(|_| 0)
+                .map_err(JobError::from),
+        );
         busy(session.copy().map(|_| 0));
         busy(session.reset().map(|()| 0));
         let idle = sha.session(Sha256).unwrap();
@@ -462,7 +468,7 @@ fn a_forgotten_hash_keeps_its_memory_and_its_session() {
         let (part, dst) = (bench.filled(&[1; 64]), bench.empty());
         let session = sha.session(Sha256).unwrap();
         let hold = bench.hold();
-        let mut op: Pin<Box<_>> = Box::pin(session.finish_owned(part.clone(), dst.clone()));
+        let mut op: Pin<Box<_>> = Box::pin(session.finish(part.clone(), dst.clone()).owned());
         poll_pending(op.as_mut());
         std::mem::forget(op);
         // The session's own handle goes, and what the device writes does not.
@@ -556,7 +562,7 @@ fn a_hash_that_waits_for_a_slot_goes_on_when_there_is_one() {
             let mut all = pin!(futures::future::join_all(ops));
             poll_pending(all.as_mut());
             assert_eq!(bench.workq.in_flight(), 2);
-            let full = sha.try_hash(Sha512, &pairs[19].0, &pairs[19].1);
+            let full = sha.hash(Sha512, &pairs[19].0, &pairs[19].1).start();
             refused(full, ErrorKind::Again);
             drop(hold);
             assert!(all.await.iter().all(|len| *len == Ok(64)));
@@ -586,7 +592,11 @@ fn what_is_wrong_with_the_operands_is_said_before_anything_happens() {
             let numbers = [room as u64, 32];
             let refused = hash(&src, &dst).await;
             is(refused, InvalidValue, Reason::NoRoomForDigest, &numbers);
-            let refused = sha.try_hash(Sha256, &src, &dst).map(|_| 0);
+            let refused = sha
+                .hash(Sha256, &src, &dst)
+                .start()
+                .map(|_| 0)
+                .map_err(JobError::from);
             is(refused, InvalidValue, Reason::NoRoomForDigest, &numbers);
             drop(guards);
             assert_eq!(rooms(&dst), (0, 4096 - room, room));
@@ -863,20 +873,20 @@ fn a_loop_of_one_s_own_hashes_without_a_runtime() {
             block_until("it is told", || {
                 bench
                     .workq
-                    .progress(|word, outcome| told = Some((word, outcome)));
+                    .progress(|word, outcome| told = Some((word, outcome.unwrap().bytes())));
                 told.is_some()
             });
             told.unwrap()
         };
-        session.submit_update(&part, 7).unwrap();
-        assert_eq!(told(), (7, Ok(64)));
-        session.submit_finish(&part, &dst, 8).unwrap();
-        assert_eq!(told(), (8, Ok(32)));
+        session.update(&part).post(7).unwrap();
+        assert_eq!(told(), (7, Some(64)));
+        session.finish(&part, &dst).post(8).unwrap();
+        assert_eq!(told(), (8, Some(32)));
         assert_eq!(digest(&dst), bare(Sha256, &[1; 128]));
-        sha.submit_hash(Sha1, &part, &dst, u64::MAX).unwrap();
-        assert_eq!(told(), (u64::MAX, Ok(20)));
+        sha.hash(Sha1, &part, &dst).post(u64::MAX).unwrap();
+        assert_eq!(told(), (u64::MAX, Some(20)));
         assert_eq!(digest(&dst), bare(Sha1, &[1; 64]));
-        let refused = session.submit_update(part.slice(1..).unwrap(), 9);
+        let refused = session.update(part.slice(1..).unwrap()).post(9);
         assert_eq!(refused.unwrap_err().reason(), Reason::NotWholeBlocks);
         assert_eq!(bench.workq.progress(|_, _| ()), 0);
     }
@@ -911,9 +921,10 @@ fn many_tasks_hash_and_copy_on_one_workq() {
                             );
                             assert_eq!((hashed, copy), (Ok(32), Ok(message.len())));
                             assert_eq!(digest(&dst), bare(Sha256, &message));
-                            session.update_owned(src.clone()).await.unwrap();
+                            session.update(src.clone()).owned().await.unwrap();
                             session
-                                .finish_owned(src.clone(), dst.clone())
+                                .finish(src.clone(), dst.clone())
+                                .owned()
                                 .await
                                 .unwrap();
                             assert_eq!(digest(&dst), bare(Sha512, &[&message[..]; 2].concat()));

@@ -25,10 +25,10 @@ fn each(story: impl AsyncFn(&Setup, &SyncEvent, &SyncEvent)) {
     }
 }
 
-fn reason<T>(result: Result<T, JobError>) -> Reason {
+fn reason<T>(result: Result<T, impl Into<JobError>>) -> Reason {
     match result {
         Ok(_) => panic!("it did not fail"),
-        Err(error) => error.reason(),
+        Err(error) => error.into().reason(),
     }
 }
 
@@ -38,12 +38,12 @@ fn what_one_side_sets_and_adds_the_other_gets() {
         one.set(5).await.unwrap();
         assert_eq!(other.get().await, Ok(5));
         assert_eq!(other.add(3).await, Ok(5));
-        assert_eq!(one.add_owned(u64::MAX).await, Ok(8));
-        assert_eq!(one.get_owned().await, Ok(7));
-        other.set_owned(0).await.unwrap();
-        assert_eq!(one.try_get().unwrap().await, Ok(0));
-        one.try_set(u64::MAX).unwrap().await.unwrap();
-        assert_eq!(other.try_add(2).unwrap().await, Ok(u64::MAX));
+        assert_eq!(one.add(u64::MAX).owned().await, Ok(8));
+        assert_eq!(one.get().owned().await, Ok(7));
+        other.set(0).owned().await.unwrap();
+        assert_eq!(one.get().start().unwrap().await, Ok(0));
+        one.set(u64::MAX).start().unwrap().await.unwrap();
+        assert_eq!(other.add(2).start().unwrap().await, Ok(u64::MAX));
         assert_eq!(one.get().await, Ok(1));
         one.set(0).await.unwrap();
     });
@@ -62,7 +62,7 @@ fn a_wait_is_over_when_the_value_is_greater_and_not_before() {
         }
         let (woken, ()) = tokio::join!(wait, async { one.set(4).await.unwrap() });
         assert_eq!(woken, Ok(4));
-        let (woken, before) = tokio::join!(other.wait_gt_owned(9, u64::MAX), one.add(6));
+        let (woken, before) = tokio::join!(other.wait_gt(9).owned(), one.add(6));
         assert_eq!((woken, before), (Ok(10), Ok(4)));
         // Nothing is greater than that.
         one.set(u64::MAX).await.unwrap();
@@ -97,7 +97,7 @@ fn waits_wake_one_by_one_as_they_end() {
     each(async |setup, one, other| {
         one.set(0).await.unwrap();
         let waits: Vec<_> = (0..setup.waits as u64)
-            .map(|at| tokio::spawn(other.wait_gt_owned(at, u64::MAX)))
+            .map(|at| tokio::spawn(other.wait_gt(at).owned()))
             .collect();
         for (at, wait) in waits.into_iter().enumerate() {
             assert!(!wait.is_finished());
@@ -118,7 +118,7 @@ fn waits_have_places_of_their_own_and_a_line() {
             first
                 .iter_mut()
                 .for_each(|wait| poll_pending(wait.as_mut()));
-            let full = importer.try_wait_gt(0, u64::MAX).err().unwrap();
+            let full = importer.wait_gt(0).start().err().unwrap();
             assert_eq!(
                 (full.reason(), full.kind()),
                 (Reason::WaitsFull, ErrorKind::Again)
@@ -128,7 +128,7 @@ fn waits_have_places_of_their_own_and_a_line() {
             assert_eq!(importer.get().await, Ok(0));
             assert_eq!(importer.workq().in_flight(), 0);
             let line: Vec<_> = (0..10)
-                .map(|_| tokio::spawn(importer.wait_gt_owned(0, u64::MAX)))
+                .map(|_| tokio::spawn(importer.wait_gt(0).owned()))
                 .collect();
             tokio::task::yield_now().await;
             // A place that is given back goes to the line at once.
@@ -152,7 +152,7 @@ fn a_wait_that_is_dropped_stops_waiting_at_once() {
                 poll_pending(wait.as_mut());
                 drop(wait);
                 // There is one place, and it is free.
-                let wait = importer.try_wait_gt(turn, u64::MAX).unwrap();
+                let wait = importer.wait_gt(turn).start().unwrap();
                 if turn % 2 == 0 {
                     drop(wait);
                     owner.set(turn + 1).await.unwrap();
@@ -171,7 +171,7 @@ fn a_forgotten_wait_keeps_its_place_and_nothing_else() {
     for setup in Setup::all().map(|setup| setup.waits(2)) {
         let (owner, importer) = setup.pair();
         run(in_time("the other wait", async {
-            let wait = importer.try_wait_gt(0, u64::MAX).unwrap();
+            let wait = importer.wait_gt(0).start().unwrap();
             std::mem::forget(wait);
             let (woken, ()) =
                 tokio::join!(importer.wait_gt(1), async { owner.set(2).await.unwrap() });
@@ -233,10 +233,7 @@ fn stopping_ends_waits_and_what_the_other_side_does() {
     for setup in Setup::all() {
         let (owner, importer) = setup.pair();
         run(in_time("all ends", async {
-            let waits = [
-                owner.wait_gt_owned(0, u64::MAX),
-                importer.wait_gt_owned(0, u64::MAX),
-            ];
+            let waits = [owner.wait_gt(0).owned(), importer.wait_gt(0).owned()];
             let [mine, theirs] = waits.map(tokio::spawn);
             tokio::task::yield_now().await;
             let clone = owner.clone();
@@ -309,7 +306,7 @@ fn shutting_the_workq_down_ends_its_waits() {
         let (owner, importer) = setup.waits(1).pair();
         run(in_time("the ends", async {
             let waits: Vec<_> = (0..3)
-                .map(|_| tokio::spawn(importer.wait_gt_owned(0, u64::MAX)))
+                .map(|_| tokio::spawn(importer.wait_gt(0).owned()))
                 .collect();
             tokio::task::yield_now().await;
             importer.workq().shutdown().await.unwrap();
@@ -337,7 +334,7 @@ fn a_change_of_mode_finds_every_wait() {
                 Mode::EventDriven,
             ];
             for (turn, mode) in modes.into_iter().enumerate() {
-                let wait = tokio::spawn(importer.wait_gt_owned(turn as u64, u64::MAX));
+                let wait = tokio::spawn(importer.wait_gt(turn as u64).owned());
                 tokio::task::yield_now().await;
                 importer.workq().set_mode(mode).unwrap();
                 tokio::task::yield_now().await;
@@ -390,7 +387,7 @@ fn the_flavours_meet_in_every_combination() {
     let blob = owner.export_dpu(&host).unwrap();
     let importer = setup.importer(&blob);
     run(in_time("the wait", async {
-        let wait = tokio::spawn(importer.wait_gt_owned(0, u64::MAX));
+        let wait = tokio::spawn(importer.wait_gt(0).owned());
         tokio::task::yield_now().await;
         assert_eq!(owner.add(2), Ok(0));
         assert_eq!(wait.await.unwrap(), Ok(2));
@@ -601,10 +598,7 @@ fn an_adapter_waits_for_small_numbers_and_whole_bytes() {
                 (Reason::WaitTooHigh, ErrorKind::InvalidValue)
             );
             mentions(&error.to_string(), &[255, 254]);
-            assert_eq!(
-                reason(importer.try_wait_gt(300, u64::MAX)),
-                Reason::WaitTooHigh
-            );
+            assert_eq!(reason(importer.wait_gt(300).start()), Reason::WaitTooHigh);
             assert_eq!(importer.wait_gt_masked(1, 0xff).await, Ok(254));
             assert_eq!(
                 reason(importer.wait_gt_masked(0, 0xf0).await),
@@ -648,7 +642,8 @@ fn an_adapter_does_not_wait_where_the_value_is_beyond_its_limit() {
                     one.set(value).await.unwrap();
                     too_high(waiting.await, value);
                     too_high(other.wait_gt_masked(0, mask).await, value);
-                    too_high(other.try_wait_gt(0, mask).map(|_| 0), value);
+                    let refused = other.wait_gt_masked(0, mask).start().map(|_| 0);
+                    too_high(refused.map_err(JobError::from), value);
                 }
                 one.set(1).await.unwrap();
                 assert_eq!(other.wait_gt(0).await, Ok(1));
@@ -665,7 +660,7 @@ fn who_cannot_wait_gets() {
         assert!(owner.caps().supports(SyncEventKind::Add));
         run(in_time("the waits", async {
             let waits: Vec<_> = (0..4)
-                .map(|at| tokio::spawn(importer.wait_gt_owned(1000 + at, 0xfff)))
+                .map(|at| tokio::spawn(importer.wait_gt_masked(1000 + at, 0xfff).owned()))
                 .collect();
             tokio::task::yield_now().await;
             owner.set(1003).await.unwrap();
@@ -675,7 +670,7 @@ fn who_cannot_wait_gets() {
             }
             let last = waits.next().unwrap();
             assert!(!last.is_finished());
-            assert_eq!(importer.try_wait_gt(5, u64::MAX).unwrap().await, Ok(1003));
+            assert_eq!(importer.wait_gt(5).start().unwrap().await, Ok(1003));
             owner.stop();
             assert_eq!(reason(last.await.unwrap()), Reason::EventRevoked);
         }));

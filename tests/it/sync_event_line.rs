@@ -38,9 +38,9 @@ fn take_places(
     event: &SyncEvent,
     threshold: u64,
 ) -> Vec<impl Future<Output = Result<u64, JobError>>> {
-    let wait = |_| event.try_wait_gt(threshold, ALL).unwrap();
+    let wait = |_| event.wait_gt_masked(threshold, ALL).start().unwrap();
     let taken: Vec<_> = (0..PLACES).map(wait).collect();
-    let full = event.try_wait_gt(threshold, ALL).err().unwrap();
+    let full = event.wait_gt_masked(threshold, ALL).start().err().unwrap();
     assert_eq!(full.reason(), Reason::WaitsFull);
     taken
 }
@@ -52,7 +52,7 @@ async fn stands_in_line(event: &SyncEvent) {
     while since.elapsed() < 2 * spin {
         tokio::task::yield_now().await;
     }
-    assert!(event.try_wait_gt(NEVER, ALL).is_err());
+    assert!(event.wait_gt_masked(NEVER, ALL).start().is_err());
 }
 
 #[test]
@@ -60,9 +60,9 @@ fn a_value_serves_those_in_line() {
     each(async |sets, waits| {
         let taken = take_places(waits, NEVER);
         let line: Vec<_> = [(0, ALL), (4, ALL), (4, 0xff), (0, 0x100)]
-            .map(|(threshold, mask)| tokio::spawn(waits.wait_gt_owned(threshold, mask)))
+            .map(|(threshold, mask)| tokio::spawn(waits.wait_gt_masked(threshold, mask).owned()))
             .into();
-        let later = tokio::spawn(waits.wait_gt_owned(5, ALL));
+        let later = tokio::spawn(waits.wait_gt_masked(5, ALL).owned());
         stands_in_line(waits).await;
         assert!(line.iter().all(|wait| !wait.is_finished()));
         sets.set(0x105).await.unwrap();
@@ -78,7 +78,7 @@ fn a_value_serves_those_in_line() {
 fn a_value_that_ends_only_some_serves_those_in_line() {
     each(async |sets, waits| {
         let _taken = take_places(waits, NEVER);
-        let [first, last] = [3, 7].map(|at| tokio::spawn(waits.wait_gt_owned(at, ALL)));
+        let [first, last] = [3, 7].map(|at| tokio::spawn(waits.wait_gt_masked(at, ALL).owned()));
         stands_in_line(waits).await;
         sets.set(5).await.unwrap();
         assert_eq!(first.await.unwrap(), Ok(5));
@@ -97,7 +97,7 @@ fn a_wait_in_line_passes_those_that_are_never_polled() {
         // In line, and never polled again.
         let mut left = pin!(waits.wait_gt(0));
         assert!(futures::poll!(left.as_mut()).is_pending());
-        let line = tokio::spawn(waits.wait_gt_owned(0, ALL));
+        let line = tokio::spawn(waits.wait_gt_masked(0, ALL).owned());
         stands_in_line(waits).await;
         sets.set(1).await.unwrap();
         assert_eq!(line.await.unwrap(), Ok(1));
@@ -109,7 +109,7 @@ fn a_wait_in_line_passes_those_that_are_never_polled() {
 fn a_wait_in_line_ends_with_its_event() {
     each(async |_, waits| {
         take_places(waits, 0).into_iter().for_each(forget);
-        let line = tokio::spawn(waits.wait_gt_owned(0, ALL));
+        let line = tokio::spawn(waits.wait_gt_masked(0, ALL).owned());
         stands_in_line(waits).await;
         waits.stop();
         let ended = line.await.unwrap().unwrap_err();
@@ -121,12 +121,12 @@ fn a_wait_in_line_ends_with_its_event() {
 fn a_wait_in_line_hears_of_another_mode_and_of_a_shutdown() {
     each(async |sets, waits| {
         take_places(waits, 0).into_iter().for_each(forget);
-        let line = tokio::spawn(waits.wait_gt_owned(0, ALL));
+        let line = tokio::spawn(waits.wait_gt_masked(0, ALL).owned());
         stands_in_line(waits).await;
         waits.workq().set_mode(Mode::BusyPoll).unwrap();
         sets.set(1).await.unwrap();
         assert_eq!(line.await.unwrap(), Ok(1));
-        let line = tokio::spawn(waits.wait_gt_owned(1, ALL));
+        let line = tokio::spawn(waits.wait_gt_masked(1, ALL).owned());
         stands_in_line(waits).await;
         waits.workq().shutdown().await.unwrap();
         let ended = line.await.unwrap().unwrap_err();
@@ -140,8 +140,9 @@ fn a_wait_in_line_does_not_end_where_the_value_is_beyond_the_limit() {
         let event = setup.limits(Limits::bluefield3()).waits(PLACES).private();
         run(in_time("the waits in line", async {
             take_places(&event, 9).into_iter().for_each(forget);
-            let waits = [(0, ALL), (0, 0xff00_0000)]
-                .map(|(threshold, mask)| tokio::spawn(event.wait_gt_owned(threshold, mask)));
+            let waits = [(0, ALL), (0, 0xff00_0000)].map(|(threshold, mask)| {
+                tokio::spawn(event.wait_gt_masked(threshold, mask).owned())
+            });
             stands_in_line(&event).await;
             event.set(255).await.unwrap();
             for wait in waits {

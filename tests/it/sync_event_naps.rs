@@ -105,7 +105,7 @@ fn a_wait_naps_in_block_on_beside_a_job_that_never_ends() {
         let dma = Dma::builder(&device).attach(&event.workq()).unwrap();
         let (src, dst) = (pool.try_alloc().unwrap(), pool.try_alloc().unwrap());
         src.extend_from_slice(b"lost").unwrap();
-        let mut lost = Box::pin(dma.copy_owned(src, dst));
+        let mut lost = Box::pin(dma.copy(src, dst).owned());
         let (ended, end) = std::sync::mpsc::channel();
         let waits = event.clone();
         std::thread::spawn(move || {

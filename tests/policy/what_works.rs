@@ -331,7 +331,7 @@ fn rdma(device: &Device, kind: RdmaKind) -> Result {
                 assert_eq!((sent?, received?), (64, 64));
             }
             RdmaKind::WriteImm => {
-                let received = b.try_recv(&dst)?;
+                let received = b.recv(&dst).start()?;
                 assert_eq!(a.write_imm(&src, &there, 1).await?, 64);
                 received.await?;
             }

@@ -49,8 +49,8 @@ async fn active(side: &Side) {
 
     side.send(b"hello").await.unwrap();
     assert_eq!(rdma.send_imm(&side.filled(b"with"), 79).await, Ok(4));
-    assert_eq!(rdma.send_empty().await, Ok(0));
-    assert_eq!(rdma.send_empty_imm(80).await, Ok(0));
+    assert_eq!(rdma.send(()).await, Ok(0));
+    assert_eq!(rdma.send_imm((), 80).await, Ok(0));
     let chain = BufChain::with_capacity(3);
     for part in [&b"one "[..], b"and ", b"another"] {
         chain.push(side.filled(part)).unwrap();
@@ -285,7 +285,7 @@ fn a_thousand_contexts_take_few_descriptors_and_do_not_disturb_each_other() {
 async fn pair(side: &Side, setup: Setup) {
     let [one, other] = [(); 2].map(|()| context(&side.device, &side.workq, setup));
     support::rdma::connect(&one, &other);
-    let (empty, sent) = tokio::join!(one.recv(()), other.send_empty());
+    let (empty, sent) = tokio::join!(one.recv(()), other.send(()));
     assert!(empty.is_ok() && sent.is_ok());
 }
 

@@ -78,7 +78,7 @@ fn what_the_peer_sent_before_it_left_comes_before_the_answer() {
         run(async {
             let (one, other) = pair(setup);
             let mut receives: Vec<_> = (0..16)
-                .map(|_| Box::pin(one.rdma.recv_owned(one.empty())))
+                .map(|_| Box::pin(one.rdma.recv(one.empty()).owned()))
                 .collect();
             for receive in &mut receives {
                 poll_pending(receive.as_mut());

@@ -85,7 +85,7 @@ fn everything_may_be_dropped_in_every_order() {
         let bench = Bench::new(configs()[count % 4]);
         let hold = bench.hold();
         let (src, dst) = (bench.filled(b"abc"), bench.empty());
-        let mut copy = Box::pin(bench.dma.copy_owned(src.clone(), dst.clone()));
+        let mut copy = Box::pin(bench.dma.copy(src.clone(), dst.clone()).owned());
         poll_pending(copy.as_mut());
         let (mut device, mut mmap, mut pool) =
             (Some(bench.device), Some(bench.mmap), Some(bench.pool));

@@ -73,7 +73,7 @@ fn an_op_that_a_panic_drops_may_meet_such_a_runtime() {
     let plain = Builder::new_current_thread().build().unwrap();
     let _entered = plain.enter();
     let dropped = std::panic::AssertUnwindSafe(|| {
-        let _op = bench.dma.try_copy(&src, &dst).unwrap();
+        let _op = bench.dma.copy(&src, &dst).start().unwrap();
         bench.workq.set_mode(Mode::EventDriven).unwrap();
         panic!("with an op in flight");
     });

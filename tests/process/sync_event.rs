@@ -153,8 +153,8 @@ fn what_is_not_greater_wakes_nobody_and_masks_are_kept() {
         let owner = Setup::all()[number].owner();
         let mut peer = Peer::start(NAME, &number.to_string());
         workers().block_on(in_time("the waits", async {
-            let wait = tokio::spawn(owner.wait_gt_owned(7, 0xff));
-            let whole = tokio::spawn(owner.wait_gt_owned(7, u64::MAX));
+            let wait = tokio::spawn(owner.wait_gt_masked(7, 0xff).owned());
+            let whole = tokio::spawn(owner.wait_gt(7).owned());
             tokio::task::yield_now().await;
             give(&mut peer, &owner);
             let mut step = async |whole_is_over: bool| {
@@ -189,9 +189,10 @@ fn what_a_peer_sets_serves_those_in_line() {
         let mut peer = Peer::start(NAME, &number.to_string());
         give(&mut peer, &owner);
         run(in_time("the waits in line", async {
-            let _placed = owner.try_wait_gt(NEVER, u64::MAX).unwrap();
-            let line = [(0, u64::MAX), (6, 0xff), (0x0106, u64::MAX)]
-                .map(|(threshold, mask)| tokio::spawn(owner.wait_gt_owned(threshold, mask)));
+            let _placed = owner.wait_gt(NEVER).start().unwrap();
+            let line = [(0, u64::MAX), (6, 0xff), (0x0106, u64::MAX)].map(|(threshold, mask)| {
+                tokio::spawn(owner.wait_gt_masked(threshold, mask).owned())
+            });
             tokio::task::yield_now().await;
             peer.say("set");
             for wait in line {
@@ -539,9 +540,7 @@ fn more_doorbells_at_once_than_one_look_reads() {
     owners.iter().for_each(|owner| give(&mut peer, owner));
     run(async {
         for turn in 0..3 {
-            let waits = owners
-                .iter()
-                .map(|owner| owner.wait_gt_owned(turn, u64::MAX));
+            let waits = owners.iter().map(|owner| owner.wait_gt(turn).owned());
             let waits: Vec<_> = waits.map(tokio::spawn).collect();
             // All sleep.
             for _ in 0..EVENTS {

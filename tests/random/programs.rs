@@ -523,13 +523,18 @@ impl World {
         }
         let expected = self.expect(&src.0, &dst.0);
         if self.slots() == DEPTH as usize {
-            let refused = with_operands!(src.1, dst.1, |s, d| self.dma.try_copy(s, d).map(drop));
+            let refused = with_operands!(src.1, dst.1, |s, d| self
+                .dma
+                .copy(s, d)
+                .start()
+                .map(drop)
+                .map_err(JobError::from));
             let refused = refused.map_err(|error| error.kind());
             assert_eq!(refused, Err(expected.err().unwrap_or(ErrorKind::Again)));
             return;
         }
         let mut op: Owned = with_operands!(src.1, dst.1, |s, d| {
-            Box::pin(tokio::task::unconstrained(self.dma.copy_owned(s, d)))
+            Box::pin(tokio::task::unconstrained(self.dma.copy(s, d).owned()))
         });
         match (poll_once(&mut op), expected) {
             (None, Ok(len)) => {
@@ -592,7 +597,8 @@ impl World {
         self.probe.1.reset_data_len().unwrap();
         let mut probe: Owned = Box::pin(tokio::task::unconstrained(
             self.dma
-                .copy_owned(self.probe.0.clone(), self.probe.1.clone()),
+                .copy(self.probe.0.clone(), self.probe.1.clone())
+                .owned(),
         ));
         assert!(poll_once(&mut probe).is_none());
         drop(hold);

@@ -208,10 +208,10 @@ impl Model {
                 let (bytes, buf) = end.message(len);
                 let rdma = &end.side.rdma;
                 let op: Op<u64> = match (len, immediate) {
-                    (0, None) => begun(rdma.send_empty_owned()),
-                    (0, Some(immediate)) => begun(rdma.send_empty_imm_owned(immediate)),
-                    (_, None) => begun(rdma.send_owned(buf.clone())),
-                    (_, Some(immediate)) => begun(rdma.send_imm_owned(buf.clone(), immediate)),
+                    (0, None) => begun(rdma.send(()).owned()),
+                    (0, Some(immediate)) => begun(rdma.send_imm((), immediate).owned()),
+                    (_, None) => begun(rdma.send(buf.clone()).owned()),
+                    (_, Some(immediate)) => begun(rdma.send_imm(buf.clone(), immediate).owned()),
                 };
                 end.submit(Work::Send(bytes, immediate), op, buf);
             }
@@ -222,8 +222,8 @@ impl Model {
                 let there = end.remote.buf(from..from + len).unwrap();
                 let rdma = &end.side.rdma;
                 let op: Op<u64> = match immediate {
-                    None => begun(rdma.write_owned(buf.clone(), there)),
-                    Some(immediate) => begun(rdma.write_imm_owned(buf.clone(), there, immediate)),
+                    None => begun(rdma.write(buf.clone(), there).owned()),
+                    Some(immediate) => begun(rdma.write_imm(buf.clone(), there, immediate).owned()),
                 };
                 end.submit(Work::Write(from, bytes, immediate), op, buf);
             }
@@ -231,13 +231,13 @@ impl Model {
                 let end = &mut self.ends[at];
                 let len = len.min(LEN - from);
                 let (there, buf) = (end.remote.buf(from..from + len).unwrap(), end.side.empty());
-                let op = begun(end.side.rdma.read_owned(there, buf.clone()));
+                let op = begun(end.side.rdma.read(there, buf.clone()).owned());
                 end.submit(Work::Read(from, len), op, buf);
             }
             Step::FetchAdd(at, from, add) => {
                 let end = &mut self.ends[at];
                 let there = end.remote.buf(from..from + 8).unwrap();
-                let op = started(end.side.rdma.fetch_add_owned(there, add));
+                let op = started(end.side.rdma.fetch_add(there, add).owned());
                 let buf = end.side.empty();
                 end.submit(Work::FetchAdd(from, add), op, buf);
             }
@@ -247,7 +247,7 @@ impl Model {
                 let (compare, swap) = (word.wrapping_add(right), word ^ 1);
                 let end = &mut self.ends[at];
                 let there = end.remote.buf(from..from + 8).unwrap();
-                let op = started(end.side.rdma.compare_swap_owned(there, compare, swap));
+                let op = started(end.side.rdma.compare_swap(there, compare, swap).owned());
                 let buf = end.side.empty();
                 end.submit(Work::CompareSwap(from, compare, swap), op, buf);
             }
@@ -255,7 +255,7 @@ impl Model {
                 let end = &mut self.ends[at];
                 let buf = end.side.empty();
                 buf.set_data(ELEMENT - LEN, 0).unwrap();
-                let op = end.side.rdma.recv_owned(buf.clone());
+                let op = end.side.rdma.recv(buf.clone()).owned();
                 let op = Box::pin(tokio::task::unconstrained(op));
                 let mut op: Op<Received> = op;
                 // The oldest orphan is taken over.

@@ -87,7 +87,7 @@ impl World {
 
     fn copying(&self) -> Copying {
         let (src, dst) = self.bufs();
-        Box::pin(self.dma.copy_owned(src, dst))
+        Box::pin(self.dma.copy(src, dst).owned())
     }
 
     /// One more Slot may be taken for ever: one must be left for those that are awaited.
@@ -185,11 +185,11 @@ impl World {
             }
             9 | 10 => {
                 let (src, dst) = self.bufs();
-                let _ = self.dma.try_copy(src, dst).map(drop);
+                let _ = self.dma.copy(src, dst).start().map(drop);
             }
             11 => {
                 let (src, dst) = self.bufs();
-                self.posted += usize::from(self.dma.submit_copy(src, dst, 7).is_ok());
+                self.posted += usize::from(self.dma.copy(src, dst).post(7).is_ok());
             }
             12 => self.run_graph(),
             13 | 14 => {

@@ -219,7 +219,7 @@ impl Stress {
         dst: &Buf,
         random: &mut Random,
     ) -> Option<Result<usize, JobError>> {
-        let task = tokio::spawn(dma.copy_owned(src.clone(), dst.clone()));
+        let task = tokio::spawn(dma.copy(src.clone(), dst.clone()).owned());
         for _ in 0..random.below(3) {
             tokio::task::yield_now().await;
         }

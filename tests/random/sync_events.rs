@@ -62,14 +62,14 @@ async fn program(random: &mut Random, setup: &Setup) {
                     0 => u64::MAX - random.below(5),
                     _ => random.below(0x40),
                 };
-                assert_eq!(side.add_owned(add).await, Ok(value));
+                assert_eq!(side.add(add).owned().await, Ok(value));
                 value = value.wrapping_add(add);
             }
             2 => assert_eq!(side.get().await, Ok(value)),
             3..6 => {
                 let mask = MASKS[random.below(4) as usize];
                 let threshold = random.below(0x400) & mask;
-                let wait = Box::pin(side.wait_gt_owned(threshold, mask));
+                let wait = Box::pin(side.wait_gt_masked(threshold, mask).owned());
                 let mut wait = Waiting {
                     wait,
                     threshold,

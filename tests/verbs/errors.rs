@@ -316,7 +316,7 @@ fn send_queues_are_as_long_as_they_can_be() {
         });
         connect(&one, &other);
         // More than there are places.
-        let sends = (0..1000).map(|number| one.send_empty_imm(number));
+        let sends = (0..1000).map(|number| one.send_imm((), number));
         let sends = futures::future::try_join_all(sends);
         let receives = async {
             for number in 0..1000 {
@@ -446,10 +446,10 @@ fn what_an_adapter_does_not_let_go_of_ends_and_keeps_its_memory() {
 
             let remote = one.import(&other.memory()).buf(..8).unwrap();
             let (into, room, later) = (one.empty(), one.empty(), one.empty());
-            let receive = one.rdma.try_recv(&room).unwrap();
-            let forgotten = one.rdma.try_recv(&later).unwrap();
+            let receive = one.rdma.recv(&room).start().unwrap();
+            let forgotten = one.rdma.recv(&later).start().unwrap();
             let hold = fake.hold();
-            let read = one.rdma.try_read(&remote, &into).unwrap();
+            let read = one.rdma.read(&remote, &into).start().unwrap();
             drop(forgotten);
             world.faults().fail("ibv_destroy_qp", 1, libc::EBUSY);
             one.rdma.reset().unwrap();
@@ -552,7 +552,7 @@ fn a_removal_is_heard_of_by_who_destroys_a_queue_pair() {
             let (one, other) = pair(&device, setup);
             let hold = fake.hold();
             let empty = one.filled(b"waits");
-            let send = one.rdma.try_send(&empty).unwrap();
+            let send = one.rdma.send(&empty).start().unwrap();
             // The kernel says so to all commands before it has closed the events.
             world.faults().fail_always("ibv_destroy_qp", libc::EIO);
             world.faults().fail_always("ibv_query_device", libc::EIO);
@@ -681,8 +681,8 @@ fn an_operation_that_is_refused_leaves_the_connection() {
             assert_eq!(other.bytes(0, 100), [0; 100]);
             assert_eq!(one.rdma.state(), RdmaState::Connected);
             world.faults().fail("ibv_post_recv", 1, errno);
-            let refused = one.rdma.try_recv(()).err().expect("it is refused");
-            assert_eq!(refused.vendor_code(), Some(errno as u64));
+            let refused = one.rdma.recv(()).start().err().expect("it is refused");
+            assert_eq!(refused.error().vendor_code(), Some(errno as u64));
             works(&one, &other).await;
         }
         assert_eq!(
@@ -729,8 +729,8 @@ fn what_is_flushed_keeps_the_first_cause() {
         let (one, other) = pair(device, setup(mode));
         let remote = one.import(&other.memory());
         let there = [0, 8, 16, 24].map(|at| remote.buf(at..at + 8).unwrap());
-        let receive = other.rdma.try_recv(()).unwrap();
-        let own = one.rdma.try_recv(()).unwrap();
+        let receive = other.rdma.recv(()).start().unwrap();
+        let own = one.rdma.recv(()).start().unwrap();
         let hold = fake.hold();
         world.faults().end_with(2, IBV_WC_RETRY_EXC_ERR, 0x81);
         let full = one.filled(&[1; 8]);
@@ -783,7 +783,7 @@ fn a_completion_queue_that_fails_takes_its_workq_with_it_and_no_other() {
         each(Description::roce, async |world, fake, device, mode| {
             let (one, other) = pair(device, setup(mode));
             let copies = Copies::new(device, mode);
-            let receive = other.rdma.try_recv(()).unwrap();
+            let receive = other.rdma.recv(()).start().unwrap();
             let hold = fake.hold();
             let full = one.filled(&[1; 8]);
             let remote = one.import(&other.memory());
@@ -832,7 +832,7 @@ fn a_device_that_is_removed_fails_everything() {
     each(Description::roce, async |_, fake, device, mode| {
         let (one, other) = pair(device, setup(mode));
         let copies = Copies::new(device, mode);
-        let receive = other.rdma.try_recv(()).unwrap();
+        let receive = other.rdma.recv(()).start().unwrap();
         let remote = one.import(&other.memory());
         let there = remote.buf(..8).unwrap();
         let full = one.filled(&[1; 8]);
@@ -877,8 +877,8 @@ fn queue_pairs_fail(flushes: bool, idle: bool) {
         let (one, other) = pair(device, setup(mode));
         let copies = Copies::new(device, mode);
         let (own, receive) = (
-            one.rdma.try_recv(()).unwrap(),
-            other.rdma.try_recv(()).unwrap(),
+            one.rdma.recv(()).start().unwrap(),
+            other.rdma.recv(()).start().unwrap(),
         );
         let hold = fake.hold();
         let mut copy = pin!(copies.copy(3));
@@ -940,7 +940,7 @@ fn events_that_mean_nothing_are_read_and_acknowledged() {
         world.faults().double_events(false);
         fake.spurious_events(1000);
         let message = other.empty();
-        let receive = other.rdma.try_recv(&message).unwrap();
+        let receive = other.rdma.recv(&message).start().unwrap();
         for _ in 0..10 {
             copies.works().await;
         }
@@ -957,7 +957,7 @@ fn completions_of_what_nobody_posted_are_dropped() {
         let copies = Copies::new(device, mode);
         let own = fake.queue_pairs();
         let message = other.empty();
-        let receive = other.rdma.try_recv(&message).unwrap();
+        let receive = other.rdma.recv(&message).start().unwrap();
         for round in 0..10u64 {
             // What could be a Job's or a receive's, and is not.
             let wr_id = (u64::MAX - 7) - (round << 32) - ((round % 3) << 20);

@@ -50,15 +50,15 @@ fn a_loop_of_ones_own_waits_for_a_completion_channel() {
         let pool = pool(&[device]);
         for word in 0..20 {
             let (src, dst) = pair(&pool);
-            dma.submit_copy(&src, &dst, word).unwrap();
+            dma.copy(&src, &dst).post(word).unwrap();
             let mut told = Vec::new();
             while told.is_empty() {
                 workq.arm();
                 assert!(fires(10_000), "job {word} was not heard of");
                 workq.clear();
-                workq.progress(|word, result| told.push((word, result)));
+                workq.progress(|word, result| told.push((word, result.unwrap().bytes())));
             }
-            assert_eq!(told, [(word, Ok(1000))]);
+            assert_eq!(told, [(word, Some(1000))]);
             assert!(!fires(5), "it is not quiet");
             assert_eq!(dst.data().unwrap()[..], [7; 1000]);
         }
@@ -144,10 +144,10 @@ fn things(device: Device, mode: Mode, random: &mut Random) -> Vec<Thing> {
     for at in 0..4 {
         let (src, dst) = pair(&ends[0].pool);
         let there = remote.buf(at * 1000..(at + 1) * 1000).unwrap();
-        let copy = dma.try_copy(&src, &dst).unwrap();
-        let write = ends[0].rdma.try_write(&src, &there);
+        let copy = dma.copy(&src, &dst).start().unwrap();
+        let write = ends[0].rdma.write(&src, &there).start();
         let message = ends[1].empty();
-        let receive = ends[1].rdma.try_recv(&message).unwrap();
+        let receive = ends[1].rdma.recv(&message).start().unwrap();
         match random.below(2) {
             0 => drop((copy, write, receive)),
             _ => std::mem::forget((copy, write, receive)),

@@ -138,7 +138,7 @@ fn largest(peers: &Peers, [here, there]: &[Bench; 2]) {
         let (src, dst) = (filled(&ours, len), theirs.try_alloc().expect("one"));
         let fits = len <= limit;
         let what = format!("{len} bytes, and max_message_size is {limit}");
-        let posted = fits.then(|| there.rdma.try_recv(&dst).expect("a place"));
+        let posted = fits.then(|| there.rdma.recv(&dst).start().expect("a place"));
         expect(here.block_on(there, here.rdma.send(&src)), fits, &what);
         if let Some(posted) = posted {
             let received = there.block_on(here, posted).map(|received| received.len);
@@ -182,7 +182,7 @@ fn longest_lists(peers: &Peers, [here, there]: &[Bench; 2]) {
     let room = list(&theirs, receives, 0);
     let data = list(&ours, limit.min(receives), 1);
     let what = format!("a list of {}, and max_send_list_len is {limit}", data.len());
-    let posted = there.rdma.try_recv(&room).expect("a place");
+    let posted = there.rdma.recv(&room).start().expect("a place");
     expect(here.block_on(there, here.rdma.send(&data)), true, &what);
     let received = there.block_on(here, posted).map(|received| received.len);
     assert_eq!(received, Ok(data.len()), "{what}");
@@ -196,7 +196,12 @@ fn longest_lists(peers: &Peers, [here, there]: &[Bench; 2]) {
         expect(written, len <= limit, &what);
     }
     let room = list(&theirs, receives + 1, 0);
-    let refused = there.rdma.try_recv(&room).err().map(|error| error.reason());
+    let refused = there
+        .rdma
+        .recv(&room)
+        .start()
+        .err()
+        .map(|error| error.reason());
     assert_eq!(
         refused,
         Some(Reason::ListTooLong),

@@ -166,7 +166,8 @@ async fn traffic(peers: &Peers, pair: Arc<[Bench; 2]>) {
     // Receives of before are flushed, and their memory comes home.
     let waiting = there
         .rdma
-        .try_recv(there.pool.alloc().await)
+        .recv(there.pool.alloc().await)
+        .start()
         .expect("a place");
     there.rdma.reset().expect("it is open");
     let error = waiting.await.expect_err("it was reset");
@@ -222,8 +223,8 @@ async fn operations(peers: &Peers, here: &Bench, there: &Bench) {
         );
         let empty = async {
             match immediate {
-                None => a.send_empty().await,
-                Some(immediate) => a.send_empty_imm(immediate).await,
+                None => a.send(()).await,
+                Some(immediate) => a.send_imm((), immediate).await,
             }
         };
         let (sent, received) = join(empty, b.recv(())).await;
@@ -318,7 +319,7 @@ async fn ping(peers: &Peers, bench: &Bench, begins: bool) {
     for round in 0..ROUNDS {
         let dst = bench.pool.alloc().await;
         let src = bench.filled(&text(peers, round));
-        let posted = bench.rdma.try_recv(&dst).expect("a place");
+        let posted = bench.rdma.recv(&dst).start().expect("a place");
         if begins {
             assert!(bench.rdma.send(&src).await.is_ok(), "round {round}");
         }
@@ -338,7 +339,7 @@ async fn dropped_receives(peers: &Peers, here: &Bench, there: &Bench) {
     for round in 0..ROUNDS {
         for _ in 0..round % 3 {
             let dst = there.pool.alloc().await;
-            drop(there.rdma.try_recv(&dst));
+            drop(there.rdma.recv(&dst).start());
         }
         let sent = here.filled(&text(peers, round));
         let dst = there.pool.alloc().await;

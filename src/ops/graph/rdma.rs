@@ -54,8 +54,7 @@ macro_rules! nodes {
             }
 
             fn request(rdma: &Rdma, $data { verb, src, dst }: $data) -> Self::Request {
-                let rdma = rdma.clone();
-                RdmaRequest { rdma, verb, src, dst }
+                RdmaRequest::new(rdma.clone(), verb, src, dst)
             }
         }
 

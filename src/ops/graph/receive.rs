@@ -54,7 +54,7 @@ impl Receive {
     fn start(self: Pin<&mut Self>) -> Result<(), JobError> {
         let mut this = self.project();
         let dst = this.dst.clone().ok_or(JobError::of(Reason::NodeUnset))?;
-        this.recv.set(Some(this.rdma.recv_owned(dst)));
+        this.recv.set(Some(this.rdma.recv(dst).owned()));
         Ok(())
     }
 

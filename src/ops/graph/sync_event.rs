@@ -50,8 +50,8 @@ macro_rules! nodes {
             }
 
             fn request(event: &SyncEvent, data: $data) -> Self::Request {
-                let (event, job): (_, fn($data) -> EventJob) = (event.clone(), $job);
-                EventRequest { event, job: job(data) }
+                let job: fn($data) -> EventJob = $job;
+                EventRequest::new(event.clone(), job(data))
             }
         }
 
@@ -125,7 +125,10 @@ impl Waiting {
     pub(super) fn start(self: Pin<&mut Self>) -> Result<(), JobError> {
         let mut this = self.project();
         let until = this.until.ok_or(JobError::of(Reason::NodeUnset))?;
-        let wait = this.event.wait_gt_owned(until.threshold, until.mask);
+        let wait = this
+            .event
+            .wait_gt_masked(until.threshold, until.mask)
+            .owned();
         this.wait.set(Some(wait));
         Ok(())
     }

@@ -8,6 +8,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use super::{Connect, RdmaBuilder};
 use crate::device::{Access, Caps, Device, Mtu, RdmaCaps};
 use crate::error::{Error, ErrorKind, Result};
+use crate::mem::handles;
 use crate::ops::context::{Context, Kind};
 use crate::reactor::{Attachment, QueuePair, RdmaState, RdmaWatch, WorkQ};
 
@@ -47,6 +48,8 @@ const BLOB: usize = 1024;
 #[doc(alias = "doca_rdma")]
 #[doc(alias = "ibv_qp")]
 pub struct Rdma(pub(super) Context<RdmaCaps, Half>);
+
+handles!(Rdma);
 
 /// What it was built with, and the device's half of it.
 pub(super) struct Half {

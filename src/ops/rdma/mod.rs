@@ -12,6 +12,6 @@ pub use builder::RdmaBuilder;
 pub use connect::Connect;
 pub use context::Rdma;
 pub use recv::RdmaRecv;
+pub use request::RdmaOp;
 pub(super) use request::RdmaRequest;
-pub use request::{Answer, RdmaOp};
 pub use stream::{Message, RecvStream};

@@ -1,50 +1,23 @@
-//! The eight operations.
+//! The operations.
 
-use super::recv::RdmaRecv;
+use super::recv::{RdmaRecv, RecvRequest};
 use super::request::{RdmaOp, RdmaRequest};
 use super::{Rdma, RecvStream};
 use crate::device::Verb;
-use crate::error::{JobError, Result};
 use crate::mem::{BufPool, MaybeDestination, MaybeRemote, MaybeSource};
+use crate::ops::operation::Op;
 
-/// Each operation in three forms: borrowed, owned, and submitted at once.
+/// Each operation is a method that makes an [`Op`](crate::Op).
 macro_rules! operations {
     ($(
         $(#[$doc:meta])*
-        fn $name:ident, $owned:ident, $try:ident
-            [$($kind:ident: $bound:path),*] ($($arg:ident: $type:ty),*)
+        fn $name:ident [$($kind:ident: $bound:path),*] ($($arg:ident: $type:ty),*)
             -> [$src:ty, $dst:ty, $answer:ty] { $verb:expr, $from:expr, $to:expr }
     )*) => {$(
         $(#[$doc])*
         #[inline(always)]
         pub fn $name<$($kind: $bound),*>(&self, $($arg: $type),*) -> RdmaOp<&Rdma, $src, $dst, $answer> {
-            RdmaOp::new(RdmaRequest { rdma: self, verb: $verb, src: $from, dst: $to })
-        }
-
-        #[doc = concat!("The same as [`Rdma::", stringify!($name), "`] with everything owned: the future is `'static`, and can be spawned.")]
-        ///
-        /// # Errors
-        ///
-        #[doc = concat!("As [`Rdma::", stringify!($name), "`].")]
-        ///
-        /// # Cancel safety
-        ///
-        #[doc = concat!("As [`Rdma::", stringify!($name), "`].")]
-        pub fn $owned<$($kind: $bound + 'static),*>(&self, $($arg: $type),*) -> RdmaOp<Rdma, $src, $dst, $answer> {
-            RdmaOp::new(RdmaRequest { rdma: self.clone(), verb: $verb, src: $from, dst: $to })
-        }
-
-        #[doc = concat!("[`Rdma::", stringify!($name), "`], submitted now, without waiting: `Again` if there is no Slot. The future answers its end.")]
-        ///
-        /// # Errors
-        ///
-        #[doc = concat!("`Again`, and what [`Rdma::", stringify!($name), "`] is refused for.")]
-        ///
-        /// # Cancel safety
-        ///
-        #[doc = concat!("As [`Rdma::", stringify!($name), "`].")]
-        pub fn $try<$($kind: $bound),*>(&self, $($arg: $type),*) -> Result<RdmaOp<&Rdma, $src, $dst, $answer>, JobError> {
-            RdmaOp::submitted(RdmaRequest { rdma: self, verb: $verb, src: $from, dst: $to })
+            Op::new(RdmaRequest::new(self, $verb, $from, $to))
         }
     )*};
 }
@@ -60,8 +33,8 @@ macro_rules! operations {
 /// and is still not polled when a later one has been polled twice since, may be passed by that one.
 /// (It has usually been woken by then. While another thread is waking it, it may not have been.)
 /// Operations that are passed keep their order among each other. Poll all of them, or await one
-/// before you begin the next. Before a `try_` operation passes such operations, the connection
-/// refuses one with `Again`. The nodes of a graph have the order of its dependencies alone.
+/// before you begin the next. Before an operation that is [started](crate::Op::start) passes
+/// such operations, the connection refuses one with `Again`. The nodes of a graph have the order of its dependencies alone.
 impl Rdma {
     operations! {
         /// Sends the data of `src` as a message, or, with `()`, an empty one: it ends a receive of the peer's, which must be posted, and have
@@ -86,7 +59,7 @@ impl Rdma {
         #[doc(alias = "doca_rdma_job_send")]
         #[doc(alias = "ibv_post_send")]
         #[doc(alias = "IBV_WR_SEND")]
-        fn send, send_owned, try_send [S: MaybeSource] (src: S) -> [S, (), usize] { Verb::Send(None), src, () }
+        fn send [S: MaybeSource] (src: S) -> [S, (), usize] { Verb::Send(None), src, () }
 
         /// [`Rdma::send`], and an immediate beside the data.
         ///
@@ -99,29 +72,7 @@ impl Rdma {
         /// As [`Rdma::send`].
         #[doc(alias = "doca_rdma_job_send_imm")]
         #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
-        fn send_imm, send_imm_owned, try_send_imm [S: MaybeSource] (src: S, immediate: u32) -> [S, (), usize] { Verb::Send(Some(immediate)), src, () }
-
-        /// Sends a message without data.
-        ///
-        /// # Errors
-        ///
-        /// As [`Rdma::send`].
-        ///
-        /// # Cancel safety
-        ///
-        /// As [`Rdma::send`].
-        fn send_empty, send_empty_owned, try_send_empty [] () -> [(), (), usize] { Verb::Send(None), (), () }
-
-        /// Sends a message that is an immediate alone.
-        ///
-        /// # Errors
-        ///
-        /// As [`Rdma::send`].
-        ///
-        /// # Cancel safety
-        ///
-        /// As [`Rdma::send`].
-        fn send_empty_imm, send_empty_imm_owned, try_send_empty_imm [] (immediate: u32) -> [(), (), usize] { Verb::Send(Some(immediate)), (), () }
+        fn send_imm [S: MaybeSource] (src: S, immediate: u32) -> [S, (), usize] { Verb::Send(Some(immediate)), src, () }
 
         /// Writes the data of `src` to the start of `remote`, and returns the number of bytes. The
         /// peer is not told.
@@ -141,7 +92,7 @@ impl Rdma {
         /// As [`Rdma::send`]; the peer's memory may have been written.
         #[doc(alias = "doca_rdma_job_read_write")]
         #[doc(alias = "IBV_WR_RDMA_WRITE")]
-        fn write, write_owned, try_write [S: MaybeSource, R: MaybeRemote] (src: S, remote: R) -> [S, R, usize] { Verb::Write(None), src, remote }
+        fn write [S: MaybeSource, R: MaybeRemote] (src: S, remote: R) -> [S, R, usize] { Verb::Write(None), src, remote }
 
         /// [`Rdma::write`], and an immediate that ends a receive of the peer's, whose own memory is untouched.
         ///
@@ -154,7 +105,7 @@ impl Rdma {
         /// As [`Rdma::write`].
         #[doc(alias = "doca_rdma_job_write_imm")]
         #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
-        fn write_imm, write_imm_owned, try_write_imm [S: MaybeSource, R: MaybeRemote] (src: S, remote: R, immediate: u32) -> [S, R, usize] { Verb::Write(Some(immediate)), src, remote }
+        fn write_imm [S: MaybeSource, R: MaybeRemote] (src: S, remote: R, immediate: u32) -> [S, R, usize] { Verb::Write(Some(immediate)), src, remote }
 
         /// Reads `remote` into the tailroom of `dst`, whose data grows: as many bytes as the shorter of the two has. Answers how many. The peer is not
         /// told. With `()` for both, it asks whether the peer is there, as [`Rdma::write`] does.
@@ -169,7 +120,7 @@ impl Rdma {
         /// As [`Rdma::send`]; the destination may have been written.
         #[doc(alias = "doca_rdma_job_read_write")]
         #[doc(alias = "IBV_WR_RDMA_READ")]
-        fn read, read_owned, try_read [R: MaybeRemote, D: MaybeDestination] (remote: R, dst: D) -> [R, D, usize] { Verb::Read, remote, dst }
+        fn read [R: MaybeRemote, D: MaybeDestination] (remote: R, dst: D) -> [R, D, usize] { Verb::Read, remote, dst }
 
         /// Makes the first 8 bytes of `remote` `swap` if they are `compare`, and answers what they were, in the byte order of the machine. It is
         /// atomic against everything that reaches them in 8 aligned bytes, [`Buf::load`](crate::Buf::load) and its kin included.
@@ -185,7 +136,7 @@ impl Rdma {
         /// As [`Rdma::write`].
         #[doc(alias = "doca_rdma_job_atomic")]
         #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
-        fn compare_swap, compare_swap_owned, try_compare_swap [R: MaybeRemote] (remote: R, compare: u64, swap: u64) -> [R, (), u64] { Verb::CompareSwap { compare, swap }, remote, () }
+        fn compare_swap [R: MaybeRemote] (remote: R, compare: u64, swap: u64) -> [R, (), u64] { Verb::CompareSwap { compare, swap }, remote, () }
 
         /// Adds to the first 8 bytes of `remote`, wrapping, and answers what they were. Atomic as [`Rdma::compare_swap`].
         ///
@@ -198,7 +149,7 @@ impl Rdma {
         /// As [`Rdma::write`].
         #[doc(alias = "doca_rdma_job_atomic")]
         #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
-        fn fetch_add, fetch_add_owned, try_fetch_add [R: MaybeRemote] (remote: R, add: u64) -> [R, (), u64] { Verb::FetchAdd(add), remote, () }
+        fn fetch_add [R: MaybeRemote] (remote: R, add: u64) -> [R, (), u64] { Verb::FetchAdd(add), remote, () }
     }
 
     /// Receives a message into the tailroom of `dst`, whose data grows, or, with `()`, one that needs no room: an empty one, or a write with an
@@ -233,33 +184,8 @@ impl Rdma {
     #[doc(alias = "doca_rdma_job_recv")]
     #[doc(alias = "ibv_post_recv")]
     pub fn recv<D: MaybeDestination>(&self, dst: D) -> RdmaRecv<&Rdma, D> {
-        RdmaRecv::new(self, dst)
-    }
-
-    /// The same with everything owned: the future is `'static`, and can be spawned.
-    ///
-    /// # Errors
-    ///
-    /// As [`Rdma::recv`].
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`Rdma::recv`].
-    pub fn recv_owned<D: MaybeDestination + 'static>(&self, dst: D) -> RdmaRecv<Rdma, D> {
-        RdmaRecv::new(self.clone(), dst)
-    }
-
-    /// Posts the receive now: before the peer is told that it may send, say. The future answers its end.
-    ///
-    /// # Errors
-    ///
-    /// `Again` ([`Reason::RecvQueueFull`](crate::Reason::RecvQueueFull)) if all places are taken, and what [`Rdma::recv`] is refused for.
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`Rdma::recv`].
-    pub fn try_recv<D: MaybeDestination>(&self, dst: D) -> Result<RdmaRecv<&Rdma, D>, JobError> {
-        RdmaRecv::posted(self, dst)
+        let rdma = self;
+        Op::new(RecvRequest { rdma, dst })
     }
 
     /// Messages as they come, into Bufs of a pool: it keeps up to `receives` of them posted, 1 to

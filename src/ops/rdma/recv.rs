@@ -1,19 +1,21 @@
 //! One receive, from its first poll to its message.
-use std::future::Future;
+
+#![allow(unreachable_pub, reason = "named by the sealed trait behind Operation")]
+
 use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{self, Poll};
 
-use pin_project::pin_project;
-
 use super::Rdma;
 use crate::device::Use;
 use crate::error::{JobError, Reason, Result};
-use crate::mem::{self, Extent, MaybeDestination};
+use crate::mem::{self, Extent, Handle, MaybeDestination, Writing};
+use crate::ops::operation::Op;
+use crate::ops::operation::sealed::{Kind, Own, Post};
 use crate::reactor::{Attachment, Landed, QueuePair, Received, Receiver, RecvFlight, Room};
 
 /// Where a message shall go.
-pub(super) struct RecvRequest<C, D> {
+pub struct RecvRequest<C, D> {
     pub(super) rdma: C,
     pub(super) dst: D,
 }
@@ -68,7 +70,7 @@ impl<C: AsRef<Rdma>, D: MaybeDestination> Receiver for RecvRequest<C, D> {
         if len == 0 {
             return Ok(());
         }
-        if landed.room.lease().is_some_and(|lease| self.dst.has(lease)) {
+        if landed.room.lease().is_some_and(|lease| self.is_for(lease)) {
             landed.grow();
             return Ok(());
         }
@@ -84,36 +86,53 @@ impl<C: AsRef<Rdma>, D: MaybeDestination> Receiver for RecvRequest<C, D> {
         landed.hand_over(&room);
         Ok(())
     }
-}
 
-/// The future of [`Rdma::recv`], [`Rdma::recv_owned`] and [`Rdma::try_recv`]: what came.
-#[pin_project]
-#[must_use = "futures do nothing unless polled"]
-pub struct RdmaRecv<C: AsRef<Rdma>, D: MaybeDestination>(#[pin] RecvFlight<RecvRequest<C, D>>);
-
-impl<C: AsRef<Rdma>, D: MaybeDestination> RdmaRecv<C, D> {
-    pub(super) fn new(rdma: C, dst: D) -> RdmaRecv<C, D> {
-        RdmaRecv(RecvFlight::new(RecvRequest { rdma, dst }))
-    }
-
-    /// Posted now, or refused.
-    pub(super) fn posted(rdma: C, dst: D) -> Result<RdmaRecv<C, D>, JobError> {
-        RecvFlight::posted(RecvRequest { rdma, dst }).map(RdmaRecv)
-    }
-
-    pub(super) fn is_begun(&self) -> bool {
-        self.0.is_begun()
-    }
-
-    pub(super) fn is_older_than(&self, other: &Self) -> bool {
-        self.0.is_older_than(&other.0)
+    fn is_for(&self, lease: &Writing) -> bool {
+        self.dst.has(lease)
     }
 }
 
-impl<C: AsRef<Rdma>, D: MaybeDestination> Future for RdmaRecv<C, D> {
+impl<C: AsRef<Rdma>, D: MaybeDestination> Kind for RecvRequest<C, D> {
     type Output = Result<Received, JobError>;
+    type Flight = RecvFlight<RecvRequest<C, D>>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
-        self.project().0.poll(cx)
+    fn flight(self) -> Self::Flight {
+        RecvFlight::new(self)
+    }
+
+    fn poll(
+        flight: Pin<&mut Self::Flight>,
+        cx: &mut task::Context<'_>,
+    ) -> Poll<Result<Received, JobError>> {
+        flight.poll(cx)
+    }
+
+    fn start(flight: &mut Self::Flight) -> Result<(), JobError> {
+        flight.start()
     }
 }
+
+impl<C: AsRef<Rdma>, D: MaybeDestination> Post for RecvRequest<C, D> {
+    fn post(flight: &mut Self::Flight, user_data: u64) -> Result<(), JobError> {
+        flight.post(user_data)
+    }
+}
+
+impl<C, D> Own for RecvRequest<C, D>
+where
+    C: AsRef<Rdma> + Handle<Owned = Rdma>,
+    D: MaybeDestination + Handle<Owned: MaybeDestination>,
+{
+    type Owned = RecvRequest<Rdma, D::Owned>;
+
+    fn own(flight: &Self::Flight) -> Self::Owned {
+        let RecvRequest { rdma, dst } = flight.receiver();
+        RecvRequest {
+            rdma: rdma.cloned(),
+            dst: dst.cloned(),
+        }
+    }
+}
+
+/// What [`Rdma::recv`] returns: it answers what came.
+pub type RdmaRecv<C, D> = Op<RecvRequest<C, D>>;

@@ -1,59 +1,41 @@
 //! One remote operation, from its first poll to its answer.
-#![allow(
-    unreachable_pub,
-    reason = "the sealed trait is public in a private module"
-)]
+#![allow(unreachable_pub, reason = "named by the sealed trait behind Operation")]
 
-use std::future::Future;
 use std::marker::PhantomData;
 use std::ops::Deref;
-use std::pin::Pin;
-use std::task::{self, Poll};
-
-use pin_project::pin_project;
 
 use super::Rdma;
 use crate::device::{RdmaJob, RdmaKind, Segments, Use, Verb};
 use crate::error::{JobError, Reason, Result};
-use crate::mem::{self, Extent, Moves, RdmaDestination, RdmaSource};
-use crate::ops::op::{self, Request, Started};
+use crate::mem::{self, Extent, Handle, Moves, RdmaDestination, RdmaSource};
+use crate::ops::op::{Answer, Answers, Request, Started};
+use crate::ops::operation::Op;
+use crate::ops::operation::sealed::Own;
 use crate::reactor::{Attachment, Flight, Outcome, Prepared};
 
-/// What an operation answers: `usize` for the number of bytes that were moved, `u64` for what an atomic found.
-pub trait Answer: sealed::Of {}
-
-impl Answer for usize {}
-impl Answer for u64 {}
-
-mod sealed {
-    pub trait Of {
-        fn of(word: u64) -> Self;
-    }
-
-    impl Of for usize {
-        #[inline(always)]
-        fn of(word: u64) -> usize {
-            word as usize
-        }
-    }
-
-    impl Of for u64 {
-        #[inline(always)]
-        fn of(word: u64) -> u64 {
-            word
-        }
-    }
-}
-
 /// What to do. `C` is how it has its context: borrowed (`&Rdma`) or owned (`Rdma`).
-pub(in crate::ops) struct RdmaRequest<C, S, D> {
-    pub(in crate::ops) rdma: C,
-    pub(in crate::ops) verb: Verb,
-    pub(in crate::ops) src: S,
-    pub(in crate::ops) dst: D,
+pub struct RdmaRequest<C, S, D, A = usize> {
+    rdma: C,
+    verb: Verb,
+    src: S,
+    dst: D,
+    answer: PhantomData<fn() -> A>,
 }
 
-impl<C: AsRef<Rdma>, S, D> Deref for RdmaRequest<C, S, D> {
+impl<C, S, D, A> RdmaRequest<C, S, D, A> {
+    #[inline(always)]
+    pub(in crate::ops) fn new(rdma: C, verb: Verb, src: S, dst: D) -> RdmaRequest<C, S, D, A> {
+        RdmaRequest {
+            rdma,
+            verb,
+            src,
+            dst,
+            answer: PhantomData,
+        }
+    }
+}
+
+impl<C: AsRef<Rdma>, S, D, A> Deref for RdmaRequest<C, S, D, A> {
     type Target = Attachment;
 
     #[inline(always)]
@@ -78,7 +60,9 @@ fn check_kind(rdma: &Rdma, verb: Verb) -> Result<(), JobError> {
     }
 }
 
-impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination> Request for RdmaRequest<C, S, D> {
+impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination, A: Answer> Request
+    for RdmaRequest<C, S, D, A>
+{
     type Leases = (S::Lease, D::Lease);
     type Job = RdmaJob;
 
@@ -148,37 +132,25 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination> Request for RdmaRequest<
     }
 }
 
-/// The future of all operations of an [`Rdma`] but `recv`: the number of bytes that were moved, or, of an atomic, what was there before.
-#[pin_project]
-#[must_use = "futures do nothing unless polled"]
-pub struct RdmaOp<C: AsRef<Rdma>, S, D, A = usize> {
-    #[pin]
-    flight: Flight<RdmaRequest<C, S, D>>,
-    answer: PhantomData<fn() -> A>,
+impl<C, S, D, A: Answer> Answers for RdmaRequest<C, S, D, A> {
+    type Answer = A;
 }
 
-impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination, A: Answer> RdmaOp<C, S, D, A> {
-    #[inline(always)]
-    pub(super) fn new(request: RdmaRequest<C, S, D>) -> RdmaOp<C, S, D, A> {
-        RdmaOp {
-            flight: Flight::new(request),
-            answer: PhantomData,
-        }
-    }
+impl<C, S, D, A: Answer> Own for RdmaRequest<C, S, D, A>
+where
+    C: AsRef<Rdma> + Handle<Owned = Rdma>,
+    S: RdmaSource + Handle<Owned: RdmaSource>,
+    D: RdmaDestination + Handle<Owned: RdmaDestination>,
+{
+    type Owned = RdmaRequest<Rdma, S::Owned, D::Owned, A>;
 
-    /// Submitted now, or refused.
-    pub(super) fn submitted(request: RdmaRequest<C, S, D>) -> Result<RdmaOp<C, S, D, A>, JobError> {
-        let flight = op::try_submit(request)?;
-        let answer = PhantomData;
-        Ok(RdmaOp { flight, answer })
+    fn own(flight: &Flight<Self>) -> Self::Owned {
+        let request = flight.context();
+        let (src, dst) = (request.src.cloned(), request.dst.cloned());
+        RdmaRequest::new(request.rdma.cloned(), request.verb, src, dst)
     }
 }
 
-impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination, A: Answer> Future for RdmaOp<C, S, D, A> {
-    type Output = Result<A, JobError>;
-
-    #[inline(always)]
-    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
-        op::poll(self.project().flight, cx).map(|outcome| outcome.map(A::of))
-    }
-}
+/// What all operations of an [`Rdma`] but `recv` return: it answers the number of bytes that were moved, or, if it is
+/// atomic, what was there before.
+pub type RdmaOp<C, S, D, A = usize> = Op<RdmaRequest<C, S, D, A>>;

@@ -67,12 +67,12 @@ impl Entry {
     }
 
     fn is_begun(&self) -> bool {
-        self.recv().is_some_and(RdmaRecv::is_begun)
+        self.recv().is_some_and(|recv| recv.flight().is_begun())
     }
 
     fn is_older_than(&self, other: &Entry) -> bool {
         let recvs = self.recv().zip(other.recv());
-        recvs.is_some_and(|(this, other)| this.is_older_than(other))
+        recvs.is_some_and(|(this, other)| this.flight().is_older_than(other.flight()))
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) {
@@ -110,7 +110,7 @@ impl RecvStream {
                 break;
             };
             let mut place = self.idle.pop().unwrap_or_else(|| Box::pin(None));
-            place.set(Some(self.rdma.recv_owned(buf.clone())));
+            place.set(Some(self.rdma.recv(buf.clone()).owned()));
             self.posted.push_back(Entry {
                 place,
                 buf,

@@ -5,9 +5,10 @@ use std::fmt;
 use super::ShaSession;
 use super::request::{ShaOp, ShaRequest};
 use crate::device::{Algorithm, Caps, Device, ShaCaps};
-use crate::error::{Error, ErrorKind, JobError, Result};
-use crate::mem::{Destination, Source};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mem::{Destination, Source, handles};
 use crate::ops::context::{Context, Kind};
+use crate::ops::operation::Op;
 use crate::reactor::{Attachment, WorkQ};
 
 /// A SHA context: hashes memory by a device (`doca_sha`).
@@ -36,6 +37,8 @@ use crate::reactor::{Attachment, WorkQ};
 #[derive(Clone)]
 #[doc(alias = "doca_sha")]
 pub struct Sha(pub(super) Context<ShaCaps>);
+
+handles!(Sha);
 
 impl Kind for ShaCaps {
     const ATTACH: &'static str = "ShaBuilder::attach";
@@ -127,61 +130,7 @@ impl Sha {
         src: S,
         dst: D,
     ) -> ShaOp<&Sha, S, D> {
-        ShaOp::new(ShaRequest::whole(self, algorithm, src, dst))
-    }
-
-    /// The same with everything owned: the future is `'static`, and can be spawned.
-    ///
-    /// # Errors
-    ///
-    /// As [`Sha::hash`].
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`Sha::hash`].
-    pub fn hash_owned<S: Source + 'static, D: Destination + 'static>(
-        &self,
-        algorithm: Algorithm,
-        src: S,
-        dst: D,
-    ) -> ShaOp<Sha, S, D> {
-        ShaOp::new(ShaRequest::whole(self.clone(), algorithm, src, dst))
-    }
-
-    /// Submits the hash now, without waiting: `Again` if there is no Slot. The future answers its end.
-    ///
-    /// # Errors
-    ///
-    /// `Again`, and what [`Sha::hash`] is refused for.
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`Sha::hash`].
-    pub fn try_hash<S: Source, D: Destination>(
-        &self,
-        algorithm: Algorithm,
-        src: S,
-        dst: D,
-    ) -> Result<ShaOp<&Sha, S, D>, JobError> {
-        ShaOp::submitted(ShaRequest::whole(self, algorithm, src, dst))
-    }
-
-    /// Submits the hash now, for a loop of the caller's own: its end is told by [`WorkQ::progress`], which gives `user_data`
-    /// back untouched. There is no future, nothing to drop, and nothing waits; no runtime is needed, in any mode.
-    ///
-    /// # Errors
-    ///
-    /// Nothing was submitted, and `progress` will not tell of it: `Again` if the WorkQ or the device is full, and what
-    /// [`Sha::hash`] is refused for.
-    #[doc(alias = "doca_workq_submit")]
-    pub fn submit_hash<S: Source, D: Destination>(
-        &self,
-        algorithm: Algorithm,
-        src: S,
-        dst: D,
-        user_data: u64,
-    ) -> Result<(), JobError> {
-        ShaRequest::whole(self, algorithm, src, dst).post(user_data)
+        Op::new(ShaRequest::whole(self, algorithm, src, dst))
     }
 
     /// For graphs: where it is attached.

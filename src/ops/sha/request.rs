@@ -1,22 +1,21 @@
 //! One hash, or a part of one, from its first poll to its digest.
 
-use std::future::Future;
-use std::ops::Deref;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{self, Poll};
+#![allow(unreachable_pub, reason = "named by the sealed trait behind Operation")]
 
-use pin_project::pin_project;
+use std::ops::Deref;
+use std::sync::Arc;
 
 use super::Sha;
 use crate::device::{Algorithm, HASH_COST, ShaJob, Use};
 use crate::error::{JobError, Reason, Result};
-use crate::mem::{self, Extent, Grow, Leases, MaybeDestination, MaybeSource, Session};
-use crate::ops::op::{self, Request, Started};
+use crate::mem::{self, Extent, Grow, Handle, Leases, MaybeDestination, MaybeSource, Session};
+use crate::ops::op::{Answers, Request, Started};
+use crate::ops::operation::Op;
+use crate::ops::operation::sealed::Own;
 use crate::reactor::{Attachment, Flight, Outcome, Prepared};
 
 /// What to hash. `C` is how it has its context: borrowed (`&Sha`) or owned (`Sha`).
-pub(in crate::ops) struct ShaRequest<C, S, D> {
+pub struct ShaRequest<C, S, D> {
     pub(super) sha: C,
     pub(super) algorithm: Algorithm,
     /// What it is a part of.
@@ -111,37 +110,33 @@ impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> Request for ShaRequest<
     }
 }
 
-/// The future of the hashes of a [`Sha`] and of a [`ShaSession`](super::ShaSession): the bytes of the digest, or, of a part
-/// that is not the last one, the bytes that were hashed.
-#[pin_project]
-#[must_use = "futures do nothing unless polled"]
-pub struct ShaOp<C: AsRef<Sha>, S, D>(#[pin] Flight<ShaRequest<C, S, D>>);
+impl<C, S, D> Answers for ShaRequest<C, S, D> {
+    type Answer = usize;
+}
 
-impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> ShaOp<C, S, D> {
-    pub(super) fn new(request: ShaRequest<C, S, D>) -> ShaOp<C, S, D> {
-        ShaOp(Flight::new(request))
-    }
+impl<C, S, D> Own for ShaRequest<C, S, D>
+where
+    C: AsRef<Sha> + Handle<Owned = Sha>,
+    S: MaybeSource + Handle<Owned: MaybeSource>,
+    D: MaybeDestination + Handle<Owned: MaybeDestination>,
+{
+    type Owned = ShaRequest<Sha, S::Owned, D::Owned>;
 
-    /// Submitted now, or refused.
-    pub(super) fn submitted(request: ShaRequest<C, S, D>) -> Result<ShaOp<C, S, D>, JobError> {
-        op::try_submit(request).map(ShaOp)
+    fn own(flight: &Flight<Self>) -> Self::Owned {
+        let request = flight.context();
+        ShaRequest {
+            sha: request.sha.cloned(),
+            algorithm: request.algorithm,
+            session: request.session.clone(),
+            src: request.src.cloned(),
+            dst: request.dst.cloned(),
+        }
     }
 }
 
-impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> ShaRequest<C, S, D> {
-    /// Submitted now for a loop of the caller's own, or refused.
-    pub(super) fn post(self, user_data: u64) -> Result<(), JobError> {
-        op::post(self, user_data)
-    }
-}
-
-impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> Future for ShaOp<C, S, D> {
-    type Output = Result<usize, JobError>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
-        op::poll(self.project().0, cx).map(|outcome| outcome.map(|len| len as usize))
-    }
-}
+/// What the hashes of a [`Sha`] and of a [`ShaSession`](super::ShaSession) return: it answers the bytes of the digest, or,
+/// of a part that is not the last one, the bytes that were hashed.
+pub type ShaOp<C, S, D> = Op<ShaRequest<C, S, D>>;
 
 #[cfg(all(test, not(tokio_doca_loom)))]
 mod tests {

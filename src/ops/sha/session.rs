@@ -8,6 +8,7 @@ use super::request::{ShaOp, ShaRequest};
 use crate::device::{Algorithm, Hasher};
 use crate::error::{JobError, Reason, Result};
 use crate::mem::{Destination, MaybeSource, Session, Source};
+use crate::ops::operation::Op;
 
 /// A message that is hashed in parts, each of them a job: `doca_sha`'s partial session.
 ///
@@ -72,42 +73,7 @@ impl ShaSession {
     /// As the [session's](ShaSession#cancel-safety).
     #[doc(alias = "doca_sha_partial_job")]
     pub fn update<S: Source>(&self, src: S) -> ShaOp<&Sha, S, ()> {
-        ShaOp::new(self.part(&self.sha, src, ()))
-    }
-
-    /// The same with everything owned: the future is `'static`, and can be spawned.
-    ///
-    /// # Errors
-    ///
-    /// As [`ShaSession::update`].
-    ///
-    /// # Cancel safety
-    ///
-    /// As the [session's](ShaSession#cancel-safety).
-    pub fn update_owned<S: Source + 'static>(&self, src: S) -> ShaOp<Sha, S, ()> {
-        ShaOp::new(self.part(self.sha.clone(), src, ()))
-    }
-
-    /// Submits the part now, without waiting: `Again` if there is no Slot. The future answers its end.
-    ///
-    /// # Errors
-    ///
-    /// `Again`, and what [`ShaSession::update`] is refused for.
-    ///
-    /// # Cancel safety
-    ///
-    /// As the [session's](ShaSession#cancel-safety).
-    pub fn try_update<S: Source>(&self, src: S) -> Result<ShaOp<&Sha, S, ()>, JobError> {
-        ShaOp::submitted(self.part(&self.sha, src, ()))
-    }
-
-    /// Submits the part now, for a loop of the caller's own, as [`Sha::submit_hash`].
-    ///
-    /// # Errors
-    ///
-    /// `Again`, and what [`ShaSession::update`] is refused for.
-    pub fn submit_update<S: Source>(&self, src: S, user_data: u64) -> Result<(), JobError> {
-        self.part(&self.sha, src, ()).post(user_data)
+        Op::new(self.part(&self.sha, src, ()))
     }
 
     /// Hashes the last part, or nothing more (`()` as the source), and appends the digest of the message to `dst`; answers
@@ -122,55 +88,7 @@ impl ShaSession {
     /// As the [session's](ShaSession#cancel-safety).
     #[doc(alias = "DOCA_SHA_JOB_FLAGS_SHA_PARTIAL_FINAL")]
     pub fn finish<S: MaybeSource, D: Destination>(&self, src: S, dst: D) -> ShaOp<&Sha, S, D> {
-        ShaOp::new(self.part(&self.sha, src, dst))
-    }
-
-    /// The same with everything owned: the future is `'static`, and can be spawned.
-    ///
-    /// # Errors
-    ///
-    /// As [`ShaSession::finish`].
-    ///
-    /// # Cancel safety
-    ///
-    /// As the [session's](ShaSession#cancel-safety).
-    pub fn finish_owned<S: MaybeSource + 'static, D: Destination + 'static>(
-        &self,
-        src: S,
-        dst: D,
-    ) -> ShaOp<Sha, S, D> {
-        ShaOp::new(self.part(self.sha.clone(), src, dst))
-    }
-
-    /// Submits the last part now, without waiting: `Again` if there is no Slot. The future answers its end.
-    ///
-    /// # Errors
-    ///
-    /// `Again`, and what [`ShaSession::finish`] is refused for.
-    ///
-    /// # Cancel safety
-    ///
-    /// As the [session's](ShaSession#cancel-safety).
-    pub fn try_finish<S: MaybeSource, D: Destination>(
-        &self,
-        src: S,
-        dst: D,
-    ) -> Result<ShaOp<&Sha, S, D>, JobError> {
-        ShaOp::submitted(self.part(&self.sha, src, dst))
-    }
-
-    /// Submits the last part now, for a loop of the caller's own, as [`Sha::submit_hash`].
-    ///
-    /// # Errors
-    ///
-    /// `Again`, and what [`ShaSession::finish`] is refused for.
-    pub fn submit_finish<S: MaybeSource, D: Destination>(
-        &self,
-        src: S,
-        dst: D,
-        user_data: u64,
-    ) -> Result<(), JobError> {
-        self.part(&self.sha, src, dst).post(user_data)
+        Op::new(self.part(&self.sha, src, dst))
     }
 
     /// Another session that has hashed the same so far. This allocates.

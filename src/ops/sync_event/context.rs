@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::SyncEventBuilder;
 use crate::device::{Caps, Device, EventCounter, EventWait, SyncEventCaps};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
+use crate::mem::handles;
 use crate::ops::context::{Context, Kind};
 use crate::reactor::{Attachment, Subscription, WorkQ};
 
@@ -68,6 +69,8 @@ const BLOB: usize = 1024;
 #[doc(alias = "doca_sync_event")]
 #[doc(alias = "doca_sync_event_as_ctx")]
 pub struct SyncEvent(pub(super) Context<SyncEventCaps, Half>);
+
+handles!(SyncEvent);
 
 /// What it was built with, and the device's half of it.
 pub(super) struct Half {

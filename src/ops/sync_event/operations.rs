@@ -1,45 +1,21 @@
 //! What is done with a sync event.
 
+use super::request::EventRequest;
+use super::wait::WaitRequest;
 use super::{SyncEvent, SyncEventOp, SyncEventWait};
-use crate::device::EventJob;
-use crate::error::JobError;
+use crate::device::{EventJob, EventWait};
+use crate::ops::operation::Op;
 
-/// Each operation in three forms: borrowed, owned, and submitted at once.
+/// Each job is a method that makes an [`Op`](crate::Op).
 macro_rules! operations {
     ($(
         $(#[$doc:meta])*
-        fn $name:ident, $owned:ident, $try:ident ($($arg:ident: $type:ty),*) -> $answer:ty { $job:expr }
+        fn $name:ident ($($arg:ident: $type:ty),*) -> $answer:ty { $job:expr }
     )*) => {$(
         $(#[$doc])*
         #[inline(always)]
         pub fn $name(&self, $($arg: $type),*) -> SyncEventOp<&SyncEvent, $answer> {
-            SyncEventOp::new(self, $job)
-        }
-
-        #[doc = concat!("The same as [`SyncEvent::", stringify!($name), "`] with everything owned: the future is `'static`, and can be spawned.")]
-        ///
-        /// # Errors
-        ///
-        #[doc = concat!("As [`SyncEvent::", stringify!($name), "`].")]
-        ///
-        /// # Cancel safety
-        ///
-        #[doc = concat!("As [`SyncEvent::", stringify!($name), "`].")]
-        pub fn $owned(&self, $($arg: $type),*) -> SyncEventOp<SyncEvent, $answer> {
-            SyncEventOp::new(self.clone(), $job)
-        }
-
-        #[doc = concat!("[`SyncEvent::", stringify!($name), "`], submitted now, without waiting: `Again` if there is no Slot. The future answers its end.")]
-        ///
-        /// # Errors
-        ///
-        #[doc = concat!("`Again`, and what [`SyncEvent::", stringify!($name), "`] is refused for.")]
-        ///
-        /// # Cancel safety
-        ///
-        #[doc = concat!("As [`SyncEvent::", stringify!($name), "`].")]
-        pub fn $try(&self, $($arg: $type),*) -> Result<SyncEventOp<&SyncEvent, $answer>, JobError> {
-            SyncEventOp::submitted(self, $job)
+            Op::new(EventRequest::new(self, $job))
         }
     )*};
 }
@@ -65,7 +41,7 @@ impl SyncEvent {
         ///
         /// Dropping it is ordinary: what is in flight goes on, and is forgotten.
         #[doc(alias = "doca_sync_event_job_get")]
-        fn get, get_owned, try_get () -> u64 { EventJob::Get }
+        fn get () -> u64 { EventJob::Get }
 
         /// The counter becomes this; whom it concerns is woken.
         ///
@@ -77,7 +53,7 @@ impl SyncEvent {
         ///
         /// As [`SyncEvent::get`]: once it was polled it may have been set.
         #[doc(alias = "doca_sync_event_job_update_set")]
-        fn set, set_owned, try_set (value: u64) -> () { EventJob::Set(value) }
+        fn set (value: u64) -> () { EventJob::Set(value) }
 
         /// Adds to the counter, wrapping, and answers what it was; whom it concerns is woken.
         ///
@@ -89,7 +65,7 @@ impl SyncEvent {
         ///
         /// As [`SyncEvent::get`]: once it was polled it may have been added.
         #[doc(alias = "doca_sync_event_job_update_add")]
-        fn add, add_owned, try_add (value: u64) -> u64 { EventJob::Add(value) }
+        fn add (value: u64) -> u64 { EventJob::Add(value) }
     }
 
     /// Waits until the value is greater than this, and answers a value that was. One that it had for a moment may be missed.
@@ -123,7 +99,7 @@ impl SyncEvent {
     #[doc(alias = "doca_sync_event_job_wait")]
     #[inline]
     pub fn wait_gt(&self, threshold: u64) -> SyncEventWait<&SyncEvent> {
-        SyncEventWait::new(self, threshold, u64::MAX)
+        self.wait_gt_masked(threshold, u64::MAX)
     }
 
     /// Waits until the bits of the value that are in the mask, as a number, are greater than this, and answers such a value, with all its bits.
@@ -137,36 +113,8 @@ impl SyncEvent {
     /// As [`SyncEvent::wait_gt`].
     #[doc(alias = "doca_sync_event_job_wait")]
     pub fn wait_gt_masked(&self, threshold: u64, mask: u64) -> SyncEventWait<&SyncEvent> {
-        SyncEventWait::new(self, threshold, mask)
-    }
-
-    /// The same as [`SyncEvent::wait_gt_masked`] with everything owned: the future is `'static`, and can be spawned. A mask of `u64::MAX` looks at all bits.
-    ///
-    /// # Errors
-    ///
-    /// As [`SyncEvent::wait_gt_masked`].
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`SyncEvent::wait_gt`].
-    pub fn wait_gt_owned(&self, threshold: u64, mask: u64) -> SyncEventWait<SyncEvent> {
-        SyncEventWait::new(self.clone(), threshold, mask)
-    }
-
-    /// Begins the wait now, with a place of its own: before the other side is told that it may go on, say. The future answers its end.
-    ///
-    /// # Errors
-    ///
-    /// `Again` ([`Reason::WaitsFull`](crate::Reason::WaitsFull)) if all places are taken, and what [`SyncEvent::wait_gt_masked`] is refused for.
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`SyncEvent::wait_gt`].
-    pub fn try_wait_gt(
-        &self,
-        threshold: u64,
-        mask: u64,
-    ) -> Result<SyncEventWait<&SyncEvent>, JobError> {
-        SyncEventWait::begun(self, threshold, mask)
+        let event = self;
+        let wait = EventWait { threshold, mask };
+        Op::new(WaitRequest { event, wait })
     }
 }

@@ -1,51 +1,35 @@
 //! One get, set or add, from its first poll to its answer.
 
-use std::future::Future;
+#![allow(unreachable_pub, reason = "named by the sealed trait behind Operation")]
+
 use std::marker::PhantomData;
 use std::ops::Deref;
-use std::pin::Pin;
-use std::task::{self, Poll};
-
-use pin_project::pin_project;
 
 use super::SyncEvent;
 use crate::device::EventJob;
 use crate::error::{JobError, Result};
-use crate::mem::{Begun, Leases};
-use crate::ops::op::{self, Request};
+use crate::mem::{Begun, Handle, Leases};
+use crate::ops::op::{Answer, Answers, Request};
+use crate::ops::operation::Op;
+use crate::ops::operation::sealed::Own;
 use crate::reactor::{Attachment, Flight, Outcome, Prepared};
 
-/// What an operation answers.
-pub trait Answer: sealed::Of {}
-
-impl Answer for u64 {}
-impl Answer for () {}
-
-mod sealed {
-    pub trait Of {
-        fn of(word: u64) -> Self;
-    }
-
-    impl Of for u64 {
-        #[inline(always)]
-        fn of(word: u64) -> u64 {
-            word
-        }
-    }
-
-    impl Of for () {
-        #[inline(always)]
-        fn of(_: u64) {}
-    }
-}
-
 /// What to do. `C` is how it has its context: borrowed (`&SyncEvent`) or owned (`SyncEvent`).
-pub(in crate::ops) struct EventRequest<C> {
-    pub(in crate::ops) event: C,
-    pub(in crate::ops) job: EventJob,
+pub struct EventRequest<C, A = u64> {
+    event: C,
+    job: EventJob,
+    answer: PhantomData<fn() -> A>,
 }
 
-impl<C: AsRef<SyncEvent>> Deref for EventRequest<C> {
+impl<C, A> EventRequest<C, A> {
+    #[inline(always)]
+    pub(in crate::ops) fn new(event: C, job: EventJob) -> EventRequest<C, A> {
+        let answer = PhantomData;
+        EventRequest { event, job, answer }
+    }
+}
+
+impl<C: AsRef<SyncEvent>, A> Deref for EventRequest<C, A> {
     type Target = Attachment;
 
     #[inline(always)]
@@ -54,7 +38,7 @@ impl<C: AsRef<SyncEvent>> Deref for EventRequest<C> {
     }
 }
 
-impl<C: AsRef<SyncEvent>> Request for EventRequest<C> {
+impl<C: AsRef<SyncEvent>, A: Answer> Request for EventRequest<C, A> {
     type Leases = Leases;
     type Job = EventJob;
 
@@ -80,37 +64,19 @@ impl<C: AsRef<SyncEvent>> Request for EventRequest<C> {
     }
 }
 
-/// The future of [`SyncEvent::get`], [`SyncEvent::set`] and [`SyncEvent::add`] in all their forms: the value, nothing, or what the value was.
-#[pin_project]
-#[must_use = "futures do nothing unless polled"]
-pub struct SyncEventOp<C: AsRef<SyncEvent>, A = u64> {
-    #[pin]
-    flight: Flight<EventRequest<C>>,
-    answer: PhantomData<fn() -> A>,
+impl<C, A: Answer> Answers for EventRequest<C, A> {
+    type Answer = A;
 }
 
-impl<C: AsRef<SyncEvent>, A: Answer> SyncEventOp<C, A> {
-    #[inline(always)]
-    pub(super) fn new(event: C, job: EventJob) -> SyncEventOp<C, A> {
-        SyncEventOp {
-            flight: Flight::new(EventRequest { event, job }),
-            answer: PhantomData,
-        }
-    }
+impl<C: AsRef<SyncEvent> + Handle<Owned = SyncEvent>, A: Answer> Own for EventRequest<C, A> {
+    type Owned = EventRequest<SyncEvent, A>;
 
-    /// Submitted now, or refused.
-    pub(super) fn submitted(event: C, job: EventJob) -> Result<SyncEventOp<C, A>, JobError> {
-        let flight = op::try_submit(EventRequest { event, job })?;
-        let answer = PhantomData;
-        Ok(SyncEventOp { flight, answer })
+    fn own(flight: &Flight<Self>) -> Self::Owned {
+        let request = flight.context();
+        EventRequest::new(request.event.cloned(), request.job)
     }
 }
 
-impl<C: AsRef<SyncEvent>, A: Answer> Future for SyncEventOp<C, A> {
-    type Output = Result<A, JobError>;
-
-    #[inline(always)]
-    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
-        op::poll(self.project().flight, cx).map(|outcome| outcome.map(A::of))
-    }
-}
+/// What [`SyncEvent::get`], [`SyncEvent::set`] and [`SyncEvent::add`] return: it answers the value, nothing, or what the
+/// value was.
+pub type SyncEventOp<C, A = u64> = Op<EventRequest<C, A>>;

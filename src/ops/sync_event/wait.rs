@@ -1,18 +1,26 @@
 //! One wait, from its first poll to a value.
 
-use std::future::Future;
+#![allow(unreachable_pub, reason = "named by the sealed trait behind Operation")]
+
 use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{self, Poll, ready};
 
 use pin_project::pin_project;
 
-use super::{SyncEvent, SyncEventOp};
+use super::SyncEvent;
+use super::request::EventRequest;
 use crate::device::{EventJob, EventWait};
-use crate::error::{JobError, Result};
-use crate::reactor::{Attachment, Nap, Subscription, WaitFlight, Waiter};
+use crate::error::{JobError, Reason, Result};
+use crate::mem::Handle;
+use crate::ops::operation::Op;
+use crate::ops::operation::sealed::{Kind, Own, Post};
+use crate::reactor::{Attachment, Flight, Nap, Subscription, WaitFlight, Waiter};
 
-pub(super) struct WaitRequest<C> {
+type Get = EventRequest<SyncEvent>;
+
+/// What to wait for. `C` is how it has its context: borrowed (`&SyncEvent`) or owned (`SyncEvent`).
+pub struct WaitRequest<C> {
     pub(super) event: C,
     pub(super) wait: EventWait,
 }
@@ -47,19 +55,18 @@ impl<C: AsRef<SyncEvent>> Waiter for WaitRequest<C> {
     }
 }
 
-/// The future of [`SyncEvent::wait_gt`] and its other forms: a value that ended it, all its bits.
-#[pin_project]
-#[must_use = "futures do nothing unless polled"]
-pub struct SyncEventWait<C: AsRef<SyncEvent>>(#[pin] How<C>);
+/// What [`SyncEvent::wait_gt`] and [`SyncEvent::wait_gt_masked`] return: it answers a value that ended it, all its bits.
+pub type SyncEventWait<C> = Op<WaitRequest<C>>;
 
-#[pin_project(project = HowProjected)]
-enum How<C: AsRef<SyncEvent>> {
+/// A wait that may go on.
+#[pin_project(project = WaitingProjected)]
+pub enum Waiting<C: AsRef<SyncEvent>> {
     /// The device waits.
     Waits(#[pin] WaitFlight<WaitRequest<C>>),
     /// It cannot: the value is got again and again, after naps.
     Gets {
         #[pin]
-        get: SyncEventOp<SyncEvent>,
+        get: Flight<Get>,
         #[pin]
         nap: Nap,
         event: C,
@@ -68,42 +75,36 @@ enum How<C: AsRef<SyncEvent>> {
     },
 }
 
-impl<C: AsRef<SyncEvent>> SyncEventWait<C> {
-    pub(super) fn new(event: C, threshold: u64, mask: u64) -> SyncEventWait<C> {
-        let wait = EventWait { threshold, mask };
-        SyncEventWait(match event.as_ref().caps().max_wait {
-            Some(_) => How::Waits(WaitFlight::new(WaitRequest { event, wait })),
-            None => How::Gets {
-                get: SyncEventOp::new(event.as_ref().clone(), EventJob::Get),
+impl<C: AsRef<SyncEvent>> Kind for WaitRequest<C> {
+    type Output = Result<u64, JobError>;
+    type Flight = Waiting<C>;
+
+    fn flight(self) -> Waiting<C> {
+        let WaitRequest { event, wait } = self;
+        match event.as_ref().caps().max_wait {
+            Some(_) => Waiting::Waits(WaitFlight::new(WaitRequest { event, wait })),
+            None => Waiting::Gets {
+                get: get(&event),
                 nap: Nap::new(event.as_ref().0.workq()),
                 event,
                 wait,
                 over: false,
             },
-        })
-    }
-
-    /// Begun now, or refused.
-    pub(super) fn begun(event: C, threshold: u64, mask: u64) -> Result<SyncEventWait<C>, JobError> {
-        let mut wait = SyncEventWait::new(event, threshold, mask);
-        match &mut wait.0 {
-            How::Waits(flight) => flight.try_start()?,
-            How::Gets { get, event, .. } => {
-                *get = SyncEventOp::submitted(event.as_ref().clone(), EventJob::Get)?;
-            }
         }
-        Ok(wait)
     }
-}
 
-impl<C: AsRef<SyncEvent>> Future for SyncEventWait<C> {
-    type Output = Result<u64, JobError>;
+    fn start(flight: &mut Waiting<C>) -> Result<(), JobError> {
+        match flight {
+            Waiting::Waits(flight) => flight.start(),
+            Waiting::Gets { get, .. } => Get::start(get),
+        }
+    }
 
     #[inline]
-    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
-        match self.project().0.project() {
-            HowProjected::Waits(flight) => flight.poll(cx),
-            HowProjected::Gets {
+    fn poll(flight: Pin<&mut Waiting<C>>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
+        match flight.project() {
+            WaitingProjected::Waits(flight) => flight.poll(cx),
+            WaitingProjected::Gets {
                 mut get,
                 mut nap,
                 event,
@@ -111,22 +112,22 @@ impl<C: AsRef<SyncEvent>> Future for SyncEventWait<C> {
                 over,
             } => {
                 assert!(!*over, "an Op was polled after it had finished");
-                let event = event.as_ref();
                 if let Err(error) = ready!(nap.as_mut().poll(cx)) {
                     *over = true;
                     return Poll::Ready(Err(error));
                 }
-                let looked =
-                    ready!(get.as_mut().poll(cx)).and_then(|value| match wait.is_over(value) {
+                let looked = ready!(Get::poll(get.as_mut(), cx)).and_then(|value| {
+                    match wait.is_over(value) {
                         true => Ok(Some(value)),
                         // Whether there is anybody to wait for no get tells.
-                        false => event.subscription().event().look(wait),
-                    });
+                        false => event.as_ref().subscription().event().look(wait),
+                    }
+                });
                 if let Some(result) = looked.transpose() {
                     *over = true;
                     return Poll::Ready(result);
                 }
-                get.set(SyncEventOp::new(event.clone(), EventJob::Get));
+                get.set(self::get(event));
                 if let Err(error) = nap.go_on(cx) {
                     *over = true;
                     return Poll::Ready(Err(error));
@@ -134,5 +135,33 @@ impl<C: AsRef<SyncEvent>> Future for SyncEventWait<C> {
                 Poll::Pending
             }
         }
+    }
+}
+
+/// A job that gets the value, for a device that cannot wait.
+fn get(event: &impl AsRef<SyncEvent>) -> Flight<Get> {
+    Get::flight(Get::new(event.as_ref().clone(), EventJob::Get))
+}
+
+impl<C: AsRef<SyncEvent>> Post for WaitRequest<C> {
+    fn post(flight: &mut Waiting<C>, user_data: u64) -> Result<(), JobError> {
+        match flight {
+            Waiting::Waits(flight) => flight.post(user_data),
+            // The loop can get the value itself.
+            Waiting::Gets { .. } => Err(JobError::of(Reason::NotPosted)),
+        }
+    }
+}
+
+impl<C: AsRef<SyncEvent> + Handle<Owned = SyncEvent>> Own for WaitRequest<C> {
+    type Owned = WaitRequest<SyncEvent>;
+
+    fn own(flight: &Waiting<C>) -> WaitRequest<SyncEvent> {
+        let (event, wait) = match flight {
+            Waiting::Waits(flight) => (&flight.waiter().event, flight.waiter().wait),
+            Waiting::Gets { event, wait, .. } => (event, *wait),
+        };
+        let event = event.cloned();
+        WaitRequest { event, wait }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::finished::Finished;
 use super::super::held::Outcome;
 use super::super::slot::{Completed, Slot};
-use super::super::target::Target;
+use super::super::target::{Meaning, Target};
 use super::{complete, held};
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use crate::sync::loom::{Task, Watched, check, mutant, spawn};
@@ -140,7 +140,7 @@ impl OwnLoop {
 fn own_loop(wait: fn(&OwnLoop) -> Option<(u64, Outcome)>, collect: fn(&OwnLoop)) {
     check(4, move || {
         let slot = Slot::new();
-        let generation = slot.fill_alone(held(), Some(Target::Caller(u64::MAX)));
+        let generation = slot.fill_alone(held(), Some(Target::Caller(u64::MAX, Meaning::Bytes)));
         let own = Arc::new(OwnLoop {
             slot,
             generation,

@@ -23,7 +23,8 @@ fn benches(soft: fn() -> [Soft; 2]) -> Vec<Bench> {
 fn is_inline(bench: &Bench) -> bool {
     let copy = bench
         .dma
-        .copy_owned(bench.filled(b"abc"), bench.empty())
+        .copy(bench.filled(b"abc"), bench.empty())
+        .owned()
         .now_or_never();
     copy.is_some_and(|copied| copied == Ok(3))
 }
@@ -59,7 +60,7 @@ fn a_job_behind_others_that_never_came_stops_nothing_once_its_queue_is_gone() {
             let copies: Vec<_> = (0..3)
                 .map(|_| {
                     let mut copy =
-                        Box::pin(bench.dma.copy_owned(bench.filled(b"abc"), bench.empty()));
+                        Box::pin(bench.dma.copy(bench.filled(b"abc"), bench.empty()).owned());
                     poll_pending(copy.as_mut());
                     copy
                 })
@@ -91,7 +92,7 @@ fn a_job_behind_others_in_a_queue_that_breaks_down_is_counted_no_more() {
                 .faults()
                 .push_script("behind:9 queue behind:9")
                 .unwrap();
-            let copy = || bench.dma.copy_owned(bench.filled(b"abc"), bench.empty());
+            let copy = || bench.dma.copy(bench.filled(b"abc"), bench.empty()).owned();
             let all = async { tokio::join!(copy(), copy(), copy()) };
             let (first, second, third) = in_time("all fail", all).await;
             assert!(first.is_err() && second.is_err() && third.is_err());

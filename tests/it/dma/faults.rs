@@ -168,7 +168,7 @@ fn a_hold_may_be_dropped_after_everything_else() {
         let pool = bench.pool.clone();
         let hold = bench.hold();
         run(async {
-            let copy = bench.dma.copy_owned(bench.filled(b"abc"), bench.empty());
+            let copy = bench.dma.copy(bench.filled(b"abc"), bench.empty()).owned();
             let mut copy = Box::pin(copy);
             poll_pending(copy.as_mut());
         });

@@ -219,14 +219,14 @@ fn without_an_engine_one_look_copies_256_kib_of_whatever_there_is() {
         let bench = Bench::with_soft(Config::new(false, Mode::EventDriven), soft(0));
         let copies: Vec<Large> = (0..16).map(|_| large(&bench, &inventory, len, 0)).collect();
         for large in &copies {
-            bench.dma.submit_copy(&large.src, &large.dst, 0).unwrap();
+            bench.dma.copy(&large.src, &large.dst).post(0).unwrap();
         }
         let before = bench.workq.stats().polls;
         let mut handed = 0;
         while handed < copies.len() {
             handed += bench
                 .workq
-                .progress(|_, result| assert_eq!(result, Ok(len as u64)));
+                .progress(|_, result| assert_eq!(result.unwrap().bytes(), Some(len)));
         }
         assert_eq!(bench.workq.stats().polls - before, looks, "of {len} bytes");
         copies.iter().for_each(Large::check);

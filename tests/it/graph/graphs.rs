@@ -532,7 +532,7 @@ fn a_run_that_failed_in_line_is_not_woken_for_a_slot() {
         instance.set(copy, (&bufs[0], &bufs[1])).unwrap();
         let (src, dst) = (bench.filled(b"x"), bench.empty());
         let hold = bench.hold();
-        let op = bench.dma.try_copy(&src, &dst).unwrap();
+        let op = bench.dma.copy(&src, &dst).start().unwrap();
         let count = Count::new();
         let waker = count.waker();
         let mut cx = Context::from_waker(&waker);
@@ -561,7 +561,7 @@ fn a_run_that_fails_while_a_part_stands_in_line_ends_at_once() {
         instance.set(sub, part).unwrap();
         let (src, dst) = (bench.filled(b"x"), bench.empty());
         let hold = bench.hold();
-        let op = bench.dma.try_copy(&src, &dst).unwrap();
+        let op = bench.dma.copy(&src, &dst).start().unwrap();
         // The part finds no Slot, and then the function fails: nothing of the run's is in flight.
         let error = match poll(pin!(instance.run()).as_mut()) {
             Poll::Ready(ended) => ended.unwrap_err(),
@@ -1056,7 +1056,7 @@ fn an_async_node_is_any_future_and_may_await_jobs() {
         let (dma, from, to) = (bench.dma.clone(), mid.clone(), end.clone());
         let node = g.user_async(move |run| {
             assert_eq!(run.result(copy), Some(Ok(3)));
-            let op = dma.copy_owned(from.clone(), to.clone());
+            let op = dma.copy(from.clone(), to.clone()).owned();
             async move {
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 op.await?;

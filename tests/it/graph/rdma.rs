@@ -428,7 +428,7 @@ fn nodes_that_were_not_set_fail() {
         // An atomic on nothing is refused as that of an Op is.
         instance.set(recv, ()).unwrap();
         instance.set(add, ((), 1)).unwrap();
-        let all = async { tokio::join!(instance.run(), pair.far.send_empty()) };
+        let all = async { tokio::join!(instance.run(), pair.far.send(())) };
         let (ran, sent) = in_time("a run", all).await;
         sent.unwrap();
         let error = ran.unwrap_err();

@@ -59,12 +59,12 @@ fn a_wait_stops_with_the_first_failure_and_gives_its_place_back() {
             assert_eq!(error.node(), wrong.id());
             assert_eq!(instance.state(wait), NodeState::Stopped);
             // Its place is free.
-            drop(owner.try_wait_gt(1000, u64::MAX).unwrap());
+            drop(owner.wait_gt(1000).start().unwrap());
             // A run that is dropped waits no more either.
             let mut run = Box::pin(instance.run());
             let _ = poll(run.as_mut());
             drop(run);
-            drop(owner.try_wait_gt(1000, u64::MAX).unwrap());
+            drop(owner.wait_gt(1000).start().unwrap());
         }));
     }
 }

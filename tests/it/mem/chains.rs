@@ -191,7 +191,7 @@ fn a_dropped_copy_of_chains_keeps_bufs_and_chains_until_it_is_over() {
         let hold = bench.hold();
         let free = {
             let (from, to) = (chain(&[&bench.filled(b"ab")]), chain(&[&bench.empty()]));
-            let mut copy = Box::pin(bench.dma.copy_owned(from, to));
+            let mut copy = Box::pin(bench.dma.copy(from, to).owned());
             poll_pending(copy.as_mut());
             drop(copy);
             bench.free_bufs()

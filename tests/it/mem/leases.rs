@@ -204,7 +204,7 @@ fn a_forgotten_copy_keeps_its_memory_and_hurts_nobody() {
     each(async |bench| {
         let hold = bench.hold();
         let (src, dst) = (bench.filled(b"abc"), bench.empty());
-        let mut copy = Box::pin(bench.dma.copy_owned(src.clone(), dst.clone()));
+        let mut copy = Box::pin(bench.dma.copy(src.clone(), dst.clone()).owned());
         poll_pending(copy.as_mut());
         std::mem::forget(copy);
         refused(dst.data(), ErrorKind::InUse);

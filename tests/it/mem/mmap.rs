@@ -328,7 +328,7 @@ fn an_owner_is_asked_once_and_dropped_when_the_last_job_is_over() {
         let dst = inventory.buf(&mmap, 500..1000).unwrap();
         drop((mmap, inventory));
         let hold = bench.hold();
-        let mut copy = Box::pin(bench.dma.copy_owned(src, dst));
+        let mut copy = Box::pin(bench.dma.copy(src, dst).owned());
         poll_pending(copy.as_mut());
         drop(copy);
         assert_eq!(diary.counts(), (1, 0), "a job has it");
@@ -494,7 +494,7 @@ fn an_owner_that_panics_when_it_is_dropped_stops_nobody() {
             .unwrap();
         drop(mmap);
         let hold = bench.hold();
-        let mut copy = Box::pin(bench.dma.copy_owned(src, bench.empty()));
+        let mut copy = Box::pin(bench.dma.copy(src, bench.empty()).owned());
         poll_pending(copy.as_mut());
         drop((copy, hold));
         // It goes in the middle of a turn, whose other jobs are not lost.
@@ -899,7 +899,7 @@ fn whatever_uses_an_mmap_keeps_it_from_stopping() {
 
         let src = inventory.buf_filled(&mmap, 0..100).unwrap();
         let hold = bench.hold();
-        let mut copy = Box::pin(bench.dma.copy_owned(src, bench.empty()));
+        let mut copy = Box::pin(bench.dma.copy(src, bench.empty()).owned());
         poll_pending(copy.as_mut());
         drop(copy);
         mentions(&in_use("a job that nobody awaits"), &[0, 1]);

@@ -52,7 +52,7 @@ fn a_guard_or_a_job_keeps_a_waiter_waiting() {
         let (src, dst) = (bench.filled(b"abc"), bench.empty());
         let rest: Vec<_> = std::iter::from_fn(|| bench.pool.try_alloc().ok()).collect();
         let hold = bench.hold();
-        let mut copy = Box::pin(bench.dma.copy_owned(src, dst));
+        let mut copy = Box::pin(bench.dma.copy(src, dst).owned());
         poll_pending(copy.as_mut());
         drop(copy);
         let mut waiting = Box::pin(bench.pool.alloc());

@@ -97,8 +97,8 @@ async fn nothing_can_be_sent_written_and_read() {
         for (immediate, opcode) in [(None, RecvOpcode::Send), (Some(3), RecvOpcode::SendImm)] {
             let send = async {
                 match immediate {
-                    None => a.send_empty().await,
-                    Some(immediate) => a.send_empty_imm(immediate).await,
+                    None => a.send(()).await,
+                    Some(immediate) => a.send_imm((), immediate).await,
                 }
             };
             let (sent, received) = tokio::join!(send, b.recv(&dst));
@@ -217,7 +217,7 @@ async fn memory_that_is_read_only_is_sent_and_not_received_into() {
             );
         };
         refused(here.rdma.recv(&empty()).await.unwrap_err());
-        refused(here.rdma.try_recv(empty()).map(drop).unwrap_err());
+        refused(here.rdma.recv(empty()).start().unwrap_err().into());
         refused(here.rdma.read(&remote, &empty()).await.unwrap_err());
         // As one of a list, too.
         let list = BufChain::with_capacity(2);
@@ -435,7 +435,7 @@ async fn before_it_is_connected_it_takes_receives_alone() {
             (Reason::NotConnected, ErrorKind::NotConnected)
         );
         let dst = there.empty();
-        let received = there.rdma.try_recv(&dst).unwrap();
+        let received = there.rdma.recv(&dst).start().unwrap();
         connect(&here.rdma, &there.rdma);
         let (sent, received) = tokio::join!(here.rdma.send(here.filled(b"early")), received);
         assert_eq!((sent, received.unwrap().len), (Ok(5), 5));
@@ -519,9 +519,9 @@ async fn a_reset_flushes_and_the_memory_goes_back() {
         loopback.hold();
         let bufs = here.free_bufs();
         let sends: Vec<_> = (0..3)
-            .map(|_| here.rdma.try_send(here.filled(b"x")).unwrap())
+            .map(|_| here.rdma.send(here.filled(b"x")).start().unwrap())
             .collect();
-        let receive = here.rdma.try_recv(here.empty()).unwrap();
+        let receive = here.rdma.recv(here.empty()).start().unwrap();
         assert_eq!(here.workq.in_flight(), 3);
         here.rdma.reset().unwrap();
         for send in sends {
@@ -546,8 +546,8 @@ async fn dropped_and_forgotten_jobs_keep_their_memory_until_they_are_over() {
     let (src, forgotten) = (here.filled(b"abc"), here.filled(b"def"));
     loopback.hold();
     let [first, second] = [0..8, 8..16].map(|range| remote.slice(range).unwrap());
-    drop(here.rdma.try_write(&src, &first).unwrap());
-    std::mem::forget(here.rdma.try_write(forgotten.clone(), second).unwrap());
+    drop(here.rdma.write(&src, &first).start().unwrap());
+    std::mem::forget(here.rdma.write(forgotten.clone(), second).start().unwrap());
     assert_eq!(here.workq.in_flight(), 2);
     assert_eq!(src.data_mut().unwrap_err().kind(), ErrorKind::InUse);
     loopback.release();
@@ -568,11 +568,11 @@ async fn jobs_wait_for_slots_in_order_and_are_refused_without_one() {
     let (here, there) = pair_of(&device);
     loopback.hold();
     let full: Vec<_> = (0..32)
-        .map(|_| here.rdma.try_write((), ()).unwrap())
+        .map(|_| here.rdma.write((), ()).start().unwrap())
         .collect();
-    let error = here.rdma.try_send_empty().err().unwrap();
+    let error = here.rdma.send(()).start().err().unwrap();
     assert_eq!(error.reason(), Reason::QueueFull);
-    let late = tokio::spawn(here.rdma.write_owned((), ()));
+    let late = tokio::spawn(here.rdma.write((), ()).owned());
     loopback.release();
     for job in full {
         assert_eq!(within(job).await, Ok(0));
@@ -586,13 +586,13 @@ async fn owned_operations_can_be_spawned() {
     let (_loopback, device) = Loopback::device(false);
     let (here, there) = pair_of(&device);
     let (_mmap, remote) = remote(&there, &here, 64, all_access());
-    let receives = tokio::spawn(there.rdma.recv_owned(there.empty()));
-    let sends = tokio::spawn(here.rdma.send_owned(here.filled(b"hello")));
+    let receives = tokio::spawn(there.rdma.recv(there.empty()).owned());
+    let sends = tokio::spawn(here.rdma.send(here.filled(b"hello")).owned());
     assert_eq!(within(sends).await.unwrap(), Ok(5));
     assert_eq!(within(receives).await.unwrap().unwrap().len, 5);
-    let adds = tokio::spawn(here.rdma.fetch_add_owned(remote.clone(), 3));
+    let adds = tokio::spawn(here.rdma.fetch_add(remote.clone(), 3).owned());
     assert_eq!(within(adds).await.unwrap(), Ok(0));
-    let read = tokio::spawn(here.rdma.read_owned(remote, here.empty()));
+    let read = tokio::spawn(here.rdma.read(remote, here.empty()).owned());
     assert_eq!(within(read).await.unwrap(), Ok(64));
 }
 
@@ -680,7 +680,7 @@ async fn a_shutdown_resets_and_refuses() {
     within(watch.wait_for(|state| state == RdmaState::Reset))
         .await
         .unwrap();
-    let error = here.rdma.send_empty().await.unwrap_err();
+    let error = here.rdma.send(()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Shutdown);
     assert_eq!(here.rdma.reset().unwrap_err().kind(), ErrorKind::BadState);
     assert_eq!(here.rdma.export().unwrap_err().kind(), ErrorKind::BadState);
@@ -723,7 +723,7 @@ fn an_event_driven_one_without_a_runtime_says_so() {
     let (_loopback, device) = Loopback::device(false);
     let (here, _there) = pair_of(&device);
     for error in [
-        block_on(here.rdma.send_empty()).unwrap_err(),
+        block_on(here.rdma.send(())).unwrap_err(),
         block_on(here.rdma.recv(())).unwrap_err(),
     ] {
         assert_eq!(error.reason(), Reason::NoRuntime);

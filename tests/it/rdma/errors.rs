@@ -115,10 +115,10 @@ async fn write_imm(
     full: &Buf,
     there: &RemoteBuf,
 ) -> Result<usize, JobError> {
-    let posted = other.rdma.try_recv(()).unwrap();
+    let posted = other.rdma.recv(()).start().unwrap();
     let result = one.rdma.write_imm(full, there, 5).await;
     if result.is_err() && one.rdma.state() == RdmaState::Connected {
-        one.rdma.send_empty().await.unwrap();
+        one.rdma.send(()).await.unwrap();
     }
     let received = in_time("the receive", posted).await;
     assert_eq!(received.is_ok(), one.rdma.state() == RdmaState::Connected);
@@ -243,7 +243,7 @@ fn what_is_refused_before_it_is_posted_changes_nothing() {
 async fn wrong(side: &Side, blob: &[u8]) {
     let connected = side.rdma.connect(blob).await;
     if connected.is_ok() && connects_unasked() {
-        let sent = in_time("a message to nobody", side.rdma.send_empty()).await;
+        let sent = in_time("a message to nobody", side.rdma.send(())).await;
         assert_told(sent.unwrap_err(), Reason::PeerGone);
         side.rdma.reset().unwrap();
         return;
@@ -266,7 +266,7 @@ fn connecting_is_for_two_that_are_in_their_first_state() {
             ErrorKind::InvalidValue,
         );
         assert_eq!(
-            failed(one.rdma.send_empty().await),
+            failed(one.rdma.send(()).await),
             (Reason::NotConnected, None)
         );
         one.rdma.connect(&blobs[1]).await.unwrap();

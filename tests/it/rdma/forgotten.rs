@@ -71,9 +71,9 @@ fn an_adopter_that_was_not_polled_since_its_message_came_ends_with_a_reset() {
             other.rdma.reset().unwrap();
             connect(&one.rdma, &other.rdma);
             let all: Vec<_> = (0..16)
-                .map(|_| one.rdma.try_recv(()).expect("a place"))
+                .map(|_| one.rdma.recv(()).start().expect("a place"))
                 .collect();
-            assert!(one.rdma.try_recv(()).is_err());
+            assert!(one.rdma.recv(()).start().is_err());
             drop(all);
         });
     }
@@ -87,10 +87,12 @@ fn receives_that_are_dropped_newest_first_are_adopted_oldest_first() {
             ..Setup::new(false, tokio_doca::Mode::EventDriven)
         };
         let (one, other) = pair(setup);
-        let mut all: Vec<_> = (0..1024).map(|_| one.rdma.try_recv(()).unwrap()).collect();
+        let mut all: Vec<_> = (0..1024)
+            .map(|_| one.rdma.recv(()).start().unwrap())
+            .collect();
         while all.pop().is_some() {}
         for number in 0..1024_u32 {
-            in_time("a message", other.rdma.send_empty_imm(number))
+            in_time("a message", other.rdma.send_imm((), number))
                 .await
                 .unwrap();
             let received = in_time("a message", one.rdma.recv(())).await.unwrap();

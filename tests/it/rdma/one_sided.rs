@@ -44,7 +44,7 @@ fn the_responder_sleeps_on() {
             (after.wake_ups, after.completed),
             (before.wake_ups, before.completed)
         );
-        one.rdma.send_empty().await.unwrap();
+        one.rdma.send(()).await.unwrap();
         in_time("the message", posted).await.unwrap();
         assert!(other.workq.stats().wake_ups > before.wake_ups);
     });

@@ -140,7 +140,7 @@ async fn timeouts_lose_no_message() {
 async fn what_landed_for_dropped_ones_goes_to_the_next_in_order() {
     everywhere(|loopback, here, there| async move {
         let dropped: Vec<_> = (0..4).map(|_| there.empty()).collect();
-        let posted = |dst| there.rdma.try_recv(dst).unwrap();
+        let posted = |dst| there.rdma.recv(dst).start().unwrap();
         drop(dropped.iter().map(posted).collect::<Vec<_>>());
         assert_eq!(loopback.posted(), 4);
         assert_eq!(dropped[0].data_mut().unwrap_err().kind(), ErrorKind::InUse);
@@ -160,7 +160,7 @@ async fn what_landed_for_dropped_ones_goes_to_the_next_in_order() {
         assert!(poll(fourth.as_mut()).is_pending());
         assert_eq!(loopback.posted(), 1);
         // An adopter that is dropped leaves it to the next.
-        drop(there.rdma.try_recv(there.empty()).unwrap());
+        drop(there.rdma.recv(there.empty()).start().unwrap());
         assert_eq!(loopback.posted(), 2);
         let (sent, received) = tokio::join!(here.rdma.send(here.filled(&message(3))), fourth);
         assert_eq!((sent, received.unwrap().len), (Ok(4), 4));
@@ -174,7 +174,7 @@ async fn what_landed_for_dropped_ones_goes_to_the_next_in_order() {
 async fn adopters_dropped_in_any_order_leave_the_oldest_first() {
     everywhere(|loopback, here, there| async move {
         let mut receives: Vec<_> = (0..3)
-            .map(|_| Some(there.rdma.try_recv(there.empty()).unwrap()))
+            .map(|_| Some(there.rdma.recv(there.empty()).start().unwrap()))
             .collect();
         for at in [1, 2, 0] {
             receives[at] = None;
@@ -196,7 +196,7 @@ async fn adopters_dropped_in_any_order_leave_the_oldest_first() {
 async fn a_message_that_does_not_fit_or_cannot_be_had_stays_for_the_next() {
     on_devices(|here, there| async move {
         let recv = |dst| there.rdma.recv(dst);
-        drop(there.rdma.try_recv(there.empty()).unwrap());
+        drop(there.rdma.recv(there.empty()).start().unwrap());
         here.rdma.send(here.filled(b"hello")).await.unwrap();
         let narrow = there.filled(&[0; ELEMENT - 4]);
         let error = recv(&narrow).await.unwrap_err();
@@ -218,8 +218,8 @@ async fn a_message_that_does_not_fit_or_cannot_be_had_stays_for_the_next() {
             (ELEMENT, ELEMENT - 4)
         );
         // Of an immediate no room is needed.
-        drop(there.rdma.try_recv(there.empty()).unwrap());
-        here.rdma.send_empty_imm(9).await.unwrap();
+        drop(there.rdma.recv(there.empty()).start().unwrap());
+        here.rdma.send_imm((), 9).await.unwrap();
         let received = there.rdma.recv(()).await.unwrap();
         assert_eq!((received.len, received.immediate), (0, Some(9)));
         assert_eq!(received.opcode, RecvOpcode::SendImm);
@@ -272,9 +272,9 @@ async fn without_a_place_a_receive_waits_its_turn_or_says_so() {
     for mode in MODES {
         let (loopback, device) = Loopback::device(false);
         let (here, there) = small(&device, mode, 2);
-        let first = there.rdma.try_recv(there.empty()).unwrap();
-        let second = there.rdma.try_recv(there.empty()).unwrap();
-        let error = there.rdma.try_recv(()).err().unwrap();
+        let first = there.rdma.recv(there.empty()).start().unwrap();
+        let second = there.rdma.recv(there.empty()).start().unwrap();
+        let error = there.rdma.recv(()).start().err().unwrap();
         assert_eq!(
             (error.reason(), error.kind()),
             (Reason::RecvQueueFull, ErrorKind::Again)
@@ -311,8 +311,8 @@ async fn a_forgotten_receive_keeps_its_place_and_holds_up_nobody() {
         let device = here.device.clone();
         let (here, there) = small(&device, here.workq.mode(), 2);
         let buf = there.empty();
-        std::mem::forget(there.rdma.try_recv(buf.clone()).unwrap());
-        let second = there.rdma.try_recv(there.empty()).unwrap();
+        std::mem::forget(there.rdma.recv(buf.clone()).start().unwrap());
+        let second = there.rdma.recv(there.empty()).start().unwrap();
         // One in line that nobody polls again, though it is told.
         let mut lazy = Box::pin(there.rdma.recv(()));
         assert!(poll(lazy.as_mut()).is_pending());
@@ -344,7 +344,7 @@ async fn a_stream_yields_messages_in_order_and_keeps_receives_posted() {
             for number in 0..100 {
                 here.rdma.send(here.filled(&message(number))).await.unwrap();
             }
-            here.rdma.send_empty().await.unwrap();
+            here.rdma.send(()).await.unwrap();
             here.rdma.write_imm((), (), 5).await.unwrap();
         };
         let receives = async {
@@ -389,7 +389,7 @@ async fn a_stream_takes_over_a_receive_that_is_older_than_its_own() {
         let mut stream = there.rdma.recv_stream(&there.pool, 2);
         assert!(poll(pin!(stream.next())).is_pending());
         // The third; the stream's next is the fourth.
-        let beside = there.rdma.try_recv(there.empty()).unwrap();
+        let beside = there.rdma.recv(there.empty()).start().unwrap();
         for number in 0..2 {
             here.rdma.send(here.filled(&message(number))).await.unwrap();
             let next = stream.next().await.unwrap().unwrap();
@@ -414,7 +414,7 @@ async fn a_stream_that_has_ended_leaves_its_receives_to_others() {
     on_devices(|here, there| async move {
         let mmap = Mmap::builder().device(&there.device).alloc(4).unwrap();
         let pool = BufPool::builder(&mmap).element_size(2).build().unwrap();
-        drop(there.rdma.try_recv(there.empty()).unwrap());
+        drop(there.rdma.recv(there.empty()).start().unwrap());
         let mut stream = there.rdma.recv_stream(&pool, 2);
         assert!(poll(pin!(stream.next())).is_pending());
         here.rdma.send(here.filled(b"long")).await.unwrap();
@@ -439,10 +439,10 @@ fn in_block_on_one_in_line_that_nobody_polls_holds_up_nobody() {
             let (_here, there) = small(&device, Mode::EventDriven, 1);
             let Side { workq, rdma, .. } = &there;
             workq.event_handle().unwrap();
-            let first = rdma.try_recv(()).unwrap();
+            let first = rdma.recv(()).start().unwrap();
             let mut lazy = Box::pin(rdma.recv(()));
             assert!(poll(lazy.as_mut()).is_pending());
-            let mut second = Box::pin(rdma.recv_owned(there.empty()));
+            let mut second = Box::pin(rdma.recv(there.empty()).owned());
             if own_loop {
                 let woken = Count::new();
                 let waker = woken.waker();
@@ -490,9 +490,9 @@ async fn a_shutdown_ends_those_that_wait_and_leaves_them_posted() {
     for mode in MODES {
         let (loopback, device) = Loopback::device(false);
         let (_here, there) = small(&device, mode, 1);
-        let waits = tokio::spawn(there.rdma.recv_owned(there.empty()));
+        let waits = tokio::spawn(there.rdma.recv(there.empty()).owned());
         until("it is posted", || loopback.posted() == 1).await;
-        let in_line = tokio::spawn(there.rdma.recv_owned(()));
+        let in_line = tokio::spawn(there.rdma.recv(()).owned());
         tokio::task::yield_now().await;
         within(there.workq.shutdown()).await.unwrap();
         for receive in [waits, in_line] {
@@ -511,9 +511,9 @@ async fn an_rdma_that_goes_takes_its_receives_with_it() {
         let (loopback, device) = Loopback::device(false);
         let (here, there) = pair(&device, mode);
         let dst = there.empty();
-        let posted = |_| there.rdma.try_recv(there.empty()).unwrap();
+        let posted = |_| there.rdma.recv(there.empty()).start().unwrap();
         let receives: Vec<_> = (0..3).map(posted).collect();
-        drop((there.rdma.try_recv(&dst).unwrap(), receives));
+        drop((there.rdma.recv(&dst).start().unwrap(), receives));
         // One has landed, and is in the device's queue or with an orphan.
         here.rdma.send(here.filled(b"x")).await.unwrap();
         let Side {
@@ -543,7 +543,7 @@ async fn an_rdma_that_goes_takes_its_receives_with_it() {
 async fn a_reset_drops_messages_that_nobody_took() {
     on_devices(|here, there| async move {
         let bufs = there.free_bufs();
-        drop([(); 2].map(|()| there.rdma.try_recv(there.empty()).unwrap()));
+        drop([(); 2].map(|()| there.rdma.recv(there.empty()).start().unwrap()));
         here.rdma.send(here.filled(b"old")).await.unwrap();
         there.rdma.reset().unwrap();
         here.rdma.reset().unwrap();
@@ -562,7 +562,7 @@ async fn a_reset_drops_messages_that_nobody_took() {
 async fn who_sleeps_is_woken_by_a_change_of_the_mode() {
     let (loopback, device) = Loopback::device(false);
     let (here, there) = pair(&device, Mode::EventDriven);
-    let receive = tokio::spawn(there.rdma.recv_owned(there.empty()));
+    let receive = tokio::spawn(there.rdma.recv(there.empty()).owned());
     until("it is posted", || loopback.posted() == 1).await;
     for mode in MODES {
         there.workq.set_mode(mode).unwrap();
@@ -587,7 +587,7 @@ async fn two_threads_talk_in_every_mode() {
         let asks = tokio::spawn(async move {
             for number in 0..500 {
                 let (src, dst) = (here.filled(&message(number)), here.empty());
-                let receive = here.rdma.try_recv(&dst).unwrap();
+                let receive = here.rdma.recv(&dst).start().unwrap();
                 here.rdma.send(&src).await.unwrap();
                 receive.await.unwrap();
                 assert_eq!(dst.data().unwrap()[..], message(number));

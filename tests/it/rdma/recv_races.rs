@@ -19,12 +19,10 @@ fn a_receive_that_is_posted_into_the_next_life_keeps_its_message_when_it_is_drop
         let (loopback, one, other) = both();
         let reset = one.clone();
         loopback.when_posted(move || reset.reset().unwrap());
-        drop(one.try_recv(()).unwrap());
+        drop(one.recv(()).start().unwrap());
         assert_eq!(loopback.posted(), 1);
         connect(&one, &other);
-        in_time("the message", other.send_empty_imm(7))
-            .await
-            .unwrap();
+        in_time("the message", other.send_imm((), 7)).await.unwrap();
         // It is here, and nobody has asked for it.
         one.state();
         let received = in_time("a receive", one.recv(())).await.unwrap();
@@ -56,10 +54,10 @@ fn a_message_that_a_reset_has_overtaken_is_not_for_the_next_connection() {
     for collected in [false, true] {
         run(async {
             let (loopback, one, other) = connected();
-            let old = other.try_send_empty_imm(1).unwrap();
+            let old = other.send_imm((), 1).start().unwrap();
             let posts = one.clone();
             loopback.when_reset(move || {
-                drop(posts.try_recv(()).unwrap());
+                drop(posts.recv(()).start().unwrap());
                 if collected {
                     posts.state();
                 }
@@ -69,7 +67,7 @@ fn a_message_that_a_reset_has_overtaken_is_not_for_the_next_connection() {
             in_time("the old message", old).await.unwrap();
             other.reset().unwrap();
             connect(&one, &other);
-            let new = other.try_send_empty_imm(2).unwrap();
+            let new = other.send_imm((), 2).start().unwrap();
             let received = in_time("a receive", one.recv(())).await.unwrap();
             assert_eq!(received.immediate, Some(2), "{collected}");
             in_time("the new message", new).await.unwrap();
@@ -88,13 +86,13 @@ fn a_message_that_comes_amid_the_post_of_its_receive_is_of_the_life_that_it_came
             peer.reset().unwrap();
             connect(&again, &peer);
             // It is sent, whoever waits for it.
-            drop(peer.try_send_empty_imm(7).unwrap());
+            drop(peer.send_imm((), 7).start().unwrap());
         });
         let collects = one.clone();
         loopback.when_taken(move || {
             collects.state();
         });
-        drop(one.try_recv(()).unwrap());
+        drop(one.recv(()).start().unwrap());
         assert_eq!(loopback.posted(), 0, "it has its message");
         let received = in_time("a receive", one.recv(())).await.unwrap();
         assert_eq!(received.immediate, Some(7));
@@ -106,17 +104,17 @@ fn a_message_that_comes_amid_the_post_of_its_receive_is_of_the_life_that_it_came
 fn a_message_that_came_amid_a_post_before_a_reset_goes_with_it() {
     run(async {
         let (loopback, one, other) = connected();
-        let old = other.try_send_empty_imm(1).unwrap();
+        let old = other.send_imm((), 1).start().unwrap();
         let resets = one.clone();
         loopback.when_taken(move || {
             resets.state();
             resets.reset().unwrap();
         });
-        drop(one.try_recv(()).unwrap());
+        drop(one.recv(()).start().unwrap());
         in_time("the old message", old).await.unwrap();
         other.reset().unwrap();
         connect(&one, &other);
-        let new = other.try_send_empty_imm(2).unwrap();
+        let new = other.send_imm((), 2).start().unwrap();
         let received = in_time("a receive", one.recv(())).await.unwrap();
         assert_eq!(received.immediate, Some(2));
         in_time("the new message", new).await.unwrap();
@@ -134,7 +132,7 @@ fn a_subscriber_that_panics_in_the_poll_of_a_receive_costs_neither_message_nor_p
             let (one, other) = (Side::new(setup), Side::new(setup));
             connect(&one.rdma, &other.rdma);
             if adopts {
-                drop(one.rdma.try_recv(()).unwrap());
+                drop(one.rdma.recv(()).start().unwrap());
             }
             let mut first = Box::pin(one.rdma.recv(()));
             poll_pending(first.as_mut());
@@ -143,7 +141,7 @@ fn a_subscriber_that_panics_in_the_poll_of_a_receive_costs_neither_message_nor_p
             let bad = Call::waker(|| panic!("a waker of the application's"));
             let polled = second.as_mut().poll(&mut Context::from_waker(&bad));
             assert!(polled.is_pending());
-            other.rdma.send_empty_imm(1).await.unwrap();
+            other.rdma.send_imm((), 1).await.unwrap();
             one.rdma.state();
             let panics = OnEvent(|_| panic!("a subscriber of the application's"));
             let polled = tracing::subscriber::with_default(panics, || {
@@ -155,11 +153,9 @@ fn a_subscriber_that_panics_in_the_poll_of_a_receive_costs_neither_message_nor_p
             );
             drop((first, second));
             // The only place is free, and was not given back twice.
-            let next = one.rdma.try_recv(()).unwrap();
-            assert!(one.rdma.try_recv(()).is_err());
-            in_time("a send", other.rdma.send_empty_imm(2))
-                .await
-                .unwrap();
+            let next = one.rdma.recv(()).start().unwrap();
+            assert!(one.rdma.recv(()).start().is_err());
+            in_time("a send", other.rdma.send_imm((), 2)).await.unwrap();
             let received = in_time("a message", next).await.unwrap();
             assert_eq!(received.immediate, Some(2));
         });

@@ -128,12 +128,12 @@ fn a_receive_in_line_hears_of_the_end_although_the_place_before_it_is_kept() {
     for mode in all_modes() {
         run(async {
             let (one, other) = pair(mode, 1);
-            let mut first = Box::pin(one.rdma.recv_owned(one.empty()));
+            let mut first = Box::pin(one.rdma.recv(one.empty()).owned());
             poll_pending(first.as_mut());
             other.send(b"abc").await.unwrap();
             // It looks at the device, so that the message is with its receive.
             assert_eq!(one.rdma.state(), RdmaState::Connected);
-            let second = tokio::spawn(one.rdma.recv_owned(one.empty()));
+            let second = tokio::spawn(one.rdma.recv(one.empty()).owned());
             tokio::task::yield_now().await;
             drop(other);
             let second = in_time("the one in line", second).await.unwrap();

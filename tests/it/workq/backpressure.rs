@@ -25,7 +25,7 @@ fn deferred(depth: u32) -> Vec<Config> {
 type Copying<'a> = Pin<Box<dyn Future<Output = Result<usize, JobError>> + Send + 'a>>;
 
 fn copying(bench: &Bench) -> Copying<'static> {
-    Box::pin(bench.dma.copy_owned(bench.filled(b"abc"), bench.empty()))
+    Box::pin(bench.dma.copy(bench.filled(b"abc"), bench.empty()).owned())
 }
 
 #[test]
@@ -129,20 +129,20 @@ fn two_waiters_on_one_queue_are_both_served() {
 }
 
 #[test]
-fn try_copy_says_again_and_takes_nothing() {
+fn a_copy_that_is_started_on_a_full_workq_says_again_and_takes_nothing() {
     each_of(&deep(2), async |bench| {
         let hold = bench.hold();
         let pairs: Vec<(Buf, Buf)> = (0..3)
             .map(|_| (bench.filled(b"abc"), bench.empty()))
             .collect();
-        let try_copy = |i: usize| bench.dma.try_copy(&pairs[i].0, &pairs[i].1);
-        let (one, two) = (try_copy(0).unwrap(), try_copy(1).unwrap());
-        mentions(&refused(try_copy(2), ErrorKind::Again), &[2]);
+        let start = |i: usize| bench.dma.copy(&pairs[i].0, &pairs[i].1).start();
+        let (one, two) = (start(0).unwrap(), start(1).unwrap());
+        mentions(&refused(start(2), ErrorKind::Again), &[2]);
         pairs[2].0.data_mut().unwrap()[0] = b'x';
         assert_eq!(rooms(&pairs[2].1), (0, 0, ELEMENT));
         drop(hold);
         assert_eq!((one.await, two.await), (Ok(3), Ok(3)));
-        assert_eq!(try_copy(2).unwrap().await, Ok(3));
+        assert_eq!(start(2).unwrap().await, Ok(3));
         assert_eq!(bytes(&pairs[2].1), b"xbc");
     });
 }
@@ -294,7 +294,7 @@ fn a_long_job_and_a_waiter_that_nobody_polls_stop_nobody() {
 
 // Who does not wait passes those that were told and are not polled.
 #[test]
-fn try_copy_works_beside_a_waiter_that_nobody_polls() {
+fn a_copy_can_be_started_beside_a_waiter_that_nobody_polls() {
     each_of(&deferred(1), async |bench| {
         let hold = bench.hold();
         let mut first = copying(bench);
@@ -306,7 +306,7 @@ fn try_copy_works_beside_a_waiter_that_nobody_polls() {
         assert_eq!(bench.workq.in_flight(), 0);
         let (src, dst) = (bench.filled(b"abc"), bench.empty());
         until("all Slots are free", || {
-            bench.dma.try_copy(&src, &dst).is_ok()
+            bench.dma.copy(&src, &dst).start().is_ok()
         })
         .await;
         drop(dead);
@@ -347,14 +347,14 @@ fn a_result_that_nobody_fetched_keeps_its_slot() {
     each_of(&deferred(1), async |bench| {
         let (src, kept_dst) = (bench.filled(b"abc"), bench.empty());
         let hold = bench.hold();
-        let mut kept = Box::pin(bench.dma.try_copy(src, kept_dst.clone()).unwrap());
+        let mut kept = Box::pin(bench.dma.copy(src, kept_dst.clone()).start().unwrap());
         poll_pending(kept.as_mut());
         drop(hold);
         if bench.config.mode == Mode::EventDriven {
             until("it is over", || kept_dst.data().is_ok()).await;
             assert_eq!(bench.workq.in_flight(), 1);
             let (src, dst) = (bench.filled(b"abc"), bench.empty());
-            refused(bench.dma.try_copy(&src, &dst), ErrorKind::Again);
+            refused(bench.dma.copy(&src, &dst).start(), ErrorKind::Again);
         }
         assert_eq!(kept.await, Ok(3));
         assert_eq!(bench.workq.in_flight(), 0);
@@ -370,7 +370,7 @@ fn slots_freed_on_another_thread_reach_who_waits() {
         let copy = || {
             let src = pool.try_alloc().unwrap();
             src.extend_from_slice(b"abc").unwrap();
-            Box::pin(bench.dma.copy_owned(src, pool.try_alloc().unwrap()))
+            Box::pin(bench.dma.copy(src, pool.try_alloc().unwrap()).owned())
         };
         let hold = bench.hold();
         // Filled from four threads, so that the Slots come out of many magazines.
@@ -481,7 +481,7 @@ fn a_refused_submission_leaves_everything_as_before() {
         let (src, dst) = (bench.filled(b"abc"), bench.empty());
         dst.set_data(5, 5).unwrap();
         bench.soft.faults().push(Fault::QueueFull);
-        refused(bench.dma.try_copy(&src, &dst), ErrorKind::Again);
+        refused(bench.dma.copy(&src, &dst).start(), ErrorKind::Again);
         assert_eq!(bench.workq.in_flight(), 0);
         assert_eq!(rooms(&dst), (5, 5, ELEMENT - 10));
         src.data_mut().unwrap()[0] = b'x';
@@ -525,14 +525,14 @@ fn a_waiter_of_a_busy_queue_needs_no_runtime() {
 async fn a_device_that_is_full_while_the_workq_is_not_burns_no_cpu() {
     let bench = Bench::new(Config::new(true, Mode::EventDriven).depth(4));
     let hold = bench.soft.faults().hold();
-    let running = tokio::spawn(bench.dma.copy_owned(bench.filled(b"abc"), bench.empty()));
+    let running = tokio::spawn(bench.dma.copy(bench.filled(b"abc"), bench.empty()).owned());
     tokio::task::yield_now().await;
     // The device has no room for the others, as often as they ask: each asks once, and waits for a completion.
     for _ in 0..1000 {
         bench.soft.faults().push(Fault::QueueFull);
     }
     let others: Vec<_> = (0..3)
-        .map(|_| tokio::spawn(bench.dma.copy_owned(bench.filled(b"abc"), bench.empty())))
+        .map(|_| tokio::spawn(bench.dma.copy(bench.filled(b"abc"), bench.empty()).owned()))
         .collect();
     for _ in 0..200 {
         tokio::task::yield_now().await;

@@ -60,7 +60,7 @@ fn dropped_copy_keeps_bufs_that_nobody_else_has() {
     each(async |bench| {
         let (src, dst) = pair(bench);
         let hold = bench.hold();
-        let mut copy = Box::pin(bench.dma.copy_owned(src, dst));
+        let mut copy = Box::pin(bench.dma.copy(src, dst).owned());
         poll_pending(copy.as_mut());
         drop(copy);
         let all = bench.pool.elements();
@@ -99,7 +99,7 @@ fn a_task_that_panics_leaves_an_orphan_and_no_damage() {
     each(async |bench| {
         let (src, dst) = pair(bench);
         let hold = bench.hold();
-        let copy = bench.dma.copy_owned(src.clone(), dst.clone());
+        let copy = bench.dma.copy(src.clone(), dst.clone()).owned();
         let task = tokio::spawn(async move {
             let mut copy = Box::pin(copy);
             poll_pending(copy.as_mut());
@@ -117,7 +117,7 @@ fn an_aborted_task_leaves_an_orphan_and_no_damage() {
     each(async |bench| {
         let (src, dst) = pair(bench);
         let hold = bench.hold();
-        let task = tokio::spawn(bench.dma.copy_owned(src.clone(), dst.clone()));
+        let task = tokio::spawn(bench.dma.copy(src.clone(), dst.clone()).owned());
         until("it is in flight", || bench.workq.in_flight() == 1).await;
         task.abort();
         assert!(task.await.unwrap_err().is_cancelled());
@@ -132,7 +132,7 @@ fn a_try_copy_that_nobody_polls_is_an_orphan_too() {
     each(async |bench| {
         let (src, dst) = pair(bench);
         let hold = bench.hold();
-        drop(bench.dma.try_copy(&src, &dst).unwrap());
+        drop(bench.dma.copy(&src, &dst).start().unwrap());
         assert_in_flight(&src, &dst);
         drop(hold);
         assert_done(bench, src, dst).await;
@@ -174,7 +174,7 @@ fn thirty_two_in_flight_are_dropped_in_any_mixture() {
                 poll_pending(copy.as_mut());
             }
             assert_eq!(bench.workq.in_flight(), 32);
-            let again = bench.dma.try_copy(&pairs[0].0, &pairs[0].1);
+            let again = bench.dma.copy(&pairs[0].0, &pairs[0].1).start();
             refused(again, ErrorKind::InUse);
             let mut place = 0;
             copies.retain(|_| {
@@ -284,7 +284,7 @@ fn an_unordered_set_is_dropped_half_way() {
     each(async |bench| {
         for take in [0, 1, 5, 20] {
             let set: FuturesUnordered<_> = (0..20)
-                .map(|_| bench.dma.copy_owned(bench.filled(b"abc"), bench.empty()))
+                .map(|_| bench.dma.copy(bench.filled(b"abc"), bench.empty()).owned())
                 .collect();
             let got: Vec<_> = set.take(take).collect().await;
             assert_eq!(got, vec![Ok(3); take]);
@@ -345,7 +345,7 @@ fn a_dropped_workq_gives_the_bufs_back_after_its_last_job() {
                 .map(|_| {
                     let src = pool.try_alloc().unwrap();
                     src.extend_from_slice(b"abc").unwrap();
-                    Box::pin(dma.copy_owned(src, pool.try_alloc().unwrap()))
+                    Box::pin(dma.copy(src, pool.try_alloc().unwrap()).owned())
                 })
                 .collect();
             for copy in &mut copies {
@@ -367,7 +367,7 @@ fn an_op_dropped_after_its_runtime_has_gone_gives_its_bufs_back() {
     for config in configs() {
         let bench = Bench::new(config);
         let hold = bench.hold();
-        let mut copy = Box::pin(bench.dma.copy_owned(bench.filled(b"abc"), bench.empty()));
+        let mut copy = Box::pin(bench.dma.copy(bench.filled(b"abc"), bench.empty()).owned());
         runtime().block_on(async { poll_pending(copy.as_mut()) });
         run(async {
             drop(copy);

@@ -28,7 +28,7 @@ fn a_context_does_not_attach_to_a_workq_that_was_shut_down() {
         );
         let (src, dst) = (bench.filled(b"abc"), bench.empty());
         refused(bench.dma.copy(&src, &dst).await, ErrorKind::Shutdown);
-        refused(bench.dma.try_copy(&src, &dst), ErrorKind::Shutdown);
+        refused(bench.dma.copy(&src, &dst).start(), ErrorKind::Shutdown);
         let other = WorkQ::builder().mode(bench.config.mode).build().unwrap();
         let dma = bench.dma.attach(&other).unwrap();
         assert_eq!(dma.copy(&src, &dst).await, Ok(3));
@@ -61,7 +61,7 @@ fn detach_is_refused_while_a_clone_has_the_attachment() {
     rejected(one.detach(), ErrorKind::InUse);
     two.detach().unwrap();
     let (src, dst) = (bench.filled(b"abc"), bench.empty());
-    let future = bench.dma.copy_owned(src, dst);
+    let future = bench.dma.copy(src, dst).owned();
     let Bench { dma, .. } = bench;
     rejected(dma.detach(), ErrorKind::InUse);
     assert_eq!(run(future), Ok(3));

@@ -167,7 +167,7 @@ fn an_owner_that_gets_its_memory_back_from_a_job_may_use_the_workq() {
         let inventory = BufInventory::with_capacity(1);
         let (src, dst) = (inventory.buf_filled(&mmap, ..).unwrap(), bench.empty());
         let hold = bench.hold();
-        drop(bench.dma.try_copy(&src, &dst).unwrap());
+        drop(bench.dma.copy(&src, &dst).start().unwrap());
         drop((src, mmap));
         assert!(!user.has_flushed(), "the job has the memory");
         drop(hold);
@@ -221,7 +221,7 @@ fn a_waker_may_use_the_workq_whose_job_brings_the_buf_home_that_it_waits_for() {
         let pool = BufPool::builder(&mmap).element_size(4096).build().unwrap();
         let (src, dst) = (bench.filled(b"abc"), pool.try_alloc().unwrap());
         let hold = bench.hold();
-        drop(bench.dma.try_copy(&src, &dst).unwrap());
+        drop(bench.dma.copy(&src, &dst).start().unwrap());
         drop((src, dst));
         let mut next = Box::pin(pool.alloc());
         poll_with(next.as_mut(), &Uses::when_woken(&user));
@@ -429,7 +429,7 @@ fn a_provider_that_panics_in_the_turn_that_was_rung_for_keeps_nobody_asleep() {
         assert!(!is_readable(workq, PollTimeout::ZERO));
         let pairs: [_; 3] = std::array::from_fn(|_| user.bufs());
         let hold = soft.faults().hold();
-        drop(user.dma.try_copy(&pairs[0].0, &pairs[0].1).unwrap());
+        drop(user.dma.copy(&pairs[0].0, &pairs[0].1).start().unwrap());
         // It is never polled again. The turn that was rung for notifies the one behind it.
         let mut left = Box::pin(user.dma.copy(&pairs[1].0, &pairs[1].1));
         let tempts = Call::waker(move || *next.lock().unwrap() = Some(Wrong::PanicsInClear));

@@ -106,7 +106,7 @@ fn each_of_several_that_sleep_in_hybrid_mode_has_its_event() {
                 let (woken, before) = (count.wakes(), bench.workq.stats());
                 // Nobody polls, and a job of the caller's own loop arms nothing: the event before has to have armed.
                 dst.reset_data_len().unwrap();
-                bench.dma.submit_copy(src, dst, 0).unwrap();
+                bench.dma.copy(src, dst).post(0).unwrap();
                 until("it is woken", || count.wakes() > woken).await;
                 assert!(bench.workq.stats().wake_ups > before.wake_ups);
                 assert_eq!(poll(copy.as_mut()), Poll::Ready(Ok(3)));
@@ -135,7 +135,7 @@ fn in_hybrid_mode_the_other_tasks_of_the_thread_go_on() {
     run(async {
         let hold = bench.hold();
         let (src, dst) = (bench.filled(b"abc"), bench.empty());
-        let copy = tokio::spawn(bench.dma.copy_owned(src, dst));
+        let copy = tokio::spawn(bench.dma.copy(src, dst).owned());
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
@@ -323,7 +323,7 @@ fn a_mode_that_is_set_amid_a_submission_leaves_nobody_asleep() {
                 let (src, dst) = (pool.alloc().await, pool.alloc().await);
                 src.extend_from_slice(b"abc").unwrap();
                 let hold = soft.faults().hold();
-                let copy = tokio::spawn(dma.copy_owned(src, dst));
+                let copy = tokio::spawn(dma.copy(src, dst).owned());
                 tokio::task::yield_now().await;
                 drop(hold);
                 assert_eq!(in_time("the copy", copy).await.unwrap(), Ok(3));
@@ -501,7 +501,10 @@ fn the_stats_tell_what_was_done() {
         let (src, dst) = (bench.filled(b"abc"), bench.empty());
         refused(bench.dma.copy(&src, &dst).await, ErrorKind::IoFailed);
         bench.soft.faults().push(Fault::QueueFull);
-        refused(bench.dma.try_copy(&src, &dst).map(drop), ErrorKind::Again);
+        refused(
+            bench.dma.copy(&src, &dst).start().map(drop),
+            ErrorKind::Again,
+        );
         let seen = stats();
         assert_eq!((seen.submitted, seen.completed, seen.failed), (7, 7, 1));
     });

@@ -101,7 +101,7 @@ async fn numbers(side: &Side, count: usize) -> Vec<u8> {
 
 /// A task that has spent its budget sends many messages, which arrive in their order.
 async fn arrive_in_order([one, other]: [&Side; 2], how: How, text: &str) {
-    let sent = (0..MANY).map(|i| one.rdma.send_owned(one.filled(&[i])));
+    let sent = (0..MANY).map(|i| one.rdma.send(one.filled(&[i])).owned());
     let sent: Vec<_> = sent.collect();
     let task = tokio::spawn(async move {
         spend().await;
@@ -147,7 +147,7 @@ fn receives_of_a_task_without_budget_are_posted_in_order() {
                 let setup = Setup { receives, ..setup };
                 let (one, other) = pair(setup, 32);
                 let bufs: Vec<_> = (0..MANY).map(|_| other.empty()).collect();
-                let recvs = bufs.iter().map(|buf| other.rdma.recv_owned(buf.clone()));
+                let recvs = bufs.iter().map(|buf| other.rdma.recv(buf.clone()).owned());
                 let recvs: Vec<_> = recvs.collect();
                 let task = tokio::spawn(async move {
                     spend().await;
@@ -171,7 +171,7 @@ fn jobs_of_a_sync_event_of_a_task_without_budget_are_done_in_order() {
         for how in ALL {
             run(async {
                 let event = event(setup, depth);
-                let adds = (0..MANY).map(|_| event.add_owned(1)).collect();
+                let adds = (0..MANY).map(|_| event.add(1).owned()).collect();
                 let task = tokio::spawn(async move {
                     spend().await;
                     all(how, adds).await
@@ -188,7 +188,7 @@ fn jobs_of_a_sync_event_of_a_task_without_budget_are_done_in_order() {
 type Sending = Pin<Box<dyn Future<Output = Result<usize, JobError>> + Send>>;
 
 fn sending(side: &Side, number: u8) -> Sending {
-    Box::pin(side.rdma.send_owned(side.filled(&[number])))
+    Box::pin(side.rdma.send(side.filled(&[number])).owned())
 }
 
 /// Sends that have all Slots, since the peer has no receive, and two in line behind them.
@@ -209,7 +209,8 @@ fn wake_for_nothing(workq: &WorkQ, setup: Setup) {
     }
 }
 
-fn refused<T>(outcome: Result<T, JobError>) {
+fn refused<T>(outcome: Result<T, impl Into<JobError>>) {
+    let outcome = outcome.map_err(Into::into);
     assert_eq!(
         outcome.err().map(|error| error.kind()),
         Some(ErrorKind::Again)
@@ -226,7 +227,7 @@ fn one_in_line_that_is_polled_late_is_not_passed() {
                 wake_for_nothing(&one.workq, setup);
                 let buf = one.filled(&[4]);
                 // No Slot is free: nobody is passed.
-                (0..tries).for_each(|_| refused(one.rdma.try_send(&buf)));
+                (0..tries).for_each(|_| refused(one.rdma.send(&buf).start()));
                 poll_pending(first.as_mut());
                 poll_pending(second.as_mut());
             }
@@ -256,13 +257,13 @@ fn a_receive_in_line_that_is_polled_late_is_not_passed() {
             let bufs: Vec<_> = (0..4).map(|_| other.empty()).collect();
             let recvs = bufs
                 .iter()
-                .map(|buf| Box::pin(other.rdma.recv_owned(buf.clone())));
+                .map(|buf| Box::pin(other.rdma.recv(buf.clone()).owned()));
             let mut recvs: Vec<_> = recvs.collect();
             recvs.iter_mut().for_each(|it| poll_pending(it.as_mut()));
             let (mut second, mut first) = (recvs.pop().unwrap(), recvs.pop().unwrap());
             wake_for_nothing(&other.workq, setup);
             let buf = other.empty();
-            (0..2).for_each(|_| refused(other.rdma.try_recv(&buf)));
+            (0..2).for_each(|_| refused(other.rdma.recv(&buf).start()));
             poll_pending(first.as_mut());
             poll_pending(second.as_mut());
             for (number, recv) in (0..).zip(recvs) {
@@ -294,8 +295,8 @@ fn those_that_are_passed_keep_their_order() {
                     it.await.unwrap();
                 }
                 let buf = one.filled(&[4]);
-                refused(one.rdma.try_send(&buf));
-                one.rdma.try_send(&buf).unwrap().await.unwrap();
+                refused(one.rdma.send(&buf).start());
+                one.rdma.send(&buf).start().unwrap().await.unwrap();
                 poll_pending(second.as_mut());
                 let both = tokio::join!(first, second);
                 assert_eq!(both, (Ok(1), Ok(1)));
@@ -339,8 +340,8 @@ fn what_does_not_wait_passes_one_in_line_at_its_second_try() {
             let (got, ()) = tokio::join!(numbers(&other, 2), async {
                 sendings.pop().unwrap().await.unwrap();
                 let buf = one.filled(&[2]);
-                refused(one.rdma.try_send(&buf));
-                one.rdma.try_send(&buf).unwrap().await.unwrap();
+                refused(one.rdma.send(&buf).start());
+                one.rdma.send(&buf).start().unwrap().await.unwrap();
             });
             assert_eq!(got, [0, 2], "{setup:?}");
             let (last, sent) = tokio::join!(numbers(&other, 1), unpolled);
@@ -358,7 +359,7 @@ fn what_could_be_finished_inline_does_not_pass_one_in_line() {
             poll_pending(first.as_mut());
             poll_pending(second.as_mut());
             let bufs: Vec<_> = (0..3).map(|_| other.empty()).collect();
-            let recvs = bufs.iter().map(|buf| other.rdma.try_recv(buf).unwrap());
+            let recvs = bufs.iter().map(|buf| other.rdma.recv(buf).start().unwrap());
             let recvs: Vec<_> = recvs.collect();
             // The second one is notified, and not polled.
             assert_eq!(in_time("the first", first).await, Ok(1));
@@ -388,9 +389,9 @@ fn a_message_is_sent_though_its_future_yields() {
         run(async {
             let (one, other) = pair(Setup::new(false, mode), 32);
             let bufs: Vec<_> = (0..16).map(|_| other.empty()).collect();
-            let recvs = bufs.iter().map(|buf| other.rdma.try_recv(buf).unwrap());
+            let recvs = bufs.iter().map(|buf| other.rdma.recv(buf).start().unwrap());
             let recvs: Vec<_> = recvs.collect();
-            let sent = (0..16u8).map(|i| Box::pin(one.rdma.send_owned(one.filled(&[i]))));
+            let sent = (0..16u8).map(|i| Box::pin(one.rdma.send(one.filled(&[i])).owned()));
             let sent: Vec<_> = sent.collect();
             let task = tokio::spawn(polled_without_budget(sent));
             let kept = in_time("the polls", task).await.unwrap();
@@ -414,7 +415,7 @@ fn a_receive_that_yields_is_posted_and_hands_its_message_on() {
             let sent: Vec<_> = (0..16u8).map(|i| sending(&one, i)).collect();
             let sent = tokio::spawn(join_all(sent));
             tokio::task::yield_now().await;
-            let recvs = (0..16).map(|_| Box::pin(other.rdma.recv_owned(other.empty())));
+            let recvs = (0..16).map(|_| Box::pin(other.rdma.recv(other.empty()).owned()));
             let recvs: Vec<_> = recvs.collect();
             let count = Arc::new(Mutex::new(0));
             let counted = Arc::clone(&count);
@@ -446,7 +447,7 @@ fn a_loop_of_messages_lets_other_tasks_go_on() {
         let turns = turns_of_another();
         let before = turns();
         for _ in 0..100_000 {
-            let recv = echo.try_recv(()).unwrap();
+            let recv = echo.recv(()).start().unwrap();
             one.rdma.send(()).await.unwrap();
             recv.await.unwrap();
             if turns() > before {

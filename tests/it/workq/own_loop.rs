@@ -100,11 +100,14 @@ fn benches() -> impl Iterator<Item = Bench> {
         .map(|mode| Bench::new(Config::new(true, mode)))
 }
 
-type Told = Vec<(u64, Result<u64, JobError>)>;
+type Told = Vec<(u64, Result<usize, JobError>)>;
 
 fn progress(workq: &WorkQ) -> Told {
     let mut told = Vec::new();
-    let handed = workq.progress(|user_data, result| told.push((user_data, result)));
+    let handed = workq.progress(|user_data, result| {
+        let bytes = result.map(|output| output.bytes().expect("it moves bytes"));
+        told.push((user_data, bytes));
+    });
     assert_eq!(handed, told.len());
     told
 }
@@ -141,7 +144,7 @@ fn an_arm_before_or_after_the_submission_fires_in_any_kind_of_loop_and_mode() {
                     workq.arm();
                     waiter.is_quiet();
                 }
-                bench.dma.submit_copy(&src, &dst, word).unwrap();
+                bench.dma.copy(&src, &dst).post(word).unwrap();
                 if !early {
                     workq.arm();
                 }
@@ -166,7 +169,7 @@ fn an_arm_with_a_completion_waiting_fires_at_once() {
         let workq = &bench.workq;
         let waiter = Waiter::new(way, workq);
         let (src, dst) = pair(&bench, b"abc");
-        bench.dma.submit_copy(&src, &dst, 1).unwrap();
+        bench.dma.copy(&src, &dst).post(1).unwrap();
         block_until("the device is done", || bench.device.jobs() == Some(1));
         // Nobody armed, so nobody rang.
         waiter.is_quiet();
@@ -192,7 +195,7 @@ fn an_arm_fires_for_what_an_op_collected() {
         let waiter = Waiter::new(way, workq);
         let hold = bench.hold();
         let (src, dst) = pair(&bench, b"mine");
-        bench.dma.submit_copy(&src, &dst, 5).unwrap();
+        bench.dma.copy(&src, &dst).post(5).unwrap();
         drop(hold);
         // It polls busily, and finds both.
         workq.block_on(bench.works());
@@ -206,7 +209,7 @@ fn an_arm_fires_for_what_an_op_collected() {
 
         // Armed before an Op collects it: also heard.
         let hold = bench.hold();
-        bench.dma.submit_copy(&src, &dst, 6).unwrap();
+        bench.dma.copy(&src, &dst).post(6).unwrap();
         workq.arm();
         drop(hold);
         workq.block_on(bench.works());
@@ -294,7 +297,7 @@ fn an_arm_while_somebody_else_is_collecting_is_heard() {
         let waiter = Waiter::new(way, &workq);
         let (src, dst) = (pool.try_alloc().unwrap(), pool.try_alloc().unwrap());
         src.extend_from_slice(b"abc").unwrap();
-        dma.submit_copy(&src, &dst, 1).unwrap();
+        dma.copy(&src, &dst).post(1).unwrap();
         // A look of somebody's that collects, and is no part of the loop: as an Op's poll.
         workq.block_on(async {
             while !interrupt.done.load(Ordering::Relaxed) {
@@ -316,7 +319,7 @@ fn clear_quiets_a_level_triggered_loop_and_without_it_the_loop_stays_awake() {
         let workq = &bench.workq;
         let waiter = Waiter::new(way, workq);
         let (src, dst) = pair(&bench, b"abc");
-        bench.dma.submit_copy(&src, &dst, 1).unwrap();
+        bench.dma.copy(&src, &dst).post(1).unwrap();
         workq.arm();
         waiter.fires();
         assert_eq!(progress(workq).len(), 1);
@@ -337,7 +340,7 @@ fn an_edge_triggered_loop_that_never_clears_hears_of_every_job() {
     for word in 0..200 {
         let (src, dst) = pair(&bench, b"abc");
         workq.arm();
-        bench.dma.submit_copy(&src, &dst, word).unwrap();
+        bench.dma.copy(&src, &dst).post(word).unwrap();
         waiter.fires();
         let mut told = progress(workq);
         while told.is_empty() {
@@ -356,7 +359,7 @@ fn an_arm_survives_a_progress_that_finds_nothing() {
         let waiter = Waiter::new(way, workq);
         let hold = bench.hold();
         let (src, dst) = pair(&bench, b"abc");
-        bench.dma.submit_copy(&src, &dst, 1).unwrap();
+        bench.dma.copy(&src, &dst).post(1).unwrap();
         workq.arm();
         assert_eq!(progress(workq), []);
         waiter.is_quiet();
@@ -401,7 +404,7 @@ fn each_job_is_told_once_with_its_word_whoever_collects() {
                 let end = Instant::now() + LIMIT;
                 loop {
                     assert!(Instant::now() < end, "job {word} finds no room");
-                    match bench.dma.submit_copy(src, dst, word << 32 | 7) {
+                    match bench.dma.copy(src, dst).post(word << 32 | 7) {
                         Ok(()) => break,
                         // The one before it on this pair, or the queue.
                         Err(error) => assert!(
@@ -445,7 +448,7 @@ fn what_is_finished_inline_is_told_by_progress_as_well() {
     let waiter = Waiter::new(Way::Edge, workq);
     let (src, dst) = pair(&bench, b"abc");
     workq.arm();
-    bench.dma.submit_copy(&src, &dst, 3).unwrap();
+    bench.dma.copy(&src, &dst).post(3).unwrap();
     waiter.fires();
     assert_eq!(bytes(&dst), b"abc");
     assert_eq!((workq.in_flight(), workq.stats().unfetched), (1, 1));
@@ -460,16 +463,16 @@ fn a_full_queue_is_again_and_the_order_of_ends_is_kept() {
         let workq = &bench.workq;
         let pairs: Vec<_> = (0..5).map(|_| pair(&bench, b"abc")).collect();
         for (word, (src, dst)) in (0..4).zip(&pairs) {
-            bench.dma.submit_copy(src, dst, word).unwrap();
+            bench.dma.copy(src, dst).post(word).unwrap();
         }
         let (src, dst) = &pairs[4];
-        let text = refused(bench.dma.submit_copy(src, dst, 4), ErrorKind::Again);
+        let text = refused(bench.dma.copy(src, dst).post(4), ErrorKind::Again);
         mentions(&text, &[4]);
         assert!(dst.data_mut().is_ok(), "its Leases went back");
         let waiter = Waiter::new(Way::Poll, workq);
         let told = turn(&waiter, workq, 4);
         assert_eq!(told, [0, 1, 2, 3].map(|word| (word, Ok(3))));
-        bench.dma.submit_copy(src, dst, 4).unwrap();
+        bench.dma.copy(src, dst).post(4).unwrap();
         assert_eq!(turn(&waiter, workq, 1), [(4, Ok(3))]);
     }
 }
@@ -479,12 +482,12 @@ fn a_device_that_is_full_is_again_and_takes_the_job_later() {
     let bench = Bench::new(Config::new(true, Mode::EventDriven));
     let (src, dst) = pair(&bench, b"abc");
     bench.soft.faults().push(Fault::QueueFull);
-    refused(bench.dma.submit_copy(&src, &dst, 1), ErrorKind::Again);
+    refused(bench.dma.copy(&src, &dst).post(1), ErrorKind::Again);
     assert_eq!(
         (bench.workq.in_flight(), progress(&bench.workq)),
         (0, vec![])
     );
-    bench.dma.submit_copy(&src, &dst, 2).unwrap();
+    bench.dma.copy(&src, &dst).post(2).unwrap();
     let waiter = Waiter::new(Way::Poll, &bench.workq);
     assert_eq!(turn(&waiter, &bench.workq, 1), [(2, Ok(3))]);
     run(bench.works());
@@ -498,7 +501,7 @@ fn a_job_that_fails_is_told_and_leaves_the_rooms_as_they_were() {
         .soft
         .faults()
         .push(Fault::Error(ErrorKind::IoFailed, 9));
-    bench.dma.submit_copy(&src, &dst, 1).unwrap();
+    bench.dma.copy(&src, &dst).post(1).unwrap();
     let waiter = Waiter::new(Way::Poll, &bench.workq);
     let told = turn(&waiter, &bench.workq, 1);
     assert_eq!(told, [(1, Err(JobError::device(ErrorKind::IoFailed, 9)))]);
@@ -511,7 +514,7 @@ fn its_memory_is_leased_until_the_completion_was_collected() {
     let bench = Bench::new(Config::new(true, Mode::EventDriven));
     let hold = bench.hold();
     let (src, dst) = pair(&bench, b"abc");
-    bench.dma.submit_copy(&src, &dst, 1).unwrap();
+    bench.dma.copy(&src, &dst).post(1).unwrap();
     refused(dst.data(), ErrorKind::InUse);
     refused(src.data_mut(), ErrorKind::InUse);
     assert_eq!(progress(&bench.workq), []);
@@ -536,7 +539,7 @@ fn ops_in_a_loop_without_a_runtime_are_woken_by_clear() {
         let mut op2 = Box::pin(bench.dma.copy(&src2, &dst2));
         assert!(poll_with(op.as_mut(), &first).is_pending());
         assert!(poll_with(op2.as_mut(), &second).is_pending());
-        bench.dma.submit_copy(&mine, &theirs, 4).unwrap();
+        bench.dma.copy(&mine, &theirs).post(4).unwrap();
         drop(hold);
         let mut told = Told::new();
         let end = Instant::now() + LIMIT;
@@ -588,7 +591,7 @@ fn the_handle_stays_the_same_when_devices_come() {
     let _other = tokio_doca::Dma::builder(&other).attach(&workq).unwrap();
     assert_eq!(workq.event_handle().unwrap().as_raw_fd(), before);
     let (src, dst) = pair(&bench, b"abc");
-    dma.submit_copy(&src, &dst, 1).unwrap();
+    dma.copy(&src, &dst).post(1).unwrap();
     assert_eq!(turn(&waiter, &workq, 1), [(1, Ok(3))]);
 }
 
@@ -596,16 +599,16 @@ fn the_handle_stays_the_same_when_devices_come() {
 fn a_callback_may_submit_and_a_panic_in_it_loses_nothing_else() {
     let bench = Bench::new(Config::new(false, Mode::BusyPoll).depth(2));
     let (src, dst) = pair(&bench, b"abc");
-    bench.dma.submit_copy(&src, &dst, 1).unwrap();
+    bench.dma.copy(&src, &dst).post(1).unwrap();
     let seen = AtomicUsize::new(0);
     // Inline, so that each is over at once: bounded all the same.
     let handed = bench.workq.progress(|word, _| {
         seen.fetch_add(1, Ordering::Relaxed);
-        bench.dma.submit_copy(&src, &dst, word + 1).unwrap();
+        bench.dma.copy(&src, &dst).post(word + 1).unwrap();
     });
     assert_eq!((handed, seen.load(Ordering::Relaxed)), (2, 2));
     let (src, dst) = pair(&bench, b"abc");
-    bench.dma.submit_copy(&src, &dst, 9).unwrap();
+    bench.dma.copy(&src, &dst).post(9).unwrap();
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         bench.workq.progress(|_, _| panic!("in the callback"));
     }));
@@ -619,11 +622,11 @@ fn shutdown_waits_for_such_jobs_and_their_ends_are_still_told() {
     let bench = Bench::new(Config::new(true, Mode::EventDriven));
     let hold = bench.hold();
     let (src, dst) = pair(&bench, b"abc");
-    bench.dma.submit_copy(&src, &dst, 8).unwrap();
+    bench.dma.copy(&src, &dst).post(8).unwrap();
     let mut shutdown = Box::pin(bench.workq.shutdown());
     runtime().block_on(async { poll_pending(shutdown.as_mut()) });
     let (src2, dst2) = pair(&bench, b"late");
-    refused(bench.dma.submit_copy(&src2, &dst2, 9), ErrorKind::Shutdown);
+    refused(bench.dma.copy(&src2, &dst2).post(9), ErrorKind::Shutdown);
     drop(hold);
     bench.workq.block_on(shutdown).unwrap();
     assert_eq!(bytes(&dst), b"abc");
@@ -648,14 +651,14 @@ fn the_last_drop_forgets_what_was_not_told_and_gives_the_memory_back() {
     };
     let [(a, b), (c, d)] = [b"one", b"two"].map(|text| (filled(text), pool.try_alloc().unwrap()));
     // One is over and collected, and nobody fetches it; one is in flight.
-    dma.submit_copy(&a, &b, 1).unwrap();
+    dma.copy(&a, &b).post(1).unwrap();
     workq.arm();
     block_until("it is collected", || {
         workq.clear();
         workq.stats().unfetched == 1
     });
     let hold = soft.faults().hold();
-    dma.submit_copy(&c, &d, 2).unwrap();
+    dma.copy(&c, &d).post(2).unwrap();
     drop((workq, dma, a, b, c));
     refused(d.data(), ErrorKind::InUse);
     drop(hold);

@@ -191,7 +191,7 @@ impl Rig {
     }
 
     fn call(&self) -> impl Future<Output = Result<u64, JobError>> + Send + 'static {
-        self.accel.call_owned(AccelCall::new(1))
+        self.accel.call(AccelCall::new(1)).owned()
     }
 
     /// Tries on another thread, and comes back while the device is about to refuse that.
@@ -199,7 +199,7 @@ impl Rig {
         let (accel, runtime) = (self.accel.clone(), tokio::runtime::Handle::current());
         let tries = std::thread::spawn(move || {
             let _runtime = runtime.enter();
-            let tried = accel.try_call(AccelCall::new(1).arg(SLOW));
+            let tried = accel.call(AccelCall::new(1).arg(SLOW)).start();
             tried.map(drop).expect_err("it is refused").kind()
         });
         self.is_here.recv().unwrap();
@@ -270,7 +270,7 @@ fn a_queue_that_was_full_beside_a_lost_job_is_asked_again() {
                 let bench = Bench::new(Config::new(true, mode));
                 bench.soft.faults().push_script(script).unwrap();
                 let copy = || {
-                    let copy = bench.dma.copy_owned(bench.filled(b"abc"), bench.empty());
+                    let copy = bench.dma.copy(bench.filled(b"abc"), bench.empty()).owned();
                     Box::pin(copy)
                 };
                 let mut lost = copy();
@@ -336,7 +336,7 @@ fn block_on_asks_a_full_device_again_without_a_runtime() {
     for mode in all_modes() {
         let bench = Bench::new(Config::new(true, mode));
         (0..5).for_each(|_| bench.soft.faults().push(Fault::QueueFull));
-        let copy = bench.dma.copy_owned(bench.filled(b"abc"), bench.empty());
+        let copy = bench.dma.copy(bench.filled(b"abc"), bench.empty()).owned();
         assert_eq!(bench.workq.block_on(copy), Ok(3));
     }
 }
@@ -348,7 +348,7 @@ fn a_loop_of_the_callers_own_hears_when_to_ask_a_full_device_again() {
     (0..5).for_each(|_| bench.soft.faults().push(Fault::QueueFull));
     let count = Count::new();
     let waker = count.waker();
-    let mut copy = Box::pin(bench.dma.copy_owned(bench.filled(b"abc"), bench.empty()));
+    let mut copy = Box::pin(bench.dma.copy(bench.filled(b"abc"), bench.empty()).owned());
     let limit = PollTimeout::from(u16::try_from(LIMIT.as_millis()).unwrap());
     while copy
         .as_mut()

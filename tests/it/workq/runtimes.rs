@@ -19,7 +19,7 @@ use tokio_doca::{ErrorKind, JobError, Mode, Reason};
 type Copying = Pin<Box<dyn Future<Output = Result<usize, JobError>> + Send>>;
 
 fn copying(bench: &Bench) -> Copying {
-    Box::pin(bench.dma.copy_owned(bench.filled(b"abc"), bench.empty()))
+    Box::pin(bench.dma.copy(bench.filled(b"abc"), bench.empty()).owned())
 }
 
 fn event() -> Bench {
@@ -404,7 +404,7 @@ fn a_job_that_nobody_can_wait_for_says_that_it_goes_on() {
 fn block_on_sleeps_beside_a_result_that_nobody_fetches() {
     let bench = Bench::new(Config::new(true, Mode::BusyPoll));
     let (workq, dst) = (&bench.workq, bench.empty());
-    let copy = bench.dma.copy_owned(bench.filled(b"abc"), dst.clone());
+    let copy = bench.dma.copy(bench.filled(b"abc"), dst.clone()).owned();
     let copy = Box::leak(Box::new(copy));
     // Pinned for ever: it is leaked.
     let mut copy = std::pin::Pin::static_mut(copy);

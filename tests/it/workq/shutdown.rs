@@ -11,7 +11,7 @@ use tokio_doca::{ErrorKind, JobError, Mode};
 type Copying = Pin<Box<dyn Future<Output = Result<usize, JobError>> + Send>>;
 
 fn copying(bench: &Bench) -> Copying {
-    Box::pin(bench.dma.copy_owned(bench.filled(b"abc"), bench.empty()))
+    Box::pin(bench.dma.copy(bench.filled(b"abc"), bench.empty()).owned())
 }
 
 fn kind(result: Result<usize, JobError>) -> ErrorKind {
@@ -30,7 +30,7 @@ fn it_waits_for_what_is_in_flight_and_refuses_what_is_new() {
         poll_pending(shutdown.as_mut());
         assert_eq!(kind(copying(bench).await), ErrorKind::Shutdown);
         let (src, dst) = (bench.filled(b"abc"), bench.empty());
-        refused(bench.dma.try_copy(&src, &dst), ErrorKind::Shutdown);
+        refused(bench.dma.copy(&src, &dst).start(), ErrorKind::Shutdown);
         poll_pending(shutdown.as_mut());
         drop(hold);
         in_time("shutdown", shutdown).await.unwrap();

@@ -17,7 +17,7 @@ type Running = Pin<Box<dyn Future<Output = Result<(), RunError>> + Send>>;
 type Copying = Pin<Box<dyn Future<Output = Result<usize, JobError>> + Send>>;
 
 fn copying(bench: &Bench) -> Copying {
-    Box::pin(bench.dma.copy_owned(bench.filled(b"abc"), bench.empty()))
+    Box::pin(bench.dma.copy(bench.filled(b"abc"), bench.empty()).owned())
 }
 
 fn poll_with(copy: &mut Copying, waker: &Waker) -> Poll<Result<usize, JobError>> {
@@ -315,7 +315,7 @@ fn a_waker_may_submit_the_next_copy() {
                 let (dma, pool) = &self.parts;
                 let src = pool.try_alloc().unwrap();
                 src.extend_from_slice(b"abc").unwrap();
-                Box::pin(dma.copy_owned(src, pool.try_alloc().unwrap()))
+                Box::pin(dma.copy(src, pool.try_alloc().unwrap()).owned())
             }
         }
         let chain = Arc::new(Chain {

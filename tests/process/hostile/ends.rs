@@ -64,7 +64,7 @@ fn a_peer_that_replaces_its_program_has_gone() {
                 assert_eq!(error.cause(), Some(Reason::PeerGone), "{error}");
                 assert!(matches!(rdma.state(), RdmaState::Error(_)));
                 // The others of the WorkQ go on.
-                let (received, sent) = tokio::join!(other.recv(()), one.send_empty());
+                let (received, sent) = tokio::join!(other.recv(()), one.send(()));
                 assert_eq!((received.unwrap().len, sent), (0, Ok(0)));
             }));
             rdma.reset().unwrap();

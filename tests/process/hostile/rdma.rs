@@ -111,7 +111,7 @@ fn a_peer_that_says_what_cannot_be_is_nonsense() {
             run(async {
                 let mut state = victim.rdma.watch();
                 victim.rooms[0].reset_data_len().unwrap();
-                let received = victim.rdma.try_recv(&victim.rooms[0]).unwrap();
+                let received = victim.rdma.recv(&victim.rooms[0]).start().unwrap();
                 does(&hold);
                 hold.put(hold.own(0), 1);
                 hold.hint();
@@ -168,7 +168,7 @@ fn a_bell_that_is_flooded_or_closed_costs_its_own_connection_at_most() {
                 waits.unwrap_err();
                 let woken = victim.workq.stats().wake_ups - woken;
                 assert!(woken < 10, "woken {woken} times by nobody");
-                victim.pair[1].send_empty().await.unwrap();
+                victim.pair[1].send(()).await.unwrap();
             }
             victim.rdma.reset().unwrap();
             // The flooder's descriptors for this process went with what they came with; the page and the channel are closed too.

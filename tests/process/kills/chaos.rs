@@ -59,7 +59,7 @@ async fn asks(side: &Side, remote: &RemoteMmap, random: &mut Random) -> Result<(
             _ => side.send(&bytes).await?,
         }
     }
-    side.rdma.send_empty_imm(count as u32).await?;
+    side.rdma.send_imm((), count as u32).await?;
     Ok(())
 }
 

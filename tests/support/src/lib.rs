@@ -394,7 +394,8 @@ impl<F: Fn() + Send + Sync + 'static> Wake for Call<F> {
 
 /// The error of a refused call, with its kind checked.
 #[track_caller]
-pub fn refused<T>(result: Result<T, JobError>, kind: ErrorKind) -> String {
+pub fn refused<T>(result: Result<T, impl Into<JobError>>, kind: ErrorKind) -> String {
+    let result = result.map_err(Into::into);
     match result {
         Ok(_) => panic!("it was not refused, and should be {kind:?}"),
         Err(error) => {

@@ -1,0 +1,272 @@
+//! An operation as a value: a future that can also be owned, started, or posted.
+//!
+//! What a method such as [`Dma::copy`](super::Dma::copy) returns is an [`Op`]: a context and operands,
+//! and nothing begun. A type that describes one kind of operation implements [`Kind`], and says what
+//! state it has once it is begun ([`Kind::Flight`]), how that is polled, and how it is started.
+
+#![allow(
+    unreachable_pub,
+    reason = "the sealed traits are public in a private module"
+)]
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use pin_project::pin_project;
+
+use crate::error::{Error, ErrorKind, JobError, Reason};
+use sealed::{Kind, Own, Post};
+
+/// What an [`Op`] does: the contexts have one type for each kind of operation.
+///
+/// The trait is sealed: the crate alone implements it.
+pub trait Operation: Kind {}
+
+impl<K: Kind> Operation for K {}
+
+pub(super) mod sealed {
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use crate::error::JobError;
+
+    /// A kind of operation: a context and operands.
+    pub trait Kind: Sized {
+        /// What awaiting it gives.
+        type Output;
+        /// The state of an operation that may be in flight, with what was asked for.
+        type Flight;
+
+        /// Begins nothing.
+        fn flight(self) -> Self::Flight;
+
+        fn poll(flight: Pin<&mut Self::Flight>, cx: &mut Context<'_>) -> Poll<Self::Output>;
+
+        /// Submits it now, or says why not. It was not polled.
+        fn start(flight: &mut Self::Flight) -> Result<(), JobError>;
+    }
+
+    /// A kind that can do without borrowing.
+    pub trait Own: Kind {
+        type Owned: Kind;
+
+        fn own(flight: &Self::Flight) -> Self::Owned;
+    }
+
+    /// A kind that a loop of the caller's own can have.
+    pub trait Post: Kind {
+        /// Submits it now, or says why not. It was not polled, and is not polled afterwards.
+        fn post(flight: &mut Self::Flight, user_data: u64) -> Result<(), JobError>;
+    }
+}
+
+/// An operation: a value that says what is to be done, and a future that does it.
+///
+/// Nothing happens before it is
+///
+/// - awaited, or polled otherwise: it waits for a Slot if there is none, and for its end;
+/// - [started](Op::start): it is submitted now, and the future of its end is returned;
+/// - [posted](Op::post): it is submitted now, and [`WorkQ::progress`](crate::WorkQ::progress) tells a
+///   loop of the caller's own of its end.
+///
+/// It borrows its context, and whatever operands were lent to it. [`Op::owned`] makes it `'static`.
+/// It can be moved until it is polled.
+///
+/// ```
+/// # use tokio_doca::{Buf, Dma, Error};
+/// # async fn copies(dma: &Dma, a: &Buf, b: &Buf) -> Result<(), Error> {
+/// dma.copy(a, b).await?;                                      // one after the other
+/// let copy = dma.copy(b, a).start()?;                         // begun here, awaited later
+/// copy.await?;
+/// let task = tokio::spawn(dma.copy(a, b).owned());            // in a task of its own
+/// # task.await.unwrap()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Cancel safety
+///
+/// Dropping one that nobody polled does nothing. What dropping one in flight does is written at the
+/// method that makes it.
+#[pin_project]
+#[must_use = "an operation does nothing unless it is awaited, started or posted"]
+pub struct Op<K: Operation> {
+    #[pin]
+    flight: K::Flight,
+}
+
+impl<K: Operation> Op<K> {
+    #[inline(always)]
+    pub(super) fn new(kind: K) -> Op<K> {
+        let flight = kind.flight();
+        Op { flight }
+    }
+
+    pub(super) fn flight(&self) -> &K::Flight {
+        &self.flight
+    }
+
+    /// Submits it now, without waiting. The future that it returns waits for the end.
+    ///
+    /// # Errors
+    ///
+    /// Nothing was submitted, and the operation comes back with the reason. `Again` says that the
+    /// WorkQ or the device is full, or that others wait for a Slot: try again, or await it. All
+    /// others are what the operation is refused for.
+    ///
+    /// # Cancel safety
+    ///
+    /// What dropping an operation in flight does is written at the method that makes it.
+    pub fn start(mut self) -> Result<Started<Self>, Refused<Self>> {
+        match K::start(&mut self.flight) {
+            Ok(()) => Ok(Started(self)),
+            Err(error) => Err(Refused { op: self, error }),
+        }
+    }
+
+    /// Submits it now, for a loop of the caller's own. [`WorkQ::progress`](crate::WorkQ::progress)
+    /// tells of its end, and gives `user_data` back.
+    ///
+    /// There is no future, nothing to drop, and nothing waits. No runtime is needed, in any mode. What
+    /// the device finishes inline is told by `progress` as well. The memory stays leased (`InUse`)
+    /// until the completion was collected; the data of a destination grows then.
+    ///
+    /// Jobs allocate nothing. A receive, a wait of a sync event and a run of a graph allocate once.
+    ///
+    /// # Errors
+    ///
+    /// Nothing was submitted, `progress` will not tell of it, and the operation comes back with the
+    /// reason: `Again` if the WorkQ or the device is full, or what the operation is refused for.
+    #[doc(alias = "doca_workq_submit")]
+    #[doc(alias = "ibv_post_send")]
+    #[doc(alias = "ibv_post_recv")]
+    pub fn post(mut self, user_data: u64) -> Result<(), Refused<Self>>
+    where
+        K: Post,
+    {
+        match K::post(&mut self.flight, user_data) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(Refused { op: self, error }),
+        }
+    }
+
+    /// The same operation with everything owned: it is `'static`, and can be spawned. Handles that
+    /// were lent are cloned.
+    ///
+    /// ```compile_fail,E0277
+    /// # use tokio_doca::{Dma, Buf};
+    /// struct NoOperand;
+    /// # fn f(dma: &Dma, buf: &Buf) {
+    /// let _ = dma.copy(NoOperand, buf).owned();
+    /// # }
+    /// ```
+    pub fn owned(self) -> Op<K::Owned>
+    where
+        K: Own,
+    {
+        Op::new(K::own(&self.flight))
+    }
+}
+
+impl<K: Operation> Future for Op<K> {
+    type Output = K::Output;
+
+    #[inline(always)]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<K::Output> {
+        K::poll(self.project().flight, cx)
+    }
+}
+
+impl<K: Operation> fmt::Debug for Op<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Op").finish_non_exhaustive()
+    }
+}
+
+/// An operation that was submitted: the future of its end. [`Op::start`] makes it.
+///
+/// `O` is the operation, by the name that its context gives it: `Started<DmaCopy<&Dma, Buf, Buf>>`.
+///
+/// # Cancel safety
+///
+/// What dropping an operation in flight does is written at the method that makes it.
+#[pin_project]
+#[must_use = "it goes on, and a drop forgets its result"]
+pub struct Started<O>(#[pin] O);
+
+impl<O: Future> Future for Started<O> {
+    type Output = O::Output;
+
+    #[inline(always)]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<O::Output> {
+        self.project().0.poll(cx)
+    }
+}
+
+impl<O> fmt::Debug for Started<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Started").finish_non_exhaustive()
+    }
+}
+
+/// An operation that was not submitted, and why. `?` keeps the reason alone.
+pub struct Refused<O> {
+    op: O,
+    error: JobError,
+}
+
+impl<O> Refused<O> {
+    /// Returns why it was refused.
+    pub fn error(&self) -> JobError {
+        self.error
+    }
+
+    /// Returns what kind of error it is.
+    pub fn kind(&self) -> ErrorKind {
+        self.error.kind()
+    }
+
+    /// Returns the exact reason.
+    pub fn reason(&self) -> Reason {
+        self.error.reason()
+    }
+
+    /// Gives the operation back, with its operands: to be started once more, or awaited.
+    pub fn into_op(self) -> O {
+        self.op
+    }
+}
+
+impl<O> From<Refused<O>> for JobError {
+    fn from(refused: Refused<O>) -> JobError {
+        refused.error
+    }
+}
+
+impl<O> From<Refused<O>> for Error {
+    fn from(refused: Refused<O>) -> Error {
+        refused.error.into()
+    }
+}
+
+impl<O> From<Refused<O>> for std::io::Error {
+    fn from(refused: Refused<O>) -> std::io::Error {
+        refused.error.into()
+    }
+}
+
+impl<O> fmt::Debug for Refused<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Refused").field(&self.error).finish()
+    }
+}
+
+impl<O> fmt::Display for Refused<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.error, f)
+    }
+}
+
+impl<O> std::error::Error for Refused<O> {}

@@ -1,0 +1,73 @@
+//! What an operation that was posted to a loop of the caller's own answers.
+
+use crate::error::JobError;
+use crate::reactor::{End, Meaning, Received, WorkQ};
+
+/// What an operation answers that was posted ([`Op::post`](super::Op::post)):
+/// [`WorkQ::progress`](crate::WorkQ::progress) hands it out.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Output {
+    /// The number of bytes that a copy, a hash, a message, a read or a write moved. Of a hash that
+    /// ends a message these are the bytes of the digest.
+    Bytes(usize),
+    /// A value: what an atomic operation found, that of a sync event, or what a call to an
+    /// accelerator answers.
+    Value(u64),
+    /// It is done, and there is nothing to say.
+    Done,
+    /// What was received.
+    Received(Received),
+}
+
+impl Output {
+    /// Returns the number of bytes that were moved, or `None` if it is another output. Of a receive
+    /// these are the bytes of the message.
+    pub fn bytes(&self) -> Option<usize> {
+        match self {
+            Output::Bytes(bytes) => Some(*bytes),
+            Output::Received(received) => Some(received.len),
+            _ => None,
+        }
+    }
+
+    /// Returns the value, or `None` if it is another output.
+    pub fn value(&self) -> Option<u64> {
+        match self {
+            Output::Value(value) => Some(*value),
+            _ => None,
+        }
+    }
+}
+
+impl Output {
+    fn of(end: End) -> Result<Output, JobError> {
+        match end {
+            End::Job(Meaning::Bytes, outcome) => outcome.map(|bytes| Output::Bytes(bytes as usize)),
+            End::Job(Meaning::Value, outcome) | End::Waited(outcome) => outcome.map(Output::Value),
+            End::Job(Meaning::Nothing, outcome) => outcome.map(|_| Output::Done),
+            End::Received(received) => received.map(Output::Received),
+            End::Run(_) => unreachable!("runs are not posted yet"),
+        }
+    }
+}
+
+impl WorkQ {
+    /// Collects what is over, and hands out operations that were posted ([`Op::post`](crate::Op::post)): the word of
+    /// the caller's, untouched, and what the operation answers or why it failed. Each exactly once, in
+    /// the order in which they ended, on this thread. Returns how many.
+    ///
+    /// One call hands out at most as many as the WorkQ is deep: 0 says that there are none left.
+    /// `handle` may post, since a Slot is free by then, or call anything else. After a panic in it the
+    /// others are still there.
+    ///
+    /// Futures on the same WorkQ whose jobs are over are woken. It never waits, in any mode, and makes
+    /// no system call while nobody else waits: a loop that calls nothing else polls busily.
+    ///
+    /// After [`shutdown`](WorkQ::shutdown) what has ended is still handed out. With the last handle of
+    /// the WorkQ it is forgotten, and so is the word.
+    #[doc(alias = "doca_workq_progress_retrieve")]
+    pub fn progress(&self, mut handle: impl FnMut(u64, Result<Output, JobError>)) -> usize {
+        self.collect(|user_data, end| handle(user_data, Output::of(end)))
+    }
+}

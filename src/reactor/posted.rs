@@ -1,0 +1,253 @@
+//! What is posted to a loop of the caller's own and takes no Slot: receives, waits, and runs of graphs.
+//!
+//! A job that is posted lies in its Slot until [`WorkQ::collect`](super::WorkQ) hands it out (see [`super::own_loop`]). A
+//! receive and a wait have places in tables of their own, and a run has none. Each of them is an *entry* here. Its waker
+//! puts the entry's number into the list of those that are ready, and rings for a loop that has armed. `collect` polls
+//! the entries that are ready, and no others.
+//!
+//! ```text
+//!   post --> entry, polled once --> (asleep) --- waker --> ready --- collect --> polled --> handed out
+//!                                      ^                                |
+//!                                      +--------------- Pending --------+
+//! ```
+//!
+//! The entry of a receive or a wait keeps its table, and not its context. So the context can go while something is
+//! posted: the entry is forgotten then, and so is its word.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+
+use super::held::Outcome;
+use super::received::Received;
+use super::recv::PostedRecv;
+use super::target::Meaning;
+use super::wait_flight::PostedWait;
+use super::workq::Shared;
+use crate::error::JobError;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, lock};
+
+/// A run of a graph that was posted. The reactor does not know what it answers.
+pub(crate) trait PostedRun: Send {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Box<dyn Any + Send>>;
+}
+
+/// How something ended that was posted.
+pub(crate) enum End {
+    /// A job: the meaning of the number that it ends with.
+    Job(Meaning, Outcome),
+    Received(Result<Received, JobError>),
+    Waited(Outcome),
+    Run(Box<dyn Any + Send>),
+}
+
+/// What is polled until it is over.
+pub(super) enum Entry {
+    Recv(PostedRecv),
+    Wait(PostedWait),
+    Run(Pin<Box<dyn PostedRun>>),
+}
+
+impl Entry {
+    /// `None`: its context has gone, and nobody is told.
+    fn poll(&mut self, shared: &Arc<Shared>, cx: &mut Context<'_>) -> Poll<Option<End>> {
+        match self {
+            Entry::Recv(recv) => recv
+                .poll(shared, cx.waker())
+                .map(|end| end.map(End::Received)),
+            Entry::Wait(wait) => wait
+                .poll(shared, cx.waker())
+                .map(|end| end.map(End::Waited)),
+            Entry::Run(run) => {
+                let _driven = Driven::enter(shared);
+                run.as_mut().poll(cx).map(|end| Some(End::Run(end)))
+            }
+        }
+    }
+}
+
+// Const and without a destructor: it allocates nothing and outlives nothing.
+thread_local!(static DRIVEN: Cell<*const Shared> = const { Cell::new(std::ptr::null()) });
+
+/// Until it is dropped this thread polls for a loop of the caller's own. What is polled then waits by event, whatever the
+/// mode: the loop hears of its end.
+struct Driven(*const Shared);
+
+impl Driven {
+    fn enter(shared: &Arc<Shared>) -> Driven {
+        Driven(DRIVEN.replace(Arc::as_ptr(shared)))
+    }
+}
+
+impl Drop for Driven {
+    fn drop(&mut self) {
+        DRIVEN.set(self.0);
+    }
+}
+
+/// Whether this thread polls for the loop of this WorkQ.
+#[inline]
+pub(super) fn is_driven(shared: &Shared) -> bool {
+    std::ptr::eq(DRIVEN.get(), shared)
+}
+
+/// The entries of a WorkQ.
+#[derive(Default)]
+pub(super) struct Entries {
+    places: Mutex<Vec<Place>>,
+    free: Mutex<Vec<u32>>,
+    ready: Arc<Ready>,
+}
+
+struct Place {
+    user_data: u64,
+    state: State,
+    bell: Arc<Bell>,
+    /// The same.
+    waker: Waker,
+}
+
+enum State {
+    Free,
+    Waiting(Entry),
+    /// A thread polls it.
+    Polled,
+    /// As `Polled`, and it was woken meanwhile.
+    PolledAgain,
+}
+
+#[derive(Default)]
+struct Ready(Mutex<VecDeque<u32>>);
+
+/// The waker of an entry. One is made for each place, and used again.
+struct Bell {
+    index: u32,
+    /// Its number is in the list.
+    queued: AtomicBool,
+    ready: Arc<Ready>,
+    shared: Weak<Shared>,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.queued.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        lock(&self.ready.0).push_back(self.index);
+        // After it can be found: pairs with `arm`.
+        if let Some(shared) = self.shared.upgrade() {
+            shared.fire();
+        }
+    }
+}
+
+impl Entries {
+    /// Whether no entry is to be polled.
+    pub(super) fn none_ready(&self) -> bool {
+        lock(&self.ready.0).is_empty()
+    }
+
+    /// Puts an entry in, and has it polled by the next `collect`.
+    pub(super) fn add(&self, shared: &Arc<Shared>, user_data: u64, entry: Entry) {
+        let mut places = lock(&self.places);
+        let index = lock(&self.free).pop().unwrap_or_else(|| {
+            let index = places.len() as u32;
+            let bell = Arc::new(Bell {
+                index,
+                queued: AtomicBool::new(false),
+                ready: Arc::clone(&self.ready),
+                shared: Arc::downgrade(shared),
+            });
+            places.push(Place {
+                user_data,
+                state: State::Free,
+                waker: Waker::from(Arc::clone(&bell)),
+                bell,
+            });
+            index
+        });
+        let place = &mut places[index as usize];
+        (place.user_data, place.state) = (user_data, State::Waiting(entry));
+        let bell = Arc::clone(&place.bell);
+        drop(places);
+        bell.wake();
+    }
+
+    /// Polls what is ready, at most once each, and hands out what is over. Returns how many.
+    pub(super) fn poll(&self, shared: &Arc<Shared>, mut handle: impl FnMut(u64, End)) -> usize {
+        let (mut handed, mut left) = (0, lock(&self.ready.0).len());
+        while left > 0
+            && let Some(index) = self.next()
+        {
+            left -= 1;
+            let Some((mut entry, waker)) = self.take(index) else {
+                continue;
+            };
+            let polled = entry.poll(shared, &mut Context::from_waker(&waker));
+            match polled {
+                Poll::Pending => self.put_back(index, entry),
+                Poll::Ready(end) => {
+                    let user_data = self.end(index);
+                    drop(entry);
+                    if let Some(end) = end {
+                        handed += 1;
+                        handle(user_data, end);
+                    }
+                }
+            }
+        }
+        handed
+    }
+
+    fn next(&self) -> Option<u32> {
+        lock(&self.ready.0).pop_front()
+    }
+
+    /// Takes the entry out to be polled.
+    fn take(&self, index: u32) -> Option<(Entry, Waker)> {
+        let mut places = lock(&self.places);
+        let place = &mut places[index as usize];
+        // From here on a wake-up counts again.
+        place.bell.queued.store(false, Ordering::SeqCst);
+        match std::mem::replace(&mut place.state, State::Polled) {
+            State::Waiting(entry) => Some((entry, place.waker.clone())),
+            State::Polled | State::PolledAgain => {
+                place.state = State::PolledAgain;
+                None
+            }
+            // It was woken for an entry that has ended.
+            State::Free => {
+                place.state = State::Free;
+                None
+            }
+        }
+    }
+
+    fn put_back(&self, index: u32, entry: Entry) {
+        let mut places = lock(&self.places);
+        let place = &mut places[index as usize];
+        let again = matches!(place.state, State::PolledAgain);
+        place.state = State::Waiting(entry);
+        let bell = again.then(|| Arc::clone(&place.bell));
+        drop(places);
+        bell.into_iter().for_each(Bell::wake);
+    }
+
+    /// The place is free. Returns the word.
+    fn end(&self, index: u32) -> u64 {
+        let mut places = lock(&self.places);
+        let place = &mut places[index as usize];
+        place.state = State::Free;
+        let user_data = place.user_data;
+        lock(&self.free).push(index);
+        user_data
+    }
+}
