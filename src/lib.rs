@@ -29,11 +29,18 @@
 //! memfd, the bytes of an owner, or raw
 //! ([`MmapBuilder`]); a [`Buf`] becomes `Bytes` without a copy, and is written by codecs.
 //!
-//! There is one provider today, [`soft`]: it runs anywhere on Linux, and takes the limits of an adapter on request
-//! ([`soft::Limits`]). It shows either side of a card, the host's functions or the DPU's ports with their [`Representor`]s ([`soft::Topology`]),
-//! between which [`Channel`]s carry control messages. Others can be added ([`add_provider`]), with kinds of jobs of their own ([`Accel`]): [`device`] has the
-//! contract, and a guide. [`Graph`]s run jobs, functions and futures in an order of yours, and [`SyncEvent`]s signal another processor. Byte streams over RDMA, and
-//! adapters through libibverbs are to come on the same contract ([`device`]). The vendor's DOCA SDK is not used.
+//! There are two providers. [`soft`] is a complete device in software: it runs anywhere on Linux, is the default, and takes the
+//! limits of an adapter on request ([`soft::Limits`]). It shows either side of a card, the host's functions or the DPU's ports
+//! with their [`Representor`]s ([`soft::Topology`]), between which [`Channel`]s carry control messages. `verbs` drives real
+//! adapters through libibverbs; the feature `verbs` switches it on. Others can be added ([`add_provider`]), with kinds of jobs of
+//! their own ([`Accel`]): [`device`] has the contract, and a guide. [`Graph`]s run jobs, functions and futures in an order of
+//! yours, and [`SyncEvent`]s signal another processor. Byte streams over RDMA are to come. The vendor's DOCA SDK is not used.
+//!
+//! # What an operation is
+//!
+//! A method such as [`Dma::copy`] returns an [`Op`]: a value that says what is to be done, and a future that does it. Await it;
+//! make it own what it was lent ([`Op::owned`]), to spawn it; submit it now, and await its end later ([`Op::start`]); or post it
+//! to a loop of your own ([`Op::post`]), and [`WorkQ::progress`] hands out its [`Output`].
 //!
 //! # The life of one copy
 //!
@@ -61,7 +68,7 @@
 //!
 //! 1. Each side attaches an [`Rdma`] to a WorkQ, and they exchange blobs: [`Rdma::handshake`], or [`export`](Rdma::export) and
 //!    [`connect`](Rdma::connect).
-//! 2. The receiver posts: [`recv`](Rdma::recv) at its first poll, [`try_recv`](Rdma::try_recv) at once, [`recv_stream`](Rdma::recv_stream) several. The
+//! 2. The receiver posts: [`recv`](Rdma::recv) at its first poll or, [started](Op::start), at once, [`recv_stream`](Rdma::recv_stream) several. The
 //!    Lease on the destination moves into a place of the Rdma's own table, which counts against no depth.
 //! 3. The sender's `send` is a job like a copy. It is over once the message is the receiver's; with no receive it waits, until
 //!    [`rnr_timeout`](RdmaBuilder::rnr_timeout).
@@ -104,7 +111,7 @@
 //! | immediate | 32 bits beside a message, or of a write that ends a receive | immediate data |
 //! | [`SyncEvent`], [`BlockingSyncEvent`] | a counter that two processors change, read and wait for; the flavour without a WorkQ | `doca_sync_event` |
 //! | [`Accel`] | a context for jobs of a provider's own kinds, by opcode | |
-//! | Op | the future of a job in flight: [`DmaCopy`], [`ShaOp`], [`RdmaOp`], [`RdmaRecv`], [`SyncEventOp`], [`SyncEventWait`], [`AccelOp`] | |
+//! | [`Op`] | an operation, as a value and a future: [`DmaCopy`], [`ShaOp`], [`RdmaOp`], [`RdmaRecv`], [`SyncEventOp`], [`SyncEventWait`], [`AccelOp`], [`graph::Run`] | |
 //! | [`Graph`], [`graph::Node`], [`Instance`] | jobs and functions with dependencies; one of them; the operands of a run | `doca_graph`, `doca_graph_node`, `doca_graph_instance` |
 //! | Lease | the right of one job, guard or `Bytes` to touch some bytes | |
 //! | Slot, orphan | a job's place in the WorkQ; a Slot whose Op was dropped | |
@@ -113,6 +120,7 @@
 //! # Features
 //!
 //! - `contract`: the suite that every provider must pass, for authors of providers.
+//! - `verbs`: adapters through libibverbs. It needs cmake and libclang to build, and finds the library when it runs.
 #![warn(missing_docs, clippy::unwrap_used)]
 
 pub mod channel;

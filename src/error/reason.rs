@@ -202,6 +202,8 @@ reasons! {
     WaitsFull, Again, |size, _b| "all {size} waits of the SyncEvent are taken: await one, or build it with more (waits)";
     /// A loop of the caller's own cannot have it: it needs a task.
     NotPosted, NotSupported, |_a, _b| "this operation needs a task, and cannot be posted to a loop: await it, or start it";
+    /// Jobs of a run that was dropped are in flight, and the caller did not want to wait for them.
+    RunDraining, Again, |_a, _b| "jobs of a dropped run of this Instance are in flight: await the run, or start it later";
     /// The SyncEvent was stopped.
     EventStopped, BadState, |_a, _b| "the SyncEvent was stopped, and is finished: build another one";
     /// The owner of an imported SyncEvent has stopped or dropped it.

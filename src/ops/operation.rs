@@ -211,7 +211,10 @@ impl<O> fmt::Debug for Started<O> {
     }
 }
 
-/// An operation that was not submitted, and why. `?` keeps the reason alone.
+/// An operation that was not submitted, and why.
+///
+/// `?` keeps the reason alone, in functions that fail with [`JobError`], [`Error`], [`std::io::Error`] or a boxed
+/// [`std::error::Error`]. For other errors write `.map_err(JobError::from)?`.
 pub struct Refused<O> {
     op: O,
     error: JobError,
@@ -269,4 +272,15 @@ impl<O> fmt::Display for Refused<O> {
     }
 }
 
-impl<O> std::error::Error for Refused<O> {}
+// Not `std::error::Error`: `?` would box the operation, which borrows, as a `dyn Error`, which must not.
+impl<O> From<Refused<O>> for Box<dyn std::error::Error> {
+    fn from(refused: Refused<O>) -> Box<dyn std::error::Error> {
+        refused.error.into()
+    }
+}
+
+impl<O> From<Refused<O>> for Box<dyn std::error::Error + Send + Sync> {
+    fn from(refused: Refused<O>) -> Box<dyn std::error::Error + Send + Sync> {
+        refused.error.into()
+    }
+}

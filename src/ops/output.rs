@@ -1,5 +1,6 @@
 //! What an operation that was posted to a loop of the caller's own answers.
 
+use super::graph::{Instance, RunError};
 use crate::error::JobError;
 use crate::reactor::{End, Meaning, Received, WorkQ};
 
@@ -18,6 +19,8 @@ pub enum Output {
     Done,
     /// What was received.
     Received(Received),
+    /// The instance of a run, and how the run ended.
+    Run(Instance, Result<(), RunError>),
 }
 
 impl Output {
@@ -47,7 +50,13 @@ impl Output {
             End::Job(Meaning::Value, outcome) | End::Waited(outcome) => outcome.map(Output::Value),
             End::Job(Meaning::Nothing, outcome) => outcome.map(|_| Output::Done),
             End::Received(received) => received.map(Output::Received),
-            End::Run(_) => unreachable!("runs are not posted yet"),
+            End::Run(ended) => match ended.downcast() {
+                Ok(ended) => {
+                    let (instance, result): (Instance, _) = *ended;
+                    Ok(Output::Run(instance, result))
+                }
+                Err(_) => unreachable!("a run that is posted ends so"),
+            },
         }
     }
 }

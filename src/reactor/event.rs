@@ -31,7 +31,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::{self, Handle};
 
 use super::workq::Shared;
-use super::{block_on, io_driver};
+use super::{block_on, driven, io_driver};
 use crate::device::Signal;
 use crate::error::{Error, JobError, Reason, Result};
 use crate::sync::{lock, log};
@@ -180,7 +180,8 @@ impl Events {
     /// There is no runtime here.
     #[cold]
     fn heard_elsewhere(&self, shared: &Arc<Shared>) -> Result<(), JobError> {
-        if self.lent.load(Ordering::Relaxed) || block_on::is_on(shared) {
+        let is_heard = self.lent.load(Ordering::Relaxed) || block_on::is_on(shared);
+        if is_heard || driven::is_driven(&**shared) {
             return Ok(());
         }
         Err(JobError::of(Reason::NoRuntime))

@@ -60,7 +60,7 @@ impl Attachment {
         take: impl Fn() -> Result<Option<T>, Refused<'a>>,
     ) -> Poll<Result<T, JobError>> {
         let (shared, line) = (&self.shared, wanted.line());
-        let policy = shared.mode.load();
+        let policy = shared.policy();
         let leave = || {
             if node.is_linked() {
                 line.leave(node);
@@ -132,7 +132,7 @@ impl Attachment {
             if shared.in_use() > 0 && shared.arm() | shared.ready() {
                 shared.turn();
             }
-            if !shared.mode.is_still(policy) || shared.pause.is_unheard() {
+            if !shared.is_still(policy) || shared.pause.is_unheard() {
                 cx.waker().wake_by_ref();
             }
         }

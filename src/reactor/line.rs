@@ -31,40 +31,33 @@ pub(crate) trait Ends {
 
 /// A run's place on its WorkQ. Pinned in the run's future.
 #[pin_project]
-pub(crate) struct Line<'a> {
-    // The lists of both nodes lie in the WorkQ, which is borrowed for longer.
+pub(crate) struct Line {
+    // The lists of both nodes lie in the WorkQ, whose handle is dropped after them.
     #[pin]
     node: WaitNode,
     /// Among the runs that sleep: a change of mode wakes them.
     #[pin]
     asleep: WaitNode,
-    workq: &'a WorkQ,
+    workq: WorkQ,
     /// Of the place in line, and of the wait for ends.
     spins: [Spin; 2],
-    /// Somebody hears of what is submitted in this poll.
-    heard: bool,
 }
 
-impl<'a> Line<'a> {
-    pub(crate) fn new(workq: &'a WorkQ) -> Line<'a> {
+impl Line {
+    pub(crate) fn new(workq: WorkQ) -> Line {
         Line {
             node: WaitNode::new(),
             asleep: WaitNode::new(),
             workq,
             spins: [Spin::default(); 2],
-            heard: false,
         }
     }
 
-    /// The run is polled: maybe on another runtime than the last time.
-    pub(crate) fn polled(self: Pin<&mut Self>) {
-        *self.project().heard = false;
-    }
-
-    /// Somebody must hear of the ends of Jobs: the runtime, or whoever polls busily.
+    /// Somebody must hear of the ends of Jobs: the runtime, or whoever polls busily. `heard` is whether somebody does in
+    /// this poll: the next may be on another runtime.
     fn hear(heard: &mut bool, shared: &Arc<Shared>) -> Result<(), JobError> {
         // Busily nobody needs to: but another mode may be set before this very poll comes to wait.
-        if !*heard && !shared.mode.load().is_busy() {
+        if !*heard && !shared.policy().is_busy() {
             shared.events.register(shared)?;
             *heard = true;
         }
@@ -73,15 +66,15 @@ impl<'a> Line<'a> {
 
     /// Submits a Job whose end is told to the run; false if it must wait for a Slot, and its Leases have gone back.
     pub(crate) fn launch(
-        self: Pin<&mut Self>,
         at: &Attachment,
+        heard: &mut bool,
         prepared: Prepared,
         run: Arc<dyn Run>,
         node: u32,
     ) -> Result<bool, JobError> {
         let shared = &at.shared;
         // Before the Job is the device's: without a runtime nobody would hear of its end.
-        Line::hear(self.project().heard, shared)?;
+        Line::hear(heard, shared)?;
         if !shared.waiters.is_empty() {
             return Ok(false);
         }
@@ -107,7 +100,7 @@ impl<'a> Line<'a> {
     ) -> Poll<Result<(), JobError>> {
         let this = self.project();
         assert!(
-            at.is_on(this.workq),
+            at.is_on(&*this.workq),
             "all contexts of an instance are on its WorkQ"
         );
         let prepare = || Ok((prepare()?, Some(Target::Run(Arc::clone(run), node))));
@@ -134,6 +127,7 @@ impl<'a> Line<'a> {
     pub(crate) fn poll_ends(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
+        heard: &mut bool,
         ends: &impl Ends,
     ) -> Poll<Result<(), JobError>> {
         let this = self.project();
@@ -142,17 +136,17 @@ impl<'a> Line<'a> {
             this.spins[1] = Spin::default();
             return Poll::Ready(Ok(()));
         }
-        let policy = shared.mode.load();
+        let policy = shared.policy();
         let asleep = this.asleep.as_ref();
         if policy.is_event() {
-            return poll_event(shared, asleep, this.heard, policy, cx, ends);
+            return poll_event(shared, asleep, heard, policy, cx, ends);
         }
         if look(shared, ends) {
             this.spins[1] = Spin::default();
             return Poll::Ready(Ok(()));
         }
         if !policy.is_busy() && this.spins[1].is_over(policy, || shared.now()) {
-            return poll_event(shared, asleep, this.heard, policy, cx, ends);
+            return poll_event(shared, asleep, heard, policy, cx, ends);
         }
         shared.missed();
         cx.waker().wake_by_ref();
@@ -204,7 +198,7 @@ fn poll_event(
     if ends.any() {
         return Poll::Ready(Ok(()));
     }
-    if !shared.mode.is_still(policy) {
+    if !shared.is_still(policy) {
         cx.waker().wake_by_ref();
     }
     Poll::Pending

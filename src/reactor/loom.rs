@@ -15,6 +15,7 @@ mod gate;
 mod magazine;
 mod mode;
 mod own_loop;
+mod posted;
 mod receives;
 mod run;
 mod slot;

@@ -27,6 +27,7 @@ mod block_on;
 pub(crate) mod budget;
 #[cfg_attr(tokio_doca_loom, path = "modelled.rs")]
 mod clock;
+mod driven;
 mod event;
 mod finished;
 mod flight;

@@ -55,6 +55,9 @@ const BUSY: u64 = u64::MAX;
 pub(super) struct Policy(u64);
 
 impl Policy {
+    /// Who waits sleeps at once.
+    pub(super) const EVENT: Policy = Policy(EVENT);
+
     /// Checks a mode.
     pub(super) fn of(mode: Mode, op: &'static str) -> Result<Policy> {
         match mode {

@@ -119,7 +119,9 @@ impl WorkQ {
                 shared.give_back(index);
                 handle(user_data, End::Job(meaning, outcome));
             }
-            handed += shared.posted.poll(shared, &mut handle);
+            if !shared.none_posted_is_ready() {
+                handed += shared.posted().poll(shared, &mut handle);
+            }
             // What was handed out has rung, or was there when the loop armed.
             if handed > 0 || !armed {
                 return handed;
@@ -135,7 +137,7 @@ impl WorkQ {
 impl Shared {
     /// Whether `collect` would hand out nothing.
     fn none_finished(&self) -> bool {
-        self.core.table.finished().is_empty() && self.posted.none_ready()
+        self.core.table.finished().is_empty() && self.none_posted_is_ready()
     }
 
     /// The caller's loop wants an event. Look afterwards whether there is something.

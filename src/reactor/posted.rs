@@ -12,21 +12,22 @@
 //! ```
 //!
 //! The entry of a receive or a wait keeps its table, and not its context. So the context can go while something is
-//! posted: the entry is forgotten then, and so is its word.
+//! posted: the entry is forgotten then, and so is its word. A run has its instance, and that has the WorkQ: it ends by
+//! itself, and is kept until it is handed out.
 
 use std::any::Any;
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
+use super::driven::Driven;
 use super::held::Outcome;
 use super::received::Received;
 use super::recv::PostedRecv;
 use super::target::Meaning;
 use super::wait_flight::PostedWait;
-use super::workq::Shared;
+use super::workq::{Shared, WorkQ};
 use crate::error::JobError;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, lock};
@@ -63,36 +64,37 @@ impl Entry {
                 .poll(shared, cx.waker())
                 .map(|end| end.map(End::Waited)),
             Entry::Run(run) => {
-                let _driven = Driven::enter(shared);
+                let _driven = Driven::enter(&**shared);
                 run.as_mut().poll(cx).map(|end| Some(End::Run(end)))
             }
         }
     }
 }
 
-// Const and without a destructor: it allocates nothing and outlives nothing.
-thread_local!(static DRIVEN: Cell<*const Shared> = const { Cell::new(std::ptr::null()) });
+impl WorkQ {
+    /// Calls `f` as a part of the caller's own loop: what is polled there waits for that.
+    pub(crate) fn driven<T>(&self, f: impl FnOnce() -> T) -> T {
+        let _driven = Driven::enter(&*self.0);
+        f()
+    }
 
-/// Until it is dropped this thread polls for a loop of the caller's own. What is polled then waits by event, whatever the
-/// mode: the loop hears of its end.
-struct Driven(*const Shared);
-
-impl Driven {
-    fn enter(shared: &Arc<Shared>) -> Driven {
-        Driven(DRIVEN.replace(Arc::as_ptr(shared)))
+    /// Posts a run that was started.
+    pub(crate) fn post_run(&self, user_data: u64, run: Pin<Box<dyn PostedRun>>) {
+        self.0.posted().add(&self.0, user_data, Entry::Run(run));
     }
 }
 
-impl Drop for Driven {
-    fn drop(&mut self) {
-        DRIVEN.set(self.0);
+impl Shared {
+    /// What was posted. The WorkQ itself does not know what it keeps.
+    pub(super) fn posted(&self) -> &Entries {
+        let posted = self.posted.get_or_init(|| Box::<Entries>::default());
+        posted.downcast_ref().expect("nothing else is put there")
     }
-}
 
-/// Whether this thread polls for the loop of this WorkQ.
-#[inline]
-pub(super) fn is_driven(shared: &Shared) -> bool {
-    std::ptr::eq(DRIVEN.get(), shared)
+    /// Whether nothing that was posted is to be polled.
+    pub(super) fn none_posted_is_ready(&self) -> bool {
+        self.posted.get().is_none() || self.posted().none_ready()
+    }
 }
 
 /// The entries of a WorkQ.
@@ -151,7 +153,7 @@ impl Wake for Bell {
 
 impl Entries {
     /// Whether no entry is to be polled.
-    pub(super) fn none_ready(&self) -> bool {
+    fn none_ready(&self) -> bool {
         lock(&self.ready.0).is_empty()
     }
 

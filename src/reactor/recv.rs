@@ -161,7 +161,7 @@ impl<R: Receiver> RecvFlight<R> {
             to,
         };
         let shared = &receiver.shared;
-        shared.posted.add(shared, user_data, Entry::Recv(posted));
+        shared.posted().add(shared, user_data, Entry::Recv(posted));
         Ok(())
     }
 
@@ -232,7 +232,7 @@ fn ready_to_wait(receiver: &impl Receiver) -> Result<Policy, JobError> {
     receiver.check_open()?;
     receiver.check()?;
     let shared = &receiver.shared;
-    let policy = shared.mode.load();
+    let policy = shared.policy();
     if !policy.is_busy() {
         shared.events.register(shared)?;
     }
@@ -294,7 +294,7 @@ fn go_on(
     };
     let (receipt, receives) = (*receipt, receiver.pair().receives());
     // Another policy by now is for the next poll, as for Jobs.
-    let policy = begun.unwrap_or_else(|| receiver.shared.mode.load());
+    let policy = begun.unwrap_or_else(|| receiver.shared.policy());
     let posted = Posted(receives, receipt);
     // An adopted receive may be over already: it is no fresh one.
     let fresh = begun.is_some() && !receipt.adopted;

@@ -440,7 +440,7 @@ impl Slot {
 #[cfg(test)]
 mod alone {
     use super::super::held::{Held, Outcome};
-    use super::super::target::{Meaning, Target};
+    use super::super::target::Target;
     use super::Slot;
 
     /// For tests that have a Slot to themselves.
@@ -453,7 +453,7 @@ mod alone {
         #[cfg(not(tokio_doca_loom))]
         pub(in super::super) fn settle_alone(&self, user_data: u64, outcome: Outcome) {
             // SAFETY: as above.
-            unsafe { self.settle(user_data, Meaning::Bytes, outcome) }
+            unsafe { self.settle(user_data, super::super::target::Meaning::Bytes, outcome) }
         }
 
         pub(in super::super) fn take_posted_alone(&self) -> Option<(u64, Outcome)> {

@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
+use super::driven;
 use super::flight::Prepared;
 use super::held::Outcome;
 use super::mode::{Policy, Spin};
@@ -134,7 +135,7 @@ impl Attachment {
         match end.take() {
             Some(outcome) => Poll::Ready(Waited::Over(outcome)),
             None => {
-                if !shared.mode.is_still(policy) {
+                if !shared.is_still(policy) {
                     cx.waker().wake_by_ref();
                 }
                 Poll::Pending
@@ -201,6 +202,22 @@ impl Attachment {
             }
         }
         None
+    }
+}
+
+impl Shared {
+    /// How what is polled here waits.
+    #[inline]
+    pub(super) fn policy(&self) -> Policy {
+        match driven::is_driven(self) {
+            true => Policy::EVENT,
+            false => self.mode.load(),
+        }
+    }
+
+    /// Whether it waits so still. To be asked by who is about to sleep, after it can be found.
+    pub(super) fn is_still(&self, policy: Policy) -> bool {
+        driven::is_driven(self) || self.mode.is_still(policy)
     }
 }
 

@@ -144,7 +144,7 @@ impl<W: Waiter> WaitFlight<W> {
             port,
             ticket,
         };
-        shared.posted.add(shared, user_data, Entry::Wait(posted));
+        shared.posted().add(shared, user_data, Entry::Wait(posted));
         Ok(())
     }
 
@@ -235,7 +235,7 @@ fn over(state: &mut State, outcome: Outcome, cx: &mut Context<'_>) -> Poll<Outco
 fn ready_to_wait(waiter: &impl Waiter) -> Result<Policy, JobError> {
     waiter.check_open()?;
     waiter.check()?;
-    Ok(waiter.shared.mode.load())
+    Ok(waiter.shared.policy())
 }
 
 fn go_on(
@@ -249,7 +249,7 @@ fn go_on(
     let subscription = waiter.subscription();
     let mut begun = begun;
     if let State::Looking(spin) = state {
-        let policy = begun.unwrap_or_else(|| waiter.shared.mode.load());
+        let policy = begun.unwrap_or_else(|| waiter.shared.policy());
         let found = look(waiter, policy);
         if let Some(Poll::Ready(outcome)) = found {
             return Poll::Ready(outcome);
@@ -294,7 +294,7 @@ fn go_on(
     };
     let ticket = *ticket;
     // Another policy by now is for the next poll, as for Jobs.
-    let policy = begun.unwrap_or_else(|| waiter.shared.mode.load());
+    let policy = begun.unwrap_or_else(|| waiter.shared.policy());
     let begun_now = Begun(subscription.waits(), ticket);
     match waiter.poll_end(&begun_now, begun.is_some(), policy, spin, cx) {
         Poll::Ready(Waited::Over(outcome)) => {

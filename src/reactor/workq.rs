@@ -1,5 +1,6 @@
 //! The queue that Jobs go into and Completions come out of.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -9,7 +10,6 @@ use super::event::Events;
 use super::full::Pause;
 use super::gate::Gate;
 use super::mode::{Current, Mode, Policy};
-use super::posted::Entries;
 use super::registry::{Changed, Registry};
 use super::shutdown::Shutdown;
 use super::stats::Counts;
@@ -63,7 +63,7 @@ pub(super) struct Shared {
     /// The caller's own loop wants an event at the next end of a Job of its own.
     pub(super) armed: atomic::AtomicBool,
     /// What was posted for that loop, and has no Slot.
-    pub(super) posted: Entries,
+    pub(super) posted: OnceLock<Box<dyn Any + Send + Sync>>,
     pub(super) counts: Counts,
     pub(super) clock: Clock,
     attaching: Mutex<()>,
@@ -403,7 +403,7 @@ impl WorkQBuilder {
             changes: sync::Mutex::new(Vec::new()),
             misses: AtomicU32::new(0),
             armed: atomic::AtomicBool::new(false),
-            posted: Entries::default(),
+            posted: OnceLock::new(),
             counts: Counts::default(),
             clock: Clock::new(),
             attaching: Mutex::new(()),

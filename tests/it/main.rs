@@ -68,6 +68,7 @@ mod workq {
     mod modes;
     mod order;
     mod own_loop;
+    mod posted;
     mod refusals;
     mod runtimes;
     mod shutdown;

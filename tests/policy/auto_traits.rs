@@ -38,7 +38,7 @@ macro_rules! table {
     (no) => { false };
 }
 
-type Op<'a> = DmaCopy<&'a Dma, &'a Buf, &'a Buf>;
+type CopyOp<'a> = DmaCopy<&'a Dma, &'a Buf, &'a Buf>;
 type OwnedOp = DmaCopy<Dma, Buf, Buf>;
 type CallOp<'a> = AccelOp<&'a Accel, &'a Buf, &'a Buf>;
 type OwnedCallOp = AccelOp<Accel, BufChain, ()>;
@@ -59,7 +59,7 @@ type ChainOp<'a> = DmaCopy<&'a Dma, BufChain, &'a BufChain>;
 
 table! {
     // Futures: they may move between threads until they are pinned, and lie still then.
-    Op<'static>:            Send Sync no;
+    CopyOp<'static>:        Send Sync no;
     OwnedOp:                Send Sync no;
     ChainOp<'static>:       Send Sync no;
     CallOp<'static>:        Send Sync no;
@@ -69,6 +69,9 @@ table! {
     SendOp<'static>:        Send Sync no;
     OwnedAtomicOp:          Send Sync no;
     RecvOp<'static>:        Send Sync no;
+    Started<OwnedOp>:       Send Sync no;
+    Refused<OwnedOp>:       Send Sync no;
+    OwnedRun:               Send Sync no;
     OwnedRecvOp:            Send Sync no;
     Alloc<'static>:         Send Sync no;
     Shutdown:               Send Sync no;
@@ -99,6 +102,7 @@ table! {
     RdmaJob:          Send Sync Unpin;
     Verb:          Send Sync Unpin;
     Received:               Send Sync Unpin;
+    Output:                 Send Sync Unpin;
     Sha:                    Send Sync Unpin;
     ShaBuilder<'static>:    Send Sync Unpin;
     ShaSession:             Send Sync Unpin;
@@ -265,7 +269,7 @@ table! {
 }
 
 /// Traits, functions, and names for types that the table has.
-const NO_TYPES: [&str; 22] = [
+const NO_TYPES: [&str; 24] = [
     "Answer",
     "Endpoint",
     "MaybeRemote",
@@ -277,7 +281,9 @@ const NO_TYPES: [&str; 22] = [
     "CopyDestination",
     "Source",
     "Destination",
+    "Handle",
     "MaybeSource",
+    "Operation",
     "MaybeDestination",
     "Registrar",
     "Provider",
@@ -332,6 +338,7 @@ fn every_public_type_stands_in_the_table() {
             let known = types.contains(&&*name)
                 || NO_TYPES.contains(&&*name)
                 || [
+                    "Op",
                     "DmaCopy",
                     "AccelOp",
                     "AccelCall",

@@ -2,12 +2,13 @@
 
 use std::fmt;
 
+use super::super::operation::Op;
 use super::action::Refusal;
 use super::node::{Node, NodeId, NodeState, Settable, SubGraphNode, sealed};
 use super::plan::{Graph, Plan, Work};
 use super::progress::{Body, Phase, Place, Progress};
 use super::receive::{Receive, RecvNode};
-use super::run::Run;
+use super::running::{OwnedRun, Run, RunRequest};
 use super::sync_event::Waiting;
 use super::trace::{self, Trace};
 use crate::error::{Error, ErrorKind, JobError, Result};
@@ -154,7 +155,25 @@ impl Instance {
     /// next run begins when those jobs are over, and waits for them. Forgetting it is sound too.
     #[doc(alias = "doca_workq_graph_submit")]
     pub fn run(&mut self) -> Run<'_> {
-        Run::new(&self.workq, &mut self.inner)
+        Op::new(RunRequest::new(self))
+    }
+
+    /// The same run, which owns the instance: it is `'static`, can be spawned, and can be posted to a loop of the caller's
+    /// own. It answers the instance, and how the run ended.
+    ///
+    /// A run that is posted keeps its WorkQ until [`WorkQ::progress`] hands it out. Its functions run inside `progress`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Instance::run`]. [`start`](Op::start) and [`post`](Op::post) refuse it with `Again` while
+    /// [jobs of a run before](Instance::is_draining) are in flight, and `post` with `NotSupported` if a node, also one of a
+    /// sub-graph, is an async function, or waits on a device that cannot wait.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Instance::run`]. The instance is dropped with it.
+    pub fn into_run(self) -> OwnedRun {
+        Op::new(RunRequest::new(self))
     }
 
     /// How a node ended in the last run: bytes, or what the opcode says, or what an atomic operation found, and 0 for what is no

@@ -98,6 +98,7 @@ mod progress;
 mod rdma;
 mod receive;
 mod run;
+mod running;
 mod scope;
 mod sync_event;
 mod trace;
@@ -117,6 +118,6 @@ pub use rdma::{
     SendImmData, SendImmNode, SendNode, WriteData, WriteImmData, WriteImmNode, WriteNode,
 };
 pub use receive::RecvNode;
-pub use run::Run;
+pub use running::{OwnedRun, Run};
 pub use scope::Scope;
 pub use sync_event::{EventAddNode, EventGetNode, EventSetNode, EventWaitData, EventWaitNode};

@@ -4,13 +4,9 @@
 //! submitted in the poll that saw its predecessor end. Then it waits: in line for a Slot if a node wants one, and for the ends
 //! of what is in flight.
 
-use std::fmt;
-use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
-
-use pin_project::{pin_project, pinned_drop};
+use std::task::{Context, Poll, Waker};
 
 use super::action::Begun;
 use super::error::RunError;
@@ -20,28 +16,7 @@ use super::progress::{Body, Phase, Progress};
 use super::scope::Scope;
 use super::user::{Wrong, contained, own, stop};
 use crate::error::{Error, JobError, Reason, Result};
-use crate::reactor::{Ends, Line, WorkQ, budget};
-
-/// The future of [`Instance::run`](super::Instance::run), which says what dropping it does.
-///
-/// # Panics
-///
-/// If it is polled after it was over.
-#[pin_project(PinnedDrop)]
-#[must_use = "futures do nothing unless polled"]
-pub struct Run<'a> {
-    #[pin]
-    line: Line<'a>,
-    inner: &'a mut Inner,
-    stage: Stage,
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Stage {
-    New,
-    Begun,
-    Over,
-}
+use crate::reactor::{Ends, Line, budget};
 
 /// Where an instance stands after a poll.
 #[derive(Clone, Copy, PartialEq)]
@@ -56,66 +31,69 @@ enum Flow {
 struct Yields;
 
 /// What a poll of a run has at hand.
-struct Poller<'p, 'a, 'c, 'w> {
-    line: Pin<&'p mut Line<'a>>,
+struct Poller<'p, 'c, 'w> {
+    /// Where a node can wait for a Slot; `None` if nothing may wait.
+    line: Option<Pin<&'p mut Line>>,
     cx: &'c mut Context<'w>,
     /// A node stands in line: one place is for all.
     in_line: bool,
+    /// Somebody hears of what is submitted in this poll.
+    heard: bool,
 }
 
-impl<'a> Run<'a> {
-    pub(super) fn new(workq: &'a WorkQ, inner: &'a mut Inner) -> Run<'a> {
-        Run {
-            line: Line::new(workq),
-            inner,
-            stage: Stage::New,
-        }
-    }
-}
-
-impl Future for Run<'_> {
-    type Output = Result<(), RunError>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut this = self.project();
-        match *this.stage {
-            Stage::New => this.inner.progress.start(&this.inner.graph.0),
-            Stage::Begun => {}
-            Stage::Over => panic!("a Run was polled after it had finished"),
-        }
-        *this.stage = Stage::Begun;
-        this.line.as_mut().polled();
+impl Inner {
+    /// A run begins: starts what can be started without waiting. Whether it is over.
+    pub(super) fn start(&mut self) -> bool {
+        self.progress.start(&self.graph.0);
         let mut poller = Poller {
-            line: this.line,
+            line: None,
+            cx: &mut Context::from_waker(Waker::noop()),
+            in_line: false,
+            heard: false,
+        };
+        self.advance(&mut poller) == Flow::Over
+    }
+
+    /// Goes on with a run that has begun.
+    pub(super) fn poll(
+        &mut self,
+        mut line: Pin<&mut Line>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), RunError>> {
+        let mut poller = Poller {
+            line: Some(line.as_mut()),
             cx,
             in_line: false,
+            heard: false,
         };
         loop {
             poller.in_line = false;
-            let flow = this.inner.advance(&mut poller);
+            let flow = self.advance(&mut poller);
             if flow == Flow::Yields {
                 return Poll::Pending;
             }
-            if poller.in_line && !this.inner.is_blocked() {
+            if poller.in_line && !self.is_blocked() {
                 // A node failed after another one stood in line: what is left may be over.
                 continue;
             }
+            let Some(line) = &mut poller.line else {
+                unreachable!("a poll has a line")
+            };
             let ends = if poller.in_line {
-                this.inner.register(poller.cx.waker());
-                match this.inner.any() {
+                self.register(poller.cx.waker());
+                match self.any() {
                     true => Poll::Ready(Ok(())),
                     false => Poll::Pending,
                 }
             } else {
-                poller.line.as_mut().leave();
+                line.as_mut().leave();
                 if flow == Flow::Over {
-                    *this.stage = Stage::Over;
-                    return Poll::Ready(this.inner.finish());
+                    return Poll::Ready(self.finish());
                 }
-                match this.inner.is_flying(false) {
-                    true => poller.line.as_mut().poll_ends(poller.cx, &**this.inner),
+                match self.is_flying(false) {
+                    true => line.as_mut().poll_ends(poller.cx, &mut poller.heard, self),
                     // Futures and receives alone: they have the waker.
-                    false if this.inner.has_futures() => Poll::Pending,
+                    false if self.has_futures() => Poll::Pending,
                     // A node failed, and with it ended the receives of a sub-graph that was polled before.
                     false => continue,
                 }
@@ -125,18 +103,28 @@ impl Future for Run<'_> {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => {
                     // They go on, but nobody would hear of it.
-                    *this.stage = Stage::Over;
-                    let lost = this.inner.lose(error);
-                    poller.line.as_mut().abandon();
+                    let lost = self.lose(error);
+                    line.as_mut().abandon();
                     return Poll::Ready(Err(lost));
                 }
             }
         }
     }
-}
 
-impl Inner {
-    fn advance(&mut self, poller: &mut Poller<'_, '_, '_, '_>) -> Flow {
+    /// Whether it has a future of the application's, which a loop without a task cannot have.
+    pub(super) fn needs_task(&self) -> bool {
+        let bodies = self.progress.bodies.iter();
+        bodies
+            .zip(&self.graph.0.nodes)
+            .any(|(body, node)| match body {
+                Body::Async(_) => true,
+                Body::Sub(Some(sub)) => sub.needs_task(),
+                // On a device that cannot wait the value is got by jobs of a future's.
+                _ => matches!(&node.work, Work::Wait(event) if event.caps().max_wait.is_none()),
+            })
+    }
+
+    fn advance(&mut self, poller: &mut Poller<'_, '_, '_>) -> Flow {
         let Inner { graph, progress } = self;
         let plan: &Plan = &graph.0;
         if progress.phase == Phase::Draining {
@@ -166,8 +154,19 @@ impl Inner {
         }
     }
 
+    /// The run is dropped. Whether jobs of it are in flight.
+    pub(super) fn stop(&mut self) -> bool {
+        self.forget_wakers();
+        let flying = self.is_flying(true);
+        let progress = &mut self.progress;
+        progress.stop();
+        progress.stop_futures();
+        progress.phase = Phase::Idle;
+        flying
+    }
+
     /// The run is over.
-    fn finish(&mut self) -> Result<(), RunError> {
+    pub(super) fn finish(&mut self) -> Result<(), RunError> {
         let Inner { graph, progress } = self;
         progress.phase = Phase::Idle;
         match progress.failure.take() {
@@ -192,11 +191,7 @@ impl Inner {
 impl Progress {
     /// Starts all that is ready, and what becomes so.
     #[inline(always)]
-    fn begin_ready(
-        &mut self,
-        plan: &Plan,
-        poller: &mut Poller<'_, '_, '_, '_>,
-    ) -> Result<(), Yields> {
+    fn begin_ready(&mut self, plan: &Plan, poller: &mut Poller<'_, '_, '_>) -> Result<(), Yields> {
         while let Some(mut node) = self.ready.pop() {
             while let Some(next) = self.begin(plan, node, poller)? {
                 node = next;
@@ -211,7 +206,7 @@ impl Progress {
         &mut self,
         plan: &Plan,
         node: u32,
-        poller: &mut Poller<'_, '_, '_, '_>,
+        poller: &mut Poller<'_, '_, '_>,
     ) -> Result<Option<u32>, Yields> {
         let Body::Context(step) = &self.bodies[node as usize] else {
             return match self.begin_other(plan, node, poller) {
@@ -232,8 +227,8 @@ impl Progress {
             Begun::Wants(prepared) => {
                 // One that waits is not overtaken.
                 let launched = if self.blocked.is_empty() {
-                    let line = poller.line.as_mut();
-                    line.launch(step.place(), prepared, Arc::clone(&self.told), node)
+                    let told = Arc::clone(&self.told);
+                    Line::launch(step.place(), &mut poller.heard, prepared, told, node)
                 } else {
                     drop(prepared);
                     Ok(false)
@@ -254,14 +249,17 @@ impl Progress {
     }
 
     /// Waits for a Slot, for one node after the other.
-    fn stand_in_line(&mut self, poller: &mut Poller<'_, '_, '_, '_>) {
+    fn stand_in_line(&mut self, poller: &mut Poller<'_, '_, '_>) {
         while !poller.in_line
             && let Some(node) = self.blocked.next(0)
             && let Body::Context(step) = &self.bodies[node as usize]
+            && let Some(line) = &mut poller.line
         {
             let prepare = || step.prepare();
-            let line = poller.line.as_mut();
-            match line.poll_launch(poller.cx, step.place(), &self.told, node, &prepare) {
+            match line
+                .as_mut()
+                .poll_launch(poller.cx, step.place(), &self.told, node, &prepare)
+            {
                 Poll::Pending => poller.in_line = true,
                 Poll::Ready(Ok(())) => {
                     self.blocked.remove(node);
@@ -277,7 +275,7 @@ impl Progress {
 
     /// Starts a node that is no context's.
     #[inline(never)]
-    fn begin_other(&mut self, plan: &Plan, node: u32, poller: &mut Poller<'_, '_, '_, '_>) -> Flow {
+    fn begin_other(&mut self, plan: &Plan, node: u32, poller: &mut Poller<'_, '_, '_>) -> Flow {
         self.started(node);
         match &plan.nodes[node as usize].work {
             Work::Context(_) => {}
@@ -337,7 +335,7 @@ impl Progress {
     }
 
     /// Polls futures, receives, waits and sub-graphs that go on; true if the budget is spent.
-    fn go_on(&mut self, plan: &Plan, poller: &mut Poller<'_, '_, '_, '_>) -> bool {
+    fn go_on(&mut self, plan: &Plan, poller: &mut Poller<'_, '_, '_>) -> bool {
         let mut at = 0;
         while let Some(node) = self.active.next(at) {
             match self.bodies[node as usize] {
@@ -371,7 +369,7 @@ impl Progress {
         }
     }
 
-    fn poll_sub(&mut self, plan: &Plan, node: u32, poller: &mut Poller<'_, '_, '_, '_>) -> Flow {
+    fn poll_sub(&mut self, plan: &Plan, node: u32, poller: &mut Poller<'_, '_, '_>) -> Flow {
         let Body::Sub(Some(sub)) = &mut self.bodies[node as usize] else {
             return Flow::Waits;
         };
@@ -383,33 +381,5 @@ impl Progress {
         }
         self.sub_failed(node);
         flow
-    }
-}
-
-#[pinned_drop]
-impl PinnedDrop for Run<'_> {
-    fn drop(self: Pin<&mut Self>) {
-        let this = self.project();
-        if *this.stage == Stage::New {
-            return;
-        }
-        this.inner.forget_wakers();
-        if *this.stage == Stage::Over {
-            return;
-        }
-        let flying = this.inner.is_flying(true);
-        let progress = &mut this.inner.progress;
-        progress.stop();
-        progress.stop_futures();
-        progress.phase = Phase::Idle;
-        if flying {
-            this.line.abandon();
-        }
-    }
-}
-
-impl fmt::Debug for Run<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.progress.debug("Run", &self.inner.graph.0, f)
     }
 }

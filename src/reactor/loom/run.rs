@@ -52,16 +52,15 @@ impl Bed {
         spawn(move || {
             let ends = Arc::new(Ends::default());
             let told = Arc::clone(&ends) as Arc<dyn Run>;
-            let mut line = pin!(Line::new(&workq));
+            let mut line = pin!(Line::new(workq.clone()));
             let (task, mut launched) = (Task::new(), false);
             let waker = task.waker();
             let mut cx = Context::from_waker(&waker);
             loop {
-                line.as_mut().polled();
+                let mut heard = false;
                 if !launched {
-                    let now = line
-                        .as_mut()
-                        .launch(&attachment, prepared(), Arc::clone(&told), 0);
+                    let told = Arc::clone(&told);
+                    let now = Line::launch(&attachment, &mut heard, prepared(), told, 0);
                     launched = now.unwrap();
                 }
                 if !launched {
@@ -76,7 +75,7 @@ impl Bed {
                     }
                 }
                 if launched {
-                    let over = line.as_mut().poll_ends(&mut cx, &*ends);
+                    let over = line.as_mut().poll_ends(&mut cx, &mut heard, &*ends);
                     if over.is_ready() {
                         return;
                     }

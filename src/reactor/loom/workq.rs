@@ -3,6 +3,8 @@
 use std::pin::pin;
 use std::sync::Arc;
 
+use super::super::posted::End;
+use super::super::target::Meaning;
 use super::{Bed, on_a_workq, prepared};
 use crate::sync::atomic::Ordering::SeqCst;
 use crate::sync::loom::{block_on, deep, spawn};
@@ -72,13 +74,16 @@ fn ops_and_jobs_of_the_callers_loop_share_a_workq() {
             let Ok(index) = attachment.try_reserve() else {
                 return;
             };
-            attachment.post(index, prepared(), 9).unwrap();
+            attachment
+                .post(index, prepared(), 9, Meaning::Bytes)
+                .unwrap();
             let mut seen = None;
             while seen.is_none() {
-                workq.progress(|user_data, outcome| seen = Some((user_data, outcome)));
+                workq.collect(|user_data, end| seen = Some((user_data, end)));
                 ::loom::thread::yield_now();
             }
-            assert_eq!(seen, Some((9, Ok(7))));
+            let told = matches!(seen, Some((9, End::Job(Meaning::Bytes, Ok(7)))));
+            assert!(told);
         });
         bed.run([bed.spawn_op(), own]);
     });

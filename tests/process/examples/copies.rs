@@ -481,6 +481,23 @@ fn crate_file(path: &str) -> String {
 }
 
 #[test]
+fn epoll_rdma_posts_all_kinds_of_operations() {
+    for defer in ["0", "1"] {
+        let mut command = example("epoll_rdma");
+        let output = run(command.env("TOKIO_DOCA_SOFT_DEFER", defer).arg("30"));
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!((output.status.code(), err), (Some(0), ""));
+        let told = "30 messages were answered, the event is 1, and a graph copied and hashed the last one\n";
+        assert_eq!(out, told);
+    }
+    for args in [&["0"][..], &["100001"], &["many"], &["1", "2"]] {
+        let output = run(example("epoll_rdma").args(args));
+        let parts = ["usage: epoll_rdma [MESSAGES]", "1 to 100000"];
+        assert_refused_by("epoll_rdma", &output, &parts);
+    }
+}
+
+#[test]
 fn own_epoll_loop_is_told_of_each_copy_once() {
     for defer in ["0", "1"] {
         let mut command = example("own_epoll_loop");
