@@ -119,6 +119,7 @@ impl<K: Operation> Op<K> {
     /// # Cancel safety
     ///
     /// What dropping an operation in flight does is written at the method that makes it.
+    #[inline(always)]
     pub fn start(mut self) -> Result<Started<Self>, Refused<Self>> {
         match K::start(&mut self.flight) {
             Ok(()) => Ok(Started(self)),

@@ -108,6 +108,7 @@ impl Awaited for Posted<'_> {
 }
 
 impl<R: Receiver> RecvFlight<R> {
+    #[inline(always)]
     pub(crate) fn new(receiver: R) -> RecvFlight<R> {
         RecvFlight {
             node: WaitNode::new(),
@@ -240,6 +241,7 @@ fn ready_to_wait(receiver: &impl Receiver) -> Result<Policy, JobError> {
 }
 
 /// The oldest orphan, or a place of its own; `None` if there is neither.
+#[inline(always)]
 fn post(receiver: &impl Receiver) -> Result<Option<Receipt>, JobError> {
     let pair = receiver.pair();
     loop {
@@ -328,6 +330,7 @@ fn go_on(
 }
 
 /// It is over: the message comes to its destination. `adopt` copies it from where another one wanted it.
+#[inline(always)]
 fn receive(
     shared: &Shared,
     receives: &Receives,

@@ -56,6 +56,7 @@ impl<C: AsRef<Rdma>, D: MaybeDestination> Receiver for RecvRequest<C, D> {
         self.check_extent(self.dst.extent_now())
     }
 
+    #[inline(always)]
     fn begin(&self) -> Result<Room, JobError> {
         let begun = mem::begin_receive(&self.dst, self.holder(Use::Rdma))?;
         // Once more: without the Lease somebody may have changed it meanwhile.
@@ -96,6 +97,7 @@ impl<C: AsRef<Rdma>, D: MaybeDestination> Kind for RecvRequest<C, D> {
     type Output = Result<Received, JobError>;
     type Flight = RecvFlight<RecvRequest<C, D>>;
 
+    #[inline(always)]
     fn flight(self) -> Self::Flight {
         RecvFlight::new(self)
     }
@@ -107,6 +109,7 @@ impl<C: AsRef<Rdma>, D: MaybeDestination> Kind for RecvRequest<C, D> {
         flight.poll(cx)
     }
 
+    #[inline(always)]
     fn start(flight: &mut Self::Flight) -> Result<(), JobError> {
         flight.start()
     }
