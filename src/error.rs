@@ -148,28 +148,40 @@ impl From<ErrorKind> for io::ErrorKind {
 ///
 /// Its text is one line of printable characters. Blobs, topologies and environment variables may
 /// be anybody's, and what an error quotes of them is escaped.
-#[derive(Debug, thiserror::Error)]
-#[error("{op}: {message}")]
+#[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
-    op: &'static str,
+    call: Option<&'static str>,
     message: Cow<'static, str>,
     source: Option<io::Error>,
 }
 
 impl Error {
-    /// An error of `kind` from the call `op`; `message` says what, how much and the way out.
-    pub fn new(kind: ErrorKind, op: &'static str, message: impl Into<Cow<'static, str>>) -> Error {
+    /// Returns an error of `kind`; `message` says what happened, to what, and the way out.
+    ///
+    /// `call` is the public function that the caller wrote, such as `"Mmap::stop"`. A provider
+    /// gives `None`: the crate names the call through which the application reached the provider,
+    /// and replaces whatever a provider's error names.
+    pub fn new(
+        kind: ErrorKind,
+        call: impl Into<Option<&'static str>>,
+        message: impl Into<Cow<'static, str>>,
+    ) -> Error {
         Error {
             kind,
-            op,
+            call: call.into(),
             message: printable(message.into()),
             source: None,
         }
     }
 
-    /// The operating system's error in front of it: its text joins the message.
-    pub fn os(op: &'static str, what: impl fmt::Display, source: io::Error) -> Error {
+    /// Returns an error whose source is the operating system's; the text of `source` joins the
+    /// message. `call` is as for [`Error::new`].
+    pub fn os(
+        call: impl Into<Option<&'static str>>,
+        what: impl fmt::Display,
+        source: io::Error,
+    ) -> Error {
         let kind = match source.raw_os_error() {
             Some(libc::ENOMEM | libc::ENOSPC) => ErrorKind::NoMemory,
             Some(libc::EINVAL | libc::EFBIG) => ErrorKind::InvalidValue,
@@ -178,7 +190,7 @@ impl Error {
         };
         Error {
             kind,
-            op,
+            call: call.into(),
             message: printable(format!("{what}: {source}").into()),
             source: Some(source),
         }
@@ -189,9 +201,40 @@ impl Error {
         self.kind
     }
 
-    /// The call that failed.
-    pub fn op(&self) -> &'static str {
-        self.op
+    /// Returns the public call that failed, as the application wrote it: `RemoteMmap::from_export`.
+    ///
+    /// `None` if the error came from a [`JobError`], which does not know the call, from a node of a
+    /// [`Graph`](crate::Graph), or from a provider that the application called itself.
+    pub fn call(&self) -> Option<&'static str> {
+        self.call
+    }
+
+    /// The text without the call, for an error that says it in its own words.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Names the public call that the application wrote, in place of the one that failed inside it.
+    pub(crate) fn with_call(self, call: &'static str) -> Error {
+        Error {
+            call: Some(call),
+            ..self
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.call {
+            Some(call) => write!(f, "{call}: {}", self.message),
+            None => f.write_str(&self.message),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_ref().map(|source| source as _)
     }
 }
 
@@ -203,7 +246,7 @@ impl From<Error> for io::Error {
 
 impl From<JobError> for Error {
     fn from(error: JobError) -> Error {
-        Error::new(error.kind(), "job", error.to_string())
+        Error::new(error.kind(), None, error.to_string())
     }
 }
 

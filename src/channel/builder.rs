@@ -12,6 +12,8 @@ use super::socket::{self, Listener, Socket};
 use crate::device::{Device, Representor};
 use crate::error::{Error, ErrorKind, Result};
 
+const LISTEN_TCP: &str = "ChannelBuilder::listen_tcp";
+const CONNECT_TCP: &str = "ChannelBuilder::connect_tcp";
 const LISTEN: &str = "ChannelBuilder::listen";
 const CONNECT: &str = "ChannelBuilder::connect";
 
@@ -106,9 +108,12 @@ impl ChannelBuilder {
     #[doc(alias = "doca_comm_channel_ep_listen")]
     pub fn listen(self, representor: &Representor, service: &str) -> Result<Service> {
         self.check(LISTEN, service)?;
-        representor.check()?;
+        representor
+            .check()
+            .map_err(|error| error.with_call(LISTEN))?;
         let (device, info) = (representor.device(), representor.info());
-        let domain = device.adapter().channel_domain(Some(info))?;
+        let domain = device.adapter().channel_domain(Some(info));
+        let domain = domain.map_err(|error| error.with_call(LISTEN))?;
         let runtime = socket::runtime(LISTEN)?;
         let listener = Listener::unix(LISTEN, &socket::name(LISTEN, &domain, service)?)?;
         let at = At {
@@ -131,9 +136,9 @@ impl ChannelBuilder {
         addr: SocketAddr,
         service: &str,
     ) -> Result<Service> {
-        self.check(LISTEN, service)?;
-        let runtime = socket::runtime(LISTEN)?;
-        let listener = Listener::tcp(LISTEN, addr).await?;
+        self.check(LISTEN_TCP, service)?;
+        let runtime = socket::runtime(LISTEN_TCP)?;
+        let listener = Listener::tcp(LISTEN_TCP, addr).await?;
         let at = At {
             device: device.clone(),
             runtime,
@@ -156,14 +161,16 @@ impl ChannelBuilder {
     #[doc(alias = "doca_comm_channel_ep_connect")]
     pub async fn connect(self, device: &Device, service: &str) -> Result<Channel> {
         self.check(CONNECT, service)?;
-        let domain = device.adapter().channel_domain(None)?;
+        let domain = device.adapter().channel_domain(None);
+        let domain = domain.map_err(|error| error.with_call(CONNECT))?;
         let runtime = socket::runtime(CONNECT)?;
         let socket = socket::connect(CONNECT, &socket::name(CONNECT, &domain, service)?).await?;
         let at = At {
             device: device.clone(),
             runtime,
         };
-        self.greet(socket, service, at).await
+        let greeted = self.greet(socket, service, at).await;
+        greeted.map_err(|error| error.with_call(CONNECT))
     }
 
     /// Connects to the service of that name at a TCP address; waits until the service accepts.
@@ -181,14 +188,15 @@ impl ChannelBuilder {
         addr: SocketAddr,
         service: &str,
     ) -> Result<Channel> {
-        self.check(CONNECT, service)?;
-        let runtime = socket::runtime(CONNECT)?;
-        let socket = socket::connect_tcp(CONNECT, addr).await?;
+        self.check(CONNECT_TCP, service)?;
+        let runtime = socket::runtime(CONNECT_TCP)?;
+        let socket = socket::connect_tcp(CONNECT_TCP, addr).await?;
         let at = At {
             device: device.clone(),
             runtime,
         };
-        self.greet(socket, service, at).await
+        let greeted = self.greet(socket, service, at).await;
+        greeted.map_err(|error| error.with_call(CONNECT_TCP))
     }
 
     /// The client's half of the greeting.
@@ -198,7 +206,7 @@ impl ChannelBuilder {
             service,
         };
         let mut inbox = Inbox::new(greeting::LEN_MAX, 1);
-        let reset = |text| Error::new(ErrorKind::ConnectionReset, CONNECT, text);
+        let reset = |text| Error::new(ErrorKind::ConnectionReset, None, text);
         let gone = |_| reset("the service has ended before it answered");
         socket.write_frame(&hello.bytes()).await.map_err(gone)?;
         let answer = socket.read_frame(&mut inbox).await.map_err(gone)?;
@@ -206,7 +214,7 @@ impl ChannelBuilder {
             return Err(reset("what listens there is no service"));
         };
         if let Some((kind, text)) = answer.refusal() {
-            return Err(Error::new(kind, CONNECT, text));
+            return Err(Error::new(kind, None, text));
         }
         Ok(Channel(Arc::new(self.link(socket, inbox, theirs, at))))
     }

@@ -100,7 +100,8 @@ impl Channel {
     ///
     /// `Again` if it has none; else as [`send`](Channel::send).
     pub fn try_send(&self, message: &[u8]) -> Result<()> {
-        self.0.try_send(message)
+        let sent = self.0.try_send(message);
+        sent.map_err(|error| error.with_call("Channel::try_send"))
     }
 
     /// Waits until all messages that were sent before have been written to the socket. The peer
@@ -140,7 +141,8 @@ impl Channel {
     ///
     /// `Again` if it is not, or another receive waits for it; else as [`recv`](Channel::recv).
     pub fn try_recv(&self) -> Result<Bytes> {
-        self.0.try_recv()
+        let received = self.0.try_recv();
+        received.map_err(|error| error.with_call("Channel::try_recv"))
     }
 
     /// Ends the connection, for all its handles, once everything that was sent before has been written. Over already is no error.

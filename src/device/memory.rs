@@ -138,7 +138,7 @@ pub unsafe trait Registrar {
             "this device exports no memory to {} peers",
             offer.audience()
         );
-        Err(Error::new(ErrorKind::NotSupported, "export", text))
+        Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 
     /// Imports what another process, or this one, has exported. It may block, until the deadline at most.
@@ -150,7 +150,7 @@ pub unsafe trait Registrar {
     /// not be had.
     fn import(&self, _blob: &[u8], _deadline: Instant) -> Result<Imported> {
         let text = "this device imports no memory";
-        Err(Error::new(ErrorKind::NotSupported, "import", text))
+        Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 }
 

@@ -89,7 +89,7 @@ pub unsafe trait Adapter: Send + Sync {
     fn representors(&self) -> Result<Vec<RepInfo>> {
         let text = format!("device {} has no representors", self.info().name());
         let kind = ErrorKind::NotSupported;
-        Err(Error::new(kind, "Device::representors", text))
+        Err(Error::new(kind, None, text))
     }
 
     /// A name that a function and its representor have in common, and nobody else: where their Channels meet on this machine. Of the
@@ -103,7 +103,7 @@ pub unsafe trait Adapter: Send + Sync {
         let text = format!(
             "{of} has no other side on this machine: use a TCP address (ChannelBuilder::listen_tcp, connect_tcp)"
         );
-        Err(Error::new(ErrorKind::NotSupported, "Channel", text))
+        Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 
     /// Makes a sync event, whose counter is 0, or, in memory of the application's, what is there.
@@ -113,7 +113,7 @@ pub unsafe trait Adapter: Send + Sync {
     /// `NotSupported` if it has none, or not for these processors; what could not be had.
     fn open_event(&self, _config: EventConfig) -> Result<Arc<dyn EventCounter>> {
         let text = "this device has no sync events";
-        Err(Error::new(ErrorKind::NotSupported, "open_event", text))
+        Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 
     /// Imports a sync event that another process, or this one, has exported. It may block, until the deadline at most.
@@ -123,7 +123,7 @@ pub unsafe trait Adapter: Send + Sync {
     /// As for [`Registrar::import`]; `InUse` if it is imported already.
     fn import_event(&self, _blob: &[u8], _deadline: Instant) -> Result<Arc<dyn EventCounter>> {
         let text = "this device imports no sync events";
-        Err(Error::new(ErrorKind::NotSupported, "import_event", text))
+        Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 
     /// Whether it can still be used.

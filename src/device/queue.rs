@@ -137,7 +137,7 @@ pub unsafe trait Queue: Send + Sync {
     /// `NotSupported` if there are none; what could not be had.
     fn open_endpoint(&self, _config: EndpointConfig) -> SetUp<Arc<dyn Endpoint>> {
         let text = "this device has no endpoints";
-        Err(Error::new(ErrorKind::NotSupported, "open_endpoint", text))
+        Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 
     /// Puts a sync event of this device on the queue: its Jobs and at most so many waits at once, less than 2^20, end here.
@@ -153,7 +153,7 @@ pub unsafe trait Queue: Send + Sync {
         _waits: u32,
     ) -> SetUp<Arc<dyn EventPort>> {
         let text = "this device has no sync events";
-        Err(Error::new(ErrorKind::NotSupported, "open_event_port", text))
+        Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 
     /// Whether `reap` would find something. A hint, and cheap; who cannot tell says `true`.

@@ -157,6 +157,7 @@ impl Device {
     /// the DPU that are no port.
     #[doc(alias = "doca_devinfo_rep_list_create")]
     pub fn representors(&self, filter: RepFilter) -> Result<Vec<RepInfo>> {
+        const OP: &str = "Device::representors";
         let info = self.info();
         if !info.caps().representors.supports(filter) {
             let text = format!(
@@ -164,9 +165,10 @@ impl Device {
                 info.name()
             );
             let kind = ErrorKind::NotSupported;
-            return Err(Error::new(kind, "Device::representors", text));
+            return Err(Error::new(kind, OP, text));
         }
-        let mut list = self.adapter().representors()?;
+        let list = self.adapter().representors();
+        let mut list = list.map_err(|error| error.with_call(OP))?;
         list.retain(|info| filter.takes(info.kind()));
         Ok(list)
     }
@@ -204,6 +206,7 @@ impl Representor {
     pub fn open(device: &Device, name: &str) -> Result<Representor> {
         let find = |info: &RepInfo| info.is_named(name);
         Representor::find(device, &format!("\"{name}\""), find)
+            .map_err(|error| error.with_call("Representor::open"))
     }
 
     /// Opens what was listed, as it is now: the function of that vuid.
@@ -215,6 +218,7 @@ impl Representor {
     pub fn open_info(device: &Device, info: &RepInfo) -> Result<Representor> {
         let find = |now: &RepInfo| now.vuid() == info.vuid();
         Representor::find(device, info.name(), find)
+            .map_err(|error| error.with_call("Representor::open_info"))
     }
 
     fn find(
@@ -235,7 +239,7 @@ impl Representor {
             device.info().name(),
             names.join(", ")
         );
-        Err(Error::new(ErrorKind::NotFound, "Representor::open", text))
+        Err(Error::new(ErrorKind::NotFound, None, text))
     }
 
     /// Its device: the port that it is behind.
@@ -255,7 +259,9 @@ impl Representor {
     ///
     /// `NotFound` if it has gone.
     pub fn check(&self) -> Result<()> {
-        Representor::open_info(&self.device, &self.info).map(drop)
+        Representor::open_info(&self.device, &self.info)
+            .map(drop)
+            .map_err(|error| error.with_call("Representor::check"))
     }
 }
 

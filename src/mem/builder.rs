@@ -81,7 +81,7 @@ impl MmapBuilder {
         self.check(OP)?;
         let size = not_empty(OP, len)?;
         let memory = memfd::alloc(size, self.huge)?;
-        Mmap::begin(memory, self.access, self.devices, self.only_for)
+        self.begin(OP, memory)
     }
 
     /// A range of a memfd of the application's. It is populated, and can be exported as what `alloc` makes.
@@ -124,7 +124,7 @@ impl MmapBuilder {
         self.no_huge_pages(OP)?;
         let range = (range.start_bound().cloned(), range.end_bound().cloned());
         let memory = memfd::adopt(memfd.into(), range, self.access.local_writable())?;
-        Mmap::begin(memory, self.access, self.devices, self.only_for)
+        self.begin(OP, memory)
     }
 
     /// The bytes of an owner of the application's: a `Vec<u8>`, a `BytesMut`, a mapping of another crate's.
@@ -157,7 +157,7 @@ impl MmapBuilder {
         self.no_huge_pages(OP)?;
         let memory = owner::lend(owner);
         not_empty(OP, memory.len())?;
-        Mmap::begin(memory, self.access, self.devices, self.only_for)
+        self.begin(OP, memory)
     }
 
     /// `len` bytes from `addr` on, which `free` takes back: it is called once, with both, when the Mmap's last user has
@@ -201,7 +201,12 @@ impl MmapBuilder {
         }
         // SAFETY: as the caller promises.
         let memory = unsafe { Memory::lent(addr, len, Box::new(free)) };
+        self.begin(OP, memory)
+    }
+
+    fn begin(self, op: &'static str, memory: Memory) -> Result<Mmap> {
         Mmap::begin(memory, self.access, self.devices, self.only_for)
+            .map_err(|error| error.with_call(op))
     }
 
     fn check(&self, op: &'static str) -> Result<()> {

@@ -43,7 +43,9 @@ impl Mmap {
             let text = "the counter is shared with another process: take memory with MmapBuilder::alloc, or from_memfd";
             return refuse(ErrorKind::NotSupported, text.to_owned());
         };
-        let keep = BufInventory::with_capacity(1).buf(self, offset..offset + 8)?;
+        let keep = BufInventory::with_capacity(1)
+            .buf(self, offset..offset + 8)
+            .map_err(|error| error.with_call(op))?;
         let (region, keep) = (self.0.region(), Arc::new(keep));
         // SAFETY: the eight bytes lie in the region, which begins at a page, at a multiple of 8, both as checked above; the Buf keeps them, and
         // memory that the DPU may write is reached by atomics and the opaque routine alone.

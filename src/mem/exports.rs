@@ -85,7 +85,8 @@ impl Mmap {
         let exported = device
             .adapter()
             .registrar()
-            .export(&self.0.offer(audience))?;
+            .export(&self.0.offer(audience))
+            .map_err(|error| error.with_call(op))?;
         let blob = exported.blob().to_vec();
         exports.push(Export {
             device: device.id(),

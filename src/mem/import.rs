@@ -56,8 +56,11 @@ impl Import {
 }
 
 fn import(device: &Device, blob: &[u8], deadline: Instant) -> Result<RemoteMmap> {
-    let imported = device.adapter().registrar().import(blob, deadline)?;
-    RemoteMmap::new(device, imported)
+    let imported = device.adapter().registrar().import(blob, deadline);
+    RemoteMmap::new(
+        device,
+        imported.map_err(|error| error.with_call(Import::OP))?,
+    )
 }
 
 impl Future for Import {

@@ -75,7 +75,9 @@ impl BufInventory {
     /// As [`BufInventory::buf`].
     #[doc(alias = "doca_buf_inventory_buf_by_data")]
     pub fn buf_filled(&self, mmap: &Mmap, range: impl RangeBounds<usize>) -> Result<Buf> {
-        let buf = self.buf(mmap, range)?;
+        let buf = self
+            .buf(mmap, range)
+            .map_err(|error| error.with_call("BufInventory::buf_filled"))?;
         buf.0.fill();
         Ok(buf)
     }

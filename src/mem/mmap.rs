@@ -140,10 +140,12 @@ impl Mmap {
     #[doc(alias = "doca_mmap_dev_rm")]
     pub fn start<'a>(&self, devices: impl IntoIterator<Item = &'a Device>) -> Result<()> {
         let devices: Vec<Device> = devices.into_iter().cloned().collect();
-        devices::check("Mmap::start", &devices)?;
+        const OP: &str = "Mmap::start";
+        devices::check(OP, &devices)?;
         self.0.ranges().begin_start()?;
         let held = devices::register(devices, &self.0.region(), self.0.only_for)
-            .inspect_err(|_| self.0.ranges().set_stage(Stage::Stopped))?;
+            .inspect_err(|_| self.0.ranges().set_stage(Stage::Stopped))
+            .map_err(|error| error.with_call(OP))?;
         self.0.keys.set(&held);
         *lock(&self.0.held) = held;
         self.0.ranges().set_stage(Stage::Started);

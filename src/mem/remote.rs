@@ -203,7 +203,7 @@ impl RemoteMmap {
                 Err(error) if error.kind() == ErrorKind::InUse && mmap.access().peer_writable() => {
                     None
                 }
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.with_call(OP)),
             },
         };
         Ok(RemoteBuf(Arc::new(Piece {

@@ -68,9 +68,13 @@ impl<K: Kind, E> Context<K, E> {
             let text = format!("device {} {}", info.name(), K::LACKS);
             return Err(Error::new(ErrorKind::NotSupported, K::ATTACH, text));
         };
-        let checked = check(&caps)?;
-        let attachment = workq.attach(device, caps.event_driven())?;
-        let extra = open(&attachment, checked)?;
+        let attach = || {
+            let checked = check(&caps)?;
+            let attachment = workq.attach(device, caps.event_driven())?;
+            let extra = open(&attachment, checked)?;
+            Ok((attachment, extra))
+        };
+        let (attachment, extra) = attach().map_err(|error: Error| error.with_call(K::ATTACH))?;
         Ok(Context(Arc::new(Inner {
             attachment,
             caps,

@@ -64,7 +64,8 @@ impl Device {
     pub fn list() -> Result<Vec<DevInfo>> {
         let mut list = Vec::new();
         for provider in providers() {
-            list.extend(provider.devices()?);
+            let devices = provider.devices();
+            list.extend(devices.map_err(|error| error.with_call("Device::list"))?);
         }
         Ok(list)
     }
@@ -77,12 +78,15 @@ impl Device {
     /// `NotFound`, with the names that there are; whatever the provider says.
     #[doc(alias = "doca_dev_open")]
     pub fn open(name: &str) -> Result<Device> {
+        const OP: &str = "Device::open";
         let mut names = Vec::new();
         let mut absent = String::new();
         for provider in providers() {
-            for info in provider.devices()? {
+            let devices = provider.devices();
+            for info in devices.map_err(|error| error.with_call(OP))? {
                 if info.is_named(name) {
-                    return provider.open(&info);
+                    let device = provider.open(&info);
+                    return device.map_err(|error| error.with_call(OP));
                 }
                 names.push(info.name().to_owned());
             }
@@ -92,7 +96,7 @@ impl Device {
         }
         let names = names.join(", ");
         let text = format!("no device \"{name}\"; there are: {names}{absent}");
-        Err(Error::new(ErrorKind::NotFound, "Device::open", text))
+        Err(Error::new(ErrorKind::NotFound, OP, text))
     }
 
     /// Opens the first device that copies.
@@ -101,19 +105,15 @@ impl Device {
     ///
     /// `NotFound` if there is none; whatever the provider says.
     pub fn open_default() -> Result<Device> {
-        for provider in providers() {
-            if let Some(info) = provider
-                .devices()?
-                .into_iter()
-                .find(|info| info.caps().dma.is_some())
-            {
-                return provider.open(&info);
+        let first = || {
+            for provider in providers() {
+                let mut devices = provider.devices()?.into_iter();
+                if let Some(info) = devices.find(|info| info.caps().dma.is_some()) {
+                    return provider.open(&info);
+                }
             }
-        }
-        Err(Error::new(
-            ErrorKind::NotFound,
-            "Device::open_default",
-            "no device copies",
-        ))
+            Err(Error::new(ErrorKind::NotFound, None, "no device copies"))
+        };
+        first().map_err(|error: Error| error.with_call("Device::open_default"))
     }
 }

@@ -122,9 +122,9 @@ impl Events {
     /// more.
     fn nest(&self, shared: &Arc<Shared>, fd: BorrowedFd<'_>) -> Result<bool> {
         let mut inner = self.inner();
-        let nest = self.span(&inner, "attach")?;
+        let nest = self.span(&inner, None)?;
         nest.add(fd, EpollEvent::new(EDGES, 1))
-            .map_err(|errno| Error::os("attach", "epoll", errno.into()))?;
+            .map_err(|errno| Error::os(None, "epoll", errno.into()))?;
         inner.several = true;
         // The handle is another one now. Whoever waits, or has left an orphan, must hear of it where it was registered.
         let old = std::mem::replace(&mut inner.sources, [const { None }; RUNTIMES]);
@@ -195,7 +195,8 @@ impl Events {
     }
 
     /// The epoll descriptor over all sources. The caller holds the lock, so that there is one.
-    fn span(&self, _inner: &Inner, op: &'static str) -> Result<&Epoll> {
+    fn span(&self, _inner: &Inner, op: impl Into<Option<&'static str>>) -> Result<&Epoll> {
+        let op = op.into();
         if let Some(nest) = self.nest.get() {
             return Ok(nest);
         }

@@ -33,7 +33,6 @@ pub(crate) struct QueuePair {
 impl QueuePair {
     /// Opens one, for a context that was attached.
     pub(crate) fn open(attachment: &Attachment, config: EndpointConfig) -> Result<QueuePair> {
-        const OP: &str = "RdmaBuilder::attach";
         let watched = Arc::new(Watched::new());
         let table: Arc<OnceLock<Weak<Receives>>> = Arc::default();
         let changed: Changed = {
@@ -81,8 +80,7 @@ impl QueuePair {
         let order = attachment.order.get_or_init(Order::new);
         watched.set_endpoint(&endpoint);
         let registry = &attachment.shared.core.registry;
-        let receives = match registry.add(OP, Some(Arc::clone(&closed)), |n| Receives::new(size, n))
-        {
+        let receives = match registry.add(Some(Arc::clone(&closed)), |n| Receives::new(size, n)) {
             Ok(receives) => receives,
             Err(error) => {
                 // SAFETY: nothing was posted.

@@ -85,7 +85,6 @@ impl Registry {
     /// A new table, of an Rdma, which is told of changes, or of a sync event.
     pub(super) fn add<T: Places + 'static>(
         &self,
-        op: &'static str,
         changed: Option<Changed>,
         make: impl FnOnce(Numbered) -> T,
     ) -> Result<Arc<T>> {
@@ -94,7 +93,7 @@ impl Registry {
         let index = free.unwrap_or(entries.len());
         if index == TABLES {
             let text = format!("the WorkQ has {TABLES} of them, as many as can be: build another");
-            return Err(Error::new(ErrorKind::Full, op, text));
+            return Err(Error::new(ErrorKind::Full, None, text));
         }
         if free.is_none() {
             entries.push(Entry::default());

@@ -29,10 +29,9 @@ impl Subscription {
         event: Arc<dyn EventCounter>,
         waits: u32,
     ) -> Result<Subscription> {
-        const OP: &str = "SyncEventBuilder::attach";
         let port = attachment.queue.open_event_port(&event, waits)?;
         let registry = &attachment.shared.core.registry;
-        let table = registry.add(OP, None, |numbered| Waits::new(waits, numbered));
+        let table = registry.add(None, |numbered| Waits::new(waits, numbered));
         let waits = table.inspect_err(|_| port.retire())?;
         let _ = attachment.event.set(Arc::clone(&port));
         let order = attachment.order.get_or_init(Order::new);

@@ -216,15 +216,14 @@ impl WorkQ {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The place of a device's contexts on this WorkQ.
+    /// The place of a device's contexts on this WorkQ. The context names the call in an error.
     pub(crate) fn attach(&self, device: &Device, event_driven: bool) -> Result<Attachment> {
-        const OP: &str = "attach";
         let shared = &self.0;
         let caps = device.info().caps();
         // Until it is attached: no mode is set after the check.
         let attaching = shared.attaching();
         let mut nested = false;
-        check_events(device, event_driven, shared.mode.load(), OP)?;
+        check_events(device, event_driven, shared.mode.load(), None)?;
         if self.depth() > caps.max_depth {
             let text = format!(
                 "a depth of {}, and device {} takes {}",
@@ -232,12 +231,12 @@ impl WorkQ {
                 device.info().name(),
                 caps.max_depth
             );
-            return Err(Error::new(ErrorKind::InvalidValue, OP, text));
+            return Err(Error::new(ErrorKind::InvalidValue, None, text));
         }
         if shared.closed.load(Ordering::Acquire) {
             return Err(Error::new(
                 ErrorKind::BadState,
-                OP,
+                None,
                 "the WorkQ was shut down",
             ));
         }
@@ -278,7 +277,7 @@ impl WorkQ {
         let text = format!(
             "contexts of {DEVICES} devices are attached, as many as can be: build another WorkQ"
         );
-        Err(Error::new(ErrorKind::Full, OP, text))
+        Err(Error::new(ErrorKind::Full, None, text))
     }
 }
 
@@ -287,7 +286,7 @@ fn check_events(
     device: &Device,
     event_driven: bool,
     policy: Policy,
-    op: &'static str,
+    op: impl Into<Option<&'static str>>,
 ) -> Result<()> {
     if policy.is_busy() || event_driven {
         return Ok(());

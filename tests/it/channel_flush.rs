@@ -111,7 +111,7 @@ fn a_flush_fails_with_its_connection() {
         drop(server);
         let error = in_time("the flush", flush).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
-        assert_eq!(error.op(), "Channel::flush");
+        assert_eq!(error.call(), Some("Channel::flush"));
         client.abort();
         assert_eq!(
             client.flush().await.unwrap_err().kind(),

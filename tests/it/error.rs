@@ -1,6 +1,207 @@
-//! Errors by themselves: how they turn into those of others.
+//! Errors by themselves: what they say, and how they turn into those of others.
 
-use support::each;
+use support::loopback::Loopback;
+use support::{each, run};
+use tokio_doca::soft::{Fault, Soft, Topology, View};
+use tokio_doca::{
+    Access, BufInventory, BufPool, Channel, Device, Dma, Error, Location, Mmap, Rdma, RemoteMmap,
+    RepFilter, Representor, SyncEvent, WorkQ,
+};
+
+/// Everything that a peer may do.
+const ALL: Access = Access::LOCAL_READ_WRITE
+    .union(Access::DPU_READ_WRITE)
+    .union(Access::RDMA_READ)
+    .union(Access::RDMA_ATOMIC);
+
+/// Both sides of a card, and a blob of each kind.
+struct Card {
+    host: Device,
+    dpu: Device,
+    workq: WorkQ,
+    mmap: Mmap,
+    event: SyncEvent,
+    rdma: Rdma,
+}
+
+impl Card {
+    fn new() -> Card {
+        let host = Soft::builder().build().open("pf0").unwrap();
+        let dpu = Soft::builder().view(View::Dpu).build().open("p0").unwrap();
+        let workq = WorkQ::builder().build().unwrap();
+        let builder = Mmap::builder().device(&host).access(ALL);
+        let event = SyncEvent::builder()
+            .publisher(Location::Dpu)
+            .subscriber(Location::Cpu(&host));
+        Card {
+            mmap: builder.alloc(1 << 16).unwrap(),
+            event: event.attach(&workq).unwrap(),
+            rdma: Rdma::builder(&host).attach(&workq).unwrap(),
+            host,
+            dpu,
+            workq,
+        }
+    }
+}
+
+/// The error begins with the call, names it once, and has one call and no other.
+#[track_caller]
+fn names<T>(call: &str, result: Result<T, Error>) -> String {
+    let text = result.err().expect("it is refused").to_string();
+    let rest = text.strip_prefix(&format!("{call}: "));
+    let rest = rest.unwrap_or_else(|| panic!("not of {call}: {text}"));
+    assert!(!rest.starts_with(call), "{text}");
+    let first = rest
+        .split(' ')
+        .next()
+        .and_then(|word| word.strip_suffix(':'));
+    let is_call = |word: &str| {
+        word.chars()
+            .all(|c| c.is_alphanumeric() || "_:".contains(c))
+    };
+    assert!(!first.is_some_and(is_call), "two calls: {text}");
+    text
+}
+
+#[test]
+fn an_error_names_the_public_call_also_where_the_device_is_what_failed() {
+    run(async {
+        let card = Card::new();
+        let Card { host, dpu, .. } = &card;
+        let garbage = b"#!/bin/sh and more";
+        names("Device::open", Device::open("nope"));
+        names("Soft::open", Soft::builder().build().open("nope"));
+        names(
+            "RemoteMmap::from_export",
+            RemoteMmap::from_export(dpu, garbage).wait(),
+        );
+        names(
+            "RemoteMmap::from_export",
+            RemoteMmap::from_export(dpu, garbage).await,
+        );
+        names(
+            "SyncEvent::from_export",
+            SyncEvent::from_export(dpu, garbage).wait(),
+        );
+        // A provider that names a call of its own.
+        let loopback = Loopback::device(true).1;
+        let imported = RemoteMmap::from_export(&loopback, garbage);
+        names("RemoteMmap::from_export", imported.await);
+        // The default of a device that has none.
+        names(
+            "SyncEvent::from_export",
+            SyncEvent::from_export(host, garbage).await,
+        );
+        names("Rdma::connect", card.rdma.connect(garbage).await);
+        names("Rdma::connect", card.rdma.connect(garbage).wait());
+        let (mut here, mut there) = tokio::io::duplex(4096);
+        let peer = async {
+            use tokio::io::AsyncWriteExt;
+            there.write_u32(garbage.len() as u32).await.unwrap();
+            there.write_all(garbage).await.unwrap();
+            there.write_u8(1).await.unwrap();
+        };
+        let (shaken, ()) = tokio::join!(card.rdma.handshake(&mut here), peer);
+        names("Rdma::handshake", shaken);
+        // Memory that is in no memfd.
+        let owned = Mmap::builder()
+            .device(host)
+            .access(ALL)
+            .from_owner(vec![0; 64])
+            .unwrap();
+        names("Mmap::export_dpu", owned.export_dpu(host));
+        names("Mmap::export_rdma", owned.export_rdma(host));
+        names("Mmap::start", owned.start([host]));
+        let shut = WorkQ::builder().build().unwrap();
+        shut.shutdown().await.unwrap();
+        names("DmaBuilder::attach", Dma::builder(host).attach(&shut));
+        names("RdmaBuilder::attach", Rdma::builder(host).attach(&shut));
+        names(
+            "RdmaBuilder::attach",
+            Rdma::builder(host).recv_queue_size(0).attach(&card.workq),
+        );
+        let event = || {
+            SyncEvent::builder()
+                .publisher(Location::Dpu)
+                .subscriber(Location::Cpu(host))
+        };
+        names(
+            "SyncEventBuilder::attach",
+            event().waits(0).attach(&card.workq),
+        );
+        let blob = card.event.export_dpu(host).unwrap();
+        let imported = SyncEvent::from_export(dpu, &blob).await.unwrap();
+        names(
+            "ImportedSyncEvent::attach",
+            imported.waits(0).attach(&card.workq),
+        );
+        let misplaced = event().backing(&card.mmap, 4).start();
+        names("SyncEventBuilder::start", misplaced);
+        let _pool = BufPool::builder(&card.mmap).build().unwrap();
+        names(
+            "SyncEventBuilder::attach",
+            event().backing(&card.mmap, 0).attach(&card.workq),
+        );
+        let blocking = event().start().unwrap();
+        names("BlockingSyncEvent::export_dpu", blocking.export_dpu(dpu));
+        names("SyncEvent::export_dpu", card.event.export_dpu(dpu));
+        let inventory = BufInventory::with_capacity(1);
+        names("BufInventory::buf", inventory.buf(&card.mmap, 0..8));
+        names(
+            "BufInventory::buf_filled",
+            inventory.buf_filled(&card.mmap, 0..8),
+        );
+        let stopped = Mmap::builder().device(host).access(ALL).alloc(4096);
+        let stopped = stopped.unwrap();
+        let blob = stopped.export_rdma(host).unwrap();
+        let own = RemoteMmap::from_export(host, &blob).await.unwrap();
+        stopped.stop().unwrap();
+        names("RemoteMmap::buf", own.buf(..));
+        let soft = Soft::builder().build();
+        let faults = soft.faults();
+        names("Faults::push_script", faults.push_script("nonsense"));
+        names("Faults::push_script", faults.push_script("pass*0"));
+        names("Fault::from_str", "nonsense".parse::<Fault>());
+        names("Device::representors", host.representors(RepFilter::All));
+        names("Representor::open", Representor::open(dpu, "nope"));
+        names("Representor::open", Representor::open(host, "hpf0"));
+        let hpf0 = Representor::open(dpu, "hpf0").unwrap();
+        names(
+            "Representor::open_info",
+            Representor::open_info(host, hpf0.info()),
+        );
+        names("TopologyBuilder::build", Topology::builder().build());
+        names("Topology::from_str", "card = 7".parse::<Topology>());
+        let channel = Channel::builder;
+        names(
+            "ChannelBuilder::connect",
+            channel().connect(dpu, "service").await,
+        );
+        let nowhere = ([127, 0, 0, 1], 1).into();
+        names(
+            "ChannelBuilder::connect_tcp",
+            channel().connect_tcp(host, nowhere, "").await,
+        );
+        names(
+            "ChannelBuilder::connect_tcp",
+            channel().connect_tcp(host, nowhere, "s").await,
+        );
+        names(
+            "ChannelBuilder::listen_tcp",
+            channel().listen_tcp(host, nowhere, "").await,
+        );
+        names("ChannelBuilder::listen", channel().listen(&hpf0, ""));
+    });
+}
+
+#[test]
+fn the_error_of_a_job_names_no_call_that_nobody_wrote() {
+    each(async |bench| {
+        let (src, dst) = (bench.empty(), bench.empty());
+        let error = bench.dma.copy(&src, &dst).await.unwrap_err();
+        assert_eq!(Error::from(error).to_string(), error.to_string());
+    });
+}
 
 #[test]
 fn errors_become_io_errors_of_the_same_kind() {

@@ -79,7 +79,8 @@ fn a_provider_of_the_applications_is_listed_after_the_built_in_ones() {
     let last = &list[built_in];
     assert_eq!((last.provider(), last.name()), ("other", "other0"));
     for name in ["other0", "77:01.2", "0000:77:01.2"] {
-        rejected(Device::open(name), ErrorKind::Initialization);
+        let text = rejected(Device::open(name), ErrorKind::Initialization);
+        assert_eq!(text, "Device::open: it is not there any more");
     }
     let text = rejected(Device::open("nope"), ErrorKind::NotFound);
     assert!(text.contains("other0"), "{text}");

@@ -183,7 +183,7 @@ fn each_step_of_the_set_up_may_fail() {
                 ),
                 Err(error) => {
                     let text = error.to_string();
-                    let says = text.contains(call) || error.op() == "test";
+                    let says = text.contains(call) || error.call() == Some("test");
                     assert!(
                         says,
                         "{nth}: {call} failed with {errno}, and this was told: {text}"

@@ -218,6 +218,7 @@ impl Graph {
     /// `InvalidValue` if its context nodes are on several WorkQs: one is named. And as [`Graph::instance_on`].
     #[doc(alias = "doca_graph_instance_create")]
     pub fn instance(&self) -> Result<Instance> {
+        const OP: &str = "Graph::instance";
         let place = self.0.place();
         let workq = place.expect("a graph has a context node").workq();
         // A context on yet another WorkQ was meant to be there.
@@ -227,10 +228,11 @@ impl Graph {
                     "node {} is on another WorkQ than the first context node: Graph::instance_on takes all of them to one",
                     self.0.label(index)
                 );
-                return Err(Error::new(ErrorKind::InvalidValue, "Graph::instance", text));
+                return Err(Error::new(ErrorKind::InvalidValue, OP, text));
             }
         }
         self.instance_on(&workq)
+            .map_err(|error| error.with_call(OP))
     }
 
     /// An instance whose runs are on this WorkQ, whatever WorkQ the contexts of its nodes are on. All memory is taken here:

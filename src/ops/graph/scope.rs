@@ -38,11 +38,13 @@ impl Scope<'_> {
     ///
     /// `BadState` if it has started, and what [`Instance::set`](super::Instance::set) is refused for.
     pub fn set<K: Settable>(&mut self, node: Node<K>, data: impl Into<K::Data>) -> Result<()> {
+        const OP: &str = "Scope::set";
         if self.state(node) != NodeState::NotStarted {
             let text = format!("node {} has started", self.plan.label(node.id().index));
-            return Err(Error::new(ErrorKind::BadState, "Scope::set", text));
+            return Err(Error::new(ErrorKind::BadState, OP, text));
         }
-        self.progress.set(self.plan, node, data.into())
+        let set = self.progress.set(self.plan, node, data.into());
+        set.map_err(|error| error.with_call(OP))
     }
 
     /// A node of the sub-graph of a node: how it ended; `None` if it has not.

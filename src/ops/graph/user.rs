@@ -47,7 +47,7 @@ fn panicked(payload: Box<dyn Any + Send>) -> Wrong {
     // It is user code as well, and may panic when it is dropped.
     discard(Some(payload));
     let text = format!("the function of a user node panicked: {text}");
-    Wrong::Panicked(Error::new(ErrorKind::Unexpected, "Instance::run", text))
+    Wrong::Panicked(Error::new(ErrorKind::Unexpected, None, text))
 }
 
 /// A function with data of each instance's own.

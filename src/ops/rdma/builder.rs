@@ -7,7 +7,7 @@ use super::Rdma;
 use super::context::Half;
 use crate::device::{Access, Device, EndpointConfig, Mtu, RdmaCaps};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ops::context::{Context, Kind};
+use crate::ops::context::Context;
 use crate::reactor::{QueuePair, WorkQ};
 
 /// The flags that say what a peer may do.
@@ -148,7 +148,7 @@ impl RdmaBuilder<'_> {
 
     /// Refuses what the device does not have; answers the sizes of the queues.
     fn check(&self, caps: &RdmaCaps) -> Result<(u32, u32)> {
-        let error = |kind, text: String| Error::new(kind, RdmaCaps::ATTACH, text);
+        let error = |kind, text: String| Error::new(kind, None, text);
         let unknown = !Access::all().contains(self.permissions);
         if unknown || self.permissions.intersects(DPU) {
             let text = "the permissions of an Rdma are RDMA_READ, RDMA_WRITE and RDMA_ATOMIC";

@@ -7,9 +7,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Rdma;
+use crate::device::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{Blocking, deadline};
 
@@ -52,8 +53,13 @@ impl Connect {
         }
         self.rdma.check_open(OP)?;
         let endpoint = self.rdma.pair().endpoint();
-        endpoint.connect(&self.blob, deadline(self.timeout))
+        connect(&**endpoint, &self.blob, deadline(self.timeout))
     }
+}
+
+fn connect(endpoint: &dyn Endpoint, blob: &[u8], deadline: Instant) -> Result<()> {
+    let connected = endpoint.connect(blob, deadline);
+    connected.map_err(|error| error.with_call(OP))
 }
 
 impl Future for Connect {
@@ -66,7 +72,7 @@ impl Future for Connect {
             // The endpoint alone: the thread keeps no context.
             let endpoint = Arc::clone(this.rdma.pair().endpoint());
             let (blob, deadline) = (std::mem::take(&mut this.blob), deadline(this.timeout));
-            let run = move || endpoint.connect(&blob, deadline);
+            let run = move || connect(&*endpoint, &blob, deadline);
             this.call.begin(OP, run)?;
         }
         this.call.poll(OP, cx)

@@ -187,7 +187,8 @@ impl Rdma {
     pub fn export(&self) -> Result<Vec<u8>> {
         const OP: &str = "Rdma::export";
         self.check_open(OP)?;
-        let blob = self.pair().endpoint().export()?;
+        let blob = self.pair().endpoint().export();
+        let blob = blob.map_err(|error| error.with_call(OP))?;
         if blob.len() > BLOB {
             let text = format!(
                 "the device's blob has {} bytes, more than {BLOB}",
@@ -237,7 +238,7 @@ impl Rdma {
         let io = |error: std::io::Error| {
             Error::new(ErrorKind::IoFailed, OP, format!("the stream: {error}"))
         };
-        let blob = self.export()?;
+        let blob = self.export().map_err(|error| error.with_call(OP))?;
         let (mut reader, mut writer) = tokio::io::split(stream);
         let give = async {
             writer.write_u32(blob.len() as u32).await.map_err(io)?;
@@ -268,7 +269,7 @@ impl Rdma {
         };
         let hear = async { reader.read_u8().await.map_err(io) };
         let heard = futures::future::try_join(say, hear).await;
-        connected?;
+        connected.map_err(|error| error.with_call(OP))?;
         let error = match heard {
             Ok(((), 1)) => return Ok(()),
             Ok(_) => Error::new(

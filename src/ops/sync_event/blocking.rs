@@ -118,6 +118,7 @@ impl BlockingSyncEvent {
     #[doc(alias = "doca_sync_event_export_to_dpu")]
     pub fn export_dpu(&self, device: &Device) -> Result<Vec<u8>> {
         export(&*self.event, &self.device, device)
+            .map_err(|error| error.with_call("BlockingSyncEvent::export_dpu"))
     }
 
     /// It is over, for the importer too: it cannot be started again.

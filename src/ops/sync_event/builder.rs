@@ -172,6 +172,7 @@ impl<'a> SyncEventBuilder<'a> {
         if let Some((mmap, offset)) = self.backing {
             config.backing = Some(mmap.counter(op, device, offset)?);
         }
-        device.adapter().open_event(config)
+        let event = device.adapter().open_event(config);
+        event.map_err(|error| error.with_call(op))
     }
 }

@@ -123,11 +123,7 @@ impl SyncEvent {
                     "{waits} waits at once: the device has 1 to {}",
                     caps.max_waits
                 );
-                return Err(Error::new(
-                    ErrorKind::InvalidValue,
-                    SyncEventCaps::ATTACH,
-                    text,
-                ));
+                return Err(Error::new(ErrorKind::InvalidValue, None, text));
             }
             Ok(())
         };
@@ -241,7 +237,7 @@ pub(super) fn export(event: &dyn EventCounter, own: &Device, device: &Device) ->
         let text = format!("device {name} exports no sync events to the DPU");
         return Err(Error::new(ErrorKind::NotSupported, OP, text));
     }
-    let blob = event.export()?;
+    let blob = event.export().map_err(|error| error.with_call(OP))?;
     if blob.len() > BLOB {
         let text = format!(
             "the device's blob has {} bytes, more than {BLOB}",

@@ -69,14 +69,19 @@ impl SyncEventImport {
     pub fn wait(self) -> Result<ImportedSyncEvent> {
         if self.call.is_begun() {
             let text = "it was polled: go on to await it";
-            return Err(Error::new(ErrorKind::BadState, OP, text));
+            return Err(Error::new(
+                ErrorKind::BadState,
+                "SyncEventImport::wait",
+                text,
+            ));
         }
         import(&self.device, &self.blob, deadline(self.timeout))
     }
 }
 
 fn import(device: &Device, blob: &[u8], deadline: Instant) -> Result<ImportedSyncEvent> {
-    let event = device.adapter().import_event(blob, deadline)?;
+    let event = device.adapter().import_event(blob, deadline);
+    let event = event.map_err(|error| error.with_call(OP))?;
     Ok(ImportedSyncEvent {
         device: device.clone(),
         event,
@@ -127,6 +132,7 @@ impl ImportedSyncEvent {
             waits,
         } = self;
         SyncEvent::on(&device, workq, waits, || Ok(event))
+            .map_err(|error| error.with_call("ImportedSyncEvent::attach"))
     }
 
     /// The blocking flavour, which needs no WorkQ.

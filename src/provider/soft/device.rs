@@ -102,7 +102,7 @@ unsafe impl Adapter for SoftDevice {
         let count = self.options.engines;
         if count > MAX_ENGINES {
             let text = format!("{count} engines: a software device has at most {MAX_ENGINES}");
-            return Err(Error::new(ErrorKind::InvalidValue, "open_queue", text));
+            return Err(Error::new(ErrorKind::InvalidValue, None, text));
         }
         let mut engines = self.engines();
         if engines.started.is_empty() {
@@ -129,7 +129,7 @@ unsafe impl Adapter for SoftDevice {
         let list = self.topology.lock().representors(name);
         list.ok_or_else(|| {
             let text = format!("the card has no port {name} any more");
-            Error::new(ErrorKind::NotFound, "Device::representors", text)
+            Error::new(ErrorKind::NotFound, None, text)
         })
     }
 
@@ -141,7 +141,7 @@ unsafe impl Adapter for SoftDevice {
                 let text = format!(
                     "device {name} is a port of the DPU: a Channel is between a function and its representor"
                 );
-                Err(Error::new(ErrorKind::NotSupported, "Channel", text))
+                Err(Error::new(ErrorKind::NotSupported, None, text))
             }
             None => Ok(self.topology.lock().vuid(self.info.name())),
         }
@@ -155,7 +155,7 @@ unsafe impl Adapter for SoftDevice {
         let invitation = fabric::Invitation::parse(&fabric::EVENT, blob)?;
         let Some(card) = event::Card::parse(&invitation.hello) else {
             let text = "the blob is no sync event's: it was forged";
-            return Err(Error::new(ErrorKind::InvalidValue, "import_event", text));
+            return Err(Error::new(ErrorKind::InvalidValue, None, text));
         };
         self.check_dpu_import(card.port)?;
         Ok(event::import(&invitation, deadline)?)
@@ -203,7 +203,7 @@ unsafe impl Registrar for SoftDevice {
         let name = self.info.name();
         if offer.audience() == Audience::Dpu && !self.info.caps().export_dpu {
             let text = format!("device {name} is the DPU's: functions of the host export to it");
-            return Err(Error::new(ErrorKind::NotSupported, "export", text));
+            return Err(Error::new(ErrorKind::NotSupported, None, text));
         }
         fabric::export(self.port, offer)
     }
@@ -226,7 +226,7 @@ impl SoftDevice {
         {
             let text =
                 "neither the DPA nor a GPU sets a sync event of this device, or waits for one";
-            return Err(Error::new(ErrorKind::NotSupported, "open_event", text));
+            return Err(Error::new(ErrorKind::NotSupported, None, text));
         }
         Ok(
             match units.contains(&Unit::Dpu) || config.backing.is_some() {
@@ -250,6 +250,6 @@ impl SoftDevice {
         } else {
             return Ok(());
         };
-        Err(Error::new(ErrorKind::NotSupported, "import", text))
+        Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 }

@@ -98,7 +98,7 @@ impl Engine {
         thread::Builder::new()
             .name(name)
             .spawn(run)
-            .map_err(|error| Error::os("open_queue", "the engine's thread", error))?;
+            .map_err(|error| Error::os(None, "the engine's thread", error))?;
         // A new thread may take milliseconds to appear; nobody shall spin for it.
         let _ = is_ready.recv();
         device.faults.held().add(Arc::downgrade(&shared) as _);

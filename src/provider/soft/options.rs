@@ -93,7 +93,7 @@ impl Soft {
             if let Some(value) = variable(name)
                 && let Err(error) = take(&mut soft, &value.to_string_lossy())
             {
-                soft.wrong = Some(format!("{name} cannot be taken: {error}"));
+                soft.wrong = Some(format!("{name} cannot be taken: {}", error.message()));
             }
         };
         read("TOKIO_DOCA_SOFT", &|soft, view| {
@@ -109,7 +109,7 @@ impl Soft {
             Ok(())
         });
         if let Err(error) = soft.faults.push_env() {
-            soft.wrong = Some(error.to_string());
+            soft.wrong = Some(error.message().to_owned());
         }
         soft
     }
@@ -120,16 +120,17 @@ impl Soft {
     ///
     /// `NotFound`, with the names that there are.
     pub fn open(&self, name: &str) -> Result<Device> {
-        let devices = self.devices()?;
+        const OP: &str = "Soft::open";
+        let devices = self.devices().map_err(|error| error.with_call(OP))?;
         match devices.iter().find(|info| info.is_named(name)) {
-            Some(info) => Provider::open(self, info),
+            Some(info) => Provider::open(self, info).map_err(|error| error.with_call(OP)),
             None => {
                 let names: Vec<&str> = devices.iter().map(DevInfo::name).collect();
                 let text = format!(
                     "no software device \"{name}\"; there are: {}",
                     names.join(", ")
                 );
-                Err(Error::new(ErrorKind::NotFound, "Soft::open", text))
+                Err(Error::new(ErrorKind::NotFound, OP, text))
             }
         }
     }
@@ -166,7 +167,7 @@ impl Provider for Soft {
             )),
             Some(text) => {
                 let text = text.clone();
-                Err(Error::new(ErrorKind::InvalidValue, "Soft::devices", text))
+                Err(Error::new(ErrorKind::InvalidValue, None, text))
             }
         }
     }
@@ -174,7 +175,7 @@ impl Provider for Soft {
     fn open(&self, info: &DevInfo) -> Result<Device> {
         if !self.devices()?.contains(info) {
             let text = format!("{} is none of these devices", info.name());
-            return Err(Error::new(ErrorKind::NotFound, "Soft::open", text));
+            return Err(Error::new(ErrorKind::NotFound, None, text));
         }
         let mut open = lock(&self.open);
         let known = open.get(info.name()).and_then(WeakDevice::upgrade);

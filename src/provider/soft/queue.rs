@@ -226,7 +226,7 @@ unsafe impl Queue for SoftQueue {
             None => {
                 let signal = Arc::clone(&self.signal);
                 let inline_jobs = Arc::clone(&self.inline_jobs);
-                let (device, sources) = (Arc::clone(&self.device), self.sources("open_endpoint")?);
+                let (device, sources) = (Arc::clone(&self.device), self.sources()?);
                 let new = Ports::new(device, inline_jobs, self.depth, signal, sources)?;
                 self.ports.get_or_init(|| new)
             }
@@ -239,17 +239,16 @@ unsafe impl Queue for SoftQueue {
         event: &Arc<dyn EventCounter>,
         waits: u32,
     ) -> SetUp<Arc<dyn EventPort>> {
-        const OP: &str = "open_event_port";
         let Ok(event) = Arc::clone(event).as_any().downcast::<SoftEvent>() else {
             let text = "the sync event is of another provider's";
-            return Err(Error::new(ErrorKind::InvalidValue, OP, text));
+            return Err(Error::new(ErrorKind::InvalidValue, None, text));
         };
         let ports = match self.events.get() {
             Some(ports) => ports,
             None => {
                 let (device, inline_jobs) =
                     (Arc::clone(&self.device), Arc::clone(&self.inline_jobs));
-                let (signal, sources) = (Arc::clone(&self.signal), self.sources(OP)?);
+                let (signal, sources) = (Arc::clone(&self.signal), self.sources()?);
                 let new = || EventPorts::new(device, inline_jobs, self.depth, signal, sources);
                 self.events.get_or_init(new)
             }
@@ -352,12 +351,12 @@ impl Drop for SoftQueue {
 
 impl SoftQueue {
     /// What rings from outside.
-    fn sources(&self, op: &'static str) -> SetUp<Arc<Epoll>> {
+    fn sources(&self) -> SetUp<Arc<Epoll>> {
         if let Some(sources) = self.sources.get() {
             return Ok(Arc::clone(sources));
         }
         let sources = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
-            .map_err(|errno| Error::os(op, "epoll_create1", errno.into()))?;
+            .map_err(|errno| Error::os(None, "epoll_create1", errno.into()))?;
         Ok(Arc::clone(self.sources.get_or_init(|| Arc::new(sources))))
     }
 

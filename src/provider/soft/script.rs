@@ -49,7 +49,8 @@ impl Faults {
     ///
     /// `InvalidValue` with what cannot be read; nothing is appended then.
     pub fn push_script(&self, script: &str) -> Result<()> {
-        for fault in parse(script)? {
+        let faults = parse(script).map_err(|error| error.with_call("Faults::push_script"))?;
+        for fault in faults {
             self.push(fault);
         }
         Ok(())
@@ -67,7 +68,7 @@ impl Faults {
         };
         self.push_script(&script.to_string_lossy())
             .map_err(|error| {
-                let text = format!("{VARIABLE} cannot be taken: {error}");
+                let text = format!("{VARIABLE} cannot be taken: {}", error.message());
                 Error::new(error.kind(), "Faults::push_env", text)
             })
     }
@@ -85,11 +86,7 @@ fn parse(script: &str) -> Result<Vec<Fault>> {
             let text = format!(
                 "\"{entry}\": a count of at least 1 must follow the *, and a script has at most {LONGEST} faults"
             );
-            return Err(Error::new(
-                ErrorKind::InvalidValue,
-                "Faults::push_script",
-                text,
-            ));
+            return Err(Error::new(ErrorKind::InvalidValue, None, text));
         };
         faults.extend(std::iter::repeat_n(fault.parse::<Fault>()?, count));
     }

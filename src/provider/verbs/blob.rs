@@ -211,7 +211,9 @@ impl Address {
     ///
     /// `InvalidValue` for any other bytes.
     pub fn of(blob: &[u8]) -> Result<Address> {
-        EndpointBlob::parse(blob).map(|blob| blob.address)
+        EndpointBlob::parse(blob)
+            .map(|blob| blob.address)
+            .map_err(|error| error.with_call("Address::of"))
     }
 
     /// What [`Rdma::connect`](crate::Rdma::connect) takes for a peer that is not of this library. What the peer permits it then finds out itself, and

@@ -24,11 +24,13 @@ impl Device {
     /// with it, has gone. A [`connect`](crate::Rdma::connect) or an import that was polled is to be awaited: if it is dropped before, its thread has a handle of the device
     /// until it is done.
     pub unsafe fn from_pd(pd: *mut ibv_pd) -> Result<Device> {
+        const OP: &str = "Device::from_pd";
         let Some(pd) = NonNull::new(pd) else {
             let text = "no protection domain: it is null";
-            return Err(Error::new(ErrorKind::InvalidValue, "Device::from_pd", text));
+            return Err(Error::new(ErrorKind::InvalidValue, OP, text));
         };
         // SAFETY: as the caller promises.
-        unsafe { crate::provider::verbs().device_from_pd(pd) }
+        let device = unsafe { crate::provider::verbs().device_from_pd(pd) };
+        device.map_err(|error| error.with_call(OP))
     }
 }

@@ -190,7 +190,7 @@ impl RcConnection {
         let mut inner = self.inner();
         if let EndpointState::Error(cause) = inner.state {
             let text = format!("it has failed ({cause}): reset it first");
-            return Err(Error::new(ErrorKind::BadState, "Rdma::export", text));
+            return Err(Error::new(ErrorKind::BadState, None, text));
         }
         let blob = self.blob(&mut inner)?;
         Ok(blob.format())
@@ -202,7 +202,7 @@ impl RcConnection {
         inner.gid = self.gid()?;
         let Some(qp) = &inner.qp else {
             let text = "it has no queue pair: reset it";
-            return Err(Error::new(ErrorKind::BadState, "Rdma::export", text));
+            return Err(Error::new(ErrorKind::BadState, None, text));
         };
         Ok(EndpointBlob {
             origin: inner.origin,
@@ -228,31 +228,30 @@ impl RcConnection {
                 _ => {
                     let name = &context.name;
                     let text = format!("the port of {name} has no address at GID index {index}");
-                    Err(Error::new(ErrorKind::NotFound, "Rdma::export", text))
+                    Err(Error::new(ErrorKind::NotFound, None, text))
                 }
             },
         }
     }
 
     pub(super) fn connect(self: &Arc<Self>, blob: &[u8]) -> Result<()> {
-        const OP: &str = "Rdma::connect";
         let peer = EndpointBlob::parse(blob)?;
         if peer.origin.is_own() && !local_endpoints::contains(&peer.origin) {
             let text = "the Rdma that exported this was reset or dropped since";
-            return Err(Error::new(ErrorKind::ConnectionAborted, OP, text));
+            return Err(Error::new(ErrorKind::ConnectionAborted, None, text));
         }
         let mut inner = self.inner();
         if peer.origin == inner.origin {
             let text = "this is the Rdma's own blob, and it cannot be its own peer: the two sides exchange their blobs";
-            return Err(Error::new(ErrorKind::InvalidValue, OP, text));
+            return Err(Error::new(ErrorKind::InvalidValue, None, text));
         }
         if inner.state != EndpointState::Init || inner.connecting {
             let text = "it is connected, or being connected, or has failed: reset it first";
-            return Err(Error::new(ErrorKind::BadState, OP, text));
+            return Err(Error::new(ErrorKind::BadState, None, text));
         }
         let Some(qp) = inner.qp.clone() else {
             let text = "it has no queue pair: reset it first";
-            return Err(Error::new(ErrorKind::BadState, OP, text));
+            return Err(Error::new(ErrorKind::BadState, None, text));
         };
         let traits = &self.core.context.traits;
         let port = self.core.context.port()?;
@@ -281,7 +280,7 @@ impl RcConnection {
         }
         if !same || inner.state != EndpointState::Init {
             let text = "it was reset or dropped, or failed, while it was being connected";
-            return Err(Error::new(ErrorKind::ConnectionAborted, OP, text));
+            return Err(Error::new(ErrorKind::ConnectionAborted, None, text));
         }
         if let Err((half, error)) = connected {
             // It takes messages already: another peer's blob does not help.
@@ -309,7 +308,7 @@ impl RcConnection {
             }
         };
         let text = format!("{name} cannot reach the peer: {error}; {hint}");
-        Error::new(ErrorKind::NotSupported, "Rdma::connect", text)
+        Error::new(ErrorKind::NotSupported, None, text)
     }
 
     /// It has failed, for this cause unless for another before. True if that is news: who is told is told by the caller, outside of all locks.

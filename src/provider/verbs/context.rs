@@ -119,7 +119,7 @@ impl Context {
         // SAFETY: as the caller promises: the functions stand in the context since it was opened.
         let ops = Ops::of(unsafe { &(*raw.as_ptr()).ops }).ok_or_else(|| {
             let text = format!("the driver of {name} lacks functions of the data path");
-            Error::new(ErrorKind::NotSupported, "verbs", text)
+            Error::new(ErrorKind::NotSupported, None, text)
         })?;
         let copies = match traits.caps().dma {
             // SAFETY: as the caller promises.
@@ -275,7 +275,7 @@ impl Context {
                 let text = format!(
                     "port {port} of {name} has no address (GID): give its network device an IP address, and bring it up"
                 );
-                Err(Error::new(ErrorKind::NotFound, "verbs", text))
+                Err(Error::new(ErrorKind::NotFound, None, text))
             }
         }
     }

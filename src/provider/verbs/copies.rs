@@ -71,7 +71,7 @@ impl Copies {
         let context = &self.core.context;
         let Some(pd) = context.copies_pd() else {
             let text = format!("{} does no copies", context.name);
-            return Err(Error::new(ErrorKind::NotSupported, "verbs", text));
+            return Err(Error::new(ErrorKind::NotSupported, None, text));
         };
         let caps = QpCaps {
             sends: self.room,

@@ -102,7 +102,7 @@ impl Cq {
                 let text = format!(
                     "{wanted} completions of one WorkQ, and {why}: use smaller queues (RdmaBuilder::recv_queue_size), or one WorkQ more"
                 );
-                Error::new(ErrorKind::NoMemory, "verbs", text)
+                Error::new(ErrorKind::NoMemory, None, text)
             };
             if wanted > most {
                 return Err(too_many(format!(
@@ -205,7 +205,7 @@ pub(super) fn set_nonblocking(fd: i32) -> Result<()> {
         fcntl(fd, FcntlArg::F_SETFL(flags))
     });
     set.map(|_| ())
-        .map_err(|errno| Error::os("verbs", "fcntl", errno.into()))
+        .map_err(|errno| Error::os(None, "fcntl", errno.into()))
 }
 
 impl Drop for Cq {

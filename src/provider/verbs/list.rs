@@ -61,7 +61,7 @@ impl Verbs {
 
     /// Why there are no devices: no library, no support in the kernel, no right to use it, or none plugged in. `None` if there are some.
     pub fn unavailable(&self) -> Option<Error> {
-        let none = |text| Some(Error::new(ErrorKind::NotFound, "verbs", text));
+        let none = |text| Some(Error::new(ErrorKind::NotFound, None, text));
         let list = match self.table().and_then(List::get) {
             Ok(list) => list,
             Err(why) => return none(why),
@@ -86,9 +86,9 @@ impl Verbs {
     pub unsafe fn device_from_pd(&self, pd: NonNull<ibv_pd>) -> Result<Device> {
         let table = self
             .table()
-            .map_err(|why| Error::new(ErrorKind::NotFound, "Device::from_pd", why))?;
+            .map_err(|why| Error::new(ErrorKind::NotFound, None, why))?;
         if let Some(why) = why_not_here() {
-            return Err(Error::new(ErrorKind::NotSupported, "verbs", why));
+            return Err(Error::new(ErrorKind::NotSupported, None, why));
         }
         // SAFETY: as the caller promises.
         let context = unsafe { Context::lent(table, pd) }?;
@@ -150,13 +150,12 @@ impl Provider for Verbs {
     }
 
     fn open(&self, info: &DevInfo) -> Result<Device> {
-        const OP: &str = "Verbs::open";
         let mut all = lock(&self.open);
         if let Some(device) = is_open(&all, info.name()) {
             return Ok(device);
         }
         let list = self.table().and_then(List::get);
-        let list = list.map_err(|why| Error::new(ErrorKind::NotFound, OP, why))?;
+        let list = list.map_err(|why| Error::new(ErrorKind::NotFound, None, why))?;
         for device in list.devices() {
             // SAFETY: of the list.
             if unsafe { device_name(list.table, device) } == info.name() {
@@ -164,7 +163,7 @@ impl Provider for Verbs {
                 let context = unsafe { Context::open(list.table, device, info.name()) };
                 let context = context.map_err(|error| {
                     let text = format!("{} cannot be opened: {error}", info.name());
-                    Error::new(ErrorKind::Initialization, OP, text)
+                    Error::new(ErrorKind::Initialization, None, text)
                 })?;
                 let device = open(context)?;
                 all.insert(info.name().to_owned(), device.downgrade());
@@ -172,7 +171,7 @@ impl Provider for Verbs {
             }
         }
         let text = format!("there is no adapter {} any more", info.name());
-        Err(Error::new(ErrorKind::NotFound, OP, text))
+        Err(Error::new(ErrorKind::NotFound, None, text))
     }
 
     fn why_none(&self) -> Option<String> {

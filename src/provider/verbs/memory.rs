@@ -103,9 +103,9 @@ fn not_registered(device: &str, len: usize) -> Error {
              (LimitMEMLOCK= of a service), or register for one use (MmapBuilder::only_for)",
             limit / 1024
         );
-        return Error::new(ErrorKind::NoMemory, "register", text);
+        return Error::new(ErrorKind::NoMemory, None, text);
     }
-    Error::os("register", what, source)
+    Error::os(None, what, source)
 }
 
 /// Registers a range for a use; the key that Segments carry.
@@ -198,11 +198,11 @@ pub(super) fn export(context: &Arc<Context>, offer: &Offer) -> Result<Exported> 
             "device {} is no DPU's: it exports to peers of an Rdma",
             context.name
         );
-        return Err(Error::new(ErrorKind::NotSupported, "export", text));
+        return Err(Error::new(ErrorKind::NotSupported, None, text));
     }
     if !context.traits.caps().share_rdma {
         let text = format!("device {} has no Rdma", context.name);
-        return Err(Error::new(ErrorKind::NotSupported, "export", text));
+        return Err(Error::new(ErrorKind::NotSupported, None, text));
     }
     let access = Audience::Rdma.part_of(offer.region().access());
     let mut flags = remote_flags(access);
@@ -253,7 +253,7 @@ impl Origin for Own {
 
 pub(super) fn import(blob: &[u8]) -> Result<Imported> {
     let blob = MemoryBlob::parse(blob)?;
-    let refuse = |kind, text: &'static str| Error::new(kind, "import", text);
+    let refuse = |kind, text: &'static str| Error::new(kind, None, text);
     let addr = usize::try_from(blob.addr).ok();
     let (Some(addr), Ok(len)) = (
         addr.and_then(std::num::NonZero::new),

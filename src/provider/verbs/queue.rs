@@ -372,7 +372,7 @@ unsafe impl Queue for VerbsQueue {
     fn open_endpoint(&self, config: EndpointConfig) -> SetUp<Arc<dyn Endpoint>> {
         if let Some(why) = self.0.refuses() {
             let text = format!("{why}: attach it to another WorkQ");
-            return Err(Error::new(why.kind(), "open_endpoint", text));
+            return Err(Error::new(why.kind(), None, text));
         }
         let conn = RcConnection::open(&self.0.core, &self.0.failed, config, self.0.depth)?;
         self.0.watched.add_conn(&conn);

@@ -188,8 +188,7 @@ pub(super) fn check(call: &'static str, answer: i32) -> Result<()> {
 
 /// Of a call that answers null, and sets errno.
 pub(super) fn check_ptr<T>(call: &'static str, answer: *mut T) -> Result<std::ptr::NonNull<T>> {
-    std::ptr::NonNull::new(answer)
-        .ok_or_else(|| Error::os("verbs", call, io::Error::last_os_error()))
+    std::ptr::NonNull::new(answer).ok_or_else(|| Error::os(None, call, io::Error::last_os_error()))
 }
 
 pub(super) fn failed(call: &'static str, answer: i32) -> Error {
@@ -197,5 +196,5 @@ pub(super) fn failed(call: &'static str, answer: i32) -> Error {
         1.. => io::Error::from_raw_os_error(answer),
         _ => io::Error::last_os_error(),
     };
-    Error::os("verbs", call, source)
+    Error::os(None, call, source)
 }

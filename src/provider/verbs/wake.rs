@@ -15,7 +15,7 @@ pub(super) fn event() -> Result<&'static EventFd> {
     }
     let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
     let event = EventFd::from_value_and_flags(0, flags)
-        .map_err(|errno| Error::os("verbs", "eventfd", errno.into()))?;
+        .map_err(|errno| Error::os(None, "eventfd", errno.into()))?;
     Ok(EVENT.get_or_init(|| event))
 }
 

@@ -61,7 +61,7 @@ pub(super) fn watch(context: &Arc<Context>, watched: &Arc<Watched>) -> Result<()
             // SAFETY: open as long as the context.
             let fd = unsafe { BorrowedFd::borrow_raw(fd) };
             let own = fd.try_clone_to_owned();
-            let own = own.map_err(|error| Error::os("verbs", "dup of async_fd", error))?;
+            let own = own.map_err(|error| Error::os(None, "dup of async_fd", error))?;
             Some(Arc::new(own))
         }
     };
@@ -86,7 +86,7 @@ fn start() -> Result<&'static Watcher> {
                 "this process is a fork of process {}, which has had adapters open: open them before there are any, or after execve(2)",
                 process.id()
             );
-            return Err(Error::new(ErrorKind::BadState, "verbs", text));
+            return Err(Error::new(ErrorKind::BadState, None, text));
         }
         _ => {}
     }
@@ -98,7 +98,7 @@ fn start() -> Result<&'static Watcher> {
     let thread = std::thread::Builder::new().name("doca-verbs".to_owned());
     thread
         .spawn(|| watcher.run())
-        .map_err(|error| Error::new(ErrorKind::NoMemory, "verbs", format!("a thread: {error}")))?;
+        .map_err(|error| Error::new(ErrorKind::NoMemory, None, format!("a thread: {error}")))?;
     *started = Some(Process::current());
     Ok(watcher)
 }

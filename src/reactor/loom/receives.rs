@@ -227,7 +227,7 @@ fn a_receive_is_told_by_the_real_wait_cycle_beside_an_op() {
     on_a_workq(1, |_| {
         let bed = Arc::new(Bed::on(2, false));
         let registry = &bed.workq.0.core.registry;
-        let table = registry.add("test", None, |numbered| Receives::new(1, numbered));
+        let table = registry.add(None, |numbered| Receives::new(1, numbered));
         let receives = table.unwrap();
         let receive = {
             let (bed, receives) = (Arc::clone(&bed), Arc::clone(&receives));

@@ -134,8 +134,8 @@ fn a_remote_range_that_reaches_past_the_end_is_refused_with_its_numbers() {
         let numbers = numbers.map(|number| number as u64);
         let error = remote.buf(bounds).unwrap_err();
         assert_eq!(
-            (error.kind(), error.op()),
-            (ErrorKind::InvalidValue, "RemoteMmap::buf")
+            (error.kind(), error.call()),
+            (ErrorKind::InvalidValue, Some("RemoteMmap::buf"))
         );
         mentions(&error.to_string(), &numbers);
         let error = whole.slice(bounds).unwrap_err();

@@ -59,7 +59,7 @@ pub(super) fn open(config: QueueConfig, sin: Sin, control: Arc<Control>) -> Resu
     let worker = Arc::clone(&shared);
     thread::Builder::new()
         .spawn(move || worker.run())
-        .map_err(|error| Error::os("open_queue", "the worker's thread", error))?;
+        .map_err(|error| Error::os(None, "the worker's thread", error))?;
     Ok(Arc::new(OutsideQueue(shared)))
 }
 

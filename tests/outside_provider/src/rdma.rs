@@ -324,11 +324,7 @@ unsafe impl Queue for SinfulQueue {
             }
             RdmaSin::LiesOfQueues if config.recv_queue_size == self.0.longest_queue => {
                 let text = "not such large queues";
-                return Err(tokio_doca::Error::new(
-                    ErrorKind::NotSupported,
-                    "open_endpoint",
-                    text,
-                ));
+                return Err(tokio_doca::Error::new(ErrorKind::NotSupported, None, text));
             }
             _ => {}
         }

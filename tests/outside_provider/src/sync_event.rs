@@ -85,7 +85,7 @@ unsafe impl Adapter for Opened {
     fn open_event(&self, config: EventConfig) -> Result<Arc<dyn EventCounter>> {
         if config.backing.is_some() && self.sin != EventSin::IgnoresTheBacking {
             let text = "its counters lie in memory of its own";
-            return Err(Error::new(ErrorKind::NotSupported, "open_event", text));
+            return Err(Error::new(ErrorKind::NotSupported, None, text));
         }
         let (sin, inner) = (self.sin, Mutex::default());
         Ok(Arc::new(Counter { sin, inner }))
@@ -261,11 +261,7 @@ impl EventCounter for Counter {
 
     fn export(&self) -> Result<Vec<u8>> {
         let text = "not by this device";
-        Err(tokio_doca::Error::new(
-            ErrorKind::NotSupported,
-            "export",
-            text,
-        ))
+        Err(tokio_doca::Error::new(ErrorKind::NotSupported, None, text))
     }
 
     fn stop(&self) {

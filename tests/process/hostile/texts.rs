@@ -16,7 +16,7 @@ fn is_one_line(error: &Error, of: &str) {
         let plain = |char: char| !char.is_control() && char != '\u{202e}';
         assert!(text.chars().all(plain), "{of}: {text:?}");
     }
-    let io: std::io::Error = Error::new(error.kind(), error.op(), error.to_string()).into();
+    let io: std::io::Error = Error::new(error.kind(), error.call(), error.to_string()).into();
     assert!(!io.to_string().contains('\n'), "{of}: {io}");
 }
 

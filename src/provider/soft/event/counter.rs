@@ -271,8 +271,7 @@ impl EventCounter for SoftEvent {
     }
 
     fn export(&self) -> Result<Vec<u8>> {
-        const OP: &str = "SyncEvent::export_dpu";
-        let refuse = |kind, text: &'static str| Err(Error::new(kind, OP, text));
+        let refuse = |kind, text: &'static str| Err(Error::new(kind, None, text));
         if self.side == Side::Importer {
             let text = "it was imported: its owner exports it";
             return refuse(ErrorKind::NotPermitted, text);

@@ -16,10 +16,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::process::Guarded;
 use crate::sync::atomic::Ordering::SeqCst;
 
-const OP: &str = "SyncEvent::from_export";
-
 fn fail<T>(kind: ErrorKind, text: &'static str) -> Result<T> {
-    Err(Error::new(kind, OP, text))
+    Err(Error::new(kind, None, text))
 }
 
 fn busy<T>() -> Result<T> {
@@ -72,7 +70,7 @@ fn visit(invitation: &Invitation, deadline: Instant) -> Result<Arc<SoftEvent>> {
     };
     let (process, socket) = (visit.process, Arc::new(visit.socket));
     let line = process.at_the_end_of(&socket);
-    let line = line.map_err(|errno| Error::os(OP, "epoll_ctl", errno.into()))?;
+    let line = line.map_err(|errno| Error::os(None, "epoll_ctl", errno.into()))?;
     let peer = Peer {
         bell: Some(Bell::Socket(socket)),
         process: Some(Arc::clone(&process)),
@@ -87,7 +85,7 @@ fn visit(invitation: &Invitation, deadline: Instant) -> Result<Arc<SoftEvent>> {
 
 /// A number for an import.
 fn number() -> Result<u64> {
-    let id = fabric::random(OP)?;
+    let id = fabric::random()?;
     let (number, _) = id.split_first_chunk().expect("eight of sixteen bytes");
     Ok(u64::from_le_bytes(*number).max(1))
 }
@@ -132,7 +130,7 @@ impl SoftEvent {
         };
         let Some(memfd) = backing.memfd().cloned() else {
             let text = "memory in a memfd alone can be shared with another process: take it with MmapBuilder::alloc, or from_memfd";
-            return Err(Error::new(ErrorKind::NotSupported, "open_event", text));
+            return Err(Error::new(ErrorKind::NotSupported, None, text));
         };
         export.backing = Some((memfd, backing.region().len(), backing.offset()));
         Ok(SoftEvent::new(backed(words, &backing), Some(export)))

@@ -95,7 +95,7 @@ impl EventPorts {
         let port = Arc::new(port);
         if event.port.set(Arc::downgrade(&port)).is_err() {
             let text = "the sync event is on a WorkQ already";
-            return Err(Error::new(ErrorKind::InUse, "open_event_port", text));
+            return Err(Error::new(ErrorKind::InUse, None, text));
         }
         let mut known = lock(&self.ports);
         known.ports.insert(number, Arc::downgrade(&port));

@@ -23,10 +23,8 @@ const MAX: usize = 64 << 20;
 
 pub(in super::super) struct Arena;
 
-const OP: &str = "shared memory";
-
 fn os(what: &'static str) -> impl Fn(Errno) -> Error {
-    move |errno| Error::os(OP, what, errno.into())
+    move |errno| Error::os(None, what, errno.into())
 }
 
 fn seals() -> SealFlag {
@@ -35,7 +33,7 @@ fn seals() -> SealFlag {
 
 /// What no honest peer sends.
 fn hostile<T>(text: String) -> Result<T> {
-    Err(Error::new(ErrorKind::NotPermitted, OP, text))
+    Err(Error::new(ErrorKind::NotPermitted, None, text))
 }
 
 impl Arena {

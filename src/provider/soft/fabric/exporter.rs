@@ -21,8 +21,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::process::Guarded;
 use crate::sync::lock;
 
-const OP: &str = "export";
-
 /// Exports memory, as a device of this port.
 ///
 /// # Errors
@@ -33,19 +31,19 @@ pub(in super::super) fn export(port: u8, offer: &Offer) -> Result<Exported> {
     let region = offer.region();
     let Some(backing) = offer.backing() else {
         let text = "only memory in a memfd can be exported to another process: take it with MmapBuilder::alloc, or from_memfd";
-        return Err(Error::new(ErrorKind::NotSupported, OP, text));
+        return Err(Error::new(ErrorKind::NotSupported, None, text));
     };
     let write = offer.audience().may_write(region.access())
         || offer.audience().may_do_atomics(region.access());
-    let fabric = Fabric::current(OP)?;
-    let station = fabric.open_station(OP)?;
+    let fabric = Fabric::current()?;
+    let station = fabric.open_station()?;
     sent::check_whole(&backing.memfd, backing.offset, region.len())?;
     // Seals stay: last of what may fail, but for a table that is full.
     sent::seal(&backing.memfd, region.access().peer_writable(), write)?;
     // Once now, so that it fails here and not at the importer's.
     sent::reopen(backing.memfd.as_fd(), write)
-        .map_err(|error| Error::os(OP, "a descriptor of the memfd for the importer", error))?;
-    let key = place::random(OP)?;
+        .map_err(|error| Error::os(None, "a descriptor of the memfd for the importer", error))?;
+    let key = place::random()?;
     let access = offer.audience().part_of(region.access());
     let entry = Entry {
         key,
@@ -61,7 +59,7 @@ pub(in super::super) fn export(port: u8, offer: &Offer) -> Result<Exported> {
     let inserted = lock(&station.table).insert(&station.control, entry);
     let Some((slot, generation)) = inserted else {
         let text = format!("this process exports {SLOTS} Mmaps, as many as it can: drop some");
-        return Err(Error::new(ErrorKind::Full, OP, text));
+        return Err(Error::new(ErrorKind::Full, None, text));
     };
     let blob = Blob {
         audience: offer.audience(),

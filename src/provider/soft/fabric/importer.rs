@@ -23,10 +23,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::process::Guarded;
 use crate::sync::lock;
 
-const OP: &str = "import";
-
 const EXPORTER: Role = Role {
-    op: OP,
     who: "exporter",
     what: "memory",
 };
@@ -38,7 +35,7 @@ const EXPORTER: Role = Role {
 /// `NotSupported` from another host or network namespace; `ConnectionReset` if the exporter has ended; `NotPermitted` if it does
 /// not know the export, or sends what is not to be trusted; `TimedOut`; `BadState` in a fork; what could not be had.
 pub(in super::super) fn import(blob: &Blob, deadline: Instant) -> Result<Imported> {
-    let fabric = Fabric::current(OP)?;
+    let fabric = Fabric::current()?;
     match blob.instance == fabric.instance {
         true => own(fabric, blob),
         false => other(&fabric, blob, deadline),
@@ -84,7 +81,7 @@ fn no_page(exporter: Other<'_>, errno: Errno) -> Error {
     if errno == Errno::EBADMSG {
         let text =
             "the exporter sent a control page that is none, or that others could write or shorten";
-        return Error::new(ErrorKind::NotPermitted, OP, text);
+        return Error::new(ErrorKind::NotPermitted, None, text);
     }
     exporter.os("the control page of", errno)
 }
@@ -169,7 +166,7 @@ pub(super) fn granted(
         Status::Unknown => return unknown(blob),
         Status::Failed(errno) => {
             let what = "the exporter could not hand over the memory";
-            return Err(Error::os(OP, what, Errno::from_raw(errno).into()));
+            return Err(Error::os(None, what, Errno::from_raw(errno).into()));
         }
         // Its version is ours, and no importer is unwelcome.
         Status::Version | Status::Busy | Status::Unwanted => return exporter.nonsense(),

@@ -36,7 +36,6 @@ use crate::sync::lock;
 pub(in super::super) struct Kind {
     envelope: Envelope,
     pub(super) role: Role,
-    export: &'static str,
     /// One of them, and several.
     pub(super) noun: &'static str,
     nouns: &'static str,
@@ -55,11 +54,9 @@ pub(in super::super) static ENDPOINT: Kind = Kind {
         of: "a software device's Rdma",
     },
     role: Role {
-        op: "Rdma::connect",
         who: "peer",
         what: "Rdma",
     },
-    export: "Rdma::export",
     noun: "Rdma",
     nouns: "Rdmas",
     busy: (
@@ -79,11 +76,9 @@ pub(in super::super) static EVENT: Kind = Kind {
         of: "a software device's SyncEvent",
     },
     role: Role {
-        op: "SyncEvent::from_export",
         who: "exporter",
         what: "SyncEvent",
     },
-    export: "SyncEvent::export_dpu",
     noun: "SyncEvent",
     nouns: "Rdmas and SyncEvents",
     busy: (
@@ -113,8 +108,8 @@ pub(in super::super) struct Invitation {
 /// # Errors
 ///
 /// `BadState` in a fork of a process that has a fabric; what could not be had.
-pub(in super::super) fn instance(kind: &Kind) -> Result<Id> {
-    Ok(Fabric::current(kind.role.op)?.instance)
+pub(in super::super) fn instance() -> Result<Id> {
+    Ok(Fabric::current()?.instance)
 }
 
 /// Exports one. The blob has at most 1,024 bytes.
@@ -127,9 +122,9 @@ pub(in super::super) fn invite(
     hello: &Hello,
     host: Weak<dyn Host>,
 ) -> Result<Invited> {
-    let fabric = Fabric::current(kind.export)?;
-    let station = fabric.open_station(kind.export)?;
-    let key = place::random(kind.export)?;
+    let fabric = Fabric::current()?;
+    let station = fabric.open_station()?;
+    let key = place::random()?;
     let seat = Seat {
         key,
         host,
@@ -140,7 +135,7 @@ pub(in super::super) fn invite(
             "this process exports {SLOTS} {}, as many as it can: drop some",
             kind.nouns
         );
-        return Err(Error::new(ErrorKind::Full, kind.export, text));
+        return Err(Error::new(ErrorKind::Full, None, text));
     };
     let contact = fabric.contact(station, slot, key);
     let invitation = Invitation {
@@ -243,7 +238,7 @@ impl Invitation {
     ///
     /// `ConnectionAborted` if it was reset or dropped, `BadState` in a fork.
     pub(in super::super) fn own(&self) -> Option<Result<Arc<dyn Host>>> {
-        let fabric = match Fabric::current(self.kind.role.op) {
+        let fabric = match Fabric::current() {
             Ok(fabric) => fabric,
             Err(error) => return Some(Err(error)),
         };
@@ -265,7 +260,7 @@ impl Invitation {
     ///
     /// As for [`instance`].
     pub(in super::super) fn we_host(&self) -> Result<bool> {
-        Ok(instance(self.kind)? < self.instance)
+        Ok(instance()? < self.instance)
     }
 
     /// The endpoint is not there any more.
@@ -275,7 +270,7 @@ impl Invitation {
              anew, and use what that gives",
             self.kind.noun, self.slot, self.generation
         );
-        Error::new(ErrorKind::ConnectionAborted, self.kind.role.op, text)
+        Error::new(ErrorKind::ConnectionAborted, None, text)
     }
 }
 
@@ -343,10 +338,7 @@ mod tests {
     fn a_blob_of_memory_is_none_of_an_endpoint() {
         let memory = [&b"tkdoca\x00\xb1"[..], &[1, 0, 255, 0], &[0; 300]].concat();
         let error = Invitation::parse(&ENDPOINT, &memory).unwrap_err();
-        assert_eq!(
-            (error.kind(), error.op()),
-            (ErrorKind::InvalidValue, "Rdma::connect")
-        );
+        assert_eq!(error.kind(), ErrorKind::InvalidValue);
         assert!(error.to_string().contains("Rdma"), "{error}");
     }
 }

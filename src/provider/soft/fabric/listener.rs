@@ -12,7 +12,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::process::{Guarded, variable};
 use crate::sync::lock;
 
-const SET: &str = "soft::set_socket_path";
 const VARIABLE: &str = "TOKIO_DOCA_SOFT_SOCKET";
 
 static CHOSEN: Mutex<Option<PathBuf>> = Mutex::new(None);
@@ -33,20 +32,21 @@ static CHOSEN: Mutex<Option<PathBuf>> = Mutex::new(None);
 /// `BadState` while this process has exports or imports of software devices; `InvalidValue` for a path that is no folder, or is
 /// too long.
 pub fn set_socket_path(path: impl AsRef<Path>) -> Result<()> {
+    const SET: &str = "soft::set_socket_path";
     if process::is_running() {
         let text = "this process has exports or imports by now: say it before the first of them";
         return Err(Error::new(ErrorKind::BadState, SET, text));
     }
-    let path = folder(SET, path.as_ref())?;
+    let path = folder(path.as_ref()).map_err(|error| error.with_call(SET))?;
     *lock(&CHOSEN) = Some(path);
     Ok(())
 }
 
 /// The absolute path of a folder in which a socket has room.
-fn folder(op: &'static str, path: &Path) -> Result<PathBuf> {
+fn folder(path: &Path) -> Result<PathBuf> {
     let path = std::path::absolute(path)
-        .map_err(|error| Error::os(op, format!("the path {}", path.display()), error))?;
-    let wrong = |text| Err(Error::new(ErrorKind::InvalidValue, op, text));
+        .map_err(|error| Error::os(None, format!("the path {}", path.display()), error))?;
+    let wrong = |text| Err(Error::new(ErrorKind::InvalidValue, None, text));
     let len = path.join(name(&Id::default())).as_os_str().len();
     if len > NAME_MAX {
         return wrong(format!(
@@ -69,11 +69,11 @@ fn name(instance: &Id) -> String {
 }
 
 /// A listener for the fabric of this instance.
-pub(super) fn open(op: &'static str, instance: &Id) -> Result<(Guarded, Address)> {
+pub(super) fn open(instance: &Id) -> Result<(Guarded, Address)> {
     let chosen = lock(&CHOSEN).clone();
     let asked = match (chosen, variable(VARIABLE)) {
         (Some(path), _) => Some(path),
-        (None, Some(path)) if !path.is_empty() => Some(folder(op, path.as_ref())?),
+        (None, Some(path)) if !path.is_empty() => Some(folder(path.as_ref())?),
         _ => None,
     };
     let name = name(instance);
@@ -81,12 +81,12 @@ pub(super) fn open(op: &'static str, instance: &Id) -> Result<(Guarded, Address)
         Some(folder) => Address::Path(folder.join(name)),
         None => Address::Abstract(name.into_bytes()),
     };
-    let listener = socket::listen(&address).map_err(|errno| failed(op, &address, errno))?;
+    let listener = socket::listen(&address).map_err(|errno| failed(&address, errno))?;
     Ok((listener, address))
 }
 
-fn failed(op: &'static str, address: &Address, errno: Errno) -> Error {
-    Error::os(op, format!("a socket at {address}"), errno.into())
+fn failed(address: &Address, errno: Errno) -> Error {
+    Error::os(None, format!("a socket at {address}"), errno.into())
 }
 
 /// The fabric that listens there ends: removes its path, which no other fabric ever has.

@@ -25,15 +25,15 @@ pub(super) struct Place {
 
 impl Place {
     /// Where the calling thread is: a thread can have a network namespace of its own (setns(2)).
-    pub(super) fn here(op: &'static str) -> Result<Place> {
+    pub(super) fn here() -> Result<Place> {
         const BOOT: &str = "/proc/sys/kernel/random/boot_id";
         const NET: &str = "/proc/thread-self/ns/net";
-        let text = fs::read_to_string(BOOT).map_err(|error| Error::os(op, BOOT, error))?;
+        let text = fs::read_to_string(BOOT).map_err(|error| Error::os(None, BOOT, error))?;
         let boot = uuid(text.trim()).ok_or_else(|| {
             let text = format!("{BOOT} has \"{}\", and no UUID", text.trim());
-            Error::new(ErrorKind::Unexpected, op, text)
+            Error::new(ErrorKind::Unexpected, None, text)
         })?;
-        let net = fs::metadata(NET).map_err(|error| Error::os(op, NET, error))?;
+        let net = fs::metadata(NET).map_err(|error| Error::os(None, NET, error))?;
         let net = (net.dev(), net.ino());
         Ok(Place { boot, net })
     }
@@ -46,8 +46,8 @@ fn uuid(text: &str) -> Option<Id> {
 }
 
 /// Sixteen bytes from the kernel's generator.
-pub(in super::super) fn random(op: &'static str) -> Result<Id> {
-    process::random().map_err(|error| Error::os(op, "getrandom", error))
+pub(in super::super) fn random() -> Result<Id> {
+    process::random().map_err(|error| Error::os(None, "getrandom", error))
 }
 
 /// As hexadecimal digits.
@@ -66,7 +66,7 @@ mod tests {
         for junk in ["", "00010203", "zz010203-0405-0607-0809-0a0b0c0d0e0f"] {
             assert_eq!(uuid(junk), None, "{junk}");
         }
-        assert_eq!(Place::here("test").unwrap(), Place::here("test").unwrap());
-        assert_ne!(random("test").unwrap(), random("test").unwrap());
+        assert_eq!(Place::here().unwrap(), Place::here().unwrap());
+        assert_ne!(random().unwrap(), random().unwrap());
     }
 }

@@ -69,7 +69,7 @@ pub(super) fn is_running() -> bool {
 
 impl Fabric {
     /// The one of this process; it starts if there is none.
-    pub(super) fn current(op: &'static str) -> Result<Arc<Fabric>> {
+    pub(super) fn current() -> Result<Arc<Fabric>> {
         let process = Process::current();
         let owner = OWNER.load(Relaxed);
         if owner != 0 && owner >> 32 != u64::from(process.id()) {
@@ -78,20 +78,20 @@ impl Fabric {
                  export or import, or start a program anew (execve(2)) and export and import there",
                 owner >> 32
             );
-            return Err(Error::new(ErrorKind::BadState, op, text));
+            return Err(Error::new(ErrorKind::BadState, None, text));
         }
         let mut current = lock(&CURRENT);
         if let Some(fabric) = current.upgrade() {
             return Ok(fabric);
         }
-        let fabric = Arc::new(Fabric::start(op, process)?);
+        let fabric = Arc::new(Fabric::start(process)?);
         *current = Arc::downgrade(&fabric);
         Ok(fabric)
     }
 
-    fn start(op: &'static str, process: Process) -> Result<Fabric> {
+    fn start(process: Process) -> Result<Fabric> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
-        let failed = |what| move |errno: nix::errno::Errno| Error::os(op, what, errno.into());
+        let failed = |what| move |errno: nix::errno::Errno| Error::os(None, what, errno.into());
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed("epoll_create1"))?;
         let bell = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .map_err(failed("eventfd"))?;
@@ -99,7 +99,7 @@ impl Fabric {
         epoll.add(&bell, event).map_err(failed("epoll_ctl"))?;
         let shared = Arc::new(Shared {
             process,
-            instance: place::random(op)?,
+            instance: place::random()?,
             epoll,
             bell,
             stop: AtomicBool::new(false),
@@ -112,7 +112,7 @@ impl Fabric {
             .name("doca-fabric".to_owned())
             .stack_size(256 << 10)
             .spawn(move || worker.run())
-            .map_err(|error| Error::os(op, "the fabric's thread", error))?;
+            .map_err(|error| Error::os(None, "the fabric's thread", error))?;
         let number = NUMBER.fetch_add(1, Relaxed) & u64::from(u32::MAX);
         let owner = u64::from(process.id()) << 32 | number;
         OWNER.store(owner, Relaxed);
@@ -162,19 +162,19 @@ impl Shared {
     }
 
     /// The same; it opens if there is none.
-    pub(super) fn open_station(&self, op: &'static str) -> Result<&Station> {
+    pub(super) fn open_station(&self) -> Result<&Station> {
         let _one = lock(&self.opening);
         if let Some(station) = self.station() {
             return Ok(station);
         }
-        let place = Place::here(op)?;
+        let place = Place::here()?;
         let control =
-            Control::new().map_err(|errno| Error::os(op, "the control page", errno.into()))?;
-        let (listener, address) = listener::open(op, &self.instance)?;
+            Control::new().map_err(|errno| Error::os(None, "the control page", errno.into()))?;
+        let (listener, address) = listener::open(&self.instance)?;
         let event = EpollEvent::new(EpollFlags::EPOLLIN, LISTENER);
         if let Err(errno) = self.epoll.add(&listener, event) {
             listener::leave(&address);
-            return Err(Error::os(op, "epoll_ctl", errno.into()));
+            return Err(Error::os(None, "epoll_ctl", errno.into()));
         }
         Ok(self.station.get_or_init(|| Station {
             listener,

@@ -17,14 +17,18 @@ use nix::unistd::{SysconfVar, Whence, lseek, sysconf};
 use super::mapping::Mapping;
 use crate::error::{Error, ErrorKind, Result};
 
-const OP: &str = "import";
-
 /// Bytes that are mapped between two looks at the clock: four faults, each of which maps sixteen
 /// pages. An exporter that punches holes may hold up each fault for as long as it punches.
 const PIECE: usize = 256 << 10;
 
 fn os(what: &str) -> impl Fn(Errno) -> Error {
-    move |errno| Error::os(OP, format!("{what} of the exporter's memfd"), errno.into())
+    move |errno| {
+        Error::os(
+            None,
+            format!("{what} of the exporter's memfd"),
+            errno.into(),
+        )
+    }
 }
 
 /// Maps `len` bytes of it from `offset` on, and has their pages there by the deadline.
@@ -39,7 +43,7 @@ pub(super) fn map(
     write: bool,
     deadline: Instant,
 ) -> Result<Mapping> {
-    let hostile = |text: String| Err(Error::new(ErrorKind::NotPermitted, OP, text));
+    let hostile = |text: String| Err(Error::new(ErrorKind::NotPermitted, None, text));
     // First: only memory answers, and nothing else of this file is done to anything else.
     let Ok(seals) = fcntl(memfd, FcntlArg::F_GET_SEALS) else {
         return hostile("the exporter sent a descriptor that is no memfd".to_owned());
@@ -100,7 +104,7 @@ pub(super) fn map(
     };
     let map = |flags| {
         Mapping::new(memfd, offset, whole, write, flags)
-            .map_err(|errno| Error::os(OP, format!("mmap of {whole} bytes"), errno.into()))
+            .map_err(|errno| Error::os(None, format!("mmap of {whole} bytes"), errno.into()))
     };
     let mut mapping = map(sharing)?;
     let piece = PIECE.next_multiple_of(usize::try_from(page).unwrap_or(PIECE));
@@ -111,7 +115,7 @@ pub(super) fn map(
                 "{done} of the exporter's {len} bytes were mapped within the time limit: give it more \
                  time, unless the exporter punches holes into its memory meanwhile"
             );
-            return Err(Error::new(ErrorKind::TimedOut, OP, text));
+            return Err(Error::new(ErrorKind::TimedOut, None, text));
         }
         let end = done.saturating_add(piece).min(whole.get());
         // To be read, whatever it is for: of shared memory that maps pages to be written as well,
@@ -125,7 +129,7 @@ pub(super) fn map(
             }
             Err(errno) => {
                 let what = format!("madvise(MADV_POPULATE) of {whole} bytes");
-                return Err(Error::os(OP, what, errno.into()));
+                return Err(Error::os(None, what, errno.into()));
             }
         }
         if blocks(memfd)? > paid {
@@ -142,7 +146,7 @@ fn with_holes<T>(size: u64) -> Result<T> {
     let text = format!(
         "the exporter's memfd of {size} bytes has holes, and this process would have to take their pages"
     );
-    Err(Error::new(ErrorKind::NotPermitted, OP, text))
+    Err(Error::new(ErrorKind::NotPermitted, None, text))
 }
 
 /// Bytes of the memfd's pages, wherever they lie.

@@ -20,10 +20,8 @@ use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 
 use crate::error::{Error, ErrorKind, Result};
 
-const OP: &str = "export";
-
 fn os(what: &'static str) -> impl Fn(Errno) -> Error {
-    move |errno| Error::os(OP, what, errno.into())
+    move |errno| Error::os(None, what, errno.into())
 }
 
 /// Whether the memory is the whole memfd, but for the rest of its last page: an importer gets no less than that.
@@ -41,7 +39,7 @@ pub(super) fn check_whole(memfd: &OwnedFd, offset: u64, len: usize) -> Result<()
         "the Mmap has {len} bytes from byte {offset} on of a memfd of {size}, and an importer gets a memfd as a whole: take what \
          shall be exported a memfd of its own"
     );
-    Err(Error::new(ErrorKind::NotPermitted, OP, text))
+    Err(Error::new(ErrorKind::NotPermitted, None, text))
 }
 
 /// Sees to it that nobody can shorten the memfd, nor write it where no peer may. `write` is whether who imports this export may.
@@ -54,13 +52,13 @@ pub(super) fn seal(memfd: &OwnedFd, peer_writable: bool, write: bool) -> Result<
     if peer_writable && fs.filesystem_type() == HUGETLBFS_MAGIC {
         let text = "memory in huge pages that a peer may write is not exported, as who may write it can punch holes, and a hole that no \
                     huge page is left for is a SIGBUS: leave the peer-write permissions away, or take HugePages::Transparent";
-        return Err(Error::new(ErrorKind::NotSupported, OP, text));
+        return Err(Error::new(ErrorKind::NotSupported, None, text));
     }
     let have = seals(memfd)?;
     if write && have.intersects(SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_FUTURE_WRITE) {
         let text = "the memfd is sealed against writing, by its maker or by an export that lets nobody write, and this export \
                     lets the importer write: give it a memfd of its own";
-        return Err(Error::new(ErrorKind::NotPermitted, OP, text));
+        return Err(Error::new(ErrorKind::NotPermitted, None, text));
     }
     let lacks = missing(have, peer_writable);
     if !lacks.is_empty()
@@ -73,7 +71,7 @@ pub(super) fn seal(memfd: &OwnedFd, peer_writable: bool, write: bool) -> Result<
              what it may not: create it with MFD_ALLOW_SEALING and without F_SEAL_SEAL, and give memory that peers may \
              write a memfd of its own"
         );
-        return Err(Error::new(ErrorKind::NotPermitted, OP, text));
+        return Err(Error::new(ErrorKind::NotPermitted, None, text));
     }
     match peer_writable && !write {
         true => {

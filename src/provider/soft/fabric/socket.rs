@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_listener_takes_no_descriptors_where_the_kernel_can_refuse_them() {
-        let id = super::super::place::random("test").unwrap();
+        let id = super::super::place::random().unwrap();
         let address = Address::Abstract(id.to_vec());
         let listener = listen(&address).unwrap();
         let soon = Instant::now() + Duration::from_secs(5);

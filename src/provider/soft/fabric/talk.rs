@@ -33,7 +33,6 @@ pub(super) type Descriptors = ArrayVec<Guarded, DESCRIPTORS>;
 
 /// What somebody is asked for, in words.
 pub(super) struct Role {
-    pub(super) op: &'static str,
     /// Who is asked.
     pub(super) who: &'static str,
     /// What a blob was made of.
@@ -68,7 +67,7 @@ impl Other<'_> {
         request: impl Fn(&Talk) -> Vec<u8>,
         judge: impl Fn(&Talk, &[u8], Descriptors) -> Result<T>,
     ) -> Result<(T, Talk)> {
-        self.reachable(&Place::here(self.role.op)?)?;
+        self.reachable(&Place::here()?)?;
         let once = || -> Result<_> {
             let mut talk = self.connect(deadline)?;
             let mut answer = [0; ROOM];
@@ -118,14 +117,14 @@ impl Other<'_> {
     }
 
     pub(super) fn connect(&self, deadline: Instant) -> Result<Talk> {
-        let Role { op, who, .. } = self.role;
+        let Role { who, .. } = self.role;
         let socket = match socket::connect(&self.contact.address, deadline) {
             Ok(socket) => socket,
             Err(Errno::ECONNREFUSED | Errno::ENOENT | Errno::ESRCH) => return self.gone(),
             Err(Errno::EAGAIN) => return self.late(),
             Err(errno) => {
                 let what = format!("connect to the {who} at {}", self.contact.address);
-                return Err(Error::os(op, what, errno.into()));
+                return Err(Error::os(None, what, errno.into()));
             }
         };
         // Before it answers: then it is the process that answered.
@@ -136,7 +135,7 @@ impl Other<'_> {
         };
         Ok(Talk {
             socket,
-            nonce: place::random(op)?,
+            nonce: place::random()?,
             pidfd,
         })
     }
@@ -176,13 +175,13 @@ impl Other<'_> {
     }
 
     pub(super) fn fail<T>(&self, kind: ErrorKind, text: String) -> Result<T> {
-        Err(Error::new(kind, self.role.op, text))
+        Err(Error::new(kind, None, text))
     }
 
     /// A system call failed, and what it was to do with the other.
     pub(super) fn os(&self, what: &str, errno: Errno) -> Error {
         let what = format!("{what} the {}", self.role.who);
-        Error::os(self.role.op, what, errno.into())
+        Error::os(None, what, errno.into())
     }
 
     fn gone<T>(&self) -> Result<T> {

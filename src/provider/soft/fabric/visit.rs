@@ -36,7 +36,7 @@ impl Invitation {
     /// another host or network namespace; `NotPermitted` if who answers is not the host; `TimedOut`; `BadState` in a fork; what could not be
     /// had.
     pub(in super::super) fn visit(&self, hello: &Hello, deadline: Instant) -> Result<Visit> {
-        let fabric = Fabric::current(self.kind.role.op)?;
+        let fabric = Fabric::current()?;
         let knock = |talk: &Talk| Knock {
             slot: self.slot,
             generation: self.generation,
@@ -73,7 +73,7 @@ impl Invitation {
     /// `ConnectionReset` if the guest's process has ended, `ConnectionAborted` if the blob is
     /// stale, `TimedOut`.
     pub(in super::super) fn find_guest(&self, deadline: Instant) -> Result<()> {
-        let fabric = Fabric::current(self.kind.role.op)?;
+        let fabric = Fabric::current()?;
         let guest = self.host();
         let asked = guest.ask(
             deadline,
@@ -140,11 +140,7 @@ impl Invitation {
             }
             Status::Failed(errno) => {
                 let what = "the peer could not connect";
-                return Err(Error::os(
-                    self.kind.role.op,
-                    what,
-                    Errno::from_raw(errno).into(),
-                ));
+                return Err(Error::os(None, what, Errno::from_raw(errno).into()));
             }
             // Its version is ours.
             Status::Version => return host.nonsense(),

@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn who_asks_again_and_again_takes_no_more_room() {
-        let fabric = Fabric::current("test").unwrap();
+        let fabric = Fabric::current().unwrap();
         let (here, _there) = std::os::unix::net::UnixStream::pair().unwrap();
         let identity = Identity {
             instance: Id::default(),

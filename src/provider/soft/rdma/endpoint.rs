@@ -208,7 +208,7 @@ impl Shared {
         let mut inner = self.inner();
         if let EndpointState::Error(cause) = inner.state {
             let text = format!("it has failed ({cause}): reset it first");
-            return Err(Error::new(ErrorKind::BadState, "Rdma::export", text));
+            return Err(Error::new(ErrorKind::BadState, None, text));
         }
         Ok(self.invited(&mut inner)?.blob().to_vec())
     }

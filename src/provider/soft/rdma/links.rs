@@ -89,6 +89,6 @@ impl Ports {
         let added = self.sources.add(socket, event);
         added
             .and_then(|()| link.watch_bell())
-            .map_err(|errno| Error::os("Rdma::connect", "epoll_ctl", errno.into()))
+            .map_err(|errno| Error::os(None, "epoll_ctl", errno.into()))
     }
 }

@@ -33,10 +33,8 @@ use crate::device::EndpointState;
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::Guarded;
 
-const OP: &str = "Rdma::connect";
-
 pub(super) fn fail<T>(kind: ErrorKind, text: impl Into<String>) -> Result<T> {
-    Err(Error::new(kind, OP, text.into()))
+    Err(Error::new(kind, None, text.into()))
 }
 
 /// The Rdma was dropped while this went on.
@@ -128,7 +126,7 @@ impl Shared {
         }
         let invited = self.invited(&mut inner)?;
         Ok(Identity {
-            instance: fabric::instance(&fabric::ENDPOINT)?,
+            instance: fabric::instance()?,
             slot: invited.slot,
             generation: invited.generation,
             proof: proof(&invited.key),

@@ -31,8 +31,6 @@ use crate::sync::lock;
 /// What the timer says of itself.
 const TIMER: u64 = u64::MAX;
 
-const OP: &str = "open_endpoint";
-
 pub(in super::super) struct Ports {
     /// Of this queue, in this process; never 0.
     pub(super) number: u64,
@@ -64,7 +62,7 @@ impl Ports {
         sources: Arc<Epoll>,
     ) -> Result<Arc<Ports>> {
         static NUMBER: AtomicU64 = AtomicU64::new(1);
-        let fail = |what: &'static str| move |errno: Errno| Error::os(OP, what, errno.into());
+        let fail = |what: &'static str| move |errno: Errno| Error::os(None, what, errno.into());
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
         let timer =
             TimerFd::new(ClockId::CLOCK_MONOTONIC, flags).map_err(fail("timerfd_create"))?;
@@ -94,7 +92,7 @@ impl Ports {
             Some(number) => number,
             None if endpoints.len() as u32 == FLAGS => {
                 let text = format!("a WorkQ has at most {FLAGS} endpoints: build another WorkQ");
-                return Err(Error::new(ErrorKind::Full, OP, text));
+                return Err(Error::new(ErrorKind::Full, None, text));
             }
             None => {
                 endpoints.push(None);

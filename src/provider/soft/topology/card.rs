@@ -248,7 +248,13 @@ impl TopologyBuilder {
     /// `InvalidValue`: names of 1 to 15 lower-case letters, digits, `_` and `-`, of which no two devices, and no two representors, have the same;
     /// PCI addresses that no two devices of a side share; 1 to 255 ports, and at most 1,024 functions of each.
     pub fn build(self) -> Result<Topology> {
-        let wrong = |text: String| Err(Error::new(ErrorKind::InvalidValue, "Topology", text));
+        let wrong = |text: String| {
+            Err(Error::new(
+                ErrorKind::InvalidValue,
+                "TopologyBuilder::build",
+                text,
+            ))
+        };
         match self.wrong.map_or_else(|| self.topology.check(), Err) {
             Err(text) => wrong(text),
             Ok(()) => Ok(self.topology),

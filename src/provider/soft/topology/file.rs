@@ -32,7 +32,7 @@ pub(super) fn load(path: &Path) -> Result<Topology> {
         return Err(Error::new(ErrorKind::InvalidValue, "Topology::load", text));
     }
     parse(&text).map_err(|error| {
-        let text = format!("{}: {error}", path.display());
+        let text = format!("{}: {}", path.display(), error.message());
         Error::new(error.kind(), "Topology::load", text)
     })
 }
@@ -85,7 +85,7 @@ fn read(text: &str) -> Result<Topology, Wrong> {
     }
     table.end()?;
     builder.build().map_err(|error| Wrong {
-        text: error.to_string(),
+        text: error.message().to_owned(),
         at: None,
     })
 }

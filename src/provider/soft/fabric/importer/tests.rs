@@ -155,7 +155,7 @@ fn with(blob: &Blob, change: impl FnOnce(&mut Contact)) -> Blob {
 
 /// As another process would: over the socket, with a mapping of its own.
 fn over_the_socket(blob: &Blob) -> Result<Imported> {
-    other(&Fabric::current(OP)?, blob, soon())
+    other(&Fabric::current()?, blob, soon())
 }
 
 /// Asks an exporter by this connection.
@@ -253,7 +253,7 @@ fn what_is_imported_over_the_socket_is_shared_and_revoked() {
 
 #[test]
 fn nobody_gets_a_writable_mapping_of_what_no_peer_may_write() {
-    let _fabric = Fabric::current(OP).unwrap();
+    let _fabric = Fabric::current().unwrap();
     // The second lets others write, and not this audience.
     for access in [READ, READ | Access::RDMA_WRITE] {
         let owner = Owner::new();
@@ -322,7 +322,7 @@ fn an_export_of_another_host_or_namespace_or_of_the_past_says_so() {
 fn exporter(
     play: impl FnOnce(OwnedFd, Claim) + Send + 'static,
 ) -> (Blob, std::thread::JoinHandle<()>) {
-    let name = place::hex(&place::random(OP).unwrap()).into_bytes();
+    let name = place::hex(&place::random().unwrap()).into_bytes();
     let address = Address::Abstract(name);
     let listener = socket::listen(&address).unwrap().try_clone().unwrap();
     let listener = UnixListener::from(listener);
@@ -335,7 +335,7 @@ fn exporter(
         contact: Contact {
             slot: 0,
             generation: 1,
-            place: Place::here(OP).unwrap(),
+            place: Place::here().unwrap(),
             instance: [5; 16],
             key: [6; 16],
             address,
@@ -562,7 +562,7 @@ fn a_thousand_imports_cost_no_descriptors_and_all_goes_back() {
 fn a_path_socket_is_used_if_asked_for_and_removed() {
     alone("a_path_socket_is_used_if_asked_for_and_removed", || {
         use super::super::listener::set_socket_path;
-        let name = place::hex(&place::random(OP).unwrap());
+        let name = place::hex(&place::random().unwrap());
         let dir = std::env::temp_dir().join(name);
         std::fs::create_dir(&dir).unwrap();
         let owner = Owner::new();
@@ -721,7 +721,7 @@ fn without_a_pidfd_the_connection_stays_and_its_end_is_noticed() {
     }
     let mut exporter = Exporter::start(NAME);
     let blob = exporter.blob();
-    let fabric = Fabric::current(OP).unwrap();
+    let fabric = Fabric::current().unwrap();
     let mut talk = super::exporter(&blob).connect(soon()).unwrap();
     talk.pidfd = None;
     let (([_, control], _), talk) = grant(&blob, talk);

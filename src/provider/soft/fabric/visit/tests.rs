@@ -27,7 +27,6 @@ use super::*;
 use crate::sync::lock;
 
 const LEN: usize = 8192;
-const OP: &str = "Rdma::connect";
 
 fn hello(byte: u8) -> Hello {
     [byte; HELLO]
@@ -144,7 +143,7 @@ fn parsed(invited: &Invited) -> Invitation {
 
 fn kind<T>(result: Result<T>) -> ErrorKind {
     let error = result.err().expect("it is refused");
-    assert_eq!(error.op(), OP);
+    assert_eq!(error.call(), None);
     error.kind()
 }
 
@@ -175,7 +174,7 @@ fn a_guest_is_welcomed_gets_the_memory_and_has_the_connection() {
     let guest = &guests[0];
     assert_eq!(
         (guest.instance, guest.hello),
-        (instance(&ENDPOINT).unwrap(), hello(2))
+        (instance().unwrap(), hello(2))
     );
     // This process visits itself: the same one, seen from both sides.
     assert!(Arc::ptr_eq(&guest.process, &visit.process));
@@ -239,7 +238,7 @@ fn an_own_endpoint_is_found_until_it_is_reset() {
 
 #[test]
 fn a_slot_that_is_taken_again_does_not_answer_for_the_one_before() {
-    let _fabric = Fabric::current(OP).unwrap();
+    let _fabric = Fabric::current().unwrap();
     let endpoint = Endpoint::new();
     let invited = endpoint.invite();
     let old = parsed(&invited);
@@ -305,7 +304,7 @@ fn an_endpoint_of_another_host_or_namespace_or_of_the_past_says_so() {
 fn plays(
     play: impl FnOnce(OwnedFd, Claim) + Send + 'static,
 ) -> (Invitation, std::thread::JoinHandle<()>) {
-    let name = place::hex(&place::random(OP).unwrap()).into_bytes();
+    let name = place::hex(&place::random().unwrap()).into_bytes();
     let address = Address::Abstract(name);
     let listener = socket::listen(&address).unwrap().try_clone().unwrap();
     let listener = UnixListener::from(listener);
@@ -313,7 +312,7 @@ fn plays(
     let contact = Contact {
         slot: 0,
         generation: 1,
-        place: Place::here(OP).unwrap(),
+        place: Place::here().unwrap(),
         instance: [5; 16],
         key: [6; 16],
         address,
@@ -502,7 +501,7 @@ fn another_process_is_visited_stopped_and_lost() {
     let invitation = &other.invitation;
     assert!(invitation.own().is_none());
     let _ours = Endpoint::new().invite();
-    let ours = instance(&ENDPOINT).unwrap();
+    let ours = instance().unwrap();
     assert_eq!(invitation.we_host().unwrap(), ours < invitation.instance);
     let first = invitation.visit(&hello(2), soon()).unwrap();
     let second = invitation.visit(&hello(3), soon()).unwrap();
@@ -548,7 +547,7 @@ fn another_process_is_visited_stopped_and_lost() {
 fn without_a_pidfd_the_end_of_the_connection_is_the_end_of_the_process() {
     let endpoint = Endpoint::new();
     let invited = endpoint.invite();
-    let fabric = Fabric::current(OP).unwrap();
+    let fabric = Fabric::current().unwrap();
     let visit = parsed(&invited).visit(&hello(2), soon()).unwrap();
     endpoint.keeps.reaches(1);
     let kept = lock(&*endpoint.kept).pop().unwrap();
