@@ -340,18 +340,29 @@ impl JobError {
         JobError::new(reason, first, second)
     }
 
-    /// For providers: what else an Endpoint had when it came to fail with this.
+    /// For providers: what else an Endpoint had when it came to fail with this. It keeps both
+    /// numbers of the cause, the second one to 56 bits.
     pub fn flushed(cause: JobError) -> JobError {
         match cause.reason() {
             Reason::Flushed => cause,
-            reason => JobError::new(Reason::Flushed, cause.kind().code() as u64, reason as u64),
+            reason => {
+                let second = (reason as u64) << 56 | cause.second.min(NUMBER);
+                JobError::new(Reason::Flushed, cause.first(), second)
+            }
         }
     }
 
-    /// The first cause, if the job was flushed.
+    /// Returns the first cause, if the job was flushed. The text of the error has its numbers.
     pub fn cause(&self) -> Option<Reason> {
+        self.first_failure().map(|cause| cause.reason())
+    }
+
+    /// The error that a flushed job was flushed for; `None` if it was not flushed, or nobody said.
+    fn first_failure(&self) -> Option<JobError> {
         (self.reason() == Reason::Flushed).then_some(())?;
-        Reason::ALL.get(usize::try_from(self.second).ok()?).copied()
+        let reason = *Reason::ALL.get((self.second >> 56) as usize)?;
+        let cause = || JobError::new(reason, self.first(), self.second & NUMBER);
+        (reason != Reason::Flushed).then(cause)
     }
 
     /// What exactly it was.
@@ -447,13 +458,52 @@ mod tests {
         assert_eq!(flushed.kind(), ErrorKind::TimedOut);
         assert_eq!(flushed.cause(), Some(Reason::NoReceive));
         assert_eq!(JobError::flushed(flushed), flushed);
-        assert!(flushed.to_string().contains("NoReceive"), "{flushed}");
+        assert!(
+            flushed.to_string().ends_with(&cause.to_string()),
+            "{flushed}"
+        );
         let device = JobError::flushed(JobError::device(ErrorKind::IoFailed, 7));
         assert_eq!(
             (device.kind(), device.cause()),
             (ErrorKind::IoFailed, Some(Reason::Device))
         );
         assert_eq!(cause.cause(), None);
+    }
+
+    #[test]
+    fn each_reason_is_a_sentence_with_the_way_out_alone_with_its_numbers_and_as_a_cause() {
+        for &reason in Reason::ALL {
+            let error = JobError::new(reason, 5, 7);
+            let flushed = JobError::flushed(error);
+            assert!(reason == Reason::Flushed || flushed.cause() == Some(reason));
+            for text in [reason.to_string(), error.to_string(), flushed.to_string()] {
+                assert!(text.contains(": ") && !text.ends_with([':', '.']), "{text}");
+                // A name of this crate's that is no word of English.
+                let name = format!("{reason:?}");
+                let is_word = name.chars().filter(|c| c.is_uppercase()).count() == 1;
+                assert!(is_word || !text.contains(&name), "{text}");
+            }
+            assert!(flushed.to_string().ends_with(&error.to_string()));
+        }
+        let closed = JobError::flushed(JobError::of(Reason::PeerClosed)).to_string();
+        assert!(
+            closed.contains("the peer has reset or dropped its Rdma: "),
+            "{closed}"
+        );
+        let (empty, reversed) = ((10, 10), (20, 10));
+        let range = |(start, end)| JobError::new(Reason::RangeEmpty, start, end).to_string();
+        assert!(range(empty).starts_with("the range 10..10 is empty"));
+        assert!(range(reversed).starts_with("the range 20..10 ends before it begins"));
+    }
+
+    #[test]
+    fn a_flushed_error_keeps_the_kind_and_the_numbers_of_its_cause() {
+        let silent = JobError::new(Reason::NoReceive, 2500, 0);
+        let flushed = JobError::flushed(silent).to_string();
+        assert!(flushed.contains("2500 ms"), "{flushed}");
+        let device = JobError::flushed(JobError::device(ErrorKind::Driver, u64::MAX));
+        assert_eq!(device.kind(), ErrorKind::Driver);
+        assert!(device.to_string().contains("0xffffffffffffff)"), "{device}");
     }
 
     #[test]

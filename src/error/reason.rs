@@ -4,9 +4,24 @@ use std::fmt;
 
 use super::{ErrorKind, JobError};
 
+/// Writes the fact with the numbers of the error if there is such a text, and without them if not.
+macro_rules! fact {
+    ($f:ident, $error:ident, $fact:literal) => {
+        $f.write_str($fact)
+    };
+    ($f:ident, $error:ident, $fact:literal, |$a:ident, $b:ident| $numbers:literal) => {{
+        let ($a, $b) = ($error.first(), $error.second());
+        write!($f, $numbers)
+    }};
+}
+
+// Each reason has a kind, a fact, the same fact with the two numbers of the error, and the way out.
 macro_rules! reasons {
-    ($($(#[$doc:meta])* $name:ident, $kind:ident, |$a:ident, $b:ident| $text:literal;)*) => {
+    ($($(#[$doc:meta])* $name:ident, $kind:ident,
+       $fact:literal $(, |$a:ident, $b:ident| $numbers:literal)? => $way:literal;)*) => {
         /// What exactly a job was refused for, or failed with.
+        ///
+        /// It prints as a sentence with the way out; a [`JobError`] prints its numbers as well.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         #[repr(u8)]
@@ -18,10 +33,21 @@ macro_rules! reasons {
             pub(super) const ALL: &[Reason] = &[$(Reason::$name),*];
         }
 
+        impl fmt::Display for Reason {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self {
+                    $(Reason::$name => concat!($fact, ": ", $way),)*
+                })
+            }
+        }
+
         impl JobError {
             /// What kind of failure it is.
             pub fn kind(&self) -> ErrorKind {
-                if matches!(self.reason(), Reason::Device | Reason::UserNode | Reason::Flushed) {
+                if let Some(cause) = self.first_failure() {
+                    return cause.kind();
+                }
+                if matches!(self.reason(), Reason::Device | Reason::UserNode) {
                     return ErrorKind::from_code(self.first() as u32).unwrap_or(ErrorKind::Unknown);
                 }
                 match self.reason() {
@@ -31,24 +57,26 @@ macro_rules! reasons {
         }
 
         impl fmt::Display for JobError {
-            #[allow(unused_variables)]
+            #[allow(unused_variables, reason = "most texts have one number")]
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                if self.reason() == Reason::Device {
-                    let (kind, vendor) = (self.kind(), self.second());
-                    return write!(f, "the device reports: {kind} (vendor code {vendor:#x})");
+                if let Some(cause) = self.first_failure() {
+                    return write!(f, "the job was flushed, because its Rdma had failed: {cause}");
                 }
-                if self.reason() == Reason::Flushed {
-                    let (kind, cause) = (self.kind(), self.cause());
-                    return match cause {
-                        Some(cause) => write!(f, "the job was flushed, since the Rdma had failed: {cause:?} ({kind})"),
-                        None => write!(f, "the job was flushed, since the Rdma had failed: {kind}"),
-                    };
-                }
-                if self.reason() == Reason::UserNode {
-                    return write!(f, "the function of a user node failed: {}", self.kind());
-                }
+                let (kind, first, second) = (self.kind(), self.first(), self.second());
                 match self.reason() {
-                    $(Reason::$name => { let ($a, $b) = (self.first(), self.second()); write!(f, $text) })*
+                    Reason::Device => {
+                        write!(f, "the device reports: {kind} (vendor code {second:#x})")
+                    }
+                    Reason::UserNode => write!(f, "the function of a user node failed: {kind}"),
+                    Reason::RangeEmpty if second < first => write!(
+                        f,
+                        "the range {first}..{second} ends before it begins: swap its bounds"
+                    ),
+                    $(#[allow(unreachable_patterns, reason = "two of them are above")]
+                    Reason::$name => {
+                        fact!(f, self, $fact $(, |$a, $b| $numbers)?)?;
+                        f.write_str(concat!(": ", $way))
+                    })*
                 }
             }
         }
@@ -57,190 +85,365 @@ macro_rules! reasons {
 
 reasons! {
     /// The device finished the job with an error: its kind, and the vendor's code.
-    Device, Unknown, |_a, _b| "the device reports an error";
+    Device, Unknown,
+        "the device ended the job with an error"
+        => "JobError::kind and vendor_code say which";
     /// The source holds no data.
-    NoData, InvalidValue, |_a, _b| "the source holds no data: fill it first (extend_from_slice, set_data)";
+    NoData, InvalidValue,
+        "the source holds no data"
+        => "fill it first (extend_from_slice, set_data)";
     /// The data does not fit into the destination's tailroom.
-    TailroomTooSmall, InvalidValue, |have, need|
-        "the destination has {have} bytes of tailroom and the source {need} of data: \
-         reset_data_len() overwrites, slice() copies a part";
+    TailroomTooSmall, InvalidValue,
+        "the data of the source does not fit into the tailroom of the destination",
+        |have, need|
+        "the destination has {have} bytes of tailroom and the source {need} of data"
+        => "reset_data_len() overwrites, slice() copies a part";
     /// The destination has no room at all.
-    NoTailroom, InvalidValue, |_a, _b| "the destination has no tailroom: reset_data_len() overwrites";
+    NoTailroom, InvalidValue, "the destination has no tailroom" => "reset_data_len() overwrites";
     /// The destination is a source too, or stands twice among the destinations, or they overlap.
-    Overlap, InvalidValue, |_a, _b| "source and destination share memory, or a destination stands twice";
+    Overlap, InvalidValue,
+        "source and destination share memory, or a Buf is in the destination twice"
+        => "give each side bytes of its own";
     /// A slice reaches past the data of its Buf.
-    SliceOutOfData, InvalidValue, |end, data| "the slice is empty or ends at byte {end}, and the Buf holds {data} bytes of data";
+    SliceOutOfData, InvalidValue,
+        "the slice ends past the data of its Buf",
+        |end, data|
+        "the slice ends at byte {end}, and the Buf holds {data} bytes of data"
+        => "take a shorter one, or fill the Buf first";
     /// A slice stands in a destination chain.
-    SliceAsDestination, InvalidValue, |_a, _b| "a slice is a source only: put the Buf itself into a destination chain";
+    SliceAsDestination, InvalidValue,
+        "a slice is a source only"
+        => "put the Buf itself into a destination chain";
     /// A range reaches past the end of its Buf.
-    OutOfRange, InvalidValue, |len, reach|
-        "the range reaches byte {reach}, and the Buf has {len} bytes";
+    OutOfRange, InvalidValue,
+        "the range ends past the bytes that there are",
+        |len, reach|
+        "the range reaches byte {reach}, and there are {len} bytes"
+        => "take a shorter one";
     /// A range is empty, or ends before it starts.
-    RangeEmpty, InvalidValue, |start, end| "the range {start}..{end} is empty";
+    RangeEmpty, InvalidValue,
+        "the range is empty, or ends before it begins",
+        |start, end|
+        "the range {start}..{end} is empty"
+        => "take at least one byte";
     /// A list is longer than the device takes.
-    ListTooLong, InvalidValue, |have, limit| "a chain of {have} Bufs, and the device takes {limit}: split it";
+    ListTooLong, InvalidValue,
+        "the chain has more Bufs than the device takes",
+        |have, limit|
+        "a chain of {have} Bufs, and the device takes {limit}"
+        => "split it";
     /// More bytes than the device takes in one job.
-    TooLarge, InvalidValue, |have, limit| "{have} bytes in one job, and the device takes {limit}: split it";
+    TooLarge, InvalidValue,
+        "the job has more bytes than the device takes",
+        |have, limit|
+        "{have} bytes in one job, and the device takes {limit}"
+        => "split it";
     /// The accelerator does not know this kind of job.
-    UnknownOpcode, NotSupported, |opcode, _b|
-        "the accelerator does not know opcode {opcode:#x}: AccelCaps::opcodes lists what it knows";
+    UnknownOpcode, NotSupported,
+        "the accelerator does not know this opcode",
+        |opcode, _b|
+        "the accelerator does not know opcode {opcode:#x}"
+        => "AccelCaps::opcodes lists what it knows";
     /// The device does not compute this hash.
-    UnknownAlgorithm, NotSupported, |bits, _b|
-        "the device computes no digests of {bits} bits of this kind: ShaCaps::algorithms lists what it does";
+    UnknownAlgorithm, NotSupported,
+        "the device does not compute this hash",
+        |bits, _b|
+        "the device does not compute this hash of {bits} bits"
+        => "ShaCaps::algorithms lists what it computes";
     /// The destination has less tailroom than a digest.
-    NoRoomForDigest, InvalidValue, |have, need|
-        "the destination has {have} bytes of tailroom, and a digest {need}: reset_data_len() overwrites";
+    NoRoomForDigest, InvalidValue,
+        "the destination has less tailroom than a digest has bytes",
+        |have, need|
+        "the destination has {have} bytes of tailroom, and a digest {need}"
+        => "reset_data_len() overwrites";
     /// A part of a message, and not the last, that is no multiple of a block.
-    NotWholeBlocks, InvalidValue, |have, block|
-        "a part of {have} bytes, and all but the last are multiples of {block}: give the rest to finish()";
+    NotWholeBlocks, InvalidValue,
+        "a part that is not the last one does not consist of whole blocks",
+        |have, block|
+        "a part of {have} bytes, and all but the last are multiples of {block}"
+        => "give the rest to finish()";
     /// A session is copied to one of another algorithm.
-    OtherAlgorithm, InvalidValue, |from, to|
-        "a session whose digest has {from} bytes cannot go on in one whose digest has {to}: make it with the same algorithm";
+    OtherAlgorithm, InvalidValue,
+        "a session cannot go on in one of another algorithm",
+        |from, to|
+        "a session whose digest has {from} bytes cannot go on in one whose digest has {to}"
+        => "make both with the same algorithm";
     /// A job in flight has the session.
-    SessionInUse, InUse, |_a, _b| "a job in flight has the session: its parts go one after the other, so await it";
+    SessionInUse, InUse,
+        "a job in flight has the session"
+        => "its parts go one after the other, so await that job first";
     /// The chain was built with less room.
-    ChainFull, Full, |capacity, _b| "the chain was built for {capacity} Bufs: BufChain::with_capacity takes more";
+    ChainFull, Full,
+        "the chain is full",
+        |capacity, _b|
+        "the chain was built for {capacity} Bufs, and is full"
+        => "BufChain::with_capacity takes more";
     /// The Mmap of this Buf was not registered with the device of this context.
-    ForeignDevice, InvalidValue, |_a, _b|
-        "a Buf's Mmap is not registered with this context's device: name it in Mmap::builder().device()";
+    ForeignDevice, InvalidValue,
+        "the memory of an operand is not registered with this context's device"
+        => "name the device in Mmap::builder().device(), or import with it";
     /// The Mmap was registered for another use alone.
-    OtherUse, NotPermitted, |_a, _b|
-        "a Buf's Mmap was registered for another use alone: leave MmapBuilder::only_for out, or give it this context's use";
+    OtherUse, NotPermitted,
+        "a Buf's Mmap was registered for another use alone"
+        => "leave MmapBuilder::only_for out, or give it this context's use";
     /// The Mmap's access flags do not allow the device, or the caller, to write it.
-    ReadOnly, NotPermitted, |_a, _b| "the Mmap is LOCAL_READ_ONLY: build it with Access::LOCAL_READ_WRITE";
+    ReadOnly, NotPermitted,
+        "the Mmap is LOCAL_READ_ONLY"
+        => "build it with Access::LOCAL_READ_WRITE";
     /// A peer, or who else has the memfd, may write this memory at any time, so that no slice of it can be lent.
-    PeerWritable, NotPermitted, |_a, _b|
-        "a peer, or whoever else has the memfd, may write this Mmap at any time, so no slice of it is lent: use copy_in and \
-         copy_out, or load, store, fetch_add and compare_exchange";
+    PeerWritable, NotPermitted,
+        "a peer, or another holder of the memfd, may write this Mmap at any time, so no slice \
+         of it is lent"
+        => "use copy_in and copy_out, or load, store, fetch_add and compare_exchange";
     /// An array has fewer elements.
-    NoElement, InvalidValue, |elements, index| "the array has {elements} elements, and element {index} was asked for";
+    NoElement, InvalidValue,
+        "the array has no such element",
+        |elements, index|
+        "the array has {elements} elements, and element {index} was asked for"
+        => "BufArray::len says how many there are";
     /// An atomic on bytes whose address is no multiple of their size.
-    Misaligned, InvalidValue, |at, size| "byte {at} of the data lies at no multiple of {size} bytes: an atomic needs that";
+    Misaligned, InvalidValue,
+        "an atomic lies at an address that is no multiple of its size",
+        |at, size|
+        "byte {at} of the data, or of the remote memory, lies at no multiple of {size} bytes"
+        => "move the atomic to one, as alignment() and ranges that begin at one do";
     /// The source is being written by a job or a guard.
-    SourceInUse, InUse, |_a, _b| "the source is being written by a job or a guard: await it, or drop the guard";
+    SourceInUse, InUse,
+        "the source is being written by a job or a guard"
+        => "await the job, or drop the guard";
     /// The destination is being read or written by a job or a guard.
-    DestinationInUse, InUse, |_a, _b| "the destination is in use by a job or a guard: await it, or drop the guard";
+    DestinationInUse, InUse,
+        "the destination is in use by a job or a guard"
+        => "await the job, or drop the guard";
     /// The Buf is in use by a job or a guard.
-    BufInUse, InUse, |_a, _b| "the Buf is in use by a job or a guard: await it, or drop the guard";
+    BufInUse, InUse, "the Buf is in use by a job or a guard" => "await the job, or drop the guard";
     /// The chain is in use by a job.
-    ChainInUse, InUse, |_a, _b| "the chain is in use by a job: await it";
+    ChainInUse, InUse, "the chain is in use by a job" => "await it";
     /// The exporter took the memory back.
-    ExportRevoked, ConnectionReset, |_a, _b|
-        "the exporter has stopped or dropped this memory: it has to export it anew, and the blob to be imported anew";
+    ExportRevoked, ConnectionReset,
+        "the exporter has stopped or dropped this memory"
+        => "have it export the memory again, and import the new blob";
     /// The process that exported the memory has ended.
-    ExporterGone, ConnectionReset, |_a, _b| "the process that exported this memory has ended";
+    ExporterGone, ConnectionReset,
+        "the process that exported this memory has ended"
+        => "have its successor export anew, and import the new blob";
     /// The exporter does not let the importer read.
-    RemoteNotReadable, NotPermitted, |_a, _b|
-        "the exporter's Mmap does not let this peer read: it needs RDMA_READ for an Rdma, DPU_READ_ONLY or DPU_READ_WRITE for a Dma";
+    RemoteNotReadable, NotPermitted,
+        "the exporter's Mmap does not let this peer read"
+        => "build it with RDMA_READ for an Rdma, with DPU_READ_ONLY or DPU_READ_WRITE for a Dma";
     /// The exporter does not let the importer write.
-    RemoteNotWritable, NotPermitted, |_a, _b|
-        "the exporter's Mmap does not let this peer write: it needs RDMA_WRITE for an Rdma, DPU_READ_WRITE for a Dma";
+    RemoteNotWritable, NotPermitted,
+        "the exporter's Mmap does not let this peer write"
+        => "build it with RDMA_WRITE for an Rdma, with DPU_READ_WRITE for a Dma";
     /// A Dma was given an RDMA export.
-    NotForDma, NotSupported, |_a, _b|
-        "a Dma reaches what was exported to the DPU (Mmap::export_dpu): an RDMA export is for an Rdma";
+    NotForDma, NotSupported,
+        "a Dma does not reach an RDMA export"
+        => "export the memory with Mmap::export_dpu, or use an Rdma";
     /// An Rdma was given memory that was exported to the DPU.
-    NotForRdma, NotSupported, |_a, _b|
-        "an Rdma reaches what was exported to its peers (Mmap::export_rdma): a DPU export is for a Dma";
+    NotForRdma, NotSupported,
+        "an Rdma does not reach a DPU export"
+        => "export the memory with Mmap::export_rdma, or use a Dma";
     /// An operation is longer than the remote range.
-    RemoteTooSmall, InvalidValue, |have, need| "the remote range has {have} bytes, and {need} are needed";
+    RemoteTooSmall, InvalidValue,
+        "the remote range is too small for the operation",
+        |have, need|
+        "the remote range has {have} bytes, and {need} are needed"
+        => "take a longer range, or less data";
     /// An operation that the device does not have.
-    RdmaUnsupported, NotSupported, |_a, _b| "the device has no such operation: RdmaCaps::supports says which it has";
+    RdmaUnsupported, NotSupported,
+        "the device has no such operation"
+        => "RdmaCaps::supports says which it has";
     /// The Rdma is not connected.
-    NotConnected, NotConnected, |_a, _b| "the Rdma is not connected: exchange what export() gives, and connect()";
+    NotConnected, NotConnected,
+        "the Rdma is not connected"
+        => "exchange what export() returns, and connect()";
     /// The exporter's Mmap does not let this peer do atomic operations.
-    RemoteNotAtomic, NotPermitted, |_a, _b|
-        "the exporter's Mmap does not let this peer do atomic operations: it needs RDMA_ATOMIC";
+    RemoteNotAtomic, NotPermitted,
+        "the exporter's Mmap does not let this peer do atomic operations"
+        => "build it with RDMA_ATOMIC";
     /// All receives that the Rdma has are posted, and the caller did not want to wait.
-    RecvQueueFull, Again, |size, _b| "all {size} receives are posted: await one, or build a larger recv_queue_size";
+    RecvQueueFull, Again,
+        "all receives of the Rdma are posted",
+        |size, _b|
+        "all {size} receives are posted"
+        => "await one, or build a larger recv_queue_size";
     /// The job did not fail itself: the Rdma was in the state Error, or came to it, for a cause of this kind.
-    Flushed, Unknown, |_a, _b| "the job was flushed";
+    Flushed, Unknown,
+        "the job was flushed, because its Rdma failed or was reset"
+        => "JobError::cause says why";
     /// The peer has no receive posted, and the time limit is over.
-    NoReceive, TimedOut, |millis, _b|
-        "the peer has posted no receive, or does not take what was sent, for {millis} ms (rnr_timeout): it must post its receives first";
+    NoReceive, TimedOut,
+        "the peer posts no receive, or does not take what was sent, within the rnr_timeout",
+        |millis, _b|
+        "the peer has posted no receive, or does not take what was sent, for {millis} ms \
+         (rnr_timeout)"
+        => "have it post its receives first";
     /// The message is longer than the receive that the peer has posted.
-    MessageTooLong, InvalidValue, |need, have| "a message of {need} bytes, and the peer's receive has room for {have}";
+    MessageTooLong, InvalidValue,
+        "the message is longer than the receive that the peer has posted",
+        |need, have|
+        "a message of {need} bytes, and the peer's receive has room for {have}"
+        => "send less, or have the peer post a larger one";
     /// The message is longer than the receive that was posted for it.
-    ReceiveTooSmall, InvalidValue, |need, have| "the peer sent {need} bytes, and the receive has room for {have}";
+    ReceiveTooSmall, InvalidValue,
+        "the peer sent more than the receive has room for",
+        |need, have|
+        "the peer sent {need} bytes, and the receive has room for {have}"
+        => "post a larger receive, or have the peer send less";
     /// The message is longer than the receive that the peer has posted, which an adapter does not tell.
-    PeerReceiveExceeded, InvalidValue, |need, _b| "a message of {need} bytes, and the receive that the peer has posted has less room, or none that can be written";
+    PeerReceiveExceeded, InvalidValue,
+        "the receive that the peer has posted has less room than the message, or none that can \
+         be written",
+        |need, _b|
+        "a message of {need} bytes, and the receive that the peer has posted has less room, or \
+         none that can be written"
+        => "send less, or have the peer post a larger one";
     /// The peer sent more than a receive has room for; how much an adapter does not tell.
-    ReceiveExceeded, InvalidValue, |have, _b| "the peer sent more than the {have} bytes that the receive has room for";
+    ReceiveExceeded, InvalidValue,
+        "the peer sent more than the receive has room for",
+        |have, _b|
+        "the peer sent more than the {have} bytes that the receive has room for"
+        => "post a larger receive, or have the peer send less";
     /// The peer's Rdma does not permit the operation, or the memory is not the peer's.
-    RemoteAccess, NotPermitted, |_a, _b|
-        "the peer refuses access: its Rdma lacks the permission (RdmaBuilder::permissions), or the memory is another process's";
+    RemoteAccess, NotPermitted,
+        "the peer refuses access"
+        => "give its Rdma the permission (RdmaBuilder::permissions), and use memory of the \
+         process that it is in";
     /// The peer's Rdma has failed.
-    PeerFailed, ConnectionAborted, |_a, _b| "the peer's Rdma is in the state Error: reset and connect both sides anew";
+    PeerFailed, ConnectionAborted,
+        "the peer's Rdma is in the state Error"
+        => "reset and connect both sides anew";
     /// The peer's Rdma was reset or dropped.
-    PeerClosed, ConnectionReset, |_a, _b| "the peer has reset or dropped its Rdma";
+    PeerClosed, ConnectionReset,
+        "the peer has reset or dropped its Rdma"
+        => "reset this side, and connect both anew";
     /// The peer's process has ended.
-    PeerGone, ConnectionReset, |_a, _b| "the peer's process has ended";
+    PeerGone, ConnectionReset,
+        "the peer's process has ended"
+        => "reset this side, and connect it to the peer's successor";
     /// The peer does not answer any more.
-    PeerSilent, ConnectionReset, |millis, _b|
-        "the peer did not answer for {millis} ms or longer: its process has ended, its Rdma was reset or dropped, or the network does not \
-         reach it";
+    PeerSilent, ConnectionReset,
+        "the peer does not answer: its process has ended, its Rdma was reset or dropped, or \
+         the network does not reach it",
+        |millis, _b|
+        "the peer did not answer for {millis} ms or longer: its process has ended, its Rdma \
+         was reset or dropped, or the network does not reach it"
+        => "reset and connect both sides anew";
     /// The adapter was removed or broke down.
-    DeviceGone, Driver, |_a, _b| "the adapter was removed or broke down: open it anew when it is back";
+    DeviceGone, Driver, "the adapter was removed or broke down" => "open it anew when it is back";
     /// The adapter could not be made to let go of the job.
-    MemoryKept, Driver, |_a, _b|
-        "the adapter does not let go of the job, and may use its memory at any time: its Bufs stay in use for ever, and the adapter needs a reset";
+    MemoryKept, Driver,
+        "the adapter does not let go of the job, and may use its memory at any time, so its \
+         Bufs stay in use for ever"
+        => "reset the adapter";
     /// What the peer wrote into shared memory makes no sense.
-    PeerNonsense, ConnectionAborted, |_a, _b| "the peer broke the protocol: it is no Rdma of this library, or was corrupted";
+    PeerNonsense, ConnectionAborted,
+        "the peer broke the protocol"
+        => "connect to an Rdma of this library, of the same release";
     /// The Rdma was reset meanwhile.
-    Reset, ConnectionAborted, |_a, _b| "the Rdma was reset";
+    Reset, ConnectionAborted, "the Rdma was reset" => "connect it anew";
     /// The threshold of a wait is beyond what the device can wait for.
-    WaitTooHigh, InvalidValue, |have, limit|
-        "a wait for more than {have}, and the device waits for thresholds of 0 to {limit} (SyncEventCaps::max_wait)";
+    WaitTooHigh, InvalidValue,
+        "the threshold of the wait is beyond what the device waits for",
+        |have, limit|
+        "a wait for more than {have}, and the device waits for thresholds of 0 to {limit}"
+        => "SyncEventCaps::max_wait is the limit";
     /// A wait began or ended at a value of the SyncEvent that is beyond what the device can wait
     /// for.
-    EventTooHigh, InvalidValue, |limit, value|
-        "a wait for a SyncEvent whose value is {value}, and the device waits for values of 0 to {limit} \
-         (SyncEventCaps::max_wait)";
+    EventTooHigh, InvalidValue,
+        "the value of the SyncEvent is beyond what the device waits for",
+        |limit, value|
+        "a wait for a SyncEvent whose value is {value}, and the device waits for values of 0 \
+         to {limit}"
+        => "SyncEventCaps::max_wait is the limit";
     /// The mask of a wait is none that the device takes.
-    WaitMask, InvalidValue, |_a, _b|
-        "the device takes masks of 0, 1, 2, 4 or 8 whole bytes beside one another (SyncEventCaps::whole_byte_masks)";
+    WaitMask, InvalidValue,
+        "the device does not take this mask"
+        => "use 0, or 1, 2, 4 or 8 whole bytes beside one another \
+         (SyncEventCaps::whole_byte_masks)";
     /// As many waits as the SyncEvent has places for go on, and the caller did not want to wait for one.
-    WaitsFull, Again, |size, _b| "all {size} waits of the SyncEvent are taken: await one, or build it with more (waits)";
+    WaitsFull, Again,
+        "all waits of the SyncEvent are taken",
+        |size, _b|
+        "all {size} waits of the SyncEvent are taken"
+        => "await one, or build it with more (waits)";
     /// A loop of the caller's own cannot have it: it needs a task.
-    NotPosted, NotSupported, |_a, _b| "this operation needs a task, and cannot be posted to a loop: await it, or start it";
+    NotPosted, NotSupported,
+        "this operation needs a task, and cannot be posted to a loop"
+        => "await it, or start it";
     /// Jobs of a run that was dropped are in flight, and the caller did not want to wait for them.
-    RunDraining, Again, |_a, _b| "jobs of a dropped run of this Instance are in flight: await the run, or start it later";
+    RunDraining, Again,
+        "jobs of a dropped run of this Instance are in flight"
+        => "await the run, or start it later";
     /// The SyncEvent was stopped.
-    EventStopped, BadState, |_a, _b| "the SyncEvent was stopped, and is finished: build another one";
+    EventStopped, BadState, "the SyncEvent was stopped" => "build another one";
     /// The owner of an imported SyncEvent has stopped or dropped it.
-    EventRevoked, ConnectionReset, |_a, _b|
-        "the exporter has stopped or dropped this SyncEvent: it has to export another one, and the blob to be imported";
+    EventRevoked, ConnectionReset,
+        "the exporter has stopped or dropped this SyncEvent"
+        => "have it export another one, and import the new blob";
     /// The process at the other end of a SyncEvent has ended.
-    EventPeerGone, ConnectionReset, |_a, _b| "the process at the other end of this SyncEvent has ended";
+    EventPeerGone, ConnectionReset,
+        "the process at the other end of this SyncEvent has ended"
+        => "share the event, or another one, with its successor";
     /// As many Leases as can be counted are out.
-    LeaseLimit, InUse, |limit, _b| "{limit} readers hold this Buf, as many as can be counted: guards were forgotten";
+    LeaseLimit, InUse,
+        "as many readers hold this Buf as can be counted",
+        |limit, _b|
+        "{limit} readers hold this Buf, as many as can be counted"
+        => "drop guards and Bytes instead of forgetting them";
     /// No free Slot, and the caller did not want to wait.
-    QueueFull, Again, |depth, _b| "all {depth} Slots of the WorkQ are taken: await the copy, or build a deeper WorkQ";
+    QueueFull, Again,
+        "all Slots of the WorkQ are taken",
+        |depth, _b|
+        "all {depth} Slots of the WorkQ are taken"
+        => "await the job, or build a deeper WorkQ";
     /// No free element, and the caller did not want to wait.
-    PoolEmpty, Again, |elements, size|
-        "all {elements} elements of {size} bytes are in use: await alloc(), or build a larger pool";
+    PoolEmpty, Again,
+        "all elements of the pool are in use",
+        |elements, size|
+        "all {elements} elements of {size} bytes are in use"
+        => "await alloc(), or build a larger pool";
     /// No free descriptor.
-    InventoryEmpty, NoMemory, |descriptors, _b|
-        "all {descriptors} descriptors of the inventory are in use: BufInventory::with_capacity takes more";
+    InventoryEmpty, NoMemory,
+        "all descriptors of the inventory are in use",
+        |descriptors, _b|
+        "all {descriptors} descriptors of the inventory are in use"
+        => "BufInventory::with_capacity takes more";
     /// The device's queue of this WorkQ broke down while the job was in flight: it is not this job's failure.
-    QueueFailed, Driver, |_a, _b| "the device's queue of this WorkQ broke down with all its jobs: build a new WorkQ";
+    QueueFailed, Driver,
+        "the device's queue of this WorkQ broke down with all its jobs"
+        => "build a new WorkQ";
     /// The device's queue of this WorkQ is broken.
-    QueueBroken, BadState, |_a, _b| "the device's queue of this WorkQ is broken: build a new WorkQ";
+    QueueBroken, BadState, "the device's queue of this WorkQ is broken" => "build a new WorkQ";
     /// The WorkQ was shut down.
-    Shutdown, Shutdown, |_a, _b| "the WorkQ was shut down, and takes no more jobs";
+    Shutdown, Shutdown, "the WorkQ was shut down, and takes no more jobs" => "build a new WorkQ";
     /// An event-driven WorkQ was polled without a runtime, or on one without I/O.
-    NoRuntime, BadState, |_a, _b|
-        "an event-driven WorkQ needs a Tokio runtime with enable_io(): poll it there, or use Mode::BusyPoll";
+    NoRuntime, BadState,
+        "an event-driven WorkQ needs a Tokio runtime with enable_io()"
+        => "poll it there, or use Mode::BusyPoll";
     /// The job is in flight, but was polled where nobody would hear of its end: it goes on, forgotten.
-    Unheard, BadState, |_a, _b|
-        "the job goes on, and the destination may be written, but it was polled without a runtime that can wait for it";
+    Unheard, BadState,
+        "the job goes on, and the destination may be written, but it was polled without a \
+         runtime that can wait for it"
+        => "poll it on a Tokio runtime with enable_io()";
     /// More runtimes than a WorkQ can be registered with.
-    TooManyRuntimes, BadState, |limit, _b| "a WorkQ can be awaited on {limit} runtimes: build one WorkQ per runtime";
+    TooManyRuntimes, BadState,
+        "the WorkQ is awaited on as many runtimes as it can be",
+        |limit, _b|
+        "a WorkQ can be awaited on {limit} runtimes"
+        => "build one WorkQ per runtime";
     /// A context or sub-graph node was not set.
-    NodeUnset, BadState, |_a, _b| "the node has nothing to do: Instance::set gives it its operands";
+    NodeUnset, BadState, "the node has nothing to do" => "Instance::set gives it its operands";
     /// A user node answered an error of this kind.
-    UserNode, Unknown, |_a, _b| "the function of a user node failed";
+    UserNode, Unknown, "the function of a user node failed" => "RunError::cause has its error";
     /// A user node panicked.
-    UserNodePanicked, Unexpected, |_a, _b| "the function of a user node panicked";
+    UserNodePanicked, Unexpected,
+        "the function of a user node panicked"
+        => "RunError::cause has the message";
     /// The runtime or the operating system refused to register the descriptor.
-    Register, OperatingSystem, |errno, _b| "the event descriptor could not be registered (errno {errno})";
+    Register, OperatingSystem,
+        "the event descriptor could not be registered with the runtime",
+        |errno, _b|
+        "the event descriptor could not be registered with the runtime (errno {errno})"
+        => "raise the limits on descriptors and epoll watches, or use Mode::BusyPoll";
 }
