@@ -101,7 +101,8 @@ pub(crate) fn begin_rdma<S: RdmaSource, D: RdmaDestination>(
                 .first()
                 .map_or(0, |word| word.addr().addr().get());
             if !at.is_multiple_of(WORD) {
-                return Err(JobError::new(Reason::Misaligned, at as u64, WORD as u64));
+                let offset = src.offset() as u64;
+                return Err(JobError::new(Reason::Misaligned, offset, WORD as u64));
             }
             WORD
         }
@@ -146,6 +147,10 @@ pub mod sealed {
         fn is_single(&self) -> bool;
         /// More bytes than this it cannot come to give.
         fn most(&self) -> usize;
+        /// Where a range of a peer's begins, in the memory that was exported.
+        fn offset(&self) -> usize {
+            0
+        }
         /// What it would give now, without a Lease.
         fn extent(&self) -> Extent;
         /// Leases, Segments, and how many bytes. An atomic changes them where they are.
@@ -318,6 +323,10 @@ macro_rules! remote {
             #[inline(always)]
             fn most(&self) -> usize {
                 self.len()
+            }
+
+            fn offset(&self) -> usize {
+                RemoteBuf::offset(self)
             }
 
             fn extent(&self) -> Extent {

@@ -250,6 +250,11 @@ impl RemoteBuf {
         self.0.len
     }
 
+    /// Where it begins in the memory that was exported.
+    pub(super) fn offset(&self) -> usize {
+        self.0.from
+    }
+
     /// What it is a piece of.
     pub fn mmap(&self) -> &RemoteMmap {
         &self.0.mmap

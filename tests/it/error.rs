@@ -1,7 +1,7 @@
 //! Errors by themselves: what they say, and how they turn into those of others.
 
 use support::loopback::Loopback;
-use support::{each, run};
+use support::{Bench, configs, each, mentions, run};
 use tokio_doca::soft::{Fault, Soft, Topology, View};
 use tokio_doca::{
     Access, BufInventory, BufPool, Channel, Device, Dma, Error, Location, Mmap, Rdma, RemoteMmap,
@@ -200,6 +200,29 @@ fn the_error_of_a_job_names_no_call_that_nobody_wrote() {
         let (src, dst) = (bench.empty(), bench.empty());
         let error = bench.dma.copy(&src, &dst).await.unwrap_err();
         assert_eq!(Error::from(error).to_string(), error.to_string());
+    });
+}
+
+#[test]
+fn a_misaligned_atomic_names_its_offset_in_the_memory_of_the_peer() {
+    run(async {
+        let bench = Bench::new(configs()[0]);
+        let mmap = bench.mmap_with(4096, ALL);
+        let blob = mmap.export_rdma(&bench.device).unwrap();
+        let builder = || Rdma::builder(&bench.device).permissions(Access::RDMA_ATOMIC);
+        let (one, other) = (
+            builder().attach(&bench.workq),
+            builder().attach(&bench.workq),
+        );
+        let (one, other) = (one.unwrap(), other.unwrap());
+        let (theirs, ours) = (other.export().unwrap(), one.export().unwrap());
+        let (there, here) = tokio::join!(one.connect(&theirs), other.connect(&ours));
+        there.and(here).unwrap();
+        let remote = RemoteMmap::from_export(&bench.device, &blob).await.unwrap();
+        let odd = remote.buf(16..).unwrap().slice(5..13).unwrap();
+        let text = one.fetch_add(&odd, 1).await.unwrap_err().to_string();
+        mentions(&text, &[21, 8]);
+        assert!(text.contains("byte 21 of"), "{text}");
     });
 }
 

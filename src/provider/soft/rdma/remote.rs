@@ -100,8 +100,9 @@ pub(super) unsafe fn step(
         atomic => {
             // SAFETY: as the caller promises.
             let before = unsafe { operate(atomic, remote) };
-            let misaligned =
-                JobError::new(Reason::Misaligned, remote.addr().addr().get() as u64, 8);
+            // The memory begins at a page: what of the address is no multiple is the range's.
+            let odd = remote.addr().addr().get() % 8;
+            let misaligned = JobError::new(Reason::Misaligned, odd as u64, 8);
             return before.map(Step::Done).ok_or(misaligned);
         }
     }
