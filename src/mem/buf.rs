@@ -203,7 +203,9 @@ impl Buf {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if it is empty or reaches past the data.
+    /// `InvalidValue` if it is empty or ends before it begins
+    /// ([`Reason::RangeEmpty`](crate::Reason::RangeEmpty)), or reaches past the data
+    /// ([`Reason::SliceOutOfData`](crate::Reason::SliceOutOfData)).
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<BufSlice, JobError> {
         let data_len = self.data_len();
         match mmap::Inner::resolve(range, data_len) {
@@ -212,11 +214,13 @@ impl Buf {
                 from: range.start,
                 len: range.len(),
             }),
-            Err(range) => Err(JobError::new(
-                Reason::SliceOutOfData,
-                range.end as u64,
-                data_len as u64,
-            )),
+            Err(range) => Err(match mmap::Inner::not_within(&range, data_len) {
+                error if error.reason() == Reason::RangeEmpty => error,
+                _ => {
+                    let reach = range.start.max(range.end) as u64;
+                    JobError::new(Reason::SliceOutOfData, reach, data_len as u64)
+                }
+            }),
         }
     }
 

@@ -32,11 +32,8 @@ impl Cut {
             )));
         }
         let len = mmap.len();
-        let range = mmap::Inner::resolve(range, len).map_err(|range| {
-            invalid(format!(
-                "the range {range:?} is empty or reaches past the {len} bytes of the Mmap"
-            ))
-        })?;
+        let range = mmap::Inner::resolve(range, len)
+            .map_err(|range| invalid(mmap::Inner::refusal(&range, len, "the Mmap")))?;
         let base = mmap.0.at(range.start).addr().get();
         let first = range.start + (base.next_multiple_of(alignment) - base);
         let stride = size

@@ -49,15 +49,15 @@ impl BufInventory {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if the range is empty or not in the Mmap, `InUse` if a pool or an array has a part of it, `NoMemory`
-    /// if all descriptors are in use, `BadState` while the Mmap is stopped.
+    /// `InvalidValue` if the range is empty, ends before it begins or reaches past the Mmap; `InUse`
+    /// if a pool or an array has a part of it; `NoMemory` if all descriptors are in use; `BadState`
+    /// while the Mmap is stopped.
     #[doc(alias = "doca_buf_inventory_buf_by_addr")]
     pub fn buf(&self, mmap: &Mmap, range: impl RangeBounds<usize>) -> Result<Buf> {
         const OP: &str = "BufInventory::buf";
         let len = mmap.len();
         let range = mmap::Inner::resolve(range, len).map_err(|range| {
-            let text =
-                format!("the range {range:?} is empty or reaches past the {len} bytes of the Mmap");
+            let text = mmap::Inner::refusal(&range, len, "the Mmap");
             Error::new(ErrorKind::InvalidValue, OP, text)
         })?;
         let Some(element) = self.0.take() else {

@@ -203,8 +203,7 @@ fn within(file: &OwnedFd, range: impl RangeBounds<usize>) -> Result<Range<usize>
     let stat = fstat(file).map_err(|errno| Error::os(FROM_MEMFD, "fstat", errno.into()))?;
     let len = usize::try_from(stat.st_size).unwrap_or(0);
     Inner::resolve(range, len).map_err(|range| {
-        let text =
-            format!("the range {range:?} is empty or reaches past the {len} bytes of the memfd");
+        let text = Inner::refusal(&range, len, "the memfd");
         Error::new(ErrorKind::InvalidValue, FROM_MEMFD, text)
     })
 }

@@ -271,6 +271,15 @@ impl Inner {
         }
     }
 
+    /// Says why `resolve` refused this range of `what`, which has `len` bytes.
+    #[cold]
+    pub(super) fn refusal(range: &Range<usize>, len: usize, what: &str) -> String {
+        match Inner::not_within(range, len) {
+            error if error.reason() == Reason::RangeEmpty => error.to_string(),
+            _ => format!("the range {range:?} reaches past the {len} bytes of {what}"),
+        }
+    }
+
     /// Why `resolve` refused this range.
     #[cold]
     pub(super) fn not_within(range: &Range<usize>, len: usize) -> JobError {

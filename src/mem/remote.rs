@@ -185,15 +185,14 @@ impl RemoteMmap {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if the range is empty or reaches past the memory. Of this process's own Mmap:
-    /// `InUse` if a pool or an array has a part of the range, and peers may not write it;
-    /// `BadState` if it is stopped.
+    /// `InvalidValue` if the range is empty, ends before it begins or reaches past the memory. Of
+    /// this process's own Mmap: `InUse` if a pool or an array has a part of the range, and peers may
+    /// not write it; `BadState` if it is stopped.
     pub fn buf(&self, range: impl RangeBounds<usize>) -> Result<RemoteBuf> {
         const OP: &str = "RemoteMmap::buf";
         let len = self.len();
         let range = mmap::Inner::resolve(range, len).map_err(|range| {
-            let text =
-                format!("the range {range:?} is empty or reaches past the {len} exported bytes");
+            let text = mmap::Inner::refusal(&range, len, "the exported memory");
             Error::new(ErrorKind::InvalidValue, OP, text)
         })?;
         let own = match &self.0.own {
@@ -264,7 +263,8 @@ impl RemoteBuf {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if the range is empty, or reaches past the end ([`Reason::OutOfRange`]).
+    /// `InvalidValue` if the range is empty or ends before it begins ([`Reason::RangeEmpty`]), or
+    /// reaches past the end ([`Reason::OutOfRange`]).
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<RemoteBuf, JobError> {
         let range = mmap::Inner::resolve(range, self.len())
             .map_err(|range| mmap::Inner::not_within(&range, self.len()))?;

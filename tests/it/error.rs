@@ -204,6 +204,61 @@ fn the_error_of_a_job_names_no_call_that_nobody_wrote() {
 }
 
 #[test]
+fn a_range_that_is_empty_one_that_is_reversed_and_one_out_of_bounds_are_told_apart() {
+    let bench = Bench::new(configs()[0]);
+    let mmap = bench.mmap_with(4096, ALL);
+    let blob = mmap.export_rdma(&bench.device).unwrap();
+    let remote = RemoteMmap::from_export(&bench.device, &blob)
+        .wait()
+        .unwrap();
+    let whole = remote.buf(..).unwrap();
+    let buf = bench.filled(&[7; 100]);
+    let memfd = || {
+        let flags = nix::sys::memfd::MFdFlags::MFD_ALLOW_SEALING;
+        let memfd = nix::sys::memfd::memfd_create("ranges", flags).unwrap();
+        nix::unistd::ftruncate(&memfd, 4096).unwrap();
+        memfd
+    };
+    // Of a Buf there are 100 bytes, and of everything else 4096.
+    let texts = |start: usize, end: usize| {
+        let (inventory, device) = (BufInventory::with_capacity(1), &bench.device);
+        [
+            inventory.buf(&mmap, start..end).unwrap_err().to_string(),
+            BufPool::builder(&mmap)
+                .range(start..end)
+                .build()
+                .unwrap_err()
+                .to_string(),
+            Mmap::builder()
+                .device(device)
+                .from_memfd(memfd(), start..end)
+                .unwrap_err()
+                .to_string(),
+            remote.buf(start..end).unwrap_err().to_string(),
+            whole.slice(start..end).unwrap_err().to_string(),
+            buf.slice(start..end).unwrap_err().to_string(),
+        ]
+    };
+    #[expect(clippy::reversed_empty_ranges, reason = "that is what is refused")]
+    let (empty, reversed) = (10..10, 20..10);
+    for text in texts(empty.start, empty.end) {
+        assert!(text.contains("10..10 is empty"), "{text}");
+        assert!(!text.contains("before") && !text.contains("past"), "{text}");
+    }
+    for text in texts(reversed.start, reversed.end) {
+        assert!(text.contains("20..10 ends before it begins"), "{text}");
+        assert!(!text.contains("empty") && !text.contains("past"), "{text}");
+    }
+    for text in texts(10, 5000) {
+        mentions(&text, &[5000]);
+        assert!(
+            !text.contains("empty") && !text.contains("before"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn a_misaligned_atomic_names_its_offset_in_the_memory_of_the_peer() {
     run(async {
         let bench = Bench::new(configs()[0]);
