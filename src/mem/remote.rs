@@ -95,7 +95,8 @@ impl RemoteMmap {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for what is no blob, is cut off or was changed; `UnsupportedVersion` for a newer one; `NotSupported` for one
+    /// `InvalidValue` for what is no blob, is cut off or was changed, and for a blob of something
+    /// else, with the call that takes it; `UnsupportedVersion` for a newer one; `NotSupported` for one
     /// that this device does not import, from another host, or from another network namespace without a path;
     /// `NotPermitted` if the exporter knows no such export: it was revoked, or the blob is forged; `ConnectionReset` if the exporter has
     /// gone; `TimedOut` if it does not answer, or the memory cannot be mapped in time; `NoMemory` if the memory cannot be mapped.

@@ -19,25 +19,104 @@ use crate::error::{Error, ErrorKind, Result};
 pub(in crate::provider) const HEAD: usize = 12;
 pub(in crate::provider) const CHECKSUM: usize = 8;
 
-/// A kind of blob.
-pub(in crate::provider) struct Envelope {
+/// What a blob is of. Every kind of blob of the built-in providers is one of [`KINDS`].
+#[derive(Clone, Copy)]
+pub(in crate::provider) struct Kind {
     pub(in crate::provider) magic: [u8; 8],
+    /// The family of devices that exports and imports it.
+    device: &'static str,
+    /// The object that was exported.
+    object: &'static str,
+    /// The public call that takes it.
+    call: &'static str,
+}
+
+pub(in crate::provider) const SOFT_MEMORY: Kind = Kind {
+    magic: *b"tkdoca\x00\xb1",
+    device: "a software device",
+    object: "an Mmap",
+    call: "RemoteMmap::from_export",
+};
+
+pub(in crate::provider) const SOFT_ENDPOINT: Kind = Kind {
+    magic: *b"tkdoca\x00\xb4",
+    device: "a software device",
+    object: "an Rdma",
+    call: "Rdma::connect",
+};
+
+pub(in crate::provider) const SOFT_EVENT: Kind = Kind {
+    magic: *b"tkdoca\x00\xb7",
+    device: "a software device",
+    object: "a SyncEvent",
+    call: "SyncEvent::from_export",
+};
+
+pub(in crate::provider) const ADAPTER_MEMORY: Kind = Kind {
+    magic: *b"tkdoca\x00\xb8",
+    device: "an adapter",
+    object: "an Mmap",
+    call: "RemoteMmap::from_export",
+};
+
+pub(in crate::provider) const ADAPTER_ENDPOINT: Kind = Kind {
+    magic: *b"tkdoca\x00\xb9",
+    device: "an adapter",
+    object: "an Rdma",
+    call: "Rdma::connect",
+};
+
+const KINDS: [Kind; 5] = [
+    SOFT_MEMORY,
+    SOFT_ENDPOINT,
+    SOFT_EVENT,
+    ADAPTER_MEMORY,
+    ADAPTER_ENDPOINT,
+];
+
+/// How blobs of one kind are laid out.
+pub(in crate::provider) struct Envelope {
+    pub(in crate::provider) kind: Kind,
     pub(in crate::provider) version: u16,
     /// Bytes before the name.
     pub(in crate::provider) fixed: usize,
     /// The longest name; 0 if there is none.
     pub(in crate::provider) name_max: usize,
-    /// Who reads it.
-    pub(in crate::provider) op: &'static str,
-    /// Whose export it is.
-    pub(in crate::provider) of: &'static str,
+}
+
+impl Kind {
+    /// Says what `bytes` are, which begin with another magic.
+    fn not(&self, bytes: &[u8], known: usize) -> String {
+        let Kind {
+            device,
+            object,
+            call,
+            ..
+        } = self;
+        match KINDS.iter().find(|kind| bytes.starts_with(&kind.magic)) {
+            Some(other) if other.call != *call => format!(
+                "this blob is of {}, and {call} takes one of {object}: hand it to {}",
+                other.object, other.call
+            ),
+            Some(other) => format!(
+                "this blob is of {} on {}, and this device takes one of {object} on {device}: \
+                 call {call} with {} of this machine",
+                other.object, other.device, other.device
+            ),
+            None => format!(
+                "these {} bytes are no blob of {object} on {device}: they begin with {:02x?}",
+                bytes.len(),
+                &bytes[..known]
+            ),
+        }
+    }
 }
 
 impl Envelope {
     /// Begins a blob whose name has this length.
     pub(in crate::provider) fn begin(&self, name: usize) -> Fields {
         Fields::default()
-            .put(&self.magic)
+            .put(&self.kind.magic)
             .u16(self.version)
             .u16((self.fixed + name + CHECKSUM) as u16)
     }
@@ -59,14 +138,9 @@ impl Envelope {
         fields: impl FnOnce(Reader<'_>) -> Option<T>,
     ) -> Result<T> {
         let least = self.fixed + CHECKSUM;
-        let known = bytes.len().min(self.magic.len());
-        if bytes[..known] != self.magic[..known] {
-            return self.refuse(format!(
-                "these {} bytes are no export of {}: they begin with {:02x?}",
-                bytes.len(),
-                self.of,
-                &bytes[..known]
-            ));
+        let known = bytes.len().min(self.kind.magic.len());
+        if bytes[..known] != self.kind.magic[..known] {
+            return self.refuse(self.kind.not(bytes, known));
         }
         let mut head = Reader(&bytes[known..]);
         let (Some(version), Some(total)) = (head.u16(), head.u16()) else {
@@ -77,7 +151,7 @@ impl Envelope {
                 "the export has version {version}, and this library reads version {}: use one release on both sides",
                 self.version
             );
-            return Err(Error::new(ErrorKind::UnsupportedVersion, self.op, text));
+            return Err(Error::new(ErrorKind::UnsupportedVersion, None, text));
         }
         let total = usize::from(total);
         if !(least..=least + self.name_max).contains(&total) {
@@ -109,7 +183,7 @@ impl Envelope {
     }
 
     fn refuse<T>(&self, text: String) -> Result<T> {
-        Err(Error::new(ErrorKind::InvalidValue, self.op, text))
+        Err(Error::new(ErrorKind::InvalidValue, None, text))
     }
 
     fn truncated<T>(&self, have: usize, of: usize) -> Result<T> {
@@ -130,5 +204,42 @@ fn checksum(bytes: &[u8]) -> [u8; CHECKSUM] {
 pub(in crate::provider) fn seal(bytes: &mut [u8]) {
     if let Some((body, sum)) = bytes.split_last_chunk_mut() {
         *sum = checksum(body);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of each kind: what it says of a blob of each other kind.
+    #[test]
+    fn a_blob_of_another_kind_is_named_with_the_call_or_the_device_that_takes_it() {
+        for (own, mine) in KINDS.iter().enumerate() {
+            let envelope = Envelope {
+                kind: *mine,
+                version: 1,
+                fixed: HEAD,
+                name_max: 0,
+            };
+            for (other, theirs) in KINDS.iter().enumerate() {
+                let blob = [&theirs.magic[..], &[1, 0, 20, 0], &[0; 8]].concat();
+                let error = envelope.open(&blob, |_| Some(())).unwrap_err();
+                let text = error.to_string();
+                let says = format!("this blob is of {}", theirs.object);
+                assert_eq!(text.starts_with(&says), own != other, "{text}");
+                if own != other {
+                    let out = if mine.call == theirs.call {
+                        theirs.device
+                    } else {
+                        theirs.call
+                    };
+                    assert!(text.split(": ").last().unwrap().contains(out), "{text}");
+                }
+            }
+            for bytes in [&b"#!/bin/sh\n"[..], &mine.magic[..7], b""] {
+                let text = envelope.open(bytes, |_| Some(())).unwrap_err().to_string();
+                assert!(!text.contains("this blob is of"), "{text}");
+            }
+        }
     }
 }

@@ -204,6 +204,44 @@ fn the_error_of_a_job_names_no_call_that_nobody_wrote() {
 }
 
 #[test]
+fn a_blob_of_another_kind_says_what_it_is_of_and_which_call_takes_it() {
+    run(async {
+        let card = Card::new();
+        let Card {
+            host, dpu, rdma, ..
+        } = &card;
+        let calls = [
+            ("an Mmap", "RemoteMmap::from_export"),
+            ("a SyncEvent", "SyncEvent::from_export"),
+            ("an Rdma", "Rdma::connect"),
+        ];
+        let blobs = [
+            card.mmap.export_dpu(host).unwrap(),
+            card.event.export_dpu(host).unwrap(),
+            card.rdma.export().unwrap(),
+        ];
+        for (&(object, call), blob) in calls.iter().zip(&blobs) {
+            let results = [
+                RemoteMmap::from_export(dpu, blob).await.map(drop),
+                SyncEvent::from_export(dpu, blob).await.map(drop),
+                rdma.connect(blob).await,
+            ];
+            for ((takes, tried), result) in calls.iter().zip(results) {
+                if *tried == call {
+                    // Its own kind is at least read.
+                    let text = result.err().map(|error| error.to_string());
+                    assert!(!text.is_some_and(|text| text.contains("this blob is of")));
+                    continue;
+                }
+                let text = names(tried, result);
+                let says = format!("this blob is of {object}, and {tried} takes one of {takes}");
+                assert!(text.contains(&says) && text.ends_with(call), "{text}");
+            }
+        }
+    });
+}
+
+#[test]
 fn a_range_that_is_empty_one_that_is_reversed_and_one_out_of_bounds_are_told_apart() {
     let bench = Bench::new(configs()[0]);
     let mmap = bench.mmap_with(4096, ALL);

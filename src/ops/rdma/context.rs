@@ -204,7 +204,8 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// `BadState` unless in the state Init; `InvalidValue` for what is no blob of an Rdma, or was changed; `ConnectionAborted` if the peer
+    /// `BadState` unless in the state Init; `InvalidValue` for what is no blob, or was changed, and for a blob of
+    /// something else, with the call that takes it; `ConnectionAborted` if the peer
     /// refuses, was reset, or is connected to another one; `ConnectionReset` if it has gone; `NotSupported` if it cannot be reached from here;
     /// `TimedOut`. The state is Init then; or Error, if an adapter was half connected: [`reset`](Rdma::reset) it.
     ///

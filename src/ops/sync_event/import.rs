@@ -26,7 +26,8 @@ impl SyncEvent {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for what is no blob of a sync event, is cut off or was changed; `UnsupportedVersion` for a newer one; `NotSupported` for one
+    /// `InvalidValue` for what is no blob, is cut off or was changed, and for a blob of something else, with the call that
+    /// takes it; `UnsupportedVersion` for a newer one; `NotSupported` for one
     /// that this device does not import ([`SyncEventCaps::import_dpu`](crate::SyncEventCaps::import_dpu)), from another port, another host, or another network
     /// namespace without a path; `InUse` if it has an importer; `ConnectionAborted` if it was stopped or dropped; `ConnectionReset` if its owner has
     /// gone; `NotPermitted` for what no owner answers; `TimedOut` if it does not answer; what could not be had.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::device::{Access, Audience, Mtu};
 use crate::error::{Error, ErrorKind, Result};
-use crate::provider::envelope::Envelope;
+use crate::provider::envelope::{self, Envelope};
 use crate::provider::layout::{Fields, Reader};
 
 /// Whose export it is: a process, and a number that it gave. 0 of a peer that is not this library's.
@@ -75,12 +75,10 @@ pub(super) struct MemoryBlob {
 }
 
 const MEMORY: Envelope = Envelope {
-    magic: *b"tkdoca\x00\xb8",
+    kind: envelope::ADAPTER_MEMORY,
     version: 1,
     fixed: 12 + 40,
     name_max: 0,
-    op: "import",
-    of: "an adapter",
 };
 
 impl MemoryBlob {
@@ -144,12 +142,10 @@ pub(super) struct EndpointBlob {
 }
 
 const ENDPOINT: Envelope = Envelope {
-    magic: *b"tkdoca\x00\xb9",
+    kind: envelope::ADAPTER_ENDPOINT,
     version: 1,
     fixed: 12 + 48,
     name_max: 0,
-    op: "Rdma::connect",
-    of: "an adapter's Rdma",
 };
 
 impl EndpointBlob {

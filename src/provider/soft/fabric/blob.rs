@@ -19,7 +19,7 @@
 use std::ops::Deref;
 
 use super::contact::Contact;
-use super::envelope::Envelope;
+use super::envelope::{self, Envelope};
 use super::layout::Reader;
 use super::socket::NAME_MAX;
 use crate::device::{Access, Audience};
@@ -28,12 +28,10 @@ use crate::error::Result;
 const FIXED: usize = 104;
 
 const ENVELOPE: Envelope = Envelope {
-    magic: *b"tkdoca\x00\xb1",
+    kind: envelope::SOFT_MEMORY,
     version: 1,
     fixed: FIXED,
     name_max: NAME_MAX,
-    op: "import",
-    of: "a software device",
 };
 
 /// A parsed export.
@@ -186,7 +184,7 @@ mod tests {
 
         #[test]
         fn random_bytes_are_no_blob(bytes in vec(any::<u8>(), 0..300), ours: bool) {
-            let start = if ours { &ENVELOPE.magic[..] } else { &[] };
+            let start = if ours { &ENVELOPE.kind.magic[..] } else { &[] };
             prop_assert!(Blob::parse(&[start, &bytes].concat()).is_err());
         }
 
@@ -202,10 +200,10 @@ mod tests {
     #[test]
     fn each_refusal_says_what_it_is() {
         let kind = |bytes: &[u8]| Blob::parse(bytes).unwrap_err().kind();
-        let newer = [&ENVELOPE.magic[..], &[2, 0, 120, 0], &[0; 108]].concat();
+        let newer = [&ENVELOPE.kind.magic[..], &[2, 0, 120, 0], &[0; 108]].concat();
         assert_eq!(kind(&newer), ErrorKind::UnsupportedVersion);
         assert_eq!(kind(b"#!/bin/sh\n"), ErrorKind::InvalidValue);
-        let long = [&ENVELOPE.magic[..], &[1, 0, 255, 255], &[0; 300]].concat();
+        let long = [&ENVELOPE.kind.magic[..], &[1, 0, 255, 255], &[0; 300]].concat();
         assert_eq!(kind(&long), ErrorKind::InvalidValue);
     }
 }

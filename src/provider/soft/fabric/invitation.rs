@@ -20,7 +20,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Weak};
 
 use super::contact::Contact;
-use super::envelope::Envelope;
+use super::envelope::{self, Envelope};
 use super::greeting::Hello;
 use super::host::{Host, Seat};
 use super::layout::Reader;
@@ -46,12 +46,10 @@ pub(in super::super) struct Kind {
 /// An endpoint of an Rdma.
 pub(in super::super) static ENDPOINT: Kind = Kind {
     envelope: Envelope {
-        magic: *b"tkdoca\x00\xb4",
+        kind: envelope::SOFT_ENDPOINT,
         version: 1,
         fixed: 184,
         name_max: NAME_MAX,
-        op: "Rdma::connect",
-        of: "a software device's Rdma",
     },
     role: Role {
         who: "peer",
@@ -68,12 +66,10 @@ pub(in super::super) static ENDPOINT: Kind = Kind {
 /// A sync event.
 pub(in super::super) static EVENT: Kind = Kind {
     envelope: Envelope {
-        magic: *b"tkdoca\x00\xb7",
+        kind: envelope::SOFT_EVENT,
         version: 1,
         fixed: 184,
         name_max: NAME_MAX,
-        op: "SyncEvent::from_export",
-        of: "a software device's SyncEvent",
     },
     role: Role {
         who: "exporter",
