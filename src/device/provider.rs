@@ -33,8 +33,9 @@ pub trait Provider: Send + Sync {
     /// `NotFound` if it has gone, `Initialization` if it cannot be opened.
     fn open(&self, info: &DevInfo) -> Result<Device>;
 
-    /// Why `devices()` is empty, if it is, and if that is known: it stands in the message of a device that is not found.
-    fn why_none(&self) -> Option<String> {
+    /// Says why no device of `devices()` is named `name`, and how to get it, if that is known. The
+    /// message of a device that is not found quotes it.
+    fn why_not(&self, _name: &str) -> Option<String> {
         None
     }
 }

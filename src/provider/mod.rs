@@ -75,7 +75,9 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// `NotFound`, with the names that there are; whatever the provider says.
+    /// `NotFound`, with the names that there are, and how to get the device if that is known: an
+    /// adapter without the feature `verbs`, a device of the software card's other
+    /// [`View`](crate::soft::View); whatever the provider says.
     #[doc(alias = "doca_dev_open")]
     pub fn open(name: &str) -> Result<Device> {
         const OP: &str = "Device::open";
@@ -90,10 +92,14 @@ impl Device {
                 }
                 names.push(info.name().to_owned());
             }
-            if let Some(why) = provider.why_none() {
-                absent = format!("{absent}; no device of {}, because {why}", provider.name());
+            if let Some(why) = provider.why_not(name) {
+                absent = format!("{absent}; {why}");
             }
         }
+        #[cfg(not(feature = "verbs"))]
+        absent.push_str(
+            "; adapters (mlx5_0, rxe0) need the feature \"verbs\", which tokio-doca was built without",
+        );
         let names = names.join(", ");
         let text = format!("no device \"{name}\"; there are: {names}{absent}");
         Err(Error::new(ErrorKind::NotFound, OP, text))

@@ -242,6 +242,27 @@ fn a_blob_of_another_kind_says_what_it_is_of_and_which_call_takes_it() {
 }
 
 #[test]
+fn a_device_of_the_other_side_or_of_a_feature_says_how_to_get_it() {
+    let host = Soft::builder().build();
+    let dpu = Soft::builder().view(View::Dpu).build();
+    let there = [
+        (Device::open("p0"), ["DPU", "TOKIO_DOCA_SOFT=dpu"]),
+        (host.open("p0"), ["DPU", "View::Dpu"]),
+        (host.open("03:00.0"), ["DPU", "View::Dpu"]),
+        (dpu.open("pf0"), ["host", "TOKIO_DOCA_SOFT=host"]),
+        (dpu.open("0b:00.0"), ["host", "View::Host"]),
+    ];
+    for (result, parts) in there {
+        let text = result.unwrap_err().to_string();
+        assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+    }
+    let text = Device::open("mlx5_0").unwrap_err().to_string();
+    assert!(!text.contains("TOKIO_DOCA_SOFT"), "{text}");
+    #[cfg(not(feature = "verbs"))]
+    assert!(text.contains("the feature \"verbs\""), "{text}");
+}
+
+#[test]
 fn a_range_that_is_empty_one_that_is_reversed_and_one_out_of_bounds_are_told_apart() {
     let bench = Bench::new(configs()[0]);
     let mmap = bench.mmap_with(4096, ALL);

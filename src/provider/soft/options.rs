@@ -118,7 +118,8 @@ impl Soft {
     ///
     /// # Errors
     ///
-    /// `NotFound`, with the names that there are.
+    /// `NotFound`, with the names that there are, and the [`View`] that has the device if it is the
+    /// other one.
     pub fn open(&self, name: &str) -> Result<Device> {
         const OP: &str = "Soft::open";
         let devices = self.devices().map_err(|error| error.with_call(OP))?;
@@ -126,13 +127,20 @@ impl Soft {
             Some(info) => Provider::open(self, info).map_err(|error| error.with_call(OP)),
             None => {
                 let names: Vec<&str> = devices.iter().map(DevInfo::name).collect();
+                let why = Provider::why_not(self, name);
                 let text = format!(
-                    "no software device \"{name}\"; there are: {}",
-                    names.join(", ")
+                    "no software device \"{name}\"; there are: {}{}",
+                    names.join(", "),
+                    why.map_or_else(String::new, |why| format!("; {why}"))
                 );
                 Err(Error::new(ErrorKind::NotFound, OP, text))
             }
         }
+    }
+
+    fn devices_of(&self, view: View) -> Vec<DevInfo> {
+        let topology = self.topology.lock();
+        topology.devices(Provider::name(self), view, &self.limits.caps())
     }
 
     /// The card, as it is now.
@@ -160,11 +168,7 @@ impl Provider for Soft {
 
     fn devices(&self) -> Result<Vec<DevInfo>> {
         match &self.wrong {
-            None => Ok(self.topology.lock().devices(
-                Provider::name(self),
-                self.options.view,
-                &self.limits.caps(),
-            )),
+            None => Ok(self.devices_of(self.options.view)),
             Some(text) => {
                 let text = text.clone();
                 Err(Error::new(ErrorKind::InvalidValue, None, text))
@@ -188,6 +192,20 @@ impl Provider for Soft {
         let device = Device::from_adapter(Arc::new(adapter));
         open.insert(info.name().to_owned(), device.downgrade());
         Ok(device)
+    }
+
+    fn why_not(&self, name: &str) -> Option<String> {
+        let (other, whose, ours, variable, variant) = match self.options.view {
+            View::Host => (View::Dpu, "DPU's", "host's", "dpu", "Dpu"),
+            View::Dpu => (View::Host, "host's", "DPU's", "host", "Host"),
+        };
+        let named = |info: &DevInfo| info.is_named(name);
+        self.devices_of(other).iter().any(named).then(|| {
+            format!(
+                "\"{name}\" is in the {whose} view of the card, and this is the {ours}: set \
+                 TOKIO_DOCA_SOFT={variable}, or open it with a Soft::builder().view(View::{variant})"
+            )
+        })
     }
 }
 

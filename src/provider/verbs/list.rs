@@ -174,8 +174,9 @@ impl Provider for Verbs {
         Err(Error::new(ErrorKind::NotFound, None, text))
     }
 
-    fn why_none(&self) -> Option<String> {
-        self.unavailable().map(|why| why.to_string())
+    fn why_not(&self, _name: &str) -> Option<String> {
+        let why = self.unavailable()?;
+        Some(format!("there is no adapter, because {why}"))
     }
 }
 
