@@ -4,8 +4,8 @@ use support::loopback::Loopback;
 use support::{Bench, configs, each, mentions, run};
 use tokio_doca::soft::{Fault, Soft, Topology, View};
 use tokio_doca::{
-    Access, BufInventory, BufPool, Channel, Device, Dma, Error, Location, Mmap, Rdma, RemoteMmap,
-    RepFilter, Representor, SyncEvent, WorkQ,
+    Access, BufInventory, BufPool, Channel, Device, Dma, Error, ErrorKind, Graph, Location, Mmap,
+    Rdma, RemoteMmap, RepFilter, Representor, SyncEvent, WorkQ,
 };
 
 /// Everything that a peer may do.
@@ -337,6 +337,46 @@ fn a_misaligned_atomic_names_its_offset_in_the_memory_of_the_peer() {
         let text = one.fetch_add(&odd, 1).await.unwrap_err().to_string();
         mentions(&text, &[21, 8]);
         assert!(text.contains("byte 21 of"), "{text}");
+    });
+}
+
+#[test]
+fn the_error_of_a_run_names_the_node_once_with_its_path_through_the_sub_graphs() {
+    each(async |bench| {
+        let mut g = Graph::builder();
+        let hash = g.dma_copy(&bench.dma);
+        g.label(hash, "hash");
+        let innermost = g.build().unwrap();
+        let mut g = Graph::builder();
+        let inner = g.subgraph(&innermost);
+        g.label(inner, "inner");
+        let middle = g.build().unwrap();
+        let mut g = Graph::builder();
+        let copy = g.subgraph(&middle);
+        g.label(copy, "copy");
+        let mut part = middle.instance().unwrap();
+        let mut last = innermost.instance().unwrap();
+        let operands = (&bench.empty(), &bench.empty());
+        last.set(hash, operands).unwrap();
+        part.set(inner, last).unwrap();
+        let mut instance = g.build().unwrap().instance().unwrap();
+        instance.set(copy, part).unwrap();
+        // Each run says the same, and has its own cause.
+        for _ in 0..2 {
+            let cause = bench.dma.copy(operands.0, operands.1).await.unwrap_err();
+            let error = instance.run().await.unwrap_err();
+            assert_eq!(
+                (error.kind(), error.node()),
+                (ErrorKind::InvalidValue, copy.id())
+            );
+            assert_eq!(error.cause().to_string(), cause.to_string());
+            let text = format!("node copy > inner > hash: {cause}");
+            assert_eq!(error.to_string(), text);
+            assert_eq!(
+                Error::from(error).to_string(),
+                format!("Instance::run: {text}")
+            );
+        }
     });
 }
 

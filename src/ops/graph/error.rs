@@ -4,10 +4,13 @@ use std::fmt;
 
 use super::node::NodeId;
 use super::plan::Plan;
-use super::progress::Progress;
+use super::progress::{Body, Progress};
 use crate::error::{Error, ErrorKind};
 
 /// Why a run failed: the first cause, the node that it came from, and all nodes that failed.
+///
+/// Its text names the node that failed first once, with its path through sub-graphs:
+/// `node copy > hash: the source holds no data: ...`.
 #[derive(Debug)]
 pub struct RunError {
     node: NodeId,
@@ -18,16 +21,19 @@ pub struct RunError {
 
 impl RunError {
     #[cold]
-    pub(super) fn new(plan: &Plan, progress: &Progress, node: u32, cause: Error) -> RunError {
+    pub(super) fn new(
+        plan: &Plan,
+        progress: &mut Progress,
+        node: u32,
+        cause: Option<Error>,
+    ) -> RunError {
+        let (path, cause) = origin(plan, progress, node, cause);
         let failed: Vec<u32> = progress.failed().collect();
-        let names: Vec<String> = failed.iter().map(|&node| plan.label(node)).collect();
-        let text = match names.len() {
-            0 | 1 => format!("node {}: {cause}", plan.label(node)),
-            _ => format!(
-                "node {} first: {cause}; failed: {}",
-                plan.label(node),
-                names.join(", ")
-            ),
+        let others = failed.iter().filter(|&&other| other != node);
+        let others: Vec<String> = others.map(|&other| plan.label(other)).collect();
+        let text = match others.is_empty() {
+            true => format!("node {path}: {cause}"),
+            false => format!("node {path}: {cause}; then failed: {}", others.join(", ")),
         };
         RunError {
             node: plan.id(node),
@@ -42,7 +48,7 @@ impl RunError {
         self.cause.kind()
     }
 
-    /// The node that failed first.
+    /// The node that failed first: of a failure in a sub-graph, the node that runs the sub-graph.
     pub fn node(&self) -> NodeId {
         self.node
     }
@@ -57,6 +63,31 @@ impl RunError {
     pub fn failed(&self) -> &[NodeId] {
         &self.failed
     }
+}
+
+/// The path of the node that a failure came from, sub-graph by sub-graph, and the cause.
+fn origin(
+    plan: &Plan,
+    progress: &mut Progress,
+    node: u32,
+    cause: Option<Error>,
+) -> (String, Error) {
+    let label = plan.label(node);
+    if let Some(cause) = cause {
+        return (label, cause);
+    }
+    if let Body::Sub(Some(sub)) = &mut progress.bodies[node as usize]
+        && let Some((inner, cause)) = sub.progress.failure.take()
+    {
+        let (path, cause) = origin(&sub.graph.0, &mut sub.progress, inner, cause);
+        return (format!("{label} > {path}"), cause);
+    }
+    let unknown = || Error::new(ErrorKind::Unexpected, None, "it failed for no known cause");
+    let cause = progress
+        .outcome(node)
+        .err()
+        .map_or_else(unknown, Error::from);
+    (label, cause)
 }
 
 impl fmt::Display for RunError {

@@ -274,16 +274,10 @@ impl sealed::Put for SubGraphNode {
 }
 
 impl Inner {
-    /// The first failure, if there is one, and what caused it.
-    pub(super) fn failure(&self) -> Option<(JobError, Error)> {
-        let (node, cause) = self.progress.failure.as_ref()?;
-        let text = format!(
-            "node {} of the sub-graph: {cause}",
-            self.graph.0.label(*node)
-        );
-        let cause = Error::new(cause.kind(), "Instance::run", text);
-        let error = self.progress.outcome(*node).err()?;
-        Some((error, cause))
+    /// How the node ended that failed first, if there is one.
+    pub(super) fn failure(&self) -> Option<JobError> {
+        let (node, _) = self.progress.failure.as_ref()?;
+        self.progress.outcome(*node).err()
     }
 
     /// The sub-graphs whose ends are waited for now.

@@ -86,8 +86,9 @@ pub(super) struct Progress {
     pub(super) flying: usize,
     /// Nothing new starts.
     stopped: bool,
-    /// The first failure.
-    pub(super) failure: Option<(u32, Error)>,
+    /// The node that failed first, and the user's error; without one the cause is in the node's
+    /// outcome, or in its sub-graph.
+    pub(super) failure: Option<(u32, Option<Error>)>,
     pub(super) board: Arc<Board>,
     /// The board, as Slots have it.
     pub(super) told: Arc<dyn reactor::Run>,
@@ -257,7 +258,7 @@ impl Progress {
             trace.ended(node);
         }
         if self.failure.is_none() {
-            self.failure = Some((node, cause.unwrap_or_else(|| error.into())));
+            self.failure = Some((node, cause));
         }
         self.stop();
     }
@@ -303,7 +304,7 @@ impl Progress {
         sub.progress.phase = Phase::Idle;
         let whole = sub.progress.is_whole();
         match sub.failure() {
-            Some((error, cause)) => self.fail(node, error, Some(cause)),
+            Some(error) => self.fail(node, error, None),
             None if whole => self.over(plan, node, Ok(0)),
             None => self.early(node),
         }
@@ -321,9 +322,9 @@ impl Progress {
     pub(super) fn sub_failed(&mut self, node: u32) {
         if self.failure.is_none()
             && let Body::Sub(Some(sub)) = &self.bodies[node as usize]
-            && let Some((_, cause)) = sub.failure()
+            && sub.failure().is_some()
         {
-            self.failure = Some((node, cause));
+            self.failure = Some((node, None));
             self.stop();
         }
     }

@@ -15,7 +15,7 @@ use super::plan::{Plan, Work};
 use super::progress::{Body, Phase, Progress};
 use super::scope::Scope;
 use super::user::{Wrong, contained, own, stop};
-use crate::error::{Error, JobError, Reason, Result};
+use crate::error::{JobError, Reason, Result};
 use crate::reactor::{Ends, Line, budget};
 
 /// Where an instance stands after a poll.
@@ -183,7 +183,7 @@ impl Inner {
         progress.stop_futures();
         let first = progress.failure.take();
         progress.phase = Phase::Idle;
-        let (node, cause) = first.unwrap_or_else(|| (progress.going_on(), Error::from(error)));
+        let (node, cause) = first.unwrap_or_else(|| (progress.going_on(), Some(error.into())));
         RunError::new(&graph.0, progress, node, cause)
     }
 }
