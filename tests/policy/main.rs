@@ -1,7 +1,8 @@
 //! Rules for the sources and the documents: layers, import cycles, the ledger of unsafe code, auto traits,
-//! and the table of what works where.
+//! the table of what works where, and the calls that errors name.
 
 mod auto_traits;
+mod calls;
 mod cycles;
 mod layering;
 mod ledger;
