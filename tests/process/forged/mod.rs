@@ -7,6 +7,7 @@
 )]
 
 pub mod endpoint;
+pub mod event;
 pub mod exporter;
 pub mod rdma;
 pub mod victim;

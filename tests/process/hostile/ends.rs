@@ -1,15 +1,13 @@
 //! Peers that end in ways of their own: by execve(2), or leaving a child that holds what they had; and a former importer of a
 //! sync event, which has its page still.
 
-use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use crate::forged;
 use crate::forged::rdma::RECEIVES;
+use crate::forged::{self, event};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use sha2::{Digest, Sha256};
 use support::events::{Setup, blob, give, import};
 use support::peer::{Peer, hear, hex, role, say, unhex};
 use support::{test_name, *};
@@ -154,29 +152,6 @@ fn an_importer_whose_child_holds_all_it_had_makes_room_for_the_next() {
     kill(heir, Signal::SIGKILL).unwrap();
 }
 
-/// Imports an event by hand: the connection, and the page.
-fn import_by_hand(blob: &[u8]) -> (OwnedFd, OwnedFd) {
-    let name = usize::from(blob[15]);
-    let (key, name) = (&blob[168..184], &blob[184..184 + name]);
-    let mut said = b"tkdoca\x00\xb5\x01\x00\x00\x00".to_vec();
-    said.extend(&blob[16..24]);
-    said.extend([7; 16]);
-    said.extend([0xee; 16]);
-    let mut hello = b"tkdocaev".to_vec();
-    hello.resize(96, 0);
-    said.extend(&hello);
-    let proof = Sha256::new()
-        .chain_update(b"tokio-doca knock")
-        .chain_update(key)
-        .chain_update(&said)
-        .finalize();
-    let socket = forged::connect(name);
-    forged::send(&socket, &[&said[..], &proof[..]].concat(), &[]).unwrap();
-    let (answer, mut memfds) = forged::receive(&socket);
-    assert_eq!(answer[10..12], [0, 0], "welcome");
-    (socket, memfds.remove(0))
-}
-
 #[test]
 fn a_former_importer_closes_nothing_of_its_successors() {
     const NAME: &str = test_name!(a_former_importer_closes_nothing_of_its_successors);
@@ -191,7 +166,8 @@ fn a_former_importer_closes_nothing_of_its_successors() {
         return;
     }
     let owner = Setup::new(false, Mode::EventDriven).owner();
-    let (socket, page) = import_by_hand(&owner.export_dpu(owner.device()).unwrap());
+    let socket = event::knock(&owner.export_dpu(owner.device()).unwrap());
+    let [page, _] = event::welcomed(&socket);
     drop(socket);
     let mut peer = Peer::start(NAME, "importer");
     give(&mut peer, &owner);

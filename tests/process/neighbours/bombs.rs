@@ -2,12 +2,11 @@
 //! runtime waits for them.
 
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Instant;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sha2::{Digest, Sha256};
 use support::channel::*;
 use support::{test_name, *};
@@ -24,12 +23,6 @@ const STRANGER: u32 = 64_321;
 fn name_of(service: &str) -> String {
     let vuid = representor("hpf0").info().vuid().to_owned();
     format!("tokio-doca/{}/{vuid}/{service}", nix::unistd::geteuid())
-}
-
-/// Whether the other end has hung up.
-fn is_hung_up(socket: &OwnedFd) -> bool {
-    let mut polled = [PollFd::new(socket.as_fd(), PollFlags::empty())];
-    poll(&mut polled, PollTimeout::ZERO).unwrap() > 0
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg, setsockopt, sockopt};
 use support::peer::{again, role};
 use support::*;
@@ -81,6 +82,12 @@ pub(crate) fn become_a_stranger(uid: u32) {
         let done = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) };
         assert_eq!(done, 0);
     }
+}
+
+/// Returns whether the other end has hung up.
+pub(crate) fn is_hung_up(socket: impl AsFd) -> bool {
+    let mut polled = [PollFd::new(socket.as_fd(), PollFlags::empty())];
+    poll(&mut polled, PollTimeout::ZERO).unwrap() > 0
 }
 
 /// A TCP socket with unsent data: closing the last descriptor takes as long as it lingers.

@@ -10,13 +10,14 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, UnixAddr, connect as connect_to, socket,
 };
 use support::channel::*;
+use support::events::{Setup, blob, give};
 use support::peer::{Peer, hear, hex, role, say, unhex};
 use support::{test_name, *};
 use tokio_doca::soft::{Soft, View};
-use tokio_doca::{Access, Channel, ErrorKind, Mmap, RemoteMmap};
+use tokio_doca::{Access, Channel, ErrorKind, Mmap, Mode, RemoteMmap};
 
-use super::means::become_a_stranger;
-use crate::forged::{Blob, FAILED, connect, listen, receive, send, status};
+use super::means::{become_a_stranger, is_hung_up};
+use crate::forged::{Blob, FAILED, connect, event, listen, receive, send, status};
 
 /// Answers that one user may leave unread.
 const SHARE: usize = 32;
@@ -34,12 +35,28 @@ fn asks(blob: &Blob, uid: u32, count: usize) -> Vec<OwnedFd> {
         (0..count).map(one).collect()
     };
     let asked: Vec<OwnedFd> = std::thread::spawn(ask).join().unwrap();
-    for socket in &asked {
-        let mut polled = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
-        let limit = PollTimeout::try_from(LIMIT).unwrap();
-        assert_eq!(poll(&mut polled, limit), Ok(1), "an answer");
-    }
+    asked.iter().for_each(is_answered);
     asked
+}
+
+/// Waits until an answer has come.
+fn is_answered(socket: &OwnedFd) {
+    let mut polled = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
+    let limit = PollTimeout::try_from(LIMIT).unwrap();
+    assert_eq!(poll(&mut polled, limit), Ok(1), "an answer");
+}
+
+/// What a user does, on a thread of its own; `None` if this process cannot be several users.
+fn as_user<T: Send + 'static>(uid: u32, does: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("not run: only root can be several users");
+        return None;
+    }
+    let user = std::thread::spawn(move || {
+        become_a_stranger(uid);
+        does()
+    });
+    Some(user.join().unwrap())
 }
 
 /// How many of these were granted; the others were told why not.
@@ -85,6 +102,44 @@ fn a_user_who_reads_no_answers_uses_up_no_more_than_a_share() {
     block_until("strangers are answered again", || {
         granted(&asks(&blob, 64_030, 1)) == 1
     });
+}
+
+/// Until its answer was read, the connection of another user's importer waits. Meanwhile the event
+/// may have got another importer.
+#[test]
+fn an_importer_that_reads_its_answer_late_disturbs_no_successor() {
+    const TEST: &str = test_name!(an_importer_that_reads_its_answer_late_disturbs_no_successor);
+    let setup = Setup::new(false, Mode::EventDriven);
+    if role().is_some() {
+        let event = setup.importer(&blob());
+        say("imported");
+        return run(in_time("the owner", async {
+            assert_eq!(event.wait_gt(0).await, Ok(1));
+            event.set(2).await.unwrap();
+            hear();
+        }));
+    }
+    // Others of this process use up the shares of strangers.
+    if !alone(TEST) {
+        return;
+    }
+    let owner = setup.owner();
+    let blob = owner.export_dpu(owner.device()).unwrap();
+    let Some(late) = as_user(64_040, move || event::knock(&blob)) else {
+        return;
+    };
+    is_answered(&late);
+    let mut peer = Peer::start(TEST, "importer");
+    give(&mut peer, &owner);
+    assert_eq!(peer.hear(), "imported");
+    let _memory = event::welcomed(&late);
+    block_until("it is turned away", || is_hung_up(&late));
+    drop(late);
+    run(in_time("both sides", async {
+        owner.set(1).await.unwrap();
+        assert_eq!(owner.wait_gt(1).await, Ok(2));
+    }));
+    peer.ends();
 }
 
 #[test]

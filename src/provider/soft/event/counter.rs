@@ -125,6 +125,11 @@ impl SoftEvent {
         self.number.store(number, Relaxed);
     }
 
+    /// Whether the importer is still the one of this number. The caller has the lock.
+    pub(super) fn is_import(&self, number: u64) -> bool {
+        self.number.load(Relaxed) == number
+    }
+
     pub(super) fn value(&self) -> u64 {
         self.words.counter().load(SeqCst)
     }

@@ -13,7 +13,7 @@ use super::hello::{Answer, Place, is_question, question};
 use super::words::{NOBODY, PAGE, Side, Words};
 use crate::device::EventBacking;
 use crate::error::{Error, ErrorKind, Result};
-use crate::process::Guarded;
+use crate::process::{Guarded, hang_up};
 use crate::sync::atomic::Ordering::SeqCst;
 
 fn fail<T>(kind: ErrorKind, text: &'static str) -> Result<T> {
@@ -170,12 +170,16 @@ impl SoftEvent {
         self.raise();
     }
 
-    /// The importer has its end of the socket.
-    fn hang_bell(&self, socket: Guarded) {
+    /// The importer of this number has its end of the socket.
+    fn hang_bell(&self, number: u64, socket: Guarded) {
         let mut peer = self.peer();
         if self.is_stopped() {
             // It sees that the page says so.
             return;
+        }
+        if !self.is_import(number) {
+            // It has not read its answer for so long that another one came.
+            return hang_up(&socket);
         }
         let socket = Arc::new(socket);
         if let Some(port) = self.port.get().and_then(Weak::upgrade) {
@@ -242,7 +246,7 @@ impl Host for SoftEvent {
         }
         let keep = move |socket| {
             if let Some(this) = this.upgrade() {
-                this.hang_bell(socket);
+                this.hang_bell(number, socket);
             }
         };
         Ok(Welcome {
