@@ -107,8 +107,8 @@ impl Endpoint {
         question
     }
 
-    /// Visits a host; the status of the answer if it does not welcome.
-    pub fn visit(&self, host: &Endpoint, question: &[u8]) -> Result<Hold, u16> {
+    /// Knocks at a host's. The answer is not read.
+    pub fn knock(&self, host: &Endpoint, question: &[u8]) -> OwnedFd {
         let mut said = b"tkdoca\x00\xb5\x01\x00\x00\x00".to_vec();
         said.extend(host.slot.to_le_bytes());
         said.extend(host.generation.to_le_bytes());
@@ -118,6 +118,12 @@ impl Endpoint {
         let proof = hash(&[b"tokio-doca knock", &host.key, &said]);
         let socket = connect(&host.name);
         send(&socket, &[&said[..], &proof].concat(), &[]).unwrap();
+        socket
+    }
+
+    /// Visits a host; the status of the answer if it does not welcome.
+    pub fn visit(&self, host: &Endpoint, question: &[u8]) -> Result<Hold, u16> {
+        let socket = self.knock(host, question);
         let (answer, memfds) = receive(&socket);
         assert_eq!(answer.len(), ANSWER);
         let status = u16::from_le_bytes(array(&answer, 10));

@@ -14,9 +14,10 @@ use support::events::{Setup, blob, give};
 use support::peer::{Peer, hear, hex, role, say, unhex};
 use support::{test_name, *};
 use tokio_doca::soft::{Soft, View};
-use tokio_doca::{Access, Channel, ErrorKind, Mmap, Mode, RemoteMmap};
+use tokio_doca::{Access, Channel, ErrorKind, Mmap, Mode, Rdma, RemoteMmap, WorkQ};
 
 use super::means::{become_a_stranger, is_hung_up};
+use crate::forged::rdma::{Endpoint, RECEIVES};
 use crate::forged::{Blob, FAILED, connect, event, listen, receive, send, status};
 
 /// Answers that one user may leave unread.
@@ -140,6 +141,32 @@ fn an_importer_that_reads_its_answer_late_disturbs_no_successor() {
         assert_eq!(owner.wait_gt(1).await, Ok(2));
     }));
     peer.ends();
+}
+
+/// What an answer that nobody reads keeps: its connection, and nothing of the Rdma that it is of.
+#[test]
+fn a_guest_that_does_not_read_its_answer_keeps_nothing_of_its_host() {
+    const TEST: &str = test_name!(a_guest_that_does_not_read_its_answer_keeps_nothing_of_its_host);
+    if !alone(TEST) {
+        return;
+    }
+    let device = Soft::builder().build().open("pf0").unwrap();
+    let before = descriptors();
+    let workq = WorkQ::builder().build().unwrap();
+    let builder = Rdma::builder(&device).recv_queue_size(RECEIVES);
+    let rdma = builder.attach(&workq).unwrap();
+    let host = Endpoint::parse(&rdma.export().unwrap());
+    let guest = Endpoint::hostile(false, 1);
+    let Some(unread) = as_user(64_041, move || {
+        guest.knock(&host, &guest.question(RECEIVES, 0))
+    }) else {
+        return;
+    };
+    is_answered(&unread);
+    drop((rdma, workq));
+    // But for the guest's own end.
+    block_until("its host has gone", || descriptors() <= before + 1);
+    drop(unread);
 }
 
 #[test]

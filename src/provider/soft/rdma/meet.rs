@@ -31,7 +31,7 @@ use super::memory::Memory;
 use super::state::{Inner, Shared};
 use crate::device::EndpointState;
 use crate::error::{Error, ErrorKind, Result};
-use crate::process::Guarded;
+use crate::process::{Guarded, hang_up};
 
 pub(super) fn fail<T>(kind: ErrorKind, text: impl Into<String>) -> Result<T> {
     Err(Error::new(kind, None, text.into()))
@@ -335,8 +335,12 @@ impl Host for Shared {
         };
         let keep = fresh.map(|_| {
             link.watch_process();
-            let (ports, link) = (Arc::clone(&self.ports), Arc::clone(&link));
+            // A guest that never reads the answer keeps neither of them.
+            let (ports, link) = (Arc::downgrade(&self.ports), Arc::downgrade(&link));
             Box::new(move |socket| {
+                let (Some(ports), Some(link)) = (ports.upgrade(), link.upgrade()) else {
+                    return hang_up(&socket);
+                };
                 link.hang_bell(socket);
                 if let Err(error) = ports.add_bell(&link) {
                     tracing::error!(%error, "a peer of an Rdma cannot wake this process");
