@@ -2,15 +2,18 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use crate::forged::Blob;
 use crate::forged::victim::{LEN, Victim};
+use crate::forged::{Blob, connect, event, receive, send};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, SealFlag, fallocate, fcntl};
+use nix::sys::socket::{Shutdown, shutdown};
 use nix::unistd::ftruncate;
+use support::events::between;
 use support::peer::unhex;
 use support::test_name;
 use support::{LIMIT, pattern, programs};
-use tokio_doca::{ErrorKind, RemoteMmap};
+use tokio_doca::soft::Soft;
+use tokio_doca::{Access, ErrorKind, Mmap, RemoteMmap};
 
 #[test]
 fn what_an_importer_may_only_read_cannot_be_changed_by_any_call() {
@@ -116,6 +119,36 @@ fn a_lease_on_a_memfd_of_the_applications_keeps_nobody_waiting() {
     victim.peer.hear();
     victim.survived("a lease", false);
     victim.peer.ends();
+}
+
+/// A hole that somebody punches holds up whoever touches the memory: the thread that answers
+/// everybody does not.
+#[test]
+fn an_importer_that_punches_a_counter_holds_up_no_thread_that_answers() {
+    let device = Soft::builder().build().open("pf0").unwrap();
+    let builder = Mmap::builder().device(&device);
+    let access = Access::LOCAL_READ_WRITE | Access::DPU_READ_WRITE;
+    let mmap = builder.access(access).alloc(LEN).unwrap();
+    // Without a WorkQ nobody looks at the counter by itself.
+    let owner = between(&device).backing(&mmap, 64).start().unwrap();
+    let blob = owner.export_dpu(&device).unwrap();
+    let former = event::knock(&blob);
+    let [_page, memory] = event::welcomed(&former);
+    // A child that another test is starting may have a copy of its descriptor until execve.
+    shutdown(former.as_raw_fd(), Shutdown::Both).unwrap();
+    let mode = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    fallocate(&memory, mode, 0, LEN as i64).unwrap();
+    let paid = || nix::sys::stat::fstat(&memory).unwrap().st_blocks;
+    assert_eq!(paid(), 0);
+    let next = event::knock(&blob);
+    let _memory = event::welcomed(&next);
+    // Who talks nonsense is hung up on, once the thread is done with the importer.
+    let after = connect(event::name(&blob));
+    send(&after, b"x", &[]).unwrap();
+    assert!(receive(&after).0.is_empty());
+    assert_eq!(paid(), 0, "the thread has touched the counter");
+    assert_eq!(owner.get(), Ok(0));
+    assert!(paid() > 0, "who asks for the counter touches it");
 }
 
 #[test]

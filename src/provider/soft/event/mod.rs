@@ -41,6 +41,7 @@
 //! | it can make this side look in vain, and not sleep through what this side does itself | `lowest` is private: [`counter`] |
 //! | it cannot stop whoever rings, or fill what rings here | [`bell`](super::bell) |
 //! | its end ends every wait | a pidfd and the connection, watched by the fabric's thread; a `closed` word for an orderly end: [`meet`] |
+//! | it holds up nobody but those that ask for the counter | the fabric's thread, which answers all others, reads the page alone: [`meet`] |
 //! | a former importer closes nothing of its successor's | what closes is a random number that each importer is told for itself: [`words`] |
 //! | a former importer that has ended is in nobody's way | the kernel is asked whether its process lives, as a child of it may hold the connection: [`counter`] |
 //! | where the counter lies in what it sends is checked | [`meet`], and the fabric's checks of memfds |
