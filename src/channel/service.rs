@@ -146,7 +146,9 @@ impl Arrivals {
             }
             match self.listener.poll_accept(cx) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(Ok(socket)) => {
+                // A stranger takes a part of the turn too.
+                Poll::Ready(Ok(None)) => {}
+                Poll::Ready(Ok(Some(socket))) => {
                     if self.greetings.len() == SILENT {
                         self.greetings.pop_front();
                     }

@@ -295,27 +295,22 @@ impl Listener {
             .map_err(|error| taken(op, addr, error))
     }
 
-    /// The next that is let in; strangers are turned away.
-    pub(super) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Socket>> {
-        loop {
-            let accepted = match self {
-                Listener::Unix(listener) => {
-                    std::task::ready!(listener.poll_accept(cx)).map(|(stream, _)| {
-                        let stream = Kept::stream(stream, listener.refuses);
-                        Socket::is_of_this_user(&stream).then(|| Socket::Unix(stream))
-                    })
-                }
-                Listener::Tcp(listener) => std::task::ready!(listener.poll_accept(cx))
-                    .map(|(stream, _)| Some(Socket::tcp(stream))),
-            };
-            match accepted {
-                Ok(Some(socket)) => return Poll::Ready(Ok(socket)),
-                Ok(None) => {}
-                // Who was waiting has gone.
-                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                Err(error) => return Poll::Ready(Err(error)),
+    /// The next that comes; `None` for one that is not let in, or has gone again.
+    pub(super) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Socket>>> {
+        let accepted = match self {
+            Listener::Unix(listener) => {
+                std::task::ready!(listener.poll_accept(cx)).map(|(stream, _)| {
+                    let stream = Kept::stream(stream, listener.refuses);
+                    Socket::is_of_this_user(&stream).then(|| Socket::Unix(stream))
+                })
             }
-        }
+            Listener::Tcp(listener) => std::task::ready!(listener.poll_accept(cx))
+                .map(|(stream, _)| Some(Socket::tcp(stream))),
+        };
+        Poll::Ready(match accepted {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => Ok(None),
+            accepted => accepted,
+        })
     }
 
     /// The TCP address.

@@ -265,6 +265,41 @@ fn a_client_stands_in_line_while_strangers_fill_it() {
     });
 }
 
+/// A service turns a bounded number of strangers away in one turn, also for a task that Tokio gives
+/// no budget.
+#[test]
+fn strangers_in_line_take_one_turn_at_a_time() {
+    const STRANGERS: usize = 300;
+    const TEST: &str = test_name!(strangers_in_line_take_one_turn_at_a_time);
+    if !alone(TEST) {
+        return;
+    }
+    run(async {
+        let name = unique("turns");
+        let service = service(Channel::builder(), &name);
+        let vuid = representor("hpf0").info().vuid().to_owned();
+        let at = format!("tokio-doca/{}/{vuid}/{name}", nix::unistd::geteuid());
+        let connect = move || -> Vec<_> { (0..STRANGERS).map(|_| Raw::at(&at).unwrap()).collect() };
+        let Some(strangers) = as_user(64_321, connect) else {
+            return;
+        };
+        let away = || strangers.iter().filter(|raw| is_hung_up(&raw.0)).count();
+        let mut accept = Box::pin(tokio::task::unconstrained(service.accept()));
+        let mut before = 0;
+        until("all are turned away", || {
+            poll_pending(accept.as_mut());
+            let after = away();
+            assert!(
+                after <= before + 64,
+                "{before} before a turn, {after} after"
+            );
+            before = after;
+            after == STRANGERS
+        })
+        .await;
+    });
+}
+
 #[test]
 fn a_client_of_a_service_that_never_accepts_is_told_in_the_end() {
     run(async {
