@@ -103,13 +103,21 @@ pub(crate) fn refuse(socket: &mut Guarded) {
     if socket.is_quick() || !refuses(socket.as_fd()) {
         return;
     }
-    // How many lie in the queue. It takes the lock under which a sender that was not refused puts
-    // its own there (`unix_show_fdinfo`).
-    let path = format!("/proc/thread-self/fdinfo/{}", socket.as_raw_fd());
-    let info = std::fs::read_to_string(path).unwrap_or_default();
-    if info.lines().any(|line| line == "scm_fds: 0") {
+    if queued(socket.as_fd()) == Some(0) {
         socket.set_quick();
     }
+}
+
+/// Returns how many descriptors lie in a socket's queue; `None` if the kernel does not say so.
+///
+/// It takes the lock under which a sender that was not refused puts its own there
+/// (`unix_show_fdinfo`).
+fn queued(socket: BorrowedFd<'_>) -> Option<usize> {
+    let path = format!("/proc/thread-self/fdinfo/{}", socket.as_raw_fd());
+    let info = std::fs::read_to_string(path).ok()?;
+    info.lines()
+        .find_map(|line| line.strip_prefix("scm_fds: "))
+        .and_then(|count| count.parse().ok())
 }
 
 /// Has a socket take no descriptors: whoever sends some gets `EPERM`. Connections inherit it.
@@ -140,11 +148,16 @@ pub(crate) fn receive(from: &Guarded, into: &mut [u8]) -> nix::Result<usize> {
 ///
 /// # Errors
 ///
-/// `EBADMSG` if more than `N` came along, or the message is longer than the room for it.
+/// `EBADMSG` if more than `N` came along, or the message is longer than the room for it. If the
+/// kernel says that more than `N` are in the queue, nothing is taken: each of them would stay open
+/// until the thread has closed those before it.
 pub(crate) fn receive_with<const N: usize>(
     from: BorrowedFd<'_>,
     into: &mut [u8],
 ) -> nix::Result<(usize, ArrayVec<Guarded, N>)> {
+    if N > 0 && queued(from).is_some_and(|count| count > N) {
+        return Err(Errno::EBADMSG);
+    }
     const HEADER: usize = size_of::<libc::cmsghdr>();
     /// A header, and room for the descriptors.
     #[repr(C)]

@@ -192,7 +192,10 @@ fn a_host_that_throws_early_stops_no_runtime() {
                 }
                 (bombs, hold)
             });
-            victim.rdma.connect(&blob).await.unwrap();
+            // A bomb that came before the greeting was read makes that one of no honest host.
+            if let Err(error) = victim.rdma.connect(&blob).await {
+                assert_eq!(error.kind(), ErrorKind::NotPermitted, "{error}");
+            }
             let hostile = plays.join().unwrap();
             for _ in 0..10 {
                 victim.goes_on().await;
@@ -284,5 +287,43 @@ fn an_exporter_that_answers_with_bombs_keeps_nobody_past_the_limit() {
             drop(bombs);
             plays.join().unwrap();
         }
+    });
+}
+
+/// A hundred and more descriptors behind one whose closing takes time are not taken at all.
+#[test]
+fn an_exporter_that_answers_with_a_bomb_and_many_more_uses_up_few_descriptors() {
+    const TEST: &str =
+        test_name!(an_exporter_that_answers_with_a_bomb_and_many_more_uses_up_few_descriptors);
+    both_ways(TEST, || {
+        let access = Access::DPU_READ_WRITE.bits();
+        let blob = Blob::forged(&crate::forged::name(), access, 4096);
+        let listener = listen(&blob.name);
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let mut bomb = Bomb::new();
+        let lit = bomb.take();
+        let dpu = Soft::builder().view(View::Dpu).build().open("p0").unwrap();
+        let before = descriptors();
+        let plays = std::thread::spawn({
+            let blob = blob.clone();
+            move || {
+                let socket = accept(&listener);
+                let (request, _) = receive(&socket);
+                // As many as a message carries. Two are expected; the next one is lit.
+                let mut raw = [null.as_raw_fd(); 253];
+                raw[2] = lit.as_raw_fd();
+                send(&socket, &blob.grant(nonce(&request), 0), &raw).unwrap();
+                // Unless the importer was faster, it has the last descriptor from now on.
+                drop(lit);
+                (null, listener, socket)
+            }
+        });
+        let imported = RemoteMmap::from_export(&dpu, &blob.format()).wait();
+        assert_eq!(imported.unwrap_err().kind(), ErrorKind::NotPermitted);
+        let kept = plays.join().unwrap();
+        let after = descriptors();
+        eprintln!("{before} descriptors before, {after} after");
+        assert!(after < before + 20, "{before} before, {after} after");
+        drop((bomb, kept));
     });
 }
