@@ -16,6 +16,7 @@ use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 use nix::unistd::ftruncate;
 
 use super::mapping::Mapping;
+use super::pages;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes of the largest.
@@ -74,9 +75,10 @@ impl Arena {
             ));
         }
         let size = fstat(memfd).map_err(os("fstat"))?.st_size;
-        if usize::try_from(size) != Ok(len) {
+        let paid = pages::bytes(memfd).map_err(os("fstat"))?;
+        if usize::try_from(size) != Ok(len) || pages::are_behind(paid, len as u64) {
             return hostile(format!(
-                "the peer's memfd has {size} bytes, and {len} were to be shared"
+                "the peer's memfd has {size} bytes, with pages for {paid}, and {len} were to be shared"
             ));
         }
         // A hole that no huge page is left for is a SIGBUS.
@@ -96,6 +98,7 @@ impl Arena {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pages::tests::more_than;
     use super::*;
 
     const LEN: usize = 3 * 4096;
@@ -158,6 +161,8 @@ mod tests {
         if let Ok(huge) = memfd(2 << 20, seals(), MFdFlags::MFD_HUGETLB) {
             assert_eq!(kind(&huge, 2 << 20), ErrorKind::NotPermitted);
         }
+        let more = more_than(LEN as i64, seals());
+        assert_eq!(kind(&more, LEN), ErrorKind::NotPermitted);
         let large = memfd(MAX + 1, seals(), none).unwrap();
         assert_eq!(kind(&large, MAX + 1), ErrorKind::NotPermitted);
         let most = memfd(MAX, seals(), none).unwrap();

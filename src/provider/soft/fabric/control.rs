@@ -25,6 +25,7 @@ use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 use nix::unistd::ftruncate;
 
 use super::mapping::Mapping;
+use super::pages;
 use super::slots::SLOTS;
 
 const BYTES: NonZeroUsize = NonZeroUsize::new(4 * SLOTS).expect("64 KiB");
@@ -94,7 +95,8 @@ impl Words {
         let have = SealFlag::from_bits_retain(have);
         let stat = fstat(memfd)?;
         let huge = fstatfs(memfd)?.filesystem_type() == HUGETLBFS_MAGIC;
-        if !have.contains(seals()) || stat.st_size != BYTES.get() as i64 || huge {
+        let more = pages::are_behind(pages::bytes(memfd)?, BYTES.get() as u64);
+        if !have.contains(seals()) || stat.st_size != BYTES.get() as i64 || huge || more {
             return Err(Errno::EBADMSG);
         }
         Ok((stat.st_dev, stat.st_ino))
@@ -141,6 +143,7 @@ impl Word {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pages::tests::more_than;
     use super::*;
 
     #[test]
@@ -180,6 +183,8 @@ mod tests {
                 "{missing:?}"
             );
         }
+        let more = more_than(BYTES.get() as i64, all);
+        assert_eq!(Words::received(&more).err(), Some(Errno::EBADMSG));
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         assert!(Words::received(&file.into()).is_err());
     }

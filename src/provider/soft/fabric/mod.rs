@@ -39,6 +39,7 @@
 //! | who may read only gets no descriptor to write with | a descriptor opened to read, and the memfd's mode; advice against the same user where others may write: [`sent`] |
 //! | nobody shortens memory under us | seals, added before the first send and checked before a mapping: [`sent`], [`received`], [`arena`] |
 //! | nobody makes us take memory at an import, or a SIGBUS of huge pages | holes and punchable huge pages are refused, also where blocks behind the end stand for them, which takes 256 KiB, or a huge page, at most: [`received`], [`sent`]; what both write is at most 64 MiB: [`arena`] |
+//! | nobody makes us free more than we asked for | a memfd that is larger than it shall be is refused, also by pages behind its end: [`received`], [`arena`], [`control`], [`pages`] |
 //! | nobody holds up an import beyond its time limit | memory is mapped in pieces, and the clock is looked at in between: [`received`] |
 //! | nobody writes lines or escapes into a log by what a blob says | [`Error`](crate::Error) escapes what is not printable |
 //! | nobody forges a revocation, or hides one of another's | a control page that only its process can map to write: [`control`]; a blob's word for whose it is is not enough: [`peer`], [`watch`] |
@@ -81,6 +82,7 @@ mod importer;
 mod invitation;
 mod listener;
 mod mapping;
+mod pages;
 mod peer;
 mod place;
 mod process;

@@ -1,7 +1,8 @@
 //! What is checked of a memfd that an exporter sent, before it is mapped.
 //!
 //! The exporter may be hostile: the memfd may be any file, shorter than it says, be shortened or punched while we use it, or have
-//! no pages, so that we would be the ones who take them.
+//! no pages, so that we would be the ones who take them. It may also have more pages than it says, which we would be the ones to
+//! free.
 
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
@@ -15,6 +16,7 @@ use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 use nix::unistd::{SysconfVar, Whence, lseek, sysconf};
 
 use super::mapping::Mapping;
+use super::pages;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes that are mapped between two looks at the clock: four faults, each of which maps sixteen
@@ -78,8 +80,8 @@ pub(super) fn map(
     };
     let stat = fstat(memfd).map_err(os("fstat"))?;
     let size = u64::try_from(stat.st_size).unwrap_or(0);
-    let fits =
-        offset.checked_add(len).is_some_and(|end| end <= size) && offset.is_multiple_of(page);
+    // An honest exporter's memory is all of its memfd (`sent::check_whole`).
+    let fits = offset == 0 && len <= size && size < len.saturating_add(page);
     let whole = len
         .checked_next_multiple_of(page)
         .and_then(|len| usize::try_from(len).ok());
@@ -94,6 +96,11 @@ pub(super) fn map(
     // memory is mapped. Looking for holes tells no more, as it takes pages for holes that fallocate(2)
     // made.
     let paid = blocks(memfd)?;
+    if pages::are_behind(paid, size) {
+        return hostile(format!(
+            "the exporter's memfd of {size} bytes has pages for {paid}"
+        ));
+    }
     if paid < size && (huge || first_hole(memfd, offset)? < offset + len) {
         return with_holes(size);
     }
@@ -149,10 +156,8 @@ fn with_holes<T>(size: u64) -> Result<T> {
     Err(Error::new(ErrorKind::NotPermitted, None, text))
 }
 
-/// Bytes of the memfd's pages, wherever they lie.
 fn blocks(memfd: &OwnedFd) -> Result<u64> {
-    let blocks = fstat(memfd).map_err(os("fstat"))?.st_blocks;
-    Ok(u64::try_from(blocks).unwrap_or(0).saturating_mul(512))
+    pages::bytes(memfd).map_err(os("fstat"))
 }
 
 fn first_hole(memfd: &OwnedFd, from: u64) -> Result<u64> {
@@ -177,6 +182,7 @@ mod tests {
     use nix::sys::memfd::{MFdFlags, memfd_create};
     use nix::unistd::ftruncate;
 
+    use super::super::pages::tests::more_than;
     use super::*;
 
     const LEN: i64 = 8 << 20;
@@ -242,5 +248,18 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::NotPermitted, "{error}");
         // One piece was taken until that was seen.
         assert!(blocks(&memfd).unwrap() <= before + PIECE as u64);
+    }
+
+    #[test]
+    fn memory_that_is_more_than_was_exported_is_refused() {
+        let refused = |memfd: &OwnedFd, len: i64| {
+            let end = Instant::now() + Duration::from_secs(60);
+            let error = map(memfd, 0, len as u64, true, end).err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::NotPermitted, "{error}");
+        };
+        refused(&memory(), LEN - 4096);
+        refused(&memory(), 1);
+        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        refused(&more_than(LEN, seals), LEN);
     }
 }

@@ -431,7 +431,7 @@ fn an_exporter_that_sends_what_is_not_to_be_trusted_is_refused() {
     }
     let holes = move || {
         let memfd = memfd_create(c"test", MFdFlags::MFD_ALLOW_SEALING).unwrap();
-        ftruncate(&memfd, 1 << 40).unwrap();
+        ftruncate(&memfd, LEN as i64).unwrap();
         vec![sealed(memfd, right), control()]
     };
     let error = grants(len, 0, holes).err().unwrap();
