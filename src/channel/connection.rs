@@ -229,9 +229,11 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// Of the process with this number, as the kernel says it: 0 stands for one that is not seen
+    /// from here (pid_namespaces(7)).
     pub(super) fn of_process(process: Option<i32>) -> Peer {
         Peer {
-            process,
+            process: process.filter(|&process| process > 0),
             addr: None,
         }
     }
@@ -278,4 +280,19 @@ pub struct ChannelStats {
     pub received_bytes: u64,
     /// Messages that wait in the send queue, since the peer does not read.
     pub sends_in_flight: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_is_not_seen_from_here_has_no_number() {
+        assert_eq!(Peer::of_process(Some(7)).process_id(), Some(7));
+        for unseen in [Some(0), None] {
+            let peer = Peer::of_process(unseen);
+            assert_eq!(peer.process_id(), None);
+            assert_eq!(peer.to_string(), "a peer that is not known");
+        }
+    }
 }
