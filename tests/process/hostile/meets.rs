@@ -2,7 +2,6 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::mpsc::channel;
-use std::time::Instant;
 
 use crate::forged::UNKNOWN;
 use crate::forged::endpoint::*;
@@ -85,10 +84,15 @@ fn a_host_that_answers_wrongly_is_refused() {
                 drop(kept);
             }
         });
-        let start = Instant::now();
-        let connecting = victim.rdma.connect(&host.format()).timeout(5 * PATIENCE);
+        // Whoever gets no answer waits for as long as it was told.
+        let limit = match play {
+            "nothing" | "silence" => 5 * PATIENCE,
+            _ => LIMIT,
+        };
+        let connecting = victim.rdma.connect(&host.format()).timeout(limit);
         let error = connecting.wait().expect_err(play);
-        assert!(start.elapsed() < LIMIT / 3, "{play}");
+        let is_late = error.kind() == ErrorKind::TimedOut;
+        assert_eq!(is_late, limit < LIMIT, "{play}: {error}");
         assert!(error.to_string().len() > 20, "{play}: {error}");
         drop(over);
         hostile.join().unwrap();
@@ -190,7 +194,12 @@ fn who_loses_the_number_of_its_channel_looks_at_it() {
             victim.goes_on().await;
             first.put(first.own(0), 2);
             let rdma = victim.another();
-            // On the first one's link, which the host is asked for.
+            // On the first one's link, which the host is asked for. A child that another test is
+            // starting may have a copy of its first listener until execve.
+            let host = Endpoint {
+                name: crate::forged::name(),
+                ..host.clone()
+            };
             let listener = crate::forged::listen(&host.name);
             let hold = std::thread::spawn({
                 let host = host.clone();
