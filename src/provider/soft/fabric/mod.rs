@@ -60,6 +60,7 @@
 //!   no runtime;
 //! - before Linux 6.16 a peer can have this process keep descriptors open whose closing takes time (`SO_LINGER`), up to its limit; if none
 //!   is left, the kernel closes more of them on the thread that reads;
+//! - on any kernel an exporter or a host can have it keep three of them open for each answer;
 //! - who may write an arena can punch holes into it, with the same effect; what is in it the endpoints check;
 //! - a guest's word for its instance is its own: whose process it is says the kernel ([`Guest::process`]);
 //! - an exporter that replaces its program (execve(2)) does not end, and the memory that it exported is not taken back;
