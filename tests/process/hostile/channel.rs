@@ -246,15 +246,6 @@ fn floods_fill_the_flooders_sockets_and_no_memory_of_ours() {
     });
 }
 
-/// Whether every thread of a process has stopped.
-fn is_stopped(pid: i32) -> bool {
-    let mut tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    tasks.all(|task| {
-        let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
-        stat.rsplit_once(") ").unwrap().1.starts_with('T')
-    })
-}
-
 #[test]
 fn a_client_that_is_stopped_holds_up_itself_alone() {
     const TEST: &str = test_name!(a_client_that_is_stopped_holds_up_itself_alone);
@@ -283,7 +274,7 @@ fn a_client_that_is_stopped_holds_up_itself_alone() {
         assert_eq!(client.hear(), "connected");
         let pid = nix::unistd::Pid::from_raw(client.pid());
         kill(pid, Signal::SIGSTOP).unwrap();
-        until("all of it has stopped", || is_stopped(client.pid())).await;
+        until("all of it has stopped", || client.is_stopped()).await;
         let mut sent = 0;
         while server.try_send(&pattern(sent as u8, 4080)).is_ok() {
             sent += 1;

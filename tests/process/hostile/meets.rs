@@ -7,6 +7,10 @@ use crate::forged::UNKNOWN;
 use crate::forged::endpoint::*;
 use crate::forged::rdma::*;
 use nix::fcntl::SealFlag;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{Shutdown, shutdown};
+use nix::unistd::Pid;
+use support::peer::{Peer, hear, hex, role, say, unhex};
 use support::{test_name, *};
 use tokio_doca::{ErrorKind, Mode, RdmaState, Reason};
 
@@ -245,4 +249,38 @@ fn who_is_dropped_while_it_connects_leaves() {
             victim.survived().await;
         });
     }
+}
+
+/// A guest that has knocked and gives up, as one does whose time is over, while its host is stopped.
+#[test]
+fn a_guest_that_gives_up_before_its_answer_may_come_again() {
+    const TEST: &str = test_name!(a_guest_that_gives_up_before_its_answer_may_come_again);
+    if role().is_some() {
+        let victim = Victim::new(Mode::EventDriven);
+        say(&hex(&victim.rdma.export().unwrap()));
+        let guest = unhex(&hear().unwrap());
+        victim.rdma.connect(&guest).wait().unwrap();
+        say("connected");
+        hear();
+        return;
+    }
+    let guest = Endpoint::hostile(false, 1);
+    let there = crate::forged::listen(&guest.name);
+    let mut peer = Peer::start(TEST, "host");
+    let host = Endpoint::parse(&unhex(&peer.hear()));
+    std::thread::scope(|scope| {
+        scope.spawn(|| guest.refuse(&guest.knocked(&there), UNEXPECTED));
+        peer.say(&hex(&guest.format()));
+        assert_eq!(peer.hear(), "connected");
+    });
+    let pid = Pid::from_raw(peer.pid());
+    kill(pid, Signal::SIGSTOP).unwrap();
+    block_until("all of it has stopped", || peer.is_stopped());
+    let question = guest.question(RECEIVES, 0);
+    let knocked = guest.knock(&host, &question);
+    shutdown(knocked.as_raw_fd(), Shutdown::Both).unwrap();
+    kill(pid, Signal::SIGCONT).unwrap();
+    let again = guest.visit(&host, &question);
+    assert_eq!(again.err(), None, "it comes again");
+    peer.ends();
 }

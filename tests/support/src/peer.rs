@@ -77,6 +77,15 @@ impl Peer {
         self.child.id().try_into().unwrap()
     }
 
+    /// Whether every thread of it has stopped.
+    pub fn is_stopped(&self) -> bool {
+        let mut tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        tasks.all(|task| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+            stat.rsplit_once(") ").unwrap().1.starts_with('T')
+        })
+    }
+
     /// Kills it, and waits until it is dead.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();

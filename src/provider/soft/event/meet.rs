@@ -252,6 +252,8 @@ impl Host for SoftEvent {
             hello: Answer { place, number }.format(),
             memfds: [Arc::clone(&export.page), memory],
             keep: Some(Box::new(keep)),
+            // Without a bell there is no importer.
+            unheard: None,
         })
     }
 

@@ -43,6 +43,8 @@ pub(in super::super) struct Welcome {
     pub(in super::super) memfds: [Arc<OwnedFd>; 2],
     /// Takes the connection once the answer was sent; dropped without a call if it could not be. `None`: the fabric is done with it.
     pub(in super::super) keep: Option<Box<dyn FnOnce(Guarded) + Send>>,
+    /// Called if the answer could not be sent: the guest may come again.
+    pub(in super::super) unheard: Option<Box<dyn FnOnce() + Send>>,
 }
 
 /// Why a guest is not welcome.
@@ -157,7 +159,11 @@ pub(super) fn answer(
     };
     let message = greeting.format(&seat.key, &knock);
     let memfds = welcome.memfds.each_ref().map(|memfd| memfd.as_raw_fd());
-    match (socket::send(from.as_fd(), &message, &memfds), welcome.keep) {
+    let sent = socket::send(from.as_fd(), &message, &memfds);
+    if let (Err(_), Some(unheard)) = (sent, welcome.unheard) {
+        unheard();
+    }
+    match (sent, welcome.keep) {
         (Ok(()), Some(to)) => After::Answered(Then::HandOver(to)),
         (Ok(()), None) if keep => After::Answered(Then::Keep),
         (Ok(()), None) => After::Answered(Then::HangUp),

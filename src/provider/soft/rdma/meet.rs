@@ -261,6 +261,20 @@ impl Shared {
         let before = inner.visitor.replace((visitor, connection));
         before.map(|(_, connection)| connection)
     }
+
+    /// The guest of this channel has not heard that it was welcomed: it has not come.
+    fn unwelcome(&self, link: &Arc<Link>, index: u32) {
+        let mut inner = self.inner();
+        let is_its = |its: &Connection| Arc::ptr_eq(&its.link, link) && its.index == index;
+        let visitor = inner.visitor.take_if(|(_, visitor)| is_its(visitor));
+        let connection = inner.connection.take_if(|connection| is_its(connection));
+        drop(inner);
+        let connection = connection.map(|connection| *connection);
+        let visitor = visitor.map(|(_, connection)| connection);
+        for connection in connection.into_iter().chain(visitor) {
+            connection.leave(Presence::Closed, self.number);
+        }
+    }
 }
 
 impl Host for Shared {
@@ -347,10 +361,17 @@ impl Host for Shared {
                 }
             }) as Box<dyn FnOnce(Guarded) + Send>
         });
+        let (ports, number) = (Arc::clone(&self.ports), self.number);
+        let unheard = move || {
+            if let Some(endpoint) = ports.endpoint(number) {
+                endpoint.unwelcome(&link, index);
+            }
+        };
         Ok(Welcome {
             hello,
             memfds: [page_fd, channel_fd],
             keep,
+            unheard: Some(Box::new(unheard)),
         })
     }
 

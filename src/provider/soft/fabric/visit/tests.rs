@@ -129,6 +129,7 @@ impl Host for Endpoint {
             hello: hello(guest.hello[0] + 100),
             memfds: self.memfds.clone(),
             keep: (guest.hello[0] != 20).then(|| Box::new(keep) as Box<_>),
+            unheard: None,
         })
     }
 
