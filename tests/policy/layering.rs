@@ -1,6 +1,6 @@
 //! Imports point down only: `ops > reactor > mem > device > {error, sync}`, and a provider sees the contract alone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -25,6 +25,23 @@ const MAY: [(&str, &[&str]); 10] = [
 
 /// The most lines of a file without its tests.
 const LINES: usize = 450;
+
+/// The most files of a folder.
+const FILES: usize = 15;
+
+/// The folders that still have more, with the number of files of each. The list may only shrink:
+/// lower a number when its folder loses files, and remove a folder that has few enough.
+const CROWDED: [(&str, usize); 9] = [
+    ("contract", 23),
+    ("device", 19),
+    ("mem", 40),
+    ("ops/graph", 19),
+    ("provider/soft", 16),
+    ("provider/soft/fabric", 29),
+    ("provider/soft/rdma", 20),
+    ("provider/verbs", 29),
+    ("reactor", 40),
+];
 
 pub(super) struct Source {
     /// Below `src`: `mem/buf.rs`.
@@ -276,20 +293,97 @@ fn a_planted_bad_edge_is_found() {
     }
 }
 
+/// Whether a file is a test as a whole: a loom model, or tests in a file of their own.
+fn is_test(path: &str) -> bool {
+    path.split('/')
+        .any(|part| ["loom", "loom.rs", "tests.rs"].contains(&part))
+}
+
 #[test]
 fn no_file_is_long_without_its_tests() {
-    // Loom models, and tests in a file of their own, are tests as a whole.
-    let is_test = |source: &&Source| {
-        ["loom.rs", "tests.rs"]
-            .iter()
-            .any(|end| source.path.ends_with(end))
-    };
-    for source in sources().iter().filter(|source| !is_test(source)) {
+    for source in sources().iter().filter(|source| !is_test(&source.path)) {
         let lines = without_tests(&source.text).lines().count();
         assert!(
             lines <= LINES,
             "{}: {lines} lines without its tests: it has two nouns",
             source.path
+        );
+    }
+}
+
+/// Compares how many files the folders have, tests apart, with those that are known to have too
+/// many: one message for each folder that differs.
+fn crowded(paths: &[&str], known: &[(&str, usize)]) -> Vec<String> {
+    let mut folders: BTreeMap<&str, usize> = known.iter().map(|(it, _)| (*it, 0)).collect();
+    for path in paths.iter().filter(|path| !is_test(path)) {
+        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        *folders.entry(folder).or_default() += 1;
+    }
+    let fault = |(folder, files): (&str, usize)| {
+        let listed = known.iter().find(|(it, _)| *it == folder);
+        let most = listed.map_or(FILES, |(_, files)| *files);
+        if files > most {
+            Some(format!(
+                "{folder}: {files} files, and at most {most}: give a part of them a room"
+            ))
+        } else if listed.is_some() && files <= FILES {
+            Some(format!("{folder}: {files} files: remove it from CROWDED"))
+        } else if listed.is_some() && files < most {
+            Some(format!(
+                "{folder}: {files} files, and not {most}: lower the number in CROWDED"
+            ))
+        } else {
+            None
+        }
+    };
+    folders.into_iter().filter_map(fault).collect()
+}
+
+#[test]
+fn no_folder_has_more_than_fifteen_files() {
+    let sources = sources();
+    let paths: Vec<&str> = sources.iter().map(|source| &*source.path).collect();
+    let faults = crowded(&paths, &CROWDED);
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn a_folder_that_is_crowded_or_grows_or_shrinks_is_told() {
+    let folder = |files: usize| {
+        let mut paths: Vec<String> = (0..files).map(|at| format!("m/f{at}.rs")).collect();
+        // None of these counts.
+        let others = [
+            "m/loom.rs",
+            "m/tests.rs",
+            "m/loom/a.rs",
+            "m/room/b.rs",
+            "c.rs",
+        ];
+        paths.extend(others.map(String::from));
+        paths
+    };
+    let none: &[(&str, usize)] = &[];
+    let sixteen: &[(&str, usize)] = &[("m", 16)];
+    for (files, known, says) in [
+        (15, none, None),
+        (16, none, Some("m: 16 files, and at most 15")),
+        (16, sixteen, None),
+        (17, sixteen, Some("m: 17 files, and at most 16")),
+        (15, sixteen, Some("m: 15 files: remove")),
+        (0, sixteen, Some("m: 0 files: remove")),
+        (16, &[("m", 17)], Some("m: 16 files, and not 17")),
+        (15, &[("m", 15)], Some("m: 15 files: remove")),
+    ] {
+        let paths = folder(files);
+        let paths: Vec<&str> = paths.iter().map(|path| &**path).collect();
+        let faults = crowded(&paths, known);
+        assert_eq!(faults.len(), usize::from(says.is_some()), "{faults:?}");
+        assert!(
+            faults
+                .iter()
+                .zip(says)
+                .all(|(it, says)| it.starts_with(says)),
+            "{faults:?}"
         );
     }
 }
