@@ -11,12 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize as Tally;
 use std::task::{Context, Waker};
 
-use super::devices::{self, Entry, Held, Keys};
-use super::free_list::{FreeList, Pushed};
-use super::ranges::{Ranges, Stage};
-use super::session::Session;
-use super::word::LeaseWord;
-use super::{Buf, BufPool, Mmap};
+use super::element::{FreeList, Pushed};
+use super::mmap::{Entry, Keys, Mmap, Registrations, register};
+use super::operand::Session;
+use super::ranges::{LeaseWord, Ranges, Stage};
+use super::{Buf, BufPool};
 use crate::device::{
     Access, Adapter, Algorithm, Caps, DevInfo, Device, PciAddr, PciFunction, Queue, QueueConfig,
     Region, Registrar, Registration, Use,
@@ -510,14 +509,14 @@ fn a_pool_and_its_last_buf_that_go_at_once_leave_nothing_behind() {
 struct Holding {
     ranges: Mutex<Ranges>,
     keys: Keys,
-    next: Vec<Held>,
+    next: Vec<Registrations>,
 }
 
 impl Holding {
     fn new() -> Holding {
         // SAFETY: nobody reaches it.
         let region = unsafe { Region::new(NonNull::dangling(), 1, Access::LOCAL_READ_WRITE) };
-        let held = |key| devices::register(vec![device(key)], &region, Some(Use::Dma)).unwrap();
+        let held = |key| register(vec![device(key)], &region, Some(Use::Dma)).unwrap();
         let keys = Keys::new();
         keys.set(&held(1));
         Holding {

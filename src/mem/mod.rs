@@ -10,75 +10,44 @@
 //!
 //! A Lease is a reference as well: an element goes home when neither a handle nor a Lease is left. So nothing
 //! dangles when a Buf, a guard or a future is dropped or forgotten, in whatever order.
+//!
+//! | room | what lives there | imports |
+//! |---|---|---|
+//! | [`operand`] | what a job reads and writes, and how it is lent to a device | all others |
+//! | [`remote`] | memory of another process | `pool` and below |
+//! | [`pool`] | where Bufs come from | `buf` and below |
+//! | [`buf`] | Bufs and lists of them | `element` and below |
+//! | [`element`] | the counts and Leases of one Buf | `mmap`, `ranges` |
+//! | [`mmap`] | registered memory and the devices that hold it | `ranges` |
+//! | [`ranges`] | which bytes are claimed or leased | none |
 
-mod any;
-mod array;
-mod begun;
-mod bridge;
 mod buf;
-mod builder;
-mod bytes;
-mod chain;
-mod cut;
-mod devices;
 mod element;
-mod event;
-mod exports;
-mod free_list;
-mod guard;
 mod handle;
-mod handover;
-mod huge;
-mod import;
-mod interval;
-mod inventory;
-mod last;
-mod lease;
 #[cfg(all(test, tokio_doca_loom))]
 mod loom;
-mod memfd;
-mod memory;
 mod mmap;
 mod operand;
-mod or_remote;
-mod overlap;
-mod owner;
 mod pool;
 mod ranges;
-mod rdma;
 mod remote;
-mod remote_lease;
-mod session;
-mod shared;
-mod side;
-mod slab;
-mod word;
 
-pub use any::{AnyDestination, AnySource, MaybeAny};
-pub use array::{ArrayTarget, BufArray, BufArrayBuilder};
-pub use buf::{Buf, BufSlice};
-pub use builder::MmapBuilder;
-pub use bytes::IntoBytesError;
-pub use chain::{BufChain, Link};
-pub use guard::{BufData, BufDataMut};
+pub use buf::{Buf, BufChain, BufData, BufDataMut, BufSlice, IntoBytesError, Link};
 pub use handle::Handle;
-pub use huge::HugePages;
-pub use import::Import;
-pub use inventory::BufInventory;
-pub use mmap::Mmap;
-pub use operand::{CopyDestination, CopySource, Destination, Source};
-pub use or_remote::OrRemote;
-pub use pool::{Alloc, BufPool, BufPoolBuilder};
-pub use rdma::{MaybeRemote, RdmaDestination, RdmaSource};
-pub use remote::{RemoteBuf, RemoteMmap};
-pub use side::{MaybeDestination, MaybeSource};
+pub use mmap::{HugePages, Mmap, MmapBuilder};
+pub use operand::{
+    AnyDestination, AnySource, CopyDestination, CopySource, Destination, MaybeAny,
+    MaybeDestination, MaybeRemote, MaybeSource, OrRemote, RdmaDestination, RdmaSource, Source,
+};
+pub use pool::{
+    Alloc, ArrayTarget, BufArray, BufArrayBuilder, BufInventory, BufPool, BufPoolBuilder,
+};
+pub use remote::{Import, RemoteBuf, RemoteMmap};
 
-pub(crate) use begun::{Begun, Leases, begin};
-pub(crate) use devices::Holder;
+pub(crate) use buf::Extent;
 pub(crate) use handle::handles;
-pub(crate) use handover::hand_over;
-pub(crate) use last::Last;
-pub(crate) use operand::{Extent, Grow, Reading, Writing, surely_within};
-pub(crate) use rdma::{Moves, begin_rdma};
-pub(crate) use session::{Session, SessionLease};
-pub(crate) use side::{begin_receive, begin_sides};
+pub(crate) use mmap::Holder;
+pub(crate) use operand::{
+    Begun, Grow, Last, Leases, Moves, Reading, Session, SessionLease, Writing, begin, begin_rdma,
+    begin_receive, begin_sides, hand_over, surely_within,
+};

@@ -1,0 +1,306 @@
+//! A piece of an Mmap with three rooms, and a window on its data.
+#![expect(unsafe_code, reason = "copies into and out of leased memory")]
+
+use std::fmt;
+use std::ops::RangeBounds;
+
+use super::guard::{BufData, BufDataMut};
+use crate::device::volatile_copy;
+use crate::error::{JobError, Reason};
+use crate::mem::element::{Element, Handle};
+use crate::mem::mmap::MmapInner;
+
+/// A piece of an [`Mmap`](crate::Mmap): headroom, data, tailroom (Core guide 3.3.3).
+///
+/// ```text
+/// | headroom | data | tailroom |
+/// ```
+///
+/// A source's data is read; what a job writes is appended to the tailroom of its destination, and the data grows.
+/// The headroom is never touched. Clones are the same Buf, and share its rooms; the last to go, handle or Lease,
+/// returns it to where it came from.
+#[doc(alias = "doca_buf")]
+pub struct Buf(pub(in crate::mem) Handle);
+
+impl Clone for Buf {
+    #[doc(alias = "doca_buf_refcount_add")]
+    fn clone(&self) -> Buf {
+        Buf(self.0.clone())
+    }
+}
+
+/// An error of a call on one Buf: it is neither a source nor a destination.
+pub(super) fn in_use(error: JobError) -> JobError {
+    match error.reason() {
+        Reason::SourceInUse | Reason::DestinationInUse => JobError::of(Reason::BufInUse),
+        _ => error,
+    }
+}
+
+impl Buf {
+    /// All bytes: headroom, data and tailroom.
+    #[doc(alias = "doca_buf_get_len")]
+    pub fn capacity(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Bytes before the data.
+    pub fn headroom(&self) -> usize {
+        self.0.data()
+    }
+
+    /// Bytes of data.
+    #[doc(alias = "doca_buf_get_data_len")]
+    pub fn data_len(&self) -> usize {
+        self.0.data_len()
+    }
+
+    /// Bytes behind the data.
+    pub fn tailroom(&self) -> usize {
+        self.0.tailroom()
+    }
+
+    /// Makes `len` bytes from `offset` the data. The bytes are as they are.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` if they do not lie in the Buf, `InUse` while a job or a guard has it.
+    #[doc(alias = "doca_buf_set_data")]
+    pub fn set_data(&self, offset: usize, len: usize) -> Result<(), JobError> {
+        if offset
+            .checked_add(len)
+            .is_none_or(|end| end > self.capacity())
+        {
+            let end = offset.saturating_add(len) as u64;
+            return Err(JobError::new(
+                Reason::OutOfRange,
+                self.capacity() as u64,
+                end,
+            ));
+        }
+        self.0.exclusive().map_err(in_use)?.set_data(offset, len);
+        Ok(())
+    }
+
+    /// No data any more: what is written next overwrites it. The headroom stays.
+    ///
+    /// # Errors
+    ///
+    /// `InUse` while a job or a guard has it.
+    #[doc(alias = "doca_buf_reset_data_len")]
+    pub fn reset_data_len(&self) -> Result<(), JobError> {
+        let lease = self.0.exclusive().map_err(in_use)?;
+        lease.set_data(lease.data(), 0);
+        Ok(())
+    }
+
+    /// Appends bytes to the data.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` if the tailroom is too small (nothing is written), `InUse` while a job or a guard has the Buf,
+    /// `NotPermitted` if the Mmap is `LOCAL_READ_ONLY`.
+    pub fn extend_from_slice(&self, bytes: &[u8]) -> Result<(), JobError> {
+        let lease = self.0.write().map_err(in_use)?;
+        let room = lease.tailroom();
+        if bytes.len() > room {
+            return Err(JobError::new(
+                Reason::TailroomTooSmall,
+                room as u64,
+                bytes.len() as u64,
+            ));
+        }
+        let (_, to) = lease.data_end();
+        // SAFETY: the tailroom was checked, it lies in the mapping, and the write Lease excludes every other access
+        // of this process; the slice cannot overlap it, since no slice of leased memory is lent.
+        unsafe { copy_bytes(&lease, bytes.as_ptr(), to.as_ptr(), bytes.len()) };
+        lease.grow(bytes.len());
+        Ok(())
+    }
+
+    /// The data, for reading.
+    ///
+    /// # Errors
+    ///
+    /// `InUse` while a job or a guard writes it, `NotPermitted` if others may write it at any time
+    /// ([`Mmap::lends_slices`](crate::Mmap::lends_slices)): use [`Buf::copy_out`] and atomics.
+    pub fn data(&self) -> Result<BufData<'_>, JobError> {
+        self.refuse_shared()?;
+        Ok(BufData::new(self.0.read().map_err(in_use)?))
+    }
+
+    /// The data, for writing. To append, use [`Buf::extend_from_slice`], or the guard as a [`bytes::BufMut`].
+    ///
+    /// # Errors
+    ///
+    /// `InUse` while a job or a guard has it, `NotPermitted` if the Mmap is `LOCAL_READ_ONLY` or if others may write it
+    /// at any time ([`Mmap::lends_slices`](crate::Mmap::lends_slices)): use [`Buf::copy_in`] and atomics.
+    pub fn data_mut(&self) -> Result<BufDataMut<'_>, JobError> {
+        self.refuse_shared()?;
+        Ok(BufDataMut::new(self.0.write().map_err(in_use)?))
+    }
+
+    /// As [`Buf::data`], also where others may write the bytes at any time.
+    ///
+    /// # Safety
+    ///
+    /// While the guard lives nobody writes the data: no peer, nobody else who has the memfd, and no atomic of this process
+    /// ([`Buf::store`] and the like). Jobs and other guards of this process are kept away by the Lease.
+    ///
+    /// # Errors
+    ///
+    /// `InUse` while a job or a guard writes it.
+    pub unsafe fn data_unchecked(&self) -> Result<BufData<'_>, JobError> {
+        Ok(BufData::new(self.0.read().map_err(in_use)?))
+    }
+
+    /// As [`Buf::data_mut`], also where others may reach the bytes at any time.
+    ///
+    /// # Safety
+    ///
+    /// While the guard lives nobody reads or writes the data or the tailroom: no peer, nobody else who has the memfd. Jobs,
+    /// guards and atomics of this process are kept away by the Lease.
+    ///
+    /// # Errors
+    ///
+    /// `InUse` while a job or a guard has it, `NotPermitted` if the Mmap is `LOCAL_READ_ONLY`.
+    pub unsafe fn data_mut_unchecked(&self) -> Result<BufDataMut<'_>, JobError> {
+        Ok(BufDataMut::new(self.0.write().map_err(in_use)?))
+    }
+
+    /// Copies from the data, from its byte `from` on, into `out`. What others write meanwhile may show in part.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` past the data, `InUse` while a job or a guard of this process writes it.
+    pub fn copy_out(&self, from: usize, out: &mut [u8]) -> Result<(), JobError> {
+        let lease = self.0.read().map_err(in_use)?;
+        check_data(from, out.len(), lease.data_len())?;
+        // SAFETY: the range was checked to lie in the data.
+        let data = unsafe { lease.data_start().add(from) };
+        // SAFETY: the range was checked to lie in the data; the Lease keeps writers of this process away; `out` is a
+        // slice of other memory.
+        unsafe { copy_bytes(&lease, data.as_ptr(), out.as_mut_ptr(), out.len()) };
+        Ok(())
+    }
+
+    /// Copies `bytes` over the data, from its byte `at` on.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` past the data, `InUse` while a job or a guard has it, `NotPermitted` if the Mmap is read-only.
+    pub fn copy_in(&self, at: usize, bytes: &[u8]) -> Result<(), JobError> {
+        let lease = self.0.write().map_err(in_use)?;
+        check_data(at, bytes.len(), lease.data_len())?;
+        // SAFETY: as above.
+        let data = unsafe { lease.data_start().add(at) };
+        // SAFETY: as in `extend_from_slice`; the range was checked to lie in the data.
+        unsafe { copy_bytes(&lease, bytes.as_ptr(), data.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// A part of the data, as a source of a job.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` if it is empty or ends before it begins
+    /// ([`Reason::RangeEmpty`](crate::Reason::RangeEmpty)), or reaches past the data
+    /// ([`Reason::SliceOutOfData`](crate::Reason::SliceOutOfData)).
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<BufSlice, JobError> {
+        let data_len = self.data_len();
+        match MmapInner::resolve(range, data_len) {
+            Ok(range) => Ok(BufSlice {
+                buf: self.clone(),
+                from: range.start,
+                len: range.len(),
+            }),
+            Err(range) => Err(match mmap::Inner::not_within(&range, data_len) {
+                error if error.reason() == Reason::RangeEmpty => error,
+                _ => {
+                    let reach = range.start.max(range.end) as u64;
+                    JobError::new(Reason::SliceOutOfData, reach, data_len as u64)
+                }
+            }),
+        }
+    }
+
+    pub(super) fn refuse_shared(&self) -> Result<(), JobError> {
+        if self.0.is_shared() {
+            return Err(JobError::of(Reason::PeerWritable));
+        }
+        Ok(())
+    }
+}
+
+fn check_data(from: usize, len: usize, data_len: usize) -> Result<(), JobError> {
+    if from.checked_add(len).is_none_or(|end| end > data_len) {
+        return Err(JobError::new(
+            Reason::SliceOutOfData,
+            from.saturating_add(len) as u64,
+            data_len as u64,
+        ));
+    }
+    Ok(())
+}
+
+/// Copies between bytes of this process and those of an element, which others may write meanwhile.
+///
+/// # Safety
+///
+/// Both ranges are valid and do not overlap; nobody of this process accesses them in a conflicting way, but by atomics
+/// where they are shared.
+unsafe fn copy_bytes(element: &Element, from: *const u8, to: *mut u8, len: usize) {
+    if element.is_shared() {
+        // SAFETY: as the caller promises.
+        unsafe { volatile_copy(from, to, len) };
+    } else {
+        // SAFETY: as the caller promises, and no atomic runs where nothing is shared.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+    }
+}
+
+impl fmt::Debug for Buf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buf")
+            .field("headroom", &self.headroom())
+            .field("data_len", &self.data_len())
+            .field("tailroom", &self.tailroom())
+            .finish()
+    }
+}
+
+/// A window on the data of a Buf: a source of jobs, alone or in a chain.
+///
+/// It names bytes by their place in the data, and keeps its Buf; where the data was shortened meanwhile a job on
+/// it is refused.
+#[derive(Clone)]
+pub struct BufSlice {
+    pub(in crate::mem) buf: Buf,
+    pub(in crate::mem) from: usize,
+    pub(in crate::mem) len: usize,
+}
+
+impl BufSlice {
+    /// How many bytes.
+    #[allow(clippy::len_without_is_empty)] // it never is
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The Buf.
+    pub fn buf(&self) -> &Buf {
+        &self.buf
+    }
+}
+
+impl fmt::Debug for BufSlice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "BufSlice({}..{} of {:?})",
+            self.from,
+            self.from + self.len,
+            self.buf
+        )
+    }
+}

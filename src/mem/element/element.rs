@@ -1,0 +1,340 @@
+//! The descriptor behind every Buf: where its bytes are, its rooms, and who holds it.
+//!
+//! ```text
+//! head          data           data + data_len        head + len
+//! | headroom     | data         | tailroom             |
+//! ```
+//!
+//! Invariants: `data + data_len <= len`. The rooms are written under the write Lease only, and read under a Lease
+//! where unsafe code relies on them; a getter without a Lease may see a mixture, each part of it valid. `head`, `len`
+//! and `mmap` are written only while nobody holds the element.
+//!
+//! Four kinds of holder share one word: [`Handle`] (a Buf), `ReadLease`, `WriteLease`, and the free list.
+#![allow(
+    unreachable_pub,
+    reason = "Leases are named by the sealed traits of operand"
+)]
+#![expect(
+    unsafe_code,
+    reason = "holders reach an element through a pointer that their count keeps valid"
+)]
+
+use std::ops::{Deref, Range};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::Relaxed};
+
+use super::slab::Slab;
+use crate::error::{JobError, Reason};
+use crate::mem::mmap::{Entry, Holder, Mmap, MmapInner};
+use crate::mem::ranges::{Busy, LeaseWord, RangeNode, Refused};
+
+#[repr(align(128))]
+pub struct Element {
+    pub(super) word: LeaseWord,
+    pub(super) data: AtomicUsize,
+    pub(super) data_len: AtomicUsize,
+    head: AtomicPtr<u8>,
+    len: AtomicUsize,
+    /// The Mmap of the bytes. A pool's slab keeps it; an element of an inventory holds a count while it is out.
+    mmap: AtomicPtr<MmapInner>,
+    /// What the Mmap says of its first device, for each use, and of its access, near at hand.
+    near: [Entry; 2],
+    writable: AtomicBool,
+    /// Whether others may write the bytes at any time.
+    shared: AtomicBool,
+    /// Whether the Leases stand in the Mmap's trees.
+    pub(super) ranged: bool,
+    index: u32,
+    slab: NonNull<Slab>,
+    node: RangeNode,
+}
+
+// SAFETY: `slab` is reached only by who brings the element home, and a Slab is Send and Sync; the other fields are.
+unsafe impl Send for Element {}
+// SAFETY: as above.
+unsafe impl Sync for Element {}
+
+impl Element {
+    /// An element of a pool: its bytes are fixed.
+    pub(in crate::mem) fn fixed(
+        mmap: &Mmap,
+        range: Range<usize>,
+        index: u32,
+        slab: NonNull<Slab>,
+    ) -> Element {
+        let element = Element::unplaced(index, slab);
+        element.place(&mmap.0, &range);
+        Element {
+            ranged: false,
+            ..element
+        }
+    }
+
+    /// An element of an inventory: its bytes are chosen when it is taken.
+    pub(in crate::mem) fn unplaced(index: u32, slab: NonNull<Slab>) -> Element {
+        Element {
+            word: LeaseWord::new(),
+            data: AtomicUsize::new(0),
+            data_len: AtomicUsize::new(0),
+            head: AtomicPtr::default(),
+            len: AtomicUsize::new(0),
+            mmap: AtomicPtr::default(),
+            near: std::array::from_fn(|_| Entry::new()),
+            writable: AtomicBool::new(false),
+            shared: AtomicBool::new(false),
+            ranged: true,
+            index,
+            slab,
+            node: RangeNode::new(),
+        }
+    }
+
+    fn place(&self, mmap: &Arc<MmapInner>, range: &Range<usize>) {
+        self.head.store(mmap.at(range.start).as_ptr(), Relaxed);
+        self.len.store(range.len(), Relaxed);
+        self.mmap.store(Arc::as_ptr(mmap).cast_mut(), Relaxed);
+        for (near, entry) in self.near.iter().zip(mmap.keys()) {
+            near.copy(entry);
+        }
+        self.writable.store(mmap.access().local_writable(), Relaxed);
+        self.shared.store(mmap.is_shared(), Relaxed);
+    }
+
+    /// The key that a device knows the bytes by.
+    #[inline(always)]
+    pub(in crate::mem) fn key(&self, holder: Holder) -> Result<u64, JobError> {
+        let [first, second] = &self.near;
+        match first.key(holder).or_else(|| second.key(holder)) {
+            Some(key) => Ok(key),
+            None => self.mmap().key(holder),
+        }
+    }
+
+    pub(super) fn is_free(&self) -> bool {
+        self.word.is_free()
+    }
+
+    pub(super) fn mmap(&self) -> &MmapInner {
+        // SAFETY: whoever has the element holds it, and it (or its slab) holds a count of the Mmap since `place`.
+        unsafe { &*self.mmap.load(Relaxed) }
+    }
+
+    /// A count of the Mmap.
+    pub(super) fn keep_mmap(&self) -> Arc<MmapInner> {
+        let mmap = self.mmap.load(Relaxed);
+        // SAFETY: as in `mmap`: there is a count, so another one may be made.
+        unsafe { Arc::increment_strong_count(mmap) };
+        // SAFETY: the count just made is this one's, and `place` stored the address of an Arc's content.
+        unsafe { Arc::from_raw(mmap) }
+    }
+
+    pub(super) fn node(&self) -> NonNull<RangeNode> {
+        NonNull::from(&self.node)
+    }
+
+    /// The memory that it stands for. Not to be reached without a Lease.
+    #[inline(always)]
+    pub(in crate::mem) fn head(&self) -> NonNull<u8> {
+        // SAFETY: `place` wrote the address of a mapping before the element was handed out.
+        unsafe { NonNull::new_unchecked(self.head.load(Relaxed)) }
+    }
+
+    /// Returns the address of the byte at `offset`; one past the end is allowed.
+    ///
+    /// # Safety
+    ///
+    /// The element is at least `offset` bytes long.
+    #[inline(always)]
+    pub(in crate::mem) unsafe fn byte(&self, offset: usize) -> NonNull<u8> {
+        // SAFETY: `head` is the address of a mapping's part, which is as long as the element.
+        unsafe { self.head().add(offset) }
+    }
+
+    pub(in crate::mem) fn len(&self) -> usize {
+        self.len.load(Relaxed)
+    }
+
+    pub(in crate::mem) fn data(&self) -> usize {
+        self.data.load(Relaxed)
+    }
+
+    pub(in crate::mem) fn data_len(&self) -> usize {
+        self.data_len.load(Relaxed)
+    }
+
+    /// What is left behind the data. Without a Lease it may be a mixture of two states, so it is clamped.
+    pub(in crate::mem) fn tailroom(&self) -> usize {
+        self.len()
+            .saturating_sub(self.data())
+            .saturating_sub(self.data_len())
+    }
+
+    /// Whether others may write the bytes at any time: no slice of them is lent, and every access is volatile or atomic.
+    pub(in crate::mem) fn is_shared(&self) -> bool {
+        self.shared.load(Relaxed)
+    }
+
+    /// The addresses of its bytes.
+    pub(in crate::mem) fn span(&self) -> Range<usize> {
+        let start = self.head().addr().get();
+        start..start + self.len()
+    }
+
+    #[inline(always)]
+    pub(super) fn read(&self) -> Result<(), Refused> {
+        if self.ranged {
+            self.read_ranged()
+        } else {
+            self.word.read()
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn write(&self) -> Result<(), Refused> {
+        if self.ranged {
+            self.write_ranged()
+        } else {
+            self.word.write()
+        }
+    }
+
+    #[inline(never)]
+    fn read_ranged(&self) -> Result<(), Refused> {
+        // SAFETY: the element was entered when it was taken, and is until nobody holds it.
+        unsafe { self.mmap().ranges().read(self.node(), &self.word) }
+    }
+
+    #[inline(never)]
+    fn write_ranged(&self) -> Result<(), Refused> {
+        // SAFETY: as in `read_ranged`.
+        unsafe { self.mmap().ranges().write(self.node(), &self.word) }
+    }
+
+    /// Brings home what nobody holds any more.
+    ///
+    /// # Safety
+    ///
+    /// The word is 0, and the caller made it 0.
+    unsafe fn bring_home_ranged(element: NonNull<Element>) {
+        // SAFETY: nobody holds it, so that it is still out, and in its slab.
+        let this = unsafe { element.as_ref() };
+        let (mmap, slab, index) = (this.mmap.load(Relaxed), this.slab, this.index);
+        // SAFETY: it was entered when it was taken.
+        unsafe { this.mmap().ranges().forget(this.node()) };
+        // SAFETY: nobody holds it, as the caller says; `slab` and `index` are what it was made with.
+        unsafe { Slab::bring_home(slab, index) };
+        // SAFETY: `Handle::ranged` made this count. The element may be somebody else's by now, the count is not.
+        unsafe { Arc::decrement_strong_count(mmap) };
+    }
+}
+
+/// One count of an element: keeps it, and all that it stands on.
+pub struct Count(NonNull<Element>);
+
+// SAFETY: an Element is Send and Sync, and its count is atomic.
+unsafe impl Send for Count {}
+// SAFETY: as above.
+unsafe impl Sync for Count {}
+
+impl Deref for Count {
+    type Target = Element;
+
+    #[inline(always)]
+    fn deref(&self) -> &Element {
+        // SAFETY: this count keeps the element, which lies in its slab until nobody holds it.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Count {
+    /// Returns the same count. The caller has counted a Lease of its own, or has given this count
+    /// back and does what comes after the last.
+    #[inline(always)]
+    pub(super) fn again(&self) -> Count {
+        Count(self.0)
+    }
+
+    /// The last count was given back: brings the element home.
+    pub(super) fn bring_home(&self) {
+        if self.ranged {
+            // SAFETY: `last` says that this caller made the word 0.
+            unsafe { Element::bring_home_ranged(self.0) };
+        } else {
+            // SAFETY: `last` says that nobody holds it; `slab` and `index` are what it was made with.
+            unsafe { Slab::bring_home(self.slab, self.index) };
+        }
+    }
+}
+
+/// A handle: what a Buf is.
+pub(in crate::mem) struct Handle(pub(super) Count);
+
+impl Handle {
+    /// The first handle of an element just taken from a pool, empty.
+    #[inline]
+    pub(in crate::mem) fn first(element: &Element) -> Handle {
+        element.data.store(0, Relaxed);
+        element.data_len.store(0, Relaxed);
+        element.word.begin();
+        Handle(Count(NonNull::from(element)))
+    }
+
+    /// The first handle of an element just taken from an inventory, placed at `range`.
+    /// `Err` has what stands in the way; the element is home again.
+    pub(in crate::mem) fn ranged(
+        element: &Element,
+        mmap: &Mmap,
+        range: Range<usize>,
+    ) -> Result<Handle, Busy> {
+        // SAFETY: the element was just taken: it is in no list, and stays in its slab.
+        let added = unsafe { mmap.0.ranges().add(element.node(), range.clone()) };
+        if let Err(busy) = added {
+            // SAFETY: it was just taken, and nobody else knows it.
+            unsafe { Slab::bring_home(element.slab, element.index) };
+            return Err(busy);
+        }
+        element.place(&mmap.0, &range);
+        std::mem::forget(Arc::clone(&mmap.0));
+        Ok(Handle::first(element))
+    }
+
+    /// Whether the access allows this process to write the bytes.
+    #[inline(always)]
+    pub(in crate::mem) fn check_writable(&self) -> Result<(), JobError> {
+        if !self.0.writable.load(Relaxed) {
+            return Err(JobError::of(Reason::ReadOnly));
+        }
+        Ok(())
+    }
+
+    /// Makes all bytes data: of an element that nobody else has yet.
+    pub(in crate::mem) fn fill(&self) {
+        self.0.data_len.store(self.0.len(), Relaxed);
+    }
+}
+
+impl Deref for Handle {
+    type Target = Element;
+
+    #[inline(always)]
+    fn deref(&self) -> &Element {
+        &self.0
+    }
+}
+
+impl Clone for Handle {
+    fn clone(&self) -> Handle {
+        self.0.word.retain();
+        Handle(Count(self.0.0))
+    }
+}
+
+impl Drop for Handle {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0.word.release() {
+            self.0.bring_home();
+        }
+    }
+}

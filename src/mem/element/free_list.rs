@@ -1,0 +1,204 @@
+//! A lock-free list of free indices that knows whether anybody waits for one, and that can be closed.
+//!
+//! A stack: a head word with a tag against reuse, and a `next` per index.
+//!
+//! ```text
+//! 63              25    24     23           0
+//! |  tag (39 bits)  | waited |    index     |     EMPTY: none free     CLOSED: the handle is gone
+//! ```
+//!
+//! - The tag changes with every operation, so that a pop which read `next` of an index that was taken and brought
+//!   back meanwhile fails. It would have to sleep between two instructions for exactly 2^39 operations to err.
+//! - `waited` lies in the head word, so that a push either sees it or came before it was set, and then who set it
+//!   finds the list not empty. A push that does not see it touches nothing afterwards: the list may be gone.
+//! - The indices outlive their pool's handle, so the list has an end of its own: `close` takes all that are home,
+//!   later ones are only counted, and whoever brings the last one home is told.
+
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+const INDEX: u64 = (1 << 24) - 1;
+const WAITED: u64 = 1 << 24;
+const TAG: u64 = 1 << 25;
+const EMPTY: u32 = INDEX as u32;
+const CLOSED: u32 = INDEX as u32 - 1;
+/// The most indices.
+pub(in crate::mem) const MAX: usize = CLOSED as usize;
+
+pub(in crate::mem) struct FreeList {
+    head: AtomicU64,
+    next: Box<[AtomicU32]>,
+    /// How many are home for good, after `close`.
+    home: AtomicU32,
+}
+
+/// What became of an index that was brought back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(in crate::mem) enum Pushed {
+    /// It is free.
+    Home,
+    /// The list is closed and this was the last: the caller owns the end.
+    Last,
+    /// Somebody waits, and the caller said that it cannot wake: nothing was done.
+    Waited,
+}
+
+/// The next head: another index, another tag, and `waited` as it was.
+fn step(head: u64, index: u32) -> u64 {
+    (head.wrapping_add(TAG) & !INDEX) | u64::from(index)
+}
+
+impl FreeList {
+    /// All indices below `len`, the lowest first.
+    pub(in crate::mem) fn new(len: usize) -> FreeList {
+        assert!(len <= MAX);
+        let next = (1..=len)
+            .map(|i| AtomicU32::new(if i == len { EMPTY } else { i as u32 }))
+            .collect();
+        let head = AtomicU64::new(u64::from(if len == 0 { EMPTY } else { 0 }));
+        FreeList {
+            head,
+            next,
+            home: AtomicU32::new(0),
+        }
+    }
+
+    /// Takes one.
+    #[inline]
+    pub(in crate::mem) fn pop(&self) -> Option<u32> {
+        let mut head = self.head.load(Ordering::Acquire);
+        loop {
+            let index = (head & INDEX) as u32;
+            if index >= CLOSED {
+                return None;
+            }
+            let new = step(head, self.next[index as usize].load(Ordering::Relaxed));
+            match self
+                .head
+                .compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => return Some(index),
+                Err(seen) => head = seen,
+            }
+        }
+    }
+
+    /// Whether there was none a moment ago.
+    pub(in crate::mem) fn is_empty(&self) -> bool {
+        (self.head.load(Ordering::Acquire) & INDEX) as u32 >= CLOSED
+    }
+
+    /// Brings one back. `can_wake` says that the caller may still touch what the indices belong to.
+    #[inline]
+    pub(in crate::mem) fn push(&self, index: u32, can_wake: bool) -> Pushed {
+        let mut head = self.head.load(Ordering::Acquire);
+        loop {
+            let first = (head & INDEX) as u32;
+            if first == CLOSED {
+                return if self.count(1) {
+                    Pushed::Last
+                } else {
+                    Pushed::Home
+                };
+            }
+            if head & WAITED != 0 && !can_wake {
+                return Pushed::Waited;
+            }
+            self.next[index as usize].store(first, Ordering::Relaxed);
+            let new = step(head, index);
+            match self
+                .head
+                .compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => return Pushed::Home,
+                Err(seen) => head = seen,
+            }
+        }
+    }
+
+    /// Says whether anybody waits from now on.
+    pub(in crate::mem) fn set_waited(&self, waited: bool) {
+        let set = |head: u64| {
+            let open = (head & INDEX) as u32 != CLOSED;
+            open.then(|| {
+                if waited {
+                    head | WAITED
+                } else {
+                    head & !WAITED
+                }
+                .wrapping_add(TAG)
+            })
+        };
+        // A closed list stays as it is.
+        let _ = self
+            .head
+            .fetch_update(Ordering::SeqCst, Ordering::Acquire, set);
+    }
+
+    /// Closes the list. True if all were home: the caller then owns the end. To be called once.
+    #[must_use]
+    pub(in crate::mem) fn close(&self) -> bool {
+        let head = self.head.swap(u64::from(CLOSED), Ordering::AcqRel);
+        let (mut index, mut home) = ((head & INDEX) as u32, 0);
+        while index != EMPTY {
+            home += 1;
+            index = self.next[index as usize].load(Ordering::Relaxed);
+        }
+        self.count(home)
+    }
+
+    fn count(&self, home: u32) -> bool {
+        // Read before: once this caller's part is counted, somebody else may be told, and end the list.
+        let all = self.next.len() as u32;
+        if home == 0 {
+            // Who adds nothing reaches nothing: of an empty list that is the end all the same.
+            return all == 0;
+        }
+        // AcqRel: the last one sees what all before it did to their elements.
+        self.home.fetch_add(home, Ordering::AcqRel) + home == all
+    }
+}
+
+#[cfg(all(test, not(tokio_doca_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_index_is_out_once() {
+        let list = FreeList::new(3);
+        let pop = || list.pop();
+        assert_eq!(
+            [pop(), pop(), pop(), pop()],
+            [Some(0), Some(1), Some(2), None]
+        );
+        assert_eq!(list.push(1, false), Pushed::Home);
+        assert_eq!(list.push(2, false), Pushed::Home);
+        assert_eq!([pop(), pop(), pop()], [Some(2), Some(1), None]);
+    }
+
+    #[test]
+    fn a_push_sees_that_somebody_waits() {
+        let list = FreeList::new(1);
+        assert_eq!(list.pop(), Some(0));
+        list.set_waited(true);
+        assert_eq!(list.push(0, false), Pushed::Waited);
+        assert_eq!(list.pop(), None, "nothing was done");
+        assert_eq!(list.push(0, true), Pushed::Home);
+        assert_eq!(list.pop(), Some(0));
+        list.set_waited(false);
+        assert_eq!(list.push(0, false), Pushed::Home);
+    }
+
+    #[test]
+    fn the_last_one_home_ends_a_closed_list() {
+        let list = FreeList::new(3);
+        let (a, b) = (list.pop().unwrap(), list.pop().unwrap());
+        assert!(!list.close());
+        assert_eq!(list.pop(), None);
+        list.set_waited(true);
+        assert_eq!(list.push(a, false), Pushed::Home);
+        assert_eq!(list.push(b, false), Pushed::Last);
+        assert!(FreeList::new(2).close(), "all home");
+        assert!(FreeList::new(0).close());
+    }
+}

@@ -1,0 +1,260 @@
+//! Leases on one element: the right to touch its bytes, and a reference to it.
+//!
+//! A [`ReadLease`] reaches the data, a [`WriteLease`] all bytes behind the headroom, and the rooms. They are counts in the
+//! element's word, given back when they are dropped; whoever gives the last count back brings the element home.
+//! That may run code of the application's, so a caller that must not runs it later ([`LastCount`]).
+#![allow(
+    unreachable_pub,
+    reason = "Leases are named by the sealed traits of operand"
+)]
+#![expect(unsafe_code, reason = "addresses within leased memory")]
+
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::element::{Count, Element, Handle};
+use crate::device::Segment;
+use crate::error::{JobError, Reason};
+use crate::mem::mmap::Holder;
+use crate::mem::ranges::{MAX_READERS, Refused};
+
+/// The last count of an element was given back. Its drop brings the element home, which may run code
+/// of the application's.
+pub(crate) struct LastCount(Count);
+
+impl Drop for LastCount {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.0.bring_home();
+    }
+}
+
+impl Handle {
+    #[inline(always)]
+    pub(in crate::mem) fn read(&self) -> Result<ReadLease, JobError> {
+        // A copy of the pointer: behind `&self` it would be loaded again after every atomic operation.
+        let element = self.0.again();
+        match element.read() {
+            Ok(()) => Ok(ReadLease(element)),
+            Err(Refused::Held) => Err(JobError::of(Reason::SourceInUse)),
+            Err(Refused::Limit) => Err(JobError::new(Reason::LeaseLimit, MAX_READERS, 0)),
+        }
+    }
+
+    /// The write Lease, for the bytes.
+    #[inline(always)]
+    pub(in crate::mem) fn write(&self) -> Result<WriteLease, JobError> {
+        self.check_writable()?;
+        self.exclusive()
+    }
+
+    /// The write Lease, for the rooms alone: memory that may not be written has rooms too.
+    #[inline(always)]
+    pub(in crate::mem) fn exclusive(&self) -> Result<WriteLease, JobError> {
+        let element = self.0.again();
+        match element.write() {
+            Ok(()) => Ok(WriteLease(element)),
+            Err(_) => Err(JobError::of(Reason::DestinationInUse)),
+        }
+    }
+
+    /// Gives back a read Lease that was forgotten; the caller has one.
+    pub(in crate::mem) fn end_read(&self) {
+        drop(ReadLease(self.0.again()));
+    }
+
+    /// Gives back the write Lease that was forgotten; the caller has it.
+    pub(in crate::mem) fn end_write(&self) {
+        drop(WriteLease(self.0.again()));
+    }
+}
+
+/// The right to read the data of an element.
+pub struct ReadLease(Count);
+
+impl ReadLease {
+    /// The data as a device sees it.
+    #[inline(always)]
+    pub(in crate::mem) fn whole(&self, holder: Holder) -> Result<Segment, JobError> {
+        let key = self.key(holder)?;
+        // SAFETY: all of the data; the key is the device's for this memory, and this Lease says who
+        // uses it.
+        Ok(unsafe { Segment::new(self.data_start(), self.data_len(), key) })
+    }
+
+    /// A part of the data as a device sees it. `Err` has the end of the data if the part reaches past it.
+    #[inline(always)]
+    pub(in crate::mem) fn segment(
+        &self,
+        holder: Holder,
+        from: usize,
+        len: usize,
+    ) -> Result<Segment, JobError> {
+        let data_len = self.data_len();
+        if from.checked_add(len).is_none_or(|end| end > data_len) {
+            return Err(JobError::new(
+                Reason::SliceOutOfData,
+                from.saturating_add(len) as u64,
+                data_len as u64,
+            ));
+        }
+        let key = self.key(holder)?;
+        // SAFETY: the part was checked to lie in the data.
+        let addr = unsafe { self.data_start().add(from) };
+        // SAFETY: as above. The key is the device's for this memory, and this Lease says who uses it.
+        Ok(unsafe { Segment::new(addr, len, key) })
+    }
+
+    /// Returns the address of the first byte of the data.
+    #[inline(always)]
+    pub(in crate::mem) fn data_start(&self) -> NonNull<u8> {
+        // SAFETY: the data lies in the element, and its rooms do not change under a Lease.
+        unsafe { self.byte(self.data()) }
+    }
+}
+
+impl Deref for ReadLease {
+    type Target = Element;
+
+    #[inline(always)]
+    fn deref(&self) -> &Element {
+        &self.0
+    }
+}
+
+impl Drop for ReadLease {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.give_back() {
+            self.0.bring_home();
+        }
+    }
+}
+
+impl ReadLease {
+    /// Gives it back, and leaves what is to be done after the last one to the caller.
+    #[inline(always)]
+    pub(in crate::mem) fn end(self) -> Option<LastCount> {
+        let lease = ManuallyDrop::new(self);
+        let last = lease.give_back();
+        last.then(|| LastCount(lease.0.again()))
+    }
+
+    /// True: it was the last count.
+    #[inline(always)]
+    fn give_back(&self) -> bool {
+        if self.ranged {
+            self.end_ranged()
+        } else {
+            self.word.end_read()
+        }
+    }
+
+    #[inline(never)]
+    fn end_ranged(&self) -> bool {
+        // Once the Lease is given back somebody else may bring the element home, and the Mmap with it: not before its lock
+        // is open again.
+        let mmap = self.keep_mmap();
+        let mut ranges = mmap.ranges();
+        // SAFETY: it is entered while it is held, and this is such a Lease.
+        unsafe { ranges.end_read(self.node(), &self.word) }
+    }
+}
+
+/// The right to write the bytes and the rooms of an element.
+pub struct WriteLease(Count);
+
+impl WriteLease {
+    /// The tailroom as a device sees it.
+    #[inline(always)]
+    pub(in crate::mem) fn segment(&self, holder: Holder) -> Result<Segment, JobError> {
+        let key = self.key(holder)?;
+        let (data_end, end) = self.data_end();
+        // SAFETY: the tailroom is what is left of the element behind the data. The key is the
+        // device's for this memory, and this Lease keeps everybody else away.
+        Ok(unsafe { Segment::new(end, self.len() - data_end, key) })
+    }
+
+    /// Returns the address of the first byte of the data.
+    #[inline(always)]
+    pub(in crate::mem) fn data_start(&self) -> NonNull<u8> {
+        // SAFETY: the data lies in the element, and only this Lease changes its rooms.
+        unsafe { self.byte(self.data()) }
+    }
+
+    /// Returns where the tailroom begins: within the element, and the address.
+    #[inline(always)]
+    pub(in crate::mem) fn data_end(&self) -> (usize, NonNull<u8>) {
+        let end = self.data() + self.data_len();
+        // SAFETY: as above.
+        (end, unsafe { self.byte(end) })
+    }
+
+    /// Makes `data_len` bytes from `data` on the data.
+    pub(in crate::mem) fn set_data(&self, data: usize, data_len: usize) {
+        assert!(
+            data.checked_add(data_len)
+                .is_some_and(|end| end <= self.len())
+        );
+        self.data.store(data, Relaxed);
+        self.data_len.store(data_len, Relaxed);
+    }
+
+    /// Bytes were appended to the data. What a device claims beyond the tailroom is cut off.
+    #[inline(always)]
+    pub(in crate::mem) fn grow(&self, by: usize) {
+        let data_len = self.data_len();
+        let room = self.len() - self.data() - data_len;
+        self.data_len.store(data_len + by.min(room), Relaxed);
+    }
+}
+
+impl Deref for WriteLease {
+    type Target = Element;
+
+    #[inline(always)]
+    fn deref(&self) -> &Element {
+        &self.0
+    }
+}
+
+impl Drop for WriteLease {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.give_back() {
+            self.0.bring_home();
+        }
+    }
+}
+
+impl WriteLease {
+    /// Gives it back, and leaves what is to be done after the last one to the caller.
+    #[inline(always)]
+    pub(in crate::mem) fn end(self) -> Option<LastCount> {
+        let lease = ManuallyDrop::new(self);
+        let last = lease.give_back();
+        last.then(|| LastCount(lease.0.again()))
+    }
+
+    /// True: it was the last count.
+    #[inline(always)]
+    fn give_back(&self) -> bool {
+        if self.ranged {
+            self.end_ranged()
+        } else {
+            self.word.end_write()
+        }
+    }
+
+    #[inline(never)]
+    fn end_ranged(&self) -> bool {
+        // Once the Lease is given back somebody else may bring the element home, and the Mmap with it: not before its lock
+        // is open again.
+        let mmap = self.keep_mmap();
+        let mut ranges = mmap.ranges();
+        // SAFETY: it is entered while it is held, and this is such a Lease.
+        unsafe { ranges.end_write(self.node(), &self.word) }
+    }
+}

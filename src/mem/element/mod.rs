@@ -1,0 +1,16 @@
+//! The descriptor behind every Buf: where its bytes are, who holds it, and the slab it returns to.
+//!
+//! A handle and a Lease are counts of an element. Whoever gives the last count back brings the
+//! element home to its slab. Of the other rooms of `mem` it imports `mmap` and `ranges`.
+
+mod element;
+mod free_list;
+mod lease;
+mod slab;
+
+pub(super) use element::{Element, Handle};
+pub(super) use free_list::MAX as MAX_ELEMENTS;
+#[cfg(all(test, tokio_doca_loom))]
+pub(super) use free_list::{FreeList, Pushed};
+pub(super) use lease::{LastCount, ReadLease, WriteLease};
+pub(super) use slab::{Slab, SlabHandle};

@@ -1,0 +1,196 @@
+//! The elements of a pool or an inventory, which outlive its handle.
+//!
+//! The slab is counted once by its handle, and once for all its elements together: until the handle is gone and
+//! the last element is home, which `FreeList::close` and `push` find out. So a live element keeps its slab.
+#![expect(
+    unsafe_code,
+    reason = "a slab is ended by whoever brings its last element home"
+)]
+
+use std::ops::Range;
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::sync::{Arc, Weak};
+use std::task::Waker;
+
+use super::element::Element;
+use super::free_list::{FreeList, Pushed};
+use crate::mem::mmap::Mmap;
+use crate::sync::{WaitNode, Waiters};
+
+pub(in crate::mem) struct Slab {
+    elements: Box<[Element]>,
+    free: FreeList,
+    /// Who waits for an element.
+    waiters: Waiters,
+    /// The Mmap and the range that a pool claimed of it.
+    claim: Option<(Mmap, Range<usize>)>,
+}
+
+impl Slab {
+    /// A slab of `len` elements, each made with its index and the address of the slab.
+    pub(in crate::mem) fn build(
+        len: usize,
+        claim: Option<(Mmap, Range<usize>)>,
+        element: impl Fn(u32, NonNull<Slab>) -> Element,
+    ) -> SlabHandle {
+        let slab = Arc::new_cyclic(|weak: &Weak<Self>| {
+            let at = NonNull::new(weak.as_ptr().cast_mut()).expect("the Arc is allocated");
+            let elements = (0..len as u32).map(|index| element(index, at)).collect();
+            Slab {
+                elements,
+                free: FreeList::new(len),
+                waiters: Waiters::new(),
+                claim,
+            }
+        });
+        // The elements' count; `bring_home` or the handle's drop takes it back.
+        std::mem::forget(Arc::clone(&slab));
+        SlabHandle(slab)
+    }
+
+    pub(in crate::mem) fn len(&self) -> usize {
+        self.elements.len()
+    }
+
+    pub(in crate::mem) fn mmap(&self) -> Option<&Mmap> {
+        self.claim.as_ref().map(|(mmap, _)| mmap)
+    }
+
+    /// A free element, which is the caller's.
+    #[inline]
+    pub(in crate::mem) fn take(&self) -> Option<&Element> {
+        Some(&self.elements[self.free.pop()? as usize])
+    }
+
+    /// Brings an element home that nobody holds any more, and tells who waits.
+    ///
+    /// # Safety
+    ///
+    /// `slab` is what `build` gave to the element `index`, which was taken and which nobody holds any more.
+    #[inline]
+    pub(super) unsafe fn bring_home(slab: NonNull<Slab>, index: u32) {
+        // SAFETY: until the element is home, the elements' count of the slab stands.
+        let pushed = unsafe { slab.as_ref() }.free.push(index, false);
+        match pushed {
+            Pushed::Home => {}
+            // SAFETY: as the caller promises; `Last` hands over the elements' count.
+            Pushed::Last => unsafe { Slab::end(slab) },
+            // SAFETY: as the caller promises; nothing was done yet.
+            Pushed::Waited => unsafe { Slab::bring_home_and_wake(slab, index) },
+        }
+    }
+
+    #[cold]
+    unsafe fn bring_home_and_wake(slab: NonNull<Slab>, index: u32) {
+        // SAFETY: until the element is home the slab has a count, so that another one may be made.
+        unsafe { Arc::increment_strong_count(slab.as_ptr()) };
+        // SAFETY: the count just made is this one's, and `slab` is an Arc's address.
+        let this = unsafe { Arc::from_raw(slab.as_ptr()) };
+        if this.free.push(index, true) == Pushed::Last {
+            // SAFETY: `Last` hands over the elements' count.
+            unsafe { Slab::end(slab) };
+        }
+        this.wake_next(1);
+    }
+
+    /// Wakes who may take what is free. `freed` elements were just brought home.
+    ///
+    /// One more than there is to take: the first may be a future that nobody polls. If nothing is out, everybody: no later
+    /// return could make good for such futures.
+    pub(super) fn wake_next(&self, mut freed: usize) {
+        loop {
+            let all_home = self.elements.iter().all(Element::is_free);
+            let any_free = !self.free.is_empty();
+            self.waiters.notify_and_wake(|who| match all_home {
+                true => who.waiting,
+                false if freed > 0 => freed + 1,
+                false => usize::from(any_free && who.notified == 0),
+            });
+            if !self.waiters.is_empty() {
+                return;
+            }
+            self.free.set_waited(false);
+            if self.waiters.is_empty() {
+                return;
+            }
+            // Somebody came between the two. What was brought home before the mark is set again woke nobody.
+            self.free.set_waited(true);
+            freed = 0;
+        }
+    }
+
+    /// Takes an element, or says that the caller must sleep: it stands in line then, and will be woken.
+    pub(in crate::mem) fn poll_take(
+        &self,
+        node: Pin<&WaitNode>,
+        waker: &Waker,
+    ) -> Option<&Element> {
+        loop {
+            let first = match node.is_linked() {
+                true => self.waiters.is_notified(node),
+                false => self.waiters.is_empty(),
+            };
+            if let Some(element) = first.then(|| self.take()).flatten() {
+                if node.is_linked() {
+                    self.waiters.leave(node);
+                    self.wake_next(0);
+                }
+                return Some(element);
+            }
+            // SAFETY: the futures that have nodes hold the pool, which holds the slab, in an Arc.
+            unsafe { self.waiters.enqueue(node, waker) };
+            self.free.set_waited(true);
+            if self.free.is_empty() {
+                return None;
+            }
+            self.wake_next(0);
+            if !self.waiters.is_notified(node) {
+                // There is one, for somebody who was told before. Who is polled may overtake who is not: after one turn.
+                self.waiters.notify_self(node);
+                waker.wake_by_ref();
+                return None;
+            }
+        }
+    }
+
+    /// Takes back the elements' count.
+    ///
+    /// # Safety
+    ///
+    /// The caller was told that all elements are home for good; once per slab.
+    unsafe fn end(slab: NonNull<Slab>) {
+        // SAFETY: `build` left this count to whoever is told.
+        unsafe { Arc::decrement_strong_count(slab.as_ptr()) };
+    }
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        if let Some((mmap, range)) = &self.claim {
+            mmap.0.ranges().unclaim(range);
+        }
+    }
+}
+
+/// Owns a slab; when it is dropped, the slab lives on until every element is home.
+pub(in crate::mem) struct SlabHandle(Arc<Slab>);
+
+impl std::ops::Deref for SlabHandle {
+    type Target = Slab;
+
+    fn deref(&self) -> &Slab {
+        &self.0
+    }
+}
+
+impl Drop for SlabHandle {
+    fn drop(&mut self) {
+        // The Arc's own address: the count lies in front of what a reference covers.
+        let slab = NonNull::new(Arc::as_ptr(&self.0).cast_mut()).expect("the Arc is allocated");
+        if self.0.free.close() {
+            // SAFETY: `close` said that all elements are home, and they stay: the list is closed.
+            unsafe { Slab::end(slab) };
+        }
+    }
+}

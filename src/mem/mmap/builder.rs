@@ -1,0 +1,231 @@
+//! Builds an Mmap over memory of every kind.
+#![expect(unsafe_code, reason = "takes memory on the caller's word")]
+
+use std::num::NonZeroUsize;
+use std::ops::RangeBounds;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+
+use super::huge::HugePages;
+use super::memory::Memory;
+use super::mmap::Mmap;
+use super::{devices, memfd, owner};
+use crate::device::{Access, Device, Use};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Builds an [`Mmap`]: the settings first, and at last where its memory is from.
+#[derive(Debug)]
+#[must_use = "nothing is built before alloc or from_..."]
+pub struct MmapBuilder {
+    devices: Vec<Device>,
+    access: Access,
+    huge: Option<HugePages>,
+    only_for: Option<Use>,
+}
+
+impl Mmap {
+    /// Begins a new Mmap.
+    #[doc(alias = "doca_mmap_create")]
+    pub fn builder() -> MmapBuilder {
+        MmapBuilder {
+            devices: Vec::new(),
+            access: Access::default(),
+            huge: None,
+            only_for: None,
+        }
+    }
+}
+
+impl MmapBuilder {
+    /// A device that shall hold the memory. At least one is needed, at most [`Mmap::MAX_DEVICES`]; each can be named
+    /// once.
+    #[doc(alias = "doca_mmap_dev_add")]
+    pub fn device(mut self, device: &Device) -> MmapBuilder {
+        self.devices.push(device.clone());
+        self
+    }
+
+    /// Who may do what; `LOCAL_READ_WRITE` if not said.
+    #[doc(alias = "doca_mmap_set_permissions")]
+    pub fn access(mut self, access: Access) -> MmapBuilder {
+        self.access = access;
+        self
+    }
+
+    /// Registers the memory for copies of this process (and hashes, and an accelerator's jobs), or for remote operations, and not for both.
+    ///
+    /// An adapter has a Registration for each use, and counts the pages of each against `ulimit -l`: this halves it. A context of the
+    /// other kind refuses the Bufs ([`Reason::OtherUse`](crate::Reason::OtherUse)).
+    pub fn only_for(mut self, purpose: Use) -> MmapBuilder {
+        self.only_for = Some(purpose);
+        self
+    }
+
+    /// What pages [`alloc`](MmapBuilder::alloc) shall take; those of the system's usual size if not said.
+    pub fn huge_pages(mut self, pages: HugePages) -> MmapBuilder {
+        self.huge = Some(pages);
+        self
+    }
+
+    /// Makes the memory: `len` bytes, zeroed and populated, registered with each device.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` without a device or for no bytes, or if the access flags contradict each other; `InUse` if a
+    /// device was named twice; `NoMemory` if there is not enough, of huge pages too (the message says how to get some),
+    /// or for too many devices; `NotSupported` for huge pages that the machine does not have; whatever a device says of
+    /// the registration: then no device holds it.
+    #[doc(alias = "doca_mmap_start")]
+    pub fn alloc(self, len: usize) -> Result<Mmap> {
+        const OP: &str = "MmapBuilder::alloc";
+        self.check(OP)?;
+        let size = not_empty(OP, len)?;
+        let memory = memfd::alloc(size, self.huge)?;
+        self.begin(OP, memory)
+    }
+
+    /// A range of a memfd of the application's. It is populated, and can be exported as what `alloc` makes.
+    ///
+    /// The memfd is sealed with `F_SEAL_SHRINK` (memfd_create(2), fcntl(2)): nobody can shorten it from now on, since a
+    /// page that was cut off would end this process by SIGBUS. It may still grow. Whoever else has it, or a mapping of
+    /// it, may write it at any time, and so may a peer; so its Bufs lend no slices, and are reached by
+    /// [`Buf::copy_out`](crate::Buf::copy_out), [`Buf::copy_in`](crate::Buf::copy_in), atomics and jobs. A memfd that is
+    /// sealed with `F_SEAL_WRITE` cannot change any more: an Mmap of it is `LOCAL_READ_ONLY`, and does lend slices.
+    ///
+    /// Of a memfd of huge pages its other holders can punch out pages that may not be had again, which is a SIGBUS as
+    /// well: share such a one only with whom you trust.
+    ///
+    /// ```
+    /// # use tokio_doca::{BufInventory, Device, Mmap};
+    /// use std::os::fd::OwnedFd;
+    /// use nix::sys::memfd::{MFdFlags, memfd_create};
+    ///
+    /// # let device = Device::open_default()?;
+    /// let memfd: OwnedFd = memfd_create("shared", MFdFlags::MFD_ALLOW_SEALING)?;
+    /// nix::unistd::ftruncate(&memfd, 65536)?;
+    /// let mmap = Mmap::builder().device(&device).from_memfd(memfd.try_clone()?, 4096..)?;
+    /// assert_eq!(mmap.len(), 61440);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` if the descriptor is no memfd, if the range is empty or ends behind its end, or if it does not begin
+    /// at a multiple of the page size; `NotPermitted` if it cannot be sealed, or is sealed against writing and the access
+    /// is not `LOCAL_READ_ONLY`; `NoMemory` if pages that are missing cannot be had; and what
+    /// [`alloc`](MmapBuilder::alloc) says of devices and access.
+    pub fn from_memfd(
+        self,
+        memfd: impl Into<OwnedFd>,
+        range: impl RangeBounds<usize>,
+    ) -> Result<Mmap> {
+        const OP: &str = "MmapBuilder::from_memfd";
+        self.check(OP)?;
+        self.no_huge_pages(OP)?;
+        let range = (range.start_bound().cloned(), range.end_bound().cloned());
+        let memory = memfd::adopt(memfd.into(), range, self.access.local_writable())?;
+        self.begin(OP, memory)
+    }
+
+    /// The bytes of an owner of the application's: a `Vec<u8>`, a `BytesMut`, a mapping of another crate's.
+    ///
+    /// The owner is moved to the heap and asked once where its bytes are; it is dropped when the Mmap's last user has gone,
+    /// on whatever thread that is, possibly in the middle of a completion, where it should not block. If it panics
+    /// then, the panic is contained. Such memory can be used in this process and not be exported
+    /// ([`Mmap::is_exportable`]). A child of `fork` inherits it, with what jobs have written by then.
+    ///
+    /// ```
+    /// # use tokio_doca::{BufInventory, Device, Mmap};
+    /// # let device = Device::open_default()?;
+    /// let mmap = Mmap::builder().device(&device).from_owner(b"as it was".to_vec())?;
+    /// let buf = BufInventory::with_capacity(1).buf_filled(&mmap, 6..)?;
+    /// assert_eq!(&buf.data()?[..], b"was");
+    /// # Ok::<(), tokio_doca::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` if it has no bytes, and what [`alloc`](MmapBuilder::alloc) says of devices and access. The owner is
+    /// dropped then.
+    #[doc(alias = "doca_mmap_set_memrange")]
+    pub fn from_owner<O>(self, owner: O) -> Result<Mmap>
+    where
+        O: AsMut<[u8]> + Send + 'static,
+    {
+        const OP: &str = "MmapBuilder::from_owner";
+        self.check(OP)?;
+        self.no_huge_pages(OP)?;
+        let memory = owner::lend(owner);
+        not_empty(OP, memory.len())?;
+        self.begin(OP, memory)
+    }
+
+    /// `len` bytes from `addr` on, which `free` takes back: it is called once, with both, when the Mmap's last user has
+    /// gone.
+    ///
+    /// `free` runs on whatever thread the last user goes, possibly in the middle of a completion, where it should not
+    /// block; a panic of it is contained. Such memory can be used in this process and not be exported
+    /// ([`Mmap::is_exportable`]).
+    ///
+    /// # Safety
+    ///
+    /// Until `free` is called, or for ever if something is forgotten:
+    ///
+    /// - the range is valid for reads, and for writes too unless the access is `LOCAL_READ_ONLY`, and all its bytes are
+    ///   initialized (`std::ptr`, "Safety");
+    /// - nobody else writes it, or reads it but through this Mmap, and no reference to any of it is used. With a peer-write
+    ///   permission others may write it, as a peer does.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` for no bytes or for a range that wraps, and what [`alloc`](MmapBuilder::alloc) says of devices and
+    /// access. `free` is dropped then without being called: the memory is still the caller's.
+    #[doc(alias = "doca_mmap_set_memrange")]
+    #[doc(alias = "doca_mmap_set_free_cb")]
+    pub unsafe fn from_raw<F>(self, addr: NonNull<u8>, len: usize, free: F) -> Result<Mmap>
+    where
+        F: FnOnce(NonNull<u8>, usize) + Send + 'static,
+    {
+        const OP: &str = "MmapBuilder::from_raw";
+        self.check(OP)?;
+        self.no_huge_pages(OP)?;
+        not_empty(OP, len)?;
+        if addr
+            .addr()
+            .get()
+            .checked_add(len)
+            .is_none_or(|end| end > isize::MAX as usize)
+        {
+            let text = format!("{len} bytes from {addr:?} on end behind the address space");
+            return Err(Error::new(ErrorKind::InvalidValue, OP, text));
+        }
+        // SAFETY: as the caller promises.
+        let memory = unsafe { Memory::lent(addr, len, Box::new(free)) };
+        self.begin(OP, memory)
+    }
+
+    fn begin(self, op: &'static str, memory: Memory) -> Result<Mmap> {
+        Mmap::begin(memory, self.access, self.devices, self.only_for)
+            .map_err(|error| error.with_call(op))
+    }
+
+    fn check(&self, op: &'static str) -> Result<()> {
+        self.access.validate(op)?;
+        devices::check(op, &self.devices)
+    }
+
+    fn no_huge_pages(&self, op: &'static str) -> Result<()> {
+        if self.huge.is_some() {
+            let text = "huge_pages() is for alloc(): other memory has the pages that it has";
+            return Err(Error::new(ErrorKind::InvalidValue, op, text));
+        }
+        Ok(())
+    }
+}
+
+fn not_empty(op: &'static str, len: usize) -> Result<NonZeroUsize> {
+    NonZeroUsize::new(len).ok_or_else(|| {
+        let text = "0 bytes: an Mmap has at least one";
+        Error::new(ErrorKind::InvalidValue, op, text)
+    })
+}

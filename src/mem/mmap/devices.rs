@@ -1,0 +1,150 @@
+//! The devices that hold an Mmap, and the keys that they know it by.
+//!
+//! The keys stand in a table of fixed size, which jobs read without a lock. It changes only while nothing of the Mmap is
+//! used: the Mmap's lock (`Ranges`) orders a change before the next claim or Buf.
+
+use crate::device::{Device, DeviceId, Region, Registration, Use};
+use crate::error::{Error, ErrorKind, JobError, Reason, Result};
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// The most devices that hold one Mmap.
+pub(super) const MAX: usize = 16;
+
+/// A device that holds the memory, and what for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(unreachable_pub, reason = "sealed traits mention it")]
+pub struct Holder(u64);
+
+impl Holder {
+    #[inline(always)]
+    pub(crate) fn new(device: DeviceId, purpose: Use) -> Holder {
+        // The numbers of devices are even.
+        Holder(device.as_raw() | u64::from(purpose == Use::Rdma))
+    }
+
+    pub(crate) fn is(self, device: DeviceId) -> bool {
+        self.0 & !1 == device.as_raw()
+    }
+}
+
+/// The registrations of the range with one device: one for each use.
+pub(in crate::mem) struct Registrations {
+    by_use: Vec<(Use, Registration)>,
+    // Closed after the registrations were taken back.
+    pub(super) device: Device,
+}
+
+/// Checks who shall hold it.
+pub(super) fn check(op: &'static str, devices: &[Device]) -> Result<()> {
+    let refuse = |kind, text: String| Err(Error::new(kind, op, text));
+    if devices.is_empty() {
+        let text = "no device: name at least one";
+        return refuse(ErrorKind::InvalidValue, text.to_owned());
+    }
+    if devices.len() > MAX {
+        let (many, max) = (devices.len(), MAX);
+        let text = format!("{many} devices, and an Mmap has room for {max}: use several Mmaps");
+        return refuse(ErrorKind::NoMemory, text);
+    }
+    for (i, device) in devices.iter().enumerate() {
+        if devices[..i].contains(device) {
+            let text = format!("device {} was named twice", device.info().name());
+            return refuse(ErrorKind::InUse, text);
+        }
+    }
+    Ok(())
+}
+
+/// Registers with each device, for one use or for all that it has; or with none: if one refuses, those before it let go of the memory before
+/// this returns.
+pub(in crate::mem) fn register(
+    devices: Vec<Device>,
+    region: &Region,
+    only_for: Option<Use>,
+) -> Result<Vec<Registrations>> {
+    let mut held = Vec::with_capacity(devices.len());
+    for device in devices {
+        let uses = [Use::Dma, Use::Rdma].into_iter();
+        let has = |purpose: &Use| *purpose == Use::Dma || device.info().caps().rdma.is_some();
+        let uses = uses.filter(|purpose| match only_for {
+            Some(only) => *purpose == only,
+            None => has(purpose),
+        });
+        let registrar = device.adapter().registrar();
+        let register = |purpose| Ok((purpose, registrar.register(region, purpose)?));
+        let by_use = uses.map(register).collect::<Result<_>>()?;
+        held.push(Registrations { by_use, device });
+    }
+    Ok(held)
+}
+
+/// A Holder, and its key; 0 is nobody.
+pub(in crate::mem) struct Entry(AtomicU64, AtomicU64);
+
+impl Entry {
+    pub(in crate::mem) fn new() -> Entry {
+        Entry(AtomicU64::new(0), AtomicU64::new(0))
+    }
+
+    /// Its key, if it is of this Holder.
+    #[inline(always)]
+    pub(in crate::mem) fn key(&self, holder: Holder) -> Option<u64> {
+        (self.0.load(Relaxed) == holder.0).then(|| self.1.load(Relaxed))
+    }
+
+    fn set(&self, (holder, key): (u64, u64)) {
+        self.0.store(holder, Relaxed);
+        self.1.store(key, Relaxed);
+    }
+
+    pub(in crate::mem) fn get(&self) -> (u64, u64) {
+        (self.0.load(Relaxed), self.1.load(Relaxed))
+    }
+
+    pub(in crate::mem) fn copy(&self, other: &Entry) {
+        self.set(other.get());
+    }
+}
+
+/// All Holders, the first device's first.
+pub(in crate::mem) struct Keys([Entry; 2 * MAX]);
+
+impl Keys {
+    pub(in crate::mem) fn new() -> Keys {
+        Keys(std::array::from_fn(|_| Entry::new()))
+    }
+
+    /// Writes the table anew, while nothing of the Mmap is used.
+    pub(in crate::mem) fn set(&self, held: &[Registrations]) {
+        let of = |held: &Registrations| {
+            let id = held.device.id();
+            let each = held.by_use.iter();
+            each.map(move |(purpose, it)| (Holder::new(id, *purpose).0, it.key()))
+                .collect::<Vec<_>>()
+        };
+        let entries = held.iter().flat_map(of).chain(std::iter::repeat((0, 0)));
+        self.0
+            .iter()
+            .zip(entries)
+            .for_each(|(to, entry)| to.set(entry));
+    }
+
+    pub(in crate::mem) fn iter(&self) -> std::slice::Iter<'_, Entry> {
+        self.0.iter()
+    }
+
+    /// The key that a Holder knows the memory by.
+    #[cold]
+    pub(super) fn key(&self, holder: Holder) -> Result<u64, JobError> {
+        if let Some(key) = self.iter().find_map(|entry| entry.key(holder)) {
+            return Ok(key);
+        }
+        let other = Holder(holder.0 ^ 1);
+        Err(JobError::of(
+            match self.iter().find_map(|entry| entry.key(other)) {
+                Some(_) => Reason::OtherUse,
+                None => Reason::ForeignDevice,
+            },
+        ))
+    }
+}

@@ -1,0 +1,281 @@
+//! Memory in a memfd: made here, or the application's.
+//!
+//! All of it is populated (a page fault costs as much as copying 20 to 40 pages) and not inherited by a child of
+//! `fork`. A memfd of the application's is sealed against shrinking: a page that was cut off is a SIGBUS for whoever
+//! touches it.
+#![expect(unsafe_code, reason = "maps memory")]
+
+use std::num::NonZeroUsize;
+use std::ops::{Range, RangeBounds};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, SealFlag, fallocate, fcntl, open};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap};
+use nix::sys::stat::{Mode, fstat};
+use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
+
+use super::huge::{self, HugePages};
+use super::memory::{Mapping, Memory};
+use super::mmap::MmapInner;
+use crate::error::{Error, ErrorKind, Result};
+
+const ALLOC: &str = "MmapBuilder::alloc";
+const FROM_MEMFD: &str = "MmapBuilder::from_memfd";
+
+/// New memory, zeroed.
+pub(super) fn alloc(len: NonZeroUsize, huge: Option<HugePages>) -> Result<Memory> {
+    i64::try_from(len.get()).map_err(|_| fail("ftruncate", len.get())(Errno::EFBIG))?;
+    let mapping = match huge {
+        Some(HugePages::Transparent) => transparent(len)?,
+        Some(huge) => match huge.page() {
+            Some(page) => from_pool(len, huge, page)?,
+            None => usual(len)?,
+        },
+        None => usual(len)?,
+    };
+    Ok(Memory::mapped(mapping, len.get(), false))
+}
+
+fn fail(call: &str, len: usize) -> impl Fn(Errno) -> Error {
+    let what = format!("{call} for {len} bytes");
+    move |errno| Error::os(ALLOC, &what, errno.into())
+}
+
+fn create(flags: MFdFlags) -> nix::Result<OwnedFd> {
+    let flags = flags | MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    let file = memfd_create(c"tokio-doca", flags)?;
+    // Opened once more, as the kernel does not count the first descriptor as a writer: on what has a writer no peer gets a lease
+    // (fcntl(2)), which those who open it for other importers would have to wait for. Without /proc nobody opens it.
+    let path = format!("/proc/thread-self/fd/{}", file.as_raw_fd());
+    let counted = open(&*path, OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty());
+    Ok(counted.unwrap_or(file))
+}
+
+/// A memfd of that size. Its pages are not there yet.
+fn file(len: usize) -> Result<OwnedFd> {
+    let file = create(MFdFlags::empty()).map_err(fail("memfd_create", len))?;
+    lengthen(&file, len).map_err(fail("ftruncate", len))?;
+    Ok(file)
+}
+
+fn lengthen(file: &OwnedFd, len: usize) -> nix::Result<()> {
+    nix::unistd::ftruncate(file, i64::try_from(len).map_err(|_| Errno::EFBIG)?)
+}
+
+/// In pages of the usual size.
+fn usual(len: NonZeroUsize) -> Result<Mapping> {
+    let size = len.get();
+    affordable(ALLOC, size)?;
+    let file = file(size)?;
+    // Takes the pages now: too few are an error here, and not a signal at the first touch.
+    fallocate(&file, FallocateFlags::empty(), 0, size as i64).map_err(fail("fallocate", size))?;
+    let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
+    map(file, 0, len, writable(), flags).map_err(fail("mmap", size))
+}
+
+/// In huge pages where the kernel finds some. The advice is the mapping's, so that the pages are taken through it.
+fn transparent(len: NonZeroUsize) -> Result<Mapping> {
+    let size = len.get();
+    affordable(ALLOC, size)?;
+    let file = file(size)?;
+    let mapping =
+        map(file, 0, len, writable(), MapFlags::MAP_SHARED).map_err(fail("mmap", size))?;
+    // EINVAL is a kernel without them: usual pages do.
+    match advise(&mapping, MmapAdvise::MADV_HUGEPAGE) {
+        Ok(()) | Err(Errno::EINVAL) => {}
+        Err(errno) => return Err(fail("madvise(MADV_HUGEPAGE)", size)(errno)),
+    }
+    match advise(&mapping, MmapAdvise::MADV_POPULATE_WRITE) {
+        Ok(()) => {}
+        // Before Linux 5.14.
+        Err(Errno::EINVAL) => {
+            fallocate(mapping.file(), FallocateFlags::empty(), 0, size as i64)
+                .map_err(fail("fallocate", size))?;
+        }
+        Err(errno) => return Err(fail("madvise(MADV_POPULATE_WRITE)", size)(errno)),
+    }
+    Ok(mapping)
+}
+
+/// In whole pages out of the pool of their size.
+fn from_pool(len: NonZeroUsize, huge: HugePages, page: usize) -> Result<Mapping> {
+    let size = len.get();
+    let whole = len
+        .get()
+        .checked_next_multiple_of(page)
+        .and_then(NonZeroUsize::new)
+        .ok_or_else(|| fail("ftruncate", size)(Errno::EFBIG))?;
+    let short = |kind| Error::new(kind, ALLOC, huge::too_few(size, page));
+    let file = create(huge.flags()).map_err(|errno| match errno {
+        // A kernel without them, or a machine without pages of that size.
+        Errno::EINVAL | Errno::ENODEV | Errno::ENOENT => short(ErrorKind::NotSupported),
+        errno => fail("memfd_create", size)(errno),
+    })?;
+    lengthen(&file, whole.get()).map_err(fail("ftruncate", size))?;
+    let mapping = fallocate(&file, FallocateFlags::empty(), 0, whole.get() as i64).and_then(|()| {
+        let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
+        map(file, 0, whole, writable(), flags)
+    });
+    // The pages that it did get are back by now, so that the numbers are right.
+    mapping.map_err(|errno| match errno {
+        Errno::ENOSPC | Errno::ENOMEM => short(ErrorKind::NoMemory),
+        errno => fail("fallocate and mmap", size)(errno),
+    })
+}
+
+/// A part of a memfd of the application's.
+pub(super) fn adopt(
+    file: OwnedFd,
+    range: impl RangeBounds<usize> + Clone,
+    write: bool,
+) -> Result<Memory> {
+    let refuse = |kind, text: String| Err(Error::new(kind, FROM_MEMFD, text));
+    let Ok(seals) = fcntl(&file, FcntlArg::F_GET_SEALS) else {
+        let text = "the descriptor is no memfd: memfd_create(2) makes one, with MFD_ALLOW_SEALING";
+        return refuse(ErrorKind::InvalidValue, text.to_owned());
+    };
+    let seals = SealFlag::from_bits_retain(seals);
+    let fixed = seals.contains(SealFlag::F_SEAL_WRITE);
+    if write && seals.intersects(SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_FUTURE_WRITE) {
+        let text =
+            "the memfd is sealed against writing: build the Mmap with Access::LOCAL_READ_ONLY";
+        return refuse(ErrorKind::NotPermitted, text.to_owned());
+    }
+    let page = page(&file)?;
+    let within = within(&file, range.clone())?;
+    if within.start % page != 0 {
+        let text = format!(
+            "the range begins at byte {}, which is no multiple of the page size, {page} (mmap(2)): \
+             begin at {}, and take a range of the Mmap",
+            within.start,
+            within.start / page * page
+        );
+        return refuse(ErrorKind::InvalidValue, text);
+    }
+    if !seals.contains(SealFlag::F_SEAL_SHRINK)
+        && let Err(errno) = fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK))
+    {
+        let text = format!(
+            "the memfd could not be sealed with F_SEAL_SHRINK ({errno}), and whoever shortened it would end this \
+             process by SIGBUS: create it with MFD_ALLOW_SEALING, or seal it before it is handed over"
+        );
+        return refuse(ErrorKind::NotPermitted, text);
+    }
+    // Once more: it may have been cut before it was sealed.
+    let within = self::within(&file, range)?;
+    let size = within.len();
+    if fstatfs(&file).is_ok_and(|fs| fs.filesystem_type() != HUGETLBFS_MAGIC) {
+        let holes = holes(&file, size)?;
+        affordable(FROM_MEMFD, holes)?;
+    }
+    let whole = NonZeroUsize::new(size.next_multiple_of(page)).expect("a range has a byte");
+    let protection = match write {
+        true => writable(),
+        false => ProtFlags::PROT_READ,
+    };
+    // Nobody can write what is sealed, and before Linux 6.7 such a memfd could be mapped privately only.
+    let sharing = match fixed {
+        true => MapFlags::MAP_PRIVATE,
+        false => MapFlags::MAP_SHARED,
+    };
+    let fail = |call: &str, errno: Errno| {
+        let text = format!("{call} of bytes {within:?} of the memfd");
+        Error::os(FROM_MEMFD, text, errno.into())
+    };
+    let flags = sharing | MapFlags::MAP_POPULATE;
+    let mapping = map(file, within.start, whole, protection, flags).map_err(|e| fail("mmap", e))?;
+    let populate = match write {
+        true => MmapAdvise::MADV_POPULATE_WRITE,
+        false => MmapAdvise::MADV_POPULATE_READ,
+    };
+    // MAP_POPULATE says nothing when it fails; before Linux 5.14 (EINVAL) it is all there is.
+    match advise(&mapping, populate) {
+        Ok(()) | Err(Errno::EINVAL) => {}
+        Err(errno) => return Err(fail("madvise(MADV_POPULATE)", errno)),
+    }
+    Ok(Memory::mapped(mapping, size, !fixed))
+}
+
+/// The range within the size that the memfd has now.
+fn within(file: &OwnedFd, range: impl RangeBounds<usize>) -> Result<Range<usize>> {
+    let stat = fstat(file).map_err(|errno| Error::os(FROM_MEMFD, "fstat", errno.into()))?;
+    let len = usize::try_from(stat.st_size).unwrap_or(0);
+    MmapInner::resolve(range, len).map_err(|range| {
+        let text = MmapInner::refusal(&range, len, "the memfd");
+        Error::new(ErrorKind::InvalidValue, FROM_MEMFD, text)
+    })
+}
+
+/// Bytes of `size` that may have no pages yet.
+fn holes(file: &OwnedFd, size: usize) -> Result<usize> {
+    let stat = fstat(file).map_err(|errno| Error::os(FROM_MEMFD, "fstat", errno.into()))?;
+    let missing = stat
+        .st_size
+        .saturating_sub(stat.st_blocks.saturating_mul(512));
+    Ok(size.min(usize::try_from(missing).unwrap_or(0)))
+}
+
+/// Bytes of a page of the memfd.
+fn page(file: &OwnedFd) -> Result<usize> {
+    let fs = fstatfs(file).map_err(|errno| Error::os(FROM_MEMFD, "fstatfs", errno.into()))?;
+    Ok(match fs.filesystem_type() == HUGETLBFS_MAGIC {
+        true => fs.block_size() as usize,
+        false => usual_page(),
+    })
+}
+
+fn usual_page() -> usize {
+    let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE);
+    page.ok().flatten().map_or(4096, |page| page as usize)
+}
+
+fn writable() -> ProtFlags {
+    ProtFlags::PROT_READ | ProtFlags::PROT_WRITE
+}
+
+fn map(
+    file: OwnedFd,
+    from: usize,
+    len: NonZeroUsize,
+    protection: ProtFlags,
+    flags: MapFlags,
+) -> nix::Result<Mapping> {
+    let offset = i64::try_from(from).map_err(|_| Errno::EFBIG)?;
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+    let base = unsafe { mmap(None, len, protection, flags, &file, offset) }?;
+    // SAFETY: it was just made, and is nobody's.
+    let mapping = unsafe { Mapping::new(base.cast(), len.get(), file, from as u64) };
+    advise(&mapping, MmapAdvise::MADV_DONTFORK)?;
+    Ok(mapping)
+}
+
+/// Advice that changes no byte.
+fn advise(mapping: &Mapping, advice: MmapAdvise) -> nix::Result<()> {
+    // SAFETY: the range is the mapping's, which nobody uses yet; the advices of this file change what pages it has, and what
+    // a child inherits.
+    unsafe { madvise(mapping.base().cast(), mapping.len(), advice) }
+}
+
+/// Pages of a memfd are not accounted for, and populating too many of them would call the OOM killer instead of
+/// failing.
+fn affordable(op: &'static str, len: usize) -> Result<()> {
+    match available().filter(|&available| len as u64 > available) {
+        Some(available) => {
+            let text = format!("{len} bytes, and {available} are available on this machine");
+            Err(Error::new(ErrorKind::NoMemory, op, text))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Bytes that could be had without swapping, if the kernel says so.
+fn available() -> Option<u64> {
+    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}

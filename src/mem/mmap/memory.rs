@@ -1,0 +1,163 @@
+//! The bytes behind an Mmap: where they are, who else may write them, and what gives them back.
+//!
+//! A [`Memory`] is dropped after the devices let go of it and when no Buf and no Lease is left. What it then does is
+//! one thing of two: it unmaps a memfd, or it hands memory of the application's back, once.
+#![expect(unsafe_code, reason = "bytes of which it is said who may reach them")]
+
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::device::Backing;
+use crate::sync::{Process, contain};
+
+/// What takes memory back is code of the application's: a panic of it is contained.
+const WHAT: &str = "what takes an Mmap's memory back";
+
+/// Takes memory of the application's back. It may be dropped without having run.
+pub(super) type Free = Box<dyn FnOnce(NonNull<u8>, usize) + Send>;
+
+pub(super) struct Memory {
+    base: NonNull<u8>,
+    len: usize,
+    /// Whether others may write it at any time: who else holds the memfd.
+    foreign: bool,
+    backing: Storage,
+}
+
+enum Storage {
+    Memfd(Mapping),
+    Lent(Option<Free>),
+}
+
+/// A mapping of a memfd.
+pub(super) struct Mapping {
+    base: NonNull<u8>,
+    /// All that is mapped: whole pages.
+    len: usize,
+    file: Arc<OwnedFd>,
+    /// Where it begins in the file.
+    offset: u64,
+    /// A child of fork(2) has a copy of this value, and something else, or nothing, at its address.
+    process: Process,
+}
+
+// SAFETY: it is a range of memory, and who may touch which bytes is decided by Leases; what takes it back is Send.
+unsafe impl Send for Memory {}
+// SAFETY: as above; what takes it back is reached through `&mut Memory` only.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// The first `len` bytes of a mapping. `foreign` says that others may write them at any time.
+    pub(super) fn mapped(mapping: Mapping, len: usize, foreign: bool) -> Memory {
+        assert!(len <= mapping.len);
+        Memory {
+            base: mapping.base,
+            len,
+            foreign,
+            backing: Storage::Memfd(mapping),
+        }
+    }
+
+    /// Memory of the application's, which `free` takes back.
+    ///
+    /// # Safety
+    ///
+    /// The range is valid until `free` is dropped or has run, and nobody else reaches it until then.
+    pub(super) unsafe fn lent(base: NonNull<u8>, len: usize, free: Free) -> Memory {
+        Memory {
+            base,
+            len,
+            foreign: false,
+            backing: Storage::Lent(Some(free)),
+        }
+    }
+
+    pub(super) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn is_foreign(&self) -> bool {
+        self.foreign
+    }
+
+    /// The memfd that it is a part of.
+    pub(super) fn memfd(&self) -> Option<Backing> {
+        match &self.backing {
+            Storage::Memfd(mapping) => Some(Backing {
+                memfd: Arc::clone(&mapping.file),
+                offset: mapping.offset,
+            }),
+            Storage::Lent(_) => None,
+        }
+    }
+
+    /// Leaks the memory, because somebody may still reach it.
+    pub(super) fn leak(&mut self) {
+        std::mem::forget(std::mem::replace(&mut self.backing, Storage::Lent(None)));
+    }
+
+    /// It became no Mmap: drops what would take it back, without running it.
+    pub(super) fn give_up(&mut self) {
+        if let Storage::Lent(free) = &mut self.backing {
+            let free = free.take();
+            contain(WHAT, || drop(free));
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let Storage::Lent(free) = &mut self.backing else {
+            return;
+        };
+        if let Some(free) = free.take() {
+            contain(WHAT, || free(self.base, self.len));
+        }
+    }
+}
+
+impl Mapping {
+    /// # Safety
+    ///
+    /// The range was mapped from `file`, from `offset` on, and is the caller's to give away.
+    pub(super) unsafe fn new(base: NonNull<u8>, len: usize, file: OwnedFd, offset: u64) -> Mapping {
+        Mapping {
+            base,
+            len,
+            file: Arc::new(file),
+            offset,
+            process: Process::current(),
+        }
+    }
+
+    pub(super) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn file(&self) -> &OwnedFd {
+        &self.file
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if !self.process.is_current() {
+            return;
+        }
+        // SAFETY: the range was mapped, as `new` was promised, and nothing that could reach it is left: Bufs and Leases
+        // hold the Mmap, and the devices let go of it before.
+        let unmapped = unsafe { nix::sys::mman::munmap(self.base.cast(), self.len) };
+        if let Err(errno) = unmapped {
+            tracing::error!(%errno, len = self.len, "munmap failed; the range is leaked");
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! A registered memory range that devices hold.
+#![expect(unsafe_code, reason = "hands out addresses within its memory")]
+
+use std::any::Any;
+use std::fmt;
+use std::ops::{Bound, Range, RangeBounds};
+use std::ptr::NonNull;
+use std::sync::{Arc, Weak};
+
+use super::devices::{self, Entry, Holder, Keys, Registrations};
+use super::exports::Export;
+use super::memory::Memory;
+use crate::device::{Access, Audience, Backing, Device, Doubt, Offer, Region, Use};
+use crate::error::{JobError, Reason, Result};
+use crate::mem::ranges::{Ranges, Stage};
+use crate::sync::{Mutex, MutexGuard, lock};
+
+/// A memory range that devices hold (Core guide 3.3.1). Clones are the same range.
+///
+/// What [`MmapBuilder::alloc`](crate::MmapBuilder::alloc) makes is zeroed, populated (a page fault costs as much as
+/// copying 20 to 40 pages), and not inherited by a child of `fork`. Memory of the application's can be used as well:
+///
+/// | memory | may be exported | slices | inherited by a child of `fork` |
+/// |---|---|---|---|
+/// | `alloc` | yes | yes | no |
+/// | `from_memfd` | yes | if it is sealed `F_SEAL_WRITE` | no |
+/// | `from_owner`, `from_raw` | no | yes | as it was |
+///
+/// An Mmap that a peer may write lends no slices, whatever its memory is ([`Mmap::lends_slices`]). The memory goes when
+/// the last handle, Buf and Lease has gone.
+///
+/// ```
+/// use tokio_doca::{Access, Device, Mmap};
+///
+/// let device = Device::open_default()?;
+/// let mmap = Mmap::builder().device(&device).access(Access::LOCAL_READ_WRITE).alloc(1 << 20)?;
+/// assert_eq!(mmap.len(), 1 << 20);
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
+#[derive(Clone)]
+#[doc(alias = "doca_mmap")]
+pub struct Mmap(pub(in crate::mem) Arc<MmapInner>);
+
+pub(in crate::mem) struct MmapInner {
+    /// Empty while it is stopped. Dropped by hand, before the memory.
+    held: Mutex<Vec<Registrations>>,
+    /// Taken back before anything else.
+    exports: Mutex<Vec<Export>>,
+    keys: Keys,
+    access: Access,
+    /// What it is registered for, if not for all that the devices have.
+    only_for: Option<Use>,
+    ranges: Mutex<Ranges>,
+    doubt: Doubt,
+    memory: Memory,
+}
+
+impl Mmap {
+    /// The most devices that can hold one Mmap. Their keys stand in a table of this size in the Mmap, so that a job on any of
+    /// them finds its key without a lock.
+    #[doc(alias = "doca_mmap_set_max_num_devices")]
+    pub const MAX_DEVICES: usize = devices::MAX;
+
+    /// How many bytes.
+    #[allow(clippy::len_without_is_empty)] // it never is
+    pub fn len(&self) -> usize {
+        self.0.memory.len()
+    }
+
+    /// What it was built with.
+    pub fn access(&self) -> Access {
+        self.0.access
+    }
+
+    /// The devices that hold it, in the order in which they were named; none while it is stopped.
+    pub fn devices(&self) -> Vec<Device> {
+        let held = lock(&self.0.held);
+        held.iter().map(|held| held.device.clone()).collect()
+    }
+
+    /// Whether devices hold it, so that Bufs of it can be had.
+    pub fn is_started(&self) -> bool {
+        self.0.ranges().stage() == Stage::Started
+    }
+
+    /// Whether a pool, an array or a Buf of an inventory is on it: it cannot be stopped then.
+    #[doc(alias = "doca_mmap_get_num_bufs")]
+    pub fn is_in_use(&self) -> bool {
+        self.0.ranges().is_used()
+    }
+
+    /// Whether it can be exported to another process: memory in a memfd can, memory of an owner's and raw memory
+    /// cannot.
+    pub fn is_exportable(&self) -> bool {
+        self.0.memory.memfd().is_some()
+    }
+
+    /// Whether its Bufs lend slices ([`Buf::data`](crate::Buf::data)): not where a peer, or whoever else has the memfd, may
+    /// write at any time.
+    pub fn lends_slices(&self) -> bool {
+        !self.0.is_shared()
+    }
+
+    /// Takes the memory from its devices, and its exports back. The bytes stay as they are, and [`Mmap::start`] hands them to devices again.
+    ///
+    /// # Errors
+    ///
+    /// `InUse` while a pool, an array or a Buf of an inventory is on it, or a guard, a `Bytes` or a job of theirs;
+    /// `BadState` if it is not started.
+    #[doc(alias = "doca_mmap_stop")]
+    pub fn stop(&self) -> Result<()> {
+        self.0.ranges().begin_stop()?;
+        let exports = std::mem::take(&mut *self.0.exports());
+        drop(exports);
+        let held = std::mem::take(&mut *lock(&self.0.held));
+        // Outside of the locks: what a provider does there is its own.
+        drop(held);
+        self.0.ranges().set_stage(Stage::Stopped);
+        Ok(())
+    }
+
+    /// Hands the memory of a stopped Mmap to devices: others than before, or the same ones.
+    ///
+    /// ```
+    /// # use tokio_doca::{Device, Mmap};
+    /// let (one, other) = (Device::open("pf0")?, Device::open("pf1")?);
+    /// let mmap = Mmap::builder().device(&one).alloc(4096)?;
+    /// mmap.stop()?;
+    /// mmap.start([&one, &other])?;
+    /// assert_eq!(mmap.devices(), [one, other]);
+    /// # Ok::<(), tokio_doca::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `BadState` if it is started; without a device `InvalidValue`, with one named twice `InUse`, with more than
+    /// [`Mmap::MAX_DEVICES`] `NoMemory`; whatever a device says of the registration. It is stopped then, and no device
+    /// holds it.
+    #[doc(alias = "doca_mmap_start")]
+    #[doc(alias = "doca_mmap_dev_rm")]
+    pub fn start<'a>(&self, devices: impl IntoIterator<Item = &'a Device>) -> Result<()> {
+        let devices: Vec<Device> = devices.into_iter().cloned().collect();
+        const OP: &str = "Mmap::start";
+        devices::check(OP, &devices)?;
+        self.0.ranges().begin_start()?;
+        let held = devices::register(devices, &self.0.region(), self.0.only_for)
+            .inspect_err(|_| self.0.ranges().set_stage(Stage::Stopped))
+            .map_err(|error| error.with_call(OP))?;
+        self.0.keys.set(&held);
+        *lock(&self.0.held) = held;
+        self.0.ranges().set_stage(Stage::Started);
+        Ok(())
+    }
+
+    /// Registers memory with devices that were checked, and makes an Mmap of it.
+    pub(super) fn begin(
+        memory: Memory,
+        access: Access,
+        devices: Vec<Device>,
+        only_for: Option<Use>,
+    ) -> Result<Mmap> {
+        let mut inner = MmapInner {
+            held: Mutex::new(Vec::new()),
+            exports: Mutex::new(Vec::new()),
+            keys: Keys::new(),
+            access,
+            only_for,
+            ranges: Mutex::new(Ranges::new()),
+            doubt: Doubt::default(),
+            memory,
+        };
+        match devices::register(devices, &inner.region(), only_for) {
+            Ok(held) => {
+                inner.keys.set(&held);
+                *lock(&inner.held) = held;
+                Ok(Mmap(Arc::new(inner)))
+            }
+            Err(error) => {
+                inner.memory.give_up();
+                Err(error)
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Mmap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mmap")
+            .field("len", &self.len())
+            .field("access", &self.access())
+            .finish()
+    }
+}
+
+impl MmapInner {
+    pub(super) fn exports(&self) -> MutexGuard<'_, Vec<Export>> {
+        lock(&self.exports)
+    }
+
+    pub(in crate::mem) fn backing(&self) -> Option<Backing> {
+        self.memory.memfd()
+    }
+
+    pub(in crate::mem) fn region(&self) -> Region {
+        let (addr, len) = (self.memory.base(), self.memory.len());
+        // SAFETY: the memory stays until this is dropped, which takes exports and registrations
+        // back first; a sync event in it keeps a Buf. Leases say who accesses it, and a writable
+        // Mmap is of writable memory (`Memory`).
+        unsafe { Region::new(addr, len, self.access) }
+    }
+
+    /// What is exported to this audience.
+    pub(super) fn offer(self: &Arc<Self>, audience: Audience) -> Offer {
+        let owner: Weak<dyn Any + Send + Sync> = Arc::<MmapInner>::downgrade(self) as _;
+        let doubt = self.doubt.clone();
+        // SAFETY: region, memfd and owner are those of this memory. `drop` takes the exports back
+        // before the memory goes, and keeps it if the doubt was told.
+        unsafe { Offer::new(self.region(), self.backing(), audience, owner, doubt) }
+    }
+
+    pub(in crate::mem) fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Whether somebody else may write the memory at any time.
+    pub(in crate::mem) fn is_shared(&self) -> bool {
+        self.access.peer_writable() || self.memory.is_foreign()
+    }
+
+    /// Where the byte at `offset` is; one past the end is allowed.
+    pub(in crate::mem) fn at(&self, offset: usize) -> NonNull<u8> {
+        assert!(offset <= self.memory.len());
+        // SAFETY: the offset was checked to lie within the memory, or one past its end.
+        unsafe { self.memory.base().add(offset) }
+    }
+
+    pub(in crate::mem) fn ranges(&self) -> MutexGuard<'_, Ranges> {
+        lock(&self.ranges)
+    }
+
+    /// The keys that the devices know this memory by, the first device's first.
+    pub(in crate::mem) fn keys(&self) -> std::slice::Iter<'_, Entry> {
+        self.keys.iter()
+    }
+
+    /// The key that a device knows this memory by.
+    #[cold]
+    pub(in crate::mem) fn key(&self, holder: Holder) -> Result<u64, JobError> {
+        self.keys.key(holder)
+    }
+
+    /// Returns the range in numbers, as `Err` if it is empty or reaches past `len`.
+    pub(in crate::mem) fn resolve(
+        range: impl RangeBounds<usize>,
+        len: usize,
+    ) -> Result<Range<usize>, Range<usize>> {
+        let start = match range.start_bound() {
+            Bound::Included(&start) => start,
+            Bound::Excluded(&start) => start.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&end) => end.saturating_add(1),
+            Bound::Excluded(&end) => end,
+            Bound::Unbounded => len,
+        };
+        if start >= end || end > len {
+            Err(start..end)
+        } else {
+            Ok(start..end)
+        }
+    }
+
+    /// Says why `resolve` refused this range of `what`, which has `len` bytes.
+    #[cold]
+    pub(super) fn refusal(range: &Range<usize>, len: usize, what: &str) -> String {
+        match Inner::not_within(range, len) {
+            error if error.reason() == Reason::RangeEmpty => error.to_string(),
+            _ => format!("the range {range:?} reaches past the {len} bytes of {what}"),
+        }
+    }
+
+    /// Why `resolve` refused this range.
+    #[cold]
+    pub(in crate::mem) fn not_within(range: &Range<usize>, len: usize) -> JobError {
+        let reach = range.start.max(range.end);
+        match reach > len {
+            true => JobError::new(Reason::OutOfRange, len as u64, reach as u64),
+            false => JobError::new(Reason::RangeEmpty, range.start as u64, range.end as u64),
+        }
+    }
+}
+
+impl Drop for MmapInner {
+    fn drop(&mut self) {
+        drop(std::mem::take(&mut *lock(&self.exports)));
+        // The devices let go of the memory before it is given back.
+        drop(std::mem::take(&mut *lock(&self.held)));
+        if self.doubt.is_kept() {
+            self.memory.leak();
+        }
+    }
+}

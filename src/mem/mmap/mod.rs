@@ -1,0 +1,22 @@
+//! The Mmap: where its memory comes from, which devices hold it, and whom it was exported to.
+//!
+//! `builder` makes one, of a memfd (`memfd`, `huge`) or of memory of the application's (`owner`);
+//! `memory` gives the bytes back. Of the other rooms of `mem` it imports `ranges`.
+
+mod builder;
+mod devices;
+mod exports;
+mod huge;
+mod memfd;
+mod memory;
+mod mmap;
+mod owner;
+
+pub use builder::MmapBuilder;
+pub(super) use devices::Entry;
+pub(crate) use devices::Holder;
+#[cfg(all(test, tokio_doca_loom))]
+pub(super) use devices::{Keys, Registrations, register};
+pub use huge::HugePages;
+pub use mmap::Mmap;
+pub(super) use mmap::MmapInner;

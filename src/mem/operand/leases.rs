@@ -1,0 +1,167 @@
+//! The Leases of a job, whatever its operands are, and what is left to do after they were given back.
+//!
+//! To give a count back runs no code of the application's. After a last count its element goes
+//! home, and perhaps its Mmap ends: that wakes wakers and drops owners. A caller in whose place no
+//! such code may run ends the Leases, and drops what they leave later ([`Last`]).
+#![allow(
+    unreachable_pub,
+    reason = "the Leases are named by the sealed traits of operands"
+)]
+
+use super::session::SessionLease;
+use crate::device::Keep;
+use crate::mem::buf::{ChainRead, ChainWrite};
+use crate::mem::element::{LastCount, ReadLease, WriteLease};
+use crate::mem::remote::{LastPiece, RemoteRead, RemoteWrite};
+
+/// The Leases of a job of any kind, as a Slot keeps them.
+pub(crate) struct Leases {
+    pub(crate) read: Option<Reading>,
+    pub(crate) write: Option<Writing>,
+    pub(crate) session: Option<SessionLease>,
+}
+
+impl Leases {
+    #[inline(always)]
+    pub(super) fn of(read: Option<Reading>, write: Option<Writing>) -> Leases {
+        let session = None;
+        Leases {
+            read,
+            write,
+            session,
+        }
+    }
+}
+
+/// The read Leases of one job.
+pub enum Reading {
+    Buf(ReadLease),
+    Chain(ChainRead),
+    Remote(RemoteRead),
+}
+
+/// The write Leases of one job.
+pub enum Writing {
+    Buf(WriteLease),
+    Chain(ChainWrite),
+    Remote(RemoteWrite),
+}
+
+impl Reading {
+    /// Whether others may write some of it meanwhile.
+    pub(crate) fn is_shared(&self) -> bool {
+        match self {
+            Reading::Buf(lease) => lease.is_shared(),
+            Reading::Chain(lease) => lease.is_shared(),
+            Reading::Remote(_) => true,
+        }
+    }
+}
+
+impl From<ReadLease> for Reading {
+    fn from(lease: ReadLease) -> Reading {
+        Reading::Buf(lease)
+    }
+}
+
+impl From<ChainRead> for Reading {
+    fn from(lease: ChainRead) -> Reading {
+        Reading::Chain(lease)
+    }
+}
+
+impl From<WriteLease> for Writing {
+    fn from(lease: WriteLease) -> Writing {
+        Writing::Buf(lease)
+    }
+}
+
+impl From<ChainWrite> for Writing {
+    fn from(lease: ChainWrite) -> Writing {
+        Writing::Chain(lease)
+    }
+}
+
+/// A write Lease that can take what a job wrote.
+pub trait Grow {
+    /// So many bytes were appended.
+    fn grow(&self, by: usize);
+}
+
+impl Grow for WriteLease {
+    #[inline(always)]
+    fn grow(&self, by: usize) {
+        WriteLease::grow(self, by);
+    }
+}
+
+impl Grow for ChainWrite {
+    fn grow(&self, by: usize) {
+        ChainWrite::grow(self, by);
+    }
+}
+
+impl Grow for Writing {
+    fn grow(&self, by: usize) {
+        match self {
+            Writing::Buf(lease) => lease.grow(by),
+            Writing::Chain(lease) => lease.grow(by),
+            Writing::Remote(write) => write.grow(by),
+        }
+    }
+}
+
+impl From<RemoteRead> for Reading {
+    fn from(read: RemoteRead) -> Reading {
+        Reading::Remote(read)
+    }
+}
+
+impl From<RemoteWrite> for Writing {
+    fn from(write: RemoteWrite) -> Writing {
+        Writing::Remote(write)
+    }
+}
+
+impl Grow for RemoteWrite {
+    /// It has no rooms.
+    #[inline(always)]
+    fn grow(&self, _by: usize) {}
+}
+
+/// What is left to do after a Lease was given back. Its drop does it, and may run code of the
+/// application's: the drop of an owner, and wakers that wait for an element.
+#[must_use = "its drop may run code of the application's"]
+#[expect(dead_code, reason = "what is in it is there to be dropped")]
+pub(crate) enum Last {
+    /// The last count of an element.
+    Element(LastCount),
+    /// A count of a chain, which may be the last.
+    Chain(Keep),
+    /// The last count of a piece of an import.
+    Remote(LastPiece),
+}
+
+impl Reading {
+    /// Gives it back, and leaves to the caller what may run code of the application's.
+    #[inline(always)]
+    pub(crate) fn end(self) -> Option<Last> {
+        match self {
+            Reading::Buf(lease) => lease.end().map(Last::Element),
+            Reading::Chain(lease) => Some(Last::Chain(lease.end())),
+            Reading::Remote(lease) => lease.end().map(Last::Remote),
+        }
+    }
+}
+
+impl Writing {
+    /// Gives it back, and leaves to the caller what may run code of the application's.
+    #[inline(always)]
+    pub(crate) fn end(self) -> Option<Last> {
+        match self {
+            Writing::Buf(lease) => lease.end().map(Last::Element),
+            Writing::Chain(lease) => Some(Last::Chain(lease.end())),
+            Writing::Remote(lease) => lease.end().map(Last::Remote),
+        }
+    }
+}

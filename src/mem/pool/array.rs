@@ -1,0 +1,178 @@
+//! Bufs of one size that are reached by their index.
+
+use std::fmt;
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+use super::cut::Cut;
+use crate::error::{Error, ErrorKind, JobError, Reason, Result};
+use crate::mem::buf::Buf;
+use crate::mem::element::Handle;
+use crate::mem::mmap::Mmap;
+
+/// Who works with the elements of a [`BufArray`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ArrayTarget {
+    /// This process.
+    #[default]
+    Cpu,
+    /// Kernels on a GPU: not supported.
+    #[doc(alias = "doca_buf_arr_set_target_gpu")]
+    Gpu,
+    /// The data path accelerator of a DPU: not supported.
+    Dpa,
+}
+
+/// A row of Bufs of one size, reached by their index (Core guide 3.3.4.2). Clones are the same array.
+///
+/// All its elements are out from the beginning: [`get`](BufArray::get) is one more handle of the same Buf each time, with
+/// the rooms that it was left with. It claims its range of the Mmap until the array and the last of its Bufs have gone.
+///
+/// ```
+/// # use tokio_doca::{BufArray, Device, Mmap};
+/// # let device = Device::open_default()?;
+/// let mmap = Mmap::builder().device(&device).alloc(1 << 20)?;
+/// let array = BufArray::builder(&mmap).element_size(64).elements(100).build()?;
+/// array.get(7)?.extend_from_slice(b"seven")?;
+/// assert_eq!(&array.get(7)?.data()?[..], b"seven");
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
+#[derive(Clone)]
+#[doc(alias = "doca_buf_arr")]
+pub struct BufArray(Arc<Inner>);
+
+struct Inner {
+    /// They keep their slab, and so the claim.
+    bufs: Box<[Buf]>,
+    element_size: usize,
+    mmap: Mmap,
+}
+
+impl BufArray {
+    /// Begins an array on an Mmap.
+    #[doc(alias = "doca_buf_arr_create")]
+    pub fn builder(mmap: &Mmap) -> BufArrayBuilder<'_> {
+        BufArrayBuilder {
+            mmap,
+            range: (Bound::Unbounded, Bound::Unbounded),
+            element_size: 4096,
+            alignment: 1,
+            elements: None,
+            target: ArrayTarget::Cpu,
+        }
+    }
+
+    /// The Buf at an index.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` if there are not so many.
+    #[doc(alias = "doca_gpu_dev_buf_get_buf")]
+    pub fn get(&self, index: usize) -> Result<Buf, JobError> {
+        let len = self.len() as u64;
+        let none = JobError::new(Reason::NoElement, len, index as u64);
+        self.0.bufs.get(index).cloned().ok_or(none)
+    }
+
+    /// How many elements it has.
+    #[allow(clippy::len_without_is_empty)] // it has at least one
+    pub fn len(&self) -> usize {
+        self.0.bufs.len()
+    }
+
+    /// Bytes of each.
+    pub fn element_size(&self) -> usize {
+        self.0.element_size
+    }
+
+    /// The Mmap whose range it claims.
+    pub fn mmap(&self) -> &Mmap {
+        &self.0.mmap
+    }
+}
+
+impl fmt::Debug for BufArray {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BufArray")
+            .field("len", &self.len())
+            .field("element_size", &self.element_size())
+            .finish()
+    }
+}
+
+/// Builds a [`BufArray`].
+#[derive(Debug)]
+#[must_use = "nothing is built before build"]
+pub struct BufArrayBuilder<'a> {
+    mmap: &'a Mmap,
+    range: (Bound<usize>, Bound<usize>),
+    element_size: usize,
+    alignment: usize,
+    elements: Option<usize>,
+    target: ArrayTarget,
+}
+
+impl BufArrayBuilder<'_> {
+    /// Which bytes of the Mmap; all of them if not said.
+    pub fn range(mut self, range: impl RangeBounds<usize>) -> Self {
+        self.range = (range.start_bound().cloned(), range.end_bound().cloned());
+        self
+    }
+
+    /// Bytes of each element; 4096 if not said.
+    #[doc(alias = "doca_buf_arr_set_params")]
+    pub fn element_size(mut self, bytes: usize) -> Self {
+        self.element_size = bytes;
+        self
+    }
+
+    /// The alignment of each element's first byte, a power of two; 1 if not said.
+    pub fn alignment(mut self, bytes: usize) -> Self {
+        self.alignment = bytes;
+        self
+    }
+
+    /// How many elements, from the start of the range on; as many as fit if not said. What is behind them is not claimed.
+    pub fn elements(mut self, elements: usize) -> Self {
+        self.elements = Some(elements);
+        self
+    }
+
+    /// Who works with them; the CPU if not said.
+    pub fn target(mut self, target: ArrayTarget) -> Self {
+        self.target = target;
+        self
+    }
+
+    /// Claims the range and cuts it into elements, all of them empty.
+    ///
+    /// # Errors
+    ///
+    /// `NotSupported` for a target that is not the CPU; `InvalidValue` if the range does not lie in the Mmap or has not so
+    /// many elements, if the size is 0 or the alignment no power of two; `InUse` if a pool, another array or a Buf of an
+    /// inventory has a part of the range; `BadState` while the Mmap is stopped.
+    #[doc(alias = "doca_buf_arr_start")]
+    pub fn build(self) -> Result<BufArray> {
+        const OP: &str = "BufArrayBuilder::build";
+        if self.target != ArrayTarget::Cpu {
+            let text = format!(
+                "a BufArray for {:?}: ArrayTarget::Cpu is supported",
+                self.target
+            );
+            return Err(Error::new(ErrorKind::NotSupported, OP, text));
+        }
+        let mut cut = Cut::new(OP, self.mmap, self.range, self.element_size, self.alignment)?;
+        if let Some(elements) = self.elements {
+            cut = cut.limit(OP, elements)?;
+        }
+        let slab = cut.claim(OP, self.mmap)?;
+        // The lowest first, so that each comes at its index.
+        let bufs = std::iter::from_fn(|| Some(Buf(Handle::first(slab.take()?))));
+        Ok(BufArray(Arc::new(Inner {
+            bufs: bufs.collect(),
+            element_size: self.element_size,
+            mmap: self.mmap.clone(),
+        })))
+    }
+}

@@ -1,0 +1,89 @@
+//! How a range is cut into elements of one size, for pools and arrays, and claimed for them.
+
+use std::ops::{Range, RangeBounds};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::mem::element::{Element, MAX_ELEMENTS, Slab, SlabHandle};
+use crate::mem::mmap::{Mmap, MmapInner};
+
+pub(super) struct Cut {
+    range: Range<usize>,
+    first: usize,
+    stride: usize,
+    size: usize,
+    count: usize,
+}
+
+impl Cut {
+    /// As many elements of `size` bytes, each aligned, as fit into the range.
+    pub(super) fn new(
+        op: &'static str,
+        mmap: &Mmap,
+        range: impl RangeBounds<usize>,
+        size: usize,
+        alignment: usize,
+    ) -> Result<Cut> {
+        let invalid = |text: String| Error::new(ErrorKind::InvalidValue, op, text);
+        if size == 0 || !alignment.is_power_of_two() {
+            return Err(invalid(format!(
+                "elements of {size} bytes aligned to {alignment}: a size above 0 and a power of two"
+            )));
+        }
+        let len = mmap.len();
+        let range = MmapInner::resolve(range, len)
+            .map_err(|range| invalid(MmapInner::refusal(&range, len, "the Mmap")))?;
+        let base = mmap.0.at(range.start).addr().get();
+        let first = range.start + (base.next_multiple_of(alignment) - base);
+        let stride = size
+            .checked_next_multiple_of(alignment)
+            .unwrap_or(usize::MAX);
+        // The last element needs no padding behind it.
+        let room = range.end.saturating_sub(first);
+        let count = if room < size {
+            0
+        } else {
+            (room - size) / stride + 1
+        };
+        if count == 0 || count > MAX_ELEMENTS {
+            let max = MAX_ELEMENTS;
+            return Err(invalid(format!(
+                "{count} elements of {size} bytes in {room}: it takes 1 to {max}"
+            )));
+        }
+        Ok(Cut {
+            range,
+            first,
+            stride,
+            size,
+            count,
+        })
+    }
+
+    /// The first `count` elements only, and no range behind them.
+    pub(super) fn limit(self, op: &'static str, count: usize) -> Result<Cut> {
+        if count == 0 || count > self.count {
+            let (size, fit) = (self.size, self.count);
+            let text =
+                format!("{count} elements of {size} bytes, and 1 to {fit} fit into the range");
+            return Err(Error::new(ErrorKind::InvalidValue, op, text));
+        }
+        let end = self.first + (count - 1) * self.stride + self.size;
+        Ok(Cut {
+            range: self.range.start..end,
+            count,
+            ..self
+        })
+    }
+
+    /// Claims the range, and makes the elements.
+    pub(super) fn claim(&self, op: &'static str, mmap: &Mmap) -> Result<SlabHandle> {
+        let range = self.range.clone();
+        let claimed = mmap.0.ranges().claim(range.clone());
+        claimed.map_err(|busy| busy.error(op, &range))?;
+        let claim = Some((mmap.clone(), range));
+        Ok(Slab::build(self.count, claim, |index, slab| {
+            let start = self.first + index as usize * self.stride;
+            Element::fixed(mmap, start..start + self.size, index, slab)
+        }))
+    }
+}

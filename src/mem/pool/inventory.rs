@@ -1,0 +1,96 @@
+//! Bufs on any unclaimed range of any Mmap.
+
+use std::fmt;
+use std::ops::RangeBounds;
+use std::sync::Arc;
+
+use crate::error::{Error, ErrorKind, JobError, Reason, Result};
+use crate::mem::buf::Buf;
+use crate::mem::element::{Element, Handle, MAX_ELEMENTS, Slab, SlabHandle};
+use crate::mem::mmap::{Mmap, MmapInner};
+
+/// Descriptors for Bufs on ranges of the caller's choice (Core guide 3.3.4). Clones are the same inventory.
+///
+/// Bufs may overlap; jobs and guards on overlapping bytes exclude each other as on the same Buf.
+///
+/// ```
+/// # use tokio_doca::{BufInventory, Device, Mmap};
+/// # let device = Device::open_default()?;
+/// let mmap = Mmap::builder().device(&device).alloc(1 << 20)?;
+/// let inventory = BufInventory::with_capacity(16);
+/// let destination = inventory.buf(&mmap, 0..8192)?;
+/// let source = inventory.buf_filled(&mmap, 8192..12288)?;
+/// assert_eq!((destination.tailroom(), source.data_len()), (8192, 4096));
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
+#[derive(Clone)]
+#[doc(alias = "doca_buf_inventory")]
+pub struct BufInventory(Arc<SlabHandle>);
+
+impl BufInventory {
+    /// An inventory of `descriptors`: as many of its Bufs can be alive at once (at most 16,777,214).
+    ///
+    /// # Panics
+    ///
+    /// With more than that.
+    #[doc(alias = "doca_buf_inventory_create")]
+    pub fn with_capacity(descriptors: usize) -> BufInventory {
+        let max = MAX_ELEMENTS;
+        assert!(
+            descriptors <= max,
+            "an inventory has at most {max} descriptors, and {descriptors} were asked for"
+        );
+        BufInventory(Arc::new(Slab::build(descriptors, None, Element::unplaced)))
+    }
+
+    /// A Buf without data: a destination.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` if the range is empty, ends before it begins or reaches past the Mmap; `InUse`
+    /// if a pool or an array has a part of it; `NoMemory` if all descriptors are in use; `BadState`
+    /// while the Mmap is stopped.
+    #[doc(alias = "doca_buf_inventory_buf_by_addr")]
+    pub fn buf(&self, mmap: &Mmap, range: impl RangeBounds<usize>) -> Result<Buf> {
+        const OP: &str = "BufInventory::buf";
+        let len = mmap.len();
+        let range = MmapInner::resolve(range, len).map_err(|range| {
+            let text = MmapInner::refusal(&range, len, "the Mmap");
+            Error::new(ErrorKind::InvalidValue, OP, text)
+        })?;
+        let Some(element) = self.0.take() else {
+            let full = JobError::new(Reason::InventoryEmpty, self.0.len() as u64, 0);
+            return Err(Error::new(full.kind(), OP, full.to_string()));
+        };
+        let handle = Handle::ranged(element, mmap, range.clone());
+        Ok(Buf(handle.map_err(|busy| busy.error(OP, &range))?))
+    }
+
+    /// A Buf whose bytes are all data: a source.
+    ///
+    /// # Errors
+    ///
+    /// As [`BufInventory::buf`].
+    #[doc(alias = "doca_buf_inventory_buf_by_data")]
+    pub fn buf_filled(&self, mmap: &Mmap, range: impl RangeBounds<usize>) -> Result<Buf> {
+        let buf = self
+            .buf(mmap, range)
+            .map_err(|error| error.with_call("BufInventory::buf_filled"))?;
+        buf.0.fill();
+        Ok(buf)
+    }
+
+    /// How many descriptors it has.
+    #[doc(alias = "doca_buf_inventory_get_num_elements")]
+    pub fn descriptors(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl fmt::Debug for BufInventory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BufInventory")
+            .field("descriptors", &self.descriptors())
+            .finish()
+    }
+}

@@ -1,0 +1,14 @@
+//! Where Bufs come from: pools, arrays and inventories.
+//!
+//! Pools and arrays claim a range of their Mmap and cut it into elements of one size (`cut`).
+//! Inventories place a Buf on any range. Of the other rooms of `mem` it imports `buf` and those
+//! that `buf` imports.
+
+mod array;
+mod cut;
+mod inventory;
+mod pool;
+
+pub use array::{ArrayTarget, BufArray, BufArrayBuilder};
+pub use inventory::BufInventory;
+pub use pool::{Alloc, BufPool, BufPoolBuilder};

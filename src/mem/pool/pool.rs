@@ -1,0 +1,201 @@
+//! Bufs of one size out of a claimed range: the fastest source.
+
+use std::fmt;
+use std::future::Future;
+use std::ops::{Bound, RangeBounds};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use pin_project::{pin_project, pinned_drop};
+
+use super::cut::Cut;
+use crate::error::{JobError, Reason, Result};
+use crate::mem::buf::Buf;
+use crate::mem::element::{Handle, Slab, SlabHandle};
+use crate::mem::mmap::Mmap;
+use crate::sync::WaitNode;
+
+/// Bufs of one size (Core guide 3.3.4.2). Clones are the same pool.
+///
+/// It claims its range of the Mmap until the pool and the last of its Bufs have gone. A Buf comes empty, and goes
+/// home when its last handle, and the last job or guard on it, has gone.
+///
+/// ```
+/// # use tokio_doca::{BufPool, Device, Mmap};
+/// # let device = Device::open_default()?;
+/// let mmap = Mmap::builder().device(&device).alloc(1 << 20)?;
+/// let pool = BufPool::builder(&mmap).element_size(4096).build()?;
+/// assert_eq!(pool.elements(), 256);
+/// let buf = pool.try_alloc()?;
+/// assert_eq!((buf.data_len(), buf.tailroom()), (0, 4096));
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
+#[derive(Clone)]
+#[doc(alias = "doca_bufpool")]
+pub struct BufPool(Arc<Inner>);
+
+struct Inner {
+    slab: SlabHandle,
+    element_size: usize,
+}
+
+impl BufPool {
+    /// Begins a pool on an Mmap.
+    #[doc(alias = "doca_bufpool_create")]
+    pub fn builder(mmap: &Mmap) -> BufPoolBuilder<'_> {
+        let range = (Bound::Unbounded, Bound::Unbounded);
+        BufPoolBuilder {
+            mmap,
+            range,
+            element_size: 4096,
+            alignment: 1,
+        }
+    }
+
+    /// An empty Buf, or `Again`.
+    ///
+    /// # Errors
+    ///
+    /// `Again` if all are in use.
+    #[doc(alias = "doca_bufpool_buf_alloc")]
+    #[inline]
+    pub fn try_alloc(&self) -> Result<Buf, JobError> {
+        match self.0.slab.take() {
+            Some(element) => Ok(Buf(Handle::first(element))),
+            None => Err(JobError::new(
+                Reason::PoolEmpty,
+                self.elements() as u64,
+                self.0.element_size as u64,
+            )),
+        }
+    }
+
+    /// An empty Buf; waits its turn while all are in use.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up its place in line; nothing is lost.
+    pub fn alloc(&self) -> Alloc<'_> {
+        Alloc {
+            pool: self,
+            node: WaitNode::new(),
+        }
+    }
+
+    /// How many elements it has.
+    #[doc(alias = "doca_bufpool_get_num_elements")]
+    pub fn elements(&self) -> usize {
+        self.0.slab.len()
+    }
+
+    /// Bytes of each.
+    pub fn element_size(&self) -> usize {
+        self.0.element_size
+    }
+
+    /// The Mmap whose range it claims.
+    pub fn mmap(&self) -> &Mmap {
+        self.0.slab.mmap().expect("a pool claims a range")
+    }
+}
+
+impl fmt::Debug for BufPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BufPool")
+            .field("elements", &self.elements())
+            .field("element_size", &self.element_size())
+            .finish()
+    }
+}
+
+/// The future of [`BufPool::alloc`]. It cannot outlive what it borrows:
+///
+/// ```compile_fail,E0597
+/// # use tokio_doca::{BufPool, Device, Mmap};
+/// let device = Device::open_default()?;
+/// let mut alloc;
+/// {
+///     let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(4096)?).build()?;
+///     alloc = Box::pin(pool.alloc());
+/// }
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
+#[pin_project(PinnedDrop)]
+#[must_use = "futures do nothing unless polled"]
+pub struct Alloc<'a> {
+    pool: &'a BufPool,
+    #[pin]
+    node: WaitNode,
+}
+
+impl Future for Alloc<'_> {
+    type Output = Buf;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Buf> {
+        let this = self.project();
+        let budget = ready!(tokio::task::coop::poll_proceed(cx));
+        let slab: &Slab = &this.pool.0.slab;
+        match slab.poll_take(this.node.as_ref(), cx.waker()) {
+            Some(element) => {
+                budget.made_progress();
+                Poll::Ready(Buf(Handle::first(element)))
+            }
+            None => Poll::Pending,
+        }
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for Alloc<'_> {
+    /// Leaves the line by the node's own drop. That there is a drop here tells the compiler that the pool, which keeps
+    /// the line, must still be borrowed then.
+    fn drop(self: Pin<&mut Self>) {}
+}
+
+/// Builds a [`BufPool`].
+#[derive(Debug)]
+#[must_use = "nothing is built before build"]
+pub struct BufPoolBuilder<'a> {
+    mmap: &'a Mmap,
+    range: (Bound<usize>, Bound<usize>),
+    element_size: usize,
+    alignment: usize,
+}
+
+impl BufPoolBuilder<'_> {
+    /// Which bytes of the Mmap; all of them if not said.
+    pub fn range(mut self, range: impl RangeBounds<usize>) -> Self {
+        self.range = (range.start_bound().cloned(), range.end_bound().cloned());
+        self
+    }
+
+    /// Bytes of each element; 4096 if not said.
+    pub fn element_size(mut self, bytes: usize) -> Self {
+        self.element_size = bytes;
+        self
+    }
+
+    /// The alignment of each element's first byte, a power of two; 1 if not said.
+    pub fn alignment(mut self, bytes: usize) -> Self {
+        self.alignment = bytes;
+        self
+    }
+
+    /// Claims the range and cuts it into as many elements as fit.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` if the range does not lie in the Mmap or not one element fits, if the size is 0 or the alignment
+    /// no power of two; `InUse` if another pool, an array or a Buf of an inventory has a part of the range; `BadState`
+    /// while the Mmap is stopped.
+    #[doc(alias = "doca_bufpool_start")]
+    pub fn build(self) -> Result<BufPool> {
+        const OP: &str = "BufPoolBuilder::build";
+        let cut = Cut::new(OP, self.mmap, self.range, self.element_size, self.alignment)?;
+        Ok(BufPool(Arc::new(Inner {
+            slab: cut.claim(OP, self.mmap)?,
+            element_size: self.element_size,
+        })))
+    }
+}

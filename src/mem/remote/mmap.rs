@@ -1,0 +1,226 @@
+//! Memory of an exporter's.
+//!
+//! No Lease of this process protects what another one may touch at any time, so a [`RemoteBuf`] takes none: it keeps the import,
+//! and the device looks before each job whether the memory is still exported. Memory of this process, imported by its own
+//! blob, is the same Mmap, and a piece of it takes Leases like any Buf; except where a pool or an array has the range and
+//! peers may write it: there is nothing that a Lease would protect, and none is taken (ADR 0022).
+#![expect(unsafe_code, reason = "names the memory of an import")]
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::import::Import;
+use crate::device::{Access, Audience, Device, Imported, Origin, Segment};
+use crate::error::{Error, ErrorKind, JobError, Result};
+use crate::mem::mmap::{Mmap, MmapInner};
+
+/// Memory that another process has exported, as a device of this one reaches it (Core guide 3.3.2). Clones are the same import.
+///
+/// It is given back when the last clone, RemoteBuf and job has gone. When the exporter stops or drops its Mmap, or ends, the
+/// bytes stay where they are for what runs, and what begins later fails
+/// ([`Reason::ExportRevoked`](crate::Reason::ExportRevoked), [`Reason::ExporterGone`](crate::Reason::ExporterGone)).
+///
+/// The exporter, and whoever else imports the memory, may change it at any time: it is reached by jobs alone, and what a job
+/// copies meanwhile may be torn.
+///
+/// # Trust
+///
+/// An exporter is trusted with the importer's time. On the software device it can punch holes into
+/// memory that it may write, and whoever touches the memory meanwhile waits for it: for up to 1.5 s
+/// while it punches 4 GiB. By default a copy of at most 64 KiB touches the memory in the task that
+/// awaits it. To copy from an exporter that is not trusted, import through a provider built with
+/// [`SoftBuilder::inline_limit(0)`](crate::soft::SoftBuilder::inline_limit): an engine thread touches
+/// the memory then, and only the copies of that provider's devices wait. Remote operations of an
+/// [`Rdma`](crate::Rdma), and a sync event whose counter lies in its owner's memory, always touch the
+/// memory in the task. The pages that a touch fills are charged to the process that touches.
+///
+/// An exporter that replaces its program (execve(2)) takes nothing back, and the import goes on with
+/// memory that the exporter no longer has.
+///
+/// ```
+/// use std::time::Duration;
+/// use tokio_doca::soft::{Soft, View};
+/// use tokio_doca::{Access, BufInventory, Dma, Mmap, RemoteMmap, WorkQ};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tokio_doca::Error> {
+/// // Usually a process on the host ...
+/// let host = Soft::builder().build().open("pf0")?;
+/// let access = Access::LOCAL_READ_WRITE | Access::DPU_READ_WRITE;
+/// let exported = Mmap::builder().device(&host).access(access).alloc(4096)?;
+/// let blob = exported.export_dpu(&host)?;
+///
+/// // ... and one on the DPU, which got the blob somehow.
+/// let dpu = Soft::builder().view(View::Dpu).build().open("p0")?;
+/// let remote = RemoteMmap::from_export(&dpu, &blob).timeout(Duration::from_secs(1)).await?;
+/// let mmap = Mmap::builder().device(&dpu).alloc(4096)?;
+/// let src = BufInventory::with_capacity(1).buf(&mmap, ..)?;
+/// src.extend_from_slice(b"hello host")?;
+/// let dma = Dma::builder(&dpu).attach(&WorkQ::builder().build()?)?;
+/// assert_eq!(dma.copy(&src, &remote.buf(..)?).await?, 10);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+#[doc(alias = "doca_mmap_create_from_export")]
+pub struct RemoteMmap(pub(super) Arc<Inner>);
+
+pub(super) struct Inner {
+    pub(super) device: Device,
+    /// All of it, as the device knows it.
+    pub(super) whole: Segment,
+    pub(super) access: Access,
+    pub(super) audience: Audience,
+    /// The Mmap, if this process exported it.
+    pub(super) own: Option<Mmap>,
+    origin: Arc<dyn Origin>,
+}
+
+impl RemoteMmap {
+    /// Imports what [`Mmap::export_dpu`] or [`Mmap::export_rdma`] answered, with a time limit of 5 s if [`Import::timeout`] says
+    /// no other. Nothing begins before the first poll; no runtime is needed.
+    ///
+    /// Where a blob may go: what the host's device of a port (`pf0`, `pf0vf0`, ..) exports to the DPU, the DPU's device of that
+    /// port imports (`p0`); an RDMA export any device does. A blob of this process's own Mmap yields that Mmap, with its
+    /// Leases.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` for what is no blob, is cut off or was changed, and for a blob of something
+    /// else, with the call that takes it; `UnsupportedVersion` for a newer one; `NotSupported` for one
+    /// that this device does not import, from another host, or from another network namespace without a path;
+    /// `NotPermitted` if the exporter knows no such export: it was revoked, or the blob is forged; `ConnectionReset` if the exporter has
+    /// gone; `TimedOut` if it does not answer, or the memory cannot be mapped in time; `NoMemory` if the memory cannot be mapped.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it is ordinary: what is under way ends by itself, within the time limit.
+    pub fn from_export(device: &Device, blob: &[u8]) -> Import {
+        Import::new(device, blob)
+    }
+
+    pub(super) fn new(device: &Device, imported: Imported) -> Result<RemoteMmap> {
+        let refuse = |text| Err(Error::new(ErrorKind::Unexpected, Import::OP, text));
+        let Imported { addr, len, key, .. } = imported;
+        if addr.addr().get().checked_add(len).is_none() {
+            return refuse("the device hands back memory that ends behind all addresses");
+        }
+        let own = match imported.owner.map(|owner| owner.downcast::<MmapInner>()) {
+            None => None,
+            Some(Ok(inner)) => Some(Mmap(inner)),
+            Some(Err(_)) => return refuse("the device hands back an owner that is no Mmap"),
+        };
+        // Leases on the owner protect the owner's bytes, so the import must be of these.
+        if let Some(Mmap(inner)) = &own {
+            let (region, permitted) = (inner.region(), imported.audience.part_of(inner.access()));
+            if (addr, len) != (region.addr(), region.len()) || !permitted.contains(imported.access)
+            {
+                return refuse("the device hands back memory that is not its owner's");
+            }
+        }
+        Ok(RemoteMmap(Arc::new(Inner {
+            device: device.clone(),
+            // SAFETY: the device reaches these bytes by the key until the origin is dropped
+            // (registrar duty 4), which whoever names them keeps. If they are the owner's, its
+            // Leases say who uses them; otherwise nobody else in this process does.
+            whole: unsafe { Segment::new(addr, len, key) },
+            access: imported.access,
+            audience: imported.audience,
+            own,
+            origin: imported.origin,
+        })))
+    }
+
+    /// How many bytes.
+    #[allow(clippy::len_without_is_empty)] // it never is
+    #[doc(alias = "doca_mmap_get_memrange")]
+    pub fn len(&self) -> usize {
+        self.0.whole.len()
+    }
+
+    /// What the exporter's Mmap was built with, as far as this audience is concerned.
+    pub fn access(&self) -> Access {
+        self.0.access
+    }
+
+    /// Whom it was exported for.
+    pub fn audience(&self) -> Audience {
+        self.0.audience
+    }
+
+    /// The device that imported it.
+    pub fn device(&self) -> &Device {
+        &self.0.device
+    }
+
+    /// All of it, as a device under the contract suite is given it: no Lease is taken.
+    #[cfg(feature = "contract")]
+    pub(crate) fn whole(&self) -> Segment {
+        self.0.whole
+    }
+
+    /// Whether it is memory of this process.
+    pub fn is_own(&self) -> bool {
+        self.0.own.is_some()
+    }
+
+    /// Whether it is still exported: what a job finds out too.
+    ///
+    /// # Errors
+    ///
+    /// `ConnectionReset` if the exporter stopped or dropped its Mmap, or has ended.
+    pub fn check(&self) -> Result<(), JobError> {
+        self.0.origin.check()
+    }
+}
+
+impl fmt::Debug for RemoteMmap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteMmap")
+            .field("len", &self.len())
+            .field("audience", &self.audience())
+            .field("access", &self.access())
+            .finish()
+    }
+}
+
+#[cfg(all(test, not(tokio_doca_loom)))]
+mod tests {
+    use super::*;
+    use crate::device::Use;
+    use crate::error::Reason;
+    use crate::mem::mmap::Holder;
+
+    use std::ptr::NonNull;
+
+    struct Always;
+
+    impl Origin for Always {
+        fn check(&self) -> Result<(), JobError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_address_is_the_devices_and_not_believed() {
+        let device = Device::open("pf0").unwrap();
+        let imported = |addr: usize, len| {
+            let addr = NonNull::new(std::ptr::without_provenance_mut(addr)).unwrap();
+            let access = Access::DPU_READ_WRITE;
+            let imported = Imported::new(addr, len, access, Audience::Dpu, 0, Arc::new(Always));
+            RemoteMmap::new(&device, imported)
+        };
+        // Nothing of this process is there.
+        let there = imported(usize::MAX - 4096, 4096).unwrap();
+        let end = there.buf(4095..).unwrap();
+        let holder = Holder::new(device.id(), Use::Dma);
+        let segments = end.segment(Audience::Dpu, holder, true, Reason::RemoteNotReadable);
+        let segment = segments.unwrap().as_slice()[0];
+        let addr = segment.addr().addr().get();
+        assert_eq!((addr, segment.len()), (usize::MAX - 1, 1));
+        for len in [4097, usize::MAX] {
+            let error = imported(usize::MAX - 4096, len).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unexpected);
+        }
+    }
+}
