@@ -149,43 +149,33 @@
 //! # }
 //! ```
 
-mod access;
-mod algorithm;
-mod caps;
-mod completion;
-mod endpoint;
-mod event;
-mod hasher;
+// `info` and `memory` import no other room. `job` stands on both, `queue` on `job` and `memory`,
+// `provider` on `info`, `memory` and `queue`, and `representor` on `info` and `provider`.
 mod info;
 mod job;
-mod kind;
 mod memory;
 mod provider;
 mod queue;
 mod representor;
-mod sha;
-mod share;
-mod signal;
-mod volatile;
 
-pub use access::Access;
-pub use algorithm::Algorithm;
-pub use caps::{
-    AccelCaps, Caps, DmaCaps, RdmaCaps, RdmaKind, ShaCaps, SyncEventCaps, SyncEventKind,
+pub use info::{
+    AccelCaps, Algorithm, Caps, DevInfo, DmaCaps, JobKind, PciAddr, PciFunction, RdmaCaps,
+    RdmaKind, RepCaps, RepFilter, RepInfo, RepKind, ShaCaps, SyncEventCaps, SyncEventKind,
 };
-pub use completion::{Completion, Token};
-pub use endpoint::{Endpoint, EndpointConfig, EndpointState, Mtu, RdmaJob, RecvOpcode, Verb};
-pub use event::{EventBacking, EventConfig, EventCounter, EventJob, EventPort, EventWait, Unit};
-pub(crate) use hasher::COST as HASH_COST;
-pub use hasher::Hasher;
-pub use info::{DevInfo, PciAddr, PciFunction};
-pub use job::{AccelJob, Class, Job, Segment, Segments};
-pub use kind::JobKind;
-pub use memory::{Region, Registrar, Registration, Use};
+pub(crate) use job::HASH_COST;
+pub use job::{
+    AccelJob, Class, Completion, Hasher, Job, RecvOpcode, Segment, Segments, SessionRef, ShaJob,
+    Token,
+};
+pub(crate) use memory::volatile_copy;
+pub use memory::{
+    Access, Audience, Backing, Doubt, Exported, Imported, Offer, Origin, Region, Registrar,
+    Registration, Use,
+};
 pub use provider::{Adapter, Device, DeviceId, Liveness, Provider, WeakDevice};
-pub use queue::{Armed, Keep, Queue, QueueConfig, Submitted};
-pub use representor::{RepCaps, RepFilter, RepInfo, RepKind, Representor};
-pub use sha::{SessionRef, ShaJob};
-pub use share::{Audience, Backing, Doubt, Exported, Imported, Offer, Origin};
-pub use signal::Signal;
-pub(crate) use volatile::volatile_copy;
+pub use queue::{
+    Armed, Endpoint, EndpointConfig, EndpointState, EventBacking, EventConfig, EventCounter,
+    EventJob, EventPort, EventWait, Keep, Mtu, Queue, QueueConfig, RdmaJob, Signal, Submitted,
+    Unit, Verb,
+};
+pub use representor::Representor;

@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::{DevInfo, EventConfig, EventCounter, Queue, QueueConfig, Registrar, RepInfo};
+use crate::device::info::{DevInfo, RepInfo};
+use crate::device::memory::Registrar;
+use crate::device::queue::{EventConfig, EventCounter, Queue, QueueConfig};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A family of devices.

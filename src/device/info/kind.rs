@@ -1,6 +1,7 @@
 //! What a device can be asked to do, of any library: one question for all of them.
 
-use super::{Algorithm, Caps, RdmaKind, SyncEventKind};
+use super::algorithm::Algorithm;
+use super::caps::{Caps, RdmaKind, SyncEventKind};
 
 /// A kind of Job, of any library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

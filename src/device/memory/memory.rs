@@ -9,7 +9,8 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::time::Instant;
 
-use super::{Access, Exported, Imported, Offer};
+use super::access::Access;
+use super::share::{Exported, Imported, Offer};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A range of memory to be registered.
@@ -94,10 +95,10 @@ pub enum Use {
 /// 2. After a [`Registration`] was dropped the device does not touch its memory.
 /// 3. A blob from `export` gives its audience the bytes of the Region, with no more access than
 ///    the Region has for that audience. After the [`Exported`] was dropped, no later job of an
-///    importer reaches the memory, unless [`Doubt::keep_for_ever`](super::Doubt::keep_for_ever)
+///    importer reaches the memory, unless [`Doubt::keep_for_ever`](crate::device::Doubt::keep_for_ever)
 ///    was called before.
 /// 4. `import` describes what was exported: the device reaches `len` bytes at `addr` by the key
-///    until the [`Origin`](super::Origin) is dropped, and `access` is no more than the exporter
+///    until the [`Origin`](crate::device::Origin) is dropped, and `access` is no more than the exporter
 ///    permits. If this process exported the memory, the owner is that of its [`Offer`], and `addr`
 ///    and `len` are those of its Region. Otherwise no other code of this process uses the bytes.
 ///    A blob is input from outside: whatever it says is checked.

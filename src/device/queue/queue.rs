@@ -4,14 +4,14 @@
     reason = "who implements Queue touches memory that the crate lends it"
 )]
 
-use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::{
-    AccelJob, Completion, Endpoint, EndpointConfig, EventCounter, EventPort, Job, ShaJob, Signal,
-    Token,
-};
+use super::endpoint::{Endpoint, EndpointConfig};
+use super::event::{EventCounter, EventPort};
+use super::signal::Signal;
+use super::submitted::{Keep, Submitted};
+use crate::device::job::{AccelJob, Completion, Job, ShaJob, Token};
 use crate::error::{Error, ErrorKind, JobError, Result as SetUp};
 
 /// What a queue is built for.
@@ -31,35 +31,6 @@ impl QueueConfig {
     }
 }
 
-/// How many Jobs of a batch were accepted, and why the next one was not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Submitted {
-    /// The first so many are the device's.
-    pub accepted: usize,
-    /// Why the next was not, or `None` if all were. After `Again` the crate tries once more when the WorkQ has collected a
-    /// completion, and in any case after 1 ms, then after twice as long each time, up to 100 ms.
-    pub refused: Option<JobError>,
-}
-
-impl Submitted {
-    /// None was taken, for this reason.
-    pub(crate) fn none(refused: JobError) -> Submitted {
-        Submitted {
-            accepted: 0,
-            refused: Some(refused),
-        }
-    }
-
-    /// None of so many was taken: the device has no such kind.
-    fn unsupported(jobs: usize) -> Submitted {
-        let refused = JobError::device(ErrorKind::NotSupported, 0);
-        Submitted {
-            accepted: 0,
-            refused: (jobs > 0).then_some(refused),
-        }
-    }
-}
-
 /// What `arm` found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Armed {
@@ -69,14 +40,11 @@ pub enum Armed {
     Ready,
 }
 
-/// What a queue must hold until nothing of it is in flight.
-pub type Keep = Arc<dyn Any + Send + Sync>;
-
 /// One WorkQ's half of a device.
 ///
 /// # Safety
 ///
-/// Implementors keep the duties 1 to 7 of the [module's documentation](super), which has a guide as well.
+/// Implementors keep the duties 1 to 7 of the [module's documentation](crate::device), which has a guide as well.
 pub unsafe trait Queue: Send + Sync {
     /// Finishes the Job now, on this thread, or says `None` and has not begun. Takes no Token, keeps nothing.
     ///
@@ -97,7 +65,7 @@ pub unsafe trait Queue: Send + Sync {
 
     /// Takes Jobs of the provider's own kinds, in order, until one is refused. Their completions come as all others do.
     ///
-    /// The crate calls it on devices that have [`AccelCaps`](super::AccelCaps), with opcodes that stand there, and within
+    /// The crate calls it on devices that have [`AccelCaps`](crate::AccelCaps), with opcodes that stand there, and within
     /// its limits. What is not implemented refuses, with `NotSupported`.
     ///
     /// # Safety
@@ -118,7 +86,7 @@ pub unsafe trait Queue: Send + Sync {
 
     /// Takes hashes, in order, until one is refused. Their completions come as all others do.
     ///
-    /// The crate calls it on devices that have [`ShaCaps`](super::ShaCaps), with what stands there, and within its limits. What is
+    /// The crate calls it on devices that have [`ShaCaps`](crate::ShaCaps), with what stands there, and within its limits. What is
     /// not implemented refuses, with `NotSupported`.
     ///
     /// # Safety
@@ -130,7 +98,7 @@ pub unsafe trait Queue: Send + Sync {
 
     /// Makes an Endpoint, in the state Init, whose Completions come out of this queue.
     ///
-    /// The crate calls it on devices that have [`RdmaCaps`](super::RdmaCaps), within its limits.
+    /// The crate calls it on devices that have [`RdmaCaps`](crate::RdmaCaps), within its limits.
     ///
     /// # Errors
     ///
@@ -142,7 +110,7 @@ pub unsafe trait Queue: Send + Sync {
 
     /// Puts a sync event of this device on the queue: its Jobs and at most so many waits at once, less than 2^20, end here.
     ///
-    /// The crate calls it on devices that have [`SyncEventCaps`](super::SyncEventCaps), within their limits, and once for each event.
+    /// The crate calls it on devices that have [`SyncEventCaps`](crate::SyncEventCaps), within their limits, and once for each event.
     ///
     /// # Errors
     ///

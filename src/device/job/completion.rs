@@ -1,6 +1,5 @@
 //! The name of a Job in flight, and what the device says when it is over.
 
-use super::RecvOpcode;
 use crate::error::JobError;
 
 /// The name of one Job in flight: which Slot, and which use of it.
@@ -58,6 +57,21 @@ impl Token {
     pub const fn generation(self) -> u32 {
         (self.0 >> 32) as u32
     }
+}
+
+/// What a peer did that ended a receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[doc(alias = "doca_rdma_opcode_t")]
+pub enum RecvOpcode {
+    /// It sent a message.
+    #[doc(alias = "DOCA_RDMA_OPCODE_RECV_SEND")]
+    Send,
+    /// It sent a message, and an immediate.
+    #[doc(alias = "DOCA_RDMA_OPCODE_RECV_SEND_WITH_IMM")]
+    SendImm,
+    /// It wrote to memory of this side, and sent an immediate. The receive's own memory is untouched.
+    #[doc(alias = "DOCA_RDMA_OPCODE_RECV_WRITE_WITH_IMM")]
+    WriteImm,
 }
 
 /// What a device says of a finished Job.

@@ -6,7 +6,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::task::Poll;
 
-use super::{Backing, Keep, Region, Submitted, Token};
+use super::submitted::{Keep, Submitted};
+use crate::device::job::Token;
+use crate::device::memory::{Backing, Region};
 use crate::error::{JobError, Result};
 
 /// A processor that sets a sync event, or waits for it.
@@ -137,7 +139,7 @@ impl EventWait {
     }
 }
 
-/// A sync event, as one process has it: made by [`Adapter::open_event`](super::Adapter::open_event), or imported.
+/// A sync event, as one process has it: made by [`Adapter::open_event`](crate::device::Adapter::open_event), or imported.
 ///
 /// It needs no queue: who blocks, or spins, calls it directly. Nothing in it blocks.
 pub trait EventCounter: Send + Sync {
@@ -157,7 +159,7 @@ pub trait EventCounter: Send + Sync {
     /// other has imported it since.
     fn look(&self, wait: &EventWait) -> Result<Option<u64>, JobError>;
 
-    /// What [`Adapter::import_event`](super::Adapter::import_event) needs: at most 1,024 bytes, each time the same.
+    /// What [`Adapter::import_event`](crate::device::Adapter::import_event) needs: at most 1,024 bytes, each time the same.
     ///
     /// # Errors
     ///
@@ -173,7 +175,7 @@ pub trait EventCounter: Send + Sync {
 
 /// A sync event on a queue, whose Completions come out of it.
 ///
-/// Besides the duties of the [module](super):
+/// Besides the duties of the [module](crate::device):
 ///
 /// - Jobs are done in the order of their submission.
 /// - Each wait that was taken ends once, unless it is cancelled. It returns a value that ends it.

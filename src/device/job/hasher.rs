@@ -11,7 +11,10 @@ use sha1::Sha1;
 use sha2::digest::{FixedOutput, Output, Update};
 use sha2::{Sha256, Sha512};
 
-use super::{Algorithm, Segment, ShaJob, volatile_copy};
+use super::job::Segment;
+use super::sha::ShaJob;
+use crate::device::info::Algorithm;
+use crate::device::memory::volatile_copy;
 
 /// The state of a hash in the middle of a message.
 ///
@@ -52,7 +55,7 @@ impl Hasher {
     ///
     /// # Safety
     ///
-    /// The Job was given to a [`Queue`](super::Queue), which may touch its memory: it is valid, and leased, during the call.
+    /// The Job was given to a [`Queue`](crate::device::Queue), which may touch its memory: it is valid, and leased, during the call.
     pub unsafe fn work(&mut self, job: &ShaJob, from: usize, most: usize) -> usize {
         if from == 0 {
             *self = match job.session {

@@ -8,7 +8,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 
-use super::{Access, Region};
+use super::access::Access;
+use super::memory::Region;
 use crate::error::JobError;
 
 /// Whom an export is for.
@@ -185,7 +186,7 @@ impl Exported {
 
 /// Memory of an exporter's, as the importing device knows it.
 ///
-/// It is believed only as the answer of [`Registrar::import`](super::Registrar::import), whose
+/// It is believed only as the answer of [`Registrar::import`](crate::device::Registrar::import), whose
 /// duties say what it promises.
 #[non_exhaustive]
 pub struct Imported {

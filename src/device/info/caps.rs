@@ -2,7 +2,8 @@
 //!
 //! Each kind of context has its own capabilities, `None` where the device has no such kind.
 
-use super::{Algorithm, RepCaps};
+use super::algorithm::Algorithm;
+use super::rep_info::RepKind;
 
 /// The capabilities of a device.
 ///
@@ -51,6 +52,62 @@ pub struct Caps {
     pub hotplug_manager: bool,
     /// The most Jobs that one queue takes; a WorkQ deeper than that is refused when it is attached.
     pub max_depth: u32,
+}
+
+/// Which representors are listed (`doca_dev_rep_filter`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[doc(alias = "doca_dev_rep_filter")]
+pub enum RepFilter {
+    /// All of them.
+    #[default]
+    All,
+    /// Those of network functions.
+    Net,
+    /// Those of emulated functions.
+    Emulated,
+}
+
+impl RepFilter {
+    pub(in crate::device) fn takes(self, kind: RepKind) -> bool {
+        match self {
+            RepFilter::All => true,
+            RepFilter::Net => kind == RepKind::Net,
+            RepFilter::Emulated => kind == RepKind::Emulated,
+        }
+    }
+}
+
+/// Which lists of representors a device has; none, by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RepCaps {
+    /// Of all of them.
+    #[doc(alias = "doca_devinfo_rep_get_is_list_all_supported")]
+    pub all: bool,
+    /// Of those of network functions.
+    #[doc(alias = "doca_devinfo_rep_get_is_list_net_supported")]
+    pub net: bool,
+    /// Of those of emulated functions.
+    #[doc(alias = "doca_devinfo_rep_get_is_list_emulated_supported")]
+    pub emulated: bool,
+}
+
+impl RepCaps {
+    /// All three lists.
+    pub const ALL: RepCaps = RepCaps {
+        all: true,
+        net: true,
+        emulated: true,
+    };
+
+    /// Whether there is a list by this filter.
+    pub fn supports(&self, filter: RepFilter) -> bool {
+        match filter {
+            RepFilter::All => self.all,
+            RepFilter::Net => self.net,
+            RepFilter::Emulated => self.emulated,
+        }
+    }
 }
 
 /// The limits of copies.

@@ -8,7 +8,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Access, Keep, Segment, Segments, Submitted, Token};
+use super::submitted::{Keep, Submitted};
+use crate::device::job::{Segment, Segments, Token};
+use crate::device::memory::Access;
 use crate::error::{JobError, Result};
 
 /// The largest payload of a packet. Both sides use the smaller of the two once they are connected.
@@ -55,7 +57,7 @@ pub struct EndpointConfig {
     pub recv_list_len: u32,
     /// The largest payload of a packet.
     pub mtu: Mtu,
-    /// Which address of the port; less than [`RdmaCaps::gid_table_size`](super::RdmaCaps::gid_table_size). `None`: the device chooses.
+    /// Which address of the port; less than [`RdmaCaps::gid_table_size`](crate::RdmaCaps::gid_table_size). `None`: the device chooses.
     pub gid_index: Option<u32>,
     /// How long a Job waits for a peer that has no receive posted, or does not answer, before it fails.
     pub rnr_timeout: Duration,
@@ -138,28 +140,13 @@ pub struct RdmaJob {
     pub len: usize,
 }
 
-/// What a peer did that ended a receive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[doc(alias = "doca_rdma_opcode_t")]
-pub enum RecvOpcode {
-    /// It sent a message.
-    #[doc(alias = "DOCA_RDMA_OPCODE_RECV_SEND")]
-    Send,
-    /// It sent a message, and an immediate.
-    #[doc(alias = "DOCA_RDMA_OPCODE_RECV_SEND_WITH_IMM")]
-    SendImm,
-    /// It wrote to memory of this side, and sent an immediate. The receive's own memory is untouched.
-    #[doc(alias = "DOCA_RDMA_OPCODE_RECV_WRITE_WITH_IMM")]
-    WriteImm,
-}
-
 /// The device's half of an Rdma.
 ///
-/// Its Completions come out of the [`Queue`](super::Queue) that opened it. Besides the duties of the [module](super):
+/// Its Completions come out of the [`Queue`](crate::device::Queue) that opened it. Besides the duties of the [module](crate::device):
 ///
 /// 1. Jobs begin in the order of their submission, and their Completions come in that order. Receives end in the order in which they
 ///    were posted. The answer of a Job is how many bytes were moved, or, of an atomic, what was there; that of a receive
-///    [`Completion::received`](super::Completion::received).
+///    [`Completion::received`](crate::device::Completion::received).
 /// 2. A Job or receive that fails takes the Endpoint to [`EndpointState::Error`]: all others that were accepted end with
 ///    [`JobError::flushed`], and so does what is submitted from then on.
 /// 3. When `reset` has returned no memory of Jobs and receives is touched any more; their Completions come, flushed. (Or, of a device that does not
@@ -201,7 +188,7 @@ pub unsafe trait Endpoint: Send + Sync {
     ///
     /// # Safety
     ///
-    /// As for [`Queue::submit`](super::Queue::submit).
+    /// As for [`Queue::submit`](crate::device::Queue::submit).
     unsafe fn submit(&self, jobs: &[(Token, RdmaJob)]) -> Submitted;
 
     /// Posts a receive of at most `room` bytes. It is taken in the states Init and Connected.

@@ -72,8 +72,8 @@ impl Segment {
     }
 
     /// Returns the key that the device gave when the memory was registered
-    /// ([`Registration::key`](super::Registration::key)) or imported
-    /// ([`Imported::key`](super::Imported::key)). In a list all pieces are registered ones.
+    /// ([`Registration::key`](crate::device::Registration::key)) or imported
+    /// ([`Imported::key`](crate::device::Imported::key)). In a list all pieces are registered ones.
     #[inline(always)]
     pub const fn key(&self) -> u64 {
         self.key
@@ -164,11 +164,11 @@ pub enum Job {
 ///
 /// It is a type of its own so that [`Job`] stays as small as it is: with its Token it fills a cache line.
 ///
-/// [`Queue::submit_accel`]: super::Queue::submit_accel
+/// [`Queue::submit_accel`]: crate::device::Queue::submit_accel
 #[derive(Clone, Copy, Debug)]
 #[doc(alias = "doca_job")]
 pub struct AccelJob {
-    /// What to do: one of [`AccelCaps::opcodes`](super::AccelCaps::opcodes).
+    /// What to do: one of [`AccelCaps::opcodes`](crate::AccelCaps::opcodes).
     pub opcode: u32,
     /// A number that means what the opcode says. What needs more stands in the source.
     pub arg: u64,

@@ -6,7 +6,9 @@
 
 use std::ptr::NonNull;
 
-use super::{Algorithm, Hasher, Segment, Segments};
+use super::hasher::Hasher;
+use super::job::{Segment, Segments};
+use crate::device::info::Algorithm;
 
 /// One piece of hashing: what a Job is to copies, for [`Queue::submit_sha`].
 ///
@@ -18,7 +20,7 @@ use super::{Algorithm, Hasher, Segment, Segments};
 ///
 /// A provider that computes on the CPU does it by [`Hasher::work`].
 ///
-/// [`Queue::submit_sha`]: super::Queue::submit_sha
+/// [`Queue::submit_sha`]: crate::device::Queue::submit_sha
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 #[doc(alias = "doca_sha_job")]

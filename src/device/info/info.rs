@@ -1,0 +1,78 @@
+//! What can be opened.
+
+use std::sync::Arc;
+
+use super::caps::Caps;
+use super::pci::{PciAddr, PciFunction};
+
+/// What can be opened: a snapshot of a device's identity and capabilities.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[doc(alias = "doca_devinfo")]
+pub struct DevInfo(Arc<Inner>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct Inner {
+    provider: &'static str,
+    name: String,
+    pci_addr: Option<PciAddr>,
+    function: PciFunction,
+    caps: Caps,
+}
+
+impl DevInfo {
+    /// For providers: describes a device.
+    pub fn new(
+        provider: &'static str,
+        name: impl Into<String>,
+        pci_addr: impl Into<Option<PciAddr>>,
+        function: PciFunction,
+        caps: Caps,
+    ) -> DevInfo {
+        DevInfo(Arc::new(Inner {
+            provider,
+            name: name.into(),
+            pci_addr: pci_addr.into(),
+            function,
+            caps,
+        }))
+    }
+
+    /// The provider that it belongs to.
+    pub fn provider(&self) -> &'static str {
+        self.0.provider
+    }
+
+    /// The name that opens it.
+    #[doc(alias = "doca_devinfo_get_ibdev_name")]
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Where it sits; `None` for a device that is no PCI function, such as one of Soft-RoCE.
+    #[doc(alias = "doca_devinfo_get_pci_addr_str")]
+    pub fn pci_addr(&self) -> Option<PciAddr> {
+        self.0.pci_addr
+    }
+
+    /// What kind of function it is.
+    pub fn function(&self) -> PciFunction {
+        self.0.function
+    }
+
+    /// What it can do.
+    pub fn caps(&self) -> &Caps {
+        &self.0.caps
+    }
+
+    /// Whether `name` names it: its name, or its PCI address in either form.
+    pub fn is_named(&self, name: &str) -> bool {
+        self.name() == name || name.parse::<PciAddr>().is_ok_and(|addr| *self == addr)
+    }
+}
+
+impl PartialEq<PciAddr> for DevInfo {
+    /// `doca_devinfo_get_is_pci_addr_equal`.
+    fn eq(&self, addr: &PciAddr) -> bool {
+        self.pci_addr() == Some(*addr)
+    }
+}

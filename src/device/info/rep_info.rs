@@ -1,0 +1,92 @@
+//! What can be opened of the DPU's proxies.
+
+use std::sync::Arc;
+
+use super::pci::{PciAddr, PciFunction};
+
+/// What a representor stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RepKind {
+    /// A network function.
+    Net,
+    /// A function that the DPU emulates, such as one of storage.
+    Emulated,
+}
+
+/// What can be opened as a [`Representor`](crate::Representor): a snapshot, of when it was listed, which
+/// changes with nothing (Core guide 3.2.2).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[doc(alias = "doca_devinfo_rep")]
+pub struct RepInfo(Arc<Inner>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct Inner {
+    name: String,
+    vuid: String,
+    pci_addr: Option<PciAddr>,
+    function: PciFunction,
+    kind: RepKind,
+}
+
+impl RepInfo {
+    /// For providers: describes a representor. The `vuid` is that of its function, which no other function has, and which stays
+    /// when the address changes.
+    pub fn new(
+        name: impl Into<String>,
+        vuid: impl Into<String>,
+        pci_addr: impl Into<Option<PciAddr>>,
+        function: PciFunction,
+        kind: RepKind,
+    ) -> RepInfo {
+        RepInfo(Arc::new(Inner {
+            name: name.into(),
+            vuid: vuid.into(),
+            pci_addr: pci_addr.into(),
+            function,
+            kind,
+        }))
+    }
+
+    /// Its own name (`hpf0`).
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The unique name of its function.
+    #[doc(alias = "doca_devinfo_rep_get_vuid")]
+    pub fn vuid(&self) -> &str {
+        &self.0.vuid
+    }
+
+    /// Where its function sits; `None` if that is no PCI function.
+    #[doc(alias = "doca_devinfo_rep_get_pci_addr_str")]
+    pub fn pci_addr(&self) -> Option<PciAddr> {
+        self.0.pci_addr
+    }
+
+    /// What kind of function it stands for.
+    #[doc(alias = "doca_devinfo_rep_get_pci_func_type")]
+    pub fn function(&self) -> PciFunction {
+        self.0.function
+    }
+
+    /// Whether it stands for a network function or an emulated one.
+    pub fn kind(&self) -> RepKind {
+        self.0.kind
+    }
+
+    /// Whether `name` names it: its name, its vuid, or the PCI address of its function in either form.
+    pub fn is_named(&self, name: &str) -> bool {
+        self.name() == name
+            || self.vuid() == name
+            || name.parse::<PciAddr>().is_ok_and(|addr| *self == addr)
+    }
+}
+
+impl PartialEq<PciAddr> for RepInfo {
+    /// `doca_devinfo_rep_get_is_pci_addr_equal`.
+    fn eq(&self, addr: &PciAddr) -> bool {
+        self.pci_addr() == Some(*addr)
+    }
+}

@@ -1,0 +1,12 @@
+//! Memory as a device has it: its permissions, its registration, its exports, and the one routine
+//! that copies what others may write. It imports no other room of `device`.
+
+mod access;
+mod memory;
+mod share;
+mod volatile;
+
+pub use access::Access;
+pub use memory::{Region, Registrar, Registration, Use};
+pub use share::{Audience, Backing, Doubt, Exported, Imported, Offer, Origin};
+pub(crate) use volatile::volatile_copy;
