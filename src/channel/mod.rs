@@ -22,7 +22,7 @@
 //! read keeps its own connection from going on, and nothing else.
 
 mod builder;
-mod connection;
+mod channel;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -34,5 +34,5 @@ mod service;
 mod socket;
 
 pub use builder::ChannelBuilder;
-pub use connection::{Channel, ChannelStats, Peer};
+pub use channel::{Channel, ChannelStats, Peer};
 pub use service::Service;
