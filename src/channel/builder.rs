@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::Channel;
+use super::channel::Channel;
+use super::connection::{At, Connection};
 use super::greeting::{self, Answer, Hello};
 use super::inbox::Inbox;
-use super::link::{At, Link};
 use super::service::Service;
 use super::socket::{self, Listener, Socket};
 use crate::device::{Device, Representor};
@@ -216,13 +216,21 @@ impl ChannelBuilder {
         if let Some((kind, text)) = answer.refusal() {
             return Err(Error::new(kind, None, text));
         }
-        Ok(Channel(Arc::new(self.link(socket, inbox, theirs, at))))
+        Ok(Channel(Arc::new(
+            self.connection(socket, inbox, theirs, at),
+        )))
     }
 
     /// A connection between who was built so and a peer that takes messages of so many bytes.
-    pub(super) fn link(&self, socket: Socket, mut inbox: Inbox, theirs: u16, at: At) -> Link {
+    pub(super) fn connection(
+        &self,
+        socket: Socket,
+        mut inbox: Inbox,
+        theirs: u16,
+        at: At,
+    ) -> Connection {
         let max_message = self.max_message.min(theirs.into());
         inbox.agree(max_message, self.recv_queue);
-        Link::new(socket, inbox, max_message, self.send_queue, at)
+        Connection::new(socket, inbox, max_message, self.send_queue, at)
     }
 }

@@ -1,14 +1,14 @@
 //! A connection as its user has it.
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
 
-use super::ChannelBuilder;
-use super::link::Link;
+use super::builder::ChannelBuilder;
+use super::connection::{ChannelStats, Connection};
+use super::peer::Peer;
 use crate::device::Device;
 use crate::error::Result;
 
@@ -58,7 +58,7 @@ use crate::error::Result;
 /// ```
 #[derive(Clone)]
 #[doc(alias = "doca_comm_channel_ep_t")]
-pub struct Channel(pub(super) Arc<Link>);
+pub struct Channel(pub(super) Arc<Connection>);
 
 impl Channel {
     /// The most bytes of one message.
@@ -217,82 +217,5 @@ impl fmt::Debug for Channel {
             .field("peer", self.peer())
             .field("connected", &self.is_connected())
             .finish()
-    }
-}
-
-/// Who is at the other end of a [`Channel`].
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[doc(alias = "doca_comm_channel_addr_t")]
-pub struct Peer {
-    process: Option<i32>,
-    addr: Option<SocketAddr>,
-}
-
-impl Peer {
-    /// Of the process with this number, as the kernel says it: 0 stands for one that is not seen
-    /// from here (pid_namespaces(7)).
-    pub(super) fn of_process(process: Option<i32>) -> Peer {
-        Peer {
-            process: process.filter(|&process| process > 0),
-            addr: None,
-        }
-    }
-
-    pub(super) fn at(addr: Option<SocketAddr>) -> Peer {
-        Peer {
-            process: None,
-            addr,
-        }
-    }
-
-    /// The number of its process, if it is one of this machine that can be seen from here.
-    pub fn process_id(&self) -> Option<i32> {
-        self.process
-    }
-
-    /// Its address, if the connection is by TCP.
-    pub fn tcp_addr(&self) -> Option<SocketAddr> {
-        self.addr
-    }
-}
-
-impl fmt::Display for Peer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.process, self.addr) {
-            (Some(process), _) => write!(f, "process {process}"),
-            (None, Some(addr)) => write!(f, "{addr}"),
-            (None, None) => f.write_str("a peer that is not known"),
-        }
-    }
-}
-
-/// What went over a [`Channel`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ChannelStats {
-    /// Messages that `send` has taken.
-    pub sent_messages: u64,
-    /// Their bytes.
-    pub sent_bytes: u64,
-    /// Messages that `recv` has handed out.
-    pub received_messages: u64,
-    /// Their bytes.
-    pub received_bytes: u64,
-    /// Messages that wait in the send queue, since the peer does not read.
-    pub sends_in_flight: usize,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_process_that_is_not_seen_from_here_has_no_number() {
-        assert_eq!(Peer::of_process(Some(7)).process_id(), Some(7));
-        for unseen in [Some(0), None] {
-            let peer = Peer::of_process(unseen);
-            assert_eq!(peer.process_id(), None);
-            assert_eq!(peer.to_string(), "a peer that is not known");
-        }
     }
 }

@@ -20,19 +20,28 @@
 //! Everything that it sends is hostile. A frame longer than was agreed, or a greeting that is none, ends its connection. Who
 //! connects and says nothing is one of 64 that may; the next one takes the place of the oldest. Who is stopped or does not
 //! read keeps its own connection from going on, and nothing else.
+//!
+//! # The files
+//!
+//! The builder, the service and the channel are what a user holds, and import each other. They stand on
+//! `connection`, which has both queues (`inbox`, `outbox`) and the `socket`; `greeting` says how two sides
+//! agree.
 
 mod builder;
 mod channel;
+mod connection;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
 mod greeting;
 mod inbox;
-mod link;
 mod outbox;
+mod peer;
 mod service;
 mod socket;
 
 pub use builder::ChannelBuilder;
-pub use channel::{Channel, ChannelStats, Peer};
+pub use channel::Channel;
+pub use connection::ChannelStats;
+pub use peer::Peer;
 pub use service::Service;

@@ -12,11 +12,12 @@ use std::task::{Context, Poll};
 use nix::libc;
 use tokio::sync::Mutex as AsyncMutex;
 
+use super::builder::ChannelBuilder;
+use super::channel::Channel;
+use super::connection::{At, Connection};
 use super::greeting::{self, Answer, Hello};
 use super::inbox::Inbox;
-use super::link::{At, Link};
 use super::socket::{Listener, Socket};
-use super::{Channel, ChannelBuilder};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::lock;
@@ -55,15 +56,15 @@ type Greeting = Pin<Box<dyn Future<Output = Option<Channel>> + Send>>;
 /// Who is connected.
 struct Peers {
     max: usize,
-    links: Mutex<Vec<Weak<Link>>>,
+    connections: Mutex<Vec<Weak<Connection>>>,
 }
 
 impl Peers {
     /// Without those that are gone.
-    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Link>>> {
-        let mut links = lock(&self.links);
-        links.retain(|link| link.strong_count() > 0);
-        links
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Connection>>> {
+        let mut connections = lock(&self.connections);
+        connections.retain(|connection| connection.strong_count() > 0);
+        connections
     }
 }
 
@@ -75,7 +76,7 @@ impl Service {
             local_addr: listener.local_addr(),
             peers: Arc::new(Peers {
                 max: config.max_peers,
-                links: Mutex::default(),
+                connections: Mutex::default(),
             }),
             arrivals: AsyncMutex::new(Arrivals {
                 listener,
@@ -105,8 +106,8 @@ impl Service {
     /// Who is connected: handles of the Channels that were accepted and are still held by somebody, or have something to send.
     #[doc(alias = "doca_comm_channel_ep_get_peer_addr_list")]
     pub fn peers(&self) -> Vec<Channel> {
-        let links = self.peers.lock();
-        links
+        let connections = self.peers.lock();
+        connections
             .iter()
             .filter_map(Weak::upgrade)
             .map(Channel)
@@ -228,7 +229,7 @@ async fn greet(
     let refusal = theirs.err().unwrap_or(Answer::Welcome);
     // An answer is shorter than what any socket takes at once.
     socket.write_frame(&answer(refusal)).await.ok()?;
-    let link = Arc::new(config.link(socket, inbox, theirs.ok()?, at));
-    peers.lock().push(Arc::downgrade(&link));
-    Some(Channel(link))
+    let connection = Arc::new(config.connection(socket, inbox, theirs.ok()?, at));
+    peers.lock().push(Arc::downgrade(&connection));
+    Some(Channel(connection))
 }

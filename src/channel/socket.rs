@@ -16,9 +16,9 @@ use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::runtime::Handle;
 
-use super::Peer;
 use super::inbox::Inbox;
 use super::outbox::Outbox;
+use super::peer::Peer;
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::{self, Guarded};
 use crate::sync::{Blocking, deadline};

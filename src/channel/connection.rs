@@ -1,7 +1,7 @@
 //! One connection: both queues, and how it ends.
 //!
-//! A permit of `room` is a place in the send queue. Who sends takes one, writes to the socket, and gives it back if the socket took
-//! all; else the frame keeps it until a flushing task has written the last of it.
+//! A permit is a place in the send queue. A sender takes one, writes to the socket, and gives it back
+//! if the socket took all. Otherwise the frame keeps it until a flushing task has written the last of it.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,8 +13,8 @@ use tokio::sync::{Mutex as AsyncMutex, Semaphore, SemaphorePermit};
 
 use super::inbox::Inbox;
 use super::outbox::Outbox;
+use super::peer::Peer;
 use super::socket::Socket;
-use super::{ChannelStats, Peer};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::lock;
@@ -24,12 +24,12 @@ pub(super) const RECV: &str = "Channel::recv";
 const FLUSH: &str = "Channel::flush";
 
 /// A connection that has been greeted.
-pub(super) struct Link {
+pub(super) struct Connection {
     socket: Socket,
     peer: Peer,
     max_message: usize,
     send_queue: usize,
-    room: Semaphore,
+    permits: Semaphore,
     outbox: Mutex<Outbox>,
     inbox: AsyncMutex<Inbox>,
     ended: OnceLock<Ended>,
@@ -39,6 +39,22 @@ pub(super) struct Link {
     pub(super) user_data: AtomicU64,
     /// Stays open.
     pub(super) device: Device,
+}
+
+/// What went over a [`Channel`](crate::Channel).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ChannelStats {
+    /// Messages that `send` has taken.
+    pub sent_messages: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Messages that `recv` has handed out.
+    pub received_messages: u64,
+    /// Their bytes.
+    pub received_bytes: u64,
+    /// Messages that wait in the send queue, since the peer does not read.
+    pub sends_in_flight: usize,
 }
 
 /// Where a connection is made: of a device, on a runtime.
@@ -116,20 +132,20 @@ fn failed(error: &io::Error) -> Ended {
     }
 }
 
-impl Link {
+impl Connection {
     pub(super) fn new(
         socket: Socket,
         inbox: Inbox,
         max_message: usize,
         send_queue: usize,
         at: At,
-    ) -> Link {
-        Link {
+    ) -> Connection {
+        Connection {
             peer: socket.peer(),
             socket,
             max_message,
             send_queue,
-            room: Semaphore::new(send_queue),
+            permits: Semaphore::new(send_queue),
             outbox: Mutex::new(Outbox::new(max_message)),
             inbox: AsyncMutex::new(inbox),
             ended: OnceLock::new(),
@@ -155,7 +171,7 @@ impl Link {
     /// Nothing is sent any more, and who waits is told. What has come can still be received, unless this side ended it.
     fn end(&self, why: Ended) {
         if self.ended.set(why).is_ok() {
-            self.room.close();
+            self.permits.close();
             self.socket.hang_up();
         }
     }
@@ -175,19 +191,19 @@ impl Link {
         Ok(())
     }
 
-    pub(super) async fn send(self: &Arc<Link>, message: &[u8]) -> Result<()> {
+    pub(super) async fn send(self: &Arc<Connection>, message: &[u8]) -> Result<()> {
         self.check(message)?;
-        match self.room.acquire().await {
-            Ok(place) => self.put(place, message),
+        match self.permits.acquire().await {
+            Ok(permit) => self.put(permit, message),
             Err(_) => Err(self.over(SEND)),
         }
     }
 
-    pub(super) fn try_send(self: &Arc<Link>, message: &[u8]) -> Result<()> {
+    pub(super) fn try_send(self: &Arc<Connection>, message: &[u8]) -> Result<()> {
         use tokio::sync::TryAcquireError::{Closed, NoPermits};
         self.check(message)?;
-        match self.room.try_acquire() {
-            Ok(place) => self.put(place, message),
+        match self.permits.try_acquire() {
+            Ok(permit) => self.put(permit, message),
             Err(Closed) => Err(self.over(SEND)),
             Err(NoPermits) => {
                 let queue = self.send_queue;
@@ -198,7 +214,7 @@ impl Link {
     }
 
     /// Writes it, or leaves it to the flushing task, which is started if there is none.
-    fn put(self: &Arc<Link>, place: SemaphorePermit<'_>, message: &[u8]) -> Result<()> {
+    fn put(self: &Arc<Connection>, permit: SemaphorePermit<'_>, message: &[u8]) -> Result<()> {
         let mut outbox = self.outbox();
         if self.ended.get().is_some() {
             return Err(self.over(SEND));
@@ -223,13 +239,13 @@ impl Link {
             .sent_bytes
             .fetch_add(message.len() as u64, Relaxed);
         if outbox.len() > 0 {
-            place.forget();
+            permit.forget();
             if !outbox.flushing {
                 outbox.flushing = true;
                 // First: a runtime that has gone drops the task here.
                 drop(outbox);
                 let task = Flushing {
-                    link: Arc::clone(self),
+                    connection: Arc::clone(self),
                     done: false,
                 };
                 drop(self.runtime.spawn(task.run()));
@@ -303,7 +319,7 @@ impl Link {
     /// nothing more is sent.
     async fn drain(&self) -> Result<SemaphorePermit<'_>> {
         let all = u32::try_from(self.send_queue).unwrap_or(u32::MAX);
-        let drained = self.room.acquire_many(all).await;
+        let drained = self.permits.acquire_many(all).await;
         drained.map_err(|_| self.over(FLUSH))
     }
 
@@ -341,7 +357,7 @@ impl Link {
 
 /// The task that writes what waits. If it is dropped before it is done, its runtime has ended.
 struct Flushing {
-    link: Arc<Link>,
+    connection: Arc<Connection>,
     /// This task has handed its duty back. The outbox cannot tell: the next task may have taken the
     /// duty over already.
     done: bool,
@@ -350,8 +366,8 @@ struct Flushing {
 impl Flushing {
     async fn run(mut self) {
         while !self.done {
-            if let Err(error) = self.link.socket.writable().await {
-                self.link.end(failed(&error));
+            if let Err(error) = self.connection.socket.writable().await {
+                self.connection.end(failed(&error));
             }
             self.write_on();
         }
@@ -359,29 +375,29 @@ impl Flushing {
 
     /// Writes what waits, as far as the socket takes it. The task is done once nothing waits.
     fn write_on(&mut self) {
-        let link = &*self.link;
+        let connection = &*self.connection;
         let (mut room, mut end) = (0, None);
-        let mut outbox = link.outbox();
-        match link.socket.try_write(outbox.bytes()) {
+        let mut outbox = connection.outbox();
+        match connection.socket.try_write(outbox.bytes()) {
             Ok(written) => room = outbox.wrote(written),
             Err(error) if would_block(&error) => {}
             Err(error) => end = Some(failed(&error)),
         }
-        self.done = outbox.len() == 0 || end.is_some() || link.ended.get().is_some();
+        self.done = outbox.len() == 0 || end.is_some() || connection.ended.get().is_some();
         outbox.flushing = !self.done;
         // Dropped first: the wakers of waiting senders are user code.
         drop(outbox);
         if let Some(why) = end {
-            link.end(why);
+            connection.end(why);
         }
-        link.room.add_permits(room);
+        connection.permits.add_permits(room);
     }
 }
 
 impl Drop for Flushing {
     fn drop(&mut self) {
         if !self.done {
-            self.link.end(Ended::Runtime);
+            self.connection.end(Ended::Runtime);
         }
     }
 }
