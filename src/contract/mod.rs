@@ -24,54 +24,36 @@
 //! that a call blocks fails after twice that. One that fails leaks what the device
 //! may still touch. Late sins (a second completion, a ring or a write after the end) are found after `retire` has
 //! dropped what it was given: nothing of the queue is in flight then.
+//!
+//! # The rooms
+//!
+//! `checks`, `rdma` and `sync_event` have the checks of one kind of subject each. They stand on `rig`, which has
+//! what all of them need, and not on each other. `suite` runs them in the order of the duties.
 
-mod adapter;
-mod arena;
-mod bell;
-mod caps;
-mod complete;
-mod dice;
-mod digest;
-mod event_rig;
-mod hashes;
-mod inline;
-mod job;
-mod kept;
-mod lists;
+mod checks;
 mod rdma;
-mod refuse;
-mod retire;
 mod rig;
-mod ring;
-mod shape;
-mod subject;
 mod suite;
 mod sync_event;
-mod workq;
 
-pub use adapter::{
-    a_counter_lies_where_it_was_told, a_device_says_the_same_of_itself, each_queue_is_new,
-    each_registration_stands_alone,
+pub use checks::{
+    a_device_says_the_same_of_itself, a_refused_job_was_never_seen, armed_completions_ring_once,
+    busy_polls, caps_are_kept, completed_memory_is_left_alone, digests_are_known,
+    each_accepted_job_completes_once, each_queue_is_new, each_registration_stands_alone,
+    inline_answers_are_over, lists_are_gathered_and_scattered, no_completion_is_slept_through,
+    retire_keeps_until_nothing_is_in_flight, serves_several_runtimes, sessions_go_on,
+    sleeps_and_wakes,
 };
-pub use caps::caps_are_kept;
-pub use complete::{completed_memory_is_left_alone, each_accepted_job_completes_once};
-pub use hashes::{digests_are_known, sessions_go_on};
-pub use inline::inline_answers_are_over;
-pub use lists::lists_are_gathered_and_scattered;
 pub use rdma::{
     Peers, a_refused_operation_was_never_seen, a_reset_ends_all, armed_messages_ring_once,
     exported_memory_is_reached, failures_flush_what_is_behind_them, no_message_is_slept_through,
     permissions_are_kept, rdma, rdma_busy_polls, rdma_caps_are_kept, rdma_sleeps_and_wakes,
     receives_may_come_late, remote_operations_complete_in_order, retired_receives_are_left_alone,
 };
-pub use refuse::a_refused_job_was_never_seen;
-pub use retire::retire_keeps_until_nothing_is_in_flight;
-pub use ring::{armed_completions_ring_once, no_completion_is_slept_through};
-pub use subject::{Sample, Subject};
-pub use suite::{DEADLINE, accel, all, dma, sha};
+pub use rig::{DEADLINE, Sample, Subject};
+pub use suite::{accel, all, dma, sha};
 pub use sync_event::{
-    Events, a_stopped_event_ends_all, armed_waits_ring, event_jobs_are_done_in_order,
-    events_busy_poll_and_sleep, sync_event, waits_beyond_the_limit_fail,
-    waits_end_once_and_not_before,
+    Events, a_counter_lies_where_it_was_told, a_stopped_event_ends_all, armed_waits_ring,
+    event_jobs_are_done_in_order, events_busy_poll_and_sleep, sync_event,
+    waits_beyond_the_limit_fail, waits_end_once_and_not_before,
 };
-pub use workq::{busy_polls, serves_several_runtimes, sleeps_and_wakes};

@@ -1,11 +1,6 @@
 //! All checks of a device, in the order of the duties.
 
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
-use std::time::{Duration, Instant};
-
-use super::subject::{Kind, Sample, Subject};
-use super::{
+use crate::contract::checks::{
     a_device_says_the_same_of_itself, armed_completions_ring_once, busy_polls, caps_are_kept,
     completed_memory_is_left_alone, digests_are_known, each_accepted_job_completes_once,
     each_queue_is_new, each_registration_stands_alone, inline_answers_are_over,
@@ -13,10 +8,8 @@ use super::{
     retire_keeps_until_nothing_is_in_flight, serves_several_runtimes, sessions_go_on,
     sleeps_and_wakes,
 };
+use crate::contract::rig::{Kind, Sample, Subject};
 use crate::device::{Algorithm, Device, ShaCaps};
-
-/// How long a check waits for something that must come.
-pub const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Runs every check on a device that copies.
 ///
@@ -90,54 +83,4 @@ pub fn all(subject: impl Into<Subject>) {
     if let Kind::Sha { .. } = subject.kind {
         digests_are_known(subject);
     }
-}
-
-/// Runs a check on a thread of its own.
-pub(super) fn watched(
-    what: &str,
-    subject: impl Into<Subject>,
-    check: impl FnOnce(&Subject) + Send + 'static,
-) {
-    let subject = subject.into();
-    // Twice: what it waits for itself comes first.
-    watched_for(what, 2 * subject.deadline, move || check(&subject));
-}
-
-/// Runs a check on a thread of its own: a call that blocks, or a wake-up that is lost, must fail and not hang.
-pub(super) fn watched_for(what: &str, deadline: Duration, check: impl FnOnce() + Send + 'static) {
-    let (done, is_done) = mpsc::channel::<()>();
-    let checker = thread::spawn(move || {
-        let _done = done;
-        check();
-    });
-    // It says nothing, and hangs up at its end, or when it panics.
-    if is_done.recv_timeout(deadline) == Err(RecvTimeoutError::Timeout) {
-        panic!(
-            "{what}: not over within {deadline:?}: a call blocked (duty 7), or a Job's end was not heard of (duties 1 and 5)"
-        );
-    }
-    if let Err(panic) = checker.join() {
-        std::panic::resume_unwind(panic);
-    }
-}
-
-/// Waits for what must come; `what` says what did not.
-pub(super) fn wait_for(deadline: Duration, what: &str, mut came: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !came() {
-        assert!(
-            start.elapsed() < deadline,
-            "{what}: not within {deadline:?}"
-        );
-        // Engines of a software device need the CPU too.
-        thread::yield_now();
-    }
-}
-
-/// The depths that are tried: the least, the usual, and a few between, as far as the device goes.
-pub(super) fn depths(subject: &Subject) -> Vec<u32> {
-    let most = subject.max_depth();
-    let mut depths: Vec<u32> = [1, 2, 7, 256].map(|depth: u32| depth.min(most)).into();
-    depths.dedup();
-    depths
 }

@@ -13,9 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use super::Peers;
-use crate::contract::arena::Arena;
-use crate::contract::bell::Bell;
-use crate::contract::dice::Dice;
+use crate::contract::rig::{Arena, Bell, Dice};
 use crate::device::{
     Access, Completion, Endpoint, EndpointConfig, EndpointState, Queue, QueueConfig, RdmaJob,
     Segment, Segments, Signal, Submitted, Token, Use,

@@ -34,7 +34,7 @@ impl Pair {
     pub(super) fn until_failed(&mut self, sides: &[usize]) -> [Vec<Ended>; 2] {
         let mut all = [Vec::new(), Vec::new()];
         let what = "endpoint duty 2: the endpoint comes to the state Error, `changed` is called, and all that was accepted ends";
-        crate::contract::suite::wait_for(self.deadline(), what, || {
+        crate::contract::rig::wait_for(self.deadline(), what, || {
             for (all, more) in all.iter_mut().zip(self.reap()) {
                 all.extend(more);
             }

@@ -18,8 +18,7 @@ mod workq;
 
 use std::time::Duration;
 
-use super::DEADLINE;
-use super::suite::watched_for;
+use super::rig::{DEADLINE, watched_for};
 use crate::RdmaCaps;
 use crate::device::Device;
 

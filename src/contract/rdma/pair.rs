@@ -9,9 +9,7 @@ use super::Peers;
 use super::end::{End, Ended, Plan, Table};
 use super::memory::{ALL, Memory, REMOTE};
 use super::model::{Effect, Message};
-use crate::contract::dice::Dice;
-use crate::contract::shape::pieces;
-use crate::contract::suite::wait_for;
+use crate::contract::rig::{Dice, pieces, wait_for};
 use crate::device::{Completion, EndpointState, Verb};
 use crate::error::ErrorKind;
 

@@ -115,7 +115,7 @@ impl Pair {
     /// What an end has in flight ends; appends how.
     fn ends_of(&mut self, side: usize, ended: &mut Vec<Result<u64, JobError>>) {
         let what = "endpoint duty 3: the completions of what was reset come";
-        crate::contract::suite::wait_for(self.deadline(), what, || {
+        crate::contract::rig::wait_for(self.deadline(), what, || {
             let [here, there] = self.reap();
             let ends = if side == 0 { here } else { there };
             ended.extend(ends.iter().map(|ended| ended.completion.result));

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::end::{End, Plan, Table};
 use super::pair::Pair;
 use super::{Peers, watched};
-use crate::contract::arena::Arena;
+use crate::contract::rig::Arena;
 use crate::device::{EndpointState, Queue, Segment, Verb};
 
 const CELL: usize = 1024;
@@ -99,7 +99,7 @@ impl Pair {
             unsafe { end.queue.retire(keep, 0) };
         }
         let deadline = self.peers.deadline;
-        crate::contract::suite::wait_for(
+        crate::contract::rig::wait_for(
             deadline,
             "duty 6: `retire` of a queue drops what it keeps",
             || drops.load(Ordering::SeqCst) == 2,

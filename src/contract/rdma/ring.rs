@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::end::{End, Ended, Plan, Table};
 use super::pair::Pair;
 use super::{Peers, watched};
-use crate::contract::suite::wait_for;
+use crate::contract::rig::wait_for;
 use crate::device::{Armed, Verb};
 
 const CELL: usize = 1024;

@@ -11,7 +11,7 @@ use tokio::runtime::Builder;
 
 use super::memory::{ALL, Memory, REMOTE};
 use super::{Peers, watched};
-use crate::contract::suite::wait_for;
+use crate::contract::rig::wait_for;
 use crate::device::RecvOpcode;
 use crate::error::Reason;
 use crate::{Buf, BufPool, Mmap, Mode, Rdma, RdmaState, WorkQ};

@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::DEADLINE;
 use super::digest::digest;
 use super::job::AnyJob;
 use super::shape::Shape;
+use super::watch::{DEADLINE, watched_for};
 use crate::device::{AccelJob, Algorithm, Device, Job, Segments, SessionRef, ShaCaps, ShaJob};
 use crate::error::{JobError, Result};
 use crate::mem::{Destination, Source};
@@ -18,13 +18,13 @@ use crate::{Accel, AccelCall, AccelCaps, Dma, DmaCaps, Sha, WorkQ};
 /// A `&Device` is a Subject that copies.
 #[derive(Clone, Debug)]
 pub struct Subject {
-    pub(super) device: Device,
-    pub(super) kind: Kind,
+    pub(in crate::contract) device: Device,
+    pub(in crate::contract) kind: Kind,
     pub(super) deadline: Duration,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Kind {
+pub(in crate::contract) enum Kind {
     Copy,
     Accel(Sample),
     /// In parts: by a session for each Token, one part with whole blocks and then the last one.
@@ -189,7 +189,7 @@ impl Subject {
         }
     }
 
-    pub(super) fn accel_caps(&self) -> &AccelCaps {
+    pub(in crate::contract) fn accel_caps(&self) -> &AccelCaps {
         let info = self.device.info();
         match &info.caps().accel {
             Some(accel) => accel,
@@ -197,7 +197,7 @@ impl Subject {
         }
     }
 
-    pub(super) fn sha_caps(&self) -> &ShaCaps {
+    pub(in crate::contract) fn sha_caps(&self) -> &ShaCaps {
         let info = self.device.info();
         match &info.caps().sha {
             Some(sha) => sha,
@@ -206,7 +206,7 @@ impl Subject {
     }
 
     /// Which hash.
-    pub(super) fn algorithm(&self) -> Algorithm {
+    pub(in crate::contract) fn algorithm(&self) -> Algorithm {
         match self.kind {
             Kind::Sha { algorithm, .. } => algorithm,
             _ => panic!("the Subject does not hash: Subject::sha does"),
@@ -214,11 +214,11 @@ impl Subject {
     }
 
     /// Whether each Token has a session.
-    pub(super) fn in_parts(&self) -> bool {
+    pub(in crate::contract) fn in_parts(&self) -> bool {
         matches!(self.kind, Kind::Sha { parts: true, .. })
     }
 
-    pub(super) fn event_driven(&self) -> bool {
+    pub(in crate::contract) fn event_driven(&self) -> bool {
         match self.kind {
             Kind::Copy => self.dma().event_driven,
             Kind::Accel(_) => self.accel_caps().event_driven,
@@ -226,7 +226,7 @@ impl Subject {
         }
     }
 
-    pub(super) fn max_list_len(&self) -> u32 {
+    pub(in crate::contract) fn max_list_len(&self) -> u32 {
         match self.kind {
             Kind::Copy => self.dma().max_list_len,
             Kind::Accel(_) => self.accel_caps().max_list_len,
@@ -234,7 +234,7 @@ impl Subject {
         }
     }
 
-    pub(super) fn max_buf_size(&self) -> u64 {
+    pub(in crate::contract) fn max_buf_size(&self) -> u64 {
         match self.kind {
             Kind::Copy => self.dma().max_buf_size,
             Kind::Accel(_) => self.accel_caps().max_buf_size,
@@ -242,17 +242,17 @@ impl Subject {
         }
     }
 
-    pub(super) fn max_depth(&self) -> u32 {
+    pub(in crate::contract) fn max_depth(&self) -> u32 {
         self.device.info().caps().max_depth
     }
 
     /// So many bytes, or as many as the device takes.
-    pub(super) fn within(&self, bytes: usize) -> usize {
+    pub(in crate::contract) fn within(&self, bytes: usize) -> usize {
         usize::try_from(self.max_buf_size()).map_or(bytes, |limit| bytes.min(limit))
     }
 
     /// The room that a Job with so many bytes must have: a digest does not shrink with its message.
-    pub(super) fn room_for(&self, bytes: usize) -> usize {
+    pub(in crate::contract) fn room_for(&self, bytes: usize) -> usize {
         match self.kind {
             Kind::Sha { algorithm, .. } => bytes.max(algorithm.digest_len()),
             _ => bytes,
@@ -260,7 +260,7 @@ impl Subject {
     }
 
     /// So many Bufs as a destination, or as many as there can be: a digest goes to one.
-    pub(super) fn targets(&self, wanted: usize) -> usize {
+    pub(in crate::contract) fn targets(&self, wanted: usize) -> usize {
         match self.kind {
             Kind::Sha { .. } => 1,
             _ => wanted,
@@ -291,7 +291,7 @@ impl Subject {
     }
 
     /// What a Job with that source, after what its session has hashed, and that room must write, and answer.
-    pub(super) fn expected(&self, src: &[u8], room: usize) -> (Vec<u8>, u64) {
+    pub(in crate::contract) fn expected(&self, src: &[u8], room: usize) -> (Vec<u8>, u64) {
         let written = match &self.kind {
             Kind::Copy => src.to_vec(),
             Kind::Sha { .. } if room == 0 => return (Vec::new(), src.len() as u64),
@@ -311,7 +311,7 @@ impl Subject {
         (written, result)
     }
 
-    pub(super) fn attach(&self, workq: &WorkQ) -> Result<Attached> {
+    pub(in crate::contract) fn attach(&self, workq: &WorkQ) -> Result<Attached> {
         match &self.kind {
             Kind::Copy => Dma::builder(&self.device).attach(workq).map(Attached::Dma),
             Kind::Accel(sample) => Accel::builder(&self.device)
@@ -351,7 +351,7 @@ impl Subject {
 }
 
 /// A context of the subject's kind.
-pub(super) enum Attached {
+pub(in crate::contract) enum Attached {
     Dma(Dma),
     Accel(Accel, Sample),
     Sha(Sha, Algorithm),
@@ -359,7 +359,7 @@ pub(super) enum Attached {
 
 impl Attached {
     /// Its Job, to its end.
-    pub(super) async fn work<S: Source, D: Destination>(
+    pub(in crate::contract) async fn work<S: Source, D: Destination>(
         &self,
         src: S,
         dst: D,
@@ -379,7 +379,7 @@ impl Attached {
     }
 
     /// Submits its Job, if there is a Slot, and drops the Op.
-    pub(super) fn submit_and_drop<S: Source, D: Destination>(&self, src: S, dst: D) {
+    pub(in crate::contract) fn submit_and_drop<S: Source, D: Destination>(&self, src: S, dst: D) {
         match self {
             Attached::Dma(dma) => drop(dma.copy(src, dst).start()),
             Attached::Sha(sha, algorithm) => drop(sha.hash(*algorithm, src, dst).start()),
@@ -390,4 +390,23 @@ impl Attached {
             },
         }
     }
+}
+
+/// Runs a check on a thread of its own.
+pub(in crate::contract) fn watched(
+    what: &str,
+    subject: impl Into<Subject>,
+    check: impl FnOnce(&Subject) + Send + 'static,
+) {
+    let subject = subject.into();
+    // Twice: what it waits for itself comes first.
+    watched_for(what, 2 * subject.deadline, move || check(&subject));
+}
+
+/// The depths that are tried: the least, the usual, and a few between, as far as the device goes.
+pub(in crate::contract) fn depths(subject: &Subject) -> Vec<u32> {
+    let most = subject.max_depth();
+    let mut depths: Vec<u32> = [1, 2, 7, 256].map(|depth: u32| depth.min(most)).into();
+    depths.dedup();
+    depths
 }

@@ -1,9 +1,6 @@
 //! Duty 1 for lists: gathered and scattered in order, however they are cut.
 
-use super::rig::Rig;
-use super::shape::Shape;
-use super::subject::Subject;
-use super::suite::watched;
+use crate::contract::rig::{Rig, Shape, Subject, watched};
 
 const CELL: usize = 4096;
 const LONGEST: u32 = 8;

@@ -5,7 +5,7 @@ use sha2::Digest;
 use crate::device::Algorithm;
 
 /// The digest of a message, without a device.
-pub(super) fn digest(algorithm: Algorithm, message: &[u8]) -> Vec<u8> {
+pub(in crate::contract) fn digest(algorithm: Algorithm, message: &[u8]) -> Vec<u8> {
     match algorithm {
         Algorithm::Sha1 => sha1::Sha1::digest(message).to_vec(),
         Algorithm::Sha256 => sha2::Sha256::digest(message).to_vec(),
@@ -18,7 +18,7 @@ const LONGER: &[u8] = b"abcdefghbcdefghicdefghijdefghijkefghijklfghijklmghijklmn
     ijklmnopjklmnopqklmnopqrlmnopqrsmnopqrstnopqrstu";
 
 /// FIPS 180-4's examples, of NIST's "Example Algorithms", and short messages of its CAVP: messages, and digests in hex.
-pub(super) fn known(algorithm: Algorithm) -> [(&'static [u8], &'static str); 4] {
+pub(in crate::contract) fn known(algorithm: Algorithm) -> [(&'static [u8], &'static str); 4] {
     match algorithm {
         Algorithm::Sha1 => [
             (b"", "da39a3ee5e6b4b0d3255bfef95601890afd80709"),
@@ -69,6 +69,6 @@ pub(super) fn known(algorithm: Algorithm) -> [(&'static [u8], &'static str); 4] 
     }
 }
 
-pub(super) fn hex(bytes: &[u8]) -> String {
+pub(in crate::contract) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -9,7 +9,7 @@ const GAP: usize = 17;
 
 /// The pieces of one Job, as offsets in its cell. The first half of a cell is read, the second written.
 #[derive(Clone)]
-pub(super) struct Shape {
+pub(in crate::contract) struct Shape {
     pub(super) src: Vec<Range<usize>>,
     pub(super) dst: Vec<Range<usize>>,
     pub(super) len: usize,
@@ -17,12 +17,12 @@ pub(super) struct Shape {
 
 impl Shape {
     /// One piece on each side.
-    pub(super) fn plain(cell: usize, len: usize) -> Shape {
+    pub(in crate::contract) fn plain(cell: usize, len: usize) -> Shape {
         Shape::lists(cell, len, 1, 1, 0, &mut Dice::new(1))
     }
 
     /// Lists of `from` and `to` pieces; the destination has `room` bytes more than are moved.
-    pub(super) fn lists(
+    pub(in crate::contract) fn lists(
         cell: usize,
         len: usize,
         from: usize,
@@ -85,7 +85,12 @@ impl Shape {
 }
 
 /// `len` bytes in `count` pieces of at least one byte, with gaps between them.
-pub(super) fn pieces(start: usize, len: usize, count: usize, dice: &mut Dice) -> Vec<Range<usize>> {
+pub(in crate::contract) fn pieces(
+    start: usize,
+    len: usize,
+    count: usize,
+    dice: &mut Dice,
+) -> Vec<Range<usize>> {
     let mut pieces = Vec::with_capacity(count);
     let (mut at, mut left) = (start, len);
     for rest in (0..count).rev() {

@@ -1,9 +1,9 @@
 //! Numbers that look random and are the same in every run.
 
-pub(super) struct Dice(u64);
+pub(in crate::contract) struct Dice(u64);
 
 impl Dice {
-    pub(super) fn new(seed: u64) -> Dice {
+    pub(in crate::contract) fn new(seed: u64) -> Dice {
         Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
@@ -15,11 +15,11 @@ impl Dice {
     }
 
     /// Less than `limit`.
-    pub(super) fn below(&mut self, limit: usize) -> usize {
+    pub(in crate::contract) fn below(&mut self, limit: usize) -> usize {
         ((self.next() >> 11) % limit.max(1) as u64) as usize
     }
 
-    pub(super) fn bytes(&mut self, len: usize) -> Vec<u8> {
+    pub(in crate::contract) fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         for chunk in bytes.chunks_mut(8) {
             let word = self.next().to_le_bytes();
@@ -28,7 +28,7 @@ impl Dice {
         bytes
     }
 
-    pub(super) fn shuffle(&mut self, list: &mut [u32]) {
+    pub(in crate::contract) fn shuffle(&mut self, list: &mut [u32]) {
         for i in (1..list.len()).rev() {
             list.swap(i, self.below(i + 1));
         }

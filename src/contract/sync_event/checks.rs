@@ -1,66 +1,13 @@
-//! The part for sync events: a counter of the device on a queue, and through the crate.
+//! The checks of sync events: a counter of the device on a queue, and through the crate.
 
 use std::task::Poll;
-use std::time::Duration;
 
-use super::DEADLINE;
-use super::adapter::a_counter_lies_where_it_was_told;
-use super::event_rig::Rig;
-use super::suite::watched_for;
-use crate::device::{Armed, Completion, Device, EventJob, EventWait, Token};
+use super::counter::a_counter_lies_where_it_was_told;
+use super::events::{DEPTH, Events, WAITS, step, watched};
+use super::rig::Rig;
+use crate::device::{Armed, Completion, EventJob, EventWait, Token};
 use crate::error::JobError;
-use crate::{Location, Mode, SyncEvent, SyncEventCaps, WorkQ};
-
-/// Jobs in flight at once.
-pub(super) const DEPTH: u32 = 16;
-/// Waits at once.
-pub(super) const WAITS: u32 = 8;
-
-/// A device with sync events, under test.
-///
-/// A `&Device` stands for it, with the usual deadline.
-#[derive(Clone, Debug)]
-pub struct Events {
-    pub(super) device: Device,
-    pub(super) deadline: Duration,
-}
-
-impl From<&Device> for Events {
-    fn from(device: &Device) -> Events {
-        let (device, deadline) = (device.clone(), DEADLINE);
-        Events { device, deadline }
-    }
-}
-
-impl From<&Events> for Events {
-    fn from(events: &Events) -> Events {
-        events.clone()
-    }
-}
-
-impl Events {
-    /// How long a check waits for something that must come; [`DEADLINE`] if not said.
-    pub fn deadline(self, deadline: Duration) -> Events {
-        Events { deadline, ..self }
-    }
-
-    pub(super) fn caps(&self) -> &SyncEventCaps {
-        let info = self.device.info();
-        match &info.caps().sync_event {
-            Some(caps) => caps,
-            None => panic!("the device {} has no sync events", info.name()),
-        }
-    }
-
-    fn waits(&self) -> bool {
-        self.caps().max_wait.is_some()
-    }
-
-    /// The highest value that a wait may find, if there are higher ones.
-    fn limit(&self) -> Option<u64> {
-        self.caps().max_wait.filter(|&limit| limit < u64::MAX)
-    }
-}
+use crate::{Location, Mode, SyncEvent, WorkQ};
 
 /// Runs every check on a device that has sync events.
 ///
@@ -80,16 +27,6 @@ pub fn sync_event(events: impl Into<Events>) {
         }
     }
     events_busy_poll_and_sleep(events);
-}
-
-pub(super) fn watched(
-    what: &str,
-    events: impl Into<Events>,
-    check: impl FnOnce(&Events) + Send + 'static,
-) {
-    let events = events.into();
-    let deadline = 2 * events.deadline;
-    watched_for(what, deadline, move || check(&events));
 }
 
 /// Event duty: each Job is done once, in the order of submission, and answers what it says.
@@ -144,21 +81,6 @@ pub fn event_jobs_are_done_in_order(events: impl Into<Events>) {
         rig.quiet("a Job completes twice");
         rig.end();
     });
-}
-
-pub(super) fn step(model: &mut u64, job: EventJob) -> u64 {
-    match job {
-        EventJob::Get => *model,
-        EventJob::Set(value) => {
-            *model = value;
-            value
-        }
-        EventJob::Add(add) => {
-            let before = *model;
-            *model = before.wrapping_add(add);
-            before
-        }
-    }
 }
 
 /// Event duty: a wait ends once the value is greater, as far as the mask goes, and not before; one that was cancelled does not.

@@ -7,9 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::bell::Bell;
-use super::suite::wait_for;
-use super::sync_event::{DEPTH, Events, WAITS};
+use super::events::{DEPTH, Events, WAITS};
+use crate::contract::rig::{Bell, wait_for};
 use crate::device::{
     Completion, EventConfig, EventCounter, EventJob, EventPort, EventWait, Queue, QueueConfig,
     Signal, Token, Unit,

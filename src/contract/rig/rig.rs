@@ -15,20 +15,20 @@ use super::arena::Arena;
 use super::bell::Bell;
 use super::dice::Dice;
 use super::job::{AnyJob, Batch};
-use super::kept::{Kept, Retired};
+use super::retained::{Retained, Retired};
 use super::shape::Shape;
 use super::subject::Subject;
-use super::suite::wait_for;
+use super::watch::wait_for;
 use crate::device::{
     Armed, Completion, Queue, QueueConfig, Segment, Segments, Signal, Submitted, Token, Use,
 };
 use crate::error::{ErrorKind, JobError};
 use crate::mem::{Session, SessionLease};
 
-pub(super) struct Rig {
+pub(in crate::contract) struct Rig {
     subject: Subject,
     pub(super) queue: Arc<dyn Queue>,
-    pub(super) dice: Dice,
+    pub(in crate::contract) dice: Dice,
     bell: Bell,
     arena: Arc<Arena>,
     cell: usize,
@@ -41,7 +41,7 @@ pub(super) struct Rig {
     in_flight: usize,
     canary: Arc<[u8]>,
     /// Cells are looked at in the end, and not at each completion: so that the queue goes while the device works.
-    pub(super) hurried: bool,
+    pub(in crate::contract) hurried: bool,
     retired: bool,
 }
 
@@ -62,7 +62,7 @@ struct Cell {
 
 impl Rig {
     /// A queue of that depth, and a cell of that size for each of its Tokens.
-    pub(super) fn new(subject: &Subject, depth: u32, cell: usize) -> Rig {
+    pub(in crate::contract) fn new(subject: &Subject, depth: u32, cell: usize) -> Rig {
         let device = &subject.device;
         let signal = Arc::new(Signal::new().expect("eventfd"));
         let queue = device
@@ -104,15 +104,15 @@ impl Rig {
         }
     }
 
-    pub(super) fn queue(&self) -> &Arc<dyn Queue> {
+    pub(in crate::contract) fn queue(&self) -> &Arc<dyn Queue> {
         &self.queue
     }
 
-    pub(super) fn depth(&self) -> u32 {
+    pub(in crate::contract) fn depth(&self) -> u32 {
         self.cells.len() as u32
     }
 
-    pub(super) fn in_flight(&self) -> usize {
+    pub(in crate::contract) fn in_flight(&self) -> usize {
         self.in_flight
     }
 
@@ -147,7 +147,7 @@ impl Rig {
     }
 
     /// Fills a cell, and makes a Job of it under a new Token.
-    pub(super) fn prepare(&mut self, index: u32, shape: &Shape) {
+    pub(in crate::contract) fn prepare(&mut self, index: u32, shape: &Shape) {
         self.generation = self.generation.wrapping_add(1);
         self.fill(index);
         let cell = &mut self.cells[index as usize];
@@ -189,7 +189,7 @@ impl Rig {
     }
 
     /// Submits prepared Jobs in one batch.
-    pub(super) fn submit(&mut self, indices: &[u32]) -> Submitted {
+    pub(in crate::contract) fn submit(&mut self, indices: &[u32]) -> Submitted {
         let token = |index: u32| self.cells[index as usize].token;
         let jobs = indices.iter().map(|&index| (token(index), self.job(index)));
         let submitted = match &Batch::of(jobs) {
@@ -221,7 +221,7 @@ impl Rig {
     }
 
     /// Submits prepared Jobs, in batches as large as the device takes, and reaps when it is full.
-    pub(super) fn submit_all(&mut self, mut indices: &[u32]) {
+    pub(in crate::contract) fn submit_all(&mut self, mut indices: &[u32]) {
         let deadline = self.subject.deadline;
         wait_for(
             deadline,
@@ -247,7 +247,7 @@ impl Rig {
     }
 
     /// Reaps at most so many, and checks each.
-    pub(super) fn reap(&mut self, at_most: usize) -> usize {
+    pub(in crate::contract) fn reap(&mut self, at_most: usize) -> usize {
         // Stale on purpose: who fills none but counts one completes a Token that is not in flight.
         let nothing = Completion::new(Token::from_raw(u64::MAX), Ok(u64::MAX));
         let mut out = vec![nothing; at_most];
@@ -298,7 +298,7 @@ impl Rig {
     }
 
     /// Reaps until nothing is in flight, a few at a time.
-    pub(super) fn drain(&mut self) {
+    pub(in crate::contract) fn drain(&mut self) {
         let deadline = self.subject.deadline;
         wait_for(deadline, "duty 1: each accepted Job completes", || {
             let at_most = 1 + self.dice.below(40);
@@ -307,12 +307,12 @@ impl Rig {
         });
     }
 
-    pub(super) fn is_in_flight(&self, index: u32) -> bool {
+    pub(in crate::contract) fn is_in_flight(&self, index: u32) -> bool {
         self.cells[index as usize].in_flight
     }
 
     /// Reaps until so many more are over.
-    pub(super) fn wait_until_reaped(&mut self, count: u32) {
+    pub(in crate::contract) fn wait_until_reaped(&mut self, count: u32) {
         let until = self.in_flight.saturating_sub(count as usize);
         let deadline = self.subject.deadline;
         wait_for(deadline, "duty 1: each accepted Job completes", || {
@@ -324,7 +324,7 @@ impl Rig {
     }
 
     /// One Job each for those cells, one batch, to its end.
-    pub(super) fn round(&mut self, indices: &[u32], shape: &Shape) {
+    pub(in crate::contract) fn round(&mut self, indices: &[u32], shape: &Shape) {
         for &index in indices {
             self.prepare(index, shape);
         }
@@ -333,7 +333,7 @@ impl Rig {
     }
 
     /// Tries a prepared Job inline; checks it if it was answered.
-    pub(super) fn try_inline(&mut self, index: u32) -> Option<Result<u64, JobError>> {
+    pub(in crate::contract) fn try_inline(&mut self, index: u32) -> Option<Result<u64, JobError>> {
         let answer = match self.job(index) {
             // SAFETY: the memory is this rig's, and no Job has the cell.
             AnyJob::Copy(job) => unsafe { self.queue.try_inline(&job) },
@@ -355,21 +355,21 @@ impl Rig {
     }
 
     /// What the prepared Job of a cell must answer.
-    pub(super) fn answer(&self, index: u32) -> u64 {
+    pub(in crate::contract) fn answer(&self, index: u32) -> u64 {
         self.cells[index as usize].answer
     }
 
     /// Fills a cell whose Job was answered inline.
-    pub(super) fn refill(&mut self, index: u32) {
+    pub(in crate::contract) fn refill(&mut self, index: u32) {
         self.fill(index);
     }
 
-    pub(super) fn arm(&self) -> Armed {
+    pub(in crate::contract) fn arm(&self) -> Armed {
         self.queue.arm()
     }
 
     /// Rings since it was asked last; acknowledges them.
-    pub(super) fn rings(&self) -> u64 {
+    pub(in crate::contract) fn rings(&self) -> u64 {
         let rings = self.bell.rings();
         self.queue.clear();
         rings
@@ -381,7 +381,7 @@ impl Rig {
     }
 
     /// Waits for a ring, and acknowledges it.
-    pub(super) fn wait_for_ring(&self, or_else: &str) -> u64 {
+    pub(in crate::contract) fn wait_for_ring(&self, or_else: &str) -> u64 {
         let rings = self.bell.wait_for_ring(self.subject.deadline);
         assert!(rings > 0, "{or_else}: it did not ring");
         self.queue.clear();
@@ -390,12 +390,12 @@ impl Rig {
 
     /// Retires the queue, with Jobs in flight or without, waits until nothing is, and looks what happened behind the
     /// crate's back. Answers the rings that nobody had counted.
-    pub(super) fn retire(mut self) -> Retired {
+    pub(in crate::contract) fn retire(mut self) -> Retired {
         let drops = Arc::new(AtomicU32::new(0));
         // A few microseconds more, and nothing would be in flight: what takes time is done before or after.
         let indices = (0..self.cells.len()).filter(|&index| self.cells[index].in_flight);
         let in_flight: Vec<usize> = indices.collect();
-        let keep = Arc::new(Kept {
+        let keep = Arc::new(Retained {
             drops: Arc::clone(&drops),
             arena: Arc::clone(&self.arena),
             in_flight: in_flight.clone(),
@@ -421,7 +421,7 @@ impl Rig {
     }
 
     /// Retires the queue with nothing in flight.
-    pub(super) fn finish(mut self) -> u64 {
+    pub(in crate::contract) fn finish(mut self) -> u64 {
         assert_eq!(self.in_flight, 0, "the suite itself left Jobs in flight");
         self.reap(self.cells.len());
         self.retire().check()

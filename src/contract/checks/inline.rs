@@ -1,9 +1,6 @@
 //! Duty 4: what is answered inline is over, and equals what a submission answers.
 
-use super::rig::Rig;
-use super::shape::Shape;
-use super::subject::Subject;
-use super::suite::{depths, watched};
+use crate::contract::rig::{Rig, Shape, Subject, depths, watched};
 
 /// Duty 4: `try_inline` moves all and keeps nothing, or has not begun; a submission of the same answers the same.
 ///

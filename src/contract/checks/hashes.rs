@@ -1,9 +1,6 @@
 //! What hashes have and other Jobs do not: digests that are known, and sessions. Through the crate, in both modes.
 
-use super::dice::Dice;
-use super::digest::{digest, hex, known};
-use super::subject::Subject;
-use super::suite::watched;
+use crate::contract::rig::{Dice, Subject, digest, hex, known, watched};
 use crate::error::{ErrorKind, JobError};
 use crate::mem::{MaybeSource, Source};
 use crate::{Algorithm, Buf, BufChain, BufPool, Mmap, Mode, Sha, ShaSession, WorkQ};

@@ -1,6 +1,6 @@
 //! What a device says that it can, and what attaching and submitting say.
 
-use super::subject::{Attached, Subject};
+use crate::contract::rig::{Attached, Subject};
 use crate::error::{ErrorKind, JobError};
 use crate::{Accel, AccelCall, Algorithm, Buf, BufChain, BufPool, Mmap, Mode, Sha, WorkQ};
 

@@ -1,9 +1,6 @@
 //! Duties 1 and 2: each accepted Job completes once, and then its memory is the caller's.
 
-use super::rig::Rig;
-use super::shape::Shape;
-use super::subject::Subject;
-use super::suite::{depths, watched};
+use crate::contract::rig::{Rig, Shape, Subject, depths, watched};
 
 const CELL: usize = 4096;
 

@@ -1,8 +1,6 @@
 //! Duty 3: a Job that was not accepted was never seen.
 
-use super::rig::Rig;
-use super::shape::Shape;
-use super::subject::Subject;
+use crate::contract::rig::{Rig, Shape, Subject};
 
 const CELL: usize = 4096;
 

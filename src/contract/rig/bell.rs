@@ -14,13 +14,13 @@ use crate::device::{Queue, Signal};
 const SIGNAL: u64 = 0;
 const OWN: u64 = 1;
 
-pub(super) struct Bell {
+pub(in crate::contract) struct Bell {
     epoll: Epoll,
     signal: Arc<Signal>,
 }
 
 impl Bell {
-    pub(super) fn new(queue: &dyn Queue, signal: Arc<Signal>) -> Bell {
+    pub(in crate::contract) fn new(queue: &dyn Queue, signal: Arc<Signal>) -> Bell {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).expect("epoll_create1");
         let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
         epoll
@@ -35,12 +35,12 @@ impl Bell {
     }
 
     /// Rings since it was asked last.
-    pub(super) fn rings(&self) -> u64 {
+    pub(in crate::contract) fn rings(&self) -> u64 {
         self.wait(EpollTimeout::ZERO)
     }
 
     /// Waits for a ring; 0 after so long.
-    pub(super) fn wait_for_ring(&self, deadline: Duration) -> u64 {
+    pub(in crate::contract) fn wait_for_ring(&self, deadline: Duration) -> u64 {
         let end = Instant::now() + deadline;
         loop {
             let left = end.saturating_duration_since(Instant::now());

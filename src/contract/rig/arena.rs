@@ -14,7 +14,7 @@ use crate::device::{Access, Device, Region, Registration, Segment, Use};
 const PAGE: usize = 4096;
 
 /// Registered memory. Who fails a check never drops it.
-pub(super) struct Arena {
+pub(in crate::contract) struct Arena {
     base: NonNull<u8>,
     layout: Layout,
     /// `None` only while it is dropped.
@@ -28,7 +28,7 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    pub(super) fn new(device: &Device, len: usize, purpose: Use) -> Arena {
+    pub(in crate::contract) fn new(device: &Device, len: usize, purpose: Use) -> Arena {
         let layout = Layout::from_size_align(len.next_multiple_of(PAGE), PAGE)
             .expect("a test's arena is small");
         // SAFETY: the layout has a size, since `len` has.
@@ -58,14 +58,14 @@ impl Arena {
         unsafe { self.base.add(range.start) }
     }
 
-    pub(super) fn segment(&self, range: Range<usize>) -> Segment {
+    pub(in crate::contract) fn segment(&self, range: Range<usize>) -> Segment {
         let key = self.registration.as_ref().map_or(0, Registration::key);
         // SAFETY: `at` checked the range, and the key is that of all of it.
         unsafe { Segment::new(self.at(&range), range.len(), key) }
     }
 
     /// The bytes at `at`; no Job has them.
-    pub(super) fn read(&self, at: usize, len: usize) -> Vec<u8> {
+    pub(in crate::contract) fn read(&self, at: usize, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         let from = self.at(&(at..at + len));
         // SAFETY: `at` checked the range; the vector is another allocation of that length.
@@ -74,7 +74,7 @@ impl Arena {
     }
 
     /// Changes the bytes at `at`; no Job has them.
-    pub(super) fn write(&self, at: usize, bytes: &[u8]) {
+    pub(in crate::contract) fn write(&self, at: usize, bytes: &[u8]) {
         let to = self.at(&(at..at + bytes.len()));
         // SAFETY: `at` checked the range; `bytes` is no part of the arena, of which no references are made.
         unsafe { to.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };

@@ -6,8 +6,7 @@ use std::thread;
 
 use tokio::runtime::{Builder, Runtime};
 
-use super::subject::{Attached, Subject};
-use super::suite::{depths, watched};
+use crate::contract::rig::{Attached, Subject, depths, watched};
 use crate::error::JobError;
 use crate::{Buf, BufChain, BufPool, Mmap, Mode, WorkQ};
 

@@ -1,9 +1,6 @@
 //! Duty 6: `retire` keeps what it is given until nothing is in flight, and never longer.
 
-use super::rig::Rig;
-use super::shape::Shape;
-use super::subject::Subject;
-use super::suite::{depths, watched};
+use crate::contract::rig::{Rig, Shape, Subject, depths, watched};
 
 const CELL: usize = 1024;
 /// Large enough that some are in flight when the queue goes.

@@ -10,7 +10,7 @@ use crate::device::{Queue, Segment};
 use crate::mem::SessionLease;
 
 /// What `retire` is given, as the crate does it: the queue, and all that a Job in flight may reach.
-pub(super) struct Kept {
+pub(super) struct Retained {
     pub(super) drops: Arc<AtomicU32>,
     pub(super) arena: Arc<Arena>,
     /// The cells whose Jobs were in flight, and what is written there when the provider says that none is any more.
@@ -24,7 +24,7 @@ pub(super) struct Kept {
     pub(super) sessions: Vec<SessionLease>,
 }
 
-impl Drop for Kept {
+impl Drop for Retained {
     fn drop(&mut self) {
         // The one that the device would do last comes first.
         for index in self.in_flight.iter().rev() {
@@ -35,7 +35,7 @@ impl Drop for Kept {
 }
 
 /// A queue that says that nothing of it is in flight any more.
-pub(super) struct Retired {
+pub(in crate::contract) struct Retired {
     rig: Rig,
     drops: Arc<AtomicU32>,
     rings: u64,
@@ -47,7 +47,7 @@ impl Retired {
     }
 
     /// Nothing may have happened since. Answers the rings that nobody had counted.
-    pub(super) fn check(self) -> u64 {
+    pub(in crate::contract) fn check(self) -> u64 {
         assert_eq!(
             self.drops.load(Ordering::SeqCst),
             1,

@@ -1,9 +1,6 @@
 //! Duty 5: one ring per `arm`, none without, and none that is missed.
 
-use super::rig::Rig;
-use super::shape::Shape;
-use super::subject::Subject;
-use super::suite::{depths, watched};
+use crate::contract::rig::{Rig, Shape, Subject, depths, watched};
 use crate::device::Armed;
 
 const CELL: usize = 1024;

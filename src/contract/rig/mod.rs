@@ -1,0 +1,26 @@
+//! What the checks have in common: the subject, a queue that is driven as a WorkQ would, and deadlines.
+//!
+//! A [`Rig`] submits jobs of a [`Subject`] on an [`Arena`], counts what it is told by a [`Bell`], and
+//! looks at every byte. It imports no other room of `contract`.
+
+mod arena;
+mod bell;
+mod dice;
+mod digest;
+mod job;
+mod retained;
+mod rig;
+mod shape;
+mod subject;
+mod watch;
+
+pub(super) use arena::Arena;
+pub(super) use bell::Bell;
+pub(super) use dice::Dice;
+pub(super) use digest::{digest, hex, known};
+pub(super) use rig::Rig;
+pub(super) use shape::{Shape, pieces};
+pub(super) use subject::{Attached, Kind, depths, watched};
+pub use subject::{Sample, Subject};
+pub use watch::DEADLINE;
+pub(super) use watch::{wait_for, watched_for};

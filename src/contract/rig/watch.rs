@@ -1,0 +1,47 @@
+//! Deadlines: a check that hangs fails, and so does one that waits in vain.
+
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a check waits for something that must come.
+pub const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Runs a check on a thread of its own: a call that blocks, or a wake-up that is lost, must fail and not hang.
+pub(in crate::contract) fn watched_for(
+    what: &str,
+    deadline: Duration,
+    check: impl FnOnce() + Send + 'static,
+) {
+    let (done, is_done) = mpsc::channel::<()>();
+    let checker = thread::spawn(move || {
+        let _done = done;
+        check();
+    });
+    // It says nothing, and hangs up at its end, or when it panics.
+    if is_done.recv_timeout(deadline) == Err(RecvTimeoutError::Timeout) {
+        panic!(
+            "{what}: not over within {deadline:?}: a call blocked (duty 7), or a Job's end was not heard of (duties 1 and 5)"
+        );
+    }
+    if let Err(panic) = checker.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Waits for what must come; `what` says what did not.
+pub(in crate::contract) fn wait_for(
+    deadline: Duration,
+    what: &str,
+    mut came: impl FnMut() -> bool,
+) {
+    let start = Instant::now();
+    while !came() {
+        assert!(
+            start.elapsed() < deadline,
+            "{what}: not within {deadline:?}"
+        );
+        // Engines of a software device need the CPU too.
+        thread::yield_now();
+    }
+}

@@ -1,0 +1,14 @@
+//! The part for sync events. It imports `rig` for what all parts have in common.
+
+mod checks;
+mod counter;
+mod events;
+mod rig;
+
+pub use checks::{
+    a_stopped_event_ends_all, armed_waits_ring, event_jobs_are_done_in_order,
+    events_busy_poll_and_sleep, sync_event, waits_beyond_the_limit_fail,
+    waits_end_once_and_not_before,
+};
+pub use counter::a_counter_lies_where_it_was_told;
+pub use events::Events;
