@@ -1,7 +1,8 @@
 //! One connection: both queues, and how it ends.
 //!
-//! A permit is a place in the send queue. A sender takes one, writes to the socket, and gives it back
-//! if the socket took all. Otherwise the frame keeps it until a flushing task has written the last of it.
+//! A permit is a place in the send queue. A sender takes one, writes to the socket, and gives it
+//! back if the socket took all. Otherwise the frame keeps it until a flushing task has written the
+//! last of it.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

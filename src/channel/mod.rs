@@ -23,9 +23,9 @@
 //!
 //! # The files
 //!
-//! The builder, the service and the channel are what a user holds, and import each other. They stand on
-//! `connection`, which has both queues (`inbox`, `outbox`) and the `socket`; `greeting` says how two sides
-//! agree.
+//! The builder, the service and the channel are what a user holds, and import each other. They
+//! stand on `connection`, which has both queues (`inbox`, `outbox`) and the `socket`; `greeting`
+//! says how two sides agree.
 
 mod builder;
 mod channel;

@@ -27,8 +27,9 @@
 //!
 //! # The rooms
 //!
-//! `checks`, `rdma` and `sync_event` have the checks of one kind of subject each. They stand on `rig`, which has
-//! what all of them need, and not on each other. `suite` runs them in the order of the duties.
+//! `checks`, `rdma` and `sync_event` have the checks of one kind of subject each. They stand on
+//! `rig`, which has what all of them need, and not on each other. `suite` runs them in the order of
+//! the duties.
 
 mod checks;
 mod rdma;

@@ -1,5 +1,5 @@
-//! Adapter duties 1 to 3, and registrar duties 1 and 2: what a device says of itself, which queue has
-//! which job, and which memory it reaches.
+//! Adapter duties 1 to 3, and registrar duties 1 and 2: what a device says of itself, which queue
+//! has which job, and which memory it reaches.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;

@@ -1,7 +1,8 @@
-//! What the checks have in common: the subject, a queue that is driven as a WorkQ would, and deadlines.
+//! What the checks have in common: the subject, a queue that is driven as a WorkQ would, and
+//! deadlines.
 //!
-//! A [`Rig`] submits jobs of a [`Subject`] on an [`Arena`], counts what it is told by a [`Bell`], and
-//! looks at every byte. It imports no other room of `contract`.
+//! A [`Rig`] submits jobs of a [`Subject`] on an [`Arena`], counts what it is told by a [`Bell`],
+//! and looks at every byte. It imports no other room of `contract`.
 
 mod arena;
 mod bell;

@@ -34,7 +34,8 @@ impl From<&Events> for Events {
 }
 
 impl Events {
-    /// How long a check waits for something that must come; defaults to [`DEADLINE`](crate::contract::DEADLINE).
+    /// How long a check waits for something that must come; defaults to
+    /// [`DEADLINE`](crate::contract::DEADLINE).
     pub fn deadline(self, deadline: Duration) -> Events {
         Events { deadline, ..self }
     }

@@ -20,8 +20,8 @@ use crate::error::{JobError, Reason};
 use crate::mem::mmap::Holder;
 use crate::mem::ranges::{MAX_READERS, Refused};
 
-/// The last count of an element was given back. Its drop brings the element home, which may run code
-/// of the application's.
+/// The last count of an element was given back. Its drop brings the element home, which may run
+/// code of the application's.
 pub(crate) struct LastCount(Count);
 
 impl Drop for LastCount {

@@ -1,4 +1,5 @@
-//! The Leases of a job, whatever its operands are, and what is left to do after they were given back.
+//! The Leases of a job, whatever its operands are, and what is left to do after they were given
+//! back.
 //!
 //! To give a count back runs no code of the application's. After a last count its element goes
 //! home, and perhaps its Mmap ends: that wakes wakers and drops owners. A caller in whose place no

@@ -1,9 +1,9 @@
 //! What a job reads and writes, and how its memory is lent to a device.
 //!
 //! `copy`, `side` and `rdma` say what the operands of a kind of job may be, and take their Leases;
-//! the result is a `Begun`: a job, and the Leases of all memory that it names. A new kind of operand
-//! implements their sealed traits in a file of its own, as `remote` and `any` do. This room may
-//! import all others of `mem`, and none of them imports it.
+//! the result is a `Begun`: a job, and the Leases of all memory that it names. A new kind of
+//! operand implements their sealed traits in a file of its own, as `remote` and `any` do. This room
+//! may import all others of `mem`, and none of them imports it.
 
 mod any;
 mod begun;

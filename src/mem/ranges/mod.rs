@@ -1,4 +1,5 @@
-//! Which bytes of an Mmap are claimed or leased, and the word in which one element counts its Leases.
+//! Which bytes of an Mmap are claimed or leased, and the word in which one element counts its
+//! Leases.
 //!
 //! [`Ranges`] stands under the Mmap's lock. It imports no other room of `mem`, and every other room
 //! may import it.
