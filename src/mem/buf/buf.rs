@@ -214,7 +214,7 @@ impl Buf {
                 from: range.start,
                 len: range.len(),
             }),
-            Err(range) => Err(match mmap::Inner::not_within(&range, data_len) {
+            Err(range) => Err(match MmapInner::not_within(&range, data_len) {
                 error if error.reason() == Reason::RangeEmpty => error,
                 _ => {
                     let reach = range.start.max(range.end) as u64;

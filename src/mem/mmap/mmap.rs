@@ -273,8 +273,8 @@ impl MmapInner {
 
     /// Says why `resolve` refused this range of `what`, which has `len` bytes.
     #[cold]
-    pub(super) fn refusal(range: &Range<usize>, len: usize, what: &str) -> String {
-        match Inner::not_within(range, len) {
+    pub(in crate::mem) fn refusal(range: &Range<usize>, len: usize, what: &str) -> String {
+        match MmapInner::not_within(range, len) {
             error if error.reason() == Reason::RangeEmpty => error.to_string(),
             _ => format!("the range {range:?} reaches past the {len} bytes of {what}"),
         }
