@@ -217,8 +217,8 @@ fn both_are_told(wrong: Wrong, preemptions: usize) {
 }
 
 /// An Op attaches a queue of its own, while somebody arms those that he knows.
-fn who_attaches_is_told(wrong: Wrong) {
-    check(2, move || {
+fn who_attaches_is_told(wrong: Wrong, preemptions: usize) {
+    check(preemptions, move || {
         let line = Line::new(wrong, [0, 1]);
         let armer = |line: &Line| {
             if line.arm() {
@@ -239,7 +239,7 @@ fn one_arm_is_enough_for_all_who_sleep() {
 
 #[test]
 fn an_arm_from_before_is_not_enough_for_a_queue_that_is_attached() {
-    who_attaches_is_told(Wrong::Nothing);
+    who_attaches_is_told(Wrong::Nothing, deep(1));
 }
 
 #[test]
@@ -265,6 +265,6 @@ fn mutant_that_expects_an_event_for_ever_is_found() {
 #[test]
 fn mutant_that_attaches_a_queue_in_silence_is_found() {
     mutant("deadlock", || {
-        who_attaches_is_told(Wrong::AttachedInSilence)
+        who_attaches_is_told(Wrong::AttachedInSilence, 2)
     });
 }

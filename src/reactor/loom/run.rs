@@ -94,7 +94,7 @@ impl Bed {
 
 #[test]
 fn a_run_is_told_by_the_real_wait_cycle_though_another_one_looks() {
-    on_a_workq(2, |bed| {
+    on_a_workq(deep(1), |bed| {
         let workq = bed.workq.clone();
         let looker = spawn(move || workq.0.turn());
         bed.run([bed.spawn_run(false), looker]);

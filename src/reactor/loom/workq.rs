@@ -11,7 +11,7 @@ use crate::sync::loom::{block_on, deep, spawn};
 
 #[test]
 fn an_op_is_told_by_the_real_wait_cycle_though_another_one_looks() {
-    on_a_workq(2, |bed| {
+    on_a_workq(deep(1), |bed| {
         let workq = bed.workq.clone();
         let looker = spawn(move || workq.0.turn());
         bed.run([bed.spawn_op(), looker]);
