@@ -165,7 +165,8 @@ fn run(messages: u64) -> Result<()> {
                     run.into_run().post(Posted::Run.word(0))?;
                     said = format!("the event is {value}");
                 }
-                (RUN, Output::Run(_instance, result)) => {
+                (RUN, Output::Run(ended)) => {
+                    let (_instance, result) = *ended;
                     result?;
                     over = true;
                 }

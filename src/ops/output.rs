@@ -20,7 +20,7 @@ pub enum Output {
     /// What was received.
     Received(Received),
     /// The instance of a run, and how the run ended.
-    Run(Instance, Result<(), RunError>),
+    Run(Box<(Instance, Result<(), RunError>)>),
 }
 
 impl Output {
@@ -51,10 +51,7 @@ impl Output {
             End::Job(Meaning::Nothing, outcome) => outcome.map(|_| Output::Done),
             End::Received(received) => received.map(Output::Received),
             End::Run(ended) => match ended.downcast() {
-                Ok(ended) => {
-                    let (instance, result): (Instance, _) = *ended;
-                    Ok(Output::Run(instance, result))
-                }
+                Ok(ended) => Ok(Output::Run(ended)),
                 Err(_) => unreachable!("a run that is posted ends so"),
             },
         }

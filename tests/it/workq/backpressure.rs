@@ -135,14 +135,14 @@ fn a_copy_that_is_started_on_a_full_workq_says_again_and_takes_nothing() {
         let pairs: Vec<(Buf, Buf)> = (0..3)
             .map(|_| (bench.filled(b"abc"), bench.empty()))
             .collect();
-        let start = |i: usize| bench.dma.copy(&pairs[i].0, &pairs[i].1).start();
-        let (one, two) = (start(0).unwrap(), start(1).unwrap());
-        mentions(&refused(start(2), ErrorKind::Again), &[2]);
+        let copy = |i: usize| bench.dma.copy(&pairs[i].0, &pairs[i].1);
+        let (one, two) = (copy(0).start().unwrap(), copy(1).start().unwrap());
+        mentions(&refused(copy(2).start(), ErrorKind::Again), &[2]);
         pairs[2].0.data_mut().unwrap()[0] = b'x';
         assert_eq!(rooms(&pairs[2].1), (0, 0, ELEMENT));
         drop(hold);
         assert_eq!((one.await, two.await), (Ok(3), Ok(3)));
-        assert_eq!(start(2).unwrap().await, Ok(3));
+        assert_eq!(copy(2).start().unwrap().await, Ok(3));
         assert_eq!(bytes(&pairs[2].1), b"xbc");
     });
 }

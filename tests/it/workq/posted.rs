@@ -397,9 +397,10 @@ fn a_run_is_posted_and_gives_its_instance_back() {
             told(&workq, way, 1);
             event.set(2).post(9).unwrap();
             let mut all = told(&workq, way, 2);
-            let Some(Ok(Output::Run(back, result))) = all.remove(&7) else {
+            let Some(Ok(Output::Run(ended))) = all.remove(&7) else {
                 panic!("{all:?}");
             };
+            let (back, result) = *ended;
             result.unwrap();
             instance = back;
             assert_eq!(dst.data().unwrap().len(), 3 * (round + 1) * (round + 2) / 2);
@@ -416,10 +417,10 @@ fn a_run_that_fails_gives_its_instance_back_too() {
         let Story { instance, .. } = story(&workq, &other, &setup);
         instance.into_run().post(7).unwrap();
         other.rdma.reset().unwrap();
-        let Some(Ok(Output::Run(_, result))) = told(&workq, way, 1).remove(&7) else {
+        let Some(Ok(Output::Run(ended))) = told(&workq, way, 1).remove(&7) else {
             panic!("it is not told");
         };
-        result.unwrap_err();
+        ended.1.unwrap_err();
     });
 }
 
