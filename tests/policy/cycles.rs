@@ -12,8 +12,8 @@ const MOST: usize = 3;
 /// shrink: lower a number when its cycle loses files, and remove a folder that has none left.
 const TIED: [(&str, &[usize]); 4] = [
     ("ops/graph", &[12]),
-    ("provider/soft", &[16]),
     ("provider/soft/fabric", &[8]),
+    ("provider/soft/rdma", &[9]),
     ("reactor", &[18]),
 ];
 

@@ -1,16 +1,17 @@
 //! An open software device.
 #![expect(unsafe_code, reason = "implements Adapter")]
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use super::counter::Counters;
 use super::engine::Engine;
 use super::event::SoftEvent;
 use super::fault::Faults;
-use super::options::{Current, Options};
+use super::options::Options;
 use super::queue::SoftQueue;
+use super::shared::DeviceShared;
+use super::topology::CurrentTopology;
 use super::{event, fabric};
 use crate::device::{
     Adapter, Audience, DevInfo, EventConfig, EventCounter, Exported, Imported, Offer, Queue,
@@ -23,7 +24,7 @@ pub(super) struct SoftDevice {
     info: DevInfo,
     /// The number of its port: it stays when the topology changes.
     port: u8,
-    topology: Current,
+    topology: CurrentTopology,
     options: Options,
     shared: Arc<DeviceShared>,
     engines: Mutex<Engines>,
@@ -39,31 +40,15 @@ struct Engines {
     queues: usize,
 }
 
-/// What queues need of their device.
-pub(super) struct DeviceShared {
-    pub(super) faults: Faults,
-    /// Jobs done inline, by queue.
-    pub(super) inline_jobs: Counters,
-    /// Without engines: jobs that were not done inline.
-    pub(super) own_jobs: AtomicU64,
-    /// The highest value of a sync event at which a wait may begin or end; more fails the wait.
-    pub(super) highest_value: u64,
-}
-
 impl SoftDevice {
     pub(super) fn new(
         info: DevInfo,
         options: Options,
         faults: Faults,
-        topology: Current,
+        topology: CurrentTopology,
     ) -> SoftDevice {
         let port = topology.lock().port_of(info.name()).unwrap_or(u8::MAX);
-        let shared = Arc::new(DeviceShared {
-            faults,
-            inline_jobs: Counters::default(),
-            own_jobs: AtomicU64::new(0),
-            highest_value: highest_value(&info),
-        });
+        let shared = Arc::new(DeviceShared::new(&info, faults));
         SoftDevice {
             info,
             port,
@@ -73,13 +58,6 @@ impl SoftDevice {
             engines: Mutex::default(),
         }
     }
-}
-
-/// The limit of thresholds is that of values too; a device that cannot wait has none, since its
-/// waits are gets.
-fn highest_value(info: &DevInfo) -> u64 {
-    let caps = info.caps().sync_event.as_ref();
-    caps.and_then(|caps| caps.max_wait).unwrap_or(u64::MAX)
 }
 
 // SAFETY: the adapter duties.

@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, mpsc};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use super::device::DeviceShared;
 use super::fault::{Faults, Held};
 use super::lane::{Driver, Lane};
 use super::options::Options;
 use super::rings::Work;
+use super::shared::DeviceShared;
 use super::split::Split;
 use crate::device::DevInfo;
 use crate::error::{Error, Result};

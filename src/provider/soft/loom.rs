@@ -15,12 +15,12 @@ use std::sync::atomic::AtomicUsize as Tally;
 use std::sync::{Arc, Mutex};
 
 use super::counter::Counters;
-use super::device::DeviceShared;
 use super::engine::{Bed, Engine};
 use super::fault::Faults;
 use super::queue::SoftQueue;
 use super::ring::Ring;
 use super::rings::{Doorbell, Rings, Served};
+use super::shared::DeviceShared;
 use super::split::Split;
 use crate::device::{
     Armed, Completion, Job, Keep, Queue, QueueConfig, Segment, Segments, Signal, Token,

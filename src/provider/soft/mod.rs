@@ -21,11 +21,13 @@ mod limits;
 #[cfg(all(test, tokio_doca_loom))]
 mod loom;
 mod options;
+mod provider;
 mod queue;
 mod rdma;
 mod ring;
 mod rings;
 mod script;
+mod shared;
 mod split;
 mod topology;
 
@@ -35,5 +37,5 @@ pub mod fuzzing;
 pub use fabric::set_socket_path;
 pub use fault::{Fault, Faults, Hold};
 pub use limits::Limits;
-pub use options::{Soft, SoftBuilder};
+pub use provider::{Soft, SoftBuilder};
 pub use topology::{Function, Port, Topology, TopologyBuilder, View};

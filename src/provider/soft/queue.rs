@@ -12,13 +12,13 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollTimeout};
 
 use super::copy;
 use super::counter::Counter;
-use super::device::DeviceShared;
 use super::engine::Engine;
 use super::event::{EventPorts, SoftEvent};
 use super::fault::Fault;
 use super::lane::{Driver, Lane};
 use super::rdma::Ports;
 use super::rings::{Rings, Task, Work};
+use super::shared::DeviceShared;
 use crate::device::{
     Armed, Completion, Endpoint, EndpointConfig, EventCounter, EventPort, HASH_COST, Hasher, Job,
     Keep, Queue, QueueConfig, ShaJob, Signal, Submitted, Token,

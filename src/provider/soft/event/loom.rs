@@ -9,8 +9,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 
 use super::super::counter::Counters;
-use super::super::device::DeviceShared;
 use super::super::fault::Faults;
+use super::super::shared::DeviceShared;
 use super::counter::SoftEvent;
 use super::ports::EventPorts;
 use super::words::{Side, Words};

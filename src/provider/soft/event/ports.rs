@@ -12,8 +12,8 @@ use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 
 use super::super::bell;
 use super::super::counter::Counter;
-use super::super::device::DeviceShared;
 use super::super::fault::Fault;
+use super::super::shared::DeviceShared;
 use super::counter::{Bell, SoftEvent};
 use super::port::{Out, Port, SoftPort};
 use crate::device::{Completion, EventPort, Signal};

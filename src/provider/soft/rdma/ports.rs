@@ -15,8 +15,8 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 
 use super::super::bell;
 use super::super::counter::Counter;
-use super::super::device::DeviceShared;
 use super::super::fault::Faults;
+use super::super::shared::DeviceShared;
 use super::endpoint::SoftEndpoint;
 use super::flags::FLAGS;
 use super::link::Bell;

@@ -11,10 +11,12 @@
 //! exports to the DPU, the DPU's device of that port imports, and no other (3.2.1.3): sub-functions do not.
 
 mod card;
+mod current;
 mod file;
 mod function;
 mod view;
 
 pub use card::{Topology, TopologyBuilder};
+pub(super) use current::CurrentTopology;
 pub use function::{Function, Port};
 pub use view::View;

@@ -1,0 +1,264 @@
+//! The provider of software devices, and how it is built.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::device::SoftDevice;
+use super::fault::Faults;
+use super::limits::Limits;
+use super::options::Options;
+use super::queue::PIECE;
+use super::topology::{CurrentTopology, Topology, View};
+use crate::device::{DevInfo, Device, Provider, WeakDevice};
+use crate::error::{Error, ErrorKind, Result};
+use crate::process::variable;
+use crate::sync::lock;
+
+/// The provider of software devices.
+///
+/// The one behind [`Device::open`] has the default settings, and these from the environment: `TOKIO_DOCA_SOFT=host|dpu` is its
+/// [`View`], `TOKIO_DOCA_SOFT_TOPOLOGY` the path of a file with its [`Topology`], `TOKIO_DOCA_SOFT_DEFER=1` puts it into defer mode, `TOKIO_DOCA_SOFT_LIMITS=bluefield2|bluefield3|unlimited` gives it
+/// the [`Limits`] of an adapter, and `TOKIO_DOCA_SOFT_FAULTS` a script of faults ([`Faults::push_env`]). What cannot be read is
+/// an error of every call that finds devices. One of your own has a script in code:
+///
+/// ```
+/// use tokio_doca::ErrorKind;
+/// use tokio_doca::soft::{Fault, Soft};
+///
+/// let soft = Soft::builder().build();
+/// let device = soft.open("pf0")?;
+/// soft.faults().push(Fault::Error(ErrorKind::IoFailed, 0x88));   // the next job fails
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
+pub struct Soft {
+    options: Options,
+    limits: Limits,
+    /// What is wrong in the environment.
+    wrong: Option<String>,
+    faults: Faults,
+    /// Its devices look at it too.
+    topology: CurrentTopology,
+    /// The devices that are open: opening one again yields the same.
+    open: Mutex<HashMap<String, WeakDevice>>,
+}
+
+/// Builds a [`Soft`].
+#[derive(Clone, Debug)]
+#[must_use = "nothing is built before build"]
+pub struct SoftBuilder {
+    options: Options,
+    limits: Limits,
+    topology: Topology,
+}
+
+impl Soft {
+    /// A provider with settings of your own.
+    pub fn builder() -> SoftBuilder {
+        SoftBuilder {
+            options: Options {
+                inline_limit: 64 << 10,
+                defer: false,
+                engine_spin: Duration::from_micros(30),
+                engines: 1,
+                view: View::default(),
+            },
+            limits: Limits::unlimited(),
+            topology: Topology::default(),
+        }
+    }
+
+    pub(crate) fn from_env() -> Soft {
+        let defer = variable("TOKIO_DOCA_SOFT_DEFER").is_some_and(|value| value == "1");
+        let mut soft = Soft::builder().defer(defer).build();
+        let mut read = |name: &str, take: &dyn Fn(&mut Soft, &str) -> Result<()>| {
+            if let Some(value) = variable(name)
+                && let Err(error) = take(&mut soft, &value.to_string_lossy())
+            {
+                soft.wrong = Some(format!("{name} cannot be taken: {}", error.message()));
+            }
+        };
+        read("TOKIO_DOCA_SOFT", &|soft, view| {
+            soft.options.view = view.parse()?;
+            Ok(())
+        });
+        read("TOKIO_DOCA_SOFT_TOPOLOGY", &|soft, path| {
+            soft.set_topology(Topology::load(path)?);
+            Ok(())
+        });
+        read("TOKIO_DOCA_SOFT_LIMITS", &|soft, profile| {
+            soft.limits = profile.parse()?;
+            Ok(())
+        });
+        if let Err(error) = soft.faults.push_env() {
+            soft.wrong = Some(error.message().to_owned());
+        }
+        soft
+    }
+
+    /// Opens a device by name or PCI address.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, with the names that there are, and the [`View`] that has the device if it is the
+    /// other one.
+    pub fn open(&self, name: &str) -> Result<Device> {
+        const OP: &str = "Soft::open";
+        let devices = self.devices().map_err(|error| error.with_call(OP))?;
+        match devices.iter().find(|info| info.is_named(name)) {
+            Some(info) => Provider::open(self, info).map_err(|error| error.with_call(OP)),
+            None => {
+                let names: Vec<&str> = devices.iter().map(DevInfo::name).collect();
+                let why = Provider::why_not(self, name);
+                let text = format!(
+                    "no software device \"{name}\"; there are: {}{}",
+                    names.join(", "),
+                    why.map_or_else(String::new, |why| format!("; {why}"))
+                );
+                Err(Error::new(ErrorKind::NotFound, OP, text))
+            }
+        }
+    }
+
+    fn devices_of(&self, view: View) -> Vec<DevInfo> {
+        let topology = self.topology.lock();
+        topology.devices(Provider::name(self), view, &self.limits.caps())
+    }
+
+    /// The card, as it is now.
+    pub fn topology(&self) -> Topology {
+        self.topology.lock().clone()
+    }
+
+    /// Another card, or the same one with something plugged in, unplugged or moved: what is listed from now on is listed of it.
+    ///
+    /// What was listed is as it was. Open devices stay open; those of functions that are gone can be used, as others hold on to them.
+    pub fn set_topology(&self, topology: Topology) {
+        *self.topology.lock() = topology;
+    }
+
+    /// The script of faults of all devices of this provider.
+    pub fn faults(&self) -> &Faults {
+        &self.faults
+    }
+}
+
+impl Provider for Soft {
+    fn name(&self) -> &'static str {
+        "soft"
+    }
+
+    fn devices(&self) -> Result<Vec<DevInfo>> {
+        match &self.wrong {
+            None => Ok(self.devices_of(self.options.view)),
+            Some(text) => {
+                let text = text.clone();
+                Err(Error::new(ErrorKind::InvalidValue, None, text))
+            }
+        }
+    }
+
+    fn open(&self, info: &DevInfo) -> Result<Device> {
+        if !self.devices()?.contains(info) {
+            let text = format!("{} is none of these devices", info.name());
+            return Err(Error::new(ErrorKind::NotFound, None, text));
+        }
+        let mut open = lock(&self.open);
+        let known = open.get(info.name()).and_then(WeakDevice::upgrade);
+        // One that has moved is opened anew, where it is now.
+        if let Some(device) = known.filter(|device| device.info() == info) {
+            return Ok(device);
+        }
+        let (options, faults) = (self.options.clone(), self.faults.clone());
+        let adapter = SoftDevice::new(info.clone(), options, faults, self.topology.clone());
+        let device = Device::from_adapter(Arc::new(adapter));
+        open.insert(info.name().to_owned(), device.downgrade());
+        Ok(device)
+    }
+
+    fn why_not(&self, name: &str) -> Option<String> {
+        let (other, whose, ours, variable, variant) = match self.options.view {
+            View::Host => (View::Dpu, "DPU's", "host's", "dpu", "Dpu"),
+            View::Dpu => (View::Host, "host's", "DPU's", "host", "Host"),
+        };
+        let named = |info: &DevInfo| info.is_named(name);
+        self.devices_of(other).iter().any(named).then(|| {
+            format!(
+                "\"{name}\" is in the {whose} view of the card, and this is the {ours}: set \
+                 TOKIO_DOCA_SOFT={variable}, or open it with a Soft::builder().view(View::{variant})"
+            )
+        })
+    }
+}
+
+impl SoftBuilder {
+    /// Copies up to so many bytes run inside the submission; 65,536 if not said, and at most 262,144, or the other tasks of the
+    /// thread would wait too long; hashes of an eighth of that, which take as long. Larger ones go to the engine.
+    ///
+    /// With 0 every copy goes to the engine, so that no thread of a runtime touches memory that a
+    /// [`RemoteMmap`](crate::RemoteMmap) names: see there why that matters for memory of a process that
+    /// is not trusted. Such memory is best imported through a provider of its own, as the copies of
+    /// other devices then have other engines.
+    pub fn inline_limit(mut self, bytes: usize) -> SoftBuilder {
+        self.options.inline_limit = bytes;
+        self
+    }
+
+    /// Nothing completes inside the submission, as on an adapter: what passes in both modes passes there.
+    pub fn defer(mut self, defer: bool) -> SoftBuilder {
+        self.options.defer = defer;
+        self
+    }
+
+    /// How many engine threads a device has; one if not said, and at most 256, or attaching a context is refused
+    /// (`InvalidValue`). Its queues are given to them in turn.
+    ///
+    /// Two or more do large copies together, which pays where there are CPUs to spare: else they wait for one another. With
+    /// none, no thread is started; whoever awaits a copy that is too large to be done inline does it, 256 KiB at each look.
+    pub fn engines(mut self, count: usize) -> SoftBuilder {
+        self.options.engines = count;
+        self
+    }
+
+    /// How long the engine spins after its last job before it sleeps; 30 us if not said. Longer than a wake-up takes
+    /// (20 to 50 us), or both sides fall asleep in turn.
+    pub fn engine_spin(mut self, time: Duration) -> SoftBuilder {
+        self.options.engine_spin = time;
+        self
+    }
+
+    /// Which side of the card it stands for: which devices there are; the host if not said.
+    pub fn view(mut self, view: View) -> SoftBuilder {
+        self.options.view = view;
+        self
+    }
+
+    /// What its devices refuse although they could do it; [`Limits::unlimited`] if not said.
+    pub fn limits(mut self, limits: Limits) -> SoftBuilder {
+        self.limits = limits;
+        self
+    }
+
+    /// The card that it shows a side of; [`Topology::default`] if not said.
+    pub fn topology(mut self, topology: Topology) -> SoftBuilder {
+        self.topology = topology;
+        self
+    }
+
+    /// Builds the provider.
+    pub fn build(self) -> Soft {
+        let limit = if self.options.defer {
+            0
+        } else {
+            self.options.inline_limit.min(PIECE)
+        };
+        Soft {
+            options: self.options,
+            limits: self.limits,
+            wrong: None,
+            faults: Faults::new(limit),
+            topology: CurrentTopology::new(self.topology),
+            open: Mutex::default(),
+        }
+    }
+}
