@@ -16,7 +16,7 @@ use super::engine::Engine;
 use super::event::{EventPorts, SoftEvent};
 use super::fault::Fault;
 use super::lane::{Driver, Lane};
-use super::rdma::Ports;
+use super::rdma::{Ports, SoftEndpoint};
 use super::rings::{Rings, Task, Work};
 use super::shared::DeviceShared;
 use crate::device::{
@@ -231,7 +231,7 @@ unsafe impl Queue for SoftQueue {
                 self.ports.get_or_init(|| new)
             }
         };
-        Ok(Arc::new(ports.open(config)?))
+        Ok(Arc::new(SoftEndpoint::open(ports, config)?))
     }
 
     fn open_event_port(

@@ -3,27 +3,15 @@
 
 use std::sync::Arc;
 
-use super::super::fabric::Id;
 use super::channel::{Channel, Head, Kind, Presence};
 use super::halves::{Receiving, Sending, Sent};
+use super::hello::Identity;
 use super::link::Link;
-use super::remote;
-use crate::device::{Access, RdmaJob, Verb};
+use super::remote::{self, Step};
+use crate::device::{RdmaJob, Verb};
 use crate::error::{JobError, Reason};
 use crate::process::Guarded;
 use crate::sync::atomic::{Ordering, fence};
-
-/// Who a peer is, by its blob.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
-    pub(super) instance: Id,
-    pub(super) slot: u32,
-    pub(super) generation: u32,
-    /// A hash of the blob's key.
-    pub(super) proof: Id,
-    /// What it lets its peer do.
-    pub(super) permissions: Access,
-}
 
 pub(super) struct Connection {
     pub(super) channel: Arc<Channel>,
@@ -37,17 +25,6 @@ pub(super) struct Connection {
     pub(super) wants: bool,
     /// What the peer watches, where it has nothing better.
     pub(super) stays: Option<Guarded>,
-}
-
-/// How far a Job came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// To its end, with this answer.
-    Done(u64),
-    /// It could go on at once.
-    More,
-    /// The peer has no receive, or no room.
-    Waits,
 }
 
 impl Connection {

@@ -6,10 +6,12 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::super::fault::Fault;
-use super::connection::Step;
-use super::remote;
+use super::ports::Ports;
+use super::remote::{self, Step};
 use super::state::{IDLE, Posted, Send, Shared};
-use crate::device::{Access, Endpoint, EndpointState, Keep, RdmaJob, Segments, Submitted, Token};
+use crate::device::{
+    Access, Endpoint, EndpointConfig, EndpointState, Keep, RdmaJob, Segments, Submitted, Token,
+};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::sync::discard;
 
@@ -17,7 +19,17 @@ use crate::sync::discard;
 const TURNS: u32 = 64;
 
 /// The handle that the crate has.
-pub(in super::super) struct SoftEndpoint(pub(super) Arc<Shared>);
+pub(in super::super) struct SoftEndpoint(Arc<Shared>);
+
+impl SoftEndpoint {
+    /// Opens an endpoint of this queue.
+    pub(in super::super) fn open(
+        ports: &Arc<Ports>,
+        config: EndpointConfig,
+    ) -> Result<SoftEndpoint> {
+        ports.add(config).map(SoftEndpoint)
+    }
+}
 
 // SAFETY: the duties of `Endpoint`:
 // 1. One lock: Jobs are taken from the front, receives too, and what is over stands in one line. What is done inline is done when

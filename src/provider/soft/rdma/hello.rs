@@ -4,9 +4,20 @@ use sha2::{Digest, Sha256};
 
 use super::super::fabric::{HELLO, Hello, Id};
 use super::channel::MAX_RECEIVES;
-use super::connection::Identity;
 use super::link::CHANNELS;
 use crate::device::{Access, Mtu};
+
+/// Who a peer is, by its blob.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) instance: Id,
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+    /// A hash of the blob's key.
+    pub(super) proof: Id,
+    /// What it lets its peer do.
+    pub(super) permissions: Access,
+}
 
 /// What an endpoint says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

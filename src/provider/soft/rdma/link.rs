@@ -19,7 +19,6 @@ use super::super::bell;
 use super::super::fabric::{Ended, Process};
 use super::channel::Side;
 use super::memory::Memory;
-use super::ports::Ports;
 use crate::device::Signal;
 use crate::process::Guarded;
 use crate::sync::atomic::{AtomicU64 as Word, fence};
@@ -48,8 +47,16 @@ pub(super) struct Link {
     /// Channels that are open at this end.
     channels: AtomicU32,
     members: Mutex<Members>,
-    /// Of the endpoints.
-    ports: Weak<Ports>,
+    owner: Weak<dyn LinkOwner>,
+}
+
+/// The queue whose end of a link it is.
+pub(super) trait LinkOwner: Send + Sync {
+    /// An endpoint has something to do.
+    fn raise(&self, endpoint: u32);
+
+    /// A link has no channel any more.
+    fn note_idle(&self);
 }
 
 /// How the peer is woken.
@@ -73,7 +80,7 @@ impl Link {
         side: Side,
         bell: Bell,
         process: Option<Arc<Process>>,
-        ports: Weak<Ports>,
+        owner: Weak<dyn LinkOwner>,
     ) -> Link {
         static KEY: AtomicU64 = AtomicU64::new(0);
         Link {
@@ -85,7 +92,7 @@ impl Link {
             line: OnceLock::new(),
             channels: AtomicU32::new(0),
             members: Mutex::default(),
-            ports,
+            owner,
         }
     }
 
@@ -167,8 +174,8 @@ impl Link {
         self.channels.fetch_add(1, Ordering::Relaxed);
         drop(members);
         // The host is done with that one's channel, and the hint that said so will go to this one.
-        if let (Some(before), Some(ports)) = (before, self.ports.upgrade()) {
-            ports.raise(before);
+        if let (Some(before), Some(owner)) = (before, self.owner.upgrade()) {
+            owner.raise(before);
         }
     }
 
@@ -183,9 +190,9 @@ impl Link {
         }
         drop(members);
         if self.channels.fetch_sub(1, Ordering::Relaxed) == 1
-            && let Some(ports) = self.ports.upgrade()
+            && let Some(owner) = self.owner.upgrade()
         {
-            ports.note_idle();
+            owner.note_idle();
         }
     }
 
@@ -284,12 +291,12 @@ impl Link {
 impl Ended for Link {
     /// Whoever has a channel to that process looks at it.
     fn ended(&self) {
-        let Some(ports) = self.ports.upgrade() else {
+        let Some(owner) = self.owner.upgrade() else {
             return;
         };
         let members = self.lock().endpoints.clone();
         for endpoint in members.into_iter().flatten() {
-            ports.raise(endpoint);
+            owner.raise(endpoint);
         }
     }
 }

@@ -24,8 +24,8 @@ use super::super::fabric::{
     self, Arena, Guest, Hello, Host, Invitation, Invited, Mapping, Refused, Welcome,
 };
 use super::channel::{Channel, Presence, Shape, Side};
-use super::connection::{Connection, Identity};
-use super::hello::{Answer, Card, Question, proof};
+use super::connection::Connection;
+use super::hello::{Answer, Card, Identity, Question, proof};
 use super::link::{Bell, Link, PAGE};
 use super::memory::Memory;
 use super::state::{Inner, Shared};
@@ -178,7 +178,7 @@ impl Shared {
         Self::check_init(&self.inner(), &own)?;
         let queue = (peer.instance, card.queue);
         // It stays until the answer is here, whoever leaves it meanwhile.
-        let known = self.ports.latest_link(queue);
+        let known = self.ports.reaper().links.latest(queue);
         let question = Question {
             card: self.card(),
             slot: own.slot,
@@ -209,7 +209,12 @@ impl Shared {
         let known = known
             .filter(|(number, link)| *number == answer.link && link.is_of(&visit.process))
             .map(|(_, link)| link)
-            .or_else(|| self.ports.link(queue, answer.link, &visit.process));
+            .or_else(|| {
+                self.ports
+                    .reaper()
+                    .links
+                    .find(queue, answer.link, &visit.process)
+            });
         let link = match known {
             Some(link) => {
                 stays = Some(visit.socket).filter(|_| visit.stays);
@@ -224,7 +229,7 @@ impl Shared {
                     Side::Guest,
                     bell,
                     process,
-                    Arc::downgrade(&self.ports),
+                    Arc::downgrade(&self.ports) as _,
                 );
                 let link = Arc::new(link);
                 self.ports.add_bell(&link)?;
@@ -234,7 +239,10 @@ impl Shared {
         };
         let channel = Channel::new(channel, shape, Side::Guest);
         link.join(answer.index, self.number);
-        self.ports.keep_link(queue, answer.link, &link, None);
+        self.ports
+            .reaper()
+            .links
+            .keep(queue, answer.link, &link, None);
         let mut connection = Connection::new(channel, link, answer.index, peer);
         connection.stays = stays;
         let mut inner = self.inner();
@@ -299,7 +307,9 @@ impl Host for Shared {
             // A guest can say that it is another one. It gets no bell of that one's.
             number => self
                 .ports
-                .link(queue, number, &guest.process)
+                .reaper()
+                .links
+                .find(queue, number, &guest.process)
                 .map(|link| (number, link)),
         };
         let (number, link, fresh) = match known {
@@ -310,14 +320,20 @@ impl Host for Shared {
                 let page = memory(mapping, PAGE);
                 let bell = Bell::Socket(OnceLock::new());
                 let process = Some(Arc::clone(&guest.process));
-                let link = Link::new(page, Side::Host, bell, process, Arc::downgrade(&self.ports));
+                let link = Link::new(
+                    page,
+                    Side::Host,
+                    bell,
+                    process,
+                    Arc::downgrade(&self.ports) as _,
+                );
                 (new_link(), Arc::new(link), Some(fd))
             }
         };
         let index = link
             .admit(self.number)
             .ok_or(Refused::Failed(libc::EUSERS))?;
-        self.ports.keep_link(queue, number, &link, None);
+        self.ports.reaper().links.keep(queue, number, &link, None);
         let connection = Connection::new(channel, Arc::clone(&link), index, visitor);
         let mut inner = self.inner();
         let refused = match (&inner.state, inner.expected) {

@@ -54,4 +54,5 @@ mod state;
 mod tests;
 mod work;
 
+pub(super) use endpoint::SoftEndpoint;
 pub(super) use ports::Ports;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::super::fabric::{Arena, Id};
 use super::channel::{Channel, Presence, Shape, Side};
-use super::connection::{Connection, Identity};
-use super::hello::Card;
+use super::connection::Connection;
+use super::hello::{Card, Identity};
 use super::link::{Bell, Link, PAGE};
 use super::meet::{fail, memory, new_link};
 use super::state::Shared;
@@ -104,8 +104,11 @@ impl Shared {
         there.join(index, other.number);
         let to = (peer.instance, other.ports.number);
         let from = (peer.instance, self.ports.number);
-        self.ports.keep_link(to, number, &here, Some(&there));
-        other.ports.keep_link(from, number, &there, None);
+        self.ports
+            .reaper()
+            .links
+            .keep(to, number, &here, Some(&there));
+        other.ports.reaper().links.keep(from, number, &there, None);
         let end = |side, link, peer| {
             let channel = Channel::new(Arc::clone(&memory), shape, side);
             Connection::new(channel, link, index, peer)
@@ -116,7 +119,8 @@ impl Shared {
 
     /// The two ends of a link from this queue to another one of this process, and its number.
     fn own_links(&self, other: &Shared, instance: Id) -> Result<(u64, Arc<Link>, Arc<Link>)> {
-        if let Some(pair) = self.ports.pair((instance, other.ports.number)) {
+        let known = (instance, other.ports.number);
+        if let Some(pair) = self.ports.reaper().links.pair(known) {
             return Ok(pair);
         }
         let (_memfd, mapping) = Arena::create(PAGE)?;
@@ -128,7 +132,7 @@ impl Shared {
                 side,
                 bell,
                 None,
-                Arc::downgrade(&of.ports),
+                Arc::downgrade(&of.ports) as _,
             ))
         };
         let here = end(Side::Host, other, self);

@@ -17,10 +17,8 @@ use super::super::bell;
 use super::super::counter::Counter;
 use super::super::fault::Faults;
 use super::super::shared::DeviceShared;
-use super::endpoint::SoftEndpoint;
 use super::flags::FLAGS;
-use super::link::Bell;
-use super::links::Entry;
+use super::link::{Bell, Link, LinkOwner};
 use super::raised::Raised;
 use super::reaper::Reaper;
 use super::state::Shared;
@@ -44,7 +42,7 @@ pub(in super::super) struct Ports {
     /// A link may have no channel any more.
     pub(super) stale: AtomicBool,
     /// What rings for the queue from outside.
-    pub(super) sources: Arc<Epoll>,
+    sources: Arc<Epoll>,
     timer: TimerFd,
     /// The first time limit of a Job that waits for a peer, in nanoseconds since `built`; none: `u64::MAX`.
     pub(super) due: AtomicU64,
@@ -86,7 +84,8 @@ impl Ports {
         }))
     }
 
-    pub(in super::super) fn open(self: &Arc<Self>, config: EndpointConfig) -> Result<SoftEndpoint> {
+    /// An endpoint of the queue.
+    pub(super) fn add(self: &Arc<Self>, config: EndpointConfig) -> Result<Arc<Shared>> {
         let mut endpoints = self.endpoints();
         let number = match endpoints.iter().position(Option::is_none) {
             Some(number) => number,
@@ -101,7 +100,7 @@ impl Ports {
         };
         let shared = Arc::new(Shared::new(Arc::clone(self), number as u32, config));
         endpoints[number] = Some(Arc::clone(&shared));
-        Ok(SoftEndpoint(shared))
+        Ok(shared)
     }
 
     pub(super) fn endpoints(&self) -> MutexGuard<'_, Vec<Option<Arc<Shared>>>> {
@@ -145,11 +144,6 @@ impl Ports {
         self.due.fetch_min(due, Ordering::SeqCst);
     }
 
-    /// A link has no channel any more: the next look lets go of it.
-    pub(super) fn note_idle(&self) {
-        self.stale.store(true, Ordering::Relaxed);
-    }
-
     /// Whether the time of one is over.
     pub(super) fn is_due(&self) -> bool {
         let due = self.due.load(Ordering::Relaxed);
@@ -165,15 +159,15 @@ impl Ports {
         };
         self.raised.any()
             || reaper.hot.iter().any(|hot| hot.watch.finds(&hot.channel))
-            || reaper.links.iter().any(|entry| entry.link.is_hinted())
+            || reaper.links.iter().any(|link| link.is_hinted())
             || self.is_due()
     }
 
     /// Whoever arms will be rung for: by the peers, and by this process. The look comes after it.
     pub(in super::super) fn arm(&self) {
         let reaper = self.reaper();
-        for entry in &reaper.links {
-            entry.link.arm();
+        for link in reaper.links.iter() {
+            link.arm();
         }
         self.raised.arm();
         self.set_timer();
@@ -201,11 +195,9 @@ impl Ports {
             self.timed.store(u64::MAX, Ordering::SeqCst);
             return;
         }
-        let of = |entry: &&Entry| entry.link.key == data;
         let link = {
             let reaper = self.reaper();
-            let entry = reaper.links.iter().find(of);
-            entry.map(|entry| Arc::clone(&entry.link))
+            reaper.links.iter().find(|link| link.key == data).cloned()
         };
         // Outside of the lock.
         if let Some(link) = link
@@ -216,6 +208,21 @@ impl Ports {
         }
     }
 
+    /// The peer's bell has come: it wakes who sleeps, and its end ends the connections of the link.
+    pub(super) fn add_bell(&self, link: &Arc<Link>) -> Result<()> {
+        let Bell::Socket(socket) = link.bell() else {
+            return Ok(());
+        };
+        let Some(socket) = socket.get() else {
+            return Ok(());
+        };
+        let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, link.key);
+        let added = self.sources.add(socket, event);
+        added
+            .and_then(|()| link.watch_bell())
+            .map_err(|errno| Error::os(None, "epoll_ctl", errno.into()))
+    }
+
     /// The queue is gone: nothing is handed out any more.
     pub(in super::super) fn end(&self) {
         let endpoints = std::mem::take(&mut *self.endpoints());
@@ -224,5 +231,16 @@ impl Ports {
         }
         let reaper = std::mem::take(&mut *self.reaper());
         drop((endpoints, reaper));
+    }
+}
+
+impl LinkOwner for Ports {
+    fn raise(&self, endpoint: u32) {
+        Ports::raise(self, endpoint);
+    }
+
+    /// The next look lets go of the link.
+    fn note_idle(&self) {
+        self.stale.store(true, Ordering::Relaxed);
     }
 }

@@ -7,10 +7,9 @@ use arrayvec::ArrayVec;
 
 use super::channel::Channel;
 use super::halves::Watch;
-use super::links::Entry;
+use super::links::Links;
 use super::ports::Ports;
 use super::state::Shared;
-use super::work::Look;
 use crate::device::Completion;
 use crate::sync::atomic::fence;
 
@@ -24,7 +23,7 @@ type Changed = ArrayVec<Arc<Shared>, CHANGES>;
 /// What whoever looks works on.
 #[derive(Default)]
 pub(super) struct Reaper {
-    pub(super) links: Vec<Entry>,
+    pub(super) links: Links,
     pub(super) hot: ArrayVec<Hot, HOT>,
     turn: u32,
 }
@@ -53,9 +52,9 @@ impl Ports {
                 self.raised.set(shared.number);
             }
         }
-        for entry in &reaper.links {
-            if entry.link.is_hinted() {
-                entry.link.take_hints(|number| self.raised.set(number));
+        for link in reaper.links.iter() {
+            if link.is_hinted() {
+                link.take_hints(|number| self.raised.set(number));
             }
         }
         let mut filled = 0;
@@ -71,7 +70,7 @@ impl Ports {
             }
         }
         if self.stale.load(Ordering::Relaxed) && self.stale.swap(false, Ordering::Relaxed) {
-            reaper.links.retain(|entry| !entry.link.is_idle());
+            reaper.links.let_go_of_idle();
         }
         self.raised.pass_on();
         if self.raised.is_armed() {
@@ -155,7 +154,7 @@ impl Ports {
             if look.over {
                 self.endpoints()[number as usize] = None;
             }
-            self.remember(reaper, &shared, &look);
+            self.remember(reaper, &shared, look.traffic);
             if shared.has_changed() {
                 changed.push(shared);
             }
@@ -167,7 +166,7 @@ impl Ports {
     }
 
     /// Who got a message is looked at without a hint from now on.
-    fn remember(&self, reaper: &mut Reaper, shared: &Arc<Shared>, look: &Look) {
+    fn remember(&self, reaper: &mut Reaper, shared: &Arc<Shared>, traffic: bool) {
         let known = reaper
             .hot
             .iter()
@@ -175,7 +174,7 @@ impl Ports {
         if let Some(at) = known {
             // It may have another connection.
             reaper.hot.swap_remove(at);
-        } else if !look.traffic {
+        } else if !traffic {
             return;
         }
         let Some((channel, watch)) = shared.warm_up() else {

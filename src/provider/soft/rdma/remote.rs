@@ -5,9 +5,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::copy;
 use super::super::fabric::{Import, words_of};
-use super::connection::{Identity, Step};
+use super::hello::Identity;
 use crate::device::{Access, RdmaJob, Segment, Verb};
 use crate::error::{JobError, Reason};
+
+/// How far a Job came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// To its end, with this answer.
+    Done(u64),
+    /// It could go on at once.
+    More,
+    /// The peer has no receive, or no room.
+    Waits,
+}
 
 /// What the peer's Rdma must permit.
 fn needed(verb: &Verb) -> Access {

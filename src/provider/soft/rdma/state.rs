@@ -12,10 +12,10 @@ use super::super::counter::Counter;
 use super::super::fabric::{Invited, words_of};
 use super::super::fault::{Fault, Faults};
 use super::channel::{Channel, Presence};
-use super::connection::{Connection, Identity};
+use super::connection::Connection;
 use super::halves::Watch;
+use super::hello::Identity;
 use super::ports::Ports;
-use super::work::Look;
 use crate::device::{Completion, EndpointConfig, EndpointState, RdmaJob, Segments, Token};
 use crate::error::{JobError, Reason, Result};
 use crate::sync::lock;
@@ -209,16 +209,6 @@ impl Inner {
         let blob = (identity.slot, identity.generation);
         let invited = self.invited.as_ref();
         invited.is_some_and(|invited| (invited.slot, invited.generation) == blob)
-    }
-
-    /// Hands out what is over.
-    pub(super) fn drain(&mut self, out: &mut [Completion], look: &mut Look) {
-        while look.filled < out.len()
-            && let Some(completion) = self.done.pop_front()
-        {
-            out[look.filled] = completion;
-            look.filled += 1;
-        }
     }
 
     /// The first Job fails.

@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use super::super::fault::Fault;
 use super::channel::{INLINE, Kind};
-use super::connection::{Connection, Step};
+use super::connection::Connection;
 use super::halves::{Got, Watch};
+use super::remote::Step;
 use super::state::{Inner, Shared};
 use crate::device::{Completion, EndpointState, RecvOpcode};
 use crate::error::{ErrorKind, JobError, Reason};
@@ -28,6 +29,18 @@ pub(super) struct Look {
     pub(super) over: bool,
     /// What comes next, while there is a connection.
     pub(super) watch: Option<Watch>,
+}
+
+impl Inner {
+    /// Hands out what is over.
+    fn drain(&mut self, out: &mut [Completion], look: &mut Look) {
+        while look.filled < out.len()
+            && let Some(completion) = self.done.pop_front()
+        {
+            out[look.filled] = completion;
+            look.filled += 1;
+        }
+    }
 }
 
 impl Shared {

@@ -12,10 +12,12 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
 use super::channel::{Channel, Head, Kind, Shape, Side};
-use super::connection::{Connection, Identity};
+use super::connection::Connection;
 use super::halves::{Got, Sent};
+use super::hello::Identity;
 use super::link::{Bell, Link, PAGE};
 use super::memory::Memory;
+use super::ports::Ports;
 use crate::device::{Access, Segment, Segments, Signal};
 
 /// Bytes of a message that fits into its entry.
@@ -56,7 +58,7 @@ fn ends() -> [End; 2] {
             Side::Guest => (1, 0),
         };
         let bell = Bell::Signal(Arc::clone(&signals[other]));
-        let link = Link::new(Arc::clone(&page), side, bell, None, Weak::new());
+        let link = Link::new(Arc::clone(&page), side, bell, None, Weak::<Ports>::new());
         link.join(0, 7);
         let channel = Channel::new(Arc::clone(&memory), shape, side);
         End {
