@@ -15,13 +15,10 @@ use std::sync::atomic::AtomicUsize as Tally;
 use std::sync::{Arc, Mutex};
 
 use super::counter::Counters;
-use super::engine::{Bed, Engine};
+use super::engine::{Bed, Doorbell, Engine, Ring, Rings, Served, Split};
 use super::fault::Faults;
 use super::queue::SoftQueue;
-use super::ring::Ring;
-use super::rings::{Doorbell, Rings, Served};
 use super::shared::DeviceShared;
-use super::split::Split;
 use crate::device::{
     Armed, Completion, Job, Keep, Queue, QueueConfig, Segment, Segments, Signal, Token,
 };

@@ -12,11 +12,9 @@ mod bell;
 mod copy;
 mod counter;
 mod device;
-mod engine;
 mod event;
 mod fabric;
 mod fault;
-mod lane;
 mod limits;
 #[cfg(all(test, tokio_doca_loom))]
 mod loom;
@@ -24,13 +22,11 @@ mod options;
 mod provider;
 mod queue;
 mod rdma;
-mod ring;
-mod rings;
 mod script;
 mod shared;
-mod split;
 mod topology;
 
+mod engine;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;

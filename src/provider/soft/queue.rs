@@ -12,12 +12,10 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollTimeout};
 
 use super::copy;
 use super::counter::Counter;
-use super::engine::Engine;
+use super::engine::{Driver, Engine, Lane, Rings, Task, Work};
 use super::event::{EventPorts, SoftEvent};
 use super::fault::Fault;
-use super::lane::{Driver, Lane};
 use super::rdma::{Ports, SoftEndpoint};
-use super::rings::{Rings, Task, Work};
 use super::shared::DeviceShared;
 use crate::device::{
     Armed, Completion, Endpoint, EndpointConfig, EventCounter, EventPort, HASH_COST, Hasher, Job,

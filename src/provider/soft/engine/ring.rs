@@ -11,7 +11,7 @@ use crate::sync::UnsafeCell;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// What is in it when it goes is not dropped.
-pub(super) struct Ring<T> {
+pub(in super::super) struct Ring<T> {
     entries: Box<[Entry<T>]>,
 }
 
@@ -29,7 +29,7 @@ unsafe impl<T: Send> Sync for Ring<T> {}
 
 impl<T> Ring<T> {
     /// Room for so many values at least.
-    pub(super) fn new(room: usize) -> Ring<T> {
+    pub(in super::super) fn new(room: usize) -> Ring<T> {
         let entry = |_| Entry {
             number: AtomicU64::new(0),
             value: UnsafeCell::new(MaybeUninit::uninit()),
@@ -47,7 +47,7 @@ impl<T> Ring<T> {
 
     /// Whether a value was put at this position, or at a later one of the same entry.
     #[inline(always)]
-    pub(super) fn holds(&self, position: u64) -> bool {
+    pub(in super::super) fn holds(&self, position: u64) -> bool {
         self.entry(position).number.load(Ordering::Acquire) > position
     }
 
@@ -55,7 +55,7 @@ impl<T> Ring<T> {
     ///
     /// Each position is put once, and only after the value that is `room` positions before it was got.
     #[inline(always)]
-    pub(super) unsafe fn put(&self, position: u64, value: T) {
+    pub(in super::super) unsafe fn put(&self, position: u64, value: T) {
         let entry = self.entry(position);
         entry.value.with_mut(|place| {
             // SAFETY: nobody else reaches the value: it is empty, as the caller promises, until the number says otherwise.
@@ -70,7 +70,7 @@ impl<T> Ring<T> {
     ///
     /// One caller at a time asks for each position in turn, until it got the value, and then never again.
     #[inline(always)]
-    pub(super) unsafe fn get(&self, position: u64) -> Option<T> {
+    pub(in super::super) unsafe fn get(&self, position: u64) -> Option<T> {
         if !self.holds(position) {
             return None;
         }

@@ -16,8 +16,8 @@ use std::ops::Deref;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
-use super::copy;
-use super::fault::{Fault, Faults, Held};
+use super::super::copy;
+use super::super::fault::{Fault, Faults, Held};
 use super::ring::Ring;
 use super::split::{self, Split};
 use crate::device::{Completion, HASH_COST, Hasher, Job, Keep, QueueConfig, ShaJob, Signal, Token};
@@ -26,14 +26,14 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use crate::sync::{discard, lock};
 
 /// A Job that was accepted, and what shall happen to it.
-pub(super) struct Work {
-    pub(super) token: Token,
-    pub(super) task: Task,
-    pub(super) fault: Fault,
+pub(in super::super) struct Work {
+    pub(in super::super) token: Token,
+    pub(in super::super) task: Task,
+    pub(in super::super) fault: Fault,
 }
 
 /// What there is to be done.
-pub(super) enum Task {
+pub(in super::super) enum Task {
     Job(Job),
     Sha(ShaJob),
 }
@@ -43,7 +43,7 @@ pub(super) enum Task {
 struct Side<T>(T);
 
 /// What a queue and its engine share.
-pub(super) struct Rings {
+pub(in super::super) struct Rings {
     jobs: Ring<Work>,
     done: Ring<Completion>,
     doorbell: Doorbell,
@@ -59,14 +59,14 @@ pub(super) struct Rings {
 }
 
 /// Rings once per `arm`, and only then.
-pub(super) struct Doorbell {
+pub(in super::super) struct Doorbell {
     /// So many Completions must have been put before it rings; 0 if nobody armed.
     armed: AtomicU64,
     signal: Arc<Signal>,
 }
 
 impl Doorbell {
-    pub(super) fn new(signal: Arc<Signal>) -> Doorbell {
+    pub(in super::super) fn new(signal: Arc<Signal>) -> Doorbell {
         Doorbell {
             armed: AtomicU64::new(0),
             signal,
@@ -74,7 +74,7 @@ impl Doorbell {
     }
 
     /// Rings for the Completion at this position. The look that follows comes after it. Pairs with `ring_for_certain`.
-    pub(super) fn arm(&self, position: u64) {
+    pub(in super::super) fn arm(&self, position: u64) {
         // Release, paired with `ring_once`: whoever hears the ring sees what was done before the arm.
         self.armed.store(position + 1, Ordering::Release);
         fence(Ordering::SeqCst);
@@ -82,7 +82,7 @@ impl Doorbell {
 
     /// So many Completions were put: rings if it is seen that somebody armed for one of them.
     #[inline(always)]
-    pub(super) fn ring(&self, put: u64) {
+    pub(in super::super) fn ring(&self, put: u64) {
         let armed = self.armed.load(Ordering::Relaxed);
         if armed != 0 && armed <= put {
             self.ring_once(armed, put);
@@ -104,14 +104,14 @@ impl Doorbell {
 
     /// So many Completions were put before: whoever armed before that is rung for, whoever arms after sees them.
     #[inline(always)]
-    pub(super) fn ring_for_certain(&self, put: u64) {
+    pub(in super::super) fn ring_for_certain(&self, put: u64) {
         fence(Ordering::SeqCst);
         self.ring(put);
     }
 }
 
 impl Rings {
-    pub(super) fn open(config: &QueueConfig) -> (Arc<Rings>, Served) {
+    pub(in super::super) fn open(config: &QueueConfig) -> (Arc<Rings>, Served) {
         let depth = config.depth as usize;
         let rings = Arc::new(Rings {
             jobs: Ring::new(depth),
@@ -138,7 +138,7 @@ impl Rings {
     ///
     /// What `Queue::submit` is promised: `depth` Jobs in flight, each with a Token of its own. Nothing was retired.
     #[inline(always)]
-    pub(super) unsafe fn accept(&self, work: Work) -> u64 {
+    pub(in super::super) unsafe fn accept(&self, work: Work) -> u64 {
         // AcqRel: whoever uses an entry again comes after all who took positions before, see the module.
         let position = self.accepted.0.fetch_add(1, Ordering::AcqRel);
         // SAFETY: the position is this call's alone; that the entry is empty says the module's documentation.
@@ -151,7 +151,7 @@ impl Rings {
     /// # Safety
     ///
     /// One caller at a time.
-    pub(super) unsafe fn reap(&self, out: &mut [Completion]) -> usize {
+    pub(in super::super) unsafe fn reap(&self, out: &mut [Completion]) -> usize {
         let position = self.reaped.0.load(Relaxed);
         let mut reaped = 0;
         for place in out {
@@ -167,7 +167,7 @@ impl Rings {
     }
 
     /// The next Completion rings, and not one that is there already. The look that follows comes after it.
-    pub(super) fn arm(&self) {
+    pub(in super::super) fn arm(&self) {
         let mut next = self.reaped.0.load(Relaxed);
         // Others may reap meanwhile: an old position is found to be full, and none is later than what was put.
         while self.done.holds(next) {
@@ -177,33 +177,33 @@ impl Rings {
     }
 
     /// Rings if somebody armed: whoever looks has something to do.
-    pub(super) fn ring_anyway(&self) {
+    pub(in super::super) fn ring_anyway(&self) {
         fence(Ordering::SeqCst);
         self.doorbell.ring(u64::MAX);
     }
 
     /// Nothing is accepted any more. False if that was so already.
-    pub(super) fn retire(&self) -> bool {
+    pub(in super::super) fn retire(&self) -> bool {
         !self.retired.swap(true, Ordering::AcqRel)
     }
 
     /// Whether a Job that was put at this position, or later, is there to be done.
     #[inline(always)]
-    pub(super) fn has_work(&self, position: u64) -> bool {
+    pub(in super::super) fn has_work(&self, position: u64) -> bool {
         self.jobs.holds(position)
     }
 
     #[inline(always)]
-    pub(super) fn is_broken(&self) -> bool {
+    pub(in super::super) fn is_broken(&self) -> bool {
         self.broken.load(Relaxed)
     }
 
-    pub(super) fn keep(&self, keep: Keep) {
+    pub(in super::super) fn keep(&self, keep: Keep) {
         *lock(&self.keep) = Some(keep);
     }
 
     #[inline(always)]
-    pub(super) fn is_ready(&self) -> bool {
+    pub(in super::super) fn is_ready(&self) -> bool {
         // If others reap meanwhile this may be an old position: it holds a later value then, and that counts as well.
         self.done.holds(self.reaped.0.load(Relaxed))
     }
@@ -212,7 +212,7 @@ impl Rings {
 impl Work {
     /// How many bytes it moves, or hashes.
     #[inline(always)]
-    pub(super) fn len(&self) -> usize {
+    pub(in super::super) fn len(&self) -> usize {
         match &self.task {
             Task::Job(Job::Copy { len, .. }) => *len,
             Task::Sha(job) => job.len(),
@@ -230,7 +230,7 @@ impl Work {
 
     /// What it answers when it is done.
     #[inline(always)]
-    pub(super) fn answer(&self) -> u64 {
+    pub(in super::super) fn answer(&self) -> u64 {
         match &self.task {
             Task::Job(Job::Copy { len, .. }) => *len as u64,
             Task::Sha(job) => job.answer(),
@@ -240,7 +240,12 @@ impl Work {
     /// Hashes at most so many bytes, after the first `from`, and says how many; `None` if it is no hash. All parts of a Job
     /// are done by the same Hasher.
     #[inline(always)]
-    pub(super) fn hash(&self, hasher: &mut Hasher, from: usize, most: usize) -> Option<usize> {
+    pub(in super::super) fn hash(
+        &self,
+        hasher: &mut Hasher,
+        from: usize,
+        most: usize,
+    ) -> Option<usize> {
         match &self.task {
             Task::Job(_) => None,
             // SAFETY: an accepted Job's memory and session are valid and leased until its completion.
@@ -250,7 +255,7 @@ impl Work {
 
     /// Whether what it reaches is still exported, if another process has it.
     #[inline(always)]
-    pub(super) fn check(&self) -> Result<(), JobError> {
+    pub(in super::super) fn check(&self) -> Result<(), JobError> {
         let Task::Job(Job::Copy { src, dst, .. }) = &self.task else {
             return Ok(());
         };
@@ -260,7 +265,7 @@ impl Work {
 
     /// Copies so many bytes, after the first `from`.
     #[inline(always)]
-    pub(super) fn copy(&self, from: usize, len: usize) {
+    pub(in super::super) fn copy(&self, from: usize, len: usize) {
         let Task::Job(Job::Copy { src, dst, len: all }) = &self.task else {
             return;
         };
@@ -287,7 +292,7 @@ impl Work {
 }
 
 /// The other side of the rings, which one owner has: it does the Jobs.
-pub(super) struct Served {
+pub(in super::super) struct Served {
     rings: Arc<Rings>,
     /// The next position of `jobs` to be got.
     begun: u64,
@@ -309,13 +314,13 @@ impl Deref for Served {
 impl Served {
     /// Where the next Job will be.
     #[inline(always)]
-    pub(super) fn position(&self) -> u64 {
+    pub(in super::super) fn position(&self) -> u64 {
         self.begun
     }
 
     /// The next Job, which is the caller's to finish.
     #[inline(always)]
-    pub(super) fn next(&mut self) -> Option<Work> {
+    pub(in super::super) fn next(&mut self) -> Option<Work> {
         // SAFETY: there is one Served, and it goes on only after it got one.
         let work = unsafe { self.rings.jobs.get(self.begun) }?;
         self.begun += 1;
@@ -324,7 +329,7 @@ impl Served {
 
     /// A Job is over: hands its Completion over.
     #[inline(always)]
-    pub(super) fn finish(&mut self, work: Work, result: Result<u64, JobError>) {
+    pub(in super::super) fn finish(&mut self, work: Work, result: Result<u64, JobError>) {
         let completion = Completion::new(work.token, result);
         // SAFETY: there is one Served, and it counts on; it has one Completion for each Job that was got, so that the entry is
         // empty, as the module's documentation says.
@@ -337,7 +342,7 @@ impl Served {
     /// Whoever armed before the last Completion is rung for, and who arms from now on sees it. To be called before anything
     /// that takes long.
     #[inline]
-    pub(super) fn ring_for_certain(&self) {
+    pub(in super::super) fn ring_for_certain(&self) {
         self.rings.doorbell.ring_for_certain(self.finished);
     }
 
@@ -347,7 +352,7 @@ impl Served {
     }
 
     /// How many Jobs are over.
-    pub(super) fn over(&self) -> u64 {
+    pub(in super::super) fn over(&self) -> u64 {
         self.over
     }
 
@@ -364,7 +369,7 @@ impl Served {
     }
 
     /// True if the queue was retired and all its Jobs are over. What it kept is dropped then.
-    pub(super) fn is_over(&self, faults: &Faults) -> bool {
+    pub(in super::super) fn is_over(&self, faults: &Faults) -> bool {
         if !self.is_retired() || self.over != self.rings.accepted.0.load(Relaxed) {
             return false;
         }

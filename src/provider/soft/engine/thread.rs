@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, mpsc};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use super::fault::{Faults, Held};
+use super::super::fault::{Faults, Held};
+use super::super::options::Options;
+use super::super::shared::DeviceShared;
 use super::lane::{Driver, Lane};
-use super::options::Options;
 use super::rings::Work;
-use super::shared::DeviceShared;
 use super::split::Split;
 use crate::device::DevInfo;
 use crate::error::{Error, Result};
@@ -44,9 +44,9 @@ struct Arrived {
 }
 
 /// A running engine. Dropping it ends the thread, as soon as all its queues are over.
-pub(super) struct Engine(pub(super) Arc<EngineShared>);
+pub(in super::super) struct Engine(pub(in super::super) Arc<EngineShared>);
 
-pub(super) struct EngineShared {
+pub(in super::super) struct EngineShared {
     bed: Bed,
     /// Queues came or went, or it shall stop.
     called: AtomicBool,
@@ -64,7 +64,7 @@ pub(super) struct EngineShared {
 
 impl Engine {
     /// Starts the thread, and waits until it runs.
-    pub(super) fn start(
+    pub(in super::super) fn start(
         info: &DevInfo,
         options: &Options,
         device: &Arc<DeviceShared>,
@@ -106,7 +106,7 @@ impl Engine {
     }
 
     /// Does this queue's jobs from now on.
-    pub(super) fn serve(&self, queue: Lane) {
+    pub(in super::super) fn serve(&self, queue: Lane) {
         let mut arrived = self.0.arrived();
         let room = arrived.known + 1;
         arrived.list.reserve(room);
@@ -117,14 +117,14 @@ impl Engine {
     }
 
     /// A queue is retired, or the engine shall stop.
-    pub(super) fn call(&self) {
+    pub(in super::super) fn call(&self) {
         self.0.called.store(true, Ordering::SeqCst);
         self.0.wake();
     }
 
     /// A job was put, at this position: wakes the engine if it sleeps.
     #[inline(always)]
-    pub(super) fn kick(&self, position: u64) {
+    pub(in super::super) fn kick(&self, position: u64) {
         let asleep = self.0.bed.is_asleep();
         if (asleep || position.is_multiple_of(KICKS))
             && let Ok(cpu) = nix::sched::sched_getcpu()
@@ -136,12 +136,12 @@ impl Engine {
         }
     }
 
-    pub(super) fn jobs(&self) -> u64 {
+    pub(in super::super) fn jobs(&self) -> u64 {
         self.0.jobs.load(Ordering::Relaxed)
     }
 
     /// How long it has worked, as of its last pause.
-    pub(super) fn worked(&self) -> Duration {
+    pub(in super::super) fn worked(&self) -> Duration {
         Duration::from_nanos(self.0.worked.load(Ordering::Relaxed))
     }
 }
@@ -154,21 +154,21 @@ impl Drop for Engine {
 }
 
 /// Where the engine sleeps.
-pub(super) struct Bed(LoomBool);
+pub(in super::super) struct Bed(LoomBool);
 
 impl Bed {
-    pub(super) fn new() -> Bed {
+    pub(in super::super) fn new() -> Bed {
         Bed(LoomBool::new(false))
     }
 
     /// Engine: announces that it sleeps. What it looks at next, it sees as it is after that. Pairs with `is_asleep`.
-    pub(super) fn lie_down(&self) {
+    pub(in super::super) fn lie_down(&self) {
         self.0.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
     /// Engine: it was woken, or found something.
-    pub(super) fn get_up(&self) {
+    pub(in super::super) fn get_up(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
 
@@ -180,7 +180,7 @@ impl Bed {
     }
 
     /// Something was put before: true for the one who must wake the engine for it.
-    pub(super) fn rouse(&self) -> bool {
+    pub(in super::super) fn rouse(&self) -> bool {
         self.is_asleep() && self.0.swap(false, Ordering::AcqRel)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::fault::{Fault, Faults};
+use super::super::fault::{Fault, Faults};
 use super::rings::{Served, Work};
 use crate::device::{HASH_COST, Hasher};
 use crate::error::JobError;
@@ -14,7 +14,7 @@ const TURN: usize = 16;
 const LONG: usize = 8 << 10;
 
 /// What a lane does not do itself.
-pub(super) trait Driver {
+pub(in super::super) trait Driver {
     /// Whether it looks again when time has passed.
     const KEEPS_TIME: bool;
 
@@ -29,7 +29,7 @@ pub(super) trait Driver {
 }
 
 /// A queue, and what whoever drives it keeps.
-pub(super) struct Lane {
+pub(in super::super) struct Lane {
     queue: Served,
     faults: Faults,
     /// Jobs that the script put aside, oldest first.
@@ -50,7 +50,7 @@ enum Until {
 }
 
 impl Lane {
-    pub(super) fn new(queue: Served, faults: Faults) -> Lane {
+    pub(in super::super) fn new(queue: Served, faults: Faults) -> Lane {
         Lane {
             queue,
             faults,
@@ -61,18 +61,18 @@ impl Lane {
     }
 
     /// The queue that it drives.
-    pub(super) fn queue(&self) -> &Served {
+    pub(in super::super) fn queue(&self) -> &Served {
         &self.queue
     }
 
     /// Whether there is a Job that was not begun.
     #[inline(always)]
-    pub(super) fn has_work(&self) -> bool {
+    pub(in super::super) fn has_work(&self) -> bool {
         self.queue.has_work(self.queue.position())
     }
 
     /// When the next Job that was put aside is due, if that is a matter of time.
-    pub(super) fn due(&self) -> Option<Instant> {
+    pub(in super::super) fn due(&self) -> Option<Instant> {
         self.aside
             .iter()
             .filter_map(|(until, _)| until.time())
@@ -80,13 +80,13 @@ impl Lane {
     }
 
     /// Whether there is something to do before the next Job: one that is half done, or one that was put aside and is due.
-    pub(super) fn is_busy(&self) -> bool {
+    pub(in super::super) fn is_busy(&self) -> bool {
         self.begun.is_some() || self.first_due().is_some()
     }
 
     /// Does some Jobs; true if there was one.
     #[inline(always)]
-    pub(super) fn drive(&mut self, driver: &mut impl Driver) -> bool {
+    pub(in super::super) fn drive(&mut self, driver: &mut impl Driver) -> bool {
         let mut found = false;
         for _ in 0..TURN {
             if self.faults.is_held() {

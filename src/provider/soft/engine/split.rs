@@ -7,7 +7,7 @@
 
 use std::ptr::NonNull;
 
-use super::copy;
+use super::super::copy;
 use crate::device::{Segment, Segments};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{UnsafeCell, look_again};
@@ -21,7 +21,7 @@ const LARGEST: usize = 1 << 20;
 
 /// What one engine offers to the others.
 #[repr(align(128))]
-pub(super) struct Split {
+pub(in super::super) struct Split {
     /// How many pieces of the offer are not claimed.
     open: AtomicUsize,
     done: AtomicUsize,
@@ -44,7 +44,7 @@ unsafe impl Send for Split {}
 unsafe impl Sync for Split {}
 
 impl Split {
-    pub(super) fn new() -> Split {
+    pub(in super::super) fn new() -> Split {
         Split {
             open: AtomicUsize::new(0),
             done: AtomicUsize::new(0),
@@ -70,7 +70,7 @@ impl Split {
     /// The memory is valid and leased during the call, source and destination have so many bytes and do not overlap, and one
     /// copy at a time is offered here.
     #[cold]
-    pub(super) unsafe fn copy(
+    pub(in super::super) unsafe fn copy(
         &self,
         src: &Segment,
         dst: &Segment,
@@ -120,14 +120,19 @@ impl Split {
     ///
     /// As for `copy`, and longer.
     #[cfg(all(test, tokio_doca_loom))]
-    pub(super) unsafe fn copy_without_waiting(&self, src: &Segment, dst: &Segment, len: usize) {
+    pub(in super::super) unsafe fn copy_without_waiting(
+        &self,
+        src: &Segment,
+        dst: &Segment,
+        len: usize,
+    ) {
         // SAFETY: as the caller promises.
         unsafe { self.offer(src, dst, len) };
         while self.help() {}
     }
 
     /// Claims a piece and copies it. False if there is none.
-    pub(super) fn help(&self) -> bool {
+    pub(in super::super) fn help(&self) -> bool {
         let claim = |left: usize| left.checked_sub(1);
         let (done, failed) = (Ordering::Acquire, Ordering::Relaxed);
         let Ok(left) = self.open.fetch_update(done, failed, claim) else {
