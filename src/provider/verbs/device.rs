@@ -7,10 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use super::context::Context;
-use super::memory;
-use super::queue::VerbsQueue;
-use super::watched::Watched;
+use super::adapter::{Context, memory};
+use super::connection::Watched;
+use super::workq::VerbsQueue;
 use crate::device::{
     Adapter, DevInfo, Exported, Imported, Liveness, Offer, Queue, QueueConfig, Region, Registrar,
     Registration, Use,

@@ -7,10 +7,10 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use super::context::{Context, device_name};
+use super::adapter::{Context, device_name, sysfs};
 use super::device::VerbsDevice;
 use super::ffi::*;
-use super::{sysfs, watcher};
+use super::watcher;
 use crate::device::{DevInfo, Device, Liveness, Provider, WeakDevice};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::lock;
@@ -103,7 +103,7 @@ fn is_open(all: &HashMap<String, WeakDevice>, name: &str) -> Option<Device> {
 }
 
 /// What a device with this context is.
-fn info(name: &str, traits: &super::traits::Traits) -> DevInfo {
+fn info(name: &str, traits: &super::adapter::Traits) -> DevInfo {
     let (addr, function) = sysfs::place(name);
     DevInfo::new("verbs", name, addr, function, traits.caps())
 }

@@ -22,47 +22,28 @@
 //! - A [`Dma`](crate::Dma) is a loopback through the adapter, in a protection domain of its own. Hashes are the CPU's.
 //!
 //! ```text
-//!   list, sysfs            what there is: names, PCI addresses, capabilities (traits), and why there is nothing
-//!   context                an open device: protection domains, addresses
-//!   memory, blob           regions, exports, what peers exchange
-//!   queue                  one WorkQ's half: who polls, and what failed (core, cq)
-//!   connection, endpoint   its Jobs and receives (sends, posting, wr), their ends (outcome), probes
-//!                          (watch, events), causes (status)
-//!   copies, hashes         Dma, Sha
-//!   watcher                the thread that hears of devices' events, and looks at the time (wake, watched)
+//!   list, device, bridge   what adapters there are, an open one, one over a foreign protection domain
+//!   watcher                the thread that hears of devices' events, and looks at the time
+//!   workq                  one WorkQ's half: its queue and endpoints, copies, hashes
+//!   connection             a connection: its Jobs and receives, their ends, its timeouts
+//!   transport              completion queues, queue pairs, requests, the causes of failures
+//!   adapter                an open device: protection domains, capabilities, memory, blobs
 //!   ffi                    the C side
 //! ```
+//!
+//! Each imports what stands below it only.
 
-mod blob;
+mod adapter;
 mod bridge;
 mod connection;
-mod context;
-mod copies;
-mod core;
-mod cq;
 mod device;
-mod endpoint;
-mod events;
 #[doc(hidden)]
 pub mod ffi;
-mod hashes;
 mod list;
-mod local_endpoints;
-mod memory;
-mod outcome;
-mod posting;
-mod qp;
-mod queue;
-mod sends;
-mod status;
-mod sysfs;
-mod traits;
-mod wake;
-mod watch;
-mod watched;
+mod transport;
 mod watcher;
-mod wr;
+mod workq;
 
-pub use blob::Address;
+pub use adapter::Address;
 pub use ffi::ibv_pd;
 pub use list::Verbs;

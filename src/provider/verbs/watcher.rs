@@ -11,11 +11,10 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
 
-use super::context::Context;
-use super::cq::set_nonblocking;
+use super::adapter::{Context, event, wake};
+use super::connection::Watched;
 use super::ffi::*;
-use super::wake::{event, wake};
-use super::watched::Watched;
+use super::transport::set_nonblocking;
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::sync::{Process, lock};
 

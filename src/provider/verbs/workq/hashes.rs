@@ -26,7 +26,7 @@ struct Line {
 }
 
 impl Hashes {
-    pub(super) fn new(depth: u32) -> Hashes {
+    pub(in super::super) fn new(depth: u32) -> Hashes {
         Hashes {
             pending: AtomicUsize::new(0),
             line: Mutex::new(Line {
@@ -44,7 +44,7 @@ impl Hashes {
     /// # Safety
     ///
     /// As for `Queue::try_inline_sha`.
-    pub(super) unsafe fn now(&self, job: &ShaJob) -> Option<u64> {
+    pub(in super::super) unsafe fn now(&self, job: &ShaJob) -> Option<u64> {
         if job.len() > INLINE {
             return None;
         }
@@ -56,13 +56,13 @@ impl Hashes {
     /// # Safety
     ///
     /// As for `Queue::submit_sha`.
-    pub(super) unsafe fn submit(&self, jobs: &[(Token, ShaJob)]) {
+    pub(in super::super) unsafe fn submit(&self, jobs: &[(Token, ShaJob)]) {
         lock(&self.line).jobs.extend(jobs.iter().copied());
         self.pending.fetch_add(jobs.len(), SeqCst);
     }
 
     /// Does a part of the oldest.
-    pub(super) fn work(&self) -> Option<Completion> {
+    pub(in super::super) fn work(&self) -> Option<Completion> {
         let Line { jobs, hasher, done } = &mut *lock(&self.line);
         let (token, job) = *jobs.front()?;
         // SAFETY: it was submitted, and is not over: memory and session are valid, and leased.
@@ -77,7 +77,7 @@ impl Hashes {
     }
 
     /// Nothing is touched any more.
-    pub(super) fn end(&self) {
+    pub(in super::super) fn end(&self) {
         let mut line = lock(&self.line);
         self.pending.fetch_sub(line.jobs.len(), SeqCst);
         line.jobs.clear();

@@ -8,14 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use super::blob::{Address, random_psn};
-use super::core::Core;
-use super::ffi::*;
-use super::qp::{Qp, QpCaps, Retry, Route};
-use super::sends::{Refused, Sends, Work};
-use super::status;
-use super::traits::REQUESTS;
-use super::wr::{Chain, UNNAMED};
+use super::super::adapter::{Address, REQUESTS, random_psn};
+use super::super::ffi::*;
+use super::super::transport::{
+    Chain, Core, Qp, QpCaps, Refused, Retry, Route, Sends, UNNAMED, Work, status,
+};
 use crate::device::{Completion, Job, Submitted, Token};
 use crate::error::{Error, ErrorKind, JobError, Result};
 
@@ -52,7 +49,7 @@ impl Work for Job {
 }
 
 impl Copies {
-    pub(super) fn open(core: &Arc<Core>, depth: u32) -> Result<Copies> {
+    pub(in super::super) fn open(core: &Arc<Core>, depth: u32) -> Result<Copies> {
         let room = core.context.traits.copy_requests(depth);
         let mut copies = Copies {
             core: Arc::clone(core),
@@ -115,14 +112,14 @@ impl Copies {
         self.qp.as_ref().is_some_and(|qp| qp.num() == qp_num)
     }
 
-    pub(super) fn is_broken(&self) -> bool {
+    pub(in super::super) fn is_broken(&self) -> bool {
         self.broken.is_some()
     }
 
     /// # Safety
     ///
     /// As for `Queue::submit`.
-    pub(super) unsafe fn submit(&mut self, jobs: &[(Token, Job)]) -> Submitted {
+    pub(in super::super) unsafe fn submit(&mut self, jobs: &[(Token, Job)]) -> Submitted {
         if self.qp.is_none() && self.broken.is_none() {
             let fails = |error: Error| Submitted::none(JobError::device(error.kind(), 0));
             if let Err(error) = self.begin() {
@@ -182,7 +179,7 @@ impl Copies {
 
     /// What a completion says of them.
     #[inline(always)]
-    pub(super) fn completed(&mut self, wc: &Wc, give: impl FnOnce(Completion)) {
+    pub(in super::super) fn completed(&mut self, wc: &Wc, give: impl FnOnce(Completion)) {
         if self.broken.is_some() {
             // It is flushed, and will be done anew.
             return;
@@ -214,7 +211,7 @@ impl Copies {
     }
 
     /// Takes everything from the adapter; false if in doubt, which the core remembers. The caller has the lock under which completions are polled.
-    pub(super) fn quiesce(&mut self) -> bool {
+    pub(in super::super) fn quiesce(&mut self) -> bool {
         let Some(qp) = self.qp.take() else {
             return true;
         };
@@ -251,7 +248,7 @@ impl Copies {
     }
 
     /// All that is left fails: it was quiesced.
-    pub(super) fn fail(&mut self, cause: JobError) {
+    pub(in super::super) fn fail(&mut self, cause: JobError) {
         (self.broken, self.unreachable) = (None, false);
         self.sends.unpost();
         while let Some((token, _)) = self.sends.pop() {
@@ -260,7 +257,7 @@ impl Copies {
     }
 
     /// The device is gone, or its completion queue is.
-    pub(super) fn gone(&mut self, cause: JobError) {
+    pub(in super::super) fn gone(&mut self, cause: JobError) {
         if self.quiesce() {
             self.fail(cause);
         }

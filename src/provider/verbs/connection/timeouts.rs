@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::status::Patience;
+use super::super::transport::Patience;
 use crate::device::{Token, Verb};
 
 /// How often an idle peer is asked whether it is there.
@@ -16,7 +16,7 @@ const CRAWL: usize = 64;
 
 /// What was seen last.
 #[derive(Default)]
-pub(super) struct Watch {
+pub(in super::super) struct Watch {
     front: Option<Token>,
     since: Option<Instant>,
 }
@@ -29,7 +29,7 @@ pub(super) struct Look {
     /// Nothing was under way for a whole turn.
     pub(super) idle: bool,
     /// When to look again.
-    pub(super) again: Duration,
+    pub(in super::super) again: Duration,
 }
 
 impl Watch {

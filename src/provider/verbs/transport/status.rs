@@ -3,13 +3,13 @@
 use std::ffi::c_int;
 use std::time::Duration;
 
-use super::ffi::ibv_wc_status::*;
+use super::super::ffi::ibv_wc_status::*;
 use crate::device::Verb;
 use crate::error::{ErrorKind, JobError, Reason};
 
 /// What else of an Endpoint failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failed {
+pub(in super::super) enum Failed {
     /// A Job of so many bytes.
     Job(Verb, usize),
     /// A receive with room for so many bytes.
@@ -20,13 +20,13 @@ pub(super) enum Failed {
 
 /// How long a peer was asked.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
-    pub(super) ack: Duration,
-    pub(super) receive: Duration,
+pub(in super::super) struct Patience {
+    pub(in super::super) ack: Duration,
+    pub(in super::super) receive: Duration,
 }
 
 /// Why, as the state Error names it; `None` if it was flushed, which is no cause.
-pub(super) fn cause(
+pub(in super::super) fn cause(
     what: Failed,
     status: Type,
     vendor: u32,
@@ -54,7 +54,7 @@ pub(super) fn cause(
 }
 
 /// A copy that failed.
-pub(super) fn device(status: Type, vendor: u32) -> JobError {
+pub(in super::super) fn device(status: Type, vendor: u32) -> JobError {
     let kind = match status {
         IBV_WC_LOC_LEN_ERR => ErrorKind::InvalidValue,
         IBV_WC_LOC_PROT_ERR | IBV_WC_LOC_ACCESS_ERR | IBV_WC_REM_ACCESS_ERR => {
@@ -67,7 +67,7 @@ pub(super) fn device(status: Type, vendor: u32) -> JobError {
 }
 
 /// Why a request was not taken.
-pub(super) fn refusal(errno: c_int) -> JobError {
+pub(in super::super) fn refusal(errno: c_int) -> JobError {
     let kind = match errno {
         libc::ENOMEM => ErrorKind::NoMemory,
         libc::EINVAL => ErrorKind::InvalidValue,

@@ -3,47 +3,47 @@
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use super::connection::RcConnection;
-use super::core::Core;
+use super::super::transport::Core;
+use super::rc::RcConnection;
 use crate::sync::lock;
 
 /// The device and its queues hold this, and so does the watcher, which has nothing else of a device
 /// that the application lent: an object that the watcher destroyed late would outlive the
 /// application's own device.
 #[derive(Default)]
-pub(super) struct Watched {
+pub(in super::super) struct Watched {
     conns: Mutex<Vec<Weak<RcConnection>>>,
     cores: Mutex<Vec<Weak<Core>>>,
 }
 
 impl Watched {
     /// The endpoints, which are notified of events and polled for timeouts.
-    pub(super) fn conns(&self) -> Vec<Arc<RcConnection>> {
+    pub(in super::super) fn conns(&self) -> Vec<Arc<RcConnection>> {
         alive(&self.conns)
     }
 
     /// The queues.
-    pub(super) fn cores(&self) -> Vec<Arc<Core>> {
+    pub(in super::super) fn cores(&self) -> Vec<Arc<Core>> {
         alive(&self.cores)
     }
 
-    pub(super) fn add_conn(&self, conn: &Arc<RcConnection>) {
+    pub(in super::super) fn add_conn(&self, conn: &Arc<RcConnection>) {
         add(&self.conns, conn);
     }
 
-    pub(super) fn add_core(&self, core: &Arc<Core>) {
+    pub(in super::super) fn add_core(&self, core: &Arc<Core>) {
         add(&self.cores, core);
     }
 
     /// Removes an endpoint whose handle is gone. When this returns, the watcher has let go of the
     /// endpoint and will not come back to it.
-    pub(super) fn remove_conn(&self, conn: &Arc<RcConnection>) {
+    pub(in super::super) fn remove_conn(&self, conn: &Arc<RcConnection>) {
         lock(&self.conns).retain(|it| it.as_ptr() != Arc::as_ptr(conn));
     }
 
     /// Polls each endpoint for timeouts, under the lock under which it is removed; returns when to
     /// come again.
-    pub(super) fn tick(&self, now: Instant) -> Option<Duration> {
+    pub(in super::super) fn tick(&self, now: Instant) -> Option<Duration> {
         let conns = lock(&self.conns);
         let each = conns.iter().filter_map(Weak::upgrade);
         each.filter_map(|conn| conn.tick(now)).min()

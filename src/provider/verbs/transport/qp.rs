@@ -6,15 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::blob::Address;
+use super::super::adapter::{Address, check, check_ptr};
+use super::super::ffi::*;
 use super::cq::Cq;
-use super::ffi::*;
-use super::traits::{check, check_ptr};
 use super::wr::Chain;
 use crate::device::Mtu;
 use crate::error::Result;
 
-pub(super) struct Qp {
+pub(in super::super) struct Qp {
     cq: Arc<Cq>,
     raw: NonNull<ibv_qp>,
     num: u32,
@@ -30,35 +29,35 @@ unsafe impl Sync for Qp {}
 
 /// The capacities of a queue pair (`ibv_qp_cap`).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct QpCaps {
+pub(in super::super) struct QpCaps {
     /// Wanted; there may be fewer, but not than `least_sends`. How many there can be depends on how long the requests are.
-    pub(super) sends: u32,
-    pub(super) least_sends: u32,
-    pub(super) send_sges: u32,
-    pub(super) receives: u32,
-    pub(super) receive_sges: u32,
+    pub(in super::super) sends: u32,
+    pub(in super::super) least_sends: u32,
+    pub(in super::super) send_sges: u32,
+    pub(in super::super) receives: u32,
+    pub(in super::super) receive_sges: u32,
     /// Wanted; what there is may be less.
-    pub(super) inline: u32,
+    pub(in super::super) inline: u32,
 }
 
 /// How a peer is reached.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Route {
-    pub(super) peer: Address,
+pub(in super::super) struct Route {
+    pub(in super::super) peer: Address,
     /// The number of this side's first packet.
-    pub(super) psn: u32,
-    pub(super) gid_index: u32,
-    pub(super) mtu: Mtu,
+    pub(in super::super) psn: u32,
+    pub(in super::super) gid_index: u32,
+    pub(in super::super) mtu: Mtu,
     /// The port wants a global header, whatever the address.
-    pub(super) needs_grh: bool,
+    pub(in super::super) needs_grh: bool,
     /// Reads and atomics at once: answered, and asked.
-    pub(super) rd_atomics: [u8; 2],
-    pub(super) retry: Retry,
+    pub(in super::super) rd_atomics: [u8; 2],
+    pub(in super::super) retry: Retry,
 }
 
 /// When a peer that does not answer is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Retry {
+pub(in super::super) struct Retry {
     /// 4.096 us times two to the power of this: how long an answer may take (ibv_modify_qp(3)).
     timeout: u8,
 }
@@ -73,7 +72,7 @@ const RNR_RETRIES: u8 = 7;
 
 impl Retry {
     /// Gives up within about this time, and after a second at most (the transport may take four times as long).
-    pub(super) fn within(limit: Duration) -> Retry {
+    pub(in super::super) fn within(limit: Duration) -> Retry {
         let retry = |timeout: u8| Retry { timeout };
         // 15 is 134 ms a try, twice what rdma-core's own programs take: a busy machine may not answer for half a second. Less than 1 ms a
         // try breaks connections.
@@ -84,20 +83,20 @@ impl Retry {
     }
 
     /// Until it gives up.
-    pub(super) fn total(self) -> Duration {
+    pub(in super::super) fn total(self) -> Duration {
         Duration::from_nanos(4096 << self.timeout) * u32::from(1 + RETRIES)
     }
 }
 
 impl Qp {
     /// What events of a queue pair come back with: none had it before.
-    pub(super) fn next_id() -> u64 {
+    pub(in super::super) fn next_id() -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         NEXT.fetch_add(1, Relaxed)
     }
 
     /// In the state INIT. `remote` is what the peer may do; `id` comes back with events.
-    pub(super) fn create(
+    pub(in super::super) fn create(
         cq: &Arc<Cq>,
         pd: *mut ibv_pd,
         id: u64,
@@ -146,16 +145,16 @@ impl Qp {
         Ok(qp)
     }
 
-    pub(super) fn num(&self) -> u32 {
+    pub(in super::super) fn num(&self) -> u32 {
         self.num
     }
 
     /// Places in its send queue.
-    pub(super) fn sends(&self) -> u32 {
+    pub(in super::super) fn sends(&self) -> u32 {
         self.sends
     }
 
-    pub(super) fn max_inline(&self) -> u32 {
+    pub(in super::super) fn max_inline(&self) -> u32 {
         self.max_inline
     }
 
@@ -188,13 +187,13 @@ impl Qp {
     }
 
     /// To the states ready to receive and ready to send.
-    pub(super) fn connect(&self, route: &Route) -> Result<()> {
+    pub(in super::super) fn connect(&self, route: &Route) -> Result<()> {
         self.ready_to_receive(route)?;
         self.ready_to_send(route)
     }
 
     /// From INIT. It may take as long as finding the peer's hardware address does.
-    pub(super) fn ready_to_receive(&self, route: &Route) -> Result<()> {
+    pub(in super::super) fn ready_to_receive(&self, route: &Route) -> Result<()> {
         use ibv_qp_attr_mask as m;
         let traits = &self.cq.context.traits;
         let mut attr = ibv_qp_attr {
@@ -225,7 +224,7 @@ impl Qp {
     }
 
     /// From there. If this fails there is no way back to INIT that keeps what was posted.
-    pub(super) fn ready_to_send(&self, route: &Route) -> Result<()> {
+    pub(in super::super) fn ready_to_send(&self, route: &Route) -> Result<()> {
         use ibv_qp_attr_mask as m;
         let mut attr = ibv_qp_attr {
             qp_state: ibv_qp_state::IBV_QPS_RTS,
@@ -252,7 +251,7 @@ impl Qp {
     ///
     /// What the requests name stays valid, and leased, until they have completed or the queue pair is destroyed.
     #[inline(always)]
-    pub(super) unsafe fn post_send(
+    pub(in super::super) unsafe fn post_send(
         &self,
         chain: &mut Chain,
     ) -> std::result::Result<(), (Option<usize>, i32)> {
@@ -276,7 +275,7 @@ impl Qp {
     /// # Safety
     ///
     /// As for `post_send`.
-    pub(super) unsafe fn post_recv(
+    pub(in super::super) unsafe fn post_recv(
         &self,
         wr_id: u64,
         sges: &mut [ibv_sge],
@@ -307,7 +306,7 @@ impl Qp {
 
     /// Takes everything from it: true if the adapter touches no memory of its requests any more. What it had completed may still be found in
     /// the completion queue.
-    pub(super) fn quiesce(self: Arc<Qp>) -> bool {
+    pub(in super::super) fn quiesce(self: Arc<Qp>) -> bool {
         if self.cq.context.is_forked() {
             return false;
         }

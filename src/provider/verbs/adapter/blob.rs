@@ -13,14 +13,14 @@ use crate::provider::layout::{Fields, Reader};
 
 /// Whose export it is: a process, and a number that it gave. 0 of a peer that is not this library's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Origin {
-    pub(super) process: u64,
-    pub(super) number: u64,
+pub(in super::super) struct Origin {
+    pub(in super::super) process: u64,
+    pub(in super::super) number: u64,
 }
 
 impl Origin {
     /// A new export of this process's.
-    pub(super) fn new() -> Origin {
+    pub(in super::super) fn new() -> Origin {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Origin {
             process: process(),
@@ -33,11 +33,11 @@ impl Origin {
         number: 0,
     };
 
-    pub(super) fn is_own(&self) -> bool {
+    pub(in super::super) fn is_own(&self) -> bool {
         self.process == process()
     }
 
-    pub(super) fn is_foreign(&self) -> bool {
+    pub(in super::super) fn is_foreign(&self) -> bool {
         *self == Origin::FOREIGN
     }
 
@@ -60,17 +60,17 @@ fn process() -> u64 {
 }
 
 /// A number to begin counting packets at, of 24 bits.
-pub(super) fn random_psn() -> u32 {
+pub(in super::super) fn random_psn() -> u32 {
     RandomState::new().build_hasher().finish() as u32 & 0xff_ffff
 }
 
 /// Exported memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MemoryBlob {
-    pub(super) origin: Origin,
-    pub(super) addr: u64,
-    pub(super) len: u64,
-    pub(super) rkey: u32,
+    pub(in super::super) origin: Origin,
+    pub(in super::super) addr: u64,
+    pub(in super::super) len: u64,
+    pub(in super::super) rkey: u32,
     pub(super) access: Access,
 }
 
@@ -82,7 +82,7 @@ const MEMORY: Envelope = Envelope {
 };
 
 impl MemoryBlob {
-    pub(super) fn format(&self) -> Vec<u8> {
+    pub(in super::super) fn format(&self) -> Vec<u8> {
         let fields = self.origin.put(MEMORY.begin(0));
         let fields = fields
             .u64(self.addr)
@@ -92,7 +92,7 @@ impl MemoryBlob {
         Envelope::end(fields)
     }
 
-    pub(super) fn parse(bytes: &[u8]) -> Result<MemoryBlob> {
+    pub(in super::super) fn parse(bytes: &[u8]) -> Result<MemoryBlob> {
         MEMORY.open(bytes, |mut rest| {
             let blob = MemoryBlob {
                 origin: Origin::read(&mut rest)?,
@@ -132,13 +132,13 @@ pub struct Address {
 
 /// What the blob of an endpoint says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct EndpointBlob {
-    pub(super) origin: Origin,
-    pub(super) address: Address,
+pub(in super::super) struct EndpointBlob {
+    pub(in super::super) origin: Origin,
+    pub(in super::super) address: Address,
     /// What its peer may do; enforced by both sides.
-    pub(super) permissions: Access,
+    pub(in super::super) permissions: Access,
     /// How many reads and atomics it answers at once.
-    pub(super) answers: u8,
+    pub(in super::super) answers: u8,
 }
 
 const ENDPOINT: Envelope = Envelope {
@@ -149,7 +149,7 @@ const ENDPOINT: Envelope = Envelope {
 };
 
 impl EndpointBlob {
-    pub(super) fn format(&self) -> Vec<u8> {
+    pub(in super::super) fn format(&self) -> Vec<u8> {
         let Address {
             lid,
             qpn,
@@ -169,7 +169,7 @@ impl EndpointBlob {
         Envelope::end(fields)
     }
 
-    pub(super) fn parse(bytes: &[u8]) -> Result<EndpointBlob> {
+    pub(in super::super) fn parse(bytes: &[u8]) -> Result<EndpointBlob> {
         ENDPOINT.open(bytes, |mut rest| {
             let origin = Origin::read(&mut rest)?;
             let gid = rest.array()?;

@@ -4,18 +4,17 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::context::Context;
+use super::super::adapter::{Context, Mr};
+use super::super::ffi::ibv_access_flags;
 use super::cq::Cq;
-use super::ffi::ibv_access_flags;
-use super::memory::Mr;
 use crate::device::{Completion, Signal};
 use crate::error::Result;
 use crate::sync::lock;
 
-pub(super) struct Core {
-    pub(super) context: Arc<Context>,
-    pub(super) cq: Arc<Cq>,
-    pub(super) answers: Answers,
+pub(in super::super) struct Core {
+    pub(in super::super) context: Arc<Context>,
+    pub(in super::super) cq: Arc<Cq>,
+    pub(in super::super) answers: Answers,
     finished: Mutex<VecDeque<Completion>>,
     /// There is something in it, or who reaps shall look at everything.
     attention: AtomicBool,
@@ -30,7 +29,7 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn new(
+    pub(in super::super) fn new(
         context: &Arc<Context>,
         cq: Cq,
         depth: u32,
@@ -52,34 +51,34 @@ impl Core {
     }
 
     /// Completions that did not come from the adapter, or were taken from it before somebody asked.
-    pub(super) fn finished(&self) -> MutexGuard<'_, VecDeque<Completion>> {
+    pub(in super::super) fn finished(&self) -> MutexGuard<'_, VecDeque<Completion>> {
         lock(&self.finished)
     }
 
     /// A Job is over, and the adapter will not say so.
-    pub(super) fn finish(&self, completion: Completion) {
+    pub(in super::super) fn finish(&self, completion: Completion) {
         self.finished().push_back(completion);
         self.request_reap();
     }
 
     /// The same, for one that nobody is waited for: who armed looks next.
-    pub(super) fn keep(&self, completion: Completion) {
+    pub(in super::super) fn keep(&self, completion: Completion) {
         self.finished().push_back(completion);
         self.ask_to_look();
     }
 
     /// Who armed looks next, and stays armed.
-    pub(super) fn ask_to_look(&self) {
+    pub(in super::super) fn ask_to_look(&self) {
         self.attention.store(true, SeqCst);
     }
 
     /// The copies have another queue pair.
-    pub(super) fn set_copies(&self, id: u64) {
+    pub(in super::super) fn set_copies(&self, id: u64) {
         self.copies.store(id, SeqCst);
     }
 
     /// A queue pair has failed, and no completion may tell of it: whoever reaps looks after it, if it is that of the copies.
-    pub(super) fn fail_copies(&self, id: u64) {
+    pub(in super::super) fn fail_copies(&self, id: u64) {
         if self.copies.load(SeqCst) == id {
             self.copies_failed.store(id, SeqCst);
             self.request_reap();
@@ -87,20 +86,20 @@ impl Core {
     }
 
     /// Whether it was that of now: another one may have taken its place meanwhile.
-    pub(super) fn take_copies_failed(&self) -> bool {
+    pub(in super::super) fn take_copies_failed(&self) -> bool {
         let failed = self.copies_failed.swap(0, SeqCst);
         failed != 0 && failed == self.copies.load(SeqCst)
     }
 
     /// Who reaps shall look at more than the completion queue.
-    pub(super) fn request_reap(&self) {
+    pub(in super::super) fn request_reap(&self) {
         // Before the look whether somebody sleeps; `arm` does it the other way round.
         self.attention.store(true, SeqCst);
         self.ring();
     }
 
     /// Rings if somebody armed.
-    pub(super) fn ring(&self) {
+    pub(in super::super) fn ring(&self) {
         if self.armed.swap(false, SeqCst) {
             self.signal.ring();
         }
@@ -108,17 +107,17 @@ impl Core {
 
     /// Whether there is more to look at; it is the caller's then.
     #[inline(always)]
-    pub(super) fn take_attention(&self) -> bool {
+    pub(in super::super) fn take_attention(&self) -> bool {
         self.attention.load(SeqCst) && self.attention.swap(false, SeqCst)
     }
 
-    pub(super) fn needs_attention(&self) -> bool {
+    pub(in super::super) fn needs_attention(&self) -> bool {
         self.attention.load(SeqCst)
     }
 
     /// A queue pair could not be taken from the adapter with so many requests: what it may write is kept for ever, the answers here, and whatever is
     /// given to `retire`.
-    pub(super) fn keep_for_ever(self: &Arc<Self>, requests: u32) {
+    pub(in super::super) fn keep_for_ever(self: &Arc<Self>, requests: u32) {
         self.doubt.store(true, SeqCst);
         // Their completions may come beside those of the Jobs that get their Slots.
         if let Err(error) = self.cq.promise(requests) {
@@ -128,31 +127,31 @@ impl Core {
     }
 
     /// One of an endpoint: it may still write the answers of its atomics.
-    pub(super) fn keep_answers(&self) {
+    pub(in super::super) fn keep_answers(&self) {
         self.answers_kept.store(true, SeqCst);
     }
 
-    pub(super) fn answers_are_kept(&self) -> bool {
+    pub(in super::super) fn answers_are_kept(&self) -> bool {
         self.answers_kept.load(SeqCst)
     }
 
-    pub(super) fn is_in_doubt(&self) -> bool {
+    pub(in super::super) fn is_in_doubt(&self) -> bool {
         self.doubt.load(SeqCst)
     }
 
     /// Whether the queue pair of the copies may have failed.
-    pub(super) fn have_copies_failed(&self) -> bool {
+    pub(in super::super) fn have_copies_failed(&self) -> bool {
         self.copies_failed.load(SeqCst) != 0
     }
 
     /// Whether somebody sleeps, or is about to.
-    pub(super) fn set_armed(&self, armed: bool) {
+    pub(in super::super) fn set_armed(&self, armed: bool) {
         self.armed.store(armed, SeqCst);
     }
 }
 
 /// Where the answers of atomics go: a word for each Job.
-pub(super) struct Answers {
+pub(in super::super) struct Answers {
     /// Dropped before the words.
     mr: Option<Mr>,
     words: Box<[AtomicU64]>,
@@ -175,13 +174,13 @@ impl Answers {
     }
 
     /// Where they are, and the key.
-    pub(super) fn place(&self) -> (u64, u32) {
+    pub(in super::super) fn place(&self) -> (u64, u32) {
         let addr = self.words.as_ptr().addr() as u64;
         (addr, self.mr.as_ref().map_or(0, Mr::lkey))
     }
 
     /// What the adapter wrote for a Job.
-    pub(super) fn get(&self, index: u32) -> u64 {
+    pub(in super::super) fn get(&self, index: u32) -> u64 {
         // Its completion was seen, which is behind what it wrote.
         let word = self.words.get(index as usize);
         word.map_or(0, |word| word.load(std::sync::atomic::Ordering::Relaxed))

@@ -8,7 +8,7 @@ use super::wr::Chain;
 use crate::device::Token;
 
 /// What becomes of a Job: requests at the end of a chain.
-pub(super) trait Work: Copy {
+pub(in super::super) trait Work: Copy {
     /// What all Jobs of a queue pair need to know.
     type Context;
     /// The most requests that it takes.
@@ -18,7 +18,7 @@ pub(super) trait Work: Copy {
 }
 
 /// Jobs in the order of their submission; those that are posted come first.
-pub(super) struct Sends<W> {
+pub(in super::super) struct Sends<W> {
     jobs: VecDeque<Entry<W>>,
     posted: usize,
     /// Places in the send queue: taken, and all. A request gives its place back when a later completion was seen (ibv_post_send(3)).
@@ -35,17 +35,17 @@ struct Entry<W> {
 
 /// A request was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Refused {
+pub(in super::super) struct Refused {
     /// Whose: the first Job that is not posted whole.
-    pub(super) at: usize,
+    pub(in super::super) at: usize,
     /// Some requests of it were taken, or may have been.
-    pub(super) cut: bool,
-    pub(super) errno: i32,
+    pub(in super::super) cut: bool,
+    pub(in super::super) errno: i32,
 }
 
 impl<W: Work> Sends<W> {
     /// For so many Jobs, without a queue pair yet.
-    pub(super) fn new(jobs: u32) -> Sends<W> {
+    pub(in super::super) fn new(jobs: u32) -> Sends<W> {
         Sends {
             jobs: VecDeque::with_capacity(jobs as usize),
             posted: 0,
@@ -55,26 +55,26 @@ impl<W: Work> Sends<W> {
     }
 
     /// The next queue pair has so many places. Nothing is posted.
-    pub(super) fn set_room(&mut self, room: u32) {
+    pub(in super::super) fn set_room(&mut self, room: u32) {
         self.room = room;
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(in super::super) fn len(&self) -> usize {
         self.jobs.len()
     }
 
     /// Whether the adapter has one.
-    pub(super) fn any_posted(&self) -> bool {
+    pub(in super::super) fn any_posted(&self) -> bool {
         self.posted > 0
     }
 
     /// Whether there are some that are not posted.
-    pub(super) fn any_waits(&self) -> bool {
+    pub(in super::super) fn any_waits(&self) -> bool {
         self.posted < self.jobs.len()
     }
 
     #[inline(always)]
-    pub(super) fn push(&mut self, token: Token, work: W) {
+    pub(in super::super) fn push(&mut self, token: Token, work: W) {
         self.jobs.push_back(Entry {
             token,
             work,
@@ -83,22 +83,22 @@ impl<W: Work> Sends<W> {
     }
 
     /// Takes back all from this one on; they were not posted.
-    pub(super) fn truncate(&mut self, at: usize) {
+    pub(in super::super) fn truncate(&mut self, at: usize) {
         self.jobs.truncate(at);
     }
 
     /// The oldest.
-    pub(super) fn front(&self) -> Option<(Token, &W)> {
+    pub(in super::super) fn front(&self) -> Option<(Token, &W)> {
         self.jobs.front().map(|entry| (entry.token, &entry.work))
     }
 
     /// Where in line it is.
-    pub(super) fn place(&self, token: Token) -> Option<usize> {
+    pub(in super::super) fn place(&self, token: Token) -> Option<usize> {
         self.jobs.iter().position(|entry| entry.token == token)
     }
 
     /// One of them, by its place in line.
-    pub(super) fn token(&self, at: usize) -> Option<Token> {
+    pub(in super::super) fn token(&self, at: usize) -> Option<Token> {
         self.jobs.get(at).map(|entry| entry.token)
     }
 
@@ -108,7 +108,11 @@ impl<W: Work> Sends<W> {
     ///
     /// The Jobs' memory is valid, and leased, until they are over or the queue pair is destroyed.
     #[inline(always)]
-    pub(super) unsafe fn post(&mut self, qp: &Qp, context: &W::Context) -> Result<(), Refused> {
+    pub(in super::super) unsafe fn post(
+        &mut self,
+        qp: &Qp,
+        context: &W::Context,
+    ) -> Result<(), Refused> {
         while self.any_waits() {
             let mut chain = Chain::new();
             let (mut next, mut used) = (self.posted, self.used);
@@ -161,7 +165,7 @@ impl<W: Work> Sends<W> {
 
     /// The oldest is over, if it is this one, and was posted. Others' completions are of a queue pair that is gone, or the driver's nonsense.
     #[inline(always)]
-    pub(super) fn done(&mut self, token: Token) -> Option<W> {
+    pub(in super::super) fn done(&mut self, token: Token) -> Option<W> {
         let front = self.jobs.front().filter(|_| self.posted > 0)?;
         if front.token != token {
             return None;
@@ -173,18 +177,18 @@ impl<W: Work> Sends<W> {
     }
 
     /// The queue pair is gone: nothing is posted any more.
-    pub(super) fn unpost(&mut self) {
+    pub(in super::super) fn unpost(&mut self) {
         (self.posted, self.used) = (0, 0);
     }
 
     /// Takes the oldest.
-    pub(super) fn pop(&mut self) -> Option<(Token, W)> {
+    pub(in super::super) fn pop(&mut self) -> Option<(Token, W)> {
         debug_assert_eq!(self.posted, 0, "the queue pair is gone");
         self.jobs.pop_front().map(|entry| (entry.token, entry.work))
     }
 
     /// Takes one that was not posted.
-    pub(super) fn remove(&mut self, at: usize) -> Option<Token> {
+    pub(in super::super) fn remove(&mut self, at: usize) -> Option<Token> {
         debug_assert!(at >= self.posted);
         self.jobs.remove(at).map(|entry| entry.token)
     }

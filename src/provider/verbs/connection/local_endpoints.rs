@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::{LazyLock, Mutex, MutexGuard};
 
-use super::blob::Origin;
+use super::super::adapter::Origin;
 use crate::sync::lock;
 
 fn all() -> MutexGuard<'static, HashSet<Origin>> {
@@ -11,14 +11,14 @@ fn all() -> MutexGuard<'static, HashSet<Origin>> {
     lock(&*ALL)
 }
 
-pub(super) fn add(origin: &Origin) {
+pub(in super::super) fn add(origin: &Origin) {
     all().insert(*origin);
 }
 
-pub(super) fn remove(origin: &Origin) {
+pub(in super::super) fn remove(origin: &Origin) {
     all().remove(origin);
 }
 
-pub(super) fn contains(origin: &Origin) -> bool {
+pub(in super::super) fn contains(origin: &Origin) -> bool {
     all().contains(origin)
 }

@@ -3,48 +3,48 @@
 
 use std::io;
 
-use super::ffi::*;
+use super::super::ffi::*;
 use crate::device::{Caps, Mtu, RdmaCaps, ShaCaps};
 use crate::error::{Error, Result};
 
 /// The most Segments on either side of a job.
-pub(super) const LIST: usize = 16;
+pub(in super::super) const LIST: usize = 16;
 /// The most requests of a copy. Each moves one of the pieces into which the boundaries of both lists
 /// cut the bytes.
-pub(super) const REQUESTS: usize = 2 * LIST - 1;
+pub(in super::super) const REQUESTS: usize = 2 * LIST - 1;
 /// Requests in a send queue beside those of Jobs: looks whether the peer is there.
-pub(super) const PROBES: u32 = 8;
+pub(in super::super) const PROBES: u32 = 8;
 /// The deepest WorkQ, and the longest queue: a test of an adapter's millions would take minutes.
 const MOST: u32 = 1 << 14;
 
 /// What was asked of an open device.
 #[derive(Clone, Debug)]
-pub(super) struct Traits {
-    pub(super) iwarp: bool,
+pub(in super::super) struct Traits {
+    pub(in super::super) iwarp: bool,
     /// InfiniBand's, or that over Ethernet (RoCE).
     ib: bool,
     /// The port that is used: the first that is up, or the first.
-    pub(super) port: u8,
-    pub(super) ethernet: bool,
+    pub(in super::super) port: u8,
+    pub(in super::super) ethernet: bool,
     pub(super) up: bool,
     pub(super) gids: u32,
     max_message: u64,
     max_sge: u32,
     max_qp_wr: u32,
-    pub(super) max_cqe: u32,
+    pub(in super::super) max_cqe: u32,
     atomics: bool,
     /// Reads and atomics that it answers, and asks, at once on a queue pair.
-    pub(super) rd_atomics: [u8; 2],
+    pub(in super::super) rd_atomics: [u8; 2],
 }
 
 /// What may change while a device is open: a subnet manager gives addresses, and who looks after a network its MTU.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Port {
-    pub(super) lid: u16,
+pub(in super::super) struct Port {
+    pub(in super::super) lid: u16,
     /// Requests need a global header, on InfiniBand too.
-    pub(super) needs_grh: bool,
+    pub(in super::super) needs_grh: bool,
     /// The largest payload of a packet that it passes now.
-    pub(super) mtu: Mtu,
+    pub(in super::super) mtu: Mtu,
 }
 
 const GRH_REQUIRED: u8 = 1;
@@ -137,18 +137,18 @@ impl Traits {
     }
 
     /// The longest local list of a request.
-    pub(super) fn sges(&self) -> u32 {
+    pub(in super::super) fn sges(&self) -> u32 {
         self.max_sge
     }
 
     /// Places in the send queue of copies.
-    pub(super) fn copy_requests(&self, depth: u32) -> u32 {
+    pub(in super::super) fn copy_requests(&self, depth: u32) -> u32 {
         let wanted = depth.saturating_mul(2).max(2 * REQUESTS as u32);
         wanted.min(self.max_qp_wr).min(self.max_cqe / 4)
     }
 
     /// What a device is that has these.
-    pub(super) fn caps(&self) -> Caps {
+    pub(in super::super) fn caps(&self) -> Caps {
         // One queue takes a quarter of the largest completion queue, so that one of each kind fits.
         let queue = self.max_qp_wr.saturating_sub(PROBES).min(self.max_cqe / 4);
         let queue = match queue.min(MOST) {
@@ -179,7 +179,7 @@ impl Traits {
 }
 
 /// Of a call that answers an errno, or -1 and sets it.
-pub(super) fn check(call: &'static str, answer: i32) -> Result<()> {
+pub(in super::super) fn check(call: &'static str, answer: i32) -> Result<()> {
     match answer {
         0 => Ok(()),
         answer => Err(failed(call, answer)),
@@ -187,11 +187,15 @@ pub(super) fn check(call: &'static str, answer: i32) -> Result<()> {
 }
 
 /// Of a call that answers null, and sets errno.
-pub(super) fn check_ptr<T>(call: &'static str, answer: *mut T) -> Result<std::ptr::NonNull<T>> {
-    std::ptr::NonNull::new(answer).ok_or_else(|| Error::os(None, call, io::Error::last_os_error()))
+pub(in super::super) fn check_ptr<T>(
+    call: &'static str,
+    answer: *mut T,
+) -> Result<std::ptr::NonNull<T>> {
+    std::ptr::NonNull::new(answer)
+        .ok_or_else(|| Error::os(None, call, io::Error::last_os_error()))
 }
 
-pub(super) fn failed(call: &'static str, answer: i32) -> Error {
+pub(in super::super) fn failed(call: &'static str, answer: i32) -> Error {
     let source = match answer {
         1.. => io::Error::from_raw_os_error(answer),
         _ => io::Error::last_os_error(),

@@ -10,9 +10,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 
+use super::super::ffi::*;
 use super::blob::{self, MemoryBlob};
 use super::context::Context;
-use super::ffi::*;
 use crate::device::{
     Access, Audience, Doubt, Exported, Imported, Offer, Origin, Region, Registration, Use,
 };
@@ -20,7 +20,7 @@ use crate::error::{Error, ErrorKind, JobError, Result};
 use crate::sync::lock;
 
 /// A region of an adapter's.
-pub(super) struct Mr {
+pub(in super::super) struct Mr {
     context: Arc<Context>,
     raw: NonNull<ibv_mr>,
     /// Who is told if it stays: peers reach it. Of others no request is left.
@@ -36,7 +36,7 @@ impl Mr {
     /// # Safety
     ///
     /// The domain is the context's, and the range stays valid until this is dropped.
-    pub(super) unsafe fn register(
+    pub(in super::super) unsafe fn register(
         context: &Arc<Context>,
         pd: *mut ibv_pd,
         addr: NonNull<u8>,
@@ -57,7 +57,7 @@ impl Mr {
     }
 
     /// Over words of ours, which stay where they are for longer than this.
-    pub(super) fn of_words(
+    pub(in super::super) fn of_words(
         context: &Arc<Context>,
         words: &[AtomicU64],
         flags: ibv_access_flags,
@@ -68,12 +68,12 @@ impl Mr {
         unsafe { Mr::register(context, context.pd(), addr, size_of_val(words), flags) }
     }
 
-    pub(super) fn lkey(&self) -> u32 {
+    pub(in super::super) fn lkey(&self) -> u32 {
         // SAFETY: alive as long as this.
         unsafe { (*self.raw.as_ptr()).lkey }
     }
 
-    pub(super) fn rkey(&self) -> u32 {
+    pub(in super::super) fn rkey(&self) -> u32 {
         // SAFETY: as above.
         unsafe { (*self.raw.as_ptr()).rkey }
     }
@@ -109,7 +109,7 @@ fn not_registered(device: &str, len: usize) -> Error {
 }
 
 /// Registers a range for a use; the key that Segments carry.
-pub(super) fn register(
+pub(in super::super) fn register(
     context: &Arc<Context>,
     region: &Region,
     purpose: Use,
@@ -141,12 +141,12 @@ pub(super) fn register(
 }
 
 /// The half of a key that names memory of this side.
-pub(super) fn lkey(key: u64) -> u32 {
+pub(in super::super) fn lkey(key: u64) -> u32 {
     key as u32
 }
 
 /// The half that names it from the other side.
-pub(super) fn rkey(key: u64) -> u32 {
+pub(in super::super) fn rkey(key: u64) -> u32 {
     (key >> 32) as u32
 }
 
@@ -172,7 +172,7 @@ impl Drop for Export {
 }
 
 /// What an adapter calls permissions of peers.
-pub(super) fn remote_flags(access: Access) -> ibv_access_flags {
+pub(in super::super) fn remote_flags(access: Access) -> ibv_access_flags {
     let mut flags = ibv_access_flags(0);
     for (permission, needs) in [
         (Access::RDMA_READ, ibv_access_flags::IBV_ACCESS_REMOTE_READ),
@@ -192,7 +192,7 @@ pub(super) fn remote_flags(access: Access) -> ibv_access_flags {
     flags
 }
 
-pub(super) fn export(context: &Arc<Context>, offer: &Offer) -> Result<Exported> {
+pub(in super::super) fn export(context: &Arc<Context>, offer: &Offer) -> Result<Exported> {
     if offer.audience() != Audience::Rdma {
         let text = format!(
             "device {} is no DPU's: it exports to peers of an Rdma",
@@ -251,7 +251,7 @@ impl Origin for Own {
     }
 }
 
-pub(super) fn import(blob: &[u8]) -> Result<Imported> {
+pub(in super::super) fn import(blob: &[u8]) -> Result<Imported> {
     let blob = MemoryBlob::parse(blob)?;
     let refuse = |kind, text: &'static str| Error::new(kind, None, text);
     let addr = usize::try_from(blob.addr).ok();

@@ -2,16 +2,15 @@
 
 use arrayvec::ArrayVec;
 
-use super::ffi::*;
-use super::memory::{lkey, rkey};
-use super::traits::{LIST, REQUESTS};
+use super::super::adapter::{LIST, REQUESTS, lkey, rkey};
+use super::super::ffi::*;
 use crate::device::{Access, Job, RdmaJob, Segment, Segments, Token, Verb};
 
 /// What names a request that is not a Job's last: it completes only if it fails.
-pub(super) const UNNAMED: u64 = u64::MAX;
+pub(in super::super) const UNNAMED: u64 = u64::MAX;
 
 /// What names a look at the peer: no Token, and of this queue pair alone, since an adapter may give its number to another one.
-pub(super) const fn probe(id: u64) -> u64 {
+pub(in super::super) const fn probe(id: u64) -> u64 {
     id << 32 | u32::MAX as u64
 }
 
@@ -21,14 +20,14 @@ const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0;
 const INLINE: u32 = ibv_send_flags::IBV_SEND_INLINE.0;
 
 /// Requests under construction.
-pub(super) struct Chain {
+pub(in super::super) struct Chain {
     wrs: ArrayVec<ibv_send_wr, REQUESTS>,
     sges: ArrayVec<ibv_sge, PIECES>,
 }
 
 impl Chain {
     #[inline(always)]
-    pub(super) fn new() -> Chain {
+    pub(in super::super) fn new() -> Chain {
         Chain {
             wrs: ArrayVec::new(),
             sges: ArrayVec::new(),
@@ -42,7 +41,7 @@ impl Chain {
     }
 
     /// Takes back what was appended since.
-    pub(super) fn truncate(&mut self, (wrs, sges): (usize, usize)) {
+    pub(in super::super) fn truncate(&mut self, (wrs, sges): (usize, usize)) {
         self.wrs.truncate(wrs);
         self.sges.truncate(sges);
     }
@@ -55,7 +54,7 @@ impl Chain {
 
     /// Links the requests; the first.
     #[inline(always)]
-    pub(super) fn link(&mut self) -> *mut ibv_send_wr {
+    pub(in super::super) fn link(&mut self) -> *mut ibv_send_wr {
         let mut sges = self.sges.as_mut_ptr();
         let wrs = self.wrs.as_mut_ptr();
         let count = self.wrs.len();
@@ -107,7 +106,7 @@ impl Chain {
     }
 
     /// Appends a copy: a write to oneself for each range of the destination, and for as many pieces as a request takes.
-    pub(super) fn push_copy(&mut self, token: Token, job: &Job, max_sge: usize) {
+    pub(in super::super) fn push_copy(&mut self, token: Token, job: &Job, max_sge: usize) {
         let Job::Copy { src, dst, len } = job;
         let first = self.wrs.len();
         let mut to = dst.as_slice().iter().copied();
@@ -158,7 +157,7 @@ impl Chain {
 
     /// Appends an operation: one request.
     #[inline(always)]
-    pub(super) fn push_remote(&mut self, token: Token, job: &RdmaJob, how: &Remote) {
+    pub(in super::super) fn push_remote(&mut self, token: Token, job: &RdmaJob, how: &Remote) {
         let mut wr = ibv_send_wr {
             wr_id: token.as_raw(),
             send_flags: SIGNALED,
@@ -232,7 +231,7 @@ impl Chain {
     }
 
     /// Appends a look whether the peer is there: a read of no bytes, which needs no key (InfiniBand specification, C9-88).
-    pub(super) fn push_probe(&mut self, id: u64, signaled: bool) {
+    pub(in super::super) fn push_probe(&mut self, id: u64, signaled: bool) {
         self.wrs.push(ibv_send_wr {
             wr_id: probe(id),
             opcode: ibv_wr_opcode::IBV_WR_RDMA_READ,
@@ -247,13 +246,13 @@ const NOWHERE: (u64, u32) = (!0xfff, 0);
 
 /// What requests to a peer need beside the Job.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Remote {
+pub(in super::super) struct Remote {
     /// What the peer permits. Writes and atomics it refuses itself; its queue pair permits reads always, for probes.
-    pub(super) permitted: Access,
-    pub(super) max_inline: u32,
+    pub(in super::super) permitted: Access,
+    pub(in super::super) max_inline: u32,
     /// A word for each Job's answer.
-    pub(super) answers: u64,
-    pub(super) answers_lkey: u32,
+    pub(in super::super) answers: u64,
+    pub(in super::super) answers_lkey: u32,
 }
 
 fn advance(segment: &mut Segment, by: usize) {

@@ -4,17 +4,20 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::connection::{Inner, RcConnection, Receive};
-use super::ffi::*;
-use super::status::{self, Failed};
-use super::wr::probe;
+use super::super::ffi::*;
+use super::super::transport::{Failed, probe, status};
+use super::rc::{Inner, RcConnection, Receive};
 use crate::device::{Completion, EndpointState, RecvOpcode, Token, Verb};
 use crate::error::{JobError, Reason};
 
 impl RcConnection {
     /// What a completion says of it. True if somebody shall be told.
     #[inline(always)]
-    pub(super) fn completed(self: &Arc<Self>, wc: &Wc, give: impl FnOnce(Completion)) -> bool {
+    pub(in super::super) fn completed(
+        self: &Arc<Self>,
+        wc: &Wc,
+        give: impl FnOnce(Completion),
+    ) -> bool {
         let inner = &mut *self.inner();
         if wc.wr_id as u32 == u32::MAX {
             return wc.wr_id == probe(self.id()) && self.probed(inner, wc);

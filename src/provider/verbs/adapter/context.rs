@@ -10,18 +10,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::ffi::ops::Ops;
-use super::ffi::*;
+use super::super::ffi::ops::Ops;
+use super::super::ffi::*;
 use super::traits::{Port, Traits, check, check_ptr};
 use super::wake::wake;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{Process, lock};
 
-pub(super) struct Context {
-    pub(super) table: Table,
-    pub(super) ops: Ops,
-    pub(super) name: String,
-    pub(super) traits: Traits,
+pub(in super::super) struct Context {
+    pub(in super::super) table: Table,
+    pub(in super::super) ops: Ops,
+    pub(in super::super) name: String,
+    pub(in super::super) traits: Traits,
     raw: NonNull<ibv_context>,
     /// Of Rdma: peers reach what is exported in it.
     pd: NonNull<ibv_pd>,
@@ -36,7 +36,7 @@ pub(super) struct Context {
     /// That opened it.
     process: Process,
     /// Jobs that it has finished.
-    pub(super) jobs: AtomicU64,
+    pub(in super::super) jobs: AtomicU64,
 }
 
 // SAFETY: libibverbs may be called from any thread on any object; each is destroyed once.
@@ -63,7 +63,7 @@ impl Context {
     /// # Safety
     ///
     /// `device` is of this table's list, which is not freed yet.
-    pub(super) unsafe fn open(
+    pub(in super::super) unsafe fn open(
         table: &Table,
         device: *mut ibv_device,
         name: &str,
@@ -92,7 +92,7 @@ impl Context {
     /// # Safety
     ///
     /// The domain is of this table's library, alive, and stays so until the Context is dropped.
-    pub(super) unsafe fn lent(table: &Table, pd: NonNull<ibv_pd>) -> Result<Context> {
+    pub(in super::super) unsafe fn lent(table: &Table, pd: NonNull<ibv_pd>) -> Result<Context> {
         // SAFETY: as the caller promises.
         let raw = check_ptr("ibv_pd::context", unsafe { (*pd.as_ptr()).context })?;
         // SAFETY: as above.
@@ -145,20 +145,20 @@ impl Context {
         })
     }
 
-    pub(super) fn raw(&self) -> *mut ibv_context {
+    pub(in super::super) fn raw(&self) -> *mut ibv_context {
         self.raw.as_ptr()
     }
 
-    pub(super) fn pd(&self) -> *mut ibv_pd {
+    pub(in super::super) fn pd(&self) -> *mut ibv_pd {
         self.pd.as_ptr()
     }
 
-    pub(super) fn copies_pd(&self) -> Option<*mut ibv_pd> {
+    pub(in super::super) fn copies_pd(&self) -> Option<*mut ibv_pd> {
         self.copies.map(NonNull::as_ptr)
     }
 
     /// Where events of the device itself are read; `None` where the application reads them.
-    pub(super) fn async_fd(&self) -> Option<RawFd> {
+    pub(in super::super) fn async_fd(&self) -> Option<RawFd> {
         if self.lent {
             return None;
         }
@@ -166,7 +166,7 @@ impl Context {
         Some(unsafe { (*self.raw()).async_fd })
     }
 
-    pub(super) fn is_dead(&self) -> bool {
+    pub(in super::super) fn is_dead(&self) -> bool {
         self.dead.load(Relaxed)
     }
 
@@ -189,17 +189,21 @@ impl Context {
     }
 
     /// The kernel has destroyed all that was on it.
-    pub(super) fn set_removed(&self) {
+    pub(in super::super) fn set_removed(&self) {
         *lock(&self.removed) = true;
         self.told.notify_all();
     }
 
-    pub(super) fn is_removed(&self) -> bool {
+    pub(in super::super) fn is_removed(&self) -> bool {
         *lock(&self.removed)
     }
 
     /// Destroys an object of the device; false if it may still be there. In a child of fork nothing of its own is touched by what it leaves alone.
-    pub(super) fn destroy(&self, call: &'static str, destroy: impl FnOnce() -> i32) -> bool {
+    pub(in super::super) fn destroy(
+        &self,
+        call: &'static str,
+        destroy: impl FnOnce() -> i32,
+    ) -> bool {
         if self.is_forked() {
             return true;
         }
@@ -213,27 +217,27 @@ impl Context {
     }
 
     /// Whether this is a copy in a child of fork(2): what it would destroy is its parent's.
-    pub(super) fn is_forked(&self) -> bool {
+    pub(in super::super) fn is_forked(&self) -> bool {
         !self.process.is_current()
     }
 
-    pub(super) fn set_dead(&self) {
+    pub(in super::super) fn set_dead(&self) {
         self.dead.store(true, Relaxed);
     }
 
     /// Whether device and domain are the application's.
-    pub(super) fn is_lent(&self) -> bool {
+    pub(in super::super) fn is_lent(&self) -> bool {
         self.lent
     }
 
     /// The port, as it is now.
-    pub(super) fn port(&self) -> Result<Port> {
+    pub(in super::super) fn port(&self) -> Result<Port> {
         // SAFETY: the device is open.
         unsafe { Port::ask(&self.table, self.raw(), self.traits.port) }
     }
 
     /// An address of the port, if there is one at this index.
-    pub(super) fn gid(&self, index: u32) -> Result<ibv_gid_entry> {
+    pub(in super::super) fn gid(&self, index: u32) -> Result<ibv_gid_entry> {
         let mut entry = ibv_gid_entry::default();
         let port = u32::from(self.traits.port);
         // SAFETY: the device is open; the entry is this function's, and has the size that is said.
@@ -251,7 +255,7 @@ impl Context {
     }
 
     /// The address that routes farthest: index and address.
-    pub(super) fn best_gid(&self) -> Result<(u32, [u8; 16])> {
+    pub(in super::super) fn best_gid(&self) -> Result<(u32, [u8; 16])> {
         if !self.traits.ethernet {
             return Ok((0, bytes(&self.gid(0)?)));
         }
@@ -297,7 +301,7 @@ fn rank(kind: u32, gid: &[u8; 16]) -> u32 {
     }
 }
 
-pub(super) fn bytes(entry: &ibv_gid_entry) -> [u8; 16] {
+pub(in super::super) fn bytes(entry: &ibv_gid_entry) -> [u8; 16] {
     // SAFETY: both forms of a GID are 16 bytes, any of which are initialized.
     unsafe { entry.gid.raw }
 }
@@ -307,7 +311,7 @@ pub(super) fn bytes(entry: &ibv_gid_entry) -> [u8; 16] {
 /// # Safety
 ///
 /// The device is of this table's library, and alive.
-pub(super) unsafe fn device_name(table: &Table, device: *mut ibv_device) -> String {
+pub(in super::super) unsafe fn device_name(table: &Table, device: *mut ibv_device) -> String {
     // SAFETY: as the caller promises.
     let name = unsafe { (table.get_device_name)(device) };
     if name.is_null() {

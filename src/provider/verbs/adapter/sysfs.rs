@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::device::{PciAddr, PciFunction};
 
 /// The PCI address of an adapter, and what kind of function it is. Soft-RoCE and soft-iWARP have none.
-pub(super) fn place(name: &str) -> (Option<PciAddr>, PciFunction) {
+pub(in super::super) fn place(name: &str) -> (Option<PciAddr>, PciFunction) {
     if name.contains('/') {
         return (None, PciFunction::Pf);
     }

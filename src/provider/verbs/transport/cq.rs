@@ -6,14 +6,13 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
-use super::context::Context;
-use super::ffi::*;
-use super::traits::{check, check_ptr};
+use super::super::adapter::{Context, check, check_ptr};
+use super::super::ffi::*;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::lock;
 
-pub(super) struct Cq {
-    pub(super) context: Arc<Context>,
+pub(in super::super) struct Cq {
+    pub(in super::super) context: Arc<Context>,
     channel: CompChannel,
     raw: NonNull<ibv_cq>,
     /// Notifications that were asked for, and whose events nobody looked for yet.
@@ -43,7 +42,7 @@ const UNREAD: u32 = 64;
 
 impl Cq {
     /// With room for so many completions.
-    pub(super) fn create(context: &Arc<Context>, completions: u32) -> Result<Cq> {
+    pub(in super::super) fn create(context: &Arc<Context>, completions: u32) -> Result<Cq> {
         let table = &context.table;
         // SAFETY: the device is open.
         let raw = unsafe { (table.create_comp_channel)(context.raw()) };
@@ -74,25 +73,25 @@ impl Cq {
         })
     }
 
-    pub(super) fn raw(&self) -> *mut ibv_cq {
+    pub(in super::super) fn raw(&self) -> *mut ibv_cq {
         self.raw.as_ptr()
     }
 
     /// What comes back with events of the device about it.
-    pub(super) fn id(&self) -> u64 {
+    pub(in super::super) fn id(&self) -> u64 {
         self.id
     }
 
-    pub(super) fn is_broken(&self) -> bool {
+    pub(in super::super) fn is_broken(&self) -> bool {
         self.broken.load(SeqCst)
     }
 
-    pub(super) fn set_broken(&self) {
+    pub(in super::super) fn set_broken(&self) {
         self.broken.store(true, SeqCst);
     }
 
     /// Room for more completions, so that the queue cannot be overrun.
-    pub(super) fn promise(&self, more: u32) -> Result<()> {
+    pub(in super::super) fn promise(&self, more: u32) -> Result<()> {
         let mut promised = lock(&self.promised);
         let (used, size) = *promised;
         let wanted = used.saturating_add(more);
@@ -124,14 +123,14 @@ impl Cq {
     }
 
     /// Gives back what was promised.
-    pub(super) fn release(&self, less: u32) {
+    pub(in super::super) fn release(&self, less: u32) {
         let mut promised = lock(&self.promised);
         promised.0 = promised.0.saturating_sub(less);
     }
 
     /// Takes completions; `None` if the queue is broken.
     #[inline(always)]
-    pub(super) fn poll(&self, to: &mut [Wc]) -> Option<usize> {
+    pub(in super::super) fn poll(&self, to: &mut [Wc]) -> Option<usize> {
         let (most, first) = (to.len() as i32, to.as_mut_ptr());
         // SAFETY: the queue is alive, and there is room for so many.
         let polled = unsafe { self.context.ops.poll_cq(self.raw(), most, first) };
@@ -142,7 +141,7 @@ impl Cq {
     }
 
     /// Asks for an event at the next completion. If that cannot be had the queue is broken.
-    pub(super) fn notify(&self) {
+    pub(in super::super) fn notify(&self) {
         if self.asked.load(SeqCst) >= UNREAD {
             self.read_events();
         }
@@ -160,7 +159,7 @@ impl Cq {
     /// Reads the events that there may be, and acknowledges them in one call.
     ///
     /// There is at most one for each notification that was asked for: so many are read, and not one more only to hear that there is none.
-    pub(super) fn read_events(&self) {
+    pub(in super::super) fn read_events(&self) {
         let may_be = self.asked.swap(0, SeqCst);
         let mut read = 0;
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
@@ -182,7 +181,7 @@ impl Cq {
         }
     }
 
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+    pub(in super::super) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: open as long as the channel, which `self` has.
         unsafe { BorrowedFd::borrow_raw(self.channel.fd()) }
     }
@@ -196,7 +195,7 @@ impl CompChannel {
 }
 
 /// libibverbs opens its descriptors so that they block (ibv_get_cq_event(3), ibv_get_async_event(3)).
-pub(super) fn set_nonblocking(fd: i32) -> Result<()> {
+pub(in super::super) fn set_nonblocking(fd: i32) -> Result<()> {
     use nix::fcntl::{FcntlArg, OFlag, fcntl};
     // SAFETY: open, as the caller has it from an object that is alive.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };

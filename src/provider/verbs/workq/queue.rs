@@ -8,15 +8,13 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::connection::{FailedConnections, RcConnection};
-use super::context::Context;
+use super::super::adapter::Context;
+use super::super::connection::{FailedConnections, RcConnection, Watched};
+use super::super::ffi::Wc;
+use super::super::transport::{Core, Cq};
 use super::copies::Copies;
-use super::core::Core;
-use super::cq::Cq;
 use super::endpoint::VerbsEndpoint;
-use super::ffi::Wc;
 use super::hashes::Hashes;
-use super::watched::Watched;
 use crate::device::{
     Armed, Completion, Endpoint, EndpointConfig, EndpointState, Job, Keep, Queue, QueueConfig,
     ShaJob, Submitted, Token,
@@ -27,12 +25,12 @@ use crate::sync::{discard, lock};
 /// Completions that are polled at once.
 const BATCH: usize = 16;
 
-pub(super) struct VerbsQueue(pub(super) Arc<Shared>);
+pub(in super::super) struct VerbsQueue(pub(in super::super) Arc<Shared>);
 
-pub(super) struct Shared {
-    pub(super) watched: Arc<Watched>,
-    pub(super) core: Arc<Core>,
-    pub(super) poll: Mutex<Poll>,
+pub(in super::super) struct Shared {
+    pub(in super::super) watched: Arc<Watched>,
+    pub(in super::super) core: Arc<Core>,
+    pub(in super::super) poll: Mutex<Poll>,
     copies: Option<Mutex<Copies>>,
     hashes: Hashes,
     /// The endpoints that `handle_failures` looks after.
@@ -45,7 +43,7 @@ pub(super) struct Shared {
 
 /// What belongs to whoever polls.
 #[derive(Default)]
-pub(super) struct Poll {
+pub(in super::super) struct Poll {
     wcs: [Wc; BATCH],
     /// By the number of the queue pair.
     owners: Vec<(u32, Arc<RcConnection>)>,
@@ -66,7 +64,7 @@ impl Poll {
         Some(self.last)
     }
 
-    pub(super) fn add(&mut self, conn: &Arc<RcConnection>) {
+    pub(in super::super) fn add(&mut self, conn: &Arc<RcConnection>) {
         let Some(number) = conn.number() else {
             return;
         };
@@ -78,13 +76,13 @@ impl Poll {
         }
     }
 
-    pub(super) fn remove(&mut self, conn: &Arc<RcConnection>) {
+    pub(in super::super) fn remove(&mut self, conn: &Arc<RcConnection>) {
         self.owners.retain(|(_, owner)| !Arc::ptr_eq(owner, conn));
     }
 }
 
 impl VerbsQueue {
-    pub(super) fn open(
+    pub(in super::super) fn open(
         context: &Arc<Context>,
         watched: &Arc<Watched>,
         config: &QueueConfig,
@@ -138,7 +136,7 @@ impl Shared {
     }
 
     /// Polls all completions, for whoever reaps next.
-    pub(super) fn drain(&self, poll: &mut Poll) {
+    pub(in super::super) fn drain(&self, poll: &mut Poll) {
         // As many as there were when it began, and no more than a broken driver's endless supply.
         for _ in 0..=self.core.context.traits.max_cqe as usize / BATCH {
             let Some(polled) = self.core.cq.poll(&mut poll.wcs) else {
@@ -228,7 +226,7 @@ impl Shared {
 
     /// Tells those whose state has changed: outside of all locks.
     #[inline(always)]
-    pub(super) fn tell(mut poll: MutexGuard<'_, Poll>) {
+    pub(in super::super) fn tell(mut poll: MutexGuard<'_, Poll>) {
         if poll.tell.is_empty() {
             return;
         }

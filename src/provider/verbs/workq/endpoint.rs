@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;
 
-use super::connection::RcConnection;
+use super::super::connection::RcConnection;
 use super::queue::Shared;
 use crate::device::{Endpoint, EndpointState, Keep, RdmaJob, Segments, Submitted, Token};
 use crate::error::{JobError, Result};
@@ -19,7 +19,7 @@ pub(super) struct VerbsEndpoint {
 }
 
 impl VerbsEndpoint {
-    pub(super) fn new(queue: Arc<Shared>, conn: Arc<RcConnection>) -> VerbsEndpoint {
+    pub(in super::super) fn new(queue: Arc<Shared>, conn: Arc<RcConnection>) -> VerbsEndpoint {
         VerbsEndpoint {
             queue,
             conn,

@@ -13,18 +13,13 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::blob::{Address, EndpointBlob, Origin, random_psn};
-use super::context::bytes;
-use super::core::Core;
-use super::ffi::*;
+use super::super::adapter::{
+    Address, EndpointBlob, Origin, PROBES, bytes, random_psn, remote_flags, wake,
+};
+use super::super::ffi::*;
+use super::super::transport::{Core, Patience, Qp, QpCaps, Retry, Route, Sends};
 use super::local_endpoints;
-use super::memory::remote_flags;
-use super::qp::{Qp, QpCaps, Retry, Route};
-use super::sends::Sends;
-use super::status::Patience;
-use super::traits::PROBES;
-use super::wake::wake;
-use super::watch::Watch;
+use super::timeouts::Watch;
 use crate::device::{Completion, EndpointConfig, EndpointState, RdmaJob, Token};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::sync::lock;
@@ -34,63 +29,63 @@ const INLINE: u32 = 128;
 
 /// The connections of one queue that have failed, or may have, until the queue's next reap.
 #[derive(Default)]
-pub(super) struct FailedConnections(Mutex<Vec<Arc<RcConnection>>>);
+pub(in super::super) struct FailedConnections(Mutex<Vec<Arc<RcConnection>>>);
 
 impl FailedConnections {
-    pub(super) fn any(&self) -> bool {
+    pub(in super::super) fn any(&self) -> bool {
         !lock(&self.0).is_empty()
     }
 
-    pub(super) fn take(&self) -> Vec<Arc<RcConnection>> {
+    pub(in super::super) fn take(&self) -> Vec<Arc<RcConnection>> {
         std::mem::take(&mut *lock(&self.0))
     }
 }
 
-pub(super) struct RcConnection {
-    pub(super) core: Arc<Core>,
-    pub(super) config: EndpointConfig,
-    pub(super) patience: Patience,
-    pub(super) inner: Mutex<Inner>,
+pub(in super::super) struct RcConnection {
+    pub(in super::super) core: Arc<Core>,
+    pub(in super::super) config: EndpointConfig,
+    pub(in super::super) patience: Patience,
+    pub(in super::super) inner: Mutex<Inner>,
     /// Those that have failed, of one queue.
     all_failed: Arc<FailedConnections>,
     /// A queue pair that has failed, by its id, and why, if that could not be said at once.
-    pub(super) failed: Mutex<Option<(u64, JobError)>>,
+    pub(in super::super) failed: Mutex<Option<(u64, JobError)>>,
     /// What events of the queue pair come back with: those of one before it may come late. None, if there is none.
     id: AtomicU64,
     /// That of `inner`, for those who may not wait for it.
     state: Mutex<EndpointState>,
 }
 
-pub(super) struct Inner {
-    pub(super) state: EndpointState,
-    pub(super) qp: Option<Arc<Qp>>,
+pub(in super::super) struct Inner {
+    pub(in super::super) state: EndpointState,
+    pub(in super::super) qp: Option<Arc<Qp>>,
     origin: Origin,
     psn: u32,
     gid: (u32, [u8; 16]),
-    pub(super) peer: Option<EndpointBlob>,
+    pub(in super::super) peer: Option<EndpointBlob>,
     connecting: bool,
-    pub(super) sends: Sends<RdmaJob>,
-    pub(super) receives: VecDeque<Receive>,
-    pub(super) watch: Watch,
+    pub(in super::super) sends: Sends<RdmaJob>,
+    pub(in super::super) receives: VecDeque<Receive>,
+    pub(in super::super) watch: Watch,
     /// Looks at the peer since a completion was seen.
     pub(super) probes: u32,
     /// A message that has waited for its receive for too long, unless its completion waits to be polled.
     pub(super) overdue: Option<(Token, JobError)>,
     /// Whose failure the state's cause is, if it has not ended yet.
-    pub(super) first_failed: Option<Token>,
+    pub(in super::super) first_failed: Option<Token>,
     /// The handle is gone: nobody waits for receives.
-    pub(super) retired: bool,
+    pub(in super::super) retired: bool,
     /// It could not be taken from the adapter.
     doubt: bool,
 }
 
-pub(super) struct Receive {
-    pub(super) token: Token,
-    pub(super) room: usize,
+pub(in super::super) struct Receive {
+    pub(in super::super) token: Token,
+    pub(in super::super) room: usize,
 }
 
 impl RcConnection {
-    pub(super) fn open(
+    pub(in super::super) fn open(
         core: &Arc<Core>,
         all_failed: &Arc<FailedConnections>,
         config: EndpointConfig,
@@ -132,12 +127,12 @@ impl RcConnection {
         Ok(conn)
     }
 
-    pub(super) fn id(&self) -> u64 {
+    pub(in super::super) fn id(&self) -> u64 {
         self.id.load(SeqCst)
     }
 
     /// The state, without waiting for who works on it.
-    pub(super) fn state(&self) -> EndpointState {
+    pub(in super::super) fn state(&self) -> EndpointState {
         *lock(&self.state)
     }
 
@@ -146,12 +141,12 @@ impl RcConnection {
         *lock(&self.state) = state;
     }
 
-    pub(super) fn inner(&self) -> MutexGuard<'_, Inner> {
+    pub(in super::super) fn inner(&self) -> MutexGuard<'_, Inner> {
         lock(&self.inner)
     }
 
     /// Tells who asked for it that the state has changed: outside of all locks.
-    pub(super) fn tell(&self) {
+    pub(in super::super) fn tell(&self) {
         (self.config.changed)();
     }
 
@@ -182,11 +177,11 @@ impl RcConnection {
     }
 
     /// The number of its queue pair.
-    pub(super) fn number(&self) -> Option<u32> {
+    pub(in super::super) fn number(&self) -> Option<u32> {
         self.inner().qp.as_ref().map(|qp| qp.num())
     }
 
-    pub(super) fn export(&self) -> Result<Vec<u8>> {
+    pub(in super::super) fn export(&self) -> Result<Vec<u8>> {
         let mut inner = self.inner();
         if let EndpointState::Error(cause) = inner.state {
             let text = format!("it has failed ({cause}): reset it first");
@@ -234,7 +229,7 @@ impl RcConnection {
         }
     }
 
-    pub(super) fn connect(self: &Arc<Self>, blob: &[u8]) -> Result<()> {
+    pub(in super::super) fn connect(self: &Arc<Self>, blob: &[u8]) -> Result<()> {
         let peer = EndpointBlob::parse(blob)?;
         if peer.origin.is_own() && !local_endpoints::contains(&peer.origin) {
             let text = "the Rdma that exported this was reset or dropped since";
@@ -312,7 +307,7 @@ impl RcConnection {
     }
 
     /// It has failed, for this cause unless for another before. True if that is news: who is told is told by the caller, outside of all locks.
-    pub(super) fn fail(self: &Arc<Self>, inner: &mut Inner, cause: JobError) -> bool {
+    pub(in super::super) fn fail(self: &Arc<Self>, inner: &mut Inner, cause: JobError) -> bool {
         if matches!(inner.state, EndpointState::Error(_)) || inner.retired {
             return false;
         }
@@ -329,7 +324,7 @@ impl RcConnection {
     }
 
     /// Fails it if its queue pair has failed, or if what is overdue still waits, now that all completions were polled. True as for `fail`.
-    pub(super) fn check_failures(self: &Arc<Self>, inner: &mut Inner) -> bool {
+    pub(in super::super) fn check_failures(self: &Arc<Self>, inner: &mut Inner) -> bool {
         let failed = lock(&self.failed).take();
         if let Some((_, cause)) = failed.filter(|&(id, _)| id == self.id()) {
             return self.fail(inner, cause);
@@ -353,7 +348,7 @@ impl RcConnection {
 
     /// Takes everything from the adapter, and ends what is left; false if in doubt. The caller has the lock under which completions are polled,
     /// and has polled all.
-    pub(super) fn end(&self, inner: &mut Inner) -> bool {
+    pub(in super::super) fn end(&self, inner: &mut Inner) -> bool {
         local_endpoints::remove(&inner.origin);
         if let Some(qp) = inner.qp.take()
             && !qp.quiesce()
@@ -394,7 +389,7 @@ impl RcConnection {
     }
 
     /// Back to Init. As for `end`.
-    pub(super) fn renew(&self, inner: &mut Inner) {
+    pub(in super::super) fn renew(&self, inner: &mut Inner) {
         if !self.end(inner) || inner.retired {
             return;
         }
@@ -412,7 +407,7 @@ impl RcConnection {
     }
 
     /// The handle is gone. As for `end`.
-    pub(super) fn retire(&self) -> bool {
+    pub(in super::super) fn retire(&self) -> bool {
         let inner = &mut *self.inner();
         inner.retired = true;
         self.id.store(0, SeqCst);

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 static EVENT: OnceLock<EventFd> = OnceLock::new();
 
 /// The event, which the first caller creates. The watcher calls this under a lock.
-pub(super) fn event() -> Result<&'static EventFd> {
+pub(in super::super) fn event() -> Result<&'static EventFd> {
     if let Some(event) = EVENT.get() {
         return Ok(event);
     }
@@ -20,7 +20,7 @@ pub(super) fn event() -> Result<&'static EventFd> {
 }
 
 /// Wakes the watcher, which polls all connections and forgets devices that were closed.
-pub(super) fn wake() {
+pub(in super::super) fn wake() {
     if let Some(event) = EVENT.get() {
         // A full counter wakes as well.
         let _ = event.write(1);

@@ -6,9 +6,9 @@
 use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-use super::connection::{Inner, RcConnection};
-use super::traits::PROBES;
-use super::watch::{LEAST, takes_receive};
+use super::super::adapter::PROBES;
+use super::rc::{Inner, RcConnection};
+use super::timeouts::{LEAST, takes_receive};
 use crate::device::EndpointState;
 use crate::error::{JobError, Reason};
 use crate::sync::lock;
@@ -25,7 +25,7 @@ impl RcConnection {
 
     /// It has failed, with its device. Who has the lock may be destroying a queue pair, and wait until whoever calls this has heard that the device
     /// is gone: whoever reaps next fails this one too.
-    pub(super) fn fail_now(self: &Arc<Self>, cause: JobError) {
+    pub(in super::super) fn fail_now(self: &Arc<Self>, cause: JobError) {
         let Some(mut inner) = self.try_inner() else {
             return;
         };
@@ -37,7 +37,7 @@ impl RcConnection {
     }
 
     /// Its queue pair has failed, if it is still the one with this id. As for `fail_now`.
-    pub(super) fn fail_queue_pair(self: &Arc<Self>, id: u64, cause: JobError) {
+    pub(in super::super) fn fail_queue_pair(self: &Arc<Self>, id: u64, cause: JobError) {
         if self.id() != id {
             return;
         }
@@ -54,7 +54,7 @@ impl RcConnection {
     }
 
     /// Looks at the time, for the watcher; whether there is more to look at.
-    pub(super) fn tick(self: &Arc<Self>, now: Instant) -> Option<Duration> {
+    pub(in super::super) fn tick(self: &Arc<Self>, now: Instant) -> Option<Duration> {
         let Some(mut inner) = self.try_inner() else {
             return Some(LEAST);
         };

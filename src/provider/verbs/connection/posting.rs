@@ -5,14 +5,10 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 
-use super::connection::{Inner, RcConnection, Receive};
-use super::ffi::ibv_sge;
-use super::memory::lkey;
-use super::qp::Qp;
-use super::sends::{Refused, Work};
-use super::status;
-use super::traits::{LIST, PROBES};
-use super::wr::{Chain, Remote};
+use super::super::adapter::{LIST, PROBES, lkey};
+use super::super::ffi::ibv_sge;
+use super::super::transport::{Chain, Qp, Refused, Remote, Work, status};
+use super::rc::{Inner, RcConnection, Receive};
 use crate::device::{Access, EndpointState, RdmaJob, Segments, Submitted, Token, Verb};
 use crate::error::{ErrorKind, JobError, Reason};
 
@@ -49,7 +45,10 @@ impl RcConnection {
     ///
     /// As for `Endpoint::submit`.
     #[inline(always)]
-    pub(super) unsafe fn submit(self: &Arc<Self>, jobs: &[(Token, RdmaJob)]) -> Submitted {
+    pub(in super::super) unsafe fn submit(
+        self: &Arc<Self>,
+        jobs: &[(Token, RdmaJob)],
+    ) -> Submitted {
         let mut inner = self.inner();
         match inner.state {
             EndpointState::Connected => {}
@@ -97,7 +96,7 @@ impl RcConnection {
     ///
     /// The memory of all Jobs that wait is valid, and leased: as for `Endpoint::submit`.
     #[inline(always)]
-    pub(super) unsafe fn post(&self, inner: &mut Inner) -> Result<(), Refused> {
+    pub(in super::super) unsafe fn post(&self, inner: &mut Inner) -> Result<(), Refused> {
         let Some(qp) = &inner.qp else {
             return Ok(());
         };
@@ -109,7 +108,7 @@ impl RcConnection {
     /// # Safety
     ///
     /// As for `Endpoint::post_recv`.
-    pub(super) unsafe fn post_recv(
+    pub(in super::super) unsafe fn post_recv(
         &self,
         token: Token,
         dst: &Segments,
@@ -148,7 +147,7 @@ impl RcConnection {
     }
 
     /// Asks the peer's adapter whether its queue pair is there: nothing else tells who only waits.
-    pub(super) fn probe(&self, inner: &mut Inner) {
+    pub(in super::super) fn probe(&self, inner: &mut Inner) {
         let Some(qp) = &inner.qp else {
             return;
         };

@@ -1,0 +1,19 @@
+//! An open adapter: its [context] with the protection domains, what it can do ([traits]), where it
+//! sits ([sysfs]), its [memory] regions, and the [blobs](blob) that peers exchange.
+//!
+//! `wake` is the event that wakes the thread which watches adapters. These files import `ffi` and
+//! one another downwards, `memory > context > {traits, wake}` and `memory > blob`.
+
+mod blob;
+mod context;
+pub(super) mod memory;
+pub(super) mod sysfs;
+mod traits;
+mod wake;
+
+pub use blob::Address;
+pub(super) use blob::{EndpointBlob, Origin, random_psn};
+pub(super) use context::{Context, bytes, device_name};
+pub(super) use memory::{Mr, lkey, remote_flags, rkey};
+pub(super) use traits::{LIST, PROBES, REQUESTS, Traits, check, check_ptr};
+pub(super) use wake::{event, wake};

@@ -1,0 +1,18 @@
+//! An endpoint's reliable connection: a queue pair ([rc]) from INIT to RTS, what is posted to it
+//! ([posting]), what its completions say ([outcome]), and what it does about events and the time
+//! ([events], [timeouts]).
+//!
+//! [watched] lists the connections of a device for the thread that hears of its events,
+//! [local_endpoints] the endpoints of this process. These files import `ffi`, `adapter` and
+//! `transport`; all but `local_endpoints` and `timeouts` import `rc`, which imports those two.
+
+mod events;
+mod local_endpoints;
+mod outcome;
+mod posting;
+mod rc;
+mod timeouts;
+mod watched;
+
+pub(super) use rc::{FailedConnections, RcConnection};
+pub(super) use watched::Watched;

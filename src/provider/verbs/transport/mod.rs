@@ -1,0 +1,21 @@
+//! What carries work requests: completion queues ([cq]), queue pairs ([qp]), the requests ([wr]),
+//! the Jobs of a queue pair on their way through its send queue ([sends]), and what an adapter says
+//! of those that failed ([status]).
+//!
+//! `core` is what all queue pairs of one WorkQ and device share. These files know neither
+//! connections nor WorkQs: they import `ffi`, `adapter`, and one another downwards,
+//! `sends > qp > {cq, wr}` and `core > cq`.
+
+mod core;
+mod cq;
+mod qp;
+mod sends;
+pub(super) mod status;
+mod wr;
+
+pub(super) use core::Core;
+pub(super) use cq::{Cq, set_nonblocking};
+pub(super) use qp::{Qp, QpCaps, Retry, Route};
+pub(super) use sends::{Refused, Sends, Work};
+pub(super) use status::{Failed, Patience};
+pub(super) use wr::{Chain, Remote, UNNAMED, probe};
