@@ -3,10 +3,9 @@
 
 use std::sync::Arc;
 
-use super::channel::{Channel, Head, Kind, Presence};
-use super::halves::{Receiving, Sending, Sent};
+use super::doorbell::Link;
 use super::hello::Identity;
-use super::link::Link;
+use super::messages::{Channel, Head, Kind, Presence, Receiving, Sending, Sent};
 use super::remote::{self, Step};
 use crate::device::{RdmaJob, Verb};
 use crate::error::{JobError, Reason};

@@ -7,11 +7,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::super::fabric::{Arena, HELLO};
-use super::channel::{Channel, ENTRY, Head, INLINE, Kind, Shape, Side};
-use super::halves::{Receiving, Sending};
+use super::doorbell::CHANNELS;
 use super::hello::{Answer, Card, Question};
-use super::link::CHANNELS;
-use super::memory::Memory;
+use super::messages::{
+    Channel, ENTRY, Head, INLINE, Kind, Memory, Receiving, Sending, Shape, Side,
+};
 use crate::device::{Access, Mtu, Segment, Segments};
 use crate::sync::atomic::Ordering;
 

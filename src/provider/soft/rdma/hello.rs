@@ -3,8 +3,8 @@
 use sha2::{Digest, Sha256};
 
 use super::super::fabric::{HELLO, Hello, Id};
-use super::channel::MAX_RECEIVES;
-use super::link::CHANNELS;
+use super::doorbell::CHANNELS;
+use super::messages::MAX_RECEIVES;
 use crate::device::{Access, Mtu};
 
 /// Who a peer is, by its blob.

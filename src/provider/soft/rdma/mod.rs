@@ -21,32 +21,26 @@
 //!
 //! | rule | enforced by |
 //! |---|---|
-//! | each number is read once, and checked before it is used | [`channel`], [`halves`] |
-//! | nothing is copied out of the receive that was posted, or the source that was lent | rooms are this side's own; what the peer says of them is compared: [`halves`] |
+//! | each number is read once, and checked before it is used | [`messages`] |
+//! | nothing is copied out of the receive that was posted, or the source that was lent | rooms are this side's own; what the peer says of them is compared: [`messages`] |
 //! | a peer that breaks the protocol ends its own connection | [`endpoint`]: `PeerNonsense` |
-//! | it can make this side look in vain, and not wait in vain but for its own messages | hints and arms of a pair of queues: [`link`] |
+//! | it can make this side look in vain, and not wait in vain but for its own messages | hints and arms of a pair of queues: [`doorbell`] |
 //! | it cannot make this side wait for ever | a time limit, and the end of its process: [`endpoint`], [`ports`] |
 //! | it cannot stop whoever rings, or fill what rings here | a bell that does not block: [`bell`](super::bell) |
 //! | a one-sided operation reaches what that peer exported, and it permits | [`remote`] |
 
-mod channel;
+mod connect;
+mod connect_local;
 mod connection;
+mod doorbell;
 mod endpoint;
-mod flags;
 #[cfg(fuzzing)]
 pub(super) mod fuzzing;
-mod halves;
 mod hello;
-mod link;
-mod links;
 #[cfg(all(test, tokio_doca_loom))]
 mod loom;
-mod meet;
-#[cfg_attr(all(test, tokio_doca_loom), path = "modelled.rs")]
-mod memory;
-mod pair;
+mod messages;
 mod ports;
-mod raised;
 mod reaper;
 mod remote;
 mod state;

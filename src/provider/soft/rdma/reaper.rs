@@ -5,9 +5,8 @@ use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
 
-use super::channel::Channel;
-use super::halves::Watch;
-use super::links::Links;
+use super::doorbell::Links;
+use super::messages::{Channel, Watch};
 use super::ports::Ports;
 use super::state::Shared;
 use crate::device::Completion;

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::super::fabric::Arena;
-use super::channel::{Channel, ENTRY, Head, INLINE, Kind, STREAM, Shape, Side};
-use super::halves::{Got, Receiving, Sending, Sent};
-use super::memory::Memory;
+use super::messages::{
+    Channel, ENTRY, Got, Head, INLINE, Kind, Memory, Receiving, STREAM, Sending, Sent, Shape, Side,
+};
 use crate::device::{Segment, Segments};
 use crate::sync::atomic::Ordering;
 

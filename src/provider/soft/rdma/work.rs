@@ -4,9 +4,8 @@
 use std::time::Instant;
 
 use super::super::fault::Fault;
-use super::channel::{INLINE, Kind};
 use super::connection::Connection;
-use super::halves::{Got, Watch};
+use super::messages::{Got, INLINE, Kind, Watch};
 use super::remote::Step;
 use super::state::{Inner, Shared};
 use crate::device::{Completion, EndpointState, RecvOpcode};

@@ -1,7 +1,6 @@
 //! Messages, their payload and the stream, and the last one of a peer that leaves.
 
-use super::super::channel::{INLINE, Presence, STREAM};
-use super::super::halves::{Got, Sent};
+use super::super::messages::{Got, INLINE, Presence, STREAM, Sent};
 use super::{End, SHORT, ends, head, is_hinted, publish_and_notify};
 use crate::sync::loom::{check, mutant, spawn};
 

@@ -11,12 +11,10 @@ use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
-use super::channel::{Channel, Head, Kind, Shape, Side};
 use super::connection::Connection;
-use super::halves::{Got, Sent};
+use super::doorbell::{Bell, Link, PAGE};
 use super::hello::Identity;
-use super::link::{Bell, Link, PAGE};
-use super::memory::Memory;
+use super::messages::{Channel, Got, Head, Kind, Memory, Sent, Shape, Side};
 use super::ports::Ports;
 use crate::device::{Access, Segment, Segments, Signal};
 

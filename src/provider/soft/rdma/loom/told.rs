@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use super::super::channel::STREAM;
-use super::super::flags::Flags;
-use super::super::halves::{Got, Sent, Watch};
-use super::super::raised::Raised;
+use super::super::doorbell::{Flags, Raised};
+use super::super::messages::{Got, STREAM, Sent, Watch};
 use super::{End, SHORT, ends, is_hinted, is_rung, publish_and_notify};
 use crate::device::Signal;
 use crate::sync::atomic::{AtomicU64, Ordering::SeqCst, fence};

@@ -3,11 +3,11 @@
 
 use std::ptr::NonNull;
 
-use super::super::fabric::Mapping;
+use super::super::super::fabric::Mapping;
 use crate::device::Segment;
 use crate::sync::atomic::AtomicU64;
 
-pub(super) struct Memory {
+pub(in super::super) struct Memory {
     mapping: Mapping,
     len: usize,
 }
@@ -18,23 +18,23 @@ impl Memory {
     /// # Safety
     ///
     /// Whoever else of this process reaches it does so by another Memory.
-    pub(super) unsafe fn new(mapping: Mapping, len: usize) -> Memory {
+    pub(in super::super) unsafe fn new(mapping: Mapping, len: usize) -> Memory {
         Memory { mapping, len }
     }
 
     /// How many bytes.
-    pub(super) fn len(&self) -> usize {
+    pub(in super::super) fn len(&self) -> usize {
         self.len
     }
 
     /// Whether this process mapped it: a child of fork(2) does not have it.
-    pub(super) fn is_ours(&self) -> bool {
+    pub(in super::super) fn is_ours(&self) -> bool {
         self.mapping.is_ours()
     }
 
     /// The word at this byte, a multiple of 8 in the memory.
     #[inline(always)]
-    pub(super) fn word(&self, at: usize) -> &AtomicU64 {
+    pub(in super::super) fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at < self.len);
         // SAFETY: eight bytes from a multiple of 8 lie in the memory, whose length is one too (`Arena`).
         let word = unsafe { self.mapping.base().byte_add(at) }.cast::<AtomicU64>();

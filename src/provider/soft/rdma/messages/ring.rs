@@ -30,29 +30,29 @@ const PRODUCED: usize = 128;
 const CONSUMED: usize = 256;
 const RECEIVES: usize = 384;
 /// Of a message.
-pub(super) const ENTRY: usize = 128;
+pub(in super::super) const ENTRY: usize = 128;
 const HEAD: usize = 16;
 /// What fits into a message's entry.
-pub(super) const INLINE: usize = ENTRY - HEAD;
+pub(in super::super) const INLINE: usize = ENTRY - HEAD;
 /// The bytes of a stream.
-pub(super) const STREAM: usize = if cfg!(tokio_doca_loom) {
+pub(in super::super) const STREAM: usize = if cfg!(tokio_doca_loom) {
     256
 } else {
     512 << 10
 };
 /// The most receives of an endpoint.
-pub(super) const MAX_RECEIVES: u32 = 1 << 14;
+pub(in super::super) const MAX_RECEIVES: u32 = 1 << 14;
 
 /// Which of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(in super::super) enum Side {
     /// Who made the channel.
     Host,
     Guest,
 }
 
 impl Side {
-    pub(super) fn peer(self) -> Side {
+    pub(in super::super) fn peer(self) -> Side {
         match self {
             Side::Host => Side::Guest,
             Side::Guest => Side::Host,
@@ -62,9 +62,9 @@ impl Side {
 
 /// How many receives host and guest have: powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
-    pub(super) host: u32,
-    pub(super) guest: u32,
+pub(in super::super) struct Shape {
+    pub(in super::super) host: u32,
+    pub(in super::super) guest: u32,
 }
 
 impl Shape {
@@ -96,7 +96,7 @@ impl Shape {
     }
 
     /// Bytes of memory; `None` for what no endpoint has.
-    pub(super) fn len(self) -> Option<usize> {
+    pub(in super::super) fn len(self) -> Option<usize> {
         let right = |n: u32| n.is_power_of_two() && n <= MAX_RECEIVES;
         (right(self.host) && right(self.guest))
             .then(|| self.block(Side::Host) + self.block(Side::Guest))
@@ -105,7 +105,7 @@ impl Shape {
 
 /// Whether a side is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Presence {
+pub(in super::super) enum Presence {
     /// It has not connected yet.
     Absent,
     Connected,
@@ -117,7 +117,7 @@ pub(super) enum Presence {
 
 /// What a peer did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in super::super) enum Kind {
     Send,
     SendImm,
     WriteImm,
@@ -127,18 +127,18 @@ pub(super) enum Kind {
 
 /// A message's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Head {
-    pub(super) kind: Kind,
-    pub(super) len: u32,
-    pub(super) immediate: u32,
+pub(in super::super) struct Head {
+    pub(in super::super) kind: Kind,
+    pub(in super::super) len: u32,
+    pub(in super::super) immediate: u32,
 }
 
 /// The peer wrote what no peer writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Nonsense;
+pub(in super::super) struct Nonsense;
 
 /// A channel, as one side sees it.
-pub(super) struct Channel {
+pub(in super::super) struct Channel {
     memory: Arc<Memory>,
     shape: Shape,
     side: Side,
@@ -155,7 +155,7 @@ fn of_number(word: u64, number: u64) -> Option<u32> {
 }
 
 impl Channel {
-    pub(super) fn new(memory: Arc<Memory>, shape: Shape, side: Side) -> Channel {
+    pub(in super::super) fn new(memory: Arc<Memory>, shape: Shape, side: Side) -> Channel {
         assert_eq!(shape.len(), Some(memory.len()));
         Channel {
             memory,
@@ -164,7 +164,7 @@ impl Channel {
         }
     }
 
-    pub(super) fn is_ours(&self) -> bool {
+    pub(in super::super) fn is_ours(&self) -> bool {
         self.memory.is_ours()
     }
 
@@ -184,7 +184,7 @@ impl Channel {
     }
 
     /// This side says where it stands. What it published before is seen by who sees this.
-    pub(super) fn say(&self, presence: Presence) {
+    pub(in super::super) fn say(&self, presence: Presence) {
         let word = match presence {
             Presence::Absent => 0,
             Presence::Connected => 1,
@@ -194,7 +194,7 @@ impl Channel {
         self.word(self.side, PRESENCE).store(word, Ordering::SeqCst);
     }
 
-    pub(super) fn peer(&self) -> Presence {
+    pub(in super::super) fn peer(&self) -> Presence {
         match self.word(self.side.peer(), PRESENCE).load(Ordering::SeqCst) {
             0 => Presence::Absent,
             1 => Presence::Connected,
@@ -204,32 +204,32 @@ impl Channel {
     }
 
     /// From now on this side looks at the channel by itself, or does not. Whoever says that it does not looks once more.
-    pub(super) fn set_cold(&self, cold: bool) {
+    pub(in super::super) fn set_cold(&self, cold: bool) {
         self.word(self.side, COLD)
             .store(cold.into(), Ordering::SeqCst);
     }
 
     /// This side waits for a receive or for room, or does not. Whoever waits looks once more.
-    pub(super) fn set_wants(&self, wants: bool) {
+    pub(in super::super) fn set_wants(&self, wants: bool) {
         self.word(self.side, WANTS)
             .store(wants.into(), Ordering::SeqCst);
     }
 
     /// Whether the peer must be hinted at a message. After a SeqCst fence.
     #[inline]
-    pub(super) fn peer_is_cold(&self) -> bool {
+    pub(in super::super) fn peer_is_cold(&self) -> bool {
         self.word(self.side.peer(), COLD).load(Ordering::SeqCst) != 0
     }
 
     /// Whether the peer must be hinted at a receive or at room. After a SeqCst fence.
     #[inline]
-    pub(super) fn peer_wants(&self) -> bool {
+    pub(in super::super) fn peer_wants(&self) -> bool {
         self.word(self.side.peer(), WANTS).load(Ordering::SeqCst) != 0
     }
 
     /// Posts this side's receive of this number.
     #[inline]
-    pub(super) fn post(&self, number: u64, room: u32) {
+    pub(in super::super) fn post(&self, number: u64, room: u32) {
         // Release: the message that was there a turn before was read.
         self.receive(self.side, number)
             .store(numbered(number, room), Ordering::Release);
@@ -237,7 +237,7 @@ impl Channel {
 
     /// The room of the peer's receive of this number, if it is posted.
     #[inline]
-    pub(super) fn room(&self, number: u64) -> Option<u32> {
+    pub(in super::super) fn room(&self, number: u64) -> Option<u32> {
         of_number(
             self.receive(self.side.peer(), number)
                 .load(Ordering::Acquire),
@@ -247,7 +247,7 @@ impl Channel {
 
     /// Where the bytes of a short message of this side go.
     #[inline]
-    pub(super) fn outgoing(&self, number: u64, len: usize) -> Segment {
+    pub(in super::super) fn outgoing(&self, number: u64, len: usize) -> Segment {
         debug_assert!(len <= INLINE);
         let at = self.entry(self.side, number) + HEAD;
         self.memory.to_write(at, len)
@@ -255,7 +255,7 @@ impl Channel {
 
     /// Publishes this side's message of this number.
     #[inline]
-    pub(super) fn publish(&self, number: u64, head: Head) {
+    pub(in super::super) fn publish(&self, number: u64, head: Head) {
         let kind = match head.kind {
             Kind::Send => 0,
             Kind::SendImm => 1,
@@ -273,14 +273,14 @@ impl Channel {
 
     /// Whether the peer's message of this number is there.
     #[inline]
-    pub(super) fn has(&self, number: u64) -> bool {
+    pub(in super::super) fn has(&self, number: u64) -> bool {
         let entry = self.entry(self.side.peer(), number);
         of_number(self.memory.word(entry).load(Ordering::Acquire), number).is_some()
     }
 
     /// The peer's message of this number, if it is there.
     #[inline]
-    pub(super) fn head(&self, number: u64) -> Option<Result<Head, Nonsense>> {
+    pub(in super::super) fn head(&self, number: u64) -> Option<Result<Head, Nonsense>> {
         let entry = self.entry(self.side.peer(), number);
         let len = of_number(self.memory.word(entry).load(Ordering::Acquire), number)?;
         let rest = self.memory.word(entry + 8).load(Ordering::Relaxed);
@@ -301,7 +301,7 @@ impl Channel {
 
     /// Where the bytes of a short message of the peer's are.
     #[inline]
-    pub(super) fn incoming(&self, number: u64, len: usize) -> Segment {
+    pub(in super::super) fn incoming(&self, number: u64, len: usize) -> Segment {
         debug_assert!(len <= INLINE);
         let at = self.entry(self.side.peer(), number) + HEAD;
         self.memory.to_read(at, len)
@@ -317,7 +317,7 @@ impl Channel {
     }
 
     /// How many bytes there are in the peer's stream, of which so much was consumed.
-    pub(super) fn stream_len(&self, consumed: u64) -> Result<usize, Nonsense> {
+    pub(in super::super) fn stream_len(&self, consumed: u64) -> Result<usize, Nonsense> {
         let produced = self
             .word(self.side.peer(), PRODUCED)
             .load(Ordering::Acquire);
@@ -333,25 +333,25 @@ impl Channel {
     }
 
     /// Where this side's bytes go next.
-    pub(super) fn stream_out(&self, produced: u64, len: usize) -> Segment {
+    pub(in super::super) fn stream_out(&self, produced: u64, len: usize) -> Segment {
         let (at, len) = self.stream_piece(self.side, produced, len);
         self.memory.to_write(at, len)
     }
 
     /// Where the peer's bytes are next.
-    pub(super) fn stream_in(&self, consumed: u64, len: usize) -> Segment {
+    pub(in super::super) fn stream_in(&self, consumed: u64, len: usize) -> Segment {
         let (at, len) = self.stream_piece(self.side.peer(), consumed, len);
         self.memory.to_read(at, len)
     }
 
     /// So many bytes are in this side's stream.
-    pub(super) fn set_produced(&self, produced: u64) {
+    pub(in super::super) fn set_produced(&self, produced: u64) {
         self.word(self.side, PRODUCED)
             .store(produced, Ordering::Release);
     }
 
     /// So many bytes of the peer's stream were taken: they may be overwritten.
-    pub(super) fn set_consumed(&self, consumed: u64) {
+    pub(in super::super) fn set_consumed(&self, consumed: u64) {
         self.word(self.side, CONSUMED)
             .store(consumed, Ordering::Release);
     }

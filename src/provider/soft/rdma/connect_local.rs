@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::super::fabric::{Arena, Id};
-use super::channel::{Channel, Presence, Shape, Side};
+use super::connect::{fail, memory, new_link};
 use super::connection::Connection;
+use super::doorbell::{Bell, Link, PAGE};
 use super::hello::{Card, Identity};
-use super::link::{Bell, Link, PAGE};
-use super::meet::{fail, memory, new_link};
+use super::messages::{Channel, Presence, Shape, Side};
 use super::state::Shared;
 use crate::device::EndpointState;
 use crate::error::{ErrorKind, Result};

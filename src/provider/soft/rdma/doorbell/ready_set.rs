@@ -6,7 +6,7 @@ use super::flags::Flags;
 use crate::device::Signal;
 use crate::sync::atomic::{AtomicBool, Ordering, fence};
 
-pub(super) struct Raised {
+pub(in super::super) struct Raised {
     flags: Flags,
     /// Somebody sleeps, and is to be rung for.
     armed: AtomicBool,
@@ -14,7 +14,7 @@ pub(super) struct Raised {
 }
 
 impl Raised {
-    pub(super) fn new(signal: Arc<Signal>) -> Raised {
+    pub(in super::super) fn new(signal: Arc<Signal>) -> Raised {
         Raised {
             flags: Flags::new(),
             armed: AtomicBool::new(false),
@@ -23,44 +23,44 @@ impl Raised {
     }
 
     /// An endpoint has something to do: who sleeps is woken.
-    pub(super) fn raise(&self, number: u32) {
+    pub(in super::super) fn raise(&self, number: u32) {
         self.flags.set(number);
         self.ring();
     }
 
     /// The same, by who looks, and passes on what it leaves.
-    pub(super) fn set(&self, number: u32) {
+    pub(in super::super) fn set(&self, number: u32) {
         self.flags.set(number);
     }
 
     /// For who looks: one that has something to do.
-    pub(super) fn take(&self) -> Option<u32> {
+    pub(in super::super) fn take(&self) -> Option<u32> {
         self.flags.take()
     }
 
     /// Whether one has something to do. Who looks takes some out for a moment: to be asked when nobody does.
     #[inline]
-    pub(super) fn any(&self) -> bool {
+    pub(in super::super) fn any(&self) -> bool {
         self.flags.any()
     }
 
     /// Who looked leaves the rest: whoever armed meanwhile may have seen none of it.
     #[inline]
-    pub(super) fn pass_on(&self) {
+    pub(in super::super) fn pass_on(&self) {
         if self.any() {
             self.ring();
         }
     }
 
     /// Whoever arms will be rung for. The look comes after it.
-    pub(super) fn arm(&self) {
+    pub(in super::super) fn arm(&self) {
         self.armed.store(true, Ordering::SeqCst);
         // Pairs with `ring`.
         fence(Ordering::SeqCst);
     }
 
     #[inline]
-    pub(super) fn is_armed(&self) -> bool {
+    pub(in super::super) fn is_armed(&self) -> bool {
         self.armed.load(Ordering::SeqCst)
     }
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 
-use super::super::fabric::Mapping;
+use super::super::super::fabric::Mapping;
 use crate::device::Segment;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::loom::Watched;
@@ -13,7 +13,7 @@ use crate::sync::loom::Watched;
 /// Bytes that are watched together.
 const GRAIN: usize = 64;
 
-pub(super) struct Memory {
+pub(in super::super) struct Memory {
     /// Those that a model uses: loom shall not know of the others.
     words: BTreeMap<usize, AtomicU64>,
     grains: Box<[Watched]>,
@@ -29,12 +29,12 @@ impl Memory {
     /// # Safety
     ///
     /// None; the real one has.
-    pub(super) unsafe fn new(_: Mapping, len: usize) -> Memory {
+    pub(in super::super) unsafe fn new(_: Mapping, len: usize) -> Memory {
         Memory::modelled(len, [])
     }
 
     /// So many bytes, with words at these.
-    pub(super) fn modelled(len: usize, words: impl IntoIterator<Item = usize>) -> Memory {
+    pub(in super::super) fn modelled(len: usize, words: impl IntoIterator<Item = usize>) -> Memory {
         let word = |at| (at, AtomicU64::new(0));
         Memory {
             words: words.into_iter().map(word).collect(),
@@ -43,15 +43,15 @@ impl Memory {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(in super::super) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    pub(super) fn is_ours(&self) -> bool {
+    pub(in super::super) fn is_ours(&self) -> bool {
         true
     }
 
-    pub(super) fn word(&self, at: usize) -> &AtomicU64 {
+    pub(in super::super) fn word(&self, at: usize) -> &AtomicU64 {
         &self.words[&at]
     }
 

@@ -4,35 +4,35 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 
 const WORDS: usize = 64;
 /// Numbers are less than this.
-pub(super) const FLAGS: u32 = 64 * WORDS as u32;
+pub(in super::super) const FLAGS: u32 = 64 * WORDS as u32;
 
-pub(super) struct Flags {
+pub(in super::super) struct Flags {
     /// Which words have some.
     summary: AtomicU64,
     words: [AtomicU64; WORDS],
 }
 
 impl Flags {
-    pub(super) fn new() -> Flags {
+    pub(in super::super) fn new() -> Flags {
         Flags {
             summary: AtomicU64::new(0),
             words: std::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
 
-    pub(super) fn set(&self, number: u32) {
+    pub(in super::super) fn set(&self, number: u32) {
         let word = number as usize / 64;
         self.words[word].fetch_or(1 << (number % 64), Ordering::SeqCst);
         self.summary.fetch_or(1 << word, Ordering::SeqCst);
     }
 
     #[inline]
-    pub(super) fn any(&self) -> bool {
+    pub(in super::super) fn any(&self) -> bool {
         self.summary.load(Ordering::SeqCst) != 0
     }
 
     /// Takes one out.
-    pub(super) fn take(&self) -> Option<u32> {
+    pub(in super::super) fn take(&self) -> Option<u32> {
         loop {
             let summary = self.summary.load(Ordering::SeqCst);
             if summary == 0 {

@@ -1,8 +1,8 @@
 //! The two halves of an endpoint's end of a channel: what it sends, and what it receives.
 #![expect(unsafe_code, reason = "copies memory that Jobs lend")]
 
-use super::super::copy;
-use super::channel::{Channel, Head, INLINE, Kind, Nonsense};
+use super::super::super::copy;
+use super::ring::{Channel, Head, INLINE, Kind, Nonsense};
 use crate::device::Segments;
 
 /// Bytes that are copied before the other side is told of them.
@@ -10,7 +10,7 @@ const PIECE: usize = if cfg!(tokio_doca_loom) { 128 } else { 16 << 10 };
 
 /// What is sent, and how far it is.
 #[derive(Debug, Default)]
-pub(super) struct Sending {
+pub(in super::super) struct Sending {
     /// Messages published.
     number: u64,
     /// Bytes put into the stream.
@@ -21,7 +21,7 @@ pub(super) struct Sending {
 
 /// How far a step of sending came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sent {
+pub(in super::super) enum Sent {
     All,
     /// A part: there may be room for more at once.
     Part,
@@ -36,7 +36,7 @@ pub(super) enum Sent {
 impl Sending {
     /// Whether all of a message could be sent at once.
     #[inline]
-    pub(super) fn has_room(&self, channel: &Channel, len: usize) -> bool {
+    pub(in super::super) fn has_room(&self, channel: &Channel, len: usize) -> bool {
         let Some(room) = channel.room(self.number) else {
             return false;
         };
@@ -53,7 +53,7 @@ impl Sending {
     /// # Safety
     ///
     /// The memory of the Segments is valid and leased, and has `len` bytes.
-    pub(super) unsafe fn send(
+    pub(in super::super) unsafe fn send(
         &mut self,
         channel: &Channel,
         head: Head,
@@ -104,12 +104,12 @@ impl Sending {
     }
 
     /// How much of the message that is on its way was sent.
-    pub(super) fn part(&self) -> usize {
+    pub(in super::super) fn part(&self) -> usize {
         self.part.unwrap_or(0)
     }
 
     /// Tells the peer of what was written to its memory.
-    pub(super) fn tell(&mut self, channel: &Channel, head: Head) -> Sent {
+    pub(in super::super) fn tell(&mut self, channel: &Channel, head: Head) -> Sent {
         if channel.room(self.number).is_none() {
             return Sent::NoReceive;
         }
@@ -125,7 +125,7 @@ impl Sending {
 
 /// What is received, and how far it is.
 #[derive(Debug, Default)]
-pub(super) struct Receiving {
+pub(in super::super) struct Receiving {
     /// Receives posted.
     posted: u64,
     /// Messages taken.
@@ -138,7 +138,7 @@ pub(super) struct Receiving {
 
 /// What a side that looks by itself looks for.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Watch {
+pub(in super::super) enum Watch {
     /// The message of this number.
     Message(u64),
     /// Bytes behind so many.
@@ -147,7 +147,7 @@ pub(super) enum Watch {
 
 impl Watch {
     #[inline]
-    pub(super) fn finds(self, channel: &Channel) -> bool {
+    pub(in super::super) fn finds(self, channel: &Channel) -> bool {
         match self {
             Watch::Message(number) => channel.has(number),
             Watch::Stream(consumed) => channel.stream_len(consumed) != Ok(0),
@@ -157,7 +157,7 @@ impl Watch {
 
 /// How far a step of receiving came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Got {
+pub(in super::super) enum Got {
     Nothing,
     /// A part: there is more at once, or more will come.
     Part {
@@ -168,20 +168,20 @@ pub(super) enum Got {
 
 impl Receiving {
     #[inline]
-    pub(super) fn post(&mut self, channel: &Channel, room: u32) {
+    pub(in super::super) fn post(&mut self, channel: &Channel, room: u32) {
         channel.post(self.posted, room);
         self.posted += 1;
     }
 
     /// Whether there is something to take.
     #[inline]
-    pub(super) fn has_more(&self, channel: &Channel) -> bool {
+    pub(in super::super) fn has_more(&self, channel: &Channel) -> bool {
         self.watch().finds(channel)
     }
 
     /// What comes next.
     #[inline]
-    pub(super) fn watch(&self) -> Watch {
+    pub(in super::super) fn watch(&self) -> Watch {
         match self.part {
             None => Watch::Message(self.number),
             Some(_) => Watch::Stream(self.consumed),
@@ -194,7 +194,7 @@ impl Receiving {
     /// # Safety
     ///
     /// The memory of the Segments is valid and leased, and has `room` bytes.
-    pub(super) unsafe fn take(
+    pub(in super::super) unsafe fn take(
         &mut self,
         channel: &Channel,
         dst: Option<(&Segments, usize)>,

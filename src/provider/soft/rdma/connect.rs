@@ -2,7 +2,7 @@
 //!
 //! Each side has the other's blob, and connects when it likes. Between processes the one with the smaller instance is the *host*: it
 //! makes link and channel when the *guest* asks for them, which may be before it has connected itself (the guest is a *visitor* then)
-//! or after. Within a process ([`super::pair`]) whoever connects first makes both, and is the other's visitor.
+//! or after. Within a process ([`super::connect_local`]) whoever connects first makes both, and is the other's visitor.
 //!
 //! ```text
 //!   guest                                            host
@@ -23,11 +23,10 @@ use std::time::Instant;
 use super::super::fabric::{
     self, Arena, Guest, Hello, Host, Invitation, Invited, Mapping, Refused, Welcome,
 };
-use super::channel::{Channel, Presence, Shape, Side};
 use super::connection::Connection;
+use super::doorbell::{Bell, Link, PAGE};
 use super::hello::{Answer, Card, Identity, Question, proof};
-use super::link::{Bell, Link, PAGE};
-use super::memory::Memory;
+use super::messages::{Channel, Memory, Presence, Shape, Side};
 use super::state::{Inner, Shared};
 use crate::device::EndpointState;
 use crate::error::{Error, ErrorKind, Result};

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::super::fabric::{Id, Process};
-use super::link::Link;
+use super::super::super::fabric::{Id, Process};
+use super::page::Link;
 
 /// The links that a queue looks at.
 #[derive(Default)]
-pub(super) struct Links(Vec<Entry>);
+pub(in super::super) struct Links(Vec<Entry>);
 
 struct Entry {
     /// The peer's fabric, and its queue.
@@ -20,12 +20,12 @@ struct Entry {
 
 impl Links {
     #[inline]
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Link>> {
+    pub(in super::super) fn iter(&self) -> impl Iterator<Item = &Arc<Link>> {
         self.0.iter().map(|entry| &entry.link)
     }
 
     /// The link with this number to this queue of the peer, which is this process and none that says so.
-    pub(super) fn find(
+    pub(in super::super) fn find(
         &self,
         peer: (Id, u64),
         number: u64,
@@ -39,13 +39,13 @@ impl Links {
     }
 
     /// The latest link to this queue of the peer, and its number.
-    pub(super) fn latest(&self, peer: (Id, u64)) -> Option<(u64, Arc<Link>)> {
+    pub(in super::super) fn latest(&self, peer: (Id, u64)) -> Option<(u64, Arc<Link>)> {
         let entry = self.0.iter().rfind(|entry| entry.peer == peer)?;
         Some((entry.number, Arc::clone(&entry.link)))
     }
 
     /// Both ends of a link to a queue of this process, of which this queue has the first, and its number.
-    pub(super) fn pair(&self, peer: (Id, u64)) -> Option<(u64, Arc<Link>, Arc<Link>)> {
+    pub(in super::super) fn pair(&self, peer: (Id, u64)) -> Option<(u64, Arc<Link>, Arc<Link>)> {
         self.0.iter().find_map(|entry| {
             let twin = entry.twin.as_ref().filter(|_| entry.peer == peer)?;
             Some((entry.number, Arc::clone(&entry.link), Arc::clone(twin)))
@@ -54,7 +54,7 @@ impl Links {
 
     /// This link is looked at, if it was not before, or is not any more. It has a channel by now, so that it stays. Others that have none go:
     /// a peer that comes again and again leaves no more than one.
-    pub(super) fn keep(
+    pub(in super::super) fn keep(
         &mut self,
         peer: (Id, u64),
         number: u64,
@@ -73,7 +73,7 @@ impl Links {
     }
 
     /// Those that have no channel any more go.
-    pub(super) fn let_go_of_idle(&mut self) {
+    pub(in super::super) fn let_go_of_idle(&mut self) {
         self.0.retain(|entry| !entry.link.is_idle());
     }
 }

@@ -15,33 +15,32 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
-use super::super::bell;
-use super::super::fabric::{Ended, Process};
-use super::channel::Side;
-use super::memory::Memory;
+use super::super::super::bell;
+use super::super::super::fabric::{Ended, Process};
+use super::super::messages::{Memory, Side};
 use crate::device::Signal;
 use crate::process::Guarded;
 use crate::sync::atomic::{AtomicU64 as Word, fence};
 use crate::sync::{lock, seq_cst_order};
 
 /// Bytes of the page.
-pub(super) const PAGE: usize = 4096;
+pub(in super::super) const PAGE: usize = 4096;
 /// Channels that a link joins.
-pub(super) const CHANNELS: u32 = 64 * 64;
+pub(in super::super) const CHANNELS: u32 = 64 * 64;
 
 const ARMED: usize = 0;
 const SUMMARY: usize = 128;
 const HINTS: usize = 256;
 
 /// One side's end of it.
-pub(super) struct Link {
+pub(in super::super) struct Link {
     /// What this process knows it by: no two have the same, whoever gave the other number. Never `u64::MAX`.
-    pub(super) key: u64,
+    pub(in super::super) key: u64,
     memory: Arc<Memory>,
     side: Side,
     bell: Bell,
     /// The peer's process, if it is another one.
-    pub(super) process: Option<Arc<Process>>,
+    pub(in super::super) process: Option<Arc<Process>>,
     /// The end of the bell's socket: the peer's process may go on without it (execve(2)).
     line: OnceLock<Arc<Process>>,
     /// Channels that are open at this end.
@@ -51,7 +50,7 @@ pub(super) struct Link {
 }
 
 /// The queue whose end of a link it is.
-pub(super) trait LinkOwner: Send + Sync {
+pub(in super::super) trait LinkOwner: Send + Sync {
     /// An endpoint has something to do.
     fn raise(&self, endpoint: u32);
 
@@ -60,7 +59,7 @@ pub(super) trait LinkOwner: Send + Sync {
 }
 
 /// How the peer is woken.
-pub(super) enum Bell {
+pub(in super::super) enum Bell {
     /// It is of this process.
     Signal(Arc<Signal>),
     /// A byte on a socket. Empty until the peer has its end.
@@ -75,7 +74,7 @@ struct Members {
 }
 
 impl Link {
-    pub(super) fn new(
+    pub(in super::super) fn new(
         memory: Arc<Memory>,
         side: Side,
         bell: Bell,
@@ -104,38 +103,38 @@ impl Link {
         self.memory.word(block + at)
     }
 
-    pub(super) fn bell(&self) -> &Bell {
+    pub(in super::super) fn bell(&self) -> &Bell {
         &self.bell
     }
 
     /// Whether the peer is this process.
-    pub(super) fn is_of(&self, process: &Arc<Process>) -> bool {
+    pub(in super::super) fn is_of(&self, process: &Arc<Process>) -> bool {
         self.process
             .as_ref()
             .is_some_and(|known| Arc::ptr_eq(known, process))
     }
 
     /// Whether the peer's process has ended, or has let go of its end of the bell's socket.
-    pub(super) fn is_dead(&self) -> bool {
+    pub(in super::super) fn is_dead(&self) -> bool {
         let dead = |process: &Arc<Process>| process.is_dead();
         self.process.as_ref().is_some_and(dead) || self.line.get().is_some_and(dead)
     }
 
     /// The same, and the kernel is asked whether the process has ended.
-    pub(super) fn has_died(&self) -> bool {
+    pub(in super::super) fn has_died(&self) -> bool {
         let ended = |process: &Arc<Process>| process.has_ended();
         self.is_dead() || self.process.as_ref().is_some_and(ended)
     }
 
     /// Has the endpoints of this link hear of the end of the peer's process.
-    pub(super) fn watch_process(self: &Arc<Self>) {
+    pub(in super::super) fn watch_process(self: &Arc<Self>) {
         if let Some(process) = &self.process {
             process.on_end(Arc::downgrade(self) as _);
         }
     }
 
     /// Has them hear of the end of the bell's socket too.
-    pub(super) fn watch_bell(self: &Arc<Self>) -> nix::Result<()> {
+    pub(in super::super) fn watch_bell(self: &Arc<Self>) -> nix::Result<()> {
         let (Some(process), Bell::Socket(socket)) = (&self.process, &self.bell) else {
             return Ok(());
         };
@@ -150,7 +149,7 @@ impl Link {
     }
 
     /// For the host: a channel for this endpoint; `None` if there are as many as can be.
-    pub(super) fn admit(&self, endpoint: u32) -> Option<u32> {
+    pub(in super::super) fn admit(&self, endpoint: u32) -> Option<u32> {
         let mut members = self.lock();
         let index = match members.free.pop() {
             Some(index) => index,
@@ -166,7 +165,7 @@ impl Link {
     }
 
     /// For the guest: the host gave this endpoint a channel, of a number below [`CHANNELS`].
-    pub(super) fn join(&self, index: u32, endpoint: u32) {
+    pub(in super::super) fn join(&self, index: u32, endpoint: u32) {
         let mut members = self.lock();
         let len = members.endpoints.len().max(index as usize + 1);
         members.endpoints.resize(len, None);
@@ -180,7 +179,7 @@ impl Link {
     }
 
     /// A channel is closed at this end.
-    pub(super) fn leave(&self, index: u32, endpoint: u32) {
+    pub(in super::super) fn leave(&self, index: u32, endpoint: u32) {
         let mut members = self.lock();
         if members.endpoints[index as usize] == Some(endpoint) {
             members.endpoints[index as usize] = None;
@@ -212,13 +211,13 @@ impl Link {
     }
 
     /// This side is about to sleep, and will look after a fence.
-    pub(super) fn arm(&self) {
+    pub(in super::super) fn arm(&self) {
         self.word(self.side, ARMED).store(1, Ordering::SeqCst);
     }
 
     /// Wakes the peer if it sleeps. After what was published, and a fence.
     #[inline]
-    pub(super) fn wake_peer(&self) {
+    pub(in super::super) fn wake_peer(&self) {
         let armed = self.word(self.side.peer(), ARMED);
         if armed.load(Ordering::SeqCst) == 0 {
             return;
@@ -242,7 +241,7 @@ impl Link {
     }
 
     /// The peer has its end of the socket. It may sleep already, and have been told of something before there was a bell.
-    pub(super) fn hang_bell(&self, socket: Guarded) {
+    pub(in super::super) fn hang_bell(&self, socket: Guarded) {
         if let Bell::Socket(bell) = &self.bell {
             let _ = bell.set(Arc::new(socket));
         }
@@ -252,7 +251,7 @@ impl Link {
 
     /// Has the peer look at a channel.
     #[cold]
-    pub(super) fn hint_peer(&self, index: u32) {
+    pub(in super::super) fn hint_peer(&self, index: u32) {
         let word = index as usize / 64;
         let peer = self.side.peer();
         self.word(peer, HINTS + 8 * word)
@@ -265,12 +264,12 @@ impl Link {
 
     /// Whether there are hints for this side.
     #[inline]
-    pub(super) fn is_hinted(&self) -> bool {
+    pub(in super::super) fn is_hinted(&self) -> bool {
         self.word(self.side, SUMMARY).load(Ordering::SeqCst) != 0
     }
 
     /// Takes the hints for this side: calls `each` with the endpoints.
-    pub(super) fn take_hints(&self, mut each: impl FnMut(u32)) {
+    pub(in super::super) fn take_hints(&self, mut each: impl FnMut(u32)) {
         let mut words = self.word(self.side, SUMMARY).swap(0, Ordering::SeqCst);
         while words != 0 {
             let word = words.trailing_zeros();
