@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex};
 use nix::errno::Errno;
 
 use super::blob::Blob;
-
+use super::connection::{After, Then};
+use super::current;
 use super::place::{self, Id};
 use super::process::{Fabric, Station};
 use super::sent;
 use super::slots::SLOTS;
 use super::socket;
 use super::table::{Entry, Table};
-use super::thread::{After, Then};
 use super::wire::{self, Bad, Claim, Grant, Request, Status};
 use crate::device::{Exported, Offer};
 use crate::error::{Error, ErrorKind, Result};
@@ -35,7 +35,7 @@ pub(in super::super) fn export(port: u8, offer: &Offer) -> Result<Exported> {
     };
     let write = offer.audience().may_write(region.access())
         || offer.audience().may_do_atomics(region.access());
-    let fabric = Fabric::current()?;
+    let fabric = current::fabric()?;
     let station = fabric.open_station()?;
     sent::check_whole(&backing.memfd, backing.offset, region.len())?;
     // Seals stay: last of what may fail, but for a table that is full.

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, Weak};
 
 use nix::errno::Errno;
 
+use super::connection::{After, Then};
 use super::greeting::{self, Claim, Greeting, Hello, Knock};
 use super::place::Id;
 use super::process::{Fabric, Station};
 use super::slots::{Keyed, Slots};
 use super::socket;
-use super::thread::{After, Then};
 use super::watch::Process;
 use super::wire::{Bad, Status};
 use crate::process::Guarded;

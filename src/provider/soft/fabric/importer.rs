@@ -9,6 +9,7 @@ use nix::errno::Errno;
 
 use super::blob::Blob;
 use super::control::Words;
+use super::current;
 use super::import::Import;
 use super::mapping::Mapping;
 use super::peer::Peer;
@@ -35,7 +36,7 @@ const EXPORTER: Role = Role {
 /// `NotSupported` from another host or network namespace; `ConnectionReset` if the exporter has ended; `NotPermitted` if it does
 /// not know the export, or sends what is not to be trusted; `TimedOut`; `BadState` in a fork; what could not be had.
 pub(in super::super) fn import(blob: &Blob, deadline: Instant) -> Result<Imported> {
-    let fabric = Fabric::current()?;
+    let fabric = current::fabric()?;
     match blob.instance == fabric.instance {
         true => own(fabric, blob),
         false => other(&fabric, blob, deadline),
@@ -63,7 +64,7 @@ fn other(fabric: &Arc<Fabric>, blob: &Blob, deadline: Instant) -> Result<Importe
     let page = Words::identify(&control).map_err(|errno| no_page(exporter, errno))?;
     let process = exporter.process(fabric, talk)?;
     let map = || Words::received(&control).map_err(|errno| no_page(exporter, errno));
-    let peer = Peer::of(&process, page, map)?;
+    let peer = process.exporter(page, map)?;
     let addr = memory.base();
     finish(blob, peer, addr, Some(memory))
 }
@@ -129,7 +130,7 @@ fn own(fabric: Arc<Fabric>, blob: &Blob) -> Result<Imported> {
         return unknown(blob);
     };
     let words = station.control.words().clone();
-    let peer = Peer::own(Arc::clone(&fabric), words);
+    let peer = Peer::own(Arc::clone(&fabric) as _, words);
     Ok(finish(blob, peer, addr, None)?.with_owner(owner))
 }
 

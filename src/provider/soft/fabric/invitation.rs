@@ -20,6 +20,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Weak};
 
 use super::contact::Contact;
+use super::current;
 use super::envelope::{self, Envelope};
 use super::greeting::Hello;
 use super::host::{Host, Seat};
@@ -105,7 +106,7 @@ pub(in super::super) struct Invitation {
 ///
 /// `BadState` in a fork of a process that has a fabric; what could not be had.
 pub(in super::super) fn instance() -> Result<Id> {
-    Ok(Fabric::current()?.instance)
+    Ok(current::fabric()?.instance)
 }
 
 /// Exports one. The blob has at most 1,024 bytes.
@@ -118,7 +119,7 @@ pub(in super::super) fn invite(
     hello: &Hello,
     host: Weak<dyn Host>,
 ) -> Result<Invited> {
-    let fabric = Fabric::current()?;
+    let fabric = current::fabric()?;
     let station = fabric.open_station()?;
     let key = place::random()?;
     let seat = Seat {
@@ -234,7 +235,7 @@ impl Invitation {
     ///
     /// `ConnectionAborted` if it was reset or dropped, `BadState` in a fork.
     pub(in super::super) fn own(&self) -> Option<Result<Arc<dyn Host>>> {
-        let fabric = match Fabric::current() {
+        let fabric = match current::fabric() {
             Ok(fabric) => fabric,
             Err(error) => return Some(Err(error)),
         };

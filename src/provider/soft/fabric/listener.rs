@@ -6,7 +6,6 @@ use std::sync::Mutex;
 use nix::errno::Errno;
 
 use super::place::{self, Id};
-use super::process;
 use super::socket::{self, Address, NAME_MAX};
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::{Guarded, variable};
@@ -16,28 +15,9 @@ const VARIABLE: &str = "TOKIO_DOCA_SOFT_SOCKET";
 
 static CHOSEN: Mutex<Option<PathBuf>> = Mutex::new(None);
 
-/// Has exports of this process answered at a socket in the folder `path` instead of an abstract name. `TOKIO_DOCA_SOFT_SOCKET`
-/// in the environment says the same.
-///
-/// An abstract name belongs to a network namespace. Importers in another one (a container) need a path: they must see the
-/// folder under the same name, and be able to write to the socket (unix(7)). Strangers must not be able to write to the folder.
-/// Each process has a socket of its own there, with a name that is never used again, so that processes may share the folder.
-/// The folder's path has at most 63 bytes.
-///
-/// The socket is removed with the last export and import. `kill -9` leaves it behind, which an abstract name never is;
-/// nobody listens at it then, and it may be deleted.
-///
-/// # Errors
-///
-/// `BadState` while this process has exports or imports of software devices; `InvalidValue` for a path that is no folder, or is
-/// too long.
-pub fn set_socket_path(path: impl AsRef<Path>) -> Result<()> {
-    const SET: &str = "soft::set_socket_path";
-    if process::is_running() {
-        let text = "this process has exports or imports by now: say it before the first of them";
-        return Err(Error::new(ErrorKind::BadState, SET, text));
-    }
-    let path = folder(path.as_ref()).map_err(|error| error.with_call(SET))?;
+/// Has fabrics that start from now on listen in this folder.
+pub(super) fn choose(path: &Path) -> Result<()> {
+    let path = folder(path)?;
     *lock(&CHOSEN) = Some(path);
     Ok(())
 }

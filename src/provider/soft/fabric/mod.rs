@@ -71,8 +71,11 @@
 mod arena;
 mod backing;
 mod blob;
+mod connection;
 mod contact;
 mod control;
+mod current;
+mod ended;
 mod exporter;
 #[cfg(fuzzing)]
 pub(super) mod fuzzing;
@@ -104,15 +107,16 @@ use crate::provider::{envelope, layout};
 pub(super) use self::{
     arena::Arena,
     backing::{hand_out, map_shared, share},
+    ended::Ended,
     greeting::{HELLO, Hello},
     host::{Guest, Host, Refused, Welcome},
     invitation::{ENDPOINT, EVENT, Invitation, Invited, instance, invite},
     mapping::Mapping,
     place::{Id, random, words_of},
-    watch::{Ended, Process},
+    watch::Process,
 };
 pub(super) use blob::Blob;
+pub use current::set_socket_path;
 pub(super) use exporter::export;
 pub(super) use import::Import;
 pub(super) use importer::import;
-pub use listener::set_socket_path;

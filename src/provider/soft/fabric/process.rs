@@ -1,4 +1,4 @@
-//! The fabric of this process: there from the first export or import until the last of them goes.
+//! What a process has that exports or imports.
 //!
 //! Who exports or imports holds an `Arc<Fabric>`; the thread holds what it works on, [`Shared`], and not the fabric, so that the
 //! last holder's drop can tell it to end. A child of fork(2) has copies of all this, and no thread: it is told so, and what it
@@ -6,12 +6,12 @@
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
-use std::thread;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use super::connection::{BELL, LISTENER};
 use super::contact::Contact;
 use super::control::Control;
 use super::host::Seat;
@@ -20,17 +20,14 @@ use super::place::{self, Id, Place};
 use super::slots::Slots;
 use super::socket::Address;
 use super::table::Table;
-use super::thread::{BELL, LISTENER, Worker};
 use super::watch::Processes;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::process::{Guarded, hang_up};
 use crate::sync::{Process, lock};
 
-static CURRENT: Mutex<Weak<Fabric>> = Mutex::new(Weak::new());
-
 /// The process whose fabric there is, and a number of that fabric; 0 if there is none. It is read before any lock is taken: a child of
 /// fork(2) may have inherited a locked one.
-static OWNER: AtomicU64 = AtomicU64::new(0);
+pub(super) static OWNER: AtomicU64 = AtomicU64::new(0);
 
 /// What exports and imports hold.
 pub(super) struct Fabric {
@@ -62,61 +59,14 @@ pub(super) struct Station {
     pub(super) seats: Mutex<Slots<Seat>>,
 }
 
-/// Whether this process has exports or imports.
-pub(super) fn is_running() -> bool {
-    OWNER.load(Relaxed) != 0
-}
-
 impl Fabric {
-    /// The one of this process; it starts if there is none.
-    pub(super) fn current() -> Result<Arc<Fabric>> {
-        let process = Process::current();
-        let owner = OWNER.load(Relaxed);
-        if owner != 0 && owner >> 32 != u64::from(process.id()) {
-            let text = format!(
-                "this process is a fork of process {}, whose exports and imports are not inherited: fork before the first \
-                 export or import, or start a program anew (execve(2)) and export and import there",
-                owner >> 32
-            );
-            return Err(Error::new(ErrorKind::BadState, None, text));
-        }
-        let mut current = lock(&CURRENT);
-        if let Some(fabric) = current.upgrade() {
-            return Ok(fabric);
-        }
-        let fabric = Arc::new(Fabric::start(process)?);
-        *current = Arc::downgrade(&fabric);
-        Ok(fabric)
-    }
-
-    fn start(process: Process) -> Result<Fabric> {
+    /// The one of this process, whose thread has begun.
+    pub(super) fn new(shared: Arc<Shared>) -> Fabric {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
-        let failed = |what| move |errno: nix::errno::Errno| Error::os(None, what, errno.into());
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed("epoll_create1"))?;
-        let bell = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
-            .map_err(failed("eventfd"))?;
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, BELL);
-        epoll.add(&bell, event).map_err(failed("epoll_ctl"))?;
-        let shared = Arc::new(Shared {
-            process,
-            instance: place::random()?,
-            epoll,
-            bell,
-            stop: AtomicBool::new(false),
-            station: OnceLock::new(),
-            opening: Mutex::new(()),
-            processes: Mutex::default(),
-        });
-        let worker = Worker::new(Arc::clone(&shared));
-        thread::Builder::new()
-            .name("doca-fabric".to_owned())
-            .stack_size(256 << 10)
-            .spawn(move || worker.run())
-            .map_err(|error| Error::os(None, "the fabric's thread", error))?;
         let number = NUMBER.fetch_add(1, Relaxed) & u64::from(u32::MAX);
-        let owner = u64::from(process.id()) << 32 | number;
+        let owner = u64::from(shared.process.id()) << 32 | number;
         OWNER.store(owner, Relaxed);
-        Ok(Fabric { shared, owner })
+        Fabric { shared, owner }
     }
 }
 
@@ -147,6 +97,25 @@ impl Drop for Fabric {
 }
 
 impl Shared {
+    pub(super) fn new(process: Process) -> Result<Shared> {
+        let failed = |what| move |errno: nix::errno::Errno| Error::os(None, what, errno.into());
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed("epoll_create1"))?;
+        let bell = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+            .map_err(failed("eventfd"))?;
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, BELL);
+        epoll.add(&bell, event).map_err(failed("epoll_ctl"))?;
+        Ok(Shared {
+            process,
+            instance: place::random()?,
+            epoll,
+            bell,
+            stop: AtomicBool::new(false),
+            station: OnceLock::new(),
+            opening: Mutex::new(()),
+            processes: Mutex::default(),
+        })
+    }
+
     /// Whether this is a copy in a child of fork(2), which may neither lock nor change anything.
     pub(super) fn is_inherited(&self) -> bool {
         !self.process.is_current()

@@ -12,6 +12,7 @@ use nix::errno::Errno;
 use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::SigSet;
 
+use super::connection::{After, BELL, Connection, FIRST, LISTENER, PROCESS, Then};
 use super::exporter;
 use super::greeting;
 use super::host;
@@ -21,12 +22,6 @@ use super::untaken::Untaken;
 use super::wire::{self, Status};
 use crate::process::{Guarded, accept, hang_up, receive};
 use crate::sync::lock;
-
-pub(super) const BELL: u64 = 0;
-pub(super) const LISTENER: u64 = 1;
-const FIRST: u64 = 2;
-/// Marks processes that are watched, beside connections.
-pub(super) const PROCESS: u64 = 1 << 63;
 
 /// Connections that have not spoken; the oldest makes room.
 const SILENT: usize = 64;
@@ -55,27 +50,6 @@ const ROOM: usize = 1 + if greeting::KNOCK_LEN > wire::REQUEST_LEN {
 } else {
     wire::REQUEST_LEN
 };
-
-/// What was answered.
-pub(super) enum After {
-    /// No, or nothing.
-    Refused,
-    /// An answer with descriptors.
-    Answered(Then),
-}
-
-/// What becomes of a connection that was answered.
-pub(super) enum Then {
-    HangUp,
-    Keep,
-    HandOver(Box<dyn FnOnce(Guarded) + Send>),
-}
-
-pub(super) struct Connection {
-    pub(super) number: u64,
-    pub(super) socket: Guarded,
-    until: Instant,
-}
 
 impl Worker {
     pub(super) fn new(shared: Arc<Shared>) -> Worker {

@@ -6,8 +6,8 @@
 //!
 //! Answers to processes of the same user and of root are not counted: those can do worse.
 
+use super::connection::{Connection, Then};
 use super::socket;
-use super::thread::{Connection, Then};
 use crate::process::is_own_user;
 
 /// Answers to one user at once.

@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 
+use super::current;
 use super::greeting::{Answer, HELLO, Hello, Knock};
 use super::invitation::Invitation;
-use super::process::Fabric;
 use super::socket::{Address, DESCRIPTORS};
 use super::talk::{Descriptors, Other, Talk};
 use super::watch::Process;
@@ -36,7 +36,7 @@ impl Invitation {
     /// another host or network namespace; `NotPermitted` if who answers is not the host; `TimedOut`; `BadState` in a fork; what could not be
     /// had.
     pub(in super::super) fn visit(&self, hello: &Hello, deadline: Instant) -> Result<Visit> {
-        let fabric = Fabric::current()?;
+        let fabric = current::fabric()?;
         let knock = |talk: &Talk| Knock {
             slot: self.slot,
             generation: self.generation,
@@ -73,7 +73,7 @@ impl Invitation {
     /// `ConnectionReset` if the guest's process has ended, `ConnectionAborted` if the blob is
     /// stale, `TimedOut`.
     pub(in super::super) fn find_guest(&self, deadline: Instant) -> Result<()> {
-        let fabric = Fabric::current()?;
+        let fabric = current::fabric()?;
         let guest = self.host();
         let asked = guest.ask(
             deadline,

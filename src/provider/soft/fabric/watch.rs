@@ -4,10 +4,8 @@
 //! has ended, also if a child of it holds copies of all its sockets. Where there is none, the connection stays, and its end is watched.
 
 use std::collections::HashSet;
-use std::mem;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -15,53 +13,24 @@ use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::sys::stat::fstat;
 use nix::sys::statfs::{FsType, fstatfs};
 
-use super::peer::Pages;
+use super::connection::PROCESS;
+use super::control::Words;
+use super::ended::{Ended, Watched};
+use super::peer::{Page, Pages, Peer};
 use super::place::Id;
 use super::process::Fabric;
 use super::socket;
-use super::thread::PROCESS;
+use crate::error::Result;
 use crate::process::Guarded;
 use crate::sync::lock;
 
 /// Another process, as long as somebody cares.
 pub(in super::super) struct Process {
     number: u64,
-    watched: Arc<Watched>,
+    pub(super) watched: Arc<Watched>,
     watch: Watch,
-    pub(super) pages: Pages,
-    pub(super) fabric: Arc<Fabric>,
-}
-
-/// Who wants to know that a process has ended.
-pub(in super::super) trait Ended: Send + Sync {
-    /// It has. Called once, by the fabric's thread: it must not block.
-    fn ended(&self);
-}
-
-/// What the thread knows of a process. Apart, so that the thread never owns a Process, and never drops one under a lock.
-#[derive(Default)]
-pub(super) struct Watched {
-    dead: AtomicBool,
-    to_tell: Mutex<Vec<Weak<dyn Ended>>>,
-}
-
-impl Watched {
-    #[inline]
-    pub(super) fn is_dead(&self) -> bool {
-        self.dead.load(Relaxed)
-    }
-
-    /// The process has ended, in the thread.
-    pub(super) fn end(&self) {
-        let mut to_tell = lock(&self.to_tell);
-        // Memory is not ordered by it: operations that began before may be doing something still.
-        self.dead.store(true, Relaxed);
-        let told = mem::take(&mut *to_tell);
-        drop(to_tell);
-        for who in told.iter().filter_map(Weak::upgrade) {
-            who.ended();
-        }
-    }
+    pages: Pages,
+    fabric: Arc<Fabric>,
 }
 
 /// How the end of a process shows.
@@ -227,9 +196,14 @@ impl Process {
         Ok(process)
     }
 
-    /// What tells whether it has ended, without the Process.
-    pub(super) fn end(&self) -> &Arc<Watched> {
-        &self.watched
+    /// The exporter that it is by this page, which is mapped if it is not already.
+    pub(super) fn exporter(
+        self: &Arc<Self>,
+        page: Page,
+        map: impl FnOnce() -> Result<Words>,
+    ) -> Result<Arc<Peer>> {
+        let keep = Arc::clone(self);
+        self.pages.peer(page, map, &self.watched, keep)
     }
 
     /// Whether it has ended.
@@ -287,6 +261,7 @@ impl Drop for Process {
 
 #[cfg(all(test, not(tokio_doca_loom)))]
 mod tests {
+    use super::super::current;
     use super::*;
 
     struct Nobody;
@@ -297,7 +272,7 @@ mod tests {
 
     #[test]
     fn who_asks_again_and_again_takes_no_more_room() {
-        let fabric = Fabric::current().unwrap();
+        let fabric = current::fabric().unwrap();
         let (here, _there) = std::os::unix::net::UnixStream::pair().unwrap();
         let identity = Identity {
             instance: Id::default(),

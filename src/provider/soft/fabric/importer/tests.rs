@@ -155,7 +155,7 @@ fn with(blob: &Blob, change: impl FnOnce(&mut Contact)) -> Blob {
 
 /// As another process would: over the socket, with a mapping of its own.
 fn over_the_socket(blob: &Blob) -> Result<Imported> {
-    other(&Fabric::current()?, blob, soon())
+    other(&current::fabric()?, blob, soon())
 }
 
 /// Asks an exporter by this connection.
@@ -253,7 +253,7 @@ fn what_is_imported_over_the_socket_is_shared_and_revoked() {
 
 #[test]
 fn nobody_gets_a_writable_mapping_of_what_no_peer_may_write() {
-    let _fabric = Fabric::current().unwrap();
+    let _fabric = current::fabric().unwrap();
     // The second lets others write, and not this audience.
     for access in [READ, READ | Access::RDMA_WRITE] {
         let owner = Owner::new();
@@ -561,7 +561,7 @@ fn a_thousand_imports_cost_no_descriptors_and_all_goes_back() {
 #[test]
 fn a_path_socket_is_used_if_asked_for_and_removed() {
     alone("a_path_socket_is_used_if_asked_for_and_removed", || {
-        use super::super::listener::set_socket_path;
+        use super::super::current::set_socket_path;
         let name = place::hex(&place::random().unwrap());
         let dir = std::env::temp_dir().join(name);
         std::fs::create_dir(&dir).unwrap();
@@ -721,7 +721,7 @@ fn without_a_pidfd_the_connection_stays_and_its_end_is_noticed() {
     }
     let mut exporter = Exporter::start(NAME);
     let blob = exporter.blob();
-    let fabric = Fabric::current().unwrap();
+    let fabric = current::fabric().unwrap();
     let mut talk = super::exporter(&blob).connect(soon()).unwrap();
     talk.pidfd = None;
     let (([_, control], _), talk) = grant(&blob, talk);
@@ -730,7 +730,9 @@ fn without_a_pidfd_the_connection_stays_and_its_end_is_noticed() {
     // Of another pid namespace, where nothing but the control page says who it is: anybody who has it can send it on.
     let identity = Identity::of(blob.instance, 0, &watch).unwrap();
     let process = Process::watched(&fabric, identity, watch).unwrap();
-    let peer = Peer::of(&process, page, || Ok(Words::received(&control).unwrap())).unwrap();
+    let peer = process
+        .exporter(page, || Ok(Words::received(&control).unwrap()))
+        .unwrap();
     let another = Process::watched(&fabric, identity, Watch::Connection(Arc::new(control))).err();
     assert_eq!(another, Some(Errno::EPERM), "it is not taken for the first");
     // It has answered others since, and did not hang up.

@@ -16,13 +16,13 @@ use nix::unistd::Pid;
 
 use super::super::arena::Arena;
 use super::super::contact::Contact;
+use super::super::ended::Ended;
 use super::super::greeting::{ANSWER_LEN, Claim, Greeting, HELLO, KNOCK_LEN};
 use super::super::host::{Guest, Host, Refused, Welcome};
 use super::super::importer::tests::{ROLE, again, alone_in, soon, until};
 use super::super::invitation::{ENDPOINT, Invited, instance, invite};
 use super::super::place::{self, Id, Place};
 use super::super::socket::{self, Address};
-use super::super::watch::Ended;
 use super::*;
 use crate::sync::lock;
 
@@ -239,7 +239,7 @@ fn an_own_endpoint_is_found_until_it_is_reset() {
 
 #[test]
 fn a_slot_that_is_taken_again_does_not_answer_for_the_one_before() {
-    let _fabric = Fabric::current().unwrap();
+    let _fabric = current::fabric().unwrap();
     let endpoint = Endpoint::new();
     let invited = endpoint.invite();
     let old = parsed(&invited);
@@ -548,7 +548,7 @@ fn another_process_is_visited_stopped_and_lost() {
 fn without_a_pidfd_the_end_of_the_connection_is_the_end_of_the_process() {
     let endpoint = Endpoint::new();
     let invited = endpoint.invite();
-    let fabric = Fabric::current().unwrap();
+    let fabric = current::fabric().unwrap();
     let visit = parsed(&invited).visit(&hello(2), soon()).unwrap();
     endpoint.keeps.reaches(1);
     let kept = lock(&*endpoint.kept).pop().unwrap();
@@ -568,7 +568,7 @@ fn without_a_pidfd_the_end_of_the_connection_is_the_end_of_the_process() {
     drop(kept);
     ended.reaches(1);
     assert!(one.is_dead());
-    let known = Arc::downgrade(one.end());
+    let known = Arc::downgrade(&one.watched);
     drop(one);
     until("nothing is kept of it", || known.strong_count() == 0);
 }

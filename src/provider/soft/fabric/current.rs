@@ -1,0 +1,71 @@
+//! The fabric of this process: there from the first export or import until the last of them goes.
+
+use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, Weak};
+use std::thread;
+
+use super::listener;
+use super::process::{Fabric, OWNER, Shared};
+use super::thread::Worker;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync::{Process, lock};
+
+const SET: &str = "soft::set_socket_path";
+
+static CURRENT: Mutex<Weak<Fabric>> = Mutex::new(Weak::new());
+
+/// The fabric of this process; it starts if there is none.
+pub(super) fn fabric() -> Result<Arc<Fabric>> {
+    let process = Process::current();
+    let owner = OWNER.load(Relaxed);
+    if owner != 0 && owner >> 32 != u64::from(process.id()) {
+        let text = format!(
+            "this process is a fork of process {}, whose exports and imports are not inherited: fork before the first \
+             export or import, or start a program anew (execve(2)) and export and import there",
+            owner >> 32
+        );
+        return Err(Error::new(ErrorKind::BadState, None, text));
+    }
+    let mut current = lock(&CURRENT);
+    if let Some(fabric) = current.upgrade() {
+        return Ok(fabric);
+    }
+    let fabric = Arc::new(start(process)?);
+    *current = Arc::downgrade(&fabric);
+    Ok(fabric)
+}
+
+fn start(process: Process) -> Result<Fabric> {
+    let shared = Arc::new(Shared::new(process)?);
+    let worker = Worker::new(Arc::clone(&shared));
+    thread::Builder::new()
+        .name("doca-fabric".to_owned())
+        .stack_size(256 << 10)
+        .spawn(move || worker.run())
+        .map_err(|error| Error::os(None, "the fabric's thread", error))?;
+    Ok(Fabric::new(shared))
+}
+
+/// Has exports of this process answered at a socket in the folder `path` instead of an abstract name. `TOKIO_DOCA_SOFT_SOCKET`
+/// in the environment says the same.
+///
+/// An abstract name belongs to a network namespace. Importers in another one (a container) need a path: they must see the
+/// folder under the same name, and be able to write to the socket (unix(7)). Strangers must not be able to write to the folder.
+/// Each process has a socket of its own there, with a name that is never used again, so that processes may share the folder.
+/// The folder's path has at most 63 bytes.
+///
+/// The socket is removed with the last export and import. `kill -9` leaves it behind, which an abstract name never is;
+/// nobody listens at it then, and it may be deleted.
+///
+/// # Errors
+///
+/// `BadState` while this process has exports or imports of software devices; `InvalidValue` for a path that is no folder, or is
+/// too long.
+pub fn set_socket_path(path: impl AsRef<Path>) -> Result<()> {
+    if OWNER.load(Relaxed) != 0 {
+        let text = "this process has exports or imports by now: say it before the first of them";
+        return Err(Error::new(ErrorKind::BadState, SET, text));
+    }
+    listener::choose(path.as_ref()).map_err(|error| error.with_call(SET))
+}
