@@ -1,4 +1,4 @@
-//! One WorkQ's half of a software device: its side of the [rings](super::rings), and, without an engine, the other side too.
+//! One WorkQ's half of a software device: its side of the [rings](super::engine), and, without an engine, the other side too.
 #![expect(
     unsafe_code,
     reason = "does Jobs whose memory was lent, and drives rings"

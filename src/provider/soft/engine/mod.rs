@@ -1,6 +1,6 @@
 //! Engines: the threads that do what a queue does not do inline.
 //!
-//! A queue and its engine share two [rings](rings): Jobs go there, Completions come back. A [lane] is
+//! A queue and its engine share two [rings]: Jobs go there, Completions come back. A [lane] is
 //! the half of a queue that does the Jobs; an engine's [thread] drives the lanes of its queues, and on
 //! a device without engines the reaper drives its own. Engines of one device [split] large copies.
 //!

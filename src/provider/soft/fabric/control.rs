@@ -24,9 +24,9 @@ use nix::sys::stat::fstat;
 use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 use nix::unistd::ftruncate;
 
-use super::mapping::Mapping;
-use super::pages;
-use super::slots::SLOTS;
+use super::memory::Mapping;
+use super::memory::pages;
+use super::protocol::SLOTS;
 
 const BYTES: NonZeroUsize = NonZeroUsize::new(4 * SLOTS).expect("64 KiB");
 
@@ -143,7 +143,7 @@ impl Word {
 
 #[cfg(test)]
 mod tests {
-    use super::super::pages::tests::more_than;
+    use super::super::memory::pages::tests::more_than;
     use super::*;
 
     #[test]

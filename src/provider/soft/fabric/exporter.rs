@@ -6,16 +6,13 @@ use std::sync::{Arc, Mutex};
 
 use nix::errno::Errno;
 
-use super::blob::Blob;
 use super::connection::{After, Then};
 use super::current;
-use super::place::{self, Id};
+use super::memory::sent;
 use super::process::{Fabric, Station};
-use super::sent;
-use super::slots::SLOTS;
-use super::socket;
+use super::protocol::wire::{self, Bad, Claim, Grant, Request, Status};
+use super::protocol::{Blob, Id, SLOTS, place, socket};
 use super::table::{Entry, Table};
-use super::wire::{self, Bad, Claim, Grant, Request, Status};
 use crate::device::{Exported, Offer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::Guarded;

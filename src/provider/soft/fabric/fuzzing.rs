@@ -16,19 +16,15 @@ use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::ftruncate;
 
-use super::blob::Blob;
-use super::contact::Contact;
+use super::client::{exporter, granted};
 use super::control::{Control, Words};
 use super::envelope;
 use super::exporter::{Verdict, judge};
-use super::importer::{exporter, granted};
 use super::layout::Reader;
-use super::place::{Id, Place};
-use super::received;
-use super::slots::SLOTS;
-use super::socket::{Address, DESCRIPTORS};
+use super::memory::received;
+use super::protocol::wire::{self, ANSWER_LEN, Answer, Grant, REQUEST_LEN, Request, Status};
+use super::protocol::{Address, Blob, Contact, DESCRIPTORS, Id, Place, SLOTS};
 use super::table::{Entry, Table};
-use super::wire::{self, ANSWER_LEN, Answer, Grant, REQUEST_LEN, Request, Status};
 use crate::device::{Access, Audience};
 use crate::process::Guarded;
 

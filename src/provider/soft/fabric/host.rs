@@ -7,13 +7,11 @@ use std::sync::{Arc, Mutex, Weak};
 use nix::errno::Errno;
 
 use super::connection::{After, Then};
-use super::greeting::{self, Claim, Greeting, Hello, Knock};
-use super::place::Id;
 use super::process::{Fabric, Station};
-use super::slots::{Keyed, Slots};
-use super::socket;
+use super::protocol::greeting::{self, Claim, Greeting, Hello, Knock};
+use super::protocol::wire::{Bad, Status};
+use super::protocol::{Id, Keyed, Slots, socket};
 use super::watch::Process;
-use super::wire::{Bad, Status};
 use crate::process::Guarded;
 use crate::sync::lock;
 

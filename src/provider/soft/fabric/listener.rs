@@ -5,8 +5,7 @@ use std::sync::Mutex;
 
 use nix::errno::Errno;
 
-use super::place::{self, Id};
-use super::socket::{self, Address, NAME_MAX};
+use super::protocol::{Address, Id, NAME_MAX, place, socket};
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::{Guarded, variable};
 use crate::sync::lock;

@@ -67,56 +67,53 @@
 //! - a process that replaces its program while a child of it (fork(2)) holds its sockets does not end;
 //! - who may write to the folder of a path socket can put itself between, pass a request on and take the answer;
 //! - an importer looks up the path that a forged blob names, which takes as long as a file system of that one's (FUSE) likes.
+//!
+//! # Rooms
+//!
+//! | folder | what lives there |
+//! |---|---|
+//! | `memory` | memory that two processes map |
+//! | `protocol` | what they say to each other |
+//! | this one | the thread, what it serves, and which processes it watches; imports the two above |
+//! | `client` | whoever asks another process; imports all the others |
+//!
+//! [`wire`]: protocol::wire
+//! [`greeting`]: protocol::greeting
+//! [`blob`]: protocol::Blob
+//! [`slots`]: protocol::Slots
+//! [`socket`]: protocol::socket
+//! [`sent`]: memory::sent
+//! [`received`]: memory::received
+//! [`arena`]: memory::Arena
+//! [`invitation`]: client::Invitation
 
-mod arena;
-mod backing;
-mod blob;
+mod client;
 mod connection;
-mod contact;
 mod control;
 mod current;
 mod ended;
 mod exporter;
 #[cfg(fuzzing)]
 pub(super) mod fuzzing;
-mod greeting;
 mod host;
-mod import;
-mod importer;
-mod invitation;
 mod listener;
-mod mapping;
-mod pages;
+mod memory;
 mod peer;
-mod place;
 mod process;
-mod received;
-mod sent;
-mod slots;
-mod socket;
+mod protocol;
 mod table;
-mod talk;
 mod thread;
 mod untaken;
-mod visit;
 mod watch;
-mod wire;
 
 use crate::provider::{envelope, layout};
 
-pub(super) use self::{
-    arena::Arena,
-    backing::{hand_out, map_shared, share},
-    ended::Ended,
-    greeting::{HELLO, Hello},
-    host::{Guest, Host, Refused, Welcome},
-    invitation::{ENDPOINT, EVENT, Invitation, Invited, instance, invite},
-    mapping::Mapping,
-    place::{Id, random, words_of},
-    watch::Process,
-};
-pub(super) use blob::Blob;
+pub(super) use client::{ENDPOINT, EVENT, Import, Invitation, Invited, import, instance, invite};
 pub use current::set_socket_path;
+pub(super) use ended::Ended;
 pub(super) use exporter::export;
-pub(super) use import::Import;
-pub(super) use importer::import;
+pub(super) use host::{Guest, Host, Refused, Welcome};
+pub(super) use memory::{Arena, Mapping, hand_out, map_shared, share};
+pub(super) use protocol::greeting::{HELLO, Hello};
+pub(super) use protocol::{Blob, Id, random, words_of};
+pub(super) use watch::Process;

@@ -12,13 +12,10 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::connection::{BELL, LISTENER};
-use super::contact::Contact;
 use super::control::Control;
 use super::host::Seat;
 use super::listener;
-use super::place::{self, Id, Place};
-use super::slots::Slots;
-use super::socket::Address;
+use super::protocol::{Address, Contact, Id, Place, Slots, place};
 use super::table::Table;
 use super::watch::Processes;
 use crate::error::{Error, Result};

@@ -6,8 +6,7 @@ use std::sync::atomic::AtomicPtr;
 use std::sync::{Arc, Weak};
 
 use super::control::Control;
-use super::place::Id;
-use super::slots::{Keyed, Slots};
+use super::protocol::{Id, Keyed, Slots};
 use crate::device::{Access, Audience};
 
 /// An export.

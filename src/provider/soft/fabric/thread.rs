@@ -13,13 +13,11 @@ use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::SigSet;
 
 use super::connection::{After, BELL, Connection, FIRST, LISTENER, PROCESS, Then};
-use super::exporter;
-use super::greeting;
-use super::host;
 use super::process::{Shared, Station};
-use super::socket;
+use super::protocol::wire::{self, Status};
+use super::protocol::{greeting, socket};
 use super::untaken::Untaken;
-use super::wire::{self, Status};
+use super::{exporter, host};
 use crate::process::{Guarded, accept, hang_up, receive};
 use crate::sync::lock;
 

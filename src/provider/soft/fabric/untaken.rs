@@ -7,7 +7,7 @@
 //! Answers to processes of the same user and of root are not counted: those can do worse.
 
 use super::connection::{Connection, Then};
-use super::socket;
+use super::protocol::socket;
 use crate::process::is_own_user;
 
 /// Answers to one user at once.

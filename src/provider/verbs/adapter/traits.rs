@@ -191,8 +191,7 @@ pub(in super::super) fn check_ptr<T>(
     call: &'static str,
     answer: *mut T,
 ) -> Result<std::ptr::NonNull<T>> {
-    std::ptr::NonNull::new(answer)
-        .ok_or_else(|| Error::os(None, call, io::Error::last_os_error()))
+    std::ptr::NonNull::new(answer).ok_or_else(|| Error::os(None, call, io::Error::last_os_error()))
 }
 
 pub(in super::super) fn failed(call: &'static str, answer: i32) -> Error {

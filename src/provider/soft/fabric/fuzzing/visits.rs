@@ -6,19 +6,16 @@ use std::sync::{Arc, Mutex, Weak};
 
 use nix::fcntl::SealFlag;
 
-use super::super::arena::Arena;
-use super::super::contact::Contact;
+use super::super::client::{ENDPOINT, Invitation};
 use super::super::envelope;
-use super::super::greeting::{
+use super::super::host::{self, Refused, Seat, Verdict, Welcome, judge};
+use super::super::layout::Reader;
+use super::super::memory::Arena;
+use super::super::protocol::greeting::{
     self, ANSWER_LEN, Answer, Greeting, HELLO, Hello, KNOCK_LEN, Knock, is_knock,
 };
-use super::super::host::{self, Refused, Seat, Verdict, Welcome, judge};
-use super::super::invitation::{ENDPOINT, Invitation};
-use super::super::layout::Reader;
-use super::super::place::Id;
-use super::super::slots::Slots;
-use super::super::socket::Address;
-use super::super::wire::Status;
+use super::super::protocol::wire::Status;
+use super::super::protocol::{Address, Contact, Id, Slots};
 use crate::process::Guarded;
 
 use super::{EXPORTS, HERE, INSTANCE, KEY, MEMORY, NONCE, memfd, split};

@@ -7,13 +7,10 @@ use std::time::Instant;
 use arrayvec::ArrayVec;
 use nix::errno::Errno;
 
-use super::contact::Contact;
-use super::greeting;
-use super::place::{self, Id, Place};
-use super::process::Fabric;
-use super::socket::{self, Address, DESCRIPTORS};
-use super::watch::{Identity, Process, Watch};
-use super::wire::{self, Bad, VERSION};
+use super::super::process::Fabric;
+use super::super::protocol::wire::{self, Bad, VERSION};
+use super::super::protocol::{Address, Contact, DESCRIPTORS, Id, Place, greeting, place, socket};
+use super::super::watch::{Identity, Process, Watch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::{Guarded, hang_up, refuse};
 
@@ -34,24 +31,24 @@ pub(super) type Descriptors = ArrayVec<Guarded, DESCRIPTORS>;
 /// What somebody is asked for, in words.
 pub(super) struct Role {
     /// Who is asked.
-    pub(super) who: &'static str,
+    pub(in super::super) who: &'static str,
     /// What a blob was made of.
-    pub(super) what: &'static str,
+    pub(in super::super) what: &'static str,
 }
 
 /// Who is asked.
 #[derive(Clone, Copy)]
-pub(super) struct Other<'a> {
+pub(in super::super) struct Other<'a> {
     pub(super) role: &'static Role,
-    pub(super) contact: &'a Contact,
+    pub(in super::super) contact: &'a Contact,
 }
 
 /// A connection.
-pub(super) struct Talk {
-    pub(super) socket: Guarded,
-    pub(super) nonce: Id,
+pub(in super::super) struct Talk {
+    pub(in super::super) socket: Guarded,
+    pub(in super::super) nonce: Id,
     /// Of who answers; `None` where there is no such thing, so that the connection has to stay.
-    pub(super) pidfd: Option<OwnedFd>,
+    pub(in super::super) pidfd: Option<OwnedFd>,
 }
 
 impl Other<'_> {
@@ -90,7 +87,7 @@ impl Other<'_> {
     }
 
     /// Whether it can be reached from here at all.
-    pub(super) fn reachable(&self, here: &Place) -> Result<()> {
+    pub(in super::super) fn reachable(&self, here: &Place) -> Result<()> {
         let (contact, Role { who, what, .. }) = (self.contact, self.role);
         if here.boot != contact.place.boot {
             return self.fail(
@@ -116,7 +113,7 @@ impl Other<'_> {
         Ok(())
     }
 
-    pub(super) fn connect(&self, deadline: Instant) -> Result<Talk> {
+    pub(in super::super) fn connect(&self, deadline: Instant) -> Result<Talk> {
         let Role { who, .. } = self.role;
         let socket = match socket::connect(&self.contact.address, deadline) {
             Ok(socket) => socket,
@@ -179,7 +176,7 @@ impl Other<'_> {
     }
 
     /// A system call failed, and what it was to do with the other.
-    pub(super) fn os(&self, what: &str, errno: Errno) -> Error {
+    pub(in super::super) fn os(&self, what: &str, errno: Errno) -> Error {
         let what = format!("{what} the {}", self.role.who);
         Error::os(None, what, errno.into())
     }
@@ -230,7 +227,11 @@ impl Other<'_> {
     }
 
     /// The process that answered.
-    pub(super) fn process(&self, fabric: &Arc<Fabric>, talk: Talk) -> Result<Arc<Process>> {
+    pub(in super::super) fn process(
+        &self,
+        fabric: &Arc<Fabric>,
+        talk: Talk,
+    ) -> Result<Arc<Process>> {
         let watched = || {
             let pid = socket::pid(&talk.socket)?;
             let watch = match talk.pidfd {

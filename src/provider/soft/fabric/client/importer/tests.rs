@@ -17,13 +17,10 @@ use nix::sys::mman::MapFlags;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Pid, ftruncate};
 
-use super::super::contact::Contact;
-use super::super::exporter::export;
-use super::super::place::{self, Place};
-use super::super::slots::SLOTS;
-use super::super::socket::{self, Address};
-use super::super::watch::{Identity, Process, Watch};
-use super::super::wire::{ANSWER_LEN, Claim, Grant, REQUEST_LEN};
+use super::super::super::exporter::export;
+use super::super::super::protocol::wire::{ANSWER_LEN, Claim, Grant, REQUEST_LEN};
+use super::super::super::protocol::{Address, Contact, Place, SLOTS, place, socket};
+use super::super::super::watch::{Identity, Process, Watch};
 use super::*;
 use crate::device::{Access, Audience, Backing, Doubt, Exported, Offer, Region};
 use crate::error::{JobError, Reason};
@@ -386,7 +383,7 @@ fn sealed(memfd: OwnedFd, seals: SealFlag) -> OwnedFd {
 fn an_exporter_that_sends_what_is_not_to_be_trusted_is_refused() {
     let right = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
     let control = || {
-        let control = super::super::control::Control::new().unwrap();
+        let control = super::super::super::control::Control::new().unwrap();
         control.memfd().try_clone_to_owned().unwrap()
     };
     let good = move || vec![sealed(memfd(LEN), right), control()];
@@ -561,7 +558,7 @@ fn a_thousand_imports_cost_no_descriptors_and_all_goes_back() {
 #[test]
 fn a_path_socket_is_used_if_asked_for_and_removed() {
     alone("a_path_socket_is_used_if_asked_for_and_removed", || {
-        use super::super::current::set_socket_path;
+        use super::super::super::current::set_socket_path;
         let name = place::hex(&place::random().unwrap());
         let dir = std::env::temp_dir().join(name);
         std::fs::create_dir(&dir).unwrap();

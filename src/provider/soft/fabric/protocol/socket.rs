@@ -17,14 +17,14 @@ use nix::sys::socket::{self, ControlMessage, MsgFlags, SockType, UnixAddr, socko
 use crate::process::{self, Guarded};
 
 /// The longest name: `sun_path` without a zero.
-pub(super) const NAME_MAX: usize = 107;
+pub(in super::super) const NAME_MAX: usize = 107;
 
 /// The descriptors that come with an answer: the memory and the control page, or the memory of link and channel.
-pub(super) const DESCRIPTORS: usize = 2;
+pub(in super::super) const DESCRIPTORS: usize = 2;
 
 /// Where an exporter listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Address {
+pub(in super::super) enum Address {
     /// A name in the network namespace, without its first zero. It goes with the last descriptor.
     Abstract(Vec<u8>),
     /// A path.
@@ -32,7 +32,7 @@ pub(super) enum Address {
 }
 
 impl Address {
-    pub(super) fn resolve(&self) -> nix::Result<UnixAddr> {
+    pub(in super::super) fn resolve(&self) -> nix::Result<UnixAddr> {
         match self {
             Address::Abstract(name) => UnixAddr::new_abstract(name),
             Address::Path(path) => UnixAddr::new(path),
@@ -50,14 +50,14 @@ impl fmt::Display for Address {
 }
 
 /// A socket that listens. It takes no descriptors.
-pub(super) fn listen(address: &Address) -> nix::Result<Guarded> {
+pub(in super::super) fn listen(address: &Address) -> nix::Result<Guarded> {
     process::listen(SockType::SeqPacket, &address.resolve()?)
 }
 
 /// Connects. Where others stand in line as well it waits until the deadline: `EAGAIN` then.
 ///
 /// It takes descriptors until the answer has come: [`process::refuse`] comes then.
-pub(super) fn connect(address: &Address, deadline: Instant) -> nix::Result<Guarded> {
+pub(in super::super) fn connect(address: &Address, deadline: Instant) -> nix::Result<Guarded> {
     process::connect(
         SockType::SeqPacket,
         &address.resolve()?,
@@ -67,7 +67,7 @@ pub(super) fn connect(address: &Address, deadline: Instant) -> nix::Result<Guard
 }
 
 /// Waits until one of the descriptors has something, and says for each whether it has: none at the deadline.
-pub(super) fn wait<const N: usize>(
+pub(in super::super) fn wait<const N: usize>(
     descriptors: [Option<BorrowedFd<'_>>; N],
     deadline: Instant,
 ) -> nix::Result<[bool; N]> {
@@ -92,7 +92,11 @@ pub(super) fn wait<const N: usize>(
 }
 
 /// Sends one message.
-pub(super) fn send(to: BorrowedFd<'_>, message: &[u8], with: &[RawFd]) -> nix::Result<()> {
+pub(in super::super) fn send(
+    to: BorrowedFd<'_>,
+    message: &[u8],
+    with: &[RawFd],
+) -> nix::Result<()> {
     let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
     let rights = [ControlMessage::ScmRights(with)];
     let control = if with.is_empty() { &[][..] } else { &rights };
@@ -105,7 +109,7 @@ pub(super) fn send(to: BorrowedFd<'_>, message: &[u8], with: &[RawFd]) -> nix::R
 /// # Errors
 ///
 /// `EBADMSG` if more came along.
-pub(super) fn receive_with(
+pub(in super::super) fn receive_with(
     from: BorrowedFd<'_>,
     into: &mut [u8],
 ) -> nix::Result<(usize, ArrayVec<Guarded, DESCRIPTORS>)> {
@@ -115,7 +119,7 @@ pub(super) fn receive_with(
 /// A descriptor of the process at the other end, which listened, or connected, and is readable once that has ended.
 ///
 /// `None` if there is no such thing here; `ESRCH` if the process has ended.
-pub(super) fn pidfd(connection: &OwnedFd) -> nix::Result<Option<OwnedFd>> {
+pub(in super::super) fn pidfd(connection: &OwnedFd) -> nix::Result<Option<OwnedFd>> {
     // Linux 6.5. Before 6.16 it fails with EINVAL or ESRCH for a process that was waited for.
     match socket::getsockopt(connection, sockopt::PeerPidfd) {
         Ok(pidfd) => return Ok(Some(pidfd)),
@@ -140,17 +144,17 @@ pub(super) fn pidfd(connection: &OwnedFd) -> nix::Result<Option<OwnedFd>> {
 }
 
 /// The number of the process at the other end; 0 if that is not seen from here.
-pub(super) fn pid(connection: &OwnedFd) -> nix::Result<i32> {
+pub(in super::super) fn pid(connection: &OwnedFd) -> nix::Result<i32> {
     Ok(socket::getsockopt(connection, sockopt::PeerCredentials)?.pid())
 }
 
 /// The user of the process at the other end.
-pub(super) fn user(connection: &OwnedFd) -> nix::Result<u32> {
+pub(in super::super) fn user(connection: &OwnedFd) -> nix::Result<u32> {
     Ok(socket::getsockopt(connection, sockopt::PeerCredentials)?.uid())
 }
 
 /// Returns whether the other side has not read all that was sent.
-pub(super) fn has_unread(connection: &OwnedFd) -> bool {
+pub(in super::super) fn has_unread(connection: &OwnedFd) -> bool {
     let mut unread: libc::c_int = 0;
     let (fd, at) = (connection.as_raw_fd(), &raw mut unread);
     // SAFETY: `SIOCOUTQ`, which is this number, writes an integer there.
@@ -161,7 +165,7 @@ pub(super) fn has_unread(connection: &OwnedFd) -> bool {
 
 /// Takes one message, for what tests play.
 #[cfg(test)]
-pub(super) fn receive(from: BorrowedFd<'_>, into: &mut [u8]) -> nix::Result<usize> {
+pub(in super::super) fn receive(from: BorrowedFd<'_>, into: &mut [u8]) -> nix::Result<usize> {
     socket::recv(from.as_raw_fd(), into, MsgFlags::MSG_DONTWAIT)
 }
 

@@ -13,14 +13,14 @@
 //! | 104 | 1 to 107 | name of the socket: an abstract name without its first zero, or an absolute path |
 //! | | 8 | the first bytes of the SHA-256 of all before |
 //!
-//! [`envelope`](super::envelope) has what is around it, [`contact`](super::contact) what other blobs have as well. Whoever has the blob may
+//! [`envelope`](crate::provider::envelope) has what is around it, [`contact`](super::contact) what other blobs have as well. Whoever has the blob may
 //! import, nobody else can.
 
 use std::ops::Deref;
 
+use super::super::envelope::{self, Envelope};
+use super::super::layout::Reader;
 use super::contact::Contact;
-use super::envelope::{self, Envelope};
-use super::layout::Reader;
 use super::socket::NAME_MAX;
 use crate::device::{Access, Audience};
 use crate::error::Result;
@@ -36,14 +36,14 @@ const ENVELOPE: Envelope = Envelope {
 
 /// A parsed export.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in super::super) struct Blob {
-    pub(super) audience: Audience,
-    pub(super) port: u8,
+pub(in super::super::super) struct Blob {
+    pub(in super::super) audience: Audience,
+    pub(in super::super) port: u8,
     /// The flags that concern the audience.
-    pub(super) access: Access,
+    pub(in super::super) access: Access,
     /// Bytes of memory.
-    pub(super) len: u64,
-    pub(super) contact: Contact,
+    pub(in super::super) len: u64,
+    pub(in super::super) contact: Contact,
 }
 
 impl Deref for Blob {
@@ -56,16 +56,16 @@ impl Deref for Blob {
 
 impl Blob {
     /// Whom it is for.
-    pub(in super::super) fn audience(&self) -> Audience {
+    pub(in super::super::super) fn audience(&self) -> Audience {
         self.audience
     }
 
     /// The port of the device that exported it.
-    pub(in super::super) fn port(&self) -> u8 {
+    pub(in super::super::super) fn port(&self) -> u8 {
         self.port
     }
 
-    pub(super) fn format(&self) -> Vec<u8> {
+    pub(in super::super) fn format(&self) -> Vec<u8> {
         let audience = match self.audience {
             Audience::Rdma => 0,
             Audience::Dpu => 1,
@@ -88,7 +88,7 @@ impl Blob {
     /// # Errors
     ///
     /// `InvalidValue` for what is truncated, damaged or no export at all, `UnsupportedVersion` for another version.
-    pub(in super::super) fn parse(bytes: &[u8]) -> Result<Blob> {
+    pub(in super::super::super) fn parse(bytes: &[u8]) -> Result<Blob> {
         ENVELOPE.open(bytes, Self::fields)
     }
 
@@ -123,8 +123,8 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
+    use super::super::super::envelope::seal;
     use super::super::contact::tests::contact;
-    use super::super::envelope::seal;
     use super::super::socket::Address;
     use super::*;
     use crate::error::ErrorKind;

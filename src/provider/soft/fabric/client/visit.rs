@@ -5,26 +5,26 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 
-use super::current;
-use super::greeting::{Answer, HELLO, Hello, Knock};
+use super::super::current;
+use super::super::protocol::greeting::{Answer, HELLO, Hello, Knock};
+use super::super::protocol::wire::Status;
+use super::super::protocol::{Address, DESCRIPTORS};
+use super::super::watch::Process;
 use super::invitation::Invitation;
-use super::socket::{Address, DESCRIPTORS};
 use super::talk::{Descriptors, Other, Talk};
-use super::watch::Process;
-use super::wire::Status;
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::Guarded;
 
 /// What a guest got.
-pub(in super::super) struct Visit {
-    pub(in super::super) hello: Hello,
-    /// Of the link, and of the channel. Nothing is known of them: [`Arena::received`](super::Arena::received) looks.
-    pub(in super::super) memfds: [Guarded; DESCRIPTORS],
+pub(in super::super::super) struct Visit {
+    pub(in super::super::super) hello: Hello,
+    /// Of the link, and of the channel. Nothing is known of them: [`Arena::received`](super::super::Arena::received) looks.
+    pub(in super::super::super) memfds: [Guarded; DESCRIPTORS],
     /// The connection, which the host has too if it wanted to keep it.
-    pub(in super::super) socket: Guarded,
+    pub(in super::super::super) socket: Guarded,
     /// Whether the connection has to stay as long as the two are connected, since its end is all that one of them can watch.
-    pub(in super::super) stays: bool,
-    pub(in super::super) process: Arc<Process>,
+    pub(in super::super::super) stays: bool,
+    pub(in super::super::super) process: Arc<Process>,
 }
 
 impl Invitation {
@@ -35,7 +35,7 @@ impl Invitation {
     /// `ConnectionAborted` if the endpoint was reset or dropped, or refuses; `ConnectionReset` if its process has ended; `NotSupported` from
     /// another host or network namespace; `NotPermitted` if who answers is not the host; `TimedOut`; `BadState` in a fork; what could not be
     /// had.
-    pub(in super::super) fn visit(&self, hello: &Hello, deadline: Instant) -> Result<Visit> {
+    pub(in super::super::super) fn visit(&self, hello: &Hello, deadline: Instant) -> Result<Visit> {
         let fabric = current::fabric()?;
         let knock = |talk: &Talk| Knock {
             slot: self.slot,
@@ -72,7 +72,7 @@ impl Invitation {
     ///
     /// `ConnectionReset` if the guest's process has ended, `ConnectionAborted` if the blob is
     /// stale, `TimedOut`.
-    pub(in super::super) fn find_guest(&self, deadline: Instant) -> Result<()> {
+    pub(in super::super::super) fn find_guest(&self, deadline: Instant) -> Result<()> {
         let fabric = current::fabric()?;
         let guest = self.host();
         let asked = guest.ask(
@@ -106,7 +106,7 @@ impl Invitation {
         }
     }
 
-    pub(super) fn host(&self) -> Other<'_> {
+    pub(in super::super) fn host(&self) -> Other<'_> {
         Other {
             role: &self.kind.role,
             contact: &self.contact,
@@ -114,7 +114,7 @@ impl Invitation {
     }
 
     /// What an answer to a knock is worth, which may be any bytes with any descriptors.
-    pub(super) fn greeted(
+    pub(in super::super) fn greeted(
         &self,
         knock: &Knock,
         answer: &[u8],

@@ -7,25 +7,25 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::process;
 
 /// Sixteen bytes that nobody guesses: an instance of a fabric, a key, a nonce.
-pub(in super::super) type Id = [u8; 16];
+pub(in super::super::super) type Id = [u8; 16];
 
 /// An Id as two words, which are compared as they are loaded.
 #[inline]
-pub(in super::super) fn words_of(id: &Id) -> [u64; 2] {
+pub(in super::super::super) fn words_of(id: &Id) -> [u64; 2] {
     [0, 8].map(|at| u64::from_ne_bytes(id[at..at + 8].try_into().expect("eight bytes")))
 }
 
 /// A boot of a machine, and a network namespace there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) boot: Id,
+pub(in super::super) struct Place {
+    pub(in super::super) boot: Id,
     /// Device and inode of the namespace: two namespaces of one boot never have the same.
-    pub(super) net: (u64, u64),
+    pub(in super::super) net: (u64, u64),
 }
 
 impl Place {
     /// Where the calling thread is: a thread can have a network namespace of its own (setns(2)).
-    pub(super) fn here() -> Result<Place> {
+    pub(in super::super) fn here() -> Result<Place> {
         const BOOT: &str = "/proc/sys/kernel/random/boot_id";
         const NET: &str = "/proc/thread-self/ns/net";
         let text = fs::read_to_string(BOOT).map_err(|error| Error::os(None, BOOT, error))?;
@@ -46,12 +46,12 @@ fn uuid(text: &str) -> Option<Id> {
 }
 
 /// Sixteen bytes from the kernel's generator.
-pub(in super::super) fn random() -> Result<Id> {
+pub(in super::super::super) fn random() -> Result<Id> {
     process::random().map_err(|error| Error::os(None, "getrandom", error))
 }
 
 /// As hexadecimal digits.
-pub(super) fn hex(id: &Id) -> String {
+pub(in super::super) fn hex(id: &Id) -> String {
     format!("{:032x}", u128::from_be_bytes(*id))
 }
 

@@ -22,7 +22,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// Bytes of the largest.
 const MAX: usize = 64 << 20;
 
-pub(in super::super) struct Arena;
+pub(in super::super::super) struct Arena;
 
 fn os(what: &'static str) -> impl Fn(Errno) -> Error {
     move |errno| Error::os(None, what, errno.into())
@@ -43,7 +43,7 @@ impl Arena {
     /// # Errors
     ///
     /// What could not be had; `NotPermitted` for no bytes, or more than 64 MiB.
-    pub(in super::super) fn create(len: usize) -> Result<(Arc<OwnedFd>, Mapping)> {
+    pub(in super::super::super) fn create(len: usize) -> Result<(Arc<OwnedFd>, Mapping)> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let memfd = memfd_create(c"tokio-doca-arena", flags).map_err(os("memfd_create"))?;
         // Nobody can want more than an i64 has of what is at most MAX.
@@ -58,7 +58,7 @@ impl Arena {
     /// # Errors
     ///
     /// `NotPermitted` for what no honest peer sends; what could not be had.
-    pub(in super::super) fn received(memfd: &OwnedFd, len: usize) -> Result<Mapping> {
+    pub(in super::super::super) fn received(memfd: &OwnedFd, len: usize) -> Result<Mapping> {
         let Some(whole) = NonZeroUsize::new(len).filter(|_| len <= MAX) else {
             return hostile(format!(
                 "memory of {len} bytes is to be shared: at most {MAX} are"

@@ -15,23 +15,23 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use super::layout::{Fields, Reader};
+use super::super::layout::{Fields, Reader};
 use super::place::{Id, Place};
 use super::slots::SLOTS;
 use super::socket::Address;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in super::super) struct Contact {
-    pub(in super::super) slot: u32,
-    pub(in super::super) generation: u32,
-    pub(super) place: Place,
-    pub(in super::super) instance: Id,
-    pub(in super::super) key: Id,
-    pub(super) address: Address,
+pub(in super::super::super) struct Contact {
+    pub(in super::super::super) slot: u32,
+    pub(in super::super::super) generation: u32,
+    pub(in super::super) place: Place,
+    pub(in super::super::super) instance: Id,
+    pub(in super::super::super) key: Id,
+    pub(in super::super) address: Address,
 }
 
 impl Contact {
-    pub(super) fn name(&self) -> &[u8] {
+    pub(in super::super) fn name(&self) -> &[u8] {
         match &self.address {
             Address::Abstract(name) => name,
             Address::Path(path) => path.as_os_str().as_bytes(),
@@ -39,7 +39,7 @@ impl Contact {
     }
 
     /// The kind of the socket, and the length of its name.
-    pub(super) fn socket(&self) -> [u8; 2] {
+    pub(in super::super) fn socket(&self) -> [u8; 2] {
         let kind = match &self.address {
             Address::Abstract(_) => 0,
             Address::Path(_) => 1,
@@ -48,7 +48,7 @@ impl Contact {
     }
 
     /// All from the boot id on.
-    pub(super) fn put(&self, fields: Fields) -> Fields {
+    pub(in super::super) fn put(&self, fields: Fields) -> Fields {
         fields
             .put(&self.place.boot)
             .u64(self.place.net.0)
@@ -59,7 +59,7 @@ impl Contact {
     }
 
     /// The same; what stood before is read already. `None` for what no fabric writes.
-    pub(super) fn read(
+    pub(in super::super) fn read(
         [kind, len]: [u8; 2],
         (slot, generation): (u32, u32),
         mut rest: Reader<'_>,
@@ -92,13 +92,13 @@ impl Contact {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(in super::super) mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
     use super::*;
 
-    pub(in super::super) fn contact() -> impl Strategy<Value = Contact> {
+    pub(in super::super::super) fn contact() -> impl Strategy<Value = Contact> {
         let address = prop_oneof![
             vec(any::<u8>(), 1..=107).prop_map(Address::Abstract),
             "/[a-z/]{1,100}".prop_map(|path| Address::Path(path.into())),

@@ -10,60 +10,60 @@
 
 use sha2::{Digest, Sha256};
 
-use super::layout::{Fields, Reader};
+use super::super::layout::{Fields, Reader};
 use super::place::Id;
 use super::wire::{Bad, KEEP, Proof, Status, VERSION, head, same};
 
 const KNOCK: [u8; 8] = *b"tkdoca\x00\xb5";
 const ANSWER: [u8; 8] = *b"tkdoca\x00\xb6";
-pub(super) const KNOCK_LEN: usize = 84 + HELLO;
-pub(super) const ANSWER_LEN: usize = 68 + HELLO;
+pub(in super::super) const KNOCK_LEN: usize = 84 + HELLO;
+pub(in super::super) const ANSWER_LEN: usize = 68 + HELLO;
 
 /// Bytes of what endpoints say to each other.
-pub(in super::super) const HELLO: usize = 96;
+pub(in super::super::super) const HELLO: usize = 96;
 /// What an endpoint says to another. The fabric carries it, and knows nothing of what is in it.
-pub(in super::super) type Hello = [u8; HELLO];
+pub(in super::super::super) type Hello = [u8; HELLO];
 
 /// A guest comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Knock {
-    pub(super) slot: u32,
-    pub(super) generation: u32,
-    pub(super) nonce: Id,
+pub(in super::super) struct Knock {
+    pub(in super::super) slot: u32,
+    pub(in super::super) generation: u32,
+    pub(in super::super) nonce: Id,
     /// Whether the connection shall stay, since its end is all that the guest can watch.
-    pub(super) keep: bool,
+    pub(in super::super) keep: bool,
     /// Of the guest's fabric, as the guest says.
-    pub(super) instance: Id,
-    pub(super) hello: Hello,
+    pub(in super::super) instance: Id,
+    pub(in super::super) hello: Hello,
 }
 
 /// A knock as it came, not believed yet.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Claim {
-    pub(super) knock: Knock,
+pub(in super::super) struct Claim {
+    pub(in super::super) knock: Knock,
     proof: Proof,
 }
 
 /// How a guest is welcomed. The proof covers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Greeting {
+pub(in super::super) struct Greeting {
     /// Whether the connection has to stay, since its end is all that one of the two can watch.
-    pub(super) keep: bool,
+    pub(in super::super) keep: bool,
     /// Of the host's fabric.
-    pub(super) instance: Id,
-    pub(super) hello: Hello,
+    pub(in super::super) instance: Id,
+    pub(in super::super) hello: Hello,
 }
 
 /// An answer as it came, not believed yet.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Answer {
-    pub(super) status: Status,
-    pub(super) greeting: Greeting,
+pub(in super::super) struct Answer {
+    pub(in super::super) status: Status,
+    pub(in super::super) greeting: Greeting,
     proof: Proof,
 }
 
 /// Whether a message is for a host, and not for an exporter of memory.
-pub(super) fn is_knock(message: &[u8]) -> bool {
+pub(in super::super) fn is_knock(message: &[u8]) -> bool {
     message.starts_with(&KNOCK)
 }
 
@@ -93,13 +93,13 @@ impl Knock {
         proof(b"tokio-doca knock", key, [self.said().bytes(), &[]])
     }
 
-    pub(super) fn format(&self, key: &Id) -> Vec<u8> {
+    pub(in super::super) fn format(&self, key: &Id) -> Vec<u8> {
         self.said().put(&self.proof(key)).done()
     }
 }
 
 impl Claim {
-    pub(super) fn parse(bytes: &[u8]) -> Result<Claim, Bad> {
+    pub(in super::super) fn parse(bytes: &[u8]) -> Result<Claim, Bad> {
         Self::fields(head(bytes, KNOCK)?).ok_or(Bad::Malformed)
     }
 
@@ -118,7 +118,7 @@ impl Claim {
     }
 
     /// Whether it is from one who has the key.
-    pub(super) fn is_proved(&self, key: &Id) -> bool {
+    pub(in super::super) fn is_proved(&self, key: &Id) -> bool {
         same(&self.knock.proof(key), &self.proof)
     }
 }
@@ -138,14 +138,14 @@ impl Greeting {
     }
 
     /// The answer to a guest who is welcome.
-    pub(super) fn format(&self, key: &Id, knock: &Knock) -> Vec<u8> {
+    pub(in super::super) fn format(&self, key: &Id, knock: &Knock) -> Vec<u8> {
         let proof = self.proof(key, knock);
         self.said(Status::Granted).put(&proof).done()
     }
 }
 
 /// The answer to one who is not.
-pub(super) fn refusal(status: Status) -> Vec<u8> {
+pub(in super::super) fn refusal(status: Status) -> Vec<u8> {
     let none = Greeting {
         keep: false,
         instance: Id::default(),
@@ -155,7 +155,7 @@ pub(super) fn refusal(status: Status) -> Vec<u8> {
 }
 
 impl Answer {
-    pub(super) fn parse(bytes: &[u8]) -> Result<Answer, Bad> {
+    pub(in super::super) fn parse(bytes: &[u8]) -> Result<Answer, Bad> {
         Self::fields(head(bytes, ANSWER)?).ok_or(Bad::Malformed)
     }
 
@@ -176,7 +176,7 @@ impl Answer {
     }
 
     /// Whether it is from one who has the key, and answers this knock.
-    pub(super) fn is_proved(&self, key: &Id, knock: &Knock) -> bool {
+    pub(in super::super) fn is_proved(&self, key: &Id, knock: &Knock) -> bool {
         same(&self.greeting.proof(key, knock), &self.proof)
     }
 }

@@ -3,17 +3,16 @@
 
 use std::sync::Arc;
 
-use super::contact::Contact;
-use super::control::Word;
-use super::mapping::Mapping;
-use super::peer::Peer;
-use super::place;
+use super::super::control::Word;
+use super::super::memory::Mapping;
+use super::super::peer::Peer;
+use super::super::protocol::{Contact, place};
 use crate::device::Origin;
 use crate::error::JobError;
 
 /// What keeps imported memory, and what the key of its Segments points to.
 #[repr(align(8))]
-pub(in super::super) struct Import {
+pub(in super::super::super) struct Import {
     word: Word,
     generation: u32,
     peer: Arc<Peer>,
@@ -25,7 +24,7 @@ pub(in super::super) struct Import {
 
 impl Import {
     /// `None` for a slot that no control page has.
-    pub(super) fn new(
+    pub(in super::super) fn new(
         peer: Arc<Peer>,
         contact: &Contact,
         memory: Option<Mapping>,
@@ -40,7 +39,7 @@ impl Import {
     }
 
     /// The key of Segments of this memory: a multiple of 8, and not 0.
-    pub(super) fn key(self: &Arc<Import>) -> u64 {
+    pub(in super::super) fn key(self: &Arc<Import>) -> u64 {
         Arc::as_ptr(self).expose_provenance() as u64
     }
 
@@ -50,7 +49,7 @@ impl Import {
     ///
     /// The key is one of `Imported::key` of this provider, and its `Imported::origin` lives as long as the reference.
     #[inline]
-    pub(in super::super) unsafe fn from_key<'a>(key: u64) -> &'a Import {
+    pub(in super::super::super) unsafe fn from_key<'a>(key: u64) -> &'a Import {
         let import: *const Import = std::ptr::with_exposed_provenance(key as usize);
         // SAFETY: as the caller promises it points into an Arc that lives; `key` has exposed its address.
         unsafe { &*import }
@@ -58,13 +57,13 @@ impl Import {
 
     /// Whether the process exported it whose fabric has this instance, in its two halves.
     #[inline]
-    pub(in super::super) fn is_of(&self, instance: &[u64; 2]) -> bool {
+    pub(in super::super::super) fn is_of(&self, instance: &[u64; 2]) -> bool {
         self.instance == *instance
     }
 
     /// Whether the memory is still exported: two loads.
     #[inline]
-    pub(in super::super) fn check(&self) -> Result<(), JobError> {
+    pub(in super::super::super) fn check(&self) -> Result<(), JobError> {
         // First, so that an exporter that was killed is called so: its page may say anything.
         if self.peer.is_dead() {
             return Err(JobError::exporter_gone());

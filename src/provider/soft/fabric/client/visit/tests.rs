@@ -14,15 +14,13 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use super::super::arena::Arena;
-use super::super::contact::Contact;
-use super::super::ended::Ended;
-use super::super::greeting::{ANSWER_LEN, Claim, Greeting, HELLO, KNOCK_LEN};
-use super::super::host::{Guest, Host, Refused, Welcome};
+use super::super::super::ended::Ended;
+use super::super::super::host::{Guest, Host, Refused, Welcome};
+use super::super::super::memory::Arena;
+use super::super::super::protocol::greeting::{ANSWER_LEN, Claim, Greeting, HELLO, KNOCK_LEN};
+use super::super::super::protocol::{Address, Contact, Id, Place, place, socket};
 use super::super::importer::tests::{ROLE, again, alone_in, soon, until};
 use super::super::invitation::{ENDPOINT, Invited, instance, invite};
-use super::super::place::{self, Id, Place};
-use super::super::socket::{self, Address};
 use super::*;
 use crate::sync::lock;
 

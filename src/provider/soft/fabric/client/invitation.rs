@@ -12,29 +12,26 @@
 //! | 184 | 1 to 107 | name of the socket |
 //! | | 8 | checksum |
 //!
-//! [`envelope`](super::envelope) and [`contact`](super::contact) have what is the same in blobs of memory. A reset exports anew: the slot's
+//! [`envelope`](crate::provider::envelope) and [`Contact`] have what is the same in blobs of memory. A reset exports anew: the slot's
 //! next generation has a key of its own, and nobody knows the one before.
 
 use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
 
-use super::contact::Contact;
-use super::current;
-use super::envelope::{self, Envelope};
-use super::greeting::Hello;
-use super::host::{Host, Seat};
-use super::layout::Reader;
-use super::place::{self, Id};
-use super::process::Fabric;
-use super::slots::SLOTS;
-use super::socket::NAME_MAX;
+use super::super::current;
+use super::super::envelope::{self, Envelope};
+use super::super::host::{Host, Seat};
+use super::super::layout::Reader;
+use super::super::process::Fabric;
+use super::super::protocol::greeting::Hello;
+use super::super::protocol::{Contact, Id, NAME_MAX, SLOTS, place};
 use super::talk::Role;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::lock;
 
 /// What is exported so, in words and in bytes.
-pub(in super::super) struct Kind {
+pub(in super::super::super) struct Kind {
     envelope: Envelope,
     pub(super) role: Role,
     /// One of them, and several.
@@ -45,7 +42,7 @@ pub(in super::super) struct Kind {
 }
 
 /// An endpoint of an Rdma.
-pub(in super::super) static ENDPOINT: Kind = Kind {
+pub(in super::super::super) static ENDPOINT: Kind = Kind {
     envelope: Envelope {
         kind: envelope::SOFT_ENDPOINT,
         version: 1,
@@ -65,7 +62,7 @@ pub(in super::super) static ENDPOINT: Kind = Kind {
 };
 
 /// A sync event.
-pub(in super::super) static EVENT: Kind = Kind {
+pub(in super::super::super) static EVENT: Kind = Kind {
     envelope: Envelope {
         kind: envelope::SOFT_EVENT,
         version: 1,
@@ -85,7 +82,7 @@ pub(in super::super) static EVENT: Kind = Kind {
 };
 
 /// An exported endpoint. Dropped, nobody finds it any more.
-pub(in super::super) struct Invited {
+pub(in super::super::super) struct Invited {
     fabric: Arc<Fabric>,
     contact: Contact,
     blob: Vec<u8>,
@@ -93,11 +90,11 @@ pub(in super::super) struct Invited {
 
 /// A parsed blob.
 #[derive(Clone)]
-pub(in super::super) struct Invitation {
+pub(in super::super::super) struct Invitation {
     /// What the blob says of the endpoint. The endpoint itself says more, and is to be believed more.
-    pub(in super::super) hello: Hello,
-    pub(super) contact: Contact,
-    pub(super) kind: &'static Kind,
+    pub(in super::super::super) hello: Hello,
+    pub(in super::super) contact: Contact,
+    pub(in super::super) kind: &'static Kind,
 }
 
 /// The instance of this process's fabric. It is the same as long as something holds the fabric: an [`Invited`], for one.
@@ -105,7 +102,7 @@ pub(in super::super) struct Invitation {
 /// # Errors
 ///
 /// `BadState` in a fork of a process that has a fabric; what could not be had.
-pub(in super::super) fn instance() -> Result<Id> {
+pub(in super::super::super) fn instance() -> Result<Id> {
     Ok(current::fabric()?.instance)
 }
 
@@ -114,7 +111,7 @@ pub(in super::super) fn instance() -> Result<Id> {
 /// # Errors
 ///
 /// `Full`; `BadState` in a fork of a process that has a fabric; what could not be had.
-pub(in super::super) fn invite(
+pub(in super::super::super) fn invite(
     kind: &'static Kind,
     hello: &Hello,
     host: Weak<dyn Host>,
@@ -150,7 +147,7 @@ pub(in super::super) fn invite(
 
 impl Invited {
     /// What a guest needs.
-    pub(in super::super) fn blob(&self) -> &[u8] {
+    pub(in super::super::super) fn blob(&self) -> &[u8] {
         &self.blob
     }
 }
@@ -194,7 +191,7 @@ impl Deref for Invitation {
 }
 
 impl Invitation {
-    pub(super) fn format(&self) -> Vec<u8> {
+    pub(in super::super) fn format(&self) -> Vec<u8> {
         let fields = self
             .kind
             .envelope
@@ -212,7 +209,7 @@ impl Invitation {
     /// # Errors
     ///
     /// `InvalidValue` for what is truncated, damaged or no export of this kind at all, `UnsupportedVersion` for another version.
-    pub(in super::super) fn parse(kind: &'static Kind, blob: &[u8]) -> Result<Invitation> {
+    pub(in super::super::super) fn parse(kind: &'static Kind, blob: &[u8]) -> Result<Invitation> {
         kind.envelope.open(blob, |rest| Self::fields(kind, rest))
     }
 
@@ -234,7 +231,7 @@ impl Invitation {
     /// # Errors
     ///
     /// `ConnectionAborted` if it was reset or dropped, `BadState` in a fork.
-    pub(in super::super) fn own(&self) -> Option<Result<Arc<dyn Host>>> {
+    pub(in super::super::super) fn own(&self) -> Option<Result<Arc<dyn Host>>> {
         let fabric = match current::fabric() {
             Ok(fabric) => fabric,
             Err(error) => return Some(Err(error)),
@@ -256,7 +253,7 @@ impl Invitation {
     /// # Errors
     ///
     /// As for [`instance`].
-    pub(in super::super) fn we_host(&self) -> Result<bool> {
+    pub(in super::super::super) fn we_host(&self) -> Result<bool> {
         Ok(instance()? < self.instance)
     }
 
@@ -276,9 +273,9 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    use super::super::contact::tests::contact;
-    use super::super::envelope::{HEAD, seal};
-    use super::super::greeting::HELLO;
+    use super::super::super::envelope::{HEAD, seal};
+    use super::super::super::protocol::contact::tests::contact;
+    use super::super::super::protocol::greeting::HELLO;
     use super::*;
 
     prop_compose! {

@@ -14,13 +14,13 @@ use crate::error::Result;
 /// # Errors
 ///
 /// `NotPermitted` for a part of a memfd, and for one whose seals forbid it; `NotSupported` for huge pages.
-pub(in super::super) fn share(backing: &Backing, len: usize) -> Result<()> {
+pub(in super::super::super) fn share(backing: &Backing, len: usize) -> Result<()> {
     sent::check_whole(&backing.memfd, backing.offset, len)?;
     sent::seal(&backing.memfd, true, true)
 }
 
 /// A descriptor for a peer.
-pub(in super::super) fn hand_out(backing: &Backing) -> io::Result<OwnedFd> {
+pub(in super::super::super) fn hand_out(backing: &Backing) -> io::Result<OwnedFd> {
     Ok(sent::reopen(backing.memfd.as_fd(), true)?.into())
 }
 
@@ -29,7 +29,7 @@ pub(in super::super) fn hand_out(backing: &Backing) -> io::Result<OwnedFd> {
 /// # Errors
 ///
 /// `NotPermitted` for what no honest peer sends; `TimedOut`; what could not be had.
-pub(in super::super) fn map_shared(
+pub(in super::super::super) fn map_shared(
     memfd: &OwnedFd,
     offset: u64,
     len: u64,

@@ -10,14 +10,14 @@
 
 use sha2::{Digest, Sha256};
 
-use super::layout::{Fields, Reader};
+use super::super::layout::{Fields, Reader};
 use super::place::Id;
 
 const REQUEST: [u8; 8] = *b"tkdoca\x00\xb2";
 const ANSWER: [u8; 8] = *b"tkdoca\x00\xb3";
-pub(super) const VERSION: u16 = 1;
-pub(super) const REQUEST_LEN: usize = 68;
-pub(super) const ANSWER_LEN: usize = 88;
+pub(in super::super) const VERSION: u16 = 1;
+pub(in super::super) const REQUEST_LEN: usize = 68;
+pub(in super::super) const ANSWER_LEN: usize = 88;
 
 /// A flag of requests.
 pub(super) const KEEP: u16 = 1;
@@ -26,31 +26,31 @@ pub(super) type Proof = [u8; 32];
 
 /// An importer asks for an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Request {
-    pub(super) slot: u32,
-    pub(super) generation: u32,
-    pub(super) nonce: Id,
+pub(in super::super) struct Request {
+    pub(in super::super) slot: u32,
+    pub(in super::super) generation: u32,
+    pub(in super::super) nonce: Id,
     /// Whether the connection shall stay, since its end is all that the importer can watch.
-    pub(super) keep: bool,
+    pub(in super::super) keep: bool,
 }
 
 /// A request as it came, not believed yet.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Claim {
-    pub(super) request: Request,
+pub(in super::super) struct Claim {
+    pub(in super::super) request: Request,
     proof: Proof,
 }
 
 /// Why a message is not one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Bad {
+pub(in super::super) enum Bad {
     Malformed,
     Version(u16),
 }
 
 /// How a request is taken, by an exporter or a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Status {
+pub(in super::super) enum Status {
     /// Two descriptors come along.
     Granted,
     /// There is no such export, or the proof is wrong.
@@ -67,7 +67,7 @@ pub(super) enum Status {
 
 impl Status {
     /// The status and an errno.
-    pub(super) fn put(self, fields: Fields) -> Fields {
+    pub(in super::super) fn put(self, fields: Fields) -> Fields {
         let (status, errno) = match self {
             Status::Granted => (0, 0),
             Status::Unknown => (1, 0),
@@ -79,7 +79,7 @@ impl Status {
         fields.u16(status).u32(errno as u32)
     }
 
-    pub(super) fn read(rest: &mut Reader<'_>) -> Option<Status> {
+    pub(in super::super) fn read(rest: &mut Reader<'_>) -> Option<Status> {
         Some(match (rest.u16()?, rest.u32()?) {
             (0, 0) => Status::Granted,
             (1, 0) => Status::Unknown,
@@ -94,19 +94,19 @@ impl Status {
 
 /// What a granted request gets. It is what the proof covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Grant {
-    pub(super) access: u32,
-    pub(super) instance: Id,
+pub(in super::super) struct Grant {
+    pub(in super::super) access: u32,
+    pub(in super::super) instance: Id,
     /// Where the memory begins in the memfd.
-    pub(super) offset: u64,
-    pub(super) len: u64,
+    pub(in super::super) offset: u64,
+    pub(in super::super) len: u64,
 }
 
 /// An answer as it came, not believed yet.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Answer {
-    pub(super) status: Status,
-    pub(super) grant: Grant,
+pub(in super::super) struct Answer {
+    pub(in super::super) status: Status,
+    pub(in super::super) grant: Grant,
     proof: Proof,
 }
 
@@ -131,7 +131,7 @@ impl Request {
         Sha256::digest(said.bytes()).into()
     }
 
-    pub(super) fn format(&self, key: &Id) -> Vec<u8> {
+    pub(in super::super) fn format(&self, key: &Id) -> Vec<u8> {
         Fields::default()
             .put(&REQUEST)
             .u16(VERSION)
@@ -145,7 +145,7 @@ impl Request {
 }
 
 impl Claim {
-    pub(super) fn parse(bytes: &[u8]) -> Result<Claim, Bad> {
+    pub(in super::super) fn parse(bytes: &[u8]) -> Result<Claim, Bad> {
         Self::fields(head(bytes, REQUEST)?).ok_or(Bad::Malformed)
     }
 
@@ -162,7 +162,7 @@ impl Claim {
     }
 
     /// Whether it is from one who has the key.
-    pub(super) fn is_proved(&self, key: &Id) -> bool {
+    pub(in super::super) fn is_proved(&self, key: &Id) -> bool {
         same(&self.request.proof(key), &self.proof)
     }
 }
@@ -181,13 +181,13 @@ impl Grant {
     }
 
     /// The answer to a request that is granted.
-    pub(super) fn format(&self, key: &Id, nonce: &Id) -> Vec<u8> {
+    pub(in super::super) fn format(&self, key: &Id, nonce: &Id) -> Vec<u8> {
         answer(Status::Granted, self, &self.proof(key, nonce))
     }
 }
 
 /// The answer to a request that is not.
-pub(super) fn refusal(status: Status) -> Vec<u8> {
+pub(in super::super) fn refusal(status: Status) -> Vec<u8> {
     let none = Grant {
         access: 0,
         instance: Id::default(),
@@ -210,7 +210,7 @@ fn answer(status: Status, grant: &Grant, proof: &Proof) -> Vec<u8> {
 }
 
 impl Answer {
-    pub(super) fn parse(bytes: &[u8]) -> Result<Answer, Bad> {
+    pub(in super::super) fn parse(bytes: &[u8]) -> Result<Answer, Bad> {
         Self::fields(head(bytes, ANSWER)?).ok_or(Bad::Malformed)
     }
 
@@ -232,13 +232,13 @@ impl Answer {
     }
 
     /// Whether it is from one who has the key, and is about this request.
-    pub(super) fn is_proved(&self, key: &Id, nonce: &Id) -> bool {
+    pub(in super::super) fn is_proved(&self, key: &Id, nonce: &Id) -> bool {
         same(&self.grant.proof(key, nonce), &self.proof)
     }
 }
 
 /// In a time that does not depend on where they differ.
-pub(super) fn same(one: &Proof, other: &Proof) -> bool {
+pub(in super::super) fn same(one: &Proof, other: &Proof) -> bool {
     let differ = one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b));
     std::hint::black_box(differ) == 0
 }

@@ -12,7 +12,7 @@ use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
 use crate::sync::Process;
 
 /// A range of memory that is mapped until this is dropped, in the process that mapped it.
-pub(in super::super) struct Mapping {
+pub(in super::super::super) struct Mapping {
     base: NonNull<u8>,
     len: NonZeroUsize,
     /// A child of fork(2) has a copy of this value, and, where the range is not inherited, something else at its address.
@@ -25,7 +25,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    pub(super) fn new(
+    pub(in super::super) fn new(
         file: impl AsFd,
         offset: u64,
         len: NonZeroUsize,
@@ -44,22 +44,22 @@ impl Mapping {
         Ok(Mapping { base, len, process })
     }
 
-    pub(in super::super) fn base(&self) -> NonNull<u8> {
+    pub(in super::super::super) fn base(&self) -> NonNull<u8> {
         self.base
     }
 
     /// Whether this process mapped it.
-    pub(in super::super) fn is_ours(&self) -> bool {
+    pub(in super::super::super) fn is_ours(&self) -> bool {
         self.process.is_current()
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(in super::super) fn len(&self) -> usize {
         self.len.get()
     }
 
     /// Has the pages of this range there now: too few are an error here, and not a signal at the
     /// first touch. The range begins at a page.
-    pub(super) fn populate(&self, range: Range<usize>) -> nix::Result<()> {
+    pub(in super::super) fn populate(&self, range: Range<usize>) -> nix::Result<()> {
         self.advise(range, MmapAdvise::MADV_POPULATE_READ)
     }
 

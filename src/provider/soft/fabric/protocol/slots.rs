@@ -3,14 +3,14 @@
 use super::place::Id;
 
 /// How many there can be of each kind.
-pub(super) const SLOTS: usize = 16_384;
+pub(in super::super) const SLOTS: usize = 16_384;
 
 /// What a key opens.
-pub(super) trait Keyed {
+pub(in super::super) trait Keyed {
     fn key(&self) -> &Id;
 }
 
-pub(super) struct Slots<E> {
+pub(in super::super) struct Slots<E> {
     slots: Vec<Slot<E>>,
     free: Vec<u32>,
 }
@@ -31,7 +31,7 @@ impl<E> Default for Slots<E> {
 
 impl<E: Keyed> Slots<E> {
     /// Takes a slot: its number and generation; `None` if all are taken.
-    pub(super) fn insert(&mut self, entry: E) -> Option<(u32, u32)> {
+    pub(in super::super) fn insert(&mut self, entry: E) -> Option<(u32, u32)> {
         let number = match self.free.pop() {
             Some(number) => number,
             None if self.slots.len() == SLOTS => return None,
@@ -50,7 +50,7 @@ impl<E: Keyed> Slots<E> {
     }
 
     /// Gives a slot back. The entry is for the caller to drop, outside the lock: its owner may be user code.
-    pub(super) fn remove(&mut self, number: u32) -> Option<E> {
+    pub(in super::super) fn remove(&mut self, number: u32) -> Option<E> {
         let slot = &mut self.slots[number as usize];
         // The last generation is the last: another one would have been there before.
         if slot.generation != u32::MAX {
@@ -60,7 +60,7 @@ impl<E: Keyed> Slots<E> {
     }
 
     /// What somebody claims; `has_key` is whether he has shown the key.
-    pub(super) fn claimed(
+    pub(in super::super) fn claimed(
         &self,
         (number, generation): (u32, u32),
         has_key: impl FnOnce(&Id) -> bool,

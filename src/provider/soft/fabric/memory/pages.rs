@@ -10,13 +10,13 @@ use std::sync::OnceLock;
 use nix::sys::stat::fstat;
 
 /// Bytes of its pages.
-pub(super) fn bytes(memfd: &OwnedFd) -> nix::Result<u64> {
+pub(in super::super) fn bytes(memfd: &OwnedFd) -> nix::Result<u64> {
     let blocks = u64::try_from(fstat(memfd)?.st_blocks).unwrap_or(0);
     Ok(blocks.saturating_mul(512))
 }
 
 /// Returns whether so many bytes of pages are more than a memfd of this size has before its end.
-pub(super) fn are_behind(bytes: u64, size: u64) -> bool {
+pub(in super::super) fn are_behind(bytes: u64, size: u64) -> bool {
     // A large page may reach behind the end.
     bytes > size.saturating_add(largest())
 }
@@ -33,7 +33,7 @@ fn largest() -> u64 {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(in super::super) mod tests {
     use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
     use nix::sys::memfd::{MFdFlags, memfd_create};
     use nix::unistd::ftruncate;
@@ -41,7 +41,7 @@ pub(super) mod tests {
     use super::*;
 
     /// Memory of this size, with these seals, and with more pages behind its end.
-    pub(in super::super) fn more_than(size: i64, seals: SealFlag) -> OwnedFd {
+    pub(in super::super::super) fn more_than(size: i64, seals: SealFlag) -> OwnedFd {
         let memfd = memfd_create(c"test", MFdFlags::MFD_ALLOW_SEALING).unwrap();
         ftruncate(&memfd, size).unwrap();
         let more = size + largest() as i64 + 4096;

@@ -38,7 +38,7 @@ fn os(what: &str) -> impl Fn(Errno) -> Error {
 /// # Errors
 ///
 /// `NotPermitted` for what no exporter of ours would send; `TimedOut`; what the kernel refuses.
-pub(super) fn map(
+pub(in super::super) fn map(
     memfd: &OwnedFd,
     offset: u64,
     len: u64,

@@ -7,18 +7,15 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 
-use super::blob::Blob;
-use super::control::Words;
-use super::current;
+use super::super::control::Words;
+use super::super::current;
+use super::super::memory::{Mapping, received};
+use super::super::peer::Peer;
+use super::super::process::Fabric;
+use super::super::protocol::wire::{Answer, Request, Status};
+use super::super::protocol::{Blob, DESCRIPTORS, Id};
 use super::import::Import;
-use super::mapping::Mapping;
-use super::peer::Peer;
-use super::place::Id;
-use super::process::Fabric;
-use super::received;
-use super::socket::DESCRIPTORS;
 use super::talk::{Descriptors, Other, Role, Talk};
-use super::wire::{Answer, Request, Status};
 use crate::device::Imported;
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::Guarded;
@@ -35,7 +32,7 @@ const EXPORTER: Role = Role {
 ///
 /// `NotSupported` from another host or network namespace; `ConnectionReset` if the exporter has ended; `NotPermitted` if it does
 /// not know the export, or sends what is not to be trusted; `TimedOut`; `BadState` in a fork; what could not be had.
-pub(in super::super) fn import(blob: &Blob, deadline: Instant) -> Result<Imported> {
+pub(in super::super::super) fn import(blob: &Blob, deadline: Instant) -> Result<Imported> {
     let fabric = current::fabric()?;
     match blob.instance == fabric.instance {
         true => own(fabric, blob),
@@ -44,7 +41,7 @@ pub(in super::super) fn import(blob: &Blob, deadline: Instant) -> Result<Importe
 }
 
 /// Who exported it.
-pub(super) fn exporter(blob: &Blob) -> Other<'_> {
+pub(in super::super) fn exporter(blob: &Blob) -> Other<'_> {
     Other {
         role: &EXPORTER,
         contact: &blob.contact,
@@ -151,7 +148,7 @@ fn unknown<T>(blob: &Blob) -> Result<T> {
 /// # Errors
 ///
 /// As for [`import`].
-pub(super) fn granted(
+pub(in super::super) fn granted(
     blob: &Blob,
     nonce: &Id,
     answer: &[u8],
@@ -190,4 +187,4 @@ pub(super) fn granted(
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(in super::super) mod tests;

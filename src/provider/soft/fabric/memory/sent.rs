@@ -29,7 +29,7 @@ fn os(what: &'static str) -> impl Fn(Errno) -> Error {
 /// # Errors
 ///
 /// `NotPermitted`: who may have a part would have all of it.
-pub(super) fn check_whole(memfd: &OwnedFd, offset: u64, len: usize) -> Result<()> {
+pub(in super::super) fn check_whole(memfd: &OwnedFd, offset: u64, len: usize) -> Result<()> {
     let size = u64::try_from(fstat(memfd).map_err(os("fstat"))?.st_size).unwrap_or(0);
     let page = u64::try_from(fstatfs(memfd).map_err(os("fstatfs"))?.block_size()).unwrap_or(0);
     if offset == 0 && size < (len as u64).saturating_add(page) {
@@ -47,7 +47,7 @@ pub(super) fn check_whole(memfd: &OwnedFd, offset: u64, len: usize) -> Result<()
 /// # Errors
 ///
 /// `NotSupported` for huge pages that a peer may write, `NotPermitted` where other seals forbid it.
-pub(super) fn seal(memfd: &OwnedFd, peer_writable: bool, write: bool) -> Result<()> {
+pub(in super::super) fn seal(memfd: &OwnedFd, peer_writable: bool, write: bool) -> Result<()> {
     let fs = fstatfs(memfd).map_err(os("fstatfs"))?;
     if peer_writable && fs.filesystem_type() == HUGETLBFS_MAGIC {
         let text = "memory in huge pages that a peer may write is not exported, as who may write it can punch holes, and a hole that no \
@@ -98,7 +98,7 @@ fn missing(have: SealFlag, peer_writable: bool) -> SealFlag {
 /// A descriptor for an importer: with a file offset and flags of its own, and no way to write where it may not.
 ///
 /// It does not wait: who opens a file on which a peer has a lease (fcntl(2)) gets `EAGAIN`.
-pub(super) fn reopen(memfd: BorrowedFd<'_>, write: bool) -> io::Result<File> {
+pub(in super::super) fn reopen(memfd: BorrowedFd<'_>, write: bool) -> io::Result<File> {
     let path = format!("/proc/thread-self/fd/{}", memfd.as_raw_fd());
     let open = || {
         let mut options = OpenOptions::new();

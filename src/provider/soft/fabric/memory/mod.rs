@@ -1,0 +1,17 @@
+//! Memory that two processes map: what is checked of a memfd before it is [sent] and after it was
+//! [received], its [mapping], an [arena] that both write, and the [backing] of an event.
+//!
+//! These files import one another downwards, `{arena, backing} > {received, sent} > {mapping, pages}`,
+//! and
+//! nothing else of the fabric.
+
+mod arena;
+mod backing;
+mod mapping;
+pub(super) mod pages;
+pub(super) mod received;
+pub(super) mod sent;
+
+pub(in super::super) use arena::Arena;
+pub(in super::super) use backing::{hand_out, map_shared, share};
+pub(in super::super) use mapping::Mapping;
