@@ -7,6 +7,15 @@
 //! ```text
 //!   submit ----> ring of jobs of the queue ----> engine: copies ----> ring of completions ----> reap
 //! ```
+//!
+//! | folder | what lives there | what it imports of the others |
+//! |---|---|---|
+//! | this one | the provider, its devices and their queues; what all share: faults, counters, copies | all |
+//! | `topology` | which devices there are | nothing |
+//! | `fabric` | how processes meet and map each other's memory | nothing |
+//! | `engine` | threads that do what is not done inline | faults, options, copies, what queues share |
+//! | `rdma` | endpoints, and remote operations between them | `fabric`, faults, counters, copies |
+//! | `event` | sync events | `fabric`, faults, counters |
 
 mod bell;
 mod copy;

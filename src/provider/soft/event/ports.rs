@@ -21,7 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst, fence};
 use crate::sync::{Mutex, lock};
 
-/// Marks what the doorbells of sync events say, beside those of links.
+/// Marks what the doorbells of sync events say, beside those of doorbell pages.
 const EVENT: u64 = 1 << 63;
 
 /// Ports that are asked for themselves in one look.

@@ -1,13 +1,15 @@
-//! How two endpoints come to share a channel.
+//! How two endpoints come to share a message ring.
 //!
-//! Each side has the other's blob, and connects when it likes. Between processes the one with the smaller instance is the *host*: it
-//! makes link and channel when the *guest* asks for them, which may be before it has connected itself (the guest is a *visitor* then)
-//! or after. Within a process ([`super::connect_local`]) whoever connects first makes both, and is the other's visitor.
+//! Each side has the other's blob, and connects when it likes. Between processes the one with the
+//! smaller instance is the *host*: it makes a doorbell page and a message ring when the *guest* asks
+//! for them, which may be before it has connected itself (the guest is a *visitor* then) or after.
+//! Within a process ([`super::connect_local`]) whoever connects first makes both, and is the
+//! other's visitor.
 //!
 //! ```text
 //!   guest                                            host
-//!   connect: asks ---- card, own name, proof ------> is it the one that I was connected to, if I was?
-//!            <-------- link, channel, number ------- channel is made, and joined if I was
+//!   connect: asks ---- info, own name, proof ------> is it the one that I was connected to, if I was?
+//!            <-------- doorbell page, ring, number --- message ring is made, and joined if I was
 //!   joins                                            connect: is my visitor the one of the blob? joins
 //! ```
 //!
@@ -24,10 +26,10 @@ use super::super::fabric::{
     self, Arena, Guest, Hello, Host, Invitation, Invited, Mapping, Refused, Welcome,
 };
 use super::connection::Connection;
-use super::doorbell::{Bell, Link, PAGE};
-use super::hello::{Answer, Card, Identity, Question, proof};
-use super::messages::{Channel, Memory, Presence, Shape, Side};
-use super::state::{Inner, Shared};
+use super::doorbell::{Bell, DoorbellPage, PAGE};
+use super::hello::{ConnectReply, ConnectRequest, EndpointInfo, Identity, proof};
+use super::messages::{Memory, MessageRing, Presence, Shape, Side};
+use super::state::{EndpointInner, Shared};
 use crate::device::EndpointState;
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::{Guarded, hang_up};
@@ -41,20 +43,20 @@ pub(super) fn gone<T>() -> Result<T> {
     fail(ErrorKind::BadState, "it was dropped")
 }
 
-/// A number of a link that this process has not had.
-pub(super) fn new_link() -> u64 {
+/// A number of a doorbell page that this process has not had.
+pub(super) fn new_doorbell() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 pub(super) fn memory(mapping: Mapping, len: usize) -> Arc<Memory> {
-    // SAFETY: links and channels alone reach such mappings.
+    // SAFETY: doorbell pages and message rings alone reach such mappings.
     Arc::new(unsafe { Memory::new(mapping, len) })
 }
 
 impl Shared {
-    fn card(&self) -> Card {
-        Card {
+    fn info(&self) -> EndpointInfo {
+        EndpointInfo {
             queue: self.ports.number,
             receives: self.config.recv_queue_size,
             permissions: self.config.permissions,
@@ -67,7 +69,7 @@ impl Shared {
         let this: Weak<Shared> = Arc::downgrade(self);
         fabric::invite(
             &fabric::ENDPOINT,
-            &self.card().format(),
+            &self.info().format(),
             this as Weak<dyn Host>,
         )
     }
@@ -75,7 +77,7 @@ impl Shared {
     /// Connects to who made the blob.
     pub(super) fn connect(self: &Arc<Self>, blob: &[u8], deadline: Instant) -> Result<()> {
         let invitation = Invitation::parse(&fabric::ENDPOINT, blob)?;
-        let Some(card) = Card::parse(&invitation.hello) else {
+        let Some(info) = EndpointInfo::parse(&invitation.hello) else {
             return fail(
                 ErrorKind::InvalidValue,
                 "the blob is no endpoint's: it was forged",
@@ -86,7 +88,7 @@ impl Shared {
             slot: invitation.slot,
             generation: invitation.generation,
             proof: proof(&invitation.key),
-            permissions: card.permissions,
+            permissions: info.permissions,
         };
         // Without a blob of its own it could not say who it is.
         let own = self.own_identity()?;
@@ -105,16 +107,17 @@ impl Shared {
                         "the blob is no software endpoint's",
                     );
                 };
-                self.pair(&other, own, peer, card)
+                self.pair(&other, own, peer, info)
             }
             None if invitation.we_host()? => {
-                let known = |inner: &Inner| inner.visitor.as_ref().is_some_and(|v| v.0 == peer);
+                let known =
+                    |inner: &EndpointInner| inner.visitor.as_ref().is_some_and(|v| v.0 == peer);
                 if !known(&self.inner()) {
                     invitation.find_guest(deadline)?;
                 }
                 self.expect(own, peer)
             }
-            None => self.visit(&invitation, own, peer, card, deadline),
+            None => self.visit(&invitation, own, peer, info, deadline),
         }
     }
 
@@ -134,7 +137,7 @@ impl Shared {
     }
 
     /// Whether it can be connected, as who it was when that began.
-    pub(super) fn check_init(inner: &Inner, own: &Identity) -> Result<()> {
+    pub(super) fn check_init(inner: &EndpointInner, own: &Identity) -> Result<()> {
         let text = match inner.state {
             _ if inner.retired => return gone(),
             EndpointState::Init if !inner.is(own) => "it was reset meanwhile".to_owned(),
@@ -171,29 +174,29 @@ impl Shared {
         invitation: &Invitation,
         own: Identity,
         peer: Identity,
-        card: Card,
+        info: EndpointInfo,
         deadline: Instant,
     ) -> Result<()> {
         Self::check_init(&self.inner(), &own)?;
-        let queue = (peer.instance, card.queue);
+        let queue = (peer.instance, info.queue);
         // It stays until the answer is here, whoever leaves it meanwhile.
-        let known = self.ports.reaper().links.latest(queue);
-        let question = Question {
-            card: self.card(),
+        let known = self.ports.reaper().doorbells.latest(queue);
+        let request = ConnectRequest {
+            info: self.info(),
             slot: own.slot,
             generation: own.generation,
             proof: own.proof,
-            link: known.as_ref().map_or(0, |(number, _)| *number),
+            doorbell: known.as_ref().map_or(0, |(number, _)| *number),
         };
-        let visit = invitation.visit(&question.format(), deadline)?;
-        let Some(answer) = Answer::parse(&visit.hello) else {
+        let visit = invitation.visit(&request.format(), deadline)?;
+        let Some(reply) = ConnectReply::parse(&visit.hello) else {
             return fail(
                 ErrorKind::ConnectionAborted,
                 "the peer answers what no endpoint does",
             );
         };
         let shape = Shape {
-            host: card.receives,
+            host: info.receives,
             guest: self.config.recv_queue_size,
         };
         let Some(len) = shape.len() else {
@@ -202,47 +205,49 @@ impl Shared {
                 "the peer has more receives than can be",
             );
         };
-        let [page, channel] = &visit.memfds;
-        let channel = memory(Arena::received(channel, len)?, len);
+        let [page, messages] = &visit.memfds;
+        let messages = memory(Arena::received(messages, len)?, len);
         let mut stays = None;
         let known = known
-            .filter(|(number, link)| *number == answer.link && link.is_of(&visit.process))
-            .map(|(_, link)| link)
+            .filter(|(number, doorbell)| {
+                *number == reply.doorbell && doorbell.is_of(&visit.process)
+            })
+            .map(|(_, doorbell)| doorbell)
             .or_else(|| {
                 self.ports
                     .reaper()
-                    .links
-                    .find(queue, answer.link, &visit.process)
+                    .doorbells
+                    .find(queue, reply.doorbell, &visit.process)
             });
-        let link = match known {
-            Some(link) => {
+        let doorbell = match known {
+            Some(doorbell) => {
                 stays = Some(visit.socket).filter(|_| visit.stays);
-                link
+                doorbell
             }
             None => {
                 let page = memory(Arena::received(page, PAGE)?, PAGE);
                 let bell = Bell::Socket(OnceLock::from(Arc::new(visit.socket)));
                 let process = Some(visit.process);
-                let link = Link::new(
+                let doorbell = DoorbellPage::new(
                     page,
                     Side::Guest,
                     bell,
                     process,
                     Arc::downgrade(&self.ports) as _,
                 );
-                let link = Arc::new(link);
-                self.ports.add_bell(&link)?;
-                link.watch_process();
-                link
+                let doorbell = Arc::new(doorbell);
+                self.ports.add_bell(&doorbell)?;
+                doorbell.watch_process();
+                doorbell
             }
         };
-        let channel = Channel::new(channel, shape, Side::Guest);
-        link.join(answer.index, self.number);
+        let messages = MessageRing::new(messages, shape, Side::Guest);
+        doorbell.join(reply.index, self.number);
         self.ports
             .reaper()
-            .links
-            .keep(queue, answer.link, &link, None);
-        let mut connection = Connection::new(channel, link, answer.index, peer);
+            .doorbells
+            .keep(queue, reply.doorbell, &doorbell, None);
+        let mut connection = Connection::new(messages, doorbell, reply.index, peer);
         connection.stays = stays;
         let mut inner = self.inner();
         if let Err(error) = Self::check_init(&inner, &own) {
@@ -257,7 +262,7 @@ impl Shared {
     /// Somebody has come: whom it was connected to, or a visitor. Who came before is no visitor any more: the latest is the one.
     pub(super) fn receive_visitor(
         &self,
-        inner: &mut Inner,
+        inner: &mut EndpointInner,
         visitor: Identity,
         connection: Connection,
     ) -> Option<Connection> {
@@ -270,9 +275,9 @@ impl Shared {
     }
 
     /// The guest of this channel has not heard that it was welcomed: it has not come.
-    fn unwelcome(&self, link: &Arc<Link>, index: u32) {
+    fn unwelcome(&self, doorbell: &Arc<DoorbellPage>, index: u32) {
         let mut inner = self.inner();
-        let is_its = |its: &Connection| Arc::ptr_eq(&its.link, link) && its.index == index;
+        let is_its = |its: &Connection| Arc::ptr_eq(&its.doorbell, doorbell) && its.index == index;
         let visitor = inner.visitor.take_if(|(_, visitor)| is_its(visitor));
         let connection = inner.connection.take_if(|connection| is_its(connection));
         drop(inner);
@@ -286,54 +291,57 @@ impl Shared {
 
 impl Host for Shared {
     fn welcome(&self, guest: &Guest) -> Result<Welcome, Refused> {
-        let question = Question::parse(&guest.hello).ok_or(Refused::NotExpected)?;
-        let visitor = question.identity(guest.instance);
+        let request = ConnectRequest::parse(&guest.hello).ok_or(Refused::NotExpected)?;
+        let visitor = request.identity(guest.instance);
         let shape = Shape {
             host: self.config.recv_queue_size,
-            guest: question.card.receives,
+            guest: request.info.receives,
         };
         let len = shape.len().ok_or(Refused::NotExpected)?;
         let expected = self.inner().expected;
         if expected.is_some_and(|expected| expected != visitor) {
             return Err(Refused::NotExpected);
         }
-        let (channel_fd, mapping) =
+        let (messages_fd, mapping) =
             Arena::create(len).map_err(|_| Refused::Failed(libc::ENOMEM))?;
-        let channel = Channel::new(memory(mapping, len), shape, Side::Host);
-        let queue = (guest.instance, question.card.queue);
-        let known = match question.link {
+        let messages = MessageRing::new(memory(mapping, len), shape, Side::Host);
+        let queue = (guest.instance, request.info.queue);
+        let known = match request.doorbell {
             0 => None,
             // A guest can say that it is another one. It gets no bell of that one's.
             number => self
                 .ports
                 .reaper()
-                .links
+                .doorbells
                 .find(queue, number, &guest.process)
-                .map(|link| (number, link)),
+                .map(|doorbell| (number, doorbell)),
         };
-        let (number, link, fresh) = match known {
-            Some((number, link)) => (number, link, None),
+        let (number, doorbell, fresh) = match known {
+            Some((number, doorbell)) => (number, doorbell, None),
             None => {
                 let (fd, mapping) =
                     Arena::create(PAGE).map_err(|_| Refused::Failed(libc::ENOMEM))?;
                 let page = memory(mapping, PAGE);
                 let bell = Bell::Socket(OnceLock::new());
                 let process = Some(Arc::clone(&guest.process));
-                let link = Link::new(
+                let doorbell = DoorbellPage::new(
                     page,
                     Side::Host,
                     bell,
                     process,
                     Arc::downgrade(&self.ports) as _,
                 );
-                (new_link(), Arc::new(link), Some(fd))
+                (new_doorbell(), Arc::new(doorbell), Some(fd))
             }
         };
-        let index = link
+        let index = doorbell
             .admit(self.number)
             .ok_or(Refused::Failed(libc::EUSERS))?;
-        self.ports.reaper().links.keep(queue, number, &link, None);
-        let connection = Connection::new(channel, Arc::clone(&link), index, visitor);
+        self.ports
+            .reaper()
+            .doorbells
+            .keep(queue, number, &doorbell, None);
+        let connection = Connection::new(messages, Arc::clone(&doorbell), index, visitor);
         let mut inner = self.inner();
         let refused = match (&inner.state, inner.expected) {
             (EndpointState::Error(_), _) => Some(Refused::Gone),
@@ -352,26 +360,26 @@ impl Host for Shared {
         if let Some(before) = before {
             before.leave(Presence::Closed, self.number);
         }
-        let hello: Hello = Answer {
-            link: number,
+        let hello: Hello = ConnectReply {
+            doorbell: number,
             index,
         }
         .format();
         let page_fd = match &fresh {
             Some(fd) => Arc::clone(fd),
             // It has that one.
-            None => Arc::clone(&channel_fd),
+            None => Arc::clone(&messages_fd),
         };
         let keep = fresh.map(|_| {
-            link.watch_process();
+            doorbell.watch_process();
             // A guest that never reads the answer keeps neither of them.
-            let (ports, link) = (Arc::downgrade(&self.ports), Arc::downgrade(&link));
+            let (ports, doorbell) = (Arc::downgrade(&self.ports), Arc::downgrade(&doorbell));
             Box::new(move |socket| {
-                let (Some(ports), Some(link)) = (ports.upgrade(), link.upgrade()) else {
+                let (Some(ports), Some(doorbell)) = (ports.upgrade(), doorbell.upgrade()) else {
                     return hang_up(&socket);
                 };
-                link.hang_bell(socket);
-                if let Err(error) = ports.add_bell(&link) {
+                doorbell.hang_bell(socket);
+                if let Err(error) = ports.add_bell(&doorbell) {
                     tracing::error!(%error, "a peer of an Rdma cannot wake this process");
                 }
             }) as Box<dyn FnOnce(Guarded) + Send>
@@ -379,12 +387,12 @@ impl Host for Shared {
         let (ports, number) = (Arc::clone(&self.ports), self.number);
         let unheard = move || {
             if let Some(endpoint) = ports.endpoint(number) {
-                endpoint.unwelcome(&link, index);
+                endpoint.unwelcome(&doorbell, index);
             }
         };
         Ok(Welcome {
             hello,
-            memfds: [page_fd, channel_fd],
+            memfds: [page_fd, messages_fd],
             keep,
             unheard: Some(Box::new(unheard)),
         })

@@ -1,13 +1,14 @@
-//! How two endpoints of one process come to share a channel: whoever connects first makes both ends.
+//! How two endpoints of one process come to share a message ring: whoever connects first makes both
+//! ends.
 
 use std::sync::Arc;
 
 use super::super::fabric::{Arena, Id};
-use super::connect::{fail, memory, new_link};
+use super::connect::{fail, memory, new_doorbell};
 use super::connection::Connection;
-use super::doorbell::{Bell, Link, PAGE};
-use super::hello::{Card, Identity};
-use super::messages::{Channel, Presence, Shape, Side};
+use super::doorbell::{Bell, DoorbellPage, PAGE};
+use super::hello::{EndpointInfo, Identity};
+use super::messages::{MessageRing, Presence, Shape, Side};
 use super::state::Shared;
 use crate::device::EndpointState;
 use crate::error::{ErrorKind, Result};
@@ -19,12 +20,12 @@ impl Shared {
         other: &Arc<Shared>,
         own: Identity,
         peer: Identity,
-        card: Card,
+        info: EndpointInfo,
     ) -> Result<()> {
         // Made before any lock is taken, and for nothing only in a race.
         let shape = Shape {
             host: self.config.recv_queue_size,
-            guest: card.receives,
+            guest: info.receives,
         };
         let is_peer = |visitor: &(Identity, Connection)| visitor.0 == peer;
         let visited = self.inner().visitor.as_ref().is_some_and(is_peer);
@@ -81,7 +82,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Link and channel of two endpoints of this process.
+    /// Doorbell page and message ring of two endpoints of this process.
     fn make_pair(
         &self,
         other: &Shared,
@@ -94,7 +95,7 @@ impl Shared {
         };
         let (_memfd, mapping) = Arena::create(len)?;
         let memory = memory(mapping, len);
-        let (number, here, there) = self.own_links(other, peer.instance)?;
+        let (number, here, there) = self.own_doorbells(other, peer.instance)?;
         let Some(index) = here.admit(self.number) else {
             return fail(
                 ErrorKind::Full,
@@ -106,28 +107,37 @@ impl Shared {
         let from = (peer.instance, self.ports.number);
         self.ports
             .reaper()
-            .links
+            .doorbells
             .keep(to, number, &here, Some(&there));
-        other.ports.reaper().links.keep(from, number, &there, None);
-        let end = |side, link, peer| {
-            let channel = Channel::new(Arc::clone(&memory), shape, side);
-            Connection::new(channel, link, index, peer)
+        other
+            .ports
+            .reaper()
+            .doorbells
+            .keep(from, number, &there, None);
+        let end = |side, doorbell, peer| {
+            let messages = MessageRing::new(Arc::clone(&memory), shape, side);
+            Connection::new(messages, doorbell, index, peer)
         };
         let first = end(Side::Host, here, peer);
         Ok((first, end(Side::Guest, there, own)))
     }
 
-    /// The two ends of a link from this queue to another one of this process, and its number.
-    fn own_links(&self, other: &Shared, instance: Id) -> Result<(u64, Arc<Link>, Arc<Link>)> {
+    /// The two ends of a doorbell page from this queue to another one of this process, and its
+    /// number.
+    fn own_doorbells(
+        &self,
+        other: &Shared,
+        instance: Id,
+    ) -> Result<(u64, Arc<DoorbellPage>, Arc<DoorbellPage>)> {
         let known = (instance, other.ports.number);
-        if let Some(pair) = self.ports.reaper().links.pair(known) {
+        if let Some(pair) = self.ports.reaper().doorbells.pair(known) {
             return Ok(pair);
         }
         let (_memfd, mapping) = Arena::create(PAGE)?;
         let page = memory(mapping, PAGE);
         let end = |side, to: &Shared, of: &Shared| {
             let bell = Bell::Signal(Arc::clone(&to.ports.signal));
-            Arc::new(Link::new(
+            Arc::new(DoorbellPage::new(
                 Arc::clone(&page),
                 side,
                 bell,
@@ -136,7 +146,7 @@ impl Shared {
             ))
         };
         let here = end(Side::Host, other, self);
-        Ok((new_link(), here, end(Side::Guest, self, other)))
+        Ok((new_doorbell(), here, end(Side::Guest, self, other)))
     }
 }
 

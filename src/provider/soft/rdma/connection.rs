@@ -1,11 +1,11 @@
-//! An endpoint's end of a channel, and how the peer hears of what is done there.
+//! An endpoint's end of a message ring, and how the peer hears of what is done there.
 #![expect(unsafe_code, reason = "does Jobs whose memory was lent")]
 
 use std::sync::Arc;
 
-use super::doorbell::Link;
+use super::doorbell::DoorbellPage;
 use super::hello::Identity;
-use super::messages::{Channel, Head, Kind, Presence, Receiving, Sending, Sent};
+use super::messages::{Head, Kind, MessageRing, Presence, Receiving, Sending, Sent};
 use super::remote::{self, Step};
 use crate::device::{RdmaJob, Verb};
 use crate::error::{JobError, Reason};
@@ -13,9 +13,9 @@ use crate::process::Guarded;
 use crate::sync::atomic::{Ordering, fence};
 
 pub(super) struct Connection {
-    pub(super) channel: Arc<Channel>,
-    pub(super) link: Arc<Link>,
-    /// Of the channel, in the link.
+    pub(super) messages: Arc<MessageRing>,
+    pub(super) doorbell: Arc<DoorbellPage>,
+    /// Of the message ring, in the doorbell page.
     pub(super) index: u32,
     pub(super) peer: Identity,
     pub(super) sending: Sending,
@@ -27,10 +27,15 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(channel: Channel, link: Arc<Link>, index: u32, peer: Identity) -> Connection {
+    pub(super) fn new(
+        messages: MessageRing,
+        doorbell: Arc<DoorbellPage>,
+        index: u32,
+        peer: Identity,
+    ) -> Connection {
         Connection {
-            channel: Arc::new(channel),
-            link,
+            messages: Arc::new(messages),
+            doorbell,
             index,
             peer,
             sending: Sending::default(),
@@ -43,18 +48,18 @@ impl Connection {
     /// A receive is posted. The peer must be told.
     pub(super) fn post(&mut self, room: usize) {
         let room = u32::try_from(room).unwrap_or(u32::MAX);
-        self.receiving.post(&self.channel, room);
+        self.receiving.post(&self.messages, room);
     }
 
     /// Something was published: the peer hears of it, if it does not look by itself.
     #[inline]
     pub(super) fn notify_message(&self) {
-        // Pairs with the fences of those who set `cold` or arm, and look then.
+        // Pairs with the fences of those who set `parked` or arm, and look then.
         fence(Ordering::SeqCst);
-        if self.channel.peer_is_cold() {
-            self.link.hint_peer(self.index);
+        if self.messages.peer_is_parked() {
+            self.doorbell.hint_peer(self.index);
         }
-        self.link.wake_peer();
+        self.doorbell.wake_peer();
     }
 
     /// A receive was posted, or bytes were taken: the peer hears of it if it waits for that.
@@ -62,23 +67,23 @@ impl Connection {
     pub(super) fn notify_room(&self) {
         // Pairs with the fence of `want`.
         fence(Ordering::SeqCst);
-        if self.channel.peer_wants() {
-            self.link.hint_peer(self.index);
-            self.link.wake_peer();
+        if self.messages.peer_wants() {
+            self.doorbell.hint_peer(self.index);
+            self.doorbell.wake_peer();
         }
     }
 
     /// Something that the peer must look at, whatever it waits for.
     pub(super) fn notify_all(&self) {
         fence(Ordering::SeqCst);
-        self.link.hint_peer(self.index);
-        self.link.wake_peer();
+        self.doorbell.hint_peer(self.index);
+        self.doorbell.wake_peer();
     }
 
     /// The first Job waits for the peer, or does so no more. Who waits looks once more.
     pub(super) fn want(&mut self, wants: bool) {
         self.wants = wants;
-        self.channel.set_wants(wants);
+        self.messages.set_wants(wants);
         fence(Ordering::SeqCst);
     }
 
@@ -88,10 +93,10 @@ impl Connection {
     ///
     /// How it has left.
     pub(super) fn presence(&self) -> Result<(), JobError> {
-        let gone = match self.channel.peer() {
+        let gone = match self.messages.peer() {
             Presence::Closed => Reason::PeerClosed,
             Presence::Failed => Reason::PeerFailed,
-            Presence::Absent | Presence::Connected if self.link.is_dead() => Reason::PeerGone,
+            Presence::Absent | Presence::Connected if self.doorbell.is_dead() => Reason::PeerGone,
             Presence::Absent | Presence::Connected => return Ok(()),
         };
         Err(JobError::of(gone))
@@ -104,12 +109,12 @@ impl Connection {
     /// How it has left, once everything that it sent before was received.
     pub(super) fn ask(&self) -> Result<Step, JobError> {
         let there = match self.presence() {
-            Ok(()) if self.link.has_died() => Err(JobError::of(Reason::PeerGone)),
+            Ok(()) if self.doorbell.has_died() => Err(JobError::of(Reason::PeerGone)),
             there => there,
         };
         match there {
             Ok(()) => Ok(Step::Done(0)),
-            Err(_) if self.receiving.has_more(&self.channel) => Ok(Step::More),
+            Err(_) if self.receiving.has_more(&self.messages) => Ok(Step::More),
             Err(left) => Err(left),
         }
     }
@@ -117,10 +122,10 @@ impl Connection {
     /// This end is closed.
     pub(super) fn leave(self, presence: Presence, endpoint: u32) {
         // A child of fork(2) has nothing of it.
-        if self.channel.is_ours() {
-            self.channel.say(presence);
+        if self.messages.is_ours() {
+            self.messages.say(presence);
             self.notify_all();
-            self.link.leave(self.index, endpoint);
+            self.doorbell.leave(self.index, endpoint);
         }
     }
 
@@ -131,7 +136,7 @@ impl Connection {
             Verb::Send(_) => job.len,
             _ => 0,
         };
-        self.sending.has_room(&self.channel, len)
+        self.sending.has_room(&self.messages, len)
     }
 
     /// Does a part of a Job, of which so many bytes were done.
@@ -155,7 +160,7 @@ impl Connection {
                 // SAFETY: as the caller promises: the source has `len` bytes.
                 let sent = unsafe {
                     self.sending
-                        .send(&self.channel, head(job), &job.local, most)
+                        .send(&self.messages, head(job), &job.local, most)
                 };
                 *copied = self.sending.part();
                 sent.map_err(|_| JobError::of(Reason::PeerNonsense))?
@@ -168,7 +173,7 @@ impl Connection {
                         return Ok(step);
                     }
                 }
-                self.sending.tell(&self.channel, head(job))
+                self.sending.tell(&self.messages, head(job))
             }
             // SAFETY: as the caller promises.
             _ => return unsafe { remote::step(job, &self.peer, copied, most) },

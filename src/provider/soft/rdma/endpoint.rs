@@ -99,7 +99,7 @@ unsafe impl Endpoint for SoftEndpoint {
         if accepted > 0 {
             shared.reopen(&inner);
             drop(inner);
-            shared.ports.raise(shared.number);
+            shared.ports.mark_ready(shared.number);
         }
         Submitted { accepted, refused }
     }

@@ -7,15 +7,16 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::super::fabric::{Arena, HELLO};
-use super::doorbell::CHANNELS;
-use super::hello::{Answer, Card, Question};
+use super::doorbell::RINGS;
+use super::hello::{ConnectReply, ConnectRequest, EndpointInfo};
 use super::messages::{
-    Channel, ENTRY, Head, INLINE, Kind, Memory, Receiving, Sending, Shape, Side,
+    ENTRY, Head, INLINE, Kind, Memory, MessageRing, Receiving, Sending, Shape, Side,
 };
 use crate::device::{Access, Mtu, Segment, Segments};
 use crate::sync::atomic::Ordering;
 
-/// What peers say when they meet. The input: the bytes of a card, a question and an answer, whichever of them they are.
+/// What peers say when they meet. The input: the bytes of an info, a request and a reply,
+/// whichever of them they are.
 pub struct Hellos;
 
 impl Hellos {
@@ -24,49 +25,52 @@ impl Hellos {
         let mut hello = [0; HELLO];
         let len = input.len().min(HELLO);
         hello[..len].copy_from_slice(&input[..len]);
-        if let Some(card) = Card::parse(&hello) {
-            assert_eq!(card.format()[..16], hello[..16], "{card:?}");
+        if let Some(info) = EndpointInfo::parse(&hello) {
+            assert_eq!(info.format()[..16], hello[..16], "{info:?}");
             let shape = Shape {
-                host: card.receives,
-                guest: card.receives,
+                host: info.receives,
+                guest: info.receives,
             };
             // What is shared has at most 64 MiB.
-            assert!(shape.len().is_some_and(|len| len <= 64 << 20), "{card:?}");
+            assert!(shape.len().is_some_and(|len| len <= 64 << 20), "{info:?}");
         }
-        if let Some(question) = Question::parse(&hello) {
-            assert_eq!(Some(question.card), Card::parse(&hello));
-            assert_eq!(question.format()[..48], hello[..48], "{question:?}");
-            assert_eq!(question.identity([3; 16]).proof, hello[24..40]);
+        if let Some(request) = ConnectRequest::parse(&hello) {
+            assert_eq!(Some(request.info), EndpointInfo::parse(&hello));
+            assert_eq!(request.format()[..48], hello[..48], "{request:?}");
+            assert_eq!(request.identity([3; 16]).proof, hello[24..40]);
         }
-        if let Some(answer) = Answer::parse(&hello) {
-            assert_eq!(answer.format()[..16], hello[..16], "{answer:?}");
-            assert!(answer.link != 0 && answer.index < CHANNELS);
+        if let Some(reply) = ConnectReply::parse(&hello) {
+            assert_eq!(reply.format()[..16], hello[..16], "{reply:?}");
+            assert!(reply.doorbell != 0 && reply.index < RINGS);
         }
     }
 
     /// What honest peers say.
     pub fn seeds() -> Vec<Vec<u8>> {
-        let card = Card {
+        let info = EndpointInfo {
             queue: 1,
             receives: 64,
             permissions: Access::RDMA_READ | Access::RDMA_WRITE,
             mtu: Mtu::Bytes1024,
         };
-        let question = Question {
-            card,
+        let request = ConnectRequest {
+            info,
             slot: 1,
             generation: 2,
             proof: [3; 16],
-            link: 4,
+            doorbell: 4,
         };
-        let answer = Answer { link: 5, index: 6 };
-        [card.format(), question.format(), answer.format()]
+        let reply = ConnectReply {
+            doorbell: 5,
+            index: 6,
+        };
+        [info.format(), request.format(), reply.format()]
             .map(Vec::from)
             .into()
     }
 }
 
-/// One end of a channel, whose other end is the input: what it writes, and when.
+/// One end of a message ring, whose other end is the input: what it writes, and when.
 pub struct Scribbler {
     memory: Arc<Memory>,
     shape: Shape,
@@ -87,7 +91,7 @@ fn segments(bytes: &mut [u8]) -> Segments {
 }
 
 impl Scribbler {
-    /// One with a channel.
+    /// One with a message ring.
     #[expect(clippy::new_without_default, reason = "it maps memory")]
     pub fn new() -> Scribbler {
         let shape = Shape {
@@ -96,7 +100,7 @@ impl Scribbler {
         };
         let len = shape.len().expect("powers of two");
         let (_memfd, mapping) = Arena::create(len).expect("a memfd");
-        // SAFETY: one channel at a time reaches it, and this, by atomics.
+        // SAFETY: one message ring at a time reaches it, and this, by atomics.
         let memory = Arc::new(unsafe { Memory::new(mapping, len) });
         Scribbler { memory, shape }
     }
@@ -110,10 +114,10 @@ impl Scribbler {
                 .flat_map(|block| (block..block + WORDS).step_by(8))
         };
         words().for_each(|at| self.memory.word(at).store(0, Ordering::SeqCst));
-        let channel = Channel::new(Arc::clone(&self.memory), self.shape, Side::Host);
+        let messages = MessageRing::new(Arc::clone(&self.memory), self.shape, Side::Host);
         let (mut sending, mut receiving) = (Sending::default(), Receiving::default());
         for _ in 0..RECEIVES {
-            receiving.post(&channel, ROOM as u32);
+            receiving.post(&messages, ROOM as u32);
         }
         let mut bytes = vec![0xa5; GUARD + ROOM + GUARD];
         let mut message = vec![1; LONG];
@@ -125,7 +129,7 @@ impl Scribbler {
                 0 | 1 => {
                     let dst = segments(&mut bytes[GUARD..GUARD + ROOM]);
                     // SAFETY: the bytes are there, and as many.
-                    let _ = unsafe { receiving.take(&channel, Some((&dst, ROOM)), usize::MAX) };
+                    let _ = unsafe { receiving.take(&messages, Some((&dst, ROOM)), usize::MAX) };
                 }
                 sends => {
                     let len = if sends == 2 { INLINE } else { message.len() };
@@ -136,7 +140,7 @@ impl Scribbler {
                     };
                     let src = segments(&mut message[..len]);
                     // SAFETY: as above.
-                    let _ = unsafe { sending.send(&channel, head, &src, usize::MAX) };
+                    let _ = unsafe { sending.send(&messages, head, &src, usize::MAX) };
                 }
             }
         }

@@ -1,9 +1,9 @@
-//! What endpoints say to each other when they meet: in a blob, in a guest's question, and in a host's answer.
+//! What endpoints say to each other to connect: in a blob, in a guest's request, and in a host's reply.
 
 use sha2::{Digest, Sha256};
 
 use super::super::fabric::{HELLO, Hello, Id};
-use super::doorbell::CHANNELS;
+use super::doorbell::RINGS;
 use super::messages::MAX_RECEIVES;
 use crate::device::{Access, Mtu};
 
@@ -21,7 +21,7 @@ pub(super) struct Identity {
 
 /// What an endpoint says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Card {
+pub(super) struct EndpointInfo {
     /// The number of its queue.
     pub(super) queue: u64,
     /// Its receives: a power of two.
@@ -31,23 +31,24 @@ pub(super) struct Card {
     pub(super) mtu: Mtu,
 }
 
-/// What a guest says: its card, who it is by its own blob, and which link there is already.
+/// What a guest says: its info, who it is by its own blob, and which doorbell page there is
+/// already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Question {
-    pub(super) card: Card,
+pub(super) struct ConnectRequest {
+    pub(super) info: EndpointInfo,
     pub(super) slot: u32,
     pub(super) generation: u32,
     pub(super) proof: Id,
-    /// The latest link between the two queues; 0 if there is none.
-    pub(super) link: u64,
+    /// The latest doorbell page between the two queues; 0 if there is none.
+    pub(super) doorbell: u64,
 }
 
 /// What the host answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
-    /// The link, which is a new one if it is not the one of the question.
-    pub(super) link: u64,
-    /// The channel's number in it.
+pub(super) struct ConnectReply {
+    /// The doorbell page, which is a new one if it is not the one of the request.
+    pub(super) doorbell: u64,
+    /// The message ring's number in it.
     pub(super) index: u32,
 }
 
@@ -83,7 +84,7 @@ fn word(hello: &Hello, number: usize) -> u64 {
     u64::from_le_bytes(bytes.expect("eight bytes"))
 }
 
-impl Card {
+impl EndpointInfo {
     fn words(&self) -> [u64; 2] {
         let rest = u64::from(self.receives) << 32
             | u64::from(self.permissions.bits()) << 8
@@ -99,7 +100,7 @@ impl Card {
     }
 
     /// `None` for what no endpoint says.
-    pub(super) fn parse(hello: &Hello) -> Option<Card> {
+    pub(super) fn parse(hello: &Hello) -> Option<EndpointInfo> {
         let (queue, rest) = (word(hello, 0), word(hello, 1));
         let receives = (rest >> 32) as u32;
         let permissions = Access::from_bits((rest as u32) >> 8)?;
@@ -108,7 +109,7 @@ impl Card {
             && receives.is_power_of_two()
             && receives <= MAX_RECEIVES
             && RDMA.contains(permissions);
-        right.then_some(Card {
+        right.then_some(EndpointInfo {
             queue,
             receives,
             permissions,
@@ -117,10 +118,10 @@ impl Card {
     }
 }
 
-impl Question {
+impl ConnectRequest {
     pub(super) fn format(&self) -> Hello {
         let mut hello = [0; HELLO];
-        let [queue, rest] = self.card.words();
+        let [queue, rest] = self.info.words();
         let [first, second] =
             [0, 8].map(|at| u64::from_le_bytes(self.proof[at..at + 8].try_into().expect("eight")));
         Words(&mut hello, 0)
@@ -129,21 +130,21 @@ impl Question {
             .put(u64::from(self.slot) << 32 | u64::from(self.generation))
             .put(first)
             .put(second)
-            .put(self.link);
+            .put(self.doorbell);
         hello
     }
 
     /// `None` for what no endpoint asks.
-    pub(super) fn parse(hello: &Hello) -> Option<Question> {
+    pub(super) fn parse(hello: &Hello) -> Option<ConnectRequest> {
         let name = word(hello, 2);
         let mut proof = Id::default();
         proof.copy_from_slice(&hello[24..40]);
-        Some(Question {
-            card: Card::parse(hello)?,
+        Some(ConnectRequest {
+            info: EndpointInfo::parse(hello)?,
             slot: (name >> 32) as u32,
             generation: name as u32,
             proof,
-            link: word(hello, 5),
+            doorbell: word(hello, 5),
         })
     }
 
@@ -154,23 +155,25 @@ impl Question {
             slot: self.slot,
             generation: self.generation,
             proof: self.proof,
-            permissions: self.card.permissions,
+            permissions: self.info.permissions,
         }
     }
 }
 
-impl Answer {
+impl ConnectReply {
     pub(super) fn format(&self) -> Hello {
         let mut hello = [0; HELLO];
-        Words(&mut hello, 0).put(self.link).put(self.index.into());
+        Words(&mut hello, 0)
+            .put(self.doorbell)
+            .put(self.index.into());
         hello
     }
 
     /// `None` for what no host answers.
-    pub(super) fn parse(hello: &Hello) -> Option<Answer> {
-        let (link, index) = (word(hello, 0), word(hello, 1));
-        (link != 0 && index < u64::from(CHANNELS)).then_some(Answer {
-            link,
+    pub(super) fn parse(hello: &Hello) -> Option<ConnectReply> {
+        let (doorbell, index) = (word(hello, 0), word(hello, 1));
+        (doorbell != 0 && index < u64::from(RINGS)).then_some(ConnectReply {
+            doorbell,
             index: index as u32,
         })
     }

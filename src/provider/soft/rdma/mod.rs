@@ -1,23 +1,24 @@
 //! Remote operations between endpoints of software devices: of one process, or of two of the same host.
 //!
 //! ```text
-//!   queue of a WorkQ                                  queue of another one
-//!   Ports: which endpoints have something to do       Ports
-//!     |                                                 |
-//!     +-- Link ------ page: armed, hints; a bell ----- Link --+      one for each pair of queues
-//!     |                                                       |
-//!     +-- Endpoint -- Connection == Channel == Connection -- Endpoint
+//!   queue of a WorkQ                                      queue of another one
+//!   Ports: which endpoints have something to do           Ports
+//!     |                                                     |
+//!     +-- DoorbellPage -- armed, hints; a bell -- DoorbellPage --+    one for each pair of queues
+//!     |                                                          |
+//!     +-- Endpoint -- Connection == MessageRing == Connection -- Endpoint
 //!                      receives ->  rooms    -> may be sent
 //!                      Sending  ->  messages -> Receiving
 //! ```
 //!
-//! One-sided operations are copies into memory that was imported ([`remote`]): the peer's process does nothing and hears nothing.
-//! Messages are copied twice, into the channel and out of it. Nobody but those who submit and who look does anything: there is no
-//! thread.
+//! One-sided operations are copies into memory that was imported ([`remote`]): the peer's process
+//! does nothing and hears nothing. Messages are copied twice, into the message ring and out of it.
+//! Nobody but those who submit and who look does anything: there is no thread.
 //!
 //! # Threat model
 //!
-//! As for the [fabric](super::fabric). What the peer can write is the channel and the page of the link, at any time.
+//! As for the [fabric](super::fabric). What the peer can write is the message ring and the
+//! doorbell page, at any time.
 //!
 //! | rule | enforced by |
 //! |---|---|
@@ -28,6 +29,12 @@
 //! | it cannot make this side wait for ever | a time limit, and the end of its process: [`endpoint`], [`ports`] |
 //! | it cannot stop whoever rings, or fill what rings here | a bell that does not block: [`bell`](super::bell) |
 //! | a one-sided operation reaches what that peer exported, and it permits | [`remote`] |
+//!
+//! # Rooms
+//!
+//! `messages` has the memory that two endpoints share, and `doorbell` what wakes their queues. It
+//! imports `messages`; all files of this folder may import both. A queue ([`ports`]), its reaper and
+//! its endpoints ([`state`]) know each other; everything else imports downwards.
 
 mod connect;
 mod connect_local;

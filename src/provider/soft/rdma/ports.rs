@@ -1,8 +1,9 @@
 //! The endpoints of one queue: which of them have something to do, and what that comes to.
 //!
-//! A look goes to those that were raised (a Job was submitted, the peer has left, ..), those that their peers hinted at, and those that
-//! are *hot*: the last few that got messages, which are looked at without being hinted at. So a queue with a thousand idle endpoints
-//! costs what one with four does, and its peers' messages cost a hint more if it does not look at them by itself.
+//! A look goes to those that were ready (a Job was submitted, the peer has left, ..), those that
+//! their peers hinted at, and those that are *polled*: the last few that got messages, which are
+//! looked at without being hinted at. So a queue with a thousand idle endpoints costs what one with
+//! four does, and its peers' messages cost a hint more if it does not look at them by itself.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,7 +18,7 @@ use super::super::bell;
 use super::super::counter::Counter;
 use super::super::fault::Faults;
 use super::super::shared::DeviceShared;
-use super::doorbell::{Bell, FLAGS, Link, LinkOwner, Raised};
+use super::doorbell::{Bell, DoorbellOwner, DoorbellPage, FLAGS, ReadySet};
 use super::reaper::Reaper;
 use super::state::Shared;
 use crate::device::{EndpointConfig, Signal};
@@ -34,10 +35,10 @@ pub(in super::super) struct Ports {
     device: Arc<DeviceShared>,
     inline_jobs: Arc<Counter>,
     depth: u32,
-    pub(super) raised: Raised,
+    pub(super) ready_set: ReadySet,
     pub(super) endpoints: Mutex<Vec<Option<Arc<Shared>>>>,
     reaper: Mutex<Reaper>,
-    /// A link may have no channel any more.
+    /// A doorbell page may have no message ring any more.
     pub(super) stale: AtomicBool,
     /// What rings for the queue from outside.
     sources: Arc<Epoll>,
@@ -66,7 +67,7 @@ impl Ports {
         sources.add(&timer, event).map_err(fail("epoll_ctl"))?;
         Ok(Arc::new(Ports {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
-            raised: Raised::new(Arc::clone(&signal)),
+            ready_set: ReadySet::new(Arc::clone(&signal)),
             signal,
             device,
             inline_jobs,
@@ -132,8 +133,8 @@ impl Ports {
     }
 
     /// An endpoint has something to do: who sleeps is woken.
-    pub(super) fn raise(&self, number: u32) {
-        self.raised.raise(number);
+    pub(super) fn mark_ready(&self, number: u32) {
+        self.ready_set.mark_ready(number);
     }
 
     /// A Job waits for its peer until then.
@@ -155,19 +156,22 @@ impl Ports {
         let Ok(reaper) = self.reaper.try_lock() else {
             return true;
         };
-        self.raised.any()
-            || reaper.hot.iter().any(|hot| hot.watch.finds(&hot.channel))
-            || reaper.links.iter().any(|link| link.is_hinted())
+        self.ready_set.any()
+            || reaper
+                .polled
+                .iter()
+                .any(|polled| polled.watch.finds(&polled.messages))
+            || reaper.doorbells.iter().any(|doorbell| doorbell.is_hinted())
             || self.is_due()
     }
 
     /// Whoever arms will be rung for: by the peers, and by this process. The look comes after it.
     pub(in super::super) fn arm(&self) {
         let reaper = self.reaper();
-        for link in reaper.links.iter() {
-            link.arm();
+        for doorbell in reaper.doorbells.iter() {
+            doorbell.arm();
         }
-        self.raised.arm();
+        self.ready_set.arm();
         self.set_timer();
     }
 
@@ -193,31 +197,36 @@ impl Ports {
             self.timed.store(u64::MAX, Ordering::SeqCst);
             return;
         }
-        let link = {
+        let doorbell = {
             let reaper = self.reaper();
-            reaper.links.iter().find(|link| link.key == data).cloned()
+            reaper
+                .doorbells
+                .iter()
+                .find(|doorbell| doorbell.key == data)
+                .cloned()
         };
         // Outside of the lock.
-        if let Some(link) = link
-            && let Bell::Socket(socket) = link.bell()
+        if let Some(doorbell) = doorbell
+            && let Bell::Socket(socket) = doorbell.bell()
             && let Some(socket) = socket.get()
         {
             bell::drain(socket);
         }
     }
 
-    /// The peer's bell has come: it wakes who sleeps, and its end ends the connections of the link.
-    pub(super) fn add_bell(&self, link: &Arc<Link>) -> Result<()> {
-        let Bell::Socket(socket) = link.bell() else {
+    /// The peer's bell has come: it wakes who sleeps, and its end ends the connections of the
+    /// doorbell page.
+    pub(super) fn add_bell(&self, doorbell: &Arc<DoorbellPage>) -> Result<()> {
+        let Bell::Socket(socket) = doorbell.bell() else {
             return Ok(());
         };
         let Some(socket) = socket.get() else {
             return Ok(());
         };
-        let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, link.key);
+        let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, doorbell.key);
         let added = self.sources.add(socket, event);
         added
-            .and_then(|()| link.watch_bell())
+            .and_then(|()| doorbell.watch_bell())
             .map_err(|errno| Error::os(None, "epoll_ctl", errno.into()))
     }
 
@@ -232,12 +241,12 @@ impl Ports {
     }
 }
 
-impl LinkOwner for Ports {
-    fn raise(&self, endpoint: u32) {
-        Ports::raise(self, endpoint);
+impl DoorbellOwner for Ports {
+    fn mark_ready(&self, endpoint: u32) {
+        Ports::mark_ready(self, endpoint);
     }
 
-    /// The next look lets go of the link.
+    /// The next look lets go of the doorbell page.
     fn note_idle(&self) {
         self.stale.store(true, Ordering::Relaxed);
     }

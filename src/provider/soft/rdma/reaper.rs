@@ -5,15 +5,15 @@ use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
 
-use super::doorbell::Links;
-use super::messages::{Channel, Watch};
+use super::doorbell::DoorbellPages;
+use super::messages::{MessageRing, Watch};
 use super::ports::Ports;
 use super::state::Shared;
 use crate::device::Completion;
 use crate::sync::atomic::fence;
 
 /// Endpoints that are looked at without a hint.
-const HOT: usize = 4;
+const POLLED: usize = 4;
 /// Endpoints whose change is told after one look.
 const CHANGES: usize = 16;
 
@@ -22,14 +22,14 @@ type Changed = ArrayVec<Arc<Shared>, CHANGES>;
 /// What whoever looks works on.
 #[derive(Default)]
 pub(super) struct Reaper {
-    pub(super) links: Links,
-    pub(super) hot: ArrayVec<Hot, HOT>,
+    pub(super) doorbells: DoorbellPages,
+    pub(super) polled: ArrayVec<Polled, POLLED>,
     turn: u32,
 }
 
-pub(super) struct Hot {
+pub(super) struct Polled {
     pub(super) shared: Arc<Shared>,
-    pub(super) channel: Arc<Channel>,
+    pub(super) messages: Arc<MessageRing>,
     pub(super) watch: Watch,
 }
 
@@ -48,12 +48,12 @@ impl Ports {
             self.due.store(u64::MAX, Ordering::SeqCst);
             let endpoints = self.endpoints();
             for shared in endpoints.iter().flatten() {
-                self.raised.set(shared.number);
+                self.ready_set.set(shared.number);
             }
         }
-        for link in reaper.links.iter() {
-            if link.is_hinted() {
-                link.take_hints(|number| self.raised.set(number));
+        for doorbell in reaper.doorbells.iter() {
+            if doorbell.is_hinted() {
+                doorbell.take_hints(|number| self.ready_set.set(number));
             }
         }
         let mut filled = 0;
@@ -62,17 +62,17 @@ impl Ports {
         for first in [reaper.turn % 2, (reaper.turn + 1) % 2] {
             if first == 0 {
                 // SAFETY: as the caller promises.
-                filled += unsafe { self.look_at_hot(reaper, &mut out[filled..], &mut changed) };
+                filled += unsafe { self.look_at_polled(reaper, &mut out[filled..], &mut changed) };
             } else {
                 // SAFETY: as above.
-                filled += unsafe { self.look_at_raised(reaper, &mut out[filled..], &mut changed) };
+                filled += unsafe { self.look_at_ready(reaper, &mut out[filled..], &mut changed) };
             }
         }
         if self.stale.load(Ordering::Relaxed) && self.stale.swap(false, Ordering::Relaxed) {
-            reaper.links.let_go_of_idle();
+            reaper.doorbells.let_go_of_idle();
         }
-        self.raised.pass_on();
-        if self.raised.is_armed() {
+        self.ready_set.pass_on();
+        if self.ready_set.is_armed() {
             // Whoever sleeps knows nothing of the Jobs that began to wait since.
             self.set_timer();
         }
@@ -90,7 +90,7 @@ impl Ports {
     /// As for `reap`.
     #[expect(unsafe_code, reason = "does Jobs whose memory was lent")]
     #[inline]
-    unsafe fn look_at_hot(
+    unsafe fn look_at_polled(
         &self,
         reaper: &mut Reaper,
         out: &mut [Completion],
@@ -98,47 +98,47 @@ impl Ports {
     ) -> usize {
         let (mut filled, mut at) = (0, 0);
         while filled < out.len()
-            && let Some(hot) = reaper.hot.get_mut(at)
+            && let Some(polled) = reaper.polled.get_mut(at)
         {
             at += 1;
-            if !hot.watch.finds(&hot.channel) {
+            if !polled.watch.finds(&polled.messages) {
                 continue;
             }
             // SAFETY: as the caller promises.
-            let look = unsafe { hot.shared.look(&mut out[filled..]) };
+            let look = unsafe { polled.shared.look(&mut out[filled..]) };
             filled += look.filled;
             if look.more {
-                self.raised.set(hot.shared.number);
+                self.ready_set.set(polled.shared.number);
             }
-            if hot.shared.has_changed() {
-                changed.push(Arc::clone(&hot.shared));
+            if polled.shared.has_changed() {
+                changed.push(Arc::clone(&polled.shared));
             }
             match look.watch {
-                Some(watch) => hot.watch = watch,
+                Some(watch) => polled.watch = watch,
                 None => {
                     at -= 1;
-                    reaper.hot.swap_remove(at);
+                    reaper.polled.swap_remove(at);
                 }
             }
         }
         filled
     }
 
-    /// Looks at those that were raised, or hinted at.
+    /// Looks at those that were ready, or hinted at.
     ///
     /// # Safety
     ///
     /// As for `reap`.
     #[expect(unsafe_code, reason = "does Jobs whose memory was lent")]
-    unsafe fn look_at_raised(
+    unsafe fn look_at_ready(
         &self,
         reaper: &mut Reaper,
         out: &mut [Completion],
         changed: &mut Changed,
     ) -> usize {
         let mut filled = 0;
-        while filled < out.len() && changed.remaining_capacity() > HOT {
-            let Some(number) = self.raised.take() else {
+        while filled < out.len() && changed.remaining_capacity() > POLLED {
+            let Some(number) = self.ready_set.take() else {
                 break;
             };
             let Some(shared) = self.endpoint(number) else {
@@ -148,7 +148,7 @@ impl Ports {
             let look = unsafe { shared.look(&mut out[filled..]) };
             filled += look.filled;
             if look.more {
-                self.raised.set(number);
+                self.ready_set.set(number);
             }
             if look.over {
                 self.endpoints()[number as usize] = None;
@@ -167,30 +167,30 @@ impl Ports {
     /// Who got a message is looked at without a hint from now on.
     fn remember(&self, reaper: &mut Reaper, shared: &Arc<Shared>, traffic: bool) {
         let known = reaper
-            .hot
+            .polled
             .iter()
-            .position(|hot| Arc::ptr_eq(&hot.shared, shared));
+            .position(|polled| Arc::ptr_eq(&polled.shared, shared));
         if let Some(at) = known {
             // It may have another connection.
-            reaper.hot.swap_remove(at);
+            reaper.polled.swap_remove(at);
         } else if !traffic {
             return;
         }
-        let Some((channel, watch)) = shared.warm_up() else {
+        let Some((messages, watch)) = shared.start_polling() else {
             return;
         };
-        if reaper.hot.is_full() {
-            let cold = reaper.hot.swap_remove(reaper.turn as usize % HOT);
-            cold.channel.set_cold(true);
+        if reaper.polled.is_full() {
+            let parked = reaper.polled.swap_remove(reaper.turn as usize % POLLED);
+            parked.messages.set_parked(true);
             fence(Ordering::SeqCst);
-            if cold.watch.finds(&cold.channel) {
-                self.raised.set(cold.shared.number);
+            if parked.watch.finds(&parked.messages) {
+                self.ready_set.set(parked.shared.number);
             }
         }
         let shared = Arc::clone(shared);
-        reaper.hot.push(Hot {
+        reaper.polled.push(Polled {
             shared,
-            channel,
+            messages,
             watch,
         });
     }

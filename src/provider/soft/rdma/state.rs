@@ -13,7 +13,7 @@ use super::super::fabric::{Invited, words_of};
 use super::super::fault::{Fault, Faults};
 use super::connection::Connection;
 use super::hello::Identity;
-use super::messages::{Channel, Presence, Watch};
+use super::messages::{MessageRing, Presence, Watch};
 use super::ports::Ports;
 use crate::device::{Completion, EndpointConfig, EndpointState, RdmaJob, Segments, Token};
 use crate::error::{JobError, Reason, Result};
@@ -28,7 +28,7 @@ pub(super) struct Shared {
     /// Here as well, so that they need not go through the queue.
     pub(super) faults: Faults,
     pub(super) inline_jobs: Arc<Counter>,
-    pub(super) inner: Mutex<Inner>,
+    pub(super) inner: Mutex<EndpointInner>,
     /// The state has changed, and nobody was told yet.
     pub(super) changed: AtomicBool,
 }
@@ -46,7 +46,7 @@ pub(super) struct Open {
 
 pub(super) const IDLE: u64 = 1 << 32;
 
-pub(super) struct Inner {
+pub(super) struct EndpointInner {
     pub(super) state: EndpointState,
     /// Whom it was connected to.
     pub(super) expected: Option<Identity>,
@@ -88,7 +88,7 @@ impl Shared {
             faults: ports.faults().clone(),
             inline_jobs: Arc::clone(ports.inline_jobs()),
             changed: AtomicBool::new(false),
-            inner: Mutex::new(Inner {
+            inner: Mutex::new(EndpointInner {
                 state: EndpointState::Init,
                 expected: None,
                 visitor: None,
@@ -106,12 +106,12 @@ impl Shared {
         }
     }
 
-    pub(super) fn inner(&self) -> MutexGuard<'_, Inner> {
+    pub(super) fn inner(&self) -> MutexGuard<'_, EndpointInner> {
         lock(&self.inner)
     }
 
     /// Puts into one word what one-sided operations ask.
-    pub(super) fn reopen(&self, inner: &Inner) {
+    pub(super) fn reopen(&self, inner: &EndpointInner) {
         let word = match (&inner.state, &inner.expected) {
             (EndpointState::Connected, Some(peer)) if inner.sends.is_empty() => {
                 for (half, word) in self.open.peer.iter().zip(words_of(&peer.instance)) {
@@ -125,7 +125,7 @@ impl Shared {
     }
 
     /// The state changes: whoever asked is told, once no lock is held.
-    fn set_state(&self, inner: &mut Inner, state: EndpointState) {
+    fn set_state(&self, inner: &mut EndpointInner, state: EndpointState) {
         inner.state = state;
         self.changed.store(true, Ordering::Relaxed);
         self.reopen(inner);
@@ -145,45 +145,48 @@ impl Shared {
     }
 
     /// Both sides are there, or will be: what was posted is told to the peer.
-    pub(super) fn join(&self, inner: &mut Inner, mut connection: Connection) {
-        connection.channel.set_cold(true);
+    pub(super) fn join(&self, inner: &mut EndpointInner, mut connection: Connection) {
+        connection.messages.set_parked(true);
         for posted in &inner.posted {
             connection.post(posted.room);
         }
-        connection.channel.say(Presence::Connected);
+        connection.messages.say(Presence::Connected);
         connection.notify_all();
         inner.connection = Some(Box::new(connection));
         inner.due = None;
-        self.ports.raise(self.number);
+        self.ports.mark_ready(self.number);
     }
 
     /// It is connected, as far as this side is concerned.
-    pub(super) fn connected(&self, inner: &mut Inner, peer: Identity) {
+    pub(super) fn connected(&self, inner: &mut EndpointInner, peer: Identity) {
         inner.expected = Some(peer);
         self.set_state(inner, EndpointState::Connected);
     }
 
     /// Something failed, and all else with it.
-    pub(super) fn fail(&self, inner: &mut Inner, cause: JobError) {
+    pub(super) fn fail(&self, inner: &mut EndpointInner, cause: JobError) {
         self.set_state(inner, EndpointState::Error(cause));
         inner.flush(JobError::flushed(cause));
         inner.leave(Presence::Failed, self.number);
-        self.ports.raise(self.number);
+        self.ports.mark_ready(self.number);
     }
 
     /// Ends what is there, and is as new. Nothing is touched any more when it returns. What was exported is for the caller to drop, without the
     /// lock: that takes locks of the fabric's.
-    pub(super) fn end(&self, inner: &mut Inner) -> Option<Invited> {
+    pub(super) fn end(&self, inner: &mut EndpointInner) -> Option<Invited> {
         inner.flush(JobError::flushed(JobError::of(Reason::Reset)));
         inner.leave(Presence::Closed, self.number);
         inner.expected = None;
         self.set_state(inner, EndpointState::Init);
-        self.ports.raise(self.number);
+        self.ports.mark_ready(self.number);
         inner.invited.take()
     }
 
     /// The blob for the peer, which stays the same until a reset.
-    pub(super) fn invited<'a>(self: &Arc<Self>, inner: &'a mut Inner) -> Result<&'a Invited> {
+    pub(super) fn invited<'a>(
+        self: &Arc<Self>,
+        inner: &'a mut EndpointInner,
+    ) -> Result<&'a Invited> {
         Ok(match &mut inner.invited {
             Some(invited) => invited,
             none => none.insert(self.invite()?),
@@ -191,18 +194,18 @@ impl Shared {
     }
 
     /// Whoever looks does so by itself from now on, and at this, while there is a connection.
-    pub(super) fn warm_up(&self) -> Option<(Arc<Channel>, Watch)> {
+    pub(super) fn start_polling(&self) -> Option<(Arc<MessageRing>, Watch)> {
         let inner = self.inner();
         let connection = inner.connection.as_ref()?;
-        connection.channel.set_cold(false);
+        connection.messages.set_parked(false);
         Some((
-            Arc::clone(&connection.channel),
+            Arc::clone(&connection.messages),
             connection.receiving.watch(),
         ))
     }
 }
 
-impl Inner {
+impl EndpointInner {
     /// Whether its blob is still the one of this identity.
     pub(super) fn is(&self, identity: &Identity) -> bool {
         let blob = (identity.slot, identity.generation);

@@ -1,4 +1,4 @@
-//! Messages between two halves of a channel, and peers that write what they like.
+//! Messages between two halves of a message ring, and peers that write what they like.
 #![expect(unsafe_code, reason = "lends memory to a channel")]
 #![allow(clippy::unwrap_used)]
 
@@ -10,17 +10,19 @@ use proptest::prelude::*;
 
 use super::super::fabric::Arena;
 use super::messages::{
-    Channel, ENTRY, Got, Head, INLINE, Kind, Memory, Receiving, STREAM, Sending, Sent, Shape, Side,
+    ENTRY, Got, Head, INLINE, Kind, Memory, MessageRing, Receiving, STREAM, Sending, Sent, Shape,
+    Side,
 };
 use crate::device::{Segment, Segments};
 use crate::sync::atomic::Ordering;
 
-fn channel(shape: Shape) -> (Channel, Channel, Arc<Memory>) {
+fn messages(shape: Shape) -> (MessageRing, MessageRing, Arc<Memory>) {
     let len = shape.len().unwrap();
     let (_memfd, mapping) = Arena::create(len).unwrap();
-    // SAFETY: the two ends of a channel alone reach it, and a peer that is hostile, by atomics.
+    // SAFETY: the two ends of a message ring alone reach it, and a peer that is hostile, by
+    // atomics.
     let memory = Arc::new(unsafe { Memory::new(mapping, len) });
-    let end = |side| Channel::new(Arc::clone(&memory), shape, side);
+    let end = |side| MessageRing::new(Arc::clone(&memory), shape, side);
     (end(Side::Host), end(Side::Guest), Arc::clone(&memory))
 }
 
@@ -72,7 +74,7 @@ proptest! {
     /// A model: messages arrive whole, in order, where there was room, and never before a receive is posted.
     #[test]
     fn messages_arrive_whole_and_in_order(acts in acts()) {
-        let (host, guest, _) = channel(Shape { host: 1, guest: 4 });
+        let (host, guest, _) = messages(Shape { host: 1, guest: 4 });
         let (mut sending, mut receiving) = (Sending::default(), Receiving::default());
         let (mut posted, mut rooms) = (VecDeque::new(), VecDeque::new());
         let (mut waiting, mut sent) = (VecDeque::new(), VecDeque::new());
@@ -141,7 +143,7 @@ proptest! {
     ) {
         const GUARD: usize = 64;
         let shape = Shape { host: 4, guest: 4 };
-        let (host, _, memory) = channel(shape);
+        let (host, _, memory) = messages(shape);
         let (mut sending, mut receiving) = (Sending::default(), Receiving::default());
         let mut bytes = vec![0xa5_u8; GUARD + room + GUARD];
         let mut message = vec![1_u8; room];
@@ -180,7 +182,7 @@ proptest! {
 
 #[test]
 fn a_message_is_taken_while_it_is_sent() {
-    let (host, guest, _) = channel(Shape { host: 1, guest: 1 });
+    let (host, guest, _) = messages(Shape { host: 1, guest: 1 });
     let (mut sending, mut receiving) = (Sending::default(), Receiving::default());
     let len = 5 * STREAM + 77;
     let mut message: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();

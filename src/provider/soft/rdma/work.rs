@@ -7,7 +7,7 @@ use super::super::fault::Fault;
 use super::connection::Connection;
 use super::messages::{Got, INLINE, Kind, Watch};
 use super::remote::Step;
-use super::state::{Inner, Shared};
+use super::state::{EndpointInner, Shared};
 use crate::device::{Completion, EndpointState, RecvOpcode};
 use crate::error::{ErrorKind, JobError, Reason};
 use crate::sync::deadline;
@@ -30,7 +30,7 @@ pub(super) struct Look {
     pub(super) watch: Option<Watch>,
 }
 
-impl Inner {
+impl EndpointInner {
     /// Hands out what is over.
     fn drain(&mut self, out: &mut [Completion], look: &mut Look) {
         while look.filled < out.len()
@@ -74,7 +74,7 @@ impl Shared {
     /// As for `look`.
     unsafe fn work(
         &self,
-        inner: &mut Inner,
+        inner: &mut EndpointInner,
         out: &mut [Completion],
         look: &mut Look,
     ) -> Result<(), JobError> {
@@ -90,7 +90,7 @@ impl Shared {
         let sent = received.and_then(|()| unsafe { self.send(inner, &mut connection, out, look) });
         let left = there
             .err()
-            .filter(|_| !look.more && !connection.receiving.has_more(&connection.channel));
+            .filter(|_| !look.more && !connection.receiving.has_more(&connection.messages));
         inner.connection = Some(connection);
         sent.and(left.map_or(Ok(()), Err))
     }
@@ -100,7 +100,7 @@ impl Shared {
     /// As for `look`.
     unsafe fn receive(
         &self,
-        inner: &mut Inner,
+        inner: &mut EndpointInner,
         connection: &mut Connection,
         out: &mut [Completion],
         look: &mut Look,
@@ -109,7 +109,7 @@ impl Shared {
         let mut streamed = false;
         let result = loop {
             if look.filled == out.len() {
-                look.more |= connection.receiving.has_more(&connection.channel);
+                look.more |= connection.receiving.has_more(&connection.messages);
                 break Ok(());
             }
             let dst = inner
@@ -117,7 +117,7 @@ impl Shared {
                 .front()
                 .map(|posted| (&posted.dst, posted.room));
             // SAFETY: the oldest receive's memory, which is valid and leased as the caller promises.
-            let got = unsafe { connection.receiving.take(&connection.channel, dst, left) };
+            let got = unsafe { connection.receiving.take(&connection.messages, dst, left) };
             let head = match got {
                 Err(_) => break Err(JobError::of(Reason::PeerNonsense)),
                 Ok(Got::Nothing) => break Ok(()),
@@ -148,7 +148,7 @@ impl Shared {
             look.filled += 1;
             left = left.saturating_sub(len);
             if left == 0 {
-                look.more |= connection.receiving.has_more(&connection.channel);
+                look.more |= connection.receiving.has_more(&connection.messages);
                 break Ok(());
             }
         };
@@ -163,7 +163,7 @@ impl Shared {
     /// As for `look`.
     unsafe fn send(
         &self,
-        inner: &mut Inner,
+        inner: &mut EndpointInner,
         connection: &mut Connection,
         out: &mut [Completion],
         look: &mut Look,
@@ -238,7 +238,7 @@ impl Shared {
     }
 
     /// The first Job goes on.
-    fn moves_on(&self, inner: &mut Inner, connection: &mut Connection) {
+    fn moves_on(&self, inner: &mut EndpointInner, connection: &mut Connection) {
         inner.due = None;
         if connection.wants {
             connection.want(false);
@@ -246,7 +246,7 @@ impl Shared {
     }
 
     /// The first Job waits for the peer, but not for ever.
-    fn wait(&self, inner: &mut Inner) -> Result<(), JobError> {
+    fn wait(&self, inner: &mut EndpointInner) -> Result<(), JobError> {
         if inner.sends.is_empty() {
             return Ok(());
         }

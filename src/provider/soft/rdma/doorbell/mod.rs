@@ -4,7 +4,7 @@
 //! bell wakes the peer. [pages] are those of one queue. A [ready_set] holds the endpoints of a queue
 //! that have something to do, in [flags] that any thread sets. These files import `messages`, and
 //! one another downwards, `pages > page` and `ready_set > flags`; a page knows its queue by the
-//! trait `LinkOwner`.
+//! trait `DoorbellOwner`.
 
 mod flags;
 mod page;
@@ -14,6 +14,6 @@ mod ready_set;
 pub(super) use flags::FLAGS;
 #[cfg(all(test, tokio_doca_loom))]
 pub(super) use flags::Flags;
-pub(super) use page::{Bell, CHANNELS, Link, LinkOwner, PAGE};
-pub(super) use pages::Links;
-pub(super) use ready_set::Raised;
+pub(super) use page::{Bell, DoorbellOwner, DoorbellPage, PAGE, RINGS};
+pub(super) use pages::DoorbellPages;
+pub(super) use ready_set::ReadySet;

@@ -1,16 +1,17 @@
 //! What joins two queues of software devices: a page of hints, and a bell for who sleeps.
 //!
 //! ```text
-//!   who publishes something in a channel          whose channel it is
+//!   who publishes something in a message ring     whose message ring it is
 //!   --------------------------------------------------------------------
 //!   publish, fence                                arm: armed = 1, fence
-//!   cold? hint: a bit of the channel              look: hints, and channels that are not cold
+//!   parked? hint: a bit of the message ring       look: hints, and message rings that are not parked
 //!   armed? armed = 0, ring                        sleep
 //! ```
 //!
-//! Either the one sees that the other is armed, or that one sees what was published. The block of a side says whether it is armed, and
-//! which channels it was hinted at. The peer can write all of it: what it takes away or adds concerns its own messages alone, and nothing
-//! but looks come of it.
+//! Either the one sees that the other is armed, or that one sees what was published. The block of a
+//! side says whether it is armed, and which message rings it was hinted at. The peer can write all
+//! of it: what it takes away or adds concerns its own messages alone, and nothing but looks come of
+//! it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
@@ -25,15 +26,15 @@ use crate::sync::{lock, seq_cst_order};
 
 /// Bytes of the page.
 pub(in super::super) const PAGE: usize = 4096;
-/// Channels that a link joins.
-pub(in super::super) const CHANNELS: u32 = 64 * 64;
+/// Message rings that a doorbell page joins.
+pub(in super::super) const RINGS: u32 = 64 * 64;
 
 const ARMED: usize = 0;
 const SUMMARY: usize = 128;
 const HINTS: usize = 256;
 
 /// One side's end of it.
-pub(in super::super) struct Link {
+pub(in super::super) struct DoorbellPage {
     /// What this process knows it by: no two have the same, whoever gave the other number. Never `u64::MAX`.
     pub(in super::super) key: u64,
     memory: Arc<Memory>,
@@ -43,18 +44,18 @@ pub(in super::super) struct Link {
     pub(in super::super) process: Option<Arc<Process>>,
     /// The end of the bell's socket: the peer's process may go on without it (execve(2)).
     line: OnceLock<Arc<Process>>,
-    /// Channels that are open at this end.
-    channels: AtomicU32,
+    /// Message rings that are open at this end.
+    rings: AtomicU32,
     members: Mutex<Members>,
-    owner: Weak<dyn LinkOwner>,
+    owner: Weak<dyn DoorbellOwner>,
 }
 
-/// The queue whose end of a link it is.
-pub(in super::super) trait LinkOwner: Send + Sync {
+/// The queue whose end of a doorbell page it is.
+pub(in super::super) trait DoorbellOwner: Send + Sync {
     /// An endpoint has something to do.
-    fn raise(&self, endpoint: u32);
+    fn mark_ready(&self, endpoint: u32);
 
-    /// A link has no channel any more.
+    /// A doorbell page has no message ring any more.
     fn note_idle(&self);
 }
 
@@ -66,30 +67,30 @@ pub(in super::super) enum Bell {
     Socket(OnceLock<Arc<Guarded>>),
 }
 
-/// Which endpoint of this side's queue has which channel.
+/// Which endpoint of this side's queue has which message ring.
 #[derive(Default)]
 struct Members {
     endpoints: Vec<Option<u32>>,
     free: Vec<u32>,
 }
 
-impl Link {
+impl DoorbellPage {
     pub(in super::super) fn new(
         memory: Arc<Memory>,
         side: Side,
         bell: Bell,
         process: Option<Arc<Process>>,
-        owner: Weak<dyn LinkOwner>,
-    ) -> Link {
+        owner: Weak<dyn DoorbellOwner>,
+    ) -> DoorbellPage {
         static KEY: AtomicU64 = AtomicU64::new(0);
-        Link {
+        DoorbellPage {
             key: KEY.fetch_add(1, Ordering::Relaxed),
             memory,
             side,
             bell,
             process,
             line: OnceLock::new(),
-            channels: AtomicU32::new(0),
+            rings: AtomicU32::new(0),
             members: Mutex::default(),
             owner,
         }
@@ -126,7 +127,7 @@ impl Link {
         self.is_dead() || self.process.as_ref().is_some_and(ended)
     }
 
-    /// Has the endpoints of this link hear of the end of the peer's process.
+    /// Has the endpoints of this doorbell page hear of the end of the peer's process.
     pub(in super::super) fn watch_process(self: &Arc<Self>) {
         if let Some(process) = &self.process {
             process.on_end(Arc::downgrade(self) as _);
@@ -148,37 +149,38 @@ impl Link {
         Ok(())
     }
 
-    /// For the host: a channel for this endpoint; `None` if there are as many as can be.
+    /// For the host: a message ring for this endpoint; `None` if there are as many as can be.
     pub(in super::super) fn admit(&self, endpoint: u32) -> Option<u32> {
         let mut members = self.lock();
         let index = match members.free.pop() {
             Some(index) => index,
-            None if members.endpoints.len() as u32 == CHANNELS => return None,
+            None if members.endpoints.len() as u32 == RINGS => return None,
             None => {
                 members.endpoints.push(None);
                 members.endpoints.len() as u32 - 1
             }
         };
         members.endpoints[index as usize] = Some(endpoint);
-        self.channels.fetch_add(1, Ordering::Relaxed);
+        self.rings.fetch_add(1, Ordering::Relaxed);
         Some(index)
     }
 
-    /// For the guest: the host gave this endpoint a channel, of a number below [`CHANNELS`].
+    /// For the guest: the host gave this endpoint a message ring, of a number below [`RINGS`].
     pub(in super::super) fn join(&self, index: u32, endpoint: u32) {
         let mut members = self.lock();
         let len = members.endpoints.len().max(index as usize + 1);
         members.endpoints.resize(len, None);
         let before = members.endpoints[index as usize].replace(endpoint);
-        self.channels.fetch_add(1, Ordering::Relaxed);
+        self.rings.fetch_add(1, Ordering::Relaxed);
         drop(members);
-        // The host is done with that one's channel, and the hint that said so will go to this one.
+        // The host is done with that one's message ring, and the hint that said so will go to this
+        // one.
         if let (Some(before), Some(owner)) = (before, self.owner.upgrade()) {
-            owner.raise(before);
+            owner.mark_ready(before);
         }
     }
 
-    /// A channel is closed at this end.
+    /// A message ring is closed at this end.
     pub(in super::super) fn leave(&self, index: u32, endpoint: u32) {
         let mut members = self.lock();
         if members.endpoints[index as usize] == Some(endpoint) {
@@ -188,19 +190,19 @@ impl Link {
             }
         }
         drop(members);
-        if self.channels.fetch_sub(1, Ordering::Relaxed) == 1
+        if self.rings.fetch_sub(1, Ordering::Relaxed) == 1
             && let Some(owner) = self.owner.upgrade()
         {
             owner.note_idle();
         }
     }
 
-    /// Whether no channel is open at this end.
+    /// Whether no message ring is open at this end.
     pub(super) fn is_idle(&self) -> bool {
-        self.channels.load(Ordering::Relaxed) == 0
+        self.rings.load(Ordering::Relaxed) == 0
     }
 
-    /// The endpoint of a channel.
+    /// The endpoint of a message ring.
     pub(super) fn member(&self, index: u32) -> Option<u32> {
         let members = self.lock();
         members.endpoints.get(index as usize).copied().flatten()
@@ -249,7 +251,7 @@ impl Link {
         self.wake_peer();
     }
 
-    /// Has the peer look at a channel.
+    /// Has the peer look at a message ring.
     #[cold]
     pub(in super::super) fn hint_peer(&self, index: u32) {
         let word = index as usize / 64;
@@ -287,15 +289,15 @@ impl Link {
     }
 }
 
-impl Ended for Link {
-    /// Whoever has a channel to that process looks at it.
+impl Ended for DoorbellPage {
+    /// Whoever has a message ring to that process looks at it.
     fn ended(&self) {
         let Some(owner) = self.owner.upgrade() else {
             return;
         };
         let members = self.lock().endpoints.clone();
         for endpoint in members.into_iter().flatten() {
-            owner.raise(endpoint);
+            owner.mark_ready(endpoint);
         }
     }
 }

@@ -6,16 +6,16 @@ use super::flags::Flags;
 use crate::device::Signal;
 use crate::sync::atomic::{AtomicBool, Ordering, fence};
 
-pub(in super::super) struct Raised {
+pub(in super::super) struct ReadySet {
     flags: Flags,
     /// Somebody sleeps, and is to be rung for.
     armed: AtomicBool,
     signal: Arc<Signal>,
 }
 
-impl Raised {
-    pub(in super::super) fn new(signal: Arc<Signal>) -> Raised {
-        Raised {
+impl ReadySet {
+    pub(in super::super) fn new(signal: Arc<Signal>) -> ReadySet {
+        ReadySet {
             flags: Flags::new(),
             armed: AtomicBool::new(false),
             signal,
@@ -23,7 +23,7 @@ impl Raised {
     }
 
     /// An endpoint has something to do: who sleeps is woken.
-    pub(in super::super) fn raise(&self, number: u32) {
+    pub(in super::super) fn mark_ready(&self, number: u32) {
         self.flags.set(number);
         self.ring();
     }
@@ -65,7 +65,7 @@ impl Raised {
     }
 
     fn ring(&self) {
-        // Pairs with `arm`: either it sees what was raised, or this sees that it armed.
+        // Pairs with `arm`: either it sees what was ready, or this sees that it armed.
         fence(Ordering::SeqCst);
         if self.is_armed() && self.armed.swap(false, Ordering::SeqCst) {
             self.signal.ring();

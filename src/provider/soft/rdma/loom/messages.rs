@@ -40,12 +40,12 @@ fn a_message_that_was_published_is_there() {
 #[test]
 fn mutant_that_publishes_a_message_before_it_is_there_is_found() {
     fn publish_and_send(end: &mut End, number: u64) {
-        let channel = end.channel();
-        while channel.room(number).is_none() {
+        let messages = end.messages();
+        while messages.room(number).is_none() {
             ::loom::thread::yield_now();
         }
-        channel.publish(number, head(SHORT));
-        channel.outgoing(number, SHORT);
+        messages.publish(number, head(SHORT));
+        messages.outgoing(number, SHORT);
     }
     mutant("Causality violation", || {
         check(3, arrive(publish_and_send, post_and_take));
@@ -58,13 +58,13 @@ fn mutant_that_posts_a_receive_before_it_took_the_last_message_is_found() {
         if number == 0 {
             end.post(SHORT);
         }
-        while !end.channel().has(number) {
+        while !end.messages().has(number) {
             ::loom::thread::yield_now();
         }
         if number == 0 {
             end.post(SHORT);
         }
-        end.channel().incoming(number, SHORT);
+        end.messages().incoming(number, SHORT);
     }
     mutant("Causality violation", || {
         check(3, arrive(send_short, post_too_early));
@@ -95,9 +95,9 @@ fn a_long_message_is_taken_while_it_is_sent() {
 #[test]
 fn mutant_that_says_what_it_produced_before_it_is_there_is_found() {
     fn produce_too_early(end: &mut End) {
-        end.channel().publish(0, head(LONG));
-        end.channel().set_produced(INLINE as u64);
-        end.channel().stream_out(0, INLINE);
+        end.messages().publish(0, head(LONG));
+        end.messages().set_produced(INLINE as u64);
+        end.messages().stream_out(0, INLINE);
     }
     fn take_once(end: &mut End) {
         end.take(&mut [0; LONG]);
@@ -110,11 +110,11 @@ fn mutant_that_says_what_it_produced_before_it_is_there_is_found() {
 #[test]
 fn mutant_that_says_what_it_consumed_before_it_was_taken_is_found() {
     fn consume_too_early(end: &mut End) {
-        while end.channel().stream_len(0) != Ok(STREAM) {
+        while end.messages().stream_len(0) != Ok(STREAM) {
             ::loom::thread::yield_now();
         }
-        end.channel().set_consumed(STREAM as u64);
-        end.channel().stream_in(0, STREAM);
+        end.messages().set_consumed(STREAM as u64);
+        end.messages().stream_in(0, STREAM);
     }
     fn send_more(end: &mut End) {
         while end.send(LONG, 9) != Sent::All {

@@ -1,4 +1,4 @@
-//! Loom models of channels and links: [`messages`], and [who is told](told) of what.
+//! Loom models of message rings and doorbell pages: [`messages`], and [who is told](told) of what.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 #![expect(unsafe_code, reason = "lends memory to a channel")]
 
@@ -12,16 +12,16 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
 use super::connection::Connection;
-use super::doorbell::{Bell, Link, PAGE};
+use super::doorbell::{Bell, DoorbellPage, PAGE};
 use super::hello::Identity;
-use super::messages::{Channel, Got, Head, Kind, Memory, Sent, Shape, Side};
+use super::messages::{Got, Head, Kind, Memory, MessageRing, Sent, Shape, Side};
 use super::ports::Ports;
 use crate::device::{Access, Segment, Segments, Signal};
 
 /// Bytes of a message that fits into its entry.
 const SHORT: usize = 48;
 
-/// One end of a channel, in a thread of a model.
+/// One end of a message ring, in a thread of a model.
 struct End {
     connection: Connection,
     /// Rings for this side.
@@ -32,7 +32,7 @@ struct End {
 fn ends() -> [End; 2] {
     let shape = Shape { host: 1, guest: 1 };
     let len = shape.len().unwrap();
-    // Presence, cold, wants, produced, consumed, the receive, and a message's head.
+    // Presence, parked, wants, produced, consumed, the receive, and a message's head.
     let words = [0, 8, 16, 128, 256, 384, 512, 520];
     let blocks = [0, len / 2].into_iter();
     let words = blocks.flat_map(|block| words.map(|at| block + at));
@@ -56,11 +56,11 @@ fn ends() -> [End; 2] {
             Side::Guest => (1, 0),
         };
         let bell = Bell::Signal(Arc::clone(&signals[other]));
-        let link = Link::new(Arc::clone(&page), side, bell, None, Weak::<Ports>::new());
-        link.join(0, 7);
-        let channel = Channel::new(Arc::clone(&memory), shape, side);
+        let doorbell = DoorbellPage::new(Arc::clone(&page), side, bell, None, Weak::<Ports>::new());
+        doorbell.join(0, 7);
+        let messages = MessageRing::new(Arc::clone(&memory), shape, side);
         End {
-            connection: Connection::new(channel, Arc::new(link), 0, peer),
+            connection: Connection::new(messages, Arc::new(doorbell), 0, peer),
             signal: Arc::clone(&signals[own]),
         }
     })
@@ -86,8 +86,8 @@ fn head(len: usize) -> Head {
 }
 
 impl End {
-    fn channel(&self) -> &Channel {
-        &self.connection.channel
+    fn messages(&self) -> &MessageRing {
+        &self.connection.messages
     }
 
     fn post(&mut self, room: usize) {
@@ -99,10 +99,10 @@ impl End {
         let mut bytes = vec![value; len];
         let src = segments(&mut bytes);
         let Connection {
-            channel, sending, ..
+            messages, sending, ..
         } = &mut self.connection;
         // SAFETY: the bytes are there, and long enough.
-        unsafe { sending.send(channel, head(len), &src, usize::MAX) }.unwrap()
+        unsafe { sending.send(messages, head(len), &src, usize::MAX) }.unwrap()
     }
 
     /// Sends it, in as many steps as it takes.
@@ -116,10 +116,12 @@ impl End {
     fn take(&mut self, bytes: &mut [u8]) -> Got {
         let (dst, room) = (segments(bytes), bytes.len());
         let Connection {
-            channel, receiving, ..
+            messages,
+            receiving,
+            ..
         } = &mut self.connection;
         // SAFETY: as above.
-        unsafe { receiving.take(channel, Some((&dst, room)), usize::MAX) }.unwrap()
+        unsafe { receiving.take(messages, Some((&dst, room)), usize::MAX) }.unwrap()
     }
 
     /// Takes a message of so many bytes of this value, in as many steps as it takes.
@@ -139,6 +141,8 @@ fn publish_and_notify(end: &mut End) {
 
 fn is_hinted(end: &End) -> bool {
     let mut hinted = Vec::new();
-    end.connection.link.take_hints(|number| hinted.push(number));
+    end.connection
+        .doorbell
+        .take_hints(|number| hinted.push(number));
     hinted == [7]
 }

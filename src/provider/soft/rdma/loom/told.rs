@@ -1,8 +1,8 @@
-//! Who is cold, armed or waits, and what is raised: nobody sleeps through anything.
+//! Who is parked, armed or waits, and what is ready: nobody sleeps through anything.
 
 use std::sync::Arc;
 
-use super::super::doorbell::{Flags, Raised};
+use super::super::doorbell::{Flags, ReadySet};
 use super::super::messages::{Got, STREAM, Sent, Watch};
 use super::{End, SHORT, ends, is_hinted, is_rung, publish_and_notify};
 use crate::device::Signal;
@@ -33,11 +33,11 @@ fn is_told(
 }
 
 fn finds(end: &End) -> bool {
-    Watch::Message(0).finds(end.channel())
+    Watch::Message(0).finds(end.messages())
 }
 
 fn cool_and_look(end: &mut End) -> bool {
-    end.channel().set_cold(true);
+    end.messages().set_parked(true);
     fence(SeqCst);
     finds(end)
 }
@@ -51,7 +51,7 @@ fn who_turns_cold_and_then_looks_is_hinted_at_or_sees_it() {
 fn mutant_that_looks_and_then_turns_cold_is_found() {
     fn look_and_cool(end: &mut End) -> bool {
         let found = finds(end);
-        end.channel().set_cold(true);
+        end.messages().set_parked(true);
         found
     }
     mutant("slept through it", || {
@@ -63,8 +63,8 @@ fn mutant_that_looks_and_then_turns_cold_is_found() {
 fn mutant_that_asks_who_is_cold_without_a_fence_is_found() {
     fn publish_and_hint(end: &mut End) {
         assert_eq!(end.send(SHORT, 1), Sent::All);
-        if end.channel().peer_is_cold() {
-            end.connection.link.hint_peer(0);
+        if end.messages().peer_is_parked() {
+            end.connection.doorbell.hint_peer(0);
         }
     }
     mutant("slept through it", || {
@@ -72,12 +72,12 @@ fn mutant_that_asks_who_is_cold_without_a_fence_is_found() {
     });
 }
 
-/// The same of who sleeps: its channel is cold, so that it looks at its hints.
+/// The same of who sleeps: its message ring is parked, so that it looks at its hints.
 fn is_rung_for(publishes: fn(&mut End), looks: fn(&mut End) -> bool) -> impl Fn() + Send + Sync {
     move || {
         let [mut sender, mut receiver] = ends();
         receiver.post(SHORT);
-        receiver.channel().set_cold(true);
+        receiver.messages().set_parked(true);
         let publisher = spawn(move || publishes(&mut sender));
         let found = looks(&mut receiver);
         publisher.join().unwrap();
@@ -87,9 +87,9 @@ fn is_rung_for(publishes: fn(&mut End), looks: fn(&mut End) -> bool) -> impl Fn(
 }
 
 fn arm_and_look(end: &mut End) -> bool {
-    end.connection.link.arm();
+    end.connection.doorbell.arm();
     fence(SeqCst);
-    end.connection.link.is_hinted()
+    end.connection.doorbell.is_hinted()
 }
 
 #[test]
@@ -100,8 +100,8 @@ fn who_arms_a_link_and_then_looks_is_rung_for_or_sees_it() {
 #[test]
 fn mutant_that_looks_and_then_arms_a_link_is_found() {
     fn look_and_arm(end: &mut End) -> bool {
-        let found = end.connection.link.is_hinted();
-        end.connection.link.arm();
+        let found = end.connection.doorbell.is_hinted();
+        end.connection.doorbell.arm();
         found
     }
     mutant("slept through it", || {
@@ -113,8 +113,8 @@ fn mutant_that_looks_and_then_arms_a_link_is_found() {
 fn mutant_that_wakes_before_it_hints_is_found() {
     fn wake_and_hint(end: &mut End) {
         assert_eq!(end.send(SHORT, 1), Sent::All);
-        end.connection.link.wake_peer();
-        end.connection.link.hint_peer(0);
+        end.connection.doorbell.wake_peer();
+        end.connection.doorbell.hint_peer(0);
     }
     mutant("slept through it", || {
         check(3, is_rung_for(wake_and_hint, arm_and_look));
@@ -134,7 +134,7 @@ fn is_not_waited_for(
             assert_eq!(sender.send(len, 9), Sent::NoRoom);
         }
         let receiver = spawn(move || comes(&mut receiver));
-        sender.connection.link.arm();
+        sender.connection.doorbell.arm();
         let goes_on = waits(&mut sender, len);
         receiver.join().unwrap();
         let told = is_hinted(&sender) && is_rung(&sender.signal);
@@ -197,9 +197,9 @@ fn mutant_that_tries_and_then_wants_room_is_found() {
 fn mutant_that_asks_who_wants_without_a_fence_is_found() {
     fn post_and_hint(end: &mut End) {
         end.post(SHORT);
-        if end.channel().peer_wants() {
-            end.connection.link.hint_peer(0);
-            end.connection.link.wake_peer();
+        if end.messages().peer_wants() {
+            end.connection.doorbell.hint_peer(0);
+            end.connection.doorbell.wake_peer();
         }
     }
     mutant("waits for ever", || {
@@ -265,61 +265,67 @@ fn mutant_that_takes_numbers_before_it_clears_their_summary_is_found() {
     });
 }
 
-/// An endpoint is raised, or was and is passed on by who looks, while somebody is about to sleep.
+/// An endpoint is ready, or was and is passed on by who looks, while somebody is about to sleep.
 fn is_woken(
     before: bool,
-    raises: fn(&Raised),
-    looks: fn(&Raised) -> bool,
+    marks: fn(&ReadySet),
+    looks: fn(&ReadySet) -> bool,
 ) -> impl Fn() + Send + Sync {
     move || {
         let signal = Arc::new(Signal::new().unwrap());
-        let raised = Arc::new(Raised::new(Arc::clone(&signal)));
+        let ready_set = Arc::new(ReadySet::new(Arc::clone(&signal)));
         if before {
-            raised.set(5);
+            ready_set.set(5);
         }
         let sleeper = {
-            let raised = Arc::clone(&raised);
-            spawn(move || looks(&raised))
+            let ready_set = Arc::clone(&ready_set);
+            spawn(move || looks(&ready_set))
         };
-        raises(&raised);
+        marks(&ready_set);
         let found = sleeper.join().unwrap();
         assert!(found || is_rung(&signal), "slept through it");
     }
 }
 
-fn arm_and_ask(raised: &Raised) -> bool {
-    raised.arm();
-    raised.any()
+fn arm_and_ask(ready_set: &ReadySet) -> bool {
+    ready_set.arm();
+    ready_set.any()
 }
 
 #[test]
 fn who_arms_and_then_asks_is_rung_for_what_is_raised() {
-    check(4, is_woken(false, |raised| raised.raise(5), arm_and_ask));
+    check(
+        4,
+        is_woken(false, |ready_set| ready_set.mark_ready(5), arm_and_ask),
+    );
 }
 
 #[test]
 fn mutant_that_asks_what_is_raised_and_then_arms_is_found() {
-    fn ask_and_arm(raised: &Raised) -> bool {
-        let found = raised.any();
-        raised.arm();
+    fn ask_and_arm(ready_set: &ReadySet) -> bool {
+        let found = ready_set.any();
+        ready_set.arm();
         found
     }
     mutant("slept through it", || {
-        check(4, is_woken(false, |raised| raised.raise(5), ask_and_arm));
+        check(
+            4,
+            is_woken(false, |ready_set| ready_set.mark_ready(5), ask_and_arm),
+        );
     });
 }
 
 /// Takes it, does a part, and leaves the rest.
-fn take_and_leave(raised: &Raised) {
-    let number = raised.take().unwrap();
-    raised.set(number);
+fn take_and_leave(ready_set: &ReadySet) {
+    let number = ready_set.take().unwrap();
+    ready_set.set(number);
 }
 
 #[test]
 fn who_arms_while_another_one_looks_is_rung_for_the_rest() {
-    fn take_and_pass_on(raised: &Raised) {
-        take_and_leave(raised);
-        raised.pass_on();
+    fn take_and_pass_on(ready_set: &ReadySet) {
+        take_and_leave(ready_set);
+        ready_set.pass_on();
     }
     check(4, is_woken(true, take_and_pass_on, arm_and_ask));
 }

@@ -1,8 +1,8 @@
-//! The two halves of an endpoint's end of a channel: what it sends, and what it receives.
+//! The two halves of an endpoint's end of a message ring: what it sends, and what it receives.
 #![expect(unsafe_code, reason = "copies memory that Jobs lend")]
 
 use super::super::super::copy;
-use super::ring::{Channel, Head, INLINE, Kind, Nonsense};
+use super::ring::{Head, INLINE, Kind, MessageRing, Nonsense};
 use crate::device::Segments;
 
 /// Bytes that are copied before the other side is told of them.
@@ -36,14 +36,14 @@ pub(in super::super) enum Sent {
 impl Sending {
     /// Whether all of a message could be sent at once.
     #[inline]
-    pub(in super::super) fn has_room(&self, channel: &Channel, len: usize) -> bool {
-        let Some(room) = channel.room(self.number) else {
+    pub(in super::super) fn has_room(&self, messages: &MessageRing, len: usize) -> bool {
+        let Some(room) = messages.room(self.number) else {
             return false;
         };
         let streamed = len > INLINE;
         len <= room as usize
             && (!streamed
-                || channel
+                || messages
                     .stream_room(self.produced)
                     .is_ok_and(|room| room >= len))
     }
@@ -55,7 +55,7 @@ impl Sending {
     /// The memory of the Segments is valid and leased, and has `len` bytes.
     pub(in super::super) unsafe fn send(
         &mut self,
-        channel: &Channel,
+        messages: &MessageRing,
         head: Head,
         src: &Segments,
         most: usize,
@@ -64,40 +64,41 @@ impl Sending {
         let mut at = match self.part {
             Some(at) => at,
             None => {
-                let Some(room) = channel.room(self.number) else {
+                let Some(room) = messages.room(self.number) else {
                     return Ok(Sent::NoReceive);
                 };
                 if head.len > room {
                     let kind = Kind::TooLong;
-                    self.publish(channel, Head { kind, ..head });
+                    self.publish(messages, Head { kind, ..head });
                     return Ok(Sent::TooLong(room));
                 }
                 if len <= INLINE {
-                    let to = channel.outgoing(self.number, len);
-                    // SAFETY: `len` bytes lie on both sides; the channel's memory overlaps no Job's.
+                    let to = messages.outgoing(self.number, len);
+                    // SAFETY: `len` bytes lie on both sides; the message ring's memory overlaps no
+                    // Job's.
                     unsafe { copy::gather(src, 0, &to, 0, len) };
-                    self.publish(channel, head);
+                    self.publish(messages, head);
                     return Ok(Sent::All);
                 }
                 // The head first: the peer takes the bytes while they come.
-                self.publish(channel, head);
+                self.publish(messages, head);
                 0
             }
         };
         let end = len.min(at.saturating_add(most));
         while at < end {
-            let room = channel.stream_room(self.produced)?;
+            let room = messages.stream_room(self.produced)?;
             if room == 0 {
                 self.part = Some(at);
                 return Ok(Sent::NoRoom);
             }
-            let to = channel.stream_out(self.produced, PIECE.min(room).min(end - at));
+            let to = messages.stream_out(self.produced, PIECE.min(room).min(end - at));
             let step = to.len();
             // SAFETY: as above.
             unsafe { copy::gather(src, at, &to, 0, step) };
             at += step;
             self.produced += step as u64;
-            channel.set_produced(self.produced);
+            messages.set_produced(self.produced);
         }
         self.part = (at < len).then_some(at);
         Ok(if at < len { Sent::Part } else { Sent::All })
@@ -109,16 +110,16 @@ impl Sending {
     }
 
     /// Tells the peer of what was written to its memory.
-    pub(in super::super) fn tell(&mut self, channel: &Channel, head: Head) -> Sent {
-        if channel.room(self.number).is_none() {
+    pub(in super::super) fn tell(&mut self, messages: &MessageRing, head: Head) -> Sent {
+        if messages.room(self.number).is_none() {
             return Sent::NoReceive;
         }
-        self.publish(channel, head);
+        self.publish(messages, head);
         Sent::All
     }
 
-    fn publish(&mut self, channel: &Channel, head: Head) {
-        channel.publish(self.number, head);
+    fn publish(&mut self, messages: &MessageRing, head: Head) {
+        messages.publish(self.number, head);
         self.number += 1;
     }
 }
@@ -147,10 +148,10 @@ pub(in super::super) enum Watch {
 
 impl Watch {
     #[inline]
-    pub(in super::super) fn finds(self, channel: &Channel) -> bool {
+    pub(in super::super) fn finds(self, messages: &MessageRing) -> bool {
         match self {
-            Watch::Message(number) => channel.has(number),
-            Watch::Stream(consumed) => channel.stream_len(consumed) != Ok(0),
+            Watch::Message(number) => messages.has(number),
+            Watch::Stream(consumed) => messages.stream_len(consumed) != Ok(0),
         }
     }
 }
@@ -168,15 +169,15 @@ pub(in super::super) enum Got {
 
 impl Receiving {
     #[inline]
-    pub(in super::super) fn post(&mut self, channel: &Channel, room: u32) {
-        channel.post(self.posted, room);
+    pub(in super::super) fn post(&mut self, messages: &MessageRing, room: u32) {
+        messages.post(self.posted, room);
         self.posted += 1;
     }
 
     /// Whether there is something to take.
     #[inline]
-    pub(in super::super) fn has_more(&self, channel: &Channel) -> bool {
-        self.watch().finds(channel)
+    pub(in super::super) fn has_more(&self, messages: &MessageRing) -> bool {
+        self.watch().finds(messages)
     }
 
     /// What comes next.
@@ -196,14 +197,14 @@ impl Receiving {
     /// The memory of the Segments is valid and leased, and has `room` bytes.
     pub(in super::super) unsafe fn take(
         &mut self,
-        channel: &Channel,
+        messages: &MessageRing,
         dst: Option<(&Segments, usize)>,
         most: usize,
     ) -> Result<Got, Nonsense> {
         let (head, mut at) = match self.part {
             Some(part) => part,
             None => {
-                let Some(head) = channel.head(self.number) else {
+                let Some(head) = messages.head(self.number) else {
                     return Ok(Got::Nothing);
                 };
                 (head?, 0)
@@ -221,26 +222,26 @@ impl Receiving {
             Kind::Send | Kind::SendImm => {}
         }
         if len <= INLINE {
-            let from = channel.incoming(self.number, len);
-            // SAFETY: `len` bytes lie on both sides; the channel's memory overlaps no Job's.
+            let from = messages.incoming(self.number, len);
+            // SAFETY: `len` bytes lie on both sides; the message ring's memory overlaps no Job's.
             unsafe { copy::scatter(&from, 0, dst, 0, len) };
             self.number += 1;
             return Ok(Got::All(head));
         }
         let end = len.min(at.saturating_add(most));
         while at < end {
-            let there = channel.stream_len(self.consumed)?;
+            let there = messages.stream_len(self.consumed)?;
             if there == 0 {
                 self.part = Some((head, at));
                 return Ok(Got::Part { more: false });
             }
-            let from = channel.stream_in(self.consumed, PIECE.min(there).min(end - at));
+            let from = messages.stream_in(self.consumed, PIECE.min(there).min(end - at));
             let step = from.len();
             // SAFETY: as above.
             unsafe { copy::scatter(&from, 0, dst, at, step) };
             at += step;
             self.consumed += step as u64;
-            channel.set_consumed(self.consumed);
+            messages.set_consumed(self.consumed);
         }
         if at < len {
             self.part = Some((head, at));

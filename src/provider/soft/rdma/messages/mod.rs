@@ -16,4 +16,4 @@ pub(super) use memory::Memory;
 pub(super) use ring::ENTRY;
 #[cfg(test)]
 pub(super) use ring::STREAM;
-pub(super) use ring::{Channel, Head, INLINE, Kind, MAX_RECEIVES, Presence, Shape, Side};
+pub(super) use ring::{Head, INLINE, Kind, MAX_RECEIVES, MessageRing, Presence, Shape, Side};

@@ -3,7 +3,7 @@
 //! | at | what the side says there |
 //! |---|---|
 //! | 0 | [`Presence`]: whether it is connected, or has left |
-//! | 8 | whether it is *cold*: it looks at this channel only if it was hinted at |
+//! | 8 | whether it is *parked*: it looks at this message ring only if it was hinted at |
 //! | 16 | whether it *wants*: a Job of its waits for a receive, or for room |
 //! | 128 | how many bytes of messages it has put into its stream, ever |
 //! | 256 | how many it has taken from the peer's, ever |
@@ -24,7 +24,7 @@ use crate::device::Segment;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 const PRESENCE: usize = 0;
-const COLD: usize = 8;
+const PARKED: usize = 8;
 const WANTS: usize = 16;
 const PRODUCED: usize = 128;
 const CONSUMED: usize = 256;
@@ -46,7 +46,7 @@ pub(in super::super) const MAX_RECEIVES: u32 = 1 << 14;
 /// Which of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Side {
-    /// Who made the channel.
+    /// Who made the message ring.
     Host,
     Guest,
 }
@@ -137,8 +137,8 @@ pub(in super::super) struct Head {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Nonsense;
 
-/// A channel, as one side sees it.
-pub(in super::super) struct Channel {
+/// A message ring, as one side sees it.
+pub(in super::super) struct MessageRing {
     memory: Arc<Memory>,
     shape: Shape,
     side: Side,
@@ -154,10 +154,10 @@ fn of_number(word: u64, number: u64) -> Option<u32> {
     (word >> 32 == u64::from(number.wrapping_add(1) as u32)).then_some(word as u32)
 }
 
-impl Channel {
-    pub(in super::super) fn new(memory: Arc<Memory>, shape: Shape, side: Side) -> Channel {
+impl MessageRing {
+    pub(in super::super) fn new(memory: Arc<Memory>, shape: Shape, side: Side) -> MessageRing {
         assert_eq!(shape.len(), Some(memory.len()));
-        Channel {
+        MessageRing {
             memory,
             shape,
             side,
@@ -203,10 +203,11 @@ impl Channel {
         }
     }
 
-    /// From now on this side looks at the channel by itself, or does not. Whoever says that it does not looks once more.
-    pub(in super::super) fn set_cold(&self, cold: bool) {
-        self.word(self.side, COLD)
-            .store(cold.into(), Ordering::SeqCst);
+    /// From now on this side looks at the message ring by itself, or does not. Whoever says that it
+    /// does not looks once more.
+    pub(in super::super) fn set_parked(&self, parked: bool) {
+        self.word(self.side, PARKED)
+            .store(parked.into(), Ordering::SeqCst);
     }
 
     /// This side waits for a receive or for room, or does not. Whoever waits looks once more.
@@ -217,8 +218,8 @@ impl Channel {
 
     /// Whether the peer must be hinted at a message. After a SeqCst fence.
     #[inline]
-    pub(in super::super) fn peer_is_cold(&self) -> bool {
-        self.word(self.side.peer(), COLD).load(Ordering::SeqCst) != 0
+    pub(in super::super) fn peer_is_parked(&self) -> bool {
+        self.word(self.side.peer(), PARKED).load(Ordering::SeqCst) != 0
     }
 
     /// Whether the peer must be hinted at a receive or at room. After a SeqCst fence.
