@@ -84,10 +84,10 @@ unsafe impl Adapter for SoftDevice {
         }
         let mut engines = self.engines();
         if engines.started.is_empty() {
-            let crew: Vec<_> = (0..count).map(|_| Arc::default()).collect();
+            let group: Vec<_> = (0..count).map(|_| Arc::default()).collect();
             let start =
-                |number| Engine::start(&self.info, &self.options, &self.shared, number, &crew);
-            let started = (0..crew.len()).map(|number| start(number).map(Arc::new));
+                |number| Engine::start(&self.info, &self.options, &self.shared, number, &group);
+            let started = (0..group.len()).map(|number| start(number).map(Arc::new));
             engines.started = started.collect::<Result<_>>()?;
         }
         let engine = match engines.started.len() {

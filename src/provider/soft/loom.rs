@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicUsize as Tally;
 use std::sync::{Arc, Mutex};
 
 use super::counter::Counters;
-use super::engine::{Bed, Doorbell, Engine, Ring, Rings, Served, Split};
+use super::engine::{Consumer, Doorbell, Engine, Parker, Ring, Rings, Split};
 use super::fault::Faults;
 use super::queue::SoftQueue;
 use super::shared::DeviceShared;
@@ -105,26 +105,26 @@ fn mutant_that_uses_an_entry_again_without_hearing_of_it_is_found() {
 }
 
 /// A Job is put and the engine kicked, while that lies down: `looks` is the engine's last look.
-fn is_not_slept_through(looks: fn(&Bed, &Ring<u64>) -> bool) {
+fn is_not_slept_through(looks: fn(&Parker, &Ring<u64>) -> bool) {
     check(4, move || {
-        let shared = Arc::new((Bed::new(), Ring::new(1), Task::new()));
+        let shared = Arc::new((Parker::new(), Ring::new(1), Task::new()));
         let engine = {
             let shared = Arc::clone(&shared);
             spawn(move || {
-                let (bed, ring, task) = &*shared;
+                let (parker, ring, task) = &*shared;
                 // SAFETY: this thread alone gets.
                 while unsafe { ring.get(0) }.is_none() {
-                    if !looks(bed, ring) {
+                    if !looks(parker, ring) {
                         task.sleep();
                     }
-                    bed.get_up();
+                    parker.finish();
                 }
             })
         };
-        let (bed, ring, task) = &*shared;
+        let (parker, ring, task) = &*shared;
         // SAFETY: the only value.
         unsafe { ring.put(0, 1) };
-        if bed.rouse() {
+        if parker.claim_wake() {
             task.waker().wake();
         }
         engine.join().unwrap();
@@ -133,8 +133,8 @@ fn is_not_slept_through(looks: fn(&Bed, &Ring<u64>) -> bool) {
 
 #[test]
 fn an_engine_that_lies_down_and_then_looks_sleeps_through_nothing() {
-    is_not_slept_through(|bed, ring| {
-        bed.lie_down();
+    is_not_slept_through(|parker, ring| {
+        parker.prepare();
         ring.holds(0)
     });
 }
@@ -142,9 +142,9 @@ fn an_engine_that_lies_down_and_then_looks_sleeps_through_nothing() {
 #[test]
 fn mutant_that_looks_and_then_lies_down_is_found() {
     mutant("deadlock", || {
-        is_not_slept_through(|bed, ring| {
+        is_not_slept_through(|parker, ring| {
             let found = ring.holds(0);
-            bed.lie_down();
+            parker.prepare();
             found
         })
     });
@@ -256,7 +256,7 @@ fn mutant_that_never_rings_for_certain_is_found() {
 /// A real queue, whose engine's thread is the model's.
 struct Stand {
     queue: SoftQueue,
-    served: Mutex<Served>,
+    consumer: Mutex<Consumer>,
     bell: Bell,
     reaper: Task,
     /// Where the engine waits for Jobs.
@@ -272,11 +272,11 @@ impl Stand {
             own_jobs: 0.into(),
             highest_value: u64::MAX,
         };
-        let (rings, served) = Rings::open(&QueueConfig::new(depth, Arc::clone(&bell.signal)));
+        let (rings, consumer) = Rings::open(&QueueConfig::new(depth, Arc::clone(&bell.signal)));
         let engine = Arc::new(Engine(Arc::default()));
         Arc::new(Stand {
             queue: SoftQueue::modelled(rings, Arc::new(device), engine),
-            served: Mutex::new(served),
+            consumer: Mutex::new(consumer),
             bell,
             reaper: Task::new(),
             worker: Task::new(),
@@ -299,16 +299,16 @@ impl Stand {
 
     /// Fails so many Jobs. One thread does, so that its lock is none of the model's.
     fn work(&self, jobs: usize) {
-        let mut served = self.served.lock().unwrap();
+        let mut consumer = self.consumer.lock().unwrap();
         for _ in 0..jobs {
             let work = loop {
-                match served.next() {
+                match consumer.next() {
                     Some(work) => break work,
                     None => self.worker.sleep(),
                 }
             };
-            served.finish(work, Err(JobError::device(ErrorKind::IoFailed, 0)));
-            served.ring_for_certain();
+            consumer.finish(work, Err(JobError::device(ErrorKind::IoFailed, 0)));
+            consumer.ring_for_certain();
             self.bell.listen(&self.reaper);
         }
     }
@@ -378,13 +378,13 @@ fn what_a_retired_queue_keeps_goes_once_and_after_the_last_job() {
         let engine = {
             let (stand, finished) = (Arc::clone(&stand), Arc::clone(&finished));
             spawn(move || {
-                let mut served = stand.served.lock().unwrap();
-                while let Some(work) = served.next() {
+                let mut consumer = stand.consumer.lock().unwrap();
+                while let Some(work) = consumer.next() {
                     finished.fetch_add(1, SeqCst);
-                    served.finish(work, Err(JobError::device(ErrorKind::IoFailed, 0)));
-                    served.ring_for_certain();
+                    consumer.finish(work, Err(JobError::device(ErrorKind::IoFailed, 0)));
+                    consumer.ring_for_certain();
                 }
-                served.is_over(&Faults::new(0))
+                consumer.is_over(&Faults::new(0))
             })
         };
         let mut seen = Vec::new();
@@ -397,8 +397,8 @@ fn what_a_retired_queue_keeps_goes_once_and_after_the_last_job() {
         unsafe { stand.queue.retire(keep, 2 - seen.len()) };
         let over = engine.join().unwrap();
         // The engine was called, and would look once more.
-        let served = stand.served.lock().unwrap();
-        assert!(over || served.is_over(&Faults::new(0)));
+        let consumer = stand.consumer.lock().unwrap();
+        assert!(over || consumer.is_over(&Faults::new(0)));
         assert_eq!(drops.load(SeqCst), 1, "exactly once");
     });
 }

@@ -12,7 +12,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollTimeout};
 
 use super::copy;
 use super::counter::Counter;
-use super::engine::{Driver, Engine, Lane, Rings, Task, Work};
+use super::engine::{Driver, Engine, QueueWorker, Rings, Task, Work};
 use super::event::{EventPorts, SoftEvent};
 use super::fault::Fault;
 use super::rdma::{Ports, SoftEndpoint};
@@ -45,13 +45,13 @@ pub(super) struct SoftQueue {
 /// Without an engine.
 struct Own {
     /// Reached by whoever reaps.
-    lane: UnsafeCell<Lane>,
+    worker: UnsafeCell<QueueWorker>,
     /// Twice the position of the next Job, and one if there is something to do before it. In one word: who looked between
     /// two writes would see neither, and sleep.
     next: AtomicU64,
 }
 
-// SAFETY: `lane` is reached by one thread at a time (`reap`'s contract); the rest is Sync.
+// SAFETY: `worker` is reached by one thread at a time (`reap`'s contract); the rest is Sync.
 unsafe impl Sync for Own {}
 
 /// How often what rang is read in one look, 16 at a time.
@@ -64,17 +64,17 @@ impl SoftQueue {
         device: Arc<DeviceShared>,
         engine: Option<Arc<Engine>>,
     ) -> SoftQueue {
-        let (rings, served) = Rings::open(config);
-        let lane = Lane::new(served, device.faults.clone());
+        let (rings, consumer) = Rings::open(config);
+        let worker = QueueWorker::new(consumer, device.faults.clone());
         let own = match &engine {
             Some(engine) => {
-                engine.serve(lane);
+                engine.serve(worker);
                 None
             }
             None => {
                 device.faults.held().add(Arc::downgrade(&rings) as _);
                 Some(Own {
-                    lane: UnsafeCell::new(lane),
+                    worker: UnsafeCell::new(worker),
                     next: AtomicU64::new(0),
                 })
             }
@@ -132,15 +132,15 @@ impl Own {
     /// One caller at a time.
     #[cold]
     unsafe fn work(&self, device: &DeviceShared) {
-        self.lane.with_mut(|lane| {
+        self.worker.with_mut(|worker| {
             // SAFETY: as the caller promises.
-            let lane = unsafe { &mut *lane };
+            let worker = unsafe { &mut *worker };
             let mut reaper = Reaper {
                 device,
                 left: PIECE,
             };
-            lane.drive(&mut reaper);
-            let next = lane.queue().position() * 2 + u64::from(lane.is_busy());
+            worker.drive(&mut reaper);
+            let next = worker.consumer().position() * 2 + u64::from(worker.is_busy());
             self.next.store(next, Relaxed);
         });
     }
@@ -378,7 +378,7 @@ impl SoftQueue {
                 break;
             }
             if let Fault::Behind(_) = fault {
-                // Until the lane has done it.
+                // Until the worker has done it.
                 self.device.faults.stop_inline();
             }
             // SAFETY: no more than `depth` Jobs are in flight, and no Token is twice, as the caller promises.
@@ -386,7 +386,7 @@ impl SoftQueue {
             accepted += 1;
         }
         match &self.engine {
-            Some(engine) if accepted > 0 => engine.kick(accepted_at),
+            Some(engine) if accepted > 0 => engine.notify_submit(accepted_at),
             Some(_) => {}
             // Nobody else will do them: whoever armed shall look.
             None => self.rings.ring_anyway(),

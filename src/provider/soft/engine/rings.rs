@@ -111,7 +111,7 @@ impl Doorbell {
 }
 
 impl Rings {
-    pub(in super::super) fn open(config: &QueueConfig) -> (Arc<Rings>, Served) {
+    pub(in super::super) fn open(config: &QueueConfig) -> (Arc<Rings>, Consumer) {
         let depth = config.depth as usize;
         let rings = Arc::new(Rings {
             jobs: Ring::new(depth),
@@ -123,13 +123,13 @@ impl Rings {
             retired: AtomicBool::new(false),
             keep: Mutex::new(None),
         });
-        let served = Served {
+        let consumer = Consumer {
             rings: Arc::clone(&rings),
             begun: 0,
             finished: 0,
             over: 0,
         };
-        (rings, served)
+        (rings, consumer)
     }
 
     /// Puts a Job, and says at which position.
@@ -292,7 +292,7 @@ impl Work {
 }
 
 /// The other side of the rings, which one owner has: it does the Jobs.
-pub(in super::super) struct Served {
+pub(in super::super) struct Consumer {
     rings: Arc<Rings>,
     /// The next position of `jobs` to be got.
     begun: u64,
@@ -302,7 +302,7 @@ pub(in super::super) struct Served {
     over: u64,
 }
 
-impl Deref for Served {
+impl Deref for Consumer {
     type Target = Rings;
 
     #[inline(always)]
@@ -311,7 +311,7 @@ impl Deref for Served {
     }
 }
 
-impl Served {
+impl Consumer {
     /// Where the next Job will be.
     #[inline(always)]
     pub(in super::super) fn position(&self) -> u64 {
@@ -321,7 +321,7 @@ impl Served {
     /// The next Job, which is the caller's to finish.
     #[inline(always)]
     pub(in super::super) fn next(&mut self) -> Option<Work> {
-        // SAFETY: there is one Served, and it goes on only after it got one.
+        // SAFETY: there is one Consumer, and it goes on only after it got one.
         let work = unsafe { self.rings.jobs.get(self.begun) }?;
         self.begun += 1;
         Some(work)
@@ -331,8 +331,8 @@ impl Served {
     #[inline(always)]
     pub(in super::super) fn finish(&mut self, work: Work, result: Result<u64, JobError>) {
         let completion = Completion::new(work.token, result);
-        // SAFETY: there is one Served, and it counts on; it has one Completion for each Job that was got, so that the entry is
-        // empty, as the module's documentation says.
+        // SAFETY: there is one Consumer, and it counts on; it has one Completion for each Job that
+        // was got, so that the entry is empty, as the module's documentation says.
         unsafe { self.rings.done.put(self.finished, completion) };
         self.finished += 1;
         self.over += 1;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use super::super::fault::{Faults, Held};
 use super::super::options::Options;
 use super::super::shared::DeviceShared;
-use super::lane::{Driver, Lane};
+use super::queue_worker::{Driver, QueueWorker};
 use super::rings::Work;
 use super::split::Split;
 use crate::device::DevInfo;
@@ -39,7 +39,7 @@ const MAX_SPIN: Duration = Duration::from_secs(3600);
 /// Queues that the thread does not know yet, in a list that has room for those that it knows: so that it allocates nothing.
 #[derive(Default)]
 struct Arrived {
-    list: Vec<Lane>,
+    list: Vec<QueueWorker>,
     known: usize,
 }
 
@@ -47,7 +47,7 @@ struct Arrived {
 pub(in super::super) struct Engine(pub(in super::super) Arc<EngineShared>);
 
 pub(in super::super) struct EngineShared {
-    bed: Bed,
+    parker: Parker,
     /// Queues came or went, or it shall stop.
     called: AtomicBool,
     arrived: Mutex<Arrived>,
@@ -69,27 +69,27 @@ impl Engine {
         options: &Options,
         device: &Arc<DeviceShared>,
         number: usize,
-        crew: &[Arc<EngineShared>],
+        group: &[Arc<EngineShared>],
     ) -> Result<Engine> {
-        let shared = Arc::clone(&crew[number]);
+        let shared = Arc::clone(&group[number]);
         let (ready, is_ready) = mpsc::sync_channel(1);
-        let others = crew.iter().filter(|other| !Arc::ptr_eq(other, &shared));
-        let mut worker = Worker {
+        let others = group.iter().filter(|other| !Arc::ptr_eq(other, &shared));
+        let mut engine = EngineThread {
             faults: device.faults.clone(),
             spin: options.engine_spin.min(MAX_SPIN),
             queues: Vec::new(),
             leaving: false,
-            crew: Crew {
+            group: EngineGroup {
                 shared: Arc::clone(&shared),
                 others: others.cloned().collect(),
                 alone: 0,
             },
         };
         let run = move || {
-            let _ = worker.crew.shared.thread.set(thread::current());
+            let _ = engine.group.shared.thread.set(thread::current());
             let _ = ready.send(());
             drop(ready);
-            worker.run();
+            engine.run();
         };
         let name = match number {
             0 => format!("doca-{}", info.name()),
@@ -106,7 +106,7 @@ impl Engine {
     }
 
     /// Does this queue's jobs from now on.
-    pub(in super::super) fn serve(&self, queue: Lane) {
+    pub(in super::super) fn serve(&self, queue: QueueWorker) {
         let mut arrived = self.0.arrived();
         let room = arrived.known + 1;
         arrived.list.reserve(room);
@@ -124,15 +124,15 @@ impl Engine {
 
     /// A job was put, at this position: wakes the engine if it sleeps.
     #[inline(always)]
-    pub(in super::super) fn kick(&self, position: u64) {
-        let asleep = self.0.bed.is_asleep();
+    pub(in super::super) fn notify_submit(&self, position: u64) {
+        let asleep = self.0.parker.is_parked();
         if (asleep || position.is_multiple_of(KICKS))
             && let Ok(cpu) = nix::sched::sched_getcpu()
         {
             self.0.submitter.store(cpu, Ordering::Relaxed);
         }
         if asleep {
-            self.0.rouse();
+            self.0.wake_if_parked();
         }
     }
 
@@ -154,41 +154,42 @@ impl Drop for Engine {
 }
 
 /// Where the engine sleeps.
-pub(in super::super) struct Bed(LoomBool);
+pub(in super::super) struct Parker(LoomBool);
 
-impl Bed {
-    pub(in super::super) fn new() -> Bed {
-        Bed(LoomBool::new(false))
+impl Parker {
+    pub(in super::super) fn new() -> Parker {
+        Parker(LoomBool::new(false))
     }
 
-    /// Engine: announces that it sleeps. What it looks at next, it sees as it is after that. Pairs with `is_asleep`.
-    pub(in super::super) fn lie_down(&self) {
+    /// Engine: announces that it sleeps. What it looks at next, it sees as it is after that. Pairs
+    /// with `is_parked`.
+    pub(in super::super) fn prepare(&self) {
         self.0.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
     /// Engine: it was woken, or found something.
-    pub(in super::super) fn get_up(&self) {
+    pub(in super::super) fn finish(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
 
     /// A job was put before: either the engine sees it, or this sees the engine asleep.
     #[inline(always)]
-    pub(super) fn is_asleep(&self) -> bool {
+    pub(super) fn is_parked(&self) -> bool {
         fence(Ordering::SeqCst);
         self.0.load(Ordering::Relaxed)
     }
 
     /// Something was put before: true for the one who must wake the engine for it.
-    pub(in super::super) fn rouse(&self) -> bool {
-        self.is_asleep() && self.0.swap(false, Ordering::AcqRel)
+    pub(in super::super) fn claim_wake(&self) -> bool {
+        self.is_parked() && self.0.swap(false, Ordering::AcqRel)
     }
 }
 
 impl Default for EngineShared {
     fn default() -> EngineShared {
         EngineShared {
-            bed: Bed::new(),
+            parker: Parker::new(),
             called: AtomicBool::new(false),
             arrived: Mutex::default(),
             stop: AtomicBool::new(false),
@@ -207,8 +208,8 @@ impl EngineShared {
     }
 
     /// Wakes it if it sleeps.
-    fn rouse(&self) {
-        if self.bed.rouse() {
+    fn wake_if_parked(&self) {
+        if self.parker.claim_wake() {
             self.wake();
         }
     }
@@ -232,24 +233,24 @@ impl Held for EngineShared {
 }
 
 /// The state of the thread.
-struct Worker {
+struct EngineThread {
     faults: Faults,
     spin: Duration,
-    queues: Vec<Lane>,
+    queues: Vec<QueueWorker>,
     /// Queues are retired whose jobs are not over.
     leaving: bool,
-    crew: Crew,
+    group: EngineGroup,
 }
 
 /// An engine and the others of its device.
-struct Crew {
+struct EngineGroup {
     shared: Arc<EngineShared>,
     others: Box<[Arc<EngineShared>]>,
     /// Bytes of large copies that it did while another engine slept.
     alone: usize,
 }
 
-impl Driver for Crew {
+impl Driver for EngineGroup {
     const KEEPS_TIME: bool = true;
     const PIECE: usize = PIECE;
 
@@ -263,7 +264,7 @@ impl Driver for Crew {
             self.alone = self.alone.saturating_add(len);
             if self.alone >= WAKE {
                 self.alone = 0;
-                self.others.iter().for_each(|other| other.rouse());
+                self.others.iter().for_each(|other| other.wake_if_parked());
             }
         };
         if self.others.is_empty() || !work.copy_together(&self.shared.split, offered) {
@@ -280,7 +281,7 @@ impl Driver for Crew {
     }
 }
 
-impl Crew {
+impl EngineGroup {
     /// Helps the others with what they have.
     fn help(&self) -> bool {
         let mut helped = false;
@@ -293,15 +294,15 @@ impl Crew {
     }
 }
 
-impl Worker {
+impl EngineThread {
     fn run(&mut self) {
         loop {
             let start = Instant::now();
             self.answer();
-            let worked = self.work() | self.crew.help();
+            let worked = self.work() | self.group.help();
             if worked {
                 let end = Instant::now();
-                let worked = &self.crew.shared.worked;
+                let worked = &self.group.shared.worked;
                 let more = u64::try_from((end - start).as_nanos()).unwrap_or(u64::MAX);
                 worked.store(
                     worked.load(Ordering::Relaxed).saturating_add(more),
@@ -311,7 +312,7 @@ impl Worker {
                     continue;
                 }
             }
-            if self.crew.shared.stop.load(Ordering::SeqCst) && self.queues.is_empty() {
+            if self.group.shared.stop.load(Ordering::SeqCst) && self.queues.is_empty() {
                 return;
             }
             self.sleep();
@@ -320,7 +321,7 @@ impl Worker {
 
     /// Takes queues in that came, and leaves those that are over.
     fn answer(&mut self) {
-        let shared = &self.crew.shared;
+        let shared = &self.group.shared;
         let called = shared.called.swap(false, Ordering::SeqCst);
         if called {
             let mut arrived = shared.arrived();
@@ -334,8 +335,11 @@ impl Worker {
         if called || self.leaving {
             // What a queue kept is user code when it is dropped: no lock is held here.
             self.queues
-                .retain(|lane| !lane.queue().is_over(&self.faults));
-            self.leaving = self.queues.iter().any(|lane| lane.queue().is_retired());
+                .retain(|queue| !queue.consumer().is_over(&self.faults));
+            self.leaving = self
+                .queues
+                .iter()
+                .any(|queue| queue.consumer().is_retired());
         }
     }
 
@@ -344,14 +348,14 @@ impl Worker {
         let mut worked = false;
         loop {
             let mut found = false;
-            for lane in &mut self.queues {
-                found |= lane.drive(&mut self.crew);
+            for queue in &mut self.queues {
+                found |= queue.drive(&mut self.group);
             }
             if !found {
                 return worked;
             }
             worked = true;
-            if self.leaving || self.crew.shared.called.load(Ordering::Relaxed) {
+            if self.leaving || self.group.shared.called.load(Ordering::Relaxed) {
                 self.answer();
             }
         }
@@ -360,21 +364,21 @@ impl Worker {
     /// Whether there is something that `answer`, `work` or `help` would do.
     #[inline(always)]
     fn has_work(&self) -> bool {
-        self.queues.iter().any(Lane::has_work)
-            || self.crew.shared.called.load(Ordering::Relaxed)
-            || self.crew.others.iter().any(|other| other.split.is_open())
+        self.queues.iter().any(QueueWorker::has_work)
+            || self.group.shared.called.load(Ordering::Relaxed)
+            || self.group.others.iter().any(|other| other.split.is_open())
     }
 
     /// When the next job that was put aside is due.
     fn due(&self) -> Option<Instant> {
-        self.queues.iter().filter_map(Lane::due).min()
+        self.queues.iter().filter_map(QueueWorker::due).min()
     }
 
     /// Spins for a while; true if there is work.
     fn spin_for_more(&self, start: Instant) -> bool {
         let due = self.due();
         let over = |now| now >= start + self.spin || due.is_some_and(|due| now >= due);
-        while !over(Instant::now()) && !self.crew.shared.on_submitters_cpu() {
+        while !over(Instant::now()) && !self.group.shared.on_submitters_cpu() {
             for _ in 0..LOOKS {
                 if self.has_work() {
                     return true;
@@ -386,8 +390,8 @@ impl Worker {
 
     /// Announces that it sleeps, looks once more, sleeps.
     fn sleep(&mut self) {
-        let shared = &self.crew.shared;
-        shared.bed.lie_down();
+        let shared = &self.group.shared;
+        shared.parker.prepare();
         let held = self.faults.is_held();
         let nothing = match held {
             true => !shared.called.load(Ordering::SeqCst),
@@ -399,6 +403,6 @@ impl Worker {
                 None => thread::park(),
             }
         }
-        shared.bed.get_up();
+        shared.parker.finish();
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::super::fault::{Fault, Faults};
-use super::rings::{Served, Work};
+use super::rings::{Consumer, Work};
 use crate::device::{HASH_COST, Hasher};
 use crate::error::JobError;
 
@@ -13,7 +13,7 @@ const TURN: usize = 16;
 /// Bytes that take longer to copy than a fence.
 const LONG: usize = 8 << 10;
 
-/// What a lane does not do itself.
+/// What a worker does not do itself.
 pub(in super::super) trait Driver {
     /// Whether it looks again when time has passed.
     const KEEPS_TIME: bool;
@@ -29,11 +29,11 @@ pub(in super::super) trait Driver {
 }
 
 /// A queue, and what whoever drives it keeps.
-pub(in super::super) struct Lane {
-    queue: Served,
+pub(in super::super) struct QueueWorker {
+    consumer: Consumer,
     faults: Faults,
     /// Jobs that the script put aside, oldest first.
-    aside: Vec<(Until, Work)>,
+    deferred: Vec<(Until, Work)>,
     /// A Job that is done in parts, and how far it is.
     begun: Option<(Work, usize)>,
     /// What of a hash that is done in parts was hashed so far.
@@ -49,31 +49,31 @@ enum Until {
     Retired,
 }
 
-impl Lane {
-    pub(in super::super) fn new(queue: Served, faults: Faults) -> Lane {
-        Lane {
-            queue,
+impl QueueWorker {
+    pub(in super::super) fn new(consumer: Consumer, faults: Faults) -> QueueWorker {
+        QueueWorker {
+            consumer,
             faults,
-            aside: Vec::new(),
+            deferred: Vec::new(),
             begun: None,
             hasher: Hasher::default(),
         }
     }
 
     /// The queue that it drives.
-    pub(in super::super) fn queue(&self) -> &Served {
-        &self.queue
+    pub(in super::super) fn consumer(&self) -> &Consumer {
+        &self.consumer
     }
 
     /// Whether there is a Job that was not begun.
     #[inline(always)]
     pub(in super::super) fn has_work(&self) -> bool {
-        self.queue.has_work(self.queue.position())
+        self.consumer.has_work(self.consumer.position())
     }
 
     /// When the next Job that was put aside is due, if that is a matter of time.
     pub(in super::super) fn due(&self) -> Option<Instant> {
-        self.aside
+        self.deferred
             .iter()
             .filter_map(|(until, _)| until.time())
             .min()
@@ -96,10 +96,10 @@ impl Lane {
                 break;
             };
             if found && work.cost() > LONG {
-                self.queue.ring_for_certain();
+                self.consumer.ring_for_certain();
             }
             found = true;
-            let is_over = if work.fault != Fault::Pass || self.queue.is_broken() {
+            let is_over = if work.fault != Fault::Pass || self.consumer.is_broken() {
                 self.begin_scripted(driver, work)
             } else {
                 self.go_on(driver, work, from)
@@ -109,7 +109,7 @@ impl Lane {
             }
         }
         if found {
-            self.queue.ring_for_certain();
+            self.consumer.ring_for_certain();
         }
         found
     }
@@ -120,14 +120,14 @@ impl Lane {
         if let Some(begun) = self.begun.take() {
             return Some(begun);
         }
-        if !self.aside.is_empty()
+        if !self.deferred.is_empty()
             && let Some(at) = self.first_due()
         {
-            let (until, work) = self.aside.remove(at);
+            let (until, work) = self.deferred.remove(at);
             self.waits_no_more(&until);
             return Some((work, 0));
         }
-        self.queue.next().map(|work| (work, 0))
+        self.consumer.next().map(|work| (work, 0))
     }
 
     /// Goes on with a Job; false if the rest is left to the next turn.
@@ -136,7 +136,7 @@ impl Lane {
         if from == 0
             && let Err(error) = work.check()
         {
-            fail(&mut self.queue, driver, work, error);
+            fail(&mut self.consumer, driver, work, error);
             return true;
         }
         let at = from + part(driver, &mut self.hasher, &work, from);
@@ -146,18 +146,18 @@ impl Lane {
         }
         driver.count();
         let answer = work.answer();
-        self.queue.finish(work, Ok(answer));
+        self.consumer.finish(work, Ok(answer));
         true
     }
 
     /// Begins a Job as the script says; false if the rest is left to the next turn.
     #[cold]
     fn begin_scripted<D: Driver>(&mut self, driver: &mut D, mut work: Work) -> bool {
-        if self.queue.is_broken() {
+        if self.consumer.is_broken() {
             if let Fault::Behind(_) = work.fault {
                 self.faults.resume_inline();
             }
-            fail(&mut self.queue, driver, work, JobError::queue_failed());
+            fail(&mut self.consumer, driver, work, JobError::queue_failed());
             return true;
         }
         match std::mem::replace(&mut work.fault, Fault::Pass) {
@@ -166,28 +166,28 @@ impl Lane {
                 let until = Instant::now()
                     .checked_add(time)
                     .map_or(Until::Retired, Until::Time);
-                self.aside.push((until, work));
+                self.deferred.push((until, work));
             }
             Fault::Pass | Fault::QueueFull | Fault::Delay(_) => {
                 return self.go_on(driver, work, 0);
             }
             Fault::Error(kind, vendor) => fail(
-                &mut self.queue,
+                &mut self.consumer,
                 driver,
                 work,
                 JobError::device(kind, vendor),
             ),
             Fault::Behind(jobs) => {
-                let until = Until::Over(self.queue.over().saturating_add(jobs.into()));
-                self.aside.push((until, work));
+                let until = Until::Over(self.consumer.over().saturating_add(jobs.into()));
+                self.deferred.push((until, work));
             }
-            Fault::Lost => self.queue.lose(work),
+            Fault::Lost => self.consumer.lose(work),
             Fault::Queue => {
-                self.queue.break_down(&self.faults);
-                fail(&mut self.queue, driver, work, JobError::queue_failed());
-                for (until, work) in std::mem::take(&mut self.aside) {
+                self.consumer.break_down(&self.faults);
+                fail(&mut self.consumer, driver, work, JobError::queue_failed());
+                for (until, work) in std::mem::take(&mut self.deferred) {
                     self.waits_no_more(&until);
-                    fail(&mut self.queue, driver, work, JobError::queue_failed());
+                    fail(&mut self.consumer, driver, work, JobError::queue_failed());
                 }
             }
         }
@@ -205,18 +205,18 @@ impl Lane {
     /// Which of those that were put aside is due, if one is: the first of them.
     #[cold]
     fn first_due(&self) -> Option<usize> {
-        if self.aside.is_empty() {
+        if self.deferred.is_empty() {
             return None;
         }
         let now = Instant::now();
         // Of a queue that is retired nothing more will be over.
-        let over = if self.queue.is_retired() && !self.has_work() {
+        let over = if self.consumer.is_retired() && !self.has_work() {
             u64::MAX
         } else {
-            self.queue.over()
+            self.consumer.over()
         };
         let due = self
-            .aside
+            .deferred
             .iter()
             .enumerate()
             .filter(|(_, (until, _))| until.is_due(now, over));
@@ -225,13 +225,13 @@ impl Lane {
     }
 }
 
-impl Drop for Lane {
+impl Drop for QueueWorker {
     /// Without an engine nobody does the Jobs of a queue that is gone.
     fn drop(&mut self) {
-        for (until, _) in &self.aside {
+        for (until, _) in &self.deferred {
             self.waits_no_more(until);
         }
-        while let Some(work) = self.queue.next() {
+        while let Some(work) = self.consumer.next() {
             if let Fault::Behind(_) = work.fault {
                 self.faults.resume_inline();
             }
@@ -248,9 +248,9 @@ fn part<D: Driver>(driver: &mut D, hasher: &mut Hasher, work: &Work, from: usize
     }
 }
 
-fn fail(queue: &mut Served, driver: &mut impl Driver, work: Work, error: JobError) {
+fn fail(consumer: &mut Consumer, driver: &mut impl Driver, work: Work, error: JobError) {
     driver.count();
-    queue.finish(work, Err(error));
+    consumer.finish(work, Err(error));
 }
 
 impl Until {
