@@ -7,7 +7,7 @@ use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::super::adapter::PROBES;
-use super::rc::{Inner, RcConnection};
+use super::rc::{RcConnection, RcInner};
 use super::timeouts::{LEAST, takes_receive};
 use crate::device::EndpointState;
 use crate::error::{JobError, Reason};
@@ -15,7 +15,7 @@ use crate::sync::lock;
 
 impl RcConnection {
     /// The lock of `inner`, if it is free.
-    fn try_inner(&self) -> Option<MutexGuard<'_, Inner>> {
+    fn try_inner(&self) -> Option<MutexGuard<'_, RcInner>> {
         match self.inner.try_lock() {
             Ok(inner) => Some(inner),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
@@ -65,7 +65,7 @@ impl RcConnection {
             .sends
             .front()
             .map(|(token, job)| (token, job.verb, job.len));
-        let look = inner.watch.look(now, front, &self.patience);
+        let look = inner.timeouts.look(now, front, &self.patience);
         if let Some((waited, (token, verb, _))) = look.overdue.zip(front)
             && inner.overdue.is_none()
         {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::super::ffi::*;
 use super::super::transport::{Failed, probe, status};
-use super::rc::{Inner, RcConnection, Receive};
+use super::rc::{RcConnection, RcInner, Receive};
 use crate::device::{Completion, EndpointState, RecvOpcode, Token, Verb};
 use crate::error::{JobError, Reason};
 
@@ -52,7 +52,7 @@ impl RcConnection {
 
     fn received(
         self: &Arc<Self>,
-        inner: &mut Inner,
+        inner: &mut RcInner,
         token: Token,
         wc: &Wc,
         give: impl FnOnce(Completion),
@@ -90,7 +90,7 @@ impl RcConnection {
     #[cold]
     fn failed(
         self: &Arc<Self>,
-        inner: &mut Inner,
+        inner: &mut RcInner,
         what: Failed,
         token: Token,
         wc: &Wc,
@@ -119,7 +119,7 @@ impl RcConnection {
     }
 
     #[cold]
-    fn probed(self: &Arc<Self>, inner: &mut Inner, wc: &Wc) -> bool {
+    fn probed(self: &Arc<Self>, inner: &mut RcInner, wc: &Wc) -> bool {
         if wc.status == ibv_wc_status::IBV_WC_SUCCESS {
             inner.probes = 0;
             return false;

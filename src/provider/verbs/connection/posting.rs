@@ -8,7 +8,7 @@ use arrayvec::ArrayVec;
 use super::super::adapter::{LIST, PROBES, lkey};
 use super::super::ffi::ibv_sge;
 use super::super::transport::{Chain, Qp, Refused, Remote, Work, status};
-use super::rc::{Inner, RcConnection, Receive};
+use super::rc::{RcConnection, RcInner, Receive};
 use crate::device::{Access, EndpointState, RdmaJob, Segments, Submitted, Token, Verb};
 use crate::error::{ErrorKind, JobError, Reason};
 
@@ -31,7 +31,7 @@ fn is_atomic(verb: Verb) -> bool {
 }
 
 impl RcConnection {
-    fn remote(&self, inner: &Inner, qp: &Qp) -> Remote {
+    fn remote(&self, inner: &RcInner, qp: &Qp) -> Remote {
         let (answers, answers_lkey) = self.core.answers.place();
         Remote {
             permitted: inner.peer.map_or(Access::empty(), |peer| peer.permissions),
@@ -96,7 +96,7 @@ impl RcConnection {
     ///
     /// The memory of all Jobs that wait is valid, and leased: as for `Endpoint::submit`.
     #[inline(always)]
-    pub(in super::super) unsafe fn post(&self, inner: &mut Inner) -> Result<(), Refused> {
+    pub(in super::super) unsafe fn post(&self, inner: &mut RcInner) -> Result<(), Refused> {
         let Some(qp) = &inner.qp else {
             return Ok(());
         };
@@ -147,7 +147,7 @@ impl RcConnection {
     }
 
     /// Asks the peer's adapter whether its queue pair is there: nothing else tells who only waits.
-    pub(in super::super) fn probe(&self, inner: &mut Inner) {
+    pub(in super::super) fn probe(&self, inner: &mut RcInner) {
         let Some(qp) = &inner.qp else {
             return;
         };

@@ -19,7 +19,7 @@ use super::super::adapter::{
 use super::super::ffi::*;
 use super::super::transport::{Core, Patience, Qp, QpCaps, Retry, Route, Sends};
 use super::local_endpoints;
-use super::timeouts::Watch;
+use super::timeouts::Timeouts;
 use crate::device::{Completion, EndpointConfig, EndpointState, RdmaJob, Token};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::sync::lock;
@@ -45,7 +45,7 @@ pub(in super::super) struct RcConnection {
     pub(in super::super) core: Arc<Core>,
     pub(in super::super) config: EndpointConfig,
     pub(in super::super) patience: Patience,
-    pub(in super::super) inner: Mutex<Inner>,
+    pub(in super::super) inner: Mutex<RcInner>,
     /// Those that have failed, of one queue.
     all_failed: Arc<FailedConnections>,
     /// A queue pair that has failed, by its id, and why, if that could not be said at once.
@@ -56,7 +56,7 @@ pub(in super::super) struct RcConnection {
     state: Mutex<EndpointState>,
 }
 
-pub(in super::super) struct Inner {
+pub(in super::super) struct RcInner {
     pub(in super::super) state: EndpointState,
     pub(in super::super) qp: Option<Arc<Qp>>,
     origin: Origin,
@@ -66,7 +66,7 @@ pub(in super::super) struct Inner {
     connecting: bool,
     pub(in super::super) sends: Sends<RdmaJob>,
     pub(in super::super) receives: VecDeque<Receive>,
-    pub(in super::super) watch: Watch,
+    pub(in super::super) timeouts: Timeouts,
     /// Looks at the peer since a completion was seen.
     pub(super) probes: u32,
     /// A message that has waited for its receive for too long, unless its completion waits to be polled.
@@ -93,7 +93,7 @@ impl RcConnection {
     ) -> Result<Arc<RcConnection>> {
         core.cq.promise(promised(&config))?;
         let retry = Retry::within(config.rnr_timeout);
-        let inner = Inner {
+        let inner = RcInner {
             state: EndpointState::Init,
             qp: None,
             origin: Origin::new(),
@@ -103,7 +103,7 @@ impl RcConnection {
             connecting: false,
             sends: Sends::new(depth),
             receives: VecDeque::with_capacity(config.recv_queue_size as usize),
-            watch: Watch::default(),
+            timeouts: Timeouts::default(),
             probes: 0,
             overdue: None,
             first_failed: None,
@@ -136,12 +136,12 @@ impl RcConnection {
         *lock(&self.state)
     }
 
-    fn set_state(&self, inner: &mut Inner, state: EndpointState) {
+    fn set_state(&self, inner: &mut RcInner, state: EndpointState) {
         inner.state = state;
         *lock(&self.state) = state;
     }
 
-    pub(in super::super) fn inner(&self) -> MutexGuard<'_, Inner> {
+    pub(in super::super) fn inner(&self) -> MutexGuard<'_, RcInner> {
         lock(&self.inner)
     }
 
@@ -151,7 +151,7 @@ impl RcConnection {
     }
 
     /// A new queue pair, in the state Init, that no blob of before names.
-    fn begin(&self, inner: &mut Inner) -> Result<()> {
+    fn begin(&self, inner: &mut RcInner) -> Result<()> {
         let context = &self.core.context;
         let config = &self.config;
         let remote = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
@@ -191,7 +191,7 @@ impl RcConnection {
         Ok(blob.format())
     }
 
-    fn blob(&self, inner: &mut Inner) -> Result<EndpointBlob> {
+    fn blob(&self, inner: &mut RcInner) -> Result<EndpointBlob> {
         let context = &self.core.context;
         let port = context.port()?;
         inner.gid = self.gid()?;
@@ -288,7 +288,7 @@ impl RcConnection {
         }
         inner.peer = Some(peer);
         self.set_state(&mut inner, EndpointState::Connected);
-        inner.watch = Watch::default();
+        inner.timeouts = Timeouts::default();
         drop(inner);
         wake();
         Ok(())
@@ -307,7 +307,7 @@ impl RcConnection {
     }
 
     /// It has failed, for this cause unless for another before. True if that is news: who is told is told by the caller, outside of all locks.
-    pub(in super::super) fn fail(self: &Arc<Self>, inner: &mut Inner, cause: JobError) -> bool {
+    pub(in super::super) fn fail(self: &Arc<Self>, inner: &mut RcInner, cause: JobError) -> bool {
         if matches!(inner.state, EndpointState::Error(_)) || inner.retired {
             return false;
         }
@@ -324,7 +324,7 @@ impl RcConnection {
     }
 
     /// Fails it if its queue pair has failed, or if what is overdue still waits, now that all completions were polled. True as for `fail`.
-    pub(in super::super) fn check_failures(self: &Arc<Self>, inner: &mut Inner) -> bool {
+    pub(in super::super) fn check_failures(self: &Arc<Self>, inner: &mut RcInner) -> bool {
         let failed = lock(&self.failed).take();
         if let Some((_, cause)) = failed.filter(|&(id, _)| id == self.id()) {
             return self.fail(inner, cause);
@@ -338,7 +338,12 @@ impl RcConnection {
     }
 
     /// It has failed, by one of its Jobs.
-    pub(super) fn fail_of(self: &Arc<Self>, inner: &mut Inner, at: usize, cause: JobError) -> bool {
+    pub(super) fn fail_of(
+        self: &Arc<Self>,
+        inner: &mut RcInner,
+        at: usize,
+        cause: JobError,
+    ) -> bool {
         let news = self.fail(inner, cause);
         if news {
             inner.first_failed = inner.sends.token(at);
@@ -348,7 +353,7 @@ impl RcConnection {
 
     /// Takes everything from the adapter, and ends what is left; false if in doubt. The caller has the lock under which completions are polled,
     /// and has polled all.
-    pub(in super::super) fn end(&self, inner: &mut Inner) -> bool {
+    pub(in super::super) fn end(&self, inner: &mut RcInner) -> bool {
         local_endpoints::remove(&inner.origin);
         if let Some(qp) = inner.qp.take()
             && !qp.quiesce()
@@ -389,7 +394,7 @@ impl RcConnection {
     }
 
     /// Back to Init. As for `end`.
-    pub(in super::super) fn renew(&self, inner: &mut Inner) {
+    pub(in super::super) fn renew(&self, inner: &mut RcInner) {
         if !self.end(inner) || inner.retired {
             return;
         }

@@ -16,7 +16,7 @@ const CRAWL: usize = 64;
 
 /// What was seen last.
 #[derive(Default)]
-pub(in super::super) struct Watch {
+pub(in super::super) struct Timeouts {
     front: Option<Token>,
     since: Option<Instant>,
 }
@@ -32,7 +32,7 @@ pub(super) struct Look {
     pub(in super::super) again: Duration,
 }
 
-impl Watch {
+impl Timeouts {
     /// Looks at the oldest Job. What takes no receive the transport gives up itself, of a peer that is silent; one that always asks for another try
     /// (RNR NAK) can keep it for ever, and is given longer than silence takes.
     pub(super) fn look(
@@ -93,10 +93,10 @@ mod tests {
 
     #[test]
     fn a_message_is_given_up_when_its_limit_is_over_and_not_before() {
-        let (mut watch, start) = (Watch::default(), Instant::now());
+        let (mut timeouts, start) = (Timeouts::default(), Instant::now());
         let at = |millis| start + Duration::from_millis(millis);
         let send = |index| Some((Token::new(0, index, 1), Verb::Send(None), 100));
-        let mut look = |millis, front| watch.look(at(millis), front, &PATIENCE);
+        let mut look = |millis, front| timeouts.look(at(millis), front, &PATIENCE);
         assert_eq!(look(0, send(1)).again, LIMIT / 4);
         assert_eq!(look(299, send(1)).overdue, None);
         // Another one: the time begins anew.
@@ -107,34 +107,34 @@ mod tests {
 
     #[test]
     fn long_messages_have_time_and_others_have_more() {
-        let (mut watch, start) = (Watch::default(), Instant::now());
+        let (mut timeouts, start) = (Timeouts::default(), Instant::now());
         let late = start + Duration::from_secs(1);
         let long = Some((Token::new(0, 1, 1), Verb::Send(None), SLOWEST * 1000));
-        watch.look(start, long, &PATIENCE);
-        assert_eq!(watch.look(late, long, &PATIENCE).overdue, None);
+        timeouts.look(start, long, &PATIENCE);
+        assert_eq!(timeouts.look(late, long, &PATIENCE).overdue, None);
         let read = Some((Token::new(0, 2, 1), Verb::Read, 8));
-        watch.look(start, read, &PATIENCE);
-        let look = watch.look(late, read, &PATIENCE);
+        timeouts.look(start, read, &PATIENCE);
+        let look = timeouts.look(late, read, &PATIENCE);
         assert_eq!((look.overdue, look.idle), (None, false));
         // Longer than any transport.
         let later = start + LIMIT + 8 * PATIENCE.ack;
-        assert!(watch.look(later, read, &PATIENCE).overdue.is_some());
+        assert!(timeouts.look(later, read, &PATIENCE).overdue.is_some());
         // Who waits for ever waits for long messages, too.
         let patient = Patience {
             receive: Duration::MAX,
             ..PATIENCE
         };
-        assert_eq!(watch.look(later, long, &patient).overdue, None);
+        assert_eq!(timeouts.look(later, long, &patient).overdue, None);
     }
 
     #[test]
     fn who_was_idle_for_a_whole_turn_is_asked_once() {
-        let (mut watch, start) = (Watch::default(), Instant::now());
+        let (mut timeouts, start) = (Timeouts::default(), Instant::now());
         let write = Some((Token::new(0, 1, 1), Verb::Write(None), 8));
-        assert!(!watch.look(start, write, &PATIENCE).idle);
+        assert!(!timeouts.look(start, write, &PATIENCE).idle);
         // Others' turns are looked at in between.
         let mut look = |millis| {
-            let look = watch.look(start + Duration::from_millis(millis), None, &PATIENCE);
+            let look = timeouts.look(start + Duration::from_millis(millis), None, &PATIENCE);
             (look.idle, look.again.as_millis())
         };
         assert_eq!([look(10), look(510)], [(false, 1000), (false, 500)]);
