@@ -113,39 +113,70 @@ impl<W: Work> Sends<W> {
         qp: &Qp,
         context: &W::Context,
     ) -> Result<(), Refused> {
-        while self.any_waits() {
-            let mut chain = Chain::new();
-            let (mut next, mut used) = (self.posted, self.used);
-            while let Some(entry) = self.jobs.get_mut(next) {
-                if !chain.has_room(entry.work.most()) {
-                    break;
-                }
-                let mark = chain.mark();
-                entry.work.push(entry.token, &mut chain, context);
-                let requests = (chain.mark().0 - mark.0) as u32;
-                if used + requests > self.room {
-                    chain.truncate(mark);
-                    break;
-                }
-                entry.requests = requests;
-                used += requests;
-                next += 1;
-            }
-            if next == self.posted {
-                return Ok(());
-            }
+        if !self.any_waits() {
+            return Ok(());
+        }
+        // SAFETY: as the caller promises.
+        match unsafe { self.post_chain(qp, context) } {
             // SAFETY: as the caller promises.
-            match unsafe { qp.post_send(&mut chain) } {
-                Ok(()) => (self.posted, self.used) = (next, used),
-                Err((Some(taken), errno)) => return Err(self.refused(taken as u32, errno)),
-                Err((None, errno)) => {
-                    (self.posted, self.used) = (next, used);
-                    let (at, cut) = (next - 1, true);
-                    return Err(Refused { at, cut, errno });
-                }
+            Ok(true) => unsafe { self.post_rest(qp, context) },
+            Ok(false) => Ok(()),
+            Err(refused) => Err(refused),
+        }
+    }
+
+    /// Posts what did not fit into the first chain.
+    ///
+    /// # Safety
+    ///
+    /// As for `post`.
+    #[cold]
+    unsafe fn post_rest(&mut self, qp: &Qp, context: &W::Context) -> Result<(), Refused> {
+        // SAFETY: as the caller promises.
+        while unsafe { self.post_chain(qp, context) }? {}
+        Ok(())
+    }
+
+    /// Posts a chain of Jobs that wait; `true` if others wait for the next chain.
+    ///
+    /// # Safety
+    ///
+    /// As for `post`.
+    #[inline(always)]
+    unsafe fn post_chain(&mut self, qp: &Qp, context: &W::Context) -> Result<bool, Refused> {
+        let mut chain = Chain::new();
+        let (mut next, mut used) = (self.posted, self.used);
+        while let Some(entry) = self.jobs.get_mut(next) {
+            if !chain.has_room(entry.work.most()) {
+                break;
+            }
+            let mark = chain.mark();
+            entry.work.push(entry.token, &mut chain, context);
+            let requests = (chain.mark().0 - mark.0) as u32;
+            if used + requests > self.room {
+                chain.truncate(mark);
+                break;
+            }
+            entry.requests = requests;
+            used += requests;
+            next += 1;
+        }
+        if next == self.posted {
+            return Ok(false);
+        }
+        // SAFETY: as the caller promises.
+        match unsafe { qp.post_send(&mut chain) } {
+            Ok(()) => {
+                (self.posted, self.used) = (next, used);
+                Ok(self.any_waits())
+            }
+            Err((Some(taken), errno)) => Err(self.refused(taken as u32, errno)),
+            Err((None, errno)) => {
+                (self.posted, self.used) = (next, used);
+                let (at, cut) = (next - 1, true);
+                Err(Refused { at, cut, errno })
             }
         }
-        Ok(())
     }
 
     /// So many requests of a chain were taken.
