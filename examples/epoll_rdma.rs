@@ -1,20 +1,24 @@
-//! One thread, one epoll loop, no runtime and no futures: messages, receives, a wait of a sync event and a run of a graph.
+//! One thread, one epoll loop, no runtime and no futures: messages, receives, a wait of a sync
+//! event and a run of a graph.
 //!
 //! ```text
 //! epoll_rdma [MESSAGES]
 //! ```
 //!
-//! The loop has both ends of a connection. A timer sends the next message. The server, which keeps receives posted, answers
-//! each with the same bytes. After the last answer the client adds to a sync event, which the server waits for; then a graph
-//! copies the last message and hashes the copy.
+//! The loop has both ends of a connection. A timer sends the next message. The server, which keeps
+//! receives posted, answers each with the same bytes. After the last answer the client adds to a
+//! sync event, which the server waits for; then a graph copies the last message and hashes the
+//! copy.
 //!
-//! Everything is posted with a word, and `WorkQ::progress` gives the word back with what was answered. Here the word says what
-//! was posted, and which of several.
+//! Everything is posted with a word, and `WorkQ::progress` gives the word back with what was
+//! answered. Here the word says what was posted, and which of several.
 
 use std::error::Error;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::time::{TimeSpec, TimeValLike};
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
@@ -30,8 +34,8 @@ const WORKQ: u64 = 1;
 /// How many receives the server keeps posted.
 const RECEIVES: u64 = 8;
 const BYTES: usize = 256;
-/// The loop gives up if nothing happens for so many milliseconds.
-const LIMIT_MS: u16 = 10_000;
+/// The loop gives up if nothing ends for so long.
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// What was posted. The lower half of the word is which of several.
 #[derive(Clone, Copy, Debug)]
@@ -111,15 +115,16 @@ fn run(messages: u64) -> Result<()> {
     let (request, answer) = (pool.try_alloc()?, pool.try_alloc()?);
     let (copied, digest) = (pool.try_alloc()?, pool.try_alloc()?);
     let (mut sent, mut answered, mut idle, mut over) = (0, 0, true, false);
-    let mut said = String::new();
+    let (mut said, mut last_end) = (String::new(), Instant::now());
     while !over {
         workq.arm();
         let mut events = [EpollEvent::empty(); 2];
-        let ready = epoll.wait(&mut events, EpollTimeout::from(LIMIT_MS))?;
-        if ready == 0 {
-            return Err(
-                format!("nothing happened for {LIMIT_MS} ms, after {answered} answers").into(),
-            );
+        let ready = match epoll.wait(&mut events, EpollTimeout::from(1000_u16)) {
+            Err(Errno::EINTR) => 0,
+            ready => ready?,
+        };
+        if last_end.elapsed() > LIMIT {
+            return Err(format!("nothing ended for {LIMIT:?}, after {answered} answers").into());
         }
         if events[..ready].iter().any(|event| event.data() == TIMER) {
             nix::unistd::read(&timer, &mut [0; 8])?;
@@ -136,6 +141,9 @@ fn run(messages: u64) -> Result<()> {
         workq.clear();
         let mut ends: Vec<(u64, std::result::Result<Output, JobError>)> = Vec::new();
         workq.progress(|word, result| ends.push((word, result)));
+        if !ends.is_empty() {
+            last_end = Instant::now();
+        }
         for (word, result) in ends {
             let which = word & u64::from(u32::MAX);
             match (word >> 32, result?) {

@@ -371,6 +371,10 @@ reasons! {
     NotPosted, NotSupported,
         "this operation needs a task, and cannot be posted to a loop"
         => "await it, or start it";
+    /// The Rdma or the SyncEvent of a posted receive or wait was dropped.
+    ContextGone, Shutdown,
+        "the Rdma or the SyncEvent that this was posted on was dropped"
+        => "keep a clone of it until what was posted has ended";
     /// Jobs of a run that was dropped are in flight, and the caller did not want to wait for them.
     RunDraining, Again,
         "jobs of a dropped run of this Instance are in flight"

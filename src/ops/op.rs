@@ -1,7 +1,7 @@
 //! How a job goes from its first poll to its result, whatever kind of job it is.
 //!
-//! A [`Request`] is what the caller asked for: a context and operands. It lies in the operation's [`Flight`], begins when
-//! that is polled first, and begins anew after waiting for a Slot.
+//! A [`Request`] is what the caller asked for: a context and operands. It lies in the operation's
+//! [`Flight`], begins when that is polled first, and begins anew after waiting for a Slot.
 
 #![allow(unreachable_pub, reason = "named by the sealed trait behind Operation")]
 

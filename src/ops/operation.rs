@@ -1,8 +1,9 @@
 //! An operation as a value: a future that can also be owned, started, or posted.
 //!
-//! What a method such as [`Dma::copy`](super::Dma::copy) returns is an [`Op`]: a context and operands,
-//! and nothing begun. A type that describes one kind of operation implements [`Kind`], and says what
-//! state it has once it is begun ([`Kind::Flight`]), how that is polled, and how it is started.
+//! What a method such as [`Dma::copy`](super::Dma::copy) returns is an [`Op`]: a context and
+//! operands, and nothing begun. A type that describes one kind of operation implements [`Kind`],
+//! and says what state it has once it is begun ([`Kind::Flight`]), how that is polled, and how it
+//! is started.
 
 #![allow(
     unreachable_pub,
@@ -68,7 +69,8 @@ pub(super) mod sealed {
 ///
 /// - awaited, or polled otherwise: it waits for a Slot if there is none, and for its end;
 /// - [started](Op::start): it is submitted now, and the future of its end is returned;
-/// - [posted](Op::post): it is submitted now, and [`WorkQ::progress`](crate::WorkQ::progress) tells a
+/// - [posted](Op::post): it is submitted now, and [`WorkQ::progress`](crate::WorkQ::progress) tells
+/// a
 ///   loop of the caller's own of its end.
 ///
 /// It borrows its context, and whatever operands were lent to it. [`Op::owned`] makes it `'static`.
@@ -130,11 +132,17 @@ impl<K: Operation> Op<K> {
     /// Submits it now, for a loop of the caller's own. [`WorkQ::progress`](crate::WorkQ::progress)
     /// tells of its end, and gives `user_data` back.
     ///
-    /// There is no future, nothing to drop, and nothing waits. No runtime is needed, in any mode. What
-    /// the device finishes inline is told by `progress` as well. The memory stays leased (`InUse`)
-    /// until the completion was collected; the data of a destination grows then.
+    /// There is no future, nothing to drop, and nothing waits. No runtime is needed, in any mode.
+    /// What the device finishes inline is told by `progress` as well. The memory stays leased
+    /// (`InUse`) until the completion was collected; the data of a destination grows then.
     ///
-    /// Jobs allocate nothing. A receive, a wait of a sync event and a run of a graph allocate once.
+    /// A run of a graph begins inside the next `progress`, which also calls its functions. It keeps
+    /// its WorkQ until it was handed out: hand it out before you drop the last handle, or both stay
+    /// for the life of the process. A receive or a wait ends with [`Reason::ContextGone`] if its
+    /// context is dropped first.
+    ///
+    /// Jobs allocate nothing. Receives and waits allocate when more of them are posted at once than
+    /// ever before, and a run takes two boxes.
     ///
     /// # Errors
     ///
@@ -214,8 +222,9 @@ impl<O> fmt::Debug for Started<O> {
 
 /// An operation that was not submitted, and why.
 ///
-/// `?` keeps the reason alone, in functions that fail with [`JobError`], [`Error`], [`std::io::Error`] or a boxed
-/// [`std::error::Error`]. For other errors write `.map_err(JobError::from)?`.
+/// `?` keeps the reason alone, in functions that fail with [`JobError`], [`Error`],
+/// [`std::io::Error`] or a boxed [`std::error::Error`]. For other errors write
+/// `.map_err(JobError::from)?`.
 pub struct Refused<O> {
     op: O,
     error: JobError,
@@ -273,7 +282,8 @@ impl<O> fmt::Display for Refused<O> {
     }
 }
 
-// Not `std::error::Error`: `?` would box the operation, which borrows, as a `dyn Error`, which must not.
+// Not `std::error::Error`: `?` would box the operation, which borrows, as a `dyn Error`, which must
+// not.
 impl<O> From<Refused<O>> for Box<dyn std::error::Error> {
     fn from(refused: Refused<O>) -> Box<dyn std::error::Error> {
         refused.error.into()

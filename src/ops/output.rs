@@ -59,19 +59,21 @@ impl Output {
 }
 
 impl WorkQ {
-    /// Collects what is over, and hands out operations that were posted ([`Op::post`](crate::Op::post)): the word of
-    /// the caller's, untouched, and what the operation answers or why it failed. Each exactly once, in
-    /// the order in which they ended, on this thread. Returns how many.
+    /// Collects what is over, and hands out operations that were posted
+    /// ([`Op::post`](crate::Op::post)): the word of the caller's, untouched, and what the operation
+    /// answers or why it failed. Each exactly once, in jobs in the order in which they ended, then
+    /// the receives, waits and runs that are over, on this thread. Returns how many.
     ///
-    /// One call hands out at most as many as the WorkQ is deep: 0 says that there are none left.
-    /// `handle` may post, since a Slot is free by then, or call anything else. After a panic in it the
-    /// others are still there.
+    /// One call hands out at most as many jobs as the WorkQ is deep: 0 says that nothing is left.
+    /// `handle` may post, since a Slot is free by then, or call anything else. After a panic in it
+    /// the others are still there.
     ///
-    /// Futures on the same WorkQ whose jobs are over are woken. It never waits, in any mode, and makes
-    /// no system call while nobody else waits: a loop that calls nothing else polls busily.
+    /// Futures on the same WorkQ whose jobs are over are woken. It never waits, in any mode, and
+    /// makes no system call while nobody else waits: a loop that calls nothing else polls busily.
     ///
-    /// After [`shutdown`](WorkQ::shutdown) what has ended is still handed out. With the last handle of
-    /// the WorkQ it is forgotten, and so is the word.
+    /// After [`shutdown`](WorkQ::shutdown) what has ended is still handed out. With the last handle
+    /// of the WorkQ it is forgotten, and so is the word; but for runs, which keep their WorkQ
+    /// ([`Op::post`](crate::Op::post)).
     #[doc(alias = "doca_workq_progress_retrieve")]
     pub fn progress(&self, mut handle: impl FnMut(u64, Result<Output, JobError>)) -> usize {
         self.collect(|user_data, end| handle(user_data, Output::of(end)))

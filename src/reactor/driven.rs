@@ -6,8 +6,8 @@ use std::ptr;
 // Const and without a destructor: it allocates nothing and outlives nothing.
 thread_local!(static DRIVEN: Cell<*const ()> = const { Cell::new(ptr::null()) });
 
-/// Until it is dropped this thread polls for the loop of a WorkQ, which is named by its address. What is polled then waits
-/// by event, whatever the mode: the loop hears of its end.
+/// Until it is dropped this thread polls for the loop of a WorkQ, which is named by its address.
+/// What is polled then waits by event, whatever the mode: the loop hears of its end.
 pub(super) struct Driven(*const ());
 
 impl Driven {

@@ -172,6 +172,9 @@ impl Events {
         {
             return Ok(());
         }
+        if driven::is_driven(&**shared) {
+            return Ok(());
+        }
         let spanned = self.nest.get().filter(|_| inner.several);
         let fd = spanned.map_or(self.signal.as_fd(), |nest| nest.0.as_fd());
         inner.register(fd, shared, handle)

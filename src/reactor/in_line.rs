@@ -157,7 +157,9 @@ impl Shared {
             left = who.waiting - now;
             now
         });
-        let stuck = room > 0 && left > 0 && !self.mode.load().is_busy();
+        // What is posted waits by event in every mode.
+        let heard = !self.mode.load().is_busy() || self.posted.get().is_some();
+        let stuck = room > 0 && left > 0 && heard;
         if stuck && !self.rung.swap(true, Ordering::SeqCst) {
             self.events.ring();
         }

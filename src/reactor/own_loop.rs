@@ -105,32 +105,29 @@ impl WorkQ {
     pub(crate) fn collect(&self, mut handle: impl FnMut(u64, End)) -> usize {
         let shared = &self.0;
         let mut handed = 0;
-        loop {
-            let armed = shared.unmark();
-            shared.turn();
-            shared.on_time();
-            shared.resume_if_due();
-            shared.answer_ring();
-            while handed < self.depth() as usize
-                && let Some((index, user_data, meaning, outcome)) =
-                    shared.core.table.take_finished()
-            {
-                handed += 1;
-                shared.give_back(index);
-                handle(user_data, End::Job(meaning, outcome));
-            }
-            if !shared.none_posted_is_ready() {
-                handed += shared.posted().poll(shared, &mut handle);
-            }
-            // What was handed out has rung, or was there when the loop armed.
-            if handed > 0 || !armed {
-                return handed;
-            }
+        let armed = shared.unmark();
+        shared.turn();
+        shared.on_time();
+        shared.resume_if_due();
+        shared.answer_ring();
+        while handed < self.depth() as usize
+            && let Some((index, user_data, meaning, outcome)) = shared.core.table.take_finished()
+        {
+            handed += 1;
+            shared.give_back(index);
+            handle(user_data, End::Job(meaning, outcome));
+        }
+        if !shared.none_posted_is_ready() {
+            handed += shared.posted().poll(shared, &mut handle);
+        }
+        // What was handed out has rung, or was there when the loop armed.
+        if handed == 0 && armed {
             shared.mark();
-            if shared.none_finished() {
-                return 0;
+            if !shared.none_finished() {
+                shared.fire();
             }
         }
+        handed
     }
 }
 

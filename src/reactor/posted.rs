@@ -1,25 +1,31 @@
-//! What is posted to a loop of the caller's own and takes no Slot: receives, waits, and runs of graphs.
+//! What is posted to a loop of the caller's own and takes no Slot: receives, waits, and runs of
+//! graphs.
 //!
-//! A job that is posted lies in its Slot until [`WorkQ::collect`](super::WorkQ) hands it out (see [`super::own_loop`]). A
-//! receive and a wait have places in tables of their own, and a run has none. Each of them is an *entry* here. Its waker
-//! puts the entry's number into the list of those that are ready, and rings for a loop that has armed. `collect` polls
-//! the entries that are ready, and no others.
+//! A job that is posted lies in its Slot until [`WorkQ::collect`](super::WorkQ) hands it out (see
+//! [`super::own_loop`]). A receive and a wait have places in tables of their own, and a run has
+//! none. Each of them is an *entry* here. Its waker puts the entry's number into the list of those
+//! that are ready, and rings for a loop that has armed. `collect` polls the entries that are ready,
+//! and no others.
 //!
 //! ```text
-//!   post --> entry, polled once --> (asleep) --- waker --> ready --- collect --> polled --> handed out
+//!   post --> entry, polled once --> (asleep) --- waker --> ready --- collect --> polled --> handed
+//! out
 //!                                      ^                                |
 //!                                      +--------------- Pending --------+
 //! ```
 //!
-//! The entry of a receive or a wait keeps its table, and not its context. So the context can go while something is
-//! posted: the entry is forgotten then, and so is its word. A run has its instance, and that has the WorkQ: it ends by
-//! itself, and is kept until it is handed out.
+//! The entry of a receive or a wait keeps its table, and not its context. So the context can go
+//! while something is posted, and its connection ends; the entry is over then, with an error. A run
+//! has its instance, and that has the WorkQ, which is kept until the run is handed out.
 
 use std::any::Any;
 use std::collections::VecDeque;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
+
+use tokio::task::unconstrained;
 
 use super::driven::Driven;
 use super::held::Outcome;
@@ -54,31 +60,23 @@ pub(super) enum Entry {
 }
 
 impl Entry {
-    /// `None`: its context has gone, and nobody is told.
-    fn poll(&mut self, shared: &Arc<Shared>, cx: &mut Context<'_>) -> Poll<Option<End>> {
+    fn poll(&mut self, shared: &Arc<Shared>, cx: &mut Context<'_>) -> Poll<End> {
         match self {
-            Entry::Recv(recv) => recv
-                .poll(shared, cx.waker())
-                .map(|end| end.map(End::Received)),
-            Entry::Wait(wait) => wait
-                .poll(shared, cx.waker())
-                .map(|end| end.map(End::Waited)),
+            Entry::Recv(recv) => recv.poll(shared, cx.waker()).map(End::Received),
+            Entry::Wait(wait) => wait.poll(shared, cx.waker()).map(End::Waited),
             Entry::Run(run) => {
                 let _driven = Driven::enter(&**shared);
-                run.as_mut().poll(cx).map(|end| Some(End::Run(end)))
+                // The loop may be a task's. Where that one's budget is spent, it is the loop that
+                // goes on.
+                let run = pin!(unconstrained(poll_fn(|cx| run.as_mut().poll(cx))));
+                run.poll(cx).map(End::Run)
             }
         }
     }
 }
 
 impl WorkQ {
-    /// Calls `f` as a part of the caller's own loop: what is polled there waits for that.
-    pub(crate) fn driven<T>(&self, f: impl FnOnce() -> T) -> T {
-        let _driven = Driven::enter(&*self.0);
-        f()
-    }
-
-    /// Posts a run that was started.
+    /// Posts a run: the next `collect` begins it.
     pub(crate) fn post_run(&self, user_data: u64, run: Pin<Box<dyn PostedRun>>) {
         self.0.posted().add(&self.0, user_data, Entry::Run(run));
     }
@@ -100,17 +98,20 @@ impl Shared {
 /// The entries of a WorkQ.
 #[derive(Default)]
 pub(super) struct Entries {
-    places: Mutex<Vec<Place>>,
-    free: Mutex<Vec<u32>>,
+    places: Mutex<Places>,
     ready: Arc<Ready>,
+}
+
+#[derive(Default)]
+struct Places {
+    places: Vec<Place>,
+    free: Vec<u32>,
 }
 
 struct Place {
     user_data: u64,
     state: State,
     bell: Arc<Bell>,
-    /// The same.
-    waker: Waker,
 }
 
 enum State {
@@ -160,23 +161,22 @@ impl Entries {
     /// Puts an entry in, and has it polled by the next `collect`.
     pub(super) fn add(&self, shared: &Arc<Shared>, user_data: u64, entry: Entry) {
         let mut places = lock(&self.places);
-        let index = lock(&self.free).pop().unwrap_or_else(|| {
-            let index = places.len() as u32;
+        let index = places.free.pop().unwrap_or_else(|| {
+            let index = places.places.len() as u32;
             let bell = Arc::new(Bell {
                 index,
                 queued: AtomicBool::new(false),
                 ready: Arc::clone(&self.ready),
                 shared: Arc::downgrade(shared),
             });
-            places.push(Place {
+            places.places.push(Place {
                 user_data,
                 state: State::Free,
-                waker: Waker::from(Arc::clone(&bell)),
                 bell,
             });
             index
         });
-        let place = &mut places[index as usize];
+        let place = &mut places.places[index as usize];
         (place.user_data, place.state) = (user_data, State::Waiting(entry));
         let bell = Arc::clone(&place.bell);
         drop(places);
@@ -193,16 +193,21 @@ impl Entries {
             let Some((mut entry, waker)) = self.take(index) else {
                 continue;
             };
+            // If the poll panics, in a provider or in a drop of the application's, the place is
+            // free.
+            let place = Held(self, index);
             let polled = entry.poll(shared, &mut Context::from_waker(&waker));
             match polled {
-                Poll::Pending => self.put_back(index, entry),
+                Poll::Pending => {
+                    std::mem::forget(place);
+                    self.put_back(index, entry);
+                }
                 Poll::Ready(end) => {
+                    std::mem::forget(place);
                     let user_data = self.end(index);
                     drop(entry);
-                    if let Some(end) = end {
-                        handed += 1;
-                        handle(user_data, end);
-                    }
+                    handed += 1;
+                    handle(user_data, end);
                 }
             }
         }
@@ -216,11 +221,12 @@ impl Entries {
     /// Takes the entry out to be polled.
     fn take(&self, index: u32) -> Option<(Entry, Waker)> {
         let mut places = lock(&self.places);
-        let place = &mut places[index as usize];
-        // From here on a wake-up counts again.
-        place.bell.queued.store(false, Ordering::SeqCst);
+        let place = &mut places.places[index as usize];
+        // From here on a wake-up counts again. A swap: what was done before a wake-up that was
+        // folded into an earlier one is seen by the poll.
+        place.bell.queued.swap(false, Ordering::SeqCst);
         match std::mem::replace(&mut place.state, State::Polled) {
-            State::Waiting(entry) => Some((entry, place.waker.clone())),
+            State::Waiting(entry) => Some((entry, Waker::from(Arc::clone(&place.bell)))),
             State::Polled | State::PolledAgain => {
                 place.state = State::PolledAgain;
                 None
@@ -235,7 +241,7 @@ impl Entries {
 
     fn put_back(&self, index: u32, entry: Entry) {
         let mut places = lock(&self.places);
-        let place = &mut places[index as usize];
+        let place = &mut places.places[index as usize];
         let again = matches!(place.state, State::PolledAgain);
         place.state = State::Waiting(entry);
         let bell = again.then(|| Arc::clone(&place.bell));
@@ -246,10 +252,19 @@ impl Entries {
     /// The place is free. Returns the word.
     fn end(&self, index: u32) -> u64 {
         let mut places = lock(&self.places);
-        let place = &mut places[index as usize];
+        let place = &mut places.places[index as usize];
         place.state = State::Free;
         let user_data = place.user_data;
-        lock(&self.free).push(index);
+        places.free.push(index);
         user_data
+    }
+}
+
+/// The place of an entry that is polled.
+struct Held<'a>(&'a Entries, u32);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.end(self.1);
     }
 }

@@ -368,12 +368,11 @@ pub(super) struct PostedRecv {
 }
 
 impl PostedRecv {
-    /// `None`: its Rdma has gone.
     pub(super) fn poll(
         &mut self,
         shared: &Arc<Shared>,
         waker: &Waker,
-    ) -> Poll<Option<Result<Received, JobError>>> {
+    ) -> Poll<Result<Received, JobError>> {
         let (receives, receipt) = (&*self.receives, self.receipt);
         let mut landed = receives.take(receipt);
         if landed.is_none() {
@@ -383,19 +382,20 @@ impl PostedRecv {
             landed = receives.take(receipt);
         }
         let Some(landed) = landed else {
-            if !shared.core.registry.has(receives) {
-                return Poll::Ready(None);
-            }
-            if !shared.closed.load(Ordering::SeqCst) {
+            let reason = if !shared.core.registry.has(receives) {
+                Reason::ContextGone
+            } else if shared.closed.load(Ordering::SeqCst) {
+                Reason::Shutdown
+            } else {
                 return Poll::Pending;
-            }
+            };
             give_up(shared, receives, receives.abandon(receipt));
-            return Poll::Ready(Some(Err(JobError::of(Reason::Shutdown))));
+            return Poll::Ready(Err(JobError::of(reason)));
         };
         let to = self.to.take();
-        Poll::Ready(Some(receive(shared, receives, receipt, landed, |landed| {
+        Poll::Ready(receive(shared, receives, receipt, landed, |landed| {
             hand_over(to.as_ref(), landed)
-        })))
+        }))
     }
 }
 

@@ -237,7 +237,7 @@ impl Nap {
     fn begin(self: Pin<&mut Self>) {
         let this = self.project();
         let shared = &this.workq.0;
-        let policy = shared.mode.load();
+        let policy = shared.policy();
         if policy.is_busy() || !(policy.is_event() || this.spin.is_over(policy, || shared.now())) {
             return;
         }
@@ -253,7 +253,7 @@ impl Nap {
     pub(crate) fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         let this = self.project();
         let (shared, node) = (&this.workq.0, this.node.as_ref());
-        let policy = shared.mode.load();
+        let policy = shared.policy();
         let Some(until) = *this.until else {
             return Poll::Ready(Ok(()));
         };
@@ -267,7 +267,7 @@ impl Nap {
         shared.turn_if_asked();
         // At last: the timer may be new, and this runtime may not have heard of it.
         shared.events.register(shared)?;
-        if !shared.mode.is_still(policy) {
+        if !shared.is_still(policy) {
             cx.waker().wake_by_ref();
         }
         Poll::Pending

@@ -193,8 +193,7 @@ pub(super) struct PostedWait {
 }
 
 impl PostedWait {
-    /// `None`: its SyncEvent has gone.
-    pub(super) fn poll(&mut self, shared: &Arc<Shared>, waker: &Waker) -> Poll<Option<Outcome>> {
+    pub(super) fn poll(&mut self, shared: &Arc<Shared>, waker: &Waker) -> Poll<Outcome> {
         let (waits, ticket) = (&*self.waits, self.ticket);
         let mut outcome = waits.take(ticket);
         if outcome.is_none() {
@@ -203,19 +202,20 @@ impl PostedWait {
             fence(Ordering::SeqCst);
             outcome = waits.take(ticket);
         }
-        if outcome.is_none() {
-            if !shared.core.registry.has(waits) {
-                return Poll::Ready(None);
-            }
-            if !shared.closed.load(Ordering::SeqCst) {
-                return Poll::Pending;
-            }
+        let outcome = if let Some(outcome) = outcome {
+            outcome
+        } else if !shared.core.registry.has(waits) {
+            waits.leave(ticket);
+            Err(JobError::of(Reason::ContextGone))
+        } else if shared.closed.load(Ordering::SeqCst) {
             self.port.cancel(waits.token(ticket));
             waits.leave(ticket);
-        }
+            Err(JobError::of(Reason::Shutdown))
+        } else {
+            return Poll::Pending;
+        };
         shared.tell(waits, false);
-        let outcome = outcome.unwrap_or(Err(JobError::of(Reason::Shutdown)));
-        Poll::Ready(Some(outcome))
+        Poll::Ready(outcome)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Loom models of the queue of waiters, and what the models of other modules are built with.
 //!
-//! Run them with `RUSTFLAGS="--cfg tokio_doca_loom" cargo test --release --lib loom`. Each model has twins that do one
-//! thing wrong and must fail, so that it is known to look where it should.
+//! Run them with `RUSTFLAGS="--cfg tokio_doca_loom" cargo test --release --lib loom`. Each model
+//! has twins that do one thing wrong and must fail, so that it is known to look where it should.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 use std::future::Future;
@@ -42,8 +42,8 @@ pub(crate) fn spawn<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -
     builder.spawn(f).unwrap()
 }
 
-/// Expects that `model` fails with `message`. It runs in a process of its own: where a model fails, loom ends the
-/// threads amid their work, and the destructors that then run may end the process.
+/// Expects that `model` fails with `message`. It runs in a process of its own: where a model fails,
+/// loom ends the threads amid their work, and the destructors that then run may end the process.
 pub(crate) fn mutant<M: FnOnce()>(message: &str, model: M) {
     const CHILD: &str = "TOKIO_DOCA_MUTANT";
     if std::env::var_os(CHILD).is_some() {
@@ -67,7 +67,8 @@ pub(crate) fn mutant<M: FnOnce()>(message: &str, model: M) {
     );
 }
 
-/// A task of a model: one thread, which sleeps until its waker is woken. If it never is, loom reports a deadlock.
+/// A task of a model: one thread, which sleeps until its waker is woken. If it never is, loom
+/// reports a deadlock.
 pub(crate) struct Task(Arc<Alarm>);
 
 struct Alarm(Notify);
@@ -110,7 +111,8 @@ pub(crate) fn block_on<F: Future>(mut future: Pin<&mut F>) -> F::Output {
 pub(crate) struct Watched(UnsafeCell<u32>);
 
 #[expect(unsafe_code, reason = "races are what loom shall find")]
-// SAFETY: it is for models alone, where loom ends the run before two threads reach the content at once.
+// SAFETY: it is for models alone, where loom ends the run before two threads reach the content at
+// once.
 unsafe impl Sync for Watched {}
 
 impl Watched {

@@ -207,6 +207,6 @@ pub trait EventPort: Send + Sync {
     /// The wait is over, for whoever began it. Its Completion may be on its way; none comes that was not when this returns.
     fn cancel(&self, token: Token);
 
-    /// The context is gone: what waits has been cancelled. Jobs that were taken go on.
+    /// The context is gone. What waits still is cancelled. Jobs that were taken go on.
     fn retire(&self);
 }

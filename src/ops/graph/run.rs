@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use super::action::Begun;
 use super::error::RunError;
 use super::instance::Inner;
-use super::plan::{Plan, Work};
+use super::plan::{Graph, Plan, Work};
 use super::progress::{Body, Phase, Progress};
 use super::scope::Scope;
 use super::user::{Wrong, contained, own, stop};
@@ -111,19 +111,6 @@ impl Inner {
         }
     }
 
-    /// Whether it has a future of the application's, which a loop without a task cannot have.
-    pub(super) fn needs_task(&self) -> bool {
-        let bodies = self.progress.bodies.iter();
-        bodies
-            .zip(&self.graph.0.nodes)
-            .any(|(body, node)| match body {
-                Body::Async(_) => true,
-                Body::Sub(Some(sub)) => sub.needs_task(),
-                // On a device that cannot wait the value is got by jobs of a future's.
-                _ => matches!(&node.work, Work::Wait(event) if event.caps().max_wait.is_none()),
-            })
-    }
-
     fn advance(&mut self, poller: &mut Poller<'_, '_, '_>) -> Flow {
         let Inner { graph, progress } = self;
         let plan: &Plan = &graph.0;
@@ -185,6 +172,19 @@ impl Inner {
         progress.phase = Phase::Idle;
         let (node, cause) = first.unwrap_or_else(|| (progress.going_on(), Some(error.into())));
         RunError::new(&graph.0, progress, node, cause)
+    }
+}
+
+impl Graph {
+    /// Whether it has a future of the application's, which a loop without a task cannot have.
+    pub(super) fn needs_task(&self) -> bool {
+        self.0.nodes.iter().any(|node| match &node.work {
+            Work::Async(_) => true,
+            Work::Sub(graph) => graph.needs_task(),
+            // On a device that cannot wait the value is got by jobs of a future's.
+            Work::Wait(event) => event.caps().max_wait.is_none(),
+            _ => false,
+        })
     }
 }
 

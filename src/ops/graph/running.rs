@@ -26,7 +26,8 @@ pub struct RunRequest<I>(I);
 /// If it is polled after it was over.
 pub type Run<'a> = Op<RunRequest<&'a mut Instance>>;
 
-/// What [`Instance::into_run`](super::Instance::into_run) returns: it answers the instance, and how the run ended.
+/// What [`Instance::into_run`](super::Instance::into_run) returns: it answers the instance, and how
+/// the run ended.
 pub type OwnedRun = Op<RunRequest<Instance>>;
 
 /// How a run has its instance, and what it answers.
@@ -68,6 +69,13 @@ enum Stage {
     Begun,
     /// It was started, and was over within that.
     Ended,
+}
+
+impl<I: Has> Running<I> {
+    fn is_draining(&mut self) -> bool {
+        let instance = self.instance.as_mut();
+        instance.is_some_and(|instance| instance.borrow_mut().is_draining())
+    }
 }
 
 impl<I: Has> RunRequest<I> {
@@ -113,11 +121,11 @@ impl<I: Has> Kind for RunRequest<I> {
 
     /// Starts what can be started without waiting. The first poll goes on.
     fn start(flight: &mut Running<I>) -> Result<(), JobError> {
-        let instance = flight.instance.as_mut().expect("it was not polled");
-        let inner = &mut instance.borrow_mut().inner;
-        if !inner.progress.is_drained(&inner.graph.0) {
+        if flight.is_draining() {
             return Err(JobError::of(Reason::RunDraining));
         }
+        let instance = flight.instance.as_mut().expect("it was not polled");
+        let inner = &mut instance.borrow_mut().inner;
         flight.stage = match inner.start() {
             true => Stage::Ended,
             false => Stage::Begun,
@@ -129,17 +137,15 @@ impl<I: Has> Kind for RunRequest<I> {
 impl Post for RunRequest<Instance> {
     fn post(flight: &mut Running<Instance>, user_data: u64) -> Result<(), JobError> {
         let instance = flight.instance.as_ref().expect("it was not polled");
-        if instance.inner.needs_task() {
+        if instance.inner.graph.needs_task() {
             return Err(JobError::of(Reason::NotPosted));
         }
+        if flight.is_draining() {
+            return Err(JobError::of(Reason::RunDraining));
+        }
+        let instance = flight.instance.take().expect("it was not polled");
         let workq = instance.workq().clone();
-        workq.driven(|| Self::start(flight))?;
-        let stage = std::mem::replace(&mut flight.stage, Stage::New);
-        let running = Running {
-            line: Line::new(workq.clone()),
-            instance: flight.instance.take(),
-            stage,
-        };
+        let running = RunRequest::new(instance).flight();
         workq.post_run(user_data, Box::pin(running));
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! What is posted and has no Slot: an entry that is woken is polled once more, also if it is woken while it is polled.
+//! What is posted and has no Slot: an entry that is woken is polled once more, also if it is woken
+//! while it is polled.
 
 use std::any::Any;
 use std::pin::Pin;

@@ -1,5 +1,6 @@
-//! What a loop of the caller's own can post: RDMA, receives, waits of sync events and runs of graphs, in a plain thread and
-//! without a runtime. Each is told once, with its word and what it answers.
+//! What a loop of the caller's own can post: RDMA, receives, waits of sync events and runs of
+//! graphs, in a plain thread and without a runtime. Each is told once, with its word and what it
+//! answers.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -256,25 +257,36 @@ fn local_event(workq: &WorkQ, setup: &events::Setup) -> SyncEvent {
 }
 
 #[test]
-fn what_is_posted_is_forgotten_with_its_context() {
+fn what_is_posted_ends_with_its_context() {
     for setup in Setup::all() {
         for way in WAYS {
             let device = device::under_test(setup.defer);
             let workq = WorkQ::builder().mode(setup.mode).build().unwrap();
             let Side { rdma, pool, .. } = Side::on(&device, &workq, setup);
+            let event = local_event(&workq, &events::Setup::new(setup.defer, setup.mode));
             let dst = pool.try_alloc().unwrap();
             rdma.recv(&dst).post(1).unwrap();
+            event.wait_gt(0).post(2).unwrap();
+            assert_eq!(workq.progress(|word, _| panic!("{word} is told")), 0);
             rdma.detach().unwrap();
+            event.detach().unwrap();
+            let all = told(&workq, way, 2);
+            let gone = |word| all[&word].as_ref().unwrap_err().reason() == Reason::ContextGone;
+            assert!(gone(1) && gone(2), "{all:?}");
             block_until("its memory goes back", || {
                 workq.progress(|word, _| panic!("{word} is told"));
                 dst.data_mut().is_ok()
             });
+            // Nobody waits any more, and nobody is to be rung for.
+            let arms = workq.stats().arms;
+            workq.clear();
+            assert_eq!(workq.stats().arms, arms);
             // Another one takes its place in the tables of the WorkQ.
             let side = Side::on(&device, &workq, setup);
-            side.rdma.recv(&dst).post(2).unwrap();
+            side.rdma.recv(&dst).post(3).unwrap();
             side.rdma.reset().unwrap();
             let all = told(&workq, way, 1);
-            assert_eq!(all[&2].as_ref().unwrap_err().reason(), Reason::Flushed);
+            assert_eq!(all[&3].as_ref().unwrap_err().reason(), Reason::Flushed);
         }
     }
 }
@@ -416,6 +428,8 @@ fn a_run_that_fails_gives_its_instance_back_too() {
         let setup = Setup::new(false, workq.mode());
         let Story { instance, .. } = story(&workq, &other, &setup);
         instance.into_run().post(7).unwrap();
+        // It begins, and posts its receive.
+        workq.progress(|word, _| panic!("{word} is told"));
         other.rdma.reset().unwrap();
         let Some(Ok(Output::Run(ended))) = told(&workq, way, 1).remove(&7) else {
             panic!("it is not told");
@@ -480,4 +494,83 @@ fn two_threads_that_make_progress_tell_each_end_once() {
         seen.sort_unstable();
         assert_eq!(seen, words);
     }
+}
+
+#[test]
+fn a_loop_in_a_task_without_budget_goes_on() {
+    for way in WAYS {
+        let bench = Bench::new(Config::new(true, Mode::EventDriven));
+        let mut graph = Graph::builder();
+        let copy = graph.dma_copy(&bench.dma);
+        let mut instance = graph.build().unwrap().instance_on(&bench.workq).unwrap();
+        let (src, dst) = (bench.filled(b"abc"), bench.empty());
+        instance.set(copy, (&src, &dst)).unwrap();
+        run(async {
+            while tokio::task::coop::has_budget_remaining() {
+                tokio::task::coop::consume_budget().await;
+            }
+            instance.into_run().post(7).unwrap();
+            let Some(Ok(Output::Run(ended))) = told(&bench.workq, way, 1).remove(&7) else {
+                panic!("it is not told");
+            };
+            ended.1.unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_run_is_not_stopped_by_a_future_that_nobody_polls() {
+    for config in [Mode::EventDriven, Mode::BusyPoll].map(|mode| Config::new(true, mode).depth(1)) {
+        let bench = Bench::new(config);
+        let mut graph = Graph::builder();
+        let copy = graph.dma_copy(&bench.dma);
+        let mut instance = graph.build().unwrap().instance_on(&bench.workq).unwrap();
+        let pairs: Vec<_> = (0..3)
+            .map(|_| (bench.filled(b"abc"), bench.empty()))
+            .collect();
+        instance.set(copy, (&pairs[0].0, &pairs[0].1)).unwrap();
+        bench.workq.event_handle().unwrap();
+        bench.dma.copy(&pairs[1].0, &pairs[1].1).post(1).unwrap();
+        let mut unpolled = Box::pin(bench.dma.copy(&pairs[2].0, &pairs[2].1));
+        bench
+            .workq
+            .block_on(async { poll_pending(unpolled.as_mut()) });
+        told(&bench.workq, Way::Spins, 1);
+        // It was woken, and is not polled again.
+        instance.into_run().post(2).unwrap();
+        let all = told(&bench.workq, Way::Spins, 1);
+        assert!(matches!(all[&2], Ok(Output::Run(_))), "{all:?}");
+    }
+}
+
+#[test]
+fn a_run_needs_nothing_of_the_runtime_that_its_thread_is_in() {
+    let bench = Bench::new(Config::new(true, Mode::EventDriven));
+    let mut graph = Graph::builder();
+    let copy = graph.dma_copy(&bench.dma);
+    let mut instance = graph.build().unwrap().instance_on(&bench.workq).unwrap();
+    let (src, dst) = (bench.filled(b"abc"), bench.empty());
+    instance.set(copy, (&src, &dst)).unwrap();
+    let without_io = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    let _entered = without_io.enter();
+    instance.into_run().post(7).unwrap();
+    let Some(Ok(Output::Run(ended))) = told(&bench.workq, Way::Sleeps, 1).remove(&7) else {
+        panic!("it is not told");
+    };
+    ended.1.unwrap();
+}
+
+#[test]
+fn a_sub_graph_that_is_set_later_cannot_bring_an_async_function() {
+    let bench = Bench::new(Config::new(false, Mode::BusyPoll));
+    let mut inner = Graph::builder();
+    inner.user_async(|_| async { Ok(()) });
+    inner.dma_copy(&bench.dma);
+    let mut graph = Graph::builder();
+    graph.subgraph(&inner.build().unwrap());
+    let instance = graph.build().unwrap().instance_on(&bench.workq).unwrap();
+    let refused = instance.into_run().post(1).unwrap_err();
+    assert_eq!(refused.reason(), Reason::NotPosted);
 }

@@ -281,7 +281,7 @@ fn every_example_names_what_it_cannot_read_in_a_script() {
         "sync_event_host",
         "zero_copy_bytes",
     ] {
-        let says = "TOKIO_DOCA_SOFT_FAULTS cannot be taken: Fault::from_str: \"oops\" is no fault";
+        let says = "TOKIO_DOCA_SOFT_FAULTS cannot be taken: \"oops\" is no fault";
         let scripts = [("pass oops", Bad(says))];
         let arguments = |command: &mut Command, _| match name {
             "dma_copy" => _ = command.args([&file, &folder.path("dst")]),
