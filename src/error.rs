@@ -7,6 +7,7 @@
 
 mod printable;
 mod reason;
+mod texts;
 
 use std::borrow::Cow;
 use std::fmt;

@@ -2,86 +2,8 @@
 
 use std::fmt;
 
+use super::texts::{fact, reasons};
 use super::{ErrorKind, JobError};
-
-/// Writes the fact with the numbers of the error if there is such a text, and without them if not.
-macro_rules! fact {
-    ($f:ident, $error:ident, $fact:literal) => {
-        $f.write_str($fact)
-    };
-    ($f:ident, $error:ident, $fact:literal, |$a:ident, $b:ident| $numbers:literal) => {{
-        let ($a, $b) = ($error.first(), $error.second());
-        write!($f, $numbers)
-    }};
-}
-
-// Each reason has a kind, a fact, the same fact with the two numbers of the error, and the way out.
-macro_rules! reasons {
-    ($($(#[$doc:meta])* $name:ident, $kind:ident,
-       $fact:literal $(, |$a:ident, $b:ident| $numbers:literal)? => $way:literal;)*) => {
-        /// What exactly a job was refused for, or failed with.
-        ///
-        /// It prints as a sentence with the way out; a [`JobError`] prints its numbers as well.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[non_exhaustive]
-        #[repr(u8)]
-        pub enum Reason {
-            $($(#[$doc])* $name,)*
-        }
-
-        impl Reason {
-            pub(super) const ALL: &[Reason] = &[$(Reason::$name),*];
-        }
-
-        impl fmt::Display for Reason {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(match self {
-                    $(Reason::$name => concat!($fact, ": ", $way),)*
-                })
-            }
-        }
-
-        impl JobError {
-            /// What kind of failure it is.
-            pub fn kind(&self) -> ErrorKind {
-                if let Some(cause) = self.first_failure() {
-                    return cause.kind();
-                }
-                if matches!(self.reason(), Reason::Device | Reason::UserNode) {
-                    return ErrorKind::from_code(self.first() as u32).unwrap_or(ErrorKind::Unknown);
-                }
-                match self.reason() {
-                    $(Reason::$name => ErrorKind::$kind,)*
-                }
-            }
-        }
-
-        impl fmt::Display for JobError {
-            #[allow(unused_variables, reason = "most texts have one number")]
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                if let Some(cause) = self.first_failure() {
-                    return write!(f, "the job was flushed, because its Rdma had failed: {cause}");
-                }
-                let (kind, first, second) = (self.kind(), self.first(), self.second());
-                match self.reason() {
-                    Reason::Device => {
-                        write!(f, "the device reports: {kind} (vendor code {second:#x})")
-                    }
-                    Reason::UserNode => write!(f, "the function of a user node failed: {kind}"),
-                    Reason::RangeEmpty if second < first => write!(
-                        f,
-                        "the range {first}..{second} ends before it begins: swap its bounds"
-                    ),
-                    $(#[allow(unreachable_patterns, reason = "two of them are above")]
-                    Reason::$name => {
-                        fact!(f, self, $fact $(, |$a, $b| $numbers)?)?;
-                        f.write_str(concat!(": ", $way))
-                    })*
-                }
-            }
-        }
-    };
-}
 
 reasons! {
     /// The device finished the job with an error: its kind, and the vendor's code.
