@@ -269,6 +269,7 @@ fn every_example_names_what_it_cannot_read_in_a_script() {
         "graph",
         "graph_pipeline",
         "hybrid",
+        "epoll_rdma",
         "own_epoll_loop",
         "rdma_pingpong",
         "rdma_read",
