@@ -149,7 +149,8 @@ impl From<ErrorKind> for io::ErrorKind {
 ///
 /// Its text is one line of printable characters. Blobs, topologies and environment variables may
 /// be anybody's, and what an error quotes of them is escaped.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{}{message}", Prefix(*call))]
 pub struct Error {
     kind: ErrorKind,
     call: Option<&'static str>,
@@ -224,18 +225,12 @@ impl Error {
     }
 }
 
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.call {
-            Some(call) => write!(f, "{call}: {}", self.message),
-            None => f.write_str(&self.message),
-        }
-    }
-}
+/// The call in front of an error's text, if it is known.
+struct Prefix(Option<&'static str>);
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source.as_ref().map(|source| source as _)
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |call| write!(f, "{call}: "))
     }
 }
 
