@@ -117,7 +117,7 @@ impl WorkQ {
             shared.give_back(index);
             handle(user_data, End::Job(meaning, outcome));
         }
-        if !shared.none_posted_is_ready() {
+        if shared.posted.get().is_some() {
             handed += shared.posted().poll(shared, &mut handle);
         }
         // What was handed out has rung, or was there when the loop armed.

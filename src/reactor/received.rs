@@ -3,7 +3,7 @@
 
 use super::held::Outcome;
 use crate::device::{Completion, RecvOpcode, Segments};
-use crate::error::{ErrorKind, JobError};
+use crate::error::{ErrorKind, JobError, Reason};
 use crate::mem::{Begun, Extent, Grow, Writing, hand_over};
 
 /// What a receive has brought: the answer of [`Rdma::recv`](crate::Rdma::recv).
@@ -51,11 +51,6 @@ impl Room {
         }
     }
 
-    /// Returns how many bytes there are.
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
     /// Returns the Lease, if there is a destination.
     pub(crate) fn lease(&self) -> Option<&Writing> {
         self.lease.as_ref()
@@ -88,15 +83,23 @@ impl Landed {
         }
     }
 
-    /// The message is appended to other memory, which has room for it.
-    pub(crate) fn hand_over(&self, to: &Room) {
+    /// The message is appended to other memory, if that has room for it.
+    pub(crate) fn hand_over(&self, to: &Room) -> Result<(), JobError> {
         let len = self.len();
-        assert!(len <= self.room.len && len <= to.len);
+        if len == 0 {
+            return Ok(());
+        }
+        if len > to.len {
+            let (len, room) = (len as u64, to.len as u64);
+            return Err(JobError::new(Reason::ReceiveTooSmall, len, room));
+        }
+        assert!(len <= self.room.len);
         // SAFETY: each Room has the write Lease of its memory (`Room::new`), which has `len` bytes.
         unsafe { hand_over(&self.room.segments, &to.segments, len) };
         if let Some(lease) = &to.lease {
             lease.grow(len);
         }
+        Ok(())
     }
 }
 

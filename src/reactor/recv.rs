@@ -124,29 +124,19 @@ impl<R: Receiver> RecvFlight<R> {
     /// Posts now, or says why not: nothing waits.
     #[inline(always)]
     pub(crate) fn start(&mut self) -> Result<(), JobError> {
-        let receives = self.receiver.pair().receives();
         ready_to_wait(&self.receiver)?;
-        let receipt = match receives.lets_pass() {
-            true => post(&self.receiver)?,
-            false => None,
-        };
-        let full = || JobError::new(Reason::RecvQueueFull, receives.size() as u64, 0);
-        self.state = State::Posted(receipt.ok_or_else(full)?, Spin::default());
+        self.state = State::Posted(post_now(&self.receiver)?, Spin::default());
         Ok(())
     }
 
-    /// Posts now, for a loop of the caller's own, or says why not: nothing waits. The flight is idle, and stays so.
+    /// Posts now, for a loop of the caller's own, or says why not: nothing waits. The flight is idle,
+    /// and stays so.
     pub(crate) fn post(&self, user_data: u64) -> Result<(), JobError> {
         let receiver = &self.receiver;
-        let receives = receiver.pair().receives();
         receiver.check_open()?;
         receiver.check()?;
-        let receipt = match receives.lets_pass() {
-            true => post(receiver)?,
-            false => None,
-        };
-        let full = || JobError::new(Reason::RecvQueueFull, receives.size() as u64, 0);
-        let receipt = receipt.ok_or_else(full)?;
+        let receipt = post_now(receiver)?;
+        let receives = receiver.pair().receives();
         let to = if !receipt.adopted || receives.is_leased(receipt, |lease| receiver.is_for(lease))
         {
             None
@@ -255,6 +245,17 @@ fn post(receiver: &impl Receiver) -> Result<Option<Receipt>, JobError> {
             Err(_) => return Ok(None),
         }
     }
+}
+
+/// Posts without standing in line, or says why not.
+#[inline(always)]
+fn post_now(receiver: &impl Receiver) -> Result<Receipt, JobError> {
+    let receives = receiver.pair().receives();
+    let receipt = match receives.lets_pass() {
+        true => post(receiver)?,
+        false => None,
+    };
+    receipt.ok_or_else(|| JobError::new(Reason::RecvQueueFull, receives.size() as u64, 0))
 }
 
 /// Waits in line for a place, and posts.
@@ -394,27 +395,13 @@ impl PostedRecv {
         };
         let to = self.to.take();
         Poll::Ready(receive(shared, receives, receipt, landed, |landed| {
-            hand_over(to.as_ref(), landed)
+            match &to {
+                Some(to) => return landed.hand_over(to),
+                None => landed.grow(),
+            }
+            Ok(())
         }))
     }
-}
-
-/// Copies a message to another destination than it lies in, if there is one.
-fn hand_over(to: Option<&Room>, landed: &Landed) -> Result<(), JobError> {
-    let len = landed.len();
-    match to {
-        _ if len == 0 => {}
-        None => landed.grow(),
-        Some(to) if len > to.len() => {
-            return Err(JobError::new(
-                Reason::ReceiveTooSmall,
-                len as u64,
-                to.len() as u64,
-            ));
-        }
-        Some(to) => landed.hand_over(to),
-    }
-    Ok(())
 }
 
 /// Its Op is gone: what comes is for the next.

@@ -160,15 +160,16 @@ impl Shared {
     /// Stands in line for a Slot.
     pub(super) fn enqueue(&self, order: Option<&Arc<Order>>, node: Pin<&WaitNode>, waker: &Waker) {
         // SAFETY: Shared is in an Arc, which the Flight that has the node reaches through its context, borrowed or
-        // owned, until after the node is dropped (field order in `Flight`, and the borrow). A `Line` owns a handle, which is
-        // dropped after its nodes (field order), and
-        // it stands in line of that WorkQ alone.
+        // owned, until after the node is dropped (field order in `Flight`, and the borrow). A `Line`
+        // owns a handle, which is dropped after its nodes (field order), and stands in line of that
+        // WorkQ alone.
         unsafe { self.waiters.enqueue_in(order, node, waker) };
     }
 
     /// Puts a run that goes to sleep where a nudge finds it.
     pub(super) fn enqueue_run(&self, node: Pin<&WaitNode>, waker: &Waker) {
-        // SAFETY: a `Line` has the node, and owns a handle of the WorkQ that it is used with, which is dropped after it.
+        // SAFETY: a `Line` has the node, and owns a handle of the WorkQ that it is used with, which is
+        // dropped after the node.
         unsafe { self.runs.enqueue(node, waker) };
     }
 

@@ -114,31 +114,20 @@ impl<W: Waiter> WaitFlight<W> {
         if !policy.is_busy() {
             shared.events.register(shared)?;
         }
-        let subscription = self.waiter.subscription();
-        let waits = subscription.waits();
-        let ticket = match waits.line().lets_pass(None, || true) {
-            true => subscription.post(self.waiter.wait())?,
-            false => None,
-        };
-        let full = || JobError::new(Reason::WaitsFull, waits.size() as u64, 0);
-        self.state = State::Waiting(ticket.ok_or_else(full)?, Spin::default());
+        self.state = State::Waiting(begin_now(&self.waiter)?, Spin::default());
         Ok(())
     }
 
-    /// Begins now, for a loop of the caller's own, or says why not: nothing waits. The flight is idle, and stays so.
+    /// Begins now, for a loop of the caller's own, or says why not: nothing waits. The flight is idle,
+    /// and stays so.
     pub(crate) fn post(&self, user_data: u64) -> Result<(), JobError> {
         let waiter = &self.waiter;
         waiter.check_open()?;
         waiter.check()?;
+        let ticket = begin_now(waiter)?;
         let (shared, subscription) = (&waiter.shared, waiter.subscription());
-        let waits = subscription.waits();
-        let ticket = match waits.line().lets_pass(None, || true) {
-            true => subscription.post(waiter.wait())?,
-            false => None,
-        };
-        let full = || JobError::new(Reason::WaitsFull, waits.size() as u64, 0);
-        let ticket = ticket.ok_or_else(full)?;
-        let (waits, port) = (Arc::clone(waits), Arc::clone(subscription.port()));
+        let waits = Arc::clone(subscription.waits());
+        let port = Arc::clone(subscription.port());
         let posted = PostedWait {
             waits,
             port,
@@ -228,6 +217,17 @@ fn over(state: &mut State, outcome: Outcome, cx: &mut Context<'_>) -> Poll<Outco
         Poll::Pending => State::Kept(outcome),
     };
     polled
+}
+
+/// Begins without standing in line, or says why not.
+fn begin_now(waiter: &impl Waiter) -> Result<Ticket, JobError> {
+    let subscription = waiter.subscription();
+    let waits = subscription.waits();
+    let ticket = match waits.line().lets_pass(None, || true) {
+        true => subscription.post(waiter.wait())?,
+        false => None,
+    };
+    ticket.ok_or_else(|| JobError::new(Reason::WaitsFull, waits.size() as u64, 0))
 }
 
 /// Whether one can begin, and under which policy.

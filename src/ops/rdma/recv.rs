@@ -75,17 +75,11 @@ impl<C: AsRef<Rdma>, D: MaybeDestination> Receiver for RecvRequest<C, D> {
             landed.grow();
             return Ok(());
         }
-        let too_small =
-            |room: usize| JobError::new(Reason::ReceiveTooSmall, len as u64, room as u64);
         let room = self.begin().map_err(|error| match error.reason() {
-            Reason::NoTailroom => too_small(0),
+            Reason::NoTailroom => JobError::new(Reason::ReceiveTooSmall, len as u64, 0),
             _ => error,
         })?;
-        if len > room.len() {
-            return Err(too_small(room.len()));
-        }
-        landed.hand_over(&room);
-        Ok(())
+        landed.hand_over(&room)
     }
 
     fn is_for(&self, lease: &Writing) -> bool {
