@@ -1,41 +1,19 @@
 //! Running a future on this thread, without a runtime: the thread spins for its jobs, and sleeps
 //! for receives and waits.
 
-use std::cell::Cell;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
-use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use super::workq::{Shared, WorkQ};
+use super::event::Driven;
+use super::shared::Shared;
+use super::this_thread;
+use super::workq::WorkQ;
 use crate::device::Signal;
-
-// Const and without a destructor: it allocates nothing and outlives nothing.
-thread_local!(static ON: Cell<*const Shared> = const { Cell::new(ptr::null()) });
-
-/// Whether this thread looks for the Jobs of this WorkQ all the time.
-pub(super) fn is_on(shared: &Arc<Shared>) -> bool {
-    ON.get() == Arc::as_ptr(shared)
-}
-
-/// Until it is dropped this thread is in `block_on`. A nested call is about another WorkQ, maybe.
-struct On(*const Shared);
-
-impl On {
-    fn enter(shared: &Arc<Shared>) -> On {
-        On(ON.replace(Arc::as_ptr(shared)))
-    }
-}
-
-impl Drop for On {
-    fn drop(&mut self) {
-        ON.set(self.0);
-    }
-}
 
 /// Turns before the CPU is given up.
 const MISSES: u32 = 1024;
@@ -129,7 +107,7 @@ impl WorkQ {
         // On a thread of a runtime, in a task whose budget is spent, what a budget puts off would be put off for ever: the runtime has
         // no turn before this returns.
         let mut future = pin!(tokio::task::unconstrained(future));
-        let _on = On::enter(&self.0);
+        let _doing = this_thread::enter_block_on(&*self.0);
         let unpark = Arc::new(Unpark {
             thread: thread::current(),
             woken: AtomicBool::new(true),
@@ -165,7 +143,7 @@ impl WorkQ {
             if misses.is_multiple_of(MISSES) {
                 thread::yield_now();
             }
-            self.0.on_time();
+            self.0.timer.on_time(&*self.0);
             self.0.resume_if_due();
             self.0.answer_ring();
         }

@@ -30,8 +30,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{self, Handle};
 
-use super::workq::Shared;
-use super::{block_on, driven, io_driver};
+use super::{io_driver, this_thread};
 use crate::device::Signal;
 use crate::error::{Error, JobError, Reason, Result};
 use crate::sync::{lock, log};
@@ -44,6 +43,28 @@ const CLEARS: usize = 8;
 const SOURCES: usize = 16;
 /// Inside the handle each event is told once.
 const EDGES: EpollFlags = EpollFlags::EPOLLIN.union(EpollFlags::EPOLLET);
+
+/// Who has the event handle, and attends to its events.
+pub(super) trait Driven: Send + Sync + 'static {
+    fn events(&self) -> &Events;
+
+    /// Takes a descriptor beside the signal into the event handle. The caller takes a turn as soon as
+    /// it has no locks: code of the application's may run in it.
+    ///
+    /// # Errors
+    ///
+    /// `OperatingSystem` if the kernel refuses it.
+    fn nest(&self, fd: BorrowedFd<'_>) -> Result<()>;
+
+    /// The event handle has turned readable.
+    fn event_turn(&self);
+
+    /// Makes all that wait poll again: the runtime on which some of them waited is gone.
+    fn nudge(&self);
+
+    /// Something that was posted for the caller's own loop is to be polled.
+    fn fire(&self);
+}
 
 /// The event handle, and where it is registered.
 pub(super) struct Events {
@@ -72,7 +93,7 @@ struct Inner {
 struct Source {
     fd: AsyncFd<OwnedFd>,
     runtime: Handle,
-    shared: Weak<Shared>,
+    driven: Weak<dyn Driven>,
     waker: OnceLock<Waker>,
 }
 
@@ -114,13 +135,20 @@ impl Events {
         }
     }
 
+    /// Time may pass as far as the timer is set: the driver of a model hears that.
+    #[inline(always)]
+    pub(super) fn timer_is_set(&self) {
+        #[cfg(tokio_doca_loom)]
+        self.ring();
+    }
+
     fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {
         lock(&self.inner)
     }
 
     /// Takes a descriptor into the event handle. Returns false if a runtime that was registered is no
     /// more.
-    fn nest(&self, shared: &Arc<Shared>, fd: BorrowedFd<'_>) -> Result<bool> {
+    pub(super) fn nest(&self, fd: BorrowedFd<'_>) -> Result<bool> {
         let mut inner = self.inner();
         let nest = self.span(&inner, None)?;
         nest.add(fd, EpollEvent::new(EDGES, 1))
@@ -131,7 +159,8 @@ impl Events {
         let mut all = true;
         for source in old.iter().flatten() {
             let _runtime = source.runtime.enter();
-            if let Err(error) = inner.register(nest.0.as_fd(), shared, source.runtime.clone()) {
+            let (driven, runtime) = (source.driven.clone(), source.runtime.clone());
+            if let Err(error) = inner.register(nest.0.as_fd(), driven, runtime) {
                 // One for each runtime is enough to say why.
                 let _ = inner.lost.try_push(error);
                 all = false;
@@ -159,9 +188,9 @@ impl Events {
     /// `BadState` without a runtime, without I/O in it, or beyond four runtimes. In `WorkQ::block_on` the thread itself
     /// looks, and with a handle that the caller has, the caller's loop does.
     #[inline]
-    pub(super) fn register(&self, shared: &Arc<Shared>) -> Result<(), JobError> {
+    pub(super) fn register<T: Driven>(&self, driven: &Arc<T>) -> Result<(), JobError> {
         let Ok(handle) = Handle::try_current() else {
-            return self.heard_elsewhere(shared);
+            return self.heard_elsewhere(&**driven);
         };
         let mut inner = self.inner();
         if inner
@@ -172,19 +201,20 @@ impl Events {
         {
             return Ok(());
         }
-        if driven::is_driven(&**shared) {
+        if this_thread::is_in_own_loop(&**driven) {
             return Ok(());
         }
         let spanned = self.nest.get().filter(|_| inner.several);
         let fd = spanned.map_or(self.signal.as_fd(), |nest| nest.0.as_fd());
-        inner.register(fd, shared, handle)
+        let driven = Arc::downgrade(driven);
+        inner.register(fd, driven, handle)
     }
 
     /// There is no runtime here.
     #[cold]
-    fn heard_elsewhere(&self, shared: &Arc<Shared>) -> Result<(), JobError> {
-        let is_heard = self.lent.load(Ordering::Relaxed) || block_on::is_on(shared);
-        if is_heard || driven::is_driven(&**shared) {
+    fn heard_elsewhere<T: Driven>(&self, driven: &T) -> Result<(), JobError> {
+        let is_heard = self.lent.load(Ordering::Relaxed) || this_thread::is_in_block_on(driven);
+        if is_heard || this_thread::is_in_own_loop(driven) {
             return Ok(());
         }
         Err(JobError::of(Reason::NoRuntime))
@@ -248,29 +278,12 @@ impl Events {
     }
 }
 
-impl Shared {
-    /// Takes a descriptor beside the signal into the event handle. The caller takes a turn as soon as
-    /// it has no locks ([`Shared::turn_if_asked`]): code of the application's may run in it.
-    ///
-    /// The runtimes are registered anew, with a handle that spans the descriptor too, and an event may
-    /// be swallowed meanwhile: one is rung for, whose turn arms for those that sleep.
-    pub(super) fn nest(self: &Arc<Self>, fd: BorrowedFd<'_>) -> Result<()> {
-        if !self.events.nest(self, fd)? {
-            // Those that slept on a runtime that does not hear any more register anew.
-            self.asked.fetch_or(super::turn::NUDGE, Ordering::SeqCst);
-        }
-        self.expected.swap(false, Ordering::AcqRel);
-        self.events.ring();
-        Ok(())
-    }
-}
-
 impl Inner {
     #[cold]
     fn register(
         &mut self,
         fd: BorrowedFd<'_>,
-        shared: &Arc<Shared>,
+        driven: Weak<dyn Driven>,
         runtime: Handle,
     ) -> Result<(), JobError> {
         let errno = |error: io::Error| {
@@ -300,7 +313,7 @@ impl Inner {
         let source = Arc::new(Source {
             fd,
             runtime,
-            shared: Arc::downgrade(shared),
+            driven,
             waker: OnceLock::new(),
         });
         let waker = Waker::from(Arc::new(FanOut(Arc::downgrade(&source))));
@@ -340,18 +353,18 @@ impl Wake for FanOut {
         let Some(source) = self.0.upgrade() else {
             return;
         };
-        let Some(shared) = source.shared.upgrade() else {
+        let Some(driven) = source.driven.upgrade() else {
             return;
         };
         let Some(waker) = source.waker.get() else {
             return;
         };
         match source.rearm(waker) {
-            Ok(()) => shared.event_turn(),
+            Ok(()) => driven.event_turn(),
             Err(error) => {
                 log(|| tracing::debug!(%error, "a runtime is not registered any more"));
-                shared.events.forget(&source);
-                shared.nudge();
+                driven.events().forget(&source);
+                driven.nudge();
             }
         }
     }

@@ -21,36 +21,16 @@ use pin_project::{pin_project, pinned_drop};
 
 use super::budget;
 use super::full::Refused;
-use super::held::{Held, Outcome};
 use super::mode::{Policy, Spin};
-use super::submit::Work;
+use super::shared::Attachment;
+use super::submit::Prepared;
 use super::table::Taken;
+use super::target::Outcome;
 use super::wait::Waited;
-use super::workq::Attachment;
 use crate::device::Token;
 use crate::error::{JobError, Reason};
-use crate::mem::{Begun, Leases};
 use crate::sync::WaitNode;
 use crate::sync::atomic::fence;
-
-/// A Job and what it keeps, ready to be submitted.
-pub(crate) struct Prepared {
-    pub(super) job: Work,
-    pub(super) held: Held,
-}
-
-impl Prepared {
-    /// A job for the queue of this number.
-    #[inline(always)]
-    pub(crate) fn new<J: Into<Work>>(begun: Begun<Leases, J>, queue: u8) -> Prepared {
-        let (leases, job) = begun.into_parts();
-        let held = Held::new(leases.read, leases.write, queue);
-        Prepared {
-            job: job.into(),
-            held: held.with_session(leases.session),
-        }
-    }
-}
 
 #[derive(Debug)]
 enum State {

@@ -11,17 +11,9 @@
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::workq::Shared;
+use super::shared::Shared;
 use crate::error::JobError;
-use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Mutex, lock, seq_cst_order};
-
-/// The first pause.
-const FIRST: Duration = Duration::from_millis(1);
-/// The longest pause.
-const LONGEST: Duration = Duration::from_millis(100);
 
 /// Why a job was not launched.
 pub(super) enum Refused<'a> {
@@ -69,7 +61,7 @@ impl<'a> Full<'a> {
     pub(super) fn stay(self) -> bool {
         let this = ManuallyDrop::new(self);
         let shared = this.shared;
-        shared.pause.begin(shared, this.completed);
+        shared.begin_pause(this.completed);
         // A turn goes through the gate: either it comes after the one that has collected a completion, and sees the count; or
         // that one sees the pause.
         shared.turn();
@@ -87,75 +79,16 @@ impl Drop for Full<'_> {
     }
 }
 
-/// Whether the line for Slots pauses.
-pub(super) struct Pause {
-    on: AtomicBool,
-    /// The timer could not be had: all in line poll until the time is over.
-    unheard: AtomicBool,
-    pace: Mutex<Pace>,
-}
-
-struct Pace {
-    next: Duration,
-    /// How many completions had been collected before the device was asked the last time.
-    completed: u64,
-}
-
-impl Pause {
-    pub(super) fn new() -> Pause {
-        Pause {
-            on: AtomicBool::new(false),
-            unheard: AtomicBool::new(false),
-            pace: Mutex::new(Pace {
-                next: FIRST,
-                completed: 0,
-            }),
-        }
-    }
-
-    #[inline]
-    pub(super) fn is_on(&self) -> bool {
-        seq_cst_order();
-        self.on.load(Ordering::SeqCst)
-    }
-
-    /// Nobody hears the end of the pause: a future that waits for it wakes itself.
-    pub(super) fn is_unheard(&self) -> bool {
-        self.is_on() && self.unheard.load(Ordering::SeqCst)
-    }
-
-    /// How long the pause lasts, if there is one.
-    pub(super) fn left(&self, shared: &Shared) -> Option<Duration> {
-        self.is_on().then(|| shared.alarm_left())
-    }
-
-    pub(super) fn begin(&self, shared: &Arc<Shared>, completed: u64) {
-        let mut pace = lock(&self.pace);
-        if self.is_on() {
-            return;
-        }
-        if pace.completed != completed {
-            pace.next = FIRST;
-        }
-        let delay = pace.next;
-        (pace.next, pace.completed) = ((2 * delay).min(LONGEST), completed);
-        let heard = shared.set_alarm(delay);
-        self.unheard.store(!heard, Ordering::SeqCst);
-        self.on.store(true, Ordering::SeqCst);
-        seq_cst_order();
-        drop(pace);
-        if !heard {
-            shared.waiters.wake_all();
-        }
-    }
-
-    /// Returns false if somebody else has ended it.
-    fn end(&self) -> bool {
-        self.on.swap(false, Ordering::SeqCst)
-    }
-}
-
 impl Shared {
+    /// Begins a pause of the line, if there is none. `completed` is how many completions had been collected before the device
+    /// was asked.
+    pub(super) fn begin_pause(&self, completed: u64) {
+        let set_alarm = |delay| self.timer.set_alarm(self, delay);
+        if self.pause.begin(completed, set_alarm) {
+            self.waiters.wake_all();
+        }
+    }
+
     /// Ends the pause, and notifies those in line. With `overtake` those that were notified before, and have taken nothing,
     /// do not count.
     pub(super) fn resume(&self, overtake: bool) {
@@ -167,7 +100,7 @@ impl Shared {
     /// Ends the pause if its time is over.
     #[inline]
     pub(super) fn resume_if_due(&self) {
-        if self.pause.left(self).is_some_and(|left| left.is_zero()) {
+        if self.pause.is_on() && self.timer.alarm_left().is_zero() {
             self.resume(true);
         }
     }

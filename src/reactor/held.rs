@@ -1,7 +1,7 @@
 //! What a Job in flight keeps: its Leases.
 
 use super::gate::Later;
-use super::target::{Leftovers, Rest};
+use super::target::{Leftovers, Outcome, Rest};
 use crate::error::{JobError, Reason};
 use crate::mem::{Grow, Reading, SessionLease, Writing};
 
@@ -53,6 +53,3 @@ impl Held {
 pub(super) fn keeps_memory(error: &JobError) -> bool {
     error.reason() == Reason::MemoryKept
 }
-
-/// How a Job ended.
-pub(crate) type Outcome = Result<u64, JobError>;

@@ -18,20 +18,12 @@ use std::task::{Context, Poll, Waker};
 
 use super::full::Refused;
 use super::mode::Spin;
-use super::places::Places;
+use super::places::{Places, Wanted};
+use super::shared::{Attachment, Shared};
 use super::wait::MISSES;
-use super::workq::{Attachment, Shared};
 use crate::error::JobError;
 use crate::sync::atomic::{Ordering, fence};
 use crate::sync::{Turn, WaitNode, Waiters};
-
-/// What there is a line for.
-pub(super) trait Wanted {
-    fn line(&self) -> &Waiters;
-
-    /// How many those in line could take.
-    fn available(&self) -> usize;
-}
 
 /// The Slots.
 impl Wanted for Shared {
@@ -158,7 +150,7 @@ impl Shared {
             now
         });
         // What is posted waits by event in every mode.
-        let heard = !self.mode.load().is_busy() || self.posted.get().is_some();
+        let heard = !self.mode.load().is_busy() || self.own_loop.entries().is_some();
         let stuck = room > 0 && left > 0 && heard;
         if stuck && !self.rung.swap(true, Ordering::SeqCst) {
             self.events.ring();

@@ -10,12 +10,13 @@ use std::task::{Context, Poll, Waker};
 
 use pin_project::pin_project;
 
-use super::flight::Prepared;
 use super::full::Refused;
 use super::mode::{Policy, Spin};
+use super::shared::{Attachment, Shared};
+use super::submit::Prepared;
 use super::target::{Run, Target};
 use super::wait::LOOKS;
-use super::workq::{Attachment, Shared, WorkQ};
+use super::workq::WorkQ;
 use crate::error::{JobError, Reason};
 use crate::sync::WaitNode;
 use crate::sync::atomic::fence;

@@ -32,11 +32,12 @@ use std::task::{Context, Poll, Waker};
 
 use ::loom::thread::JoinHandle;
 
+use super::event::Driven;
 use super::gate::Outside;
-use super::held::{Held, Outcome};
+use super::held::Held;
 use super::slot::{Completed, Slot};
 use super::submit::Work;
-use super::target::{Leftovers, Target, Told};
+use super::target::{Leftovers, Outcome, Target, Told};
 use super::{Attachment, Flight, Mode, Prepared, WorkQ};
 use crate::device::{
     Adapter, Armed, Caps, Completion, DevInfo, Device, Job, Keep, PciAddr, PciFunction, Queue,
@@ -186,7 +187,7 @@ impl Fake {
             }
             // It hears the event handle as well.
             let rung = workq.0.rung.load(SeqCst);
-            if self.timed && workq.0.clock.ring() || rung {
+            if self.timed && workq.0.timer.clock().ring() || rung {
                 found = true;
                 workq.0.event_turn();
             }

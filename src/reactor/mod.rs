@@ -23,11 +23,13 @@
 //! An Op that is dropped leaves an orphan, whose completion frees Slot and Leases. One that is forgotten leaves its
 //! Slot taken. The last WorkQ handle leaves its Slots to the device, which drops them after its last Job.
 
+mod attach;
 mod block_on;
 pub(crate) mod budget;
 #[cfg_attr(tokio_doca_loom, path = "modelled.rs")]
 mod clock;
-mod driven;
+mod counts;
+mod entries;
 mod event;
 mod finished;
 mod flight;
@@ -41,16 +43,20 @@ mod line;
 mod loom;
 mod magazine;
 mod mode;
+mod nap;
 mod orphans;
 mod own_loop;
+mod pause;
 mod phases;
 mod places;
 mod posted;
 mod queue_pair;
+mod queues;
 mod received;
 mod receives;
 mod recv;
 mod registry;
+mod shared;
 mod shutdown;
 mod slot;
 mod stats;
@@ -58,6 +64,7 @@ mod submit;
 mod subscription;
 mod table;
 mod target;
+mod this_thread;
 mod timer;
 mod turn;
 mod unfed;
@@ -74,16 +81,16 @@ pub use stats::Stats;
 pub use watch::{RdmaState, RdmaWatch};
 pub use workq::{WorkQ, WorkQBuilder};
 
-pub(crate) use flight::{Flight, Prepared};
-pub(crate) use held::Outcome;
+pub(crate) use flight::Flight;
 pub(crate) use line::{Ends, Line};
+pub(crate) use nap::Nap;
 pub(crate) use posted::{End, PostedRun};
 pub(crate) use queue_pair::QueuePair;
 pub(crate) use received::{Landed, Room};
 pub(crate) use recv::{Receiver, RecvFlight};
+pub(crate) use shared::Attachment;
+pub(crate) use submit::Prepared;
 pub(crate) use subscription::Subscription;
-pub(crate) use target::{Meaning, Run};
-pub(crate) use timer::Nap;
+pub(crate) use target::{Meaning, Outcome, Run};
 pub(crate) use unfed::Unfed;
 pub(crate) use wait_flight::{WaitFlight, Waiter};
-pub(crate) use workq::Attachment;

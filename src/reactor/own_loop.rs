@@ -14,17 +14,23 @@
 //! have collected it and not yet put into Finished. Mark, then look; put in, then look at the mark: one sees the other.
 //! Who is about to collect for the loop takes the mark away meanwhile, or it would ring for itself.
 
+use std::future::{Future, poll_fn};
 use std::os::fd::BorrowedFd;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
-use super::flight::Prepared;
-use super::held::Outcome;
-use super::posted::End;
+use tokio::task::unconstrained;
+
+use super::event::Driven;
+use super::posted::{End, Entry, PostedRun};
+use super::shared::{Attachment, Shared};
+use super::submit::Prepared;
 use super::table::Taken;
-use super::target::{Meaning, Target};
-use super::workq::{Attachment, Shared, WorkQ};
+use super::target::{Meaning, Outcome, Target};
+use super::this_thread;
+use super::workq::WorkQ;
 use crate::error::{JobError, Result};
-use crate::sync::atomic::Ordering;
-use crate::sync::seq_cst_order;
 
 impl WorkQ {
     /// The descriptor that turns readable when an armed WorkQ has something to say: for a select, poll or epoll loop of
@@ -74,7 +80,7 @@ impl WorkQ {
     #[doc(alias = "doca_workq_event_handle_arm")]
     pub fn arm(&self) {
         let shared = &self.0;
-        shared.mark();
+        shared.own_loop.mark();
         if shared.arm() | shared.ready() {
             // Whether that was for the caller is known only when it was collected.
             shared.turn();
@@ -91,10 +97,10 @@ impl WorkQ {
         let shared = &self.0;
         shared.events.quiet();
         // What was read may have been for Tokio's epoll as well: a turn makes up for it, and arms for the Ops.
-        let armed = shared.unmark();
+        let armed = shared.own_loop.unmark();
         shared.event_turn();
         if armed && shared.none_finished() {
-            shared.mark();
+            shared.own_loop.mark();
             if !shared.none_finished() {
                 shared.fire();
             }
@@ -105,9 +111,9 @@ impl WorkQ {
     pub(crate) fn collect(&self, mut handle: impl FnMut(u64, End)) -> usize {
         let shared = &self.0;
         let mut handed = 0;
-        let armed = shared.unmark();
+        let armed = shared.own_loop.unmark();
         shared.turn();
-        shared.on_time();
+        shared.timer.on_time(&**shared);
         shared.resume_if_due();
         shared.answer_ring();
         while handed < self.depth() as usize
@@ -117,35 +123,45 @@ impl WorkQ {
             shared.give_back(index);
             handle(user_data, End::Job(meaning, outcome));
         }
-        if shared.posted.get().is_some() {
-            handed += shared.posted().poll(shared, &mut handle);
+        if let Some(entries) = shared.own_loop.entries() {
+            handed += entries.poll(|entry, cx| poll(entry, shared, cx), &mut handle);
         }
         // What was handed out has rung, or was there when the loop armed.
         if handed == 0 && armed {
-            shared.mark();
+            shared.own_loop.mark();
             if !shared.none_finished() {
                 shared.fire();
             }
         }
         handed
     }
+
+    /// Posts a run: the next `collect` begins it.
+    pub(crate) fn post_run(&self, user_data: u64, run: Pin<Box<dyn PostedRun>>) {
+        let entries = self.0.own_loop.entries_or_new();
+        entries.add(&self.0, user_data, Entry::Run(run));
+    }
 }
 
 impl Shared {
     /// Whether `collect` would hand out nothing.
     fn none_finished(&self) -> bool {
-        self.core.table.finished().is_empty() && self.none_posted_is_ready()
+        self.core.table.finished().is_empty()
+            && self.own_loop.entries().is_none_or(|it| it.none_ready())
     }
+}
 
-    /// The caller's loop wants an event. Look afterwards whether there is something.
-    fn mark(&self) {
-        self.armed.store(true, Ordering::SeqCst);
-        seq_cst_order();
-    }
-
-    /// It is about to look itself. Whether it wanted one.
-    fn unmark(&self) -> bool {
-        self.armed.swap(false, Ordering::SeqCst)
+/// Polls what was posted and has no Slot.
+fn poll(entry: &mut Entry, shared: &Arc<Shared>, cx: &mut Context<'_>) -> Poll<End> {
+    match entry {
+        Entry::Recv(recv) => recv.poll(shared, cx.waker()).map(End::Received),
+        Entry::Wait(wait) => wait.poll(shared, cx.waker()).map(End::Waited),
+        Entry::Run(run) => {
+            let _doing = this_thread::enter_own_loop(&**shared);
+            // The loop may be a task's. Where that one's budget is spent, it is the loop that goes on.
+            let run = pin!(unconstrained(poll_fn(|cx| run.as_mut().poll(cx))));
+            run.poll(cx).map(End::Run)
+        }
     }
 }
 

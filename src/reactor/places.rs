@@ -1,10 +1,19 @@
-//! Places of a table of its own, apart from the depth of the WorkQ. How an Op waits for one is in [`super::in_line`].
+//! Places of a table of its own, apart from the depth of the WorkQ, and what there is a line for. How an Op waits for one
+//! is in `in_line`.
 
 use std::task::Waker;
 
-use super::in_line::Wanted;
 use crate::device::Completion;
 use crate::mem::Writing;
+use crate::sync::Waiters;
+
+/// What there is a line for.
+pub(super) trait Wanted {
+    fn line(&self) -> &Waiters;
+
+    /// How many those in line could take.
+    fn available(&self) -> usize;
+}
 
 /// A table of places: receives, or waits.
 pub(super) trait Places: Wanted + Send + Sync {

@@ -9,12 +9,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::Waker;
 
-use super::held::Outcome;
 use super::received::Room;
 use super::receives::{Receipt, Receives};
 use super::registry::Changed;
+use super::shared::{Attachment, Shared};
+use super::target::Outcome;
 use super::watch::{RdmaState, RdmaWatch, Watched};
-use super::workq::{Attachment, Shared};
 use crate::device::{Endpoint, EndpointConfig, EndpointState, Keep, RdmaJob};
 use crate::error::{JobError, Result};
 use crate::mem::Begun;

@@ -1,7 +1,7 @@
 //! What a receive brings, and the memory that it lands in.
 #![expect(unsafe_code, reason = "a message is copied between leased memory")]
 
-use super::held::Outcome;
+use super::target::Outcome;
 use crate::device::{Completion, RecvOpcode, Segments};
 use crate::error::{ErrorKind, JobError, Reason};
 use crate::mem::{Begun, Extent, Grow, Writing, hand_over};

@@ -21,9 +21,8 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::held::keeps_memory;
-use super::in_line::Wanted;
 use super::orphans::Orphans;
-use super::places::{self, Ended};
+use super::places::{self, Ended, Wanted};
 use super::received::{Landed, Received, Room, nowhere, received};
 use super::registry::Numbered;
 use crate::device::{Completion, Token};

@@ -22,16 +22,15 @@ use std::task::{Context, Poll, Waker, ready};
 use pin_project::{pin_project, pinned_drop};
 
 use super::budget;
-use super::in_line::Wanted;
 use super::mode::{Policy, Spin};
-use super::places::Ended;
-use super::posted::Entry;
+use super::places::{Ended, Wanted};
+use super::posted::{Entry, PostedRecv};
 use super::queue_pair::QueuePair;
 use super::received::{Landed, Received, Room};
 use super::receives::{Receipt, Receives};
 use super::registry::Watching;
+use super::shared::{Attachment, Shared};
 use super::wait::{Awaited, Waited};
-use super::workq::{Attachment, Shared};
 use crate::error::{JobError, Reason};
 use crate::mem::Writing;
 use crate::sync::atomic::fence;
@@ -152,7 +151,8 @@ impl<R: Receiver> RecvFlight<R> {
             to,
         };
         let shared = &receiver.shared;
-        shared.posted().add(shared, user_data, Entry::Recv(posted));
+        let entries = shared.own_loop.entries_or_new();
+        entries.add(shared, user_data, Entry::Recv(posted));
         Ok(())
     }
 
@@ -358,14 +358,6 @@ fn receive(
     drop(landed);
     shared.tell(receives, false);
     outcome
-}
-
-/// A receive that was posted for a loop of the caller's own.
-pub(super) struct PostedRecv {
-    receives: Arc<Receives>,
-    receipt: Receipt,
-    /// Where its message shall go, if it was taken over from another one, and has another destination.
-    to: Option<Room>,
 }
 
 impl PostedRecv {

@@ -23,11 +23,18 @@ pub struct Shutdown {
     closed: bool,
 }
 
-impl Shutdown {
-    pub(super) fn new(workq: WorkQ) -> Shutdown {
+impl WorkQ {
+    /// Refuses new Jobs from now on, and waits until nothing is in flight. Ops that wait for a Slot end with `Shutdown`;
+    /// those in flight are finished, and their results can be fetched. Receives and waits that were posted end with
+    /// `Shutdown` too: [`progress`](WorkQ::progress) hands them out.
+    ///
+    /// # Cancel safety
+    ///
+    /// The WorkQ stays shut down if the future is dropped; calling it again goes on waiting.
+    pub fn shutdown(&self) -> Shutdown {
         Shutdown {
             node: WaitNode::new(),
-            workq,
+            workq: self.clone(),
             closed: false,
         }
     }

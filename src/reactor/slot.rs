@@ -36,12 +36,12 @@
 use std::task::Waker;
 
 use super::gate::Later;
-use super::held::{Held, Outcome};
+use super::held::Held;
 use super::phases::{
     COMPLETING, COMPLETING_ORPHAN, DONE, FREE, IN_FLIGHT, ORPHAN, PENDING, PHASE, POSTED, Phases,
     REGISTERING, RUNNING, WAITING, in_flight,
 };
-use super::target::{Leftovers, Meaning, Rest, Target, Told};
+use super::target::{Leftovers, Meaning, Outcome, Rest, Target, Told};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{UnsafeCell, discard};
 
@@ -439,7 +439,8 @@ impl Slot {
 
 #[cfg(test)]
 mod alone {
-    use super::super::held::{Held, Outcome};
+    use super::super::held::Held;
+    use super::super::target::Outcome;
     use super::super::target::Target;
     use super::Slot;
 

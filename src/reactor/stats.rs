@@ -1,13 +1,10 @@
-//! What a WorkQ has done so far.
-//!
-//! Nothing is counted when a Job is submitted, and nothing at all for one that is finished inline: its device counts it
-//! anyway. What the reaper counts it writes alone, in the gate, without locked instructions. The rest is derived.
+//! What a WorkQ has done so far: what is counted (`counts.rs`), what its devices and Slots say, and
+//! what follows from those.
 
-use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::workq::WorkQ;
-use crate::device::{Completion, Device};
+use crate::device::Device;
 
 /// What a WorkQ has done since it was built: the answer of [`WorkQ::stats`].
 ///
@@ -35,54 +32,6 @@ pub struct Stats {
     pub engine_time: Duration,
 }
 
-#[derive(Default)]
-pub(super) struct Counts {
-    // Written in the gate alone.
-    completed: AtomicU64,
-    failed: AtomicU64,
-    polls: AtomicU64,
-    // Written by whoever waits.
-    arms: AtomicU64,
-    wake_ups: AtomicU64,
-}
-
-/// Without a locked instruction: the caller is the only one who writes.
-#[inline(always)]
-fn add(count: &AtomicU64, more: u64) {
-    count.store(count.load(Relaxed) + more, Relaxed);
-}
-
-impl Counts {
-    /// A device was asked, and these are over. The caller is in the gate.
-    #[inline(always)]
-    pub(super) fn completed(&self, completions: &[Completion]) {
-        add(&self.polls, 1);
-        add(&self.completed, completions.len() as u64);
-    }
-
-    /// How many completions were collected. Exact for a caller that has been in the gate.
-    #[inline(always)]
-    pub(super) fn collected(&self) -> u64 {
-        self.completed.load(Relaxed)
-    }
-
-    /// The caller is in the gate.
-    #[cold]
-    pub(super) fn failed(&self) {
-        add(&self.failed, 1);
-    }
-
-    #[inline(always)]
-    pub(super) fn armed(&self) {
-        self.arms.fetch_add(1, Relaxed);
-    }
-
-    #[inline(always)]
-    pub(super) fn woken(&self) {
-        self.wake_ups.fetch_add(1, Relaxed);
-    }
-}
-
 impl WorkQ {
     /// What it has done so far. Always on: Jobs that are finished inline pay nothing for it.
     ///
@@ -92,17 +41,17 @@ impl WorkQ {
         let (counts, table) = (&shared.counts, &shared.core.table);
         let (in_flight, unfetched) = table.count();
         let inline: u64 = shared.queues().map(|queue| queue.inline_jobs()).sum();
-        let reaped = counts.completed.load(Relaxed);
+        let reaped = counts.collected();
         let completed = reaped.saturating_sub(table.stale()) + inline;
         Stats {
             submitted: completed + in_flight,
             completed,
-            failed: counts.failed.load(Relaxed),
+            failed: counts.failures(),
             in_flight,
             unfetched,
-            polls: counts.polls.load(Relaxed),
-            arms: counts.arms.load(Relaxed),
-            wake_ups: counts.wake_ups.load(Relaxed),
+            polls: counts.polls(),
+            arms: counts.arms(),
+            wake_ups: counts.wake_ups(),
             engine_time: shared.devices().filter_map(Device::engine_time).sum(),
         }
     }

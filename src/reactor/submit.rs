@@ -9,17 +9,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 
-use super::flight::Prepared;
 use super::full::{Full, Refused};
-use super::held::Outcome;
+use super::held::Held;
+use super::shared::{Attachment, Shared};
 use super::table::Taken;
-use super::target::Target;
-use super::workq::{Attachment, Shared};
+use super::target::{Outcome, Target};
 use crate::device::{
     AccelJob, Completion, EventJob, Job, Keep, Queue, RdmaJob, ShaJob, Submitted, Token,
 };
 use crate::error::{ErrorKind, JobError};
-use crate::mem::Begun;
+use crate::mem::{Begun, Leases};
 use crate::sync::atomic::fence;
 use crate::sync::{Order, WaitNode};
 
@@ -64,6 +63,25 @@ impl From<EventJob> for Work {
     #[inline(always)]
     fn from(job: EventJob) -> Work {
         Work::Event(job)
+    }
+}
+
+/// A Job and what it keeps, ready to be submitted.
+pub(crate) struct Prepared {
+    pub(super) job: Work,
+    pub(super) held: Held,
+}
+
+impl Prepared {
+    /// A job for the queue of this number.
+    #[inline(always)]
+    pub(crate) fn new<J: Into<Work>>(begun: Begun<Leases, J>, queue: u8) -> Prepared {
+        let (leases, job) = begun.into_parts();
+        let held = Held::new(leases.read, leases.write, queue);
+        Prepared {
+            job: job.into(),
+            held: held.with_session(leases.session),
+        }
     }
 }
 

@@ -5,10 +5,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::held::Outcome;
-use super::in_line::Wanted;
+use super::places::Wanted;
+use super::shared::Attachment;
+use super::target::Outcome;
 use super::waits::{Ticket, Waits};
-use super::workq::Attachment;
 use crate::device::{EventCounter, EventJob, EventPort, EventWait};
 use crate::error::{JobError, Result};
 use crate::sync::{Order, WaitNode};

@@ -7,11 +7,11 @@ use std::task::Waker;
 
 use super::finished::Finished;
 use super::gate::Later;
-use super::held::{Held, Outcome};
+use super::held::Held;
 use super::magazine::Magazines;
 use super::phases::Phases;
 use super::slot::{Completed, Slot};
-use super::target::{Leftovers, Meaning, Target, Told};
+use super::target::{Leftovers, Meaning, Outcome, Target, Told};
 use crate::device::{Completion, Token};
 
 /// Outlives the WorkQ for as long as a device may complete one of its Jobs.

@@ -5,13 +5,14 @@ use std::task::Waker;
 
 use arrayvec::ArrayVec;
 
-use super::gate::{Later, Outside};
-use super::held::Outcome;
+use super::gate::Later;
 use super::places::Places;
-use super::workq::Shared;
 use crate::device::Token;
+use crate::error::JobError;
 use crate::mem::Last;
-use crate::sync::{discard, log, wake};
+
+/// How a Job ended.
+pub(crate) type Outcome = Result<u64, JobError>;
 
 /// What is told of completions, in place of a waker: a run of a graph.
 pub(crate) trait Run: Send + Sync {
@@ -53,49 +54,6 @@ pub(super) enum Told {
     Line(Later<Arc<dyn Places>>),
     /// Nobody: the completion names no Job, no receive and no wait. The log is told.
     Nobody(Token),
-}
-
-impl Told {
-    pub(super) fn tell(self, shared: &Shared, outside: &Outside) {
-        match self {
-            Told::Op(target) => {
-                if let Target::Waker(waker) = target.open(outside) {
-                    wake(waker);
-                }
-            }
-            Told::Run(target, outcome) => {
-                if let Target::Run(run, node) = target.open(outside) {
-                    run.completed(node, outcome);
-                    // The last handle may drop a waker of the application's.
-                    discard(run);
-                }
-            }
-            Told::Waker(waker) => wake(waker.open(outside)),
-            Told::Caller => shared.fire(),
-            Told::Line(places) => {
-                let places = places.open(outside);
-                shared.tell(&*places, false);
-                // The last handle may drop owners.
-                discard(places);
-            }
-            Told::Nobody(token) => log(|| ignored(token)),
-        }
-    }
-}
-
-fn ignored(token: Token) {
-    let (table, token) = (token.table(), token.as_raw());
-    match table {
-        0 => tracing::error!(
-            token,
-            "a completion of a job that is not in flight was ignored"
-        ),
-        // A context that has gone may have left it behind.
-        _ => tracing::debug!(
-            token,
-            "a completion of a receive or wait that there is not was ignored"
-        ),
-    }
 }
 
 /// How many completions are reaped at once.

@@ -4,26 +4,45 @@
 //! application's.
 
 use std::mem::forget;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 
 use arrayvec::ArrayVec;
 
+use super::event::{Driven, Events};
 use super::gate::{Inside, Later, Outside};
 use super::registry::Changed;
-use super::target::{BATCH, Leftovers, Told};
-use super::workq::Shared;
+use super::shared::Shared;
+use super::target::{BATCH, Leftovers, Target, Told};
 use crate::device::{Armed, Completion, Token};
+use crate::error::Result;
 use crate::sync::atomic::fence;
-use crate::sync::{discard, lock, wake};
+use crate::sync::{discard, lock, log, wake};
 
 /// Batches in one turn, after which the rest is left to the next.
 const BATCHES: usize = 64;
 
-impl Shared {
+impl Driven for Shared {
+    fn events(&self) -> &Events {
+        &self.events
+    }
+
+    /// The runtimes are registered anew, with a handle that spans the descriptor too, and an event may
+    /// be swallowed meanwhile: one is rung for, whose turn arms for those that sleep.
+    fn nest(&self, fd: BorrowedFd<'_>) -> Result<()> {
+        if !self.events.nest(fd)? {
+            // Those that slept on a runtime that does not hear any more register anew.
+            self.asked.fetch_or(NUDGE, Ordering::SeqCst);
+        }
+        self.expected.swap(false, Ordering::AcqRel);
+        self.events.ring();
+        Ok(())
+    }
+
     /// Woken by an event: looks, arms if anybody waits, and looks once more. (Look-then-arm loses wake-ups.)
     #[inline]
-    pub(super) fn event_turn(&self) {
+    fn event_turn(&self) {
         self.counts.woken();
         let unheard = Unheard(self);
         // A ring that comes of this very turn is for the next one: those that this one notifies are
@@ -39,7 +58,7 @@ impl Shared {
             self.turn();
         }
         // First: an alarm that is taken out as due must be seen as due by the pause.
-        self.on_time();
+        self.timer.on_time(self);
         self.resume_if_due();
         if rung {
             self.answer_ring();
@@ -47,6 +66,18 @@ impl Shared {
         forget(unheard);
     }
 
+    fn nudge(&self) {
+        self.asked.fetch_or(NUDGE, Ordering::SeqCst);
+        self.turn();
+    }
+
+    #[inline]
+    fn fire(&self) {
+        self.own_loop.fire(&self.events);
+    }
+}
+
+impl Shared {
     /// Whether somebody waits for the next event.
     ///
     /// Ops that look themselves do not, so that in busy mode nothing but orphans does, and an Op that slept when the mode
@@ -84,23 +115,10 @@ impl Shared {
         ready
     }
 
-    /// Makes the event handle readable if the caller's own loop armed: a Job of its own is over.
-    pub(super) fn fire(&self) {
-        if self.armed.load(Ordering::SeqCst) && self.armed.swap(false, Ordering::SeqCst) {
-            self.events.ring();
-        }
-    }
-
     /// Whether a look would find something.
     #[inline]
     pub(super) fn ready(&self) -> bool {
         self.queues().any(|queue| queue.ready())
-    }
-
-    /// Makes all that wait poll again.
-    pub(super) fn nudge(&self) {
-        self.asked.fetch_or(NUDGE, Ordering::SeqCst);
-        self.turn();
     }
 
     /// Takes a turn if something was asked of the next one. The caller has no locks.
@@ -179,7 +197,7 @@ impl Drop for Unheard<'_> {
 }
 
 /// All that wait shall poll again.
-pub(super) const NUDGE: u8 = 1;
+const NUDGE: u8 = 1;
 /// The state of an Rdma has changed.
 const CHANGE: u8 = 2;
 
@@ -321,7 +339,7 @@ impl<'a> Turn<'a> {
         }
         // Drained where they lie: moving them would cost more than telling.
         for told in self.told.drain(..) {
-            told.tell(shared, outside);
+            notify(shared, told, outside);
         }
         if self.asked != 0 {
             self.tell_asked(outside);
@@ -375,5 +393,47 @@ impl Drop for Turn<'_> {
         if self.inside.is_some() {
             self.give_up();
         }
+    }
+}
+
+/// Notifies whoever a completion was for.
+fn notify(shared: &Shared, told: Told, outside: &Outside) {
+    match told {
+        Told::Op(target) => {
+            if let Target::Waker(waker) = target.open(outside) {
+                wake(waker);
+            }
+        }
+        Told::Run(target, outcome) => {
+            if let Target::Run(run, node) = target.open(outside) {
+                run.completed(node, outcome);
+                // The last handle may drop a waker of the application's.
+                discard(run);
+            }
+        }
+        Told::Waker(waker) => wake(waker.open(outside)),
+        Told::Caller => shared.fire(),
+        Told::Line(places) => {
+            let places = places.open(outside);
+            shared.tell(&*places, false);
+            // The last handle may drop owners.
+            discard(places);
+        }
+        Told::Nobody(token) => log(|| ignored(token)),
+    }
+}
+
+fn ignored(token: Token) {
+    let (table, token) = (token.table(), token.as_raw());
+    match table {
+        0 => tracing::error!(
+            token,
+            "a completion of a job that is not in flight was ignored"
+        ),
+        // A context that has gone may have left it behind.
+        _ => tracing::debug!(
+            token,
+            "a completion of a receive or wait that there is not was ignored"
+        ),
     }
 }

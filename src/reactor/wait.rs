@@ -10,13 +10,12 @@ use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
-use super::driven;
-use super::flight::Prepared;
-use super::held::Outcome;
 use super::mode::{Policy, Spin};
+use super::shared::{Attachment, Shared};
 use super::slot::Slot;
-use super::target::Target;
-use super::workq::{Attachment, Shared};
+use super::submit::Prepared;
+use super::target::{Outcome, Target};
+use super::this_thread;
 use crate::device::Token;
 use crate::error::{JobError, Reason};
 use crate::sync::WaitNode;
@@ -209,7 +208,7 @@ impl Shared {
     /// How what is polled here waits.
     #[inline]
     pub(super) fn policy(&self) -> Policy {
-        match driven::is_driven(self) {
+        match this_thread::is_in_own_loop(self) {
             true => Policy::EVENT,
             false => self.mode.load(),
         }
@@ -217,7 +216,7 @@ impl Shared {
 
     /// Whether it waits so still. To be asked by who is about to sleep, after it can be found.
     pub(super) fn is_still(&self, policy: Policy) -> bool {
-        driven::is_driven(self) || self.mode.is_still(policy)
+        this_thread::is_in_own_loop(self) || self.mode.is_still(policy)
     }
 }
 

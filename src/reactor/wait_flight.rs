@@ -26,16 +26,16 @@ use std::task::{Context, Poll, Waker, ready};
 use pin_project::{pin_project, pinned_drop};
 
 use super::budget;
-use super::held::Outcome;
-use super::in_line::Wanted;
 use super::mode::{Policy, Spin};
-use super::posted::Entry;
+use super::nap::Nap;
+use super::places::Wanted;
+use super::posted::{Entry, PostedWait};
+use super::shared::{Attachment, Shared};
 use super::subscription::Subscription;
-use super::timer::Nap;
+use super::target::Outcome;
 use super::wait::{Awaited, LOOKS, Waited};
 use super::waits::{Ticket, Waits};
-use super::workq::{Attachment, Shared};
-use crate::device::{EventPort, EventWait};
+use crate::device::EventWait;
 use crate::error::{JobError, Reason};
 use crate::sync::WaitNode;
 use crate::sync::atomic::{Ordering, fence};
@@ -133,7 +133,8 @@ impl<W: Waiter> WaitFlight<W> {
             port,
             ticket,
         };
-        shared.posted().add(shared, user_data, Entry::Wait(posted));
+        let entries = shared.own_loop.entries_or_new();
+        entries.add(shared, user_data, Entry::Wait(posted));
         Ok(())
     }
 
@@ -172,13 +173,6 @@ impl<W: Waiter> WaitFlight<W> {
             None => over(this.state, outcome, cx),
         }
     }
-}
-
-/// A wait that was posted for a loop of the caller's own.
-pub(super) struct PostedWait {
-    waits: Arc<Waits>,
-    port: Arc<dyn EventPort>,
-    ticket: Ticket,
 }
 
 impl PostedWait {

@@ -13,10 +13,9 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::held::Outcome;
-use super::in_line::Wanted;
-use super::places::{Ended, Places};
+use super::places::{Ended, Places, Wanted};
 use super::registry::Numbered;
+use super::target::Outcome;
 use crate::device::{Completion, Token};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, Waiters, discard, lock, wake};

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::task::Poll;
 
 use super::registry::Watching;
-use super::workq::Shared;
+use super::shared::Shared;
 use crate::device::{Endpoint, EndpointState};
 use crate::error::JobError;
 use crate::sync::atomic::{AtomicBool, Ordering};

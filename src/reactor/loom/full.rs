@@ -62,7 +62,7 @@ fn an_op_in_line_is_woken_though_another_one_that_does_not_wait_was_refused() {
 fn mutant_that_pauses_the_line_and_goes_away_is_found() {
     mutant("deadlock", || {
         one_tries(|attachment, refused| {
-            attachment.shared.pause.begin(&attachment.shared, 0);
+            attachment.shared.begin_pause(0);
             std::mem::forget(refused);
         });
     });

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::super::finished::Finished;
-use super::super::held::Outcome;
 use super::super::slot::{Completed, Slot};
+use super::super::target::Outcome;
 use super::super::target::{Meaning, Target};
 use super::{complete, held};
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};

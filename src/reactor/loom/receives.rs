@@ -5,8 +5,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-use super::super::in_line::Wanted;
 use super::super::mode::Spin;
+use super::super::places::Wanted;
 use super::super::places::{Ended, Places};
 use super::super::received::{Landed, Room};
 use super::super::receives::{Receipt, Receives};

@@ -6,7 +6,8 @@ use std::task::{Context, Poll, Waker};
 
 use ::loom::thread::JoinHandle;
 
-use super::super::held::Outcome;
+use super::super::event::Driven;
+use super::super::target::Outcome;
 use super::super::{self as reactor, Line, Run};
 use super::{Bed, on_a_workq, prepared};
 use crate::sync::atomic::{

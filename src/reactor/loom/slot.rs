@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::super::held::Outcome;
 use super::super::slot::{Completed, Slot};
+use super::super::target::Outcome;
 use super::{complete, end, held, in_flight};
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use crate::sync::loom::{Task, check, mutant, spawn};

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use ::loom::thread::JoinHandle;
 
-use super::super::timer::Nap;
-use super::super::workq::Shared;
+use super::super::nap::Nap;
+use super::super::shared::Shared;
 use super::{Bed, WorkQ, on_a_workq};
 use crate::sync::atomic::Ordering::SeqCst;
 use crate::sync::loom::{Task, block_on, mutant, spawn};
@@ -59,7 +59,7 @@ fn mutant_that_sets_the_timer_and_then_stands_in_line_is_found() {
             let (shared, task) = (&workq.0, Task::new());
             let node = pin!(WaitNode::new());
             while shared.now() < until {
-                shared.ring_at(until).unwrap();
+                shared.timer.ring_at(&**shared, until).unwrap();
                 enqueue(&shared.timer.line, node.as_ref(), &task.waker());
                 task.sleep();
             }
@@ -79,7 +79,7 @@ fn mutant_that_sleeps_until_its_time_and_sets_the_timer_once_is_found() {
                 }
                 enqueue(&shared.timer.line, node.as_ref(), &task.waker());
                 if round == 0 {
-                    shared.ring_at(until).unwrap();
+                    shared.timer.ring_at(&**shared, until).unwrap();
                 }
                 task.sleep();
             }
@@ -96,7 +96,7 @@ fn alarm_is_set(set: fn(&Arc<Shared>)) {
             bed.spawn_on(move |workq| set(&workq.0)),
         ]);
         // The time has passed for as long as the timer was set.
-        assert!(bed.workq.0.alarm_left().is_zero(), "the alarm rings");
+        assert!(bed.workq.0.timer.alarm_left().is_zero(), "the alarm rings");
     });
 }
 
@@ -104,7 +104,7 @@ const DELAY: Duration = Duration::from_nanos(200);
 
 #[test]
 fn an_alarm_that_is_set_while_the_timer_rings_rings_too() {
-    alarm_is_set(|shared| assert!(shared.set_alarm(DELAY)));
+    alarm_is_set(|shared| assert!(shared.timer.set_alarm(&**shared, DELAY)));
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn mutant_that_sets_the_timer_and_then_the_alarm_is_found() {
     mutant("the alarm rings", || {
         alarm_is_set(|shared| {
             let due = shared.now() + DELAY.as_nanos() as u64;
-            shared.ring_at(due).unwrap();
+            shared.timer.ring_at(&**shared, due).unwrap();
             shared.timer.alarm.store(due, SeqCst);
         });
     });

@@ -1,0 +1,149 @@
+//! What handles, contexts and operations share of a WorkQ, and a context's place on it.
+//!
+//! All that submits, waits or looks imports this file, and it imports none of that.
+
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, MutexGuard, OnceLock};
+
+use super::counts::Counts;
+use super::event::Events;
+use super::gate::Gate;
+use super::mode::{Current, Policy};
+use super::pause::Pause;
+use super::posted::OwnLoop;
+use super::queues::Queues;
+use super::registry::{Changed, Registry};
+use super::table::Table;
+use super::timer::Timer;
+use crate::device::{Device, Endpoint, EventPort, Queue, Use};
+use crate::error::Result;
+use crate::mem::Holder;
+use crate::sync::atomic::{AtomicBool, AtomicU8};
+use crate::sync::{Mutex, Order, Waiters, lock};
+
+/// What handles, contexts and Ops share.
+pub(super) struct Shared {
+    pub(super) mode: Current,
+    pub(super) closed: AtomicBool,
+    pub(super) core: Arc<Core>,
+    pub(super) events: Events,
+    pub(super) gate: Gate,
+    /// The time, and rings for idle waits that look again after a while, and for a device that was full.
+    pub(super) timer: Timer,
+    /// Who waits for a free Slot.
+    pub(super) waiters: Waiters,
+    /// Whether those in line shall ask the device, which was full.
+    pub(super) pause: Pause,
+    /// All queues were armed, and no event was seen since: one will come with the next completion, or is on its way, or
+    /// whoever armed is about to look. Who sleeps meanwhile need not arm.
+    pub(super) expected: AtomicBool,
+    /// A turn was rung for that notifies more of those in line, for Slots or for places of other tables.
+    pub(super) rung: AtomicBool,
+    /// The futures that wait for the end of the last Job.
+    pub(super) drained: Waiters,
+    /// The runs of graphs that sleep. A run has no waker in its Slots, so that a nudge reaches it here.
+    pub(super) runs: Waiters,
+    /// What the next turn shall see to besides: `turn.rs` has the bits.
+    pub(super) asked: AtomicU8,
+    /// The watches whose state has changed, to be told by the next turn.
+    pub(super) changes: Mutex<Vec<Changed>>,
+    /// Polls that found nothing, in a row: the busy mode's budget.
+    pub(super) misses: AtomicU32,
+    /// What a loop of the caller's own has armed and posted.
+    pub(super) own_loop: OwnLoop,
+    pub(super) counts: Counts,
+    attaching: std::sync::Mutex<()>,
+}
+
+/// What a device needs until its last Job: the Slots, and the queues of all devices.
+pub(super) struct Core {
+    pub(super) table: Table,
+    /// The receives of its Rdmas, and the waits of its sync events.
+    pub(super) registry: Registry,
+    pub(super) queues: Queues,
+}
+
+/// A context's place on a WorkQ.
+#[derive(Clone)]
+pub struct Attachment {
+    pub(super) shared: Arc<Shared>,
+    pub(super) queue: Arc<dyn Queue>,
+    pub(super) device: Device,
+    pub(super) index: u8,
+    /// Of an Rdma.
+    pub(super) endpoint: OnceLock<Arc<dyn Endpoint>>,
+    /// Of a SyncEvent.
+    pub(super) event: OnceLock<Arc<dyn EventPort>>,
+    /// The order of jobs in line, of an Rdma or a SyncEvent.
+    pub(super) order: OnceLock<Arc<Order>>,
+}
+
+impl Attachment {
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Its device, as who holds memory for a use.
+    pub(crate) fn holder(&self, purpose: Use) -> Holder {
+        Holder::new(self.device.id(), purpose)
+    }
+
+    pub(crate) fn queue_index(&self) -> u8 {
+        self.index
+    }
+}
+
+impl Shared {
+    pub(super) fn new(policy: Policy, depth: u32) -> Result<Shared> {
+        let core = Core {
+            table: Table::new(depth),
+            registry: Registry::new(),
+            queues: Queues::new(),
+        };
+        Ok(Shared {
+            mode: Current::new(policy),
+            closed: AtomicBool::new(false),
+            core: Arc::new(core),
+            events: Events::new()?,
+            gate: Gate::new(),
+            timer: Timer::new(),
+            waiters: Waiters::new(),
+            pause: Pause::new(),
+            expected: AtomicBool::new(false),
+            rung: AtomicBool::new(false),
+            drained: Waiters::new(),
+            runs: Waiters::new(),
+            asked: AtomicU8::new(0),
+            changes: Mutex::new(Vec::new()),
+            misses: AtomicU32::new(0),
+            own_loop: OwnLoop::new(),
+            counts: Counts::default(),
+            attaching: std::sync::Mutex::new(()),
+        })
+    }
+
+    /// One context is attached at a time, and no mode is set meanwhile.
+    pub(super) fn attaching(&self) -> MutexGuard<'_, ()> {
+        lock(&self.attaching)
+    }
+
+    /// Nanoseconds since it was built.
+    pub(super) fn now(&self) -> u64 {
+        self.timer.now()
+    }
+
+    /// Slots that are taken.
+    pub(super) fn in_use(&self) -> usize {
+        let free = self.core.table.free();
+        free.slots() - free.free()
+    }
+
+    pub(super) fn queues(&self) -> impl Iterator<Item = &Arc<dyn Queue>> {
+        self.core.queues.iter().map(|attached| &attached.queue)
+    }
+
+    /// The devices of its contexts.
+    pub(super) fn devices(&self) -> impl Iterator<Item = &Device> {
+        self.core.queues.iter().map(|attached| &attached.device)
+    }
+}
