@@ -15,7 +15,7 @@
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use pin_project::{pin_project, pinned_drop};
 
@@ -25,7 +25,7 @@ use super::mode::{Policy, Spin};
 use super::shared::Attachment;
 use super::submit::Prepared;
 use super::table::Taken;
-use super::target::Outcome;
+use super::target::{Outcome, Target};
 use super::wait::Waited;
 use crate::device::Token;
 use crate::error::{JobError, Reason};
@@ -167,21 +167,6 @@ impl<C: Deref<Target = Attachment>> Flight<C> {
 }
 
 impl Attachment {
-    #[inline(always)]
-    pub(super) fn is_closed(&self) -> bool {
-        self.shared.closed.load(Ordering::Relaxed)
-    }
-
-    /// Refused once the WorkQ was shut down.
-    #[inline(always)]
-    pub(crate) fn check_open(&self) -> Result<(), JobError> {
-        if self.is_closed() {
-            Err(JobError::of(Reason::Shutdown))
-        } else {
-            Ok(())
-        }
-    }
-
     /// Takes a free Slot without waiting. The caller may pass the operations in line if all of them
     /// were notified and have not been polled. Those of its own connection or event it may pass
     /// only when it asks again.
@@ -225,6 +210,33 @@ impl Attachment {
             }
         }
         Ok(State::Queued(Spin::default()))
+    }
+
+    /// Waits in line for a Slot. Once there is one, `prepare` takes the leases of the job, and says who is notified of its end.
+    pub(super) fn poll_queued(
+        &self,
+        node: Pin<&WaitNode>,
+        spin: &mut Spin,
+        cx: &mut Context<'_>,
+        prepare: &impl Fn() -> Result<(Prepared, Option<Target>), JobError>,
+    ) -> Poll<Result<Token, JobError>> {
+        let shared = &self.shared;
+        let enqueue = |waker: &Waker| shared.enqueue(self.order.get(), node, waker);
+        let take = || {
+            let Some(slot) = shared.core.table.take() else {
+                return Ok(None);
+            };
+            let (prepared, target) = match prepare() {
+                Ok(prepared) => prepared,
+                Err(error) => {
+                    drop(slot);
+                    shared.after_free();
+                    return Err(error.into());
+                }
+            };
+            self.launch(slot, prepared, target).map(Some)
+        };
+        self.poll_in_line(&**shared, node, spin, cx, enqueue, take)
     }
 
     /// Polls a Job that is in line or in flight. `begun` is the policy that it was begun under, if that was in this very poll:

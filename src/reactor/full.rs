@@ -78,30 +78,3 @@ impl Drop for Full<'_> {
         self.shared.after_free();
     }
 }
-
-impl Shared {
-    /// Begins a pause of the line, if there is none. `completed` is how many completions had been collected before the device
-    /// was asked.
-    pub(super) fn begin_pause(&self, completed: u64) {
-        let set_alarm = |delay| self.timer.set_alarm(self, delay);
-        if self.pause.begin(completed, set_alarm) {
-            self.waiters.wake_all();
-        }
-    }
-
-    /// Ends the pause, and notifies those in line. With `overtake` those that were notified before, and have taken nothing,
-    /// do not count.
-    pub(super) fn resume(&self, overtake: bool) {
-        if self.pause.end() {
-            self.tell(self, overtake);
-        }
-    }
-
-    /// Ends the pause if its time is over.
-    #[inline]
-    pub(super) fn resume_if_due(&self) {
-        if self.pause.is_on() && self.timer.alarm_left().is_zero() {
-            self.resume(true);
-        }
-    }
-}

@@ -3,7 +3,7 @@
 //! Both lines keep ADR 0004. A waiter that was notified owns nothing: it takes what it waits for when it is polled. A
 //! waiter that is not polled stops nobody:
 //!
-//! - As many are notified as there is room for, less those that were notified before and have taken nothing.
+//! - As many are notified as there is room for, less those that were notified before and have taken nothing (`notify.rs`).
 //! - If there is room and others are left, a *turn* is rung for (`Shared::rung`). That turn does not count those that were
 //!   notified before. So each turn notifies some more, until all are notified.
 //! - In busy mode nobody hears a ring. There a waiter that is polled, and finds room that others were notified of,
@@ -17,27 +17,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use super::full::Refused;
-use super::mode::Spin;
-use super::places::{Places, Wanted};
-use super::shared::{Attachment, Shared};
-use super::wait::MISSES;
+use super::mode::{MISSES, Policy, Spin};
+use super::places::Wanted;
+use super::shared::Attachment;
 use crate::error::JobError;
 use crate::sync::atomic::{Ordering, fence};
 use crate::sync::{Turn, WaitNode, Waiters};
-
-/// The Slots.
-impl Wanted for Shared {
-    fn line(&self) -> &Waiters {
-        &self.waiters
-    }
-
-    fn available(&self) -> usize {
-        match self.pause.is_on() {
-            true => 0,
-            false => self.core.table.free().free(),
-        }
-    }
-}
 
 impl Attachment {
     /// Waits in line and takes what `wanted` has. `enqueue` stands in that line; `take` takes, and returns `None` if there is
@@ -53,23 +38,18 @@ impl Attachment {
     ) -> Poll<Result<T, JobError>> {
         let (shared, line) = (&self.shared, wanted.line());
         let policy = shared.policy();
-        let leave = || {
+        let end = |ended| {
             if node.is_linked() {
                 line.leave(node);
                 shared.tell(wanted, false);
             }
+            Poll::Ready(ended)
         };
         loop {
             if let Err(error) = self.check_open() {
-                leave();
-                return Poll::Ready(Err(error));
+                return end(Err(error));
             }
-            let turn = match node.is_linked() {
-                true => line.turn(node),
-                false if line.is_empty() => Turn::Take,
-                false => Turn::Wait,
-            };
-            let taken = match turn {
+            let taken = match turn_of(line, node) {
                 Turn::Take => take(),
                 Turn::Wait => Ok(None),
                 Turn::Hold => {
@@ -81,14 +61,8 @@ impl Attachment {
                 Ok(None) => None,
                 // The WorkQ has room, and the device has not: the place in line is kept.
                 Err(Refused::Full(full)) => Some(full),
-                Ok(Some(taken)) => {
-                    leave();
-                    return Poll::Ready(Ok(taken));
-                }
-                Err(Refused::Error(error)) => {
-                    leave();
-                    return Poll::Ready(Err(error));
-                }
+                Ok(Some(taken)) => return end(Ok(taken)),
+                Err(Refused::Error(error)) => return end(Err(error)),
             };
             enqueue(cx.waker());
             // Look once more.
@@ -109,73 +83,49 @@ impl Attachment {
                 break;
             }
         }
+        if let Err(error) = self.sleep_in_line(policy, spin, cx) {
+            return end(Err(error));
+        }
+        Poll::Pending
+    }
+
+    /// Waits as the policy says until the waiter is notified, or there may be something to take.
+    ///
+    /// # Errors
+    ///
+    /// What `register` fails with: nobody would wake this.
+    fn sleep_in_line(
+        &self,
+        policy: Policy,
+        spin: &mut Spin,
+        cx: &mut Context<'_>,
+    ) -> Result<(), JobError> {
+        let shared = &self.shared;
         if policy.is_busy() || !(policy.is_event() || spin.is_over(policy, || shared.now())) {
             if shared.ready() {
                 shared.turn();
             }
-            shared.missed();
+            shared.misses.add();
             cx.waker().wake_by_ref();
-        } else {
-            if let Err(error) = shared.events.register(shared) {
-                leave();
-                return Poll::Ready(Err(error));
-            }
-            // The end of any job may be what it waits for.
-            if shared.in_use() > 0 && shared.arm() | shared.ready() {
-                shared.turn();
-            }
-            if !shared.is_still(policy) || shared.pause.is_unheard() {
-                cx.waker().wake_by_ref();
-            }
+            return Ok(());
         }
-        Poll::Pending
+        shared.events.register(shared)?;
+        // The end of any job may be what it waits for.
+        if shared.in_use() > 0 && shared.arm() | shared.ready() {
+            shared.turn();
+        }
+        if !shared.is_still(policy) || shared.pause.is_unheard() {
+            cx.waker().wake_by_ref();
+        }
+        Ok(())
     }
 }
 
-impl Shared {
-    /// Notifies as many in line as there is room for. With `overtake` those that were notified before, and have taken
-    /// nothing, do not count. If some are left, rings once for another turn.
-    #[inline]
-    pub(super) fn tell(&self, wanted: &(impl Wanted + ?Sized), overtake: bool) {
-        let line = wanted.line();
-        if line.is_empty() {
-            return;
-        }
-        let room = wanted.available();
-        let mut left = 0;
-        line.notify_and_wake(|who| {
-            let told = if overtake { 0 } else { who.notified };
-            let now = room.saturating_sub(told).min(who.waiting);
-            left = who.waiting - now;
-            now
-        });
-        // What is posted waits by event in every mode.
-        let heard = !self.mode.load().is_busy() || self.own_loop.entries().is_some();
-        let stuck = room > 0 && left > 0 && heard;
-        if stuck && !self.rung.swap(true, Ordering::SeqCst) {
-            self.events.ring();
-        }
-    }
-
-    /// Whether `tell` has rung for a turn that nobody has done.
-    #[inline]
-    pub(super) fn is_rung(&self) -> bool {
-        self.rung.load(Ordering::SeqCst)
-    }
-
-    /// Does the turn that `tell` rang for, if it has. After the look, so that a ring is not lost with
-    /// a look in which a provider panics.
-    #[inline]
-    pub(super) fn answer_ring(&self) {
-        if self.is_rung() && self.rung.swap(false, Ordering::SeqCst) {
-            self.overtake();
-        }
-    }
-
-    #[cold]
-    fn overtake(&self) {
-        self.tell(self, true);
-        let overtake = |places: &dyn Places, _: Option<&_>| self.tell(places, true);
-        self.core.registry.each(overtake);
+/// What a waiter that is polled may do.
+fn turn_of(line: &Waiters, node: Pin<&WaitNode>) -> Turn {
+    match node.is_linked() {
+        true => line.turn(node),
+        false if line.is_empty() => Turn::Take,
+        false => Turn::Wait,
     }
 }

@@ -11,11 +11,10 @@ use std::task::{Context, Poll, Waker};
 use pin_project::pin_project;
 
 use super::full::Refused;
-use super::mode::{Policy, Spin};
+use super::mode::{LOOKS, Policy, Spin};
 use super::shared::{Attachment, Shared};
 use super::submit::Prepared;
 use super::target::{Run, Target};
-use super::wait::LOOKS;
 use super::workq::WorkQ;
 use crate::error::{JobError, Reason};
 use crate::sync::WaitNode;
@@ -149,7 +148,7 @@ impl Line {
         if !policy.is_busy() && this.spins[1].is_over(policy, || shared.now()) {
             return poll_event(shared, asleep, heard, policy, cx, ends);
         }
-        shared.missed();
+        shared.misses.add();
         cx.waker().wake_by_ref();
         Poll::Pending
     }
@@ -212,7 +211,7 @@ fn look(shared: &Shared, ends: &impl Ends) -> bool {
             shared.turn();
         }
         if ends.any() {
-            shared.misses.store(0, Ordering::Relaxed);
+            shared.misses.reset();
             return true;
         }
     }

@@ -44,6 +44,7 @@ mod loom;
 mod magazine;
 mod mode;
 mod nap;
+mod notify;
 mod orphans;
 mod own_loop;
 mod pause;

@@ -30,22 +30,25 @@ pub(crate) struct QueuePair {
     watched: Arc<Watched>,
 }
 
+/// What is done when the state of the connection has changed.
+fn on_change(watched: &Arc<Watched>, table: &Arc<OnceLock<Weak<Receives>>>) -> Changed {
+    let (watched, table) = (Arc::clone(watched), Arc::clone(table));
+    Arc::new(move || {
+        // The endpoint is a provider's, and may panic.
+        contain("a device", || watched.update());
+        // Operations that have no receive posted cannot be flushed: they look themselves.
+        if let Some(receives) = table.get().and_then(Weak::upgrade) {
+            contain("a device", || receives.wake_unposted());
+        }
+    })
+}
+
 impl QueuePair {
     /// Opens one, for a context that was attached.
     pub(crate) fn open(attachment: &Attachment, config: EndpointConfig) -> Result<QueuePair> {
         let watched = Arc::new(Watched::new());
         let table: Arc<OnceLock<Weak<Receives>>> = Arc::default();
-        let changed: Changed = {
-            let (watched, table) = (Arc::clone(&watched), Arc::clone(&table));
-            Arc::new(move || {
-                // The endpoint is a provider's, and may panic.
-                contain("a device", || watched.update());
-                // Operations that have no receive posted cannot be flushed: they look themselves.
-                if let Some(receives) = table.get().and_then(Weak::upgrade) {
-                    contain("a device", || receives.wake_unposted());
-                }
-            })
-        };
+        let changed = on_change(&watched, &table);
         // What the provider calls, maybe amid a look. The provider keeps nothing by it: what it
         // drops there would be the last handle of the watch, which wakes too.
         let said: Changed = {
@@ -207,20 +210,6 @@ impl QueuePair {
         // SAFETY: the table is in an Arc, which the Unfed that has the node reaches through its
         // context until after the node is dropped (field order).
         unsafe { self.receives.unfed.enqueue(node, waker) };
-    }
-}
-
-impl Shared {
-    /// If somebody is to be told of changes of the state, the device shall ring for them.
-    pub(super) fn hear_of_changes(self: &Arc<Self>) {
-        // Where there is no runtime nobody waits; who has one registers it, and arms.
-        if self.core.registry.any_watched()
-            && !self.mode.load().is_busy()
-            && self.events.register(self).is_ok()
-            && self.arm() | self.ready()
-        {
-            self.turn();
-        }
     }
 }
 

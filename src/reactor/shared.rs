@@ -2,21 +2,22 @@
 //!
 //! All that submits, waits or looks imports this file, and it imports none of that.
 
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, OnceLock};
 
 use super::counts::Counts;
 use super::event::Events;
 use super::gate::Gate;
-use super::mode::{Current, Policy};
+use super::mode::{Current, Misses, Policy};
 use super::pause::Pause;
 use super::posted::OwnLoop;
 use super::queues::Queues;
 use super::registry::{Changed, Registry};
 use super::table::Table;
+use super::this_thread;
 use super::timer::Timer;
 use crate::device::{Device, Endpoint, EventPort, Queue, Use};
-use crate::error::Result;
+use crate::error::{JobError, Reason, Result};
 use crate::mem::Holder;
 use crate::sync::atomic::{AtomicBool, AtomicU8};
 use crate::sync::{Mutex, Order, Waiters, lock};
@@ -47,8 +48,8 @@ pub(super) struct Shared {
     pub(super) asked: AtomicU8,
     /// The watches whose state has changed, to be told by the next turn.
     pub(super) changes: Mutex<Vec<Changed>>,
-    /// Polls that found nothing, in a row: the busy mode's budget.
-    pub(super) misses: AtomicU32,
+    /// The busy mode's budget.
+    pub(super) misses: Misses,
     /// What a loop of the caller's own has armed and posted.
     pub(super) own_loop: OwnLoop,
     pub(super) counts: Counts,
@@ -91,6 +92,21 @@ impl Attachment {
     pub(crate) fn queue_index(&self) -> u8 {
         self.index
     }
+
+    #[inline(always)]
+    pub(super) fn is_closed(&self) -> bool {
+        self.shared.closed.load(Ordering::Relaxed)
+    }
+
+    /// Refused once the WorkQ was shut down.
+    #[inline(always)]
+    pub(crate) fn check_open(&self) -> Result<(), JobError> {
+        if self.is_closed() {
+            Err(JobError::of(Reason::Shutdown))
+        } else {
+            Ok(())
+        }
+    }
 }
 
 impl Shared {
@@ -115,7 +131,7 @@ impl Shared {
             runs: Waiters::new(),
             asked: AtomicU8::new(0),
             changes: Mutex::new(Vec::new()),
-            misses: AtomicU32::new(0),
+            misses: Misses::new(),
             own_loop: OwnLoop::new(),
             counts: Counts::default(),
             attaching: std::sync::Mutex::new(()),
@@ -145,5 +161,19 @@ impl Shared {
     /// The devices of its contexts.
     pub(super) fn devices(&self) -> impl Iterator<Item = &Device> {
         self.core.queues.iter().map(|attached| &attached.device)
+    }
+
+    /// How what is polled here waits.
+    #[inline]
+    pub(super) fn policy(&self) -> Policy {
+        match this_thread::is_in_own_loop(self) {
+            true => Policy::EVENT,
+            false => self.mode.load(),
+        }
+    }
+
+    /// Whether it waits so still. To be asked by who is about to sleep, after it can be found.
+    pub(super) fn is_still(&self, policy: Policy) -> bool {
+        this_thread::is_in_own_loop(self) || self.mode.is_still(policy)
     }
 }

@@ -68,7 +68,7 @@ impl Future for Shutdown {
         let policy = shared.mode.load();
         if policy.is_busy() {
             shared.turn();
-            shared.missed();
+            shared.misses.add();
             cx.waker().wake_by_ref();
         } else {
             // Hybrid waits for short Jobs only, and this may take long.

@@ -5,6 +5,7 @@
 
 use std::mem::forget;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 
@@ -137,6 +138,18 @@ impl Shared {
         // Without a look: the provider may hold what its queue waits for.
         if let Some(inside) = self.gate.enter() {
             Turn::new(self, inside).tell_changes();
+        }
+    }
+
+    /// If somebody is to be told of changes of the state, the device shall ring for them.
+    pub(super) fn hear_of_changes(self: &Arc<Self>) {
+        // Where there is no runtime nobody waits; who has one registers it, and arms.
+        if self.core.registry.any_watched()
+            && !self.mode.load().is_busy()
+            && self.events.register(self).is_ok()
+            && self.arm() | self.ready()
+        {
+            self.turn();
         }
     }
 

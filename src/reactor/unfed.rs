@@ -76,7 +76,7 @@ impl<P: Deref<Target = QueuePair>> Unfed<P> {
             if shared.ready() {
                 shared.turn();
             }
-            shared.missed();
+            shared.misses.add();
             cx.waker().wake_by_ref();
         } else {
             if let Err(error) = shared.events.register(shared) {

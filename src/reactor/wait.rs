@@ -6,27 +6,15 @@
 //!
 //! The mode may change meanwhile: who is about to sleep asks whether it did.
 
-use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
-use super::mode::{Policy, Spin};
-use super::shared::{Attachment, Shared};
+use super::mode::{LOOKS, Policy, Spin};
+use super::shared::Attachment;
 use super::slot::Slot;
-use super::submit::Prepared;
-use super::target::{Outcome, Target};
-use super::this_thread;
-use crate::device::Token;
+use super::target::Outcome;
 use crate::error::{JobError, Reason};
-use crate::sync::WaitNode;
 use crate::sync::atomic::fence;
-
-/// Looks in one busy poll. Without `pause`: one costs as much as eighty loads.
-pub(super) const LOOKS: usize = if cfg!(tokio_doca_loom) { 1 } else { 32 };
-/// Busy polls that find nothing before the CPU is given up: about 30 us.
-pub(super) const MISSES: u32 = 256;
-/// And how many of them are forgiven then.
-const FORGIVEN: u32 = 64;
 
 /// What an Op waits for: the end of a Job, or of a receive.
 pub(super) trait Awaited {
@@ -53,33 +41,6 @@ impl Awaited for &Slot {
 }
 
 impl Attachment {
-    /// Waits in line for a Slot. Once there is one, `prepare` takes the leases of the job, and says who is notified of its end.
-    pub(super) fn poll_queued(
-        &self,
-        node: Pin<&WaitNode>,
-        spin: &mut Spin,
-        cx: &mut Context<'_>,
-        prepare: &impl Fn() -> Result<(Prepared, Option<Target>), JobError>,
-    ) -> Poll<Result<Token, JobError>> {
-        let shared = &self.shared;
-        let enqueue = |waker: &Waker| shared.enqueue(self.order.get(), node, waker);
-        let take = || {
-            let Some(slot) = shared.core.table.take() else {
-                return Ok(None);
-            };
-            let (prepared, target) = match prepare() {
-                Ok(prepared) => prepared,
-                Err(error) => {
-                    drop(slot);
-                    shared.after_free();
-                    return Err(error.into());
-                }
-            };
-            self.launch(slot, prepared, target).map(Some)
-        };
-        self.poll_in_line(&**shared, node, spin, cx, enqueue, take)
-    }
-
     /// Waits as the policy says.
     #[inline(always)]
     pub(super) fn poll_end<A: Awaited>(
@@ -151,7 +112,7 @@ impl Attachment {
         if let Some(outcome) = self.look(end, fresh) {
             return Poll::Ready(Waited::Over(outcome));
         }
-        self.shared.missed();
+        self.shared.misses.add();
         cx.waker().wake_by_ref();
         Poll::Pending
     }
@@ -171,7 +132,7 @@ impl Attachment {
         if spin.is_over(policy, || self.shared.now()) {
             return self.poll_event(end, fresh, policy, cx);
         }
-        self.shared.missed();
+        self.shared.misses.add();
         cx.waker().wake_by_ref();
         Poll::Pending
     }
@@ -187,14 +148,14 @@ impl Attachment {
         }
         for _ in 0..if several { 1 } else { LOOKS } {
             if let Some(outcome) = end.take() {
-                shared.misses.store(0, Ordering::Relaxed);
+                shared.misses.reset();
                 return Some(outcome);
             }
             if self.queue.ready() {
                 shared.turn();
                 let outcome = end.take();
                 if outcome.is_some() {
-                    shared.misses.store(0, Ordering::Relaxed);
+                    shared.misses.reset();
                 }
                 // The turn may have been long, or woken others: they have theirs now.
                 return outcome;
@@ -204,38 +165,9 @@ impl Attachment {
     }
 }
 
-impl Shared {
-    /// How what is polled here waits.
-    #[inline]
-    pub(super) fn policy(&self) -> Policy {
-        match this_thread::is_in_own_loop(self) {
-            true => Policy::EVENT,
-            false => self.mode.load(),
-        }
-    }
-
-    /// Whether it waits so still. To be asked by who is about to sleep, after it can be found.
-    pub(super) fn is_still(&self, policy: Policy) -> bool {
-        this_thread::is_in_own_loop(self) || self.mode.is_still(policy)
-    }
-}
-
 /// How waiting ended.
 pub(super) enum Waited<E> {
     Over(E),
     /// The Job goes on, but nobody would hear of its end.
     Lost(JobError),
-}
-
-impl Shared {
-    /// A busy poll found nothing: after a budget the CPU is given up once.
-    pub(super) fn missed(&self) {
-        let misses = self.misses.load(Ordering::Relaxed) + 1;
-        if misses < MISSES {
-            self.misses.store(misses, Ordering::Relaxed);
-        } else {
-            self.misses.store(MISSES - FORGIVEN, Ordering::Relaxed);
-            std::thread::yield_now();
-        }
-    }
 }

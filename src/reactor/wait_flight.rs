@@ -26,14 +26,14 @@ use std::task::{Context, Poll, Waker, ready};
 use pin_project::{pin_project, pinned_drop};
 
 use super::budget;
-use super::mode::{Policy, Spin};
+use super::mode::{LOOKS, Policy, Spin};
 use super::nap::Nap;
 use super::places::Wanted;
 use super::posted::{Entry, PostedWait};
 use super::shared::{Attachment, Shared};
 use super::subscription::Subscription;
 use super::target::Outcome;
-use super::wait::{Awaited, LOOKS, Waited};
+use super::wait::{Awaited, Waited};
 use super::waits::{Ticket, Waits};
 use crate::device::EventWait;
 use crate::error::{JobError, Reason};
@@ -243,35 +243,10 @@ fn go_on(
     let subscription = waiter.subscription();
     let mut begun = begun;
     if let State::Looking(spin) = state {
-        let policy = begun.unwrap_or_else(|| waiter.shared.policy());
-        let found = look(waiter, policy);
-        if let Some(Poll::Ready(outcome)) = found {
-            return Poll::Ready(outcome);
+        match ready!(look_and_begin(waiter, spin, begun, cx)) {
+            Ok(next) => *state = next,
+            Err(outcome) => return Poll::Ready(outcome),
         }
-        waiter.check_open()?;
-        let shared = &waiter.shared;
-        let over = policy.is_event() || !policy.is_busy() && spin.is_over(policy, || shared.now());
-        if !policy.is_busy() && (begun.is_some() || over) {
-            // Before anything is slept for; it may be another runtime than the last time.
-            shared.events.register(shared)?;
-        }
-        if found.is_some() && !over {
-            if shared.ready() {
-                shared.turn();
-            }
-            shared.missed();
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        let first = subscription.waits().line().is_empty();
-        let ticket = match first {
-            true => subscription.post(waiter.wait())?,
-            false => None,
-        };
-        *state = match ticket {
-            Some(ticket) => State::Waiting(ticket, Spin::default()),
-            None => State::Queued(Spin::default()),
-        };
     }
     if let State::Queued(spin) = state {
         let polled = ready!(poll_queued(waiter, spin, node, nap.as_mut(), cx));
@@ -308,6 +283,55 @@ fn go_on(
             }
             Poll::Pending
         }
+    }
+}
+
+/// Looks, as long as the policy says, and takes a place then, or stands in line for one. `Err` is how
+/// the wait ends without one.
+#[inline]
+fn look_and_begin(
+    waiter: &impl Waiter,
+    spin: &mut Spin,
+    begun: Option<Policy>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<State, Outcome>> {
+    let shared = &waiter.shared;
+    let policy = begun.unwrap_or_else(|| shared.policy());
+    let found = look(waiter, policy);
+    if let Some(Poll::Ready(outcome)) = found {
+        return Poll::Ready(Err(outcome));
+    }
+    let mut begin = || {
+        waiter.check_open()?;
+        let over = policy.is_event() || !policy.is_busy() && spin.is_over(policy, || shared.now());
+        if !policy.is_busy() && (begun.is_some() || over) {
+            // Before anything is slept for; it may be another runtime than the last time.
+            shared.events.register(shared)?;
+        }
+        if found.is_some() && !over {
+            return Ok(None);
+        }
+        let subscription = waiter.subscription();
+        let ticket = match subscription.waits().line().is_empty() {
+            true => subscription.post(waiter.wait())?,
+            false => None,
+        };
+        Ok(Some(match ticket {
+            Some(ticket) => State::Waiting(ticket, Spin::default()),
+            None => State::Queued(Spin::default()),
+        }))
+    };
+    match begin() {
+        Ok(Some(next)) => Poll::Ready(Ok(next)),
+        Ok(None) => {
+            if shared.ready() {
+                shared.turn();
+            }
+            shared.misses.add();
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }
+        Err(error) => Poll::Ready(Err(Err(error))),
     }
 }
 
