@@ -10,9 +10,9 @@
 )]
 
 mod expected;
+mod free_bitmap;
 mod full;
 mod gate;
-mod magazine;
 mod mode;
 mod own_loop;
 mod posted;
@@ -32,18 +32,22 @@ use std::task::{Context, Poll, Waker};
 
 use ::loom::thread::JoinHandle;
 
-use super::event::Driven;
 use super::gate::Outside;
-use super::held::Held;
-use super::slot::{Completed, Slot};
-use super::submit::Work;
-use super::target::{Leftovers, Outcome, Target, Told};
-use super::{Attachment, Flight, Mode, Prepared, WorkQ};
 use crate::device::{
     Adapter, Armed, Caps, Completion, DevInfo, Device, Job, Keep, PciAddr, PciFunction, Queue,
     QueueConfig, Region, Registrar, Registration, Segment, Segments, Submitted, Token, Use,
 };
 use crate::error::{ErrorKind, JobError, Result};
+use crate::reactor::Attachment;
+use crate::reactor::Flight;
+use crate::reactor::Mode;
+use crate::reactor::Prepared;
+use crate::reactor::WorkQ;
+use crate::reactor::events::Driven;
+use crate::reactor::slots::Held;
+use crate::reactor::slots::{Completed, Slot};
+use crate::reactor::slots::{Leftovers, Outcome, Target, Told};
+use crate::reactor::workq::Work;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use crate::sync::loom::{Task, block_on, check, spawn};
 use crate::sync::{lock, seq_cst_order};

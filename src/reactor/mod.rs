@@ -14,84 +14,60 @@
 //!  polls, takes the result, frees the Slot ---> the next in line
 //! ```
 //!
-//! Who looks: in event mode the *fan-out waker*, which sits in an `AsyncFd` of each runtime and runs inside Tokio's
-//! driver; in busy mode the Op's own poll; and whoever calls [`WorkQ::progress`] from a loop of its own. The [`gate`] lets one of them reap at a time and loses no look.
+//! Three parties collect completions. In event mode it is the *fan-out waker*, which sits in an
+//! `AsyncFd` of each runtime and runs inside Tokio's driver; in busy mode, the poll of the operation
+//! itself; and a loop of the caller's own, which calls `WorkQ::progress`. The [`gate`] lets one of
+//! them reap at a time, and loses no look.
 //!
-//! The receives of an Rdma live in a table of their own ([`receives`]), and are waited for in the same way ([`recv`]);
-//! so do the waits of a sync event ([`waits`], [`wait_flight`]), which can be recalled.
+//! The receives of an Rdma and the waits of a sync event have tables of their own, and are waited
+//! for in the same way. A wait can be recalled, and a receive cannot.
 //!
-//! An Op that is dropped leaves an orphan, whose completion frees Slot and Leases. One that is forgotten leaves its
-//! Slot taken. The last WorkQ handle leaves its Slots to the device, which drops them after its last Job.
+//! An operation that is dropped leaves an orphan, whose completion frees Slot and Leases. One that
+//! is forgotten leaves its Slot taken. The last handle of the WorkQ leaves its Slots to the device,
+//! which drops them after its last Job.
+//!
+//! # Rooms
+//!
+//! | room | what lives there | imports |
+//! |---|---|---|
+//! | [`loops`] | a WorkQ without a runtime: `block_on`, loops of the caller's own | `waiting` and below |
+//! | [`endpoint`] | an Rdma on a WorkQ: receives, state | `waiting` and below |
+//! | [`sync_event`] | a sync event on a WorkQ: waits | `waiting` and below |
+//! | [`jobs`] | the futures of jobs, and a run's place in line | `waiting` and below |
+//! | [`waiting`] | how an operation waits: for an end, in line, for a time | `workq` and below |
+//! | [`workq`] | the WorkQ, its devices, submission, the turn that reaps | `tables` and below |
+//! | [`tables`] | receives, waits, and what was posted: what has no Slot | `slots`, `events` |
+//! | [`slots`] | jobs in flight: Slots, Leases, whom to notify | none |
+//! | [`events`] | the event handle, its timer, runtimes | none |
+//!
+//! Beside them, and imported by all: [`gate`], [`mode`] (how long to poll), [`places`] (what there is
+//! a line for) and [`budget`] (of a task).
 
-mod attach;
-mod block_on;
 pub(crate) mod budget;
-#[cfg_attr(tokio_doca_loom, path = "modelled.rs")]
-mod clock;
-mod counts;
-mod entries;
-mod event;
-mod finished;
-mod flight;
-mod full;
+mod endpoint;
+mod events;
 mod gate;
-mod held;
-mod in_line;
-mod io_driver;
-mod line;
+mod jobs;
 #[cfg(all(test, tokio_doca_loom))]
 mod loom;
-mod magazine;
+mod loops;
 mod mode;
-mod nap;
-mod notify;
-mod orphans;
-mod own_loop;
-mod pause;
-mod phases;
 mod places;
-mod posted;
-mod queue_pair;
-mod queues;
-mod received;
-mod receives;
-mod recv;
-mod registry;
-mod shared;
-mod shutdown;
-mod slot;
-mod stats;
-mod submit;
-mod subscription;
-mod table;
-mod target;
-mod this_thread;
-mod timer;
-mod turn;
-mod unfed;
-mod wait;
-mod wait_flight;
-mod waits;
-mod watch;
+mod slots;
+mod sync_event;
+mod tables;
+mod waiting;
 mod workq;
 
+pub use endpoint::{RdmaState, RdmaWatch};
 pub use mode::Mode;
-pub use received::Received;
-pub use shutdown::Shutdown;
-pub use stats::Stats;
-pub use watch::{RdmaState, RdmaWatch};
-pub use workq::{WorkQ, WorkQBuilder};
+pub use tables::Received;
+pub use workq::{Shutdown, Stats, WorkQ, WorkQBuilder};
 
-pub(crate) use flight::Flight;
-pub(crate) use line::{Ends, Line};
-pub(crate) use nap::Nap;
-pub(crate) use posted::{End, PostedRun};
-pub(crate) use queue_pair::QueuePair;
-pub(crate) use received::{Landed, Room};
-pub(crate) use recv::{Receiver, RecvFlight};
-pub(crate) use shared::Attachment;
-pub(crate) use submit::Prepared;
-pub(crate) use subscription::Subscription;
-pub(crate) use target::{Meaning, Outcome, Run};
-pub(crate) use unfed::Unfed;
-pub(crate) use wait_flight::{WaitFlight, Waiter};
+pub(crate) use endpoint::{QueuePair, Receiver, RecvFlight, Unfed};
+pub(crate) use jobs::{Ends, Flight, Line};
+pub(crate) use slots::{Meaning, Outcome, Run};
+pub(crate) use sync_event::{Subscription, WaitFlight, Waiter};
+pub(crate) use tables::{End, Landed, PostedRun, Room};
+pub(crate) use waiting::Nap;
+pub(crate) use workq::{Attachment, Prepared};

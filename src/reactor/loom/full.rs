@@ -10,9 +10,10 @@ use std::task::{Context, Waker};
 
 use ::loom::thread::JoinHandle;
 
-use super::super::full::Refused;
-use super::super::{Attachment, Flight};
 use super::{Bed, Op, on_a_workq, prepared};
+use crate::reactor::Attachment;
+use crate::reactor::Flight;
+use crate::reactor::workq::Refused;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use crate::sync::loom::{Task, block_on, check, mutant, spawn};
 use crate::sync::seq_cst_order;

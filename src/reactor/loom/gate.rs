@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::super::gate::Gate;
-use super::super::registry::Changed;
-use super::super::slot::Slot;
-use super::super::workq::WorkQ;
 use super::{end, held, on_a_workq};
+use crate::reactor::slots::Slot;
+use crate::reactor::tables::Changed;
+use crate::reactor::workq::WorkQ;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use crate::sync::loom::{Task, check, mutant, spawn};
 use crate::sync::{UnsafeCell, lock, seq_cst_order};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::super::mode::{Current, Mode, Policy};
-use super::super::slot::Slot;
 use super::in_flight;
+use crate::reactor::slots::Slot;
 use crate::sync::loom::{Task, check, mutant, spawn};
 
 /// An Op that goes to sleep, and somebody who sets another mode: it must poll again.

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::super::finished::Finished;
-use super::super::slot::{Completed, Slot};
-use super::super::target::Outcome;
-use super::super::target::{Meaning, Target};
 use super::{complete, held};
+use crate::reactor::slots::Finished;
+use crate::reactor::slots::Outcome;
+use crate::reactor::slots::{Completed, Slot};
+use crate::reactor::slots::{Meaning, Target};
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use crate::sync::loom::{Task, Watched, check, mutant, spawn};
 use crate::sync::seq_cst_order;

@@ -6,8 +6,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::super::posted::{End, PostedRun};
 use super::on_a_workq;
+use crate::reactor::tables::{End, PostedRun};
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use crate::sync::loom::{mutant, spawn};
 use crate::sync::{Mutex, lock};

@@ -6,10 +6,12 @@ use std::task::{Context, Poll, Waker};
 
 use ::loom::thread::JoinHandle;
 
-use super::super::event::Driven;
-use super::super::target::Outcome;
-use super::super::{self as reactor, Line, Run};
 use super::{Bed, on_a_workq, prepared};
+use crate::reactor;
+use crate::reactor::Line;
+use crate::reactor::Run;
+use crate::reactor::events::Driven;
+use crate::reactor::slots::Outcome;
 use crate::sync::atomic::{
     AtomicBool,
     Ordering::{Acquire, Release, SeqCst},

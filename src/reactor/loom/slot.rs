@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::super::slot::{Completed, Slot};
-use super::super::target::Outcome;
 use super::{complete, end, held, in_flight};
+use crate::reactor::slots::Outcome;
+use crate::reactor::slots::{Completed, Slot};
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use crate::sync::loom::{Task, check, mutant, spawn};
 use crate::sync::seq_cst_order;

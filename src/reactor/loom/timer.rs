@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use ::loom::thread::JoinHandle;
 
-use super::super::nap::Nap;
-use super::super::shared::Shared;
 use super::{Bed, WorkQ, on_a_workq};
+use crate::reactor::waiting::Nap;
+use crate::reactor::workq::Shared;
 use crate::sync::atomic::Ordering::SeqCst;
 use crate::sync::loom::{Task, block_on, mutant, spawn};
 use crate::sync::{WaitNode, Waiters};

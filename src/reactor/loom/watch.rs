@@ -3,8 +3,8 @@
 use std::pin::pin;
 use std::sync::Arc;
 
-use super::super::watch::{RdmaState, RdmaWatch, Watched};
 use super::{Bed, on_a_workq};
+use crate::reactor::endpoint::{RdmaState, RdmaWatch, Watched};
 use crate::sync::WaitNode;
 use crate::sync::loom::{Task, block_on, mutant, spawn};
 

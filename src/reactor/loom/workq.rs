@@ -3,9 +3,9 @@
 use std::pin::pin;
 use std::sync::Arc;
 
-use super::super::posted::End;
-use super::super::target::Meaning;
 use super::{Bed, on_a_workq, prepared};
+use crate::reactor::slots::Meaning;
+use crate::reactor::tables::End;
 use crate::sync::atomic::Ordering::SeqCst;
 use crate::sync::loom::{block_on, deep, spawn};
 

@@ -1,0 +1,426 @@
+//! One receive on its way, inside an Op: from the first poll to its message.
+//!
+//! ```text
+//!   Idle --> Posted (a place of its own, or an orphan's) --> Finished
+//!     |        ^   |                                        ^
+//!     +--------|---|------- Refused -----------------------+
+//!     +--> Queued  +-- dropped: an orphan, whose message is for the next
+//! ```
+
+#![allow(
+    unreachable_pub,
+    private_bounds,
+    reason = "named by what an operation is made of"
+)]
+
+use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker, ready};
+
+use pin_project::{pin_project, pinned_drop};
+
+use super::queue_pair::QueuePair;
+use crate::error::{JobError, Reason};
+use crate::mem::Writing;
+use crate::reactor::budget;
+use crate::reactor::mode::{Policy, Spin};
+use crate::reactor::places::{Ended, Wanted};
+use crate::reactor::tables::Watching;
+use crate::reactor::tables::{Entry, PostedRecv};
+use crate::reactor::tables::{Landed, Received, Room};
+use crate::reactor::tables::{Receipt, Receives};
+use crate::reactor::waiting::{Awaited, Waited};
+use crate::reactor::workq::{Attachment, Shared};
+use crate::sync::atomic::fence;
+use crate::sync::{WaitNode, discard};
+
+/// What a receive is for: a context, and a destination.
+pub(crate) trait Receiver: Deref<Target = Attachment> {
+    fn pair(&self) -> &QueuePair;
+
+    /// Refuses what no message can be put into.
+    fn check(&self) -> Result<(), JobError>;
+
+    /// Leases the destination.
+    fn begin(&self) -> Result<Room, JobError>;
+
+    /// Copies what landed in memory of another Op's to the destination.
+    fn adopt(&self, landed: &Landed) -> Result<(), JobError>;
+
+    /// Whether this is a Lease on the destination.
+    fn is_for(&self, lease: &Writing) -> bool;
+}
+
+#[derive(Debug)]
+enum State {
+    Idle,
+    /// In line for a place.
+    Queued {
+        spin: Spin,
+        /// The device rings for the end of the connection: the operations that have the places may
+        /// never be polled.
+        _watching: Watching,
+    },
+    Posted(Receipt, Spin),
+    /// It was not posted.
+    Refused(JobError),
+    /// With the place that it had, if it was posted.
+    Finished(Option<Receipt>),
+}
+
+impl State {
+    fn receipt(&self) -> Option<Receipt> {
+        match *self {
+            State::Idle | State::Queued { .. } | State::Refused(_) => None,
+            State::Posted(receipt, _) => Some(receipt),
+            State::Finished(receipt) => receipt,
+        }
+    }
+}
+
+/// Pinned in an Op.
+#[pin_project(PinnedDrop)]
+pub struct RecvFlight<R: Receiver> {
+    // Dropped before the context, which keeps its list.
+    #[pin]
+    node: WaitNode,
+    receiver: R,
+    state: State,
+}
+
+/// A receive, as it is waited for.
+pub(in crate::reactor) struct Posted<'a>(
+    pub(in crate::reactor) &'a Receives,
+    pub(in crate::reactor) Receipt,
+);
+
+impl Awaited for Posted<'_> {
+    type End = Landed;
+
+    #[inline(always)]
+    fn take(&self) -> Option<Landed> {
+        self.0.take(self.1)
+    }
+
+    fn register(&self, waker: &Waker) {
+        self.0.register(self.1, waker);
+    }
+}
+
+impl<R: Receiver> RecvFlight<R> {
+    #[inline(always)]
+    pub(crate) fn new(receiver: R) -> RecvFlight<R> {
+        RecvFlight {
+            node: WaitNode::new(),
+            receiver,
+            state: State::Idle,
+        }
+    }
+
+    pub(crate) fn receiver(&self) -> &R {
+        &self.receiver
+    }
+
+    /// Posts now, or says why not: nothing waits.
+    #[inline(always)]
+    pub(crate) fn start(&mut self) -> Result<(), JobError> {
+        ready_to_wait(&self.receiver)?;
+        self.state = State::Posted(post_now(&self.receiver)?, Spin::default());
+        Ok(())
+    }
+
+    /// Posts now, for a loop of the caller's own, or says why not: nothing waits. The flight is idle,
+    /// and stays so.
+    pub(crate) fn post(&self, user_data: u64) -> Result<(), JobError> {
+        let receiver = &self.receiver;
+        receiver.check_open()?;
+        receiver.check()?;
+        let receipt = post_now(receiver)?;
+        let receives = receiver.pair().receives();
+        let to = if !receipt.adopted || receives.is_leased(receipt, |lease| receiver.is_for(lease))
+        {
+            None
+        } else {
+            // Its message is for the next one, if this one has no room for it.
+            let room = receiver.begin();
+            Some(room.inspect_err(|_| abandon(receiver, receipt))?)
+        };
+        let receives = Arc::clone(receives);
+        let posted = PostedRecv {
+            receives,
+            receipt,
+            to,
+        };
+        let shared = &receiver.shared;
+        let entries = shared.own_loop.entries_or_new();
+        entries.add(shared, user_data, Entry::Recv(posted));
+        Ok(())
+    }
+
+    /// Whether it waits for no place any more: it is posted, or over.
+    pub(crate) fn is_begun(&self) -> bool {
+        !matches!(self.state, State::Idle | State::Queued { .. })
+    }
+
+    /// Whether its receive was posted before the other's of the same Rdma, by whomever.
+    pub(crate) fn is_older_than(&self, other: &Self) -> bool {
+        let receipts = self.state.receipt().zip(other.state.receipt());
+        receipts.is_some_and(|(this, other)| this.is_older_than(other))
+    }
+
+    pub(crate) fn poll(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Received, JobError>> {
+        let this = self.project();
+        let fresh = matches!(this.state, State::Idle | State::Queued { .. });
+        let mut begun_under = None;
+        // Posted first, or put in line, whatever the budget: others may not pass it meanwhile.
+        if let State::Idle = this.state {
+            let begun = ready_to_wait(this.receiver).and_then(|policy| {
+                begun_under = Some(policy);
+                let first = this.receiver.pair().receives().line.is_empty();
+                if first { post(this.receiver) } else { Ok(None) }
+            });
+            *this.state = match begun {
+                Ok(Some(receipt)) => State::Posted(receipt, Spin::default()),
+                Ok(None) => State::Queued {
+                    spin: Spin::default(),
+                    _watching: this.receiver.shared.core.registry.watch(),
+                },
+                Err(error) => State::Refused(error),
+            };
+        }
+        if let State::Queued { spin, .. } = this.state {
+            let posted = ready!(post_in_line(this.receiver, spin, this.node.as_ref(), cx));
+            *this.state = match posted {
+                Ok(receipt) => State::Posted(receipt, Spin::default()),
+                Err(error) => State::Refused(error),
+            };
+            begun_under = None;
+        }
+        // Before it is looked at: what is dropped now hands its message on.
+        let budget = if fresh {
+            ready!(budget::proceed(cx));
+            None
+        } else {
+            Some(ready!(tokio::task::coop::poll_proceed(cx)))
+        };
+        let polled = go_on(this.receiver, this.state, begun_under, cx);
+        if polled.is_ready() {
+            *this.state = State::Finished(this.state.receipt());
+            match budget {
+                Some(budget) => budget.made_progress(),
+                // A loop of refused receives must not starve the others either.
+                None => budget::spent(0),
+            }
+        }
+        polled
+    }
+}
+
+/// Whether one can begin: somebody must hear of its end. Answers as the policy says.
+fn ready_to_wait(receiver: &impl Receiver) -> Result<Policy, JobError> {
+    receiver.check_open()?;
+    receiver.check()?;
+    let shared = &receiver.shared;
+    let policy = shared.policy();
+    if !policy.is_busy() {
+        shared.events.register(shared)?;
+    }
+    Ok(policy)
+}
+
+/// The oldest orphan, or a place of its own; `None` if there is neither.
+#[inline(always)]
+fn post(receiver: &impl Receiver) -> Result<Option<Receipt>, JobError> {
+    let pair = receiver.pair();
+    loop {
+        if let Some(receipt) = pair.receives().adopt() {
+            return Ok(Some(receipt));
+        }
+        match pair.post(receiver.begin()?)? {
+            Ok(receipt) => return Ok(Some(receipt)),
+            // Another one's memory was leased meanwhile, and may have become an orphan.
+            Err(_) if pair.receives().available() > 0 => {}
+            Err(_) => return Ok(None),
+        }
+    }
+}
+
+/// Posts without standing in line, or says why not.
+#[inline(always)]
+fn post_now(receiver: &impl Receiver) -> Result<Receipt, JobError> {
+    let receives = receiver.pair().receives();
+    let receipt = match receives.lets_pass() {
+        true => post(receiver)?,
+        false => None,
+    };
+    receipt.ok_or_else(|| JobError::new(Reason::RecvQueueFull, receives.size() as u64, 0))
+}
+
+/// Waits in line for a place, and posts.
+fn post_in_line(
+    receiver: &impl Receiver,
+    spin: &mut Spin,
+    node: Pin<&WaitNode>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<Receipt, JobError>> {
+    let pair = receiver.pair();
+    let enqueue = |waker: &Waker| pair.enqueue(node, waker);
+    let receives = &**pair.receives();
+    let take = || match receives.available() {
+        0 => Ok(None),
+        _ => Ok(post(receiver)?),
+    };
+    let polled = receiver.poll_in_line(receives, node, spin, cx, enqueue, take);
+    if polled.is_pending() {
+        receiver.shared.hear_of_changes();
+        if let Some(error) = pair.failure() {
+            receives.line.leave(node);
+            receiver.shared.tell(receives, false);
+            return Poll::Ready(Err(error));
+        }
+    }
+    polled
+}
+
+fn go_on(
+    receiver: &impl Receiver,
+    state: &mut State,
+    begun: Option<Policy>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<Received, JobError>> {
+    let (receipt, spin) = match state {
+        State::Posted(receipt, spin) => (receipt, spin),
+        State::Refused(error) => return Poll::Ready(Err(*error)),
+        _ => panic!("an Op was polled after it had finished"),
+    };
+    let (receipt, receives) = (*receipt, receiver.pair().receives());
+    // Another policy by now is for the next poll, as for Jobs.
+    let policy = begun.unwrap_or_else(|| receiver.shared.policy());
+    let posted = Posted(receives, receipt);
+    // An adopted receive may be over already: it is no fresh one.
+    let fresh = begun.is_some() && !receipt.adopted;
+    match receiver.poll_end(&posted, fresh, policy, spin, cx) {
+        Poll::Ready(Waited::Over(landed)) => {
+            // First: what follows may panic in a subscriber of the user's, and the place is this
+            // one's no more.
+            *state = State::Finished(Some(receipt));
+            Poll::Ready(receive(
+                &receiver.shared,
+                receives,
+                receipt,
+                landed,
+                |landed| receiver.adopt(landed),
+            ))
+        }
+        Poll::Ready(Waited::Lost(error)) => {
+            *state = State::Finished(Some(receipt));
+            abandon(receiver, receipt);
+            Poll::Ready(Err(error))
+        }
+        Poll::Pending => {
+            // After it can be found asleep: pairs with `Shutdown`.
+            fence(Ordering::SeqCst);
+            receiver
+                .check_open()
+                .inspect_err(|_| abandon(receiver, receipt))?;
+            Poll::Pending
+        }
+    }
+}
+
+/// It is over: the message comes to its destination. `adopt` copies it from where another one wanted it.
+#[inline(always)]
+fn receive(
+    shared: &Shared,
+    receives: &Receives,
+    receipt: Receipt,
+    landed: Landed,
+    adopt: impl FnOnce(&Landed) -> Result<(), JobError>,
+) -> Result<Received, JobError> {
+    let outcome = if !receipt.adopted {
+        landed.grow();
+        landed.outcome
+    } else {
+        let adopted = landed.outcome.and_then(|received| {
+            adopt(&landed)?;
+            Ok(received)
+        });
+        if adopted.is_err() && landed.outcome.is_ok() {
+            let Landed { room, .. } = landed;
+            give_up(shared, receives, receives.put_back(receipt, room));
+            return adopted;
+        }
+        receives.settle(receipt);
+        adopted
+    };
+    drop(landed);
+    shared.tell(receives, false);
+    outcome
+}
+
+impl PostedRecv {
+    pub(in crate::reactor) fn poll(
+        &mut self,
+        shared: &Arc<Shared>,
+        waker: &Waker,
+    ) -> Poll<Result<Received, JobError>> {
+        let (receives, receipt) = (&*self.receives, self.receipt);
+        let mut landed = receives.take(receipt);
+        if landed.is_none() {
+            receives.register(receipt, waker);
+            // After it can be found: pairs with the end of the Rdma, and with `Shutdown`.
+            fence(Ordering::SeqCst);
+            landed = receives.take(receipt);
+        }
+        let Some(landed) = landed else {
+            let reason = if !shared.core.registry.has(receives) {
+                Reason::ContextGone
+            } else if shared.closed.load(Ordering::SeqCst) {
+                Reason::Shutdown
+            } else {
+                return Poll::Pending;
+            };
+            give_up(shared, receives, receives.abandon(receipt));
+            return Poll::Ready(Err(JobError::of(reason)));
+        };
+        let to = self.to.take();
+        Poll::Ready(receive(shared, receives, receipt, landed, |landed| {
+            match &to {
+                Some(to) => return landed.hand_over(to),
+                None => landed.grow(),
+            }
+            Ok(())
+        }))
+    }
+}
+
+/// Its Op is gone: what comes is for the next.
+fn abandon(receiver: &impl Receiver, receipt: Receipt) {
+    let receives = receiver.pair().receives();
+    give_up(&receiver.shared, receives, receives.abandon(receipt));
+}
+
+fn give_up(shared: &Shared, receives: &Receives, ended: Ended) {
+    discard(ended.waker);
+    drop(ended.lease);
+    if ended.freed {
+        shared.tell(receives, false);
+    }
+}
+
+#[pinned_drop]
+impl<R: Receiver> PinnedDrop for RecvFlight<R> {
+    fn drop(self: Pin<&mut Self>) {
+        let this = self.project();
+        match *this.state {
+            State::Posted(receipt, _) => abandon(this.receiver, receipt),
+            // A place in line is left by the node's own drop; what it was told is passed on there.
+            State::Idle | State::Queued { .. } | State::Refused(_) | State::Finished(_) => {}
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! A stream of messages that has no receive posted, because its pool is empty.
+//!
+//! A receive that is posted ends with its connection. A stream without one hears of that end here,
+//! beside its wait for a buffer. It stands in a list of its own: in the line for places it would
+//! hold up receives that have a buffer.
+
+use std::ops::Deref;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use pin_project::pin_project;
+
+use super::queue_pair::QueuePair;
+use crate::error::{JobError, Reason};
+use crate::reactor::mode::Spin;
+use crate::reactor::tables::Watching;
+use crate::sync::WaitNode;
+
+/// Waits for the end of the connection while it is polled, until it is stopped.
+#[pin_project]
+pub(crate) struct Unfed<P: Deref<Target = QueuePair>> {
+    // Dropped before the context, which keeps its list.
+    #[pin]
+    node: WaitNode,
+    pair: P,
+    waits: Option<Wait>,
+}
+
+struct Wait {
+    /// The life of the endpoint in which the wait began.
+    life: u32,
+    spin: Spin,
+    _watching: Watching,
+}
+
+impl<P: Deref<Target = QueuePair>> Unfed<P> {
+    pub(crate) fn new(pair: P) -> Unfed<P> {
+        Unfed {
+            node: WaitNode::new(),
+            pair,
+            waits: None,
+        }
+    }
+
+    /// Ends the wait: the stream has a receive posted.
+    #[inline]
+    pub(crate) fn stop(self: Pin<&mut Self>) {
+        let this = self.project();
+        if this.waits.take().is_some() {
+            this.pair.receives().unfed.leave(this.node.as_ref());
+        }
+    }
+
+    /// Waits until no message can come any more, and returns the error that a posted receive would
+    /// have ended with.
+    pub(crate) fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<JobError> {
+        let polled = self.as_mut().poll_end(cx);
+        if polled.is_ready() {
+            self.stop();
+        }
+        polled
+    }
+
+    fn poll_end(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<JobError> {
+        let this = self.project();
+        let pair = &**this.pair;
+        let shared = pair.shared();
+        let wait = this.waits.get_or_insert_with(|| Wait {
+            life: pair.receives().life(),
+            spin: Spin::default(),
+            _watching: shared.core.registry.watch(),
+        });
+        pair.enqueue_unfed(this.node.as_ref(), cx.waker());
+        let policy = shared.mode.load();
+        if policy.is_busy() || !(policy.is_event() || wait.spin.is_over(policy, || shared.now())) {
+            if shared.ready() {
+                shared.turn();
+            }
+            shared.misses.add();
+            cx.waker().wake_by_ref();
+        } else {
+            if let Err(error) = shared.events.register(shared) {
+                return Poll::Ready(error);
+            }
+            // Arm, then look.
+            if shared.arm() | shared.ready() {
+                shared.turn();
+            }
+            if !shared.mode.is_still(policy) {
+                cx.waker().wake_by_ref();
+            }
+        }
+        if pair.receives().life() != wait.life {
+            return Poll::Ready(JobError::flushed(JobError::of(Reason::Reset)));
+        }
+        match pair.check_open().err().or_else(|| pair.failure()) {
+            Some(error) => Poll::Ready(error),
+            None => Poll::Pending,
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The state of an Rdma, and who waits for it to change.
+//!
+//! A watcher gets the state by value, so that no lock of this module is held while user code runs:
+//! a watcher may reset or connect the Rdma from the state that it has just read.
+#![expect(unsafe_code, reason = "pins nodes of the list of watchers")]
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::{Arc, OnceLock, Weak};
+use std::task::Poll;
+
+use crate::device::{Endpoint, EndpointState};
+use crate::error::JobError;
+use crate::reactor::tables::Watching;
+use crate::reactor::workq::Shared;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, WaitNode, Waiters, lock};
+
+/// Where an [`Rdma`](crate::Rdma) is in its life (RDMA guide 4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "doca_rdma_state")]
+pub enum RdmaState {
+    /// Its WorkQ was shut down.
+    #[doc(alias = "DOCA_RDMA_STATE_RESET")]
+    Reset,
+    /// It can be exported and connected, and takes receives.
+    #[doc(alias = "DOCA_RDMA_STATE_INIT")]
+    Init,
+    /// It is connected.
+    #[doc(alias = "DOCA_RDMA_STATE_CONNECTED")]
+    Connected,
+    /// A job has failed, or the peer has gone. Until [`Rdma::reset`](crate::Rdma::reset) every
+    /// operation is refused. The field is the first cause.
+    #[doc(alias = "DOCA_RDMA_STATE_ERROR")]
+    Error(JobError),
+}
+
+/// The state of one Rdma, as its watchers know it.
+pub(in crate::reactor) struct Watched {
+    known: Mutex<Known>,
+    /// Watchers that wait for the next change.
+    pub(in crate::reactor) waiting: Waiters,
+    endpoint: OnceLock<Weak<dyn Endpoint>>,
+    /// The WorkQ was shut down.
+    closed: AtomicBool,
+}
+
+struct Known {
+    state: RdmaState,
+    /// Counts the changes, so that a watcher can tell whether it has seen the last one.
+    changes: u64,
+    /// The Rdma was dropped: the state does not change any more.
+    gone: bool,
+}
+
+impl Watched {
+    pub(in crate::reactor) fn new() -> Watched {
+        Watched {
+            known: Mutex::new(Known {
+                state: RdmaState::Init,
+                changes: 0,
+                gone: false,
+            }),
+            waiting: Waiters::new(),
+            endpoint: OnceLock::new(),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    /// Names the endpoint whose state this is.
+    pub(super) fn set_endpoint(&self, endpoint: &Arc<dyn Endpoint>) {
+        let _ = self.endpoint.set(Arc::downgrade(endpoint));
+    }
+
+    /// The WorkQ was shut down: the state is Reset from now on.
+    pub(in crate::reactor) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+    }
+
+    fn endpoint(&self) -> Option<Arc<dyn Endpoint>> {
+        self.endpoint.get().and_then(Weak::upgrade)
+    }
+
+    fn state_of(&self, endpoint: Option<&dyn Endpoint>) -> RdmaState {
+        if self.closed.load(Ordering::SeqCst) {
+            return RdmaState::Reset;
+        }
+        match endpoint.map_or(EndpointState::Init, Endpoint::state) {
+            EndpointState::Init => RdmaState::Init,
+            EndpointState::Connected => RdmaState::Connected,
+            EndpointState::Error(cause) => RdmaState::Error(cause),
+        }
+    }
+
+    /// Asks the endpoint.
+    pub(in crate::reactor) fn now(&self) -> RdmaState {
+        self.state_of(self.endpoint().as_deref())
+    }
+
+    /// Asks the endpoint, and wakes the watchers if the answer is another one than before.
+    pub(in crate::reactor) fn update(&self) {
+        // Dropped after the lock: this may be the last handle.
+        let endpoint = self.endpoint();
+        let mut known = lock(&self.known);
+        // The endpoint is asked under the lock, so that the last caller stores the last state.
+        let state = self.state_of(endpoint.as_deref());
+        if state == known.state {
+            return;
+        }
+        known.state = state;
+        known.changes += 1;
+        drop(known);
+        self.waiting.wake_all();
+    }
+
+    /// The Rdma was dropped.
+    pub(in crate::reactor) fn end(&self) {
+        lock(&self.known).gone = true;
+        self.waiting.wake_all();
+    }
+
+    fn known(&self) -> (RdmaState, u64) {
+        let known = lock(&self.known);
+        (known.state, known.changes)
+    }
+
+    /// Returns the state and the number of the last change if a watcher that has `seen` so many
+    /// changes has missed one.
+    pub(in crate::reactor) fn changed_since(&self, seen: u64) -> Poll<Option<(RdmaState, u64)>> {
+        let known = lock(&self.known);
+        match known.changes {
+            changes if changes != seen => Poll::Ready(Some((known.state, changes))),
+            _ if known.gone => Poll::Ready(None),
+            _ => Poll::Pending,
+        }
+    }
+}
+
+/// Watches the state of an [`Rdma`](crate::Rdma): see [`Rdma::watch`](crate::Rdma::watch). Clones
+/// watch on their own, from the change that this one has seen last.
+///
+/// ```
+/// # use tokio_doca::{Rdma, RdmaState};
+/// /// Resets `rdma` whenever it fails.
+/// async fn keep_alive(rdma: &Rdma) -> Result<(), tokio_doca::Error> {
+///     let mut watch = rdma.watch();
+///     loop {
+///         if let RdmaState::Error(cause) = watch.state() {
+///             println!("{cause}");
+///             rdma.reset()?;
+///         }
+///         if watch.changed().await.is_none() {
+///             return Ok(());
+///         }
+///     }
+/// }
+/// ```
+#[derive(Clone)]
+#[must_use = "a watch tells nothing unless it is asked"]
+pub struct RdmaWatch {
+    watched: Arc<Watched>,
+    seen: u64,
+    /// While this lives, the device rings for changes.
+    _watching: Watching,
+    shared: Weak<Shared>,
+}
+
+impl RdmaWatch {
+    pub(in crate::reactor) fn new(watched: &Arc<Watched>, shared: &Arc<Shared>) -> RdmaWatch {
+        let watch = RdmaWatch {
+            watched: Arc::clone(watched),
+            seen: watched.known().1,
+            _watching: shared.core.registry.watch(),
+            shared: Arc::downgrade(shared),
+        };
+        shared.hear_of_changes();
+        watch
+    }
+
+    /// Returns the last state that was told. It asks no device; [`Rdma::state`](crate::Rdma::state)
+    /// does.
+    pub fn state(&self) -> RdmaState {
+        self.watched.known().0
+    }
+
+    /// Waits for a change since this watch was made, or since the last call, and returns the state.
+    /// Changes that follow quickly on one another count as one. Returns `None` once the Rdma was
+    /// dropped and its last change was returned.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the next call returns the change that this one would have
+    /// returned.
+    pub async fn changed(&mut self) -> Option<RdmaState> {
+        let node = pin!(WaitNode::new());
+        let node = node.into_ref();
+        let RdmaWatch {
+            watched,
+            seen,
+            shared,
+            ..
+        } = self;
+        let changed = poll_fn(|cx| {
+            if let Poll::Ready(changed) = watched.changed_since(*seen) {
+                return Poll::Ready(changed);
+            }
+            // SAFETY: the list is in an Arc of this watch, which the future borrows until after it
+            // has dropped the node.
+            unsafe { watched.waiting.enqueue(node, cx.waker()) };
+            if let Some(shared) = shared.upgrade() {
+                // This may be another runtime than the one on which the watch was made.
+                shared.hear_of_changes();
+            }
+            watched.changed_since(*seen)
+        });
+        let (state, changes) = changed.await?;
+        *seen = changes;
+        Some(state)
+    }
+
+    /// Waits until `right` accepts the state, which may be the present one, and returns that state.
+    /// Returns `None` if the Rdma was dropped before.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing but the changes that `right` has refused.
+    pub async fn wait_for(
+        &mut self,
+        mut right: impl FnMut(RdmaState) -> bool,
+    ) -> Option<RdmaState> {
+        let mut state;
+        (state, self.seen) = self.watched.known();
+        while !right(state) {
+            state = self.changed().await?;
+        }
+        Some(state)
+    }
+}
+
+impl fmt::Debug for RdmaWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RdmaWatch")
+            .field("state", &self.state())
+            .finish_non_exhaustive()
+    }
+}

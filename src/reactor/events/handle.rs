@@ -1,0 +1,372 @@
+//! The event handle on Tokio: one `AsyncFd` per runtime, with the fan-out waker in it.
+//!
+//! There is no driver task. Woken by Tokio's driver, the fan-out waker clears readiness, registers itself again, arms
+//! if anybody waits, and then reaps. Nothing reads the eventfd: Tokio's epoll is edge-triggered, each write is an edge.
+//!
+//! - It holds a `Weak`: waker, WorkQ and AsyncFd would keep each other for ever.
+//! - Readiness is polled under `unconstrained`: with a spent budget Tokio wakes the waker at once, which would poll
+//!   again, until the stack ends.
+//! - It is registered at the first Pending on a runtime, since an idle or blocked runtime must not hold up another's Ops.
+//! - If the runtime goes, all who wait are woken, and register anew where they are polled next.
+//! - The clear loop is bounded: a hang-up cannot be cleared.
+//!
+//! A loop of the caller's own gets an epoll descriptor that spans all sources, from the first time it asks on: it stays
+//! the same, whatever is attached later. Who reads the eventfd for it takes the edge from Tokio's epoll, and so does a turn
+//! itself ([`crate::reactor::loops::own_loop`]).
+#![expect(unsafe_code, reason = "AsyncFd must be promised an open descriptor")]
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+
+use arrayvec::ArrayVec;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::{self, Handle};
+
+use super::io_driver;
+use super::this_thread;
+use crate::device::Signal;
+use crate::error::{Error, JobError, Reason, Result};
+use crate::sync::{lock, log};
+
+/// How many runtimes can await one WorkQ.
+const RUNTIMES: usize = 4;
+/// How often readiness is cleared in one turn.
+const CLEARS: usize = 8;
+/// How many sources of events are looked at in one call: those of all devices, and the signal.
+const SOURCES: usize = 16;
+/// Inside the handle each event is told once.
+const EDGES: EpollFlags = EpollFlags::EPOLLIN.union(EpollFlags::EPOLLET);
+
+/// Who has the event handle, and attends to its events.
+pub(in crate::reactor) trait Driven: Send + Sync + 'static {
+    fn events(&self) -> &Events;
+
+    /// Takes a descriptor beside the signal into the event handle. The caller takes a turn as soon as
+    /// it has no locks: code of the application's may run in it.
+    ///
+    /// # Errors
+    ///
+    /// `OperatingSystem` if the kernel refuses it.
+    fn nest(&self, fd: BorrowedFd<'_>) -> Result<()>;
+
+    /// The event handle has turned readable.
+    fn event_turn(&self);
+
+    /// Makes all that wait poll again: the runtime on which some of them waited is gone.
+    fn nudge(&self);
+
+    /// Something that was posted for the caller's own loop is to be polled.
+    fn fire(&self);
+}
+
+/// The event handle, and where it is registered.
+pub(in crate::reactor) struct Events {
+    signal: Arc<Signal>,
+    /// In a model: the task that hears the event handle.
+    #[cfg(tokio_doca_loom)]
+    pub(in crate::reactor) driver: crate::sync::Mutex<Option<Waker>>,
+    /// Spans the signal and the descriptors of queues that have their own.
+    nest: OnceLock<Epoll>,
+    /// The caller has a loop of its own.
+    lent: AtomicBool,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    /// A queue has a descriptor of its own, so that the signal alone is not enough.
+    several: bool,
+    sources: [Option<Arc<Source>>; RUNTIMES],
+    /// Why runtimes could not be registered again, for the log.
+    lost: ArrayVec<JobError, RUNTIMES>,
+    /// Runtimes without I/O: asking one panics, which is contained and costs a wrapped panic hook.
+    without_io: ArrayVec<runtime::Id, RUNTIMES>,
+}
+
+/// One runtime's registration.
+struct Source {
+    fd: AsyncFd<OwnedFd>,
+    runtime: Handle,
+    driven: Weak<dyn Driven>,
+    waker: OnceLock<Waker>,
+}
+
+/// The waker in the `AsyncFd`.
+struct FanOut(Weak<Source>);
+
+impl Events {
+    pub(in crate::reactor) fn new() -> Result<Events> {
+        let signal =
+            Signal::new().map_err(|error| Error::os("WorkQBuilder::build", "eventfd", error))?;
+        let inner = Inner {
+            several: false,
+            sources: [const { None }; RUNTIMES],
+            lost: ArrayVec::new(),
+            without_io: ArrayVec::new(),
+        };
+        Ok(Events {
+            signal: Arc::new(signal),
+            #[cfg(tokio_doca_loom)]
+            driver: crate::sync::Mutex::new(None),
+            nest: OnceLock::new(),
+            lent: AtomicBool::new(false),
+            inner: Mutex::new(inner),
+        })
+    }
+
+    pub(in crate::reactor) fn signal(&self) -> &Arc<Signal> {
+        &self.signal
+    }
+
+    /// Makes the event handle readable.
+    pub(in crate::reactor) fn ring(&self) {
+        #[cfg(not(tokio_doca_loom))]
+        self.signal.ring();
+        #[cfg(tokio_doca_loom)]
+        {
+            let driver = crate::sync::lock(&self.driver).clone();
+            driver.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Time may pass as far as the timer is set: the driver of a model hears that.
+    #[inline(always)]
+    pub(super) fn timer_is_set(&self) {
+        #[cfg(tokio_doca_loom)]
+        self.ring();
+    }
+
+    fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {
+        lock(&self.inner)
+    }
+
+    /// Takes a descriptor into the event handle. Returns false if a runtime that was registered is no
+    /// more.
+    pub(in crate::reactor) fn nest(&self, fd: BorrowedFd<'_>) -> Result<bool> {
+        let mut inner = self.inner();
+        let nest = self.span(&inner, None)?;
+        nest.add(fd, EpollEvent::new(EDGES, 1))
+            .map_err(|errno| Error::os(None, "epoll", errno.into()))?;
+        inner.several = true;
+        // The handle is another one now. Whoever waits, or has left an orphan, must hear of it where it was registered.
+        let old = std::mem::replace(&mut inner.sources, [const { None }; RUNTIMES]);
+        let mut all = true;
+        for source in old.iter().flatten() {
+            let _runtime = source.runtime.enter();
+            let (driven, runtime) = (source.driven.clone(), source.runtime.clone());
+            if let Err(error) = inner.register(nest.0.as_fd(), driven, runtime) {
+                // One for each runtime is enough to say why.
+                let _ = inner.lost.try_push(error);
+                all = false;
+            }
+        }
+        drop(inner);
+        drop(old);
+        Ok(all)
+    }
+
+    /// Logs which runtimes were lost. A subscriber is code of the application's: the caller has no
+    /// lock.
+    #[cold]
+    pub(in crate::reactor) fn log_lost(&self) {
+        let lost = std::mem::take(&mut self.inner().lost);
+        for error in lost {
+            log(|| tracing::error!(%error, "a runtime could not be registered again"));
+        }
+    }
+
+    /// Registers the handle with the runtime that polls, if it is not yet.
+    ///
+    /// # Errors
+    ///
+    /// `BadState` without a runtime, without I/O in it, or beyond four runtimes. In `WorkQ::block_on` the thread itself
+    /// looks, and with a handle that the caller has, the caller's loop does.
+    #[inline]
+    pub(in crate::reactor) fn register<T: Driven>(&self, driven: &Arc<T>) -> Result<(), JobError> {
+        let Ok(handle) = Handle::try_current() else {
+            return self.heard_elsewhere(&**driven);
+        };
+        let mut inner = self.inner();
+        if inner
+            .sources
+            .iter()
+            .flatten()
+            .any(|source| source.runtime.id() == handle.id())
+        {
+            return Ok(());
+        }
+        if this_thread::is_in_own_loop(&**driven) {
+            return Ok(());
+        }
+        let spanned = self.nest.get().filter(|_| inner.several);
+        let fd = spanned.map_or(self.signal.as_fd(), |nest| nest.0.as_fd());
+        let driven = Arc::downgrade(driven);
+        inner.register(fd, driven, handle)
+    }
+
+    /// There is no runtime here.
+    #[cold]
+    fn heard_elsewhere<T: Driven>(&self, driven: &T) -> Result<(), JobError> {
+        let is_heard = self.lent.load(Ordering::Relaxed) || this_thread::is_in_block_on(driven);
+        if is_heard || this_thread::is_in_own_loop(driven) {
+            return Ok(());
+        }
+        Err(JobError::of(Reason::NoRuntime))
+    }
+
+    /// One descriptor for all there is and will be: the caller's loop listens from now on.
+    pub(in crate::reactor) fn lend(&self) -> Result<BorrowedFd<'_>> {
+        let nest = self.span(&self.inner(), "WorkQ::event_handle")?;
+        self.lent.store(true, Ordering::Relaxed);
+        Ok(nest.0.as_fd())
+    }
+
+    /// The epoll descriptor over all sources. The caller holds the lock, so that there is one.
+    fn span(&self, _inner: &Inner, op: impl Into<Option<&'static str>>) -> Result<&Epoll> {
+        let op = op.into();
+        if let Some(nest) = self.nest.get() {
+            return Ok(nest);
+        }
+        let fail = |errno: nix::Error| Error::os(op, "epoll", errno.into());
+        let nest = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(fail)?;
+        nest.add(self.signal.as_fd(), EpollEvent::new(EDGES, 0))
+            .map_err(fail)?;
+        Ok(self.nest.get_or_init(|| nest))
+    }
+
+    /// Sleeps until the event handle is readable, or `bell` rings. Returns whether the handle is.
+    ///
+    /// # Errors
+    ///
+    /// `OperatingSystem` if there is no descriptor for it. Nothing was waited for, then.
+    pub(in crate::reactor) fn wait(&self, bell: &Signal) -> Result<bool> {
+        let nest = self.span(&self.inner(), "WorkQ::block_on")?;
+        let mut fds = [nest.0.as_fd(), bell.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        // A signal handler that ran meanwhile is a reason to look as well.
+        let interrupted = poll(&mut fds, PollTimeout::NONE).is_err();
+        Ok(interrupted || fds[0].any().unwrap_or(true))
+    }
+
+    /// Makes the handle of the caller's loop quiet: nothing that rang before is seen there any more.
+    pub(in crate::reactor) fn quiet(&self) {
+        self.signal.quiet();
+        let several = self.inner().several;
+        if let Some(nest) = self.nest.get().filter(|_| several) {
+            // What was read is not reported any more; what cannot be read (a hang-up) is reported once.
+            let mut events = [EpollEvent::empty(); SOURCES];
+            let _ = nest.wait(&mut events, EpollTimeout::ZERO);
+        }
+    }
+
+    /// The runtime of this source is gone.
+    fn forget(&self, source: &Arc<Source>) {
+        let mut inner = self.inner();
+        let known = inner.sources.iter_mut().find(|known| {
+            known
+                .as_ref()
+                .is_some_and(|known| Arc::ptr_eq(known, source))
+        });
+        let old = known.and_then(Option::take);
+        drop(inner);
+        drop(old);
+    }
+}
+
+impl Inner {
+    #[cold]
+    fn register(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        driven: Weak<dyn Driven>,
+        runtime: Handle,
+    ) -> Result<(), JobError> {
+        let errno = |error: io::Error| {
+            JobError::new(
+                Reason::Register,
+                error.raw_os_error().unwrap_or(0) as u64,
+                0,
+            )
+        };
+        if self.without_io.contains(&runtime.id()) {
+            return Err(JobError::of(Reason::NoRuntime));
+        }
+        let Some(free) = self.sources.iter_mut().find(|source| source.is_none()) else {
+            return Err(JobError::new(Reason::TooManyRuntimes, RUNTIMES as u64, 0));
+        };
+        // A descriptor of its own: epoll knows a registration by descriptor, and ours may stand in several.
+        let fd = fd.try_clone_to_owned().map_err(errno)?;
+        let registered = io_driver::register(|| {
+            // SAFETY: an OwnedFd stays open and the same until the AsyncFd drops it.
+            unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }
+        });
+        let Some(registered) = registered else {
+            let _ = self.without_io.try_push(runtime.id());
+            return Err(JobError::of(Reason::NoRuntime));
+        };
+        let fd = registered.map_err(|error| errno(error.into()))?;
+        let source = Arc::new(Source {
+            fd,
+            runtime,
+            driven,
+            waker: OnceLock::new(),
+        });
+        let waker = Waker::from(Arc::new(FanOut(Arc::downgrade(&source))));
+        let waker = source.waker.get_or_init(|| waker);
+        source.rearm(waker).map_err(errno)?;
+        *free = Some(source);
+        Ok(())
+    }
+}
+
+impl Source {
+    /// Clears readiness and puts the waker back. `Err`: the runtime is gone.
+    fn rearm(&self, waker: &Waker) -> io::Result<()> {
+        let mut cx = Context::from_waker(waker);
+        for _ in 0..CLEARS {
+            // "Would block" clears what was reported. It costs less than a poll that is ready.
+            let clear = |_: &OwnedFd| Err::<(), _>(io::ErrorKind::WouldBlock.into());
+            let _ = self.fd.try_io(Interest::READABLE, clear);
+            let ready = poll_fn(|cx| self.fd.poll_read_ready(cx));
+            match pin!(tokio::task::unconstrained(ready)).poll(&mut cx) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(guard) => guard?.clear_ready(),
+            }
+        }
+        Err(io::Error::other(
+            "the event handle cannot be cleared: a provider's descriptor hung up",
+        ))
+    }
+}
+
+impl Wake for FanOut {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let Some(source) = self.0.upgrade() else {
+            return;
+        };
+        let Some(driven) = source.driven.upgrade() else {
+            return;
+        };
+        let Some(waker) = source.waker.get() else {
+            return;
+        };
+        match source.rearm(waker) {
+            Ok(()) => driven.event_turn(),
+            Err(error) => {
+                log(|| tracing::debug!(%error, "a runtime is not registered any more"));
+                driven.events().forget(&source);
+                driven.nudge();
+            }
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! One Job on its way, inside an Op: from the first poll to the result.
+//!
+//! ```text
+//!   Idle --> (finished inline) ----------------------------+
+//!    |                                                     v
+//!    +--> Queued (in line for a Slot) --> InFlight --> Finished
+//!    +-----------------------------------^    |
+//!                                             +-- dropped: the Slot is an orphan
+//! ```
+//!
+//! How it waits is in [`crate::reactor::waiting::wait`].
+
+#![allow(unreachable_pub, reason = "named by what an operation is made of")]
+
+use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker, ready};
+
+use pin_project::{pin_project, pinned_drop};
+
+use crate::device::Token;
+use crate::error::{JobError, Reason};
+use crate::reactor::budget;
+use crate::reactor::mode::{Policy, Spin};
+use crate::reactor::slots::Taken;
+use crate::reactor::slots::{Outcome, Target};
+use crate::reactor::waiting::Waited;
+use crate::reactor::workq::Attachment;
+use crate::reactor::workq::Prepared;
+use crate::reactor::workq::Refused;
+use crate::sync::WaitNode;
+use crate::sync::atomic::fence;
+
+#[derive(Debug)]
+enum State {
+    Idle,
+    Queued(Spin),
+    InFlight(Token, Spin),
+    Ready(Outcome),
+    Finished,
+}
+
+/// Pinned in an Op. `C` is how it reaches its context: borrowed, or owned.
+#[pin_project(PinnedDrop)]
+pub struct Flight<C: Deref<Target = Attachment>> {
+    // Dropped before the context, which keeps its list.
+    #[pin]
+    node: WaitNode,
+    context: C,
+    state: State,
+}
+
+impl<C: Deref<Target = Attachment>> Flight<C> {
+    #[inline(always)]
+    pub(crate) fn new(context: C) -> Flight<C> {
+        Flight {
+            context,
+            state: State::Idle,
+            node: WaitNode::new(),
+        }
+    }
+
+    /// Whether nothing was begun.
+    #[inline(always)]
+    pub(crate) fn is_idle(&self) -> bool {
+        matches!(self.state, State::Idle)
+    }
+
+    #[inline(always)]
+    pub(crate) fn context(&self) -> &C {
+        &self.context
+    }
+
+    /// The flight is over: its Job was refused, or finished inline.
+    #[inline(always)]
+    pub(crate) fn finish(self: Pin<&mut Self>) {
+        *self.project().state = State::Finished;
+    }
+
+    /// The flight is over, and its outcome is for the next poll: the budget is spent.
+    #[cold]
+    pub(crate) fn keep(self: Pin<&mut Self>, outcome: Outcome) -> Poll<Outcome> {
+        *self.project().state = State::Ready(outcome);
+        Poll::Pending
+    }
+
+    /// Submits at once, or says why not: nothing waits.
+    pub(crate) fn try_start(&mut self, prepared: Prepared) -> Result<(), JobError> {
+        let shared = &self.context.shared;
+        if !shared.mode.load().is_busy() {
+            shared.events.register(shared)?;
+        }
+        let slot = self.context.try_reserve()?;
+        let token = self.context.launch(slot, prepared, None)?;
+        self.state = State::InFlight(token, Spin::default());
+        Ok(())
+    }
+
+    /// A flight that was over before the future was made.
+    pub(crate) fn set_ready(&mut self, outcome: Outcome) {
+        self.state = State::Ready(outcome);
+    }
+
+    /// The first step of a Job that is not finished inline. `prepare` takes its Leases again after waiting for a Slot.
+    #[inline(never)]
+    pub(crate) fn start(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        prepared: Prepared,
+        prepare: impl Fn(&C) -> Result<Prepared, JobError>,
+    ) -> Poll<Outcome> {
+        let this = self.project();
+        let policy = this.context.shared.mode.load();
+        match this.context.begin(prepared, policy) {
+            Ok(begun) => *this.state = begun,
+            Err(error) => {
+                *this.state = State::Finished;
+                return Poll::Ready(Err(error));
+            }
+        }
+        this.context
+            .go_on(this.state, Some(policy), this.node.as_ref(), cx, &|| {
+                prepare(this.context)
+            })
+    }
+
+    /// Goes on with what was begun.
+    #[inline(never)]
+    pub(crate) fn go_on(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        prepare: impl Fn(&C) -> Result<Prepared, JobError>,
+    ) -> Poll<Outcome> {
+        let this = self.as_mut().project();
+        match *this.state {
+            State::Queued(..) | State::InFlight(..) => {
+                // What stands in line is submitted first: others may not pass it meanwhile.
+                let budget = match this.state {
+                    State::Queued(..) => None,
+                    _ => Some(ready!(tokio::task::coop::poll_proceed(cx))),
+                };
+                let prepare = || prepare(this.context);
+                let outcome =
+                    ready!(
+                        this.context
+                            .go_on(this.state, None, this.node.as_ref(), cx, &prepare)
+                    );
+                match budget {
+                    Some(budget) => {
+                        budget.made_progress();
+                        Poll::Ready(outcome)
+                    }
+                    None => match budget::finished(cx, 0) {
+                        Poll::Ready(()) => Poll::Ready(outcome),
+                        Poll::Pending => self.keep(outcome),
+                    },
+                }
+            }
+            State::Ready(outcome) => {
+                *this.state = State::Finished;
+                Poll::Ready(outcome)
+            }
+            State::Idle | State::Finished => panic!("an Op was polled after it had finished"),
+        }
+    }
+}
+
+impl Attachment {
+    /// Takes a free Slot without waiting. The caller may pass the operations in line if all of them
+    /// were notified and have not been polled. Those of its own connection or event it may pass
+    /// only when it asks again.
+    ///
+    /// # Errors
+    ///
+    /// `Again` if no Slot is free, or those in line may not be passed.
+    pub(crate) fn try_reserve(&self) -> Result<Taken<'_>, JobError> {
+        let shared = &self.shared;
+        let (line, table) = (&shared.waiters, &shared.core.table);
+        let order = self.order.get().map(|order| &**order);
+        let free = line
+            .lets_pass(order, || table.free().free() > 0)
+            .then(|| table.take())
+            .flatten();
+        let slots = table.free().slots() as u64;
+        free.ok_or(JobError::new(Reason::QueueFull, slots, 0))
+    }
+
+    /// Gives a Slot back that was taken or done, to whoever is in line.
+    pub(in crate::reactor) fn give_back(&self, index: u32) {
+        self.shared.give_back(index);
+    }
+
+    /// The first step of a Job that was not finished inline: in flight at once, or in line.
+    #[inline(always)]
+    fn begin(&self, prepared: Prepared, policy: Policy) -> Result<State, JobError> {
+        let shared = &self.shared;
+        if !policy.is_busy() {
+            // Before the Job is the device's: without a runtime nobody would hear of its end.
+            shared.events.register(shared)?;
+        }
+        if shared.waiters.is_empty()
+            && let Some(slot) = shared.core.table.take()
+        {
+            match self.launch(slot, prepared, None) {
+                // Stands in line, and asks once more from there.
+                Err(Refused::Full(_)) => {}
+                Err(Refused::Error(error)) => return Err(error),
+                Ok(token) => return Ok(State::InFlight(token, Spin::default())),
+            }
+        }
+        Ok(State::Queued(Spin::default()))
+    }
+
+    /// Waits in line for a Slot. Once there is one, `prepare` takes the leases of the job, and says who is notified of its end.
+    pub(in crate::reactor) fn poll_queued(
+        &self,
+        node: Pin<&WaitNode>,
+        spin: &mut Spin,
+        cx: &mut Context<'_>,
+        prepare: &impl Fn() -> Result<(Prepared, Option<Target>), JobError>,
+    ) -> Poll<Result<Token, JobError>> {
+        let shared = &self.shared;
+        let enqueue = |waker: &Waker| shared.enqueue(self.order.get(), node, waker);
+        let take = || {
+            let Some(slot) = shared.core.table.take() else {
+                return Ok(None);
+            };
+            let (prepared, target) = match prepare() {
+                Ok(prepared) => prepared,
+                Err(error) => {
+                    drop(slot);
+                    shared.after_free();
+                    return Err(error.into());
+                }
+            };
+            self.launch(slot, prepared, target).map(Some)
+        };
+        self.poll_in_line(&**shared, node, spin, cx, enqueue, take)
+    }
+
+    /// Polls a Job that is in line or in flight. `begun` is the policy that it was begun under, if that was in this very poll:
+    /// another one by now is for the next poll, since this runtime may not be registered.
+    fn go_on(
+        &self,
+        state: &mut State,
+        begun: Option<Policy>,
+        node: Pin<&WaitNode>,
+        cx: &mut Context<'_>,
+        prepare: &impl Fn() -> Result<Prepared, JobError>,
+    ) -> Poll<Outcome> {
+        let mut begun = begun;
+        if let State::Queued(spin) = state {
+            let prepare = || Ok((prepare()?, None));
+            match self.poll_queued(node, spin, cx, &prepare) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(token)) => {
+                    *state = State::InFlight(token, Spin::default());
+                    begun = None;
+                }
+                Poll::Ready(Err(error)) => {
+                    *state = State::Finished;
+                    return Poll::Ready(Err(error));
+                }
+            }
+        }
+        let State::InFlight(token, spin) = state else {
+            unreachable!("a queued Job has just been launched")
+        };
+        let token = *token;
+        // Submitted in this very poll, and on this runtime.
+        let fresh = begun.is_some();
+        let policy = begun.unwrap_or_else(|| self.shared.mode.load());
+        let slot = self.shared.core.table.slot(token);
+        let outcome = self.poll_end(&slot, fresh, policy, spin, cx);
+        if let Poll::Ready(outcome) = outcome {
+            // An error of the runtime, and not of the Job, leaves the Job in flight: it is an orphan then.
+            match outcome {
+                Waited::Over(outcome) => {
+                    *state = State::Finished;
+                    self.give_back(token.index());
+                    return Poll::Ready(outcome);
+                }
+                Waited::Lost(error) => {
+                    self.abandon(token);
+                    *state = State::Finished;
+                    return Poll::Ready(Err(error));
+                }
+            }
+        }
+        Poll::Pending
+    }
+
+    /// The Op is gone, its Job may not be.
+    pub(in crate::reactor) fn abandon(&self, token: Token) {
+        let shared = &self.shared;
+        if shared.core.table.slot(token).abandon() {
+            self.give_back(token.index());
+            return;
+        }
+        // Somebody must hear of the orphan's end, or its memory stays leased: this runtime, if there is one (the one that
+        // polled may be gone), and else the next poll of any Op.
+        let heard = shared.events.register(shared).is_ok();
+        // As in `poll_event`.
+        fence(Ordering::SeqCst);
+        if heard && shared.expected.load(Ordering::Relaxed) {
+            return;
+        }
+        self.queue.clear();
+        if shared.arm() {
+            shared.turn();
+        }
+    }
+}
+
+#[pinned_drop]
+impl<C: Deref<Target = Attachment>> PinnedDrop for Flight<C> {
+    fn drop(self: Pin<&mut Self>) {
+        let this = self.project();
+        match *this.state {
+            State::InFlight(token, _) => this.context.abandon(token),
+            // A place in line is left by the node's own drop; what it was told is passed on there.
+            State::Idle | State::Queued(..) | State::Ready(_) | State::Finished => {}
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! How a run of a graph waits: one place in line for all its nodes, and one look for all their ends.
+//!
+//! A run is one future with many Jobs. It submits them one by one; with no Slot free it stands in line like an Op, for
+//! whichever Job is next. Their Slots tell the run itself ([`Run`]), so that nothing is registered per Job.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+
+use pin_project::pin_project;
+
+use crate::error::{JobError, Reason};
+use crate::reactor::mode::{LOOKS, Policy, Spin};
+use crate::reactor::slots::{Run, Target};
+use crate::reactor::workq::Prepared;
+use crate::reactor::workq::Refused;
+use crate::reactor::workq::WorkQ;
+use crate::reactor::workq::{Attachment, Shared};
+use crate::sync::WaitNode;
+use crate::sync::atomic::fence;
+
+/// What a run knows of the ends of its Jobs.
+pub(crate) trait Ends {
+    /// Whether some were told and not taken yet.
+    fn any(&self) -> bool;
+
+    /// The next end that is told wakes this. [`Ends::any`] must be asked once more afterwards.
+    fn register(&self, waker: &Waker);
+}
+
+/// A run's place on its WorkQ. Pinned in the run's future.
+#[pin_project]
+pub(crate) struct Line {
+    // The lists of both nodes lie in the WorkQ, whose handle is dropped after them.
+    #[pin]
+    node: WaitNode,
+    /// Among the runs that sleep: a change of mode wakes them.
+    #[pin]
+    asleep: WaitNode,
+    workq: WorkQ,
+    /// Of the place in line, and of the wait for ends.
+    spins: [Spin; 2],
+}
+
+impl Line {
+    pub(crate) fn new(workq: WorkQ) -> Line {
+        Line {
+            node: WaitNode::new(),
+            asleep: WaitNode::new(),
+            workq,
+            spins: [Spin::default(); 2],
+        }
+    }
+
+    /// Somebody must hear of the ends of Jobs: the runtime, or whoever polls busily. `heard` is whether somebody does in
+    /// this poll: the next may be on another runtime.
+    fn hear(heard: &mut bool, shared: &Arc<Shared>) -> Result<(), JobError> {
+        // Busily nobody needs to: but another mode may be set before this very poll comes to wait.
+        if !*heard && !shared.policy().is_busy() {
+            shared.events.register(shared)?;
+            *heard = true;
+        }
+        Ok(())
+    }
+
+    /// Submits a Job whose end is told to the run; false if it must wait for a Slot, and its Leases have gone back.
+    pub(crate) fn launch(
+        at: &Attachment,
+        heard: &mut bool,
+        prepared: Prepared,
+        run: Arc<dyn Run>,
+        node: u32,
+    ) -> Result<bool, JobError> {
+        let shared = &at.shared;
+        // Before the Job is the device's: without a runtime nobody would hear of its end.
+        Line::hear(heard, shared)?;
+        if !shared.waiters.is_empty() {
+            return Ok(false);
+        }
+        let Some(slot) = shared.core.table.take() else {
+            return Ok(false);
+        };
+        match at.launch(slot, prepared, Some(Target::Run(run, node))) {
+            Ok(_) => Ok(true),
+            // The node stands in line, and asks once more from there.
+            Err(Refused::Full(_)) => Ok(false),
+            Err(Refused::Error(error)) => Err(error),
+        }
+    }
+
+    /// Waits for a Slot and submits; `prepare` takes the Leases once there is one.
+    pub(crate) fn poll_launch(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        at: &Attachment,
+        run: &Arc<dyn Run>,
+        node: u32,
+        prepare: &dyn Fn() -> Result<Prepared, JobError>,
+    ) -> Poll<Result<(), JobError>> {
+        let this = self.project();
+        assert!(
+            at.is_on(&*this.workq),
+            "all contexts of an instance are on its WorkQ"
+        );
+        let prepare = || Ok((prepare()?, Some(Target::Run(Arc::clone(run), node))));
+        let line = this.node.as_ref();
+        let launched = at.poll_queued(line, &mut this.spins[0], cx, &prepare);
+        if launched.is_ready() {
+            this.spins[0] = Spin::default();
+        }
+        launched.map(|launched| launched.map(|_| ()))
+    }
+
+    /// The run wants no Slot any more: what it was told is for the next in line.
+    pub(crate) fn leave(self: Pin<&mut Self>) {
+        let this = self.project();
+        let node = this.node.as_ref();
+        if node.is_linked() {
+            this.workq.0.waiters.leave(node);
+            let shared = &*this.workq.0;
+            shared.tell(shared, false);
+        }
+    }
+
+    /// Waits until the ends of Jobs in flight were told.
+    pub(crate) fn poll_ends(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        heard: &mut bool,
+        ends: &impl Ends,
+    ) -> Poll<Result<(), JobError>> {
+        let this = self.project();
+        let shared = &this.workq.0;
+        if ends.any() {
+            this.spins[1] = Spin::default();
+            return Poll::Ready(Ok(()));
+        }
+        let policy = shared.policy();
+        let asleep = this.asleep.as_ref();
+        if policy.is_event() {
+            return poll_event(shared, asleep, heard, policy, cx, ends);
+        }
+        if look(shared, ends) {
+            this.spins[1] = Spin::default();
+            return Poll::Ready(Ok(()));
+        }
+        if !policy.is_busy() && this.spins[1].is_over(policy, || shared.now()) {
+            return poll_event(shared, asleep, heard, policy, cx, ends);
+        }
+        shared.misses.add();
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// The run is gone, its Jobs may not be: somebody must hear of their ends, or their memory stays leased.
+    pub(crate) fn abandon(self: Pin<&mut Self>) {
+        let shared = &self.project().workq.0;
+        // As for an Op that is dropped.
+        let heard = shared.events.register(shared).is_ok();
+        fence(Ordering::SeqCst);
+        if heard && shared.expected.load(Ordering::Relaxed) {
+            return;
+        }
+        shared.queues().for_each(|queue| queue.clear());
+        if shared.arm() {
+            shared.turn();
+        }
+    }
+}
+
+/// The wait of [`Attachment::poll_event`], with all Jobs of the run for one.
+fn poll_event(
+    shared: &Arc<Shared>,
+    asleep: Pin<&WaitNode>,
+    heard: &mut bool,
+    policy: Policy,
+    cx: &mut Context<'_>,
+    ends: &impl Ends,
+) -> Poll<Result<(), JobError>> {
+    if Line::hear(heard, shared).is_err() {
+        return Poll::Ready(Err(JobError::of(Reason::Unheard)));
+    }
+    // Look first: what is over need not ring. Not if an event will come: that looks for all at once.
+    if !shared.expected.load(Ordering::Relaxed) && shared.ready() {
+        shared.turn();
+        if ends.any() {
+            return Poll::Ready(Ok(()));
+        }
+    }
+    ends.register(cx.waker());
+    shared.enqueue_run(asleep, cx.waker());
+    // Arm, then look. Its Slots are seen asleep from the submission on, so that whoever turns for an event arms again.
+    fence(Ordering::SeqCst);
+    if !shared.expected.load(Ordering::Relaxed) && shared.arm() | shared.ready() {
+        shared.turn();
+    }
+    if ends.any() {
+        return Poll::Ready(Ok(()));
+    }
+    if !shared.is_still(policy) {
+        cx.waker().wake_by_ref();
+    }
+    Poll::Pending
+}
+
+/// Looks for a while.
+fn look(shared: &Shared, ends: &impl Ends) -> bool {
+    for _ in 0..LOOKS {
+        if shared.ready() {
+            shared.turn();
+        }
+        if ends.any() {
+            shared.misses.reset();
+            return true;
+        }
+    }
+    false
+}

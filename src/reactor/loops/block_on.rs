@@ -1,0 +1,151 @@
+//! Running a future on this thread, without a runtime: the thread spins for its jobs, and sleeps
+//! for receives and waits.
+
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
+use crate::device::Signal;
+use crate::reactor::events::Driven;
+use crate::reactor::events::this_thread;
+use crate::reactor::workq::Shared;
+use crate::reactor::workq::WorkQ;
+
+/// Turns before the CPU is given up.
+const MISSES: u32 = 1024;
+
+struct Unpark {
+    thread: Thread,
+    woken: AtomicBool,
+    /// The thread sleeps on the event handle, or is about to, and on this.
+    bell: OnceLock<Signal>,
+    asleep: AtomicBool,
+}
+
+impl Unpark {
+    /// Sleeps until the event handle or a wake-up says something. False if it cannot.
+    #[cold]
+    fn sleep(&self, shared: &Shared) -> bool {
+        let Ok(bell) = self.bell() else { return false };
+        // Pairs with `wake`: either it sees that this thread sleeps, or this sees that it was
+        // woken.
+        self.asleep.store(true, Ordering::SeqCst);
+        let slept = if self.woken.load(Ordering::SeqCst) {
+            true
+        } else if shared.arm() | shared.ready() {
+            shared.turn();
+            true
+        } else {
+            let rung = shared.events.wait(bell);
+            if let Ok(true) = rung {
+                // As a loop of the caller's own: what was read may have been for others too.
+                shared.events.quiet();
+                shared.event_turn();
+            }
+            rung.is_ok()
+        };
+        self.asleep.store(false, Ordering::SeqCst);
+        bell.quiet();
+        slept
+    }
+
+    fn bell(&self) -> io::Result<&Signal> {
+        match self.bell.get() {
+            Some(bell) => Ok(bell),
+            None => {
+                let bell = Signal::new()?;
+                Ok(self.bell.get_or_init(|| bell))
+            }
+        }
+    }
+}
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Release, paired with the Acquire in `block_on`. The second of two wakes needs no system call.
+        if !self.woken.swap(true, Ordering::SeqCst) && thread::current().id() != self.thread.id() {
+            self.thread.unpark();
+            if self.asleep.load(Ordering::SeqCst)
+                && let Some(bell) = self.bell.get()
+            {
+                bell.ring();
+            }
+        }
+    }
+}
+
+impl WorkQ {
+    /// Runs a future to its end on this thread. It needs no runtime, whatever the mode; [`Mode::BusyPoll`](crate::reactor::Mode)
+    /// makes no system calls.
+    ///
+    /// While jobs are in flight, the thread spins, without a system call per job, and gives the CPU
+    /// up after a budget. While none are, it sleeps: until the future is woken, or until a receive
+    /// or a wait that sleeps has an event.
+    ///
+    /// ```
+    /// use tokio_doca::{BufPool, Device, Dma, Mmap, Mode, WorkQ};
+    ///
+    /// let device = Device::open_default()?;
+    /// let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+    /// let workq = WorkQ::builder().mode(Mode::BusyPoll).build()?;
+    /// let dma = Dma::builder(&device).attach(&workq)?;
+    /// let (src, dst) = (pool.try_alloc()?, pool.try_alloc()?);
+    /// src.extend_from_slice(b"hello")?;
+    /// let copied = workq.block_on(async { dma.copy(&src, &dst).await })?;
+    /// assert_eq!((copied, &dst.data()?[..]), (5, &b"hello"[..]));
+    /// # Ok::<(), tokio_doca::Error>(())
+    /// ```
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        // On a thread of a runtime, in a task whose budget is spent, what a budget puts off would be put off for ever: the runtime has
+        // no turn before this returns.
+        let mut future = pin!(tokio::task::unconstrained(future));
+        let _doing = this_thread::enter_block_on(&*self.0);
+        let unpark = Arc::new(Unpark {
+            thread: thread::current(),
+            woken: AtomicBool::new(true),
+            bell: OnceLock::new(),
+            asleep: AtomicBool::new(false),
+        });
+        let waker = Waker::from(Arc::clone(&unpark));
+        let mut cx = Context::from_waker(&waker);
+        let mut misses = 0_u32;
+        loop {
+            // Acquire: what was done before the wake is seen by the poll.
+            if unpark.woken.swap(false, Ordering::Acquire) {
+                if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+                    return output;
+                }
+            } else if !self.0.core.table.any_in_flight() {
+                // While it polls busily, all that it waits for here wakes it.
+                if self.0.mode.load().is_busy() && !self.0.core.registry.any_asleep() {
+                    // `unpark` before `park` makes `park` return at once.
+                    thread::park();
+                    continue;
+                }
+                // The event handle tells of receives and waits, of the end of a connection, of a
+                // turn that is rung for, and of the timer: of this future, or of others.
+                if unpark.sleep(&self.0) {
+                    continue;
+                }
+            }
+            if self.0.ready() {
+                self.0.turn();
+            }
+            misses = misses.wrapping_add(1);
+            if misses.is_multiple_of(MISSES) {
+                thread::yield_now();
+            }
+            self.0.timer.on_time(&*self.0);
+            self.0.resume_if_due();
+            self.0.answer_ring();
+        }
+    }
+}

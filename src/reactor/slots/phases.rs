@@ -1,0 +1,77 @@
+//! The phases of a Slot, and sets of them.
+
+pub(in crate::reactor) const FREE: u64 = 0;
+pub(in crate::reactor) const PENDING: u64 = 1;
+pub(in crate::reactor) const REGISTERING: u64 = 2;
+pub(in crate::reactor) const ORPHAN: u64 = 3;
+pub(in crate::reactor) const COMPLETING: u64 = 4;
+pub(super) const COMPLETING_ORPHAN: u64 = 5;
+pub(in crate::reactor) const DONE: u64 = 6;
+pub(super) const WAITING: u64 = 7;
+pub(super) const POSTED: u64 = 8;
+pub(super) const RUNNING: u64 = 9;
+pub(super) const PHASE: u64 = u32::MAX as u64;
+
+/// Phases that Slots are in: one bit each.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::reactor) struct Phases(u32);
+
+const fn bit(phase: u64) -> u32 {
+    1 << phase
+}
+
+impl Phases {
+    /// The phase of a Slot in this state.
+    pub(in crate::reactor) fn of(state: u64) -> Phases {
+        Phases(1 << (state & PHASE))
+    }
+
+    /// Any of these phases.
+    pub(in crate::reactor) const fn any<const N: usize>(phases: [u64; N]) -> Phases {
+        let (mut all, mut at) = (0, 0);
+        while at < N {
+            all |= bit(phases[at]);
+            at += 1;
+        }
+        Phases(all)
+    }
+
+    pub(in crate::reactor) fn and(self, other: Phases) -> Phases {
+        Phases(self.0 | other.0)
+    }
+
+    /// Whether all of these phases are among the others.
+    pub(super) fn is_in(self, others: Phases) -> bool {
+        self.0 & !others.0 == 0
+    }
+
+    /// A device may have a Job.
+    pub(in crate::reactor) fn any_in_flight(self) -> bool {
+        self.0 & !(bit(FREE) | bit(DONE)) != 0
+    }
+
+    /// A result waits to be fetched.
+    pub(super) fn is_done(self) -> bool {
+        self.0 & bit(DONE) != 0
+    }
+
+    /// A device may have a Job of an Op, dropped or not.
+    pub(in crate::reactor) fn any_op(self) -> bool {
+        self.0 & !(bit(FREE) | bit(DONE) | bit(POSTED)) != 0
+    }
+
+    /// A device may have a Job whose Op sleeps, or was dropped, or which is a run's: nobody looks for it unasked.
+    pub(in crate::reactor) fn any_asleep(self) -> bool {
+        self.0 & (bit(WAITING) | bit(ORPHAN) | bit(RUNNING)) != 0
+    }
+}
+
+/// The phases in which a completion may come.
+pub(super) const IN_FLIGHT: Phases =
+    Phases::any([PENDING, REGISTERING, WAITING, ORPHAN, POSTED, RUNNING]);
+
+/// Whether a completion may come.
+#[inline(always)]
+pub(in crate::reactor) fn in_flight(state: u64) -> bool {
+    Phases::of(state).is_in(IN_FLIGHT)
+}

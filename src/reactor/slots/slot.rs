@@ -1,0 +1,633 @@
+//! A Job's place in the WorkQ: it owns the Leases, the waker and the result.
+//!
+//! One word holds the generation (upper half) and the phase. Three parties meet here, and the phase says who owns the
+//! cells: the Op (one thread at a time, by `&mut`), the reaper (one at a time, by the gate), and the free list.
+//!
+//! ```text
+//!         fill            register             stored
+//!   Free ------> Pending ----------> Registering ----> Waiting     (and back to Registering with the next poll)
+//!     ^            |                     |               |
+//!     |  undo: the |                     |               |         The device may complete it in each of the three:
+//!     |  device    |                     |               |
+//!     +- refused   |                     v               |
+//!                  +----> Completing -> Done <- Registering (the Op, still registering, finds out itself)
+//!                             |          |
+//!                             |          +--> Free   Op takes the result, or is dropped
+//!                             +--> CompletingOrphan --> Free   dropped meanwhile: the reaper frees
+//!   dropped in flight: Orphan --> Free   the reaper frees
+//!
+//!         post                   take_posted
+//!   Free ------> Posted --> Done ----------> Free     a Job of the caller's own loop: no Op, nobody drops it
+//!
+//!   Free ------> Running --------> Free               a Job of a graph's run: no Op, the reaper frees, and tells the run
+//! ```
+//!
+//! - `held` and `result`: the Op's until Pending, the reaper's until Done, then the Op's.
+//! - `target`: the Op's in Registering and before Pending, the reaper's in Completing. In Posted it stays as it is, and
+//!   goes with `result` to whoever takes the Slot out of [`Finished`](super::finished::Finished). In Running it is the
+//!   submitter's until the device has accepted the Job, and then the completion's: nobody else reads it, so that a run that
+//!   sleeps is woken through a list of its own (`Shared::runs`).
+//! - Each completion is taken once: a stale Token has another generation or phase, and changes nothing.
+//!
+//! Orderings: every change of owner is a Release store or exchange, paired with the Acquire of the next owner's. In debug
+//! builds each access checks that the Slot is in a phase in which the cell is the caller's.
+#![expect(unsafe_code, reason = "the phase says who owns the cells")]
+
+use std::task::Waker;
+
+use super::held::Held;
+use super::phases::{
+    COMPLETING, COMPLETING_ORPHAN, DONE, FREE, IN_FLIGHT, ORPHAN, PENDING, PHASE, POSTED, Phases,
+    REGISTERING, RUNNING, WAITING, in_flight,
+};
+use super::target::{Leftovers, Meaning, Outcome, Rest, Target, Told};
+use crate::reactor::gate::Later;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{UnsafeCell, discard};
+
+/// What the reaper has to do after a completion.
+pub(in crate::reactor) enum Completed {
+    /// Nothing: the Op finds out itself, or the Token named no Job in flight.
+    Nothing,
+    /// The Token named no Job in flight.
+    Stale,
+    /// Tell the Op.
+    Tell(Told),
+    /// Put it where the caller's own loop finds it.
+    Deliver,
+    /// Free the Slot, and tell the run if there is one.
+    Free(Option<Told>),
+}
+
+#[repr(align(128))]
+pub(in crate::reactor) struct Slot {
+    state: AtomicU64,
+    held: UnsafeCell<Option<Held>>,
+    target: UnsafeCell<Option<Target>>,
+    result: UnsafeCell<Outcome>,
+}
+
+// SAFETY: the cells are reached by one party at a time, as the phase says; their contents are Send.
+unsafe impl Send for Slot {}
+// SAFETY: as above.
+unsafe impl Sync for Slot {}
+
+fn generation(state: u64) -> u32 {
+    (state >> 32) as u32
+}
+
+/// Writes a cell; the old content is given back, to be dropped where no cell is open.
+///
+/// # Safety
+///
+/// The caller owns the cell, as the phase says.
+unsafe fn replace<T>(cell: &UnsafeCell<T>, value: T) -> T {
+    cell.with_mut(|cell| {
+        // SAFETY: the caller owns the cell.
+        unsafe { std::ptr::replace(cell, value) }
+    })
+}
+
+/// A Slot that nobody has filled.
+const EMPTY: Phases = Phases::any([FREE]);
+/// A Slot whose Job the device has not accepted yet.
+const SUBMITTING: Phases = Phases::any([PENDING, POSTED, RUNNING]);
+/// A Slot whose Job is over.
+const OVER: Phases = Phases::any([DONE]);
+/// The Op writes its waker. The reaper may complete the Job meanwhile, and leaves the cell alone.
+const REGISTERS: Phases = Phases::any([REGISTERING, DONE]);
+/// The reaper takes the waker for a nudge. The Op may be dropped meanwhile.
+const NUDGES: Phases = Phases::any([REGISTERING, ORPHAN]);
+/// The reaper takes the waker at the end. The Op may be dropped meanwhile.
+const COMPLETES: Phases = Phases::any([COMPLETING, COMPLETING_ORPHAN]);
+
+/// Drops what may hold a waker of the user's. Most often there is nothing.
+#[inline]
+fn drop_target(target: Option<Target>) {
+    if target.is_some() {
+        discard(target);
+    }
+}
+
+/// Leaves a target that nobody tells to be dropped later. Most often there is none.
+#[inline]
+fn leave(target: Option<Later<Target>>, rest: &mut Leftovers) {
+    if let Some(target) = target {
+        rest.push(target.map(Rest::Untold));
+    }
+}
+
+impl Slot {
+    pub(in crate::reactor) fn new() -> Slot {
+        Slot {
+            state: AtomicU64::new(FREE),
+            held: UnsafeCell::new(None),
+            target: UnsafeCell::new(None),
+            result: UnsafeCell::new(Ok(0)),
+        }
+    }
+
+    /// Debug builds: the Slot is in one of the phases in which the caller owns a cell.
+    #[inline(always)]
+    #[track_caller]
+    fn owned_in(&self, phases: Phases) {
+        if cfg!(debug_assertions) {
+            let now = self.phase();
+            assert!(
+                now.is_in(phases),
+                "a cell of a Slot in {now:?} is reached, not in {phases:?}"
+            );
+        }
+    }
+
+    /// Makes a Slot that was taken from the free list pending, and says its generation.
+    ///
+    /// # Safety
+    ///
+    /// The caller took the Slot from the free list, and has not filled, settled or given it back.
+    #[inline(always)]
+    pub(in crate::reactor) unsafe fn fill(&self, held: Held, target: Option<Target>) -> u32 {
+        let state = self.state.load(Ordering::Relaxed);
+        self.owned_in(EMPTY);
+        // SAFETY: Free and out of the free list: the caller's.
+        let old = unsafe { replace(&self.held, Some(held)) };
+        debug_assert!(old.is_none());
+        let phase = match target {
+            Some(Target::Caller(..)) => POSTED,
+            Some(Target::Run(..)) => RUNNING,
+            _ => PENDING,
+        };
+        // SAFETY: as above.
+        let old = unsafe { replace(&self.target, target) };
+        debug_assert!(old.is_none());
+        self.state.store(state | phase, Ordering::Release);
+        generation(state)
+    }
+
+    /// Makes a Slot that was taken from the free list done at once: the device did the Job inline.
+    ///
+    /// # Safety
+    ///
+    /// As for `fill`.
+    pub(in crate::reactor) unsafe fn settle(
+        &self,
+        user_data: u64,
+        meaning: Meaning,
+        outcome: Outcome,
+    ) {
+        let state = self.state.load(Ordering::Relaxed);
+        self.owned_in(EMPTY);
+        // SAFETY: Free and out of the free list: the caller's.
+        let _ = unsafe { replace(&self.result, outcome) };
+        // SAFETY: as above.
+        let old = unsafe { replace(&self.target, Some(Target::Caller(user_data, meaning))) };
+        debug_assert!(old.is_none());
+        self.state.store(state | DONE, Ordering::Release);
+    }
+
+    /// Caller's own loop: word and result of a Job that is over. The Slot is free then, but for the free list.
+    ///
+    /// # Safety
+    ///
+    /// The caller took the Slot's number out of `Finished`, and calls this once for it.
+    pub(super) unsafe fn take_posted(&self) -> Option<(u64, Meaning, Outcome)> {
+        if self.state.load(Ordering::Acquire) & PHASE != DONE {
+            return None;
+        }
+        self.owned_in(OVER);
+        // SAFETY: Done, and its only number in `Finished` is the caller's: so are the cells.
+        let result = unsafe { replace(&self.result, Ok(0)) };
+        // SAFETY: as above.
+        let target = unsafe { replace(&self.target, None) };
+        self.free();
+        match target {
+            Some(Target::Caller(user_data, meaning)) => Some((user_data, meaning, result)),
+            _ => None,
+        }
+    }
+
+    /// The device refused the Job: the Slot is free again, but for the free list; the Leases are the caller's.
+    ///
+    /// # Safety
+    ///
+    /// The caller has just filled the Slot, no device has its Job, and nobody else knows the Token.
+    pub(in crate::reactor) unsafe fn undo(&self) -> Held {
+        self.owned_in(SUBMITTING);
+        // SAFETY: no device has accepted the Job, so that no completion can come; no Op has stored a waker, and nobody else
+        // reads a `target`: the caller owns the cells.
+        let held = unsafe { replace(&self.held, None) };
+        // SAFETY: as above.
+        let target = unsafe { replace(&self.target, None) };
+        self.free();
+        drop_target(target);
+        held.expect("filled before")
+    }
+
+    fn free(&self) {
+        let next = generation(self.state.load(Ordering::Relaxed)).wrapping_add(1);
+        self.state
+            .store(u64::from(next) << 32 | FREE, Ordering::Release);
+    }
+
+    /// Op: the result, if the Job is over. The Slot is free then, but for the free list.
+    #[inline(always)]
+    pub(in crate::reactor) fn take(&self) -> Option<Outcome> {
+        if self.state.load(Ordering::Acquire) & PHASE != DONE {
+            return None;
+        }
+        self.owned_in(OVER);
+        // SAFETY: Done: the cells are the Op's.
+        let result = unsafe { replace(&self.result, Ok(0)) };
+        // SAFETY: as above. (The Op that registered while the reaper completed left its waker.)
+        let target = unsafe { replace(&self.target, None) };
+        self.free();
+        drop_target(target);
+        Some(result)
+    }
+
+    /// Op: stores the waker to be woken at the end. `take` must be asked once more afterwards.
+    pub(in crate::reactor) fn register(&self, waker: &Waker) {
+        let state = self.state.load(Ordering::Acquire);
+        let registering = state & !PHASE | REGISTERING;
+        let mine = matches!(state & PHASE, PENDING | WAITING)
+            && self
+                .state
+                .compare_exchange(state, registering, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok();
+        if !mine {
+            if self.state.load(Ordering::Acquire) & PHASE != DONE {
+                // The reaper took the old waker a moment ago, and that may be another one.
+                waker.wake_by_ref();
+            }
+            return;
+        }
+        self.owned_in(REGISTERS);
+        let known = self.target.with(|target| {
+            // SAFETY: Registering: the cell is the Op's.
+            matches!(unsafe { &*target }, Some(Target::Waker(known)) if known.will_wake(waker))
+        });
+        let old = match known {
+            true => None,
+            // SAFETY: as above. The clone is made before the cell is written.
+            false => unsafe { replace(&self.target, Some(Target::Waker(waker.clone()))) },
+        };
+        // If this fails the reaper has made it Done meanwhile, and `take` says so.
+        let waiting = state & !PHASE | WAITING;
+        // SeqCst: whoever set another mode sees it asleep, or is seen by it afterwards (`nudge`, `Current`).
+        let _ =
+            self.state
+                .compare_exchange(registering, waiting, Ordering::SeqCst, Ordering::Relaxed);
+        drop_target(old);
+    }
+
+    /// Op: it is dropped. True if the Slot is free, but for the free list; else the reaper will see to it.
+    pub(in crate::reactor) fn abandon(&self) -> bool {
+        let mut state = self.state.load(Ordering::Acquire);
+        loop {
+            let phase = match state & PHASE {
+                // Registering: a waker that panicked when it was cloned, or a nudge.
+                PENDING | WAITING | REGISTERING => ORPHAN,
+                COMPLETING => COMPLETING_ORPHAN,
+                DONE => return self.take().is_some(),
+                _ => return false,
+            };
+            // Release: the waker that this Op stored is the reaper's to drop.
+            match self.state.compare_exchange(
+                state,
+                state & !PHASE | phase,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return false,
+                Err(seen) => state = seen,
+            }
+        }
+    }
+
+    /// Reaper: the device says that the Job is over.
+    pub(in crate::reactor) fn complete(
+        &self,
+        of: u32,
+        outcome: Outcome,
+        rest: &mut Leftovers,
+    ) -> Completed {
+        let mut state = self.state.load(Ordering::Acquire);
+        if generation(state) != of || !in_flight(state) {
+            return Completed::Stale;
+        }
+        self.owned_in(IN_FLIGHT);
+        // SAFETY: the Job was in flight, and its completion comes once: `held` and `result` are the reaper's.
+        let held = unsafe { replace(&self.held, None) };
+        if let Some(held) = held {
+            held.release(&outcome, rest);
+        }
+        // SAFETY: as above.
+        let _ = unsafe { replace(&self.result, outcome) };
+        loop {
+            let phase = match state & PHASE {
+                PENDING | WAITING => COMPLETING,
+                REGISTERING => DONE,
+                POSTED => {
+                    // Release, to whoever takes it out. There is no Op that could have changed it.
+                    self.state.store(state & !PHASE | DONE, Ordering::Release);
+                    return Completed::Deliver;
+                }
+                // As above: nobody but the reaper.
+                RUNNING => return self.end_run(outcome),
+                _ => return self.end_orphan(rest),
+            };
+            match self.state.compare_exchange(
+                state,
+                state & !PHASE | phase,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) if phase == DONE => return Completed::Nothing,
+                Ok(_) => return self.tell(state & !PHASE, rest),
+                Err(seen) => state = seen,
+            }
+        }
+    }
+
+    /// Reaper: takes the target. It may be code of the application's, so it is for later.
+    ///
+    /// # Safety
+    ///
+    /// The target is the reaper's, as the phase says.
+    #[inline(always)]
+    unsafe fn take_target(&self) -> Option<Later<Target>> {
+        // SAFETY: as the caller promises.
+        Later::new(unsafe { replace(&self.target, None) }).transpose()
+    }
+
+    /// Reaper: Completing; the target is its own.
+    #[inline(always)]
+    fn tell(&self, generation: u64, rest: &mut Leftovers) -> Completed {
+        self.owned_in(COMPLETES);
+        // SAFETY: Completing: the cell is the reaper's.
+        let target = unsafe { self.take_target() };
+        let [completing, done] = [COMPLETING, DONE].map(|phase| generation | phase);
+        if self
+            .state
+            .compare_exchange(completing, done, Ordering::AcqRel, Ordering::Acquire)
+            .is_err()
+        {
+            self.free();
+            leave(target, rest);
+            return Completed::Free(None);
+        }
+        match target {
+            Some(target) => Completed::Tell(Told::Op(target)),
+            None => Completed::Nothing,
+        }
+    }
+
+    fn end_run(&self, outcome: Outcome) -> Completed {
+        self.owned_in(Phases::any([RUNNING]));
+        // SAFETY: Running, and its completion comes once: nobody but the reaper is left.
+        let target = unsafe { self.take_target() };
+        self.free();
+        Completed::Free(target.map(|target| Told::Run(target, outcome)))
+    }
+
+    fn end_orphan(&self, rest: &mut Leftovers) -> Completed {
+        self.owned_in(Phases::any([ORPHAN]));
+        // SAFETY: Orphan: nobody but the reaper is left.
+        let target = unsafe { self.take_target() };
+        self.free();
+        leave(target, rest);
+        Completed::Free(None)
+    }
+
+    /// Which queue has the Job, if one may have it.
+    ///
+    /// # Safety
+    ///
+    /// Nobody else reaches the Slot during the call.
+    pub(in crate::reactor) unsafe fn in_flight(&self) -> Option<u8> {
+        in_flight(self.state.load(Ordering::Acquire)).then(|| {
+            self.held.with(|held| {
+                // SAFETY: nobody else can reach the Slot, as the caller made sure.
+                unsafe { &*held }.as_ref().map_or(0, |held| held.queue)
+            })
+        })
+    }
+
+    /// Whether the device may still have the Job.
+    pub(in crate::reactor) fn is_in_flight(&self) -> bool {
+        !matches!(self.state.load(Ordering::Acquire) & PHASE, FREE | DONE)
+    }
+
+    /// The phase that it is in, as one bit of [`Phases`].
+    pub(in crate::reactor) fn phase(&self) -> Phases {
+        Phases::of(self.state.load(Ordering::Acquire))
+    }
+
+    /// Reaper: the waker of an Op that waits, taken out so that the Op polls again: the world changed under it.
+    pub(in crate::reactor) fn nudge(&self) -> Option<Waker> {
+        // SeqCst: pairs with `register`.
+        let state = self.state.load(Ordering::SeqCst);
+        let [waiting, registering, pending] =
+            [WAITING, REGISTERING, PENDING].map(|phase| state & !PHASE | phase);
+        self.state
+            .compare_exchange(waiting, registering, Ordering::Acquire, Ordering::Relaxed)
+            .ok()?;
+        self.owned_in(NUDGES);
+        // SAFETY: Registering keeps the Op away (`register` gives up, `abandon` leaves the cells), and the gate keeps
+        // other reapers away.
+        let target = unsafe { replace(&self.target, None) };
+        // If it fails the Op was dropped meanwhile.
+        let _ =
+            self.state
+                .compare_exchange(registering, pending, Ordering::Release, Ordering::Relaxed);
+        match target {
+            Some(Target::Waker(waker)) => Some(waker),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod alone {
+    use super::super::held::Held;
+    use super::super::target::Outcome;
+    use super::super::target::Target;
+    use super::Slot;
+
+    /// For tests that have a Slot to themselves.
+    impl Slot {
+        pub(in crate::reactor) fn fill_alone(&self, held: Held, target: Option<Target>) -> u32 {
+            // SAFETY: the test fills it while it is free, and there is no free list.
+            unsafe { self.fill(held, target) }
+        }
+
+        #[cfg(not(tokio_doca_loom))]
+        pub(in crate::reactor) fn settle_alone(&self, user_data: u64, outcome: Outcome) {
+            // SAFETY: as above.
+            unsafe { self.settle(user_data, super::super::target::Meaning::Bytes, outcome) }
+        }
+
+        pub(in crate::reactor) fn take_posted_alone(&self) -> Option<(u64, Outcome)> {
+            // SAFETY: one thread of the test takes it.
+            let taken = unsafe { self.take_posted() };
+            taken.map(|(user_data, _, outcome)| (user_data, outcome))
+        }
+    }
+}
+
+#[cfg(all(test, not(tokio_doca_loom)))]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+    use crate::error::JobError;
+    use crate::reactor::gate::Outside;
+    use crate::reactor::slots::Run;
+    use std::sync::{Arc, Mutex};
+
+    fn held() -> Held {
+        Held::new(None, None, 0)
+    }
+
+    /// Completes it, and drops what is left.
+    fn complete(slot: &Slot, generation: u32, outcome: Outcome) -> Completed {
+        let mut rest = Leftovers::new();
+        let completed = slot.complete(generation, outcome, &mut rest);
+        for rest in rest {
+            drop(rest.open(&Outside::of_a_test()));
+        }
+        completed
+    }
+
+    #[derive(Default)]
+    struct Seen(Mutex<Vec<(u32, Outcome)>>);
+
+    impl Run for Seen {
+        fn completed(&self, node: u32, outcome: Outcome) {
+            self.0.lock().expect("no panic").push((node, outcome));
+        }
+    }
+
+    #[test]
+    fn a_nudge_leaves_the_slot_of_a_run_alone() {
+        let (slot, seen) = (Slot::new(), Arc::new(Seen::default()));
+        let generation = slot.fill_alone(held(), Some(Target::Run(seen.clone(), 7)));
+        assert!(slot.phase().any_asleep() && slot.is_in_flight());
+        assert!(slot.nudge().is_none());
+        assert!(matches!(
+            complete(&slot, generation, Ok(3)),
+            Completed::Free(Some(Told::Run(_, Ok(3))))
+        ));
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic = "a cell of a Slot in"]
+    fn a_slot_whose_job_is_over_cannot_be_undone() {
+        let slot = Slot::new();
+        let generation = slot.fill_alone(held(), None);
+        let _ = complete(&slot, generation, Ok(3));
+        // SAFETY: there is no device; the phase is wrong, and the check comes before a cell is reached.
+        drop(unsafe { slot.undo() });
+    }
+
+    #[test]
+    fn a_run_is_told_and_its_slot_is_free_without_an_op() {
+        let (slot, seen) = (Slot::new(), Arc::new(Seen::default()));
+        let generation = slot.fill_alone(held(), Some(Target::Run(seen.clone(), 7)));
+        let Completed::Free(Some(Told::Run(target, Ok(3)))) = complete(&slot, generation, Ok(3))
+        else {
+            panic!("a run is told, and the Slot freed");
+        };
+        let Target::Run(run, 7) = target.open(&Outside::of_a_test()) else {
+            panic!("it is the run that was named");
+        };
+        run.completed(7, Ok(3));
+        assert_eq!(*seen.0.lock().unwrap(), [(7, Ok(3))]);
+        assert_eq!(
+            slot.fill_alone(held(), None),
+            generation.wrapping_add(1),
+            "another use"
+        );
+    }
+
+    #[test]
+    fn a_posted_job_keeps_its_word_and_result_until_it_is_taken() {
+        let slot = Slot::new();
+        let generation = slot.fill_alone(held(), Some(Target::Caller(u64::MAX, Meaning::Bytes)));
+        assert!(slot.take_posted_alone().is_none() && slot.is_in_flight());
+        assert!(slot.nudge().is_none());
+        assert!(slot.phase().any_in_flight() && !slot.phase().any_op());
+        assert!(matches!(
+            complete(&slot, generation, Ok(3)),
+            Completed::Deliver
+        ));
+        assert!(matches!(
+            complete(&slot, generation, Ok(4)),
+            Completed::Stale
+        ));
+        assert!(!slot.is_in_flight());
+        assert_eq!(slot.take_posted_alone(), Some((u64::MAX, Ok(3))));
+        assert_eq!(slot.take_posted_alone(), None, "once");
+        slot.settle_alone(7, Ok(8));
+        assert!(!slot.is_in_flight());
+        assert_eq!(slot.take_posted_alone(), Some((7, Ok(8))));
+        assert_eq!(slot.fill_alone(held(), None), generation.wrapping_add(2));
+    }
+
+    #[test]
+    fn a_completion_is_taken_once_and_a_stale_one_changes_nothing() {
+        let slot = Slot::new();
+        let generation = slot.fill_alone(held(), None);
+        assert!(matches!(
+            complete(&slot, generation.wrapping_add(1), Ok(1)),
+            Completed::Stale
+        ));
+        assert!(slot.take().is_none());
+        let error = JobError::device(ErrorKind::IoFailed, 1);
+        assert!(matches!(
+            complete(&slot, generation, Err(error)),
+            Completed::Nothing
+        ));
+        assert!(matches!(
+            complete(&slot, generation, Ok(2)),
+            Completed::Stale
+        ));
+        assert_eq!(slot.take(), Some(Err(error)));
+        assert!(matches!(
+            complete(&slot, generation, Ok(3)),
+            Completed::Stale
+        ));
+    }
+
+    #[test]
+    fn an_orphan_is_freed_by_its_completion_and_a_done_one_by_the_drop() {
+        let slot = Slot::new();
+        let generation = slot.fill_alone(held(), Some(Target::Waker(Waker::noop().clone())));
+        assert!(!slot.abandon());
+        assert!(slot.is_in_flight());
+        assert!(matches!(
+            complete(&slot, generation, Ok(1)),
+            Completed::Free(None)
+        ));
+        let generation = slot.fill_alone(held(), None);
+        assert!(matches!(
+            complete(&slot, generation, Ok(1)),
+            Completed::Nothing
+        ));
+        assert!(slot.abandon());
+    }
+
+    #[test]
+    fn a_nudge_takes_the_waker_and_leaves_the_job_in_flight() {
+        let slot = Slot::new();
+        let generation = slot.fill_alone(held(), None);
+        assert!(slot.nudge().is_none());
+        slot.register(Waker::noop());
+        assert!(slot.nudge().is_some());
+        assert!(slot.nudge().is_none(), "taken");
+        assert!(matches!(
+            complete(&slot, generation, Ok(1)),
+            Completed::Nothing
+        ));
+    }
+}

@@ -1,0 +1,72 @@
+//! Who is told that a Job is over: an Op's waker, a run of a graph, or the caller's own loop.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use arrayvec::ArrayVec;
+
+use crate::device::Token;
+use crate::error::JobError;
+use crate::mem::Last;
+use crate::reactor::gate::Later;
+use crate::reactor::places::Places;
+
+/// How a Job ended.
+pub(crate) type Outcome = Result<u64, JobError>;
+
+/// What is told of completions, in place of a waker: a run of a graph.
+pub(crate) trait Run: Send + Sync {
+    /// The Job of this node is over.
+    fn completed(&self, node: u32, outcome: Outcome);
+}
+
+/// Who is told that a Job is over.
+pub(in crate::reactor) enum Target {
+    Waker(Waker),
+    /// A graph's run needs no waker per node, and no Op: its Slots are freed by the reaper.
+    Run(Arc<dyn Run>, u32),
+    /// The caller's own loop, which is given this word back, and what the result means. That waits in the Slot.
+    Caller(u64, Meaning),
+}
+
+/// What the number stands for that a job of the caller's own loop ends with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meaning {
+    /// Bytes that were moved.
+    Bytes,
+    /// A value.
+    Value,
+    /// Nothing.
+    Nothing,
+}
+
+/// Whom to tell, once the gate was left.
+pub(in crate::reactor) enum Told {
+    /// The Op whose Job has ended.
+    Op(Later<Target>),
+    /// The run whose Job has ended so.
+    Run(Later<Target>, Outcome),
+    /// An Op that has a place.
+    Waker(Later<Waker>),
+    /// The caller's own loop, if it armed.
+    Caller,
+    /// Those in line for a place of this table.
+    Line(Later<Arc<dyn Places>>),
+    /// Nobody: the completion names no Job, no receive and no wait. The log is told.
+    Nobody(Token),
+}
+
+/// How many completions are reaped at once.
+pub(in crate::reactor) const BATCH: usize = 8;
+
+/// What else a completion leaves to be done once the gate was left.
+#[expect(dead_code, reason = "what is in it is there to be dropped")]
+pub(in crate::reactor) enum Rest {
+    /// Of the memory of a Job, a last count.
+    Last(Last),
+    /// Of an Op that was dropped, its waker.
+    Untold(Target),
+}
+
+/// Of a batch: of each Job two Leases, and a target.
+pub(in crate::reactor) type Leftovers = ArrayVec<Later<Rest>, { 3 * BATCH }>;

@@ -1,0 +1,146 @@
+//! A sync event on a WorkQ, and its table of waits.
+#![expect(unsafe_code, reason = "stands in a line, and pins its nodes")]
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Waker;
+
+use crate::device::{EventCounter, EventJob, EventPort, EventWait};
+use crate::error::{JobError, Result};
+use crate::reactor::places::Wanted;
+use crate::reactor::slots::Outcome;
+use crate::reactor::tables::{Ticket, Waits};
+use crate::reactor::workq::Attachment;
+use crate::sync::{Order, WaitNode};
+
+pub(crate) struct Subscription {
+    attachment: Attachment,
+    event: Arc<dyn EventCounter>,
+    port: Arc<dyn EventPort>,
+    /// Of its jobs that wait in line for a Slot.
+    order: Arc<Order>,
+    waits: Arc<Waits>,
+}
+
+impl Subscription {
+    /// Puts an event on the queue of a context that was attached, with so many waits at once.
+    pub(crate) fn open(
+        attachment: &Attachment,
+        event: Arc<dyn EventCounter>,
+        waits: u32,
+    ) -> Result<Subscription> {
+        let port = attachment.queue.open_event_port(&event, waits)?;
+        let registry = &attachment.shared.core.registry;
+        let table = registry.add(None, |numbered| Waits::new(waits, numbered));
+        let waits = table.inspect_err(|_| port.retire())?;
+        let _ = attachment.event.set(Arc::clone(&port));
+        let order = attachment.order.get_or_init(Order::new);
+        let subscription = Subscription {
+            attachment: attachment.clone(),
+            event,
+            port,
+            order: Arc::clone(order),
+            waits,
+        };
+        attachment.listen()?;
+        Ok(subscription)
+    }
+
+    pub(crate) fn event(&self) -> &Arc<dyn EventCounter> {
+        &self.event
+    }
+
+    /// Finishes a Job now, if the device can, and none of its event waits in line.
+    #[inline(always)]
+    pub(crate) fn finish_inline(&self, job: &EventJob) -> Option<Outcome> {
+        match self.order.is_empty() {
+            true => self.port.try_inline(job),
+            false => None,
+        }
+    }
+
+    /// How a wait ends, if that is known at once.
+    #[inline(always)]
+    pub(in crate::reactor) fn look(&self, wait: &EventWait) -> Option<std::task::Poll<Outcome>> {
+        self.port.try_wait(wait)
+    }
+
+    /// How a wait ends if the counter itself is asked, which every device can be.
+    pub(super) fn peek(&self, wait: &EventWait, highest: u64) -> Result<Option<u64>, JobError> {
+        let beyond = EventWait {
+            threshold: highest,
+            mask: u64::MAX,
+        };
+        let value = match self.event.look(wait)? {
+            Some(value) => Some(value),
+            // A mask may hide that.
+            None => self.event.look(&beyond)?,
+        };
+        match value {
+            Some(value) if beyond.is_over(value) => Err(JobError::event_too_high(value, highest)),
+            value => Ok(value),
+        }
+    }
+
+    pub(in crate::reactor) fn waits(&self) -> &Arc<Waits> {
+        &self.waits
+    }
+
+    pub(in crate::reactor) fn port(&self) -> &Arc<dyn EventPort> {
+        &self.port
+    }
+
+    /// Begins a wait; `None` if there is no place for it.
+    pub(in crate::reactor) fn post(&self, wait: EventWait) -> Result<Option<Ticket>, JobError> {
+        let Some(ticket) = self.waits.fill() else {
+            return Ok(None);
+        };
+        match self.port.wait(self.waits.token(ticket), wait) {
+            Ok(()) => Ok(Some(ticket)),
+            Err(error) => {
+                self.waits.leave(ticket);
+                self.free_on();
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends a wait before its time.
+    pub(super) fn cancel(&self, ticket: Ticket) {
+        self.port.cancel(self.waits.token(ticket));
+        self.waits.leave(ticket);
+        self.free_on();
+    }
+
+    /// A place is free.
+    pub(super) fn free_on(&self) {
+        self.attachment.shared.tell(&*self.waits, false);
+    }
+
+    /// Waits in line no more. What it was told is for the next.
+    pub(in crate::reactor) fn leave(&self, node: Pin<&WaitNode>) {
+        if node.is_linked() {
+            self.waits.line().leave(node);
+            self.free_on();
+        }
+    }
+
+    /// Stands in line for a place.
+    pub(in crate::reactor) fn enqueue(&self, node: Pin<&WaitNode>, waker: &Waker) {
+        // SAFETY: the table is in an Arc, which the WaitFlight that has the node reaches through its context, borrowed or owned, until
+        // after the node is dropped (field order, and the borrow).
+        unsafe { self.waits.line().enqueue(node, waker) };
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.attachment.shared.core.registry.forget(&*self.waits);
+        self.port.retire();
+        let shared = &self.attachment.shared;
+        if !shared.mode.load().is_busy() {
+            // A look lets go of what the device had of it. Not here: wakers are user code.
+            shared.events.ring();
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! One wait on its way, inside an Op: from the first poll to a value.
+//!
+//! ```text
+//!   Idle --> Looking (no place, the poll itself looks) --> Waiting (a place, asleep) --> Finished
+//!                |                                            ^   |
+//!                +--> Queued (in line for a place) -----------+   +-- dropped: cancelled
+//! ```
+//!
+//! While the mode spins, a wait is nothing but loads. A place it takes when it is about to sleep, or if the device cannot be
+//! asked without one.
+//!
+//! The waits that have the places may never end, or never be polled again. So a wait in line does not rest on them: each
+//! of its polls looks at the counter, and it naps between two looks, as on a device without waits.
+
+#![allow(
+    unreachable_pub,
+    private_bounds,
+    reason = "named by what an operation is made of"
+)]
+
+use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+
+use pin_project::{pin_project, pinned_drop};
+
+use super::subscription::Subscription;
+use crate::device::EventWait;
+use crate::error::{JobError, Reason};
+use crate::reactor::budget;
+use crate::reactor::mode::{LOOKS, Policy, Spin};
+use crate::reactor::places::Wanted;
+use crate::reactor::slots::Outcome;
+use crate::reactor::tables::{Entry, PostedWait};
+use crate::reactor::tables::{Ticket, Waits};
+use crate::reactor::waiting::Nap;
+use crate::reactor::waiting::{Awaited, Waited};
+use crate::reactor::workq::{Attachment, Shared};
+use crate::sync::WaitNode;
+use crate::sync::atomic::{Ordering, fence};
+
+/// What a wait is for: a context, and a threshold.
+pub(crate) trait Waiter: Deref<Target = Attachment> {
+    fn subscription(&self) -> &Subscription;
+
+    fn wait(&self) -> EventWait;
+
+    /// Refuses what the device cannot wait for.
+    fn check(&self) -> Result<(), JobError>;
+
+    /// The highest value of the event at which the device waits.
+    fn highest(&self) -> u64;
+}
+
+#[derive(Debug)]
+enum State {
+    Idle,
+    Looking(Spin),
+    Queued(Spin),
+    Waiting(Ticket, Spin),
+    /// Over, when the budget was spent.
+    Kept(Outcome),
+    Finished,
+}
+
+/// Pinned in an Op.
+#[pin_project(PinnedDrop)]
+pub struct WaitFlight<W: Waiter> {
+    // Dropped before the context, which keeps its list.
+    #[pin]
+    node: WaitNode,
+    /// Once it stands in line.
+    #[pin]
+    nap: Option<Nap>,
+    waiter: W,
+    state: State,
+}
+
+/// A wait, as it is waited for.
+pub(in crate::reactor) struct Begun<'a>(pub(super) &'a Waits, pub(in crate::reactor) Ticket);
+
+impl Awaited for Begun<'_> {
+    type End = Outcome;
+
+    #[inline(always)]
+    fn take(&self) -> Option<Outcome> {
+        self.0.take(self.1)
+    }
+
+    fn register(&self, waker: &Waker) {
+        self.0.register(self.1, waker);
+    }
+}
+
+impl<W: Waiter> WaitFlight<W> {
+    pub(crate) fn new(waiter: W) -> WaitFlight<W> {
+        WaitFlight {
+            node: WaitNode::new(),
+            nap: None,
+            waiter,
+            state: State::Idle,
+        }
+    }
+
+    pub(crate) fn waiter(&self) -> &W {
+        &self.waiter
+    }
+
+    /// Begins now, with a place, or says why not: nothing waits.
+    pub(crate) fn start(&mut self) -> Result<(), JobError> {
+        let policy = ready_to_wait(&self.waiter)?;
+        let shared = &self.waiter.shared;
+        if !policy.is_busy() {
+            shared.events.register(shared)?;
+        }
+        self.state = State::Waiting(begin_now(&self.waiter)?, Spin::default());
+        Ok(())
+    }
+
+    /// Begins now, for a loop of the caller's own, or says why not: nothing waits. The flight is idle,
+    /// and stays so.
+    pub(crate) fn post(&self, user_data: u64) -> Result<(), JobError> {
+        let waiter = &self.waiter;
+        waiter.check_open()?;
+        waiter.check()?;
+        let ticket = begin_now(waiter)?;
+        let (shared, subscription) = (&waiter.shared, waiter.subscription());
+        let waits = Arc::clone(subscription.waits());
+        let port = Arc::clone(subscription.port());
+        let posted = PostedWait {
+            waits,
+            port,
+            ticket,
+        };
+        let entries = shared.own_loop.entries_or_new();
+        entries.add(shared, user_data, Entry::Wait(posted));
+        Ok(())
+    }
+
+    pub(crate) fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+        let this = self.project();
+        let fresh = matches!(this.state, State::Idle);
+        let mut begun_under = None;
+        if let State::Kept(outcome) = *this.state {
+            *this.state = State::Finished;
+            return Poll::Ready(outcome);
+        }
+        // What is not begun yet is begun first: others may not pass it meanwhile.
+        let budget = match this.state {
+            State::Idle | State::Queued(_) => None,
+            _ => Some(ready!(tokio::task::coop::poll_proceed(cx))),
+        };
+        if fresh {
+            match ready_to_wait(this.waiter) {
+                Ok(policy) => {
+                    begun_under = Some(policy);
+                    *this.state = State::Looking(Spin::default());
+                }
+                // A loop of refused waits must not starve the others either.
+                Err(error) => return over(this.state, Err(error), cx),
+            }
+        }
+        let (node, nap) = (this.node.as_ref(), this.nap);
+        let polled = go_on(this.waiter, this.state, node, nap, begun_under, cx);
+        let outcome = ready!(polled);
+        match budget {
+            Some(budget) => {
+                budget.made_progress();
+                *this.state = State::Finished;
+                Poll::Ready(outcome)
+            }
+            None => over(this.state, outcome, cx),
+        }
+    }
+}
+
+impl PostedWait {
+    pub(in crate::reactor) fn poll(
+        &mut self,
+        shared: &Arc<Shared>,
+        waker: &Waker,
+    ) -> Poll<Outcome> {
+        let (waits, ticket) = (&*self.waits, self.ticket);
+        let mut outcome = waits.take(ticket);
+        if outcome.is_none() {
+            waits.register(ticket, waker);
+            // After it can be found: pairs with the end of the SyncEvent, and with `Shutdown`.
+            fence(Ordering::SeqCst);
+            outcome = waits.take(ticket);
+        }
+        let outcome = if let Some(outcome) = outcome {
+            outcome
+        } else if !shared.core.registry.has(waits) {
+            waits.leave(ticket);
+            Err(JobError::of(Reason::ContextGone))
+        } else if shared.closed.load(Ordering::SeqCst) {
+            self.port.cancel(waits.token(ticket));
+            waits.leave(ticket);
+            Err(JobError::of(Reason::Shutdown))
+        } else {
+            return Poll::Pending;
+        };
+        shared.tell(waits, false);
+        Poll::Ready(outcome)
+    }
+}
+
+/// It was over within the poll that began it. If the budget is spent, the outcome is kept for the
+/// next one.
+fn over(state: &mut State, outcome: Outcome, cx: &mut Context<'_>) -> Poll<Outcome> {
+    let polled = budget::finished(cx, 0).map(|()| outcome);
+    *state = match polled {
+        Poll::Ready(_) => State::Finished,
+        Poll::Pending => State::Kept(outcome),
+    };
+    polled
+}
+
+/// Begins without standing in line, or says why not.
+fn begin_now(waiter: &impl Waiter) -> Result<Ticket, JobError> {
+    let subscription = waiter.subscription();
+    let waits = subscription.waits();
+    let ticket = match waits.line().lets_pass(None, || true) {
+        true => subscription.post(waiter.wait())?,
+        false => None,
+    };
+    ticket.ok_or_else(|| JobError::new(Reason::WaitsFull, waits.size() as u64, 0))
+}
+
+/// Whether one can begin, and under which policy.
+#[inline]
+fn ready_to_wait(waiter: &impl Waiter) -> Result<Policy, JobError> {
+    waiter.check_open()?;
+    waiter.check()?;
+    Ok(waiter.shared.policy())
+}
+
+fn go_on(
+    waiter: &impl Waiter,
+    state: &mut State,
+    node: Pin<&WaitNode>,
+    mut nap: Pin<&mut Option<Nap>>,
+    begun: Option<Policy>,
+    cx: &mut Context<'_>,
+) -> Poll<Outcome> {
+    let subscription = waiter.subscription();
+    let mut begun = begun;
+    if let State::Looking(spin) = state {
+        match ready!(look_and_begin(waiter, spin, begun, cx)) {
+            Ok(next) => *state = next,
+            Err(outcome) => return Poll::Ready(outcome),
+        }
+    }
+    if let State::Queued(spin) = state {
+        let polled = ready!(poll_queued(waiter, spin, node, nap.as_mut(), cx));
+        nap.set(None);
+        let ticket = match polled {
+            Ok(ticket) => ticket,
+            Err(outcome) => return Poll::Ready(outcome),
+        };
+        *state = State::Waiting(ticket, Spin::default());
+        begun = None;
+    }
+    let State::Waiting(ticket, spin) = state else {
+        panic!("an Op was polled after it had finished")
+    };
+    let ticket = *ticket;
+    // Another policy by now is for the next poll, as for Jobs.
+    let policy = begun.unwrap_or_else(|| waiter.shared.policy());
+    let begun_now = Begun(subscription.waits(), ticket);
+    match waiter.poll_end(&begun_now, begun.is_some(), policy, spin, cx) {
+        Poll::Ready(Waited::Over(outcome)) => {
+            subscription.free_on();
+            Poll::Ready(outcome)
+        }
+        Poll::Ready(Waited::Lost(error)) => {
+            subscription.cancel(ticket);
+            Poll::Ready(Err(error))
+        }
+        Poll::Pending => {
+            // After it can be found asleep: pairs with `Shutdown`.
+            fence(Ordering::SeqCst);
+            if let Err(error) = waiter.check_open() {
+                subscription.cancel(ticket);
+                return Poll::Ready(Err(error));
+            }
+            Poll::Pending
+        }
+    }
+}
+
+/// Looks, as long as the policy says, and takes a place then, or stands in line for one. `Err` is how
+/// the wait ends without one.
+#[inline]
+fn look_and_begin(
+    waiter: &impl Waiter,
+    spin: &mut Spin,
+    begun: Option<Policy>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<State, Outcome>> {
+    let shared = &waiter.shared;
+    let policy = begun.unwrap_or_else(|| shared.policy());
+    let found = look(waiter, policy);
+    if let Some(Poll::Ready(outcome)) = found {
+        return Poll::Ready(Err(outcome));
+    }
+    let mut begin = || {
+        waiter.check_open()?;
+        let over = policy.is_event() || !policy.is_busy() && spin.is_over(policy, || shared.now());
+        if !policy.is_busy() && (begun.is_some() || over) {
+            // Before anything is slept for; it may be another runtime than the last time.
+            shared.events.register(shared)?;
+        }
+        if found.is_some() && !over {
+            return Ok(None);
+        }
+        let subscription = waiter.subscription();
+        let ticket = match subscription.waits().line().is_empty() {
+            true => subscription.post(waiter.wait())?,
+            false => None,
+        };
+        Ok(Some(match ticket {
+            Some(ticket) => State::Waiting(ticket, Spin::default()),
+            None => State::Queued(Spin::default()),
+        }))
+    };
+    match begin() {
+        Ok(Some(next)) => Poll::Ready(Ok(next)),
+        Ok(None) => {
+            if shared.ready() {
+                shared.turn();
+            }
+            shared.misses.add();
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }
+        Err(error) => Poll::Ready(Err(Err(error))),
+    }
+}
+
+/// Waits in line for a place. `Err` is how the wait ends without one.
+#[cold]
+fn poll_queued(
+    waiter: &impl Waiter,
+    spin: &mut Spin,
+    node: Pin<&WaitNode>,
+    mut nap: Pin<&mut Option<Nap>>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<Ticket, Outcome>> {
+    let subscription = waiter.subscription();
+    let leave = |outcome: Outcome| {
+        subscription.leave(node);
+        Poll::Ready(Err(outcome))
+    };
+    if let Some(outcome) = subscription
+        .peek(&waiter.wait(), waiter.highest())
+        .transpose()
+    {
+        return leave(outcome);
+    }
+    let enqueue = |waker: &Waker| subscription.enqueue(node, waker);
+    let take = || Ok(subscription.post(waiter.wait())?);
+    let waits = &**subscription.waits();
+    if let Poll::Ready(taken) = waiter.poll_in_line(waits, node, spin, cx, enqueue, take) {
+        return Poll::Ready(taken.map_err(Err));
+    }
+    if nap.is_none() {
+        nap.set(Some(Nap::new(waiter.workq())));
+    }
+    match nap.as_pin_mut().map(|nap| nap.go_on(cx)) {
+        Some(Err(error)) => leave(Err(error)),
+        _ => Poll::Pending,
+    }
+}
+
+/// Looks, for a while if the policy has it spin; `None` if the device cannot be asked so.
+#[inline]
+fn look(waiter: &impl Waiter, policy: Policy) -> Option<Poll<Outcome>> {
+    let (subscription, wait) = (waiter.subscription(), waiter.wait());
+    for _ in 0..if policy.is_event() { 1 } else { LOOKS } {
+        if let Poll::Ready(outcome) = subscription.look(&wait)? {
+            return Some(Poll::Ready(outcome));
+        }
+    }
+    Some(Poll::Pending)
+}
+
+#[pinned_drop]
+impl<W: Waiter> PinnedDrop for WaitFlight<W> {
+    fn drop(self: Pin<&mut Self>) {
+        let this = self.project();
+        // A place in line is left by the node's own drop; what it was told is passed on there.
+        if let State::Waiting(ticket, _) = *this.state {
+            this.waiter.subscription().cancel(ticket);
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Numbered entries of which those are polled that were woken, and no others.
+//!
+//! Each has a waker, which puts its number into the list of those that are ready, and rings for a
+//! loop of the caller's own that has armed.
+//!
+//! ```text
+//!   add --> ready --- poll --> polled --> over: handed out
+//!             ^                  |
+//!             +--- waker --- (asleep)
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+
+use crate::reactor::events::Driven;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, lock};
+
+/// The entries.
+pub(in crate::reactor) struct Entries<E> {
+    places: Mutex<Places<E>>,
+    ready: Arc<Ready>,
+}
+
+struct Places<E> {
+    places: Vec<Place<E>>,
+    free: Vec<u32>,
+}
+
+struct Place<E> {
+    user_data: u64,
+    state: State<E>,
+    bell: Arc<Bell>,
+}
+
+enum State<E> {
+    Free,
+    Waiting(E),
+    /// A thread polls it.
+    Polled,
+    /// As `Polled`, and it was woken meanwhile.
+    PolledAgain,
+}
+
+#[derive(Default)]
+struct Ready(Mutex<VecDeque<u32>>);
+
+/// The waker of an entry. One is made for each place, and used again.
+struct Bell {
+    index: u32,
+    /// Its number is in the list.
+    queued: AtomicBool,
+    ready: Arc<Ready>,
+    driven: Weak<dyn Driven>,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.queued.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        lock(&self.ready.0).push_back(self.index);
+        // After it can be found: pairs with `arm`.
+        if let Some(driven) = self.driven.upgrade() {
+            driven.fire();
+        }
+    }
+}
+
+impl<E> Entries<E> {
+    pub(in crate::reactor) fn new() -> Entries<E> {
+        Entries {
+            places: Mutex::new(Places {
+                places: Vec::new(),
+                free: Vec::new(),
+            }),
+            ready: Arc::default(),
+        }
+    }
+
+    /// Whether no entry is to be polled.
+    pub(in crate::reactor) fn none_ready(&self) -> bool {
+        lock(&self.ready.0).is_empty()
+    }
+
+    /// Puts an entry in, and has it polled by the next `poll`. `driven` is the WorkQ whose loop polls.
+    pub(in crate::reactor) fn add<T: Driven>(&self, driven: &Arc<T>, user_data: u64, entry: E) {
+        let mut places = lock(&self.places);
+        let index = places.free.pop().unwrap_or_else(|| {
+            let index = places.places.len() as u32;
+            let bell = Arc::new(Bell {
+                index,
+                queued: AtomicBool::new(false),
+                ready: Arc::clone(&self.ready),
+                driven: Arc::<T>::downgrade(driven),
+            });
+            places.places.push(Place {
+                user_data,
+                state: State::Free,
+                bell,
+            });
+            index
+        });
+        let place = &mut places.places[index as usize];
+        (place.user_data, place.state) = (user_data, State::Waiting(entry));
+        let bell = Arc::clone(&place.bell);
+        drop(places);
+        bell.wake();
+    }
+
+    /// Polls what is ready, at most once each, and hands out what is over. Returns how many.
+    pub(in crate::reactor) fn poll<T>(
+        &self,
+        mut poll: impl FnMut(&mut E, &mut Context<'_>) -> Poll<T>,
+        mut handle: impl FnMut(u64, T),
+    ) -> usize {
+        let (mut handed, mut left) = (0, lock(&self.ready.0).len());
+        while left > 0
+            && let Some(index) = self.next()
+        {
+            left -= 1;
+            let Some((mut entry, waker)) = self.take(index) else {
+                continue;
+            };
+            // If the poll panics, in a provider or in a drop of the application's, the place is
+            // free.
+            let place = Polled(self, index);
+            match poll(&mut entry, &mut Context::from_waker(&waker)) {
+                Poll::Pending => {
+                    std::mem::forget(place);
+                    self.put_back(index, entry);
+                }
+                Poll::Ready(end) => {
+                    std::mem::forget(place);
+                    let user_data = self.end(index);
+                    drop(entry);
+                    handed += 1;
+                    handle(user_data, end);
+                }
+            }
+        }
+        handed
+    }
+
+    fn next(&self) -> Option<u32> {
+        lock(&self.ready.0).pop_front()
+    }
+
+    /// Takes the entry out to be polled.
+    fn take(&self, index: u32) -> Option<(E, Waker)> {
+        let mut places = lock(&self.places);
+        let place = &mut places.places[index as usize];
+        // From here on a wake-up counts again. A swap: what was done before a wake-up that was
+        // folded into an earlier one is seen by the poll.
+        place.bell.queued.swap(false, Ordering::SeqCst);
+        match std::mem::replace(&mut place.state, State::Polled) {
+            State::Waiting(entry) => Some((entry, Waker::from(Arc::clone(&place.bell)))),
+            State::Polled | State::PolledAgain => {
+                place.state = State::PolledAgain;
+                None
+            }
+            // It was woken for an entry that has ended.
+            State::Free => {
+                place.state = State::Free;
+                None
+            }
+        }
+    }
+
+    fn put_back(&self, index: u32, entry: E) {
+        let mut places = lock(&self.places);
+        let place = &mut places.places[index as usize];
+        let again = matches!(place.state, State::PolledAgain);
+        place.state = State::Waiting(entry);
+        let bell = again.then(|| Arc::clone(&place.bell));
+        drop(places);
+        bell.into_iter().for_each(Bell::wake);
+    }
+
+    /// The place is free. Returns the word.
+    fn end(&self, index: u32) -> u64 {
+        let mut places = lock(&self.places);
+        let place = &mut places.places[index as usize];
+        place.state = State::Free;
+        let user_data = place.user_data;
+        places.free.push(index);
+        user_data
+    }
+}
+
+/// The place of an entry that is polled.
+struct Polled<'a, E>(&'a Entries<E>, u32);
+
+impl<E> Drop for Polled<'_, E> {
+    fn drop(&mut self) {
+        self.0.end(self.1);
+    }
+}

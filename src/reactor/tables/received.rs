@@ -1,0 +1,131 @@
+//! What a receive brings, and the memory that it lands in.
+#![expect(unsafe_code, reason = "a message is copied between leased memory")]
+
+use crate::device::{Completion, RecvOpcode, Segments};
+use crate::error::{ErrorKind, JobError, Reason};
+use crate::mem::{Begun, Extent, Grow, Writing, hand_over};
+use crate::reactor::slots::Outcome;
+
+/// What a receive has brought: the answer of [`Rdma::recv`](crate::Rdma::recv).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "doca_rdma_result")]
+#[non_exhaustive]
+pub struct Received {
+    /// How many bytes the peer sent, or, of a write with an immediate, wrote to where it was told.
+    pub len: usize,
+    /// What the peer did.
+    pub opcode: RecvOpcode,
+    /// The immediate, if there is one.
+    pub immediate: Option<u32>,
+}
+
+impl Received {
+    /// As a receive answers it: for tests of those who await it.
+    pub const fn new(len: usize, opcode: RecvOpcode, immediate: Option<u32>) -> Received {
+        Received {
+            len,
+            opcode,
+            immediate,
+        }
+    }
+}
+
+/// Memory of a receive, and the Lease on it.
+pub(crate) struct Room {
+    /// `None` if there is no destination.
+    pub(in crate::reactor) lease: Option<Writing>,
+    /// The memory of the Lease.
+    pub(in crate::reactor) segments: Segments,
+    /// In bytes.
+    pub(in crate::reactor) len: usize,
+}
+
+impl Room {
+    pub(crate) fn new(begun: Begun<Option<Writing>, Segments>) -> Room {
+        let (lease, segments) = begun.into_parts();
+        let len = Extent::of(&segments).bytes;
+        Room {
+            lease,
+            segments,
+            len,
+        }
+    }
+
+    /// Returns the Lease, if there is a destination.
+    pub(crate) fn lease(&self) -> Option<&Writing> {
+        self.lease.as_ref()
+    }
+}
+
+/// How a receive ended, and its memory.
+pub(crate) struct Landed {
+    pub(crate) outcome: Result<Received, JobError>,
+    pub(crate) room: Room,
+}
+
+impl Landed {
+    /// How many bytes of a message lie in its memory.
+    pub(crate) fn len(&self) -> usize {
+        match self.outcome {
+            Ok(Received {
+                opcode: RecvOpcode::WriteImm,
+                ..
+            })
+            | Err(_) => 0,
+            Ok(Received { len, .. }) => len,
+        }
+    }
+
+    /// The message is appended to the memory that it lies in.
+    pub(crate) fn grow(&self) {
+        if let Some(lease) = &self.room.lease {
+            lease.grow(self.len());
+        }
+    }
+
+    /// The message is appended to other memory, if that has room for it.
+    pub(crate) fn hand_over(&self, to: &Room) -> Result<(), JobError> {
+        let len = self.len();
+        if len == 0 {
+            return Ok(());
+        }
+        if len > to.len {
+            let (len, room) = (len as u64, to.len as u64);
+            return Err(JobError::new(Reason::ReceiveTooSmall, len, room));
+        }
+        assert!(len <= self.room.len);
+        // SAFETY: each Room has the write Lease of its memory (`Room::new`), which has `len` bytes.
+        unsafe { hand_over(&self.room.segments, &to.segments, len) };
+        if let Some(lease) = &to.lease {
+            lease.grow(len);
+        }
+        Ok(())
+    }
+}
+
+/// No memory.
+pub(super) fn nowhere() -> Room {
+    Room {
+        lease: None,
+        segments: Segments::none(),
+        len: 0,
+    }
+}
+
+/// What a device says is checked.
+pub(in crate::reactor) fn received(
+    result: Outcome,
+    immediate: u32,
+    room: usize,
+) -> Result<Received, JobError> {
+    let nonsense = JobError::device(ErrorKind::Unexpected, 0);
+    let (opcode, len) = Completion::opcode_and_len(result?).ok_or(nonsense)?;
+    if opcode != RecvOpcode::WriteImm && len > room {
+        return Err(nonsense);
+    }
+    Ok(Received {
+        len,
+        opcode,
+        immediate: (opcode != RecvOpcode::Send).then_some(immediate),
+    })
+}

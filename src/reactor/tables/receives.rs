@@ -1,0 +1,399 @@
+//! The receives of one Rdma: a table of their own, apart from the depth of the WorkQ.
+//!
+//! A receive cannot be recalled, so an Op that is dropped leaves an *orphan*: it stays posted, and its memory leased. The
+//! next Op that begins *adopts* the oldest orphan and posts nothing; its message is copied to where the adopter wants it.
+//!
+//! ```text
+//!          fill              complete            take, free
+//!   Free ------> Posted ----------------> Done -------------> Free
+//!                 |  ^                    |  ^
+//!   Op dropped    |  | adopt   dropped    |  | adopt     (an orphan that ends with an error, or is from before
+//!                 v  |                    v  |            a reset, is freed by the reaper)
+//!              orphan: Posted -------> orphan: Done
+//! ```
+//!
+//! All of it is under one lock, in which no code of the user's runs: wakers are cloned, woken and dropped, and Leases given
+//! back, outside.
+
+mod lives;
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::orphans::Orphans;
+use super::received::{Landed, Received, Room, nowhere, received};
+use super::registry::Numbered;
+use crate::device::{Completion, Token};
+use crate::error::{ErrorKind, JobError};
+use crate::mem::Writing;
+use crate::reactor::places;
+use crate::reactor::places::{Ended, Wanted};
+use crate::reactor::slots::keeps_memory;
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use crate::sync::{Mutex, Order, Waiters, discard, lock, wake};
+
+/// Which place an Op has, and which use of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::reactor) struct Receipt {
+    pub(in crate::reactor) index: u32,
+    generation: u32,
+    /// It was posted by an Op that was dropped, for memory of its own.
+    pub(in crate::reactor) adopted: bool,
+}
+
+impl Receipt {
+    /// Whether its receive was posted before the other one.
+    pub(in crate::reactor) fn is_older_than(self, other: Receipt) -> bool {
+        // They wrap.
+        (self.generation.wrapping_sub(other.generation) as i32) < 0
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Free,
+    Posted,
+    Done,
+}
+
+struct Place {
+    phase: Phase,
+    /// Counts the receives that were posted before it. The lower half is its generation.
+    posted: u64,
+    /// In which life of the endpoint it was posted; `OVER` if it has a message of a life before.
+    life: u32,
+    /// An Op has it. Without one it stands among the orphans.
+    owned: bool,
+    /// The Op that has it has adopted it: the memory is another one's.
+    adopted: bool,
+    room: Room,
+    outcome: Result<Received, JobError>,
+    waker: Option<Waker>,
+}
+
+impl Place {
+    fn generation(&self) -> u32 {
+        self.posted as u32
+    }
+}
+
+struct Places {
+    places: Box<[Place]>,
+    free: Vec<u32>,
+    orphans: Orphans,
+    /// Receives posted, ever. The lower half is the generation of the next.
+    posted: u64,
+    /// How many threads reset the endpoint just now. A message that comes meanwhile is of the life
+    /// before, whenever its receive was posted.
+    resetting: u32,
+}
+
+/// The receives of one Rdma.
+pub(crate) struct Receives {
+    number: u32,
+    /// Ops of all tables of the WorkQ that sleep.
+    asleep: Arc<AtomicUsize>,
+    /// Which receives are over: for the Op, to look without the lock.
+    over: Box<[AtomicBool]>,
+    orphans: AtomicUsize,
+    free: AtomicUsize,
+    /// The life of the endpoint. Written under the lock of the table.
+    life: AtomicU32,
+    /// Who waits for a place.
+    pub(in crate::reactor) line: Waiters,
+    /// Of all in that line.
+    pub(in crate::reactor) order: Arc<Order>,
+    /// Streams that have no receive posted, and wait for the end of the connection.
+    pub(in crate::reactor) unfed: Waiters,
+    table: Mutex<Places>,
+}
+
+impl Receives {
+    pub(in crate::reactor) fn new(size: u32, numbered: Numbered) -> Receives {
+        let Numbered {
+            number,
+            posted,
+            asleep,
+        } = numbered;
+        let place = |_| Place {
+            phase: Phase::Free,
+            posted: 0,
+            life: lives::OVER,
+            owned: false,
+            adopted: false,
+            room: nowhere(),
+            outcome: Err(JobError::device(ErrorKind::Empty, 0)),
+            waker: None,
+        };
+        let table = Places {
+            places: (0..size).map(place).collect(),
+            free: (0..size).rev().collect(),
+            orphans: Orphans::new(size),
+            posted,
+            resetting: 0,
+        };
+        Receives {
+            number,
+            asleep,
+            over: (0..size).map(|_| AtomicBool::new(false)).collect(),
+            orphans: AtomicUsize::new(0),
+            free: AtomicUsize::new(size as usize),
+            life: AtomicU32::new(lives::FIRST),
+            line: Waiters::new(),
+            order: Order::new(),
+            unfed: Waiters::new(),
+            table: Mutex::new(table),
+        }
+    }
+
+    pub(in crate::reactor) fn size(&self) -> usize {
+        self.over.len()
+    }
+
+    /// Returns whether a receive that does not wait may take a place.
+    pub(in crate::reactor) fn lets_pass(&self) -> bool {
+        let is_free = || self.available() > 0;
+        self.line.lets_pass(Some(&self.order), is_free)
+    }
+
+    /// The name that a device knows a receive by.
+    pub(in crate::reactor) fn token(&self, receipt: Receipt) -> Token {
+        Token::new(self.number, receipt.index, receipt.generation)
+    }
+
+    /// The oldest orphan is the caller's now.
+    pub(in crate::reactor) fn adopt(&self) -> Option<Receipt> {
+        if self.orphans.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let mut table = lock(&self.table);
+        let index = table.orphans.oldest()?;
+        self.unorphan(&mut table, index);
+        let place = &mut table.places[index as usize];
+        (place.owned, place.adopted) = (true, true);
+        Some(Receipt {
+            index,
+            generation: place.generation(),
+            adopted: true,
+        })
+    }
+
+    /// Whether the memory of a receive is that of a Lease. `is_for` runs under the lock.
+    pub(in crate::reactor) fn is_leased(
+        &self,
+        receipt: Receipt,
+        is_for: impl FnOnce(&Writing) -> bool,
+    ) -> bool {
+        let table = lock(&self.table);
+        let lease = table.places[receipt.index as usize].room.lease();
+        lease.is_some_and(is_for)
+    }
+
+    /// Fills a free place. The device may see the receive from here on.
+    pub(in crate::reactor) fn fill(&self, room: Room) -> Result<Receipt, Room> {
+        let mut table = lock(&self.table);
+        let Some(index) = table.free.pop() else {
+            drop(table);
+            return Err(room);
+        };
+        self.free.fetch_sub(1, Ordering::SeqCst);
+        let (posted, life) = (table.posted, self.life());
+        table.posted += 1;
+        self.over[index as usize].store(false, Ordering::Relaxed);
+        let place = &mut table.places[index as usize];
+        debug_assert_eq!(place.phase, Phase::Free);
+        (place.phase, place.owned) = (Phase::Posted, true);
+        (place.posted, place.life) = (posted, life);
+        place.room = room;
+        Ok(Receipt {
+            index,
+            generation: place.generation(),
+            adopted: false,
+        })
+    }
+
+    /// The device refused it: the place is free again, and the memory the caller's.
+    pub(in crate::reactor) fn undo(&self, receipt: Receipt) -> Room {
+        let mut table = lock(&self.table);
+        self.free(&mut table, receipt.index)
+    }
+
+    /// Makes a place free. Whoever is in line is to be told.
+    fn free(&self, table: &mut Places, index: u32) -> Room {
+        let place = &mut table.places[index as usize];
+        debug_assert!(place.waker.is_none());
+        (place.phase, place.owned, place.adopted) = (Phase::Free, false, false);
+        let room = std::mem::replace(&mut place.room, nowhere());
+        table.free.push(index);
+        self.free.fetch_add(1, Ordering::SeqCst);
+        room
+    }
+
+    /// Op: how the receive ended, if it has. The place of its own is free then; of an adopted one its memory is the caller's
+    /// until `settle` or `put_back`.
+    #[inline]
+    pub(in crate::reactor) fn take(&self, receipt: Receipt) -> Option<Landed> {
+        if !self.over[receipt.index as usize].load(Ordering::Acquire) {
+            return None;
+        }
+        let mut table = lock(&self.table);
+        let place = &mut table.places[receipt.index as usize];
+        let outcome = place.outcome;
+        let room = if receipt.adopted {
+            std::mem::replace(&mut place.room, nowhere())
+        } else {
+            self.free(&mut table, receipt.index)
+        };
+        Some(Landed { outcome, room })
+    }
+
+    /// Op: an adopted receive was seen to.
+    pub(in crate::reactor) fn settle(&self, receipt: Receipt) {
+        self.free(&mut lock(&self.table), receipt.index);
+    }
+
+    /// Op: the message could not be had, and stays for the next.
+    pub(in crate::reactor) fn put_back(&self, receipt: Receipt, room: Room) -> Ended {
+        let mut table = lock(&self.table);
+        table.places[receipt.index as usize].room = room;
+        self.leave(&mut table, receipt.index)
+    }
+
+    /// Op: stores the waker to be woken at the end. `take` must be asked once more afterwards.
+    pub(in crate::reactor) fn register(&self, receipt: Receipt, waker: &Waker) {
+        let waker = waker.clone();
+        let mut table = lock(&self.table);
+        let place = &mut table.places[receipt.index as usize];
+        let old = if place.phase == Phase::Done {
+            Some(waker)
+        } else {
+            place.waker.replace(waker)
+        };
+        if place.phase != Phase::Done && old.is_none() {
+            self.asleep.fetch_add(1, Ordering::SeqCst);
+        }
+        drop(table);
+        discard(old);
+    }
+
+    /// Op: it is dropped.
+    pub(in crate::reactor) fn abandon(&self, receipt: Receipt) -> Ended {
+        let mut table = lock(&self.table);
+        self.leave(&mut table, receipt.index)
+    }
+
+    /// A place has no Op any more: an orphan, or free if there is nothing to wait for.
+    fn leave(&self, table: &mut Places, index: u32) -> Ended {
+        let life = self.life();
+        let place = &mut table.places[index as usize];
+        (place.owned, place.adopted) = (false, false);
+        let (waker, posted) = (self.wakened(place), place.posted);
+        let over = place.phase == Phase::Done;
+        if over && (place.outcome.is_err() || place.life != life) {
+            return Ended {
+                waker,
+                lease: self.free(table, index).lease,
+                freed: true,
+            };
+        }
+        table.orphans.insert(index, posted);
+        self.orphans.fetch_add(1, Ordering::SeqCst);
+        // Whoever is in line can adopt it.
+        Ended {
+            waker,
+            lease: None,
+            freed: true,
+        }
+    }
+
+    /// Its Op sleeps no more.
+    fn wakened(&self, place: &mut Place) -> Option<Waker> {
+        let waker = place.waker.take();
+        if waker.is_some() {
+            self.asleep.fetch_sub(1, Ordering::SeqCst);
+        }
+        waker
+    }
+
+    /// Makes all poll again that have no receive posted: those in line, and streams whose pool is
+    /// empty.
+    pub(in crate::reactor) fn wake_unposted(&self) {
+        self.line.wake_all();
+        self.unfed.wake_all();
+    }
+
+    /// A place is no orphan any more.
+    fn unorphan(&self, table: &mut Places, index: u32) {
+        table.orphans.remove(index);
+        self.orphans.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Wanted for Receives {
+    fn line(&self) -> &Waiters {
+        &self.line
+    }
+
+    /// Free ones, and orphans.
+    fn available(&self) -> usize {
+        self.free.load(Ordering::SeqCst) + self.orphans.load(Ordering::SeqCst)
+    }
+}
+
+impl places::Places for Receives {
+    fn number(&self) -> u32 {
+        self.number
+    }
+
+    fn posted(&self) -> u64 {
+        lock(&self.table).posted
+    }
+
+    fn complete(&self, completion: &Completion) -> Option<Ended> {
+        let (index, generation) = (completion.token.index(), completion.token.generation());
+        let mut table = lock(&self.table);
+        let (life, resetting) = (self.life(), table.resetting > 0);
+        let place = table.places.get_mut(index as usize)?;
+        if place.phase != Phase::Posted || place.generation() != generation {
+            return None;
+        }
+        place.phase = Phase::Done;
+        if resetting {
+            place.life = lives::OVER;
+        }
+        place.outcome = received(completion.result, completion.immediate, place.room.len);
+        let failed = place.outcome.is_err();
+        if place.outcome.is_err_and(|error| keeps_memory(&error)) {
+            // The device may write it at any time.
+            std::mem::forget(place.room.lease.take());
+        }
+        if !place.owned && (failed || place.life != life) {
+            self.unorphan(&mut table, index);
+            return Some(Ended {
+                waker: None,
+                lease: self.free(&mut table, index).lease,
+                freed: true,
+            });
+        }
+        let waker = self.wakened(place);
+        let lease = if failed {
+            place.room.lease.take()
+        } else {
+            None
+        };
+        self.over[index as usize].store(true, Ordering::Release);
+        Some(Ended {
+            waker,
+            lease,
+            freed: false,
+        })
+    }
+
+    fn nudge(&self) {
+        for index in 0..self.size() {
+            let waker = self.wakened(&mut lock(&self.table).places[index]);
+            waker.into_iter().for_each(wake);
+        }
+        self.wake_unposted();
+    }
+}

@@ -1,0 +1,92 @@
+//! The lives of an endpoint. Each reset begins another one, and drops the messages of the life
+//! before that no operation has taken.
+//!
+//! A receive belongs to the life in which the device takes it. While another thread resets the
+//! endpoint, the thread that posts does not know which life that is. So a message that is collected
+//! before the reset ends belongs to the life before, whenever its receive was posted.
+
+use super::{Phase, Receipt, Receives};
+use crate::error::{JobError, Reason};
+use crate::sync::atomic::Ordering;
+use crate::sync::lock;
+
+/// A life that is over, whichever it was.
+pub(super) const OVER: u32 = 0;
+pub(super) const FIRST: u32 = 1;
+
+/// The endpoint is being reset.
+pub(in crate::reactor) struct Resetting<'a>(&'a Receives);
+
+impl Drop for Resetting<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.table).resetting -= 1;
+        self.0.forget_messages();
+    }
+}
+
+impl Receives {
+    /// The life that the endpoint is in, or is about to begin.
+    pub(in crate::reactor) fn life(&self) -> u32 {
+        self.life.load(Ordering::SeqCst)
+    }
+
+    /// Op: the device has taken the receive, and the endpoint was reset meanwhile. The device may
+    /// have been reset before it took the receive, which belongs to the new life then. If it was
+    /// reset afterwards, it has flushed the receive, or a message had come before.
+    #[cold]
+    pub(in crate::reactor) fn posted_anew(&self, receipt: Receipt) {
+        let mut table = lock(&self.table);
+        let life = self.life();
+        let place = &mut table.places[receipt.index as usize];
+        if place.life != OVER {
+            place.life = life;
+        }
+    }
+
+    /// The endpoint begins a new life: messages that no operation has taken are dropped, and so are
+    /// those that come until the result is dropped. To be called before the endpoint is reset.
+    pub(in crate::reactor) fn reset(&self) -> Resetting<'_> {
+        let mut table = lock(&self.table);
+        table.resetting += 1;
+        // It passes `OVER` by when it wraps.
+        let next = self.life().checked_add(1).unwrap_or(FIRST);
+        self.life.store(next, Ordering::SeqCst);
+        for place in &mut table.places {
+            if place.phase == Phase::Done {
+                place.life = OVER;
+            }
+        }
+        drop(table);
+        self.forget_messages();
+        Resetting(self)
+    }
+
+    /// Drops the messages of the lives before.
+    ///
+    /// A message in the memory of a dropped receive is lost also if another operation has adopted
+    /// that receive, and was not polled since: it would keep the memory for as long as it is not
+    /// polled. That operation ends with the reset.
+    fn forget_messages(&self) {
+        let mut from = 0;
+        loop {
+            let mut table = lock(&self.table);
+            let life = self.life();
+            let stale = table.places[from..].iter().position(|place| {
+                place.phase == Phase::Done && place.life != life && (place.adopted || !place.owned)
+            });
+            let Some(stale) = stale else { return };
+            let index = from + stale;
+            from = index + 1;
+            let place = &mut table.places[index];
+            let lease = if place.owned {
+                place.outcome = Err(JobError::flushed(JobError::of(Reason::Reset)));
+                place.room.lease.take()
+            } else {
+                self.unorphan(&mut table, index as u32);
+                self.free(&mut table, index as u32).lease
+            };
+            drop(table);
+            drop(lease);
+        }
+    }
+}

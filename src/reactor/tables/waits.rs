@@ -1,0 +1,211 @@
+//! The waits of one sync event: a table of their own, apart from the depth of the WorkQ.
+//!
+//! ```text
+//!          fill             complete          take
+//!   Free ------> Waiting ------------> Done ------> Free
+//!                  |                    |
+//!                  +---- Op dropped ----+---------> Free
+//! ```
+//!
+//! Unlike a receive a wait can be recalled: an Op that is dropped frees its place, and what its device says of it later names
+//! an old generation. All of it is under one lock, in which no code of the user's runs.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::registry::Numbered;
+use crate::device::{Completion, Token};
+use crate::reactor::places::{Ended, Places, Wanted};
+use crate::reactor::slots::Outcome;
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::{Mutex, Waiters, discard, lock, wake};
+
+/// Which place an Op has, and which use of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::reactor) struct Ticket {
+    index: u32,
+    generation: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Free,
+    Waiting,
+    Done(Outcome),
+}
+
+struct Place {
+    phase: Phase,
+    generation: u32,
+    waker: Option<Waker>,
+}
+
+struct Table {
+    places: Box<[Place]>,
+    free: Vec<u32>,
+    /// Waits begun, ever. The lower half is the generation of the next.
+    posted: u64,
+}
+
+/// The waits of one sync event.
+pub(in crate::reactor) struct Waits {
+    number: u32,
+    /// Ops of all tables of the WorkQ that sleep.
+    asleep: Arc<AtomicUsize>,
+    /// Which are over: for the Op, to look without the lock.
+    over: Box<[AtomicBool]>,
+    free: AtomicUsize,
+    line: Waiters,
+    table: Mutex<Table>,
+}
+
+impl Waits {
+    pub(in crate::reactor) fn new(size: u32, numbered: Numbered) -> Waits {
+        let Numbered {
+            number,
+            posted,
+            asleep,
+        } = numbered;
+        let place = |_| Place {
+            phase: Phase::Free,
+            generation: 0,
+            waker: None,
+        };
+        Waits {
+            number,
+            asleep,
+            over: (0..size).map(|_| AtomicBool::new(false)).collect(),
+            free: AtomicUsize::new(size as usize),
+            line: Waiters::new(),
+            table: Mutex::new(Table {
+                places: (0..size).map(place).collect(),
+                free: (0..size).rev().collect(),
+                posted,
+            }),
+        }
+    }
+
+    pub(in crate::reactor) fn size(&self) -> usize {
+        self.over.len()
+    }
+
+    /// The name that a device knows a wait by.
+    pub(in crate::reactor) fn token(&self, ticket: Ticket) -> Token {
+        Token::new(self.number, ticket.index, ticket.generation)
+    }
+
+    /// Takes a free place. The device may see the wait from here on.
+    pub(in crate::reactor) fn fill(&self) -> Option<Ticket> {
+        let mut table = lock(&self.table);
+        let index = table.free.pop()?;
+        self.free.fetch_sub(1, Ordering::SeqCst);
+        let generation = table.posted as u32;
+        table.posted += 1;
+        self.over[index as usize].store(false, Ordering::Relaxed);
+        let place = &mut table.places[index as usize];
+        debug_assert_eq!(place.phase, Phase::Free);
+        (place.phase, place.generation) = (Phase::Waiting, generation);
+        Some(Ticket { index, generation })
+    }
+
+    /// Op: how the wait ended, if it has. The place is free then, and whoever is in line is to be told.
+    #[inline]
+    pub(in crate::reactor) fn take(&self, ticket: Ticket) -> Option<Outcome> {
+        if !self.over[ticket.index as usize].load(Ordering::Acquire) {
+            return None;
+        }
+        let mut table = lock(&self.table);
+        let Phase::Done(outcome) = table.places[ticket.index as usize].phase else {
+            return None;
+        };
+        self.free(&mut table, ticket.index);
+        Some(outcome)
+    }
+
+    /// Op: stores the waker to be woken at the end. `take` must be asked once more afterwards.
+    pub(in crate::reactor) fn register(&self, ticket: Ticket, waker: &Waker) {
+        let waker = waker.clone();
+        let mut table = lock(&self.table);
+        let place = &mut table.places[ticket.index as usize];
+        let old = match place.phase {
+            Phase::Waiting => {
+                let old = place.waker.replace(waker);
+                if old.is_none() {
+                    self.asleep.fetch_add(1, Ordering::SeqCst);
+                }
+                old
+            }
+            _ => Some(waker),
+        };
+        drop(table);
+        discard(old);
+    }
+
+    /// Op: it waits no more. The place is free, and whoever is in line is to be told.
+    pub(in crate::reactor) fn leave(&self, ticket: Ticket) {
+        let mut table = lock(&self.table);
+        let waker = self.wakened(&mut table.places[ticket.index as usize]);
+        self.free(&mut table, ticket.index);
+        drop(table);
+        discard(waker);
+    }
+
+    fn free(&self, table: &mut Table, index: u32) {
+        table.places[index as usize].phase = Phase::Free;
+        table.free.push(index);
+        self.free.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Its Op sleeps no more.
+    fn wakened(&self, place: &mut Place) -> Option<Waker> {
+        let waker = place.waker.take();
+        if waker.is_some() {
+            self.asleep.fetch_sub(1, Ordering::SeqCst);
+        }
+        waker
+    }
+}
+
+impl Wanted for Waits {
+    fn line(&self) -> &Waiters {
+        &self.line
+    }
+
+    fn available(&self) -> usize {
+        self.free.load(Ordering::SeqCst)
+    }
+}
+
+impl Places for Waits {
+    fn number(&self) -> u32 {
+        self.number
+    }
+
+    fn posted(&self) -> u64 {
+        lock(&self.table).posted
+    }
+
+    fn complete(&self, completion: &Completion) -> Option<Ended> {
+        let (index, generation) = (completion.token.index(), completion.token.generation());
+        let mut table = lock(&self.table);
+        let place = table.places.get_mut(index as usize)?;
+        if place.phase != Phase::Waiting || place.generation != generation {
+            return None;
+        }
+        place.phase = Phase::Done(completion.result);
+        let waker = self.wakened(place);
+        self.over[index as usize].store(true, Ordering::Release);
+        Some(Ended {
+            waker,
+            ..Ended::default()
+        })
+    }
+
+    fn nudge(&self) {
+        for index in 0..self.size() {
+            let waker = self.wakened(&mut lock(&self.table).places[index]);
+            waker.into_iter().for_each(wake);
+        }
+        self.line.wake_all();
+    }
+}

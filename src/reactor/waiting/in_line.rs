@@ -1,0 +1,131 @@
+//! Standing in line: for a Slot of the WorkQ, or for a place of a table of its own.
+//!
+//! Both lines keep ADR 0004. A waiter that was notified owns nothing: it takes what it waits for when it is polled. A
+//! waiter that is not polled stops nobody:
+//!
+//! - As many are notified as there is room for, less those that were notified before and have taken nothing (`notify.rs`).
+//! - If there is room and others are left, a *turn* is rung for (`Shared::rung`). That turn does not count those that were
+//!   notified before. So each turn notifies some more, until all are notified.
+//! - In busy mode nobody hears a ring. There a waiter that is polled, and finds room that others were notified of,
+//!   overtakes them after a number of such polls ([`Waiters::overtake`]).
+//!
+//! Messages and other jobs of one connection or sync event, and the receives of one connection, are
+//! members of an [`Order`](crate::sync::Order): they take what they wait for in the order in which
+//! they came into the line.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use crate::error::JobError;
+use crate::reactor::mode::{MISSES, Policy, Spin};
+use crate::reactor::places::Wanted;
+use crate::reactor::workq::Attachment;
+use crate::reactor::workq::Refused;
+use crate::sync::atomic::{Ordering, fence};
+use crate::sync::{Turn, WaitNode, Waiters};
+
+impl Attachment {
+    /// Waits in line and takes what `wanted` has. `enqueue` stands in that line; `take` takes, and returns `None` if there is
+    /// nothing.
+    pub(in crate::reactor) fn poll_in_line<'a, T>(
+        &self,
+        wanted: &impl Wanted,
+        node: Pin<&WaitNode>,
+        spin: &mut Spin,
+        cx: &mut Context<'_>,
+        enqueue: impl Fn(&Waker),
+        take: impl Fn() -> Result<Option<T>, Refused<'a>>,
+    ) -> Poll<Result<T, JobError>> {
+        let (shared, line) = (&self.shared, wanted.line());
+        let policy = shared.policy();
+        let end = |ended| {
+            if node.is_linked() {
+                line.leave(node);
+                shared.tell(wanted, false);
+            }
+            Poll::Ready(ended)
+        };
+        loop {
+            if let Err(error) = self.check_open() {
+                return end(Err(error));
+            }
+            let taken = match turn_of(line, node) {
+                Turn::Take => take(),
+                Turn::Wait => Ok(None),
+                Turn::Hold => {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+            };
+            let refused = match taken {
+                Ok(None) => None,
+                // The WorkQ has room, and the device has not: the place in line is kept.
+                Err(Refused::Full(full)) => Some(full),
+                Ok(Some(taken)) => return end(Ok(taken)),
+                Err(Refused::Error(error)) => return end(Err(error)),
+            };
+            enqueue(cx.waker());
+            // Look once more.
+            if refused.is_some_and(|full| full.stay()) {
+                line.notify_self(node);
+                continue;
+            }
+            shared.resume_if_due();
+            if wanted.available() > 0 {
+                shared.tell(wanted, false);
+                if line.is_notified(node) || policy.is_busy() && line.overtake(node, MISSES) {
+                    continue;
+                }
+            }
+            // After it can be found in line: pairs with `Shutdown`.
+            fence(Ordering::SeqCst);
+            if !self.is_closed() {
+                break;
+            }
+        }
+        if let Err(error) = self.sleep_in_line(policy, spin, cx) {
+            return end(Err(error));
+        }
+        Poll::Pending
+    }
+
+    /// Waits as the policy says until the waiter is notified, or there may be something to take.
+    ///
+    /// # Errors
+    ///
+    /// What `register` fails with: nobody would wake this.
+    fn sleep_in_line(
+        &self,
+        policy: Policy,
+        spin: &mut Spin,
+        cx: &mut Context<'_>,
+    ) -> Result<(), JobError> {
+        let shared = &self.shared;
+        if policy.is_busy() || !(policy.is_event() || spin.is_over(policy, || shared.now())) {
+            if shared.ready() {
+                shared.turn();
+            }
+            shared.misses.add();
+            cx.waker().wake_by_ref();
+            return Ok(());
+        }
+        shared.events.register(shared)?;
+        // The end of any job may be what it waits for.
+        if shared.in_use() > 0 && shared.arm() | shared.ready() {
+            shared.turn();
+        }
+        if !shared.is_still(policy) || shared.pause.is_unheard() {
+            cx.waker().wake_by_ref();
+        }
+        Ok(())
+    }
+}
+
+/// What a waiter that is polled may do.
+fn turn_of(line: &Waiters, node: Pin<&WaitNode>) -> Turn {
+    match node.is_linked() {
+        true => line.turn(node),
+        false if line.is_empty() => Turn::Take,
+        false => Turn::Wait,
+    }
+}

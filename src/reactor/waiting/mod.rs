@@ -1,0 +1,11 @@
+//! How an operation waits, whatever it is: for the end that it awaits (`wait`), in line for a Slot
+//! or a place (`in_line`), and for a time (`nap`).
+//!
+//! These files import `workq` and the rooms below it.
+
+mod in_line;
+mod nap;
+mod wait;
+
+pub(crate) use nap::Nap;
+pub(in crate::reactor) use wait::{Awaited, Waited};

@@ -1,0 +1,117 @@
+//! The pause of a future between two looks, by the timer of its WorkQ. It ends at a multiple of its
+//! length, so that many naps share their ends.
+#![expect(unsafe_code, reason = "stands in a line, and pins its nodes")]
+
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use pin_project::pin_project;
+
+use crate::error::JobError;
+use crate::reactor::mode::Spin;
+use crate::reactor::workq::Shared;
+use crate::reactor::workq::WorkQ;
+use crate::sync::WaitNode;
+
+/// The first pause of a nap, and the longest, in nanoseconds: 131 us and 8.4 ms.
+const FIRST: u64 = 1 << 17;
+const LONGEST: u64 = 1 << 23;
+
+/// The pauses of a future between looks, each twice as long as the one before.
+#[pin_project]
+pub struct Nap {
+    // Dropped before the handle that keeps its list.
+    #[pin]
+    node: WaitNode,
+    workq: WorkQ,
+    /// When it ends, while it goes on.
+    until: Option<u64>,
+    /// How long the last one was.
+    pause: u64,
+    spin: Spin,
+}
+
+impl Nap {
+    pub(crate) fn new(workq: WorkQ) -> Nap {
+        Nap {
+            node: WaitNode::new(),
+            workq,
+            until: None,
+            pause: 0,
+            spin: Spin::default(),
+        }
+    }
+
+    /// One that has begun, and ends then.
+    #[cfg(all(test, tokio_doca_loom))]
+    pub(in crate::reactor) fn until(workq: WorkQ, until: u64) -> Nap {
+        Nap {
+            until: Some(until),
+            ..Nap::new(workq)
+        }
+    }
+
+    /// A look found nothing: sleeps on, or begins another pause if that is over. While the mode spins
+    /// the task is woken at once.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Nap::poll`].
+    pub(crate) fn go_on(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Result<(), JobError> {
+        if self.as_mut().poll(cx)?.is_pending() {
+            return Ok(());
+        }
+        self.as_mut().begin();
+        if self.poll(cx)?.is_ready() {
+            cx.waker().wake_by_ref();
+        }
+        Ok(())
+    }
+
+    /// The next look is to come after a while. Not while the mode spins.
+    fn begin(self: Pin<&mut Self>) {
+        let this = self.project();
+        let shared = &this.workq.0;
+        let policy = shared.policy();
+        if policy.is_busy() || !(policy.is_event() || this.spin.is_over(policy, || shared.now())) {
+            return;
+        }
+        *this.pause = (*this.pause * 2).clamp(FIRST, LONGEST);
+        *this.until = Some((shared.now() / *this.pause + 1) * *this.pause);
+    }
+
+    /// Sleeps until it is over; at once if none was begun.
+    ///
+    /// # Errors
+    ///
+    /// `BadState` where nobody would hear of its end; what the system says if there is no timer.
+    pub(crate) fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
+        let this = self.project();
+        let (shared, node) = (&this.workq.0, this.node.as_ref());
+        let policy = shared.policy();
+        let Some(until) = *this.until else {
+            return Poll::Ready(Ok(()));
+        };
+        if policy.is_busy() || shared.now() >= until {
+            *this.until = None;
+            shared.timer.line.leave(node);
+            return Poll::Ready(Ok(()));
+        }
+        enqueue(shared, node, cx.waker());
+        shared.timer.ring_at(&**shared, until)?;
+        shared.turn_if_asked();
+        // At last: the timer may be new, and this runtime may not have heard of it.
+        shared.events.register(shared)?;
+        if !shared.is_still(policy) {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+}
+
+/// Stands in line for the timer.
+fn enqueue(shared: &Shared, node: Pin<&WaitNode>, waker: &Waker) {
+    // SAFETY: Shared is in an Arc, of which the `Nap` that has the node owns a count: its node
+    // is dropped first, by the order of its fields, and stands in this line alone.
+    unsafe { shared.timer.line.enqueue(node, waker) };
+}

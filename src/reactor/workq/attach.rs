@@ -1,0 +1,103 @@
+//! A context comes onto a WorkQ: its device gets a queue there, whose events the WorkQ hears.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use super::handle::WorkQ;
+use super::queues::{Attached, check_events};
+use super::shared::{Attachment, Shared};
+use crate::device::{Device, QueueConfig};
+use crate::error::{Error, ErrorKind, Result};
+use crate::reactor::events::Driven;
+
+impl WorkQ {
+    /// Whether a context of this device is, or was, attached.
+    pub(crate) fn has(&self, device: &Device) -> bool {
+        self.0.core.queues.find(device).is_some()
+    }
+
+    /// The place of a device's contexts on this WorkQ. The context names the call in an error.
+    pub(crate) fn attach(&self, device: &Device, event_driven: bool) -> Result<Attachment> {
+        let shared = &self.0;
+        // Until it is attached: no mode is set after the check.
+        let attaching = shared.attaching();
+        check_events(device, event_driven, shared.mode.load(), None)?;
+        self.check_can_have(device)?;
+        let queues = &shared.core.queues;
+        let (index, attached) = match queues.find(device) {
+            Some(known) => known,
+            None => {
+                let added = queues.add(|| open(shared, device, self.depth()))?;
+                // The new queue was not armed with the others. Release: who arms next sees it, since all changes of the
+                // word are exchanges.
+                shared.expected.swap(false, Ordering::AcqRel);
+                added
+            }
+        };
+        attached.polled.fetch_or(!event_driven, Ordering::Relaxed);
+        drop(attaching);
+        shared.turn_if_asked();
+        Ok(Attachment {
+            shared: Arc::clone(shared),
+            queue: Arc::clone(&attached.queue),
+            device: device.clone(),
+            index,
+            endpoint: OnceLock::new(),
+            event: OnceLock::new(),
+            order: OnceLock::new(),
+        })
+    }
+
+    /// Refuses a device for which this is too deep, and any once it was shut down.
+    fn check_can_have(&self, device: &Device) -> Result<()> {
+        let max_depth = device.info().caps().max_depth;
+        if self.depth() > max_depth {
+            let (depth, name) = (self.depth(), device.info().name());
+            let text = format!("a depth of {depth}, and device {name} takes {max_depth}");
+            return Err(Error::new(ErrorKind::InvalidValue, None, text));
+        }
+        if self.0.closed.load(Ordering::Acquire) {
+            let text = "the WorkQ was shut down";
+            return Err(Error::new(ErrorKind::BadState, None, text));
+        }
+        Ok(())
+    }
+}
+
+/// Opens the device's queue. The caller has the lock.
+fn open(shared: &Shared, device: &Device, depth: u32) -> Result<Attached> {
+    let config = QueueConfig::new(depth, Arc::clone(shared.events.signal()));
+    let queue = device.adapter().open_queue(config)?;
+    let mut nested = false;
+    if let Some(fd) = queue.event_fd() {
+        shared.nest(fd)?;
+        nested = true;
+    }
+    Ok(Attached {
+        device: device.clone(),
+        polled: AtomicBool::new(false),
+        nested: AtomicBool::new(nested),
+        queue,
+    })
+}
+
+impl Attachment {
+    /// An endpoint, or a port of a sync event, was opened: its queue may have a descriptor of its own by now.
+    pub(in crate::reactor) fn listen(&self) -> Result<()> {
+        let shared = &self.shared;
+        let attaching = shared.attaching();
+        let mut queues = shared.core.queues.iter();
+        let attached = queues.nth(usize::from(self.index)).expect("it is attached");
+        if attached.nested.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let Some(fd) = self.queue.event_fd() else {
+            return Ok(());
+        };
+        shared.nest(fd)?;
+        attached.nested.store(true, Ordering::Relaxed);
+        drop(attaching);
+        shared.turn_if_asked();
+        Ok(())
+    }
+}

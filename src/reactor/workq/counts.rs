@@ -1,0 +1,77 @@
+//! What a WorkQ has done so far, in numbers.
+//!
+//! Nothing is counted when a Job is submitted, and nothing at all for one that is finished inline: its device counts it
+//! anyway. What the reaper counts it writes alone, in the gate, without locked instructions. The rest is derived
+//! (`stats.rs`).
+
+use crate::device::Completion;
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// The numbers that are counted.
+#[derive(Default)]
+pub(super) struct Counts {
+    // Written in the gate alone.
+    completed: AtomicU64,
+    failed: AtomicU64,
+    polls: AtomicU64,
+    // Written by whoever waits.
+    arms: AtomicU64,
+    wake_ups: AtomicU64,
+}
+
+/// Without a locked instruction: the caller is the only one who writes.
+#[inline(always)]
+fn add(count: &AtomicU64, more: u64) {
+    count.store(count.load(Relaxed) + more, Relaxed);
+}
+
+impl Counts {
+    /// A device was asked, and these are over. The caller is in the gate.
+    #[inline(always)]
+    pub(in crate::reactor) fn completed(&self, completions: &[Completion]) {
+        add(&self.polls, 1);
+        add(&self.completed, completions.len() as u64);
+    }
+
+    /// How many completions were collected. Exact for a caller that has been in the gate.
+    #[inline(always)]
+    pub(super) fn collected(&self) -> u64 {
+        self.completed.load(Relaxed)
+    }
+
+    /// The caller is in the gate.
+    #[cold]
+    pub(in crate::reactor) fn failed(&self) {
+        add(&self.failed, 1);
+    }
+
+    #[inline(always)]
+    pub(in crate::reactor) fn armed(&self) {
+        self.arms.fetch_add(1, Relaxed);
+    }
+
+    #[inline(always)]
+    pub(in crate::reactor) fn woken(&self) {
+        self.wake_ups.fetch_add(1, Relaxed);
+    }
+
+    /// How many completions that were collected had failed.
+    pub(super) fn failures(&self) -> u64 {
+        self.failed.load(Relaxed)
+    }
+
+    /// How often devices were asked for completions.
+    pub(in crate::reactor) fn polls(&self) -> u64 {
+        self.polls.load(Relaxed)
+    }
+
+    /// How often devices were asked to ring.
+    pub(super) fn arms(&self) -> u64 {
+        self.arms.load(Relaxed)
+    }
+
+    /// How many events were attended to.
+    pub(super) fn wake_ups(&self) -> u64 {
+        self.wake_ups.load(Relaxed)
+    }
+}

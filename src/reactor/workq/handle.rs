@@ -1,0 +1,139 @@
+//! The queue that Jobs go into and Completions come out of.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::shared::{Attachment, Shared};
+use crate::device::Token;
+use crate::error::{Error, ErrorKind, Result};
+use crate::reactor::events::Driven;
+use crate::reactor::mode::{Mode, Policy};
+
+/// The queue that Jobs go into and Completions come out of (Core guide 3.4.3).
+///
+/// Clones are the same queue. It can be used from any task on any thread; awaiting on a full queue waits its turn, in
+/// order. The last handle to go never waits for Jobs in flight: the device keeps what they need, and frees it after
+/// its last Job. [`WorkQ::shutdown`] waits.
+#[derive(Clone)]
+#[doc(alias = "doca_workq")]
+pub struct WorkQ(pub(in crate::reactor) Arc<Shared>);
+
+impl WorkQ {
+    /// Begins a WorkQ.
+    #[doc(alias = "doca_workq_create")]
+    pub fn builder() -> WorkQBuilder {
+        WorkQBuilder {
+            depth: 256,
+            mode: Mode::default(),
+        }
+    }
+
+    /// The most Jobs in flight.
+    #[doc(alias = "doca_workq_get_depth")]
+    pub fn depth(&self) -> u32 {
+        self.0.core.table.free().slots() as u32
+    }
+
+    /// How its Ops wait.
+    pub fn mode(&self) -> Mode {
+        self.0.mode.load().mode()
+    }
+
+    /// Changes how its Ops wait, at once, from any thread: all who wait are woken, and go on as the new mode says. Jobs in
+    /// flight and the order of those in line are untouched.
+    ///
+    /// From busy-polling to another mode, Ops must be polled on a Tokio runtime from then on (or in
+    /// [`WorkQ::block_on`]): one that is polled elsewhere ends with `BadState`, as ever in event mode.
+    ///
+    /// # Errors
+    ///
+    /// `NotSupported` if a device that is attached cannot ring an event handle, and the mode needs it; `InvalidValue` for a
+    /// spin beyond 1 s. The mode is what it was, then.
+    #[doc(alias = "doca_workq_set_event_driven_enable")]
+    pub fn set_mode(&self, mode: Mode) -> Result<()> {
+        const OP: &str = "WorkQ::set_mode";
+        let policy = Policy::of(mode, OP)?;
+        let shared = &self.0;
+        let attaching = shared.attaching();
+        shared.core.queues.check_events(policy, OP)?;
+        shared.mode.set(policy);
+        drop(attaching);
+        shared.nudge();
+        shared.hear_of_changes();
+        Ok(())
+    }
+
+    /// Slots that are taken: Jobs in flight, and results that nobody fetched yet.
+    pub fn in_flight(&self) -> usize {
+        self.0.in_use()
+    }
+
+    pub(crate) fn is(&self, other: &WorkQ) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Attachment {
+    pub(crate) fn workq(&self) -> WorkQ {
+        WorkQ(Arc::clone(&self.shared))
+    }
+
+    pub(crate) fn is_on(&self, workq: &WorkQ) -> bool {
+        Arc::ptr_eq(&self.shared, &workq.0)
+    }
+}
+
+impl fmt::Debug for WorkQ {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkQ")
+            .field("depth", &self.depth())
+            .field("mode", &self.mode())
+            .field("in_flight", &self.in_flight())
+            .finish()
+    }
+}
+
+/// Builds a [`WorkQ`].
+#[derive(Clone, Debug)]
+#[must_use = "nothing is built before build"]
+pub struct WorkQBuilder {
+    depth: u32,
+    mode: Mode,
+}
+
+impl WorkQBuilder {
+    /// The most Jobs in flight, 1 to 1,048,576; 256 if not said. Jobs that finish inline take no Slot.
+    pub fn depth(mut self, jobs: u32) -> WorkQBuilder {
+        self.depth = jobs;
+        self
+    }
+
+    /// How Ops wait; event-driven if not said.
+    #[doc(alias = "doca_workq_set_event_driven_enable")]
+    pub fn mode(mut self, mode: Mode) -> WorkQBuilder {
+        self.mode = mode;
+        self
+    }
+
+    /// Builds it. All memory for Jobs is taken here.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` for a depth or a spin out of bounds, `OperatingSystem` if there is no descriptor for the event handle.
+    pub fn build(self) -> Result<WorkQ> {
+        if self.depth == 0 || self.depth > Token::MAX_SLOTS {
+            let text = format!(
+                "a depth of {}: a WorkQ has 1 to {} Slots",
+                self.depth,
+                Token::MAX_SLOTS
+            );
+            return Err(Error::new(
+                ErrorKind::InvalidValue,
+                "WorkQBuilder::build",
+                text,
+            ));
+        }
+        let policy = Policy::of(self.mode, "WorkQBuilder::build")?;
+        Ok(WorkQ(Arc::new(Shared::new(policy, self.depth)?)))
+    }
+}

@@ -1,0 +1,33 @@
+//! The WorkQ itself: what its handles share, the devices on it, and the turn that reaps.
+//!
+//! `handle` has the public type and its builder, and `shared` the state behind it. `attach` puts a
+//! context's device on a WorkQ, whose queues are in `queues`; `submit` has all calls that hand memory
+//! to a device or take it back. `turn` collects completions, and `notify` decides who in line is
+//! notified then. `full` and `pause` are about a device that refuses jobs. `shutdown`, `stats` and
+//! `counts` are what their names say.
+//!
+//! These files import `tables`, `slots` and `events`, and one another downwards: all of them import
+//! `shared`, which imports `counts`, `pause` and `queues`.
+
+mod attach;
+mod counts;
+mod full;
+mod handle;
+mod notify;
+mod pause;
+mod queues;
+mod shared;
+mod shutdown;
+mod stats;
+mod submit;
+mod turn;
+
+pub(in crate::reactor) use full::Refused;
+pub use handle::{WorkQ, WorkQBuilder};
+pub(crate) use shared::Attachment;
+pub(in crate::reactor) use shared::Shared;
+pub use shutdown::Shutdown;
+pub use stats::Stats;
+pub(crate) use submit::Prepared;
+#[cfg(all(test, tokio_doca_loom))]
+pub(in crate::reactor) use submit::Work;

@@ -1,0 +1,94 @@
+//! Which of those in line are notified, for Slots or for places of other tables, and the turn that is
+//! rung for if some are left. `in_line.rs` says how a waiter stands in line.
+
+use super::shared::Shared;
+use crate::reactor::places::{Places, Wanted};
+use crate::sync::Waiters;
+use crate::sync::atomic::Ordering;
+
+/// The Slots.
+impl Wanted for Shared {
+    fn line(&self) -> &Waiters {
+        &self.waiters
+    }
+
+    fn available(&self) -> usize {
+        match self.pause.is_on() {
+            true => 0,
+            false => self.core.table.free().free(),
+        }
+    }
+}
+
+impl Shared {
+    /// Notifies as many in line as there is room for. With `overtake` those that were notified before, and have taken
+    /// nothing, do not count. If some are left, rings once for another turn.
+    #[inline]
+    pub(in crate::reactor) fn tell(&self, wanted: &(impl Wanted + ?Sized), overtake: bool) {
+        let line = wanted.line();
+        if line.is_empty() {
+            return;
+        }
+        let room = wanted.available();
+        let mut left = 0;
+        line.notify_and_wake(|who| {
+            let told = if overtake { 0 } else { who.notified };
+            let now = room.saturating_sub(told).min(who.waiting);
+            left = who.waiting - now;
+            now
+        });
+        // What is posted waits by event in every mode.
+        let heard = !self.mode.load().is_busy() || self.own_loop.entries().is_some();
+        let stuck = room > 0 && left > 0 && heard;
+        if stuck && !self.rung.swap(true, Ordering::SeqCst) {
+            self.events.ring();
+        }
+    }
+
+    /// Whether `tell` has rung for a turn that nobody has done.
+    #[inline]
+    pub(super) fn is_rung(&self) -> bool {
+        self.rung.load(Ordering::SeqCst)
+    }
+
+    /// Does the turn that `tell` rang for, if it has. After the look, so that a ring is not lost with
+    /// a look in which a provider panics.
+    #[inline]
+    pub(in crate::reactor) fn answer_ring(&self) {
+        if self.is_rung() && self.rung.swap(false, Ordering::SeqCst) {
+            self.overtake();
+        }
+    }
+
+    #[cold]
+    fn overtake(&self) {
+        self.tell(self, true);
+        let overtake = |places: &dyn Places, _: Option<&_>| self.tell(places, true);
+        self.core.registry.each(overtake);
+    }
+
+    /// Begins a pause of the line, if there is none. `completed` is how many completions had been collected before the device
+    /// was asked.
+    pub(in crate::reactor) fn begin_pause(&self, completed: u64) {
+        let set_alarm = |delay| self.timer.set_alarm(self, delay);
+        if self.pause.begin(completed, set_alarm) {
+            self.waiters.wake_all();
+        }
+    }
+
+    /// Ends the pause, and notifies those in line. With `overtake` those that were notified before, and have taken nothing,
+    /// do not count.
+    pub(super) fn resume(&self, overtake: bool) {
+        if self.pause.end() {
+            self.tell(self, overtake);
+        }
+    }
+
+    /// Ends the pause if its time is over.
+    #[inline]
+    pub(in crate::reactor) fn resume_if_due(&self) {
+        if self.pause.is_on() && self.timer.alarm_left().is_zero() {
+            self.resume(true);
+        }
+    }
+}

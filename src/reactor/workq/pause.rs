@@ -1,0 +1,77 @@
+//! Whether the line for Slots pauses, and for how long: a device was full (`full.rs`).
+
+use std::time::Duration;
+
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, lock, seq_cst_order};
+
+/// The first pause.
+const FIRST: Duration = Duration::from_millis(1);
+/// The longest pause.
+const LONGEST: Duration = Duration::from_millis(100);
+
+/// Whether the line for Slots pauses.
+pub(in crate::reactor) struct Pause {
+    on: AtomicBool,
+    /// The timer could not be had: all in line poll until the time is over.
+    unheard: AtomicBool,
+    pace: Mutex<Pace>,
+}
+
+struct Pace {
+    next: Duration,
+    /// How many completions had been collected before the device was asked the last time.
+    completed: u64,
+}
+
+impl Pause {
+    pub(in crate::reactor) fn new() -> Pause {
+        Pause {
+            on: AtomicBool::new(false),
+            unheard: AtomicBool::new(false),
+            pace: Mutex::new(Pace {
+                next: FIRST,
+                completed: 0,
+            }),
+        }
+    }
+
+    #[inline]
+    pub(in crate::reactor) fn is_on(&self) -> bool {
+        seq_cst_order();
+        self.on.load(Ordering::SeqCst)
+    }
+
+    /// Nobody hears the end of the pause: a future that waits for it wakes itself.
+    pub(in crate::reactor) fn is_unheard(&self) -> bool {
+        self.is_on() && self.unheard.load(Ordering::SeqCst)
+    }
+
+    /// Begins a pause, if there is none. `set_alarm` has the event handle ring when it ends; it returns false if nobody will
+    /// hear that. Returns whether all in line shall be woken, since they must look themselves.
+    pub(in crate::reactor) fn begin(
+        &self,
+        completed: u64,
+        set_alarm: impl FnOnce(Duration) -> bool,
+    ) -> bool {
+        let mut pace = lock(&self.pace);
+        if self.is_on() {
+            return false;
+        }
+        if pace.completed != completed {
+            pace.next = FIRST;
+        }
+        let delay = pace.next;
+        (pace.next, pace.completed) = ((2 * delay).min(LONGEST), completed);
+        let heard = set_alarm(delay);
+        self.unheard.store(!heard, Ordering::SeqCst);
+        self.on.store(true, Ordering::SeqCst);
+        seq_cst_order();
+        !heard
+    }
+
+    /// Ends the pause. Returns false if somebody else has.
+    pub(in crate::reactor) fn end(&self) -> bool {
+        self.on.swap(false, Ordering::SeqCst)
+    }
+}

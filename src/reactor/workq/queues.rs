@@ -1,0 +1,84 @@
+//! The devices whose contexts are attached to a WorkQ, and their queues.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use crate::device::{Device, Queue};
+use crate::error::{Error, ErrorKind, Result};
+use crate::reactor::mode::Policy;
+
+/// The most devices whose contexts can be attached to one WorkQ.
+const DEVICES: usize = 8;
+
+/// In the order in which their first contexts were attached.
+pub(super) struct Queues([OnceLock<Attached>; DEVICES]);
+
+pub(super) struct Attached {
+    pub(super) device: Device,
+    /// A context was attached that cannot ring, so that its Jobs must be polled for.
+    pub(super) polled: AtomicBool,
+    /// Its own descriptor is part of the event handle.
+    pub(super) nested: AtomicBool,
+    pub(super) queue: Arc<dyn Queue>,
+}
+
+impl Queues {
+    pub(super) fn new() -> Queues {
+        Queues([const { OnceLock::new() }; DEVICES])
+    }
+
+    #[inline(always)]
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Attached> {
+        self.0.iter().map_while(OnceLock::get)
+    }
+
+    /// Returns the device's number and queue, if it has one.
+    pub(super) fn find(&self, device: &Device) -> Option<(u8, &Attached)> {
+        let mut all = self.iter().enumerate();
+        let found = all.find(|(_, attached)| attached.device == *device);
+        found.map(|(index, attached)| (index as u8, attached))
+    }
+
+    /// Adds a device with the queue that `open` opens. Returns its number. One caller at a time.
+    ///
+    /// # Errors
+    ///
+    /// `Full` if 8 devices are attached; what `open` fails with.
+    pub(super) fn add(&self, open: impl FnOnce() -> Result<Attached>) -> Result<(u8, &Attached)> {
+        let index = self.iter().count();
+        let Some(place) = self.0.get(index) else {
+            let text = format!(
+                "contexts of {DEVICES} devices are attached, as many as can be: build another WorkQ"
+            );
+            return Err(Error::new(ErrorKind::Full, None, text));
+        };
+        let opened = open()?;
+        Ok((index as u8, place.get_or_init(|| opened)))
+    }
+
+    /// Refuses a policy under which somebody sleeps, if a device's context cannot ring.
+    pub(super) fn check_events(&self, policy: Policy, op: &'static str) -> Result<()> {
+        let mut all = self.iter();
+        all.try_for_each(|attached| {
+            let event_driven = !attached.polled.load(Ordering::Relaxed);
+            check_events(&attached.device, event_driven, policy, op)
+        })
+    }
+}
+
+/// Refuses a device that cannot ring where somebody shall sleep.
+pub(super) fn check_events(
+    device: &Device,
+    event_driven: bool,
+    policy: Policy,
+    op: impl Into<Option<&'static str>>,
+) -> Result<()> {
+    if policy.is_busy() || event_driven {
+        return Ok(());
+    }
+    let text = format!(
+        "this context of device {} cannot ring an event handle: use Mode::BusyPoll",
+        device.info().name()
+    );
+    Err(Error::new(ErrorKind::NotSupported, op, text))
+}

@@ -1,0 +1,179 @@
+//! What handles, contexts and operations share of a WorkQ, and a context's place on it.
+//!
+//! All that submits, waits or looks imports this file, and it imports none of that.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, OnceLock};
+
+use super::counts::Counts;
+use super::pause::Pause;
+use super::queues::Queues;
+use crate::device::{Device, Endpoint, EventPort, Queue, Use};
+use crate::error::{JobError, Reason, Result};
+use crate::mem::Holder;
+use crate::reactor::events::Events;
+use crate::reactor::events::Timer;
+use crate::reactor::events::this_thread;
+use crate::reactor::gate::Gate;
+use crate::reactor::mode::{Current, Misses, Policy};
+use crate::reactor::slots::Table;
+use crate::reactor::tables::OwnLoop;
+use crate::reactor::tables::{Changed, Registry};
+use crate::sync::atomic::{AtomicBool, AtomicU8};
+use crate::sync::{Mutex, Order, Waiters, lock};
+
+/// What handles, contexts and Ops share.
+pub(in crate::reactor) struct Shared {
+    pub(in crate::reactor) mode: Current,
+    pub(in crate::reactor) closed: AtomicBool,
+    pub(in crate::reactor) core: Arc<Core>,
+    pub(in crate::reactor) events: Events,
+    pub(in crate::reactor) gate: Gate,
+    /// The time, and rings for idle waits that look again after a while, and for a device that was full.
+    pub(in crate::reactor) timer: Timer,
+    /// Who waits for a free Slot.
+    pub(in crate::reactor) waiters: Waiters,
+    /// Whether those in line shall ask the device, which was full.
+    pub(in crate::reactor) pause: Pause,
+    /// All queues were armed, and no event was seen since: one will come with the next completion, or is on its way, or
+    /// whoever armed is about to look. Who sleeps meanwhile need not arm.
+    pub(in crate::reactor) expected: AtomicBool,
+    /// A turn was rung for that notifies more of those in line, for Slots or for places of other tables.
+    pub(in crate::reactor) rung: AtomicBool,
+    /// The futures that wait for the end of the last Job.
+    pub(super) drained: Waiters,
+    /// The runs of graphs that sleep. A run has no waker in its Slots, so that a nudge reaches it here.
+    pub(super) runs: Waiters,
+    /// What the next turn shall see to besides: `turn.rs` has the bits.
+    pub(in crate::reactor) asked: AtomicU8,
+    /// The watches whose state has changed, to be told by the next turn.
+    pub(in crate::reactor) changes: Mutex<Vec<Changed>>,
+    /// The busy mode's budget.
+    pub(in crate::reactor) misses: Misses,
+    /// What a loop of the caller's own has armed and posted.
+    pub(in crate::reactor) own_loop: OwnLoop,
+    pub(super) counts: Counts,
+    attaching: std::sync::Mutex<()>,
+}
+
+/// What a device needs until its last Job: the Slots, and the queues of all devices.
+pub(in crate::reactor) struct Core {
+    pub(in crate::reactor) table: Table,
+    /// The receives of its Rdmas, and the waits of its sync events.
+    pub(in crate::reactor) registry: Registry,
+    pub(super) queues: Queues,
+}
+
+/// A context's place on a WorkQ.
+#[derive(Clone)]
+pub struct Attachment {
+    pub(in crate::reactor) shared: Arc<Shared>,
+    pub(in crate::reactor) queue: Arc<dyn Queue>,
+    pub(in crate::reactor) device: Device,
+    pub(in crate::reactor) index: u8,
+    /// Of an Rdma.
+    pub(in crate::reactor) endpoint: OnceLock<Arc<dyn Endpoint>>,
+    /// Of a SyncEvent.
+    pub(in crate::reactor) event: OnceLock<Arc<dyn EventPort>>,
+    /// The order of jobs in line, of an Rdma or a SyncEvent.
+    pub(in crate::reactor) order: OnceLock<Arc<Order>>,
+}
+
+impl Attachment {
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Its device, as who holds memory for a use.
+    pub(crate) fn holder(&self, purpose: Use) -> Holder {
+        Holder::new(self.device.id(), purpose)
+    }
+
+    pub(crate) fn queue_index(&self) -> u8 {
+        self.index
+    }
+
+    #[inline(always)]
+    pub(in crate::reactor) fn is_closed(&self) -> bool {
+        self.shared.closed.load(Ordering::Relaxed)
+    }
+
+    /// Refused once the WorkQ was shut down.
+    #[inline(always)]
+    pub(crate) fn check_open(&self) -> Result<(), JobError> {
+        if self.is_closed() {
+            Err(JobError::of(Reason::Shutdown))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl Shared {
+    pub(in crate::reactor) fn new(policy: Policy, depth: u32) -> Result<Shared> {
+        let core = Core {
+            table: Table::new(depth),
+            registry: Registry::new(),
+            queues: Queues::new(),
+        };
+        Ok(Shared {
+            mode: Current::new(policy),
+            closed: AtomicBool::new(false),
+            core: Arc::new(core),
+            events: Events::new()?,
+            gate: Gate::new(),
+            timer: Timer::new(),
+            waiters: Waiters::new(),
+            pause: Pause::new(),
+            expected: AtomicBool::new(false),
+            rung: AtomicBool::new(false),
+            drained: Waiters::new(),
+            runs: Waiters::new(),
+            asked: AtomicU8::new(0),
+            changes: Mutex::new(Vec::new()),
+            misses: Misses::new(),
+            own_loop: OwnLoop::new(),
+            counts: Counts::default(),
+            attaching: std::sync::Mutex::new(()),
+        })
+    }
+
+    /// One context is attached at a time, and no mode is set meanwhile.
+    pub(super) fn attaching(&self) -> MutexGuard<'_, ()> {
+        lock(&self.attaching)
+    }
+
+    /// Nanoseconds since it was built.
+    pub(in crate::reactor) fn now(&self) -> u64 {
+        self.timer.now()
+    }
+
+    /// Slots that are taken.
+    pub(in crate::reactor) fn in_use(&self) -> usize {
+        let free = self.core.table.free();
+        free.slots() - free.free()
+    }
+
+    pub(in crate::reactor) fn queues(&self) -> impl Iterator<Item = &Arc<dyn Queue>> {
+        self.core.queues.iter().map(|attached| &attached.queue)
+    }
+
+    /// The devices of its contexts.
+    pub(super) fn devices(&self) -> impl Iterator<Item = &Device> {
+        self.core.queues.iter().map(|attached| &attached.device)
+    }
+
+    /// How what is polled here waits.
+    #[inline]
+    pub(in crate::reactor) fn policy(&self) -> Policy {
+        match this_thread::is_in_own_loop(self) {
+            true => Policy::EVENT,
+            false => self.mode.load(),
+        }
+    }
+
+    /// Whether it waits so still. To be asked by who is about to sleep, after it can be found.
+    pub(in crate::reactor) fn is_still(&self, policy: Policy) -> bool {
+        this_thread::is_in_own_loop(self) || self.mode.is_still(policy)
+    }
+}

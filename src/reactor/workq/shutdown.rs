@@ -1,0 +1,91 @@
+//! Waiting until nothing is in flight.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use pin_project::pin_project;
+
+use super::handle::WorkQ;
+use crate::error::{JobError, Result};
+use crate::sync::WaitNode;
+use crate::sync::atomic::fence;
+
+/// The future of [`WorkQ::shutdown`].
+#[pin_project]
+#[must_use = "futures do nothing unless polled"]
+pub struct Shutdown {
+    // Dropped before the handle that keeps its list.
+    #[pin]
+    node: WaitNode,
+    workq: WorkQ,
+    closed: bool,
+}
+
+impl WorkQ {
+    /// Refuses new Jobs from now on, and waits until nothing is in flight. Ops that wait for a Slot end with `Shutdown`;
+    /// those in flight are finished, and their results can be fetched. Receives and waits that were posted end with
+    /// `Shutdown` too: [`progress`](WorkQ::progress) hands them out.
+    ///
+    /// # Cancel safety
+    ///
+    /// The WorkQ stays shut down if the future is dropped; calling it again goes on waiting.
+    pub fn shutdown(&self) -> Shutdown {
+        Shutdown {
+            node: WaitNode::new(),
+            workq: self.clone(),
+            closed: false,
+        }
+    }
+}
+
+impl Future for Shutdown {
+    type Output = Result<()>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        let this = self.project();
+        let shared = &this.workq.0;
+        if !std::mem::replace(this.closed, true) {
+            shared.closed.store(true, Ordering::SeqCst);
+            // Pairs with the fence of `launch`.
+            fence(Ordering::SeqCst);
+            // Who is in line for a Slot will not get one.
+            shared.waiters.wake_all();
+            // Nor will who waits for a message be given one: its receive stays posted.
+            shared.core.registry.each(|places, changed| {
+                places.nudge();
+                if let Some(changed) = changed {
+                    changed();
+                }
+            });
+        }
+        let table = &shared.core.table;
+        if !table.any_in_flight() {
+            return Poll::Ready(Ok(()));
+        }
+        shared.enqueue_drained(this.node.as_ref(), cx.waker());
+        let policy = shared.mode.load();
+        if policy.is_busy() {
+            shared.turn();
+            shared.misses.add();
+            cx.waker().wake_by_ref();
+        } else {
+            // Hybrid waits for short Jobs only, and this may take long.
+            if let Err(error) = shared.events.register(shared) {
+                return Poll::Ready(Err(JobError::into(error)));
+            }
+            shared.arm();
+            shared.turn();
+            if !shared.mode.is_still(policy) {
+                cx.waker().wake_by_ref();
+            }
+        }
+        // Arm, then look: the turn may have been the one that ended it.
+        if table.any_in_flight() {
+            Poll::Pending
+        } else {
+            Poll::Ready(Ok(()))
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! What a WorkQ has done so far: what is counted (`counts.rs`), what its devices and Slots say, and
+//! what follows from those.
+
+use std::time::Duration;
+
+use super::handle::WorkQ;
+use crate::device::Device;
+
+/// What a WorkQ has done since it was built: the answer of [`WorkQ::stats`].
+///
+/// The numbers are exact while nothing happens; taken amid work they may differ by the Jobs that began or ended meanwhile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Jobs that devices accepted, those finished inline included: `completed` and `in_flight`.
+    pub submitted: u64,
+    /// Jobs that are over, failed or not, collected from the device.
+    pub completed: u64,
+    /// Those of them that failed, as far as they were not finished inline: an inline failure is the answer of the call itself.
+    pub failed: u64,
+    /// Jobs that devices have: they are over, but for being collected, or not.
+    pub in_flight: u64,
+    /// Results that nobody has fetched: of an Op that was not polled since or was forgotten, or of the caller's own loop.
+    pub unfetched: u64,
+    /// How often devices were asked for completions.
+    pub polls: u64,
+    /// How often devices were asked to ring at the next completion.
+    pub arms: u64,
+    /// Events that were attended to: by a runtime's driver, or by [`WorkQ::clear`].
+    pub wake_ups: u64,
+    /// How long the engines of its devices have worked, for whatever WorkQ: counted when they pause. Adapters say nothing.
+    pub engine_time: Duration,
+}
+
+impl WorkQ {
+    /// What it has done so far. Always on: Jobs that are finished inline pay nothing for it.
+    ///
+    /// A provider that does not count what it finishes inline is not counted for that.
+    pub fn stats(&self) -> Stats {
+        let shared = &*self.0;
+        let (counts, table) = (&shared.counts, &shared.core.table);
+        let (in_flight, unfetched) = table.count();
+        let inline: u64 = shared.queues().map(|queue| queue.inline_jobs()).sum();
+        let reaped = counts.collected();
+        let completed = reaped.saturating_sub(table.stale()) + inline;
+        Stats {
+            submitted: completed + in_flight,
+            completed,
+            failed: counts.failures(),
+            in_flight,
+            unfetched,
+            polls: counts.polls(),
+            arms: counts.arms(),
+            wake_ups: counts.wake_ups(),
+            engine_time: shared.devices().filter_map(Device::engine_time).sum(),
+        }
+    }
+}

@@ -1,0 +1,452 @@
+//! One look at the devices: it tells those whose jobs have completed, and those in line for a Slot.
+//!
+//! A [`Turn`] reaps inside the gate, and does outside of it all that may run code of the
+//! application's.
+
+use std::mem::forget;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Waker;
+
+use arrayvec::ArrayVec;
+
+use super::shared::Shared;
+use crate::device::{Armed, Completion, Token};
+use crate::error::Result;
+use crate::reactor::events::{Driven, Events};
+use crate::reactor::gate::{Inside, Later, Outside};
+use crate::reactor::slots::{BATCH, Leftovers, Target, Told};
+use crate::reactor::tables::Changed;
+use crate::sync::atomic::fence;
+use crate::sync::{discard, lock, log, wake};
+
+/// Batches in one turn, after which the rest is left to the next.
+const BATCHES: usize = 64;
+
+impl Driven for Shared {
+    fn events(&self) -> &Events {
+        &self.events
+    }
+
+    /// The runtimes are registered anew, with a handle that spans the descriptor too, and an event may
+    /// be swallowed meanwhile: one is rung for, whose turn arms for those that sleep.
+    fn nest(&self, fd: BorrowedFd<'_>) -> Result<()> {
+        if !self.events.nest(fd)? {
+            // Those that slept on a runtime that does not hear any more register anew.
+            self.asked.fetch_or(NUDGE, Ordering::SeqCst);
+        }
+        self.expected.swap(false, Ordering::AcqRel);
+        self.events.ring();
+        Ok(())
+    }
+
+    /// Woken by an event: looks, arms if anybody waits, and looks once more. (Look-then-arm loses wake-ups.)
+    #[inline]
+    fn event_turn(&self) {
+        self.counts.woken();
+        let unheard = Unheard(self);
+        // A ring that comes of this very turn is for the next one: those that this one notifies are
+        // polled first.
+        let rung = self.is_rung();
+        self.queues().for_each(|queue| queue.clear());
+        // What was expected may have been cleared just now: after that, or who armed meanwhile would expect it still. Pairs
+        // with `poll_event`.
+        self.expected.swap(false, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
+        self.turn();
+        if self.is_waited_for() && (self.arm() | self.ready()) {
+            self.turn();
+        }
+        // First: an alarm that is taken out as due must be seen as due by the pause.
+        self.timer.on_time(self);
+        self.resume_if_due();
+        if rung {
+            self.answer_ring();
+        }
+        forget(unheard);
+    }
+
+    fn nudge(&self) {
+        self.asked.fetch_or(NUDGE, Ordering::SeqCst);
+        self.turn();
+    }
+
+    #[inline]
+    fn fire(&self) {
+        self.own_loop.fire(&self.events);
+    }
+}
+
+impl Shared {
+    /// Whether somebody waits for the next event.
+    ///
+    /// Ops that look themselves do not, so that in busy mode nothing but orphans does, and an Op that slept when the mode
+    /// was set and has yet to be polled. The caller's own loop arms for itself.
+    fn is_waited_for(&self) -> bool {
+        let phases = self.core.table.phases();
+        let policy = self.mode.load();
+        if phases.any_asleep() || self.core.registry.any_asleep() {
+            return true;
+        }
+        if policy.is_busy() {
+            return false;
+        }
+        if self.core.registry.any_watched() {
+            return true;
+        }
+        if !phases.any_in_flight() {
+            return false;
+        }
+        // Whoever is in line sleeps too, and any Job's end may be what it waits for.
+        let in_line = || !self.waiters.is_empty() || !self.drained.is_empty();
+        (phases.any_op() && policy.is_event()) || in_line()
+    }
+
+    /// Asks every queue to ring. True if completions wait already.
+    pub(in crate::reactor) fn arm(&self) -> bool {
+        self.counts.armed();
+        // Others rely on an event once one is expected, also if a provider panics before it is armed.
+        let unheard = Unheard(self);
+        // First: an event that this brings about must not come before it. A queue that was attached before is seen (`attach`).
+        self.expected.swap(true, Ordering::AcqRel);
+        let queues = self.queues();
+        let ready = queues.fold(false, |ready, queue| ready | (queue.arm() == Armed::Ready));
+        forget(unheard);
+        ready
+    }
+
+    /// Whether a look would find something.
+    #[inline]
+    pub(in crate::reactor) fn ready(&self) -> bool {
+        self.queues().any(|queue| queue.ready())
+    }
+
+    /// Takes a turn if something was asked of the next one. The caller has no locks.
+    #[inline]
+    pub(in crate::reactor) fn turn_if_asked(&self) {
+        if self.asked.load(Ordering::SeqCst) != 0 {
+            self.turn();
+        }
+    }
+
+    /// Has those told who watch the state of an Rdma, by the thread that holds the gate if there is
+    /// one. A provider may say so amid a look, and a watcher's waker is code of the application's.
+    pub(in crate::reactor) fn changed(&self, changed: Changed) {
+        lock(&self.changes).push(changed);
+        self.asked.fetch_or(CHANGE, Ordering::SeqCst);
+        // Without a look: the provider may hold what its queue waits for.
+        if let Some(inside) = self.gate.enter() {
+            Turn::new(self, inside).tell_changes();
+        }
+    }
+
+    /// If somebody is to be told of changes of the state, the device shall ring for them.
+    pub(in crate::reactor) fn hear_of_changes(self: &Arc<Self>) {
+        // Where there is no runtime nobody waits; who has one registers it, and arms.
+        if self.core.registry.any_watched()
+            && !self.mode.load().is_busy()
+            && self.events.register(self).is_ok()
+            && self.arm() | self.ready()
+        {
+            self.turn();
+        }
+    }
+
+    /// Looks: reaps what has finished, and tells of it. If another thread does so already, that one
+    /// looks once more.
+    pub(in crate::reactor) fn turn(&self) {
+        let Some(inside) = self.gate.enter() else {
+            return;
+        };
+        let mut turn = Turn::new(self, inside);
+        let mut from = 0;
+        for _ in 0..BATCHES {
+            from = turn.reap(from);
+            if !turn.leave_and_tell() {
+                return;
+            }
+            // There may be more.
+            turn.inside = self.gate.enter();
+            if turn.inside.is_none() {
+                return;
+            }
+        }
+        // Enough for one turn. The rest must not be stranded: another one is rung for.
+        turn.give_up();
+    }
+
+    /// Gives a Slot back that was taken or done, to whoever is in line.
+    #[inline]
+    pub(in crate::reactor) fn give_back(&self, index: u32) {
+        self.core.table.free().put(index);
+        self.after_free();
+    }
+
+    /// A Slot became free, or the last Job ended.
+    #[inline]
+    pub(in crate::reactor) fn after_free(&self) {
+        self.tell(self, false);
+        self.if_drained();
+    }
+
+    /// Wakes those that wait for the end of the last Job, if nothing is in flight.
+    #[inline]
+    pub(super) fn if_drained(&self) {
+        if !self.drained.is_empty() && !self.core.table.any_in_flight() {
+            self.drained.wake_all();
+        }
+    }
+}
+
+/// An event that is being attended to. If a provider panics meanwhile, its drop has another thread, or
+/// the next turn of this one, attend to it: whoever sleeps rests on that.
+struct Unheard<'a>(&'a Shared);
+
+impl Drop for Unheard<'_> {
+    fn drop(&mut self) {
+        self.0.events.ring();
+    }
+}
+
+/// All that wait shall poll again.
+const NUDGE: u8 = 1;
+/// The state of an Rdma has changed.
+const CHANGE: u8 = 2;
+
+/// The right to reap, and what a batch of completions leaves to be done without it: all that may
+/// run code of the application's.
+struct Turn<'a> {
+    shared: &'a Shared,
+    inside: Option<Inside<'a>>,
+    /// What has a place may tell its Op, or the line; not both.
+    told: ArrayVec<Told, BATCH>,
+    rest: Leftovers,
+    /// Those that sleep, if all are nudged. Their Slots can be reached inside the gate only.
+    nudged: Option<Vec<Later<Waker>>>,
+    asked: u8,
+    /// Something was over: a Slot is free, or the device has room.
+    reaped: bool,
+    /// The array of completions was full: there may be more.
+    more: bool,
+}
+
+impl<'a> Turn<'a> {
+    #[inline(always)]
+    fn new(shared: &'a Shared, inside: Inside<'a>) -> Turn<'a> {
+        Turn {
+            shared,
+            inside: Some(inside),
+            told: ArrayVec::new(),
+            rest: Leftovers::new(),
+            nudged: None,
+            asked: 0,
+            reaped: false,
+            more: false,
+        }
+    }
+
+    /// What was asked of the next turn. Sleepers can be reached inside the gate only.
+    #[inline(always)]
+    fn take_asked(&mut self) {
+        let shared = self.shared;
+        self.asked = match shared.asked.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => shared.asked.swap(0, Ordering::SeqCst),
+        };
+        if self.asked & NUDGE != 0 {
+            self.nudged = Some(shared.core.table.sleepers());
+        }
+    }
+
+    /// Does what was asked, and reaps nothing. If another thread relies on a look of this one, it
+    /// rings for a turn.
+    fn tell_changes(mut self) {
+        self.take_asked();
+        let Some(inside) = self.inside.take() else {
+            return;
+        };
+        let outside = inside.leave().unwrap_or_else(|inside| {
+            let outside = inside.leave_now();
+            self.shared.events.ring();
+            outside
+        });
+        self.tell(&outside);
+    }
+
+    /// Reaps one batch, from the queue with this number on. Returns the number to go on with.
+    #[inline(always)]
+    fn reap(&mut self, from: usize) -> usize {
+        let shared = self.shared;
+        self.take_asked();
+        let nothing = Completion::new(Token::from_raw(u64::MAX), Ok(0));
+        let mut completions = [nothing; BATCH];
+        let mut left = BATCH;
+        self.reaped = false;
+        // Those before have been looked at by the last batch, which one of them filled, and are
+        // looked at by the next one.
+        self.more = from > 0;
+        for (number, queue) in shared.queues().enumerate().skip(from) {
+            // What a provider answers is checked: it cannot have filled more than there is.
+            let reaped = Shared::reap_from(queue, &mut completions[..left]).min(left);
+            for completion in &completions[..reaped] {
+                if completion.result.is_err() {
+                    shared.counts.failed();
+                }
+                match completion.token.table() {
+                    0 => {
+                        if let Some(told) = shared.core.table.complete(completion, &mut self.rest) {
+                            self.told.push(told);
+                        }
+                    }
+                    _ => self.received(completion),
+                }
+            }
+            shared.counts.completed(&completions[..reaped]);
+            self.reaped |= reaped > 0;
+            left -= reaped;
+            if left == 0 {
+                self.more = true;
+                // A queue that fills each batch keeps none from the others.
+                let behind = number + 1;
+                return if shared.queues().nth(behind).is_some() {
+                    behind
+                } else {
+                    0
+                };
+            }
+        }
+        0
+    }
+
+    fn received(&mut self, completion: &Completion) {
+        let (registry, told) = (&self.shared.core.registry, &mut self.told);
+        if !registry.complete(completion, &mut self.rest, |who| told.push(who)) {
+            told.push(Told::Nobody(completion.token));
+        }
+    }
+
+    /// Leaves the gate, and then does what is left. True if there may be more to reap.
+    #[inline(always)]
+    fn leave_and_tell(&mut self) -> bool {
+        let Some(mut inside) = self.inside.take() else {
+            return false;
+        };
+        let outside = loop {
+            match inside.leave() {
+                Ok(outside) => break outside,
+                Err(again) => (inside, self.more) = (again, true),
+            }
+        };
+        self.tell(&outside);
+        self.more
+    }
+
+    /// Does what is left. Others may be in the gate by now.
+    #[inline(always)]
+    fn tell(&mut self, outside: &Outside) {
+        let shared = self.shared;
+        if !self.rest.is_empty() {
+            let drops = self.rest.drain(..);
+            drops.for_each(|rest| discard(rest.open(outside)));
+        }
+        // Drained where they lie: moving them would cost more than telling.
+        for told in self.told.drain(..) {
+            notify(shared, told, outside);
+        }
+        if self.asked != 0 {
+            self.tell_asked(outside);
+        }
+        // After the gate was left: pairs with `Full::stay`.
+        if self.reaped && shared.pause.is_on() {
+            shared.resume(false);
+        }
+        if self.reaped || !shared.drained.is_empty() {
+            shared.after_free();
+        }
+    }
+
+    #[cold]
+    fn tell_asked(&mut self, outside: &Outside) {
+        let shared = self.shared;
+        if self.asked & NUDGE != 0 {
+            let sleepers = self.nudged.take().into_iter().flatten();
+            sleepers.for_each(|sleeper| wake(sleeper.open(outside)));
+            shared.core.registry.nudge();
+            shared.waiters.wake_all();
+            shared.drained.wake_all();
+            shared.runs.wake_all();
+            shared.timer.line.wake_all();
+            shared.events.log_lost();
+        }
+        if self.asked & CHANGE != 0 {
+            let changes = std::mem::take(&mut *lock(&shared.changes));
+            changes.iter().for_each(|changed| changed());
+            discard(changes);
+        }
+        self.asked = 0;
+    }
+
+    /// Leaves the gate with looks owed, and has another turn rung for.
+    #[cold]
+    fn give_up(&mut self) {
+        if let Some(inside) = self.inside.take() {
+            let outside = inside.leave_now();
+            self.tell(&outside);
+            self.shared.events.ring();
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    /// A provider may panic in a look, or what has subscribed to its log. Those whose completions
+    /// were reaped by then are told, and another thread looks for the rest.
+    #[inline]
+    fn drop(&mut self) {
+        if self.inside.is_some() {
+            self.give_up();
+        }
+    }
+}
+
+/// Notifies whoever a completion was for.
+fn notify(shared: &Shared, told: Told, outside: &Outside) {
+    match told {
+        Told::Op(target) => {
+            if let Target::Waker(waker) = target.open(outside) {
+                wake(waker);
+            }
+        }
+        Told::Run(target, outcome) => {
+            if let Target::Run(run, node) = target.open(outside) {
+                run.completed(node, outcome);
+                // The last handle may drop a waker of the application's.
+                discard(run);
+            }
+        }
+        Told::Waker(waker) => wake(waker.open(outside)),
+        Told::Caller => shared.fire(),
+        Told::Line(places) => {
+            let places = places.open(outside);
+            shared.tell(&*places, false);
+            // The last handle may drop owners.
+            discard(places);
+        }
+        Told::Nobody(token) => log(|| ignored(token)),
+    }
+}
+
+fn ignored(token: Token) {
+    let (table, token) = (token.table(), token.as_raw());
+    match table {
+        0 => tracing::error!(
+            token,
+            "a completion of a job that is not in flight was ignored"
+        ),
+        // A context that has gone may have left it behind.
+        _ => tracing::debug!(
+            token,
+            "a completion of a receive or wait that there is not was ignored"
+        ),
+    }
+}
