@@ -46,7 +46,7 @@ use crate::reactor::WorkQ;
 use crate::reactor::events::Driven;
 use crate::reactor::slots::Held;
 use crate::reactor::slots::{Completed, Slot};
-use crate::reactor::slots::{Leftovers, Outcome, Target, Told};
+use crate::reactor::slots::{Leftovers, Notify, Outcome, Target};
 use crate::reactor::workq::Work;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use crate::sync::loom::{Task, block_on, check, spawn};
@@ -75,7 +75,7 @@ fn complete(slot: &Slot, generation: u32, outcome: Outcome) -> Completed {
 /// The same; true if the Slot became free.
 fn end(slot: &Slot, generation: u32) -> bool {
     match complete(slot, generation, Ok(7)) {
-        Completed::Tell(Told::Op(target)) => match target.open(&Outside::of_a_test()) {
+        Completed::Notify(Notify::Op(target)) => match target.open(&Outside::of_a_test()) {
             Target::Waker(waker) => waker.wake(),
             _ => panic!("it is an Op's"),
         },

@@ -1,4 +1,4 @@
-//! Jobs in flight: where they live, who finds out that they are over, and who is told.
+//! Jobs in flight: where they live, who finds out that they are over, and who is notified.
 //!
 //! # The life of a Job that is not finished inline
 //!

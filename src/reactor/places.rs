@@ -27,7 +27,7 @@ pub(super) trait Places: Wanted + Send + Sync {
     fn complete(&self, completion: &Completion) -> Option<Ended>;
 
     /// Makes all Ops that have a place, or wait for one, poll again.
-    fn nudge(&self);
+    fn wake_all(&self);
 }
 
 /// What is to be done once no lock is held.

@@ -16,7 +16,7 @@ use crate::mem::Begun;
 use crate::reactor::slots::Outcome;
 use crate::reactor::tables::Changed;
 use crate::reactor::tables::Room;
-use crate::reactor::tables::{Receipt, Receives};
+use crate::reactor::tables::{Receipt, RecvTable};
 use crate::reactor::workq::{Attachment, Shared};
 use crate::sync::{Order, WaitNode, contain};
 
@@ -26,12 +26,12 @@ pub(crate) struct QueuePair {
     endpoint: Arc<dyn Endpoint>,
     /// Of its jobs that wait in line for a Slot.
     order: Arc<Order>,
-    receives: Arc<Receives>,
+    receives: Arc<RecvTable>,
     watched: Arc<Watched>,
 }
 
 /// What is done when the state of the connection has changed.
-fn on_change(watched: &Arc<Watched>, table: &Arc<OnceLock<Weak<Receives>>>) -> Changed {
+fn on_change(watched: &Arc<Watched>, table: &Arc<OnceLock<Weak<RecvTable>>>) -> Changed {
     let (watched, table) = (Arc::clone(watched), Arc::clone(table));
     Arc::new(move || {
         // The endpoint is a provider's, and may panic.
@@ -47,7 +47,7 @@ impl QueuePair {
     /// Opens one, for a context that was attached.
     pub(crate) fn open(attachment: &Attachment, config: EndpointConfig) -> Result<QueuePair> {
         let watched = Arc::new(Watched::new());
-        let table: Arc<OnceLock<Weak<Receives>>> = Arc::default();
+        let table: Arc<OnceLock<Weak<RecvTable>>> = Arc::default();
         let changed = on_change(&watched, &table);
         // What the provider calls, maybe amid a look. The provider keeps nothing by it: what it
         // drops there would be the last handle of the watch, which wakes too.
@@ -83,7 +83,7 @@ impl QueuePair {
         let order = attachment.order.get_or_init(Order::new);
         watched.set_endpoint(&endpoint);
         let registry = &attachment.shared.core.registry;
-        let receives = match registry.add(Some(Arc::clone(&closed)), |n| Receives::new(size, n)) {
+        let receives = match registry.add(Some(Arc::clone(&closed)), |n| RecvTable::new(size, n)) {
             Ok(receives) => receives,
             Err(error) => {
                 // SAFETY: nothing was posted.
@@ -136,7 +136,7 @@ impl QueuePair {
         // before, so that they are known as such.
         shared.turn();
         drop(resetting);
-        shared.tell(&*self.receives, false);
+        shared.notify_line(&*self.receives, false);
         self.receives.unfed.wake_all();
     }
 
@@ -167,7 +167,7 @@ impl QueuePair {
         }
     }
 
-    pub(in crate::reactor) fn receives(&self) -> &Arc<Receives> {
+    pub(in crate::reactor) fn receives(&self) -> &Arc<RecvTable> {
         &self.receives
     }
 
@@ -191,7 +191,7 @@ impl QueuePair {
             }
             Err(error) => {
                 drop(self.receives.undo(receipt));
-                self.attachment.shared.tell(&*self.receives, false);
+                self.attachment.shared.notify_line(&*self.receives, false);
                 Err(error)
             }
         }

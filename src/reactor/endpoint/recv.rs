@@ -30,7 +30,7 @@ use crate::reactor::places::{Ended, Wanted};
 use crate::reactor::tables::Watching;
 use crate::reactor::tables::{Entry, PostedRecv};
 use crate::reactor::tables::{Landed, Received, Room};
-use crate::reactor::tables::{Receipt, Receives};
+use crate::reactor::tables::{Receipt, RecvTable};
 use crate::reactor::waiting::{Awaited, Waited};
 use crate::reactor::workq::{Attachment, Shared};
 use crate::sync::atomic::fence;
@@ -92,7 +92,7 @@ pub struct RecvFlight<R: Receiver> {
 
 /// A receive, as it is waited for.
 pub(in crate::reactor) struct Posted<'a>(
-    pub(in crate::reactor) &'a Receives,
+    pub(in crate::reactor) &'a RecvTable,
     pub(in crate::reactor) Receipt,
 );
 
@@ -280,7 +280,7 @@ fn post_in_line(
         receiver.shared.hear_of_changes();
         if let Some(error) = pair.failure() {
             receives.line.leave(node);
-            receiver.shared.tell(receives, false);
+            receiver.shared.notify_line(receives, false);
             return Poll::Ready(Err(error));
         }
     }
@@ -337,7 +337,7 @@ fn go_on(
 #[inline(always)]
 fn receive(
     shared: &Shared,
-    receives: &Receives,
+    receives: &RecvTable,
     receipt: Receipt,
     landed: Landed,
     adopt: impl FnOnce(&Landed) -> Result<(), JobError>,
@@ -359,7 +359,7 @@ fn receive(
         adopted
     };
     drop(landed);
-    shared.tell(receives, false);
+    shared.notify_line(receives, false);
     outcome
 }
 
@@ -405,11 +405,11 @@ fn abandon(receiver: &impl Receiver, receipt: Receipt) {
     give_up(&receiver.shared, receives, receives.abandon(receipt));
 }
 
-fn give_up(shared: &Shared, receives: &Receives, ended: Ended) {
+fn give_up(shared: &Shared, receives: &RecvTable, ended: Ended) {
     discard(ended.waker);
     drop(ended.lease);
     if ended.freed {
-        shared.tell(receives, false);
+        shared.notify_line(receives, false);
     }
 }
 
@@ -419,7 +419,7 @@ impl<R: Receiver> PinnedDrop for RecvFlight<R> {
         let this = self.project();
         match *this.state {
             State::Posted(receipt, _) => abandon(this.receiver, receipt),
-            // A place in line is left by the node's own drop; what it was told is passed on there.
+            // A place in line is left by the node's own drop; a notification is passed on there.
             State::Idle | State::Queued { .. } | State::Refused(_) | State::Finished(_) => {}
         }
     }

@@ -42,7 +42,7 @@ const RUNTIMES: usize = 4;
 const CLEARS: usize = 8;
 /// How many sources of events are looked at in one call: those of all devices, and the signal.
 const SOURCES: usize = 16;
-/// Inside the handle each event is told once.
+/// Inside the handle each event is reported once.
 const EDGES: EpollFlags = EpollFlags::EPOLLIN.union(EpollFlags::EPOLLET);
 
 /// Who has the event handle, and attends to its events.
@@ -61,7 +61,7 @@ pub(in crate::reactor) trait Driven: Send + Sync + 'static {
     fn event_turn(&self);
 
     /// Makes all that wait poll again: the runtime on which some of them waited is gone.
-    fn nudge(&self);
+    fn wake_all(&self);
 
     /// Something that was posted for the caller's own loop is to be polled.
     fn fire(&self);
@@ -365,7 +365,7 @@ impl Wake for FanOut {
             Err(error) => {
                 log(|| tracing::debug!(%error, "a runtime is not registered any more"));
                 driven.events().forget(&source);
-                driven.nudge();
+                driven.wake_all();
             }
         }
     }

@@ -319,7 +319,7 @@ impl<C: Deref<Target = Attachment>> PinnedDrop for Flight<C> {
         let this = self.project();
         match *this.state {
             State::InFlight(token, _) => this.context.abandon(token),
-            // A place in line is left by the node's own drop; what it was told is passed on there.
+            // A place in line is left by the node's own drop; a notification is passed on there.
             State::Idle | State::Queued(..) | State::Ready(_) | State::Finished => {}
         }
     }

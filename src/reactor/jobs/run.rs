@@ -1,7 +1,7 @@
 //! How a run of a graph waits: one place in line for all its nodes, and one look for all their ends.
 //!
 //! A run is one future with many Jobs. It submits them one by one; with no Slot free it stands in line like an Op, for
-//! whichever Job is next. Their Slots tell the run itself ([`Run`]), so that nothing is registered per Job.
+//! whichever Job is next. Their Slots notify the run itself ([`Run`]), so that nothing is registered per Job.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use crate::sync::atomic::fence;
 
 /// What a run knows of the ends of its Jobs.
 pub(crate) trait Ends {
-    /// Whether some were told and not taken yet.
+    /// Whether the run was notified of some that it has not taken yet.
     fn any(&self) -> bool;
 
-    /// The next end that is told wakes this. [`Ends::any`] must be asked once more afterwards.
+    /// The next end wakes this. [`Ends::any`] must be asked once more afterwards.
     fn register(&self, waker: &Waker);
 }
 
@@ -64,7 +64,7 @@ impl Line {
         Ok(())
     }
 
-    /// Submits a Job whose end is told to the run; false if it must wait for a Slot, and its Leases have gone back.
+    /// Submits a Job of whose end the run is notified; false if it must wait for a Slot, and its Leases have gone back.
     pub(crate) fn launch(
         at: &Attachment,
         heard: &mut bool,
@@ -112,18 +112,18 @@ impl Line {
         launched.map(|launched| launched.map(|_| ()))
     }
 
-    /// The run wants no Slot any more: what it was told is for the next in line.
+    /// The run wants no Slot any more: if it was notified, the next in line is instead.
     pub(crate) fn leave(self: Pin<&mut Self>) {
         let this = self.project();
         let node = this.node.as_ref();
         if node.is_linked() {
             this.workq.0.waiters.leave(node);
             let shared = &*this.workq.0;
-            shared.tell(shared, false);
+            shared.notify_line(shared, false);
         }
     }
 
-    /// Waits until the ends of Jobs in flight were told.
+    /// Waits until the run was notified of ends of its Jobs.
     pub(crate) fn poll_ends(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -1,9 +1,9 @@
-//! Free Slots: the magazines that they lie in, and the line of those that wait for one.
+//! Free Slots: the words that they lie in, and the line of those that wait for one.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 
-use crate::reactor::slots::Magazines;
+use crate::reactor::slots::FreeBitmap;
 use crate::sync::atomic::{
     AtomicU64,
     Ordering::{Acquire, Release, SeqCst},
@@ -12,35 +12,35 @@ use crate::sync::loom::{Task, Watched, check, mutant, spawn};
 use crate::sync::{WaitNode, Waiters, seq_cst_order};
 
 /// All but `left` of `slots` are taken.
-fn magazines(slots: usize, left: &[u32]) -> Magazines {
-    let magazines = Magazines::new(slots);
-    while magazines.take_from(0).is_some() {}
+fn bitmap(slots: usize, left: &[u32]) -> FreeBitmap {
+    let bitmap = FreeBitmap::new(slots);
+    while bitmap.take_from(0).is_some() {}
     for &slot in left {
-        magazines.put(slot);
+        bitmap.put(slot);
     }
-    magazines
+    bitmap
 }
 
 #[test]
 fn a_slot_is_out_once_whichever_magazine_it_lies_in() {
-    // Two magazines: even Slots in one, odd ones in the other.
+    // Two words: even Slots in one, odd ones in the other.
     check(3, || {
-        let magazines = Arc::new(magazines(16, &[2, 5]));
+        let bitmap = Arc::new(bitmap(16, &[2, 5]));
         let cells: Arc<Vec<Watched>> = Arc::new((0..16).map(|_| Watched::new()).collect());
         let work = |number: usize| {
-            let (magazines, cells) = (Arc::clone(&magazines), Arc::clone(&cells));
+            let (bitmap, cells) = (Arc::clone(&bitmap), Arc::clone(&cells));
             move || {
                 for _ in 0..2 {
-                    let slot = magazines.take_from(number).expect("two threads, two Slots");
+                    let slot = bitmap.take_from(number).expect("two threads, two Slots");
                     cells[slot as usize].write();
-                    magazines.put(slot);
+                    bitmap.put(slot);
                 }
             }
         };
         let other = spawn(work(1));
         work(0)();
         other.join().unwrap();
-        assert_eq!(magazines.free(), 2);
+        assert_eq!(bitmap.free(), 2);
     });
 }
 
@@ -68,11 +68,11 @@ fn mutant_magazine_that_looks_and_stores_is_found() {
 
 /// One waits for a Slot, one frees the only one.
 fn one_waits(
-    wait: impl Fn(&Magazines, &Waiters, Pin<&WaitNode>, &Task) + Clone + Send + Sync + 'static,
-    free: impl Fn(&Magazines, &Waiters) + Clone + Send + Sync + 'static,
+    wait: impl Fn(&FreeBitmap, &Waiters, Pin<&WaitNode>, &Task) + Clone + Send + Sync + 'static,
+    free: impl Fn(&FreeBitmap, &Waiters) + Clone + Send + Sync + 'static,
 ) {
     check(4, move || {
-        let both = Arc::new((magazines(1, &[]), Waiters::new()));
+        let both = Arc::new((bitmap(1, &[]), Waiters::new()));
         let giver = {
             let (both, free) = (Arc::clone(&both), free.clone());
             spawn(move || free(&both.0, &both.1))
@@ -88,20 +88,20 @@ fn one_waits(
 }
 
 /// As `Attachment::give_back`, `Shared::after_free` and `tell`.
-fn put_then_ask(magazines: &Magazines, waiters: &Waiters) {
-    magazines.put(0);
+fn put_then_ask(bitmap: &FreeBitmap, waiters: &Waiters) {
+    bitmap.put(0);
     if !waiters.is_empty() {
-        let free = magazines.free();
+        let free = bitmap.free();
         waiters.notify_and_wake(|who| free.saturating_sub(who.notified));
     }
 }
 
 /// As `Attachment::poll_queued`.
-fn enqueue_then_look(magazines: &Magazines, waiters: &Waiters, node: Pin<&WaitNode>, task: &Task) {
+fn enqueue_then_look(bitmap: &FreeBitmap, waiters: &Waiters, node: Pin<&WaitNode>, task: &Task) {
     loop {
         // SAFETY: the callers' list outlives the node.
         unsafe { waiters.enqueue(node, &task.waker()) };
-        if magazines.free() > 0 && magazines.take().is_some() {
+        if bitmap.free() > 0 && bitmap.take().is_some() {
             return waiters.leave(node);
         }
         task.sleep();
@@ -116,8 +116,8 @@ fn a_freed_slot_and_who_waits_for_it_do_not_miss_each_other() {
 #[test]
 fn mutant_that_looks_for_a_slot_and_then_enqueues_is_found() {
     let look_then_enqueue =
-        |magazines: &Magazines, waiters: &Waiters, node: Pin<&WaitNode>, task: &Task| {
-            while magazines.take().is_none() {
+        |bitmap: &FreeBitmap, waiters: &Waiters, node: Pin<&WaitNode>, task: &Task| {
+            while bitmap.take().is_none() {
                 // SAFETY: the caller's list outlives the node.
                 unsafe { waiters.enqueue(node, &task.waker()) };
                 task.sleep();
@@ -129,9 +129,9 @@ fn mutant_that_looks_for_a_slot_and_then_enqueues_is_found() {
 
 #[test]
 fn mutant_that_asks_who_waits_and_then_frees_is_found() {
-    let ask_then_put = |magazines: &Magazines, waiters: &Waiters| {
+    let ask_then_put = |bitmap: &FreeBitmap, waiters: &Waiters| {
         let nobody = waiters.is_empty();
-        magazines.put(0);
+        bitmap.put(0);
         if !nobody {
             waiters.notify_and_wake(|_| 1);
         }
@@ -142,22 +142,22 @@ fn mutant_that_asks_who_waits_and_then_frees_is_found() {
 /// The pairing without its total order: "I free, then ask who waits" and "I wait, then look for a free one".
 fn free_and_wait(order: fn()) {
     check(4, move || {
-        let words = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
+        let bitmap = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
         let task = Task::new();
         let waiter = task.waker();
         let giver = {
-            let words = Arc::clone(&words);
+            let bitmap = Arc::clone(&bitmap);
             spawn(move || {
-                words.0.store(1, Release);
+                bitmap.0.store(1, Release);
                 order();
-                if words.1.load(Acquire) != 0 {
+                if bitmap.1.load(Acquire) != 0 {
                     waiter.wake();
                 }
             })
         };
-        words.1.store(1, Release);
+        bitmap.1.store(1, Release);
         order();
-        while words.0.load(Acquire) == 0 {
+        while bitmap.0.load(Acquire) == 0 {
             task.sleep();
         }
         giver.join().unwrap();

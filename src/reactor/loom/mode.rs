@@ -44,7 +44,7 @@ fn register_then_ask(mode: &Current, slot: &Slot, seen: Policy, task: &Task) {
 /// As `WorkQ::set_mode`.
 fn set_then_nudge(mode: &Current, slot: &Slot, policy: Policy) {
     mode.set(policy);
-    if let Some(waker) = slot.nudge() {
+    if let Some(waker) = slot.take_waker() {
         waker.wake();
     }
 }
@@ -83,7 +83,7 @@ fn mutant_that_asks_for_the_mode_and_then_registers_is_found() {
 fn mutant_that_nudges_and_then_sets_the_mode_is_found() {
     mutant("deadlock", || {
         let nudge_then_set = |mode: &Current, slot: &Slot, policy: Policy| {
-            if let Some(waker) = slot.nudge() {
+            if let Some(waker) = slot.take_waker() {
                 waker.wake();
             }
             mode.set(policy);

@@ -13,7 +13,7 @@ use crate::reactor::places::Wanted;
 use crate::reactor::places::{Ended, Places};
 use crate::reactor::tables::Numbered;
 use crate::reactor::tables::{Landed, Room};
-use crate::reactor::tables::{Receipt, Receives};
+use crate::reactor::tables::{Receipt, RecvTable};
 use crate::reactor::waiting::Waited;
 use crate::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use crate::sync::loom::{Task, block_on, check, mutant, spawn};
@@ -38,21 +38,21 @@ fn numbered() -> Numbered {
 }
 
 /// A table of one place, in which a receive is posted.
-fn posted() -> (Arc<Receives>, Receipt) {
-    let receives = Arc::new(Receives::new(1, numbered()));
+fn posted() -> (Arc<RecvTable>, Receipt) {
+    let receives = Arc::new(RecvTable::new(1, numbered()));
     let receipt = receives.fill(room()).ok().expect("it is empty");
     (receives, receipt)
 }
 
 /// What the reaper does with its message; true if the place became free.
-fn land(receives: &Receives, receipt: Receipt) -> bool {
+fn land(receives: &RecvTable, receipt: Receipt) -> bool {
     let token = receives.token(receipt);
     let completion = Completion::received(token, RecvOpcode::Send, LEN, 0);
     let ended = receives.complete(&completion).expect("it is posted");
     tell(receives, ended)
 }
 
-fn tell(receives: &Receives, ended: Ended) -> bool {
+fn tell(receives: &RecvTable, ended: Ended) -> bool {
     if let Some(waker) = ended.waker {
         wake(waker);
     }
@@ -63,7 +63,7 @@ fn tell(receives: &Receives, ended: Ended) -> bool {
 }
 
 /// Look, register, look, sleep.
-fn await_message(receives: &Receives, receipt: Receipt) -> Landed {
+fn await_message(receives: &RecvTable, receipt: Receipt) -> Landed {
     let task = Task::new();
     loop {
         if let Some(landed) = receives.take(receipt) {
@@ -149,7 +149,7 @@ fn a_reset_and_a_completion_free_an_orphan_once() {
 }
 
 /// Stands in line for the only place, and adopts who is in it. `looks` once more when it is in line.
-fn await_place(receives: &Receives, looks: bool) -> Receipt {
+fn await_place(receives: &RecvTable, looks: bool) -> Receipt {
     let task = Task::new();
     let node = pin!(WaitNode::new());
     let node = node.as_ref();
@@ -197,7 +197,7 @@ fn mutant_that_does_not_look_once_more_in_line_is_found() {
 }
 
 /// Awaits a message by the real wait cycle.
-fn recv_on(bed: &Bed, receives: &Receives, receipt: Receipt) -> Landed {
+fn recv_on(bed: &Bed, receives: &RecvTable, receipt: Receipt) -> Landed {
     let message = poll_fn(|cx| {
         let posted = Posted(receives, receipt);
         let policy = bed.workq.0.mode.load();
@@ -214,7 +214,7 @@ fn recv_on(bed: &Bed, receives: &Receives, receipt: Receipt) -> Landed {
 }
 
 /// Posts on the device of the bed, as if it were a Job: its engine answers `LEN`.
-fn post_on(bed: &Bed, receives: &Receives) -> Receipt {
+fn post_on(bed: &Bed, receives: &RecvTable) -> Receipt {
     let receipt = receives.fill(room()).ok().expect("there is room");
     let token = receives.token(receipt).as_raw();
     bed.queue.submitted[0].swap(token + 1, SeqCst);
@@ -227,7 +227,7 @@ fn a_receive_is_told_by_the_real_wait_cycle_beside_an_op() {
     on_a_workq(1, |_| {
         let bed = Arc::new(Bed::on(2, false));
         let registry = &bed.workq.0.core.registry;
-        let table = registry.add(None, |numbered| Receives::new(1, numbered));
+        let table = registry.add(None, |numbered| RecvTable::new(1, numbered));
         let receives = table.unwrap();
         let receive = {
             let (bed, receives) = (Arc::clone(&bed), Arc::clone(&receives));

@@ -130,7 +130,7 @@ fn a_run_whose_job_is_refused_is_nudged_meanwhile() {
         let bed = Bed::on(1, false);
         bed.queue.refusals.store(1, SeqCst);
         let workq = bed.workq.clone();
-        let nudger = spawn(move || workq.0.nudge());
+        let nudger = spawn(move || workq.0.wake_all());
         bed.run([bed.spawn_run(false), nudger]);
     });
 }

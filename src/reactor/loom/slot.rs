@@ -86,7 +86,7 @@ fn a_nudged_op_is_told_all_the_same() {
         let reaper = {
             let slot = Arc::clone(&slot);
             spawn(move || {
-                if let Some(waker) = slot.nudge() {
+                if let Some(waker) = slot.take_waker() {
                     waker.wake();
                 }
                 end(&slot, generation);
@@ -108,7 +108,7 @@ fn an_op_that_waits_while_it_is_nudged_polls_again() {
             spawn(move || {
                 changed.store(true, SeqCst);
                 seq_cst_order();
-                if let Some(waker) = slot.nudge() {
+                if let Some(waker) = slot.take_waker() {
                     waker.wake();
                 }
             })
@@ -149,7 +149,7 @@ fn a_nudge_does_not_come_between_drop_and_completion() {
         let reaper = {
             let slot = Arc::clone(&slot);
             spawn(move || {
-                drop(slot.nudge());
+                drop(slot.take_waker());
                 end(&slot, generation)
             })
         };
@@ -177,7 +177,7 @@ fn a_completion_that_comes_twice_does_not_touch_the_next_use() {
         slot.register(Waker::noop());
         assert!(slot.take().is_none() && slot.is_in_flight());
         reaper.join().unwrap();
-        assert!(matches!(complete(&slot, next, Ok(9)), Completed::Tell(_)));
+        assert!(matches!(complete(&slot, next, Ok(9)), Completed::Notify(_)));
         assert_eq!(slot.take(), Some(Ok(9)));
     });
 }

@@ -1,30 +1,31 @@
 //! Which Slots are free: words of bits, a thread's own first.
 //!
-//! A magazine is one word on a cache line of its own. A thread takes from and gives to the magazine of its number, and
-//! goes on to the others when that one is empty: "full" is said only after all of them were looked at. No lock, no
-//! refill, nothing thread-local but the number.
+//! Each word is on a cache line of its own. A thread takes Slots from the word of its number, and goes
+//! on to the others when that one is empty: there is no free Slot only after all words were read. A
+//! Slot goes back to the word that it is a bit of. There is no lock, no refill, and nothing
+//! thread-local but the number.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{seq_cst_order, thread_number};
 
-/// Threads that have a magazine of their own, if there are Slots enough.
+/// Threads that have a word of their own, if there are Slots enough.
 const SPREAD: usize = 16;
-/// Slots that a magazine should have at least.
+/// Slots that a word should have at least.
 const SHARE: usize = 8;
 
 #[repr(align(128))]
-struct Magazine {
+struct Word {
     free: AtomicU64,
-    /// The word with nothing taken.
+    /// Its bits with nothing taken.
     all: u64,
 }
 
-pub(in crate::reactor) struct Magazines {
-    magazines: Box<[Magazine]>,
+pub(in crate::reactor) struct FreeBitmap {
+    words: Box<[Word]>,
     slots: usize,
 }
 
-/// The word of a magazine with nothing taken: Slot i is bit i / count of magazine i % count.
+/// The bits of a word with nothing taken: Slot i is bit i / count of word i % count.
 fn full(slots: usize, count: usize, at: usize) -> u64 {
     match (slots + count - 1 - at) / count {
         64 => u64::MAX,
@@ -32,18 +33,18 @@ fn full(slots: usize, count: usize, at: usize) -> u64 {
     }
 }
 
-impl Magazines {
+impl FreeBitmap {
     /// All of `slots` free.
-    pub(in crate::reactor) fn new(slots: usize) -> Magazines {
+    pub(in crate::reactor) fn new(slots: usize) -> FreeBitmap {
         let count = (slots / SHARE).clamp(1, SPREAD).max(slots.div_ceil(64));
-        let magazines = (0..count)
+        let words = (0..count)
             .map(|at| full(slots, count, at))
-            .map(|all| Magazine {
+            .map(|all| Word {
                 free: AtomicU64::new(all),
                 all,
             })
             .collect();
-        Magazines { magazines, slots }
+        FreeBitmap { words, slots }
     }
 
     /// Takes a free Slot. Pairs with `put`, so that the taker sees the Slot as it was left.
@@ -53,15 +54,14 @@ impl Magazines {
     }
 
     pub(in crate::reactor) fn take_from(&self, thread: usize) -> Option<u32> {
-        let count = self.magazines.len();
+        let count = self.words.len();
         for step in 0..count {
             let at = (thread + step) % count;
-            let magazine = &self.magazines[at].free;
-            let mut bits = magazine.load(Ordering::SeqCst);
+            let word = &self.words[at].free;
+            let mut bits = word.load(Ordering::SeqCst);
             while bits != 0 {
                 let less = bits & (bits - 1);
-                match magazine.compare_exchange_weak(bits, less, Ordering::SeqCst, Ordering::SeqCst)
-                {
+                match word.compare_exchange_weak(bits, less, Ordering::SeqCst, Ordering::SeqCst) {
                     Ok(_) => return Some(bits.trailing_zeros() * count as u32 + at as u32),
                     Err(seen) => bits = seen,
                 }
@@ -73,9 +73,9 @@ impl Magazines {
     /// Gives a Slot back. SeqCst: whoever is in line is seen by the giver afterwards, or sees the Slot.
     #[inline]
     pub(in crate::reactor) fn put(&self, slot: u32) {
-        let count = self.magazines.len();
+        let count = self.words.len();
         let (at, bit) = (slot as usize % count, slot as usize / count);
-        let before = self.magazines[at].free.fetch_or(1 << bit, Ordering::SeqCst);
+        let before = self.words[at].free.fetch_or(1 << bit, Ordering::SeqCst);
         debug_assert_eq!(before & 1 << bit, 0, "freed twice");
         seq_cst_order();
     }
@@ -83,13 +83,13 @@ impl Magazines {
     /// How many are free: exact if nothing changes meanwhile.
     pub(in crate::reactor) fn free(&self) -> usize {
         seq_cst_order();
-        self.magazines
+        self.words
             .iter()
-            .map(|magazine| magazine.free.load(Ordering::SeqCst).count_ones() as usize)
+            .map(|word| word.free.load(Ordering::SeqCst).count_ones() as usize)
             .sum()
     }
 
-    /// Whether two Slots or more of this thread's magazine are taken. Each busy poll looks, so that it is one word: who polls on another
+    /// Whether two Slots or more of this thread's word are taken. Each busy poll looks, so that it is one word: who polls on another
     /// thread looks there.
     #[inline]
     pub(in crate::reactor) fn several_taken(&self) -> bool {
@@ -97,25 +97,22 @@ impl Magazines {
     }
 
     fn several_of(&self, thread: usize) -> bool {
-        let magazine = &self.magazines[thread % self.magazines.len()];
-        let taken = magazine.all & !magazine.free.load(Ordering::Relaxed);
+        let word = &self.words[thread % self.words.len()];
+        let taken = word.all & !word.free.load(Ordering::Relaxed);
         taken & taken.wrapping_sub(1) != 0
     }
 
     /// The Slots that are taken: exact if nothing changes meanwhile.
     pub(in crate::reactor) fn taken(&self) -> impl Iterator<Item = usize> {
-        let count = self.magazines.len();
-        self.magazines
-            .iter()
-            .enumerate()
-            .flat_map(move |(at, magazine)| {
-                let mut bits = magazine.all & !magazine.free.load(Ordering::SeqCst);
-                std::iter::from_fn(move || {
-                    let bit = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
-                    bits &= bits - 1;
-                    Some(bit * count + at)
-                })
+        let count = self.words.len();
+        self.words.iter().enumerate().flat_map(move |(at, word)| {
+            let mut bits = word.all & !word.free.load(Ordering::SeqCst);
+            std::iter::from_fn(move || {
+                let bit = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
+                bits &= bits - 1;
+                Some(bit * count + at)
             })
+        })
     }
 
     /// How many there are.
@@ -131,35 +128,35 @@ mod tests {
     #[test]
     fn two_of_a_thread_are_several() {
         for slots in [2, 9, 64, 256, 5000] {
-            let magazines = Magazines::new(slots);
-            let spread = magazines.magazines.len() > 1;
-            let taken = [0, 1, 0].map(|thread| magazines.take_from(thread));
+            let bitmap = FreeBitmap::new(slots);
+            let spread = bitmap.words.len() > 1;
+            let taken = [0, 1, 0].map(|thread| bitmap.take_from(thread));
             assert!(taken[0].is_some() && taken[1].is_some());
-            let several = [0, 1].map(|thread| magazines.several_of(thread));
+            let several = [0, 1].map(|thread| bitmap.several_of(thread));
             assert_eq!(several, [true, !spread]);
-            magazines.put(taken[0].expect("as above"));
-            assert_eq!(magazines.several_of(0), !spread && slots > 2);
+            bitmap.put(taken[0].expect("as above"));
+            assert_eq!(bitmap.several_of(0), !spread && slots > 2);
         }
     }
 
     #[test]
     fn every_slot_is_taken_once_from_whatever_magazine() {
         for slots in [1, 7, 8, 9, 64, 65, 127, 256, 1000, 1024, 1025, 5000] {
-            let magazines = Magazines::new(slots);
-            assert_eq!(magazines.free(), slots);
+            let bitmap = FreeBitmap::new(slots);
+            assert_eq!(bitmap.free(), slots);
             let mut seen = vec![false; slots];
             for _ in 0..slots {
-                let slot = magazines.take_from(3).expect("one is left") as usize;
+                let slot = bitmap.take_from(3).expect("one is left") as usize;
                 assert!(!std::mem::replace(&mut seen[slot], true), "{slot} twice");
             }
-            assert_eq!((magazines.take_from(5), magazines.free()), (None, 0));
-            assert_eq!(magazines.taken().count(), slots);
-            magazines.put(slots as u32 - 1);
-            assert!(magazines.taken().all(|slot| slot != slots - 1));
+            assert_eq!((bitmap.take_from(5), bitmap.free()), (None, 0));
+            assert_eq!(bitmap.taken().count(), slots);
+            bitmap.put(slots as u32 - 1);
+            assert!(bitmap.taken().all(|slot| slot != slots - 1));
             assert_eq!(
-                magazines.take_from(11),
+                bitmap.take_from(11),
                 Some(slots as u32 - 1),
-                "taken from another thread's magazine"
+                "taken from another thread's word"
             );
         }
     }

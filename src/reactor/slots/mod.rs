@@ -17,11 +17,11 @@ mod target;
 #[cfg(all(test, tokio_doca_loom))]
 pub(in crate::reactor) use finished::Finished;
 #[cfg(all(test, tokio_doca_loom))]
-pub(in crate::reactor) use free_bitmap::Magazines;
+pub(in crate::reactor) use free_bitmap::FreeBitmap;
 pub(in crate::reactor) use held::{Held, keeps_memory};
 #[cfg(all(test, tokio_doca_loom))]
 pub(in crate::reactor) use slot::Completed;
 pub(in crate::reactor) use slot::Slot;
 pub(in crate::reactor) use table::{Table, Taken};
-pub(in crate::reactor) use target::{BATCH, Leftovers, Rest, Target, Told};
+pub(in crate::reactor) use target::{BATCH, Leftovers, Notify, Rest, Target};
 pub(crate) use target::{Meaning, Outcome, Run};

@@ -40,7 +40,7 @@ use super::phases::{
     COMPLETING, COMPLETING_ORPHAN, DONE, FREE, IN_FLIGHT, ORPHAN, PENDING, PHASE, POSTED, Phases,
     REGISTERING, RUNNING, WAITING, in_flight,
 };
-use super::target::{Leftovers, Meaning, Outcome, Rest, Target, Told};
+use super::target::{Leftovers, Meaning, Notify, Outcome, Rest, Target};
 use crate::reactor::gate::Later;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{UnsafeCell, discard};
@@ -51,12 +51,12 @@ pub(in crate::reactor) enum Completed {
     Nothing,
     /// The Token named no Job in flight.
     Stale,
-    /// Tell the Op.
-    Tell(Told),
+    /// Notify the Op.
+    Notify(Notify),
     /// Put it where the caller's own loop finds it.
     Deliver,
-    /// Free the Slot, and tell the run if there is one.
-    Free(Option<Told>),
+    /// Free the Slot, and notify the run if there is one.
+    Free(Option<Notify>),
 }
 
 #[repr(align(128))]
@@ -96,8 +96,8 @@ const SUBMITTING: Phases = Phases::any([PENDING, POSTED, RUNNING]);
 const OVER: Phases = Phases::any([DONE]);
 /// The Op writes its waker. The reaper may complete the Job meanwhile, and leaves the cell alone.
 const REGISTERS: Phases = Phases::any([REGISTERING, DONE]);
-/// The reaper takes the waker for a nudge. The Op may be dropped meanwhile.
-const NUDGES: Phases = Phases::any([REGISTERING, ORPHAN]);
+/// The reaper takes the waker, to wake all that sleep. The Op may be dropped meanwhile.
+const TAKES_WAKER: Phases = Phases::any([REGISTERING, ORPHAN]);
 /// The reaper takes the waker at the end. The Op may be dropped meanwhile.
 const COMPLETES: Phases = Phases::any([COMPLETING, COMPLETING_ORPHAN]);
 
@@ -109,11 +109,11 @@ fn drop_target(target: Option<Target>) {
     }
 }
 
-/// Leaves a target that nobody tells to be dropped later. Most often there is none.
+/// Leaves a target that nobody notifies to be dropped later. Most often there is none.
 #[inline]
 fn leave(target: Option<Later<Target>>, rest: &mut Leftovers) {
     if let Some(target) = target {
-        rest.push(target.map(Rest::Untold));
+        rest.push(target.map(Rest::Unnotified));
     }
 }
 
@@ -273,7 +273,7 @@ impl Slot {
         };
         // If this fails the reaper has made it Done meanwhile, and `take` says so.
         let waiting = state & !PHASE | WAITING;
-        // SeqCst: whoever set another mode sees it asleep, or is seen by it afterwards (`nudge`, `Current`).
+        // SeqCst: whoever set another mode sees it asleep, or is seen by it afterwards (`take_waker`, `Current`).
         let _ =
             self.state
                 .compare_exchange(registering, waiting, Ordering::SeqCst, Ordering::Relaxed);
@@ -285,7 +285,7 @@ impl Slot {
         let mut state = self.state.load(Ordering::Acquire);
         loop {
             let phase = match state & PHASE {
-                // Registering: a waker that panicked when it was cloned, or a nudge.
+                // Registering: a waker that panicked when it was cloned, or `take_waker`.
                 PENDING | WAITING | REGISTERING => ORPHAN,
                 COMPLETING => COMPLETING_ORPHAN,
                 DONE => return self.take().is_some(),
@@ -343,7 +343,7 @@ impl Slot {
                 Ordering::Acquire,
             ) {
                 Ok(_) if phase == DONE => return Completed::Nothing,
-                Ok(_) => return self.tell(state & !PHASE, rest),
+                Ok(_) => return self.notify_op(state & !PHASE, rest),
                 Err(seen) => state = seen,
             }
         }
@@ -362,7 +362,7 @@ impl Slot {
 
     /// Reaper: Completing; the target is its own.
     #[inline(always)]
-    fn tell(&self, generation: u64, rest: &mut Leftovers) -> Completed {
+    fn notify_op(&self, generation: u64, rest: &mut Leftovers) -> Completed {
         self.owned_in(COMPLETES);
         // SAFETY: Completing: the cell is the reaper's.
         let target = unsafe { self.take_target() };
@@ -377,7 +377,7 @@ impl Slot {
             return Completed::Free(None);
         }
         match target {
-            Some(target) => Completed::Tell(Told::Op(target)),
+            Some(target) => Completed::Notify(Notify::Op(target)),
             None => Completed::Nothing,
         }
     }
@@ -387,7 +387,7 @@ impl Slot {
         // SAFETY: Running, and its completion comes once: nobody but the reaper is left.
         let target = unsafe { self.take_target() };
         self.free();
-        Completed::Free(target.map(|target| Told::Run(target, outcome)))
+        Completed::Free(target.map(|target| Notify::Run(target, outcome)))
     }
 
     fn end_orphan(&self, rest: &mut Leftovers) -> Completed {
@@ -424,7 +424,7 @@ impl Slot {
     }
 
     /// Reaper: the waker of an Op that waits, taken out so that the Op polls again: the world changed under it.
-    pub(in crate::reactor) fn nudge(&self) -> Option<Waker> {
+    pub(in crate::reactor) fn take_waker(&self) -> Option<Waker> {
         // SeqCst: pairs with `register`.
         let state = self.state.load(Ordering::SeqCst);
         let [waiting, registering, pending] =
@@ -432,7 +432,7 @@ impl Slot {
         self.state
             .compare_exchange(waiting, registering, Ordering::Acquire, Ordering::Relaxed)
             .ok()?;
-        self.owned_in(NUDGES);
+        self.owned_in(TAKES_WAKER);
         // SAFETY: Registering keeps the Op away (`register` gives up, `abandon` leaves the cells), and the gate keeps
         // other reapers away.
         let target = unsafe { replace(&self.target, None) };
@@ -508,14 +508,14 @@ mod tests {
     }
 
     #[test]
-    fn a_nudge_leaves_the_slot_of_a_run_alone() {
+    fn taking_wakers_leaves_the_slot_of_a_run_alone() {
         let (slot, seen) = (Slot::new(), Arc::new(Seen::default()));
         let generation = slot.fill_alone(held(), Some(Target::Run(seen.clone(), 7)));
         assert!(slot.phase().any_asleep() && slot.is_in_flight());
-        assert!(slot.nudge().is_none());
+        assert!(slot.take_waker().is_none());
         assert!(matches!(
             complete(&slot, generation, Ok(3)),
-            Completed::Free(Some(Told::Run(_, Ok(3))))
+            Completed::Free(Some(Notify::Run(_, Ok(3))))
         ));
     }
 
@@ -534,7 +534,7 @@ mod tests {
     fn a_run_is_told_and_its_slot_is_free_without_an_op() {
         let (slot, seen) = (Slot::new(), Arc::new(Seen::default()));
         let generation = slot.fill_alone(held(), Some(Target::Run(seen.clone(), 7)));
-        let Completed::Free(Some(Told::Run(target, Ok(3)))) = complete(&slot, generation, Ok(3))
+        let Completed::Free(Some(Notify::Run(target, Ok(3)))) = complete(&slot, generation, Ok(3))
         else {
             panic!("a run is told, and the Slot freed");
         };
@@ -555,7 +555,7 @@ mod tests {
         let slot = Slot::new();
         let generation = slot.fill_alone(held(), Some(Target::Caller(u64::MAX, Meaning::Bytes)));
         assert!(slot.take_posted_alone().is_none() && slot.is_in_flight());
-        assert!(slot.nudge().is_none());
+        assert!(slot.take_waker().is_none());
         assert!(slot.phase().any_in_flight() && !slot.phase().any_op());
         assert!(matches!(
             complete(&slot, generation, Ok(3)),
@@ -618,13 +618,13 @@ mod tests {
     }
 
     #[test]
-    fn a_nudge_takes_the_waker_and_leaves_the_job_in_flight() {
+    fn taking_the_waker_leaves_the_job_in_flight() {
         let slot = Slot::new();
         let generation = slot.fill_alone(held(), None);
-        assert!(slot.nudge().is_none());
+        assert!(slot.take_waker().is_none());
         slot.register(Waker::noop());
-        assert!(slot.nudge().is_some());
-        assert!(slot.nudge().is_none(), "taken");
+        assert!(slot.take_waker().is_some());
+        assert!(slot.take_waker().is_none(), "taken");
         assert!(matches!(
             complete(&slot, generation, Ok(1)),
             Completed::Nothing

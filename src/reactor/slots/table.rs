@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
 use super::finished::Finished;
-use super::free_bitmap::Magazines;
+use super::free_bitmap::FreeBitmap;
 use super::held::Held;
 use super::phases::Phases;
 use super::slot::{Completed, Slot};
-use super::target::{Leftovers, Meaning, Outcome, Target, Told};
+use super::target::{Leftovers, Meaning, Notify, Outcome, Target};
 use crate::device::{Completion, Token};
 use crate::reactor::gate::Later;
 
 /// Outlives the WorkQ for as long as a device may complete one of its Jobs.
 pub(in crate::reactor) struct Table {
     slots: Box<[Slot]>,
-    free: Magazines,
+    free: FreeBitmap,
     finished: Finished,
     /// Completions that named no Job in flight.
     stale: AtomicU64,
@@ -28,7 +28,7 @@ impl Table {
         let slots = (0..depth).map(|_| Slot::new()).collect();
         Table {
             slots,
-            free: Magazines::new(depth as usize),
+            free: FreeBitmap::new(depth as usize),
             finished: Finished::new(depth as usize),
             stale: AtomicU64::new(0),
         }
@@ -41,7 +41,7 @@ impl Table {
         Some(Taken { table: self, index })
     }
 
-    pub(in crate::reactor) fn free(&self) -> &Magazines {
+    pub(in crate::reactor) fn free(&self) -> &FreeBitmap {
         &self.free
     }
 
@@ -80,13 +80,13 @@ impl Table {
         }
     }
 
-    /// Reaper: a completion. Returns whom to tell of it.
+    /// Reaper: a completion. Returns whom to notify.
     #[inline(always)]
     pub(in crate::reactor) fn complete(
         &self,
         completion: &Completion,
         rest: &mut Leftovers,
-    ) -> Option<Told> {
+    ) -> Option<Notify> {
         let token = completion.token;
         // What a device says is checked: a Token of ours names a Slot, and its generation says which use of it.
         let slot = (token.table() == 0)
@@ -96,18 +96,18 @@ impl Table {
             slot.complete(token.generation(), completion.result, rest)
         }) {
             Completed::Nothing => None,
-            Completed::Tell(told) => Some(told),
+            Completed::Notify(whom) => Some(whom),
             Completed::Deliver => {
                 self.finished.push(token.index());
-                Some(Told::Caller)
+                Some(Notify::Caller)
             }
-            Completed::Free(told) => {
+            Completed::Free(whom) => {
                 self.free.put(token.index());
-                told
+                whom
             }
             Completed::Stale => {
                 self.stale.fetch_add(1, Ordering::Relaxed);
-                Some(Told::Nobody(token))
+                Some(Notify::Nobody(token))
             }
         }
     }
@@ -158,7 +158,7 @@ impl Table {
 
     /// Reaper: the wakers of the Ops that sleep, to be woken once the gate was left.
     pub(in crate::reactor) fn sleepers(&self) -> Vec<Later<Waker>> {
-        let sleepers = self.taken().filter_map(Slot::nudge);
+        let sleepers = self.taken().filter_map(Slot::take_waker);
         sleepers.map(Later::new).collect()
     }
 }

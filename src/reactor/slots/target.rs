@@ -1,4 +1,4 @@
-//! Who is told that a Job is over: an Op's waker, a run of a graph, or the caller's own loop.
+//! Who is notified that a Job is over: an Op's waker, a run of a graph, or the caller's own loop.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -14,13 +14,13 @@ use crate::reactor::places::Places;
 /// How a Job ended.
 pub(crate) type Outcome = Result<u64, JobError>;
 
-/// What is told of completions, in place of a waker: a run of a graph.
+/// What is notified of completions, in place of a waker: a run of a graph.
 pub(crate) trait Run: Send + Sync {
     /// The Job of this node is over.
     fn completed(&self, node: u32, outcome: Outcome);
 }
 
-/// Who is told that a Job is over.
+/// Who is notified that a Job is over.
 pub(in crate::reactor) enum Target {
     Waker(Waker),
     /// A graph's run needs no waker per node, and no Op: its Slots are freed by the reaper.
@@ -40,8 +40,8 @@ pub enum Meaning {
     Nothing,
 }
 
-/// Whom to tell, once the gate was left.
-pub(in crate::reactor) enum Told {
+/// Whom to notify, once the gate was left.
+pub(in crate::reactor) enum Notify {
     /// The Op whose Job has ended.
     Op(Later<Target>),
     /// The run whose Job has ended so.
@@ -52,7 +52,7 @@ pub(in crate::reactor) enum Told {
     Caller,
     /// Those in line for a place of this table.
     Line(Later<Arc<dyn Places>>),
-    /// Nobody: the completion names no Job, no receive and no wait. The log is told.
+    /// Nobody: the completion names no Job, no receive and no wait. It is logged.
     Nobody(Token),
 }
 
@@ -65,7 +65,7 @@ pub(in crate::reactor) enum Rest {
     /// Of the memory of a Job, a last count.
     Last(Last),
     /// Of an Op that was dropped, its waker.
-    Untold(Target),
+    Unnotified(Target),
 }
 
 /// Of a batch: of each Job two Leases, and a target.

@@ -9,7 +9,7 @@ use crate::device::{EventCounter, EventJob, EventPort, EventWait};
 use crate::error::{JobError, Result};
 use crate::reactor::places::Wanted;
 use crate::reactor::slots::Outcome;
-use crate::reactor::tables::{Ticket, Waits};
+use crate::reactor::tables::{Ticket, WaitTable};
 use crate::reactor::workq::Attachment;
 use crate::sync::{Order, WaitNode};
 
@@ -19,7 +19,7 @@ pub(crate) struct Subscription {
     port: Arc<dyn EventPort>,
     /// Of its jobs that wait in line for a Slot.
     order: Arc<Order>,
-    waits: Arc<Waits>,
+    waits: Arc<WaitTable>,
 }
 
 impl Subscription {
@@ -31,7 +31,7 @@ impl Subscription {
     ) -> Result<Subscription> {
         let port = attachment.queue.open_event_port(&event, waits)?;
         let registry = &attachment.shared.core.registry;
-        let table = registry.add(None, |numbered| Waits::new(waits, numbered));
+        let table = registry.add(None, |numbered| WaitTable::new(waits, numbered));
         let waits = table.inspect_err(|_| port.retire())?;
         let _ = attachment.event.set(Arc::clone(&port));
         let order = attachment.order.get_or_init(Order::new);
@@ -82,7 +82,7 @@ impl Subscription {
         }
     }
 
-    pub(in crate::reactor) fn waits(&self) -> &Arc<Waits> {
+    pub(in crate::reactor) fn waits(&self) -> &Arc<WaitTable> {
         &self.waits
     }
 
@@ -114,10 +114,10 @@ impl Subscription {
 
     /// A place is free.
     pub(super) fn free_on(&self) {
-        self.attachment.shared.tell(&*self.waits, false);
+        self.attachment.shared.notify_line(&*self.waits, false);
     }
 
-    /// Waits in line no more. What it was told is for the next.
+    /// Waits in line no more. If it was notified, the next one is instead.
     pub(in crate::reactor) fn leave(&self, node: Pin<&WaitNode>) {
         if node.is_linked() {
             self.waits.line().leave(node);

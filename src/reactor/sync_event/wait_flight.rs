@@ -33,7 +33,7 @@ use crate::reactor::mode::{LOOKS, Policy, Spin};
 use crate::reactor::places::Wanted;
 use crate::reactor::slots::Outcome;
 use crate::reactor::tables::{Entry, PostedWait};
-use crate::reactor::tables::{Ticket, Waits};
+use crate::reactor::tables::{Ticket, WaitTable};
 use crate::reactor::waiting::Nap;
 use crate::reactor::waiting::{Awaited, Waited};
 use crate::reactor::workq::{Attachment, Shared};
@@ -60,7 +60,7 @@ enum State {
     Queued(Spin),
     Waiting(Ticket, Spin),
     /// Over, when the budget was spent.
-    Kept(Outcome),
+    Ready(Outcome),
     Finished,
 }
 
@@ -78,7 +78,7 @@ pub struct WaitFlight<W: Waiter> {
 }
 
 /// A wait, as it is waited for.
-pub(in crate::reactor) struct Begun<'a>(pub(super) &'a Waits, pub(in crate::reactor) Ticket);
+pub(in crate::reactor) struct Begun<'a>(pub(super) &'a WaitTable, pub(in crate::reactor) Ticket);
 
 impl Awaited for Begun<'_> {
     type End = Outcome;
@@ -142,7 +142,7 @@ impl<W: Waiter> WaitFlight<W> {
         let this = self.project();
         let fresh = matches!(this.state, State::Idle);
         let mut begun_under = None;
-        if let State::Kept(outcome) = *this.state {
+        if let State::Ready(outcome) = *this.state {
             *this.state = State::Finished;
             return Poll::Ready(outcome);
         }
@@ -201,7 +201,7 @@ impl PostedWait {
         } else {
             return Poll::Pending;
         };
-        shared.tell(waits, false);
+        shared.notify_line(waits, false);
         Poll::Ready(outcome)
     }
 }
@@ -212,7 +212,7 @@ fn over(state: &mut State, outcome: Outcome, cx: &mut Context<'_>) -> Poll<Outco
     let polled = budget::finished(cx, 0).map(|()| outcome);
     *state = match polled {
         Poll::Ready(_) => State::Finished,
-        Poll::Pending => State::Kept(outcome),
+        Poll::Pending => State::Ready(outcome),
     };
     polled
 }
@@ -390,7 +390,7 @@ fn look(waiter: &impl Waiter, policy: Policy) -> Option<Poll<Outcome>> {
 impl<W: Waiter> PinnedDrop for WaitFlight<W> {
     fn drop(self: Pin<&mut Self>) {
         let this = self.project();
-        // A place in line is left by the node's own drop; what it was told is passed on there.
+        // A place in line is left by the node's own drop; a notification is passed on there.
         if let State::Waiting(ticket, _) = *this.state {
             this.waiter.subscription().cancel(ticket);
         }

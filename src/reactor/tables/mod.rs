@@ -20,8 +20,8 @@ pub(crate) use posted::{End, PostedRun};
 pub(in crate::reactor) use posted::{Entry, OwnLoop, PostedRecv, PostedWait};
 pub use received::Received;
 pub(crate) use received::{Landed, Room};
-pub(in crate::reactor) use receives::{Receipt, Receives};
+pub(in crate::reactor) use receives::{Receipt, RecvTable};
 #[cfg(all(test, tokio_doca_loom))]
 pub(in crate::reactor) use registry::Numbered;
 pub(in crate::reactor) use registry::{Changed, Registry, Watching};
-pub(in crate::reactor) use waits::{Ticket, Waits};
+pub(in crate::reactor) use waits::{Ticket, WaitTable};

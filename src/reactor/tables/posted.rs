@@ -16,8 +16,8 @@ use std::task::{Context, Poll};
 
 use super::entries::Entries;
 use super::received::{Received, Room};
-use super::receives::{Receipt, Receives};
-use super::waits::{Ticket, Waits};
+use super::receives::{Receipt, RecvTable};
+use super::waits::{Ticket, WaitTable};
 use crate::device::EventPort;
 use crate::error::JobError;
 use crate::reactor::events::Events;
@@ -48,7 +48,7 @@ pub(in crate::reactor) enum Entry {
 
 /// A receive that was posted for a loop of the caller's own.
 pub(in crate::reactor) struct PostedRecv {
-    pub(in crate::reactor) receives: Arc<Receives>,
+    pub(in crate::reactor) receives: Arc<RecvTable>,
     pub(in crate::reactor) receipt: Receipt,
     /// Where its message shall go, if it was taken over from another one, and has another destination.
     pub(in crate::reactor) to: Option<Room>,
@@ -56,7 +56,7 @@ pub(in crate::reactor) struct PostedRecv {
 
 /// A wait that was posted for a loop of the caller's own.
 pub(in crate::reactor) struct PostedWait {
-    pub(in crate::reactor) waits: Arc<Waits>,
+    pub(in crate::reactor) waits: Arc<WaitTable>,
     pub(in crate::reactor) port: Arc<dyn EventPort>,
     pub(in crate::reactor) ticket: Ticket,
 }

@@ -89,7 +89,7 @@ struct Places {
 }
 
 /// The receives of one Rdma.
-pub(crate) struct Receives {
+pub(crate) struct RecvTable {
     number: u32,
     /// Ops of all tables of the WorkQ that sleep.
     asleep: Arc<AtomicUsize>,
@@ -108,8 +108,8 @@ pub(crate) struct Receives {
     table: Mutex<Places>,
 }
 
-impl Receives {
-    pub(in crate::reactor) fn new(size: u32, numbered: Numbered) -> Receives {
+impl RecvTable {
+    pub(in crate::reactor) fn new(size: u32, numbered: Numbered) -> RecvTable {
         let Numbered {
             number,
             posted,
@@ -132,7 +132,7 @@ impl Receives {
             posted,
             resetting: 0,
         };
-        Receives {
+        RecvTable {
             number,
             asleep,
             over: (0..size).map(|_| AtomicBool::new(false)).collect(),
@@ -218,7 +218,7 @@ impl Receives {
         self.free(&mut table, receipt.index)
     }
 
-    /// Makes a place free. Whoever is in line is to be told.
+    /// Makes a place free. Whoever is in line is to be notified.
     fn free(&self, table: &mut Places, index: u32) -> Room {
         let place = &mut table.places[index as usize];
         debug_assert!(place.waker.is_none());
@@ -329,7 +329,7 @@ impl Receives {
     }
 }
 
-impl Wanted for Receives {
+impl Wanted for RecvTable {
     fn line(&self) -> &Waiters {
         &self.line
     }
@@ -340,7 +340,7 @@ impl Wanted for Receives {
     }
 }
 
-impl places::Places for Receives {
+impl places::Places for RecvTable {
     fn number(&self) -> u32 {
         self.number
     }
@@ -389,7 +389,7 @@ impl places::Places for Receives {
         })
     }
 
-    fn nudge(&self) {
+    fn wake_all(&self) {
         for index in 0..self.size() {
             let waker = self.wakened(&mut lock(&self.table).places[index]);
             waker.into_iter().for_each(wake);

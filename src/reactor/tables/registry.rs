@@ -7,14 +7,14 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Writing;
 use crate::reactor::gate::Later;
 use crate::reactor::places::{Ended, Places};
-use crate::reactor::slots::{Leftovers, Rest, Told};
+use crate::reactor::slots::{Leftovers, Notify, Rest};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, lock};
 
 /// The most tables: 0 stands for the Slots, and the last number for no Token at all.
 const TABLES: usize = 4094;
 
-/// What is told whatever an Rdma could be asked about: that its state has changed.
+/// Called when the state of an Rdma has changed.
 pub(in crate::reactor) type Changed = Arc<dyn Fn() + Send + Sync>;
 
 pub(in crate::reactor) struct Registry {
@@ -82,7 +82,7 @@ impl Registry {
         self.watched.load(Ordering::SeqCst) > 0
     }
 
-    /// A new table, of an Rdma, which is told of changes, or of a sync event.
+    /// A new table, of an Rdma, which hears of changes, or of a sync event.
     pub(in crate::reactor) fn add<T: Places + 'static>(
         &self,
         changed: Option<Changed>,
@@ -127,7 +127,7 @@ impl Registry {
         drop(of);
         if self.any_asleep() {
             // An Op that was forgotten sleeps for ever, and nobody shall arm for it.
-            table.nudge();
+            table.wake_all();
         }
     }
 
@@ -136,13 +136,13 @@ impl Registry {
         self.asleep.load(Ordering::SeqCst) > 0
     }
 
-    /// Reaper: what had a place is over. Calls `tell` with whom to tell of it. Returns `false` if
+    /// Reaper: what had a place is over. Calls `notify` with whom to notify. Returns `false` if
     /// it names none that is taken: the context may have gone while the device's queue had it.
     pub(in crate::reactor) fn complete(
         &self,
         completion: &Completion,
         rest: &mut Leftovers,
-        tell: impl FnMut(Told),
+        notify: impl FnMut(Notify),
     ) -> bool {
         let entries = lock(&self.entries);
         let entry = (completion.token.table() as usize)
@@ -159,12 +159,12 @@ impl Registry {
         else {
             return false;
         };
-        let line = freed.then(|| Told::Line(Later::new(Arc::clone(table))));
+        let line = freed.then(|| Notify::Line(Later::new(Arc::clone(table))));
         drop(entries);
         let last = lease.and_then(Writing::end);
         rest.extend(last.map(|last| Later::new(Rest::Last(last))));
-        let waker = waker.map(|waker| Told::Waker(Later::new(waker)));
-        waker.into_iter().chain(line).for_each(tell);
+        let waker = waker.map(|waker| Notify::Waker(Later::new(waker)));
+        waker.into_iter().chain(line).for_each(notify);
         true
     }
 
@@ -184,7 +184,7 @@ impl Registry {
     }
 
     /// Makes all Ops that have a place, or wait for one, poll again.
-    pub(in crate::reactor) fn nudge(&self) {
-        self.each(|table, _| table.nudge());
+    pub(in crate::reactor) fn wake_all(&self) {
+        self.each(|table, _| table.wake_all());
     }
 }

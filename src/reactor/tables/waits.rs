@@ -48,7 +48,7 @@ struct Table {
 }
 
 /// The waits of one sync event.
-pub(in crate::reactor) struct Waits {
+pub(in crate::reactor) struct WaitTable {
     number: u32,
     /// Ops of all tables of the WorkQ that sleep.
     asleep: Arc<AtomicUsize>,
@@ -59,8 +59,8 @@ pub(in crate::reactor) struct Waits {
     table: Mutex<Table>,
 }
 
-impl Waits {
-    pub(in crate::reactor) fn new(size: u32, numbered: Numbered) -> Waits {
+impl WaitTable {
+    pub(in crate::reactor) fn new(size: u32, numbered: Numbered) -> WaitTable {
         let Numbered {
             number,
             posted,
@@ -71,7 +71,7 @@ impl Waits {
             generation: 0,
             waker: None,
         };
-        Waits {
+        WaitTable {
             number,
             asleep,
             over: (0..size).map(|_| AtomicBool::new(false)).collect(),
@@ -108,7 +108,7 @@ impl Waits {
         Some(Ticket { index, generation })
     }
 
-    /// Op: how the wait ended, if it has. The place is free then, and whoever is in line is to be told.
+    /// Op: how the wait ended, if it has. The place is free then, and whoever is in line is to be notified.
     #[inline]
     pub(in crate::reactor) fn take(&self, ticket: Ticket) -> Option<Outcome> {
         if !self.over[ticket.index as usize].load(Ordering::Acquire) {
@@ -141,7 +141,7 @@ impl Waits {
         discard(old);
     }
 
-    /// Op: it waits no more. The place is free, and whoever is in line is to be told.
+    /// Op: it waits no more. The place is free, and whoever is in line is to be notified.
     pub(in crate::reactor) fn leave(&self, ticket: Ticket) {
         let mut table = lock(&self.table);
         let waker = self.wakened(&mut table.places[ticket.index as usize]);
@@ -166,7 +166,7 @@ impl Waits {
     }
 }
 
-impl Wanted for Waits {
+impl Wanted for WaitTable {
     fn line(&self) -> &Waiters {
         &self.line
     }
@@ -176,7 +176,7 @@ impl Wanted for Waits {
     }
 }
 
-impl Places for Waits {
+impl Places for WaitTable {
     fn number(&self) -> u32 {
         self.number
     }
@@ -201,7 +201,7 @@ impl Places for Waits {
         })
     }
 
-    fn nudge(&self) {
+    fn wake_all(&self) {
         for index in 0..self.size() {
             let waker = self.wakened(&mut lock(&self.table).places[index]);
             waker.into_iter().for_each(wake);

@@ -41,7 +41,7 @@ impl Attachment {
         let end = |ended| {
             if node.is_linked() {
                 line.leave(node);
-                shared.tell(wanted, false);
+                shared.notify_line(wanted, false);
             }
             Poll::Ready(ended)
         };
@@ -72,7 +72,7 @@ impl Attachment {
             }
             shared.resume_if_due();
             if wanted.available() > 0 {
-                shared.tell(wanted, false);
+                shared.notify_line(wanted, false);
                 if line.is_notified(node) || policy.is_busy() && line.overtake(node, MISSES) {
                     continue;
                 }

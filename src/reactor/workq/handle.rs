@@ -58,7 +58,7 @@ impl WorkQ {
         shared.core.queues.check_events(policy, OP)?;
         shared.mode.set(policy);
         drop(attaching);
-        shared.nudge();
+        shared.wake_all();
         shared.hear_of_changes();
         Ok(())
     }

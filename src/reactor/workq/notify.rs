@@ -24,7 +24,7 @@ impl Shared {
     /// Notifies as many in line as there is room for. With `overtake` those that were notified before, and have taken
     /// nothing, do not count. If some are left, rings once for another turn.
     #[inline]
-    pub(in crate::reactor) fn tell(&self, wanted: &(impl Wanted + ?Sized), overtake: bool) {
+    pub(in crate::reactor) fn notify_line(&self, wanted: &(impl Wanted + ?Sized), overtake: bool) {
         let line = wanted.line();
         if line.is_empty() {
             return;
@@ -32,8 +32,8 @@ impl Shared {
         let room = wanted.available();
         let mut left = 0;
         line.notify_and_wake(|who| {
-            let told = if overtake { 0 } else { who.notified };
-            let now = room.saturating_sub(told).min(who.waiting);
+            let before = if overtake { 0 } else { who.notified };
+            let now = room.saturating_sub(before).min(who.waiting);
             left = who.waiting - now;
             now
         });
@@ -45,13 +45,13 @@ impl Shared {
         }
     }
 
-    /// Whether `tell` has rung for a turn that nobody has done.
+    /// Whether `notify_line` has rung for a turn that nobody has done.
     #[inline]
     pub(super) fn is_rung(&self) -> bool {
         self.rung.load(Ordering::SeqCst)
     }
 
-    /// Does the turn that `tell` rang for, if it has. After the look, so that a ring is not lost with
+    /// Does the turn that `notify_line` rang for, if it has. After the look, so that a ring is not lost with
     /// a look in which a provider panics.
     #[inline]
     pub(in crate::reactor) fn answer_ring(&self) {
@@ -62,8 +62,8 @@ impl Shared {
 
     #[cold]
     fn overtake(&self) {
-        self.tell(self, true);
-        let overtake = |places: &dyn Places, _: Option<&_>| self.tell(places, true);
+        self.notify_line(self, true);
+        let overtake = |places: &dyn Places, _: Option<&_>| self.notify_line(places, true);
         self.core.registry.each(overtake);
     }
 
@@ -80,7 +80,7 @@ impl Shared {
     /// do not count.
     pub(super) fn resume(&self, overtake: bool) {
         if self.pause.end() {
-            self.tell(self, overtake);
+            self.notify_line(self, overtake);
         }
     }
 

@@ -42,11 +42,11 @@ pub(in crate::reactor) struct Shared {
     pub(in crate::reactor) rung: AtomicBool,
     /// The futures that wait for the end of the last Job.
     pub(super) drained: Waiters,
-    /// The runs of graphs that sleep. A run has no waker in its Slots, so that a nudge reaches it here.
+    /// The runs of graphs that sleep. A run has no waker in its Slots, so that `wake_all` reaches it here.
     pub(super) runs: Waiters,
     /// What the next turn shall see to besides: `turn.rs` has the bits.
     pub(in crate::reactor) asked: AtomicU8,
-    /// The watches whose state has changed, to be told by the next turn.
+    /// The watches whose state has changed, to be notified by the next turn.
     pub(in crate::reactor) changes: Mutex<Vec<Changed>>,
     /// The busy mode's budget.
     pub(in crate::reactor) misses: Misses,

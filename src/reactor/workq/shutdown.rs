@@ -54,7 +54,7 @@ impl Future for Shutdown {
             shared.waiters.wake_all();
             // Nor will who waits for a message be given one: its receive stays posted.
             shared.core.registry.each(|places, changed| {
-                places.nudge();
+                places.wake_all();
                 if let Some(changed) = changed {
                     changed();
                 }

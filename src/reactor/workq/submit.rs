@@ -189,7 +189,7 @@ impl Shared {
         unsafe { self.waiters.enqueue_in(order, node, waker) };
     }
 
-    /// Puts a run that goes to sleep where a nudge finds it.
+    /// Puts a run that goes to sleep where `wake_all` finds it.
     pub(in crate::reactor) fn enqueue_run(&self, node: Pin<&WaitNode>, waker: &Waker) {
         // SAFETY: a `Line` has the node, and owns a handle of the WorkQ that it is used with, which is
         // dropped after the node.

@@ -1,4 +1,4 @@
-//! One look at the devices: it tells those whose jobs have completed, and those in line for a Slot.
+//! One look at the devices: it notifies those whose jobs have completed, and those in line for a Slot.
 //!
 //! A [`Turn`] reaps inside the gate, and does outside of it all that may run code of the
 //! application's.
@@ -16,7 +16,7 @@ use crate::device::{Armed, Completion, Token};
 use crate::error::Result;
 use crate::reactor::events::{Driven, Events};
 use crate::reactor::gate::{Inside, Later, Outside};
-use crate::reactor::slots::{BATCH, Leftovers, Target, Told};
+use crate::reactor::slots::{BATCH, Leftovers, Notify, Target};
 use crate::reactor::tables::Changed;
 use crate::sync::atomic::fence;
 use crate::sync::{discard, lock, log, wake};
@@ -34,7 +34,7 @@ impl Driven for Shared {
     fn nest(&self, fd: BorrowedFd<'_>) -> Result<()> {
         if !self.events.nest(fd)? {
             // Those that slept on a runtime that does not hear any more register anew.
-            self.asked.fetch_or(NUDGE, Ordering::SeqCst);
+            self.asked.fetch_or(WAKE_ALL, Ordering::SeqCst);
         }
         self.expected.swap(false, Ordering::AcqRel);
         self.events.ring();
@@ -67,8 +67,8 @@ impl Driven for Shared {
         forget(unheard);
     }
 
-    fn nudge(&self) {
-        self.asked.fetch_or(NUDGE, Ordering::SeqCst);
+    fn wake_all(&self) {
+        self.asked.fetch_or(WAKE_ALL, Ordering::SeqCst);
         self.turn();
     }
 
@@ -130,18 +130,18 @@ impl Shared {
         }
     }
 
-    /// Has those told who watch the state of an Rdma, by the thread that holds the gate if there is
+    /// Has those notified that watch the state of an Rdma, by the thread that holds the gate if there is
     /// one. A provider may say so amid a look, and a watcher's waker is code of the application's.
     pub(in crate::reactor) fn changed(&self, changed: Changed) {
         lock(&self.changes).push(changed);
         self.asked.fetch_or(CHANGE, Ordering::SeqCst);
         // Without a look: the provider may hold what its queue waits for.
         if let Some(inside) = self.gate.enter() {
-            Turn::new(self, inside).tell_changes();
+            Turn::new(self, inside).notify_watchers();
         }
     }
 
-    /// If somebody is to be told of changes of the state, the device shall ring for them.
+    /// If somebody is to be notified of changes of the state, the device shall ring for them.
     pub(in crate::reactor) fn hear_of_changes(self: &Arc<Self>) {
         // Where there is no runtime nobody waits; who has one registers it, and arms.
         if self.core.registry.any_watched()
@@ -153,7 +153,7 @@ impl Shared {
         }
     }
 
-    /// Looks: reaps what has finished, and tells of it. If another thread does so already, that one
+    /// Looks: reaps what has finished, and notifies of it. If another thread does so already, that one
     /// looks once more.
     pub(in crate::reactor) fn turn(&self) {
         let Some(inside) = self.gate.enter() else {
@@ -163,7 +163,7 @@ impl Shared {
         let mut from = 0;
         for _ in 0..BATCHES {
             from = turn.reap(from);
-            if !turn.leave_and_tell() {
+            if !turn.leave_and_notify() {
                 return;
             }
             // There may be more.
@@ -186,7 +186,7 @@ impl Shared {
     /// A Slot became free, or the last Job ended.
     #[inline]
     pub(in crate::reactor) fn after_free(&self) {
-        self.tell(self, false);
+        self.notify_line(self, false);
         self.if_drained();
     }
 
@@ -210,7 +210,7 @@ impl Drop for Unheard<'_> {
 }
 
 /// All that wait shall poll again.
-const NUDGE: u8 = 1;
+const WAKE_ALL: u8 = 1;
 /// The state of an Rdma has changed.
 const CHANGE: u8 = 2;
 
@@ -219,11 +219,11 @@ const CHANGE: u8 = 2;
 struct Turn<'a> {
     shared: &'a Shared,
     inside: Option<Inside<'a>>,
-    /// What has a place may tell its Op, or the line; not both.
-    told: ArrayVec<Told, BATCH>,
+    /// What has a place may notify its Op, or the line; not both.
+    to_notify: ArrayVec<Notify, BATCH>,
     rest: Leftovers,
-    /// Those that sleep, if all are nudged. Their Slots can be reached inside the gate only.
-    nudged: Option<Vec<Later<Waker>>>,
+    /// The wakers of those that sleep, if all are woken. Their Slots can be reached inside the gate only.
+    sleepers: Option<Vec<Later<Waker>>>,
     asked: u8,
     /// Something was over: a Slot is free, or the device has room.
     reaped: bool,
@@ -237,9 +237,9 @@ impl<'a> Turn<'a> {
         Turn {
             shared,
             inside: Some(inside),
-            told: ArrayVec::new(),
+            to_notify: ArrayVec::new(),
             rest: Leftovers::new(),
-            nudged: None,
+            sleepers: None,
             asked: 0,
             reaped: false,
             more: false,
@@ -254,14 +254,14 @@ impl<'a> Turn<'a> {
             0 => 0,
             _ => shared.asked.swap(0, Ordering::SeqCst),
         };
-        if self.asked & NUDGE != 0 {
-            self.nudged = Some(shared.core.table.sleepers());
+        if self.asked & WAKE_ALL != 0 {
+            self.sleepers = Some(shared.core.table.sleepers());
         }
     }
 
     /// Does what was asked, and reaps nothing. If another thread relies on a look of this one, it
     /// rings for a turn.
-    fn tell_changes(mut self) {
+    fn notify_watchers(mut self) {
         self.take_asked();
         let Some(inside) = self.inside.take() else {
             return;
@@ -271,7 +271,7 @@ impl<'a> Turn<'a> {
             self.shared.events.ring();
             outside
         });
-        self.tell(&outside);
+        self.notify(&outside);
     }
 
     /// Reaps one batch, from the queue with this number on. Returns the number to go on with.
@@ -295,8 +295,8 @@ impl<'a> Turn<'a> {
                 }
                 match completion.token.table() {
                     0 => {
-                        if let Some(told) = shared.core.table.complete(completion, &mut self.rest) {
-                            self.told.push(told);
+                        if let Some(whom) = shared.core.table.complete(completion, &mut self.rest) {
+                            self.to_notify.push(whom);
                         }
                     }
                     _ => self.received(completion),
@@ -320,15 +320,15 @@ impl<'a> Turn<'a> {
     }
 
     fn received(&mut self, completion: &Completion) {
-        let (registry, told) = (&self.shared.core.registry, &mut self.told);
-        if !registry.complete(completion, &mut self.rest, |who| told.push(who)) {
-            told.push(Told::Nobody(completion.token));
+        let (registry, to_notify) = (&self.shared.core.registry, &mut self.to_notify);
+        if !registry.complete(completion, &mut self.rest, |whom| to_notify.push(whom)) {
+            to_notify.push(Notify::Nobody(completion.token));
         }
     }
 
     /// Leaves the gate, and then does what is left. True if there may be more to reap.
     #[inline(always)]
-    fn leave_and_tell(&mut self) -> bool {
+    fn leave_and_notify(&mut self) -> bool {
         let Some(mut inside) = self.inside.take() else {
             return false;
         };
@@ -338,24 +338,24 @@ impl<'a> Turn<'a> {
                 Err(again) => (inside, self.more) = (again, true),
             }
         };
-        self.tell(&outside);
+        self.notify(&outside);
         self.more
     }
 
     /// Does what is left. Others may be in the gate by now.
     #[inline(always)]
-    fn tell(&mut self, outside: &Outside) {
+    fn notify(&mut self, outside: &Outside) {
         let shared = self.shared;
         if !self.rest.is_empty() {
             let drops = self.rest.drain(..);
             drops.for_each(|rest| discard(rest.open(outside)));
         }
-        // Drained where they lie: moving them would cost more than telling.
-        for told in self.told.drain(..) {
-            notify(shared, told, outside);
+        // Drained where they lie: moving them would cost more than notifying.
+        for whom in self.to_notify.drain(..) {
+            notify(shared, whom, outside);
         }
         if self.asked != 0 {
-            self.tell_asked(outside);
+            self.do_asked(outside);
         }
         // After the gate was left: pairs with `Full::stay`.
         if self.reaped && shared.pause.is_on() {
@@ -367,12 +367,12 @@ impl<'a> Turn<'a> {
     }
 
     #[cold]
-    fn tell_asked(&mut self, outside: &Outside) {
+    fn do_asked(&mut self, outside: &Outside) {
         let shared = self.shared;
-        if self.asked & NUDGE != 0 {
-            let sleepers = self.nudged.take().into_iter().flatten();
+        if self.asked & WAKE_ALL != 0 {
+            let sleepers = self.sleepers.take().into_iter().flatten();
             sleepers.for_each(|sleeper| wake(sleeper.open(outside)));
-            shared.core.registry.nudge();
+            shared.core.registry.wake_all();
             shared.waiters.wake_all();
             shared.drained.wake_all();
             shared.runs.wake_all();
@@ -392,7 +392,7 @@ impl<'a> Turn<'a> {
     fn give_up(&mut self) {
         if let Some(inside) = self.inside.take() {
             let outside = inside.leave_now();
-            self.tell(&outside);
+            self.notify(&outside);
             self.shared.events.ring();
         }
     }
@@ -400,7 +400,7 @@ impl<'a> Turn<'a> {
 
 impl Drop for Turn<'_> {
     /// A provider may panic in a look, or what has subscribed to its log. Those whose completions
-    /// were reaped by then are told, and another thread looks for the rest.
+    /// were reaped by then are notified, and another thread looks for the rest.
     #[inline]
     fn drop(&mut self) {
         if self.inside.is_some() {
@@ -410,29 +410,29 @@ impl Drop for Turn<'_> {
 }
 
 /// Notifies whoever a completion was for.
-fn notify(shared: &Shared, told: Told, outside: &Outside) {
-    match told {
-        Told::Op(target) => {
+fn notify(shared: &Shared, whom: Notify, outside: &Outside) {
+    match whom {
+        Notify::Op(target) => {
             if let Target::Waker(waker) = target.open(outside) {
                 wake(waker);
             }
         }
-        Told::Run(target, outcome) => {
+        Notify::Run(target, outcome) => {
             if let Target::Run(run, node) = target.open(outside) {
                 run.completed(node, outcome);
                 // The last handle may drop a waker of the application's.
                 discard(run);
             }
         }
-        Told::Waker(waker) => wake(waker.open(outside)),
-        Told::Caller => shared.fire(),
-        Told::Line(places) => {
+        Notify::Waker(waker) => wake(waker.open(outside)),
+        Notify::Caller => shared.fire(),
+        Notify::Line(places) => {
             let places = places.open(outside);
-            shared.tell(&*places, false);
+            shared.notify_line(&*places, false);
             // The last handle may drop owners.
             discard(places);
         }
-        Told::Nobody(token) => log(|| ignored(token)),
+        Notify::Nobody(token) => log(|| ignored(token)),
     }
 }
 

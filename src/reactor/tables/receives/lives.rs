@@ -5,7 +5,7 @@
 //! endpoint, the thread that posts does not know which life that is. So a message that is collected
 //! before the reset ends belongs to the life before, whenever its receive was posted.
 
-use super::{Phase, Receipt, Receives};
+use super::{Phase, Receipt, RecvTable};
 use crate::error::{JobError, Reason};
 use crate::sync::atomic::Ordering;
 use crate::sync::lock;
@@ -15,7 +15,7 @@ pub(super) const OVER: u32 = 0;
 pub(super) const FIRST: u32 = 1;
 
 /// The endpoint is being reset.
-pub(in crate::reactor) struct Resetting<'a>(&'a Receives);
+pub(in crate::reactor) struct Resetting<'a>(&'a RecvTable);
 
 impl Drop for Resetting<'_> {
     fn drop(&mut self) {
@@ -24,7 +24,7 @@ impl Drop for Resetting<'_> {
     }
 }
 
-impl Receives {
+impl RecvTable {
     /// The life that the endpoint is in, or is about to begin.
     pub(in crate::reactor) fn life(&self) -> u32 {
         self.life.load(Ordering::SeqCst)
