@@ -15,9 +15,9 @@
 //! ```
 //!
 //! Three parties collect completions. In event mode it is the *fan-out waker*, which sits in an
-//! `AsyncFd` of each runtime and runs inside Tokio's driver; in busy mode, the poll of the operation
-//! itself; and a loop of the caller's own, which calls `WorkQ::progress`. The [`gate`] lets one of
-//! them reap at a time, and loses no look.
+//! `AsyncFd` of each runtime and runs inside Tokio's driver; in busy mode, the poll of the
+//! operation itself; and a loop of the caller's own, which calls `WorkQ::progress`. The [`gate`]
+//! lets one of them reap at a time, and loses no look.
 //!
 //! The receives of an Rdma and the waits of a sync event have tables of their own, and are waited
 //! for in the same way. A wait can be recalled, and a receive cannot.
@@ -30,7 +30,7 @@
 //!
 //! | room | what lives there | imports |
 //! |---|---|---|
-//! | [`loops`] | a WorkQ without a runtime: `block_on`, loops of the caller's own | `waiting` and below |
+//! | [`loops`] | a WorkQ without a runtime: `block_on`, own loops | `workq` and below |
 //! | [`endpoint`] | an Rdma on a WorkQ: receives, state | `waiting` and below |
 //! | [`sync_event`] | a sync event on a WorkQ: waits | `waiting` and below |
 //! | [`jobs`] | the futures of jobs, and a run's place in line | `waiting` and below |
@@ -40,8 +40,8 @@
 //! | [`slots`] | jobs in flight: Slots, Leases, whom to notify | none |
 //! | [`events`] | the event handle, its timer, runtimes | none |
 //!
-//! Beside them, and imported by all: [`gate`], [`mode`] (how long to poll), [`places`] (what there is
-//! a line for) and [`budget`] (of a task).
+//! Beside them, and imported by all: [`gate`], [`mode`] (how long to poll), [`places`] (what there
+//! is a line for) and [`budget`] (of a task).
 
 pub(crate) mod budget;
 mod endpoint;

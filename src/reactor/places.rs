@@ -1,5 +1,5 @@
-//! Places of a table of its own, apart from the depth of the WorkQ, and what there is a line for. How an Op waits for one
-//! is in `in_line`.
+//! Places of a table of its own, apart from the depth of the WorkQ, and what there is a line for.
+//! How an Op waits for one is in `in_line`.
 
 use std::task::Waker;
 

@@ -14,9 +14,7 @@ use crate::device::{Endpoint, EndpointConfig, EndpointState, Keep, RdmaJob};
 use crate::error::{JobError, Result};
 use crate::mem::Begun;
 use crate::reactor::slots::Outcome;
-use crate::reactor::tables::Changed;
-use crate::reactor::tables::Room;
-use crate::reactor::tables::{Receipt, RecvTable};
+use crate::reactor::tables::{Changed, Receipt, RecvTable, Room};
 use crate::reactor::workq::{Attachment, Shared};
 use crate::sync::{Order, WaitNode, contain};
 

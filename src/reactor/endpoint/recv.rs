@@ -27,10 +27,9 @@ use crate::mem::Writing;
 use crate::reactor::budget;
 use crate::reactor::mode::{Policy, Spin};
 use crate::reactor::places::{Ended, Wanted};
-use crate::reactor::tables::Watching;
-use crate::reactor::tables::{Entry, PostedRecv};
-use crate::reactor::tables::{Landed, Received, Room};
-use crate::reactor::tables::{Receipt, RecvTable};
+use crate::reactor::tables::{
+    Entry, Landed, PostedRecv, Receipt, Received, RecvTable, Room, Watching,
+};
 use crate::reactor::waiting::{Awaited, Waited};
 use crate::reactor::workq::{Attachment, Shared};
 use crate::sync::atomic::fence;

@@ -1,5 +1,5 @@
-//! What the code that runs on this thread does for a WorkQ: it polls for a loop of the caller's own,
-//! or it is in `WorkQ::block_on`. A WorkQ is named by its address.
+//! What the code that runs on this thread does for a WorkQ: it polls for a loop of the caller's
+//! own, or it is in `WorkQ::block_on`. A WorkQ is named by its address.
 
 use std::cell::Cell;
 use std::ptr;
@@ -13,8 +13,8 @@ thread_local! {
     static IN_BLOCK_ON: WorkQ = const { Cell::new(ptr::null()) };
 }
 
-/// Until it is dropped, this thread does something for a WorkQ. A call inside it may do the same for
-/// another WorkQ.
+/// Until it is dropped, this thread does something for a WorkQ. A call inside it may do the same
+/// for another WorkQ.
 pub(in crate::reactor) struct Doing {
     what: &'static LocalKey<WorkQ>,
     before: *const (),

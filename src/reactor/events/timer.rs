@@ -58,8 +58,8 @@ impl Timer {
         self.clock.now()
     }
 
-    /// Has the event handle of `driven`, which has this timer, ring at this time, in nanoseconds on the clock, or before.
-    /// To be called after the caller can be found in line.
+    /// Has the event handle of `driven`, which has this timer, ring at this time, in nanoseconds on
+    /// the clock, or before. To be called after the caller can be found in line.
     ///
     /// # Errors
     ///
@@ -80,7 +80,8 @@ impl Timer {
         if due < known {
             return self.set(driven, fd, due);
         }
-        // It has rung, and nobody has attended to it yet: once more, so that no deadline rests on that.
+        // It has rung, and nobody has attended to it yet: once more, so that no deadline rests on
+        // that.
         if known <= self.now() {
             return self.set(driven, fd, known);
         }

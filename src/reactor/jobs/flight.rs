@@ -23,12 +23,9 @@ use crate::device::Token;
 use crate::error::{JobError, Reason};
 use crate::reactor::budget;
 use crate::reactor::mode::{Policy, Spin};
-use crate::reactor::slots::Taken;
-use crate::reactor::slots::{Outcome, Target};
+use crate::reactor::slots::{Outcome, Taken, Target};
 use crate::reactor::waiting::Waited;
-use crate::reactor::workq::Attachment;
-use crate::reactor::workq::Prepared;
-use crate::reactor::workq::Refused;
+use crate::reactor::workq::{Attachment, Prepared, Refused};
 use crate::sync::WaitNode;
 use crate::sync::atomic::fence;
 

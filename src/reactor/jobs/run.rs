@@ -13,10 +13,7 @@ use pin_project::pin_project;
 use crate::error::{JobError, Reason};
 use crate::reactor::mode::{LOOKS, Policy, Spin};
 use crate::reactor::slots::{Run, Target};
-use crate::reactor::workq::Prepared;
-use crate::reactor::workq::Refused;
-use crate::reactor::workq::WorkQ;
-use crate::reactor::workq::{Attachment, Shared};
+use crate::reactor::workq::{Attachment, Prepared, Refused, Shared, WorkQ};
 use crate::sync::WaitNode;
 use crate::sync::atomic::fence;
 

@@ -3,10 +3,7 @@
 use std::sync::Arc;
 
 use super::{complete, held};
-use crate::reactor::slots::Finished;
-use crate::reactor::slots::Outcome;
-use crate::reactor::slots::{Completed, Slot};
-use crate::reactor::slots::{Meaning, Target};
+use crate::reactor::slots::{Completed, Finished, Meaning, Outcome, Slot, Target};
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use crate::sync::loom::{Task, Watched, check, mutant, spawn};
 use crate::sync::seq_cst_order;

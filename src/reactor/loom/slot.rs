@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::{complete, end, held, in_flight};
-use crate::reactor::slots::Outcome;
-use crate::reactor::slots::{Completed, Slot};
+use crate::reactor::slots::{Completed, Outcome, Slot};
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use crate::sync::loom::{Task, check, mutant, spawn};
 use crate::sync::seq_cst_order;

@@ -10,10 +10,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
 use crate::device::Signal;
-use crate::reactor::events::Driven;
-use crate::reactor::events::this_thread;
-use crate::reactor::workq::Shared;
-use crate::reactor::workq::WorkQ;
+use crate::reactor::events::{Driven, this_thread};
+use crate::reactor::workq::{Shared, WorkQ};
 
 /// Turns before the CPU is given up.
 const MISSES: u32 = 1024;

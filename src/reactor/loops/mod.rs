@@ -1,7 +1,8 @@
-//! Where a WorkQ is driven without a runtime: `WorkQ::block_on`, and a loop of the caller's own, which
-//! arms, waits, clears and calls `WorkQ::progress`.
+//! Where a WorkQ is driven without a runtime: `WorkQ::block_on`, and a loop of the caller's own,
+//! which arms, waits, clears and calls `WorkQ::progress`.
 //!
-//! These files import `waiting` and the rooms below it, and nothing imports them.
+//! These files import `workq` and the rooms below it, and nothing imports them. How a receive or a
+//! wait that was posted is polled is in `endpoint` and `sync_event`.
 
 mod block_on;
 mod own_loop;

@@ -23,14 +23,10 @@ use std::task::{Context, Poll};
 use tokio::task::unconstrained;
 
 use crate::error::{JobError, Result};
-use crate::reactor::events::Driven;
-use crate::reactor::events::this_thread;
-use crate::reactor::slots::Taken;
-use crate::reactor::slots::{Meaning, Outcome, Target};
+use crate::reactor::events::{Driven, this_thread};
+use crate::reactor::slots::{Meaning, Outcome, Taken, Target};
 use crate::reactor::tables::{End, Entry, PostedRun};
-use crate::reactor::workq::Prepared;
-use crate::reactor::workq::WorkQ;
-use crate::reactor::workq::{Attachment, Shared};
+use crate::reactor::workq::{Attachment, Prepared, Shared, WorkQ};
 
 impl WorkQ {
     /// The descriptor that turns readable when an armed WorkQ has something to say: for a select, poll or epoll loop of

@@ -1,8 +1,8 @@
 //! Which Slots are free: words of bits, a thread's own first.
 //!
-//! Each word is on a cache line of its own. A thread takes Slots from the word of its number, and goes
-//! on to the others when that one is empty: there is no free Slot only after all words were read. A
-//! Slot goes back to the word that it is a bit of. There is no lock, no refill, and nothing
+//! Each word is on a cache line of its own. A thread takes Slots from the word of its number, and
+//! goes on to the others when that one is empty: there is no free Slot only after all words were
+//! read. A Slot goes back to the word that it is a bit of. There is no lock, no refill, and nothing
 //! thread-local but the number.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -70,7 +70,8 @@ impl FreeBitmap {
         None
     }
 
-    /// Gives a Slot back. SeqCst: whoever is in line is seen by the giver afterwards, or sees the Slot.
+    /// Gives a Slot back. SeqCst: whoever is in line is seen by the giver afterwards, or sees the
+    /// Slot.
     #[inline]
     pub(in crate::reactor) fn put(&self, slot: u32) {
         let count = self.words.len();
@@ -89,8 +90,8 @@ impl FreeBitmap {
             .sum()
     }
 
-    /// Whether two Slots or more of this thread's word are taken. Each busy poll looks, so that it is one word: who polls on another
-    /// thread looks there.
+    /// Whether two Slots or more of this thread's word are taken. Each busy poll looks, so that it
+    /// is one word: who polls on another thread looks there.
     #[inline]
     pub(in crate::reactor) fn several_taken(&self) -> bool {
         self.several_of(thread_number())

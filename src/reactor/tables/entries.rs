@@ -88,7 +88,8 @@ impl<E> Entries<E> {
         lock(&self.ready.0).is_empty()
     }
 
-    /// Puts an entry in, and has it polled by the next `poll`. `driven` is the WorkQ whose loop polls.
+    /// Puts an entry in, and has it polled by the next `poll`. `driven` is the WorkQ whose loop
+    /// polls.
     pub(in crate::reactor) fn add<T: Driven>(&self, driven: &Arc<T>, user_data: u64, entry: E) {
         let mut places = lock(&self.places);
         let index = places.free.pop().unwrap_or_else(|| {

@@ -2,9 +2,9 @@
 //! posted for a loop of the caller's own.
 //!
 //! `receives` and `waits` are tables of places, which `registry` numbers: the upper part of a Token
-//! is the number of its table. `orphans` orders the receives whose operation was dropped, `received`
-//! is what a receive brings. `entries` is a container that polls what was woken, and `posted` what
-//! stands in it.
+//! is the number of its table. `orphans` orders the receives whose operation was dropped,
+//! `received` is what a receive brings. `entries` is a container that polls what was woken, and
+//! `posted` what stands in it.
 //!
 //! Of the rooms of the reactor these files import `slots` (for how a job ends) and `events`.
 

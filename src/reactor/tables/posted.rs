@@ -50,7 +50,8 @@ pub(in crate::reactor) enum Entry {
 pub(in crate::reactor) struct PostedRecv {
     pub(in crate::reactor) receives: Arc<RecvTable>,
     pub(in crate::reactor) receipt: Receipt,
-    /// Where its message shall go, if it was taken over from another one, and has another destination.
+    /// Where its message shall go, if it was taken over from another one, and has another
+    /// destination.
     pub(in crate::reactor) to: Option<Room>,
 }
 

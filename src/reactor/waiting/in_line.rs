@@ -1,13 +1,15 @@
 //! Standing in line: for a Slot of the WorkQ, or for a place of a table of its own.
 //!
-//! Both lines keep ADR 0004. A waiter that was notified owns nothing: it takes what it waits for when it is polled. A
-//! waiter that is not polled stops nobody:
+//! Both lines keep ADR 0004. A waiter that was notified owns nothing: it takes what it waits for
+//! when it is polled. A waiter that is not polled stops nobody:
 //!
-//! - As many are notified as there is room for, less those that were notified before and have taken nothing (`notify.rs`).
-//! - If there is room and others are left, a *turn* is rung for (`Shared::rung`). That turn does not count those that were
-//!   notified before. So each turn notifies some more, until all are notified.
-//! - In busy mode nobody hears a ring. There a waiter that is polled, and finds room that others were notified of,
-//!   overtakes them after a number of such polls ([`Waiters::overtake`]).
+//! - As many are notified as there is room for, less those that were notified before and have taken
+//!   nothing (`notify.rs`).
+//! - If there is room and others are left, a *turn* is rung for (`Shared::rung`). That turn does
+//!   not count those that were notified before. So each turn notifies some more, until all are
+//!   notified.
+//! - In busy mode nobody hears a ring. There a waiter that is polled, and finds room that others
+//!   were notified of, overtakes them after a number of such polls ([`Waiters::overtake`]).
 //!
 //! Messages and other jobs of one connection or sync event, and the receives of one connection, are
 //! members of an [`Order`](crate::sync::Order): they take what they wait for in the order in which
@@ -19,14 +21,13 @@ use std::task::{Context, Poll, Waker};
 use crate::error::JobError;
 use crate::reactor::mode::{MISSES, Policy, Spin};
 use crate::reactor::places::Wanted;
-use crate::reactor::workq::Attachment;
-use crate::reactor::workq::Refused;
+use crate::reactor::workq::{Attachment, Refused};
 use crate::sync::atomic::{Ordering, fence};
 use crate::sync::{Turn, WaitNode, Waiters};
 
 impl Attachment {
-    /// Waits in line and takes what `wanted` has. `enqueue` stands in that line; `take` takes, and returns `None` if there is
-    /// nothing.
+    /// Waits in line and takes what `wanted` has. `enqueue` stands in that line; `take` takes, and
+    /// returns `None` if there is nothing.
     pub(in crate::reactor) fn poll_in_line<'a, T>(
         &self,
         wanted: &impl Wanted,

@@ -9,8 +9,7 @@ use pin_project::pin_project;
 
 use crate::error::JobError;
 use crate::reactor::mode::Spin;
-use crate::reactor::workq::Shared;
-use crate::reactor::workq::WorkQ;
+use crate::reactor::workq::{Shared, WorkQ};
 use crate::sync::WaitNode;
 
 /// The first pause of a nap, and the longest, in nanoseconds: 131 us and 8.4 ms.
@@ -51,8 +50,8 @@ impl Nap {
         }
     }
 
-    /// A look found nothing: sleeps on, or begins another pause if that is over. While the mode spins
-    /// the task is woken at once.
+    /// A look found nothing: sleeps on, or begins another pause if that is over. While the mode
+    /// spins the task is woken at once.
     ///
     /// # Errors
     ///

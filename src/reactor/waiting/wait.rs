@@ -11,8 +11,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::error::{JobError, Reason};
 use crate::reactor::mode::{LOOKS, Policy, Spin};
-use crate::reactor::slots::Outcome;
-use crate::reactor::slots::Slot;
+use crate::reactor::slots::{Outcome, Slot};
 use crate::reactor::workq::Attachment;
 use crate::sync::atomic::fence;
 

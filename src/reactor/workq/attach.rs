@@ -28,8 +28,8 @@ impl WorkQ {
             Some(known) => known,
             None => {
                 let added = queues.add(|| open(shared, device, self.depth()))?;
-                // The new queue was not armed with the others. Release: who arms next sees it, since all changes of the
-                // word are exchanges.
+                // The new queue was not armed with the others. Release: who arms next sees it,
+                // since all changes of the word are exchanges.
                 shared.expected.swap(false, Ordering::AcqRel);
                 added
             }
@@ -82,7 +82,8 @@ fn open(shared: &Shared, device: &Device, depth: u32) -> Result<Attached> {
 }
 
 impl Attachment {
-    /// An endpoint, or a port of a sync event, was opened: its queue may have a descriptor of its own by now.
+    /// An endpoint, or a port of a sync event, was opened: its queue may have a descriptor of its
+    /// own by now.
     pub(in crate::reactor) fn listen(&self) -> Result<()> {
         let shared = &self.shared;
         let attaching = shared.attaching();

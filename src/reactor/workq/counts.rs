@@ -1,8 +1,8 @@
 //! What a WorkQ has done so far, in numbers.
 //!
-//! Nothing is counted when a Job is submitted, and nothing at all for one that is finished inline: its device counts it
-//! anyway. What the reaper counts it writes alone, in the gate, without locked instructions. The rest is derived
-//! (`stats.rs`).
+//! Nothing is counted when a Job is submitted, and nothing at all for one that is finished inline:
+//! its device counts it anyway. What the reaper counts it writes alone, in the gate, without locked
+//! instructions. The rest is derived (`stats.rs`).
 
 use crate::device::Completion;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};

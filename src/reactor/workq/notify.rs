@@ -1,5 +1,5 @@
-//! Which of those in line are notified, for Slots or for places of other tables, and the turn that is
-//! rung for if some are left. `in_line.rs` says how a waiter stands in line.
+//! Which of those in line are notified, for Slots or for places of other tables, and the turn that
+//! is rung for if some are left. `in_line.rs` says how a waiter stands in line.
 
 use super::shared::Shared;
 use crate::reactor::places::{Places, Wanted};
@@ -21,8 +21,8 @@ impl Wanted for Shared {
 }
 
 impl Shared {
-    /// Notifies as many in line as there is room for. With `overtake` those that were notified before, and have taken
-    /// nothing, do not count. If some are left, rings once for another turn.
+    /// Notifies as many in line as there is room for. With `overtake` those that were notified
+    /// before, and have taken nothing, do not count. If some are left, rings once for another turn.
     #[inline]
     pub(in crate::reactor) fn notify_line(&self, wanted: &(impl Wanted + ?Sized), overtake: bool) {
         let line = wanted.line();
@@ -51,8 +51,8 @@ impl Shared {
         self.rung.load(Ordering::SeqCst)
     }
 
-    /// Does the turn that `notify_line` rang for, if it has. After the look, so that a ring is not lost with
-    /// a look in which a provider panics.
+    /// Does the turn that `notify_line` rang for, if it has. After the look, so that a ring is not
+    /// lost with a look in which a provider panics.
     #[inline]
     pub(in crate::reactor) fn answer_ring(&self) {
         if self.is_rung() && self.rung.swap(false, Ordering::SeqCst) {
@@ -67,8 +67,8 @@ impl Shared {
         self.core.registry.each(overtake);
     }
 
-    /// Begins a pause of the line, if there is none. `completed` is how many completions had been collected before the device
-    /// was asked.
+    /// Begins a pause of the line, if there is none. `completed` is how many completions had been
+    /// collected before the device was asked.
     pub(in crate::reactor) fn begin_pause(&self, completed: u64) {
         let set_alarm = |delay| self.timer.set_alarm(self, delay);
         if self.pause.begin(completed, set_alarm) {
@@ -76,8 +76,8 @@ impl Shared {
         }
     }
 
-    /// Ends the pause, and notifies those in line. With `overtake` those that were notified before, and have taken nothing,
-    /// do not count.
+    /// Ends the pause, and notifies those in line. With `overtake` those that were notified before,
+    /// and have taken nothing, do not count.
     pub(super) fn resume(&self, overtake: bool) {
         if self.pause.end() {
             self.notify_line(self, overtake);

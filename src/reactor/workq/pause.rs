@@ -47,8 +47,9 @@ impl Pause {
         self.is_on() && self.unheard.load(Ordering::SeqCst)
     }
 
-    /// Begins a pause, if there is none. `set_alarm` has the event handle ring when it ends; it returns false if nobody will
-    /// hear that. Returns whether all in line shall be woken, since they must look themselves.
+    /// Begins a pause, if there is none. `set_alarm` has the event handle ring when it ends; it
+    /// returns false if nobody will hear that. Returns whether all in line shall be woken, since
+    /// they must look themselves.
     pub(in crate::reactor) fn begin(
         &self,
         completed: u64,

@@ -11,14 +11,11 @@ use super::queues::Queues;
 use crate::device::{Device, Endpoint, EventPort, Queue, Use};
 use crate::error::{JobError, Reason, Result};
 use crate::mem::Holder;
-use crate::reactor::events::Events;
-use crate::reactor::events::Timer;
-use crate::reactor::events::this_thread;
+use crate::reactor::events::{Events, Timer, this_thread};
 use crate::reactor::gate::Gate;
 use crate::reactor::mode::{Current, Misses, Policy};
 use crate::reactor::slots::Table;
-use crate::reactor::tables::OwnLoop;
-use crate::reactor::tables::{Changed, Registry};
+use crate::reactor::tables::{Changed, OwnLoop, Registry};
 use crate::sync::atomic::{AtomicBool, AtomicU8};
 use crate::sync::{Mutex, Order, Waiters, lock};
 
@@ -29,20 +26,23 @@ pub(in crate::reactor) struct Shared {
     pub(in crate::reactor) core: Arc<Core>,
     pub(in crate::reactor) events: Events,
     pub(in crate::reactor) gate: Gate,
-    /// The time, and rings for idle waits that look again after a while, and for a device that was full.
+    /// The time, and rings for idle waits that look again after a while, and for a device that was
+    /// full.
     pub(in crate::reactor) timer: Timer,
     /// Who waits for a free Slot.
     pub(in crate::reactor) waiters: Waiters,
     /// Whether those in line shall ask the device, which was full.
     pub(in crate::reactor) pause: Pause,
-    /// All queues were armed, and no event was seen since: one will come with the next completion, or is on its way, or
-    /// whoever armed is about to look. Who sleeps meanwhile need not arm.
+    /// All queues were armed, and no event was seen since: one will come with the next completion,
+    /// or is on its way, or whoever armed is about to look. Who sleeps meanwhile need not arm.
     pub(in crate::reactor) expected: AtomicBool,
-    /// A turn was rung for that notifies more of those in line, for Slots or for places of other tables.
+    /// A turn was rung for that notifies more of those in line, for Slots or for places of other
+    /// tables.
     pub(in crate::reactor) rung: AtomicBool,
     /// The futures that wait for the end of the last Job.
     pub(super) drained: Waiters,
-    /// The runs of graphs that sleep. A run has no waker in its Slots, so that `wake_all` reaches it here.
+    /// The runs of graphs that sleep. A run has no waker in its Slots, so that `wake_all` reaches
+    /// it here.
     pub(super) runs: Waiters,
     /// What the next turn shall see to besides: `turn.rs` has the bits.
     pub(in crate::reactor) asked: AtomicU8,

@@ -16,9 +16,7 @@ use crate::device::{
 };
 use crate::error::{ErrorKind, JobError};
 use crate::mem::{Begun, Leases};
-use crate::reactor::slots::Held;
-use crate::reactor::slots::Taken;
-use crate::reactor::slots::{Outcome, Target};
+use crate::reactor::slots::{Held, Outcome, Taken, Target};
 use crate::sync::atomic::fence;
 use crate::sync::{Order, WaitNode};
 
