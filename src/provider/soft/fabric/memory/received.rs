@@ -33,6 +33,25 @@ fn os(what: &str) -> impl Fn(Errno) -> Error {
     }
 }
 
+/// How the kernel keeps a memfd.
+struct Kind {
+    /// Whether it is sealed against writing.
+    fixed: bool,
+    huge: bool,
+    /// Bytes of a page.
+    page: u64,
+}
+
+/// Bytes of a memfd.
+struct Size {
+    /// Of the file.
+    file: u64,
+    /// Of the pages that are mapped.
+    whole: NonZeroUsize,
+    /// Of the pages that the exporter has paid for.
+    paid: u64,
+}
+
 /// Maps `len` bytes of it from `offset` on, and has their pages there by the deadline.
 ///
 /// # Errors
@@ -45,108 +64,152 @@ pub(in super::super) fn map(
     write: bool,
     deadline: Instant,
 ) -> Result<Mapping> {
-    let hostile = |text: String| Err(Error::new(ErrorKind::NotPermitted, None, text));
-    // First: only memory answers, and nothing else of this file is done to anything else.
-    let Ok(seals) = fcntl(memfd, FcntlArg::F_GET_SEALS) else {
-        return hostile("the exporter sent a descriptor that is no memfd".to_owned());
-    };
-    let seals = SealFlag::from_bits_retain(seals);
-    let needed = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
-    if !seals.contains(needed) {
-        let lacks = needed - seals;
-        return hostile(format!(
-            "the exporter's memfd lacks the seals {lacks:?}: it could be shortened under this process, which would be a SIGBUS"
-        ));
-    }
-    let fs = fstatfs(memfd).map_err(os("fstatfs"))?;
-    let huge = fs.filesystem_type() == HUGETLBFS_MAGIC;
-    let fixed = seals.contains(SealFlag::F_SEAL_WRITE);
-    if write && fixed {
-        return hostile(
-            "the exporter's memfd is sealed against writing, which the export permits: what this process wrote would be in pages of \
-             its own"
-                .to_owned(),
-        );
-    }
-    if huge && !fixed && !seals.contains(SealFlag::F_SEAL_FUTURE_WRITE) {
-        return hostile(
-            "the exporter's memfd has huge pages and can be punched, which would be a SIGBUS here"
-                .to_owned(),
-        );
-    }
-    let page = match huge {
-        true => fs.block_size() as u64,
-        false => usual_page(),
-    };
-    let stat = fstat(memfd).map_err(os("fstat"))?;
-    let size = u64::try_from(stat.st_size).unwrap_or(0);
-    // An honest exporter's memory is all of its memfd (`sent::check_whole`).
-    let fits = offset == 0 && len <= size && size < len.saturating_add(page);
-    let whole = len
-        .checked_next_multiple_of(page)
-        .and_then(|len| usize::try_from(len).ok());
-    let Some(whole) = whole.and_then(NonZeroUsize::new).filter(|_| fits) else {
-        return hostile(format!(
-            "the exporter says that its memory is {len} bytes from byte {offset} on, and sent a memfd of {size} bytes in pages of \
-             {page}"
-        ));
-    };
-    // Whoever maps a hole takes its page. With fewer blocks than bytes there is one. With as many
-    // there may be one still, as blocks can lie behind the end: then their number grows as the
-    // memory is mapped. Looking for holes tells no more, as it takes pages for holes that fallocate(2)
-    // made.
-    let paid = blocks(memfd)?;
-    if pages::are_behind(paid, size) {
-        return hostile(format!(
-            "the exporter's memfd of {size} bytes has pages for {paid}"
-        ));
-    }
-    if paid < size && (huge || first_hole(memfd, offset)? < offset + len) {
-        return with_holes(size);
-    }
+    let kind = Kind::check(memfd, write)?;
+    let size = Size::check(memfd, offset, len, &kind)?;
     // Nobody can write what is sealed, and before Linux 6.7 such a memfd could be mapped privately only.
-    let sharing = match fixed {
+    let sharing = match kind.fixed {
         true => MapFlags::MAP_PRIVATE,
         false => MapFlags::MAP_SHARED,
     };
     let map = |flags| {
-        Mapping::new(memfd, offset, whole, write, flags)
-            .map_err(|errno| Error::os(None, format!("mmap of {whole} bytes"), errno.into()))
+        let mapped = Mapping::new(memfd, offset, size.whole, write, flags);
+        let what = || format!("mmap of {} bytes", size.whole);
+        mapped.map_err(|errno| Error::os(None, what(), errno.into()))
     };
     let mut mapping = map(sharing)?;
-    let piece = PIECE.next_multiple_of(usize::try_from(page).unwrap_or(PIECE));
-    let mut done = 0;
-    while done < whole.get() {
-        if Instant::now() >= deadline {
-            let text = format!(
-                "{done} of the exporter's {len} bytes were mapped within the time limit: give it more \
-                 time, unless the exporter punches holes into its memory meanwhile"
-            );
-            return Err(Error::new(ErrorKind::TimedOut, None, text));
-        }
-        let end = done.saturating_add(piece).min(whole.get());
-        // To be read, whatever it is for: of shared memory that maps pages to be written as well,
-        // sixteen at a fault instead of one.
-        match mapping.populate(done..end) {
-            Ok(()) => done = end,
-            // Before Linux 5.14: it says nothing when it fails, and all of it is one piece.
-            Err(Errno::EINVAL) => {
-                mapping = map(sharing | MapFlags::MAP_POPULATE)?;
-                done = whole.get();
-            }
-            Err(errno) => {
-                let what = format!("madvise(MADV_POPULATE) of {whole} bytes");
-                return Err(Error::os(None, what, errno.into()));
-            }
-        }
-        if blocks(memfd)? > paid {
-            return with_holes(size);
-        }
+    let piece = PIECE.next_multiple_of(usize::try_from(kind.page).unwrap_or(PIECE));
+    if !populate(&mapping, piece, memfd, &size, deadline)? {
+        mapping = map(sharing | MapFlags::MAP_POPULATE)?;
+        size.check_unpaid(memfd)?;
     }
     mapping
         .keep_from_children()
         .map_err(os("madvise(MADV_DONTFORK)"))?;
     Ok(mapping)
+}
+
+fn hostile<T>(text: String) -> Result<T> {
+    Err(Error::new(ErrorKind::NotPermitted, None, text))
+}
+
+impl Kind {
+    /// Refuses what is no memfd, what could be shortened, and, if `write` says so, what cannot be
+    /// written.
+    fn check(memfd: &OwnedFd, write: bool) -> Result<Kind> {
+        // First: only memory answers, and nothing else of this file is done to anything else.
+        let Ok(seals) = fcntl(memfd, FcntlArg::F_GET_SEALS) else {
+            return hostile("the exporter sent a descriptor that is no memfd".to_owned());
+        };
+        let seals = SealFlag::from_bits_retain(seals);
+        let needed = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        if !seals.contains(needed) {
+            let lacks = needed - seals;
+            return hostile(format!(
+                "the exporter's memfd lacks the seals {lacks:?}: it could be shortened under this \
+                 process, which would be a SIGBUS"
+            ));
+        }
+        let fs = fstatfs(memfd).map_err(os("fstatfs"))?;
+        let huge = fs.filesystem_type() == HUGETLBFS_MAGIC;
+        let fixed = seals.contains(SealFlag::F_SEAL_WRITE);
+        if write && fixed {
+            return hostile(
+                "the exporter's memfd is sealed against writing, which the export permits: what \
+                 this process wrote would be in pages of its own"
+                    .to_owned(),
+            );
+        }
+        if huge && !fixed && !seals.contains(SealFlag::F_SEAL_FUTURE_WRITE) {
+            return hostile(
+                "the exporter's memfd has huge pages and can be punched, which would be a SIGBUS \
+                 here"
+                    .to_owned(),
+            );
+        }
+        let page = match huge {
+            true => fs.block_size() as u64,
+            false => usual_page(),
+        };
+        Ok(Kind { fixed, huge, page })
+    }
+}
+
+impl Size {
+    /// Refuses a memfd that has not exactly `len` bytes from `offset` on, or not all of their
+    /// pages.
+    fn check(memfd: &OwnedFd, offset: u64, len: u64, kind: &Kind) -> Result<Size> {
+        let page = kind.page;
+        let stat = fstat(memfd).map_err(os("fstat"))?;
+        let file = u64::try_from(stat.st_size).unwrap_or(0);
+        // An honest exporter's memory is all of its memfd (`sent::check_whole`).
+        let fits = offset == 0 && len <= file && file < len.saturating_add(page);
+        let whole = len
+            .checked_next_multiple_of(page)
+            .and_then(|len| usize::try_from(len).ok());
+        let Some(whole) = whole.and_then(NonZeroUsize::new).filter(|_| fits) else {
+            return hostile(format!(
+                "the exporter says that its memory is {len} bytes from byte {offset} on, and sent \
+                 a memfd of {file} bytes in pages of {page}"
+            ));
+        };
+        // Whoever maps a hole takes its page. With fewer blocks than bytes there is one. With as
+        // many there may be one still, as blocks can lie behind the end: then their number grows as
+        // the memory is mapped. Looking for holes tells no more, as it takes pages for holes that
+        // fallocate(2) made.
+        let paid = blocks(memfd)?;
+        if pages::are_behind(paid, file) {
+            return hostile(format!(
+                "the exporter's memfd of {file} bytes has pages for {paid}"
+            ));
+        }
+        if paid < file && (kind.huge || first_hole(memfd, offset)? < offset + len) {
+            return with_holes(file);
+        }
+        Ok(Size { file, whole, paid })
+    }
+
+    /// Refuses a memfd of which this process has taken pages.
+    fn check_unpaid(&self, memfd: &OwnedFd) -> Result<()> {
+        match blocks(memfd)? > self.paid {
+            true => with_holes(self.file),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Has the pages of a mapping there by the deadline. Returns `false` before Linux 5.14, which
+/// cannot do it piece by piece: `MAP_POPULATE` is what there is, and says nothing when it fails.
+fn populate(
+    mapping: &Mapping,
+    piece: usize,
+    memfd: &OwnedFd,
+    size: &Size,
+    deadline: Instant,
+) -> Result<bool> {
+    let whole = size.whole.get();
+    let mut done = 0;
+    while done < whole {
+        if Instant::now() >= deadline {
+            let text = format!(
+                "{done} of the exporter's {whole} bytes were mapped within the time limit: give it \
+                 more time, unless the exporter punches holes into its memory meanwhile"
+            );
+            return Err(Error::new(ErrorKind::TimedOut, None, text));
+        }
+        let end = done.saturating_add(piece).min(whole);
+        // To be read, whatever it is for: of shared memory that maps pages to be written as well,
+        // sixteen at a fault instead of one.
+        match mapping.populate(done..end) {
+            Ok(()) => done = end,
+            Err(Errno::EINVAL) => return Ok(false),
+            Err(errno) => {
+                let what = format!("madvise(MADV_POPULATE) of {whole} bytes");
+                return Err(Error::os(None, what, errno.into()));
+            }
+        }
+        size.check_unpaid(memfd)?;
+    }
+    Ok(true)
 }
 
 fn with_holes<T>(size: u64) -> Result<T> {
