@@ -145,7 +145,7 @@ reasons! {
     ExportRevoked, ConnectionReset,
         "the exporter has stopped or dropped this memory"
         => "have it export the memory again, and import the new blob";
-    /// The process that exported the memory has ended.
+    /// The process that exported the memory has ended, or has replaced its program (execve(2)).
     ExporterGone, ConnectionReset,
         "the process that exported this memory has ended"
         => "have its successor export anew, and import the new blob";

@@ -1,10 +1,12 @@
 //! Memory of one process used by another: real processes, and what becomes of one when the other goes.
 
 use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::forged::fork_and_linger;
 use futures::executor::block_on;
-use support::peer::{Peer, footprint, hear, hex, is_as_before, role, say, unhex};
+use support::peer::{Peer, again, footprint, hear, hex, is_as_before, role, say, unhex};
 use support::{test_name, *};
 use tokio_doca::soft::{Soft, View};
 use tokio_doca::{
@@ -98,9 +100,28 @@ fn exporter(access: Access) {
                 (buf, mmap) = (None, None);
                 say("dropped");
             }
+            "exec nothing" => {
+                say(&Command::new("/no/such/program").exec().to_string());
+            }
+            "exec" => replace(),
+            "leave a child, exec" => {
+                say(&fork_and_linger().to_string());
+                replace();
+            }
+            "exec another exporter" => {
+                let next = test_name!(an_exporter_that_replaces_its_program_is_named);
+                panic!("execve: {}", again(next, "exporter").exec());
+            }
             other => panic!("{other}"),
         }
     }
+}
+
+/// Becomes another program, which says so, and ends when its input does.
+fn replace() -> ! {
+    let script = "echo '@@ replaced'; exec cat";
+    let error = Command::new("sh").args(["-c", script]).exec();
+    panic!("execve: {error}");
 }
 
 fn start_exporter(test: &str) -> (Peer, Vec<u8>) {
@@ -198,6 +219,71 @@ fn an_exporter_that_is_killed_is_named() {
         assert_eq!(again.unwrap_err().kind(), ErrorKind::ConnectionReset);
     }
     assert_quick("the end of an exporter", best, Duration::from_millis(10));
+}
+
+#[test]
+fn an_exporter_that_replaces_its_program_is_named() {
+    if role().is_some() {
+        return exporter(DPU);
+    }
+    if programs::is_emulated("mark the robust futexes of a thread that ends") {
+        return;
+    }
+    let test = test_name!(an_exporter_that_replaces_its_program_is_named);
+    for way in ["exec", "leave a child, exec", "exec another exporter"] {
+        let (mut peer, blob) = start_exporter(test);
+        let importers = [
+            Soft::builder(),
+            Soft::builder().defer(true),
+            Soft::builder().engines(2),
+        ]
+        .map(|soft| Copies::new(soft.view(View::Dpu).build()));
+        let remotes = importers.each_ref().map(|copies| copies.import(&blob));
+        for (copies, remote) in importers.iter().zip(&remotes) {
+            let all = remote.buf(..).unwrap();
+            assert_eq!(copies.write(&pattern(3, LEN), &all), Ok(LEN));
+            assert!(copies.read(&all).unwrap() == pattern(3, LEN));
+        }
+        // A call that fails changes nothing.
+        peer.say("exec nothing");
+        peer.hear();
+        remotes[0].check().unwrap();
+        peer.say(way);
+        let heir = (way == "leave a child, exec").then(|| peer.hear().parse().unwrap());
+        let next = match way {
+            "exec another exporter" => Some(unhex(&peer.hear())),
+            _ => {
+                assert_eq!(peer.hear(), "replaced");
+                None
+            }
+        };
+        for (copies, remote) in importers.iter().zip(&remotes) {
+            let all = remote.buf(..).unwrap();
+            // At once: nobody has to hear of it first.
+            for error in [
+                remote.check().unwrap_err(),
+                copies.write(b"after", &all).unwrap_err(),
+                copies.read(&all).unwrap_err(),
+            ] {
+                let named = (error.reason(), error.kind());
+                assert_eq!(named, (Reason::ExporterGone, ErrorKind::ConnectionReset));
+            }
+        }
+        if let Some(heir) = heir {
+            let heir = nix::unistd::Pid::from_raw(heir);
+            nix::sys::signal::kill(heir, nix::sys::signal::Signal::SIGKILL).unwrap();
+        }
+        let copies = &importers[0];
+        let again = RemoteMmap::from_export(&copies.device, &blob).wait();
+        assert_eq!(again.unwrap_err().kind(), ErrorKind::ConnectionReset);
+        if let Some(next) = next {
+            // The same process, and another program: what the new one exports is its own.
+            let there = copies.import(&next).buf(..5).unwrap();
+            assert_eq!(copies.write(b"alive", &there), Ok(5));
+            assert!(remotes[0].check().is_err());
+        }
+        peer.ends();
+    }
 }
 
 #[test]

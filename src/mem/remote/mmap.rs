@@ -34,8 +34,7 @@ use crate::mem::mmap::{Mmap, MmapInner};
 /// [`Rdma`](crate::Rdma), and a sync event whose counter lies in its owner's memory, always touch the
 /// memory in the task. The pages that a touch fills are charged to the process that touches.
 ///
-/// An exporter that replaces its program (execve(2)) takes nothing back, and the import goes on with
-/// memory that the exporter no longer has.
+/// On the software device, an exporter that replaces its program (execve(2)) has ended.
 ///
 /// ```
 /// use std::time::Duration;

@@ -2,6 +2,8 @@
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::Instant;
 
 use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, SealFlag, fallocate, fcntl};
@@ -40,11 +42,20 @@ fn sealed(memfd: OwnedFd, len: usize, seals: SealFlag) -> nix::Result<OwnedFd> {
     Ok(memfd)
 }
 
+/// The word of a control page that says whether its process has gone: the last one.
+const OWNER: u32 = CONTROL as u32 / 4 - 1;
+
 /// A control page on which each of these slots has generation 1.
 fn control(slots: &[u32]) -> OwnedFd {
+    let words: Vec<_> = slots.iter().map(|slot| (*slot, 1)).collect();
+    words_of(&words)
+}
+
+/// A control page with these words.
+fn words_of(words: &[(u32, u32)]) -> OwnedFd {
     let memfd = memfd(CONTROL, SealFlag::empty());
-    for slot in slots {
-        nix::sys::uio::pwrite(&memfd, &1_u32.to_le_bytes(), 4 * i64::from(*slot)).unwrap();
+    for (at, word) in words {
+        nix::sys::uio::pwrite(&memfd, &word.to_le_bytes(), 4 * i64::from(*at)).unwrap();
     }
     fcntl(&memfd, FcntlArg::F_ADD_SEALS(WORDS)).unwrap();
     memfd
@@ -331,6 +342,18 @@ pub fn hostile() {
             "forks" => {
                 send(&socket, &right, &raw).unwrap();
                 say(&fork_and_linger().to_string());
+            }
+            "replaces its program" => {
+                send(&socket, &right, &raw).unwrap();
+                hear();
+                let script = "echo '@@ replaced'; exec cat";
+                let error = Command::new("sh").args(["-c", script]).exec();
+                panic!("execve: {error}");
+            }
+            "owner's word" => {
+                let words = words_of(&[(blob.slot, 1), (OWNER, of.parse().unwrap())]);
+                let raw = [raw[0], words.as_raw_fd()];
+                send(&socket, &right, &raw).unwrap();
             }
             play => match message(play, &blob, nonce) {
                 Some(message) => send(&socket, &message, &raw).unwrap(),

@@ -300,6 +300,58 @@ fn the_end_of_an_exporter_is_noticed_though_a_child_keeps_all_it_had() {
 }
 
 #[test]
+fn an_exporter_says_whether_it_has_gone_of_itself_alone() {
+    let test = test_name!(an_exporter_says_whether_it_has_gone_of_itself_alone);
+    let Some(importer) = Importer::start(test) else {
+        return;
+    };
+    let mut hostile = importer.hostile();
+    // The bit that says so is the kernel's (FUTEX_OWNER_DIED), and there is no other.
+    for (word, gone) in [
+        (1_u32 << 30, true),
+        (u32::MAX, true),
+        (!(1 << 30), false),
+        (1 << 31, false),
+        (1, false),
+    ] {
+        let blob = hostile.plays(&format!("owner's word @ {word}"));
+        let remote = importer.import(&blob, LIMIT).unwrap();
+        let there = remote.buf(..).unwrap();
+        match importer.write(&there) {
+            Ok(written) => assert!(!gone && written == 100, "{word:x}"),
+            Err(error) => assert!(gone && error.reason() == Reason::ExporterGone, "{error}"),
+        }
+        assert_eq!(remote.check().is_err(), gone, "{word:x}");
+        importer.honest();
+        hostile.say("next");
+    }
+    hostile.ends();
+    importer.survived("words of its owner");
+    importer.honest.ends();
+}
+
+#[test]
+fn an_exporter_that_hides_execve_keeps_its_own_memory_there_until_it_ends() {
+    let test = test_name!(an_exporter_that_hides_execve_keeps_its_own_memory_there_until_it_ends);
+    let Some(importer) = Importer::start(test) else {
+        return;
+    };
+    let mut hostile = importer.hostile();
+    let blob = hostile.plays("replaces its program");
+    let remote = importer.import(&blob, LIMIT).unwrap();
+    hostile.say("now");
+    assert_eq!(hostile.hear(), "replaced");
+    remote.check().unwrap();
+    assert_eq!(importer.write(&remote.buf(..).unwrap()), Ok(100));
+    importer.honest();
+    hostile.kill();
+    importer.is_gone(&remote);
+    drop((hostile, remote));
+    importer.survived("execve that was hidden");
+    importer.honest.ends();
+}
+
+#[test]
 fn copies_work_while_the_exporter_scribbles_and_punches() {
     let test = test_name!(copies_work_while_the_exporter_scribbles_and_punches);
     let Some(importer) = Importer::start(test) else {

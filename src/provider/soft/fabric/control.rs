@@ -5,6 +5,8 @@
 //! | generation | exported; the generation is never 0, and each export of a slot has the next |
 //! | 0, or another | taken back |
 //!
+//! The last word is the owner's, by which the kernel says that the process has gone: [`Owner`].
+//!
 //! It is one memfd for all exports, sealed before the first importer gets it: the kernel lets no one but the exporter
 //! write it, and nobody shorten it. What an importer reads is the exporter's word about itself, and nothing else depends
 //! on it: a load that is Relaxed is enough, as memory that was taken back stays mapped in the importer until that lets go.
@@ -28,7 +30,13 @@ use super::memory::Mapping;
 use super::memory::pages;
 use super::protocol::SLOTS;
 
-const BYTES: NonZeroUsize = NonZeroUsize::new(4 * SLOTS).expect("64 KiB");
+mod owner;
+
+pub(super) use owner::Owner;
+
+/// Which word is the owner's: the one behind those of all slots.
+const OWNER: usize = SLOTS;
+const BYTES: NonZeroUsize = NonZeroUsize::new(4 * (OWNER + 1)).expect("64 KiB");
 
 /// The page of this process.
 pub(super) struct Control {
@@ -41,6 +49,7 @@ pub(super) struct Control {
 pub(super) struct Words(Arc<Mapping>);
 
 /// One word of it.
+#[derive(Clone)]
 pub(super) struct Word {
     at: NonNull<AtomicU32>,
     _words: Words,
@@ -117,9 +126,20 @@ impl Words {
     /// `None` beyond the last slot.
     pub(super) fn word(&self, slot: u32) -> Option<Word> {
         let slot = usize::try_from(slot).ok().filter(|&slot| slot < SLOTS)?;
+        self.at(slot)
+    }
+
+    /// The owner's.
+    pub(super) fn owner(&self) -> Word {
+        self.at(OWNER).expect("the last word of the page")
+    }
+
+    /// `None` beyond the page.
+    fn at(&self, word: usize) -> Option<Word> {
         let base = self.0.base().cast::<AtomicU32>().as_ptr();
+        let word = Some(word).filter(|word| *word <= OWNER)?;
         Some(Word {
-            at: NonNull::new(base.wrapping_add(slot))?,
+            at: NonNull::new(base.wrapping_add(word))?,
             _words: self.clone(),
         })
     }
@@ -136,7 +156,8 @@ impl Word {
     fn atomic(&self) -> &AtomicU32 {
         // SAFETY:
         // - It lies within the page, which `_words` keeps mapped, at a multiple of 4.
-        // - Everybody reaches it by atomics only; another process that does not is one that writes its own words.
+        // - Everybody reaches it by atomics only, the kernel as well; another process that does not
+        //   is one that writes its own words.
         unsafe { self.at.as_ref() }
     }
 }

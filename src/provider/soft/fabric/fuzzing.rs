@@ -122,7 +122,7 @@ impl Importer {
         let mapped = received::map(&memory, offset, blob.len, write, deadline);
         if mapped.map_err(|error| error.to_string()).is_ok() {
             let size = match which[0] {
-                CONTROL => 4 * SLOTS,
+                CONTROL => 4 * (SLOTS + 1),
                 _ => MEMORY,
             };
             assert!(which[0] <= CONTROL, "{which:?}");
@@ -132,6 +132,7 @@ impl Importer {
             assert_eq!(which[1], CONTROL);
             let word = words.word(blob.slot).expect("a slot that a blob may have");
             assert_eq!(word.get(), 0);
+            assert!(!words.owner().is_marked());
         }
     }
 

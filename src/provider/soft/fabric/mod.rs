@@ -7,7 +7,7 @@
 //!           opens descriptors for this importer ----------> checks the proof, the seals and the size
 //!                                                           maps, closes everything, watches a pidfd
 //!   memory  <======= loads, stores and atomics, without a system call =======> memory
-//!   control page: a word per export ----------------------> read before each operation
+//!   control page: a word per export, and the owner's -------> read before each operation
 //! ```
 //!
 //! One thread per process ([`thread`]) answers importers and guests, and notices processes that end. It starts at the first export or
@@ -47,7 +47,8 @@
 //! | no peer blocks, stops or floods the thread | every call `MSG_DONTWAIT`, descriptors opened without waiting for a lease, one message per connection, 64 silent ones for 2 s, a pause when descriptors run out: [`thread`], [`socket`] |
 //! | no descriptor of a stranger is kept, and none is closed on a thread that anybody waits for | refused by the kernel, or read with room for all and closed elsewhere: [`strangers`](crate::process) |
 //! | a process's end is noticed, also when a child holds its sockets | a pidfd, or a connection that stays: [`watch`] |
-//! | a process that replaces its program (execve(2)) leaves the endpoints and events that it shared | the end of the bell's socket: [`Process::at_the_end_of`] |
+//! | a process that replaces its program (execve(2)) takes back what it exported, also when a child holds its descriptors | a word of the control page that the kernel marks: [`Owner`](control::Owner) |
+//! | a process that replaces its program leaves the endpoints and events that it shared | the end of the bell's socket: [`Process::at_the_end_of`] |
 //! | what was reset stays so: an old blob meets nobody | a generation and a key of its own for each export: [`slots`], [`invitation`] |
 //! | a number from outside is checked before it is used | [`blob`], [`wire`], [`received`], [`invitation`], [`greeting`], [`arena`]; all under a fuzzer, `.ci/fuzz` |
 //! | nobody reaches more of a memfd than was exported | a part of one is not exported: [`sent`] |
@@ -63,8 +64,10 @@
 //! - on any kernel an exporter or a host can have it keep three of them open for each answer;
 //! - who may write an arena can punch holes into it, with the same effect; what is in it the endpoints check;
 //! - a guest's word for its instance is its own: whose process it is says the kernel ([`Guest::process`]);
-//! - an exporter that replaces its program (execve(2)) does not end, and the memory that it exported is not taken back;
-//! - a process that replaces its program while a child of it (fork(2)) holds its sockets does not end;
+//! - a process that replaces its program while a child of it (fork(2)) holds its sockets does not
+//!   leave the endpoints and events that it shared;
+//! - a hostile exporter can hide that it has replaced its program: importers keep its memory, as if
+//!   it ran the old one;
 //! - who may write to the folder of a path socket can put itself between, pass a request on and take the answer;
 //! - an importer looks up the path that a forged blob names, which takes as long as a file system of that one's (FUSE) likes.
 //!

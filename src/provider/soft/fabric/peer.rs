@@ -1,10 +1,10 @@
-//! An exporter that this process imports from: its control page, and whether it still lives.
+//! An exporter that this process imports from: its control page, and whether it still runs.
 //!
 //! There is one for each process and control page, however many imports there are.
 
 use std::sync::{Arc, Mutex, Weak};
 
-use super::control::Words;
+use super::control::{Word, Words};
 use super::ended::Watched;
 use crate::error::Result;
 use crate::sync::lock;
@@ -12,6 +12,8 @@ use crate::sync::lock;
 pub(super) struct Peer {
     watched: Arc<Watched>,
     words: Words,
+    /// The owner's of these words.
+    owner: Word,
     /// The other process, or the fabric of this one.
     _keep: Arc<dyn Send + Sync>,
 }
@@ -38,11 +40,7 @@ impl Pages {
         if let Some(peer) = of.and_then(|(_, peer)| peer.upgrade()) {
             return Ok(peer);
         }
-        let peer = Arc::new(Peer {
-            watched: Arc::clone(watched),
-            words: map()?,
-            _keep: process,
-        });
+        let peer = Peer::new(Arc::clone(watched), map()?, process);
         known.retain(|(_, peer)| peer.strong_count() > 0);
         known.push((page, Arc::downgrade(&peer)));
         Ok(peer)
@@ -52,16 +50,25 @@ impl Pages {
 impl Peer {
     /// This process, which imports what it exports itself.
     pub(super) fn own(fabric: Arc<dyn Send + Sync>, words: Words) -> Arc<Peer> {
+        Peer::new(Arc::default(), words, fabric)
+    }
+
+    fn new(watched: Arc<Watched>, words: Words, keep: Arc<dyn Send + Sync>) -> Arc<Peer> {
         Arc::new(Peer {
-            watched: Arc::default(),
+            watched,
+            owner: words.owner(),
             words,
-            _keep: fabric,
+            _keep: keep,
         })
     }
 
+    /// Whether it has ended, or has replaced its program: two loads.
+    ///
+    /// The kernel says both in the owner's word. What an exporter does to that cannot hide that it
+    /// has ended, as its process is watched as well.
     #[inline]
-    pub(super) fn is_dead(&self) -> bool {
-        self.watched.is_dead()
+    pub(super) fn is_gone(&self) -> bool {
+        self.watched.is_dead() || self.owner.is_marked()
     }
 
     pub(super) fn words(&self) -> &Words {

@@ -13,6 +13,7 @@ use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::SigSet;
 
 use super::connection::{After, BELL, Connection, FIRST, LISTENER, PROCESS, Then};
+use super::control::Owner;
 use super::process::{Shared, Station};
 use super::protocol::wire::{self, Status};
 use super::protocol::{greeting, socket};
@@ -65,6 +66,7 @@ impl Worker {
         // Handlers of the application's run on threads of the application's.
         let _ = SigSet::all().thread_block();
         let mut events = [EpollEvent::empty(); 64];
+        let mut owner = None;
         while !self.shared.is_over() {
             let timeout = self.timeout(Instant::now());
             let count = self.shared.epoll.wait(&mut events, timeout).unwrap_or(0);
@@ -72,7 +74,12 @@ impl Worker {
                 match event.data() {
                     // It says that the fabric is over.
                     BELL => {}
-                    LISTENER => self.accept(),
+                    LISTENER => {
+                        // Before anybody gets the control page.
+                        let station = self.shared.station();
+                        owner = owner.or_else(|| Some(Owner::by_this_thread(&station?.control)));
+                        self.accept();
+                    }
                     number if number & PROCESS != 0 => self.ended(number),
                     number => self.spoke(number),
                 }

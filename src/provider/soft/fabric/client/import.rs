@@ -1,4 +1,4 @@
-//! Imported memory, and the two words that say whether it is still exported.
+//! Imported memory, and the words that say whether it is still exported.
 #![expect(unsafe_code, reason = "Segments carry it as an address")]
 
 use std::sync::Arc;
@@ -61,11 +61,11 @@ impl Import {
         self.instance == *instance
     }
 
-    /// Whether the memory is still exported: two loads.
+    /// Whether the memory is still exported: three loads.
     #[inline]
     pub(in super::super::super) fn check(&self) -> Result<(), JobError> {
         // First, so that an exporter that was killed is called so: its page may say anything.
-        if self.peer.is_dead() {
+        if self.peer.is_gone() {
             return Err(JobError::exporter_gone());
         }
         if self.word.get() != self.generation {

@@ -2,8 +2,8 @@
 
 use super::place::Id;
 
-/// How many there can be of each kind.
-pub(in super::super) const SLOTS: usize = 16_384;
+/// How many there can be of each kind: a word for each, and one more, make 64 KiB.
+pub(in super::super) const SLOTS: usize = 16_383;
 
 /// What a key opens.
 pub(in super::super) trait Keyed {

@@ -515,7 +515,7 @@ fn as_many_exports_as_slots_and_no_more() {
         let mut exports: Vec<_> = (0..SLOTS).map(|_| owner.export(READ)).collect();
         let error = export(0, &owner.offer(READ)).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Full);
-        assert!(error.to_string().contains("16384"), "{error}");
+        assert!(error.to_string().contains("16383"), "{error}");
         exports.truncate(SLOTS - 1);
         let last = owner.export(READ);
         assert_eq!(blob(&last).generation, 2);
@@ -735,9 +735,10 @@ fn without_a_pidfd_the_connection_stays_and_its_end_is_noticed() {
     // It has answered others since, and did not hang up.
     assert!(import(&blob, soon()).is_ok());
     assert_eq!(exporter.ask("read"), "0");
-    assert!(!peer.is_dead());
+    assert!(!process.is_dead() && !peer.is_gone());
     exporter.process.kill().unwrap();
-    until("its end is noticed", || peer.is_dead());
+    until("its end is noticed", || process.is_dead());
+    assert!(peer.is_gone());
     exporter.process.wait().unwrap();
 }
 
