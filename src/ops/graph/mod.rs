@@ -78,46 +78,26 @@
 //!
 //! # Nodes of other contexts
 //!
-//! A context joins graphs with an `Action`: what its node is set to, and which `Request` that makes (`action.rs`). The
-//! engine knows nothing else of it. A receive is no job of a Slot's: its node is polled, as a future's is (`receive.rs`); so is a wait of a
-//! SyncEvent (`sync_event.rs`).
+//! A context joins graphs with an `Action`: what its node is set to, and which `Request` that makes
+//! (`node/action.rs`). The engine knows nothing else of it. A receive is no job of a Slot's: its node
+//! is polled, as a future's is (`kinds/receive.rs`); so is a wait of a SyncEvent
+//! (`kinds/sync_event.rs`).
 
-mod action;
-mod bits;
-mod board;
-mod builder;
-mod contexts;
-mod dot;
-mod error;
-mod instance;
-#[cfg(all(test, tokio_doca_loom))]
-mod loom;
+mod kinds;
 mod node;
 mod plan;
-mod progress;
-mod rdma;
-mod receive;
 mod run;
-mod running;
-mod scope;
-mod sync_event;
-mod trace;
-mod user;
 
 pub use super::super::mem::{AnyDestination, AnySource, MaybeAny, OrRemote};
-pub use builder::GraphBuilder;
-pub use contexts::{CallData, CallNode, CopyNode, HashNode, Operands, RemoteCopyNode};
-pub use error::RunError;
-pub use instance::Instance;
+pub use kinds::{
+    CallData, CallNode, CompareSwapData, CompareSwapNode, CopyNode, EventAddNode, EventGetNode,
+    EventSetNode, EventWaitData, EventWaitNode, FetchAddData, FetchAddNode, HashNode, Operands,
+    ReadData, ReadNode, RemoteCopyNode, SendData, SendImmData, SendImmNode, SendNode, WriteData,
+    WriteImmData, WriteImmNode, WriteNode,
+};
 pub use node::{
-    AsyncNode, DataNode, Node, NodeId, NodeState, Nodes, Settable, SubGraphNode, UserNode,
+    AsyncNode, DataNode, Node, NodeId, NodeState, Nodes, RecvNode, Scope, Settable, SubGraphNode,
+    UserNode,
 };
-pub use plan::Graph;
-pub use rdma::{
-    CompareSwapData, CompareSwapNode, FetchAddData, FetchAddNode, ReadData, ReadNode, SendData,
-    SendImmData, SendImmNode, SendNode, WriteData, WriteImmData, WriteImmNode, WriteNode,
-};
-pub use receive::RecvNode;
-pub use running::{OwnedRun, Run};
-pub use scope::Scope;
-pub use sync_event::{EventAddNode, EventGetNode, EventSetNode, EventWaitData, EventWaitNode};
+pub use plan::{Graph, GraphBuilder};
+pub use run::{Instance, OwnedRun, Run, RunError};

@@ -19,7 +19,7 @@ use crate::sync::atomic::{
 use crate::sync::loom::{Task, Watched, check, deep, mutant, spawn};
 use crate::sync::{Mutex, lock};
 
-/// What a run of a graph has for ends: a word and a waker, as `ops/graph/board.rs` has them.
+/// What a run of a graph has for ends: a word and a waker, as `ops/graph/run/board.rs` has them.
 #[derive(Default)]
 struct Ends {
     told: Mutex<(u32, Option<Waker>)>,

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use super::node::NodeId;
-use super::plan::Plan;
-use super::progress::{Body, Progress};
+use super::super::node::NodeId;
+use super::super::plan::Plan;
+use super::progress::Progress;
 use crate::error::{Error, ErrorKind};
 
 /// Why a run failed: the first cause, the node that it came from, and all nodes that failed.
@@ -76,7 +76,7 @@ fn origin(
     if let Some(cause) = cause {
         return (label, cause);
     }
-    if let Body::Sub(Some(sub)) = &mut progress.bodies[node as usize]
+    if let Some(sub) = progress.bodies[node as usize].level_mut()
         && let Some((inner, cause)) = sub.progress.failure.take()
     {
         let (path, cause) = origin(&sub.graph.0, &mut sub.progress, inner, cause);

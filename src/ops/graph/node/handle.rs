@@ -5,10 +5,13 @@
     reason = "the sealed traits are public in a private module"
 )]
 
+use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
 
-/// A node of a graph. `K` says what kind, and so what [`Instance::set`](super::Instance::set) takes for it.
+use crate::error::{Error, ErrorKind, Result};
+
+/// A node of a graph. `K` says what kind, and so what [`Instance::set`](crate::Instance::set) takes for it.
 pub struct Node<K> {
     id: NodeId,
     kind: PhantomData<fn() -> K>,
@@ -18,9 +21,9 @@ pub struct Node<K> {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct NodeId {
     /// Which graph, of all that were begun in this process.
-    pub(super) graph: u64,
-    pub(super) index: u32,
-    pub(super) name: &'static str,
+    pub(crate) graph: u64,
+    pub(crate) index: u32,
+    pub(crate) name: &'static str,
 }
 
 /// Where a node is in the last run.
@@ -40,26 +43,31 @@ pub enum NodeState {
     Stopped,
 }
 
-/// The kind of a node that is a function: [`GraphBuilder::user`](super::GraphBuilder::user).
+/// The kind of a node that is a function: [`GraphBuilder::user`](crate::GraphBuilder::user).
 #[derive(Debug)]
 pub enum UserNode {}
 
 /// The kind of a node that is a function with data of each instance's own:
-/// [`GraphBuilder::user_with`](super::GraphBuilder::user_with). It is set to that data.
+/// [`GraphBuilder::user_with`](crate::GraphBuilder::user_with). It is set to that data.
 #[derive(Debug)]
 pub struct DataNode<T>(PhantomData<fn(T)>);
 
-/// The kind of a node that is a future: [`GraphBuilder::user_async`](super::GraphBuilder::user_async).
+/// The kind of a node that is a future: [`GraphBuilder::user_async`](crate::GraphBuilder::user_async).
 #[derive(Debug)]
 pub enum AsyncNode {}
 
-/// The kind of a node that is another graph: [`GraphBuilder::subgraph`](super::GraphBuilder::subgraph). It is set to an
-/// [`Instance`](super::Instance) of that graph.
+/// The kind of a node that is another graph: [`GraphBuilder::subgraph`](crate::GraphBuilder::subgraph). It is set to an
+/// [`Instance`](crate::Instance) of that graph.
 #[derive(Debug)]
 pub enum SubGraphNode {}
 
+/// The kind of a node that receives: [`GraphBuilder::rdma_recv`](crate::GraphBuilder::rdma_recv). It
+/// is set to a destination, or to `()`.
+#[derive(Debug)]
+pub enum RecvNode {}
+
 impl<K> Node<K> {
-    pub(super) fn new(id: NodeId) -> Node<K> {
+    pub(crate) fn new(id: NodeId) -> Node<K> {
         let kind = PhantomData;
         Node { id, kind }
     }
@@ -110,7 +118,8 @@ pub trait Nodes: sealed::Each {}
 pub trait Settable: sealed::Put {}
 
 pub mod sealed {
-    use super::super::progress::Place;
+    use std::any::Any;
+
     use super::NodeId;
     use crate::error::Result;
 
@@ -121,13 +130,30 @@ pub mod sealed {
     pub trait Put {
         /// What it is set to.
         type Data;
-        fn put(place: Place<'_>, data: Self::Data) -> Result<()>;
+        /// What a node of this kind has in an instance.
+        type Seat: Any;
+        fn put(seat: &mut Self::Seat, data: Self::Data) -> Result<()>;
     }
 }
 
 use sealed::{Each, Put};
 
 impl<T: Put> Settable for T {}
+
+/// Sets the node that has this seat.
+///
+/// # Errors
+///
+/// Handles are typed, and know their graph: another kind's seat is `Unexpected`.
+pub(crate) fn set<K: Settable>(seat: Option<&mut dyn Any>, data: K::Data) -> Result<()> {
+    match seat.and_then(|seat| seat.downcast_mut::<K::Seat>()) {
+        Some(seat) => K::put(seat, data),
+        None => {
+            let text = "the node is of another kind than its handle says";
+            Err(Error::new(ErrorKind::Unexpected, "Instance::set", text))
+        }
+    }
+}
 
 impl<T: Each + ?Sized> Nodes for T {}
 

@@ -9,8 +9,8 @@ use std::task::{Context, Poll, ready};
 
 use pin_project::{pin_project, pinned_drop};
 
-use super::super::operation::Op;
-use super::super::operation::sealed::{Kind, Post};
+use super::super::super::operation::Op;
+use super::super::super::operation::sealed::{Kind, Post};
 use super::error::RunError;
 use super::instance::Instance;
 use crate::error::{JobError, Reason};
@@ -19,16 +19,60 @@ use crate::reactor::{Line, PostedRun};
 /// A run of a graph. `I` is how it has its instance: lent (`&mut Instance`) or owned (`Instance`).
 pub struct RunRequest<I>(I);
 
-/// What [`Instance::run`](super::Instance::run) returns, which says what dropping it does.
+/// What [`Instance::run`](crate::Instance::run) returns, which says what dropping it does.
 ///
 /// # Panics
 ///
 /// If it is polled after it was over.
 pub type Run<'a> = Op<RunRequest<&'a mut Instance>>;
 
-/// What [`Instance::into_run`](super::Instance::into_run) returns: it answers the instance, and how
+/// What [`Instance::into_run`](crate::Instance::into_run) returns: it answers the instance, and how
 /// the run ended.
 pub type OwnedRun = Op<RunRequest<Instance>>;
+
+impl Instance {
+    /// Runs the graph: each node once its predecessors are over. The future ends when all are, or when one failed and what was
+    /// in flight has drained.
+    ///
+    /// Nothing is allocated, and nothing happens before the first poll. A WorkQ that is full is waited for, in line with
+    /// all others. A job that is over has its successors submitted in the same poll that sees it.
+    ///
+    /// # Errors
+    ///
+    /// [`RunError`](crate::graph::RunError): the first failure, and all nodes that failed. A context node fails as its job does
+    /// ([`Dma::copy`](crate::Dma::copy), [`Sha::hash`](crate::Sha::hash), [`Accel::call`](crate::Accel::call),
+    /// [`Rdma::send`](crate::Rdma::send)), a user node with its error or panic, a node that was not set with `BadState`. Receives
+    /// are not waited for then: see [`GraphBuilder::rdma_recv`](crate::GraphBuilder::rdma_recv).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it is ordinary. Nothing new starts, futures of async nodes and receives are dropped, jobs in flight go on, keep
+    /// their Bufs leased (`InUse`) until they are over, and are then forgotten. The instance can be set and run again at once: the
+    /// next run begins when those jobs are over, and waits for them. Forgetting it is sound too.
+    #[doc(alias = "doca_workq_graph_submit")]
+    pub fn run(&mut self) -> Run<'_> {
+        Op::new(RunRequest::new(self))
+    }
+
+    /// The same run, which owns the instance: it is `'static`, can be spawned, and can be posted to a loop of the caller's
+    /// own. It answers the instance, and how the run ended.
+    ///
+    /// A run that is posted begins inside the next [`WorkQ::progress`], as do its functions, and keeps its WorkQ until it is
+    /// handed out.
+    ///
+    /// # Errors
+    ///
+    /// As [`Instance::run`]. [`start`](Op::start) and [`post`](Op::post) refuse it with `Again` while
+    /// [jobs of a run before](Instance::is_draining) are in flight, and `post` with `NotSupported` if a node, also one of a
+    /// sub-graph, is an async function, or waits on a device that cannot wait.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Instance::run`]. The instance is dropped with it.
+    pub fn into_run(self) -> OwnedRun {
+        Op::new(RunRequest::new(self))
+    }
+}
 
 /// How a run has its instance, and what it answers.
 pub trait Has: BorrowMut<Instance> + Sized {
@@ -79,7 +123,7 @@ impl<I: Has> Running<I> {
 }
 
 impl<I: Has> RunRequest<I> {
-    pub(super) fn new(instance: I) -> RunRequest<I> {
+    fn new(instance: I) -> RunRequest<I> {
         RunRequest(instance)
     }
 }
@@ -103,18 +147,18 @@ impl<I: Has> Kind for RunRequest<I> {
         let Some(instance) = this.instance else {
             panic!("a Run was polled after it had finished");
         };
-        let inner = &mut instance.borrow_mut().inner;
+        let level = &mut instance.borrow_mut().level;
         match *this.stage {
-            Stage::New => inner.progress.start(&inner.graph.0),
+            Stage::New => level.progress.start(&level.graph.0),
             Stage::Begun | Stage::Ended => {}
         }
         let result = if *this.stage == Stage::Ended {
-            inner.finish()
+            level.finish()
         } else {
             *this.stage = Stage::Begun;
-            ready!(inner.poll(this.line.as_mut(), cx))
+            ready!(level.poll(this.line.as_mut(), cx))
         };
-        inner.forget_wakers();
+        level.forget_wakers();
         let instance = this.instance.take().expect("it was there");
         Poll::Ready(instance.end(result))
     }
@@ -125,8 +169,8 @@ impl<I: Has> Kind for RunRequest<I> {
             return Err(JobError::of(Reason::RunDraining));
         }
         let instance = flight.instance.as_mut().expect("it was not polled");
-        let inner = &mut instance.borrow_mut().inner;
-        flight.stage = match inner.start() {
+        let level = &mut instance.borrow_mut().level;
+        flight.stage = match level.start() {
             true => Stage::Ended,
             false => Stage::Begun,
         };
@@ -137,7 +181,7 @@ impl<I: Has> Kind for RunRequest<I> {
 impl Post for RunRequest<Instance> {
     fn post(flight: &mut Running<Instance>, user_data: u64) -> Result<(), JobError> {
         let instance = flight.instance.as_ref().expect("it was not polled");
-        if instance.inner.graph.needs_task() {
+        if instance.level.graph.needs_task() {
             return Err(JobError::of(Reason::NotPosted));
         }
         if flight.is_draining() {
@@ -167,7 +211,7 @@ impl<I: Has> PinnedDrop for Running<I> {
         if *this.stage == Stage::New {
             return;
         }
-        if instance.borrow_mut().inner.stop() {
+        if instance.borrow_mut().level.stop() {
             this.line.abandon();
         }
     }

@@ -1,15 +1,10 @@
 //! The context nodes of an Rdma: messages and one-sided operations. Receives are no Jobs: see [`super::receive`].
 
-use super::super::rdma::{Rdma, RdmaRequest};
-use super::action::{self, Action, Attach};
-use super::builder::GraphBuilder;
-use super::node::Node;
-use super::node::sealed::Put;
-use super::progress::Place;
-use super::{AnyDestination, AnySource, MaybeAny};
+use super::super::super::rdma::{Rdma, RdmaRequest};
+use super::super::node::{Action, Attach, Node};
+use super::super::plan::GraphBuilder;
 use crate::device::Verb;
-use crate::error::Result;
-use crate::mem::RemoteBuf;
+use crate::mem::{AnyDestination, AnySource, MaybeAny, RemoteBuf};
 use crate::reactor::Attachment;
 
 type Local = MaybeAny<AnySource>;
@@ -34,16 +29,9 @@ macro_rules! nodes {
             dst: $dst,
         }
 
-        impl Put for $kind {
-            type Data = $data;
-
-            fn put(place: Place<'_>, data: $data) -> Result<()> {
-                action::put::<$kind>(place, data)
-            }
-        }
-
         impl Action for $kind {
             type Context = Rdma;
+            type Data = $data;
             type Request = RdmaRequest<Rdma, $src, $dst>;
             const NAME: &'static str = stringify!($method);
             /// It is connected where it is.

@@ -6,50 +6,19 @@
 //!        \----------------------------> active (a future, a sub-graph) --^ \--> Failed: ready and blocked are emptied
 //! ```
 
-#![allow(unreachable_pub, reason = "named by the sealed trait behind Settable")]
-
+use std::any::Any;
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 
-use super::action::Step;
+use super::super::node::{NodeId, NodeState, Wrong, stop};
+use super::super::plan::{Plan, PlanNode};
 use super::bits::Bits;
 use super::board::{Board, End};
-use super::instance::Inner;
-use super::node::{Node, NodeId, NodeState, Settable};
-use super::plan::{Plan, PlanNode, Work};
-use super::receive::Receive;
-use super::sync_event::Waiting;
+use super::body::{Body, Sub};
+use super::level::Level;
 use super::trace::Trace;
-use super::user::{AsyncBody, Data, Wrong, stop};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
-use crate::reactor::{self, Outcome, WorkQ};
-
-/// What a node of an instance has.
-pub enum Body {
-    Context(Box<dyn Step>),
-    User,
-    Data(Data),
-    Async(AsyncBody),
-    Recv(Pin<Box<Receive>>),
-    Wait(Pin<Box<Waiting>>),
-    Sub(Option<Box<Inner>>),
-}
-
-/// Where data is put.
-pub struct Place<'a> {
-    pub(super) body: &'a mut Body,
-    pub(super) work: &'a Work,
-    pub(super) workq: &'a WorkQ,
-}
-
-impl Place<'_> {
-    /// Handles are typed, and know their graph.
-    pub(super) fn mismatch(&self) -> Error {
-        let text = "the node is of another kind than its handle says";
-        Error::new(ErrorKind::Unexpected, "Instance::set", text)
-    }
-}
+use crate::reactor::{self, Outcome, Received};
 
 /// Where the last run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +42,6 @@ struct Mark {
 }
 
 pub(super) struct Progress {
-    pub(super) workq: WorkQ,
     pub(super) phase: Phase,
     pub(super) bodies: Box<[Body]>,
     marks: Box<[Mark]>,
@@ -98,7 +66,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub(super) fn new(plan: &Plan, workq: &WorkQ, bodies: Box<[Body]>) -> Progress {
+    pub(super) fn new(plan: &Plan, bodies: Box<[Body]>) -> Progress {
         let count = plan.nodes.len();
         let board = Arc::new(Board::new(count));
         let mark = |(node, &open): (&PlanNode, &u32)| Mark {
@@ -108,7 +76,6 @@ impl Progress {
             outcome: Ok(0),
         };
         Progress {
-            workq: workq.clone(),
             phase: Phase::Idle,
             bodies,
             marks: plan.nodes.iter().zip(&plan.open).map(mark).collect(),
@@ -152,7 +119,7 @@ impl Progress {
         }
         let mut drained = self.flying == 0;
         for &index in &plan.subs {
-            if let Body::Sub(Some(sub)) = &mut self.bodies[index as usize] {
+            if let Some(sub) = self.bodies[index as usize].level_mut() {
                 drained &= sub.progress.is_drained(&sub.graph.0);
             }
         }
@@ -284,9 +251,11 @@ impl Progress {
         let mut at = 0;
         while let Some(index) = self.active.next(at) {
             match &mut self.bodies[index as usize] {
-                Body::Sub(Some(sub)) => sub.progress.stop(),
-                Body::Recv(_) | Body::Wait(_) => {
-                    self.stop_polled(index);
+                Body::Sub(Sub {
+                    level: Some(sub), ..
+                }) => sub.progress.stop(),
+                body @ (Body::Recv(_) | Body::Wait(_)) => {
+                    body.stop_polled();
                     self.active.remove(index);
                     self.early(index);
                 }
@@ -298,7 +267,7 @@ impl Progress {
 
     /// A sub-graph is over: how it ended.
     pub(super) fn sub_over(&mut self, plan: &Plan, node: u32) {
-        let Body::Sub(Some(sub)) = &mut self.bodies[node as usize] else {
+        let Some(sub) = self.bodies[node as usize].level_mut() else {
             return;
         };
         sub.progress.phase = Phase::Idle;
@@ -321,7 +290,7 @@ impl Progress {
     /// A sub-graph failed, and drains: nothing new starts outside either.
     pub(super) fn sub_failed(&mut self, node: u32) {
         if self.failure.is_none()
-            && let Body::Sub(Some(sub)) = &self.bodies[node as usize]
+            && let Some(sub) = self.bodies[node as usize].level()
             && sub.failure().is_some()
         {
             self.failure = Some((node, None));
@@ -340,8 +309,10 @@ impl Progress {
         while let Some(index) = self.active.next(at) {
             match &mut self.bodies[index as usize] {
                 Body::Async(future) => drop(stop(future)),
-                Body::Recv(_) | Body::Wait(_) => self.stop_polled(index),
-                Body::Sub(Some(sub)) => {
+                body @ (Body::Recv(_) | Body::Wait(_)) => body.stop_polled(),
+                Body::Sub(Sub {
+                    level: Some(sub), ..
+                }) => {
                     sub.progress.stop_futures();
                     sub.progress.phase = Phase::Idle;
                 }
@@ -382,41 +353,43 @@ impl Progress {
     }
 
     /// What a sub-graph node has, if its turn has come in the last run: before that it tells of another one.
-    pub(super) fn sub(&self, plan: &Plan, node: NodeId) -> Option<&Inner> {
+    pub(super) fn sub(&self, plan: &Plan, node: NodeId) -> Option<&Level> {
         match self.state(plan, node) {
             NodeState::NotStarted => None,
-            _ => self.sub_at(node.index),
+            _ => self.bodies[node.index as usize].level(),
         }
     }
 
-    pub(super) fn sub_at(&self, index: u32) -> Option<&Inner> {
-        match &self.bodies[index as usize] {
-            Body::Sub(sub) => sub.as_deref(),
+    /// What a node received, if it has in the last run.
+    pub(super) fn received(&self, plan: &Plan, node: NodeId) -> Option<Received> {
+        match (
+            self.state(plan, node),
+            self.bodies.get(node.index as usize)?,
+        ) {
+            (NodeState::Completed, Body::Recv(recv)) => recv.received,
             _ => None,
         }
     }
 
-    pub(super) fn set<K: Settable>(
-        &mut self,
-        plan: &Plan,
-        node: Node<K>,
-        data: K::Data,
-    ) -> Result<()> {
-        const OP: &str = "Instance::set";
-        let id = node.id();
-        if id.graph != plan.number {
-            let text = format!("{id} is a node of another graph");
-            return Err(Error::new(ErrorKind::NotPermitted, OP, text));
+    /// Where a node is set, if it can be.
+    pub(super) fn seat(&mut self, plan: &Plan, node: NodeId) -> Result<Option<&mut dyn Any>> {
+        if node.graph != plan.number {
+            let text = format!("{node} is a node of another graph");
+            return Err(Error::new(ErrorKind::NotPermitted, "Instance::set", text));
         }
-        let index = id.index as usize;
-        K::put(
-            Place {
-                body: &mut self.bodies[index],
-                work: &plan.nodes[index].work,
-                workq: &self.workq,
-            },
-            data,
-        )
+        Ok(self.bodies[node.index as usize].seat())
+    }
+
+    /// Whether a future or a receive goes on, those of sub-graphs not asked.
+    pub(super) fn has_futures(&self) -> bool {
+        let mut at = 0;
+        while let Some(index) = self.active.next(at) {
+            if !matches!(self.bodies[index as usize], Body::Sub(_)) {
+                return true;
+            }
+            at = index + 1;
+        }
+        false
     }
 
     pub(super) fn debug(&self, name: &str, plan: &Plan, f: &mut fmt::Formatter<'_>) -> fmt::Result {

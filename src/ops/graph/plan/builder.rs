@@ -5,11 +5,11 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::action::{Action, Planned};
-use super::node::{AsyncNode, DataNode, Node, NodeId, Nodes, SubGraphNode, UserNode};
+use super::super::node::{
+    Action, AsyncNode, DataNode, Function, Node, NodeId, Nodes, Planned, Scope, SubGraphNode,
+    UserNode,
+};
 use super::plan::{Graph, Plan, Work};
-use super::scope::Scope;
-use super::user::Function;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The most graphs within one another: runs of sub-graphs nest as calls do.
@@ -68,8 +68,16 @@ fn refuse<T>(kind: ErrorKind, text: String) -> Result<T> {
     Err(Error::new(kind, "GraphBuilder::build", text))
 }
 
+impl Graph {
+    /// Begins a graph.
+    #[doc(alias = "doca_graph_create")]
+    pub fn builder() -> GraphBuilder {
+        GraphBuilder::new()
+    }
+}
+
 impl GraphBuilder {
-    pub(super) fn new() -> GraphBuilder {
+    fn new() -> GraphBuilder {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         GraphBuilder {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -79,7 +87,7 @@ impl GraphBuilder {
         }
     }
 
-    pub(super) fn add<K>(&mut self, work: Work) -> Node<K> {
+    pub(crate) fn add<K>(&mut self, work: Work) -> Node<K> {
         let id = NodeId {
             graph: self.number,
             // More of them are refused by `build`.
@@ -91,7 +99,7 @@ impl GraphBuilder {
     }
 
     /// A context node of whatever kind.
-    pub(super) fn context<A: Action>(&mut self, context: A::Context) -> Node<A> {
+    pub(crate) fn context<A: Action>(&mut self, context: A::Context) -> Node<A> {
         self.add(Work::Context(Box::new(Planned::<A>(context))))
     }
 
@@ -107,7 +115,7 @@ impl GraphBuilder {
         self.add(Work::User(Box::new(function)))
     }
 
-    /// The same with data that each instance is set to ([`Instance::set`](super::Instance::set)), and that stays from run to
+    /// The same with data that each instance is set to ([`Instance::set`](crate::Instance::set)), and that stays from run to
     /// run: the Bufs that it shall compare, say.
     #[doc(alias = "doca_graph_instance_set_user_node_data")]
     pub fn user_with<T: Send + Sync + 'static>(
@@ -137,7 +145,7 @@ impl GraphBuilder {
         self.add(Work::Async(Arc::new(function)))
     }
 
-    /// A node that runs an instance of another graph, which [`Instance::set`](super::Instance::set) gives it. It starts with
+    /// A node that runs an instance of another graph, which [`Instance::set`](crate::Instance::set) gives it. It starts with
     /// nothing done, ends when all of that is done, and fails with it.
     #[doc(alias = "doca_graph_sub_graph_node_create")]
     pub fn subgraph(&mut self, graph: &Graph) -> Node<SubGraphNode> {

@@ -1,36 +1,38 @@
 //! How a context joins graphs: the one thing that the engine asks of it.
 //!
-//! A context that has a [`Request`] needs an [`Action`] beside it, and a method of the builder that makes a node of it: see
-//! [`super::contexts`].
+//! A context that has a [`Request`] needs an [`Action`] beside it, and a method of the builder that
+//! makes a node of it: the room `kinds` has them.
 
 #![allow(unreachable_pub, reason = "named by the sealed trait behind Settable")]
 
 use std::any::Any;
 
-use super::super::op::{self, Request};
-use super::node::sealed::Put;
-use super::progress::{Body, Place};
+use super::super::super::op::{self, Request};
+use super::handle::sealed::Put;
 use crate::error::{ErrorKind, JobError, Reason, Result};
 use crate::reactor::{Attachment, Outcome, Prepared, WorkQ, budget};
 
 /// How a context comes to another WorkQ.
-pub(in crate::ops) type Attach<C> = fn(&C, &WorkQ) -> Result<C>;
+pub(crate) type Attach<C> = fn(&C, &WorkQ) -> Result<C>;
 
 /// Why a node cannot be on a WorkQ.
-pub(super) type Refusal = (ErrorKind, String);
+pub(crate) type Refusal = (ErrorKind, String);
 
 /// An Rdma is connected where it is, and a SyncEvent waits there.
-pub(super) fn stays() -> Refusal {
+pub(crate) fn stays() -> Refusal {
     let text =
         "its context is on another WorkQ, and stays there: Graph::instance_on takes that one alone";
     (ErrorKind::InvalidValue, text.to_owned())
 }
 
-/// A kind of context node. What it is set to says [`Put`].
-pub(in crate::ops) trait Action: Put + 'static {
+/// A kind of context node.
+pub trait Action: 'static {
     /// What the node has from the graph: a context, and whatever else is the same in all instances.
     type Context: Clone + Send + Sync + 'static;
+    /// What the node is set to.
+    type Data;
     /// What is begun when the node is.
+    #[allow(private_bounds, reason = "no other crate can name this trait")]
     type Request: Request + Send + Sync + 'static;
     /// What its nodes are called.
     const NAME: &'static str;
@@ -46,14 +48,14 @@ pub(in crate::ops) trait Action: Put + 'static {
 }
 
 /// A context node of a plan, whatever its kind.
-pub(super) trait Template: Send + Sync {
+pub(crate) trait Template: Send + Sync {
     fn name(&self) -> &'static str;
     fn place(&self) -> &Attachment;
     /// The node of a new instance.
     fn seat(&self, workq: &WorkQ) -> Result<Box<dyn Step>, Refusal>;
 }
 
-pub(super) struct Planned<A: Action>(pub(super) A::Context);
+pub(crate) struct Planned<A: Action>(pub(crate) A::Context);
 
 impl<A: Action> Template for Planned<A> {
     fn name(&self) -> &'static str {
@@ -84,7 +86,7 @@ impl<A: Action> Template for Planned<A> {
 }
 
 /// How a context node began.
-pub enum Begun {
+pub(crate) enum Begun {
     /// It was refused, or the device finished it inline.
     Over(Outcome),
     /// It wants a Slot.
@@ -92,7 +94,7 @@ pub enum Begun {
 }
 
 /// A context node of an instance, whatever its kind.
-pub trait Step: Any + Send + Sync {
+pub(crate) trait Step: Any + Send + Sync {
     /// Takes the Leases, and finishes the Job inline if the device can.
     fn begin(&self) -> Begun;
     /// Takes the Leases of a Job that wants a Slot.
@@ -101,7 +103,7 @@ pub trait Step: Any + Send + Sync {
 }
 
 /// Where operands are put.
-struct Seat<A: Action> {
+pub struct Seat<A: Action> {
     context: A::Context,
     request: Option<A::Request>,
 }
@@ -146,13 +148,12 @@ impl<A: Action> Step for Seat<A> {
     }
 }
 
-/// Sets a node of a context: what [`Put`] of every action does.
-pub(super) fn put<A: Action>(place: Place<'_>, data: A::Data) -> Result<()> {
-    if let Body::Context(step) = place.body
-        && let Some(seat) = (&mut **step as &mut dyn Any).downcast_mut::<Seat<A>>()
-    {
+impl<A: Action> Put for A {
+    type Data = A::Data;
+    type Seat = Seat<A>;
+
+    fn put(seat: &mut Seat<A>, data: A::Data) -> Result<()> {
         seat.request = Some(A::request(&seat.context, data));
-        return Ok(());
+        Ok(())
     }
-    Err(place.mismatch())
 }

@@ -1,7 +1,5 @@
 //! Nodes that are the user's own code: functions and futures. A panic in them ends here.
 
-#![allow(unreachable_pub, reason = "named by the body of a node")]
-
 use std::any::Any;
 use std::future::Future;
 use std::marker::PhantomData;
@@ -12,25 +10,24 @@ use std::task::{Context, Poll};
 
 use pin_project::pin_project;
 
-use super::node::DataNode;
-use super::node::sealed::Put;
-use super::progress::{self, Body};
+use super::handle::DataNode;
+use super::handle::sealed::Put;
 use super::scope::Scope;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::discard;
 
 /// A function, which all instances share.
-pub(super) type UserFn = Box<dyn Fn(&mut Scope<'_>) -> Result<()> + Send + Sync>;
+pub(crate) type UserFn = Box<dyn Fn(&mut Scope<'_>) -> Result<()> + Send + Sync>;
 
 /// How user code went wrong.
-pub(super) enum Wrong {
+pub(crate) enum Wrong {
     Error(Error),
     Panicked(Error),
 }
 
 /// Runs user code; a panic is an error.
 #[inline(always)]
-pub(super) fn contained<T>(code: impl FnOnce() -> T) -> Result<T, Wrong> {
+pub(crate) fn contained<T>(code: impl FnOnce() -> T) -> Result<T, Wrong> {
     catch_unwind(AssertUnwindSafe(code)).map_err(panicked)
 }
 
@@ -51,7 +48,7 @@ fn panicked(payload: Box<dyn Any + Send>) -> Wrong {
 }
 
 /// A function with data of each instance's own.
-pub(super) trait WithData: Send + Sync {
+pub(crate) trait WithData: Send + Sync {
     /// The place for the data of an instance.
     fn place(&self) -> Data;
     /// Calls it; `None` if the data was not set.
@@ -59,15 +56,15 @@ pub(super) trait WithData: Send + Sync {
 }
 
 /// The place for an instance's data: an `Option` of its type.
-pub type Data = Box<dyn Any + Send + Sync>;
+pub(crate) type Data = Box<dyn Any + Send + Sync>;
 
-pub(super) struct Function<F, T> {
+pub(crate) struct Function<F, T> {
     function: F,
     data: PhantomData<fn(T)>,
 }
 
 impl<F, T> Function<F, T> {
-    pub(super) fn new(function: F) -> Function<F, T> {
+    pub(crate) fn new(function: F) -> Function<F, T> {
         let data = PhantomData;
         Function { function, data }
     }
@@ -90,26 +87,22 @@ where
 
 impl<T: Send + Sync + 'static> Put for DataNode<T> {
     type Data = T;
+    type Seat = Option<T>;
 
-    fn put(place: progress::Place<'_>, data: T) -> Result<()> {
-        if let Body::Data(own) = place.body
-            && let Some(own) = own.downcast_mut::<Option<T>>()
-        {
-            *own = Some(data);
-            return Ok(());
-        }
-        Err(place.mismatch())
+    fn put(seat: &mut Option<T>, data: T) -> Result<()> {
+        *seat = Some(data);
+        Ok(())
     }
 }
 
 /// A function that makes futures, which all instances share.
-pub(super) trait MakesFutures: Send + Sync {
+pub(crate) trait MakesFutures: Send + Sync {
     /// The place for a future of an instance's own: the one allocation of an async node.
     fn place(self: Arc<Self>) -> AsyncBody;
 }
 
 /// The place of a future in an instance. The lock is never taken: it makes a future Sync that is only Send.
-pub type AsyncBody = Mutex<Pin<Box<dyn RunsFutures>>>;
+pub(crate) type AsyncBody = Mutex<Pin<Box<dyn RunsFutures>>>;
 
 impl<F, T> MakesFutures for F
 where
@@ -123,7 +116,7 @@ where
 }
 
 /// An async node of an instance.
-pub trait RunsFutures: Send {
+pub(crate) trait RunsFutures: Send {
     /// Makes the future of this run.
     fn start(self: Pin<&mut Self>, scope: &mut Scope<'_>);
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>>;
@@ -132,7 +125,7 @@ pub trait RunsFutures: Send {
 }
 
 /// The future in its place.
-pub(super) fn own(future: &mut AsyncBody) -> Pin<&mut dyn RunsFutures> {
+pub(crate) fn own(future: &mut AsyncBody) -> Pin<&mut dyn RunsFutures> {
     future
         .get_mut()
         .unwrap_or_else(PoisonError::into_inner)
@@ -140,7 +133,7 @@ pub(super) fn own(future: &mut AsyncBody) -> Pin<&mut dyn RunsFutures> {
 }
 
 /// Drops a future; a panic of that is the node's.
-pub(super) fn stop(future: &mut AsyncBody) -> Result<(), Wrong> {
+pub(crate) fn stop(future: &mut AsyncBody) -> Result<(), Wrong> {
     contained(|| own(future).stop())
 }
 

@@ -8,13 +8,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::action::Begun;
+use super::super::node::{Begun, Scope, Wrong, contained, own, stop};
+use super::super::plan::{Graph, Plan, Work};
+use super::body::Body;
 use super::error::RunError;
-use super::instance::Inner;
-use super::plan::{Graph, Plan, Work};
-use super::progress::{Body, Phase, Progress};
-use super::scope::Scope;
-use super::user::{Wrong, contained, own, stop};
+use super::level::Level;
+use super::progress::{Phase, Progress};
+use super::view::View;
 use crate::error::{JobError, Reason, Result};
 use crate::reactor::{Ends, Line, budget};
 
@@ -41,7 +41,7 @@ struct Poller<'p, 'c, 'w> {
     heard: bool,
 }
 
-impl Inner {
+impl Level {
     /// A run begins: starts what can be started without waiting. Whether it is over.
     pub(super) fn start(&mut self) -> bool {
         self.progress.start(&self.graph.0);
@@ -112,7 +112,7 @@ impl Inner {
     }
 
     fn advance(&mut self, poller: &mut Poller<'_, '_, '_>) -> Flow {
-        let Inner { graph, progress } = self;
+        let Level { graph, progress } = self;
         let plan: &Plan = &graph.0;
         if progress.phase == Phase::Draining {
             if !progress.is_drained(plan) {
@@ -154,7 +154,7 @@ impl Inner {
 
     /// The run is over.
     pub(super) fn finish(&mut self) -> Result<(), RunError> {
-        let Inner { graph, progress } = self;
+        let Level { graph, progress } = self;
         progress.phase = Phase::Idle;
         match progress.failure.take() {
             None => Ok(()),
@@ -165,7 +165,7 @@ impl Inner {
     /// Nobody would hear of the ends of what is in flight.
     #[cold]
     fn lose(&mut self, error: JobError) -> RunError {
-        let Inner { graph, progress } = self;
+        let Level { graph, progress } = self;
         progress.stop();
         progress.stop_futures();
         let first = progress.failure.take();
@@ -281,7 +281,7 @@ impl Progress {
             Work::Context(_) => {}
             Work::User(function) => {
                 let progress = &mut *self;
-                let done = contained(|| function(&mut Scope { plan, progress }));
+                let done = contained(|| function(&mut Scope(&mut View { plan, progress })));
                 match done.and_then(|done| done.map_err(Wrong::Error)) {
                     Ok(()) => self.over(plan, node, Ok(0)),
                     Err(wrong) => self.fail_user(node, wrong),
@@ -294,7 +294,9 @@ impl Progress {
                     return Flow::Waits;
                 };
                 let progress = &mut *self;
-                let done = contained(|| function.call(&mut data, &mut Scope { plan, progress }));
+                let done = contained(|| {
+                    function.call(&mut data, &mut Scope(&mut View { plan, progress }))
+                });
                 self.bodies[node as usize] = Body::Data(data);
                 match done.map(|done| done.transpose()) {
                     Ok(Ok(Some(()))) => self.over(plan, node, Ok(0)),
@@ -310,7 +312,8 @@ impl Progress {
                     return Flow::Waits;
                 };
                 let progress = &mut *self;
-                let made = contained(|| own(&mut future).start(&mut Scope { plan, progress }));
+                let made =
+                    contained(|| own(&mut future).start(&mut Scope(&mut View { plan, progress })));
                 self.bodies[node as usize] = Body::Async(future);
                 match made {
                     Ok(()) => {
@@ -322,7 +325,7 @@ impl Progress {
             }
             Work::Recv(_) | Work::Wait(_) => self.begin_polled(plan, node, poller.cx),
             Work::Sub(_) => {
-                let Body::Sub(Some(sub)) = &mut self.bodies[node as usize] else {
+                let Some(sub) = self.bodies[node as usize].level_mut() else {
                     self.fail(node, JobError::of(Reason::NodeUnset), None);
                     return Flow::Waits;
                 };
@@ -369,8 +372,26 @@ impl Progress {
         }
     }
 
+    /// Starts a receive, or a wait.
+    fn begin_polled(&mut self, plan: &Plan, node: u32, cx: &mut Context<'_>) {
+        match self.bodies[node as usize].start_polled() {
+            Ok(()) => {
+                self.active.insert(node);
+                self.poll_polled(plan, node, cx);
+            }
+            Err(error) => self.fail(node, error, None),
+        }
+    }
+
+    fn poll_polled(&mut self, plan: &Plan, node: u32, cx: &mut Context<'_>) {
+        if let Poll::Ready(outcome) = self.bodies[node as usize].poll_polled(cx) {
+            self.active.remove(node);
+            self.over(plan, node, outcome);
+        }
+    }
+
     fn poll_sub(&mut self, plan: &Plan, node: u32, poller: &mut Poller<'_, '_, '_>) -> Flow {
-        let Body::Sub(Some(sub)) = &mut self.bodies[node as usize] else {
+        let Some(sub) = self.bodies[node as usize].level_mut() else {
             return Flow::Waits;
         };
         let flow = sub.advance(poller);

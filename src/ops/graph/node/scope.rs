@@ -1,49 +1,58 @@
 //! What the function of a user node sees of its run.
 
+use std::any::Any;
 use std::fmt;
 
-use super::instance::Inner;
-use super::node::{Node, NodeId, NodeState, Settable, SubGraphNode};
-use super::plan::Plan;
-use super::progress::Progress;
-use super::receive::RecvNode;
+use super::handle::{Node, NodeId, NodeState, RecvNode, Settable, SubGraphNode, set};
 use crate::error::{Error, ErrorKind, JobError, Result};
-use crate::reactor::Received;
+use crate::reactor::{Outcome, Received};
+
+/// What a run shows of itself.
+pub(crate) trait RunView: Send + Sync {
+    fn result(&self, node: NodeId) -> Option<Outcome>;
+    /// The result of a node of the graph that `sub` runs.
+    fn result_in(&self, sub: NodeId, node: NodeId) -> Option<Outcome>;
+    fn received(&self, node: NodeId) -> Option<Received>;
+    fn state(&self, node: NodeId) -> NodeState;
+    /// What a node is called in texts.
+    fn label(&self, node: NodeId) -> String;
+    /// Where a node of this run's graph is set, if it can be.
+    fn seat(&mut self, node: NodeId) -> Result<Option<&mut dyn Any>>;
+    fn debug(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+}
 
 /// A run, as the function of a user node sees it: results of nodes that are over, and operands of those to come.
-pub struct Scope<'a> {
-    pub(super) plan: &'a Plan,
-    pub(super) progress: &'a mut Progress,
-}
+pub struct Scope<'a>(pub(crate) &'a mut dyn RunView);
 
 impl Scope<'_> {
     /// How a node ended; `None` if it has not, or is another graph's.
     pub fn result(&self, node: impl Into<NodeId>) -> Option<Result<u64, JobError>> {
-        self.progress.result(self.plan, node.into())
+        self.0.result(node.into())
     }
 
     /// What a node received; `None` if it has not, or is another graph's.
     pub fn received(&self, node: Node<RecvNode>) -> Option<Received> {
-        self.progress.received(self.plan, node)
+        self.0.received(node.id())
     }
 
     /// Where a node is. One of another graph has not started.
     pub fn state(&self, node: impl Into<NodeId>) -> NodeState {
-        self.progress.state(self.plan, node.into())
+        self.0.state(node.into())
     }
 
     /// Sets a node that has not started. Nothing is allocated, but by what it is set to.
     ///
     /// # Errors
     ///
-    /// `BadState` if it has started, and what [`Instance::set`](super::Instance::set) is refused for.
+    /// `BadState` if it has started, and what [`Instance::set`](crate::Instance::set) is refused for.
     pub fn set<K: Settable>(&mut self, node: Node<K>, data: impl Into<K::Data>) -> Result<()> {
         const OP: &str = "Scope::set";
         if self.state(node) != NodeState::NotStarted {
-            let text = format!("node {} has started", self.plan.label(node.id().index));
+            let text = format!("node {} has started", self.0.label(node.id()));
             return Err(Error::new(ErrorKind::BadState, OP, text));
         }
-        let set = self.progress.set(self.plan, node, data.into());
+        let seat = self.0.seat(node.id());
+        let set = seat.and_then(|seat| set::<K>(seat, data.into()));
         set.map_err(|error| error.with_call(OP))
     }
 
@@ -53,13 +62,12 @@ impl Scope<'_> {
         sub: Node<SubGraphNode>,
         node: impl Into<NodeId>,
     ) -> Option<Result<u64, JobError>> {
-        let Inner { graph, progress } = self.progress.sub(self.plan, sub.id())?;
-        progress.result(&graph.0, node.into())
+        self.0.result_in(sub.id(), node.into())
     }
 }
 
 impl fmt::Debug for Scope<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.progress.debug("Scope", self.plan, f)
+        self.0.debug("Scope", f)
     }
 }

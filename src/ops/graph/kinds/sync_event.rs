@@ -9,13 +9,9 @@ use std::task::{Context, Poll, ready};
 
 use pin_project::pin_project;
 
-use super::super::sync_event::{EventRequest, SyncEvent, SyncEventWait};
-use super::action::{self, Action, Attach, Refusal, stays};
-use super::builder::GraphBuilder;
-use super::node::Node;
-use super::node::sealed::Put;
-use super::plan::Work;
-use super::progress::{Body, Place};
+use super::super::super::sync_event::{EventRequest, SyncEvent, SyncEventWait};
+use super::super::node::{Action, Attach, Node, Put, Refusal, stays};
+use super::super::plan::{GraphBuilder, Work};
 use crate::device::EventJob;
 use crate::error::{JobError, Reason, Result};
 use crate::reactor::{Attachment, WorkQ};
@@ -30,16 +26,9 @@ macro_rules! nodes {
         #[derive(Debug)]
         pub enum $kind {}
 
-        impl Put for $kind {
-            type Data = $data;
-
-            fn put(place: Place<'_>, data: $data) -> Result<()> {
-                action::put::<$kind>(place, data)
-            }
-        }
-
         impl Action for $kind {
             type Context = SyncEvent;
+            type Data = $data;
             type Request = EventRequest<SyncEvent>;
             const NAME: &'static str = stringify!($method);
             /// Its waits are where it is.
@@ -111,7 +100,7 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    pub(super) fn seat(event: &SyncEvent, workq: &WorkQ) -> Result<Pin<Box<Waiting>>, Refusal> {
+    pub(crate) fn seat(event: &SyncEvent, workq: &WorkQ) -> Result<Pin<Box<Waiting>>, Refusal> {
         if !event.place().is_on(workq) {
             return Err(stays());
         }
@@ -122,7 +111,7 @@ impl Waiting {
         }))
     }
 
-    pub(super) fn start(self: Pin<&mut Self>) -> Result<(), JobError> {
+    pub(crate) fn start(self: Pin<&mut Self>) -> Result<(), JobError> {
         let mut this = self.project();
         let until = this.until.ok_or(JobError::of(Reason::NodeUnset))?;
         let wait = this
@@ -133,7 +122,7 @@ impl Waiting {
         Ok(())
     }
 
-    pub(super) fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<u64, JobError>> {
+    pub(crate) fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<u64, JobError>> {
         let mut this = self.project();
         let Some(wait) = this.wait.as_mut().as_pin_mut() else {
             return Poll::Pending;
@@ -144,19 +133,17 @@ impl Waiting {
     }
 
     /// It waits no more.
-    pub(super) fn stop(self: Pin<&mut Self>) {
+    pub(crate) fn stop(self: Pin<&mut Self>) {
         self.project().wait.set(None);
     }
 }
 
 impl Put for EventWaitNode {
     type Data = EventWaitData;
+    type Seat = Pin<Box<Waiting>>;
 
-    fn put(place: Place<'_>, data: EventWaitData) -> Result<()> {
-        match place.body {
-            Body::Wait(wait) => *wait.as_mut().project().until = Some(data),
-            _ => return Err(place.mismatch()),
-        }
+    fn put(wait: &mut Self::Seat, data: EventWaitData) -> Result<()> {
+        *wait.as_mut().project().until = Some(data);
         Ok(())
     }
 }
@@ -167,7 +154,7 @@ impl GraphBuilder {
     ///
     /// # Cancel safety
     ///
-    /// Nobody may ever set the event. So when another node fails it is not waited for: it is [`Stopped`](super::NodeState::Stopped).
+    /// Nobody may ever set the event. So when another node fails it is not waited for: it is [`Stopped`](crate::graph::NodeState::Stopped).
     #[doc(alias = "doca_graph_ctx_node_create")]
     pub fn sync_event_wait_gt(&mut self, event: &SyncEvent) -> Node<EventWaitNode> {
         self.add(Work::Wait(event.clone()))

@@ -1,16 +1,12 @@
 //! The context nodes that there are, one part for each context.
 
-use super::super::accel::{Accel, AccelCall, CallRequest};
-use super::super::dma::{CopyRequest, Dma};
-use super::super::sha::{Sha, ShaRequest};
-use super::action::{self, Action, Attach};
-use super::builder::GraphBuilder;
-use super::node::Node;
-use super::node::sealed::Put;
-use super::progress::Place;
-use super::{AnyDestination, AnySource, MaybeAny, OrRemote};
+use super::super::super::accel::{Accel, AccelCall, CallRequest};
+use super::super::super::dma::{CopyRequest, Dma};
+use super::super::super::sha::{Sha, ShaRequest};
+use super::super::node::{Action, Attach, Node};
+use super::super::plan::GraphBuilder;
 use crate::device::Algorithm;
-use crate::error::Result;
+use crate::mem::{AnyDestination, AnySource, MaybeAny, OrRemote};
 use crate::reactor::Attachment;
 
 /// What a node that copies or hashes is set to: made of `(source, destination)`.
@@ -33,16 +29,9 @@ impl<A: Into<S>, B: Into<D>, S, D> From<(A, B)> for Operands<S, D> {
 #[derive(Debug)]
 pub enum CopyNode {}
 
-impl Put for CopyNode {
-    type Data = Operands;
-
-    fn put(place: Place<'_>, data: Operands) -> Result<()> {
-        action::put::<CopyNode>(place, data)
-    }
-}
-
 impl Action for CopyNode {
     type Context = Dma;
+    type Data = Operands;
     type Request = CopyRequest<Dma, AnySource, AnyDestination>;
     const NAME: &'static str = "dma_copy";
     const ATTACH: Option<Attach<Dma>> = Some(Dma::attach);
@@ -62,16 +51,9 @@ impl Action for CopyNode {
 #[derive(Debug)]
 pub enum RemoteCopyNode {}
 
-impl Put for RemoteCopyNode {
-    type Data = Operands<OrRemote<AnySource>, OrRemote<AnyDestination>>;
-
-    fn put(place: Place<'_>, data: Self::Data) -> Result<()> {
-        action::put::<RemoteCopyNode>(place, data)
-    }
-}
-
 impl Action for RemoteCopyNode {
     type Context = Dma;
+    type Data = Operands<OrRemote<AnySource>, OrRemote<AnyDestination>>;
     type Request = CopyRequest<Dma, OrRemote<AnySource>, OrRemote<AnyDestination>>;
     const NAME: &'static str = "dma_copy_remote";
     const ATTACH: Option<Attach<Dma>> = Some(Dma::attach);
@@ -104,16 +86,9 @@ where
     }
 }
 
-impl Put for CallNode {
-    type Data = CallData;
-
-    fn put(place: Place<'_>, data: CallData) -> Result<()> {
-        action::put::<CallNode>(place, data)
-    }
-}
-
 impl Action for CallNode {
     type Context = Accel;
+    type Data = CallData;
     type Request = CallRequest<Accel, MaybeAny<AnySource>, MaybeAny<AnyDestination>>;
     const NAME: &'static str = "accel";
     const ATTACH: Option<Attach<Accel>> = Some(Accel::attach);
@@ -132,16 +107,9 @@ impl Action for CallNode {
 #[derive(Debug)]
 pub enum HashNode {}
 
-impl Put for HashNode {
-    type Data = Operands;
-
-    fn put(place: Place<'_>, data: Operands) -> Result<()> {
-        action::put::<HashNode>(place, data)
-    }
-}
-
 impl Action for HashNode {
     type Context = (Sha, Algorithm);
+    type Data = Operands;
     type Request = ShaRequest<Sha, AnySource, AnyDestination>;
     const NAME: &'static str = "sha";
     const ATTACH: Option<Attach<Self::Context>> =

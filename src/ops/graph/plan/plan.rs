@@ -4,15 +4,10 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::super::rdma::Rdma;
-use super::super::sync_event::SyncEvent;
-use super::action::Template;
-use super::builder::GraphBuilder;
-use super::instance::Instance;
-use super::node::NodeId;
-use super::user::{MakesFutures, UserFn, WithData};
-use crate::error::{Error, ErrorKind, Result};
-use crate::reactor::{Attachment, WorkQ};
+use super::super::super::rdma::Rdma;
+use super::super::super::sync_event::SyncEvent;
+use super::super::node::{MakesFutures, NodeId, Template, UserFn, WithData};
+use crate::reactor::Attachment;
 
 /// Work that is described once and run many times (Core guide 3.4.7; `doca_graph`).
 ///
@@ -65,32 +60,32 @@ use crate::reactor::{Attachment, WorkQ};
 /// ```
 #[derive(Clone)]
 #[doc(alias = "doca_graph")]
-pub struct Graph(pub(super) Arc<Plan>);
+pub struct Graph(pub(crate) Arc<Plan>);
 
-pub(super) struct Plan {
+pub(crate) struct Plan {
     /// Which graph, of all that were begun in this process.
-    pub(super) number: u64,
-    pub(super) nodes: Box<[PlanNode]>,
+    pub(crate) number: u64,
+    pub(crate) nodes: Box<[PlanNode]>,
     /// The successors of all nodes, one after the other.
-    pub(super) successors: Box<[u32]>,
+    pub(crate) successors: Box<[u32]>,
     /// How many predecessors each node has.
-    pub(super) open: Box<[u32]>,
-    pub(super) roots: Box<[u32]>,
+    pub(crate) open: Box<[u32]>,
+    pub(crate) roots: Box<[u32]>,
     /// The nodes that are sub-graphs.
-    pub(super) subs: Box<[u32]>,
+    pub(crate) subs: Box<[u32]>,
     /// Levels of graphs, this one included.
-    pub(super) levels: u32,
+    pub(crate) levels: u32,
 }
 
-pub(super) struct PlanNode {
-    pub(super) work: Work,
+pub(crate) struct PlanNode {
+    pub(crate) work: Work,
     /// What the user calls it; else its kind and number.
-    pub(super) label: Option<Box<str>>,
-    pub(super) successors: Range<u32>,
+    pub(crate) label: Option<Box<str>>,
+    pub(crate) successors: Range<u32>,
 }
 
 /// What a node does.
-pub(super) enum Work {
+pub(crate) enum Work {
     Context(Box<dyn Template>),
     User(UserFn),
     With(Box<dyn WithData>),
@@ -101,7 +96,7 @@ pub(super) enum Work {
 }
 
 impl Work {
-    pub(super) fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
             Work::Context(template) => template.name(),
             Work::User(_) | Work::With(_) => "user",
@@ -113,7 +108,7 @@ impl Work {
     }
 
     /// Where its context is attached, if it has one.
-    fn place(&self) -> Option<&Attachment> {
+    pub(crate) fn place(&self) -> Option<&Attachment> {
         match self {
             Work::Context(template) => Some(template.place()),
             Work::Recv(rdma) => Some(rdma.place()),
@@ -125,7 +120,7 @@ impl Work {
 
 impl Plan {
     /// `edges` are sorted, without doubles, and have no cycle.
-    pub(super) fn new(
+    pub(crate) fn new(
         number: u64,
         nodes: Vec<(Work, Option<Box<str>>)>,
         edges: &[(u32, u32)],
@@ -163,12 +158,12 @@ impl Plan {
         }
     }
 
-    pub(super) fn successors(&self, node: u32) -> &[u32] {
+    pub(crate) fn successors(&self, node: u32) -> &[u32] {
         let range = &self.nodes[node as usize].successors;
         &self.successors[range.start as usize..range.end as usize]
     }
 
-    pub(super) fn id(&self, index: u32) -> NodeId {
+    pub(crate) fn id(&self, index: u32) -> NodeId {
         NodeId {
             graph: self.number,
             index,
@@ -177,7 +172,7 @@ impl Plan {
     }
 
     /// What a node is called in texts.
-    pub(super) fn label(&self, index: u32) -> String {
+    pub(crate) fn label(&self, index: u32) -> String {
         match &self.nodes[index as usize].label {
             Some(label) => label.to_string(),
             None => self.id(index).to_string(),
@@ -185,7 +180,7 @@ impl Plan {
     }
 
     /// Where its first context node is attached, those of sub-graphs included.
-    pub(super) fn place(&self) -> Option<&Attachment> {
+    pub(crate) fn place(&self) -> Option<&Attachment> {
         self.nodes.iter().find_map(|node| match &node.work {
             Work::Sub(graph) => graph.0.place(),
             work => work.place(),
@@ -194,12 +189,6 @@ impl Plan {
 }
 
 impl Graph {
-    /// Begins a graph.
-    #[doc(alias = "doca_graph_create")]
-    pub fn builder() -> GraphBuilder {
-        GraphBuilder::new()
-    }
-
     /// How many nodes it has, those of sub-graphs not counted.
     pub fn nodes(&self) -> usize {
         self.0.nodes.len()
@@ -209,43 +198,6 @@ impl Graph {
     pub fn label(&self, node: impl Into<NodeId>) -> Option<String> {
         let node = node.into();
         (node.graph == self.0.number).then(|| self.0.label(node.index))
-    }
-
-    /// An instance on the WorkQ of its first context node.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidValue` if its context nodes are on several WorkQs: one is named. And as [`Graph::instance_on`].
-    #[doc(alias = "doca_graph_instance_create")]
-    pub fn instance(&self) -> Result<Instance> {
-        const OP: &str = "Graph::instance";
-        let place = self.0.place();
-        let workq = place.expect("a graph has a context node").workq();
-        // A context on yet another WorkQ was meant to be there.
-        for (node, index) in self.0.nodes.iter().zip(0..) {
-            if node.work.place().is_some_and(|place| !place.is_on(&workq)) {
-                let text = format!(
-                    "node {} is on another WorkQ than the first context node: Graph::instance_on takes all of them to one",
-                    self.0.label(index)
-                );
-                return Err(Error::new(ErrorKind::InvalidValue, OP, text));
-            }
-        }
-        self.instance_on(&workq)
-            .map_err(|error| error.with_call(OP))
-    }
-
-    /// An instance whose runs are on this WorkQ, whatever WorkQ the contexts of its nodes are on. All memory is taken here:
-    /// runs allocate nothing.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidValue` if a context of a node's device is not attached to the WorkQ (`Dma::attach`), or if a node's
-    /// [`Rdma`](crate::Rdma) is on another one, where it is connected: the node is named. And what
-    /// [`DmaBuilder::attach`](crate::DmaBuilder::attach) is refused for.
-    #[doc(alias = "doca_graph_workq_add")]
-    pub fn instance_on(&self, workq: &WorkQ) -> Result<Instance> {
-        Instance::new(self.clone(), workq)
     }
 }
 

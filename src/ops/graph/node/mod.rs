@@ -1,0 +1,22 @@
+//! What a node is, whatever graph it is in: its handle, what its handle sets, and what its function
+//! or its context does.
+//!
+//! `action` says how a context joins graphs, `user` has functions and futures, and `scope` is what
+//! these see of their run. This room imports no other of `graph`.
+
+mod action;
+mod handle;
+mod scope;
+mod user;
+
+pub(super) use action::{Action, Attach, Begun, Planned, Refusal, Step, Template, stays};
+pub(super) use handle::sealed::Put;
+pub(super) use handle::set;
+pub use handle::{
+    AsyncNode, DataNode, Node, NodeId, NodeState, Nodes, RecvNode, Settable, SubGraphNode, UserNode,
+};
+pub(super) use scope::RunView;
+pub use scope::Scope;
+pub(super) use user::{
+    AsyncBody, Data, Function, MakesFutures, UserFn, WithData, Wrong, contained, own, stop,
+};

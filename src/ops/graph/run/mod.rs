@@ -1,0 +1,24 @@
+//! Instances and their runs.
+//!
+//! An instance is a level: a graph, and how far its run is (`progress`), with a body for each node.
+//! The body of a sub-graph is another level. `engine` goes on with a level, and a run is the future
+//! that asks it to. This room may import all others of `graph`, and none of them imports it.
+
+mod bits;
+mod board;
+mod body;
+mod engine;
+mod error;
+mod instance;
+mod level;
+#[cfg(all(test, tokio_doca_loom))]
+mod loom;
+mod progress;
+mod running;
+mod timeline;
+mod trace;
+mod view;
+
+pub use error::RunError;
+pub use instance::Instance;
+pub use running::{OwnedRun, Run};
