@@ -3,7 +3,6 @@
 #![allow(unreachable_pub, reason = "named by the sealed trait behind Operation")]
 
 use std::fmt;
-use std::ops::Deref;
 
 use super::context::{Context, Kind};
 use super::op::{Answers, Request, Started};
@@ -12,7 +11,7 @@ use super::operation::sealed::Own;
 use crate::device::{AccelCaps, AccelJob, Caps, Device, Use};
 use crate::error::{JobError, Reason, Result};
 use crate::mem::{self, Begun, Extent, Handle, Leases, MaybeDestination, MaybeSource, handles};
-use crate::reactor::{Attachment, Flight, Prepared, WorkQ};
+use crate::reactor::{Attachment, Flight, HasAttachment, Prepared, WorkQ};
 
 /// A context for an accelerator: Jobs whose kinds only their provider knows, by opcode.
 ///
@@ -160,12 +159,12 @@ impl Accel {
 
     /// The device.
     pub fn device(&self) -> &Device {
-        self.0.device()
+        self.attachment().device()
     }
 
     /// The WorkQ that it is attached to.
     pub fn workq(&self) -> WorkQ {
-        self.0.workq()
+        self.attachment().workq()
     }
 
     /// What its device knows, and the limits.
@@ -173,9 +172,10 @@ impl Accel {
         self.0.caps()
     }
 
-    /// For graphs: where it is attached.
-    pub(super) fn place(&self) -> &Attachment {
-        &self.0
+    /// Where it is attached.
+    #[inline(always)]
+    pub(super) fn attachment(&self) -> &Attachment {
+        self.0.attachment()
     }
 
     /// Has the device do it, and answers its result. With a destination that is the number of bytes that were appended to
@@ -210,12 +210,12 @@ impl Accel {
         call: &AccelCall<S, D>,
     ) -> Result<Begun<Leases, AccelJob>, JobError> {
         let context = &self.0;
-        context.check_open()?;
+        context.attachment().check_open()?;
         if !context.caps().supports(call.opcode) {
             return Err(JobError::new(Reason::UnknownOpcode, call.opcode.into(), 0));
         }
         self.check(call.src.extent_now(), call.dst.extent_now())?;
-        let sides = mem::begin_sides(&call.src, &call.dst, context.holder(Use::Dma))?;
+        let sides = mem::begin_sides(&call.src, &call.dst, context.attachment().holder(Use::Dma))?;
         // Once more: without the Leases somebody may have changed them meanwhile.
         let (from, to) = sides.extents();
         self.check(from, to)?;
@@ -247,11 +247,9 @@ pub struct CallRequest<C, S, D> {
     pub(super) call: AccelCall<S, D>,
 }
 
-impl<C: AsRef<Accel>, S, D> Deref for CallRequest<C, S, D> {
-    type Target = Attachment;
-
-    fn deref(&self) -> &Attachment {
-        &self.accel.as_ref().0
+impl<C: AsRef<Accel>, S, D> HasAttachment for CallRequest<C, S, D> {
+    fn attachment(&self) -> &Attachment {
+        self.accel.as_ref().attachment()
     }
 }
 
@@ -264,7 +262,7 @@ impl<C: AsRef<Accel>, S: MaybeSource, D: MaybeDestination> Request for CallReque
     }
 
     fn prepare(&self, begun: Started<Self>) -> Prepared {
-        Prepared::new(begun, self.queue_index())
+        Prepared::new(begun, self.attachment().queue_index())
     }
 }
 

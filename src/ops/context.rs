@@ -1,7 +1,6 @@
 //! What the contexts of all kinds share: a place on a WorkQ, and the limits of the device.
 
 use std::fmt;
-use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::device::{Caps, Device};
@@ -36,15 +35,6 @@ struct Inner<K, E> {
 impl<K, E> Clone for Context<K, E> {
     fn clone(&self) -> Context<K, E> {
         Context(Arc::clone(&self.0))
-    }
-}
-
-impl<K, E> Deref for Context<K, E> {
-    type Target = Attachment;
-
-    #[inline(always)]
-    fn deref(&self) -> &Attachment {
-        &self.0.attachment
     }
 }
 
@@ -93,6 +83,12 @@ impl<K: Kind, E> Context<K, E> {
         }
     }
 
+    /// Where it is attached.
+    #[inline(always)]
+    pub(super) fn attachment(&self) -> &Attachment {
+        &self.0.attachment
+    }
+
     #[inline(always)]
     pub(super) fn caps(&self) -> &K {
         &self.0.caps
@@ -127,8 +123,8 @@ impl<K: Kind, E> Context<K, E> {
 
     pub(super) fn debug(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct(name)
-            .field("device", self.device())
-            .field("workq", &self.workq())
+            .field("device", self.attachment().device())
+            .field("workq", &self.attachment().workq())
             .finish()
     }
 }

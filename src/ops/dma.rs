@@ -3,7 +3,6 @@
 #![allow(unreachable_pub, reason = "named by the sealed trait behind Operation")]
 
 use std::fmt;
-use std::ops::Deref;
 
 use super::context::{Context, Kind};
 use super::op::{Answers, Request, Started};
@@ -12,7 +11,7 @@ use super::operation::sealed::Own;
 use crate::device::{Caps, Device, DmaCaps, Job, Use};
 use crate::error::{JobError, Result};
 use crate::mem::{self, CopyDestination, CopySource, Extent, Grow, Handle, handles};
-use crate::reactor::{Attachment, Flight, Outcome, Prepared, WorkQ};
+use crate::reactor::{Attachment, Flight, HasAttachment, Outcome, Prepared, WorkQ};
 
 /// A DMA context: copies memory by a device (DMA guide; `doca_dma`).
 ///
@@ -91,12 +90,12 @@ impl Dma {
 
     /// The device.
     pub fn device(&self) -> &Device {
-        self.0.device()
+        self.attachment().device()
     }
 
     /// The WorkQ that it is attached to.
     pub fn workq(&self) -> WorkQ {
-        self.0.workq()
+        self.attachment().workq()
     }
 
     /// The limits of its device.
@@ -104,9 +103,10 @@ impl Dma {
         self.0.caps()
     }
 
-    /// For graphs: where it is attached.
-    pub(super) fn place(&self) -> &Attachment {
-        &self.0
+    /// Where it is attached.
+    #[inline(always)]
+    pub(super) fn attachment(&self) -> &Attachment {
+        self.0.attachment()
     }
 
     /// Copies the data of `src` into the tailroom of `dst`, whose data grows; answers the number of bytes.
@@ -151,12 +151,10 @@ pub struct CopyRequest<C, S, D> {
     pub(super) dst: D,
 }
 
-impl<C: AsRef<Dma>, S, D> Deref for CopyRequest<C, S, D> {
-    type Target = Attachment;
-
+impl<C: AsRef<Dma>, S, D> HasAttachment for CopyRequest<C, S, D> {
     #[inline(always)]
-    fn deref(&self) -> &Attachment {
-        &self.dma.as_ref().0
+    fn attachment(&self) -> &Attachment {
+        self.dma.as_ref().attachment()
     }
 }
 
@@ -168,14 +166,14 @@ impl<C: AsRef<Dma>, S: CopySource, D: CopyDestination> Request for CopyRequest<C
     fn begin(&self) -> Result<Started<Self>, JobError> {
         let context = &self.dma.as_ref().0;
         let (src, dst) = (&self.src, &self.dst);
-        context.check_open()?;
+        context.attachment().check_open()?;
         // One piece within the limits, whatever becomes of its rooms, needs no look at them.
         if mem::surely_within(src, dst, context.caps().max_buf_size) {
-            mem::begin(src, dst, context.holder(Use::Dma))
+            mem::begin(src, dst, context.attachment().holder(Use::Dma))
         } else {
             let (from, to) = (src.data_extent(), dst.room_extent());
             context.check_limits(from, to, from.bytes)?;
-            let begun = mem::begin(src, dst, context.holder(Use::Dma))?;
+            let begun = mem::begin(src, dst, context.attachment().holder(Use::Dma))?;
             // Once more: without the Leases somebody may have changed them meanwhile.
             let Job::Copy { src, dst, len } = begun.job();
             context.check_limits(Extent::of(src), Extent::of(dst), *len)?;
@@ -185,7 +183,7 @@ impl<C: AsRef<Dma>, S: CopySource, D: CopyDestination> Request for CopyRequest<C
 
     #[inline(always)]
     fn finish_inline(&self, begun: &Started<Self>) -> Option<Outcome> {
-        Attachment::finish_inline(self, begun)
+        self.attachment().finish_inline(begun)
     }
 
     #[inline(always)]
@@ -202,7 +200,7 @@ impl<C: AsRef<Dma>, S: CopySource, D: CopyDestination> Request for CopyRequest<C
 
     #[inline(always)]
     fn prepare(&self, begun: Started<Self>) -> Prepared {
-        Prepared::new(begun.keep(), self.queue_index())
+        Prepared::new(begun.keep(), self.attachment().queue_index())
     }
 }
 

@@ -5,17 +5,16 @@
 
 #![allow(unreachable_pub, reason = "named by the sealed trait behind Operation")]
 
-use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use super::operation::sealed::{Kind, Post};
 use crate::error::JobError;
 use crate::mem::Begun;
-use crate::reactor::{Attachment, Flight, Meaning, Outcome, Prepared, budget};
+use crate::reactor::{Flight, HasAttachment, Meaning, Outcome, Prepared, budget};
 
 /// A job to be, and how it reaches its context.
-pub(crate) trait Request: Answers + Deref<Target = Attachment> + Sized {
+pub(crate) trait Request: Answers + HasAttachment + Sized {
     type Leases;
     type Job;
 
@@ -137,14 +136,18 @@ impl<R: Request> Post for R {
         let request = flight.context();
         let meaning = <<R as Answers>::Answer as sealed::Of>::MEANING;
         let begun = request.begin()?;
-        let slot = request.try_reserve()?;
+        let slot = request.attachment().try_reserve()?;
         match request.finish_inline(&begun) {
             Some(outcome) => {
                 R::end(begun, &outcome);
-                request.settle(slot, user_data, meaning, outcome);
+                request
+                    .attachment()
+                    .settle(slot, user_data, meaning, outcome);
                 Ok(())
             }
-            None => request.post(slot, request.prepare(begun), user_data, meaning),
+            None => request
+                .attachment()
+                .post(slot, request.prepare(begun), user_data, meaning),
         }
     }
 }

@@ -33,16 +33,12 @@ use std::task::{Context, Poll, Waker};
 use ::loom::thread::JoinHandle;
 
 use super::gate::Outside;
+use super::{Attachment, Flight, HasAttachment, Mode, Prepared, WorkQ};
 use crate::device::{
     Adapter, Armed, Caps, Completion, DevInfo, Device, Job, Keep, PciAddr, PciFunction, Queue,
     QueueConfig, Region, Registrar, Registration, Segment, Segments, Submitted, Token, Use,
 };
 use crate::error::{ErrorKind, JobError, Result};
-use crate::reactor::Attachment;
-use crate::reactor::Flight;
-use crate::reactor::Mode;
-use crate::reactor::Prepared;
-use crate::reactor::WorkQ;
 use crate::reactor::events::Driven;
 use crate::reactor::slots::{Completed, Held, Leftovers, Notify, Outcome, Slot, Target};
 use crate::reactor::workq::Work;
@@ -336,6 +332,12 @@ impl Bed {
 }
 
 struct Op(Flight<Arc<Attachment>>);
+
+impl HasAttachment for Arc<Attachment> {
+    fn attachment(&self) -> &Attachment {
+        self
+    }
+}
 
 fn prepared() -> Prepared {
     // SAFETY: the device reaches no memory.

@@ -70,4 +70,4 @@ pub(crate) use slots::{Meaning, Outcome, Run};
 pub(crate) use sync_event::{Subscription, WaitFlight, Waiter};
 pub(crate) use tables::{End, Landed, PostedRun, Room};
 pub(crate) use waiting::Nap;
-pub(crate) use workq::{Attachment, Prepared};
+pub(crate) use workq::{Attachment, HasAttachment, Prepared};

@@ -106,12 +106,12 @@ impl Rdma {
 
     /// The device.
     pub fn device(&self) -> &Device {
-        self.0.device()
+        self.attachment().device()
     }
 
     /// The WorkQ that it is attached to.
     pub fn workq(&self) -> WorkQ {
-        self.0.workq()
+        self.attachment().workq()
     }
 
     /// The limits of its device.
@@ -307,8 +307,9 @@ impl Rdma {
     }
 
     /// Where it is attached.
-    pub(in crate::ops) fn place(&self) -> &Attachment {
-        &self.0
+    #[inline(always)]
+    pub(in crate::ops) fn attachment(&self) -> &Attachment {
+        self.0.attachment()
     }
 
     #[inline(always)]
@@ -319,6 +320,7 @@ impl Rdma {
     /// Refused once the WorkQ was shut down.
     pub(super) fn check_open(&self, op: &'static str) -> Result<()> {
         self.0
+            .attachment()
             .check_open()
             .map_err(|_| Error::new(ErrorKind::BadState, op, "the WorkQ was shut down"))
     }

@@ -2,7 +2,6 @@
 
 #![allow(unreachable_pub, reason = "named by the sealed trait behind Operation")]
 
-use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{self, Poll};
 
@@ -12,7 +11,9 @@ use crate::error::{JobError, Reason, Result};
 use crate::mem::{self, Extent, Handle, MaybeDestination, Writing};
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::{Kind, Own, Post};
-use crate::reactor::{Attachment, Landed, QueuePair, Received, Receiver, RecvFlight, Room};
+use crate::reactor::{
+    Attachment, HasAttachment, Landed, QueuePair, Received, Receiver, RecvFlight, Room,
+};
 
 /// Where a message shall go.
 pub struct RecvRequest<C, D> {
@@ -20,12 +21,10 @@ pub struct RecvRequest<C, D> {
     pub(super) dst: D,
 }
 
-impl<C: AsRef<Rdma>, D> Deref for RecvRequest<C, D> {
-    type Target = Attachment;
-
+impl<C: AsRef<Rdma>, D> HasAttachment for RecvRequest<C, D> {
     #[inline(always)]
-    fn deref(&self) -> &Attachment {
-        &self.rdma.as_ref().0
+    fn attachment(&self) -> &Attachment {
+        self.rdma.as_ref().attachment()
     }
 }
 
@@ -58,7 +57,7 @@ impl<C: AsRef<Rdma>, D: MaybeDestination> Receiver for RecvRequest<C, D> {
 
     #[inline(always)]
     fn begin(&self) -> Result<Room, JobError> {
-        let begun = mem::begin_receive(&self.dst, self.holder(Use::Rdma))?;
+        let begun = mem::begin_receive(&self.dst, self.attachment().holder(Use::Rdma))?;
         // Once more: without the Lease somebody may have changed it meanwhile.
         let extent = Extent::of(begun.job());
         let room = Room::new(begun);

@@ -2,7 +2,6 @@
 #![allow(unreachable_pub, reason = "named by the sealed trait behind Operation")]
 
 use std::marker::PhantomData;
-use std::ops::Deref;
 
 use super::Rdma;
 use crate::device::{RdmaJob, RdmaKind, Segments, Use, Verb};
@@ -11,7 +10,7 @@ use crate::mem::{self, Extent, Handle, Moves, RdmaDestination, RdmaSource};
 use crate::ops::op::{Answer, Answers, Request, Started};
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
-use crate::reactor::{Attachment, Flight, Outcome, Prepared};
+use crate::reactor::{Attachment, Flight, HasAttachment, Outcome, Prepared};
 
 /// What to do. `C` is how it has its context: borrowed (`&Rdma`) or owned (`Rdma`).
 pub struct RdmaRequest<C, S, D, A = usize> {
@@ -35,12 +34,10 @@ impl<C, S, D, A> RdmaRequest<C, S, D, A> {
     }
 }
 
-impl<C: AsRef<Rdma>, S, D, A> Deref for RdmaRequest<C, S, D, A> {
-    type Target = Attachment;
-
+impl<C: AsRef<Rdma>, S, D, A> HasAttachment for RdmaRequest<C, S, D, A> {
     #[inline(always)]
-    fn deref(&self) -> &Attachment {
-        &self.rdma.as_ref().0
+    fn attachment(&self) -> &Attachment {
+        self.rdma.as_ref().attachment()
     }
 }
 
@@ -79,9 +76,9 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination, A: Answer> Request
             (false, true) if !dst.is_none() => Moves::Read,
             _ => Moves::of(verb),
         };
-        context.check_open()?;
+        context.attachment().check_open()?;
         check_kind(rdma, verb)?;
-        let holder = context.holder(Use::Rdma);
+        let holder = context.attachment().holder(Use::Rdma);
         // One piece within the limits, whatever becomes of its rooms, needs no look at them.
         let single = src.is_single() && dst.is_single();
         let begun = if single && src.most() as u64 <= rdma.caps().max_message_size {
@@ -128,7 +125,7 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination, A: Answer> Request
 
     #[inline(always)]
     fn prepare(&self, begun: Started<Self>) -> Prepared {
-        Prepared::new(begun.keep::<S, D>(), self.queue_index())
+        Prepared::new(begun.keep::<S, D>(), self.attachment().queue_index())
     }
 }
 

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
-use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -45,10 +44,8 @@ pub struct RecvStream {
 /// A context, as its connection.
 struct Pair(Rdma);
 
-impl Deref for Pair {
-    type Target = QueuePair;
-
-    fn deref(&self) -> &QueuePair {
+impl AsRef<QueuePair> for Pair {
+    fn as_ref(&self) -> &QueuePair {
         self.0.pair()
     }
 }

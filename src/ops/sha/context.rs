@@ -92,12 +92,12 @@ impl Sha {
 
     /// The device.
     pub fn device(&self) -> &Device {
-        self.0.device()
+        self.attachment().device()
     }
 
     /// The WorkQ that it is attached to.
     pub fn workq(&self) -> WorkQ {
-        self.0.workq()
+        self.attachment().workq()
     }
 
     /// What its device computes, and the limits.
@@ -133,9 +133,10 @@ impl Sha {
         Op::new(ShaRequest::whole(self, algorithm, src, dst))
     }
 
-    /// For graphs: where it is attached.
-    pub(in crate::ops) fn place(&self) -> &Attachment {
-        &self.0
+    /// Where it is attached.
+    #[inline(always)]
+    pub(in crate::ops) fn attachment(&self) -> &Attachment {
+        self.0.attachment()
     }
 
     /// Begins a message that comes in parts. This allocates; the session's jobs do not.

@@ -2,7 +2,6 @@
 
 #![allow(unreachable_pub, reason = "named by the sealed trait behind Operation")]
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use super::Sha;
@@ -12,7 +11,7 @@ use crate::mem::{self, Extent, Grow, Handle, Leases, MaybeDestination, MaybeSour
 use crate::ops::op::{Answers, Request, Started};
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
-use crate::reactor::{Attachment, Flight, Outcome, Prepared};
+use crate::reactor::{Attachment, Flight, HasAttachment, Outcome, Prepared};
 
 /// What to hash. `C` is how it has its context: borrowed (`&Sha`) or owned (`Sha`).
 pub struct ShaRequest<C, S, D> {
@@ -63,11 +62,9 @@ impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> ShaRequest<C, S, D> {
     }
 }
 
-impl<C: AsRef<Sha>, S, D> Deref for ShaRequest<C, S, D> {
-    type Target = Attachment;
-
-    fn deref(&self) -> &Attachment {
-        &self.sha.as_ref().0
+impl<C: AsRef<Sha>, S, D> HasAttachment for ShaRequest<C, S, D> {
+    fn attachment(&self) -> &Attachment {
+        self.sha.as_ref().attachment()
     }
 }
 
@@ -77,7 +74,7 @@ impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> Request for ShaRequest<
 
     fn begin(&self) -> Result<Started<Self>, JobError> {
         let context = &self.sha.as_ref().0;
-        context.check_open()?;
+        context.attachment().check_open()?;
         let algorithm = self.algorithm;
         if !context.caps().supports(algorithm) {
             let bits = 8 * algorithm.digest_len() as u64;
@@ -85,7 +82,7 @@ impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> Request for ShaRequest<
         }
         self.check(self.src.extent_now(), self.dst.extent_now())?;
         let session = self.session.as_ref().map(Session::lease).transpose()?;
-        let sides = mem::begin_sides(&self.src, &self.dst, context.holder(Use::Dma))?;
+        let sides = mem::begin_sides(&self.src, &self.dst, context.attachment().holder(Use::Dma))?;
         // Once more: without the Leases somebody may have changed them meanwhile.
         let (from, to) = sides.extents();
         self.check(from, to)?;
@@ -93,7 +90,7 @@ impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> Request for ShaRequest<
     }
 
     fn finish_inline(&self, begun: &Started<Self>) -> Option<Outcome> {
-        self.hash_inline(begun)
+        self.attachment().hash_inline(begun)
     }
 
     fn end(begun: Started<Self>, outcome: &Outcome) -> usize {
@@ -106,7 +103,7 @@ impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> Request for ShaRequest<
     }
 
     fn prepare(&self, begun: Started<Self>) -> Prepared {
-        Prepared::new(begun, self.queue_index())
+        Prepared::new(begun, self.attachment().queue_index())
     }
 }
 

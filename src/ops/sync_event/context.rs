@@ -170,12 +170,12 @@ impl SyncEvent {
 
     /// The device.
     pub fn device(&self) -> &Device {
-        self.0.device()
+        self.attachment().device()
     }
 
     /// The WorkQ that it is attached to.
     pub fn workq(&self) -> WorkQ {
-        self.0.workq()
+        self.attachment().workq()
     }
 
     /// The limits of its device.
@@ -189,8 +189,9 @@ impl SyncEvent {
     }
 
     /// Where it is attached.
-    pub(in crate::ops) fn place(&self) -> &Attachment {
-        &self.0
+    #[inline(always)]
+    pub(in crate::ops) fn attachment(&self) -> &Attachment {
+        self.0.attachment()
     }
 
     #[inline(always)]

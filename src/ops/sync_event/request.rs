@@ -3,7 +3,6 @@
 #![allow(unreachable_pub, reason = "named by the sealed trait behind Operation")]
 
 use std::marker::PhantomData;
-use std::ops::Deref;
 
 use super::SyncEvent;
 use crate::device::EventJob;
@@ -12,7 +11,7 @@ use crate::mem::{Begun, Handle, Leases};
 use crate::ops::op::{Answer, Answers, Request};
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
-use crate::reactor::{Attachment, Flight, Outcome, Prepared};
+use crate::reactor::{Attachment, Flight, HasAttachment, Outcome, Prepared};
 
 /// What to do. `C` is how it has its context: borrowed (`&SyncEvent`) or owned (`SyncEvent`).
 pub struct EventRequest<C, A = u64> {
@@ -29,12 +28,10 @@ impl<C, A> EventRequest<C, A> {
     }
 }
 
-impl<C: AsRef<SyncEvent>, A> Deref for EventRequest<C, A> {
-    type Target = Attachment;
-
+impl<C: AsRef<SyncEvent>, A> HasAttachment for EventRequest<C, A> {
     #[inline(always)]
-    fn deref(&self) -> &Attachment {
-        &self.event.as_ref().0
+    fn attachment(&self) -> &Attachment {
+        self.event.as_ref().attachment()
     }
 }
 
@@ -46,7 +43,7 @@ impl<C: AsRef<SyncEvent>, A: Answer> Request for EventRequest<C, A> {
 
     #[inline(always)]
     fn begin(&self) -> Result<Begun<Leases, EventJob>, JobError> {
-        self.check_open()?;
+        self.attachment().check_open()?;
         Ok(Begun::event(self.job))
     }
 
@@ -60,7 +57,7 @@ impl<C: AsRef<SyncEvent>, A: Answer> Request for EventRequest<C, A> {
 
     #[inline(always)]
     fn prepare(&self, begun: Begun<Leases, EventJob>) -> Prepared {
-        Prepared::new(begun, self.queue_index())
+        Prepared::new(begun, self.attachment().queue_index())
     }
 }
 

@@ -2,7 +2,6 @@
 
 #![allow(unreachable_pub, reason = "named by the sealed trait behind Operation")]
 
-use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{self, Poll, ready};
 
@@ -15,7 +14,7 @@ use crate::error::{JobError, Reason, Result};
 use crate::mem::Handle;
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::{Kind, Own, Post};
-use crate::reactor::{Attachment, Flight, Nap, Subscription, WaitFlight, Waiter};
+use crate::reactor::{Attachment, Flight, HasAttachment, Nap, Subscription, WaitFlight, Waiter};
 
 type Get = EventRequest<SyncEvent>;
 
@@ -25,12 +24,10 @@ pub struct WaitRequest<C> {
     pub(super) wait: EventWait,
 }
 
-impl<C: AsRef<SyncEvent>> Deref for WaitRequest<C> {
-    type Target = Attachment;
-
+impl<C: AsRef<SyncEvent>> HasAttachment for WaitRequest<C> {
     #[inline(always)]
-    fn deref(&self) -> &Attachment {
-        &self.event.as_ref().0
+    fn attachment(&self) -> &Attachment {
+        self.event.as_ref().attachment()
     }
 }
 
@@ -85,7 +82,7 @@ impl<C: AsRef<SyncEvent>> Kind for WaitRequest<C> {
             Some(_) => Waiting::Waits(WaitFlight::new(WaitRequest { event, wait })),
             None => Waiting::Gets {
                 get: get(&event),
-                nap: Nap::new(event.as_ref().0.workq()),
+                nap: Nap::new(event.as_ref().attachment().workq()),
                 event,
                 wait,
                 over: false,

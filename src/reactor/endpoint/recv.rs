@@ -13,7 +13,6 @@
     reason = "named by what an operation is made of"
 )]
 
-use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -31,12 +30,12 @@ use crate::reactor::tables::{
     Entry, Landed, PostedRecv, Receipt, Received, RecvTable, Room, Watching,
 };
 use crate::reactor::waiting::{Awaited, Waited};
-use crate::reactor::workq::{Attachment, Shared};
+use crate::reactor::workq::{HasAttachment, Shared};
 use crate::sync::atomic::fence;
 use crate::sync::{WaitNode, discard};
 
 /// What a receive is for: a context, and a destination.
-pub(crate) trait Receiver: Deref<Target = Attachment> {
+pub(crate) trait Receiver: HasAttachment {
     fn pair(&self) -> &QueuePair;
 
     /// Refuses what no message can be put into.
@@ -134,7 +133,7 @@ impl<R: Receiver> RecvFlight<R> {
     /// and stays so.
     pub(crate) fn post(&self, user_data: u64) -> Result<(), JobError> {
         let receiver = &self.receiver;
-        receiver.check_open()?;
+        receiver.attachment().check_open()?;
         receiver.check()?;
         let receipt = post_now(receiver)?;
         let receives = receiver.pair().receives();
@@ -152,7 +151,7 @@ impl<R: Receiver> RecvFlight<R> {
             receipt,
             to,
         };
-        let shared = &receiver.shared;
+        let shared = &receiver.attachment().shared;
         let entries = shared.own_loop.entries_or_new();
         entries.add(shared, user_data, Entry::Recv(posted));
         Ok(())
@@ -187,7 +186,7 @@ impl<R: Receiver> RecvFlight<R> {
                 Ok(Some(receipt)) => State::Posted(receipt, Spin::default()),
                 Ok(None) => State::Queued {
                     spin: Spin::default(),
-                    _watching: this.receiver.shared.core.registry.watch(),
+                    _watching: this.receiver.attachment().shared.core.registry.watch(),
                 },
                 Err(error) => State::Refused(error),
             };
@@ -222,9 +221,9 @@ impl<R: Receiver> RecvFlight<R> {
 
 /// Whether one can begin: somebody must hear of its end. Answers as the policy says.
 fn ready_to_wait(receiver: &impl Receiver) -> Result<Policy, JobError> {
-    receiver.check_open()?;
+    receiver.attachment().check_open()?;
     receiver.check()?;
-    let shared = &receiver.shared;
+    let shared = &receiver.attachment().shared;
     let policy = shared.policy();
     if !policy.is_busy() {
         shared.events.register(shared)?;
@@ -274,12 +273,14 @@ fn post_in_line(
         0 => Ok(None),
         _ => Ok(post(receiver)?),
     };
-    let polled = receiver.poll_in_line(receives, node, spin, cx, enqueue, take);
+    let polled = receiver
+        .attachment()
+        .poll_in_line(receives, node, spin, cx, enqueue, take);
     if polled.is_pending() {
-        receiver.shared.hear_of_changes();
+        receiver.attachment().shared.hear_of_changes();
         if let Some(error) = pair.failure() {
             receives.line.leave(node);
-            receiver.shared.notify_line(receives, false);
+            receiver.attachment().shared.notify_line(receives, false);
             return Poll::Ready(Err(error));
         }
     }
@@ -299,17 +300,20 @@ fn go_on(
     };
     let (receipt, receives) = (*receipt, receiver.pair().receives());
     // Another policy by now is for the next poll, as for Jobs.
-    let policy = begun.unwrap_or_else(|| receiver.shared.policy());
+    let policy = begun.unwrap_or_else(|| receiver.attachment().shared.policy());
     let posted = Posted(receives, receipt);
     // An adopted receive may be over already: it is no fresh one.
     let fresh = begun.is_some() && !receipt.adopted;
-    match receiver.poll_end(&posted, fresh, policy, spin, cx) {
+    match receiver
+        .attachment()
+        .poll_end(&posted, fresh, policy, spin, cx)
+    {
         Poll::Ready(Waited::Over(landed)) => {
             // First: what follows may panic in a subscriber of the user's, and the place is this
             // one's no more.
             *state = State::Finished(Some(receipt));
             Poll::Ready(receive(
-                &receiver.shared,
+                &receiver.attachment().shared,
                 receives,
                 receipt,
                 landed,
@@ -325,6 +329,7 @@ fn go_on(
             // After it can be found asleep: pairs with `Shutdown`.
             fence(Ordering::SeqCst);
             receiver
+                .attachment()
                 .check_open()
                 .inspect_err(|_| abandon(receiver, receipt))?;
             Poll::Pending
@@ -401,7 +406,11 @@ impl PostedRecv {
 /// Its Op is gone: what comes is for the next.
 fn abandon(receiver: &impl Receiver, receipt: Receipt) {
     let receives = receiver.pair().receives();
-    give_up(&receiver.shared, receives, receives.abandon(receipt));
+    give_up(
+        &receiver.attachment().shared,
+        receives,
+        receives.abandon(receipt),
+    );
 }
 
 fn give_up(shared: &Shared, receives: &RecvTable, ended: Ended) {

@@ -4,7 +4,6 @@
 //! beside its wait for a buffer. It stands in a list of its own: in the line for places it would
 //! hold up receives that have a buffer.
 
-use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -18,7 +17,7 @@ use crate::sync::WaitNode;
 
 /// Waits for the end of the connection while it is polled, until it is stopped.
 #[pin_project]
-pub(crate) struct Unfed<P: Deref<Target = QueuePair>> {
+pub(crate) struct Unfed<P: AsRef<QueuePair>> {
     // Dropped before the context, which keeps its list.
     #[pin]
     node: WaitNode,
@@ -33,7 +32,7 @@ struct Wait {
     _watching: Watching,
 }
 
-impl<P: Deref<Target = QueuePair>> Unfed<P> {
+impl<P: AsRef<QueuePair>> Unfed<P> {
     pub(crate) fn new(pair: P) -> Unfed<P> {
         Unfed {
             node: WaitNode::new(),
@@ -47,7 +46,11 @@ impl<P: Deref<Target = QueuePair>> Unfed<P> {
     pub(crate) fn stop(self: Pin<&mut Self>) {
         let this = self.project();
         if this.waits.take().is_some() {
-            this.pair.receives().unfed.leave(this.node.as_ref());
+            this.pair
+                .as_ref()
+                .receives()
+                .unfed
+                .leave(this.node.as_ref());
         }
     }
 
@@ -63,7 +66,7 @@ impl<P: Deref<Target = QueuePair>> Unfed<P> {
 
     fn poll_end(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<JobError> {
         let this = self.project();
-        let pair = &**this.pair;
+        let pair = this.pair.as_ref();
         let shared = pair.shared();
         let wait = this.waits.get_or_insert_with(|| Wait {
             life: pair.receives().life(),

@@ -12,7 +12,6 @@
 
 #![allow(unreachable_pub, reason = "named by what an operation is made of")]
 
-use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker, ready};
@@ -25,7 +24,7 @@ use crate::reactor::budget;
 use crate::reactor::mode::{Policy, Spin};
 use crate::reactor::slots::{Outcome, Taken, Target};
 use crate::reactor::waiting::Waited;
-use crate::reactor::workq::{Attachment, Prepared, Refused};
+use crate::reactor::workq::{Attachment, HasAttachment, Prepared, Refused};
 use crate::sync::WaitNode;
 use crate::sync::atomic::fence;
 
@@ -40,7 +39,7 @@ enum State {
 
 /// Pinned in an Op. `C` is how it reaches its context: borrowed, or owned.
 #[pin_project(PinnedDrop)]
-pub struct Flight<C: Deref<Target = Attachment>> {
+pub struct Flight<C: HasAttachment> {
     // Dropped before the context, which keeps its list.
     #[pin]
     node: WaitNode,
@@ -48,7 +47,7 @@ pub struct Flight<C: Deref<Target = Attachment>> {
     state: State,
 }
 
-impl<C: Deref<Target = Attachment>> Flight<C> {
+impl<C: HasAttachment> Flight<C> {
     #[inline(always)]
     pub(crate) fn new(context: C) -> Flight<C> {
         Flight {
@@ -84,12 +83,13 @@ impl<C: Deref<Target = Attachment>> Flight<C> {
 
     /// Submits at once, or says why not: nothing waits.
     pub(crate) fn try_start(&mut self, prepared: Prepared) -> Result<(), JobError> {
-        let shared = &self.context.shared;
+        let attachment = self.context.attachment();
+        let shared = &attachment.shared;
         if !shared.mode.load().is_busy() {
             shared.events.register(shared)?;
         }
-        let slot = self.context.try_reserve()?;
-        let token = self.context.launch(slot, prepared, None)?;
+        let slot = attachment.try_reserve()?;
+        let token = attachment.launch(slot, prepared, None)?;
         self.state = State::InFlight(token, Spin::default());
         Ok(())
     }
@@ -108,18 +108,18 @@ impl<C: Deref<Target = Attachment>> Flight<C> {
         prepare: impl Fn(&C) -> Result<Prepared, JobError>,
     ) -> Poll<Outcome> {
         let this = self.project();
-        let policy = this.context.shared.mode.load();
-        match this.context.begin(prepared, policy) {
+        let attachment = this.context.attachment();
+        let policy = attachment.shared.mode.load();
+        match attachment.begin(prepared, policy) {
             Ok(begun) => *this.state = begun,
             Err(error) => {
                 *this.state = State::Finished;
                 return Poll::Ready(Err(error));
             }
         }
-        this.context
-            .go_on(this.state, Some(policy), this.node.as_ref(), cx, &|| {
-                prepare(this.context)
-            })
+        attachment.go_on(this.state, Some(policy), this.node.as_ref(), cx, &|| {
+            prepare(this.context)
+        })
     }
 
     /// Goes on with what was begun.
@@ -138,11 +138,13 @@ impl<C: Deref<Target = Attachment>> Flight<C> {
                     _ => Some(ready!(tokio::task::coop::poll_proceed(cx))),
                 };
                 let prepare = || prepare(this.context);
-                let outcome =
-                    ready!(
-                        this.context
-                            .go_on(this.state, None, this.node.as_ref(), cx, &prepare)
-                    );
+                let outcome = ready!(this.context.attachment().go_on(
+                    this.state,
+                    None,
+                    this.node.as_ref(),
+                    cx,
+                    &prepare
+                ));
                 match budget {
                     Some(budget) => {
                         budget.made_progress();
@@ -311,11 +313,11 @@ impl Attachment {
 }
 
 #[pinned_drop]
-impl<C: Deref<Target = Attachment>> PinnedDrop for Flight<C> {
+impl<C: HasAttachment> PinnedDrop for Flight<C> {
     fn drop(self: Pin<&mut Self>) {
         let this = self.project();
         match *this.state {
-            State::InFlight(token, _) => this.context.abandon(token),
+            State::InFlight(token, _) => this.context.attachment().abandon(token),
             // A place in line is left by the node's own drop; a notification is passed on there.
             State::Idle | State::Queued(..) | State::Ready(_) | State::Finished => {}
         }

@@ -18,7 +18,6 @@
     reason = "named by what an operation is made of"
 )]
 
-use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
@@ -34,12 +33,12 @@ use crate::reactor::places::Wanted;
 use crate::reactor::slots::Outcome;
 use crate::reactor::tables::{Entry, PostedWait, Ticket, WaitTable};
 use crate::reactor::waiting::{Awaited, Nap, Waited};
-use crate::reactor::workq::{Attachment, Shared};
+use crate::reactor::workq::{HasAttachment, Shared};
 use crate::sync::WaitNode;
 use crate::sync::atomic::{Ordering, fence};
 
 /// What a wait is for: a context, and a threshold.
-pub(crate) trait Waiter: Deref<Target = Attachment> {
+pub(crate) trait Waiter: HasAttachment {
     fn subscription(&self) -> &Subscription;
 
     fn wait(&self) -> EventWait;
@@ -108,7 +107,7 @@ impl<W: Waiter> WaitFlight<W> {
     /// Begins now, with a place, or says why not: nothing waits.
     pub(crate) fn start(&mut self) -> Result<(), JobError> {
         let policy = ready_to_wait(&self.waiter)?;
-        let shared = &self.waiter.shared;
+        let shared = &self.waiter.attachment().shared;
         if !policy.is_busy() {
             shared.events.register(shared)?;
         }
@@ -120,10 +119,10 @@ impl<W: Waiter> WaitFlight<W> {
     /// and stays so.
     pub(crate) fn post(&self, user_data: u64) -> Result<(), JobError> {
         let waiter = &self.waiter;
-        waiter.check_open()?;
+        waiter.attachment().check_open()?;
         waiter.check()?;
         let ticket = begin_now(waiter)?;
-        let (shared, subscription) = (&waiter.shared, waiter.subscription());
+        let (shared, subscription) = (&waiter.attachment().shared, waiter.subscription());
         let waits = Arc::clone(subscription.waits());
         let port = Arc::clone(subscription.port());
         let posted = PostedWait {
@@ -229,9 +228,9 @@ fn begin_now(waiter: &impl Waiter) -> Result<Ticket, JobError> {
 /// Whether one can begin, and under which policy.
 #[inline]
 fn ready_to_wait(waiter: &impl Waiter) -> Result<Policy, JobError> {
-    waiter.check_open()?;
+    waiter.attachment().check_open()?;
     waiter.check()?;
-    Ok(waiter.shared.policy())
+    Ok(waiter.attachment().shared.policy())
 }
 
 fn go_on(
@@ -265,9 +264,12 @@ fn go_on(
     };
     let ticket = *ticket;
     // Another policy by now is for the next poll, as for Jobs.
-    let policy = begun.unwrap_or_else(|| waiter.shared.policy());
+    let policy = begun.unwrap_or_else(|| waiter.attachment().shared.policy());
     let begun_now = Begun(subscription.waits(), ticket);
-    match waiter.poll_end(&begun_now, begun.is_some(), policy, spin, cx) {
+    match waiter
+        .attachment()
+        .poll_end(&begun_now, begun.is_some(), policy, spin, cx)
+    {
         Poll::Ready(Waited::Over(outcome)) => {
             subscription.free_on();
             Poll::Ready(outcome)
@@ -279,7 +281,7 @@ fn go_on(
         Poll::Pending => {
             // After it can be found asleep: pairs with `Shutdown`.
             fence(Ordering::SeqCst);
-            if let Err(error) = waiter.check_open() {
+            if let Err(error) = waiter.attachment().check_open() {
                 subscription.cancel(ticket);
                 return Poll::Ready(Err(error));
             }
@@ -297,14 +299,14 @@ fn look_and_begin(
     begun: Option<Policy>,
     cx: &mut Context<'_>,
 ) -> Poll<Result<State, Outcome>> {
-    let shared = &waiter.shared;
+    let shared = &waiter.attachment().shared;
     let policy = begun.unwrap_or_else(|| shared.policy());
     let found = look(waiter, policy);
     if let Some(Poll::Ready(outcome)) = found {
         return Poll::Ready(Err(outcome));
     }
     let mut begin = || {
-        waiter.check_open()?;
+        waiter.attachment().check_open()?;
         let over = policy.is_event() || !policy.is_busy() && spin.is_over(policy, || shared.now());
         if !policy.is_busy() && (begun.is_some() || over) {
             // Before anything is slept for; it may be another runtime than the last time.
@@ -360,11 +362,14 @@ fn poll_queued(
     let enqueue = |waker: &Waker| subscription.enqueue(node, waker);
     let take = || Ok(subscription.post(waiter.wait())?);
     let waits = &**subscription.waits();
-    if let Poll::Ready(taken) = waiter.poll_in_line(waits, node, spin, cx, enqueue, take) {
+    if let Poll::Ready(taken) = waiter
+        .attachment()
+        .poll_in_line(waits, node, spin, cx, enqueue, take)
+    {
         return Poll::Ready(taken.map_err(Err));
     }
     if nap.is_none() {
-        nap.set(Some(Nap::new(waiter.workq())));
+        nap.set(Some(Nap::new(waiter.attachment().workq())));
     }
     match nap.as_pin_mut().map(|nap| nap.go_on(cx)) {
         Some(Err(error)) => leave(Err(error)),

@@ -24,8 +24,8 @@ mod turn;
 
 pub(in crate::reactor) use full::Refused;
 pub use handle::{WorkQ, WorkQBuilder};
-pub(crate) use shared::Attachment;
 pub(in crate::reactor) use shared::Shared;
+pub(crate) use shared::{Attachment, HasAttachment};
 pub use shutdown::Shutdown;
 pub use stats::Stats;
 pub(crate) use submit::Prepared;

@@ -79,6 +79,11 @@ pub struct Attachment {
     pub(in crate::reactor) order: OnceLock<Arc<Order>>,
 }
 
+/// What has a place on a WorkQ by its context.
+pub trait HasAttachment {
+    fn attachment(&self) -> &Attachment;
+}
+
 impl Attachment {
     pub(crate) fn device(&self) -> &Device {
         &self.device

@@ -36,8 +36,8 @@ impl Action for CopyNode {
     const NAME: &'static str = "dma_copy";
     const ATTACH: Option<Attach<Dma>> = Some(Dma::attach);
 
-    fn place(dma: &Dma) -> &Attachment {
-        dma.place()
+    fn attachment(dma: &Dma) -> &Attachment {
+        dma.attachment()
     }
 
     fn request(dma: &Dma, Operands { src, dst }: Operands) -> Self::Request {
@@ -58,8 +58,8 @@ impl Action for RemoteCopyNode {
     const NAME: &'static str = "dma_copy_remote";
     const ATTACH: Option<Attach<Dma>> = Some(Dma::attach);
 
-    fn place(dma: &Dma) -> &Attachment {
-        dma.place()
+    fn attachment(dma: &Dma) -> &Attachment {
+        dma.attachment()
     }
 
     fn request(dma: &Dma, Operands { src, dst }: Self::Data) -> Self::Request {
@@ -93,8 +93,8 @@ impl Action for CallNode {
     const NAME: &'static str = "accel";
     const ATTACH: Option<Attach<Accel>> = Some(Accel::attach);
 
-    fn place(accel: &Accel) -> &Attachment {
-        accel.place()
+    fn attachment(accel: &Accel) -> &Attachment {
+        accel.attachment()
     }
 
     fn request(accel: &Accel, CallData(call): CallData) -> Self::Request {
@@ -115,8 +115,8 @@ impl Action for HashNode {
     const ATTACH: Option<Attach<Self::Context>> =
         Some(|(sha, algorithm), workq| Ok((sha.attach(workq)?, *algorithm)));
 
-    fn place((sha, _): &(Sha, Algorithm)) -> &Attachment {
-        sha.place()
+    fn attachment((sha, _): &(Sha, Algorithm)) -> &Attachment {
+        sha.attachment()
     }
 
     fn request(

@@ -37,8 +37,8 @@ macro_rules! nodes {
             /// It is connected where it is.
             const ATTACH: Option<Attach<Rdma>> = None;
 
-            fn place(rdma: &Rdma) -> &Attachment {
-                rdma.place()
+            fn attachment(rdma: &Rdma) -> &Attachment {
+                rdma.attachment()
             }
 
             fn request(rdma: &Rdma, $data { verb, src, dst }: $data) -> Self::Request {

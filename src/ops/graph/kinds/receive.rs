@@ -32,7 +32,7 @@ pub struct Receive {
 
 impl Receive {
     pub(crate) fn seat(rdma: &Rdma, workq: &WorkQ) -> Result<Pin<Box<Receive>>, Refusal> {
-        if !rdma.place().is_on(workq) {
+        if !rdma.attachment().is_on(workq) {
             return Err(stays());
         }
         Ok(Box::pin(Receive {

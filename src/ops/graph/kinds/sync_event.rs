@@ -34,8 +34,8 @@ macro_rules! nodes {
             /// Its waits are where it is.
             const ATTACH: Option<Attach<SyncEvent>> = None;
 
-            fn place(event: &SyncEvent) -> &Attachment {
-                event.place()
+            fn attachment(event: &SyncEvent) -> &Attachment {
+                event.attachment()
             }
 
             fn request(event: &SyncEvent, data: $data) -> Self::Request {
@@ -101,7 +101,7 @@ pub struct Waiting {
 
 impl Waiting {
     pub(crate) fn seat(event: &SyncEvent, workq: &WorkQ) -> Result<Pin<Box<Waiting>>, Refusal> {
-        if !event.place().is_on(workq) {
+        if !event.attachment().is_on(workq) {
             return Err(stays());
         }
         Ok(Box::pin(Waiting {

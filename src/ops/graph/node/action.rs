@@ -41,7 +41,7 @@ pub trait Action: 'static {
     const ATTACH: Option<Attach<Self::Context>>;
 
     /// Where it is attached.
-    fn place(context: &Self::Context) -> &Attachment;
+    fn attachment(context: &Self::Context) -> &Attachment;
 
     /// What to begin.
     fn request(context: &Self::Context, data: Self::Data) -> Self::Request;
@@ -50,7 +50,7 @@ pub trait Action: 'static {
 /// A context node of a plan, whatever its kind.
 pub(crate) trait Template: Send + Sync {
     fn name(&self) -> &'static str;
-    fn place(&self) -> &Attachment;
+    fn attachment(&self) -> &Attachment;
     /// The node of a new instance.
     fn seat(&self, workq: &WorkQ) -> Result<Box<dyn Step>, Refusal>;
 }
@@ -62,17 +62,17 @@ impl<A: Action> Template for Planned<A> {
         A::NAME
     }
 
-    fn place(&self) -> &Attachment {
-        A::place(&self.0)
+    fn attachment(&self) -> &Attachment {
+        A::attachment(&self.0)
     }
 
     fn seat(&self, workq: &WorkQ) -> Result<Box<dyn Step>, Refusal> {
-        let place = self.place();
-        let context = if place.is_on(workq) {
+        let attachment = self.attachment();
+        let context = if attachment.is_on(workq) {
             self.0.clone()
         } else {
             let attach = A::ATTACH.ok_or_else(stays)?;
-            let device = place.device();
+            let device = attachment.device();
             if !workq.has(device) {
                 let name = device.info().name();
                 let text = format!("no context of device {name} is on this WorkQ: attach one");
@@ -99,7 +99,7 @@ pub(crate) trait Step: Any + Send + Sync {
     fn begin(&self) -> Begun;
     /// Takes the Leases of a Job that wants a Slot.
     fn prepare(&self) -> Result<Prepared, JobError>;
-    fn place(&self) -> &Attachment;
+    fn attachment(&self) -> &Attachment;
 }
 
 /// Where operands are put.
@@ -143,8 +143,8 @@ impl<A: Action> Step for Seat<A> {
         op::prepare(self.request()?)
     }
 
-    fn place(&self) -> &Attachment {
-        A::place(&self.context)
+    fn attachment(&self) -> &Attachment {
+        A::attachment(&self.context)
     }
 }
 

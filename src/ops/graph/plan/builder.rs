@@ -198,7 +198,7 @@ impl GraphBuilder {
             );
             return refuse(ErrorKind::NotPermitted, text);
         }
-        if plan.place().is_none() {
+        if plan.attachment().is_none() {
             let text = format!(
                 "none of its {} nodes is a context's, nor is one of a sub-graph: add a dma_copy, say",
                 plan.nodes.len()

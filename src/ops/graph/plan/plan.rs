@@ -108,11 +108,11 @@ impl Work {
     }
 
     /// Where its context is attached, if it has one.
-    pub(crate) fn place(&self) -> Option<&Attachment> {
+    pub(crate) fn attachment(&self) -> Option<&Attachment> {
         match self {
-            Work::Context(template) => Some(template.place()),
-            Work::Recv(rdma) => Some(rdma.place()),
-            Work::Wait(event) => Some(event.place()),
+            Work::Context(template) => Some(template.attachment()),
+            Work::Recv(rdma) => Some(rdma.attachment()),
+            Work::Wait(event) => Some(event.attachment()),
             _ => None,
         }
     }
@@ -180,10 +180,10 @@ impl Plan {
     }
 
     /// Where its first context node is attached, those of sub-graphs included.
-    pub(crate) fn place(&self) -> Option<&Attachment> {
+    pub(crate) fn attachment(&self) -> Option<&Attachment> {
         self.nodes.iter().find_map(|node| match &node.work {
-            Work::Sub(graph) => graph.0.place(),
-            work => work.place(),
+            Work::Sub(graph) => graph.0.attachment(),
+            work => work.attachment(),
         })
     }
 }

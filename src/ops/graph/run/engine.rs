@@ -228,7 +228,7 @@ impl Progress {
                 // One that waits is not overtaken.
                 let launched = if self.blocked.is_empty() {
                     let told = Arc::clone(&self.told);
-                    Line::launch(step.place(), &mut poller.heard, prepared, told, node)
+                    Line::launch(step.attachment(), &mut poller.heard, prepared, told, node)
                 } else {
                     drop(prepared);
                     Ok(false)
@@ -256,10 +256,13 @@ impl Progress {
             && let Some(line) = &mut poller.line
         {
             let prepare = || step.prepare();
-            match line
-                .as_mut()
-                .poll_launch(poller.cx, step.place(), &self.told, node, &prepare)
-            {
+            match line.as_mut().poll_launch(
+                poller.cx,
+                step.attachment(),
+                &self.told,
+                node,
+                &prepare,
+            ) {
                 Poll::Pending => poller.in_line = true,
                 Poll::Ready(Ok(())) => {
                     self.blocked.remove(node);

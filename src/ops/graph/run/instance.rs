@@ -68,11 +68,11 @@ impl Graph {
     #[doc(alias = "doca_graph_instance_create")]
     pub fn instance(&self) -> Result<Instance> {
         const OP: &str = "Graph::instance";
-        let place = self.0.place();
-        let workq = place.expect("a graph has a context node").workq();
+        let first = self.0.attachment();
+        let workq = first.expect("a graph has a context node").workq();
         // A context on yet another WorkQ was meant to be there.
         for (node, index) in self.0.nodes.iter().zip(0..) {
-            if node.work.place().is_some_and(|place| !place.is_on(&workq)) {
+            if node.work.attachment().is_some_and(|it| !it.is_on(&workq)) {
                 let text = format!(
                     "node {} is on another WorkQ than the first context node: Graph::instance_on takes all of them to one",
                     self.0.label(index)
