@@ -284,7 +284,7 @@ fn a_planted_bad_edge_is_found() {
 }
 
 /// Whether a file is a test as a whole: a loom model, or tests in a file of their own.
-fn is_test(path: &str) -> bool {
+pub(super) fn is_test(path: &str) -> bool {
     path.split('/')
         .any(|part| ["loom", "loom.rs", "tests.rs"].contains(&part))
 }

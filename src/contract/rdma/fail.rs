@@ -230,7 +230,8 @@ pub fn permissions_are_kept(peers: impl Into<Peers>) {
     });
 }
 
-fn permissions_but(peers: &Peers, without: Access) {
+/// What a peer has to permit for each operation of these peers.
+fn needs(peers: &Peers) -> Vec<(Access, Verb)> {
     let swap = Verb::CompareSwap {
         compare: 0,
         swap: 1,
@@ -247,6 +248,10 @@ fn permissions_but(peers: &Peers, without: Access) {
         kinds.push((Access::RDMA_ATOMIC, Verb::FetchAdd(2)));
         kinds.push((Access::RDMA_ATOMIC, swap));
     }
+    kinds
+}
+
+fn permissions_but(peers: &Peers, without: Access) {
     let permissions = REMOTE - without;
     let plan = Plan::new(peers, CELL);
     let mut pair = Pair::new(
@@ -256,8 +261,9 @@ fn permissions_but(peers: &Peers, without: Access) {
             ..plan
         },
     );
-    let (denied, permitted): (Vec<_>, Vec<_>) =
-        kinds.into_iter().partition(|(needs, _)| *needs == without);
+    let (denied, permitted): (Vec<_>, Vec<_>) = needs(peers)
+        .into_iter()
+        .partition(|(needs, _)| *needs == without);
     for (_, verb) in permitted {
         pair.prepare(0, 0, verb, 8);
         pair.submit(0, &[0]);

@@ -96,19 +96,24 @@ fn in_flight(peers: &Peers, round: u32) {
         |pair| pair.ends[1].was_told() && pair.ends[1].state() == EndpointState::Init,
     );
     let old = old.expect("a connected endpoint says what it exported");
+    connects_anew(&mut pair, &old);
+    // Few, so that cells of what was in flight are left to look at.
+    pair.works(0..1);
+    pair.ends[0].check_all(or_else);
+    pair.works(0..plan.jobs);
+    pair.finish();
+}
+
+/// What was exported before a reset connects nothing, and what is exported afterwards does.
+fn connects_anew(pair: &mut Pair, old: &[u8]) {
     let deadline = Instant::now() + pair.deadline();
-    let connected = pair.ends[1].endpoint().connect(&old, deadline);
+    let connected = pair.ends[1].endpoint().connect(old, deadline);
     assert!(
         connected.is_err() && pair.ends[1].state() == EndpointState::Init,
         "endpoint duty 3: what was exported before a reset is refused: {connected:?}"
     );
     pair.forget_messages();
     pair.connect();
-    // Few, so that cells of what was in flight are left to look at.
-    pair.works(0..1);
-    pair.ends[0].check_all(or_else);
-    pair.works(0..plan.jobs);
-    pair.finish();
 }
 
 impl Pair {

@@ -188,51 +188,61 @@ async fn traffic(peers: &Peers, pair: Arc<[Bench; 2]>) {
     }
 }
 
+const OPERATES: &str = "an operation does what it says";
+
+/// A message, with an immediate or without, and an empty one.
+async fn send_and_receive(peers: &Peers, here: &Bench, there: &Bench, immediate: Option<u32>) {
+    let (a, b) = (&here.rdma, &there.rdma);
+    let (len, what) = (peers.within(5), OPERATES);
+    let part = |bytes: &[u8]| here.filled(&bytes[..len]);
+    let dst = there.pool.alloc().await;
+    let send = async {
+        match immediate {
+            None => a.send(part(b"hello")).await,
+            Some(immediate) => a.send_imm(part(b"hello"), immediate).await,
+        }
+    };
+    let (sent, received) = join(send, b.recv(&dst)).await;
+    let received = received.expect("a message comes");
+    let opcode = if immediate.is_some() {
+        RecvOpcode::SendImm
+    } else {
+        RecvOpcode::Send
+    };
+    assert_eq!((sent, received.len), (Ok(len), len), "{what}");
+    assert_eq!(
+        (received.opcode, received.immediate),
+        (opcode, immediate),
+        "{what}"
+    );
+    assert_eq!(
+        dst.data().expect("it is over")[..],
+        b"hello"[..len],
+        "{what}"
+    );
+    let empty = async {
+        match immediate {
+            None => a.send(()).await,
+            Some(immediate) => a.send_imm((), immediate).await,
+        }
+    };
+    let (sent, received) = join(empty, b.recv(())).await;
+    assert_eq!(
+        (sent, received.map(|it| it.immediate)),
+        (Ok(0), Ok(immediate)),
+        "{what}"
+    );
+}
+
 /// All eight, one after the other.
 async fn operations(peers: &Peers, here: &Bench, there: &Bench) {
     let (a, b) = (&here.rdma, &there.rdma);
     let memory = Memory::new(peers, 1, ELEMENT, ALL);
     let remote = memory.remote().buf(..64).expect("a piece");
-    let (len, what) = (peers.within(5), "an operation does what it says");
+    let (len, what) = (peers.within(5), OPERATES);
     let part = |bytes: &[u8]| here.filled(&bytes[..len]);
     for immediate in [None, Some(7)] {
-        let dst = there.pool.alloc().await;
-        let send = async {
-            match immediate {
-                None => a.send(part(b"hello")).await,
-                Some(immediate) => a.send_imm(part(b"hello"), immediate).await,
-            }
-        };
-        let (sent, received) = join(send, b.recv(&dst)).await;
-        let received = received.expect("a message comes");
-        let opcode = if immediate.is_some() {
-            RecvOpcode::SendImm
-        } else {
-            RecvOpcode::Send
-        };
-        assert_eq!((sent, received.len), (Ok(len), len), "{what}");
-        assert_eq!(
-            (received.opcode, received.immediate),
-            (opcode, immediate),
-            "{what}"
-        );
-        assert_eq!(
-            dst.data().expect("it is over")[..],
-            b"hello"[..len],
-            "{what}"
-        );
-        let empty = async {
-            match immediate {
-                None => a.send(()).await,
-                Some(immediate) => a.send_imm((), immediate).await,
-            }
-        };
-        let (sent, received) = join(empty, b.recv(())).await;
-        assert_eq!(
-            (sent, received.map(|it| it.immediate)),
-            (Ok(0), Ok(immediate)),
-            "{what}"
-        );
+        send_and_receive(peers, here, there, immediate).await;
     }
     assert_eq!(a.write(part(b"12345"), &remote).await, Ok(len), "{what}");
     assert_eq!(memory.read(0, len), b"12345"[..len], "{what}");

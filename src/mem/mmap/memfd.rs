@@ -131,18 +131,8 @@ pub(super) fn adopt(
     range: impl RangeBounds<usize> + Clone,
     write: bool,
 ) -> Result<Memory> {
-    let refuse = |kind, text: String| Err(Error::new(kind, FROM_MEMFD, text));
-    let Ok(seals) = fcntl(&file, FcntlArg::F_GET_SEALS) else {
-        let text = "the descriptor is no memfd: memfd_create(2) makes one, with MFD_ALLOW_SEALING";
-        return refuse(ErrorKind::InvalidValue, text.to_owned());
-    };
-    let seals = SealFlag::from_bits_retain(seals);
+    let seals = seals(&file, write)?;
     let fixed = seals.contains(SealFlag::F_SEAL_WRITE);
-    if write && seals.intersects(SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_FUTURE_WRITE) {
-        let text =
-            "the memfd is sealed against writing: build the Mmap with Access::LOCAL_READ_ONLY";
-        return refuse(ErrorKind::NotPermitted, text.to_owned());
-    }
     let page = page(&file)?;
     let within = within(&file, range.clone())?;
     if within.start % page != 0 {
@@ -154,14 +144,8 @@ pub(super) fn adopt(
         );
         return refuse(ErrorKind::InvalidValue, text);
     }
-    if !seals.contains(SealFlag::F_SEAL_SHRINK)
-        && let Err(errno) = fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK))
-    {
-        let text = format!(
-            "the memfd could not be sealed with F_SEAL_SHRINK ({errno}), and whoever shortened it would end this \
-             process by SIGBUS: create it with MFD_ALLOW_SEALING, or seal it before it is handed over"
-        );
-        return refuse(ErrorKind::NotPermitted, text);
+    if !seals.contains(SealFlag::F_SEAL_SHRINK) {
+        seal(&file)?;
     }
     // Once more: it may have been cut before it was sealed.
     let within = self::within(&file, range)?;
@@ -196,6 +180,36 @@ pub(super) fn adopt(
         Err(errno) => return Err(fail("madvise(MADV_POPULATE)", errno)),
     }
     Ok(Memory::mapped(mapping, size, !fixed))
+}
+
+fn refuse<T>(kind: ErrorKind, text: impl Into<String>) -> Result<T> {
+    Err(Error::new(kind, FROM_MEMFD, text.into()))
+}
+
+/// The seals of a memfd. `write` is whether it shall be written.
+fn seals(file: &OwnedFd, write: bool) -> Result<SealFlag> {
+    let Ok(seals) = fcntl(file, FcntlArg::F_GET_SEALS) else {
+        let text = "the descriptor is no memfd: memfd_create(2) makes one, with MFD_ALLOW_SEALING";
+        return refuse(ErrorKind::InvalidValue, text);
+    };
+    let seals = SealFlag::from_bits_retain(seals);
+    if write && seals.intersects(SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_FUTURE_WRITE) {
+        let text =
+            "the memfd is sealed against writing: build the Mmap with Access::LOCAL_READ_ONLY";
+        return refuse(ErrorKind::NotPermitted, text);
+    }
+    Ok(seals)
+}
+
+/// Seals it against being shortened.
+fn seal(file: &OwnedFd) -> Result<()> {
+    fcntl(file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).map(drop).or_else(|errno| {
+        let text = format!(
+            "the memfd could not be sealed with F_SEAL_SHRINK ({errno}), and whoever shortened it would end this \
+             process by SIGBUS: create it with MFD_ALLOW_SEALING, or seal it before it is handed over"
+        );
+        refuse(ErrorKind::NotPermitted, text)
+    })
 }
 
 /// The range within the size that the memfd has now.

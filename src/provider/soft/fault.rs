@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, JobError};
 use crate::sync::lock;
 
 /// What shall happen to a job.
@@ -30,6 +30,17 @@ pub enum Fault {
     Queue,
     /// The queue says that it is full, once.
     QueueFull,
+}
+
+impl Fault {
+    /// Returns the error that a job ends with where a failure breaks nothing but its own context.
+    pub(super) fn error(self) -> Option<JobError> {
+        match self {
+            Fault::Error(kind, vendor) => Some(JobError::device(kind, vendor)),
+            Fault::Queue => Some(JobError::device(ErrorKind::Driver, 0)),
+            _ => None,
+        }
+    }
 }
 
 /// The script of a provider's devices: each job takes the next entry; when none is left, all is well again.

@@ -96,9 +96,7 @@ impl Port {
         {
             let result = match fault {
                 Fault::Lost => continue,
-                Fault::Error(kind, vendor) => Err(JobError::device(kind, vendor)),
-                Fault::Queue => Err(JobError::device(ErrorKind::Driver, 0)),
-                _ => self.event.operate(&job),
+                _ => fault.error().map_or_else(|| self.event.operate(&job), Err),
             };
             self.ports.count();
             out.put(token, result);

@@ -18,12 +18,13 @@
 #![expect(unsafe_code, reason = "promises who reaches shared memory")]
 
 use std::any::Any;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 use super::super::fabric::{
-    self, Arena, Guest, Hello, Host, Invitation, Invited, Mapping, Refused, Welcome,
+    self, Arena, Guest, Hello, Host, Id, Invitation, Invited, Mapping, Process, Refused, Welcome,
 };
 use super::connection::Connection;
 use super::doorbell::{Bell, DoorbellPage, PAGE};
@@ -52,6 +53,14 @@ pub(super) fn new_doorbell() -> u64 {
 pub(super) fn memory(mapping: Mapping, len: usize) -> Arc<Memory> {
     // SAFETY: doorbell pages and message rings alone reach such mappings.
     Arc::new(unsafe { Memory::new(mapping, len) })
+}
+
+/// The doorbell page that a guest gets.
+struct Offer {
+    number: u64,
+    doorbell: Arc<DoorbellPage>,
+    /// The descriptor of a page that the guest does not have yet.
+    fresh: Option<Arc<OwnedFd>>,
 }
 
 impl Shared {
@@ -207,39 +216,14 @@ impl Shared {
         };
         let [page, messages] = &visit.memfds;
         let messages = memory(Arena::received(messages, len)?, len);
-        let mut stays = None;
+        let is_its = |doorbell: &Arc<DoorbellPage>| doorbell.is_of(&visit.process);
         let known = known
-            .filter(|(number, doorbell)| {
-                *number == reply.doorbell && doorbell.is_of(&visit.process)
-            })
+            .filter(|(number, doorbell)| *number == reply.doorbell && is_its(doorbell))
             .map(|(_, doorbell)| doorbell)
-            .or_else(|| {
-                self.ports
-                    .reaper()
-                    .doorbells
-                    .find(queue, reply.doorbell, &visit.process)
-            });
-        let doorbell = match known {
-            Some(doorbell) => {
-                stays = Some(visit.socket).filter(|_| visit.stays);
-                doorbell
-            }
-            None => {
-                let page = memory(Arena::received(page, PAGE)?, PAGE);
-                let bell = Bell::Socket(OnceLock::from(Arc::new(visit.socket)));
-                let process = Some(visit.process);
-                let doorbell = DoorbellPage::new(
-                    page,
-                    Side::Guest,
-                    bell,
-                    process,
-                    Arc::downgrade(&self.ports) as _,
-                );
-                let doorbell = Arc::new(doorbell);
-                self.ports.add_bell(&doorbell)?;
-                doorbell.watch_process();
-                doorbell
-            }
+            .or_else(|| self.find_page(queue, reply.doorbell, &visit.process));
+        let (doorbell, stays) = match known {
+            Some(doorbell) => (doorbell, Some(visit.socket).filter(|_| visit.stays)),
+            None => (self.join_page(page, visit.socket, visit.process)?, None),
         };
         let messages = MessageRing::new(messages, shape, Side::Guest);
         doorbell.join(reply.index, self.number);
@@ -256,6 +240,103 @@ impl Shared {
         }
         self.connected(&mut inner, peer);
         self.join(&mut inner, connection);
+        Ok(())
+    }
+
+    /// The doorbell page of this number that is shared with the queue already.
+    fn find_page(
+        &self,
+        queue: (Id, u64),
+        number: u64,
+        process: &Arc<Process>,
+    ) -> Option<Arc<DoorbellPage>> {
+        self.ports.reaper().doorbells.find(queue, number, process)
+    }
+
+    /// The guest's side of a doorbell page that the host has made.
+    fn join_page(
+        &self,
+        page: &OwnedFd,
+        socket: Guarded,
+        process: Arc<Process>,
+    ) -> Result<Arc<DoorbellPage>> {
+        let mapping = Arena::received(page, PAGE)?;
+        let bell = Bell::Socket(OnceLock::from(Arc::new(socket)));
+        let doorbell = self.new_page(mapping, Side::Guest, bell, process);
+        self.ports.add_bell(&doorbell)?;
+        doorbell.watch_process();
+        Ok(doorbell)
+    }
+
+    /// The host's side: the page that the guest has already (`known`), or a new one.
+    fn offer_page(&self, guest: &Guest, queue: (Id, u64), known: u64) -> Result<Offer, Refused> {
+        // A guest can say that it is another one. It gets no bell of that one's.
+        if known != 0
+            && let Some(doorbell) = self.find_page(queue, known, &guest.process)
+        {
+            return Ok(Offer {
+                number: known,
+                doorbell,
+                fresh: None,
+            });
+        }
+        let (fd, mapping) = Arena::create(PAGE).map_err(|_| Refused::Failed(libc::ENOMEM))?;
+        let bell = Bell::Socket(OnceLock::new());
+        let doorbell = self.new_page(mapping, Side::Host, bell, Arc::clone(&guest.process));
+        Ok(Offer {
+            number: new_doorbell(),
+            doorbell,
+            fresh: Some(fd),
+        })
+    }
+
+    fn new_page(
+        &self,
+        mapping: Mapping,
+        side: Side,
+        bell: Bell,
+        process: Arc<Process>,
+    ) -> Arc<DoorbellPage> {
+        let (page, owner) = (memory(mapping, PAGE), Arc::downgrade(&self.ports) as _);
+        Arc::new(DoorbellPage::new(page, side, bell, Some(process), owner))
+    }
+
+    /// Takes the connection that a new page's guest hangs its bell on.
+    fn keep_bell(&self, doorbell: &Arc<DoorbellPage>) -> Box<dyn FnOnce(Guarded) + Send> {
+        doorbell.watch_process();
+        // A guest that never reads the answer keeps neither of them.
+        let (ports, doorbell) = (Arc::downgrade(&self.ports), Arc::downgrade(doorbell));
+        Box::new(move |socket| {
+            let (Some(ports), Some(doorbell)) = (ports.upgrade(), doorbell.upgrade()) else {
+                return hang_up(&socket);
+            };
+            doorbell.hang_bell(socket);
+            if let Err(error) = ports.add_bell(&doorbell) {
+                tracing::error!(%error, "a peer of an Rdma cannot wake this process");
+            }
+        })
+    }
+
+    /// Lets a visitor in that may still come.
+    fn admit(&self, visitor: Identity, connection: Connection) -> Result<(), Refused> {
+        let mut inner = self.inner();
+        let refused = match (&inner.state, inner.expected) {
+            (EndpointState::Error(_), _) => Some(Refused::Gone),
+            _ if inner.retired => Some(Refused::Gone),
+            _ if inner.connection.is_some() => Some(Refused::Busy),
+            (_, Some(expected)) if expected != visitor => Some(Refused::NotExpected),
+            _ => None,
+        };
+        if let Some(refused) = refused {
+            drop(inner);
+            connection.leave(Presence::Closed, self.number);
+            return Err(refused);
+        }
+        let before = self.receive_visitor(&mut inner, visitor, connection);
+        drop(inner);
+        if let Some(before) = before {
+            before.leave(Presence::Closed, self.number);
+        }
         Ok(())
     }
 
@@ -306,34 +387,11 @@ impl Host for Shared {
             Arena::create(len).map_err(|_| Refused::Failed(libc::ENOMEM))?;
         let messages = MessageRing::new(memory(mapping, len), shape, Side::Host);
         let queue = (guest.instance, request.info.queue);
-        let known = match request.doorbell {
-            0 => None,
-            // A guest can say that it is another one. It gets no bell of that one's.
-            number => self
-                .ports
-                .reaper()
-                .doorbells
-                .find(queue, number, &guest.process)
-                .map(|doorbell| (number, doorbell)),
-        };
-        let (number, doorbell, fresh) = match known {
-            Some((number, doorbell)) => (number, doorbell, None),
-            None => {
-                let (fd, mapping) =
-                    Arena::create(PAGE).map_err(|_| Refused::Failed(libc::ENOMEM))?;
-                let page = memory(mapping, PAGE);
-                let bell = Bell::Socket(OnceLock::new());
-                let process = Some(Arc::clone(&guest.process));
-                let doorbell = DoorbellPage::new(
-                    page,
-                    Side::Host,
-                    bell,
-                    process,
-                    Arc::downgrade(&self.ports) as _,
-                );
-                (new_doorbell(), Arc::new(doorbell), Some(fd))
-            }
-        };
+        let Offer {
+            number,
+            doorbell,
+            fresh,
+        } = self.offer_page(guest, queue, request.doorbell)?;
         let index = doorbell
             .admit(self.number)
             .ok_or(Refused::Failed(libc::EUSERS))?;
@@ -342,24 +400,7 @@ impl Host for Shared {
             .doorbells
             .keep(queue, number, &doorbell, None);
         let connection = Connection::new(messages, Arc::clone(&doorbell), index, visitor);
-        let mut inner = self.inner();
-        let refused = match (&inner.state, inner.expected) {
-            (EndpointState::Error(_), _) => Some(Refused::Gone),
-            _ if inner.retired => Some(Refused::Gone),
-            _ if inner.connection.is_some() => Some(Refused::Busy),
-            (_, Some(expected)) if expected != visitor => Some(Refused::NotExpected),
-            _ => None,
-        };
-        if let Some(refused) = refused {
-            drop(inner);
-            connection.leave(Presence::Closed, self.number);
-            return Err(refused);
-        }
-        let before = self.receive_visitor(&mut inner, visitor, connection);
-        drop(inner);
-        if let Some(before) = before {
-            before.leave(Presence::Closed, self.number);
-        }
+        self.admit(visitor, connection)?;
         let hello: Hello = ConnectReply {
             doorbell: number,
             index,
@@ -370,20 +411,7 @@ impl Host for Shared {
             // It has that one.
             None => Arc::clone(&messages_fd),
         };
-        let keep = fresh.map(|_| {
-            doorbell.watch_process();
-            // A guest that never reads the answer keeps neither of them.
-            let (ports, doorbell) = (Arc::downgrade(&self.ports), Arc::downgrade(&doorbell));
-            Box::new(move |socket| {
-                let (Some(ports), Some(doorbell)) = (ports.upgrade(), doorbell.upgrade()) else {
-                    return hang_up(&socket);
-                };
-                doorbell.hang_bell(socket);
-                if let Err(error) = ports.add_bell(&doorbell) {
-                    tracing::error!(%error, "a peer of an Rdma cannot wake this process");
-                }
-            }) as Box<dyn FnOnce(Guarded) + Send>
-        });
+        let keep = fresh.map(|_| self.keep_bell(&doorbell));
         let (ports, number) = (Arc::clone(&self.ports), self.number);
         let unheard = move || {
             if let Some(endpoint) = ports.endpoint(number) {

@@ -9,7 +9,7 @@ use super::messages::{Got, INLINE, Kind, Watch};
 use super::remote::Step;
 use super::state::{EndpointInner, Shared};
 use crate::device::{Completion, EndpointState, RecvOpcode};
-use crate::error::{ErrorKind, JobError, Reason};
+use crate::error::{JobError, Reason};
 use crate::sync::deadline;
 
 /// Bytes that are copied at one look.
@@ -30,14 +30,21 @@ pub(super) struct Look {
     pub(super) watch: Option<Watch>,
 }
 
+impl Look {
+    /// Hands out a completion, for which there is room.
+    fn put(&mut self, out: &mut [Completion], completion: Completion) {
+        out[self.filled] = completion;
+        self.filled += 1;
+    }
+}
+
 impl EndpointInner {
     /// Hands out what is over.
     fn drain(&mut self, out: &mut [Completion], look: &mut Look) {
         while look.filled < out.len()
             && let Some(completion) = self.done.pop_front()
         {
-            out[look.filled] = completion;
-            look.filled += 1;
+            look.put(out, completion);
         }
     }
 }
@@ -139,13 +146,12 @@ impl Shared {
                 Kind::TooLong => {
                     let have = posted.room as u64;
                     let error = JobError::new(Reason::ReceiveTooSmall, len as u64, have);
-                    out[look.filled] = Completion::new(posted.token, Err(error));
-                    look.filled += 1;
+                    look.put(out, Completion::new(posted.token, Err(error)));
                     break Err(error);
                 }
             };
-            out[look.filled] = Completion::received(posted.token, opcode, len, head.immediate);
-            look.filled += 1;
+            let completion = Completion::received(posted.token, opcode, len, head.immediate);
+            look.put(out, completion);
             left = left.saturating_sub(len);
             if left == 0 {
                 look.more |= connection.receiving.has_more(&connection.messages);
@@ -182,14 +188,12 @@ impl Shared {
                 break Ok(());
             }
             let (token, job) = (send.token, send.job);
-            match send.fault {
-                Fault::Error(kind, vendor) => break Err(JobError::device(kind, vendor)),
-                Fault::Queue => break Err(JobError::device(ErrorKind::Driver, 0)),
-                Fault::Lost => {
-                    inner.sends.pop_front();
-                    continue;
-                }
-                _ => {}
+            if let Some(error) = send.fault.error() {
+                break Err(error);
+            }
+            if send.fault == Fault::Lost {
+                inner.sends.pop_front();
+                continue;
             }
             let before = inner.copied;
             // SAFETY: the Job's memory is valid and leased, as the caller promises.
@@ -203,12 +207,8 @@ impl Shared {
             left = left.saturating_sub(moved.max(64));
             match step {
                 Ok(Step::Done(answer)) => {
-                    inner.sends.pop_front();
-                    inner.copied = 0;
-                    self.moves_on(inner, connection);
-                    self.ports.count();
-                    out[look.filled] = Completion::new(token, Ok(answer));
-                    look.filled += 1;
+                    self.complete(inner, connection);
+                    look.put(out, Completion::new(token, Ok(answer)));
                 }
                 Ok(Step::More) => {
                     self.moves_on(inner, connection);
@@ -235,6 +235,14 @@ impl Shared {
             self.reopen(inner);
         }
         result.map_err(|error| inner.fail_first(error))
+    }
+
+    /// Completes the first Job.
+    fn complete(&self, inner: &mut EndpointInner, connection: &mut Connection) {
+        inner.sends.pop_front();
+        inner.copied = 0;
+        self.moves_on(inner, connection);
+        self.ports.count();
     }
 
     /// The first Job goes on.

@@ -1,0 +1,152 @@
+//! No function is longer than a screen: a long one has parts, and the parts have names.
+//!
+//! Counted are the lines of its body that have code: those between its braces, without comments and
+//! blank lines, and a text over several lines as one. So a signature that is wrapped, a reason that
+//! is given and a step that is set apart cost nothing.
+
+use super::layering::{code, is_test, sources, without_tests};
+
+/// The most lines of a body.
+const LINES: usize = 60;
+
+/// The functions that are still longer, with the number of lines of each. The list may only shrink:
+/// lower a number when its function loses lines, and remove a function that is short enough.
+const LONG: [(&str, &str, usize); 4] = [
+    ("provider/soft/fabric/memory/received.rs", "map", 89),
+    ("reactor/in_line.rs", "poll_in_line", 74),
+    ("reactor/queue_pair.rs", "open", 61),
+    ("reactor/wait_flight.rs", "go_on", 69),
+];
+
+/// The name of the function that a line begins, if it begins one.
+fn named(line: &str) -> Option<&str> {
+    let (before, after) = line.split_once("fn ")?;
+    let known = |word: &str| {
+        ["const", "async", "unsafe", "extern", "\"\"", "default"].contains(&word)
+            || word.starts_with("pub")
+            || ["super)", "crate)", "self)"].contains(&word)
+            || word.starts_with("crate::")
+            || word.starts_with("super::")
+    };
+    let name = after.split(|c: char| !c.is_alphanumeric() && c != '_');
+    before
+        .split_whitespace()
+        .all(known)
+        .then(|| name.into_iter().next())
+        .flatten()
+        .filter(|name| !name.is_empty())
+}
+
+/// Every function of a file, those within functions too, with the number of lines of its body.
+///
+/// The sources are formatted: a function ends with the brace below its first letter, and what is
+/// behind its head on the same line is short.
+fn functions(text: &str) -> Vec<(String, usize)> {
+    let code = code(text);
+    let lines: Vec<&str> = without_tests(&code).lines().collect();
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let mut found = Vec::new();
+    for (at, line) in lines.iter().enumerate() {
+        let Some(name) = named(line) else { continue };
+        let rest = &lines[at..];
+        let Some(head) = rest.iter().position(|it| it.ends_with(['{', ';', '}'])) else {
+            continue;
+        };
+        if !rest[head].ends_with('{') {
+            // A declaration, or a body on the line of its head.
+            continue;
+        }
+        let body = &rest[head + 1..];
+        let is_end = |it: &&str| indent(it) == indent(line) && it.trim_start().starts_with('}');
+        let end = body.iter().position(is_end).unwrap_or(body.len());
+        let counted = body[..end].iter().filter(|it| !it.trim().is_empty());
+        found.push((name.to_owned(), counted.count()));
+    }
+    found
+}
+
+/// Compares the functions with those that are known to be long: one message for each that differs.
+fn faults(found: &[(String, String, usize)], known: &[(&str, &str, usize)]) -> Vec<String> {
+    let listed = |path: &str, name: &str| known.iter().find(|it| (it.0, it.1) == (path, name));
+    let long = found.iter().filter(|(path, name, lines)| {
+        *lines > listed(path, name).map_or(LINES, |(_, _, lines)| *lines)
+    });
+    let long = long.map(|(path, name, lines)| {
+        format!("{path}: {name} has {lines} lines: give a part of them a name")
+    });
+    let shrunk = known.iter().filter_map(|(path, name, most)| {
+        let same = found.iter().filter(|it| (&*it.0, &*it.1) == (*path, *name));
+        match same.map(|it| it.2).max() {
+            Some(lines) if lines >= *most && lines > LINES => None,
+            Some(lines) if lines > LINES => Some(format!(
+                "{path}: {name} has {lines} lines: lower the number in LONG"
+            )),
+            _ => Some(format!("{path}: {name} is not long: remove it from LONG")),
+        }
+    });
+    long.chain(shrunk).collect()
+}
+
+#[test]
+fn no_function_is_longer_than_sixty_lines() {
+    let sources = sources();
+    // What fuzzers run is built for them alone.
+    let product = sources
+        .iter()
+        .filter(|source| !is_test(&source.path) && !source.path.contains("fuzzing"));
+    let found: Vec<_> = product
+        .flat_map(|source| {
+            let functions = functions(&source.text).into_iter();
+            functions.map(|(name, lines)| (source.path.clone(), name, lines))
+        })
+        .collect();
+    assert!(found.len() > 2500, "{} functions were found", found.len());
+    let faults = faults(&found, &LONG);
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn a_function_that_is_long_or_grows_or_shrinks_is_told() {
+    let of = |lines: usize| {
+        let body = "        step();\n        // Why.\n\n".repeat(lines);
+        let text = format!(
+            "impl A {{\n    pub(in crate::a) unsafe fn long(\n        &self,\n    ) -> u8\n    where\n        A: B,\n    {{\n{body}    }}\n\n    fn short() {{}}\n}}\n"
+        );
+        let found = functions(&text).into_iter();
+        let found: Vec<_> = found
+            .map(|(name, lines)| ("a.rs".to_owned(), name, lines))
+            .collect();
+        assert_eq!(found, [("a.rs".to_owned(), "long".to_owned(), lines)]);
+        found
+    };
+    let none: &[(&str, &str, usize)] = &[];
+    let known: &[(&str, &str, usize)] = &[("a.rs", "long", 62)];
+    for (lines, known, says) in [
+        (60, none, None),
+        (61, none, Some("has 61 lines: give")),
+        (62, known, None),
+        (63, known, Some("has 63 lines: give")),
+        (61, known, Some("has 61 lines: lower")),
+        (60, known, Some("is not long")),
+        (
+            61,
+            &[("a.rs", "other", 70)],
+            Some("long has 61 lines: give"),
+        ),
+        (61, &[("b.rs", "long", 70)], Some("long has 61 lines: give")),
+    ] {
+        let faults = faults(&of(lines), known);
+        assert_eq!(faults.is_empty(), says.is_none(), "{lines}: {faults:?}");
+        assert!(
+            says.is_none_or(|says| faults[0].contains(says)),
+            "{faults:?}"
+        );
+    }
+    // Functions within others, and those of traits, are seen; words of texts are none.
+    let text = "fn a() {\n    async fn b() {\n        c();\n    }\n    \"fn d() {\";\n    b();\n}\ntrait T {\n    fn e();\n    fn f() {\n        e();\n    }\n}\n";
+    let names = [("a", 5), ("b", 1), ("f", 1)];
+    assert_eq!(
+        functions(text),
+        names.map(|(name, lines)| (name.to_owned(), lines))
+    );
+}
