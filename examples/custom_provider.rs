@@ -14,7 +14,7 @@ use std::thread;
 
 use tokio_doca::device::{
     AccelJob, Adapter, Armed, Completion, Job, Keep, Provider, Queue, QueueConfig, Region,
-    Registrar, Registration, Segment, Signal, Submitted, Token, Use, WeakDevice,
+    Registrar, Registration, Segment, Signal, Submit, Submitted, Token, Use, WeakDevice,
 };
 use tokio_doca::{
     Accel, AccelCall, AccelCaps, BufPool, Caps, DevInfo, Device, ErrorKind, JobError, Mmap,
@@ -124,27 +124,30 @@ struct State {
 
 // SAFETY: the duties of `tokio_doca::device`:
 // 1. A Job goes through `todo` and `done` once. 2. It is pushed to `done` after its memory was touched last.
-// 3. `submit` refuses all, and `submit_accel` none. 4. Nothing is answered inline.
+// 3. `submit` takes jobs of its own kinds, and no others. 4. Nothing is answered inline.
 // 5. Under the lock either `arm` sees a completion, or its completion sees `armed`, and takes it.
 // 6. The thread drops `keep` at its end, with nothing left to do. 7. The lock is held for a few instructions.
-unsafe impl Queue for AccelQueue {
-    unsafe fn submit(&self, _jobs: &[(Token, Job)]) -> Submitted {
-        let refused = Some(JobError::device(ErrorKind::NotSupported, 0));
-        Submitted {
-            accepted: 0,
-            refused,
-        }
-    }
-
-    unsafe fn submit_accel(&self, jobs: &[(Token, AccelJob)]) -> Submitted {
-        lock(&self.0.state).todo.extend(jobs);
+unsafe impl Submit for AccelQueue {
+    unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
+        let known = jobs.iter().map_while(|(token, job)| match job {
+            Job::Accel(job) => Some((*token, **job)),
+            _ => None,
+        });
+        let mut state = lock(&self.0.state);
+        let before = state.todo.len();
+        state.todo.extend(known);
+        let accepted = state.todo.len() - before;
+        drop(state);
         self.0.work.notify_one();
         Submitted {
-            accepted: jobs.len(),
-            refused: None,
+            accepted,
+            ..Submitted::unsupported(&jobs[accepted..])
         }
     }
+}
 
+// SAFETY: as above.
+unsafe impl Queue for AccelQueue {
     fn ready(&self) -> bool {
         !lock(&self.0.state).done.is_empty()
     }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::EventFd;
 use tokio_doca::device::{
-    Adapter, Armed, Completion, Job, Keep, Queue, QueueConfig, Region, Registrar, Registration,
-    Segments, Signal, Submitted, Token, Use,
+    Adapter, Armed, Completion, CopyJob, Job, Keep, Queue, QueueConfig, Region, Registrar,
+    Registration, Segments, Signal, Submit, Submitted, Token, Use,
 };
 use tokio_doca::{Caps, DevInfo, Device, JobError, PciAddr, PciFunction, Result};
 
@@ -107,9 +107,9 @@ struct ForcedQueue {
 }
 
 // SAFETY: a Job is over when `submit` returns, so that nothing is kept of it; `reap` hands its Token out once.
-unsafe impl Queue for ForcedQueue {
-    unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
-        let [(token, Job::Copy { src, dst, len, .. })] = jobs else {
+unsafe impl Submit for ForcedQueue {
+    unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
+        let [(token, Job::Copy(CopyJob { src, dst, len }))] = jobs else {
             panic!("one copy at a time");
         };
         descriptor(src, dst, *len).copy();
@@ -122,7 +122,10 @@ unsafe impl Queue for ForcedQueue {
             refused: None,
         }
     }
+}
 
+// SAFETY: as above.
+unsafe impl Queue for ForcedQueue {
     fn ready(&self) -> bool {
         self.state.shown.load(Ordering::Relaxed) && self.state.token.load(Ordering::Relaxed) != NONE
     }
@@ -284,8 +287,8 @@ impl LateShared {
 struct LateQueue(Arc<LateShared>);
 
 // SAFETY: it touches no memory at all, and hands each Token out once.
-unsafe impl Queue for LateQueue {
-    unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
+unsafe impl Submit for LateQueue {
+    unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
         let [(token, _)] = jobs else {
             panic!("one job at a time");
         };
@@ -295,7 +298,10 @@ unsafe impl Queue for LateQueue {
             refused: None,
         }
     }
+}
 
+// SAFETY: as above.
+unsafe impl Queue for LateQueue {
     fn ready(&self) -> bool {
         self.0.finished.0.load(Ordering::SeqCst) != NONE
     }
@@ -372,16 +378,16 @@ struct ObservedQueue {
 }
 
 // SAFETY: the duties are the inner queue's, to which every call goes unchanged.
-unsafe impl Queue for ObservedQueue {
-    unsafe fn try_inline(&self, job: &Job) -> Option<Result<u64, JobError>> {
+unsafe impl Submit for ObservedQueue {
+    unsafe fn try_inline(&self, job: Job<'_>) -> Option<Result<u64, JobError>> {
         // SAFETY: as the caller promises.
         unsafe { self.inner.try_inline(job) }
     }
 
-    unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
+    unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
         let state = &self.state;
         for (_, job) in jobs {
-            if let Job::Copy { src, .. } = job {
+            if let Job::Copy(CopyJob { src, .. }) = job {
                 let addr = src.as_slice()[0].addr().as_ptr().addr() as u64;
                 let source = (addr - state.base.load(Ordering::Relaxed)) / state.stride;
                 let now = state.clock.fetch_add(1, Ordering::Relaxed);
@@ -391,7 +397,10 @@ unsafe impl Queue for ObservedQueue {
         // SAFETY: as the caller promises.
         unsafe { self.inner.submit(jobs) }
     }
+}
 
+// SAFETY: as above.
+unsafe impl Queue for ObservedQueue {
     fn ready(&self) -> bool {
         self.inner.ready()
     }

@@ -4,7 +4,8 @@
 //!
 //! A provider implements [`Provider`], and the unsafe traits [`Adapter`], [`Registrar`] and
 //! [`Queue`]; for remote operations [`Endpoint`] too, and for sync events [`EventCounter`] and
-//! [`EventPort`]. Implementors of the unsafe traits promise what the crate's soundness rests on:
+//! [`EventPort`]. [`Submit`] is the part that queues, endpoints and event ports have in common: jobs
+//! go in there. Implementors of the unsafe traits promise what the crate's soundness rests on:
 //! [`Adapter`], [`Registrar`] and [`Endpoint`] number duties of their own, and all of them keep
 //! these:
 //!
@@ -31,8 +32,8 @@
 //!
 //! The crate promises in turn: memory named by an accepted Job stays valid and leased until its completion was
 //! reaped, or until what `retire` was given is dropped; so do the registrations and imports whose keys it has, which are of the
-//! queue's own device; source and destination are disjoint; at most `depth` Jobs of class
-//! [`Class::Finite`] are in flight; `reap` is called by one thread at a time; no Token is in flight twice.
+//! queue's own device; source and destination are disjoint; at most `depth` Jobs are in flight,
+//! receives and waits apart; `reap` is called by one thread at a time; no Token is in flight twice.
 //!
 //! The suite calls the duties that the other traits number *adapter duties*, *registrar duties* and
 //! *endpoint duties*.
@@ -96,7 +97,7 @@
 //! 2. **[`Adapter`]** and [`Registrar`]: memory can be made (`Mmap::builder().device(..)`). The key
 //!    that `register` returns comes back in every [`Segment`] of the memory. Both traits are unsafe
 //!    to implement.
-//! 3. **[`Queue`]**: `submit` (or `submit_accel`), `reap` and `retire`. `ready` may say `true` always, and `arm` [`Armed::Ready`]; set
+//! 3. **[`Queue`]** and [`Submit`]: `submit`, `reap` and `retire`. `ready` may say `true` always, and `arm` [`Armed::Ready`]; set
 //!    `event_driven` to `false` in the capabilities. Now a WorkQ in `Mode::BusyPoll` works, and the checks of duties 1, 2, 3 and 6
 //!    can pass.
 //! 4. **Events**: ring the [`Signal`] of [`QueueConfig`] once per `arm`, or answer a descriptor from `event_fd` and read it in `clear`.
@@ -116,11 +117,11 @@
 //! All memory is taken in `open_queue` and `open_endpoint`, where the depth is known: no call per Job should allocate. Calls come from any thread,
 //! also several at once but for `reap`.
 //!
-//! Kinds of Jobs that the crate does not know go in by `submit_accel`. They need an entry in [`Caps::accel`], and users reach them
+//! Kinds of jobs that the crate does not know are [`Job::Accel`]. They need an entry in [`Caps::accel`], and users reach them
 //! by `Accel`: opcodes and what they mean are the provider's documentation. The crate checks the operands, takes the Leases
 //! and grows the destination, as for copies.
 //!
-//! Hashing needs an entry in [`Caps::sha`], `submit_sha`, and, for small inputs, `try_inline_sha`. [`Hasher`] does such a Job on
+//! Hashing needs an entry in [`Caps::sha`], and a queue that takes [`Job::Sha`]. [`Hasher`] does such a job on
 //! the CPU, in as many parts as the provider likes: on whatever thread is the device.
 //!
 //! Remote operations need an entry in [`Caps::rdma`], and [`Queue::open_endpoint`], whose [`Endpoint`] takes Jobs and receives; their
@@ -162,11 +163,11 @@ pub use info::{
     AccelCaps, Algorithm, Caps, DevInfo, DmaCaps, JobKind, PciAddr, PciFunction, RdmaCaps,
     RdmaKind, RepCaps, RepFilter, RepInfo, RepKind, ShaCaps, SyncEventCaps, SyncEventKind,
 };
-pub(crate) use job::HASH_COST;
 pub use job::{
-    AccelJob, Class, Completion, Hasher, Job, RecvOpcode, Segment, Segments, SessionRef, ShaJob,
-    Token,
+    AccelJob, Arrival, Completion, CopyJob, EventJob, Hasher, Job, RdmaJob, RecvOpcode, Segment,
+    Segments, SessionRef, ShaJob, Token, Verb,
 };
+pub(crate) use job::{AsJob, CpuJob, CpuState};
 pub(crate) use memory::volatile_copy;
 pub use memory::{
     Access, Audience, Backing, Doubt, Exported, Imported, Offer, Origin, Region, Registrar,
@@ -175,7 +176,6 @@ pub use memory::{
 pub use provider::{Adapter, Device, DeviceId, Liveness, Provider, WeakDevice};
 pub use queue::{
     Armed, Endpoint, EndpointConfig, EndpointState, EventBacking, EventConfig, EventCounter,
-    EventJob, EventPort, EventWait, Keep, Mtu, Queue, QueueConfig, RdmaJob, Signal, Submitted,
-    Unit, Verb,
+    EventPort, EventWait, Keep, Mtu, Queue, QueueConfig, Signal, Submit, Submitted, Unit,
 };
 pub use representor::Representor;

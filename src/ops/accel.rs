@@ -261,7 +261,7 @@ impl<C: AsRef<Accel>, S: MaybeSource, D: MaybeDestination> Request for CallReque
         self.accel.as_ref().begin(&self.call)
     }
 
-    fn prepare(&self, begun: Started<Self>) -> Prepared {
+    fn prepare(&self, begun: Started<Self>) -> Prepared<AccelJob> {
         Prepared::new(begun, self.attachment().queue_index())
     }
 }

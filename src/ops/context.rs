@@ -51,7 +51,7 @@ impl<K: Kind, E> Context<K, E> {
         device: &Device,
         workq: &WorkQ,
         check: impl FnOnce(&K) -> Result<T>,
-        open: impl FnOnce(&Attachment, T) -> Result<E>,
+        open: impl FnOnce(&mut Attachment, T) -> Result<E>,
     ) -> Result<Context<K, E>> {
         let info = device.info();
         let Some(caps) = K::of(info.caps()).cloned() else {
@@ -60,8 +60,8 @@ impl<K: Kind, E> Context<K, E> {
         };
         let attach = || {
             let checked = check(&caps)?;
-            let attachment = workq.attach(device, caps.event_driven())?;
-            let extra = open(&attachment, checked)?;
+            let mut attachment = workq.attach(device, caps.event_driven())?;
+            let extra = open(&mut attachment, checked)?;
             Ok((attachment, extra))
         };
         let (attachment, extra) = attach().map_err(|error: Error| error.with_call(K::ATTACH))?;

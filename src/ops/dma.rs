@@ -8,7 +8,7 @@ use super::context::{Context, Kind};
 use super::op::{Answers, Request, Started};
 use super::operation::Op;
 use super::operation::sealed::Own;
-use crate::device::{Caps, Device, DmaCaps, Job, Use};
+use crate::device::{Caps, CopyJob, Device, DmaCaps, Use};
 use crate::error::{JobError, Result};
 use crate::mem::{self, CopyDestination, CopySource, Extent, Grow, Handle, handles};
 use crate::reactor::{Attachment, Flight, HasAttachment, Outcome, Prepared, WorkQ};
@@ -160,7 +160,7 @@ impl<C: AsRef<Dma>, S, D> HasAttachment for CopyRequest<C, S, D> {
 
 impl<C: AsRef<Dma>, S: CopySource, D: CopyDestination> Request for CopyRequest<C, S, D> {
     type Leases = (S::Lease, D::Lease);
-    type Job = Job;
+    type Job = CopyJob;
 
     #[inline(always)]
     fn begin(&self) -> Result<Started<Self>, JobError> {
@@ -175,15 +175,10 @@ impl<C: AsRef<Dma>, S: CopySource, D: CopyDestination> Request for CopyRequest<C
             context.check_limits(from, to, from.bytes)?;
             let begun = mem::begin(src, dst, context.attachment().holder(Use::Dma))?;
             // Once more: without the Leases somebody may have changed them meanwhile.
-            let Job::Copy { src, dst, len } = begun.job();
+            let CopyJob { src, dst, len } = begun.job();
             context.check_limits(Extent::of(src), Extent::of(dst), *len)?;
             Ok(begun)
         }
-    }
-
-    #[inline(always)]
-    fn finish_inline(&self, begun: &Started<Self>) -> Option<Outcome> {
-        self.attachment().finish_inline(begun)
     }
 
     #[inline(always)]
@@ -194,12 +189,11 @@ impl<C: AsRef<Dma>, S: CopySource, D: CopyDestination> Request for CopyRequest<C
         }
         drop(write);
         drop(read);
-        let Job::Copy { len, .. } = job;
-        len
+        job.len
     }
 
     #[inline(always)]
-    fn prepare(&self, begun: Started<Self>) -> Prepared {
+    fn prepare(&self, begun: Started<Self>) -> Prepared<CopyJob> {
         Prepared::new(begun.keep(), self.attachment().queue_index())
     }
 }

@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use super::operation::sealed::{Kind, Post};
+use crate::device::AsJob;
 use crate::error::JobError;
 use crate::mem::Begun;
 use crate::reactor::{Flight, HasAttachment, Meaning, Outcome, Prepared, budget};
@@ -16,7 +17,7 @@ use crate::reactor::{Flight, HasAttachment, Meaning, Outcome, Prepared, budget};
 /// A job to be, and how it reaches its context.
 pub(crate) trait Request: Answers + HasAttachment + Sized {
     type Leases;
-    type Job;
+    type Job: AsJob;
 
     /// Those that are polled first in some order are submitted in that order. So they spend of the
     /// budget afterwards.
@@ -27,8 +28,8 @@ pub(crate) trait Request: Answers + HasAttachment + Sized {
 
     /// Finishes it now, if the device can.
     #[inline(always)]
-    fn finish_inline(&self, _begun: &Started<Self>) -> Option<Outcome> {
-        None
+    fn finish_inline(&self, begun: &Started<Self>) -> Option<Outcome> {
+        self.attachment().finish_inline(begun, Self::ORDERED)
     }
 
     /// It was finished inline: gives the Leases back, and returns how many bytes were moved.
@@ -38,7 +39,7 @@ pub(crate) trait Request: Answers + HasAttachment + Sized {
     }
 
     /// What a Slot keeps of it.
-    fn prepare(&self, begun: Started<Self>) -> Prepared;
+    fn prepare(&self, begun: Started<Self>) -> Prepared<Self::Job>;
 }
 
 /// What a Request is answered with.
@@ -96,7 +97,7 @@ impl sealed::Of for () {
 /// The job of a Request, and its Leases.
 pub(crate) type Started<R> = Begun<<R as Request>::Leases, <R as Request>::Job>;
 
-pub(super) fn prepare<R: Request>(request: &R) -> Result<Prepared, JobError> {
+pub(super) fn prepare<R: Request>(request: &R) -> Result<Prepared<R::Job>, JobError> {
     Ok(request.prepare(request.begin()?))
 }
 

@@ -35,13 +35,13 @@ use ::loom::thread::JoinHandle;
 use super::gate::Outside;
 use super::{Attachment, Flight, HasAttachment, Mode, Prepared, WorkQ};
 use crate::device::{
-    Adapter, Armed, Caps, Completion, DevInfo, Device, Job, Keep, PciAddr, PciFunction, Queue,
-    QueueConfig, Region, Registrar, Registration, Segment, Segments, Submitted, Token, Use,
+    Adapter, Armed, Caps, Completion, CopyJob, DevInfo, Device, Job, Keep, PciAddr, PciFunction,
+    Queue, QueueConfig, Region, Registrar, Registration, Segment, Segments, Submit, Submitted,
+    Token, Use,
 };
 use crate::error::{ErrorKind, JobError, Result};
 use crate::reactor::events::Driven;
 use crate::reactor::slots::{Completed, Held, Leftovers, Notify, Outcome, Slot, Target};
-use crate::reactor::workq::Work;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use crate::sync::loom::{Task, block_on, check, spawn};
 use crate::sync::{lock, seq_cst_order};
@@ -104,8 +104,8 @@ struct Fake {
 }
 
 // SAFETY: the duties of `device`, but for memory, which it does not touch: each Job completes once.
-unsafe impl Queue for Fake {
-    unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
+unsafe impl Submit for Fake {
+    unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
         assert!(!self.shut.load(SeqCst), "a Job after the shutdown");
         let full = self.taken.load(SeqCst) >= self.room;
         if full || self.refusals.load(SeqCst) > 0 {
@@ -128,7 +128,10 @@ unsafe impl Queue for Fake {
             refused: None,
         }
     }
+}
 
+// SAFETY: as above.
+unsafe impl Queue for Fake {
     fn ready(&self) -> bool {
         seq_cst_order();
         self.done.iter().any(|done| done.load(SeqCst) != 0)
@@ -339,18 +342,15 @@ impl HasAttachment for Arc<Attachment> {
     }
 }
 
-fn prepared() -> Prepared {
+fn prepared() -> Prepared<CopyJob> {
     // SAFETY: the device reaches no memory.
     let segments = Segments::one(unsafe { Segment::new(NonNull::dangling(), 1, 0) });
-    let job = Job::Copy {
+    let job = CopyJob {
         src: segments,
         dst: segments,
         len: 1,
     };
-    Prepared {
-        job: Work::Job(job),
-        held: held(),
-    }
+    Prepared::modelled(job, held())
 }
 
 impl Future for Op {

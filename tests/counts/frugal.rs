@@ -70,8 +70,8 @@ unsafe impl Registrar for Frugal {
 struct FrugalQueue(Arc<Mutex<State>>);
 
 // SAFETY: it touches no memory, and hands each Token out once.
-unsafe impl Queue for FrugalQueue {
-    unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
+unsafe impl Submit for FrugalQueue {
+    unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
         let tokens = jobs.iter().map(|(token, _)| *token);
         self.0.lock().unwrap().pending.extend(tokens);
         Submitted {
@@ -79,7 +79,10 @@ unsafe impl Queue for FrugalQueue {
             refused: None,
         }
     }
+}
 
+// SAFETY: as above.
+unsafe impl Queue for FrugalQueue {
     fn ready(&self) -> bool {
         !self.0.lock().unwrap().done.is_empty()
     }

@@ -229,12 +229,13 @@ table! {
     Liveness:               Send Sync Unpin;
     Token:                  Send Sync Unpin;
     Completion:             Send Sync Unpin;
-    Job:                    Send Sync Unpin;
+    Job<'static>:           Send Sync Unpin;
     AccelJob:               Send Sync Unpin;
     ShaJob:                 Send Sync Unpin;
     SessionRef:             Send Sync Unpin;
     Hasher:                 Send Sync Unpin;
-    Class:                  Send Sync Unpin;
+    Arrival:                Send Sync Unpin;
+    CopyJob:                Send Sync Unpin;
     Segment:                Send Sync Unpin;
     Segments:               Send Sync Unpin;
     Region:                 no   no   Unpin;
@@ -269,7 +270,7 @@ table! {
 }
 
 /// Traits, functions, and names for types that the table has.
-const NO_TYPES: [&str; 24] = [
+const NO_TYPES: [&str; 25] = [
     "Answer",
     "Endpoint",
     "MaybeRemote",
@@ -289,6 +290,7 @@ const NO_TYPES: [&str; 24] = [
     "Provider",
     "Adapter",
     "Queue",
+    "Submit",
     "Keep",
     "Result",
     "add_provider",

@@ -61,7 +61,7 @@ impl Bench {
             len: 0,
         };
         // SAFETY: it names no memory, and each test has its own numbers.
-        unsafe { self.ends[from].submit(&[(Token::new(0, number, 1), job)]) }
+        unsafe { self.ends[from].submit(&[(Token::new(0, number, 1), (&job).into())]) }
     }
 
     /// A receive of no bytes.

@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::Peers;
 use crate::contract::rig::{Arena, Bell, Dice};
 use crate::device::{
-    Access, Completion, Endpoint, EndpointConfig, EndpointState, Queue, QueueConfig, RdmaJob,
+    Access, Completion, Endpoint, EndpointConfig, EndpointState, Job, Queue, QueueConfig, RdmaJob,
     Segment, Segments, Signal, Submitted, Token, Use,
 };
 use crate::error::JobError;
@@ -243,14 +243,14 @@ impl End {
     /// Tries a Job inline.
     pub(super) fn try_inline(&self, job: &RdmaJob) -> Option<Result<u64, JobError>> {
         // SAFETY: the memory is this end's and its peer's, and no other Job has the cell.
-        unsafe { self.endpoint().try_inline(job) }
+        unsafe { self.endpoint().try_inline(job.into()) }
     }
 
     /// Submits Jobs in one batch.
     pub(super) fn submit(&mut self, jobs: &[(u32, RdmaJob)]) -> Submitted {
-        let named: Vec<(Token, RdmaJob)> = jobs
+        let named: Vec<(Token, Job<'_>)> = jobs
             .iter()
-            .map(|&(index, job)| (self.jobs[index as usize].token, job))
+            .map(|(index, job)| (self.jobs[*index as usize].token, job.into()))
             .collect();
         // SAFETY: the memory is this end's and its peer's, who touch a cell only while its Job is not in flight, and it goes after `retire`
         // has dropped what it was given, or never. Tokens are one per cell, and cells as many as the queue is deep.

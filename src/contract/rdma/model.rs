@@ -4,12 +4,11 @@ use std::ops::Range;
 
 use super::end::{Ended, Table};
 use super::pair::Pair;
-use crate::device::{Completion, RdmaJob, RecvOpcode, Segments, Token, Verb};
+use crate::device::{Arrival, Completion, RdmaJob, Segments, Token, Verb};
 
 /// A message on its way to a receive.
 pub(super) struct Message {
-    opcode: RecvOpcode,
-    immediate: u32,
+    arrival: Arrival,
     len: usize,
     /// What lands in the receive.
     data: Vec<u8>,
@@ -99,20 +98,19 @@ impl Pair {
         let effect = self.sides[side].effects[index as usize].as_ref();
         let job = effect.expect("it was prepared").job;
         let cell = &self.ends[side].jobs[index as usize];
-        let (opcode, immediate) = match job.verb {
-            Verb::Send(None) => (RecvOpcode::Send, 0),
-            Verb::Send(Some(immediate)) => (RecvOpcode::SendImm, immediate),
-            Verb::Write(Some(immediate)) => (RecvOpcode::WriteImm, immediate),
+        let arrival = match job.verb {
+            Verb::Send(None) => Arrival::Send,
+            Verb::Send(Some(immediate)) => Arrival::SendImm(immediate),
+            Verb::Write(Some(immediate)) => Arrival::WriteImm(immediate),
             _ => return,
         };
-        let writes = opcode == RecvOpcode::WriteImm;
+        let writes = matches!(arrival, Arrival::WriteImm(_));
         let data = cell
             .pieces
             .iter()
             .flat_map(|piece| cell.bytes[piece.clone()].iter().copied());
         let message = Message {
-            opcode,
-            immediate,
+            arrival,
             len: job.len,
             data: if writes { Vec::new() } else { data.collect() },
             writer: writes.then_some((index, cell.token)),
@@ -169,16 +167,11 @@ impl Pair {
                 "endpoint duty 1: a receive ended, and the peer has sent nothing for it: {completion:?}"
             );
         };
-        let Message {
-            opcode,
-            immediate,
-            len,
-            ..
-        } = message;
-        let want = Completion::received(completion.token, opcode, len, immediate);
+        let Message { arrival, len, .. } = message;
+        let want = Completion::received(completion.token, arrival, len);
         assert_eq!(
             *completion, want,
-            "endpoint duty 1: the next message is {opcode:?} of {len} bytes, immediate {immediate}"
+            "endpoint duty 1: the next message is {arrival:?} of {len} bytes"
         );
         let cell = &mut self.ends[side].receives[index as usize];
         let pieces = cell.pieces.clone();

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::arena::Arena;
 use super::bell::Bell;
 use super::dice::Dice;
-use super::job::{AnyJob, Batch};
+use super::job::AnyJob;
 use super::retained::{Retained, Retired};
 use super::shape::Shape;
 use super::subject::Subject;
@@ -192,15 +192,12 @@ impl Rig {
     pub(in crate::contract) fn submit(&mut self, indices: &[u32]) -> Submitted {
         let token = |index: u32| self.cells[index as usize].token;
         let jobs = indices.iter().map(|&index| (token(index), self.job(index)));
-        let submitted = match &Batch::of(jobs) {
-            // SAFETY: the memory is this rig's, which touches a cell only while its Job is not in flight, and goes after
-            // `retire` has dropped what it was given, or never. Tokens are one per cell.
-            Batch::Copies(jobs) => unsafe { self.queue.submit(jobs) },
-            // SAFETY: as above.
-            Batch::Accel(jobs) => unsafe { self.queue.submit_accel(jobs) },
-            // SAFETY: as above; a cell's session is its Job's alone, and goes with the memory.
-            Batch::Hashes(jobs) => unsafe { self.queue.submit_sha(jobs) },
-        };
+        let jobs: Vec<_> = jobs.collect();
+        let jobs: Vec<_> = jobs.iter().map(|(at, job)| (*at, job.as_job())).collect();
+        // SAFETY: the memory is this rig's, which touches a cell only while its job is not in flight,
+        // and goes after `retire` has dropped what it was given, or never. Tokens are one per cell. A
+        // cell's session is its job's alone, and goes with the memory.
+        let submitted = unsafe { self.queue.submit(&jobs) };
         let Submitted { accepted, refused } = submitted;
         assert!(
             accepted <= indices.len(),
@@ -334,13 +331,8 @@ impl Rig {
 
     /// Tries a prepared Job inline; checks it if it was answered.
     pub(in crate::contract) fn try_inline(&mut self, index: u32) -> Option<Result<u64, JobError>> {
-        let answer = match self.job(index) {
-            // SAFETY: the memory is this rig's, and no Job has the cell.
-            AnyJob::Copy(job) => unsafe { self.queue.try_inline(&job) },
-            // SAFETY: as above, nor its session.
-            AnyJob::Sha(job) => unsafe { self.queue.try_inline_sha(&job) },
-            AnyJob::Accel(_) => None,
-        };
+        // SAFETY: the memory is this rig's, and no job has the cell, nor its session.
+        let answer = unsafe { self.queue.try_inline(self.job(index).as_job()) };
         if answer.is_some() {
             let cell = &mut self.cells[index as usize];
             cell.bytes = cell.after.clone();

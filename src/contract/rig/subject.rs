@@ -8,7 +8,7 @@ use super::digest::digest;
 use super::job::AnyJob;
 use super::shape::Shape;
 use super::watch::{DEADLINE, watched_for};
-use crate::device::{AccelJob, Algorithm, Device, Job, Segments, SessionRef, ShaCaps, ShaJob};
+use crate::device::{AccelJob, Algorithm, CopyJob, Device, Segments, SessionRef, ShaCaps, ShaJob};
 use crate::error::{JobError, Result};
 use crate::mem::{Destination, Source};
 use crate::{Accel, AccelCall, AccelCaps, Dma, DmaCaps, Sha, WorkQ};
@@ -332,7 +332,7 @@ impl Subject {
         session: Option<SessionRef>,
     ) -> AnyJob {
         match &self.kind {
-            Kind::Copy => AnyJob::Copy(Job::Copy { src, dst, len }),
+            Kind::Copy => AnyJob::Copy(CopyJob { src, dst, len }),
             Kind::Accel(sample) => AnyJob::Accel(AccelJob {
                 opcode: sample.opcode,
                 arg: sample.arg,

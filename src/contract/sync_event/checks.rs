@@ -67,7 +67,7 @@ pub fn event_jobs_are_done_in_order(events: impl Into<Events>) {
                 (rig.token(0, index), job)
             })
             .collect();
-        let submitted = rig.port.submit(&jobs);
+        let submitted = rig.submit(&jobs);
         assert_eq!(
             submitted.accepted,
             jobs.len(),

@@ -10,8 +10,8 @@ use std::time::Duration;
 use super::events::{DEPTH, Events, WAITS};
 use crate::contract::rig::{Bell, wait_for};
 use crate::device::{
-    Completion, EventConfig, EventCounter, EventJob, EventPort, EventWait, Queue, QueueConfig,
-    Signal, Token, Unit,
+    Completion, EventConfig, EventCounter, EventJob, EventPort, EventWait, Job, Queue, QueueConfig,
+    Signal, Submitted, Token, Unit,
 };
 use crate::error::JobError;
 
@@ -98,13 +98,21 @@ impl Rig {
         assert_eq!(set, Ok(value), "duty 1: what a set answers");
     }
 
+    /// Submits jobs, under Tokens that are not in flight, in one batch.
+    pub(super) fn submit(&self, jobs: &[(Token, EventJob)]) -> Submitted {
+        let jobs: Vec<_> = jobs.iter().map(|(at, job)| (*at, job.into())).collect();
+        // SAFETY: the jobs name no memory.
+        unsafe { self.port.submit(&jobs) }
+    }
+
     /// By the queue, or inline if it does that.
     pub(super) fn job(&mut self, job: EventJob) -> Result<u64, JobError> {
-        if let Some(done) = self.port.try_inline(&job) {
+        // SAFETY: the job names no memory.
+        if let Some(done) = unsafe { self.port.try_inline(Job::Event(&job)) } {
             return done;
         }
         let token = self.token(0, 0);
-        let submitted = self.port.submit(&[(token, job)]);
+        let submitted = self.submit(&[(token, job)]);
         assert_eq!(
             (submitted.accepted, submitted.refused),
             (1, None),

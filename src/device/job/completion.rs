@@ -1,4 +1,4 @@
-//! The name of a Job in flight, and what the device says when it is over.
+//! The name of a job in flight, and what the device says when it is over.
 
 use crate::error::JobError;
 
@@ -81,54 +81,62 @@ pub enum RecvOpcode {
 pub struct Completion {
     /// The Job.
     pub token: Token,
-    /// The number of bytes moved, or why not.
+    /// What the job answers, which is most often the number of bytes moved, or why it failed.
     pub result: Result<u64, JobError>,
-    /// Of a receive: what came beside the data. 0 otherwise.
-    pub immediate: u32,
+    /// What the peer did that ended a receive; `None` for jobs and waits, and for a receive that
+    /// failed.
+    pub received: Option<Arrival>,
 }
 
-/// Where the opcode of a receive stands in its result.
-const OPCODE_SHIFT: u32 = 62;
+/// What a peer did that ended a receive, and the immediate that came with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "ibv_wc_opcode")]
+pub enum Arrival {
+    /// It sent a message.
+    Send,
+    /// It sent a message, and this immediate.
+    SendImm(u32),
+    /// It wrote to memory of this side, and sent this immediate. The receive's own memory is
+    /// untouched.
+    WriteImm(u32),
+}
+
+impl Arrival {
+    /// Returns what the receiver is told that the peer did.
+    pub(crate) const fn opcode(self) -> RecvOpcode {
+        match self {
+            Arrival::Send => RecvOpcode::Send,
+            Arrival::SendImm(_) => RecvOpcode::SendImm,
+            Arrival::WriteImm(_) => RecvOpcode::WriteImm,
+        }
+    }
+
+    /// Returns the immediate that came.
+    pub(crate) const fn immediate(self) -> Option<u32> {
+        match self {
+            Arrival::Send => None,
+            Arrival::SendImm(immediate) | Arrival::WriteImm(immediate) => Some(immediate),
+        }
+    }
+}
 
 impl Completion {
-    /// A Job is over.
+    /// A job or wait is over.
     pub const fn new(token: Token, result: Result<u64, JobError>) -> Completion {
         Completion {
             token,
             result,
-            immediate: 0,
+            received: None,
         }
     }
 
-    /// A receive is over: what the peer did, how many bytes there are of it, and its immediate.
-    pub const fn received(
-        token: Token,
-        opcode: RecvOpcode,
-        len: usize,
-        immediate: u32,
-    ) -> Completion {
-        let code = match opcode {
-            RecvOpcode::Send => 0,
-            RecvOpcode::SendImm => 1,
-            RecvOpcode::WriteImm => 2,
-        };
+    /// A receive is over: what the peer did, and how many bytes there are of it.
+    pub const fn received(token: Token, arrival: Arrival, len: usize) -> Completion {
         Completion {
             token,
-            result: Ok(code << OPCODE_SHIFT | len as u64),
-            immediate,
+            result: Ok(len as u64),
+            received: Some(arrival),
         }
-    }
-
-    /// What peer did, and how many bytes there are, by the result of a receive; `None` for what `received` never makes.
-    pub(crate) fn opcode_and_len(result: u64) -> Option<(RecvOpcode, usize)> {
-        let opcode = match result >> OPCODE_SHIFT {
-            0 => RecvOpcode::Send,
-            1 => RecvOpcode::SendImm,
-            2 => RecvOpcode::WriteImm,
-            _ => return None,
-        };
-        let len = result & ((1 << OPCODE_SHIFT) - 1);
-        Some((opcode, usize::try_from(len).ok()?))
     }
 }
 
@@ -149,17 +157,5 @@ mod tests {
             (token.table(), token.index(), token.generation()),
             (0, 7, 1)
         );
-    }
-
-    #[test]
-    fn a_receive_says_what_the_peer_did() {
-        let token = Token::new(1, 2, 3);
-        for opcode in [RecvOpcode::Send, RecvOpcode::SendImm, RecvOpcode::WriteImm] {
-            let completion = Completion::received(token, opcode, 1 << 31, 7);
-            let result = completion.result.unwrap();
-            assert_eq!(Completion::opcode_and_len(result), Some((opcode, 1 << 31)));
-            assert_eq!(completion.immediate, 7);
-        }
-        assert_eq!(Completion::opcode_and_len(u64::MAX), None);
     }
 }

@@ -11,7 +11,7 @@ use sha1::Sha1;
 use sha2::digest::{FixedOutput, Output, Update};
 use sha2::{Sha256, Sha512};
 
-use super::job::Segment;
+use super::segment::Segment;
 use super::sha::ShaJob;
 use crate::device::info::Algorithm;
 use crate::device::memory::volatile_copy;
@@ -31,8 +31,8 @@ enum State {
     Sha512(Sha512),
 }
 
-/// A byte that is hashed takes about as long as so many that are copied.
-pub(crate) const COST: usize = 8;
+/// A byte that is hashed takes about as long as this many that are copied.
+pub(super) const COST: usize = 8;
 
 /// What others may write goes through a buffer of so many bytes, which stays in the first cache.
 const BOUNCE: usize = 4096;

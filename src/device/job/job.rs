@@ -1,170 +1,76 @@
 //! One piece of work, as the device sees it: plain data.
-#![expect(
-    unsafe_code,
-    reason = "a Job carries raw memory across threads, and a list by pointer"
-)]
 
-use std::ptr::NonNull;
+use super::event::EventJob;
+use super::rdma::RdmaJob;
+use super::segment::Segments;
+use super::sha::ShaJob;
 
-/// A piece of registered memory.
+/// One piece of work, of any kind, by reference.
 ///
-/// Whoever is lent a Segment reads and writes its bytes, so safe code cannot make one, but for a
-/// part of another ([`Segment::part`]):
-///
-/// ```compile_fail,E0451
-/// use std::ptr::NonNull;
-/// use tokio_doca::device::Segment;
-///
-/// Segment { addr: NonNull::<u8>::dangling(), len: 4096, key: 0 };
-/// ```
-///
-/// ```compile_fail,E0133
-/// # use std::ptr::NonNull;
-/// # use tokio_doca::device::Segment;
-/// Segment::new(NonNull::<u8>::dangling(), 4096, 0);
-/// ```
-#[derive(Clone, Copy, Debug)]
-#[doc(alias = "ibv_sge")]
-pub struct Segment {
-    addr: NonNull<u8>,
-    len: usize,
-    key: u64,
-}
-
-impl Segment {
-    /// Names `len` bytes from `addr` on, which the device knows by `key`.
-    ///
-    /// # Safety
-    ///
-    /// While a job that names the Segment is lent its memory, the device reaches these bytes by the
-    /// key, and nobody else uses them but as the Leases of the job allow.
-    #[inline(always)]
-    pub const unsafe fn new(addr: NonNull<u8>, len: usize, key: u64) -> Segment {
-        Segment { addr, len, key }
-    }
-
-    /// Returns `len` of its bytes, from byte `at` on.
-    ///
-    /// # Panics
-    ///
-    /// If they do not lie in the Segment.
-    #[must_use]
-    #[inline]
-    pub fn part(self, at: usize, len: usize) -> Segment {
-        let lies_within = at <= self.len && len <= self.len - at;
-        assert!(lies_within, "{len} bytes at {at}, of {}", self.len);
-        // Arithmetic of numbers: the address of imported memory need not be one of this process.
-        let addr = self.addr.map_addr(|addr| addr.saturating_add(at));
-        Segment { addr, len, ..self }
-    }
-
-    /// Returns the address of the first byte.
-    #[inline(always)]
-    pub const fn addr(&self) -> NonNull<u8> {
-        self.addr
-    }
-
-    /// Returns the length in bytes.
-    #[inline(always)]
-    #[allow(clippy::len_without_is_empty)] // nobody asks
-    pub const fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Returns the key that the device gave when the memory was registered
-    /// ([`Registration::key`](crate::device::Registration::key)) or imported
-    /// ([`Imported::key`](crate::device::Imported::key)). In a list all pieces are registered ones.
-    #[inline(always)]
-    pub const fn key(&self) -> u64 {
-        self.key
-    }
-}
-
-// SAFETY: a Segment is an address; who may touch the bytes is decided by Leases, not by who holds the address.
-unsafe impl Send for Segment {}
-// SAFETY: as above.
-unsafe impl Sync for Segment {}
-
-/// One Segment, or a list of them that lies somewhere else.
-#[derive(Clone, Copy, Debug)]
-pub struct Segments(Repr);
-
-#[derive(Clone, Copy, Debug)]
-enum Repr {
-    One(Segment),
-    Many(NonNull<Segment>, usize),
-}
-
-// SAFETY: `Many` points to Segments, which are Sync, and which live as long as `Segments::list` was promised.
-unsafe impl Send for Segments {}
-// SAFETY: as above.
-unsafe impl Sync for Segments {}
-
-impl Segments {
-    /// A single piece.
-    #[inline(always)]
-    pub fn one(segment: Segment) -> Segments {
-        Segments(Repr::One(segment))
-    }
-
-    /// A list.
-    ///
-    /// # Safety
-    ///
-    /// The list must stay where it is, unchanged, for as long as the result is used: until the completion of
-    /// every Job that it stands in.
-    pub unsafe fn list(list: &[Segment]) -> Segments {
-        Segments(Repr::Many(NonNull::from(list).cast(), list.len()))
-    }
-
-    /// No memory at all: the side that an [`AccelJob`] does not have.
-    pub fn none() -> Segments {
-        Segments(Repr::Many(NonNull::dangling(), 0))
-    }
-
-    /// The piece, if it is a single one.
-    #[inline(always)]
-    pub fn as_one(&self) -> Option<&Segment> {
-        match &self.0 {
-            Repr::One(segment) => Some(segment),
-            Repr::Many(..) => None,
-        }
-    }
-
-    /// The pieces, in order.
-    #[inline(always)]
-    pub fn as_slice(&self) -> &[Segment] {
-        match &self.0 {
-            Repr::One(segment) => std::slice::from_ref(segment),
-            // SAFETY: the list is alive and unchanged by the contract of `list`; pointer and length were a slice's. Or it is
-            // `none`: no bytes at an aligned address.
-            Repr::Many(first, len) => unsafe { std::slice::from_raw_parts(first.as_ptr(), *len) },
-        }
-    }
-}
-
-/// One piece of work.
+/// The reference is for the call alone: a device that accepts the job copies what it needs of it.
+/// It is as large for all kinds, so that a copy does not carry the bytes of a remote operation.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 #[doc(alias = "doca_job")]
-pub enum Job {
-    /// Copies `len` bytes from `src` to `dst`; each side has at least as many.
-    #[doc(alias = "doca_dma_job_memcpy")]
-    Copy {
-        /// Gathered from.
-        src: Segments,
-        /// Scattered to.
-        dst: Segments,
-        /// Bytes.
-        len: usize,
-    },
+pub enum Job<'a> {
+    /// A copy, for a [`Queue`](crate::device::Queue) of a device with [`DmaCaps`](crate::DmaCaps).
+    Copy(&'a CopyJob),
+    /// A hash, for a [`Queue`](crate::device::Queue) of a device with [`ShaCaps`](crate::ShaCaps).
+    Sha(&'a ShaJob),
+    /// A job of the provider's own kind, for a [`Queue`](crate::device::Queue) of a device with
+    /// [`AccelCaps`](crate::AccelCaps).
+    Accel(&'a AccelJob),
+    /// A remote operation, for an [`Endpoint`](crate::device::Endpoint).
+    Rdma(&'a RdmaJob),
+    /// A job of a sync event, for an [`EventPort`](crate::device::EventPort).
+    Event(&'a EventJob),
 }
 
-/// One piece of work of a kind that only its provider knows: what a Job is to copies, for [`Queue::submit_accel`].
-///
-/// It is a type of its own so that [`Job`] stays as small as it is: with its Token it fills a cache line.
-///
-/// [`Queue::submit_accel`]: crate::device::Queue::submit_accel
+/// What can be submitted as a [`Job`].
+pub(crate) trait AsJob {
+    /// Refers to it.
+    fn as_job(&self) -> Job<'_>;
+}
+
+/// Implements `AsJob` and `From` for the kinds of jobs.
+macro_rules! kinds {
+    ($($kind:ident: $job:ident,)*) => {$(
+        impl AsJob for $job {
+            #[inline(always)]
+            fn as_job(&self) -> Job<'_> {
+                Job::$kind(self)
+            }
+        }
+
+        impl<'a> From<&'a $job> for Job<'a> {
+            fn from(job: &'a $job) -> Job<'a> {
+                Job::$kind(job)
+            }
+        }
+    )*};
+}
+
+kinds! {
+    Copy: CopyJob,
+    Sha: ShaJob,
+    Accel: AccelJob,
+    Rdma: RdmaJob,
+    Event: EventJob,
+}
+
+/// Copies `len` bytes from `src` to `dst`; each side has at least as many.
+#[derive(Clone, Copy, Debug)]
+#[doc(alias = "doca_dma_job_memcpy")]
+pub struct CopyJob {
+    /// Gathered from.
+    pub src: Segments,
+    /// Scattered to.
+    pub dst: Segments,
+    /// Bytes.
+    pub len: usize,
+}
+
+/// One piece of work of a kind that only its provider knows.
 #[derive(Clone, Copy, Debug)]
 #[doc(alias = "doca_job")]
 pub struct AccelJob {
@@ -174,35 +80,11 @@ pub struct AccelJob {
     pub arg: u64,
     /// What is read, all of it; [`Segments::none`] if nothing is.
     pub src: Segments,
-    /// Where may be written, from the front; [`Segments::none`] if nothing is. The result of the Job is then how many
-    /// bytes were.
+    /// Where may be written, from the front; [`Segments::none`] if nothing is. The result of the
+    /// job is then how many bytes were.
     pub dst: Segments,
 }
 
-/// A Job and its Token fill a cache line: what is added to it is paid for by every copy.
+/// A copy and its Token fill a cache line: what is added to it is paid for by every copy.
 #[cfg(target_pointer_width = "64")]
-const _: () = assert!(size_of::<(super::Token, Job)>() == 64);
-
-/// How a Job comes to its end, and so which Slots it takes.
-///
-/// Only Finite Jobs count against the depth of a WorkQ. If receives did, 256 of them would lock out the send
-/// that ends them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Class {
-    /// It finishes by itself.
-    Finite,
-    /// A posted receive: it finishes when a peer sends.
-    Receive,
-    /// A wait on a sync event: it finishes when somebody signals.
-    Wait,
-}
-
-impl Job {
-    /// Which Slots it takes.
-    pub fn class(&self) -> Class {
-        match self {
-            Job::Copy { .. } => Class::Finite,
-        }
-    }
-}
+const _: () = assert!(size_of::<(super::Token, CopyJob)>() == 64);

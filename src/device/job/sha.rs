@@ -7,10 +7,10 @@
 use std::ptr::NonNull;
 
 use super::hasher::Hasher;
-use super::job::{Segment, Segments};
+use super::segment::{Segment, Segments};
 use crate::device::info::Algorithm;
 
-/// One piece of hashing: what a Job is to copies, for [`Queue::submit_sha`].
+/// One piece of hashing.
 ///
 /// | `session` | `dst` | what it is | its result |
 /// |---|---|---|---|
@@ -19,8 +19,6 @@ use crate::device::info::Algorithm;
 /// | some | some | the last part, which may be empty; the session begins anew | bytes of the digest |
 ///
 /// A provider that computes on the CPU does it by [`Hasher::work`].
-///
-/// [`Queue::submit_sha`]: crate::device::Queue::submit_sha
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 #[doc(alias = "doca_sha_job")]

@@ -8,8 +8,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::submitted::{Keep, Submitted};
-use crate::device::job::{Segment, Segments, Token};
+use super::submit::{Keep, Submit};
+use crate::device::job::{Segments, Token};
 use crate::device::memory::Access;
 use crate::error::{JobError, Result};
 
@@ -103,44 +103,7 @@ pub enum EndpointState {
     Error(JobError),
 }
 
-/// What is done with the peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[doc(alias = "ibv_wr_opcode")]
-pub enum Verb {
-    /// The local data becomes a message of the peer's, beside an immediate.
-    Send(Option<u32>),
-    /// The local data is written to the start of the remote range; with an immediate, a receive of the peer's ends too.
-    Write(Option<u32>),
-    /// The remote range is read into the local room.
-    Read,
-    /// The first 8 bytes of the remote range become `swap` if they are `compare`. The answer is what they were.
-    CompareSwap {
-        /// What must be there.
-        compare: u64,
-        /// What is put there.
-        swap: u64,
-    },
-    /// This is added to the first 8 bytes of the remote range. The answer is what they were.
-    FetchAdd(u64),
-}
-
-/// One piece of work for a connected Endpoint.
-#[derive(Clone, Copy, Debug)]
-#[doc(alias = "doca_rdma_job_send")]
-#[doc(alias = "doca_rdma_job_read_write")]
-#[doc(alias = "doca_rdma_job_atomic")]
-pub struct RdmaJob {
-    /// What is done.
-    pub verb: Verb,
-    /// Memory of this side: gathered from, or, by a read, scattered to; [`Segments::none`] for an empty message and atomics.
-    pub local: Segments,
-    /// Memory of the peer's; `None` for messages, and where nothing is moved.
-    pub remote: Option<Segment>,
-    /// How many bytes are moved: `local` and `remote` have at least as many. 8 for atomics.
-    pub len: usize,
-}
-
-/// The device's half of an Rdma.
+/// The device's half of an Rdma, which takes [`Job::Rdma`](crate::device::Job::Rdma) alone.
 ///
 /// Its Completions come out of the [`Queue`](crate::device::Queue) that opened it. Besides the duties of the [module](crate::device):
 ///
@@ -155,7 +118,7 @@ pub struct RdmaJob {
 /// # Safety
 ///
 /// Implementors keep these duties.
-pub unsafe trait Endpoint: Send + Sync {
+pub unsafe trait Endpoint: Submit {
     /// Where it is in its life. Cheap.
     fn state(&self) -> EndpointState;
 
@@ -174,22 +137,6 @@ pub unsafe trait Endpoint: Send + Sync {
     /// `ConnectionReset` if it has gone; `NotSupported` if it cannot be reached from here; `TimedOut`. The state is Init then, or Error if there is no way back
     /// but a reset.
     fn connect(&self, blob: &[u8], deadline: Instant) -> Result<()>;
-
-    /// Finishes the Job now, on this thread, or says `None` and has not begun.
-    ///
-    /// # Safety
-    ///
-    /// The Job's memory is valid, and leased to the caller, during the call.
-    unsafe fn try_inline(&self, _job: &RdmaJob) -> Option<Result<u64, JobError>> {
-        None
-    }
-
-    /// Takes Jobs, in order, until one is refused.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Queue::submit`](crate::device::Queue::submit).
-    unsafe fn submit(&self, jobs: &[(Token, RdmaJob)]) -> Submitted;
 
     /// Posts a receive of at most `room` bytes. It is taken in the states Init and Connected.
     ///

@@ -6,8 +6,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::task::Poll;
 
-use super::submitted::{Keep, Submitted};
-use crate::device::job::Token;
+use super::submit::{Keep, Submit};
+use crate::device::job::{EventJob, Token};
 use crate::device::memory::{Backing, Region};
 use crate::error::{JobError, Result};
 
@@ -107,20 +107,6 @@ impl EventConfig {
     }
 }
 
-/// What is done with the counter, in one piece and in one order for all. The answer of all three is a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventJob {
-    /// Answers it.
-    #[doc(alias = "doca_sync_event_job_get")]
-    Get,
-    /// It becomes this. Answers the same.
-    #[doc(alias = "doca_sync_event_job_update_set")]
-    Set(u64),
-    /// This is added to it, wrapping. Answers what it was.
-    #[doc(alias = "doca_sync_event_job_update_add")]
-    Add(u64),
-}
-
 /// Waits until the counter, as far as the mask goes, is greater than a threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "doca_sync_event_job_wait")]
@@ -173,7 +159,8 @@ pub trait EventCounter: Send + Sync {
     fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
 }
 
-/// A sync event on a queue, whose Completions come out of it.
+/// A sync event on a queue, whose Completions come out of it. It takes
+/// [`Job::Event`](crate::device::Job::Event) alone.
 ///
 /// Besides the duties of the [module](crate::device):
 ///
@@ -181,19 +168,11 @@ pub trait EventCounter: Send + Sync {
 /// - Each wait that was taken ends once, unless it is cancelled. It returns a value that ends it.
 /// - A wait that finds the value beyond [`SyncEventCaps::max_wait`](crate::SyncEventCaps::max_wait)
 ///   fails with [`JobError::event_too_high`], whether it begins there or has waited before.
-pub trait EventPort: Send + Sync {
-    /// Does the Job now, on this thread, or says `None` and has not begun.
-    fn try_inline(&self, _job: &EventJob) -> Option<Result<u64, JobError>> {
-        None
-    }
-
+pub trait EventPort: Submit {
     /// How the wait ends, or that it goes on, if that can be said at once. It is not begun, whatever the answer.
     fn try_wait(&self, _wait: &EventWait) -> Option<Poll<Result<u64, JobError>>> {
         None
     }
-
-    /// Takes Jobs, in order, until one is refused.
-    fn submit(&self, jobs: &[(Token, EventJob)]) -> Submitted;
 
     /// Takes a wait. The crate calls it on devices that have waits, with thresholds and masks
     /// within their limits. There are at most as many waits at once as the port was opened for, and

@@ -6,10 +6,10 @@ mod endpoint;
 mod event;
 mod queue;
 mod signal;
-mod submitted;
+mod submit;
 
-pub use endpoint::{Endpoint, EndpointConfig, EndpointState, Mtu, RdmaJob, Verb};
-pub use event::{EventBacking, EventConfig, EventCounter, EventJob, EventPort, EventWait, Unit};
+pub use endpoint::{Endpoint, EndpointConfig, EndpointState, Mtu};
+pub use event::{EventBacking, EventConfig, EventCounter, EventPort, EventWait, Unit};
 pub use queue::{Armed, Queue, QueueConfig};
 pub use signal::Signal;
-pub use submitted::{Keep, Submitted};
+pub use submit::{Keep, Submit, Submitted};

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use super::endpoint::{Endpoint, EndpointConfig};
 use super::event::{EventCounter, EventPort};
 use super::signal::Signal;
-use super::submitted::{Keep, Submitted};
-use crate::device::job::{AccelJob, Completion, Job, ShaJob, Token};
-use crate::error::{Error, ErrorKind, JobError, Result as SetUp};
+use super::submit::{Keep, Submit};
+use crate::device::job::Completion;
+use crate::error::{Error, ErrorKind, Result as SetUp};
 
 /// What a queue is built for.
 #[derive(Clone, Debug)]
@@ -40,62 +40,14 @@ pub enum Armed {
     Ready,
 }
 
-/// One WorkQ's half of a device.
+/// One WorkQ's half of a device. It takes [copies](crate::device::Job::Copy),
+/// [hashes](crate::device::Job::Sha) and [jobs of the provider's own
+/// kinds](crate::device::Job::Accel), as far as the device has capabilities for them.
 ///
 /// # Safety
 ///
 /// Implementors keep the duties 1 to 7 of the [module's documentation](crate::device), which has a guide as well.
-pub unsafe trait Queue: Send + Sync {
-    /// Finishes the Job now, on this thread, or says `None` and has not begun. Takes no Token, keeps nothing.
-    ///
-    /// # Safety
-    ///
-    /// The Job's memory is valid, and leased to the caller, during the call.
-    unsafe fn try_inline(&self, _job: &Job) -> Option<Result<u64, JobError>> {
-        None
-    }
-
-    /// Takes Jobs, in order, until one is refused. Rings no event by itself.
-    ///
-    /// # Safety
-    ///
-    /// The Jobs' memory is valid, and leased, until their completion was reaped. No Token is in flight already,
-    /// and no more than `depth` Jobs are.
-    unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted;
-
-    /// Takes Jobs of the provider's own kinds, in order, until one is refused. Their completions come as all others do.
-    ///
-    /// The crate calls it on devices that have [`AccelCaps`](crate::AccelCaps), with opcodes that stand there, and within
-    /// its limits. What is not implemented refuses, with `NotSupported`.
-    ///
-    /// # Safety
-    ///
-    /// As for `submit`.
-    unsafe fn submit_accel(&self, jobs: &[(Token, AccelJob)]) -> Submitted {
-        Submitted::unsupported(jobs.len())
-    }
-
-    /// Hashes now, on this thread, or says `None` and has not begun. Takes no Token, keeps nothing.
-    ///
-    /// # Safety
-    ///
-    /// The Job's memory is valid, and leased to the caller, during the call; its session is the device's alone.
-    unsafe fn try_inline_sha(&self, _job: &ShaJob) -> Option<Result<u64, JobError>> {
-        None
-    }
-
-    /// Takes hashes, in order, until one is refused. Their completions come as all others do.
-    ///
-    /// The crate calls it on devices that have [`ShaCaps`](crate::ShaCaps), with what stands there, and within its limits. What is
-    /// not implemented refuses, with `NotSupported`.
-    ///
-    /// # Safety
-    ///
-    /// As for `submit`; the session of each Job, if it has one, is the device's alone until its completion was reaped.
-    unsafe fn submit_sha(&self, jobs: &[(Token, ShaJob)]) -> Submitted {
-        Submitted::unsupported(jobs.len())
-    }
-
+pub unsafe trait Queue: Submit {
     /// Makes an Endpoint, in the state Init, whose Completions come out of this queue.
     ///
     /// The crate calls it on devices that have [`RdmaCaps`](crate::RdmaCaps), within its limits.

@@ -10,7 +10,7 @@ use super::copy::{CopyDestination, CopySource};
 use super::leases::{Leases, Reading, Writing};
 use super::overlap::{explain, share};
 use super::rdma::sealed::{Gets, Gives};
-use crate::device::{EventJob, Job, RdmaJob};
+use crate::device::{CopyJob, EventJob, RdmaJob};
 use crate::error::{JobError, Reason};
 use crate::mem::mmap::Holder;
 
@@ -47,7 +47,7 @@ impl<L, J> Begun<L, J> {
 }
 
 /// A copy from `S` to `D`.
-pub(crate) type BegunCopy<S, D> = Begun<(<S as Reads>::Lease, <D as Writes>::Lease), Job>;
+pub(crate) type BegunCopy<S, D> = Begun<(<S as Reads>::Lease, <D as Writes>::Lease), CopyJob>;
 
 /// Takes the Leases of a copy that moves all of `src` to the tailroom of `dst`; all or none.
 #[inline(always)]
@@ -75,7 +75,7 @@ pub(crate) fn begin<S: CopySource, D: CopyDestination>(
             len as u64,
         ));
     }
-    let job = Job::Copy {
+    let job = CopyJob {
         src: src_segments,
         dst: dst_segments,
         len,
@@ -86,10 +86,10 @@ pub(crate) fn begin<S: CopySource, D: CopyDestination>(
     Ok(unsafe { Begun::new((read, write), job) })
 }
 
-impl<R: Into<Reading>, W: Into<Writing>> Begun<(R, W), Job> {
+impl<R: Into<Reading>, W: Into<Writing>> Begun<(R, W), CopyJob> {
     /// The same with Leases as a Slot keeps them.
     #[inline(always)]
-    pub(crate) fn keep(self) -> Begun<Leases, Job> {
+    pub(crate) fn keep(self) -> Begun<Leases, CopyJob> {
         let (read, write) = self.leases;
         Begun {
             leases: Leases::of(Some(read.into()), Some(write.into())),

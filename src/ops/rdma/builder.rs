@@ -120,7 +120,7 @@ impl RdmaBuilder<'_> {
     #[doc(alias = "doca_ctx_workq_add")]
     pub fn attach(self, workq: &WorkQ) -> Result<Rdma> {
         let check = |caps: &RdmaCaps| self.check(caps);
-        let open = |at: &_, (send_queue_size, recv_queue_size)| {
+        let open = |at: &mut _, (send_queue_size, recv_queue_size)| {
             let config = EndpointConfig {
                 permissions: self.permissions & REMOTE,
                 send_queue_size,

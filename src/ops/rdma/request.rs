@@ -108,11 +108,6 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination, A: Answer> Request
     }
 
     #[inline(always)]
-    fn finish_inline(&self, begun: &Started<Self>) -> Option<Outcome> {
-        self.rdma.as_ref().pair().finish_inline(begun)
-    }
-
-    #[inline(always)]
     fn end(begun: Started<Self>, outcome: &Outcome) -> usize {
         let ((read, write), job) = begun.into_parts();
         if let Ok(len) = *outcome {
@@ -124,7 +119,7 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination, A: Answer> Request
     }
 
     #[inline(always)]
-    fn prepare(&self, begun: Started<Self>) -> Prepared {
+    fn prepare(&self, begun: Started<Self>) -> Prepared<RdmaJob> {
         Prepared::new(begun.keep::<S, D>(), self.attachment().queue_index())
     }
 }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::Sha;
-use crate::device::{Algorithm, HASH_COST, ShaJob, Use};
+use crate::device::{Algorithm, CpuJob, ShaJob, Use};
 use crate::error::{JobError, Reason, Result};
 use crate::mem::{self, Extent, Grow, Handle, Leases, MaybeDestination, MaybeSource, Session};
 use crate::ops::op::{Answers, Request, Started};
@@ -89,20 +89,15 @@ impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> Request for ShaRequest<
         Ok(sides.sha(algorithm, session))
     }
 
-    fn finish_inline(&self, begun: &Started<Self>) -> Option<Outcome> {
-        self.attachment().hash_inline(begun)
-    }
-
     fn end(begun: Started<Self>, outcome: &Outcome) -> usize {
         let (leases, job) = begun.into_parts();
         if let (Some(write), Ok(len)) = (&leases.write, outcome) {
             write.grow(usize::try_from(*len).unwrap_or(usize::MAX));
         }
-        // As long as a copy of so many bytes.
-        job.len().saturating_mul(HASH_COST)
+        CpuJob::Sha(job).cost()
     }
 
-    fn prepare(&self, begun: Started<Self>) -> Prepared {
+    fn prepare(&self, begun: Started<Self>) -> Prepared<ShaJob> {
         Prepared::new(begun, self.attachment().queue_index())
     }
 }

@@ -127,7 +127,7 @@ impl SyncEvent {
             }
             Ok(())
         };
-        let open = |at: &Attachment, ()| {
+        let open = |at: &mut Attachment, ()| {
             let subscription = Subscription::open(at, make()?, waits)?;
             Ok(Half {
                 subscription,

@@ -11,7 +11,7 @@ use crate::mem::{Begun, Handle, Leases};
 use crate::ops::op::{Answer, Answers, Request};
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
-use crate::reactor::{Attachment, Flight, HasAttachment, Outcome, Prepared};
+use crate::reactor::{Attachment, Flight, HasAttachment, Prepared};
 
 /// What to do. `C` is how it has its context: borrowed (`&SyncEvent`) or owned (`SyncEvent`).
 pub struct EventRequest<C, A = u64> {
@@ -48,15 +48,7 @@ impl<C: AsRef<SyncEvent>, A: Answer> Request for EventRequest<C, A> {
     }
 
     #[inline(always)]
-    fn finish_inline(&self, begun: &Begun<Leases, EventJob>) -> Option<Outcome> {
-        self.event
-            .as_ref()
-            .subscription()
-            .finish_inline(begun.job())
-    }
-
-    #[inline(always)]
-    fn prepare(&self, begun: Begun<Leases, EventJob>) -> Prepared {
+    fn prepare(&self, begun: Begun<Leases, EventJob>) -> Prepared<EventJob> {
         Prepared::new(begun, self.attachment().queue_index())
     }
 }

@@ -20,7 +20,7 @@ use super::fault::Faults;
 use super::queue::SoftQueue;
 use super::shared::DeviceShared;
 use crate::device::{
-    Armed, Completion, Job, Keep, Queue, QueueConfig, Segment, Segments, Signal, Token,
+    Armed, Completion, CopyJob, Keep, Queue, QueueConfig, Segment, Segments, Signal, Submit, Token,
 };
 use crate::error::{ErrorKind, JobError};
 use crate::sync::atomic::{
@@ -286,13 +286,16 @@ impl Stand {
     fn submit(&self, index: u32) {
         // SAFETY: nobody reaches it.
         let segment = Segments::one(unsafe { Segment::new(NonNull::dangling(), 1, 0) });
-        let job = Job::Copy {
+        let job = CopyJob {
             src: segment,
             dst: segment,
             len: 1,
         };
         // SAFETY: the engine fails every Job, and touches no memory; each index is used once.
-        let submitted = unsafe { self.queue.submit(&[(Token::new(0, index, 0), job)]) };
+        let submitted = unsafe {
+            self.queue
+                .submit(&[(Token::new(0, index, 0), (&job).into())])
+        };
         assert_eq!(submitted.accepted, 1);
         self.worker.waker().wake();
     }
@@ -487,9 +490,9 @@ impl Own {
     fn submit(&self) {
         let [src, dst] = self.bytes;
         let len = PIECES;
-        let job = Job::Copy { src, dst, len };
+        let job = CopyJob { src, dst, len };
         // SAFETY: the only Job; nobody else touches its bytes, which stay where they are.
-        let submitted = unsafe { self.queue.submit(&[(Token::new(0, 0, 0), job)]) };
+        let submitted = unsafe { self.queue.submit(&[(Token::new(0, 0, 0), (&job).into())]) };
         assert_eq!(submitted.accepted, 1);
     }
 

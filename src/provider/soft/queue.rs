@@ -18,8 +18,8 @@ use super::fault::Fault;
 use super::rdma::{Ports, SoftEndpoint};
 use super::shared::DeviceShared;
 use crate::device::{
-    Armed, Completion, Endpoint, EndpointConfig, EventCounter, EventPort, HASH_COST, Hasher, Job,
-    Keep, Queue, QueueConfig, ShaJob, Signal, Submitted, Token,
+    Armed, Completion, CopyJob, CpuJob, CpuState, Endpoint, EndpointConfig, EventCounter,
+    EventPort, Job, Keep, Queue, QueueConfig, Signal, Submit, Submitted, Token,
 };
 use crate::error::{Error, ErrorKind, JobError, Result as SetUp};
 use crate::sync::UnsafeCell;
@@ -177,10 +177,13 @@ pub(super) const PIECE: usize = if cfg!(tokio_doca_loom) { 1 } else { 256 << 10 
 // 2. The engine does not touch a Job's memory after it put the Completion.
 // 3. A refused Job was not put. 4. `try_inline` copies, and keeps nothing.
 // 5. `Doorbell`. 6. `Rings::is_over`. 7. No call blocks; nothing comes from outside.
-unsafe impl Queue for SoftQueue {
+unsafe impl Submit for SoftQueue {
     #[inline]
-    unsafe fn try_inline(&self, job: &Job) -> Option<Result<u64, JobError>> {
-        let Job::Copy { src, dst, len } = job;
+    unsafe fn try_inline(&self, job: Job<'_>) -> Option<Result<u64, JobError>> {
+        let Job::Copy(CopyJob { src, dst, len }) = job else {
+            // SAFETY: as the caller promises.
+            return unsafe { self.compute_inline(job) };
+        };
         if *len > self.device.faults.inline_limit() {
             return None;
         }
@@ -191,31 +194,16 @@ unsafe impl Queue for SoftQueue {
         Some(copied.map(|()| *len as u64))
     }
 
+    unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
+        // SAFETY: as the caller promises.
+        unsafe { self.accept(jobs) }
+    }
+}
+
+// SAFETY: as above.
+unsafe impl Queue for SoftQueue {
     fn inline_jobs(&self) -> u64 {
         self.inline_jobs.sum()
-    }
-
-    unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
-        let tasks = jobs.iter().map(|&(token, job)| (token, Task::Job(job)));
-        // SAFETY: as the caller promises.
-        unsafe { self.accept(tasks) }
-    }
-
-    unsafe fn try_inline_sha(&self, job: &ShaJob) -> Option<Result<u64, JobError>> {
-        // What has no data takes time too.
-        if job.len().max(1) > self.device.faults.inline_limit() / HASH_COST {
-            return None;
-        }
-        self.inline_jobs.add_one();
-        // SAFETY: memory and session are valid and leased during the call, as the caller promises.
-        unsafe { Hasher::default().work(job, 0, usize::MAX) };
-        Some(Ok(job.answer()))
-    }
-
-    unsafe fn submit_sha(&self, jobs: &[(Token, ShaJob)]) -> Submitted {
-        let tasks = jobs.iter().map(|&(token, job)| (token, Task::Sha(job)));
-        // SAFETY: as the caller promises.
-        unsafe { self.accept(tasks) }
     }
 
     fn open_endpoint(&self, config: EndpointConfig) -> SetUp<Arc<dyn Endpoint>> {
@@ -358,20 +346,37 @@ impl SoftQueue {
         Ok(Arc::clone(self.sources.get_or_init(|| Arc::new(sources))))
     }
 
-    /// Takes Jobs, until one is refused.
+    /// Does on this thread what is no copy, if it takes no longer than a copy may.
+    ///
+    /// # Safety
+    ///
+    /// As for `try_inline`.
+    unsafe fn compute_inline(&self, job: Job<'_>) -> Option<Result<u64, JobError>> {
+        let job = CpuJob::of(job)?;
+        // SAFETY: as the caller promises.
+        let outcome = unsafe { CpuState::now(&job, self.device.faults.inline_limit()) }?;
+        self.inline_jobs.add_one();
+        Some(outcome)
+    }
+
+    /// Takes jobs, until one is refused.
     ///
     /// # Safety
     ///
     /// As for `submit`.
     #[inline(always)]
-    unsafe fn accept(&self, tasks: impl Iterator<Item = (Token, Task)>) -> Submitted {
+    unsafe fn accept(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
         let (mut accepted, mut accepted_at) = (0, 0);
         let mut refused = None;
         if self.rings.is_broken() {
             let refused = Some(JobError::queue_broken());
             return Submitted { accepted, refused };
         }
-        for (token, task) in tasks {
+        for &(token, job) in jobs {
+            let Some(task) = Task::of(job) else {
+                refused = Some(JobError::device(ErrorKind::NotSupported, 0));
+                break;
+            };
             let fault = self.device.faults.next();
             if fault == Fault::QueueFull {
                 refused = Some(JobError::device(ErrorKind::Again, 0));

@@ -10,10 +10,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::task::Waker;
 
 use super::watch::{RdmaState, RdmaWatch, Watched};
-use crate::device::{Endpoint, EndpointConfig, EndpointState, Keep, RdmaJob};
+use crate::device::{Endpoint, EndpointConfig, EndpointState, Keep, Submit};
 use crate::error::{JobError, Result};
-use crate::mem::Begun;
-use crate::reactor::slots::Outcome;
 use crate::reactor::tables::{Changed, Receipt, RecvTable, Room};
 use crate::reactor::workq::{Attachment, Shared};
 use crate::sync::{Order, WaitNode, contain};
@@ -22,8 +20,6 @@ use crate::sync::{Order, WaitNode, contain};
 pub(crate) struct QueuePair {
     attachment: Attachment,
     endpoint: Arc<dyn Endpoint>,
-    /// Of its jobs that wait in line for a Slot.
-    order: Arc<Order>,
     receives: Arc<RecvTable>,
     watched: Arc<Watched>,
 }
@@ -43,7 +39,7 @@ fn on_change(watched: &Arc<Watched>, table: &Arc<OnceLock<Weak<RecvTable>>>) -> 
 
 impl QueuePair {
     /// Opens one, for a context that was attached.
-    pub(crate) fn open(attachment: &Attachment, config: EndpointConfig) -> Result<QueuePair> {
+    pub(crate) fn open(attachment: &mut Attachment, config: EndpointConfig) -> Result<QueuePair> {
         let watched = Arc::new(Watched::new());
         let table: Arc<OnceLock<Weak<RecvTable>>> = Arc::default();
         let changed = on_change(&watched, &table);
@@ -77,8 +73,8 @@ impl QueuePair {
             })
         };
         let endpoint = attachment.queue.open_endpoint(config)?;
-        let _ = attachment.endpoint.set(Arc::clone(&endpoint));
-        let order = attachment.order.get_or_init(Order::new);
+        attachment.to = Arc::clone(&endpoint) as Arc<dyn Submit>;
+        attachment.order = Some(Order::new());
         watched.set_endpoint(&endpoint);
         let registry = &attachment.shared.core.registry;
         let receives = match registry.add(Some(Arc::clone(&closed)), |n| RecvTable::new(size, n)) {
@@ -93,7 +89,6 @@ impl QueuePair {
         let pair = QueuePair {
             attachment: attachment.clone(),
             endpoint,
-            order: Arc::clone(order),
             receives,
             watched,
         };
@@ -136,16 +131,6 @@ impl QueuePair {
         drop(resetting);
         shared.notify_line(&*self.receives, false);
         self.receives.unfed.wake_all();
-    }
-
-    /// Finishes a job now, if the device can, and none of its connection waits in line.
-    #[inline(always)]
-    pub(crate) fn finish_inline<L>(&self, begun: &Begun<L, RdmaJob>) -> Option<Outcome> {
-        if !self.order.is_empty() {
-            return None;
-        }
-        // SAFETY: what `mem` has begun holds the Leases of its memory, here during the call.
-        unsafe { self.endpoint.try_inline(begun.job()) }
     }
 
     pub(in crate::reactor) fn shared(&self) -> &Arc<Shared> {

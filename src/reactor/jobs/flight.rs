@@ -18,7 +18,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use pin_project::{pin_project, pinned_drop};
 
-use crate::device::Token;
+use crate::device::{AsJob, Token};
 use crate::error::{JobError, Reason};
 use crate::reactor::budget;
 use crate::reactor::mode::{Policy, Spin};
@@ -82,7 +82,7 @@ impl<C: HasAttachment> Flight<C> {
     }
 
     /// Submits at once, or says why not: nothing waits.
-    pub(crate) fn try_start(&mut self, prepared: Prepared) -> Result<(), JobError> {
+    pub(crate) fn try_start<J: AsJob>(&mut self, prepared: Prepared<J>) -> Result<(), JobError> {
         let attachment = self.context.attachment();
         let shared = &attachment.shared;
         if !shared.mode.load().is_busy() {
@@ -101,11 +101,11 @@ impl<C: HasAttachment> Flight<C> {
 
     /// The first step of a Job that is not finished inline. `prepare` takes its Leases again after waiting for a Slot.
     #[inline(never)]
-    pub(crate) fn start(
+    pub(crate) fn start<J: AsJob>(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        prepared: Prepared,
-        prepare: impl Fn(&C) -> Result<Prepared, JobError>,
+        prepared: Prepared<J>,
+        prepare: impl Fn(&C) -> Result<Prepared<J>, JobError>,
     ) -> Poll<Outcome> {
         let this = self.project();
         let attachment = this.context.attachment();
@@ -124,10 +124,10 @@ impl<C: HasAttachment> Flight<C> {
 
     /// Goes on with what was begun.
     #[inline(never)]
-    pub(crate) fn go_on(
+    pub(crate) fn go_on<J: AsJob>(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        prepare: impl Fn(&C) -> Result<Prepared, JobError>,
+        prepare: impl Fn(&C) -> Result<Prepared<J>, JobError>,
     ) -> Poll<Outcome> {
         let this = self.as_mut().project();
         match *this.state {
@@ -176,7 +176,7 @@ impl Attachment {
     pub(crate) fn try_reserve(&self) -> Result<Taken<'_>, JobError> {
         let shared = &self.shared;
         let (line, table) = (&shared.waiters, &shared.core.table);
-        let order = self.order.get().map(|order| &**order);
+        let order = self.order.as_deref();
         let free = line
             .lets_pass(order, || table.free().free() > 0)
             .then(|| table.take())
@@ -192,7 +192,7 @@ impl Attachment {
 
     /// The first step of a Job that was not finished inline: in flight at once, or in line.
     #[inline(always)]
-    fn begin(&self, prepared: Prepared, policy: Policy) -> Result<State, JobError> {
+    fn begin<J: AsJob>(&self, prepared: Prepared<J>, policy: Policy) -> Result<State, JobError> {
         let shared = &self.shared;
         if !policy.is_busy() {
             // Before the Job is the device's: without a runtime nobody would hear of its end.
@@ -212,15 +212,15 @@ impl Attachment {
     }
 
     /// Waits in line for a Slot. Once there is one, `prepare` takes the leases of the job, and says who is notified of its end.
-    pub(in crate::reactor) fn poll_queued(
+    pub(in crate::reactor) fn poll_queued<J: AsJob>(
         &self,
         node: Pin<&WaitNode>,
         spin: &mut Spin,
         cx: &mut Context<'_>,
-        prepare: &impl Fn() -> Result<(Prepared, Option<Target>), JobError>,
+        prepare: &impl Fn() -> Result<(Prepared<J>, Option<Target>), JobError>,
     ) -> Poll<Result<Token, JobError>> {
         let shared = &self.shared;
-        let enqueue = |waker: &Waker| shared.enqueue(self.order.get(), node, waker);
+        let enqueue = |waker: &Waker| shared.enqueue(self.order.as_ref(), node, waker);
         let take = || {
             let Some(slot) = shared.core.table.take() else {
                 return Ok(None);
@@ -240,13 +240,13 @@ impl Attachment {
 
     /// Polls a Job that is in line or in flight. `begun` is the policy that it was begun under, if that was in this very poll:
     /// another one by now is for the next poll, since this runtime may not be registered.
-    fn go_on(
+    fn go_on<J: AsJob>(
         &self,
         state: &mut State,
         begun: Option<Policy>,
         node: Pin<&WaitNode>,
         cx: &mut Context<'_>,
-        prepare: &impl Fn() -> Result<Prepared, JobError>,
+        prepare: &impl Fn() -> Result<Prepared<J>, JobError>,
     ) -> Poll<Outcome> {
         let mut begun = begun;
         if let State::Queued(spin) = state {

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use pin_project::pin_project;
 
+use crate::device::AsJob;
 use crate::error::{JobError, Reason};
 use crate::reactor::mode::{LOOKS, Policy, Spin};
 use crate::reactor::slots::{Run, Target};
@@ -62,10 +63,10 @@ impl Line {
     }
 
     /// Submits a Job of whose end the run is notified; false if it must wait for a Slot, and its Leases have gone back.
-    pub(crate) fn launch(
+    pub(crate) fn launch<J: AsJob>(
         at: &Attachment,
         heard: &mut bool,
-        prepared: Prepared,
+        prepared: Prepared<J>,
         run: Arc<dyn Run>,
         node: u32,
     ) -> Result<bool, JobError> {
@@ -87,13 +88,13 @@ impl Line {
     }
 
     /// Waits for a Slot and submits; `prepare` takes the Leases once there is one.
-    pub(crate) fn poll_launch(
+    pub(crate) fn poll_launch<J: AsJob>(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         at: &Attachment,
         run: &Arc<dyn Run>,
         node: u32,
-        prepare: &dyn Fn() -> Result<Prepared, JobError>,
+        prepare: &impl Fn() -> Result<Prepared<J>, JobError>,
     ) -> Poll<Result<(), JobError>> {
         let this = self.project();
         assert!(

@@ -7,7 +7,7 @@ use std::task::{Poll, Waker};
 
 use super::super::mode::Spin;
 use super::{Bed, on_a_workq};
-use crate::device::{Completion, RecvOpcode, Segments};
+use crate::device::{Arrival, Completion, Segments};
 use crate::reactor::endpoint::Posted;
 use crate::reactor::places::{Ended, Places, Wanted};
 use crate::reactor::tables::{Landed, Numbered, Receipt, RecvTable, Room};
@@ -44,7 +44,7 @@ fn posted() -> (Arc<RecvTable>, Receipt) {
 /// What the reaper does with its message; true if the place became free.
 fn land(receives: &RecvTable, receipt: Receipt) -> bool {
     let token = receives.token(receipt);
-    let completion = Completion::received(token, RecvOpcode::Send, LEN, 0);
+    let completion = Completion::received(token, Arrival::Send, LEN);
     let ended = receives.complete(&completion).expect("it is posted");
     tell(receives, ended)
 }

@@ -22,6 +22,7 @@ use std::task::{Context, Poll};
 
 use tokio::task::unconstrained;
 
+use crate::device::AsJob;
 use crate::error::{JobError, Result};
 use crate::reactor::events::{Driven, this_thread};
 use crate::reactor::slots::{Meaning, Outcome, Taken, Target};
@@ -167,10 +168,10 @@ impl Attachment {
     /// # Errors
     ///
     /// `Again` if the device is full, `Shutdown`, or what the device says.
-    pub(crate) fn post(
+    pub(crate) fn post<J: AsJob>(
         &self,
         slot: Taken<'_>,
-        prepared: Prepared,
+        prepared: Prepared<J>,
         user_data: u64,
         meaning: Meaning,
     ) -> Result<(), JobError> {

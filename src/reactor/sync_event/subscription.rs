@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Waker;
 
-use crate::device::{EventCounter, EventJob, EventPort, EventWait};
+use crate::device::{EventCounter, EventPort, EventWait, Submit};
 use crate::error::{JobError, Result};
 use crate::reactor::places::Wanted;
 use crate::reactor::slots::Outcome;
@@ -17,15 +17,13 @@ pub(crate) struct Subscription {
     attachment: Attachment,
     event: Arc<dyn EventCounter>,
     port: Arc<dyn EventPort>,
-    /// Of its jobs that wait in line for a Slot.
-    order: Arc<Order>,
     waits: Arc<WaitTable>,
 }
 
 impl Subscription {
     /// Puts an event on the queue of a context that was attached, with so many waits at once.
     pub(crate) fn open(
-        attachment: &Attachment,
+        attachment: &mut Attachment,
         event: Arc<dyn EventCounter>,
         waits: u32,
     ) -> Result<Subscription> {
@@ -33,13 +31,12 @@ impl Subscription {
         let registry = &attachment.shared.core.registry;
         let table = registry.add(None, |numbered| WaitTable::new(waits, numbered));
         let waits = table.inspect_err(|_| port.retire())?;
-        let _ = attachment.event.set(Arc::clone(&port));
-        let order = attachment.order.get_or_init(Order::new);
+        attachment.to = Arc::clone(&port) as Arc<dyn Submit>;
+        attachment.order = Some(Order::new());
         let subscription = Subscription {
             attachment: attachment.clone(),
             event,
             port,
-            order: Arc::clone(order),
             waits,
         };
         attachment.listen()?;
@@ -48,15 +45,6 @@ impl Subscription {
 
     pub(crate) fn event(&self) -> &Arc<dyn EventCounter> {
         &self.event
-    }
-
-    /// Finishes a Job now, if the device can, and none of its event waits in line.
-    #[inline(always)]
-    pub(crate) fn finish_inline(&self, job: &EventJob) -> Option<Outcome> {
-        match self.order.is_empty() {
-            true => self.port.try_inline(job),
-            false => None,
-        }
     }
 
     /// How a wait ends, if that is known at once.

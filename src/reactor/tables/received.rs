@@ -4,7 +4,6 @@
 use crate::device::{Completion, RecvOpcode, Segments};
 use crate::error::{ErrorKind, JobError, Reason};
 use crate::mem::{Begun, Extent, Grow, Writing, hand_over};
-use crate::reactor::slots::Outcome;
 
 /// What a receive has brought: the answer of [`Rdma::recv`](crate::Rdma::recv).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,18 +113,19 @@ pub(super) fn nowhere() -> Room {
 
 /// What a device says is checked.
 pub(in crate::reactor) fn received(
-    result: Outcome,
-    immediate: u32,
+    completion: &Completion,
     room: usize,
 ) -> Result<Received, JobError> {
     let nonsense = JobError::device(ErrorKind::Unexpected, 0);
-    let (opcode, len) = Completion::opcode_and_len(result?).ok_or(nonsense)?;
+    let len = usize::try_from(completion.result?).map_err(|_| nonsense)?;
+    let arrival = completion.received.ok_or(nonsense)?;
+    let opcode = arrival.opcode();
     if opcode != RecvOpcode::WriteImm && len > room {
         return Err(nonsense);
     }
     Ok(Received {
         len,
         opcode,
-        immediate: (opcode != RecvOpcode::Send).then_some(immediate),
+        immediate: arrival.immediate(),
     })
 }

@@ -361,7 +361,7 @@ impl places::Places for RecvTable {
         if resetting {
             place.life = lives::OVER;
         }
-        place.outcome = received(completion.result, completion.immediate, place.room.len);
+        place.outcome = received(completion, place.room.len);
         let failed = place.outcome.is_err();
         if place.outcome.is_err_and(|error| keeps_memory(&error)) {
             // The device may write it at any time.

@@ -1,12 +1,12 @@
 //! A context comes onto a WorkQ: its device gets a queue there, whose events the WorkQ hears.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use super::handle::WorkQ;
 use super::queues::{Attached, check_events};
 use super::shared::{Attachment, Shared};
-use crate::device::{Device, QueueConfig};
+use crate::device::{Device, QueueConfig, Submit};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::events::Driven;
 
@@ -42,9 +42,8 @@ impl WorkQ {
             queue: Arc::clone(&attached.queue),
             device: device.clone(),
             index,
-            endpoint: OnceLock::new(),
-            event: OnceLock::new(),
-            order: OnceLock::new(),
+            to: Arc::clone(&attached.queue) as Arc<dyn Submit>,
+            order: None,
         })
     }
 

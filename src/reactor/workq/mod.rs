@@ -29,5 +29,3 @@ pub(crate) use shared::{Attachment, HasAttachment};
 pub use shutdown::Shutdown;
 pub use stats::Stats;
 pub(crate) use submit::Prepared;
-#[cfg(all(test, tokio_doca_loom))]
-pub(in crate::reactor) use submit::Work;

@@ -3,12 +3,12 @@
 //! All that submits, waits or looks imports this file, and it imports none of that.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, OnceLock};
+use std::sync::{Arc, MutexGuard};
 
 use super::counts::Counts;
 use super::pause::Pause;
 use super::queues::Queues;
-use crate::device::{Device, Endpoint, EventPort, Queue, Use};
+use crate::device::{Device, Queue, Submit, Use};
 use crate::error::{JobError, Reason, Result};
 use crate::mem::Holder;
 use crate::reactor::events::{Events, Timer, this_thread};
@@ -71,12 +71,10 @@ pub struct Attachment {
     pub(in crate::reactor) queue: Arc<dyn Queue>,
     pub(in crate::reactor) device: Device,
     pub(in crate::reactor) index: u8,
-    /// Of an Rdma.
-    pub(in crate::reactor) endpoint: OnceLock<Arc<dyn Endpoint>>,
-    /// Of a SyncEvent.
-    pub(in crate::reactor) event: OnceLock<Arc<dyn EventPort>>,
+    /// What the context's jobs are submitted to: the queue, or what an Rdma or a SyncEvent has on it.
+    pub(in crate::reactor) to: Arc<dyn Submit>,
     /// The order of jobs in line, of an Rdma or a SyncEvent.
-    pub(in crate::reactor) order: OnceLock<Arc<Order>>,
+    pub(in crate::reactor) order: Option<Arc<Order>>,
 }
 
 /// What has a place on a WorkQ by its context.

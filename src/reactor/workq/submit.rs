@@ -11,102 +11,82 @@ use std::task::Waker;
 
 use super::full::{Full, Refused};
 use super::shared::{Attachment, Shared};
-use crate::device::{
-    AccelJob, Completion, EventJob, Job, Keep, Queue, RdmaJob, ShaJob, Submitted, Token,
-};
+use crate::device::{AsJob, Completion, CopyJob, Job, Keep, Queue, Token};
 use crate::error::{ErrorKind, JobError};
 use crate::mem::{Begun, Leases};
 use crate::reactor::slots::{Held, Outcome, Taken, Target};
 use crate::sync::atomic::fence;
 use crate::sync::{Order, WaitNode};
 
-/// What a Slot submits.
-pub(crate) enum Work {
-    Job(Job),
-    Accel(AccelJob),
-    Sha(ShaJob),
-    /// Of the context's endpoint. That is not here: what a Slot submits is moved, and by more than 128 bytes with a call.
-    Rdma(RdmaJob),
-    /// Of the context's sync event.
-    Event(EventJob),
+/// A job and its Leases, ready to be submitted.
+pub(crate) struct Prepared<J> {
+    job: J,
+    held: Held,
 }
 
-impl From<Job> for Work {
-    #[inline(always)]
-    fn from(job: Job) -> Work {
-        Work::Job(job)
-    }
-}
-
-impl From<AccelJob> for Work {
-    fn from(job: AccelJob) -> Work {
-        Work::Accel(job)
-    }
-}
-
-impl From<ShaJob> for Work {
-    fn from(job: ShaJob) -> Work {
-        Work::Sha(job)
-    }
-}
-
-impl From<RdmaJob> for Work {
-    #[inline(always)]
-    fn from(job: RdmaJob) -> Work {
-        Work::Rdma(job)
-    }
-}
-
-impl From<EventJob> for Work {
-    #[inline(always)]
-    fn from(job: EventJob) -> Work {
-        Work::Event(job)
-    }
-}
-
-/// A Job and what it keeps, ready to be submitted.
-pub(crate) struct Prepared {
-    pub(in crate::reactor) job: Work,
-    pub(in crate::reactor) held: Held,
-}
-
-impl Prepared {
+impl<J> Prepared<J> {
     /// A job for the queue of this number.
     #[inline(always)]
-    pub(crate) fn new<J: Into<Work>>(begun: Begun<Leases, J>, queue: u8) -> Prepared {
+    pub(crate) fn new(begun: Begun<Leases, J>, queue: u8) -> Prepared<J> {
         let (leases, job) = begun.into_parts();
         let held = Held::new(leases.read, leases.write, queue);
         Prepared {
-            job: job.into(),
+            job,
             held: held.with_session(leases.session),
         }
+    }
+
+    /// What a model submits: its device reaches no memory.
+    #[cfg(all(test, tokio_doca_loom))]
+    pub(in crate::reactor) fn modelled(job: J, held: Held) -> Prepared<J> {
+        Prepared { job, held }
     }
 }
 
 impl Attachment {
-    /// Finishes a job now, if the device can.
+    /// Finishes a job now, if the device can. Of a context whose jobs have an order it does so
+    /// only while none of them waits in line.
     #[inline(always)]
-    pub(crate) fn finish_inline<L>(&self, begun: &Begun<L, Job>) -> Option<Outcome> {
-        // SAFETY: what `mem` has begun holds the Leases of its memory, here during the call.
-        unsafe { self.queue.try_inline(begun.job()) }
+    pub(crate) fn finish_inline<L, J: AsJob>(
+        &self,
+        begun: &Begun<L, J>,
+        ordered: bool,
+    ) -> Option<Outcome> {
+        if ordered && self.order.as_ref().is_some_and(|order| !order.is_empty()) {
+            return None;
+        }
+        // SAFETY: what `mem` has begun holds the Leases of its memory, and of its session, here
+        // during the call.
+        unsafe { self.to.try_inline(begun.job().as_job()) }
     }
 
-    /// Finishes a hash now, if the device can.
-    pub(crate) fn hash_inline<L>(&self, begun: &Begun<L, ShaJob>) -> Option<Outcome> {
-        // SAFETY: as above; the session's Lease is among them.
-        unsafe { self.queue.try_inline_sha(begun.job()) }
-    }
-
-    /// Makes a taken Slot pending and gives its Job to the device. If that refuses, the Slot is free again and the
-    /// Leases have gone back.
-    #[inline]
-    pub(in crate::reactor) fn launch(
+    /// Submits a job by a Slot that was taken. If the device refuses it, the Slot is free again and
+    /// the Leases have gone back.
+    #[inline(always)]
+    pub(in crate::reactor) fn launch<J: AsJob>(
         &self,
         slot: Taken<'_>,
-        prepared: Prepared,
+        prepared: Prepared<J>,
         target: Option<Target>,
     ) -> Result<Token, Refused<'_>> {
         let Prepared { job, held } = prepared;
+        // SAFETY: a Prepared is a job and its Leases, which `mem` has put together.
+        unsafe { self.submit(slot, job.as_job(), held, target) }
+    }
+
+    /// Makes a taken Slot pending and gives its job to the device.
+    ///
+    /// # Safety
+    ///
+    /// `held` has the Leases of all memory that the job names.
+    #[inline]
+    unsafe fn submit(
+        &self,
+        slot: Taken<'_>,
+        job: Job<'_>,
+        held: Held,
+        target: Option<Target>,
+    ) -> Result<Token, Refused<'_>> {
         assert!(slot.is_of(&self.shared.core.table));
         // Before the device is asked: a later completion may have made room.
         let completed = self.shared.counts.collected();
@@ -118,24 +98,11 @@ impl Attachment {
             // SAFETY: filled above, and given to no device.
             return Err(unsafe { self.undo(token, error, completed) });
         }
-        let submitted = match job {
-            // SAFETY: the Slot holds the Leases of the Job's memory, and keeps them until its completion is reaped, or
-            // until the device drops the table (`retire`). A Slot is one Job, and there are as many as the queue's depth.
-            Work::Job(job) => unsafe { self.queue.submit(&[(token, job)]) },
-            // SAFETY: as above.
-            Work::Accel(job) => unsafe { self.queue.submit_accel(&[(token, job)]) },
-            // SAFETY: as above; the Slot holds the session's Lease too.
-            Work::Sha(job) => unsafe { self.queue.submit_sha(&[(token, job)]) },
-            Work::Rdma(job) => match self.endpoint.get() {
-                // SAFETY: as for a copy: the endpoint's completions come out of this queue.
-                Some(endpoint) => unsafe { endpoint.submit(&[(token, job)]) },
-                None => Submitted::none(JobError::device(ErrorKind::NotSupported, 0)),
-            },
-            Work::Event(job) => match self.event.get() {
-                Some(port) => port.submit(&[(token, job)]),
-                None => Submitted::none(JobError::device(ErrorKind::NotSupported, 0)),
-            },
-        };
+        // SAFETY: the Slot holds the Leases of the job's memory, as the caller promises, and keeps
+        // them until its completion is reaped, or until the device drops the table (`retire`). A
+        // Slot is one job, and there are as many as the queue's depth. The completion comes out of
+        // this context's queue.
+        let submitted = unsafe { self.to.submit(&[(token, job)]) };
         if submitted.accepted > 0 {
             return Ok(token);
         }
@@ -217,4 +184,4 @@ impl Drop for Shared {
 
 /// What is moved by more than this is moved by a call.
 #[cfg(target_pointer_width = "64")]
-const _: () = assert!(size_of::<Prepared>() <= 128);
+const _: () = assert!(size_of::<Prepared<CopyJob>>() <= 128);

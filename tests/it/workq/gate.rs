@@ -12,7 +12,8 @@ use support::rdma::{Setup, Side, connect};
 use support::subscriber::OnEvent;
 use support::*;
 use tokio_doca::device::{
-    Adapter, Armed, Completion, DevInfo, Job, Keep, Queue, QueueConfig, Registrar, Submitted, Token,
+    Adapter, Armed, Completion, DevInfo, Job, Keep, Queue, QueueConfig, Registrar, Submit,
+    Submitted, Token,
 };
 use tokio_doca::soft::Soft;
 use tokio_doca::{
@@ -288,15 +289,19 @@ impl Sinner {
     }
 }
 
-#[expect(unsafe_code, reason = "implements Queue")]
+#[expect(unsafe_code, reason = "implements a queue")]
 // SAFETY: the duties are the inner queue's, to which every call goes unchanged, but for a
 // completion of no Job.
-unsafe impl Queue for Sinner {
-    unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
+unsafe impl Submit for Sinner {
+    unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
         // SAFETY: as the caller promises.
         unsafe { self.inner.submit(jobs) }
     }
+}
 
+#[expect(unsafe_code, reason = "implements a queue")]
+// SAFETY: as above.
+unsafe impl Queue for Sinner {
     fn ready(&self) -> bool {
         self.inner.ready()
     }

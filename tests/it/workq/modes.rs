@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use support::*;
 use tokio_doca::device::{
-    Adapter, Armed, Completion, Job, Keep, Queue, QueueConfig, Registrar, Submitted, Token,
+    Adapter, Armed, Completion, Job, Keep, Queue, QueueConfig, Registrar, Submit, Submitted, Token,
 };
 use tokio_doca::soft::{Fault, Soft};
 use tokio_doca::{BufPool, DevInfo, Device, Dma, ErrorKind, Mmap, Mode, Result, WorkQ};
@@ -187,16 +187,20 @@ struct SetsMode {
     workq: Arc<OnceLock<(WorkQ, Mode)>>,
 }
 
-#[expect(unsafe_code, reason = "implements Queue")]
+#[expect(unsafe_code, reason = "implements a queue")]
 // SAFETY: the duties are the inner queue's, to which every call goes unchanged.
-unsafe impl Queue for SetsMode {
-    unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
+unsafe impl Submit for SetsMode {
+    unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
         let (workq, mode) = self.workq.get().unwrap();
         workq.set_mode(*mode).unwrap();
         // SAFETY: as the caller promises.
         unsafe { self.inner.submit(jobs) }
     }
+}
 
+#[expect(unsafe_code, reason = "implements a queue")]
+// SAFETY: as above.
+unsafe impl Queue for SetsMode {
     fn ready(&self) -> bool {
         self.inner.ready()
     }
@@ -238,14 +242,18 @@ unsafe impl Adapter for SetsModes {
 /// A queue that has more to say whenever it is asked: of Jobs that there are not.
 struct Endless(Arc<dyn Queue>);
 
-#[expect(unsafe_code, reason = "implements Queue")]
+#[expect(unsafe_code, reason = "implements a queue")]
 // SAFETY: as for `SetsMode`; it has no Jobs of its own.
-unsafe impl Queue for Endless {
-    unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
+unsafe impl Submit for Endless {
+    unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
         // SAFETY: as the caller promises.
         unsafe { self.0.submit(jobs) }
     }
+}
 
+#[expect(unsafe_code, reason = "implements a queue")]
+// SAFETY: as above.
+unsafe impl Queue for Endless {
     fn ready(&self) -> bool {
         true
     }

@@ -16,7 +16,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use support::*;
 use tokio_doca::device::{
-    Adapter, Armed, Completion, Job, Keep, Queue, QueueConfig, Registrar, Submitted, Token,
+    Adapter, Armed, Completion, Job, Keep, Queue, QueueConfig, Registrar, Submit, Submitted, Token,
 };
 use tokio_doca::soft::{Fault, Soft};
 use tokio_doca::{Buf, BufPool, DevInfo, Device, Dma, ErrorKind, JobError, Mmap, Mode, WorkQ};
@@ -233,12 +233,15 @@ struct Interrupt {
 }
 
 // SAFETY: the duties are the inner queue's, to which every call goes unchanged.
-unsafe impl Queue for Interrupted {
-    unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
+unsafe impl Submit for Interrupted {
+    unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
         // SAFETY: as the caller promises.
         unsafe { self.inner.submit(jobs) }
     }
+}
 
+// SAFETY: as above.
+unsafe impl Queue for Interrupted {
     fn ready(&self) -> bool {
         self.inner.ready()
     }

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use support::*;
 use tokio_doca::device::{
-    AccelJob, Adapter, Armed, Completion, Job, Keep, Queue, QueueConfig, Region, Registrar,
-    Registration, Signal, Submitted, Token, Use,
+    Adapter, Armed, Completion, Job, Keep, Queue, QueueConfig, Region, Registrar, Registration,
+    Signal, Submit, Submitted, Token, Use,
 };
 use tokio_doca::soft::Fault;
 use tokio_doca::{
@@ -63,13 +63,11 @@ impl Narrow {
 }
 
 // SAFETY: it touches no memory of a job's; each accepted Token completes once.
-unsafe impl Queue for Narrow {
-    unsafe fn submit(&self, _: &[(Token, Job)]) -> Submitted {
-        unreachable!("it copies nothing")
-    }
-
-    unsafe fn submit_accel(&self, jobs: &[(Token, AccelJob)]) -> Submitted {
-        let (token, job) = jobs[0];
+unsafe impl Submit for Narrow {
+    unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
+        let (token, Job::Accel(&job)) = jobs[0] else {
+            unreachable!("it copies nothing")
+        };
         let mut state = self.state();
         state.asked += 1;
         if state.jobs.len() < state.room {
@@ -91,7 +89,10 @@ unsafe impl Queue for Narrow {
             refused: Some(JobError::device(ErrorKind::Again, 0)),
         }
     }
+}
 
+// SAFETY: as above.
+unsafe impl Queue for Narrow {
     fn ready(&self) -> bool {
         !self.state().done.is_empty()
     }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use tokio_doca::device::{
-    AccelJob, Armed, Completion, Job, Keep, Queue, QueueConfig, Segment, Segments, SessionRef,
-    ShaJob, Signal, Submitted, Token,
+    Armed, Completion, Job, Keep, Queue, QueueConfig, Segment, Segments, SessionRef, ShaJob,
+    Signal, Submit, Submitted, Token,
 };
 use tokio_doca::{Error, ErrorKind, JobError, Result};
 
@@ -252,26 +252,21 @@ unsafe fn execute(work: &Work, sin: Sin, len: usize, before: Option<SessionRef>)
     }
 }
 
-fn copy(token: Token, job: &Job) -> Work {
-    let Job::Copy { src, dst, .. } = *job else {
-        unreachable!("the capabilities have copies alone")
-    };
-    Work::new(token, src, dst)
-}
-
-fn accel(token: Token, job: &AccelJob) -> Work {
-    Work {
-        key: job.arg as u8,
-        fills: job.opcode == FILL,
-        answer: (job.opcode == ECHO).then_some(job.arg),
-        ..Work::new(token, job.src, job.dst)
-    }
-}
-
-fn sha(token: Token, job: &ShaJob) -> Work {
-    Work {
-        hash: Some(*job),
-        ..Work::new(token, job.src, Segments::none())
+/// A job as this device does it.
+fn work(token: Token, job: Job<'_>) -> Work {
+    match job {
+        Job::Copy(job) => Work::new(token, job.src, job.dst),
+        Job::Accel(job) => Work {
+            key: job.arg as u8,
+            fills: job.opcode == FILL,
+            answer: (job.opcode == ECHO).then_some(job.arg),
+            ..Work::new(token, job.src, job.dst)
+        },
+        Job::Sha(job) => Work {
+            hash: Some(*job),
+            ..Work::new(token, job.src, Segments::none())
+        },
+        _ => unreachable!("the capabilities have no others"),
     }
 }
 
@@ -306,32 +301,23 @@ impl OutsideQueue {
 // the memory. 1. A Job goes through `todo` and `done` once. 2. It is pushed to `done` after its memory was touched last.
 // 3. What is refused is not pushed. 4. `try_inline` does all or nothing. 5. Under the lock either `arm` sees a completion, or
 // its completion sees `armed`, and takes it. 6. The thread drops `keep` at its end. 7. The lock is held for a moment.
+unsafe impl Submit for OutsideQueue {
+    unsafe fn try_inline(&self, job: Job<'_>) -> Option<std::result::Result<u64, JobError>> {
+        if let Job::Accel(_) = job {
+            return None;
+        }
+        // SAFETY: the job's memory is valid, and leased, during the call, and so is its session.
+        unsafe { self.try_inline_work(&work(Token::from_raw(u64::MAX), job)) }
+    }
+
+    unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
+        self.0
+            .submit(jobs.iter().map(|(token, job)| work(*token, *job)))
+    }
+}
+
+// SAFETY: as above.
 unsafe impl Queue for OutsideQueue {
-    unsafe fn try_inline(&self, job: &Job) -> Option<std::result::Result<u64, JobError>> {
-        // SAFETY: the Job's memory is valid, and leased, during the call.
-        unsafe { self.try_inline_work(&copy(Token::from_raw(u64::MAX), job)) }
-    }
-
-    unsafe fn try_inline_sha(&self, job: &ShaJob) -> Option<std::result::Result<u64, JobError>> {
-        // SAFETY: as above, and its session.
-        unsafe { self.try_inline_work(&sha(Token::from_raw(u64::MAX), job)) }
-    }
-
-    unsafe fn submit_sha(&self, jobs: &[(Token, ShaJob)]) -> Submitted {
-        self.0
-            .submit(jobs.iter().map(|(token, job)| sha(*token, job)))
-    }
-
-    unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
-        self.0
-            .submit(jobs.iter().map(|(token, job)| copy(*token, job)))
-    }
-
-    unsafe fn submit_accel(&self, jobs: &[(Token, AccelJob)]) -> Submitted {
-        self.0
-            .submit(jobs.iter().map(|(token, job)| accel(*token, job)))
-    }
-
     fn ready(&self) -> bool {
         !self.0.lock().done.is_empty()
     }

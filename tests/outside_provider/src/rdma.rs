@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio_doca::device::{
-    Access, Adapter, Armed, Completion, Endpoint, EndpointConfig, EndpointState, Exported,
+    Access, Adapter, Armed, Arrival, Completion, Endpoint, EndpointConfig, EndpointState, Exported,
     Imported, Job, Keep, Offer, Queue, QueueConfig, RdmaJob, Region, Registrar, Registration,
-    Segments, Signal, Submitted, Token, Use, Verb,
+    Segments, Signal, Submit, Submitted, Token, Use, Verb,
 };
 use tokio_doca::{DevInfo, Device, ErrorKind, JobError, Result};
 
@@ -239,10 +239,16 @@ impl Shared {
             }
         }
         if let (Some(room), Ok(result)) = (receive, completion.result) {
-            let len = (result & (u64::MAX >> 2)) as usize;
+            let len = result as usize;
             match sin {
-                RdmaSin::LosesImmediates => completion.immediate = 0,
-                RdmaSin::WrongOpcode => completion.result = Ok(len as u64),
+                RdmaSin::LosesImmediates => {
+                    completion.received = completion.received.map(|arrival| match arrival {
+                        Arrival::Send => Arrival::Send,
+                        Arrival::SendImm(_) => Arrival::SendImm(0),
+                        Arrival::WriteImm(_) => Arrival::WriteImm(0),
+                    });
+                }
+                RdmaSin::WrongOpcode => completion.received = Some(Arrival::Send),
                 RdmaSin::MiscountsReceives if len > 0 => completion.result = Ok(result - 1),
                 RdmaSin::WrongMessage if len > 0 => spoil(&room, 0),
                 RdmaSin::ReceivesLate => state.late.extend(places(&room)),
@@ -256,7 +262,10 @@ impl Shared {
             }
             (RdmaSin::ForgetsReceives, Err(_)) if receive.is_some() => return None,
             (RdmaSin::ForgetsTheFlush, Err(error)) if reset(error) => return None,
-            (RdmaSin::FlushesWell, Err(error)) if reset(error) => completion.result = Ok(0),
+            (RdmaSin::FlushesWell, Err(error)) if reset(error) => {
+                completion.result = Ok(0);
+                completion.received = receive.map(|_| Arrival::Send);
+            }
             (RdmaSin::AnotherCause, Err(error)) => {
                 completion.result = Err(JobError::device(error.kind(), 9))
             }
@@ -299,12 +308,15 @@ fn flip(Place(place): Place) {
 
 // SAFETY: the duties of the queue within, but for the sins, each of which a test runs under the suite alone, which keeps
 // the memory.
-unsafe impl Queue for SinfulQueue {
-    unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
+unsafe impl Submit for SinfulQueue {
+    unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
         // SAFETY: as the caller promises.
         unsafe { self.0.queue.submit(jobs) }
     }
+}
 
+// SAFETY: as above.
+unsafe impl Queue for SinfulQueue {
     fn open_endpoint(&self, mut config: EndpointConfig) -> Result<Arc<dyn Endpoint>> {
         let sin = self.0.sin;
         let lock = Arc::new(Mutex::new(()));
@@ -451,7 +463,73 @@ impl SinfulEndpoint {
     }
 }
 
+/// The crate submits no others here.
+fn remote(job: &Job<'_>) -> RdmaJob {
+    match job {
+        Job::Rdma(job) => **job,
+        job => unreachable!("{job:?} for an endpoint"),
+    }
+}
+
 // SAFETY: the duties of the endpoint within, but for the sins, as for the queue.
+unsafe impl Submit for SinfulEndpoint {
+    unsafe fn try_inline(&self, job: Job<'_>) -> Option<std::result::Result<u64, JobError>> {
+        match self.shared.sin {
+            RdmaSin::BeginsInline if remote(&job).verb == Verb::Read => {
+                places(&remote(&job).local).take(1).for_each(flip);
+                None
+            }
+            // SAFETY: as the caller promises.
+            RdmaSin::MiscountsInline => unsafe { self.endpoint.try_inline(job) }
+                .map(|answer| answer.map(|answer| answer + 1)),
+            _ => None,
+        }
+    }
+
+    unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
+        let shared = &self.shared;
+        let refused = jobs.iter().find_map(|(_, job)| self.refusal(&remote(job)));
+        if refused.is_some() {
+            return Submitted {
+                accepted: 0,
+                refused,
+            };
+        }
+        if shared.sin == RdmaSin::RingsUnasked {
+            shared.signal.ring();
+        }
+        if let (RdmaSin::DoesTheRefused, [first, others @ .., _]) = (shared.sin, jobs) {
+            for (_, job) in others {
+                // SAFETY: a sin, in which the caller has the memory of all of them.
+                unsafe { self.endpoint.try_inline(*job) };
+            }
+            // SAFETY: as the caller promises.
+            let first = unsafe { self.endpoint.submit(&[*first]) };
+            return Submitted {
+                accepted: first.accepted,
+                refused: Some(JobError::device(ErrorKind::Again, 0)),
+            };
+        }
+        let mut twisted: Vec<_> = jobs
+            .iter()
+            .map(|(token, job)| (*token, self.twisted(remote(job))))
+            .collect();
+        if shared.sin == RdmaSin::Overtakes && twisted.len() > 1 {
+            // Under one another's names.
+            let last = twisted.len() - 1;
+            let (first, other) = (twisted[0].1, twisted[last].1);
+            (twisted[0].1, twisted[last].1) = (other, first);
+        }
+        let named = twisted.iter().zip(jobs);
+        let named = named.map(|((token, _), (_, job))| (token.as_raw(), remote(job)));
+        shared.state().jobs.extend(named);
+        let twisted: Vec<_> = twisted.iter().map(|(at, job)| (*at, job.into())).collect();
+        // SAFETY: as the caller promises, who has the memory of all of them.
+        unsafe { self.endpoint.submit(&twisted) }
+    }
+}
+
+// SAFETY: as above.
 unsafe impl Endpoint for SinfulEndpoint {
     fn state(&self) -> EndpointState {
         if self.shared.sin == RdmaSin::TellsInALock {
@@ -477,60 +555,6 @@ unsafe impl Endpoint for SinfulEndpoint {
             RdmaSin::OldBlobs if self.was_reset.load(Ordering::SeqCst) => Ok(()),
             _ => connected,
         }
-    }
-
-    unsafe fn try_inline(&self, job: &RdmaJob) -> Option<std::result::Result<u64, JobError>> {
-        match self.shared.sin {
-            RdmaSin::BeginsInline if job.verb == Verb::Read => {
-                places(&job.local).take(1).for_each(flip);
-                None
-            }
-            // SAFETY: as the caller promises.
-            RdmaSin::MiscountsInline => unsafe { self.endpoint.try_inline(job) }
-                .map(|answer| answer.map(|answer| answer + 1)),
-            _ => None,
-        }
-    }
-
-    unsafe fn submit(&self, jobs: &[(Token, RdmaJob)]) -> Submitted {
-        let shared = &self.shared;
-        let refused = jobs.iter().find_map(|(_, job)| self.refusal(job));
-        if refused.is_some() {
-            return Submitted {
-                accepted: 0,
-                refused,
-            };
-        }
-        if shared.sin == RdmaSin::RingsUnasked {
-            shared.signal.ring();
-        }
-        if let (RdmaSin::DoesTheRefused, [first, others @ .., _]) = (shared.sin, jobs) {
-            for (_, job) in others {
-                // SAFETY: a sin, in which the caller has the memory of all of them.
-                unsafe { self.endpoint.try_inline(job) };
-            }
-            // SAFETY: as the caller promises.
-            let first = unsafe { self.endpoint.submit(&[*first]) };
-            return Submitted {
-                accepted: first.accepted,
-                refused: Some(JobError::device(ErrorKind::Again, 0)),
-            };
-        }
-        let mut twisted: Vec<_> = jobs
-            .iter()
-            .map(|&(token, job)| (token, self.twisted(job)))
-            .collect();
-        if shared.sin == RdmaSin::Overtakes && twisted.len() > 1 {
-            // Under one another's names.
-            let last = twisted.len() - 1;
-            let (first, other) = (twisted[0].1, twisted[last].1);
-            (twisted[0].1, twisted[last].1) = (other, first);
-        }
-        let named = twisted.iter().zip(jobs);
-        let named = named.map(|(&(token, _), &(_, job))| (token.as_raw(), job));
-        shared.state().jobs.extend(named);
-        // SAFETY: as the caller promises, who has the memory of all of them.
-        unsafe { self.endpoint.submit(&twisted) }
     }
 
     unsafe fn post_recv(

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio_doca::device::{
     Adapter, Armed, Completion, EventConfig, EventCounter, EventJob, EventPort, EventWait, Job,
-    Keep, Queue, QueueConfig, Region, Registrar, Registration, Signal, Submitted, Token, Use,
+    Keep, Queue, QueueConfig, Region, Registrar, Registration, Signal, Submit, Submitted, Token,
+    Use,
 };
 use tokio_doca::{
     Caps, DevInfo, Device, Error, ErrorKind, JobError, PciAddr, PciFunction, Result, SyncEventCaps,
@@ -137,15 +138,18 @@ impl Shared {
 }
 
 // SAFETY: it touches no memory of anybody's.
-unsafe impl Queue for Events {
-    unsafe fn submit(&self, jobs: &[(Token, Job)]) -> Submitted {
+unsafe impl Submit for Events {
+    unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
         let refused = JobError::device(ErrorKind::NotSupported, 0);
         Submitted {
             accepted: 0,
             refused: (!jobs.is_empty()).then_some(refused),
         }
     }
+}
 
+// SAFETY: as above.
+unsafe impl Queue for Events {
     fn open_event_port(
         &self,
         event: &Arc<dyn EventCounter>,
@@ -282,14 +286,18 @@ struct Port {
     shared: Arc<Shared>,
 }
 
-impl EventPort for Port {
-    fn submit(&self, jobs: &[(Token, EventJob)]) -> Submitted {
+// SAFETY: it touches no memory of anybody's.
+unsafe impl Submit for Port {
+    unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
         let mut order: Vec<_> = jobs.to_vec();
         if self.shared.sin == EventSin::Overtakes {
             order.reverse();
         }
         for (token, job) in order {
-            let result = self.counter.perform(job);
+            let Job::Event(job) = job else {
+                unreachable!("{job:?} for a sync event")
+            };
+            let result = self.counter.perform(*job);
             let number = {
                 let mut inner = lock(&self.shared.inner);
                 inner.jobs += 1;
@@ -307,7 +315,9 @@ impl EventPort for Port {
             refused: None,
         }
     }
+}
 
+impl EventPort for Port {
     fn wait(&self, token: Token, wait: EventWait) -> Result<(), JobError> {
         let mut state = lock(&self.counter.inner);
         state.waits.push((token, wait));

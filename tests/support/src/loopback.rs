@@ -236,12 +236,8 @@ impl World {
                     return Err(JobError::endpoint(Reason::MessageTooLong, need, have));
                 }
                 copy(local, &room, len);
-                let opcode = match immediate {
-                    None => RecvOpcode::Send,
-                    Some(_) => RecvOpcode::SendImm,
-                };
-                let received =
-                    Completion::received(token, opcode, len, immediate.unwrap_or_default());
+                let arrival = immediate.map_or(Arrival::Send, Arrival::SendImm);
+                let received = Completion::received(token, arrival, len);
                 self.ends[&peer].queue.push(received);
             }
             Verb::Write(immediate) => {
@@ -252,8 +248,8 @@ impl World {
                 };
                 remote.inspect(|remote| copy(local, remote, len));
                 if let (Some(token), Some(immediate)) = (token, immediate) {
-                    let opcode = RecvOpcode::WriteImm;
-                    let received = Completion::received(token, opcode, len, immediate);
+                    let arrival = Arrival::WriteImm(immediate);
+                    let received = Completion::received(token, arrival, len);
                     self.ends[&peer].queue.push(received);
                 }
             }
@@ -358,6 +354,14 @@ fn copy(from: &Segments, to: &Segments, len: usize) {
     }
 }
 
+/// The crate submits no others here.
+fn remote(job: &Job<'_>) -> RdmaJob {
+    match job {
+        Job::Rdma(job) => **job,
+        job => unreachable!("{job:?} for an endpoint"),
+    }
+}
+
 fn atomic(job: &RdmaJob, change: impl FnOnce(&AtomicU64) -> u64) -> u64 {
     let word = job.remote.unwrap().addr().cast::<AtomicU64>();
     // SAFETY: the crate has checked length and alignment of the range, which the import keeps.
@@ -374,6 +378,48 @@ struct LoopEndpoint {
 // 1. Jobs and receives lie in two queues, and are taken from the front, under one lock.
 // 2. `fail` flushes both, and `refusal` what comes later.
 // 3. `reset` empties both queues under the lock in which alone memory is touched.
+unsafe impl Submit for LoopEndpoint {
+    unsafe fn try_inline(&self, job: Job<'_>) -> Option<Result<u64, JobError>> {
+        let job = &remote(&job);
+        self.world.with(|world, later| {
+            let end = &world.ends[&self.id];
+            if let Some(error) = end.refusal() {
+                return Some(Err(error));
+            }
+            let one_sided = !matches!(job.verb, Verb::Send(_) | Verb::Write(Some(_)));
+            if !world.inline || !one_sided || world.held || !end.sends.is_empty() {
+                return None;
+            }
+            let peer = world.peer_of(self.id)?;
+            let answer = world.execute(peer, job, later);
+            if let Err(cause) = answer {
+                world.fail(self.id, cause, false, later);
+            }
+            answer.transpose()
+        })
+    }
+
+    unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
+        self.world.with(|world, later| {
+            let end = world.ends.get_mut(&self.id).unwrap();
+            if let Some(error) = end.refusal() {
+                return Submitted {
+                    accepted: 0,
+                    refused: Some(error),
+                };
+            }
+            end.sends
+                .extend(jobs.iter().map(|(token, job)| (*token, remote(job))));
+            world.progress(self.id, later);
+            Submitted {
+                accepted: jobs.len(),
+                refused: None,
+            }
+        })
+    }
+}
+
+// SAFETY: as above.
 unsafe impl Endpoint for LoopEndpoint {
     fn state(&self) -> EndpointState {
         let world = lock(&self.world.0);
@@ -421,43 +467,6 @@ unsafe impl Endpoint for LoopEndpoint {
             world.progress(self.id, later);
             world.progress(peer, later);
             Ok(())
-        })
-    }
-
-    unsafe fn try_inline(&self, job: &RdmaJob) -> Option<Result<u64, JobError>> {
-        self.world.with(|world, later| {
-            let end = &world.ends[&self.id];
-            if let Some(error) = end.refusal() {
-                return Some(Err(error));
-            }
-            let one_sided = !matches!(job.verb, Verb::Send(_) | Verb::Write(Some(_)));
-            if !world.inline || !one_sided || world.held || !end.sends.is_empty() {
-                return None;
-            }
-            let peer = world.peer_of(self.id)?;
-            let answer = world.execute(peer, job, later);
-            if let Err(cause) = answer {
-                world.fail(self.id, cause, false, later);
-            }
-            answer.transpose()
-        })
-    }
-
-    unsafe fn submit(&self, jobs: &[(Token, RdmaJob)]) -> Submitted {
-        self.world.with(|world, later| {
-            let end = world.ends.get_mut(&self.id).unwrap();
-            if let Some(error) = end.refusal() {
-                return Submitted {
-                    accepted: 0,
-                    refused: Some(error),
-                };
-            }
-            end.sends.extend(jobs);
-            world.progress(self.id, later);
-            Submitted {
-                accepted: jobs.len(),
-                refused: None,
-            }
         })
     }
 
@@ -534,14 +543,17 @@ struct LoopQueue {
 // SAFETY: the duties of a Queue: Jobs of Endpoints are pushed once; all others are refused.
 // Under the lock either `arm` sees a completion, or its completion sees `armed`, and takes it. All Endpoints of the queue are
 // retired before it, so that nothing of it is in flight then.
-unsafe impl Queue for LoopQueue {
-    unsafe fn submit(&self, _jobs: &[(Token, Job)]) -> Submitted {
+unsafe impl Submit for LoopQueue {
+    unsafe fn submit(&self, _jobs: &[(Token, Job<'_>)]) -> Submitted {
         Submitted {
             accepted: 0,
             refused: Some(JobError::device(ErrorKind::NotSupported, 0)),
         }
     }
+}
 
+// SAFETY: as above.
+unsafe impl Queue for LoopQueue {
     fn open_endpoint(&self, config: EndpointConfig) -> Result<Arc<dyn Endpoint>> {
         self.world.with(|world, later| {
             later.changed.extend(world.opened.take());

@@ -6,11 +6,14 @@
 #![allow(unreachable_pub, reason = "named by the sealed trait behind Settable")]
 
 use std::any::Any;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use super::super::super::op::{self, Request};
 use super::handle::sealed::Put;
 use crate::error::{ErrorKind, JobError, Reason, Result};
-use crate::reactor::{Attachment, Outcome, Prepared, WorkQ, budget};
+use crate::reactor::{Attachment, Line, Outcome, Run, WorkQ, budget};
 
 /// How a context comes to another WorkQ.
 pub(crate) type Attach<C> = fn(&C, &WorkQ) -> Result<C>;
@@ -86,20 +89,28 @@ impl<A: Action> Template for Planned<A> {
 }
 
 /// How a context node began.
-pub(crate) enum Begun {
+pub(crate) enum Began {
     /// It was refused, or the device finished it inline.
     Over(Outcome),
-    /// It wants a Slot.
-    Wants(Prepared),
+    /// Its job is in flight.
+    InFlight,
+    /// It must wait for a Slot: its Leases have gone back.
+    Blocked,
 }
 
 /// A context node of an instance, whatever its kind.
 pub(crate) trait Step: Any + Send + Sync {
-    /// Takes the Leases, and finishes the Job inline if the device can.
-    fn begin(&self) -> Begun;
-    /// Takes the Leases of a Job that wants a Slot.
-    fn prepare(&self) -> Result<Prepared, JobError>;
-    fn attachment(&self) -> &Attachment;
+    /// Takes the Leases, and finishes the job inline if the device can. What the device does not
+    /// finish is submitted, unless others wait for a Slot (`blocked`): then it waits behind them.
+    fn begin(&self, heard: &mut bool, run: &Arc<dyn Run>, node: u32, blocked: bool) -> Began;
+    /// Waits in line for a Slot, and submits.
+    fn poll_launch(
+        &self,
+        line: Pin<&mut Line>,
+        cx: &mut Context<'_>,
+        run: &Arc<dyn Run>,
+        node: u32,
+    ) -> Poll<Result<(), JobError>>;
 }
 
 /// Where operands are put.
@@ -116,7 +127,7 @@ impl<A: Action> Seat<A> {
 }
 
 impl<A: Action> Step for Seat<A> {
-    fn begin(&self) -> Begun {
+    fn begin(&self, heard: &mut bool, run: &Arc<dyn Run>, node: u32, blocked: bool) -> Began {
         let begun = self
             .request()
             .and_then(|request| Ok((request, request.begin()?)));
@@ -124,27 +135,36 @@ impl<A: Action> Step for Seat<A> {
             Ok(begun) => begun,
             Err(error) => {
                 budget::spent(0);
-                return Begun::Over(Err(error));
+                return Began::Over(Err(error));
             }
         };
         match request.finish_inline(&begun) {
             Some(outcome) => {
                 budget::spent(A::Request::end(begun, &outcome));
-                Begun::Over(outcome)
+                return Began::Over(outcome);
             }
-            None => {
-                budget::spent(0);
-                Begun::Wants(request.prepare(begun))
-            }
+            None => budget::spent(0),
+        }
+        if blocked {
+            return Began::Blocked;
+        }
+        let (place, prepared) = (A::attachment(&self.context), request.prepare(begun));
+        match Line::launch(place, heard, prepared, Arc::clone(run), node) {
+            Ok(true) => Began::InFlight,
+            Ok(false) => Began::Blocked,
+            Err(error) => Began::Over(Err(error)),
         }
     }
 
-    fn prepare(&self) -> Result<Prepared, JobError> {
-        op::prepare(self.request()?)
-    }
-
-    fn attachment(&self) -> &Attachment {
-        A::attachment(&self.context)
+    fn poll_launch(
+        &self,
+        line: Pin<&mut Line>,
+        cx: &mut Context<'_>,
+        run: &Arc<dyn Run>,
+        node: u32,
+    ) -> Poll<Result<(), JobError>> {
+        let prepare = || op::prepare(self.request()?);
+        line.poll_launch(cx, A::attachment(&self.context), run, node, &prepare)
     }
 }
 

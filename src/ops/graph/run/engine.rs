@@ -5,10 +5,9 @@
 //! of what is in flight.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::super::node::{Begun, Scope, Wrong, contained, own, stop};
+use super::super::node::{Began, Scope, Wrong, contained, own, stop};
 use super::super::plan::{Graph, Plan, Work};
 use super::body::Body;
 use super::error::RunError;
@@ -222,25 +221,14 @@ impl Progress {
         if let Some(trace) = &mut self.trace {
             trace.started(node);
         }
-        match step.begin() {
-            Begun::Over(outcome) => Ok(self.over_and_next(plan, node, outcome)),
-            Begun::Wants(prepared) => {
-                // One that waits is not overtaken.
-                let launched = if self.blocked.is_empty() {
-                    let told = Arc::clone(&self.told);
-                    Line::launch(step.attachment(), &mut poller.heard, prepared, told, node)
-                } else {
-                    drop(prepared);
-                    Ok(false)
-                };
-                match launched {
-                    Ok(true) => self.launched(node),
-                    Ok(false) => self.block(node),
-                    Err(error) => self.fail(node, error, None),
-                }
-                Ok(None)
-            }
+        // One that waits is not overtaken.
+        let blocked = !self.blocked.is_empty();
+        match step.begin(&mut poller.heard, &self.told, node, blocked) {
+            Began::Over(outcome) => return Ok(self.over_and_next(plan, node, outcome)),
+            Began::InFlight => self.launched(node),
+            Began::Blocked => self.block(node),
         }
+        Ok(None)
     }
 
     fn launched(&mut self, node: u32) {
@@ -255,14 +243,7 @@ impl Progress {
             && let Body::Context(step) = &self.bodies[node as usize]
             && let Some(line) = &mut poller.line
         {
-            let prepare = || step.prepare();
-            match line.as_mut().poll_launch(
-                poller.cx,
-                step.attachment(),
-                &self.told,
-                node,
-                &prepare,
-            ) {
+            match step.poll_launch(line.as_mut(), poller.cx, &self.told, node) {
                 Poll::Pending => poller.in_line = true,
                 Poll::Ready(Ok(())) => {
                     self.blocked.remove(node);

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::super::fault::{Fault, Faults};
 use super::rings::{Consumer, Work};
-use crate::device::{HASH_COST, Hasher};
+use crate::device::CpuState;
 use crate::error::JobError;
 
 /// Jobs of one queue before the next one has its turn.
@@ -36,8 +36,8 @@ pub(in super::super) struct QueueWorker {
     deferred: Vec<(Until, Work)>,
     /// A Job that is done in parts, and how far it is.
     begun: Option<(Work, usize)>,
-    /// What of a hash that is done in parts was hashed so far.
-    hasher: Hasher,
+    /// How far the CPU is with a job that it computes in parts.
+    cpu: CpuState,
 }
 
 /// When a Job that was put aside is done.
@@ -56,7 +56,7 @@ impl QueueWorker {
             faults,
             deferred: Vec::new(),
             begun: None,
-            hasher: Hasher::default(),
+            cpu: CpuState::default(),
         }
     }
 
@@ -139,14 +139,14 @@ impl QueueWorker {
             fail(&mut self.consumer, driver, work, error);
             return true;
         }
-        let at = from + part(driver, &mut self.hasher, &work, from);
+        let at = from + part(driver, &mut self.cpu, &work, from);
         if at < work.len() {
             self.begun = Some((work, at));
             return false;
         }
         driver.count();
-        let answer = work.answer();
-        self.consumer.finish(work, Ok(answer));
+        let outcome = work.outcome(&self.cpu);
+        self.consumer.finish(work, outcome);
         true
     }
 
@@ -241,9 +241,9 @@ impl Drop for QueueWorker {
 
 /// Does a part of a Job, from this byte on, and says how many bytes it was.
 #[inline(always)]
-fn part<D: Driver>(driver: &mut D, hasher: &mut Hasher, work: &Work, from: usize) -> usize {
-    match work.hash(hasher, from, D::PIECE / HASH_COST) {
-        Some(hashed) => hashed,
+fn part<D: Driver>(driver: &mut D, cpu: &mut CpuState, work: &Work, from: usize) -> usize {
+    match work.compute(cpu, from, D::PIECE) {
+        Some(computed) => computed,
         None => driver.copy(work, from),
     }
 }

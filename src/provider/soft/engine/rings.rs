@@ -20,7 +20,7 @@ use super::super::copy;
 use super::super::fault::{Fault, Faults, Held};
 use super::ring::Ring;
 use super::split::{self, Split};
-use crate::device::{Completion, HASH_COST, Hasher, Job, Keep, QueueConfig, ShaJob, Signal, Token};
+use crate::device::{Completion, CopyJob, CpuJob, CpuState, Job, Keep, QueueConfig, Signal, Token};
 use crate::error::JobError;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use crate::sync::{discard, lock};
@@ -34,8 +34,19 @@ pub(in super::super) struct Work {
 
 /// What there is to be done.
 pub(in super::super) enum Task {
-    Job(Job),
-    Sha(ShaJob),
+    Copy(CopyJob),
+    Cpu(CpuJob),
+}
+
+impl Task {
+    /// `None` for what this device does not do.
+    #[inline(always)]
+    pub(in super::super) fn of(job: Job<'_>) -> Option<Task> {
+        match job {
+            Job::Copy(job) => Some(Task::Copy(*job)),
+            job => CpuJob::of(job).map(Task::Cpu),
+        }
+    }
 }
 
 /// A value that threads of one side write, on lines of its own.
@@ -136,7 +147,7 @@ impl Rings {
     ///
     /// # Safety
     ///
-    /// What `Queue::submit` is promised: `depth` Jobs in flight, each with a Token of its own. Nothing was retired.
+    /// What `Submit::submit` is promised: `depth` Jobs in flight, each with a Token of its own. Nothing was retired.
     #[inline(always)]
     pub(in super::super) unsafe fn accept(&self, work: Work) -> u64 {
         // AcqRel: whoever uses an entry again comes after all who took positions before, see the module.
@@ -214,8 +225,8 @@ impl Work {
     #[inline(always)]
     pub(in super::super) fn len(&self) -> usize {
         match &self.task {
-            Task::Job(Job::Copy { len, .. }) => *len,
-            Task::Sha(job) => job.len(),
+            Task::Copy(job) => job.len,
+            Task::Cpu(job) => job.len(),
         }
     }
 
@@ -223,40 +234,42 @@ impl Work {
     #[inline(always)]
     pub(super) fn cost(&self) -> usize {
         match &self.task {
-            Task::Job(Job::Copy { len, .. }) => *len,
-            Task::Sha(job) => job.len().saturating_mul(HASH_COST),
+            Task::Copy(job) => job.len,
+            Task::Cpu(job) => job.cost(),
         }
     }
 
-    /// What it answers when it is done.
+    /// Returns how it ends, once its last part was done: by this state, if the CPU computed it.
     #[inline(always)]
-    pub(in super::super) fn answer(&self) -> u64 {
+    pub(in super::super) fn outcome(&self, cpu: &CpuState) -> Result<u64, JobError> {
         match &self.task {
-            Task::Job(Job::Copy { len, .. }) => *len as u64,
-            Task::Sha(job) => job.answer(),
+            Task::Copy(job) => Ok(job.len as u64),
+            Task::Cpu(job) => cpu.outcome(job),
         }
     }
 
-    /// Hashes at most so many bytes, after the first `from`, and says how many; `None` if it is no hash. All parts of a Job
-    /// are done by the same Hasher.
+    /// Has the CPU compute a part, after the first `from` bytes, for as long as a copy of `time`
+    /// bytes takes, and returns how many bytes it was; `None` if it is a copy. All parts of a job
+    /// are done by the same state.
     #[inline(always)]
-    pub(in super::super) fn hash(
+    pub(in super::super) fn compute(
         &self,
-        hasher: &mut Hasher,
+        cpu: &mut CpuState,
         from: usize,
-        most: usize,
+        time: usize,
     ) -> Option<usize> {
         match &self.task {
-            Task::Job(_) => None,
-            // SAFETY: an accepted Job's memory and session are valid and leased until its completion.
-            Task::Sha(job) => Some(unsafe { hasher.work(job, from, most) }),
+            Task::Copy(_) => None,
+            // SAFETY: an accepted job's memory and session are valid and leased until its
+            // completion.
+            Task::Cpu(job) => Some(unsafe { cpu.work(job, from, time) }),
         }
     }
 
     /// Whether what it reaches is still exported, if another process has it.
     #[inline(always)]
     pub(in super::super) fn check(&self) -> Result<(), JobError> {
-        let Task::Job(Job::Copy { src, dst, .. }) = &self.task else {
+        let Task::Copy(CopyJob { src, dst, .. }) = &self.task else {
             return Ok(());
         };
         // SAFETY: an accepted Job's keys are this device's, and what they stand for is kept until its completion.
@@ -266,7 +279,7 @@ impl Work {
     /// Copies so many bytes, after the first `from`.
     #[inline(always)]
     pub(in super::super) fn copy(&self, from: usize, len: usize) {
-        let Task::Job(Job::Copy { src, dst, len: all }) = &self.task else {
+        let Task::Copy(CopyJob { src, dst, len: all }) = &self.task else {
             return;
         };
         let len = len.min(all - from);
@@ -279,7 +292,7 @@ impl Work {
     /// nothing was done.
     #[inline(always)]
     pub(super) fn copy_together(&self, split: &Split, offered: impl FnOnce()) -> bool {
-        if let Task::Job(Job::Copy { src, dst, len }) = &self.task
+        if let Task::Copy(CopyJob { src, dst, len }) = &self.task
             && *len >= split::LEAST
             && let (Some(src), Some(dst)) = (src.as_one(), dst.as_one())
         {

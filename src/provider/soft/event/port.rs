@@ -1,4 +1,5 @@
 //! A sync event on a queue.
+#![expect(unsafe_code, reason = "promises what a Submit promises")]
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -9,7 +10,9 @@ use super::super::fault::Fault;
 use super::counter::SoftEvent;
 use super::ports::EventPorts;
 use super::waits::Waits;
-use crate::device::{Completion, EventCounter, EventJob, EventPort, EventWait, Submitted, Token};
+use crate::device::{
+    Completion, EventCounter, EventJob, EventPort, EventWait, Job, Submit, Submitted, Token,
+};
 use crate::error::{ErrorKind, JobError};
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::sync::{Mutex, lock};
@@ -163,9 +166,11 @@ impl Port {
 /// The handle that the crate has.
 pub(super) struct SoftPort(pub(super) Arc<Port>);
 
-impl EventPort for SoftPort {
+// SAFETY: jobs of a sync event name no memory; each that was accepted is put once, and taken once.
+unsafe impl Submit for SoftPort {
     #[inline]
-    fn try_inline(&self, job: &EventJob) -> Option<Result<u64, JobError>> {
+    unsafe fn try_inline(&self, job: Job<'_>) -> Option<Result<u64, JobError>> {
+        let Job::Event(job) = job else { return None };
         let port = &*self.0;
         if !port.ports.does_inline() {
             return None;
@@ -174,6 +179,33 @@ impl EventPort for SoftPort {
         Some(port.event.operate(job))
     }
 
+    unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
+        let port = &self.0;
+        let mut inner = lock(&port.inner);
+        let mut accepted = 0;
+        let mut refused = None;
+        for &(token, job) in jobs {
+            let Job::Event(&job) = job else {
+                refused = Some(JobError::device(ErrorKind::NotSupported, 0));
+                break;
+            };
+            let fault = port.ports.next_fault();
+            if fault == Fault::QueueFull {
+                refused = Some(JobError::device(ErrorKind::Again, 0));
+                break;
+            }
+            inner.jobs.push_back((token, job, fault));
+            accepted += 1;
+        }
+        drop(inner);
+        if accepted > 0 {
+            port.raise();
+        }
+        Submitted { accepted, refused }
+    }
+}
+
+impl EventPort for SoftPort {
     #[inline]
     fn try_wait(&self, wait: &EventWait) -> Option<Poll<Result<u64, JobError>>> {
         let port = &*self.0;
@@ -188,27 +220,6 @@ impl EventPort for SoftPort {
             },
             Err(error) => Poll::Ready(Err(error)),
         })
-    }
-
-    fn submit(&self, jobs: &[(Token, EventJob)]) -> Submitted {
-        let port = &self.0;
-        let mut inner = lock(&port.inner);
-        let mut accepted = 0;
-        let mut refused = None;
-        for &(token, job) in jobs {
-            let fault = port.ports.next_fault();
-            if fault == Fault::QueueFull {
-                refused = Some(JobError::device(ErrorKind::Again, 0));
-                break;
-            }
-            inner.jobs.push_back((token, job, fault));
-            accepted += 1;
-        }
-        drop(inner);
-        if accepted > 0 {
-            port.raise();
-        }
-        Submitted { accepted, refused }
     }
 
     fn wait(&self, token: Token, wait: EventWait) -> Result<(), JobError> {

@@ -10,7 +10,8 @@ use super::ports::Ports;
 use super::remote::{self, Step};
 use super::state::{IDLE, Posted, Send, Shared};
 use crate::device::{
-    Access, Endpoint, EndpointConfig, EndpointState, Keep, RdmaJob, Segments, Submitted, Token,
+    Access, Endpoint, EndpointConfig, EndpointState, Job, Keep, RdmaJob, Segments, Submit,
+    Submitted, Token,
 };
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::sync::discard;
@@ -35,23 +36,10 @@ impl SoftEndpoint {
 // 1. One lock: Jobs are taken from the front, receives too, and what is over stands in one line. What is done inline is done when
 //    nothing is queued.
 // 2. `fail`. 3. `end`, under the lock under which all memory is touched.
-unsafe impl Endpoint for SoftEndpoint {
-    fn state(&self) -> EndpointState {
-        self.0.inner().state
-    }
-
-    fn export(&self) -> Result<Vec<u8>> {
-        self.0.export()
-    }
-
-    fn connect(&self, blob: &[u8], deadline: Instant) -> Result<()> {
-        let result = self.0.connect(blob, deadline);
-        self.0.tell();
-        result
-    }
-
+unsafe impl Submit for SoftEndpoint {
     #[inline]
-    unsafe fn try_inline(&self, job: &RdmaJob) -> Option<Result<u64, JobError>> {
+    unsafe fn try_inline(&self, job: Job<'_>) -> Option<Result<u64, JobError>> {
+        let Job::Rdma(job) = job else { return None };
         let shared = &*self.0;
         let limit = shared.faults.inline_limit();
         if job.len > limit || limit == 0 {
@@ -76,7 +64,7 @@ unsafe impl Endpoint for SoftEndpoint {
         Some(Ok(done))
     }
 
-    unsafe fn submit(&self, jobs: &[(Token, RdmaJob)]) -> Submitted {
+    unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
         let shared = &*self.0;
         let mut inner = shared.inner();
         let refused = match inner.state {
@@ -87,7 +75,10 @@ unsafe impl Endpoint for SoftEndpoint {
         let mut accepted = 0;
         let mut refused = refused.filter(|_| !jobs.is_empty());
         while refused.is_none() && accepted < jobs.len() {
-            let (token, job) = jobs[accepted];
+            let (token, Job::Rdma(&job)) = jobs[accepted] else {
+                refused = Some(JobError::device(ErrorKind::NotSupported, 0));
+                break;
+            };
             let fault = shared.faults.next();
             if fault == Fault::QueueFull {
                 refused = Some(JobError::device(ErrorKind::Again, 0));
@@ -102,6 +93,23 @@ unsafe impl Endpoint for SoftEndpoint {
             shared.ports.mark_ready(shared.number);
         }
         Submitted { accepted, refused }
+    }
+}
+
+// SAFETY: as above.
+unsafe impl Endpoint for SoftEndpoint {
+    fn state(&self) -> EndpointState {
+        self.0.inner().state
+    }
+
+    fn export(&self) -> Result<Vec<u8>> {
+        self.0.export()
+    }
+
+    fn connect(&self, blob: &[u8], deadline: Instant) -> Result<()> {
+        let result = self.0.connect(blob, deadline);
+        self.0.tell();
+        result
     }
 
     unsafe fn post_recv(&self, token: Token, dst: &Segments, room: usize) -> Result<(), JobError> {

@@ -8,7 +8,7 @@ use super::connection::Connection;
 use super::messages::{Got, INLINE, Kind, Watch};
 use super::remote::Step;
 use super::state::{EndpointInner, Shared};
-use crate::device::{Completion, EndpointState, RecvOpcode};
+use crate::device::{Arrival, Completion, EndpointState};
 use crate::error::{JobError, Reason};
 use crate::sync::deadline;
 
@@ -139,10 +139,10 @@ impl Shared {
             streamed |= head.len as usize > INLINE;
             let posted = inner.posted.pop_front().expect("the message was for it");
             let len = head.len as usize;
-            let opcode = match head.kind {
-                Kind::Send => RecvOpcode::Send,
-                Kind::SendImm => RecvOpcode::SendImm,
-                Kind::WriteImm => RecvOpcode::WriteImm,
+            let arrival = match head.kind {
+                Kind::Send => Arrival::Send,
+                Kind::SendImm => Arrival::SendImm(head.immediate),
+                Kind::WriteImm => Arrival::WriteImm(head.immediate),
                 Kind::TooLong => {
                     let have = posted.room as u64;
                     let error = JobError::new(Reason::ReceiveTooSmall, len as u64, have);
@@ -150,7 +150,7 @@ impl Shared {
                     break Err(error);
                 }
             };
-            let completion = Completion::received(posted.token, opcode, len, head.immediate);
+            let completion = Completion::received(posted.token, arrival, len);
             look.put(out, completion);
             left = left.saturating_sub(len);
             if left == 0 {

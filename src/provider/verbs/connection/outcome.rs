@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::super::ffi::*;
 use super::super::transport::{Failed, probe, status};
 use super::rc::{RcConnection, RcInner, Receive};
-use crate::device::{Completion, EndpointState, RecvOpcode, Token, Verb};
+use crate::device::{Arrival, Completion, EndpointState, Token, Verb};
 use crate::error::{JobError, Reason};
 
 impl RcConnection {
@@ -67,23 +67,23 @@ impl RcConnection {
             return self.failed(inner, Failed::Receive(room), token, wc, give);
         }
         let with_imm = wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
-        let opcode = match (wc.opcode, with_imm) {
-            (ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM, _) => RecvOpcode::WriteImm,
-            (_, true) => RecvOpcode::SendImm,
-            (_, false) => RecvOpcode::Send,
-        };
-        let len = wc.byte_len as usize;
-        let len = match opcode {
-            RecvOpcode::WriteImm => len,
-            // What the driver says is checked: no more than there is room for is believed to be there.
-            _ => len.min(room),
-        };
         let immediate = if with_imm {
             u32::from_be(wc.imm_data)
         } else {
             0
         };
-        give(Completion::received(token, opcode, len, immediate));
+        let arrival = match (wc.opcode, with_imm) {
+            (ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM, _) => Arrival::WriteImm(immediate),
+            (_, true) => Arrival::SendImm(immediate),
+            (_, false) => Arrival::Send,
+        };
+        let len = wc.byte_len as usize;
+        let len = match arrival {
+            Arrival::WriteImm(_) => len,
+            // The driver is not believed: the message is no longer than its room.
+            _ => len.min(room),
+        };
+        give(Completion::received(token, arrival, len));
         false
     }
 

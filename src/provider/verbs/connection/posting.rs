@@ -9,7 +9,7 @@ use super::super::adapter::{LIST, PROBES, lkey};
 use super::super::ffi::ibv_sge;
 use super::super::transport::{Chain, Qp, Refused, Remote, Work, status};
 use super::rc::{RcConnection, RcInner, Receive};
-use crate::device::{Access, EndpointState, RdmaJob, Segments, Submitted, Token, Verb};
+use crate::device::{Access, EndpointState, Job, RdmaJob, Segments, Submitted, Token, Verb};
 use crate::error::{ErrorKind, JobError, Reason};
 
 impl Work for RdmaJob {
@@ -43,11 +43,11 @@ impl RcConnection {
 
     /// # Safety
     ///
-    /// As for `Endpoint::submit`.
+    /// As for `Submit::submit`.
     #[inline(always)]
     pub(in super::super) unsafe fn submit(
         self: &Arc<Self>,
-        jobs: &[(Token, RdmaJob)],
+        jobs: &[(Token, Job<'_>)],
     ) -> Submitted {
         let mut inner = self.inner();
         match inner.state {
@@ -56,19 +56,25 @@ impl RcConnection {
             EndpointState::Init => return Submitted::none(JobError::of(Reason::NotConnected)),
             EndpointState::Error(cause) => return Submitted::none(JobError::flushed(cause)),
         }
-        if self.core.answers_are_kept() && jobs.iter().any(|(_, job)| is_atomic(job.verb)) {
+        let is_atomic = |&(_, job): &(Token, Job<'_>)| match job {
+            Job::Rdma(job) => is_atomic(job.verb),
+            _ => false,
+        };
+        if self.core.answers_are_kept() && jobs.iter().any(is_atomic) {
             // A queue pair that stays may yet write an answer where theirs would go.
             return Submitted::none(JobError::queue_broken());
         }
         let before = inner.sends.len();
         for &(token, job) in jobs {
+            let Job::Rdma(&job) = job else { break };
             inner.sends.push(token, job);
         }
+        let known = inner.sends.len() - before;
         // SAFETY: as the caller promises.
         let Err(refused) = (unsafe { self.post(&mut inner) }) else {
             return Submitted {
-                accepted: jobs.len(),
-                refused: None,
+                accepted: known,
+                ..Submitted::unsupported(&jobs[known..])
             };
         };
         let cause = status::refusal(refused.errno);
@@ -87,14 +93,14 @@ impl RcConnection {
             self.tell();
         }
         Submitted {
-            accepted: jobs.len(),
-            refused: None,
+            accepted: known,
+            ..Submitted::unsupported(&jobs[known..])
         }
     }
 
     /// # Safety
     ///
-    /// The memory of all Jobs that wait is valid, and leased: as for `Endpoint::submit`.
+    /// The memory of all Jobs that wait is valid, and leased: as for `Submit::submit`.
     #[inline(always)]
     pub(in super::super) unsafe fn post(&self, inner: &mut RcInner) -> Result<(), Refused> {
         let Some(qp) = &inner.qp else {

@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 
 use super::super::adapter::{LIST, REQUESTS, lkey, rkey};
 use super::super::ffi::*;
-use crate::device::{Access, Job, RdmaJob, Segment, Segments, Token, Verb};
+use crate::device::{Access, CopyJob, RdmaJob, Segment, Segments, Token, Verb};
 
 /// What names a request that is not a Job's last: it completes only if it fails.
 pub(in super::super) const UNNAMED: u64 = u64::MAX;
@@ -106,8 +106,8 @@ impl Chain {
     }
 
     /// Appends a copy: a write to oneself for each range of the destination, and for as many pieces as a request takes.
-    pub(in super::super) fn push_copy(&mut self, token: Token, job: &Job, max_sge: usize) {
-        let Job::Copy { src, dst, len } = job;
+    pub(in super::super) fn push_copy(&mut self, token: Token, job: &CopyJob, max_sge: usize) {
+        let CopyJob { src, dst, len } = job;
         let first = self.wrs.len();
         let mut to = dst.as_slice().iter().copied();
         let mut target = to.next();
@@ -305,7 +305,7 @@ mod tests {
             let src = unsafe { Segments::list(&from) };
             // SAFETY: as above.
             let dst = unsafe { Segments::list(&to) };
-            let job = Job::Copy { src, dst, len };
+            let job = CopyJob { src, dst, len };
             let mut chain = Chain::new();
             let token = Token::new(0, 3, 4);
             chain.push_copy(token, &job, max_sge);

@@ -13,7 +13,7 @@ use super::super::ffi::*;
 use super::super::transport::{
     Chain, Core, Qp, QpCaps, Refused, Retry, Route, Sends, UNNAMED, Work, status,
 };
-use crate::device::{Completion, Job, Submitted, Token};
+use crate::device::{Completion, CopyJob, Job, Submitted, Token};
 use crate::error::{Error, ErrorKind, JobError, Result};
 
 pub(super) struct Copies {
@@ -21,7 +21,7 @@ pub(super) struct Copies {
     /// Places in the send queue.
     room: u32,
     qp: Option<Arc<Qp>>,
-    sends: Sends<Job>,
+    sends: Sends<CopyJob>,
     /// The queue pair is broken, for this cause, which this Job fails with; none if the adapter had none.
     broken: Option<(JobError, Option<Token>)>,
     /// It was broken since the adapter does not reach itself: what is left would wait for as long, one after the other.
@@ -31,15 +31,14 @@ pub(super) struct Copies {
 /// How long the adapter is given for a request to itself.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-impl Work for Job {
+impl Work for CopyJob {
     /// How many pieces a request takes.
     type Context = usize;
 
     /// Each piece that is left after the lists are laid on each other ends one of a list's.
     #[inline(always)]
     fn most(&self) -> usize {
-        let Job::Copy { src, dst, .. } = self;
-        (src.as_slice().len() + dst.as_slice().len()).min(REQUESTS)
+        (self.src.as_slice().len() + self.dst.as_slice().len()).min(REQUESTS)
     }
 
     #[inline(always)]
@@ -118,8 +117,8 @@ impl Copies {
 
     /// # Safety
     ///
-    /// As for `Queue::submit`.
-    pub(in super::super) unsafe fn submit(&mut self, jobs: &[(Token, Job)]) -> Submitted {
+    /// As for `Submit::submit`.
+    pub(in super::super) unsafe fn submit(&mut self, jobs: &[(Token, Job<'_>)]) -> Submitted {
         if self.qp.is_none() && self.broken.is_none() {
             let fails = |error: Error| Submitted::none(JobError::device(error.kind(), 0));
             if let Err(error) = self.begin() {
@@ -129,7 +128,9 @@ impl Copies {
         }
         let mut before = self.sends.len();
         for &(token, job) in jobs {
-            self.sends.push(token, job);
+            if let Job::Copy(&job) = job {
+                self.sends.push(token, job);
+            }
         }
         // SAFETY: as the caller promises, and promised.
         let Some(refused) = (unsafe { self.post(&mut before) }) else {
@@ -195,7 +196,7 @@ impl Copies {
             return;
         }
         let token = Token::from_raw(wc.wr_id);
-        if let Some(Job::Copy { len, .. }) = self.sends.done(token) {
+        if let Some(CopyJob { len, .. }) = self.sends.done(token) {
             self.core.context.jobs.fetch_add(1, Relaxed);
             give(Completion::new(token, Ok(len as u64)));
             // SAFETY: all were submitted, and are not over.

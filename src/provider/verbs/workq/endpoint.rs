@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;
 
 use super::super::connection::RcConnection;
-use super::queue::Shared;
-use crate::device::{Endpoint, EndpointState, Keep, RdmaJob, Segments, Submitted, Token};
+use super::shared::Shared;
+use crate::device::{Endpoint, EndpointState, Job, Keep, Segments, Submit, Submitted, Token};
 use crate::error::{JobError, Result};
 use crate::sync::{discard, lock};
 
@@ -48,6 +48,15 @@ impl VerbsEndpoint {
 // SAFETY: the duties of `Endpoint`:
 // 1. Requests of a queue pair end in order (InfiniBand specification, 10.8.5), and `Sends` and the receives hold them to it.
 // 2. `RcConnection::fail`, and `RcConnection::end` by who reaps. 3. `renew`: the queue pair is destroyed before it returns.
+unsafe impl Submit for VerbsEndpoint {
+    #[inline]
+    unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
+        // SAFETY: as the caller promises.
+        unsafe { self.conn.submit(jobs) }
+    }
+}
+
+// SAFETY: as above.
 unsafe impl Endpoint for VerbsEndpoint {
     fn state(&self) -> EndpointState {
         self.conn.state()
@@ -61,12 +70,6 @@ unsafe impl Endpoint for VerbsEndpoint {
         self.conn.connect(blob)?;
         self.conn.tell();
         Ok(())
-    }
-
-    #[inline]
-    unsafe fn submit(&self, jobs: &[(Token, RdmaJob)]) -> Submitted {
-        // SAFETY: as the caller promises.
-        unsafe { self.conn.submit(jobs) }
     }
 
     unsafe fn post_recv(

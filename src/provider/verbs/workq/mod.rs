@@ -1,11 +1,13 @@
 //! One WorkQ's half of an adapter: the [queue] that the crate reaps, the [endpoints](endpoint) on
-//! it, [copies] by a queue pair that is connected to itself, and [hashes] by the CPU.
+//! it, what both [share](shared), [copies] by a queue pair that is connected to itself, and what the
+//! CPU [computes](computed).
 //!
-//! These files import all the other rooms. `queue` and `endpoint` import each other.
+//! These files import all the other rooms.
 
+mod computed;
 mod copies;
 mod endpoint;
-mod hashes;
 mod queue;
+mod shared;
 
 pub(super) use queue::VerbsQueue;

@@ -1,0 +1,40 @@
+//! One remote operation, as the device sees it: plain data.
+
+use super::segment::{Segment, Segments};
+
+/// What is done with the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "ibv_wr_opcode")]
+pub enum Verb {
+    /// The local data becomes a message of the peer, beside an immediate.
+    Send(Option<u32>),
+    /// The local data is written to the start of the remote range; with an immediate, a receive of the peer's ends too.
+    Write(Option<u32>),
+    /// The remote range is read into the local room.
+    Read,
+    /// The first 8 bytes of the remote range become `swap` if they are `compare`. The answer is what they were.
+    CompareSwap {
+        /// What must be there.
+        compare: u64,
+        /// What is put there.
+        swap: u64,
+    },
+    /// This is added to the first 8 bytes of the remote range. The answer is what they were.
+    FetchAdd(u64),
+}
+
+/// One piece of work for a connected Endpoint.
+#[derive(Clone, Copy, Debug)]
+#[doc(alias = "doca_rdma_job_send")]
+#[doc(alias = "doca_rdma_job_read_write")]
+#[doc(alias = "doca_rdma_job_atomic")]
+pub struct RdmaJob {
+    /// What is done.
+    pub verb: Verb,
+    /// Memory of this side: gathered from, or, by a read, scattered to; [`Segments::none`] for an empty message and atomics.
+    pub local: Segments,
+    /// Memory of the peer; `None` for messages, and where nothing is moved.
+    pub remote: Option<Segment>,
+    /// How many bytes are moved: `local` and `remote` have at least as many. 8 for atomics.
+    pub len: usize,
+}

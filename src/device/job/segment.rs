@@ -1,0 +1,144 @@
+//! The memory of a job, as the device sees it.
+#![expect(
+    unsafe_code,
+    reason = "a Segment carries raw memory across threads, and a list by pointer"
+)]
+
+use std::ptr::NonNull;
+
+/// A piece of registered memory.
+///
+/// Whoever is lent a Segment reads and writes its bytes, so safe code cannot make one, but for a
+/// part of another ([`Segment::part`]):
+///
+/// ```compile_fail,E0451
+/// use std::ptr::NonNull;
+/// use tokio_doca::device::Segment;
+///
+/// Segment { addr: NonNull::<u8>::dangling(), len: 4096, key: 0 };
+/// ```
+///
+/// ```compile_fail,E0133
+/// # use std::ptr::NonNull;
+/// # use tokio_doca::device::Segment;
+/// Segment::new(NonNull::<u8>::dangling(), 4096, 0);
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[doc(alias = "ibv_sge")]
+pub struct Segment {
+    addr: NonNull<u8>,
+    len: usize,
+    key: u64,
+}
+
+impl Segment {
+    /// Names `len` bytes from `addr` on, which the device knows by `key`.
+    ///
+    /// # Safety
+    ///
+    /// While a job that names the Segment is lent its memory, the device reaches these bytes by the
+    /// key, and nobody else uses them but as the Leases of the job allow.
+    #[inline(always)]
+    pub const unsafe fn new(addr: NonNull<u8>, len: usize, key: u64) -> Segment {
+        Segment { addr, len, key }
+    }
+
+    /// Returns `len` of its bytes, from byte `at` on.
+    ///
+    /// # Panics
+    ///
+    /// If they do not lie in the Segment.
+    #[must_use]
+    #[inline]
+    pub fn part(self, at: usize, len: usize) -> Segment {
+        let lies_within = at <= self.len && len <= self.len - at;
+        assert!(lies_within, "{len} bytes at {at}, of {}", self.len);
+        // Arithmetic of numbers: the address of imported memory need not be one of this process.
+        let addr = self.addr.map_addr(|addr| addr.saturating_add(at));
+        Segment { addr, len, ..self }
+    }
+
+    /// Returns the address of the first byte.
+    #[inline(always)]
+    pub const fn addr(&self) -> NonNull<u8> {
+        self.addr
+    }
+
+    /// Returns the length in bytes.
+    #[inline(always)]
+    #[allow(clippy::len_without_is_empty)] // nobody asks
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns the key that the device gave when the memory was registered
+    /// ([`Registration::key`](crate::device::Registration::key)) or imported
+    /// ([`Imported::key`](crate::device::Imported::key)). In a list all pieces are registered ones.
+    #[inline(always)]
+    pub const fn key(&self) -> u64 {
+        self.key
+    }
+}
+
+// SAFETY: a Segment is an address; who may touch the bytes is decided by Leases, not by who holds the address.
+unsafe impl Send for Segment {}
+// SAFETY: as above.
+unsafe impl Sync for Segment {}
+
+/// One Segment, or a list of them that lies somewhere else.
+#[derive(Clone, Copy, Debug)]
+pub struct Segments(Repr);
+
+#[derive(Clone, Copy, Debug)]
+enum Repr {
+    One(Segment),
+    Many(NonNull<Segment>, usize),
+}
+
+// SAFETY: `Many` points to Segments, which are Sync, and which live as long as `Segments::list` was promised.
+unsafe impl Send for Segments {}
+// SAFETY: as above.
+unsafe impl Sync for Segments {}
+
+impl Segments {
+    /// A single piece.
+    #[inline(always)]
+    pub fn one(segment: Segment) -> Segments {
+        Segments(Repr::One(segment))
+    }
+
+    /// A list.
+    ///
+    /// # Safety
+    ///
+    /// The list must stay where it is, unchanged, for as long as the result is used: until the completion of
+    /// every Job that it stands in.
+    pub unsafe fn list(list: &[Segment]) -> Segments {
+        Segments(Repr::Many(NonNull::from(list).cast(), list.len()))
+    }
+
+    /// No memory at all: the side that an [`AccelJob`](crate::device::AccelJob) does not have.
+    pub fn none() -> Segments {
+        Segments(Repr::Many(NonNull::dangling(), 0))
+    }
+
+    /// The piece, if it is a single one.
+    #[inline(always)]
+    pub fn as_one(&self) -> Option<&Segment> {
+        match &self.0 {
+            Repr::One(segment) => Some(segment),
+            Repr::Many(..) => None,
+        }
+    }
+
+    /// The pieces, in order.
+    #[inline(always)]
+    pub fn as_slice(&self) -> &[Segment] {
+        match &self.0 {
+            Repr::One(segment) => std::slice::from_ref(segment),
+            // SAFETY: the list is alive and unchanged by the contract of `list`; pointer and length were a slice's. Or it is
+            // `none`: no bytes at an aligned address.
+            Repr::Many(first, len) => unsafe { std::slice::from_raw_parts(first.as_ptr(), *len) },
+        }
+    }
+}

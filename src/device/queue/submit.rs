@@ -1,0 +1,75 @@
+//! How jobs are submitted, what that answers, and what keeps the memory of those that were accepted.
+#![expect(
+    unsafe_code,
+    reason = "who implements Submit touches memory that the crate lends it"
+)]
+
+use std::any::Any;
+use std::sync::Arc;
+
+use crate::device::job::{Job, Token};
+use crate::error::{ErrorKind, JobError};
+
+/// What jobs are submitted to: a [`Queue`](super::Queue), an [`Endpoint`](super::Endpoint) or an
+/// [`EventPort`](super::EventPort).
+///
+/// The crate submits the kinds of jobs that the object says it takes, within the capabilities of
+/// the device. A kind that the object does not know is refused
+/// ([`Submitted::unsupported`]).
+///
+/// # Safety
+///
+/// Implementors keep the duties 1 to 4 and 7 of the [module's documentation](crate::device).
+pub unsafe trait Submit: Send + Sync {
+    /// Finishes the job now, on this thread, or returns `None` and has not begun. Takes no Token,
+    /// and keeps nothing.
+    ///
+    /// # Safety
+    ///
+    /// The job's memory is valid, and leased to the caller, during the call; its session, if it has
+    /// one, is the device's alone.
+    unsafe fn try_inline(&self, _job: Job<'_>) -> Option<Result<u64, JobError>> {
+        None
+    }
+
+    /// Takes jobs, in order, until one is refused. Rings no event by itself.
+    ///
+    /// # Safety
+    ///
+    /// The memory of the jobs is valid, and leased, until their completion was reaped; the session
+    /// of each, if it has one, is the device's alone as long. No Token is in flight already, and no
+    /// more jobs than the queue's depth are.
+    unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted;
+}
+
+/// How many Jobs of a batch were accepted, and why the next one was not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Submitted {
+    /// How many jobs, from the first on, are the device's.
+    pub accepted: usize,
+    /// Why the next was not, or `None` if all were. After `Again` the crate tries once more when the WorkQ has collected a
+    /// completion, and in any case after 1 ms, then after twice as long each time, up to 100 ms.
+    pub refused: Option<JobError>,
+}
+
+impl Submitted {
+    /// Returns that no job was accepted, for this reason.
+    pub fn none(refused: JobError) -> Submitted {
+        Submitted {
+            accepted: 0,
+            refused: Some(refused),
+        }
+    }
+
+    /// Returns that no job was accepted, since the object does not know the kind of the first.
+    pub fn unsupported(jobs: &[(Token, Job<'_>)]) -> Submitted {
+        let refused = JobError::device(ErrorKind::NotSupported, 0);
+        Submitted {
+            accepted: 0,
+            refused: (!jobs.is_empty()).then_some(refused),
+        }
+    }
+}
+
+/// What a queue must hold until nothing of it is in flight.
+pub type Keep = Arc<dyn Any + Send + Sync>;

@@ -1,0 +1,71 @@
+//! What the adapter cannot do, and the CPU computes: a part at each look of whoever reaps.
+#![expect(unsafe_code, reason = "reaches memory that was lent")]
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use crate::device::{Completion, CpuJob, CpuState, Token};
+use crate::sync::lock;
+
+/// For how long one look computes, as the bytes of a copy: about 50 us.
+const PIECE: usize = 256 << 10;
+/// Up to here it is not worth a Slot.
+pub(super) const INLINE: usize = 64 << 10;
+
+pub(super) struct Computed {
+    pending: AtomicUsize,
+    line: Mutex<Line>,
+}
+
+struct Line {
+    jobs: VecDeque<(Token, CpuJob)>,
+    state: CpuState,
+    /// How many bytes of the oldest were read.
+    done: usize,
+}
+
+impl Computed {
+    pub(super) fn new(depth: u32) -> Computed {
+        Computed {
+            pending: AtomicUsize::new(0),
+            line: Mutex::new(Line {
+                jobs: VecDeque::with_capacity(depth as usize),
+                state: CpuState::default(),
+                done: 0,
+            }),
+        }
+    }
+
+    pub(super) fn pending(&self) -> bool {
+        self.pending.load(SeqCst) > 0
+    }
+
+    /// Takes a job that was submitted.
+    pub(super) fn submit(&self, token: Token, job: CpuJob) {
+        lock(&self.line).jobs.push_back((token, job));
+        self.pending.fetch_add(1, SeqCst);
+    }
+
+    /// Does a part of the oldest.
+    pub(super) fn work(&self) -> Option<Completion> {
+        let Line { jobs, state, done } = &mut *lock(&self.line);
+        let (token, job) = *jobs.front()?;
+        // SAFETY: it was submitted, and is not over: memory and session are valid, and leased.
+        *done += unsafe { state.work(&job, *done, PIECE) };
+        if *done < job.len() {
+            return None;
+        }
+        *done = 0;
+        jobs.pop_front();
+        self.pending.fetch_sub(1, SeqCst);
+        Some(Completion::new(token, state.outcome(&job)))
+    }
+
+    /// Nothing is touched any more.
+    pub(super) fn end(&self) {
+        let mut line = lock(&self.line);
+        self.pending.fetch_sub(line.jobs.len(), SeqCst);
+        line.jobs.clear();
+    }
+}

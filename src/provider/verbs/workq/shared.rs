@@ -1,0 +1,364 @@
+//! What the handles of a queue share: who looks, and who is looked after.
+//!
+//! Locks, in the order in which they are taken: [`Poll`], under which completions are polled and
+//! queue pairs destroyed; a pair's, or that of the copies; what was finished. Whoever is notified of
+//! a change is notified outside of all.
+#![expect(unsafe_code, reason = "does jobs whose memory was lent")]
+
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::super::adapter::Context;
+use super::super::connection::{FailedConnections, RcConnection, Watched};
+use super::super::ffi::Wc;
+use super::super::transport::{Core, Cq};
+use super::computed::Computed;
+use super::copies::Copies;
+use crate::device::{Armed, Completion, EndpointState, Job, QueueConfig, Submitted, Token};
+use crate::error::{JobError, Reason, Result as SetUp};
+use crate::sync::lock;
+
+/// Completions that are polled at once.
+const BATCH: usize = 16;
+
+pub(in super::super) struct Shared {
+    pub(in super::super) watched: Arc<Watched>,
+    pub(in super::super) core: Arc<Core>,
+    pub(in super::super) poll: Mutex<Poll>,
+    copies: Option<Mutex<Copies>>,
+    pub(super) computed: Computed,
+    /// The endpoints that `handle_failures` looks after.
+    pub(super) failed: Arc<FailedConnections>,
+    pub(super) depth: u32,
+    /// The completion queue has failed, or the device is gone.
+    broken: AtomicBool,
+    retired: AtomicBool,
+}
+
+/// What belongs to whoever polls.
+#[derive(Default)]
+pub(in super::super) struct Poll {
+    wcs: [Wc; BATCH],
+    /// By the number of the queue pair.
+    owners: Vec<(u32, Arc<RcConnection>)>,
+    /// Whose completion was the last one: most often the next one's too.
+    last: usize,
+    /// Who shall be told, outside of the lock.
+    tell: Vec<Arc<RcConnection>>,
+}
+
+impl Poll {
+    #[inline(always)]
+    fn owner(&mut self, qp_num: u32) -> Option<usize> {
+        let last = self.owners.get(self.last);
+        if last.is_none_or(|(num, _)| *num != qp_num) {
+            let found = self.owners.binary_search_by_key(&qp_num, |(num, _)| *num);
+            self.last = found.ok()?;
+        }
+        Some(self.last)
+    }
+
+    pub(in super::super) fn add(&mut self, conn: &Arc<RcConnection>) {
+        let Some(number) = conn.number() else {
+            return;
+        };
+        let entry = (number, Arc::clone(conn));
+        match self.owners.binary_search_by_key(&number, |(num, _)| *num) {
+            // An adapter may give a number again.
+            Ok(at) => self.owners[at] = entry,
+            Err(at) => self.owners.insert(at, entry),
+        }
+    }
+
+    pub(in super::super) fn remove(&mut self, conn: &Arc<RcConnection>) {
+        self.owners.retain(|(_, owner)| !Arc::ptr_eq(owner, conn));
+    }
+}
+
+impl Shared {
+    pub(super) fn open(
+        context: &Arc<Context>,
+        watched: &Arc<Watched>,
+        config: &QueueConfig,
+    ) -> SetUp<Shared> {
+        let depth = config.depth;
+        let traits = &context.traits;
+        // Each Job ends once; all requests of copies end if they are flushed.
+        let cq = Cq::create(context, depth + traits.copy_requests(depth))?;
+        let core = Arc::new(Core::new(context, cq, depth, &config.signal)?);
+        // First: whoever hears of a failure finds it.
+        watched.add_core(&core);
+        let copies = match context.copies_pd() {
+            Some(_) => Some(Mutex::new(Copies::open(&core, depth)?)),
+            None => None,
+        };
+        Ok(Shared {
+            watched: Arc::clone(watched),
+            core,
+            poll: Mutex::default(),
+            copies,
+            computed: Computed::new(depth),
+            failed: Arc::default(),
+            depth,
+            broken: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
+        })
+    }
+
+    /// Takes copies.
+    ///
+    /// # Safety
+    ///
+    /// As for `Submit::submit`.
+    pub(super) unsafe fn copy(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
+        let Some(copies) = &self.copies else {
+            return Submitted::unsupported(jobs);
+        };
+        let mut copies = lock(copies);
+        // In the lock: whoever finds the queue broken says so first, and ends all copies then.
+        if let Some(why) = self.refuses() {
+            return Submitted::none(why);
+        }
+        // SAFETY: as the caller promises.
+        unsafe { copies.submit(jobs) }
+    }
+
+    /// What one completion of the adapter says.
+    #[inline(always)]
+    fn dispatch(&self, poll: &mut Poll, at: usize, give: impl FnOnce(Completion)) {
+        match poll.owner(poll.wcs[at].qp_num) {
+            Some(owner) => {
+                if poll.owners[owner].1.completed(&poll.wcs[at], give) {
+                    let conn = Arc::clone(&poll.owners[owner].1);
+                    poll.tell.push(conn);
+                }
+            }
+            None => {
+                // It is of the copies, or of a queue pair that is gone.
+                if let Some(copies) = &self.copies {
+                    let (mut copies, wc) = (lock(copies), &poll.wcs[at]);
+                    if copies.has(wc.qp_num) {
+                        copies.completed(wc, give);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Polls all completions, for whoever reaps next.
+    pub(in super::super) fn drain(&self, poll: &mut Poll) {
+        // As many as there were when it began, and no more than a broken driver's endless supply.
+        for _ in 0..=self.core.context.traits.max_cqe as usize / BATCH {
+            let Some(polled) = self.core.cq.poll(&mut poll.wcs) else {
+                if !self.broken.swap(true, SeqCst) {
+                    self.core.request_reap();
+                }
+                break;
+            };
+            for at in 0..polled {
+                self.dispatch(poll, at, |completion| self.core.finish(completion));
+            }
+            if polled < BATCH {
+                break;
+            }
+        }
+    }
+
+    /// Whether `handle_failures` would find something.
+    #[cold]
+    fn has_failures(&self) -> bool {
+        let core = &self.core;
+        let copies = self.copies.as_ref().is_some_and(|it| lock(it).is_broken());
+        copies
+            || self.failed.any()
+            || core.have_copies_failed()
+            || core.context.is_dead()
+            || core.cq.is_broken()
+    }
+
+    /// Looks after what has failed: all completions were polled.
+    #[cold]
+    fn handle_failures(&self, poll: &mut Poll) {
+        if self.core.context.is_dead() || self.core.cq.is_broken() {
+            self.broken.store(true, SeqCst);
+        }
+        if self.broken.load(SeqCst) {
+            let cause = self.cause();
+            for at in 0..poll.owners.len() {
+                let conn = Arc::clone(&poll.owners[at].1);
+                let news = conn.fail(&mut conn.inner(), cause);
+                if news {
+                    poll.tell.push(conn);
+                }
+            }
+            if let Some(copies) = &self.copies {
+                lock(copies).gone(cause);
+            }
+        }
+        for conn in self.failed.take() {
+            let mut inner = conn.inner();
+            if conn.check_failures(&mut inner) {
+                poll.tell.push(Arc::clone(&conn));
+            }
+            if matches!(inner.state, EndpointState::Error(_)) {
+                conn.end(&mut inner);
+                drop(inner);
+                poll.remove(&conn);
+            }
+        }
+        if let Some(copies) = &self.copies {
+            if self.core.take_copies_failed() {
+                lock(copies).break_off();
+            }
+            if lock(copies).is_broken() && lock(copies).quiesce() {
+                // Those of the queue pair that is gone: of the next one may have the same Tokens.
+                self.drain(poll);
+                lock(copies).recover();
+            }
+        }
+    }
+
+    fn cause(&self) -> JobError {
+        match self.core.context.is_dead() {
+            true => JobError::of(Reason::DeviceGone),
+            false => JobError::queue_failed(),
+        }
+    }
+
+    pub(super) fn refuses(&self) -> Option<JobError> {
+        self.broken
+            .load(SeqCst)
+            .then(|| match self.core.context.is_dead() {
+                true => JobError::of(Reason::DeviceGone),
+                false => JobError::queue_broken(),
+            })
+    }
+
+    /// Tells those whose state has changed: outside of all locks.
+    #[inline(always)]
+    pub(in super::super) fn tell(mut poll: MutexGuard<'_, Poll>) {
+        if poll.tell.is_empty() {
+            return;
+        }
+        let tell = std::mem::take(&mut poll.tell);
+        drop(poll);
+        for conn in tell {
+            conn.tell();
+        }
+    }
+
+    pub(super) fn reap(&self, poll: &mut Poll, out: &mut [Completion]) -> usize {
+        let mut attention = self.core.take_attention();
+        let mut reaped = if attention {
+            self.take_finished(out)
+        } else {
+            0
+        };
+        let mut emptied = false;
+        while reaped < out.len() && !emptied {
+            let want = BATCH.min(out.len() - reaped);
+            let Some(polled) = self.core.cq.poll(&mut poll.wcs[..want]) else {
+                self.broken.store(true, SeqCst);
+                // There is nothing more to be had: all that is left ends now.
+                (attention, emptied) = (true, true);
+                break;
+            };
+            for at in 0..polled {
+                self.dispatch(poll, at, |completion| {
+                    out[reaped] = completion;
+                    reaped += 1;
+                });
+            }
+            emptied = polled < want;
+        }
+        if self.computed.pending()
+            && reaped < out.len()
+            && let Some(completion) = self.computed.work()
+        {
+            out[reaped] = completion;
+            reaped += 1;
+        }
+        if self.computed.pending() {
+            // Whoever armed, and found nothing of its own, sleeps now.
+            self.core.ring();
+        }
+        if attention {
+            if !emptied && self.has_failures() {
+                // It must not wait until there is nothing to be had, which may never be.
+                self.drain(poll);
+                emptied = true;
+            }
+            if emptied {
+                self.handle_failures(poll);
+                reaped += self.take_finished(&mut out[reaped..]);
+            }
+            if !emptied || !self.core.finished().is_empty() {
+                self.core.request_reap();
+            }
+        }
+        reaped
+    }
+
+    /// Asks for one ring at the next completion.
+    pub(super) fn arm(&self) -> Armed {
+        self.core.set_armed(true);
+        self.core.cq.notify();
+        let mut guard = lock(&self.poll);
+        let poll = &mut *guard;
+        if self.core.cq.is_broken() && !self.broken.load(SeqCst) {
+            self.core.ask_to_look();
+        }
+        // Completions that were there before do not ring: whoever looks next finds them.
+        if let Some(polled) = self.core.cq.poll(&mut poll.wcs) {
+            for at in 0..polled {
+                self.dispatch(poll, at, |completion| self.core.keep(completion));
+            }
+            if polled == BATCH {
+                // There may be more, whatever became of these.
+                self.core.ask_to_look();
+            }
+        } else if !self.broken.swap(true, SeqCst) {
+            // Once: nothing comes of it any more, and who armed for others of the WorkQ would be rung for without end.
+            self.core.request_reap();
+        }
+        Shared::tell(guard);
+        // What the CPU computes is done by whoever looks: a part each time, so that others have their turn in between.
+        match self.core.needs_attention() || self.computed.pending() {
+            true => Armed::Ready,
+            false => Armed::Armed,
+        }
+    }
+
+    /// Moves what was finished before.
+    fn take_finished(&self, out: &mut [Completion]) -> usize {
+        let mut finished = self.core.finished();
+        let count = out.len().min(finished.len());
+        for (to, from) in out.iter_mut().zip(finished.drain(..count)) {
+            *to = from;
+        }
+        count
+    }
+
+    /// Nothing is touched any more; false if in doubt.
+    pub(super) fn end(&self) -> bool {
+        if self.core.context.is_forked() {
+            return false;
+        }
+        if self.retired.swap(true, SeqCst) {
+            return true;
+        }
+        let mut poll = lock(&self.poll);
+        for (_, conn) in std::mem::take(&mut poll.owners) {
+            conn.retire();
+        }
+        for conn in self.failed.take() {
+            conn.retire();
+        }
+        if let Some(copies) = &self.copies {
+            lock(copies).quiesce();
+        }
+        self.computed.end();
+        // Of those that went before too: their Jobs' memory is kept by the queue.
+        !self.core.is_in_doubt()
+    }
+}
