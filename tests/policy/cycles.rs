@@ -8,10 +8,6 @@ use super::layering::{Source, code, module, sources, without_tests};
 /// The most files of a cycle anywhere.
 const MOST: usize = 3;
 
-/// The folders that still have larger cycles, with the number of files of each. The list may only
-/// shrink: lower a number when its cycle loses files, and remove a folder that has none left.
-const TIED: [(&str, &[usize]); 0] = [];
-
 /// A path as it is written, in segments: `super`, `core`, `Core`.
 type Path<'a> = Vec<&'a str>;
 
@@ -208,44 +204,23 @@ fn folder(cycle: &BTreeSet<&str>) -> String {
     first[..same].join("/")
 }
 
-/// Compares the cycles with those that are known: one message for each folder that differs.
-fn faults(imports: &BTreeMap<String, BTreeSet<String>>, tied: &[(&str, &[usize])]) -> Vec<String> {
-    let mut found: BTreeMap<String, Vec<BTreeSet<&str>>> = BTreeMap::new();
-    for cycle in cycles(imports).into_iter().filter(|it| it.len() > MOST) {
-        found.entry(folder(&cycle)).or_default().push(cycle);
-    }
-    for (folder, _) in tied {
-        found.entry((*folder).to_owned()).or_default();
-    }
-    let mut faults = Vec::new();
-    for (folder, mut cycles) in found {
-        cycles.sort_by_key(|cycle| std::cmp::Reverse(cycle.len()));
-        let sizes: Vec<usize> = cycles.iter().map(BTreeSet::len).collect();
-        let known = tied.iter().find(|(tied, _)| *tied == folder);
-        let known = known.map_or(&[][..], |(_, sizes)| sizes);
-        let grown = |at: &usize| sizes[*at] > known.get(*at).copied().unwrap_or(MOST);
-        if let Some(at) = (0..sizes.len()).find(grown) {
-            let edges = cycles[at].iter().map(|from| {
-                let to = imports[*from]
-                    .iter()
-                    .filter(|to| cycles[at].contains(to.as_str()));
-                format!(
-                    "\n  {from} -> {}",
-                    to.cloned().collect::<Vec<_>>().join(", ")
-                )
-            });
-            faults.push(format!(
-                "{folder}: {} files import each other in a circle; cut one of these imports:{}",
-                sizes[at],
-                edges.collect::<String>()
-            ));
-        } else if sizes != known {
-            faults.push(format!(
-                "{folder}: its cycles shrank from {known:?} to {sizes:?}: lower the numbers in TIED"
-            ));
-        }
-    }
-    faults
+/// One message for each cycle that is too large.
+fn faults(imports: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
+    let large = cycles(imports).into_iter().filter(|it| it.len() > MOST);
+    let large = large.map(|cycle| {
+        let edges = cycle.iter().map(|from| {
+            let to = imports[*from].iter();
+            let to = to.filter(|to| cycle.contains(to.as_str())).cloned();
+            format!("\n  {from} -> {}", to.collect::<Vec<_>>().join(", "))
+        });
+        format!(
+            "{}: {} files import each other in a circle; cut one of these imports:{}",
+            folder(&cycle),
+            cycle.len(),
+            edges.collect::<String>()
+        )
+    });
+    large.collect()
 }
 
 /// A source without comments, strings and tests.
@@ -263,7 +238,7 @@ fn no_more_files_than_three_import_each_other_in_a_circle() {
         imports.len() > 200 && edges > 500,
         "{edges} imports were found"
     );
-    let faults = faults(&imports, &TIED);
+    let faults = faults(&imports);
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
@@ -328,7 +303,7 @@ fn a_path_is_followed_however_it_is_written() {
 }
 
 #[test]
-fn a_cycle_that_is_new_or_grows_or_shrinks_is_told() {
+fn a_cycle_that_is_too_large_is_found() {
     let ring = |files: usize| {
         let names = ["a", "b", "c", "d", "e"];
         let file = |at: usize| {
@@ -348,18 +323,9 @@ fn a_cycle_that_is_new_or_grows_or_shrinks_is_told() {
             .concat(),
         )
     };
-    let none: &[(&str, &[usize])] = &[];
-    let four: &[(&str, &[usize])] = &[("m", &[4])];
-    assert!(faults(&ring(3), none).is_empty());
-    assert!(faults(&ring(4), four).is_empty());
-    for (files, tied, says) in [
-        (4, none, "m: 4 files"),
-        (5, four, "m: 5 files"),
-        (3, four, "shrank from [4] to []"),
-        (4, &[("m", &[5][..])], "shrank from [5] to [4]"),
-        (4, &[("m", &[4, 4][..])], "shrank from [4, 4] to [4]"),
-    ] {
-        let faults = faults(&ring(files), tied);
+    assert_eq!(faults(&ring(3)), [""; 0]);
+    for (files, says) in [(4, "m: 4 files"), (5, "m: 5 files")] {
+        let faults = faults(&ring(files));
         assert!(faults.len() == 1 && faults[0].contains(says), "{faults:?}");
         assert!(!faults[0].contains("m/z"), "{faults:?}");
     }

@@ -29,10 +29,6 @@ const LINES: usize = 450;
 /// The most files of a folder.
 const FILES: usize = 15;
 
-/// The folders that still have more, with the number of files of each. The list may only shrink:
-/// lower a number when its folder loses files, and remove a folder that has few enough.
-const CROWDED: [(&str, usize); 0] = [];
-
 pub(super) struct Source {
     /// Below `src`: `mem/buf.rs`.
     pub(super) path: String,
@@ -301,44 +297,30 @@ fn no_file_is_long_without_its_tests() {
     }
 }
 
-/// Compares how many files the folders have, tests apart, with those that are known to have too
-/// many: one message for each folder that differs.
-fn crowded(paths: &[&str], known: &[(&str, usize)]) -> Vec<String> {
-    let mut folders: BTreeMap<&str, usize> = known.iter().map(|(it, _)| (*it, 0)).collect();
+/// One message for each folder that has too many files, tests apart.
+fn crowded(paths: &[&str]) -> Vec<String> {
+    let mut folders: BTreeMap<&str, usize> = BTreeMap::new();
     for path in paths.iter().filter(|path| !is_test(path)) {
         let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
         *folders.entry(folder).or_default() += 1;
     }
-    let fault = |(folder, files): (&str, usize)| {
-        let listed = known.iter().find(|(it, _)| *it == folder);
-        let most = listed.map_or(FILES, |(_, files)| *files);
-        if files > most {
-            Some(format!(
-                "{folder}: {files} files, and at most {most}: give a part of them a room"
-            ))
-        } else if listed.is_some() && files <= FILES {
-            Some(format!("{folder}: {files} files: remove it from CROWDED"))
-        } else if listed.is_some() && files < most {
-            Some(format!(
-                "{folder}: {files} files, and not {most}: lower the number in CROWDED"
-            ))
-        } else {
-            None
-        }
-    };
-    folders.into_iter().filter_map(fault).collect()
+    let crowded = folders.into_iter().filter(|(_, files)| *files > FILES);
+    let crowded = crowded.map(|(folder, files)| {
+        format!("{folder}: {files} files, and at most {FILES}: give a part of them a room")
+    });
+    crowded.collect()
 }
 
 #[test]
 fn no_folder_has_more_than_fifteen_files() {
     let sources = sources();
     let paths: Vec<&str> = sources.iter().map(|source| &*source.path).collect();
-    let faults = crowded(&paths, &CROWDED);
+    let faults = crowded(&paths);
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
 #[test]
-fn a_folder_that_is_crowded_or_grows_or_shrinks_is_told() {
+fn a_folder_that_is_crowded_is_found() {
     let folder = |files: usize| {
         let mut paths: Vec<String> = (0..files).map(|at| format!("m/f{at}.rs")).collect();
         // None of these counts.
@@ -352,29 +334,16 @@ fn a_folder_that_is_crowded_or_grows_or_shrinks_is_told() {
         paths.extend(others.map(String::from));
         paths
     };
-    let none: &[(&str, usize)] = &[];
-    let sixteen: &[(&str, usize)] = &[("m", 16)];
-    for (files, known, says) in [
-        (15, none, None),
-        (16, none, Some("m: 16 files, and at most 15")),
-        (16, sixteen, None),
-        (17, sixteen, Some("m: 17 files, and at most 16")),
-        (15, sixteen, Some("m: 15 files: remove")),
-        (0, sixteen, Some("m: 0 files: remove")),
-        (16, &[("m", 17)], Some("m: 16 files, and not 17")),
-        (15, &[("m", 15)], Some("m: 15 files: remove")),
-    ] {
+    for (files, says) in [(15, None), (16, Some("m: 16 files, and at most 15"))] {
         let paths = folder(files);
         let paths: Vec<&str> = paths.iter().map(|path| &**path).collect();
-        let faults = crowded(&paths, known);
+        let faults = crowded(&paths);
         assert_eq!(faults.len(), usize::from(says.is_some()), "{faults:?}");
-        assert!(
-            faults
-                .iter()
-                .zip(says)
-                .all(|(it, says)| it.starts_with(says)),
-            "{faults:?}"
-        );
+        let said = faults
+            .iter()
+            .zip(says)
+            .all(|(it, says)| it.starts_with(says));
+        assert!(said, "{faults:?}");
     }
 }
 
