@@ -6,7 +6,7 @@
 //! and stays in place: the wrapper swallows what this module expects on its own thread, and passes
 //! everything else on. To put a hook in and take it out again for each registration would race with
 //! every other thread that sets one. What remains is one moment: a hook that another thread sets
-//! between the two calls of [`wrap`] is lost. [`Mode::EventDriven`](crate::reactor::Mode::EventDriven) says
+//! between the two calls of [`wrap`] is lost. [`Mode::EventDriven`](crate::Mode::EventDriven) says
 //! so.
 //!
 //! With `panic = "abort"` there is nothing to catch. Tokio's message is not swallowed then.

@@ -81,7 +81,7 @@ impl Wake for Unpark {
 }
 
 impl WorkQ {
-    /// Runs a future to its end on this thread. It needs no runtime, whatever the mode; [`Mode::BusyPoll`](crate::reactor::Mode)
+    /// Runs a future to its end on this thread. It needs no runtime, whatever the mode; [`Mode::BusyPoll`](crate::Mode)
     /// makes no system calls.
     ///
     /// While jobs are in flight, the thread spins, without a system call per job, and gives the CPU
