@@ -1,10 +1,15 @@
-//! Which of those in line are notified, for Slots or for places of other tables, and the turn that
-//! is rung for if some are left. `in_line.rs` says how a waiter stands in line.
+//! Whom a completion notifies, and which of those in line are notified, for Slots or for places of
+//! other tables, and the turn that is rung for if some are left. `in_line.rs` says how a waiter
+//! stands in line.
 
 use super::shared::Shared;
+use crate::device::Token;
+use crate::reactor::events::Driven;
+use crate::reactor::gate::Outside;
 use crate::reactor::places::{Places, Wanted};
-use crate::sync::Waiters;
+use crate::reactor::slots::{Notify, Target};
 use crate::sync::atomic::Ordering;
+use crate::sync::{Waiters, discard, log, wake};
 
 /// The Slots.
 impl Wanted for Shared {
@@ -90,5 +95,47 @@ impl Shared {
         if self.pause.is_on() && self.timer.alarm_left().is_zero() {
             self.resume(true);
         }
+    }
+}
+
+/// Notifies whoever a completion was for.
+pub(super) fn notify(shared: &Shared, whom: Notify, outside: &Outside) {
+    match whom {
+        Notify::Op(target) => {
+            if let Target::Waker(waker) = target.open(outside) {
+                wake(waker);
+            }
+        }
+        Notify::Run(target, outcome) => {
+            if let Target::Run(run, node) = target.open(outside) {
+                run.completed(node, outcome);
+                // The last handle may drop a waker of the application's.
+                discard(run);
+            }
+        }
+        Notify::Waker(waker) => wake(waker.open(outside)),
+        Notify::Caller => shared.fire(),
+        Notify::Line(places) => {
+            let places = places.open(outside);
+            shared.notify_line(&*places, false);
+            // The last handle may drop owners.
+            discard(places);
+        }
+        Notify::Nobody(token) => log(|| ignored(token)),
+    }
+}
+
+fn ignored(token: Token) {
+    let (table, token) = (token.table(), token.as_raw());
+    match table {
+        0 => tracing::error!(
+            token,
+            "a completion of a job that is not in flight was ignored"
+        ),
+        // A context that has gone may have left it behind.
+        _ => tracing::debug!(
+            token,
+            "a completion of a receive or wait that there is not was ignored"
+        ),
     }
 }

@@ -11,15 +11,16 @@ use std::task::Waker;
 
 use arrayvec::ArrayVec;
 
+use super::notify::notify;
 use super::shared::Shared;
 use crate::device::{Armed, Completion, Token};
 use crate::error::Result;
 use crate::reactor::events::{Driven, Events};
 use crate::reactor::gate::{Inside, Later, Outside};
-use crate::reactor::slots::{BATCH, Leftovers, Notify, Target};
+use crate::reactor::slots::{BATCH, Leftovers, Notify};
 use crate::reactor::tables::Changed;
 use crate::sync::atomic::fence;
-use crate::sync::{discard, lock, log, wake};
+use crate::sync::{discard, lock, wake};
 
 /// Batches in one turn, after which the rest is left to the next.
 const BATCHES: usize = 64;
@@ -406,47 +407,5 @@ impl Drop for Turn<'_> {
         if self.inside.is_some() {
             self.give_up();
         }
-    }
-}
-
-/// Notifies whoever a completion was for.
-fn notify(shared: &Shared, whom: Notify, outside: &Outside) {
-    match whom {
-        Notify::Op(target) => {
-            if let Target::Waker(waker) = target.open(outside) {
-                wake(waker);
-            }
-        }
-        Notify::Run(target, outcome) => {
-            if let Target::Run(run, node) = target.open(outside) {
-                run.completed(node, outcome);
-                // The last handle may drop a waker of the application's.
-                discard(run);
-            }
-        }
-        Notify::Waker(waker) => wake(waker.open(outside)),
-        Notify::Caller => shared.fire(),
-        Notify::Line(places) => {
-            let places = places.open(outside);
-            shared.notify_line(&*places, false);
-            // The last handle may drop owners.
-            discard(places);
-        }
-        Notify::Nobody(token) => log(|| ignored(token)),
-    }
-}
-
-fn ignored(token: Token) {
-    let (table, token) = (token.table(), token.as_raw());
-    match table {
-        0 => tracing::error!(
-            token,
-            "a completion of a job that is not in flight was ignored"
-        ),
-        // A context that has gone may have left it behind.
-        _ => tracing::debug!(
-            token,
-            "a completion of a receive or wait that there is not was ignored"
-        ),
     }
 }
