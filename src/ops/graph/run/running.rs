@@ -57,8 +57,8 @@ impl Instance {
     /// The same run, which owns the instance: it is `'static`, can be spawned, and can be posted to a loop of the caller's
     /// own. It answers the instance, and how the run ended.
     ///
-    /// A run that is posted begins inside the next [`WorkQ::progress`], as do its functions, and keeps its WorkQ until it is
-    /// handed out.
+    /// A run that is posted begins inside the next [`WorkQ::progress`](crate::WorkQ::progress), as
+    /// do its functions, and keeps its WorkQ until it is handed out.
     ///
     /// # Errors
     ///
