@@ -137,7 +137,7 @@ pub(super) const MISSES: u32 = 256;
 /// And how many of them are forgiven then.
 const FORGIVEN: u32 = 64;
 
-/// Busy polls that found nothing, in a row, of all who poll one WorkQ.
+/// Busy polls that found nothing, in a row, of all futures and loops that poll one WorkQ.
 pub(super) struct Misses(AtomicU32);
 
 impl Misses {

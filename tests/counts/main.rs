@@ -620,6 +620,9 @@ const CHILD: &str = "TOKIO_DOCA_COUNTS";
 const FEW: usize = FILLING;
 const MORE: usize = 2 * FILLING;
 
+/// How often a loop of one's own looks, and finds nothing.
+const LOOKS: usize = 4096;
+
 /// Begins, and ends, what is counted of a child: a system call that nothing else here makes.
 fn mark() {
     let _ = std::os::unix::process::parent_id();
@@ -669,7 +672,7 @@ fn child_under_strace() {
     // Longer than any pause between two jobs, on a machine with much else to do as well.
     let builder = Soft::builder().engine_spin(Duration::from_secs(20));
     let (mode, soft) = match scenario.as_str() {
-        "busy-inline" => (Mode::BusyPoll, builder.build()),
+        "busy-inline" | "busy-own-loop" => (Mode::BusyPoll, builder.build()),
         "busy-engine" => (Mode::BusyPoll, builder.defer(true).build()),
         "event-inline" => (Mode::EventDriven, builder.build()),
         _ => (Mode::EventDriven, builder.defer(true).build()),
@@ -677,6 +680,21 @@ fn child_under_strace() {
     let rig = Rig::new(mode, soft, 8);
     let engine = engine();
     println!("engine={engine}; apart={};", u8::from(part_from(engine)));
+    if scenario.ends_with("own-loop") {
+        let looks = |times: usize| {
+            for _ in 0..times {
+                if scenario == "event-own-loop" {
+                    rig.workq.arm();
+                }
+                assert_eq!(rig.workq.progress(|_, _| ()), 0);
+            }
+        };
+        looks(FEW);
+        others_sleep();
+        mark();
+        looks(LOOKS);
+        return mark();
+    }
     let (src, dst) = rig.pair();
     let copies = async |jobs: usize| {
         for at in 1..=jobs {
@@ -843,6 +861,24 @@ fn assert_none_but(calls: &Calls, allowed: &[&str]) {
 fn assert_engine_spins(trace: &Trace) {
     let allowed: &[&str] = if trace.apart { &[] } else { &["futex"] };
     assert_none_but(&trace.engine, allowed);
+}
+
+#[test]
+fn a_loop_of_ones_own_that_finds_nothing_gives_the_cpu_up_after_a_budget() {
+    let Some(trace) = trace("busy-own-loop") else {
+        return;
+    };
+    // Once in 64 looks, after the first 256.
+    assert_none_but(&trace.all, &["sched_yield"]);
+    let yields = of(&trace.all, "sched_yield");
+    assert!((48..=96).contains(&yields), "{LOOKS} looks: {yields}");
+}
+
+#[test]
+fn a_loop_of_ones_own_that_is_armed_sleeps_and_does_not_yield() {
+    if let Some(trace) = trace("event-own-loop") {
+        assert_eq!(of(&trace.all, "sched_yield"), 0, "{:?}", trace.all);
+    }
 }
 
 #[test]

@@ -123,8 +123,13 @@ impl WorkQ {
         if let Some(entries) = shared.own_loop.entries() {
             handed += entries.poll(|entry, cx| poll(entry, shared, cx), &mut handle);
         }
-        // What was handed out has rung, or was there when the loop armed.
-        if handed == 0 && armed {
+        if handed > 0 {
+            shared.misses.reset();
+        } else if !armed {
+            // A loop that does not sleep may share its CPU with an engine.
+            shared.misses.add();
+        } else {
+            // What was handed out has rung, or was there when the loop armed.
             shared.own_loop.mark();
             if !shared.none_finished() {
                 shared.fire();
