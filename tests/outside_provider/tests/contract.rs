@@ -1,10 +1,8 @@
 //! The contract suite, called from another crate: on a provider that keeps the contract, on the example's, and on one that
 //! sins against one duty at a time, which the suite must find out and name.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
-
 use outside_provider::{FILL, Outside, Sin, XOR};
+use support::sins;
 use tokio_doca::Algorithm;
 use tokio_doca::contract::{self, Sample, Subject};
 use tokio_doca::device::{Device, Provider};
@@ -12,9 +10,6 @@ use tokio_doca::device::{Device, Provider};
 #[path = "../../../examples/custom_provider.rs"]
 #[allow(dead_code, reason = "its main runs as an example")]
 mod custom_provider;
-
-/// For what never comes.
-const SOON: Duration = Duration::from_secs(1);
 
 fn xor(opcode: u32, key: u8) -> Sample {
     Sample::transforms(opcode, key.into(), move |src, _room| {
@@ -67,26 +62,18 @@ fn the_provider_of_the_example_keeps_the_contract() {
 fn subjects(device: &Device) -> [Subject; 3] {
     let accel = Subject::accel(device, xor(XOR, 0x5a));
     let sha = Subject::sha(device, Algorithm::Sha256);
-    [Subject::copies(device), sha, accel].map(|subject| subject.deadline(SOON))
+    [Subject::copies(device), sha, accel]
 }
 
 /// Runs a check on each kind of Job of a provider that sins: it must fail, and name a duty.
 #[track_caller]
 fn found(sin: Sin, duty: &str, check: impl Fn(Subject)) {
-    for subject in subjects(&Outside::new(sin).device()) {
-        is_found(sin, duty, || check(subject.clone()));
+    for kind in 0..3 {
+        sins::found(sin, duty, |deadline| {
+            let subjects = subjects(&Outside::new(sin).device());
+            check(subjects[kind].clone().deadline(deadline));
+        });
     }
-}
-
-#[track_caller]
-fn is_found(sin: Sin, duty: &str, check: impl FnOnce()) {
-    let panic = catch_unwind(AssertUnwindSafe(check)).expect_err("the suite did not find it out");
-    let text = panic
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or(panic.downcast_ref::<&str>().copied())
-        .unwrap_or_default();
-    assert!(text.contains(duty), "{sin:?}: no word of {duty}: {text}");
 }
 
 #[test]
@@ -137,13 +124,15 @@ fn duty_1_completions_that_were_not_written_down_are_found() {
 /// Hashes of a provider that sins, of each algorithm and in parts: the check must fail, and name a duty.
 #[track_caller]
 fn found_in_hashes(sin: Sin, in_parts: bool, duty: &str, check: impl Fn(Subject)) {
-    let device = Outside::new(sin).device();
     for algorithm in Algorithm::ALL {
-        let subject = match in_parts {
-            true => Subject::sha_parts(&device, algorithm),
-            false => Subject::sha(&device, algorithm),
-        };
-        is_found(sin, duty, || check(subject.deadline(SOON)));
+        sins::found(sin, duty, |deadline| {
+            let device = Outside::new(sin).device();
+            let subject = match in_parts {
+                true => Subject::sha_parts(&device, algorithm),
+                false => Subject::sha(&device, algorithm),
+            };
+            check(subject.deadline(deadline));
+        });
     }
 }
 
@@ -226,9 +215,10 @@ fn duty_2_an_early_completion_is_found() {
 
 #[test]
 fn duty_3_a_refused_job_that_was_done_is_found() {
-    let outside = Outside::new(Sin::DoesTheRefused);
-    for subject in subjects(&outside.device()) {
-        is_found(Sin::DoesTheRefused, "duties 2, 3", || {
+    for kind in 0..3 {
+        sins::found(Sin::DoesTheRefused, "duties 2, 3", |deadline| {
+            let outside = Outside::new(Sin::DoesTheRefused);
+            let subject = subjects(&outside.device())[kind].clone().deadline(deadline);
             contract::a_refused_job_was_never_seen(subject, &mut || outside.refuse_next());
         });
     }
@@ -236,9 +226,9 @@ fn duty_3_a_refused_job_that_was_done_is_found() {
 
 #[test]
 fn duty_3_a_refused_part_that_was_hashed_is_found() {
-    let outside = Outside::new(Sin::DoesTheRefused);
-    let parts = Subject::sha_parts(&outside.device(), Algorithm::Sha256).deadline(SOON);
-    is_found(Sin::DoesTheRefused, "duties 1 and 2", || {
+    sins::found(Sin::DoesTheRefused, "duties 1 and 2", |deadline| {
+        let outside = Outside::new(Sin::DoesTheRefused);
+        let parts = Subject::sha_parts(&outside.device(), Algorithm::Sha256).deadline(deadline);
         contract::a_refused_job_was_never_seen(parts, &mut || outside.refuse_next());
     });
 }
@@ -260,9 +250,12 @@ fn duty_3_a_refusal_for_ever_is_found() {
 #[test]
 fn duty_4_an_inline_job_that_was_begun_is_found() {
     for sin in [Sin::BeginsInline, Sin::MiscountsInline] {
-        let [copies, sha, _] = subjects(&Outside::new(sin).device());
-        is_found(sin, "duty 4", || contract::inline_answers_are_over(copies));
-        is_found(sin, "duty 4", || contract::inline_answers_are_over(sha));
+        for kind in 0..2 {
+            sins::found(sin, "duty 4", |deadline| {
+                let subjects = subjects(&Outside::new(sin).device());
+                contract::inline_answers_are_over(subjects[kind].clone().deadline(deadline));
+            });
+        }
     }
 }
 

@@ -1,16 +1,11 @@
 //! The part of the contract suite for remote operations, called from another crate: on a device that sins against one duty at a
 //! time, which the suite must find out and name.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
-
 use outside_provider::rdma::{RdmaSin, sinful};
 use support::loopback::Loopback;
+use support::sins;
 use tokio_doca::contract::{self, Peers};
 use tokio_doca::soft::Soft;
-
-/// For what never comes.
-const SOON: Duration = Duration::from_secs(1);
 
 #[test]
 fn a_device_around_another_one_keeps_the_contract() {
@@ -23,18 +18,10 @@ fn a_device_around_another_one_keeps_the_contract() {
 /// Runs a check on a device that sins: it must fail, and name a duty.
 #[track_caller]
 fn found(sin: RdmaSin, duty: &str, check: fn(Peers)) {
-    let device = sinful(&Loopback::device(true).1, sin);
-    let peers = Peers::from(&device).deadline(SOON);
-    let checked = catch_unwind(AssertUnwindSafe(|| check(peers)));
-    let Err(panic) = checked else {
-        panic!("{sin:?}: the suite did not find it out");
-    };
-    let text = panic
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or(panic.downcast_ref::<&str>().copied())
-        .unwrap_or_default();
-    assert!(text.contains(duty), "{sin:?}: no word of {duty}: {text}");
+    sins::found(sin, duty, |deadline| {
+        let device = sinful(&Loopback::device(true).1, sin);
+        check(Peers::from(&device).deadline(deadline));
+    });
 }
 
 #[test]

@@ -1,10 +1,8 @@
 //! The part of the contract suite for sync events, called from another crate: on a device that sins against one duty at a time, which the
 //! suite must find out and name.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
-
 use outside_provider::sync_event::{EventSin, device};
+use support::sins;
 use tokio_doca::contract::{self, Events};
 
 #[test]
@@ -30,16 +28,8 @@ fn each_sin_is_found_and_named() {
         (EventSin::NeverRings, "duty 5"),
         (EventSin::RingsUnasked, "duty 5"),
     ] {
-        let events = Events::from(&device(sin)).deadline(Duration::from_millis(300));
-        let checked = catch_unwind(AssertUnwindSafe(|| contract::sync_event(events)));
-        let Err(panic) = checked else {
-            panic!("{sin:?}: the suite did not find it out");
-        };
-        let text = panic
-            .downcast_ref::<String>()
-            .map(String::as_str)
-            .or(panic.downcast_ref::<&str>().copied())
-            .unwrap_or_default();
-        assert!(text.contains(duty), "{sin:?}: no word of {duty}: {text}");
+        sins::found(sin, duty, |deadline| {
+            contract::sync_event(Events::from(&device(sin)).deadline(deadline));
+        });
     }
 }

@@ -10,6 +10,7 @@ pub mod peer;
 pub mod programs;
 pub mod random;
 pub mod rdma;
+pub mod sins;
 pub mod subscriber;
 
 use std::future::Future;
