@@ -95,7 +95,7 @@ impl Rig {
 
     /// Until nothing is in flight. The runtime must go on meanwhile.
     async fn drained(&self) {
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + support::LIMIT;
         while self.workq.in_flight() > 0 {
             assert!(
                 Instant::now() < end,
@@ -109,7 +109,7 @@ impl Rig {
 
 /// The thread that is the device. Another test's may still be on its way out.
 fn engine() -> i32 {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + support::LIMIT;
     loop {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap();
         let engines: Vec<i32> = tasks
@@ -628,20 +628,9 @@ fn mark() {
     let _ = std::os::unix::process::parent_id();
 }
 
-/// Until every other thread of this process, the harness's and an engine without work, has gone to sleep.
-fn others_sleep() {
-    let this = nix::unistd::gettid().to_string();
-    let sleeps = |task: std::fs::DirEntry| {
-        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap();
-        // proc_pid_stat(5): `1234 (name) S ...`.
-        stat.rsplit_once(") ").unwrap().1.starts_with('S')
-    };
-    let tasks = || {
-        std::fs::read_dir("/proc/self/task")
-            .unwrap()
-            .map(Result::unwrap)
-    };
-    while !tasks().all(|task| task.file_name() == *this || sleeps(task)) {
+/// Until the harness's thread, and an engine without work, have gone to sleep.
+fn wait_for_others() {
+    while !support::programs::others_sleep() {
         std::thread::yield_now();
     }
 }
@@ -708,7 +697,7 @@ fn child_under_strace() {
         return rig.workq.block_on(async {
             copies(FEW).await;
             if scenario == "busy-inline" {
-                others_sleep();
+                wait_for_others();
             }
             mark();
             copies(MORE).await;
@@ -744,7 +733,7 @@ fn child_under_strace() {
     let sleeps = runtime.block_on(async {
         jobs(FEW).await;
         if scenario == "event-inline" {
-            others_sleep();
+            wait_for_others();
         }
         let before = sleeps.load(Ordering::Relaxed);
         mark();
@@ -917,10 +906,6 @@ fn event_mode_writes_once_per_sleep_and_reads_never() {
         let Some(trace) = trace("event-waits") else {
             return;
         };
-        assert!(
-            trace.sleeps >= MORE as u64 / 2,
-            "the jobs were waited for: {trace:?}"
-        );
         assert_eq!(of(&trace.all, "read"), 0, "{trace:?}");
         // The engine alone rings, at most once for each job, and sleeps at the end of each delay.
         assert_none_but(&trace.engine, &["futex", "write"]);
@@ -930,25 +915,30 @@ fn event_mode_writes_once_per_sleep_and_reads_never() {
         let rings = of(&trace.engine, "write");
         assert_eq!(rings, of(&trace.all, "write"), "{trace:?}");
         assert!(rings <= MORE as u64, "{trace:?}");
-        if of(&trace.all, "write") <= trace.sleeps {
+        // The jobs were waited for.
+        let waited = trace.sleeps >= MORE as u64 / 2;
+        if waited && of(&trace.all, "write") <= trace.sleeps {
             return;
         }
         seen = trace;
     }
-    panic!("more writes than sleeps: {seen:?}");
+    panic!("more writes than sleeps, or few sleeps: {seen:?}");
 }
 
 #[test]
 fn nothing_is_written_while_nobody_waits() {
-    let Some(trace) = trace("event-unwaited") else {
-        return;
-    };
-    assert_eq!(
-        of(&trace.all, "write"),
-        0,
-        "{MORE} jobs that nobody waited for: {trace:?}"
-    );
-    assert_engine_spins(&trace);
+    let mut seen = Trace::default();
+    // An engine that loses the CPU between the count and the completion is waited for: one of several tries.
+    for _ in 0..3 {
+        let Some(trace) = trace("event-unwaited") else {
+            return;
+        };
+        if of(&trace.all, "write") == 0 {
+            return assert_engine_spins(&trace);
+        }
+        seen = trace;
+    }
+    panic!("{MORE} jobs that nobody waited for: {seen:?}");
 }
 
 // A device that rings no more than it must ---------------------------------------------------------------------
@@ -974,7 +964,7 @@ fn an_op_that_found_anothers_completion_ready_is_still_woken_by_its_own() {
             tokio::task::yield_now().await;
         }
         adapter.finish_one();
-        let woken = tokio::time::timeout(Duration::from_secs(5), second).await;
+        let woken = tokio::time::timeout(support::LIMIT, second).await;
         let slept = "the second Op sleeps for ever: nothing was armed for it";
         woken.expect(slept).unwrap().unwrap();
         first.await.unwrap();

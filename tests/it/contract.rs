@@ -2,8 +2,8 @@
 #![expect(unsafe_code, reason = "a device says less of itself")]
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
+use support::LIMIT;
 use support::device::required_adapter;
 use support::loopback::Loopback;
 use tokio_doca::contract::{self, Peers, Subject};
@@ -12,9 +12,6 @@ use tokio_doca::soft::{Fault, Limits, Soft};
 use tokio_doca::{
     Algorithm, Buf, BufPool, DevInfo, Dma, Mmap, PciAddr, PciFunction, RdmaCaps, WorkQ,
 };
-
-/// For what must come.
-const LONG: Duration = Duration::from_secs(10);
 
 #[test]
 fn soft_inline_keeps_the_contract() {
@@ -251,13 +248,13 @@ impl Copies {
     /// Awaits it on the runtime; a wake-up that is lost is an error.
     fn within<F: Future>(&self, future: F) -> Result<F::Output, tokio::time::error::Elapsed> {
         self.runtime
-            .block_on(async { tokio::time::timeout(LONG, future).await })
+            .block_on(async { tokio::time::timeout(LIMIT, future).await })
     }
 }
 
 /// Polls a condition of the device's, without touching the WorkQ.
 fn wait_until(mut condition: impl FnMut() -> bool) {
-    let end = std::time::Instant::now() + LONG;
+    let end = std::time::Instant::now() + LIMIT;
     while !condition() {
         assert!(std::time::Instant::now() < end, "it never came");
         std::thread::yield_now();

@@ -211,7 +211,7 @@ fn ping_and_pong_lose_no_wake_up() {
         } else {
             500
         };
-        workers().block_on(in_time("all turns", async {
+        workers().block_on(async {
             let there = tokio::spawn(async move {
                 for turn in 0..turns {
                     importer.wait_gt(2 * turn).await.unwrap();
@@ -220,11 +220,12 @@ fn ping_and_pong_lose_no_wake_up() {
                 importer
             });
             for turn in 0..turns {
-                owner.add(1).await.unwrap();
-                owner.wait_gt(2 * turn + 1).await.unwrap();
+                in_time("a turn", owner.add(1)).await.unwrap();
+                let answer = owner.wait_gt(2 * turn + 1);
+                in_time("an answer", answer).await.unwrap();
             }
-            there.await.unwrap();
-        }));
+            in_time("the other side", there).await.unwrap();
+        });
     }
 }
 

@@ -15,6 +15,9 @@ use tokio_doca::{Access, BufInventory, ErrorKind, JobError, Mmap, Mode, Reason, 
 /// Adds of each side.
 const ADDS: u64 = 1_000_000;
 
+/// Those that share a time limit.
+const STEP: u64 = 1_000;
+
 /// The setup of this role.
 fn setup() -> Option<Setup> {
     let number: usize = role()?.parse().unwrap();
@@ -55,12 +58,24 @@ fn a_million_adds_of_each_side_give_the_exact_sum() {
         let owner = Setup::new(false, Mode::EventDriven).owner();
         let mut peer = Peer::start(NAME, role);
         give(&mut peer, &owner);
-        run(in_time("the sum", async {
-            for _ in 0..ADDS {
-                owner.add(1).await.unwrap();
+        // A step at a time, each of which has a time limit of its own.
+        runtime().block_on(async {
+            for _ in 0..ADDS / STEP {
+                in_time("a step", async {
+                    for _ in 0..STEP {
+                        owner.add(1).await.unwrap();
+                    }
+                })
+                .await;
             }
-            assert_eq!(owner.wait_gt(2 * ADDS - 1).await, Ok(2 * ADDS));
-        }));
+            let mut sum = ADDS;
+            while sum < 2 * ADDS {
+                let next = (sum + STEP).min(2 * ADDS);
+                let grown = in_time("the other side's step", owner.wait_gt(next - 1)).await;
+                sum = grown.unwrap();
+            }
+            assert_eq!(sum, 2 * ADDS);
+        });
         peer.ends();
         assert_eq!(run(owner.get()), Ok(2 * ADDS));
     }

@@ -7,7 +7,6 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Waker};
-use std::time::Duration;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -27,8 +26,6 @@ const HALF: usize = (ELEMENTS + 1) * STRIDE;
 const ARENA: usize = 2 * HALF;
 const DEPTH: u32 = 3;
 const CANARY: u8 = 0xA5;
-/// What takes longer hangs.
-const LIMIT: Duration = Duration::from_secs(30);
 
 /// A piece of an operand: a handle, and a slice of it if two bytes are given.
 type Pick = (usize, Option<(u8, u8)>);
@@ -780,7 +777,7 @@ fn poll_once(op: &mut Owned) -> Option<Result<usize, JobError>> {
 
 async fn soon<F: Future>(future: F) -> F::Output {
     let unhindered = tokio::task::unconstrained(future);
-    tokio::time::timeout(LIMIT, unhindered)
+    tokio::time::timeout(support::LIMIT, unhindered)
         .await
         .expect("it hangs")
 }

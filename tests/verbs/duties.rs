@@ -105,7 +105,7 @@ impl Bench {
     }
 }
 
-const PATIENT: Duration = Duration::from_secs(20);
+const PATIENT: Duration = support::LIMIT;
 
 /// A queue pair that cannot be destroyed may touch memory at any time: what the queue keeps is kept for ever, and nothing more is taken.
 #[test]

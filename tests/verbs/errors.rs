@@ -548,18 +548,20 @@ fn a_removal_is_heard_of_by_who_destroys_a_queue_pair() {
         let device = open(&provider(&world), "fake0");
         let fake = world.fake("fake0");
         run(async {
-            let setup = setup(Mode::BusyPoll).rnr(Duration::from_millis(20));
-            let (one, other) = pair(&device, setup);
+            let rnr = Duration::from_millis(20);
+            let (one, other) = pair(&device, setup(Mode::BusyPoll).rnr(rnr));
             let hold = fake.hold();
             let empty = one.filled(b"waits");
+            let begun = Instant::now();
             let send = one.rdma.send(&empty).start().unwrap();
             // The kernel says so to all commands before it has closed the events.
             world.faults().fail_always("ibv_destroy_qp", libc::EIO);
             world.faults().fail_always("ibv_query_device", libc::EIO);
-            std::thread::scope(|scope| {
+            let is_in_time = std::thread::scope(|scope| {
                 let reset = scope.spawn(|| one.rdma.reset());
                 let tried = || world.calls("ibv_destroy_qp") > 0;
                 block_until("it is being destroyed", tried);
+                let is_in_time = begun.elapsed() < rnr;
                 // Long enough for the watcher to look at the time.
                 let before = Instant::now();
                 while before.elapsed() < Duration::from_millis(60) {
@@ -567,9 +569,15 @@ fn a_removal_is_heard_of_by_who_destroys_a_queue_pair() {
                 }
                 fake.remove();
                 let _ = reset.join().unwrap();
+                is_in_time
             });
             let (reason, _) = failed(in_time("the send", send).await);
-            assert_eq!(reason, Reason::Flushed, "its memory is given back");
+            // If the reset came late, its time without a receive was over before.
+            let late = !is_in_time && reason == Reason::NoReceive;
+            assert!(
+                reason == Reason::Flushed || late,
+                "its memory is given back: {reason:?}"
+            );
             drop((hold, other));
         });
     }
@@ -919,7 +927,8 @@ fn a_port_that_is_down_is_a_silent_peer() {
         )
         .await;
         assert_eq!(failed(written), (Reason::PeerSilent, None));
-        assert!(start.elapsed() < Duration::from_secs(5));
+        let limit = Duration::from_secs(5);
+        assert_quick("the transport's last try", start.elapsed(), limit);
         fake.set_port(true);
         again(&one, &other);
         works(&one, &other).await;

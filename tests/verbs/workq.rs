@@ -54,7 +54,7 @@ fn a_loop_of_ones_own_waits_for_a_completion_channel() {
             let mut told = Vec::new();
             while told.is_empty() {
                 workq.arm();
-                assert!(fires(10_000), "job {word} was not heard of");
+                assert!(fires(60_000), "job {word} was not heard of");
                 workq.clear();
                 workq.progress(|word, result| told.push((word, result.unwrap().bytes())));
             }

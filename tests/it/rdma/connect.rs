@@ -497,8 +497,8 @@ async fn a_failure_flushes_the_rest_with_the_first_cause_and_both_recover() {
         // Once more, with the same memory.
         connect(&here.rdma, &there.rdma);
         let theirs = there.empty();
-        let (sent, received) =
-            within(async { tokio::join!(here.rdma.send(&first), there.rdma.recv(&theirs)) }).await;
+        let (received, sent) =
+            within(async { tokio::join!(there.rdma.recv(&theirs), here.rdma.send(&first)) }).await;
         assert_eq!((sent, received.unwrap().len), (Ok(1), 1));
         // What the peer does not permit fails both sides.
         let error = within(here.rdma.write(&first, &memory)).await.unwrap_err();

@@ -27,7 +27,8 @@ fn again(one: &Side, other: &Side) {
 /// Messages pass both ways.
 async fn works(one: &Side, other: &Side) {
     for (from, to) in [(one, other), (other, one)] {
-        let (sent, received) = tokio::join!(from.send(b"works"), to.recv());
+        // The receive is posted first, however late this thread is with the send.
+        let (received, sent) = tokio::join!(to.recv(), from.send(b"works"));
         assert_eq!((sent, received), (Ok(()), Ok(b"works".to_vec())));
     }
 }

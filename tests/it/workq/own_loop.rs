@@ -72,7 +72,7 @@ impl<'a> Waiter<'a> {
     /// It fires in time.
     #[track_caller]
     fn fires(&self) {
-        assert!(self.wait(20_000), "{:?}: it never fired", self.way);
+        assert!(self.wait(60_000), "{:?}: it never fired", self.way);
     }
 
     /// It does not fire for a while.

@@ -47,7 +47,7 @@ fn told(workq: &WorkQ, way: Way, count: usize) -> Told {
                 workq.event_handle().unwrap(),
                 PollFlags::POLLIN,
             )];
-            let fired = nix::poll::poll(&mut fds, PollTimeout::from(20_000_u16)).unwrap();
+            let fired = nix::poll::poll(&mut fds, PollTimeout::try_from(LIMIT).unwrap()).unwrap();
             assert_eq!(
                 fired,
                 1,

@@ -350,7 +350,7 @@ fn a_loop_of_the_callers_own_hears_when_to_ask_a_full_device_again() {
     let count = Count::new();
     let waker = count.waker();
     let mut copy = Box::pin(bench.dma.copy(bench.filled(b"abc"), bench.empty()).owned());
-    let limit = PollTimeout::from(u16::try_from(LIMIT.as_millis()).unwrap());
+    let limit = PollTimeout::try_from(LIMIT).unwrap();
     while copy
         .as_mut()
         .poll(&mut Context::from_waker(&waker))

@@ -462,7 +462,7 @@ fn a_loop_of_refused_copies_starves_nobody() {
             }
         });
         is_held.await.unwrap();
-        let end = std::time::Instant::now() + LIMIT / 6;
+        let end = std::time::Instant::now() + LIMIT;
         while let Err(error) = bench.dma.copy(&src, &dst).await {
             assert_eq!(error.kind(), tokio_doca::ErrorKind::InUse);
             assert!(std::time::Instant::now() < end, "the other task never ran");

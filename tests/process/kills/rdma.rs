@@ -215,7 +215,12 @@ fn obedient() {
                 say(&format!("{reason:?} {cause:?}"));
             }
             "echo" => runtime.block_on(async {
-                side.send(&side.recv().await.unwrap()).await.unwrap();
+                let room = side.empty();
+                let message = side.rdma.recv(&room).start().unwrap();
+                say("receives");
+                message.await.unwrap();
+                hear();
+                side.rdma.send(&room).await.unwrap();
             }),
             "reset" => {
                 side.rdma.reset().unwrap();
@@ -234,9 +239,15 @@ fn obedient() {
 }
 
 async fn echo(side: &Side, peer: &mut Peer) {
+    // Each side posts its receive before the other one sends, which does not wait for long.
     peer.say("echo");
+    assert_eq!(peer.hear(), "receives");
     side.send(b"again").await.unwrap();
-    assert_eq!(side.recv().await.unwrap(), b"again");
+    let room = side.empty();
+    let answer = side.rdma.recv(&room).start().unwrap();
+    peer.say("receives");
+    assert_eq!(answer.await.unwrap().len, 5);
+    assert_eq!(bytes(&room), b"again");
 }
 
 #[test]

@@ -12,8 +12,8 @@ use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg, setsockopt, sockopt};
 use support::peer::{again, role};
 use support::*;
 
-/// How long closing a bomb takes.
-pub(crate) const LINGER: Duration = Duration::from_secs(20);
+/// How long closing a bomb takes: twice as long as anything else may take here.
+pub(crate) const LINGER: Duration = LIMIT.saturating_mul(2);
 
 /// Runs a story with the way of this kernel, and as on a kernel before Linux 6.16, each in a
 /// process of its own.

@@ -67,6 +67,19 @@ pub fn is_emulated(what: &str) -> bool {
     runner.is_some()
 }
 
+/// Whether every thread of this process but the calling one sleeps. A thread that is about to run
+/// and has no CPU yet does not.
+pub fn others_sleep() -> bool {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+    let here = nix::unistd::gettid().to_string();
+    let sleeps = |task: fs::DirEntry| {
+        // proc_pid_stat(5): `1234 (name) S ...`.
+        let stat = fs::read_to_string(task.path().join("stat"));
+        stat.is_ok_and(|stat| stat.rsplit_once(") ").unwrap().1.starts_with('S'))
+    };
+    tasks.filter(|task| task.file_name() != *here).all(sleeps)
+}
+
 /// The project's folder.
 pub fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
@@ -145,7 +158,7 @@ impl Drop for Folder {
 pub fn run(command: &mut Command) -> Output {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    let deadline = Instant::now() + Duration::from_secs(60) * slowdown();
+    let deadline = Instant::now() + super::LIMIT * slowdown();
     while child.try_wait().unwrap().is_none() {
         if Instant::now() > deadline {
             child.kill().unwrap();

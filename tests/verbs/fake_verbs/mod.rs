@@ -35,14 +35,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+pub use support::LIMIT;
 use tokio_doca::verbs::ffi::Table;
 
 pub use describe::{Description, Gid, Link};
 use fabric::{Adapter, BELL, lock};
 pub use faults::{Fake, Faults, Hold, Region};
-
-/// What takes longer than this hangs.
-pub const LIMIT: Duration = Duration::from_secs(20);
 
 static ONE: Mutex<()> = Mutex::new(());
 

@@ -14,7 +14,7 @@ use super::control::{fill, fresh, number, object};
 use super::fabric::{BELL, Element, Errno, Fabric, call, lock};
 
 /// A caller that acknowledges nothing for so long has forgotten it.
-const FORGOTTEN: Duration = Duration::from_secs(20);
+const FORGOTTEN: Duration = super::LIMIT;
 
 pub(super) struct Qp {
     pub(super) number: u32,
