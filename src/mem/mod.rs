@@ -48,6 +48,6 @@ pub(crate) use buf::Extent;
 pub(crate) use handle::handles;
 pub(crate) use mmap::Holder;
 pub(crate) use operand::{
-    Begun, Grow, Last, Leases, Moves, Reading, Session, SessionLease, Writing, begin, begin_rdma,
+    Grow, Last, Leased, Leases, Moves, Reading, Session, SessionLease, Writing, begin, begin_rdma,
     begin_receive, begin_sides, hand_over, surely_within,
 };

@@ -6,12 +6,12 @@ use std::fmt;
 use std::ops::Deref;
 
 use super::context::{Context, Kind};
-use super::op::{Answers, Request, Started};
+use super::op::{Answers, LeasedJob, Request};
 use super::operation::Op;
 use super::operation::sealed::Own;
 use crate::device::{AccelCaps, AccelJob, Caps, Device, Use};
 use crate::error::{JobError, Reason, Result};
-use crate::mem::{self, Begun, Extent, Handle, Leases, MaybeDestination, MaybeSource, handles};
+use crate::mem::{self, Extent, Handle, Leased, Leases, MaybeDestination, MaybeSource, handles};
 use crate::reactor::{Attachment, Flight, Prepared, WorkQ};
 
 /// A context for an accelerator: Jobs whose kinds only their provider knows, by opcode.
@@ -208,7 +208,7 @@ impl Accel {
     fn begin<S: MaybeSource, D: MaybeDestination>(
         &self,
         call: &AccelCall<S, D>,
-    ) -> Result<Begun<Leases, AccelJob>, JobError> {
+    ) -> Result<Leased<Leases, AccelJob>, JobError> {
         let context = &self.0;
         context.check_open()?;
         if !context.caps().supports(call.opcode) {
@@ -259,11 +259,11 @@ impl<C: AsRef<Accel>, S: MaybeSource, D: MaybeDestination> Request for CallReque
     type Leases = Leases;
     type Job = AccelJob;
 
-    fn begin(&self) -> Result<Started<Self>, JobError> {
+    fn begin(&self) -> Result<LeasedJob<Self>, JobError> {
         self.accel.as_ref().begin(&self.call)
     }
 
-    fn prepare(&self, begun: Started<Self>) -> Prepared {
+    fn prepare(&self, begun: LeasedJob<Self>) -> Prepared {
         Prepared::new(begun, self.queue_index())
     }
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::Deref;
 
 use super::context::{Context, Kind};
-use super::op::{Answers, Request, Started};
+use super::op::{Answers, LeasedJob, Request};
 use super::operation::Op;
 use super::operation::sealed::Own;
 use crate::device::{Caps, Device, DmaCaps, Job, Use};
@@ -165,7 +165,7 @@ impl<C: AsRef<Dma>, S: CopySource, D: CopyDestination> Request for CopyRequest<C
     type Job = Job;
 
     #[inline(always)]
-    fn begin(&self) -> Result<Started<Self>, JobError> {
+    fn begin(&self) -> Result<LeasedJob<Self>, JobError> {
         let context = &self.dma.as_ref().0;
         let (src, dst) = (&self.src, &self.dst);
         context.check_open()?;
@@ -184,12 +184,12 @@ impl<C: AsRef<Dma>, S: CopySource, D: CopyDestination> Request for CopyRequest<C
     }
 
     #[inline(always)]
-    fn finish_inline(&self, begun: &Started<Self>) -> Option<Outcome> {
+    fn finish_inline(&self, begun: &LeasedJob<Self>) -> Option<Outcome> {
         Attachment::finish_inline(self, begun)
     }
 
     #[inline(always)]
-    fn end(begun: Started<Self>, outcome: &Outcome) -> usize {
+    fn end(begun: LeasedJob<Self>, outcome: &Outcome) -> usize {
         let ((read, write), job) = begun.into_parts();
         if let Ok(len) = *outcome {
             write.grow(len as usize);
@@ -201,7 +201,7 @@ impl<C: AsRef<Dma>, S: CopySource, D: CopyDestination> Request for CopyRequest<C
     }
 
     #[inline(always)]
-    fn prepare(&self, begun: Started<Self>) -> Prepared {
+    fn prepare(&self, begun: LeasedJob<Self>) -> Prepared {
         Prepared::new(begun.keep(), self.queue_index())
     }
 }

@@ -29,7 +29,7 @@ use super::wait::Waited;
 use super::workq::Attachment;
 use crate::device::Token;
 use crate::error::{JobError, Reason};
-use crate::mem::{Begun, Leases};
+use crate::mem::{Leased, Leases};
 use crate::sync::WaitNode;
 use crate::sync::atomic::fence;
 
@@ -42,7 +42,7 @@ pub(crate) struct Prepared {
 impl Prepared {
     /// A job for the queue of this number.
     #[inline(always)]
-    pub(crate) fn new<J: Into<Work>>(begun: Begun<Leases, J>, queue: u8) -> Prepared {
+    pub(crate) fn new<J: Into<Work>>(begun: Leased<Leases, J>, queue: u8) -> Prepared {
         let (leases, job) = begun.into_parts();
         let held = Held::new(leases.read, leases.write, queue);
         Prepared {

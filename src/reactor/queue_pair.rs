@@ -17,7 +17,7 @@ use super::watch::{RdmaState, RdmaWatch, Watched};
 use super::workq::{Attachment, Shared};
 use crate::device::{Endpoint, EndpointConfig, EndpointState, Keep, RdmaJob};
 use crate::error::{JobError, Result};
-use crate::mem::Begun;
+use crate::mem::Leased;
 use crate::sync::{Order, WaitNode, contain};
 
 /// An Endpoint on a WorkQ, and its table of receives.
@@ -139,7 +139,7 @@ impl QueuePair {
 
     /// Finishes a job now, if the device can, and none of its connection waits in line.
     #[inline(always)]
-    pub(crate) fn finish_inline<L>(&self, begun: &Begun<L, RdmaJob>) -> Option<Outcome> {
+    pub(crate) fn finish_inline<L>(&self, begun: &Leased<L, RdmaJob>) -> Option<Outcome> {
         if !self.order.is_empty() {
             return None;
         }

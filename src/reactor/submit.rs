@@ -19,7 +19,7 @@ use crate::device::{
     AccelJob, Completion, EventJob, Job, Keep, Queue, RdmaJob, ShaJob, Submitted, Token,
 };
 use crate::error::{ErrorKind, JobError};
-use crate::mem::Begun;
+use crate::mem::Leased;
 use crate::sync::atomic::fence;
 use crate::sync::{Order, WaitNode};
 
@@ -70,13 +70,13 @@ impl From<EventJob> for Work {
 impl Attachment {
     /// Finishes a job now, if the device can.
     #[inline(always)]
-    pub(crate) fn finish_inline<L>(&self, begun: &Begun<L, Job>) -> Option<Outcome> {
+    pub(crate) fn finish_inline<L>(&self, begun: &Leased<L, Job>) -> Option<Outcome> {
         // SAFETY: what `mem` has begun holds the Leases of its memory, here during the call.
         unsafe { self.queue.try_inline(begun.job()) }
     }
 
     /// Finishes a hash now, if the device can.
-    pub(crate) fn hash_inline<L>(&self, begun: &Begun<L, ShaJob>) -> Option<Outcome> {
+    pub(crate) fn hash_inline<L>(&self, begun: &Leased<L, ShaJob>) -> Option<Outcome> {
         // SAFETY: as above; the session's Lease is among them.
         unsafe { self.queue.try_inline_sha(begun.job()) }
     }

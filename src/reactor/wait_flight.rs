@@ -78,9 +78,9 @@ pub struct WaitFlight<W: Waiter> {
 }
 
 /// A wait, as it is waited for.
-pub(super) struct Begun<'a>(pub(super) &'a Waits, pub(super) Ticket);
+pub(super) struct Leased<'a>(pub(super) &'a Waits, pub(super) Ticket);
 
-impl Awaited for Begun<'_> {
+impl Awaited for Leased<'_> {
     type End = Outcome;
 
     #[inline(always)]
@@ -295,7 +295,7 @@ fn go_on(
     let ticket = *ticket;
     // Another policy by now is for the next poll, as for Jobs.
     let policy = begun.unwrap_or_else(|| waiter.shared.policy());
-    let begun_now = Begun(subscription.waits(), ticket);
+    let begun_now = Leased(subscription.waits(), ticket);
     match waiter.poll_end(&begun_now, begun.is_some(), policy, spin, cx) {
         Poll::Ready(Waited::Over(outcome)) => {
             subscription.free_on();

@@ -5,5 +5,6 @@ mod auto_traits;
 mod calls;
 mod cycles;
 mod layering;
+mod leased;
 mod ledger;
 mod what_works;

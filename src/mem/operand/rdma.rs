@@ -9,8 +9,8 @@
     reason = "promises that Leases are those of a remote operation"
 )]
 
-use super::begun::{Begun, BegunRdma};
 use super::copy::{Destination, Source};
+use super::leased::{Leased, LeasedRdma};
 use super::leases::{Grow, Reading, Writing};
 use super::overlap::{explain, share};
 use crate::device::{RdmaJob, Segments, Verb};
@@ -75,7 +75,7 @@ pub(crate) fn begin_rdma<S: RdmaSource, D: RdmaDestination>(
     holder: Holder,
     moves: Moves,
     verb: Verb,
-) -> Result<BegunRdma<S, D>, JobError> {
+) -> Result<LeasedRdma<S, D>, JobError> {
     assert!(moves == Moves::of(verb));
     if !(S::LEASED && D::LEASED) && share(src, dst) {
         return Err(JobError::of(Reason::Overlap));
@@ -126,7 +126,7 @@ pub(crate) fn begin_rdma<S: RdmaSource, D: RdmaDestination>(
     };
     // SAFETY: the Leases are those of the Segments, `len` is no more than either side has, and the
     // verb moves what `moves` says, as was checked. What shares bytes was refused: by the Leases, or above.
-    Ok(unsafe { Begun::new((read, write), job) })
+    Ok(unsafe { Leased::new((read, write), job) })
 }
 
 /// The traits behind [`RdmaSource`] and [`RdmaDestination`], which nobody else implements.

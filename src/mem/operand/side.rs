@@ -8,9 +8,9 @@
 
 use std::ops::Range;
 
-use super::begun::Begun;
 use super::copy::sealed::Spans;
 use super::copy::{Destination, Source};
+use super::leased::Leased;
 use super::leases::{Leases, Reading, Writing};
 use super::overlap::explain;
 use super::rdma::sealed::{Gets, Gives};
@@ -46,7 +46,7 @@ impl BegunSides {
     }
 
     /// A job of a provider's own kind.
-    pub(crate) fn accel(self, opcode: u32, arg: u64) -> Begun<Leases, AccelJob> {
+    pub(crate) fn accel(self, opcode: u32, arg: u64) -> Leased<Leases, AccelJob> {
         let (src, dst) = (self.src, self.dst);
         let job = AccelJob {
             opcode,
@@ -55,7 +55,7 @@ impl BegunSides {
             dst,
         };
         // SAFETY: the Leases are those of the Segments, and two of one of which writes are disjoint.
-        unsafe { Begun::new(Leases::of(self.read, self.write), job) }
+        unsafe { Leased::new(Leases::of(self.read, self.write), job) }
     }
 
     /// A hash, whose digest goes to the front of the destination. Panics if that is too short.
@@ -63,7 +63,7 @@ impl BegunSides {
         self,
         algorithm: Algorithm,
         session: Option<SessionLease>,
-    ) -> Begun<Leases, ShaJob> {
+    ) -> Leased<Leases, ShaJob> {
         let room = self.dst.as_slice().first();
         let job = ShaJob {
             algorithm,
@@ -79,7 +79,7 @@ impl BegunSides {
             session,
         };
         // SAFETY: as above; a digest's room is as long as one, and the session is leased too.
-        unsafe { Begun::new(leases, job) }
+        unsafe { Leased::new(leases, job) }
     }
 }
 
@@ -87,10 +87,10 @@ impl BegunSides {
 pub(crate) fn begin_receive(
     dst: &impl MaybeDestination,
     holder: Holder,
-) -> Result<Begun<Option<Writing>, Segments>, JobError> {
+) -> Result<Leased<Option<Writing>, Segments>, JobError> {
     let (lease, segments, _) = dst.may_write(holder)?;
     // SAFETY: the Lease is that of the Segments.
-    Ok(unsafe { Begun::new(lease, segments) })
+    Ok(unsafe { Leased::new(lease, segments) })
 }
 
 /// Takes the Leases of a job that reads all of `src` and may write all of the tailroom of `dst`; all or none.

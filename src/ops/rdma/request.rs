@@ -8,7 +8,7 @@ use super::Rdma;
 use crate::device::{RdmaJob, RdmaKind, Segments, Use, Verb};
 use crate::error::{JobError, Reason, Result};
 use crate::mem::{self, Extent, Handle, Moves, RdmaDestination, RdmaSource};
-use crate::ops::op::{Answer, Answers, Request, Started};
+use crate::ops::op::{Answer, Answers, LeasedJob, Request};
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
 use crate::reactor::{Attachment, Flight, Outcome, Prepared};
@@ -69,7 +69,7 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination, A: Answer> Request
     const ORDERED: bool = true;
 
     #[inline(always)]
-    fn begin(&self) -> Result<Started<Self>, JobError> {
+    fn begin(&self) -> Result<LeasedJob<Self>, JobError> {
         let rdma = self.rdma.as_ref();
         let context = &rdma.0;
         let (src, dst, verb) = (&self.src, &self.dst, self.verb);
@@ -111,12 +111,12 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination, A: Answer> Request
     }
 
     #[inline(always)]
-    fn finish_inline(&self, begun: &Started<Self>) -> Option<Outcome> {
+    fn finish_inline(&self, begun: &LeasedJob<Self>) -> Option<Outcome> {
         self.rdma.as_ref().pair().finish_inline(begun)
     }
 
     #[inline(always)]
-    fn end(begun: Started<Self>, outcome: &Outcome) -> usize {
+    fn end(begun: LeasedJob<Self>, outcome: &Outcome) -> usize {
         let ((read, write), job) = begun.into_parts();
         if let Ok(len) = *outcome {
             D::grow(&write, len as usize);
@@ -127,7 +127,7 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination, A: Answer> Request
     }
 
     #[inline(always)]
-    fn prepare(&self, begun: Started<Self>) -> Prepared {
+    fn prepare(&self, begun: LeasedJob<Self>) -> Prepared {
         Prepared::new(begun.keep::<S, D>(), self.queue_index())
     }
 }

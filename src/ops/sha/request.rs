@@ -9,7 +9,7 @@ use super::Sha;
 use crate::device::{Algorithm, HASH_COST, ShaJob, Use};
 use crate::error::{JobError, Reason, Result};
 use crate::mem::{self, Extent, Grow, Handle, Leases, MaybeDestination, MaybeSource, Session};
-use crate::ops::op::{Answers, Request, Started};
+use crate::ops::op::{Answers, LeasedJob, Request};
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
 use crate::reactor::{Attachment, Flight, Outcome, Prepared};
@@ -75,7 +75,7 @@ impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> Request for ShaRequest<
     type Leases = Leases;
     type Job = ShaJob;
 
-    fn begin(&self) -> Result<Started<Self>, JobError> {
+    fn begin(&self) -> Result<LeasedJob<Self>, JobError> {
         let context = &self.sha.as_ref().0;
         context.check_open()?;
         let algorithm = self.algorithm;
@@ -92,11 +92,11 @@ impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> Request for ShaRequest<
         Ok(sides.sha(algorithm, session))
     }
 
-    fn finish_inline(&self, begun: &Started<Self>) -> Option<Outcome> {
+    fn finish_inline(&self, begun: &LeasedJob<Self>) -> Option<Outcome> {
         self.hash_inline(begun)
     }
 
-    fn end(begun: Started<Self>, outcome: &Outcome) -> usize {
+    fn end(begun: LeasedJob<Self>, outcome: &Outcome) -> usize {
         let (leases, job) = begun.into_parts();
         if let (Some(write), Ok(len)) = (&leases.write, outcome) {
             write.grow(usize::try_from(*len).unwrap_or(usize::MAX));
@@ -105,7 +105,7 @@ impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> Request for ShaRequest<
         job.len().saturating_mul(HASH_COST)
     }
 
-    fn prepare(&self, begun: Started<Self>) -> Prepared {
+    fn prepare(&self, begun: LeasedJob<Self>) -> Prepared {
         Prepared::new(begun, self.queue_index())
     }
 }

@@ -8,7 +8,7 @@ use std::ops::Deref;
 use super::SyncEvent;
 use crate::device::EventJob;
 use crate::error::{JobError, Result};
-use crate::mem::{Begun, Handle, Leases};
+use crate::mem::{Handle, Leased, Leases};
 use crate::ops::op::{Answer, Answers, Request};
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
@@ -45,13 +45,13 @@ impl<C: AsRef<SyncEvent>, A: Answer> Request for EventRequest<C, A> {
     const ORDERED: bool = true;
 
     #[inline(always)]
-    fn begin(&self) -> Result<Begun<Leases, EventJob>, JobError> {
+    fn begin(&self) -> Result<Leased<Leases, EventJob>, JobError> {
         self.check_open()?;
-        Ok(Begun::event(self.job))
+        Ok(Leased::event(self.job))
     }
 
     #[inline(always)]
-    fn finish_inline(&self, begun: &Begun<Leases, EventJob>) -> Option<Outcome> {
+    fn finish_inline(&self, begun: &Leased<Leases, EventJob>) -> Option<Outcome> {
         self.event
             .as_ref()
             .subscription()
@@ -59,7 +59,7 @@ impl<C: AsRef<SyncEvent>, A: Answer> Request for EventRequest<C, A> {
     }
 
     #[inline(always)]
-    fn prepare(&self, begun: Begun<Leases, EventJob>) -> Prepared {
+    fn prepare(&self, begun: Leased<Leases, EventJob>) -> Prepared {
         Prepared::new(begun, self.queue_index())
     }
 }
