@@ -223,6 +223,13 @@ impl Accel {
     }
 
     fn check(&self, src: Option<Extent>, dst: Option<Extent>) -> Result<(), JobError> {
+        // What a call on no bytes means only its provider could say.
+        if src.is_some_and(|src| src.bytes == 0) {
+            return Err(JobError::of(Reason::NoData));
+        }
+        if dst.is_some_and(|dst| dst.bytes == 0) {
+            return Err(JobError::of(Reason::NoTailroom));
+        }
         let bytes = src.or(dst).unwrap_or_default().bytes;
         self.0
             .check_limits(src.unwrap_or_default(), dst.unwrap_or_default(), bytes)

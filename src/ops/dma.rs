@@ -110,13 +110,14 @@ impl Dma {
     }
 
     /// Copies the data of `src` into the tailroom of `dst`, whose data grows; answers the number of bytes.
+    /// If there is no data it copies none, and answers 0.
     ///
     /// The headroom of `dst` is untouched, and a copy that fails leaves its rooms as they were. Nothing happens before
     /// the first poll.
     ///
     /// # Errors
     ///
-    /// Refused, and nothing moved: `InvalidValue` if there is no data, too little tailroom, shared memory, a foreign
+    /// Refused, and nothing moved: `InvalidValue` if there is too little tailroom, shared memory, a foreign
     /// device, or more bytes or longer lists than the device takes ([`Dma::caps`]); `NotPermitted` if the destination is read-only; `InUse` if a job or a
     /// guard has either side; `Shutdown`; `BadState` without a runtime in event mode. Failed: what the device reports, and `BadState`
     /// ([`Reason::Unheard`](crate::Reason::Unheard)) if an event-driven copy in flight is polled where there is no runtime: it goes on.

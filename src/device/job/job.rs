@@ -148,7 +148,8 @@ impl Segments {
 #[non_exhaustive]
 #[doc(alias = "doca_job")]
 pub enum Job {
-    /// Copies `len` bytes from `src` to `dst`; each side has at least as many.
+    /// Copies `len` bytes from `src` to `dst`; each side has at least as many. `len` may be 0, and
+    /// then a side may have no pieces.
     #[doc(alias = "doca_dma_job_memcpy")]
     Copy {
         /// Gathered from.

@@ -65,9 +65,6 @@ pub(crate) fn begin<S: CopySource, D: CopyDestination>(
     let (write, dst_segments, room) = dst
         .begin_write(holder)
         .map_err(|error| explain(src, dst, error))?;
-    if len == 0 {
-        return Err(JobError::of(Reason::NoData));
-    }
     if len > room {
         return Err(JobError::new(
             Reason::TailroomTooSmall,

@@ -8,10 +8,13 @@ use crate::error::{ErrorKind, JobError, Reason};
 /// Where a Buf begins and ends.
 type Span = (usize, usize);
 
-/// The addresses of an operand's Bufs, in order. One is the rule, and takes no memory.
+/// The addresses of an operand's Bufs that are not empty, in order. One is the rule, and takes no memory.
 fn spans(operand: &impl Spans) -> (ArrayVec<Span, 1>, Vec<Span>) {
     let (mut one, mut many) = (ArrayVec::new(), Vec::new());
     operand.each(&mut |span| {
+        if span.is_empty() {
+            return;
+        }
         if let Err(full) = one.try_push((span.start, span.end)) {
             many.push(full.element());
         }
@@ -27,7 +30,7 @@ fn spans(operand: &impl Spans) -> (ArrayVec<Span, 1>, Vec<Span>) {
 pub(super) fn share(src: &impl Spans, dst: &impl Spans) -> bool {
     let mut shared = false;
     dst.each(&mut |to| {
-        src.each(&mut |from| shared |= from.start < to.end && to.start < from.end);
+        src.each(&mut |from| shared |= from.start.max(to.start) < from.end.min(to.end));
     });
     shared
 }

@@ -86,16 +86,12 @@ pub(crate) fn begin_rdma<S: RdmaSource, D: RdmaDestination>(
     let (write, to, room) = dst
         .begin_get(holder)
         .map_err(|error| explain(src, dst, error))?;
-    if !src.is_none() && data == 0 {
-        return Err(JobError::of(Reason::NoData));
-    }
     let too_small =
         |have: usize, need: usize| JobError::new(Reason::RemoteTooSmall, have as u64, need as u64);
     let len = match moves {
         Moves::Message => data,
         Moves::Write if data > room => return Err(too_small(room, data)),
         Moves::Write => data,
-        Moves::Read if !dst.is_none() && room == 0 => return Err(JobError::of(Reason::NoTailroom)),
         Moves::Read => data.min(room),
         Moves::Atomic if data < WORD => return Err(too_small(data, WORD)),
         Moves::Atomic => {

@@ -16,7 +16,7 @@ use super::overlap::explain;
 use super::rdma::sealed::{Gets, Gives};
 use super::session::SessionLease;
 use crate::device::{AccelJob, Algorithm, Segments, ShaJob};
-use crate::error::{JobError, Reason};
+use crate::error::JobError;
 use crate::mem::buf::Extent;
 use crate::mem::mmap::Holder;
 
@@ -99,18 +99,12 @@ pub(crate) fn begin_sides(
     dst: &impl MaybeDestination,
     holder: Holder,
 ) -> Result<BegunSides, JobError> {
-    let (read, from, len) = src
+    let (read, from, _) = src
         .may_read(holder)
         .map_err(|error| explain(src, dst, error))?;
-    let (write, to, room) = dst
+    let (write, to, _) = dst
         .may_write(holder)
         .map_err(|error| explain(src, dst, error))?;
-    if read.is_some() && len == 0 {
-        return Err(JobError::of(Reason::NoData));
-    }
-    if write.is_some() && room == 0 {
-        return Err(JobError::of(Reason::NoTailroom));
-    }
     Ok(BegunSides {
         read,
         write,

@@ -45,9 +45,6 @@ impl<C, S, D> ShaRequest<C, S, D> {
 impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> ShaRequest<C, S, D> {
     fn check(&self, src: Option<Extent>, dst: Option<Extent>) -> Result<(), JobError> {
         let from = src.unwrap_or_default();
-        if src.is_some() && from.bytes == 0 {
-            return Err(JobError::of(Reason::NoData));
-        }
         let context = &self.sha.as_ref().0;
         context.check_limits(from, Extent::default(), from.bytes)?;
         let (digest, block) = (self.algorithm.digest_len(), self.algorithm.block_len());

@@ -181,7 +181,8 @@ unsafe impl Queue for SoftQueue {
     #[inline]
     unsafe fn try_inline(&self, job: &Job) -> Option<Result<u64, JobError>> {
         let Job::Copy { src, dst, len } = job;
-        if *len > self.device.faults.inline_limit() {
+        // What has no data is no more inline than what has, where nothing is.
+        if (*len).max(1) > self.device.faults.inline_limit() {
             return None;
         }
         self.inline_jobs.add_one();

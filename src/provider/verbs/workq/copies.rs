@@ -39,7 +39,7 @@ impl Work for Job {
     #[inline(always)]
     fn most(&self) -> usize {
         let Job::Copy { src, dst, .. } = self;
-        (src.as_slice().len() + dst.as_slice().len()).min(REQUESTS)
+        (src.as_slice().len() + dst.as_slice().len()).clamp(1, REQUESTS)
     }
 
     #[inline(always)]
