@@ -11,7 +11,9 @@ use super::operation::Op;
 use super::operation::sealed::Own;
 use crate::device::{AccelCaps, AccelJob, Caps, Device, Use};
 use crate::error::{JobError, Reason, Result};
-use crate::mem::{self, Extent, Handle, Leased, Leases, MaybeDestination, MaybeSource, handles};
+use crate::mem::{
+    Extent, Handle, Leased, LeasesOf, MaybeDestination, MaybeSource, Place, Sides, handles,
+};
 use crate::reactor::{Attachment, Flight, Prepared, WorkQ};
 
 /// A context for an accelerator: Jobs whose kinds only their provider knows, by opcode.
@@ -208,31 +210,29 @@ impl Accel {
     fn begin<S: MaybeSource, D: MaybeDestination>(
         &self,
         call: &AccelCall<S, D>,
-    ) -> Result<Leased<Leases, AccelJob>, JobError> {
+    ) -> Result<Leased<LeasesOf<S, D>, AccelJob>, JobError> {
         let context = &self.0;
         context.check_open()?;
         if !context.caps().supports(call.opcode) {
             return Err(JobError::new(Reason::UnknownOpcode, call.opcode.into(), 0));
         }
-        self.check(call.src.extent_now(), call.dst.extent_now())?;
-        let sides = mem::begin_sides(&call.src, &call.dst, context.holder(Use::Dma))?;
-        // Once more: without the Leases somebody may have changed them meanwhile.
-        let (from, to) = sides.extents();
-        self.check(from, to)?;
-        Ok(sides.accel(call.opcode, call.arg))
-    }
-
-    fn check(&self, src: Option<Extent>, dst: Option<Extent>) -> Result<(), JobError> {
-        // What a call on no bytes means only its provider could say.
-        if src.is_some_and(|src| src.bytes == 0) {
-            return Err(JobError::of(Reason::NoData));
-        }
-        if dst.is_some_and(|dst| dst.bytes == 0) {
-            return Err(JobError::of(Reason::NoTailroom));
-        }
-        let bytes = src.or(dst).unwrap_or_default().bytes;
-        self.0
-            .check_limits(src.unwrap_or_default(), dst.unwrap_or_default(), bytes)
+        let [reads, writes] = [call.src.place(), call.dst.place()].map(|it| it != Place::None);
+        let check = |src: Extent, dst: Extent| {
+            // What a call on no bytes means only its provider could say.
+            if reads && src.bytes == 0 {
+                return Err(JobError::of(Reason::NoData));
+            }
+            if writes && dst.bytes == 0 {
+                return Err(JobError::of(Reason::NoTailroom));
+            }
+            let bytes = if reads { src.bytes } else { dst.bytes };
+            context.check_limits(src, dst, bytes)
+        };
+        Sides::new(&call.src, &call.dst, context.holder(Use::Dma)).accel(
+            call.opcode,
+            call.arg,
+            check,
+        )
     }
 }
 
@@ -263,7 +263,7 @@ impl<C: AsRef<Accel>, S, D> Deref for CallRequest<C, S, D> {
 }
 
 impl<C: AsRef<Accel>, S: MaybeSource, D: MaybeDestination> Request for CallRequest<C, S, D> {
-    type Leases = Leases;
+    type Leases = LeasesOf<S, D>;
     type Job = AccelJob;
 
     fn begin(&self) -> Result<LeasedJob<Self>, JobError> {
@@ -271,7 +271,7 @@ impl<C: AsRef<Accel>, S: MaybeSource, D: MaybeDestination> Request for CallReque
     }
 
     fn prepare(&self, begun: LeasedJob<Self>) -> Prepared {
-        Prepared::new(begun, self.queue_index())
+        Prepared::new(begun.keep(), self.queue_index())
     }
 }
 

@@ -11,7 +11,7 @@ use super::operation::Op;
 use super::operation::sealed::Own;
 use crate::device::{Caps, Device, DmaCaps, Job, Use};
 use crate::error::{JobError, Result};
-use crate::mem::{self, CopyDestination, CopySource, Extent, Grow, Handle, handles};
+use crate::mem::{CopyDestination, CopySource, Extent, Grow, Handle, LeasesOf, Sides, handles};
 use crate::reactor::{Attachment, Flight, Outcome, Prepared, WorkQ};
 
 /// A DMA context: copies memory by a device (DMA guide; `doca_dma`).
@@ -162,26 +162,16 @@ impl<C: AsRef<Dma>, S, D> Deref for CopyRequest<C, S, D> {
 }
 
 impl<C: AsRef<Dma>, S: CopySource, D: CopyDestination> Request for CopyRequest<C, S, D> {
-    type Leases = (S::Lease, D::Lease);
+    type Leases = LeasesOf<S, D>;
     type Job = Job;
 
     #[inline(always)]
     fn begin(&self) -> Result<LeasedJob<Self>, JobError> {
         let context = &self.dma.as_ref().0;
-        let (src, dst) = (&self.src, &self.dst);
         context.check_open()?;
-        // One piece within the limits, whatever becomes of its rooms, needs no look at them.
-        if mem::surely_within(src, dst, context.caps().max_buf_size) {
-            mem::begin(src, dst, context.holder(Use::Dma))
-        } else {
-            let (from, to) = (src.data_extent(), dst.room_extent());
-            context.check_limits(from, to, from.bytes)?;
-            let begun = mem::begin(src, dst, context.holder(Use::Dma))?;
-            // Once more: without the Leases somebody may have changed them meanwhile.
-            let Job::Copy { src, dst, len } = begun.job();
-            context.check_limits(Extent::of(src), Extent::of(dst), *len)?;
-            Ok(begun)
-        }
+        let check = |from: Extent, to| context.check_limits(from, to, from.bytes);
+        Sides::new(&self.src, &self.dst, context.holder(Use::Dma))
+            .copy(context.caps().max_buf_size, check)
     }
 
     #[inline(always)]

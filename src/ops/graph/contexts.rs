@@ -8,7 +8,10 @@ use super::builder::GraphBuilder;
 use super::node::Node;
 use super::node::sealed::Put;
 use super::progress::Place;
-use super::{AnyDestination, AnySource, MaybeAny, OrRemote};
+use super::{
+    AnyCopyDestination, AnyCopySource, AnyDestination, AnySource, MaybeAnyDestination,
+    MaybeAnySource,
+};
 use crate::device::Algorithm;
 use crate::error::Result;
 use crate::reactor::Attachment;
@@ -63,7 +66,7 @@ impl Action for CopyNode {
 pub enum RemoteCopyNode {}
 
 impl Put for RemoteCopyNode {
-    type Data = Operands<OrRemote<AnySource>, OrRemote<AnyDestination>>;
+    type Data = Operands<AnyCopySource, AnyCopyDestination>;
 
     fn put(place: Place<'_>, data: Self::Data) -> Result<()> {
         action::put::<RemoteCopyNode>(place, data)
@@ -72,7 +75,7 @@ impl Put for RemoteCopyNode {
 
 impl Action for RemoteCopyNode {
     type Context = Dma;
-    type Request = CopyRequest<Dma, OrRemote<AnySource>, OrRemote<AnyDestination>>;
+    type Request = CopyRequest<Dma, AnyCopySource, AnyCopyDestination>;
     const NAME: &'static str = "dma_copy_remote";
     const ATTACH: Option<Attach<Dma>> = Some(Dma::attach);
 
@@ -92,12 +95,12 @@ pub enum CallNode {}
 
 /// What a calling node is set to: made of an [`AccelCall`].
 #[derive(Clone, Debug)]
-pub struct CallData(AccelCall<MaybeAny<AnySource>, MaybeAny<AnyDestination>>);
+pub struct CallData(AccelCall<MaybeAnySource, MaybeAnyDestination>);
 
 impl<S, D> From<AccelCall<S, D>> for CallData
 where
-    S: Into<MaybeAny<AnySource>>,
-    D: Into<MaybeAny<AnyDestination>>,
+    S: Into<MaybeAnySource>,
+    D: Into<MaybeAnyDestination>,
 {
     fn from(call: AccelCall<S, D>) -> CallData {
         CallData(call.map(S::into, D::into))
@@ -114,7 +117,7 @@ impl Put for CallNode {
 
 impl Action for CallNode {
     type Context = Accel;
-    type Request = CallRequest<Accel, MaybeAny<AnySource>, MaybeAny<AnyDestination>>;
+    type Request = CallRequest<Accel, MaybeAnySource, MaybeAnyDestination>;
     const NAME: &'static str = "accel";
     const ATTACH: Option<Attach<Accel>> = Some(Accel::attach);
 

@@ -104,7 +104,10 @@ mod sync_event;
 mod trace;
 mod user;
 
-pub use super::super::mem::{AnyDestination, AnySource, MaybeAny, OrRemote};
+pub use super::super::mem::{
+    Any, AnyCopyDestination, AnyCopySource, AnyDestination, AnySource, MaybeAnyDestination,
+    MaybeAnyRemote, MaybeAnySource,
+};
 pub use builder::GraphBuilder;
 pub use contexts::{CallData, CallNode, CopyNode, HashNode, Operands, RemoteCopyNode};
 pub use error::RunError;

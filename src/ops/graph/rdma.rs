@@ -6,15 +6,14 @@ use super::builder::GraphBuilder;
 use super::node::Node;
 use super::node::sealed::Put;
 use super::progress::Place;
-use super::{AnyDestination, AnySource, MaybeAny};
+use super::{MaybeAnyDestination, MaybeAnyRemote, MaybeAnySource};
 use crate::device::Verb;
 use crate::error::Result;
-use crate::mem::RemoteBuf;
 use crate::reactor::Attachment;
 
-type Local = MaybeAny<AnySource>;
-type Room = MaybeAny<AnyDestination>;
-type Remote = MaybeAny<RemoteBuf>;
+type Local = MaybeAnySource;
+type Room = MaybeAnyDestination;
+type Remote = MaybeAnyRemote;
 
 /// Each operation: its node's kind, what that is set to, and the call that makes one.
 macro_rules! nodes {

@@ -10,13 +10,13 @@ use std::task::{Context, Poll, ready};
 use pin_project::pin_project;
 
 use super::super::rdma::{Rdma, RdmaRecv};
+use super::MaybeAnyDestination;
 use super::action::{Refusal, stays};
 use super::builder::GraphBuilder;
 use super::node::sealed::Put;
 use super::node::{Node, NodeState};
 use super::plan::{Plan, Work};
 use super::progress::{Body, Place, Progress};
-use super::{AnyDestination, MaybeAny};
 use crate::error::{JobError, Reason, Result};
 use crate::reactor::{Received, WorkQ};
 
@@ -24,7 +24,7 @@ use crate::reactor::{Received, WorkQ};
 #[derive(Debug)]
 pub enum RecvNode {}
 
-type Room = MaybeAny<AnyDestination>;
+type Room = MaybeAnyDestination;
 
 /// A receiving node of an instance.
 #[pin_project]

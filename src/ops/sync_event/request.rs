@@ -8,7 +8,7 @@ use std::ops::Deref;
 use super::SyncEvent;
 use crate::device::EventJob;
 use crate::error::{JobError, Result};
-use crate::mem::{Handle, Leased, Leases};
+use crate::mem::{self, Handle, Leased, Leases};
 use crate::ops::op::{Answer, Answers, Request};
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
@@ -47,7 +47,7 @@ impl<C: AsRef<SyncEvent>, A: Answer> Request for EventRequest<C, A> {
     #[inline(always)]
     fn begin(&self) -> Result<Leased<Leases, EventJob>, JobError> {
         self.check_open()?;
-        Ok(Leased::event(self.job))
+        Ok(mem::event(self.job))
     }
 
     #[inline(always)]

@@ -181,8 +181,7 @@ unsafe impl Queue for SoftQueue {
     #[inline]
     unsafe fn try_inline(&self, job: &Job) -> Option<Result<u64, JobError>> {
         let Job::Copy { src, dst, len } = job;
-        // What has no data is no more inline than what has, where nothing is.
-        if (*len).max(1) > self.device.faults.inline_limit() {
+        if *len >= self.device.faults.inline_below() {
             return None;
         }
         self.inline_jobs.add_one();
@@ -204,7 +203,7 @@ unsafe impl Queue for SoftQueue {
 
     unsafe fn try_inline_sha(&self, job: &ShaJob) -> Option<Result<u64, JobError>> {
         // What has no data takes time too.
-        if job.len().max(1) > self.device.faults.inline_limit() / HASH_COST {
+        if job.len().max(1) > self.device.faults.inline_below().saturating_sub(1) / HASH_COST {
             return None;
         }
         self.inline_jobs.add_one();

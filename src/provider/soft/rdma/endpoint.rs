@@ -53,8 +53,7 @@ unsafe impl Endpoint for SoftEndpoint {
     #[inline]
     unsafe fn try_inline(&self, job: &RdmaJob) -> Option<Result<u64, JobError>> {
         let shared = &*self.0;
-        let limit = shared.faults.inline_limit();
-        if job.len > limit || limit == 0 {
+        if job.len >= shared.faults.inline_below() {
             return None;
         }
         if job.verb.is_told() {
