@@ -603,7 +603,7 @@ fn what_is_wrong_with_the_operands_is_said_before_anything_happens() {
         is(hash(&src, &src).await, InvalidValue, Reason::Overlap, &[]);
         let chain = BufChain::with_capacity(2);
         chain.push(&dst).unwrap();
-        chain.push(&bench.empty()).unwrap();
+        chain.push(bench.empty()).unwrap();
         let two = sha.hash(Sha256, &src, &chain).await;
         is(two, InvalidValue, Reason::ListTooLong, &[2, 1]);
         {
