@@ -42,12 +42,12 @@ reasons! {
         |len, reach|
         "the range reaches byte {reach}, and there are {len} bytes"
         => "take a shorter one";
-    /// A range is empty, or ends before it starts.
-    RangeEmpty, InvalidValue,
-        "the range is empty, or ends before it begins",
+    /// A range ends before it starts.
+    RangeReversed, InvalidValue,
+        "the range ends before it begins",
         |start, end|
-        "the range {start}..{end} is empty"
-        => "take at least one byte";
+        "the range {start}..{end} ends before it begins"
+        => "swap its bounds";
     /// A list is longer than the device takes.
     ListTooLong, InvalidValue,
         "the chain has more Bufs than the device takes",

@@ -64,10 +64,6 @@ macro_rules! reasons {
                         write!(f, "the device reports: {kind} (vendor code {second:#x})")
                     }
                     Reason::UserNode => write!(f, "the function of a user node failed: {kind}"),
-                    Reason::RangeEmpty if second < first => write!(
-                        f,
-                        "the range {first}..{second} ends before it begins: swap its bounds"
-                    ),
                     $(#[allow(unreachable_patterns, reason = "two of them are above")]
                     Reason::$name => {
                         fact!(f, self, $fact $(, |$a, $b| $numbers)?)?;

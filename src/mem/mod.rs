@@ -36,8 +36,9 @@ pub use buf::{Buf, BufChain, BufData, BufDataMut, BufSlice, IntoBytesError, Link
 pub use handle::Handle;
 pub use mmap::{HugePages, Mmap, MmapBuilder};
 pub use operand::{
-    AnyDestination, AnySource, CopyDestination, CopySource, Destination, MaybeAny,
-    MaybeDestination, MaybeRemote, MaybeSource, OrRemote, RdmaDestination, RdmaSource, Source,
+    Any, AnyCopyDestination, AnyCopySource, AnyDestination, AnySource, CopyDestination, CopySource,
+    Destination, MaybeAnyDestination, MaybeAnyRemote, MaybeAnySource, MaybeDestination,
+    MaybeRemote, MaybeSource, RdmaDestination, RdmaSource, Source,
 };
 pub use pool::{
     Alloc, ArrayTarget, BufArray, BufArrayBuilder, BufInventory, BufPool, BufPoolBuilder,
@@ -48,6 +49,6 @@ pub(crate) use buf::Extent;
 pub(crate) use handle::handles;
 pub(crate) use mmap::Holder;
 pub(crate) use operand::{
-    Begun, Grow, Last, Leases, Moves, Reading, Session, SessionLease, Writing, begin, begin_rdma,
-    begin_receive, begin_sides, hand_over, surely_within,
+    Grow, Last, Leased, Leases, LeasesOf, Place, Reading, Rule, Session, SessionLease, Sides,
+    Writing, event, hand_over, receive,
 };

@@ -5,12 +5,14 @@
 use std::fmt;
 
 use super::context::{Context, Kind};
-use super::op::{Answers, Request, Started};
+use super::op::{Answers, LeasedJob, Request};
 use super::operation::Op;
 use super::operation::sealed::Own;
 use crate::device::{AccelCaps, AccelJob, Caps, Device, Use};
 use crate::error::{JobError, Reason, Result};
-use crate::mem::{self, Begun, Extent, Handle, Leases, MaybeDestination, MaybeSource, handles};
+use crate::mem::{
+    Extent, Handle, Leased, LeasesOf, MaybeDestination, MaybeSource, Place, Sides, handles,
+};
 use crate::reactor::{Attachment, Flight, HasAttachment, Prepared, WorkQ};
 
 /// A context for an accelerator: Jobs whose kinds only their provider knows, by opcode.
@@ -208,24 +210,29 @@ impl Accel {
     fn begin<S: MaybeSource, D: MaybeDestination>(
         &self,
         call: &AccelCall<S, D>,
-    ) -> Result<Begun<Leases, AccelJob>, JobError> {
+    ) -> Result<Leased<LeasesOf<S, D>, AccelJob>, JobError> {
         let context = &self.0;
         context.attachment().check_open()?;
         if !context.caps().supports(call.opcode) {
             return Err(JobError::new(Reason::UnknownOpcode, call.opcode.into(), 0));
         }
-        self.check(call.src.extent_now(), call.dst.extent_now())?;
-        let sides = mem::begin_sides(&call.src, &call.dst, context.attachment().holder(Use::Dma))?;
-        // Once more: without the Leases somebody may have changed them meanwhile.
-        let (from, to) = sides.extents();
-        self.check(from, to)?;
-        Ok(sides.accel(call.opcode, call.arg))
-    }
-
-    fn check(&self, src: Option<Extent>, dst: Option<Extent>) -> Result<(), JobError> {
-        let bytes = src.or(dst).unwrap_or_default().bytes;
-        self.0
-            .check_limits(src.unwrap_or_default(), dst.unwrap_or_default(), bytes)
+        let [reads, writes] = [call.src.place(), call.dst.place()].map(|it| it != Place::None);
+        let check = |src: Extent, dst: Extent| {
+            // What a call on no bytes means only its provider could say.
+            if reads && src.bytes == 0 {
+                return Err(JobError::of(Reason::NoData));
+            }
+            if writes && dst.bytes == 0 {
+                return Err(JobError::of(Reason::NoTailroom));
+            }
+            let bytes = if reads { src.bytes } else { dst.bytes };
+            context.check_limits(src, dst, bytes)
+        };
+        Sides::new(&call.src, &call.dst, context.attachment().holder(Use::Dma)).accel(
+            call.opcode,
+            call.arg,
+            check,
+        )
     }
 }
 
@@ -254,15 +261,15 @@ impl<C: AsRef<Accel>, S, D> HasAttachment for CallRequest<C, S, D> {
 }
 
 impl<C: AsRef<Accel>, S: MaybeSource, D: MaybeDestination> Request for CallRequest<C, S, D> {
-    type Leases = Leases;
+    type Leases = LeasesOf<S, D>;
     type Job = AccelJob;
 
-    fn begin(&self) -> Result<Started<Self>, JobError> {
+    fn begin(&self) -> Result<LeasedJob<Self>, JobError> {
         self.accel.as_ref().begin(&self.call)
     }
 
-    fn prepare(&self, begun: Started<Self>) -> Prepared<AccelJob> {
-        Prepared::new(begun, self.attachment().queue_index())
+    fn prepare(&self, begun: LeasedJob<Self>) -> Prepared<AccelJob> {
+        Prepared::new(begun.keep(), self.attachment().queue_index())
     }
 }
 

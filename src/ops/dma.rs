@@ -5,12 +5,12 @@
 use std::fmt;
 
 use super::context::{Context, Kind};
-use super::op::{Answers, Request, Started};
+use super::op::{Answers, LeasedJob, Request};
 use super::operation::Op;
 use super::operation::sealed::Own;
 use crate::device::{Caps, CopyJob, Device, DmaCaps, Use};
 use crate::error::{JobError, Result};
-use crate::mem::{self, CopyDestination, CopySource, Extent, Grow, Handle, handles};
+use crate::mem::{CopyDestination, CopySource, Extent, Grow, Handle, LeasesOf, Sides, handles};
 use crate::reactor::{Attachment, Flight, HasAttachment, Outcome, Prepared, WorkQ};
 
 /// A DMA context: copies memory by a device (DMA guide; `doca_dma`).
@@ -110,13 +110,14 @@ impl Dma {
     }
 
     /// Copies the data of `src` into the tailroom of `dst`, whose data grows; answers the number of bytes.
+    /// If there is no data it copies none, and answers 0.
     ///
     /// The headroom of `dst` is untouched, and a copy that fails leaves its rooms as they were. Nothing happens before
     /// the first poll.
     ///
     /// # Errors
     ///
-    /// Refused, and nothing moved: `InvalidValue` if there is no data, too little tailroom, shared memory, a foreign
+    /// Refused, and nothing moved: `InvalidValue` if there is too little tailroom, shared memory, a foreign
     /// device, or more bytes or longer lists than the device takes ([`Dma::caps`]); `NotPermitted` if the destination is read-only; `InUse` if a job or a
     /// guard has either side; `Shutdown`; `BadState` without a runtime in event mode. Failed: what the device reports, and `BadState`
     /// ([`Reason::Unheard`](crate::Reason::Unheard)) if an event-driven copy in flight is polled where there is no runtime: it goes on.
@@ -159,30 +160,20 @@ impl<C: AsRef<Dma>, S, D> HasAttachment for CopyRequest<C, S, D> {
 }
 
 impl<C: AsRef<Dma>, S: CopySource, D: CopyDestination> Request for CopyRequest<C, S, D> {
-    type Leases = (S::Lease, D::Lease);
+    type Leases = LeasesOf<S, D>;
     type Job = CopyJob;
 
     #[inline(always)]
-    fn begin(&self) -> Result<Started<Self>, JobError> {
+    fn begin(&self) -> Result<LeasedJob<Self>, JobError> {
         let context = &self.dma.as_ref().0;
-        let (src, dst) = (&self.src, &self.dst);
         context.attachment().check_open()?;
-        // One piece within the limits, whatever becomes of its rooms, needs no look at them.
-        if mem::surely_within(src, dst, context.caps().max_buf_size) {
-            mem::begin(src, dst, context.attachment().holder(Use::Dma))
-        } else {
-            let (from, to) = (src.data_extent(), dst.room_extent());
-            context.check_limits(from, to, from.bytes)?;
-            let begun = mem::begin(src, dst, context.attachment().holder(Use::Dma))?;
-            // Once more: without the Leases somebody may have changed them meanwhile.
-            let CopyJob { src, dst, len } = begun.job();
-            context.check_limits(Extent::of(src), Extent::of(dst), *len)?;
-            Ok(begun)
-        }
+        let check = |from: Extent, to| context.check_limits(from, to, from.bytes);
+        Sides::new(&self.src, &self.dst, context.attachment().holder(Use::Dma))
+            .copy(context.caps().max_buf_size, check)
     }
 
     #[inline(always)]
-    fn end(begun: Started<Self>, outcome: &Outcome) -> usize {
+    fn end(begun: LeasedJob<Self>, outcome: &Outcome) -> usize {
         let ((read, write), job) = begun.into_parts();
         if let Ok(len) = *outcome {
             write.grow(len as usize);
@@ -193,7 +184,7 @@ impl<C: AsRef<Dma>, S: CopySource, D: CopyDestination> Request for CopyRequest<C
     }
 
     #[inline(always)]
-    fn prepare(&self, begun: Started<Self>) -> Prepared<CopyJob> {
+    fn prepare(&self, begun: LeasedJob<Self>) -> Prepared<CopyJob> {
         Prepared::new(begun.keep(), self.attachment().queue_index())
     }
 }

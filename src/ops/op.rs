@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 use super::operation::sealed::{Kind, Post};
 use crate::device::AsJob;
 use crate::error::JobError;
-use crate::mem::Begun;
+use crate::mem::Leased;
 use crate::reactor::{Flight, HasAttachment, Meaning, Outcome, Prepared, budget};
 
 /// A job to be, and how it reaches its context.
@@ -24,22 +24,22 @@ pub(crate) trait Request: Answers + HasAttachment + Sized {
     const ORDERED: bool = false;
 
     /// Checks, and takes the Leases of a job.
-    fn begin(&self) -> Result<Started<Self>, JobError>;
+    fn begin(&self) -> Result<LeasedJob<Self>, JobError>;
 
     /// Finishes it now, if the device can.
     #[inline(always)]
-    fn finish_inline(&self, begun: &Started<Self>) -> Option<Outcome> {
+    fn finish_inline(&self, begun: &LeasedJob<Self>) -> Option<Outcome> {
         self.attachment().finish_inline(begun, Self::ORDERED)
     }
 
     /// It was finished inline: gives the Leases back, and returns how many bytes were moved.
     #[inline(always)]
-    fn end(_begun: Started<Self>, _outcome: &Outcome) -> usize {
+    fn end(_begun: LeasedJob<Self>, _outcome: &Outcome) -> usize {
         0
     }
 
     /// What a Slot keeps of it.
-    fn prepare(&self, begun: Started<Self>) -> Prepared<Self::Job>;
+    fn prepare(&self, begun: LeasedJob<Self>) -> Prepared<Self::Job>;
 }
 
 /// What a Request is answered with.
@@ -95,7 +95,7 @@ impl sealed::Of for () {
 }
 
 /// The job of a Request, and its Leases.
-pub(crate) type Started<R> = Begun<<R as Request>::Leases, <R as Request>::Job>;
+pub(crate) type LeasedJob<R> = Leased<<R as Request>::Leases, <R as Request>::Job>;
 
 pub(super) fn prepare<R: Request>(request: &R) -> Result<Prepared<R::Job>, JobError> {
     Ok(request.prepare(request.begin()?))

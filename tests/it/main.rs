@@ -7,6 +7,7 @@ mod channel;
 mod channel_flush;
 #[cfg(feature = "contract")]
 mod contract;
+mod empty;
 mod error;
 mod sha;
 mod sync_event;

@@ -583,8 +583,6 @@ fn what_is_wrong_with_the_operands_is_said_before_anything_happens() {
         let jobs = bench.device.jobs();
         let hash = async |src: &Buf, dst: &Buf| sha.hash(Sha256, src, dst).await;
         let (src, dst) = (bench.filled(b"abc"), bench.filled(&[9; 4096]));
-        let empty = bench.empty();
-        is(hash(&empty, &dst).await, InvalidValue, Reason::NoData, &[]);
         for room in [0, 1, 31] {
             dst.set_data(0, 4096 - room).unwrap();
             // Whoever has them: it is not asked for a Lease.
@@ -605,7 +603,7 @@ fn what_is_wrong_with_the_operands_is_said_before_anything_happens() {
         is(hash(&src, &src).await, InvalidValue, Reason::Overlap, &[]);
         let chain = BufChain::with_capacity(2);
         chain.push(&dst).unwrap();
-        chain.push(&empty).unwrap();
+        chain.push(bench.empty()).unwrap();
         let two = sha.hash(Sha256, &src, &chain).await;
         is(two, InvalidValue, Reason::ListTooLong, &[2, 1]);
         {

@@ -144,7 +144,7 @@ table! {
     Scope<'static>:         Send Sync Unpin;
     AnyNode:                Send Sync Unpin;
     RemoteCopyNode:         Send Sync Unpin;
-    OrRemote<AnySource>:    Send Sync Unpin;
+    AnyCopySource:          Send Sync Unpin;
     SendNode:               Send Sync Unpin;
     SendData:               Send Sync Unpin;
     SendImmNode:            Send Sync Unpin;
@@ -160,7 +160,7 @@ table! {
     FetchAddNode:           Send Sync Unpin;
     FetchAddData:           Send Sync Unpin;
     RecvNode:               Send Sync Unpin;
-    MaybeAny<RemoteBuf>:    Send Sync Unpin;
+    MaybeAnyRemote:         Send Sync Unpin;
     NodeId:                 Send Sync Unpin;
     NodeState:              Send Sync Unpin;
     CopyNode:               Send Sync Unpin;
@@ -174,7 +174,9 @@ table! {
     SubGraphNode:           Send Sync Unpin;
     AnySource:              Send Sync Unpin;
     AnyDestination:         Send Sync Unpin;
-    MaybeAny<AnySource>:    Send Sync Unpin;
+    MaybeAnySource:         Send Sync Unpin;
+    AnyCopyDestination:     Send Sync Unpin;
+    MaybeAnyDestination:    Send Sync Unpin;
 
     // Channels.
     Channel:                Send Sync Unpin;
@@ -356,6 +358,7 @@ fn every_public_type_stands_in_the_table() {
                     "self",
                     "Node",
                     "DataNode",
+                    "Any",
                 ]
                 .contains(&&*name);
             assert!(

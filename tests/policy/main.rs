@@ -7,5 +7,6 @@ mod cycles;
 mod deref;
 mod functions;
 mod layering;
+mod leased;
 mod ledger;
 mod what_works;

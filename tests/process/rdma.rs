@@ -41,6 +41,11 @@ async fn active(side: &Side) {
     assert_eq!(rdma.write_imm((), (), 78).await, Ok(0));
     assert_eq!(rdma.write((), ()).await, Ok(0));
     assert_eq!(rdma.read((), ()).await, Ok(0));
+    let (empty, none) = (side.empty(), remote.buf(7..7).unwrap());
+    assert_eq!(rdma.write(&empty, &there).await, Ok(0));
+    assert_eq!(rdma.write(&empty, &none).await, Ok(0));
+    assert_eq!(rdma.read(&none, &empty).await, Ok(0));
+    assert_eq!(rdma.read(&there, &side.filled(&[1; ELEMENT])).await, Ok(0));
 
     let counter = remote.buf(8..16).unwrap();
     assert_eq!(rdma.fetch_add(&counter, 5).await, Ok(0));
@@ -51,6 +56,8 @@ async fn active(side: &Side) {
     assert_eq!(rdma.send_imm(&side.filled(b"with"), 79).await, Ok(4));
     assert_eq!(rdma.send(()).await, Ok(0));
     assert_eq!(rdma.send_imm((), 80).await, Ok(0));
+    assert_eq!(rdma.send(&empty).await, Ok(0));
+    assert_eq!(rdma.send_imm(sent.slice(9..9).unwrap(), 81).await, Ok(0));
     let chain = BufChain::with_capacity(3);
     for part in [&b"one "[..], b"and ", b"another"] {
         chain.push(side.filled(part)).unwrap();
@@ -87,11 +94,13 @@ async fn passive(side: &Side) {
     let nothing = rdma.recv(()).await.unwrap();
     assert_eq!((nothing.len, nothing.immediate), (0, Some(78)));
 
-    let expected: [(&[u8], RecvOpcode, Option<u32>); 5] = [
+    let expected: [(&[u8], RecvOpcode, Option<u32>); 7] = [
         (b"hello", RecvOpcode::Send, None),
         (b"with", RecvOpcode::SendImm, Some(79)),
         (b"", RecvOpcode::Send, None),
         (b"", RecvOpcode::SendImm, Some(80)),
+        (b"", RecvOpcode::Send, None),
+        (b"", RecvOpcode::SendImm, Some(81)),
         (b"one and another", RecvOpcode::Send, None),
     ];
     for (text, opcode, immediate) in expected {

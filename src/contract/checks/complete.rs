@@ -1,6 +1,6 @@
 //! Duties 1 and 2: each accepted Job completes once, and then its memory is the caller's.
 
-use crate::contract::rig::{Rig, Shape, Subject, depths, watched};
+use crate::contract::rig::{Dice, Rig, Shape, Subject, depths, watched};
 
 const CELL: usize = 4096;
 
@@ -28,6 +28,10 @@ pub fn each_accepted_job_completes_once(subject: impl Into<Subject>) {
             }
             // Again with every Token: a second completion of an earlier round is stale now.
             rig.round(&order, &Shape::plain(CELL, subject.within(100)));
+            if subject.is_copy() {
+                rig.round(&order, &Shape::plain(CELL, 0));
+                rig.round(&order, &Shape::lists(CELL, 0, 0, 0, 0, &mut Dice::new(1)));
+            }
             rig.finish();
         }
     });

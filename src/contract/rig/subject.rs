@@ -213,6 +213,11 @@ impl Subject {
         }
     }
 
+    /// Returns whether its jobs are copies.
+    pub(in crate::contract) fn is_copy(&self) -> bool {
+        matches!(self.kind, Kind::Copy)
+    }
+
     /// Whether each Token has a session.
     pub(in crate::contract) fn in_parts(&self) -> bool {
         matches!(self.kind, Kind::Sha { parts: true, .. })

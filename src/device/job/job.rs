@@ -58,7 +58,8 @@ kinds! {
     Event: EventJob,
 }
 
-/// Copies `len` bytes from `src` to `dst`; each side has at least as many.
+/// Copies `len` bytes from `src` to `dst`; each side has at least as many. `len` may be 0, and then a
+/// side may have no pieces.
 #[derive(Clone, Copy, Debug)]
 #[doc(alias = "doca_dma_job_memcpy")]
 pub struct CopyJob {

@@ -14,7 +14,7 @@ use crate::device::info::Algorithm;
 ///
 /// | `session` | `dst` | what it is | its result |
 /// |---|---|---|---|
-/// | none | some | a whole message | bytes of the digest |
+/// | none | some | a whole message, which may be empty | bytes of the digest |
 /// | some | none | a part of a message, whole blocks | bytes that were hashed |
 /// | some | some | the last part, which may be empty; the session begins anew | bytes of the digest |
 ///

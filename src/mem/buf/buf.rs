@@ -203,8 +203,8 @@ impl Buf {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if it is empty or ends before it begins
-    /// ([`Reason::RangeEmpty`](crate::Reason::RangeEmpty)), or reaches past the data
+    /// `InvalidValue` if it ends before it begins
+    /// ([`Reason::RangeReversed`](crate::Reason::RangeReversed)), or reaches past the data
     /// ([`Reason::SliceOutOfData`](crate::Reason::SliceOutOfData)).
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<BufSlice, JobError> {
         let data_len = self.data_len();
@@ -215,7 +215,7 @@ impl Buf {
                 len: range.len(),
             }),
             Err(range) => Err(match MmapInner::not_within(&range, data_len) {
-                error if error.reason() == Reason::RangeEmpty => error,
+                error if error.reason() == Reason::RangeReversed => error,
                 _ => {
                     let reach = range.start.max(range.end) as u64;
                     JobError::new(Reason::SliceOutOfData, reach, data_len as u64)
@@ -281,10 +281,14 @@ pub struct BufSlice {
 }
 
 impl BufSlice {
-    /// How many bytes.
-    #[allow(clippy::len_without_is_empty)] // it never is
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Returns whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// The Buf.

@@ -36,8 +36,8 @@ struct Inner {
 
 struct State {
     links: Vec<Link>,
-    held: Leased,
-    /// What the device reads. Unchanged while `held` says that a job has it.
+    users: Users,
+    /// What the device reads. Unchanged while `users` says that a job has it.
     segments: Vec<Segment>,
     total: usize,
     reads: Vec<ReadLease>,
@@ -45,7 +45,7 @@ struct State {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Leased {
+enum Users {
     Free,
     Read { jobs: usize, holder: Holder },
     Written,
@@ -93,7 +93,7 @@ impl BufChain {
     pub fn with_capacity(bufs: usize) -> BufChain {
         let state = State {
             links: Vec::with_capacity(bufs),
-            held: Leased::Free,
+            users: Users::Free,
             segments: Vec::with_capacity(bufs),
             total: 0,
             reads: Vec::with_capacity(bufs),
@@ -113,7 +113,7 @@ impl BufChain {
     pub fn push(&self, link: impl Into<Link>) -> Result<(), JobError> {
         let link = link.into();
         let mut state = lock(&self.0.state);
-        if state.held != Leased::Free {
+        if state.users != Users::Free {
             return Err(JobError::of(Reason::ChainInUse));
         }
         if state.links.len() == self.0.capacity {
@@ -130,7 +130,7 @@ impl BufChain {
     /// `InUse` while a job has the chain.
     pub fn pop(&self) -> Result<Option<Link>, JobError> {
         let mut state = lock(&self.0.state);
-        if state.held != Leased::Free {
+        if state.users != Users::Free {
             return Err(JobError::of(Reason::ChainInUse));
         }
         Ok(state.links.pop())
@@ -185,18 +185,18 @@ impl BufChain {
     ) -> Result<(ChainRead, Segments, usize), JobError> {
         let mut guard = lock(&self.0.state);
         let state = &mut *guard;
-        state.held = match state.held {
-            Leased::Written => return Err(JobError::of(Reason::ChainInUse)),
-            Leased::Read { holder: other, .. } if other != holder => {
+        state.users = match state.users {
+            Users::Written => return Err(JobError::of(Reason::ChainInUse)),
+            Users::Read { holder: other, .. } if other != holder => {
                 return Err(JobError::of(Reason::ChainInUse));
             }
-            Leased::Read { jobs, holder } => Leased::Read {
+            Users::Read { jobs, holder } => Users::Read {
                 jobs: jobs + 1,
                 holder,
             },
-            Leased::Free => {
+            Users::Free => {
                 state.gather(holder).inspect_err(|_| state.reads.clear())?;
-                Leased::Read { jobs: 1, holder }
+                Users::Read { jobs: 1, holder }
             }
         };
         // SAFETY: the list is unchanged, and its memory stays, while the ChainRead, which the caller keeps until the
@@ -211,13 +211,13 @@ impl BufChain {
     ) -> Result<(ChainWrite, Segments, usize), JobError> {
         let mut guard = lock(&self.0.state);
         let state = &mut *guard;
-        if state.held != Leased::Free {
+        if state.users != Users::Free {
             return Err(JobError::of(Reason::ChainInUse));
         }
         state
             .scatter(holder)
             .inspect_err(|_| state.writes.clear())?;
-        state.held = Leased::Written;
+        state.users = Users::Written;
         // SAFETY: as in `begin_read`.
         let segments = unsafe { Segments::list(&state.segments) };
         Ok((ChainWrite(Arc::clone(&self.0)), segments, state.total))
@@ -297,16 +297,16 @@ impl ChainRead {
 impl Drop for ChainRead {
     fn drop(&mut self) {
         let mut state = lock(&self.0.state);
-        match state.held {
-            Leased::Read { jobs, holder } if jobs > 1 => {
-                state.held = Leased::Read {
+        match state.users {
+            Users::Read { jobs, holder } if jobs > 1 => {
+                state.users = Users::Read {
                     jobs: jobs - 1,
                     holder,
                 }
             }
             _ => {
                 state.reads.clear();
-                state.held = Leased::Free;
+                state.users = Users::Free;
             }
         }
     }
@@ -341,7 +341,7 @@ impl Drop for ChainWrite {
     fn drop(&mut self) {
         let mut state = lock(&self.0.state);
         state.writes.clear();
-        state.held = Leased::Free;
+        state.users = Users::Free;
     }
 }
 

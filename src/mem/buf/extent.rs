@@ -11,12 +11,12 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Of Segments, none of which is empty in a list.
+    /// Of segments.
     pub fn of(segments: &Segments) -> Extent {
-        let segments = segments.as_slice();
+        let lens = segments.as_slice().iter().map(|segment| segment.len());
         Extent {
-            pieces: segments.len(),
-            bytes: segments.iter().map(|segment| segment.len()).sum(),
+            pieces: lens.clone().filter(|&len| len > 0).count(),
+            bytes: lens.sum(),
         }
     }
 

@@ -3,7 +3,7 @@
 //! The keys stand in a table of fixed size, which jobs read without a lock. It changes only while nothing of the Mmap is
 //! used: the Mmap's lock (`Ranges`) orders a change before the next claim or Buf.
 
-use crate::device::{Device, DeviceId, Region, Registration, Use};
+use crate::device::{Audience, Device, DeviceId, Region, Registration, Use};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -20,6 +20,15 @@ impl Holder {
     pub(crate) fn new(device: DeviceId, purpose: Use) -> Holder {
         // The numbers of devices are even.
         Holder(device.as_raw() | u64::from(purpose == Use::Rdma))
+    }
+
+    /// Returns which exports a job of this holder may reach.
+    #[inline(always)]
+    pub(in crate::mem) fn audience(self) -> Audience {
+        match self.0 & 1 {
+            0 => Audience::Dpu,
+            _ => Audience::Rdma,
+        }
     }
 
     pub(crate) fn is(self, device: DeviceId) -> bool {

@@ -216,10 +216,8 @@ fn seal(file: &OwnedFd) -> Result<()> {
 fn within(file: &OwnedFd, range: impl RangeBounds<usize>) -> Result<Range<usize>> {
     let stat = fstat(file).map_err(|errno| Error::os(FROM_MEMFD, "fstat", errno.into()))?;
     let len = usize::try_from(stat.st_size).unwrap_or(0);
-    MmapInner::resolve(range, len).map_err(|range| {
-        let text = MmapInner::refusal(&range, len, "the memfd");
-        Error::new(ErrorKind::InvalidValue, FROM_MEMFD, text)
-    })
+    MmapInner::resolve_some(range, len, "the memfd")
+        .map_err(|text| Error::new(ErrorKind::InvalidValue, FROM_MEMFD, text))
 }
 
 /// Bytes of `size` that may have no pages yet.

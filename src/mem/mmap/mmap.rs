@@ -264,10 +264,25 @@ impl MmapInner {
             Bound::Excluded(&end) => end,
             Bound::Unbounded => len,
         };
-        if start >= end || end > len {
+        if start > end || end > len {
             Err(start..end)
         } else {
             Ok(start..end)
+        }
+    }
+
+    /// As `resolve`, and refuses a range of no bytes as well. `Err` says why.
+    pub(in crate::mem) fn resolve_some(
+        range: impl RangeBounds<usize>,
+        len: usize,
+        what: &str,
+    ) -> Result<Range<usize>, String> {
+        match MmapInner::resolve(range, len) {
+            Ok(range) if range.is_empty() => Err(format!(
+                "the range {range:?} is empty: take at least one byte"
+            )),
+            Ok(range) => Ok(range),
+            Err(range) => Err(MmapInner::refusal(&range, len, what)),
         }
     }
 
@@ -275,7 +290,7 @@ impl MmapInner {
     #[cold]
     pub(in crate::mem) fn refusal(range: &Range<usize>, len: usize, what: &str) -> String {
         match MmapInner::not_within(range, len) {
-            error if error.reason() == Reason::RangeEmpty => error.to_string(),
+            error if error.reason() == Reason::RangeReversed => error.to_string(),
             _ => format!("the range {range:?} reaches past the {len} bytes of {what}"),
         }
     }
@@ -286,7 +301,7 @@ impl MmapInner {
         let reach = range.start.max(range.end);
         match reach > len {
             true => JobError::new(Reason::OutOfRange, len as u64, reach as u64),
-            false => JobError::new(Reason::RangeEmpty, range.start as u64, range.end as u64),
+            false => JobError::new(Reason::RangeReversed, range.start as u64, range.end as u64),
         }
     }
 }

@@ -48,6 +48,10 @@ pub enum Writing {
     Remote(RemoteWrite),
 }
 
+/// A Slot has room for two words on each side.
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<(Option<Reading>, Option<Writing>)>() == 32);
+
 impl Reading {
     /// Whether others may write some of it meanwhile.
     pub(crate) fn is_shared(&self) -> bool {
@@ -59,33 +63,9 @@ impl Reading {
     }
 }
 
-impl From<ReadLease> for Reading {
-    fn from(lease: ReadLease) -> Reading {
-        Reading::Buf(lease)
-    }
-}
-
-impl From<ChainRead> for Reading {
-    fn from(lease: ChainRead) -> Reading {
-        Reading::Chain(lease)
-    }
-}
-
-impl From<WriteLease> for Writing {
-    fn from(lease: WriteLease) -> Writing {
-        Writing::Buf(lease)
-    }
-}
-
-impl From<ChainWrite> for Writing {
-    fn from(lease: ChainWrite) -> Writing {
-        Writing::Chain(lease)
-    }
-}
-
 /// A write Lease that can take what a job wrote.
 pub trait Grow {
-    /// So many bytes were appended.
+    /// Appends `by` bytes to the data.
     fn grow(&self, by: usize);
 }
 
@@ -102,32 +82,66 @@ impl Grow for ChainWrite {
     }
 }
 
+/// Imported memory has no rooms.
+impl Grow for RemoteWrite {
+    #[inline(always)]
+    fn grow(&self, _by: usize) {}
+}
+
+impl Grow for () {
+    #[inline(always)]
+    fn grow(&self, _by: usize) {}
+}
+
 impl Grow for Writing {
+    #[inline(always)]
     fn grow(&self, by: usize) {
         match self {
             Writing::Buf(lease) => lease.grow(by),
             Writing::Chain(lease) => lease.grow(by),
-            Writing::Remote(write) => write.grow(by),
+            Writing::Remote(lease) => lease.grow(by),
         }
     }
 }
 
-impl From<RemoteRead> for Reading {
-    fn from(read: RemoteRead) -> Reading {
-        Reading::Remote(read)
-    }
-}
-
-impl From<RemoteWrite> for Writing {
-    fn from(write: RemoteWrite) -> Writing {
-        Writing::Remote(write)
-    }
-}
-
-impl Grow for RemoteWrite {
-    /// It has no rooms.
+impl Grow for Option<Writing> {
     #[inline(always)]
-    fn grow(&self, _by: usize) {}
+    fn grow(&self, by: usize) {
+        if let Some(lease) = self {
+            lease.grow(by);
+        }
+    }
+}
+
+/// Leases of an operand, whose type says which they are.
+pub trait IntoKept<K> {
+    /// Returns them as a Slot keeps them.
+    fn kept(self) -> Option<K>;
+}
+
+macro_rules! keep {
+    ($($lease:ty => $kept:ty: |$name:pat_param| $how:expr;)*) => {$(
+        impl IntoKept<$kept> for $lease {
+            #[inline(always)]
+            fn kept(self) -> Option<$kept> {
+                let $name = self;
+                $how
+            }
+        }
+    )*};
+}
+
+keep! {
+    ReadLease => Reading: |lease| Some(Reading::Buf(lease));
+    ChainRead => Reading: |lease| Some(Reading::Chain(lease));
+    RemoteRead => Reading: |lease| Some(Reading::Remote(lease));
+    Option<Reading> => Reading: |lease| lease;
+    () => Reading: |()| None;
+    WriteLease => Writing: |lease| Some(Writing::Buf(lease));
+    ChainWrite => Writing: |lease| Some(Writing::Chain(lease));
+    RemoteWrite => Writing: |lease| Some(Writing::Remote(lease));
+    Option<Writing> => Writing: |lease| lease;
+    () => Writing: |()| None;
 }
 
 /// What is left to do after a Lease was given back. Its drop does it, and may run code of the

@@ -1,32 +1,34 @@
 //! What a job reads and writes, and how its memory is lent to a device.
 //!
-//! `copy`, `side` and `rdma` say what the operands of a kind of job may be, and take their Leases;
-//! the result is a `Begun`: a job, and the Leases of all memory that it names. A new kind of
-//! operand implements their sealed traits in a file of its own, as `remote` and `any` do. This room
-//! may import all others of `mem`, and none of them imports it.
+//! `marks` says which operands an operation takes. `model` says what can be read and what can be
+//! written, and takes the leases of either. `leased` makes of two sides a `Leased`: a job, and the
+//! leases of all memory that it names. How many bytes that moves says a `Rule`. A new type of operand
+//! has the traits of `model`; a new kind of job is a method of `Sides`. This room may import all
+//! others of `mem`, and none of them imports it.
 
 mod any;
-mod begun;
-mod copy;
+mod any_local;
 mod counter;
 mod handover;
+mod leased;
 mod leases;
-mod or_remote;
+mod marks;
+mod model;
 mod overlap;
-mod rdma;
-mod remote;
+mod rule;
 mod session;
-mod side;
 
-pub use any::{AnyDestination, AnySource, MaybeAny};
-pub(crate) use begun::{Begun, begin};
-pub(crate) use copy::surely_within;
-pub use copy::{CopyDestination, CopySource, Destination, Source};
+pub use any::{
+    Any, AnyCopyDestination, AnyCopySource, MaybeAnyDestination, MaybeAnyRemote, MaybeAnySource,
+};
+pub use any_local::{AnyDestination, AnySource};
 pub(crate) use handover::hand_over;
+pub(crate) use leased::{Leased, LeasesOf, Sides, event, receive};
 pub(crate) use leases::{Grow, Last, Leases, Reading, Writing};
-pub use or_remote::OrRemote;
-pub use rdma::{MaybeRemote, RdmaDestination, RdmaSource};
-pub(crate) use rdma::{Moves, begin_rdma};
+pub use marks::{
+    CopyDestination, CopySource, Destination, MaybeDestination, MaybeRemote, MaybeSource,
+    RdmaDestination, RdmaSource, Source,
+};
+pub(crate) use model::Place;
+pub(crate) use rule::Rule;
 pub(crate) use session::{Session, SessionLease};
-pub use side::{MaybeDestination, MaybeSource};
-pub(crate) use side::{begin_receive, begin_sides};

@@ -2,16 +2,19 @@
 
 use arrayvec::ArrayVec;
 
-use super::copy::sealed::Spans;
+use super::model::sealed::Operand;
 use crate::error::{ErrorKind, JobError, Reason};
 
 /// Where a Buf begins and ends.
 type Span = (usize, usize);
 
-/// The addresses of an operand's Bufs, in order. One is the rule, and takes no memory.
-fn spans(operand: &impl Spans) -> (ArrayVec<Span, 1>, Vec<Span>) {
+/// The addresses of an operand's Bufs that are not empty, in order. One is the rule, and takes no memory.
+fn spans(operand: &impl Operand) -> (ArrayVec<Span, 1>, Vec<Span>) {
     let (mut one, mut many) = (ArrayVec::new(), Vec::new());
     operand.each(&mut |span| {
+        if span.is_empty() {
+            return;
+        }
         if let Err(full) = one.try_push((span.start, span.end)) {
             many.push(full.element());
         }
@@ -24,17 +27,17 @@ fn spans(operand: &impl Spans) -> (ArrayVec<Span, 1>, Vec<Span>) {
 }
 
 /// Whether two operands have a byte in common, of which one has no Leases that tell: a list is locked meanwhile, and only one may be.
-pub(super) fn share(src: &impl Spans, dst: &impl Spans) -> bool {
+pub(super) fn share(src: &impl Operand, dst: &impl Operand) -> bool {
     let mut shared = false;
     dst.each(&mut |to| {
-        src.each(&mut |from| shared |= from.start < to.end && to.start < from.end);
+        src.each(&mut |from| shared |= from.start.max(to.start) < from.end.min(to.end));
     });
     shared
 }
 
 /// The cause behind a refused Lease: a job that shares memory with itself is wrong, whoever else has it.
 #[cold]
-pub(super) fn explain(src: &impl Spans, dst: &impl Spans, error: JobError) -> JobError {
+pub(super) fn explain(src: &impl Operand, dst: &impl Operand, error: JobError) -> JobError {
     if error.kind() != ErrorKind::InUse {
         return error;
     }

@@ -30,8 +30,7 @@ impl Cut {
             )));
         }
         let len = mmap.len();
-        let range = MmapInner::resolve(range, len)
-            .map_err(|range| invalid(MmapInner::refusal(&range, len, "the Mmap")))?;
+        let range = MmapInner::resolve_some(range, len, "the Mmap").map_err(invalid)?;
         let base = mmap.0.at(range.start).addr().get();
         let first = range.start + (base.next_multiple_of(alignment) - base);
         let stride = size

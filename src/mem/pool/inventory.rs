@@ -47,8 +47,7 @@ impl BufInventory {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if the range is empty, ends before it begins or reaches past the Mmap; `InUse`
-    /// if a pool or an array has a part of it; `NoMemory` if all descriptors are in use; `BadState`
+    /// `InvalidValue` if the range ends before it begins or reaches past the Mmap; `InUse` if a pool or an array has a part of it; `NoMemory` if all descriptors are in use; `BadState`
     /// while the Mmap is stopped.
     #[doc(alias = "doca_buf_inventory_buf_by_addr")]
     pub fn buf(&self, mmap: &Mmap, range: impl RangeBounds<usize>) -> Result<Buf> {

@@ -1,7 +1,7 @@
 //! What is claimed, and what is leased, of an Mmap whose Bufs may overlap.
 //!
 //! One lock per Mmap guards the claims of pools and arrays, the list of live Bufs of inventories, and the two trees of
-//! their leased ranges; and whether the Mmap is started, since only what is unused is stopped, and only what is started is
+//! their leased ranges (an empty range stands in neither); and whether the Mmap is started, since only what is unused is stopped, and only what is started is
 //! used. A range in the tree of writers overlaps nothing in either tree. A Buf that is not leased
 //! stands in no tree, so that a thousand idle Bufs cost nothing.
 #![expect(unsafe_code, reason = "trees and list link nodes that lie in elements")]
@@ -97,8 +97,9 @@ pub(in crate::mem) struct Ranges {
 // SAFETY: the pointers are to nodes that `add` was given, which stay until `forget`.
 unsafe impl Send for Ranges {}
 
+/// Whether two ranges have a byte in common: an empty one has none.
 fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
-    a.start < b.end && b.start < a.end
+    a.start.max(b.start) < a.end.min(b.end)
 }
 
 impl Ranges {
@@ -263,8 +264,8 @@ impl Ranges {
         node: NonNull<RangeNode>,
         word: &LeaseWord,
     ) -> Result<(), Refused> {
-        let first = word.readers() == 0;
         let (start, end) = self.span(node);
+        let first = word.readers() == 0 && start < end;
         if first && self.writers.overlaps(start, end) {
             return Err(Refused::Held);
         }
@@ -289,6 +290,9 @@ impl Ranges {
         word: &LeaseWord,
     ) -> Result<(), Refused> {
         let (start, end) = self.span(node);
+        if start == end {
+            return word.write();
+        }
         if self.writers.overlaps(start, end) || self.readers.overlaps(start, end) {
             return Err(Refused::Held);
         }
@@ -309,7 +313,8 @@ impl Ranges {
         node: NonNull<RangeNode>,
         word: &LeaseWord,
     ) -> bool {
-        if word.readers() == 1 {
+        let (start, end) = self.span(node);
+        if word.readers() == 1 && start < end {
             let place = self.tree_node(node);
             // SAFETY: the first reader put it there, and this is the last one.
             unsafe { self.readers.remove(place) };
@@ -327,9 +332,12 @@ impl Ranges {
         node: NonNull<RangeNode>,
         word: &LeaseWord,
     ) -> bool {
-        let place = self.tree_node(node);
-        // SAFETY: `write` put it there, and its Lease was held since.
-        unsafe { self.writers.remove(place) };
+        let (start, end) = self.span(node);
+        if start < end {
+            let place = self.tree_node(node);
+            // SAFETY: `write` put it there, and its Lease was held since.
+            unsafe { self.writers.remove(place) };
+        }
         word.end_write()
     }
 }

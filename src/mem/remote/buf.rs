@@ -25,10 +25,14 @@ pub(super) struct Piece {
 }
 
 impl RemoteBuf {
-    /// How many bytes.
-    #[allow(clippy::len_without_is_empty)] // it never is
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.0.len
+    }
+
+    /// Returns whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
     }
 
     /// Where it begins in the memory that was exported.
@@ -45,8 +49,8 @@ impl RemoteBuf {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if the range is empty or ends before it begins ([`Reason::RangeEmpty`]), or
-    /// reaches past the end ([`Reason::OutOfRange`]).
+    /// `InvalidValue` if the range ends before it begins ([`Reason::RangeReversed`]), or reaches past
+    /// the end ([`Reason::OutOfRange`]).
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<RemoteBuf, JobError> {
         let range = MmapInner::resolve(range, self.len())
             .map_err(|range| MmapInner::not_within(&range, self.len()))?;
@@ -115,7 +119,7 @@ impl RemoteMmap {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if the range is empty, ends before it begins or reaches past the memory. Of
+    /// `InvalidValue` if the range ends before it begins or reaches past the memory. Of
     /// this process's own Mmap: `InUse` if a pool or an array has a part of the range, and peers may
     /// not write it; `BadState` if it is stopped.
     pub fn buf(&self, range: impl RangeBounds<usize>) -> Result<RemoteBuf> {

@@ -88,7 +88,10 @@ mod node;
 mod plan;
 mod run;
 
-pub use super::super::mem::{AnyDestination, AnySource, MaybeAny, OrRemote};
+pub use super::super::mem::{
+    Any, AnyCopyDestination, AnyCopySource, AnyDestination, AnySource, MaybeAnyDestination,
+    MaybeAnyRemote, MaybeAnySource,
+};
 pub use kinds::{
     CallData, CallNode, CompareSwapData, CompareSwapNode, CopyNode, EventAddNode, EventGetNode,
     EventSetNode, EventWaitData, EventWaitNode, FetchAddData, FetchAddNode, HashNode, Operands,

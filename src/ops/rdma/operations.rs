@@ -37,7 +37,7 @@ macro_rules! operations {
 /// such operations, the connection refuses one with `Again`. The nodes of a graph have the order of its dependencies alone.
 impl Rdma {
     operations! {
-        /// Sends the data of `src` as a message, or, with `()`, an empty one: it ends a receive of the peer's, which must be posted, and have
+        /// Sends the data of `src` as a message, which is empty if there is none, or with `()`: it ends a receive of the peer's, which must be posted, and have
         /// room. Answers the number of bytes.
         ///
         /// Messages of one connection arrive in the order in which their futures are polled first.
@@ -46,7 +46,7 @@ impl Rdma {
         ///
         /// # Errors
         ///
-        /// Refused, and the state stays as it is: `InvalidValue` if a source has no data, is a foreign device's, or is more bytes or longer lists than the
+        /// Refused, and the state stays as it is: `InvalidValue` if a source is a foreign device's, or is more bytes or longer lists than the
         /// device takes ([`Rdma::caps`]); `InUse` if a job or a guard writes it; `NotConnected`; `Shutdown`; `BadState` without a runtime in event
         /// mode. Failed, and the state is Error: `TimedOut` if the peer has no receive posted for the time of
         /// [`rnr_timeout`](crate::RdmaBuilder::rnr_timeout); `InvalidValue` if the message is longer than the receive; what the peer's end was.
@@ -77,7 +77,7 @@ impl Rdma {
         /// Writes the data of `src` to the start of `remote`, and returns the number of bytes. The
         /// peer is not told.
         ///
-        /// With `()` for both, it moves nothing, and asks whether the peer is there. Once the peer
+        /// Without data, or with `()` for both, it moves nothing, and asks whether the peer is there. Once the peer
         /// has reset or dropped its Rdma, or its process has ended, the first such write fails,
         /// after all messages that the peer had sent.
         ///
@@ -108,11 +108,11 @@ impl Rdma {
         fn write_imm [S: MaybeSource, R: MaybeRemote] (src: S, remote: R, immediate: u32) -> [S, R, usize] { Verb::Write(Some(immediate)), src, remote }
 
         /// Reads `remote` into the tailroom of `dst`, whose data grows: as many bytes as the shorter of the two has. Answers how many. The peer is not
-        /// told. With `()` for both, it asks whether the peer is there, as [`Rdma::write`] does.
+        /// told. If that is none, or with `()` for both, it asks whether the peer is there, as [`Rdma::write`] does.
         ///
         /// # Errors
         ///
-        /// Refused, and the state stays as it is: `InvalidValue` if the destination has no tailroom; as [`Rdma::write`], of reading. Failed: as
+        /// Refused, and the state stays as it is: as [`Rdma::write`], of reading. Failed: as
         /// [`Rdma::write`].
         ///
         /// # Cancel safety

@@ -8,7 +8,7 @@ use std::task::{self, Poll};
 use super::Rdma;
 use crate::device::Use;
 use crate::error::{JobError, Reason, Result};
-use crate::mem::{self, Extent, Handle, MaybeDestination, Writing};
+use crate::mem::{self, Extent, Handle, MaybeDestination, Place, Writing};
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::{Kind, Own, Post};
 use crate::reactor::{
@@ -29,12 +29,11 @@ impl<C: AsRef<Rdma>, D> HasAttachment for RecvRequest<C, D> {
 }
 
 impl<C: AsRef<Rdma>, D: MaybeDestination> RecvRequest<C, D> {
-    fn check_extent(&self, room: Option<Extent>) -> Result<(), JobError> {
-        let Some(Extent { pieces, .. }) = room else {
-            return Ok(());
-        };
+    fn check_extent(&self, Extent { pieces, .. }: Extent) -> Result<(), JobError> {
         let limit = self.rdma.as_ref().recv_chain_len() as usize;
         match pieces {
+            0 if self.dst.place() == Place::None => Ok(()),
+            // What is more than an empty message would break the connection.
             0 => Err(JobError::of(Reason::NoTailroom)),
             _ if pieces > limit => {
                 let (have, limit) = (pieces as u64, limit as u64);
@@ -52,17 +51,15 @@ impl<C: AsRef<Rdma>, D: MaybeDestination> Receiver for RecvRequest<C, D> {
     }
 
     fn check(&self) -> Result<(), JobError> {
-        self.check_extent(self.dst.extent_now())
+        self.check_extent(self.dst.room())
     }
 
     #[inline(always)]
     fn begin(&self) -> Result<Room, JobError> {
-        let begun = mem::begin_receive(&self.dst, self.attachment().holder(Use::Rdma))?;
+        let begun = mem::receive(&self.dst, self.attachment().holder(Use::Rdma))?;
         // Once more: without the Lease somebody may have changed it meanwhile.
-        let extent = Extent::of(begun.job());
-        let room = Room::new(begun);
-        self.check_extent(room.lease().map(|_| extent))?;
-        Ok(room)
+        self.check_extent(Extent::of(begun.job()))?;
+        Ok(Room::new(begun))
     }
 
     fn adopt(&self, landed: &Landed) -> Result<(), JobError> {
@@ -82,7 +79,7 @@ impl<C: AsRef<Rdma>, D: MaybeDestination> Receiver for RecvRequest<C, D> {
     }
 
     fn is_for(&self, lease: &Writing) -> bool {
-        self.dst.has(lease)
+        self.dst.is_leased_by(lease)
     }
 }
 

@@ -4,10 +4,10 @@
 use std::marker::PhantomData;
 
 use super::Rdma;
-use crate::device::{RdmaJob, RdmaKind, Segments, Use, Verb};
+use crate::device::{RdmaJob, RdmaKind, Use, Verb};
 use crate::error::{JobError, Reason, Result};
-use crate::mem::{self, Extent, Handle, Moves, RdmaDestination, RdmaSource};
-use crate::ops::op::{Answer, Answers, Request, Started};
+use crate::mem::{Extent, Grow, Handle, LeasesOf, Place, RdmaDestination, RdmaSource, Rule, Sides};
+use crate::ops::op::{Answer, Answers, LeasedJob, Request};
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
 use crate::reactor::{Attachment, Flight, HasAttachment, Outcome, Prepared};
@@ -60,58 +60,35 @@ fn check_kind(rdma: &Rdma, verb: Verb) -> Result<(), JobError> {
 impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination, A: Answer> Request
     for RdmaRequest<C, S, D, A>
 {
-    type Leases = (S::Lease, D::Lease);
+    type Leases = LeasesOf<S, D>;
     type Job = RdmaJob;
 
     const ORDERED: bool = true;
 
     #[inline(always)]
-    fn begin(&self) -> Result<Started<Self>, JobError> {
+    fn begin(&self) -> Result<LeasedJob<Self>, JobError> {
         let rdma = self.rdma.as_ref();
         let context = &rdma.0;
-        let (src, dst, verb) = (&self.src, &self.dst, self.verb);
+        let sides = Sides::new(&self.src, &self.dst, context.attachment().holder(Use::Rdma));
         // What the types say need not be asked of the verb: most often this is known when it is compiled.
-        let moves = match (S::LEASED, D::LEASED) {
-            (true, false) => Moves::Write,
-            (false, true) if !dst.is_none() => Moves::Read,
-            _ => Moves::of(verb),
+        let rule = match (self.src.place(), self.dst.place()) {
+            (Place::Local, Place::Remote) => Rule::Exact,
+            (Place::Remote, Place::Local) => Rule::AtMost,
+            _ => Rule::of(self.verb),
         };
         context.attachment().check_open()?;
-        check_kind(rdma, verb)?;
-        let holder = context.attachment().holder(Use::Rdma);
-        // One piece within the limits, whatever becomes of its rooms, needs no look at them.
-        let single = src.is_single() && dst.is_single();
-        let begun = if single && src.most() as u64 <= rdma.caps().max_message_size {
-            mem::begin_rdma(src, dst, holder, moves, verb)?
-        } else {
-            let check = |from: Extent, to: Extent| {
-                let bytes = match moves {
-                    Moves::Message | Moves::Write => from.bytes,
-                    Moves::Read => from.bytes.min(to.bytes),
-                    Moves::Atomic => 0,
-                };
-                context.check_limits(from, to, bytes)
-            };
-            check(src.extent(), dst.extent())?;
-            let begun = mem::begin_rdma(src, dst, holder, moves, verb)?;
-            // Once more: without the Leases somebody may have changed them meanwhile.
-            let local = Extent::of(&begun.job().local);
-            let remote = begun.job().remote;
-            let remote = remote.map_or(Extent::default(), |it| Extent::of(&Segments::one(it)));
-            match moves {
-                Moves::Read => check(remote, local)?,
-                _ => check(local, remote)?,
-            }
-            begun
+        check_kind(rdma, self.verb)?;
+        let check = |from: Extent, to: Extent| {
+            context.check_limits(from, to, rule.bytes(from.bytes, to.bytes))
         };
-        Ok(begun)
+        sides.rdma(self.verb, rule, rdma.caps().max_message_size, check)
     }
 
     #[inline(always)]
-    fn end(begun: Started<Self>, outcome: &Outcome) -> usize {
+    fn end(begun: LeasedJob<Self>, outcome: &Outcome) -> usize {
         let ((read, write), job) = begun.into_parts();
         if let Ok(len) = *outcome {
-            D::grow(&write, len as usize);
+            write.grow(len as usize);
         }
         drop(write);
         drop(read);
@@ -119,8 +96,8 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination, A: Answer> Request
     }
 
     #[inline(always)]
-    fn prepare(&self, begun: Started<Self>) -> Prepared<RdmaJob> {
-        Prepared::new(begun.keep::<S, D>(), self.attachment().queue_index())
+    fn prepare(&self, begun: LeasedJob<Self>) -> Prepared<RdmaJob> {
+        Prepared::new(begun.keep(), self.attachment().queue_index())
     }
 }
 

@@ -111,7 +111,7 @@ impl Sha {
     ///
     /// # Errors
     ///
-    /// Refused, and nothing happened: `InvalidValue` if there is no data, less tailroom than a digest
+    /// Refused, and nothing happened: `InvalidValue` if there is less tailroom than a digest
     /// ([`Algorithm::digest_len`]), room in more than one Buf of a destination chain, shared memory, a foreign device, or more
     /// bytes or a longer list than the device takes ([`Sha::caps`]); `NotSupported` if the device does not compute this
     /// hash; `NotPermitted` if the destination is read-only; `InUse` if a job or a guard has either side; `Shutdown`;

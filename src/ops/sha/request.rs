@@ -7,8 +7,10 @@ use std::sync::Arc;
 use super::Sha;
 use crate::device::{Algorithm, CpuJob, ShaJob, Use};
 use crate::error::{JobError, Reason, Result};
-use crate::mem::{self, Extent, Grow, Handle, Leases, MaybeDestination, MaybeSource, Session};
-use crate::ops::op::{Answers, Request, Started};
+use crate::mem::{
+    Extent, Grow, Handle, Leases, MaybeDestination, MaybeSource, Place, Session, Sides,
+};
+use crate::ops::op::{Answers, LeasedJob, Request};
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
 use crate::reactor::{Attachment, Flight, HasAttachment, Outcome, Prepared};
@@ -42,20 +44,15 @@ impl<C, S, D> ShaRequest<C, S, D> {
 }
 
 impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> ShaRequest<C, S, D> {
-    fn check(&self, src: Option<Extent>, dst: Option<Extent>) -> Result<(), JobError> {
-        let from = src.unwrap_or_default();
-        if src.is_some() && from.bytes == 0 {
-            return Err(JobError::of(Reason::NoData));
-        }
+    fn check(&self, from: Extent, dst: Extent) -> Result<(), JobError> {
         let context = &self.sha.as_ref().0;
         context.check_limits(from, Extent::default(), from.bytes)?;
         let (digest, block) = (self.algorithm.digest_len(), self.algorithm.block_len());
-        let (reason, have, limit) = match dst {
-            Some(dst) if dst.bytes < digest => (Reason::NoRoomForDigest, dst.bytes, digest),
-            Some(dst) if dst.pieces > 1 => (Reason::ListTooLong, dst.pieces, 1),
-            None if !from.bytes.is_multiple_of(block) => {
-                (Reason::NotWholeBlocks, from.bytes, block)
-            }
+        let (reason, have, limit) = match self.dst.place() {
+            Place::None if from.bytes.is_multiple_of(block) => return Ok(()),
+            Place::None => (Reason::NotWholeBlocks, from.bytes, block),
+            _ if dst.bytes < digest => (Reason::NoRoomForDigest, dst.bytes, digest),
+            _ if dst.pieces > 1 => (Reason::ListTooLong, dst.pieces, 1),
             _ => return Ok(()),
         };
         Err(JobError::new(reason, have as u64, limit as u64))
@@ -72,7 +69,7 @@ impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> Request for ShaRequest<
     type Leases = Leases;
     type Job = ShaJob;
 
-    fn begin(&self) -> Result<Started<Self>, JobError> {
+    fn begin(&self) -> Result<LeasedJob<Self>, JobError> {
         let context = &self.sha.as_ref().0;
         context.attachment().check_open()?;
         let algorithm = self.algorithm;
@@ -80,24 +77,24 @@ impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> Request for ShaRequest<
             let bits = 8 * algorithm.digest_len() as u64;
             return Err(JobError::new(Reason::UnknownAlgorithm, bits, 0));
         }
-        self.check(self.src.extent_now(), self.dst.extent_now())?;
-        let session = self.session.as_ref().map(Session::lease).transpose()?;
-        let sides = mem::begin_sides(&self.src, &self.dst, context.attachment().holder(Use::Dma))?;
-        // Once more: without the Leases somebody may have changed them meanwhile.
-        let (from, to) = sides.extents();
-        self.check(from, to)?;
-        Ok(sides.sha(algorithm, session))
+        Sides::new(&self.src, &self.dst, context.attachment().holder(Use::Dma)).sha(
+            algorithm,
+            self.session.as_ref(),
+            |from, to| self.check(from, to),
+        )
     }
 
-    fn end(begun: Started<Self>, outcome: &Outcome) -> usize {
+    fn end(begun: LeasedJob<Self>, outcome: &Outcome) -> usize {
         let (leases, job) = begun.into_parts();
-        if let (Some(write), Ok(len)) = (&leases.write, outcome) {
-            write.grow(usize::try_from(*len).unwrap_or(usize::MAX));
+        if let Ok(len) = outcome {
+            leases
+                .write
+                .grow(usize::try_from(*len).unwrap_or(usize::MAX));
         }
         CpuJob::Sha(job).cost()
     }
 
-    fn prepare(&self, begun: Started<Self>) -> Prepared<ShaJob> {
+    fn prepare(&self, begun: LeasedJob<Self>) -> Prepared<ShaJob> {
         Prepared::new(begun, self.attachment().queue_index())
     }
 }

@@ -65,7 +65,7 @@ impl ShaSession {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if there is no data, or no multiple of [`Algorithm::block_len`]; `InUse` if a job in flight has the
+    /// `InvalidValue` if the data is no multiple of [`Algorithm::block_len`]; `InUse` if a job in flight has the
     /// session; else as [`Sha::hash`].
     ///
     /// # Cancel safety

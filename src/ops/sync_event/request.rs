@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use super::SyncEvent;
 use crate::device::EventJob;
 use crate::error::{JobError, Result};
-use crate::mem::{Begun, Handle, Leases};
+use crate::mem::{self, Handle, Leased, Leases};
 use crate::ops::op::{Answer, Answers, Request};
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
@@ -42,13 +42,13 @@ impl<C: AsRef<SyncEvent>, A: Answer> Request for EventRequest<C, A> {
     const ORDERED: bool = true;
 
     #[inline(always)]
-    fn begin(&self) -> Result<Begun<Leases, EventJob>, JobError> {
+    fn begin(&self) -> Result<Leased<Leases, EventJob>, JobError> {
         self.attachment().check_open()?;
-        Ok(Begun::event(self.job))
+        Ok(mem::event(self.job))
     }
 
     #[inline(always)]
-    fn prepare(&self, begun: Begun<Leases, EventJob>) -> Prepared<EventJob> {
+    fn prepare(&self, begun: Leased<Leases, EventJob>) -> Prepared<EventJob> {
         Prepared::new(begun, self.attachment().queue_index())
     }
 }

@@ -61,9 +61,9 @@ pub(super) struct Script {
     holds: AtomicUsize,
     /// What else lets nothing be done inline: broken queues, and jobs that wait for others.
     stops: AtomicUsize,
-    /// Copies up to so many bytes run inline: none while there is a script or a Hold.
-    inline_limit: AtomicUsize,
-    unscripted_limit: usize,
+    /// Copies of fewer bytes run inline: none while there is a script or a Hold.
+    inline_below: AtomicUsize,
+    unscripted_below: usize,
     held: HeldList,
 }
 
@@ -93,9 +93,14 @@ impl HeldList {
 
 impl Faults {
     pub(super) fn new(inline_limit: usize) -> Faults {
+        // With a limit of 0 a copy of no bytes is not inline either.
+        let below = match inline_limit {
+            0 => 0,
+            limit => limit.saturating_add(1),
+        };
         Faults(Arc::new(Script {
-            inline_limit: AtomicUsize::new(inline_limit),
-            unscripted_limit: inline_limit,
+            inline_below: AtomicUsize::new(below),
+            unscripted_below: below,
             entries: Mutex::default(),
             left: AtomicUsize::new(0),
             holds: AtomicUsize::new(0),
@@ -142,14 +147,14 @@ impl Faults {
         script.left.store(entries.len(), Ordering::SeqCst);
         let stopped = script.stops.load(Ordering::SeqCst) != 0;
         let free = entries.is_empty() && !stopped && !self.is_held();
-        let limit = if free { script.unscripted_limit } else { 0 };
-        script.inline_limit.store(limit, Ordering::SeqCst);
+        let below = if free { script.unscripted_below } else { 0 };
+        script.inline_below.store(below, Ordering::SeqCst);
     }
 
-    /// Copies up to so many bytes run inline now.
+    /// Returns the number of bytes below which copies run inline now.
     #[inline]
-    pub(super) fn inline_limit(&self) -> usize {
-        self.0.inline_limit.load(Ordering::Relaxed)
+    pub(super) fn inline_below(&self) -> usize {
+        self.0.inline_below.load(Ordering::Relaxed)
     }
 
     pub(super) fn held(&self) -> &HeldList {

@@ -184,7 +184,7 @@ unsafe impl Submit for SoftQueue {
             // SAFETY: as the caller promises.
             return unsafe { self.compute_inline(job) };
         };
-        if *len > self.device.faults.inline_limit() {
+        if *len >= self.device.faults.inline_below() {
             return None;
         }
         self.inline_jobs.add_one();
@@ -354,7 +354,8 @@ impl SoftQueue {
     unsafe fn compute_inline(&self, job: Job<'_>) -> Option<Result<u64, JobError>> {
         let job = CpuJob::of(job)?;
         // SAFETY: as the caller promises.
-        let outcome = unsafe { CpuState::now(&job, self.device.faults.inline_limit()) }?;
+        let outcome =
+            unsafe { CpuState::now(&job, self.device.faults.inline_below().saturating_sub(1)) }?;
         self.inline_jobs.add_one();
         Some(outcome)
     }

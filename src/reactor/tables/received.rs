@@ -3,7 +3,7 @@
 
 use crate::device::{Completion, RecvOpcode, Segments};
 use crate::error::{ErrorKind, JobError, Reason};
-use crate::mem::{Begun, Extent, Grow, Writing, hand_over};
+use crate::mem::{Extent, Grow, Leased, Writing, hand_over};
 
 /// What a receive has brought: the answer of [`Rdma::recv`](crate::Rdma::recv).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    pub(crate) fn new(begun: Begun<Option<Writing>, Segments>) -> Room {
+    pub(crate) fn new(begun: Leased<Option<Writing>, Segments>) -> Room {
         let (lease, segments) = begun.into_parts();
         let len = Extent::of(&segments).bytes;
         Room {

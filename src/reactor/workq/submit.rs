@@ -13,7 +13,7 @@ use super::full::{Full, Refused};
 use super::shared::{Attachment, Shared};
 use crate::device::{AsJob, Completion, CopyJob, Job, Keep, Queue, Token};
 use crate::error::{ErrorKind, JobError};
-use crate::mem::{Begun, Leases};
+use crate::mem::{Leased, Leases};
 use crate::reactor::slots::{Held, Outcome, Taken, Target};
 use crate::sync::atomic::fence;
 use crate::sync::{Order, WaitNode};
@@ -27,7 +27,7 @@ pub(crate) struct Prepared<J> {
 impl<J> Prepared<J> {
     /// A job for the queue of this number.
     #[inline(always)]
-    pub(crate) fn new(begun: Begun<Leases, J>, queue: u8) -> Prepared<J> {
+    pub(crate) fn new(begun: Leased<Leases, J>, queue: u8) -> Prepared<J> {
         let (leases, job) = begun.into_parts();
         let held = Held::new(leases.read, leases.write, queue);
         Prepared {
@@ -49,7 +49,7 @@ impl Attachment {
     #[inline(always)]
     pub(crate) fn finish_inline<L, J: AsJob>(
         &self,
-        begun: &Begun<L, J>,
+        begun: &Leased<L, J>,
         ordered: bool,
     ) -> Option<Outcome> {
         if ordered && self.order.as_ref().is_some_and(|order| !order.is_empty()) {

@@ -240,8 +240,6 @@ proptest! {
             Err(Reason::ListTooLong)
         } else if data as u64 > caps.max_buf_size {
             Err(Reason::TooLarge)
-        } else if data == 0 {
-            Err(Reason::NoData)
         } else if data > room {
             Err(Reason::TailroomTooSmall)
         } else {

@@ -384,9 +384,11 @@ fn a_forgotten_run_gives_its_receive_up_at_the_next_one() {
         std::mem::forget(run);
 
         // The next run does not come to it: it is for whoever receives next.
-        let none = bench.empty();
-        instance.set(send, (&none, 1)).unwrap();
+        let held = bench.filled(b"held");
+        instance.set(send, (&held, 1)).unwrap();
+        let guard = held.data_mut().unwrap();
         in_time("a run", instance.run()).await.unwrap_err();
+        drop(guard);
         assert_eq!(instance.state(recv), NodeState::NotStarted);
         let word = bench.filled(b"word");
         let plain = bench.empty();

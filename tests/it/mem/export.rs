@@ -167,12 +167,18 @@ fn a_remote_range_that_reaches_past_the_end_is_refused_with_its_numbers() {
     }
     for (bounds, range) in [
         ((Included(5), Excluded(2)), [5, 2]),
-        ((Included(7), Excluded(7)), [7, 7]),
-        ((Excluded(7), Included(7)), [8, 8]),
-        ((Included(LEN), Unbounded), [LEN, LEN]),
-        ((Unbounded, Excluded(0)), [0, 0]),
+        ((Excluded(8), Included(7)), [9, 8]),
+        ((Included(LEN), Excluded(0)), [LEN, 0]),
     ] {
-        refused(bounds, range, Reason::RangeEmpty);
+        refused(bounds, range, Reason::RangeReversed);
+    }
+    for bounds in [
+        (Included(7), Excluded(7)),
+        (Excluded(7), Included(7)),
+        (Included(LEN), Unbounded),
+        (Unbounded, Excluded(0)),
+    ] {
+        assert_eq!(remote.buf(bounds).unwrap().len(), 0, "{bounds:?}");
     }
     let error = part.slice(50..101).unwrap_err();
     mentions(&error.to_string(), &[101, 100]);

@@ -6,7 +6,10 @@ use super::super::super::sha::{Sha, ShaRequest};
 use super::super::node::{Action, Attach, Node};
 use super::super::plan::GraphBuilder;
 use crate::device::Algorithm;
-use crate::mem::{AnyDestination, AnySource, MaybeAny, OrRemote};
+use crate::mem::{
+    AnyCopyDestination, AnyCopySource, AnyDestination, AnySource, MaybeAnyDestination,
+    MaybeAnySource,
+};
 use crate::reactor::Attachment;
 
 /// What a node that copies or hashes is set to: made of `(source, destination)`.
@@ -53,8 +56,8 @@ pub enum RemoteCopyNode {}
 
 impl Action for RemoteCopyNode {
     type Context = Dma;
-    type Data = Operands<OrRemote<AnySource>, OrRemote<AnyDestination>>;
-    type Request = CopyRequest<Dma, OrRemote<AnySource>, OrRemote<AnyDestination>>;
+    type Data = Operands<AnyCopySource, AnyCopyDestination>;
+    type Request = CopyRequest<Dma, AnyCopySource, AnyCopyDestination>;
     const NAME: &'static str = "dma_copy_remote";
     const ATTACH: Option<Attach<Dma>> = Some(Dma::attach);
 
@@ -74,12 +77,12 @@ pub enum CallNode {}
 
 /// What a calling node is set to: made of an [`AccelCall`].
 #[derive(Clone, Debug)]
-pub struct CallData(AccelCall<MaybeAny<AnySource>, MaybeAny<AnyDestination>>);
+pub struct CallData(AccelCall<MaybeAnySource, MaybeAnyDestination>);
 
 impl<S, D> From<AccelCall<S, D>> for CallData
 where
-    S: Into<MaybeAny<AnySource>>,
-    D: Into<MaybeAny<AnyDestination>>,
+    S: Into<MaybeAnySource>,
+    D: Into<MaybeAnyDestination>,
 {
     fn from(call: AccelCall<S, D>) -> CallData {
         CallData(call.map(S::into, D::into))
@@ -89,7 +92,7 @@ where
 impl Action for CallNode {
     type Context = Accel;
     type Data = CallData;
-    type Request = CallRequest<Accel, MaybeAny<AnySource>, MaybeAny<AnyDestination>>;
+    type Request = CallRequest<Accel, MaybeAnySource, MaybeAnyDestination>;
     const NAME: &'static str = "accel";
     const ATTACH: Option<Attach<Accel>> = Some(Accel::attach);
 

@@ -4,12 +4,12 @@ use super::super::super::rdma::{Rdma, RdmaRequest};
 use super::super::node::{Action, Attach, Node};
 use super::super::plan::GraphBuilder;
 use crate::device::Verb;
-use crate::mem::{AnyDestination, AnySource, MaybeAny, RemoteBuf};
+use crate::mem::{MaybeAnyDestination, MaybeAnyRemote, MaybeAnySource};
 use crate::reactor::Attachment;
 
-type Local = MaybeAny<AnySource>;
-type Room = MaybeAny<AnyDestination>;
-type Remote = MaybeAny<RemoteBuf>;
+type Local = MaybeAnySource;
+type Room = MaybeAnyDestination;
+type Remote = MaybeAnyRemote;
 
 /// Each operation: its node's kind, what that is set to, and the call that makes one.
 macro_rules! nodes {

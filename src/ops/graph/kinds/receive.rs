@@ -13,10 +13,10 @@ use super::super::super::rdma::{Rdma, RdmaRecv};
 use super::super::node::{Node, Put, RecvNode, Refusal, stays};
 use super::super::plan::{GraphBuilder, Work};
 use crate::error::{JobError, Reason, Result};
-use crate::mem::{AnyDestination, MaybeAny};
+use crate::mem::MaybeAnyDestination;
 use crate::reactor::{Received, WorkQ};
 
-type Room = MaybeAny<AnyDestination>;
+type Room = MaybeAnyDestination;
 
 /// A receiving node of an instance.
 #[pin_project]

@@ -124,7 +124,7 @@ impl EventPorts {
 
     #[inline]
     pub(super) fn does_inline(&self) -> bool {
-        self.device.faults.inline_limit() > 0
+        self.device.faults.inline_below() > 0
     }
 
     /// The highest value of an event at which a wait may begin or end.

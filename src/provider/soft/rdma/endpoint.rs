@@ -41,8 +41,7 @@ unsafe impl Submit for SoftEndpoint {
     unsafe fn try_inline(&self, job: Job<'_>) -> Option<Result<u64, JobError>> {
         let Job::Rdma(job) = job else { return None };
         let shared = &*self.0;
-        let limit = shared.faults.inline_limit();
-        if job.len > limit || limit == 0 {
+        if job.len >= shared.faults.inline_below() {
             return None;
         }
         if job.verb.is_told() {

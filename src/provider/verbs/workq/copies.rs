@@ -38,7 +38,7 @@ impl Work for CopyJob {
     /// Each piece that is left after the lists are laid on each other ends one of a list's.
     #[inline(always)]
     fn most(&self) -> usize {
-        (self.src.as_slice().len() + self.dst.as_slice().len()).min(REQUESTS)
+        (self.src.as_slice().len() + self.dst.as_slice().len()).clamp(1, REQUESTS)
     }
 
     #[inline(always)]

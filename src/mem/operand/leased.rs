@@ -1,0 +1,265 @@
+//! A job, and the leases of the memory that it names: what may be submitted.
+//!
+//! Invariant: while `leases` are held, and wherever they are moved, a device may do `job`. Only
+//! [`Leased::new`] puts the two together, so that whoever hands memory to a device needs no word of
+//! its caller.
+#![expect(unsafe_code, reason = "promises that leases are those of a job")]
+
+use std::sync::Arc;
+
+use super::leases::{IntoKept, Leases, Reading, Writing};
+use super::model::Place;
+use super::model::sealed::{ReadFrom, WriteTo};
+use super::overlap::{explain, share};
+use super::rule::Rule;
+use super::session::{Session, SessionLease};
+use crate::device::{
+    AccelJob, Algorithm, CopyJob, EventJob, RdmaJob, Segment, Segments, ShaJob, Verb,
+};
+use crate::error::{JobError, Reason};
+use crate::mem::buf::Extent;
+use crate::mem::mmap::Holder;
+
+/// A job that may be given to a device, and what keeps its memory meanwhile.
+pub(crate) struct Leased<L, J> {
+    leases: L,
+    job: J,
+}
+
+/// The leases of the operands of a job from `S` to `D`.
+pub(crate) type LeasesOf<S, D> = (<S as ReadFrom>::Lease, <D as WriteTo>::Lease);
+
+impl<L, J> Leased<L, J> {
+    /// # Safety
+    ///
+    /// All memory that the job names is that of the leases, which permit what the job does with it;
+    /// source and destination have as many bytes as the job moves, and are disjoint. It stays so
+    /// while the leases are held.
+    #[inline(always)]
+    unsafe fn new(leases: L, job: J) -> Leased<L, J> {
+        Leased { leases, job }
+    }
+
+    #[inline(always)]
+    pub(crate) fn job(&self) -> &J {
+        &self.job
+    }
+
+    /// Takes them apart: the job is plain data from here on.
+    #[inline(always)]
+    pub(crate) fn into_parts(self) -> (L, J) {
+        (self.leases, self.job)
+    }
+}
+
+impl<R: IntoKept<Reading>, W: IntoKept<Writing>, J> Leased<(R, W), J> {
+    /// The same with leases as a Slot keeps them.
+    #[inline(always)]
+    pub(crate) fn keep(self) -> Leased<Leases, J> {
+        let (read, write) = self.leases;
+        Leased {
+            leases: Leases::of(read.kept(), write.kept()),
+            job: self.job,
+        }
+    }
+}
+
+/// The sides of a job, and who is to do it.
+pub(crate) struct Sides<'a, S, D> {
+    src: &'a S,
+    dst: &'a D,
+    holder: Holder,
+}
+
+/// Leases of both sides, the segments that they are on, and how many bytes are moved.
+struct Taken<R, W> {
+    leases: (R, W),
+    src: Segments,
+    dst: Segments,
+    len: usize,
+}
+
+impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
+    #[inline(always)]
+    pub(crate) fn new(src: &'a S, dst: &'a D, holder: Holder) -> Sides<'a, S, D> {
+        Sides { src, dst, holder }
+    }
+
+    /// Takes the leases of a job; all or none. The two sides have no byte in common: two leases of
+    /// which one writes are disjoint, and what takes none is compared here, or is memory that others
+    /// write anyway (ADR 0022).
+    ///
+    /// `check` refuses what is beyond the device's limits. If `fits` is given, it is not called where
+    /// there is one piece on each side, of at most `fits` bytes.
+    #[inline(always)]
+    fn take(
+        &self,
+        rule: Rule,
+        fits: Option<u64>,
+        check: impl Fn(Extent, Extent) -> Result<(), JobError>,
+    ) -> Result<Taken<S::Lease, D::Lease>, JobError> {
+        // One piece within the limits, whatever becomes of its rooms, needs no look at them.
+        let fits = fits.is_some_and(|fits| self.src.most() as u64 <= fits);
+        if self.src.is_single() && self.dst.is_single() && fits {
+            return self.take_unchecked(rule);
+        }
+        check(self.src.data(), self.dst.room())?;
+        let taken = self.take_unchecked(rule)?;
+        // Once more: without the leases somebody may have changed them meanwhile.
+        check(Extent::of(&taken.src), Extent::of(&taken.dst))?;
+        Ok(taken)
+    }
+
+    #[inline(always)]
+    fn take_unchecked(&self, rule: Rule) -> Result<Taken<S::Lease, D::Lease>, JobError> {
+        let Sides { src, dst, holder } = *self;
+        let imported = src.place() == Place::Remote || dst.place() == Place::Remote;
+        if imported && share(src, dst) {
+            return Err(JobError::of(Reason::Overlap));
+        }
+        let (read, from, data) = src
+            .lease_data(holder, rule)
+            .map_err(|error| explain(src, dst, error))?;
+        let (write, to, room) = dst
+            .lease_room(holder)
+            .map_err(|error| explain(src, dst, error))?;
+        Ok(Taken {
+            leases: (read, write),
+            src: from,
+            dst: to,
+            len: rule.len(data, room)?,
+        })
+    }
+
+    /// A copy of all of the source into the tailroom of the destination.
+    #[inline(always)]
+    pub(crate) fn copy(
+        self,
+        fits: u64,
+        check: impl Fn(Extent, Extent) -> Result<(), JobError>,
+    ) -> Result<Leased<LeasesOf<S, D>, CopyJob>, JobError> {
+        let Taken {
+            leases,
+            src,
+            dst,
+            len,
+        } = self.take(Rule::Fill, Some(fits), check)?;
+        // SAFETY: the leases are those of the segments, whose lengths `Rule::Fill` compared, and the two
+        // sides are disjoint, as `take` says.
+        Ok(unsafe { Leased::new(leases, CopyJob { src, dst, len }) })
+    }
+
+    /// A remote operation, which moves as many bytes as `rule` says.
+    ///
+    /// # Panics
+    ///
+    /// If that is not the rule of the verb: most often both are known when this is compiled.
+    #[inline(always)]
+    pub(crate) fn rdma(
+        self,
+        verb: Verb,
+        rule: Rule,
+        fits: u64,
+        check: impl Fn(Extent, Extent) -> Result<(), JobError>,
+    ) -> Result<Leased<LeasesOf<S, D>, RdmaJob>, JobError> {
+        assert!(rule == Rule::of(verb));
+        let Taken {
+            leases,
+            src,
+            dst,
+            len,
+        } = self.take(rule, Some(fits), check)?;
+        // Where nothing is moved there is none.
+        let remote = |of: &Segments| of.as_one().filter(|_| len > 0).copied();
+        let (local, remote) = match rule {
+            Rule::Exact => (src, remote(&dst)),
+            Rule::AtMost => (dst, remote(&src)),
+            Rule::Atomic => (Segments::none(), remote(&src)),
+            Rule::Message | Rule::Fill | Rule::Open => (src, None),
+        };
+        let aligned = |word: Segment| word.addr().addr().get().is_multiple_of(len);
+        if rule == Rule::Atomic && !remote.is_some_and(aligned) {
+            let offset = self.src.offset() as u64;
+            return Err(JobError::new(Reason::Misaligned, offset, len as u64));
+        }
+        let job = RdmaJob {
+            verb,
+            local,
+            remote,
+            len,
+        };
+        // SAFETY: the leases are those of the segments, `len` is no more than either side has, and the
+        // verb moves what its rule says. The two sides are disjoint, as `take` says.
+        Ok(unsafe { Leased::new(leases, job) })
+    }
+
+    /// A job of a provider's own kind.
+    pub(crate) fn accel(
+        self,
+        opcode: u32,
+        arg: u64,
+        check: impl Fn(Extent, Extent) -> Result<(), JobError>,
+    ) -> Result<Leased<LeasesOf<S, D>, AccelJob>, JobError> {
+        let Taken {
+            leases, src, dst, ..
+        } = self.take(Rule::Open, None, check)?;
+        let job = AccelJob {
+            opcode,
+            arg,
+            src,
+            dst,
+        };
+        // SAFETY: the leases are those of the segments, which are disjoint, as `take` says.
+        Ok(unsafe { Leased::new(leases, job) })
+    }
+
+    /// A hash, whose digest goes to the front of the destination. `check` refuses a destination that
+    /// is too short.
+    pub(crate) fn sha(
+        self,
+        algorithm: Algorithm,
+        session: Option<&Arc<Session>>,
+        check: impl Fn(Extent, Extent) -> Result<(), JobError>,
+    ) -> Result<Leased<Leases, ShaJob>, JobError> {
+        // What is wrong with the operands is said before the session is asked for.
+        check(self.src.data(), self.dst.room())?;
+        let session = session.map(Session::lease).transpose()?;
+        let Taken {
+            leases, src, dst, ..
+        } = self.take_unchecked(Rule::Open)?;
+        check(Extent::of(&src), Extent::of(&dst))?;
+        let leases = Leases {
+            read: leases.0.kept(),
+            write: leases.1.kept(),
+            session,
+        };
+        let room = dst.as_slice().iter().find(|room| room.len() > 0);
+        let job = ShaJob {
+            algorithm,
+            shared: leases.read.as_ref().is_some_and(Reading::is_shared),
+            src,
+            dst: room.map(|room| room.part(0, algorithm.digest_len())),
+            session: leases.session.as_ref().map(SessionLease::for_device),
+        };
+        // SAFETY: as above; a digest's room is as long as one, and the session is leased too.
+        Ok(unsafe { Leased::new(leases, job) })
+    }
+}
+
+/// Takes the lease of a receive, which may write all of the tailroom.
+#[inline(always)]
+pub(crate) fn receive(
+    dst: &impl WriteTo,
+    holder: Holder,
+) -> Result<Leased<Option<Writing>, Segments>, JobError> {
+    let (lease, segments, _) = dst.lease_room(holder)?;
+    // SAFETY: the lease is that of the segments.
+    Ok(unsafe { Leased::new(lease.kept(), segments) })
+}
+
+/// A job of a sync event, which names no memory.
+#[inline(always)]
+pub(crate) fn event(job: EventJob) -> Leased<Leases, EventJob> {
+    // SAFETY: there is no memory.
+    unsafe { Leased::new(Leases::of(None, None), job) }
+}

@@ -1,0 +1,363 @@
+//! What jobs read and what they write: a trait for each, and the types that have them.
+//!
+//! The public traits of [`super::marks`] say which operands an operation takes; these do the work.
+
+#![allow(
+    unreachable_pub,
+    reason = "the sealed traits are public in a private module"
+)]
+
+use std::ops::Range;
+
+use super::leases::{Grow, IntoKept, Reading, Writing};
+use super::rule::Rule;
+use crate::device::Segments;
+use crate::error::{JobError, Reason};
+use crate::mem::buf::{Buf, BufChain, BufSlice, ChainRead, ChainWrite, Extent};
+use crate::mem::element::{ReadLease, WriteLease};
+use crate::mem::mmap::Holder;
+use crate::mem::remote::{RemoteBuf, RemoteRead, RemoteWrite};
+
+/// Whose memory an operand is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// There is no such side.
+    None,
+    /// This process's, by its own right: leases keep away the jobs that share its bytes.
+    Local,
+    /// Imported: others may touch it at any time.
+    Remote,
+}
+
+/// The traits behind the public ones, which nobody else implements.
+pub mod sealed {
+    use super::*;
+
+    /// One side of a job.
+    pub trait Operand {
+        fn place(&self) -> Place;
+        /// Whether it is one piece at most, always.
+        #[inline(always)]
+        fn is_single(&self) -> bool {
+            true
+        }
+        /// Where it begins in the memory that was exported, if it is imported.
+        fn offset(&self) -> usize {
+            0
+        }
+        /// Calls `f` with the addresses of every Buf.
+        fn each(&self, f: &mut dyn FnMut(Range<usize>));
+    }
+
+    /// What a job reads.
+    pub trait ReadFrom: Operand {
+        type Lease: IntoKept<Reading>;
+        /// More bytes of data than this it cannot come to have.
+        fn most(&self) -> usize;
+        /// Its data now, without a lease.
+        fn data(&self) -> Extent;
+        /// Takes the leases. Returns the segments and the number of bytes, too.
+        fn lease_data(&self, holder: Holder, rule: Rule) -> Taken<Self::Lease>;
+    }
+
+    /// What a job writes.
+    pub trait WriteTo: Operand {
+        type Lease: IntoKept<Writing> + Grow;
+        /// Its tailroom now, without a lease.
+        fn room(&self) -> Extent;
+        /// Takes the leases. Returns the segments and the number of bytes, too.
+        fn lease_room(&self, holder: Holder) -> Taken<Self::Lease>;
+        /// Whether this is a write lease on it.
+        fn is_leased_by(&self, _lease: &Writing) -> bool {
+            false
+        }
+    }
+
+    /// Leases, and what they are on.
+    pub type Taken<L> = Result<(L, Segments, usize), JobError>;
+}
+
+use sealed::{Operand, ReadFrom, Taken, WriteTo};
+
+impl Operand for Buf {
+    #[inline(always)]
+    fn place(&self) -> Place {
+        Place::Local
+    }
+
+    fn each(&self, f: &mut dyn FnMut(Range<usize>)) {
+        f(self.0.span());
+    }
+}
+
+impl ReadFrom for Buf {
+    type Lease = ReadLease;
+
+    #[inline(always)]
+    fn most(&self) -> usize {
+        self.0.len()
+    }
+
+    fn data(&self) -> Extent {
+        Extent::one(self.data_len())
+    }
+
+    #[inline(always)]
+    fn lease_data(&self, holder: Holder, _rule: Rule) -> Taken<ReadLease> {
+        let lease = self.0.read()?;
+        let segment = lease.whole(holder)?;
+        Ok((lease, Segments::one(segment), segment.len()))
+    }
+}
+
+impl WriteTo for Buf {
+    type Lease = WriteLease;
+
+    fn room(&self) -> Extent {
+        Extent::one(self.tailroom())
+    }
+
+    #[inline(always)]
+    fn lease_room(&self, holder: Holder) -> Taken<WriteLease> {
+        let lease = self.0.write()?;
+        let segment = lease.segment(holder)?;
+        Ok((lease, Segments::one(segment), segment.len()))
+    }
+
+    fn is_leased_by(&self, lease: &Writing) -> bool {
+        matches!(lease, Writing::Buf(lease) if std::ptr::eq(&**lease, &*self.0))
+    }
+}
+
+impl Operand for BufSlice {
+    #[inline(always)]
+    fn place(&self) -> Place {
+        Place::Local
+    }
+
+    fn each(&self, f: &mut dyn FnMut(Range<usize>)) {
+        self.buf.each(f);
+    }
+}
+
+impl ReadFrom for BufSlice {
+    type Lease = ReadLease;
+
+    #[inline(always)]
+    fn most(&self) -> usize {
+        self.len
+    }
+
+    fn data(&self) -> Extent {
+        Extent::one(self.len)
+    }
+
+    #[inline(always)]
+    fn lease_data(&self, holder: Holder, _rule: Rule) -> Taken<ReadLease> {
+        let lease = self.buf.0.read()?;
+        let segment = lease.segment(holder, self.from, self.len)?;
+        Ok((lease, Segments::one(segment), self.len))
+    }
+}
+
+impl Operand for BufChain {
+    #[inline(always)]
+    fn place(&self) -> Place {
+        Place::Local
+    }
+
+    #[inline(always)]
+    fn is_single(&self) -> bool {
+        false
+    }
+
+    fn each(&self, f: &mut dyn FnMut(Range<usize>)) {
+        self.each_span(f);
+    }
+}
+
+impl ReadFrom for BufChain {
+    type Lease = ChainRead;
+
+    fn most(&self) -> usize {
+        usize::MAX
+    }
+
+    fn data(&self) -> Extent {
+        self.data_extent()
+    }
+
+    fn lease_data(&self, holder: Holder, _rule: Rule) -> Taken<ChainRead> {
+        self.begin_read(holder)
+    }
+}
+
+impl WriteTo for BufChain {
+    type Lease = ChainWrite;
+
+    fn room(&self) -> Extent {
+        self.room_extent()
+    }
+
+    fn lease_room(&self, holder: Holder) -> Taken<ChainWrite> {
+        self.begin_write(holder)
+    }
+
+    fn is_leased_by(&self, lease: &Writing) -> bool {
+        matches!(lease, Writing::Chain(lease) if lease.is_of(self))
+    }
+}
+
+impl Operand for RemoteBuf {
+    #[inline(always)]
+    fn place(&self) -> Place {
+        Place::Remote
+    }
+
+    fn offset(&self) -> usize {
+        RemoteBuf::offset(self)
+    }
+
+    fn each(&self, f: &mut dyn FnMut(Range<usize>)) {
+        f(self.span());
+    }
+}
+
+impl ReadFrom for RemoteBuf {
+    type Lease = RemoteRead;
+
+    #[inline(always)]
+    fn most(&self) -> usize {
+        self.len()
+    }
+
+    fn data(&self) -> Extent {
+        Extent::one(self.len())
+    }
+
+    /// An atomic takes a read lease on memory of this process, as an atomic of a Buf does: others
+    /// write there anyway.
+    #[inline(always)]
+    fn lease_data(&self, holder: Holder, rule: Rule) -> Taken<RemoteRead> {
+        let (by, access) = (holder.audience(), self.mmap().access());
+        let (permitted, or) = match rule {
+            Rule::Atomic => (by.may_do_atomics(access), Reason::RemoteNotAtomic),
+            _ => (by.may_read(access), Reason::RemoteNotReadable),
+        };
+        let segments = self.segment(by, holder, permitted, or)?;
+        Ok((RemoteRead::begin(self)?, segments, self.len()))
+    }
+}
+
+/// It has no rooms: it is written from its start on.
+impl WriteTo for RemoteBuf {
+    type Lease = RemoteWrite;
+
+    fn room(&self) -> Extent {
+        Extent::one(self.len())
+    }
+
+    #[inline(always)]
+    fn lease_room(&self, holder: Holder) -> Taken<RemoteWrite> {
+        let by = holder.audience();
+        let permitted = by.may_write(self.mmap().access());
+        let segments = self.segment(by, holder, permitted, Reason::RemoteNotWritable)?;
+        Ok((RemoteWrite::begin(self)?, segments, self.len()))
+    }
+}
+
+/// No operand.
+impl Operand for () {
+    #[inline(always)]
+    fn place(&self) -> Place {
+        Place::None
+    }
+
+    fn each(&self, _f: &mut dyn FnMut(Range<usize>)) {}
+}
+
+impl ReadFrom for () {
+    type Lease = ();
+
+    #[inline(always)]
+    fn most(&self) -> usize {
+        0
+    }
+
+    fn data(&self) -> Extent {
+        Extent::default()
+    }
+
+    #[inline(always)]
+    fn lease_data(&self, _holder: Holder, _rule: Rule) -> Taken<()> {
+        Ok(((), Segments::none(), 0))
+    }
+}
+
+impl WriteTo for () {
+    type Lease = ();
+
+    fn room(&self) -> Extent {
+        Extent::default()
+    }
+
+    #[inline(always)]
+    fn lease_room(&self, _holder: Holder) -> Taken<()> {
+        Ok(((), Segments::none(), 0))
+    }
+}
+
+impl<T: Operand> Operand for &T {
+    #[inline(always)]
+    fn place(&self) -> Place {
+        T::place(self)
+    }
+
+    #[inline(always)]
+    fn is_single(&self) -> bool {
+        T::is_single(self)
+    }
+
+    fn offset(&self) -> usize {
+        T::offset(self)
+    }
+
+    fn each(&self, f: &mut dyn FnMut(Range<usize>)) {
+        T::each(self, f);
+    }
+}
+
+impl<T: ReadFrom> ReadFrom for &T {
+    type Lease = T::Lease;
+
+    #[inline(always)]
+    fn most(&self) -> usize {
+        T::most(self)
+    }
+
+    fn data(&self) -> Extent {
+        T::data(self)
+    }
+
+    #[inline(always)]
+    fn lease_data(&self, holder: Holder, rule: Rule) -> Taken<T::Lease> {
+        T::lease_data(self, holder, rule)
+    }
+}
+
+impl<T: WriteTo> WriteTo for &T {
+    type Lease = T::Lease;
+
+    fn room(&self) -> Extent {
+        T::room(self)
+    }
+
+    #[inline(always)]
+    fn lease_room(&self, holder: Holder) -> Taken<T::Lease> {
+        T::lease_room(self, holder)
+    }
+
+    fn is_leased_by(&self, lease: &Writing) -> bool {
+        T::is_leased_by(self, lease)
+    }
+}

@@ -1,0 +1,62 @@
+//! How many bytes a job moves.
+#![allow(unreachable_pub, reason = "named by the sealed traits of operands")]
+
+use crate::device::Verb;
+use crate::error::{JobError, Reason};
+
+/// Bytes of an atomic.
+const WORD: usize = size_of::<u64>();
+
+/// How many bytes a job moves from what it reads to what it writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// All of the source, into a tailroom: a copy.
+    Fill,
+    /// All of the source, to memory that the job does not name: a message.
+    Message,
+    /// All of the source, to the start of a range.
+    Exact,
+    /// As much as both sides have.
+    AtMost,
+    /// The eight bytes at the start of the source, where they are.
+    Atomic,
+    /// The device decides: it reads all of the source, and may write all of the tailroom.
+    Open,
+}
+
+impl Rule {
+    /// Returns what a verb moves.
+    #[inline(always)]
+    pub(crate) fn of(verb: Verb) -> Rule {
+        match verb {
+            Verb::Send(_) => Rule::Message,
+            Verb::Write(_) => Rule::Exact,
+            Verb::Read => Rule::AtMost,
+            Verb::CompareSwap { .. } | Verb::FetchAdd(_) => Rule::Atomic,
+        }
+    }
+
+    /// Returns how many bytes are moved, of `data` bytes that there are, and `room` for them.
+    #[inline(always)]
+    pub(super) fn len(self, data: usize, room: usize) -> Result<usize, JobError> {
+        let too_small =
+            |reason, have: usize, need: usize| Err(JobError::new(reason, have as u64, need as u64));
+        match self {
+            Rule::Fill if data > room => too_small(Reason::TailroomTooSmall, room, data),
+            Rule::Exact if data > room => too_small(Reason::RemoteTooSmall, room, data),
+            Rule::Atomic if data < WORD => too_small(Reason::RemoteTooSmall, data, WORD),
+            Rule::Atomic => Ok(WORD),
+            Rule::AtMost => Ok(data.min(room)),
+            Rule::Fill | Rule::Exact | Rule::Message | Rule::Open => Ok(data),
+        }
+    }
+
+    /// Returns how many bytes count against a device's limit.
+    pub(crate) fn bytes(self, data: usize, room: usize) -> usize {
+        match self {
+            Rule::AtMost => data.min(room),
+            Rule::Atomic => 0,
+            _ => data,
+        }
+    }
+}
