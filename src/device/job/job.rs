@@ -27,7 +27,7 @@ pub enum Job<'a> {
 }
 
 /// What can be submitted as a [`Job`].
-pub(crate) trait AsJob {
+pub(crate) trait AsJob: Send + Sync {
     /// Refers to it.
     fn as_job(&self) -> Job<'_>;
 }

@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use super::super::super::op::{self, Request};
 use super::handle::sealed::Put;
 use crate::error::{ErrorKind, JobError, Reason, Result};
-use crate::reactor::{Attachment, Line, Outcome, Run, WorkQ, budget};
+use crate::reactor::{Attachment, Line, Outcome, Prepared, Run, WorkQ, budget};
 
 /// How a context comes to another WorkQ.
 pub(crate) type Attach<C> = fn(&C, &WorkQ) -> Result<C>;
@@ -83,26 +83,24 @@ impl<A: Action> Template for Planned<A> {
             }
             attach(&self.0, workq).map_err(|error| (error.kind(), error.to_string()))?
         };
-        let request = None;
-        Ok(Box::new(Seat::<A> { context, request }))
+        Ok(Box::new(Seat::<A> {
+            context,
+            request: None,
+            prepared: None,
+        }))
     }
-}
-
-/// How a context node began.
-pub(crate) enum Began {
-    /// It was refused, or the device finished it inline.
-    Over(Outcome),
-    /// Its job is in flight.
-    InFlight,
-    /// It must wait for a Slot: its Leases have gone back.
-    Blocked,
 }
 
 /// A context node of an instance, whatever its kind.
 pub(crate) trait Step: Any + Send + Sync {
-    /// Takes the Leases, and finishes the job inline if the device can. What the device does not
-    /// finish is submitted, unless others wait for a Slot (`blocked`): then it waits behind them.
-    fn begin(&self, heard: &mut bool, run: &Arc<dyn Run>, node: u32, blocked: bool) -> Began;
+    /// Takes the Leases, and finishes the job inline if the device can. `None`: it wants a Slot, and
+    /// is kept until `launch` or `put_off`.
+    fn begin(&mut self) -> Option<Outcome>;
+    /// Submits what `begin` has kept; false if there is no Slot, and its Leases have gone back.
+    fn launch(&mut self, heard: &mut bool, run: &Arc<dyn Run>, node: u32)
+    -> Result<bool, JobError>;
+    /// Gives the Leases back of what `begin` has kept.
+    fn put_off(&mut self);
     /// Waits in line for a Slot, and submits.
     fn poll_launch(
         &self,
@@ -117,6 +115,8 @@ pub(crate) trait Step: Any + Send + Sync {
 pub struct Seat<A: Action> {
     context: A::Context,
     request: Option<A::Request>,
+    /// Between `begin` and `launch`.
+    prepared: Option<Prepared<<A::Request as Request>::Job>>,
 }
 
 impl<A: Action> Seat<A> {
@@ -127,7 +127,7 @@ impl<A: Action> Seat<A> {
 }
 
 impl<A: Action> Step for Seat<A> {
-    fn begin(&self, heard: &mut bool, run: &Arc<dyn Run>, node: u32, blocked: bool) -> Began {
+    fn begin(&mut self) -> Option<Outcome> {
         let begun = self
             .request()
             .and_then(|request| Ok((request, request.begin()?)));
@@ -135,25 +135,37 @@ impl<A: Action> Step for Seat<A> {
             Ok(begun) => begun,
             Err(error) => {
                 budget::spent(0);
-                return Began::Over(Err(error));
+                return Some(Err(error));
             }
         };
         match request.finish_inline(&begun) {
             Some(outcome) => {
                 budget::spent(A::Request::end(begun, &outcome));
-                return Began::Over(outcome);
+                Some(outcome)
             }
-            None => budget::spent(0),
+            None => {
+                budget::spent(0);
+                self.prepared = Some(request.prepare(begun));
+                None
+            }
         }
-        if blocked {
-            return Began::Blocked;
+    }
+
+    fn launch(
+        &mut self,
+        heard: &mut bool,
+        run: &Arc<dyn Run>,
+        node: u32,
+    ) -> Result<bool, JobError> {
+        let at = A::attachment(&self.context);
+        match self.prepared.take() {
+            Some(prepared) => Line::launch(at, heard, prepared, Arc::clone(run), node),
+            None => unreachable!("it is launched once after each begin"),
         }
-        let (place, prepared) = (A::attachment(&self.context), request.prepare(begun));
-        match Line::launch(place, heard, prepared, Arc::clone(run), node) {
-            Ok(true) => Began::InFlight,
-            Ok(false) => Began::Blocked,
-            Err(error) => Began::Over(Err(error)),
-        }
+    }
+
+    fn put_off(&mut self) {
+        self.prepared = None;
     }
 
     fn poll_launch(

@@ -9,7 +9,7 @@ mod handle;
 mod scope;
 mod user;
 
-pub(super) use action::{Action, Attach, Began, Planned, Refusal, Step, Template, stays};
+pub(super) use action::{Action, Attach, Planned, Refusal, Step, Template, stays};
 pub(super) use handle::sealed::Put;
 pub(super) use handle::set;
 pub use handle::{

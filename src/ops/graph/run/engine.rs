@@ -7,7 +7,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use super::super::node::{Began, Scope, Wrong, contained, own, stop};
+use super::super::node::{Scope, Wrong, contained, own, stop};
 use super::super::plan::{Graph, Plan, Work};
 use super::body::Body;
 use super::error::RunError;
@@ -207,7 +207,7 @@ impl Progress {
         node: u32,
         poller: &mut Poller<'_, '_, '_>,
     ) -> Result<Option<u32>, Yields> {
-        let Body::Context(step) = &self.bodies[node as usize] else {
+        let Body::Context(step) = &mut self.bodies[node as usize] else {
             return match self.begin_other(plan, node, poller) {
                 Flow::Yields => Err(Yields),
                 _ => Ok(None),
@@ -221,12 +221,20 @@ impl Progress {
         if let Some(trace) = &mut self.trace {
             trace.started(node);
         }
+        if let Some(outcome) = step.begin() {
+            return Ok(self.over_and_next(plan, node, outcome));
+        }
         // One that waits is not overtaken.
-        let blocked = !self.blocked.is_empty();
-        match step.begin(&mut poller.heard, &self.told, node, blocked) {
-            Began::Over(outcome) => return Ok(self.over_and_next(plan, node, outcome)),
-            Began::InFlight => self.launched(node),
-            Began::Blocked => self.block(node),
+        let launched = if self.blocked.is_empty() {
+            step.launch(&mut poller.heard, &self.told, node)
+        } else {
+            step.put_off();
+            Ok(false)
+        };
+        match launched {
+            Ok(true) => self.launched(node),
+            Ok(false) => self.block(node),
+            Err(error) => self.fail(node, error, None),
         }
         Ok(None)
     }
