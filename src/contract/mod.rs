@@ -38,10 +38,11 @@ mod suite;
 mod sync_event;
 
 pub use checks::{
-    a_device_says_the_same_of_itself, a_refused_job_was_never_seen, armed_completions_ring_once,
-    busy_polls, caps_are_kept, completed_memory_is_left_alone, digests_are_known,
-    each_accepted_job_completes_once, each_queue_is_new, each_registration_stands_alone,
-    inline_answers_are_over, lists_are_gathered_and_scattered, no_completion_is_slept_through,
+    a_device_says_the_same_of_itself, a_job_of_an_unknown_kind_is_refused,
+    a_refused_job_was_never_seen, armed_completions_ring_once, busy_polls, caps_are_kept,
+    completed_memory_is_left_alone, digests_are_known, each_accepted_job_completes_once,
+    each_queue_is_new, each_registration_stands_alone, inline_answers_are_over,
+    lists_are_gathered_and_scattered, no_completion_is_slept_through,
     retire_keeps_until_nothing_is_in_flight, serves_several_runtimes, sessions_go_on,
     sleeps_and_wakes,
 };

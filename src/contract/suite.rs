@@ -1,12 +1,12 @@
 //! All checks of a device, in the order of the duties.
 
 use crate::contract::checks::{
-    a_device_says_the_same_of_itself, armed_completions_ring_once, busy_polls, caps_are_kept,
-    completed_memory_is_left_alone, digests_are_known, each_accepted_job_completes_once,
-    each_queue_is_new, each_registration_stands_alone, inline_answers_are_over,
-    lists_are_gathered_and_scattered, no_completion_is_slept_through,
-    retire_keeps_until_nothing_is_in_flight, serves_several_runtimes, sessions_go_on,
-    sleeps_and_wakes,
+    a_device_says_the_same_of_itself, a_job_of_an_unknown_kind_is_refused,
+    armed_completions_ring_once, busy_polls, caps_are_kept, completed_memory_is_left_alone,
+    digests_are_known, each_accepted_job_completes_once, each_queue_is_new,
+    each_registration_stands_alone, inline_answers_are_over, lists_are_gathered_and_scattered,
+    no_completion_is_slept_through, retire_keeps_until_nothing_is_in_flight,
+    serves_several_runtimes, sessions_go_on, sleeps_and_wakes,
 };
 use crate::contract::rig::{Kind, Sample, Subject};
 use crate::device::{Algorithm, Device, ShaCaps};
@@ -63,10 +63,8 @@ pub fn all(subject: impl Into<Subject>) {
     each_accepted_job_completes_once(subject);
     completed_memory_is_left_alone(subject);
     lists_are_gathered_and_scattered(subject);
-    match subject.kind {
-        Kind::Copy | Kind::Sha { .. } => inline_answers_are_over(subject),
-        Kind::Accel(_) => {}
-    }
+    a_job_of_an_unknown_kind_is_refused(subject);
+    inline_answers_are_over(subject);
     if subject.event_driven() {
         armed_completions_ring_once(subject);
         no_completion_is_slept_through(subject);

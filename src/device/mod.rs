@@ -16,7 +16,8 @@
 //!    source is written.
 //! 2. After a Job's completion was handed out by `reap`, its memory is not touched. A device that cannot be made to let go of one
 //!    ends it with [`JobError::memory_kept`](crate::JobError::memory_kept): its memory stays leased for ever.
-//! 3. A Job that was not accepted was never seen by the device. Accepted or rejected, never unknown: in doubt it
+//! 3. A job of a kind that is not known is refused with `NotSupported`.
+//!    A Job that was not accepted was never seen by the device. Accepted or rejected, never unknown: in doubt it
 //!    is accepted. `refused` is `Some` if and only if not all were accepted. `Again` comes to an end, once Jobs have
 //!    completed; with nothing in flight at least one Job within the capabilities is accepted.
 //! 4. What `try_inline` answered is over, and nothing is kept of the Job; it answers what a submission would. What it did not
@@ -51,7 +52,7 @@
 //! |---|---|
 //! | 1 | `each_accepted_job_completes_once`, `lists_are_gathered_and_scattered`; for hashes `digests_are_known`, `sessions_go_on` |
 //! | 2 | `completed_memory_is_left_alone` |
-//! | 3 | `a_refused_job_was_never_seen` (the author makes the device refuse); all others check what `submit` answers |
+//! | 3 | `a_job_of_an_unknown_kind_is_refused`, `a_refused_job_was_never_seen` (the author makes the device refuse); all others check what `submit` answers |
 //! | 4 | `inline_answers_are_over` |
 //! | 5 | `armed_completions_ring_once`, `no_completion_is_slept_through` |
 //! | 6 | `retire_keeps_until_nothing_is_in_flight` |

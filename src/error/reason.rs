@@ -147,7 +147,7 @@ reasons! {
         => "have it export the memory again, and import the new blob";
     /// The process that exported the memory has ended, or has replaced its program (execve(2)).
     ExporterGone, ConnectionReset,
-        "the process that exported this memory has ended"
+        "the program that exported this memory has ended"
         => "have its successor export anew, and import the new blob";
     /// The exporter does not let the importer read.
     RemoteNotReadable, NotPermitted,

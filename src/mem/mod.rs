@@ -48,7 +48,9 @@ pub use remote::{Import, RemoteBuf, RemoteMmap};
 pub(crate) use buf::Extent;
 pub(crate) use handle::handles;
 pub(crate) use mmap::Holder;
+#[cfg(feature = "contract")]
+pub(crate) use operand::SessionLease;
 pub(crate) use operand::{
-    Grow, Last, Leased, Leases, LeasesOf, Place, Reading, Rule, Session, SessionLease, Sides,
-    Writing, event, hand_over, receive,
+    Grow, Last, Leased, Leases, LeasesOf, Place, Reading, Rule, Session, Sides, Writing, event,
+    hand_over, receive,
 };

@@ -11,9 +11,9 @@ use super::operation::sealed::Own;
 use crate::device::{AccelCaps, AccelJob, Caps, Device, Use};
 use crate::error::{JobError, Reason, Result};
 use crate::mem::{
-    Extent, Handle, Leased, LeasesOf, MaybeDestination, MaybeSource, Place, Sides, handles,
+    Extent, Grow, Handle, Leased, LeasesOf, MaybeDestination, MaybeSource, Place, Sides, handles,
 };
-use crate::reactor::{Attachment, Flight, HasAttachment, Prepared, WorkQ};
+use crate::reactor::{Attachment, Flight, HasAttachment, Outcome, Prepared, WorkQ};
 
 /// A context for an accelerator: Jobs whose kinds only their provider knows, by opcode.
 ///
@@ -268,8 +268,18 @@ impl<C: AsRef<Accel>, S: MaybeSource, D: MaybeDestination> Request for CallReque
         self.accel.as_ref().begin(&self.call)
     }
 
+    fn end(begun: LeasedJob<Self>, outcome: &Outcome) -> usize {
+        let (leases, job) = begun.keep().into_parts();
+        if let Ok(len) = outcome {
+            leases
+                .write
+                .grow(usize::try_from(*len).unwrap_or(usize::MAX));
+        }
+        Extent::of(&job.src).bytes
+    }
+
     fn prepare(&self, begun: LeasedJob<Self>) -> Prepared<AccelJob> {
-        Prepared::new(begun.keep(), self.attachment().queue_index())
+        Prepared::new(begun.keep())
     }
 }
 

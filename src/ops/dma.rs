@@ -185,7 +185,7 @@ impl<C: AsRef<Dma>, S: CopySource, D: CopyDestination> Request for CopyRequest<C
 
     #[inline(always)]
     fn prepare(&self, begun: LeasedJob<Self>) -> Prepared<CopyJob> {
-        Prepared::new(begun.keep(), self.attachment().queue_index())
+        Prepared::new(begun.keep())
     }
 }
 

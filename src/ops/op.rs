@@ -32,11 +32,9 @@ pub(crate) trait Request: Answers + HasAttachment + Sized {
         self.attachment().finish_inline(begun, Self::ORDERED)
     }
 
-    /// It was finished inline: gives the Leases back, and returns how many bytes were moved.
-    #[inline(always)]
-    fn end(_begun: LeasedJob<Self>, _outcome: &Outcome) -> usize {
-        0
-    }
+    /// It was finished inline: grows what was written, gives the Leases back, and returns the time
+    /// that it took, as the bytes of a copy.
+    fn end(begun: LeasedJob<Self>, outcome: &Outcome) -> usize;
 
     /// What a Slot keeps of it.
     fn prepare(&self, begun: LeasedJob<Self>) -> Prepared<Self::Job>;

@@ -69,10 +69,11 @@ impl WorkQ {
     /// the others are still there.
     ///
     /// Futures on the same WorkQ whose jobs are over are woken. It never waits, in any mode, and
-    /// makes no system call while it finds something: a loop that calls nothing else polls busily.
-    /// After 256 calls in a row that find nothing it gives the CPU up once (`sched_yield(2)`), and
-    /// again after each 64 more, since an engine may share that CPU. A loop that has called
-    /// [`arm`](WorkQ::arm) sleeps instead, and is not held up.
+    /// makes no system call while it finds something and nobody else waits: a loop that calls nothing
+    /// else polls busily. After 256 polls in a row that find nothing, those of futures on the same
+    /// WorkQ among them, it gives the CPU up once (`sched_yield(2)`), and again after each 64 more,
+    /// since an engine may share that CPU. A loop that has called [`arm`](WorkQ::arm) is not held
+    /// up so.
     ///
     /// After [`shutdown`](WorkQ::shutdown) what has ended is still handed out. With the last handle
     /// of the WorkQ it is forgotten, and so is the word; but for runs, which keep their WorkQ

@@ -35,11 +35,12 @@ use ::loom::thread::JoinHandle;
 use super::gate::Outside;
 use super::{Attachment, Flight, HasAttachment, Mode, Prepared, WorkQ};
 use crate::device::{
-    Adapter, Armed, Caps, Completion, CopyJob, DevInfo, Device, Job, Keep, PciAddr, PciFunction,
-    Queue, QueueConfig, Region, Registrar, Registration, Segment, Segments, Submit, Submitted,
-    Token, Use,
+    Adapter, Armed, Arrival, Caps, Completion, CopyJob, DevInfo, Device, Job, Keep, PciAddr,
+    PciFunction, Queue, QueueConfig, Region, Registrar, Registration, Segment, Segments, Submit,
+    Submitted, Token, Use,
 };
 use crate::error::{ErrorKind, JobError, Result};
+use crate::mem::Leases;
 use crate::reactor::events::Driven;
 use crate::reactor::slots::{Completed, Held, Leftovers, Notify, Outcome, Slot, Target};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -47,7 +48,7 @@ use crate::sync::loom::{Task, block_on, check, spawn};
 use crate::sync::{lock, seq_cst_order};
 
 fn held() -> Held {
-    Held::new(None, None, 0)
+    Held::new(Leases::of(None, None), 0)
 }
 
 fn in_flight() -> (Arc<Slot>, u32) {
@@ -144,7 +145,11 @@ unsafe impl Queue for Fake {
             let token = done.load(SeqCst);
             if token != 0 {
                 done.store(0, SeqCst);
-                out[reaped] = Completion::new(Token::from_raw(token - 1), Ok(7));
+                let token = Token::from_raw(token - 1);
+                out[reaped] = match token.table() {
+                    0 => Completion::new(token, Ok(7)),
+                    _ => Completion::received(token, Arrival::Send, 7),
+                };
                 reaped += 1;
             }
         }
@@ -350,7 +355,7 @@ fn prepared() -> Prepared<CopyJob> {
         dst: segments,
         len: 1,
     };
-    Prepared::modelled(job, held())
+    Prepared::modelled(job)
 }
 
 impl Future for Op {

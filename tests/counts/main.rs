@@ -679,7 +679,7 @@ fn child_under_strace() {
             }
         };
         looks(FEW);
-        others_sleep();
+        wait_for_others();
         mark();
         looks(LOOKS);
         return mark();
@@ -864,7 +864,7 @@ fn a_loop_of_ones_own_that_finds_nothing_gives_the_cpu_up_after_a_budget() {
 }
 
 #[test]
-fn a_loop_of_ones_own_that_is_armed_sleeps_and_does_not_yield() {
+fn a_loop_of_ones_own_that_is_armed_does_not_yield() {
     if let Some(trace) = trace("event-own-loop") {
         assert_eq!(of(&trace.all, "sched_yield"), 0, "{:?}", trace.all);
     }

@@ -98,10 +98,15 @@ pub(super) fn code(text: &str) -> String {
 /// The code without what is built for tests only: everything from the first `#[cfg(test)]`-like module on.
 pub(super) fn without_tests(code: &str) -> &str {
     let test = ["#[cfg(test)]\nmod", "#[cfg(all(test"];
+    // An item in between, as a method that models alone call, ends nothing.
+    let is_module = |at: &usize| {
+        let mut lines = code[*at..].lines().skip(1);
+        let item = lines.find(|line| !line.starts_with("#["));
+        item.is_some_and(|item| item.starts_with("mod ") && item.ends_with('{'))
+    };
     let cut = test.iter().filter_map(|mark| {
-        code.match_indices(mark)
-            .map(|(at, _)| at)
-            .find(|&at| code[at..].lines().nth(1).is_some_and(|l| l.ends_with('{')))
+        let mut found = code.match_indices(mark).map(|(at, _)| at);
+        found.find(is_module)
     });
     &code[..cut.min().unwrap_or(code.len())]
 }

@@ -448,7 +448,6 @@ impl World {
             room += cell.tailroom();
         }
         match len {
-            0 => Err(ErrorKind::InvalidValue),
             _ if len > room => Err(ErrorKind::InvalidValue),
             _ => Ok(len),
         }

@@ -20,7 +20,7 @@ pub use complete::{completed_memory_is_left_alone, each_accepted_job_completes_o
 pub use hashes::{digests_are_known, sessions_go_on};
 pub use inline::inline_answers_are_over;
 pub use lists::lists_are_gathered_and_scattered;
-pub use refuse::a_refused_job_was_never_seen;
+pub use refuse::{a_job_of_an_unknown_kind_is_refused, a_refused_job_was_never_seen};
 pub use retire::retire_keeps_until_nothing_is_in_flight;
 pub use ring::{armed_completions_ring_once, no_completion_is_slept_through};
 pub use workq::{busy_polls, serves_several_runtimes, sleeps_and_wakes};

@@ -1,6 +1,8 @@
-//! Duty 3: a Job that was not accepted was never seen.
+//! Duty 3: a Job that was not accepted was never seen, and one of a kind that is not known is not
+//! accepted.
 
-use crate::contract::rig::{Rig, Shape, Subject};
+use crate::contract::rig::{Rig, Shape, Subject, watched};
+use crate::error::ErrorKind;
 
 const CELL: usize = 4096;
 
@@ -38,4 +40,34 @@ pub fn a_refused_job_was_never_seen(subject: impl Into<Subject>, refuse_next: &m
         }
         rig.finish();
     }
+}
+
+/// Duty 3: a job of a kind that is not known is refused, with those behind it, and nothing comes of
+/// it. What is in front of it is done.
+///
+/// # Panics
+///
+/// If it is accepted, or refused for another reason, or if a job behind it is carried out.
+pub fn a_job_of_an_unknown_kind_is_refused(subject: impl Into<Subject>) {
+    watched("a_job_of_an_unknown_kind_is_refused", subject, |subject| {
+        let mut rig = Rig::new(subject, subject.max_depth().min(2), CELL);
+        if rig.depth() < 2 {
+            return;
+        }
+        for index in [0, 1] {
+            rig.prepare(index, &Shape::plain(CELL, subject.within(1000)));
+        }
+        let submitted = rig.submit_round_a_foreign_one();
+        // One that is full for a moment has not come so far.
+        if submitted.accepted > 0 {
+            let refused = submitted.refused.map(|error| error.kind());
+            assert_eq!(
+                (submitted.accepted, refused),
+                (1, Some(ErrorKind::NotSupported)),
+                "duty 3: a job of a kind that is not known is refused"
+            );
+        }
+        rig.drain();
+        rig.finish();
+    });
 }

@@ -20,7 +20,8 @@ use super::shape::Shape;
 use super::subject::Subject;
 use super::watch::wait_for;
 use crate::device::{
-    Armed, Completion, Queue, QueueConfig, Segment, Segments, Signal, Submitted, Token, Use,
+    Armed, Completion, EventJob, Job, Queue, QueueConfig, Segment, Segments, Signal, Submitted,
+    Token, Use,
 };
 use crate::error::{ErrorKind, JobError};
 use crate::mem::{Session, SessionLease};
@@ -214,6 +215,20 @@ impl Rig {
             cell.in_flight = true;
             self.in_flight += 1;
         }
+        submitted
+    }
+
+    /// Submits the first two jobs, and between them one of a kind that is no queue's.
+    pub(in crate::contract) fn submit_round_a_foreign_one(&mut self) -> Submitted {
+        let [(first, a), (last, b)] = [0, 1].map(|at| (self.cells[at].token, self.job(at as u32)));
+        let foreign = Job::Event(&EventJob::Get);
+        // SAFETY: as for `submit`; the job of a sync event names no memory.
+        let submitted = unsafe {
+            let jobs = [(first, a.as_job()), (last, foreign), (last, b.as_job())];
+            self.queue.submit(&jobs)
+        };
+        self.cells[0].in_flight = submitted.accepted > 0;
+        self.in_flight += usize::from(submitted.accepted > 0);
         submitted
     }
 

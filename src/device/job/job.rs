@@ -1,4 +1,5 @@
 //! One piece of work, as the device sees it: plain data.
+#![expect(unsafe_code, reason = "promises that a reference is to a job itself")]
 
 use super::event::EventJob;
 use super::rdma::RdmaJob;
@@ -27,7 +28,11 @@ pub enum Job<'a> {
 }
 
 /// What can be submitted as a [`Job`].
-pub(crate) trait AsJob: Send + Sync {
+///
+/// # Safety
+///
+/// `as_job` refers to this very job.
+pub(crate) unsafe trait AsJob: Send + Sync {
     /// Refers to it.
     fn as_job(&self) -> Job<'_>;
 }
@@ -35,7 +40,8 @@ pub(crate) trait AsJob: Send + Sync {
 /// Implements `AsJob` and `From` for the kinds of jobs.
 macro_rules! kinds {
     ($($kind:ident: $job:ident,)*) => {$(
-        impl AsJob for $job {
+        // SAFETY: it is `self`.
+        unsafe impl AsJob for $job {
             #[inline(always)]
             fn as_job(&self) -> Job<'_> {
                 Job::$kind(self)

@@ -53,7 +53,7 @@ pub struct Submitted {
 }
 
 impl Submitted {
-    /// Returns that no job was accepted, for this reason.
+    /// Makes the answer that no job was accepted, for this reason.
     pub fn none(refused: JobError) -> Submitted {
         Submitted {
             accepted: 0,
@@ -61,7 +61,8 @@ impl Submitted {
         }
     }
 
-    /// Returns that no job was accepted, since the object does not know the kind of the first.
+    /// Makes the answer that no job was accepted, since the object does not know the kind of the
+    /// first.
     pub fn unsupported(jobs: &[(Token, Job<'_>)]) -> Submitted {
         let refused = JobError::device(ErrorKind::NotSupported, 0);
         Submitted {

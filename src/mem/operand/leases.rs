@@ -24,7 +24,7 @@ pub(crate) struct Leases {
 
 impl Leases {
     #[inline(always)]
-    pub(super) fn of(read: Option<Reading>, write: Option<Writing>) -> Leases {
+    pub(crate) fn of(read: Option<Reading>, write: Option<Writing>) -> Leases {
         let session = None;
         Leases {
             read,

@@ -97,7 +97,7 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination, A: Answer> Request
 
     #[inline(always)]
     fn prepare(&self, begun: LeasedJob<Self>) -> Prepared<RdmaJob> {
-        Prepared::new(begun.keep(), self.attachment().queue_index())
+        Prepared::new(begun.keep())
     }
 }
 

@@ -95,7 +95,7 @@ impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> Request for ShaRequest<
     }
 
     fn prepare(&self, begun: LeasedJob<Self>) -> Prepared<ShaJob> {
-        Prepared::new(begun, self.attachment().queue_index())
+        Prepared::new(begun)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::mem::{self, Handle, Leased, Leases};
 use crate::ops::op::{Answer, Answers, Request};
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
-use crate::reactor::{Attachment, Flight, HasAttachment, Prepared};
+use crate::reactor::{Attachment, Flight, HasAttachment, Outcome, Prepared};
 
 /// What to do. `C` is how it has its context: borrowed (`&SyncEvent`) or owned (`SyncEvent`).
 pub struct EventRequest<C, A = u64> {
@@ -48,8 +48,13 @@ impl<C: AsRef<SyncEvent>, A: Answer> Request for EventRequest<C, A> {
     }
 
     #[inline(always)]
+    fn end(_: Leased<Leases, EventJob>, _: &Outcome) -> usize {
+        0
+    }
+
+    #[inline(always)]
     fn prepare(&self, begun: Leased<Leases, EventJob>) -> Prepared<EventJob> {
-        Prepared::new(begun, self.attachment().queue_index())
+        Prepared::new(begun)
     }
 }
 

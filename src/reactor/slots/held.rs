@@ -2,50 +2,43 @@
 
 use super::target::{Leftovers, Outcome, Rest};
 use crate::error::{JobError, Reason};
-use crate::mem::{Grow, Reading, SessionLease, Writing};
+use crate::mem::{Grow, Leases, Reading, Writing};
 use crate::reactor::gate::Later;
 
 /// What a job in flight keeps.
 pub(crate) struct Held {
-    read: Option<Reading>,
-    write: Option<Writing>,
-    session: Option<SessionLease>,
+    leases: Leases,
     /// Which queue of the WorkQ has the Job.
     pub(in crate::reactor) queue: u8,
 }
 
 impl Held {
-    pub(crate) fn new(read: Option<Reading>, write: Option<Writing>, queue: u8) -> Held {
-        Held {
-            read,
-            write,
-            session: None,
-            queue,
-        }
-    }
-
-    /// A session as well.
-    pub(crate) fn with_session(self, session: Option<SessionLease>) -> Held {
-        Held { session, ..self }
+    pub(in crate::reactor) fn new(leases: Leases, queue: u8) -> Held {
+        Held { leases, queue }
     }
 
     /// Reaper: the Job is over. Appends what was written, and gives the Leases back, unless the
     /// device still uses the memory. What comes after a last count is left for later.
     #[inline(always)]
     pub(super) fn release(self, result: &Outcome, rest: &mut Leftovers) {
-        match (&self.write, result) {
+        match (&self.leases.write, result) {
             (Some(write), Ok(len)) => write.grow(usize::try_from(*len).unwrap_or(usize::MAX)),
             (_, Err(error)) if keeps_memory(error) => return std::mem::forget(self),
             _ => {}
         }
-        if let Some(last) = self.write.and_then(Writing::end) {
+        let Leases {
+            read,
+            write,
+            session,
+        } = self.leases;
+        if let Some(last) = write.and_then(Writing::end) {
             rest.push(Later::new(Rest::Last(last)));
         }
-        if let Some(last) = self.read.and_then(Reading::end) {
+        if let Some(last) = read.and_then(Reading::end) {
             rest.push(Later::new(Rest::Last(last)));
         }
         // Nothing of the application's hangs on it.
-        drop(self.session);
+        drop(session);
     }
 }
 

@@ -480,12 +480,13 @@ mod tests {
     use super::*;
     use crate::error::ErrorKind;
     use crate::error::JobError;
+    use crate::mem::Leases;
     use crate::reactor::gate::Outside;
     use crate::reactor::slots::Run;
     use std::sync::{Arc, Mutex};
 
     fn held() -> Held {
-        Held::new(None, None, 0)
+        Held::new(Leases::of(None, None), 0)
     }
 
     /// Completes it, and drops what is left.

@@ -92,10 +92,6 @@ impl Attachment {
         Holder::new(self.device.id(), purpose)
     }
 
-    pub(crate) fn queue_index(&self) -> u8 {
-        self.index
-    }
-
     #[inline(always)]
     pub(in crate::reactor) fn is_closed(&self) -> bool {
         self.shared.closed.load(Ordering::Relaxed)

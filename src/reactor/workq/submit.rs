@@ -21,25 +21,21 @@ use crate::sync::{Order, WaitNode};
 /// A job and its Leases, ready to be submitted.
 pub(crate) struct Prepared<J> {
     job: J,
-    held: Held,
+    leases: Leases,
 }
 
 impl<J> Prepared<J> {
-    /// A job for the queue of this number.
     #[inline(always)]
-    pub(crate) fn new(begun: Leased<Leases, J>, queue: u8) -> Prepared<J> {
+    pub(crate) fn new(begun: Leased<Leases, J>) -> Prepared<J> {
         let (leases, job) = begun.into_parts();
-        let held = Held::new(leases.read, leases.write, queue);
-        Prepared {
-            job,
-            held: held.with_session(leases.session),
-        }
+        Prepared { job, leases }
     }
 
     /// What a model submits: its device reaches no memory.
     #[cfg(all(test, tokio_doca_loom))]
-    pub(in crate::reactor) fn modelled(job: J, held: Held) -> Prepared<J> {
-        Prepared { job, held }
+    pub(in crate::reactor) fn modelled(job: J) -> Prepared<J> {
+        let leases = Leases::of(None, None);
+        Prepared { job, leases }
     }
 }
 
@@ -69,7 +65,8 @@ impl Attachment {
         prepared: Prepared<J>,
         target: Option<Target>,
     ) -> Result<Token, Refused<'_>> {
-        let Prepared { job, held } = prepared;
+        let Prepared { job, leases } = prepared;
+        let held = Held::new(leases, self.index);
         // SAFETY: a Prepared is a job and its Leases, which `mem` has put together.
         unsafe { self.submit(slot, job.as_job(), held, target) }
     }
@@ -78,7 +75,7 @@ impl Attachment {
     ///
     /// # Safety
     ///
-    /// `held` has the Leases of all memory that the job names.
+    /// `held` has the Leases of all memory that the job names, and the number of this queue.
     #[inline]
     unsafe fn submit(
         &self,

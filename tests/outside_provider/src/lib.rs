@@ -9,7 +9,7 @@ pub mod sync_event;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use tokio_doca::device::{
     Adapter, Provider, Queue, QueueConfig, Region, Registrar, Registration, Segment, Use,
@@ -28,6 +28,8 @@ pub const ECHO: u32 = 9;
 pub enum Sin {
     /// Nothing: it keeps all duties.
     None,
+    /// Duty 3: it accepts jobs of kinds that it does not know, and they never complete.
+    TakesAnyKind,
     /// Duty 1: the 20th Job never completes.
     LosesOne,
     /// Duty 1: the 20th Job completes twice.
@@ -152,6 +154,10 @@ impl Control {
 
     fn hold(&self) -> MutexGuard<'_, ()> {
         self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_held(&self) -> bool {
+        matches!(self.gate.try_lock(), Err(TryLockError::WouldBlock))
     }
 }
 

@@ -252,9 +252,9 @@ unsafe fn execute(work: &Work, sin: Sin, len: usize, before: Option<SessionRef>)
     }
 }
 
-/// A job as this device does it.
-fn work(token: Token, job: Job<'_>) -> Work {
-    match job {
+/// A job as this device does it; `None` for a kind that it does not know.
+fn work(token: Token, job: Job<'_>) -> Option<Work> {
+    Some(match job {
         Job::Copy(job) => Work::new(token, job.src, job.dst),
         Job::Accel(job) => Work {
             key: job.arg as u8,
@@ -266,8 +266,8 @@ fn work(token: Token, job: Job<'_>) -> Work {
             hash: Some(*job),
             ..Work::new(token, job.src, Segments::none())
         },
-        _ => unreachable!("the capabilities have no others"),
-    }
+        _ => return None,
+    })
 }
 
 impl OutsideQueue {
@@ -287,11 +287,13 @@ impl OutsideQueue {
                 unsafe { execute(work, Sin::None, begun, None) };
                 None
             }
+            _ if self.0.control.is_held() => None,
             _ if total(&work.src) > 64 || !work.is_known(&self.0.control) => None,
             sin => {
                 // SAFETY: as above.
                 unsafe { execute(work, Sin::None, len, None) };
-                Some(Ok((len - usize::from(sin == Sin::MiscountsInline)) as u64))
+                let answer = work.answer.unwrap_or(len as u64);
+                Some(Ok(answer - u64::from(sin == Sin::MiscountsInline)))
             }
         }
     }
@@ -303,16 +305,31 @@ impl OutsideQueue {
 // its completion sees `armed`, and takes it. 6. The thread drops `keep` at its end. 7. The lock is held for a moment.
 unsafe impl Submit for OutsideQueue {
     unsafe fn try_inline(&self, job: Job<'_>) -> Option<std::result::Result<u64, JobError>> {
-        if let Job::Accel(_) = job {
-            return None;
-        }
+        let work = work(Token::from_raw(u64::MAX), job)?;
         // SAFETY: the job's memory is valid, and leased, during the call, and so is its session.
-        unsafe { self.try_inline_work(&work(Token::from_raw(u64::MAX), job)) }
+        unsafe { self.try_inline_work(&work) }
     }
 
     unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
-        self.0
-            .submit(jobs.iter().map(|(token, job)| work(*token, *job)))
+        let known: Vec<_> = jobs
+            .iter()
+            .map_while(|(token, job)| work(*token, *job))
+            .collect();
+        let unknown = &jobs[known.len()..];
+        let submitted = self.0.submit(known.into_iter());
+        if self.0.sin == Sin::TakesAnyKind && submitted.refused.is_none() {
+            return Submitted {
+                accepted: jobs.len(),
+                refused: None,
+            };
+        }
+        match submitted.refused {
+            Some(_) => submitted,
+            None => Submitted {
+                accepted: submitted.accepted,
+                ..Submitted::unsupported(unknown)
+            },
+        }
     }
 }
 

@@ -289,15 +289,17 @@ struct Port {
 // SAFETY: it touches no memory of anybody's.
 unsafe impl Submit for Port {
     unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
-        let mut order: Vec<_> = jobs.to_vec();
+        let known = jobs.iter().map_while(|(token, job)| match job {
+            Job::Event(job) => Some((*token, **job)),
+            _ => None,
+        });
+        let mut order: Vec<_> = known.collect();
+        let accepted = order.len();
         if self.shared.sin == EventSin::Overtakes {
             order.reverse();
         }
         for (token, job) in order {
-            let Job::Event(job) = job else {
-                unreachable!("{job:?} for a sync event")
-            };
-            let result = self.counter.perform(*job);
+            let result = self.counter.perform(job);
             let number = {
                 let mut inner = lock(&self.shared.inner);
                 inner.jobs += 1;
@@ -311,8 +313,8 @@ unsafe impl Submit for Port {
             (0..times).for_each(|_| self.shared.put(token, result));
         }
         Submitted {
-            accepted: jobs.len(),
-            refused: None,
+            accepted,
+            ..Submitted::unsupported(&jobs[accepted..])
         }
     }
 }

@@ -234,6 +234,13 @@ fn duty_3_a_refused_part_that_was_hashed_is_found() {
 }
 
 #[test]
+fn duty_3_a_job_of_any_kind_that_is_taken_is_found() {
+    found(Sin::TakesAnyKind, "duty 3", |subject| {
+        contract::a_job_of_an_unknown_kind_is_refused(subject)
+    });
+}
+
+#[test]
 fn duty_3_a_refusal_of_nothing_is_found() {
     found(Sin::RefusesNothing, "duty 3", |subject| {
         contract::each_accepted_job_completes_once(subject)

@@ -76,9 +76,13 @@ impl Worker {
                     BELL => {}
                     LISTENER => {
                         // Before anybody gets the control page.
-                        let station = self.shared.station();
-                        owner = owner.or_else(|| Some(Owner::by_this_thread(&station?.control)));
-                        self.accept();
+                        let shared = Arc::clone(&self.shared);
+                        // Nobody can connect before it is there: this is a matter of nanoseconds.
+                        let Some(station) = shared.station() else {
+                            continue;
+                        };
+                        owner.get_or_insert_with(|| Owner::by_this_thread(&station.control));
+                        self.accept(station);
                     }
                     number if number & PROCESS != 0 => self.ended(number),
                     number => self.spoke(number),
@@ -112,12 +116,7 @@ impl Worker {
         EpollTimeout::try_from(millis).unwrap_or(EpollTimeout::NONE)
     }
 
-    fn accept(&mut self) {
-        let shared = Arc::clone(&self.shared);
-        // Nobody can connect before it is there: this is a matter of nanoseconds.
-        let Some(station) = shared.station() else {
-            return;
-        };
+    fn accept(&mut self, station: &Station) {
         for _ in 0..BATCH {
             match accept(&station.listener) {
                 Ok(socket) => self.greet(station, socket),

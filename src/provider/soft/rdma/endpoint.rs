@@ -32,10 +32,9 @@ impl SoftEndpoint {
     }
 }
 
-// SAFETY: the duties of `Endpoint`:
-// 1. One lock: Jobs are taken from the front, receives too, and what is over stands in one line. What is done inline is done when
-//    nothing is queued.
-// 2. `fail`. 3. `end`, under the lock under which all memory is touched.
+// SAFETY: the duties of the module `device`: a job is put into one queue and taken from its front
+// once, under one lock, under which its memory is touched, and what is refused was not put. What is
+// done inline is done when nothing is queued, and nothing of it is kept. No call blocks.
 unsafe impl Submit for SoftEndpoint {
     #[inline]
     unsafe fn try_inline(&self, job: Job<'_>) -> Option<Result<u64, JobError>> {
@@ -95,7 +94,10 @@ unsafe impl Submit for SoftEndpoint {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: the duties of `Endpoint`:
+// 1. One lock: Jobs are taken from the front, receives too, and what is over stands in one line. What is done inline is done when
+//    nothing is queued.
+// 2. `fail`. 3. `end`, under the lock under which all memory is touched.
 unsafe impl Endpoint for SoftEndpoint {
     fn state(&self) -> EndpointState {
         self.0.inner().state

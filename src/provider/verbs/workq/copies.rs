@@ -13,7 +13,7 @@ use super::super::ffi::*;
 use super::super::transport::{
     Chain, Core, Qp, QpCaps, Refused, Retry, Route, Sends, UNNAMED, Work, status,
 };
-use crate::device::{Completion, CopyJob, Job, Submitted, Token};
+use crate::device::{Completion, CopyJob, Submitted, Token};
 use crate::error::{Error, ErrorKind, JobError, Result};
 
 pub(super) struct Copies {
@@ -118,7 +118,10 @@ impl Copies {
     /// # Safety
     ///
     /// As for `Submit::submit`.
-    pub(in super::super) unsafe fn submit(&mut self, jobs: &[(Token, Job<'_>)]) -> Submitted {
+    pub(super) unsafe fn submit(
+        &mut self,
+        jobs: impl Iterator<Item = (Token, CopyJob)>,
+    ) -> Submitted {
         if self.qp.is_none() && self.broken.is_none() {
             let fails = |error: Error| Submitted::none(JobError::device(error.kind(), 0));
             if let Err(error) = self.begin() {
@@ -127,15 +130,12 @@ impl Copies {
             }
         }
         let mut before = self.sends.len();
-        for &(token, job) in jobs {
-            if let Job::Copy(&job) = job {
-                self.sends.push(token, job);
-            }
-        }
+        jobs.for_each(|(token, job)| self.sends.push(token, job));
+        let jobs = self.sends.len() - before;
         // SAFETY: as the caller promises, and promised.
         let Some(refused) = (unsafe { self.post(&mut before) }) else {
             return Submitted {
-                accepted: jobs.len(),
+                accepted: jobs,
                 refused: None,
             };
         };
@@ -145,7 +145,7 @@ impl Copies {
         let why = status::refusal(refused.errno);
         Submitted {
             accepted,
-            refused: (accepted < jobs.len()).then_some(why),
+            refused: (accepted < jobs).then_some(why),
         }
     }
 

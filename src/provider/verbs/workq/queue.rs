@@ -57,10 +57,18 @@ unsafe impl Submit for VerbsQueue {
                 continue;
             }
             let rest = &jobs[accepted..];
-            let copies = rest.iter().take_while(|job| matches!(job.1, Job::Copy(_)));
-            let copies = copies.count();
+            let copies = rest.iter().map_while(|(token, job)| match job {
+                Job::Copy(job) => Some((*token, **job)),
+                _ => None,
+            });
+            if copies.clone().next().is_none() {
+                return Submitted {
+                    accepted,
+                    ..Submitted::unsupported(rest)
+                };
+            }
             // SAFETY: as the caller promises.
-            let submitted = unsafe { self.0.copy(&rest[..copies.max(1)]) };
+            let submitted = unsafe { self.0.copy(copies) };
             accepted += submitted.accepted;
             if submitted.refused.is_some() {
                 return Submitted {

@@ -14,8 +14,8 @@ use super::super::ffi::Wc;
 use super::super::transport::{Core, Cq};
 use super::computed::Computed;
 use super::copies::Copies;
-use crate::device::{Armed, Completion, EndpointState, Job, QueueConfig, Submitted, Token};
-use crate::error::{JobError, Reason, Result as SetUp};
+use crate::device::{Armed, Completion, CopyJob, EndpointState, QueueConfig, Submitted, Token};
+use crate::error::{ErrorKind, JobError, Reason, Result as SetUp};
 use crate::sync::lock;
 
 /// Completions that are polled at once.
@@ -110,9 +110,9 @@ impl Shared {
     /// # Safety
     ///
     /// As for `Submit::submit`.
-    pub(super) unsafe fn copy(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
+    pub(super) unsafe fn copy(&self, jobs: impl Iterator<Item = (Token, CopyJob)>) -> Submitted {
         let Some(copies) = &self.copies else {
-            return Submitted::unsupported(jobs);
+            return Submitted::none(JobError::device(ErrorKind::NotSupported, 0));
         };
         let mut copies = lock(copies);
         // In the lock: whoever finds the queue broken says so first, and ends all copies then.

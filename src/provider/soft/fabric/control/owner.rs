@@ -95,6 +95,9 @@ impl Owner {
         // drop is on this thread, and takes the list back first; one that is forgotten keeps both
         // for ever.
         let held = unsafe { hold(Rc::as_ptr(&list)) }.is_ok();
+        if !held {
+            word.atomic().store(0, Relaxed);
+        }
         Owner {
             list: held.then_some(list),
             word,
@@ -121,7 +124,7 @@ impl Drop for Owner {
 ///
 /// # Errors
 ///
-/// `ENOSYS` if the kernel has no robust futexes.
+/// `ENOSYS` if the kernel has no robust futexes, or what a filter of system calls answers.
 ///
 /// # Safety
 ///
