@@ -217,21 +217,22 @@ impl Accel {
             return Err(JobError::new(Reason::UnknownOpcode, call.opcode.into(), 0));
         }
         let [reads, writes] = [call.src.place(), call.dst.place()].map(|it| it != Place::None);
-        let check = |src: Extent, dst: Extent| {
-            // What a call on no bytes means only its provider could say.
-            if reads && src.bytes == 0 {
-                return Err(JobError::of(Reason::NoData));
-            }
-            if writes && dst.bytes == 0 {
-                return Err(JobError::of(Reason::NoTailroom));
-            }
+        let limits = |src: Extent, dst: Extent| {
             let bytes = if reads { src.bytes } else { dst.bytes };
             context.check_limits(src, dst, bytes)
+        };
+        // What a call on no bytes means only its provider could say. Asked under the leases: what
+        // another job is about to fill is in use, and not empty.
+        let filled = |src: Extent, dst: Extent| match (reads && src.bytes == 0, writes) {
+            (true, _) => Err(JobError::of(Reason::NoData)),
+            (false, true) if dst.bytes == 0 => Err(JobError::of(Reason::NoTailroom)),
+            _ => Ok(()),
         };
         Sides::new(&call.src, &call.dst, context.attachment().holder(Use::Dma)).accel(
             call.opcode,
             call.arg,
-            check,
+            limits,
+            filled,
         )
     }
 }

@@ -171,6 +171,12 @@ fn what_is_wrong_with_the_operands_is_said() {
         let guard = src.data_mut().unwrap();
         is(call(&src, &dst).await, InUse, Reason::SourceInUse);
         drop(guard);
+        // What somebody is about to fill is in use, and not empty.
+        let empty = bench.empty();
+        let guard = empty.data_mut().unwrap();
+        is(call(&empty, &dst).await, InUse, Reason::SourceInUse);
+        drop(guard);
+        is(call(&full, &full).await, InvalidValue, Reason::Overlap);
         let guard = dst.data().unwrap();
         is(call(&src, &dst).await, InUse, Reason::DestinationInUse);
         drop(guard);

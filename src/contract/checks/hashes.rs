@@ -12,7 +12,7 @@ const PIECES: usize = 5;
 const DROPS: usize = 20;
 
 /// Duty 1: digests are those of NIST's examples, and right around the ends of blocks, of one Buf and of a chain with
-/// pieces of odd lengths; an empty message is hashed by a session alone, and a destination without the room is refused.
+/// pieces of odd lengths; an empty message is hashed too, and a destination without the room is refused.
 ///
 /// # Panics
 ///

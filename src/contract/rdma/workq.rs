@@ -324,22 +324,33 @@ fn text(peers: &Peers, seed: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + seed * 7) as u8).collect()
 }
 
-/// One message at a time, there and back: each side sleeps until it comes.
+/// One message at a time, there and back: each side sleeps until it comes. Its receive is posted
+/// before the peer sends, so that no time limit of the connection counts, however slow the machine.
 async fn ping(peers: &Peers, bench: &Bench, begins: bool) {
-    for round in 0..ROUNDS {
+    let post = async || {
         let dst = bench.pool.alloc().await;
+        let posted = bench.rdma.recv(dst.clone()).owned().start();
+        (posted.expect("a place"), dst)
+    };
+    let send = async |round: usize| {
         let src = bench.filled(&text(peers, round));
-        let posted = bench.rdma.recv(&dst).start().expect("a place");
+        let sent = bench.rdma.send(&src).await;
+        assert!(sent.is_ok(), "round {round}: {sent:?}");
+    };
+    let mut next = Some(post().await);
+    for round in 0..ROUNDS {
         if begins {
-            assert!(bench.rdma.send(&src).await.is_ok(), "round {round}");
+            send(round).await;
         }
+        let (posted, dst) = next.take().expect("it was posted in the round before");
         posted.await.expect("an answer comes");
-        assert!(
-            dst.data().expect("it is over").to_vec() == text(peers, round),
-            "round {round}"
-        );
+        let found = dst.data().expect("it is over").to_vec();
+        assert!(found == text(peers, round), "round {round}");
+        if round + 1 < ROUNDS {
+            next = Some(post().await);
+        }
         if !begins {
-            assert!(bench.rdma.send(&src).await.is_ok(), "round {round}");
+            send(round).await;
         }
     }
 }

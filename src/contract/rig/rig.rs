@@ -221,10 +221,10 @@ impl Rig {
     /// Submits the first two jobs, and between them one of a kind that is no queue's.
     pub(in crate::contract) fn submit_round_a_foreign_one(&mut self) -> Submitted {
         let [(first, a), (last, b)] = [0, 1].map(|at| (self.cells[at].token, self.job(at as u32)));
-        let foreign = Job::Event(&EventJob::Get);
+        let (foreign, event) = (Job::Event(&EventJob::Get), self.cells[2].token);
         // SAFETY: as for `submit`; the job of a sync event names no memory.
         let submitted = unsafe {
-            let jobs = [(first, a.as_job()), (last, foreign), (last, b.as_job())];
+            let jobs = [(first, a.as_job()), (event, foreign), (last, b.as_job())];
             self.queue.submit(&jobs)
         };
         self.cells[0].in_flight = submitted.accepted > 0;

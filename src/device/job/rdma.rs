@@ -31,7 +31,8 @@ pub enum Verb {
 pub struct RdmaJob {
     /// What is done.
     pub verb: Verb,
-    /// Memory of this side: gathered from, or, by a read, scattered to; [`Segments::none`] for an empty message and atomics.
+    /// Memory of this side: gathered from, or, by a read, scattered to. Where `len` is 0 there may be
+    /// none, an empty piece, or more than is moved. [`Segments::none`] for atomics.
     pub local: Segments,
     /// Memory of the peer; `None` for messages, and where nothing is moved.
     pub remote: Option<Segment>,

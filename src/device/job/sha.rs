@@ -15,7 +15,7 @@ use crate::device::info::Algorithm;
 /// | `session` | `dst` | what it is | its result |
 /// |---|---|---|---|
 /// | none | some | a whole message, which may be empty | bytes of the digest |
-/// | some | none | a part of a message, whole blocks | bytes that were hashed |
+/// | some | none | a part of a message, whole blocks or nothing | bytes that were hashed |
 /// | some | some | the last part, which may be empty; the session begins anew | bytes of the digest |
 ///
 /// A provider that computes on the CPU does it by [`Hasher::work`].
@@ -28,7 +28,8 @@ pub struct ShaJob {
     pub algorithm: Algorithm,
     /// Others may write the source meanwhile: it is to be read once, byte by byte, and believed nothing.
     pub shared: bool,
-    /// What is read, all of it; [`Segments::none`] for a last part without data.
+    /// What is read, all of it. Where there is no data it may be [`Segments::none`], or an empty
+    /// piece.
     pub src: Segments,
     /// Where the digest goes: as many bytes as it has.
     pub dst: Option<Segment>,

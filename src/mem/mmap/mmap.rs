@@ -249,7 +249,7 @@ impl MmapInner {
         self.keys.key(holder)
     }
 
-    /// Returns the range in numbers, as `Err` if it is empty or reaches past `len`.
+    /// Returns the range in numbers, as `Err` if it is reversed or reaches past `len`.
     pub(in crate::mem) fn resolve(
         range: impl RangeBounds<usize>,
         len: usize,

@@ -193,16 +193,18 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
         Ok(unsafe { Leased::new(leases, job) })
     }
 
-    /// A job of a provider's own kind.
+    /// A job of a provider's own kind. `filled` is asked under the leases alone.
     pub(crate) fn accel(
         self,
         opcode: u32,
         arg: u64,
-        check: impl Fn(Extent, Extent) -> Result<(), JobError>,
+        limits: impl Fn(Extent, Extent) -> Result<(), JobError>,
+        filled: impl Fn(Extent, Extent) -> Result<(), JobError>,
     ) -> Result<Leased<LeasesOf<S, D>, AccelJob>, JobError> {
         let Taken {
             leases, src, dst, ..
-        } = self.take(Rule::Open, None, check)?;
+        } = self.take(Rule::Open, None, limits)?;
+        filled(Extent::of(&src), Extent::of(&dst))?;
         let job = AccelJob {
             opcode,
             arg,

@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind};
 /// Why a run failed: the first cause, the node that it came from, and all nodes that failed.
 ///
 /// Its text names the node that failed first once, with its path through sub-graphs:
-/// `node copy > hash: the source holds no data: ...`.
+/// `node inner > call: the source holds no data: ...`.
 #[derive(Debug)]
 pub struct RunError {
     node: NodeId,
