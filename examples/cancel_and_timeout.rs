@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 use tokio_doca::soft::{Fault, Soft};
-use tokio_doca::{Buf, BufPool, Dma, ErrorKind, JobError, Mmap, WorkQ};
+use tokio_doca::{Buf, BufPool, Dma, ErrorKind, Mmap, WorkQ, error::JobError};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use tokio::time::timeout;
-use tokio_doca::{Channel, Device};
+use tokio_doca::{Device, channel::Channel};
 
 mod flags;
 use flags::{Flag, Program, Values};

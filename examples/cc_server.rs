@@ -7,7 +7,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use tokio_doca::{Channel, Device, ErrorKind, Representor};
+use tokio_doca::{Device, ErrorKind, channel::Channel, device::Representor};
 
 mod flags;
 use flags::{Flag, Program, Values};

@@ -17,8 +17,11 @@ use tokio_doca::device::{
     Registrar, Registration, Segment, Signal, Submit, Submitted, Token, Use, WeakDevice,
 };
 use tokio_doca::{
-    Accel, AccelCall, AccelCaps, BufPool, Caps, DevInfo, Device, ErrorKind, JobError, Mmap,
-    PciAddr, PciFunction, WorkQ, add_provider,
+    BufPool, Device, ErrorKind, Mmap, WorkQ,
+    accel::{Accel, AccelCall},
+    add_provider,
+    device::{AccelCaps, Caps, DevInfo, PciAddr, PciFunction},
+    error::JobError,
 };
 
 /// Reads the source; the answer is its CRC-32.

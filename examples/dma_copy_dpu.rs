@@ -6,7 +6,10 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tokio_doca::{BufInventory, Device, Dma, Mmap, RemoteMmap, WorkQ};
+use tokio_doca::{
+    Device, Dma, Mmap, WorkQ,
+    mem::{BufInventory, RemoteMmap},
+};
 
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 

@@ -14,7 +14,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::ExitCode;
 
-use tokio_doca::{Access, BufInventory, Device, Mmap};
+use tokio_doca::{
+    Device, Mmap,
+    mem::{Access, BufInventory},
+};
 
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 

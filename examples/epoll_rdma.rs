@@ -23,8 +23,12 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::time::{TimeSpec, TimeValLike};
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use tokio_doca::{
-    Algorithm, Buf, BufPool, Device, Dma, Graph, JobError, Location, Mmap, Output, Rdma, Sha,
-    SyncEvent, WorkQ,
+    Buf, BufPool, Device, Dma, Mmap, Rdma, WorkQ,
+    error::JobError,
+    graph::Graph,
+    op::Output,
+    sha::{Algorithm, Sha},
+    sync_event::{Location, SyncEvent},
 };
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -205,7 +209,7 @@ fn last(
     src: &Buf,
     copied: &Buf,
     digest: &Buf,
-) -> Result<tokio_doca::Instance> {
+) -> Result<tokio_doca::graph::Instance> {
     let dma = Dma::builder(device).attach(workq)?;
     let sha = Sha::builder(device).attach(workq)?;
     let mut graph = Graph::builder();

@@ -3,7 +3,10 @@ use std::process::ExitCode;
 
 use tokio::time::timeout;
 use tokio_doca::{
-    BufInventory, Channel, Device, Dma, Mmap, RemoteBuf, RemoteMmap, Representor, WorkQ,
+    Device, Dma, Mmap, WorkQ,
+    channel::Channel,
+    device::Representor,
+    mem::{BufInventory, RemoteBuf, RemoteMmap},
 };
 
 mod file_transfer;
@@ -133,7 +136,9 @@ impl Copies {
     }
 }
 
-async fn within(copy: impl Future<Output = Result<usize, tokio_doca::JobError>>) -> Result<()> {
+async fn within(
+    copy: impl Future<Output = Result<usize, tokio_doca::error::JobError>>,
+) -> Result<()> {
     let late = |_| format!("a copy did not end within {LIMIT:?}");
     timeout(LIMIT, copy).await.map_err(late)??;
     Ok(())

@@ -9,7 +9,11 @@
 use std::process::ExitCode;
 
 use tokio::time::{Duration, Instant, sleep};
-use tokio_doca::{Access, BufInventory, Channel, Device, ErrorKind, Mmap};
+use tokio_doca::{
+    Device, ErrorKind, Mmap,
+    channel::Channel,
+    mem::{Access, BufInventory},
+};
 
 mod file_transfer;
 mod flags;

@@ -12,7 +12,9 @@ use futures::future::try_join_all;
 use tokio::time::timeout;
 use tokio_doca::graph::{CopyNode, DataNode, HashNode, Node};
 use tokio_doca::{
-    Algorithm, Buf, BufPool, Device, Dma, Error, ErrorKind, Graph, Instance, Mmap, Sha, WorkQ,
+    Buf, BufPool, Device, Dma, Error, ErrorKind, Mmap, WorkQ,
+    graph::{Graph, Instance},
+    sha::{Algorithm, Sha},
 };
 
 const INSTANCES: usize = 10;

@@ -28,7 +28,9 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_doca::graph::{CopyNode, Node, NodeId};
 use tokio_doca::{
-    Algorithm, Buf, BufPool, Device, Dma, Error, ErrorKind, Graph, Instance, Mmap, Sha, WorkQ,
+    Buf, BufPool, Device, Dma, Error, ErrorKind, Mmap, WorkQ,
+    graph::{Graph, Instance},
+    sha::{Algorithm, Sha},
 };
 
 const INSTANCES: usize = 8;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use tokio_doca::soft::Soft;
-use tokio_doca::{Buf, BufPool, Dma, ErrorKind, JobError, Mmap, Output, WorkQ};
+use tokio_doca::{Buf, BufPool, Dma, ErrorKind, Mmap, WorkQ, error::JobError, op::Output};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 

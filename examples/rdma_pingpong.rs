@@ -20,7 +20,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use rdma_sample::{Args, Flag, Meeting, Result, Sample, bytes, device, rdma, room, say};
 use tokio::task::unconstrained;
 use tokio::time::timeout;
-use tokio_doca::{Access, Buf, BufPool, Mmap, Mode, Rdma, WorkQ};
+use tokio_doca::{Buf, BufPool, Mmap, Mode, Rdma, WorkQ, mem::Access};
 
 const SAMPLE: Sample = Sample {
     name: "rdma_pingpong",

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use rdma_sample::{
     Args, Digest, Flag, Meeting, Result, Sample, bytes, device, holding, quoted, rdma, room, say,
 };
-use tokio_doca::{Access, WorkQ};
+use tokio_doca::{WorkQ, mem::Access};
 
 const SAMPLE: Sample = Sample {
     name: "rdma_read",

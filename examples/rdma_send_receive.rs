@@ -13,7 +13,7 @@ use rdma_sample::{
     Args, Digest, Flag, Meeting, ROOM, Result, Sample, bytes, device, holding, quoted, rdma, room,
     say,
 };
-use tokio_doca::{Access, RecvOpcode, WorkQ};
+use tokio_doca::{WorkQ, mem::Access, rdma::RecvOpcode};
 
 const SAMPLE: Sample = Sample {
     name: "rdma_send_receive",

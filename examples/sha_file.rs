@@ -14,7 +14,10 @@ use std::time::Duration;
 
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
-use tokio_doca::{Algorithm, Buf, BufPool, Device, Mmap, Sha, WorkQ};
+use tokio_doca::{
+    Buf, BufPool, Device, Mmap, WorkQ,
+    sha::{Algorithm, Sha},
+};
 
 /// A multiple of every algorithm's block: all parts but the last must be.
 const PART: usize = 1 << 20;

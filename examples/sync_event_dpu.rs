@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use tokio::time::timeout;
-use tokio_doca::{Channel, Device, Representor, SyncEvent};
+use tokio_doca::{Device, channel::Channel, device::Representor, sync_event::SyncEvent};
 
 mod flags;
 mod sync_event_sample;

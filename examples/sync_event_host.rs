@@ -11,7 +11,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use tokio_doca::{Channel, Device, ErrorKind, Location, SyncEvent};
+use tokio_doca::{
+    Device, ErrorKind,
+    channel::Channel,
+    sync_event::{Location, SyncEvent},
+};
 
 mod flags;
 mod sync_event_sample;

@@ -1,9 +1,10 @@
-//! What went wrong, in DOCA's words.
+//! What calls and jobs fail with, by the names of `doca_error_t`.
 //!
-//! Two types, for two paths. [`Error`] is for setting things up: it names the call, says what was asked and
-//! what to do, and may carry a source. [`JobError`] is for the data path: `Copy`, 16 bytes, never allocates,
-//! and still knows both numbers that matter. Both have an [`ErrorKind`], which carries the names of
-//! `doca_error_t` (Core guide 3.1.1); a code nobody knows keeps its number.
+//! There are two types, for two paths. A call that sets something up fails with [`Error`]: it names
+//! the call, says what was asked and what to do, and may carry a source. A job fails with
+//! [`JobError`]: it is `Copy`, has 16 bytes, never allocates, and still knows both numbers that
+//! matter. Both have an [`ErrorKind`], which carries the names of `doca_error_t` (Core guide
+//! 3.1.1); an unknown code keeps its number.
 
 mod printable;
 mod reason;
@@ -206,7 +207,7 @@ impl Error {
     /// Returns the public call that failed, as the application wrote it: `RemoteMmap::from_export`.
     ///
     /// `None` if the error came from a [`JobError`], which does not know the call, from a node of a
-    /// [`Graph`](crate::Graph), or from a provider that the application called itself.
+    /// [`Graph`](crate::graph::Graph), or from a provider that the application called itself.
     pub fn call(&self) -> Option<&'static str> {
         self.call
     }
@@ -316,7 +317,7 @@ impl JobError {
     }
 
     /// For providers: a wait met a counter that is beyond what the device waits for
-    /// ([`SyncEventCaps::max_wait`](crate::SyncEventCaps::max_wait)).
+    /// ([`SyncEventCaps::max_wait`](crate::device::SyncEventCaps::max_wait)).
     pub const fn event_too_high(value: u64, limit: u64) -> JobError {
         JobError::new(Reason::EventTooHigh, limit, value)
     }

@@ -1,15 +1,16 @@
-//! Awaitable DMA and RDMA on Tokio: the programming model of DOCA Core 2.2 as futures, with a complete device in software.
+//! Awaitable DMA and RDMA on Tokio: the programming model of DOCA Core 2.2 as futures, with a
+//! complete device in software.
 //!
 //! ```
 //! use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), tokio_doca::Error> {
-//! let device = Device::open_default()?;                              // a device; no hardware needed
-//! let mmap = Mmap::builder().device(&device).alloc(1 << 20)?;        // memory that it holds
-//! let pool = BufPool::builder(&mmap).element_size(4096).build()?;    // pieces of it
-//! let workq = WorkQ::builder().depth(256).build()?;                  // where jobs go in and completions come out
-//! let dma = Dma::builder(&device).attach(&workq)?;                   // what copies
+//! # async fn main() -> tokio_doca::Result<()> {
+//! let device = Device::open_default()?;                           // needs no hardware
+//! let mmap = Mmap::builder().device(&device).alloc(1 << 20)?;     // memory for the device
+//! let pool = BufPool::builder(&mmap).element_size(4096).build()?; // buffers in that memory
+//! let workq = WorkQ::builder().depth(256).build()?;               // a queue of jobs
+//! let dma = Dma::builder(&device).attach(&workq)?;                // a context that copies
 //!
 //! let (src, dst) = (pool.alloc().await, pool.alloc().await);
 //! src.extend_from_slice(b"hello")?;
@@ -19,143 +20,206 @@
 //! # }
 //! ```
 //!
+//! # Where things are
+//!
+//! | module | what it offers |
+//! |---|---|
+//! | [`device`] | opens devices and lists their capabilities; the contract for providers of devices |
+//! | [`mem`] | registered memory ([`Mmap`]) and buffers in it ([`Buf`], [`BufPool`], [`mem::BufChain`]); memory of other processes ([`mem::RemoteMmap`]) |
+//! | [`workq`] | the queue that carries jobs ([`WorkQ`]), event-driven, busy-polling or both ([`Mode`]) |
+//! | [`op`] | an operation as a value ([`Op`]): await it, start it, or post it to a loop of your own |
+//! | [`dma`] | copies within the process, and to and from exported memory of other processes ([`Dma`]) |
+//! | [`sha`] | SHA digests ([`sha::Sha`]) |
+//! | [`rdma`] | messages, and reads, writes and atomics in a peer's memory ([`Rdma`]) |
+//! | [`sync_event`] | counters that two processors change and wait for ([`sync_event::SyncEvent`]) |
+//! | [`accel`] | jobs of a provider's own kinds ([`accel::Accel`]) |
+//! | [`graph`] | jobs, functions and futures with dependencies, described once and run often ([`graph::Graph`]) |
+//! | [`channel`] | control messages between a host and its DPU ([`channel::Channel`]) |
+//! | [`error`] | what calls and jobs fail with ([`Error`], [`error::JobError`]) |
+//! | [`soft`] | the software device: limits, topology, environment variables |
+//! | `verbs` | adapters through libibverbs, with the feature `verbs` |
+//! | `contract` | the test suite for providers, with the feature `contract` |
+//!
 //! # What it does, and what not
 //!
-//! Memory copies between Bufs of this process, to and from memory that another process of the host has exported ([`RemoteMmap`]), SHA
-//! digests ([`Sha`]), and RDMA ([`Rdma`]) within a process and between those of one host: messages, and reads, writes and atomics in the
-//! memory of a connected peer. One by one,
-//! gathered and scattered ([`BufChain`]), event-driven, busy-polling or both ([`Mode`]), with back-pressure, from any task of any
-//! runtime, or without futures from an epoll loop of your own ([`WorkQ::event_handle`]). The memory is allocated, or yours: a
-//! memfd, the bytes of an owner, or raw
-//! ([`MmapBuilder`]); a [`Buf`] becomes `Bytes` without a copy, and is written by codecs.
+//! There are two providers of devices. [`soft`] is a complete device in software: it runs anywhere
+//! on Linux, is the default, and takes on the limits of an adapter on request ([`soft::Limits`]).
+//! It shows either side of a card, the host's functions or the DPU's ports with their
+//! [`device::Representor`]s ([`soft::Topology`]). `verbs` drives real adapters. You can add others
+//! ([`add_provider`]). The crate does not use the vendor's DOCA SDK. Byte streams over RDMA are
+//! planned and not there yet.
 //!
-//! There are two providers. [`soft`] is a complete device in software: it runs anywhere on Linux, is the default, and takes the
-//! limits of an adapter on request ([`soft::Limits`]). It shows either side of a card, the host's functions or the DPU's ports
-//! with their [`Representor`]s ([`soft::Topology`]), between which [`Channel`]s carry control messages. `verbs` drives real
-//! adapters through libibverbs; the feature `verbs` switches it on. Others can be added ([`add_provider`]), with kinds of jobs of
-//! their own ([`Accel`]): [`device`] has the contract, and a guide. [`Graph`]s run jobs, functions and futures in an order of
-//! yours, and [`SyncEvent`]s signal another processor. Byte streams over RDMA are to come. The vendor's DOCA SDK is not used.
+//! The memory is allocated, or yours: a memfd, the bytes of an owner, or raw memory
+//! ([`mem::MmapBuilder`]). A [`Buf`] becomes `Bytes` without a copy, and codecs write to it.
 //!
 //! # What an operation is
 //!
-//! A method such as [`Dma::copy`] returns an [`Op`]: a value that says what is to be done, and a future that does it. Await it;
-//! make it own what it was lent ([`Op::owned`]), to spawn it; submit it now, and await its end later ([`Op::start`]); or post it
-//! to a loop of your own ([`Op::post`]), and [`WorkQ::progress`] hands out its [`Output`].
+//! A method such as [`Dma::copy`] returns an [`Op`]: a value that says what to do, and a future
+//! that does it. Await it; make it own what it borrows ([`Op::owned`]), to spawn it; submit it now
+//! and await its end later ([`Op::start`]); or post it to a loop of your own ([`Op::post`]), and
+//! [`WorkQ::progress`] returns its [`op::Output`].
 //!
 //! # The life of one copy
 //!
 //! 1. `dma.copy(&src, &dst)` makes a future. Nothing happens: futures are lazy.
-//! 2. The first poll takes a read *Lease* on `src` and a write Lease on `dst`; either refused is `InUse`, at once.
-//! 3. If the device finishes the job inline (the software device does, up to 64 KiB), the data length of `dst` grows, the
-//!    Leases go back, and the future is ready: no Slot, no lock, no allocation, no system call.
-//! 4. Otherwise the Leases move into a *Slot* of the WorkQ, and the job to the device. With no Slot free the future
-//!    stands in line.
-//! 5. In event mode the task sleeps until the event handle rings: its descriptor sits in an `AsyncFd`, whose waker
-//!    collects what is finished and wakes the tasks. In busy mode the future's own poll looks; in Hybrid mode it looks for
-//!    a bounded time, and sleeps then.
-//! 6. The completion gives the Leases back, and the next poll takes the result.
+//! 2. The first poll takes a read *lease* on `src` and a write lease on `dst`. If a lease is
+//!    refused, the copy fails with `InUse` at once.
+//! 3. If the device finishes the job inline (the software device does, up to 64 KiB), the data
+//!    length of `dst` grows, the leases are returned, and the future is ready. This takes no slot,
+//!    no lock, no allocation and no system call.
+//! 4. Otherwise the leases move into a *slot* of the WorkQ, and the job goes to the device. If no
+//!    slot is free, the future waits in line for one.
+//! 5. In event mode the task sleeps until the event handle is signalled: its descriptor is in an
+//!    `AsyncFd`, whose waker collects completions and wakes the tasks. In busy mode the future
+//!    polls the device itself. In Hybrid mode it polls for a bounded time, and then sleeps.
+//! 6. The completion returns the leases, and the next poll returns the result.
 //!
 //! # Cancellation
 //!
-//! Dropping a future is ordinary. Before step 4 nothing was begun; afterwards the job goes on, its memory stays leased,
-//! and its completion frees everything. Forgetting a future (`mem::forget`) leaks its
-//! Slot, and what it owns; nothing dangles.
+//! You may drop a future at any time. Before step 4 nothing has begun. Afterwards the job goes on,
+//! its memory stays leased, and its completion frees everything. Forgetting a future
+//! (`mem::forget`) leaks its slot and what it owns; nothing dangles.
 //!
-//! A receive cannot be recalled: one that is dropped stays posted, and the next one that begins has its message ([`Rdma::recv`]). A wait of a
-//! [`SyncEvent`] can: dropped, it waits no more.
+//! A receive cannot be recalled: one that is dropped stays posted, and the next receive that begins
+//! takes over its message ([`Rdma::recv`]). Dropping a wait of a
+//! [`SyncEvent`](sync_event::SyncEvent) ends the wait.
 //!
 //! # The life of one message
 //!
-//! 1. Each side attaches an [`Rdma`] to a WorkQ, and they exchange blobs: [`Rdma::handshake`], or [`export`](Rdma::export) and
-//!    [`connect`](Rdma::connect).
-//! 2. The receiver posts: [`recv`](Rdma::recv) at its first poll or, [started](Op::start), at once, [`recv_stream`](Rdma::recv_stream) several. The
-//!    Lease on the destination moves into a place of the Rdma's own table, which counts against no depth.
-//! 3. The sender's `send` is a job like a copy. It is over once the message is the receiver's; with no receive it waits, until
-//!    [`rnr_timeout`](RdmaBuilder::rnr_timeout).
-//! 4. The message ends the oldest receive: its data grows, and whoever awaits it is woken.
-//! 5. The first failure takes both sides to [`RdmaState::Error`], and the rest is flushed, until they are [`reset`](Rdma::reset) and connected anew.
+//! 1. Each side attaches an [`Rdma`] to a WorkQ, and the sides exchange blobs: with
+//!    [`Rdma::handshake`], or with [`export`](Rdma::export) and [`connect`](Rdma::connect).
+//! 2. The receiver posts a receive: [`recv`](Rdma::recv) at its first poll or, if it is
+//!    [started](Op::start), at once; [`recv_stream`](Rdma::recv_stream) posts several. The lease on
+//!    the destination moves into a table of the Rdma, which does not count against the depth of the
+//!    WorkQ.
+//! 3. The sender's `send` is a job like a copy. It completes once the receiver has the message. If
+//!    no receive is posted, it waits for one, at most
+//!    [`rnr_timeout`](rdma::RdmaBuilder::rnr_timeout).
+//! 4. The message completes the oldest receive: the receive's data grows, and its task is woken.
+//! 5. The first failure takes both sides to [`RdmaState::Error`](rdma::RdmaState::Error). What is
+//!    in flight is flushed, and later operations fail until both sides are [`reset`](Rdma::reset)
+//!    and connected anew.
 //!
 //! # Threads and runtimes
 //!
-//! Everything is `Send + Sync`; clones are handles on the same thing. A WorkQ can be awaited on up to four runtimes at a
-//! time; busy mode needs none, nor does any mode in [`WorkQ::block_on`] or beside a loop of your own.
+//! Everything is `Send + Sync`; clones are handles on the same thing. Tasks of up to four runtimes
+//! can await operations of one WorkQ. Busy mode needs no runtime; nor does any mode inside
+//! [`WorkQ::block_on`] or beside a loop of your own.
 //!
 //! # Clean-up
 //!
-//! Every handle keeps what it stands on, so the order of drops does not matter. The last handle of a WorkQ never waits for
-//! jobs in flight: the device keeps what they need, and frees it after the last one. [`WorkQ::shutdown`] waits.
+//! Every handle keeps what it stands on alive, so the order of drops does not matter. Dropping the
+//! last handle of a WorkQ never waits for jobs in flight: the device keeps what they need, and
+//! frees it after the last one. [`WorkQ::shutdown`] waits.
 //!
 //! # Glossary
 //!
 //! | word | meaning | DOCA |
 //! |---|---|---|
-//! | [`Device`], [`DevInfo`] | an open device, and what can be opened | `doca_dev`, `doca_devinfo` |
+//! | [`Device`], [`device::DevInfo`] | an open device; a device that can be opened | `doca_dev`, `doca_devinfo` |
 //! | [`Mmap`] | a registered memory range | `doca_mmap` |
 //! | [`Buf`] | a piece of it with headroom, data and tailroom | `doca_buf` |
-//! | [`BufChain`] | a scatter/gather list of Bufs | `doca_buf` linked list |
-//! | [`BufPool`], [`BufInventory`], [`BufArray`] | sources of Bufs: one size and fast; any range; by index | `doca_bufpool`, `doca_buf_inventory`, `doca_buf_arr` |
-//! | [`RemoteMmap`], [`RemoteBuf`] | a range that a peer has exported, and a piece of it | `doca_mmap_create_from_export` |
-//! | blob | what an importer, or the peer of an Rdma, needs to find what was exported: a secret | export descriptor |
-//! | [`WorkQ`] | where jobs go in and completions come out | `doca_workq` |
-//! | [`Dma`] | a context: copies, on one WorkQ | `doca_dma` |
-//! | [`Sha`], [`ShaSession`] | a context: hashes; a message that comes in parts | `doca_sha`, `doca_sha_partial_session` |
-//! | [`Rdma`] | a context: one side of a connection, for messages and for the memory of its peer | `doca_rdma` |
-//! | Endpoint | the device's half of an Rdma ([`device::Endpoint`]): a queue pair | `ibv_qp` |
-//! | [`RepInfo`], [`Representor`] | the DPU's proxy of a host's function, and an open one | `doca_devinfo_rep`, `doca_dev_rep` |
-//! | [`Channel`], [`Service`] | control messages between host and DPU, and who accepts them | DOCA Comm Channel |
-//! | [`RecvStream`] | messages as they come, into Bufs of a pool | |
-//! | receive | a place for one message, posted before it comes | `DOCA_RDMA_JOB_RECV` |
-//! | adopt | a receive takes over one that was dropped, and its message | |
-//! | RNR | a message found no receive: "receiver not ready" | |
-//! | flushed | ended because another job of the Rdma failed first: [`JobError::cause`] | `IBV_WC_WR_FLUSH_ERR` |
-//! | immediate | 32 bits beside a message, or of a write that ends a receive | immediate data |
-//! | [`SyncEvent`], [`BlockingSyncEvent`] | a counter that two processors change, read and wait for; the flavour without a WorkQ | `doca_sync_event` |
-//! | [`Accel`] | a context for jobs of a provider's own kinds, by opcode | |
-//! | [`Op`] | an operation, as a value and a future: [`DmaCopy`], [`ShaOp`], [`RdmaOp`], [`RdmaRecv`], [`SyncEventOp`], [`SyncEventWait`], [`AccelOp`], [`graph::Run`] | |
-//! | [`Graph`], [`graph::Node`], [`Instance`] | jobs and functions with dependencies; one of them; the operands of a run | `doca_graph`, `doca_graph_node`, `doca_graph_instance` |
-//! | Lease | the right of one job, guard or `Bytes` to touch some bytes | |
-//! | Slot, orphan | a job's place in the WorkQ; a Slot whose Op was dropped | |
-//! | arm, clear, reap | ask for a ring, acknowledge it, collect completions | `..._arm`, `..._clear`, `doca_workq_progress_retrieve` |
+//! | [`mem::BufChain`] | a scatter/gather list of Bufs | `doca_buf` linked list |
+//! | [`BufPool`], [`mem::BufInventory`], [`mem::BufArray`] | sources of Bufs: of one size and fast; of any range; by index | `doca_bufpool`, `doca_buf_inventory`, `doca_buf_arr` |
+//! | [`mem::RemoteMmap`], [`mem::RemoteBuf`] | a range that a peer has exported; a piece of it | `doca_mmap_create_from_export` |
+//! | blob | what an importer, or the peer of an Rdma, needs to find what was exported; a secret | export descriptor |
+//! | [`WorkQ`] | the queue that jobs enter and completions leave | `doca_workq` |
+//! | context | what makes operations of one kind, on one WorkQ: [`Dma`], [`sha::Sha`], [`Rdma`], .. | `doca_ctx` |
+//! | [`Dma`] | a context that copies | `doca_dma` |
+//! | [`sha::Sha`], [`sha::ShaSession`] | a context that hashes; a message that comes in parts | `doca_sha`, `doca_sha_partial_session` |
+//! | [`Rdma`] | a context: one side of a connection | `doca_rdma` |
+//! | endpoint | the device's half of an Rdma ([`device::Endpoint`]): a queue pair | `ibv_qp` |
+//! | [`device::RepInfo`], [`device::Representor`] | the DPU's proxy of a host's function; an open one | `doca_devinfo_rep`, `doca_dev_rep` |
+//! | [`channel::Channel`], [`channel::Service`] | control messages between host and DPU; the side that accepts | DOCA Comm Channel |
+//! | [`rdma::RecvStream`] | a stream of messages in Bufs of a pool | |
+//! | receive | a place for one message, posted before the message comes | `DOCA_RDMA_JOB_RECV` |
+//! | adopt | a receive takes over a dropped receive, with its message | |
+//! | RNR | "receiver not ready": a message found no receive | |
+//! | flushed | ended because another job of the Rdma failed first: [`JobError::cause`](error::JobError::cause) | `IBV_WC_WR_FLUSH_ERR` |
+//! | immediate | 32 bits beside a message, or beside a write that completes a receive | immediate data |
+//! | [`sync_event::SyncEvent`], [`sync_event::BlockingSyncEvent`] | a counter that two processors change, read and wait for; the same without a WorkQ | `doca_sync_event` |
+//! | [`accel::Accel`] | a context for jobs of a provider's own kinds | |
+//! | [`Op`] | an operation, as a value and a future | |
+//! | [`graph::Graph`], [`graph::Node`], [`graph::Instance`] | jobs and functions with dependencies; one of them; the operands of a run | `doca_graph`, `doca_graph_node`, `doca_graph_instance` |
+//! | lease | the right of one job, guard or `Bytes` to touch some bytes | |
+//! | slot, orphan | a job's place in the WorkQ; a slot whose Op was dropped | |
+//! | arm, clear, reap | request an event, acknowledge it, collect completions | `..._arm`, `..._clear`, `doca_workq_progress_retrieve` |
 //!
 //! # Features
 //!
 //! - `contract`: the suite that every provider must pass, for authors of providers.
-//! - `verbs`: adapters through libibverbs. It needs cmake and libclang to build, and finds the library when it runs.
+//! - `verbs`: adapters through libibverbs. It needs cmake and libclang to build, and loads the
+//!   library at run time.
 #![warn(missing_docs, clippy::unwrap_used)]
 
 pub mod channel;
 #[cfg(feature = "contract")]
 pub mod contract;
 pub mod device;
-mod error;
-mod mem;
+pub mod error;
+pub mod mem;
 mod ops;
 mod process;
 mod provider;
 mod reactor;
 mod sync;
 
-pub use channel::{Channel, ChannelBuilder, ChannelStats, Peer, Service};
-pub use device::{
-    AccelCaps, Access, Algorithm, Audience, Caps, DevInfo, Device, DmaCaps, EndpointState, JobKind,
-    Mtu, PciAddr, PciFunction, RdmaCaps, RdmaKind, RecvOpcode, RepCaps, RepFilter, RepInfo,
-    RepKind, Representor, ShaCaps, SyncEventCaps, SyncEventKind,
-};
-pub use error::{Error, ErrorKind, JobError, Reason, Result};
-pub use mem::{
-    Alloc, ArrayTarget, Buf, BufArray, BufArrayBuilder, BufChain, BufData, BufDataMut,
-    BufInventory, BufPool, BufPoolBuilder, BufSlice, CopyDestination, CopySource, Destination,
-    Handle, HugePages, Import, IntoBytesError, Link, MaybeDestination, MaybeRemote, MaybeSource,
-    Mmap, MmapBuilder, RdmaDestination, RdmaSource, RemoteBuf, RemoteMmap, Source,
-};
-pub use ops::graph::{self, Graph, GraphBuilder, Instance};
-pub use ops::{
-    Accel, AccelBuilder, AccelCall, AccelOp, Answer, BlockingSyncEvent, Connect, Dma, DmaBuilder,
-    DmaCopy, ImportedSyncEvent, Location, Message, Op, Operation, Output, Rdma, RdmaBuilder,
-    RdmaOp, RdmaRecv, RecvStream, Refused, Sha, ShaBuilder, ShaOp, ShaSession, Started, SyncEvent,
-    SyncEventBuilder, SyncEventImport, SyncEventOp, SyncEventWait,
-};
+#[doc(no_inline)]
+pub use device::Device;
+#[doc(no_inline)]
+pub use dma::Dma;
+#[doc(no_inline)]
+pub use error::{Error, ErrorKind, Result};
+#[doc(no_inline)]
+pub use mem::{Buf, BufPool, Mmap};
+#[doc(no_inline)]
+pub use op::Op;
+pub use ops::graph;
 #[cfg(feature = "verbs")]
 pub use provider::verbs;
 pub use provider::{add_provider, soft};
-pub use reactor::{Mode, RdmaState, RdmaWatch, Received, Shutdown, Stats, WorkQ, WorkQBuilder};
+#[doc(no_inline)]
+pub use rdma::Rdma;
+#[doc(no_inline)]
+pub use workq::{Mode, WorkQ};
+
+/// Memory copies by a device, in the process and between processes of one host.
+pub mod dma {
+    pub use crate::ops::{Dma, DmaBuilder, DmaCopy};
+}
+
+/// SHA digests by a device, of whole messages and of messages in parts.
+pub mod sha {
+    pub use crate::device::Algorithm;
+    pub use crate::ops::{Sha, ShaBuilder, ShaOp, ShaSession};
+}
+
+/// Reliable connections: messages, and reads, writes and atomics in the memory of a peer.
+pub mod rdma {
+    pub use crate::device::{Mtu, RecvOpcode};
+    pub use crate::ops::{Connect, Message, Rdma, RdmaBuilder, RdmaOp, RdmaRecv, RecvStream};
+    pub use crate::reactor::{RdmaState, RdmaWatch, Received};
+}
+
+/// Counters of 64 bits that two processors change, read and wait for.
+pub mod sync_event {
+    pub use crate::ops::{
+        BlockingSyncEvent, ImportedSyncEvent, Location, SyncEvent, SyncEventBuilder,
+        SyncEventImport, SyncEventOp, SyncEventWait,
+    };
+}
+
+/// Jobs of kinds that a provider defines, by opcode.
+pub mod accel {
+    pub use crate::ops::{Accel, AccelBuilder, AccelCall, AccelOp};
+}
+
+/// Operations as values: what a method such as [`Dma::copy`] returns, and what it answers.
+pub mod op {
+    pub use crate::ops::{Answer, Op, Operation, Output, Refused, Started};
+}
+
+/// Work queues: where jobs go in and completions come out.
+pub mod workq {
+    pub use crate::reactor::{Mode, Shutdown, Stats, WorkQ, WorkQBuilder};
+}

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use support::counting;
 use tokio::time::timeout;
 use tokio_doca::soft::Soft;
-use tokio_doca::{Buf, Dma, DmaCopy, Mode};
+use tokio_doca::{Buf, Dma, Mode, dma::DmaCopy};
 
 use super::devices::Forced;
 use super::measure::{interleave, per_op};

@@ -8,7 +8,11 @@ use support::counting;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio_doca::soft::{Soft, View};
-use tokio_doca::{Channel, Device, Representor, Service};
+use tokio_doca::{
+    Device,
+    channel::{Channel, Service},
+    device::Representor,
+};
 
 use super::measure::{interleave, per_op};
 use super::report::Goal::{AtMost, Exactly};

@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 
 use support::{counting, runtime_that_counts_sleeps};
 use tokio_doca::soft::{Fault, Soft};
-use tokio_doca::{BufChain, BufInventory, Mmap, Mode};
+use tokio_doca::{
+    Mmap, Mode,
+    mem::{BufChain, BufInventory},
+};
 
 use super::report::Goal::{AtMost, Exactly};
 use super::report::Report;

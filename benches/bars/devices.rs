@@ -12,7 +12,11 @@ use tokio_doca::device::{
     Adapter, Armed, Completion, CopyJob, Job, Keep, Queue, QueueConfig, Region, Registrar,
     Registration, Segments, Signal, Submit, Submitted, Token, Use,
 };
-use tokio_doca::{Caps, DevInfo, Device, JobError, PciAddr, PciFunction, Result};
+use tokio_doca::{
+    Device, Result,
+    device::{Caps, DevInfo, PciAddr, PciFunction},
+    error::JobError,
+};
 
 use super::raw::Descriptor;
 use super::sys;

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use tokio_doca::{Buf, Dma, DmaCopy, JobError, Mode};
+use tokio_doca::{Buf, Dma, Mode, dma::DmaCopy, error::JobError};
 
 use super::devices::{Forced, Late};
 use super::measure::{Samples, interleave, per_op};

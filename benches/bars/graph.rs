@@ -5,7 +5,10 @@ use std::time::Instant;
 use support::counting;
 use tokio_doca::graph::{CopyNode, Node};
 use tokio_doca::soft::Soft;
-use tokio_doca::{Buf, BufPool, Dma, Graph, Instance, Mmap, Mode, WorkQ};
+use tokio_doca::{
+    Buf, BufPool, Dma, Mmap, Mode, WorkQ,
+    graph::{Graph, Instance},
+};
 
 use super::measure::{interleave, per_op};
 use super::report::Goal::{AtLeast, AtMost, Exactly};

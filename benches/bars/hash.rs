@@ -8,7 +8,10 @@ use std::time::Instant;
 
 use sha2::Digest;
 use tokio_doca::soft::Soft;
-use tokio_doca::{Algorithm, Buf, Mode, Sha};
+use tokio_doca::{
+    Buf, Mode,
+    sha::{Algorithm, Sha},
+};
 
 use super::measure::{Samples, interleave, per_op};
 use super::report::Goal::AtMost;

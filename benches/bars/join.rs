@@ -6,7 +6,11 @@
 use std::time::Instant;
 
 use tokio_doca::soft::Soft;
-use tokio_doca::{Algorithm, Buf, Error, ErrorKind, Graph, Mode, Result, Sha};
+use tokio_doca::{
+    Buf, Error, ErrorKind, Mode, Result,
+    graph::Graph,
+    sha::{Algorithm, Sha},
+};
 
 use super::measure::{interleave, per_op};
 use super::report::Goal::AtMost;

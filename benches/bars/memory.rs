@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use tokio_doca::soft::Soft;
-use tokio_doca::{Buf, BufInventory, BufPool, Mmap, Mode};
+use tokio_doca::{Buf, BufPool, Mmap, Mode, mem::BufInventory};
 
 use super::measure::{Samples, interleave, per_op};
 use super::report::Goal::AtMost;

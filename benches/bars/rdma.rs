@@ -13,7 +13,10 @@ use support::peer::{Peer, hear, hex, say, unhex};
 use support::programs::this_program;
 use tokio_doca::soft::Soft;
 use tokio_doca::{
-    Access, Buf, BufPool, Device, Mmap, Mode, Rdma, RdmaRecv, RemoteBuf, RemoteMmap, Started, WorkQ,
+    Buf, BufPool, Device, Mmap, Mode, Rdma, WorkQ,
+    mem::{Access, RemoteBuf, RemoteMmap},
+    op::Started,
+    rdma::RdmaRecv,
 };
 
 use super::measure::{Samples, interleave, per_op};
@@ -659,7 +662,7 @@ pub(crate) fn r8(report: &mut Report) {
     let mut plain = || round(&mut bare);
     let [remote, plain] = interleave(ROUNDS, [&mut remote, &mut plain]).map(|s| s.median());
     let window = mmap.len();
-    let word = tokio_doca::BufInventory::with_capacity(1)
+    let word = tokio_doca::mem::BufInventory::with_capacity(1)
         .buf_filled(&mmap, ..window)
         .expect("all of it");
     let sum = word.load(0).expect("a word");

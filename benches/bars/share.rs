@@ -16,7 +16,10 @@ use support::counting;
 use support::peer::{Peer, hear, hex, say, unhex};
 use support::programs::this_program;
 use tokio_doca::soft::{Soft, View};
-use tokio_doca::{Access, Buf, Dma, Mmap, Mode, RemoteBuf, RemoteMmap};
+use tokio_doca::{
+    Buf, Dma, Mmap, Mode,
+    mem::{Access, RemoteBuf, RemoteMmap},
+};
 
 use super::counts;
 use super::measure::{Samples, interleave, per_op};

@@ -13,7 +13,10 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, 
 use support::counting;
 use support::peer::{Peer, hex, say, unhex};
 use tokio_doca::soft::{Soft, View};
-use tokio_doca::{BlockingSyncEvent, ImportedSyncEvent, Location, Mode, SyncEvent, WorkQ};
+use tokio_doca::{
+    Mode, WorkQ,
+    sync_event::{BlockingSyncEvent, ImportedSyncEvent, Location, SyncEvent},
+};
 
 use super::measure::{Samples, interleave, per_op};
 use super::rdma::{bare_round_trips, heard, noise, socket_round_trips, start};

@@ -15,7 +15,10 @@ use support::counting;
 use tokio_doca::device::Provider;
 use tokio_doca::verbs::Verbs;
 use tokio_doca::verbs::ffi::{Table, Wc};
-use tokio_doca::{Access, Buf, BufPool, Device, Mmap, Mode, Rdma, RemoteBuf, RemoteMmap, WorkQ};
+use tokio_doca::{
+    Buf, BufPool, Device, Mmap, Mode, Rdma, WorkQ,
+    mem::{Access, RemoteBuf, RemoteMmap},
+};
 
 use super::report::Goal::{AtMost, Exactly};
 use super::report::Report;

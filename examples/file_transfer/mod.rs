@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::timeout;
-use tokio_doca::Channel;
+use tokio_doca::channel::Channel;
 
 use super::Result;
 pub use file::{Part, open};

@@ -1,6 +1,6 @@
 //! The flags of `ibv_rc_pingpong`, by their long and their short names.
 
-use tokio_doca::Mtu;
+use tokio_doca::rdma::Mtu;
 
 /// What was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]

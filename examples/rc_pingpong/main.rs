@@ -21,7 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::unconstrained;
 use tokio::time::timeout;
 use tokio_doca::verbs::Address;
-use tokio_doca::{Buf, BufPool, Device, Mmap, Mode, Rdma, RecvStream, WorkQ};
+use tokio_doca::{Buf, BufPool, Device, Mmap, Mode, Rdma, WorkQ, rdma::RecvStream};
 
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 

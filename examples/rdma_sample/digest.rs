@@ -1,6 +1,6 @@
 //! How the two sides find out that they have the same bytes.
 
-use tokio_doca::{Access, Rdma};
+use tokio_doca::{Rdma, mem::Access};
 
 use super::{Result, bytes, holding, room};
 

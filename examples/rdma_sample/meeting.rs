@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, sleep, timeout};
-use tokio_doca::{Device, Error, ErrorKind, Mmap, Rdma, RemoteMmap};
+use tokio_doca::{Device, Error, ErrorKind, Mmap, Rdma, mem::RemoteMmap};
 
 use super::{Args, Result, say};
 

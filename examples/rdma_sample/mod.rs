@@ -15,7 +15,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use tokio::time::timeout;
-use tokio_doca::{Access, Buf, BufInventory, Device, Mmap, Rdma, WorkQ};
+use tokio_doca::{
+    Buf, Device, Mmap, Rdma, WorkQ,
+    mem::{Access, BufInventory},
+};
 
 pub use args::{Args, Flag, Sample};
 pub use digest::Digest;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use tokio_doca::{
-    BlockingSyncEvent, Device, ImportedSyncEvent, SyncEvent, SyncEventBuilder, WorkQ,
+    Device, WorkQ,
+    sync_event::{BlockingSyncEvent, ImportedSyncEvent, SyncEvent, SyncEventBuilder},
 };
 
 use super::Result;

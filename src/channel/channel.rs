@@ -26,7 +26,7 @@ use crate::error::Result;
 ///
 /// ```
 /// use tokio_doca::soft::{Soft, View};
-/// use tokio_doca::{Channel, Representor};
+/// use tokio_doca::{channel::Channel, device::Representor};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tokio_doca::Error> {

@@ -42,7 +42,7 @@ pub(super) struct Connection {
     pub(super) device: Device,
 }
 
-/// What went over a [`Channel`](crate::Channel).
+/// What went over a [`Channel`](crate::channel::Channel).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChannelStats {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-/// Who is at the other end of a [`Channel`](crate::Channel).
+/// Who is at the other end of a [`Channel`](crate::channel::Channel).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[doc(alias = "doca_comm_channel_addr_t")]
 pub struct Peer {

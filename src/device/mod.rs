@@ -15,7 +15,7 @@
 //!    written its destination; a session is as it was before. No byte outside of the Segments is touched, and none of the
 //!    source is written.
 //! 2. After a Job's completion was handed out by `reap`, its memory is not touched. A device that cannot be made to let go of one
-//!    ends it with [`JobError::memory_kept`](crate::JobError::memory_kept): its memory stays leased for ever.
+//!    ends it with [`JobError::memory_kept`](crate::error::JobError::memory_kept): its memory stays leased for ever.
 //! 3. A job of a kind that is not known is refused with `NotSupported`.
 //!    A Job that was not accepted was never seen by the device. Accepted or rejected, never unknown: in doubt it
 //!    is accepted. `refused` is `Some` if and only if not all were accepted. `Again` comes to an end, once Jobs have

@@ -38,7 +38,7 @@ impl Device {
 ///
 /// ```
 /// use tokio_doca::soft::{Soft, View};
-/// use tokio_doca::{RepFilter, Representor};
+/// use tokio_doca::device::{RepFilter, Representor};
 ///
 /// let dpu = Soft::builder().view(View::Dpu).build().open("p0")?;
 /// for info in dpu.representors(RepFilter::Net)? {

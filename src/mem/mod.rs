@@ -1,25 +1,35 @@
-//! Memory that a device may hold: who owns it, who may touch which bytes of it now.
+//! Registered memory, buffers in it, and leases that say who may touch which bytes now.
 //!
-//! Borrows cannot guard memory that a forgotten future leaves in flight. A *Lease* does: many readers or one
-//! writer of some bytes. Jobs take Leases when they are submitted and give them back at their completion;
-//! guards ([`BufData`], [`BufDataMut`]) are Leases too. A refused Lease is `InUse`: no wait, no undefined behaviour.
+//! - [`Mmap`] is a memory range that devices hold. [`MmapBuilder`] allocates it, or takes yours.
+//! - [`BufPool`] has buffers of one size; [`BufInventory`] cuts buffers of any range;
+//!   [`BufArray`] has buffers by index. All of them give out [`Buf`]s.
+//! - [`BufChain`] is a list of buffers that one job gathers from or scatters to.
+//! - [`RemoteMmap`] is memory that another process has exported, and [`RemoteBuf`] a range of it.
 //!
-//! Leases belong to the [`Mmap`]. A [`BufPool`] and a [`BufArray`] claim their range, and a Lease on one of their elements is
-//! a count in the element's word. Bufs of a [`BufInventory`] may overlap: their leased ranges stand in interval trees
-//! of the Mmap.
+//! # Leases
 //!
-//! A Lease is a reference as well: an element goes home when neither a handle nor a Lease is left. So nothing
-//! dangles when a Buf, a guard or a future is dropped or forgotten, in whatever order.
+//! A borrow cannot guard memory that a forgotten future leaves in flight. A *lease* does: it lets
+//! many readers, or one writer, touch some bytes. A job takes its leases when it is submitted and
+//! returns them when it completes; guards ([`BufData`], [`BufDataMut`]) hold leases too. A lease
+//! that is refused is `InUse`: nothing waits, and nothing is undefined behaviour.
 //!
-//! | room | what lives there | imports |
-//! |---|---|---|
-//! | [`operand`] | what a job reads and writes, and how it is lent to a device | all others |
-//! | [`remote`] | memory of another process | `pool` and below |
-//! | [`pool`] | where Bufs come from | `buf` and below |
-//! | [`buf`] | Bufs and lists of them | `element` and below |
-//! | [`element`] | the counts and Leases of one Buf | `mmap`, `ranges` |
-//! | [`mmap`] | registered memory and the devices that hold it | `ranges` |
-//! | [`ranges`] | which bytes are claimed or leased | none |
+//! Leases belong to the [`Mmap`]. A [`BufPool`] and a [`BufArray`] claim their range, and a lease on
+//! one of their elements is a count in the element's word. Bufs of a [`BufInventory`] may overlap:
+//! interval trees of the Mmap hold their leased ranges.
+//!
+//! A lease is a reference as well: an element returns to its pool once it has neither a handle nor
+//! a lease. So nothing dangles when a Buf, a guard or a future is dropped or forgotten, in whatever
+//! order.
+
+// | room | what it holds | imports |
+// |---|---|---|
+// | `operand` | what a job reads and writes, and how it is lent to a device | all others |
+// | `remote` | memory of another process | `pool` and below |
+// | `pool` | where Bufs come from | `buf` and below |
+// | `buf` | Bufs and lists of them | `element` and below |
+// | `element` | the counts and leases of one Buf | `mmap`, `ranges` |
+// | `mmap` | registered memory and the devices that hold it | `ranges` |
+// | `ranges` | which bytes are claimed or leased | none |
 
 mod buf;
 mod element;
@@ -32,6 +42,7 @@ mod pool;
 mod ranges;
 mod remote;
 
+pub use crate::device::Access;
 pub use buf::{Buf, BufChain, BufData, BufDataMut, BufSlice, IntoBytesError, Link};
 pub use handle::Handle;
 pub use mmap::{HugePages, Mmap, MmapBuilder};

@@ -21,7 +21,7 @@ use crate::reactor::{Attachment, Flight, HasAttachment, Outcome, Prepared, WorkQ
 /// opcode means, its provider says. It is attached to one [`WorkQ`]; clones are the same attachment.
 ///
 /// ```
-/// use tokio_doca::{Accel, AccelCall, Buf, Device, JobError, WorkQ};
+/// use tokio_doca::{accel::{Accel, AccelCall}, error::JobError, Buf, Device, WorkQ};
 ///
 /// /// What the accelerator's provider says: reads the source, answers its checksum.
 /// const CHECKSUM: u32 = 1;
@@ -70,7 +70,7 @@ impl Kind for AccelCaps {
 
 /// What an accelerator is asked for: an opcode, a number, and the operands that it has.
 ///
-/// `S` is a [`Source`](crate::Source) and `D` a [`Destination`](crate::Destination), or `()` where there is none.
+/// `S` is a [`Source`](crate::mem::Source) and `D` a [`Destination`](crate::mem::Destination), or `()` where there is none.
 #[derive(Clone, Debug)]
 #[must_use = "a call does nothing unless it is given to Accel::call"]
 pub struct AccelCall<S = (), D = ()> {

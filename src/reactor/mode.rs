@@ -21,7 +21,7 @@ pub enum Mode {
     /// An idle WorkQ makes no wake-ups, with two exceptions. While the device refuses jobs for which
     /// the WorkQ has room, and operations wait to be submitted, the WorkQ asks the device again after
     /// 1 ms, then after twice as long each time, and at last every 100 ms. And a
-    /// [`SyncEvent::wait_gt`](crate::SyncEvent::wait_gt) looks at the value at least every 8.4 ms on
+    /// [`SyncEvent::wait_gt`](crate::sync_event::SyncEvent::wait_gt) looks at the value at least every 8.4 ms on
     /// a device that cannot wait, and while other waits have all places of its event.
     ///
     /// In a runtime without I/O an operation fails with `BadState`. Tokio has no query for that,

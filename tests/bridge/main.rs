@@ -8,7 +8,8 @@ use std::ptr;
 use ibverbs_sys::*;
 use support::device::adapter;
 use tokio_doca::{
-    Access, Buf, BufInventory, Device, ErrorKind, Mmap, Mode, Rdma, RemoteMmap, WorkQ,
+    Buf, Device, ErrorKind, Mmap, Mode, Rdma, WorkQ,
+    mem::{Access, BufInventory, RemoteMmap},
 };
 
 const LEN: usize = 4096;

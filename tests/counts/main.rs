@@ -18,8 +18,10 @@ use nix::unistd::Pid;
 use support::{counting, runtime_that_counts_sleeps};
 use tokio_doca::soft::{Fault, Soft};
 use tokio_doca::{
-    Access, Algorithm, Buf, BufChain, BufInventory, BufPool, Device, Dma, Graph, Mmap, Mode, Rdma,
-    RemoteMmap, Sha, WorkQ,
+    Buf, BufPool, Device, Dma, Mmap, Mode, Rdma, WorkQ,
+    graph::Graph,
+    mem::{Access, BufChain, BufInventory, RemoteMmap},
+    sha::{Algorithm, Sha},
 };
 
 #[global_allocator]
@@ -429,7 +431,9 @@ fn copies_that_wait_for_a_slot_allocate_nothing() {
 }
 
 /// Eight at once, without the allocations of `join_all`.
-async fn join8<F: Future<Output = Result<usize, tokio_doca::JobError>>>(op: impl Fn(usize) -> F) {
+async fn join8<F: Future<Output = Result<usize, tokio_doca::error::JobError>>>(
+    op: impl Fn(usize) -> F,
+) {
     let (mut a, mut b, mut c, mut d) = (pin!(op(0)), pin!(op(1)), pin!(op(2)), pin!(op(3)));
     let (mut e, mut f, mut g, mut h) = (pin!(op(4)), pin!(op(5)), pin!(op(6)), pin!(op(7)));
     let mut left = [true; 8];

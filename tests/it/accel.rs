@@ -5,8 +5,10 @@ use outside_provider::{ECHO, FILL, Outside, Sin, XOR};
 use support::*;
 use tokio_doca::soft::Soft;
 use tokio_doca::{
-    Accel, AccelCall, Access, Buf, BufChain, BufPool, Device, Dma, ErrorKind, JobError, Mmap, Mode,
-    Reason, WorkQ,
+    Buf, BufPool, Device, Dma, ErrorKind, Mmap, Mode, WorkQ,
+    accel::{Accel, AccelCall},
+    error::{JobError, Reason},
+    mem::{Access, BufChain},
 };
 
 /// The device, memory, and contexts of both kinds on a WorkQ.

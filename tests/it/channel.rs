@@ -8,7 +8,11 @@ use std::sync::Arc;
 use support::channel::*;
 use support::*;
 use tokio_doca::soft::{Soft, View};
-use tokio_doca::{Channel, ChannelBuilder, Error, ErrorKind, RepFilter, Representor};
+use tokio_doca::{
+    Error, ErrorKind,
+    channel::{Channel, ChannelBuilder},
+    device::{RepFilter, Representor},
+};
 
 fn builder() -> ChannelBuilder {
     Channel::builder()

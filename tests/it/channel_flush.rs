@@ -11,13 +11,13 @@ use std::thread;
 use support::channel::*;
 use support::*;
 use tokio::sync::oneshot;
-use tokio_doca::{Channel, ErrorKind};
+use tokio_doca::{ErrorKind, channel::Channel};
 
 type Disconnect = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 const MESSAGE: [u8; 4080] = [7; 4080];
 
-fn queue(messages: usize) -> tokio_doca::ChannelBuilder {
+fn queue(messages: usize) -> tokio_doca::channel::ChannelBuilder {
     Channel::builder().send_queue_size(messages)
 }
 

@@ -10,7 +10,9 @@ use tokio_doca::contract::{self, Peers, Subject};
 use tokio_doca::device::{Adapter, Device, Queue, QueueConfig, Registrar};
 use tokio_doca::soft::{Fault, Limits, Soft};
 use tokio_doca::{
-    Algorithm, Buf, BufPool, DevInfo, Dma, Mmap, PciAddr, PciFunction, RdmaCaps, WorkQ,
+    Buf, BufPool, Dma, Mmap, WorkQ,
+    device::{DevInfo, PciAddr, PciFunction, RdmaCaps},
+    sha::Algorithm,
 };
 
 #[test]

@@ -8,8 +8,11 @@ use support::rdma::{Setup, Side, connect};
 use support::*;
 use tokio_doca::soft::{Soft, View};
 use tokio_doca::{
-    Access, Algorithm, Buf, BufChain, BufInventory, BufSlice, Dma, Error, JobError, Mmap, Reason,
-    RecvOpcode, RemoteMmap, Sha, WorkQ,
+    Buf, Dma, Error, Mmap, WorkQ,
+    error::{JobError, Reason},
+    mem::{Access, BufChain, BufInventory, BufSlice, RemoteMmap},
+    rdma::RecvOpcode,
+    sha::{Algorithm, Sha},
 };
 
 /// What was asked for and what came, of all that is not as it should be.

@@ -4,8 +4,12 @@ use support::loopback::Loopback;
 use support::{Bench, configs, each, mentions, run};
 use tokio_doca::soft::{Fault, Soft, Topology, View};
 use tokio_doca::{
-    Access, BufInventory, BufPool, Channel, Device, Dma, Error, ErrorKind, Graph, Location, Mmap,
-    Rdma, RemoteMmap, RepFilter, Representor, SyncEvent, WorkQ,
+    BufPool, Device, Dma, Error, ErrorKind, Mmap, Rdma, WorkQ,
+    channel::Channel,
+    device::{RepFilter, Representor},
+    graph::Graph,
+    mem::{Access, BufInventory, RemoteMmap},
+    sync_event::{Location, SyncEvent},
 };
 
 /// Everything that a peer may do.

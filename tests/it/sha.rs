@@ -13,8 +13,11 @@ use support::*;
 use tokio_doca::device::{Adapter, Queue, QueueConfig, Registrar};
 use tokio_doca::soft::{Fault, Limits, Soft};
 use tokio_doca::{
-    Access, Algorithm, Buf, BufChain, BufInventory, BufPool, Caps, DevInfo, Device, ErrorKind,
-    JobError, Mmap, Mode, PciAddr, PciFunction, Reason, Sha, ShaSession, WorkQ,
+    Buf, BufPool, Device, ErrorKind, Mmap, Mode, WorkQ,
+    device::{Caps, DevInfo, PciAddr, PciFunction},
+    error::{JobError, Reason},
+    mem::{Access, BufChain, BufInventory},
+    sha::{Algorithm, Sha, ShaSession},
 };
 
 use Algorithm::{Sha1, Sha256, Sha512};

@@ -8,8 +8,11 @@ use support::events::{Setup, between, import};
 use support::*;
 use tokio_doca::soft::{Fault, Limits, Soft, View};
 use tokio_doca::{
-    Access, BufInventory, BufPool, Device, ErrorKind, JobError, Location, Mmap, Mode, Reason,
-    SyncEvent, SyncEventKind, WorkQ,
+    BufPool, Device, ErrorKind, Mmap, Mode, WorkQ,
+    device::SyncEventKind,
+    error::{JobError, Reason},
+    mem::{Access, BufInventory},
+    sync_event::{Location, SyncEvent},
 };
 
 /// On both sides of events in every setup.

@@ -9,7 +9,11 @@ use std::time::{Duration, Instant};
 use support::events::Setup;
 use support::*;
 use tokio_doca::soft::Limits;
-use tokio_doca::{ErrorKind, JobError, Mode, Reason, SyncEvent};
+use tokio_doca::{
+    ErrorKind, Mode,
+    error::{JobError, Reason},
+    sync_event::SyncEvent,
+};
 
 const PLACES: u32 = 2;
 /// No test sets as much.

@@ -10,7 +10,7 @@ use support::events::Setup;
 use support::*;
 use tokio::runtime::Builder;
 use tokio_doca::soft::{Fault, Limits, Soft};
-use tokio_doca::{BufPool, Dma, ErrorKind, Mmap, Mode, SyncEvent};
+use tokio_doca::{BufPool, Dma, ErrorKind, Mmap, Mode, sync_event::SyncEvent};
 
 /// The longest nap, as `SyncEvent::wait_gt` documents it.
 const NAP: Duration = Duration::from_micros(8400);

@@ -1,9 +1,18 @@
 //! Send, Sync and Unpin of every public type: a table that the compiler checks.
 
+use tokio_doca::accel::*;
+use tokio_doca::channel::*;
 use tokio_doca::device::*;
+use tokio_doca::dma::*;
+use tokio_doca::error::*;
 use tokio_doca::graph::*;
+use tokio_doca::mem::*;
+use tokio_doca::op::*;
+use tokio_doca::rdma::*;
+use tokio_doca::sha::*;
 use tokio_doca::soft::*;
-use tokio_doca::*;
+use tokio_doca::sync_event::*;
+use tokio_doca::workq::*;
 
 /// Whether a type has a trait, as a constant: an inherent constant is preferred where its bound holds.
 macro_rules! has {
@@ -333,7 +342,10 @@ fn every_public_type_stands_in_the_table() {
     let mut all = 0;
     for file in [
         "src/lib.rs",
+        "src/channel/mod.rs",
         "src/device/mod.rs",
+        "src/error.rs",
+        "src/mem/mod.rs",
         "src/provider/soft/mod.rs",
         "src/ops/graph/mod.rs",
     ] {

@@ -4,9 +4,14 @@ use support::device::{adapter, required_adapter, under_test};
 use support::{in_time, runtime};
 use tokio_doca::soft::{Soft, View};
 use tokio_doca::{
-    Accel, AccelCall, Access, Algorithm, Buf, BufInventory, Caps, Channel, Device, Dma, Error,
-    ErrorKind, Location, Mmap, Rdma, RdmaKind, Reason, RemoteBuf, RemoteMmap, RepFilter,
-    Representor, Sha, SyncEvent, SyncEventKind, WorkQ,
+    Buf, Device, Dma, Error, ErrorKind, Mmap, Rdma, WorkQ,
+    accel::{Accel, AccelCall},
+    channel::Channel,
+    device::{Caps, RdmaKind, RepFilter, Representor, SyncEventKind},
+    error::Reason,
+    mem::{Access, BufInventory, RemoteBuf, RemoteMmap},
+    sha::{Algorithm, Sha},
+    sync_event::{Location, SyncEvent},
 };
 
 type Result<T = (), E = Error> = std::result::Result<T, E>;

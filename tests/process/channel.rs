@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use support::channel::*;
 use support::peer::{Peer, footprint, hear, is_as_before, role, say};
 use support::{test_name, *};
-use tokio_doca::{Channel, ErrorKind};
+use tokio_doca::{ErrorKind, channel::Channel};
 
 /// The host: connects, echoes what comes until it is over, and says how it ended.
 fn echo(function_of: &str) {

@@ -7,7 +7,8 @@ use support::{test_name, *};
 use tokio_doca::device::Provider;
 use tokio_doca::soft::{Limits, Soft, Topology};
 use tokio_doca::{
-    DevInfo, Device, Error, ErrorKind, PciAddr, PciFunction, RepFilter, add_provider,
+    Device, Error, ErrorKind, add_provider,
+    device::{DevInfo, PciAddr, PciFunction, RepFilter},
 };
 
 #[test]
@@ -49,7 +50,7 @@ impl Provider for Other {
 
     fn devices(&self) -> tokio_doca::Result<Vec<DevInfo>> {
         let addr = PciAddr::new(0x77, 1, 2);
-        let caps = tokio_doca::Caps::default();
+        let caps = tokio_doca::device::Caps::default();
         let info = DevInfo::new(self.0, "other0", addr, PciFunction::Sf, caps);
         Ok(vec![info])
     }

@@ -10,8 +10,9 @@ use support::peer::{Peer, again, footprint, hear, hex, is_as_before, role, say, 
 use support::{test_name, *};
 use tokio_doca::soft::{Soft, View};
 use tokio_doca::{
-    Access, Buf, BufInventory, Device, Dma, ErrorKind, JobError, Mmap, Mode, Reason, RemoteBuf,
-    RemoteMmap, WorkQ,
+    Buf, Device, Dma, ErrorKind, Mmap, Mode, WorkQ,
+    error::{JobError, Reason},
+    mem::{Access, BufInventory, RemoteBuf, RemoteMmap},
 };
 
 const DPU: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_WRITE);

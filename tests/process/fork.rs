@@ -6,7 +6,7 @@ use std::io::{PipeReader, PipeWriter, Read, pipe};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 use support::{test_name, *};
-use tokio_doca::{HugePages, Mmap};
+use tokio_doca::{Mmap, mem::HugePages};
 
 /// A child that makes system calls only: it waits until the parent says so, or not at all, and exits with 7.
 fn child(waits: bool) -> (Pid, PipeWriter) {

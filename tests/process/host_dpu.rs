@@ -7,7 +7,9 @@ use support::peer::{Peer, hear, hex, role, say, unhex};
 use support::{test_name, *};
 use tokio_doca::soft::{Soft, View};
 use tokio_doca::{
-    Access, Buf, BufPool, Device, Dma, ErrorKind, JobError, Mmap, Mode, Reason, RemoteMmap, WorkQ,
+    Buf, BufPool, Device, Dma, ErrorKind, Mmap, Mode, WorkQ,
+    error::{JobError, Reason},
+    mem::{Access, RemoteMmap},
 };
 
 const LEN: usize = 256 << 10;

@@ -8,7 +8,10 @@ use support::programs::others_sleep;
 use support::test_name;
 use support::{LIMIT, alone};
 use tokio_doca::soft::{Soft, View};
-use tokio_doca::{Access, BufPool, Dma, Mmap, Mode, RemoteMmap, WorkQ};
+use tokio_doca::{
+    BufPool, Dma, Mmap, Mode, WorkQ,
+    mem::{Access, RemoteMmap},
+};
 
 /// How long nothing may wake up.
 const IDLE: Duration = Duration::from_secs(3);

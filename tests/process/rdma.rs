@@ -7,8 +7,10 @@ use support::rdma::{Setup, Side, context};
 use support::{test_name, *};
 use tokio_doca::soft::Soft;
 use tokio_doca::{
-    Buf, BufChain, BufInventory, BufPool, JobError, Mmap, Mode, Rdma, RdmaState, Reason,
-    RecvOpcode, WorkQ,
+    Buf, BufPool, Mmap, Mode, Rdma, WorkQ,
+    error::{JobError, Reason},
+    mem::{BufChain, BufInventory},
+    rdma::{RdmaState, RecvOpcode},
 };
 
 const LARGE: usize = 8 << 20;

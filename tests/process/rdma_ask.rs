@@ -3,7 +3,7 @@
 use support::peer::{Peer, hear, role};
 use support::rdma::{Setup, Side, connect, failed};
 use support::{test_name, *};
-use tokio_doca::{JobError, Reason};
+use tokio_doca::error::{JobError, Reason};
 
 fn pair(setup: Setup) -> (Side, Side) {
     let (one, other) = (Side::new(setup), Side::new(setup));

@@ -8,7 +8,10 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use support::peer::{again, role};
 use support::{test_name, *};
 use tokio_doca::soft::Soft;
-use tokio_doca::{BufInventory, Device, Dma, ErrorKind, HugePages, Mmap, Mode, WorkQ};
+use tokio_doca::{
+    Device, Dma, ErrorKind, Mmap, Mode, WorkQ,
+    mem::{BufInventory, HugePages},
+};
 
 /// What the machine has in shared memory, in KiB.
 fn shmem() -> u64 {

@@ -12,7 +12,7 @@ use support::subscriber::OnEvent;
 use support::{Bench, Config, LIMIT, alone, run, test_name};
 use tokio::runtime::Builder;
 use tokio_doca::soft::Limits;
-use tokio_doca::{ErrorKind, Mode, Reason, WorkQ};
+use tokio_doca::{ErrorKind, Mode, WorkQ, error::Reason};
 
 /// What the application's hook was told.
 static TOLD: AtomicUsize = AtomicUsize::new(0);

@@ -6,7 +6,7 @@ use std::time::Instant;
 use support::peer::{Peer, hear, hex, role, say, unhex};
 use support::rdma::{Setup, Side};
 use support::{test_name, *};
-use tokio_doca::{ErrorKind, Mode, RdmaState};
+use tokio_doca::{ErrorKind, Mode, rdma::RdmaState};
 
 fn side() -> Side {
     Side::new(Setup::new(false, Mode::EventDriven))

@@ -10,7 +10,12 @@ use support::events::{Setup, between, blob, give, import, imported};
 use support::peer::{Peer, footprint, hear, hex, is_as_before, role, say, unhex};
 use support::random::{Random, setting};
 use support::{test_name, *};
-use tokio_doca::{Access, BufInventory, ErrorKind, JobError, Mmap, Mode, Reason, SyncEvent, WorkQ};
+use tokio_doca::{
+    ErrorKind, Mmap, Mode, WorkQ,
+    error::{JobError, Reason},
+    mem::{Access, BufInventory},
+    sync_event::SyncEvent,
+};
 
 /// Adds of each side.
 const ADDS: u64 = 1_000_000;

@@ -9,8 +9,9 @@ use support::peer::{Peer, hear, hex, role, say, unhex};
 use support::test_name;
 use tokio_doca::soft::{Soft, View};
 use tokio_doca::{
-    Access, Buf, BufInventory, Device, Dma, ErrorKind, JobError, Mmap, Mode, Reason, RemoteMmap,
-    WorkQ,
+    Buf, Device, Dma, ErrorKind, Mmap, Mode, WorkQ,
+    error::{JobError, Reason},
+    mem::{Access, BufInventory, RemoteMmap},
 };
 
 const ACCESS: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_WRITE);

@@ -10,7 +10,10 @@ use proptest::prelude::*;
 use support::*;
 use tokio_doca::graph::{AsyncNode, CopyNode, Node, NodeId, NodeState, SubGraphNode, UserNode};
 use tokio_doca::soft::Fault;
-use tokio_doca::{Buf, BufPool, Error, ErrorKind, Graph, Instance};
+use tokio_doca::{
+    Buf, BufPool, Error, ErrorKind,
+    graph::{Graph, Instance},
+};
 
 /// A generator of the test's own, so that a case is a few numbers.
 struct Dice(u64);

@@ -13,8 +13,9 @@ use proptest::prelude::*;
 use support::{poll_pending, refused};
 use tokio_doca::soft::Soft;
 use tokio_doca::{
-    Buf, BufArray, BufData, BufDataMut, BufInventory, BufPool, Dma, ErrorKind, JobError, Mmap,
-    Mode, Reason, WorkQ,
+    Buf, BufPool, Dma, ErrorKind, Mmap, Mode, WorkQ,
+    error::{JobError, Reason},
+    mem::{BufArray, BufData, BufDataMut, BufInventory},
 };
 
 /// Bytes that a pool, an array and the Bufs of an inventory have.

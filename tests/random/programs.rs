@@ -12,8 +12,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use tokio_doca::soft::{Fault, Hold, Soft};
 use tokio_doca::{
-    Buf, BufChain, BufData, BufDataMut, BufInventory, BufPool, BufSlice, Device, Dma, ErrorKind,
-    JobError, Mmap, Mode, WorkQ,
+    Buf, BufPool, Device, Dma, ErrorKind, Mmap, Mode, WorkQ,
+    error::JobError,
+    mem::{BufChain, BufData, BufDataMut, BufInventory, BufSlice},
 };
 
 /// Bytes of each Buf, and from the start of one to the next.

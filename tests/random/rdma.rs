@@ -13,7 +13,10 @@ use support::device::{adapter, assert_told, needs_soft};
 use support::rdma::{REMOTE, Setup, Side, connect};
 use support::*;
 use tokio_doca::{
-    Access, Buf, BufPool, JobError, Mmap, Mode, RdmaState, Reason, Received, RecvOpcode, RemoteMmap,
+    Buf, BufPool, Mmap, Mode,
+    error::{JobError, Reason},
+    mem::{Access, RemoteMmap},
+    rdma::{RdmaState, Received, RecvOpcode},
 };
 
 /// Bytes of memory that programs use, and of the longest message.

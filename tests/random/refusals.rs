@@ -16,7 +16,7 @@ use support::{LIMIT, poll};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 use tokio_doca::soft::{Fault, Hold, Soft};
-use tokio_doca::{Buf, BufPool, Dma, ErrorKind, Graph, JobError, Mmap, Mode, WorkQ};
+use tokio_doca::{Buf, BufPool, Dma, ErrorKind, Mmap, Mode, WorkQ, error::JobError, graph::Graph};
 
 const ELEMENTS: usize = 512;
 const SIZE: usize = 64;

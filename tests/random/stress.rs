@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::time::timeout;
 use tokio_doca::soft::{Fault, Soft};
-use tokio_doca::{Buf, BufChain, BufPool, Dma, ErrorKind, JobError, Mmap, Mode, WorkQ};
+use tokio_doca::{Buf, BufPool, Dma, ErrorKind, Mmap, Mode, WorkQ, error::JobError, mem::BufChain};
 
 const TASKS: u64 = 64;
 const WORKQS: usize = 4;

@@ -9,7 +9,10 @@ use std::time::SystemTime;
 use support::events::Setup;
 use support::random::{Random, setting};
 use support::*;
-use tokio_doca::{JobError, Reason, SyncEvent, SyncEventWait};
+use tokio_doca::{
+    error::{JobError, Reason},
+    sync_event::{SyncEvent, SyncEventWait},
+};
 
 /// A wait that goes on, and when it is over.
 struct Waiting {

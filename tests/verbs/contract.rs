@@ -4,7 +4,10 @@ use crate::adapters::{open, provider};
 use crate::fake_verbs::{Description, World};
 use tokio_doca::contract::{self, Peers, Subject};
 use tokio_doca::{
-    Access, BufPool, Device, ErrorKind, Mmap, Mode, Rdma, RdmaKind, Reason, RemoteMmap, WorkQ,
+    BufPool, Device, ErrorKind, Mmap, Mode, Rdma, WorkQ,
+    device::RdmaKind,
+    error::Reason,
+    mem::{Access, RemoteMmap},
 };
 
 /// A check of two devices of a kind.

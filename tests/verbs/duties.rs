@@ -11,8 +11,8 @@ use tokio_doca::device::{
     Armed, Completion, Device, Endpoint, EndpointConfig, EndpointState, Liveness, Queue,
     QueueConfig, RdmaJob, Segments, Signal, Submitted, Token, Verb,
 };
+use tokio_doca::error::{JobError, Reason};
 use tokio_doca::verbs::ffi::Wc;
-use tokio_doca::{JobError, Reason};
 
 /// Two endpoints on a queue each, of one device.
 struct Bench {

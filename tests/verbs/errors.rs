@@ -15,8 +15,10 @@ use support::{test_name, *};
 use tokio_doca::device::{Liveness, Provider};
 use tokio_doca::verbs::ffi::Wc;
 use tokio_doca::{
-    Access, BufChain, BufPool, Device, Dma, ErrorKind, JobError, Mmap, Mode, RdmaState, Reason,
-    RemoteMmap, WorkQ,
+    BufPool, Device, Dma, ErrorKind, Mmap, Mode, WorkQ,
+    error::{JobError, Reason},
+    mem::{Access, BufChain, RemoteMmap},
+    rdma::RdmaState,
 };
 
 const MODES: [Mode; 3] = [

@@ -9,7 +9,10 @@ use support::random::{Random, setting};
 use support::rdma::{REMOTE, Setup, Side, connect};
 use support::*;
 use tokio_doca::soft::Soft;
-use tokio_doca::{Access, Buf, BufPool, Device, Dma, Mmap, Mode, Rdma, RemoteMmap, WorkQ};
+use tokio_doca::{
+    Buf, BufPool, Device, Dma, Mmap, Mode, Rdma, WorkQ,
+    mem::{Access, RemoteMmap},
+};
 
 fn on_fake(check: impl FnOnce(Fake, &Device)) {
     let world = World::new([Description::roce("fake0")]);

@@ -2,7 +2,12 @@
 
 use crate::contract::rig::{Attached, Subject};
 use crate::error::{ErrorKind, JobError};
-use crate::{Accel, AccelCall, Algorithm, Buf, BufChain, BufPool, Mmap, Mode, Sha, WorkQ};
+use crate::{
+    Buf, BufPool, Mmap, Mode, WorkQ,
+    accel::{Accel, AccelCall},
+    mem::BufChain,
+    sha::{Algorithm, Sha},
+};
 
 /// The deepest WorkQ that can be built.
 const DEEPEST: u32 = 1 << 20;

@@ -3,7 +3,11 @@
 use crate::contract::rig::{Dice, Subject, digest, hex, known, watched};
 use crate::error::{ErrorKind, JobError};
 use crate::mem::{MaybeSource, Source};
-use crate::{Algorithm, Buf, BufChain, BufPool, Mmap, Mode, Sha, ShaSession, WorkQ};
+use crate::{
+    Buf, BufPool, Mmap, Mode, WorkQ,
+    mem::BufChain,
+    sha::{Algorithm, Sha, ShaSession},
+};
 
 /// Longer than what a device may do inline.
 const ELEMENT: usize = 64 << 10;

@@ -8,7 +8,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::contract::rig::{Attached, Subject, depths, watched};
 use crate::error::JobError;
-use crate::{Buf, BufChain, BufPool, Mmap, Mode, WorkQ};
+use crate::{Buf, BufPool, Mmap, Mode, WorkQ, mem::BufChain};
 
 const ELEMENT: usize = 2048;
 const TASKS: usize = 12;

@@ -4,7 +4,7 @@ use super::memory::{ALL, Memory};
 use super::workq::Bench;
 use super::{Peers, watched};
 use crate::error::{ErrorKind, JobError, Reason};
-use crate::{Buf, BufChain, BufPool, Mmap, Mode, Rdma, RdmaBuilder, WorkQ};
+use crate::{Buf, BufPool, Mmap, Mode, Rdma, WorkQ, mem::BufChain, rdma::RdmaBuilder};
 
 /// What is larger is not tried: within reason for a test.
 const LARGE: usize = 1 << 24;

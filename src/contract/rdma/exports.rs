@@ -5,7 +5,10 @@ use super::workq::Bench;
 use super::{Peers, watched};
 use crate::device::{Access, Audience};
 use crate::error::ErrorKind;
-use crate::{BufInventory, Mmap, Mode, RemoteMmap};
+use crate::{
+    Mmap, Mode,
+    mem::{BufInventory, RemoteMmap},
+};
 
 const LEN: usize = 4096;
 

@@ -2,7 +2,10 @@
 
 use super::Peers;
 use crate::device::{Access, Device, Segment};
-use crate::{Buf, BufInventory, Mmap, RemoteMmap};
+use crate::{
+    Buf, Mmap,
+    mem::{BufInventory, RemoteMmap},
+};
 
 /// All that a peer may do.
 pub(super) const REMOTE: Access = Access::RDMA_READ

@@ -19,8 +19,8 @@ mod workq;
 use std::time::Duration;
 
 use super::rig::{DEADLINE, watched_for};
-use crate::RdmaCaps;
 use crate::device::Device;
+use crate::device::RdmaCaps;
 
 pub use caps::rdma_caps_are_kept;
 pub use exports::exported_memory_is_reached;

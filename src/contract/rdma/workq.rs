@@ -14,7 +14,7 @@ use super::{Peers, watched};
 use crate::contract::rig::wait_for;
 use crate::device::RecvOpcode;
 use crate::error::Reason;
-use crate::{Buf, BufPool, Mmap, Mode, Rdma, RdmaState, WorkQ};
+use crate::{Buf, BufPool, Mmap, Mode, Rdma, WorkQ, rdma::RdmaState};
 
 const ELEMENT: usize = 256;
 const ROUNDS: usize = 100;

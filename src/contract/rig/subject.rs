@@ -11,7 +11,12 @@ use super::watch::{DEADLINE, watched_for};
 use crate::device::{AccelJob, Algorithm, CopyJob, Device, Segments, SessionRef, ShaCaps, ShaJob};
 use crate::error::{JobError, Result};
 use crate::mem::{Destination, Source};
-use crate::{Accel, AccelCall, AccelCaps, Dma, DmaCaps, Sha, WorkQ};
+use crate::{
+    Dma, WorkQ,
+    accel::{Accel, AccelCall},
+    device::{AccelCaps, DmaCaps},
+    sha::Sha,
+};
 
 /// A device under test, and the Jobs that it is given: copies, hashes, or a [`Sample`] of its own kinds.
 ///

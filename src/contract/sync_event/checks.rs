@@ -7,7 +7,10 @@ use super::events::{DEPTH, Events, WAITS, step, watched};
 use super::rig::Rig;
 use crate::device::{Armed, Completion, EventJob, EventWait, Token};
 use crate::error::JobError;
-use crate::{Location, Mode, SyncEvent, WorkQ};
+use crate::{
+    Mode, WorkQ,
+    sync_event::{Location, SyncEvent},
+};
 
 /// Runs every check on a device that has sync events.
 ///

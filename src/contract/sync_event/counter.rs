@@ -4,7 +4,10 @@ use super::events::{Events, step, watched};
 use crate::contract::rig::{Dice, wait_for};
 use crate::device::{EventConfig, EventJob, Unit};
 use crate::error::ErrorKind;
-use crate::{Access, BufInventory, Mmap};
+use crate::{
+    Mmap,
+    mem::{Access, BufInventory},
+};
 
 /// Adapter duty 4: a counter in memory of the application's is those eight bytes, begins with what
 /// is there, and lets go of the memory. Devices that refuse such memory pass.

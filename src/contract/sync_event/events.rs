@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::SyncEventCaps;
 use crate::contract::rig::{DEADLINE, watched_for};
+use crate::device::SyncEventCaps;
 use crate::device::{Device, EventJob};
 
 /// Jobs in flight at once.

@@ -10,7 +10,7 @@ use super::rep_info::RepKind;
 /// A provider begins with [`Caps::for_dma`], or with the default, and sets what it has:
 ///
 /// ```
-/// use tokio_doca::{AccelCaps, Caps};
+/// use tokio_doca::device::{AccelCaps, Caps};
 ///
 /// let mut caps = Caps::default();
 /// caps.accel = Some(AccelCaps::new([0x10, 0x11], 1 << 20, 8));
@@ -44,8 +44,8 @@ pub struct Caps {
     pub share_rdma: bool,
     /// Which lists of representors it has ([`Device::representors`](crate::Device::representors)).
     pub representors: RepCaps,
-    /// Whether it is a function that a [`Channel`](crate::Channel) connects to a service on its representor
-    /// ([`ChannelBuilder::connect`](crate::ChannelBuilder::connect)). By TCP any device does.
+    /// Whether it is a function that a [`Channel`](crate::channel::Channel) connects to a service on its representor
+    /// ([`ChannelBuilder::connect`](crate::channel::ChannelBuilder::connect)). By TCP any device does.
     pub channel: bool,
     /// Whether it plugs and unplugs emulated functions of the host.
     #[doc(alias = "doca_devinfo_get_is_hotplug_manager_supported")]
@@ -114,11 +114,11 @@ impl RepCaps {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DmaCaps {
-    /// The most bytes in one Job; more is `InvalidValue` ([`Reason::TooLarge`](crate::Reason::TooLarge)).
+    /// The most bytes in one Job; more is `InvalidValue` ([`Reason::TooLarge`](crate::error::Reason::TooLarge)).
     #[doc(alias = "doca_dma_get_max_buf_size")]
     pub max_buf_size: u64,
     /// The longest list of Bufs on either side, 1 if there are no lists; a longer one is `InvalidValue`
-    /// ([`Reason::ListTooLong`](crate::Reason::ListTooLong)). Bufs that hold nothing, or have no room, do not count.
+    /// ([`Reason::ListTooLong`](crate::error::Reason::ListTooLong)). Bufs that hold nothing, or have no room, do not count.
     #[doc(alias = "doca_dma_get_max_list_buf_num_elem")]
     pub max_list_len: u32,
     /// Whether copies can ring an event handle; if not, an event-driven WorkQ refuses the context (`NotSupported`, Core
@@ -157,11 +157,11 @@ pub struct ShaCaps {
     /// Whether it is hardware that computes, and not the CPU.
     #[doc(alias = "doca_sha_get_hardware_supported")]
     pub hardware: bool,
-    /// The most bytes in one Job; more is `InvalidValue` ([`Reason::TooLarge`](crate::Reason::TooLarge)).
+    /// The most bytes in one Job; more is `InvalidValue` ([`Reason::TooLarge`](crate::error::Reason::TooLarge)).
     #[doc(alias = "doca_sha_get_max_src_buffer_size")]
     pub max_src_len: u64,
     /// The longest list of Bufs as a source, 1 if there are no lists; a longer one is `InvalidValue`
-    /// ([`Reason::ListTooLong`](crate::Reason::ListTooLong)). A destination is one Buf.
+    /// ([`Reason::ListTooLong`](crate::error::Reason::ListTooLong)). A destination is one Buf.
     #[doc(alias = "doca_sha_get_max_list_buf_num_elem")]
     pub max_list_len: u32,
     /// Whether these Jobs can ring an event handle; if not, an event-driven WorkQ refuses the context (`NotSupported`).
@@ -205,10 +205,10 @@ pub struct RdmaCaps {
     /// The most bytes in one message, read or write, and 2 GiB at most; more is `InvalidValue`.
     #[doc(alias = "doca_rdma_get_max_message_size")]
     pub max_message_size: u64,
-    /// The largest [`send_queue_size`](crate::RdmaBuilder::send_queue_size).
+    /// The largest [`send_queue_size`](crate::rdma::RdmaBuilder::send_queue_size).
     #[doc(alias = "doca_rdma_get_max_send_queue_size")]
     pub max_send_queue_size: u32,
-    /// The largest [`recv_queue_size`](crate::RdmaBuilder::recv_queue_size).
+    /// The largest [`recv_queue_size`](crate::rdma::RdmaBuilder::recv_queue_size).
     #[doc(alias = "doca_rdma_get_max_recv_queue_size")]
     pub max_recv_queue_size: u32,
     /// The longest list of Bufs that is sent, written or read into, 1 if there are no lists.
@@ -264,7 +264,7 @@ impl RdmaCaps {
     }
 }
 
-/// The kinds of jobs of a [`SyncEvent`](crate::SyncEvent).
+/// The kinds of jobs of a [`SyncEvent`](crate::sync_event::SyncEvent).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[doc(alias = "doca_sync_event_job_types")]
 #[allow(missing_docs)] // the names are the guide's
@@ -279,7 +279,7 @@ pub enum SyncEventKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SyncEventCaps {
-    /// Whether they can be exported to the DPU ([`SyncEvent::export_dpu`](crate::SyncEvent::export_dpu)).
+    /// Whether they can be exported to the DPU ([`SyncEvent::export_dpu`](crate::sync_event::SyncEvent::export_dpu)).
     #[doc(alias = "doca_sync_event_get_export_to_dpu_supported")]
     pub export_dpu: bool,
     /// Whether it imports what was exported to the DPU.
@@ -287,13 +287,13 @@ pub struct SyncEventCaps {
     pub import_dpu: bool,
     /// The largest threshold of a wait, and the largest value of an event that a wait may find. A
     /// higher threshold is refused with `InvalidValue`
-    /// ([`Reason::WaitTooHigh`](crate::Reason::WaitTooHigh)); a wait that finds a higher value,
+    /// ([`Reason::WaitTooHigh`](crate::error::Reason::WaitTooHigh)); a wait that finds a higher value,
     /// when it begins or later, fails with `InvalidValue`
-    /// ([`Reason::EventTooHigh`](crate::Reason::EventTooHigh)). A wait for more than `max_wait` is
+    /// ([`Reason::EventTooHigh`](crate::error::Reason::EventTooHigh)). A wait for more than `max_wait` is
     /// taken, but no value can end it with success.
     ///
     /// The limit concerns waits on a WorkQ only: jobs that get, set and add take any value, and so
-    /// do the waits of a [`BlockingSyncEvent`](crate::BlockingSyncEvent).
+    /// do the waits of a [`BlockingSyncEvent`](crate::sync_event::BlockingSyncEvent).
     ///
     /// `None` if the device cannot wait. The crate then submits jobs that get the value until it is
     /// greater than the threshold, and neither has a limit.

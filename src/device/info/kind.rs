@@ -10,15 +10,15 @@ pub enum JobKind {
     /// A copy, by a [`Dma`](crate::Dma).
     #[doc(alias = "DOCA_DMA_JOB_MEMCPY")]
     Copy,
-    /// A hash of one message, by a [`Sha`](crate::Sha).
+    /// A hash of one message, by a [`Sha`](crate::sha::Sha).
     Sha(Algorithm),
-    /// A part of a message that is hashed by a [`ShaSession`](crate::ShaSession).
+    /// A part of a message that is hashed by a [`ShaSession`](crate::sha::ShaSession).
     ShaPart(Algorithm),
     /// A remote operation, by an [`Rdma`](crate::Rdma).
     Rdma(RdmaKind),
-    /// A job of a [`SyncEvent`](crate::SyncEvent).
+    /// A job of a [`SyncEvent`](crate::sync_event::SyncEvent).
     SyncEvent(SyncEventKind),
-    /// A Job of the provider's own, by an [`Accel`](crate::Accel).
+    /// A Job of the provider's own, by an [`Accel`](crate::accel::Accel).
     Accel(u32),
 }
 

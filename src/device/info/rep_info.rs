@@ -14,7 +14,7 @@ pub enum RepKind {
     Emulated,
 }
 
-/// What can be opened as a [`Representor`](crate::Representor): a snapshot, of when it was listed,
+/// What can be opened as a [`Representor`](crate::device::Representor): a snapshot, of when it was listed,
 /// which changes with nothing (Core guide 3.2.2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[doc(alias = "doca_devinfo_rep")]

@@ -14,12 +14,12 @@ use super::sha::ShaJob;
 #[non_exhaustive]
 #[doc(alias = "doca_job")]
 pub enum Job<'a> {
-    /// A copy, for a [`Queue`](crate::device::Queue) of a device with [`DmaCaps`](crate::DmaCaps).
+    /// A copy, for a [`Queue`](crate::device::Queue) of a device with [`DmaCaps`](crate::device::DmaCaps).
     Copy(&'a CopyJob),
-    /// A hash, for a [`Queue`](crate::device::Queue) of a device with [`ShaCaps`](crate::ShaCaps).
+    /// A hash, for a [`Queue`](crate::device::Queue) of a device with [`ShaCaps`](crate::device::ShaCaps).
     Sha(&'a ShaJob),
     /// A job of the provider's own kind, for a [`Queue`](crate::device::Queue) of a device with
-    /// [`AccelCaps`](crate::AccelCaps).
+    /// [`AccelCaps`](crate::device::AccelCaps).
     Accel(&'a AccelJob),
     /// A remote operation, for an [`Endpoint`](crate::device::Endpoint).
     Rdma(&'a RdmaJob),
@@ -81,7 +81,7 @@ pub struct CopyJob {
 #[derive(Clone, Copy, Debug)]
 #[doc(alias = "doca_job")]
 pub struct AccelJob {
-    /// What to do: one of [`AccelCaps::opcodes`](crate::AccelCaps::opcodes).
+    /// What to do: one of [`AccelCaps::opcodes`](crate::device::AccelCaps::opcodes).
     pub opcode: u32,
     /// A number that means what the opcode says. What needs more stands in the source.
     pub arg: u64,

@@ -19,14 +19,14 @@ use crate::error::{Error, ErrorKind, Result};
 ///
 /// ```compile_fail,E0451
 /// use std::ptr::NonNull;
-/// use tokio_doca::{Access, device::Region};
+/// use tokio_doca::{device::Region, mem::Access};
 ///
 /// Region { addr: NonNull::<u8>::dangling(), len: 4096, access: Access::default() };
 /// ```
 ///
 /// ```compile_fail,E0133
 /// # use std::ptr::NonNull;
-/// # use tokio_doca::{Access, device::Region};
+/// # use tokio_doca::{device::Region, mem::Access};
 /// Region::new(NonNull::<u8>::dangling(), 4096, Access::default());
 /// ```
 #[derive(Clone, Copy, Debug)]

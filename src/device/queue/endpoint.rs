@@ -57,7 +57,7 @@ pub struct EndpointConfig {
     pub recv_list_len: u32,
     /// The largest payload of a packet.
     pub mtu: Mtu,
-    /// Which address of the port; less than [`RdmaCaps::gid_table_size`](crate::RdmaCaps::gid_table_size). `None`: the device chooses.
+    /// Which address of the port; less than [`RdmaCaps::gid_table_size`](crate::device::RdmaCaps::gid_table_size). `None`: the device chooses.
     pub gid_index: Option<u32>,
     /// How long a Job waits for a peer that has no receive posted, or does not answer, before it fails.
     pub rnr_timeout: Duration,
@@ -113,7 +113,7 @@ pub enum EndpointState {
 /// 2. A Job or receive that fails takes the Endpoint to [`EndpointState::Error`]: all others that were accepted end with
 ///    [`JobError::flushed`], and so does what is submitted from then on.
 /// 3. When `reset` has returned no memory of Jobs and receives is touched any more; their Completions come, flushed. (Or, of a device that does not
-///    let go of them, with [`JobError::memory_kept`](crate::JobError::memory_kept).)
+///    let go of them, with [`JobError::memory_kept`](crate::error::JobError::memory_kept).)
 ///
 /// # Safety
 ///

@@ -166,7 +166,7 @@ pub trait EventCounter: Send + Sync {
 ///
 /// - Jobs are done in the order of their submission.
 /// - Each wait that was taken ends once, unless it is cancelled. It returns a value that ends it.
-/// - A wait that finds the value beyond [`SyncEventCaps::max_wait`](crate::SyncEventCaps::max_wait)
+/// - A wait that finds the value beyond [`SyncEventCaps::max_wait`](crate::device::SyncEventCaps::max_wait)
 ///   fails with [`JobError::event_too_high`], whether it begins there or has waited before.
 pub trait EventPort: Submit {
     /// How the wait ends, or that it goes on, if that can be said at once. It is not begun, whatever the answer.

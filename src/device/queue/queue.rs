@@ -50,7 +50,7 @@ pub enum Armed {
 pub unsafe trait Queue: Submit {
     /// Makes an Endpoint, in the state Init, whose Completions come out of this queue.
     ///
-    /// The crate calls it on devices that have [`RdmaCaps`](crate::RdmaCaps), within its limits.
+    /// The crate calls it on devices that have [`RdmaCaps`](crate::device::RdmaCaps), within its limits.
     ///
     /// # Errors
     ///
@@ -62,7 +62,7 @@ pub unsafe trait Queue: Submit {
 
     /// Puts a sync event of this device on the queue: its Jobs and at most so many waits at once, less than 2^20, end here.
     ///
-    /// The crate calls it on devices that have [`SyncEventCaps`](crate::SyncEventCaps), within their limits, and once for each event.
+    /// The crate calls it on devices that have [`SyncEventCaps`](crate::device::SyncEventCaps), within their limits, and once for each event.
     ///
     /// # Errors
     ///

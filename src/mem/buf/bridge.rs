@@ -16,7 +16,7 @@ impl Buf {
     /// # Errors
     ///
     /// `NotSupported` on a device that is no adapter; `InvalidValue` if the device does not hold the Mmap; `NotPermitted` if it holds it for
-    /// copies alone ([`MmapBuilder::only_for`](crate::MmapBuilder::only_for)).
+    /// copies alone ([`MmapBuilder::only_for`](crate::mem::MmapBuilder::only_for)).
     #[doc(alias = "doca_buf_get_mkey")]
     pub fn mkey(&self, device: &Device) -> Result<u32> {
         device.pd()?;

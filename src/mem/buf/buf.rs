@@ -204,8 +204,8 @@ impl Buf {
     /// # Errors
     ///
     /// `InvalidValue` if it ends before it begins
-    /// ([`Reason::RangeReversed`](crate::Reason::RangeReversed)), or reaches past the data
-    /// ([`Reason::SliceOutOfData`](crate::Reason::SliceOutOfData)).
+    /// ([`Reason::RangeReversed`](crate::error::Reason::RangeReversed)), or reaches past the data
+    /// ([`Reason::SliceOutOfData`](crate::error::Reason::SliceOutOfData)).
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<BufSlice, JobError> {
         let data_len = self.data_len();
         match MmapInner::resolve(range, data_len) {

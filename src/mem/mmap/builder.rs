@@ -55,7 +55,7 @@ impl MmapBuilder {
     /// Registers the memory for copies of this process (and hashes, and an accelerator's jobs), or for remote operations, and not for both.
     ///
     /// An adapter has a Registration for each use, and counts the pages of each against `ulimit -l`: this halves it. A context of the
-    /// other kind refuses the Bufs ([`Reason::OtherUse`](crate::Reason::OtherUse)).
+    /// other kind refuses the Bufs ([`Reason::OtherUse`](crate::error::Reason::OtherUse)).
     pub fn only_for(mut self, purpose: Use) -> MmapBuilder {
         self.only_for = Some(purpose);
         self
@@ -96,7 +96,7 @@ impl MmapBuilder {
     /// well: share such a one only with whom you trust.
     ///
     /// ```
-    /// # use tokio_doca::{BufInventory, Device, Mmap};
+    /// # use tokio_doca::{mem::BufInventory, Device, Mmap};
     /// use std::os::fd::OwnedFd;
     /// use nix::sys::memfd::{MFdFlags, memfd_create};
     ///
@@ -135,7 +135,7 @@ impl MmapBuilder {
     /// ([`Mmap::is_exportable`]). A child of `fork` inherits it, with what jobs have written by then.
     ///
     /// ```
-    /// # use tokio_doca::{BufInventory, Device, Mmap};
+    /// # use tokio_doca::{mem::BufInventory, Device, Mmap};
     /// # let device = Device::open_default()?;
     /// let mmap = Mmap::builder().device(&device).from_owner(b"as it was".to_vec())?;
     /// let buf = BufInventory::with_capacity(1).buf_filled(&mmap, 6..)?;

@@ -17,7 +17,7 @@ use crate::sync::{Mutex, MutexGuard, lock};
 
 /// A memory range that devices hold (Core guide 3.3.1). Clones are the same range.
 ///
-/// What [`MmapBuilder::alloc`](crate::MmapBuilder::alloc) makes is zeroed, populated (a page fault costs as much as
+/// What [`MmapBuilder::alloc`](crate::mem::MmapBuilder::alloc) makes is zeroed, populated (a page fault costs as much as
 /// copying 20 to 40 pages), and not inherited by a child of `fork`. Memory of the application's can be used as well:
 ///
 /// | memory | may be exported | slices | inherited by a child of `fork` |
@@ -30,7 +30,7 @@ use crate::sync::{Mutex, MutexGuard, lock};
 /// the last handle, Buf and Lease has gone.
 ///
 /// ```
-/// use tokio_doca::{Access, Device, Mmap};
+/// use tokio_doca::{mem::Access, Device, Mmap};
 ///
 /// let device = Device::open_default()?;
 /// let mmap = Mmap::builder().device(&device).access(Access::LOCAL_READ_WRITE).alloc(1 << 20)?;

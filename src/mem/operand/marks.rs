@@ -24,8 +24,8 @@ marks! {
     /// A source of a job: [`Buf`], [`BufSlice`] or [`BufChain`], or a reference to one.
     ///
     /// ```compile_fail,E0277
-    /// # fn hash(sha: &tokio_doca::Sha, digest: &tokio_doca::Buf) {
-    /// let _ = sha.hash(tokio_doca::Algorithm::Sha256, vec![0; 64], digest);
+    /// # fn hash(sha: &tokio_doca::sha::Sha, digest: &tokio_doca::Buf) {
+    /// let _ = sha.hash(tokio_doca::sha::Algorithm::Sha256, vec![0; 64], digest);
     /// # }
     /// ```
     #[diagnostic::on_unimplemented(

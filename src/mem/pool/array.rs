@@ -30,7 +30,7 @@ pub enum ArrayTarget {
 /// the rooms that it was left with. It claims its range of the Mmap until the array and the last of its Bufs have gone.
 ///
 /// ```
-/// # use tokio_doca::{BufArray, Device, Mmap};
+/// # use tokio_doca::{mem::BufArray, Device, Mmap};
 /// # let device = Device::open_default()?;
 /// let mmap = Mmap::builder().device(&device).alloc(1 << 20)?;
 /// let array = BufArray::builder(&mmap).element_size(64).elements(100).build()?;

@@ -14,7 +14,7 @@ use crate::mem::mmap::{Mmap, MmapInner};
 /// Bufs may overlap; jobs and guards on overlapping bytes exclude each other as on the same Buf.
 ///
 /// ```
-/// # use tokio_doca::{BufInventory, Device, Mmap};
+/// # use tokio_doca::{mem::BufInventory, Device, Mmap};
 /// # let device = Device::open_default()?;
 /// let mmap = Mmap::builder().device(&device).alloc(1 << 20)?;
 /// let inventory = BufInventory::with_capacity(16);

@@ -18,7 +18,7 @@ use crate::mem::mmap::{Mmap, MmapInner};
 ///
 /// It is given back when the last clone, RemoteBuf and job has gone. When the exporter stops or drops its Mmap, or ends, the
 /// bytes stay where they are for what runs, and what begins later fails
-/// ([`Reason::ExportRevoked`](crate::Reason::ExportRevoked), [`Reason::ExporterGone`](crate::Reason::ExporterGone)).
+/// ([`Reason::ExportRevoked`](crate::error::Reason::ExportRevoked), [`Reason::ExporterGone`](crate::error::Reason::ExporterGone)).
 ///
 /// The exporter, and whoever else imports the memory, may change it at any time: it is reached by jobs alone, and what a job
 /// copies meanwhile may be torn.
@@ -39,7 +39,7 @@ use crate::mem::mmap::{Mmap, MmapInner};
 /// ```
 /// use std::time::Duration;
 /// use tokio_doca::soft::{Soft, View};
-/// use tokio_doca::{Access, BufInventory, Dma, Mmap, RemoteMmap, WorkQ};
+/// use tokio_doca::{mem::{Access, BufInventory, RemoteMmap}, Dma, Mmap, WorkQ};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tokio_doca::Error> {

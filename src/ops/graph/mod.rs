@@ -4,7 +4,7 @@
 //! and results; many of them run at once. A [`Run`] is one future: no task, no waker and no allocation for each node.
 //!
 //! ```
-//! use tokio_doca::{BufPool, Device, Dma, ErrorKind, Error, Graph, Mmap, WorkQ};
+//! use tokio_doca::{graph::Graph, BufPool, Device, Dma, Error, ErrorKind, Mmap, WorkQ};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Error> {
@@ -52,7 +52,7 @@
 //! All operations of an [`Rdma`](crate::Rdma) are nodes. A request that is sent, and an answer that is hashed when it came:
 //!
 //! ```
-//! use tokio_doca::{Algorithm, BufPool, Error, Graph, Instance, Rdma, Sha};
+//! use tokio_doca::{graph::{Graph, Instance}, sha::{Algorithm, Sha}, BufPool, Error, Rdma};
 //!
 //! fn ask(rdma: &Rdma, sha: &Sha, pool: &BufPool) -> Result<Instance, Error> {
 //!     let mut g = Graph::builder();
@@ -88,10 +88,6 @@ mod node;
 mod plan;
 mod run;
 
-pub use super::super::mem::{
-    Any, AnyCopyDestination, AnyCopySource, AnyDestination, AnySource, MaybeAnyDestination,
-    MaybeAnyRemote, MaybeAnySource,
-};
 pub use kinds::{
     CallData, CallNode, CompareSwapData, CompareSwapNode, CopyNode, EventAddNode, EventGetNode,
     EventSetNode, EventWaitData, EventWaitNode, FetchAddData, FetchAddNode, HashNode, Operands,

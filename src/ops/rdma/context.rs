@@ -22,7 +22,7 @@ const BLOB: usize = 1024;
 /// [`handshake`](Rdma::handshake) does all of it.
 ///
 /// ```
-/// # use tokio_doca::{BufPool, Device, ErrorKind, JobError, Mmap, Rdma, WorkQ};
+/// # use tokio_doca::{error::JobError, BufPool, Device, ErrorKind, Mmap, Rdma, WorkQ};
 /// async fn greet(rdma: &Rdma, pool: &BufPool) -> Result<(), JobError> {
 ///     let (hello, answer) = (pool.alloc().await, pool.alloc().await);
 ///     hello.extend_from_slice(b"hello")?;
@@ -36,8 +36,8 @@ const BLOB: usize = 1024;
 /// # Errors of jobs
 ///
 /// What is refused before it is posted leaves the context as it is. A job that fails takes it to [`RdmaState::Error`], and often
-/// the peer's as well: all other jobs and receives end with [`Reason::Flushed`](crate::Reason::Flushed), which names the first cause
-/// ([`JobError::cause`](crate::JobError::cause)), and nothing is taken any more until both sides are [`reset`](Rdma::reset) and connected anew.
+/// the peer's as well: all other jobs and receives end with [`Reason::Flushed`](crate::error::Reason::Flushed), which names the first cause
+/// ([`JobError::cause`](crate::error::JobError::cause)), and nothing is taken any more until both sides are [`reset`](Rdma::reset) and connected anew.
 ///
 /// # Receives
 ///
@@ -285,15 +285,15 @@ impl Rdma {
     }
 
     /// Back to Init, from any state: the connection ends, and the peer's state turns to Error. Jobs
-    /// in flight and receives end with [`Reason::Flushed`](crate::Reason::Flushed), for
-    /// [`Reason::Reset`](crate::Reason::Reset); messages that nobody took are dropped, and so is
+    /// in flight and receives end with [`Reason::Flushed`](crate::error::Reason::Flushed), for
+    /// [`Reason::Reset`](crate::error::Reason::Reset); messages that nobody took are dropped, and so is
     /// one that lies in the memory of a dropped receive which another one took over, and was not
     /// polled since. Messages that come before it returns count as old ones. What was exported is
     /// worth nothing any more: export and connect anew. It does not wait; memory of jobs in flight
     /// goes back as they are collected.
     ///
     /// An adapter that does not let go of them leaves the state at Error, and they end with
-    /// [`Reason::MemoryKept`](crate::Reason::MemoryKept): build another Rdma.
+    /// [`Reason::MemoryKept`](crate::error::Reason::MemoryKept): build another Rdma.
     ///
     /// # Errors
     ///

@@ -49,8 +49,8 @@ impl Rdma {
         /// Refused, and the state stays as it is: `InvalidValue` if a source is a foreign device's, or is more bytes or longer lists than the
         /// device takes ([`Rdma::caps`]); `InUse` if a job or a guard writes it; `NotConnected`; `Shutdown`; `BadState` without a runtime in event
         /// mode. Failed, and the state is Error: `TimedOut` if the peer has no receive posted for the time of
-        /// [`rnr_timeout`](crate::RdmaBuilder::rnr_timeout); `InvalidValue` if the message is longer than the receive; what the peer's end was.
-        /// In the state Error: [`Reason::Flushed`](crate::Reason::Flushed), with the kind of the first cause.
+        /// [`rnr_timeout`](crate::rdma::RdmaBuilder::rnr_timeout); `InvalidValue` if the message is longer than the receive; what the peer's end was.
+        /// In the state Error: [`Reason::Flushed`](crate::error::Reason::Flushed), with the kind of the first cause.
         ///
         /// # Cancel safety
         ///
@@ -129,7 +129,7 @@ impl Rdma {
         ///
         /// Refused, and the state stays as it is: `InvalidValue` if `remote` is shorter than 8 bytes, or lies at no multiple of 8; `NotPermitted` if its
         /// exporter does not let peers do atomics; `NotSupported` if the device has none; `BadState` where a job of the WorkQ ended with
-        /// [`Reason::MemoryKept`](crate::Reason::MemoryKept), since its answer may still come; as [`Rdma::write`]. Failed: as [`Rdma::write`].
+        /// [`Reason::MemoryKept`](crate::error::Reason::MemoryKept), since its answer may still come; as [`Rdma::write`]. Failed: as [`Rdma::write`].
         ///
         /// # Cancel safety
         ///
@@ -157,23 +157,23 @@ impl Rdma {
     ///
     /// Receives that wait at once get their messages in the order in which they were polled first.
     /// With all places taken
-    /// ([`RdmaBuilder::recv_queue_size`](crate::RdmaBuilder::recv_queue_size)) it waits its turn.
+    /// ([`RdmaBuilder::recv_queue_size`](crate::rdma::RdmaBuilder::recv_queue_size)) it waits its turn.
     /// One that waits for a place, has been notified, and is still not polled when a later one has
     /// been polled twice since, may be passed.
     ///
     /// # Errors
     ///
     /// `InvalidValue` if `dst` has no tailroom, is a foreign device's, or is a longer list than
-    /// [`recv_chain_len`](crate::RdmaBuilder::recv_chain_len); `InUse` if a job or a guard has it; `Shutdown`, also while it waits, and then it stays posted;
+    /// [`recv_chain_len`](crate::rdma::RdmaBuilder::recv_chain_len); `InUse` if a job or a guard has it; `Shutdown`, also while it waits, and then it stays posted;
     /// `BadState` without a runtime in event mode. Failed, and the state is Error: `InvalidValue` if a message is longer than the room. In the state Error:
-    /// [`Reason::Flushed`](crate::Reason::Flushed).
+    /// [`Reason::Flushed`](crate::error::Reason::Flushed).
     ///
     /// # Cancel safety
     ///
     /// No message is lost by a drop. A receive that is dropped stays posted, and keeps its memory
     /// leased; the next one that begins takes it over instead of posting another, and gets its
     /// message, which is copied to its own destination, if that is another one. If that has too
-    /// little room ([`Reason::ReceiveTooSmall`](crate::Reason::ReceiveTooSmall)), or is in use, the
+    /// little room ([`Reason::ReceiveTooSmall`](crate::error::Reason::ReceiveTooSmall)), or is in use, the
     /// message stays for the one after it. What the peer may send is bounded by the room of the
     /// receive that is posted: a message that is longer than that of the dropped one is an error,
     /// however much the next has.

@@ -20,7 +20,7 @@ use crate::reactor::{Attachment, WorkQ};
 /// is an eighth of its inline limit, 8 KiB.
 ///
 /// ```
-/// # use tokio_doca::{Algorithm, BufPool, Device, Mmap, Sha, WorkQ};
+/// # use tokio_doca::{sha::{Algorithm, Sha}, BufPool, Device, Mmap, WorkQ};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tokio_doca::Error> {
 /// let device = Device::open_default()?;
@@ -116,7 +116,7 @@ impl Sha {
     /// bytes or a longer list than the device takes ([`Sha::caps`]); `NotSupported` if the device does not compute this
     /// hash; `NotPermitted` if the destination is read-only; `InUse` if a job or a guard has either side; `Shutdown`;
     /// `BadState` without a runtime in event mode. Failed: what the device reports, and `BadState`
-    /// ([`Reason::Unheard`](crate::Reason::Unheard)) if an event-driven hash in flight is polled where there is no runtime: it
+    /// ([`Reason::Unheard`](crate::error::Reason::Unheard)) if an event-driven hash in flight is polled where there is no runtime: it
     /// goes on.
     ///
     /// # Cancel safety

@@ -17,7 +17,7 @@ use crate::ops::operation::Op;
 /// session begins a new message then. A part that fails, or is refused, was not hashed: the session is as it was.
 ///
 /// ```
-/// # use tokio_doca::{Algorithm, BufPool, Device, Mmap, Sha, WorkQ};
+/// # use tokio_doca::{sha::{Algorithm, Sha}, BufPool, Device, Mmap, WorkQ};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tokio_doca::Error> {
 /// # let device = Device::open_default()?;

@@ -10,12 +10,12 @@ use crate::error::{JobError, Result};
 /// Looks between two that give the CPU up, of a wait that spins: the other side may need it.
 const LOOKS: u32 = 1 << 14;
 
-/// A sync event whose calls block their thread: [`SyncEventBuilder::start`](crate::SyncEventBuilder::start), or
-/// [`ImportedSyncEvent::start`](crate::ImportedSyncEvent::start). The other side may be of either flavour. [`SyncEvent`](crate::SyncEvent) tells how one
+/// A sync event whose calls block their thread: [`SyncEventBuilder::start`](crate::sync_event::SyncEventBuilder::start), or
+/// [`ImportedSyncEvent::start`](crate::sync_event::ImportedSyncEvent::start). The other side may be of either flavour. [`SyncEvent`](crate::sync_event::SyncEvent) tells how one
 /// ends.
 ///
 /// ```
-/// use tokio_doca::{Device, Location, SyncEvent};
+/// use tokio_doca::{sync_event::{Location, SyncEvent}, Device};
 ///
 /// let device = Device::open_default()?;
 /// let cpu = Location::Cpu(&device);
@@ -110,11 +110,11 @@ impl BlockingSyncEvent {
         }
     }
 
-    /// What the other side imports: as [`SyncEvent::export_dpu`](crate::SyncEvent::export_dpu).
+    /// What the other side imports: as [`SyncEvent::export_dpu`](crate::sync_event::SyncEvent::export_dpu).
     ///
     /// # Errors
     ///
-    /// As [`SyncEvent::export_dpu`](crate::SyncEvent::export_dpu).
+    /// As [`SyncEvent::export_dpu`](crate::sync_event::SyncEvent::export_dpu).
     #[doc(alias = "doca_sync_event_export_to_dpu")]
     pub fn export_dpu(&self, device: &Device) -> Result<Vec<u8>> {
         export(&*self.event, &self.device, device)

@@ -21,7 +21,7 @@ const BLOB: usize = 1024;
 ///
 /// ```
 /// use tokio_doca::soft::{Soft, View};
-/// use tokio_doca::{Location, SyncEvent, WorkQ};
+/// use tokio_doca::{sync_event::{Location, SyncEvent}, WorkQ};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tokio_doca::Error> {
@@ -142,7 +142,7 @@ impl SyncEvent {
     ///
     /// # Errors
     ///
-    /// `NotSupported` if the device exports none to the DPU ([`SyncEventCaps::export_dpu`](crate::SyncEventCaps::export_dpu)), or both locations are
+    /// `NotSupported` if the device exports none to the DPU ([`SyncEventCaps::export_dpu`](crate::device::SyncEventCaps::export_dpu)), or both locations are
     /// the CPU's; `NotPermitted` if it was imported itself; `InvalidValue` for another device than its own; `BadState` once it was stopped; with
     /// backing memory what [`Mmap::export_dpu`](crate::Mmap::export_dpu) says of it; what could not be had.
     #[doc(alias = "doca_sync_event_export_to_dpu")]

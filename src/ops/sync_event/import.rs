@@ -28,7 +28,7 @@ impl SyncEvent {
     ///
     /// `InvalidValue` for what is no blob, is cut off or was changed, and for a blob of something else, with the call that
     /// takes it; `UnsupportedVersion` for a newer one; `NotSupported` for one
-    /// that this device does not import ([`SyncEventCaps::import_dpu`](crate::SyncEventCaps::import_dpu)), from another port, another host, or another network
+    /// that this device does not import ([`SyncEventCaps::import_dpu`](crate::device::SyncEventCaps::import_dpu)), from another port, another host, or another network
     /// namespace without a path; `InUse` if it has an importer; `ConnectionAborted` if it was stopped or dropped; `ConnectionReset` if its owner has
     /// gone; `NotPermitted` for what no owner answers; `TimedOut` if it does not answer; what could not be had.
     ///
@@ -114,7 +114,7 @@ pub struct ImportedSyncEvent {
 }
 
 impl ImportedSyncEvent {
-    /// How many waits can sleep at once: as [`SyncEventBuilder::waits`](crate::SyncEventBuilder::waits).
+    /// How many waits can sleep at once: as [`SyncEventBuilder::waits`](crate::sync_event::SyncEventBuilder::waits).
     pub fn waits(mut self, waits: u32) -> ImportedSyncEvent {
         self.waits = waits;
         self
@@ -124,7 +124,7 @@ impl ImportedSyncEvent {
     ///
     /// # Errors
     ///
-    /// As [`SyncEventBuilder::attach`](crate::SyncEventBuilder::attach), of the waits, the device and the WorkQ. The import is given up then.
+    /// As [`SyncEventBuilder::attach`](crate::sync_event::SyncEventBuilder::attach), of the waits, the device and the WorkQ. The import is given up then.
     #[doc(alias = "doca_ctx_start")]
     pub fn attach(self, workq: &WorkQ) -> Result<SyncEvent> {
         let Self {

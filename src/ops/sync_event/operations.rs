@@ -33,8 +33,8 @@ impl SyncEvent {
         ///
         /// # Errors
         ///
-        /// `ConnectionReset` if it was imported, and its owner has stopped or dropped it ([`Reason::EventRevoked`](crate::Reason::EventRevoked)) or has ended
-        /// ([`Reason::EventPeerGone`](crate::Reason::EventPeerGone)); `BadState` if it was stopped ([`Reason::EventStopped`](crate::Reason::EventStopped)), or
+        /// `ConnectionReset` if it was imported, and its owner has stopped or dropped it ([`Reason::EventRevoked`](crate::error::Reason::EventRevoked)) or has ended
+        /// ([`Reason::EventPeerGone`](crate::error::Reason::EventPeerGone)); `BadState` if it was stopped ([`Reason::EventStopped`](crate::error::Reason::EventStopped)), or
         /// without a runtime in event mode; `Shutdown`.
         ///
         /// # Cancel safety
@@ -72,11 +72,11 @@ impl SyncEvent {
     ///
     /// In [`Mode::BusyPoll`](crate::Mode::BusyPoll) each poll looks; otherwise the task sleeps, in
     /// Hybrid mode after a while. If all places are taken
-    /// ([`SyncEventBuilder::waits`](crate::SyncEventBuilder::waits)), the wait stands in line for
+    /// ([`SyncEventBuilder::waits`](crate::sync_event::SyncEventBuilder::waits)), the wait stands in line for
     /// one. It looks at the counter meanwhile, so that it ends whatever the waits in front of it do,
     /// but a sleeping task may see the value up to 8.4 ms late: see the naps below.
     ///
-    /// On a device that cannot wait ([`SyncEventCaps::max_wait`](crate::SyncEventCaps::max_wait) is
+    /// On a device that cannot wait ([`SyncEventCaps::max_wait`](crate::device::SyncEventCaps::max_wait) is
     /// `None`), one job after the other gets the value. While the mode spins, they follow each
     /// other at once. Otherwise the task sleeps in between, for 0.13 ms at first and twice as long
     /// each time, up to 8.4 ms: by then at the latest it sees a value that stays. A timer in the
@@ -85,10 +85,10 @@ impl SyncEvent {
     /// # Errors
     ///
     /// - `InvalidValue` if the threshold is beyond
-    ///   [`SyncEventCaps::max_wait`](crate::SyncEventCaps::max_wait)
-    ///   ([`Reason::WaitTooHigh`](crate::Reason::WaitTooHigh)), or if the value of the event is,
+    ///   [`SyncEventCaps::max_wait`](crate::device::SyncEventCaps::max_wait)
+    ///   ([`Reason::WaitTooHigh`](crate::error::Reason::WaitTooHigh)), or if the value of the event is,
     ///   when the wait begins, while it goes on, or when it would end
-    ///   ([`Reason::EventTooHigh`](crate::Reason::EventTooHigh)).
+    ///   ([`Reason::EventTooHigh`](crate::error::Reason::EventTooHigh)).
     /// - What [`SyncEvent::get`] fails with, also while it waits.
     /// - `ConnectionReset` if the process that had imported the event has ended, and no other
     ///   process has imported it since.
@@ -106,7 +106,7 @@ impl SyncEvent {
     ///
     /// # Errors
     ///
-    /// As [`SyncEvent::wait_gt`]; `InvalidValue` for a mask that the device does not take ([`Reason::WaitMask`](crate::Reason::WaitMask)).
+    /// As [`SyncEvent::wait_gt`]; `InvalidValue` for a mask that the device does not take ([`Reason::WaitMask`](crate::error::Reason::WaitMask)).
     ///
     /// # Cancel safety
     ///

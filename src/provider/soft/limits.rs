@@ -39,7 +39,7 @@ const MAX_WAITS: u32 = 1 << 16;
 /// - SyncEvents: the guide (3.4.6.5) limits a wait to a threshold of 0 to 254 and to an event whose
 ///   value is 0 to 254, and calls everything else anomalous; the header limits masks to whole
 ///   bytes. The profile refuses a higher threshold, and fails a wait that finds a higher value
-///   ([`Reason::EventTooHigh`](crate::Reason::EventTooHigh)). Both sources have waits on BlueField-3
+///   ([`Reason::EventTooHigh`](crate::error::Reason::EventTooHigh)). Both sources have waits on BlueField-3
 ///   and ConnectX-7 only; that a BlueField-2 has none is inferred from that.
 /// - That copies, hashes, RDMA and SyncEvents ring an event handle on both is an **assumption** too: NVIDIA's DMA samples poll, and the Core guide (3.4.5)
 ///   only says that there are contexts that cannot.
@@ -139,7 +139,7 @@ impl Limits {
         }
     }
 
-    /// Whether a [`Sha`](crate::Sha) attaches to an event-driven WorkQ.
+    /// Whether a [`Sha`](crate::sha::Sha) attaches to an event-driven WorkQ.
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
     pub fn sha_event_driven(self, supported: bool) -> Limits {
         Limits {

@@ -141,7 +141,7 @@ impl Watched {
 /// watch on their own, from the change that this one has seen last.
 ///
 /// ```
-/// # use tokio_doca::{Rdma, RdmaState};
+/// # use tokio_doca::{rdma::RdmaState, Rdma};
 /// /// Resets `rdma` whenever it fails.
 /// async fn keep_alive(rdma: &Rdma) -> Result<(), tokio_doca::Error> {
 ///     let mut watch = rdma.watch();

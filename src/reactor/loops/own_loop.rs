@@ -42,7 +42,7 @@ impl WorkQ {
     ///
     /// ```
     /// use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-    /// use tokio_doca::{BufPool, Device, Dma, Mmap, Output, WorkQ};
+    /// use tokio_doca::{op::Output, BufPool, Device, Dma, Mmap, WorkQ};
     ///
     /// let device = Device::open_default()?;
     /// let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;

@@ -6,7 +6,10 @@ use futures::FutureExt;
 
 use support::*;
 use tokio_doca::soft::{Fault, Soft};
-use tokio_doca::{Buf, Dma, ErrorKind, JobError, Mode, Reason, WorkQ};
+use tokio_doca::{
+    Buf, Dma, ErrorKind, Mode, WorkQ,
+    error::{JobError, Reason},
+};
 
 #[test]
 fn a_scripted_error_keeps_its_kind_and_the_vendors_code() {
@@ -202,7 +205,7 @@ async fn in_flight<'a>(
     bench: &'a Bench,
     pairs: &'a [(Buf, Buf)],
     faults: &[Fault],
-) -> Vec<std::pin::Pin<Box<dyn Future<Output = Result<usize, tokio_doca::JobError>> + 'a>>> {
+) -> Vec<std::pin::Pin<Box<dyn Future<Output = Result<usize, tokio_doca::error::JobError>> + 'a>>> {
     let hold = bench.hold();
     for &fault in faults {
         bench.soft.faults().push(fault);

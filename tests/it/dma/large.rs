@@ -4,7 +4,10 @@ use std::time::{Duration, Instant};
 
 use support::*;
 use tokio_doca::soft::Soft;
-use tokio_doca::{Buf, BufChain, BufInventory, ErrorKind, Mmap, Mode};
+use tokio_doca::{
+    Buf, ErrorKind, Mmap, Mode,
+    mem::{BufChain, BufInventory},
+};
 
 /// What lies around a destination.
 const GUARD: usize = 64;

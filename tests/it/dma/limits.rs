@@ -6,7 +6,11 @@ use proptest::prelude::*;
 use support::*;
 use tokio_doca::device::Provider;
 use tokio_doca::soft::{Limits, Soft};
-use tokio_doca::{Buf, BufChain, ErrorKind, JobError, Mode, Reason};
+use tokio_doca::{
+    Buf, ErrorKind, Mode,
+    error::{JobError, Reason},
+    mem::BufChain,
+};
 
 fn soft(limits: Limits, defer: bool) -> Soft {
     Soft::builder().limits(limits).defer(defer).build()

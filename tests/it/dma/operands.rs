@@ -2,7 +2,11 @@
 
 use support::*;
 use tokio_doca::soft::Soft;
-use tokio_doca::{BufChain, BufInventory, BufPool, Dma, ErrorKind, Mmap, Reason};
+use tokio_doca::{
+    BufPool, Dma, ErrorKind, Mmap,
+    error::Reason,
+    mem::{BufChain, BufInventory},
+};
 
 #[test]
 fn a_source_without_data_is_copied_once_it_has_some() {
@@ -56,7 +60,7 @@ fn too_small_a_tailroom_is_refused_with_both_numbers() {
 #[test]
 fn source_and_destination_that_share_memory_are_refused() {
     each(async |bench| {
-        let overlap = |result: Result<usize, tokio_doca::JobError>, what: &str| {
+        let overlap = |result: Result<usize, tokio_doca::error::JobError>, what: &str| {
             let error = result.expect_err(what);
             assert_eq!(
                 (error.kind(), error.reason()),
@@ -155,7 +159,7 @@ fn memory_of_another_device_is_refused() {
             let (a, b) = (foreign.try_alloc().unwrap(), foreign.try_alloc().unwrap());
             a.extend_from_slice(b"abc").unwrap();
             let (src, dst) = (bench.filled(b"abc"), bench.empty());
-            let foreign_device = |result: Result<usize, tokio_doca::JobError>| {
+            let foreign_device = |result: Result<usize, tokio_doca::error::JobError>| {
                 let error = result.unwrap_err();
                 assert_eq!(
                     (error.kind(), error.reason()),

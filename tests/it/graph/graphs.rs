@@ -12,8 +12,11 @@ use support::*;
 use tokio_doca::graph::{CopyNode, Node, NodeState};
 use tokio_doca::soft::{Fault, Soft};
 use tokio_doca::{
-    Accel, AccelCall, Buf, BufChain, BufPool, Dma, Error, ErrorKind, Graph, Instance, Mmap, Mode,
-    Reason, WorkQ,
+    Buf, BufPool, Dma, Error, ErrorKind, Mmap, Mode, WorkQ,
+    accel::{Accel, AccelCall},
+    error::Reason,
+    graph::{Graph, Instance},
+    mem::BufChain,
 };
 
 /// What user nodes have done, in order.

@@ -8,8 +8,12 @@ use sha2::Digest;
 use support::*;
 use tokio_doca::graph::NodeState;
 use tokio_doca::{
-    Access, Algorithm, Buf, BufInventory, Dma, Error, ErrorKind, Graph, Mode, Rdma, RdmaState,
-    Reason, Received, RecvOpcode, RemoteBuf, RemoteMmap, Sha, WorkQ,
+    Buf, Dma, Error, ErrorKind, Mode, Rdma, WorkQ,
+    error::Reason,
+    graph::Graph,
+    mem::{Access, BufInventory, RemoteBuf, RemoteMmap},
+    rdma::{RdmaState, Received, RecvOpcode},
+    sha::{Algorithm, Sha},
 };
 
 const ALL: Access = Access::RDMA_READ

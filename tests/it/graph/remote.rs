@@ -3,7 +3,12 @@
 use support::*;
 use tokio_doca::graph::NodeState;
 use tokio_doca::soft::{Soft, View};
-use tokio_doca::{Access, BufChain, Graph, Mmap, Reason, RemoteMmap};
+use tokio_doca::{
+    Mmap,
+    error::Reason,
+    graph::Graph,
+    mem::{Access, BufChain, RemoteMmap},
+};
 
 const DPU: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_WRITE);
 

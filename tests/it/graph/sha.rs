@@ -4,7 +4,11 @@ use sha2::Digest;
 use support::*;
 use tokio_doca::graph::NodeState;
 use tokio_doca::soft::Fault;
-use tokio_doca::{Algorithm, Error, ErrorKind, Graph, Sha};
+use tokio_doca::{
+    Error, ErrorKind,
+    graph::Graph,
+    sha::{Algorithm, Sha},
+};
 
 #[test]
 fn a_copy_and_a_hash_of_the_same_source_are_checked_by_a_user_node() {

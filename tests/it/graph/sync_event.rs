@@ -3,7 +3,7 @@
 use support::events::Setup;
 use support::*;
 use tokio_doca::graph::NodeState;
-use tokio_doca::{Error, ErrorKind, Graph, Reason};
+use tokio_doca::{Error, ErrorKind, error::Reason, graph::Graph};
 
 #[test]
 fn a_graph_signals_and_waits() {

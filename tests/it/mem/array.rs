@@ -1,7 +1,11 @@
 //! Bufs by their index: always the same Buf, in a range that nobody else can have.
 
 use support::*;
-use tokio_doca::{ArrayTarget, BufArray, BufInventory, BufPool, ErrorKind, Reason};
+use tokio_doca::{
+    BufPool, ErrorKind,
+    error::Reason,
+    mem::{ArrayTarget, BufArray, BufInventory},
+};
 
 #[test]
 fn an_index_is_always_the_same_buf_at_its_place() {

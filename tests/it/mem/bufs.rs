@@ -3,7 +3,10 @@
 
 use support::*;
 use tokio_doca::soft::Fault;
-use tokio_doca::{Access, BufInventory, BufPool, ErrorKind};
+use tokio_doca::{
+    BufPool, ErrorKind,
+    mem::{Access, BufInventory},
+};
 
 #[test]
 fn rooms_add_up_to_the_capacity() {

@@ -7,7 +7,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use bytes::{Buf as _, BufMut, Bytes};
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio_doca::{Access, BufInventory, ErrorKind, Reason};
+use tokio_doca::{
+    ErrorKind,
+    error::Reason,
+    mem::{Access, BufInventory},
+};
 
 #[test]
 fn bytes_are_the_bufs_own_and_lease_it_until_the_last_slice_has_gone() {
@@ -94,7 +98,7 @@ fn a_buf_that_cannot_become_bytes_comes_back() {
             .unwrap();
         let error = shared.into_bytes().unwrap_err();
         assert_eq!(
-            tokio_doca::JobError::from(error).kind(),
+            tokio_doca::error::JobError::from(error).kind(),
             ErrorKind::NotPermitted
         );
     });

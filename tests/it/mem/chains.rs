@@ -2,7 +2,7 @@
 
 use support::*;
 use tokio_doca::soft::Fault;
-use tokio_doca::{Buf, BufChain, ErrorKind};
+use tokio_doca::{Buf, ErrorKind, mem::BufChain};
 
 fn chain(bufs: &[&Buf]) -> BufChain {
     let chain = BufChain::with_capacity(bufs.len());
@@ -215,7 +215,7 @@ fn a_slice_in_a_destination_chain_is_refused() {
             (error.kind(), error.reason()),
             (
                 ErrorKind::InvalidValue,
-                tokio_doca::Reason::SliceAsDestination
+                tokio_doca::error::Reason::SliceAsDestination
             )
         );
         assert_eq!((first.data_len(), dst.data_len()), (0, 1));

@@ -6,8 +6,10 @@ use futures::executor::block_on;
 use support::*;
 use tokio_doca::soft::{Limits, Soft, View};
 use tokio_doca::{
-    Access, Audience, Buf, BufInventory, BufPool, Device, Dma, Error, ErrorKind, HugePages, Mmap,
-    Mode, Reason, RemoteMmap, WorkQ,
+    Buf, BufPool, Device, Dma, Error, ErrorKind, Mmap, Mode, WorkQ,
+    device::Audience,
+    error::Reason,
+    mem::{Access, BufInventory, HugePages, RemoteMmap},
 };
 
 const DPU: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_WRITE);
@@ -330,7 +332,7 @@ fn what_the_exporter_does_not_permit_is_an_error_of_the_job() {
     let other = Copies::new(&sides.dpu.open("p1").unwrap());
     block_on(async {
         let (dma, buf) = (&copies.dma, copies.filled(&[1; 100]));
-        let reason = |result: Result<usize, tokio_doca::JobError>| {
+        let reason = |result: Result<usize, tokio_doca::error::JobError>| {
             let error = result.unwrap_err();
             (error.reason(), error.kind())
         };
@@ -512,7 +514,7 @@ fn lists_long_copies_and_the_defer_mode_reach_it_too() {
         let workq = WorkQ::builder().mode(Mode::BusyPoll).build().unwrap();
         let dma = Dma::builder(&p0).attach(&workq).unwrap();
         let bytes = pattern(7, len);
-        let chain = tokio_doca::BufChain::with_capacity(3);
+        let chain = tokio_doca::mem::BufChain::with_capacity(3);
         for piece in [0..1000, 1000..1 << 20, 1 << 20..len] {
             let buf = inventory.buf(&own, piece.clone()).unwrap();
             buf.extend_from_slice(&bytes[piece]).unwrap();
@@ -535,7 +537,7 @@ async fn what_is_taken_back_is_refused(
     mmap: &Mmap,
     remote: &RemoteMmap,
     dma: &Dma,
-    chain: &tokio_doca::BufChain,
+    chain: &tokio_doca::mem::BufChain,
     back: &Buf,
 ) {
     // A piece of a pool's memory that peers may write takes no Lease, and keeps nobody from stopping the Mmap.

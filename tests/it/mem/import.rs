@@ -9,7 +9,11 @@ use tokio_doca::device::{
     Adapter, Exported, Imported, Offer, Queue, QueueConfig, Region, Registrar, Registration, Use,
 };
 use tokio_doca::soft::{Soft, View};
-use tokio_doca::{Access, DevInfo, Device, ErrorKind, Mmap, RemoteMmap, Result};
+use tokio_doca::{
+    Device, ErrorKind, Mmap, Result,
+    device::DevInfo,
+    mem::{Access, RemoteMmap},
+};
 
 /// Imports as the inner device does, and then changes the answer.
 struct Twisted {

@@ -1,7 +1,7 @@
 //! Bufs on ranges of the caller's choice: what may overlap, what a pool claims, and when a descriptor is free again.
 
 use support::*;
-use tokio_doca::{BufInventory, BufPool, Device, ErrorKind, Mmap};
+use tokio_doca::{BufPool, Device, ErrorKind, Mmap, mem::BufInventory};
 
 fn mmap(len: usize) -> Mmap {
     let device = Device::open_default().unwrap();
@@ -136,8 +136,8 @@ fn a_thousand_overlapping_bufs_agree_with_a_plain_list() {
     let bufs: Vec<_> = (0..1000)
         .map(|i| inventory.buf_filled(&mmap, range(i)).unwrap())
         .collect();
-    let mut held: Vec<(usize, bool, tokio_doca::BufData<'_>)> = Vec::new();
-    let mut written: Vec<(usize, tokio_doca::BufDataMut<'_>)> = Vec::new();
+    let mut held: Vec<(usize, bool, tokio_doca::mem::BufData<'_>)> = Vec::new();
+    let mut written: Vec<(usize, tokio_doca::mem::BufDataMut<'_>)> = Vec::new();
     let meet = |a: usize, b: usize| range(a).start < range(b).end && range(b).start < range(a).end;
     let (mut granted, mut denied) = (0, 0);
     for step in 0..20_000_usize {

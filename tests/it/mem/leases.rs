@@ -1,7 +1,7 @@
 //! Many readers or one writer of some bytes, be they jobs or guards; nobody waits, and forgetting anything is sound.
 
 use support::*;
-use tokio_doca::{Buf, BufPool, Device, Dma, ErrorKind, Mmap, Reason, WorkQ};
+use tokio_doca::{Buf, BufPool, Device, Dma, ErrorKind, Mmap, WorkQ, error::Reason};
 
 #[test]
 fn many_readers_or_one_writer() {
@@ -159,7 +159,7 @@ fn guards_forgotten_by_the_million_leave_the_buf_leased_and_nothing_else() {
 fn guards_of_an_inventory_buf_forgotten_by_the_hundred_thousand_are_counted() {
     each_of(&configs()[..1], async |bench| {
         let mmap = bench.mmap(4096);
-        let inventory = tokio_doca::BufInventory::with_capacity(3);
+        let inventory = tokio_doca::mem::BufInventory::with_capacity(3);
         let buf = inventory.buf_filled(&mmap, 0..100).unwrap();
         for _ in 0..100_000 {
             std::mem::forget(buf.data().unwrap());

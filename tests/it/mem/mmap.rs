@@ -17,8 +17,10 @@ use support::*;
 use tokio_doca::device::{Adapter, Queue, QueueConfig, Region, Registrar, Registration, Use};
 use tokio_doca::soft::Soft;
 use tokio_doca::{
-    Access, BufArray, BufInventory, BufPool, Caps, DevInfo, Device, Dma, Error, ErrorKind,
-    HugePages, Mmap, MmapBuilder, Mode, PciAddr, PciFunction, Reason, WorkQ,
+    BufPool, Device, Dma, Error, ErrorKind, Mmap, Mode, WorkQ,
+    device::{Caps, DevInfo, PciAddr, PciFunction},
+    error::Reason,
+    mem::{Access, BufArray, BufInventory, HugePages, MmapBuilder},
 };
 
 const PAGE: usize = 4096;

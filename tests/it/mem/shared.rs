@@ -2,7 +2,11 @@
 #![expect(unsafe_code, reason = "takes slices on its own word")]
 
 use support::*;
-use tokio_doca::{Access, Buf, BufInventory, ErrorKind, Mmap, Reason};
+use tokio_doca::{
+    Buf, ErrorKind, Mmap,
+    error::Reason,
+    mem::{Access, BufInventory},
+};
 
 const ATOMIC: Access = Access::LOCAL_READ_WRITE.union(Access::RDMA_ATOMIC);
 

@@ -8,8 +8,11 @@ use support::device::under_test;
 use support::loopback::Loopback;
 use support::{in_time, pattern};
 use tokio_doca::{
-    Access, Buf, BufChain, BufInventory, BufPool, Caps, Device, ErrorKind, JobError, Mmap, Mode,
-    Mtu, Rdma, RdmaState, Reason, RecvOpcode, RemoteMmap, WorkQ,
+    Buf, BufPool, Device, ErrorKind, Mmap, Mode, Rdma, WorkQ,
+    device::Caps,
+    error::{JobError, Reason},
+    mem::{Access, BufChain, BufInventory, RemoteMmap},
+    rdma::{Mtu, RdmaState, RecvOpcode},
 };
 
 /// Ends, or the test fails.
@@ -334,13 +337,13 @@ async fn memory_that_was_exported_to_the_dpu_is_refused() {
 
 #[tokio::test]
 async fn what_a_device_does_not_have_is_refused() {
-    let mut caps = tokio_doca::RdmaCaps::new(8, 64, 2);
+    let mut caps = tokio_doca::device::RdmaCaps::new(8, 64, 2);
     (caps.atomics, caps.write_imm) = (false, false);
     let (_loopback, device) = Loopback::with_caps(true, caps);
     let (here, there) = pair_of(&device);
     let a = &here.rdma;
     let (_mmap, remote) = remote(&there, &here, 64, all_access());
-    let reason = |result: Result<u64, tokio_doca::JobError>| result.unwrap_err().reason();
+    let reason = |result: Result<u64, tokio_doca::error::JobError>| result.unwrap_err().reason();
     assert_eq!(
         reason(a.fetch_add(&remote, 1).await),
         Reason::RdmaUnsupported
@@ -388,7 +391,8 @@ async fn the_builder_rounds_up_and_refuses() {
     assert_eq!(rdma.rnr_timeout(), Duration::from_millis(5));
     assert_eq!(rdma.state(), RdmaState::Init);
     assert_eq!(rdma.caps().max_recv_queue_size, 1024);
-    let refused = |builder: tokio_doca::RdmaBuilder<'_>| builder.attach(&workq).unwrap_err().kind();
+    let refused =
+        |builder: tokio_doca::rdma::RdmaBuilder<'_>| builder.attach(&workq).unwrap_err().kind();
     let begin = || Rdma::builder(&device);
     for (builder, kind) in [
         (begin().send_queue_size(0), ErrorKind::InvalidValue),

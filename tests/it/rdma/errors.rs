@@ -5,7 +5,12 @@ use std::time::{Duration, Instant};
 use support::device::{adapter, assert_told, connects_unasked, defers, told_of};
 use support::rdma::{REMOTE, Setup, Side, connect, failed};
 use support::*;
-use tokio_doca::{Access, Buf, ErrorKind, JobError, Mode, RdmaState, Reason, RemoteBuf};
+use tokio_doca::{
+    Buf, ErrorKind, Mode,
+    error::{JobError, Reason},
+    mem::{Access, RemoteBuf},
+    rdma::RdmaState,
+};
 
 const RNR: Duration = Duration::from_millis(60);
 

@@ -2,7 +2,7 @@
 
 use support::rdma::{Setup, Side, connect, failed};
 use support::*;
-use tokio_doca::{Buf, ErrorKind, RdmaState, Reason};
+use tokio_doca::{Buf, ErrorKind, error::Reason, rdma::RdmaState};
 
 fn pair(setup: Setup) -> (Side, Side) {
     let (one, other) = (Side::new(setup), Side::new(setup));
@@ -25,7 +25,7 @@ fn adopted<'a>(
     side: &'a Side,
     dropped: &'a Buf,
     adopter: &'a Buf,
-) -> std::pin::Pin<Box<tokio_doca::RdmaRecv<&'a tokio_doca::Rdma, &'a Buf>>> {
+) -> std::pin::Pin<Box<tokio_doca::rdma::RdmaRecv<&'a tokio_doca::Rdma, &'a Buf>>> {
     poll_pending(Box::pin(side.rdma.recv(dropped)).as_mut());
     let mut recv = Box::pin(side.rdma.recv(adopter));
     poll_pending(recv.as_mut());

@@ -9,7 +9,12 @@ use support::both_sides::*;
 use support::device::{adapter, assert_told, defers, under_test};
 use support::loopback::Loopback;
 use support::{Count, LIMIT, in_time, poll, until};
-use tokio_doca::{BufChain, BufPool, Device, ErrorKind, Mmap, Mode, RdmaState, Reason, RecvOpcode};
+use tokio_doca::{
+    BufPool, Device, ErrorKind, Mmap, Mode,
+    error::Reason,
+    mem::BufChain,
+    rdma::{RdmaState, RecvOpcode},
+};
 
 const MODES: [Mode; 3] = [
     Mode::EventDriven,

@@ -6,7 +6,11 @@ use std::time::Duration;
 use futures::{FutureExt, StreamExt};
 use support::rdma::{Setup, Side, connect};
 use support::*;
-use tokio_doca::{Buf, Mode, RdmaState, Reason, RecvStream};
+use tokio_doca::{
+    Buf, Mode,
+    error::Reason,
+    rdma::{RdmaState, RecvStream},
+};
 
 fn all_modes() -> [Mode; 3] {
     let spin = Duration::from_micros(50);

@@ -10,7 +10,10 @@ use std::thread;
 
 use support::rdma::{Setup, Side, connect};
 use support::*;
-use tokio_doca::{Mode, RdmaState, RdmaWatch};
+use tokio_doca::{
+    Mode,
+    rdma::{RdmaState, RdmaWatch},
+};
 
 fn pair(mode: Mode) -> (Side, Side) {
     let setup = Setup::new(false, mode);

@@ -3,8 +3,12 @@
 use tokio_doca::device::Provider;
 use tokio_doca::soft::{Function, Limits, Port, Soft, Topology, View};
 use tokio_doca::{
-    Access, Algorithm, DevInfo, Device, Error, ErrorKind, JobKind, Mmap, PciAddr, PciFunction,
-    RdmaKind, RemoteMmap, RepFilter, RepInfo, RepKind, Representor,
+    Device, Error, ErrorKind, Mmap,
+    device::{
+        DevInfo, JobKind, PciAddr, PciFunction, RdmaKind, RepFilter, RepInfo, RepKind, Representor,
+    },
+    mem::{Access, RemoteMmap},
+    sha::Algorithm,
 };
 
 const HOST: [(&str, &str); 5] = [

@@ -3,7 +3,10 @@
 use support::*;
 use tokio_doca::device::{Liveness, Provider};
 use tokio_doca::soft::Soft;
-use tokio_doca::{DevInfo, Device, Dma, ErrorKind, Mmap, PciAddr, PciFunction, WorkQ};
+use tokio_doca::{
+    Device, Dma, ErrorKind, Mmap, WorkQ,
+    device::{DevInfo, PciAddr, PciFunction},
+};
 
 #[test]
 fn the_host_view_has_its_five_functions() {
@@ -125,7 +128,7 @@ fn opening_one_device_from_many_threads_yields_one() {
 #[test]
 fn a_forged_description_opens_nothing() {
     let soft = Soft::builder().build();
-    let caps = tokio_doca::Caps::for_dma(u64::MAX, 1, u32::MAX);
+    let caps = tokio_doca::device::Caps::for_dma(u64::MAX, 1, u32::MAX);
     let forged = DevInfo::new("soft", "pf0", PciAddr::new(1, 2, 3), PciFunction::Pf, caps);
     let error = Provider::open(&soft, &forged).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);

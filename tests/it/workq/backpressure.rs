@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::stream::{self, StreamExt};
 use support::*;
 use tokio_doca::soft::Fault;
-use tokio_doca::{Buf, BufPool, ErrorKind, JobError, Mode};
+use tokio_doca::{Buf, BufPool, ErrorKind, Mode, error::JobError};
 
 /// All four configurations at this depth.
 fn deep(depth: u32) -> Vec<Config> {

@@ -17,7 +17,8 @@ use tokio_doca::device::{
 };
 use tokio_doca::soft::Soft;
 use tokio_doca::{
-    Buf, BufInventory, BufPool, Device, Dma, Mmap, Mode, Rdma, Result, WorkQ, WorkQBuilder,
+    Buf, BufPool, Device, Dma, Mmap, Mode, Rdma, Result, WorkQ, mem::BufInventory,
+    workq::WorkQBuilder,
 };
 
 /// Runs the story on a thread of its own, and fails if it does not end.

@@ -12,7 +12,7 @@ use tokio_doca::device::{
     Adapter, Armed, Completion, Job, Keep, Queue, QueueConfig, Registrar, Submit, Submitted, Token,
 };
 use tokio_doca::soft::{Fault, Soft};
-use tokio_doca::{BufPool, DevInfo, Device, Dma, ErrorKind, Mmap, Mode, Result, WorkQ};
+use tokio_doca::{BufPool, Device, Dma, ErrorKind, Mmap, Mode, Result, WorkQ, device::DevInfo};
 
 const SPIN: Duration = Duration::from_micros(30);
 
@@ -481,7 +481,7 @@ fn set_mode_in_a_loop_under_64_tasks_leaves_nobody_asleep() {
 fn the_stats_tell_what_was_done() {
     let bench = Bench::new(Config::new(false, Mode::EventDriven));
     let stats = || bench.workq.stats();
-    assert_eq!(stats(), tokio_doca::Stats::default());
+    assert_eq!(stats(), tokio_doca::workq::Stats::default());
     run(async {
         // Inline: counted all the same, by the device.
         for _ in 0..5 {

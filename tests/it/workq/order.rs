@@ -12,7 +12,11 @@ use support::rdma::{Setup, Side, connect};
 use support::*;
 use tokio::task::coop::{consume_budget, has_budget_remaining};
 use tokio_doca::soft::Soft;
-use tokio_doca::{ErrorKind, JobError, Location, Mode, Rdma, SyncEvent, WorkQ};
+use tokio_doca::{
+    ErrorKind, Mode, Rdma, WorkQ,
+    error::JobError,
+    sync_event::{Location, SyncEvent},
+};
 
 const MANY: u8 = 24;
 

@@ -19,7 +19,9 @@ use tokio_doca::device::{
     Adapter, Armed, Completion, Job, Keep, Queue, QueueConfig, Registrar, Submit, Submitted, Token,
 };
 use tokio_doca::soft::{Fault, Soft};
-use tokio_doca::{Buf, BufPool, DevInfo, Device, Dma, ErrorKind, JobError, Mmap, Mode, WorkQ};
+use tokio_doca::{
+    Buf, BufPool, Device, Dma, ErrorKind, Mmap, Mode, WorkQ, device::DevInfo, error::JobError,
+};
 
 /// How the loop waits.
 #[derive(Clone, Copy, Debug)]

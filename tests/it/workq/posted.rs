@@ -14,8 +14,12 @@ use support::*;
 use tokio_doca::graph::Scope;
 use tokio_doca::soft::Limits;
 use tokio_doca::{
-    Buf, Dma, ErrorKind, Graph, Instance, JobError, Location, Mode, Output, Reason, RecvOpcode,
-    SyncEvent, WorkQ,
+    Buf, Dma, ErrorKind, Mode, WorkQ,
+    error::{JobError, Reason},
+    graph::{Graph, Instance},
+    op::Output,
+    rdma::RecvOpcode,
+    sync_event::{Location, SyncEvent},
 };
 
 /// How the loop learns of an end.
@@ -75,7 +79,7 @@ fn value(told: &mut Told, word: u64) -> u64 {
     told.remove(&word).unwrap().unwrap().value().unwrap()
 }
 
-fn received(told: &mut Told, word: u64) -> tokio_doca::Received {
+fn received(told: &mut Told, word: u64) -> tokio_doca::rdma::Received {
     match told.remove(&word) {
         Some(Ok(Output::Received(received))) => received,
         other => panic!("{word}: {other:?}"),

@@ -19,8 +19,10 @@ use tokio_doca::device::{
 };
 use tokio_doca::soft::Fault;
 use tokio_doca::{
-    Accel, AccelCall, AccelCaps, Caps, DevInfo, Device, ErrorKind, JobError, Mode, PciFunction,
-    WorkQ,
+    Device, ErrorKind, Mode, WorkQ,
+    accel::{Accel, AccelCall},
+    device::{AccelCaps, Caps, DevInfo, PciFunction},
+    error::JobError,
 };
 
 /// A device that has room for `room` jobs, and does one when it is told to.

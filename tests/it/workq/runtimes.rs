@@ -14,7 +14,10 @@ use support::*;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::coop;
 use tokio_doca::soft::Soft;
-use tokio_doca::{ErrorKind, JobError, Mode, Reason};
+use tokio_doca::{
+    ErrorKind, Mode,
+    error::{JobError, Reason},
+};
 
 type Copying = Pin<Box<dyn Future<Output = Result<usize, JobError>> + Send>>;
 

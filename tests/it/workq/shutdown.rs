@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use support::*;
 use tokio_doca::soft::Fault;
-use tokio_doca::{ErrorKind, JobError, Mode};
+use tokio_doca::{ErrorKind, Mode, error::JobError};
 
 type Copying = Pin<Box<dyn Future<Output = Result<usize, JobError>> + Send>>;
 

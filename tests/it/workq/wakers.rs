@@ -11,7 +11,7 @@ use support::rdma::{Setup, Side, connect};
 use support::*;
 use tokio_doca::graph::RunError;
 use tokio_doca::soft::Soft;
-use tokio_doca::{Graph, JobError, Mode};
+use tokio_doca::{Mode, error::JobError, graph::Graph};
 
 type Running = Pin<Box<dyn Future<Output = Result<(), RunError>> + Send>>;
 type Copying = Pin<Box<dyn Future<Output = Result<usize, JobError>> + Send>>;

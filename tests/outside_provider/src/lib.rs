@@ -14,7 +14,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use tokio_doca::device::{
     Adapter, Provider, Queue, QueueConfig, Region, Registrar, Registration, Segment, Use,
 };
-use tokio_doca::{AccelCaps, Caps, DevInfo, Device, PciAddr, PciFunction, Result, ShaCaps};
+use tokio_doca::{
+    Device, Result,
+    device::{AccelCaps, Caps, DevInfo, PciAddr, PciFunction, ShaCaps},
+};
 
 /// Writes the source to the destination, each byte combined with the lowest one of the argument.
 pub const XOR: u32 = 7;

@@ -9,7 +9,7 @@ use tokio_doca::device::{
     Armed, Completion, Job, Keep, Queue, QueueConfig, Segment, Segments, SessionRef, ShaJob,
     Signal, Submit, Submitted, Token,
 };
-use tokio_doca::{Error, ErrorKind, JobError, Result};
+use tokio_doca::{Error, ErrorKind, Result, error::JobError};
 
 use super::{Control, ECHO, FILL, Sin, hash};
 

@@ -12,7 +12,7 @@ use tokio_doca::device::{
     Imported, Job, Keep, Offer, Queue, QueueConfig, RdmaJob, Region, Registrar, Registration,
     Segments, Signal, Submit, Submitted, Token, Use, Verb,
 };
-use tokio_doca::{DevInfo, Device, ErrorKind, JobError, Result};
+use tokio_doca::{Device, ErrorKind, Result, device::DevInfo, error::JobError};
 
 /// What the device does against the contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,9 @@ use tokio_doca::device::{
     Use,
 };
 use tokio_doca::{
-    Caps, DevInfo, Device, Error, ErrorKind, JobError, PciAddr, PciFunction, Result, SyncEventCaps,
+    Device, Error, ErrorKind, Result,
+    device::{Caps, DevInfo, PciAddr, PciFunction, SyncEventCaps},
+    error::JobError,
 };
 
 /// What the device does against the contract.

@@ -3,9 +3,9 @@
 
 use outside_provider::{FILL, Outside, Sin, XOR};
 use support::sins;
-use tokio_doca::Algorithm;
 use tokio_doca::contract::{self, Sample, Subject};
 use tokio_doca::device::{Device, Provider};
+use tokio_doca::sha::Algorithm;
 
 #[path = "../../../examples/custom_provider.rs"]
 #[allow(dead_code, reason = "its main runs as an example")]

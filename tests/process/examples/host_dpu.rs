@@ -10,7 +10,7 @@ use std::thread;
 use support::programs::*;
 use support::{block_until, run as run_async};
 use tokio_doca::soft::{Soft, Topology};
-use tokio_doca::{Access, Channel, ErrorKind, Mmap};
+use tokio_doca::{ErrorKind, Mmap, channel::Channel, mem::Access};
 
 /// A folder, and in it the file of a card that no other test has: its Channels meet nobody else's.
 struct Card {

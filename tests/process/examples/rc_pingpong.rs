@@ -17,7 +17,7 @@ use support::block_until;
 use support::device::adapter;
 use support::programs::{Folder, example, run, text};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
-use tokio_doca::Mtu;
+use tokio_doca::rdma::Mtu;
 
 const HERE: Place = Place {
     lid: 0x1f,

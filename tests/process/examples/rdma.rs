@@ -15,7 +15,7 @@ use rdma_sample::{Args, Digest, IMMEDIATE, Meeting};
 use support::block_until;
 use support::device::{adapter, defers, needs_soft};
 use support::programs::*;
-use tokio_doca::{Access, Rdma, WorkQ};
+use tokio_doca::{Rdma, WorkQ, mem::Access};
 
 /// One of DOCA's pairs: name, who calls, who listens, the flag of the text and who takes it.
 struct Sample {

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use tokio_doca::soft::Soft;
-use tokio_doca::{Buf, BufInventory, Device, JobError, Mmap, Mode, Rdma, RdmaState, WorkQ};
+use tokio_doca::{
+    Buf, Device, Mmap, Mode, Rdma, WorkQ, error::JobError, mem::BufInventory, rdma::RdmaState,
+};
 
 use super::listen;
 use super::rdma::*;

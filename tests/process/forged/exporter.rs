@@ -10,7 +10,7 @@ use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::SockType;
 use nix::unistd::ftruncate;
-use tokio_doca::Access;
+use tokio_doca::mem::Access;
 
 use super::*;
 use support::peer::{hear, hex, say, unhex};

@@ -6,7 +6,10 @@ use std::time::{Duration, Instant};
 
 use futures::executor::block_on;
 use tokio_doca::soft::{Soft, View};
-use tokio_doca::{Access, Buf, BufInventory, Device, Dma, Mmap, Mode, RemoteMmap, WorkQ};
+use tokio_doca::{
+    Buf, Device, Dma, Mmap, Mode, WorkQ,
+    mem::{Access, BufInventory, RemoteMmap},
+};
 
 use super::*;
 use support::peer::{Peer, footprint, hear, hex, is_as_before, role, say, unhex};

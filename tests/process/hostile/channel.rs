@@ -8,7 +8,10 @@ use std::time::Duration;
 use support::channel::*;
 use support::peer::{Peer, hear, role, say};
 use support::{test_name, *};
-use tokio_doca::{Channel, ErrorKind, Service};
+use tokio_doca::{
+    ErrorKind,
+    channel::{Channel, Service},
+};
 
 /// The service still takes a proper client, and talks with it.
 async fn works(service: &Service) {

@@ -13,7 +13,10 @@ use support::peer::unhex;
 use support::test_name;
 use support::{LIMIT, pattern, programs};
 use tokio_doca::soft::Soft;
-use tokio_doca::{Access, ErrorKind, Mmap, RemoteMmap};
+use tokio_doca::{
+    ErrorKind, Mmap,
+    mem::{Access, RemoteMmap},
+};
 
 #[test]
 fn what_an_importer_may_only_read_cannot_be_changed_by_any_call() {

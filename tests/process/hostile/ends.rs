@@ -12,7 +12,11 @@ use support::events::{Setup, blob, give, import};
 use support::peer::{Peer, hear, hex, role, say, unhex};
 use support::{test_name, *};
 use tokio_doca::soft::Soft;
-use tokio_doca::{JobError, Mode, Rdma, RdmaState, Reason, WorkQ};
+use tokio_doca::{
+    Mode, Rdma, WorkQ,
+    error::{JobError, Reason},
+    rdma::RdmaState,
+};
 
 /// Becomes another program, which keeps what is not closed by that, and ends when its input does.
 fn replace() -> ! {

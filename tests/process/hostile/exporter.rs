@@ -13,8 +13,9 @@ use support::peer::{Peer, footprint, hear, hex, is_as_before, role, say, unhex};
 use support::{test_name, *};
 use tokio_doca::soft::{Soft, View};
 use tokio_doca::{
-    Access, Buf, BufInventory, Device, Dma, Error, ErrorKind, JobError, Mmap, Mode, Reason,
-    RemoteBuf, RemoteMmap, WorkQ,
+    Buf, Device, Dma, Error, ErrorKind, Mmap, Mode, WorkQ,
+    error::{JobError, Reason},
+    mem::{Access, BufInventory, RemoteBuf, RemoteMmap},
 };
 
 const DPU: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_WRITE);

@@ -12,7 +12,7 @@ use nix::sys::socket::{Shutdown, shutdown};
 use nix::unistd::Pid;
 use support::peer::{Peer, hear, hex, role, say, unhex};
 use support::{test_name, *};
-use tokio_doca::{ErrorKind, Mode, RdmaState, Reason};
+use tokio_doca::{ErrorKind, Mode, error::Reason, rdma::RdmaState};
 
 #[test]
 fn a_host_that_answers_wrongly_is_refused() {

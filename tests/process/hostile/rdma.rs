@@ -10,7 +10,11 @@ use crate::forged::endpoint::*;
 use crate::forged::rdma::*;
 use support::{test_name, *};
 use tokio::time::timeout;
-use tokio_doca::{JobError, Mode, RdmaState, Reason};
+use tokio_doca::{
+    Mode,
+    error::{JobError, Reason},
+    rdma::RdmaState,
+};
 
 /// What a connection may end with.
 fn is_ordinary(error: JobError) -> bool {

@@ -4,7 +4,10 @@
 use crate::forged::Blob;
 use support::{test_name, *};
 use tokio_doca::soft::{Limits, Soft, Topology, View};
-use tokio_doca::{Access, Device, Error, RemoteMmap};
+use tokio_doca::{
+    Device, Error,
+    mem::{Access, RemoteMmap},
+};
 
 /// A line of a log, and what clears a terminal and turns the direction of its text.
 const FORGED: &str = "x\n2026-11-22 ERROR root login\r\x1b[2J\u{9b}1m\u{202e}";

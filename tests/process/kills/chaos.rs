@@ -10,7 +10,10 @@ use support::peer::{Peer, footprint, hear, hex, role, say, unhex};
 use support::random::{Random, setting};
 use support::rdma::{Setup, Side};
 use support::{test_name, *};
-use tokio_doca::{JobError, Reason, RemoteMmap};
+use tokio_doca::{
+    error::{JobError, Reason},
+    mem::RemoteMmap,
+};
 
 const TEST: &str = test_name!(processes_meet_and_are_killed);
 const PROCESSES: usize = 8;

@@ -10,8 +10,9 @@ use support::random::{Random, setting};
 use support::{test_name, *};
 use tokio_doca::soft::{Soft, View};
 use tokio_doca::{
-    Access, Buf, BufInventory, Device, Dma, ErrorKind, JobError, Mmap, Mode, Reason, RemoteBuf,
-    RemoteMmap, WorkQ,
+    Buf, Device, Dma, ErrorKind, Mmap, Mode, WorkQ,
+    error::{JobError, Reason},
+    mem::{Access, BufInventory, RemoteBuf, RemoteMmap},
 };
 
 const TEST: &str = test_name!(either_side_may_be_killed_at_any_moment);

@@ -13,7 +13,10 @@ use support::random::{Random, setting};
 use support::rdma::{SHARED, Setup, Side, failed};
 use support::{test_name, *};
 use tokio_doca::{
-    Buf, BufInventory, ErrorKind, JobError, Mmap, Mode, Rdma, RdmaState, Reason, RemoteBuf,
+    Buf, ErrorKind, Mmap, Mode, Rdma,
+    error::{JobError, Reason},
+    mem::{BufInventory, RemoteBuf},
+    rdma::RdmaState,
 };
 
 /// The latest moment, in microseconds.

@@ -11,7 +11,12 @@ use sha2::{Digest, Sha256};
 use support::channel::*;
 use support::{test_name, *};
 use tokio_doca::soft::{Soft, View};
-use tokio_doca::{Access, Channel, ErrorKind, Mode, RemoteMmap, SyncEvent, WorkQ};
+use tokio_doca::{
+    ErrorKind, Mode, WorkQ,
+    channel::Channel,
+    mem::{Access, RemoteMmap},
+    sync_event::SyncEvent,
+};
 
 use super::means::*;
 use crate::forged::endpoint::*;

@@ -14,7 +14,11 @@ use support::events::{Setup, blob, give};
 use support::peer::{Peer, hear, hex, role, say, unhex};
 use support::{test_name, *};
 use tokio_doca::soft::{Soft, View};
-use tokio_doca::{Access, Channel, ErrorKind, Mmap, Mode, Rdma, RemoteMmap, WorkQ};
+use tokio_doca::{
+    ErrorKind, Mmap, Mode, Rdma, WorkQ,
+    channel::Channel,
+    mem::{Access, RemoteMmap},
+};
 
 use super::means::{become_a_stranger, is_hung_up};
 use crate::forged::rdma::{Endpoint, RECEIVES};

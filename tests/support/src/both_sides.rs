@@ -1,8 +1,9 @@
 //! Two connected contexts in one process, on a device of their own each or the same, and their memory.
 
 use tokio_doca::{
-    Access, Buf, BufPool, Device, Mmap, Mode, Rdma, RdmaBuilder, RdmaState, RemoteBuf, RemoteMmap,
-    WorkQ,
+    Buf, BufPool, Device, Mmap, Mode, Rdma, WorkQ,
+    mem::{Access, RemoteBuf, RemoteMmap},
+    rdma::{RdmaBuilder, RdmaState},
 };
 
 pub const ELEMENT: usize = 256;

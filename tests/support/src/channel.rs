@@ -6,7 +6,11 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tokio_doca::soft::{Soft, View};
-use tokio_doca::{Channel, ChannelBuilder, Device, Representor, Service};
+use tokio_doca::{
+    Device,
+    channel::{Channel, ChannelBuilder, Service},
+    device::Representor,
+};
 
 /// A name that no other test of this machine has.
 pub fn unique(what: &str) -> String {

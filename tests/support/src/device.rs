@@ -7,7 +7,10 @@
 use std::time::Duration;
 
 use tokio_doca::soft::Soft;
-use tokio_doca::{Device, JobError, Reason};
+use tokio_doca::{
+    Device,
+    error::{JobError, Reason},
+};
 
 use super::programs::slowdown;
 

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use tokio_doca::soft::{Limits, Soft, View};
-use tokio_doca::{Device, ImportedSyncEvent, Location, Mode, SyncEvent, SyncEventBuilder, WorkQ};
+use tokio_doca::{
+    Device, Mode, WorkQ,
+    sync_event::{ImportedSyncEvent, Location, SyncEvent, SyncEventBuilder},
+};
 
 use super::LIMIT;
 use super::peer::{hear, hex, say, unhex};

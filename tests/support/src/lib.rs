@@ -23,7 +23,9 @@ use std::time::{Duration, Instant};
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::runtime::{Builder, Runtime};
 use tokio_doca::soft::{Hold, Soft};
-use tokio_doca::{Access, Buf, BufPool, Device, Dma, ErrorKind, JobError, Mmap, Mode, WorkQ};
+use tokio_doca::{
+    Buf, BufPool, Device, Dma, ErrorKind, Mmap, Mode, WorkQ, error::JobError, mem::Access,
+};
 
 /// A single step that takes longer than this hangs. It only guards against hanging: the machine may
 /// be busy with other things, and no test may depend on its speed.

@@ -11,7 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tokio_doca::device::*;
-use tokio_doca::{Error, ErrorKind, JobError, Reason, Result};
+use tokio_doca::{
+    Error, ErrorKind, Result,
+    error::{JobError, Reason},
+};
 
 /// What a test can say to the device.
 #[derive(Clone)]

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use tokio_doca::{
-    Access, Buf, BufInventory, BufPool, Device, JobError, Mmap, Mode, Rdma, RdmaState, Reason,
-    RemoteMmap, WorkQ,
+    Buf, BufPool, Device, Mmap, Mode, Rdma, WorkQ,
+    error::{JobError, Reason},
+    mem::{Access, BufInventory, RemoteMmap},
+    rdma::RdmaState,
 };
 
 use super::device::{defers, under_test};

@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// A node of a graph. `K` says what kind, and so what [`Instance::set`](crate::Instance::set) takes for it.
+/// A node of a graph. `K` says what kind, and so what [`Instance::set`](crate::graph::Instance::set) takes for it.
 pub struct Node<K> {
     id: NodeId,
     kind: PhantomData<fn() -> K>,
@@ -43,25 +43,25 @@ pub enum NodeState {
     Stopped,
 }
 
-/// The kind of a node that is a function: [`GraphBuilder::user`](crate::GraphBuilder::user).
+/// The kind of a node that is a function: [`GraphBuilder::user`](crate::graph::GraphBuilder::user).
 #[derive(Debug)]
 pub enum UserNode {}
 
 /// The kind of a node that is a function with data of each instance's own:
-/// [`GraphBuilder::user_with`](crate::GraphBuilder::user_with). It is set to that data.
+/// [`GraphBuilder::user_with`](crate::graph::GraphBuilder::user_with). It is set to that data.
 #[derive(Debug)]
 pub struct DataNode<T>(PhantomData<fn(T)>);
 
-/// The kind of a node that is a future: [`GraphBuilder::user_async`](crate::GraphBuilder::user_async).
+/// The kind of a node that is a future: [`GraphBuilder::user_async`](crate::graph::GraphBuilder::user_async).
 #[derive(Debug)]
 pub enum AsyncNode {}
 
-/// The kind of a node that is another graph: [`GraphBuilder::subgraph`](crate::GraphBuilder::subgraph). It is set to an
-/// [`Instance`](crate::Instance) of that graph.
+/// The kind of a node that is another graph: [`GraphBuilder::subgraph`](crate::graph::GraphBuilder::subgraph). It is set to an
+/// [`Instance`](crate::graph::Instance) of that graph.
 #[derive(Debug)]
 pub enum SubGraphNode {}
 
-/// The kind of a node that receives: [`GraphBuilder::rdma_recv`](crate::GraphBuilder::rdma_recv). It
+/// The kind of a node that receives: [`GraphBuilder::rdma_recv`](crate::graph::GraphBuilder::rdma_recv). It
 /// is set to a destination, or to `()`.
 #[derive(Debug)]
 pub enum RecvNode {}

@@ -44,7 +44,7 @@ impl Scope<'_> {
     ///
     /// # Errors
     ///
-    /// `BadState` if it has started, and what [`Instance::set`](crate::Instance::set) is refused for.
+    /// `BadState` if it has started, and what [`Instance::set`](crate::graph::Instance::set) is refused for.
     pub fn set<K: Settable>(&mut self, node: Node<K>, data: impl Into<K::Data>) -> Result<()> {
         const OP: &str = "Scope::set";
         if self.state(node) != NodeState::NotStarted {

@@ -20,7 +20,7 @@ const NODES: usize = 1 << 24;
 /// Builds a [`Graph`], whose documentation shows all of it.
 ///
 /// ```
-/// use tokio_doca::{Device, Dma, Error, ErrorKind, Graph, WorkQ};
+/// use tokio_doca::{graph::Graph, Device, Dma, Error, ErrorKind, WorkQ};
 ///
 /// # fn main() -> Result<(), Error> {
 /// let workq = WorkQ::builder().build()?;
@@ -115,7 +115,7 @@ impl GraphBuilder {
         self.add(Work::User(Box::new(function)))
     }
 
-    /// The same with data that each instance is set to ([`Instance::set`](crate::Instance::set)), and that stays from run to
+    /// The same with data that each instance is set to ([`Instance::set`](crate::graph::Instance::set)), and that stays from run to
     /// run: the Bufs that it shall compare, say.
     #[doc(alias = "doca_graph_instance_set_user_node_data")]
     pub fn user_with<T: Send + Sync + 'static>(
@@ -145,7 +145,7 @@ impl GraphBuilder {
         self.add(Work::Async(Arc::new(function)))
     }
 
-    /// A node that runs an instance of another graph, which [`Instance::set`](crate::Instance::set) gives it. It starts with
+    /// A node that runs an instance of another graph, which [`Instance::set`](crate::graph::Instance::set) gives it. It starts with
     /// nothing done, ends when all of that is done, and fails with it.
     #[doc(alias = "doca_graph_sub_graph_node_create")]
     pub fn subgraph(&mut self, graph: &Graph) -> Node<SubGraphNode> {

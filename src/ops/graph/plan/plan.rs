@@ -17,7 +17,10 @@ use crate::reactor::Attachment;
 ///
 /// ```
 /// use tokio_doca::graph::NodeState;
-/// use tokio_doca::{Algorithm, Buf, BufPool, Device, Dma, Error, ErrorKind, Graph, Mmap, Sha, WorkQ};
+/// use tokio_doca::{
+///     graph::Graph, sha::{Algorithm, Sha}, Buf, BufPool, Device, Dma, Error, ErrorKind, Mmap,
+///     WorkQ,
+/// };
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Error> {

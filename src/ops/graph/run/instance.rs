@@ -26,7 +26,7 @@ use crate::reactor::{Received, WorkQ};
 ///
 /// ```
 /// use tokio_doca::graph::NodeState;
-/// use tokio_doca::{BufPool, Device, Dma, Error, ErrorKind, Graph, Mmap, WorkQ};
+/// use tokio_doca::{graph::Graph, BufPool, Device, Dma, Error, ErrorKind, Mmap, WorkQ};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Error> {
@@ -91,7 +91,7 @@ impl Graph {
     ///
     /// `InvalidValue` if a context of a node's device is not attached to the WorkQ (`Dma::attach`), or if a node's
     /// [`Rdma`](crate::Rdma) is on another one, where it is connected: the node is named. And what
-    /// [`DmaBuilder::attach`](crate::DmaBuilder::attach) is refused for.
+    /// [`DmaBuilder::attach`](crate::dma::DmaBuilder::attach) is refused for.
     #[doc(alias = "doca_graph_workq_add")]
     pub fn instance_on(&self, workq: &WorkQ) -> Result<Instance> {
         Instance::new(self.clone(), workq)
@@ -139,8 +139,8 @@ impl Instance {
     }
 
     /// Sets what a node works on, from the next run on: `(source, destination)` for a copy and for a hash, an
-    /// [`AccelCall`](crate::AccelCall) for a call, an [`Instance`] for a sub-graph, its data for a function that has some; what
-    /// an operation of an [`Rdma`](crate::Rdma) takes, the builder says ([`GraphBuilder::rdma_write`](crate::GraphBuilder::rdma_write)).
+    /// [`AccelCall`](crate::accel::AccelCall) for a call, an [`Instance`] for a sub-graph, its data for a function that has some; what
+    /// an operation of an [`Rdma`](crate::Rdma) takes, the builder says ([`GraphBuilder::rdma_write`](crate::graph::GraphBuilder::rdma_write)).
     /// Bufs are handles: the instance keeps one.
     ///
     /// Jobs of a run that was dropped are not touched by it: they keep what they had.
@@ -148,14 +148,14 @@ impl Instance {
     /// The handle says what the node takes. A function has nothing to be set, and a run has its instance to itself:
     ///
     /// ```compile_fail,E0277
-    /// # fn check(g: &mut tokio_doca::graph::GraphBuilder, instance: &mut tokio_doca::Instance) {
+    /// # fn check(g: &mut tokio_doca::graph::GraphBuilder, instance: &mut tokio_doca::graph::Instance) {
     /// let check = g.user(|_| Ok(()));
     /// instance.set(check, ());
     /// # }
     /// ```
     ///
     /// ```compile_fail,E0499
-    /// # fn again(instance: &mut tokio_doca::Instance) {
+    /// # fn again(instance: &mut tokio_doca::graph::Instance) {
     /// let (first, second) = (instance.run(), instance.run());
     /// # drop((first, second));
     /// # }

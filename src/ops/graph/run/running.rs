@@ -19,14 +19,14 @@ use crate::reactor::{Line, PostedRun};
 /// A run of a graph. `I` is how it has its instance: lent (`&mut Instance`) or owned (`Instance`).
 pub struct RunRequest<I>(I);
 
-/// What [`Instance::run`](crate::Instance::run) returns, which says what dropping it does.
+/// What [`Instance::run`](crate::graph::Instance::run) returns, which says what dropping it does.
 ///
 /// # Panics
 ///
 /// If it is polled after it was over.
 pub type Run<'a> = Op<RunRequest<&'a mut Instance>>;
 
-/// What [`Instance::into_run`](crate::Instance::into_run) returns: it answers the instance, and how
+/// What [`Instance::into_run`](crate::graph::Instance::into_run) returns: it answers the instance, and how
 /// the run ended.
 pub type OwnedRun = Op<RunRequest<Instance>>;
 
@@ -40,9 +40,9 @@ impl Instance {
     /// # Errors
     ///
     /// [`RunError`](crate::graph::RunError): the first failure, and all nodes that failed. A context node fails as its job does
-    /// ([`Dma::copy`](crate::Dma::copy), [`Sha::hash`](crate::Sha::hash), [`Accel::call`](crate::Accel::call),
+    /// ([`Dma::copy`](crate::Dma::copy), [`Sha::hash`](crate::sha::Sha::hash), [`Accel::call`](crate::accel::Accel::call),
     /// [`Rdma::send`](crate::Rdma::send)), a user node with its error or panic, a node that was not set with `BadState`. Receives
-    /// are not waited for then: see [`GraphBuilder::rdma_recv`](crate::GraphBuilder::rdma_recv).
+    /// are not waited for then: see [`GraphBuilder::rdma_recv`](crate::graph::GraphBuilder::rdma_recv).
     ///
     /// # Cancel safety
     ///
