@@ -28,13 +28,13 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A connected socket. What it does is asked for by `&self`, so that both directions go on at once.
 pub(super) enum Socket {
-    Unix(Kept<UnixStream>),
+    Unix(ClosedElsewhere<UnixStream>),
     Tcp(TcpStream),
 }
 
 /// A Unix socket of Tokio's. If it cannot refuse descriptors, it is closed where that takes none of a
 /// runtime's time.
-pub(super) struct Kept<T> {
+pub(super) struct ClosedElsewhere<T> {
     /// `None` while it is dropped.
     socket: Option<T>,
     refuses: bool,
@@ -42,9 +42,9 @@ pub(super) struct Kept<T> {
     into: fn(T) -> io::Result<OwnedFd>,
 }
 
-impl Kept<UnixStream> {
-    fn stream(socket: UnixStream, refuses: bool) -> Kept<UnixStream> {
-        Kept {
+impl ClosedElsewhere<UnixStream> {
+    fn stream(socket: UnixStream, refuses: bool) -> ClosedElsewhere<UnixStream> {
+        ClosedElsewhere {
             socket: Some(socket),
             refuses,
             into: |socket| Ok(socket.into_std()?.into()),
@@ -52,9 +52,9 @@ impl Kept<UnixStream> {
     }
 }
 
-impl Kept<UnixListener> {
-    fn listener(socket: UnixListener, refuses: bool) -> Kept<UnixListener> {
-        Kept {
+impl ClosedElsewhere<UnixListener> {
+    fn listener(socket: UnixListener, refuses: bool) -> ClosedElsewhere<UnixListener> {
+        ClosedElsewhere {
             socket: Some(socket),
             refuses,
             into: |socket| Ok(socket.into_std()?.into()),
@@ -62,7 +62,7 @@ impl Kept<UnixListener> {
     }
 }
 
-impl<T> Deref for Kept<T> {
+impl<T> Deref for ClosedElsewhere<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -70,7 +70,7 @@ impl<T> Deref for Kept<T> {
     }
 }
 
-impl<T> Drop for Kept<T> {
+impl<T> Drop for ClosedElsewhere<T> {
     fn drop(&mut self) {
         if let Some(socket) = self.socket.take()
             && !self.refuses
@@ -171,7 +171,7 @@ impl Socket {
     fn unix(socket: Guarded) -> io::Result<Socket> {
         let (socket, refuses) = socket.into_parts();
         let stream = UnixStream::from_std(socket.into())?;
-        Ok(Socket::Unix(Kept::stream(stream, refuses)))
+        Ok(Socket::Unix(ClosedElsewhere::stream(stream, refuses)))
     }
 }
 
@@ -271,7 +271,7 @@ impl Socket {
 
 /// Where a service listens.
 pub(super) enum Listener {
-    Unix(Kept<UnixListener>),
+    Unix(ClosedElsewhere<UnixListener>),
     Tcp(TcpListener),
 }
 
@@ -282,7 +282,7 @@ impl Listener {
             let address = UnixAddr::new_abstract(name.as_bytes())?;
             let (socket, refuses) = process::listen(SockType::Stream, &address)?.into_parts();
             let listener = UnixListener::from_std(socket.into())?;
-            Ok(Listener::Unix(Kept::listener(listener, refuses)))
+            Ok(Listener::Unix(ClosedElsewhere::listener(listener, refuses)))
         };
         bind().map_err(|error| taken(op, name, error))
     }
@@ -300,7 +300,7 @@ impl Listener {
         let accepted = match self {
             Listener::Unix(listener) => {
                 std::task::ready!(listener.poll_accept(cx)).map(|(stream, _)| {
-                    let stream = Kept::stream(stream, listener.refuses);
+                    let stream = ClosedElsewhere::stream(stream, listener.refuses);
                     Socket::is_of_this_user(&stream).then(|| Socket::Unix(stream))
                 })
             }

@@ -13,7 +13,7 @@ use crate::error::{JobError, Reason, Result};
 use crate::mem::{
     Extent, Grow, Handle, Leased, LeasesOf, MaybeDestination, MaybeSource, Place, Sides, handles,
 };
-use crate::reactor::{Attachment, Flight, HasAttachment, Outcome, Prepared, WorkQ};
+use crate::reactor::{Attachment, HasAttachment, JobFuture, Outcome, Prepared, WorkQ};
 
 /// A context for an accelerator: Jobs whose kinds only their provider knows, by opcode.
 ///
@@ -296,7 +296,7 @@ where
 {
     type Owned = CallRequest<Accel, S::Owned, D::Owned>;
 
-    fn own(flight: &Flight<Self>) -> Self::Owned {
+    fn own(flight: &JobFuture<Self>) -> Self::Owned {
         let CallRequest { accel, call } = flight.context();
         let (opcode, arg) = (call.opcode, call.arg);
         let (src, dst) = (call.src.cloned(), call.dst.cloned());

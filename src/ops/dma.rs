@@ -11,7 +11,7 @@ use super::operation::sealed::Own;
 use crate::device::{Caps, CopyJob, Device, DmaCaps, Use};
 use crate::error::{JobError, Result};
 use crate::mem::{CopyDestination, CopySource, Extent, Grow, Handle, LeasesOf, Sides, handles};
-use crate::reactor::{Attachment, Flight, HasAttachment, Outcome, Prepared, WorkQ};
+use crate::reactor::{Attachment, HasAttachment, JobFuture, Outcome, Prepared, WorkQ};
 
 /// A DMA context: copies memory by a device (DMA guide; `doca_dma`).
 ///
@@ -201,7 +201,7 @@ where
 {
     type Owned = CopyRequest<Dma, S::Owned, D::Owned>;
 
-    fn own(flight: &Flight<Self>) -> Self::Owned {
+    fn own(flight: &JobFuture<Self>) -> Self::Owned {
         let CopyRequest { dma, src, dst } = flight.context();
         CopyRequest {
             dma: dma.cloned(),

@@ -1,7 +1,7 @@
 //! How a job goes from its first poll to its result, whatever kind of job it is.
 //!
 //! A [`Request`] is what the caller asked for: a context and operands. It lies in the operation's
-//! [`Flight`], begins when that is polled first, and begins anew after waiting for a Slot.
+//! [`JobFuture`], begins when that is polled first, and begins anew after waiting for a Slot.
 
 #![allow(unreachable_pub, reason = "named by the sealed trait behind Operation")]
 
@@ -12,7 +12,7 @@ use super::operation::sealed::{Kind, Post};
 use crate::device::AsJob;
 use crate::error::JobError;
 use crate::mem::Leased;
-use crate::reactor::{Flight, HasAttachment, Meaning, Outcome, Prepared, budget};
+use crate::reactor::{HasAttachment, JobFuture, Outcome, Prepared, ResultKind, budget};
 
 /// A job to be, and how it reaches its context.
 pub(crate) trait Request: Answers + HasAttachment + Sized {
@@ -49,10 +49,10 @@ pub trait Answers {
 pub trait Answer: sealed::Of {}
 
 mod sealed {
-    use super::Meaning;
+    use super::ResultKind;
 
     pub trait Of {
-        const MEANING: Meaning;
+        const MEANING: ResultKind;
 
         fn of(number: u64) -> Self;
     }
@@ -68,7 +68,7 @@ impl Answer for u64 {}
 impl Answer for () {}
 
 impl sealed::Of for usize {
-    const MEANING: Meaning = Meaning::Bytes;
+    const MEANING: ResultKind = ResultKind::Bytes;
 
     #[inline(always)]
     fn of(number: u64) -> usize {
@@ -77,7 +77,7 @@ impl sealed::Of for usize {
 }
 
 impl sealed::Of for u64 {
-    const MEANING: Meaning = Meaning::Value;
+    const MEANING: ResultKind = ResultKind::Value;
 
     #[inline(always)]
     fn of(number: u64) -> u64 {
@@ -86,7 +86,7 @@ impl sealed::Of for u64 {
 }
 
 impl sealed::Of for () {
-    const MEANING: Meaning = Meaning::Nothing;
+    const MEANING: ResultKind = ResultKind::Nothing;
 
     #[inline(always)]
     fn of(_: u64) {}
@@ -101,19 +101,19 @@ pub(super) fn prepare<R: Request>(request: &R) -> Result<Prepared<R::Job>, JobEr
 
 impl<R: Request> Kind for R {
     type Output = Result<<R as Answers>::Answer, JobError>;
-    type Flight = Flight<R>;
+    type JobFuture = JobFuture<R>;
 
     #[inline(always)]
-    fn flight(self) -> Flight<R> {
-        Flight::new(self)
+    fn flight(self) -> JobFuture<R> {
+        JobFuture::new(self)
     }
 
     #[inline(always)]
-    fn poll(flight: Pin<&mut Flight<R>>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(flight: Pin<&mut JobFuture<R>>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         poll(flight, cx).map(|outcome| outcome.map(sealed::Of::of))
     }
 
-    fn start(flight: &mut Flight<R>) -> Result<(), JobError> {
+    fn start(flight: &mut JobFuture<R>) -> Result<(), JobError> {
         let request = flight.context();
         let begun = request.begin()?;
         match request.finish_inline(&begun) {
@@ -131,7 +131,7 @@ impl<R: Request> Kind for R {
 }
 
 impl<R: Request> Post for R {
-    fn post(flight: &mut Flight<R>, user_data: u64) -> Result<(), JobError> {
+    fn post(flight: &mut JobFuture<R>, user_data: u64) -> Result<(), JobError> {
         let request = flight.context();
         let meaning = <<R as Answers>::Answer as sealed::Of>::MEANING;
         let begun = request.begin()?;
@@ -152,7 +152,7 @@ impl<R: Request> Post for R {
 }
 
 #[inline(always)]
-fn poll<R: Request>(mut flight: Pin<&mut Flight<R>>, cx: &mut Context<'_>) -> Poll<Outcome> {
+fn poll<R: Request>(mut flight: Pin<&mut JobFuture<R>>, cx: &mut Context<'_>) -> Poll<Outcome> {
     if !flight.is_idle() {
         return flight.go_on(cx, prepare);
     }
@@ -183,7 +183,7 @@ fn poll<R: Request>(mut flight: Pin<&mut Flight<R>>, cx: &mut Context<'_>) -> Po
 /// It was over within its first poll. If the budget is spent, the outcome is kept for the next one.
 #[inline(always)]
 fn over<R: Request>(
-    mut flight: Pin<&mut Flight<R>>,
+    mut flight: Pin<&mut JobFuture<R>>,
     cx: &mut Context<'_>,
     outcome: Outcome,
     bytes: usize,

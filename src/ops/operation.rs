@@ -2,7 +2,7 @@
 //!
 //! What a method such as [`Dma::copy`](super::Dma::copy) returns is an [`Op`]: a context and
 //! operands, and nothing begun. A type that describes one kind of operation implements [`Kind`],
-//! and says what state it has once it is begun ([`Kind::Flight`]), how that is polled, and how it
+//! and says what state it has once it is begun ([`Kind::JobFuture`]), how that is polled, and how it
 //! is started.
 
 #![allow(
@@ -38,28 +38,28 @@ pub(super) mod sealed {
         /// What awaiting it gives.
         type Output;
         /// The state of an operation that may be in flight, with what was asked for.
-        type Flight;
+        type JobFuture;
 
         /// Begins nothing.
-        fn flight(self) -> Self::Flight;
+        fn flight(self) -> Self::JobFuture;
 
-        fn poll(flight: Pin<&mut Self::Flight>, cx: &mut Context<'_>) -> Poll<Self::Output>;
+        fn poll(flight: Pin<&mut Self::JobFuture>, cx: &mut Context<'_>) -> Poll<Self::Output>;
 
         /// Submits it now, or says why not. It was not polled.
-        fn start(flight: &mut Self::Flight) -> Result<(), JobError>;
+        fn start(flight: &mut Self::JobFuture) -> Result<(), JobError>;
     }
 
     /// A kind that can do without borrowing.
     pub trait Own: Kind {
         type Owned: Kind;
 
-        fn own(flight: &Self::Flight) -> Self::Owned;
+        fn own(flight: &Self::JobFuture) -> Self::Owned;
     }
 
     /// A kind that a loop of the caller's own can have.
     pub trait Post: Kind {
         /// Submits it now, or says why not. It was not polled, and is not polled afterwards.
-        fn post(flight: &mut Self::Flight, user_data: u64) -> Result<(), JobError>;
+        fn post(flight: &mut Self::JobFuture, user_data: u64) -> Result<(), JobError>;
     }
 }
 
@@ -96,7 +96,7 @@ pub(super) mod sealed {
 #[must_use = "an operation does nothing unless it is awaited, started or posted"]
 pub struct Op<K: Operation> {
     #[pin]
-    flight: K::Flight,
+    flight: K::JobFuture,
 }
 
 impl<K: Operation> Op<K> {
@@ -106,7 +106,7 @@ impl<K: Operation> Op<K> {
         Op { flight }
     }
 
-    pub(super) fn flight(&self) -> &K::Flight {
+    pub(super) fn flight(&self) -> &K::JobFuture {
         &self.flight
     }
 

@@ -2,7 +2,7 @@
 
 use super::graph::{Instance, RunError};
 use crate::error::JobError;
-use crate::reactor::{End, Meaning, Received, WorkQ};
+use crate::reactor::{End, Received, ResultKind, WorkQ};
 
 /// What an operation answers that was posted ([`Op::post`](super::Op::post)):
 /// [`WorkQ::progress`](crate::WorkQ::progress) hands it out.
@@ -46,9 +46,13 @@ impl Output {
 impl Output {
     fn of(end: End) -> Result<Output, JobError> {
         match end {
-            End::Job(Meaning::Bytes, outcome) => outcome.map(|bytes| Output::Bytes(bytes as usize)),
-            End::Job(Meaning::Value, outcome) | End::Waited(outcome) => outcome.map(Output::Value),
-            End::Job(Meaning::Nothing, outcome) => outcome.map(|_| Output::Done),
+            End::Job(ResultKind::Bytes, outcome) => {
+                outcome.map(|bytes| Output::Bytes(bytes as usize))
+            }
+            End::Job(ResultKind::Value, outcome) | End::Waited(outcome) => {
+                outcome.map(Output::Value)
+            }
+            End::Job(ResultKind::Nothing, outcome) => outcome.map(|_| Output::Done),
             End::Received(received) => received.map(Output::Received),
             End::Run(ended) => match ended.downcast() {
                 Ok(ended) => Ok(Output::Run(ended)),

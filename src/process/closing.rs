@@ -84,13 +84,13 @@ impl Drop for Guarded {
 }
 
 /// What the thread is to close.
-struct Line {
-    /// The process whose thread runs, if one does. A child of fork(2) inherits the line without it.
+struct Queue {
+    /// The process whose thread runs, if one does. A child of fork(2) inherits the queue without it.
     closes: Option<u32>,
     waiting: Vec<OwnedFd>,
 }
 
-static LINE: Mutex<Line> = Mutex::new(Line {
+static QUEUE: Mutex<Queue> = Mutex::new(Queue {
     closes: None,
     waiting: Vec::new(),
 });
@@ -100,28 +100,28 @@ static LINE: Mutex<Line> = Mutex::new(Line {
 /// If no thread can be started, the descriptor stays open until one can.
 fn close(descriptor: OwnedFd) {
     let process = std::process::id();
-    let mut line = lock(&LINE);
-    line.waiting.push(descriptor);
-    if line.closes == Some(process) {
+    let mut queue = lock(&QUEUE);
+    queue.waiting.push(descriptor);
+    if queue.closes == Some(process) {
         return;
     }
     let run = || {
         // Handlers of the application run on the application's threads.
         let _ = SigSet::all().thread_block();
         loop {
-            let mut line = lock(&LINE);
-            let waiting = take(&mut line.waiting);
+            let mut queue = lock(&QUEUE);
+            let waiting = take(&mut queue.waiting);
             if waiting.is_empty() {
-                line.closes = None;
+                queue.closes = None;
                 return;
             }
-            drop(line);
+            drop(queue);
             drop(waiting);
         }
     };
     let thread = std::thread::Builder::new().name("doca-close".to_owned());
     let started = thread.stack_size(64 << 10).spawn(run);
-    line.closes = started.is_ok().then_some(process);
+    queue.closes = started.is_ok().then_some(process);
 }
 
 #[cfg(all(test, not(tokio_doca_loom)))]

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!            enter            enter (refused: delegated)
-//!   Idle ------------> Held ----------------------------> HeldAgain
+//!   Idle ------------> JobLeases ----------------------------> HeldAgain
 //!    ^                  |  ^                                  |
 //!    |------ leave -----|  |------ leave: look once more -----|
 //! ```

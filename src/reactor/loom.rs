@@ -33,7 +33,7 @@ use std::task::{Context, Poll, Waker};
 use ::loom::thread::JoinHandle;
 
 use super::gate::Outside;
-use super::{Attachment, Flight, HasAttachment, Mode, Prepared, WorkQ};
+use super::{Attachment, HasAttachment, JobFuture, Mode, Prepared, WorkQ};
 use crate::device::{
     Adapter, Armed, Arrival, Caps, Completion, CopyJob, DevInfo, Device, Job, Keep, PciAddr,
     PciFunction, Queue, QueueConfig, Region, Registrar, Registration, Segment, Segments, Submit,
@@ -42,13 +42,13 @@ use crate::device::{
 use crate::error::{ErrorKind, JobError, Result};
 use crate::mem::Leases;
 use crate::reactor::events::Driven;
-use crate::reactor::slots::{Completed, Held, Leftovers, Notify, Outcome, Slot, Target};
+use crate::reactor::slots::{Completed, JobLeases, Leftovers, Notify, Outcome, Slot, Target};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use crate::sync::loom::{Task, block_on, check, spawn};
 use crate::sync::{lock, seq_cst_order};
 
-fn held() -> Held {
-    Held::new(Leases::of(None, None), 0)
+fn held() -> JobLeases {
+    JobLeases::new(Leases::of(None, None), 0)
 }
 
 fn in_flight() -> (Arc<Slot>, u32) {
@@ -321,7 +321,7 @@ impl Bed {
     fn spawn_op(&self) -> JoinHandle<()> {
         let attachment = Arc::clone(&self.attachment);
         spawn(move || {
-            let op = pin!(Op(Flight::new(attachment)));
+            let op = pin!(Op(JobFuture::new(attachment)));
             assert_eq!(block_on(op), Ok(7));
         })
     }
@@ -333,13 +333,13 @@ impl Bed {
             if attachment.check_open().is_err() {
                 return;
             }
-            let op = pin!(Op(Flight::new(attachment)));
+            let op = pin!(Op(JobFuture::new(attachment)));
             let _ = op.poll(&mut Context::from_waker(Waker::noop()));
         })
     }
 }
 
-struct Op(Flight<Arc<Attachment>>);
+struct Op(JobFuture<Arc<Attachment>>);
 
 impl HasAttachment for Arc<Attachment> {
     fn attachment(&self) -> &Attachment {
@@ -362,7 +362,7 @@ impl Future for Op {
     type Output = Outcome;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
-        // SAFETY: the Flight is pinned with its Op.
+        // SAFETY: the JobFuture is pinned with its Op.
         let mut flight = unsafe { self.map_unchecked_mut(|op| &mut op.0) };
         match flight.is_idle() {
             true => flight.as_mut().start(cx, prepared(), |_| Ok(prepared())),

@@ -64,10 +64,10 @@ pub use mode::Mode;
 pub use tables::Received;
 pub use workq::{Shutdown, Stats, WorkQ, WorkQBuilder};
 
-pub(crate) use endpoint::{QueuePair, Receiver, RecvFlight, Unfed};
-pub(crate) use jobs::{Ends, Flight, Line};
-pub(crate) use slots::{Meaning, Outcome, Run};
-pub(crate) use sync_event::{Subscription, WaitFlight, Waiter};
-pub(crate) use tables::{End, Landed, PostedRun, Room};
-pub(crate) use waiting::Nap;
+pub(crate) use endpoint::{DisconnectWait, EndpointPort, Receiver, RecvFuture};
+pub(crate) use jobs::{Completions, JobFuture, RunWaiter};
+pub(crate) use slots::{Outcome, ResultKind, Run};
+pub(crate) use sync_event::{EventPortHandle, EventWaitFuture, Waiter};
+pub(crate) use tables::{End, PostedRun, RecvBuf, RecvCompletion};
+pub(crate) use waiting::Backoff;
 pub(crate) use workq::{Attachment, HasAttachment, Prepared};

@@ -119,42 +119,42 @@ const THREADS: usize = 64;
 type Run = Box<dyn FnOnce() + Send>;
 
 /// The calls of this process that wait for a thread.
-struct Line {
-    /// A child of fork(2) inherits the line, and neither threads nor calls.
+struct Queue {
+    /// A child of fork(2) inherits the queue, and neither threads nor calls.
     process: u32,
     threads: usize,
     waiting: VecDeque<Run>,
 }
 
-static LINE: StdMutex<Line> = StdMutex::new(Line {
+static QUEUE: StdMutex<Queue> = StdMutex::new(Queue {
     process: 0,
     threads: 0,
     waiting: VecDeque::new(),
 });
 
-/// Makes a call on a thread, or puts it in line if there are as many threads as there may be.
+/// Makes a call on a thread, or puts it in the queue if there are as many threads as there may be.
 fn run_elsewhere(run: Run) -> std::io::Result<()> {
-    let mut line = lock(&LINE);
-    if line.process != std::process::id() {
-        line.process = std::process::id();
-        line.threads = 0;
+    let mut queue = lock(&QUEUE);
+    if queue.process != std::process::id() {
+        queue.process = std::process::id();
+        queue.threads = 0;
         // Calls of the parent's: it makes them.
-        std::mem::take(&mut line.waiting)
+        std::mem::take(&mut queue.waiting)
             .into_iter()
             .for_each(std::mem::forget);
     }
-    line.waiting.push_back(run);
-    if line.threads == THREADS {
+    queue.waiting.push_back(run);
+    if queue.threads == THREADS {
         return Ok(());
     }
     let thread = std::thread::Builder::new().name("doca-blocking".to_owned());
     match thread.spawn(run_all) {
-        Ok(_) => line.threads += 1,
+        Ok(_) => queue.threads += 1,
         // Those that run take it.
-        Err(_) if line.threads > 0 => {}
+        Err(_) if queue.threads > 0 => {}
         Err(error) => {
-            let run = line.waiting.pop_back();
-            drop(line);
+            let run = queue.waiting.pop_back();
+            drop(queue);
             drop(run);
             return Err(error);
         }
@@ -165,12 +165,12 @@ fn run_elsewhere(run: Run) -> std::io::Result<()> {
 /// A thread: makes calls until none waits.
 fn run_all() {
     loop {
-        let mut line = lock(&LINE);
-        let Some(run) = line.waiting.pop_front() else {
-            line.threads -= 1;
+        let mut queue = lock(&QUEUE);
+        let Some(run) = queue.waiting.pop_front() else {
+            queue.threads -= 1;
             return;
         };
-        drop(line);
+        drop(queue);
         // `Ending` has told of a panic.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
     }

@@ -13,7 +13,7 @@ const POINTERS: [(&str, &str); 10] = [
     ("mem/element/lease.rs", "WriteLease"),
     ("mem/element/slab.rs", "SlabHandle"),
     // Of descriptors: guards that close them.
-    ("channel/socket.rs", "Kept"),
+    ("channel/socket.rs", "ClosedElsewhere"),
     ("process/closing.rs", "Guarded"),
     // An `Arc` that stops the fabric's thread when it is dropped.
     ("provider/soft/fabric/process.rs", "Fabric"),

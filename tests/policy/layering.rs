@@ -278,7 +278,7 @@ fn a_planted_bad_edge_is_found() {
         ),
         (
             "ops/dma.rs",
-            "use crate::reactor::{Flight, WorkQ}; use crate::mem;",
+            "use crate::reactor::{JobFuture, WorkQ}; use crate::mem;",
         ),
         (
             "provider/soft/queue.rs",

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Rdma;
-use super::context::Half;
+use super::context::RdmaInner;
 use crate::device::{Access, Device, EndpointConfig, Mtu, RdmaCaps};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::context::Context;
-use crate::reactor::{QueuePair, WorkQ};
+use crate::reactor::{EndpointPort, WorkQ};
 
 /// The flags that say what a peer may do.
 const REMOTE: Access = Access::RDMA_READ
@@ -131,8 +131,8 @@ impl RdmaBuilder<'_> {
                 rnr_timeout: self.rnr_timeout,
                 ..EndpointConfig::new(Arc::new(|| ()))
             };
-            Ok(Half {
-                pair: QueuePair::open(at, config)?,
+            Ok(RdmaInner {
+                port: EndpointPort::open(at, config)?,
                 permissions: self.permissions & REMOTE,
                 send_queue_size,
                 recv_queue_size,

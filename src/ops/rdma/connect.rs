@@ -52,7 +52,7 @@ impl Connect {
             return Err(Error::new(ErrorKind::BadState, "Connect::wait", text));
         }
         self.rdma.check_open(OP)?;
-        let endpoint = self.rdma.pair().endpoint();
+        let endpoint = self.rdma.port().endpoint();
         connect(&**endpoint, &self.blob, deadline(self.timeout))
     }
 }
@@ -70,7 +70,7 @@ impl Future for Connect {
         if !this.call.is_begun() {
             this.rdma.check_open(OP)?;
             // The endpoint alone: the thread keeps no context.
-            let endpoint = Arc::clone(this.rdma.pair().endpoint());
+            let endpoint = Arc::clone(this.rdma.port().endpoint());
             let (blob, deadline) = (std::mem::take(&mut this.blob), deadline(this.timeout));
             let run = move || connect(&*endpoint, &blob, deadline);
             this.call.begin(OP, run)?;

@@ -10,7 +10,7 @@ use crate::device::{Access, Caps, Device, Mtu, RdmaCaps};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::handles;
 use crate::ops::context::{Context, Kind};
-use crate::reactor::{Attachment, QueuePair, RdmaState, RdmaWatch, WorkQ};
+use crate::reactor::{Attachment, EndpointPort, RdmaState, RdmaWatch, WorkQ};
 
 /// The longest blob.
 const BLOB: usize = 1024;
@@ -47,13 +47,13 @@ const BLOB: usize = 1024;
 #[derive(Clone)]
 #[doc(alias = "doca_rdma")]
 #[doc(alias = "ibv_qp")]
-pub struct Rdma(pub(super) Context<RdmaCaps, Half>);
+pub struct Rdma(pub(super) Context<RdmaCaps, RdmaInner>);
 
 handles!(Rdma);
 
 /// What it was built with, and the device's half of it.
-pub(super) struct Half {
-    pub(super) pair: QueuePair,
+pub(super) struct RdmaInner {
+    pub(super) port: EndpointPort,
     pub(super) permissions: Access,
     pub(super) send_queue_size: u32,
     pub(super) recv_queue_size: u32,
@@ -163,7 +163,7 @@ impl Rdma {
     /// Where it is in its life. It looks whether the peer has left.
     #[doc(alias = "doca_rdma_get_state")]
     pub fn state(&self) -> RdmaState {
-        self.pair().state()
+        self.port().state()
     }
 
     /// Watches the state: [`RdmaWatch::changed`] waits for the next change.
@@ -174,7 +174,7 @@ impl Rdma {
     /// a call of [`state`](Rdma::state); once [`WorkQ::set_mode`] has set another mode on a
     /// runtime, it is told as well.
     pub fn watch(&self) -> RdmaWatch {
-        self.pair().watch()
+        self.port().watch()
     }
 
     /// What the peer's [`connect`](Rdma::connect) needs, at most 1,024 bytes: the same until the next [`reset`](Rdma::reset). Whoever has it can
@@ -187,7 +187,7 @@ impl Rdma {
     pub fn export(&self) -> Result<Vec<u8>> {
         const OP: &str = "Rdma::export";
         self.check_open(OP)?;
-        let blob = self.pair().endpoint().export();
+        let blob = self.port().endpoint().export();
         let blob = blob.map_err(|error| error.with_call(OP))?;
         if blob.len() > BLOB {
             let text = format!(
@@ -280,7 +280,7 @@ impl Rdma {
             ),
             Err(error) => error,
         };
-        self.pair().reset();
+        self.port().reset();
         Err(error)
     }
 
@@ -302,7 +302,7 @@ impl Rdma {
     #[doc(alias = "doca_ctx_start")]
     pub fn reset(&self) -> Result<()> {
         self.check_open("Rdma::reset")?;
-        self.pair().reset();
+        self.port().reset();
         Ok(())
     }
 
@@ -313,8 +313,8 @@ impl Rdma {
     }
 
     #[inline(always)]
-    pub(super) fn pair(&self) -> &QueuePair {
-        &self.0.extra().pair
+    pub(super) fn port(&self) -> &EndpointPort {
+        &self.0.extra().port
     }
 
     /// Refused once the WorkQ was shut down.

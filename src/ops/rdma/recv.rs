@@ -12,7 +12,8 @@ use crate::mem::{self, Extent, Handle, MaybeDestination, Place, Writing};
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::{Kind, Own, Post};
 use crate::reactor::{
-    Attachment, HasAttachment, Landed, QueuePair, Received, Receiver, RecvFlight, Room,
+    Attachment, EndpointPort, HasAttachment, Received, Receiver, RecvBuf, RecvCompletion,
+    RecvFuture,
 };
 
 /// Where a message shall go.
@@ -46,8 +47,8 @@ impl<C: AsRef<Rdma>, D: MaybeDestination> RecvRequest<C, D> {
 
 impl<C: AsRef<Rdma>, D: MaybeDestination> Receiver for RecvRequest<C, D> {
     #[inline(always)]
-    fn pair(&self) -> &QueuePair {
-        self.rdma.as_ref().pair()
+    fn port(&self) -> &EndpointPort {
+        self.rdma.as_ref().port()
     }
 
     fn check(&self) -> Result<(), JobError> {
@@ -55,14 +56,14 @@ impl<C: AsRef<Rdma>, D: MaybeDestination> Receiver for RecvRequest<C, D> {
     }
 
     #[inline(always)]
-    fn begin(&self) -> Result<Room, JobError> {
+    fn begin(&self) -> Result<RecvBuf, JobError> {
         let begun = mem::receive(&self.dst, self.attachment().holder(Use::Rdma))?;
         // Once more: without the Lease somebody may have changed it meanwhile.
         self.check_extent(Extent::of(begun.job()))?;
-        Ok(Room::new(begun))
+        Ok(RecvBuf::new(begun))
     }
 
-    fn adopt(&self, landed: &Landed) -> Result<(), JobError> {
+    fn adopt(&self, landed: &RecvCompletion) -> Result<(), JobError> {
         let len = landed.len();
         if len == 0 {
             return Ok(());
@@ -85,28 +86,28 @@ impl<C: AsRef<Rdma>, D: MaybeDestination> Receiver for RecvRequest<C, D> {
 
 impl<C: AsRef<Rdma>, D: MaybeDestination> Kind for RecvRequest<C, D> {
     type Output = Result<Received, JobError>;
-    type Flight = RecvFlight<RecvRequest<C, D>>;
+    type JobFuture = RecvFuture<RecvRequest<C, D>>;
 
     #[inline(always)]
-    fn flight(self) -> Self::Flight {
-        RecvFlight::new(self)
+    fn flight(self) -> Self::JobFuture {
+        RecvFuture::new(self)
     }
 
     fn poll(
-        flight: Pin<&mut Self::Flight>,
+        flight: Pin<&mut Self::JobFuture>,
         cx: &mut task::Context<'_>,
     ) -> Poll<Result<Received, JobError>> {
         flight.poll(cx)
     }
 
     #[inline(always)]
-    fn start(flight: &mut Self::Flight) -> Result<(), JobError> {
+    fn start(flight: &mut Self::JobFuture) -> Result<(), JobError> {
         flight.start()
     }
 }
 
 impl<C: AsRef<Rdma>, D: MaybeDestination> Post for RecvRequest<C, D> {
-    fn post(flight: &mut Self::Flight, user_data: u64) -> Result<(), JobError> {
+    fn post(flight: &mut Self::JobFuture, user_data: u64) -> Result<(), JobError> {
         flight.post(user_data)
     }
 }
@@ -118,7 +119,7 @@ where
 {
     type Owned = RecvRequest<Rdma, D::Owned>;
 
-    fn own(flight: &Self::Flight) -> Self::Owned {
+    fn own(flight: &Self::JobFuture) -> Self::Owned {
         let RecvRequest { rdma, dst } = flight.receiver();
         RecvRequest {
             rdma: rdma.cloned(),

@@ -10,7 +10,7 @@ use crate::mem::{Extent, Grow, Handle, LeasesOf, Place, RdmaDestination, RdmaSou
 use crate::ops::op::{Answer, Answers, LeasedJob, Request};
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
-use crate::reactor::{Attachment, Flight, HasAttachment, Outcome, Prepared};
+use crate::reactor::{Attachment, HasAttachment, JobFuture, Outcome, Prepared};
 
 /// What to do. `C` is how it has its context: borrowed (`&Rdma`) or owned (`Rdma`).
 pub struct RdmaRequest<C, S, D, A = usize> {
@@ -113,7 +113,7 @@ where
 {
     type Owned = RdmaRequest<Rdma, S::Owned, D::Owned, A>;
 
-    fn own(flight: &Flight<Self>) -> Self::Owned {
+    fn own(flight: &JobFuture<Self>) -> Self::Owned {
         let request = flight.context();
         let (src, dst) = (request.src.cloned(), request.dst.cloned());
         RdmaRequest::new(request.rdma.cloned(), request.verb, src, dst)

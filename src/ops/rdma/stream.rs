@@ -13,7 +13,7 @@ use super::{Rdma, RdmaRecv};
 use crate::device::RecvOpcode;
 use crate::error::JobError;
 use crate::mem::{Buf, BufPool};
-use crate::reactor::{QueuePair, Received, Unfed};
+use crate::reactor::{DisconnectWait, EndpointPort, Received};
 
 /// What a [`RecvStream`] yields.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub struct RecvStream {
     /// What the pool has, as it has it.
     bufs: Pin<Box<dyn Stream<Item = Buf> + Send + Sync>>,
     /// What it waits for while it has no receive posted.
-    unfed: Pin<Box<Unfed<Pair>>>,
+    disconnect_wait: Pin<Box<DisconnectWait<Pair>>>,
     rdma: Rdma,
     receives: usize,
     failed: bool,
@@ -44,9 +44,9 @@ pub struct RecvStream {
 /// A context, as its connection.
 struct Pair(Rdma);
 
-impl AsRef<QueuePair> for Pair {
-    fn as_ref(&self) -> &QueuePair {
-        self.0.pair()
+impl AsRef<EndpointPort> for Pair {
+    fn as_ref(&self) -> &EndpointPort {
+        self.0.port()
     }
 }
 
@@ -93,7 +93,7 @@ impl RecvStream {
             idle: Vec::with_capacity(receives),
             // Once for all: no message allocates.
             bufs: Box::pin(bufs),
-            unfed: Box::pin(Unfed::new(Pair(rdma.clone()))),
+            disconnect_wait: Box::pin(DisconnectWait::new(Pair(rdma.clone()))),
             rdma: rdma.clone(),
             receives,
             failed: false,
@@ -144,11 +144,11 @@ impl Stream for RecvStream {
         }
         this.post(cx);
         let Some(first) = this.posted.front_mut() else {
-            let error = ready!(this.unfed.as_mut().poll(cx));
+            let error = ready!(this.disconnect_wait.as_mut().poll(cx));
             this.failed = true;
             return Poll::Ready(Some(Err(error)));
         };
-        this.unfed.as_mut().stop();
+        this.disconnect_wait.as_mut().stop();
         first.poll(cx);
         let Some(outcome) = first.outcome else {
             return Poll::Pending;

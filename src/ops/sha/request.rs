@@ -13,7 +13,7 @@ use crate::mem::{
 use crate::ops::op::{Answers, LeasedJob, Request};
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
-use crate::reactor::{Attachment, Flight, HasAttachment, Outcome, Prepared};
+use crate::reactor::{Attachment, HasAttachment, JobFuture, Outcome, Prepared};
 
 /// What to hash. `C` is how it has its context: borrowed (`&Sha`) or owned (`Sha`).
 pub struct ShaRequest<C, S, D> {
@@ -111,7 +111,7 @@ where
 {
     type Owned = ShaRequest<Sha, S::Owned, D::Owned>;
 
-    fn own(flight: &Flight<Self>) -> Self::Owned {
+    fn own(flight: &JobFuture<Self>) -> Self::Owned {
         let request = flight.context();
         ShaRequest {
             sha: request.sha.cloned(),

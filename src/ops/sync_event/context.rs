@@ -8,7 +8,7 @@ use crate::device::{Caps, Device, EventCounter, EventWait, SyncEventCaps};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::mem::handles;
 use crate::ops::context::{Context, Kind};
-use crate::reactor::{Attachment, Subscription, WorkQ};
+use crate::reactor::{Attachment, EventPortHandle, WorkQ};
 
 /// The longest blob.
 const BLOB: usize = 1024;
@@ -68,13 +68,13 @@ const BLOB: usize = 1024;
 #[derive(Clone)]
 #[doc(alias = "doca_sync_event")]
 #[doc(alias = "doca_sync_event_as_ctx")]
-pub struct SyncEvent(pub(super) Context<SyncEventCaps, Half>);
+pub struct SyncEvent(pub(super) Context<SyncEventCaps, SyncEventInner>);
 
 handles!(SyncEvent);
 
 /// What it was built with, and the device's half of it.
-pub(super) struct Half {
-    pub(super) subscription: Subscription,
+pub(super) struct SyncEventInner {
+    pub(super) port: EventPortHandle,
     pub(super) waits: u32,
 }
 
@@ -128,11 +128,8 @@ impl SyncEvent {
             Ok(())
         };
         let open = |at: &mut Attachment, ()| {
-            let subscription = Subscription::open(at, make()?, waits)?;
-            Ok(Half {
-                subscription,
-                waits,
-            })
+            let port = EventPortHandle::open(at, make()?, waits)?;
+            Ok(SyncEventInner { port, waits })
         };
         Context::attach_with(device, workq, check, open).map(SyncEvent)
     }
@@ -147,14 +144,14 @@ impl SyncEvent {
     /// backing memory what [`Mmap::export_dpu`](crate::Mmap::export_dpu) says of it; what could not be had.
     #[doc(alias = "doca_sync_event_export_to_dpu")]
     pub fn export_dpu(&self, device: &Device) -> Result<Vec<u8>> {
-        export(&**self.subscription().event(), self.device(), device)
+        export(&**self.port().event(), self.device(), device)
     }
 
     /// It is over, for all its clones and for the importer: it cannot be started again. It does not wait.
     #[doc(alias = "doca_ctx_stop")]
     #[doc(alias = "doca_sync_event_stop")]
     pub fn stop(&self) {
-        self.subscription().event().stop();
+        self.port().event().stop();
     }
 
     /// Gives this handle up, if it is the last one: the event ends with it.
@@ -195,8 +192,8 @@ impl SyncEvent {
     }
 
     #[inline(always)]
-    pub(super) fn subscription(&self) -> &Subscription {
-        &self.0.extra().subscription
+    pub(super) fn port(&self) -> &EventPortHandle {
+        &self.0.extra().port
     }
 
     /// Refuses what the device cannot wait for. One that cannot wait at all is asked for the value instead.

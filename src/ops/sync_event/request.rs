@@ -11,7 +11,7 @@ use crate::mem::{self, Handle, Leased, Leases};
 use crate::ops::op::{Answer, Answers, Request};
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
-use crate::reactor::{Attachment, Flight, HasAttachment, Outcome, Prepared};
+use crate::reactor::{Attachment, HasAttachment, JobFuture, Outcome, Prepared};
 
 /// What to do. `C` is how it has its context: borrowed (`&SyncEvent`) or owned (`SyncEvent`).
 pub struct EventRequest<C, A = u64> {
@@ -65,7 +65,7 @@ impl<C, A: Answer> Answers for EventRequest<C, A> {
 impl<C: AsRef<SyncEvent> + Handle<Owned = SyncEvent>, A: Answer> Own for EventRequest<C, A> {
     type Owned = EventRequest<SyncEvent, A>;
 
-    fn own(flight: &Flight<Self>) -> Self::Owned {
+    fn own(flight: &JobFuture<Self>) -> Self::Owned {
         let request = flight.context();
         EventRequest::new(request.event.cloned(), request.job)
     }

@@ -14,7 +14,9 @@ use crate::error::{JobError, Reason, Result};
 use crate::mem::Handle;
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::{Kind, Own, Post};
-use crate::reactor::{Attachment, Flight, HasAttachment, Nap, Subscription, WaitFlight, Waiter};
+use crate::reactor::{
+    Attachment, Backoff, EventPortHandle, EventWaitFuture, HasAttachment, JobFuture, Waiter,
+};
 
 type Get = EventRequest<SyncEvent>;
 
@@ -33,8 +35,8 @@ impl<C: AsRef<SyncEvent>> HasAttachment for WaitRequest<C> {
 
 impl<C: AsRef<SyncEvent>> Waiter for WaitRequest<C> {
     #[inline(always)]
-    fn subscription(&self) -> &Subscription {
-        self.event.as_ref().subscription()
+    fn port(&self) -> &EventPortHandle {
+        self.event.as_ref().port()
     }
 
     #[inline(always)]
@@ -59,13 +61,13 @@ pub type SyncEventWait<C> = Op<WaitRequest<C>>;
 #[pin_project(project = WaitingProjected)]
 pub enum Waiting<C: AsRef<SyncEvent>> {
     /// The device waits.
-    Waits(#[pin] WaitFlight<WaitRequest<C>>),
+    Waits(#[pin] EventWaitFuture<WaitRequest<C>>),
     /// It cannot: the value is got again and again, after naps.
     Gets {
         #[pin]
-        get: Flight<Get>,
+        get: JobFuture<Get>,
         #[pin]
-        nap: Nap,
+        nap: Backoff,
         event: C,
         wait: EventWait,
         over: bool,
@@ -74,15 +76,15 @@ pub enum Waiting<C: AsRef<SyncEvent>> {
 
 impl<C: AsRef<SyncEvent>> Kind for WaitRequest<C> {
     type Output = Result<u64, JobError>;
-    type Flight = Waiting<C>;
+    type JobFuture = Waiting<C>;
 
     fn flight(self) -> Waiting<C> {
         let WaitRequest { event, wait } = self;
         match event.as_ref().caps().max_wait {
-            Some(_) => Waiting::Waits(WaitFlight::new(WaitRequest { event, wait })),
+            Some(_) => Waiting::Waits(EventWaitFuture::new(WaitRequest { event, wait })),
             None => Waiting::Gets {
                 get: get(&event),
-                nap: Nap::new(event.as_ref().attachment().workq()),
+                nap: Backoff::new(event.as_ref().attachment().workq()),
                 event,
                 wait,
                 over: false,
@@ -117,7 +119,7 @@ impl<C: AsRef<SyncEvent>> Kind for WaitRequest<C> {
                     match wait.is_over(value) {
                         true => Ok(Some(value)),
                         // Whether there is anybody to wait for no get tells.
-                        false => event.as_ref().subscription().event().look(wait),
+                        false => event.as_ref().port().event().look(wait),
                     }
                 });
                 if let Some(result) = looked.transpose() {
@@ -136,7 +138,7 @@ impl<C: AsRef<SyncEvent>> Kind for WaitRequest<C> {
 }
 
 /// A job that gets the value, for a device that cannot wait.
-fn get(event: &impl AsRef<SyncEvent>) -> Flight<Get> {
+fn get(event: &impl AsRef<SyncEvent>) -> JobFuture<Get> {
     Get::flight(Get::new(event.as_ref().clone(), EventJob::Get))
 }
 

@@ -20,14 +20,14 @@ use std::task::{Context, Poll, Waker, ready};
 
 use pin_project::{pin_project, pinned_drop};
 
-use super::queue_pair::QueuePair;
+use super::endpoint_port::EndpointPort;
 use crate::error::{JobError, Reason};
 use crate::mem::Writing;
 use crate::reactor::budget;
 use crate::reactor::mode::{Policy, Spin};
 use crate::reactor::places::{Ended, Wanted};
 use crate::reactor::tables::{
-    Entry, Landed, PostedRecv, Receipt, Received, RecvTable, Room, Watching,
+    Entry, PostedRecv, Receipt, Received, RecvBuf, RecvCompletion, RecvTable, Watching,
 };
 use crate::reactor::waiting::{Awaited, Waited};
 use crate::reactor::workq::{HasAttachment, Shared};
@@ -36,16 +36,16 @@ use crate::sync::{WaitNode, discard};
 
 /// What a receive is for: a context, and a destination.
 pub(crate) trait Receiver: HasAttachment {
-    fn pair(&self) -> &QueuePair;
+    fn port(&self) -> &EndpointPort;
 
     /// Refuses what no message can be put into.
     fn check(&self) -> Result<(), JobError>;
 
     /// Leases the destination.
-    fn begin(&self) -> Result<Room, JobError>;
+    fn begin(&self) -> Result<RecvBuf, JobError>;
 
     /// Copies what landed in memory of another Op's to the destination.
-    fn adopt(&self, landed: &Landed) -> Result<(), JobError>;
+    fn adopt(&self, landed: &RecvCompletion) -> Result<(), JobError>;
 
     /// Whether this is a Lease on the destination.
     fn is_for(&self, lease: &Writing) -> bool;
@@ -80,7 +80,7 @@ impl State {
 
 /// Pinned in an Op.
 #[pin_project(PinnedDrop)]
-pub struct RecvFlight<R: Receiver> {
+pub struct RecvFuture<R: Receiver> {
     // Dropped before the context, which keeps its list.
     #[pin]
     node: WaitNode,
@@ -95,10 +95,10 @@ pub(in crate::reactor) struct Posted<'a>(
 );
 
 impl Awaited for Posted<'_> {
-    type End = Landed;
+    type End = RecvCompletion;
 
     #[inline(always)]
-    fn take(&self) -> Option<Landed> {
+    fn take(&self) -> Option<RecvCompletion> {
         self.0.take(self.1)
     }
 
@@ -107,10 +107,10 @@ impl Awaited for Posted<'_> {
     }
 }
 
-impl<R: Receiver> RecvFlight<R> {
+impl<R: Receiver> RecvFuture<R> {
     #[inline(always)]
-    pub(crate) fn new(receiver: R) -> RecvFlight<R> {
-        RecvFlight {
+    pub(crate) fn new(receiver: R) -> RecvFuture<R> {
+        RecvFuture {
             node: WaitNode::new(),
             receiver,
             state: State::Idle,
@@ -136,7 +136,7 @@ impl<R: Receiver> RecvFlight<R> {
         receiver.attachment().check_open()?;
         receiver.check()?;
         let receipt = post_now(receiver)?;
-        let receives = receiver.pair().receives();
+        let receives = receiver.port().receives();
         let to = if !receipt.adopted || receives.is_leased(receipt, |lease| receiver.is_for(lease))
         {
             None
@@ -179,7 +179,7 @@ impl<R: Receiver> RecvFlight<R> {
         if let State::Idle = this.state {
             let begun = ready_to_wait(this.receiver).and_then(|policy| {
                 begun_under = Some(policy);
-                let first = this.receiver.pair().receives().line.is_empty();
+                let first = this.receiver.port().receives().line.is_empty();
                 if first { post(this.receiver) } else { Ok(None) }
             });
             *this.state = match begun {
@@ -234,15 +234,15 @@ fn ready_to_wait(receiver: &impl Receiver) -> Result<Policy, JobError> {
 /// The oldest orphan, or a place of its own; `None` if there is neither.
 #[inline(always)]
 fn post(receiver: &impl Receiver) -> Result<Option<Receipt>, JobError> {
-    let pair = receiver.pair();
+    let port = receiver.port();
     loop {
-        if let Some(receipt) = pair.receives().adopt() {
+        if let Some(receipt) = port.receives().adopt() {
             return Ok(Some(receipt));
         }
-        match pair.post(receiver.begin()?)? {
+        match port.post(receiver.begin()?)? {
             Ok(receipt) => return Ok(Some(receipt)),
             // Another one's memory was leased meanwhile, and may have become an orphan.
-            Err(_) if pair.receives().available() > 0 => {}
+            Err(_) if port.receives().available() > 0 => {}
             Err(_) => return Ok(None),
         }
     }
@@ -251,7 +251,7 @@ fn post(receiver: &impl Receiver) -> Result<Option<Receipt>, JobError> {
 /// Posts without standing in line, or says why not.
 #[inline(always)]
 fn post_now(receiver: &impl Receiver) -> Result<Receipt, JobError> {
-    let receives = receiver.pair().receives();
+    let receives = receiver.port().receives();
     let receipt = match receives.lets_pass() {
         true => post(receiver)?,
         false => None,
@@ -266,9 +266,9 @@ fn post_in_line(
     node: Pin<&WaitNode>,
     cx: &mut Context<'_>,
 ) -> Poll<Result<Receipt, JobError>> {
-    let pair = receiver.pair();
-    let enqueue = |waker: &Waker| pair.enqueue(node, waker);
-    let receives = &**pair.receives();
+    let port = receiver.port();
+    let enqueue = |waker: &Waker| port.enqueue(node, waker);
+    let receives = &**port.receives();
     let take = || match receives.available() {
         0 => Ok(None),
         _ => Ok(post(receiver)?),
@@ -278,7 +278,7 @@ fn post_in_line(
         .poll_in_line(receives, node, spin, cx, enqueue, take);
     if polled.is_pending() {
         receiver.attachment().shared.hear_of_changes();
-        if let Some(error) = pair.failure() {
+        if let Some(error) = port.failure() {
             receives.line.leave(node);
             receiver.attachment().shared.notify_line(receives, false);
             return Poll::Ready(Err(error));
@@ -298,7 +298,7 @@ fn go_on(
         State::Refused(error) => return Poll::Ready(Err(*error)),
         _ => panic!("an Op was polled after it had finished"),
     };
-    let (receipt, receives) = (*receipt, receiver.pair().receives());
+    let (receipt, receives) = (*receipt, receiver.port().receives());
     // Another policy by now is for the next poll, as for Jobs.
     let policy = begun.unwrap_or_else(|| receiver.attachment().shared.policy());
     let posted = Posted(receives, receipt);
@@ -343,8 +343,8 @@ fn receive(
     shared: &Shared,
     receives: &RecvTable,
     receipt: Receipt,
-    landed: Landed,
-    adopt: impl FnOnce(&Landed) -> Result<(), JobError>,
+    landed: RecvCompletion,
+    adopt: impl FnOnce(&RecvCompletion) -> Result<(), JobError>,
 ) -> Result<Received, JobError> {
     let outcome = if !receipt.adopted {
         landed.grow();
@@ -355,7 +355,7 @@ fn receive(
             Ok(received)
         });
         if adopted.is_err() && landed.outcome.is_ok() {
-            let Landed { room, .. } = landed;
+            let RecvCompletion { room, .. } = landed;
             give_up(shared, receives, receives.put_back(receipt, room));
             return adopted;
         }
@@ -405,7 +405,7 @@ impl PostedRecv {
 
 /// Its Op is gone: what comes is for the next.
 fn abandon(receiver: &impl Receiver, receipt: Receipt) {
-    let receives = receiver.pair().receives();
+    let receives = receiver.port().receives();
     give_up(
         &receiver.attachment().shared,
         receives,
@@ -422,7 +422,7 @@ fn give_up(shared: &Shared, receives: &RecvTable, ended: Ended) {
 }
 
 #[pinned_drop]
-impl<R: Receiver> PinnedDrop for RecvFlight<R> {
+impl<R: Receiver> PinnedDrop for RecvFuture<R> {
     fn drop(self: Pin<&mut Self>) {
         let this = self.project();
         match *this.state {

@@ -3,8 +3,8 @@
 //!
 //! These files import `waiting` and the rooms below it.
 
-mod flight;
+mod job_future;
 mod run;
 
-pub(crate) use flight::Flight;
-pub(crate) use run::{Ends, Line};
+pub(crate) use job_future::JobFuture;
+pub(crate) use run::{Completions, RunWaiter};

@@ -19,17 +19,17 @@ use crate::sync::WaitNode;
 use crate::sync::atomic::fence;
 
 /// What a run knows of the ends of its Jobs.
-pub(crate) trait Ends {
+pub(crate) trait Completions {
     /// Whether the run was notified of some that it has not taken yet.
     fn any(&self) -> bool;
 
-    /// The next end wakes this. [`Ends::any`] must be asked once more afterwards.
+    /// The next end wakes this. [`Completions::any`] must be asked once more afterwards.
     fn register(&self, waker: &Waker);
 }
 
 /// A run's place on its WorkQ. Pinned in the run's future.
 #[pin_project]
-pub(crate) struct Line {
+pub(crate) struct RunWaiter {
     // The lists of both nodes lie in the WorkQ, whose handle is dropped after them.
     #[pin]
     node: WaitNode,
@@ -41,9 +41,9 @@ pub(crate) struct Line {
     spins: [Spin; 2],
 }
 
-impl Line {
-    pub(crate) fn new(workq: WorkQ) -> Line {
-        Line {
+impl RunWaiter {
+    pub(crate) fn new(workq: WorkQ) -> RunWaiter {
+        RunWaiter {
             node: WaitNode::new(),
             asleep: WaitNode::new(),
             workq,
@@ -72,7 +72,7 @@ impl Line {
     ) -> Result<bool, JobError> {
         let shared = &at.shared;
         // Before the Job is the device's: without a runtime nobody would hear of its end.
-        Line::hear(heard, shared)?;
+        RunWaiter::hear(heard, shared)?;
         if !shared.waiters.is_empty() {
             return Ok(false);
         }
@@ -126,7 +126,7 @@ impl Line {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         heard: &mut bool,
-        ends: &impl Ends,
+        ends: &impl Completions,
     ) -> Poll<Result<(), JobError>> {
         let this = self.project();
         let shared = &this.workq.0;
@@ -174,9 +174,9 @@ fn poll_event(
     heard: &mut bool,
     policy: Policy,
     cx: &mut Context<'_>,
-    ends: &impl Ends,
+    ends: &impl Completions,
 ) -> Poll<Result<(), JobError>> {
-    if Line::hear(heard, shared).is_err() {
+    if RunWaiter::hear(heard, shared).is_err() {
         return Poll::Ready(Err(JobError::of(Reason::Unheard)));
     }
     // Look first: what is over need not ring. Not if an event will come: that looks for all at once.
@@ -203,7 +203,7 @@ fn poll_event(
 }
 
 /// Looks for a while.
-fn look(shared: &Shared, ends: &impl Ends) -> bool {
+fn look(shared: &Shared, ends: &impl Completions) -> bool {
     for _ in 0..LOOKS {
         if shared.ready() {
             shared.turn();

@@ -22,7 +22,7 @@ fn bitmap(slots: usize, left: &[u32]) -> FreeBitmap {
 }
 
 #[test]
-fn a_slot_is_out_once_whichever_magazine_it_lies_in() {
+fn a_slot_is_taken_once_whichever_word_has_its_bit() {
     // Two words: even Slots in one, odd ones in the other.
     check(3, || {
         let bitmap = Arc::new(bitmap(16, &[2, 5]));
@@ -45,7 +45,7 @@ fn a_slot_is_out_once_whichever_magazine_it_lies_in() {
 }
 
 #[test]
-fn mutant_magazine_that_looks_and_stores_is_found() {
+fn mutant_bitmap_that_loads_and_stores_is_found() {
     mutant("Causality violation", || {
         check(3, || {
             let (bits, cell) = (Arc::new(AtomicU64::new(1)), Arc::new(Watched::new()));

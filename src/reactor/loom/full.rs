@@ -12,7 +12,7 @@ use ::loom::thread::JoinHandle;
 
 use super::{Bed, Op, on_a_workq, prepared};
 use crate::reactor::Attachment;
-use crate::reactor::Flight;
+use crate::reactor::JobFuture;
 use crate::reactor::workq::Refused;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use crate::sync::loom::{Task, block_on, check, mutant, spawn};
@@ -20,7 +20,7 @@ use crate::sync::seq_cst_order;
 
 /// An Op that was polled once.
 fn polled_once(attachment: &Arc<Attachment>) -> Pin<Box<Op>> {
-    let mut op = Box::pin(Op(Flight::new(Arc::clone(attachment))));
+    let mut op = Box::pin(Op(JobFuture::new(Arc::clone(attachment))));
     let polled = op.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(polled.is_pending());
     op

@@ -42,7 +42,7 @@ fn register_then_ask(mode: &Current, slot: &Slot, seen: Policy, task: &Task) {
 }
 
 /// As `WorkQ::set_mode`.
-fn set_then_nudge(mode: &Current, slot: &Slot, policy: Policy) {
+fn set_then_wake(mode: &Current, slot: &Slot, policy: Policy) {
     mode.set(policy);
     if let Some(waker) = slot.take_waker() {
         waker.wake();
@@ -51,7 +51,7 @@ fn set_then_nudge(mode: &Current, slot: &Slot, policy: Policy) {
 
 #[test]
 fn an_op_that_goes_to_sleep_hears_of_another_mode() {
-    mode_is_set(register_then_ask, set_then_nudge);
+    mode_is_set(register_then_ask, set_then_wake);
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn mutant_that_sleeps_without_asking_for_the_mode_is_found() {
             slot.register(&task.waker());
             task.sleep();
         };
-        mode_is_set(just_sleep, set_then_nudge);
+        mode_is_set(just_sleep, set_then_wake);
     });
 }
 
@@ -75,19 +75,19 @@ fn mutant_that_asks_for_the_mode_and_then_registers_is_found() {
                 task.sleep();
             }
         };
-        mode_is_set(ask_then_register, set_then_nudge);
+        mode_is_set(ask_then_register, set_then_wake);
     });
 }
 
 #[test]
-fn mutant_that_nudges_and_then_sets_the_mode_is_found() {
+fn mutant_that_wakes_and_then_sets_the_mode_is_found() {
     mutant("deadlock", || {
-        let nudge_then_set = |mode: &Current, slot: &Slot, policy: Policy| {
+        let wake_then_set = |mode: &Current, slot: &Slot, policy: Policy| {
             if let Some(waker) = slot.take_waker() {
                 waker.wake();
             }
             mode.set(policy);
         };
-        mode_is_set(register_then_ask, nudge_then_set);
+        mode_is_set(register_then_ask, wake_then_set);
     });
 }

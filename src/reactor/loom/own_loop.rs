@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{complete, held};
-use crate::reactor::slots::{Completed, Finished, Meaning, Outcome, Slot, Target};
+use crate::reactor::slots::{Completed, Finished, Outcome, ResultKind, Slot, Target};
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use crate::sync::loom::{Task, Watched, check, mutant, spawn};
 use crate::sync::seq_cst_order;
@@ -137,7 +137,7 @@ impl OwnLoop {
 fn own_loop(wait: fn(&OwnLoop) -> Option<(u64, Outcome)>, collect: fn(&OwnLoop)) {
     check(4, move || {
         let slot = Slot::new();
-        let generation = slot.fill_alone(held(), Some(Target::Caller(u64::MAX, Meaning::Bytes)));
+        let generation = slot.fill_alone(held(), Some(Target::Caller(u64::MAX, ResultKind::Bytes)));
         let own = Arc::new(OwnLoop {
             slot,
             generation,

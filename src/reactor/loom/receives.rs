@@ -10,7 +10,7 @@ use super::{Bed, on_a_workq};
 use crate::device::{Arrival, Completion, Segments};
 use crate::reactor::endpoint::Posted;
 use crate::reactor::places::{Ended, Places, Wanted};
-use crate::reactor::tables::{Landed, Numbered, Receipt, RecvTable, Room};
+use crate::reactor::tables::{Numbered, Receipt, RecvBuf, RecvCompletion, RecvTable};
 use crate::reactor::waiting::Waited;
 use crate::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use crate::sync::loom::{Task, block_on, check, mutant, spawn};
@@ -18,8 +18,8 @@ use crate::sync::{WaitNode, wake};
 
 const LEN: usize = 7;
 
-fn room() -> Room {
-    Room {
+fn room() -> RecvBuf {
+    RecvBuf {
         lease: None,
         segments: Segments::none(),
         len: LEN,
@@ -60,7 +60,7 @@ fn tell(receives: &RecvTable, ended: Ended) -> bool {
 }
 
 /// Look, register, look, sleep.
-fn await_message(receives: &RecvTable, receipt: Receipt) -> Landed {
+fn await_message(receives: &RecvTable, receipt: Receipt) -> RecvCompletion {
     let task = Task::new();
     loop {
         if let Some(landed) = receives.take(receipt) {
@@ -194,7 +194,7 @@ fn mutant_that_does_not_look_once_more_in_line_is_found() {
 }
 
 /// Awaits a message by the real wait cycle.
-fn recv_on(bed: &Bed, receives: &RecvTable, receipt: Receipt) -> Landed {
+fn recv_on(bed: &Bed, receives: &RecvTable, receipt: Receipt) -> RecvCompletion {
     let message = poll_fn(|cx| {
         let posted = Posted(receives, receipt);
         let policy = bed.workq.0.mode.load();

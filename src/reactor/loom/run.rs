@@ -8,8 +8,8 @@ use ::loom::thread::JoinHandle;
 
 use super::{Bed, on_a_workq, prepared};
 use crate::reactor;
-use crate::reactor::Line;
 use crate::reactor::Run;
+use crate::reactor::RunWaiter;
 use crate::reactor::events::Driven;
 use crate::reactor::slots::Outcome;
 use crate::sync::atomic::{
@@ -36,7 +36,7 @@ impl Run for Ends {
     }
 }
 
-impl reactor::Ends for Ends {
+impl reactor::Completions for Ends {
     fn any(&self) -> bool {
         lock(&self.told).0 > 0
     }
@@ -55,7 +55,7 @@ impl Bed {
         spawn(move || {
             let ends = Arc::new(Ends::default());
             let told = Arc::clone(&ends) as Arc<dyn Run>;
-            let mut line = pin!(Line::new(workq.clone()));
+            let mut line = pin!(RunWaiter::new(workq.clone()));
             let (task, mut launched) = (Task::new(), false);
             let waker = task.waker();
             let mut cx = Context::from_waker(&waker);
@@ -63,7 +63,7 @@ impl Bed {
                 let mut heard = false;
                 if !launched {
                     let told = Arc::clone(&told);
-                    let now = Line::launch(&attachment, &mut heard, prepared(), told, 0);
+                    let now = RunWaiter::launch(&attachment, &mut heard, prepared(), told, 0);
                     launched = now.unwrap();
                 }
                 if !launched {
@@ -125,30 +125,30 @@ fn a_run_that_sleeps_goes_on_as_the_new_mode_says() {
 }
 
 #[test]
-fn a_run_whose_job_is_refused_is_nudged_meanwhile() {
+fn a_run_whose_job_is_refused_is_woken_meanwhile() {
     on_a_workq(deep(1), |_| {
         let bed = Bed::on(1, false);
         bed.queue.refusals.store(1, SeqCst);
         let workq = bed.workq.clone();
-        let nudger = spawn(move || workq.0.wake_all());
-        bed.run([bed.spawn_run(false), nudger]);
+        let waker_thread = spawn(move || workq.0.wake_all());
+        bed.run([bed.spawn_run(false), waker_thread]);
     });
 }
 
-/// The cell of a Slot in which a run's target lies, with one thread that launches and is refused, and one that nudges.
+/// The cell of a Slot in which a run's target lies, with one thread that launches and is refused, and one that wakes.
 struct Toy {
     running: AtomicBool,
     target: Watched,
 }
 
-/// A nudge looks at the Slots of runs (`true`), or goes by a list of its own.
-fn toy_is_refused_and_nudged(at_the_slot: bool) {
+/// A wake-up looks at the Slots of runs (`true`), or goes by a list of its own.
+fn toy_is_refused_and_woken(at_the_slot: bool) {
     check(3, move || {
         let toy = Arc::new(Toy {
             running: AtomicBool::new(false),
             target: Watched::new(),
         });
-        let nudger = {
+        let waker_thread = {
             let toy = Arc::clone(&toy);
             spawn(move || {
                 if at_the_slot && toy.running.load(Acquire) {
@@ -161,16 +161,16 @@ fn toy_is_refused_and_nudged(at_the_slot: bool) {
         toy.running.store(true, Release);
         toy.target.write();
         toy.running.store(false, Release);
-        nudger.join().unwrap();
+        waker_thread.join().unwrap();
     });
 }
 
 #[test]
 fn the_toy_of_a_refused_run_is_right() {
-    toy_is_refused_and_nudged(false);
+    toy_is_refused_and_woken(false);
 }
 
 #[test]
 fn mutant_that_nudges_a_run_at_its_slot_is_found() {
-    mutant("Causality violation", || toy_is_refused_and_nudged(true));
+    mutant("Causality violation", || toy_is_refused_and_woken(true));
 }

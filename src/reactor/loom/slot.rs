@@ -9,7 +9,7 @@ use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use crate::sync::loom::{Task, check, mutant, spawn};
 use crate::sync::seq_cst_order;
 
-/// Look, register, look, sleep: what `Flight` does.
+/// Look, register, look, sleep: what `JobFuture` does.
 fn await_slot(slot: &Slot) -> Outcome {
     let task = Task::new();
     loop {
@@ -79,7 +79,7 @@ fn of_two_tasks_the_one_that_polled_last_is_told() {
 }
 
 #[test]
-fn a_nudged_op_is_told_all_the_same() {
+fn an_op_that_is_woken_early_is_notified_all_the_same() {
     check(4, || {
         let (slot, generation) = in_flight();
         let reaper = {
@@ -96,9 +96,9 @@ fn a_nudged_op_is_told_all_the_same() {
     });
 }
 
-/// What the nudge is for: the Op must poll again, though its Job is not over.
+/// What the wake-up is for: the Op must poll again, though its Job is not over.
 #[test]
-fn an_op_that_waits_while_it_is_nudged_polls_again() {
+fn an_op_that_waits_while_it_is_woken_polls_again() {
     check(4, || {
         let (slot, _) = in_flight();
         let changed = Arc::new(AtomicBool::new(false));
@@ -142,7 +142,7 @@ fn exactly_one_of_drop_and_completion_frees_the_slot() {
 }
 
 #[test]
-fn a_nudge_does_not_come_between_drop_and_completion() {
+fn a_wake_up_does_not_come_between_drop_and_completion() {
     check(4, || {
         let (slot, generation) = in_flight();
         let reaper = {

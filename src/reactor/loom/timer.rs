@@ -10,7 +10,7 @@ use std::time::Duration;
 use ::loom::thread::JoinHandle;
 
 use super::{Bed, WorkQ, on_a_workq};
-use crate::reactor::waiting::Nap;
+use crate::reactor::waiting::Backoff;
 use crate::reactor::workq::Shared;
 use crate::sync::atomic::Ordering::SeqCst;
 use crate::sync::loom::{Task, block_on, mutant, spawn};
@@ -18,7 +18,7 @@ use crate::sync::{WaitNode, Waiters};
 
 /// Sleeps until this time.
 fn nap(workq: &WorkQ, until: u64) {
-    let mut nap = pin!(Nap::until(workq.clone(), until));
+    let mut nap = pin!(Backoff::until(workq.clone(), until));
     let slept = poll_fn(|cx| nap.as_mut().poll(cx));
     assert_eq!(block_on(pin!(slept)), Ok(()));
     assert!(workq.0.now() >= until);

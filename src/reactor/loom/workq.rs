@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use super::{Bed, on_a_workq, prepared};
-use crate::reactor::slots::Meaning;
+use crate::reactor::slots::ResultKind;
 use crate::reactor::tables::End;
 use crate::sync::atomic::Ordering::SeqCst;
 use crate::sync::loom::{block_on, deep, spawn};
@@ -75,14 +75,14 @@ fn ops_and_jobs_of_the_callers_loop_share_a_workq() {
                 return;
             };
             attachment
-                .post(index, prepared(), 9, Meaning::Bytes)
+                .post(index, prepared(), 9, ResultKind::Bytes)
                 .unwrap();
             let mut seen = None;
             while seen.is_none() {
                 workq.collect(|user_data, end| seen = Some((user_data, end)));
                 ::loom::thread::yield_now();
             }
-            let told = matches!(seen, Some((9, End::Job(Meaning::Bytes, Ok(7)))));
+            let told = matches!(seen, Some((9, End::Job(ResultKind::Bytes, Ok(7)))));
             assert!(told);
         });
         bed.run([bed.spawn_op(), own]);

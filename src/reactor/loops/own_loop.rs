@@ -25,7 +25,7 @@ use tokio::task::unconstrained;
 use crate::device::AsJob;
 use crate::error::{JobError, Result};
 use crate::reactor::events::{Driven, this_thread};
-use crate::reactor::slots::{Meaning, Outcome, Taken, Target};
+use crate::reactor::slots::{Outcome, ResultKind, Taken, Target};
 use crate::reactor::tables::{End, Entry, PostedRun};
 use crate::reactor::workq::{Attachment, Prepared, Shared, WorkQ};
 
@@ -178,7 +178,7 @@ impl Attachment {
         slot: Taken<'_>,
         prepared: Prepared<J>,
         user_data: u64,
-        meaning: Meaning,
+        meaning: ResultKind,
     ) -> Result<(), JobError> {
         self.launch(slot, prepared, Some(Target::Caller(user_data, meaning)))
             .map(drop)
@@ -190,7 +190,7 @@ impl Attachment {
         &self,
         slot: Taken<'_>,
         user_data: u64,
-        meaning: Meaning,
+        meaning: ResultKind,
         outcome: Outcome,
     ) {
         let shared = &self.shared;

@@ -14,13 +14,13 @@ const INDEX_BITS: u32 = 20;
 const INDEX: u64 = (1 << INDEX_BITS) - 1;
 
 #[repr(align(128))]
-struct Line(AtomicU64);
+struct CacheLine(AtomicU64);
 
 pub(in crate::reactor) struct Finished {
     /// Places taken out, ever.
-    head: Line,
+    head: CacheLine,
     /// Places claimed, ever.
-    tail: Line,
+    tail: CacheLine,
     cells: Box<[AtomicU64]>,
 }
 
@@ -32,8 +32,8 @@ fn stamp(place: u64) -> u64 {
 impl Finished {
     pub(in crate::reactor) fn new(slots: usize) -> Finished {
         Finished {
-            head: Line(AtomicU64::new(0)),
-            tail: Line(AtomicU64::new(0)),
+            head: CacheLine(AtomicU64::new(0)),
+            tail: CacheLine(AtomicU64::new(0)),
             cells: (0..slots).map(|_| AtomicU64::new(0)).collect(),
         }
     }

@@ -8,7 +8,7 @@
 
 mod finished;
 mod free_bitmap;
-mod held;
+mod job_leases;
 mod phases;
 mod slot;
 mod table;
@@ -18,10 +18,10 @@ mod target;
 pub(in crate::reactor) use finished::Finished;
 #[cfg(all(test, tokio_doca_loom))]
 pub(in crate::reactor) use free_bitmap::FreeBitmap;
-pub(in crate::reactor) use held::{Held, keeps_memory};
+pub(in crate::reactor) use job_leases::{JobLeases, keeps_memory};
 #[cfg(all(test, tokio_doca_loom))]
 pub(in crate::reactor) use slot::Completed;
 pub(in crate::reactor) use slot::Slot;
 pub(in crate::reactor) use table::{Table, Taken};
 pub(in crate::reactor) use target::{BATCH, Leftovers, Notify, Rest, Target};
-pub(crate) use target::{Meaning, Outcome, Run};
+pub(crate) use target::{Outcome, ResultKind, Run};

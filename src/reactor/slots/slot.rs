@@ -35,12 +35,12 @@
 
 use std::task::Waker;
 
-use super::held::Held;
+use super::job_leases::JobLeases;
 use super::phases::{
     COMPLETING, COMPLETING_ORPHAN, DONE, FREE, IN_FLIGHT, ORPHAN, PENDING, PHASE, POSTED, Phases,
     REGISTERING, RUNNING, WAITING, in_flight,
 };
-use super::target::{Leftovers, Meaning, Notify, Outcome, Rest, Target};
+use super::target::{Leftovers, Notify, Outcome, Rest, ResultKind, Target};
 use crate::reactor::gate::Later;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{UnsafeCell, discard};
@@ -62,7 +62,7 @@ pub(in crate::reactor) enum Completed {
 #[repr(align(128))]
 pub(in crate::reactor) struct Slot {
     state: AtomicU64,
-    held: UnsafeCell<Option<Held>>,
+    held: UnsafeCell<Option<JobLeases>>,
     target: UnsafeCell<Option<Target>>,
     result: UnsafeCell<Outcome>,
 }
@@ -146,7 +146,7 @@ impl Slot {
     ///
     /// The caller took the Slot from the free list, and has not filled, settled or given it back.
     #[inline(always)]
-    pub(in crate::reactor) unsafe fn fill(&self, held: Held, target: Option<Target>) -> u32 {
+    pub(in crate::reactor) unsafe fn fill(&self, held: JobLeases, target: Option<Target>) -> u32 {
         let state = self.state.load(Ordering::Relaxed);
         self.owned_in(EMPTY);
         // SAFETY: Free and out of the free list: the caller's.
@@ -172,7 +172,7 @@ impl Slot {
     pub(in crate::reactor) unsafe fn settle(
         &self,
         user_data: u64,
-        meaning: Meaning,
+        meaning: ResultKind,
         outcome: Outcome,
     ) {
         let state = self.state.load(Ordering::Relaxed);
@@ -190,7 +190,7 @@ impl Slot {
     /// # Safety
     ///
     /// The caller took the Slot's number out of `Finished`, and calls this once for it.
-    pub(super) unsafe fn take_posted(&self) -> Option<(u64, Meaning, Outcome)> {
+    pub(super) unsafe fn take_posted(&self) -> Option<(u64, ResultKind, Outcome)> {
         if self.state.load(Ordering::Acquire) & PHASE != DONE {
             return None;
         }
@@ -211,7 +211,7 @@ impl Slot {
     /// # Safety
     ///
     /// The caller has just filled the Slot, no device has its Job, and nobody else knows the Token.
-    pub(in crate::reactor) unsafe fn undo(&self) -> Held {
+    pub(in crate::reactor) unsafe fn undo(&self) -> JobLeases {
         self.owned_in(SUBMITTING);
         // SAFETY: no device has accepted the Job, so that no completion can come; no Op has stored a waker, and nobody else
         // reads a `target`: the caller owns the cells.
@@ -449,14 +449,18 @@ impl Slot {
 
 #[cfg(test)]
 mod alone {
-    use super::super::held::Held;
+    use super::super::job_leases::JobLeases;
     use super::super::target::Outcome;
     use super::super::target::Target;
     use super::Slot;
 
     /// For tests that have a Slot to themselves.
     impl Slot {
-        pub(in crate::reactor) fn fill_alone(&self, held: Held, target: Option<Target>) -> u32 {
+        pub(in crate::reactor) fn fill_alone(
+            &self,
+            held: JobLeases,
+            target: Option<Target>,
+        ) -> u32 {
             // SAFETY: the test fills it while it is free, and there is no free list.
             unsafe { self.fill(held, target) }
         }
@@ -464,7 +468,7 @@ mod alone {
         #[cfg(not(tokio_doca_loom))]
         pub(in crate::reactor) fn settle_alone(&self, user_data: u64, outcome: Outcome) {
             // SAFETY: as above.
-            unsafe { self.settle(user_data, super::super::target::Meaning::Bytes, outcome) }
+            unsafe { self.settle(user_data, super::super::target::ResultKind::Bytes, outcome) }
         }
 
         pub(in crate::reactor) fn take_posted_alone(&self) -> Option<(u64, Outcome)> {
@@ -485,8 +489,8 @@ mod tests {
     use crate::reactor::slots::Run;
     use std::sync::{Arc, Mutex};
 
-    fn held() -> Held {
-        Held::new(Leases::of(None, None), 0)
+    fn held() -> JobLeases {
+        JobLeases::new(Leases::of(None, None), 0)
     }
 
     /// Completes it, and drops what is left.
@@ -554,7 +558,7 @@ mod tests {
     #[test]
     fn a_posted_job_keeps_its_word_and_result_until_it_is_taken() {
         let slot = Slot::new();
-        let generation = slot.fill_alone(held(), Some(Target::Caller(u64::MAX, Meaning::Bytes)));
+        let generation = slot.fill_alone(held(), Some(Target::Caller(u64::MAX, ResultKind::Bytes)));
         assert!(slot.take_posted_alone().is_none() && slot.is_in_flight());
         assert!(slot.take_waker().is_none());
         assert!(slot.phase().any_in_flight() && !slot.phase().any_op());

@@ -7,10 +7,10 @@ use std::task::Waker;
 
 use super::finished::Finished;
 use super::free_bitmap::FreeBitmap;
-use super::held::Held;
+use super::job_leases::JobLeases;
 use super::phases::Phases;
 use super::slot::{Completed, Slot};
-use super::target::{Leftovers, Meaning, Notify, Outcome, Target};
+use super::target::{Leftovers, Notify, Outcome, ResultKind, Target};
 use crate::device::{Completion, Token};
 use crate::reactor::gate::Later;
 
@@ -67,7 +67,7 @@ impl Table {
     }
 
     /// Takes the oldest of them: its word, and how it ended. The Slot is free, but for the free list.
-    pub(in crate::reactor) fn take_finished(&self) -> Option<(u32, u64, Meaning, Outcome)> {
+    pub(in crate::reactor) fn take_finished(&self) -> Option<(u32, u64, ResultKind, Outcome)> {
         loop {
             let index = self.finished.pop()?;
             // SAFETY: the number was just taken out of `Finished`, where `complete` and `settle` put
@@ -180,7 +180,7 @@ impl Taken<'_> {
 
     /// Fills the Slot. The device may see it from here on.
     #[inline(always)]
-    pub(in crate::reactor) fn fill(self, held: Held, target: Option<Target>) -> Token {
+    pub(in crate::reactor) fn fill(self, held: JobLeases, target: Option<Target>) -> Token {
         let Taken { table, index } = *ManuallyDrop::new(self);
         // SAFETY: this was taken from the free list, and is used up here.
         let generation = unsafe { table.slots[index as usize].fill(held, target) };
@@ -188,7 +188,7 @@ impl Taken<'_> {
     }
 
     /// A Job of the caller's own loop is over before it was the device's.
-    pub(in crate::reactor) fn settle(self, user_data: u64, meaning: Meaning, outcome: Outcome) {
+    pub(in crate::reactor) fn settle(self, user_data: u64, meaning: ResultKind, outcome: Outcome) {
         let Taken { table, index } = *ManuallyDrop::new(self);
         // SAFETY: as in `fill`.
         unsafe { table.slots[index as usize].settle(user_data, meaning, outcome) };

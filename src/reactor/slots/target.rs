@@ -26,12 +26,12 @@ pub(in crate::reactor) enum Target {
     /// A graph's run needs no waker per node, and no Op: its Slots are freed by the reaper.
     Run(Arc<dyn Run>, u32),
     /// The caller's own loop, which is given this word back, and what the result means. That waits in the Slot.
-    Caller(u64, Meaning),
+    Caller(u64, ResultKind),
 }
 
 /// What the number stands for that a job of the caller's own loop ends with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Meaning {
+pub enum ResultKind {
     /// Bytes that were moved.
     Bytes,
     /// A value.

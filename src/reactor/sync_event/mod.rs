@@ -1,9 +1,9 @@
-//! A sync event on a WorkQ (`subscription`), and the future of one wait for it (`wait_flight`).
+//! A sync event on a WorkQ (`port`), and the future of one wait for it (`wait_future`).
 //!
 //! These files import `waiting` and the rooms below it. The table of waits is in `tables`.
 
-mod subscription;
-mod wait_flight;
+mod event_port;
+mod wait_future;
 
-pub(crate) use subscription::Subscription;
-pub(crate) use wait_flight::{WaitFlight, Waiter};
+pub(crate) use event_port::EventPortHandle;
+pub(crate) use wait_future::{EventWaitFuture, Waiter};

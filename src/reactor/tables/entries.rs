@@ -24,14 +24,14 @@ pub(in crate::reactor) struct Entries<E> {
 }
 
 struct Places<E> {
-    places: Vec<Place<E>>,
+    places: Vec<EntrySlot<E>>,
     free: Vec<u32>,
 }
 
-struct Place<E> {
+struct EntrySlot<E> {
     user_data: u64,
     state: State<E>,
-    bell: Arc<Bell>,
+    bell: Arc<EntryWaker>,
 }
 
 enum State<E> {
@@ -47,7 +47,7 @@ enum State<E> {
 struct Ready(Mutex<VecDeque<u32>>);
 
 /// The waker of an entry. One is made for each place, and used again.
-struct Bell {
+struct EntryWaker {
     index: u32,
     /// Its number is in the list.
     queued: AtomicBool,
@@ -55,7 +55,7 @@ struct Bell {
     driven: Weak<dyn Driven>,
 }
 
-impl Wake for Bell {
+impl Wake for EntryWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -94,13 +94,13 @@ impl<E> Entries<E> {
         let mut places = lock(&self.places);
         let index = places.free.pop().unwrap_or_else(|| {
             let index = places.places.len() as u32;
-            let bell = Arc::new(Bell {
+            let bell = Arc::new(EntryWaker {
                 index,
                 queued: AtomicBool::new(false),
                 ready: Arc::clone(&self.ready),
                 driven: Arc::<T>::downgrade(driven),
             });
-            places.places.push(Place {
+            places.places.push(EntrySlot {
                 user_data,
                 state: State::Free,
                 bell,
@@ -180,7 +180,7 @@ impl<E> Entries<E> {
         place.state = State::Waiting(entry);
         let bell = again.then(|| Arc::clone(&place.bell));
         drop(places);
-        bell.into_iter().for_each(Bell::wake);
+        bell.into_iter().for_each(EntryWaker::wake);
     }
 
     /// The place is free. Returns the word.

@@ -19,7 +19,7 @@ mod waits;
 pub(crate) use posted::{End, PostedRun};
 pub(in crate::reactor) use posted::{Entry, OwnLoop, PostedRecv, PostedWait};
 pub use received::Received;
-pub(crate) use received::{Landed, Room};
+pub(crate) use received::{RecvBuf, RecvCompletion};
 pub(in crate::reactor) use receives::{Receipt, RecvTable};
 #[cfg(all(test, tokio_doca_loom))]
 pub(in crate::reactor) use registry::Numbered;

@@ -15,13 +15,13 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use super::entries::Entries;
-use super::received::{Received, Room};
+use super::received::{Received, RecvBuf};
 use super::receives::{Receipt, RecvTable};
 use super::waits::{Ticket, WaitTable};
 use crate::device::EventPort;
 use crate::error::JobError;
 use crate::reactor::events::Events;
-use crate::reactor::slots::{Meaning, Outcome};
+use crate::reactor::slots::{Outcome, ResultKind};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::seq_cst_order;
 
@@ -33,7 +33,7 @@ pub(crate) trait PostedRun: Send {
 /// How something ended that was posted.
 pub(crate) enum End {
     /// A job: the meaning of the number that it ends with.
-    Job(Meaning, Outcome),
+    Job(ResultKind, Outcome),
     Received(Result<Received, JobError>),
     Waited(Outcome),
     Run(Box<dyn Any + Send>),
@@ -52,7 +52,7 @@ pub(in crate::reactor) struct PostedRecv {
     pub(in crate::reactor) receipt: Receipt,
     /// Where its message shall go, if it was taken over from another one, and has another
     /// destination.
-    pub(in crate::reactor) to: Option<Room>,
+    pub(in crate::reactor) to: Option<RecvBuf>,
 }
 
 /// A wait that was posted for a loop of the caller's own.

@@ -30,7 +30,7 @@ impl Received {
 }
 
 /// Memory of a receive, and the Lease on it.
-pub(crate) struct Room {
+pub(crate) struct RecvBuf {
     /// `None` if there is no destination.
     pub(in crate::reactor) lease: Option<Writing>,
     /// The memory of the Lease.
@@ -39,11 +39,11 @@ pub(crate) struct Room {
     pub(in crate::reactor) len: usize,
 }
 
-impl Room {
-    pub(crate) fn new(begun: Leased<Option<Writing>, Segments>) -> Room {
+impl RecvBuf {
+    pub(crate) fn new(begun: Leased<Option<Writing>, Segments>) -> RecvBuf {
         let (lease, segments) = begun.into_parts();
         let len = Extent::of(&segments).bytes;
-        Room {
+        RecvBuf {
             lease,
             segments,
             len,
@@ -57,12 +57,12 @@ impl Room {
 }
 
 /// How a receive ended, and its memory.
-pub(crate) struct Landed {
+pub(crate) struct RecvCompletion {
     pub(crate) outcome: Result<Received, JobError>,
-    pub(crate) room: Room,
+    pub(crate) room: RecvBuf,
 }
 
-impl Landed {
+impl RecvCompletion {
     /// How many bytes of a message lie in its memory.
     pub(crate) fn len(&self) -> usize {
         match self.outcome {
@@ -83,7 +83,7 @@ impl Landed {
     }
 
     /// The message is appended to other memory, if that has room for it.
-    pub(crate) fn hand_over(&self, to: &Room) -> Result<(), JobError> {
+    pub(crate) fn hand_over(&self, to: &RecvBuf) -> Result<(), JobError> {
         let len = self.len();
         if len == 0 {
             return Ok(());
@@ -93,7 +93,7 @@ impl Landed {
             return Err(JobError::new(Reason::ReceiveTooSmall, len, room));
         }
         assert!(len <= self.room.len);
-        // SAFETY: each Room has the write Lease of its memory (`Room::new`), which has `len` bytes.
+        // SAFETY: each RecvBuf has the write Lease of its memory (`RecvBuf::new`), which has `len` bytes.
         unsafe { hand_over(&self.room.segments, &to.segments, len) };
         if let Some(lease) = &to.lease {
             lease.grow(len);
@@ -103,8 +103,8 @@ impl Landed {
 }
 
 /// No memory.
-pub(super) fn nowhere() -> Room {
-    Room {
+pub(super) fn nowhere() -> RecvBuf {
+    RecvBuf {
         lease: None,
         segments: Segments::none(),
         len: 0,

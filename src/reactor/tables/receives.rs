@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::orphans::Orphans;
-use super::received::{Landed, Received, Room, nowhere, received};
+use super::received::{Received, RecvBuf, RecvCompletion, nowhere, received};
 use super::registry::Numbered;
 use crate::device::{Completion, Token};
 use crate::error::{ErrorKind, JobError};
@@ -56,7 +56,7 @@ enum Phase {
     Done,
 }
 
-struct Place {
+struct RecvSlot {
     phase: Phase,
     /// Counts the receives that were posted before it. The lower half is its generation.
     posted: u64,
@@ -66,19 +66,19 @@ struct Place {
     owned: bool,
     /// The Op that has it has adopted it: the memory is another one's.
     adopted: bool,
-    room: Room,
+    room: RecvBuf,
     outcome: Result<Received, JobError>,
     waker: Option<Waker>,
 }
 
-impl Place {
+impl RecvSlot {
     fn generation(&self) -> u32 {
         self.posted as u32
     }
 }
 
 struct Places {
-    places: Box<[Place]>,
+    places: Box<[RecvSlot]>,
     free: Vec<u32>,
     orphans: Orphans,
     /// Receives posted, ever. The lower half is the generation of the next.
@@ -104,7 +104,7 @@ pub(crate) struct RecvTable {
     /// Of all in that line.
     pub(in crate::reactor) order: Arc<Order>,
     /// Streams that have no receive posted, and wait for the end of the connection.
-    pub(in crate::reactor) unfed: Waiters,
+    pub(in crate::reactor) disconnect_wait: Waiters,
     table: Mutex<Places>,
 }
 
@@ -115,7 +115,7 @@ impl RecvTable {
             posted,
             asleep,
         } = numbered;
-        let place = |_| Place {
+        let place = |_| RecvSlot {
             phase: Phase::Free,
             posted: 0,
             life: lives::OVER,
@@ -141,7 +141,7 @@ impl RecvTable {
             life: AtomicU32::new(lives::FIRST),
             line: Waiters::new(),
             order: Order::new(),
-            unfed: Waiters::new(),
+            disconnect_wait: Waiters::new(),
             table: Mutex::new(table),
         }
     }
@@ -190,7 +190,7 @@ impl RecvTable {
     }
 
     /// Fills a free place. The device may see the receive from here on.
-    pub(in crate::reactor) fn fill(&self, room: Room) -> Result<Receipt, Room> {
+    pub(in crate::reactor) fn fill(&self, room: RecvBuf) -> Result<Receipt, RecvBuf> {
         let mut table = lock(&self.table);
         let Some(index) = table.free.pop() else {
             drop(table);
@@ -213,13 +213,13 @@ impl RecvTable {
     }
 
     /// The device refused it: the place is free again, and the memory the caller's.
-    pub(in crate::reactor) fn undo(&self, receipt: Receipt) -> Room {
+    pub(in crate::reactor) fn undo(&self, receipt: Receipt) -> RecvBuf {
         let mut table = lock(&self.table);
         self.free(&mut table, receipt.index)
     }
 
     /// Makes a place free. Whoever is in line is to be notified.
-    fn free(&self, table: &mut Places, index: u32) -> Room {
+    fn free(&self, table: &mut Places, index: u32) -> RecvBuf {
         let place = &mut table.places[index as usize];
         debug_assert!(place.waker.is_none());
         (place.phase, place.owned, place.adopted) = (Phase::Free, false, false);
@@ -232,7 +232,7 @@ impl RecvTable {
     /// Op: how the receive ended, if it has. The place of its own is free then; of an adopted one its memory is the caller's
     /// until `settle` or `put_back`.
     #[inline]
-    pub(in crate::reactor) fn take(&self, receipt: Receipt) -> Option<Landed> {
+    pub(in crate::reactor) fn take(&self, receipt: Receipt) -> Option<RecvCompletion> {
         if !self.over[receipt.index as usize].load(Ordering::Acquire) {
             return None;
         }
@@ -244,7 +244,7 @@ impl RecvTable {
         } else {
             self.free(&mut table, receipt.index)
         };
-        Some(Landed { outcome, room })
+        Some(RecvCompletion { outcome, room })
     }
 
     /// Op: an adopted receive was seen to.
@@ -253,7 +253,7 @@ impl RecvTable {
     }
 
     /// Op: the message could not be had, and stays for the next.
-    pub(in crate::reactor) fn put_back(&self, receipt: Receipt, room: Room) -> Ended {
+    pub(in crate::reactor) fn put_back(&self, receipt: Receipt, room: RecvBuf) -> Ended {
         let mut table = lock(&self.table);
         table.places[receipt.index as usize].room = room;
         self.leave(&mut table, receipt.index)
@@ -307,7 +307,7 @@ impl RecvTable {
     }
 
     /// Its Op sleeps no more.
-    fn wakened(&self, place: &mut Place) -> Option<Waker> {
+    fn wakened(&self, place: &mut RecvSlot) -> Option<Waker> {
         let waker = place.waker.take();
         if waker.is_some() {
             self.asleep.fetch_sub(1, Ordering::SeqCst);
@@ -319,7 +319,7 @@ impl RecvTable {
     /// empty.
     pub(in crate::reactor) fn wake_unposted(&self) {
         self.line.wake_all();
-        self.unfed.wake_all();
+        self.disconnect_wait.wake_all();
     }
 
     /// A place is no orphan any more.

@@ -34,14 +34,14 @@ enum Phase {
     Done(Outcome),
 }
 
-struct Place {
+struct WaitSlot {
     phase: Phase,
     generation: u32,
     waker: Option<Waker>,
 }
 
 struct Table {
-    places: Box<[Place]>,
+    places: Box<[WaitSlot]>,
     free: Vec<u32>,
     /// Waits begun, ever. The lower half is the generation of the next.
     posted: u64,
@@ -66,7 +66,7 @@ impl WaitTable {
             posted,
             asleep,
         } = numbered;
-        let place = |_| Place {
+        let place = |_| WaitSlot {
             phase: Phase::Free,
             generation: 0,
             waker: None,
@@ -157,7 +157,7 @@ impl WaitTable {
     }
 
     /// Its Op sleeps no more.
-    fn wakened(&self, place: &mut Place) -> Option<Waker> {
+    fn wakened(&self, place: &mut WaitSlot) -> Option<Waker> {
         let waker = place.waker.take();
         if waker.is_some() {
             self.asleep.fetch_sub(1, Ordering::SeqCst);

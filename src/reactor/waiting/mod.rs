@@ -3,9 +3,9 @@
 //!
 //! These files import `workq` and the rooms below it.
 
+mod backoff;
 mod in_line;
-mod nap;
 mod wait;
 
-pub(crate) use nap::Nap;
+pub(crate) use backoff::Backoff;
 pub(in crate::reactor) use wait::{Awaited, Waited};

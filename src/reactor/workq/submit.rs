@@ -14,7 +14,7 @@ use super::shared::{Attachment, Shared};
 use crate::device::{AsJob, Completion, CopyJob, Job, Keep, Queue, Token};
 use crate::error::{ErrorKind, JobError};
 use crate::mem::{Leased, Leases};
-use crate::reactor::slots::{Held, Outcome, Taken, Target};
+use crate::reactor::slots::{JobLeases, Outcome, Taken, Target};
 use crate::sync::atomic::fence;
 use crate::sync::{Order, WaitNode};
 
@@ -66,7 +66,7 @@ impl Attachment {
         target: Option<Target>,
     ) -> Result<Token, Refused<'_>> {
         let Prepared { job, leases } = prepared;
-        let held = Held::new(leases, self.index);
+        let held = JobLeases::new(leases, self.index);
         // SAFETY: a Prepared is a job and its Leases, which `mem` has put together.
         unsafe { self.submit(slot, job.as_job(), held, target) }
     }
@@ -81,7 +81,7 @@ impl Attachment {
         &self,
         slot: Taken<'_>,
         job: Job<'_>,
-        held: Held,
+        held: JobLeases,
         target: Option<Target>,
     ) -> Result<Token, Refused<'_>> {
         assert!(slot.is_of(&self.shared.core.table));
@@ -144,8 +144,8 @@ impl Shared {
         node: Pin<&WaitNode>,
         waker: &Waker,
     ) {
-        // SAFETY: Shared is in an Arc, which the Flight that has the node reaches through its context, borrowed or
-        // owned, until after the node is dropped (field order in `Flight`, and the borrow). A `Line`
+        // SAFETY: Shared is in an Arc, which the JobFuture that has the node reaches through its context, borrowed or
+        // owned, until after the node is dropped (field order in `JobFuture`, and the borrow). A `Line`
         // owns a handle, which is dropped after its nodes (field order), and stands in line of that
         // WorkQ alone.
         unsafe { self.waiters.enqueue_in(order, node, waker) };

@@ -8,7 +8,7 @@ use crate::mem::{MaybeAnyDestination, MaybeAnyRemote, MaybeAnySource};
 use crate::reactor::Attachment;
 
 type Local = MaybeAnySource;
-type Room = MaybeAnyDestination;
+type RecvBuf = MaybeAnyDestination;
 type Remote = MaybeAnyRemote;
 
 /// Each operation: its node's kind, what that is set to, and the call that makes one.
@@ -74,7 +74,7 @@ nodes! {
 
     /// A node that reads the peer's memory, as [`Rdma::read`] does: it is set to `(remote, destination)`. Its result is the
     /// number of bytes.
-    fn rdma_read -> ReadNode, ReadData { Remote => Room }
+    fn rdma_read -> ReadNode, ReadData { Remote => RecvBuf }
 
     /// A node that compares and swaps, as [`Rdma::compare_swap`] does: it is set to `(remote, compare, swap)`. Its result is what
     /// was there before.
@@ -124,7 +124,7 @@ impl<S: Into<Local>, R: Into<Remote>> From<(S, R, u32)> for WriteImmData {
     }
 }
 
-impl<R: Into<Remote>, D: Into<Room>> From<(R, D)> for ReadData {
+impl<R: Into<Remote>, D: Into<RecvBuf>> From<(R, D)> for ReadData {
     fn from((remote, dst): (R, D)) -> ReadData {
         ReadData {
             verb: Verb::Read,

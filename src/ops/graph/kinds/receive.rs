@@ -11,21 +11,21 @@ use pin_project::pin_project;
 
 use super::super::super::rdma::{Rdma, RdmaRecv};
 use super::super::node::{Node, Put, RecvNode, Refusal, stays};
-use super::super::plan::{GraphBuilder, Work};
+use super::super::plan::{GraphBuilder, NodeWork};
 use crate::error::{JobError, Reason, Result};
 use crate::mem::MaybeAnyDestination;
 use crate::reactor::{Received, WorkQ};
 
-type Room = MaybeAnyDestination;
+type RecvBuf = MaybeAnyDestination;
 
 /// A receiving node of an instance.
 #[pin_project]
 pub struct Receive {
     // Before the context.
     #[pin]
-    recv: Option<RdmaRecv<Rdma, Room>>,
+    recv: Option<RdmaRecv<Rdma, RecvBuf>>,
     rdma: Rdma,
-    dst: Option<Room>,
+    dst: Option<RecvBuf>,
     /// Of the last run in which it completed.
     pub(crate) received: Option<Received>,
 }
@@ -68,10 +68,10 @@ impl Receive {
 }
 
 impl Put for RecvNode {
-    type Data = Room;
+    type Data = RecvBuf;
     type Seat = Pin<Box<Receive>>;
 
-    fn put(recv: &mut Self::Seat, data: Room) -> Result<()> {
+    fn put(recv: &mut Self::Seat, data: RecvBuf) -> Result<()> {
         *recv.as_mut().project().dst = Some(data);
         Ok(())
     }
@@ -91,6 +91,6 @@ impl GraphBuilder {
     /// the next one, of whatever run or Op, gets its message.
     #[doc(alias = "doca_graph_ctx_node_create")]
     pub fn rdma_recv(&mut self, rdma: &Rdma) -> Node<RecvNode> {
-        self.add(Work::Recv(rdma.clone()))
+        self.add(NodeWork::Recv(rdma.clone()))
     }
 }

@@ -11,7 +11,7 @@ use pin_project::pin_project;
 
 use super::super::super::sync_event::{EventRequest, SyncEvent, SyncEventWait};
 use super::super::node::{Action, Attach, Node, Put, Refusal, stays};
-use super::super::plan::{GraphBuilder, Work};
+use super::super::plan::{GraphBuilder, NodeWork};
 use crate::device::EventJob;
 use crate::error::{JobError, Reason, Result};
 use crate::reactor::{Attachment, WorkQ};
@@ -157,6 +157,6 @@ impl GraphBuilder {
     /// Nobody may ever set the event. So when another node fails it is not waited for: it is [`Stopped`](crate::graph::NodeState::Stopped).
     #[doc(alias = "doca_graph_ctx_node_create")]
     pub fn sync_event_wait_gt(&mut self, event: &SyncEvent) -> Node<EventWaitNode> {
-        self.add(Work::Wait(event.clone()))
+        self.add(NodeWork::Wait(event.clone()))
     }
 }

@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use super::super::super::op::{self, Request};
 use super::handle::sealed::Put;
 use crate::error::{ErrorKind, JobError, Reason, Result};
-use crate::reactor::{Attachment, Line, Outcome, Prepared, Run, WorkQ, budget};
+use crate::reactor::{Attachment, Outcome, Prepared, Run, RunWaiter, WorkQ, budget};
 
 /// How a context comes to another WorkQ.
 pub(crate) type Attach<C> = fn(&C, &WorkQ) -> Result<C>;
@@ -104,7 +104,7 @@ pub(crate) trait Step: Any + Send + Sync {
     /// Waits in line for a Slot, and submits.
     fn poll_launch(
         &self,
-        line: Pin<&mut Line>,
+        line: Pin<&mut RunWaiter>,
         cx: &mut Context<'_>,
         run: &Arc<dyn Run>,
         node: u32,
@@ -159,7 +159,7 @@ impl<A: Action> Step for Seat<A> {
     ) -> Result<bool, JobError> {
         let at = A::attachment(&self.context);
         match self.prepared.take() {
-            Some(prepared) => Line::launch(at, heard, prepared, Arc::clone(run), node),
+            Some(prepared) => RunWaiter::launch(at, heard, prepared, Arc::clone(run), node),
             None => unreachable!("it is launched once after each begin"),
         }
     }
@@ -170,7 +170,7 @@ impl<A: Action> Step for Seat<A> {
 
     fn poll_launch(
         &self,
-        line: Pin<&mut Line>,
+        line: Pin<&mut RunWaiter>,
         cx: &mut Context<'_>,
         run: &Arc<dyn Run>,
         node: u32,

@@ -18,5 +18,5 @@ pub use handle::{
 pub(super) use scope::RunView;
 pub use scope::Scope;
 pub(super) use user::{
-    AsyncBody, Data, Function, MakesFutures, UserFn, WithData, Wrong, contained, own, stop,
+    AsyncBody, Data, Function, MakesFutures, UserError, UserFn, WithData, contained, own, stop,
 };

@@ -20,19 +20,19 @@ use crate::sync::discard;
 pub(crate) type UserFn = Box<dyn Fn(&mut Scope<'_>) -> Result<()> + Send + Sync>;
 
 /// How user code went wrong.
-pub(crate) enum Wrong {
+pub(crate) enum UserError {
     Error(Error),
     Panicked(Error),
 }
 
 /// Runs user code; a panic is an error.
 #[inline(always)]
-pub(crate) fn contained<T>(code: impl FnOnce() -> T) -> Result<T, Wrong> {
+pub(crate) fn contained<T>(code: impl FnOnce() -> T) -> Result<T, UserError> {
     catch_unwind(AssertUnwindSafe(code)).map_err(panicked)
 }
 
 #[cold]
-fn panicked(payload: Box<dyn Any + Send>) -> Wrong {
+fn panicked(payload: Box<dyn Any + Send>) -> UserError {
     let text = match (
         payload.downcast_ref::<&str>(),
         payload.downcast_ref::<String>(),
@@ -44,7 +44,7 @@ fn panicked(payload: Box<dyn Any + Send>) -> Wrong {
     // It is user code as well, and may panic when it is dropped.
     discard(Some(payload));
     let text = format!("the function of a user node panicked: {text}");
-    Wrong::Panicked(Error::new(ErrorKind::Unexpected, None, text))
+    UserError::Panicked(Error::new(ErrorKind::Unexpected, None, text))
 }
 
 /// A function with data of each instance's own.
@@ -133,7 +133,7 @@ pub(crate) fn own(future: &mut AsyncBody) -> Pin<&mut dyn RunsFutures> {
 }
 
 /// Drops a future; a panic of that is the node's.
-pub(crate) fn stop(future: &mut AsyncBody) -> Result<(), Wrong> {
+pub(crate) fn stop(future: &mut AsyncBody) -> Result<(), UserError> {
     contained(|| own(future).stop())
 }
 

@@ -9,7 +9,7 @@ use super::super::node::{
     Action, AsyncNode, DataNode, Function, Node, NodeId, Nodes, Planned, Scope, SubGraphNode,
     UserNode,
 };
-use super::plan::{Graph, Plan, Work};
+use super::plan::{Graph, NodeWork, Plan};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The most graphs within one another: runs of sub-graphs nest as calls do.
@@ -58,7 +58,7 @@ const NODES: usize = 1 << 24;
 #[must_use = "nothing is built before build"]
 pub struct GraphBuilder {
     number: u64,
-    nodes: Vec<(Work, Option<Box<str>>)>,
+    nodes: Vec<(NodeWork, Option<Box<str>>)>,
     /// From and to, as they were noted.
     edges: Vec<(NodeId, NodeId)>,
     labels: Vec<(NodeId, Box<str>)>,
@@ -87,7 +87,7 @@ impl GraphBuilder {
         }
     }
 
-    pub(crate) fn add<K>(&mut self, work: Work) -> Node<K> {
+    pub(crate) fn add<K>(&mut self, work: NodeWork) -> Node<K> {
         let id = NodeId {
             graph: self.number,
             // More of them are refused by `build`.
@@ -100,7 +100,7 @@ impl GraphBuilder {
 
     /// A context node of whatever kind.
     pub(crate) fn context<A: Action>(&mut self, context: A::Context) -> Node<A> {
-        self.add(Work::Context(Box::new(Planned::<A>(context))))
+        self.add(NodeWork::Context(Box::new(Planned::<A>(context))))
     }
 
     /// A node that calls a function, in the task that awaits the run. It sees the results of nodes that are over, and may set
@@ -112,7 +112,7 @@ impl GraphBuilder {
         &mut self,
         function: impl Fn(&mut Scope<'_>) -> Result<()> + Send + Sync + 'static,
     ) -> Node<UserNode> {
-        self.add(Work::User(Box::new(function)))
+        self.add(NodeWork::User(Box::new(function)))
     }
 
     /// The same with data that each instance is set to ([`Instance::set`](crate::graph::Instance::set)), and that stays from run to
@@ -122,7 +122,7 @@ impl GraphBuilder {
         &mut self,
         function: impl Fn(&mut Scope<'_>, &mut T) -> Result<()> + Send + Sync + 'static,
     ) -> Node<DataNode<T>> {
-        self.add(Work::With(Box::new(Function::new(function))))
+        self.add(NodeWork::With(Box::new(Function::new(function))))
     }
 
     /// A node that is a future: the function makes one for each run, in the task that awaits it, and that task polls it.
@@ -142,14 +142,14 @@ impl GraphBuilder {
     where
         T: Future<Output = Result<()>> + Send + 'static,
     {
-        self.add(Work::Async(Arc::new(function)))
+        self.add(NodeWork::Async(Arc::new(function)))
     }
 
     /// A node that runs an instance of another graph, which [`Instance::set`](crate::graph::Instance::set) gives it. It starts with
     /// nothing done, ends when all of that is done, and fails with it.
     #[doc(alias = "doca_graph_sub_graph_node_create")]
     pub fn subgraph(&mut self, graph: &Graph) -> Node<SubGraphNode> {
-        self.add(Work::Sub(graph.clone()))
+        self.add(NodeWork::Sub(graph.clone()))
     }
 
     /// `node` starts after all of these: one, a list, or a tuple of different kinds. Nodes of which nothing is said start with

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::plan::{Graph, Plan, Work};
+use super::plan::{Graph, NodeWork, Plan};
 
 impl Graph {
     /// The graph in Graphviz's language: `dot -Tsvg` draws it. Sub-graphs stand in frames of their own.
@@ -23,17 +23,17 @@ fn draw(plan: &Plan, prefix: &str, level: usize, dot: &mut String) {
     let indent = "    ".repeat(level);
     for (node, index) in plan.nodes.iter().zip(0..) {
         let shape = match &node.work {
-            Work::Context(_) | Work::Recv(_) | Work::Wait(_) => "box",
-            Work::User(_) | Work::With(_) => "ellipse",
-            Work::Async(_) => "hexagon",
-            Work::Sub(_) => "folder",
+            NodeWork::Context(_) | NodeWork::Recv(_) | NodeWork::Wait(_) => "box",
+            NodeWork::User(_) | NodeWork::With(_) => "ellipse",
+            NodeWork::Async(_) => "hexagon",
+            NodeWork::Sub(_) => "folder",
         };
         let label = quoted(&plan.label(index));
         let _ = writeln!(
             dot,
             "{indent}{prefix}{index} [label={label}, shape={shape}];"
         );
-        if let Work::Sub(graph) = &node.work {
+        if let NodeWork::Sub(graph) = &node.work {
             let inner = format!("{prefix}{index}_");
             let _ = writeln!(dot, "{indent}subgraph cluster_{prefix}{index} {{");
             let _ = writeln!(dot, "{indent}    label={label};");

@@ -9,4 +9,4 @@ mod plan;
 
 pub use builder::GraphBuilder;
 pub use plan::Graph;
-pub(super) use plan::{Plan, PlanNode, Work};
+pub(super) use plan::{NodeWork, Plan, PlanNode};

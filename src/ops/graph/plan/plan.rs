@@ -9,7 +9,7 @@ use super::super::super::sync_event::SyncEvent;
 use super::super::node::{MakesFutures, NodeId, Template, UserFn, WithData};
 use crate::reactor::Attachment;
 
-/// Work that is described once and run many times (Core guide 3.4.7; `doca_graph`).
+/// NodeWork that is described once and run many times (Core guide 3.4.7; `doca_graph`).
 ///
 /// Clones are the same graph. It keeps the contexts of its nodes.
 ///
@@ -81,14 +81,14 @@ pub(crate) struct Plan {
 }
 
 pub(crate) struct PlanNode {
-    pub(crate) work: Work,
+    pub(crate) work: NodeWork,
     /// What the user calls it; else its kind and number.
     pub(crate) label: Option<Box<str>>,
     pub(crate) successors: Range<u32>,
 }
 
 /// What a node does.
-pub(crate) enum Work {
+pub(crate) enum NodeWork {
     Context(Box<dyn Template>),
     User(UserFn),
     With(Box<dyn WithData>),
@@ -98,24 +98,24 @@ pub(crate) enum Work {
     Sub(Graph),
 }
 
-impl Work {
+impl NodeWork {
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Work::Context(template) => template.name(),
-            Work::User(_) | Work::With(_) => "user",
-            Work::Async(_) => "user_async",
-            Work::Recv(_) => "rdma_recv",
-            Work::Wait(_) => "sync_event_wait_gt",
-            Work::Sub(_) => "subgraph",
+            NodeWork::Context(template) => template.name(),
+            NodeWork::User(_) | NodeWork::With(_) => "user",
+            NodeWork::Async(_) => "user_async",
+            NodeWork::Recv(_) => "rdma_recv",
+            NodeWork::Wait(_) => "sync_event_wait_gt",
+            NodeWork::Sub(_) => "subgraph",
         }
     }
 
     /// Where its context is attached, if it has one.
     pub(crate) fn attachment(&self) -> Option<&Attachment> {
         match self {
-            Work::Context(template) => Some(template.attachment()),
-            Work::Recv(rdma) => Some(rdma.attachment()),
-            Work::Wait(event) => Some(event.attachment()),
+            NodeWork::Context(template) => Some(template.attachment()),
+            NodeWork::Recv(rdma) => Some(rdma.attachment()),
+            NodeWork::Wait(event) => Some(event.attachment()),
             _ => None,
         }
     }
@@ -125,7 +125,7 @@ impl Plan {
     /// `edges` are sorted, without doubles, and have no cycle.
     pub(crate) fn new(
         number: u64,
-        nodes: Vec<(Work, Option<Box<str>>)>,
+        nodes: Vec<(NodeWork, Option<Box<str>>)>,
         edges: &[(u32, u32)],
     ) -> Plan {
         let count = nodes.len() as u32;
@@ -145,9 +145,9 @@ impl Plan {
                 successors: of(index),
             })
             .collect();
-        let subs = |index: &u32| matches!(nodes[*index as usize].work, Work::Sub(_));
+        let subs = |index: &u32| matches!(nodes[*index as usize].work, NodeWork::Sub(_));
         let levels = nodes.iter().map(|node| match &node.work {
-            Work::Sub(graph) => graph.0.levels + 1,
+            NodeWork::Sub(graph) => graph.0.levels + 1,
             _ => 1,
         });
         Plan {
@@ -185,7 +185,7 @@ impl Plan {
     /// Where its first context node is attached, those of sub-graphs included.
     pub(crate) fn attachment(&self) -> Option<&Attachment> {
         self.nodes.iter().find_map(|node| match &node.work {
-            Work::Sub(graph) => graph.0.attachment(),
+            NodeWork::Sub(graph) => graph.0.attachment(),
             work => work.attachment(),
         })
     }

@@ -1,10 +1,12 @@
-//! Where the ends of a run's Jobs are told: what the run and the Slots of its Jobs share.
+//! The ended jobs of a run: what the run shares with the slots of its jobs.
 //!
-//! A Slot counts the board, so that a run that was dropped or forgotten dangles nowhere. Whoever reaps writes an end down
-//! and wakes the run, if it sleeps; the run takes all ends at once when it is polled. One waker is for all nodes.
+//! A slot counts a reference to the board, so that a run that is dropped or forgotten leaves nothing
+//! dangling. The reaper writes each end down, and wakes the run if it sleeps. The run takes all ends
+//! at once when it is polled. One waker serves all nodes.
 //!
-//! An end is written under the lock that `register` takes as well: either the run finds it when it looks once more, or the
-//! writer finds the run asleep. Wakers are cloned, dropped and woken outside the lock.
+//! The reaper writes an end under the lock that `register` takes as well: either the run finds it
+//! when it asks once more, or the reaper finds the run asleep. Wakers are cloned, dropped and woken
+//! outside the lock.
 
 use std::mem;
 use std::task::Waker;
@@ -13,17 +15,17 @@ use crate::reactor::{self, Outcome};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, discard, lock, wake};
 
-/// A node, and how its Job ended.
+/// A node, and the outcome of its job.
 pub(super) type End = (u32, Outcome);
 
 pub(super) struct Board {
-    /// Something was told: read without the lock.
+    /// Whether a job has ended since the last [`Board::take`]. It is read without the lock.
     any: AtomicBool,
-    told: Mutex<Told>,
+    state: Mutex<BoardState>,
 }
 
-struct Told {
-    /// As long as there are nodes, each of which has one Job in flight at most.
+struct BoardState {
+    /// Has the capacity of the number of nodes; each node has at most one job in flight.
     ends: Vec<End>,
     waker: Option<Waker>,
     asleep: bool,
@@ -33,7 +35,7 @@ impl Board {
     pub(super) fn new(nodes: usize) -> Board {
         Board {
             any: AtomicBool::new(false),
-            told: Mutex::new(Told {
+            state: Mutex::new(BoardState {
                 ends: Vec::with_capacity(nodes),
                 waker: None,
                 asleep: false,
@@ -41,60 +43,60 @@ impl Board {
         }
     }
 
-    /// Whether an end was told that was not taken yet.
+    /// Returns whether a job has ended whose end was not taken yet.
     #[inline(always)]
     pub(super) fn any(&self) -> bool {
         self.any.load(Ordering::Acquire)
     }
 
-    /// Takes all ends. `ends` is empty, and as long as there are nodes.
+    /// Takes all ends. `ends` is empty and has the capacity of the number of nodes.
     pub(super) fn take(&self, ends: &mut Vec<End>) {
-        let mut told = lock(&self.told);
-        mem::swap(&mut told.ends, ends);
+        let mut state = lock(&self.state);
+        mem::swap(&mut state.ends, ends);
         // Whoever polls needs no wake-up.
-        told.asleep = false;
+        state.asleep = false;
         self.any.store(false, Ordering::Release);
     }
 
-    /// The next end wakes this. [`Board::any`] must be asked once more afterwards.
+    /// Has the next end wake `waker`. The caller must ask [`Board::any`] once more afterwards.
     pub(super) fn register(&self, waker: &Waker) {
-        let mut told = lock(&self.told);
-        if told
+        let mut state = lock(&self.state);
+        if state
             .waker
             .as_ref()
             .is_some_and(|known| known.will_wake(waker))
         {
-            told.asleep = true;
+            state.asleep = true;
             return;
         }
-        drop(told);
+        drop(state);
         let new = waker.clone();
-        let mut told = lock(&self.told);
-        told.asleep = true;
-        let old = told.waker.replace(new);
-        drop(told);
+        let mut state = lock(&self.state);
+        state.asleep = true;
+        let old = state.waker.replace(new);
+        drop(state);
         discard(old);
     }
 
-    /// Nobody waits any more.
+    /// Forgets the waker: the run no longer sleeps.
     pub(super) fn forget_waker(&self) {
-        let mut told = lock(&self.told);
-        told.asleep = false;
-        let old = told.waker.take();
-        drop(told);
+        let mut state = lock(&self.state);
+        state.asleep = false;
+        let old = state.waker.take();
+        drop(state);
         discard(old);
     }
 }
 
 impl reactor::Run for Board {
     fn completed(&self, node: u32, outcome: Outcome) {
-        let mut told = lock(&self.told);
-        debug_assert!(told.ends.len() < told.ends.capacity(), "one end a node");
-        told.ends.push((node, outcome));
+        let mut state = lock(&self.state);
+        debug_assert!(state.ends.len() < state.ends.capacity(), "one end a node");
+        state.ends.push((node, outcome));
         self.any.store(true, Ordering::Release);
-        let asleep = mem::take(&mut told.asleep);
-        let waker = if asleep { told.waker.take() } else { None };
-        drop(told);
+        let asleep = mem::take(&mut state.asleep);
+        let waker = if asleep { state.waker.take() } else { None };
+        drop(state);
         if let Some(waker) = waker {
             wake(waker);
         }

@@ -7,15 +7,15 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use super::super::node::{Scope, Wrong, contained, own, stop};
-use super::super::plan::{Graph, Plan, Work};
+use super::super::node::{Scope, UserError, contained, own, stop};
+use super::super::plan::{Graph, NodeWork, Plan};
 use super::body::Body;
 use super::error::RunError;
 use super::level::Level;
 use super::progress::{Phase, Progress};
 use super::view::View;
 use crate::error::{JobError, Reason, Result};
-use crate::reactor::{Ends, Line, budget};
+use crate::reactor::{Completions, RunWaiter, budget};
 
 /// Where an instance stands after a poll.
 #[derive(Clone, Copy, PartialEq)]
@@ -32,7 +32,7 @@ struct Yields;
 /// What a poll of a run has at hand.
 struct Poller<'p, 'c, 'w> {
     /// Where a node can wait for a Slot; `None` if nothing may wait.
-    line: Option<Pin<&'p mut Line>>,
+    line: Option<Pin<&'p mut RunWaiter>>,
     cx: &'c mut Context<'w>,
     /// A node stands in line: one place is for all.
     in_line: bool,
@@ -56,7 +56,7 @@ impl Level {
     /// Goes on with a run that has begun.
     pub(super) fn poll(
         &mut self,
-        mut line: Pin<&mut Line>,
+        mut line: Pin<&mut RunWaiter>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), RunError>> {
         let mut poller = Poller {
@@ -178,10 +178,10 @@ impl Graph {
     /// Whether it has a future of the application's, which a loop without a task cannot have.
     pub(super) fn needs_task(&self) -> bool {
         self.0.nodes.iter().any(|node| match &node.work {
-            Work::Async(_) => true,
-            Work::Sub(graph) => graph.needs_task(),
+            NodeWork::Async(_) => true,
+            NodeWork::Sub(graph) => graph.needs_task(),
             // On a device that cannot wait the value is got by jobs of a future's.
-            Work::Wait(event) => event.caps().max_wait.is_none(),
+            NodeWork::Wait(event) => event.caps().max_wait.is_none(),
             _ => false,
         })
     }
@@ -226,7 +226,7 @@ impl Progress {
         }
         // One that waits is not overtaken.
         let launched = if self.blocked.is_empty() {
-            step.launch(&mut poller.heard, &self.told, node)
+            step.launch(&mut poller.heard, &self.notify, node)
         } else {
             step.put_off();
             Ok(false)
@@ -251,7 +251,7 @@ impl Progress {
             && let Body::Context(step) = &self.bodies[node as usize]
             && let Some(line) = &mut poller.line
         {
-            match step.poll_launch(line.as_mut(), poller.cx, &self.told, node) {
+            match step.poll_launch(line.as_mut(), poller.cx, &self.notify, node) {
                 Poll::Pending => poller.in_line = true,
                 Poll::Ready(Ok(())) => {
                     self.blocked.remove(node);
@@ -270,16 +270,16 @@ impl Progress {
     fn begin_other(&mut self, plan: &Plan, node: u32, poller: &mut Poller<'_, '_, '_>) -> Flow {
         self.started(node);
         match &plan.nodes[node as usize].work {
-            Work::Context(_) => {}
-            Work::User(function) => {
+            NodeWork::Context(_) => {}
+            NodeWork::User(function) => {
                 let progress = &mut *self;
                 let done = contained(|| function(&mut Scope(&mut View { plan, progress })));
-                match done.and_then(|done| done.map_err(Wrong::Error)) {
+                match done.and_then(|done| done.map_err(UserError::Error)) {
                     Ok(()) => self.over(plan, node, Ok(0)),
                     Err(wrong) => self.fail_user(node, wrong),
                 }
             }
-            Work::With(function) => {
+            NodeWork::With(function) => {
                 // Out of its place meanwhile: the function sees all the rest.
                 let body = &mut self.bodies[node as usize];
                 let Body::Data(mut data) = std::mem::replace(body, Body::User) else {
@@ -293,11 +293,11 @@ impl Progress {
                 match done.map(|done| done.transpose()) {
                     Ok(Ok(Some(()))) => self.over(plan, node, Ok(0)),
                     Ok(Ok(None)) => self.fail(node, JobError::of(Reason::NodeUnset), None),
-                    Ok(Err(error)) => self.fail_user(node, Wrong::Error(error)),
+                    Ok(Err(error)) => self.fail_user(node, UserError::Error(error)),
                     Err(wrong) => self.fail_user(node, wrong),
                 }
             }
-            Work::Async(_) => {
+            NodeWork::Async(_) => {
                 // As above.
                 let body = &mut self.bodies[node as usize];
                 let Body::Async(mut future) = std::mem::replace(body, Body::User) else {
@@ -315,8 +315,8 @@ impl Progress {
                     Err(wrong) => self.fail_user(node, wrong),
                 }
             }
-            Work::Recv(_) | Work::Wait(_) => self.begin_polled(plan, node, poller.cx),
-            Work::Sub(_) => {
+            NodeWork::Recv(_) | NodeWork::Wait(_) => self.begin_polled(plan, node, poller.cx),
+            NodeWork::Sub(_) => {
                 let Some(sub) = self.bodies[node as usize].level_mut() else {
                     self.fail(node, JobError::of(Reason::NodeUnset), None);
                     return Flow::Waits;
@@ -353,7 +353,7 @@ impl Progress {
         };
         let done = match contained(|| own(future).poll(cx)) {
             Ok(Poll::Pending) => return,
-            Ok(Poll::Ready(done)) => done.map_err(Wrong::Error),
+            Ok(Poll::Ready(done)) => done.map_err(UserError::Error),
             Err(wrong) => Err(wrong),
         };
         let done = done.and(stop(future));

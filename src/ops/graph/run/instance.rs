@@ -7,7 +7,7 @@ use super::super::kinds::{Receive, Waiting};
 use super::super::node::{
     Node, NodeId, NodeState, Put, RecvNode, Refusal, Settable, SubGraphNode, set,
 };
-use super::super::plan::{Graph, Plan, Work};
+use super::super::plan::{Graph, NodeWork, Plan};
 use super::body::{Body, Sub};
 use super::level::Level;
 use super::progress::Progress;
@@ -107,13 +107,13 @@ impl Instance {
                 Error::new(kind, "Graph::instance_on", text)
             };
             Ok(match &plan.nodes[index as usize].work {
-                Work::Context(template) => Body::Context(template.seat(workq).map_err(named)?),
-                Work::Recv(rdma) => Body::Recv(Receive::seat(rdma, workq).map_err(named)?),
-                Work::Wait(event) => Body::Wait(Waiting::seat(event, workq).map_err(named)?),
-                Work::User(_) => Body::User,
-                Work::With(function) => Body::Data(function.place()),
-                Work::Async(make) => Body::Async(Arc::clone(make).place()),
-                Work::Sub(graph) => Body::Sub(Sub {
+                NodeWork::Context(template) => Body::Context(template.seat(workq).map_err(named)?),
+                NodeWork::Recv(rdma) => Body::Recv(Receive::seat(rdma, workq).map_err(named)?),
+                NodeWork::Wait(event) => Body::Wait(Waiting::seat(event, workq).map_err(named)?),
+                NodeWork::User(_) => Body::User,
+                NodeWork::With(function) => Body::Data(function.place()),
+                NodeWork::Async(make) => Body::Async(Arc::clone(make).place()),
+                NodeWork::Sub(graph) => Body::Sub(Sub {
                     graph: graph.clone(),
                     workq: workq.clone(),
                     level: None,

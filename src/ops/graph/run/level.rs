@@ -5,7 +5,7 @@ use std::task::Waker;
 use super::super::plan::Graph;
 use super::progress::{Phase, Progress};
 use crate::error::JobError;
-use crate::reactor::Ends;
+use crate::reactor::Completions;
 
 /// What a run works on; the instance of a sub-graph is nothing else.
 pub(super) struct Level {
@@ -70,7 +70,7 @@ impl Level {
     }
 }
 
-impl Ends for Level {
+impl Completions for Level {
     fn any(&self) -> bool {
         self.any_in(false)
     }

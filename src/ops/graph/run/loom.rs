@@ -94,11 +94,11 @@ struct Toy {
     told: Mutex<(u32, Option<Waker>)>,
     /// What a node wrote: seen by whoever saw its end.
     written: Watched,
-    wrong: Wrong,
+    wrong: UserError,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Wrong {
+enum UserError {
     Nothing,
     /// The waker is taken in one critical section, and the end written in the next.
     TwoSections,
@@ -110,22 +110,22 @@ impl Toy {
     fn completed(&self) {
         self.written.write();
         let mut told = lock(&self.told);
-        if self.wrong == Wrong::TwoSections {
+        if self.wrong == UserError::TwoSections {
             let waker = told.1.take();
             drop(told);
             waker.into_iter().for_each(Waker::wake);
             told = lock(&self.told);
         }
         told.0 += 1;
-        if self.wrong != Wrong::LateMark {
+        if self.wrong != UserError::LateMark {
             self.any.store(true, Release);
         }
         let waker = match self.wrong {
-            Wrong::TwoSections => None,
+            UserError::TwoSections => None,
             _ => told.1.take(),
         };
         drop(told);
-        if self.wrong == Wrong::LateMark {
+        if self.wrong == UserError::LateMark {
             ::loom::thread::yield_now();
             waker.into_iter().for_each(Waker::wake);
             self.any.store(true, Release);
@@ -135,7 +135,7 @@ impl Toy {
     }
 }
 
-fn toy_is_awaited(wrong: Wrong) {
+fn toy_is_awaited(wrong: UserError) {
     check(3, move || {
         let toy = Arc::new(Toy {
             any: AtomicBool::new(false),
@@ -163,15 +163,15 @@ fn toy_is_awaited(wrong: Wrong) {
 
 #[test]
 fn the_toy_board_is_right() {
-    toy_is_awaited(Wrong::Nothing);
+    toy_is_awaited(UserError::Nothing);
 }
 
 #[test]
 fn mutant_that_takes_the_waker_before_it_tells_is_found() {
-    mutant("deadlock", || toy_is_awaited(Wrong::TwoSections));
+    mutant("deadlock", || toy_is_awaited(UserError::TwoSections));
 }
 
 #[test]
 fn mutant_that_wakes_before_the_end_can_be_seen_is_found() {
-    mutant("deadlock", || toy_is_awaited(Wrong::LateMark));
+    mutant("deadlock", || toy_is_awaited(UserError::LateMark));
 }

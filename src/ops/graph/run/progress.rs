@@ -10,7 +10,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use super::super::node::{NodeId, NodeState, Wrong, stop};
+use super::super::node::{NodeId, NodeState, UserError, stop};
 use super::super::plan::{Plan, PlanNode};
 use super::bits::Bits;
 use super::board::{Board, End};
@@ -59,8 +59,8 @@ pub(super) struct Progress {
     pub(super) failure: Option<(u32, Option<Error>)>,
     pub(super) board: Arc<Board>,
     /// The board, as Slots have it.
-    pub(super) told: Arc<dyn reactor::Run>,
-    /// Ends that were taken from the board; empty otherwise.
+    pub(super) notify: Arc<dyn reactor::Run>,
+    /// Completions that were taken from the board; empty otherwise.
     ends: Vec<End>,
     pub(super) trace: Option<Trace>,
 }
@@ -85,7 +85,7 @@ impl Progress {
             flying: 0,
             stopped: false,
             failure: None,
-            told: Arc::clone(&board) as Arc<dyn reactor::Run>,
+            notify: Arc::clone(&board) as Arc<dyn reactor::Run>,
             board,
             ends: Vec::with_capacity(count),
             trace: None,
@@ -232,13 +232,13 @@ impl Progress {
 
     /// The user's code failed.
     #[cold]
-    pub(super) fn fail_user(&mut self, node: u32, wrong: Wrong) {
+    pub(super) fn fail_user(&mut self, node: u32, wrong: UserError) {
         let (error, cause) = match wrong {
-            Wrong::Error(cause) => {
+            UserError::Error(cause) => {
                 let code = cause.kind().code().into();
                 (JobError::new(Reason::UserNode, code, 0), cause)
             }
-            Wrong::Panicked(cause) => (JobError::of(Reason::UserNodePanicked), cause),
+            UserError::Panicked(cause) => (JobError::of(Reason::UserNodePanicked), cause),
         };
         self.fail(node, error, Some(cause));
     }

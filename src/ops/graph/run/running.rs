@@ -14,7 +14,7 @@ use super::super::super::operation::sealed::{Kind, Post};
 use super::error::RunError;
 use super::instance::Instance;
 use crate::error::{JobError, Reason};
-use crate::reactor::{Line, PostedRun};
+use crate::reactor::{PostedRun, RunWaiter};
 
 /// A run of a graph. `I` is how it has its instance: lent (`&mut Instance`) or owned (`Instance`).
 pub struct RunRequest<I>(I);
@@ -101,7 +101,7 @@ impl Has for Instance {
 #[pin_project(PinnedDrop)]
 pub struct Running<I: Has> {
     #[pin]
-    line: Line,
+    line: RunWaiter,
     /// `None` once it is over.
     instance: Option<I>,
     stage: Stage,
@@ -130,13 +130,13 @@ impl<I: Has> RunRequest<I> {
 
 impl<I: Has> Kind for RunRequest<I> {
     type Output = I::Output;
-    type Flight = Running<I>;
+    type JobFuture = Running<I>;
 
     fn flight(self) -> Running<I> {
         let RunRequest(instance) = self;
         let workq = instance.borrow().workq().clone();
         Running {
-            line: Line::new(workq),
+            line: RunWaiter::new(workq),
             instance: Some(instance),
             stage: Stage::New,
         }

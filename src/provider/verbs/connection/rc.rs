@@ -17,7 +17,7 @@ use super::super::adapter::{
     Address, EndpointBlob, Origin, PROBES, bytes, random_psn, remote_flags, wake,
 };
 use super::super::ffi::*;
-use super::super::transport::{Core, Patience, Qp, QpCaps, Retry, Route, Sends};
+use super::super::transport::{Core, PeerTimeouts, Qp, QpCaps, Retry, Route, Sends};
 use super::local_endpoints;
 use super::timeouts::Timeouts;
 use crate::device::{Completion, EndpointConfig, EndpointState, RdmaJob, Token};
@@ -44,7 +44,7 @@ impl FailedConnections {
 pub(in super::super) struct RcConnection {
     pub(in super::super) core: Arc<Core>,
     pub(in super::super) config: EndpointConfig,
-    pub(in super::super) patience: Patience,
+    pub(in super::super) patience: PeerTimeouts,
     pub(in super::super) inner: Mutex<RcInner>,
     /// Those that have failed, of one queue.
     all_failed: Arc<FailedConnections>,
@@ -113,7 +113,7 @@ impl RcConnection {
         let conn = Arc::new(RcConnection {
             core: Arc::clone(core),
             all_failed: Arc::clone(all_failed),
-            patience: Patience {
+            patience: PeerTimeouts {
                 ack: retry.total(),
                 receive: config.rnr_timeout,
             },

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::transport::Patience;
+use super::super::transport::PeerTimeouts;
 use crate::device::{Token, Verb};
 
 /// How often an idle peer is asked whether it is there.
@@ -39,7 +39,7 @@ impl Timeouts {
         &mut self,
         now: Instant,
         front: Option<(Token, Verb, usize)>,
-        patience: &Patience,
+        patience: &PeerTimeouts,
     ) -> Look {
         let token = front.map(|(token, ..)| token);
         if self.front != token || self.since.is_none() {
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     const LIMIT: Duration = Duration::from_millis(300);
-    const PATIENCE: Patience = Patience {
+    const PATIENCE: PeerTimeouts = PeerTimeouts {
         ack: Duration::from_millis(500),
         receive: LIMIT,
     };
@@ -120,7 +120,7 @@ mod tests {
         let later = start + LIMIT + 8 * PATIENCE.ack;
         assert!(timeouts.look(later, read, &PATIENCE).overdue.is_some());
         // Who waits for ever waits for long messages, too.
-        let patient = Patience {
+        let patient = PeerTimeouts {
             receive: Duration::MAX,
             ..PATIENCE
         };

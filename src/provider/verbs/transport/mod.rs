@@ -17,5 +17,5 @@ pub(super) use core::Core;
 pub(super) use cq::{Cq, set_nonblocking};
 pub(super) use qp::{Qp, QpCaps, Retry, Route};
 pub(super) use sends::{Refused, Sends, Work};
-pub(super) use status::{Failed, Patience};
+pub(super) use status::{Failed, PeerTimeouts};
 pub(super) use wr::{Chain, Remote, UNNAMED, probe};

@@ -20,7 +20,7 @@ pub(in super::super) enum Failed {
 
 /// How long a peer was asked.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Patience {
+pub(in super::super) struct PeerTimeouts {
     pub(in super::super) ack: Duration,
     pub(in super::super) receive: Duration,
 }
@@ -30,7 +30,7 @@ pub(in super::super) fn cause(
     what: Failed,
     status: Type,
     vendor: u32,
-    patience: &Patience,
+    patience: &PeerTimeouts,
 ) -> Option<JobError> {
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let endpoint = |reason, first| Some(JobError::endpoint(reason, first, 0));
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn each_status_has_its_reason() {
-        let patience = Patience {
+        let patience = PeerTimeouts {
             ack: Duration::from_millis(500),
             receive: Duration::from_millis(70),
         };

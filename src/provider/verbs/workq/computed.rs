@@ -15,10 +15,10 @@ pub(super) const INLINE: usize = 64 << 10;
 
 pub(super) struct Computed {
     pending: AtomicUsize,
-    line: Mutex<Line>,
+    queue: Mutex<CpuQueue>,
 }
 
-struct Line {
+struct CpuQueue {
     jobs: VecDeque<(Token, CpuJob)>,
     state: CpuState,
     /// How many bytes of the oldest were read.
@@ -29,7 +29,7 @@ impl Computed {
     pub(super) fn new(depth: u32) -> Computed {
         Computed {
             pending: AtomicUsize::new(0),
-            line: Mutex::new(Line {
+            queue: Mutex::new(CpuQueue {
                 jobs: VecDeque::with_capacity(depth as usize),
                 state: CpuState::default(),
                 done: 0,
@@ -43,13 +43,13 @@ impl Computed {
 
     /// Takes a job that was submitted.
     pub(super) fn submit(&self, token: Token, job: CpuJob) {
-        lock(&self.line).jobs.push_back((token, job));
+        lock(&self.queue).jobs.push_back((token, job));
         self.pending.fetch_add(1, SeqCst);
     }
 
     /// Does a part of the oldest.
     pub(super) fn work(&self) -> Option<Completion> {
-        let Line { jobs, state, done } = &mut *lock(&self.line);
+        let CpuQueue { jobs, state, done } = &mut *lock(&self.queue);
         let (token, job) = *jobs.front()?;
         // SAFETY: it was submitted, and is not over: memory and session are valid, and leased.
         *done += unsafe { state.work(&job, *done, PIECE) };
@@ -64,8 +64,8 @@ impl Computed {
 
     /// Nothing is touched any more.
     pub(super) fn end(&self) {
-        let mut line = lock(&self.line);
-        self.pending.fetch_sub(line.jobs.len(), SeqCst);
-        line.jobs.clear();
+        let mut queue = lock(&self.queue);
+        self.pending.fetch_sub(queue.jobs.len(), SeqCst);
+        queue.jobs.clear();
     }
 }

@@ -13,34 +13,34 @@ use crate::reactor::tables::{Ticket, WaitTable};
 use crate::reactor::workq::Attachment;
 use crate::sync::{Order, WaitNode};
 
-pub(crate) struct Subscription {
+pub(crate) struct EventPortHandle {
     attachment: Attachment,
     event: Arc<dyn EventCounter>,
     port: Arc<dyn EventPort>,
     waits: Arc<WaitTable>,
 }
 
-impl Subscription {
+impl EventPortHandle {
     /// Puts an event on the queue of a context that was attached, with so many waits at once.
     pub(crate) fn open(
         attachment: &mut Attachment,
         event: Arc<dyn EventCounter>,
         waits: u32,
-    ) -> Result<Subscription> {
+    ) -> Result<EventPortHandle> {
         let port = attachment.queue.open_event_port(&event, waits)?;
         let registry = &attachment.shared.core.registry;
         let table = registry.add(None, |numbered| WaitTable::new(waits, numbered));
         let waits = table.inspect_err(|_| port.retire())?;
         attachment.to = Arc::clone(&port) as Arc<dyn Submit>;
         attachment.order = Some(Order::new());
-        let subscription = Subscription {
+        let port = EventPortHandle {
             attachment: attachment.clone(),
             event,
             port,
             waits,
         };
         attachment.listen()?;
-        Ok(subscription)
+        Ok(port)
     }
 
     pub(crate) fn event(&self) -> &Arc<dyn EventCounter> {
@@ -115,13 +115,13 @@ impl Subscription {
 
     /// Stands in line for a place.
     pub(in crate::reactor) fn enqueue(&self, node: Pin<&WaitNode>, waker: &Waker) {
-        // SAFETY: the table is in an Arc, which the WaitFlight that has the node reaches through its context, borrowed or owned, until
+        // SAFETY: the table is in an Arc, which the EventWaitFuture that has the node reaches through its context, borrowed or owned, until
         // after the node is dropped (field order, and the borrow).
         unsafe { self.waits.line().enqueue(node, waker) };
     }
 }
 
-impl Drop for Subscription {
+impl Drop for EventPortHandle {
     fn drop(&mut self) {
         self.attachment.shared.core.registry.forget(&*self.waits);
         self.port.retire();

@@ -18,7 +18,7 @@ const LONGEST: u64 = 1 << 23;
 
 /// The pauses of a future between looks, each twice as long as the one before.
 #[pin_project]
-pub struct Nap {
+pub struct Backoff {
     // Dropped before the handle that keeps its list.
     #[pin]
     node: WaitNode,
@@ -30,9 +30,9 @@ pub struct Nap {
     spin: Spin,
 }
 
-impl Nap {
-    pub(crate) fn new(workq: WorkQ) -> Nap {
-        Nap {
+impl Backoff {
+    pub(crate) fn new(workq: WorkQ) -> Backoff {
+        Backoff {
             node: WaitNode::new(),
             workq,
             until: None,
@@ -43,10 +43,10 @@ impl Nap {
 
     /// One that has begun, and ends then.
     #[cfg(all(test, tokio_doca_loom))]
-    pub(in crate::reactor) fn until(workq: WorkQ, until: u64) -> Nap {
-        Nap {
+    pub(in crate::reactor) fn until(workq: WorkQ, until: u64) -> Backoff {
+        Backoff {
             until: Some(until),
-            ..Nap::new(workq)
+            ..Backoff::new(workq)
         }
     }
 
@@ -55,7 +55,7 @@ impl Nap {
     ///
     /// # Errors
     ///
-    /// As for [`Nap::poll`].
+    /// As for [`Backoff::poll`].
     pub(crate) fn go_on(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Result<(), JobError> {
         if self.as_mut().poll(cx)?.is_pending() {
             return Ok(());
@@ -110,7 +110,7 @@ impl Nap {
 
 /// Stands in line for the timer.
 fn enqueue(shared: &Shared, node: Pin<&WaitNode>, waker: &Waker) {
-    // SAFETY: Shared is in an Arc, of which the `Nap` that has the node owns a count: its node
+    // SAFETY: Shared is in an Arc, of which the `Backoff` that has the node owns a count: its node
     // is dropped first, by the order of its fields, and stands in this line alone.
     unsafe { shared.timer.line.enqueue(node, waker) };
 }

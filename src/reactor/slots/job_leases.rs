@@ -6,15 +6,15 @@ use crate::mem::{Grow, Leases, Reading, Writing};
 use crate::reactor::gate::Later;
 
 /// What a job in flight keeps.
-pub(crate) struct Held {
+pub(crate) struct JobLeases {
     leases: Leases,
     /// Which queue of the WorkQ has the Job.
     pub(in crate::reactor) queue: u8,
 }
 
-impl Held {
-    pub(in crate::reactor) fn new(leases: Leases, queue: u8) -> Held {
-        Held { leases, queue }
+impl JobLeases {
+    pub(in crate::reactor) fn new(leases: Leases, queue: u8) -> JobLeases {
+        JobLeases { leases, queue }
     }
 
     /// Reaper: the Job is over. Appends what was written, and gives the Leases back, unless the

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use pin_project::pin_project;
 
-use super::queue_pair::QueuePair;
+use super::endpoint_port::EndpointPort;
 use crate::error::{JobError, Reason};
 use crate::reactor::mode::Spin;
 use crate::reactor::tables::Watching;
@@ -17,11 +17,11 @@ use crate::sync::WaitNode;
 
 /// Waits for the end of the connection while it is polled, until it is stopped.
 #[pin_project]
-pub(crate) struct Unfed<P: AsRef<QueuePair>> {
+pub(crate) struct DisconnectWait<P: AsRef<EndpointPort>> {
     // Dropped before the context, which keeps its list.
     #[pin]
     node: WaitNode,
-    pair: P,
+    port: P,
     waits: Option<Wait>,
 }
 
@@ -32,11 +32,11 @@ struct Wait {
     _watching: Watching,
 }
 
-impl<P: AsRef<QueuePair>> Unfed<P> {
-    pub(crate) fn new(pair: P) -> Unfed<P> {
-        Unfed {
+impl<P: AsRef<EndpointPort>> DisconnectWait<P> {
+    pub(crate) fn new(port: P) -> DisconnectWait<P> {
+        DisconnectWait {
             node: WaitNode::new(),
-            pair,
+            port,
             waits: None,
         }
     }
@@ -46,10 +46,10 @@ impl<P: AsRef<QueuePair>> Unfed<P> {
     pub(crate) fn stop(self: Pin<&mut Self>) {
         let this = self.project();
         if this.waits.take().is_some() {
-            this.pair
+            this.port
                 .as_ref()
                 .receives()
-                .unfed
+                .disconnect_wait
                 .leave(this.node.as_ref());
         }
     }
@@ -66,14 +66,14 @@ impl<P: AsRef<QueuePair>> Unfed<P> {
 
     fn poll_end(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<JobError> {
         let this = self.project();
-        let pair = this.pair.as_ref();
-        let shared = pair.shared();
+        let port = this.port.as_ref();
+        let shared = port.shared();
         let wait = this.waits.get_or_insert_with(|| Wait {
-            life: pair.receives().life(),
+            life: port.receives().life(),
             spin: Spin::default(),
             _watching: shared.core.registry.watch(),
         });
-        pair.enqueue_unfed(this.node.as_ref(), cx.waker());
+        port.enqueue_disconnect(this.node.as_ref(), cx.waker());
         let policy = shared.mode.load();
         if policy.is_busy() || !(policy.is_event() || wait.spin.is_over(policy, || shared.now())) {
             if shared.ready() {
@@ -93,10 +93,10 @@ impl<P: AsRef<QueuePair>> Unfed<P> {
                 cx.waker().wake_by_ref();
             }
         }
-        if pair.receives().life() != wait.life {
+        if port.receives().life() != wait.life {
             return Poll::Ready(JobError::flushed(JobError::of(Reason::Reset)));
         }
-        match pair.check_open().err().or_else(|| pair.failure()) {
+        match port.check_open().err().or_else(|| port.failure()) {
             Some(error) => Poll::Ready(error),
             None => Poll::Pending,
         }

@@ -24,7 +24,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use pin_project::{pin_project, pinned_drop};
 
-use super::subscription::Subscription;
+use super::event_port::EventPortHandle;
 use crate::device::EventWait;
 use crate::error::{JobError, Reason};
 use crate::reactor::budget;
@@ -32,14 +32,14 @@ use crate::reactor::mode::{LOOKS, Policy, Spin};
 use crate::reactor::places::Wanted;
 use crate::reactor::slots::Outcome;
 use crate::reactor::tables::{Entry, PostedWait, Ticket, WaitTable};
-use crate::reactor::waiting::{Awaited, Nap, Waited};
+use crate::reactor::waiting::{Awaited, Backoff, Waited};
 use crate::reactor::workq::{HasAttachment, Shared};
 use crate::sync::WaitNode;
 use crate::sync::atomic::{Ordering, fence};
 
 /// What a wait is for: a context, and a threshold.
 pub(crate) trait Waiter: HasAttachment {
-    fn subscription(&self) -> &Subscription;
+    fn port(&self) -> &EventPortHandle;
 
     fn wait(&self) -> EventWait;
 
@@ -63,13 +63,13 @@ enum State {
 
 /// Pinned in an Op.
 #[pin_project(PinnedDrop)]
-pub struct WaitFlight<W: Waiter> {
+pub struct EventWaitFuture<W: Waiter> {
     // Dropped before the context, which keeps its list.
     #[pin]
     node: WaitNode,
     /// Once it stands in line.
     #[pin]
-    nap: Option<Nap>,
+    nap: Option<Backoff>,
     waiter: W,
     state: State,
 }
@@ -90,9 +90,9 @@ impl Awaited for Begun<'_> {
     }
 }
 
-impl<W: Waiter> WaitFlight<W> {
-    pub(crate) fn new(waiter: W) -> WaitFlight<W> {
-        WaitFlight {
+impl<W: Waiter> EventWaitFuture<W> {
+    pub(crate) fn new(waiter: W) -> EventWaitFuture<W> {
+        EventWaitFuture {
             node: WaitNode::new(),
             nap: None,
             waiter,
@@ -122,9 +122,9 @@ impl<W: Waiter> WaitFlight<W> {
         waiter.attachment().check_open()?;
         waiter.check()?;
         let ticket = begin_now(waiter)?;
-        let (shared, subscription) = (&waiter.attachment().shared, waiter.subscription());
-        let waits = Arc::clone(subscription.waits());
-        let port = Arc::clone(subscription.port());
+        let (shared, port) = (&waiter.attachment().shared, waiter.port());
+        let waits = Arc::clone(port.waits());
+        let port = Arc::clone(port.port());
         let posted = PostedWait {
             waits,
             port,
@@ -216,10 +216,10 @@ fn over(state: &mut State, outcome: Outcome, cx: &mut Context<'_>) -> Poll<Outco
 
 /// Begins without standing in line, or says why not.
 fn begin_now(waiter: &impl Waiter) -> Result<Ticket, JobError> {
-    let subscription = waiter.subscription();
-    let waits = subscription.waits();
+    let port = waiter.port();
+    let waits = port.waits();
     let ticket = match waits.line().lets_pass(None, || true) {
-        true => subscription.post(waiter.wait())?,
+        true => port.post(waiter.wait())?,
         false => None,
     };
     ticket.ok_or_else(|| JobError::new(Reason::WaitsFull, waits.size() as u64, 0))
@@ -237,11 +237,11 @@ fn go_on(
     waiter: &impl Waiter,
     state: &mut State,
     node: Pin<&WaitNode>,
-    mut nap: Pin<&mut Option<Nap>>,
+    mut nap: Pin<&mut Option<Backoff>>,
     begun: Option<Policy>,
     cx: &mut Context<'_>,
 ) -> Poll<Outcome> {
-    let subscription = waiter.subscription();
+    let port = waiter.port();
     let mut begun = begun;
     if let State::Looking(spin) = state {
         match ready!(look_and_begin(waiter, spin, begun, cx)) {
@@ -265,24 +265,24 @@ fn go_on(
     let ticket = *ticket;
     // Another policy by now is for the next poll, as for Jobs.
     let policy = begun.unwrap_or_else(|| waiter.attachment().shared.policy());
-    let begun_now = Begun(subscription.waits(), ticket);
+    let begun_now = Begun(port.waits(), ticket);
     match waiter
         .attachment()
         .poll_end(&begun_now, begun.is_some(), policy, spin, cx)
     {
         Poll::Ready(Waited::Over(outcome)) => {
-            subscription.free_on();
+            port.free_on();
             Poll::Ready(outcome)
         }
         Poll::Ready(Waited::Lost(error)) => {
-            subscription.cancel(ticket);
+            port.cancel(ticket);
             Poll::Ready(Err(error))
         }
         Poll::Pending => {
             // After it can be found asleep: pairs with `Shutdown`.
             fence(Ordering::SeqCst);
             if let Err(error) = waiter.attachment().check_open() {
-                subscription.cancel(ticket);
+                port.cancel(ticket);
                 return Poll::Ready(Err(error));
             }
             Poll::Pending
@@ -315,9 +315,9 @@ fn look_and_begin(
         if found.is_some() && !over {
             return Ok(None);
         }
-        let subscription = waiter.subscription();
-        let ticket = match subscription.waits().line().is_empty() {
-            true => subscription.post(waiter.wait())?,
+        let port = waiter.port();
+        let ticket = match port.waits().line().is_empty() {
+            true => port.post(waiter.wait())?,
             false => None,
         };
         Ok(Some(match ticket {
@@ -345,23 +345,20 @@ fn poll_queued(
     waiter: &impl Waiter,
     spin: &mut Spin,
     node: Pin<&WaitNode>,
-    mut nap: Pin<&mut Option<Nap>>,
+    mut nap: Pin<&mut Option<Backoff>>,
     cx: &mut Context<'_>,
 ) -> Poll<Result<Ticket, Outcome>> {
-    let subscription = waiter.subscription();
+    let port = waiter.port();
     let leave = |outcome: Outcome| {
-        subscription.leave(node);
+        port.leave(node);
         Poll::Ready(Err(outcome))
     };
-    if let Some(outcome) = subscription
-        .peek(&waiter.wait(), waiter.highest())
-        .transpose()
-    {
+    if let Some(outcome) = port.peek(&waiter.wait(), waiter.highest()).transpose() {
         return leave(outcome);
     }
-    let enqueue = |waker: &Waker| subscription.enqueue(node, waker);
-    let take = || Ok(subscription.post(waiter.wait())?);
-    let waits = &**subscription.waits();
+    let enqueue = |waker: &Waker| port.enqueue(node, waker);
+    let take = || Ok(port.post(waiter.wait())?);
+    let waits = &**port.waits();
     if let Poll::Ready(taken) = waiter
         .attachment()
         .poll_in_line(waits, node, spin, cx, enqueue, take)
@@ -369,7 +366,7 @@ fn poll_queued(
         return Poll::Ready(taken.map_err(Err));
     }
     if nap.is_none() {
-        nap.set(Some(Nap::new(waiter.attachment().workq())));
+        nap.set(Some(Backoff::new(waiter.attachment().workq())));
     }
     match nap.as_pin_mut().map(|nap| nap.go_on(cx)) {
         Some(Err(error)) => leave(Err(error)),
@@ -380,9 +377,9 @@ fn poll_queued(
 /// Looks, for a while if the policy has it spin; `None` if the device cannot be asked so.
 #[inline]
 fn look(waiter: &impl Waiter, policy: Policy) -> Option<Poll<Outcome>> {
-    let (subscription, wait) = (waiter.subscription(), waiter.wait());
+    let (port, wait) = (waiter.port(), waiter.wait());
     for _ in 0..if policy.is_event() { 1 } else { LOOKS } {
-        if let Poll::Ready(outcome) = subscription.look(&wait)? {
+        if let Poll::Ready(outcome) = port.look(&wait)? {
             return Some(Poll::Ready(outcome));
         }
     }
@@ -390,12 +387,12 @@ fn look(waiter: &impl Waiter, policy: Policy) -> Option<Poll<Outcome>> {
 }
 
 #[pinned_drop]
-impl<W: Waiter> PinnedDrop for WaitFlight<W> {
+impl<W: Waiter> PinnedDrop for EventWaitFuture<W> {
     fn drop(self: Pin<&mut Self>) {
         let this = self.project();
         // A place in line is left by the node's own drop; a notification is passed on there.
         if let State::Waiting(ticket, _) = *this.state {
-            this.waiter.subscription().cancel(ticket);
+            this.waiter.port().cancel(ticket);
         }
     }
 }

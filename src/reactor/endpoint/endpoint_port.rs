@@ -12,12 +12,12 @@ use std::task::Waker;
 use super::watch::{RdmaState, RdmaWatch, Watched};
 use crate::device::{Endpoint, EndpointConfig, EndpointState, Keep, Submit};
 use crate::error::{JobError, Result};
-use crate::reactor::tables::{Changed, Receipt, RecvTable, Room};
+use crate::reactor::tables::{Changed, Receipt, RecvBuf, RecvTable};
 use crate::reactor::workq::{Attachment, Shared};
 use crate::sync::{Order, WaitNode, contain};
 
 /// An Endpoint on a WorkQ, and its table of receives.
-pub(crate) struct QueuePair {
+pub(crate) struct EndpointPort {
     attachment: Attachment,
     endpoint: Arc<dyn Endpoint>,
     receives: Arc<RecvTable>,
@@ -37,9 +37,12 @@ fn on_change(watched: &Arc<Watched>, table: &Arc<OnceLock<Weak<RecvTable>>>) -> 
     })
 }
 
-impl QueuePair {
+impl EndpointPort {
     /// Opens one, for a context that was attached.
-    pub(crate) fn open(attachment: &mut Attachment, config: EndpointConfig) -> Result<QueuePair> {
+    pub(crate) fn open(
+        attachment: &mut Attachment,
+        config: EndpointConfig,
+    ) -> Result<EndpointPort> {
         let watched = Arc::new(Watched::new());
         let table: Arc<OnceLock<Weak<RecvTable>>> = Arc::default();
         let changed = on_change(&watched, &table);
@@ -86,7 +89,7 @@ impl QueuePair {
             }
         };
         let _ = table.set(Arc::downgrade(&receives));
-        let pair = QueuePair {
+        let port = EndpointPort {
             attachment: attachment.clone(),
             endpoint,
             receives,
@@ -95,7 +98,7 @@ impl QueuePair {
         attachment.listen()?;
         // It may have changed, or the WorkQ been shut down, before it was known.
         closed();
-        Ok(pair)
+        Ok(port)
     }
 
     pub(crate) fn state(&self) -> RdmaState {
@@ -130,7 +133,7 @@ impl QueuePair {
         shared.turn();
         drop(resetting);
         shared.notify_line(&*self.receives, false);
-        self.receives.unfed.wake_all();
+        self.receives.disconnect_wait.wake_all();
     }
 
     pub(in crate::reactor) fn shared(&self) -> &Arc<Shared> {
@@ -155,7 +158,10 @@ impl QueuePair {
     }
 
     /// Posts a receive: `Err` has the memory, if there is no place for it.
-    pub(in crate::reactor) fn post(&self, room: Room) -> Result<Result<Receipt, Room>, JobError> {
+    pub(in crate::reactor) fn post(
+        &self,
+        room: RecvBuf,
+    ) -> Result<Result<Receipt, RecvBuf>, JobError> {
         let (segments, len) = (room.segments, room.len);
         let life = self.receives.life();
         let receipt = match self.receives.fill(room) {
@@ -183,20 +189,20 @@ impl QueuePair {
     /// Stands in line for a place.
     pub(in crate::reactor) fn enqueue(&self, node: Pin<&WaitNode>, waker: &Waker) {
         let (line, order) = (&self.receives.line, &self.receives.order);
-        // SAFETY: the table is in an Arc, which the RecvFlight that has the node reaches through its
+        // SAFETY: the table is in an Arc, which the RecvFuture that has the node reaches through its
         // context, borrowed or owned, until after the node is dropped (field order, and the borrow).
         unsafe { line.enqueue_in(Some(order), node, waker) };
     }
 
     /// Has a stream without a receive woken when the connection ends.
-    pub(super) fn enqueue_unfed(&self, node: Pin<&WaitNode>, waker: &Waker) {
-        // SAFETY: the table is in an Arc, which the Unfed that has the node reaches through its
+    pub(super) fn enqueue_disconnect(&self, node: Pin<&WaitNode>, waker: &Waker) {
+        // SAFETY: the table is in an Arc, which the DisconnectWait that has the node reaches through its
         // context until after the node is dropped (field order).
-        unsafe { self.receives.unfed.enqueue(node, waker) };
+        unsafe { self.receives.disconnect_wait.enqueue(node, waker) };
     }
 }
 
-impl Drop for QueuePair {
+impl Drop for EndpointPort {
     fn drop(&mut self) {
         self.watched.end();
         self.attachment.shared.core.registry.forget(&*self.receives);

@@ -39,7 +39,7 @@ enum State {
 
 /// Pinned in an Op. `C` is how it reaches its context: borrowed, or owned.
 #[pin_project(PinnedDrop)]
-pub struct Flight<C: HasAttachment> {
+pub struct JobFuture<C: HasAttachment> {
     // Dropped before the context, which keeps its list.
     #[pin]
     node: WaitNode,
@@ -47,10 +47,10 @@ pub struct Flight<C: HasAttachment> {
     state: State,
 }
 
-impl<C: HasAttachment> Flight<C> {
+impl<C: HasAttachment> JobFuture<C> {
     #[inline(always)]
-    pub(crate) fn new(context: C) -> Flight<C> {
-        Flight {
+    pub(crate) fn new(context: C) -> JobFuture<C> {
+        JobFuture {
             context,
             state: State::Idle,
             node: WaitNode::new(),
@@ -313,7 +313,7 @@ impl Attachment {
 }
 
 #[pinned_drop]
-impl<C: HasAttachment> PinnedDrop for Flight<C> {
+impl<C: HasAttachment> PinnedDrop for JobFuture<C> {
     fn drop(self: Pin<&mut Self>) {
         let this = self.project();
         match *this.state {
