@@ -43,7 +43,8 @@ impl Algorithm {
         }
     }
 
-    /// Bytes of a block: the parts of a message that is hashed in several jobs are multiples of it, all but the last.
+    /// Bytes of a block: the parts of a message that is hashed in several jobs are multiples of it,
+    /// all but the last.
     pub const fn block_len(self) -> usize {
         match self {
             Algorithm::Sha1 | Algorithm::Sha256 => 64,

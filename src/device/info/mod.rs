@@ -1,18 +1,26 @@
 //! What can be opened, and what it can do: plain data. It imports no other room of `device`.
+//!
+//! Each kind of context has a file with its capabilities. `caps` puts them together, and says which
+//! kinds of jobs a device does.
 
+mod accel;
 mod algorithm;
 mod caps;
+mod dma;
 mod info;
-mod kind;
 mod pci;
+mod rdma;
 mod rep_info;
+mod sha;
+mod sync_event;
 
+pub use accel::AccelCaps;
 pub use algorithm::Algorithm;
-pub use caps::{
-    AccelCaps, Caps, DmaCaps, RdmaCaps, RdmaKind, RepCaps, RepFilter, ShaCaps, SyncEventCaps,
-    SyncEventKind,
-};
+pub use caps::{Caps, JobKind};
+pub use dma::DmaCaps;
 pub use info::DevInfo;
-pub use kind::JobKind;
 pub use pci::{PciAddr, PciFunction};
-pub use rep_info::{RepInfo, RepKind};
+pub use rdma::{RdmaCaps, RdmaKind};
+pub use rep_info::{RepCaps, RepFilter, RepInfo, RepKind};
+pub use sha::ShaCaps;
+pub use sync_event::{SyncEventCaps, SyncEventKind};

@@ -1,4 +1,4 @@
-//! What can be opened of the DPU's proxies.
+//! What can be opened of the DPU's proxies, and which lists of them a device has.
 
 use std::sync::Arc;
 
@@ -12,6 +12,63 @@ pub enum RepKind {
     Net,
     /// A function that the DPU emulates, such as one of storage.
     Emulated,
+}
+
+/// Which representors are listed (`doca_dev_rep_filter`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[doc(alias = "doca_dev_rep_filter")]
+pub enum RepFilter {
+    /// All of them.
+    #[default]
+    All,
+    /// Those of network functions.
+    Net,
+    /// Those of emulated functions.
+    Emulated,
+}
+
+impl RepFilter {
+    /// Returns whether representors of this kind are listed.
+    pub(in crate::device) fn takes(self, kind: RepKind) -> bool {
+        match self {
+            RepFilter::All => true,
+            RepFilter::Net => kind == RepKind::Net,
+            RepFilter::Emulated => kind == RepKind::Emulated,
+        }
+    }
+}
+
+/// Which lists of representors a device has; none, by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RepCaps {
+    /// Of all of them.
+    #[doc(alias = "doca_devinfo_rep_get_is_list_all_supported")]
+    pub all: bool,
+    /// Of those of network functions.
+    #[doc(alias = "doca_devinfo_rep_get_is_list_net_supported")]
+    pub net: bool,
+    /// Of those of emulated functions.
+    #[doc(alias = "doca_devinfo_rep_get_is_list_emulated_supported")]
+    pub emulated: bool,
+}
+
+impl RepCaps {
+    /// All three lists.
+    pub const ALL: RepCaps = RepCaps {
+        all: true,
+        net: true,
+        emulated: true,
+    };
+
+    /// Whether there is a list by this filter.
+    pub fn supports(&self, filter: RepFilter) -> bool {
+        match filter {
+            RepFilter::All => self.all,
+            RepFilter::Net => self.net,
+            RepFilter::Emulated => self.emulated,
+        }
+    }
 }
 
 /// What can be opened as a [`Representor`](crate::device::Representor): a snapshot, of when it was listed,
@@ -30,8 +87,8 @@ struct Inner {
 }
 
 impl RepInfo {
-    /// For providers: describes a representor. The `vuid` is that of its function, which no other function has, and which stays
-    /// when the address changes.
+    /// For providers: describes a representor. The `vuid` is that of its function, which no other
+    /// function has, and which stays when the address changes.
     pub fn new(
         name: impl Into<String>,
         vuid: impl Into<String>,
@@ -76,7 +133,8 @@ impl RepInfo {
         self.0.kind
     }
 
-    /// Whether `name` names it: its name, its vuid, or the PCI address of its function in either form.
+    /// Whether `name` names it: its name, its vuid, or the PCI address of its function in either
+    /// form.
     pub fn is_named(&self, name: &str) -> bool {
         self.name() == name
             || self.vuid() == name

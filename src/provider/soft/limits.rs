@@ -206,13 +206,14 @@ impl Limits {
 
     /// What a device with these limits says of itself.
     pub(super) fn caps(&self) -> Caps {
-        let mut caps = Caps::for_dma(self.max_buf_size, self.max_list_len, MAX_DEPTH);
+        let (bytes, list) = (self.max_buf_size, self.max_list_len);
+        let mut caps = Caps::for_dma(bytes, list, MAX_DEPTH).with_cpu_jobs(bytes, list);
         if let Some(DmaCaps { event_driven, .. }) = &mut caps.dma {
             *event_driven = self.dma_event_driven;
         }
-        let mut sha = ShaCaps::on_cpu(self.max_buf_size, self.max_list_len);
-        sha.event_driven = self.sha_event_driven;
-        caps.sha = Some(sha);
+        if let Some(ShaCaps { event_driven, .. }) = &mut caps.sha {
+            *event_driven = self.sha_event_driven;
+        }
         let (message, queue) = (self.max_message_size, self.max_rdma_queue_size);
         let mut rdma = RdmaCaps::new(message, queue, self.max_list_len);
         rdma.event_driven = self.rdma_event_driven;
@@ -264,8 +265,7 @@ mod tests {
         let mut sync_event = SyncEventCaps::new(MAX_WAITS);
         sync_event.max_wait = wait;
         sync_event.whole_byte_masks = wait != Some(u64::MAX);
-        let mut caps = Caps::for_dma(bytes, bufs, MAX_DEPTH);
-        caps.sha = Some(ShaCaps::on_cpu(bytes, bufs));
+        let mut caps = Caps::for_dma(bytes, bufs, MAX_DEPTH).with_cpu_jobs(bytes, bufs);
         caps.rdma = Some(RdmaCaps::new(message, queue, bufs));
         caps.share_rdma = true;
         caps.sync_event = Some(sync_event);

@@ -4,7 +4,7 @@
 use std::io;
 
 use super::super::ffi::*;
-use crate::device::{Caps, Mtu, RdmaCaps, ShaCaps};
+use crate::device::{Caps, Mtu, RdmaCaps};
 use crate::error::{Error, Result};
 
 /// The most Segments on either side of a job.
@@ -165,7 +165,8 @@ impl Traits {
         let mut caps = match copies {
             true => Caps::for_dma(self.max_message, LIST as u32, queue),
             false => Caps::default(),
-        };
+        }
+        .with_cpu_jobs(1 << 31, LIST as u32);
         caps.max_depth = queue;
         // Connections are looked after by reads. Other transports (EFA's, usNIC's) have none.
         let connections = self.ib || self.iwarp;
@@ -173,7 +174,6 @@ impl Traits {
             caps.rdma = Some(rdma);
             caps.share_rdma = true;
         }
-        caps.sha = Some(ShaCaps::on_cpu(1 << 31, LIST as u32));
         caps
     }
 }

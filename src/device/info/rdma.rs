@@ -1,0 +1,99 @@
+//! The remote operations of a device, and their limits.
+
+/// The kinds of operations of an [`Rdma`](crate::Rdma).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[doc(alias = "doca_rdma_job_types")]
+#[allow(missing_docs)] // the names are the guide's
+pub enum RdmaKind {
+    Receive,
+    Send,
+    SendImm,
+    Read,
+    Write,
+    WriteImm,
+    CompareSwap,
+    FetchAdd,
+}
+
+impl RdmaKind {
+    /// All eight.
+    pub const ALL: [RdmaKind; 8] = [
+        RdmaKind::Receive,
+        RdmaKind::Send,
+        RdmaKind::SendImm,
+        RdmaKind::Read,
+        RdmaKind::Write,
+        RdmaKind::WriteImm,
+        RdmaKind::CompareSwap,
+        RdmaKind::FetchAdd,
+    ];
+}
+
+/// The remote operations of a device, and their limits. The transport is a reliable connection
+/// (RC), the only one of the guide.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RdmaCaps {
+    /// The most bytes in one message, read or write, and 2 GiB at most; more is `InvalidValue`.
+    #[doc(alias = "doca_rdma_get_max_message_size")]
+    pub max_message_size: u64,
+    /// The largest [`send_queue_size`](crate::rdma::RdmaBuilder::send_queue_size).
+    #[doc(alias = "doca_rdma_get_max_send_queue_size")]
+    pub max_send_queue_size: u32,
+    /// The largest [`recv_queue_size`](crate::rdma::RdmaBuilder::recv_queue_size).
+    #[doc(alias = "doca_rdma_get_max_recv_queue_size")]
+    pub max_recv_queue_size: u32,
+    /// The longest list of Bufs that is sent, written or read into, 1 if there are no lists.
+    pub max_send_list_len: u32,
+    /// The longest list of Bufs of a receive, 1 if there are no lists.
+    pub max_recv_list_len: u32,
+    /// Whether it has compare-and-swap and fetch-and-add.
+    pub atomics: bool,
+    /// Whether it has writes with an immediate.
+    pub write_imm: bool,
+    /// How many addresses its port has.
+    #[doc(alias = "doca_rdma_get_gid_table_size")]
+    pub gid_table_size: u32,
+    /// Whether these Jobs can ring an event handle; if not, an event-driven WorkQ refuses the
+    /// context (`NotSupported`).
+    #[doc(alias = "doca_ctx_get_event_driven_supported")]
+    pub event_driven: bool,
+}
+
+impl RdmaCaps {
+    /// Capabilities of a device that has all operations, queues of at most `queue_size`, one
+    /// address, and which signals.
+    pub fn new(max_message_size: u64, queue_size: u32, max_list_len: u32) -> RdmaCaps {
+        RdmaCaps {
+            max_message_size: max_message_size.min(1 << 31),
+            max_send_queue_size: queue_size,
+            max_recv_queue_size: queue_size,
+            max_send_list_len: max_list_len,
+            max_recv_list_len: max_list_len,
+            atomics: true,
+            write_imm: true,
+            gid_table_size: 1,
+            event_driven: true,
+        }
+    }
+
+    /// Whether it has this kind of operation.
+    #[doc(alias = "doca_rdma_job_get_supported")]
+    pub fn supports(&self, kind: RdmaKind) -> bool {
+        match kind {
+            RdmaKind::CompareSwap | RdmaKind::FetchAdd => self.atomics,
+            RdmaKind::WriteImm => self.write_imm,
+            _ => true,
+        }
+    }
+
+    /// The longest list of Bufs that this kind of operation takes; 0 if it takes none.
+    #[doc(alias = "doca_rdma_get_max_buf_chain_len")]
+    pub fn max_list_len(&self, kind: RdmaKind) -> u32 {
+        match kind {
+            RdmaKind::Receive => self.max_recv_list_len,
+            RdmaKind::CompareSwap | RdmaKind::FetchAdd => 0,
+            _ => self.max_send_list_len,
+        }
+    }
+}

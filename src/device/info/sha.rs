@@ -1,0 +1,53 @@
+//! The hashes that a device computes, and their limits.
+
+use super::algorithm::Algorithm;
+
+/// The hashes that a device computes, and their limits.
+///
+/// What follows from the algorithm alone, it says itself: [`Algorithm::digest_len`], the least room
+/// of a destination, and [`Algorithm::block_len`], the multiple that the parts of a session have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ShaCaps {
+    /// What it computes.
+    #[doc(alias = "doca_sha_job_get_supported")]
+    pub algorithms: Vec<Algorithm>,
+    /// Whether a message can be hashed in several Jobs, by a session.
+    pub sessions: bool,
+    /// Whether it is hardware that computes, and not the CPU.
+    #[doc(alias = "doca_sha_get_hardware_supported")]
+    pub hardware: bool,
+    /// The most bytes in one Job; more is `InvalidValue`
+    /// ([`Reason::TooLarge`](crate::error::Reason::TooLarge)).
+    #[doc(alias = "doca_sha_get_max_src_buffer_size")]
+    pub max_src_len: u64,
+    /// The longest list of Bufs as a source, 1 if there are no lists; a longer one is
+    /// `InvalidValue` ([`Reason::ListTooLong`](crate::error::Reason::ListTooLong)). A destination is one
+    /// Buf.
+    #[doc(alias = "doca_sha_get_max_list_buf_num_elem")]
+    pub max_list_len: u32,
+    /// Whether these Jobs can ring an event handle; if not, an event-driven WorkQ refuses the
+    /// context (`NotSupported`).
+    #[doc(alias = "doca_ctx_get_event_driven_supported")]
+    pub event_driven: bool,
+}
+
+impl ShaCaps {
+    /// Capabilities of a device whose CPU computes all algorithms, by sessions too, and which
+    /// signals.
+    pub fn on_cpu(max_src_len: u64, max_list_len: u32) -> ShaCaps {
+        ShaCaps {
+            algorithms: Algorithm::ALL.into(),
+            sessions: true,
+            hardware: false,
+            max_src_len,
+            max_list_len,
+            event_driven: true,
+        }
+    }
+
+    /// Whether it computes this hash.
+    pub fn supports(&self, algorithm: Algorithm) -> bool {
+        self.algorithms.contains(&algorithm)
+    }
+}

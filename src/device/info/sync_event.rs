@@ -1,0 +1,67 @@
+//! The sync events of a device, and their limits.
+
+/// The kinds of jobs of a [`SyncEvent`](crate::sync_event::SyncEvent).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[doc(alias = "doca_sync_event_job_types")]
+#[allow(missing_docs)] // the names are the guide's
+pub enum SyncEventKind {
+    Get,
+    Set,
+    Add,
+    WaitGt,
+}
+
+/// The sync events of a device, and their limits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SyncEventCaps {
+    /// Whether they can be exported to the DPU
+    /// ([`SyncEvent::export_dpu`](crate::sync_event::SyncEvent::export_dpu)).
+    #[doc(alias = "doca_sync_event_get_export_to_dpu_supported")]
+    pub export_dpu: bool,
+    /// Whether it imports what was exported to the DPU.
+    #[doc(alias = "doca_sync_event_get_create_from_export_supported")]
+    pub import_dpu: bool,
+    /// The largest threshold of a wait, and the largest value of an event that a wait may find. A
+    /// higher threshold is refused with `InvalidValue`
+    /// ([`Reason::WaitTooHigh`](crate::error::Reason::WaitTooHigh)); a wait that finds a higher value,
+    /// when it begins or later, fails with `InvalidValue`
+    /// ([`Reason::EventTooHigh`](crate::error::Reason::EventTooHigh)). A wait for more than `max_wait` is
+    /// taken, but no value can end it with success.
+    ///
+    /// The limit concerns waits on a WorkQ only: jobs that get, set and add take any value, and so
+    /// do the waits of a [`BlockingSyncEvent`](crate::sync_event::BlockingSyncEvent).
+    ///
+    /// `None` if the device cannot wait. The crate then submits jobs that get the value until it is
+    /// greater than the threshold, and neither has a limit.
+    pub max_wait: Option<u64>,
+    /// Whether the mask of a wait must be 0, or 1, 2, 4 or 8 whole bytes beside one another;
+    /// another one is `InvalidValue` then.
+    pub whole_byte_masks: bool,
+    /// The most waits at once of one event on a WorkQ.
+    pub max_waits: u32,
+    /// Whether jobs and waits can ring an event handle; if not, an event-driven WorkQ refuses the
+    /// context (`NotSupported`).
+    #[doc(alias = "doca_ctx_get_event_driven_supported")]
+    pub event_driven: bool,
+}
+
+impl SyncEventCaps {
+    /// Capabilities of a device that waits for any value, exports and imports nothing, and signals.
+    pub fn new(max_waits: u32) -> SyncEventCaps {
+        SyncEventCaps {
+            export_dpu: false,
+            import_dpu: false,
+            max_wait: Some(u64::MAX),
+            whole_byte_masks: false,
+            max_waits,
+            event_driven: true,
+        }
+    }
+
+    /// Whether it has this kind of job.
+    #[doc(alias = "doca_sync_event_job_get_supported")]
+    pub fn supports(&self, kind: SyncEventKind) -> bool {
+        kind != SyncEventKind::WaitGt || self.max_wait.is_some()
+    }
+}
