@@ -79,8 +79,9 @@
 //! # Nodes of other contexts
 //!
 //! A context joins graphs with an `Action`: what its node is set to, and which `Request` that makes
-//! (`node/action.rs`). The engine knows nothing else of it. A receive is no job of a Slot's: its node
-//! is polled, as a future's is (`kinds/receive.rs`); so is a wait of a SyncEvent
+//! (`node/action.rs`). The `Action` and the builder's method lie in the context's own folder
+//! (`sha/node.rs`), and the engine knows nothing else of the context. A receive is no job of a
+//! Slot's: its node is polled, as a future's is (`kinds/receive.rs`); so is a wait of a SyncEvent
 //! (`kinds/sync_event.rs`).
 
 mod kinds;
@@ -88,15 +89,18 @@ mod node;
 mod plan;
 mod run;
 
-pub use kinds::{
-    CallData, CallNode, CompareSwapData, CompareSwapNode, CopyNode, EventAddNode, EventGetNode,
-    EventSetNode, EventWaitData, EventWaitNode, FetchAddData, FetchAddNode, HashNode, Operands,
-    ReadData, ReadNode, RemoteCopyNode, SendData, SendImmData, SendImmNode, SendNode, WriteData,
-    WriteImmData, WriteImmNode, WriteNode,
+pub use super::accel::{CallData, CallNode};
+pub use super::dma::{CopyNode, RemoteCopyNode};
+pub use super::rdma::{
+    CompareSwapData, CompareSwapNode, FetchAddData, FetchAddNode, ReadData, ReadNode, SendData,
+    SendImmData, SendImmNode, SendNode, WriteData, WriteImmData, WriteImmNode, WriteNode,
 };
+pub use super::sha::HashNode;
+pub use kinds::{EventAddNode, EventGetNode, EventSetNode, EventWaitData, EventWaitNode};
+pub(in crate::ops) use node::{Action, Attach};
 pub use node::{
-    AsyncNode, DataNode, Node, NodeId, NodeState, Nodes, RecvNode, Scope, Settable, SubGraphNode,
-    UserNode,
+    AsyncNode, DataNode, Node, NodeId, NodeState, Nodes, Operands, RecvNode, Scope, Settable,
+    SubGraphNode, UserNode,
 };
 pub use plan::{Graph, GraphBuilder};
 pub use run::{Instance, OwnedRun, Run, RunError};

@@ -3,6 +3,7 @@
 mod builder;
 mod connect;
 mod context;
+mod nodes;
 mod operations;
 mod recv;
 mod request;
@@ -11,7 +12,11 @@ mod stream;
 pub use builder::RdmaBuilder;
 pub use connect::Connect;
 pub use context::Rdma;
+pub use nodes::{
+    CompareSwapData, CompareSwapNode, FetchAddData, FetchAddNode, ReadData, ReadNode, SendData,
+    SendImmData, SendImmNode, SendNode, WriteData, WriteImmData, WriteImmNode, WriteNode,
+};
 pub use recv::RdmaRecv;
 pub use request::RdmaOp;
-pub(super) use request::RdmaRequest;
+use request::RdmaRequest;
 pub use stream::{Message, RecvStream};

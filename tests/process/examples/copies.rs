@@ -561,7 +561,7 @@ fn first_doctest(source: &str) -> Vec<String> {
 fn the_readme_shows_what_documentation_tests_run() {
     let readme = crate_file("README.md");
     let readme: Vec<&str> = readme.lines().map(str::trim).collect();
-    for source in ["src/ops/dma.rs", "src/reactor/loops/block_on.rs"] {
+    for source in ["src/ops/dma/context.rs", "src/reactor/loops/block_on.rs"] {
         let code = first_doctest(source);
         assert!(code.len() > 5, "no documentation test in {source}");
         let shown = readme.windows(code.len()).any(|lines| lines == code);

@@ -1,7 +1,7 @@
 //! How a context joins graphs: the one thing that the engine asks of it.
 //!
-//! A context that has a [`Request`] needs an [`Action`] beside it, and a method of the builder that
-//! makes a node of it: the room `kinds` has them.
+//! A context that has a [`Request`] needs an [`Action`] in its own folder, and there a method of the
+//! builder that makes a node of it.
 
 #![allow(unreachable_pub, reason = "named by the sealed trait behind Settable")]
 

@@ -6,15 +6,18 @@
 
 mod action;
 mod handle;
+mod operands;
 mod scope;
 mod user;
 
-pub(super) use action::{Action, Attach, Planned, Refusal, Step, Template, stays};
+pub(in crate::ops) use action::{Action, Attach};
+pub(super) use action::{Planned, Refusal, Step, Template, stays};
 pub(super) use handle::sealed::Put;
 pub(super) use handle::set;
 pub use handle::{
     AsyncNode, DataNode, Node, NodeId, NodeState, Nodes, RecvNode, Settable, SubGraphNode, UserNode,
 };
+pub use operands::Operands;
 pub(super) use scope::RunView;
 pub use scope::Scope;
 pub(super) use user::{

@@ -4,13 +4,13 @@
 
 use std::fmt;
 
-use super::context::{Context, Kind};
-use super::op::{Answers, LeasedJob, Request};
-use super::operation::Op;
-use super::operation::sealed::Own;
 use crate::device::{Caps, CopyJob, Device, DmaCaps, Use};
 use crate::error::{JobError, Result};
 use crate::mem::{CopyDestination, CopySource, Extent, Grow, Handle, LeasesOf, Sides, handles};
+use crate::ops::context::{Context, Kind};
+use crate::ops::op::{Answers, LeasedJob, Request};
+use crate::ops::operation::Op;
+use crate::ops::operation::sealed::Own;
 use crate::reactor::{Attachment, HasAttachment, JobFuture, Outcome, Prepared, WorkQ};
 
 /// A DMA context: copies memory by a device (DMA guide; `doca_dma`).
@@ -105,7 +105,7 @@ impl Dma {
 
     /// Where it is attached.
     #[inline(always)]
-    pub(super) fn attachment(&self) -> &Attachment {
+    pub(in crate::ops) fn attachment(&self) -> &Attachment {
         self.0.attachment()
     }
 

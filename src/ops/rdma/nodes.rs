@@ -1,10 +1,10 @@
-//! The context nodes of an Rdma: messages and one-sided operations. Receives are no Jobs: see [`super::receive`].
+//! The context nodes of an Rdma: messages and one-sided operations. Receives are no jobs: see
+//! [`crate::ops::graph`].
 
-use super::super::super::rdma::{Rdma, RdmaRequest};
-use super::super::node::{Action, Attach, Node};
-use super::super::plan::GraphBuilder;
+use super::{Rdma, RdmaRequest};
 use crate::device::Verb;
 use crate::mem::{MaybeAnyDestination, MaybeAnyRemote, MaybeAnySource};
+use crate::ops::graph::{Action, Attach, GraphBuilder, Node};
 use crate::reactor::Attachment;
 
 type Local = MaybeAnySource;
@@ -57,30 +57,32 @@ macro_rules! nodes {
 }
 
 nodes! {
-    /// A node that sends a message, as [`Rdma::send`] does: it is set to a source, or to `()`. Its result is the number of bytes.
+    /// A node that sends a message, as [`Rdma::send`] does: it is set to a source, or to `()`. Its
+    /// result is the number of bytes.
     fn rdma_send -> SendNode, SendData { Local => () }
 
-    /// A node that sends a message and an immediate, as [`Rdma::send_imm`] does: it is set to `(source, immediate)`, or to
-    /// `((), immediate)`. Its result is the number of bytes.
+    /// A node that sends a message and an immediate, as [`Rdma::send_imm`] does: it is set to
+    /// `(source, immediate)`, or to `((), immediate)`. Its result is the number of bytes.
     fn rdma_send_imm -> SendImmNode, SendImmData { Local => () }
 
-    /// A node that writes to the peer's memory, as [`Rdma::write`] does: it is set to `(source, remote)`. Its result is the
-    /// number of bytes.
+    /// A node that writes to the peer's memory, as [`Rdma::write`] does: it is set to `(source,
+    /// remote)`. Its result is the number of bytes.
     fn rdma_write -> WriteNode, WriteData { Local => Remote }
 
-    /// A node that writes and sends an immediate, as [`Rdma::write_imm`] does: it is set to `(source, remote, immediate)`. Its
-    /// result is the number of bytes.
+    /// A node that writes and sends an immediate, as [`Rdma::write_imm`] does: it is set to
+    /// `(source, remote, immediate)`. Its result is the number of bytes.
     fn rdma_write_imm -> WriteImmNode, WriteImmData { Local => Remote }
 
-    /// A node that reads the peer's memory, as [`Rdma::read`] does: it is set to `(remote, destination)`. Its result is the
-    /// number of bytes.
+    /// A node that reads the peer's memory, as [`Rdma::read`] does: it is set to `(remote,
+    /// destination)`. Its result is the number of bytes.
     fn rdma_read -> ReadNode, ReadData { Remote => RecvBuf }
 
-    /// A node that compares and swaps, as [`Rdma::compare_swap`] does: it is set to `(remote, compare, swap)`. Its result is what
-    /// was there before.
+    /// A node that compares and swaps, as [`Rdma::compare_swap`] does: it is set to `(remote,
+    /// compare, swap)`. Its result is what was there before.
     fn rdma_compare_swap -> CompareSwapNode, CompareSwapData { Remote => () }
 
-    /// A node that adds, as [`Rdma::fetch_add`] does: it is set to `(remote, add)`. Its result is what was there before.
+    /// A node that adds, as [`Rdma::fetch_add`] does: it is set to `(remote, add)`. Its result is
+    /// what was there before.
     fn rdma_fetch_add -> FetchAddNode, FetchAddData { Remote => () }
 }
 

@@ -4,15 +4,15 @@
 
 use std::fmt;
 
-use super::context::{Context, Kind};
-use super::op::{Answers, LeasedJob, Request};
-use super::operation::Op;
-use super::operation::sealed::Own;
 use crate::device::{AccelCaps, AccelJob, Caps, Device, Use};
 use crate::error::{JobError, Reason, Result};
 use crate::mem::{
     Extent, Grow, Handle, Leased, LeasesOf, MaybeDestination, MaybeSource, Place, Sides, handles,
 };
+use crate::ops::context::{Context, Kind};
+use crate::ops::op::{Answers, LeasedJob, Request};
+use crate::ops::operation::Op;
+use crate::ops::operation::sealed::Own;
 use crate::reactor::{Attachment, HasAttachment, JobFuture, Outcome, Prepared, WorkQ};
 
 /// A context for an accelerator: Jobs whose kinds only their provider knows, by opcode.
@@ -176,7 +176,7 @@ impl Accel {
 
     /// Where it is attached.
     #[inline(always)]
-    pub(super) fn attachment(&self) -> &Attachment {
+    pub(in crate::ops) fn attachment(&self) -> &Attachment {
         self.0.attachment()
     }
 

@@ -1,0 +1,19 @@
+//! What a node is set to that has a source and a destination.
+
+use crate::mem::{AnyDestination, AnySource};
+
+/// What a node that copies or hashes is set to: made of `(source, destination)`.
+#[derive(Clone, Debug)]
+pub struct Operands<S = AnySource, D = AnyDestination> {
+    pub(in crate::ops) src: S,
+    pub(in crate::ops) dst: D,
+}
+
+impl<A: Into<S>, B: Into<D>, S, D> From<(A, B)> for Operands<S, D> {
+    fn from((src, dst): (A, B)) -> Operands<S, D> {
+        Operands {
+            src: src.into(),
+            dst: dst.into(),
+        }
+    }
+}
