@@ -168,7 +168,7 @@ pub use job::{
     AccelJob, Arrival, Completion, CopyJob, EventJob, Hasher, Job, RdmaJob, RecvOpcode, Segment,
     Segments, SessionRef, ShaJob, Token, Verb,
 };
-pub(crate) use job::{AsJob, CpuJob, CpuState};
+pub(crate) use job::{AccelOrder, AsJob, CpuJob, CpuState, Lent, OnLent};
 pub(crate) use memory::volatile_copy;
 pub use memory::{
     Access, Audience, Backing, Doubt, Exported, Imported, Offer, Origin, Region, Registrar,

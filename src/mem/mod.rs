@@ -62,6 +62,6 @@ pub(crate) use mmap::Holder;
 #[cfg(feature = "contract")]
 pub(crate) use operand::SessionLease;
 pub(crate) use operand::{
-    Grow, Last, Leased, Leases, LeasesOf, Place, Reading, Rule, Session, Sides, Writing, event,
-    hand_over, receive,
+    Grow, Last, Leased, Leases, LeasesOf, OfJob, Place, Reading, Rule, Session, Sides, Writing,
+    event, hand_over, receive,
 };

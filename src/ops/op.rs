@@ -11,12 +11,12 @@ use std::task::{Context, Poll, ready};
 use super::operation::sealed::{Kind, Post};
 use crate::device::AsJob;
 use crate::error::JobError;
-use crate::mem::Leased;
+use crate::mem::{Leased, OfJob};
 use crate::reactor::{HasAttachment, JobFuture, Outcome, Prepared, ResultKind, budget};
 
 /// A job to be, and how it reaches its context.
 pub(crate) trait Request: Answers + HasAttachment + Sized {
-    type Leases;
+    type Leases: OfJob;
     type Job: AsJob;
 
     /// Those that are polled first in some order are submitted in that order. So they spend of the
@@ -31,13 +31,6 @@ pub(crate) trait Request: Answers + HasAttachment + Sized {
     fn finish_inline(&self, begun: &LeasedJob<Self>) -> Option<Outcome> {
         self.attachment().finish_inline(begun, Self::ORDERED)
     }
-
-    /// It was finished inline: grows what was written, gives the Leases back, and returns the time
-    /// that it took, as the bytes of a copy.
-    fn end(begun: LeasedJob<Self>, outcome: &Outcome) -> usize;
-
-    /// What a Slot keeps of it.
-    fn prepare(&self, begun: LeasedJob<Self>) -> Prepared<Self::Job>;
 }
 
 /// What a Request is answered with.
@@ -48,9 +41,10 @@ pub trait Answers {
 /// What the number stands for that a job ends with.
 pub trait Answer: sealed::Of {}
 
-mod sealed {
+pub(super) mod sealed {
     use super::ResultKind;
 
+    /// How an answer is made of the number that a job ends with.
     pub trait Of {
         const MEANING: ResultKind;
 
@@ -96,7 +90,7 @@ impl sealed::Of for () {
 pub(crate) type LeasedJob<R> = Leased<<R as Request>::Leases, <R as Request>::Job>;
 
 pub(super) fn prepare<R: Request>(request: &R) -> Result<Prepared<R::Job>, JobError> {
-    Ok(request.prepare(request.begin()?))
+    Ok(Prepared::new(request.begin()?))
 }
 
 impl<R: Request> Kind for R {
@@ -118,12 +112,12 @@ impl<R: Request> Kind for R {
         let begun = request.begin()?;
         match request.finish_inline(&begun) {
             Some(outcome) => {
-                R::end(begun, &outcome);
+                begun.end(&outcome);
                 flight.set_ready(outcome);
                 Ok(())
             }
             None => {
-                let prepared = request.prepare(begun);
+                let prepared = Prepared::new(begun);
                 flight.try_start(prepared)
             }
         }
@@ -138,7 +132,7 @@ impl<R: Request> Post for R {
         let slot = request.attachment().try_reserve()?;
         match request.finish_inline(&begun) {
             Some(outcome) => {
-                R::end(begun, &outcome);
+                begun.end(&outcome);
                 request
                     .attachment()
                     .settle(slot, user_data, meaning, outcome);
@@ -146,7 +140,7 @@ impl<R: Request> Post for R {
             }
             None => request
                 .attachment()
-                .post(slot, request.prepare(begun), user_data, meaning),
+                .post(slot, Prepared::new(begun), user_data, meaning),
         }
     }
 }
@@ -169,11 +163,11 @@ fn poll<R: Request>(mut flight: Pin<&mut JobFuture<R>>, cx: &mut Context<'_>) ->
     };
     match request.finish_inline(&begun) {
         Some(outcome) => {
-            let bytes = R::end(begun, &outcome);
+            let bytes = begun.end(&outcome);
             over(flight, cx, outcome, bytes)
         }
         None => {
-            let prepared = request.prepare(begun);
+            let prepared = Prepared::new(begun);
             let outcome = ready!(flight.as_mut().start(cx, prepared, prepare));
             over(flight, cx, outcome, 0)
         }

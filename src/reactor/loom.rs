@@ -48,7 +48,7 @@ use crate::sync::loom::{Task, block_on, check, spawn};
 use crate::sync::{lock, seq_cst_order};
 
 fn held() -> JobLeases {
-    JobLeases::new(Leases::of(None, None), 0)
+    JobLeases::new(Leases::of(None, None), 0, |len| len as usize)
 }
 
 fn in_flight() -> (Arc<Slot>, u32) {

@@ -1,7 +1,7 @@
 //! Hashing by the CPU, for every provider that has nothing better: does a [`ShaJob`] in parts.
 //!
-//! What a session has hashed changes once, at the end of a Job: one that fails, or is left in the middle, leaves it as it
-//! was.
+//! What a session has hashed changes once, at the end of a Job: one that fails, or is left in the
+//! middle, leaves it as it was.
 #![expect(unsafe_code, reason = "reads memory that was lent to a device")]
 
 use std::fmt;
@@ -18,7 +18,8 @@ use crate::device::memory::volatile_copy;
 
 /// The state of a hash in the middle of a message.
 ///
-/// It uses the CPU's SHA instructions where there are some (looked up when it runs), and portable code elsewhere.
+/// It uses the CPU's SHA instructions where there are some (looked up when it runs), and portable
+/// code elsewhere.
 #[derive(Clone, Default)]
 pub struct Hasher(State);
 
@@ -47,15 +48,17 @@ impl Hasher {
         })
     }
 
-    /// Does a part of a Job: at most `most` bytes after the first `from`; says how many. The Job is over when that reaches
-    /// [`ShaJob::len`]: the digest is written then, or the session goes on.
+    /// Does a part of a Job: at most `most` bytes after the first `from`; says how many. The Job is
+    /// over when that reaches [`ShaJob::len`]: the digest is written then, or the session goes on.
     ///
-    /// The parts of a Job are done in order, by the same Hasher, which does none of another one in between. What it held
-    /// before the part at 0 does not matter. A Job without data is one part of no bytes.
+    /// The parts of a Job are done in order, by the same Hasher, which does none of another one in
+    /// between. What it held before the part at 0 does not matter. A Job without data is one part
+    /// of no bytes.
     ///
     /// # Safety
     ///
-    /// The Job was given to a [`Queue`](crate::device::Queue), which may touch its memory: it is valid, and leased, during the call.
+    /// The Job was given to a [`Queue`](crate::device::Queue), which may touch its memory: it is
+    /// valid, and leased, during the call.
     pub unsafe fn work(&mut self, job: &ShaJob, from: usize, most: usize) -> usize {
         if from == 0 {
             *self = match job.session {
@@ -99,12 +102,14 @@ impl Hasher {
             // SAFETY: `at` lies in the Segment.
             let addr = unsafe { segment.addr().add(at) };
             if job.shared {
-                // SAFETY: `len` bytes from there lie in the Segment, which is valid, as the caller promises.
+                // SAFETY: `len` bytes from there lie in the Segment, which is valid, as the caller
+                // promises.
                 unsafe { self.read_shared(addr, len) };
             } else {
                 // SAFETY:
                 // - as above, and the bytes are initialized: an Mmap's are from the start;
-                // - nobody writes them: the Job has a read Lease, and no other process has this memory (`shared`).
+                // - nobody writes them: the Job has a read Lease, and no other process has this
+                //   memory (`shared`).
                 self.update(unsafe { NonNull::slice_from_raw_parts(addr, len).as_ref() });
             }
         }

@@ -1,10 +1,17 @@
-//! One piece of work, as the device sees it: plain data.
-#![expect(unsafe_code, reason = "promises that a reference is to a job itself")]
+//! One piece of work of any kind, as the device sees it: the kinds of jobs that there are.
+#![expect(
+    unsafe_code,
+    reason = "promises that a reference is to a job itself, and has the CPU do jobs"
+)]
 
+use super::accel::AccelJob;
+use super::copy::CopyJob;
+use super::cpu::{OnCpu, on_cpu};
+use super::effect::Effect;
 use super::event::EventJob;
 use super::rdma::RdmaJob;
-use super::segment::Segments;
 use super::sha::ShaJob;
+use crate::error::JobError;
 
 /// One piece of work, of any kind, by reference.
 ///
@@ -32,7 +39,7 @@ pub enum Job<'a> {
 /// # Safety
 ///
 /// `as_job` refers to this very job.
-pub(crate) unsafe trait AsJob: Send + Sync {
+pub(crate) unsafe trait AsJob: Effect + Send + Sync {
     /// Refers to it.
     fn as_job(&self) -> Job<'_>;
 }
@@ -64,34 +71,6 @@ kinds! {
     Event: EventJob,
 }
 
-/// Copies `len` bytes from `src` to `dst`; each side has at least as many. `len` may be 0, and then a
-/// side may have no pieces.
-#[derive(Clone, Copy, Debug)]
-#[doc(alias = "doca_dma_job_memcpy")]
-pub struct CopyJob {
-    /// Gathered from.
-    pub src: Segments,
-    /// Scattered to.
-    pub dst: Segments,
-    /// Bytes.
-    pub len: usize,
+on_cpu! {
+    Sha sha: ShaJob,
 }
-
-/// One piece of work of a kind that only its provider knows.
-#[derive(Clone, Copy, Debug)]
-#[doc(alias = "doca_job")]
-pub struct AccelJob {
-    /// What to do: one of [`AccelCaps::opcodes`](crate::device::AccelCaps::opcodes).
-    pub opcode: u32,
-    /// A number that means what the opcode says. What needs more stands in the source.
-    pub arg: u64,
-    /// What is read, all of it; [`Segments::none`] if nothing is.
-    pub src: Segments,
-    /// Where may be written, from the front; [`Segments::none`] if nothing is. The result of the
-    /// job is then how many bytes were.
-    pub dst: Segments,
-}
-
-/// A copy and its Token fill a cache line: what is added to it is paid for by every copy.
-#[cfg(target_pointer_width = "64")]
-const _: () = assert!(size_of::<(super::Token, CopyJob)>() == 64);

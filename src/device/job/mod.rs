@@ -1,23 +1,31 @@
 //! Jobs and their completions: plain data that goes to a device and comes back.
 //!
-//! `cpu` does jobs on the CPU, for any provider, and `hasher` hashes. Of the other rooms of `device` it imports
-//! `info` and `memory`.
+//! Each kind of job has a file, and `job` lists the kinds. A kind says in `lent` how it is made of
+//! memory, in `effect` what it leaves behind, and in `cpu`, if the CPU can do it, how; `hasher`
+//! hashes. Of the other rooms of `device` this one imports `info` and `memory`.
 
+mod accel;
 mod completion;
+mod copy;
 mod cpu;
+mod effect;
 mod event;
 mod hasher;
 mod job;
+mod lent;
 mod rdma;
 mod segment;
 mod sha;
 
+pub use accel::AccelJob;
+pub(crate) use accel::AccelOrder;
 pub use completion::{Arrival, Completion, RecvOpcode, Token};
-pub(crate) use cpu::{CpuJob, CpuState};
+pub use copy::CopyJob;
 pub use event::EventJob;
 pub use hasher::Hasher;
-pub(crate) use job::AsJob;
-pub use job::{AccelJob, CopyJob, Job};
+pub use job::Job;
+pub(crate) use job::{AsJob, CpuJob, CpuState};
+pub(crate) use lent::{Lent, OnLent};
 pub use rdma::{RdmaJob, Verb};
 pub use segment::{Segment, Segments};
 pub use sha::{SessionRef, ShaJob};

@@ -1,5 +1,6 @@
 //! One remote operation, as the device sees it: plain data.
 
+use super::effect::Effect;
 use super::segment::{Segment, Segments};
 
 /// What is done with the peer.
@@ -8,11 +9,13 @@ use super::segment::{Segment, Segments};
 pub enum Verb {
     /// The local data becomes a message of the peer, beside an immediate.
     Send(Option<u32>),
-    /// The local data is written to the start of the remote range; with an immediate, a receive of the peer's ends too.
+    /// The local data is written to the start of the remote range; with an immediate, a receive of
+    /// the peer's ends too.
     Write(Option<u32>),
     /// The remote range is read into the local room.
     Read,
-    /// The first 8 bytes of the remote range become `swap` if they are `compare`. The answer is what they were.
+    /// The first 8 bytes of the remote range become `swap` if they are `compare`. The answer is
+    /// what they were.
     CompareSwap {
         /// What must be there.
         compare: u64,
@@ -31,11 +34,18 @@ pub enum Verb {
 pub struct RdmaJob {
     /// What is done.
     pub verb: Verb,
-    /// Memory of this side: gathered from, or, by a read, scattered to. Where `len` is 0 there may be
-    /// none, an empty piece, or more than is moved. [`Segments::none`] for atomics.
+    /// Memory of this side: gathered from, or, by a read, scattered to. Where `len` is 0 there may
+    /// be none, an empty piece, or more than is moved. [`Segments::none`] for atomics.
     pub local: Segments,
     /// Memory of the peer; `None` for messages, and where nothing is moved.
     pub remote: Option<Segment>,
     /// How many bytes are moved: `local` and `remote` have at least as many. 8 for atomics.
     pub len: usize,
+}
+
+impl Effect for RdmaJob {
+    #[inline(always)]
+    fn cost(&self) -> usize {
+        self.len
+    }
 }

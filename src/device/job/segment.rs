@@ -80,7 +80,8 @@ impl Segment {
     }
 }
 
-// SAFETY: a Segment is an address; who may touch the bytes is decided by Leases, not by who holds the address.
+// SAFETY: a Segment is an address; who may touch the bytes is decided by Leases, not by who holds
+// the address.
 unsafe impl Send for Segment {}
 // SAFETY: as above.
 unsafe impl Sync for Segment {}
@@ -95,7 +96,8 @@ enum Repr {
     Many(NonNull<Segment>, usize),
 }
 
-// SAFETY: `Many` points to Segments, which are Sync, and which live as long as `Segments::list` was promised.
+// SAFETY: `Many` points to Segments, which are Sync, and which live as long as `Segments::list` was
+// promised.
 unsafe impl Send for Segments {}
 // SAFETY: as above.
 unsafe impl Sync for Segments {}
@@ -111,8 +113,8 @@ impl Segments {
     ///
     /// # Safety
     ///
-    /// The list must stay where it is, unchanged, for as long as the result is used: until the completion of
-    /// every Job that it stands in.
+    /// The list must stay where it is, unchanged, for as long as the result is used: until the
+    /// completion of every Job that it stands in.
     pub unsafe fn list(list: &[Segment]) -> Segments {
         Segments(Repr::Many(NonNull::from(list).cast(), list.len()))
     }
@@ -131,13 +133,22 @@ impl Segments {
         }
     }
 
+    /// Returns how many bytes the pieces have.
+    #[inline]
+    pub(crate) fn bytes(&self) -> usize {
+        match self.as_one() {
+            Some(segment) => segment.len(),
+            None => self.as_slice().iter().map(Segment::len).sum(),
+        }
+    }
+
     /// The pieces, in order.
     #[inline(always)]
     pub fn as_slice(&self) -> &[Segment] {
         match &self.0 {
             Repr::One(segment) => std::slice::from_ref(segment),
-            // SAFETY: the list is alive and unchanged by the contract of `list`; pointer and length were a slice's. Or it is
-            // `none`: no bytes at an aligned address.
+            // SAFETY: the list is alive and unchanged by the contract of `list`; pointer and length
+            // were a slice's. Or it is `none`: no bytes at an aligned address.
             Repr::Many(first, len) => unsafe { std::slice::from_raw_parts(first.as_ptr(), *len) },
         }
     }

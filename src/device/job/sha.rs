@@ -1,14 +1,18 @@
 //! One hash, as the device sees it: plain data.
 #![expect(
     unsafe_code,
-    reason = "a session's state goes across threads by address"
+    reason = "promises what memory a hash names, and a session goes across threads by address"
 )]
 
 use std::ptr::NonNull;
 
-use super::hasher::Hasher;
+use super::cpu::OnCpu;
+use super::effect::Effect;
+use super::hasher::{self, Hasher};
+use super::lent::{Lent, OnLent};
 use super::segment::{Segment, Segments};
 use crate::device::info::Algorithm;
+use crate::error::JobError;
 
 /// One piece of hashing.
 ///
@@ -26,7 +30,8 @@ use crate::device::info::Algorithm;
 pub struct ShaJob {
     /// Which hash.
     pub algorithm: Algorithm,
-    /// Others may write the source meanwhile: it is to be read once, byte by byte, and believed nothing.
+    /// Others may write the source meanwhile: it is to be read once, byte by byte, and believed
+    /// nothing.
     pub shared: bool,
     /// What is read, all of it. Where there is no data it may be [`Segments::none`], or an empty
     /// piece.
@@ -52,15 +57,7 @@ impl ShaJob {
     /// How many bytes are hashed.
     #[allow(clippy::len_without_is_empty)] // nobody asks
     pub fn len(&self) -> usize {
-        match self.src.as_one() {
-            Some(segment) => segment.len(),
-            None => self
-                .src
-                .as_slice()
-                .iter()
-                .map(|segment| segment.len())
-                .sum(),
-        }
+        self.src.bytes()
     }
 
     /// What it answers when it is done.
@@ -72,8 +69,55 @@ impl ShaJob {
     }
 }
 
-/// What a session has hashed so far. Like a Segment it is an address: it is lent to the device, for it alone, until the
-/// completion of the Job.
+// SAFETY: it names the source as it was lent, of the destination the first piece with room, as long
+// as a digest, and the session.
+unsafe impl OnLent for ShaJob {
+    type Order = Algorithm;
+
+    fn fills(_: Algorithm) -> bool {
+        false
+    }
+
+    /// The caller has checked that there is room for a digest where there is any.
+    fn on(algorithm: Algorithm, lent: Lent) -> Result<ShaJob, JobError> {
+        let room = lent.dst.as_slice().iter().find(|room| room.len() > 0);
+        Ok(ShaJob {
+            algorithm,
+            shared: lent.shared,
+            src: lent.src,
+            dst: room.map(|room| room.part(0, algorithm.digest_len())),
+            session: lent.session,
+        })
+    }
+}
+
+impl Effect for ShaJob {
+    fn cost(&self) -> usize {
+        self.len().saturating_mul(Self::COST)
+    }
+}
+
+impl OnCpu for ShaJob {
+    type State = Hasher;
+
+    const COST: usize = hasher::COST;
+
+    fn len(&self) -> usize {
+        ShaJob::len(self)
+    }
+
+    unsafe fn work(&self, hasher: &mut Hasher, from: usize, most: usize) -> usize {
+        // SAFETY: as the caller promises.
+        unsafe { hasher.work(self, from, most) }
+    }
+
+    fn outcome(&self, _: &Hasher) -> Result<u64, JobError> {
+        Ok(self.answer())
+    }
+}
+
+/// What a session has hashed so far. Like a Segment it is an address: it is lent to the device, for
+/// it alone, until the completion of the Job.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionRef(NonNull<Hasher>);
 

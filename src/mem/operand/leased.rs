@@ -7,15 +7,13 @@
 
 use std::sync::Arc;
 
-use super::leases::{IntoKept, Leases, Reading, Writing};
+use super::leases::{IntoKept, Leases, OfJob, Reading, Writing};
 use super::model::Place;
 use super::model::sealed::{ReadFrom, WriteTo};
 use super::overlap::{explain, share};
 use super::rule::Rule;
 use super::session::{Session, SessionLease};
-use crate::device::{
-    AccelJob, Algorithm, CopyJob, EventJob, RdmaJob, Segment, Segments, ShaJob, Verb,
-};
+use crate::device::{AsJob, EventJob, Lent, OnLent, RdmaJob, Segment, Segments, Verb};
 use crate::error::{JobError, Reason};
 use crate::mem::buf::Extent;
 use crate::mem::mmap::Holder;
@@ -52,15 +50,26 @@ impl<L, J> Leased<L, J> {
     }
 }
 
-impl<R: IntoKept<Reading>, W: IntoKept<Writing>, J> Leased<(R, W), J> {
+impl<L: OfJob, J> Leased<L, J> {
     /// The same with leases as a Slot keeps them.
     #[inline(always)]
     pub(crate) fn keep(self) -> Leased<Leases, J> {
-        let (read, write) = self.leases;
         Leased {
-            leases: Leases::of(read.kept(), write.kept()),
+            leases: self.leases.keep(),
             job: self.job,
         }
+    }
+}
+
+impl<L: OfJob, J: AsJob> Leased<L, J> {
+    /// The device has finished the job inline: appends what it wrote, and gives the leases back.
+    /// Returns how many bytes are copied in the time that it took.
+    #[inline(always)]
+    pub(crate) fn end(self, outcome: &Result<u64, JobError>) -> usize {
+        if let Ok(answer) = *outcome {
+            self.leases.grow(J::written(answer));
+        }
+        self.job.cost()
     }
 }
 
@@ -86,11 +95,11 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
     }
 
     /// Takes the leases of a job; all or none. The two sides have no byte in common: two leases of
-    /// which one writes are disjoint, and what takes none is compared here, or is memory that others
-    /// write anyway (ADR 0022).
+    /// which one writes are disjoint, and what takes none is compared here, or is memory that
+    /// others write anyway (ADR 0022).
     ///
-    /// `check` refuses what is beyond the device's limits. If `fits` is given, it is not called where
-    /// there is one piece on each side, of at most `fits` bytes.
+    /// `check` refuses what is beyond the device's limits. If `fits` is given, it is not called
+    /// where there is one piece on each side, of at most `fits` bytes.
     #[inline(always)]
     fn take(
         &self,
@@ -131,22 +140,76 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
         })
     }
 
-    /// A copy of all of the source into the tailroom of the destination.
+    /// A job that is made of both sides.
     #[inline(always)]
-    pub(crate) fn copy(
+    pub(crate) fn lend<J: OnLent>(
         self,
-        fits: u64,
+        order: J::Order,
+        fits: Option<u64>,
         check: impl Fn(Extent, Extent) -> Result<(), JobError>,
-    ) -> Result<Leased<LeasesOf<S, D>, CopyJob>, JobError> {
+    ) -> Result<Leased<LeasesOf<S, D>, J>, JobError> {
+        let rule = if J::fills(order) {
+            Rule::Fill
+        } else {
+            Rule::Open
+        };
         let Taken {
             leases,
             src,
             dst,
             len,
-        } = self.take(Rule::Fill, Some(fits), check)?;
-        // SAFETY: the leases are those of the segments, whose lengths `Rule::Fill` compared, and the two
-        // sides are disjoint, as `take` says.
-        Ok(unsafe { Leased::new(leases, CopyJob { src, dst, len }) })
+        } = self.take(rule, fits, check)?;
+        let lent = Lent {
+            src,
+            dst,
+            len,
+            // Nobody asks: it may be.
+            shared: true,
+            session: None,
+        };
+        let job = J::on(order, lent)?;
+        // SAFETY: the job names what it was lent, as `OnLent` promises: the segments of the leases.
+        // If it fills, `Rule::Fill` has compared their lengths. The two sides are disjoint, as
+        // `take` says.
+        Ok(unsafe { Leased::new(leases, job) })
+    }
+
+    /// A job that is made of both sides, and of the session if there is one. It is told whether
+    /// others may write what it reads.
+    pub(crate) fn lend_read<J: OnLent>(
+        self,
+        order: J::Order,
+        session: Option<&Arc<Session>>,
+        check: impl Fn(Extent, Extent) -> Result<(), JobError>,
+    ) -> Result<Leased<Leases, J>, JobError> {
+        // What is wrong with the operands is said before the session is asked for.
+        check(self.src.data(), self.dst.room())?;
+        let session = session.map(Session::lease).transpose()?;
+        let rule = if J::fills(order) {
+            Rule::Fill
+        } else {
+            Rule::Open
+        };
+        let Taken {
+            leases,
+            src,
+            dst,
+            len,
+        } = self.take(rule, None, check)?;
+        let leases = Leases {
+            session,
+            ..leases.keep()
+        };
+        let lent = Lent {
+            src,
+            dst,
+            len,
+            shared: leases.read.as_ref().is_some_and(Reading::is_shared),
+            session: leases.session.as_ref().map(SessionLease::for_device),
+        };
+        let job = J::on(order, lent)?;
+        // SAFETY: as for `lend`, and the session is leased too.
+        Ok(unsafe { Leased::new(leases, job) })
     }
 
     /// A remote operation, which moves as many bytes as `rule` says.
@@ -188,62 +251,8 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
             remote,
             len,
         };
-        // SAFETY: the leases are those of the segments, `len` is no more than either side has, and the
-        // verb moves what its rule says. The two sides are disjoint, as `take` says.
-        Ok(unsafe { Leased::new(leases, job) })
-    }
-
-    /// A job of a provider's own kind. `filled` is asked under the leases alone.
-    pub(crate) fn accel(
-        self,
-        opcode: u32,
-        arg: u64,
-        limits: impl Fn(Extent, Extent) -> Result<(), JobError>,
-        filled: impl Fn(Extent, Extent) -> Result<(), JobError>,
-    ) -> Result<Leased<LeasesOf<S, D>, AccelJob>, JobError> {
-        let Taken {
-            leases, src, dst, ..
-        } = self.take(Rule::Open, None, limits)?;
-        filled(Extent::of(&src), Extent::of(&dst))?;
-        let job = AccelJob {
-            opcode,
-            arg,
-            src,
-            dst,
-        };
-        // SAFETY: the leases are those of the segments, which are disjoint, as `take` says.
-        Ok(unsafe { Leased::new(leases, job) })
-    }
-
-    /// A hash, whose digest goes to the front of the destination. `check` refuses a destination that
-    /// is too short.
-    pub(crate) fn sha(
-        self,
-        algorithm: Algorithm,
-        session: Option<&Arc<Session>>,
-        check: impl Fn(Extent, Extent) -> Result<(), JobError>,
-    ) -> Result<Leased<Leases, ShaJob>, JobError> {
-        // What is wrong with the operands is said before the session is asked for.
-        check(self.src.data(), self.dst.room())?;
-        let session = session.map(Session::lease).transpose()?;
-        let Taken {
-            leases, src, dst, ..
-        } = self.take_unchecked(Rule::Open)?;
-        check(Extent::of(&src), Extent::of(&dst))?;
-        let leases = Leases {
-            read: leases.0.kept(),
-            write: leases.1.kept(),
-            session,
-        };
-        let room = dst.as_slice().iter().find(|room| room.len() > 0);
-        let job = ShaJob {
-            algorithm,
-            shared: leases.read.as_ref().is_some_and(Reading::is_shared),
-            src,
-            dst: room.map(|room| room.part(0, algorithm.digest_len())),
-            session: leases.session.as_ref().map(SessionLease::for_device),
-        };
-        // SAFETY: as above; a digest's room is as long as one, and the session is leased too.
+        // SAFETY: the leases are those of the segments, `len` is no more than either side has, and
+        // the verb moves what its rule says. The two sides are disjoint, as `take` says.
         Ok(unsafe { Leased::new(leases, job) })
     }
 }

@@ -34,6 +34,39 @@ impl Leases {
     }
 }
 
+/// All Leases of a job.
+pub(crate) trait OfJob {
+    /// Appends `by` bytes to the data of its destination.
+    fn grow(&self, by: usize);
+
+    /// Returns them as a Slot keeps them.
+    fn keep(self) -> Leases;
+}
+
+impl OfJob for Leases {
+    #[inline(always)]
+    fn grow(&self, by: usize) {
+        self.write.grow(by);
+    }
+
+    #[inline(always)]
+    fn keep(self) -> Leases {
+        self
+    }
+}
+
+impl<R: IntoKept<Reading>, W: IntoKept<Writing> + Grow> OfJob for (R, W) {
+    #[inline(always)]
+    fn grow(&self, by: usize) {
+        self.1.grow(by);
+    }
+
+    #[inline(always)]
+    fn keep(self) -> Leases {
+        Leases::of(self.0.kept(), self.1.kept())
+    }
+}
+
 /// The read Leases of one job.
 pub enum Reading {
     Buf(ReadLease),

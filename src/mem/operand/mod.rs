@@ -3,8 +3,8 @@
 //! `marks` says which operands an operation takes. `model` says what can be read and what can be
 //! written, and takes the leases of either. `leased` makes of two sides a `Leased`: a job, and the
 //! leases of all memory that it names. How many bytes that moves says a `Rule`. A new type of operand
-//! has the traits of `model`; a new kind of job is a method of `Sides`. This room may import all
-//! others of `mem`, and none of them imports it.
+//! has the traits of `model`; a new kind of job has `OnLent` of `device`, and this room does not
+//! know of it. This room may import all others of `mem`, and none of them imports it.
 
 mod any;
 mod any_local;
@@ -24,7 +24,7 @@ pub use any::{
 pub use any_local::{AnyDestination, AnySource};
 pub(crate) use handover::hand_over;
 pub(crate) use leased::{Leased, LeasesOf, Sides, event, receive};
-pub(crate) use leases::{Grow, Last, Leases, Reading, Writing};
+pub(crate) use leases::{Grow, Last, Leases, OfJob, Reading, Writing};
 pub use marks::{
     CopyDestination, CopySource, Destination, MaybeDestination, MaybeRemote, MaybeSource,
     RdmaDestination, RdmaSource, Source,

@@ -4,21 +4,22 @@
 
 use std::fmt;
 
-use crate::device::{AccelCaps, AccelJob, Caps, Device, Use};
+use crate::device::{AccelCaps, AccelJob, AccelOrder, Caps, Device, Use};
 use crate::error::{JobError, Reason, Result};
 use crate::mem::{
-    Extent, Grow, Handle, Leased, LeasesOf, MaybeDestination, MaybeSource, Place, Sides, handles,
+    Extent, Handle, Leased, LeasesOf, MaybeDestination, MaybeSource, Place, Sides, handles,
 };
 use crate::ops::context::{Context, Kind};
 use crate::ops::op::{Answers, LeasedJob, Request};
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
-use crate::reactor::{Attachment, HasAttachment, JobFuture, Outcome, Prepared, WorkQ};
+use crate::reactor::{Attachment, HasAttachment, JobFuture, WorkQ};
 
 /// A context for an accelerator: Jobs whose kinds only their provider knows, by opcode.
 ///
-/// What the crate does for copies it does here as well: Leases on both sides, back-pressure, cancellation, shutdown. What an
-/// opcode means, its provider says. It is attached to one [`WorkQ`]; clones are the same attachment.
+/// What the crate does for copies it does here as well: Leases on both sides, back-pressure,
+/// cancellation, shutdown. What an opcode means, its provider says. It is attached to one
+/// [`WorkQ`]; clones are the same attachment.
 ///
 /// ```
 /// use tokio_doca::{accel::{Accel, AccelCall}, error::JobError, Buf, Device, WorkQ};
@@ -70,7 +71,8 @@ impl Kind for AccelCaps {
 
 /// What an accelerator is asked for: an opcode, a number, and the operands that it has.
 ///
-/// `S` is a [`Source`](crate::mem::Source) and `D` a [`Destination`](crate::mem::Destination), or `()` where there is none.
+/// `S` is a [`Source`](crate::mem::Source) and `D` a [`Destination`](crate::mem::Destination), or `()` where
+/// there is none.
 #[derive(Clone, Debug)]
 #[must_use = "a call does nothing unless it is given to Accel::call"]
 pub struct AccelCall<S = (), D = ()> {
@@ -153,7 +155,8 @@ impl Accel {
     ///
     /// # Errors
     ///
-    /// `InUse` while a clone, an Op or a graph has it. What it was is dropped all the same; Jobs in flight are finished.
+    /// `InUse` while a clone, an Op or a graph has it. What it was is dropped all the same; Jobs in
+    /// flight are finished.
     #[doc(alias = "doca_ctx_workq_rm")]
     pub fn detach(self) -> Result<()> {
         self.0.detach()
@@ -180,24 +183,28 @@ impl Accel {
         self.0.attachment()
     }
 
-    /// Has the device do it, and answers its result. With a destination that is the number of bytes that were appended to
-    /// it; without one it is what the opcode says.
+    /// Has the device do it, and answers its result. With a destination that is the number of bytes
+    /// that were appended to it; without one it is what the opcode says.
     ///
-    /// A call that fails leaves the rooms of its destination as they were. Nothing happens before the first poll.
+    /// A call that fails leaves the rooms of its destination as they were. Nothing happens before
+    /// the first poll.
     ///
     /// # Errors
     ///
-    /// Refused, and nothing happened: `NotSupported` if the device does not know the opcode; `InvalidValue` if a source has no
-    /// data, a destination no tailroom, they share memory or are a foreign device's, or are more bytes or longer lists than
-    /// the device takes ([`Accel::caps`]; the bytes are those of the source, or, without one, the tailroom);
-    /// `NotPermitted` if the destination is read-only; `InUse` if a job or a guard has either side; `Shutdown`; `BadState`
-    /// without a runtime in event mode. Failed: what the device reports, and `BadState`
-    /// ([`Reason::Unheard`]) if an event-driven call in flight is polled where there is no runtime: it goes on.
+    /// Refused, and nothing happened: `NotSupported` if the device does not know the opcode;
+    /// `InvalidValue` if a source has no data, a destination no tailroom, they share memory or are
+    /// a foreign device's, or are more bytes or longer lists than the device takes
+    /// ([`Accel::caps`]; the bytes are those of the source, or, without one, the tailroom);
+    /// `NotPermitted` if the destination is read-only; `InUse` if a job or a guard has either side;
+    /// `Shutdown`; `BadState` without a runtime in event mode. Failed: what the device reports, and
+    /// `BadState` ([`Reason::Unheard`]) if an event-driven call in flight is polled where there is
+    /// no runtime: it goes on.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it is ordinary. A call in flight goes on, keeps both sides leased (`InUse`) until it is over, and is
-    /// then forgotten; the destination may have been written. Forgetting the future is sound too.
+    /// Dropping it is ordinary. A call in flight goes on, keeps both sides leased (`InUse`) until
+    /// it is over, and is then forgotten; the destination may have been written. Forgetting the
+    /// future is sound too.
     pub fn call<S: MaybeSource, D: MaybeDestination>(
         &self,
         call: AccelCall<S, D>,
@@ -221,19 +228,14 @@ impl Accel {
             let bytes = if reads { src.bytes } else { dst.bytes };
             context.check_limits(src, dst, bytes)
         };
-        // What a call on no bytes means only its provider could say. Asked under the leases: what
-        // another job is about to fill is in use, and not empty.
-        let filled = |src: Extent, dst: Extent| match (reads && src.bytes == 0, writes) {
-            (true, _) => Err(JobError::of(Reason::NoData)),
-            (false, true) if dst.bytes == 0 => Err(JobError::of(Reason::NoTailroom)),
-            _ => Ok(()),
+        let order = AccelOrder {
+            opcode: call.opcode,
+            arg: call.arg,
+            reads,
+            writes,
         };
-        Sides::new(&call.src, &call.dst, context.attachment().holder(Use::Dma)).accel(
-            call.opcode,
-            call.arg,
-            limits,
-            filled,
-        )
+        let holder = context.attachment().holder(Use::Dma);
+        Sides::new(&call.src, &call.dst, holder).lend(order, None, limits)
     }
 }
 
@@ -267,20 +269,6 @@ impl<C: AsRef<Accel>, S: MaybeSource, D: MaybeDestination> Request for CallReque
 
     fn begin(&self) -> Result<LeasedJob<Self>, JobError> {
         self.accel.as_ref().begin(&self.call)
-    }
-
-    fn end(begun: LeasedJob<Self>, outcome: &Outcome) -> usize {
-        let (leases, job) = begun.keep().into_parts();
-        if let Ok(len) = outcome {
-            leases
-                .write
-                .grow(usize::try_from(*len).unwrap_or(usize::MAX));
-        }
-        Extent::of(&job.src).bytes
-    }
-
-    fn prepare(&self, begun: LeasedJob<Self>) -> Prepared<AccelJob> {
-        Prepared::new(begun.keep())
     }
 }
 
@@ -327,8 +315,9 @@ impl AccelBuilder<'_> {
     ///
     /// # Errors
     ///
-    /// `NotSupported` if the device has no accelerator, or one that cannot ring an event-driven WorkQ; `InvalidValue` if the
-    /// WorkQ is deeper than the device allows; `BadState` if it was shut down; `Full` beyond 8 devices on a WorkQ.
+    /// `NotSupported` if the device has no accelerator, or one that cannot ring an event-driven
+    /// WorkQ; `InvalidValue` if the WorkQ is deeper than the device allows; `BadState` if it was
+    /// shut down; `Full` beyond 8 devices on a WorkQ.
     #[doc(alias = "doca_ctx_start")]
     #[doc(alias = "doca_ctx_workq_add")]
     pub fn attach(self, workq: &WorkQ) -> Result<Accel> {

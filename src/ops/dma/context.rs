@@ -6,16 +6,17 @@ use std::fmt;
 
 use crate::device::{Caps, CopyJob, Device, DmaCaps, Use};
 use crate::error::{JobError, Result};
-use crate::mem::{CopyDestination, CopySource, Extent, Grow, Handle, LeasesOf, Sides, handles};
+use crate::mem::{CopyDestination, CopySource, Extent, Handle, LeasesOf, Sides, handles};
 use crate::ops::context::{Context, Kind};
 use crate::ops::op::{Answers, LeasedJob, Request};
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
-use crate::reactor::{Attachment, HasAttachment, JobFuture, Outcome, Prepared, WorkQ};
+use crate::reactor::{Attachment, HasAttachment, JobFuture, WorkQ};
 
 /// A DMA context: copies memory by a device (DMA guide; `doca_dma`).
 ///
-/// It is attached to one [`WorkQ`]; [`Dma::attach`] gives a handle on another one. Clones are the same attachment.
+/// It is attached to one [`WorkQ`]; [`Dma::attach`] gives a handle on another one. Clones are the
+/// same attachment.
 ///
 /// ```
 /// # use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ};
@@ -82,7 +83,8 @@ impl Dma {
     ///
     /// # Errors
     ///
-    /// `InUse` while a clone, an Op or a graph has it. What it was is dropped all the same; Jobs in flight are finished.
+    /// `InUse` while a clone, an Op or a graph has it. What it was is dropped all the same; Jobs in
+    /// flight are finished.
     #[doc(alias = "doca_ctx_workq_rm")]
     pub fn detach(self) -> Result<()> {
         self.0.detach()
@@ -109,23 +111,26 @@ impl Dma {
         self.0.attachment()
     }
 
-    /// Copies the data of `src` into the tailroom of `dst`, whose data grows; answers the number of bytes.
-    /// If there is no data it copies none, and answers 0.
+    /// Copies the data of `src` into the tailroom of `dst`, whose data grows; answers the number of
+    /// bytes. If there is no data it copies none, and answers 0.
     ///
-    /// The headroom of `dst` is untouched, and a copy that fails leaves its rooms as they were. Nothing happens before
-    /// the first poll.
+    /// The headroom of `dst` is untouched, and a copy that fails leaves its rooms as they were.
+    /// Nothing happens before the first poll.
     ///
     /// # Errors
     ///
-    /// Refused, and nothing moved: `InvalidValue` if there is too little tailroom, shared memory, a foreign
-    /// device, or more bytes or longer lists than the device takes ([`Dma::caps`]); `NotPermitted` if the destination is read-only; `InUse` if a job or a
-    /// guard has either side; `Shutdown`; `BadState` without a runtime in event mode. Failed: what the device reports, and `BadState`
-    /// ([`Reason::Unheard`](crate::error::Reason::Unheard)) if an event-driven copy in flight is polled where there is no runtime: it goes on.
+    /// Refused, and nothing moved: `InvalidValue` if there is too little tailroom, shared memory, a
+    /// foreign device, or more bytes or longer lists than the device takes ([`Dma::caps`]);
+    /// `NotPermitted` if the destination is read-only; `InUse` if a job or a guard has either side;
+    /// `Shutdown`; `BadState` without a runtime in event mode. Failed: what the device reports, and
+    /// `BadState` ([`Reason::Unheard`](crate::error::Reason::Unheard)) if an event-driven copy in flight
+    /// is polled where there is no runtime: it goes on.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it is ordinary. A copy in flight goes on, keeps both sides leased (`InUse`) until it is over, and is
-    /// then forgotten; the destination may have been written. Forgetting the future is sound too.
+    /// Dropping it is ordinary. A copy in flight goes on, keeps both sides leased (`InUse`) until
+    /// it is over, and is then forgotten; the destination may have been written. Forgetting the
+    /// future is sound too.
     #[inline(always)]
     pub fn copy<S: CopySource, D: CopyDestination>(&self, src: S, dst: D) -> DmaCopy<&Dma, S, D> {
         let dma = self;
@@ -168,24 +173,11 @@ impl<C: AsRef<Dma>, S: CopySource, D: CopyDestination> Request for CopyRequest<C
         let context = &self.dma.as_ref().0;
         context.attachment().check_open()?;
         let check = |from: Extent, to| context.check_limits(from, to, from.bytes);
-        Sides::new(&self.src, &self.dst, context.attachment().holder(Use::Dma))
-            .copy(context.caps().max_buf_size, check)
-    }
-
-    #[inline(always)]
-    fn end(begun: LeasedJob<Self>, outcome: &Outcome) -> usize {
-        let ((read, write), job) = begun.into_parts();
-        if let Ok(len) = *outcome {
-            write.grow(len as usize);
-        }
-        drop(write);
-        drop(read);
-        job.len
-    }
-
-    #[inline(always)]
-    fn prepare(&self, begun: LeasedJob<Self>) -> Prepared<CopyJob> {
-        Prepared::new(begun.keep())
+        Sides::new(&self.src, &self.dst, context.attachment().holder(Use::Dma)).lend(
+            (),
+            Some(context.caps().max_buf_size),
+            check,
+        )
     }
 }
 
@@ -226,8 +218,9 @@ impl DmaBuilder<'_> {
     ///
     /// # Errors
     ///
-    /// `NotSupported` if the device does not copy, or its copies cannot ring an event-driven WorkQ; `InvalidValue` if the WorkQ is
-    /// deeper than the device allows; `BadState` if it was shut down; `Full` beyond 8 devices on a WorkQ.
+    /// `NotSupported` if the device does not copy, or its copies cannot ring an event-driven WorkQ;
+    /// `InvalidValue` if the WorkQ is deeper than the device allows; `BadState` if it was shut
+    /// down; `Full` beyond 8 devices on a WorkQ.
     #[doc(alias = "doca_ctx_start")]
     #[doc(alias = "doca_ctx_workq_add")]
     pub fn attach(self, workq: &WorkQ) -> Result<Dma> {

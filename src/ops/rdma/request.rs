@@ -6,11 +6,11 @@ use std::marker::PhantomData;
 use super::Rdma;
 use crate::device::{RdmaJob, RdmaKind, Use, Verb};
 use crate::error::{JobError, Reason, Result};
-use crate::mem::{Extent, Grow, Handle, LeasesOf, Place, RdmaDestination, RdmaSource, Rule, Sides};
+use crate::mem::{Extent, Handle, LeasesOf, Place, RdmaDestination, RdmaSource, Rule, Sides};
 use crate::ops::op::{Answer, Answers, LeasedJob, Request};
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
-use crate::reactor::{Attachment, HasAttachment, JobFuture, Outcome, Prepared};
+use crate::reactor::{Attachment, HasAttachment, JobFuture};
 
 /// What to do. `C` is how it has its context: borrowed (`&Rdma`) or owned (`Rdma`).
 pub struct RdmaRequest<C, S, D, A = usize> {
@@ -82,22 +82,6 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination, A: Answer> Request
             context.check_limits(from, to, rule.bytes(from.bytes, to.bytes))
         };
         sides.rdma(self.verb, rule, rdma.caps().max_message_size, check)
-    }
-
-    #[inline(always)]
-    fn end(begun: LeasedJob<Self>, outcome: &Outcome) -> usize {
-        let ((read, write), job) = begun.into_parts();
-        if let Ok(len) = *outcome {
-            write.grow(len as usize);
-        }
-        drop(write);
-        drop(read);
-        job.len
-    }
-
-    #[inline(always)]
-    fn prepare(&self, begun: LeasedJob<Self>) -> Prepared<RdmaJob> {
-        Prepared::new(begun.keep())
     }
 }
 

@@ -13,11 +13,12 @@ use crate::reactor::{Attachment, WorkQ};
 
 /// A SHA context: hashes memory by a device (`doca_sha`).
 ///
-/// It is attached to one [`WorkQ`]; clones are the same attachment. A message in one piece, or in one chain, is one job
-/// ([`Sha::hash`]); one that comes in parts is hashed by a session ([`Sha::session`]).
+/// It is attached to one [`WorkQ`]; clones are the same attachment. A message in one piece, or in
+/// one chain, is one job ([`Sha::hash`]); one that comes in parts is hashed by a session
+/// ([`Sha::session`]).
 ///
-/// Small inputs are hashed by the poll, larger ones by the device, off the task's thread: on a software device the border
-/// is an eighth of its inline limit, 8 KiB.
+/// Small inputs are hashed by the poll, larger ones by the device, off the task's thread: on a
+/// software device the border is an eighth of its inline limit, 8 KiB.
 ///
 /// ```
 /// # use tokio_doca::{sha::{Algorithm, Sha}, BufPool, Device, Mmap, WorkQ};
@@ -83,7 +84,8 @@ impl Sha {
     ///
     /// # Errors
     ///
-    /// `InUse` while a clone, a session, an Op or a graph has it. What it was is dropped all the same; Jobs in flight are finished.
+    /// `InUse` while a clone, a session, an Op or a graph has it. What it was is dropped all the
+    /// same; Jobs in flight are finished.
     #[doc(alias = "doca_ctx_workq_rm")]
     #[doc(alias = "doca_sha_destroy")]
     pub fn detach(self) -> Result<()> {
@@ -105,24 +107,28 @@ impl Sha {
         self.0.caps()
     }
 
-    /// Hashes the data of `src`, all of it, and appends the digest to `dst`; answers the bytes of the digest.
+    /// Hashes the data of `src`, all of it, and appends the digest to `dst`; answers the bytes of
+    /// the digest.
     ///
-    /// A hash that fails leaves the rooms of `dst` as they were. Nothing happens before the first poll.
+    /// A hash that fails leaves the rooms of `dst` as they were. Nothing happens before the first
+    /// poll.
     ///
     /// # Errors
     ///
     /// Refused, and nothing happened: `InvalidValue` if there is less tailroom than a digest
-    /// ([`Algorithm::digest_len`]), room in more than one Buf of a destination chain, shared memory, a foreign device, or more
-    /// bytes or a longer list than the device takes ([`Sha::caps`]); `NotSupported` if the device does not compute this
-    /// hash; `NotPermitted` if the destination is read-only; `InUse` if a job or a guard has either side; `Shutdown`;
+    /// ([`Algorithm::digest_len`]), room in more than one Buf of a destination chain, shared
+    /// memory, a foreign device, or more bytes or a longer list than the device takes
+    /// ([`Sha::caps`]); `NotSupported` if the device does not compute this hash; `NotPermitted` if
+    /// the destination is read-only; `InUse` if a job or a guard has either side; `Shutdown`;
     /// `BadState` without a runtime in event mode. Failed: what the device reports, and `BadState`
-    /// ([`Reason::Unheard`](crate::error::Reason::Unheard)) if an event-driven hash in flight is polled where there is no runtime: it
-    /// goes on.
+    /// ([`Reason::Unheard`](crate::error::Reason::Unheard)) if an event-driven hash in flight is polled
+    /// where there is no runtime: it goes on.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it is ordinary. A hash in flight goes on, keeps both sides leased (`InUse`) until it is over, and is
-    /// then forgotten; the destination may have been written. Forgetting the future is sound too.
+    /// Dropping it is ordinary. A hash in flight goes on, keeps both sides leased (`InUse`) until
+    /// it is over, and is then forgotten; the destination may have been written. Forgetting the
+    /// future is sound too.
     #[doc(alias = "doca_sha_job")]
     pub fn hash<S: Source, D: Destination>(
         &self,
@@ -181,8 +187,9 @@ impl ShaBuilder<'_> {
     ///
     /// # Errors
     ///
-    /// `NotSupported` if the device does not hash, or its hashes cannot ring an event-driven WorkQ; `InvalidValue` if the
-    /// WorkQ is deeper than the device allows; `BadState` if it was shut down; `Full` beyond 8 devices on a WorkQ.
+    /// `NotSupported` if the device does not hash, or its hashes cannot ring an event-driven WorkQ;
+    /// `InvalidValue` if the WorkQ is deeper than the device allows; `BadState` if it was shut
+    /// down; `Full` beyond 8 devices on a WorkQ.
     #[doc(alias = "doca_ctx_start")]
     #[doc(alias = "doca_ctx_workq_add")]
     pub fn attach(self, workq: &WorkQ) -> Result<Sha> {

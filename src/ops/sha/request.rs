@@ -5,15 +5,13 @@
 use std::sync::Arc;
 
 use super::Sha;
-use crate::device::{Algorithm, CpuJob, ShaJob, Use};
+use crate::device::{Algorithm, ShaJob, Use};
 use crate::error::{JobError, Reason, Result};
-use crate::mem::{
-    Extent, Grow, Handle, Leases, MaybeDestination, MaybeSource, Place, Session, Sides,
-};
+use crate::mem::{Extent, Handle, Leases, MaybeDestination, MaybeSource, Place, Session, Sides};
 use crate::ops::op::{Answers, LeasedJob, Request};
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
-use crate::reactor::{Attachment, HasAttachment, JobFuture, Outcome, Prepared};
+use crate::reactor::{Attachment, HasAttachment, JobFuture};
 
 /// What to hash. `C` is how it has its context: borrowed (`&Sha`) or owned (`Sha`).
 pub struct ShaRequest<C, S, D> {
@@ -77,25 +75,11 @@ impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> Request for ShaRequest<
             let bits = 8 * algorithm.digest_len() as u64;
             return Err(JobError::new(Reason::UnknownAlgorithm, bits, 0));
         }
-        Sides::new(&self.src, &self.dst, context.attachment().holder(Use::Dma)).sha(
+        Sides::new(&self.src, &self.dst, context.attachment().holder(Use::Dma)).lend_read(
             algorithm,
             self.session.as_ref(),
             |from, to| self.check(from, to),
         )
-    }
-
-    fn end(begun: LeasedJob<Self>, outcome: &Outcome) -> usize {
-        let (leases, job) = begun.into_parts();
-        if let Ok(len) = outcome {
-            leases
-                .write
-                .grow(usize::try_from(*len).unwrap_or(usize::MAX));
-        }
-        CpuJob::Sha(job).cost()
-    }
-
-    fn prepare(&self, begun: LeasedJob<Self>) -> Prepared<ShaJob> {
-        Prepared::new(begun)
     }
 }
 
@@ -123,8 +107,8 @@ where
     }
 }
 
-/// What the hashes of a [`Sha`] and of a [`ShaSession`](super::ShaSession) return: it answers the bytes of the digest, or,
-/// of a part that is not the last one, the bytes that were hashed.
+/// What the hashes of a [`Sha`] and of a [`ShaSession`](super::ShaSession) return: it answers the
+/// bytes of the digest, or, of a part that is not the last one, the bytes that were hashed.
 pub type ShaOp<C, S, D> = Op<ShaRequest<C, S, D>>;
 
 #[cfg(all(test, not(tokio_doca_loom)))]

@@ -12,9 +12,10 @@ use crate::ops::operation::Op;
 
 /// A message that is hashed in parts, each of them a job: `doca_sha`'s partial session.
 ///
-/// The parts go one after the other: while one is in flight the next is `InUse`. All but the last are multiples of
-/// [`Algorithm::block_len`]; the last one is given to [`finish`](ShaSession::finish), with the destination of the digest. The
-/// session begins a new message then. A part that fails, or is refused, was not hashed: the session is as it was.
+/// The parts go one after the other: while one is in flight the next is `InUse`. All but the last
+/// are multiples of [`Algorithm::block_len`]; the last one is given to
+/// [`finish`](ShaSession::finish), with the destination of the digest. The session begins a new
+/// message then. A part that fails, or is refused, was not hashed: the session is as it was.
 ///
 /// ```
 /// # use tokio_doca::{sha::{Algorithm, Sha}, BufPool, Device, Mmap, WorkQ};
@@ -37,8 +38,9 @@ use crate::ops::operation::Op;
 ///
 /// # Cancel safety
 ///
-/// Dropping a part's future is ordinary. A part in flight goes on, keeps its source and the session leased (`InUse`) until it
-/// is over, and *is hashed* then. Whoever cannot tell whether it was hashed begins anew ([`reset`](ShaSession::reset)).
+/// Dropping a part's future is ordinary. A part in flight goes on, keeps its source and the session
+/// leased (`InUse`) until it is over, and *is hashed* then. Whoever cannot tell whether it was
+/// hashed begins anew ([`reset`](ShaSession::reset)).
 #[doc(alias = "doca_sha_partial_session")]
 pub struct ShaSession {
     sha: Sha,
@@ -61,12 +63,13 @@ impl ShaSession {
         self.state.algorithm()
     }
 
-    /// Hashes a part that is not the last one; answers its bytes. Nothing happens before the first poll.
+    /// Hashes a part that is not the last one; answers its bytes. Nothing happens before the first
+    /// poll.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if the data is no multiple of [`Algorithm::block_len`]; `InUse` if a job in flight has the
-    /// session; else as [`Sha::hash`].
+    /// `InvalidValue` if the data is no multiple of [`Algorithm::block_len`]; `InUse` if a job in
+    /// flight has the session; else as [`Sha::hash`].
     ///
     /// # Cancel safety
     ///
@@ -76,8 +79,8 @@ impl ShaSession {
         Op::new(self.part(&self.sha, src, ()))
     }
 
-    /// Hashes the last part, or nothing more (`()` as the source), and appends the digest of the message to `dst`; answers
-    /// the bytes of the digest. The session begins a new message then.
+    /// Hashes the last part, or nothing more (`()` as the source), and appends the digest of the
+    /// message to `dst`; answers the bytes of the digest. The session begins a new message then.
     ///
     /// # Errors
     ///
@@ -102,11 +105,13 @@ impl ShaSession {
         Ok(copy)
     }
 
-    /// Goes on from where another session is, of whatever context; what this one has hashed is forgotten.
+    /// Goes on from where another session is, of whatever context; what this one has hashed is
+    /// forgotten.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if that one has another algorithm; `InUse` if a job in flight has one of them.
+    /// `InvalidValue` if that one has another algorithm; `InUse` if a job in flight has one of
+    /// them.
     #[doc(alias = "doca_sha_partial_session_copy")]
     pub fn copy_from(&self, from: &ShaSession) -> Result<(), JobError> {
         if from.algorithm() != self.algorithm() {

@@ -11,7 +11,7 @@ use crate::mem::{self, Handle, Leased, Leases};
 use crate::ops::op::{Answer, Answers, Request};
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
-use crate::reactor::{Attachment, HasAttachment, JobFuture, Outcome, Prepared};
+use crate::reactor::{Attachment, HasAttachment, JobFuture};
 
 /// What to do. `C` is how it has its context: borrowed (`&SyncEvent`) or owned (`SyncEvent`).
 pub struct EventRequest<C, A = u64> {
@@ -45,16 +45,6 @@ impl<C: AsRef<SyncEvent>, A: Answer> Request for EventRequest<C, A> {
     fn begin(&self) -> Result<Leased<Leases, EventJob>, JobError> {
         self.attachment().check_open()?;
         Ok(mem::event(self.job))
-    }
-
-    #[inline(always)]
-    fn end(_: Leased<Leases, EventJob>, _: &Outcome) -> usize {
-        0
-    }
-
-    #[inline(always)]
-    fn prepare(&self, begun: Leased<Leases, EventJob>) -> Prepared<EventJob> {
-        Prepared::new(begun)
     }
 }
 

@@ -8,13 +8,23 @@ use crate::reactor::gate::Later;
 /// What a job in flight keeps.
 pub(crate) struct JobLeases {
     leases: Leases,
+    /// How many bytes were written, by the job's answer.
+    written: fn(u64) -> usize,
     /// Which queue of the WorkQ has the Job.
     pub(in crate::reactor) queue: u8,
 }
 
 impl JobLeases {
-    pub(in crate::reactor) fn new(leases: Leases, queue: u8) -> JobLeases {
-        JobLeases { leases, queue }
+    pub(in crate::reactor) fn new(
+        leases: Leases,
+        queue: u8,
+        written: fn(u64) -> usize,
+    ) -> JobLeases {
+        JobLeases {
+            leases,
+            written,
+            queue,
+        }
     }
 
     /// Reaper: the Job is over. Appends what was written, and gives the Leases back, unless the
@@ -22,7 +32,7 @@ impl JobLeases {
     #[inline(always)]
     pub(super) fn release(self, result: &Outcome, rest: &mut Leftovers) {
         match (&self.leases.write, result) {
-            (Some(write), Ok(len)) => write.grow(usize::try_from(*len).unwrap_or(usize::MAX)),
+            (Some(write), Ok(answer)) => write.grow((self.written)(*answer)),
             (_, Err(error)) if keeps_memory(error) => return std::mem::forget(self),
             _ => {}
         }

@@ -490,7 +490,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     fn held() -> JobLeases {
-        JobLeases::new(Leases::of(None, None), 0)
+        JobLeases::new(Leases::of(None, None), 0, |len| len as usize)
     }
 
     /// Completes it, and drops what is left.

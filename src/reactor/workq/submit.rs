@@ -13,7 +13,7 @@ use super::full::{Full, Refused};
 use super::shared::{Attachment, Shared};
 use crate::device::{AsJob, Completion, CopyJob, Job, Keep, Queue, Token};
 use crate::error::{ErrorKind, JobError};
-use crate::mem::{Leased, Leases};
+use crate::mem::{Leased, Leases, OfJob};
 use crate::reactor::slots::{JobLeases, Outcome, Taken, Target};
 use crate::sync::atomic::fence;
 use crate::sync::{Order, WaitNode};
@@ -26,8 +26,8 @@ pub(crate) struct Prepared<J> {
 
 impl<J> Prepared<J> {
     #[inline(always)]
-    pub(crate) fn new(begun: Leased<Leases, J>) -> Prepared<J> {
-        let (leases, job) = begun.into_parts();
+    pub(crate) fn new<L: OfJob>(begun: Leased<L, J>) -> Prepared<J> {
+        let (leases, job) = begun.keep().into_parts();
         Prepared { job, leases }
     }
 
@@ -66,7 +66,7 @@ impl Attachment {
         target: Option<Target>,
     ) -> Result<Token, Refused<'_>> {
         let Prepared { job, leases } = prepared;
-        let held = JobLeases::new(leases, self.index);
+        let held = JobLeases::new(leases, self.index, J::written);
         // SAFETY: a Prepared is a job and its Leases, which `mem` has put together.
         unsafe { self.submit(slot, job.as_job(), held, target) }
     }

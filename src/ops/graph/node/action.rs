@@ -140,12 +140,12 @@ impl<A: Action> Step for Seat<A> {
         };
         match request.finish_inline(&begun) {
             Some(outcome) => {
-                budget::spent(A::Request::end(begun, &outcome));
+                budget::spent(begun.end(&outcome));
                 Some(outcome)
             }
             None => {
                 budget::spent(0);
-                self.prepared = Some(request.prepare(begun));
+                self.prepared = Some(Prepared::new(begun));
                 None
             }
         }

@@ -1,0 +1,47 @@
+//! One copy, as the device sees it: plain data.
+#![expect(unsafe_code, reason = "promises what memory a copy names")]
+
+use super::effect::Effect;
+use super::lent::{Lent, OnLent};
+use super::segment::Segments;
+use crate::error::JobError;
+
+/// Copies `len` bytes from `src` to `dst`; each side has at least as many. `len` may be 0, and then
+/// a side may have no pieces.
+#[derive(Clone, Copy, Debug)]
+#[doc(alias = "doca_dma_job_memcpy")]
+pub struct CopyJob {
+    /// Gathered from.
+    pub src: Segments,
+    /// Scattered to.
+    pub dst: Segments,
+    /// Bytes.
+    pub len: usize,
+}
+
+// SAFETY: it names both sides as they were lent; all of the source fits, since it fills.
+unsafe impl OnLent for CopyJob {
+    type Order = ();
+
+    #[inline(always)]
+    fn fills((): ()) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn on((): (), lent: Lent) -> Result<CopyJob, JobError> {
+        let Lent { src, dst, len, .. } = lent;
+        Ok(CopyJob { src, dst, len })
+    }
+}
+
+impl Effect for CopyJob {
+    #[inline(always)]
+    fn cost(&self) -> usize {
+        self.len
+    }
+}
+
+/// A copy and its Token fill a cache line: what is added to it is paid for by every copy.
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<(super::Token, CopyJob)>() == 64);

@@ -1,0 +1,40 @@
+//! How a job is made of memory that is lent to a device: `mem` takes the leases, and each kind of
+//! job says here what it does with them.
+#![expect(unsafe_code, reason = "a job names memory that others lend")]
+
+use super::segment::Segments;
+use super::sha::SessionRef;
+use crate::error::JobError;
+
+/// Memory that is lent to a job, while its leases are held. The two sides are disjoint.
+pub(crate) struct Lent {
+    /// What the job may read.
+    pub(crate) src: Segments,
+    /// What the job may write.
+    pub(crate) dst: Segments,
+    /// The number of bytes in `src`.
+    pub(crate) len: usize,
+    /// Whether others may write `src` meanwhile.
+    pub(crate) shared: bool,
+    /// The session that the job goes on with.
+    pub(crate) session: Option<SessionRef>,
+}
+
+/// A job that is made of what it is lent.
+///
+/// # Safety
+///
+/// The job names no memory but that of its [`Lent`]. It reads `src` and writes `dst`, and reaches
+/// no byte outside of either. If the job [fills](OnLent::fills), `dst` has room for `len` bytes;
+/// otherwise the job itself takes care not to write more than there is room for.
+pub(crate) unsafe trait OnLent: Sized {
+    /// What the caller wants to be done.
+    type Order: Copy;
+
+    /// Returns whether all of the source goes to the destination: a source that does not fit is
+    /// refused.
+    fn fills(order: Self::Order) -> bool;
+
+    /// Makes the job, or refuses the memory.
+    fn on(order: Self::Order, lent: Lent) -> Result<Self, JobError>;
+}
