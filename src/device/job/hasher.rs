@@ -5,12 +5,12 @@
 #![expect(unsafe_code, reason = "reads memory that was lent to a device")]
 
 use std::fmt;
-use std::ptr::NonNull;
 
 use sha1::Sha1;
 use sha2::digest::{FixedOutput, Output, Update};
 use sha2::{Sha256, Sha512};
 
+use super::read::read;
 use super::segment::Segment;
 use super::sha::ShaJob;
 use crate::device::info::Algorithm;
@@ -34,9 +34,6 @@ enum State {
 
 /// A byte that is hashed takes about as long as this many that are copied.
 pub(super) const COST: usize = 8;
-
-/// What others may write goes through a buffer of so many bytes, which stays in the first cache.
-const BOUNCE: usize = 4096;
 
 impl Hasher {
     /// The start of a message.
@@ -69,8 +66,10 @@ impl Hasher {
         }
         let left = job.len().saturating_sub(from);
         let part = most.min(left);
-        // SAFETY: as the caller promises.
-        unsafe { self.read(job, from, part) };
+        let update = |bytes: &[u8]| self.update(bytes);
+        // SAFETY: the memory is valid and leased, as the caller promises, and `shared` says whether
+        // others may write it.
+        unsafe { read(&job.src, job.shared, from, part, usize::MAX, update) };
         if part < left {
             return part;
         }
@@ -85,53 +84,6 @@ impl Hasher {
             unsafe { session.hasher().write(next) };
         }
         part
-    }
-
-    /// # Safety
-    ///
-    /// As for `work`.
-    unsafe fn read(&mut self, job: &ShaJob, mut skip: usize, mut left: usize) {
-        for segment in job.src.as_slice() {
-            let at = skip.min(segment.len());
-            skip -= at;
-            let len = left.min(segment.len() - at);
-            left -= len;
-            if len == 0 {
-                continue;
-            }
-            // SAFETY: `at` lies in the Segment.
-            let addr = unsafe { segment.addr().add(at) };
-            if job.shared {
-                // SAFETY: `len` bytes from there lie in the Segment, which is valid, as the caller
-                // promises.
-                unsafe { self.read_shared(addr, len) };
-            } else {
-                // SAFETY:
-                // - as above, and the bytes are initialized: an Mmap's are from the start;
-                // - nobody writes them: the Job has a read Lease, and no other process has this
-                //   memory (`shared`).
-                self.update(unsafe { NonNull::slice_from_raw_parts(addr, len).as_ref() });
-            }
-        }
-    }
-
-    /// Reads each byte once: what the hash sees does not change under it.
-    ///
-    /// # Safety
-    ///
-    /// The bytes are valid to read.
-    #[cold]
-    unsafe fn read_shared(&mut self, mut addr: NonNull<u8>, mut left: usize) {
-        let mut bounce = [0_u8; BOUNCE];
-        while left > 0 {
-            let len = left.min(BOUNCE);
-            // SAFETY: valid as the caller promises, and the buffer is another memory.
-            unsafe { volatile_copy(addr.as_ptr(), bounce.as_mut_ptr(), len) };
-            self.update(&bounce[..len]);
-            left -= len;
-            // SAFETY: `len` is no more than what was left.
-            addr = unsafe { addr.add(len) };
-        }
     }
 
     fn update(&mut self, bytes: &[u8]) {
@@ -190,6 +142,8 @@ impl fmt::Debug for Hasher {
 mod tests {
     use super::*;
     use crate::device::Segments;
+    use std::ptr::NonNull;
+
     use proptest::prelude::*;
     use sha2::Digest;
 

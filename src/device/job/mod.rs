@@ -2,7 +2,7 @@
 //!
 //! Each kind of job has a file, and `job` lists the kinds. A kind says in `lent` how it is made of
 //! memory, in `effect` what it leaves behind, and in `cpu`, if the CPU can do it, how; `hasher`
-//! hashes. Of the other rooms of `device` this one imports `info` and `memory`.
+//! hashes what `read` reads. Of the other rooms of `device` this one imports `info` and `memory`.
 
 mod accel;
 mod completion;
@@ -14,6 +14,7 @@ mod hasher;
 mod job;
 mod lent;
 mod rdma;
+mod read;
 mod segment;
 mod sha;
 

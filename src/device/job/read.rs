@@ -1,0 +1,68 @@
+//! How the CPU reads the source of a job: each byte once, so that what is computed is of the bytes
+//! that were seen, even if others write them meanwhile.
+#![expect(unsafe_code, reason = "reads memory that was lent to a device")]
+
+use std::ptr::NonNull;
+
+use super::segment::Segments;
+use crate::device::memory::volatile_copy;
+
+/// What others may write goes through a buffer of this many bytes, which stays in the first cache.
+pub(super) const BOUNCE: usize = 4096;
+
+/// Gives `len` bytes of a source, after the first `skip`, to `each`, in order and at most `most` at a
+/// time.
+///
+/// # Safety
+///
+/// The memory is valid, and leased for reading. Unless it is `shared`, nobody writes it.
+pub(super) unsafe fn read(
+    src: &Segments,
+    shared: bool,
+    mut skip: usize,
+    mut len: usize,
+    most: usize,
+    mut each: impl FnMut(&[u8]),
+) {
+    for segment in src.as_slice() {
+        let at = skip.min(segment.len());
+        skip -= at;
+        let here = len.min(segment.len() - at);
+        len -= here;
+        // SAFETY: `at` lies in the segment.
+        let addr = unsafe { segment.addr().add(at) };
+        if shared {
+            // SAFETY: `here` bytes from there lie in the segment, which is valid, as the caller
+            // promises.
+            unsafe { read_shared(addr, here, most, &mut each) };
+        } else {
+            // SAFETY:
+            // - as above, and the bytes are initialized: an Mmap's are from the start;
+            // - nobody writes them, as the caller promises.
+            let bytes = unsafe { NonNull::slice_from_raw_parts(addr, here).as_ref() };
+            bytes.chunks(most).for_each(&mut each);
+        }
+    }
+}
+
+/// # Safety
+///
+/// The bytes are valid to read.
+#[cold]
+unsafe fn read_shared(
+    mut addr: NonNull<u8>,
+    mut left: usize,
+    most: usize,
+    each: &mut impl FnMut(&[u8]),
+) {
+    let mut bounce = [0_u8; BOUNCE];
+    while left > 0 {
+        let len = left.min(most).min(BOUNCE);
+        // SAFETY: valid as the caller promises, and the buffer is another memory.
+        unsafe { volatile_copy(addr.as_ptr(), bounce.as_mut_ptr(), len) };
+        each(&bounce[..len]);
+        left -= len;
+        // SAFETY: `len` is no more than what was left.
+        addr = unsafe { addr.add(len) };
+    }
+}
