@@ -20,6 +20,8 @@ mod cancel;
 mod channel;
 #[path = "bars/counts.rs"]
 mod counts;
+#[path = "bars/crc.rs"]
+mod crc;
 #[path = "bars/devices.rs"]
 mod devices;
 #[path = "bars/engine.rs"]
@@ -97,6 +99,7 @@ const BARS: &[(&str, Bar)] = &[
     ("G3", graph::g3),
     ("G4", graph::g4),
     ("G5", hash::g5),
+    ("G6", crc::g6),
     ("F1", share::f1),
     ("F2", share::f2),
     ("F3", share::f3),

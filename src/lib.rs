@@ -30,6 +30,7 @@
 //! | [`op`] | an operation as a value ([`Op`]): await it, start it, or post it to a loop of your own |
 //! | [`dma`] | copies within the process, and to and from exported memory of other processes ([`Dma`]) |
 //! | [`sha`] | SHA digests ([`sha::Sha`]) |
+//! | [`crc`] | CRC-32C, alone or together with a copy ([`crc::Crc`]) |
 //! | [`rdma`] | messages, and reads, writes and atomics in a peer's memory ([`Rdma`]) |
 //! | [`sync_event`] | counters that two processors change and wait for ([`sync_event::SyncEvent`]) |
 //! | [`accel`] | jobs of a provider's own kinds ([`accel::Accel`]) |
@@ -127,6 +128,7 @@
 //! | context | what makes operations of one kind, on one WorkQ: [`Dma`], [`sha::Sha`], [`Rdma`], .. | `doca_ctx` |
 //! | [`Dma`] | a context that copies | `doca_dma` |
 //! | [`sha::Sha`], [`sha::ShaSession`] | a context that hashes; a message that comes in parts | `doca_sha`, `doca_sha_partial_session` |
+//! | [`crc::Crc`] | a context that computes CRC-32C, alone or with a copy | |
 //! | [`Rdma`] | a context: one side of a connection | `doca_rdma` |
 //! | endpoint | the device's half of an Rdma ([`device::Endpoint`]): a queue pair | `ibv_qp` |
 //! | [`device::RepInfo`], [`device::Representor`] | the DPU's proxy of a host's function; an open one | `doca_devinfo_rep`, `doca_dev_rep` |
@@ -174,7 +176,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use mem::{Buf, BufPool, Mmap};
 #[doc(no_inline)]
 pub use op::Op;
-pub use ops::graph;
+pub use ops::{crc, graph};
 #[cfg(feature = "verbs")]
 pub use provider::verbs;
 pub use provider::{add_provider, soft};

@@ -1,9 +1,11 @@
 //! The suite that every provider must pass, for authors of providers (feature `contract`).
 //!
-//! [`dma`] runs all of it on a device that copies, [`sha`] on one that hashes, [`rdma`] on one with endpoints, [`sync_event`] on one with sync events, [`accel`] on one
-//! with Jobs of its own kinds, by a [`Sample`] of one. Each check stands for a duty of [`device`](crate::device), by its number
-//! (the table there says which), and panics with a sentence that begins with it. They drive the queue directly (`open_queue`,
-//! `submit`, `reap`, `arm`, `retire`), as a WorkQ would, and then through the crate, in both modes:
+//! [`dma`] runs all of it on a device that copies, [`sha`] on one that hashes, [`crc`] on one that
+//! computes CRCs, [`rdma`] on one with endpoints, [`sync_event`] on one with sync events, [`accel`]
+//! on one with Jobs of its own kinds, by a [`Sample`] of one. Each check stands for a duty of
+//! [`device`](crate::device), by its number (the table there says which), and panics with a
+//! sentence that begins with it. They drive the queue directly (`open_queue`, `submit`, `reap`,
+//! `arm`, `retire`), as a WorkQ would, and then through the crate, in both modes:
 //!
 //! ```
 //! use tokio_doca::{Device, contract};
@@ -16,14 +18,17 @@
 //! # }
 //! ```
 //!
-//! The checks of [`rdma`] are of two endpoints that are connected to each other, and take [`Peers`] in place of a [`Subject`].
+//! The checks of [`rdma`] are of two endpoints that are connected to each other, and take [`Peers`]
+//! in place of a [`Subject`].
 //!
-//! [`a_refused_job_was_never_seen`] and [`a_refused_operation_was_never_seen`] need help: somebody must make the device refuse.
+//! [`a_refused_job_was_never_seen`] and [`a_refused_operation_was_never_seen`] need help: somebody
+//! must make the device refuse.
 //!
-//! Nothing sleeps: a check waits for a condition, and fails after [`DEADLINE`] ([`Subject::deadline`], [`Peers::deadline`]); one
-//! that a call blocks fails after twice that. One that fails leaks what the device
-//! may still touch. Late sins (a second completion, a ring or a write after the end) are found after `retire` has
-//! dropped what it was given: nothing of the queue is in flight then.
+//! Nothing sleeps: a check waits for a condition, and fails after [`DEADLINE`]
+//! ([`Subject::deadline`], [`Peers::deadline`]); one that a call blocks fails after twice that. One
+//! that fails leaks what the device may still touch. Late sins (a second completion, a ring or a
+//! write after the end) are found after `retire` has dropped what it was given: nothing of the
+//! queue is in flight then.
 //!
 //! # The rooms
 //!
@@ -40,9 +45,9 @@ mod sync_event;
 pub use checks::{
     a_device_says_the_same_of_itself, a_job_of_an_unknown_kind_is_refused,
     a_refused_job_was_never_seen, armed_completions_ring_once, busy_polls, caps_are_kept,
-    completed_memory_is_left_alone, digests_are_known, each_accepted_job_completes_once,
-    each_queue_is_new, each_registration_stands_alone, inline_answers_are_over,
-    lists_are_gathered_and_scattered, no_completion_is_slept_through,
+    completed_memory_is_left_alone, crcs_are_known, digests_are_known,
+    each_accepted_job_completes_once, each_queue_is_new, each_registration_stands_alone,
+    inline_answers_are_over, lists_are_gathered_and_scattered, no_completion_is_slept_through,
     retire_keeps_until_nothing_is_in_flight, serves_several_runtimes, sessions_go_on,
     sleeps_and_wakes,
 };
@@ -53,7 +58,7 @@ pub use rdma::{
     receives_may_come_late, remote_operations_complete_in_order, retired_receives_are_left_alone,
 };
 pub use rig::{DEADLINE, Sample, Subject};
-pub use suite::{accel, all, dma, sha};
+pub use suite::{accel, all, crc, dma, sha};
 pub use sync_event::{
     Events, a_counter_lies_where_it_was_told, a_stopped_event_ends_all, armed_waits_ring,
     event_jobs_are_done_in_order, events_busy_poll_and_sleep, sync_event,

@@ -3,7 +3,7 @@
 use crate::contract::checks::{
     a_device_says_the_same_of_itself, a_job_of_an_unknown_kind_is_refused,
     armed_completions_ring_once, busy_polls, caps_are_kept, completed_memory_is_left_alone,
-    digests_are_known, each_accepted_job_completes_once, each_queue_is_new,
+    crcs_are_known, digests_are_known, each_accepted_job_completes_once, each_queue_is_new,
     each_registration_stands_alone, inline_answers_are_over, lists_are_gathered_and_scattered,
     no_completion_is_slept_through, retire_keeps_until_nothing_is_in_flight,
     serves_several_runtimes, sessions_go_on, sleeps_and_wakes,
@@ -29,7 +29,8 @@ pub fn accel(device: &Device, sample: Sample) {
     all(Subject::accel(device, sample));
 }
 
-/// Runs every check on a device that hashes: on each algorithm that it has, and by sessions if it has those.
+/// Runs every check on a device that hashes: on each algorithm that it has, and by sessions if it
+/// has those.
 ///
 /// # Panics
 ///
@@ -47,6 +48,16 @@ pub fn sha(device: &Device) {
             all(Subject::sha_parts(device, algorithm));
         }
     }
+}
+
+/// Runs every check on a device that computes CRCs: alone, and together with copies.
+///
+/// # Panics
+///
+/// As [`dma`].
+pub fn crc(device: &Device) {
+    all(Subject::crc(device));
+    all(Subject::copy_crc(device));
 }
 
 /// Runs every check on a subject.
@@ -80,5 +91,8 @@ pub fn all(subject: impl Into<Subject>) {
     }
     if let Kind::Sha { .. } = subject.kind {
         digests_are_known(subject);
+    }
+    if let Kind::Crc { .. } = subject.kind {
+        crcs_are_known(subject);
     }
 }

@@ -9,11 +9,12 @@
 //! [`Adapter`], [`Registrar`] and [`Endpoint`] number duties of their own, and all of them keep
 //! these:
 //!
-//! 1. Each accepted Job completes exactly once, with the Token that it was submitted under. A copy answers how many bytes it
-//!    moved: `len`. An [`AccelJob`] with a destination answers how many bytes it wrote there, from the front and without
-//!    gaps; one without answers any number. A [`ShaJob`] answers [`ShaJob::answer`]. A Job that fails answers why, and may have
-//!    written its destination; a session is as it was before. No byte outside of the Segments is touched, and none of the
-//!    source is written.
+//! 1. Each accepted Job completes exactly once, with the Token that it was submitted under. A copy
+//!    answers how many bytes it moved: `len`. An [`AccelJob`] with a destination answers how many
+//!    bytes it wrote there, from the front and without gaps; one without answers any number. A
+//!    [`ShaJob`] answers [`ShaJob::answer`], and a [`CrcJob`] [`CrcJob::outcome`]. A Job that fails
+//!    answers why, and may have written its destination; a session is as it was before. No byte
+//!    outside of the Segments is touched, and none of the source is written.
 //! 2. After a Job's completion was handed out by `reap`, its memory is not touched. A device that cannot be made to let go of one
 //!    ends it with [`JobError::memory_kept`](crate::error::JobError::memory_kept): its memory stays leased for ever.
 //! 3. A job of a kind that is not known is refused with `NotSupported`.
@@ -50,7 +51,7 @@
 //!
 //! | duty | checks of `contract` |
 //! |---|---|
-//! | 1 | `each_accepted_job_completes_once`, `lists_are_gathered_and_scattered`; for hashes `digests_are_known`, `sessions_go_on` |
+//! | 1 | `each_accepted_job_completes_once`, `lists_are_gathered_and_scattered`; for hashes `digests_are_known`, `sessions_go_on`; for CRCs `crcs_are_known` |
 //! | 2 | `completed_memory_is_left_alone` |
 //! | 3 | `a_job_of_an_unknown_kind_is_refused`, `a_refused_job_was_never_seen` (the author makes the device refuse); all others check what `submit` answers |
 //! | 4 | `inline_answers_are_over` |
@@ -125,6 +126,9 @@
 //! Hashing needs an entry in [`Caps::sha`], and a queue that takes [`Job::Sha`]. [`Hasher`] does such a job on
 //! the CPU, in as many parts as the provider likes: on whatever thread is the device.
 //!
+//! CRCs need an entry in [`Caps::crc`], and a queue that takes [`Job::Crc`]; [`CrcJob::work`] does
+//! such a job on the CPU.
+//!
 //! Remote operations need an entry in [`Caps::rdma`], and [`Queue::open_endpoint`], whose [`Endpoint`] takes Jobs and receives; their
 //! Completions come out of the queue.
 //!
@@ -141,6 +145,7 @@
 //!
 //! contract::dma(device);                                   // every check, by copies
 //! contract::sha(device);                                   // by hashes, if it computes some
+//! contract::crc(device);                                   // by CRCs, with copies and without
 //! contract::rdma(device);                                  // by remote operations, if it has endpoints
 //! contract::sync_event(device);                            // by sync events, if it has some
 //! let negate = Sample::transforms(0x10, 0, |src, _room| src.iter().map(|byte| !byte).collect());
@@ -161,14 +166,14 @@ mod queue;
 mod representor;
 
 pub use info::{
-    AccelCaps, Algorithm, Caps, DevInfo, DmaCaps, JobKind, PciAddr, PciFunction, RdmaCaps,
+    AccelCaps, Algorithm, Caps, CrcCaps, DevInfo, DmaCaps, JobKind, PciAddr, PciFunction, RdmaCaps,
     RdmaKind, RepCaps, RepFilter, RepInfo, RepKind, ShaCaps, SyncEventCaps, SyncEventKind,
 };
 pub use job::{
-    AccelJob, Arrival, Completion, CopyJob, EventJob, Hasher, Job, RdmaJob, RecvOpcode, Segment,
-    Segments, SessionRef, ShaJob, Token, Verb,
+    AccelJob, Arrival, Completion, CopyJob, CrcJob, CrcOptions, EventJob, Hasher, Job, RdmaJob,
+    RecvOpcode, Segment, Segments, SessionRef, ShaJob, Token, Verb,
 };
-pub(crate) use job::{AccelOrder, AsJob, CpuJob, CpuState, Lent, OnLent};
+pub(crate) use job::{AccelOrder, AsJob, CpuJob, CpuState, CrcOrder, Lent, OnLent};
 pub(crate) use memory::volatile_copy;
 pub use memory::{
     Access, Audience, Backing, Doubt, Exported, Imported, Offer, Origin, Region, Registrar,

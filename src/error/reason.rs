@@ -94,6 +94,12 @@ reasons! {
     SessionInUse, InUse,
         "a job in flight has the session"
         => "its parts go one after the other, so await that job first";
+    /// The CRC is not the one that was expected.
+    CrcMismatch, IoFailed,
+        "the CRC of the data is not the expected one",
+        |expected, computed|
+        "the CRC of the data is {computed:#010x}, and {expected:#010x} was expected"
+        => "the data is damaged, or of another message: do not use it, and fetch it anew";
     /// The chain was built with less room.
     ChainFull, Full,
         "the chain is full",
@@ -112,7 +118,8 @@ reasons! {
     ReadOnly, NotPermitted,
         "the Mmap is LOCAL_READ_ONLY"
         => "build it with Access::LOCAL_READ_WRITE";
-    /// A peer, or who else has the memfd, may write this memory at any time, so that no slice of it can be lent.
+    /// A peer, or who else has the memfd, may write this memory at any time, so that no slice of it
+    /// can be lent.
     PeerWritable, NotPermitted,
         "a peer, or another holder of the memfd, may write this Mmap at any time, so no slice \
          of it is lent"
@@ -189,7 +196,8 @@ reasons! {
         |size, _b|
         "all {size} receives are posted"
         => "await one, or build a larger recv_queue_size";
-    /// The job did not fail itself: the Rdma was in the state Error, or came to it, for a cause of this kind.
+    /// The job did not fail itself: the Rdma was in the state Error, or came to it, for a cause of
+    /// this kind.
     Flushed, Unknown,
         "the job was flushed, because its Rdma failed or was reset"
         => "JobError::cause says why";
@@ -212,7 +220,8 @@ reasons! {
         |need, have|
         "the peer sent {need} bytes, and the receive has room for {have}"
         => "post a larger receive, or have the peer send less";
-    /// The message is longer than the receive that the peer has posted, which an adapter does not tell.
+    /// The message is longer than the receive that the peer has posted, which an adapter does not
+    /// tell.
     PeerReceiveExceeded, InvalidValue,
         "the receive that the peer has posted has less room than the message, or none that can \
          be written",
@@ -283,7 +292,8 @@ reasons! {
         "the device does not take this mask"
         => "use 0, or 1, 2, 4 or 8 whole bytes beside one another \
          (SyncEventCaps::whole_byte_masks)";
-    /// As many waits as the SyncEvent has places for go on, and the caller did not want to wait for one.
+    /// As many waits as the SyncEvent has places for go on, and the caller did not want to wait for
+    /// one.
     WaitsFull, Again,
         "all waits of the SyncEvent are taken",
         |size, _b|
@@ -335,7 +345,8 @@ reasons! {
         |descriptors, _b|
         "all {descriptors} descriptors of the inventory are in use"
         => "BufInventory::with_capacity takes more";
-    /// The device's queue of this WorkQ broke down while the job was in flight: it is not this job's failure.
+    /// The device's queue of this WorkQ broke down while the job was in flight: it is not this
+    /// job's failure.
     QueueFailed, Driver,
         "the device's queue of this WorkQ broke down with all its jobs"
         => "build a new WorkQ";
@@ -347,7 +358,8 @@ reasons! {
     NoRuntime, BadState,
         "an event-driven WorkQ needs a Tokio runtime with enable_io()"
         => "poll it there, or use Mode::BusyPoll";
-    /// The job is in flight, but was polled where nobody would hear of its end: it goes on, forgotten.
+    /// The job is in flight, but was polled where nobody would hear of its end: it goes on,
+    /// forgotten.
     Unheard, BadState,
         "the job goes on, and the destination may be written, but it was polled without a \
          runtime that can wait for it"

@@ -2,6 +2,7 @@
 
 mod accel;
 mod context;
+pub mod crc;
 mod dma;
 pub mod graph;
 mod op;

@@ -80,6 +80,18 @@ fn soft_with_the_limits_of_an_adapter_hashes_by_the_contract() {
 }
 
 #[test]
+fn soft_computes_crcs_by_the_contract() {
+    let tiny = Limits::unlimited().max_buf_size(1);
+    let small = Limits::unlimited().max_buf_size(300).max_list_len(3);
+    for limits in [tiny, small, Limits::unlimited()] {
+        for defer in [false, true] {
+            let soft = Soft::builder().limits(limits.clone()).defer(defer).build();
+            contract::crc(&soft.open("pf0").unwrap());
+        }
+    }
+}
+
+#[test]
 fn soft_inline_keeps_the_contract_of_remote_operations() {
     contract::rdma(&Soft::builder().build().open("pf0").unwrap());
 }
@@ -153,6 +165,12 @@ fn the_adapter_under_test_keeps_the_contract() {
 #[ignore = "needs DOCA_VERBS_DEVICE"]
 fn the_adapter_under_test_keeps_the_contract_of_remote_operations() {
     on_the_adapter(|device| contract::rdma(device));
+}
+
+#[test]
+#[ignore = "needs DOCA_VERBS_DEVICE"]
+fn the_adapter_under_test_computes_crcs_by_the_contract() {
+    on_the_adapter(contract::crc);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use tokio_doca::accel::*;
 use tokio_doca::channel::*;
+use tokio_doca::crc::*;
 use tokio_doca::device::*;
 use tokio_doca::dma::*;
 use tokio_doca::error::*;
@@ -53,6 +54,8 @@ type CallOp<'a> = AccelOp<&'a Accel, &'a Buf, &'a Buf>;
 type OwnedCallOp = AccelOp<Accel, BufChain, ()>;
 type HashOp<'a> = ShaOp<&'a Sha, &'a BufChain, &'a Buf>;
 type OwnedHashOp = ShaOp<Sha, Buf, ()>;
+type CrcOfBuf<'a> = CrcOp<&'a Crc, &'a Buf>;
+type OwnedCopyCrc = CopyCrcOp<Crc, BufChain, Buf>;
 type SendOp<'a> = RdmaOp<&'a Rdma, &'a Buf, ()>;
 type OwnedAtomicOp = RdmaOp<Rdma, RemoteBuf, (), u64>;
 type RecvOp<'a> = RdmaRecv<&'a Rdma, &'a BufChain>;
@@ -115,6 +118,18 @@ table! {
     Sha:                    Send Sync Unpin;
     ShaBuilder<'static>:    Send Sync Unpin;
     ShaSession:             Send Sync Unpin;
+    Crc:                    Send Sync Unpin;
+    CrcBuilder<'static>:    Send Sync Unpin;
+    CrcOptions:             Send Sync Unpin;
+    CrcCopied:              Send Sync Unpin;
+    CrcOfBuf<'static>:      Send Sync no;
+    OwnedCopyCrc:           Send Sync no;
+    CrcCaps:                Send Sync Unpin;
+    CrcJob:                 Send Sync Unpin;
+    CrcNode:                Send Sync Unpin;
+    CrcData:                Send Sync Unpin;
+    CopyCrcNode:            Send Sync Unpin;
+    CopyCrcData:            Send Sync Unpin;
 
     // Memory.
     Mmap:                   Send Sync Unpin;
@@ -348,6 +363,7 @@ fn every_public_type_stands_in_the_table() {
         "src/mem/mod.rs",
         "src/provider/soft/mod.rs",
         "src/ops/graph/mod.rs",
+        "src/ops/crc/mod.rs",
     ] {
         for name in exported(file) {
             all += 1;
@@ -359,6 +375,10 @@ fn every_public_type_stands_in_the_table() {
                     "AccelOp",
                     "AccelCall",
                     "ShaOp",
+                    "CrcOp",
+                    "CopyCrcOp",
+                    "combine",
+                    "crc",
                     "RdmaOp",
                     "RdmaRecv",
                     "SyncEventOp",

@@ -2,12 +2,13 @@
 
 use support::device::{adapter, required_adapter, under_test};
 use support::{in_time, runtime};
+use tokio_doca::crc::{Crc, CrcOptions};
 use tokio_doca::soft::{Soft, View};
 use tokio_doca::{
     Buf, Device, Dma, Error, ErrorKind, Mmap, Rdma, WorkQ,
     accel::{Accel, AccelCall},
     channel::Channel,
-    device::{Caps, RdmaKind, RepFilter, Representor, SyncEventKind},
+    device::{Caps, JobKind, RdmaKind, RepFilter, Representor, SyncEventKind},
     error::Reason,
     mem::{Access, BufInventory, RemoteBuf, RemoteMmap},
     sha::{Algorithm, Sha},
@@ -23,7 +24,7 @@ struct Row {
     call: fn(&Device) -> Result,
 }
 
-const ROWS: [Row; 24] = [
+const ROWS: [Row; 25] = [
     Row {
         name: "`Dma::copy`",
         query: |caps| caps.dma.is_some(),
@@ -97,6 +98,11 @@ const ROWS: [Row; 24] = [
         name: "`ShaSession`",
         query: |caps| caps.sha.as_ref().is_some_and(|sha| sha.sessions),
         call: |device| hash(device, true),
+    },
+    Row {
+        name: "`Crc::crc32c`, `copy_crc`",
+        query: |caps| caps.supports(JobKind::Crc),
+        call: crc,
     },
     Row {
         name: "`SyncEvent::get`, `set`, `add`",
@@ -358,6 +364,16 @@ fn hash(device: &Device, session: bool) -> Result {
         }
         let session = sha.session(Algorithm::Sha256)?;
         Ok(session.finish(&src, &dst).await?)
+    })
+}
+
+fn crc(device: &Device) -> Result {
+    let crc = Crc::builder(device).attach(&WorkQ::builder().build()?)?;
+    done(async {
+        let options = CrcOptions::new().expected(crc.crc32c(filled(device)).await?);
+        Ok(crc
+            .copy_crc_with(options, filled(device), local(device))
+            .await?)
     })
 }
 

@@ -65,6 +65,11 @@ fn a_small_adapter_copies_by_the_contract() {
 }
 
 #[test]
+fn adapters_compute_crcs_by_the_contract() {
+    on_fakes(Description::roce, |_, [device, _]| contract::crc(device));
+}
+
+#[test]
 fn adapters_hash_by_the_contract() {
     on_fakes(Description::roce, |_, [device, _]| contract::sha(device));
 }

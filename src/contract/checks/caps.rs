@@ -15,8 +15,8 @@ const DEEPEST: u32 = 1 << 20;
 const LARGE: usize = 1 << 24;
 const LONG: usize = 1 << 12;
 
-/// A context attaches to a WorkQ that the capabilities allow, and to no other; the largest and the longest Job that they
-/// allow is done, and one more byte or Buf is refused.
+/// A context attaches to a WorkQ that the capabilities allow, and to no other; the largest and the
+/// longest Job that they allow is done, and one more byte or Buf is refused.
 ///
 /// # Panics
 ///
@@ -42,7 +42,7 @@ pub fn caps_are_kept(subject: impl Into<Subject>) {
     largest(subject, &workq, &context);
     longest(subject, &workq, &context);
     match &context {
-        Attached::Dma(_) => {}
+        Attached::Dma(_) | Attached::Crc(..) => {}
         Attached::Accel(accel, _) => unknown_opcode(subject, &workq, accel),
         Attached::Sha(sha, _) => unknown_algorithm(subject, &workq, sha),
     }
@@ -150,7 +150,8 @@ fn unknown_opcode(subject: &Subject, workq: &WorkQ, accel: &Accel) {
     );
 }
 
-/// A hash that the capabilities do not list is refused, the device is not asked, and nothing is written.
+/// A hash that the capabilities do not list is refused, the device is not asked, and nothing is
+/// written.
 fn unknown_algorithm(subject: &Subject, workq: &WorkQ, sha: &Sha) {
     let pool = pool(subject, 2, Algorithm::Sha512.digest_len());
     let (src, dst) = (

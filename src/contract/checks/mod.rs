@@ -4,6 +4,7 @@
 mod adapter;
 mod caps;
 mod complete;
+mod crcs;
 mod hashes;
 mod inline;
 mod lists;
@@ -17,6 +18,7 @@ pub use adapter::{
 };
 pub use caps::caps_are_kept;
 pub use complete::{completed_memory_is_left_alone, each_accepted_job_completes_once};
+pub use crcs::crcs_are_known;
 pub use hashes::{digests_are_known, sessions_go_on};
 pub use inline::inline_answers_are_over;
 pub use lists::lists_are_gathered_and_scattered;

@@ -1,11 +1,12 @@
 //! A job of the subject's kind.
 
-use crate::device::{AccelJob, CopyJob, Job, ShaJob};
+use crate::device::{AccelJob, CopyJob, CrcJob, Job, ShaJob};
 
 pub(super) enum AnyJob {
     Copy(CopyJob),
     Accel(AccelJob),
     Sha(ShaJob),
+    Crc(CrcJob),
 }
 
 impl AnyJob {
@@ -14,6 +15,7 @@ impl AnyJob {
             AnyJob::Copy(job) => job.into(),
             AnyJob::Accel(job) => job.into(),
             AnyJob::Sha(job) => job.into(),
+            AnyJob::Crc(job) => job.into(),
         }
     }
 }

@@ -5,7 +5,9 @@
 //! and looks at every byte. It imports no other room of `contract`.
 
 mod arena;
+mod attached;
 mod bell;
+mod crc;
 mod dice;
 mod digest;
 mod job;
@@ -16,12 +18,14 @@ mod subject;
 mod watch;
 
 pub(super) use arena::Arena;
+pub(super) use attached::Attached;
 pub(super) use bell::Bell;
+pub(super) use crc::{SEED, crc32c, known_crcs};
 pub(super) use dice::Dice;
 pub(super) use digest::{digest, hex, known};
 pub(super) use rig::Rig;
 pub(super) use shape::{Shape, pieces};
-pub(super) use subject::{Attached, Kind, depths, watched};
+pub(super) use subject::{Kind, depths, watched};
 pub use subject::{Sample, Subject};
 pub use watch::DEADLINE;
 pub(super) use watch::{wait_for, watched_for};

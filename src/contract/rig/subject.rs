@@ -4,13 +4,17 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::attached::Attached;
+use super::crc::{SEED, SEEDED, crc32c};
 use super::digest::digest;
 use super::job::AnyJob;
 use super::shape::Shape;
 use super::watch::{DEADLINE, watched_for};
-use crate::device::{AccelJob, Algorithm, CopyJob, Device, Segments, SessionRef, ShaCaps, ShaJob};
-use crate::error::{JobError, Result};
-use crate::mem::{Destination, Source};
+use crate::crc::Crc;
+use crate::device::{
+    AccelJob, Algorithm, CopyJob, CrcCaps, CrcJob, Device, Segments, SessionRef, ShaCaps, ShaJob,
+};
+use crate::error::Result;
 use crate::{
     Dma, WorkQ,
     accel::{Accel, AccelCall},
@@ -18,7 +22,8 @@ use crate::{
     sha::Sha,
 };
 
-/// A device under test, and the Jobs that it is given: copies, hashes, or a [`Sample`] of its own kinds.
+/// A device under test, and the jobs that it is given: copies, hashes, CRCs, or a [`Sample`] of its
+/// own kinds.
 ///
 /// A `&Device` is a Subject that copies.
 #[derive(Clone, Debug)]
@@ -36,6 +41,10 @@ pub(in crate::contract) enum Kind {
     Sha {
         algorithm: Algorithm,
         parts: bool,
+    },
+    /// From a seed on.
+    Crc {
+        copies: bool,
     },
 }
 
@@ -59,7 +68,7 @@ pub struct Sample {
 }
 
 #[derive(Clone)]
-enum Effect {
+pub(super) enum Effect {
     Reads(Arc<Answer>),
     Writes(Arc<Fill>),
     Transforms(Arc<Transform>),
@@ -98,8 +107,8 @@ impl Sample {
         }
     }
 
-    /// An opcode that reads a source and writes a destination: given the bytes and the room, what is written there. The
-    /// room is at least as long as the source.
+    /// An opcode that reads a source and writes a destination: given the bytes and the room, what
+    /// is written there. The room is at least as long as the source.
     pub fn transforms(
         opcode: u32,
         arg: u64,
@@ -113,7 +122,11 @@ impl Sample {
         }
     }
 
-    fn call(&self) -> AccelCall {
+    pub(super) fn effect(&self) -> &Effect {
+        &self.effect
+    }
+
+    pub(super) fn call(&self) -> AccelCall {
         AccelCall::new(self.opcode).arg(self.arg)
     }
 }
@@ -168,8 +181,8 @@ impl Subject {
         }
     }
 
-    /// A device that hashes, by sessions: where a check drives the queue, each message comes in two parts, the first of
-    /// whole blocks if it is that long.
+    /// A device that hashes, by sessions: where a check drives the queue, each message comes in two
+    /// parts, the first of whole blocks if it is that long.
     pub fn sha_parts(device: &Device, algorithm: Algorithm) -> Subject {
         Subject {
             kind: Kind::Sha {
@@ -180,8 +193,24 @@ impl Subject {
         }
     }
 
-    /// How long a check waits for something that must come; [`DEADLINE`] if not said. A shorter one serves a test of a
-    /// provider that is broken on purpose.
+    /// A device that computes CRCs.
+    pub fn crc(device: &Device) -> Subject {
+        Subject {
+            kind: Kind::Crc { copies: false },
+            ..Subject::copies(device)
+        }
+    }
+
+    /// A device that computes CRCs of what it copies.
+    pub fn copy_crc(device: &Device) -> Subject {
+        Subject {
+            kind: Kind::Crc { copies: true },
+            ..Subject::copies(device)
+        }
+    }
+
+    /// How long a check waits for something that must come; [`DEADLINE`] if not said. A shorter one
+    /// serves a test of a provider that is broken on purpose.
     pub fn deadline(self, deadline: Duration) -> Subject {
         Subject { deadline, ..self }
     }
@@ -210,6 +239,14 @@ impl Subject {
         }
     }
 
+    fn crc_caps(&self) -> &CrcCaps {
+        let info = self.device.info();
+        match &info.caps().crc {
+            Some(crc) => crc,
+            None => panic!("the device {} computes no CRCs", info.name()),
+        }
+    }
+
     /// Which hash.
     pub(in crate::contract) fn algorithm(&self) -> Algorithm {
         match self.kind {
@@ -233,6 +270,7 @@ impl Subject {
             Kind::Copy => self.dma().event_driven,
             Kind::Accel(_) => self.accel_caps().event_driven,
             Kind::Sha { .. } => self.sha_caps().event_driven,
+            Kind::Crc { .. } => self.crc_caps().event_driven,
         }
     }
 
@@ -241,6 +279,7 @@ impl Subject {
             Kind::Copy => self.dma().max_list_len,
             Kind::Accel(_) => self.accel_caps().max_list_len,
             Kind::Sha { .. } => self.sha_caps().max_list_len,
+            Kind::Crc { .. } => self.crc_caps().max_list_len,
         }
     }
 
@@ -249,6 +288,7 @@ impl Subject {
             Kind::Copy => self.dma().max_buf_size,
             Kind::Accel(_) => self.accel_caps().max_buf_size,
             Kind::Sha { .. } => self.sha_caps().max_src_len,
+            Kind::Crc { .. } => self.crc_caps().max_buf_size,
         }
     }
 
@@ -281,7 +321,8 @@ impl Subject {
     pub(super) fn shaped(&self, shape: &Shape, begun: bool) -> Shape {
         let mut shape = shape.clone();
         match &self.kind {
-            Kind::Copy => {}
+            Kind::Copy | Kind::Crc { copies: true } => {}
+            Kind::Crc { copies: false } => shape.dst.clear(),
             Kind::Accel(sample) => match sample.effect {
                 Effect::Reads(_) => shape.dst.clear(),
                 Effect::Writes(_) => shape.src.clear(),
@@ -300,12 +341,18 @@ impl Subject {
         shape
     }
 
-    /// What a Job with that source, after what its session has hashed, and that room must write, and answer.
+    /// What a Job with that source, after what its session has hashed, and that room must write,
+    /// and answer.
     pub(in crate::contract) fn expected(&self, src: &[u8], room: usize) -> (Vec<u8>, u64) {
         let written = match &self.kind {
             Kind::Copy => src.to_vec(),
             Kind::Sha { .. } if room == 0 => return (Vec::new(), src.len() as u64),
             Kind::Sha { algorithm, .. } => digest(*algorithm, src),
+            &Kind::Crc { copies } => {
+                let written = if copies { src.to_vec() } else { Vec::new() };
+                let answer = (written.len() as u64) << 32 | u64::from(crc32c(SEED, src));
+                return (written, answer);
+            }
             Kind::Accel(sample) => match &sample.effect {
                 Effect::Reads(answer) => return (Vec::new(), answer(src)),
                 Effect::Writes(written) => written(room),
@@ -330,6 +377,9 @@ impl Subject {
             &Kind::Sha { algorithm, .. } => Sha::builder(&self.device)
                 .attach(workq)
                 .map(|sha| Attached::Sha(sha, algorithm)),
+            &Kind::Crc { copies } => Crc::builder(&self.device)
+                .attach(workq)
+                .map(|crc| Attached::Crc(crc, copies)),
         }
     }
 
@@ -356,48 +406,7 @@ impl Subject {
                 dst: dst.as_slice().first().copied(),
                 session,
             }),
-        }
-    }
-}
-
-/// A context of the subject's kind.
-pub(in crate::contract) enum Attached {
-    Dma(Dma),
-    Accel(Accel, Sample),
-    Sha(Sha, Algorithm),
-}
-
-impl Attached {
-    /// Its Job, to its end.
-    pub(in crate::contract) async fn work<S: Source, D: Destination>(
-        &self,
-        src: S,
-        dst: D,
-    ) -> std::result::Result<u64, JobError> {
-        match self {
-            Attached::Dma(dma) => dma.copy(src, dst).await.map(|len| len as u64),
-            Attached::Sha(sha, algorithm) => {
-                let hash = sha.hash(*algorithm, src, dst);
-                hash.await.map(|len| len as u64)
-            }
-            Attached::Accel(accel, sample) => match sample.effect {
-                Effect::Reads(_) => accel.call(sample.call().src(src)).await,
-                Effect::Writes(_) => accel.call(sample.call().dst(dst)).await,
-                Effect::Transforms(_) => accel.call(sample.call().src(src).dst(dst)).await,
-            },
-        }
-    }
-
-    /// Submits its Job, if there is a Slot, and drops the Op.
-    pub(in crate::contract) fn submit_and_drop<S: Source, D: Destination>(&self, src: S, dst: D) {
-        match self {
-            Attached::Dma(dma) => drop(dma.copy(src, dst).start()),
-            Attached::Sha(sha, algorithm) => drop(sha.hash(*algorithm, src, dst).start()),
-            Attached::Accel(accel, sample) => match sample.effect {
-                Effect::Reads(_) => drop(accel.call(sample.call().src(src)).start()),
-                Effect::Writes(_) => drop(accel.call(sample.call().dst(dst)).start()),
-                Effect::Transforms(_) => drop(accel.call(sample.call().src(src).dst(dst)).start()),
-            },
+            Kind::Crc { .. } => AnyJob::Crc(CrcJob::new(src, dst, SEEDED)),
         }
     }
 }

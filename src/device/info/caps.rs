@@ -4,6 +4,7 @@
 
 use super::accel::AccelCaps;
 use super::algorithm::Algorithm;
+use super::crc::CrcCaps;
 use super::dma::DmaCaps;
 use super::rdma::{RdmaCaps, RdmaKind};
 use super::rep_info::RepCaps;
@@ -33,6 +34,8 @@ pub struct Caps {
     /// Hashes, and their limits; `None` if it computes none.
     #[doc(alias = "doca_sha_job_get_supported")]
     pub sha: Option<ShaCaps>,
+    /// CRCs, and their limits; `None` if it computes none.
+    pub crc: Option<CrcCaps>,
     /// Remote operations, and their limits; `None` if the device has none.
     #[doc(alias = "doca_rdma_job_get_supported")]
     pub rdma: Option<RdmaCaps>,
@@ -81,6 +84,7 @@ impl Caps {
     pub(crate) fn with_cpu_jobs(self, max_len: u64, max_list_len: u32) -> Caps {
         Caps {
             sha: Some(ShaCaps::on_cpu(max_len, max_list_len)),
+            crc: Some(CrcCaps::new(max_len, max_list_len)),
             ..self
         }
     }
@@ -97,6 +101,8 @@ pub enum JobKind {
     Sha(Algorithm),
     /// A part of a message that is hashed by a [`ShaSession`](crate::sha::ShaSession).
     ShaPart(Algorithm),
+    /// A CRC-32C, also with a copy, by a [`Crc`](crate::crc::Crc).
+    Crc,
     /// A remote operation, by an [`Rdma`](crate::Rdma).
     Rdma(RdmaKind),
     /// A job of a [`SyncEvent`](crate::sync_event::SyncEvent).
@@ -120,6 +126,7 @@ impl Caps {
             JobKind::ShaPart(algorithm) => {
                 sha.is_some_and(|sha| sha.sessions && sha.supports(algorithm))
             }
+            JobKind::Crc => self.crc.is_some(),
             JobKind::Rdma(kind) => rdma.is_some_and(|rdma| rdma.supports(kind)),
             JobKind::SyncEvent(kind) => {
                 let sync_event = self.sync_event.as_ref();
@@ -145,19 +152,21 @@ mod tests {
             JobKind::Accel(7),
             JobKind::SyncEvent(SyncEventKind::Add),
             JobKind::SyncEvent(SyncEventKind::WaitGt),
+            JobKind::Crc,
         ];
         let of = |caps: &Caps| all.map(|kind| caps.supports(kind));
-        assert_eq!(of(&Caps::default()), [false; 8]);
+        assert_eq!(of(&Caps::default()), [false; 9]);
         let mut caps = Caps::for_dma(1, 1, 1);
         assert_eq!(
             of(&caps),
-            [true, false, false, false, false, false, false, false]
+            [true, false, false, false, false, false, false, false, false]
         );
         caps.sha = Some(ShaCaps::on_cpu(1, 1));
+        caps.crc = Some(CrcCaps::new(1, 1));
         caps.rdma = Some(RdmaCaps::new(1, 1, 1));
         caps.accel = Some(AccelCaps::new([7], 1, 1));
         caps.sync_event = Some(SyncEventCaps::new(1));
-        assert_eq!(of(&caps), [true; 8]);
+        assert_eq!(of(&caps), [true; 9]);
         if let Some(sha) = &mut caps.sha {
             sha.sessions = false;
         }
@@ -169,7 +178,7 @@ mod tests {
         }
         assert_eq!(
             of(&caps),
-            [true, true, false, true, false, true, true, false]
+            [true, true, false, true, false, true, true, false, true]
         );
     }
 }

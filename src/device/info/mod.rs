@@ -6,6 +6,7 @@
 mod accel;
 mod algorithm;
 mod caps;
+mod crc;
 mod dma;
 mod info;
 mod pci;
@@ -17,6 +18,7 @@ mod sync_event;
 pub use accel::AccelCaps;
 pub use algorithm::Algorithm;
 pub use caps::{Caps, JobKind};
+pub use crc::CrcCaps;
 pub use dma::DmaCaps;
 pub use info::DevInfo;
 pub use pci::{PciAddr, PciFunction};

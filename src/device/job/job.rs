@@ -7,6 +7,7 @@
 use super::accel::AccelJob;
 use super::copy::CopyJob;
 use super::cpu::{OnCpu, on_cpu};
+use super::crc::CrcJob;
 use super::effect::Effect;
 use super::event::EventJob;
 use super::rdma::RdmaJob;
@@ -25,6 +26,9 @@ pub enum Job<'a> {
     Copy(&'a CopyJob),
     /// A hash, for a [`Queue`](crate::device::Queue) of a device with [`ShaCaps`](crate::device::ShaCaps).
     Sha(&'a ShaJob),
+    /// A CRC, for a [`Queue`](crate::device::Queue) of a device with
+    /// [`CrcCaps`](crate::device::CrcCaps).
+    Crc(&'a CrcJob),
     /// A job of the provider's own kind, for a [`Queue`](crate::device::Queue) of a device with
     /// [`AccelCaps`](crate::device::AccelCaps).
     Accel(&'a AccelJob),
@@ -66,6 +70,7 @@ macro_rules! kinds {
 kinds! {
     Copy: CopyJob,
     Sha: ShaJob,
+    Crc: CrcJob,
     Accel: AccelJob,
     Rdma: RdmaJob,
     Event: EventJob,
@@ -73,4 +78,5 @@ kinds! {
 
 on_cpu! {
     Sha sha: ShaJob,
+    Crc crc: CrcJob,
 }

@@ -1,6 +1,8 @@
-//! A provider that is no part of `tokio-doca`: a device that copies and hashes, and has opcodes of its own. It can be told to sin
+//! A provider that is no part of `tokio-doca`: a device that copies, hashes and
+//! computes CRCs, and has opcodes of its own. It can be told to sin
 //! against one duty of the contract, so that a test sees whether the suite finds out.
 
+mod crc;
 mod hash;
 mod queue;
 pub mod rdma;
@@ -12,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use tokio_doca::device::{
-    Adapter, Provider, Queue, QueueConfig, Region, Registrar, Registration, Segment, Use,
+    Adapter, CrcCaps, Provider, Queue, QueueConfig, Region, Registrar, Registration, Segment, Use,
 };
 use tokio_doca::{
     Device, Result,
@@ -53,6 +55,12 @@ pub enum Sin {
     MixesSessions,
     /// Duty 1: a part is hashed twice.
     HashesTwice,
+    /// Duty 1: a CRC has a wrong bit.
+    WrongCrc,
+    /// Duty 1: a CRC begins anew, whatever its seed is.
+    IgnoresTheSeed,
+    /// Duty 1: a CRC is not compared with the expected one.
+    PassesAnyCrc,
     /// Duty 1: more completions are counted than were written down.
     CountsTooMany,
     /// Duty 2: a Job's completion is handed out, and then it is done.
@@ -173,6 +181,7 @@ impl Provider for Outside {
         let mut caps = Caps::for_dma(1 << 17, 5, 300);
         caps.accel = Some(AccelCaps::new([XOR, FILL, ECHO], 1 << 17, 5));
         caps.sha = Some(ShaCaps::on_cpu(1 << 17, 5));
+        caps.crc = Some(CrcCaps::new(1 << 17, 5));
         let addr = PciAddr::new(0x0f, 0, 0);
         let info = DevInfo::new(self.name(), "outside0", addr, PciFunction::Pf, caps);
         Ok(vec![info])

@@ -6,12 +6,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use tokio_doca::device::{
-    Armed, Completion, Job, Keep, Queue, QueueConfig, Segment, Segments, SessionRef, ShaJob,
-    Signal, Submit, Submitted, Token,
+    Armed, Completion, CrcJob, Job, Keep, Queue, QueueConfig, Segment, Segments, SessionRef,
+    ShaJob, Signal, Submit, Submitted, Token,
 };
 use tokio_doca::{Error, ErrorKind, Result, error::JobError};
 
-use super::{Control, ECHO, FILL, Sin, hash};
+use super::{Control, ECHO, FILL, Sin, crc, hash};
 
 /// One Job as the device does it: each byte is combined with the key, or is the key; or it is hashed.
 #[derive(Clone, Copy)]
@@ -23,6 +23,7 @@ struct Work {
     /// Nothing is read.
     fills: bool,
     hash: Option<ShaJob>,
+    crc: Option<CrcJob>,
     /// What is answered in place of how much was written.
     answer: Option<u64>,
     /// Nobody hears of it.
@@ -114,14 +115,16 @@ impl Shared {
                 _ => all,
             };
             let known = work.is_known(&self.control);
+            let mut result = Ok(work.answer.unwrap_or(all as u64));
             if known && self.sin != Sin::CompletesEarly {
                 // SAFETY: an accepted Job's memory is valid, and leased, until its completion was reaped.
-                unsafe { execute(&work, sin, len, before) };
+                let answer = unsafe { execute(&work, sin, len, before) };
+                result = answer.unwrap_or(result);
             }
             if work.silent || (sinful && self.sin == Sin::LosesOne) {
                 continue;
             }
-            let mut completion = Completion::new(work.token, Ok(work.answer.unwrap_or(all as u64)));
+            let mut completion = Completion::new(work.token, result);
             if !known {
                 completion.result = Err(JobError::device(ErrorKind::InvalidValue, 0));
             }
@@ -189,6 +192,7 @@ impl Work {
             key: 0,
             fills: false,
             hash: None,
+            crc: None,
             answer: None,
             silent: false,
         }
@@ -230,15 +234,26 @@ fn places(segments: &Segments) -> impl Iterator<Item = *mut u8> {
         .flat_map(move |segment| (0..segment.len()).map(move |at| place(segment, at)))
 }
 
-/// Does at most `len` bytes of it; `before` is the session of the Job before it.
+/// Does at most `len` bytes of it; `before` is the session of the Job before it. Returns how it ends,
+/// if that is not the number of bytes.
 ///
 /// # Safety
 ///
 /// The memory is valid, and leased, and so are the sessions; the two sides are disjoint.
-unsafe fn execute(work: &Work, sin: Sin, len: usize, before: Option<SessionRef>) {
+unsafe fn execute(
+    work: &Work,
+    sin: Sin,
+    len: usize,
+    before: Option<SessionRef>,
+) -> Option<Result<u64, JobError>> {
     if let Some(job) = &work.hash {
         // SAFETY: as the caller promises.
-        return unsafe { hash::execute(job, sin, len, before) };
+        unsafe { hash::execute(job, sin, len, before) };
+        return None;
+    }
+    if let Some(job) = &work.crc {
+        // SAFETY: as the caller promises.
+        return Some(unsafe { crc::execute(job, sin, len) });
     }
     let mut sources = places(&work.src);
     for to in places(&work.dst).take(len.min(work.len())) {
@@ -250,6 +265,7 @@ unsafe fn execute(work: &Work, sin: Sin, len: usize, before: Option<SessionRef>)
         // SAFETY: as above.
         unsafe { to.write(byte ^ work.key) };
     }
+    None
 }
 
 /// A job as this device does it; `None` for a kind that it does not know.
@@ -260,6 +276,10 @@ fn work(token: Token, job: Job<'_>) -> Option<Work> {
             key: job.arg as u8,
             fills: job.opcode == FILL,
             answer: (job.opcode == ECHO).then_some(job.arg),
+            ..Work::new(token, job.src, job.dst)
+        },
+        Job::Crc(job) => Work {
+            crc: Some(*job),
             ..Work::new(token, job.src, job.dst)
         },
         Job::Sha(job) => Work {
@@ -291,9 +311,9 @@ impl OutsideQueue {
             _ if total(&work.src) > 64 || !work.is_known(&self.0.control) => None,
             sin => {
                 // SAFETY: as above.
-                unsafe { execute(work, Sin::None, len, None) };
-                let answer = work.answer.unwrap_or(len as u64);
-                Some(Ok(answer - u64::from(sin == Sin::MiscountsInline)))
+                let answer = unsafe { execute(work, Sin::None, len, None) };
+                let answer = answer.unwrap_or(Ok(work.answer.unwrap_or(len as u64)));
+                Some(answer.map(|answer| answer - u64::from(sin == Sin::MiscountsInline)))
             }
         }
     }

@@ -22,6 +22,7 @@ fn a_provider_of_another_crate_keeps_the_contract() {
     let outside = Outside::new(Sin::None);
     contract::dma(&outside.device());
     contract::sha(&outside.device());
+    contract::crc(&outside.device());
     contract::accel(&outside.device(), xor(XOR, 0x5a));
     let fill = Sample::writes(FILL, 0x77, |room| vec![0x77; room]);
     contract::accel(&outside.device(), fill);
@@ -31,7 +32,8 @@ fn a_provider_of_another_crate_keeps_the_contract() {
 fn a_provider_of_another_crate_never_sees_a_refused_job() {
     let outside = Outside::new(Sin::None);
     let parts = Subject::sha_parts(&outside.device(), Algorithm::Sha256);
-    for subject in subjects(&outside.device()).into_iter().chain([parts]) {
+    let crc = Subject::copy_crc(&outside.device());
+    for subject in subjects(&outside.device()).into_iter().chain([parts, crc]) {
         contract::a_refused_job_was_never_seen(subject, &mut || outside.refuse_next());
     }
 }
@@ -194,6 +196,47 @@ fn duty_1_a_part_that_is_hashed_twice_is_found() {
 fn duty_1_a_part_that_completes_twice_or_not_at_all_is_found() {
     for sin in [Sin::CompletesTwice, Sin::LosesOne, Sin::Miscounts] {
         found_in_hashes(sin, true, "duty 1", |subject| {
+            contract::each_accepted_job_completes_once(subject)
+        });
+    }
+}
+
+/// CRCs of a provider that sins, copied or not: the check must fail, and name a duty.
+#[track_caller]
+fn found_in_crcs(sin: Sin, duty: &str, check: impl Fn(Subject)) {
+    for subject in [Subject::crc, Subject::copy_crc] {
+        sins::found(sin, duty, |deadline| {
+            check(subject(&Outside::new(sin).device()).deadline(deadline));
+        });
+    }
+}
+
+#[test]
+fn duty_1_a_wrong_crc_is_found() {
+    for sin in [Sin::WrongCrc, Sin::IgnoresTheSeed] {
+        found_in_crcs(sin, "duty 1", |subject| {
+            contract::each_accepted_job_completes_once(subject)
+        });
+        found_in_crcs(sin, "duty 1", contract::crcs_are_known);
+    }
+}
+
+#[test]
+fn duty_1_a_crc_that_is_not_compared_is_found() {
+    found_in_crcs(Sin::PassesAnyCrc, "duty 1", |subject| {
+        contract::crcs_are_known(subject)
+    });
+}
+
+#[test]
+fn duty_1_a_crc_that_is_lost_or_of_too_few_bytes_is_found() {
+    for sin in [
+        Sin::LosesOne,
+        Sin::CompletesTwice,
+        Sin::Miscounts,
+        Sin::WritesTooLittle,
+    ] {
+        found_in_crcs(sin, "duty", |subject| {
             contract::each_accepted_job_completes_once(subject)
         });
     }

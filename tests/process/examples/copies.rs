@@ -365,6 +365,53 @@ fn zero_copy_bytes_refuses_what_it_cannot_send() {
 }
 
 #[test]
+fn crc32c_prints_crcs_and_copies_what_has_the_right_one() {
+    let folder = Folder::new();
+    let (known, large) = (folder.path("known"), folder.file("large", 2 * MIB + 17));
+    fs::write(&known, "123456789").unwrap();
+    for defer in ["", "1"] {
+        let crc32c = |args: &[&str]| {
+            let mut command = example("crc32c");
+            command.env("TOKIO_DOCA_SOFT_DEFER", defer);
+            command.args(args).current_dir(&folder.0);
+            run(&mut command)
+        };
+        let output = crc32c(&["known", "large"]);
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+        let printed = text(&output.stdout).to_owned();
+        let (first, second) = printed.split_once('\n').unwrap();
+        assert_eq!(first, "e3069283  known");
+        let crc = second.split_once(' ').unwrap().0;
+        // Of three parts, each of which begins with the CRC of those before.
+        assert_eq!(crc, format!("{:08x}", crc32c_of(&large.1)));
+        let output = crc32c(&["-c", crc, "large", "copy"]);
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+        assert!(fs::read(folder.path("copy")).unwrap() == large.1);
+        fs::remove_file(folder.path("copy")).unwrap();
+        let output = crc32c(&["-c", "0xe3069283", "large", "copy"]);
+        assert_eq!(output.status.code(), Some(1));
+        let message = text(&output.stderr);
+        let says = message.contains(&format!("is 0x{crc}, and 0xe3069283 was expected"));
+        assert!(says, "{message}");
+        assert!(!folder.path("copy").exists() && !folder.path("copy.part").exists());
+    }
+    let output = run(example("crc32c").arg("-c"));
+    assert_eq!(output.status.code(), Some(2));
+}
+
+/// The CRC bit by bit, as the polynomial says it.
+fn crc32c_of(bytes: &[u8]) -> u32 {
+    let mut crc = u32::MAX;
+    for byte in bytes {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = crc >> 1 ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 };
+        }
+    }
+    !crc
+}
+
+#[test]
 fn sha_file_prints_what_sha256sum_prints_and_checks_it() {
     let folder = Folder::new();
     let sums = folder.path("sums");

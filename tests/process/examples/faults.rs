@@ -260,6 +260,7 @@ fn every_example_names_what_it_cannot_read_in_a_script() {
         "cancel_and_timeout",
         "cc_client",
         "cc_server",
+        "crc32c",
         "custom_provider",
         "dma_copy",
         "dma_copy_dpu",
@@ -286,7 +287,7 @@ fn every_example_names_what_it_cannot_read_in_a_script() {
         let scripts = [("pass oops", Bad(says))];
         let arguments = |command: &mut Command, _| match name {
             "dma_copy" => _ = command.args([&file, &folder.path("dst")]),
-            "sha_file" | "zero_copy_bytes" => _ = command.arg(&file),
+            "crc32c" | "sha_file" | "zero_copy_bytes" => _ = command.arg(&file),
             "file_transfer_dpu" | "file_transfer_host" => _ = command.arg("-f").arg(&file),
             "sync_event_host" => _ = command.args(["-d", "0b:00.0"]),
             "sync_event_dpu" => _ = command.args(["-d", "03:00.0", "-r", "0b:00.0"]),

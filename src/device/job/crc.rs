@@ -1,0 +1,334 @@
+//! One CRC-32C, as the device sees it: plain data; and how the CPU computes it.
+#![expect(
+    unsafe_code,
+    reason = "promises what memory a job names, and reaches memory that was lent to a device"
+)]
+
+use super::cpu::OnCpu;
+use super::effect::Effect;
+use super::lent::{Lent, OnLent};
+use super::read::{self, read};
+use super::segment::{Segment, Segments};
+use crate::device::memory::volatile_copy;
+use crate::error::{JobError, Reason};
+
+/// What a CRC begins with, and what it must be.
+///
+/// A CRC is written as protocols print it: that of `123456789` is `0xe3069283`. The seed is the CRC
+/// of the bytes before, and 0 where there are none. Linux's `crc32c()` has neither the inversion at
+/// the start nor that at the end, so a seed of a file system, as ext4's, is the complement of one
+/// here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CrcOptions {
+    /// The CRC of the bytes before. Defaults to 0: there are none.
+    pub seed: u32,
+    /// What the CRC must be. Defaults to `None`: any.
+    pub expected: Option<u32>,
+}
+
+impl CrcOptions {
+    /// Begins a message, and expects nothing.
+    pub const fn new() -> CrcOptions {
+        CrcOptions {
+            seed: 0,
+            expected: None,
+        }
+    }
+
+    /// Goes on with a message whose bytes so far have this CRC.
+    #[must_use]
+    pub const fn seed(self, crc: u32) -> CrcOptions {
+        CrcOptions { seed: crc, ..self }
+    }
+
+    /// Fails the job with [`Reason::CrcMismatch`] if the CRC is another one.
+    #[must_use]
+    pub const fn expected(self, crc: u32) -> CrcOptions {
+        CrcOptions {
+            expected: Some(crc),
+            ..self
+        }
+    }
+}
+
+/// Computes the CRC-32C of a source, and copies it if there is a destination.
+///
+/// The CRC is that of the bytes that are written, even if others write the source meanwhile: a
+/// device reads each byte once. [`CrcJob::outcome`] says how the job ends. A provider that computes
+/// on the CPU does it by [`CrcJob::work`].
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct CrcJob {
+    /// What is read, all of it. Where there is no data it may be [`Segments::none`], or an empty
+    /// piece.
+    pub src: Segments,
+    /// Where it is copied to, with room for all of it; [`Segments::none`] if it is not copied.
+    pub dst: Segments,
+    /// What the CRC begins with, and what it must be.
+    pub options: CrcOptions,
+    /// Whether others may write the source meanwhile.
+    pub shared: bool,
+}
+
+impl CrcJob {
+    /// A CRC of memory that nobody else writes. `dst` is [`Segments::none`] if it is not copied.
+    pub fn new(src: Segments, dst: Segments, options: CrcOptions) -> CrcJob {
+        CrcJob {
+            src,
+            dst,
+            options,
+            shared: false,
+        }
+    }
+
+    /// Returns how many bytes are read.
+    #[allow(clippy::len_without_is_empty)] // nobody asks
+    pub fn len(&self) -> usize {
+        self.src.bytes()
+    }
+
+    /// Returns how many bytes are copied.
+    fn copied(&self) -> usize {
+        match self.dst.as_slice() {
+            [] => 0,
+            _ => self.len(),
+        }
+    }
+
+    /// Returns how the job ends whose CRC is this: with the CRC, and above its 32 bits the number of
+    /// bytes that were copied.
+    ///
+    /// # Errors
+    ///
+    /// [`Reason::CrcMismatch`] if another CRC is expected.
+    pub fn outcome(&self, crc: u32) -> Result<u64, JobError> {
+        match self.options.expected {
+            Some(expected) if expected != crc => Err(JobError::new(
+                Reason::CrcMismatch,
+                expected.into(),
+                crc.into(),
+            )),
+            _ => Ok((self.copied() as u64) << 32 | u64::from(crc)),
+        }
+    }
+
+    /// Does a part of the job on the CPU: at most `most` bytes after the first `from`. Returns how
+    /// many bytes it was. The job is over when that reaches [`CrcJob::len`], and `crc` is its CRC
+    /// then.
+    ///
+    /// The parts of a job are done in order, by the same `crc`, which no other job changes in
+    /// between. What it was before the part at 0 does not matter. A job without data is one part of
+    /// no bytes.
+    ///
+    /// # Safety
+    ///
+    /// The job was given to a [`Queue`](crate::device::Queue), which may touch its memory: it is
+    /// valid, and leased, during the call.
+    pub unsafe fn work(&self, crc: &mut u32, from: usize, most: usize) -> usize {
+        if from == 0 {
+            *crc = self.options.seed;
+        }
+        let part = most.min(self.len().saturating_sub(from));
+        let mut room = Room::new(self.dst.as_slice(), from);
+        // What is copied is read and written by the piece, while it lies in the first cache.
+        let piece = match room.list {
+            [] => usize::MAX,
+            _ => read::BOUNCE,
+        };
+        let each = |bytes: &[u8]| {
+            *crc = crc32c::crc32c_append(*crc, bytes);
+            // SAFETY: the destination is valid, leased for writing and disjoint of the source, as the
+            // caller promises.
+            unsafe { room.write(bytes) };
+        };
+        // SAFETY: the source is valid and leased, as the caller promises, and `shared` says whether
+        // others may write it.
+        unsafe { read(&self.src, self.shared, from, part, piece, each) };
+        part
+    }
+}
+
+/// A place in a list that is written.
+struct Room<'a> {
+    list: &'a [Segment],
+    at: usize,
+}
+
+impl Room<'_> {
+    /// The place after the first `at` bytes.
+    fn new(list: &[Segment], at: usize) -> Room<'_> {
+        let mut room = Room { list, at };
+        room.settle();
+        room
+    }
+
+    /// Leaves the pieces behind that are full.
+    fn settle(&mut self) {
+        while let [first, rest @ ..] = self.list
+            && self.at >= first.len()
+        {
+            self.at -= first.len();
+            self.list = rest;
+        }
+    }
+
+    /// Writes bytes, and goes on behind them. What the list has no room for is left out.
+    ///
+    /// # Safety
+    ///
+    /// The memory of the list is valid, leased for writing, and disjoint of `bytes`.
+    unsafe fn write(&mut self, mut bytes: &[u8]) {
+        while let ([first, ..], false) = (self.list, bytes.is_empty()) {
+            let (part, rest) = bytes.split_at(bytes.len().min(first.len() - self.at));
+            // SAFETY: `at` lies in the piece.
+            let to = unsafe { first.addr().add(self.at) };
+            // SAFETY: `part` is no longer than what the piece has from there on. It is valid, as the
+            // caller promises, and others may read or write it meanwhile.
+            unsafe { volatile_copy(part.as_ptr(), to.as_ptr(), part.len()) };
+            self.at += part.len();
+            self.settle();
+            bytes = rest;
+        }
+    }
+}
+
+/// What is done with a source.
+#[derive(Clone, Copy)]
+pub(crate) struct CrcOrder {
+    pub(crate) options: CrcOptions,
+    /// Whether the source is copied to the destination.
+    pub(crate) copies: bool,
+}
+
+// SAFETY: it names the source as it was lent, and the destination, where all of the source fits, if it
+// copies.
+unsafe impl OnLent for CrcJob {
+    type Order = CrcOrder;
+
+    fn fills(order: CrcOrder) -> bool {
+        order.copies
+    }
+
+    fn on(CrcOrder { options, copies }: CrcOrder, lent: Lent) -> Result<CrcJob, JobError> {
+        Ok(CrcJob {
+            src: lent.src,
+            dst: if copies { lent.dst } else { Segments::none() },
+            options,
+            shared: lent.shared,
+        })
+    }
+}
+
+impl Effect for CrcJob {
+    fn written(answer: u64) -> usize {
+        (answer >> 32) as usize
+    }
+
+    fn cost(&self) -> usize {
+        self.len().saturating_mul(Self::COST)
+    }
+}
+
+impl OnCpu for CrcJob {
+    type State = u32;
+
+    const COST: usize = 2;
+
+    fn len(&self) -> usize {
+        CrcJob::len(self)
+    }
+
+    unsafe fn work(&self, crc: &mut u32, from: usize, most: usize) -> usize {
+        // SAFETY: as the caller promises.
+        unsafe { CrcJob::work(self, crc, from, most) }
+    }
+
+    fn outcome(&self, crc: &u32) -> Result<u64, JobError> {
+        CrcJob::outcome(self, *crc)
+    }
+}
+
+#[cfg(all(test, not(tokio_doca_loom)))]
+mod tests {
+    use std::ptr::NonNull;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The CRC bit by bit, as the polynomial says.
+    fn bitwise(seed: u32, bytes: &[u8]) -> u32 {
+        let mut crc = !seed;
+        for byte in bytes {
+            crc ^= u32::from(*byte);
+            for _ in 0..8 {
+                crc = crc >> 1 ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 };
+            }
+        }
+        !crc
+    }
+
+    /// A list of the bytes, cut into pieces of these lengths and the rest.
+    fn list(bytes: &mut [u8], cuts: &[usize]) -> Vec<Segment> {
+        let mut list = Vec::new();
+        let mut rest = bytes;
+        for cut in cuts.iter().copied().chain([usize::MAX]) {
+            let (piece, tail) = rest.split_at_mut(cut.min(rest.len()));
+            let len = piece.len();
+            // SAFETY: the test keeps the bytes, and leaves them alone while they are lent.
+            list.push(unsafe { Segment::new(NonNull::from(piece).cast(), len, 0) });
+            rest = tail;
+        }
+        list
+    }
+
+    proptest! {
+        #[test]
+        fn parts_of_lists_have_the_crc_of_the_whole_and_are_copied(
+            seed: u32,
+            len in 0usize..20_000,
+            room in 0usize..100,
+            from_cuts in proptest::collection::vec(0usize..9000, 0..6),
+            to_cuts in proptest::collection::vec(0usize..9000, 0..6),
+            most in 1usize..9000,
+            shared: bool,
+            copies: bool,
+        ) {
+            let mut bytes: Vec<u8> = (0..len as u32).map(|i| (i * 7 + i / 256) as u8).collect();
+            let (expected, mut copy) = (bitwise(seed, &bytes), vec![0xee_u8; len + room]);
+            let (src, dst) = (list(&mut bytes, &from_cuts), list(&mut copy, &to_cuts));
+            // SAFETY: the list outlives the job.
+            let src = unsafe { Segments::list(&src) };
+            let dst = match copies {
+                // SAFETY: as above.
+                true => unsafe { Segments::list(&dst) },
+                false => Segments::none(),
+            };
+            let mut job = CrcJob::new(src, dst, CrcOptions::new().seed(seed).expected(expected));
+            job.shared = shared;
+            // What it is before does not matter.
+            let (mut crc, mut at) = (7, 0);
+            loop {
+                // SAFETY: the memory is this test's.
+                at += unsafe { job.work(&mut crc, at, most) };
+                if at >= job.len() {
+                    break;
+                }
+            }
+            let copied = if copies { len } else { 0 };
+            prop_assert_eq!(job.outcome(crc), Ok((copied as u64) << 32 | u64::from(expected)));
+            prop_assert_eq!(&copy[..copied], &bytes[..copied]);
+            prop_assert!(copy[copied..].iter().all(|&byte| byte == 0xee), "no byte more");
+            let other = job.outcome(!crc).unwrap_err();
+            prop_assert_eq!(other.reason(), Reason::CrcMismatch);
+        }
+    }
+
+    #[test]
+    fn an_answer_says_how_many_bytes_were_written() {
+        assert_eq!(CrcJob::written(0x10_e306_9283), 0x10);
+        assert_eq!(CrcJob::written(u64::MAX), u32::MAX as usize);
+        assert_eq!(CrcJob::written(u32::MAX.into()), 0);
+    }
+}

@@ -1,0 +1,213 @@
+//! The context that computes CRCs.
+
+use std::fmt;
+
+use super::request::{CopyCrcOp, CrcOp, CrcRequest};
+use crate::device::{Caps, CrcCaps, CrcOptions, Device};
+use crate::error::Result;
+use crate::mem::{Destination, Source, handles};
+use crate::ops::context::{Context, Kind};
+use crate::ops::operation::Op;
+use crate::reactor::{Attachment, WorkQ};
+
+/// A CRC context: computes the CRC-32C of memory by a device, and copies it in the same pass.
+///
+/// It is attached to one [`WorkQ`]; clones are the same attachment. The module
+/// [`crc`](crate::crc) has an example.
+///
+/// Small sources are done by the poll, larger ones by the device, off the task's thread: on a
+/// software device the limit is half of its inline limit, 32 KiB.
+#[derive(Clone)]
+pub struct Crc(pub(super) Context<CrcCaps>);
+
+handles!(Crc);
+
+impl Kind for CrcCaps {
+    const ATTACH: &'static str = "CrcBuilder::attach";
+    const DETACH: &'static str = "Crc::detach";
+    const LACKS: &'static str = "computes no CRCs: DevInfo::caps().crc says which does";
+
+    fn of(caps: &Caps) -> Option<&CrcCaps> {
+        caps.crc.as_ref()
+    }
+
+    fn event_driven(&self) -> bool {
+        self.event_driven
+    }
+
+    fn max_buf_size(&self) -> u64 {
+        // An answer has 32 bits for it.
+        self.max_buf_size.min(u32::MAX.into())
+    }
+
+    fn max_list_len(&self) -> u32 {
+        self.max_list_len
+    }
+}
+
+impl Crc {
+    /// Begins a context on a device.
+    pub fn builder(device: &Device) -> CrcBuilder<'_> {
+        CrcBuilder { device }
+    }
+
+    /// Attaches a context of the same device to another WorkQ.
+    ///
+    /// # Errors
+    ///
+    /// As [`CrcBuilder::attach`].
+    #[doc(alias = "doca_ctx_workq_add")]
+    pub fn attach(&self, workq: &WorkQ) -> Result<Crc> {
+        Crc::builder(self.device()).attach(workq)
+    }
+
+    /// Gives this handle up, if it is the last one on its attachment.
+    ///
+    /// # Errors
+    ///
+    /// `InUse` if a clone, a pending operation or a graph still holds the context. The handle is
+    /// consumed either way; jobs in flight finish.
+    #[doc(alias = "doca_ctx_workq_rm")]
+    pub fn detach(self) -> Result<()> {
+        self.0.detach()
+    }
+
+    /// Returns the device.
+    pub fn device(&self) -> &Device {
+        self.attachment().device()
+    }
+
+    /// Returns the WorkQ that it is attached to.
+    pub fn workq(&self) -> WorkQ {
+        self.attachment().workq()
+    }
+
+    /// Returns the limits of the device.
+    pub fn caps(&self) -> &CrcCaps {
+        self.0.caps()
+    }
+
+    /// Where it is attached.
+    pub(super) fn attachment(&self) -> &Attachment {
+        self.0.attachment()
+    }
+
+    /// Computes the CRC-32C of the data of `src`, all of it. The CRC of no data is 0.
+    ///
+    /// Nothing happens before the first poll. [`WorkQ::progress`] and graphs hand the CRC out as a
+    /// number ([`Output::Value`](crate::op::Output::Value)).
+    ///
+    /// # Errors
+    ///
+    /// Refused, and nothing happened: `InvalidValue` if `src` is a foreign device's, or has more bytes
+    /// or a longer list than the device takes ([`Crc::caps`]); `InUse` if a job or a guard writes it;
+    /// `Shutdown`; `BadState` without a runtime in event mode. Failed: what the device reports, and
+    /// `BadState` ([`Reason::Unheard`](crate::error::Reason::Unheard)) if an event-driven job in flight is
+    /// polled where there is no runtime: the job goes on.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future is ordinary. A job in flight goes on, keeps `src` leased (`InUse`) until it
+    /// has completed, and is then forgotten. Forgetting the future is sound too.
+    pub fn crc32c<S: Source>(&self, src: S) -> CrcOp<&Crc, S> {
+        self.crc32c_with(CrcOptions::new(), src)
+    }
+
+    /// Computes the CRC-32C of the data of `src`, from a seed on, and checks it if `options` say what
+    /// it must be. The CRC of no data is the seed.
+    ///
+    /// # Errors
+    ///
+    /// `IoFailed` ([`Reason::CrcMismatch`](crate::error::Reason::CrcMismatch)) if the CRC is not the
+    /// expected one; else as [`Crc::crc32c`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Crc::crc32c`].
+    pub fn crc32c_with<S: Source>(&self, options: CrcOptions, src: S) -> CrcOp<&Crc, S> {
+        Op::new(CrcRequest::new(self, options, src, ()))
+    }
+
+    /// Copies the data of `src` into the tailroom of `dst`, whose data grows, and computes the CRC-32C
+    /// of what it copies in the same pass.
+    ///
+    /// The device reads each byte once, so the CRC is that of the bytes that were written to `dst`,
+    /// even if a peer writes `src` meanwhile. If the operation fails, the data of `dst` does not grow.
+    /// Nothing happens before the first poll. [`WorkQ::progress`] and graphs hand the result out as a
+    /// number, which [`CrcCopied::from`](super::CrcCopied) reads.
+    ///
+    /// # Errors
+    ///
+    /// Refused, and nothing was copied: `InvalidValue` if there is too little tailroom, shared memory,
+    /// a foreign device, or more bytes or longer lists than the device takes ([`Crc::caps`]);
+    /// `NotPermitted` if the destination is read-only; `InUse` if a job or a guard has either side;
+    /// `Shutdown`; `BadState` without a runtime in event mode. Failed: what the device reports, and
+    /// `BadState` ([`Reason::Unheard`](crate::error::Reason::Unheard)) if an event-driven job in flight is
+    /// polled where there is no runtime: the job goes on.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future is ordinary. A job in flight goes on, keeps both sides leased (`InUse`)
+    /// until it has completed, and is then forgotten; the data of `dst` grows if it succeeds.
+    /// Forgetting the future is sound too.
+    pub fn copy_crc<S: Source, D: Destination>(&self, src: S, dst: D) -> CopyCrcOp<&Crc, S, D> {
+        self.copy_crc_with(CrcOptions::new(), src, dst)
+    }
+
+    /// Copies the data of `src` into the tailroom of `dst`, computes the CRC-32C of what it copies
+    /// from a seed on, and checks it if `options` say what it must be.
+    ///
+    /// If the CRC is not the expected one, the operation fails and the data of `dst` does not grow.
+    /// The tailroom has been written: do not read it as if it were old.
+    ///
+    /// # Errors
+    ///
+    /// `IoFailed` ([`Reason::CrcMismatch`](crate::error::Reason::CrcMismatch)) if the CRC is not the
+    /// expected one; else as [`Crc::copy_crc`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Crc::copy_crc`].
+    pub fn copy_crc_with<S: Source, D: Destination>(
+        &self,
+        options: CrcOptions,
+        src: S,
+        dst: D,
+    ) -> CopyCrcOp<&Crc, S, D> {
+        Op::new(CrcRequest::new(self, options, src, dst))
+    }
+}
+
+impl fmt::Debug for Crc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.debug("Crc", f)
+    }
+}
+
+impl AsRef<Crc> for Crc {
+    fn as_ref(&self) -> &Crc {
+        self
+    }
+}
+
+/// Builds a [`Crc`].
+#[derive(Clone, Debug)]
+#[must_use = "nothing is built before attach"]
+pub struct CrcBuilder<'a> {
+    device: &'a Device,
+}
+
+impl CrcBuilder<'_> {
+    /// Attaches the context to a WorkQ.
+    ///
+    /// # Errors
+    ///
+    /// `NotSupported` if the device computes no CRCs, or cannot ring an event-driven WorkQ for them;
+    /// `InvalidValue` if the WorkQ is deeper than the device allows; `BadState` if it was shut down;
+    /// `Full` beyond 8 devices on a WorkQ.
+    #[doc(alias = "doca_ctx_start")]
+    #[doc(alias = "doca_ctx_workq_add")]
+    pub fn attach(self, workq: &WorkQ) -> Result<Crc> {
+        Context::attach(self.device, workq).map(Crc)
+    }
+}
