@@ -66,10 +66,9 @@ impl<L: OfJob, J: AsJob> Leased<L, J> {
     /// Returns how many bytes are copied in the time that it took.
     #[inline(always)]
     pub(crate) fn end(self, outcome: &Result<u64, JobError>) -> usize {
-        if let Ok(answer) = *outcome {
-            self.leases.grow(J::written(answer));
-        }
-        self.job.cost()
+        let Leased { leases, job } = self;
+        leases.end(outcome.map_or(0, J::written));
+        job.cost()
     }
 }
 

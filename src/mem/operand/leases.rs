@@ -36,8 +36,8 @@ impl Leases {
 
 /// All Leases of a job.
 pub(crate) trait OfJob {
-    /// Appends `by` bytes to the data of its destination.
-    fn grow(&self, by: usize);
+    /// Appends `by` bytes to the data of the destination, and gives the leases back.
+    fn end(self, by: usize);
 
     /// Returns them as a Slot keeps them.
     fn keep(self) -> Leases;
@@ -45,7 +45,7 @@ pub(crate) trait OfJob {
 
 impl OfJob for Leases {
     #[inline(always)]
-    fn grow(&self, by: usize) {
+    fn end(self, by: usize) {
         self.write.grow(by);
     }
 
@@ -57,8 +57,12 @@ impl OfJob for Leases {
 
 impl<R: IntoKept<Reading>, W: IntoKept<Writing> + Grow> OfJob for (R, W) {
     #[inline(always)]
-    fn grow(&self, by: usize) {
-        self.1.grow(by);
+    fn end(self, by: usize) {
+        // One by one: the glue that drops a pair is a call.
+        let (read, write) = self;
+        write.grow(by);
+        drop(write);
+        drop(read);
     }
 
     #[inline(always)]
