@@ -1,6 +1,7 @@
 //! What a job does not do: allocate, call the system in busy-poll, ring when nobody waits.
 
 mod frugal;
+mod remote;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -317,10 +318,11 @@ fn a_remote_operation_allocates_nothing_nor_does_a_receive() {
         let mmap = mmap.alloc(LEN).unwrap();
         let blob = mmap.export_rdma(&rig.device).unwrap();
         let remote = RemoteMmap::from_export(&rig.device, &blob).wait().unwrap();
-        let remote = remote.buf(..).unwrap();
+        let whole = remote.buf(..).unwrap();
         let ((src, dst), (dropped, _)) = (rig.pair(), rig.pair());
         dropped.set_data(0, 0).unwrap();
         let operations = async || {
+            let remote = whole.slice(..).unwrap();
             let (sent, received) = tokio::join!(here.send(&src), there.recv(&dst));
             assert_eq!((sent, received.unwrap().len), (Ok(LEN), LEN));
             drop(there.recv(&dropped).start().unwrap());

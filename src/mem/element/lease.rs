@@ -59,16 +59,6 @@ impl Handle {
             Err(_) => Err(JobError::of(Reason::DestinationInUse)),
         }
     }
-
-    /// Gives back a read Lease that was forgotten; the caller has one.
-    pub(in crate::mem) fn end_read(&self) {
-        drop(ReadLease(self.0.again()));
-    }
-
-    /// Gives back the write Lease that was forgotten; the caller has it.
-    pub(in crate::mem) fn end_write(&self) {
-        drop(WriteLease(self.0.again()));
-    }
 }
 
 /// The right to read the data of an element.

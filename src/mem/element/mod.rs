@@ -13,4 +13,4 @@ pub(super) use free_list::MAX as MAX_ELEMENTS;
 #[cfg(all(test, tokio_doca_loom))]
 pub(super) use free_list::{FreeList, Pushed};
 pub(super) use lease::{LastCount, ReadLease, WriteLease};
-pub(super) use slab::{Slab, SlabHandle};
+pub(super) use slab::{Base, Slab, SlabHandle};

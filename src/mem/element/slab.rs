@@ -15,6 +15,7 @@ use std::task::Waker;
 
 use super::element::Element;
 use super::free_list::{FreeList, Pushed};
+use crate::device::Origin;
 use crate::mem::mmap::Mmap;
 use crate::sync::{WaitNode, Waiters};
 
@@ -23,15 +24,24 @@ pub(in crate::mem) struct Slab {
     free: FreeList,
     /// Who waits for an element.
     waiters: Waiters,
+    base: Base,
+}
+
+/// What the elements of a slab stand on, and the slab keeps.
+pub(in crate::mem) enum Base {
     /// The Mmap and the range that a pool claimed of it.
-    claim: Option<(Mmap, Range<usize>)>,
+    Claim(Mmap, Range<usize>),
+    /// The import whose key the jobs on the elements use.
+    Import(#[expect(dead_code, reason = "it is there to be kept")] Arc<dyn Origin>),
+    /// Each element keeps its own Mmap.
+    Own,
 }
 
 impl Slab {
     /// A slab of `len` elements, each made with its index and the address of the slab.
     pub(in crate::mem) fn build(
         len: usize,
-        claim: Option<(Mmap, Range<usize>)>,
+        base: Base,
         element: impl Fn(u32, NonNull<Slab>) -> Element,
     ) -> SlabHandle {
         let slab = Arc::new_cyclic(|weak: &Weak<Self>| {
@@ -41,7 +51,7 @@ impl Slab {
                 elements,
                 free: FreeList::new(len),
                 waiters: Waiters::new(),
-                claim,
+                base,
             }
         });
         // The elements' count; `bring_home` or the handle's drop takes it back.
@@ -54,7 +64,10 @@ impl Slab {
     }
 
     pub(in crate::mem) fn mmap(&self) -> Option<&Mmap> {
-        self.claim.as_ref().map(|(mmap, _)| mmap)
+        match &self.base {
+            Base::Claim(mmap, _) => Some(mmap),
+            Base::Import(_) | Base::Own => None,
+        }
     }
 
     /// A free element, which is the caller's.
@@ -167,7 +180,7 @@ impl Slab {
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        if let Some((mmap, range)) = &self.claim {
+        if let Base::Claim(mmap, range) = &self.base {
             mmap.0.ranges().unclaim(range);
         }
     }

@@ -13,7 +13,7 @@ use super::session::SessionLease;
 use crate::device::Keep;
 use crate::mem::buf::{ChainRead, ChainWrite};
 use crate::mem::element::{LastCount, ReadLease, WriteLease};
-use crate::mem::remote::{LastPiece, RemoteRead, RemoteWrite};
+use crate::mem::remote::{LastImport, RemoteMmap, RemoteRead, RemoteWrite};
 
 /// The Leases of a job of any kind, as a Slot keeps them.
 pub(crate) struct Leases {
@@ -75,14 +75,16 @@ impl<R: IntoKept<Reading>, W: IntoKept<Writing> + Grow> OfJob for (R, W) {
 pub enum Reading {
     Buf(ReadLease),
     Chain(ChainRead),
-    Remote(RemoteRead),
+    /// Memory that no lease of this process protects.
+    Import(RemoteMmap),
 }
 
 /// The write Leases of one job.
 pub enum Writing {
     Buf(WriteLease),
     Chain(ChainWrite),
-    Remote(RemoteWrite),
+    /// Memory that no lease of this process protects.
+    Import(RemoteMmap),
 }
 
 /// A Slot has room for two words on each side.
@@ -95,7 +97,7 @@ impl Reading {
         match self {
             Reading::Buf(lease) => lease.is_shared(),
             Reading::Chain(lease) => lease.is_shared(),
-            Reading::Remote(_) => true,
+            Reading::Import(_) => true,
         }
     }
 }
@@ -136,7 +138,7 @@ impl Grow for Writing {
         match self {
             Writing::Buf(lease) => lease.grow(by),
             Writing::Chain(lease) => lease.grow(by),
-            Writing::Remote(lease) => lease.grow(by),
+            Writing::Import(_) => {}
         }
     }
 }
@@ -171,12 +173,18 @@ macro_rules! keep {
 keep! {
     ReadLease => Reading: |lease| Some(Reading::Buf(lease));
     ChainRead => Reading: |lease| Some(Reading::Chain(lease));
-    RemoteRead => Reading: |lease| Some(Reading::Remote(lease));
+    RemoteRead => Reading: |lease| Some(match lease {
+        RemoteRead::Own(lease) => Reading::Buf(lease),
+        RemoteRead::Import(import) => Reading::Import(import),
+    });
     Option<Reading> => Reading: |lease| lease;
     () => Reading: |()| None;
     WriteLease => Writing: |lease| Some(Writing::Buf(lease));
     ChainWrite => Writing: |lease| Some(Writing::Chain(lease));
-    RemoteWrite => Writing: |lease| Some(Writing::Remote(lease));
+    RemoteWrite => Writing: |lease| Some(match lease {
+        RemoteWrite::Own(lease) => Writing::Buf(lease),
+        RemoteWrite::Import(import) => Writing::Import(import),
+    });
     Option<Writing> => Writing: |lease| lease;
     () => Writing: |()| None;
 }
@@ -190,8 +198,8 @@ pub(crate) enum Last {
     Element(LastCount),
     /// A count of a chain, which may be the last.
     Chain(Keep),
-    /// The last count of a piece of an import.
-    Remote(LastPiece),
+    /// The last count of an import.
+    Import(LastImport),
 }
 
 impl Reading {
@@ -201,7 +209,7 @@ impl Reading {
         match self {
             Reading::Buf(lease) => lease.end().map(Last::Element),
             Reading::Chain(lease) => Some(Last::Chain(lease.end())),
-            Reading::Remote(lease) => lease.end().map(Last::Remote),
+            Reading::Import(import) => import.end().map(Last::Import),
         }
     }
 }
@@ -213,7 +221,7 @@ impl Writing {
         match self {
             Writing::Buf(lease) => lease.end().map(Last::Element),
             Writing::Chain(lease) => Some(Last::Chain(lease.end())),
-            Writing::Remote(lease) => lease.end().map(Last::Remote),
+            Writing::Import(import) => import.end().map(Last::Import),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::{Range, RangeBounds};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::mem::element::{Element, MAX_ELEMENTS, Slab, SlabHandle};
+use crate::mem::element::{Base, Element, MAX_ELEMENTS, Slab, SlabHandle};
 use crate::mem::mmap::{Mmap, MmapInner};
 
 pub(super) struct Cut {
@@ -79,7 +79,7 @@ impl Cut {
         let range = self.range.clone();
         let claimed = mmap.0.ranges().claim(range.clone());
         claimed.map_err(|busy| busy.error(op, &range))?;
-        let claim = Some((mmap.clone(), range));
+        let claim = Base::Claim(mmap.clone(), range);
         Ok(Slab::build(self.count, claim, |index, slab| {
             let start = self.first + index as usize * self.stride;
             Element::fixed(mmap, start..start + self.size, index, slab)

@@ -1,13 +1,14 @@
 //! Bufs on any unclaimed range of any Mmap.
 
 use std::fmt;
-use std::ops::RangeBounds;
+use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::mem::buf::Buf;
-use crate::mem::element::{Element, Handle, MAX_ELEMENTS, Slab, SlabHandle};
+use crate::mem::element::{Base, Element, Handle, MAX_ELEMENTS, Slab, SlabHandle};
 use crate::mem::mmap::{Mmap, MmapInner};
+use crate::mem::ranges::Busy;
 
 /// Descriptors for Bufs on ranges of the caller's choice (Core guide 3.3.4). Clones are the same inventory.
 ///
@@ -40,7 +41,28 @@ impl BufInventory {
             descriptors <= max,
             "an inventory has at most {max} descriptors, and {descriptors} were asked for"
         );
-        BufInventory(Arc::new(Slab::build(descriptors, None, Element::unplaced)))
+        BufInventory::on(Base::Own, descriptors)
+    }
+
+    /// Makes an inventory whose Bufs keep `base`.
+    pub(in crate::mem) fn on(base: Base, descriptors: usize) -> BufInventory {
+        BufInventory(Arc::new(Slab::build(descriptors, base, Element::unplaced)))
+    }
+
+    /// Places a Buf on a range that lies in the Mmap; `None` if all descriptors are in use.
+    fn place(&self, mmap: &Mmap, range: Range<usize>) -> Option<Result<Buf, Busy>> {
+        let element = self.0.take()?;
+        Some(Handle::ranged(element, mmap, range).map(Buf))
+    }
+
+    /// As `place`, and all bytes are data.
+    pub(in crate::mem) fn place_filled(
+        &self,
+        mmap: &Mmap,
+        range: Range<usize>,
+    ) -> Option<Result<Buf, Busy>> {
+        let placed = self.place(mmap, range);
+        placed.map(|buf| buf.inspect(|buf| buf.0.fill()))
     }
 
     /// A Buf without data: a destination.
@@ -57,12 +79,13 @@ impl BufInventory {
             let text = MmapInner::refusal(&range, len, "the Mmap");
             Error::new(ErrorKind::InvalidValue, OP, text)
         })?;
-        let Some(element) = self.0.take() else {
-            let full = JobError::new(Reason::InventoryEmpty, self.0.len() as u64, 0);
-            return Err(Error::new(full.kind(), OP, full.to_string()));
-        };
-        let handle = Handle::ranged(element, mmap, range.clone());
-        Ok(Buf(handle.map_err(|busy| busy.error(OP, &range))?))
+        match self.place(mmap, range.clone()) {
+            Some(placed) => placed.map_err(|busy| busy.error(OP, &range)),
+            None => {
+                let full = JobError::new(Reason::InventoryEmpty, self.0.len() as u64, 0);
+                Err(Error::new(full.kind(), OP, full.to_string()))
+            }
+        }
     }
 
     /// A Buf whose bytes are all data: a source.

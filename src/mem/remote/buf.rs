@@ -2,50 +2,57 @@
 
 use std::fmt;
 use std::ops::{Range, RangeBounds};
-use std::sync::Arc;
 
 use super::mmap::{Inner, RemoteMmap};
-use crate::device::{Audience, Segments};
+use super::own::Own;
+use crate::device::{Audience, Segment, Segments};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::mem::buf::Buf;
-use crate::mem::mmap::{Holder, Mmap, MmapInner};
-use crate::mem::pool::BufInventory;
+use crate::mem::mmap::{Holder, MmapInner};
+use crate::mem::ranges::Busy;
 
-/// A plain range of a [`RemoteMmap`]: it has no rooms. A copy, or a remote operation, reads all of it, and writes from its start on. (DOCA gives
-/// remote descriptors rooms too, which makes a read from a fresh one silently empty.) Clones are the same range.
+/// A plain range of a [`RemoteMmap`], without headroom and tailroom. Clones are the same range.
+///
+/// A copy or a remote operation reads all of it, and writes from its start on. (DOCA gives remote
+/// descriptors rooms too, which makes a read from a fresh one silently empty.)
+///
+/// A range is a few words: making one, slicing and cloning allocate nothing, so that a service can
+/// take another range for each job. The exception is memory of this process that it imported itself
+/// ([`RemoteMmap::is_own`]): when more of its ranges are alive than ever before, from the
+/// seventeenth on, the import's table of descriptors doubles.
 #[derive(Clone)]
-pub struct RemoteBuf(pub(super) Arc<Piece>);
-
-pub(super) struct Piece {
+pub struct RemoteBuf {
     mmap: RemoteMmap,
-    /// What its Leases are taken on, if it is memory of this process.
-    pub(super) own: Option<Buf>,
-    from: usize,
-    len: usize,
+    /// What its leases are taken on, if it is memory of this process that takes any.
+    own: Option<Buf>,
+    /// Its bytes, as the device knows them.
+    segment: Segment,
 }
 
 impl RemoteBuf {
     /// Returns the number of bytes.
+    #[inline(always)]
     pub fn len(&self) -> usize {
-        self.0.len
+        self.segment.len()
     }
 
     /// Returns whether it has no bytes.
     pub fn is_empty(&self) -> bool {
-        self.0.len == 0
+        self.len() == 0
     }
 
-    /// Where it begins in the memory that was exported.
+    /// Returns where it begins in the memory that was exported.
     pub(in crate::mem) fn offset(&self) -> usize {
-        self.0.from
+        self.segment.addr().addr().get() - self.inner().whole.addr().addr().get()
     }
 
-    /// What it is a piece of.
+    /// Returns the memory that it is a range of.
+    #[inline(always)]
     pub fn mmap(&self) -> &RemoteMmap {
-        &self.0.mmap
+        &self.mmap
     }
 
-    /// A part of it.
+    /// Returns a part of it.
     ///
     /// # Errors
     ///
@@ -54,32 +61,39 @@ impl RemoteBuf {
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<RemoteBuf, JobError> {
         let range = MmapInner::resolve(range, self.len())
             .map_err(|range| MmapInner::not_within(&range, self.len()))?;
-        let from = self.0.from + range.start;
-        // Its Leases are of these bytes alone.
-        let part = |(mmap, whole): (&Mmap, &Buf)| {
-            // While the whole is there nobody claims its range or stops the Mmap, and this does not fail.
-            leased(mmap, from..from + range.len()).unwrap_or_else(|_| whole.clone())
+        let from = self.offset() + range.start;
+        // Its leases are on these bytes alone.
+        let part = |(own, whole): (&Own, &Buf)| {
+            // While `whole` exists nobody claims its range or stops the Mmap, so this does not fail.
+            own.buf(from..from + range.len())
+                .unwrap_or_else(|_| whole.clone())
         };
-        let own = self.inner().own.as_ref().zip(self.0.own.as_ref()).map(part);
-        Ok(RemoteBuf(Arc::new(Piece {
-            mmap: self.0.mmap.clone(),
-            own,
-            from,
-            len: range.len(),
-        })))
+        let own = self.inner().own.as_deref().zip(self.own.as_ref());
+        Ok(RemoteBuf {
+            mmap: self.mmap.clone(),
+            own: own.map(part),
+            segment: self.segment.part(range.start, range.len()),
+        })
     }
 
-    /// The addresses of its bytes, as the device knows them.
+    /// Returns the addresses of its bytes, as the device knows them.
     pub(in crate::mem) fn span(&self) -> Range<usize> {
-        let start = self.inner().whole.addr().addr().get() + self.0.from;
-        start..start + self.0.len
+        let start = self.segment.addr().addr().get();
+        start..start + self.len()
     }
 
+    /// Returns what its leases are taken on, if it takes any.
+    #[inline(always)]
+    pub(in crate::mem) fn own(&self) -> Option<&Buf> {
+        self.own.as_ref()
+    }
+
+    #[inline(always)]
     fn inner(&self) -> &Inner {
-        &self.0.mmap.0
+        &self.mmap.0
     }
 
-    /// As the device of a Dma, or of an Rdma, sees it.
+    /// Returns its bytes as the device of a Dma, or of an Rdma, sees them.
     #[inline(always)]
     pub(in crate::mem) fn segment(
         &self,
@@ -101,21 +115,22 @@ impl RemoteBuf {
         if !permitted {
             return Err(JobError::of(or));
         }
-        Ok(Segments::one(inner.whole.part(self.0.from, self.0.len)))
+        Ok(Segments::one(self.segment))
     }
 }
 
 impl fmt::Debug for RemoteBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let from = self.offset();
         f.debug_struct("RemoteBuf")
-            .field("range", &(self.0.from..self.0.from + self.0.len))
-            .field("of", &self.0.mmap)
+            .field("range", &(from..from + self.len()))
+            .field("of", &self.mmap)
             .finish()
     }
 }
 
 impl RemoteMmap {
-    /// A piece of it.
+    /// Returns a range of it.
     ///
     /// # Errors
     ///
@@ -131,24 +146,17 @@ impl RemoteMmap {
         })?;
         let own = match &self.0.own {
             None => None,
-            Some(mmap) => match leased(mmap, range.clone()) {
+            Some(own) => match own.buf(range.clone()) {
                 Ok(buf) => Some(buf),
-                Err(error) if error.kind() == ErrorKind::InUse && mmap.access().peer_writable() => {
-                    None
-                }
-                Err(error) => return Err(error.with_call(OP)),
+                // Nothing of it lends a slice that a lease would protect.
+                Err(Busy::Taken(_)) if own.mmap.access().peer_writable() => None,
+                Err(busy) => return Err(busy.error(OP, &range)),
             },
         };
-        Ok(RemoteBuf(Arc::new(Piece {
+        Ok(RemoteBuf {
             mmap: self.clone(),
             own,
-            from: range.start,
-            len: range.len(),
-        })))
+            segment: self.0.whole.part(range.start, range.len()),
+        })
     }
-}
-
-/// What the Leases on a range of this process's own memory are taken on.
-fn leased(mmap: &Mmap, range: Range<usize>) -> Result<Buf> {
-    BufInventory::with_capacity(1).buf_filled(mmap, range)
 }

@@ -1,15 +1,19 @@
-//! Memory of an exporter's.
+//! Memory that was imported from an exporter.
 //!
-//! No Lease of this process protects what another one may touch at any time, so a [`RemoteBuf`] takes none: it keeps the import,
-//! and the device looks before each job whether the memory is still exported. Memory of this process, imported by its own
-//! blob, is the same Mmap, and a piece of it takes Leases like any Buf; except where a pool or an array has the range and
-//! peers may write it: there is nothing that a Lease would protect, and none is taken (ADR 0022).
+//! No lease of this process protects memory that another process may touch at any time. So a
+//! [`RemoteBuf`](super::RemoteBuf) of such memory takes none: it keeps the import, and the device
+//! checks before each job that the memory is still exported.
+//!
+//! If the exporter is this process, the memory is the same Mmap, and a range of it takes leases like
+//! a Buf. The exception is a range that a pool or an array has and that peers may write: there is
+//! nothing that a lease would protect, and none is taken (ADR 0022).
 #![expect(unsafe_code, reason = "names the memory of an import")]
 
 use std::fmt;
 use std::sync::Arc;
 
 use super::import::Import;
+use super::own::Own;
 use crate::device::{Access, Audience, Device, Imported, Origin, Segment};
 use crate::error::{Error, ErrorKind, JobError, Result};
 use crate::mem::mmap::{Mmap, MmapInner};
@@ -70,8 +74,8 @@ pub(super) struct Inner {
     pub(super) whole: Segment,
     pub(super) access: Access,
     pub(super) audience: Audience,
-    /// The Mmap, if this process exported it.
-    pub(super) own: Option<Mmap>,
+    /// If this process exported it: its Mmap, and the descriptors of its ranges.
+    pub(super) own: Option<Box<Own>>,
     origin: Arc<dyn Origin>,
 }
 
@@ -120,12 +124,14 @@ impl RemoteMmap {
         Ok(RemoteMmap(Arc::new(Inner {
             device: device.clone(),
             // SAFETY: the device reaches these bytes by the key until the origin is dropped
-            // (registrar duty 4), which whoever names them keeps. If they are the owner's, its
-            // Leases say who uses them; otherwise nobody else in this process does.
+            // (registrar duty 4). A RemoteBuf keeps the origin by its RemoteMmap, and so does a job on
+            // imported memory; a job on own memory keeps it by the slab of its lease (`Base::Import`).
+            // If the bytes are the owner's, its leases say who uses them; otherwise nobody else in
+            // this process does.
             whole: unsafe { Segment::new(addr, len, key) },
             access: imported.access,
             audience: imported.audience,
-            own,
+            own: own.map(|mmap| Box::new(Own::new(mmap, &imported.origin))),
             origin: imported.origin,
         })))
     }

@@ -6,8 +6,9 @@ mod buf;
 mod import;
 mod lease;
 mod mmap;
+mod own;
 
 pub use buf::RemoteBuf;
 pub use import::Import;
-pub(super) use lease::{LastPiece, RemoteRead, RemoteWrite};
+pub(super) use lease::{LastImport, RemoteRead, RemoteWrite};
 pub use mmap::RemoteMmap;

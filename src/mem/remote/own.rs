@@ -1,0 +1,106 @@
+//! Memory of this process that it imported itself: where its ranges get their descriptors.
+//!
+//! A range of own memory is a Buf, so that its leases stand in the trees of the Mmap (ADR 0022). Its
+//! descriptor comes from an inventory of the import, which grows when more ranges are alive than
+//! ever before. So making a range allocates nothing otherwise, and a job never does (ADR 0036).
+
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use crate::device::Origin;
+use crate::mem::buf::Buf;
+use crate::mem::element::{Base, MAX_ELEMENTS};
+use crate::mem::mmap::Mmap;
+use crate::mem::pool::BufInventory;
+use crate::mem::ranges::Busy;
+
+/// Ranges that can be alive before the first growth.
+const FIRST: usize = 16;
+
+/// This process's Mmap, and the descriptors of the import's ranges.
+pub(super) struct Own {
+    pub(super) mmap: Mmap,
+    origin: Arc<dyn Origin>,
+    first: Descriptors,
+}
+
+/// An inventory, and a larger one that is made once this one is empty.
+struct Descriptors {
+    inventory: BufInventory,
+    more: OnceLock<Box<Descriptors>>,
+}
+
+impl Descriptors {
+    fn new(origin: &Arc<dyn Origin>, len: usize) -> Descriptors {
+        // Until its last Buf and lease are gone, an inventory keeps the origin, and with it the key.
+        let base = Base::Import(Arc::clone(origin));
+        Descriptors {
+            inventory: BufInventory::on(base, len.min(MAX_ELEMENTS)),
+            more: OnceLock::new(),
+        }
+    }
+}
+
+impl Own {
+    pub(super) fn new(mmap: Mmap, origin: &Arc<dyn Origin>) -> Own {
+        Own {
+            mmap,
+            origin: Arc::clone(origin),
+            first: Descriptors::new(origin, FIRST),
+        }
+    }
+
+    /// Returns a Buf on a range that lies in the Mmap. All of its bytes are data.
+    pub(super) fn buf(&self, range: Range<usize>) -> Result<Buf, Busy> {
+        let mut at = &self.first;
+        loop {
+            if let Some(placed) = at.inventory.place_filled(&self.mmap, range.clone()) {
+                return placed;
+            }
+            let twice = 2 * at.inventory.descriptors();
+            let grow = || Box::new(Descriptors::new(&self.origin, twice));
+            at = at.more.get_or_init(grow);
+        }
+    }
+}
+
+#[cfg(all(test, not(tokio_doca_loom)))]
+mod tests {
+    use super::*;
+    use crate::device::{Access, Audience, Device, Imported};
+    use crate::error::JobError;
+    use crate::mem::remote::{RemoteMmap, RemoteRead};
+
+    struct Always;
+
+    impl Origin for Always {
+        fn check(&self) -> Result<(), JobError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_lease_on_own_memory_keeps_the_origin_of_the_import() {
+        let device = Device::open("pf0").unwrap();
+        let access = Access::LOCAL_READ_WRITE | Access::DPU_READ_WRITE;
+        let builder = Mmap::builder().device(&device).access(access);
+        let mmap = builder.alloc(4096).unwrap();
+        let origin: Arc<dyn Origin> = Arc::new(Always);
+        let kept = Arc::downgrade(&origin);
+        let (region, access) = (mmap.0.region(), Access::DPU_READ_WRITE);
+        let imported =
+            Imported::new(region.addr(), 4096, access, Audience::Dpu, 0, origin).with_owner(mmap.0);
+        let remote = RemoteMmap::new(&device, imported).unwrap();
+        // The last of them is from an inventory that was added.
+        let range = || remote.buf(..64).unwrap();
+        let ranges: Vec<_> = std::iter::repeat_with(range).take(FIRST + 1).collect();
+        let lease = |range| RemoteRead::begin(range).unwrap();
+        let leases = [&ranges[0], &ranges[FIRST]].map(lease);
+        drop((ranges, remote));
+        for lease in leases {
+            assert!(kept.upgrade().is_some(), "a job may use its key");
+            drop(lease);
+        }
+        assert!(kept.upgrade().is_none(), "nothing keeps it");
+    }
+}

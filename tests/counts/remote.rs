@@ -1,0 +1,123 @@
+//! What a range of imported memory costs: a service takes another one for each job.
+
+use std::ops::Range;
+
+use support::peer::{Peer, hear, hex, role, say, unhex};
+use support::{counting, test_name};
+use tokio_doca::soft::{Soft, View};
+use tokio_doca::{
+    Device, Dma, Mmap, Mode, Result, WorkQ,
+    mem::{Access, BufInventory, RemoteBuf, RemoteMmap},
+};
+
+use super::{LEN, Rig, inline, on_runtime};
+
+const RANGES: usize = 8;
+
+fn exported(device: &Device) -> (Mmap, Vec<u8>) {
+    let access = Access::LOCAL_READ_WRITE | Access::DPU_READ_WRITE;
+    let mmap = Mmap::builder().device(device).access(access);
+    let mmap = mmap.alloc(RANGES * LEN).unwrap();
+    let blob = mmap.export_dpu(device).unwrap();
+    (mmap, blob)
+}
+
+/// Exports memory until the parent has ended.
+fn exporter() {
+    let (_mmap, blob) = exported(&Soft::builder().build().open("pf0").unwrap());
+    say(&hex(&blob));
+    while hear().is_some() {}
+}
+
+/// A Dma on the DPU's side that can import the memory.
+struct Importer {
+    dma: Dma,
+    remote: RemoteMmap,
+    local: Mmap,
+}
+
+impl Importer {
+    fn new(blob: &[u8], defer: bool) -> Importer {
+        let soft = Soft::builder().view(View::Dpu).defer(defer).build();
+        let device = soft.open("p0").unwrap();
+        let workq = WorkQ::builder().mode(Mode::BusyPoll).build().unwrap();
+        Importer {
+            dma: Dma::builder(&device).attach(&workq).unwrap(),
+            remote: RemoteMmap::from_export(&device, blob).wait().unwrap(),
+            local: Mmap::builder().device(&device).alloc(LEN).unwrap(),
+        }
+    }
+
+    /// What this thread allocates for a copy to and from each range that `range` makes, after
+    /// several that warm up.
+    async fn allocated_by(&self, range: impl Fn(Range<usize>) -> RemoteBuf) -> u64 {
+        let inventory = BufInventory::with_capacity(2);
+        let src = inventory.buf_filled(&self.local, ..).unwrap();
+        let mut before = 0;
+        for round in 0..8 {
+            if round == 4 {
+                before = counting::here();
+            }
+            for at in (0..RANGES).map(|at| at * LEN) {
+                let remote = range(at..at + LEN);
+                assert_eq!(self.dma.copy(&src, &remote).await, Ok(LEN));
+                src.reset_data_len().unwrap();
+                let read = self.dma.copy(remote.clone(), &src).await;
+                assert_eq!(read, Ok(LEN));
+            }
+        }
+        counting::here() - before
+    }
+
+    async fn check(&self) {
+        let made = self.allocated_by(|range| self.remote.buf(range).unwrap());
+        assert_eq!(made.await, 0, "ranges of the import");
+        let whole = self.remote.buf(..).unwrap();
+        let cut = self.allocated_by(|range| whole.slice(range).unwrap());
+        assert_eq!(cut.await, 0, "slices of a range");
+    }
+}
+
+#[test]
+fn a_range_of_another_processes_memory_allocates_nothing() {
+    if role().as_deref() == Some("exporter") {
+        return exporter();
+    }
+    let name = test_name!(a_range_of_another_processes_memory_allocates_nothing);
+    let mut peer = Peer::start(name, "exporter");
+    let blob = unhex(&peer.hear());
+    for defer in [false, true] {
+        on_runtime(Importer::new(&blob, defer).check());
+    }
+    peer.ends();
+}
+
+#[test]
+fn a_range_of_own_memory_allocates_nothing() {
+    let rig = Rig::new(Mode::BusyPoll, inline(), 4);
+    for defer in [false, true] {
+        let (_mmap, blob) = exported(&rig.device);
+        on_runtime(Importer::new(&blob, defer).check());
+    }
+}
+
+/// Descriptors of ranges are kept for the next ones, however many are alive at once.
+#[test]
+fn ranges_of_own_memory_allocate_only_when_more_are_alive_than_ever() -> Result<()> {
+    let rig = Rig::new(Mode::BusyPoll, inline(), 4);
+    let (_mmap, blob) = exported(&rig.device);
+    let importer = Importer::new(&blob, false);
+    let many = || -> Result<u64> {
+        let mut ranges = Vec::with_capacity(1000);
+        let before = counting::here();
+        for _ in 0..1000 {
+            ranges.push(importer.remote.buf(..LEN)?);
+        }
+        Ok(counting::here() - before)
+    };
+    let first = many()?;
+    // Six larger inventories: 32, 64, .. 1,024 descriptors after the first 16.
+    assert!((6..=36).contains(&first), "{first} allocations");
+    assert_eq!(many()?, 0);
+    Ok(())
+}
