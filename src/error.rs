@@ -265,6 +265,9 @@ pub struct JobError {
 
 const NUMBER: u64 = (1 << 56) - 1;
 
+/// The second number of an error whose first one is a piece of a chain.
+const IN_PIECE: u64 = u64::MAX;
+
 impl JobError {
     /// An error with the two numbers that its text mentions; the first is kept to 56 bits.
     pub(crate) const fn new(reason: Reason, first: u64, second: u64) -> JobError {
@@ -279,6 +282,15 @@ impl JobError {
     /// An error without numbers.
     pub(crate) const fn of(reason: Reason) -> JobError {
         JobError::new(reason, 0, 0)
+    }
+
+    /// Says in which piece of a chain it was met, if it has no numbers yet.
+    #[cold]
+    pub(crate) fn in_piece(self, piece: usize) -> JobError {
+        match (self.first(), self.second()) {
+            (0, 0) => JobError::new(self.reason(), piece as u64, IN_PIECE),
+            _ => self,
+        }
     }
 
     /// What a device says of a job that failed: the kind, and the vendor's own code.
@@ -370,6 +382,11 @@ impl JobError {
     /// The vendor's code, if the device reported the error.
     pub fn vendor_code(&self) -> Option<u64> {
         (self.reason() == Reason::Device).then_some(self.second)
+    }
+
+    /// The piece of a chain that it was met in, if it says so.
+    fn piece(&self) -> Option<u64> {
+        (self.second == IN_PIECE).then(|| self.first())
     }
 
     fn first(&self) -> u64 {

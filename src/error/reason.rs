@@ -36,6 +36,10 @@ reasons! {
     SliceAsDestination, InvalidValue,
         "a slice is a source only"
         => "put the Buf itself into a destination chain";
+    /// Imported memory stands in a chain, and the job is not a copy.
+    RemoteInChain, NotSupported,
+        "the chain has imported memory, and only a Dma gathers from it and scatters to it"
+        => "give an Rdma the RemoteBuf itself as its remote side, or copy the bytes to a Buf with Dma::copy";
     /// A range reaches past the end of its Buf.
     OutOfRange, InvalidValue,
         "the range ends past the bytes that there are",

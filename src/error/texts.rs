@@ -1,9 +1,13 @@
 //! How the table of reasons is made: [`super::reason`] has the table.
 
-/// Writes the fact with the numbers of the error if there is such a text, and without them if not.
+/// Writes the fact with the numbers of the error if there is such a text. If not, writes it with the
+/// piece of a chain if the error has one.
 macro_rules! fact {
     ($f:ident, $error:ident, $fact:literal) => {
-        $f.write_str($fact)
+        match $error.piece() {
+            Some(piece) => write!($f, concat!("piece {} of the chain: ", $fact), piece),
+            None => $f.write_str($fact),
+        }
     };
     ($f:ident, $error:ident, $fact:literal, |$a:ident, $b:ident| $numbers:literal) => {{
         let ($a, $b) = ($error.first(), $error.second());

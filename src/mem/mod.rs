@@ -24,14 +24,16 @@
 // | room | what it holds | imports |
 // |---|---|---|
 // | `operand` | what a job reads and writes, and how it is lent to a device | all others |
+// | `chain` | lists of Bufs and of imported memory | `remote` and below |
 // | `remote` | memory of another process | `pool` and below |
 // | `pool` | where Bufs come from | `buf` and below |
-// | `buf` | Bufs and lists of them | `element` and below |
+// | `buf` | Bufs and parts of them | `element` and below |
 // | `element` | the counts and leases of one Buf | `mmap`, `ranges` |
 // | `mmap` | registered memory and the devices that hold it | `ranges` |
 // | `ranges` | which bytes are claimed or leased | none |
 
 mod buf;
+mod chain;
 mod element;
 mod handle;
 #[cfg(all(test, tokio_doca_loom))]
@@ -43,7 +45,8 @@ mod ranges;
 mod remote;
 
 pub use crate::device::Access;
-pub use buf::{Buf, BufChain, BufData, BufDataMut, BufSlice, IntoBytesError, Link};
+pub use buf::{Buf, BufData, BufDataMut, BufSlice, IntoBytesError};
+pub use chain::{BufChain, Link};
 pub use handle::Handle;
 pub use mmap::{HugePages, Mmap, MmapBuilder};
 pub use operand::{

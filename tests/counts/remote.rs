@@ -7,7 +7,7 @@ use support::{counting, test_name};
 use tokio_doca::soft::{Soft, View};
 use tokio_doca::{
     Device, Dma, Mmap, Mode, Result, WorkQ,
-    mem::{Access, BufInventory, RemoteBuf, RemoteMmap},
+    mem::{Access, BufChain, BufInventory, RemoteBuf, RemoteMmap},
 };
 
 use super::{LEN, Rig, inline, on_runtime};
@@ -69,12 +69,36 @@ impl Importer {
         counting::here() - before
     }
 
+    /// The same of a list to which the range is pushed for one copy to it, and one from it.
+    async fn allocated_by_lists(&self) -> u64 {
+        let list = BufChain::with_capacity(2);
+        let inventory = BufInventory::with_capacity(2);
+        let src = inventory.buf_filled(&self.local, ..).unwrap();
+        let mut before = 0;
+        for round in 0..8 {
+            if round == 4 {
+                before = counting::here();
+            }
+            for at in (0..RANGES).step_by(2).map(|at| at * LEN) {
+                for range in [at..at + LEN / 2, at + LEN..at + LEN * 3 / 2] {
+                    list.push(self.remote.buf(range).unwrap()).unwrap();
+                }
+                assert_eq!(self.dma.copy(&src, &list).await, Ok(LEN));
+                src.reset_data_len().unwrap();
+                assert_eq!(self.dma.copy(&list, &src).await, Ok(LEN));
+                while list.pop().unwrap().is_some() {}
+            }
+        }
+        counting::here() - before
+    }
+
     async fn check(&self) {
         let made = self.allocated_by(|range| self.remote.buf(range).unwrap());
         assert_eq!(made.await, 0, "ranges of the import");
         let whole = self.remote.buf(..).unwrap();
         let cut = self.allocated_by(|range| whole.slice(range).unwrap());
         assert_eq!(cut.await, 0, "slices of a range");
+        assert_eq!(self.allocated_by_lists().await, 0, "lists");
     }
 }
 

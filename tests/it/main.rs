@@ -66,6 +66,7 @@ mod mem {
     mod chains;
     mod export;
     mod import;
+    mod imported_lists;
     mod inventory;
     mod leases;
     mod mmap;

@@ -1,5 +1,6 @@
 //! Memory of one process used by another: real processes, and what becomes of one when the other goes.
 
+use std::ops::Range;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use tokio_doca::soft::{Soft, View};
 use tokio_doca::{
     Buf, Device, Dma, ErrorKind, Mmap, Mode, WorkQ,
     error::{JobError, Reason},
-    mem::{Access, BufInventory, RemoteBuf, RemoteMmap},
+    mem::{Access, BufChain, BufInventory, RemoteBuf, RemoteMmap},
 };
 
 const DPU: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_WRITE);
@@ -188,6 +189,65 @@ fn an_exporter_that_stops_or_drops_is_named() {
         let kinds = [ErrorKind::NotPermitted, ErrorKind::ConnectionReset];
         assert!(kinds.contains(&kind), "{kind:?}");
         peer.ends();
+    }
+}
+
+/// A list of ranges of two exporters' memory fails for whichever has gone, wherever it stands in the
+/// list, and moves nothing.
+#[test]
+fn a_list_of_two_exporters_memory_is_copied_until_one_goes() {
+    if role().is_some() {
+        return exporter(DPU);
+    }
+    let test = test_name!(a_list_of_two_exporters_memory_is_copied_until_one_goes);
+    for soft in [Soft::builder(), Soft::builder().defer(true)] {
+        let (mut stays, first) = start_exporter(test);
+        let (mut goes, second) = start_exporter(test);
+        let copies = Copies::new(soft.view(View::Dpu).build());
+        let remotes = [copies.import(&first), copies.import(&second)];
+        let list = |ranges: [Range<usize>; 2]| {
+            let list = BufChain::with_capacity(2);
+            for (remote, range) in remotes.iter().zip(ranges) {
+                list.push(remote.buf(range).unwrap()).unwrap();
+            }
+            list
+        };
+        for peer in [&mut stays, &mut goes] {
+            peer.say("fill");
+            assert_eq!(peer.hear(), "filled");
+        }
+        let bytes = pattern(9, LEN);
+        let gather = list([10..30, 4000..4050]);
+        let read = || {
+            copies.buf.reset_data_len().unwrap();
+            block_on(copies.dma.copy(&gather, &copies.buf))
+        };
+        assert_eq!(read(), Ok(70));
+        let expected = [&bytes[10..30], &bytes[4000..4050]].concat();
+        assert_eq!(copies.buf.data().unwrap()[..], expected[..]);
+        // From memory of both to other memory of both; and the same bytes twice.
+        let scatter = list([100..120, 100..150]);
+        assert_eq!(block_on(copies.dma.copy(&gather, &scatter)), Ok(70));
+        let error = block_on(copies.dma.copy(&gather, list([0..20, 4049..4099])));
+        assert_eq!(error.unwrap_err().reason(), Reason::Overlap);
+        // Addresses of two processes are not compared.
+        assert_eq!(
+            block_on(copies.dma.copy(&gather, list([4000..4050, 10..30]))),
+            Ok(70)
+        );
+
+        goes.say("stop");
+        goes.hear();
+        let error = read().unwrap_err();
+        assert_eq!(error.reason(), Reason::ExportRevoked);
+        assert_eq!(copies.buf.data_len(), 0, "nothing was moved");
+        goes.kill();
+        let error = block_on(copies.dma.copy(&gather, &scatter)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        // The other one's memory is there as before.
+        assert!(gather.pop().unwrap().is_some());
+        assert_eq!(read(), Ok(20));
+        stays.ends();
     }
 }
 

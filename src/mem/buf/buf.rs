@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::RangeBounds;
 
 use super::guard::{BufData, BufDataMut};
+use super::span::Span;
 use crate::device::volatile_copy;
 use crate::error::{JobError, Reason};
 use crate::mem::element::{Element, Handle};
@@ -222,6 +223,11 @@ impl Buf {
                 }
             }),
         }
+    }
+
+    /// Returns where all of its bytes are.
+    pub(in crate::mem) fn span(&self) -> Span {
+        Span::local(self.0.span())
     }
 
     pub(super) fn refuse_shared(&self) -> Result<(), JobError> {

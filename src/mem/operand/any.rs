@@ -5,7 +5,6 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::Range;
 
 use super::leases::{IntoKept, Reading, Writing};
 use super::marks::{
@@ -16,7 +15,8 @@ use super::model::Place;
 use super::model::sealed::{Operand, ReadFrom, Taken, WriteTo};
 use super::rule::Rule;
 use crate::error::{JobError, Reason};
-use crate::mem::buf::{Buf, BufChain, BufSlice, Extent};
+use crate::mem::buf::{Buf, BufSlice, Extent, Span};
+use crate::mem::chain::BufChain;
 use crate::mem::handle::Handle;
 use crate::mem::mmap::Holder;
 use crate::mem::remote::RemoteBuf;
@@ -130,6 +130,15 @@ impl<K: Kind> Operand for Any<K> {
         !matches!(self.0, One::Chain(_))
     }
 
+    #[inline(always)]
+    fn is_leased(&self) -> bool {
+        match &self.0 {
+            One::None | One::Buf(_) | One::Slice(_) => true,
+            One::Chain(chain) => chain.is_leased(),
+            One::Remote(remote) => remote.is_leased(),
+        }
+    }
+
     fn offset(&self) -> usize {
         match &self.0 {
             One::Remote(remote) => remote.offset(),
@@ -137,13 +146,21 @@ impl<K: Kind> Operand for Any<K> {
         }
     }
 
-    fn each(&self, f: &mut dyn FnMut(Range<usize>)) {
+    #[inline(always)]
+    fn span(&self) -> Option<Span> {
         match &self.0 {
-            One::None => {}
-            One::Buf(buf) => buf.each(f),
-            One::Slice(slice) => slice.each(f),
-            One::Chain(chain) => chain.each(f),
-            One::Remote(remote) => remote.each(f),
+            One::None => ().span(),
+            One::Buf(buf) => Operand::span(buf),
+            One::Slice(slice) => slice.span(),
+            One::Chain(_) => None,
+            One::Remote(remote) => Operand::span(remote),
+        }
+    }
+
+    fn with_spans(&self, f: &mut dyn FnMut(&[Span])) {
+        match &self.0 {
+            One::Chain(chain) => chain.with_spans(f),
+            _ => f(self.span().as_ref().map_or(&[], Span::as_list)),
         }
     }
 }
@@ -198,12 +215,12 @@ impl<K: Kind> WriteTo for Any<K> {
     }
 
     #[inline(always)]
-    fn lease_room(&self, holder: Holder) -> Taken<Option<Writing>> {
+    fn lease_room(&self, holder: Holder, rule: Rule) -> Taken<Option<Writing>> {
         match &self.0 {
-            One::Buf(buf) => any(buf.lease_room(holder)),
-            One::Chain(chain) => any(chain.lease_room(holder)),
-            One::Remote(remote) if K::REMOTE => any(remote.lease_room(holder)),
-            One::None if K::NONE => any(().lease_room(holder)),
+            One::Buf(buf) => any(buf.lease_room(holder, rule)),
+            One::Chain(chain) => any(chain.lease_room(holder, rule)),
+            One::Remote(remote) if K::REMOTE => any(remote.lease_room(holder, rule)),
+            One::None if K::NONE => any(().lease_room(holder, rule)),
             One::None | One::Remote(_) | One::Slice(_) => never(),
         }
     }

@@ -2,8 +2,6 @@
 //! leases from `Reading` and `Writing`, because a node of a graph that copies costs 13 to 27
 //! instructions more with those.
 
-use std::ops::Range;
-
 use super::leases::{Grow, IntoKept, Writing};
 use super::marks::{
     CopyDestination, CopySource, Destination, MaybeDestination, MaybeSource, RdmaDestination,
@@ -13,7 +11,8 @@ use super::model::Place;
 use super::model::sealed::{Operand, ReadFrom, Taken, WriteTo};
 use super::rule::Rule;
 use crate::device::Segments;
-use crate::mem::buf::{Buf, BufChain, BufSlice, ChainRead, ChainWrite, Extent};
+use crate::mem::buf::{Buf, BufSlice, Extent, Span};
+use crate::mem::chain::{BufChain, ChainRead, ChainWrite};
 use crate::mem::element::{ReadLease, WriteLease};
 use crate::mem::handle::handles;
 use crate::mem::mmap::Holder;
@@ -82,9 +81,24 @@ macro_rules! operands {
                 !matches!(self, $name::Chain(_))
             }
 
-            fn each(&self, f: &mut dyn FnMut(Range<usize>)) {
+            #[inline(always)]
+            fn is_leased(&self) -> bool {
                 match self {
-                    $($name::$variant(operand) => operand.each(f),)*
+                    $name::Chain(chain) => chain.is_leased(),
+                    _ => true,
+                }
+            }
+
+            #[inline(always)]
+            fn span(&self) -> Option<Span> {
+                match self {
+                    $($name::$variant(operand) => Operand::span(operand),)*
+                }
+            }
+
+            fn with_spans(&self, f: &mut dyn FnMut(&[Span])) {
+                match self {
+                    $($name::$variant(operand) => operand.with_spans(f),)*
                 }
             }
         }
@@ -162,14 +176,14 @@ impl WriteTo for AnyDestination {
     }
 
     #[inline(always)]
-    fn lease_room(&self, holder: Holder) -> Taken<Self::Lease> {
+    fn lease_room(&self, holder: Holder, rule: Rule) -> Taken<Self::Lease> {
         match self {
             AnyDestination::Buf(buf) => {
-                let (lease, segments, room) = buf.lease_room(holder)?;
+                let (lease, segments, room) = buf.lease_room(holder, rule)?;
                 Ok((Local::Buf(lease), segments, room))
             }
             AnyDestination::Chain(chain) => {
-                let (lease, segments, room) = chain.lease_room(holder)?;
+                let (lease, segments, room) = chain.lease_room(holder, rule)?;
                 Ok((Local::Chain(lease), segments, room))
             }
         }

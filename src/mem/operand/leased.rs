@@ -8,7 +8,6 @@
 use std::sync::Arc;
 
 use super::leases::{IntoKept, Leases, OfJob, Reading, Writing};
-use super::model::Place;
 use super::model::sealed::{ReadFrom, WriteTo};
 use super::overlap::{explain, share};
 use super::rule::Rule;
@@ -121,16 +120,17 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
     #[inline(always)]
     fn take_unchecked(&self, rule: Rule) -> Result<Taken<S::Lease, D::Lease>, JobError> {
         let Sides { src, dst, holder } = *self;
-        let imported = src.place() == Place::Remote || dst.place() == Place::Remote;
-        if imported && share(src, dst) {
-            return Err(JobError::of(Reason::Overlap));
-        }
+        // Asked before the leases: where the caller knows it, nothing is asked twice.
+        let single = src.is_single() && dst.is_single();
         let (read, from, data) = src
             .lease_data(holder, rule)
             .map_err(|error| explain(src, dst, error))?;
         let (write, to, room) = dst
-            .lease_room(holder)
+            .lease_room(holder, rule)
             .map_err(|error| explain(src, dst, error))?;
+        if share(src, dst, single) {
+            return Err(JobError::of(Reason::Overlap));
+        }
         Ok(Taken {
             leases: (read, write),
             src: from,
@@ -262,7 +262,7 @@ pub(crate) fn receive(
     dst: &impl WriteTo,
     holder: Holder,
 ) -> Result<Leased<Option<Writing>, Segments>, JobError> {
-    let (lease, segments, _) = dst.lease_room(holder)?;
+    let (lease, segments, _) = dst.lease_room(holder, Rule::Open)?;
     // SAFETY: the lease is that of the segments.
     Ok(unsafe { Leased::new(lease.kept(), segments) })
 }

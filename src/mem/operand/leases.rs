@@ -11,7 +11,7 @@
 
 use super::session::SessionLease;
 use crate::device::Keep;
-use crate::mem::buf::{ChainRead, ChainWrite};
+use crate::mem::chain::{ChainRead, ChainWrite};
 use crate::mem::element::{LastCount, ReadLease, WriteLease};
 use crate::mem::remote::{LastImport, RemoteMmap, RemoteRead, RemoteWrite};
 

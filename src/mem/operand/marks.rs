@@ -2,7 +2,8 @@
 //! of [`super::model`] do the work.
 
 use super::model::sealed;
-use crate::mem::buf::{Buf, BufChain, BufSlice};
+use crate::mem::buf::{Buf, BufSlice};
+use crate::mem::chain::BufChain;
 use crate::mem::remote::RemoteBuf;
 
 /// Defines public traits, the types that have each, and references to those types.

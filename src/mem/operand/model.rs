@@ -7,13 +7,12 @@
     reason = "the sealed traits are public in a private module"
 )]
 
-use std::ops::Range;
-
 use super::leases::{Grow, IntoKept, Reading, Writing};
 use super::rule::Rule;
 use crate::device::Segments;
-use crate::error::{JobError, Reason};
-use crate::mem::buf::{Buf, BufChain, BufSlice, ChainRead, ChainWrite, Extent};
+use crate::error::JobError;
+use crate::mem::buf::{Buf, BufSlice, Extent, Span};
+use crate::mem::chain::{BufChain, ChainRead, ChainWrite};
 use crate::mem::element::{ReadLease, WriteLease};
 use crate::mem::mmap::Holder;
 use crate::mem::remote::{RemoteBuf, RemoteRead, RemoteWrite};
@@ -41,12 +40,21 @@ pub mod sealed {
         fn is_single(&self) -> bool {
             true
         }
+        /// Whether jobs take leases on all of it. Of a chain: asked under the lease.
+        #[inline(always)]
+        fn is_leased(&self) -> bool {
+            true
+        }
         /// Where it begins in the memory that was exported, if it is imported.
         fn offset(&self) -> usize {
             0
         }
-        /// Calls `f` with the addresses of every Buf.
-        fn each(&self, f: &mut dyn FnMut(Range<usize>));
+        /// Where it is, if it is one piece; `None` for a list.
+        fn span(&self) -> Option<Span>;
+        /// Calls `f` with its pieces that are not empty, sorted. A list is locked meanwhile.
+        fn with_spans(&self, f: &mut dyn FnMut(&[Span])) {
+            f(self.span().as_ref().map_or(&[], Span::as_list));
+        }
     }
 
     /// What a job reads.
@@ -66,7 +74,7 @@ pub mod sealed {
         /// Its tailroom now, without a lease.
         fn room(&self) -> Extent;
         /// Takes the leases. Returns the segments and the number of bytes, too.
-        fn lease_room(&self, holder: Holder) -> Taken<Self::Lease>;
+        fn lease_room(&self, holder: Holder, rule: Rule) -> Taken<Self::Lease>;
         /// Whether this is a write lease on it.
         fn is_leased_by(&self, _lease: &Writing) -> bool {
             false
@@ -85,8 +93,9 @@ impl Operand for Buf {
         Place::Local
     }
 
-    fn each(&self, f: &mut dyn FnMut(Range<usize>)) {
-        f(self.0.span());
+    #[inline(always)]
+    fn span(&self) -> Option<Span> {
+        Some(Buf::span(self))
     }
 }
 
@@ -118,7 +127,7 @@ impl WriteTo for Buf {
     }
 
     #[inline(always)]
-    fn lease_room(&self, holder: Holder) -> Taken<WriteLease> {
+    fn lease_room(&self, holder: Holder, _rule: Rule) -> Taken<WriteLease> {
         let lease = self.0.write()?;
         let segment = lease.segment(holder)?;
         Ok((lease, Segments::one(segment), segment.len()))
@@ -135,8 +144,9 @@ impl Operand for BufSlice {
         Place::Local
     }
 
-    fn each(&self, f: &mut dyn FnMut(Range<usize>)) {
-        self.buf.each(f);
+    #[inline(always)]
+    fn span(&self) -> Option<Span> {
+        Some(self.buf.span())
     }
 }
 
@@ -171,8 +181,17 @@ impl Operand for BufChain {
         false
     }
 
-    fn each(&self, f: &mut dyn FnMut(Range<usize>)) {
-        self.each_span(f);
+    fn is_leased(&self) -> bool {
+        BufChain::is_leased(self)
+    }
+
+    #[inline(always)]
+    fn span(&self) -> Option<Span> {
+        None
+    }
+
+    fn with_spans(&self, f: &mut dyn FnMut(&[Span])) {
+        BufChain::with_spans(self, f);
     }
 }
 
@@ -187,8 +206,8 @@ impl ReadFrom for BufChain {
         self.data_extent()
     }
 
-    fn lease_data(&self, holder: Holder, _rule: Rule) -> Taken<ChainRead> {
-        self.begin_read(holder)
+    fn lease_data(&self, holder: Holder, rule: Rule) -> Taken<ChainRead> {
+        self.begin_read(holder, rule == Rule::Fill)
     }
 }
 
@@ -199,8 +218,8 @@ impl WriteTo for BufChain {
         self.room_extent()
     }
 
-    fn lease_room(&self, holder: Holder) -> Taken<ChainWrite> {
-        self.begin_write(holder)
+    fn lease_room(&self, holder: Holder, rule: Rule) -> Taken<ChainWrite> {
+        self.begin_write(holder, rule == Rule::Fill)
     }
 
     fn is_leased_by(&self, lease: &Writing) -> bool {
@@ -214,12 +233,18 @@ impl Operand for RemoteBuf {
         Place::Remote
     }
 
+    #[inline(always)]
+    fn is_leased(&self) -> bool {
+        self.own().is_some()
+    }
+
     fn offset(&self) -> usize {
         RemoteBuf::offset(self)
     }
 
-    fn each(&self, f: &mut dyn FnMut(Range<usize>)) {
-        f(self.span());
+    #[inline(always)]
+    fn span(&self) -> Option<Span> {
+        Some(RemoteBuf::span(self))
     }
 }
 
@@ -239,13 +264,12 @@ impl ReadFrom for RemoteBuf {
     /// write there anyway.
     #[inline(always)]
     fn lease_data(&self, holder: Holder, rule: Rule) -> Taken<RemoteRead> {
-        let (by, access) = (holder.audience(), self.mmap().access());
-        let (permitted, or) = match rule {
-            Rule::Atomic => (by.may_do_atomics(access), Reason::RemoteNotAtomic),
-            _ => (by.may_read(access), Reason::RemoteNotReadable),
+        let segment = match rule {
+            Rule::Atomic => self.atomic(holder)?,
+            _ => self.readable(holder)?,
         };
-        let segments = self.segment(by, holder, permitted, or)?;
-        Ok((RemoteRead::begin(self)?, segments, self.len()))
+        let lease = RemoteRead::begin(self)?;
+        Ok((lease, Segments::one(segment), segment.len()))
     }
 }
 
@@ -258,11 +282,10 @@ impl WriteTo for RemoteBuf {
     }
 
     #[inline(always)]
-    fn lease_room(&self, holder: Holder) -> Taken<RemoteWrite> {
-        let by = holder.audience();
-        let permitted = by.may_write(self.mmap().access());
-        let segments = self.segment(by, holder, permitted, Reason::RemoteNotWritable)?;
-        Ok((RemoteWrite::begin(self)?, segments, self.len()))
+    fn lease_room(&self, holder: Holder, _rule: Rule) -> Taken<RemoteWrite> {
+        let segment = self.writable(holder)?;
+        let lease = RemoteWrite::begin(self)?;
+        Ok((lease, Segments::one(segment), segment.len()))
     }
 }
 
@@ -273,7 +296,10 @@ impl Operand for () {
         Place::None
     }
 
-    fn each(&self, _f: &mut dyn FnMut(Range<usize>)) {}
+    #[inline(always)]
+    fn span(&self) -> Option<Span> {
+        Some(Span::local(0..0))
+    }
 }
 
 impl ReadFrom for () {
@@ -302,7 +328,7 @@ impl WriteTo for () {
     }
 
     #[inline(always)]
-    fn lease_room(&self, _holder: Holder) -> Taken<()> {
+    fn lease_room(&self, _holder: Holder, _rule: Rule) -> Taken<()> {
         Ok(((), Segments::none(), 0))
     }
 }
@@ -318,12 +344,22 @@ impl<T: Operand> Operand for &T {
         T::is_single(self)
     }
 
+    #[inline(always)]
+    fn is_leased(&self) -> bool {
+        T::is_leased(self)
+    }
+
     fn offset(&self) -> usize {
         T::offset(self)
     }
 
-    fn each(&self, f: &mut dyn FnMut(Range<usize>)) {
-        T::each(self, f);
+    #[inline(always)]
+    fn span(&self) -> Option<Span> {
+        T::span(self)
+    }
+
+    fn with_spans(&self, f: &mut dyn FnMut(&[Span])) {
+        T::with_spans(self, f);
     }
 }
 
@@ -353,8 +389,8 @@ impl<T: WriteTo> WriteTo for &T {
     }
 
     #[inline(always)]
-    fn lease_room(&self, holder: Holder) -> Taken<T::Lease> {
-        T::lease_room(self, holder)
+    fn lease_room(&self, holder: Holder, rule: Rule) -> Taken<T::Lease> {
+        T::lease_room(self, holder, rule)
     }
 
     fn is_leased_by(&self, lease: &Writing) -> bool {

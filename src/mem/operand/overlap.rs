@@ -1,64 +1,61 @@
 //! Whether the two sides of a job share memory.
 
-use arrayvec::ArrayVec;
-
+use super::model::Place;
 use super::model::sealed::Operand;
 use crate::error::{ErrorKind, JobError, Reason};
+use crate::mem::buf::Span;
 
-/// Where a Buf begins and ends.
-type Span = (usize, usize);
-
-/// The addresses of an operand's Bufs that are not empty, in order. One is the rule, and takes no memory.
-fn spans(operand: &impl Operand) -> (ArrayVec<Span, 1>, Vec<Span>) {
-    let (mut one, mut many) = (ArrayVec::new(), Vec::new());
-    operand.each(&mut |span| {
-        if span.is_empty() {
-            return;
-        }
-        if let Err(full) = one.try_push((span.start, span.end)) {
-            many.push(full.element());
-        }
-    });
-    if !many.is_empty() {
-        many.extend(one.take());
-        many.sort_unstable();
+/// Returns whether two operands have a byte in common, or a destination has one twice, which leases
+/// cannot tell of memory that takes none. The caller holds the leases of both.
+///
+/// `single` is whether both are one piece. Nothing is asked then unless one is imported.
+#[inline(always)]
+pub(super) fn share(src: &impl Operand, dst: &impl Operand, single: bool) -> bool {
+    if !single {
+        return lists_share(src, dst);
     }
-    (one, many)
+    let imported = src.place() == Place::Remote || dst.place() == Place::Remote;
+    let meet = || matches!((src.span(), dst.span()), (Some(from), Some(to)) if from.meets(&to));
+    imported && !(src.is_leased() && dst.is_leased()) && meet()
 }
 
-/// Whether two operands have a byte in common, of which one has no Leases that tell: a list is locked meanwhile, and only one may be.
-pub(super) fn share(src: &impl Operand, dst: &impl Operand) -> bool {
+/// As [`share`], where one side is a list at least.
+///
+/// A list is locked while its pieces are compared. Here two may be, first the destination: no other
+/// thread has locked another list and waits for this one. To do so it would have to hold the write
+/// lease of a list that this thread reads, or have leased the list that this thread writes.
+#[cold]
+#[inline(never)]
+fn lists_share(src: &impl Operand, dst: &impl Operand) -> bool {
+    if src.is_leased() && dst.is_leased() {
+        return false;
+    }
     let mut shared = false;
-    dst.each(&mut |to| {
-        src.each(&mut |from| shared |= from.start.max(to.start) < from.end.min(to.end));
+    dst.with_spans(&mut |to| {
+        shared = Span::any_twice(to);
+        if !shared {
+            src.with_spans(&mut |from| shared = Span::any_shared(from, to));
+        }
     });
     shared
 }
 
-/// The cause behind a refused Lease: a job that shares memory with itself is wrong, whoever else has it.
+/// Returns the cause behind a refused lease: a job that shares memory with itself is wrong, whoever
+/// else has the memory.
 #[cold]
 pub(super) fn explain(src: &impl Operand, dst: &impl Operand, error: JobError) -> JobError {
     if error.kind() != ErrorKind::InUse {
         return error;
     }
-    let (one_from, many_from) = spans(src);
-    let (one_to, many_to) = spans(dst);
-    let from = if many_from.is_empty() {
-        &one_from[..]
-    } else {
-        &many_from
-    };
-    let to = if many_to.is_empty() {
-        &one_to[..]
-    } else {
-        &many_to
-    };
-    let twice = to.windows(2).any(|pair| pair[1].0 < pair[0].1);
-    let below = |end: usize| from.iter().take_while(move |from| from.0 < end);
-    let shared = to.iter().any(|to| below(to.1).any(|from| to.0 < from.1));
-    if twice || shared {
-        JobError::of(Reason::Overlap)
-    } else {
-        error
+    // Without the leases both may be one list, which is locked once at a time.
+    let mut to = Vec::new();
+    dst.with_spans(&mut |spans| to.extend_from_slice(spans));
+    let mut shared = Span::any_twice(&to);
+    if !shared {
+        src.with_spans(&mut |from| shared = Span::any_shared(from, &to));
+    }
+    match shared {
+        true => JobError::of(Reason::Overlap),
+        false => error,
     }
 }

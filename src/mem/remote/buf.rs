@@ -1,13 +1,14 @@
 //! A range of imported memory.
 
 use std::fmt;
-use std::ops::{Range, RangeBounds};
+use std::ops::RangeBounds;
+use std::sync::Arc;
 
 use super::mmap::{Inner, RemoteMmap};
 use super::own::Own;
-use crate::device::{Audience, Segment, Segments};
+use crate::device::{Audience, Segment};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
-use crate::mem::buf::Buf;
+use crate::mem::buf::{Buf, Span};
 use crate::mem::mmap::{Holder, MmapInner};
 use crate::mem::ranges::Busy;
 
@@ -56,15 +57,16 @@ impl RemoteBuf {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if the range ends before it begins ([`Reason::RangeReversed`]), or reaches past
-    /// the end ([`Reason::OutOfRange`]).
+    /// `InvalidValue` if the range ends before it begins ([`Reason::RangeReversed`]), or reaches
+    /// past the end ([`Reason::OutOfRange`]).
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<RemoteBuf, JobError> {
         let range = MmapInner::resolve(range, self.len())
             .map_err(|range| MmapInner::not_within(&range, self.len()))?;
         let from = self.offset() + range.start;
         // Its leases are on these bytes alone.
         let part = |(own, whole): (&Own, &Buf)| {
-            // While `whole` exists nobody claims its range or stops the Mmap, so this does not fail.
+            // While `whole` exists nobody claims its range or stops the Mmap, so this does not
+            // fail.
             own.buf(from..from + range.len())
                 .unwrap_or_else(|_| whole.clone())
         };
@@ -76,10 +78,14 @@ impl RemoteBuf {
         })
     }
 
-    /// Returns the addresses of its bytes, as the device knows them.
-    pub(in crate::mem) fn span(&self) -> Range<usize> {
+    /// Returns where its bytes are.
+    pub(in crate::mem) fn span(&self) -> Span {
         let start = self.segment.addr().addr().get();
-        start..start + self.len()
+        let space = match self.mmap.is_own() {
+            true => 0,
+            false => Arc::as_ptr(&self.mmap.0).addr(),
+        };
+        Span::of(space, start..start + self.len())
     }
 
     /// Returns what its leases are taken on, if it takes any.
@@ -93,16 +99,41 @@ impl RemoteBuf {
         &self.mmap.0
     }
 
-    /// Returns its bytes as the device of a Dma, or of an Rdma, sees them.
+    /// Returns its bytes for a job that reads them.
+    ///
+    /// # Errors
+    ///
+    /// The device of the job did not import it, its use is another one, or its exporter does not
+    /// let this peer read.
     #[inline(always)]
-    pub(in crate::mem) fn segment(
+    pub(in crate::mem) fn readable(&self, holder: Holder) -> Result<Segment, JobError> {
+        let may = |by: Audience| by.may_read(self.mmap.access());
+        self.segment(holder, may, Reason::RemoteNotReadable)
+    }
+
+    /// Returns its bytes for an atomic. The errors are those of [`RemoteBuf::readable`].
+    #[inline(always)]
+    pub(in crate::mem) fn atomic(&self, holder: Holder) -> Result<Segment, JobError> {
+        let may = |by: Audience| by.may_do_atomics(self.mmap.access());
+        self.segment(holder, may, Reason::RemoteNotAtomic)
+    }
+
+    /// Returns its bytes for a job that writes them. The errors are those of
+    /// [`RemoteBuf::readable`].
+    #[inline(always)]
+    pub(in crate::mem) fn writable(&self, holder: Holder) -> Result<Segment, JobError> {
+        let may = |by: Audience| by.may_write(self.mmap.access());
+        self.segment(holder, may, Reason::RemoteNotWritable)
+    }
+
+    #[inline(always)]
+    fn segment(
         &self,
-        by: Audience,
         holder: Holder,
-        permitted: bool,
+        may: impl Fn(Audience) -> bool,
         or: Reason,
-    ) -> Result<Segments, JobError> {
-        let inner = self.inner();
+    ) -> Result<Segment, JobError> {
+        let (inner, by) = (self.inner(), holder.audience());
         if !holder.is(inner.device.id()) {
             return Err(JobError::of(Reason::ForeignDevice));
         }
@@ -112,10 +143,10 @@ impl RemoteBuf {
                 Audience::Rdma => Reason::NotForRdma,
             }));
         }
-        if !permitted {
-            return Err(JobError::of(or));
+        match may(by) {
+            true => Ok(self.segment),
+            false => Err(JobError::of(or)),
         }
-        Ok(Segments::one(self.segment))
     }
 }
 
@@ -134,9 +165,9 @@ impl RemoteMmap {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if the range ends before it begins or reaches past the memory. Of
-    /// this process's own Mmap: `InUse` if a pool or an array has a part of the range, and peers may
-    /// not write it; `BadState` if it is stopped.
+    /// `InvalidValue` if the range ends before it begins or reaches past the memory. Of this
+    /// process's own Mmap: `InUse` if a pool or an array has a part of the range, and peers may not
+    /// write it; `BadState` if it is stopped.
     pub fn buf(&self, range: impl RangeBounds<usize>) -> Result<RemoteBuf> {
         const OP: &str = "RemoteMmap::buf";
         let len = self.len();

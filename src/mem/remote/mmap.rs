@@ -4,9 +4,9 @@
 //! [`RemoteBuf`](super::RemoteBuf) of such memory takes none: it keeps the import, and the device
 //! checks before each job that the memory is still exported.
 //!
-//! If the exporter is this process, the memory is the same Mmap, and a range of it takes leases like
-//! a Buf. The exception is a range that a pool or an array has and that peers may write: there is
-//! nothing that a lease would protect, and none is taken (ADR 0022).
+//! If the exporter is this process, the memory is the same Mmap, and a range of it takes leases
+//! like a Buf. The exception is a range that a pool or an array has and that peers may write: there
+//! is nothing that a lease would protect, and none is taken (ADR 0022).
 #![expect(unsafe_code, reason = "names the memory of an import")]
 
 use std::fmt;
@@ -18,14 +18,16 @@ use crate::device::{Access, Audience, Device, Imported, Origin, Segment};
 use crate::error::{Error, ErrorKind, JobError, Result};
 use crate::mem::mmap::{Mmap, MmapInner};
 
-/// Memory that another process has exported, as a device of this one reaches it (Core guide 3.3.2). Clones are the same import.
+/// Memory that another process has exported, as a device of this process reaches it (Core guide
+/// 3.3.2). Clones are the same import.
 ///
-/// It is given back when the last clone, RemoteBuf and job has gone. When the exporter stops or drops its Mmap, or ends, the
-/// bytes stay where they are for what runs, and what begins later fails
-/// ([`Reason::ExportRevoked`](crate::error::Reason::ExportRevoked), [`Reason::ExporterGone`](crate::error::Reason::ExporterGone)).
+/// The memory is given back once all clones, RemoteBufs and jobs on it have gone. If the exporter
+/// stops or drops its Mmap, or exits, jobs in flight still complete. Later ones fail with
+/// [`Reason::ExportRevoked`](crate::error::Reason::ExportRevoked) or
+/// [`Reason::ExporterGone`](crate::error::Reason::ExporterGone).
 ///
-/// The exporter, and whoever else imports the memory, may change it at any time: it is reached by jobs alone, and what a job
-/// copies meanwhile may be torn.
+/// The exporter and other importers may change the memory at any time. So only jobs reach it, and
+/// the bytes that a job copies meanwhile may be torn.
 ///
 /// # Trust
 ///
@@ -33,10 +35,11 @@ use crate::mem::mmap::{Mmap, MmapInner};
 /// memory that it may write, and whoever touches the memory meanwhile waits for it: for up to 1.5 s
 /// while it punches 4 GiB. By default a copy of at most 64 KiB touches the memory in the task that
 /// awaits it. To copy from an exporter that is not trusted, import through a provider built with
-/// [`SoftBuilder::inline_limit(0)`](crate::soft::SoftBuilder::inline_limit): an engine thread touches
-/// the memory then, and only the copies of that provider's devices wait. Remote operations of an
-/// [`Rdma`](crate::Rdma), and a sync event whose counter lies in its owner's memory, always touch the
-/// memory in the task. The pages that a touch fills are charged to the process that touches.
+/// [`SoftBuilder::inline_limit(0)`](crate::soft::SoftBuilder::inline_limit): an engine thread
+/// touches the memory then, and only the copies of that provider's devices wait. Remote operations
+/// of an [`Rdma`](crate::Rdma), and a sync event whose counter lies in its owner's memory, always
+/// touch the memory in the task. The pages that a touch fills are charged to the process that
+/// touches.
 ///
 /// On the software device, an exporter that replaces its program (execve(2)) has ended.
 ///
@@ -80,24 +83,31 @@ pub(super) struct Inner {
 }
 
 impl RemoteMmap {
-    /// Imports what [`Mmap::export_dpu`] or [`Mmap::export_rdma`] answered, with a time limit of 5 s if [`Import::timeout`] says
-    /// no other. Nothing begins before the first poll; no runtime is needed.
+    /// Imports memory by the blob that [`Mmap::export_dpu`] or [`Mmap::export_rdma`] returned.
     ///
-    /// Where a blob may go: what the host's device of a port (`pf0`, `pf0vf0`, ..) exports to the DPU, the DPU's device of that
-    /// port imports (`p0`); an RDMA export any device does. A blob of this process's own Mmap yields that Mmap, with its
-    /// Leases.
+    /// Nothing begins before the first poll, and no runtime is needed. The time limit defaults to 5
+    /// s ([`Import::timeout`]).
+    ///
+    /// The DPU's device of a port (`p0`) imports what the host's devices of that port (`pf0`,
+    /// `pf0vf0`, ..) export to the DPU. Any device imports an RDMA export. A blob of this process's
+    /// own Mmap yields that Mmap, with its leases.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for what is no blob, is cut off or was changed, and for a blob of something
-    /// else, with the call that takes it; `UnsupportedVersion` for a newer one; `NotSupported` for one
-    /// that this device does not import, from another host, or from another network namespace without a path;
-    /// `NotPermitted` if the exporter knows no such export: it was revoked, or the blob is forged; `ConnectionReset` if the exporter has
-    /// gone; `TimedOut` if it does not answer, or the memory cannot be mapped in time; `NoMemory` if the memory cannot be mapped.
+    /// - `InvalidValue` if the bytes are no blob, or were cut off or changed; and for a blob of
+    ///   something else, with the call that takes it.
+    /// - `UnsupportedVersion` for a newer blob.
+    /// - `NotSupported` if this device does not import it, or if it is from another host, or from
+    ///   another network namespace without a path.
+    /// - `NotPermitted` if the exporter knows no such export: it was revoked, or the blob is
+    ///   forged.
+    /// - `ConnectionReset` if the exporter has gone.
+    /// - `TimedOut` if the exporter does not answer in time, or the memory is not mapped in time.
+    /// - `NoMemory` if the memory cannot be mapped.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it is ordinary: what is under way ends by itself, within the time limit.
+    /// Dropping the future detaches: the blocking call ends by itself, within the time limit.
     pub fn from_export(device: &Device, blob: &[u8]) -> Import {
         Import::new(device, blob)
     }
@@ -124,10 +134,10 @@ impl RemoteMmap {
         Ok(RemoteMmap(Arc::new(Inner {
             device: device.clone(),
             // SAFETY: the device reaches these bytes by the key until the origin is dropped
-            // (registrar duty 4). A RemoteBuf keeps the origin by its RemoteMmap, and so does a job on
-            // imported memory; a job on own memory keeps it by the slab of its lease (`Base::Import`).
-            // If the bytes are the owner's, its leases say who uses them; otherwise nobody else in
-            // this process does.
+            // (registrar duty 4). A RemoteBuf keeps the origin by its RemoteMmap, and so does a job
+            // on imported memory; a job on own memory keeps it by the slab of its lease
+            // (`Base::Import`). If the bytes are the owner's, its leases say who uses them;
+            // otherwise nobody else in this process does.
             whole: unsafe { Segment::new(addr, len, key) },
             access: imported.access,
             audience: imported.audience,
@@ -193,8 +203,9 @@ impl fmt::Debug for RemoteMmap {
 mod tests {
     use super::*;
     use crate::device::Use;
-    use crate::error::Reason;
+    use crate::mem::buf::Span;
     use crate::mem::mmap::Holder;
+    use crate::mem::pool::BufInventory;
 
     use std::ptr::NonNull;
 
@@ -206,21 +217,40 @@ mod tests {
         }
     }
 
+    /// Memory of somebody else's, at an address of the device's.
+    fn imported(device: &Device, addr: usize, len: usize) -> Result<RemoteMmap> {
+        let addr = NonNull::new(std::ptr::without_provenance_mut(addr)).expect("no null address");
+        let access = Access::DPU_READ_WRITE;
+        let imported = Imported::new(addr, len, access, Audience::Dpu, 0, Arc::new(Always));
+        RemoteMmap::new(device, imported)
+    }
+
+    /// On an adapter the address of imported memory is the exporter's, and may be one of this
+    /// process as well.
+    #[test]
+    fn memory_of_others_shares_no_bytes_with_what_has_its_addresses_here() {
+        let device = Device::open("pf0").unwrap();
+        let mmap = Mmap::builder().device(&device).alloc(4096).unwrap();
+        let buf = BufInventory::with_capacity(1).buf(&mmap, ..).unwrap();
+        let addr = mmap.0.region().addr().addr().get();
+        let [one, other] =
+            [(); 2].map(|()| imported(&device, addr, 4096).unwrap().buf(..).unwrap());
+        let share = |one: Span, other: Span| Span::any_shared(one.as_list(), other.as_list());
+        assert!(!share(buf.span(), one.span()) && !share(one.span(), buf.span()));
+        assert!(!share(one.span(), other.span()), "of two imports");
+        let [front, back] = [0..2048, 2047..4096].map(|range| one.slice(range).unwrap().span());
+        assert!(share(front, back), "of one import");
+    }
+
     #[test]
     fn an_address_is_the_devices_and_not_believed() {
         let device = Device::open("pf0").unwrap();
-        let imported = |addr: usize, len| {
-            let addr = NonNull::new(std::ptr::without_provenance_mut(addr)).unwrap();
-            let access = Access::DPU_READ_WRITE;
-            let imported = Imported::new(addr, len, access, Audience::Dpu, 0, Arc::new(Always));
-            RemoteMmap::new(&device, imported)
-        };
+        let imported = |addr, len| imported(&device, addr, len);
         // Nothing of this process is there.
         let there = imported(usize::MAX - 4096, 4096).unwrap();
         let end = there.buf(4095..).unwrap();
         let holder = Holder::new(device.id(), Use::Dma);
-        let segments = end.segment(Audience::Dpu, holder, true, Reason::RemoteNotReadable);
-        let segment = segments.unwrap().as_slice()[0];
+        let segment = end.readable(holder).unwrap();
         let addr = segment.addr().addr().get();
         assert_eq!((addr, segment.len()), (usize::MAX - 1, 1));
         for len in [4097, usize::MAX] {

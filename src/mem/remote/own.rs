@@ -1,8 +1,9 @@
 //! Memory of this process that it imported itself: where its ranges get their descriptors.
 //!
-//! A range of own memory is a Buf, so that its leases stand in the trees of the Mmap (ADR 0022). Its
-//! descriptor comes from an inventory of the import, which grows when more ranges are alive than
-//! ever before. So making a range allocates nothing otherwise, and a job never does (ADR 0036).
+//! A range of own memory is a Buf, so that its leases stand in the trees of the Mmap (ADR 0022).
+//! Its descriptor comes from an inventory of the import, which grows when more ranges are alive
+//! than ever before. So making a range allocates nothing otherwise, and a job never does (ADR
+//! 0036).
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -32,7 +33,8 @@ struct Descriptors {
 
 impl Descriptors {
     fn new(origin: &Arc<dyn Origin>, len: usize) -> Descriptors {
-        // Until its last Buf and lease are gone, an inventory keeps the origin, and with it the key.
+        // Until its last Buf and lease are gone, an inventory keeps the origin, and with it the
+        // key.
         let base = Base::Import(Arc::clone(origin));
         Descriptors {
             inventory: BufInventory::on(base, len.min(MAX_ELEMENTS)),

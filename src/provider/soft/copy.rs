@@ -7,8 +7,8 @@ use super::fabric::Import;
 use crate::device::{Segment, Segments, volatile_copy};
 use crate::error::JobError;
 
-/// Whether the imports that a copy is from and to are still exported. Their keys are their addresses, and that of memory of this
-/// process is 0; lists have such alone.
+/// Checks that the imports that a copy is from and to are still exported. The key of a segment of
+/// imported memory is the address of the import, and the key of registered memory is 0.
 ///
 /// # Safety
 ///
@@ -28,10 +28,14 @@ pub(super) unsafe fn check(src: &Segments, dst: &Segments) -> Result<(), JobErro
 #[cold]
 #[inline(never)]
 unsafe fn check_imports(src: &Segments, dst: &Segments) -> Result<(), JobError> {
-    for key in [src, dst].map(|side| side.as_one().map_or(0, |segment| segment.key())) {
-        if key != 0 {
+    let mut checked = 0;
+    for segment in src.as_slice().iter().chain(dst.as_slice()) {
+        let key = segment.key();
+        // Most often the pieces of a list are of one import.
+        if key != 0 && key != checked {
             // SAFETY: it is the key of an import that is kept, as the caller promises.
             unsafe { Import::from_key(key) }.check()?;
+            checked = key;
         }
     }
     Ok(())

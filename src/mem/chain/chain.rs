@@ -1,0 +1,319 @@
+//! A scatter/gather list that allocates once and is counted like a Buf.
+//!
+//! While a job has it, the chain holds the leases of its pieces, and the list of segments that the
+//! device reads. The first job makes both, and the last one gives them up ([`super::lease`]).
+#![expect(
+    unsafe_code,
+    reason = "the device reads the list of segments by pointer"
+)]
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::lease::{ChainRead, ChainWrite};
+use super::link::Link;
+use crate::device::{Segment, Segments};
+use crate::error::{JobError, Reason};
+use crate::mem::buf::{Extent, Span};
+use crate::mem::element::{ReadLease, WriteLease};
+use crate::mem::mmap::Holder;
+use crate::sync::{Mutex, MutexGuard, lock};
+
+/// A list that a job gathers from or scatters to, in order (Core guide 3.3.3, `doca_buf_list`).
+///
+/// Its pieces are Bufs and slices of Bufs. A copy takes ranges of imported memory too
+/// ([`RemoteBuf`](crate::mem::RemoteBuf)), of one import or of several: a range is read whole, and
+/// written from its start on. Other jobs refuse such a chain: the remote side of an operation of
+/// [`Rdma`](crate::Rdma) is one range, since a request on the wire names one.
+///
+/// A chain allocates when it is built and never again. While a job has it, changes are refused
+/// (`InUse`). Several jobs may read it at once, if they are of one device and either all or none of
+/// them of [`Rdma`](crate::Rdma): the list that the device reads is made once, with the keys of
+/// that use. Clones are the same chain.
+///
+/// ```
+/// # use tokio_doca::{mem::{Access, BufChain, RemoteMmap}, BufPool, Dma, Mmap, WorkQ};
+/// # use tokio_doca::soft::{Soft, View};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tokio_doca::Error> {
+/// # let host = Soft::builder().build().open("pf0")?;
+/// # let access = Access::LOCAL_READ_WRITE | Access::DPU_READ_WRITE;
+/// # let exported = Mmap::builder().device(&host).access(access).alloc(4096)?;
+/// # let blob = exported.export_dpu(&host)?;
+/// # let dpu = Soft::builder().view(View::Dpu).build().open("p0")?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&dpu).alloc(1 << 16)?).build()?;
+/// # let dma = Dma::builder(&dpu).attach(&WorkQ::builder().build()?)?;
+/// let remote = RemoteMmap::from_export(&dpu, &blob).await?;
+/// let pieces = BufChain::with_capacity(2);
+/// pieces.push(remote.buf(0..100)?)?;
+/// pieces.push(remote.buf(1000..1200)?)?;
+/// let gathered = pool.alloc().await;
+/// assert_eq!(dma.copy(&pieces, &gathered).await?, 300);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+#[doc(alias = "doca_buf_list_chain")]
+pub struct BufChain(pub(super) Arc<Inner>);
+
+pub(super) struct Inner {
+    capacity: usize,
+    pub(super) state: Mutex<State>,
+}
+
+pub(super) struct State {
+    pub(super) links: Vec<Link>,
+    pub(super) users: Users,
+    /// What the device reads. Unchanged while `users` says that a job has it.
+    segments: Vec<Segment>,
+    total: usize,
+    pub(super) reads: Vec<ReadLease>,
+    /// The lease of each piece, `None` for imported memory that takes none.
+    pub(super) writes: Vec<Option<WriteLease>>,
+    /// Room for `each_span`.
+    spans: Vec<Span>,
+    /// The number of pieces that are imported.
+    imported: usize,
+    /// The number of pieces that take no lease.
+    unleased: usize,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Users {
+    Free,
+    Read { jobs: usize, holder: Holder },
+    Written,
+}
+
+impl BufChain {
+    /// Makes an empty chain with room for `pieces`.
+    pub fn with_capacity(pieces: usize) -> BufChain {
+        let state = State {
+            links: Vec::with_capacity(pieces),
+            users: Users::Free,
+            segments: Vec::with_capacity(pieces),
+            total: 0,
+            reads: Vec::with_capacity(pieces),
+            writes: Vec::with_capacity(pieces),
+            spans: Vec::with_capacity(pieces),
+            imported: 0,
+            unleased: 0,
+        };
+        BufChain(Arc::new(Inner {
+            capacity: pieces,
+            state: Mutex::new(state),
+        }))
+    }
+
+    /// Appends a Buf, a slice or a range of imported memory.
+    ///
+    /// # Errors
+    ///
+    /// `Full` beyond the capacity, `InUse` while a job has the chain.
+    pub fn push(&self, link: impl Into<Link>) -> Result<(), JobError> {
+        let link = link.into();
+        let mut state = self.changeable()?;
+        if state.links.len() == self.0.capacity {
+            return Err(JobError::new(Reason::ChainFull, self.0.capacity as u64, 0));
+        }
+        state.imported += usize::from(link.is_imported());
+        state.unleased += usize::from(!link.is_leased());
+        state.links.push(link);
+        Ok(())
+    }
+
+    /// Removes the last piece and returns it; `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// `InUse` while a job has the chain.
+    pub fn pop(&self) -> Result<Option<Link>, JobError> {
+        let mut state = self.changeable()?;
+        let link = state.links.pop();
+        if let Some(link) = &link {
+            state.imported -= usize::from(link.is_imported());
+            state.unleased -= usize::from(!link.is_leased());
+        }
+        Ok(link)
+    }
+
+    /// Returns the state, if no job has the chain.
+    fn changeable(&self) -> Result<MutexGuard<'_, State>, JobError> {
+        let state = lock(&self.0.state);
+        match state.users {
+            Users::Free => Ok(state),
+            _ => Err(JobError::of(Reason::ChainInUse)),
+        }
+    }
+
+    /// Returns the number of pieces.
+    #[doc(alias = "doca_buf_list_num_elements")]
+    pub fn len(&self) -> usize {
+        lock(&self.0.state).links.len()
+    }
+
+    /// Returns whether it has no pieces.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the number of bytes that a job reads: the data of Bufs, and all of a slice or of a
+    /// range of imported memory.
+    pub fn data_len(&self) -> usize {
+        self.data_extent().bytes
+    }
+
+    /// Returns the number of bytes that a job can write: the tailroom of Bufs, and all of a range
+    /// of imported memory.
+    pub fn tailroom(&self) -> usize {
+        self.room_extent().bytes
+    }
+
+    pub(in crate::mem) fn data_extent(&self) -> Extent {
+        self.extent(Link::data_len)
+    }
+
+    pub(in crate::mem) fn room_extent(&self) -> Extent {
+        self.extent(Link::room)
+    }
+
+    /// Returns the number of pieces that are not empty, and their bytes.
+    fn extent(&self, bytes_of: impl Fn(&Link) -> usize) -> Extent {
+        let state = lock(&self.0.state);
+        let mut extent = Extent::default();
+        for bytes in state.links.iter().map(bytes_of).filter(|&bytes| bytes > 0) {
+            extent.pieces += 1;
+            extent.bytes += bytes;
+        }
+        extent
+    }
+
+    /// Takes the leases of a job that reads it. Returns the segments and the number of bytes, too.
+    ///
+    /// # Errors
+    ///
+    /// `InUse` if a job has the chain that excludes this one; [`Reason::RemoteInChain`] if a piece
+    /// is imported and the job is not a copy (`copies`); otherwise the first error of a piece.
+    pub(in crate::mem) fn begin_read(
+        &self,
+        holder: Holder,
+        copies: bool,
+    ) -> Result<(ChainRead, Segments, usize), JobError> {
+        let mut guard = lock(&self.0.state);
+        let state = &mut *guard;
+        state.check_imports(copies)?;
+        state.users = match state.users {
+            Users::Written => return Err(JobError::of(Reason::ChainInUse)),
+            Users::Read { holder: other, .. } if other != holder => {
+                return Err(JobError::of(Reason::ChainInUse));
+            }
+            Users::Read { jobs, holder } => Users::Read {
+                jobs: jobs + 1,
+                holder,
+            },
+            Users::Free => {
+                state.gather(holder).inspect_err(|_| state.reads.clear())?;
+                Users::Read { jobs: 1, holder }
+            }
+        };
+        // SAFETY: the caller keeps the ChainRead until the completion. It keeps the chain, whose
+        // list stays where it is, and is not changed until `users` is Free again. The pieces stay
+        // too, and with them the imports whose keys are in the list.
+        let segments = unsafe { Segments::list(&state.segments) };
+        Ok((ChainRead(Arc::clone(&self.0)), segments, state.total))
+    }
+
+    /// Takes the leases of a job that writes it. Returns the segments and the number of bytes, too.
+    ///
+    /// # Errors
+    ///
+    /// As [`BufChain::begin_read`].
+    pub(in crate::mem) fn begin_write(
+        &self,
+        holder: Holder,
+        copies: bool,
+    ) -> Result<(ChainWrite, Segments, usize), JobError> {
+        let mut guard = lock(&self.0.state);
+        let state = &mut *guard;
+        if state.users != Users::Free {
+            return Err(JobError::of(Reason::ChainInUse));
+        }
+        state.check_imports(copies)?;
+        state
+            .scatter(holder)
+            .inspect_err(|_| state.writes.clear())?;
+        state.users = Users::Written;
+        // SAFETY: as in `begin_read`.
+        let segments = unsafe { Segments::list(&state.segments) };
+        Ok((ChainWrite(Arc::clone(&self.0)), segments, state.total))
+    }
+
+    /// Returns whether jobs take a lease on each of its pieces.
+    pub(in crate::mem) fn is_leased(&self) -> bool {
+        lock(&self.0.state).unleased == 0
+    }
+
+    /// Calls `f` with the pieces that are not empty, sorted. The chain is locked meanwhile.
+    pub(in crate::mem) fn with_spans(&self, f: &mut dyn FnMut(&[Span])) {
+        let mut guard = lock(&self.0.state);
+        let State { links, spans, .. } = &mut *guard;
+        spans.clear();
+        spans.extend(links.iter().map(Link::span).filter(|span| !span.is_empty()));
+        spans.sort_unstable();
+        f(spans);
+    }
+}
+
+impl State {
+    /// Refuses imported pieces unless the job is a copy.
+    fn check_imports(&self, copies: bool) -> Result<(), JobError> {
+        if self.imported == 0 || copies {
+            return Ok(());
+        }
+        let piece = self.links.iter().position(Link::is_imported);
+        let error = JobError::of(Reason::RemoteInChain);
+        Err(piece.map_or(error, |piece| error.in_piece(piece)))
+    }
+
+    /// Leases the pieces for reading, and lists their data.
+    fn gather(&mut self, holder: Holder) -> Result<(), JobError> {
+        self.start();
+        for (piece, link) in self.links.iter().enumerate() {
+            let (lease, segment) = link.read(holder).map_err(|error| error.in_piece(piece))?;
+            self.reads.extend(lease);
+            self.total += segment.len();
+            if segment.len() > 0 {
+                self.segments.push(segment);
+            }
+        }
+        Ok(())
+    }
+
+    /// Leases the pieces for writing, and lists their room.
+    fn scatter(&mut self, holder: Holder) -> Result<(), JobError> {
+        self.start();
+        for (piece, link) in self.links.iter().enumerate() {
+            let (lease, segment) = link.write(holder).map_err(|error| error.in_piece(piece))?;
+            self.writes.push(lease);
+            self.total += segment.len();
+            if segment.len() > 0 {
+                self.segments.push(segment);
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&mut self) {
+        self.segments.clear();
+        self.total = 0;
+    }
+}
+
+impl fmt::Debug for BufChain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BufChain")
+            .field("len", &self.len())
+            .field("capacity", &self.0.capacity)
+            .finish()
+    }
+}

@@ -1,0 +1,150 @@
+//! A piece of a chain: what a job reads or writes of it, and the lease that it takes.
+
+use std::fmt;
+
+use crate::device::Segment;
+use crate::error::{JobError, Reason};
+use crate::mem::buf::{Buf, BufSlice, Span};
+use crate::mem::element::{ReadLease, WriteLease};
+use crate::mem::mmap::Holder;
+use crate::mem::remote::RemoteBuf;
+
+/// One piece of a [`BufChain`](crate::mem::BufChain): a Buf, a slice of one, or a range of imported
+/// memory.
+#[derive(Clone)]
+pub struct Link(Piece);
+
+#[derive(Clone)]
+enum Piece {
+    Whole(Buf),
+    Slice(BufSlice),
+    Remote(RemoteBuf),
+}
+
+impl From<&Buf> for Link {
+    fn from(buf: &Buf) -> Link {
+        Link(Piece::Whole(buf.clone()))
+    }
+}
+
+impl From<Buf> for Link {
+    fn from(buf: Buf) -> Link {
+        Link(Piece::Whole(buf))
+    }
+}
+
+impl From<BufSlice> for Link {
+    fn from(slice: BufSlice) -> Link {
+        Link(Piece::Slice(slice))
+    }
+}
+
+impl From<&RemoteBuf> for Link {
+    fn from(range: &RemoteBuf) -> Link {
+        Link(Piece::Remote(range.clone()))
+    }
+}
+
+impl From<RemoteBuf> for Link {
+    fn from(range: RemoteBuf) -> Link {
+        Link(Piece::Remote(range))
+    }
+}
+
+impl Link {
+    /// Returns how many bytes a job reads.
+    pub(super) fn data_len(&self) -> usize {
+        match &self.0 {
+            Piece::Whole(buf) => buf.data_len(),
+            Piece::Slice(slice) => slice.len(),
+            Piece::Remote(range) => range.len(),
+        }
+    }
+
+    /// Returns how many bytes a job can write.
+    pub(super) fn room(&self) -> usize {
+        match &self.0 {
+            Piece::Whole(buf) => buf.tailroom(),
+            Piece::Slice(slice) => slice.buf.tailroom(),
+            Piece::Remote(range) => range.len(),
+        }
+    }
+
+    /// Returns where its memory is: all of its Buf, or the range.
+    pub(super) fn span(&self) -> Span {
+        match &self.0 {
+            Piece::Whole(buf) => buf.span(),
+            Piece::Slice(slice) => slice.buf.span(),
+            Piece::Remote(range) => range.span(),
+        }
+    }
+
+    /// Returns whether it is imported memory.
+    pub(super) fn is_imported(&self) -> bool {
+        matches!(self.0, Piece::Remote(_))
+    }
+
+    /// Returns whether jobs on it take a lease.
+    pub(super) fn is_leased(&self) -> bool {
+        match &self.0 {
+            Piece::Whole(_) | Piece::Slice(_) => true,
+            Piece::Remote(range) => range.own().is_some(),
+        }
+    }
+
+    /// Takes the lease for reading, if there is one. Returns the bytes as the device sees them.
+    ///
+    /// # Errors
+    ///
+    /// Those of the Buf, the slice or the range alone.
+    pub(super) fn read(&self, holder: Holder) -> Result<(Option<ReadLease>, Segment), JobError> {
+        let local = |buf: &Buf, part: Option<(usize, usize)>| {
+            let lease = buf.0.read()?;
+            let segment = match part {
+                Some((from, len)) => lease.segment(holder, from, len)?,
+                None => lease.whole(holder)?,
+            };
+            Ok((Some(lease), segment))
+        };
+        match &self.0 {
+            Piece::Whole(buf) => local(buf, None),
+            Piece::Slice(slice) => local(&slice.buf, Some((slice.from, slice.len))),
+            Piece::Remote(range) => {
+                let segment = range.readable(holder)?;
+                let lease = range.own().map(|buf| buf.0.read()).transpose()?;
+                Ok((lease, segment))
+            }
+        }
+    }
+
+    /// Takes the lease for writing, if there is one. Returns the room as the device sees it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Link::read`], and [`Reason::SliceAsDestination`] for a slice.
+    pub(super) fn write(&self, holder: Holder) -> Result<(Option<WriteLease>, Segment), JobError> {
+        match &self.0 {
+            Piece::Whole(buf) => {
+                let lease = buf.0.write()?;
+                let segment = lease.segment(holder)?;
+                Ok((Some(lease), segment))
+            }
+            Piece::Slice(_) => Err(JobError::of(Reason::SliceAsDestination)),
+            Piece::Remote(range) => {
+                let segment = range.writable(holder)?;
+                let lease = range.own().map(|buf| buf.0.write()).transpose()?;
+                Ok((lease, segment))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Piece::Whole(buf) => buf.fmt(f),
+            Piece::Slice(slice) => slice.fmt(f),
+            Piece::Remote(range) => range.fmt(f),
+        }
+    }
+}
