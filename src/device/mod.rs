@@ -51,7 +51,7 @@
 //!
 //! | duty | checks of `contract` |
 //! |---|---|
-//! | 1 | `each_accepted_job_completes_once`, `lists_are_gathered_and_scattered`; for hashes `digests_are_known`, `sessions_go_on`; for CRCs `crcs_are_known` |
+//! | 1 | `each_accepted_job_completes_once`, `lists_are_gathered_and_scattered`, `imported_lists_are_gathered_and_scattered` (on a device that imports what another one exports to the DPU); for hashes `digests_are_known`, `sessions_go_on`; for CRCs `crcs_are_known` |
 //! | 2 | `completed_memory_is_left_alone` |
 //! | 3 | `a_job_of_an_unknown_kind_is_refused`, `a_refused_job_was_never_seen` (the author makes the device refuse); all others check what `submit` answers |
 //! | 4 | `inline_answers_are_over` |

@@ -8,9 +8,9 @@ use support::device::required_adapter;
 use support::loopback::Loopback;
 use tokio_doca::contract::{self, Peers, Subject};
 use tokio_doca::device::{Adapter, Device, Queue, QueueConfig, Registrar};
-use tokio_doca::soft::{Fault, Limits, Soft};
+use tokio_doca::soft::{Fault, Limits, Soft, SoftBuilder, View};
 use tokio_doca::{
-    Buf, BufPool, Dma, Mmap, WorkQ,
+    Buf, BufPool, Dma, ErrorKind, Mmap, WorkQ,
     device::{DevInfo, PciAddr, PciFunction, RdmaCaps},
     sha::Algorithm,
 };
@@ -18,6 +18,40 @@ use tokio_doca::{
 #[test]
 fn soft_inline_keeps_the_contract() {
     contract::dma(&Soft::builder().build().open("pf0").unwrap());
+}
+
+/// The two sides of the card.
+fn host_and_dpu(dpu: SoftBuilder) -> (Device, Soft) {
+    let host = Soft::builder().build().open("pf0").unwrap();
+    (host, dpu.view(View::Dpu).build())
+}
+
+#[test]
+fn soft_gathers_and_scatters_imported_memory_by_the_contract() {
+    let one = Limits::unlimited().max_list_len(1);
+    let tiny = Limits::unlimited().max_buf_size(40);
+    for soft in [
+        Soft::builder(),
+        Soft::builder().defer(true),
+        Soft::builder().limits(one),
+        Soft::builder().limits(tiny),
+    ] {
+        let (host, dpu) = host_and_dpu(soft);
+        let dpu = dpu.open("p0").unwrap();
+        contract::imported_lists_are_gathered_and_scattered(&host, &dpu);
+    }
+}
+
+#[test]
+#[should_panic = "duty 1: a copy of 1 pieces to 3"]
+fn a_list_of_imported_memory_that_is_not_copied_is_found() {
+    let (host, dpu) = host_and_dpu(Soft::builder());
+    let device = dpu.open("p0").unwrap();
+    let fails = Fault::Error(ErrorKind::IoFailed, 1);
+    for fault in [Fault::Pass, Fault::Pass, fails] {
+        dpu.faults().push(fault);
+    }
+    contract::imported_lists_are_gathered_and_scattered(&host, &device);
 }
 
 #[test]
