@@ -139,7 +139,7 @@ fn a_client_without_a_service_is_told_so_and_a_name_is_given_once() {
         let dpu = Soft::builder().view(View::Dpu).build();
         let device = dpu.open("p0").unwrap();
         let hpf0 = Representor::open(&device, "hpf0").unwrap();
-        let without = dpu.topology().edit().unplug("pf0").build().unwrap();
+        let without = dpu.topology().unplug("pf0").unwrap();
         dpu.set_topology(without);
         is(builder().listen(&hpf0, &name), ErrorKind::NotFound);
     });
@@ -603,11 +603,10 @@ fn sizes_and_names_that_there_are_not_are_refused() {
         let name = "é".repeat(16);
         let longest = "abcdefghijklmno";
         let function = tokio_doca::soft::Function::vf(longest, "0f:00.0".parse().unwrap());
-        let topology = tokio_doca::soft::Topology::default().edit();
-        let topology = topology
-            .card("X".repeat(20))
+        let topology = tokio_doca::soft::Topology::default()
+            .with_card("X".repeat(20))
+            .unwrap()
             .plug("p0", function.representor("rep"))
-            .build()
             .unwrap();
         let sides = [View::Host, View::Dpu].map(|view| {
             let builder = Soft::builder().view(view);

@@ -290,7 +290,6 @@ table! {
     Fault:                  Send Sync Unpin;
     Hold:                   Send Sync Unpin;
     Topology:               Send Sync Unpin;
-    TopologyBuilder:        Send Sync Unpin;
     Port:                   Send Sync Unpin;
     Function:               Send Sync Unpin;
 }

@@ -132,7 +132,11 @@ fn a_process_has_the_side_and_the_card_of_its_environment() {
     assert_eq!(ask("dpu", &file), ["q0 rep7", "end"]);
     std::fs::write(&file, "card = 7").unwrap();
     for (view, file, part) in [
-        ("dpu", &file, "line 1: card is a string"),
+        (
+            "dpu",
+            &file,
+            "line 1: invalid type: integer `7`, expected a string",
+        ),
         ("dpu", &folder.path("none"), "No such file"),
         ("hosts", &file, "cannot be taken"),
     ] {

@@ -43,4 +43,4 @@ pub use fabric::set_socket_path;
 pub use fault::{Fault, Faults, Hold};
 pub use limits::Limits;
 pub use provider::{Soft, SoftBuilder};
-pub use topology::{Function, Port, Topology, TopologyBuilder, View};
+pub use topology::{Function, Port, Topology, View};

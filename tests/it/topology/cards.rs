@@ -230,11 +230,11 @@ fn a_list_is_a_snapshot_and_a_new_one_shows_what_has_changed() {
     let vf0 = Representor::open(&p0, "0b:00.2").unwrap();
     let vf1 = Representor::open(&p0, "hpf0vf1").unwrap();
     // A reset of the bus moves a function, another one is unplugged, and a disk is plugged in.
-    let topology = dpu.topology().edit();
-    let topology = topology.unplug("pf0vf0").unplug("pf0vf1");
-    let topology = topology.plug("p0", Function::vf("pf0vf0", addr("0c:00.2")));
+    let unplugged = dpu.topology().unplug("pf0vf0").unwrap().unplug("pf0vf1");
+    let moved = Function::vf("pf0vf0", addr("0c:00.2"));
     let disk = Function::pf("nvme0", addr("0b:01.0")).emulated();
-    dpu.set_topology(topology.plug("p0", disk).build().unwrap());
+    let topology = unplugged.unwrap().plug("p0", moved).unwrap();
+    dpu.set_topology(topology.plug("p0", disk).unwrap());
 
     assert_eq!(names(&before), ["hpf0", "hpf0vf0", "hpf0vf1", "pf0sf0"]);
     assert_eq!(
@@ -274,9 +274,9 @@ fn devices_are_a_snapshot_too() {
     let before = host.devices().unwrap();
     let pf0 = host.open("pf0").unwrap();
     let at = addr("0d:00.0");
-    let topology = host.topology().edit().unplug("pf0").unplug("pf1");
-    let topology = topology.plug("p0", Function::pf("pf0", at));
-    host.set_topology(topology.build().unwrap());
+    let topology = host.topology().unplug("pf0").unwrap();
+    let topology = topology.unplug("pf1").unwrap();
+    host.set_topology(topology.plug("p0", Function::pf("pf0", at)).unwrap());
     let listed = host.devices().unwrap();
     let names: Vec<&str> = listed.iter().map(DevInfo::name).collect();
     assert_eq!(names, ["pf0vf0", "pf0vf1", "pf1vf0", "pf0"]);
@@ -295,7 +295,7 @@ fn devices_are_a_snapshot_too() {
     let dpu = soft(View::Dpu);
     let p0 = dpu.open("p0").unwrap();
     let other = Port::new("q0", addr("03:00.0"));
-    dpu.set_topology(Topology::builder().port(other).build().unwrap());
+    dpu.set_topology(Topology::new([other]).unwrap());
     let error = p0.representors(RepFilter::All).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
 }

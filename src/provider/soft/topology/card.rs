@@ -1,26 +1,21 @@
-//! A card with its ports and functions, checked when it is built, and what each view has of it.
+//! A card with its ports and functions, checked as a whole, and the devices of each view.
 
-use std::collections::HashSet;
 use std::path::Path;
 use std::str::FromStr;
 
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::check::Invalid;
+use super::function::{FunctionTable, PortTable, unwritten};
 use super::{Function, Port, View, file};
 use crate::device::{Caps, DevInfo, PciAddr, PciFunction, RepCaps, RepInfo};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The longest name of a device, as Linux has it.
-const NAME_MAX: usize = 15;
-/// The longest serial number.
-const CARD_MAX: usize = 20;
-/// What an export says of the port is a byte.
-const PORTS_MAX: usize = 255;
-/// Functions of one port.
-const FUNCTIONS_MAX: usize = 1024;
-
 /// A card: its serial number, its ports, and the functions behind each.
 ///
-/// The two sides of one card are processes whose topologies have the same serial number, `TD0000X00000` if none is said. Built
-/// ([`Topology::builder`]), or read from TOML:
+/// The two sides of one card are processes whose topologies have the same serial number. It
+/// defaults to `TD0000X00000`. A topology is built in code or read from TOML:
 ///
 /// ```
 /// use tokio_doca::Device;
@@ -28,7 +23,7 @@ const FUNCTIONS_MAX: usize = 1024;
 /// use tokio_doca::soft::{Function, Port, Soft, Topology, View};
 ///
 /// let topology: Topology = r#"
-///     card = "TD0000X00001"               # the default: TD0000X00000
+///     card = "TD0000X00001"               # defaults to TD0000X00000
 ///     [[port]]
 ///     name = "p0"
 ///     address = "03:00.0"
@@ -36,34 +31,42 @@ const FUNCTIONS_MAX: usize = 1024;
 ///     name = "pf0"
 ///     kind = "pf"                         # pf, vf or sf
 ///     address = "0b:00.0"                 # a sub-function has none
-///     representor = "hpf0"                # if not said: "h" and the name
-///     emulated = false                    # if not said: false
+///     representor = "hpf0"                # defaults to "h" and the name
+///     emulated = false                    # defaults to false
 /// "#
 /// .parse()?;
-/// let port = Port::new("p0", "03:00.0".parse()?).function(Function::pf("pf0", "0b:00.0".parse()?));
-/// assert_eq!(topology, Topology::builder().card("TD0000X00001").port(port).build()?);
+/// let pf0 = Function::pf("pf0", "0b:00.0".parse()?);
+/// let p0 = Port::new("p0", "03:00.0".parse()?).function(pf0);
+/// assert_eq!(topology, Topology::new([p0])?.with_card("TD0000X00001")?);
 ///
 /// let dpu = Soft::builder().view(View::Dpu).topology(topology).build();
 /// assert_eq!(dpu.devices()?.len(), 1);
 /// # Ok::<(), tokio_doca::Error>(())
 /// ```
+///
+/// Names have 1 to 15 lower-case letters, digits, `_` and `-`. No two devices have the same name,
+/// nor two representors. No two ports, and no two functions of the host, have the same PCI
+/// address. A card has 1 to 255 ports, and a port at most 1,024 functions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Topology {
-    card: String,
-    ports: Vec<Port>,
+pub struct Topology(Card);
+
+/// The whole of the file.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Card {
+    #[serde(default = "default_card")]
+    pub(super) card: Spanned<String>,
+    #[serde(default, rename = "port")]
+    pub(super) ports: Vec<PortTable>,
 }
 
-/// Builds a [`Topology`].
-#[derive(Clone, Debug)]
-#[must_use = "nothing is built before build"]
-pub struct TopologyBuilder {
-    topology: Topology,
-    /// Changes that name what there is not.
-    wrong: Option<String>,
+fn default_card() -> Spanned<String> {
+    unwritten("TD0000X00000".to_owned())
 }
 
 impl Default for Topology {
-    /// The card of the Core guide's figure: five functions of the host, two ports with a sub-function each.
+    /// Returns the card of the Core guide's figure: five functions of the host, and two ports with
+    /// a sub-function each.
     fn default() -> Topology {
         let host = |function| PciAddr::new(0x0b, 0, function);
         let dpu = |function| PciAddr::new(0x03, 0, function);
@@ -76,55 +79,110 @@ impl Default for Topology {
             .function(Function::pf("pf1", host(1)))
             .function(Function::vf("pf1vf0", host(4)))
             .function(Function::sf("p1s0"));
-        Topology {
-            card: "TD0000X00000".to_owned(),
-            ports: vec![p0, p1],
-        }
+        Topology(Card {
+            card: default_card(),
+            ports: vec![p0.0, p1.0],
+        })
     }
 }
 
 impl FromStr for Topology {
     type Err = Error;
 
-    /// Reads the TOML that the type's documentation has. Keys that it has not are refused.
+    /// Reads TOML with the keys of the type's documentation.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` if it is not a valid topology; the text names the line and what is expected.
     fn from_str(text: &str) -> Result<Topology> {
         file::parse(text)
+            .map_err(|text| Error::new(ErrorKind::InvalidValue, "Topology::from_str", text))
     }
 }
 
 impl Topology {
-    /// A card without ports, to which some are added.
-    pub fn builder() -> TopologyBuilder {
-        let topology = Topology {
-            card: Topology::default().card,
-            ports: Vec::new(),
-        };
-        topology.edit()
-    }
-
-    /// The same card, to be changed.
-    pub fn edit(self) -> TopologyBuilder {
-        TopologyBuilder {
-            topology: self,
-            wrong: None,
-        }
-    }
-
-    /// Reads a TOML file.
+    /// Returns a card with these ports and the default serial number.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for what is no topology, with the line, and for what is no regular file; else why the file cannot be read.
+    /// `InvalidValue` if the ports break a rule of [`Topology`].
+    pub fn new(ports: impl IntoIterator<Item = Port>) -> Result<Topology> {
+        let card = Card {
+            card: default_card(),
+            ports: ports.into_iter().map(|port| port.0).collect(),
+        };
+        card.built()
+            .map_err(|error| error.with_call("Topology::new"))
+    }
+
+    /// Gives the card another serial number.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` unless it has 1 to 20 letters and digits.
+    pub fn with_card(mut self, serial: impl Into<String>) -> Result<Topology> {
+        self.0.card = unwritten(serial.into());
+        let built = self.0.built();
+        built.map_err(|error| error.with_call("Topology::with_card"))
+    }
+
+    /// Plugs a function into a port.
+    ///
+    /// # Errors
+    ///
+    /// - `NotFound` if the card has no such port.
+    /// - `InvalidValue` if the function breaks a rule of [`Topology`].
+    pub fn plug(mut self, port: &str, function: Function) -> Result<Topology> {
+        let known = self
+            .0
+            .ports
+            .iter_mut()
+            .find(|known| known.name.get_ref() == port);
+        known
+            .ok_or_else(|| missing("port", port).with_call("Topology::plug"))?
+            .functions
+            .push(function.0);
+        let built = self.0.built();
+        built.map_err(|error| error.with_call("Topology::plug"))
+    }
+
+    /// Unplugs the function of this name. A function that is plugged in again under its name, for
+    /// example at another address, is the same function.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` if the card has no such function.
+    pub fn unplug(mut self, function: &str) -> Result<Topology> {
+        let at = self.0.ports.iter_mut().find_map(|port| {
+            let mut functions = port.functions.iter();
+            let at = functions.position(|known| known.name.get_ref() == function)?;
+            Some(port.functions.remove(at))
+        });
+        match at {
+            Some(_) => Ok(self),
+            None => Err(missing("function", function).with_call("Topology::unplug")),
+        }
+    }
+
+    /// Reads a TOML file of at most 1 MiB.
+    ///
+    /// # Errors
+    ///
+    /// - `InvalidValue` if it is not a valid topology; the text names the line and what is
+    ///   expected.
+    /// - `InvalidValue` if it is no regular file, or too long.
+    /// - The kind of the operating system's error if it cannot be read.
     pub fn load(path: impl AsRef<Path>) -> Result<Topology> {
         file::load(path.as_ref())
     }
 
-    /// The serial number of the card.
+    /// Returns the serial number of the card.
     pub fn card(&self) -> &str {
-        &self.card
+        self.0.card.get_ref()
     }
 
-    /// What a view can open: the host's functions by address, or the DPU's ports and then their sub-functions.
+    /// The devices of a view: the host's functions by address, or the DPU's ports and then their
+    /// sub-functions.
     pub(in crate::provider::soft) fn devices(
         &self,
         provider: &'static str,
@@ -145,19 +203,17 @@ impl Topology {
             }
             DevInfo::new(provider, name, addr, function, caps)
         };
-        let all = self
-            .ports
-            .iter()
-            .flat_map(|port| port.functions.iter().map(move |function| (port, function)))
-            .filter(|(_, function)| function.is_hosts() == (view == View::Host))
-            .map(|(port, function)| {
-                let addr = function.addr.unwrap_or(port.addr);
-                device(&function.name, addr, function.function, false)
-            });
-        let ports = self.ports.iter().filter(|_| view == View::Dpu);
+        let ports = self.0.ports.iter();
+        let functions = ports.clone().flat_map(|port| {
+            let functions = port.functions.iter();
+            let functions = functions.filter(|it| it.is_hosts() == (view == View::Host));
+            functions.map(|it| device(it.name.get_ref(), it.addr(port), it.kind, false))
+        });
         let mut list: Vec<DevInfo> = ports
-            .map(|port| device(&port.name, port.addr, PciFunction::Pf, true))
-            .chain(all)
+            .clone()
+            .filter(|_| view == View::Dpu)
+            .map(|port| device(port.name.get_ref(), port.addr(), PciFunction::Pf, true))
+            .chain(functions)
             .collect();
         if view == View::Host {
             list.sort_by_key(DevInfo::pci_addr);
@@ -167,160 +223,55 @@ impl Topology {
 
     /// The number of the port that a device belongs to.
     pub(in crate::provider::soft) fn port_of(&self, device: &str) -> Option<u8> {
-        let is_its =
-            |port: &Port| port.name == device || port.functions.iter().any(|f| f.name == device);
-        let at = self.ports.iter().position(is_its)?;
+        let is_its = |port: &PortTable| {
+            let mut functions = port.functions.iter();
+            port.name.get_ref() == device || functions.any(|it| it.name.get_ref() == device)
+        };
+        let at = self.0.ports.iter().position(is_its)?;
         u8::try_from(at).ok()
     }
 
     /// The device of the DPU's view that is this port.
     pub(in crate::provider::soft) fn port_name(&self, port: u8) -> Option<&str> {
-        Some(&self.ports.get(usize::from(port))?.name)
+        Some(self.0.ports.get(usize::from(port))?.name.get_ref())
     }
 
     /// The representors behind a port.
     pub(in crate::provider::soft) fn representors(&self, port: &str) -> Option<Vec<RepInfo>> {
-        let port = self.ports.iter().find(|known| known.name == port)?;
-        let representor = |function: &Function| {
-            RepInfo::new(
-                &*function.representor,
-                self.vuid(&function.name),
-                function.addr.unwrap_or(port.addr),
-                function.function,
-                function.kind,
-            )
+        let mut ports = self.0.ports.iter();
+        let port = ports.find(|known| known.name.get_ref() == port)?;
+        let representor = |function: &FunctionTable| {
+            let vuid = self.vuid(function.name.get_ref());
+            let name = function.representor().into_inner();
+            let addr = function.addr(port);
+            RepInfo::new(name, vuid, addr, function.kind, function.rep_kind())
         };
         Some(port.functions.iter().map(representor).collect())
     }
 
-    /// The unique name of a function: it stays when the function moves, or others come and go.
+    /// The unique name of a function. It stays when the function moves, or when others come and go.
     pub(in crate::provider::soft) fn vuid(&self, function: &str) -> String {
-        format!("{}{}", self.card, function.to_uppercase())
+        format!("{}{}", self.card(), function.to_uppercase())
+    }
+
+    pub(super) fn checked(mut card: Card) -> Result<Topology, Invalid> {
+        card.check()?;
+        // So that a card that says its default names equals one that does not.
+        let functions = card.ports.iter_mut().flat_map(|port| &mut port.functions);
+        functions.for_each(FunctionTable::name_representor);
+        Ok(Topology(card))
     }
 }
 
-impl TopologyBuilder {
-    /// The serial number of the card: 1 to 20 letters and digits.
-    pub fn card(mut self, serial: impl Into<String>) -> TopologyBuilder {
-        self.topology.card = serial.into();
-        self
-    }
-
-    /// One more port with its functions.
-    pub fn port(mut self, port: Port) -> TopologyBuilder {
-        self.topology.ports.push(port);
-        self
-    }
-
-    /// One more function of a port that is there: it is plugged in.
-    pub fn plug(mut self, port: &str, function: Function) -> TopologyBuilder {
-        match self
-            .topology
-            .ports
-            .iter_mut()
-            .find(|known| known.name == port)
-        {
-            Some(port) => port.functions.push(function),
-            None => self.wrong = Some(format!("there is no port \"{port}\"")),
-        }
-        self
-    }
-
-    /// Without the function of this name: it is unplugged. One that is plugged in again under its name, at another address,
-    /// say, is the same function.
-    pub fn unplug(mut self, function: &str) -> TopologyBuilder {
-        let mut found = false;
-        for port in &mut self.topology.ports {
-            let before = port.functions.len();
-            port.functions.retain(|known| known.name != function);
-            found |= port.functions.len() < before;
-        }
-        if !found {
-            self.wrong = Some(format!("there is no function \"{function}\""));
-        }
-        self
-    }
-
-    /// Checks it.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidValue`: names of 1 to 15 lower-case letters, digits, `_` and `-`, of which no two devices, and no two representors, have the same;
-    /// PCI addresses that no two devices of a side share; 1 to 255 ports, and at most 1,024 functions of each.
-    pub fn build(self) -> Result<Topology> {
-        let wrong = |text: String| {
-            Err(Error::new(
-                ErrorKind::InvalidValue,
-                "TopologyBuilder::build",
-                text,
-            ))
-        };
-        match self.wrong.map_or_else(|| self.topology.check(), Err) {
-            Err(text) => wrong(text),
-            Ok(()) => Ok(self.topology),
-        }
-    }
+fn missing(what: &str, name: &str) -> Error {
+    let text = format!("the card has no {what} \"{name}\"");
+    Error::new(ErrorKind::NotFound, None, text)
 }
 
-impl Topology {
-    fn check(&self) -> Result<(), String> {
-        let card = &self.card;
-        if card.is_empty()
-            || card.len() > CARD_MAX
-            || !card.bytes().all(|byte| byte.is_ascii_alphanumeric())
-        {
-            return Err(format!(
-                "the card \"{card}\": a serial number has 1 to {CARD_MAX} letters and digits"
-            ));
-        }
-        if self.ports.is_empty() || self.ports.len() > PORTS_MAX {
-            let count = self.ports.len();
-            return Err(format!("{count} ports: a card has 1 to {PORTS_MAX}"));
-        }
-        let (mut devices, mut representors) = (HashSet::new(), HashSet::new());
-        let (mut hosts, mut dpus) = (HashSet::new(), HashSet::new());
-        for port in &self.ports {
-            if port.functions.len() > FUNCTIONS_MAX {
-                let (name, count) = (&port.name, port.functions.len());
-                return Err(format!(
-                    "port {name} has {count} functions: at most {FUNCTIONS_MAX}"
-                ));
-            }
-            check_name(&port.name, &mut devices)?;
-            check_addr(port.addr, &port.name, &mut dpus)?;
-            for function in &port.functions {
-                check_name(&function.name, &mut devices)?;
-                check_name(&function.representor, &mut representors)?;
-                if let Some(addr) = function.addr {
-                    check_addr(addr, &function.name, &mut hosts)?;
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-fn check_name<'a>(name: &'a str, taken: &mut HashSet<&'a str>) -> Result<(), String> {
-    let plain = |byte: u8| {
-        byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_' || byte == b'-'
-    };
-    if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(plain) {
-        return Err(format!(
-            "the name \"{name}\": 1 to {NAME_MAX} lower-case letters, digits, _ and -"
-        ));
-    }
-    match taken.insert(name) {
-        true => Ok(()),
-        false => Err(format!("the name \"{name}\" stands there twice")),
-    }
-}
-
-fn check_addr(addr: PciAddr, of: &str, taken: &mut HashSet<PciAddr>) -> Result<(), String> {
-    match taken.insert(addr) {
-        true => Ok(()),
-        false => Err(format!(
-            "{of} is at {addr}, and another device of that side is as well"
-        )),
+impl Card {
+    fn built(self) -> Result<Topology> {
+        let invalid = |wrong: Invalid| Error::new(ErrorKind::InvalidValue, None, wrong.text);
+        Topology::checked(self).map_err(invalid)
     }
 }
 
@@ -333,67 +284,63 @@ mod tests {
         let addr = |function| PciAddr::new(0x0b, 0, function);
         let p0 = || Port::new("p0", addr(0)).function(Function::pf("pf0", addr(0)));
         let many = (0..256).map(|i| Port::new(format!("p{i}"), PciAddr::new(i as u8, 0, 0)));
-        let many = many.fold(Topology::builder(), TopologyBuilder::port);
         let full = (0..1025).map(|i| Function::sf(format!("p0s{i}")));
         let full = full.fold(Port::new("p0", addr(0)), Port::function);
-        for (builder, part) in [
-            (Topology::builder(), "0 ports"),
-            (many, "256 ports"),
-            (Topology::builder().port(full), "1025 functions"),
+        let default = Topology::default;
+        let named = |name: &str| Topology::new([Port::new(name, addr(0))]);
+        let rep = |name| Function::sf("x").representor(name);
+        let invalid = ErrorKind::InvalidValue;
+        for (result, kind, part) in [
+            (Topology::new([]), invalid, "Topology::new: 0 ports"),
+            (Topology::new(many), invalid, "256 ports"),
+            (Topology::new([full]), invalid, "1025 functions"),
             (
-                Topology::builder().port(p0()).port(p0()),
-                "\"p0\" stands there twice",
+                Topology::new([p0(), p0()]),
+                invalid,
+                "two devices are called p0",
             ),
-            (Topology::builder().card("").port(p0()), "serial number"),
-            (Topology::builder().card("a b").port(p0()), "\"a b\""),
+            (default().with_card(""), invalid, "serial number"),
             (
-                Topology::builder().card("x".repeat(21)).port(p0()),
-                "1 to 20",
+                default().with_card("a b"),
+                invalid,
+                "with_card: the serial number \"a b\"",
             ),
+            (default().with_card("x".repeat(21)), invalid, "1 to 20"),
+            (named(""), invalid, "the name \"\""),
+            (named("P0"), invalid, "\"P0\""),
+            (named(&"x".repeat(16)), invalid, "1 to 15"),
             (
-                Topology::builder().port(Port::new("", addr(0))),
-                "the name \"\"",
-            ),
-            (Topology::builder().port(Port::new("P0", addr(0))), "\"P0\""),
-            (
-                Topology::builder().port(Port::new("x".repeat(16), addr(0))),
-                "1 to 15",
-            ),
-            (
-                Topology::default().edit().plug("p0", Function::sf("p1s0")),
-                "\"p1s0\"",
-            ),
-            (
-                Topology::default()
-                    .edit()
-                    .plug("p1", Function::sf("x").representor("hpf0")),
-                "\"hpf0\"",
+                default().plug("p0", Function::sf("p1s0")),
+                invalid,
+                "plug: two devices are called p1s0",
             ),
             (
-                Topology::default()
-                    .edit()
-                    .plug("p1", Function::vf("vf7", addr(3))),
+                default().plug("p1", rep("hpf0")),
+                invalid,
+                "two representors are called hpf0",
+            ),
+            (
+                default().plug("p1", Function::vf("vf7", addr(3))),
+                invalid,
                 "0000:0b:00.3",
             ),
             (
-                Topology::default().edit().plug("p2", Function::sf("x")),
+                default().plug("p2", Function::sf("x")),
+                ErrorKind::NotFound,
                 "no port \"p2\"",
             ),
             (
-                Topology::default().edit().unplug("pf7"),
+                default().unplug("pf7"),
+                ErrorKind::NotFound,
                 "no function \"pf7\"",
             ),
         ] {
-            let error = builder.build().unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::InvalidValue);
+            let error = result.unwrap_err();
+            assert_eq!(error.kind(), kind, "{error}");
             assert!(error.to_string().contains(part), "{part:?}: {error}");
         }
         // The two sides have addresses of their own.
-        let both = Topology::builder().port(p0()).build();
-        assert!(both.is_ok(), "{both:?}");
-        assert_eq!(
-            Topology::default().edit().build().unwrap(),
-            Topology::default()
-        );
+        Topology::new([p0()]).unwrap();
+        default().0.built().unwrap();
     }
 }

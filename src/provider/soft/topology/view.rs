@@ -1,13 +1,13 @@
-//! The side of the card that a process stands for.
+//! The side of the card that a process is on.
 
 use std::str::FromStr;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Which side of the card a process stands for.
+/// The side of the card that a process is on.
 ///
-/// A process has one, the host unless `TOKIO_DOCA_SOFT=dpu` is in its environment; a provider of your own has the one that it
-/// was built with ([`SoftBuilder::view`](crate::soft::SoftBuilder::view)).
+/// Defaults to the host, unless `TOKIO_DOCA_SOFT=dpu` is in the environment of the process. A
+/// provider built in code has the view of [`SoftBuilder::view`](crate::soft::SoftBuilder::view).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum View {
     /// The host: its functions export to the DPU.
@@ -20,7 +20,7 @@ pub enum View {
 impl FromStr for View {
     type Err = Error;
 
-    /// `host` or `dpu`.
+    /// Reads `host` or `dpu`.
     fn from_str(name: &str) -> Result<View> {
         match name {
             "host" => Ok(View::Host),
