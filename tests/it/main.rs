@@ -44,6 +44,7 @@ mod crc {
 }
 
 mod dma {
+    mod engine_cpus;
     mod fault_behind;
     mod faults;
     mod large;

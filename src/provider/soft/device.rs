@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use super::engine::Engine;
+use super::engine::{Affinity, Engine};
 use super::event::SoftEvent;
 use super::fault::Faults;
 use super::options::Options;
@@ -85,8 +85,9 @@ unsafe impl Adapter for SoftDevice {
         let mut engines = self.engines();
         if engines.started.is_empty() {
             let group: Vec<_> = (0..count).map(|_| Arc::default()).collect();
-            let start =
-                |number| Engine::start(&self.info, &self.options, &self.shared, number, &group);
+            let affinity = Affinity::new(self.options.engine_cpus.as_deref())?;
+            let (info, spin) = (&self.info, self.options.engine_spin);
+            let start = |number| Engine::start(info, spin, affinity, &self.shared, number, &group);
             let started = (0..group.len()).map(|number| start(number).map(Arc::new));
             engines.started = started.collect::<Result<_>>()?;
         }

@@ -10,5 +10,7 @@ pub(super) struct Options {
     pub(super) defer: bool,
     pub(super) engine_spin: Duration,
     pub(super) engines: usize,
+    /// `None` for those of the main thread.
+    pub(super) engine_cpus: Option<Vec<usize>>,
     pub(super) view: View,
 }

@@ -61,6 +61,7 @@ impl Soft {
                 defer: false,
                 engine_spin: Duration::from_micros(30),
                 engines: 1,
+                engine_cpus: None,
                 view: View::default(),
             },
             limits: Limits::unlimited(),
@@ -210,18 +211,30 @@ impl SoftBuilder {
         self
     }
 
-    /// How many engine threads a device has; one if not said, and at most 256, or attaching a context is refused
-    /// (`InvalidValue`). Its queues are given to them in turn.
+    /// The number of engine threads of a device. Defaults to 1; with more than 256, attaching a
+    /// context fails (`InvalidValue`). The queues of the device are distributed among them.
     ///
-    /// Two or more do large copies together, which pays where there are CPUs to spare: else they wait for one another. With
-    /// none, no thread is started; whoever awaits a copy that is too large to be done inline does it, 256 KiB at each look.
+    /// Two or more do large copies together, which pays where there are CPUs to spare: otherwise
+    /// they wait for one another. With 0, no thread is started: a task that awaits a copy that is
+    /// too large to be done inline does it itself, 256 KiB at each poll.
     pub fn engines(mut self, count: usize) -> SoftBuilder {
         self.options.engines = count;
         self
     }
 
-    /// How long the engine spins after its last job before it sleeps; 30 us if not said. Longer than a wake-up takes
-    /// (20 to 50 us), or both sides fall asleep in turn.
+    /// The CPUs that the engine threads of a device may run on. Attaching a context fails
+    /// (`InvalidValue`) if there are none, or if the process cannot use one of them.
+    ///
+    /// Defaults to the CPUs of the process's main thread, whatever thread attaches: those of
+    /// `taskset` and of the cpuset. A program that pins its main thread names the CPUs of its
+    /// engines here; an engine that shares a CPU with the thread that awaits it slows both down.
+    pub fn engine_cpus(mut self, cpus: impl IntoIterator<Item = usize>) -> SoftBuilder {
+        self.options.engine_cpus = Some(cpus.into_iter().collect());
+        self
+    }
+
+    /// The time for which the engine spins after its last job before it sleeps. Defaults to 30 us.
+    /// If it is shorter than a wake-up takes (20 to 50 us), both sides fall asleep in turn.
     pub fn engine_spin(mut self, time: Duration) -> SoftBuilder {
         self.options.engine_spin = time;
         self

@@ -5,15 +5,19 @@
 //! queues, and on a device without engines the reaper drives its own. Engines of one device [split]
 //! large copies.
 //!
-//! These files import one another downwards, `thread > queue_worker > rings > {ring, split}`, and
+//! An engine's thread runs on CPUs of its own choice ([affinity]).
+//!
+//! These files import one another downwards, `thread > queue_worker > rings > {ring, split}` and `thread > affinity`, and
 //! of the device what lies below it: options, faults, what its queues share, and the opaque copy.
 
+mod affinity;
 mod queue_worker;
 mod ring;
 mod rings;
 mod split;
 mod thread;
 
+pub(super) use affinity::Affinity;
 pub(super) use queue_worker::{Driver, QueueWorker};
 #[cfg(all(test, tokio_doca_loom))]
 pub(super) use ring::Ring;

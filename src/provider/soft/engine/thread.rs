@@ -11,8 +11,8 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use super::super::fault::{Faults, Held};
-use super::super::options::Options;
 use super::super::shared::DeviceShared;
+use super::affinity::Affinity;
 use super::queue_worker::{Driver, QueueWorker};
 use super::rings::Work;
 use super::split::Split;
@@ -63,10 +63,11 @@ pub(in super::super) struct EngineShared {
 }
 
 impl Engine {
-    /// Starts the thread, and waits until it runs.
+    /// Starts the thread, and waits until it runs on its CPUs.
     pub(in super::super) fn start(
         info: &DevInfo,
-        options: &Options,
+        spin: Duration,
+        affinity: Affinity,
         device: &Arc<DeviceShared>,
         number: usize,
         group: &[Arc<EngineShared>],
@@ -76,7 +77,7 @@ impl Engine {
         let others = group.iter().filter(|other| !Arc::ptr_eq(other, &shared));
         let mut engine = EngineThread {
             faults: device.faults.clone(),
-            spin: options.engine_spin.min(MAX_SPIN),
+            spin: spin.min(MAX_SPIN),
             queues: Vec::new(),
             leaving: false,
             group: EngineGroup {
@@ -87,9 +88,13 @@ impl Engine {
         };
         let run = move || {
             let _ = engine.group.shared.thread.set(thread::current());
-            let _ = ready.send(());
+            let applied = affinity.apply();
+            let is_on_its_cpus = applied.is_ok();
+            let _ = ready.send(applied);
             drop(ready);
-            engine.run();
+            if is_on_its_cpus {
+                engine.run();
+            }
         };
         let name = match number {
             0 => format!("doca-{}", info.name()),
@@ -99,8 +104,10 @@ impl Engine {
             .name(name)
             .spawn(run)
             .map_err(|error| Error::os(None, "the engine's thread", error))?;
-        // A new thread may take milliseconds to appear; nobody shall spin for it.
-        let _ = is_ready.recv();
+        // A new thread may take milliseconds to appear; no waiter shall spin for it.
+        if let Ok(applied) = is_ready.recv() {
+            applied?;
+        }
         device.faults.held().add(Arc::downgrade(&shared) as _);
         Ok(Engine(shared))
     }
