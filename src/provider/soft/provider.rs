@@ -17,9 +17,11 @@ use crate::sync::lock;
 
 /// The provider of software devices.
 ///
-/// The one behind [`Device::open`] has the default settings, and these from the environment: `TOKIO_DOCA_SOFT=host|dpu` is its
-/// [`View`], `TOKIO_DOCA_SOFT_TOPOLOGY` the path of a file with its [`Topology`], `TOKIO_DOCA_SOFT_DEFER=1` puts it into defer mode, `TOKIO_DOCA_SOFT_LIMITS=bluefield2|bluefield3|unlimited` gives it
-/// the [`Limits`] of an adapter, and `TOKIO_DOCA_SOFT_FAULTS` a script of faults ([`Faults::push_env`]). What cannot be read is
+/// The one behind [`Device::open`] has the default settings, and these from the environment:
+/// `TOKIO_DOCA_SOFT=host|dpu` is its [`View`], `TOKIO_DOCA_SOFT_TOPOLOGY` the path of a file with
+/// its [`Topology`], `TOKIO_DOCA_SOFT_DEFER=1` puts it into defer mode,
+/// `TOKIO_DOCA_SOFT_LIMITS=bluefield2|bluefield3|unlimited` gives it the [`Limits`] of an adapter,
+/// and `TOKIO_DOCA_SOFT_FAULTS` a script of faults ([`Faults::push_env`]). What cannot be read is
 /// an error of every call that finds devices. One of your own has a script in code:
 ///
 /// ```
@@ -131,9 +133,11 @@ impl Soft {
         self.topology.lock().clone()
     }
 
-    /// Another card, or the same one with something plugged in, unplugged or moved: what is listed from now on is listed of it.
+    /// Another card, or the same one with something plugged in, unplugged or moved: what is listed
+    /// from now on is listed of it.
     ///
-    /// What was listed is as it was. Open devices stay open; those of functions that are gone can be used, as others hold on to them.
+    /// What was listed is as it was. Open devices stay open; those of functions that are gone can
+    /// be used, as others hold on to them.
     pub fn set_topology(&self, topology: Topology) {
         *self.topology.lock() = topology;
     }
@@ -193,19 +197,21 @@ impl Provider for Soft {
 }
 
 impl SoftBuilder {
-    /// Copies up to so many bytes run inside the submission; 65,536 if not said, and at most 262,144, or the other tasks of the
-    /// thread would wait too long; hashes of an eighth of that, which take as long. Larger ones go to the engine.
+    /// Copies up to so many bytes run inside the submission; 65,536 if not said, and at most
+    /// 262,144, or the other tasks of the thread would wait too long; hashes of an eighth of that,
+    /// which take as long. Larger ones go to the engine.
     ///
     /// With 0 every copy goes to the engine, so that no thread of a runtime touches memory that a
-    /// [`RemoteMmap`](crate::mem::RemoteMmap) names: see there why that matters for memory of a process that
-    /// is not trusted. Such memory is best imported through a provider of its own, as the copies of
-    /// other devices then have other engines.
+    /// [`RemoteMmap`](crate::mem::RemoteMmap) names: see there why that matters for memory of a process
+    /// that is not trusted. Such memory is best imported through a provider of its own, as the
+    /// copies of other devices then have other engines.
     pub fn inline_limit(mut self, bytes: usize) -> SoftBuilder {
         self.options.inline_limit = bytes;
         self
     }
 
-    /// Nothing completes inside the submission, as on an adapter: what passes in both modes passes there.
+    /// Nothing completes inside the submission, as on an adapter: what passes in both modes passes
+    /// there.
     pub fn defer(mut self, defer: bool) -> SoftBuilder {
         self.options.defer = defer;
         self

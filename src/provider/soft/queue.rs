@@ -1,4 +1,5 @@
-//! One WorkQ's half of a software device: its side of the [rings](super::engine), and, without an engine, the other side too.
+//! One WorkQ's half of a software device: its side of the [rings](super::engine), and, without an
+//! engine, the other side too.
 #![expect(
     unsafe_code,
     reason = "does Jobs whose memory was lent, and drives rings"
@@ -8,14 +9,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollTimeout};
-
 use super::copy;
 use super::counter::Counter;
 use super::engine::{Driver, Engine, QueueWorker, Rings, Task, Work};
-use super::event::{EventPorts, SoftEvent};
+use super::event::{SoftEvent, SoftPort};
 use super::fault::Fault;
-use super::rdma::{Ports, SoftEndpoint};
+use super::ports::Ports;
+use super::rdma::SoftEndpoint;
 use super::shared::DeviceShared;
 use crate::device::{
     Armed, Completion, CopyJob, CpuJob, CpuState, Endpoint, EndpointConfig, EventCounter,
@@ -32,12 +32,8 @@ pub(super) struct SoftQueue {
     engine: Option<Arc<Engine>>,
     rings: Arc<Rings>,
     own: Option<Own>,
-    /// Once there is an endpoint.
+    /// Endpoints and sync events, once there are some.
     ports: OnceLock<Arc<Ports>>,
-    /// Once there is a sync event.
-    events: OnceLock<Arc<EventPorts>>,
-    /// What rings from outside: once there is something that does.
-    sources: OnceLock<Arc<Epoll>>,
     depth: u32,
     signal: Arc<Signal>,
 }
@@ -46,16 +42,13 @@ pub(super) struct SoftQueue {
 struct Own {
     /// Reached by whoever reaps.
     worker: UnsafeCell<QueueWorker>,
-    /// Twice the position of the next Job, and one if there is something to do before it. In one word: who looked between
-    /// two writes would see neither, and sleep.
+    /// Twice the position of the next Job, and one if there is something to do before it. In one
+    /// word: who looked between two writes would see neither, and sleep.
     next: AtomicU64,
 }
 
 // SAFETY: `worker` is reached by one thread at a time (`reap`'s contract); the rest is Sync.
 unsafe impl Sync for Own {}
-
-/// How often what rang is read in one look, 16 at a time.
-const CLEARS: usize = 4;
 
 impl SoftQueue {
     /// A queue that this engine serves; without one, whoever reaps does the Jobs.
@@ -86,8 +79,6 @@ impl SoftQueue {
             rings,
             own,
             ports: OnceLock::new(),
-            events: OnceLock::new(),
-            sources: OnceLock::new(),
             depth: config.depth,
             signal: Arc::clone(&config.signal),
         }
@@ -107,8 +98,6 @@ impl SoftQueue {
             rings,
             own: None,
             ports: OnceLock::new(),
-            events: OnceLock::new(),
-            sources: OnceLock::new(),
             depth: 0,
             signal: Arc::new(Signal::new().expect("an eventfd")),
         }
@@ -188,8 +177,9 @@ unsafe impl Submit for SoftQueue {
             return None;
         }
         self.inline_jobs.add_one();
-        // SAFETY: the memory is valid and leased during the call, and keys are of this device, whose imports are kept, as the
-        // caller promises; the crate checked the lengths, and that the two do not overlap.
+        // SAFETY: the memory is valid and leased during the call, and keys are of this device,
+        // whose imports are kept, as the caller promises; the crate checked the lengths, and that
+        // the two do not overlap.
         let copied = unsafe { copy::check_and_copy(src, dst, *len) };
         Some(copied.map(|()| *len as u64))
     }
@@ -207,17 +197,7 @@ unsafe impl Queue for SoftQueue {
     }
 
     fn open_endpoint(&self, config: EndpointConfig) -> SetUp<Arc<dyn Endpoint>> {
-        let ports = match self.ports.get() {
-            Some(ports) => ports,
-            None => {
-                let signal = Arc::clone(&self.signal);
-                let inline_jobs = Arc::clone(&self.inline_jobs);
-                let (device, sources) = (Arc::clone(&self.device), self.sources()?);
-                let new = Ports::new(device, inline_jobs, self.depth, signal, sources)?;
-                self.ports.get_or_init(|| new)
-            }
-        };
-        Ok(Arc::new(SoftEndpoint::open(ports, config)?))
+        Ok(Arc::new(SoftEndpoint::open(self.ports()?, config)?))
     }
 
     fn open_event_port(
@@ -229,45 +209,17 @@ unsafe impl Queue for SoftQueue {
             let text = "the sync event is of another provider's";
             return Err(Error::new(ErrorKind::InvalidValue, None, text));
         };
-        let ports = match self.events.get() {
-            Some(ports) => ports,
-            None => {
-                let (device, inline_jobs) =
-                    (Arc::clone(&self.device), Arc::clone(&self.inline_jobs));
-                let (signal, sources) = (Arc::clone(&self.signal), self.sources()?);
-                let new = || EventPorts::new(device, inline_jobs, self.depth, signal, sources);
-                self.events.get_or_init(new)
-            }
-        };
-        ports.open(event, waits)
+        Ok(Arc::new(SoftPort::open(self.ports()?, event, waits)?))
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.sources.get().map(|sources| sources.0.as_fd())
+        self.ports.get().map(|ports| ports.as_fd())
     }
 
     fn clear(&self) {
-        let Some(sources) = self.sources.get() else {
-            return;
-        };
-        let mut rung = [EpollEvent::empty(); 16];
-        for _ in 0..CLEARS {
-            let count = sources.wait(&mut rung, EpollTimeout::ZERO).unwrap_or(0);
-            for event in &rung[..count] {
-                let events = self.events.get();
-                if events.is_some_and(|events| events.rang(event.data())) {
-                    continue;
-                }
-                if let Some(ports) = self.ports.get() {
-                    ports.rang(event.data());
-                }
-            }
-            if count < rung.len() {
-                return;
-            }
+        if let Some(ports) = self.ports.get() {
+            ports.clear();
         }
-        // Enough for one look. Of the rest nobody would be told again: each is an edge.
-        self.signal.ring();
     }
 
     #[inline]
@@ -275,7 +227,6 @@ unsafe impl Queue for SoftQueue {
         self.rings.is_ready()
             || self.has_own_work()
             || self.ports.get().is_some_and(|ports| ports.ready())
-            || self.events.get().is_some_and(|events| events.ready())
     }
 
     unsafe fn reap(&self, out: &mut [Completion]) -> usize {
@@ -289,9 +240,6 @@ unsafe impl Queue for SoftQueue {
             // SAFETY: as above.
             reaped += unsafe { ports.reap(&mut out[reaped..]) };
         }
-        if let Some(events) = self.events.get() {
-            reaped += events.reap(&mut out[reaped..]);
-        }
         reaped
     }
 
@@ -300,17 +248,11 @@ unsafe impl Queue for SoftQueue {
         if let Some(ports) = self.ports.get() {
             ports.arm();
         }
-        if let Some(events) = self.events.get() {
-            events.arm();
-        }
         if self.has_own_work() {
             // Each look does a part of it, and others have their turn in between.
             self.rings.ring_anyway();
         }
-        if self.rings.is_ready()
-            || self.ports.get().is_some_and(|ports| ports.ready())
-            || self.events.get().is_some_and(|events| events.ready())
-        {
+        if self.rings.is_ready() || self.ports.get().is_some_and(|ports| ports.ready()) {
             Armed::Ready
         } else {
             Armed::Armed
@@ -319,7 +261,8 @@ unsafe impl Queue for SoftQueue {
 
     unsafe fn retire(&self, keep: Keep, outstanding: usize) {
         if outstanding == 0 || self.engine.is_none() {
-            // All were reaped, so that the engine touches no memory of theirs; or there is none that would.
+            // All were reaped, so that the engine touches no memory of theirs; or there is none
+            // that would.
             discard(keep);
         } else {
             self.rings.keep(keep);
@@ -336,14 +279,14 @@ impl Drop for SoftQueue {
 }
 
 impl SoftQueue {
-    /// What rings from outside.
-    fn sources(&self) -> SetUp<Arc<Epoll>> {
-        if let Some(sources) = self.sources.get() {
-            return Ok(Arc::clone(sources));
+    /// The endpoints and sync events of the queue: made with the first of them.
+    fn ports(&self) -> SetUp<&Arc<Ports>> {
+        if let Some(ports) = self.ports.get() {
+            return Ok(ports);
         }
-        let sources = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
-            .map_err(|errno| Error::os(None, "epoll_create1", errno.into()))?;
-        Ok(Arc::clone(self.sources.get_or_init(|| Arc::new(sources))))
+        let (device, inline_jobs) = (Arc::clone(&self.device), Arc::clone(&self.inline_jobs));
+        let new = Ports::new(device, inline_jobs, self.depth, Arc::clone(&self.signal))?;
+        Ok(self.ports.get_or_init(|| new))
     }
 
     /// Does on this thread what is no copy, if it takes no longer than a copy may.
@@ -387,7 +330,8 @@ impl SoftQueue {
                 // Until the worker has done it.
                 self.device.faults.stop_inline();
             }
-            // SAFETY: no more than `depth` Jobs are in flight, and no Token is twice, as the caller promises.
+            // SAFETY: no more than `depth` Jobs are in flight, and no Token is twice, as the caller
+            // promises.
             accepted_at = unsafe { self.rings.accept(Work { token, task, fault }) };
             accepted += 1;
         }
@@ -407,9 +351,6 @@ impl SoftQueue {
         }
         if let Some(ports) = self.ports.get() {
             ports.end();
-        }
-        if let Some(events) = self.events.get() {
-            events.end();
         }
         if let Some(engine) = &self.engine {
             engine.call();

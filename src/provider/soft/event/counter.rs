@@ -111,6 +111,11 @@ impl SoftEvent {
         self.side == Side::Owner
     }
 
+    /// Whether another process may change the counter.
+    pub(super) fn is_shared(&self) -> bool {
+        self.export.is_some() || !self.is_owner()
+    }
+
     pub(super) fn is_stopped(&self) -> bool {
         self.stopped.load(SeqCst)
     }
@@ -224,7 +229,7 @@ impl SoftEvent {
     /// Whoever waits at this side looks.
     pub(super) fn raise(&self) {
         if let Some(port) = self.port.get().and_then(Weak::upgrade) {
-            port.raise();
+            port.mark_ready();
         }
     }
 

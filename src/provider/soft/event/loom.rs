@@ -1,29 +1,29 @@
 //! Loom models of sync events: who waits, and who changes the counter meanwhile, at either side. Nobody sleeps through anything.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
+#![expect(unsafe_code, reason = "reaps")]
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64 as Tally;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::epoll::{Epoll, EpollCreateFlags};
-
 use super::super::counter::Counters;
 use super::super::fault::Faults;
+use super::super::ports::Ports;
 use super::super::shared::DeviceShared;
 use super::counter::SoftEvent;
-use super::ports::EventPorts;
+use super::port::SoftPort;
 use super::words::{Side, Words};
 use crate::device::{Completion, EventCounter, EventJob, EventPort, EventWait, Signal, Token};
 use crate::error::{JobError, Reason};
 use crate::sync::atomic::Ordering::SeqCst;
 use crate::sync::loom::{check, mutant, spawn};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// One side, on a queue of its own.
 struct End {
     event: Arc<SoftEvent>,
-    port: Arc<dyn EventPort>,
-    ports: Arc<EventPorts>,
+    port: SoftPort,
+    ports: Arc<Ports>,
     signal: Arc<Signal>,
 }
 
@@ -36,10 +36,9 @@ impl End {
             highest_value: u64::MAX,
         });
         let signal = Arc::new(Signal::new().unwrap());
-        let sources = Arc::new(Epoll::new(EpollCreateFlags::empty()).unwrap());
         let inline_jobs = device.inline_jobs.open();
-        let ports = EventPorts::new(device, inline_jobs, 1, Arc::clone(&signal), sources);
-        let port = ports.open(Arc::clone(&event), 2).unwrap();
+        let ports = Ports::new(device, inline_jobs, 1, Arc::clone(&signal)).unwrap();
+        let port = SoftPort::open(&ports, Arc::clone(&event), 2).unwrap();
         End {
             event,
             port,
@@ -57,7 +56,8 @@ impl End {
     fn reap(&self) -> Vec<Result<u64, JobError>> {
         let nothing = Completion::new(Token::from_raw(u64::MAX), Ok(0));
         let mut out = [nothing; 4];
-        let count = self.ports.reap(&mut out);
+        // SAFETY: one thread of a model reaps, and the Jobs of sync events name no memory.
+        let count = unsafe { self.ports.reap(&mut out) };
         out[..count].iter().map(|over| over.result).collect()
     }
 

@@ -9,9 +9,11 @@
 //!                     \\- bell: a byte on a socket ---/
 //! ```
 //!
-//! A set, an add and a get are one atomic operation on the counter, by whoever asks. A wait looks at it. Only who is about to sleep has a
-//! place in the [heap](waits) of its port, and says in a word what the counter must exceed for anybody to be woken: `lowest` to its own
-//! process, `wanted` to the other. Whoever changes the counter compares what it has become with those two words, and rings.
+//! A set, an add and a get are one atomic operation on the counter, by whoever asks. A wait looks
+//! at it. Only who is about to sleep has a place in the [heap](waits) of its port, and says in a
+//! word what the counter must exceed for anybody to be woken: `lowest` to its own process, `wanted`
+//! to the other. Whoever changes the counter compares what it has become with those two words, and
+//! rings.
 //!
 //! ```text
 //!   who changes the counter                       who sleeps
@@ -20,19 +22,21 @@
 //!   value > lowest? value > wanted? ring once     counter: load; exceeds it? looks once more
 //! ```
 //!
-//! All four are SeqCst: either the one sees the other's word, or that one sees the value. While nobody sleeps, or the value ends no wait,
-//! there is no system call.
+//! All four are SeqCst: either the one sees the other's word, or that one sees the value. While
+//! nobody sleeps, or the value ends no wait, there is no system call.
 //!
 //! # Who may have it
 //!
-//! An event that has the DPU as its publisher or subscriber lies in a memfd of its own, and can be exported. It has one importer at a time: the
-//! next may come when the one before has dropped it or has ended. The connection of the import stays, and carries the doorbells of
-//! both sides: one descriptor for each imported event. One of the CPU's alone is a few words of this process, and costs no descriptor.
+//! An event that has the DPU as its publisher or subscriber lies in a memfd of its own, and can be
+//! exported. It has one importer at a time: the next may come when the one before has dropped it or
+//! has ended. The connection of the import stays, and carries the doorbells of both sides: one
+//! descriptor for each imported event. One of the CPU's alone is a few words of this process, and
+//! costs no descriptor.
 //!
 //! # Threat model
 //!
-//! As for the [fabric](super::fabric). What the peer can write is the page, and the memory of the application's that the counter lies in, at
-//! any time.
+//! As for the [fabric](super::fabric). What the peer can write is the page, and the memory of the
+//! application's that the counter lies in, at any time.
 //!
 //! | rule | enforced by |
 //! |---|---|
@@ -55,11 +59,10 @@ mod hello;
 mod loom;
 mod meet;
 mod port;
-mod ports;
 mod waits;
 mod words;
 
 pub(super) use counter::SoftEvent;
 pub(super) use hello::Card;
 pub(super) use meet::import;
-pub(super) use ports::EventPorts;
+pub(super) use port::SoftPort;

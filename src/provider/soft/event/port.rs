@@ -2,54 +2,56 @@
 #![expect(unsafe_code, reason = "promises what a Submit promises")]
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::task::Poll;
 
+use nix::errno::Errno;
+
+use super::super::bell;
 use super::super::fault::Fault;
-use super::counter::SoftEvent;
-use super::ports::EventPorts;
+use super::super::ports::{Pollable, Ports, Progress};
+use super::counter::{Bell, SoftEvent};
 use super::waits::Waits;
 use crate::device::{
     Completion, EventCounter, EventJob, EventPort, EventWait, Job, Submit, Submitted, Token,
 };
-use crate::error::{ErrorKind, JobError};
-use crate::sync::atomic::{AtomicBool, AtomicUsize};
+use crate::error::{Error, ErrorKind, JobError, Result as SetUp};
 use crate::sync::{Mutex, lock};
 
 pub(super) struct Port {
-    number: u64,
-    pub(super) event: Arc<SoftEvent>,
-    ports: Arc<EventPorts>,
-    /// The highest value at which a wait may begin or end.
-    highest: u64,
-    /// It stands in line to be looked at.
-    pub(super) raised: AtomicBool,
-    /// Where it stands among those that are watched, and one; 0 if it does not. Changed under their lock.
-    pub(super) watched: AtomicUsize,
+    number: u32,
+    event: Arc<SoftEvent>,
+    ports: Arc<Ports>,
     inner: Mutex<Inner>,
-}
-
-impl Drop for Port {
-    fn drop(&mut self) {
-        self.ports.forget(self.number);
-    }
 }
 
 struct Inner {
     waits: Waits,
     /// Jobs that were not done inline.
     jobs: VecDeque<(Token, EventJob, Fault)>,
+    retired: bool,
+    /// The queue knows the port: until it is retired, and its Jobs are done.
+    is_listed: bool,
 }
 
-/// Where a look puts what is over.
-pub(super) struct Out<'a> {
-    pub(super) to: &'a mut [Completion],
-    pub(super) filled: usize,
+impl Inner {
+    /// Whether the queue shall forget the port; `true` once.
+    fn is_over(&mut self) -> bool {
+        let over = self.is_listed && self.retired && self.jobs.is_empty();
+        self.is_listed &= !over;
+        over
+    }
+}
+
+/// Where a poll puts what is over.
+struct Out<'a> {
+    to: &'a mut [Completion],
+    filled: usize,
 }
 
 impl Out<'_> {
-    pub(super) fn is_full(&self) -> bool {
+    fn is_full(&self) -> bool {
         self.filled == self.to.len()
     }
 
@@ -60,40 +62,41 @@ impl Out<'_> {
 }
 
 impl Port {
-    pub(super) fn new(
-        number: u64,
-        event: Arc<SoftEvent>,
-        ports: Arc<EventPorts>,
-        waits: u32,
-    ) -> Port {
-        let (depth, highest) = (ports.depth(), ports.highest_value());
-        Port {
-            number,
-            event,
-            ports,
-            highest,
-            raised: AtomicBool::new(false),
-            watched: AtomicUsize::new(0),
-            inner: Mutex::new(Inner {
-                waits: Waits::new(waits),
-                jobs: VecDeque::with_capacity(depth),
-            }),
+    /// It has something to do.
+    pub(super) fn mark_ready(&self) {
+        self.ports.mark_ready(self.number);
+    }
+
+    /// Has the queue hear the doorbells of the other side.
+    pub(super) fn listen(&self, socket: &impl AsFd) {
+        match self.ports.listen(self.number, socket) {
+            // Two that saw each other come.
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(errno) => {
+                tracing::error!(%errno, "a peer of a sync event cannot wake this process");
+            }
         }
     }
 
-    /// It has something to do.
-    pub(super) fn raise(self: &Arc<Self>) {
-        self.ports.raise(self);
+    fn does_inline(&self) -> bool {
+        self.ports.faults().inline_below() > 0
     }
 
-    /// The doorbells of the other side are heard.
-    pub(super) fn listen(&self, socket: &OwnedFd) {
-        self.ports.listen(self.number, socket);
+    /// Polls the event now and then, if another process may change its counter.
+    fn watch(self: &Arc<Self>) {
+        if self.event.is_shared() {
+            self.ports.watch(self.number, Arc::clone(self));
+        }
+    }
+
+    fn unwatch(&self) {
+        if self.event.is_shared() {
+            self.ports.unwatch(self.number);
+        }
     }
 
     /// Does Jobs, and ends waits, as far as there is room.
-    pub(super) fn look(&self, out: &mut Out<'_>) {
-        let mut inner = lock(&self.inner);
+    fn look(&self, inner: &mut Inner, out: &mut Out<'_>) {
         while !out.is_full()
             && let Some((token, job, fault)) = inner.jobs.pop_front()
         {
@@ -128,7 +131,7 @@ impl Port {
             said = Some(lowest);
         }
         if waits.is_empty() {
-            self.ports.unwatch(self);
+            self.unwatch();
         }
     }
 
@@ -141,8 +144,9 @@ impl Port {
     /// Refuses a value at which the device does not wait.
     #[inline]
     fn check_value(&self, value: u64) -> Result<u64, JobError> {
-        match value > self.highest {
-            true => Err(JobError::event_too_high(value, self.highest)),
+        let highest = self.ports.device.highest_value;
+        match value > highest {
+            true => Err(JobError::event_too_high(value, highest)),
             false => Ok(value),
         }
     }
@@ -163,8 +167,78 @@ impl Port {
     }
 }
 
+impl<R> Pollable<R> for Port {
+    unsafe fn poll(self: Arc<Self>, _: &mut R, to: &mut [Completion]) -> Progress {
+        let mut out = Out { to, filled: 0 };
+        let mut inner = lock(&self.inner);
+        self.look(&mut inner, &mut out);
+        Progress {
+            filled: out.filled,
+            more: out.is_full(),
+            over: inner.is_over(),
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        self.event.is_due()
+    }
+
+    fn rang(&self) {
+        let bell = match &self.event.peer().bell {
+            Some(Bell::Socket(socket)) => Some(Arc::clone(socket)),
+            _ => None,
+        };
+        // Outside of the lock.
+        if let Some(socket) = bell {
+            bell::drain(&socket);
+        }
+    }
+
+    /// The crate retires the port itself.
+    fn end(&self) {}
+}
+
 /// The handle that the crate has.
-pub(super) struct SoftPort(pub(super) Arc<Port>);
+pub(in super::super) struct SoftPort(Arc<Port>);
+
+impl SoftPort {
+    /// Puts an event on a queue, once.
+    pub(in super::super) fn open(
+        ports: &Arc<Ports>,
+        event: Arc<SoftEvent>,
+        waits: u32,
+    ) -> SetUp<SoftPort> {
+        let port = ports.add(|number| {
+            Arc::new(Port {
+                number,
+                event: Arc::clone(&event),
+                ports: Arc::clone(ports),
+                inner: Mutex::new(Inner {
+                    waits: Waits::new(waits),
+                    jobs: VecDeque::with_capacity(ports.depth),
+                    retired: false,
+                    is_listed: true,
+                }),
+            })
+        })?;
+        if event.port.set(Arc::downgrade(&port)).is_err() {
+            ports.remove(port.number);
+            let text = "the sync event is on a WorkQ already";
+            return Err(Error::new(ErrorKind::InUse, None, text));
+        }
+        // A peer may have come before: see `hang_bell`.
+        if let Some(Bell::Socket(socket)) = &event.peer().bell {
+            port.listen(socket);
+        }
+        Ok(SoftPort(port))
+    }
+}
+
+impl Drop for SoftPort {
+    fn drop(&mut self) {
+        self.retire();
+    }
+}
 
 // SAFETY: jobs of a sync event name no memory; each that was accepted is put once, and taken once.
 unsafe impl Submit for SoftPort {
@@ -172,10 +246,10 @@ unsafe impl Submit for SoftPort {
     unsafe fn try_inline(&self, job: Job<'_>) -> Option<Result<u64, JobError>> {
         let Job::Event(job) = job else { return None };
         let port = &*self.0;
-        if !port.ports.does_inline() {
+        if !port.does_inline() {
             return None;
         }
-        port.ports.count_inline();
+        port.ports.inline_jobs.add_one();
         Some(port.event.operate(job))
     }
 
@@ -189,7 +263,7 @@ unsafe impl Submit for SoftPort {
                 refused = Some(JobError::device(ErrorKind::NotSupported, 0));
                 break;
             };
-            let fault = port.ports.next_fault();
+            let fault = port.ports.faults().next();
             if fault == Fault::QueueFull {
                 refused = Some(JobError::device(ErrorKind::Again, 0));
                 break;
@@ -199,7 +273,7 @@ unsafe impl Submit for SoftPort {
         }
         drop(inner);
         if accepted > 0 {
-            port.raise();
+            port.mark_ready();
         }
         Submitted { accepted, refused }
     }
@@ -209,7 +283,7 @@ impl EventPort for SoftPort {
     #[inline]
     fn try_wait(&self, wait: &EventWait) -> Option<Poll<Result<u64, JobError>>> {
         let port = &*self.0;
-        if !port.ports.does_inline() {
+        if !port.does_inline() {
             return None;
         }
         Some(match port.event.look(wait) {
@@ -233,11 +307,11 @@ impl EventPort for SoftPort {
         port.event.say(inner.waits.lowest());
         drop(inner);
         if first {
-            port.ports.watch(port);
+            port.watch();
         }
         // The look comes after it was said.
         if port.event.is_due() {
-            port.raise();
+            port.mark_ready();
         }
         Ok(())
     }
@@ -250,16 +324,24 @@ impl EventPort for SoftPort {
         }
         port.event.say(inner.waits.lowest());
         if inner.waits.is_empty() {
-            port.ports.unwatch(port);
+            port.unwatch();
         }
     }
 
     fn retire(&self) {
         let port = &*self.0;
         let mut inner = lock(&port.inner);
+        if inner.retired {
+            return;
+        }
+        inner.retired = true;
         while inner.waits.take_any().is_some() {}
         port.event.say(inner.waits.lowest());
+        let is_over = inner.is_over();
         drop(inner);
-        port.ports.unwatch(port);
+        port.unwatch();
+        if is_over {
+            port.ports.remove(port.number);
+        }
     }
 }

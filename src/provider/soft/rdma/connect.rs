@@ -412,9 +412,9 @@ impl Host for Shared {
             None => Arc::clone(&messages_fd),
         };
         let keep = fresh.map(|_| self.keep_bell(&doorbell));
-        let (ports, number) = (Arc::clone(&self.ports), self.number);
+        let endpoint = Weak::clone(&self.me);
         let unheard = move || {
-            if let Some(endpoint) = ports.endpoint(number) {
+            if let Some(endpoint) = endpoint.upgrade() {
                 endpoint.unwelcome(&doorbell, index);
             }
         };

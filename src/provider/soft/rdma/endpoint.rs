@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::super::fault::Fault;
-use super::ports::Ports;
+use super::super::ports::Ports;
 use super::remote::{self, Step};
 use super::state::{IDLE, Posted, Send, Shared};
 use crate::device::{
@@ -28,7 +28,8 @@ impl SoftEndpoint {
         ports: &Arc<Ports>,
         config: EndpointConfig,
     ) -> Result<SoftEndpoint> {
-        ports.add(config).map(SoftEndpoint)
+        let new = |number| Shared::new(Arc::clone(ports), number, config);
+        ports.add(new).map(SoftEndpoint)
     }
 }
 

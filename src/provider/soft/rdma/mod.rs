@@ -1,8 +1,9 @@
-//! Remote operations between endpoints of software devices: of one process, or of two of the same host.
+//! Remote operations between endpoints of software devices: of one process, or of two of the same
+//! host.
 //!
 //! ```text
 //!   queue of a WorkQ                                      queue of another one
-//!   Ports: which endpoints have something to do           Ports
+//!   Ports (../ports): which have something to do           Ports
 //!     |                                                     |
 //!     +-- DoorbellPage -- armed, hints; a bell -- DoorbellPage --+    one for each pair of queues
 //!     |                                                          |
@@ -26,15 +27,16 @@
 //! | nothing is copied out of the receive that was posted, or the source that was lent | rooms are this side's own; what the peer says of them is compared: [`messages`] |
 //! | a peer that breaks the protocol ends its own connection | [`endpoint`]: `PeerNonsense` |
 //! | it can make this side look in vain, and not wait in vain but for its own messages | hints and arms of a pair of queues: [`doorbell`] |
-//! | it cannot make this side wait for ever | a time limit, and the end of its process: [`endpoint`], [`ports`] |
+//! | it cannot make this side wait for ever | a time limit, and the end of its process: [`endpoint`], [`ports`](super::ports) |
 //! | it cannot stop whoever rings, or fill what rings here | a bell that does not block: [`bell`](super::bell) |
 //! | a one-sided operation reaches what that peer exported, and it permits | [`remote`] |
 //!
 //! # Rooms
 //!
 //! `messages` has the memory that two endpoints share, and `doorbell` what wakes their queues. It
-//! imports `messages`; all files of this folder may import both. A queue ([`ports`]), its reaper and
-//! its endpoints ([`state`]) know each other; everything else imports downwards.
+//! imports `messages`; all files of this folder may import both. The [ports](super::ports) of a
+//! queue, its [`reaper`] and its endpoints ([`state`]) know each other; everything else imports
+//! downwards.
 
 mod connect;
 mod connect_local;
@@ -47,7 +49,6 @@ mod hello;
 #[cfg(all(test, tokio_doca_loom))]
 mod loom;
 mod messages;
-mod ports;
 mod reaper;
 mod remote;
 mod state;
@@ -56,4 +57,4 @@ mod tests;
 mod work;
 
 pub(super) use endpoint::SoftEndpoint;
-pub(super) use ports::Ports;
+pub(super) use reaper::Reaper;

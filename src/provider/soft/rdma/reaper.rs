@@ -1,104 +1,107 @@
-//! Who looks, and at what: the endpoints that have something to do.
+//! What the reaper of a queue works on: doorbell pages, and the endpoints that it polls without a
+//! hint.
+//!
+//! These are the last few that got messages. Their peers' messages cost a hint less, since the
+//! reaper finds them by itself.
+#![expect(unsafe_code, reason = "does Jobs whose memory was lent")]
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
 
-use super::doorbell::DoorbellPages;
+use super::super::ports::{POLLS, Pollable, Ports, Progress, ReadySet};
+use super::doorbell::{Bell, DoorbellOwner, DoorbellPage, DoorbellPages};
 use super::messages::{MessageRing, Watch};
-use super::ports::Ports;
 use super::state::Shared;
 use crate::device::Completion;
+use crate::error::{Error, Result};
+use crate::process::Guarded;
 use crate::sync::atomic::fence;
 
-/// Endpoints that are looked at without a hint.
+/// Endpoints that are polled without a hint.
 const POLLED: usize = 4;
-/// Endpoints whose change is told after one look.
-const CHANGES: usize = 16;
 
-type Changed = ArrayVec<Arc<Shared>, CHANGES>;
+/// Endpoints whose state has changed in one go.
+pub(in super::super) type Changed = ArrayVec<Arc<Shared>, { POLLS + POLLED }>;
 
-/// What whoever looks works on.
 #[derive(Default)]
-pub(super) struct Reaper {
+pub(in super::super) struct Reaper {
     pub(super) doorbells: DoorbellPages,
-    pub(super) polled: ArrayVec<Polled, POLLED>,
+    polled: ArrayVec<PolledEndpoint, POLLED>,
+    changed: Changed,
     turn: u32,
 }
 
-pub(super) struct Polled {
-    pub(super) shared: Arc<Shared>,
-    pub(super) messages: Arc<MessageRing>,
-    pub(super) watch: Watch,
+struct PolledEndpoint {
+    shared: Arc<Shared>,
+    messages: Arc<MessageRing>,
+    watch: Watch,
 }
 
-impl Ports {
-    /// Looks at the endpoints that have something to do.
+impl Reaper {
+    /// Whether the peers of endpoints have something for this queue.
+    #[inline]
+    pub(in super::super) fn finds(&self) -> bool {
+        let finds = |polled: &PolledEndpoint| polled.watch.finds(&polled.messages);
+        self.polled.iter().any(finds) || self.doorbells.iter().any(|page| page.is_hinted())
+    }
+
+    /// Makes the endpoints ready that peers hinted at.
+    #[inline]
+    pub(in super::super) fn take_hints(&self, ready_set: &ReadySet) {
+        for doorbell in self.doorbells.iter() {
+            if doorbell.is_hinted() {
+                doorbell.take_hints(|number| ready_set.set(number));
+            }
+        }
+    }
+
+    /// Has the peers of endpoints ring. The caller polls afterwards.
+    pub(in super::super) fn arm(&self) {
+        self.doorbells.iter().for_each(|doorbell| doorbell.arm());
+    }
+
+    /// Lets go of doorbell pages without message rings.
+    pub(in super::super) fn let_go_of_idle(&mut self) {
+        self.doorbells.let_go_of_idle();
+    }
+
+    #[inline]
+    pub(in super::super) fn next_turn(&mut self) -> u32 {
+        self.turn = self.turn.wrapping_add(1);
+        self.turn
+    }
+
+    /// The endpoints whose state has changed since the last time, if there are any.
+    #[inline]
+    pub(in super::super) fn take_changed(&mut self) -> Option<Changed> {
+        (!self.changed.is_empty()).then(|| std::mem::take(&mut self.changed))
+    }
+
+    /// The bell of a doorbell page, if its peer is another process.
+    pub(in super::super) fn bell(&self, key: u64) -> Option<Arc<Guarded>> {
+        let doorbell = self.doorbells.iter().find(|page| page.key == key)?;
+        match doorbell.bell() {
+            Bell::Socket(socket) => socket.get().cloned(),
+            Bell::Signal(_) => None,
+        }
+    }
+
+    /// Polls the endpoints that need no hint.
     ///
     /// # Safety
     ///
     /// As for `Queue::reap`.
-    #[expect(unsafe_code, reason = "does Jobs whose memory was lent")]
-    pub(in super::super) unsafe fn reap(&self, out: &mut [Completion]) -> usize {
-        let mut changed = Changed::new();
-        let mut guard = self.reaper();
-        let reaper = &mut *guard;
-        if self.is_due() {
-            self.due.store(u64::MAX, Ordering::SeqCst);
-            let endpoints = self.endpoints();
-            for shared in endpoints.iter().flatten() {
-                self.ready_set.set(shared.number);
-            }
-        }
-        for doorbell in reaper.doorbells.iter() {
-            if doorbell.is_hinted() {
-                doorbell.take_hints(|number| self.ready_set.set(number));
-            }
-        }
-        let mut filled = 0;
-        reaper.turn = reaper.turn.wrapping_add(1);
-        // In turn, so that neither waits for the other for ever.
-        for first in [reaper.turn % 2, (reaper.turn + 1) % 2] {
-            if first == 0 {
-                // SAFETY: as the caller promises.
-                filled += unsafe { self.look_at_polled(reaper, &mut out[filled..], &mut changed) };
-            } else {
-                // SAFETY: as above.
-                filled += unsafe { self.look_at_ready(reaper, &mut out[filled..], &mut changed) };
-            }
-        }
-        if self.stale.load(Ordering::Relaxed) && self.stale.swap(false, Ordering::Relaxed) {
-            reaper.doorbells.let_go_of_idle();
-        }
-        self.ready_set.pass_on();
-        if self.ready_set.is_armed() {
-            // Whoever sleeps knows nothing of the Jobs that began to wait since.
-            self.set_timer();
-        }
-        drop(guard);
-        for shared in &changed {
-            shared.tell();
-        }
-        filled
-    }
-
-    /// Looks at those that are looked at without a hint.
-    ///
-    /// # Safety
-    ///
-    /// As for `reap`.
-    #[expect(unsafe_code, reason = "does Jobs whose memory was lent")]
     #[inline]
-    unsafe fn look_at_polled(
-        &self,
-        reaper: &mut Reaper,
+    pub(in super::super) unsafe fn poll_polled(
+        &mut self,
+        ready_set: &ReadySet,
         out: &mut [Completion],
-        changed: &mut Changed,
     ) -> usize {
         let (mut filled, mut at) = (0, 0);
         while filled < out.len()
-            && let Some(polled) = reaper.polled.get_mut(at)
+            && let Some(polled) = self.polled.get_mut(at)
         {
             at += 1;
             if !polled.watch.finds(&polled.messages) {
@@ -108,90 +111,94 @@ impl Ports {
             let look = unsafe { polled.shared.look(&mut out[filled..]) };
             filled += look.filled;
             if look.more {
-                self.ready_set.set(polled.shared.number);
+                ready_set.set(polled.shared.number);
             }
             if polled.shared.has_changed() {
-                changed.push(Arc::clone(&polled.shared));
+                self.changed.push(Arc::clone(&polled.shared));
             }
             match look.watch {
                 Some(watch) => polled.watch = watch,
                 None => {
                     at -= 1;
-                    reaper.polled.swap_remove(at);
+                    self.polled.swap_remove(at);
                 }
             }
         }
         filled
     }
 
-    /// Looks at those that were ready, or hinted at.
-    ///
-    /// # Safety
-    ///
-    /// As for `reap`.
-    #[expect(unsafe_code, reason = "does Jobs whose memory was lent")]
-    unsafe fn look_at_ready(
-        &self,
-        reaper: &mut Reaper,
-        out: &mut [Completion],
-        changed: &mut Changed,
-    ) -> usize {
-        let mut filled = 0;
-        while filled < out.len() && changed.remaining_capacity() > POLLED {
-            let Some(number) = self.ready_set.take() else {
-                break;
-            };
-            let Some(shared) = self.endpoint(number) else {
-                continue;
-            };
-            // SAFETY: as the caller promises.
-            let look = unsafe { shared.look(&mut out[filled..]) };
-            filled += look.filled;
-            if look.more {
-                self.ready_set.set(number);
-            }
-            if look.over {
-                self.endpoints()[number as usize] = None;
-            }
-            self.remember(reaper, &shared, look.traffic);
-            if shared.has_changed() {
-                changed.push(shared);
-            }
-            if look.more {
-                break;
-            }
-        }
-        filled
-    }
-
-    /// Who got a message is looked at without a hint from now on.
-    fn remember(&self, reaper: &mut Reaper, shared: &Arc<Shared>, traffic: bool) {
-        let known = reaper
-            .polled
-            .iter()
-            .position(|polled| Arc::ptr_eq(&polled.shared, shared));
-        if let Some(at) = known {
+    /// Polls an endpoint that got a message without a hint from now on.
+    fn remember(&mut self, shared: &Arc<Shared>, traffic: bool) {
+        let is_it = |polled: &PolledEndpoint| Arc::ptr_eq(&polled.shared, shared);
+        if let Some(at) = self.polled.iter().position(is_it) {
             // It may have another connection.
-            reaper.polled.swap_remove(at);
+            self.polled.swap_remove(at);
         } else if !traffic {
             return;
         }
         let Some((messages, watch)) = shared.start_polling() else {
             return;
         };
-        if reaper.polled.is_full() {
-            let parked = reaper.polled.swap_remove(reaper.turn as usize % POLLED);
+        if self.polled.is_full() {
+            let parked = self.polled.swap_remove(self.turn as usize % POLLED);
             parked.messages.set_parked(true);
             fence(Ordering::SeqCst);
             if parked.watch.finds(&parked.messages) {
-                self.ready_set.set(parked.shared.number);
+                shared.ports.ready_set.set(parked.shared.number);
             }
         }
         let shared = Arc::clone(shared);
-        reaper.polled.push(Polled {
+        self.polled.push(PolledEndpoint {
             shared,
             messages,
             watch,
         });
+    }
+}
+
+impl Pollable<Reaper> for Shared {
+    unsafe fn poll(self: Arc<Self>, reaper: &mut Reaper, out: &mut [Completion]) -> Progress {
+        // SAFETY: as the caller promises.
+        let look = unsafe { self.look(out) };
+        reaper.remember(&self, look.traffic);
+        if self.has_changed() {
+            reaper.changed.push(self);
+        }
+        Progress {
+            filled: look.filled,
+            more: look.more,
+            over: look.over,
+        }
+    }
+
+    fn end(&self) {
+        self.retire();
+    }
+}
+
+impl Ports {
+    /// The peer's bell has come: it wakes the thread that sleeps, and its end ends the connections
+    /// of the doorbell page.
+    pub(super) fn add_bell(&self, doorbell: &Arc<DoorbellPage>) -> Result<()> {
+        let Bell::Socket(socket) = doorbell.bell() else {
+            return Ok(());
+        };
+        let Some(socket) = socket.get() else {
+            return Ok(());
+        };
+        self.listen_to_page(doorbell.key, socket)
+            .and_then(|()| doorbell.watch_bell())
+            .map_err(|errno| Error::os(None, "epoll_ctl", errno.into()))
+    }
+}
+
+impl DoorbellOwner for Ports {
+    fn mark_ready(&self, endpoint: u32) {
+        Ports::mark_ready(self, endpoint);
+    }
+
+    /// The next poll lets go of the doorbell page.
+    fn note_idle(&self) {
+        self.stale.store(true, Ordering::Relaxed);
     }
 }

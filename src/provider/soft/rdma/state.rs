@@ -5,21 +5,21 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Instant;
 
 use super::super::counter::Counter;
 use super::super::fabric::{Invited, words_of};
 use super::super::fault::{Fault, Faults};
+use super::super::ports::Ports;
 use super::connection::Connection;
 use super::hello::Identity;
 use super::messages::{MessageRing, Presence, Watch};
-use super::ports::Ports;
 use crate::device::{Completion, EndpointConfig, EndpointState, RdmaJob, Segments, Token};
 use crate::error::{JobError, Reason, Result};
 use crate::sync::lock;
 
-pub(super) struct Shared {
+pub(in super::super) struct Shared {
     pub(super) ports: Arc<Ports>,
     pub(super) number: u32,
     pub(super) config: EndpointConfig,
@@ -31,6 +31,7 @@ pub(super) struct Shared {
     pub(super) inner: Mutex<EndpointInner>,
     /// The state has changed, and nobody was told yet.
     pub(super) changed: AtomicBool,
+    pub(super) me: Weak<Shared>,
 }
 
 /// What is true while the endpoint is connected and nothing is queued.
@@ -79,14 +80,15 @@ pub(super) struct Posted {
 }
 
 impl Shared {
-    pub(super) fn new(ports: Arc<Ports>, number: u32, config: EndpointConfig) -> Shared {
+    pub(super) fn new(ports: Arc<Ports>, number: u32, config: EndpointConfig) -> Arc<Shared> {
         let receives = config.recv_queue_size as usize;
-        let jobs = ports.depth();
-        Shared {
+        let jobs = ports.depth;
+        Arc::new_cyclic(|me| Shared {
+            me: Weak::clone(me),
             number,
             open: Open::default(),
             faults: ports.faults().clone(),
-            inline_jobs: Arc::clone(ports.inline_jobs()),
+            inline_jobs: Arc::clone(&ports.inline_jobs),
             changed: AtomicBool::new(false),
             inner: Mutex::new(EndpointInner {
                 state: EndpointState::Init,
@@ -103,7 +105,7 @@ impl Shared {
             }),
             ports,
             config,
-        }
+        })
     }
 
     pub(super) fn inner(&self) -> MutexGuard<'_, EndpointInner> {
@@ -138,7 +140,7 @@ impl Shared {
     }
 
     /// Tells of a change. No lock is held.
-    pub(super) fn tell(&self) {
+    pub(in super::super) fn tell(&self) {
         if self.has_changed() && self.changed.swap(false, Ordering::Relaxed) {
             (self.config.changed)();
         }

@@ -11,11 +11,11 @@ use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
+use super::super::ports::Ports;
 use super::connection::Connection;
 use super::doorbell::{Bell, DoorbellPage, PAGE};
 use super::hello::Identity;
 use super::messages::{Got, Head, Kind, Memory, MessageRing, Sent, Shape, Side};
-use super::ports::Ports;
 use crate::device::{Access, Segment, Segments, Signal};
 
 /// Bytes of a message that fits into its entry.

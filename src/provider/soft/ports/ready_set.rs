@@ -1,4 +1,4 @@
-//! Which endpoints of a queue have something to do, and who is rung for when one has.
+//! Which ports of a queue have something to do, and the signal that wakes whoever sleeps for it.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::sync::atomic::{AtomicBool, Ordering, fence};
 
 pub(in super::super) struct ReadySet {
     flags: Flags,
-    /// Somebody sleeps, and is to be rung for.
+    /// A thread sleeps, or is about to, and is to be woken.
     armed: AtomicBool,
     signal: Arc<Signal>,
 }
@@ -22,29 +22,35 @@ impl ReadySet {
         }
     }
 
-    /// An endpoint has something to do: who sleeps is woken.
+    /// A port has something to do: wakes the thread that sleeps.
+    #[inline]
     pub(in super::super) fn mark_ready(&self, number: u32) {
         self.flags.set(number);
         self.ring();
     }
 
-    /// The same, by who looks, and passes on what it leaves.
+    /// The same, by the reaper, which wakes for what it leaves (`pass_on`), or by a thread that
+    /// polls next.
     pub(in super::super) fn set(&self, number: u32) {
         self.flags.set(number);
     }
 
-    /// For who looks: one that has something to do.
-    pub(in super::super) fn take(&self) -> Option<u32> {
-        self.flags.take()
+    /// For the reaper: takes a port that has something to do. `turn` differs from one poll to the
+    /// next.
+    #[inline]
+    pub(in super::super) fn take(&self, turn: u32) -> Option<u32> {
+        self.flags.take(turn)
     }
 
-    /// Whether one has something to do. Who looks takes some out for a moment: to be asked when nobody does.
+    /// Whether a port has something to do. The reaper takes some out for a moment: ask while there
+    /// is none.
     #[inline]
     pub(in super::super) fn any(&self) -> bool {
         self.flags.any()
     }
 
-    /// Who looked leaves the rest: whoever armed meanwhile may have seen none of it.
+    /// For the reaper, when it leaves the rest: a thread that armed meanwhile may have seen none of
+    /// it.
     #[inline]
     pub(in super::super) fn pass_on(&self) {
         if self.any() {
@@ -52,7 +58,7 @@ impl ReadySet {
         }
     }
 
-    /// Whoever arms will be rung for. The look comes after it.
+    /// Asks for a ring. The caller polls afterwards, and then sleeps.
     pub(in super::super) fn arm(&self) {
         self.armed.store(true, Ordering::SeqCst);
         // Pairs with `ring`.
@@ -65,7 +71,7 @@ impl ReadySet {
     }
 
     fn ring(&self) {
-        // Pairs with `arm`: either it sees what was ready, or this sees that it armed.
+        // Pairs with `arm`: either the sleeper sees what was ready, or this sees that it armed.
         fence(Ordering::SeqCst);
         if self.is_armed() && self.armed.swap(false, Ordering::SeqCst) {
             self.signal.ring();

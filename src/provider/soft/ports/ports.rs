@@ -1,0 +1,326 @@
+//! The ports of one queue.
+//!
+//! A poll goes to those that are ready (a Job was submitted, the peer has left, a doorbell rang),
+//! those that their peers hinted at, and those that the reaper polls anyway: the last few endpoints
+//! that got messages, and a few of the sync events that are watched. So a queue with a thousand
+//! idle ports costs what one with four does.
+#![expect(unsafe_code, reason = "does Jobs whose memory was lent")]
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+
+use super::super::bell;
+use super::super::counter::Counter;
+use super::super::fault::Faults;
+use super::super::rdma::Reaper;
+use super::super::shared::DeviceShared;
+use super::flags::FLAGS;
+use super::pollable::Pollable;
+use super::ready_set::ReadySet;
+use super::timer::Timer;
+use super::watched::Watched;
+use crate::device::{Completion, Signal};
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync::lock;
+
+/// The epoll data of the timer.
+const TIMER: u64 = u64::MAX;
+/// Marks the epoll data of a port. What has neither is the key of a doorbell page.
+const PORT: u64 = 1 << 63;
+
+/// Ready ports that are polled in one go.
+pub(in super::super) const POLLS: usize = 64;
+/// How often what rang is read in one go, 16 at a time.
+const CLEARS: usize = 4;
+
+type SharedPort = Arc<dyn Pollable<Reaper>>;
+
+pub(in super::super) struct Ports {
+    /// The number of this queue in this process; never 0.
+    pub(in super::super) number: u64,
+    pub(in super::super) signal: Arc<Signal>,
+    pub(in super::super) device: Arc<DeviceShared>,
+    pub(in super::super) inline_jobs: Arc<Counter>,
+    /// The depth of the queue.
+    pub(in super::super) depth: usize,
+    pub(in super::super) ready_set: ReadySet,
+    ports: Mutex<Vec<Option<SharedPort>>>,
+    reaper: Mutex<Reaper>,
+    /// A doorbell page may have no message ring any more.
+    pub(in super::super) stale: AtomicBool,
+    watched: Watched<SharedPort>,
+    timer: Timer,
+    /// What rings for the queue from outside.
+    sources: Epoll,
+}
+
+impl Ports {
+    pub(in super::super) fn new(
+        device: Arc<DeviceShared>,
+        inline_jobs: Arc<Counter>,
+        depth: u32,
+        signal: Arc<Signal>,
+    ) -> Result<Arc<Ports>> {
+        static NUMBER: AtomicU64 = AtomicU64::new(1);
+        let fail = |what: &'static str| move |errno: Errno| Error::os(None, what, errno.into());
+        let sources = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(fail("epoll_create1"))?;
+        let timer = Timer::new()?;
+        let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, TIMER);
+        sources.add(&timer, event).map_err(fail("epoll_ctl"))?;
+        Ok(Arc::new(Ports {
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
+            ready_set: ReadySet::new(Arc::clone(&signal)),
+            signal,
+            device,
+            inline_jobs,
+            depth: depth as usize,
+            ports: Mutex::default(),
+            reaper: Mutex::default(),
+            stale: AtomicBool::new(false),
+            watched: Watched::new(),
+            timer,
+            sources,
+        }))
+    }
+
+    /// Adds the port that `make` makes of its number.
+    pub(in super::super) fn add<P: Pollable<Reaper> + 'static>(
+        &self,
+        make: impl FnOnce(u32) -> Arc<P>,
+    ) -> Result<Arc<P>> {
+        let mut ports = self.ports();
+        let number = match ports.iter().position(Option::is_none) {
+            Some(number) => number,
+            None if ports.len() as u32 == FLAGS => {
+                let text = format!(
+                    "a WorkQ has at most {FLAGS} endpoints and sync events: build another WorkQ"
+                );
+                return Err(Error::new(ErrorKind::Full, None, text));
+            }
+            None => {
+                ports.push(None);
+                ports.len() - 1
+            }
+        };
+        self.watched.reserve(ports.len());
+        let port = make(number as u32);
+        ports[number] = Some(Arc::clone(&port) as _);
+        Ok(port)
+    }
+
+    /// Forgets a port.
+    pub(in super::super) fn remove(&self, number: u32) {
+        let mut ports = self.ports();
+        // The queue may have ended, and forgotten all.
+        let gone = ports.get_mut(number as usize).and_then(Option::take);
+        drop(ports);
+        drop(gone);
+    }
+
+    fn ports(&self) -> MutexGuard<'_, Vec<Option<SharedPort>>> {
+        lock(&self.ports)
+    }
+
+    fn port(&self, number: u32) -> Option<SharedPort> {
+        self.ports().get(number as usize)?.clone()
+    }
+
+    pub(in super::super) fn reaper(&self) -> MutexGuard<'_, Reaper> {
+        lock(&self.reaper)
+    }
+
+    pub(in super::super) fn faults(&self) -> &Faults {
+        &self.device.faults
+    }
+
+    /// Counts a Job that the reaper has finished.
+    pub(in super::super) fn count(&self) {
+        self.device.own_jobs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A port has something to do: wakes the thread that sleeps.
+    pub(in super::super) fn mark_ready(&self, number: u32) {
+        self.ready_set.mark_ready(number);
+    }
+
+    /// A Job waits for its peer until then.
+    pub(in super::super) fn note_due(&self, due: Instant) {
+        self.timer.note(due);
+    }
+
+    /// Polls a port now and then, although it is not ready.
+    pub(in super::super) fn watch<P: Pollable<Reaper> + 'static>(&self, number: u32, port: Arc<P>) {
+        self.watched.add(number, port);
+    }
+
+    pub(in super::super) fn unwatch(&self, number: u32) {
+        self.watched.remove(number);
+    }
+
+    #[inline]
+    fn ask_watched(&self) -> bool {
+        self.watched.ask(&self.ready_set, |port| port.is_due())
+    }
+
+    /// Whether a poll would find something.
+    #[inline]
+    pub(in super::super) fn ready(&self) -> bool {
+        // First: a reaper has taken out what it puts back.
+        let Ok(reaper) = self.reaper.try_lock() else {
+            return true;
+        };
+        self.ready_set.any() || reaper.finds() || self.timer.is_due() || self.ask_watched()
+    }
+
+    /// Polls the ports that have something to do.
+    ///
+    /// # Safety
+    ///
+    /// As for `Queue::reap`.
+    pub(in super::super) unsafe fn reap(&self, out: &mut [Completion]) -> usize {
+        let mut guard = self.reaper();
+        let reaper = &mut *guard;
+        if self.timer.is_due() {
+            self.timer.forget();
+            let ports = self.ports();
+            let known = (0..).zip(ports.iter()).filter(|(_, port)| port.is_some());
+            known.for_each(|(number, _)| self.ready_set.set(number));
+        }
+        reaper.take_hints(&self.ready_set);
+        self.ask_watched();
+        let mut filled = 0;
+        // In turn, so that neither waits for the other for ever.
+        let turn = reaper.next_turn();
+        for first in [turn % 2, (turn + 1) % 2] {
+            if first == 0 {
+                // SAFETY: as the caller promises.
+                filled += unsafe { reaper.poll_polled(&self.ready_set, &mut out[filled..]) };
+            } else {
+                // SAFETY: as above.
+                filled += unsafe { self.poll_ready(reaper, turn, &mut out[filled..]) };
+            }
+        }
+        if self.stale.load(Ordering::Relaxed) && self.stale.swap(false, Ordering::Relaxed) {
+            reaper.let_go_of_idle();
+        }
+        self.ready_set.pass_on();
+        if self.ready_set.is_armed() {
+            // The thread that sleeps knows nothing of the Jobs that began to wait since.
+            self.timer.arm();
+        }
+        if let Some(changed) = reaper.take_changed() {
+            drop(guard);
+            changed.iter().for_each(|endpoint| endpoint.tell());
+        }
+        filled
+    }
+
+    /// Polls those that are ready.
+    ///
+    /// # Safety
+    ///
+    /// As for `reap`.
+    unsafe fn poll_ready(&self, reaper: &mut Reaper, turn: u32, out: &mut [Completion]) -> usize {
+        let mut filled = 0;
+        for _ in 0..POLLS {
+            if filled == out.len() {
+                break;
+            }
+            let Some(number) = self.ready_set.take(turn) else {
+                break;
+            };
+            let Some(port) = self.port(number) else {
+                continue;
+            };
+            // SAFETY: as the caller promises.
+            let polled = unsafe { port.poll(reaper, &mut out[filled..]) };
+            filled += polled.filled;
+            if polled.over {
+                self.remove(number);
+            }
+            if polled.more {
+                self.ready_set.set(number);
+                break;
+            }
+        }
+        filled
+    }
+
+    /// Has the peers, and this process, ring for whoever arms. The caller polls afterwards.
+    pub(in super::super) fn arm(&self) {
+        let reaper = self.reaper();
+        reaper.arm();
+        self.ready_set.arm();
+        self.timer.arm();
+    }
+
+    /// Has the queue hear what rings for a port alone.
+    pub(in super::super) fn listen(&self, number: u32, socket: &impl AsFd) -> nix::Result<()> {
+        let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET;
+        let event = EpollEvent::new(flags, PORT | u64::from(number));
+        self.sources.add(socket, event)
+    }
+
+    /// Has the queue hear the bell of a doorbell page.
+    pub(in super::super) fn listen_to_page(&self, key: u64, bell: &impl AsFd) -> nix::Result<()> {
+        let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
+        self.sources.add(bell, EpollEvent::new(flags, key))
+    }
+
+    /// Reads what rang.
+    pub(in super::super) fn clear(&self) {
+        let mut rung = [EpollEvent::empty(); 16];
+        for _ in 0..CLEARS {
+            let count = self
+                .sources
+                .wait(&mut rung, EpollTimeout::ZERO)
+                .unwrap_or(0);
+            rung[..count]
+                .iter()
+                .for_each(|event| self.rang(event.data()));
+            if count < rung.len() {
+                return;
+            }
+        }
+        // Enough for one go. No thread would be told of the rest again: each is an edge.
+        self.signal.ring();
+    }
+
+    fn rang(&self, data: u64) {
+        if data == TIMER {
+            self.timer.rang();
+        } else if data & PORT == 0 {
+            let bell = self.reaper().bell(data);
+            // Outside of the lock.
+            if let Some(bell) = bell {
+                bell::drain(&bell);
+            }
+        } else {
+            let number = (data & !PORT) as u32;
+            if let Some(port) = self.port(number) {
+                port.rang();
+                self.ready_set.set(number);
+            }
+        }
+    }
+
+    /// The queue is gone: nothing is handed out any more.
+    pub(in super::super) fn end(&self) {
+        let ports = std::mem::take(&mut *self.ports());
+        ports.iter().flatten().for_each(|port| port.end());
+        self.watched.clear();
+        let reaper = std::mem::take(&mut *self.reaper());
+        drop((ports, reaper));
+    }
+}
+
+impl AsFd for Ports {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.sources.0.as_fd()
+    }
+}

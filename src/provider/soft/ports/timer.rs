@@ -1,0 +1,82 @@
+//! The time limits of Jobs that wait for a peer: one timer for all ports of a queue.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+
+use crate::error::{Error, Result};
+
+/// No time limit.
+const NEVER: u64 = u64::MAX;
+
+pub(super) struct Timer {
+    fd: TimerFd,
+    /// The first time limit, in nanoseconds since `built`.
+    due: AtomicU64,
+    /// The time limit that the descriptor is set to.
+    set: AtomicU64,
+    built: Instant,
+}
+
+impl Timer {
+    pub(super) fn new() -> Result<Timer> {
+        let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
+        let fd = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)
+            .map_err(|errno| Error::os(None, "timerfd_create", errno.into()))?;
+        Ok(Timer {
+            fd,
+            due: AtomicU64::new(NEVER),
+            set: AtomicU64::new(NEVER),
+            built: Instant::now(),
+        })
+    }
+
+    /// A Job waits for its peer until then.
+    pub(super) fn note(&self, due: Instant) {
+        let due = due.saturating_duration_since(self.built).as_nanos() as u64;
+        self.due.fetch_min(due, Ordering::SeqCst);
+    }
+
+    /// Whether the time of a Job is over.
+    #[inline]
+    pub(super) fn is_due(&self) -> bool {
+        let due = self.due.load(Ordering::Relaxed);
+        due != NEVER && self.built.elapsed().as_nanos() as u64 >= due
+    }
+
+    /// Forgets the time limit: the ports that still have one note it anew.
+    pub(super) fn forget(&self) {
+        self.due.store(NEVER, Ordering::SeqCst);
+    }
+
+    /// Has the descriptor ring when the time of a Job is over. The caller holds the lock of the
+    /// reaper: the last time limit that is set is the right one.
+    pub(super) fn arm(&self) {
+        let due = self.due.load(Ordering::SeqCst);
+        if due == NEVER || self.set.swap(due, Ordering::SeqCst) == due {
+            return;
+        }
+        let now = self.built.elapsed().as_nanos() as u64;
+        let left = Duration::from_nanos(due.saturating_sub(now).max(1));
+        let once = Expiration::OneShot(TimeSpec::from_duration(left));
+        if let Err(errno) = self.fd.set(once, TimerSetTimeFlags::empty()) {
+            tracing::error!(%errno, "a time limit cannot be kept");
+        }
+    }
+
+    /// Reads that it rang.
+    pub(super) fn rang(&self) {
+        let mut read = [0; 8];
+        let _ = nix::unistd::read(&self.fd, &mut read);
+        self.set.store(NEVER, Ordering::SeqCst);
+    }
+}
+
+impl AsFd for Timer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,110 @@
+//! Ports that may have something to do without telling the queue: sync events that wait for a
+//! counter which another process may change.
+//!
+//! A doorbell of that process makes the port ready once it is read. While no thread sleeps it is
+//! not read: the reaper asks a few of these ports instead, in turn.
+
+use std::sync::{PoisonError, TryLockError};
+
+use super::ready_set::ReadySet;
+use crate::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use crate::sync::{Mutex, lock};
+
+/// Ports that are asked at a time.
+const ASKED: usize = 4;
+
+pub(super) struct Watched<P> {
+    list: Mutex<List<P>>,
+    /// The length of the list.
+    len: AtomicUsize,
+}
+
+struct List<P> {
+    ports: Vec<(u32, P)>,
+    /// By the number of a port: its index in the list, plus one; 0 if it is not there.
+    indices: Vec<usize>,
+    next: usize,
+}
+
+impl<P> Watched<P> {
+    pub(super) fn new() -> Watched<P> {
+        let list = List {
+            ports: Vec::new(),
+            indices: Vec::new(),
+            next: 0,
+        };
+        Watched {
+            list: Mutex::new(list),
+            len: AtomicUsize::new(0),
+        }
+    }
+
+    /// Makes room for ports of numbers below `ports`, so that `add` allocates nothing.
+    pub(super) fn reserve(&self, ports: usize) {
+        let mut list = lock(&self.list);
+        let (len, known) = (list.ports.len(), list.indices.len());
+        list.ports.reserve(ports.saturating_sub(len));
+        list.indices.resize(known.max(ports), 0);
+    }
+
+    pub(super) fn add(&self, number: u32, port: P) {
+        let mut list = lock(&self.list);
+        if list.indices[number as usize] == 0 {
+            list.ports.push((number, port));
+            list.indices[number as usize] = list.ports.len();
+            self.len.store(list.ports.len(), SeqCst);
+        }
+    }
+
+    pub(super) fn remove(&self, number: u32) {
+        let mut list = lock(&self.list);
+        let index = std::mem::take(&mut list.indices[number as usize]);
+        let Some(at) = index.checked_sub(1) else {
+            return;
+        };
+        let gone = list.ports.swap_remove(at);
+        if let Some(&(moved, _)) = list.ports.get(at) {
+            list.indices[moved as usize] = index;
+        }
+        self.len.store(list.ports.len(), SeqCst);
+        drop(list);
+        // It may be the last of the port, which takes locks of its own.
+        drop(gone);
+    }
+
+    /// Asks some of the ports whether they are due; returns whether one became ready.
+    #[inline]
+    pub(super) fn ask(&self, ready_set: &ReadySet, is_due: fn(&P) -> bool) -> bool {
+        self.len.load(SeqCst) > 0 && self.ask_some(ready_set, is_due)
+    }
+
+    fn ask_some(&self, ready_set: &ReadySet, is_due: fn(&P) -> bool) -> bool {
+        let mut list = match self.list.try_lock() {
+            Ok(list) => list,
+            Err(TryLockError::Poisoned(poisoned)) => PoisonError::into_inner(poisoned),
+            // Another thread asks.
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        let List { ports, next, .. } = &mut *list;
+        let mut found = false;
+        for _ in 0..ASKED.min(ports.len()) {
+            *next = (*next + 1) % ports.len();
+            let (number, port) = &ports[*next];
+            if is_due(port) {
+                ready_set.set(*number);
+                found = true;
+            }
+        }
+        found
+    }
+
+    /// Lets go of all ports.
+    pub(super) fn clear(&self) {
+        let mut list = lock(&self.list);
+        let ports = std::mem::take(&mut list.ports);
+        list.indices.fill(0);
+        self.len.store(0, SeqCst);
+        drop(list);
+        drop(ports);
+    }
+}
