@@ -1,8 +1,11 @@
-//! How an Op waits: for an event, or busily. How it waits in line for a Slot is in [`super::in_line`].
+//! How an Op waits: for an event, or busily. How it waits in line for a Slot is in
+//! [`super::in_line`].
 //!
-//! In event mode a poll that finds nothing stores the waker, makes sure that this runtime is registered, arms, looks
-//! once more, and only then sleeps. In busy mode it looks a few dozen times, wakes itself, and gives the CPU up after
-//! a budget: a spinning engine may share it. In Hybrid mode it does the one for a bounded time, and then the other.
+//! In event mode a poll that finds nothing stores the waker, makes sure that this runtime is
+//! registered, arms, looks once more, and only then sleeps. In busy mode it looks a few dozen
+//! times, wakes itself, and gives the CPU up after a budget: a spinning engine may share it. In
+//! Hybrid mode one operation of the WorkQ does that for a bounded time; it does then as the others
+//! do all the time, which is as in event mode.
 //!
 //! The mode may change meanwhile: who is about to sleep asks whether it did.
 
@@ -76,7 +79,8 @@ impl Attachment {
                 return Poll::Ready(Waited::Lost(JobError::of(Reason::Unheard)));
             }
         }
-        // Look first: what is over need not ring. Not if an event will come: that looks for all at once.
+        // Look first: what is over need not ring. Not if an event will come: that looks for all at
+        // once.
         if !shared.expected.load(Ordering::Relaxed) && self.queue.ready() {
             shared.turn();
             if let Some(outcome) = end.take() {
@@ -84,13 +88,15 @@ impl Attachment {
             }
         }
         end.register(cx.waker());
-        // Arm, then look. Who armed before has this one's event rung for too. Pairs with `event_turn`: either that sees that
-        // this Op sleeps, or this sees that no event is expected.
+        // Arm, then look. Who armed before has this one's event rung for too. Pairs with
+        // `event_turn`: either that sees that this Op sleeps, or this sees that no event is
+        // expected.
         fence(Ordering::SeqCst);
         if !shared.expected.load(Ordering::Relaxed) && shared.arm() | shared.ready() {
             shared.turn();
         }
-        // Also without a look of one's own: somebody else may have reaped it before the waker was there.
+        // Also without a look of one's own: somebody else may have reaped it before the waker was
+        // there.
         match end.take() {
             Some(outcome) => Poll::Ready(Waited::Over(outcome)),
             None => {
@@ -108,7 +114,7 @@ impl Attachment {
         fresh: bool,
         cx: &mut Context<'_>,
     ) -> Poll<Waited<A::End>> {
-        if let Some(outcome) = self.look(end, fresh) {
+        if let Some(outcome) = self.look(end, fresh, false) {
             return Poll::Ready(Waited::Over(outcome));
         }
         self.shared.misses.add();
@@ -116,7 +122,7 @@ impl Attachment {
         Poll::Pending
     }
 
-    /// Busily while its time is not over, and then by event.
+    /// Busily while its time is not over and no other future polls, and else by event.
     fn poll_hybrid<A: Awaited>(
         &self,
         end: &A,
@@ -125,23 +131,30 @@ impl Attachment {
         spin: &mut Spin,
         cx: &mut Context<'_>,
     ) -> Poll<Waited<A::End>> {
-        if let Some(outcome) = self.look(end, fresh) {
+        let shared = &*self.shared;
+        let Some(others) = shared.spinner.claim(spin) else {
+            return self.poll_event(end, fresh, policy, cx);
+        };
+        if let Some(outcome) = self.look(end, fresh, others) {
+            shared.spinner.release(spin);
             return Poll::Ready(Waited::Over(outcome));
         }
-        if spin.is_over(policy, || self.shared.now()) {
+        if spin.is_over(policy, || shared.now()) {
+            shared.spinner.release(spin);
             return self.poll_event(end, fresh, policy, cx);
         }
-        self.shared.misses.add();
+        shared.misses.add();
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
-    /// Looks for a while.
+    /// Looks for a while, or once if `others` wait.
     #[inline(always)]
-    fn look<A: Awaited>(&self, end: &A, fresh: bool) -> Option<A::End> {
+    fn look<A: Awaited>(&self, end: &A, fresh: bool, others: bool) -> Option<A::End> {
         let shared = &*self.shared;
-        // With others in flight there is something better to do: their polls look as well, and find more at once.
-        let several = shared.core.table.free().several_taken();
+        // With others in flight there is something better to do: their polls look as well, and find
+        // more at once.
+        let several = others || shared.core.table.free().several_taken();
         if fresh && several {
             return None;
         }
