@@ -295,10 +295,10 @@ fn a_planted_bad_edge_is_found() {
     }
 }
 
-/// Whether a file is a test as a whole: a loom model, or tests in a file of their own.
+/// Whether a file is a test as a whole: a loom model, or tests in a file or a folder of their own.
 pub(super) fn is_test(path: &str) -> bool {
     path.split('/')
-        .any(|part| ["loom", "loom.rs", "tests.rs"].contains(&part))
+        .any(|part| ["loom", "loom.rs", "tests", "tests.rs"].contains(&part))
 }
 
 #[test]

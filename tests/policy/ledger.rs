@@ -61,10 +61,13 @@ fn in_source() -> BTreeMap<String, usize> {
     let mut found = Vec::new();
     files(&root().join("src"), &mut found);
     let mut ledger = BTreeMap::new();
-    // Loom models, and tests in a file of their own, are tests as a whole.
+    // Loom models, and tests in a file or a folder of their own, are tests as a whole.
     let is_test = |file: &&PathBuf| {
-        let part =
-            |part: &std::ffi::OsStr| part == "loom" || part == "loom.rs" || part == "tests.rs";
+        let part = |part: &std::ffi::OsStr| {
+            ["loom", "loom.rs", "tests", "tests.rs"]
+                .iter()
+                .any(|it| part == *it)
+        };
         file.iter().any(part)
     };
     for file in found.iter().filter(|file| !is_test(file)) {
