@@ -5,12 +5,10 @@
 
 mod closing;
 mod environment;
-mod random;
 mod strangers;
 mod user;
 
 pub(crate) use closing::Guarded;
 pub(crate) use environment::variable;
-pub(crate) use random::random;
 pub(crate) use strangers::{accept, connect, hang_up, listen, receive, receive_with, refuse};
 pub(crate) use user::{check_own_user, is_own_user};

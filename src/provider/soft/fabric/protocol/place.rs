@@ -4,7 +4,6 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::process;
 
 /// Sixteen bytes that nobody guesses: an instance of a fabric, a key, a nonce.
 pub(in super::super::super) type Id = [u8; 16];
@@ -45,9 +44,11 @@ fn uuid(text: &str) -> Option<Id> {
     (digits.len() == 32).then(|| value.to_be_bytes())
 }
 
-/// Sixteen bytes from the kernel's generator.
+/// Returns sixteen bytes of the kernel's generator.
 pub(in super::super::super) fn random() -> Result<Id> {
-    process::random().map_err(|error| Error::os(None, "getrandom", error))
+    let mut id = Id::default();
+    getrandom::fill(&mut id).map_err(|error| Error::os(None, "getrandom", error.into()))?;
+    Ok(id)
 }
 
 /// As hexadecimal digits.
