@@ -8,7 +8,7 @@
 //! | | Linux 6.16 (`SO_PASSRIGHTS`) | before |
 //! |---|---|---|
 //! | a socket that expects none | refuses them: the sender gets `EPERM` | reads with room for all, and a thread closes them; it closes the socket too |
-//! | a guest's, until its answer has come | reads nothing if more came than it expects; else a thread closes what is no memory, or much | the same |
+//! | a client's, until its reply has come | reads nothing if more came than it expects; else a thread closes what is no memory, or much | the same |
 //!
 //! Before Linux 6.16 a stranger can still have this process keep descriptors open, up to its limit:
 //! those that a thread is closing. If there is no room left for descriptors, the kernel closes

@@ -7,16 +7,26 @@
 //! | 12 | | what the blob says, its name last |
 //! | | 8 | the first bytes of the SHA-256 of all before |
 //!
-//! Numbers are little-endian. The checksum finds accidents. Against forgery there is a key in each blob: whoever has the blob may do what
-//! it says, nobody else can.
+//! Numbers are little-endian. The checksum finds accidents. Against forgery there is a key in each
+//! blob of a software device: whoever has the blob may do what it says, and nobody else can.
 
 use sha2::{Digest, Sha256};
+use zerocopy::little_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::layout::{Fields, Reader};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Magic, version and length.
-pub(in crate::provider) const HEAD: usize = 12;
+/// What stands before the fields.
+#[derive(FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Head {
+    magic: [u8; 8],
+    version: U16,
+    /// Bytes of the blob.
+    total: U16,
+}
+
+pub(in crate::provider) const HEAD: usize = size_of::<Head>();
 pub(in crate::provider) const CHECKSUM: usize = 8;
 
 /// What a blob is of. Every kind of blob of the built-in providers is one of [`KINDS`].
@@ -78,8 +88,6 @@ const KINDS: [Kind; 5] = [
 pub(in crate::provider) struct Envelope {
     pub(in crate::provider) kind: Kind,
     pub(in crate::provider) version: u16,
-    /// Bytes before the name.
-    pub(in crate::provider) fixed: usize,
     /// The longest name; 0 if there is none.
     pub(in crate::provider) name_max: usize,
 }
@@ -113,39 +121,44 @@ impl Kind {
 }
 
 impl Envelope {
-    /// Begins a blob whose name has this length.
-    pub(in crate::provider) fn begin(&self, name: usize) -> Fields {
-        Fields::default()
-            .put(&self.kind.magic)
-            .u16(self.version)
-            .u16((self.fixed + name + CHECKSUM) as u16)
+    /// Returns a blob with these fields and this name.
+    pub(in crate::provider) fn format(
+        &self,
+        fields: &(impl IntoBytes + Immutable),
+        name: &[u8],
+    ) -> Vec<u8> {
+        let total = HEAD + size_of_val(fields) + name.len() + CHECKSUM;
+        let head = Head {
+            magic: self.kind.magic,
+            version: self.version.into(),
+            total: (total as u16).into(),
+        };
+        let mut bytes = [head.as_bytes(), fields.as_bytes(), name].concat();
+        bytes.extend(checksum(&bytes));
+        bytes
     }
 
-    /// Ends it.
-    pub(in crate::provider) fn end(fields: Fields) -> Vec<u8> {
-        let sum = checksum(fields.bytes());
-        fields.put(&sum).done()
-    }
-
-    /// Reads what somebody handed over. `fields` reads what stands between head and checksum; `None` for what nobody writes.
+    /// Reads what somebody handed over. `read` gets the fields and the name, and returns `None` for
+    /// what nobody writes.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for what is truncated, damaged or no blob of this kind at all, `UnsupportedVersion` for another version.
-    pub(in crate::provider) fn open<T>(
+    /// `InvalidValue` for what is truncated, damaged or no blob of this kind at all,
+    /// `UnsupportedVersion` for another version.
+    pub(in crate::provider) fn open<F: FromBytes, T>(
         &self,
         bytes: &[u8],
-        fields: impl FnOnce(Reader<'_>) -> Option<T>,
+        read: impl FnOnce(F, &[u8]) -> Option<T>,
     ) -> Result<T> {
-        let least = self.fixed + CHECKSUM;
+        let least = HEAD + size_of::<F>() + CHECKSUM;
         let known = bytes.len().min(self.kind.magic.len());
         if bytes[..known] != self.kind.magic[..known] {
             return self.refuse(self.kind.not(bytes, known));
         }
-        let mut head = Reader(&bytes[known..]);
-        let (Some(version), Some(total)) = (head.u16(), head.u16()) else {
+        let Ok((head, _)) = Head::read_from_prefix(bytes) else {
             return self.truncated(bytes.len(), least);
         };
+        let (version, total) = (head.version.get(), head.total.get());
         if version != self.version {
             let text = format!(
                 "the export has version {version}, and this library reads version {}: use one release on both sides",
@@ -174,7 +187,8 @@ impl Envelope {
                 "the checksum of the export of {total} bytes is wrong: it was changed on its way"
             ));
         }
-        match fields(Reader(&body[HEAD..])) {
+        let fields = F::read_from_prefix(&body[HEAD..]).ok();
+        match fields.and_then(|(fields, name)| read(fields, name)) {
             Some(read) => Ok(read),
             None => self.refuse(
                 "the export's checksum is right and its fields are not: it was forged".to_owned(),
@@ -218,12 +232,11 @@ mod tests {
             let envelope = Envelope {
                 kind: *mine,
                 version: 1,
-                fixed: HEAD,
                 name_max: 0,
             };
             for (other, theirs) in KINDS.iter().enumerate() {
                 let blob = [&theirs.magic[..], &[1, 0, 20, 0], &[0; 8]].concat();
-                let error = envelope.open(&blob, |_| Some(())).unwrap_err();
+                let error = envelope.open(&blob, |(), _| Some(())).unwrap_err();
                 let text = error.to_string();
                 let says = format!("this blob is of {}", theirs.object);
                 assert_eq!(text.starts_with(&says), own != other, "{text}");
@@ -237,7 +250,10 @@ mod tests {
                 }
             }
             for bytes in [&b"#!/bin/sh\n"[..], &mine.magic[..7], b""] {
-                let text = envelope.open(bytes, |_| Some(())).unwrap_err().to_string();
+                let text = envelope
+                    .open(bytes, |(), _| Some(()))
+                    .unwrap_err()
+                    .to_string();
                 assert!(!text.contains("this blob is of"), "{text}");
             }
         }

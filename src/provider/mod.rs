@@ -3,7 +3,6 @@
 //! A provider sees `device` alone. What it opens is handed upward as a [`Device`].
 
 mod envelope;
-mod layout;
 pub mod soft;
 #[cfg(feature = "verbs")]
 pub mod verbs;

@@ -131,13 +131,9 @@ unsafe impl Adapter for SoftDevice {
     }
 
     fn import_event(&self, blob: &[u8], deadline: Instant) -> Result<Arc<dyn EventCounter>> {
-        let invitation = fabric::Invitation::parse(&fabric::EVENT, blob)?;
-        let Some(card) = event::Card::parse(&invitation.hello) else {
-            let text = "the blob is no sync event's: it was forged";
-            return Err(Error::new(ErrorKind::InvalidValue, None, text));
-        };
-        self.check_dpu_import(card.port)?;
-        Ok(event::import(&invitation, deadline)?)
+        let ticket = fabric::Ticket::parse(&fabric::EVENT, blob)?;
+        self.check_dpu_import(ticket.info(event::EventInfo::parse)?.port)?;
+        Ok(event::import(&ticket, deadline)?)
     }
 
     fn jobs(&self) -> Option<u64> {
@@ -188,11 +184,12 @@ unsafe impl Registrar for SoftDevice {
     }
 
     fn import(&self, blob: &[u8], deadline: Instant) -> Result<Imported> {
-        let blob = fabric::Blob::parse(blob)?;
-        if blob.audience() == Audience::Dpu {
-            self.check_dpu_import(blob.port())?;
+        let ticket = fabric::Ticket::parse(&fabric::MEMORY, blob)?;
+        let memory = ticket.info(fabric::MemoryInfo::parse)?;
+        if memory.audience == Audience::Dpu {
+            self.check_dpu_import(memory.port)?;
         }
-        fabric::import(&blob, deadline)
+        fabric::import(&ticket, &memory, deadline)
     }
 }
 

@@ -8,8 +8,8 @@ use tokio_doca::{
     Buf, Device, Mmap, Mode, Rdma, WorkQ, error::JobError, mem::BufInventory, rdma::RdmaState,
 };
 
-use super::listen;
 use super::rdma::*;
+use super::{UNEXPECTED, listen};
 use support::*;
 
 /// Bytes of each part of the memory; every other one is a guard.

@@ -91,7 +91,8 @@ fn behind_its_end(len: usize, seals: SealFlag) -> OwnedFd {
     memfd
 }
 
-/// What else comes instead of the memory and the control page, beside an answer that is right. `None` where this machine has no such thing.
+/// What else comes instead of the memory and the control page, beside an answer that is right.
+/// `None` where this machine has no such thing.
 fn descriptors(play: &str) -> Option<Vec<OwnedFd>> {
     let (memory, words) = (memfd(LEN, MEMORY), control(&[0]));
     let instead = |memory: OwnedFd| Some(vec![memory, control(&[0])]);
@@ -190,12 +191,12 @@ pub const DESCRIPTORS: [&str; 35] = [
 ];
 
 /// Answers to a request, beside descriptors that are right.
-fn message(play: &str, blob: &Blob, nonce: [u8; 16]) -> Option<Vec<u8>> {
-    let right = blob.grant(nonce, 0);
+fn message(play: &str, blob: &Blob, request: &[u8]) -> Option<Vec<u8>> {
+    let right = blob.grant(request, 0);
     let with = |change: &dyn Fn(&mut Blob)| {
         let mut blob = blob.clone();
         change(&mut blob);
-        Some(blob.grant(nonce, 0))
+        Some(blob.grant(request, 0))
     };
     let set = |at: usize, bytes: &[u8]| {
         let mut answer = right.clone();
@@ -210,18 +211,18 @@ fn message(play: &str, blob: &Blob, nonce: [u8; 16]) -> Option<Vec<u8>> {
         "much too long" => Some(vec![7; 60_000]),
         "wrong key" => with(&|blob| blob.key[0] ^= 1),
         "wrong proof" => set(ANSWER_LEN - 1, &[!right[ANSWER_LEN - 1]]),
-        "no proof" => set(56, &[0; 32]),
-        "another nonce" => Some(blob.grant([1; 16], 0)),
+        "no proof" => set(ANSWER_LEN - 32, &[0; 32]),
+        "another nonce" => Some(blob.grant(&blob.request([1; 16], 0), 0)),
         "another instance" => with(&|blob| blob.instance[0] ^= 1),
         "another access" => with(&|blob| blob.access = Access::DPU_READ_ONLY.bits()),
         "longer" => with(&|blob| blob.len += 4096),
         "shorter" => with(&|blob| blob.len -= 4096),
-        "between pages" => Some(blob.grant(nonce, 512)),
-        "behind the end" => Some(blob.grant(nonce, 4096)),
-        "far behind the end" => Some(blob.grant(nonce, u64::MAX - 4095)),
+        "between pages" => Some(blob.grant(request, 512)),
+        "behind the end" => Some(blob.grant(request, 4096)),
+        "far behind the end" => Some(blob.grant(request, u64::MAX - 4095)),
         "another version" => set(8, &[2, 0]),
-        "another status" => set(10, &[9, 0]),
-        "unknown" => set(10, &[1, 0]),
+        "another status" => set(10, &[9]),
+        "unknown" => set(10, &[UNKNOWN]),
         "failed by nothing" => set(10, &[3, 0, 0, 0, 0, 0]),
         "failed by junk" => set(10, &[3, 0, 255, 255, 255, 127]),
         _ => None,
@@ -251,7 +252,8 @@ pub const MESSAGES: [&str; 20] = [
     "failed by junk",
 ];
 
-/// A hostile process: for each line it forges a blob, says it, and does to who imports it what the line says, until the next line.
+/// A hostile process: for each line it forges a blob, says it, and does to who imports it what the
+/// line says, until the next line.
 pub fn hostile() {
     while let Some(line) = hear() {
         let (play, of) = line.split_once(" @ ").unwrap_or((&line, ""));
@@ -260,10 +262,8 @@ pub fn hostile() {
             // The name and the export of one who has died, and a key that was not to be had.
             "squats" => {
                 let dead = Blob::parse(&unhex(of));
-                blob = Blob {
-                    key: [1; 16],
-                    ..dead
-                };
+                blob = dead;
+                blob.key = [1; 16];
             }
             "steals the instance" => {
                 blob.instance = Blob::parse(&unhex(of)).instance;
@@ -297,8 +297,7 @@ pub fn hostile() {
         }
         let (request, _) = receive(&socket);
         assert_eq!(request.len(), REQUEST_LEN);
-        let nonce = nonce(&request);
-        let right = blob.grant(nonce, 0);
+        let right = blob.grant(&request, 0);
         let files = [memfd(LEN, MEMORY), control(&[blob.slot])];
         let raw = [files[0].as_raw_fd(), files[1].as_raw_fd()];
         match play {
@@ -355,7 +354,7 @@ pub fn hostile() {
                 let raw = [raw[0], words.as_raw_fd()];
                 send(&socket, &right, &raw).unwrap();
             }
-            play => match message(play, &blob, nonce) {
+            play => match message(play, &blob, &request) {
                 Some(message) => send(&socket, &message, &raw).unwrap(),
                 None => {
                     let files = descriptors(play);

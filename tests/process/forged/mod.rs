@@ -1,5 +1,6 @@
-//! What a hostile process has in its hands: the bytes of blobs and of messages, written down here once more from the documentation of the
-//! fabric, sockets, and the descriptors that came over them.
+//! What a hostile process has in its hands: the bytes of blobs and of messages, written down here
+//! once more from the documentation of the fabric, sockets, and the descriptors that came over
+//! them.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -13,9 +14,11 @@ pub mod rdma;
 pub mod victim;
 
 use std::io::{IoSlice, IoSliceMut};
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 
+use hmac::{Hmac, KeyInit, Mac};
 use nix::sys::socket::{
     AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType,
     UnixAddr, bind, connect as connect_to, listen as listen_at, recvmsg, sendmsg, setsockopt,
@@ -26,123 +29,205 @@ use sha2::{Digest, Sha256};
 
 use support::LIMIT;
 
-pub const REQUEST_LEN: usize = 68;
-pub const ANSWER_LEN: usize = 88;
+pub const REQUEST_LEN: usize = 132;
+pub const ANSWER_LEN: usize = 112;
+pub const PAYLOAD: usize = 48;
 /// A flag of a request: the connection shall stay.
-pub const KEEP: u16 = 1;
-pub const UNKNOWN: u16 = 1;
-pub const FAILED: u16 = 3;
+pub const KEEP: u8 = 1;
+pub const UNKNOWN: u8 = 1;
+pub const FAILED: u8 = 3;
+pub const UNEXPECTED: u8 = 5;
 
-/// An export, as it is handed to importers.
+/// What a ticket is of: the last byte of its magic, and its number in requests.
+pub const MEMORY: (u8, u8) = (0xb1, 0);
+pub const ENDPOINT: (u8, u8) = (0xb4, 1);
+pub const EVENT: (u8, u8) = (0xb7, 2);
+
+fn hmac(key: &[u8; 16], parts: &[&[u8]]) -> [u8; 32] {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).unwrap();
+    parts.iter().for_each(|part| mac.update(part));
+    mac.finalize().into_bytes().into()
+}
+
+/// Fields of a payload, with zeros behind.
+pub fn payload(fields: &[u8]) -> Vec<u8> {
+    let mut payload = fields.to_vec();
+    payload.resize(PAYLOAD, 0);
+    payload
+}
+
+/// A ticket of any kind.
 #[derive(Clone, Debug)]
-pub struct Blob {
-    pub audience: u8,
-    pub port: u8,
+pub struct Ticket {
+    pub of: (u8, u8),
     /// Of the socket: 0 for an abstract name.
     pub kind: u8,
-    pub access: u32,
     pub slot: u32,
     pub generation: u32,
-    pub len: u64,
     /// Boot id, device and inode of the network namespace.
     pub place: [u8; 32],
     pub instance: [u8; 16],
     pub key: [u8; 16],
+    pub payload: Vec<u8>,
     pub name: Vec<u8>,
 }
 
-impl Blob {
-    /// One that nobody exported: `len` bytes for the DPU to read and write, by an exporter that listens here at this name.
-    pub fn forged(name: &[u8], access: u32, len: u64) -> Blob {
-        Blob {
-            audience: 1,
-            port: 0,
-            kind: 0,
-            access,
-            slot: 0,
-            generation: 1,
-            len,
-            place: place(),
-            instance: [5; 16],
-            key: [6; 16],
-            name: name.to_vec(),
-        }
-    }
-
-    pub fn parse(bytes: &[u8]) -> Blob {
-        assert_eq!(&bytes[..10], b"tkdoca\x00\xb1\x01\x00");
-        let name = usize::from(bytes[15]);
-        Blob {
-            audience: bytes[12],
-            port: bytes[13],
-            kind: bytes[14],
-            access: u32::from_le_bytes(array(bytes, 16)),
-            slot: u32::from_le_bytes(array(bytes, 20)),
-            generation: u32::from_le_bytes(array(bytes, 24)),
-            len: u64::from_le_bytes(array(bytes, 32)),
-            place: array(bytes, 40),
-            instance: array(bytes, 72),
-            key: array(bytes, 88),
-            name: bytes[104..104 + name].to_vec(),
+impl Ticket {
+    pub fn parse(of: (u8, u8), bytes: &[u8]) -> Ticket {
+        assert_eq!(&bytes[..7], b"tkdoca\x00");
+        assert_eq!(bytes[7..10], [of.0, 1, 0]);
+        let name = usize::from(bytes[13]);
+        Ticket {
+            of,
+            kind: bytes[12],
+            slot: u32::from_le_bytes(array(bytes, 14)),
+            generation: u32::from_le_bytes(array(bytes, 18)),
+            place: array(bytes, 22),
+            instance: array(bytes, 54),
+            key: array(bytes, 70),
+            payload: bytes[86..134].to_vec(),
+            name: bytes[134..134 + name].to_vec(),
         }
     }
 
     pub fn format(&self) -> Vec<u8> {
-        let total = 104 + self.name.len() + 8;
-        let mut bytes = b"tkdoca\x00\xb1\x01\x00".to_vec();
+        let total = 134 + self.name.len() + 8;
+        let mut bytes = b"tkdoca\x00".to_vec();
+        bytes.extend([self.of.0, 1, 0]);
         bytes.extend((total as u16).to_le_bytes());
-        bytes.extend([self.audience, self.port, self.kind, self.name.len() as u8]);
-        for number in [self.access, self.slot, self.generation, 0] {
-            bytes.extend(number.to_le_bytes());
-        }
-        bytes.extend(self.len.to_le_bytes());
+        bytes.extend([self.kind, self.name.len() as u8]);
+        bytes.extend(self.slot.to_le_bytes());
+        bytes.extend(self.generation.to_le_bytes());
         bytes.extend(self.place);
         bytes.extend(self.instance);
         bytes.extend(self.key);
+        bytes.extend(&self.payload);
         bytes.extend(&self.name);
         let sum = Sha256::digest(&bytes);
         bytes.extend(&sum[..8]);
         bytes
     }
 
-    /// A request for it.
-    pub fn request(&self, nonce: [u8; 16], flags: u16) -> Vec<u8> {
-        let (slot, generation) = (self.slot.to_le_bytes(), self.generation.to_le_bytes());
-        let proof = Sha256::new()
-            .chain_update(b"tokio-doca import")
-            .chain_update(self.key)
-            .chain_update(nonce)
-            .chain_update(slot)
-            .chain_update(generation)
-            .finalize();
+    /// A request of a client of this instance.
+    pub fn request_of(
+        &self,
+        instance: [u8; 16],
+        nonce: [u8; 16],
+        stays: u8,
+        payload: &[u8],
+    ) -> Vec<u8> {
         let mut bytes = b"tkdoca\x00\xb2\x01\x00".to_vec();
-        bytes.extend(flags.to_le_bytes());
-        bytes.extend(slot);
-        bytes.extend(generation);
+        bytes.extend([self.of.1, stays]);
+        bytes.extend(self.slot.to_le_bytes());
+        bytes.extend(self.generation.to_le_bytes());
         bytes.extend(nonce);
-        bytes.extend(&proof[..]);
+        bytes.extend(instance);
+        bytes.extend(payload);
+        bytes.extend(hmac(&self.key, &[&bytes]));
         bytes
     }
 
-    /// The answer that grants the request with this nonce, for memory that begins at `offset` of its memfd.
-    pub fn grant(&self, nonce: [u8; 16], offset: u64) -> Vec<u8> {
-        let proof = Sha256::new()
-            .chain_update(b"tokio-doca export")
-            .chain_update(self.key)
-            .chain_update(nonce)
-            .chain_update(self.instance)
-            .chain_update(self.access.to_le_bytes())
-            .chain_update(offset.to_le_bytes())
-            .chain_update(self.len.to_le_bytes())
-            .finalize();
+    /// The answer that grants a request, and says this.
+    pub fn grant_of(&self, request: &[u8], payload: &[u8]) -> Vec<u8> {
         let mut bytes = b"tkdoca\x00\xb3\x01\x00\x00\x00\x00\x00\x00\x00".to_vec();
-        bytes.extend(self.access.to_le_bytes());
-        bytes.extend([0; 4]);
         bytes.extend(self.instance);
-        bytes.extend(offset.to_le_bytes());
-        bytes.extend(self.len.to_le_bytes());
-        bytes.extend(&proof[..]);
+        bytes.extend(payload);
+        bytes.extend(hmac(&self.key, &[&bytes, request]));
         bytes
+    }
+}
+
+/// The answer that refuses a request.
+pub fn refusal(status: u8) -> Vec<u8> {
+    let mut bytes = b"tkdoca\x00\xb3\x01\x00".to_vec();
+    bytes.push(status);
+    bytes.resize(ANSWER_LEN, 0);
+    bytes
+}
+
+/// An export, as it is handed to importers.
+#[derive(Clone, Debug)]
+pub struct Blob {
+    pub audience: u8,
+    pub port: u8,
+    pub access: u32,
+    pub len: u64,
+    pub ticket: Ticket,
+}
+
+impl Deref for Blob {
+    type Target = Ticket;
+
+    fn deref(&self) -> &Ticket {
+        &self.ticket
+    }
+}
+
+impl DerefMut for Blob {
+    fn deref_mut(&mut self) -> &mut Ticket {
+        &mut self.ticket
+    }
+}
+
+impl Blob {
+    /// One that nobody exported: `len` bytes for the DPU to read and write, by an exporter that
+    /// listens here at this name.
+    pub fn forged(name: &[u8], access: u32, len: u64) -> Blob {
+        Blob {
+            audience: 1,
+            port: 0,
+            access,
+            len,
+            ticket: Ticket {
+                of: MEMORY,
+                kind: 0,
+                slot: 0,
+                generation: 1,
+                place: place(),
+                instance: [5; 16],
+                key: [6; 16],
+                payload: Vec::new(),
+                name: name.to_vec(),
+            },
+        }
+    }
+
+    pub fn parse(bytes: &[u8]) -> Blob {
+        let ticket = Ticket::parse(MEMORY, bytes);
+        let said = &ticket.payload;
+        Blob {
+            audience: said[0],
+            port: said[1],
+            access: u32::from_le_bytes(array(said, 2)),
+            len: u64::from_le_bytes(array(said, 6)),
+            ticket,
+        }
+    }
+
+    /// What it says of the memory, and what an exporter repeats.
+    fn said(&self) -> Vec<u8> {
+        let mut said = vec![self.audience, self.port];
+        said.extend(self.access.to_le_bytes());
+        said.extend(self.len.to_le_bytes());
+        payload(&said)
+    }
+
+    pub fn format(&self) -> Vec<u8> {
+        let payload = self.said();
+        let ticket = self.ticket.clone();
+        Ticket { payload, ..ticket }.format()
+    }
+
+    /// A request for it.
+    pub fn request(&self, nonce: [u8; 16], stays: u8) -> Vec<u8> {
+        self.request_of([8; 16], nonce, stays, &payload(&[]))
+    }
+
+    /// The answer that grants a request. If `more` is not 0 it says more than it should.
+    pub fn grant(&self, request: &[u8], more: u64) -> Vec<u8> {
+        let mut said = self.said();
+        said[24..32].copy_from_slice(&more.to_le_bytes());
+        self.grant_of(request, &said)
     }
 }
 
@@ -150,16 +235,10 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().unwrap()
 }
 
-/// The nonce of a request.
-pub fn nonce(request: &[u8]) -> [u8; 16] {
-    array(request, 20)
-}
-
 /// The status of an answer, and the errno that stands beside it.
-pub fn status(answer: &[u8]) -> (u16, i32) {
+pub fn status(answer: &[u8]) -> (u8, i32) {
     assert_eq!(answer.len(), ANSWER_LEN);
-    let status = u16::from_le_bytes(array(answer, 10));
-    (status, i32::from_le_bytes(array(answer, 12)))
+    (answer[10], i32::from_le_bytes(array(answer, 12)))
 }
 
 /// Where this process is, as blobs say it.
@@ -260,7 +339,8 @@ pub fn ask(blob: &Blob) -> (Vec<u8>, Vec<OwnedFd>) {
     receive(&socket)
 }
 
-/// Forks a child that keeps whatever is open until it is killed, at the latest by its alarm; its number.
+/// Forks a child that keeps whatever is open until it is killed, at the latest by its alarm; its
+/// number.
 #[expect(unsafe_code, reason = "forks")]
 pub fn fork_and_linger() -> i32 {
     // SAFETY: the child calls what is safe after fork(2) alone.

@@ -1,132 +1,98 @@
-//! A hostile endpoint: the bytes of its blob, knocks and greetings, and what it can write of a channel and of a link's page, written
-//! down here once more from the documentation.
+//! A hostile endpoint: the bytes of its blob, knocks and greetings, and what it can write of a
+//! channel and of a link's page, written down here once more from the documentation.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use super::*;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::uio::{pread, pwrite};
 use nix::unistd::ftruncate;
-use sha2::{Digest, Sha256};
-
-use super::*;
 
 pub const PAGE: usize = 4096;
 /// The receives of this endpoint.
 pub const RECEIVES: u32 = 4;
 /// Granted.
-pub const WELCOME: u16 = 0;
-pub const UNEXPECTED: u16 = 5;
+pub const WELCOME: u8 = 0;
 const STREAM: usize = 512 << 10;
-const ANSWER: usize = 164;
-
-fn hash(parts: &[&[u8]]) -> [u8; 32] {
-    let mut hash = Sha256::new();
-    parts.iter().for_each(|part| hash.update(part));
-    hash.finalize().into()
-}
 
 fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(array(bytes, at))
 }
 
-/// What an endpoint says of itself: the number of its queue, and receives, permissions and MTU in a word.
+/// What an endpoint says of itself: the number of its queue, and receives and permissions.
 fn card(queue: u64, receives: u32) -> Vec<u8> {
-    let rest = u64::from(receives) << 32;
-    [queue.to_le_bytes(), rest.to_le_bytes()].concat()
+    let rest = [receives.to_le_bytes(), [0; 4]].concat();
+    [&queue.to_le_bytes()[..], &rest].concat()
 }
 
 /// What somebody has exported.
 #[derive(Clone)]
-pub struct Endpoint {
-    pub slot: u32,
-    pub generation: u32,
-    pub hello: Vec<u8>,
-    pub instance: [u8; 16],
-    pub key: [u8; 16],
-    pub name: Vec<u8>,
+pub struct Endpoint(pub Ticket);
+
+impl Deref for Endpoint {
+    type Target = Ticket;
+
+    fn deref(&self) -> &Ticket {
+        &self.0
+    }
+}
+
+impl DerefMut for Endpoint {
+    fn deref_mut(&mut self) -> &mut Ticket {
+        &mut self.0
+    }
 }
 
 impl Endpoint {
     pub fn parse(bytes: &[u8]) -> Endpoint {
-        assert_eq!(&bytes[..10], b"tkdoca\x00\xb4\x01\x00");
-        let name = usize::from(bytes[15]);
-        Endpoint {
-            slot: u32::from_le_bytes(array(bytes, 16)),
-            generation: u32::from_le_bytes(array(bytes, 20)),
-            hello: bytes[24..120].to_vec(),
-            instance: array(bytes, 152),
-            key: array(bytes, 168),
-            name: bytes[184..184 + name].to_vec(),
-        }
+        Endpoint(Ticket::parse(ENDPOINT, bytes))
     }
 
-    /// One of this test's, in a queue of this number. The side with the smaller instance is the host.
+    /// One of this test's, in a queue of this number. The side with the smaller instance is the
+    /// host.
     pub fn hostile(is_host: bool, queue: u64) -> Endpoint {
-        let mut hello = card(queue, RECEIVES);
-        hello.resize(96, 0);
-        Endpoint {
+        Endpoint(Ticket {
+            of: ENDPOINT,
+            kind: 0,
             slot: 1,
             generation: 1,
-            hello,
+            place: place(),
             instance: [if is_host { 0 } else { 0xff }; 16],
             key: [6; 16],
+            payload: payload(&card(queue, RECEIVES)),
             name: name(),
-        }
-    }
-
-    pub fn format(&self) -> Vec<u8> {
-        let total = 184 + self.name.len() + 8;
-        let mut bytes = b"tkdoca\x00\xb4\x01\x00".to_vec();
-        bytes.extend((total as u16).to_le_bytes());
-        bytes.extend([0, 0, 0, self.name.len() as u8]);
-        bytes.extend(self.slot.to_le_bytes());
-        bytes.extend(self.generation.to_le_bytes());
-        bytes.extend(&self.hello);
-        bytes.extend(place());
-        bytes.extend(self.instance);
-        bytes.extend(self.key);
-        bytes.extend(&self.name);
-        let sum = Sha256::digest(&bytes);
-        bytes.extend(&sum[..8]);
-        bytes
+        })
     }
 
     /// How many receives it has.
     fn receives(&self) -> u32 {
-        (word(&self.hello, 8) >> 32) as u32
+        word(&self.payload, 8) as u32
     }
 
     /// What it asks when it visits; it knows of this link.
     pub fn question(&self, receives: u32, link: u64) -> Vec<u8> {
-        let mut question = card(word(&self.hello, 0), receives);
-        question.extend((u64::from(self.slot) << 32 | u64::from(self.generation)).to_le_bytes());
-        question.extend(&hash(&[b"tokio-doca endpoint", &self.key])[..16]);
+        let mut question = card(word(&self.payload, 0), receives);
+        question.extend(self.slot.to_le_bytes());
+        question.extend(self.generation.to_le_bytes());
+        question.extend(&hmac(&self.key, &[b"tokio-doca endpoint"])[..16]);
         question.extend(link.to_le_bytes());
-        question.resize(96, 0);
-        question
+        payload(&question)
     }
 
     /// Knocks at a host's. The answer is not read.
     pub fn knock(&self, host: &Endpoint, question: &[u8]) -> OwnedFd {
-        let mut said = b"tkdoca\x00\xb5\x01\x00\x00\x00".to_vec();
-        said.extend(host.slot.to_le_bytes());
-        said.extend(host.generation.to_le_bytes());
-        said.extend([7; 16]);
-        said.extend(self.instance);
-        said.extend(question);
-        let proof = hash(&[b"tokio-doca knock", &host.key, &said]);
+        let request = host.request_of(self.instance, [7; 16], 0, question);
         let socket = connect(&host.name);
-        send(&socket, &[&said[..], &proof].concat(), &[]).unwrap();
+        send(&socket, &request, &[]).unwrap();
         socket
     }
 
     /// Visits a host; the status of the answer if it does not welcome.
-    pub fn visit(&self, host: &Endpoint, question: &[u8]) -> Result<Hold, u16> {
+    pub fn visit(&self, host: &Endpoint, question: &[u8]) -> Result<Hold, u8> {
         let socket = self.knock(host, question);
         let (answer, memfds) = receive(&socket);
-        assert_eq!(answer.len(), ANSWER);
-        let status = u16::from_le_bytes(array(&answer, 10));
+        let (status, _) = status(&answer);
         let Ok([page, channel]) = <[OwnedFd; 2]>::try_from(memfds) else {
             return Err(status);
         };
@@ -137,19 +103,19 @@ impl Endpoint {
             bell: Some(socket),
             shape: [host.receives(), RECEIVES],
             own: 1,
-            index: word(&answer[36..], 8) as u32,
+            index: word(&answer[32..], 8) as u32,
         })
     }
 
     /// Waits for a guest, who has knocked when it returns.
     pub fn knocked(&self, listener: &OwnedFd) -> Knocked {
         let socket = accept(listener);
-        let (knock, _) = receive(&socket);
-        assert_eq!(knock.len(), 180);
-        let receives = (word(&knock, 60) >> 32) as u32;
+        let (said, _) = receive(&socket);
+        assert_eq!(said.len(), REQUEST_LEN);
+        let receives = word(&said, 60) as u32;
         Knocked {
             socket,
-            said: knock[..148].to_vec(),
+            said,
             receives,
         }
     }
@@ -161,21 +127,13 @@ impl Endpoint {
 
     /// An answer of any kind, in words.
     pub fn greeting_of(&self, knocked: &Knocked, words: &[u64]) -> Vec<u8> {
-        let mut said = b"tkdoca\x00\xb6\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00".to_vec();
-        said.extend(self.instance);
-        said.extend(words.iter().flat_map(|word| word.to_le_bytes()));
-        said.resize(36 + 96, 0);
-        let proof = hash(&[b"tokio-doca greeting", &self.key, &knocked.said, &said]);
-        said.extend(proof);
-        said
+        let words: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.grant_of(&knocked.said, &payload(&words))
     }
 
     /// Refuses a guest.
-    pub fn refuse(&self, knocked: &Knocked, status: u16) {
-        let mut said = b"tkdoca\x00\xb6\x01\x00".to_vec();
-        said.extend(status.to_le_bytes());
-        said.resize(164, 0);
-        send(&knocked.socket, &said, &[]).unwrap();
+    pub fn refuse(&self, knocked: &Knocked, status: u8) {
+        send(&knocked.socket, &refusal(status), &[]).unwrap();
     }
 
     /// Welcomes a guest as it should be.
@@ -227,8 +185,9 @@ pub fn channel_len([host, guest]: [u32; 2]) -> usize {
     block([host, guest]) + block([guest, host])
 }
 
-/// What a connected endpoint has in its hands. Offsets in a side's block: presence 0, cold 8, wants 16, produced 128, consumed 256,
-/// receives 384; in its half of the page: armed 0, summary 128, hints 256.
+/// What a connected endpoint has in its hands. Offsets in a side's block: presence 0, cold 8, wants
+/// 16, produced 128, consumed 256, receives 384; in its half of the page: armed 0, summary 128,
+/// hints 256.
 pub struct Hold {
     pub page: OwnedFd,
     pub channel: OwnedFd,
@@ -311,7 +270,8 @@ impl Hold {
         nix::sys::socket::send(bell.as_raw_fd(), &[1], flags) != Err(nix::Error::EAGAIN)
     }
 
-    /// Puts something into the bell that no honest peer does: of many lengths, and with descriptors.
+    /// Puts something into the bell that no honest peer does: of many lengths, and with
+    /// descriptors.
     pub fn stuff(&self, random: &mut Random) {
         let Some(bell) = &self.bell else { return };
         let bytes = [1; 4000];

@@ -1,4 +1,5 @@
-//! An exporter under attack, in a process of its own: this one is hostile, and imports honestly in between.
+//! An exporter under attack, in a process of its own: this one is hostile, and imports honestly in
+//! between.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
@@ -41,7 +42,8 @@ impl Exported {
     }
 }
 
-/// The process under attack: says the blobs of memory that peers may write and of memory that they may read, then obeys.
+/// The process under attack: says the blobs of memory that peers may write and of memory that they
+/// may read, then obeys.
 fn exporter() {
     let device = Soft::builder().build().open("pf0").unwrap();
     let all = [DPU, DPU_READS].map(|access| Exported::new(&device, access));

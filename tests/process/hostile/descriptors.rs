@@ -146,7 +146,7 @@ fn an_importer_that_punches_a_counter_holds_up_no_thread_that_answers() {
     let next = event::knock(&blob);
     let _memory = event::welcomed(&next);
     // Who talks nonsense is hung up on, once the thread is done with the importer.
-    let after = connect(event::name(&blob));
+    let after = connect(&event::name(&blob));
     send(&after, b"x", &[]).unwrap();
     assert!(receive(&after).0.is_empty());
     assert_eq!(paid(), 0, "the thread has touched the counter");

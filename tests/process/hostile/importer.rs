@@ -32,6 +32,8 @@ fn an_importer_that_talks_nonsense_gets_nothing() {
         bytes[at] ^= 1;
         bytes
     };
+    let mut no_flag = right.clone();
+    no_flag[11] = 2;
     // Not even an answer.
     for message in [
         &[][..],
@@ -43,7 +45,7 @@ fn an_importer_that_talks_nonsense_gets_nothing() {
         &[7; REQUEST_LEN],
         &[7; 60_000],
         &flipped(0),
-        &flipped(11),
+        &no_flag,
     ] {
         let socket = connect(&name);
         send(&socket, message, &[]).unwrap();
@@ -64,11 +66,14 @@ fn an_importer_that_talks_nonsense_gets_nothing() {
         with(&|blob| blob.slot = u32::MAX),
         with(&|blob| blob.generation += 1),
         with(&|blob| blob.generation = 0),
-        // Slot, generation, nonce and proof.
+        // Kind, flag, slot, generation, nonce, instance, payload and proof.
+        flipped(10),
+        flipped(11),
         flipped(12),
         flipped(16),
         flipped(20),
         flipped(36),
+        flipped(52),
         flipped(REQUEST_LEN - 1),
     ];
     for request in &refused {

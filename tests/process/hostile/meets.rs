@@ -3,16 +3,16 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::mpsc::channel;
 
-use crate::forged::UNKNOWN;
 use crate::forged::endpoint::*;
 use crate::forged::rdma::*;
+use crate::forged::{PAYLOAD, UNEXPECTED, UNKNOWN};
 use nix::fcntl::SealFlag;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{Shutdown, shutdown};
 use nix::unistd::Pid;
 use support::peer::{Peer, hear, hex, role, say, unhex};
 use support::{test_name, *};
-use tokio_doca::{ErrorKind, Mode, error::Reason, rdma::RdmaState};
+use tokio_doca::{ErrorKind, Mode, error::Reason, mem::Access, rdma::RdmaState};
 
 #[test]
 fn a_host_that_answers_wrongly_is_refused() {
@@ -117,25 +117,24 @@ fn a_guest_that_asks_wrongly_is_refused() {
     }
     let victim = Victim::new(Mode::EventDriven);
     let host = victim.blob();
-    let guest = Endpoint {
-        slot: 2,
-        ..Endpoint::hostile(false, 1)
-    };
+    let mut guest = Endpoint::hostile(false, 1);
+    guest.slot = 2;
     let right = guest.question(RECEIVES, 0);
     let with = |at: usize, word: u64| {
         let mut question = right.clone();
         question[at..at + 8].copy_from_slice(&word.to_le_bytes());
         question
     };
+    let dpu = u64::from(Access::DPU_READ_ONLY.bits());
     let wrong = [
         ("no queue", with(0, 0)),
         ("no receives", with(8, 0)),
-        ("3 receives", with(8, 3 << 32)),
-        ("too many receives", with(8, 1 << 47)),
-        ("no permission that there is", with(8, 4 << 32 | 0xff_ff00)),
-        ("no MTU that there is", with(8, 4 << 32 | 0xff)),
-        ("zeros", vec![0; 96]),
-        ("ones", vec![0xff; 96]),
+        ("3 receives", with(8, 3)),
+        ("too many receives", with(8, 1 << 15)),
+        ("no permission that there is", with(8, 0xffff << 32 | 4)),
+        ("a permission of the DPU's", with(8, dpu << 32 | 4)),
+        ("zeros", vec![0; PAYLOAD]),
+        ("ones", vec![0xff; PAYLOAD]),
     ];
     for (play, question) in &wrong {
         let refused = guest.visit(&host, question).err();
@@ -200,10 +199,8 @@ fn who_loses_the_number_of_its_channel_looks_at_it() {
             let rdma = victim.another();
             // On the first one's link, which the host is asked for. A child that another test is
             // starting may have a copy of its first listener until execve.
-            let host = Endpoint {
-                name: crate::forged::name(),
-                ..host.clone()
-            };
+            let mut host = host.clone();
+            host.name = crate::forged::name();
             let listener = crate::forged::listen(&host.name);
             let hold = std::thread::spawn({
                 let host = host.clone();

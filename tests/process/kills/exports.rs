@@ -180,7 +180,7 @@ fn importer_dies(random: &mut Random, blob: &[u8], other: &mut Peer) -> Duration
 
 /// No file, and no name of a socket.
 fn nothing_is_left(blob: &[u8]) {
-    let name = String::from_utf8(crate::forged::Blob::parse(blob).name).unwrap();
+    let name = String::from_utf8(crate::forged::Blob::parse(blob).ticket.name).unwrap();
     block_until("the name has gone", || {
         let names = std::fs::read_to_string("/proc/net/unix").unwrap();
         !names.contains(&name)

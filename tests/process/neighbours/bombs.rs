@@ -7,7 +7,6 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Instant;
 
-use sha2::{Digest, Sha256};
 use support::channel::*;
 use support::{test_name, *};
 use tokio_doca::soft::{Soft, View};
@@ -21,7 +20,7 @@ use tokio_doca::{
 use super::means::*;
 use crate::forged::endpoint::*;
 use crate::forged::rdma::*;
-use crate::forged::{Blob, accept, listen, nonce, receive, send};
+use crate::forged::{Blob, EVENT, accept, listen, payload, receive, send};
 
 const STRANGER: u32 = 64_321;
 
@@ -217,21 +216,16 @@ fn an_owner_that_rings_for_its_event_with_a_bomb_stops_no_runtime() {
     const TEST: &str = test_name!(an_owner_that_rings_for_its_event_with_a_bomb_stops_no_runtime);
     both_ways(TEST, || {
         let mut owner = Endpoint::hostile(true, 1);
-        owner.hello = b"tkdocaev".to_vec();
-        owner.hello.resize(96, 0);
-        let mut blob = owner.format();
         // A sync event's, and no Rdma's.
-        blob[7] = 0xb7;
-        let end = blob.len() - 8;
-        let sum = Sha256::digest(&blob[..end]);
-        blob[end..].copy_from_slice(&sum[..8]);
+        owner.of = EVENT;
+        owner.payload = payload(&[]);
+        let blob = owner.format();
         let listener = listen(&owner.name);
         let plays = std::thread::spawn(move || {
             let knocked = owner.knocked(&listener);
             let page = memfd(PAGE, SEALS);
-            let kind = u64::from_le_bytes(*b"tkdocaev");
             // The counter is in the page, and the number of the import is 1.
-            let greeting = owner.greeting_of(&knocked, &[kind, 0, 1]);
+            let greeting = owner.greeting_of(&knocked, &[1]);
             send(&knocked.socket, &greeting, &[page.as_raw_fd(); 2]).unwrap();
             (knocked, page)
         });
@@ -278,7 +272,7 @@ fn an_exporter_that_answers_with_bombs_keeps_nobody_past_the_limit() {
                     let socket = accept(&listener);
                     let (request, _) = receive(&socket);
                     let raw: Vec<_> = sockets.iter().map(AsRawFd::as_raw_fd).collect();
-                    send(&socket, &blob.grant(nonce(&request), 0), &raw).unwrap();
+                    send(&socket, &blob.grant(&request, 0), &raw).unwrap();
                     // Unless the importer was faster, it has the last descriptors from now on.
                     drop(sockets);
                 }
@@ -317,7 +311,7 @@ fn an_exporter_that_answers_with_a_bomb_and_many_more_uses_up_few_descriptors() 
                 // As many as a message carries. Two are expected; the next one is lit.
                 let mut raw = [null.as_raw_fd(); 253];
                 raw[2] = lit.as_raw_fd();
-                send(&socket, &blob.grant(nonce(&request), 0), &raw).unwrap();
+                send(&socket, &blob.grant(&request, 0), &raw).unwrap();
                 // Unless the importer was faster, it has the last descriptor from now on.
                 drop(lit);
                 (null, listener, socket)

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64 as Number, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::super::bell;
-use super::super::fabric::{self, EVENT, Ended, Invited, Process};
-use super::hello::Card;
+use super::super::fabric::{self, EVENT, Ended, Process, Published};
+use super::payload::EventInfo;
 use super::port::Port;
 use super::words::{NOBODY, Side, Words};
 use crate::device::{Backing, EventCounter, EventJob, EventWait};
@@ -46,7 +46,7 @@ pub(super) struct Export {
 /// The other side.
 #[derive(Default)]
 pub(super) struct Peer {
-    pub(super) invited: Option<Invited>,
+    pub(super) published: Option<Published>,
     pub(super) bell: Option<Bell>,
     pub(super) process: Option<Arc<Process>>,
     /// The end of the bell's socket: the process may go on without it (execve(2)).
@@ -295,17 +295,17 @@ impl EventCounter for SoftEvent {
         if self.is_stopped() {
             return refuse(ErrorKind::BadState, "it was stopped");
         }
-        if let Some(invited) = &peer.invited {
-            return Ok(invited.blob().to_vec());
+        if let Some(published) = &peer.published {
+            return Ok(published.blob().to_vec());
         }
         if let Some((backing, len, _)) = &export.backing {
             fabric::share(backing, *len)?;
         }
-        let card = Card { port: export.port };
-        let host = self.weak() as Weak<dyn fabric::Host>;
-        let invited = fabric::invite(&EVENT, &card.format(), host)?;
-        let blob = invited.blob().to_vec();
-        peer.invited = Some(invited);
+        let info = fabric::payload(&EventInfo { port: export.port });
+        let service = self.weak() as Weak<dyn fabric::Service>;
+        let published = fabric::publish(&EVENT, info, service)?;
+        let blob = published.blob().to_vec();
+        peer.published = Some(published);
         Ok(blob)
     }
 
@@ -325,9 +325,9 @@ impl EventCounter for SoftEvent {
             self.ring_peer();
         }
         let mut peer = self.peer();
-        let (invited, bell, line) = (peer.invited.take(), peer.bell.take(), peer.line.take());
+        let (published, bell, line) = (peer.published.take(), peer.bell.take(), peer.line.take());
         drop(peer);
-        drop((invited, bell, line));
+        drop((published, bell, line));
     }
 
     fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {

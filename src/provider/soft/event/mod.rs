@@ -44,25 +44,27 @@
 //! | a number of the page is compared, and never used as a place or a length | [`words`] |
 //! | it can make this side look in vain, and not sleep through what this side does itself | `lowest` is private: [`counter`] |
 //! | it cannot stop whoever rings, or fill what rings here | [`bell`](super::bell) |
-//! | its end ends every wait | a pidfd and the connection, watched by the fabric's thread; a `closed` word for an orderly end: [`meet`] |
-//! | it holds up nobody but those that ask for the counter | the fabric's thread, which answers all others, reads the page alone: [`meet`] |
+//! | its end ends every wait | a pidfd and the connection, watched by the fabric's thread; a `closed` word for an orderly end: [`connect`] |
+//! | it holds up nobody but those that ask for the counter | the fabric's thread, which answers all others, reads the page alone: [`connect`] |
 //! | a former importer closes nothing of its successor's | what closes is a random number that each importer is told for itself: [`words`] |
 //! | a former importer that has ended is in nobody's way | the kernel is asked whether its process lives, as a child of it may hold the connection: [`counter`] |
-//! | where the counter lies in what it sends is checked | [`meet`], and the fabric's checks of memfds |
+//! | where the counter lies in what it sends is checked | [`connect`], and the fabric's checks of memfds |
 //!
 //! What is not: a former importer has the page still. It can write the counter, and take wake-ups
 //! away from its successor.
 
+mod connect;
 mod counter;
-mod hello;
 #[cfg(all(test, tokio_doca_loom))]
 mod loom;
-mod meet;
+mod payload;
 mod port;
 mod waits;
 mod words;
 
+pub(super) use connect::import;
 pub(super) use counter::SoftEvent;
-pub(super) use hello::Card;
-pub(super) use meet::import;
+#[cfg(fuzzing)]
+pub(super) use payload::ConnectReply;
+pub(super) use payload::EventInfo;
 pub(super) use port::SoftPort;

@@ -1,4 +1,5 @@
-//! The control page of an exporting process: a word for each export, which importers read before each operation.
+//! The control page of an exporting process: a word for each slot, which importers read before each
+//! operation.
 //!
 //! | word | meaning |
 //! |---|---|
@@ -7,13 +8,14 @@
 //!
 //! The last word is the owner's, by which the kernel says that the process has gone: [`Owner`].
 //!
-//! It is one memfd for all exports, sealed before the first importer gets it: the kernel lets no one but the exporter
-//! write it, and nobody shorten it. What an importer reads is the exporter's word about itself, and nothing else depends
-//! on it: a load that is Relaxed is enough, as memory that was taken back stays mapped in the importer until that lets go.
+//! It is one memfd for all exports, sealed before the first importer gets it: the kernel lets
+//! nobody but the exporter write it, and nobody shorten it. What an importer reads is the
+//! exporter's word about itself, and nothing else depends on it. A Relaxed load is enough, as
+//! memory that was taken back stays mapped in the importer until the importer drops it.
 #![expect(unsafe_code, reason = "words in memory that processes share")]
 
 use std::num::NonZeroUsize;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -40,7 +42,7 @@ const BYTES: NonZeroUsize = NonZeroUsize::new(4 * (OWNER + 1)).expect("64 KiB");
 
 /// The page of this process.
 pub(super) struct Control {
-    memfd: OwnedFd,
+    memfd: Arc<OwnedFd>,
     words: Words,
 }
 
@@ -74,14 +76,15 @@ impl Control {
         ftruncate(&memfd, BYTES.get() as i64)?;
         fallocate(&memfd, FallocateFlags::empty(), 0, BYTES.get() as i64)?;
         let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
-        let words = Words(Arc::new(Mapping::new(&memfd, 0, BYTES, true, flags)?));
+        let words = Words(Arc::new(Mapping::new(&memfd, BYTES, true, flags)?));
         // From here on nobody gets a writable mapping any more, whoever has the descriptor.
         fcntl(&memfd, FcntlArg::F_ADD_SEALS(seals()))?;
+        let memfd = Arc::new(memfd);
         Ok(Control { memfd, words })
     }
 
-    pub(super) fn memfd(&self) -> BorrowedFd<'_> {
-        self.memfd.as_fd()
+    pub(super) fn memfd(&self) -> &Arc<OwnedFd> {
+        &self.memfd
     }
 
     pub(super) fn words(&self) -> &Words {
@@ -97,7 +100,8 @@ impl Control {
 }
 
 impl Words {
-    /// Which page an exporter sent, by device and inode: `EBADMSG` if it is not one as [`Control`] makes them.
+    /// Returns which page an exporter sent, by device and inode: `EBADMSG` if it is not one as
+    /// [`Control`] makes them.
     pub(super) fn identify(memfd: &OwnedFd) -> nix::Result<(u64, u64)> {
         // First: only memory answers, and nothing else of this file is done to anything else.
         let have = fcntl(memfd, FcntlArg::F_GET_SEALS).map_err(|_| Errno::EBADMSG)?;
@@ -115,7 +119,7 @@ impl Words {
     pub(super) fn received(memfd: &OwnedFd) -> nix::Result<Words> {
         Self::identify(memfd)?;
         let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
-        let mapping = Mapping::new(memfd, 0, BYTES, false, flags)?;
+        let mapping = Mapping::new(memfd, BYTES, false, flags)?;
         // Before Linux 5.14 (EINVAL) MAP_POPULATE is all there is.
         match mapping.populate(0..mapping.len()) {
             Ok(()) | Err(Errno::EINVAL) => Ok(Words(Arc::new(mapping))),
@@ -148,7 +152,8 @@ impl Words {
 impl Word {
     #[inline]
     pub(super) fn get(&self) -> u32 {
-        // A Relaxed load of four bytes is allowed on memory that can only be read (std::sync::atomic).
+        // A Relaxed load of four bytes is allowed on memory that can only be read
+        // (std::sync::atomic).
         self.atomic().load(Relaxed)
     }
 
@@ -176,7 +181,7 @@ mod tests {
         control.set(last, 7);
         assert_eq!(words.word(last).unwrap().get(), 7);
         assert!(words.word(SLOTS as u32).is_none());
-        let write = Mapping::new(&control.memfd, 0, BYTES, true, MapFlags::MAP_SHARED);
+        let write = Mapping::new(&control.memfd, BYTES, true, MapFlags::MAP_SHARED);
         assert_eq!(write.err(), Some(Errno::EPERM));
     }
 

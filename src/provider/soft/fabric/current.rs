@@ -47,21 +47,22 @@ fn start(process: Process) -> Result<Fabric> {
     Ok(Fabric::new(shared))
 }
 
-/// Has exports of this process answered at a socket in the folder `path` instead of an abstract name. `TOKIO_DOCA_SOFT_SOCKET`
-/// in the environment says the same.
+/// Has exports of this process answered at a socket in the folder `path` instead of an abstract
+/// name. `TOKIO_DOCA_SOFT_SOCKET` in the environment says the same.
 ///
-/// An abstract name belongs to a network namespace. Importers in another one (a container) need a path: they must see the
-/// folder under the same name, and be able to write to the socket (unix(7)). Strangers must not be able to write to the folder.
-/// Each process has a socket of its own there, with a name that is never used again, so that processes may share the folder.
-/// The folder's path has at most 63 bytes.
+/// An abstract name belongs to a network namespace. Importers in another one (a container) need a
+/// path: they must see the folder under the same name, and be able to write to the socket
+/// (unix(7)). Strangers must not be able to write to the folder. Each process has a socket of its
+/// own there, with a name that is never used again, so that processes may share the folder. The
+/// folder's path has at most 63 bytes.
 ///
-/// The socket is removed with the last export and import. `kill -9` leaves it behind, which an abstract name never is;
-/// nobody listens at it then, and it may be deleted.
+/// The socket is removed with the last export and import. `kill -9` leaves it behind, which an
+/// abstract name never is; nobody listens at it then, and it may be deleted.
 ///
 /// # Errors
 ///
-/// `BadState` while this process has exports or imports of software devices; `InvalidValue` for a path that is no folder, or is
-/// too long.
+/// `BadState` while this process has exports or imports of software devices; `InvalidValue` for a
+/// path that is no folder, or is too long.
 pub fn set_socket_path(path: impl AsRef<Path>) -> Result<()> {
     if OWNER.load(Relaxed) != 0 {
         let text = "this process has exports or imports by now: say it before the first of them";

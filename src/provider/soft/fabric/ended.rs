@@ -12,7 +12,8 @@ pub(in super::super) trait Ended: Send + Sync {
     fn ended(&self);
 }
 
-/// What the thread knows of a process. Apart, so that the thread never owns a Process, and never drops one under a lock.
+/// What the thread knows of a process. Apart, so that the thread never owns a Process, and never
+/// drops one under a lock.
 #[derive(Default)]
 pub(super) struct Watched {
     dead: AtomicBool,

@@ -1,77 +1,85 @@
-//! What a peer may send, as a fuzzer makes it up: bytes in, a decision out, without a socket. Built with `cfg(fuzzing)` only; .ci/fuzz
-//! runs it.
+//! What a peer may send, as a fuzzer makes it up: bytes in, a decision out, without a socket. It is
+//! built with `cfg(fuzzing)` only; .ci/fuzz runs it.
 //!
-//! What is found wrong is a panic. An input is what the peer sends as it is, and `repair` makes right again what no mutation hits:
-//! checksums and proofs, which a hostile peer computes as well as anybody. It calls no parser: what those do wrong shall be found when an
-//! input is taken, which is then known.
+//! A panic is a bug. An input is what the peer sends as it is, and `repair` makes right again what
+//! no mutation hits: checksums and proofs, which a hostile peer computes as well as anybody. It
+//! calls no parser: what a parser does wrong is found when an input is taken, which is then known.
 
 use std::any::Any;
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::AtomicPtr;
 use std::sync::{Arc, Mutex, Weak};
 
-use arrayvec::ArrayVec;
+use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::ftruncate;
+use zerocopy::IntoBytes;
 
-use super::client::{exporter, granted};
+use super::client::Answer;
 use super::control::{Control, Words};
 use super::envelope;
-use super::exporter::{Verdict, judge};
-use super::layout::Reader;
-use super::memory::received;
-use super::protocol::wire::{self, ANSWER_LEN, Answer, Grant, REQUEST_LEN, Request, Status};
-use super::protocol::{Address, Blob, Contact, DESCRIPTORS, Id, Place, SLOTS};
-use super::table::{Entry, Table};
+use super::export::MemoryInfo;
+use super::memory::{Arena, received};
+use super::protocol::{
+    Address, DESCRIPTORS, ENDPOINT, EVENT, Id, Kind, MEMORY, PAYLOAD, Payload, Place, REPLY_LEN,
+    REQUEST_LEN, Refusal, Reply, Request, SLOTS, Slots, Ticket,
+};
+use super::server::{Verdict, judge};
+use super::service::{self, Entry, Grant, Service};
 use crate::device::{Access, Audience};
 use crate::process::Guarded;
-
-mod visits;
-
-pub use visits::{Guest, Host};
 
 const NONCE: Id = [7; 16];
 const INSTANCE: Id = [8; 16];
 const KEY: Id = [9; 16];
+const OURS: Id = [6; 16];
 const HERE: Place = Place {
     boot: [1; 16],
     net: (4, 4_026_531_840),
 };
+const KINDS: [&Kind; 3] = [&MEMORY, &ENDPOINT, &EVENT];
 
-/// Bytes of the exporter's memory.
-const MEMORY: usize = 3 * 4096;
-/// Where in [`Importer::sendable`] the control page is: what stands before may be mapped, and it as well, as memory to be read.
+/// Bytes of a ticket before its name: as the table of `protocol/ticket.rs` says.
+const FIXED: usize = 134;
+const CHECKSUM: usize = 8;
+
+/// Bytes of the memory that comes along.
+const LEN: usize = 3 * 4096;
+/// Where in [`Client::sendable`] the control page is: what stands before may be mapped, and it as
+/// well, as memory to be read.
 const CONTROL: usize = 3;
 
-fn memfd(paid: bool, seals: SealFlag) -> nix::Result<OwnedFd> {
-    let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-    let memfd = memfd_create(c"fuzzing", flags)?;
-    ftruncate(&memfd, MEMORY as i64)?;
-    if paid {
-        fallocate(&memfd, FallocateFlags::empty(), 0, MEMORY as i64)?;
-    }
-    fcntl(&memfd, FcntlArg::F_ADD_SEALS(seals))?;
-    Ok(memfd)
+fn memfd(paid: bool, seals: SealFlag) -> OwnedFd {
+    let made = || -> nix::Result<OwnedFd> {
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let memfd = memfd_create(c"fuzzing", flags)?;
+        ftruncate(&memfd, LEN as i64)?;
+        if paid {
+            fallocate(&memfd, FallocateFlags::empty(), 0, LEN as i64)?;
+        }
+        fcntl(&memfd, FcntlArg::F_ADD_SEALS(seals))?;
+        Ok(memfd)
+    };
+    made().expect("a memfd")
 }
 
-/// An importer, to which the exporter of a blob answers. The input: which descriptors come (two bytes), the blob, the answer.
-pub struct Importer {
+/// A client, which the server of a ticket answers. The input: which descriptors come (two bytes;
+/// the highest bit of the first says that the connection stays), the ticket, the reply.
+pub struct Client {
     /// What may come along.
     sendable: [OwnedFd; 7],
     _control: Control,
 }
 
-impl Importer {
+impl Client {
     /// One with descriptors of each kind.
     #[expect(clippy::new_without_default, reason = "it opens files")]
-    pub fn new() -> Importer {
+    pub fn new() -> Client {
         let needed = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         let control = Control::new().expect("a control page");
-        let page = control.memfd().try_clone_to_owned().expect("a descriptor");
-        let memfd = |paid, seals| memfd(paid, seals).expect("a memfd");
-        Importer {
+        let page = control.memfd().try_clone().expect("a descriptor");
+        Client {
             sendable: [
                 memfd(true, needed),
                 memfd(true, needed | SealFlag::F_SEAL_FUTURE_WRITE),
@@ -87,215 +95,236 @@ impl Importer {
 
     /// Takes an input.
     pub fn take(&self, input: &[u8]) {
-        let _ = Blob::parse(input).map_err(|error| error.to_string());
-        let Some((which, blob, answer)) = split(input) else {
+        let Some((which, bytes, reply)) = split(input) else {
             return;
         };
-        let bytes = blob;
-        let Ok(blob) = Blob::parse(bytes).map_err(|error| error.to_string()) else {
+        let parsed = KINDS.map(|kind| Ticket::parse(kind, bytes));
+        let mut tickets = parsed
+            .into_iter()
+            .filter_map(|parsed| parsed.map_err(|error| error.to_string()).ok());
+        let Some(ticket) = tickets.next() else {
             return;
         };
-        assert_eq!(blob.format(), bytes, "what no exporter writes is refused");
-        assert!(blob.address.resolve().is_ok(), "{}", blob.address);
-        let _ = exporter(&blob)
-            .reachable(&HERE)
-            .map_err(|error| error.to_string());
+        assert!(tickets.next().is_none(), "it is of one kind");
+        assert_eq!(ticket.format(), bytes, "what no exporter writes is refused");
+        assert!(ticket.address.resolve().is_ok(), "{}", ticket.address);
+        let _ = ticket.reachable(&HERE).map_err(|error| error.to_string());
 
-        let which = which.map(|byte| usize::from(byte) % (self.sendable.len() + 1));
-        let descriptors: ArrayVec<Guarded, DESCRIPTORS> = which
+        let request = ticket.request(OURS, NONCE, which[0] & 0x80 != 0, &[0; PAYLOAD]);
+        let which = which.map(|byte| usize::from(byte & 0x7f) % (self.sendable.len() + 1));
+        let descriptors = which
             .iter()
             .filter_map(|&which| self.sendable.get(which))
             .map(|descriptor| Guarded::new(descriptor.try_clone().expect("a descriptor"), true))
             .collect();
-        let count = descriptors.len();
-        let granted = granted(&blob, &NONCE, answer, descriptors);
-        let Ok(([memory, control], offset)) = granted.map_err(|error| error.to_string()) else {
+        let Some(answer) = Answer::made_up(reply, descriptors) else {
             return;
         };
-        let right = grant(&blob, offset);
-        assert_eq!(count, DESCRIPTORS);
-        assert_eq!(right.format(&blob.key, &NONCE), answer, "it was not proved");
-
-        let write =
-            blob.audience.may_write(blob.access) || blob.audience.may_do_atomics(blob.access);
-        let deadline = crate::sync::deadline(std::time::Duration::from_secs(5));
-        let mapped = received::map(&memory, offset, blob.len, write, deadline);
-        if mapped.map_err(|error| error.to_string()).is_ok() {
-            let size = match which[0] {
-                CONTROL => 4 * (SLOTS + 1),
-                _ => MEMORY,
-            };
-            assert!(which[0] <= CONTROL, "{which:?}");
-            assert!(offset % 4096 == 0 && offset + blob.len <= size as u64);
-        }
-        if let Ok(words) = Words::received(&control) {
-            assert_eq!(which[1], CONTROL);
-            let word = words.word(blob.slot).expect("a slot that a blob may have");
-            assert_eq!(word.get(), 0);
-            assert!(!words.owner().is_marked());
+        let granted = ticket.granted(&request, answer);
+        let Ok((said, descriptors)) = granted.map_err(|error| error.to_string()) else {
+            return;
+        };
+        assert_eq!(said.instance, ticket.instance);
+        let stays = said.stays;
+        let right = Reply::granted(said.instance, stays, &said.payload, &ticket.key, &request);
+        assert_eq!(right.as_bytes(), reply, "it was not proved");
+        match ticket.kind.number == MEMORY.number {
+            true => maps(&ticket, &said.payload, which, &descriptors),
+            false => {
+                for (which, memfd) in which.into_iter().zip(&descriptors) {
+                    let mapped = Arena::received(memfd, LEN).map_err(|error| error.to_string());
+                    assert_eq!(mapped.is_ok(), [0, 5].contains(&which), "{which}");
+                }
+            }
         }
     }
 
     /// Repairs an input, each part of it if a bit of `choice` says so.
     pub fn repair(input: &mut [u8], choice: u32) {
-        let Some((_, blob, _)) = split(input) else {
+        let Some((which, ticket, _)) = split(input) else {
             return;
         };
-        let len = blob.len();
-        let (blob, answer) = input[2..].split_at_mut(len);
+        let (stays, len) = (which[0] & 0x80 != 0, ticket.len());
+        let (ticket, reply) = input[2..].split_at_mut(len);
         if choice & 1 != 0 {
-            // The name has what the 112 bytes of all other fields leave.
-            if let (true, Some(name)) = (choice & 8 != 0, len.checked_sub(112)) {
-                blob[15] = name as u8;
+            // The name has what all other fields leave.
+            let name = len.checked_sub(FIXED + CHECKSUM);
+            if let (true, Some(name)) = (choice & 8 != 0, name) {
+                ticket[13] = name as u8;
             }
-            envelope::seal(blob);
+            envelope::seal(ticket);
         }
         if choice & 2 != 0 {
-            prove(blob, answer, choice & 4 != 0);
+            prove(ticket, reply, stays, choice & 4 != 0);
         }
     }
 
     /// What honest exporters send.
     pub fn seeds() -> Vec<Vec<u8>> {
         let mut seeds = Vec::new();
+        let addresses = [
+            Address::Abstract(b"tokio-doca-0".to_vec()),
+            Address::Path("/run/doca".into()),
+        ];
         let accesses = [
             (Audience::Dpu, Access::DPU_READ_ONLY),
             (Audience::Dpu, Access::DPU_READ_WRITE),
             (Audience::Rdma, Access::RDMA_READ),
             (Audience::Rdma, Access::RDMA_WRITE | Access::RDMA_ATOMIC),
         ];
-        let addresses = [
-            Address::Abstract(b"tokio-doca-0".to_vec()),
-            Address::Path("/run/doca".into()),
-        ];
-        let (mut offset, mut which) = (0, 0);
-        for (audience, access) in accesses {
-            for address in &addresses {
-                let blob = Blob {
-                    audience,
-                    port: 1,
-                    access,
-                    len: 4096 - which,
-                    contact: Contact {
-                        slot: which as u32,
-                        generation: 1,
-                        place: HERE,
-                        instance: INSTANCE,
-                        key: KEY,
-                        address: address.clone(),
-                    },
-                };
-                let mut seed = vec![which as u8, CONTROL as u8];
-                seed.extend(blob.format());
-                seed.extend(grant(&blob, offset).format(&blob.key, &NONCE));
-                seeds.push(seed);
-                (offset, which) = ((offset + 4096) % MEMORY as u64, (which + 1) % 7);
+        let payload = |(audience, access)| {
+            let (port, len) = (1, LEN as u64);
+            let info = MemoryInfo {
+                audience,
+                port,
+                access,
+                len,
+            };
+            info.format()
+        };
+        let tickets = accesses
+            .map(|of| (KINDS[0], payload(of)))
+            .into_iter()
+            .chain([(KINDS[1], [3; PAYLOAD]), (KINDS[2], [0; PAYLOAD])]);
+        for (slot, (kind, payload)) in (0..).zip(tickets) {
+            let ticket = Ticket {
+                kind,
+                slot,
+                generation: 1,
+                place: HERE,
+                instance: INSTANCE,
+                key: KEY,
+                address: addresses[slot as usize % 2].clone(),
+                payload,
+            };
+            for stays in [false, true] {
+                let request = ticket.request(OURS, NONCE, stays, &[0; PAYLOAD]);
+                let granted = Reply::granted(INSTANCE, stays, &payload, &KEY, &request);
+                let refused = [Refusal::UNKNOWN, Errno::EMFILE.into()].map(Reply::refused);
+                for reply in [granted].into_iter().chain(refused) {
+                    let mut seed = vec![u8::from(stays) << 7, CONTROL as u8];
+                    seed.extend(ticket.format());
+                    seed.extend(reply.as_bytes());
+                    seeds.push(seed);
+                }
             }
-        }
-        for status in [Status::Unknown, Status::Version, Status::Failed(24)] {
-            let mut seed = seeds[0][..seeds[0].len() - ANSWER_LEN].to_vec();
-            seed.extend(wire::refusal(status));
-            seeds.push(seed);
         }
         seeds
     }
 }
 
-fn grant(blob: &Blob, offset: u64) -> Grant {
-    Grant {
-        access: blob.access.bits(),
-        instance: blob.instance,
-        offset,
-        len: blob.len,
+/// Maps what came for memory, as an importer does.
+fn maps(ticket: &Ticket, said: &Payload, which: [usize; 2], with: &[Guarded; DESCRIPTORS]) {
+    let info = ticket.info(MemoryInfo::parse);
+    let Ok(info) = info.map_err(|error| error.to_string()) else {
+        return;
+    };
+    assert_eq!(info.format(), ticket.payload);
+    if *said != ticket.payload {
+        return;
+    }
+    let deadline = crate::sync::deadline(std::time::Duration::from_secs(5));
+    let mapped = received::map(&with[0], info.len, info.may_write(), deadline);
+    if mapped.map_err(|error| error.to_string()).is_ok() {
+        let size = match which[0] {
+            CONTROL => 4 * (SLOTS + 1),
+            _ => LEN,
+        };
+        assert!(which[0] <= CONTROL, "{which:?}");
+        assert!(info.len <= size as u64);
+    }
+    if let Ok(words) = Words::received(&with[1]) {
+        assert_eq!(which[1], CONTROL);
+        let word = words
+            .word(ticket.slot)
+            .expect("a slot that a ticket may have");
+        assert_eq!(word.get(), 0);
+        assert!(!words.owner().is_marked());
     }
 }
 
-/// Makes an answer that the importer of this blob believes; to what it says itself, if it is to lie.
-fn prove(blob: &[u8], answer: &mut [u8], lie: bool) -> Option<()> {
-    let mut said = Reader(answer.get(16..)?);
-    let (access, _) = (said.u32()?, said.u32()?);
-    let lies = Grant {
-        access,
-        instance: said.array()?,
-        offset: said.u64()?,
-        len: said.u64()?,
-    };
-    let key = Reader(blob.get(88..)?).array()?;
-    let right = Grant {
-        access: Reader(&blob[16..]).u32()?,
-        instance: Reader(&blob[72..]).array()?,
-        offset: lies.offset,
-        len: Reader(&blob[32..]).u64()?,
-    };
-    let proved = if lie { lies } else { right }.format(&key, &NONCE);
-    (answer.len() == proved.len()).then(|| answer.copy_from_slice(&proved))
+fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..)?.first_chunk().copied()
 }
 
-/// What a request asks for, if it has the length of one.
-fn asked(message: &[u8]) -> Option<Request> {
-    let mut rest = Reader(message.get(10..REQUEST_LEN)?);
-    (message.len() == REQUEST_LEN).then_some(Request {
-        keep: rest.u16()? == 1,
-        slot: rest.u32()?,
-        generation: rest.u32()?,
-        nonce: rest.array()?,
-    })
+fn number(bytes: &[u8], at: usize) -> Option<u32> {
+    array(bytes, at).map(u32::from_le_bytes)
 }
 
-/// Which descriptors come, the blob, as long as it says that it is, and the answer.
+/// Makes a reply that the client of this ticket believes; by whom it says itself, if it is to lie.
+fn prove(ticket: &[u8], reply: &mut [u8], stays: bool, lie: bool) -> Option<()> {
+    let said = array::<REPLY_LEN>(reply, 0).filter(|_| reply.len() == REPLY_LEN)?;
+    let kind = match ticket.get(7)? {
+        0xb1 => 0,
+        0xb4 => 1,
+        _ => 2,
+    };
+    let (key, slot) = (
+        array(ticket, 70)?,
+        (number(ticket, 14)?, number(ticket, 18)?),
+    );
+    let request = Request::new(kind, slot, (OURS, NONCE), stays, &[0; PAYLOAD], &key);
+    let (instance, payload) = match lie {
+        true => (array(&said, 16)?, array(&said, 32)?),
+        false => (array(ticket, 54)?, array(ticket, 86)?),
+    };
+    let proved = Reply::granted(instance, said[11] & 1 != 0, &payload, &key, &request);
+    reply.copy_from_slice(proved.as_bytes());
+    Some(())
+}
+
+/// Which descriptors come, the ticket, as long as it says that it is, and the reply.
 fn split(input: &[u8]) -> Option<([u8; 2], &[u8], &[u8])> {
-    let mut rest = Reader(input);
-    let which = rest.array()?;
-    let total = rest.0.get(10..12)?;
-    let total = u16::from_le_bytes([total[0], total[1]]);
-    let blob = rest.slice(rest.0.len().min(total.into()))?;
-    Some((which, blob, rest.0))
+    let (which, rest) = input.split_first_chunk()?;
+    let total = usize::from(u16::from_le_bytes(array(rest, 10)?));
+    let (ticket, reply) = rest.split_at(total.min(rest.len()));
+    Some((*which, ticket, reply))
 }
 
-/// An exporter, to which importers send requests. The input: whether there is room for a connection (a byte), the request.
-pub struct Exporter {
-    table: Mutex<Table>,
-    _control: Control,
+/// A server, to which clients send requests. The input: whether there is room for a connection (a
+/// byte), the request.
+pub struct Server {
+    table: Mutex<Slots<Entry>>,
 }
 
-/// What it exports, and has exported before: slot, generation and key.
-const EXPORTS: [(u32, u32, Id); 4] = [
-    (0, 2, [1; 16]),
-    (1, 1, [2; 16]),
-    (2, 1, [3; 16]),
+/// What it serves, and has served before: kind, slot, generation and key.
+const SERVED: [(u8, u32, u32, Id); 4] = [
+    (0, 0, 2, [1; 16]),
+    (1, 1, 1, [2; 16]),
+    (2, 2, 1, [3; 16]),
     // Taken back.
-    (3, 1, [4; 16]),
+    (0, 3, 1, [4; 16]),
 ];
 
-impl Exporter {
-    /// One with some exports.
-    #[expect(clippy::new_without_default, reason = "it opens files")]
-    pub fn new() -> Exporter {
-        let control = Control::new().expect("a control page");
-        let page = Arc::new(control.memfd().try_clone_to_owned().expect("a descriptor"));
-        let owner: Weak<dyn Any + Send + Sync> = Weak::<u32>::new();
-        let entry = |key| Entry {
-            key,
-            memfd: Arc::clone(&page),
-            write: false,
-            offset: 0,
-            len: MEMORY,
-            audience: Audience::Dpu,
-            access: Access::DPU_READ_ONLY,
-            addr: Arc::new(AtomicPtr::default()),
-            owner: owner.clone(),
+struct Nobody;
+
+impl Service for Nobody {
+    fn accept(&self, _: &service::Client<'_>) -> Result<Grant, Refusal> {
+        Err(Refusal::BUSY)
+    }
+
+    fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
+    }
+}
+
+impl Server {
+    /// One with some services.
+    #[expect(clippy::new_without_default, reason = "as the client")]
+    pub fn new() -> Server {
+        let entry = |kind| Entry {
+            kind,
+            service: Weak::<Nobody>::new(),
         };
-        let mut table = Table::default();
-        assert_eq!(table.insert(&control, entry([0; 16])), Some((0, 1)));
-        table.remove(&control, 0);
-        for (slot, generation, key) in EXPORTS {
-            let number = table.insert(&control, entry(key));
-            assert_eq!(number, Some((slot, generation)));
+        let mut slots = Slots::default();
+        assert_eq!(slots.insert([0; 16], entry(0)), Some((0, 1)));
+        slots.remove(0);
+        for (kind, slot, generation, key) in SERVED {
+            assert_eq!(slots.insert(key, entry(kind)), Some((slot, generation)));
         }
-        table.remove(&control, 3);
-        Exporter {
-            table: Mutex::new(table),
-            _control: control,
+        slots.remove(3);
+        Server {
+            table: Mutex::new(slots),
         }
     }
 
@@ -305,64 +334,58 @@ impl Exporter {
             return;
         };
         let room = room & 1 != 0;
-        let answer = match judge(&self.table, message, room) {
-            Verdict::Silence => return,
-            Verdict::Refuse(status) => {
-                let answer = wire::refusal(status);
-                assert_eq!(Answer::parse(&answer).map(|it| it.status), Ok(status));
-                answer
+        match judge(&self.table, message, room) {
+            Verdict::Silence => {}
+            Verdict::Refuse(refusal) => {
+                let reply = Reply::refused(refusal);
+                assert_eq!(Reply::parse(reply.as_bytes()), Ok(reply));
             }
-            Verdict::Grant(request, entry) => {
-                assert_eq!(request.format(&entry.key), message, "it was not proved");
-                assert!(room || !request.keep);
-                let export = (request.slot, request.generation, entry.key);
-                assert!(EXPORTS[..3].contains(&export), "{export:?}");
-                let grant = Grant {
-                    access: entry.access.bits(),
-                    instance: INSTANCE,
-                    offset: entry.offset,
-                    len: entry.len as u64,
-                };
-                grant.format(&entry.key, &request.nonce)
+            Verdict::Admit(request, key, _) => {
+                let slot = (request.slot.get(), request.generation.get());
+                let (ids, stays) = ((request.instance, request.nonce), request.stays);
+                let right = Request::new(request.kind, slot, ids, stays, &request.payload, &key);
+                assert_eq!(right.as_bytes(), message, "it was not proved");
+                assert!(room || !stays);
+                let served = (request.kind, slot.0, slot.1, key);
+                assert!(SERVED[..3].contains(&served), "{served:?}");
             }
-        };
-        assert_eq!(answer.len(), ANSWER_LEN);
+        }
     }
 
-    /// Proves what an input asks for, if a bit of `choice` says so.
+    /// Proves what an input says, if a bit of `choice` says so.
     pub fn repair(input: &mut [u8], choice: u32) {
-        let Some((_, message)) = input.split_first_mut() else {
-            return;
-        };
-        let Some(asked) = asked(message).filter(|_| choice & 1 != 0) else {
-            return;
-        };
-        let (slot, generation, key) = EXPORTS[asked.slot as usize % EXPORTS.len()];
-        let request = match choice & 2 != 0 {
-            true => Request {
-                slot,
-                generation,
-                ..asked
-            },
-            false => asked,
-        };
-        message.copy_from_slice(&request.format(&key));
+        if let (Some((_, message)), true) = (input.split_first_mut(), choice & 1 != 0) {
+            ask(message, choice & 2 != 0);
+        }
     }
 
-    /// What honest importers send.
+    /// What honest clients send.
     pub fn seeds() -> Vec<Vec<u8>> {
         let mut seeds = Vec::new();
-        for (slot, generation, key) in EXPORTS {
-            for keep in [false, true] {
-                let request = Request {
-                    slot,
-                    generation,
-                    nonce: NONCE,
-                    keep,
-                };
-                seeds.push([&[slot as u8 & 1][..], &request.format(&key)].concat());
+        for (kind, slot, generation, key) in SERVED {
+            for stays in [false, true] {
+                let ids = (INSTANCE, NONCE);
+                let request =
+                    Request::new(kind, (slot, generation), ids, stays, &[0; PAYLOAD], &key);
+                seeds.push([&[slot as u8 & 1][..], request.as_bytes()].concat());
             }
         }
         seeds
     }
+}
+
+/// Proves what a message of a request's length says; `right` makes it one of a service that is
+/// there.
+fn ask(message: &mut [u8], right: bool) -> Option<()> {
+    let said = array::<REQUEST_LEN>(message, 0).filter(|_| message.len() == REQUEST_LEN)?;
+    let mut asked = (said[10], number(&said, 12)?, number(&said, 16)?);
+    let (kind, slot, generation, key) = SERVED[asked.1 as usize % SERVED.len()];
+    if right {
+        asked = (kind, slot, generation);
+    }
+    let ids = (array(&said, 36)?, array(&said, 20)?);
+    let (stays, payload) = (said[11] & 1 != 0, array(&said, 52)?);
+    let request = Request::new(asked.0, (asked.1, asked.2), ids, stays, &payload, &key);
+    message.copy_from_slice(request.as_bytes());
+    Some(())
 }

@@ -1,4 +1,5 @@
-//! Where the fabric of this process listens: an abstract name, or a path in a folder if one was asked for.
+//! Where the fabric of this process listens: an abstract name, or a path in a folder if one was
+//! asked for.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;

@@ -18,8 +18,8 @@ pub(super) struct Peer {
     _keep: Arc<dyn Send + Sync>,
 }
 
-/// Device and inode of a control page. Only who has the same page and is the same process is the same exporter: whoever imports has the
-/// page too, and can send it on as his own.
+/// Device and inode of a control page. Only who has the same page and is the same process is the
+/// same exporter: whoever imports has the page too, and can send it on as his own.
 pub(super) type Page = (u64, u64);
 
 /// The peers that one process is, by page. An honest one is one.

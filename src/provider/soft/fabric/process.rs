@@ -1,30 +1,36 @@
 //! What a process has that exports or imports.
 //!
-//! Who exports or imports holds an `Arc<Fabric>`; the thread holds what it works on, [`Shared`], and not the fabric, so that the
-//! last holder's drop can tell it to end. A child of fork(2) has copies of all this, and no thread: it is told so, and what it
-//! drops changes nothing of its parent's.
+//! Exports and imports hold an `Arc<Fabric>`. The thread holds what it works on, [`Shared`], and
+//! not the fabric, so that the last holder's drop can stop it. A child of fork(2) has copies of all
+//! this, and no thread: its calls fail, and what it drops changes nothing of its parent's.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use super::connection::{BELL, LISTENER};
 use super::control::Control;
-use super::host::Seat;
 use super::listener;
-use super::protocol::{Address, Contact, Id, Place, Slots, place};
-use super::table::Table;
+use super::protocol::{Address, Id, Place, Slots, place};
+use super::service::Entry;
 use super::watch::Processes;
 use crate::error::{Error, Result};
 use crate::process::{Guarded, hang_up};
 use crate::sync::{Process, lock};
 
-/// The process whose fabric there is, and a number of that fabric; 0 if there is none. It is read before any lock is taken: a child of
-/// fork(2) may have inherited a locked one.
+/// The process whose fabric there is, and a number of that fabric; 0 if there is none. It is read
+/// before any lock is taken: a child of fork(2) may have inherited a locked one.
 pub(super) static OWNER: AtomicU64 = AtomicU64::new(0);
+
+// What the thread's epoll descriptor says of what is ready.
+pub(super) const BELL: u64 = 0;
+pub(super) const LISTENER: u64 = 1;
+/// Connections are numbered from here on.
+pub(super) const FIRST: u64 = 2;
+/// Marks processes that are watched, beside connections.
+pub(super) const PROCESS: u64 = 1 << 63;
 
 /// What exports and imports hold.
 pub(super) struct Fabric {
@@ -39,21 +45,21 @@ pub(super) struct Shared {
     pub(super) epoll: Epoll,
     bell: EventFd,
     stop: AtomicBool,
-    station: OnceLock<Station>,
-    /// Held while the station opens.
+    server: OnceLock<Server>,
+    /// Held while the server opens.
     opening: Mutex<()>,
     pub(super) processes: Mutex<Processes>,
 }
 
-/// What a process has that exports memory or endpoints: there from the first export on.
-pub(super) struct Station {
+/// What a process has that exports something, from its first export on.
+pub(super) struct Server {
     pub(super) listener: Guarded,
     pub(super) address: Address,
     pub(super) place: Place,
     pub(super) control: Control,
-    pub(super) table: Mutex<Table>,
-    /// Endpoints that guests of other processes come to.
-    pub(super) seats: Mutex<Slots<Seat>>,
+    pub(super) table: Mutex<Slots<Entry>>,
+    /// For the processes of clients, which keep it. The thread that answers them does not.
+    pub(super) fabric: Weak<Fabric>,
 }
 
 impl Fabric {
@@ -64,6 +70,35 @@ impl Fabric {
         let owner = u64::from(shared.process.id()) << 32 | number;
         OWNER.store(owner, Relaxed);
         Fabric { shared, owner }
+    }
+
+    /// Returns the server, which opens if there is none.
+    ///
+    /// # Errors
+    ///
+    /// `OperatingSystem` if a system call fails.
+    pub(super) fn open_server(self: &Arc<Fabric>) -> Result<&Server> {
+        let _one = lock(&self.opening);
+        if let Some(server) = self.server() {
+            return Ok(server);
+        }
+        let place = Place::here()?;
+        let control =
+            Control::new().map_err(|errno| Error::os(None, "the control page", errno.into()))?;
+        let (listener, address) = listener::open(&self.instance)?;
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, LISTENER);
+        if let Err(errno) = self.epoll.add(&listener, event) {
+            listener::leave(&address);
+            return Err(Error::os(None, "epoll_ctl", errno.into()));
+        }
+        Ok(self.server.get_or_init(|| Server {
+            listener,
+            address,
+            place,
+            control,
+            table: Mutex::default(),
+            fabric: Arc::downgrade(self),
+        }))
     }
 }
 
@@ -82,12 +117,12 @@ impl Drop for Fabric {
         }
         // Unless another has started meanwhile.
         let _ = OWNER.compare_exchange(self.owner, 0, Relaxed, Relaxed);
-        // First: the listener that is hung up is ready for ever.
+        // First, as the listener that is hung up is ready for ever.
         self.stop.store(true, Relaxed);
-        if let Some(station) = self.station() {
+        if let Some(server) = self.server() {
             // Here, and not in the thread: from now on nobody can connect.
-            hang_up(&station.listener);
-            listener::leave(&station.address);
+            hang_up(&server.listener);
+            listener::leave(&server.address);
         }
         let _ = self.bell.write(1);
     }
@@ -107,13 +142,14 @@ impl Shared {
             epoll,
             bell,
             stop: AtomicBool::new(false),
-            station: OnceLock::new(),
+            server: OnceLock::new(),
             opening: Mutex::new(()),
             processes: Mutex::default(),
         })
     }
 
-    /// Whether this is a copy in a child of fork(2), which may neither lock nor change anything.
+    /// Returns whether this is a copy in a child of fork(2), which may neither lock nor change
+    /// anything.
     pub(super) fn is_inherited(&self) -> bool {
         !self.process.is_current()
     }
@@ -123,49 +159,7 @@ impl Shared {
     }
 
     /// What this process has if it exports.
-    pub(super) fn station(&self) -> Option<&Station> {
-        self.station.get()
-    }
-
-    /// The same; it opens if there is none.
-    pub(super) fn open_station(&self) -> Result<&Station> {
-        let _one = lock(&self.opening);
-        if let Some(station) = self.station() {
-            return Ok(station);
-        }
-        let place = Place::here()?;
-        let control =
-            Control::new().map_err(|errno| Error::os(None, "the control page", errno.into()))?;
-        let (listener, address) = listener::open(&self.instance)?;
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, LISTENER);
-        if let Err(errno) = self.epoll.add(&listener, event) {
-            listener::leave(&address);
-            return Err(Error::os(None, "epoll_ctl", errno.into()));
-        }
-        Ok(self.station.get_or_init(|| Station {
-            listener,
-            address,
-            place,
-            control,
-            table: Mutex::default(),
-            seats: Mutex::default(),
-        }))
-    }
-
-    /// What a blob says of this process, and of a slot of its station.
-    pub(super) fn contact(
-        &self,
-        station: &Station,
-        (slot, generation): (u32, u32),
-        key: Id,
-    ) -> Contact {
-        Contact {
-            slot,
-            generation,
-            place: station.place,
-            instance: self.instance,
-            key,
-            address: station.address.clone(),
-        }
+    pub(super) fn server(&self) -> Option<&Server> {
+        self.server.get()
     }
 }

@@ -1,7 +1,8 @@
 //! Other processes, and whether they still live.
 //!
-//! There is one [`Process`] for each, whatever it is that joins this process to it. It watches a pidfd, which is readable once the process
-//! has ended, also if a child of it holds copies of all its sockets. Where there is none, the connection stays, and its end is watched.
+//! There is one [`Process`] for each, whatever joins this process to it. It watches a pidfd, which
+//! is readable once the process has ended, also if a child of it holds copies of all its sockets.
+//! Where there is no pidfd, the connection stays open, and its end is watched.
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,17 +14,16 @@ use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::sys::stat::fstat;
 use nix::sys::statfs::{FsType, fstatfs};
 
-use super::connection::PROCESS;
 use super::control::Words;
 use super::ended::{Ended, Watched};
 use super::peer::{Page, Pages, Peer};
-use super::process::Fabric;
+use super::process::{Fabric, PROCESS};
 use super::protocol::{Id, socket};
 use crate::error::Result;
 use crate::process::Guarded;
 use crate::sync::lock;
 
-/// Another process, as long as somebody cares.
+/// Another process, which is watched until this is dropped.
 pub(in super::super) struct Process {
     number: u64,
     pub(super) watched: Arc<Watched>,
@@ -56,7 +56,8 @@ impl Watch {
     }
 }
 
-/// Which process it is. Its instance is what it, or a blob, says, and whoever knows it can say it as well; the rest is the kernel's word.
+/// Which process it is. The instance is the word of that process, or of a ticket, and anybody who
+/// knows it can say it; the rest is the kernel's word.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Identity {
     instance: Id,
@@ -84,7 +85,8 @@ impl Identity {
         })
     }
 
-    /// Whether the kernel says which process it is. Where it does not, anybody may be, and each connection has a watch of its own.
+    /// Returns whether the kernel says which process it is. If it does not, the process could be
+    /// any, and each connection has a watch of its own.
     fn is_known(&self) -> bool {
         self.pid > 0 || self.pidfd.is_some()
     }
@@ -118,7 +120,7 @@ impl Processes {
         Some(Arc::clone(&known.watched))
     }
 
-    /// One that has ended is not taken for the next with its number.
+    /// Finds a process that lives: one that has ended is not taken for the next with its number.
     fn find(&self, identity: &Identity) -> Option<Arc<Process>> {
         let of = |known: &&Known| {
             identity.is_known() && known.identity == *identity && !known.watched.is_dead()
@@ -131,23 +133,32 @@ impl Processes {
 }
 
 impl Process {
-    /// The one at the other end of a visit's connection. Without a pidfd it is one by itself, which ends with the connection: neither side
-    /// keeps that for longer than the visit needs it.
+    /// The process at the other end of a connection, which is watched from now on.
+    ///
+    /// Without a pidfd the end of the connection is the end of the process. `shared` says that the
+    /// connection is kept for that alone, so that one of them will do for the process, as far as
+    /// its number is seen from here. If it is not, either side may end it as soon as it likes, and
+    /// each connection stands for a process by itself.
     pub(super) fn across(
         fabric: &Arc<Fabric>,
         instance: Id,
         connection: &Guarded,
         pidfd: Option<OwnedFd>,
+        shared: bool,
     ) -> nix::Result<Arc<Process>> {
-        let (pid, watch) = match pidfd {
-            Some(pidfd) => (socket::pid(connection)?, Watch::Pidfd(pidfd)),
-            None => (0, Watch::Connection(Arc::new(duplicate(connection)?))),
+        let pid = match pidfd.is_some() || shared {
+            true => socket::pid(connection)?,
+            false => 0,
+        };
+        let watch = match pidfd {
+            Some(pidfd) => Watch::Pidfd(pidfd),
+            None => Watch::Connection(Arc::new(duplicate(connection)?)),
         };
         let identity = Identity::of(instance, pid, &watch)?;
         Process::watched(fabric, identity, watch)
     }
 
-    /// Whatever is at the other end of a connection to this process: it ends with the connection.
+    /// Watches the program at the other end of a connection, which ends with the connection.
     ///
     /// The process may go on without it. After execve(2) it is another program, which knows nothing
     /// of what its predecessor had in common with this one.
@@ -164,7 +175,7 @@ impl Process {
         Process::watched(&self.fabric, identity, watch)
     }
 
-    /// The one of this identity; it is watched from now on, if it is not already.
+    /// Returns the process of this identity, which is watched from now on.
     pub(super) fn watched(
         fabric: &Arc<Fabric>,
         identity: Identity,
@@ -195,7 +206,7 @@ impl Process {
         Ok(process)
     }
 
-    /// The exporter that it is by this page, which is mapped if it is not already.
+    /// Returns the exporter of this page, which is mapped if it is not already.
     pub(super) fn exporter(
         self: &Arc<Self>,
         page: Page,
@@ -205,7 +216,7 @@ impl Process {
         self.pages.peer(page, map, &self.watched, keep)
     }
 
-    /// Whether it has ended.
+    /// Returns whether it has ended, as far as the thread knows.
     #[inline]
     pub(in super::super) fn is_dead(&self) -> bool {
         self.watched.is_dead()
@@ -222,7 +233,7 @@ impl Process {
         self.is_dead() || poll(&mut asked, PollTimeout::ZERO).is_ok_and(|ended| ended > 0)
     }
 
-    /// Has somebody told when it ends, or has ended: once, by the fabric's thread.
+    /// Has the fabric's thread notify `who` once when the process ends, or has ended.
     pub(in super::super) fn on_end(&self, who: Weak<dyn Ended>) {
         // A child of fork(2) may have inherited a locked lock, and its parent's epoll descriptor.
         if self.fabric.is_inherited() {
@@ -236,7 +247,8 @@ impl Process {
         }
         to_tell.push(who);
         if self.is_dead() {
-            // The thread looks again. It cannot fail: the descriptor was added, and nothing is allocated.
+            // The thread looks again. It cannot fail: the descriptor was added, and nothing is
+            // allocated.
             let mut event = self.watch.event(self.number);
             let _ = self
                 .fabric

@@ -1,20 +1,20 @@
 //! How two endpoints come to share a message ring.
 //!
-//! Each side has the other's blob, and connects when it likes. Between processes the one with the
-//! smaller instance is the *host*: it makes a doorbell page and a message ring when the *guest* asks
-//! for them, which may be before it has connected itself (the guest is a *visitor* then) or after.
-//! Within a process ([`super::connect_local`]) whoever connects first makes both, and is the
-//! other's visitor.
+//! Each side has the other's ticket, and connects when it likes. Between processes the one with the
+//! smaller instance is the *server*: it makes a doorbell page and a message ring when the *client*
+//! asks for them, which may be before the server has connected itself (the client is a *visitor*
+//! then) or after. Within a process ([`super::connect_local`]) the side that connects first makes
+//! both, and is the other's visitor.
 //!
 //! ```text
-//!   guest                                            host
+//!   client                                           server
 //!   connect: asks ---- info, own name, proof ------> is it the one that I was connected to, if I was?
 //!            <-------- doorbell page, ring, number --- message ring is made, and joined if I was
-//!   joins                                            connect: is my visitor the one of the blob? joins
+//!   joins                                            connect: is my visitor the one of the ticket? joins
 //! ```
 //!
-//! A host whose guest has not come yet knocks at the guest's, and is refused. The refusal says
-//! whether the blob is stale: slot, generation and key are compared by both sides.
+//! A server whose client has not come yet probes the client's own service, and is refused. The
+//! refusal says whether the ticket is stale: slot, generation and key are compared by both sides.
 #![expect(unsafe_code, reason = "promises who reaches shared memory")]
 
 use std::any::Any;
@@ -23,13 +23,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
+use nix::errno::Errno;
+
 use super::super::fabric::{
-    self, Arena, Guest, Hello, Host, Id, Invitation, Invited, Mapping, Process, Refused, Welcome,
+    self, Arena, Client, Grant, Id, Mapping, Process, Published, Refusal, Service, Ticket,
 };
 use super::connection::Connection;
 use super::doorbell::{Bell, DoorbellPage, PAGE};
-use super::hello::{ConnectReply, ConnectRequest, EndpointInfo, Identity, proof};
 use super::messages::{Memory, MessageRing, Presence, Shape, Side};
+use super::payload::{ConnectReply, ConnectRequest, EndpointInfo, Identity, proof};
 use super::state::{EndpointInner, Shared};
 use crate::device::EndpointState;
 use crate::error::{Error, ErrorKind, Result};
@@ -55,51 +57,37 @@ pub(super) fn memory(mapping: Mapping, len: usize) -> Arc<Memory> {
     Arc::new(unsafe { Memory::new(mapping, len) })
 }
 
-/// The doorbell page that a guest gets.
+/// The doorbell page that a client gets.
 struct Offer {
     number: u64,
     doorbell: Arc<DoorbellPage>,
-    /// The descriptor of a page that the guest does not have yet.
+    /// The descriptor of a page that the client does not have yet.
     fresh: Option<Arc<OwnedFd>>,
 }
 
 impl Shared {
     fn info(&self) -> EndpointInfo {
         EndpointInfo {
-            queue: self.ports.number,
-            receives: self.config.recv_queue_size,
-            permissions: self.config.permissions,
-            mtu: self.config.mtu,
+            queue: self.ports.number.into(),
+            receives: self.config.recv_queue_size.into(),
+            permissions: self.config.permissions.bits().into(),
         }
     }
 
-    /// A blob for the peer.
-    pub(super) fn invite(self: &Arc<Self>) -> Result<Invited> {
+    /// A ticket for the peer.
+    pub(super) fn publish(self: &Arc<Self>) -> Result<Published> {
         let this: Weak<Shared> = Arc::downgrade(self);
-        fabric::invite(
-            &fabric::ENDPOINT,
-            &self.info().format(),
-            this as Weak<dyn Host>,
-        )
+        let info = fabric::payload(&self.info());
+        fabric::publish(&fabric::ENDPOINT, info, this as Weak<dyn Service>)
     }
 
-    /// Connects to who made the blob.
+    /// Connects to the endpoint whose ticket the blob is.
     pub(super) fn connect(self: &Arc<Self>, blob: &[u8], deadline: Instant) -> Result<()> {
-        let invitation = Invitation::parse(&fabric::ENDPOINT, blob)?;
-        let Some(info) = EndpointInfo::parse(&invitation.hello) else {
-            return fail(
-                ErrorKind::InvalidValue,
-                "the blob is no endpoint's: it was forged",
-            );
-        };
-        let peer = Identity {
-            instance: invitation.instance,
-            slot: invitation.slot,
-            generation: invitation.generation,
-            proof: proof(&invitation.key),
-            permissions: info.permissions,
-        };
-        // Without a blob of its own it could not say who it is.
+        let ticket = Ticket::parse(&fabric::ENDPOINT, blob)?;
+        let info = ticket.info(EndpointInfo::parse)?;
+        let slot = (ticket.slot, ticket.generation);
+        let peer = info.identity(ticket.instance, slot, proof(&ticket.key));
+        // Without a ticket of its own it could not say who it is.
         let own = self.own_identity()?;
         if own.instance == peer.instance && own.slot == peer.slot {
             return fail(
@@ -107,10 +95,10 @@ impl Shared {
                 "the blob is this Rdma's own: an Rdma is connected to another one",
             );
         }
-        match invitation.own() {
-            Some(host) => {
-                let host = host?.as_any().downcast::<Shared>();
-                let Ok(other) = host else {
+        match ticket.local() {
+            Some(service) => {
+                let service = service?.as_any().downcast::<Shared>();
+                let Ok(other) = service else {
                     return fail(
                         ErrorKind::InvalidValue,
                         "the blob is no software endpoint's",
@@ -118,15 +106,15 @@ impl Shared {
                 };
                 self.pair(&other, own, peer, info)
             }
-            None if invitation.we_host()? => {
+            None if ticket.is_ours_to_serve()? => {
                 let known =
                     |inner: &EndpointInner| inner.visitor.as_ref().is_some_and(|v| v.0 == peer);
                 if !known(&self.inner()) {
-                    invitation.find_guest(deadline)?;
+                    ticket.probe(deadline)?;
                 }
                 self.expect(own, peer)
             }
-            None => self.visit(&invitation, own, peer, info, deadline),
+            None => self.join_server(&ticket, own, peer, info, deadline),
         }
     }
 
@@ -135,12 +123,12 @@ impl Shared {
         if inner.retired {
             return gone();
         }
-        let invited = self.invited(&mut inner)?;
+        let ticket = &self.published(&mut inner)?.ticket;
         Ok(Identity {
             instance: fabric::instance()?,
-            slot: invited.slot,
-            generation: invited.generation,
-            proof: proof(&invited.key),
+            slot: ticket.slot,
+            generation: ticket.generation,
+            proof: proof(&ticket.key),
             permissions: self.config.permissions,
         })
     }
@@ -157,7 +145,7 @@ impl Shared {
         fail(ErrorKind::BadState, text)
     }
 
-    /// The host's side: the guest comes, or has come.
+    /// The server's side: the client comes, or has come.
     fn expect(&self, own: Identity, peer: Identity) -> Result<()> {
         let mut inner = self.inner();
         Self::check_init(&inner, &own)?;
@@ -167,7 +155,7 @@ impl Shared {
                 self.join(&mut inner, connection);
             }
             other => {
-                // A stranger, who has our blob: its place is the peer's.
+                // A stranger that has our ticket: its place is the peer's.
                 if let Some((_, connection)) = other {
                     connection.leave(Presence::Closed, self.number);
                 }
@@ -177,61 +165,62 @@ impl Shared {
         Ok(())
     }
 
-    /// The guest's side: asks the host.
-    fn visit(
+    /// The client's side: asks the server.
+    fn join_server(
         &self,
-        invitation: &Invitation,
+        ticket: &Ticket,
         own: Identity,
         peer: Identity,
         info: EndpointInfo,
         deadline: Instant,
     ) -> Result<()> {
         Self::check_init(&self.inner(), &own)?;
-        let queue = (peer.instance, info.queue);
-        // It stays until the answer is here, whoever leaves it meanwhile.
+        let queue = (peer.instance, info.queue.get());
+        // It stays until the reply is here, whoever leaves it meanwhile.
         let known = self.ports.reaper().doorbells.latest(queue);
         let request = ConnectRequest {
             info: self.info(),
-            slot: own.slot,
-            generation: own.generation,
+            slot: own.slot.into(),
+            generation: own.generation.into(),
             proof: own.proof,
-            doorbell: known.as_ref().map_or(0, |(number, _)| *number),
+            doorbell: known.as_ref().map_or(0, |(number, _)| *number).into(),
         };
-        let visit = invitation.visit(&request.format(), deadline)?;
-        let Some(reply) = ConnectReply::parse(&visit.hello) else {
+        let granted = ticket.connect(&fabric::payload(&request), deadline)?;
+        let Some(reply) = ConnectReply::parse(&granted.payload) else {
             return fail(
                 ErrorKind::ConnectionAborted,
                 "the peer answers what no endpoint does",
             );
         };
         let shape = Shape {
-            host: info.receives,
+            host: info.receives.get(),
             guest: self.config.recv_queue_size,
         };
+        let (number, index) = (reply.doorbell.get(), reply.index.get());
         let Some(len) = shape.len() else {
             return fail(
                 ErrorKind::InvalidValue,
                 "the peer has more receives than can be",
             );
         };
-        let [page, messages] = &visit.memfds;
+        let [page, messages] = &granted.descriptors;
         let messages = memory(Arena::received(messages, len)?, len);
-        let is_its = |doorbell: &Arc<DoorbellPage>| doorbell.is_of(&visit.process);
+        let is_its = |doorbell: &Arc<DoorbellPage>| doorbell.is_of(&granted.process);
         let known = known
-            .filter(|(number, doorbell)| *number == reply.doorbell && is_its(doorbell))
+            .filter(|(known, doorbell)| *known == number && is_its(doorbell))
             .map(|(_, doorbell)| doorbell)
-            .or_else(|| self.find_page(queue, reply.doorbell, &visit.process));
+            .or_else(|| self.find_page(queue, number, &granted.process));
         let (doorbell, stays) = match known {
-            Some(doorbell) => (doorbell, Some(visit.socket).filter(|_| visit.stays)),
-            None => (self.join_page(page, visit.socket, visit.process)?, None),
+            Some(doorbell) => (doorbell, Some(granted.socket).filter(|_| granted.stays)),
+            None => (self.join_page(page, granted.socket, granted.process)?, None),
         };
         let messages = MessageRing::new(messages, shape, Side::Guest);
-        doorbell.join(reply.index, self.number);
+        doorbell.join(index, self.number);
         self.ports
             .reaper()
             .doorbells
-            .keep(queue, reply.doorbell, &doorbell, None);
-        let mut connection = Connection::new(messages, doorbell, reply.index, peer);
+            .keep(queue, number, &doorbell, None);
+        let mut connection = Connection::new(messages, doorbell, index, peer);
         connection.stays = stays;
         let mut inner = self.inner();
         if let Err(error) = Self::check_init(&inner, &own) {
@@ -253,7 +242,7 @@ impl Shared {
         self.ports.reaper().doorbells.find(queue, number, process)
     }
 
-    /// The guest's side of a doorbell page that the host has made.
+    /// The client's side of a doorbell page that the server has made.
     fn join_page(
         &self,
         page: &OwnedFd,
@@ -268,11 +257,16 @@ impl Shared {
         Ok(doorbell)
     }
 
-    /// The host's side: the page that the guest has already (`known`), or a new one.
-    fn offer_page(&self, guest: &Guest, queue: (Id, u64), known: u64) -> Result<Offer, Refused> {
-        // A guest can say that it is another one. It gets no bell of that one's.
+    /// The server's side: the page that the client has already (`known`), or a new one.
+    fn offer_page(
+        &self,
+        process: Arc<Process>,
+        queue: (Id, u64),
+        known: u64,
+    ) -> Result<Offer, Refusal> {
+        // A client can say that it is another one. It gets no bell of that one's.
         if known != 0
-            && let Some(doorbell) = self.find_page(queue, known, &guest.process)
+            && let Some(doorbell) = self.find_page(queue, known, &process)
         {
             return Ok(Offer {
                 number: known,
@@ -280,9 +274,9 @@ impl Shared {
                 fresh: None,
             });
         }
-        let (fd, mapping) = Arena::create(PAGE).map_err(|_| Refused::Failed(libc::ENOMEM))?;
+        let (fd, mapping) = Arena::create(PAGE).map_err(|_| Errno::ENOMEM)?;
         let bell = Bell::Socket(OnceLock::new());
-        let doorbell = self.new_page(mapping, Side::Host, bell, Arc::clone(&guest.process));
+        let doorbell = self.new_page(mapping, Side::Host, bell, process);
         Ok(Offer {
             number: new_doorbell(),
             doorbell,
@@ -301,10 +295,10 @@ impl Shared {
         Arc::new(DoorbellPage::new(page, side, bell, Some(process), owner))
     }
 
-    /// Takes the connection that a new page's guest hangs its bell on.
+    /// Takes the connection that a new page's client hangs its bell on.
     fn keep_bell(&self, doorbell: &Arc<DoorbellPage>) -> Box<dyn FnOnce(Guarded) + Send> {
         doorbell.watch_process();
-        // A guest that never reads the answer keeps neither of them.
+        // A client that never reads the reply keeps neither of them.
         let (ports, doorbell) = (Arc::downgrade(&self.ports), Arc::downgrade(doorbell));
         Box::new(move |socket| {
             let (Some(ports), Some(doorbell)) = (ports.upgrade(), doorbell.upgrade()) else {
@@ -318,19 +312,19 @@ impl Shared {
     }
 
     /// Lets a visitor in that may still come.
-    fn admit(&self, visitor: Identity, connection: Connection) -> Result<(), Refused> {
+    fn admit(&self, visitor: Identity, connection: Connection) -> Result<(), Refusal> {
         let mut inner = self.inner();
-        let refused = match (&inner.state, inner.expected) {
-            (EndpointState::Error(_), _) => Some(Refused::Gone),
-            _ if inner.retired => Some(Refused::Gone),
-            _ if inner.connection.is_some() => Some(Refused::Busy),
-            (_, Some(expected)) if expected != visitor => Some(Refused::NotExpected),
+        let refusal = match (&inner.state, inner.expected) {
+            (EndpointState::Error(_), _) => Some(Refusal::UNKNOWN),
+            _ if inner.retired => Some(Refusal::UNKNOWN),
+            _ if inner.connection.is_some() => Some(Refusal::BUSY),
+            (_, Some(expected)) if expected != visitor => Some(Refusal::UNEXPECTED),
             _ => None,
         };
-        if let Some(refused) = refused {
+        if let Some(refusal) = refusal {
             drop(inner);
             connection.leave(Presence::Closed, self.number);
-            return Err(refused);
+            return Err(refusal);
         }
         let before = self.receive_visitor(&mut inner, visitor, connection);
         drop(inner);
@@ -340,7 +334,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Somebody has come: whom it was connected to, or a visitor. Who came before is no visitor any more: the latest is the one.
+    /// A client has come: the one that this endpoint was connected to, or a visitor. The latest
+    /// visitor takes the place of the one before.
     pub(super) fn receive_visitor(
         &self,
         inner: &mut EndpointInner,
@@ -355,8 +350,8 @@ impl Shared {
         before.map(|(_, connection)| connection)
     }
 
-    /// The guest of this channel has not heard that it was welcomed: it has not come.
-    fn unwelcome(&self, doorbell: &Arc<DoorbellPage>, index: u32) {
+    /// The client of this message ring did not get its reply: it has not come.
+    fn forget_client(&self, doorbell: &Arc<DoorbellPage>, index: u32) {
         let mut inner = self.inner();
         let is_its = |its: &Connection| Arc::ptr_eq(&its.doorbell, doorbell) && its.index == index;
         let visitor = inner.visitor.take_if(|(_, visitor)| is_its(visitor));
@@ -370,59 +365,56 @@ impl Shared {
     }
 }
 
-impl Host for Shared {
-    fn welcome(&self, guest: &Guest) -> Result<Welcome, Refused> {
-        let request = ConnectRequest::parse(&guest.hello).ok_or(Refused::NotExpected)?;
-        let visitor = request.identity(guest.instance);
+impl Service for Shared {
+    fn accept(&self, client: &Client<'_>) -> Result<Grant, Refusal> {
+        let request = ConnectRequest::parse(&client.payload).ok_or(Refusal::UNEXPECTED)?;
+        let visitor = request.identity(client.instance);
         let shape = Shape {
             host: self.config.recv_queue_size,
-            guest: request.info.receives,
+            guest: request.info.receives.get(),
         };
-        let len = shape.len().ok_or(Refused::NotExpected)?;
+        let len = shape.len().ok_or(Refusal::UNEXPECTED)?;
         let expected = self.inner().expected;
         if expected.is_some_and(|expected| expected != visitor) {
-            return Err(Refused::NotExpected);
+            return Err(Refusal::UNEXPECTED);
         }
-        let (messages_fd, mapping) =
-            Arena::create(len).map_err(|_| Refused::Failed(libc::ENOMEM))?;
+        let process = client.process()?;
+        let (messages_fd, mapping) = Arena::create(len).map_err(|_| Errno::ENOMEM)?;
         let messages = MessageRing::new(memory(mapping, len), shape, Side::Host);
-        let queue = (guest.instance, request.info.queue);
+        let queue = (client.instance, request.info.queue.get());
         let Offer {
             number,
             doorbell,
             fresh,
-        } = self.offer_page(guest, queue, request.doorbell)?;
-        let index = doorbell
-            .admit(self.number)
-            .ok_or(Refused::Failed(libc::EUSERS))?;
+        } = self.offer_page(process, queue, request.doorbell.get())?;
+        let index = doorbell.admit(self.number).ok_or(Errno::EUSERS)?;
         self.ports
             .reaper()
             .doorbells
             .keep(queue, number, &doorbell, None);
         let connection = Connection::new(messages, Arc::clone(&doorbell), index, visitor);
         self.admit(visitor, connection)?;
-        let hello: Hello = ConnectReply {
-            doorbell: number,
-            index,
-        }
-        .format();
         let page_fd = match &fresh {
             Some(fd) => Arc::clone(fd),
             // It has that one.
             None => Arc::clone(&messages_fd),
         };
+        let reply = ConnectReply {
+            doorbell: number.into(),
+            index: index.into(),
+        };
         let keep = fresh.map(|_| self.keep_bell(&doorbell));
         let endpoint = Weak::clone(&self.me);
-        let unheard = move || {
+        let unsent = move || {
             if let Some(endpoint) = endpoint.upgrade() {
-                endpoint.unwelcome(&doorbell, index);
+                endpoint.forget_client(&doorbell, index);
             }
         };
-        Ok(Welcome {
-            hello,
-            memfds: [page_fd, messages_fd],
+        Ok(Grant {
+            payload: fabric::payload(&reply),
+            descriptors: [page_fd, messages_fd],
             keep,
-            unheard: Some(Box::new(unheard)),
+            unsent: Some(Box::new(unsent)),
         })
     }
 

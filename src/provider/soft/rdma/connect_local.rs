@@ -7,8 +7,8 @@ use super::super::fabric::{Arena, Id};
 use super::connect::{fail, memory, new_doorbell};
 use super::connection::Connection;
 use super::doorbell::{Bell, DoorbellPage, PAGE};
-use super::hello::{EndpointInfo, Identity};
 use super::messages::{MessageRing, Presence, Shape, Side};
+use super::payload::{EndpointInfo, Identity};
 use super::state::Shared;
 use crate::device::EndpointState;
 use crate::error::{ErrorKind, Result};
@@ -25,7 +25,7 @@ impl Shared {
         // Made before any lock is taken, and for nothing only in a race.
         let shape = Shape {
             host: self.config.recv_queue_size,
-            guest: info.receives,
+            guest: info.receives.get(),
         };
         let is_peer = |visitor: &(Identity, Connection)| visitor.0 == peer;
         let visited = self.inner().visitor.as_ref().is_some_and(is_peer);

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use super::doorbell::DoorbellPage;
-use super::hello::Identity;
 use super::messages::{Head, Kind, MessageRing, Presence, Receiving, Sending, Sent};
+use super::payload::Identity;
 use super::remote::{self, Step};
 use crate::device::{RdmaJob, Verb};
 use crate::error::{JobError, Reason};

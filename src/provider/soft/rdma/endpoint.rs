@@ -135,11 +135,11 @@ unsafe impl Endpoint for SoftEndpoint {
         let mut inner = self.0.inner();
         // Before the old one goes: if that was all that held the fabric, the process would have another instance from then on, and an
         // old blob would be one of a process that has gone.
-        let fresh = inner.invited.as_ref().and_then(|_| self.0.invite().ok());
-        let invited = self.0.end(&mut inner);
-        inner.invited = fresh;
+        let fresh = inner.published.as_ref().and_then(|_| self.0.publish().ok());
+        let published = self.0.end(&mut inner);
+        inner.published = fresh;
         drop(inner);
-        drop(invited);
+        drop(published);
         self.0.tell();
     }
 
@@ -219,9 +219,9 @@ impl Shared {
         inner.retired = true;
         // Nobody waits for receives any more.
         inner.posted.clear();
-        let invited = self.end(&mut inner);
+        let published = self.end(&mut inner);
         drop(inner);
-        drop(invited);
+        drop(published);
         self.changed.store(false, Ordering::Relaxed);
     }
 
@@ -232,7 +232,7 @@ impl Shared {
             let text = format!("it has failed ({cause}): reset it first");
             return Err(Error::new(ErrorKind::BadState, None, text));
         }
-        Ok(self.invited(&mut inner)?.blob().to_vec())
+        Ok(self.published(&mut inner)?.blob().to_vec())
     }
 }
 

@@ -6,67 +6,88 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::super::fabric::{Arena, HELLO};
+use super::super::event::ConnectReply as EventReply;
+use super::super::fabric::{Arena, PAYLOAD, Payload, payload};
 use super::doorbell::RINGS;
-use super::hello::{ConnectReply, ConnectRequest, EndpointInfo};
 use super::messages::{
     ENTRY, Head, INLINE, Kind, Memory, MessageRing, Receiving, Sending, Shape, Side,
 };
-use crate::device::{Access, Mtu, Segment, Segments};
+use super::payload::{ConnectReply, ConnectRequest, EndpointInfo};
+use crate::device::{Access, Segment, Segments};
 use crate::sync::atomic::Ordering;
 
-/// What peers say when they meet. The input: the bytes of an info, a request and a reply,
-/// whichever of them they are.
-pub struct Hellos;
+/// What peers say when they connect. The input: the bytes of an info, a request and a reply of an
+/// endpoint, and of a reply of a sync event, whichever of them they are.
+pub struct Payloads;
 
-impl Hellos {
+impl Payloads {
     /// Takes an input.
     pub fn take(input: &[u8]) {
-        let mut hello = [0; HELLO];
-        let len = input.len().min(HELLO);
-        hello[..len].copy_from_slice(&input[..len]);
-        if let Some(info) = EndpointInfo::parse(&hello) {
-            assert_eq!(info.format()[..16], hello[..16], "{info:?}");
+        let mut said: Payload = [0; PAYLOAD];
+        let len = input.len().min(PAYLOAD);
+        said[..len].copy_from_slice(&input[..len]);
+        if let Some(info) = EndpointInfo::parse(&said) {
+            assert_eq!(payload(&info), said, "{info:?}");
             let shape = Shape {
-                host: info.receives,
-                guest: info.receives,
+                host: info.receives.get(),
+                guest: info.receives.get(),
             };
             // What is shared has at most 64 MiB.
             assert!(shape.len().is_some_and(|len| len <= 64 << 20), "{info:?}");
         }
-        if let Some(request) = ConnectRequest::parse(&hello) {
-            assert_eq!(Some(request.info), EndpointInfo::parse(&hello));
-            assert_eq!(request.format()[..48], hello[..48], "{request:?}");
-            assert_eq!(request.identity([3; 16]).proof, hello[24..40]);
+        if let Some(request) = ConnectRequest::parse(&said) {
+            assert_eq!(payload(&request), said, "{request:?}");
+            assert_eq!(
+                EndpointInfo::parse(&payload(&request.info)),
+                Some(request.info)
+            );
+            assert_eq!(request.identity([3; 16]).proof, said[24..40]);
         }
-        if let Some(reply) = ConnectReply::parse(&hello) {
-            assert_eq!(reply.format()[..16], hello[..16], "{reply:?}");
-            assert!(reply.doorbell != 0 && reply.index < RINGS);
+        if let Some(reply) = ConnectReply::parse(&said) {
+            assert_eq!(payload(&reply), said, "{reply:?}");
+            assert!(reply.doorbell != 0 && reply.index.get() < RINGS);
+        }
+        if let Some(reply) = EventReply::parse(&said) {
+            assert_eq!(payload(&reply), said, "{reply:?}");
+            let (len, offset) = (reply.len.get(), reply.offset.get());
+            assert!(
+                len == 0 || offset % 8 == 0 && offset <= len - 8,
+                "{reply:?}"
+            );
         }
     }
 
     /// What honest peers say.
     pub fn seeds() -> Vec<Vec<u8>> {
         let info = EndpointInfo {
-            queue: 1,
-            receives: 64,
-            permissions: Access::RDMA_READ | Access::RDMA_WRITE,
-            mtu: Mtu::Bytes1024,
+            queue: 1.into(),
+            receives: 64.into(),
+            permissions: (Access::RDMA_READ | Access::RDMA_WRITE).bits().into(),
         };
         let request = ConnectRequest {
             info,
-            slot: 1,
-            generation: 2,
+            slot: 1.into(),
+            generation: 2.into(),
             proof: [3; 16],
-            doorbell: 4,
+            doorbell: 4.into(),
         };
         let reply = ConnectReply {
-            doorbell: 5,
-            index: 6,
+            doorbell: 5.into(),
+            index: 6.into(),
         };
-        [info.format(), request.format(), reply.format()]
-            .map(Vec::from)
-            .into()
+        let event = EventReply {
+            number: 1.into(),
+            len: 4096.into(),
+            offset: 64.into(),
+        };
+        [
+            payload(&info),
+            payload(&request),
+            payload(&reply),
+            payload(&event),
+        ]
+        .map(Vec::from)
+        .into()
     }
 }
 

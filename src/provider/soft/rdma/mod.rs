@@ -45,10 +45,10 @@ mod doorbell;
 mod endpoint;
 #[cfg(fuzzing)]
 pub(super) mod fuzzing;
-mod hello;
 #[cfg(all(test, tokio_doca_loom))]
 mod loom;
 mod messages;
+mod payload;
 mod reaper;
 mod remote;
 mod state;

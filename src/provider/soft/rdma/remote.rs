@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::copy;
 use super::super::fabric::{Import, words_of};
-use super::hello::Identity;
+use super::payload::Identity;
 use crate::device::{Access, RdmaJob, Segment, Verb};
 use crate::error::{JobError, Reason};
 

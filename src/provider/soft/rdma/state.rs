@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Instant;
 
 use super::super::counter::Counter;
-use super::super::fabric::{Invited, words_of};
+use super::super::fabric::{Published, words_of};
 use super::super::fault::{Fault, Faults};
 use super::super::ports::Ports;
 use super::connection::Connection;
-use super::hello::Identity;
 use super::messages::{MessageRing, Presence, Watch};
+use super::payload::Identity;
 use crate::device::{Completion, EndpointConfig, EndpointState, RdmaJob, Segments, Token};
 use crate::error::{JobError, Reason, Result};
 use crate::sync::lock;
@@ -55,7 +55,7 @@ pub(super) struct EndpointInner {
     pub(super) visitor: Option<(Identity, Connection)>,
     /// Apart, so that whoever looks can take it out.
     pub(super) connection: Option<Box<Connection>>,
-    pub(super) invited: Option<Invited>,
+    pub(super) published: Option<Published>,
     pub(super) sends: VecDeque<Send>,
     /// Of the first of them.
     pub(super) copied: usize,
@@ -95,7 +95,7 @@ impl Shared {
                 expected: None,
                 visitor: None,
                 connection: None,
-                invited: None,
+                published: None,
                 sends: VecDeque::with_capacity(jobs),
                 copied: 0,
                 due: None,
@@ -175,23 +175,23 @@ impl Shared {
 
     /// Ends what is there, and is as new. Nothing is touched any more when it returns. What was exported is for the caller to drop, without the
     /// lock: that takes locks of the fabric's.
-    pub(super) fn end(&self, inner: &mut EndpointInner) -> Option<Invited> {
+    pub(super) fn end(&self, inner: &mut EndpointInner) -> Option<Published> {
         inner.flush(JobError::flushed(JobError::of(Reason::Reset)));
         inner.leave(Presence::Closed, self.number);
         inner.expected = None;
         self.set_state(inner, EndpointState::Init);
         self.ports.mark_ready(self.number);
-        inner.invited.take()
+        inner.published.take()
     }
 
     /// The blob for the peer, which stays the same until a reset.
-    pub(super) fn invited<'a>(
+    pub(super) fn published<'a>(
         self: &Arc<Self>,
         inner: &'a mut EndpointInner,
-    ) -> Result<&'a Invited> {
-        Ok(match &mut inner.invited {
-            Some(invited) => invited,
-            none => none.insert(self.invite()?),
+    ) -> Result<&'a Published> {
+        Ok(match &mut inner.published {
+            Some(published) => published,
+            none => none.insert(self.publish()?),
         })
     }
 
@@ -208,11 +208,12 @@ impl Shared {
 }
 
 impl EndpointInner {
-    /// Whether its blob is still the one of this identity.
+    /// Returns whether its ticket is still the one of this identity.
     pub(super) fn is(&self, identity: &Identity) -> bool {
-        let blob = (identity.slot, identity.generation);
-        let invited = self.invited.as_ref();
-        invited.is_some_and(|invited| (invited.slot, invited.generation) == blob)
+        let ticket = self.published.as_ref().map(|published| &published.ticket);
+        ticket.is_some_and(|ticket| {
+            (ticket.slot, ticket.generation) == (identity.slot, identity.generation)
+        })
     }
 
     /// The first Job fails.

@@ -1,17 +1,21 @@
 //! What adapters say of themselves to peers: exports of memory and of endpoints.
 //!
-//! Unlike a software device's these carry no secret: an rkey is what the transport has, and whoever has it and a connection reaches the memory.
+//! Unlike a software device's these carry no secret: an rkey is what the transport has, and whoever
+//! has it and a connection reaches the memory.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
 use crate::device::{Access, Audience, Mtu};
 use crate::error::{Error, ErrorKind, Result};
 use crate::provider::envelope::{self, Envelope};
-use crate::provider::layout::{Fields, Reader};
 
-/// Whose export it is: a process, and a number that it gave. 0 of a peer that is not this library's.
+/// Whose export it is: a process, and a number that it gave. Both are 0 for a peer that does not
+/// use this library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in super::super) struct Origin {
     pub(in super::super) process: u64,
@@ -41,13 +45,13 @@ impl Origin {
         *self == Origin::FOREIGN
     }
 
-    fn put(self, fields: Fields) -> Fields {
-        fields.u64(self.process).u64(self.number)
+    fn format(self) -> [U64; 2] {
+        [self.process.into(), self.number.into()]
     }
 
-    fn read(rest: &mut Reader<'_>) -> Option<Origin> {
-        let (process, number) = (rest.u64()?, rest.u64()?);
-        Some(Origin { process, number })
+    fn parse(fields: [U64; 2]) -> Origin {
+        let [process, number] = fields.map(U64::get);
+        Origin { process, number }
     }
 }
 
@@ -74,35 +78,44 @@ pub(super) struct MemoryBlob {
     pub(super) access: Access,
 }
 
+#[derive(FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct MemoryFields {
+    origin: [U64; 2],
+    addr: U64,
+    len: U64,
+    rkey: U32,
+    access: U32,
+}
+
 const MEMORY: Envelope = Envelope {
     kind: envelope::ADAPTER_MEMORY,
     version: 1,
-    fixed: 12 + 40,
     name_max: 0,
 };
 
 impl MemoryBlob {
     pub(in super::super) fn format(&self) -> Vec<u8> {
-        let fields = self.origin.put(MEMORY.begin(0));
-        let fields = fields
-            .u64(self.addr)
-            .u64(self.len)
-            .u32(self.rkey)
-            .u32(self.access.bits());
-        Envelope::end(fields)
+        let fields = MemoryFields {
+            origin: self.origin.format(),
+            addr: self.addr.into(),
+            len: self.len.into(),
+            rkey: self.rkey.into(),
+            access: self.access.bits().into(),
+        };
+        MEMORY.format(&fields, &[])
     }
 
     pub(in super::super) fn parse(bytes: &[u8]) -> Result<MemoryBlob> {
-        MEMORY.open(bytes, |mut rest| {
+        MEMORY.open(bytes, |fields: MemoryFields, _| {
             let blob = MemoryBlob {
-                origin: Origin::read(&mut rest)?,
-                addr: rest.u64()?,
-                len: rest.u64()?,
-                rkey: rest.u32()?,
-                access: Access::from_bits(rest.u32()?)?,
+                origin: Origin::parse(fields.origin),
+                addr: fields.addr.get(),
+                len: fields.len.get(),
+                rkey: fields.rkey.get(),
+                access: Access::from_bits(fields.access.get())?,
             };
-            let right = rest.is_empty()
-                && blob.addr > 0
+            let right = blob.addr > 0
                 && blob.len > 0
                 && blob.addr.checked_add(blob.len).is_some()
                 && !blob.access.is_empty()
@@ -114,8 +127,9 @@ impl MemoryBlob {
 
 /// How a queue pair is reached: what peers exchange before they connect (LID, QPN, PSN, GID, MTU).
 ///
-/// [`Rdma::export`](crate::Rdma::export) and [`Rdma::connect`](crate::Rdma::connect) carry it in a blob. A program of another kind has a form of
-/// its own for the same: this is for speaking with it, as `examples/rc_pingpong.rs` does.
+/// [`Rdma::export`](crate::Rdma::export) and [`Rdma::connect`](crate::Rdma::connect) carry it in a
+/// blob. A program of another kind has a form of its own for the same: this is for speaking with
+/// it, as `examples/rc_pingpong.rs` does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
     /// Of an InfiniBand port; 0 of an Ethernet port.
@@ -141,10 +155,23 @@ pub(in super::super) struct EndpointBlob {
     pub(in super::super) answers: u8,
 }
 
+#[derive(FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct EndpointFields {
+    origin: [U64; 2],
+    gid: [u8; 16],
+    qpn: U32,
+    psn: U32,
+    lid: U16,
+    /// The number of the MTU, and one; 0 if the peer does not say it.
+    mtu: u8,
+    answers: u8,
+    permissions: U32,
+}
+
 const ENDPOINT: Envelope = Envelope {
     kind: envelope::ADAPTER_ENDPOINT,
     version: 1,
-    fixed: 12 + 48,
     name_max: 0,
 };
 
@@ -157,42 +184,40 @@ impl EndpointBlob {
             gid,
             mtu,
         } = self.address;
-        let fields = self.origin.put(ENDPOINT.begin(0));
-        let fields = fields
-            .put(&gid)
-            .u32(qpn)
-            .u32(psn)
-            .u16(lid)
-            .u8(mtu.map_or(0, |mtu| mtu as u8 + 1))
-            .u8(self.answers)
-            .u32(self.permissions.bits());
-        Envelope::end(fields)
+        let fields = EndpointFields {
+            origin: self.origin.format(),
+            gid,
+            qpn: qpn.into(),
+            psn: psn.into(),
+            lid: lid.into(),
+            mtu: mtu.map_or(0, |mtu| mtu as u8 + 1),
+            answers: self.answers,
+            permissions: self.permissions.bits().into(),
+        };
+        ENDPOINT.format(&fields, &[])
     }
 
     pub(in super::super) fn parse(bytes: &[u8]) -> Result<EndpointBlob> {
-        ENDPOINT.open(bytes, |mut rest| {
-            let origin = Origin::read(&mut rest)?;
-            let gid = rest.array()?;
-            let (qpn, psn, lid) = (rest.u32()?, rest.u32()?, rest.u16()?);
-            let mtu = match rest.u8()? {
+        ENDPOINT.open(bytes, |fields: EndpointFields, _| {
+            let mtu = match fields.mtu {
                 0 => None,
                 number => Some(*Mtu::ALL.get(usize::from(number) - 1)?),
             };
             let blob = EndpointBlob {
-                origin,
+                origin: Origin::parse(fields.origin),
                 address: Address {
-                    lid,
-                    qpn,
-                    psn,
-                    gid,
+                    lid: fields.lid.get(),
+                    qpn: fields.qpn.get(),
+                    psn: fields.psn.get(),
+                    gid: fields.gid,
                     mtu,
                 },
-                answers: rest.u8()?,
-                permissions: Access::from_bits(rest.u32()?)?,
+                answers: fields.answers,
+                permissions: Access::from_bits(fields.permissions.get())?,
             };
-            // Who answers no reads cannot be asked whether it is there; and a read of it would wait for ever.
-            let right = rest.is_empty()
-                && blob.answers > 0
+            // A peer that answers no reads cannot be asked whether it is there, and a read of it
+            // would wait for ever.
+            let right = blob.answers > 0
                 && blob.address.is_plausible()
                 && Audience::Rdma.part_of(blob.permissions) == blob.permissions;
             right.then_some(blob)
@@ -212,8 +237,9 @@ impl Address {
             .map_err(|error| error.with_call("Address::of"))
     }
 
-    /// What [`Rdma::connect`](crate::Rdma::connect) takes for a peer that is not of this library. What the peer permits it then finds out itself, and
-    /// it is not looked after while it is idle: a peer that ends is noticed by the next operation.
+    /// What [`Rdma::connect`](crate::Rdma::connect) takes for a peer that is not of this library.
+    /// What the peer permits it then finds out itself, and it is not looked after while it is idle:
+    /// a peer that ends is noticed by the next operation.
     ///
     /// # Errors
     ///
@@ -301,7 +327,8 @@ mod tests {
             })
     }
 
-    /// Neither cut off, nor changed, nor longer is it one; and sealed nonsense is told by its fields, or is what it says.
+    /// Neither cut off, nor changed, nor longer is it one; and sealed nonsense is told by its
+    /// fields, or is what it says.
     fn holds(bytes: &[u8], at: usize, to: u8, parses_as_itself: impl Fn(&[u8]) -> Option<bool>) {
         assert!(bytes.len() <= 1024);
         for len in 0..bytes.len() {

@@ -1,14 +1,24 @@
 //! Imported memory, and the words that say whether it is still exported.
 #![expect(unsafe_code, reason = "Segments carry it as an address")]
 
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
-use super::super::control::Word;
-use super::super::memory::Mapping;
+use nix::errno::Errno;
+
+use super::super::control::{Word, Words};
+use super::super::current;
+use super::super::export::{Memory, MemoryInfo};
+use super::super::memory::{Mapping, received};
 use super::super::peer::Peer;
-use super::super::protocol::{Contact, place};
-use crate::device::Origin;
-use crate::error::JobError;
+use super::super::protocol::{PAYLOAD, Ticket, words_of};
+use super::super::service::Service;
+use super::connect::Granted;
+use crate::device::{Imported, Origin};
+use crate::error::{Error, ErrorKind, JobError, Result};
 
 /// What keeps imported memory, and what the key of its Segments points to.
 #[repr(align(8))]
@@ -24,22 +34,18 @@ pub(in super::super::super) struct Import {
 
 impl Import {
     /// `None` for a slot that no control page has.
-    pub(in super::super) fn new(
-        peer: Arc<Peer>,
-        contact: &Contact,
-        memory: Option<Mapping>,
-    ) -> Option<Arc<Import>> {
+    fn new(peer: Arc<Peer>, ticket: &Ticket, memory: Option<Mapping>) -> Option<Arc<Import>> {
         Some(Arc::new(Import {
-            word: peer.words().word(contact.slot)?,
-            generation: contact.generation,
+            word: peer.words().word(ticket.slot)?,
+            generation: ticket.generation,
             peer,
-            instance: place::words_of(&contact.instance),
+            instance: words_of(&ticket.instance),
             _memory: memory,
         }))
     }
 
     /// The key of Segments of this memory: a multiple of 8, and not 0.
-    pub(in super::super) fn key(self: &Arc<Import>) -> u64 {
+    fn key(self: &Arc<Import>) -> u64 {
         Arc::as_ptr(self).expose_provenance() as u64
     }
 
@@ -47,15 +53,17 @@ impl Import {
     ///
     /// # Safety
     ///
-    /// The key is one of `Imported::key` of this provider, and its `Imported::origin` lives as long as the reference.
+    /// The key is one of `Imported::key` of this provider, and its `Imported::origin` lives as long
+    /// as the reference.
     #[inline]
     pub(in super::super::super) unsafe fn from_key<'a>(key: u64) -> &'a Import {
         let import: *const Import = std::ptr::with_exposed_provenance(key as usize);
-        // SAFETY: as the caller promises it points into an Arc that lives; `key` has exposed its address.
+        // SAFETY: as the caller promises it points into an Arc that lives; `key` has exposed its
+        // address.
         unsafe { &*import }
     }
 
-    /// Whether the process exported it whose fabric has this instance, in its two halves.
+    /// Returns whether the process exported it whose fabric has this instance, in its two halves.
     #[inline]
     pub(in super::super::super) fn is_of(&self, instance: &[u64; 2]) -> bool {
         self.instance == *instance
@@ -79,4 +87,93 @@ impl Origin for Import {
     fn check(&self) -> Result<(), JobError> {
         Import::check(self)
     }
+}
+
+/// Imports memory. It waits for the exporter, and for the kernel that maps the memory, until the
+/// deadline.
+///
+/// # Errors
+///
+/// `NotSupported` from another host or network namespace; `ConnectionReset` if the exporter has
+/// ended; `NotPermitted` if the exporter does not know the export, or sends what is not to be
+/// trusted; `TimedOut`; `BadState` in a fork; `OperatingSystem` if a system call fails.
+pub(in super::super::super) fn import(
+    ticket: &Ticket,
+    info: &MemoryInfo,
+    deadline: Instant,
+) -> Result<Imported> {
+    match ticket.local() {
+        Some(service) => own(ticket, info, service?),
+        None => other(ticket, info, deadline),
+    }
+}
+
+/// Imports memory of another process.
+pub(in super::super) fn other(
+    ticket: &Ticket,
+    info: &MemoryInfo,
+    deadline: Instant,
+) -> Result<Imported> {
+    let granted = ticket.connect(&[0; PAYLOAD], deadline)?;
+    if granted.payload != info.format() {
+        let text = format!(
+            "the exporter does not grant what the export says ({} bytes, {:?}): it was forged",
+            info.len, info.access
+        );
+        return Err(Error::new(ErrorKind::NotPermitted, None, text));
+    }
+    let [memfd, control] = &granted.descriptors;
+    let memory = received::map(memfd, info.len, info.may_write(), deadline)?;
+    let peer = exporter(ticket, &granted, control)?;
+    let addr = memory.base();
+    finish(ticket, info, peer, addr, Some(memory))
+}
+
+/// The exporter with this control page, which is mapped if it is not already.
+fn exporter(ticket: &Ticket, granted: &Granted, control: &OwnedFd) -> Result<Arc<Peer>> {
+    let wrong = |errno| match errno {
+        Errno::EBADMSG => {
+            let text = "the exporter sent a control page that is none, or that others could write or shorten";
+            Error::new(ErrorKind::NotPermitted, None, text)
+        }
+        errno => ticket.os("the control page of", errno),
+    };
+    let page = Words::identify(control).map_err(wrong)?;
+    let map = || Words::received(control).map_err(wrong);
+    granted.process.exporter(page, map)
+}
+
+/// Imports memory of this process: no socket, and no second mapping.
+fn own(ticket: &Ticket, info: &MemoryInfo, service: Arc<dyn Service>) -> Result<Imported> {
+    let memory = service.as_any().downcast::<Memory>().ok();
+    let Some(memory) = memory.filter(|memory| memory.info == *info) else {
+        return Err(ticket.unknown());
+    };
+    let addr = NonNull::new(memory.addr.load(Relaxed));
+    // Whoever drops the last owner drops the export as well.
+    let (Some(owner), Some(addr)) = (memory.owner.upgrade(), addr) else {
+        return Err(ticket.unknown());
+    };
+    let peer = Peer::own(current::fabric()?, memory.words.clone());
+    Ok(finish(ticket, info, peer, addr, None)?.with_owner(owner))
+}
+
+fn finish(
+    ticket: &Ticket,
+    info: &MemoryInfo,
+    peer: Arc<Peer>,
+    addr: NonNull<u8>,
+    memory: Option<Mapping>,
+) -> Result<Imported> {
+    let import = Import::new(peer, ticket, memory).ok_or_else(|| ticket.unknown())?;
+    let len = usize::try_from(info.len).unwrap_or(usize::MAX);
+    let key = import.key();
+    Ok(Imported::new(
+        addr,
+        len,
+        info.access,
+        info.audience,
+        key,
+        import,
+    ))
 }

@@ -1,7 +1,8 @@
 //! Shared memory that two processes write: of a link, of a channel, or of a sync event.
 //!
-//! Neither side trusts what is in it, nor the other's word for what it is. Both check that nobody can shorten it, and that it has the
-//! size that it shall have. Holes are allowed: whoever touches one takes its page, and there are not many.
+//! Neither side trusts what is in it, nor the other's word for what it is. Both check that nobody
+//! can shorten it, and that it has the size that it should have. Holes are allowed: the process
+//! that touches one takes its page, and there are not many.
 
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
@@ -87,7 +88,7 @@ impl Arena {
             return hostile("the peer's memfd has huge pages".to_owned());
         }
         // What is sealed against writing cannot be mapped so: EPERM.
-        let mapping = Mapping::new(memfd, 0, whole, true, MapFlags::MAP_SHARED);
+        let mapping = Mapping::new(memfd, whole, true, MapFlags::MAP_SHARED);
         let mapping = mapping.map_err(os("mmap of shared memory"))?;
         mapping
             .keep_from_children()
@@ -122,7 +123,8 @@ mod tests {
         assert_ne!(here.base(), there.base());
         assert_eq!(ftruncate(&sent, LEN as i64 - 1), Err(Errno::EPERM));
         assert_eq!(ftruncate(&sent, LEN as i64 + 1), Err(Errno::EPERM));
-        // What the one writes the other sees: through the file, as nothing here touches the memory itself.
+        // What the one writes the other sees: through the file, as nothing here touches the memory
+        // itself.
         assert_eq!(nix::sys::uio::pwrite(&sent, &[7], 5000), Ok(1));
         let mut read = [0];
         assert_eq!(nix::sys::uio::pread(&*memfd, &mut read, 5000), Ok(1));
@@ -157,7 +159,8 @@ mod tests {
         }
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         assert_eq!(kind(&file.into(), LEN), ErrorKind::NotPermitted);
-        // Some machines have no huge pages: the file is there nevertheless, and its pages would be missed at a touch.
+        // Some machines have no huge pages: the file is there nevertheless, and its pages would be
+        // missed at a touch.
         if let Ok(huge) = memfd(2 << 20, seals(), MFdFlags::MFD_HUGETLB) {
             assert_eq!(kind(&huge, 2 << 20), ErrorKind::NotPermitted);
         }

@@ -1,4 +1,5 @@
-//! A mapping of a memfd: of our own control page, of what an exporter sent, or of what two processes write.
+//! A mapping of a memfd: of this process's control page, of what an exporter sent, or of what two
+//! processes write.
 #![expect(unsafe_code, reason = "maps memory")]
 
 use std::num::NonZeroUsize;
@@ -15,7 +16,8 @@ use crate::sync::Process;
 pub(in super::super::super) struct Mapping {
     base: NonNull<u8>,
     len: NonZeroUsize,
-    /// A child of fork(2) has a copy of this value, and, where the range is not inherited, something else at its address.
+    /// A child of fork(2) has a copy of this value, and, where the range is not inherited,
+    /// something else at its address.
     process: Process,
 }
 
@@ -25,9 +27,9 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
+    /// Maps the first `len` bytes of a file.
     pub(in super::super) fn new(
         file: impl AsFd,
-        offset: u64,
         len: NonZeroUsize,
         write: bool,
         flags: MapFlags,
@@ -36,9 +38,8 @@ impl Mapping {
             true => ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
             false => ProtFlags::PROT_READ,
         };
-        let offset = i64::try_from(offset).map_err(|_| Errno::EOVERFLOW)?;
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-        let base = unsafe { mmap(None, len, protection, flags, file, offset) }?;
+        let base = unsafe { mmap(None, len, protection, flags, file, 0) }?;
         let base = base.cast();
         let process = Process::current();
         Ok(Mapping { base, len, process })
@@ -74,8 +75,8 @@ impl Mapping {
         let begin = NonNull::new(begin)
             .filter(|_| within)
             .ok_or(Errno::EINVAL)?;
-        // SAFETY: the range lies within the mapping, as was just checked; the two kinds of advice of
-        // this file change no byte of it.
+        // SAFETY: the range lies within the mapping, as was just checked; the two kinds of advice
+        // of this file change no byte of it.
         unsafe { madvise(begin.cast(), range.len(), advice) }
     }
 }
@@ -83,8 +84,8 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.is_ours() {
-            // SAFETY: this process mapped the range, and nothing that could reach it is left: whoever has an address of it
-            // keeps this value.
+            // SAFETY: this process mapped the range, and nothing that could reach it is left:
+            // whoever has an address of it keeps this value.
             let _ = unsafe { munmap(self.base.cast(), self.len.get()) };
         }
     }

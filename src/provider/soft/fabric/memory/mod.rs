@@ -1,9 +1,8 @@
 //! Memory that two processes map: what is checked of a memfd before it is [sent] and after it was
 //! [received], its [mapping], an [arena] that both write, and the [backing] of an event.
 //!
-//! These files import one another downwards, `{arena, backing} > {received, sent} > {mapping, pages}`,
-//! and
-//! nothing else of the fabric.
+//! These files import one another downwards, `{arena, backing} > {received, sent} > {mapping,
+//! pages}`, and nothing else of the fabric.
 
 mod arena;
 mod backing;

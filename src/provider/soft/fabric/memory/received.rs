@@ -1,8 +1,8 @@
 //! What is checked of a memfd that an exporter sent, before it is mapped.
 //!
-//! The exporter may be hostile: the memfd may be any file, shorter than it says, be shortened or punched while we use it, or have
-//! no pages, so that we would be the ones who take them. It may also have more pages than it says, which we would be the ones to
-//! free.
+//! The exporter may be hostile. The memfd may be any file, shorter than the exporter says, be
+//! shortened or punched while this process uses it, or have no pages, so that this process would
+//! take them. It may also have more pages than the exporter says, which this process would free.
 
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
@@ -52,27 +52,27 @@ struct Size {
     paid: u64,
 }
 
-/// Maps `len` bytes of it from `offset` on, and has their pages there by the deadline.
+/// Maps a memfd of `len` bytes, and has their pages there by the deadline.
 ///
 /// # Errors
 ///
 /// `NotPermitted` for what no exporter of ours would send; `TimedOut`; what the kernel refuses.
 pub(in super::super) fn map(
     memfd: &OwnedFd,
-    offset: u64,
     len: u64,
     write: bool,
     deadline: Instant,
 ) -> Result<Mapping> {
     let kind = Kind::check(memfd, write)?;
-    let size = Size::check(memfd, offset, len, &kind)?;
-    // Nobody can write what is sealed, and before Linux 6.7 such a memfd could be mapped privately only.
+    let size = Size::check(memfd, len, &kind)?;
+    // Nobody can write what is sealed, and before Linux 6.7 such a memfd could only be mapped
+    // privately.
     let sharing = match kind.fixed {
         true => MapFlags::MAP_PRIVATE,
         false => MapFlags::MAP_SHARED,
     };
     let map = |flags| {
-        let mapped = Mapping::new(memfd, offset, size.whole, write, flags);
+        let mapped = Mapping::new(memfd, size.whole, write, flags);
         let what = || format!("mmap of {} bytes", size.whole);
         mapped.map_err(|errno| Error::os(None, what(), errno.into()))
     };
@@ -135,21 +135,20 @@ impl Kind {
 }
 
 impl Size {
-    /// Refuses a memfd that has not exactly `len` bytes from `offset` on, or not all of their
-    /// pages.
-    fn check(memfd: &OwnedFd, offset: u64, len: u64, kind: &Kind) -> Result<Size> {
+    /// Refuses a memfd that has not exactly `len` bytes, or not all of their pages.
+    fn check(memfd: &OwnedFd, len: u64, kind: &Kind) -> Result<Size> {
         let page = kind.page;
         let stat = fstat(memfd).map_err(os("fstat"))?;
         let file = u64::try_from(stat.st_size).unwrap_or(0);
         // An honest exporter's memory is all of its memfd (`sent::check_whole`).
-        let fits = offset == 0 && len <= file && file < len.saturating_add(page);
+        let fits = len <= file && file < len.saturating_add(page);
         let whole = len
             .checked_next_multiple_of(page)
             .and_then(|len| usize::try_from(len).ok());
         let Some(whole) = whole.and_then(NonZeroUsize::new).filter(|_| fits) else {
             return hostile(format!(
-                "the exporter says that its memory is {len} bytes from byte {offset} on, and sent \
-                 a memfd of {file} bytes in pages of {page}"
+                "the exporter says that its memory is {len} bytes, and sent a memfd of {file} \
+                 bytes in pages of {page}"
             ));
         };
         // Whoever maps a hole takes its page. With fewer blocks than bytes there is one. With as
@@ -162,7 +161,7 @@ impl Size {
                 "the exporter's memfd of {file} bytes has pages for {paid}"
             ));
         }
-        if paid < file && (kind.huge || first_hole(memfd, offset)? < offset + len) {
+        if paid < file && (kind.huge || first_hole(memfd)? < len) {
             return with_holes(file);
         }
         Ok(Size { file, whole, paid })
@@ -223,9 +222,8 @@ fn blocks(memfd: &OwnedFd) -> Result<u64> {
     pages::bytes(memfd).map_err(os("fstat"))
 }
 
-fn first_hole(memfd: &OwnedFd, from: u64) -> Result<u64> {
-    let from = i64::try_from(from).map_err(|_| os("lseek")(Errno::EOVERFLOW))?;
-    let hole = lseek(memfd, from, Whence::SeekHole).map_err(os("lseek(SEEK_HOLE)"))?;
+fn first_hole(memfd: &OwnedFd) -> Result<u64> {
+    let hole = lseek(memfd, 0, Whence::SeekHole).map_err(os("lseek(SEEK_HOLE)"))?;
     Ok(u64::try_from(hole).unwrap_or(0))
 }
 
@@ -260,7 +258,7 @@ mod tests {
     }
 
     fn map_within(memfd: &OwnedFd, limit: Duration) -> Result<Mapping> {
-        map(memfd, 0, LEN as u64, true, Instant::now() + limit)
+        map(memfd, LEN as u64, true, Instant::now() + limit)
     }
 
     #[test]
@@ -317,7 +315,7 @@ mod tests {
     fn memory_that_is_more_than_was_exported_is_refused() {
         let refused = |memfd: &OwnedFd, len: i64| {
             let end = Instant::now() + Duration::from_secs(60);
-            let error = map(memfd, 0, len as u64, true, end).err().unwrap();
+            let error = map(memfd, len as u64, true, end).err().unwrap();
             assert_eq!(error.kind(), ErrorKind::NotPermitted, "{error}");
         };
         refused(&memory(), LEN - 4096);

@@ -5,16 +5,14 @@
 //! | seals | SHRINK, GROW, SEAL | SHRINK, GROW, SEAL | and FUTURE_WRITE |
 //! | descriptor | to read and write | to read | to read |
 //!
-//! In the middle column the kernel lets nobody write through the descriptor, and, by its mode, lets no other user open it anew. A process of
-//! the same user can do that: there the right to read only is advice.
+//! In the middle column the kernel lets nobody write through the descriptor and, by its mode, lets
+//! no other user open it anew. A process of the same user can do that: there the right to read only
+//! is advice.
 
-use std::fs::{File, OpenOptions};
-use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl, open};
 use nix::sys::stat::{Mode, fchmod, fstat};
 use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 
@@ -24,11 +22,12 @@ fn os(what: &'static str) -> impl Fn(Errno) -> Error {
     move |errno| Error::os(None, what, errno.into())
 }
 
-/// Whether the memory is the whole memfd, but for the rest of its last page: an importer gets no less than that.
+/// Checks that the memory is the whole memfd, but for the rest of its last page: an importer gets
+/// no less than that.
 ///
 /// # Errors
 ///
-/// `NotPermitted`: who may have a part would have all of it.
+/// `NotPermitted` for a part: an importer of a part would have all of it.
 pub(in super::super) fn check_whole(memfd: &OwnedFd, offset: u64, len: usize) -> Result<()> {
     let size = u64::try_from(fstat(memfd).map_err(os("fstat"))?.st_size).unwrap_or(0);
     let page = u64::try_from(fstatfs(memfd).map_err(os("fstatfs"))?.block_size()).unwrap_or(0);
@@ -42,7 +41,8 @@ pub(in super::super) fn check_whole(memfd: &OwnedFd, offset: u64, len: usize) ->
     Err(Error::new(ErrorKind::NotPermitted, None, text))
 }
 
-/// Sees to it that nobody can shorten the memfd, nor write it where no peer may. `write` is whether who imports this export may.
+/// Seals the memfd, so that nobody can shorten it, nor write it where no peer may. `write` says
+/// whether importers of this export may.
 ///
 /// # Errors
 ///
@@ -95,21 +95,23 @@ fn missing(have: SealFlag, peer_writable: bool) -> SealFlag {
     (always | against_writers) - have
 }
 
-/// A descriptor for an importer: with a file offset and flags of its own, and no way to write where it may not.
+/// Returns a descriptor for an importer: with a file offset and flags of its own, and no way to
+/// write where the importer may not.
 ///
-/// It does not wait: who opens a file on which a peer has a lease (fcntl(2)) gets `EAGAIN`.
-pub(in super::super) fn reopen(memfd: BorrowedFd<'_>, write: bool) -> io::Result<File> {
+/// It does not wait: `EAGAIN` if a peer has a lease on the file (fcntl(2)).
+pub(in super::super) fn reopen(memfd: BorrowedFd<'_>, write: bool) -> nix::Result<OwnedFd> {
     let path = format!("/proc/thread-self/fd/{}", memfd.as_raw_fd());
-    let open = || {
-        let mut options = OpenOptions::new();
-        let options = options.read(true).write(write);
-        options.custom_flags(libc::O_NONBLOCK).open(&path)
+    let access = match write {
+        true => OFlag::O_RDWR,
+        false => OFlag::O_RDONLY,
     };
-    match open() {
+    let flags = access | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+    let reopen = || open(&*path, flags, Mode::empty());
+    match reopen() {
         // A peer of the same user can take the permissions away.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+        Err(Errno::EACCES | Errno::EPERM) => {
             fchmod(memfd, Mode::S_IRUSR | Mode::S_IWUSR)?;
-            open()
+            reopen()
         }
         opened => opened,
     }

@@ -1,4 +1,5 @@
-//! Where a process is, as far as another can reach it: the boot of the machine, and the network namespace.
+//! Where a process is, as far as another can reach it: the boot of the machine, and the network
+//! namespace.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -19,7 +19,8 @@ use crate::process::{self, Guarded};
 /// The longest name: `sun_path` without a zero.
 pub(in super::super) const NAME_MAX: usize = 107;
 
-/// The descriptors that come with an answer: the memory and the control page, or the memory of link and channel.
+/// The descriptors that come with an answer: the memory and the control page, or the memory of link
+/// and channel.
 pub(in super::super) const DESCRIPTORS: usize = 2;
 
 /// Where an exporter listens.
@@ -66,7 +67,8 @@ pub(in super::super) fn connect(address: &Address, deadline: Instant) -> nix::Re
     )
 }
 
-/// Waits until one of the descriptors has something, and says for each whether it has: none at the deadline.
+/// Waits until one of the descriptors has something, and says for each whether it has: none at the
+/// deadline.
 pub(in super::super) fn wait<const N: usize>(
     descriptors: [Option<BorrowedFd<'_>>; N],
     deadline: Instant,
@@ -116,7 +118,8 @@ pub(in super::super) fn receive_with(
     process::receive_with(from, into)
 }
 
-/// A descriptor of the process at the other end, which listened, or connected, and is readable once that has ended.
+/// A descriptor of the process at the other end, which listened, or connected, and is readable once
+/// that has ended.
 ///
 /// `None` if there is no such thing here; `ESRCH` if the process has ended.
 pub(in super::super) fn pidfd(connection: &OwnedFd) -> nix::Result<Option<OwnedFd>> {
@@ -126,8 +129,8 @@ pub(in super::super) fn pidfd(connection: &OwnedFd) -> nix::Result<Option<OwnedF
         Err(errno @ Errno::EMFILE) => return Err(errno),
         Err(_) => {}
     }
-    // The number is right if the process still lives after this: who listened answers afterwards, and who connected must have the
-    // connection still for an answer to be sent.
+    // The number is right if the process still lives after this: who listened answers afterwards,
+    // and who connected must have the connection still for an answer to be sent.
     let pid = pid(connection)?;
     if pid <= 0 {
         // Of a namespace that is not seen from here.

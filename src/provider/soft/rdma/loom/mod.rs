@@ -14,8 +14,8 @@ use std::sync::{Arc, Weak};
 use super::super::ports::Ports;
 use super::connection::Connection;
 use super::doorbell::{Bell, DoorbellPage, PAGE};
-use super::hello::Identity;
 use super::messages::{Got, Head, Kind, Memory, MessageRing, Sent, Shape, Side};
+use super::payload::Identity;
 use crate::device::{Access, Segment, Segments, Signal};
 
 /// Bytes of a message that fits into its entry.

@@ -5,11 +5,13 @@ use std::any::Any;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
+use nix::errno::Errno;
+
 use super::super::fabric::{
-    self, Arena, Ended, Guest, Host, Invitation, Process, Refused, Welcome,
+    self, Arena, Client, Ended, Grant, PAYLOAD, Process, Refusal, Service, Ticket,
 };
 use super::counter::{Bell, Export, Peer, SoftEvent};
-use super::hello::{Answer, Place, is_question, question};
+use super::payload::ConnectReply;
 use super::words::{NOBODY, PAGE, Side, Words};
 use crate::device::EventBacking;
 use crate::error::{Error, ErrorKind, Result};
@@ -25,50 +27,50 @@ fn busy<T>() -> Result<T> {
     fail(ErrorKind::InUse, text)
 }
 
-/// Imports what was exported so. It may block, until the deadline.
+/// Imports the event of a ticket. It may block, until the deadline.
 ///
 /// # Errors
 ///
-/// `InUse` if another one has it; `ConnectionAborted` if its owner has stopped or dropped it; `ConnectionReset` if that process has ended;
-/// `NotSupported` from another host or network namespace; `NotPermitted` for what no owner sends; `TimedOut`; what could not be had.
-pub(in super::super) fn import(
-    invitation: &Invitation,
-    deadline: Instant,
-) -> Result<Arc<SoftEvent>> {
-    match invitation.own() {
-        Some(host) => match host?.as_any().downcast::<SoftEvent>() {
+/// `InUse` if another importer has it; `ConnectionAborted` if its owner has stopped or dropped it;
+/// `ConnectionReset` if that process has ended; `NotSupported` from another host or network
+/// namespace; `NotPermitted` for what no owner sends; `TimedOut`; `OperatingSystem` if a system
+/// call fails.
+pub(in super::super) fn import(ticket: &Ticket, deadline: Instant) -> Result<Arc<SoftEvent>> {
+    match ticket.local() {
+        Some(service) => match service?.as_any().downcast::<SoftEvent>() {
             Ok(owner) => owner.admit(),
             Err(_) => fail(
                 ErrorKind::InvalidValue,
                 "the blob is no sync event's: it was forged",
             ),
         },
-        None => visit(invitation, deadline),
+        None => connect(ticket, deadline),
     }
 }
 
-/// Of another process.
-fn visit(invitation: &Invitation, deadline: Instant) -> Result<Arc<SoftEvent>> {
-    let visit = invitation.visit(&question(), deadline)?;
-    let Some(Answer { place, number }) = Answer::parse(&visit.hello) else {
+/// Imports an event of another process.
+fn connect(ticket: &Ticket, deadline: Instant) -> Result<Arc<SoftEvent>> {
+    let granted = ticket.connect(&[0; PAYLOAD], deadline)?;
+    let Some(reply) = ConnectReply::parse(&granted.payload) else {
         let text = "the exporter answers what no sync event does";
         return fail(ErrorKind::NotPermitted, text);
     };
-    let [page, memory] = &visit.memfds;
+    let [page, memory] = &granted.descriptors;
     let words = Words::shared(Arena::received(page, PAGE)?);
-    let words = match place {
-        None => words,
-        Some(Place { from, len, offset }) => {
-            let memory = fabric::map_shared(memory, from, len, deadline)?;
-            let offset = usize::try_from(offset).unwrap_or(usize::MAX);
-            // SAFETY: `offset` is eight bytes before the end of the mapping at least (`Answer::parse`), whose length `map_shared` checked.
+    let words = match reply.len.get() {
+        0 => words,
+        len => {
+            let memory = fabric::map_shared(memory, len, deadline)?;
+            let offset = usize::try_from(reply.offset.get()).unwrap_or(usize::MAX);
+            // SAFETY: `offset` is eight bytes before the end of the mapping at least
+            // (`ConnectReply::parse`), whose length `map_shared` checked.
             let at = unsafe { memory.base().add(offset) };
-            // SAFETY: the eight bytes are in the mapping, which is kept, and aligned: it begins at a page, and the offset is a multiple of 8;
-            // nobody else of this process has it.
+            // SAFETY: the eight bytes are in the mapping, which is kept, and aligned: it begins at
+            // a page, and the offset is a multiple of 8; nobody else of this process has it.
             unsafe { words.with_counter(at, Arc::new(memory)) }
         }
     };
-    let (process, socket) = (visit.process, Arc::new(visit.socket));
+    let (process, socket) = (granted.process, Arc::new(granted.socket));
     let line = process.at_the_end_of(&socket);
     let line = line.map_err(|errno| Error::os(None, "epoll_ctl", errno.into()))?;
     let peer = Peer {
@@ -77,7 +79,8 @@ fn visit(invitation: &Invitation, deadline: Instant) -> Result<Arc<SoftEvent>> {
         line: Some(Arc::clone(&line)),
         ..Peer::default()
     };
-    let event = SoftEvent::side(Arc::new(words), Side::Importer, None, peer, number);
+    let (words, number) = (Arc::new(words), reply.number.get());
+    let event = SoftEvent::side(words, Side::Importer, None, peer, number);
     watch(&event, &process);
     watch(&event, &line);
     Ok(event)
@@ -97,7 +100,8 @@ fn watch(event: &Arc<SoftEvent>, process: &Process) {
 
 /// Words whose counter lies in memory of the application's.
 fn backed(words: Words, backing: &EventBacking) -> Words {
-    // SAFETY: eight aligned bytes begin there, within the region, which is kept (`EventBacking::new`).
+    // SAFETY: eight aligned bytes begin there, within the region, which is kept
+    // (`EventBacking::new`).
     let at = unsafe { backing.region().addr().add(backing.offset()) };
     // SAFETY: as above; and this process reaches them by atomics and the opaque routine alone.
     unsafe { words.with_counter(at, Arc::clone(backing.keep())) }
@@ -209,51 +213,52 @@ impl SoftEvent {
     }
 }
 
-impl Host for SoftEvent {
-    fn welcome(&self, guest: &Guest) -> Result<Welcome, Refused> {
-        let Some(export) = self.export.as_ref().filter(|_| is_question(&guest.hello)) else {
-            return Err(Refused::NotExpected);
+impl Service for SoftEvent {
+    fn accept(&self, client: &Client<'_>) -> Result<Grant, Refusal> {
+        let Some(export) = self
+            .export
+            .as_ref()
+            .filter(|_| client.payload == [0; PAYLOAD])
+        else {
+            return Err(Refusal::UNEXPECTED);
         };
-        let failed = |error: std::io::Error| Refused::Failed(error.raw_os_error().unwrap_or(0));
-        let (memory, place) = match &export.backing {
-            None => (Arc::clone(&export.page), None),
-            Some((backing, len, offset)) => {
-                let memfd = fabric::hand_out(backing).map_err(failed)?;
-                let place = Place {
-                    from: backing.offset,
-                    len: *len as u64,
-                    offset: *offset as u64,
-                };
-                (Arc::new(memfd), Some(place))
-            }
+        let process = client.process()?;
+        let (memory, len, offset) = match &export.backing {
+            None => (Arc::clone(&export.page), 0, 0),
+            Some((backing, len, offset)) => (Arc::new(fabric::hand_out(backing)?), *len, *offset),
         };
-        let number = number().map_err(|_| Refused::Failed(libc::EIO))?;
+        let number = number().map_err(|_| Errno::EIO)?;
         let mut peer = self.peer();
         if self.is_stopped() {
-            return Err(Refused::Gone);
+            return Err(Refusal::UNKNOWN);
         }
         if !self.is_free(&peer) {
-            return Err(Refused::Busy);
+            return Err(Refusal::BUSY);
         }
         self.begin_anew(number);
         (peer.bell, peer.line) = (None, None);
-        peer.process = Some(Arc::clone(&guest.process));
+        peer.process = Some(Arc::clone(&process));
         drop(peer);
         let this = self.weak();
         if let Some(this) = this.upgrade() {
-            watch(&this, &guest.process);
+            watch(&this, &process);
         }
         let keep = move |socket| {
             if let Some(this) = this.upgrade() {
                 this.hang_bell(number, socket);
             }
         };
-        Ok(Welcome {
-            hello: Answer { place, number }.format(),
-            memfds: [Arc::clone(&export.page), memory],
+        let reply = ConnectReply {
+            number: number.into(),
+            len: (len as u64).into(),
+            offset: (offset as u64).into(),
+        };
+        Ok(Grant {
+            payload: fabric::payload(&reply),
+            descriptors: [Arc::clone(&export.page), memory],
             keep: Some(Box::new(keep)),
             // Without a bell there is no importer.
-            unheard: None,
+            unsent: None,
         })
     }
 

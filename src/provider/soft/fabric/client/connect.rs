@@ -1,0 +1,379 @@
+//! How this process connects to what a ticket is of: one connection, one request, one reply.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use arrayvec::ArrayVec;
+use nix::errno::Errno;
+use zerocopy::IntoBytes;
+
+use super::super::current;
+use super::super::protocol::message::{Bad, VERSION};
+use super::super::protocol::{
+    Address, DESCRIPTORS, Id, PAYLOAD, Payload, Place, REPLY_LEN, Reply, Request, Status, Ticket,
+    place, socket,
+};
+use super::super::publish::instance;
+use super::super::service::Service;
+use super::super::watch::Process;
+use crate::error::{Error, ErrorKind, Result};
+use crate::process::{Guarded, hang_up, refuse};
+use crate::sync::lock;
+
+/// How often a server is asked that hangs up. A server that lives does so if strangers connect
+/// without end, and push out those that have not spoken yet; where a server has ended, nobody
+/// listens when it is asked again.
+const TRIES: u32 = 8;
+
+/// The descriptors that came with a reply.
+pub(in super::super) type Descriptors = ArrayVec<Guarded, DESCRIPTORS>;
+
+/// A reply as it came, which may be any bytes with any descriptors.
+pub(in super::super) struct Answer {
+    bytes: [u8; REPLY_LEN],
+    len: usize,
+    descriptors: Descriptors,
+}
+
+/// A connection to a server.
+pub(in super::super) struct Dialed {
+    pub(in super::super) socket: Guarded,
+    pub(in super::super) nonce: Id,
+    /// Of the server's process. `None` if there is no such thing here, so that the connection has
+    /// to stay open.
+    pub(in super::super) pidfd: Option<OwnedFd>,
+}
+
+/// What a client got.
+pub(in super::super::super) struct Granted {
+    pub(in super::super::super) payload: Payload,
+    /// Nothing is known of these: whoever maps them checks what they are.
+    pub(in super::super::super) descriptors: [Guarded; DESCRIPTORS],
+    /// The connection, which the service has as well if it wanted to keep it.
+    pub(in super::super::super) socket: Guarded,
+    /// Whether the connection has to stay open, since its end is all that one of the two can watch.
+    pub(in super::super::super) stays: bool,
+    pub(in super::super::super) process: Arc<Process>,
+}
+
+impl Ticket {
+    /// The service, if it is of this process; `None` if it is of another.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Ticket::connect) for an object that is not exported any more; `BadState` in a
+    /// fork.
+    pub(in super::super::super) fn local(&self) -> Option<Result<Arc<dyn Service>>> {
+        let fabric = match current::fabric() {
+            Ok(fabric) => fabric,
+            Err(error) => return Some(Err(error)),
+        };
+        if self.instance != fabric.instance {
+            return None;
+        }
+        let claimed = fabric.server().and_then(|server| {
+            let table = lock(&server.table);
+            let slot = (self.slot, self.generation);
+            let (_, entry) = table.claimed(slot, |key| *key == self.key)?;
+            (entry.kind == self.kind.number).then(|| entry.service.clone())
+        });
+        // Outside the lock, as it may be the last one of the service.
+        let service = claimed.and_then(|service| service.upgrade());
+        Some(service.ok_or_else(|| self.unknown()))
+    }
+
+    /// Whether this process is the server of two that have each other's ticket: the one whose
+    /// instance is smaller.
+    ///
+    /// # Errors
+    ///
+    /// As for [`instance`].
+    pub(in super::super::super) fn is_ours_to_serve(&self) -> Result<bool> {
+        Ok(instance()? < self.instance)
+    }
+
+    /// Connects to the service in another process, and waits until the deadline at most.
+    ///
+    /// # Errors
+    ///
+    /// `ConnectionAborted` if the service refuses, or the object is not exported any more
+    /// (`NotPermitted` for memory); `InUse` if another client has a sync event; `ConnectionReset`
+    /// if the process has ended; `NotSupported` from another host or network namespace;
+    /// `NotPermitted` if the process that answers is not the one that exported the object;
+    /// `TimedOut`; `BadState` in a fork; `OperatingSystem` if a system call fails.
+    pub(in super::super::super) fn connect(
+        &self,
+        payload: &Payload,
+        deadline: Instant,
+    ) -> Result<Granted> {
+        let fabric = current::fabric()?;
+        let (dialed, request, answer) = self.ask(fabric.instance, payload, deadline)?;
+        let granted = self.granted(&request, answer);
+        // Now, whenever it is closed.
+        let (reply, descriptors) = granted.inspect_err(|_| hang_up(&dialed.socket))?;
+        let Dialed { socket, pidfd, .. } = dialed;
+        let shared = self.kind.shares_watch;
+        let process = Process::across(&fabric, self.instance, &socket, pidfd, shared);
+        Ok(Granted {
+            payload: reply.payload,
+            descriptors,
+            stays: reply.stays,
+            process: process.map_err(|errno| self.os("to watch", errno))?,
+            socket,
+        })
+    }
+
+    /// Checks whether a client's process has ended, or its ticket is stale because it was reset or
+    /// dropped since.
+    ///
+    /// It asks with a payload that no endpoint writes and that is therefore refused. A stale ticket
+    /// is refused for its slot, generation and key. A client that cannot be reached from here may
+    /// still come.
+    ///
+    /// # Errors
+    ///
+    /// `ConnectionReset` if the client's process has ended, `ConnectionAborted` if the ticket is
+    /// stale, `TimedOut`.
+    pub(in super::super::super) fn probe(&self, deadline: Instant) -> Result<()> {
+        let fabric = current::fabric()?;
+        let asked = self.ask(fabric.instance, &[0; PAYLOAD], deadline);
+        let is_path = matches!(self.address, Address::Path(_));
+        match asked.map_err(|error| (error.kind(), error)) {
+            Ok((_, _, answer)) => match Reply::parse(&answer.bytes[..answer.len]) {
+                Ok(reply) if reply.status == Status::Unknown => Err(self.unknown()),
+                _ => Ok(()),
+            },
+            // A path may not be visible here.
+            Err((ErrorKind::ConnectionReset, _)) if is_path => Ok(()),
+            Err((ErrorKind::ConnectionReset | ErrorKind::TimedOut, error)) => Err(error),
+            // It cannot be asked from here.
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Asks until there is an answer.
+    fn ask(
+        &self,
+        instance: Id,
+        payload: &Payload,
+        deadline: Instant,
+    ) -> Result<(Dialed, Request, Answer)> {
+        self.reachable(&Place::here()?)?;
+        let once = || -> Result<_> {
+            let mut dialed = self.dial(deadline)?;
+            let request = self.request(instance, dialed.nonce, dialed.pidfd.is_none(), payload);
+            let answered = self.exchange(&dialed, &request, deadline);
+            refuse(&mut dialed.socket);
+            let answer = answered.inspect_err(|_| hang_up(&dialed.socket))?;
+            Ok((dialed, request, answer))
+        };
+        for _ in 1..TRIES {
+            match once() {
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+                done => return done,
+            }
+        }
+        once()
+    }
+
+    /// Checks whether the server can be reached from here at all.
+    pub(in super::super) fn reachable(&self, here: &Place) -> Result<()> {
+        let (who, what) = (self.kind.who, self.kind.what);
+        let text = if here.boot != self.place.boot {
+            format!(
+                "the {what} was exported on another host, or before a restart of this one (boot id {}, and here {}): software devices \
+                 share memory within a host",
+                place::hex(&self.place.boot),
+                place::hex(&here.boot)
+            )
+        } else if here.net != self.place.net && matches!(self.address, Address::Abstract(_)) {
+            format!(
+                "the {who} is in another network namespace (inode {}, and here {}), and listens at an abstract name: have it listen \
+                 at a path that both see, with soft::set_socket_path or TOKIO_DOCA_SOFT_SOCKET",
+                self.place.net.1, here.net.1
+            )
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::NotSupported, None, text))
+    }
+
+    pub(in super::super) fn dial(&self, deadline: Instant) -> Result<Dialed> {
+        let socket = match socket::connect(&self.address, deadline) {
+            Ok(socket) => socket,
+            Err(Errno::ECONNREFUSED | Errno::ENOENT | Errno::ESRCH) => return Err(self.gone()),
+            Err(Errno::EAGAIN) => return Err(self.late()),
+            Err(errno) => {
+                let what = format!("connect to the {} at {}", self.kind.who, self.address);
+                return Err(Error::os(None, what, errno.into()));
+            }
+        };
+        // Before it answers: then it is the process that answered.
+        let pidfd = match socket::pidfd(&socket) {
+            Ok(pidfd) => pidfd,
+            Err(Errno::ESRCH) => return Err(self.gone()),
+            Err(errno) => return Err(self.os("a pidfd of", errno)),
+        };
+        Ok(Dialed {
+            socket,
+            nonce: place::random()?,
+            pidfd,
+        })
+    }
+
+    /// Sends a request, and waits for the answer.
+    pub(in super::super) fn exchange(
+        &self,
+        dialed: &Dialed,
+        request: &Request,
+        deadline: Instant,
+    ) -> Result<Answer> {
+        let socket = dialed.socket.as_fd();
+        match socket::send(socket, request.as_bytes(), &[]) {
+            Ok(()) => {}
+            Err(Errno::EPIPE | Errno::ECONNRESET) => return Err(self.gone()),
+            Err(errno) => return Err(self.os("send to", errno)),
+        }
+        let ends = dialed.pidfd.as_ref().map(|pidfd| pidfd.as_fd());
+        let waited = socket::wait([Some(socket), ends], deadline);
+        match waited.map_err(|errno| self.os("poll of", errno))? {
+            [true, _] => {}
+            [false, true] => return Err(self.gone()),
+            [false, false] => return Err(self.late()),
+        }
+        let mut bytes = [0; REPLY_LEN];
+        match socket::receive_with(socket, &mut bytes) {
+            Ok((0, _)) | Err(Errno::ECONNRESET) => {
+                let text = format!(
+                    "the {} at {} hung up without an answer: it has ended, or is of another release",
+                    self.kind.who, self.address
+                );
+                Err(Error::new(ErrorKind::ConnectionReset, None, text))
+            }
+            Ok((len, descriptors)) => Ok(Answer {
+                bytes,
+                len,
+                descriptors,
+            }),
+            Err(Errno::EBADMSG) => Err(self.nonsense()),
+            Err(errno) => Err(self.os("recvmsg from", errno)),
+        }
+    }
+
+    /// What an answer to this request is worth.
+    ///
+    /// # Errors
+    ///
+    /// As for [`connect`](Ticket::connect).
+    pub(in super::super) fn granted(
+        &self,
+        request: &Request,
+        answer: Answer,
+    ) -> Result<(Reply, [Guarded; DESCRIPTORS])> {
+        let reply = match Reply::parse(&answer.bytes[..answer.len]) {
+            Ok(reply) => reply,
+            Err(Bad::Malformed) => return Err(self.nonsense()),
+            Err(Bad::Version(theirs)) => {
+                let text = format!(
+                    "the {} speaks version {theirs}, and this library version {VERSION}: use one release on both sides",
+                    self.kind.who
+                );
+                return Err(Error::new(ErrorKind::UnsupportedVersion, None, text));
+            }
+        };
+        let (kind, text) = match reply.status {
+            Status::Granted => return self.granted_by(request, reply, answer.descriptors),
+            Status::Unknown => return Err(self.unknown()),
+            Status::Busy => self.kind.busy,
+            Status::Unexpected => (ErrorKind::ConnectionAborted, self.kind.unexpected),
+            Status::Failed => {
+                let what = format!(
+                    "the {} could not share its {}",
+                    self.kind.who, self.kind.what
+                );
+                let errno = Errno::from_raw(reply.errno.get());
+                return Err(Error::os(None, what, errno.into()));
+            }
+            // Its version is ours.
+            Status::Version => return Err(self.nonsense()),
+        };
+        Err(Error::new(kind, None, text))
+    }
+
+    /// A reply that grants the request, if it is proved.
+    fn granted_by(
+        &self,
+        request: &Request,
+        reply: Reply,
+        descriptors: Descriptors,
+    ) -> Result<(Reply, [Guarded; DESCRIPTORS])> {
+        let right = reply.is_proved(&self.key, request)
+            && reply.instance == self.instance
+            && (reply.stays || !request.stays);
+        match (right, descriptors.into_inner()) {
+            (true, Ok(descriptors)) => Ok((reply, descriptors)),
+            _ => {
+                let text = format!(
+                    "who answers at {} is not the process that exported this {}",
+                    self.address, self.kind.what
+                );
+                Err(Error::new(ErrorKind::NotPermitted, None, text))
+            }
+        }
+    }
+
+    /// The object is not exported any more.
+    pub(super) fn unknown(&self) -> Error {
+        let text = format!(
+            "the {}'s {} (slot {}, generation {}) was taken back, reset, stopped or dropped since it was exported, or the bytes are \
+             forged: export anew, and use what that gives",
+            self.kind.who, self.kind.what, self.slot, self.generation
+        );
+        Error::new(self.kind.unknown, None, text)
+    }
+
+    /// A system call failed, and what it was to do with the server.
+    pub(super) fn os(&self, what: &str, errno: Errno) -> Error {
+        Error::os(None, format!("{what} the {}", self.kind.who), errno.into())
+    }
+
+    fn gone(&self) -> Error {
+        let text = format!(
+            "nobody listens at {}: the process that exported this {} has ended, or has dropped all its exports; a path must \
+             be visible here as well",
+            self.address, self.kind.what
+        );
+        Error::new(ErrorKind::ConnectionReset, None, text)
+    }
+
+    fn late(&self) -> Error {
+        let text = format!(
+            "the {} at {} does not answer: it is stopped, or too busy",
+            self.kind.who, self.address
+        );
+        Error::new(ErrorKind::TimedOut, None, text)
+    }
+
+    fn nonsense(&self) -> Error {
+        let text = format!(
+            "who answers at {} is no {} of software devices, or this process has no descriptors left",
+            self.address, self.kind.who
+        );
+        Error::new(ErrorKind::NotPermitted, None, text)
+    }
+}
+
+#[cfg(fuzzing)]
+impl Answer {
+    /// One that never travelled; `None` if it is longer than what is read.
+    pub(in super::super) fn made_up(bytes: &[u8], descriptors: Descriptors) -> Option<Answer> {
+        let mut read = [0; REPLY_LEN];
+        read.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(Answer {
+            bytes: read,
+            len: bytes.len(),
+            descriptors,
+        })
+    }
+}

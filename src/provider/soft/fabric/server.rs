@@ -1,0 +1,100 @@
+//! How a request is answered, in the fabric's thread.
+
+use std::cell::Cell;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::{Mutex, Weak};
+
+use nix::errno::Errno;
+use zerocopy::IntoBytes;
+
+use super::process::{Server, Shared};
+use super::protocol::message::Bad;
+use super::protocol::{Id, Refusal, Reply, Request, Slots, socket};
+use super::service::{Client, Entry, Service};
+use crate::process::Guarded;
+use crate::sync::lock;
+
+/// What becomes of a connection whose request was granted.
+pub(super) enum Then {
+    HangUp,
+    Stay,
+    HandOver(Box<dyn FnOnce(Guarded) + Send>),
+}
+
+/// What becomes of a message.
+pub(super) enum Verdict {
+    /// It is no request.
+    Silence,
+    Refuse(Refusal),
+    /// The request has the key of this service.
+    Admit(Request, Id, Weak<dyn Service>),
+}
+
+/// Judges a message, which may be any bytes. `has_room` says whether one more connection may stay.
+pub(super) fn judge(table: &Mutex<Slots<Entry>>, message: &[u8], has_room: bool) -> Verdict {
+    let request = match Request::parse(message) {
+        Ok(request) => request,
+        Err(Bad::Version(_)) => return Verdict::Refuse(Refusal::VERSION),
+        Err(Bad::Malformed) => return Verdict::Silence,
+    };
+    let slot = (request.slot.get(), request.generation.get());
+    let table = lock(table);
+    let claimed = table.claimed(slot, |key| request.is_proved(key));
+    match claimed.filter(|(_, entry)| entry.kind == request.kind) {
+        None => Verdict::Refuse(Refusal::UNKNOWN),
+        Some(_) if request.stays && !has_room => Verdict::Refuse(Errno::EUSERS.into()),
+        Some((key, entry)) => Verdict::Admit(request, *key, entry.service.clone()),
+    }
+}
+
+/// Refuses whatever was asked.
+pub(super) fn refuse(to: &Guarded, refusal: Refusal) -> Option<Then> {
+    let reply = Reply::refused(refusal);
+    let _ = socket::send(to.as_fd(), reply.as_bytes(), &[]);
+    None
+}
+
+/// Answers a message. Returns `None` if nothing was granted.
+pub(super) fn answer(
+    shared: &Shared,
+    server: &Server,
+    message: &[u8],
+    from: &Guarded,
+    has_room: bool,
+) -> Option<Then> {
+    let (request, key, service) = match judge(&server.table, message, has_room) {
+        Verdict::Silence => return None,
+        Verdict::Refuse(refusal) => return refuse(from, refusal),
+        Verdict::Admit(request, key, service) => (request, key, service),
+    };
+    let Some(service) = service.upgrade() else {
+        return refuse(from, Refusal::UNKNOWN);
+    };
+    let client = Client {
+        instance: request.instance,
+        payload: request.payload,
+        fabric: &server.fabric,
+        socket: from,
+        has_room,
+        stays: Cell::new(request.stays),
+    };
+    let grant = match service.accept(&client) {
+        Ok(grant) => grant,
+        Err(refusal) => return refuse(from, refusal),
+    };
+    let stays = client.stays.get();
+    let reply = Reply::granted(shared.instance, stays, &grant.payload, &key, &request);
+    let raw = grant.descriptors.each_ref().map(|fd| fd.as_raw_fd());
+    let sent = socket::send(from.as_fd(), reply.as_bytes(), &raw);
+    if let (Err(_), Some(unsent)) = (sent, grant.unsent) {
+        unsent();
+    }
+    match (sent, grant.keep) {
+        (Ok(()), Some(to)) => Some(Then::HandOver(to)),
+        (Ok(()), None) if stays => Some(Then::Stay),
+        (Ok(()), None) => Some(Then::HangUp),
+        // Too many descriptors are on their way to clients that do not read them.
+        (Err(Errno::ETOOMANYREFS), _) => refuse(from, Errno::ETOOMANYREFS.into()),
+        (Err(_), _) => None,
+    }
+}

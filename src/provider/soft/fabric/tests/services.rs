@@ -1,0 +1,536 @@
+//! Services in general: a fabric that connects to itself over the socket, another process's,
+//! hostile servers and hostile clients.
+#![expect(unsafe_code, reason = "forks")]
+
+use std::any::Any;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Condvar, Mutex, Weak};
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill as signal_to};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use super::super::client::Granted;
+use super::super::ended::Ended;
+use super::super::memory::Arena;
+use super::super::protocol::{ENDPOINT, EVENT, Id, REPLY_LEN, Refusal, Reply, Status};
+use super::super::publish::{Published, instance, publish};
+use super::super::service::{Client, Grant, Service};
+use super::*;
+use crate::sync::lock;
+
+const LEN: usize = 8192;
+
+fn filled(byte: u8) -> Payload {
+    [byte; PAYLOAD]
+}
+
+/// Counts, and waits for a count.
+#[derive(Default)]
+struct Count(Mutex<usize>, Condvar);
+
+impl Count {
+    fn add(&self) {
+        *lock(&self.0) += 1;
+        self.1.notify_all();
+    }
+
+    fn reaches(&self, count: usize) {
+        let left = soon().saturating_duration_since(Instant::now());
+        let below = |have: &mut usize| *have < count;
+        let (have, _) = self
+            .1
+            .wait_timeout_while(lock(&self.0), left, below)
+            .unwrap();
+        assert_eq!(*have, count);
+    }
+}
+
+impl Ended for Count {
+    fn ended(&self) {
+        assert_eq!(std::thread::current().name(), Some("doca-fabric"));
+        self.add();
+    }
+}
+
+/// What a client said, and its process.
+type Seen = (Id, Payload, Arc<Process>);
+
+/// An endpoint that accepts clients that say a number that it likes.
+struct Endpoint {
+    memfds: [Arc<OwnedFd>; 2],
+    clients: Mutex<Vec<Seen>>,
+    kept: Arc<Mutex<Vec<Guarded>>>,
+    keeps: Arc<Count>,
+    undone: Arc<AtomicUsize>,
+}
+
+/// What becomes of a connection to be kept.
+struct Keep(Option<Arc<AtomicUsize>>);
+
+impl Keep {
+    fn done(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Keep {
+    fn drop(&mut self) {
+        if let Some(undone) = &self.0 {
+            undone.fetch_add(1, SeqCst);
+        }
+    }
+}
+
+impl Endpoint {
+    fn new() -> Arc<Endpoint> {
+        let memfd = |len| Arena::create(len).unwrap().0;
+        Arc::new(Endpoint {
+            memfds: [memfd(LEN), memfd(2 * LEN)],
+            clients: Mutex::default(),
+            kept: Arc::default(),
+            keeps: Arc::default(),
+            undone: Arc::default(),
+        })
+    }
+
+    fn publish(self: &Arc<Self>) -> Published {
+        let service: Arc<dyn Service> = Arc::<Endpoint>::clone(self);
+        publish(&ENDPOINT, filled(1), Arc::downgrade(&service)).unwrap()
+    }
+}
+
+impl Service for Endpoint {
+    fn accept(&self, client: &Client<'_>) -> Result<Grant, Refusal> {
+        assert_eq!(std::thread::current().name(), Some("doca-fabric"));
+        let number = client.payload[0];
+        match number {
+            10 => return Err(Refusal::BUSY),
+            11 => return Err(Refusal::UNEXPECTED),
+            12 => return Err(Refusal::UNKNOWN),
+            13 => return Err(Errno::EMFILE.into()),
+            _ => {}
+        }
+        let process = client.process()?;
+        lock(&self.clients).push((client.instance, client.payload, process));
+        let (kept, keeps) = (Arc::clone(&self.kept), Arc::clone(&self.keeps));
+        let undo = Keep(Some(Arc::clone(&self.undone)));
+        let keep = move |socket| {
+            undo.done();
+            lock(&*kept).push(socket);
+            keeps.add();
+        };
+        Ok(Grant {
+            payload: filled(number + 100),
+            descriptors: self.memfds.clone(),
+            keep: (number != 20).then(|| Box::new(keep) as Box<_>),
+            unsent: None,
+        })
+    }
+
+    fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
+    }
+}
+
+fn parsed(published: &Published) -> Ticket {
+    Ticket::parse(&ENDPOINT, published.blob()).unwrap()
+}
+
+/// Connects, and says this number.
+fn says(ticket: &Ticket, number: u8) -> Result<Granted> {
+    ticket.connect(&filled(number), soon())
+}
+
+#[test]
+fn a_client_is_accepted_gets_the_memory_and_has_the_connection() {
+    let endpoint = Endpoint::new();
+    let published = endpoint.publish();
+    let ticket = parsed(&published);
+    assert_eq!(ticket.payload, filled(1));
+    assert_eq!(
+        (ticket.slot, ticket.key),
+        (published.ticket.slot, published.ticket.key)
+    );
+    let granted = says(&ticket, 2).unwrap();
+    assert_eq!(granted.payload, filled(102));
+    assert!(!granted.stays && !granted.process.is_dead());
+    let [link, channel] = &granted.descriptors;
+    assert!(Arena::received(link, LEN).is_ok() && Arena::received(channel, 2 * LEN).is_ok());
+    endpoint.keeps.reaches(1);
+    let clients = lock(&endpoint.clients);
+    let (its_instance, payload, process) = &clients[0];
+    assert_eq!((*its_instance, *payload), (instance().unwrap(), filled(2)));
+    // This process connects to itself: the same one, seen from both sides.
+    assert!(Arc::ptr_eq(process, &granted.process));
+    let kept = lock(&*endpoint.kept).pop().unwrap();
+    let mut into = [0; 8];
+    socket::send(kept.as_fd(), b"bell", &[]).unwrap();
+    assert_eq!(socket::receive(granted.socket.as_fd(), &mut into), Ok(4));
+    socket::send(granted.socket.as_fd(), b"bel", &[]).unwrap();
+    assert_eq!(socket::receive(kept.as_fd(), &mut into), Ok(3));
+    assert_eq!(endpoint.undone.load(SeqCst), 0);
+}
+
+#[test]
+fn a_connection_that_nobody_keeps_is_closed_behind_the_answer() {
+    let endpoint = Endpoint::new();
+    let published = endpoint.publish();
+    let granted = says(&parsed(&published), 20).unwrap();
+    assert_eq!(granted.payload, filled(120));
+    let socket = granted.socket.as_fd();
+    assert_eq!(socket::wait([Some(socket)], soon()), Ok([true]));
+    assert_eq!(socket::receive(socket, &mut [0; 8]), Ok(0));
+}
+
+#[test]
+fn an_own_endpoint_is_found_until_it_is_reset() {
+    let endpoint = Endpoint::new();
+    let published = endpoint.publish();
+    let ticket = parsed(&published);
+    let service = ticket.local().unwrap().unwrap();
+    assert!(service.as_any().downcast::<Endpoint>().is_ok());
+    assert!(
+        !ticket.is_ours_to_serve().unwrap(),
+        "it is the same instance"
+    );
+    let forged = with(&ticket, |ticket| ticket.key = [0; 16]);
+    assert_eq!(kind(forged.local().unwrap()), ErrorKind::ConnectionAborted);
+    // Of others: whose instance is the smaller one hosts.
+    let smaller = with(&ticket, |ticket| ticket.instance = [0; 16]);
+    let larger = with(&ticket, |ticket| ticket.instance = [255; 16]);
+    assert!(smaller.local().is_none() && larger.local().is_none());
+    assert!(!smaller.is_ours_to_serve().unwrap() && larger.is_ours_to_serve().unwrap());
+    // A reset: the old one is forgotten before or after the next is there.
+    let next = endpoint.publish();
+    drop(published);
+    assert_eq!(kind(ticket.local().unwrap()), ErrorKind::ConnectionAborted);
+    let refused = says(&ticket, 2);
+    assert_eq!(kind(refused), ErrorKind::ConnectionAborted);
+    assert!(parsed(&next).local().unwrap().is_ok());
+    assert!(says(&parsed(&next), 2).is_ok());
+    // An endpoint that nobody holds any more.
+    let other = Endpoint::new();
+    let published = other.publish();
+    drop(other);
+    let gone = parsed(&published);
+    assert_eq!(kind(gone.local().unwrap()), ErrorKind::ConnectionAborted);
+    assert_eq!(kind(says(&gone, 2)), ErrorKind::ConnectionAborted);
+}
+
+#[test]
+fn a_slot_that_is_taken_again_does_not_answer_for_the_one_before() {
+    let _fabric = current::fabric().unwrap();
+    let endpoint = Endpoint::new();
+    let published = endpoint.publish();
+    let old = parsed(&published);
+    drop(published);
+    let _others: Vec<_> = (0..64).map(|_| endpoint.publish()).collect();
+    assert_eq!(kind(old.local().unwrap()), ErrorKind::ConnectionAborted);
+    assert_eq!(kind(says(&old, 2)), ErrorKind::ConnectionAborted);
+}
+
+#[test]
+fn a_client_that_is_refused_is_told_why() {
+    let endpoint = Endpoint::new();
+    let published = endpoint.publish();
+    let ticket = parsed(&published);
+    let said = |number| {
+        let error = says(&ticket, number).err().unwrap();
+        (error.kind(), error.to_string())
+    };
+    let (aborted, os) = (ErrorKind::ConnectionAborted, ErrorKind::OperatingSystem);
+    for (number, kind, text) in [
+        (10, aborted, "connected to another"),
+        (11, aborted, "does not expect"),
+        (12, aborted, "taken back, reset"),
+        (13, os, "could not share its Rdma"),
+    ] {
+        let said = said(number);
+        assert!(said.0 == kind && said.1.contains(text), "{said:?}");
+    }
+    let forged = with(&ticket, |ticket| ticket.key = [0; 16]);
+    assert_eq!(kind(says(&forged, 2)), aborted);
+    assert!(lock(&endpoint.clients).is_empty());
+}
+
+#[test]
+fn an_endpoint_of_another_host_or_namespace_or_of_the_past_says_so() {
+    let endpoint = Endpoint::new();
+    let published = endpoint.publish();
+    let here = parsed(&published);
+    let granted = |change: &dyn Fn(&mut Ticket)| {
+        let refused = with(&here, change).connect(&filled(2), soon());
+        refused.err().unwrap().to_string()
+    };
+    assert!(granted(&|ticket| ticket.place.boot = [1; 16]).contains("another host"));
+    assert!(granted(&|ticket| ticket.place.net = (1, 2)).contains("set_socket_path"));
+    let nobody = Address::Abstract(b"tokio-doca-nobody".to_vec());
+    let stale = with(&here, |ticket| ticket.address = nobody);
+    assert_eq!(kind(says(&stale, 2)), ErrorKind::ConnectionReset);
+    // The key is right, and another instance answers.
+    let other = with(&here, |ticket| ticket.instance = [1; 16]);
+    assert_eq!(kind(says(&other, 2)), ErrorKind::NotPermitted);
+}
+
+#[test]
+fn a_server_that_lies_hangs_up_or_is_silent_is_told_apart() {
+    let run = |play: Box<dyn FnOnce(OwnedFd, Request) + Send>, deadline| {
+        let (ticket, thread) = hostile_server(&ENDPOINT, filled(1), play);
+        let granted = ticket.connect(&filled(2), deadline);
+        thread.join().unwrap();
+        granted
+    };
+    let answers = |key: Id, instance: Id, files: usize, claimed: fn(Request) -> Request| {
+        let play = move |socket: OwnedFd, request: Request| {
+            assert!(request.is_proved(&[6; 16]) && !request.is_proved(&[7; 16]));
+            let reply = Reply::granted(instance, false, &filled(3), &key, &claimed(request));
+            let memfd = || Arena::create(LEN).unwrap().0.try_clone().unwrap();
+            let memfds: Vec<_> = (0..files).map(|_| memfd()).collect();
+            send(&socket, &reply, &memfds);
+        };
+        run(Box::new(play), soon())
+    };
+    let same = |request: Request| request;
+    let granted = answers([6; 16], [5; 16], 2, same).unwrap();
+    assert_eq!(granted.payload, filled(3));
+    let replayed = |mut request: Request| {
+        request.nonce = [9; 16];
+        request
+    };
+    for refused in [
+        answers([7; 16], [5; 16], 2, same),
+        answers([6; 16], [4; 16], 2, same),
+        answers([6; 16], [5; 16], 0, same),
+        answers([6; 16], [5; 16], 1, same),
+        answers([6; 16], [5; 16], 3, same),
+        answers([6; 16], [5; 16], 2, replayed),
+    ] {
+        assert_eq!(kind(refused), ErrorKind::NotPermitted);
+    }
+    let hangs_up = run(Box::new(|_, _| {}), soon());
+    assert_eq!(kind(hangs_up), ErrorKind::ConnectionReset);
+    let junk = |socket: OwnedFd, _| socket::send(socket.as_fd(), &[7; 500], &[]).unwrap();
+    assert_eq!(kind(run(Box::new(junk), soon())), ErrorKind::NotPermitted);
+    let silent = |socket: OwnedFd, _| {
+        // Until the client gives up.
+        assert_eq!(socket::wait([Some(socket.as_fd())], soon()), Ok([true]));
+    };
+    let shortly = Instant::now() + Duration::from_millis(20);
+    assert_eq!(kind(run(Box::new(silent), shortly)), ErrorKind::TimedOut);
+}
+
+#[test]
+fn clients_that_talk_nonsense_or_go_are_nobodys_clients() {
+    let endpoint = Endpoint::new();
+    let published = endpoint.publish();
+    let ticket = parsed(&published);
+    let connect = || socket::connect(&ticket.address, soon()).unwrap();
+    let request = |ticket: &Ticket| ticket.request([8; 16], [7; 16], false, &filled(2));
+    let right = request(&ticket);
+    let right = right.as_bytes();
+    let longer = [right, &[0]].concat();
+    let changed = |at| {
+        let mut message = right.to_vec();
+        message[at] = 2;
+        message
+    };
+    // The last one has a flag that there is not.
+    for message in [&right[..REQUEST_LEN - 1], &longer, &changed(11)] {
+        let socket = connect();
+        socket::send(socket.as_fd(), message, &[]).unwrap();
+        assert_eq!(socket::wait([Some(socket.as_fd())], soon()), Ok([true]));
+        assert_eq!(socket::receive(socket.as_fd(), &mut [0; 9]), Ok(0));
+    }
+    // Of another release, without the key, and of another kind: they are told.
+    let strangers = request(&with(&ticket, |ticket| ticket.key = [0; 16]));
+    let others = request(&with(&ticket, |ticket| ticket.kind = &EVENT));
+    for (message, status) in [
+        (&changed(8)[..], Status::Version),
+        (strangers.as_bytes(), Status::Unknown),
+        (others.as_bytes(), Status::Unknown),
+    ] {
+        let socket = connect();
+        socket::send(socket.as_fd(), message, &[]).unwrap();
+        assert_eq!(socket::wait([Some(socket.as_fd())], soon()), Ok([true]));
+        let mut reply = [0; REPLY_LEN];
+        let len = socket::receive(socket.as_fd(), &mut reply).unwrap();
+        assert_eq!(Reply::parse(&reply[..len]).unwrap().status, status);
+    }
+    assert!(lock(&endpoint.clients).is_empty());
+    // One that asks and goes: accepted in vain, if at all, and what was to be kept is given back.
+    for _ in 0..50 {
+        let socket = connect();
+        socket::send(socket.as_fd(), right, &[]).unwrap();
+        drop(socket);
+    }
+    assert!(says(&ticket, 2).is_ok());
+    let kept = || lock(&*endpoint.kept).len();
+    until("each is kept or given back", || {
+        lock(&endpoint.clients).len() == kept() + endpoint.undone.load(SeqCst)
+    });
+}
+
+/// What a process does that exports.
+fn plays() {
+    let endpoint = Endpoint::new();
+    let published = endpoint.publish();
+    play(|_| hex(published.blob()));
+}
+
+#[test]
+fn another_process_is_connected_to_stopped_and_lost() {
+    const NAME: &str = "another_process_is_connected_to_stopped_and_lost";
+    if std::env::var(ROLE).is_ok() {
+        return plays();
+    }
+    let mut other = Other::start(module_path!(), NAME);
+    let ticket = other.ticket(&ENDPOINT);
+    let pid = Pid::from_raw(other.process.id() as i32);
+    let signal = |signal| signal_to(pid, signal).unwrap();
+    assert!(ticket.local().is_none());
+    let _ours = Endpoint::new().publish();
+    let ours = instance().unwrap();
+    assert_eq!(ticket.is_ours_to_serve().unwrap(), ours < ticket.instance);
+    let first = says(&ticket, 2).unwrap();
+    let second = says(&ticket, 3).unwrap();
+    assert_eq!(second.payload, filled(103));
+    // Since Linux 6.9 the kernel says that it is the same; its number says so before.
+    assert!(Arc::ptr_eq(&first.process, &second.process));
+    let (ended, late) = (Arc::new(Count::default()), Arc::new(Count::default()));
+    let weak = |count: &Arc<Count>| -> Weak<dyn Ended> {
+        let ended: Arc<dyn Ended> = Arc::<Count>::clone(count);
+        Arc::downgrade(&ended)
+    };
+    first.process.on_end(weak(&ended));
+    second.process.on_end(weak(&ended));
+
+    signal(Signal::SIGSTOP);
+    let stopped = waitpid(pid, Some(WaitPidFlag::WUNTRACED));
+    assert_eq!(stopped, Ok(WaitStatus::Stopped(pid, Signal::SIGSTOP)));
+    let shortly = Instant::now() + Duration::from_millis(50);
+    assert_eq!(
+        kind(ticket.connect(&filled(4), shortly)),
+        ErrorKind::TimedOut
+    );
+    signal(Signal::SIGCONT);
+    assert!(says(&ticket, 5).is_ok());
+    assert!(!first.process.is_dead());
+
+    signal(Signal::SIGKILL);
+    ended.reaches(2);
+    assert!(first.process.is_dead() && second.process.is_dead());
+    // Who asks too late is told all the same, and once.
+    first.process.on_end(weak(&late));
+    late.reaches(1);
+    first.process.on_end(weak(&late));
+    late.reaches(2);
+    ended.reaches(2);
+    assert_eq!(kind(says(&ticket, 6)), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn without_a_pidfd_the_end_of_the_connection_is_the_end_of_the_process() {
+    let endpoint = Endpoint::new();
+    let published = endpoint.publish();
+    let fabric = current::fabric().unwrap();
+    let granted = says(&parsed(&published), 2).unwrap();
+    endpoint.keeps.reaches(1);
+    let kept = lock(&*endpoint.kept).pop().unwrap();
+    let across = || Process::across(&fabric, [8; 16], &granted.socket, None, false).unwrap();
+    let (one, other) = (across(), across());
+    assert!(
+        !Arc::ptr_eq(&one, &other),
+        "nobody knows whether they are the same"
+    );
+    let ended = Arc::new(Count::default());
+    let weak: Arc<dyn Ended> = Arc::<Count>::clone(&ended);
+    one.on_end(Arc::downgrade(&weak));
+    // What is said is no end.
+    socket::send(kept.as_fd(), b"bell", &[]).unwrap();
+    assert!(says(&parsed(&published), 2).is_ok());
+    assert!(!one.is_dead());
+    drop(kept);
+    ended.reaches(1);
+    assert!(one.is_dead());
+    let known = Arc::downgrade(&one.watched);
+    drop(one);
+    until("nothing is kept of it", || known.strong_count() == 0);
+}
+
+#[test]
+fn a_client_that_can_watch_nothing_else_keeps_the_connection() {
+    let endpoint = Endpoint::new();
+    let published = endpoint.publish();
+    let ticket = parsed(&published);
+    let dialed = ticket.dial(soon()).unwrap();
+    // The endpoint does not keep it.
+    let request = ticket.request([8; 16], dialed.nonce, true, &filled(20));
+    let answer = ticket.exchange(&dialed, &request, soon()).unwrap();
+    let (reply, _) = ticket.granted(&request, answer).unwrap();
+    assert!(reply.stays);
+    // It has answered others since, and did not hang up.
+    assert!(says(&ticket, 2).is_ok());
+    let no = socket::receive(dialed.socket.as_fd(), &mut [0; 8]);
+    assert_eq!(no, Err(Errno::EAGAIN));
+}
+
+#[test]
+fn a_child_of_fork_is_told_and_takes_nothing_from_its_parent() {
+    const NAME: &str = "a_child_of_fork_is_told_and_takes_nothing_from_its_parent";
+    alone_in(module_path!(), NAME, fork);
+}
+
+fn fork() {
+    let endpoint = Endpoint::new();
+    let published = endpoint.publish();
+    let ticket = parsed(&published);
+    let granted = says(&ticket, 2).unwrap();
+    let ended = Arc::new(Count::default());
+    let weak: Arc<dyn Ended> = Arc::<Count>::clone(&ended);
+    // SAFETY: the child allocates, which glibc allows; the other thread of this process holds no
+    // lock, as it sleeps.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let refused =
+            |result: Result<()>| result.is_err_and(|error| error.kind() == ErrorKind::BadState);
+        let told = refused(says(&ticket, 2).map(drop))
+            && refused(ticket.is_ours_to_serve().map(drop))
+            && refused(ticket.local().unwrap().map(drop));
+        granted.process.on_end(Arc::downgrade(&weak));
+        drop((granted, published));
+        // SAFETY: ends the child alone.
+        unsafe { libc::_exit(if told { 7 } else { 8 }) };
+    }
+    let pid = Pid::from_raw(pid);
+    assert_eq!(waitpid(pid, None).unwrap(), WaitStatus::Exited(pid, 7));
+    assert!(!granted.process.is_dead());
+    assert!(says(&ticket, 2).is_ok());
+}
+
+#[test]
+fn a_thousand_connects_leave_nothing_behind() {
+    const NAME: &str = "a_thousand_connects_leave_nothing_behind";
+    alone_in(module_path!(), NAME, || {
+        let endpoint = Endpoint::new();
+        let before = (descriptors(), threads());
+        for round in 0..2 {
+            let tickets: Vec<_> = (0..100).map(|_| endpoint.publish()).collect();
+            for published in &tickets {
+                for number in [2, 10, 20, 13, 3] {
+                    let granted = parsed(published).connect(&filled(number), soon());
+                    assert_eq!(granted.is_ok(), number != 10 && number != 13);
+                }
+            }
+            assert_eq!(threads(), before.1 + 1);
+            endpoint.keeps.reaches((round + 1) * 200);
+            // Dropped outside the lock: the last fabric goes with them.
+            let clients = std::mem::take(&mut *lock(&endpoint.clients));
+            drop((clients, tickets));
+            lock(&*endpoint.kept).clear();
+        }
+        until("all is back", || (descriptors(), threads()) == before);
+    });
+}

@@ -1,0 +1,114 @@
+//! What endpoints say to each other to connect: in a ticket, in a request, and in a reply.
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::super::fabric::{self, Id, Payload, fields_of};
+use super::doorbell::RINGS;
+use super::messages::MAX_RECEIVES;
+use crate::device::Access;
+
+/// Who a peer is, by its ticket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) instance: Id,
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+    /// A hash of the ticket's key.
+    pub(super) proof: Id,
+    /// What it lets its peer do.
+    pub(super) permissions: Access,
+}
+
+/// What an endpoint says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(super) struct EndpointInfo {
+    /// The number of its queue; never 0.
+    pub(super) queue: U64,
+    /// Its receives: a power of two.
+    pub(super) receives: U32,
+    /// What it lets its peer do, as the bits of an [`Access`].
+    pub(super) permissions: U32,
+}
+
+/// A client's request: its info, who it is by its own ticket, and which doorbell page there is
+/// already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(super) struct ConnectRequest {
+    pub(super) info: EndpointInfo,
+    pub(super) slot: U32,
+    pub(super) generation: U32,
+    pub(super) proof: Id,
+    /// The latest doorbell page between the two queues; 0 if there is none.
+    pub(super) doorbell: U64,
+}
+
+/// The server's reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(super) struct ConnectReply {
+    /// The doorbell page, which is a new one if it is not the one of the request; never 0.
+    pub(super) doorbell: U64,
+    /// The message ring's number in it.
+    pub(super) index: U32,
+}
+
+/// Returns what shows that an endpoint knows the key of a ticket, and does not tell the key.
+pub(super) fn proof(key: &Id) -> Id {
+    fabric::proof_of(key, b"tokio-doca endpoint")
+}
+
+impl EndpointInfo {
+    /// What the endpoint lets its peer do; `None` for flags that no endpoint has.
+    fn permissions(&self) -> Option<Access> {
+        let rdma = Access::RDMA_READ | Access::RDMA_WRITE | Access::RDMA_ATOMIC;
+        Access::from_bits(self.permissions.get()).filter(|access| rdma.contains(*access))
+    }
+
+    fn is_right(&self) -> bool {
+        let receives = self.receives.get();
+        self.queue != 0
+            && receives.is_power_of_two()
+            && receives <= MAX_RECEIVES
+            && self.permissions().is_some()
+    }
+
+    /// Returns `None` for what no endpoint says.
+    pub(super) fn parse(payload: &Payload) -> Option<EndpointInfo> {
+        fields_of(payload).filter(EndpointInfo::is_right)
+    }
+
+    /// Who the endpoint is whose slot, generation and proof these are.
+    pub(super) fn identity(&self, instance: Id, slot: (u32, u32), proof: Id) -> Identity {
+        Identity {
+            instance,
+            slot: slot.0,
+            generation: slot.1,
+            proof,
+            permissions: self.permissions().unwrap_or(Access::empty()),
+        }
+    }
+}
+
+impl ConnectRequest {
+    /// Returns `None` for what no endpoint asks.
+    pub(super) fn parse(payload: &Payload) -> Option<ConnectRequest> {
+        fields_of(payload).filter(|request: &ConnectRequest| request.info.is_right())
+    }
+
+    /// Who asks.
+    pub(super) fn identity(&self, instance: Id) -> Identity {
+        let slot = (self.slot.get(), self.generation.get());
+        self.info.identity(instance, slot, self.proof)
+    }
+}
+
+impl ConnectReply {
+    /// Returns `None` for what no server replies.
+    pub(super) fn parse(payload: &Payload) -> Option<ConnectReply> {
+        let right = |it: &ConnectReply| it.doorbell != 0 && it.index.get() < RINGS;
+        fields_of(payload).filter(right)
+    }
+}
