@@ -24,6 +24,8 @@ pub struct CopyJob {
 unsafe impl OnLent for CopyJob {
     type Order = ();
 
+    const IMPORTS: bool = true;
+
     #[inline(always)]
     fn fills((): ()) -> bool {
         true

@@ -147,11 +147,7 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
         fits: Option<u64>,
         check: impl Fn(Extent, Extent) -> Result<(), JobError>,
     ) -> Result<Leased<LeasesOf<S, D>, J>, JobError> {
-        let rule = if J::fills(order) {
-            Rule::Fill
-        } else {
-            Rule::Open
-        };
+        let rule = Rule::on_lent::<J>(order);
         let Taken {
             leases,
             src,
@@ -168,7 +164,7 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
         };
         let job = J::on(order, lent)?;
         // SAFETY: the job names what it was lent, as `OnLent` promises: the segments of the leases.
-        // If it fills, `Rule::Fill` has compared their lengths. The two sides are disjoint, as
+        // If it fills, its rule has compared their lengths. The two sides are disjoint, as
         // `take` says.
         Ok(unsafe { Leased::new(leases, job) })
     }
@@ -184,11 +180,7 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
         // What is wrong with the operands is said before the session is asked for.
         check(self.src.data(), self.dst.room())?;
         let session = session.map(Session::lease).transpose()?;
-        let rule = if J::fills(order) {
-            Rule::Fill
-        } else {
-            Rule::Open
-        };
+        let rule = Rule::on_lent::<J>(order);
         let Taken {
             leases,
             src,
@@ -237,7 +229,7 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
             Rule::Exact => (src, remote(&dst)),
             Rule::AtMost => (dst, remote(&src)),
             Rule::Atomic => (Segments::none(), remote(&src)),
-            Rule::Message | Rule::Fill | Rule::Open => (src, None),
+            Rule::Message | Rule::Copy | Rule::Fill | Rule::Open => (src, None),
         };
         let aligned = |word: Segment| word.addr().addr().get().is_multiple_of(len);
         if rule == Rule::Atomic && !remote.is_some_and(aligned) {

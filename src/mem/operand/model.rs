@@ -207,7 +207,7 @@ impl ReadFrom for BufChain {
     }
 
     fn lease_data(&self, holder: Holder, rule: Rule) -> Taken<ChainRead> {
-        self.begin_read(holder, rule == Rule::Fill)
+        self.begin_read(holder, rule == Rule::Copy)
     }
 }
 
@@ -219,7 +219,7 @@ impl WriteTo for BufChain {
     }
 
     fn lease_room(&self, holder: Holder, rule: Rule) -> Taken<ChainWrite> {
-        self.begin_write(holder, rule == Rule::Fill)
+        self.begin_write(holder, rule == Rule::Copy)
     }
 
     fn is_leased_by(&self, lease: &Writing) -> bool {

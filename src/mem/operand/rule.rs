@@ -1,7 +1,7 @@
 //! How many bytes a job moves.
 #![allow(unreachable_pub, reason = "named by the sealed traits of operands")]
 
-use crate::device::Verb;
+use crate::device::{OnLent, Verb};
 use crate::error::{JobError, Reason};
 
 /// Bytes of an atomic.
@@ -10,7 +10,9 @@ const WORD: usize = size_of::<u64>();
 /// How many bytes a job moves from what it reads to what it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// All of the source, into a tailroom: a copy.
+    /// All of the source, into a tailroom. Lists of either side may have pieces of imported memory.
+    Copy,
+    /// All of the source, into a tailroom.
     Fill,
     /// All of the source, to memory that the job does not name: a message.
     Message,
@@ -25,6 +27,16 @@ pub enum Rule {
 }
 
 impl Rule {
+    /// Returns what a job of this kind moves.
+    #[inline(always)]
+    pub(super) fn on_lent<J: OnLent>(order: J::Order) -> Rule {
+        match J::fills(order) {
+            true if J::IMPORTS => Rule::Copy,
+            true => Rule::Fill,
+            false => Rule::Open,
+        }
+    }
+
     /// Returns what a verb moves.
     #[inline(always)]
     pub(crate) fn of(verb: Verb) -> Rule {
@@ -42,12 +54,14 @@ impl Rule {
         let too_small =
             |reason, have: usize, need: usize| Err(JobError::new(reason, have as u64, need as u64));
         match self {
-            Rule::Fill if data > room => too_small(Reason::TailroomTooSmall, room, data),
+            Rule::Copy | Rule::Fill if data > room => {
+                too_small(Reason::TailroomTooSmall, room, data)
+            }
             Rule::Exact if data > room => too_small(Reason::RemoteTooSmall, room, data),
             Rule::Atomic if data < WORD => too_small(Reason::RemoteTooSmall, data, WORD),
             Rule::Atomic => Ok(WORD),
             Rule::AtMost => Ok(data.min(room)),
-            Rule::Fill | Rule::Exact | Rule::Message | Rule::Open => Ok(data),
+            Rule::Copy | Rule::Fill | Rule::Exact | Rule::Message | Rule::Open => Ok(data),
         }
     }
 

@@ -8,6 +8,7 @@ use support::*;
 use tokio_doca::soft::{Limits, Soft, SoftBuilder, View};
 use tokio_doca::{
     Buf, BufPool, Dma, ErrorKind, Mmap, Mode, Rdma, WorkQ,
+    crc::Crc,
     error::{JobError, Reason},
     mem::{Access, BufChain, BufInventory, Link, RemoteMmap},
     sha::{Algorithm, Sha},
@@ -305,8 +306,8 @@ fn limits_hold_for_lists_of_imported_memory() {
     assert_eq!(bench.copy(&src, &dst), Ok(100));
 }
 
-/// The remote side of a remote operation is one range, and the local one is local; a hash reads
-/// local memory.
+/// The remote side of a remote operation is one range, and the local one is local; what the CPU
+/// computes is of local memory.
 #[test]
 fn only_copies_take_lists_with_imported_memory() {
     let bench = Bench::new(Soft::builder());
@@ -325,6 +326,7 @@ fn only_copies_take_lists_with_imported_memory() {
     let list = chain([bench.filled(0..64).into(), range(0..64).into()]);
     let (buf, room) = (bench.filled(100..200), bench.empty(200..300));
     let sha = Sha::builder(device).attach(&workq).unwrap();
+    let crc = Crc::builder(device).attach(&workq).unwrap();
     let shared = bench.shared(DPU);
     let imported = chain([shared.remote.buf(..100).unwrap().into()]);
     let refused = |error: JobError, piece: usize| {
@@ -345,6 +347,9 @@ fn only_copies_take_lists_with_imported_memory() {
         refused(hash.unwrap_err(), 0);
         let digest = sha.hash(Algorithm::Sha256, &buf, &imported).await;
         refused(digest.unwrap_err(), 0);
+        refused(crc.crc32c(&imported).await.unwrap_err(), 0);
+        refused(crc.copy_crc(&imported, &room).await.unwrap_err(), 0);
+        refused(crc.copy_crc(&buf, &imported).await.unwrap_err(), 0);
         // While a copy reads it as well.
         assert_eq!(bench.dma.copy(&imported, &room).await, Ok(100));
     });
