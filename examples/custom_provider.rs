@@ -13,8 +13,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use tokio_doca::device::{
-    AccelJob, Adapter, Armed, Completion, Job, Keep, Provider, Queue, QueueConfig, Region,
-    Registrar, Registration, Segment, Signal, Submit, Submitted, Token, Use, WeakDevice,
+    AccelJob, Adapter, Armed, Completion, Job, KeepAlive, Provider, Queue, QueueConfig, Region,
+    Registrar, Registration, RegistrationUse, Segment, Signal, Submit, Submitted, Token,
+    WeakDevice,
 };
 use tokio_doca::{
     BufPool, Device, ErrorKind, Mmap, WorkQ,
@@ -101,7 +102,11 @@ unsafe impl Adapter for Accelerator {
 // more after a job's completion. Nothing is exported or imported.
 unsafe impl Registrar for Accelerator {
     /// It shares this process's addresses.
-    fn register(&self, _region: &Region, _purpose: Use) -> tokio_doca::Result<Registration> {
+    fn register(
+        &self,
+        _region: &Region,
+        _purpose: RegistrationUse,
+    ) -> tokio_doca::Result<Registration> {
         Ok(Registration::new(0, None))
     }
 }
@@ -121,7 +126,7 @@ struct State {
     todo: VecDeque<(Token, AccelJob)>,
     done: VecDeque<Completion>,
     armed: bool,
-    keep: Option<Keep>,
+    keep: Option<KeepAlive>,
     closed: bool,
 }
 
@@ -174,7 +179,7 @@ unsafe impl Queue for AccelQueue {
         }
     }
 
-    unsafe fn retire(&self, keep: Keep, _outstanding: usize) {
+    unsafe fn retire(&self, keep: KeepAlive, _outstanding: usize) {
         lock(&self.0.state).keep = Some(keep);
         self.0.close();
     }

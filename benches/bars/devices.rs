@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::EventFd;
 use tokio_doca::device::{
-    Adapter, Armed, Completion, CopyJob, Job, Keep, Queue, QueueConfig, Region, Registrar,
-    Registration, Segments, Signal, Submit, Submitted, Token, Use,
+    Adapter, Armed, Completion, CopyJob, Job, KeepAlive, Queue, QueueConfig, Region, Registrar,
+    Registration, RegistrationUse, Segments, Signal, Submit, Submitted, Token,
 };
 use tokio_doca::{
     Device, Result,
@@ -63,7 +63,7 @@ unsafe impl Adapter for TestDevice {
 // SAFETY: the registrar duties. The keys are not used: queues reach memory by its address, and no
 // more after a job's completion. Nothing is exported or imported.
 unsafe impl Registrar for TestDevice {
-    fn register(&self, _region: &Region, _purpose: Use) -> Result<Registration> {
+    fn register(&self, _region: &Region, _purpose: RegistrationUse) -> Result<Registration> {
         Ok(Registration::new(0, None))
     }
 }
@@ -154,7 +154,7 @@ unsafe impl Queue for ForcedQueue {
         }
     }
 
-    unsafe fn retire(&self, keep: Keep, _outstanding: usize) {
+    unsafe fn retire(&self, keep: KeepAlive, _outstanding: usize) {
         drop(keep);
     }
 }
@@ -329,7 +329,7 @@ unsafe impl Queue for LateQueue {
         }
     }
 
-    unsafe fn retire(&self, keep: Keep, _outstanding: usize) {
+    unsafe fn retire(&self, keep: KeepAlive, _outstanding: usize) {
         drop(keep);
     }
 }
@@ -418,7 +418,7 @@ unsafe impl Queue for ObservedQueue {
         self.inner.arm()
     }
 
-    unsafe fn retire(&self, keep: Keep, outstanding: usize) {
+    unsafe fn retire(&self, keep: KeepAlive, outstanding: usize) {
         // SAFETY: as the caller promises.
         unsafe { self.inner.retire(keep, outstanding) };
     }

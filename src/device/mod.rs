@@ -40,7 +40,7 @@
 //! The suite calls the duties that the other traits number *adapter duties*, *registrar duties* and
 //! *endpoint duties*.
 //!
-//! What carries an address or a key ([`Region`], [`Offer`], [`Segment`], [`EventBacking`]) is made
+//! What carries an address or a key ([`Region`], [`ExportRequest`], [`Segment`], [`EventBacking`]) is made
 //! by the crate, or by unsafe code. Unsafe code of the crate does not trust a safe trait: Tokens,
 //! lengths and counts are checked.
 //!
@@ -107,7 +107,7 @@
 //! 5. **`try_inline`**, if the device does small copies faster than a hand-over takes: duty 4.
 //!
 //! 6. **Endpoints**, for an `Rdma`. First exports of memory: `export` and `import` of the [`Registrar`] for [`Audience::Rdma`], and
-//!    `share_rdma` ([`Origin`] says when they were taken back). Then `open_endpoint` with `export`, `connect`, `state` and `reset`, an entry
+//!    `share_rdma` ([`ImportOrigin`] says when they were taken back). Then `open_endpoint` with `export`, `connect`, `state` and `reset`, an entry
 //!    in [`Caps::rdma`] with `event_driven` set to `false`, and one-sided operations in `submit`: they need nothing of the peer's queue. Then
 //!    `post_recv` and messages; then what fails ([`Endpoint`], duties 2 and 3), with atomics and immediates left out of the capabilities
 //!    if there are none. Completions may come by `reap` alone, and who has nothing inline leaves `try_inline` as it is: both sides' queues are
@@ -176,12 +176,12 @@ pub use job::{
 pub(crate) use job::{AccelOrder, AsJob, CpuJob, CpuState, CrcOrder, Lent, OnLent};
 pub(crate) use memory::volatile_copy;
 pub use memory::{
-    Access, Audience, Backing, Doubt, Exported, Imported, Offer, Origin, Region, Registrar,
-    Registration, Use,
+    Access, Audience, Backing, ExportRequest, Exported, ImportOrigin, Imported, LeakFlag, Region,
+    Registrar, Registration, RegistrationUse,
 };
 pub use provider::{Adapter, Device, DeviceId, Liveness, Provider, WeakDevice};
 pub use queue::{
     Armed, Endpoint, EndpointConfig, EndpointState, EventBacking, EventConfig, EventCounter,
-    EventPort, EventWait, Keep, Mtu, Queue, QueueConfig, Signal, Submit, Submitted, Unit,
+    EventPort, EventWait, KeepAlive, Mtu, Processor, Queue, QueueConfig, Signal, Submit, Submitted,
 };
 pub use representor::Representor;

@@ -144,7 +144,7 @@ pub unsafe trait Adapter: Send + Sync {
         None
     }
 
-    /// The `ibv_pd` in which memory is registered for [`Use::Rdma`](super::Use::Rdma), under the lower half of the key; `None` if there is none.
+    /// The `ibv_pd` in which memory is registered for [`RegistrationUse::Rdma`](super::Use::Rdma), under the lower half of the key; `None` if there is none.
     fn pd(&self) -> Option<NonNull<c_void>> {
         None
     }

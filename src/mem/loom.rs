@@ -18,7 +18,7 @@ use super::ranges::{LeaseWord, Ranges, Stage};
 use super::{Buf, BufPool};
 use crate::device::{
     Access, Adapter, Algorithm, Caps, DevInfo, Device, PciAddr, PciFunction, Queue, QueueConfig,
-    Region, Registrar, Registration, Use,
+    Region, Registrar, Registration, RegistrationUse,
 };
 use crate::error::Result;
 use crate::sync::atomic::{
@@ -437,7 +437,7 @@ unsafe impl Adapter for Holder {
 
 // SAFETY: no queue uses the keys, and nothing is exported or imported.
 unsafe impl Registrar for Holder {
-    fn register(&self, _: &Region, _: Use) -> Result<Registration> {
+    fn register(&self, _: &Region, _: RegistrationUse) -> Result<Registration> {
         Ok(Registration::new(self.1, None))
     }
 }
@@ -516,7 +516,7 @@ impl Holding {
     fn new() -> Holding {
         // SAFETY: nobody reaches it.
         let region = unsafe { Region::new(NonNull::dangling(), 1, Access::LOCAL_READ_WRITE) };
-        let held = |key| register(vec![device(key)], &region, Some(Use::Dma)).unwrap();
+        let held = |key| register(vec![device(key)], &region, Some(RegistrationUse::Dma)).unwrap();
         let keys = Keys::new();
         keys.set(&held(1));
         Holding {

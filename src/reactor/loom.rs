@@ -35,9 +35,9 @@ use ::loom::thread::JoinHandle;
 use super::gate::Outside;
 use super::{Attachment, HasAttachment, JobFuture, Mode, Prepared, WorkQ};
 use crate::device::{
-    Adapter, Armed, Arrival, Caps, Completion, CopyJob, DevInfo, Device, Job, Keep, PciAddr,
-    PciFunction, Queue, QueueConfig, Region, Registrar, Registration, Segment, Segments, Submit,
-    Submitted, Token, Use,
+    Adapter, Armed, Arrival, Caps, Completion, CopyJob, DevInfo, Device, Job, KeepAlive, PciAddr,
+    PciFunction, Queue, QueueConfig, Region, Registrar, Registration, RegistrationUse, Segment,
+    Segments, Submit, Submitted, Token,
 };
 use crate::error::{ErrorKind, JobError, Result};
 use crate::mem::Leases;
@@ -170,7 +170,7 @@ unsafe impl Queue for Fake {
         }
     }
 
-    unsafe fn retire(&self, keep: Keep, outstanding: usize) {
+    unsafe fn retire(&self, keep: KeepAlive, outstanding: usize) {
         assert_eq!(outstanding, 0, "every model waits for its Jobs");
         drop(keep);
     }
@@ -244,7 +244,7 @@ unsafe impl Adapter for FakeAdapter {
 
 // SAFETY: no queue uses the keys, and nothing is exported or imported.
 unsafe impl Registrar for FakeAdapter {
-    fn register(&self, _: &Region, _: Use) -> Result<Registration> {
+    fn register(&self, _: &Region, _: RegistrationUse) -> Result<Registration> {
         Ok(Registration::new(0, None))
     }
 }

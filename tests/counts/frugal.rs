@@ -62,7 +62,7 @@ unsafe impl Adapter for Frugal {
 // SAFETY: the registrar duties. The keys are not used: queues reach memory by its address, and no
 // more after a job's completion. Nothing is exported or imported.
 unsafe impl Registrar for Frugal {
-    fn register(&self, _region: &Region, _purpose: Use) -> Result<Registration> {
+    fn register(&self, _region: &Region, _purpose: RegistrationUse) -> Result<Registration> {
         Ok(Registration::new(0, None))
     }
 }
@@ -107,7 +107,7 @@ unsafe impl Queue for FrugalQueue {
         }
     }
 
-    unsafe fn retire(&self, keep: Keep, outstanding: usize) {
+    unsafe fn retire(&self, keep: KeepAlive, outstanding: usize) {
         if outstanding > 0 {
             std::mem::forget(keep);
         }

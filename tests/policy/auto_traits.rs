@@ -145,9 +145,9 @@ table! {
     RemoteBuf:              Send Sync Unpin;
     Import:                 Send Sync Unpin;
     Audience:               Send Sync Unpin;
-    Offer:                  no no Unpin;
+    ExportRequest:                  no no Unpin;
     Backing:                Send Sync Unpin;
-    Doubt:                  Send Sync Unpin;
+    LeakFlag:                  Send Sync Unpin;
     Exported:               Send Sync Unpin;
     Imported:               Send no Unpin;
     View:                   Send Sync Unpin;
@@ -238,7 +238,7 @@ table! {
     OwnedEventWaitOp:       Send Sync no;
     SyncEventCaps:          Send Sync Unpin;
     SyncEventKind:          Send Sync Unpin;
-    Unit:                   Send Sync Unpin;
+    Processor:                   Send Sync Unpin;
     EventBacking:           no   no   Unpin;
     EventConfig:            no   no   Unpin;
     EventJob:               Send Sync Unpin;
@@ -266,7 +266,7 @@ table! {
     Segments:               Send Sync Unpin;
     Region:                 no   no   Unpin;
     Registration:           Send Sync Unpin;
-    Use:                    Send Sync Unpin;
+    RegistrationUse:                    Send Sync Unpin;
     QueueConfig:            Send Sync Unpin;
     Submitted:              Send Sync Unpin;
     Armed:                  Send Sync Unpin;
@@ -316,11 +316,11 @@ const NO_TYPES: [&str; 25] = [
     "Adapter",
     "Queue",
     "Submit",
-    "Keep",
+    "KeepAlive",
     "Result",
     "add_provider",
     "set_socket_path",
-    "Origin",
+    "ImportOrigin",
 ];
 
 /// The names that `pub use` exports in a file.

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use crate::contract::rig::{Arena, Rig, Shape, Subject, watched};
-use crate::device::Use;
+use crate::device::RegistrationUse;
 
 const CELL: usize = 1024;
 const ROUNDS: usize = 20;
@@ -65,7 +65,7 @@ pub fn each_queue_is_new(subject: impl Into<Subject>) {
 /// If a job does not reach the memory that its keys are of.
 pub fn each_registration_stands_alone(subject: impl Into<Subject>) {
     watched("each_registration_stands_alone", subject, |subject| {
-        let arena = || Arena::new(&subject.device, CELL, Use::Dma);
+        let arena = || Arena::new(&subject.device, CELL, RegistrationUse::Dma);
         let shape = Shape::plain(CELL, subject.within(CELL / 2 - 64));
         naming("registrar duties 1 and 2: a key names its memory", || {
             let before = arena();

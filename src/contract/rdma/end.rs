@@ -16,7 +16,7 @@ use super::Peers;
 use crate::contract::rig::{Arena, Bell, Dice};
 use crate::device::{
     Access, Completion, Endpoint, EndpointConfig, EndpointState, Job, Queue, QueueConfig, RdmaJob,
-    Segment, Segments, Signal, Submitted, Token, Use,
+    RegistrationUse, Segment, Segments, Signal, Submitted, Token,
 };
 use crate::error::JobError;
 
@@ -120,7 +120,7 @@ impl End {
             endpoint: Some(endpoint),
             bell: Bell::new(&*queue, signal),
             queue,
-            arena: Arc::new(Arena::new(device, cells * plan.cell, Use::Rdma)),
+            arena: Arc::new(Arena::new(device, cells * plan.cell, RegistrationUse::Rdma)),
             jobs: (0..plan.jobs).map(|index| cell(index, 0)).collect(),
             receives: (0..plan.receives).map(|index| cell(index, 1)).collect(),
             order: [VecDeque::new(), VecDeque::new()],

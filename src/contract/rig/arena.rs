@@ -8,7 +8,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::Range;
 use std::ptr::NonNull;
 
-use crate::device::{Access, Device, Region, Registration, Segment, Use};
+use crate::device::{Access, Device, Region, Registration, RegistrationUse, Segment};
 
 /// `Region::addr` is page aligned.
 const PAGE: usize = 4096;
@@ -28,7 +28,7 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    pub(in crate::contract) fn new(device: &Device, len: usize, purpose: Use) -> Arena {
+    pub(in crate::contract) fn new(device: &Device, len: usize, purpose: RegistrationUse) -> Arena {
         let layout = Layout::from_size_align(len.next_multiple_of(PAGE), PAGE)
             .expect("a test's arena is small");
         // SAFETY: the layout has a size, since `len` has.

@@ -20,8 +20,8 @@ use super::shape::Shape;
 use super::subject::Subject;
 use super::watch::wait_for;
 use crate::device::{
-    Armed, Completion, EventJob, Job, Queue, QueueConfig, Segment, Segments, Signal, Submitted,
-    Token, Use,
+    Armed, Completion, EventJob, Job, Queue, QueueConfig, RegistrationUse, Segment, Segments,
+    Signal, Submitted, Token,
 };
 use crate::error::{ErrorKind, JobError};
 use crate::mem::{Session, SessionLease};
@@ -70,7 +70,11 @@ impl Rig {
             .adapter()
             .open_queue(QueueConfig::new(depth, Arc::clone(&signal)))
             .expect("a queue no deeper than max_depth opens");
-        let arena = Arc::new(Arena::new(device, cell * depth as usize, Use::Dma));
+        let arena = Arc::new(Arena::new(
+            device,
+            cell * depth as usize,
+            RegistrationUse::Dma,
+        ));
         let cell_of = |index| Cell {
             token: Token::new(0, index, 0),
             in_flight: false,

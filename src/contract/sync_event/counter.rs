@@ -2,7 +2,7 @@
 
 use super::events::{Events, step, watched};
 use crate::contract::rig::{Dice, wait_for};
-use crate::device::{EventConfig, EventJob, Unit};
+use crate::device::{EventConfig, EventJob, Processor};
 use crate::error::ErrorKind;
 use crate::{
     Mmap,
@@ -27,7 +27,7 @@ pub fn a_counter_lies_where_it_was_told(events: impl Into<Events>) {
         let filled = whole();
         filled.set_data(0, bytes.len()).expect("nobody has it");
         filled.copy_in(0, &bytes).expect("nobody has it");
-        let mut config = EventConfig::new(Unit::Cpu, Unit::Dpu);
+        let mut config = EventConfig::new(Processor::Cpu, Processor::Dpu);
         let backing = mmap.counter("a counter", device, AT);
         config.backing = Some(backing.expect("eight bytes of it"));
         let counter = match device.adapter().open_event(config) {

@@ -10,8 +10,8 @@ use std::time::Duration;
 use super::events::{DEPTH, Events, WAITS};
 use crate::contract::rig::{Bell, wait_for};
 use crate::device::{
-    Completion, EventConfig, EventCounter, EventJob, EventPort, EventWait, Job, Queue, QueueConfig,
-    Signal, Submitted, Token, Unit,
+    Completion, EventConfig, EventCounter, EventJob, EventPort, EventWait, Job, Processor, Queue,
+    QueueConfig, Signal, Submitted, Token,
 };
 use crate::error::JobError;
 
@@ -31,7 +31,7 @@ impl Rig {
         let signal = Arc::new(Signal::new().expect("an eventfd"));
         let queue = adapter.open_queue(QueueConfig::new(DEPTH, Arc::clone(&signal)));
         let queue = queue.expect("a queue");
-        let counter = adapter.open_event(EventConfig::new(Unit::Cpu, Unit::Cpu));
+        let counter = adapter.open_event(EventConfig::new(Processor::Cpu, Processor::Cpu));
         let counter = counter.expect("a sync event");
         let waits = WAITS.min(events.caps().max_waits);
         let port = queue.open_event_port(&counter, waits).expect("a port");

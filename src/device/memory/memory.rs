@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::time::Instant;
 
 use super::access::Access;
-use super::share::{Exported, Imported, Offer};
+use super::share::{ExportRequest, Exported, Imported};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A range of memory to be registered.
@@ -77,7 +77,7 @@ impl Region {
 /// registrations of its own, so that a write permission there opens nothing to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Use {
+pub enum RegistrationUse {
     /// For copies of this process.
     Dma,
     /// For what peers reach, and what is sent to them.
@@ -95,23 +95,23 @@ pub enum Use {
 /// 2. After a [`Registration`] was dropped the device does not touch its memory.
 /// 3. A blob from `export` gives its audience the bytes of the Region, with no more access than
 ///    the Region has for that audience. After the [`Exported`] was dropped, no later job of an
-///    importer reaches the memory, unless [`Doubt::keep_for_ever`](crate::device::Doubt::keep_for_ever)
+///    importer reaches the memory, unless [`LeakFlag::set`](crate::device::LeakFlag::set)
 ///    was called before.
 /// 4. `import` describes what was exported: the device reaches `len` bytes at `addr` by the key
-///    until the [`Origin`](crate::device::Origin) is dropped, and `access` is no more than the exporter
-///    permits. If this process exported the memory, the owner is that of its [`Offer`], and `addr`
+///    until the [`ImportOrigin`](crate::device::ImportOrigin) is dropped, and `access` is no more than the exporter
+///    permits. If this process exported the memory, the owner is that of its [`ExportRequest`], and `addr`
 ///    and `len` are those of its Region. Otherwise no other code of this process uses the bytes.
 ///    A blob is input from outside: whatever it says is checked.
 ///
 /// Safe code cannot make a Registrar:
 ///
 /// ```compile_fail,E0200
-/// use tokio_doca::device::{Region, Registrar, Registration, Use};
+/// use tokio_doca::device::{Region, Registrar, Registration, RegistrationUse};
 ///
 /// struct Mine;
 ///
 /// impl Registrar for Mine {
-///     fn register(&self, _: &Region, _: Use) -> tokio_doca::Result<Registration> {
+///     fn register(&self, _: &Region, _: RegistrationUse) -> tokio_doca::Result<Registration> {
 ///         Ok(Registration::new(0x4141_4141_4140, None))
 ///     }
 /// }
@@ -127,14 +127,14 @@ pub unsafe trait Registrar {
     /// # Errors
     ///
     /// `NoMemory` beyond a limit (the message names it), `NotSupported` for a use that the device does not have.
-    fn register(&self, region: &Region, purpose: Use) -> Result<Registration>;
+    fn register(&self, region: &Region, purpose: RegistrationUse) -> Result<Registration>;
 
     /// Exports registered memory, so that who has the blob can use it.
     ///
     /// # Errors
     ///
     /// `NotSupported` if the device exports nothing, not to this audience, or not this memory; what could not be had.
-    fn export(&self, offer: &Offer) -> Result<Exported> {
+    fn export(&self, offer: &ExportRequest) -> Result<Exported> {
         let text = format!(
             "this device exports no memory to {} peers",
             offer.audience()

@@ -7,6 +7,6 @@ mod share;
 mod volatile;
 
 pub use access::Access;
-pub use memory::{Region, Registrar, Registration, Use};
-pub use share::{Audience, Backing, Doubt, Exported, Imported, Offer, Origin};
+pub use memory::{Region, Registrar, Registration, RegistrationUse};
+pub use share::{Audience, Backing, ExportRequest, Exported, ImportOrigin, Imported, LeakFlag};
 pub(crate) use volatile::volatile_copy;

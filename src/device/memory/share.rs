@@ -79,60 +79,60 @@ pub struct Backing {
 ///
 /// ```compile_fail,E0133
 /// use std::sync::Weak;
-/// use tokio_doca::device::{Audience, Doubt, Offer, Region};
+/// use tokio_doca::device::{Audience, LeakFlag, ExportRequest, Region};
 ///
 /// fn forge(region: Region, owner: Weak<Vec<u8>>) -> Offer {
-///     Offer::new(region, None, Audience::Rdma, owner, Doubt::default())
+///     ExportRequest::new(region, None, Audience::Rdma, owner, LeakFlag::default())
 /// }
 /// ```
 #[derive(Clone)]
-pub struct Offer {
+pub struct ExportRequest {
     region: Region,
     backing: Option<Backing>,
     audience: Audience,
     owner: Weak<dyn Any + Send + Sync>,
-    doubt: Doubt,
+    leak_flag: LeakFlag,
 }
 
 /// Whether peers may reach exported memory after its exports were taken back.
 #[derive(Clone, Debug, Default)]
-pub struct Doubt(Arc<AtomicBool>);
+pub struct LeakFlag(Arc<AtomicBool>);
 
-impl Doubt {
+impl LeakFlag {
     /// The device could not take an export back: its memory is kept for ever, and not given to anybody else. To be called before the
     /// [`Exported`] is gone.
-    pub fn keep_for_ever(&self) {
+    pub fn set(&self) {
         self.0.store(true, SeqCst);
     }
 
     /// Whether that was called.
-    pub fn is_kept(&self) -> bool {
+    pub fn is_set(&self) -> bool {
         self.0.load(SeqCst)
     }
 }
 
-impl Offer {
+impl ExportRequest {
     /// Describes an export. The crate makes one for each export of an Mmap; tests of a provider
     /// make their own.
     ///
     /// # Safety
     ///
     /// The memory of the Region is that of `owner`, and begins at `backing.offset` in `backing` if
-    /// there is one. It stays valid until the [`Exported`] was dropped, and for ever if `doubt`
-    /// was told by then.
+    /// there is one. It stays valid until the [`Exported`] was dropped, and for ever if `leak_flag`
+    /// was set by then.
     pub unsafe fn new(
         region: Region,
         backing: Option<Backing>,
         audience: Audience,
         owner: Weak<dyn Any + Send + Sync>,
-        doubt: Doubt,
-    ) -> Offer {
-        Offer {
+        leak_flag: LeakFlag,
+    ) -> ExportRequest {
+        ExportRequest {
             region,
             backing,
             audience,
             owner,
-            doubt,
+            leak_flag,
         }
     }
 
@@ -158,12 +158,12 @@ impl Offer {
     }
 
     /// Returns what to tell if the export cannot be taken back.
-    pub fn doubt(&self) -> &Doubt {
-        &self.doubt
+    pub fn leak_flag(&self) -> &LeakFlag {
+        &self.leak_flag
     }
 }
 
-/// An export. Dropping it takes the memory back: what importers begin later fails. If that fails, [`Offer::doubt`] is told.
+/// An export. Dropping it takes the memory back: what importers begin later fails. If that fails, the provider sets [`ExportRequest::leak_flag`].
 pub struct Exported {
     blob: Vec<u8>,
     _guard: Box<dyn Any + Send + Sync>,
@@ -200,10 +200,10 @@ pub struct Imported {
     pub audience: Audience,
     /// The key that Segments carry.
     pub key: u64,
-    /// [`Offer::owner`], if this process exported it.
+    /// [`ExportRequest::owner`], if this process exported it.
     pub owner: Option<Arc<dyn Any + Send + Sync>>,
     /// Keeps it until it is dropped.
-    pub origin: Arc<dyn Origin>,
+    pub origin: Arc<dyn ImportOrigin>,
 }
 
 impl Imported {
@@ -214,7 +214,7 @@ impl Imported {
         access: Access,
         audience: Audience,
         key: u64,
-        origin: Arc<dyn Origin>,
+        origin: Arc<dyn ImportOrigin>,
     ) -> Imported {
         Imported {
             addr,
@@ -240,7 +240,7 @@ impl Imported {
 unsafe impl Send for Imported {}
 
 /// Where imported memory is from.
-pub trait Origin: Send + Sync {
+pub trait ImportOrigin: Send + Sync {
     /// Whether the memory is still exported.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::submit::{Keep, Submit};
+use super::submit::{KeepAlive, Submit};
 use crate::device::job::{Segments, Token};
 use crate::device::memory::Access;
 use crate::error::{JobError, Result};
@@ -160,5 +160,5 @@ pub unsafe trait Endpoint: Submit {
     /// # Safety
     ///
     /// `keep` keeps the memory of all receives that are posted, and nobody posts any more.
-    unsafe fn retire(&self, keep: Keep);
+    unsafe fn retire(&self, keep: KeepAlive);
 }

@@ -6,14 +6,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::task::Poll;
 
-use super::submit::{Keep, Submit};
+use super::submit::{KeepAlive, Submit};
 use crate::device::job::{EventJob, Token};
 use crate::device::memory::{Backing, Region};
 use crate::error::{JobError, Result};
 
 /// A processor that sets a sync event, or waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Unit {
+pub enum Processor {
     /// This side's own.
     Cpu,
     /// That of the DPU, or a process that stands for it.
@@ -30,7 +30,7 @@ pub struct EventBacking {
     region: Region,
     offset: usize,
     memfd: Option<Backing>,
-    keep: Keep,
+    keep: KeepAlive,
 }
 
 impl EventBacking {
@@ -44,7 +44,7 @@ impl EventBacking {
         region: Region,
         offset: usize,
         memfd: Option<Backing>,
-        keep: Keep,
+        keep: KeepAlive,
     ) -> EventBacking {
         EventBacking {
             region,
@@ -70,7 +70,7 @@ impl EventBacking {
     }
 
     /// Keeps the eight bytes.
-    pub fn keep(&self) -> &Keep {
+    pub fn keep(&self) -> &KeepAlive {
         &self.keep
     }
 }
@@ -89,16 +89,16 @@ impl fmt::Debug for EventBacking {
 #[non_exhaustive]
 pub struct EventConfig {
     /// Who will set it, as a hint: either side may.
-    pub publisher: Unit,
+    pub publisher: Processor,
     /// Who will wait for it, as a hint: either side may.
-    pub subscriber: Unit,
+    pub subscriber: Processor,
     /// Where it shall lie, if not in memory of the device's.
     pub backing: Option<EventBacking>,
 }
 
 impl EventConfig {
     /// One in memory of the device's.
-    pub fn new(publisher: Unit, subscriber: Unit) -> EventConfig {
+    pub fn new(publisher: Processor, subscriber: Processor) -> EventConfig {
         EventConfig {
             publisher,
             subscriber,

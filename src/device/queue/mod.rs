@@ -9,7 +9,7 @@ mod signal;
 mod submit;
 
 pub use endpoint::{Endpoint, EndpointConfig, EndpointState, Mtu};
-pub use event::{EventBacking, EventConfig, EventCounter, EventPort, EventWait, Unit};
+pub use event::{EventBacking, EventConfig, EventCounter, EventPort, EventWait, Processor};
 pub use queue::{Armed, Queue, QueueConfig};
 pub use signal::Signal;
-pub use submit::{Keep, Submit, Submitted};
+pub use submit::{KeepAlive, Submit, Submitted};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::endpoint::{Endpoint, EndpointConfig};
 use super::event::{EventCounter, EventPort};
 use super::signal::Signal;
-use super::submit::{Keep, Submit};
+use super::submit::{KeepAlive, Submit};
 use crate::device::job::Completion;
 use crate::error::{Error, ErrorKind, Result as SetUp};
 
@@ -119,5 +119,5 @@ pub unsafe trait Queue: Submit {
     /// # Safety
     ///
     /// `outstanding` is exact, `keep` keeps the memory of those Jobs, and nobody submits or reaps any more.
-    unsafe fn retire(&self, keep: Keep, outstanding: usize);
+    unsafe fn retire(&self, keep: KeepAlive, outstanding: usize);
 }

@@ -73,4 +73,4 @@ impl Submitted {
 }
 
 /// What a queue must hold until nothing of it is in flight.
-pub type Keep = Arc<dyn Any + Send + Sync>;
+pub type KeepAlive = Arc<dyn Any + Send + Sync>;

@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 
 use super::buf::Buf;
-use crate::device::{Device, Use};
+use crate::device::{Device, RegistrationUse};
 use crate::error::{Error, Result};
 use crate::mem::mmap::Holder;
 
@@ -20,7 +20,7 @@ impl Buf {
     #[doc(alias = "doca_buf_get_mkey")]
     pub fn mkey(&self, device: &Device) -> Result<u32> {
         device.pd()?;
-        let key = self.0.key(Holder::new(device.id(), Use::Rdma));
+        let key = self.0.key(Holder::new(device.id(), RegistrationUse::Rdma));
         // The lower half, as `Adapter::pd` has it.
         key.map(|key| key as u32).map_err(Error::from)
     }

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use super::chain::{BufChain, Inner, Users};
-use crate::device::Keep;
+use crate::device::KeepAlive;
 use crate::sync::lock;
 
 /// A job's right to read a chain.
@@ -22,8 +22,8 @@ impl ChainRead {
     }
 
     /// Gives the leases back, and leaves the chain, which may be the last, to the caller.
-    pub(in crate::mem) fn end(self) -> Keep {
-        Arc::clone(&self.0) as Keep
+    pub(in crate::mem) fn end(self) -> KeepAlive {
+        Arc::clone(&self.0) as KeepAlive
     }
 }
 
@@ -66,8 +66,8 @@ impl ChainWrite {
     }
 
     /// Gives the leases back, and leaves the chain, which may be the last, to the caller.
-    pub(in crate::mem) fn end(self) -> Keep {
-        Arc::clone(&self.0) as Keep
+    pub(in crate::mem) fn end(self) -> KeepAlive {
+        Arc::clone(&self.0) as KeepAlive
     }
 }
 

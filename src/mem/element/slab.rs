@@ -15,7 +15,7 @@ use std::task::Waker;
 
 use super::element::Element;
 use super::free_list::{FreeList, Pushed};
-use crate::device::Origin;
+use crate::device::ImportOrigin;
 use crate::mem::mmap::Mmap;
 use crate::sync::{WaitNode, Waiters};
 
@@ -32,7 +32,7 @@ pub(in crate::mem) enum Base {
     /// The Mmap and the range that a pool claimed of it.
     Claim(Mmap, Range<usize>),
     /// The import whose key the jobs on the elements use.
-    Import(#[expect(dead_code, reason = "it is there to be kept")] Arc<dyn Origin>),
+    Import(#[expect(dead_code, reason = "it is there to be kept")] Arc<dyn ImportOrigin>),
     /// Each element keeps its own Mmap.
     Own,
 }

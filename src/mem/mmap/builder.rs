@@ -10,7 +10,7 @@ use super::huge::HugePages;
 use super::memory::Memory;
 use super::mmap::Mmap;
 use super::{devices, memfd, owner};
-use crate::device::{Access, Device, Use};
+use crate::device::{Access, Device, RegistrationUse};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Builds an [`Mmap`]: the settings first, and at last where its memory is from.
@@ -20,7 +20,7 @@ pub struct MmapBuilder {
     devices: Vec<Device>,
     access: Access,
     huge: Option<HugePages>,
-    only_for: Option<Use>,
+    only_for: Option<RegistrationUse>,
 }
 
 impl Mmap {
@@ -56,7 +56,7 @@ impl MmapBuilder {
     ///
     /// An adapter has a Registration for each use, and counts the pages of each against `ulimit -l`: this halves it. A context of the
     /// other kind refuses the Bufs ([`Reason::OtherUse`](crate::error::Reason::OtherUse)).
-    pub fn only_for(mut self, purpose: Use) -> MmapBuilder {
+    pub fn only_for(mut self, purpose: RegistrationUse) -> MmapBuilder {
         self.only_for = Some(purpose);
         self
     }

@@ -3,7 +3,7 @@
 //! The keys stand in a table of fixed size, which jobs read without a lock. It changes only while nothing of the Mmap is
 //! used: the Mmap's lock (`Ranges`) orders a change before the next claim or Buf.
 
-use crate::device::{Audience, Device, DeviceId, Region, Registration, Use};
+use crate::device::{Audience, Device, DeviceId, Region, Registration, RegistrationUse};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -17,9 +17,9 @@ pub struct Holder(u64);
 
 impl Holder {
     #[inline(always)]
-    pub(crate) fn new(device: DeviceId, purpose: Use) -> Holder {
+    pub(crate) fn new(device: DeviceId, purpose: RegistrationUse) -> Holder {
         // The numbers of devices are even.
-        Holder(device.as_raw() | u64::from(purpose == Use::Rdma))
+        Holder(device.as_raw() | u64::from(purpose == RegistrationUse::Rdma))
     }
 
     /// Returns which exports a job of this holder may reach.
@@ -38,7 +38,7 @@ impl Holder {
 
 /// The registrations of the range with one device: one for each use.
 pub(in crate::mem) struct Registrations {
-    by_use: Vec<(Use, Registration)>,
+    by_use: Vec<(RegistrationUse, Registration)>,
     // Closed after the registrations were taken back.
     pub(super) device: Device,
 }
@@ -69,12 +69,14 @@ pub(super) fn check(op: &'static str, devices: &[Device]) -> Result<()> {
 pub(in crate::mem) fn register(
     devices: Vec<Device>,
     region: &Region,
-    only_for: Option<Use>,
+    only_for: Option<RegistrationUse>,
 ) -> Result<Vec<Registrations>> {
     let mut held = Vec::with_capacity(devices.len());
     for device in devices {
-        let uses = [Use::Dma, Use::Rdma].into_iter();
-        let has = |purpose: &Use| *purpose == Use::Dma || device.info().caps().rdma.is_some();
+        let uses = [RegistrationUse::Dma, RegistrationUse::Rdma].into_iter();
+        let has = |purpose: &RegistrationUse| {
+            *purpose == RegistrationUse::Dma || device.info().caps().rdma.is_some()
+        };
         let uses = uses.filter(|purpose| match only_for {
             Some(only) => *purpose == only,
             None => has(purpose),

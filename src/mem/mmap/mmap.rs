@@ -10,7 +10,9 @@ use std::sync::{Arc, Weak};
 use super::devices::{self, Entry, Holder, Keys, Registrations};
 use super::exports::Export;
 use super::memory::Memory;
-use crate::device::{Access, Audience, Backing, Device, Doubt, Offer, Region, Use};
+use crate::device::{
+    Access, Audience, Backing, Device, ExportRequest, LeakFlag, Region, RegistrationUse,
+};
 use crate::error::{JobError, Reason, Result};
 use crate::mem::ranges::{Ranges, Stage};
 use crate::sync::{Mutex, MutexGuard, lock};
@@ -49,9 +51,9 @@ pub(in crate::mem) struct MmapInner {
     keys: Keys,
     access: Access,
     /// What it is registered for, if not for all that the devices have.
-    only_for: Option<Use>,
+    only_for: Option<RegistrationUse>,
     ranges: Mutex<Ranges>,
-    doubt: Doubt,
+    leak_flag: LeakFlag,
     memory: Memory,
 }
 
@@ -157,7 +159,7 @@ impl Mmap {
         memory: Memory,
         access: Access,
         devices: Vec<Device>,
-        only_for: Option<Use>,
+        only_for: Option<RegistrationUse>,
     ) -> Result<Mmap> {
         let mut inner = MmapInner {
             held: Mutex::new(Vec::new()),
@@ -166,7 +168,7 @@ impl Mmap {
             access,
             only_for,
             ranges: Mutex::new(Ranges::new()),
-            doubt: Doubt::default(),
+            leak_flag: LeakFlag::default(),
             memory,
         };
         match devices::register(devices, &inner.region(), only_for) {
@@ -210,12 +212,12 @@ impl MmapInner {
     }
 
     /// What is exported to this audience.
-    pub(super) fn offer(self: &Arc<Self>, audience: Audience) -> Offer {
+    pub(super) fn offer(self: &Arc<Self>, audience: Audience) -> ExportRequest {
         let owner: Weak<dyn Any + Send + Sync> = Arc::<MmapInner>::downgrade(self) as _;
-        let doubt = self.doubt.clone();
+        let leak_flag = self.leak_flag.clone();
         // SAFETY: region, memfd and owner are those of this memory. `drop` takes the exports back
-        // before the memory goes, and keeps it if the doubt was told.
-        unsafe { Offer::new(self.region(), self.backing(), audience, owner, doubt) }
+        // before the memory goes, and keeps it if the flag was set.
+        unsafe { ExportRequest::new(self.region(), self.backing(), audience, owner, leak_flag) }
     }
 
     pub(in crate::mem) fn access(&self) -> Access {
@@ -311,7 +313,7 @@ impl Drop for MmapInner {
         drop(std::mem::take(&mut *lock(&self.exports)));
         // The devices let go of the memory before it is given back.
         drop(std::mem::take(&mut *lock(&self.held)));
-        if self.doubt.is_kept() {
+        if self.leak_flag.is_set() {
             self.memory.leak();
         }
     }

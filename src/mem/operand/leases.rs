@@ -10,7 +10,7 @@
 )]
 
 use super::session::SessionLease;
-use crate::device::Keep;
+use crate::device::KeepAlive;
 use crate::mem::chain::{ChainRead, ChainWrite};
 use crate::mem::element::{LastCount, ReadLease, WriteLease};
 use crate::mem::remote::{LastImport, RemoteMmap, RemoteRead, RemoteWrite};
@@ -197,7 +197,7 @@ pub(crate) enum Last {
     /// The last count of an element.
     Element(LastCount),
     /// A count of a chain, which may be the last.
-    Chain(Keep),
+    Chain(KeepAlive),
     /// The last count of an import.
     Import(LastImport),
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::import::Import;
 use super::own::Own;
-use crate::device::{Access, Audience, Device, Imported, Origin, Segment};
+use crate::device::{Access, Audience, Device, ImportOrigin, Imported, Segment};
 use crate::error::{Error, ErrorKind, JobError, Result};
 use crate::mem::mmap::{Mmap, MmapInner};
 
@@ -79,7 +79,7 @@ pub(super) struct Inner {
     pub(super) audience: Audience,
     /// If this process exported it: its Mmap, and the descriptors of its ranges.
     pub(super) own: Option<Box<Own>>,
-    origin: Arc<dyn Origin>,
+    origin: Arc<dyn ImportOrigin>,
 }
 
 impl RemoteMmap {
@@ -202,7 +202,7 @@ impl fmt::Debug for RemoteMmap {
 #[cfg(all(test, not(tokio_doca_loom)))]
 mod tests {
     use super::*;
-    use crate::device::Use;
+    use crate::device::RegistrationUse;
     use crate::mem::buf::Span;
     use crate::mem::mmap::Holder;
     use crate::mem::pool::BufInventory;
@@ -211,7 +211,7 @@ mod tests {
 
     struct Always;
 
-    impl Origin for Always {
+    impl ImportOrigin for Always {
         fn check(&self) -> Result<(), JobError> {
             Ok(())
         }
@@ -249,7 +249,7 @@ mod tests {
         // Nothing of this process is there.
         let there = imported(usize::MAX - 4096, 4096).unwrap();
         let end = there.buf(4095..).unwrap();
-        let holder = Holder::new(device.id(), Use::Dma);
+        let holder = Holder::new(device.id(), RegistrationUse::Dma);
         let segment = end.readable(holder).unwrap();
         let addr = segment.addr().addr().get();
         assert_eq!((addr, segment.len()), (usize::MAX - 1, 1));

@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use crate::device::Origin;
+use crate::device::ImportOrigin;
 use crate::mem::buf::Buf;
 use crate::mem::element::{Base, MAX_ELEMENTS};
 use crate::mem::mmap::Mmap;
@@ -21,7 +21,7 @@ const FIRST: usize = 16;
 /// This process's Mmap, and the descriptors of the import's ranges.
 pub(super) struct Own {
     pub(super) mmap: Mmap,
-    origin: Arc<dyn Origin>,
+    origin: Arc<dyn ImportOrigin>,
     first: Descriptors,
 }
 
@@ -32,7 +32,7 @@ struct Descriptors {
 }
 
 impl Descriptors {
-    fn new(origin: &Arc<dyn Origin>, len: usize) -> Descriptors {
+    fn new(origin: &Arc<dyn ImportOrigin>, len: usize) -> Descriptors {
         // Until its last Buf and lease are gone, an inventory keeps the origin, and with it the
         // key.
         let base = Base::Import(Arc::clone(origin));
@@ -44,7 +44,7 @@ impl Descriptors {
 }
 
 impl Own {
-    pub(super) fn new(mmap: Mmap, origin: &Arc<dyn Origin>) -> Own {
+    pub(super) fn new(mmap: Mmap, origin: &Arc<dyn ImportOrigin>) -> Own {
         Own {
             mmap,
             origin: Arc::clone(origin),
@@ -75,7 +75,7 @@ mod tests {
 
     struct Always;
 
-    impl Origin for Always {
+    impl ImportOrigin for Always {
         fn check(&self) -> Result<(), JobError> {
             Ok(())
         }
@@ -87,7 +87,7 @@ mod tests {
         let access = Access::LOCAL_READ_WRITE | Access::DPU_READ_WRITE;
         let builder = Mmap::builder().device(&device).access(access);
         let mmap = builder.alloc(4096).unwrap();
-        let origin: Arc<dyn Origin> = Arc::new(Always);
+        let origin: Arc<dyn ImportOrigin> = Arc::new(Always);
         let kept = Arc::downgrade(&origin);
         let (region, access) = (mmap.0.region(), Access::DPU_READ_WRITE);
         let imported =

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use crate::device::{AccelCaps, AccelJob, AccelOrder, Caps, Device, Use};
+use crate::device::{AccelCaps, AccelJob, AccelOrder, Caps, Device, RegistrationUse};
 use crate::error::{JobError, Reason, Result};
 use crate::mem::{
     Extent, Handle, Leased, LeasesOf, MaybeDestination, MaybeSource, Place, Sides, handles,
@@ -234,7 +234,7 @@ impl Accel {
             reads,
             writes,
         };
-        let holder = context.attachment().holder(Use::Dma);
+        let holder = context.attachment().holder(RegistrationUse::Dma);
         Sides::new(&call.src, &call.dst, holder).lend(order, None, limits)
     }
 }

@@ -5,7 +5,7 @@
 use std::marker::PhantomData;
 
 use super::Crc;
-use crate::device::{CrcJob, CrcOptions, CrcOrder, Use};
+use crate::device::{CrcJob, CrcOptions, CrcOrder, RegistrationUse};
 use crate::error::JobError;
 use crate::mem::{Extent, Handle, Leases, MaybeDestination, Place, Sides, Source};
 use crate::ops::op::{Answer, Answers, LeasedJob, Request, sealed::Of};
@@ -107,7 +107,7 @@ impl<C: AsRef<Crc>, S: Source, D: MaybeDestination, A: Answer> Request for CrcRe
             copies: self.dst.place() != Place::None,
         };
         let check = |from: Extent, to| context.check_limits(from, to, from.bytes);
-        let holder = context.attachment().holder(Use::Dma);
+        let holder = context.attachment().holder(RegistrationUse::Dma);
         Sides::new(&self.src, &self.dst, holder).lend_read(order, None, check)
     }
 }

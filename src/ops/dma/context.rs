@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use crate::device::{Caps, CopyJob, Device, DmaCaps, Use};
+use crate::device::{Caps, CopyJob, Device, DmaCaps, RegistrationUse};
 use crate::error::{JobError, Result};
 use crate::mem::{CopyDestination, CopySource, Extent, Handle, LeasesOf, Sides, handles};
 use crate::ops::context::{Context, Kind};
@@ -173,11 +173,12 @@ impl<C: AsRef<Dma>, S: CopySource, D: CopyDestination> Request for CopyRequest<C
         let context = &self.dma.as_ref().0;
         context.attachment().check_open()?;
         let check = |from: Extent, to| context.check_limits(from, to, from.bytes);
-        Sides::new(&self.src, &self.dst, context.attachment().holder(Use::Dma)).lend(
-            (),
-            Some(context.caps().max_buf_size),
-            check,
+        Sides::new(
+            &self.src,
+            &self.dst,
+            context.attachment().holder(RegistrationUse::Dma),
         )
+        .lend((), Some(context.caps().max_buf_size), check)
     }
 }
 

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{self, Poll};
 
 use super::Rdma;
-use crate::device::Use;
+use crate::device::RegistrationUse;
 use crate::error::{JobError, Reason, Result};
 use crate::mem::{self, Extent, Handle, MaybeDestination, Place, Writing};
 use crate::ops::operation::Op;
@@ -57,7 +57,7 @@ impl<C: AsRef<Rdma>, D: MaybeDestination> Receiver for RecvRequest<C, D> {
 
     #[inline(always)]
     fn begin(&self) -> Result<RecvBuf, JobError> {
-        let begun = mem::receive(&self.dst, self.attachment().holder(Use::Rdma))?;
+        let begun = mem::receive(&self.dst, self.attachment().holder(RegistrationUse::Rdma))?;
         // Once more: without the Lease somebody may have changed it meanwhile.
         self.check_extent(Extent::of(begun.job()))?;
         Ok(RecvBuf::new(begun))

@@ -4,7 +4,7 @@
 use std::marker::PhantomData;
 
 use super::Rdma;
-use crate::device::{RdmaJob, RdmaKind, Use, Verb};
+use crate::device::{RdmaJob, RdmaKind, RegistrationUse, Verb};
 use crate::error::{JobError, Reason, Result};
 use crate::mem::{Extent, Handle, LeasesOf, Place, RdmaDestination, RdmaSource, Rule, Sides};
 use crate::ops::op::{Answer, Answers, LeasedJob, Request};
@@ -69,7 +69,11 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination, A: Answer> Request
     fn begin(&self) -> Result<LeasedJob<Self>, JobError> {
         let rdma = self.rdma.as_ref();
         let context = &rdma.0;
-        let sides = Sides::new(&self.src, &self.dst, context.attachment().holder(Use::Rdma));
+        let sides = Sides::new(
+            &self.src,
+            &self.dst,
+            context.attachment().holder(RegistrationUse::Rdma),
+        );
         // What the types say need not be asked of the verb: most often this is known when it is compiled.
         let rule = match (self.src.place(), self.dst.place()) {
             (Place::Local, Place::Remote) => Rule::Exact,

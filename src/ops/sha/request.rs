@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::Sha;
-use crate::device::{Algorithm, ShaJob, Use};
+use crate::device::{Algorithm, RegistrationUse, ShaJob};
 use crate::error::{JobError, Reason, Result};
 use crate::mem::{Extent, Handle, Leases, MaybeDestination, MaybeSource, Place, Session, Sides};
 use crate::ops::op::{Answers, LeasedJob, Request};
@@ -75,11 +75,14 @@ impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> Request for ShaRequest<
             let bits = 8 * algorithm.digest_len() as u64;
             return Err(JobError::new(Reason::UnknownAlgorithm, bits, 0));
         }
-        Sides::new(&self.src, &self.dst, context.attachment().holder(Use::Dma)).lend_read(
-            algorithm,
-            self.session.as_ref(),
-            |from, to| self.check(from, to),
+        Sides::new(
+            &self.src,
+            &self.dst,
+            context.attachment().holder(RegistrationUse::Dma),
         )
+        .lend_read(algorithm, self.session.as_ref(), |from, to| {
+            self.check(from, to)
+        })
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::context::WAITS;
 use super::{BlockingSyncEvent, SyncEvent};
-use crate::device::{Device, EventConfig, EventCounter, Unit};
+use crate::device::{Device, EventConfig, EventCounter, Processor};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Mmap;
 use crate::reactor::WorkQ;
@@ -31,12 +31,12 @@ pub enum Location<'a> {
 }
 
 impl Location<'_> {
-    fn unit(&self) -> Unit {
+    fn unit(&self) -> Processor {
         match self {
-            Location::Cpu(_) => Unit::Cpu,
-            Location::Dpu => Unit::Dpu,
-            Location::Dpa => Unit::Dpa,
-            Location::Gpu => Unit::Gpu,
+            Location::Cpu(_) => Processor::Cpu,
+            Location::Dpu => Processor::Dpu,
+            Location::Dpa => Processor::Dpa,
+            Location::Gpu => Processor::Gpu,
         }
     }
 }
@@ -137,7 +137,7 @@ impl<'a> SyncEventBuilder<'a> {
         let units = [publisher.unit(), subscriber.unit()];
         if let Some(unit) = units
             .iter()
-            .find(|unit| matches!(unit, Unit::Dpa | Unit::Gpu))
+            .find(|unit| matches!(unit, Processor::Dpa | Processor::Gpu))
         {
             let text = format!("the location {unit:?}: there are the CPU and the DPU");
             return refuse(ErrorKind::NotSupported, text);
@@ -154,7 +154,7 @@ impl<'a> SyncEventBuilder<'a> {
                 return refuse(ErrorKind::InvalidValue, text.to_owned());
             }
         };
-        if self.backing.is_some() && !units.contains(&Unit::Dpu) {
+        if self.backing.is_some() && !units.contains(&Processor::Dpu) {
             let text = "memory of the application's is for an event between a CPU and the DPU";
             return refuse(ErrorKind::InvalidValue, text.to_owned());
         }
@@ -166,8 +166,9 @@ impl<'a> SyncEventBuilder<'a> {
     }
 
     fn make(&self, op: &'static str, device: &Device) -> Result<Arc<dyn EventCounter>> {
-        let unit =
-            |location: &Option<Location<'_>>| location.as_ref().map_or(Unit::Cpu, Location::unit);
+        let unit = |location: &Option<Location<'_>>| {
+            location.as_ref().map_or(Processor::Cpu, Location::unit)
+        };
         let mut config = EventConfig::new(unit(&self.publishers.1), unit(&self.subscribers.1));
         if let Some((mmap, offset)) = self.backing {
             config.backing = Some(mmap.counter(op, device, offset)?);

@@ -14,8 +14,8 @@ use super::shared::DeviceShared;
 use super::topology::CurrentTopology;
 use super::{event, fabric};
 use crate::device::{
-    Adapter, Audience, DevInfo, EventConfig, EventCounter, Exported, Imported, Offer, Queue,
-    QueueConfig, Region, Registrar, Registration, RepInfo, Unit, Use,
+    Adapter, Audience, DevInfo, EventConfig, EventCounter, ExportRequest, Exported, Imported,
+    Processor, Queue, QueueConfig, Region, Registrar, Registration, RegistrationUse, RepInfo,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::lock;
@@ -169,12 +169,12 @@ impl SoftDevice {
 // 3 and 4. As `fabric` says: blobs are proved by a secret, and each job asks whether the export is
 //    still there.
 unsafe impl Registrar for SoftDevice {
-    fn register(&self, _region: &Region, _purpose: Use) -> Result<Registration> {
+    fn register(&self, _region: &Region, _purpose: RegistrationUse) -> Result<Registration> {
         // It copies through the mapping itself, whatever for.
         Ok(Registration::new(0, None))
     }
 
-    fn export(&self, offer: &Offer) -> Result<Exported> {
+    fn export(&self, offer: &ExportRequest) -> Result<Exported> {
         let name = self.info.name();
         if offer.audience() == Audience::Dpu && !self.info.caps().export_dpu {
             let text = format!("device {name} is the DPU's: functions of the host export to it");
@@ -198,14 +198,14 @@ impl SoftDevice {
         let units = [config.publisher, config.subscriber];
         if units
             .iter()
-            .any(|unit| matches!(unit, Unit::Dpa | Unit::Gpu))
+            .any(|unit| matches!(unit, Processor::Dpa | Processor::Gpu))
         {
             let text =
                 "neither the DPA nor a GPU sets a sync event of this device, or waits for one";
             return Err(Error::new(ErrorKind::NotSupported, None, text));
         }
         Ok(
-            match units.contains(&Unit::Dpu) || config.backing.is_some() {
+            match units.contains(&Processor::Dpu) || config.backing.is_some() {
                 true => SoftEvent::sharable(config.backing, self.port)?,
                 false => SoftEvent::private(),
             },

@@ -20,7 +20,8 @@ use super::fault::Faults;
 use super::queue::SoftQueue;
 use super::shared::DeviceShared;
 use crate::device::{
-    Armed, Completion, CopyJob, Keep, Queue, QueueConfig, Segment, Segments, Signal, Submit, Token,
+    Armed, Completion, CopyJob, KeepAlive, Queue, QueueConfig, Segment, Segments, Signal, Submit,
+    Token,
 };
 use crate::error::{ErrorKind, JobError};
 use crate::sync::atomic::{
@@ -392,7 +393,7 @@ fn what_a_retired_queue_keeps_goes_once_and_after_the_last_job() {
         };
         let mut seen = Vec::new();
         stand.reap(2, &mut seen);
-        let keep: Keep = Arc::new(Kept {
+        let keep: KeepAlive = Arc::new(Kept {
             drops: Arc::clone(&drops),
             finished,
         });

@@ -19,7 +19,7 @@ use super::rdma::SoftEndpoint;
 use super::shared::DeviceShared;
 use crate::device::{
     Armed, Completion, CopyJob, CpuJob, CpuState, Endpoint, EndpointConfig, EventCounter,
-    EventPort, Job, Keep, Queue, QueueConfig, Signal, Submit, Submitted, Token,
+    EventPort, Job, KeepAlive, Queue, QueueConfig, Signal, Submit, Submitted, Token,
 };
 use crate::error::{Error, ErrorKind, JobError, Result as SetUp};
 use crate::sync::UnsafeCell;
@@ -259,7 +259,7 @@ unsafe impl Queue for SoftQueue {
         }
     }
 
-    unsafe fn retire(&self, keep: Keep, outstanding: usize) {
+    unsafe fn retire(&self, keep: KeepAlive, outstanding: usize) {
         if outstanding == 0 || self.engine.is_none() {
             // All were reaped, so that the engine touches no memory of theirs; or there is none
             // that would.

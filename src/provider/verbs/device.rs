@@ -11,8 +11,8 @@ use super::adapter::{Context, memory};
 use super::connection::Watched;
 use super::workq::VerbsQueue;
 use crate::device::{
-    Adapter, DevInfo, Exported, Imported, Liveness, Offer, Queue, QueueConfig, Region, Registrar,
-    Registration, Use,
+    Adapter, DevInfo, ExportRequest, Exported, Imported, Liveness, Queue, QueueConfig, Region,
+    Registrar, Registration, RegistrationUse,
 };
 use crate::error::Result;
 
@@ -81,11 +81,11 @@ unsafe impl Adapter for VerbsDevice {
 // 4. An import is what the blob says: the adapters of both sides check the bounds and permissions
 //    of its rkey, and the addresses are not touched by this process.
 unsafe impl Registrar for VerbsDevice {
-    fn register(&self, region: &Region, purpose: Use) -> Result<Registration> {
+    fn register(&self, region: &Region, purpose: RegistrationUse) -> Result<Registration> {
         memory::register(&self.context, region, purpose)
     }
 
-    fn export(&self, offer: &Offer) -> Result<Exported> {
+    fn export(&self, offer: &ExportRequest) -> Result<Exported> {
         memory::export(&self.context, offer)
     }
 

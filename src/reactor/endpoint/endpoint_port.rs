@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::task::Waker;
 
 use super::watch::{RdmaState, RdmaWatch, Watched};
-use crate::device::{Endpoint, EndpointConfig, EndpointState, Keep, Submit};
+use crate::device::{Endpoint, EndpointConfig, EndpointState, KeepAlive, Submit};
 use crate::error::{JobError, Result};
 use crate::reactor::tables::{Changed, Receipt, RecvBuf, RecvTable};
 use crate::reactor::workq::{Attachment, Shared};
@@ -206,7 +206,7 @@ impl Drop for EndpointPort {
     fn drop(&mut self) {
         self.watched.end();
         self.attachment.shared.core.registry.forget(&*self.receives);
-        let keep: Keep = Arc::clone(&self.receives) as Keep;
+        let keep: KeepAlive = Arc::clone(&self.receives) as KeepAlive;
         // SAFETY: no handle and no Op is left, so nobody posts; the table has the Leases of all receives that are posted.
         unsafe { self.endpoint.retire(keep) };
         let shared = &self.attachment.shared;

@@ -8,7 +8,7 @@ use std::sync::{Arc, MutexGuard};
 use super::counts::Counts;
 use super::pause::Pause;
 use super::queues::Queues;
-use crate::device::{Device, Queue, Submit, Use};
+use crate::device::{Device, Queue, RegistrationUse, Submit};
 use crate::error::{JobError, Reason, Result};
 use crate::mem::Holder;
 use crate::reactor::events::{Events, Timer, this_thread};
@@ -90,7 +90,7 @@ impl Attachment {
     }
 
     /// Its device, as who holds memory for a use.
-    pub(crate) fn holder(&self, purpose: Use) -> Holder {
+    pub(crate) fn holder(&self, purpose: RegistrationUse) -> Holder {
         Holder::new(self.device.id(), purpose)
     }
 

@@ -11,7 +11,7 @@ use std::task::Waker;
 
 use super::full::{Full, Refused};
 use super::shared::{Attachment, Shared};
-use crate::device::{AsJob, Completion, CopyJob, Job, Keep, Queue, Token};
+use crate::device::{AsJob, Completion, CopyJob, Job, KeepAlive, Queue, Token};
 use crate::error::{ErrorKind, JobError};
 use crate::mem::{Leased, Leases, OfJob};
 use crate::reactor::slots::{JobLeases, Outcome, Taken, Target};
@@ -171,7 +171,7 @@ impl Drop for Shared {
         for (number, queue) in self.queues().enumerate() {
             // SAFETY: no handle, context or Op is left, and the devices only keep the table.
             let outstanding = unsafe { self.core.table.outstanding(number as u8) };
-            let keep: Keep = Arc::clone(&self.core) as Keep;
+            let keep: KeepAlive = Arc::clone(&self.core) as KeepAlive;
             // SAFETY: nobody else reaches queue or table, so that the count is exact; `keep` is the
             // table, whose Slots hold the Leases of those Jobs.
             unsafe { queue.retire(keep, outstanding) };

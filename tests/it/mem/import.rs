@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tokio_doca::device::{
-    Adapter, Exported, Imported, Offer, Queue, QueueConfig, Region, Registrar, Registration, Use,
+    Adapter, ExportRequest, Exported, Imported, Queue, QueueConfig, Region, Registrar,
+    Registration, RegistrationUse,
 };
 use tokio_doca::soft::{Soft, View};
 use tokio_doca::{
@@ -39,11 +40,11 @@ unsafe impl Adapter for Twisted {
 // SAFETY: the registrar duties are kept by the inner device, but for imports: no test makes a job of
 // one that is twisted.
 unsafe impl Registrar for Twisted {
-    fn register(&self, region: &Region, purpose: Use) -> Result<Registration> {
+    fn register(&self, region: &Region, purpose: RegistrationUse) -> Result<Registration> {
         self.inner.adapter().registrar().register(region, purpose)
     }
 
-    fn export(&self, offer: &Offer) -> Result<Exported> {
+    fn export(&self, offer: &ExportRequest) -> Result<Exported> {
         self.inner.adapter().registrar().export(offer)
     }
 

@@ -14,7 +14,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use support::*;
-use tokio_doca::device::{Adapter, Queue, QueueConfig, Region, Registrar, Registration, Use};
+use tokio_doca::device::{
+    Adapter, Queue, QueueConfig, Region, Registrar, Registration, RegistrationUse,
+};
 use tokio_doca::soft::Soft;
 use tokio_doca::{
     BufPool, Device, Dma, Error, ErrorKind, Mmap, Mode, WorkQ,
@@ -742,7 +744,7 @@ unsafe impl Adapter for Fake {
 
 // SAFETY: no queue uses the keys, and nothing is exported or imported.
 unsafe impl Registrar for Fake {
-    fn register(&self, _: &Region, _: Use) -> tokio_doca::Result<Registration> {
+    fn register(&self, _: &Region, _: RegistrationUse) -> tokio_doca::Result<Registration> {
         if self.refuses {
             return Err(Error::new(ErrorKind::Driver, "register", "not this one"));
         }

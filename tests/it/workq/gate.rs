@@ -12,7 +12,7 @@ use support::rdma::{Setup, Side, connect};
 use support::subscriber::OnEvent;
 use support::*;
 use tokio_doca::device::{
-    Adapter, Armed, Completion, DevInfo, Job, Keep, Queue, QueueConfig, Registrar, Submit,
+    Adapter, Armed, Completion, DevInfo, Job, KeepAlive, Queue, QueueConfig, Registrar, Submit,
     Submitted, Token,
 };
 use tokio_doca::soft::Soft;
@@ -341,7 +341,7 @@ unsafe impl Queue for Sinner {
         self.inner.clear();
     }
 
-    unsafe fn retire(&self, keep: Keep, outstanding: usize) {
+    unsafe fn retire(&self, keep: KeepAlive, outstanding: usize) {
         // SAFETY: as the caller promises.
         unsafe { self.inner.retire(keep, outstanding) };
     }

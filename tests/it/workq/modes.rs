@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use support::*;
 use tokio_doca::device::{
-    Adapter, Armed, Completion, Job, Keep, Queue, QueueConfig, Registrar, Submit, Submitted, Token,
+    Adapter, Armed, Completion, Job, KeepAlive, Queue, QueueConfig, Registrar, Submit, Submitted,
+    Token,
 };
 use tokio_doca::soft::{Fault, Soft};
 use tokio_doca::{BufPool, Device, Dma, ErrorKind, Mmap, Mode, Result, WorkQ, device::DevInfo};
@@ -259,7 +260,7 @@ unsafe impl Queue for SetsMode {
         self.inner.arm()
     }
 
-    unsafe fn retire(&self, keep: Keep, outstanding: usize) {
+    unsafe fn retire(&self, keep: KeepAlive, outstanding: usize) {
         // SAFETY: as the caller promises.
         unsafe { self.inner.retire(keep, outstanding) };
     }
@@ -312,7 +313,7 @@ unsafe impl Queue for Endless {
         Armed::Ready
     }
 
-    unsafe fn retire(&self, keep: Keep, outstanding: usize) {
+    unsafe fn retire(&self, keep: KeepAlive, outstanding: usize) {
         // SAFETY: as the caller promises.
         unsafe { self.0.retire(keep, outstanding) };
     }

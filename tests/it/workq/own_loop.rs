@@ -16,7 +16,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use support::*;
 use tokio_doca::device::{
-    Adapter, Armed, Completion, Job, Keep, Queue, QueueConfig, Registrar, Submit, Submitted, Token,
+    Adapter, Armed, Completion, Job, KeepAlive, Queue, QueueConfig, Registrar, Submit, Submitted,
+    Token,
 };
 use tokio_doca::soft::{Fault, Soft};
 use tokio_doca::{
@@ -263,7 +264,7 @@ unsafe impl Queue for Interrupted {
         self.inner.arm()
     }
 
-    unsafe fn retire(&self, keep: Keep, outstanding: usize) {
+    unsafe fn retire(&self, keep: KeepAlive, outstanding: usize) {
         // SAFETY: as the caller promises.
         unsafe { self.inner.retire(keep, outstanding) };
     }

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use support::*;
 use tokio_doca::device::{
-    Adapter, Armed, Completion, Job, Keep, Queue, QueueConfig, Region, Registrar, Registration,
-    Signal, Submit, Submitted, Token, Use,
+    Adapter, Armed, Completion, Job, KeepAlive, Queue, QueueConfig, Region, Registrar,
+    Registration, RegistrationUse, Signal, Submit, Submitted, Token,
 };
 use tokio_doca::soft::Fault;
 use tokio_doca::{
@@ -117,7 +117,7 @@ unsafe impl Queue for Narrow {
         }
     }
 
-    unsafe fn retire(&self, keep: Keep, _: usize) {
+    unsafe fn retire(&self, keep: KeepAlive, _: usize) {
         drop(keep);
     }
 }
@@ -154,7 +154,7 @@ unsafe impl Adapter for NarrowAdapter {
 
 // SAFETY: the keys of this device mean nothing: it reaches no memory.
 unsafe impl Registrar for NarrowAdapter {
-    fn register(&self, _: &Region, _: Use) -> tokio_doca::Result<Registration> {
+    fn register(&self, _: &Region, _: RegistrationUse) -> tokio_doca::Result<Registration> {
         Ok(Registration::new(0, None))
     }
 }

@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use tokio_doca::device::{
-    Adapter, CrcCaps, Provider, Queue, QueueConfig, Region, Registrar, Registration, Segment, Use,
+    Adapter, CrcCaps, Provider, Queue, QueueConfig, Region, Registrar, Registration,
+    RegistrationUse, Segment,
 };
 use tokio_doca::{
     Device, Result,
@@ -248,7 +249,7 @@ unsafe impl Adapter for Opened {
 // job whose memory is not in `keys` fails, and the memory of one that is over is not touched. Nothing
 // is exported or imported.
 unsafe impl Registrar for Opened {
-    fn register(&self, region: &Region, _purpose: Use) -> Result<Registration> {
+    fn register(&self, region: &Region, _purpose: RegistrationUse) -> Result<Registration> {
         let mut keys = self.control.keys();
         keys.last += 1;
         let (key, start) = (keys.last, region.addr().addr().get());

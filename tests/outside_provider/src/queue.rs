@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use tokio_doca::device::{
-    Armed, Completion, CrcJob, Job, Keep, Queue, QueueConfig, Segment, Segments, SessionRef,
+    Armed, Completion, CrcJob, Job, KeepAlive, Queue, QueueConfig, Segment, Segments, SessionRef,
     ShaJob, Signal, Submit, Submitted, Token,
 };
 use tokio_doca::{Error, ErrorKind, Result, error::JobError};
@@ -45,7 +45,7 @@ struct State {
     todo: VecDeque<Work>,
     done: VecDeque<Completion>,
     armed: bool,
-    keep: Option<Keep>,
+    keep: Option<KeepAlive>,
     closed: bool,
 }
 
@@ -390,7 +390,7 @@ unsafe impl Queue for OutsideQueue {
         }
     }
 
-    unsafe fn retire(&self, keep: Keep, _outstanding: usize) {
+    unsafe fn retire(&self, keep: KeepAlive, _outstanding: usize) {
         if self.0.sin == Sin::DropsEarly {
             drop(keep);
         } else {

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio_doca::device::{
-    Access, Adapter, Armed, Arrival, Completion, Endpoint, EndpointConfig, EndpointState, Exported,
-    Imported, Job, Keep, Offer, Queue, QueueConfig, RdmaJob, Region, Registrar, Registration,
-    Segments, Signal, Submit, Submitted, Token, Use, Verb,
+    Access, Adapter, Armed, Arrival, Completion, Endpoint, EndpointConfig, EndpointState,
+    ExportRequest, Exported, Imported, Job, KeepAlive, Queue, QueueConfig, RdmaJob, Region,
+    Registrar, Registration, RegistrationUse, Segments, Signal, Submit, Submitted, Token, Verb,
 };
 use tokio_doca::{Device, ErrorKind, Result, device::DevInfo, error::JobError};
 
@@ -166,11 +166,11 @@ unsafe impl Adapter for Sinful {
 // SAFETY: the registrar duties are kept by the device, but for the sins, each of which a test runs
 // under the suite alone.
 unsafe impl Registrar for Sinful {
-    fn register(&self, region: &Region, purpose: Use) -> Result<Registration> {
+    fn register(&self, region: &Region, purpose: RegistrationUse) -> Result<Registration> {
         self.device.adapter().registrar().register(region, purpose)
     }
 
-    fn export(&self, offer: &Offer) -> Result<Exported> {
+    fn export(&self, offer: &ExportRequest) -> Result<Exported> {
         let exported = self.device.adapter().registrar().export(offer)?;
         if self.sin != RdmaSin::ExportsForEver {
             return Ok(exported);
@@ -409,7 +409,7 @@ unsafe impl Queue for SinfulQueue {
         self.0.queue.clear();
     }
 
-    unsafe fn retire(&self, keep: Keep, outstanding: usize) {
+    unsafe fn retire(&self, keep: KeepAlive, outstanding: usize) {
         // SAFETY: as the caller promises.
         unsafe { self.0.queue.retire(keep, outstanding) }
     }
@@ -589,7 +589,7 @@ unsafe impl Endpoint for SinfulEndpoint {
         self.endpoint.reset();
     }
 
-    unsafe fn retire(&self, keep: Keep) {
+    unsafe fn retire(&self, keep: KeepAlive) {
         match self.shared.sin {
             RdmaSin::KeepsForEver => std::mem::forget(Arc::clone(&keep)),
             RdmaSin::DropsEarly => {

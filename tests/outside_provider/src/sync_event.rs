@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio_doca::device::{
     Adapter, Armed, Completion, EventConfig, EventCounter, EventJob, EventPort, EventWait, Job,
-    Keep, Queue, QueueConfig, Region, Registrar, Registration, Signal, Submit, Submitted, Token,
-    Use,
+    KeepAlive, Queue, QueueConfig, Region, Registrar, Registration, RegistrationUse, Signal,
+    Submit, Submitted, Token,
 };
 use tokio_doca::{
     Device, Error, ErrorKind, Result,
@@ -98,7 +98,7 @@ unsafe impl Adapter for Opened {
 // SAFETY: the registrar duties. The keys are not used: queues reach memory by its address, and no
 // more after a job's completion. Nothing is exported or imported.
 unsafe impl Registrar for Opened {
-    fn register(&self, _region: &Region, _purpose: Use) -> Result<Registration> {
+    fn register(&self, _region: &Region, _purpose: RegistrationUse) -> Result<Registration> {
         Ok(Registration::new(0, None))
     }
 }
@@ -184,7 +184,7 @@ unsafe impl Queue for Events {
         }
     }
 
-    unsafe fn retire(&self, keep: Keep, _outstanding: usize) {
+    unsafe fn retire(&self, keep: KeepAlive, _outstanding: usize) {
         drop(keep);
     }
 }

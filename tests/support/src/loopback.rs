@@ -40,7 +40,7 @@ struct World {
     resets: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
-struct Memory(Offer);
+struct Memory(ExportRequest);
 
 // SAFETY: nobody reaches its address through it.
 unsafe impl Send for Memory {}
@@ -508,7 +508,7 @@ unsafe impl Endpoint for LoopEndpoint {
         });
     }
 
-    unsafe fn retire(&self, keep: Keep) {
+    unsafe fn retire(&self, keep: KeepAlive) {
         let end = self.world.with(|world, later| {
             world.disconnect(self.id, later);
             let mut end = world.ends.remove(&self.id)?;
@@ -598,7 +598,7 @@ unsafe impl Queue for LoopQueue {
         }
     }
 
-    unsafe fn retire(&self, keep: Keep, _outstanding: usize) {
+    unsafe fn retire(&self, keep: KeepAlive, _outstanding: usize) {
         drop(keep);
     }
 }
@@ -651,7 +651,7 @@ struct Somewhere {
     number: u64,
 }
 
-impl Origin for Somewhere {
+impl ImportOrigin for Somewhere {
     fn check(&self) -> Result<(), JobError> {
         let world = self.world.upgrade().ok_or(JobError::exporter_gone())?;
         let known = lock(&world).memory.contains_key(&self.number);
@@ -663,11 +663,11 @@ impl Origin for Somewhere {
 // more after a job's completion. An import is what the offer of its number says.
 unsafe impl Registrar for LoopAdapter {
     /// It shares this process's addresses.
-    fn register(&self, _region: &Region, _purpose: Use) -> Result<Registration> {
+    fn register(&self, _region: &Region, _purpose: RegistrationUse) -> Result<Registration> {
         Ok(Registration::new(0, None))
     }
 
-    fn export(&self, offer: &Offer) -> Result<Exported> {
+    fn export(&self, offer: &ExportRequest) -> Result<Exported> {
         let mut world = lock(&self.world.0);
         let number = world.number();
         world.memory.insert(number, Memory(offer.clone()));

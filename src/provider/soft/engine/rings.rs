@@ -20,7 +20,9 @@ use super::super::copy;
 use super::super::fault::{Fault, Faults, Held};
 use super::ring::Ring;
 use super::split::{self, Split};
-use crate::device::{Completion, CopyJob, CpuJob, CpuState, Job, Keep, QueueConfig, Signal, Token};
+use crate::device::{
+    Completion, CopyJob, CpuJob, CpuState, Job, KeepAlive, QueueConfig, Signal, Token,
+};
 use crate::error::JobError;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use crate::sync::{discard, lock};
@@ -66,7 +68,7 @@ pub(in super::super) struct Rings {
     broken: AtomicBool,
     /// Nothing is accepted any more.
     retired: AtomicBool,
-    keep: Mutex<Option<Keep>>,
+    keep: Mutex<Option<KeepAlive>>,
 }
 
 /// Rings once per `arm`, and only then.
@@ -209,7 +211,7 @@ impl Rings {
         self.broken.load(Relaxed)
     }
 
-    pub(in super::super) fn keep(&self, keep: Keep) {
+    pub(in super::super) fn keep(&self, keep: KeepAlive) {
         *lock(&self.keep) = Some(keep);
     }
 

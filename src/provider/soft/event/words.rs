@@ -15,7 +15,7 @@
 use std::ptr::NonNull;
 
 use super::super::fabric::Mapping;
-use crate::device::Keep;
+use crate::device::KeepAlive;
 use crate::sync::atomic::AtomicU64;
 
 /// Nobody sleeps: no value is greater.
@@ -64,7 +64,7 @@ pub(super) struct Words {
     memory: Memory,
     counter: NonNull<AtomicU64>,
     /// Keeps a counter that lies somewhere else.
-    _elsewhere: Option<Keep>,
+    _elsewhere: Option<KeepAlive>,
 }
 
 // SAFETY: the pointer is to an atomic, which is Sync, in memory that this value keeps, and so is the rest.
@@ -105,7 +105,7 @@ impl Words {
     ///
     /// Eight aligned bytes are there as long as `elsewhere` is, and nobody of this process reaches them but by atomics, or by the opaque
     /// routine.
-    pub(super) unsafe fn with_counter(self, at: NonNull<u8>, elsewhere: Keep) -> Words {
+    pub(super) unsafe fn with_counter(self, at: NonNull<u8>, elsewhere: KeepAlive) -> Words {
         Words {
             counter: at.cast(),
             _elsewhere: Some(elsewhere),

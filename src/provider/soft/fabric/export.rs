@@ -14,7 +14,7 @@ use super::memory::sent;
 use super::protocol::{MEMORY, PAYLOAD, Payload, Refusal, fields_of, payload};
 use super::publish::publish;
 use super::service::{Client, Grant, Service};
-use crate::device::{Access, Audience, Exported, Offer};
+use crate::device::{Access, Audience, ExportRequest, Exported};
 use crate::error::{Error, ErrorKind, Result};
 
 /// What tickets of memory say of it, and replies once more.
@@ -118,7 +118,7 @@ impl Service for Memory {
 /// `NotPermitted` for a part of a memfd, and for a memfd whose seals forbid it; `Full` if all slots
 /// are taken; `BadState` in a fork of a process that exports; `OperatingSystem` if a system call
 /// fails.
-pub(in super::super) fn export(port: u8, offer: &Offer) -> Result<Exported> {
+pub(in super::super) fn export(port: u8, offer: &ExportRequest) -> Result<Exported> {
     let region = offer.region();
     let Some(backing) = offer.backing() else {
         let text = "only memory in a memfd can be exported to another process: take it with MmapBuilder::alloc, or from_memfd";

@@ -10,7 +10,7 @@ use super::super::ports::Ports;
 use super::remote::{self, Step};
 use super::state::{IDLE, Posted, Send, Shared};
 use crate::device::{
-    Access, Endpoint, EndpointConfig, EndpointState, Job, Keep, RdmaJob, Segments, Submit,
+    Access, Endpoint, EndpointConfig, EndpointState, Job, KeepAlive, RdmaJob, Segments, Submit,
     Submitted, Token,
 };
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
@@ -143,7 +143,7 @@ unsafe impl Endpoint for SoftEndpoint {
         self.0.tell();
     }
 
-    unsafe fn retire(&self, keep: Keep) {
+    unsafe fn retire(&self, keep: KeepAlive) {
         self.0.retire();
         discard(keep);
     }

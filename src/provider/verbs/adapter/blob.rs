@@ -17,22 +17,22 @@ use crate::provider::envelope::{self, Envelope};
 /// Whose export it is: a process, and a number that it gave. Both are 0 for a peer that does not
 /// use this library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(in super::super) struct Origin {
+pub(in super::super) struct BlobOrigin {
     pub(in super::super) process: u64,
     pub(in super::super) number: u64,
 }
 
-impl Origin {
+impl BlobOrigin {
     /// A new export of this process's.
-    pub(in super::super) fn new() -> Origin {
+    pub(in super::super) fn new() -> BlobOrigin {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Origin {
+        BlobOrigin {
             process: process(),
             number: NEXT.fetch_add(1, Relaxed),
         }
     }
 
-    pub(super) const FOREIGN: Origin = Origin {
+    pub(super) const FOREIGN: BlobOrigin = BlobOrigin {
         process: 0,
         number: 0,
     };
@@ -42,16 +42,16 @@ impl Origin {
     }
 
     pub(in super::super) fn is_foreign(&self) -> bool {
-        *self == Origin::FOREIGN
+        *self == BlobOrigin::FOREIGN
     }
 
     fn format(self) -> [U64; 2] {
         [self.process.into(), self.number.into()]
     }
 
-    fn parse(fields: [U64; 2]) -> Origin {
+    fn parse(fields: [U64; 2]) -> BlobOrigin {
         let [process, number] = fields.map(U64::get);
-        Origin { process, number }
+        BlobOrigin { process, number }
     }
 }
 
@@ -71,7 +71,7 @@ pub(in super::super) fn random_psn() -> u32 {
 /// Exported memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MemoryBlob {
-    pub(in super::super) origin: Origin,
+    pub(in super::super) origin: BlobOrigin,
     pub(in super::super) addr: u64,
     pub(in super::super) len: u64,
     pub(in super::super) rkey: u32,
@@ -109,7 +109,7 @@ impl MemoryBlob {
     pub(in super::super) fn parse(bytes: &[u8]) -> Result<MemoryBlob> {
         MEMORY.open(bytes, |fields: MemoryFields, _| {
             let blob = MemoryBlob {
-                origin: Origin::parse(fields.origin),
+                origin: BlobOrigin::parse(fields.origin),
                 addr: fields.addr.get(),
                 len: fields.len.get(),
                 rkey: fields.rkey.get(),
@@ -147,7 +147,7 @@ pub struct Address {
 /// What the blob of an endpoint says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct EndpointBlob {
-    pub(in super::super) origin: Origin,
+    pub(in super::super) origin: BlobOrigin,
     pub(in super::super) address: Address,
     /// What its peer may do; enforced by both sides.
     pub(in super::super) permissions: Access,
@@ -204,7 +204,7 @@ impl EndpointBlob {
                 number => Some(*Mtu::ALL.get(usize::from(number) - 1)?),
             };
             let blob = EndpointBlob {
-                origin: Origin::parse(fields.origin),
+                origin: BlobOrigin::parse(fields.origin),
                 address: Address {
                     lid: fields.lid.get(),
                     qpn: fields.qpn.get(),
@@ -255,7 +255,7 @@ impl Address {
         }
         let all = Access::RDMA_READ | Access::RDMA_WRITE | Access::RDMA_ATOMIC;
         let blob = EndpointBlob {
-            origin: Origin::FOREIGN,
+            origin: BlobOrigin::FOREIGN,
             address: *self,
             permissions: all,
             answers: 1,
@@ -278,8 +278,8 @@ mod tests {
     use super::*;
     use crate::provider::envelope::seal;
 
-    fn origin() -> impl Strategy<Value = Origin> {
-        (any::<u64>(), any::<u64>()).prop_map(|(process, number)| Origin { process, number })
+    fn origin() -> impl Strategy<Value = BlobOrigin> {
+        (any::<u64>(), any::<u64>()).prop_map(|(process, number)| BlobOrigin { process, number })
     }
 
     fn access() -> impl Strategy<Value = Access> {

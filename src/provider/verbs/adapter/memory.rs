@@ -14,7 +14,8 @@ use super::super::ffi::*;
 use super::blob::{self, MemoryBlob};
 use super::context::Context;
 use crate::device::{
-    Access, Audience, Doubt, Exported, Imported, Offer, Origin, Region, Registration, Use,
+    Access, Audience, ExportRequest, Exported, ImportOrigin, Imported, LeakFlag, Region,
+    Registration, RegistrationUse,
 };
 use crate::error::{Error, ErrorKind, JobError, Result};
 use crate::sync::lock;
@@ -24,7 +25,7 @@ pub(in super::super) struct Mr {
     context: Arc<Context>,
     raw: NonNull<ibv_mr>,
     /// Who is told if it stays: peers reach it. Of others no request is left.
-    doubt: Option<Doubt>,
+    leak_flag: Option<LeakFlag>,
 }
 
 // SAFETY: libibverbs may be called from any thread, and the region is this handle's alone.
@@ -52,7 +53,7 @@ impl Mr {
         Ok(Mr {
             context: Arc::clone(context),
             raw,
-            doubt: None,
+            leak_flag: None,
         })
     }
 
@@ -85,7 +86,7 @@ impl Drop for Mr {
         // SAFETY: the region is this handle's, and nothing that could use it is in flight (`Registration`, `Exported`).
         let dereg = || unsafe { dereg_mr(self.raw.as_ptr()) };
         if !self.context.destroy("ibv_dereg_mr", dereg) {
-            self.doubt.iter().for_each(Doubt::keep_for_ever);
+            self.leak_flag.iter().for_each(LeakFlag::set);
         }
     }
 }
@@ -112,7 +113,7 @@ fn not_registered(device: &str, len: usize) -> Error {
 pub(in super::super) fn register(
     context: &Arc<Context>,
     region: &Region,
-    purpose: Use,
+    purpose: RegistrationUse,
 ) -> Result<Registration> {
     let writable = region.access().local_writable();
     let local = match writable {
@@ -120,7 +121,7 @@ pub(in super::super) fn register(
         false => ibv_access_flags(0),
     };
     let (pd, flags) = match purpose {
-        Use::Dma => {
+        RegistrationUse::Dma => {
             let Some(pd) = context.copies_pd() else {
                 // Hashes need no key.
                 return Ok(Registration::new(0, None));
@@ -131,7 +132,7 @@ pub(in super::super) fn register(
             };
             (pd, local | remote)
         }
-        Use::Rdma => (context.pd(), local),
+        RegistrationUse::Rdma => (context.pd(), local),
     };
     // SAFETY: the domain is the context's; the range is valid until the Registration is dropped
     // (`Region::new`).
@@ -160,7 +161,7 @@ fn exports() -> MutexGuard<'static, Exports> {
 
 /// An export, until it is taken back.
 struct Export {
-    origin: blob::Origin,
+    origin: blob::BlobOrigin,
     _mr: Mr,
 }
 
@@ -192,7 +193,7 @@ pub(in super::super) fn remote_flags(access: Access) -> ibv_access_flags {
     flags
 }
 
-pub(in super::super) fn export(context: &Arc<Context>, offer: &Offer) -> Result<Exported> {
+pub(in super::super) fn export(context: &Arc<Context>, offer: &ExportRequest) -> Result<Exported> {
     if offer.audience() != Audience::Rdma {
         let text = format!(
             "device {} is no DPU's: it exports to peers of an Rdma",
@@ -212,10 +213,10 @@ pub(in super::super) fn export(context: &Arc<Context>, offer: &Offer) -> Result<
     }
     let (addr, len) = (offer.region().addr(), offer.region().len());
     // SAFETY: the domain is the context's; the range is valid until the Exported is dropped, and for
-    // ever if the doubt is told (`Offer::new`).
+    // ever if the flag is set (`ExportRequest::new`).
     let mut mr = unsafe { Mr::register(context, context.pd(), addr, len, flags) }?;
-    mr.doubt = Some(offer.doubt().clone());
-    let origin = blob::Origin::new();
+    mr.leak_flag = Some(offer.leak_flag().clone());
+    let origin = blob::BlobOrigin::new();
     let blob = MemoryBlob {
         origin,
         addr: addr.addr().get() as u64,
@@ -233,7 +234,7 @@ pub(in super::super) fn export(context: &Arc<Context>, offer: &Offer) -> Result<
 /// Memory of another process: whether it is still exported only the next operation tells.
 struct Far;
 
-impl Origin for Far {
+impl ImportOrigin for Far {
     fn check(&self) -> Result<(), JobError> {
         Ok(())
     }
@@ -242,7 +243,7 @@ impl Origin for Far {
 /// Memory of this process.
 struct Own(u64);
 
-impl Origin for Own {
+impl ImportOrigin for Own {
     fn check(&self) -> Result<(), JobError> {
         match exports().contains_key(&self.0) {
             true => Ok(()),

@@ -12,7 +12,7 @@ mod traits;
 mod wake;
 
 pub use blob::Address;
-pub(super) use blob::{EndpointBlob, Origin, random_psn};
+pub(super) use blob::{BlobOrigin, EndpointBlob, random_psn};
 pub(super) use context::{Context, bytes, device_name};
 pub(super) use memory::{Mr, lkey, remote_flags, rkey};
 pub(super) use traits::{LIST, PROBES, REQUESTS, Traits, check, check_ptr};

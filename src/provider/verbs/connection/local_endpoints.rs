@@ -3,22 +3,22 @@
 use std::collections::HashSet;
 use std::sync::{LazyLock, Mutex, MutexGuard};
 
-use super::super::adapter::Origin;
+use super::super::adapter::BlobOrigin;
 use crate::sync::lock;
 
-fn all() -> MutexGuard<'static, HashSet<Origin>> {
-    static ALL: LazyLock<Mutex<HashSet<Origin>>> = LazyLock::new(Mutex::default);
+fn all() -> MutexGuard<'static, HashSet<BlobOrigin>> {
+    static ALL: LazyLock<Mutex<HashSet<BlobOrigin>>> = LazyLock::new(Mutex::default);
     lock(&*ALL)
 }
 
-pub(in super::super) fn add(origin: &Origin) {
+pub(in super::super) fn add(origin: &BlobOrigin) {
     all().insert(*origin);
 }
 
-pub(in super::super) fn remove(origin: &Origin) {
+pub(in super::super) fn remove(origin: &BlobOrigin) {
     all().remove(origin);
 }
 
-pub(in super::super) fn contains(origin: &Origin) -> bool {
+pub(in super::super) fn contains(origin: &BlobOrigin) -> bool {
     all().contains(origin)
 }

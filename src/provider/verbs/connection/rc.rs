@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::super::adapter::{
-    Address, EndpointBlob, Origin, PROBES, bytes, random_psn, remote_flags, wake,
+    Address, BlobOrigin, EndpointBlob, PROBES, bytes, random_psn, remote_flags, wake,
 };
 use super::super::ffi::*;
 use super::super::transport::{Core, PeerTimeouts, Qp, QpCaps, Retry, Route, Sends};
@@ -59,7 +59,7 @@ pub(in super::super) struct RcConnection {
 pub(in super::super) struct RcInner {
     pub(in super::super) state: EndpointState,
     pub(in super::super) qp: Option<Arc<Qp>>,
-    origin: Origin,
+    origin: BlobOrigin,
     psn: u32,
     gid: (u32, [u8; 16]),
     pub(in super::super) peer: Option<EndpointBlob>,
@@ -96,7 +96,7 @@ impl RcConnection {
         let inner = RcInner {
             state: EndpointState::Init,
             qp: None,
-            origin: Origin::new(),
+            origin: BlobOrigin::new(),
             psn: random_psn(),
             gid: (0, [0; 16]),
             peer: None,
@@ -398,7 +398,7 @@ impl RcConnection {
         if !self.end(inner) || inner.retired {
             return;
         }
-        inner.origin = Origin::new();
+        inner.origin = BlobOrigin::new();
         inner.psn = random_psn();
         inner.connecting = false;
         if let Err(error) = self.begin(inner) {

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::super::connection::RcConnection;
 use super::shared::Shared;
-use crate::device::{Endpoint, EndpointState, Job, Keep, Segments, Submit, Submitted, Token};
+use crate::device::{Endpoint, EndpointState, Job, KeepAlive, Segments, Submit, Submitted, Token};
 use crate::error::{JobError, Result};
 use crate::sync::{discard, lock};
 
@@ -99,7 +99,7 @@ unsafe impl Endpoint for VerbsEndpoint {
         self.conn.tell();
     }
 
-    unsafe fn retire(&self, keep: Keep) {
+    unsafe fn retire(&self, keep: KeepAlive) {
         match self.end() {
             true => discard(keep),
             false => std::mem::forget(keep),

@@ -11,8 +11,8 @@ use super::computed::INLINE;
 use super::endpoint::VerbsEndpoint;
 use super::shared::Shared;
 use crate::device::{
-    Armed, Completion, CpuJob, CpuState, Endpoint, EndpointConfig, Job, Keep, Queue, QueueConfig,
-    Submit, Submitted, Token,
+    Armed, Completion, CpuJob, CpuState, Endpoint, EndpointConfig, Job, KeepAlive, Queue,
+    QueueConfig, Submit, Submitted, Token,
 };
 use crate::error::{Error, JobError, Result as SetUp};
 use crate::sync::{discard, lock};
@@ -123,7 +123,7 @@ unsafe impl Queue for VerbsQueue {
         self.0.arm()
     }
 
-    unsafe fn retire(&self, keep: Keep, _outstanding: usize) {
+    unsafe fn retire(&self, keep: KeepAlive, _outstanding: usize) {
         match self.0.end() {
             true => discard(keep),
             false => std::mem::forget(keep),

@@ -17,7 +17,7 @@ use super::super::peer::Peer;
 use super::super::protocol::{PAYLOAD, Ticket, words_of};
 use super::super::service::Service;
 use super::connect::Granted;
-use crate::device::{Imported, Origin};
+use crate::device::{ImportOrigin, Imported};
 use crate::error::{Error, ErrorKind, JobError, Result};
 
 /// What keeps imported memory, and what the key of its Segments points to.
@@ -83,7 +83,7 @@ impl Import {
     }
 }
 
-impl Origin for Import {
+impl ImportOrigin for Import {
     fn check(&self) -> Result<(), JobError> {
         Import::check(self)
     }

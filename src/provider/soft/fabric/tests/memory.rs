@@ -22,7 +22,9 @@ use super::super::memory::Mapping;
 use super::super::protocol::{MEMORY, Reply, SLOTS, words_of};
 use super::super::watch::{Identity, Watch};
 use super::*;
-use crate::device::{Access, Audience, Backing, Doubt, Exported, Imported, Offer, Region};
+use crate::device::{
+    Access, Audience, Backing, ExportRequest, Exported, Imported, LeakFlag, Region,
+};
 use crate::error::{JobError, Reason};
 
 const LEN: usize = 10_000;
@@ -60,7 +62,7 @@ impl Owner {
         }
     }
 
-    fn offer(&self, access: Access) -> Offer {
+    fn offer(&self, access: Access) -> ExportRequest {
         let backing = Backing {
             memfd: Arc::clone(&self.memfd),
             offset: 0,
@@ -74,11 +76,11 @@ impl Owner {
         access: Access,
         backing: Option<Backing>,
         owner: Weak<dyn Any + Send + Sync>,
-    ) -> Offer {
+    ) -> ExportRequest {
         // SAFETY: each test keeps its Owner until its exports have gone.
         let region = unsafe { Region::new(self.memory.base(), LEN, access) };
         // SAFETY: the memory is the memfd's, if one is named, and no job uses the owner.
-        unsafe { Offer::new(region, backing, Audience::Dpu, owner, Doubt::default()) }
+        unsafe { ExportRequest::new(region, backing, Audience::Dpu, owner, LeakFlag::default()) }
     }
 
     fn export(&self, access: Access) -> Exported {

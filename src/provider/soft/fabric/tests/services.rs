@@ -68,15 +68,15 @@ struct Endpoint {
 }
 
 /// What becomes of a connection to be kept.
-struct Keep(Option<Arc<AtomicUsize>>);
+struct KeepAlive(Option<Arc<AtomicUsize>>);
 
-impl Keep {
+impl KeepAlive {
     fn done(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Keep {
+impl Drop for KeepAlive {
     fn drop(&mut self) {
         if let Some(undone) = &self.0 {
             undone.fetch_add(1, SeqCst);
@@ -116,7 +116,7 @@ impl Service for Endpoint {
         let process = client.process()?;
         lock(&self.clients).push((client.instance, client.payload, process));
         let (kept, keeps) = (Arc::clone(&self.kept), Arc::clone(&self.keeps));
-        let undo = Keep(Some(Arc::clone(&self.undone)));
+        let undo = KeepAlive(Some(Arc::clone(&self.undone)));
         let keep = move |socket| {
             undo.done();
             lock(&*kept).push(socket);
