@@ -1,8 +1,8 @@
 //! The bars: one line each, `NAME measured bar ok|MISS`, and what was measured.
 //!
-//! Each is a ratio within one run against a bare baseline that stands here too, a difference of two counts, or, where
-//! nanoseconds stand, the minimum of several rounds. Rounds of what is compared are interleaved, so that a busy machine
-//! slows both.
+//! Each is a ratio within one run against a bare baseline that stands here too, a difference of two
+//! counts, or, where nanoseconds stand, the minimum of several rounds. Rounds of what is compared
+//! are interleaved, so that a busy machine slows both.
 //!
 //! ```text
 //! cargo bench --bench bars                 all of them, about a minute

@@ -1,7 +1,9 @@
-//! Busy-polling without a runtime, beside the event mode: how long one small copy by an engine thread takes.
+//! Busy-polling without a runtime, beside the event mode: how long one small copy by an engine
+//! thread takes.
 //!
-//! `WorkQ::block_on` spins on this thread until the job is over, where the event mode sleeps and is woken. The price is
-//! a CPU, and the kernel's own count shows that the spinning thread never slept.
+//! `WorkQ::block_on` spins on this thread until the job is over, where the event mode sleeps and is
+//! woken. The price is a CPU, and the kernel's own count shows that the spinning thread never
+//! slept.
 use std::error::Error;
 use std::future::poll_fn;
 use std::pin::pin;
@@ -34,7 +36,8 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<()> {
-    // An adapter finishes nothing inside the submission; with this limit the software device does not either.
+    // An adapter finishes nothing inside the submission; with this limit the software device does
+    // not either.
     let soft = Soft::builder().inline_limit(0).build();
     soft.faults().push_env()?;
     let device = soft.open("pf0")?;

@@ -1,7 +1,8 @@
-//! What becomes of a copy that nobody awaits any more: it goes on, and its memory stays leased until it is over.
+//! What becomes of a copy that nobody awaits any more: it goes on, and its memory stays leased
+//! until it is over.
 //!
-//! The device is told to hold jobs up, so that a timeout strikes while one is in flight. Nothing waits in a `drop`,
-//! nothing dangles; only `shutdown` waits.
+//! The device is told to hold jobs up, so that a timeout strikes while one is in flight. Nothing
+//! waits in a `drop`, nothing dangles; only `shutdown` waits.
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -59,7 +60,8 @@ async fn run() -> Result<()> {
     let text = String::from_utf8_lossy(&dst.data()?).into_owned();
     println!("over: the destination holds {text:?}");
 
-    // 2. A slow job is given up, and tried again with another destination: it does not hold up what comes later.
+    // 2. A slow job is given up, and tried again with another destination: it does not hold up what
+    //    comes later.
     soft.faults().push(Fault::Delay(50 * SHORT));
     let (slow, quick) = (pool.alloc().await, pool.alloc().await);
     give_up(dma.copy(&src, &slow)).await?;
@@ -71,7 +73,8 @@ async fn run() -> Result<()> {
     );
     until_free(&slow, &workq).await?;
 
-    // 3. Bufs whose handles are gone as well: the job has the last word, and the elements go home after it.
+    // 3. Bufs whose handles are gone as well: the job has the last word, and the elements go home
+    //    after it.
     let hold = soft.faults().hold();
     let (a, b) = (pool.alloc().await, pool.alloc().await);
     a.extend_from_slice(b"bye")?;

@@ -1,4 +1,5 @@
-//! The host's half of DOCA's Comm Channel sample: sends one message to `cc_server` and prints the answer.
+//! The host's half of DOCA's Comm Channel sample: sends one message to `cc_server` and prints the
+//! answer.
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! The DPU's half of DOCA's Comm Channel sample: a service on the representor of a host's function, which answers one client.
+//! The DPU's half of DOCA's Comm Channel sample: a service on the representor of a host's function,
+//! which answers one client.
 //!
 //! ```text
 //! $ TOKIO_DOCA_SOFT=dpu cargo run --example cc_server                (one terminal)

@@ -2,9 +2,9 @@
 //! `crc32c FILE...`, and `crc32c -c CRC FROM TO`.
 //!
 //! Each file streams through two pooled Bufs: while the device works on one part, the next is read.
-//! The CRC of a part begins with that of the parts before it. With `-c` the device copies each part,
-//! and computes the CRC of what it copies in the same pass; the last part is checked against CRC, and
-//! TO appears only if it is right. `-` is the standard input.
+//! The CRC of a part begins with that of the parts before it. With `-c` the device copies each
+//! part, and computes the CRC of what it copies in the same pass; the last part is checked against
+//! CRC, and TO appears only if it is right. `-` is the standard input.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};

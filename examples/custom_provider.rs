@@ -1,7 +1,9 @@
-//! A provider of your own: an accelerator with two kinds of jobs that the crate does not know, driven as awaited futures.
+//! A provider of your own: an accelerator with two kinds of jobs that the crate does not know,
+//! driven as awaited futures.
 //!
-//! The device is a thread that computes checksums and applies a key. Its half is the contract of `tokio_doca::device`; who
-//! promises what is numbered there, and the suite of `tokio_doca::contract` checks it. The caller's half is `Accel`.
+//! The device is a thread that computes checksums and applies a key. Its half is the contract of
+//! `tokio_doca::device`; who promises what is numbered there, and the suite of
+//! `tokio_doca::contract` checks it. The caller's half is `Accel`.
 #![expect(
     unsafe_code,
     reason = "a device touches the memory that it is lent by address"
@@ -30,7 +32,8 @@ pub const CRC32: u32 = 1;
 /// Writes the source to the destination, each byte combined with the lowest one of the argument.
 pub const XOR: u32 = 2;
 
-// The device's half ---------------------------------------------------------------------------------------------------
+// The device's half
+// ---------------------------------------------------------------------------------------------------
 
 /// The family of these devices: there is one, `accel0`.
 #[derive(Default)]
@@ -65,8 +68,8 @@ impl Provider for Accelerators {
 /// The open device.
 struct Accelerator(DevInfo);
 
-// SAFETY: the adapter duties. `open_queue` makes a new queue, and keeps none; the information is made
-// once, and the queues take what lies within its capabilities. There is nothing else.
+// SAFETY: the adapter duties. `open_queue` makes a new queue, and keeps none; the information is
+// made once, and the queues take what lies within its capabilities. There is nothing else.
 unsafe impl Adapter for Accelerator {
     fn info(&self) -> &DevInfo {
         &self.0
@@ -131,10 +134,12 @@ struct State {
 }
 
 // SAFETY: the duties of `tokio_doca::device`:
-// 1. A Job goes through `todo` and `done` once. 2. It is pushed to `done` after its memory was touched last.
+// 1. A Job goes through `todo` and `done` once. 2. It is pushed to `done` after its memory was
+//    touched last.
 // 3. `submit` takes jobs of its own kinds, and no others. 4. Nothing is answered inline.
 // 5. Under the lock either `arm` sees a completion, or its completion sees `armed`, and takes it.
-// 6. The thread drops `keep` at its end, with nothing left to do. 7. The lock is held for a few instructions.
+// 6. The thread drops `keep` at its end, with nothing left to do. 7. The lock is held for a few
+//    instructions.
 unsafe impl Submit for AccelQueue {
     unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
         let known = jobs.iter().map_while(|(token, job)| match job {
@@ -201,7 +206,8 @@ impl Shared {
     /// The thread: the accelerator itself.
     fn run(&self) {
         while let Some((token, job)) = self.next() {
-            // SAFETY: an accepted Job's memory is valid, and leased, until its completion was reaped.
+            // SAFETY: an accepted Job's memory is valid, and leased, until its completion was
+            // reaped.
             let result = unsafe { execute(&job) };
             let mut state = lock(&self.state);
             state.done.push_back(Completion::new(token, result));
@@ -276,7 +282,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-// The caller's half ---------------------------------------------------------------------------------------------------
+// The caller's half
+// ---------------------------------------------------------------------------------------------------
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {

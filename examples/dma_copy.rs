@@ -1,8 +1,9 @@
 //! Copies a file through awaitable DMA jobs, and verifies the copy: `dma_copy SRC DST [DEVICE]`.
 //!
-//! Each of eight lanes takes the next chunk, reads it into a pooled Buf, has the device copy it to another one, and
-//! writes that at its place in DST. So reading, copying and writing overlap, and a file of any size takes 16 MiB of
-//! Bufs. At the end both files are read once more, each alone, and their checksums are compared.
+//! Each of eight lanes takes the next chunk, reads it into a pooled Buf, has the device copy it to
+//! another one, and writes that at its place in DST. So reading, copying and writing overlap, and a
+//! file of any size takes 16 MiB of Bufs. At the end both files are read once more, each alone, and
+//! their checksums are compared.
 use std::cell::Cell;
 use std::fs::{self, File, Metadata};
 use std::io::{self, BufRead, BufReader, ErrorKind, IsTerminal, Write};
@@ -74,7 +75,8 @@ fn run(src: &Path, dst: &Path, device: Option<&PathBuf>) -> Result<()> {
 
 type End<'a> = (&'a Path, Arc<File>);
 
-/// Copies `size` bytes. After a failure a job may be in flight that never ends: it keeps its Bufs, and nobody waits for it.
+/// Copies `size` bytes. After a failure a job may be in flight that never ends: it keeps its Bufs,
+/// and nobody waits for it.
 async fn copy(
     pool: &BufPool,
     dma: &Dma,
@@ -115,7 +117,8 @@ fn cannot(what: &str, path: &Path) -> impl Fn(io::Error) -> String {
     move |error| format!("cannot {what} {}: {error}", path.display())
 }
 
-/// Opens both files, unless they are one, by whatever names; and only then empties DST. Also the size of SRC.
+/// Opens both files, unless they are one, by whatever names; and only then empties DST. Also the
+/// size of SRC.
 fn open(src: &Path, dst: &Path) -> Result<(Arc<File>, Arc<File>, u64)> {
     let check = |path: &Path, meta: &Metadata, good: bool| match good {
         true => Ok(()),

@@ -1,7 +1,9 @@
 //! The DPU's half of a remote copy: fetches by DMA what `dma_copy_host` exported, and prints it.
-//! `TOKIO_DOCA_SOFT=dpu dma_copy_dpu [-p PCI] [-d EXPORT_DESC] [-b BUFFER_INFO] [--find TEXT]`, the flags of DOCA's sample.
+//! `TOKIO_DOCA_SOFT=dpu dma_copy_dpu [-p PCI] [-d EXPORT_DESC] [-b BUFFER_INFO] [--find TEXT]`, the
+//! flags of DOCA's sample.
 //!
-//! With `--find` it scans all of the host's memory for TEXT, a piece at a time, as the receiver of the DMA guide does (chapter 6).
+//! With `--find` it scans all of the host's memory for TEXT, a piece at a time, as the receiver of
+//! the DMA guide does (chapter 6).
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -97,7 +99,8 @@ async fn run(args: &Args) -> Result<()> {
 /// Bytes that are scanned at a time.
 const PIECE: usize = 1 << 20;
 
-/// Says where in the host's memory the text is: one piece after the other is copied here and looked through.
+/// Says where in the host's memory the text is: one piece after the other is copied here and looked
+/// through.
 async fn find(device: &Device, remote: &RemoteMmap, text: &str) -> Result<()> {
     let (text, len) = (text.as_bytes(), remote.len());
     // Pieces overlap, so that what lies across two of them is found.

@@ -1,8 +1,10 @@
 //! The host's half of a remote copy: exports a text to the DPU, and waits until it was fetched.
-//! `dma_copy_host [-p PCI] [-t TEXT] [-d EXPORT_DESC] [-b BUFFER_INFO] [--at BYTE]`, the flags of DOCA's sample, and where in the memory
-//! the text stands: at its start, if not said. What lies before it is zeros, for `dma_copy_dpu --find` to look through.
+//! `dma_copy_host [-p PCI] [-t TEXT] [-d EXPORT_DESC] [-b BUFFER_INFO] [--at BYTE]`, the flags of
+//! DOCA's sample, and where in the memory the text stands: at its start, if not said. What lies
+//! before it is zeros, for `dma_copy_dpu --find` to look through.
 //!
-//! It writes two files: what `dma_copy_dpu` needs to import the memory, and which part of it holds the text. On one machine:
+//! It writes two files: what `dma_copy_dpu` needs to import the memory, and which part of it holds
+//! the text. On one machine:
 //!
 //! ```text
 //! $ cargo run --example dma_copy_host                          (one terminal)

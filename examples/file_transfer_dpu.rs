@@ -1,4 +1,5 @@
-//! The DPU's half of a file transfer: copies a file out of the host's memory, or into it, by DMA. See `file_transfer_host`.
+//! The DPU's half of a file transfer: copies a file out of the host's memory, or into it, by DMA.
+//! See `file_transfer_host`.
 use std::process::ExitCode;
 
 use tokio::time::timeout;

@@ -1,11 +1,13 @@
-//! The host's half of a file transfer: offers a file to the DPU, or has it send one, through memory that it exports.
+//! The host's half of a file transfer: offers a file to the DPU, or has it send one, through memory
+//! that it exports.
 //!
 //! ```text
 //! $ TOKIO_DOCA_SOFT=dpu cargo run --example file_transfer_dpu -- -f copy      (one terminal)
 //! $ cargo run --example file_transfer_host -- -f Cargo.lock                  (another one)
 //! ```
 //!
-//! If FILE is there it goes to the DPU; if not, the DPU's file comes here, as with DOCA's `dma_copy`. Either side may start first.
+//! If FILE is there it goes to the DPU; if not, the DPU's file comes here, as with DOCA's
+//! `dma_copy`. Either side may start first.
 use std::process::ExitCode;
 
 use tokio::time::{Duration, Instant, sleep};

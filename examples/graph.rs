@@ -1,8 +1,9 @@
 //! A graph that is described once and run many times: `graph [--dot] [--trace FILE]`.
 //!
-//! A block is copied and hashed at the same time; a user node then compares source and destination and prints the digest.
-//! Ten instances run at once on one WorkQ. `--dot` prints the graph for Graphviz and runs nothing; `--trace` writes when each
-//! node of the first instance ran, for Chrome's trace viewer.
+//! A block is copied and hashed at the same time; a user node then compares source and destination
+//! and prints the digest. Ten instances run at once on one WorkQ. `--dot` prints the graph for
+//! Graphviz and runs nothing; `--trace` writes when each node of the first instance ran, for
+//! Chrome's trace viewer.
 
 use std::io::{self, Write};
 use std::process::ExitCode;

@@ -1,4 +1,5 @@
-//! The write path of a store as a graph: `graph_pipeline [--dot] [--trace JSON] [--corrupt N] [FILE [LEFT RIGHT]]`.
+//! The write path of a store as a graph:
+//! `graph_pipeline [--dot] [--trace JSON] [--corrupt N] [FILE [LEFT RIGHT]]`.
 //!
 //! ```text
 //!            +--> digest -------------------+
@@ -6,13 +7,15 @@
 //!            +--> right --> right digest ---+
 //! ```
 //!
-//! Each block of FILE (of this program, if none is named) is copied to a staging buffer, hashed there, and copied to two
-//! replicas; those are hashed as well, and a user node compares the digests. A block is one run, and a run is one future.
-//! There are eight instances, and each takes the next block when it is done with the last: more is never in flight. What was
-//! verified is written to LEFT and RIGHT, which must not exist.
+//! Each block of FILE (of this program, if none is named) is copied to a staging buffer, hashed
+//! there, and copied to two replicas; those are hashed as well, and a user node compares the
+//! digests. A block is one run, and a run is one future. There are eight instances, and each takes
+//! the next block when it is done with the last: more is never in flight. What was verified is
+//! written to LEFT and RIGHT, which must not exist.
 //!
-//! `--corrupt N` tears a write: the right replica of block N loses its last byte. `--trace` writes when each node of the
-//! first instance's last run ran, for Chrome's trace viewer. `--dot` prints the graph for Graphviz, and runs nothing.
+//! `--corrupt N` tears a write: the right replica of block N loses its last byte. `--trace` writes
+//! when each node of the first instance's last run ran, for Chrome's trace viewer. `--dot` prints
+//! the graph for Graphviz, and runs nothing.
 
 use std::cell::{Cell, RefCell};
 use std::fs::{self, File};

@@ -1,11 +1,12 @@
-//! The three modes side by side: the latency of small copies by an engine thread, and the CPU that waiting takes.
+//! The three modes side by side: the latency of small copies by an engine thread, and the CPU that
+//! waiting takes.
 //!
 //! ```text
 //! hybrid [SPIN_MICROSECONDS]
 //! ```
 //!
-//! Each mode copies one after the other, on one WorkQ whose mode is changed in between. Then one copy is held up: while it
-//! waits, busy-polling burns a CPU, and the other two sleep.
+//! Each mode copies one after the other, on one WorkQ whose mode is changed in between. Then one
+//! copy is held up: while it waits, busy-polling burns a CPU, and the other two sleep.
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -48,7 +49,8 @@ fn main() -> ExitCode {
 }
 
 fn run(spin: Duration) -> Result<()> {
-    // An adapter finishes nothing inside the submission; with this limit the software device does not either.
+    // An adapter finishes nothing inside the submission; with this limit the software device does
+    // not either.
     let soft = Soft::builder().inline_limit(0).build();
     soft.faults().push_env()?;
     let device = soft.open("pf0")?;
@@ -78,7 +80,8 @@ fn run(spin: Duration) -> Result<()> {
             times.len(),
             [50, 99].map(|percent| times[(times.len() - 1) * percent / 100]),
         );
-        // Nothing else runs: the CPU time of the process is this thread's, and the engine's, which sleeps.
+        // Nothing else runs: the CPU time of the process is this thread's, and the engine's, which
+        // sleeps.
         let hold = soft.faults().hold();
         dst.reset_data_len()?;
         let waiting = async {

@@ -1,11 +1,12 @@
-//! An epoll loop of one's own, without a runtime: a timer brings work, and the WorkQ's handle says when copies are over.
+//! An epoll loop of one's own, without a runtime: a timer brings work, and the WorkQ's handle says
+//! when copies are over.
 //!
 //! ```text
 //! own_epoll_loop [TICKS]
 //! ```
 //!
-//! At each tick of the timer a batch of copies is submitted, each with a number that comes back with its end. The loop
-//! sleeps in `epoll_wait` for both: arm, wait, clear, progress.
+//! At each tick of the timer a batch of copies is submitted, each with a number that comes back
+//! with its end. The loop sleeps in `epoll_wait` for both: arm, wait, clear, progress.
 use std::error::Error;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
@@ -52,7 +53,8 @@ fn main() -> ExitCode {
 }
 
 fn run(ticks: u64) -> Result<()> {
-    // An adapter finishes nothing inside the submission; with this limit the software device does not either.
+    // An adapter finishes nothing inside the submission; with this limit the software device does
+    // not either.
     let soft = Soft::builder().inline_limit(0).build();
     soft.faults().push_env()?;
     let device = soft.open("pf0")?;
@@ -102,7 +104,8 @@ fn run(ticks: u64) -> Result<()> {
                 if begun.iter().flatten().any(|begun| begun.elapsed() > LIMIT) {
                     return Err(format!("the device did not finish a copy within {LIMIT:?}").into());
                 }
-                // What is still under way is not late: this tick takes the pairs that are free, the next the rest.
+                // What is still under way is not late: this tick takes the pairs that are free, the
+                // next the rest.
                 while ticked < ticks * BATCH as u64
                     && let Some(at) = free.pop()
                 {

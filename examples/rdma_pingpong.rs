@@ -1,11 +1,13 @@
-//! How long a message takes to another process and back, and how many go there in a second: busy-polling, and event-driven.
+//! How long a message takes to another process and back, and how many go there in a second:
+//! busy-polling, and event-driven.
 //!
 //! ```text
 //! rdma_pingpong [client|server] [--size BYTES] [--iterations N] [FLAG VALUE]...
 //! ```
 //!
-//! Without a role it starts its server itself. The immediate value of a message tells the server what to do: it echoes what the
-//! client measures round trips with, and takes the rest, of which the last one is echoed too.
+//! Without a role it starts its server itself. The immediate value of a message tells the server
+//! what to do: it echoes what the client measures round trips with, and takes the rest, of which
+//! the last one is echoed too.
 mod rdma_sample;
 
 use std::future::poll_fn;
@@ -209,7 +211,8 @@ impl Pair<'_> {
     }
 }
 
-/// Runs it on this thread, which has no time for the runtime meanwhile: so it is not asked to yield to it either.
+/// Runs it on this thread, which has no time for the runtime meanwhile: so it is not asked to yield
+/// to it either.
 fn spin<T>(workq: &WorkQ, future: impl Future<Output = T>) -> T {
     workq.block_on(unconstrained(future))
 }

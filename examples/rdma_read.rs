@@ -1,5 +1,5 @@
-//! One side reads the memory of the other one, which takes no part in it: DOCA's samples rdma_read_requester and _responder, and
-//! their flags (`rdma_read -h`).
+//! One side reads the memory of the other one, which takes no part in it: DOCA's samples
+//! rdma_read_requester and _responder, and their flags (`rdma_read -h`).
 //!
 //! ```text
 //! $ cargo run --example rdma_read -- responder --tcp 127.0.0.1:18515 -r "a text"    (one terminal)

@@ -1,5 +1,5 @@
-//! One side writes to the memory of the other one, which takes no part in it: DOCA's samples rdma_write_requester and _responder,
-//! and their flags (`rdma_write -h`).
+//! One side writes to the memory of the other one, which takes no part in it: DOCA's samples
+//! rdma_write_requester and _responder, and their flags (`rdma_write -h`).
 //!
 //! ```text
 //! $ cargo run --example rdma_write -- responder --tcp 127.0.0.1:18515                (one terminal)

@@ -1,5 +1,6 @@
-//! One side writes to the memory of the other one, and has it know by an immediate value: DOCA's samples
-//! rdma_write_immediate_requester and _responder, and their flags (`rdma_write_immediate -h`).
+//! One side writes to the memory of the other one, and has it know by an immediate value: DOCA's
+//! samples rdma_write_immediate_requester and _responder, and their flags
+//! (`rdma_write_immediate -h`).
 //!
 //! ```text
 //! $ cargo run --example rdma_write_immediate -- responder --tcp 127.0.0.1:18515                (one terminal)

@@ -1,8 +1,8 @@
 //! Hashes files by a device, and prints or checks sums as `sha256sum` does:
 //! `sha_file [-a sha1|sha256|sha512] FILE...`, and `sha_file [-a ..] -c SUMS`.
 //!
-//! Each file streams through two pooled Bufs: while the device hashes one part, the next is read. A file of any size takes
-//! 2 MiB. `-` is the standard input.
+//! Each file streams through two pooled Bufs: while the device hashes one part, the next is read. A
+//! file of any size takes 2 MiB. `-` is the standard input.
 
 use std::ffi::OsString;
 use std::fs::{self, File};

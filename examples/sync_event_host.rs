@@ -1,4 +1,5 @@
-//! The host's half of a signal there and back: DOCA's sample sync_event_host, and its flags (`sync_event_host -h`).
+//! The host's half of a signal there and back: DOCA's sample sync_event_host, and its flags
+//! (`sync_event_host -h`).
 //!
 //! ```text
 //! $ cargo run --example sync_event_host -- -d 0b:00.0                                      (one terminal)

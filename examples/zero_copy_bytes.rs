@@ -1,8 +1,10 @@
-//! Sends a file to a TCP socket through Bufs and `Bytes`, without a copy of its own: `zero_copy_bytes FILE [ADDRESS]`.
+//! Sends a file to a TCP socket through Bufs and `Bytes`, without a copy of its own:
+//! `zero_copy_bytes FILE [ADDRESS]`.
 //!
-//! The file is read into the tailroom of pooled Bufs, a Buf becomes `Bytes`, and the socket is written from there, two at
-//! a time; when a `Bytes` is dropped its Buf goes home to the pool. Without an address the other end is in this process:
-//! it appends what arrives to a Buf, which is a `BufMut`, and at the end the checksums are compared.
+//! The file is read into the tailroom of pooled Bufs, a Buf becomes `Bytes`, and the socket is
+//! written from there, two at a time; when a `Bytes` is dropped its Buf goes home to the pool.
+//! Without an address the other end is in this process: it appends what arrives to a Buf, which is
+//! a `BufMut`, and at the end the checksums are compared.
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

@@ -308,7 +308,8 @@ impl JobError {
         JobError::of(Reason::QueueBroken)
     }
 
-    /// For providers: what a Job or a receive ends with that the device cannot be made to let go of. Its memory stays leased for ever.
+    /// For providers: what a Job or a receive ends with that the device cannot be made to let go
+    /// of. Its memory stays leased for ever.
     pub const fn memory_kept() -> JobError {
         JobError::of(Reason::MemoryKept)
     }
@@ -344,7 +345,8 @@ impl JobError {
         JobError::of(Reason::EventPeerGone)
     }
 
-    /// For providers: why a Job or a receive of an Endpoint failed, and the numbers of the reason's text: the first is kept to 56 bits.
+    /// For providers: why a Job or a receive of an Endpoint failed, and the numbers of the reason's
+    /// text: the first is kept to 56 bits.
     pub const fn endpoint(reason: Reason, first: u64, second: u64) -> JobError {
         JobError::new(reason, first, second)
     }

@@ -1,5 +1,5 @@
-//! S5: a Channel's round trip over that of a bare Tokio Unix socket: in one task's thread, and between two threads on two CPUs, which is what
-//! two processes pay.
+//! S5: a Channel's round trip over that of a bare Tokio Unix socket: in one task's thread, and
+//! between two threads on two CPUs, which is what two processes pay.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;

@@ -93,7 +93,8 @@ fn buf_allocations() -> f64 {
     (all as f64 - bare as f64) / ROUNDS as f64
 }
 
-/// Begins, and ends, what is counted of a scenario under strace: a system call that nothing else here makes.
+/// Begins, and ends, what is counted of a scenario under strace: a system call that nothing else
+/// here makes.
 pub(crate) fn mark() {
     let _ = std::os::unix::process::parent_id();
 }
@@ -249,7 +250,8 @@ fn system_calls(counts: &mut Counts) -> Result<(), String> {
     ] {
         counts.insert(name, calls_that_are_ours(scenario)?);
     }
-    // Who loses its CPU on its way to sleep, or amid a job, rings or is waited for after all: a job's own calls show in every try.
+    // Who loses its CPU on its way to sleep, or amid a job, rings or is waited for after all: a
+    // job's own calls show in every try.
     let tries = |scenario| {
         (0..3)
             .map(|_| calls(scenario))

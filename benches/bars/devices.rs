@@ -1,5 +1,5 @@
-//! Test providers: a device whose end is seen through its event only, one that finishes late on a thread of its own,
-//! and one that notes when it was given what.
+//! Test providers: a device whose end is seen through its event only, one that finishes late on a
+//! thread of its own, and one that notes when it was given what.
 #![expect(unsafe_code, reason = "implements Queue, which is lent memory")]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -44,8 +44,8 @@ fn device(name: &str, open: Open) -> Device {
     Device::from_adapter(Arc::new(TestDevice { info, open }))
 }
 
-// SAFETY: the adapter duties. `open_queue` makes a new queue, and keeps none; the information is made
-// once, and the queues take what lies within its capabilities. There is nothing else.
+// SAFETY: the adapter duties. `open_queue` makes a new queue, and keeps none; the information is
+// made once, and the queues take what lies within its capabilities. There is nothing else.
 unsafe impl Adapter for TestDevice {
     fn info(&self) -> &DevInfo {
         &self.info
@@ -70,12 +70,13 @@ unsafe impl Registrar for TestDevice {
 
 fn descriptor(src: &Segments, dst: &Segments, len: usize) -> Descriptor {
     let (src, dst) = (src.as_slice(), dst.as_slice());
-    // SAFETY: an accepted Job's memory is valid and leased until its completion; the device takes no lists.
+    // SAFETY: an accepted Job's memory is valid and leased until its completion; the device takes
+    // no lists.
     unsafe { Descriptor::new(src[0].addr().as_ptr(), dst[0].addr().as_ptr(), len) }
 }
 
-/// Does each Job at once, rings at once, and shows the completion from the next turn on: whoever looks before, in the
-/// poll that submitted it, finds nothing. One Job at a time.
+/// Does each Job at once, rings at once, and shows the completion from the next turn on: whoever
+/// looks before, in the poll that submitted it, finds nothing. One Job at a time.
 #[derive(Default)]
 pub(crate) struct Forced {
     token: AtomicU64,
@@ -110,7 +111,8 @@ struct ForcedQueue {
     signal: Arc<Signal>,
 }
 
-// SAFETY: a Job is over when `submit` returns, so that nothing is kept of it; `reap` hands its Token out once.
+// SAFETY: a Job is over when `submit` returns, so that nothing is kept of it; `reap` hands its
+// Token out once.
 unsafe impl Submit for ForcedQueue {
     unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
         let [(token, Job::Copy(CopyJob { src, dst, len }))] = jobs else {
@@ -174,7 +176,8 @@ impl Bell {
     }
 }
 
-/// A thread that finishes a Job a given time after it was submitted, and notes when. It never sleeps.
+/// A thread that finishes a Job a given time after it was submitted, and notes when. It never
+/// sleeps.
 pub(crate) struct Late {
     shared: Arc<LateShared>,
     thread: Option<JoinHandle<()>>,
@@ -334,8 +337,8 @@ unsafe impl Queue for LateQueue {
     }
 }
 
-/// Another device, which notes when each of its sources was submitted. Its clock counts submissions: a busy machine
-/// does not bend it.
+/// Another device, which notes when each of its sources was submitted. Its clock counts
+/// submissions: a busy machine does not bend it.
 pub(crate) struct Observed {
     clock: AtomicU64,
     /// By source, in the order of their addresses.

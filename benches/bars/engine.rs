@@ -37,7 +37,8 @@ struct Engine {
 
 impl Engine {
     fn start(mode: Mode) -> Engine {
-        // The engine inherits where it may run, and two spinning threads on one CPU only measure the scheduler.
+        // The engine inherits where it may run, and two spinning threads on one CPU only measure
+        // the scheduler.
         sys::pin(Some(1));
         let soft = Soft::builder().inline_limit(0).build();
         let rig = Rig::soft(&soft, mode, LEN, 2 * LANES);

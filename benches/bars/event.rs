@@ -100,7 +100,8 @@ pub(crate) fn b4(report: &mut Report) {
         Err(error) => report.skip("B4.instr", &error),
     }
 }
-/// From the end of a job on the other CPU to the waiter going on: the bare loop. Nanoseconds, one a job.
+/// From the end of a job on the other CPU to the waiter going on: the bare loop. Nanoseconds, one a
+/// job.
 fn raw_wakeups(late: &Late, edge: &sys::Edge, jobs: usize) -> Vec<f64> {
     (0..jobs)
         .map(|_| {

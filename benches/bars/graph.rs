@@ -203,7 +203,8 @@ pub(crate) fn g3(report: &mut Report) {
     report.line("G3", allocations(), Exactly(0.0), "", what);
 }
 
-/// A graph of 4 by 4 copies of 1 MiB on two devices with an engine each, against the same one after the other.
+/// A graph of 4 by 4 copies of 1 MiB on two devices with an engine each, against the same one after
+/// the other.
 pub(crate) fn g4(report: &mut Report) {
     const LEN: usize = 1 << 20;
     const SIDE: usize = 4;

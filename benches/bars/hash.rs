@@ -1,7 +1,7 @@
 //! G5: a hash of 1 MiB through a device, against the bare crate on the same bytes.
 //!
-//! In event mode one task alone waits for the engine to wake, and the engine for the task: with two there is always a hash
-//! to go on with.
+//! In event mode one task alone waits for the engine to wake, and the engine for the task: with two
+//! there is always a hash to go on with.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -106,7 +106,8 @@ pub(crate) fn b6(report: &mut Report) {
     }
 }
 
-/// Nanoseconds per copy, both threads together, of threads that each have a pair and share the WorkQ.
+/// Nanoseconds per copy, both threads together, of threads that each have a pair and share the
+/// WorkQ.
 fn threads(rig: &Rig, pairs: &[(Buf, Buf)], cpus: &[usize], fillings: u64) -> f64 {
     let barrier = std::sync::Barrier::new(cpus.len());
     let rates = std::thread::scope(|scope| {

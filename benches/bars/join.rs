@@ -1,7 +1,8 @@
-//! G2: a copy, a hash and a function that checks them, as a graph, against `join!` and the same function.
+//! G2: a copy, a hash and a function that checks them, as a graph, against `join!` and the same
+//! function.
 //!
-//! Of 64 KiB the hash is the engine's, on the other CPU, and the copy is done inline meanwhile. Of 4 KiB both are inline: what
-//! is left is what a run costs, and nobody's waiting hides it.
+//! Of 64 KiB the hash is the engine's, on the other CPU, and the copy is done inline meanwhile. Of
+//! 4 KiB both are inline: what is left is what a run costs, and nobody's waiting hides it.
 
 use std::time::Instant;
 

@@ -19,7 +19,8 @@ use super::{scenario, sys};
 const SPIN: Duration = Duration::from_micros(30);
 const HYBRID: Mode = Mode::Hybrid { spin: SPIN };
 
-/// From submission to result of jobs that take 5 us on the other CPU, in a task. Nanoseconds, one a job.
+/// From submission to result of jobs that take 5 us on the other CPU, in a task. Nanoseconds, one a
+/// job.
 fn latencies(mode: Mode, jobs: usize) -> Vec<f64> {
     // One device at a time: each spins on the other CPU.
     let late = Arc::new(Late::start(Duration::from_micros(5), 1));
@@ -37,7 +38,8 @@ fn latencies(mode: Mode, jobs: usize) -> Vec<f64> {
     })
 }
 
-/// Wake-ups in 5 s of a program in which one job is held up, all that time, and somebody waits for it.
+/// Wake-ups in 5 s of a program in which one job is held up, all that time, and somebody waits for
+/// it.
 fn waiting_wakeups(mode: Mode) -> f64 {
     let soft = Soft::builder().defer(true).build();
     let rig = Rig::soft(&soft, mode, 64, 2);

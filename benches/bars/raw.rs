@@ -26,7 +26,8 @@ unsafe impl Sync for Descriptor {}
 impl Descriptor {
     /// # Safety
     ///
-    /// `len` bytes at both addresses are valid, disjoint, and nobody else's for as long as it is used.
+    /// `len` bytes at both addresses are valid, disjoint, and nobody else's for as long as it is
+    /// used.
     pub(crate) unsafe fn new(src: *const u8, dst: *mut u8, len: usize) -> Descriptor {
         Descriptor { src, dst, len }
     }
@@ -103,7 +104,8 @@ impl Ring {
         }
     }
 
-    /// The busy loop: post, and look until the flag is set. Without `pause`, which costs as much as eighty loads.
+    /// The busy loop: post, and look until the flag is set. Without `pause`, which costs as much as
+    /// eighty loads.
     #[allow(clippy::missing_spin_loop, reason = "the flag is set already")]
     #[inline(always)]
     pub(crate) fn run(&mut self, job: Descriptor) {

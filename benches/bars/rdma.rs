@@ -1,4 +1,5 @@
-//! R1 to R8: remote operations with another process, which is this program once more: `bars rdma ROLE NUMBER`.
+//! R1 to R8: remote operations with another process, which is this program once more:
+//! `bars rdma ROLE NUMBER`.
 #![expect(unsafe_code, reason = "the baselines copy by address, and map")]
 
 use std::collections::VecDeque;
@@ -142,7 +143,8 @@ fn memory_peer(len: usize) {
     heard();
 }
 
-/// Receives that are posted ahead, as perftest has them: one is posted anew once the answer was sent.
+/// Receives that are posted ahead, as perftest has them: one is posted anew once the answer was
+/// sent.
 const AHEAD: usize = 8;
 
 /// A queue of receives, each with the Buf that it is for.
@@ -165,7 +167,8 @@ const SMALL: usize = 64;
 /// Messages that a Buf takes before it is emptied.
 const FILLING: usize = 64;
 
-/// Sends back what it gets, for as long as it is connected. Says how many allocations the second half of `ECHOES` made.
+/// Sends back what it gets, for as long as it is connected. Says how many allocations the second
+/// half of `ECHOES` made.
 fn echo_peer(mode: Mode, contexts: usize) {
     sys::pin(Some(1));
     let side = Side::open(mode, SMALL * FILLING, contexts);

@@ -59,7 +59,8 @@ pub(crate) fn bare(src: &Buf, dst: &Buf) -> Descriptor {
     dst.set_data(0, dst.capacity()).expect("all of it");
     let to = dst.data_mut().expect("nobody has it").as_mut_ptr();
     dst.set_data(0, 0).expect("empty again");
-    // SAFETY: two elements of a pool, valid while the Bufs are alive; the bars use the two ways in turn.
+    // SAFETY: two elements of a pool, valid while the Bufs are alive; the bars use the two ways in
+    // turn.
     unsafe { Descriptor::new(from, to, len) }
 }
 
@@ -71,14 +72,16 @@ pub(crate) fn on_task<T: Send + 'static>(body: impl Future<Output = T> + Send + 
         .expect("a runtime");
     let task = runtime.spawn(body);
     let ended = runtime.block_on(async {
-        // A runtime makes its list of tasks that yielded for the first one: no job that spends a budget shall count for it.
+        // A runtime makes its list of tasks that yielded for the first one: no job that spends a
+        // budget shall count for it.
         tokio::task::yield_now().await;
         task.await
     });
     ended.expect("the task did not panic")
 }
 
-/// Copies `rounds` times `src` into `dst` until that is full, in a task: the op, and one reset for each filling.
+/// Copies `rounds` times `src` into `dst` until that is full, in a task: the op, and one reset for
+/// each filling.
 pub(crate) async fn fill(dma: &Dma, src: &Buf, dst: &Buf, fillings: u64) {
     let times = dst.capacity() / src.data_len();
     for _ in 0..fillings {

@@ -27,8 +27,8 @@ use super::report::Goal::{AtLeast, AtMost, Exactly};
 use super::report::Report;
 use super::rig::{Rig, on_task};
 
-/// Exports `count` Mmaps of `len` bytes each, says their blobs and where it has memory of its own, and answers each line
-/// with the number of its descriptors, until there are no more.
+/// Exports `count` Mmaps of `len` bytes each, says their blobs and where it has memory of its own,
+/// and answers each line with the number of its descriptors, until there are no more.
 pub(crate) fn peer(len: usize, count: usize) {
     let pf0 = Soft::builder().build().open("pf0").expect("a host");
     let access = Access::LOCAL_READ_WRITE | Access::DPU_READ_WRITE;

@@ -1,4 +1,5 @@
-//! S1, S2 and S4: sync events with another process, which is this program once more (`bars sync ROLE NUMBER`), and many waits.
+//! S1, S2 and S4: sync events with another process, which is this program once more
+//! (`bars sync ROLE NUMBER`), and many waits.
 
 use std::future::Future;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -253,7 +254,8 @@ impl<F: Future> Future for Counted<F> {
     }
 }
 
-/// Sets of one event that each wake a task, beside so many waits, of so many events: nanoseconds of one, and polls of the others.
+/// Sets of one event that each wake a task, beside so many waits, of so many events: nanoseconds of
+/// one, and polls of the others.
 fn sets_beside(waits: usize, events: usize) -> (f64, u64) {
     const SETS: u64 = 5_000;
     on_task(async move {

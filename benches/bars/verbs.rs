@@ -1,7 +1,9 @@
-//! V2: a write of 64 bytes through the crate over the provider of adapters, and by a loop in C's way, on the same functions.
+//! V2: a write of 64 bytes through the crate over the provider of adapters, and by a loop in C's
+//! way, on the same functions.
 //!
-//! These do next to nothing: `post_send` copies the bytes and puts a completion into a ring, `poll_cq` takes it. The remote memory is another
-//! process's, which is this program once more, so that no Lease of this process's own is taken for it; the bytes go to a place here.
+//! These do next to nothing: `post_send` copies the bytes and puts a completion into a ring,
+//! `poll_cq` takes it. The remote memory is another process's, which is this program once more, so
+//! that no Lease of this process's own is taken for it; the bytes go to a place here.
 #![expect(unsafe_code, reason = "it calls what C would call, and is called so")]
 
 use std::cell::UnsafeCell;

@@ -1,4 +1,5 @@
-//! What both sides of the file transfer share: the messages, the slots of the exported memory, and the file itself.
+//! What both sides of the file transfer share: the messages, the slots of the exported memory, and
+//! the file itself.
 //!
 //! ```text
 //!   host                                              DPU
@@ -8,7 +9,8 @@
 //!                     all sent: End, its CRC-32 --->  the same? keeps the file, says Kept
 //! ```
 //!
-//! The host's slots are filled and emptied by its CPU, and by DMA jobs of the DPU: whichever way the file goes.
+//! The host's slots are filled and emptied by its CPU, and by DMA jobs of the DPU: whichever way
+//! the file goes.
 #![allow(dead_code, unreachable_pub, reason = "each side uses its own part")]
 
 mod file;

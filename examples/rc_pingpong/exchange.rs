@@ -1,4 +1,5 @@
-//! How two sides of `ibv_rc_pingpong` find each other: each tells the other by TCP, in a line of text, where it is.
+//! How two sides of `ibv_rc_pingpong` find each other: each tells the other by TCP, in a line of
+//! text, where it is.
 //!
 //! ```text
 //! client                                              server

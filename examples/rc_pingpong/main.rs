@@ -1,5 +1,5 @@
-//! A message to and fro between two sides, of which either may be rdma-core's `ibv_rc_pingpong`: they speak its exchange, and take
-//! its flags. By polling, or event-driven (`-e`).
+//! A message to and fro between two sides, of which either may be rdma-core's `ibv_rc_pingpong`:
+//! they speak its exchange, and take its flags. By polling, or event-driven (`-e`).
 //!
 //! ```text
 //! rc_pingpong -d rxe0 -e                        ibv_rc_pingpong -d rxe0 -g 1 -e HOST
@@ -172,7 +172,8 @@ fn say(which: &str, place: &Place) -> Result<()> {
     Ok(writeln!(stdout(), "  {which} address: {place}")?)
 }
 
-/// The client sends, and the server sends back what came: each waits for both ends before it begins anew.
+/// The client sends, and the server sends back what came: each waits for both ends before it begins
+/// anew.
 async fn exchanges(
     args: &Args,
     rdma: &Rdma,

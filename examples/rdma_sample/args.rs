@@ -1,4 +1,5 @@
-//! The flags of DOCA's RDMA samples. Two of them are short ones of two letters, so they are read by hand.
+//! The flags of DOCA's RDMA samples. Two of them are short ones of two letters, so they are read by
+//! hand.
 
 use std::collections::HashMap;
 use std::ffi::OsString;

@@ -4,7 +4,8 @@ use tokio_doca::{Rdma, mem::Access};
 
 use super::{Result, bytes, holding, room};
 
-/// Length and CRC-32 of some bytes. As a message it also tells the peer that this side has got so far.
+/// Length and CRC-32 of some bytes. As a message it also tells the peer that this side has got so
+/// far.
 #[derive(Clone, Copy, PartialEq)]
 pub struct Digest {
     len: u32,

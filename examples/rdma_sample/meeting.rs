@@ -1,6 +1,8 @@
-//! How two processes hand each other what `connect` and the import need: by files, as DOCA's samples do, or by one TCP connection.
+//! How two processes hand each other what `connect` and the import need: by files, as DOCA's
+//! samples do, or by one TCP connection.
 //!
-//! Who can read it can use the connection, or the memory: files are the user's own, and the network is one that is trusted.
+//! Who can read it can use the connection, or the memory: files are the user's own, and the network
+//! is one that is trusted.
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind as Io, Write};
@@ -18,7 +20,8 @@ use super::{Args, Result, say};
 /// How often a file or a listener is looked for.
 const AGAIN: Duration = Duration::from_millis(10);
 
-/// Two connected sides, which still have something to hand over. Its end removes the files that this side wrote.
+/// Two connected sides, which still have something to hand over. Its end removes the files that
+/// this side wrote.
 pub struct Meeting<'a> {
     args: &'a Args,
     stream: Option<TcpStream>,
@@ -100,8 +103,8 @@ async fn reach(address: &str, listens: bool) -> Result<TcpStream> {
     }
 }
 
-/// Waits until a file is there that `take` accepts. What is left of an earlier run, whose process is gone, is refused there: the peer
-/// will write another one.
+/// Waits until a file is there that `take` accepts. What is left of an earlier run, whose process
+/// is gone, is refused there: the peer will write another one.
 async fn wait_for<T>(
     path: &Path,
     limit: Duration,

@@ -1,4 +1,5 @@
-//! What the RDMA examples share: the flags of DOCA's samples, how the two processes meet, and how they compare what they have.
+//! What the RDMA examples share: the flags of DOCA's samples, how the two processes meet, and how
+//! they compare what they have.
 #![allow(
     dead_code,
     unreachable_pub,

@@ -1,4 +1,5 @@
-//! What `sync_event_host` and `sync_event_dpu` share: the flags of DOCA's samples, and the two flavours.
+//! What `sync_event_host` and `sync_event_dpu` share: the flags of DOCA's samples, and the two
+//! flavours.
 #![allow(dead_code, unreachable_pub, reason = "each example uses its own part")]
 
 use std::time::Duration;

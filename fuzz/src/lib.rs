@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-/// Writes inputs to begin with into the directory that `FUZZ_SEEDS` names, before libFuzzer reads it.
+/// Writes inputs to begin with into the directory that `FUZZ_SEEDS` names, before libFuzzer reads
+/// it.
 pub fn seeds<T: AsRef<[u8]>>(seeds: &[T]) {
     let Some(directory) = std::env::var_os("FUZZ_SEEDS") else {
         return;
@@ -13,8 +14,8 @@ pub fn seeds<T: AsRef<[u8]>>(seeds: &[T]) {
     }
 }
 
-/// Mutates `data[..size]` as libFuzzer does, and makes right what no mutation hits: half of the time, or nobody would see what
-/// becomes of what is wrong.
+/// Mutates `data[..size]` as libFuzzer does, and makes right what no mutation hits: half of the
+/// time, or nobody would see what becomes of what is wrong.
 pub fn mutate(
     data: &mut [u8],
     size: usize,

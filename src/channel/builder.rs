@@ -37,7 +37,8 @@ impl ChannelBuilder {
         }
     }
 
-    /// The most bytes of one message, in either direction, 1 to 4,080; 4,080 if not said. A connection has the smaller of both sides'.
+    /// The most bytes of one message, in either direction, 1 to 4,080; 4,080 if not said. A
+    /// connection has the smaller of both sides'.
     #[doc(alias = "doca_comm_channel_ep_set_max_msg_size")]
     pub fn max_message_size(self, bytes: usize) -> ChannelBuilder {
         ChannelBuilder {
@@ -46,7 +47,8 @@ impl ChannelBuilder {
         }
     }
 
-    /// How many messages of a connection wait beyond what its socket takes, 1 to 8,192; 10 if not said.
+    /// How many messages of a connection wait beyond what its socket takes, 1 to 8,192; 10 if not
+    /// said.
     #[doc(alias = "doca_comm_channel_ep_set_send_queue_size")]
     pub fn send_queue_size(self, messages: usize) -> ChannelBuilder {
         ChannelBuilder {
@@ -55,7 +57,8 @@ impl ChannelBuilder {
         }
     }
 
-    /// How many messages of a connection are read ahead, of the longest that there are, 1 to 8,192; 10 if not said.
+    /// How many messages of a connection are read ahead, of the longest that there are, 1 to 8,192;
+    /// 10 if not said.
     #[doc(alias = "doca_comm_channel_ep_set_recv_queue_size")]
     pub fn recv_queue_size(self, messages: usize) -> ChannelBuilder {
         ChannelBuilder {
@@ -64,7 +67,8 @@ impl ChannelBuilder {
         }
     }
 
-    /// For a service: how many peers are connected at once, at least 1; 512 if not said. Others get `Full`.
+    /// For a service: how many peers are connected at once, at least 1; 512 if not said. Others get
+    /// `Full`.
     #[doc(alias = "doca_comm_channel_get_service_max_num_connections")]
     pub fn max_peers(self, peers: usize) -> ChannelBuilder {
         ChannelBuilder {
@@ -98,13 +102,16 @@ impl ChannelBuilder {
         Ok(())
     }
 
-    /// Offers a service on a representor: its function reaches it, and nobody else. It needs a Tokio runtime, and listens until it is dropped.
+    /// Offers a service on a representor: its function reaches it, and nobody else. It needs a
+    /// Tokio runtime, and listens until it is dropped.
     ///
     /// # Errors
     ///
-    /// `AlreadyExist` if a process of this user has a service of that name there; `NotFound` if the function has gone; `NotSupported` if the
-    /// representor's device has no other side on this machine; `InvalidValue` for a name that is empty, longer than 32 bytes or has a 0, and for sizes
-    /// that are out of their ranges; `NotPermitted` if this user has no number in the process's user namespace; `BadState` without a runtime.
+    /// `AlreadyExist` if a process of this user has a service of that name there; `NotFound` if the
+    /// function has gone; `NotSupported` if the representor's device has no other side on this
+    /// machine; `InvalidValue` for a name that is empty, longer than 32 bytes or has a 0, and for
+    /// sizes that are out of their ranges; `NotPermitted` if this user has no number in the
+    /// process's user namespace; `BadState` without a runtime.
     #[doc(alias = "doca_comm_channel_ep_listen")]
     pub fn listen(self, representor: &Representor, service: &str) -> Result<Service> {
         self.check(LISTEN, service)?;
@@ -123,13 +130,13 @@ impl ChannelBuilder {
         Ok(Service::new(self, service, listener, at))
     }
 
-    /// Offers a service at a TCP address of this machine; with port 0 at a free one ([`Service::local_addr`]). Any device may, and who
-    /// reaches the address reaches the service.
+    /// Offers a service at a TCP address of this machine; with port 0 at a free one
+    /// ([`Service::local_addr`]). Any device may, and who reaches the address reaches the service.
     ///
     /// # Errors
     ///
-    /// `AlreadyExist` if somebody listens there; `InvalidValue` and `BadState` as [`listen`](ChannelBuilder::listen); what the system says of
-    /// the address.
+    /// `AlreadyExist` if somebody listens there; `InvalidValue` and `BadState` as
+    /// [`listen`](ChannelBuilder::listen); what the system says of the address.
     pub async fn listen_tcp(
         self,
         device: &Device,
@@ -146,18 +153,22 @@ impl ChannelBuilder {
         Ok(Service::new(self, service, listener, at))
     }
 
-    /// Connects a function of the host to the service of that name on its representor; waits until the service accepts.
+    /// Connects a function of the host to the service of that name on its representor; waits until
+    /// the service accepts.
     ///
     /// # Errors
     ///
-    /// `ConnectionAborted` if no such service listens; `Full` if it has as many peers as it takes; `TimedOut` if its line was full for
-    /// 5 s, since it does not accept or too many connect; `ConnectionReset` if it ends meanwhile; `NotPermitted` if another user has its
-    /// name, or if this user has no number in the process's user namespace; `NotSupported` on a port of the DPU and on devices that have
-    /// no other side on this machine; `UnsupportedVersion`; `InvalidValue` and `BadState` as [`listen`](ChannelBuilder::listen).
+    /// `ConnectionAborted` if no such service listens; `Full` if it has as many peers as it takes;
+    /// `TimedOut` if its line was full for 5 s, since it does not accept or too many connect;
+    /// `ConnectionReset` if it ends meanwhile; `NotPermitted` if another user has its name, or if
+    /// this user has no number in the process's user namespace; `NotSupported` on a port of the DPU
+    /// and on devices that have no other side on this machine; `UnsupportedVersion`; `InvalidValue`
+    /// and `BadState` as [`listen`](ChannelBuilder::listen).
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is ready, there is no connection; the service may have accepted one, which is then over.
+    /// Dropped before it is ready, there is no connection; the service may have accepted one, which
+    /// is then over.
     #[doc(alias = "doca_comm_channel_ep_connect")]
     pub async fn connect(self, device: &Device, service: &str) -> Result<Channel> {
         self.check(CONNECT, service)?;

@@ -12,10 +12,12 @@ use super::peer::Peer;
 use crate::device::Device;
 use crate::error::Result;
 
-/// A connection for control messages: of a client to its service, or of a service to one of its clients.
+/// A connection for control messages: of a client to its service, or of a service to one of its
+/// clients.
 ///
-/// Messages of up to 4,080 bytes, in order, each whole. Clients and services are made by [`Channel::builder`]. Clones are the same
-/// connection; with the last one it ends, after what was sent before has been written, however long the peer takes to read it.
+/// Messages of up to 4,080 bytes, in order, each whole. Clients and services are made by
+/// [`Channel::builder`]. Clones are the same connection; with the last one it ends, after what was
+/// sent before has been written, however long the peer takes to read it.
 ///
 /// # The runtime of a connection
 ///
@@ -83,12 +85,15 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for one that is longer than [`max_message_size`](Channel::max_message_size); `ConnectionReset` if the peer has gone,
-    /// `NotConnected` after [`disconnect`](Channel::disconnect), `Shutdown` if the runtime has gone on which the connection was made.
+    /// `InvalidValue` for one that is longer than [`max_message_size`](Channel::max_message_size);
+    /// `ConnectionReset` if the peer has gone, `NotConnected` after
+    /// [`disconnect`](Channel::disconnect), `Shutdown` if the runtime has gone on which the
+    /// connection was made.
     ///
     /// # Cancel safety
     ///
-    /// A message is sent as a whole or not at all: if this is dropped before it is ready, it was not sent.
+    /// A message is sent as a whole or not at all: if this is dropped before it is ready, it was
+    /// not sent.
     #[doc(alias = "doca_comm_channel_ep_sendto")]
     pub async fn send(&self, message: &[u8]) -> Result<()> {
         self.0.send(message).await
@@ -120,12 +125,13 @@ impl Channel {
         self.0.flush().await
     }
 
-    /// The next message. Several receives that wait at once get them in the order in which they began to wait.
+    /// The next message. Several receives that wait at once get them in the order in which they
+    /// began to wait.
     ///
     /// # Errors
     ///
-    /// `ConnectionReset` if the peer has gone, after all that it had sent was received, or broke the protocol; `NotConnected` and `Shutdown` as
-    /// [`send`](Channel::send).
+    /// `ConnectionReset` if the peer has gone, after all that it had sent was received, or broke
+    /// the protocol; `NotConnected` and `Shutdown` as [`send`](Channel::send).
     ///
     /// # Cancel safety
     ///
@@ -145,19 +151,20 @@ impl Channel {
         received.map_err(|error| error.with_call("Channel::try_recv"))
     }
 
-    /// Ends the connection, for all its handles, once everything that was sent before has been written. Over already is no error.
+    /// Ends the connection, for all its handles, once everything that was sent before has been
+    /// written. Over already is no error.
     ///
     /// # Cancel safety
     ///
-    /// If it is dropped before it is ready, the connection goes on. A peer that does not read makes it wait for ever: [`abort`](Channel::abort) does not
-    /// wait.
+    /// If it is dropped before it is ready, the connection goes on. A peer that does not read makes
+    /// it wait for ever: [`abort`](Channel::abort) does not wait.
     #[doc(alias = "doca_comm_channel_ep_disconnect")]
     pub async fn disconnect(&self) {
         self.0.disconnect().await;
     }
 
-    /// Ends the connection now, for all its handles: what was sent and is not written yet is lost, whole messages or the rest of one. Over
-    /// already is no error.
+    /// Ends the connection now, for all its handles: what was sent and is not written yet is lost,
+    /// whole messages or the rest of one. Over already is no error.
     pub fn abort(&self) {
         self.0.abort();
     }
@@ -177,7 +184,8 @@ impl Channel {
         self.0.peer()
     }
 
-    /// The most bytes of one message on this connection: the smaller of what both sides were built with.
+    /// The most bytes of one message on this connection: the smaller of what both sides were built
+    /// with.
     #[doc(alias = "doca_comm_channel_ep_get_max_msg_size")]
     pub fn max_message_size(&self) -> usize {
         self.0.max_message()

@@ -169,7 +169,8 @@ impl Connection {
         lock(&self.outbox)
     }
 
-    /// Nothing is sent any more, and who waits is told. What has come can still be received, unless this side ended it.
+    /// Nothing is sent any more, and who waits is told. What has come can still be received, unless
+    /// this side ended it.
     fn end(&self, why: Ended) {
         if self.ended.set(why).is_ok() {
             self.permits.close();

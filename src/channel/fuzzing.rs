@@ -1,11 +1,13 @@
-//! What a peer of a Channel may send, as a fuzzer makes it up. Built with `cfg(fuzzing)` only; .ci/fuzz runs it.
+//! What a peer of a Channel may send, as a fuzzer makes it up. Built with `cfg(fuzzing)` only;
+//! .ci/fuzz runs it.
 
 use bytes::{BufMut, Bytes};
 
 use super::greeting::{Answer, Hello};
 use super::inbox::{HEAD, Inbox};
 
-/// A stream of frames. The input: the longest message, how many are read ahead, how many bytes come at once, the stream.
+/// A stream of frames. The input: the longest message, how many are read ahead, how many bytes come
+/// at once, the stream.
 pub struct Messages;
 
 impl Messages {

@@ -1,4 +1,5 @@
-//! The first frame of each side: who is asked for, whether that is granted, and how long messages may be.
+//! The first frame of each side: who is asked for, whether that is granted, and how long messages
+//! may be.
 //!
 //! ```text
 //! client:  "TDCH" version:u8 max_message:u16 name...        service:  "TDCH" version:u8 status:u8 max_message:u16
@@ -10,7 +11,8 @@ use crate::error::ErrorKind;
 
 const MAGIC: &[u8; 4] = b"TDCH";
 const VERSION: u8 = 1;
-/// The longest name of a service. A socket's name has room for it (unix(7)) beside the user's number and the longest domain.
+/// The longest name of a service. A socket's name has room for it (unix(7)) beside the user's
+/// number and the longest domain.
 pub(super) const NAME_MAX: usize = 32;
 /// The longest greeting.
 pub(super) const LEN_MAX: usize = MAGIC.len() + 3 + NAME_MAX;

@@ -55,7 +55,8 @@ impl Inbox {
             Some(_) => false,
             None => self.within || self.bytes.len() < before,
         };
-        // By copy, so that a message keeps no more memory than it is long, and the room is used again.
+        // By copy, so that a message keeps no more memory than it is long, and the room is used
+        // again.
         Ok(frame.map(|frame| Bytes::copy_from_slice(&frame)))
     }
 

@@ -1,4 +1,5 @@
-//! Control messages between a host and its DPU: a named [`Service`] on a representor, and [`Channel`]s of clients to it.
+//! Control messages between a host and its DPU: a named [`Service`] on a representor, and
+//! [`Channel`]s of clients to it.
 //!
 //! ```text
 //!   host: device pf0vf0                                    DPU: representor hpf0vf0, behind p0
@@ -6,20 +7,23 @@
 //!   Channel::send, recv <---- messages, in order ---->     Service::accept: a Channel of each client
 //! ```
 //!
-//! On devices with representors the two sides meet at an abstract Unix socket whose name is made of the function's vuid, the user and the
-//! service: who has another function finds nobody. Both sides ask the kernel for the other's user, and turn strangers away. Devices without
-//! representors meet by TCP ([`ChannelBuilder::listen_tcp`]), where an address is all that protects a service.
+//! On devices with representors the two sides meet at an abstract Unix socket whose name is made of
+//! the function's vuid, the user and the service: who has another function finds nobody. Both sides
+//! ask the kernel for the other's user, and turn strangers away. Devices without representors meet
+//! by TCP ([`ChannelBuilder::listen_tcp`]), where an address is all that protects a service.
 //!
-//! A message is a frame: its length in four bytes, big-endian, and so many bytes. `send` writes it to the socket, and what the
-//! socket does not take waits in a queue of fixed size, which a task writes on; that task is there only while something waits. `recv` reads
-//! as far ahead as the receive queue is long. So a peer that does not read holds up its own connection, and one that floods fills its own
-//! socket: neither grows the memory of this process.
+//! A message is a frame: its length in four bytes, big-endian, and so many bytes. `send` writes it
+//! to the socket, and what the socket does not take waits in a queue of fixed size, which a task
+//! writes on; that task is there only while something waits. `recv` reads as far ahead as the
+//! receive queue is long. So a peer that does not read holds up its own connection, and one that
+//! floods fills its own socket: neither grows the memory of this process.
 //!
 //! # What a peer may do
 //!
-//! Everything that it sends is hostile. A frame longer than was agreed, or a greeting that is none, ends its connection. Who
-//! connects and says nothing is one of 64 that may; the next one takes the place of the oldest. Who is stopped or does not
-//! read keeps its own connection from going on, and nothing else.
+//! Everything that it sends is hostile. A frame longer than was agreed, or a greeting that is none,
+//! ends its connection. Who connects and says nothing is one of 64 that may; the next one takes the
+//! place of the oldest. Who is stopped or does not read keeps its own connection from going on, and
+//! nothing else.
 //!
 //! # The files
 //!

@@ -28,10 +28,12 @@ const SILENT: usize = 64;
 /// How many come in one turn.
 const TURN: usize = 64;
 
-/// A named service on a representor, or at a TCP address: it accepts clients, each of which is a [`Channel`].
+/// A named service on a representor, or at a TCP address: it accepts clients, each of which is a
+/// [`Channel`].
 ///
-/// Clients are greeted while somebody awaits [`accept`](Service::accept), and wait until then. With the service dropped, its name is free for another one, which may be
-/// of another process; the Channels that it has accepted go on. `kill -9` frees the name as well.
+/// Clients are greeted while somebody awaits [`accept`](Service::accept), and wait until then. With
+/// the service dropped, its name is free for another one, which may be of another process; the
+/// Channels that it has accepted go on. `kill -9` frees the name as well.
 #[doc(alias = "doca_comm_channel_ep_t")]
 pub struct Service {
     name: Arc<str>,
@@ -93,7 +95,8 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// `NoMemory` if this process has no descriptor or memory left for one, who waits on; what else the system says.
+    /// `NoMemory` if this process has no descriptor or memory left for one, who waits on; what else
+    /// the system says.
     ///
     /// # Cancel safety
     ///
@@ -103,7 +106,8 @@ impl Service {
         poll_fn(|cx| arrivals.poll(cx, &self.peers)).await
     }
 
-    /// Who is connected: handles of the Channels that were accepted and are still held by somebody, or have something to send.
+    /// Who is connected: handles of the Channels that were accepted and are still held by somebody,
+    /// or have something to send.
     #[doc(alias = "doca_comm_channel_ep_get_peer_addr_list")]
     pub fn peers(&self) -> Vec<Channel> {
         let connections = self.peers.lock();

@@ -32,8 +32,8 @@ pub(super) enum Socket {
     Tcp(TcpStream),
 }
 
-/// A Unix socket of Tokio's. If it cannot refuse descriptors, it is closed where that takes none of a
-/// runtime's time.
+/// A Unix socket of Tokio's. If it cannot refuse descriptors, it is closed where that takes none of
+/// a runtime's time.
 pub(super) struct ClosedElsewhere<T> {
     /// `None` while it is dropped.
     socket: Option<T>,
@@ -162,7 +162,8 @@ impl Socket {
         }
     }
 
-    /// Whether the other end of a Unix socket is a process of this user: who connected, or who listened.
+    /// Whether the other end of a Unix socket is a process of this user: who connected, or who
+    /// listened.
     fn is_of_this_user(stream: &UnixStream) -> bool {
         let cred = stream.peer_cred();
         cred.is_ok_and(|cred| process::is_own_user(cred.uid()))

@@ -1,11 +1,12 @@
-//! The contract between the crate and a provider of devices: plain data and small traits, no Tokio, no async.
+//! The contract between the crate and a provider of devices: plain data and small traits, no Tokio,
+//! no async.
 //!
 //! # Duties
 //!
 //! A provider implements [`Provider`], and the unsafe traits [`Adapter`], [`Registrar`] and
 //! [`Queue`]; for remote operations [`Endpoint`] too, and for sync events [`EventCounter`] and
-//! [`EventPort`]. [`Submit`] is the part that queues, endpoints and event ports have in common: jobs
-//! go in there. Implementors of the unsafe traits promise what the crate's soundness rests on:
+//! [`EventPort`]. [`Submit`] is the part that queues, endpoints and event ports have in common:
+//! jobs go in there. Implementors of the unsafe traits promise what the crate's soundness rests on:
 //! [`Adapter`], [`Registrar`] and [`Endpoint`] number duties of their own, and all of them keep
 //! these:
 //!
@@ -15,39 +16,46 @@
 //!    [`ShaJob`] answers [`ShaJob::answer`], and a [`CrcJob`] [`CrcJob::outcome`]. A Job that fails
 //!    answers why, and may have written its destination; a session is as it was before. No byte
 //!    outside of the Segments is touched, and none of the source is written.
-//! 2. After a Job's completion was handed out by `reap`, its memory is not touched. A device that cannot be made to let go of one
-//!    ends it with [`JobError::memory_kept`](crate::error::JobError::memory_kept): its memory stays leased for ever.
-//! 3. A job of a kind that is not known is refused with `NotSupported`.
-//!    A Job that was not accepted was never seen by the device. Accepted or rejected, never unknown: in doubt it
-//!    is accepted. `refused` is `Some` if and only if not all were accepted. `Again` comes to an end, once Jobs have
-//!    completed; with nothing in flight at least one Job within the capabilities is accepted.
-//! 4. What `try_inline` answered is over, and nothing is kept of the Job; it answers what a submission would. What it did not
-//!    answer was not begun.
-//! 5. After `arm`, the next completion rings, exactly once. Completions that wait already do not ring: `arm` says
-//!    [`Armed::Ready`] if there may be some, and has armed as well. Nothing rings that was not armed.
-//! 6. `retire` keeps what it is given until nothing of the queue is in flight, and then drops it, outside of any lock of the
-//!    provider's: the queue itself may go with it. It never waits. What cannot be quiesced is never dropped.
+//! 2. After a Job's completion was handed out by `reap`, its memory is not touched. A device that
+//!    cannot be made to let go of one ends it with
+//!    [`JobError::memory_kept`](crate::error::JobError::memory_kept): its memory stays leased for
+//!    ever.
+//! 3. A job of a kind that is not known is refused with `NotSupported`. A Job that was not accepted
+//!    was never seen by the device. Accepted or rejected, never unknown: in doubt it is accepted.
+//!    `refused` is `Some` if and only if not all were accepted. `Again` comes to an end, once Jobs
+//!    have completed; with nothing in flight at least one Job within the capabilities is accepted.
+//! 4. What `try_inline` answered is over, and nothing is kept of the Job; it answers what a
+//!    submission would. What it did not answer was not begun.
+//! 5. After `arm`, the next completion rings, exactly once. Completions that wait already do not
+//!    ring: `arm` says [`Armed::Ready`] if there may be some, and has armed as well. Nothing rings
+//!    that was not armed.
+//! 6. `retire` keeps what it is given until nothing of the queue is in flight, and then drops it,
+//!    outside of any lock of the provider's: the queue itself may go with it. It never waits. What
+//!    cannot be quiesced is never dropped.
 //! 7. No call blocks, none panics, and what the device or a peer says is checked before it is used.
 //!
-//! What the device says of itself ([`Caps`]) is kept too: a WorkQ as deep as `max_depth`, a list as long as `max_list_len`, and
-//! as many bytes as `max_buf_size` are taken. What is beyond them the crate refuses, and does not ask the device.
+//! What the device says of itself ([`Caps`]) is kept too: a WorkQ as deep as `max_depth`, a list as
+//! long as `max_list_len`, and as many bytes as `max_buf_size` are taken. What is beyond them the
+//! crate refuses, and does not ask the device.
 //!
-//! The crate promises in turn: memory named by an accepted Job stays valid and leased until its completion was
-//! reaped, or until what `retire` was given is dropped; so do the registrations and imports whose keys it has, which are of the
-//! queue's own device; source and destination are disjoint; at most `depth` Jobs are in flight,
-//! receives and waits apart; `reap` is called by one thread at a time; no Token is in flight twice.
+//! The crate promises in turn: memory named by an accepted Job stays valid and leased until its
+//! completion was reaped, or until what `retire` was given is dropped; so do the registrations and
+//! imports whose keys it has, which are of the queue's own device; source and destination are
+//! disjoint; at most `depth` Jobs are in flight, receives and waits apart; `reap` is called by one
+//! thread at a time; no Token is in flight twice.
 //!
 //! The suite calls the duties that the other traits number *adapter duties*, *registrar duties* and
 //! *endpoint duties*.
 //!
-//! What carries an address or a key ([`Region`], [`ExportRequest`], [`Segment`], [`EventBacking`]) is made
-//! by the crate, or by unsafe code. Unsafe code of the crate does not trust a safe trait: Tokens,
-//! lengths and counts are checked.
+//! What carries an address or a key ([`Region`], [`ExportRequest`], [`Segment`], [`EventBacking`])
+//! is made by the crate, or by unsafe code. Unsafe code of the crate does not trust a safe trait:
+//! Tokens, lengths and counts are checked.
 //!
 //! # Which check finds out
 //!
-//! The suite of `contract` (feature `contract`) runs on any provider. Each of these functions panics with a sentence that
-//! names the duty. `tests/outside_provider` has a device that sins against one duty at a time, and tests that each is found.
+//! The suite of `contract` (feature `contract`) runs on any provider. Each of these functions
+//! panics with a sentence that names the duty. `tests/outside_provider` has a device that sins
+//! against one duty at a time, and tests that each is found.
 //!
 //! | duty | checks of `contract` |
 //! |---|---|
@@ -94,48 +102,57 @@
 //!
 //! `examples/custom_provider.rs` is one in a file. In this order something works after each step:
 //!
-//! 1. **[`Provider`]**: `devices` lists a [`DevInfo`] with honest [`Caps`]; `add_provider` has `Device::list` show it. `open` answers
-//!    [`Device::from_adapter`], and the same device while it is open ([`WeakDevice`]).
+//! 1. **[`Provider`]**: `devices` lists a [`DevInfo`] with honest [`Caps`]; `add_provider` has
+//!    `Device::list` show it. `open` answers [`Device::from_adapter`], and the same device while it
+//!    is open ([`WeakDevice`]).
 //! 2. **[`Adapter`]** and [`Registrar`]: memory can be made (`Mmap::builder().device(..)`). The key
 //!    that `register` returns comes back in every [`Segment`] of the memory. Both traits are unsafe
 //!    to implement.
-//! 3. **[`Queue`]** and [`Submit`]: `submit`, `reap` and `retire`. `ready` may say `true` always, and `arm` [`Armed::Ready`]; set
-//!    `event_driven` to `false` in the capabilities. Now a WorkQ in `Mode::BusyPoll` works, and the checks of duties 1, 2, 3 and 6
-//!    can pass.
-//! 4. **Events**: ring the [`Signal`] of [`QueueConfig`] once per `arm`, or answer a descriptor from `event_fd` and read it in `clear`.
-//!    Publish the completion first, look whether somebody armed then; `arm` the other way round. Set `event_driven`: duty 5.
+//! 3. **[`Queue`]** and [`Submit`]: `submit`, `reap` and `retire`. `ready` may say `true` always,
+//!    and `arm` [`Armed::Ready`]; set `event_driven` to `false` in the capabilities. Now a WorkQ in
+//!    `Mode::BusyPoll` works, and the checks of duties 1, 2, 3 and 6 can pass.
+//! 4. **Events**: ring the [`Signal`] of [`QueueConfig`] once per `arm`, or answer a descriptor
+//!    from `event_fd` and read it in `clear`. Publish the completion first, look whether somebody
+//!    armed then; `arm` the other way round. Set `event_driven`: duty 5.
 //! 5. **`try_inline`**, if the device does small copies faster than a hand-over takes: duty 4.
 //!
-//! 6. **Endpoints**, for an `Rdma`. First exports of memory: `export` and `import` of the [`Registrar`] for [`Audience::Rdma`], and
-//!    `share_rdma` ([`ImportOrigin`] says when they were taken back). Then `open_endpoint` with `export`, `connect`, `state` and `reset`, an entry
-//!    in [`Caps::rdma`] with `event_driven` set to `false`, and one-sided operations in `submit`: they need nothing of the peer's queue. Then
-//!    `post_recv` and messages; then what fails ([`Endpoint`], duties 2 and 3), with atomics and immediates left out of the capabilities
-//!    if there are none. Completions may come by `reap` alone, and who has nothing inline leaves `try_inline` as it is: both sides' queues are
-//!    looked at. Last the events. After each step some of the checks of `contract::rdma` can pass, in the order in which it runs them.
+//! 6. **Endpoints**, for an `Rdma`. First exports of memory: `export` and `import` of the
+//!    [`Registrar`] for [`Audience::Rdma`], and `share_rdma` ([`ImportOrigin`] says when they were
+//!    taken back). Then `open_endpoint` with `export`, `connect`, `state` and `reset`, an entry in
+//!    [`Caps::rdma`] with `event_driven` set to `false`, and one-sided operations in `submit`: they
+//!    need nothing of the peer's queue. Then `post_recv` and messages; then what fails
+//!    ([`Endpoint`], duties 2 and 3), with atomics and immediates left out of the capabilities if
+//!    there are none. Completions may come by `reap` alone, and who has nothing inline leaves
+//!    `try_inline` as it is: both sides' queues are looked at. Last the events. After each step
+//!    some of the checks of `contract::rdma` can pass, in the order in which it runs them.
 //!
-//! 7. **Representors**, for a device of a DPU: `representors` of the [`Adapter`], and [`Caps::representors`]; `channel_domain`, where the two
-//!    sides of the card can find each other by a name. Without them the answer is `NotSupported`.
+//! 7. **Representors**, for a device of a DPU: `representors` of the [`Adapter`], and
+//!    [`Caps::representors`]; `channel_domain`, where the two sides of the card can find each other
+//!    by a name. Without them the answer is `NotSupported`.
 //!
-//! All memory is taken in `open_queue` and `open_endpoint`, where the depth is known: no call per Job should allocate. Calls come from any thread,
-//! also several at once but for `reap`.
+//! All memory is taken in `open_queue` and `open_endpoint`, where the depth is known: no call per
+//! Job should allocate. Calls come from any thread, also several at once but for `reap`.
 //!
-//! Kinds of jobs that the crate does not know are [`Job::Accel`]. They need an entry in [`Caps::accel`], and users reach them
-//! by `Accel`: opcodes and what they mean are the provider's documentation. The crate checks the operands, takes the Leases
-//! and grows the destination, as for copies.
+//! Kinds of jobs that the crate does not know are [`Job::Accel`]. They need an entry in
+//! [`Caps::accel`], and users reach them by `Accel`: opcodes and what they mean are the provider's
+//! documentation. The crate checks the operands, takes the Leases and grows the destination, as for
+//! copies.
 //!
-//! Hashing needs an entry in [`Caps::sha`], and a queue that takes [`Job::Sha`]. [`Hasher`] does such a job on
-//! the CPU, in as many parts as the provider likes: on whatever thread is the device.
+//! Hashing needs an entry in [`Caps::sha`], and a queue that takes [`Job::Sha`]. [`Hasher`] does
+//! such a job on the CPU, in as many parts as the provider likes: on whatever thread is the device.
 //!
 //! CRCs need an entry in [`Caps::crc`], and a queue that takes [`Job::Crc`]; [`CrcJob::work`] does
 //! such a job on the CPU.
 //!
-//! Remote operations need an entry in [`Caps::rdma`], and [`Queue::open_endpoint`], whose [`Endpoint`] takes Jobs and receives; their
-//! Completions come out of the queue.
+//! Remote operations need an entry in [`Caps::rdma`], and [`Queue::open_endpoint`], whose
+//! [`Endpoint`] takes Jobs and receives; their Completions come out of the queue.
 //!
-//! Sync events need an entry in [`Caps::sync_event`], [`Adapter::open_event`], and [`Queue::open_event_port`], whose [`EventPort`] takes Jobs and waits; a device
-//! that cannot wait says so there, and is asked for the value instead. Who has none writes nothing.
+//! Sync events need an entry in [`Caps::sync_event`], [`Adapter::open_event`], and
+//! [`Queue::open_event_port`], whose [`EventPort`] takes Jobs and waits; a device that cannot wait
+//! says so there, and is asked for the value instead. Who has none writes nothing.
 //!
-//! The suite runs from the author's own tests, with this crate as a development dependency with the feature `contract`:
+//! The suite runs from the author's own tests, with this crate as a development dependency with the
+//! feature `contract`:
 //!
 //! ```
 //! # #[cfg(feature = "contract")]

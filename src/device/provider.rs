@@ -84,7 +84,8 @@ pub unsafe trait Adapter: Send + Sync {
     /// `NoMemory` or `Initialization`, with what could not be had.
     fn open_queue(&self, config: QueueConfig) -> Result<Arc<dyn Queue>>;
 
-    /// The representors behind it, as they are now. Asked for where [`Caps::representors`](super::Caps::representors) has a list.
+    /// The representors behind it, as they are now. Asked for where
+    /// [`Caps::representors`](super::Caps::representors) has a list.
     ///
     /// # Errors
     ///
@@ -95,8 +96,9 @@ pub unsafe trait Adapter: Send + Sync {
         Err(Error::new(kind, None, text))
     }
 
-    /// A name that a function and its representor have in common, and nobody else: where their Channels meet on this machine. Of the
-    /// device itself, or of one of its representors. At most 48 bytes.
+    /// A name that a function and its representor have in common, and nobody else: where their
+    /// Channels meet on this machine. Of the device itself, or of one of its representors. At most
+    /// 48 bytes.
     ///
     /// # Errors
     ///
@@ -119,7 +121,8 @@ pub unsafe trait Adapter: Send + Sync {
         Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 
-    /// Imports a sync event that another process, or this one, has exported. It may block, until the deadline at most.
+    /// Imports a sync event that another process, or this one, has exported. It may block, until
+    /// the deadline at most.
     ///
     /// # Errors
     ///
@@ -144,7 +147,8 @@ pub unsafe trait Adapter: Send + Sync {
         None
     }
 
-    /// The `ibv_pd` in which memory is registered for [`RegistrationUse::Rdma`](super::Use::Rdma), under the lower half of the key; `None` if there is none.
+    /// The `ibv_pd` in which memory is registered for [`RegistrationUse::Rdma`](super::Use::Rdma),
+    /// under the lower half of the key; `None` if there is none.
     fn pd(&self) -> Option<NonNull<c_void>> {
         None
     }
@@ -161,7 +165,8 @@ impl DeviceId {
     }
 }
 
-/// An open device. Clones are the same device; it closes when the last clone, Mmap and context has gone.
+/// An open device. Clones are the same device; it closes when the last clone, Mmap and context has
+/// gone.
 #[derive(Clone)]
 #[doc(alias = "doca_dev")]
 pub struct Device {
@@ -200,13 +205,16 @@ impl Device {
         self.adapter.jobs()
     }
 
-    /// How long its engines have worked since it was opened, if they are threads of this process: counted when they pause.
+    /// How long its engines have worked since it was opened, if they are threads of this process:
+    /// counted when they pause.
     pub fn engine_time(&self) -> Option<Duration> {
         self.adapter.engine_time()
     }
 
-    /// The protection domain (`ibv_pd`) in which an adapter has this process's memory and endpoints, for an application that uses libibverbs as well. It is
-    /// the device's: not to be deallocated, and there as long as the device is. The keys are [`Buf::mkey`](crate::Buf::mkey)'s.
+    /// The protection domain (`ibv_pd`) in which an adapter has this process's memory and
+    /// endpoints, for an application that uses libibverbs as well. It is the device's: not to be
+    /// deallocated, and there as long as the device is. The keys are
+    /// [`Buf::mkey`](crate::Buf::mkey)'s.
     ///
     /// # Errors
     ///

@@ -11,8 +11,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// `NotSupported` if it has no such list ([`Caps::representors`](super::Caps::representors)): all devices of a host, and those of
-    /// the DPU that are no port.
+    /// `NotSupported` if it has no such list ([`Caps::representors`](super::Caps::representors)):
+    /// all devices of a host, and those of the DPU that are no port.
     #[doc(alias = "doca_devinfo_rep_list_create")]
     pub fn representors(&self, filter: RepFilter) -> Result<Vec<RepInfo>> {
         const OP: &str = "Device::representors";
@@ -56,7 +56,8 @@ pub struct Representor {
 }
 
 impl Representor {
-    /// Opens the representor with this name (`hpf0`), vuid, or PCI address of its function (`0b:00.0`).
+    /// Opens the representor with this name (`hpf0`), vuid, or PCI address of its function
+    /// (`0b:00.0`).
     ///
     /// # Errors
     ///

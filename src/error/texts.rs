@@ -1,7 +1,7 @@
 //! How the table of reasons is made: [`super::reason`] has the table.
 
-/// Writes the fact with the numbers of the error if there is such a text. If not, writes it with the
-/// piece of a chain if the error has one.
+/// Writes the fact with the numbers of the error if there is such a text. If not, writes it with
+/// the piece of a chain if the error has one.
 macro_rules! fact {
     ($f:ident, $error:ident, $fact:literal) => {
         match $error.piece() {

@@ -1,4 +1,5 @@
-//! Loom models of memory: the Lease word, the free list, and a whole pool with those who wait for its elements.
+//! Loom models of memory: the Lease word, the free list, and a whole pool with those who wait for
+//! its elements.
 //!
 //! Each model has twins that do one thing wrong and must fail.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
@@ -588,7 +589,8 @@ fn mutant_that_looks_whether_it_is_used_and_stops_later_is_found() {
     });
 }
 
-/// A session, for the real one and for those whose Lease is wrong: hashes a part, if nobody else does.
+/// A session, for the real one and for those whose Lease is wrong: hashes a part, if nobody else
+/// does.
 trait Parts: Send + Sync + 'static {
     fn part(self: Arc<Self>) -> bool;
 }

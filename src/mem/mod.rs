@@ -13,9 +13,9 @@
 //! returns them when it completes; guards ([`BufData`], [`BufDataMut`]) hold leases too. A lease
 //! that is refused is `InUse`: nothing waits, and nothing is undefined behaviour.
 //!
-//! Leases belong to the [`Mmap`]. A [`BufPool`] and a [`BufArray`] claim their range, and a lease on
-//! one of their elements is a count in the element's word. Bufs of a [`BufInventory`] may overlap:
-//! interval trees of the Mmap hold their leased ranges.
+//! Leases belong to the [`Mmap`]. A [`BufPool`] and a [`BufArray`] claim their range, and a lease
+//! on one of their elements is a count in the element's word. Bufs of a [`BufInventory`] may
+//! overlap: interval trees of the Mmap hold their leased ranges.
 //!
 //! A lease is a reference as well: an element returns to its pool once it has neither a handle nor
 //! a lease. So nothing dangles when a Buf, a guard or a future is dropped or forgotten, in whatever

@@ -2,8 +2,8 @@
 //!
 //! What a method such as [`Dma::copy`](super::Dma::copy) returns is an [`Op`]: a context and
 //! operands, and nothing begun. A type that describes one kind of operation implements [`Kind`],
-//! and says what state it has once it is begun ([`Kind::JobFuture`]), how that is polled, and how it
-//! is started.
+//! and says what state it has once it is begun ([`Kind::JobFuture`]), how that is polled, and how
+//! it is started.
 
 #![allow(
     unreachable_pub,

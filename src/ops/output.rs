@@ -12,8 +12,9 @@ pub enum Output {
     /// The number of bytes that a copy, a hash, a message, a read or a write moved. Of a hash that
     /// ends a message these are the bytes of the digest.
     Bytes(usize),
-    /// A number that is no count of bytes: what an atomic operation found, the value of a sync event,
-    /// or what a call to an accelerator returns. The method that made the operation says what it is.
+    /// A number that is no count of bytes: what an atomic operation found, the value of a sync
+    /// event, or what a call to an accelerator returns. The method that made the operation says
+    /// what it is.
     Value(u64),
     /// It is done, and there is nothing to say.
     Done,
@@ -73,11 +74,11 @@ impl WorkQ {
     /// the others are still there.
     ///
     /// Futures on the same WorkQ whose jobs are over are woken. It never waits, in any mode, and
-    /// makes no system call while it finds something and nobody else waits: a loop that calls nothing
-    /// else polls busily. After 256 polls in a row that find nothing, those of futures on the same
-    /// WorkQ among them, it gives the CPU up once (`sched_yield(2)`), and again after each 64 more,
-    /// since an engine may share that CPU. A loop that has called [`arm`](WorkQ::arm) is not held
-    /// up so.
+    /// makes no system call while it finds something and nobody else waits: a loop that calls
+    /// nothing else polls busily. After 256 polls in a row that find nothing, those of futures on
+    /// the same WorkQ among them, it gives the CPU up once (`sched_yield(2)`), and again after each
+    /// 64 more, since an engine may share that CPU. A loop that has called [`arm`](WorkQ::arm) is
+    /// not held up so.
     ///
     /// After [`shutdown`](WorkQ::shutdown) what has ended is still handed out. With the last handle
     /// of the WorkQ it is forgotten, and so is the word; but for runs, which keep their WorkQ

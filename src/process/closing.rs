@@ -31,7 +31,8 @@ impl Guarded {
         }
     }
 
-    /// Returns whether closing it takes no time. A socket of which that is said takes no descriptors.
+    /// Returns whether closing it takes no time. A socket of which that is said takes no
+    /// descriptors.
     pub(crate) fn is_quick(&self) -> bool {
         self.quick
     }
@@ -85,7 +86,8 @@ impl Drop for Guarded {
 
 /// What the thread is to close.
 struct Queue {
-    /// The process whose thread runs, if one does. A child of fork(2) inherits the queue without it.
+    /// The process whose thread runs, if one does. A child of fork(2) inherits the queue without
+    /// it.
     closes: Option<u32>,
     waiting: Vec<OwnedFd>,
 }

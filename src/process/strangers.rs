@@ -179,7 +179,8 @@ pub(crate) fn receive_with<const N: usize>(
     header.msg_control = (&raw mut control).cast();
     header.msg_controllen = size_of::<Control>() as _;
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: the header points to a buffer and to room for control messages, each with its length, which outlive the call.
+    // SAFETY: the header points to a buffer and to room for control messages, each with its length,
+    // which outlive the call.
     let len = unsafe { libc::recvmsg(from.as_raw_fd(), &raw mut header, flags) };
     let len = Errno::result(len)? as usize;
     let mut descriptors = ArrayVec::new();

@@ -69,8 +69,8 @@ impl Device {
         Ok(list)
     }
 
-    /// Opens a device by name (`pf0`) or PCI address (`0000:0b:00.0`, `0b:00.0`). Opening an open device yields the
-    /// same one.
+    /// Opens a device by name (`pf0`) or PCI address (`0000:0b:00.0`, `0b:00.0`). Opening an open
+    /// device yields the same one.
     ///
     /// # Errors
     ///

@@ -1,9 +1,9 @@
 //! What Jobs that are finished inline spend of Tokio's cooperative budget.
 //!
-//! A task that always finds its answer ready must not starve the others. Tokio's unit is one operation on a socket or a
-//! channel; a small inline copy is many times as cheap, and asking for a unit costs as much as the copy. So a thread
-//! asks for one unit for eight small copies, or for one of 64 KiB: an endless loop of copies yields after 1,024 small or
-//! 128 large ones.
+//! A task that always finds its answer ready must not starve the others. Tokio's unit is one
+//! operation on a socket or a channel; a small inline copy is many times as cheap, and asking for a
+//! unit costs as much as the copy. So a thread asks for one unit for eight small copies, or for one
+//! of 64 KiB: an endless loop of copies yields after 1,024 small or 128 large ones.
 //!
 //! Copies and hashes ask before they begin ([`proceed`]). What must be submitted in the order in
 //! which it is polled first (messages, receives, jobs of a sync event), or has waited in line, is

@@ -1,8 +1,9 @@
-//! Loom models of the reactor, one file a subject, and what several are built with: Jobs in flight, and a WorkQ on a device in
-//! a few lines.
+//! Loom models of the reactor, one file a subject, and what several are built with: Jobs in flight,
+//! and a WorkQ on a device in a few lines.
 //!
-//! Each model has twins that do one thing wrong and must fail. Where the wrong thing is inside one of our types, the
-//! twin is a toy of the few lines that matter, with a twin of its own that is right.
+//! Each model has twins that do one thing wrong and must fail. Where the wrong thing is inside one
+//! of our types, the twin is a toy of the few lines that matter, with a twin of its own that is
+//! right.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 #![expect(
     unsafe_code,
@@ -81,8 +82,8 @@ fn end(slot: &Slot, generation: u32) -> bool {
     false
 }
 
-/// A device with an event of its own, which must be read. What a ring leads to runs on the device's thread, if nobody has
-/// read the event by then: the driver is quick.
+/// A device with an event of its own, which must be read. What a ring leads to runs on the device's
+/// thread, if nobody has read the event by then: the driver is quick.
 struct Fake {
     /// By Slot, the Job's Token and one; 0 for none.
     submitted: Box<[AtomicU64]>,
@@ -100,7 +101,8 @@ struct Fake {
     taken: AtomicU64,
     /// The event handle's timer expires.
     timed: bool,
-    /// A shutdown of the WorkQ has ended. (No atomic of the model: it is looked at, and orders nothing.)
+    /// A shutdown of the WorkQ has ended. (No atomic of the model: it is looked at, and orders
+    /// nothing.)
     shut: std::sync::atomic::AtomicBool,
 }
 

@@ -1,7 +1,7 @@
 //! How an Op waits: a policy of the waiter, which can change while it waits.
 //!
-//! The mode is one word, read at each poll. Whoever is about to sleep reads it once more afterwards: either it sees the
-//! new mode, or whoever set that sees it asleep, and wakes it.
+//! The mode is one word, read at each poll. Whoever is about to sleep reads it once more
+//! afterwards: either it sees the new mode, or whoever set that sees it asleep, and wakes it.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicUsize};
@@ -15,14 +15,15 @@ use crate::sync::seq_cst_order;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {
-    /// The task sleeps, and the event handle wakes it: needs a Tokio runtime with I/O. (DOCA's default is polling; a
-    /// Tokio service must not burn a core unasked.)
+    /// The task sleeps, and the event handle wakes it: needs a Tokio runtime with I/O. (DOCA's
+    /// default is polling; a Tokio service must not burn a core unasked.)
     ///
-    /// An idle WorkQ makes no wake-ups, with two exceptions. While the device refuses jobs for which
-    /// the WorkQ has room, and operations wait to be submitted, the WorkQ asks the device again after
-    /// 1 ms, then after twice as long each time, and at last every 100 ms. And a
-    /// [`SyncEvent::wait_gt`](crate::sync_event::SyncEvent::wait_gt) looks at the value at least every 8.4 ms on
-    /// a device that cannot wait, and while other waits have all places of its event.
+    /// An idle WorkQ makes no wake-ups, with two exceptions. While the device refuses jobs for
+    /// which the WorkQ has room, and operations wait to be submitted, the WorkQ asks the device
+    /// again after 1 ms, then after twice as long each time, and at last every 100 ms. And a
+    /// [`SyncEvent::wait_gt`](crate::sync_event::SyncEvent::wait_gt) looks at the value at least
+    /// every 8.4 ms on a device that cannot wait, and while other waits have all places of its
+    /// event.
     ///
     /// In a runtime without I/O an operation fails with `BadState`. Tokio has no query for that,
     /// and panics; the panic is caught. So that it writes nothing, the first operation of a process
@@ -32,7 +33,8 @@ pub enum Mode {
     /// with Tokio's message.
     #[default]
     EventDriven,
-    /// The task polls until the Job is over: no system call per Job, no runtime needed. For latency-critical threads.
+    /// The task polls until the Job is over: no system call per Job, no runtime needed. For
+    /// latency-critical threads.
     BusyPoll,
     /// The task polls for a bounded time, and then sleeps as in event mode: the latency of
     /// busy-polling for short jobs, and no CPU time for long ones. Needs a Tokio runtime with I/O.
@@ -118,7 +120,8 @@ impl Current {
         Policy(self.0.load(Ordering::Relaxed))
     }
 
-    /// Whether it is another one by now. To be asked by who is about to sleep, after it can be found. Pairs with `set`.
+    /// Whether it is another one by now. To be asked by who is about to sleep, after it can be
+    /// found. Pairs with `set`.
     #[inline(always)]
     pub(super) fn is_still(&self, policy: Policy) -> bool {
         seq_cst_order();
@@ -167,7 +170,8 @@ impl Misses {
 
 /// How long a Hybrid Op has polled, by few readings of the clock: one costs as much as a poll.
 ///
-/// After each reading the turn of the next is reckoned from the time that the turns took so far, at most twice as many.
+/// After each reading the turn of the next is reckoned from the time that the turns took so far, at
+/// most twice as many.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Spin {
     /// Nanoseconds on the WorkQ's clock at the first turn.

@@ -1,7 +1,8 @@
 //! A call that blocks, awaited: a thread makes it.
 //!
 //! There are [`THREADS`] at most, each of which ends when no call waits. A call that waits for a
-//! thread spends its own time limit on that; if none is left when a thread is free, it fails at once.
+//! thread spends its own time limit on that; if none is left when a thread is free, it fails at
+//! once.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex as StdMutex};

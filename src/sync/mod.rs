@@ -1,7 +1,7 @@
 //! The one switch between std and loom, and the queue of waiters that both pools and WorkQs use.
 //!
-//! Everything that a loom model checks takes its atomics, cells and locks from here. Loom is switched on by
-//! our own cfg, `tokio_doca_loom`: `cfg(loom)` would break Tokio's `net`.
+//! Everything that a loom model checks takes its atomics, cells and locks from here. Loom is
+//! switched on by our own cfg, `tokio_doca_loom`: `cfg(loom)` would break Tokio's `net`.
 
 mod blocking;
 mod cell;
@@ -27,15 +27,16 @@ pub(crate) use ::loom::sync::{Mutex, MutexGuard, atomic};
 
 /// Orders what stands before it against what stands after it, when both are SeqCst atomics.
 ///
-/// The language gives SeqCst accesses one total order, so that outside loom nothing is to do. Loom treats them
-/// as AcqRel and needs the fence.
+/// The language gives SeqCst accesses one total order, so that outside loom nothing is to do. Loom
+/// treats them as AcqRel and needs the fence.
 #[inline(always)]
 pub(crate) fn seq_cst_order() {
     #[cfg(tokio_doca_loom)]
     ::loom::sync::atomic::fence(atomic::Ordering::SeqCst);
 }
 
-/// The process that made something. A child of fork(2) has a copy of it, and what is behind it is its parent's, or not there.
+/// The process that made something. A child of fork(2) has a copy of it, and what is behind it is
+/// its parent's, or not there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Process(u32);
 
@@ -53,7 +54,8 @@ impl Process {
     }
 }
 
-/// Between two looks at what another thread is about to finish: now and then the CPU is given up, which it may need.
+/// Between two looks at what another thread is about to finish: now and then the CPU is given up,
+/// which it may need.
 #[inline]
 pub(crate) fn look_again(looks: &mut u32) {
     #[cfg(tokio_doca_loom)]
@@ -64,7 +66,8 @@ pub(crate) fn look_again(looks: &mut u32) {
     }
 }
 
-/// A small number of the calling thread, to spread what threads would fight over. It may stand for several.
+/// A small number of the calling thread, to spread what threads would fight over. It may stand for
+/// several.
 #[inline]
 pub(crate) fn thread_number() -> usize {
     use std::cell::Cell;

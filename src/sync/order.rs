@@ -4,8 +4,8 @@
 //! the nodes are members of an [`Order`], a connection's for example. A member that was notified
 //! takes only if no member in front of it may still be polled in time:
 //!
-//! - A member in front is Waiting: it has been polled, and found nothing to take. It goes first, and
-//!   the node waits again.
+//! - A member in front is Waiting: it has been polled, and found nothing to take. It goes first,
+//!   and the node waits again.
 //! - A member in front was notified, and has not been polled since: it is given time. The node is
 //!   *held*: it wakes itself, and is polled once more. It then *passes* each member that was
 //!   notified before the hold and has still not been polled. So a future that nobody polls delays
@@ -58,7 +58,8 @@ unsafe impl Send for Order {}
 unsafe impl Sync for Order {}
 
 /// A reading of a list's clock. Its 56 bits fit beside the state of a node, and do not run out: one
-/// step a nanosecond takes two years. The highest byte comes first, so that later times are greater.
+/// step a nanosecond takes two years. The highest byte comes first, so that later times are
+/// greater.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Time([u8; 7]);
 
@@ -106,8 +107,8 @@ impl Order {
 }
 
 impl Waiters {
-    /// Returns what the owner of a node shall do when it is polled: it takes if it was notified, and
-    /// nobody is in front of it in its order.
+    /// Returns what the owner of a node shall do when it is polled: it takes if it was notified,
+    /// and nobody is in front of it in its order.
     pub(crate) fn turn(&self, node: Pin<&WaitNode>) -> Turn {
         let Some(this) = self.linked(node) else {
             return Turn::Wait;
@@ -152,7 +153,8 @@ impl Waiters {
         let Some(order) = List::links(this, |links| links.order.clone()) else {
             return true;
         };
-        // Some at a time. A waker may enqueue its node again: those in front of this ticket are done.
+        // Some at a time. A waker may enqueue its node again: those in front of this ticket are
+        // done.
         let mut done = 0;
         loop {
             let mut batch = WakeBatch::default();
@@ -175,8 +177,8 @@ impl Waiters {
         }
     }
 
-    /// Returns whether a caller that does not wait may take: if the list is empty, or all nodes in it
-    /// were notified and the caller may pass those of its order. `is_free` says whether there is
+    /// Returns whether a caller that does not wait may take: if the list is empty, or all nodes in
+    /// it were notified and the caller may pass those of its order. `is_free` says whether there is
     /// something to take; a refusal counts only then.
     #[inline]
     pub(crate) fn lets_pass(&self, order: Option<&Order>, is_free: impl FnOnce() -> bool) -> bool {
@@ -184,8 +186,8 @@ impl Waiters {
             || self.all_told() && is_free() && order.is_none_or(|order| self.may_pass(order))
     }
 
-    /// Returns whether a caller that does not wait may take before the members of `order`: if all of
-    /// them were notified, and have not been polled since a call was refused for their sake.
+    /// Returns whether a caller that does not wait may take before the members of `order`: if all
+    /// of them were notified, and have not been polled since a call was refused for their sake.
     ///
     /// The caller asks only if there is something to take.
     pub(super) fn may_pass(&self, order: &Order) -> bool {

@@ -1,7 +1,7 @@
 //! A FIFO of waiters that allocates nothing: the node lies in the pinned future that waits.
 //!
-//! A woken waiter owns nothing. It is *notified*: it keeps its place in the list, takes what it waits for when
-//! it is polled, and leaves then. What it was told passes to the next if it is dropped.
+//! A woken waiter owns nothing. It is *notified*: it keeps its place, takes what it waits for when it
+//! is polled, and leaves then. If it is dropped, its notification passes to the next.
 //!
 //! ```text
 //!             enqueue            notify              leave (got it)
@@ -12,26 +12,22 @@
 //!      +------------------------- drop: the wake-up is passed on -------+
 //! ```
 //!
-//! How many are notified is the owner's choice ([`Waiters::notify`] gives it the counts), since only the owner
-//! knows how much there is to take. Wakers are cloned, dropped and woken outside the lock.
+//! The owner chooses how many are notified ([`Waiters::notify`] gives it the counts), since only the
+//! owner knows how much there is to take. Wakers are cloned, dropped and woken outside the lock.
 //!
-//! To notify `n` waiters takes `n` steps, however many were notified before and stand in front. The list knows the first
-//! node that may be waiting, and each node has a ticket, by which a node that enqueues again finds out whether it is
-//! the first now. A sweep, which wakes everybody, keeps its place in the list while it wakes some outside the lock.
+//! To notify `n` waiters takes `n` steps, wherever they stand: the list knows the first node that may
+//! be waiting, and each node's ticket says whether it is the first now. A sweep, which wakes
+//! everybody, keeps its place in the list while it wakes some outside the lock.
 //!
 //! Nodes of one [`Order`] also take in the order in which they were enqueued: see [`super::order`].
-#![expect(
-    unsafe_code,
-    reason = "the list links pinned nodes that lie in futures"
-)]
+#![expect(unsafe_code, reason = "the list links pinned nodes of futures")]
 
 use std::marker::PhantomPinned;
 use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::AtomicPtr;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use std::task::Waker;
 
 use super::atomic::{AtomicUsize, Ordering};
@@ -76,8 +72,8 @@ pub(super) struct Links {
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<Links>() <= 56);
 
-// SAFETY: `links` is reached only under the lock of the list that the node is linked into, or by the one thread
-// that owns the node while it is not linked; a Waker is Send and Sync.
+// SAFETY: `links` is reached only under the lock of the list that the node is linked into, or by
+// the one thread that owns the node while it is not linked; a Waker is Send and Sync.
 unsafe impl Send for WaitNode {}
 // SAFETY: `&WaitNode` gives access to nothing but through the lock of the list.
 unsafe impl Sync for WaitNode {}
@@ -99,7 +95,8 @@ impl WaitNode {
     }
 }
 
-/// The list. It must not move while nodes are linked: [`Waiters::enqueue`] is unsafe for that reason.
+/// The list. It must not move while nodes are linked: [`Waiters::enqueue`] is unsafe for that
+/// reason.
 pub(crate) struct Waiters {
     /// Waiting and Notified together; written under the lock, read without it.
     len: AtomicUsize,
@@ -124,7 +121,8 @@ pub(super) struct List {
     steps: usize,
 }
 
-// SAFETY: the pointers are to pinned nodes, which are Send and Sync, and are followed only under the lock.
+// SAFETY: the pointers are to pinned nodes, which are Send and Sync, and are followed only under
+// the lock.
 unsafe impl Send for List {}
 
 /// How many stand in the list, for the owner to choose how many to wake.
@@ -156,20 +154,22 @@ impl Waiters {
         }
     }
 
-    /// Whether nobody stands in the list. Pairs with the store in `enqueue`: who makes something available
-    /// with a SeqCst operation and then reads `true` here was seen by the waiter that looks again.
+    /// Whether nobody stands in the list. Pairs with the store in `enqueue`: who makes something
+    /// available with a SeqCst operation and then reads `true` here was seen by the waiter that
+    /// looks again.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         seq_cst_order();
         self.len.load(Ordering::SeqCst) == 0
     }
 
-    /// Puts the node at the end, or leaves it in its place with a fresh waker; it is Waiting afterwards.
-    /// The caller must look once more before it goes to sleep.
+    /// Puts the node at the end, or leaves it in its place with a fresh waker; it is Waiting
+    /// afterwards. The caller must look once more before it goes to sleep.
     ///
     /// # Safety
     ///
-    /// The list must not move, and must live until the node is dropped; a node is used with one list only.
+    /// The list must not move, and must live until the node is dropped; a node is used with one
+    /// list only.
     pub(crate) unsafe fn enqueue(&self, node: Pin<&WaitNode>, waker: &Waker) {
         // SAFETY: as the caller promises; there is no order.
         unsafe { self.enqueue_in(None, node, waker) };
@@ -263,7 +263,8 @@ impl Waiters {
         lock(&self.list).waiting == 0
     }
 
-    /// Notifies a node of its own: its owner wakes itself, and takes what there is when it is polled again.
+    /// Notifies a node of its own: its owner wakes itself, and takes what there is when it is
+    /// polled again.
     pub(crate) fn notify_self(&self, node: Pin<&WaitNode>) {
         if let Some(node) = self.linked(node) {
             // Its waker stays, which is woken by nobody, and is dropped when the node leaves.
@@ -271,8 +272,8 @@ impl Waiters {
         }
     }
 
-    /// Wakes everybody, some at a time. A node that enqueues (again) meanwhile need not be woken, and a node in whose place it
-    /// stands is woken all the same.
+    /// Wakes everybody, some at a time. A node that enqueues (again) meanwhile need not be woken,
+    /// and a node in whose place it stands is woken all the same.
     pub(crate) fn wake_all(&self) {
         {
             let mut list = lock(&self.list);
@@ -413,11 +414,12 @@ impl List {
 
     /// Reaches the links of a node. Callers hold the list's lock.
     pub(super) fn links<R>(node: NonNull<WaitNode>, f: impl FnOnce(&mut Links) -> R) -> R {
-        // SAFETY: a linked node is pinned and unlinks itself, under this lock, before it goes; the caller
-        // passes such a node, or its own.
+        // SAFETY: a linked node is pinned and unlinks itself, under this lock, before it goes; the
+        // caller passes such a node, or its own.
         let node = unsafe { node.as_ref() };
         node.links.with_mut(|links| {
-            // SAFETY: the lock is held, and no other reference to the links is alive: `f` gets the only one.
+            // SAFETY: the lock is held, and no other reference to the links is alive: `f` gets the
+            // only one.
             let links = unsafe { &mut *links };
             // SAFETY: written by `enqueue`, without which no node comes here.
             f(unsafe { links.assume_init_mut() })

@@ -1,4 +1,5 @@
-//! A program that is linked to libibverbs in the usual way and this crate share a protection domain.
+//! A program that is linked to libibverbs in the usual way and this crate share a protection
+//! domain.
 #![expect(unsafe_code, reason = "calls libibverbs as a program in C does")]
 #![allow(clippy::multiple_unsafe_ops_per_block, reason = "it is C in Rust")]
 
@@ -118,7 +119,8 @@ impl Program {
             attr.ah_attr.dlid = port.lid;
             attr.ah_attr.port_num = 1;
             attr.ah_attr.is_global = 1;
-            // The IPv4 address of Soft-RoCE's network device: index 0 is its link-local one, which routes nowhere on a dummy.
+            // The IPv4 address of Soft-RoCE's network device: index 0 is its link-local one, which
+            // routes nowhere on a dummy.
             attr.ah_attr.grh.sgid_index = 1;
             assert_eq!(
                 ibv_query_gid(self.context, 1, 1, &mut attr.ah_attr.grh.dgid),

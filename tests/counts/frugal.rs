@@ -1,4 +1,5 @@
-//! A device that keeps to the letter of `arm`: if completions wait already, it returns `Ready` and arms nothing.
+//! A device that keeps to the letter of `arm`: if completions wait already, it returns `Ready` and
+//! arms nothing.
 #![expect(unsafe_code, reason = "implements Adapter and Queue")]
 
 use std::collections::VecDeque;
@@ -42,8 +43,8 @@ impl Frugal {
     }
 }
 
-// SAFETY: the adapter duties. `open_queue` makes a new queue, and keeps none; the information is made
-// once, and the queues take what lies within its capabilities. There is nothing else.
+// SAFETY: the adapter duties. `open_queue` makes a new queue, and keeps none; the information is
+// made once, and the queues take what lies within its capabilities. There is nothing else.
 unsafe impl Adapter for Frugal {
     fn info(&self) -> &DevInfo {
         &self.info

@@ -28,7 +28,8 @@ use tokio_doca::{
 #[global_allocator]
 static ALLOCATOR: counting::Counting = counting::Counting;
 
-// The rig -----------------------------------------------------------------------------------------------------
+// The rig
+// -----------------------------------------------------------------------------------------------------
 
 const LEN: usize = 64;
 /// Copies that fill a destination.
@@ -84,7 +85,8 @@ impl Rig {
         self.watched.into_iter().map(counting::of_thread).sum()
     }
 
-    /// What `times` runs of the body allocate, on this thread and on the engine's, after as many that warm up.
+    /// What `times` runs of the body allocate, on this thread and on the engine's, after as many
+    /// that warm up.
     async fn allocated_by(&self, times: usize, mut body: impl AsyncFnMut()) -> u64 {
         for _ in 0..times {
             body().await;
@@ -149,14 +151,15 @@ fn on_runtime<T>(body: impl Future<Output = T>) -> T {
         .build()
         .unwrap();
     runtime.block_on(async {
-        // A runtime makes its list of tasks that yielded for the first one: no job that spends a budget shall count for it.
+        // A runtime makes its list of tasks that yielded for the first one: no job that spends a
+        // budget shall count for it.
         tokio::task::yield_now().await;
         body.await
     })
 }
 
-/// Each way in which jobs can run, and how often that is worth doing: through the engine a job is slow where the two
-/// share a CPU, and inline it takes many to spend a budget.
+/// Each way in which jobs can run, and how often that is worth doing: through the engine a job is
+/// slow where the two share a CPU, and inline it takes many to spend a budget.
 fn for_each_way(body: impl Fn(Mode, Rig, usize)) {
     let spin = Duration::from_micros(30);
     for mode in [Mode::EventDriven, Mode::BusyPoll, Mode::Hybrid { spin }] {
@@ -166,7 +169,8 @@ fn for_each_way(body: impl Fn(Mode, Rig, usize)) {
     }
 }
 
-// Allocations -------------------------------------------------------------------------------------------------
+// Allocations
+// -------------------------------------------------------------------------------------------------
 
 #[test]
 fn the_allocator_counts_this_thread_and_the_engine() {
@@ -202,8 +206,9 @@ fn a_copy_allocates_nothing() {
     });
 }
 
-/// 22 copies in one graph and a chain of 3 in another, a function that sets one of them, a function with data and a future;
-/// through a WorkQ that is too shallow for them, so that the run stands in line.
+/// 22 copies in one graph and a chain of 3 in another, a function that sets one of them, a function
+/// with data and a future; through a WorkQ that is too shallow for them, so that the run stands in
+/// line.
 #[test]
 fn a_run_of_a_graph_allocates_nothing() {
     for_each_way(|mode, rig, times| {
@@ -618,7 +623,8 @@ fn a_timeout_that_runs_out_allocates_what_it_does_round_any_future() {
     }
 }
 
-// System calls ------------------------------------------------------------------------------------------------
+// System calls
+// ------------------------------------------------------------------------------------------------
 
 const CHILD: &str = "TOKIO_DOCA_COUNTS";
 
@@ -907,7 +913,8 @@ fn event_mode_inline_makes_no_system_call_but_tokios() {
 #[test]
 fn event_mode_writes_once_per_sleep_and_reads_never() {
     let mut seen = Trace::default();
-    // A waiter that loses the CPU on its way to sleep finds its Job over, and has been rung for: one of several tries.
+    // A waiter that loses the CPU on its way to sleep finds its Job over, and has been rung for:
+    // one of several tries.
     for _ in 0..3 {
         let Some(trace) = trace("event-waits") else {
             return;
@@ -934,7 +941,8 @@ fn event_mode_writes_once_per_sleep_and_reads_never() {
 #[test]
 fn nothing_is_written_while_nobody_waits() {
     let mut seen = Trace::default();
-    // An engine that loses the CPU between the count and the completion is waited for: one of several tries.
+    // An engine that loses the CPU between the count and the completion is waited for: one of
+    // several tries.
     for _ in 0..3 {
         let Some(trace) = trace("event-unwaited") else {
             return;
@@ -947,7 +955,8 @@ fn nothing_is_written_while_nobody_waits() {
     panic!("{MORE} jobs that nobody waited for: {seen:?}");
 }
 
-// A device that rings no more than it must ---------------------------------------------------------------------
+// A device that rings no more than it must
+// ---------------------------------------------------------------------
 
 #[test]
 fn an_op_that_found_anothers_completion_ready_is_still_woken_by_its_own() {

@@ -1,5 +1,5 @@
-//! Jobs of a provider's own kinds: what is refused before the device is asked, what is leased, and what becomes of an Op
-//! that is dropped or forgotten.
+//! Jobs of a provider's own kinds: what is refused before the device is asked, what is leased, and
+//! what becomes of an Op that is dropped or forgotten.
 
 use outside_provider::{ECHO, FILL, Outside, Sin, XOR};
 use support::*;

@@ -1,4 +1,5 @@
-//! Channels between a host and its DPU: who meets whom, messages and their bounds, ends, and what a drop does.
+//! Channels between a host and its DPU: who meets whom, messages and their bounds, ends, and what a
+//! drop does.
 
 use std::future::Future;
 use std::net::SocketAddr;

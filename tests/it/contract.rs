@@ -1,4 +1,5 @@
-//! The contract suite, run on the software device and on devices of the tests; `verbs` runs it on the provider of adapters.
+//! The contract suite, run on the software device and on devices of the tests; `verbs` runs it on
+//! the provider of adapters.
 #![expect(unsafe_code, reason = "a device says less of itself")]
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -162,7 +163,8 @@ fn a_loopback_device_keeps_the_contract_of_remote_operations() {
     }
 }
 
-/// Without what not every adapter has: no lists, no atomics, no immediate of a write, and short queues.
+/// Without what not every adapter has: no lists, no atomics, no immediate of a write, and short
+/// queues.
 #[test]
 fn a_device_is_asked_for_the_remote_operations_that_it_declares_alone() {
     let mut caps = RdmaCaps::new(8 << 10, 2, 1);
@@ -263,7 +265,8 @@ fn soft_never_sees_a_refused_job() {
     }
 }
 
-/// A current-thread runtime with timers, a WorkQ in event mode, and what it takes to copy on a device.
+/// A current-thread runtime with timers, a WorkQ in event mode, and what it takes to copy on a
+/// device.
 struct Copies {
     runtime: tokio::runtime::Runtime,
     workq: WorkQ,
@@ -315,7 +318,8 @@ fn wait_until(mut condition: impl FnMut() -> bool) {
     }
 }
 
-// It must be tried again by itself though a Slot is taken: that of a Job that is over, but whose Op nobody polls.
+// It must be tried again by itself though a Slot is taken: that of a Job that is over, but whose Op
+// nobody polls.
 #[test]
 fn a_copy_that_the_device_refused_does_not_wait_for_an_op_that_nobody_polls() {
     let soft = Soft::builder().defer(true).build();

@@ -1,6 +1,7 @@
 //! Behaviour of the public API, by subject; one process, whose tests run beside each other.
 //!
-//! `cargo test --test it rdma::` runs a subject. What needs a process of its own is in `tests/process`.
+//! `cargo test --test it rdma::` runs a subject. What needs a process of its own is in
+//! `tests/process`.
 
 mod accel;
 mod channel;

@@ -1,5 +1,5 @@
-//! Hashes: what NIST says they are, however a message is cut; what is refused; what becomes of a session, and of an Op that
-//! is dropped or forgotten.
+//! Hashes: what NIST says they are, however a message is cut; what is refused; what becomes of a
+//! session, and of an Op that is dropped or forgotten.
 
 #![expect(unsafe_code, reason = "implements Adapter, to say less of a device")]
 
@@ -50,7 +50,8 @@ fn is(result: Result<usize, JobError>, kind: ErrorKind, reason: Reason, numbers:
     mentions(&error.to_string(), numbers);
 }
 
-// Digests -----------------------------------------------------------------------------------------------------
+// Digests
+// -----------------------------------------------------------------------------------------------------
 
 /// FIPS 180-4's examples, of NIST's "Example Algorithms", and short messages of its CAVP.
 const VECTORS: [(Algorithm, &[u8], &str); 14] = [
@@ -183,7 +184,8 @@ fn a_million_bytes_are_hashed_in_one_piece_in_a_chain_and_in_parts() {
     });
 }
 
-/// A message, and where it is cut: into parts of a session, whole blocks, and each of them into pieces of a chain.
+/// A message, and where it is cut: into parts of a session, whole blocks, and each of them into
+/// pieces of a chain.
 #[derive(Clone, Debug)]
 struct Cut {
     algorithm: Algorithm,
@@ -207,7 +209,8 @@ fn cuts() -> impl Strategy<Value = Cut> {
     })
 }
 
-/// A chain of the bytes, in pieces of these lengths and what is left. The Bufs have headroom, and tailroom.
+/// A chain of the bytes, in pieces of these lengths and what is left. The Bufs have headroom, and
+/// tailroom.
 fn chain_of(inventory: &BufInventory, mmap: &Mmap, bytes: &[u8], pieces: &[usize]) -> BufChain {
     let chain = BufChain::with_capacity(pieces.len() + 1);
     let (mut rest, mut at) = (bytes, 0);
@@ -292,7 +295,8 @@ fn memory_that_a_peer_may_write_is_hashed_too() {
     });
 }
 
-// Sessions ----------------------------------------------------------------------------------------------------
+// Sessions
+// ----------------------------------------------------------------------------------------------------
 
 #[test]
 fn a_copy_of_a_session_goes_on_by_itself() {
@@ -436,7 +440,8 @@ fn a_part_that_fails_was_not_hashed() {
     });
 }
 
-// Dropped and forgotten ---------------------------------------------------------------------------------------
+// Dropped and forgotten
+// ---------------------------------------------------------------------------------------
 
 fn leased(bufs: &[&Buf]) {
     for buf in bufs {
@@ -576,7 +581,8 @@ fn a_hash_that_waits_for_a_slot_goes_on_when_there_is_one() {
     }
 }
 
-// Refused -----------------------------------------------------------------------------------------------------
+// Refused
+// -----------------------------------------------------------------------------------------------------
 
 #[test]
 fn what_is_wrong_with_the_operands_is_said_before_anything_happens() {
@@ -789,7 +795,8 @@ fn a_context_that_a_session_has_is_not_detached() {
     });
 }
 
-// Where it is done --------------------------------------------------------------------------------------------
+// Where it is done
+// --------------------------------------------------------------------------------------------
 
 #[test]
 fn large_inputs_are_hashed_off_the_tasks_thread() {
@@ -823,7 +830,8 @@ fn every_number_of_engines_hashes_alike() {
                 let message = pattern(5, (3 << 20) - 7);
                 src.extend_from_slice(&message).unwrap();
                 let [one, two, three] = [bench.empty(), bench.empty(), bench.empty()];
-                // One is half done while another is put behind it, and one that was delayed comes in between.
+                // One is half done while another is put behind it, and one that was delayed comes
+                // in between.
                 for fault in [Fault::Behind(1), Fault::Pass, Fault::Pass] {
                     bench.soft.faults().push(fault);
                 }
@@ -940,7 +948,8 @@ fn many_tasks_hash_and_copy_on_one_workq() {
     }
 }
 
-/// A task whose answers are always ready gives way to others (Tokio's cooperative budget), the sooner the longer they take.
+/// A task whose answers are always ready gives way to others (Tokio's cooperative budget), the
+/// sooner the longer they take.
 #[test]
 fn a_loop_of_ready_hashes_starves_nobody() {
     each(async |bench| {

@@ -1,4 +1,5 @@
-//! Sync events within a process: every operation in every mode, waits, their places, and how an event ends.
+//! Sync events within a process: every operation in every mode, waits, their places, and how an
+//! event ends.
 
 use std::pin::pin;
 use std::time::Duration;

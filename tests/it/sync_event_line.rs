@@ -1,5 +1,5 @@
-//! Waits beyond the places of their sync event: a value serves those in line, whatever becomes of the
-//! waits that have the places.
+//! Waits beyond the places of their sync event: a value serves those in line, whatever becomes of
+//! the waits that have the places.
 
 use std::future::poll_fn;
 use std::mem::forget;
@@ -20,8 +20,8 @@ const PLACES: u32 = 2;
 const NEVER: u64 = 1_000_000;
 const ALL: u64 = u64::MAX;
 
-/// In each setup, for an event of this process alone and for both sides of a shared one: `story` gets
-/// who sets the event and who waits for it.
+/// In each setup, for an event of this process alone and for both sides of a shared one: `story`
+/// gets who sets the event and who waits for it.
 fn each(story: impl AsyncFn(&SyncEvent, &SyncEvent)) {
     for setup in Setup::all().map(|setup| setup.waits(PLACES)) {
         let private = setup.private();

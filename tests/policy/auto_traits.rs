@@ -15,7 +15,8 @@ use tokio_doca::soft::*;
 use tokio_doca::sync_event::*;
 use tokio_doca::workq::*;
 
-/// Whether a type has a trait, as a constant: an inherent constant is preferred where its bound holds.
+/// Whether a type has a trait, as a constant: an inherent constant is preferred where its bound
+/// holds.
 macro_rules! has {
     ($type:ty: $trait:path) => {{
         struct Probe<T: ?Sized>(std::marker::PhantomData<T>);

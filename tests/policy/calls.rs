@@ -1,4 +1,5 @@
-//! What an error names as its call is a public function, as a user writes it: `RemoteMmap::from_export`.
+//! What an error names as its call is a public function, as a user writes it:
+//! `RemoteMmap::from_export`.
 //!
 //! A call is given to `Error::new`, `Error::os` and `with_call`: as a literal, as a constant, or
 //! by a parameter or field named `op` or `call`. The test follows each of them to its literals.

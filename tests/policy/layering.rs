@@ -1,4 +1,5 @@
-//! Imports point down only: `ops > reactor > mem > device > {error, sync}`, and a provider sees the contract alone.
+//! Imports point down only: `ops > reactor > mem > device > {error, sync}`, and a provider sees the
+//! contract alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -95,7 +96,8 @@ pub(super) fn code(text: &str) -> String {
     code
 }
 
-/// The code without what is built for tests only: everything from the first `#[cfg(test)]`-like module on.
+/// The code without what is built for tests only: everything from the first `#[cfg(test)]`-like
+/// module on.
 pub(super) fn without_tests(code: &str) -> &str {
     let test = ["#[cfg(test)]\nmod", "#[cfg(all(test"];
     // An item in between, as a method that models alone call, ends nothing.
@@ -111,7 +113,8 @@ pub(super) fn without_tests(code: &str) -> &str {
     &code[..cut.min().unwrap_or(code.len())]
 }
 
-/// The first two names of every path that begins with `crate::` or `super::`, resolved to the crate's root.
+/// The first two names of every path that begins with `crate::` or `super::`, resolved to the
+/// crate's root.
 fn targets(module: &[&str], code: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for start in ["crate::", "super::"] {

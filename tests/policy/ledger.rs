@@ -1,4 +1,5 @@
-//! The ledger of unsafe code in DESIGN.md names the files that have some, and how much: no more, no fewer.
+//! The ledger of unsafe code in DESIGN.md names the files that have some, and how much: no more, no
+//! fewer.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,7 +21,8 @@ fn files(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// What is built without `cfg(test)`, comments and strings left out: a test module stands at the end of its file.
+/// What is built without `cfg(test)`, comments and strings left out: a test module stands at the
+/// end of its file.
 fn product(text: &str) -> String {
     let mut lines: Vec<&str> = Vec::new();
     let mut source = text.lines().peekable();
@@ -40,7 +42,8 @@ fn product(text: &str) -> String {
     lines.join("\n")
 }
 
-/// Blocks and impls. `unsafe fn` and `unsafe trait` put a duty on others, and do nothing themselves.
+/// Blocks and impls. `unsafe fn` and `unsafe trait` put a duty on others, and do nothing
+/// themselves.
 fn count(text: &str) -> usize {
     let words: Vec<&str> = text
         .split(|c: char| {

@@ -1,4 +1,5 @@
-//! What works on which device: README.md's table, row by row. What a query says is what the call does, and what the table says.
+//! What works on which device: README.md's table, row by row. What a query says is what the call
+//! does, and what the table says.
 
 use support::device::{adapter, required_adapter, under_test};
 use support::{in_time, runtime};

@@ -1,4 +1,5 @@
-//! Channels between two processes: talk, deaths of either side, a service that comes back, and another user.
+//! Channels between two processes: talk, deaths of either side, a service that comes back, and
+//! another user.
 
 use std::os::unix::process::CommandExt;
 
@@ -38,7 +39,8 @@ fn a_host_and_its_dpu_talk_in_order_and_the_end_of_either_is_told() {
     }
     for kills in [false, true] {
         run(async {
-            // Each time another one: a process that another test starts has the old socket until it calls exec.
+            // Each time another one: a process that another test starts has the old socket until it
+            // calls exec.
             let name = unique("talk");
             let hpf0vf1 = representor("hpf0vf1");
             let service = Channel::builder().listen(&hpf0vf1, &name).unwrap();

@@ -1,4 +1,5 @@
-//! Memory of one process used by another: real processes, and what becomes of one when the other goes.
+//! Memory of one process used by another: real processes, and what becomes of one when the other
+//! goes.
 
 use std::ops::Range;
 use std::os::unix::process::CommandExt;
@@ -192,8 +193,8 @@ fn an_exporter_that_stops_or_drops_is_named() {
     }
 }
 
-/// A list of ranges of two exporters' memory fails for whichever has gone, wherever it stands in the
-/// list, and moves nothing.
+/// A list of ranges of two exporters' memory fails for whichever has gone, wherever it stands in
+/// the list, and moves nothing.
 #[test]
 fn a_list_of_two_exporters_memory_is_copied_until_one_goes() {
     if role().is_some() {

@@ -1,4 +1,5 @@
-//! A child of `fork` in the middle of jobs: the parent's jobs finish, and the child has not the memory.
+//! A child of `fork` in the middle of jobs: the parent's jobs finish, and the child has not the
+//! memory.
 #![expect(unsafe_code, reason = "forks")]
 
 use std::io::{PipeReader, PipeWriter, Read, pipe};
@@ -8,12 +9,14 @@ use nix::unistd::Pid;
 use support::{test_name, *};
 use tokio_doca::{Mmap, mem::HugePages};
 
-/// A child that makes system calls only: it waits until the parent says so, or not at all, and exits with 7.
+/// A child that makes system calls only: it waits until the parent says so, or not at all, and
+/// exits with 7.
 fn child(waits: bool) -> (Pid, PipeWriter) {
     use std::os::fd::AsRawFd;
     let (said, say): (PipeReader, PipeWriter) = pipe().unwrap();
     let (from, other) = (said.as_raw_fd(), say.as_raw_fd());
-    // SAFETY: the child allocates nothing, takes no lock and runs no destructor: close, read and _exit.
+    // SAFETY: the child allocates nothing, takes no lock and runs no destructor: close, read and
+    // _exit.
     match unsafe { libc::fork() } {
         0 => {
             let mut byte = 0_u8;

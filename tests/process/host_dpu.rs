@@ -1,5 +1,5 @@
-//! Memory of a process that stands for the host, copied by one that stands for the DPU, in both directions: permissions, the wrong
-//! function, and an exporter that stops in the middle.
+//! Memory of a process that stands for the host, copied by one that stands for the DPU, in both
+//! directions: permissions, the wrong function, and an exporter that stops in the middle.
 
 use std::time::Instant;
 
@@ -149,7 +149,8 @@ fn is_revoked(error: JobError) {
     assert_eq!(named, expected, "{error}");
 }
 
-/// Jobs that are in flight when the exporter stops end, whichever way; what begins later fails, with one error.
+/// Jobs that are in flight when the exporter stops end, whichever way; what begins later fails,
+/// with one error.
 #[test]
 fn an_exporter_that_stops_while_jobs_run_is_one_named_error_for_later_ones() {
     const TEST: &str =

@@ -1,5 +1,6 @@
-//! An idle program makes no wake-ups at all: the context switches of every thread but this one do not change for three
-//! seconds, although the program exports memory to another process and imports memory from it.
+//! An idle program makes no wake-ups at all: the context switches of every thread but this one do
+//! not change for three seconds, although the program exports memory to another process and imports
+//! memory from it.
 
 use std::time::{Duration, Instant};
 

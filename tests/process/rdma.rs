@@ -1,4 +1,5 @@
-//! Remote operations between two processes: all of them, in all modes, with either side as the host; and a thousand contexts.
+//! Remote operations between two processes: all of them, in all modes, with either side as the
+//! host; and a thousand contexts.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use support::device::needs_soft;
@@ -300,7 +301,8 @@ async fn pair(side: &Side, setup: Setup) {
     assert!(empty.is_ok() && sent.is_ok());
 }
 
-/// Contexts that come and go on a WorkQ that stays, of which one side only sends or writes, or does nothing at all.
+/// Contexts that come and go on a WorkQ that stays, of which one side only sends or writes, or does
+/// nothing at all.
 fn come_and_go() {
     let pid = std::process::id() as i32;
     let setup = Setup::new(false, Mode::EventDriven);

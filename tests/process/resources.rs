@@ -1,4 +1,5 @@
-//! What a process has of the kernel: memory, mappings, descriptors and threads, and that all of it is given back.
+//! What a process has of the kernel: memory, mappings, descriptors and threads, and that all of it
+//! is given back.
 
 use std::fs::File;
 use std::time::Duration;
@@ -31,7 +32,8 @@ fn ask_for_more_memory_than_there_is() {
     }
 }
 
-// A memfd is not accounted for when it is made longer: the length is compared with what there is before.
+// A memfd is not accounted for when it is made longer: the length is compared with what there is
+// before.
 #[test]
 fn more_memory_than_there_is_is_an_error_and_not_the_oom_killer() {
     if role().is_some() {

@@ -1,5 +1,6 @@
 //! A runtime without an I/O driver, which only a panic of Tokio's tells of: it is caught, it writes
-//! nothing, and the panic hook stays the application's. And a runtime that cannot be registered again.
+//! nothing, and the panic hook stays the application's. And a runtime that cannot be registered
+//! again.
 
 use std::fs::File;
 use std::pin::pin;

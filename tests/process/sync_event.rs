@@ -1,4 +1,5 @@
-//! Sync events between two processes: every mode and both flavours, sums, kills, and a peer that scribbles.
+//! Sync events between two processes: every mode and both flavours, sums, kills, and a peer that
+//! scribbles.
 //!
 //! `TOKIO_DOCA_KILLS` says how many moments (20), `TOKIO_DOCA_KILLS_SEED` repeats a run.
 

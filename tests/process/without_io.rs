@@ -1,6 +1,7 @@
-//! A copy that waits by event in a Tokio runtime without I/O: `BadState`, or, where `panic = "abort"`
-//! is set, the end of the process with Tokio's message (`Mode::EventDriven`). `tests/process/runtime.rs`
-//! has the first, and `.ci/run`, which builds the examples with `panic = "abort"`, the second.
+//! A copy that waits by event in a Tokio runtime without I/O: `BadState`, or, where
+//! `panic = "abort"` is set, the end of the process with Tokio's message (`Mode::EventDriven`).
+//! `tests/process/runtime.rs` has the first, and `.ci/run`, which builds the examples with
+//! `panic = "abort"`, the second.
 
 use tokio_doca::soft::Soft;
 use tokio_doca::{BufPool, Dma, Error, ErrorKind, Mmap, WorkQ};

@@ -1,5 +1,6 @@
-//! Random programs of exports and imports against a model: memory comes and goes, is stopped and started, exported and imported, written
-//! and read, in any order; the exporter is this process, or another one. `PROPTEST_CASES` asks for more cases.
+//! Random programs of exports and imports against a model: memory comes and goes, is stopped and
+//! started, exported and imported, written and read, in any order; the exporter is this process, or
+//! another one. `PROPTEST_CASES` asks for more cases.
 
 use futures::executor::block_on;
 use proptest::collection::vec;
@@ -154,7 +155,8 @@ impl Model {
         self.memories[self.blobs[blob].1].export == Some(blob)
     }
 
-    /// The exporter has let go of a memory: its export ends with its last handle, and imports of one's own are handles.
+    /// The exporter has let go of a memory: its export ends with its last handle, and imports of
+    /// one's own are handles.
     fn let_go(&mut self, memory: usize) {
         let own = matches!(self.side, Side::Here(_));
         let blobs = &self.blobs;

@@ -1,5 +1,5 @@
-//! Random graphs: copies, functions, futures and sub-graphs with random edges, failures and drops, held against an oracle
-//! that goes through the nodes one after the other.
+//! Random graphs: copies, functions, futures and sub-graphs with random edges, failures and drops,
+//! held against an oracle that goes through the nodes one after the other.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -190,7 +190,8 @@ fn oracle(built: &Built, salt: u8) -> Vec<Vec<u8>> {
     values
 }
 
-/// Holds states, results, bytes and the order of effects against the oracle. `failed`: some node may have.
+/// Holds states, results, bytes and the order of effects against the oracle. `failed`: some node
+/// may have.
 fn check(
     built: &Built,
     instance: &mut Instance,

@@ -1,8 +1,10 @@
-//! Random Leases on overlapping ranges against a model that knows, byte by byte, who reads and who writes.
+//! Random Leases on overlapping ranges against a model that knows, byte by byte, who reads and who
+//! writes.
 //!
-//! Guards, `Bytes` and jobs in flight hold Leases on Bufs of an inventory, which overlap as they like, and on elements of a
-//! pool and of an array, which do not. The model has a count of readers and a writer for each byte: a Lease is granted
-//! exactly if every byte allows it, and what was written is what is read.
+//! Guards, `Bytes` and jobs in flight hold Leases on Bufs of an inventory, which overlap as they
+//! like, and on elements of a pool and of an array, which do not. The model has a count of readers
+//! and a writer for each byte: a Lease is granted exactly if every byte allows it, and what was
+//! written is what is read.
 
 use std::ops::Range;
 use std::pin::Pin;

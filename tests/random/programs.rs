@@ -1,8 +1,8 @@
-//! Random programs against a model that knows contents, rooms and Leases, on the software device inline and in defer
-//! mode, event-driven and busy-polling. Every Buf lies between canaries.
+//! Random programs against a model that knows contents, rooms and Leases, on the software device
+//! inline and in defer mode, event-driven and busy-polling. Every Buf lies between canaries.
 //!
-//! Copies that are to stay in flight are started under a Hold, so that the model knows what is leased and when.
-//! `PROPTEST_CASES` asks for more cases.
+//! Copies that are to stay in flight are started under a Hold, so that the model knows what is
+//! leased and when. `PROPTEST_CASES` asks for more cases.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,7 +20,8 @@ use tokio_doca::{
 /// Bytes of each Buf, and from the start of one to the next.
 const SIZE: usize = 64;
 const STRIDE: usize = 128;
-/// Elements of the pool, which has the first half, and places for Bufs of the inventory in the other half.
+/// Elements of the pool, which has the first half, and places for Bufs of the inventory in the
+/// other half.
 const ELEMENTS: usize = 6;
 const PLACES: usize = 6;
 const HALF: usize = (ELEMENTS + 1) * STRIDE;
@@ -590,7 +591,8 @@ impl World {
     /// Lets all go on that was started, and waits until it is over.
     async fn release(&mut self) {
         let Some(hold) = self.hold.take() else { return };
-        // Jobs are done and reaped in order: once the last is over, all are, also those that nobody awaits.
+        // Jobs are done and reaped in order: once the last is over, all are, also those that nobody
+        // awaits.
         self.probe.1.reset_data_len().unwrap();
         let mut probe: Owned = Box::pin(tokio::task::unconstrained(
             self.dma

@@ -1,5 +1,5 @@
-//! Random programs of two connected Rdmas against a model: messages, receives, one-sided operations, atomics, dropped Ops and resets, in
-//! any order. `PROPTEST_CASES` asks for more cases.
+//! Random programs of two connected Rdmas against a model: messages, receives, one-sided
+//! operations, atomics, dropped Ops and resets, in any order. `PROPTEST_CASES` asks for more cases.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -340,7 +340,8 @@ impl Model {
                         let received = received(RecvOpcode::WriteImm, bytes.len(), *immediate);
                         let delivered =
                             immediate.is_none() || deliver(&mut peer.places, &[], received);
-                        // An adapter writes the last packet when there is a receive, and those before it at any time.
+                        // An adapter writes the last packet when there is a receive, and those
+                        // before it at any time.
                         if !job.written && (delivered || adapter().is_none()) {
                             peer.bytes[*from..from + bytes.len()].copy_from_slice(bytes);
                             job.written = true;

@@ -1,11 +1,13 @@
-//! Random programs on a WorkQ whose device refuses jobs: whoever awaits is served, whatever became of the others.
+//! Random programs on a WorkQ whose device refuses jobs: whoever awaits is served, whatever became
+//! of the others.
 //!
-//! A program mixes copies that are awaited, tried and posted, runs of graphs, changes of mode, runtimes that end, and futures
-//! that are polled once and then left, dropped or forgotten. Meanwhile the device is full now and then, loses jobs, fails
-//! them, or holds them up. In the end each future that is awaited must be over, unless futures that nobody polls keep all
-//! Slots.
+//! A program mixes copies that are awaited, tried and posted, runs of graphs, changes of mode,
+//! runtimes that end, and futures that are polled once and then left, dropped or forgotten.
+//! Meanwhile the device is full now and then, loses jobs, fails them, or holds them up. In the end
+//! each future that is awaited must be over, unless futures that nobody polls keep all Slots.
 //!
-//! `PROPTEST_CASES` says how many programs are played for each device, and `TOKIO_DOCA_REFUSALS_SEED` repeats a run.
+//! `PROPTEST_CASES` says how many programs are played for each device, and
+//! `TOKIO_DOCA_REFUSALS_SEED` repeats a run.
 
 use std::future::Future;
 use std::pin::Pin;

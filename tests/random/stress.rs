@@ -1,5 +1,6 @@
-//! Many tasks on several WorkQs and threads, cancelled at random: every byte is accounted for, nothing is in flight in
-//! the end, and the pool is complete. `TOKIO_DOCA_STRESS_SECONDS` says how long, `TOKIO_DOCA_STRESS_SEED` repeats a run.
+//! Many tasks on several WorkQs and threads, cancelled at random: every byte is accounted for,
+//! nothing is in flight in the end, and the pool is complete. `TOKIO_DOCA_STRESS_SECONDS` says how
+//! long, `TOKIO_DOCA_STRESS_SEED` repeats a run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +12,8 @@ use tokio_doca::{Buf, BufPool, Dma, ErrorKind, Mmap, Mode, WorkQ, error::JobErro
 
 const TASKS: u64 = 64;
 const WORKQS: usize = 4;
-/// Elements of the pool: a task holds four at most, and copies that were given up keep theirs for a while.
+/// Elements of the pool: a task holds four at most, and copies that were given up keep theirs for a
+/// while.
 const ELEMENTS: usize = 320;
 const SIZE: usize = 512;
 /// Untouched bytes of a destination, which no source has.
@@ -55,7 +57,8 @@ struct Stress {
     tally: Tally,
 }
 
-/// The word at `place` of the source of copy `number`. Its top byte is never BLANK, nor is any word all BLANK.
+/// The word at `place` of the source of copy `number`. Its top byte is never BLANK, nor is any word
+/// all BLANK.
 fn word(number: u64, place: usize) -> [u8; WORD] {
     (number << 8 | place as u64).to_le_bytes()
 }

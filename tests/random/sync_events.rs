@@ -1,4 +1,5 @@
-//! Random programs of sets, adds, gets and waits on both sides of events, against a model of one number and a list of waits.
+//! Random programs of sets, adds, gets and waits on both sides of events, against a model of one
+//! number and a list of waits.
 //!
 //! `TOKIO_DOCA_EVENTS` says how many programs (60), `TOKIO_DOCA_EVENTS_SEED` repeats a run.
 
@@ -90,7 +91,8 @@ async fn program(random: &mut Random, setup: &Setup) {
             }
             7 => tokio::task::yield_now().await,
             _ => {
-                // Those that sleep without a poll may end at any value that they saw, and those that end now end with this one.
+                // Those that sleep without a poll may end at any value that they saw, and those
+                // that end now end with this one.
                 let (over, on): (Vec<_>, Vec<_>) = waits
                     .into_iter()
                     .partition(|wait| is_over(value, wait.threshold, wait.mask));

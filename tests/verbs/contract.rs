@@ -1,4 +1,5 @@
-//! The provider of adapters on fake ones: the contract, and what the fake kinds of adapters differ in.
+//! The provider of adapters on fake ones: the contract, and what the fake kinds of adapters differ
+//! in.
 
 use crate::adapters::{open, provider};
 use crate::fake_verbs::{Description, World};
@@ -108,7 +109,8 @@ fn the_adapter_never_sees_a_refused_job() {
     });
 }
 
-/// iWARP has no atomics and no immediates of writes, and copies nothing; other adapters may lack atomics alone.
+/// iWARP has no atomics and no immediates of writes, and copies nothing; other adapters may lack
+/// atomics alone.
 #[test]
 fn what_an_adapter_does_not_have_it_is_not_asked_for() {
     let without_atomics = |name: &str| Description {
@@ -129,7 +131,8 @@ fn what_an_adapter_does_not_have_it_is_not_asked_for() {
     );
 }
 
-/// EFA, usNIC and the like have no reliable connections: hashes, which the CPU does, are all that there is.
+/// EFA, usNIC and the like have no reliable connections: hashes, which the CPU does, are all that
+/// there is.
 #[test]
 fn other_transports_have_hashes_alone() {
     let other = |name: &str| Description {

@@ -1,4 +1,5 @@
-//! Duties of the provider of adapters where the adapter does not keep its own: queues and endpoints driven without a WorkQ, on fake ones.
+//! Duties of the provider of adapters where the adapter does not keep its own: queues and endpoints
+//! driven without a WorkQ, on fake ones.
 #![expect(unsafe_code, reason = "drives a provider as the crate does")]
 
 use std::sync::{Arc, Weak};
@@ -107,7 +108,8 @@ impl Bench {
 
 const PATIENT: Duration = support::LIMIT;
 
-/// A queue pair that cannot be destroyed may touch memory at any time: what the queue keeps is kept for ever, and nothing more is taken.
+/// A queue pair that cannot be destroyed may touch memory at any time: what the queue keeps is kept
+/// for ever, and nothing more is taken.
 #[test]
 fn what_could_not_be_destroyed_is_kept_by_the_queue_too() {
     let mut world = World::new([Description::roce("fake0")]);
@@ -130,7 +132,8 @@ fn what_could_not_be_destroyed_is_kept_by_the_queue_too() {
     drop(hold);
 }
 
-/// Whoever polls late finds a message that had arrived in time: nobody says that its receive was missing.
+/// Whoever polls late finds a message that had arrived in time: nobody says that its receive was
+/// missing.
 #[test]
 fn a_message_that_nobody_looked_for_has_arrived() {
     const LIMIT: Duration = Duration::from_millis(20);
@@ -138,7 +141,8 @@ fn a_message_that_nobody_looked_for_has_arrived() {
     let bench = Bench::new(&world, LIMIT);
     bench.post_recv(1, 1).unwrap();
     assert_eq!(bench.send(0, 1).accepted, 1);
-    // Ten times as long as it may wait: the thread that looks at the time does so at least once in 5 ms.
+    // Ten times as long as it may wait: the thread that looks at the time does so at least once in
+    // 5 ms.
     let start = Instant::now();
     while start.elapsed() < 10 * LIMIT + Duration::from_secs(1) {
         assert_eq!(bench.ends[0].state(), EndpointState::Connected);
@@ -155,7 +159,8 @@ fn a_message_that_nobody_looked_for_has_arrived() {
     bench.retire();
 }
 
-/// All requests are queued, and then the adapter says that it could not be told, and blames none: they are accepted, and end.
+/// All requests are queued, and then the adapter says that it could not be told, and blames none:
+/// they are accepted, and end.
 #[test]
 fn requests_that_may_have_been_taken_end() {
     let world = World::new([Description::roce("fake0")]);
@@ -193,7 +198,8 @@ fn completions_behind_strangers_are_ready() {
     bench.retire();
 }
 
-/// A completion queue that fails says so once: who armed for others is not rung for without end, and nothing new is taken.
+/// A completion queue that fails says so once: who armed for others is not rung for without end,
+/// and nothing new is taken.
 #[test]
 fn a_broken_queue_is_quiet_and_takes_nothing() {
     let world = World::new([Description::roce("fake0")]);
@@ -240,7 +246,8 @@ fn an_event_that_comes_late_is_read() {
     bench.retire();
 }
 
-/// The thread that hears of events does not turn round and round for a device that is gone, and one that comes in its place is another.
+/// The thread that hears of events does not turn round and round for a device that is gone, and one
+/// that comes in its place is another.
 #[test]
 fn a_device_that_is_gone_is_left_alone() {
     let world = World::new([Description::roce("fake0")]);

@@ -1,4 +1,5 @@
-//! What can go wrong on an adapter, one thing at a time, on fake ones: each is told as what it is, nothing hangs, and nothing is left behind.
+//! What can go wrong on an adapter, one thing at a time, on fake ones: each is told as what it is,
+//! nothing hangs, and nothing is left behind.
 #![expect(unsafe_code, reason = "forks")]
 
 use std::pin::pin;
@@ -177,8 +178,8 @@ fn each_step_of_the_set_up_may_fail() {
                 break;
             };
             match result {
-                // An address that cannot be asked for is a hole, queues may be made without inline data, and a device that cannot be opened is not
-                // listed.
+                // An address that cannot be asked for is a hole, queues may be made without inline
+                // data, and a device that cannot be opened is not listed.
                 Ok(()) => assert!(
                     ["ibv_query_gid_ex", "ibv_create_qp"].contains(&call),
                     "{nth}: {call}"
@@ -248,7 +249,8 @@ fn a_device_that_does_not_open_hides_no_other() {
     );
 }
 
-/// Of the two steps of a connection the first may fail and be done again; after the second there is no way back.
+/// Of the two steps of a connection the first may fail and be done again; after the second there is
+/// no way back.
 #[test]
 fn a_connection_may_fail_half_way() {
     each(Description::roce, async |world, _, device, mode| {
@@ -267,7 +269,8 @@ fn a_connection_may_fail_half_way() {
     });
 }
 
-/// The subnet manager gives the port another address, and its network another MTU: who connects afterwards keeps to them.
+/// The subnet manager gives the port another address, and its network another MTU: who connects
+/// afterwards keeps to them.
 #[test]
 fn a_port_that_has_changed_is_asked_anew() {
     each(Description::infiniband, async |_, fake, device, mode| {
@@ -286,7 +289,8 @@ fn a_port_that_has_changed_is_asked_anew() {
     });
 }
 
-/// How many requests a send queue has room for depends on how long they are: there are fewer places then, and Jobs wait for one.
+/// How many requests a send queue has room for depends on how long they are: there are fewer places
+/// then, and Jobs wait for one.
 #[test]
 fn send_queues_are_as_long_as_they_can_be() {
     fn short(name: &str) -> Description {
@@ -354,7 +358,8 @@ fn an_adapter_without_reads_has_no_rdma() {
     });
 }
 
-/// Where completion queues keep their size there is room for some contexts, and who has too many is told so.
+/// Where completion queues keep their size there is room for some contexts, and who has too many is
+/// told so.
 #[test]
 fn a_completion_queue_that_cannot_grow_has_room_for_some() {
     fn fixed(name: &str) -> Description {
@@ -384,7 +389,8 @@ fn a_completion_queue_that_cannot_grow_has_room_for_some() {
     });
 }
 
-/// An export that could not be taken back may still be written by peers: its memory is given to nobody.
+/// An export that could not be taken back may still be written by peers: its memory is given to
+/// nobody.
 #[test]
 fn memory_that_peers_may_still_reach_is_kept() {
     struct Owner(Box<[u8]>, Arc<AtomicBool>);
@@ -424,7 +430,8 @@ fn memory_that_peers_may_still_reach_is_kept() {
     }
 }
 
-/// What an adapter does not let go of ends all the same. Its memory stays in use for ever, and nothing else does.
+/// What an adapter does not let go of ends all the same. Its memory stays in use for ever, and
+/// nothing else does.
 #[test]
 fn what_an_adapter_does_not_let_go_of_ends_and_keeps_its_memory() {
     for mode in MODES {
@@ -519,7 +526,8 @@ fn copies_that_reach_nobody_fail_together() {
     });
 }
 
-/// With this in the environment libibverbs says that what a removed adapter may still use was destroyed.
+/// With this in the environment libibverbs says that what a removed adapter may still use was
+/// destroyed.
 #[test]
 fn an_environment_in_which_destroying_proves_nothing_is_refused() {
     const NAME: &str = "RDMAV_ALLOW_DISASSOC_DESTROY";
@@ -538,7 +546,8 @@ fn an_environment_in_which_destroying_proves_nothing_is_refused() {
     assert!(why.contains(NAME), "{why}");
 }
 
-/// A removal that is told while somebody destroys a queue pair, in the lock of an endpoint that the watcher looks at meanwhile.
+/// A removal that is told while somebody destroys a queue pair, in the lock of an endpoint that the
+/// watcher looks at meanwhile.
 #[test]
 fn a_removal_is_heard_of_by_who_destroys_a_queue_pair() {
     for silent in [false, true] {
@@ -605,7 +614,8 @@ fn a_child_of_fork_destroys_nothing() {
         destroyed + world.calls("ibv_dereg_mr") + world.calls("ibv_close_device")
     };
     let before = destroyed();
-    // SAFETY: the child takes no lock that another thread may have had: it drops, and asks the fake.
+    // SAFETY: the child takes no lock that another thread may have had: it drops, and asks the
+    // fake.
     match unsafe { libc::fork() } {
         0 => {
             drop((one, other, device, bare));
@@ -647,7 +657,8 @@ fn the_limit_of_locked_memory_is_named() {
     });
 }
 
-/// The adapter takes some requests of a list, and refuses the next: who is it fails, and others are done.
+/// The adapter takes some requests of a list, and refuses the next: who is it fails, and others are
+/// done.
 #[test]
 fn a_copy_of_which_a_request_is_refused_fails_alone() {
     each(Description::roce, async |world, fake, device, mode| {
@@ -705,7 +716,8 @@ fn an_operation_that_is_refused_leaves_the_connection() {
     });
 }
 
-/// A copy that the adapter ends with an error fails with the adapter's code; those beside it are done anew.
+/// A copy that the adapter ends with an error fails with the adapter's code; those beside it are
+/// done anew.
 #[test]
 fn a_copy_that_fails_leaves_the_others() {
     each(Description::roce, async |world, fake, device, mode| {
@@ -732,7 +744,8 @@ fn a_copy_that_fails_leaves_the_others() {
     });
 }
 
-/// All Jobs behind one that failed are flushed with its cause, whatever their requests say, and the peer's receives too.
+/// All Jobs behind one that failed are flushed with its cause, whatever their requests say, and the
+/// peer's receives too.
 #[test]
 fn what_is_flushed_keeps_the_first_cause() {
     each(Description::roce, async |world, fake, device, mode| {
@@ -836,7 +849,8 @@ fn a_completion_queue_that_fails_takes_its_workq_with_it_and_no_other() {
     }
 }
 
-/// An adapter gone while Jobs are in flight and receives are posted: all of them end, and what comes later is refused.
+/// An adapter gone while Jobs are in flight and receives are posted: all of them end, and what
+/// comes later is refused.
 #[test]
 fn a_device_that_is_removed_fails_everything() {
     each(Description::roce, async |_, fake, device, mode| {
@@ -960,7 +974,8 @@ fn events_that_mean_nothing_are_read_and_acknowledged() {
     });
 }
 
-/// Completions that nothing was posted for: of a stranger, with a number that is nobody's, or of what is over.
+/// Completions that nothing was posted for: of a stranger, with a number that is nobody's, or of
+/// what is over.
 #[test]
 fn completions_of_what_nobody_posted_are_dropped() {
     each(Description::soft_roce, async |world, fake, device, mode| {
@@ -1021,7 +1036,8 @@ fn a_notification_that_is_refused_is_not_slept_through() {
     });
 }
 
-/// A write permission for copies opens nothing to a peer: none of the keys of the shared domain reaches private memory.
+/// A write permission for copies opens nothing to a peer: none of the keys of the shared domain
+/// reaches private memory.
 #[test]
 fn no_key_that_peers_could_guess_reaches_private_memory() {
     each(Description::roce, async |_, fake, device, mode| {

@@ -1,4 +1,5 @@
-//! The fake adapters behave as the man pages have it: a program in C's way drives them, without the provider.
+//! The fake adapters behave as the man pages have it: a program in C's way drives them, without the
+//! provider.
 #![expect(unsafe_code, reason = "it calls what C would call")]
 
 use std::ptr;

@@ -450,7 +450,8 @@ impl Side {
         assert_eq!(unsafe { req_notify_cq(self.cq, 0) }, 0);
     }
 
-    /// Reads one event of the channel, and does not acknowledge it; `None` if there is none within this time.
+    /// Reads one event of the channel, and does not acknowledge it; `None` if there is none within
+    /// this time.
     pub(crate) fn event(&self, within: Duration) -> Option<()> {
         // SAFETY: a channel that is there.
         let fd = unsafe { (*self.channel).fd };

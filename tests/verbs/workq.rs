@@ -1,4 +1,5 @@
-//! WorkQs on adapters: several devices behind one event handle, a loop of one's own, and whatever goes first.
+//! WorkQs on adapters: several devices behind one event handle, a loop of one's own, and whatever
+//! goes first.
 
 use std::os::fd::AsRawFd;
 
@@ -36,8 +37,8 @@ fn pair(pool: &BufPool) -> (Buf, Buf) {
     (src, dst)
 }
 
-/// The handle was asked for before the device came, whose completion channel must be read: it is the same one, and quiet when it was
-/// cleared.
+/// The handle was asked for before the device came, whose completion channel must be read: it is
+/// the same one, and quiet when it was cleared.
 #[test]
 fn a_loop_of_ones_own_waits_for_a_completion_channel() {
     on_fake(|_, device| {
@@ -94,8 +95,8 @@ fn one_workq_serves_a_signal_and_two_channels() {
     assert_eq!(devices.map(Device::jobs), [Some(300); 3]);
 }
 
-// Attaching a device with a descriptor of its own gives up the registrations of the event handle, and an orphan has no Op that
-// would register anew.
+// Attaching a device with a descriptor of its own gives up the registrations of the event handle,
+// and an orphan has no Op that would register anew.
 #[test]
 fn an_orphan_is_heard_of_though_a_channel_was_attached_meanwhile() {
     on_fake(|_, adapter| {
@@ -129,7 +130,8 @@ enum Thing {
     Reset(Rdma),
 }
 
-/// What lives on the device, with Jobs in flight whose Ops were forgotten or dropped, and receives that are posted.
+/// What lives on the device, with Jobs in flight whose Ops were forgotten or dropped, and receives
+/// that are posted.
 fn things(device: Device, mode: Mode, random: &mut Random) -> Vec<Thing> {
     let setup = Setup::new(false, mode);
     let workqs = [0, 1].map(|_| WorkQ::builder().depth(16).mode(mode).build().unwrap());

@@ -8,7 +8,8 @@ const CELL: usize = 4096;
 ///
 /// # Panics
 ///
-/// If a Job completes twice or not at all, under another Token, with another length, or with the wrong bytes moved.
+/// If a Job completes twice or not at all, under another Token, with another length, or with the
+/// wrong bytes moved.
 pub fn each_accepted_job_completes_once(subject: impl Into<Subject>) {
     watched("each_accepted_job_completes_once", subject, |subject| {
         for depth in depths(subject) {

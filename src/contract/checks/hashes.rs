@@ -1,4 +1,5 @@
-//! What hashes have and other Jobs do not: digests that are known, and sessions. Through the crate, in both modes.
+//! What hashes have and other Jobs do not: digests that are known, and sessions. Through the crate,
+//! in both modes.
 
 use crate::contract::rig::{Dice, Subject, digest, hex, known, watched};
 use crate::error::{ErrorKind, JobError};
@@ -15,8 +16,9 @@ const PIECES: usize = 5;
 /// Jobs that are let go, and looked for.
 const DROPS: usize = 20;
 
-/// Duty 1: digests are those of NIST's examples, and right around the ends of blocks, of one Buf and of a chain with
-/// pieces of odd lengths; an empty message is hashed too, and a destination without the room is refused.
+/// Duty 1: digests are those of NIST's examples, and right around the ends of blocks, of one Buf
+/// and of a chain with pieces of odd lengths; an empty message is hashed too, and a destination
+/// without the room is refused.
 ///
 /// # Panics
 ///
@@ -32,7 +34,8 @@ pub fn digests_are_known(subject: impl Into<Subject>) {
                 }
             }
             let block = bench.algorithm.block_len();
-            // Where the length of the message goes into a block of its own, and where there is no such block.
+            // Where the length of the message goes into a block of its own, and where there is no
+            // such block.
             for len in [
                 block - 17,
                 block - 9,
@@ -53,8 +56,9 @@ pub fn digests_are_known(subject: impl Into<Subject>) {
     });
 }
 
-/// Duty 1: a message in parts has the digest of the whole, whatever their lengths; sessions do not mix, a copy goes on by
-/// itself, a part that was refused was not hashed, and one that was dropped in flight was.
+/// Duty 1: a message in parts has the digest of the whole, whatever their lengths; sessions do not
+/// mix, a copy goes on by itself, a part that was refused was not hashed, and one that was dropped
+/// in flight was.
 ///
 /// # Panics
 ///

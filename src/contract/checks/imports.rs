@@ -116,8 +116,8 @@ impl Rig {
 }
 
 /// Duty 1: copies between lists whose pieces are of two imports and of registered memory in turn.
-/// The importer has [`Caps::import_dpu`](crate::device::Caps::import_dpu), and imports what `exporter`
-/// exports to the DPU.
+/// The importer has [`Caps::import_dpu`](crate::device::Caps::import_dpu), and imports what
+/// `exporter` exports to the DPU.
 ///
 /// # Panics
 ///

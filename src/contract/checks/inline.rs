@@ -2,11 +2,13 @@
 
 use crate::contract::rig::{Rig, Shape, Subject, depths, watched};
 
-/// Duty 4: `try_inline` moves all and keeps nothing, or has not begun; a submission of the same answers the same.
+/// Duty 4: `try_inline` moves all and keeps nothing, or has not begun; a submission of the same
+/// answers the same.
 ///
 /// # Panics
 ///
-/// If an inline answer differs from a submitted one, comes as a completion too, or touches memory later.
+/// If an inline answer differs from a submitted one, comes as a completion too, or touches memory
+/// later.
 pub fn inline_answers_are_over(subject: impl Into<Subject>) {
     watched("inline_answers_are_over", subject, |subject| {
         for depth in depths(subject) {

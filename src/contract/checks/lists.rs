@@ -5,8 +5,8 @@ use crate::contract::rig::{Rig, Shape, Subject, watched};
 const CELL: usize = 4096;
 const LONGEST: u32 = 8;
 
-/// Duty 1: lists of 1 to 8 Segments on either side, as far as the capabilities go; a destination may have more room
-/// than is needed.
+/// Duty 1: lists of 1 to 8 Segments on either side, as far as the capabilities go; a destination
+/// may have more room than is needed.
 ///
 /// # Panics
 ///

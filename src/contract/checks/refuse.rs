@@ -29,7 +29,8 @@ pub fn a_refused_job_was_never_seen(subject: impl Into<Subject>, refuse_next: &m
             "`refuse_next` did not make the device refuse: the check proves nothing"
         );
         rig.drain();
-        // Those that were refused: every other round they are submitted again, under the same Tokens.
+        // Those that were refused: every other round they are submitted again, under the same
+        // Tokens.
         if round % 2 == 1 {
             rig.submit_all(&batch[submitted.accepted..]);
             rig.drain();

@@ -6,8 +6,8 @@ const CELL: usize = 1024;
 /// Large enough that some are in flight when the queue goes.
 const LARGE: usize = 64 << 10;
 
-/// Duty 6: an idle queue lets go at once, one with completions that nobody reaped too, and one with Jobs in flight
-/// after the last: whose memory is not touched from then on.
+/// Duty 6: an idle queue lets go at once, one with completions that nobody reaped too, and one with
+/// Jobs in flight after the last: whose memory is not touched from then on.
 ///
 /// # Panics
 ///

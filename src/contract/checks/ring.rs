@@ -6,8 +6,8 @@ use crate::device::Armed;
 const CELL: usize = 1024;
 const ROUNDS: u64 = 50;
 
-/// Duty 5: the next completion after `arm` rings, once; the ones after it, and those before any `arm`, do not; with a
-/// completion waiting, `arm` says so or rings.
+/// Duty 5: the next completion after `arm` rings, once; the ones after it, and those before any
+/// `arm`, do not; with a completion waiting, `arm` says so or rings.
 ///
 /// # Panics
 ///
@@ -77,7 +77,8 @@ fn waiting_completions_are_told(subject: &Subject, depth: u32) {
         }
         rig.drain();
         if answer == Armed::Ready {
-            // The crate reaps then, and sleeps without another `arm` if its own Job was not among them.
+            // The crate reaps then, and sleeps without another `arm` if its own Job was not among
+            // them.
             rig.rings();
             rig.prepare(0, &shape);
             rig.submit_all(&[0]);
@@ -89,7 +90,8 @@ fn waiting_completions_are_told(subject: &Subject, depth: u32) {
     rig.finish();
 }
 
-/// Duty 5, as a race: a Job completes while the caller arms. It sleeps if `arm` or a look found nothing.
+/// Duty 5, as a race: a Job completes while the caller arms. It sleeps if `arm` or a look found
+/// nothing.
 ///
 /// # Panics
 ///
@@ -110,7 +112,8 @@ pub fn no_completion_is_slept_through(subject: impl Into<Subject>) {
                 }
                 while rig.in_flight() > 0 {
                     let answer = rig.arm();
-                    // Who was told Armed may sleep at once: `arm` looks itself. In every other round it is believed.
+                    // Who was told Armed may sleep at once: `arm` looks itself. In every other
+                    // round it is believed.
                     let believed = answer == Armed::Armed && round % 2 == 0;
                     if believed || rig.reap(1) == 0 {
                         rig.wait_for_ring("duty 5: armed, and nothing waited");

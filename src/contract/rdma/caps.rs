@@ -11,8 +11,9 @@ const LARGE: usize = 1 << 24;
 const LONG: usize = 1 << 12;
 const QUEUE: u32 = 1 << 14;
 
-/// An Rdma attaches with what the capabilities allow, and with nothing else; the largest and the longest operation that they allow is done,
-/// and one more byte or Buf is refused, as is an operation that they do not have. What is refused leaves the connection as it is.
+/// An Rdma attaches with what the capabilities allow, and with nothing else; the largest and the
+/// longest operation that they allow is done, and one more byte or Buf is refused, as is an
+/// operation that they do not have. What is refused leaves the connection as it is.
 ///
 /// # Panics
 ///

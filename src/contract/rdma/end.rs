@@ -1,6 +1,8 @@
-//! One endpoint on a queue of its own, driven as a WorkQ would, and the memory of its Jobs and receives.
+//! One endpoint on a queue of its own, driven as a WorkQ would, and the memory of its Jobs and
+//! receives.
 //!
-//! Each Token's index has a cell of the arena, filled with noise before its use and anew after it, as in the `rig`.
+//! Each Token's index has a cell of the arena, filled with noise before its use and anew after it,
+//! as in the `rig`.
 #![expect(
     unsafe_code,
     reason = "submits Jobs, whose memory must be promised to the device"
@@ -228,8 +230,8 @@ impl End {
         match &cells[index as usize].list[..] {
             [] => Segments::none(),
             [one] => Segments::one(*one),
-            // SAFETY: a list is changed by `lay_out` alone, which nothing in flight survives; an end that goes gives its lists to
-            // `retire`, or leaks them.
+            // SAFETY: a list is changed by `lay_out` alone, which nothing in flight survives; an
+            // end that goes gives its lists to `retire`, or leaks them.
             many => unsafe { Segments::list(many) },
         }
     }
@@ -252,8 +254,9 @@ impl End {
             .iter()
             .map(|(index, job)| (self.jobs[*index as usize].token, job.into()))
             .collect();
-        // SAFETY: the memory is this end's and its peer's, who touch a cell only while its Job is not in flight, and it goes after `retire`
-        // has dropped what it was given, or never. Tokens are one per cell, and cells as many as the queue is deep.
+        // SAFETY: the memory is this end's and its peer's, who touch a cell only while its Job is
+        // not in flight, and it goes after `retire` has dropped what it was given, or never. Tokens
+        // are one per cell, and cells as many as the queue is deep.
         let submitted = unsafe { self.endpoint().submit(&named) };
         let Submitted { accepted, refused } = submitted;
         assert!(

@@ -12,8 +12,9 @@ use crate::{
 
 const LEN: usize = 4096;
 
-/// Memory that one device exports to RDMA peers, the other imports, both ways: what is written through it is there, its access is as it was
-/// given, what is no blob is refused, and what was taken back is reached no more.
+/// Memory that one device exports to RDMA peers, the other imports, both ways: what is written
+/// through it is there, its access is as it was given, what is no blob is refused, and what was
+/// taken back is reached no more.
 ///
 /// # Panics
 ///

@@ -1,4 +1,5 @@
-//! Endpoint duty 2: what fails takes the endpoint to the state Error, and all that was accepted ends.
+//! Endpoint duty 2: what fails takes the endpoint to the state Error, and all that was accepted
+//! ends.
 
 use std::time::Duration;
 
@@ -30,7 +31,8 @@ impl Pair {
         self.forget_messages();
     }
 
-    /// Waits until an end is in the state Error, was told so, and has nothing in flight any more. Answers what ended on both sides meanwhile.
+    /// Waits until an end is in the state Error, was told so, and has nothing in flight any more.
+    /// Answers what ended on both sides meanwhile.
     pub(super) fn until_failed(&mut self, sides: &[usize]) -> [Vec<Ended>; 2] {
         let mut all = [Vec::new(), Vec::new()];
         let what = "endpoint duty 2: the endpoint comes to the state Error, `changed` is called, and all that was accepted ends";
@@ -124,13 +126,13 @@ impl Pair {
     }
 }
 
-/// Endpoint duty 2, and what is behind it: no receive within `rnr_timeout`, and a message longer than its receive. Both sides are reset then,
-/// and connect again.
+/// Endpoint duty 2, and what is behind it: no receive within `rnr_timeout`, and a message longer
+/// than its receive. Both sides are reset then, and connect again.
 ///
 /// # Panics
 ///
-/// If a failure is not told, or with another cause, if something is not flushed, is carried out or taken afterwards, or if a reset does not bring
-/// it back.
+/// If a failure is not told, or with another cause, if something is not flushed, is carried out or
+/// taken afterwards, or if a reset does not bring it back.
 pub fn failures_flush_what_is_behind_them(peers: impl Into<Peers>) {
     watched("failures_flush_what_is_behind_them", peers, |peers| {
         for _ in 0..2 {

@@ -1,6 +1,8 @@
-//! The part for remote operations: two endpoints of the device, or of two devices, that are connected to each other.
+//! The part for remote operations: two endpoints of the device, or of two devices, that are
+//! connected to each other.
 //!
-//! What both ends do is driven by one thread, which looks at both queues: a device may need either to be looked at.
+//! What both ends do is driven by one thread, which looks at both queues: a device may need either
+//! to be looked at.
 
 mod caps;
 mod end;
@@ -32,7 +34,8 @@ pub use retire::retired_receives_are_left_alone;
 pub use ring::{armed_messages_ring_once, no_message_is_slept_through};
 pub use workq::{rdma_busy_polls, rdma_sleeps_and_wakes};
 
-/// Devices under test, whose endpoints are connected to each other: one device, or two of the provider.
+/// Devices under test, whose endpoints are connected to each other: one device, or two of the
+/// provider.
 ///
 /// A `&Device` stands for two endpoints of that device.
 ///
@@ -71,8 +74,8 @@ impl Peers {
         }
     }
 
-    /// How long a check waits for something that must come; [`DEADLINE`] if not said. A shorter one serves a test of a
-    /// provider that is broken on purpose.
+    /// How long a check waits for something that must come; [`DEADLINE`] if not said. A shorter one
+    /// serves a test of a provider that is broken on purpose.
     pub fn deadline(self, deadline: Duration) -> Peers {
         Peers { deadline, ..self }
     }

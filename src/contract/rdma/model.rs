@@ -25,7 +25,8 @@ pub(super) struct Effect {
 }
 
 impl Pair {
-    /// Fills the cells of a Job on both sides, and makes one of it under a new Token, of so many bytes, if it may have as many.
+    /// Fills the cells of a Job on both sides, and makes one of it under a new Token, of so many
+    /// bytes, if it may have as many.
     pub(super) fn prepare(&mut self, side: usize, index: u32, verb: Verb, len: usize) {
         let atomic = matches!(verb, Verb::CompareSwap { .. } | Verb::FetchAdd(_));
         let len = if atomic { 8 } else { self.peers.within(len) };

@@ -1,4 +1,5 @@
-//! Endpoint duty 1, and duties 1 to 4 for its Jobs: each ends once, in order, and has done what it says.
+//! Endpoint duty 1, and duties 1 to 4 for its Jobs: each ends once, in order, and has done what it
+//! says.
 
 use super::end::{Plan, Table};
 use super::pair::Pair;
@@ -10,13 +11,13 @@ const CELL: usize = 1024;
 const LARGE: usize = 64 << 10;
 const STEPS: usize = 400;
 
-/// Duties 1 to 4 and endpoint duty 1: all kinds of operations, of both sides at once, in batches and inline, on lists, with
-/// nothing to move, and of many packets.
+/// Duties 1 to 4 and endpoint duty 1: all kinds of operations, of both sides at once, in batches
+/// and inline, on lists, with nothing to move, and of many packets.
 ///
 /// # Panics
 ///
-/// If a Job or receive completes twice, not at all, out of order or with another answer, if a byte too few or too many is written, or
-/// one of a Job that is over.
+/// If a Job or receive completes twice, not at all, out of order or with another answer, if a byte
+/// too few or too many is written, or one of a Job that is over.
 pub fn remote_operations_complete_in_order(peers: impl Into<Peers>) {
     watched("remote_operations_complete_in_order", peers, |peers| {
         each_kind_alone(peers);
@@ -83,8 +84,9 @@ fn at_random(peers: &Peers, plan: Plan, steps: usize) {
     pair.finish();
 }
 
-/// Endpoint duty 1: what is sent before there is a receive waits for it, in order, within `rnr_timeout`; and so does what is
-/// behind it. What is posted before the connection is there is not lost.
+/// Endpoint duty 1: what is sent before there is a receive waits for it, in order, within
+/// `rnr_timeout`; and so does what is behind it. What is posted before the connection is there is
+/// not lost.
 ///
 /// # Panics
 ///

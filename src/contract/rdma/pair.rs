@@ -108,7 +108,8 @@ impl Pair {
         );
     }
 
-    /// Waits for what must come, and looks at both queues meanwhile: nothing may be in flight that ends well.
+    /// Waits for what must come, and looks at both queues meanwhile: nothing may be in flight that
+    /// ends well.
     pub(super) fn wait(&mut self, what: &str, mut came: impl FnMut(&mut Pair) -> bool) {
         wait_for(self.peers.deadline, what, || {
             self.reap();
@@ -226,7 +227,8 @@ impl Pair {
         }
     }
 
-    /// The room of a message that is certain to fit into a cell, and into a receive of [`Pair::post`].
+    /// The room of a message that is certain to fit into a cell, and into a receive of
+    /// [`Pair::post`].
     pub(super) fn longest(&self) -> usize {
         self.peers.within(self.plan.cell / 2)
     }

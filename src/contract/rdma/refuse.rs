@@ -6,7 +6,8 @@ use super::pair::Pair;
 
 const CELL: usize = 1024;
 
-/// Duty 3: an operation that is refused moves nothing, is no message and never completes, and can be submitted again.
+/// Duty 3: an operation that is refused moves nothing, is no message and never completes, and can
+/// be submitted again.
 ///
 /// `refuse_next` makes the device refuse a Job of the next batch, for a while.
 ///

@@ -10,12 +10,14 @@ use crate::error::JobError;
 
 const CELL: usize = 1024;
 
-/// Endpoint duty 3: an endpoint is reset with Jobs and receives in flight. They end flushed, their memory is left alone, the peer comes to the state
-/// Error, the old blob is worth nothing, and both connect again.
+/// Endpoint duty 3: an endpoint is reset with Jobs and receives in flight. They end flushed, their
+/// memory is left alone, the peer comes to the state Error, the old blob is worth nothing, and both
+/// connect again.
 ///
 /// # Panics
 ///
-/// If memory is touched after the reset, something does not end or does not end flushed, or if they do not connect again.
+/// If memory is touched after the reset, something does not end or does not end flushed, or if they
+/// do not connect again.
 pub fn a_reset_ends_all(peers: impl Into<Peers>) {
     watched("a_reset_ends_all", peers, |peers| {
         in_init(peers);

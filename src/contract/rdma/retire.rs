@@ -16,7 +16,8 @@ const CELL: usize = 1024;
 struct Kept {
     drops: Arc<AtomicU32>,
     arena: Arc<Arena>,
-    /// Where memory was in flight, and what is written there when the provider says that it is not any more.
+    /// Where memory was in flight, and what is written there when the provider says that it is not
+    /// any more.
     canaries: Vec<(usize, Vec<u8>)>,
     #[expect(dead_code, reason = "they are kept")]
     lists: Vec<Box<[Segment]>>,
@@ -57,13 +58,15 @@ impl End {
 }
 
 impl Pair {
-    /// Retires an endpoint, with receives posted or without, and waits until what it keeps is dropped. What its Jobs answered is dropped.
+    /// Retires an endpoint, with receives posted or without, and waits until what it keeps is
+    /// dropped. What its Jobs answered is dropped.
     pub(super) fn retire_endpoint(&mut self, side: usize) {
         let drops = Arc::new(AtomicU32::new(0));
         let end = &mut self.ends[side];
         let keep = end.keep(&drops);
         let endpoint = end.endpoint.take().expect("it is retired once");
-        // SAFETY: `keep` has the memory of all receives, and nobody posts any more: the handle is gone.
+        // SAFETY: `keep` has the memory of all receives, and nobody posts any more: the handle is
+        // gone.
         unsafe { endpoint.retire(keep) };
         drop(endpoint);
         self.wait(
@@ -95,7 +98,8 @@ impl Pair {
         let drops = Arc::new(AtomicU32::new(0));
         for end in &mut self.ends {
             let keep = end.keep(&drops);
-            // SAFETY: nothing is in flight, `keep` holds the arena, and nobody submits or reaps any more.
+            // SAFETY: nothing is in flight, `keep` holds the arena, and nobody submits or reaps any
+            // more.
             unsafe { end.queue.retire(keep, 0) };
         }
         let deadline = self.peers.deadline;
@@ -111,12 +115,13 @@ impl Pair {
     }
 }
 
-/// Duty 6 and endpoint duty 2: who retires an endpoint has its receives' memory back, and the Jobs' completions; its peer comes
-/// to the state Error, and its receives end.
+/// Duty 6 and endpoint duty 2: who retires an endpoint has its receives' memory back, and the Jobs'
+/// completions; its peer comes to the state Error, and its receives end.
 ///
 /// # Panics
 ///
-/// If what is kept is dropped never, or memory is touched after that, or if the peer does not hear of it.
+/// If what is kept is dropped never, or memory is touched after that, or if the peer does not hear
+/// of it.
 pub fn retired_receives_are_left_alone(peers: impl Into<Peers>) {
     watched("retired_receives_are_left_alone", peers, |peers| {
         // Never connected, and never used.

@@ -12,7 +12,8 @@ use crate::device::{Armed, Verb};
 const CELL: usize = 1024;
 const ROUNDS: u64 = 50;
 
-/// Duty 5: a message rings the queue that it comes to, and the end of a Job the one that it came from: once for each `arm`, and not without.
+/// Duty 5: a message rings the queue that it comes to, and the end of a Job the one that it came
+/// from: once for each `arm`, and not without.
 ///
 /// # Panics
 ///
@@ -51,7 +52,8 @@ fn each_arm_rings(peers: &Peers) {
             pair.arm_and_look(one, &mut arms);
         }
         pair.submit(side, &[0]);
-        // The peer sleeps until it rings, and so does who sent. A ring may find nothing: who looks arms again.
+        // The peer sleeps until it rings, and so does who sent. A ring may find nothing: who looks
+        // arms again.
         let mut over = [false; 2];
         let what = "duty 5: armed, and a message came, or a Job ended: it did not ring";
         wait_for(peers.deadline, what, || {
@@ -108,7 +110,8 @@ impl Pair {
     }
 }
 
-/// Duty 5, as a race: messages come at any moment, while who waits for them arms. It sleeps if `arm` or a look found nothing.
+/// Duty 5, as a race: messages come at any moment, while who waits for them arms. It sleeps if
+/// `arm` or a look found nothing.
 ///
 /// # Panics
 ///
@@ -176,7 +179,8 @@ fn sleep_until(
     let mut ended = Vec::new();
     while end.in_flight(table) > left {
         let armed = end.queue.arm() == Armed::Armed;
-        // Who was told Armed may sleep at once: `arm` looks itself. In every other round it is believed.
+        // Who was told Armed may sleep at once: `arm` looks itself. In every other round it is
+        // believed.
         let at_most = 1 + end.dice.below(4);
         let found = if armed && believes {
             Vec::new()

@@ -109,8 +109,8 @@ pub(super) fn block_on_both<A: Future, B: Future>(
     found.expect("it was waited for")
 }
 
-/// Drives endpoints through WorkQs in [`Mode::BusyPoll`], without a runtime: all operations, receives that are dropped, several Rdmas
-/// on a WorkQ, a reset and a shutdown.
+/// Drives endpoints through WorkQs in [`Mode::BusyPoll`], without a runtime: all operations,
+/// receives that are dropped, several Rdmas on a WorkQ, a reset and a shutdown.
 ///
 /// # Panics
 ///

@@ -76,7 +76,8 @@ impl Arena {
     /// Changes the bytes at `at`; no Job has them.
     pub(in crate::contract) fn write(&self, at: usize, bytes: &[u8]) {
         let to = self.at(&(at..at + bytes.len()));
-        // SAFETY: `at` checked the range; `bytes` is no part of the arena, of which no references are made.
+        // SAFETY: `at` checked the range; `bytes` is no part of the arena, of which no references
+        // are made.
         unsafe { to.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
     }
 }

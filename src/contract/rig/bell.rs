@@ -1,7 +1,7 @@
 //! Counts how often a queue rings.
 //!
-//! The Signal is an eventfd, whose counter is exact. A queue's own descriptor is looked at through edge-triggered epoll,
-//! as the WorkQ does it: each event on it is one edge.
+//! The Signal is an eventfd, whose counter is exact. A queue's own descriptor is looked at through
+//! edge-triggered epoll, as the WorkQ does it: each event on it is one edge.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

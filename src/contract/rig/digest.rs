@@ -17,7 +17,8 @@ pub(in crate::contract) fn digest(algorithm: Algorithm, message: &[u8]) -> Vec<u
 const LONGER: &[u8] = b"abcdefghbcdefghicdefghijdefghijkefghijklfghijklmghijklmnhijklmno\
     ijklmnopjklmnopqklmnopqrlmnopqrsmnopqrstnopqrstu";
 
-/// FIPS 180-4's examples, of NIST's "Example Algorithms", and short messages of its CAVP: messages, and digests in hex.
+/// FIPS 180-4's examples, of NIST's "Example Algorithms", and short messages of its CAVP: messages,
+/// and digests in hex.
 pub(in crate::contract) fn known(algorithm: Algorithm) -> [(&'static [u8], &'static str); 4] {
     match algorithm {
         Algorithm::Sha1 => [

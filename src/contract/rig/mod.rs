@@ -7,6 +7,7 @@
 mod arena;
 mod attached;
 mod bell;
+mod cell;
 mod crc;
 mod dice;
 mod digest;

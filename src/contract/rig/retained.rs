@@ -1,5 +1,5 @@
-//! What `retire` is given by a rig: it tells when it is dropped, and spoils what nobody may touch any more. And what is
-//! looked at afterwards.
+//! What `retire` is given by a rig: it tells when it is dropped, and spoils what nobody may touch
+//! any more. And what is looked at afterwards.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +13,8 @@ use crate::mem::SessionLease;
 pub(super) struct Retained {
     pub(super) drops: Arc<AtomicU32>,
     pub(super) arena: Arc<Arena>,
-    /// The cells whose Jobs were in flight, and what is written there when the provider says that none is any more.
+    /// The cells whose Jobs were in flight, and what is written there when the provider says that
+    /// none is any more.
     pub(super) in_flight: Vec<usize>,
     pub(super) canary: Arc<[u8]>,
     #[expect(dead_code, reason = "it is kept")]

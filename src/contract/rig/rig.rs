@@ -1,7 +1,8 @@
-//! A queue under test, driven as a WorkQ would: it keeps the crate's half of the contract, and checks the other.
+//! A queue under test, driven as a WorkQ would: it keeps the crate's half of the contract, and
+//! checks the other.
 //!
-//! Each Token's index has a cell of the arena. It is filled with noise when a Job is prepared, so that a byte too many
-//! shows, and filled anew when the Job is over, so that a late write shows.
+//! Each Token's index has a cell of the arena. It is filled with noise when a Job is prepared, so
+//! that a byte too many shows, and filled anew when the Job is over, so that a late write shows.
 #![expect(
     unsafe_code,
     reason = "submits Jobs, whose memory must be promised to the device"
@@ -13,6 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::arena::Arena;
 use super::bell::Bell;
+use super::cell::Cell;
 use super::dice::Dice;
 use super::job::AnyJob;
 use super::retained::{Retained, Retired};
@@ -41,24 +43,10 @@ pub(in crate::contract) struct Rig {
     generation: u32,
     in_flight: usize,
     canary: Arc<[u8]>,
-    /// Cells are looked at in the end, and not at each completion: so that the queue goes while the device works.
+    /// Cells are looked at in the end, and not at each completion: so that the queue goes while the
+    /// device works.
     pub(in crate::contract) hurried: bool,
     retired: bool,
-}
-
-struct Cell {
-    token: Token,
-    in_flight: bool,
-    len: usize,
-    /// What its Job must answer.
-    answer: u64,
-    /// What is in it if nobody touches it.
-    bytes: Vec<u8>,
-    /// What a prepared Job will make of it.
-    after: Vec<u8>,
-    /// What its session has hashed, and will have when a prepared Job is over.
-    message: Vec<u8>,
-    message_after: Vec<u8>,
 }
 
 impl Rig {
@@ -183,8 +171,8 @@ impl Rig {
             .map(|list| match &list[..] {
                 [] => Segments::none(),
                 [one] => Segments::one(*one),
-                // SAFETY: a list is changed by `prepare` alone, which no Job in flight survives; a rig that goes gives the
-                // lists to `retire`, or leaks them.
+                // SAFETY: a list is changed by `prepare` alone, which no Job in flight survives; a
+                // rig that goes gives the lists to `retire`, or leaks them.
                 many => unsafe { Segments::list(many) },
             });
         let session = self.sessions.get(index as usize);
@@ -199,9 +187,9 @@ impl Rig {
         let jobs = indices.iter().map(|&index| (token(index), self.job(index)));
         let jobs: Vec<_> = jobs.collect();
         let jobs: Vec<_> = jobs.iter().map(|(at, job)| (*at, job.as_job())).collect();
-        // SAFETY: the memory is this rig's, which touches a cell only while its job is not in flight,
-        // and goes after `retire` has dropped what it was given, or never. Tokens are one per cell. A
-        // cell's session is its job's alone, and goes with the memory.
+        // SAFETY: the memory is this rig's, which touches a cell only while its job is not in
+        // flight, and goes after `retire` has dropped what it was given, or never. Tokens are one
+        // per cell. A cell's session is its job's alone, and goes with the memory.
         let submitted = unsafe { self.queue.submit(&jobs) };
         let Submitted { accepted, refused } = submitted;
         assert!(
@@ -399,11 +387,12 @@ impl Rig {
         rings
     }
 
-    /// Retires the queue, with Jobs in flight or without, waits until nothing is, and looks what happened behind the
-    /// crate's back. Answers the rings that nobody had counted.
+    /// Retires the queue, with Jobs in flight or without, waits until nothing is, and looks what
+    /// happened behind the crate's back. Answers the rings that nobody had counted.
     pub(in crate::contract) fn retire(mut self) -> Retired {
         let drops = Arc::new(AtomicU32::new(0));
-        // A few microseconds more, and nothing would be in flight: what takes time is done before or after.
+        // A few microseconds more, and nothing would be in flight: what takes time is done before
+        // or after.
         let indices = (0..self.cells.len()).filter(|&index| self.cells[index].in_flight);
         let in_flight: Vec<usize> = indices.collect();
         let keep = Arc::new(Retained {

@@ -7,7 +7,8 @@ use super::dice::Dice;
 /// Guard bytes before each piece.
 const GAP: usize = 17;
 
-/// The pieces of one Job, as offsets in its cell. The first half of a cell is read, the second written.
+/// The pieces of one Job, as offsets in its cell. The first half of a cell is read, the second
+/// written.
 #[derive(Clone)]
 pub(in crate::contract) struct Shape {
     pub(super) src: Vec<Range<usize>>,

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 /// How long a check waits for something that must come.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Runs a check on a thread of its own: a call that blocks, or a wake-up that is lost, must fail and not hang.
+/// Runs a check on a thread of its own: a call that blocks, or a wake-up that is lost, must fail
+/// and not hang.
 pub(in crate::contract) fn watched_for(
     what: &str,
     deadline: Duration,

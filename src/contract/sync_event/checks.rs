@@ -86,7 +86,8 @@ pub fn event_jobs_are_done_in_order(events: impl Into<Events>) {
     });
 }
 
-/// Event duty: a wait ends once the value is greater, as far as the mask goes, and not before; one that was cancelled does not.
+/// Event duty: a wait ends once the value is greater, as far as the mask goes, and not before; one
+/// that was cancelled does not.
 ///
 /// # Panics
 ///

@@ -54,9 +54,9 @@ pub struct Caps {
     pub share_rdma: bool,
     /// Which lists of representors it has ([`Device::representors`](crate::Device::representors)).
     pub representors: RepCaps,
-    /// Whether it is a function that a [`Channel`](crate::channel::Channel) connects to a service on its
-    /// representor ([`ChannelBuilder::connect`](crate::channel::ChannelBuilder::connect)). By TCP any device
-    /// does.
+    /// Whether it is a function that a [`Channel`](crate::channel::Channel) connects to a service
+    /// on its representor ([`ChannelBuilder::connect`](crate::channel::ChannelBuilder::connect)).
+    /// By TCP any device does.
     pub channel: bool,
     /// Whether it plugs and unplugs emulated functions of the host.
     #[doc(alias = "doca_devinfo_get_is_hotplug_manager_supported")]

@@ -5,13 +5,14 @@
 #[non_exhaustive]
 pub struct CrcCaps {
     /// The most bytes in one job, at most 4,294,967,295: a job answers the number of bytes and the
-    /// CRC in one number. More is `InvalidValue` ([`Reason::TooLarge`](crate::error::Reason::TooLarge)).
+    /// CRC in one number. More is `InvalidValue`
+    /// ([`Reason::TooLarge`](crate::error::Reason::TooLarge)).
     pub max_buf_size: u64,
     /// The longest list of Bufs on either side, 1 if there are no lists. A longer one is
     /// `InvalidValue` ([`Reason::ListTooLong`](crate::error::Reason::ListTooLong)).
     pub max_list_len: u32,
-    /// Whether these jobs can ring an event handle. If not, an event-driven WorkQ refuses the context
-    /// (`NotSupported`).
+    /// Whether these jobs can ring an event handle. If not, an event-driven WorkQ refuses the
+    /// context (`NotSupported`).
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
     pub event_driven: bool,
 }

@@ -71,8 +71,8 @@ impl RepCaps {
     }
 }
 
-/// What can be opened as a [`Representor`](crate::device::Representor): a snapshot, of when it was listed,
-/// which changes with nothing (Core guide 3.2.2).
+/// What can be opened as a [`Representor`](crate::device::Representor): a snapshot, of when it was
+/// listed, which changes with nothing (Core guide 3.2.2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[doc(alias = "doca_devinfo_rep")]
 pub struct RepInfo(Arc<Inner>);

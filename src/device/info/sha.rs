@@ -22,8 +22,8 @@ pub struct ShaCaps {
     #[doc(alias = "doca_sha_get_max_src_buffer_size")]
     pub max_src_len: u64,
     /// The longest list of Bufs as a source, 1 if there are no lists; a longer one is
-    /// `InvalidValue` ([`Reason::ListTooLong`](crate::error::Reason::ListTooLong)). A destination is one
-    /// Buf.
+    /// `InvalidValue` ([`Reason::ListTooLong`](crate::error::Reason::ListTooLong)). A destination
+    /// is one Buf.
     #[doc(alias = "doca_sha_get_max_list_buf_num_elem")]
     pub max_list_len: u32,
     /// Whether these Jobs can ring an event handle; if not, an event-driven WorkQ refuses the

@@ -24,10 +24,10 @@ pub struct SyncEventCaps {
     pub import_dpu: bool,
     /// The largest threshold of a wait, and the largest value of an event that a wait may find. A
     /// higher threshold is refused with `InvalidValue`
-    /// ([`Reason::WaitTooHigh`](crate::error::Reason::WaitTooHigh)); a wait that finds a higher value,
-    /// when it begins or later, fails with `InvalidValue`
-    /// ([`Reason::EventTooHigh`](crate::error::Reason::EventTooHigh)). A wait for more than `max_wait` is
-    /// taken, but no value can end it with success.
+    /// ([`Reason::WaitTooHigh`](crate::error::Reason::WaitTooHigh)); a wait that finds a higher
+    /// value, when it begins or later, fails with `InvalidValue`
+    /// ([`Reason::EventTooHigh`](crate::error::Reason::EventTooHigh)). A wait for more than
+    /// `max_wait` is taken, but no value can end it with success.
     ///
     /// The limit concerns waits on a WorkQ only: jobs that get, set and add take any value, and so
     /// do the waits of a [`BlockingSyncEvent`](crate::sync_event::BlockingSyncEvent).

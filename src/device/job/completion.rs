@@ -9,9 +9,9 @@ use crate::error::JobError;
 /// |  generation   |   table   |   index   |
 /// ```
 ///
-/// A provider gives it back untouched. Its index may serve as an index into the provider's own tables: it is
-/// less than the depth of the queue. On an adapter the whole word is the `wr_id` of a Job's last request; `u64::MAX` is
-/// never a Token, and may stand in the others.
+/// A provider gives it back untouched. Its index may serve as an index into the provider's own
+/// tables: it is less than the depth of the queue. On an adapter the whole word is the `wr_id` of a
+/// Job's last request; `u64::MAX` is never a Token, and may stand in the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[doc(alias = "wr_id")]
 pub struct Token(u64);
@@ -48,7 +48,8 @@ impl Token {
         self.0 as u32 & (Token::MAX_SLOTS - 1)
     }
 
-    /// Which table: 0 for Jobs that finish by themselves, others for receives and waits of a context.
+    /// Which table: 0 for Jobs that finish by themselves, others for receives and waits of a
+    /// context.
     pub const fn table(self) -> u32 {
         self.0 as u32 >> INDEX_BITS
     }
@@ -69,7 +70,8 @@ pub enum RecvOpcode {
     /// It sent a message, and an immediate.
     #[doc(alias = "DOCA_RDMA_OPCODE_RECV_SEND_WITH_IMM")]
     SendImm,
-    /// It wrote to memory of this side, and sent an immediate. The receive's own memory is untouched.
+    /// It wrote to memory of this side, and sent an immediate. The receive's own memory is
+    /// untouched.
     #[doc(alias = "DOCA_RDMA_OPCODE_RECV_WRITE_WITH_IMM")]
     WriteImm,
 }

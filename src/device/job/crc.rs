@@ -96,8 +96,8 @@ impl CrcJob {
         }
     }
 
-    /// Returns how the job ends whose CRC is this: with the CRC, and above its 32 bits the number of
-    /// bytes that were copied.
+    /// Returns how the job ends whose CRC is this: with the CRC, and above its 32 bits the number
+    /// of bytes that were copied.
     ///
     /// # Errors
     ///
@@ -138,8 +138,8 @@ impl CrcJob {
         };
         let each = |bytes: &[u8]| {
             *crc = crc32c::crc32c_append(*crc, bytes);
-            // SAFETY: the destination is valid, leased for writing and disjoint of the source, as the
-            // caller promises.
+            // SAFETY: the destination is valid, leased for writing and disjoint of the source, as
+            // the caller promises.
             unsafe { room.write(bytes) };
         };
         // SAFETY: the source is valid and leased, as the caller promises, and `shared` says whether
@@ -183,8 +183,8 @@ impl Room<'_> {
             let (part, rest) = bytes.split_at(bytes.len().min(first.len() - self.at));
             // SAFETY: `at` lies in the piece.
             let to = unsafe { first.addr().add(self.at) };
-            // SAFETY: `part` is no longer than what the piece has from there on. It is valid, as the
-            // caller promises, and others may read or write it meanwhile.
+            // SAFETY: `part` is no longer than what the piece has from there on. It is valid, as
+            // the caller promises, and others may read or write it meanwhile.
             unsafe { volatile_copy(part.as_ptr(), to.as_ptr(), part.len()) };
             self.at += part.len();
             self.settle();
@@ -201,8 +201,8 @@ pub(crate) struct CrcOrder {
     pub(crate) copies: bool,
 }
 
-// SAFETY: it names the source as it was lent, and the destination, where all of the source fits, if it
-// copies.
+// SAFETY: it names the source as it was lent, and the destination, where all of the source fits, if
+// it copies.
 unsafe impl OnLent for CrcJob {
     type Order = CrcOrder;
 

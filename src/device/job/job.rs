@@ -22,9 +22,11 @@ use crate::error::JobError;
 #[non_exhaustive]
 #[doc(alias = "doca_job")]
 pub enum Job<'a> {
-    /// A copy, for a [`Queue`](crate::device::Queue) of a device with [`DmaCaps`](crate::device::DmaCaps).
+    /// A copy, for a [`Queue`](crate::device::Queue) of a device with
+    /// [`DmaCaps`](crate::device::DmaCaps).
     Copy(&'a CopyJob),
-    /// A hash, for a [`Queue`](crate::device::Queue) of a device with [`ShaCaps`](crate::device::ShaCaps).
+    /// A hash, for a [`Queue`](crate::device::Queue) of a device with
+    /// [`ShaCaps`](crate::device::ShaCaps).
     Sha(&'a ShaJob),
     /// A CRC, for a [`Queue`](crate::device::Queue) of a device with
     /// [`CrcCaps`](crate::device::CrcCaps).

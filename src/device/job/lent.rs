@@ -31,8 +31,8 @@ pub(crate) unsafe trait OnLent: Sized {
     /// What the caller wants to be done.
     type Order: Copy;
 
-    /// Whether a list may have pieces of imported memory. The device asks of each such piece whether
-    /// it is still exported.
+    /// Whether a list may have pieces of imported memory. The device asks of each such piece
+    /// whether it is still exported.
     const IMPORTS: bool = false;
 
     /// Returns whether all of the source goes to the destination: a source that does not fit is

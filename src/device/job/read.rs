@@ -10,8 +10,8 @@ use crate::device::memory::volatile_copy;
 /// What others may write goes through a buffer of this many bytes, which stays in the first cache.
 pub(super) const BOUNCE: usize = 4096;
 
-/// Gives `len` bytes of a source, after the first `skip`, to `each`, in order and at most `most` at a
-/// time.
+/// Gives `len` bytes of a source, after the first `skip`, to `each`, in order and at most `most` at
+/// a time.
 ///
 /// # Safety
 ///

@@ -74,8 +74,8 @@ impl Segment {
     /// Returns the key that the device gave when the memory was registered
     /// ([`Registration::key`](crate::device::Registration::key)) or imported
     /// ([`Imported::key`](crate::device::Imported::key)). The lists of a
-    /// [`CopyJob`](crate::device::CopyJob) may have pieces of both kinds, and of several imports. All
-    /// other lists have pieces of registered memory only.
+    /// [`CopyJob`](crate::device::CopyJob) may have pieces of both kinds, and of several imports.
+    /// All other lists have pieces of registered memory only.
     #[inline(always)]
     pub const fn key(&self) -> u64 {
         self.key

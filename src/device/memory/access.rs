@@ -59,8 +59,8 @@ impl Access {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for unknown flags, for both `DPU_*` flags at once, and for a peer that may write memory
-    /// that its owner may not (the rule of `ibv_reg_mr(3)`).
+    /// `InvalidValue` for unknown flags, for both `DPU_*` flags at once, and for a peer that may
+    /// write memory that its owner may not (the rule of `ibv_reg_mr(3)`).
     pub fn validate(self, op: &'static str) -> Result<()> {
         let unknown = self.bits() & !Access::all().bits();
         if unknown != 0 {

@@ -73,8 +73,8 @@ impl Region {
 
 /// What a Registration is made for.
 ///
-/// They differ on an adapter: its Dma is a loopback queue pair in a protection domain of its own, with
-/// registrations of its own, so that a write permission there opens nothing to a peer.
+/// They differ on an adapter: its Dma is a loopback queue pair in a protection domain of its own,
+/// with registrations of its own, so that a write permission there opens nothing to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RegistrationUse {
@@ -98,10 +98,10 @@ pub enum RegistrationUse {
 ///    importer reaches the memory, unless [`LeakFlag::set`](crate::device::LeakFlag::set)
 ///    was called before.
 /// 4. `import` describes what was exported: the device reaches `len` bytes at `addr` by the key
-///    until the [`ImportOrigin`](crate::device::ImportOrigin) is dropped, and `access` is no more than the exporter
-///    permits. If this process exported the memory, the owner is that of its [`ExportRequest`], and `addr`
-///    and `len` are those of its Region. Otherwise no other code of this process uses the bytes.
-///    A blob is input from outside: whatever it says is checked.
+///    until the [`ImportOrigin`](crate::device::ImportOrigin) is dropped, and `access` is no more
+///    than the exporter permits. If this process exported the memory, the owner is that of its
+///    [`ExportRequest`], and `addr` and `len` are those of its Region. Otherwise no other code of
+///    this process uses the bytes. A blob is input from outside: whatever it says is checked.
 ///
 /// Safe code cannot make a Registrar:
 ///
@@ -126,14 +126,16 @@ pub unsafe trait Registrar {
     ///
     /// # Errors
     ///
-    /// `NoMemory` beyond a limit (the message names it), `NotSupported` for a use that the device does not have.
+    /// `NoMemory` beyond a limit (the message names it), `NotSupported` for a use that the device
+    /// does not have.
     fn register(&self, region: &Region, purpose: RegistrationUse) -> Result<Registration>;
 
     /// Exports registered memory, so that who has the blob can use it.
     ///
     /// # Errors
     ///
-    /// `NotSupported` if the device exports nothing, not to this audience, or not this memory; what could not be had.
+    /// `NotSupported` if the device exports nothing, not to this audience, or not this memory; what
+    /// could not be had.
     fn export(&self, offer: &ExportRequest) -> Result<Exported> {
         let text = format!(
             "this device exports no memory to {} peers",
@@ -142,20 +144,22 @@ pub unsafe trait Registrar {
         Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 
-    /// Imports what another process, or this one, has exported. It may block, until the deadline at most.
+    /// Imports what another process, or this one, has exported. It may block, until the deadline at
+    /// most.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for what is no blob, is truncated or was tampered with; `NotSupported` for one that this device cannot
-    /// import; `NotPermitted` if the exporter does not know it; `ConnectionReset` if the exporter has gone; `TimedOut`; what could
-    /// not be had.
+    /// `InvalidValue` for what is no blob, is truncated or was tampered with; `NotSupported` for
+    /// one that this device cannot import; `NotPermitted` if the exporter does not know it;
+    /// `ConnectionReset` if the exporter has gone; `TimedOut`; what could not be had.
     fn import(&self, _blob: &[u8], _deadline: Instant) -> Result<Imported> {
         let text = "this device imports no memory";
         Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 }
 
-/// Memory that a device holds. Dropping it takes the memory from the device; nothing may be in flight then.
+/// Memory that a device holds. Dropping it takes the memory from the device; nothing may be in
+/// flight then.
 pub struct Registration {
     key: u64,
     _guard: Option<Box<dyn Any + Send + Sync>>,

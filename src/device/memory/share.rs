@@ -99,8 +99,8 @@ pub struct ExportRequest {
 pub struct LeakFlag(Arc<AtomicBool>);
 
 impl LeakFlag {
-    /// The device could not take an export back: its memory is kept for ever, and not given to anybody else. To be called before the
-    /// [`Exported`] is gone.
+    /// The device could not take an export back: its memory is kept for ever, and not given to
+    /// anybody else. To be called before the [`Exported`] is gone.
     pub fn set(&self) {
         self.0.store(true, SeqCst);
     }
@@ -163,7 +163,8 @@ impl ExportRequest {
     }
 }
 
-/// An export. Dropping it takes the memory back: what importers begin later fails. If that fails, the provider sets [`ExportRequest::leak_flag`].
+/// An export. Dropping it takes the memory back: what importers begin later fails. If that fails,
+/// the provider sets [`ExportRequest::leak_flag`].
 pub struct Exported {
     blob: Vec<u8>,
     _guard: Box<dyn Any + Send + Sync>,
@@ -186,11 +187,12 @@ impl Exported {
 
 /// Memory of an exporter's, as the importing device knows it.
 ///
-/// It is believed only as the answer of [`Registrar::import`](crate::device::Registrar::import), whose
-/// duties say what it promises.
+/// It is believed only as the answer of [`Registrar::import`](crate::device::Registrar::import),
+/// whose duties say what it promises.
 #[non_exhaustive]
 pub struct Imported {
-    /// Where Segments of it point. It means something to the device alone, and is not touched otherwise.
+    /// Where Segments of it point. It means something to the device alone, and is not touched
+    /// otherwise.
     pub addr: NonNull<u8>,
     /// How many bytes.
     pub len: usize,
@@ -245,6 +247,7 @@ pub trait ImportOrigin: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`JobError::export_revoked`] if its owner took it back, [`JobError::exporter_gone`] if that process has ended.
+    /// [`JobError::export_revoked`] if its owner took it back, [`JobError::exporter_gone`] if that
+    /// process has ended.
     fn check(&self) -> Result<(), JobError>;
 }

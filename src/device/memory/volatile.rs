@@ -1,8 +1,9 @@
 //! The one routine that copies memory which others may write at any time.
 //!
-//! It is the C library's `memcpy`, called so that the compiler knows neither what is called nor what it touches: it can assume
-//! nothing about the bytes, as about those that another process writes. It tears, as any copy of what is written meanwhile.
-//! Where no such call is written down for the architecture it makes volatile accesses, one by one.
+//! It is the C library's `memcpy`, called so that the compiler knows neither what is called nor
+//! what it touches: it can assume nothing about the bytes, as about those that another process
+//! writes. It tears, as any copy of what is written meanwhile. Where no such call is written down
+//! for the architecture it makes volatile accesses, one by one.
 #![expect(
     unsafe_code,
     reason = "accesses what somebody else may write meanwhile"
@@ -12,8 +13,8 @@
 ///
 /// # Safety
 ///
-/// Both ranges are valid and do not overlap; nobody of this process accesses them in a conflicting way, but by atomics or by
-/// this routine.
+/// Both ranges are valid and do not overlap; nobody of this process accesses them in a conflicting
+/// way, but by atomics or by this routine.
 #[inline(always)]
 pub(crate) unsafe fn volatile_copy(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: as the caller promises.
@@ -32,7 +33,8 @@ mod imp {
         #[cfg(target_arch = "x86_64")]
         // SAFETY:
         // - the arguments of `memcpy` by the System V ABI, and valid for it as the caller promises;
-        // - `clobber_abi` names what a call may change; without `nostack` the stack is aligned for one;
+        // - `clobber_abi` names what a call may change; without `nostack` the stack is aligned for
+        //   one;
         // - no `nomem`, `readonly` or `pure`: the compiler takes any memory to be read and written.
         unsafe {
             asm!(
@@ -46,7 +48,8 @@ mod imp {
             );
         }
         #[cfg(target_arch = "aarch64")]
-        // SAFETY: as above, by the procedure call standard of the architecture; `clobber_abi` has the link register.
+        // SAFETY: as above, by the procedure call standard of the architecture; `clobber_abi` has
+        // the link register.
         unsafe {
             asm!(
                 "bl {memcpy}",
@@ -78,7 +81,8 @@ mod imp {
             let from = unsafe { from_words.add(i) };
             // SAFETY: as above.
             let to = unsafe { to_words.add(i) };
-            // SAFETY: valid as the caller promises; a packed word needs no alignment, and every pattern is one.
+            // SAFETY: valid as the caller promises; a packed word needs no alignment, and every
+            // pattern is one.
             let word = unsafe { from.read_volatile() };
             // SAFETY: as above.
             unsafe { to.write_volatile(word) };

@@ -49,7 +49,8 @@ impl Mtu {
 pub struct EndpointConfig {
     /// What peers may do through it: of `RDMA_READ`, `RDMA_WRITE` and `RDMA_ATOMIC`.
     pub permissions: Access,
-    /// How many Jobs the device works on at once: a power of two. More are accepted, and wait in order.
+    /// How many Jobs the device works on at once: a power of two. More are accepted, and wait in
+    /// order.
     pub send_queue_size: u32,
     /// The most receives that are posted at once: a power of two. It is a promise.
     pub recv_queue_size: u32,
@@ -57,11 +58,15 @@ pub struct EndpointConfig {
     pub recv_list_len: u32,
     /// The largest payload of a packet.
     pub mtu: Mtu,
-    /// Which address of the port; less than [`RdmaCaps::gid_table_size`](crate::device::RdmaCaps::gid_table_size). `None`: the device chooses.
+    /// Which address of the port; less than
+    /// [`RdmaCaps::gid_table_size`](crate::device::RdmaCaps::gid_table_size). `None`: the device
+    /// chooses.
     pub gid_index: Option<u32>,
-    /// How long a Job waits for a peer that has no receive posted, or does not answer, before it fails.
+    /// How long a Job waits for a peer that has no receive posted, or does not answer, before it
+    /// fails.
     pub rnr_timeout: Duration,
-    /// To be called whenever [`Endpoint::state`] answers something else, outside of all locks of the provider's.
+    /// To be called whenever [`Endpoint::state`] answers something else, outside of all locks of
+    /// the provider's.
     pub changed: Arc<dyn Fn() + Send + Sync>,
 }
 
@@ -99,21 +104,25 @@ pub enum EndpointState {
     Init,
     /// It is connected.
     Connected,
-    /// A Job has failed, or the peer has gone: nothing is taken before a reset. This was the first cause.
+    /// A Job has failed, or the peer has gone: nothing is taken before a reset. This was the first
+    /// cause.
     Error(JobError),
 }
 
 /// The device's half of an Rdma, which takes [`Job::Rdma`](crate::device::Job::Rdma) alone.
 ///
-/// Its Completions come out of the [`Queue`](crate::device::Queue) that opened it. Besides the duties of the [module](crate::device):
+/// Its Completions come out of the [`Queue`](crate::device::Queue) that opened it. Besides the
+/// duties of the [module](crate::device):
 ///
-/// 1. Jobs begin in the order of their submission, and their Completions come in that order. Receives end in the order in which they
-///    were posted. The answer of a Job is how many bytes were moved, or, of an atomic, what was there; that of a receive
+/// 1. Jobs begin in the order of their submission, and their Completions come in that order.
+///    Receives end in the order in which they were posted. The answer of a Job is how many bytes
+///    were moved, or, of an atomic, what was there; that of a receive
 ///    [`Completion::received`](crate::device::Completion::received).
-/// 2. A Job or receive that fails takes the Endpoint to [`EndpointState::Error`]: all others that were accepted end with
-///    [`JobError::flushed`], and so does what is submitted from then on.
-/// 3. When `reset` has returned no memory of Jobs and receives is touched any more; their Completions come, flushed. (Or, of a device that does not
-///    let go of them, with [`JobError::memory_kept`](crate::error::JobError::memory_kept).)
+/// 2. A Job or receive that fails takes the Endpoint to [`EndpointState::Error`]: all others that
+///    were accepted end with [`JobError::flushed`], and so does what is submitted from then on.
+/// 3. When `reset` has returned no memory of Jobs and receives is touched any more; their
+///    Completions come, flushed. (Or, of a device that does not let go of them, with
+///    [`JobError::memory_kept`](crate::error::JobError::memory_kept).)
 ///
 /// # Safety
 ///
@@ -129,13 +138,15 @@ pub unsafe trait Endpoint: Submit {
     /// `BadState` in the state Error; what could not be had.
     fn export(&self) -> Result<Vec<u8>>;
 
-    /// Connects to the Endpoint that was exported so. It may block, until the deadline at most. The peer need not have connected yet.
+    /// Connects to the Endpoint that was exported so. It may block, until the deadline at most. The
+    /// peer need not have connected yet.
     ///
     /// # Errors
     ///
-    /// `BadState` unless in the state Init; `InvalidValue` for what is no blob of an Endpoint; `ConnectionAborted` if the peer refuses, or knows no such Endpoint;
-    /// `ConnectionReset` if it has gone; `NotSupported` if it cannot be reached from here; `TimedOut`. The state is Init then, or Error if there is no way back
-    /// but a reset.
+    /// `BadState` unless in the state Init; `InvalidValue` for what is no blob of an Endpoint;
+    /// `ConnectionAborted` if the peer refuses, or knows no such Endpoint; `ConnectionReset` if it
+    /// has gone; `NotSupported` if it cannot be reached from here; `TimedOut`. The state is Init
+    /// then, or Error if there is no way back but a reset.
     fn connect(&self, blob: &[u8], deadline: Instant) -> Result<()>;
 
     /// Posts a receive of at most `room` bytes. It is taken in the states Init and Connected.
@@ -146,16 +157,17 @@ pub unsafe trait Endpoint: Submit {
     ///
     /// # Safety
     ///
-    /// The memory is valid, and leased, until the receive's Completion was reaped, or what `retire` was given is dropped. No Token is posted already, and no more than
-    /// `recv_queue_size` receives are.
+    /// The memory is valid, and leased, until the receive's Completion was reaped, or what `retire`
+    /// was given is dropped. No Token is posted already, and no more than `recv_queue_size`
+    /// receives are.
     unsafe fn post_recv(&self, token: Token, dst: &Segments, room: usize) -> Result<(), JobError>;
 
-    /// Back to Init, from any state: the connection ends, what was accepted ends flushed, and what was exported is worth nothing any more. The
-    /// peer's state turns to Error.
+    /// Back to Init, from any state: the connection ends, what was accepted ends flushed, and what
+    /// was exported is worth nothing any more. The peer's state turns to Error.
     fn reset(&self);
 
-    /// The Rdma is gone: the connection ends. `keep` is dropped once no receive's memory is touched any more; no Completions of receives come.
-    /// Those of Jobs still do. It never waits.
+    /// The Rdma is gone: the connection ends. `keep` is dropped once no receive's memory is touched
+    /// any more; no Completions of receives come. Those of Jobs still do. It never waits.
     ///
     /// # Safety
     ///

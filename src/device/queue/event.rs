@@ -38,8 +38,9 @@ impl EventBacking {
     ///
     /// # Safety
     ///
-    /// Eight bytes of the region begin at `offset`, at an address that is a multiple of 8. They can be read and written while `keep` is
-    /// held, and this process reaches them by atomic or volatile accesses alone meanwhile.
+    /// Eight bytes of the region begin at `offset`, at an address that is a multiple of 8. They can
+    /// be read and written while `keep` is held, and this process reaches them by atomic or
+    /// volatile accesses alone meanwhile.
     pub unsafe fn new(
         region: Region,
         offset: usize,
@@ -125,7 +126,8 @@ impl EventWait {
     }
 }
 
-/// A sync event, as one process has it: made by [`Adapter::open_event`](crate::device::Adapter::open_event), or imported.
+/// A sync event, as one process has it: made by
+/// [`Adapter::open_event`](crate::device::Adapter::open_event), or imported.
 ///
 /// It needs no queue: who blocks, or spins, calls it directly. Nothing in it blocks.
 pub trait EventCounter: Send + Sync {
@@ -133,26 +135,30 @@ pub trait EventCounter: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Of an imported one: [`JobError::event_revoked`] if its owner stopped or dropped it, [`JobError::event_peer_gone`] if the owner's process has
-    /// ended. [`JobError::event_stopped`] once it was stopped itself.
+    /// Of an imported one: [`JobError::event_revoked`] if its owner stopped or dropped it,
+    /// [`JobError::event_peer_gone`] if the owner's process has ended. [`JobError::event_stopped`]
+    /// once it was stopped itself.
     fn perform(&self, job: EventJob) -> Result<u64, JobError>;
 
     /// The value, if it ends the wait.
     ///
     /// # Errors
     ///
-    /// As for `perform`; also [`JobError::event_peer_gone`] of the owner's, if the process that had imported it has ended, and no
-    /// other has imported it since.
+    /// As for `perform`; also [`JobError::event_peer_gone`] of the owner's, if the process that had
+    /// imported it has ended, and no other has imported it since.
     fn look(&self, wait: &EventWait) -> Result<Option<u64>, JobError>;
 
-    /// What [`Adapter::import_event`](crate::device::Adapter::import_event) needs: at most 1,024 bytes, each time the same.
+    /// What [`Adapter::import_event`](crate::device::Adapter::import_event) needs: at most 1,024
+    /// bytes, each time the same.
     ///
     /// # Errors
     ///
-    /// `NotSupported` if it cannot be exported; `NotPermitted` if it was imported; what could not be had.
+    /// `NotSupported` if it cannot be exported; `NotPermitted` if it was imported; what could not
+    /// be had.
     fn export(&self) -> Result<Vec<u8>>;
 
-    /// It is over: exports are taken back, waits of all queues and processes end, and later Jobs fail.
+    /// It is over: exports are taken back, waits of all queues and processes end, and later Jobs
+    /// fail.
     fn stop(&self);
 
     /// For the provider, which knows its own.
@@ -166,10 +172,12 @@ pub trait EventCounter: Send + Sync {
 ///
 /// - Jobs are done in the order of their submission.
 /// - Each wait that was taken ends once, unless it is cancelled. It returns a value that ends it.
-/// - A wait that finds the value beyond [`SyncEventCaps::max_wait`](crate::device::SyncEventCaps::max_wait)
-///   fails with [`JobError::event_too_high`], whether it begins there or has waited before.
+/// - A wait that finds the value beyond
+///   [`SyncEventCaps::max_wait`](crate::device::SyncEventCaps::max_wait) fails with
+///   [`JobError::event_too_high`], whether it begins there or has waited before.
 pub trait EventPort: Submit {
-    /// How the wait ends, or that it goes on, if that can be said at once. It is not begun, whatever the answer.
+    /// How the wait ends, or that it goes on, if that can be said at once. It is not begun,
+    /// whatever the answer.
     fn try_wait(&self, _wait: &EventWait) -> Option<Poll<Result<u64, JobError>>> {
         None
     }
@@ -183,7 +191,8 @@ pub trait EventPort: Submit {
     /// Why it was not taken.
     fn wait(&self, token: Token, wait: EventWait) -> Result<(), JobError>;
 
-    /// The wait is over, for whoever began it. Its Completion may be on its way; none comes that was not when this returns.
+    /// The wait is over, for whoever began it. Its Completion may be on its way; none comes that
+    /// was not when this returns.
     fn cancel(&self, token: Token);
 
     /// The context is gone. What waits still is cancelled. Jobs that were taken go on.

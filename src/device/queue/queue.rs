@@ -18,7 +18,8 @@ use crate::error::{Error, ErrorKind, Result as SetUp};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct QueueConfig {
-    /// The most Jobs in flight; Tokens have a smaller index. It is a promise: overrun cannot happen.
+    /// The most Jobs in flight; Tokens have a smaller index. It is a promise: overrun cannot
+    /// happen.
     pub depth: u32,
     /// What the queue rings, if it has no event descriptor of its own.
     pub signal: Arc<Signal>,
@@ -46,11 +47,13 @@ pub enum Armed {
 ///
 /// # Safety
 ///
-/// Implementors keep the duties 1 to 7 of the [module's documentation](crate::device), which has a guide as well.
+/// Implementors keep the duties 1 to 7 of the [module's documentation](crate::device), which has a
+/// guide as well.
 pub unsafe trait Queue: Submit {
     /// Makes an Endpoint, in the state Init, whose Completions come out of this queue.
     ///
-    /// The crate calls it on devices that have [`RdmaCaps`](crate::device::RdmaCaps), within its limits.
+    /// The crate calls it on devices that have [`RdmaCaps`](crate::device::RdmaCaps), within its
+    /// limits.
     ///
     /// # Errors
     ///
@@ -60,9 +63,11 @@ pub unsafe trait Queue: Submit {
         Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 
-    /// Puts a sync event of this device on the queue: its Jobs and at most so many waits at once, less than 2^20, end here.
+    /// Puts a sync event of this device on the queue: its Jobs and at most so many waits at once,
+    /// less than 2^20, end here.
     ///
-    /// The crate calls it on devices that have [`SyncEventCaps`](crate::device::SyncEventCaps), within their limits, and once for each event.
+    /// The crate calls it on devices that have [`SyncEventCaps`](crate::device::SyncEventCaps),
+    /// within their limits, and once for each event.
     ///
     /// # Errors
     ///
@@ -95,29 +100,32 @@ pub unsafe trait Queue: Submit {
     #[doc(alias = "ibv_req_notify_cq")]
     fn arm(&self) -> Armed;
 
-    /// How many Jobs `try_inline` has finished, for `WorkQ::stats`. Nobody else counts them: that would cost each of
-    /// them something. Who counts none says 0.
+    /// How many Jobs `try_inline` has finished, for `WorkQ::stats`. Nobody else counts them: that
+    /// would cost each of them something. Who counts none says 0.
     fn inline_jobs(&self) -> u64 {
         0
     }
 
-    /// The queue's own event descriptor, if it does not ring the [`Signal`] alone. Asked for when the queue was opened, and after an
-    /// Endpoint or a port of a sync event was.
+    /// The queue's own event descriptor, if it does not ring the [`Signal`] alone. Asked for when
+    /// the queue was opened, and after an Endpoint or a port of a sync event was.
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Reads what its own event descriptor has to say, until there is nothing more (a completion channel must be read and
-    /// acknowledged). Called at every event, before `arm`; several threads may do so at once.
+    /// Reads what its own event descriptor has to say, until there is nothing more (a completion
+    /// channel must be read and acknowledged). Called at every event, before `arm`; several threads
+    /// may do so at once.
     #[doc(alias = "doca_workq_event_handle_clear")]
     #[doc(alias = "ibv_get_cq_event")]
     fn clear(&self) {}
 
-    /// The WorkQ is gone; the caller holds the queue during the call. `keep` is dropped once nothing is in flight: now, or by the device after its last Job.
-    /// What cannot be quiesced is never dropped. `outstanding` Jobs were accepted and not reaped.
+    /// The WorkQ is gone; the caller holds the queue during the call. `keep` is dropped once
+    /// nothing is in flight: now, or by the device after its last Job. What cannot be quiesced is
+    /// never dropped. `outstanding` Jobs were accepted and not reaped.
     ///
     /// # Safety
     ///
-    /// `outstanding` is exact, `keep` keeps the memory of those Jobs, and nobody submits or reaps any more.
+    /// `outstanding` is exact, `keep` keeps the memory of those Jobs, and nobody submits or reaps
+    /// any more.
     unsafe fn retire(&self, keep: KeepAlive, outstanding: usize);
 }

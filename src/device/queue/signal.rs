@@ -5,12 +5,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-/// Rings the event handle of a WorkQ. A provider rings it for a completion after `arm`, once per `arm`.
+/// Rings the event handle of a WorkQ. A provider rings it for a completion after `arm`, once per
+/// `arm`.
 #[derive(Debug)]
 pub struct Signal(EventFd);
 
 impl Signal {
-    /// A doorbell of its own: each WorkQ has one, and so has a test that drives a provider without a WorkQ.
+    /// A doorbell of its own: each WorkQ has one, and so has a test that drives a provider without
+    /// a WorkQ.
     ///
     /// # Errors
     ///
@@ -22,7 +24,8 @@ impl Signal {
 
     /// Makes the event handle readable: one system call.
     pub fn ring(&self) {
-        // The counter is full after 2^64 rings that nobody read. It is readable then, which is all that counts.
+        // The counter is full after 2^64 rings that nobody read. It is readable then, which is all
+        // that counts.
         let _ = self.0.write(1);
     }
 }

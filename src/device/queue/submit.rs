@@ -1,4 +1,5 @@
-//! How jobs are submitted, what that answers, and what keeps the memory of those that were accepted.
+//! How jobs are submitted, what that answers, and what keeps the memory of those that were
+//! accepted.
 #![expect(
     unsafe_code,
     reason = "who implements Submit touches memory that the crate lends it"
@@ -47,8 +48,9 @@ pub unsafe trait Submit: Send + Sync {
 pub struct Submitted {
     /// How many jobs, from the first on, are the device's.
     pub accepted: usize,
-    /// Why the next was not, or `None` if all were. After `Again` the crate tries once more when the WorkQ has collected a
-    /// completion, and in any case after 1 ms, then after twice as long each time, up to 100 ms.
+    /// Why the next was not, or `None` if all were. After `Again` the crate tries once more when
+    /// the WorkQ has collected a completion, and in any case after 1 ms, then after twice as long
+    /// each time, up to 100 ms.
     pub refused: Option<JobError>,
 }
 

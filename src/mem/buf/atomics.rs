@@ -1,11 +1,11 @@
 //! Memory that others may write at any time: opaque copies and atomics, and never a slice.
 //!
-//! Two rules. Nothing here is read twice and believed to be the same. And the one routine for copies
-//! ([`volatile_copy`](crate::device::volatile_copy)) is opaque to the compiler.
+//! Two rules. Nothing here is read twice and believed to be the same. And the one routine for
+//! copies ([`volatile_copy`](crate::device::volatile_copy)) is opaque to the compiler.
 //!
-//! Atomics and Leases: where others write anyway an atomic takes a read Lease, so that many of them, and jobs that read,
-//! go on at once, and jobs and copies that write are kept away. Elsewhere an atomic that changes the bytes takes the write
-//! Lease.
+//! Atomics and Leases: where others write anyway an atomic takes a read Lease, so that many of
+//! them, and jobs that read, go on at once, and jobs and copies that write are kept away. Elsewhere
+//! an atomic that changes the bytes takes the write Lease.
 #![expect(
     unsafe_code,
     reason = "accesses what somebody else may write meanwhile"
@@ -37,27 +37,28 @@ unsafe fn word(element: &Element, at: usize) -> Result<&AtomicU64, JobError> {
     if !word.is_aligned() {
         return Err(JobError::new(Reason::Misaligned, at as u64, LEN as u64));
     }
-    // SAFETY: aligned, initialized, and valid while the Lease keeps the element; what others of this process do to these
-    // bytes meanwhile is atomic, by the rules in the module's documentation.
+    // SAFETY: aligned, initialized, and valid while the Lease keeps the element; what others of
+    // this process do to these bytes meanwhile is atomic, by the rules in the module's
+    // documentation.
     Ok(unsafe { word.as_ref() })
 }
 
-/// 64-bit atomics on the data, in the byte order of the machine: they are what an `RDMA_ATOMIC` of a peer meets. All are
-/// `SeqCst`.
+/// 64-bit atomics on the data, in the byte order of the machine: they are what an `RDMA_ATOMIC` of
+/// a peer meets. All are `SeqCst`.
 impl Buf {
     /// Loads the eight bytes of the data from its byte `at` on.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` past the data, or if their address is no multiple of 8; `InUse` while a job or a guard of this
-    /// process writes the Buf.
+    /// `InvalidValue` past the data, or if their address is no multiple of 8; `InUse` while a job
+    /// or a guard of this process writes the Buf.
     pub fn load(&self, at: usize) -> Result<u64, JobError> {
         let lease = self.0.read().map_err(in_use)?;
         // SAFETY: the Lease is kept until the word was loaded.
         let word = unsafe { word(&lease, at) }?;
         if self.0.check_writable().is_err() {
-            // Its pages may be mapped for reading only, where Relaxed loads alone are promised to work
-            // (`std::sync::atomic`, "Atomic accesses to read-only memory").
+            // Its pages may be mapped for reading only, where Relaxed loads alone are promised to
+            // work (`std::sync::atomic`, "Atomic accesses to read-only memory").
             fence(SeqCst);
             let value = word.load(Relaxed);
             fence(SeqCst);
@@ -70,8 +71,8 @@ impl Buf {
     ///
     /// # Errors
     ///
-    /// As [`Buf::load`]; `InUse` also while a job or a guard reads the Buf, except where others may write it anyway;
-    /// `NotPermitted` if the Mmap is `LOCAL_READ_ONLY`.
+    /// As [`Buf::load`]; `InUse` also while a job or a guard reads the Buf, except where others may
+    /// write it anyway; `NotPermitted` if the Mmap is `LOCAL_READ_ONLY`.
     pub fn store(&self, at: usize, value: u64) -> Result<(), JobError> {
         self.change(at, |word| word.store(value, SeqCst))
     }

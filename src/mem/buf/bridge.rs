@@ -8,15 +8,17 @@ use crate::error::{Error, Result};
 use crate::mem::mmap::Holder;
 
 impl Buf {
-    /// The key (`lkey`) that the adapter knows this memory by, in the protection domain [`Device::pd`].
+    /// The key (`lkey`) that the adapter knows this memory by, in the protection domain
+    /// [`Device::pd`].
     ///
-    /// Requests of the application's own take no Leases: that nothing else touches the bytes meanwhile, and that the Buf outlives them, is for the
-    /// application to see to.
+    /// Requests of the application's own take no Leases: that nothing else touches the bytes
+    /// meanwhile, and that the Buf outlives them, is for the application to see to.
     ///
     /// # Errors
     ///
-    /// `NotSupported` on a device that is no adapter; `InvalidValue` if the device does not hold the Mmap; `NotPermitted` if it holds it for
-    /// copies alone ([`MmapBuilder::only_for`](crate::mem::MmapBuilder::only_for)).
+    /// `NotSupported` on a device that is no adapter; `InvalidValue` if the device does not hold
+    /// the Mmap; `NotPermitted` if it holds it for copies alone
+    /// ([`MmapBuilder::only_for`](crate::mem::MmapBuilder::only_for)).
     #[doc(alias = "doca_buf_get_mkey")]
     pub fn mkey(&self, device: &Device) -> Result<u32> {
         device.pd()?;

@@ -17,9 +17,9 @@ use crate::mem::mmap::MmapInner;
 /// | headroom | data | tailroom |
 /// ```
 ///
-/// A source's data is read; what a job writes is appended to the tailroom of its destination, and the data grows.
-/// The headroom is never touched. Clones are the same Buf, and share its rooms; the last to go, handle or Lease,
-/// returns it to where it came from.
+/// A source's data is read; what a job writes is appended to the tailroom of its destination, and
+/// the data grows. The headroom is never touched. Clones are the same Buf, and share its rooms; the
+/// last to go, handle or Lease, returns it to where it came from.
 #[doc(alias = "doca_buf")]
 pub struct Buf(pub(in crate::mem) Handle);
 
@@ -99,8 +99,8 @@ impl Buf {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if the tailroom is too small (nothing is written), `InUse` while a job or a guard has the Buf,
-    /// `NotPermitted` if the Mmap is `LOCAL_READ_ONLY`.
+    /// `InvalidValue` if the tailroom is too small (nothing is written), `InUse` while a job or a
+    /// guard has the Buf, `NotPermitted` if the Mmap is `LOCAL_READ_ONLY`.
     pub fn extend_from_slice(&self, bytes: &[u8]) -> Result<(), JobError> {
         let lease = self.0.write().map_err(in_use)?;
         let room = lease.tailroom();
@@ -112,8 +112,9 @@ impl Buf {
             ));
         }
         let (_, to) = lease.data_end();
-        // SAFETY: the tailroom was checked, it lies in the mapping, and the write Lease excludes every other access
-        // of this process; the slice cannot overlap it, since no slice of leased memory is lent.
+        // SAFETY: the tailroom was checked, it lies in the mapping, and the write Lease excludes
+        // every other access of this process; the slice cannot overlap it, since no slice of leased
+        // memory is lent.
         unsafe { copy_bytes(&lease, bytes.as_ptr(), to.as_ptr(), bytes.len()) };
         lease.grow(bytes.len());
         Ok(())
@@ -130,12 +131,14 @@ impl Buf {
         Ok(BufData::new(self.0.read().map_err(in_use)?))
     }
 
-    /// The data, for writing. To append, use [`Buf::extend_from_slice`], or the guard as a [`bytes::BufMut`].
+    /// The data, for writing. To append, use [`Buf::extend_from_slice`], or the guard as a
+    /// [`bytes::BufMut`].
     ///
     /// # Errors
     ///
-    /// `InUse` while a job or a guard has it, `NotPermitted` if the Mmap is `LOCAL_READ_ONLY` or if others may write it
-    /// at any time ([`Mmap::lends_slices`](crate::Mmap::lends_slices)): use [`Buf::copy_in`] and atomics.
+    /// `InUse` while a job or a guard has it, `NotPermitted` if the Mmap is `LOCAL_READ_ONLY` or if
+    /// others may write it at any time ([`Mmap::lends_slices`](crate::Mmap::lends_slices)): use
+    /// [`Buf::copy_in`] and atomics.
     pub fn data_mut(&self) -> Result<BufDataMut<'_>, JobError> {
         self.refuse_shared()?;
         Ok(BufDataMut::new(self.0.write().map_err(in_use)?))
@@ -145,8 +148,9 @@ impl Buf {
     ///
     /// # Safety
     ///
-    /// While the guard lives nobody writes the data: no peer, nobody else who has the memfd, and no atomic of this process
-    /// ([`Buf::store`] and the like). Jobs and other guards of this process are kept away by the Lease.
+    /// While the guard lives nobody writes the data: no peer, nobody else who has the memfd, and no
+    /// atomic of this process ([`Buf::store`] and the like). Jobs and other guards of this process
+    /// are kept away by the Lease.
     ///
     /// # Errors
     ///
@@ -159,8 +163,8 @@ impl Buf {
     ///
     /// # Safety
     ///
-    /// While the guard lives nobody reads or writes the data or the tailroom: no peer, nobody else who has the memfd. Jobs,
-    /// guards and atomics of this process are kept away by the Lease.
+    /// While the guard lives nobody reads or writes the data or the tailroom: no peer, nobody else
+    /// who has the memfd. Jobs, guards and atomics of this process are kept away by the Lease.
     ///
     /// # Errors
     ///
@@ -169,7 +173,8 @@ impl Buf {
         Ok(BufDataMut::new(self.0.write().map_err(in_use)?))
     }
 
-    /// Copies from the data, from its byte `from` on, into `out`. What others write meanwhile may show in part.
+    /// Copies from the data, from its byte `from` on, into `out`. What others write meanwhile may
+    /// show in part.
     ///
     /// # Errors
     ///
@@ -179,8 +184,8 @@ impl Buf {
         check_data(from, out.len(), lease.data_len())?;
         // SAFETY: the range was checked to lie in the data.
         let data = unsafe { lease.data_start().add(from) };
-        // SAFETY: the range was checked to lie in the data; the Lease keeps writers of this process away; `out` is a
-        // slice of other memory.
+        // SAFETY: the range was checked to lie in the data; the Lease keeps writers of this process
+        // away; `out` is a slice of other memory.
         unsafe { copy_bytes(&lease, data.as_ptr(), out.as_mut_ptr(), out.len()) };
         Ok(())
     }
@@ -189,7 +194,8 @@ impl Buf {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` past the data, `InUse` while a job or a guard has it, `NotPermitted` if the Mmap is read-only.
+    /// `InvalidValue` past the data, `InUse` while a job or a guard has it, `NotPermitted` if the
+    /// Mmap is read-only.
     pub fn copy_in(&self, at: usize, bytes: &[u8]) -> Result<(), JobError> {
         let lease = self.0.write().map_err(in_use)?;
         check_data(at, bytes.len(), lease.data_len())?;
@@ -253,8 +259,8 @@ fn check_data(from: usize, len: usize, data_len: usize) -> Result<(), JobError> 
 ///
 /// # Safety
 ///
-/// Both ranges are valid and do not overlap; nobody of this process accesses them in a conflicting way, but by atomics
-/// where they are shared.
+/// Both ranges are valid and do not overlap; nobody of this process accesses them in a conflicting
+/// way, but by atomics where they are shared.
 unsafe fn copy_bytes(element: &Element, from: *const u8, to: *mut u8, len: usize) {
     if element.is_shared() {
         // SAFETY: as the caller promises.
@@ -277,8 +283,8 @@ impl fmt::Debug for Buf {
 
 /// A window on the data of a Buf: a source of jobs, alone or in a chain.
 ///
-/// It names bytes by their place in the data, and keeps its Buf; where the data was shortened meanwhile a job on
-/// it is refused.
+/// It names bytes by their place in the data, and keeps its Buf; where the data was shortened
+/// meanwhile a job on it is refused.
 #[derive(Clone)]
 pub struct BufSlice {
     pub(in crate::mem) buf: Buf,

@@ -1,5 +1,5 @@
-//! Bufs in the `bytes` ecosystem: handed over as `Bytes` without a copy, read as a `bytes::Buf`, appended to as a
-//! `bytes::BufMut`.
+//! Bufs in the `bytes` ecosystem: handed over as `Bytes` without a copy, read as a `bytes::Buf`,
+//! appended to as a `bytes::BufMut`.
 #![expect(unsafe_code, reason = "implements BufMut")]
 
 use std::fmt;
@@ -77,8 +77,9 @@ impl AsRef<[u8]> for Lent {
 impl Buf {
     /// The data as [`Bytes`], without a copy.
     ///
-    /// The `Bytes` is a reader of the Buf like a guard: until the last clone or slice of it has gone, whoever wants to write
-    /// the Buf by another handle is refused (`InUse`), and its element does not go home.
+    /// The `Bytes` is a reader of the Buf like a guard: until the last clone or slice of it has
+    /// gone, whoever wants to write the Buf by another handle is refused (`InUse`), and its element
+    /// does not go home.
     ///
     /// ```
     /// # use tokio_doca::{BufPool, Device, Mmap};
@@ -107,7 +108,8 @@ impl Buf {
     }
 }
 
-/// What is left of the data, as of a `&[u8]`: advancing makes the guard's slice shorter, and changes nothing of the Buf.
+/// What is left of the data, as of a `&[u8]`: advancing makes the guard's slice shorter, and
+/// changes nothing of the Buf.
 impl bytes::Buf for BufData<'_> {
     fn remaining(&self) -> usize {
         self.len()
@@ -127,8 +129,8 @@ impl bytes::Buf for BufData<'_> {
     }
 }
 
-// SAFETY: `chunk_mut` is the tailroom, all of it, and `remaining_mut` its length; the Lease keeps others from changing it,
-// and `advance_mut` makes it shorter by what was filled.
+// SAFETY: `chunk_mut` is the tailroom, all of it, and `remaining_mut` its length; the Lease keeps
+// others from changing it, and `advance_mut` makes it shorter by what was filled.
 unsafe impl BufMut for BufDataMut<'_> {
     /// The tailroom: `put` panics beyond it, as every `bytes::BufMut`.
     fn remaining_mut(&self) -> usize {

@@ -47,8 +47,9 @@ impl Deref for BufData<'_> {
         let data = self.lease.data_start();
         // SAFETY:
         // - the data lies within the memory, which the Lease keeps (invariant of Element);
-        // - under a read Lease no job and no guard of this process writes it (tests/it/mem/leases.rs), and memory that others
-        //   may write is never lent (`Buf::data`), or on the caller's word (`Buf::data_unchecked`);
+        // - under a read Lease no job and no guard of this process writes it
+        //   (tests/it/mem/leases.rs), and memory that others may write is never lent (`Buf::data`),
+        //   or on the caller's word (`Buf::data_unchecked`);
         // - it is initialized: zeroed when it was made, or the application's own.
         let data = unsafe { std::slice::from_raw_parts(data.as_ptr(), self.lease.data_len()) };
         &data[self.consumed..]
@@ -63,8 +64,8 @@ impl fmt::Debug for BufData<'_> {
 
 /// The data of a Buf, for writing. Every job and guard on its bytes is refused (`InUse`) meanwhile.
 ///
-/// It is a [`bytes::BufMut`] too, which appends to the data out of the tailroom, so that codecs and `read_buf` of Tokio
-/// write into a Buf:
+/// It is a [`bytes::BufMut`] too, which appends to the data out of the tailroom, so that codecs and
+/// `read_buf` of Tokio write into a Buf:
 ///
 /// ```
 /// # use tokio_doca::{BufPool, Device, Mmap};
@@ -95,8 +96,8 @@ impl BufDataMut<'_> {
         }
     }
 
-    /// Reads once, into the tailroom, and appends what came to the data; answers how much, 0 at the end of the source or
-    /// without tailroom.
+    /// Reads once, into the tailroom, and appends what came to the data; answers how much, 0 at the
+    /// end of the source or without tailroom.
     ///
     /// # Errors
     ///
@@ -115,7 +116,8 @@ impl BufDataMut<'_> {
 
     pub(super) fn tail(&mut self) -> &mut [u8] {
         let (_, tail) = self.lease.data_end();
-        // SAFETY: as for `deref_mut`: the tailroom lies behind the data in the same leased bytes, and is initialized.
+        // SAFETY: as for `deref_mut`: the tailroom lies behind the data in the same leased bytes,
+        // and is initialized.
         unsafe { std::slice::from_raw_parts_mut(tail.as_ptr(), self.tailroom()) }
     }
 

@@ -5,11 +5,12 @@
 //! | headroom     | data         | tailroom             |
 //! ```
 //!
-//! Invariants: `data + data_len <= len`. The rooms are written under the write Lease only, and read under a Lease
-//! where unsafe code relies on them; a getter without a Lease may see a mixture, each part of it valid. `head`, `len`
-//! and `mmap` are written only while nobody holds the element.
+//! Invariants: `data + data_len <= len`. The rooms are written under the write Lease only, and read
+//! under a Lease where unsafe code relies on them; a getter without a Lease may see a mixture, each
+//! part of it valid. `head`, `len` and `mmap` are written only while nobody holds the element.
 //!
-//! Four kinds of holder share one word: [`Handle`] (a Buf), `ReadLease`, `WriteLease`, and the free list.
+//! Four kinds of holder share one word: [`Handle`] (a Buf), `ReadLease`, `WriteLease`, and the free
+//! list.
 #![allow(
     unreachable_pub,
     reason = "Leases are named by the sealed traits of operand"
@@ -36,7 +37,8 @@ pub struct Element {
     pub(super) data_len: AtomicUsize,
     head: AtomicPtr<u8>,
     len: AtomicUsize,
-    /// The Mmap of the bytes. A pool's slab keeps it; an element of an inventory holds a count while it is out.
+    /// The Mmap of the bytes. A pool's slab keeps it; an element of an inventory holds a count
+    /// while it is out.
     mmap: AtomicPtr<MmapInner>,
     /// What the Mmap says of its first device, for each use, and of its access, near at hand.
     near: [Entry; 2],
@@ -50,7 +52,8 @@ pub struct Element {
     node: RangeNode,
 }
 
-// SAFETY: `slab` is reached only by who brings the element home, and a Slab is Send and Sync; the other fields are.
+// SAFETY: `slab` is reached only by who brings the element home, and a Slab is Send and Sync; the
+// other fields are.
 unsafe impl Send for Element {}
 // SAFETY: as above.
 unsafe impl Sync for Element {}
@@ -116,7 +119,8 @@ impl Element {
     }
 
     pub(super) fn mmap(&self) -> &MmapInner {
-        // SAFETY: whoever has the element holds it, and it (or its slab) holds a count of the Mmap since `place`.
+        // SAFETY: whoever has the element holds it, and it (or its slab) holds a count of the Mmap
+        // since `place`.
         unsafe { &*self.mmap.load(Relaxed) }
     }
 
@@ -125,7 +129,8 @@ impl Element {
         let mmap = self.mmap.load(Relaxed);
         // SAFETY: as in `mmap`: there is a count, so another one may be made.
         unsafe { Arc::increment_strong_count(mmap) };
-        // SAFETY: the count just made is this one's, and `place` stored the address of an Arc's content.
+        // SAFETY: the count just made is this one's, and `place` stored the address of an Arc's
+        // content.
         unsafe { Arc::from_raw(mmap) }
     }
 
@@ -163,14 +168,16 @@ impl Element {
         self.data_len.load(Relaxed)
     }
 
-    /// What is left behind the data. Without a Lease it may be a mixture of two states, so it is clamped.
+    /// What is left behind the data. Without a Lease it may be a mixture of two states, so it is
+    /// clamped.
     pub(in crate::mem) fn tailroom(&self) -> usize {
         self.len()
             .saturating_sub(self.data())
             .saturating_sub(self.data_len())
     }
 
-    /// Whether others may write the bytes at any time: no slice of them is lent, and every access is volatile or atomic.
+    /// Whether others may write the bytes at any time: no slice of them is lent, and every access
+    /// is volatile or atomic.
     pub(in crate::mem) fn is_shared(&self) -> bool {
         self.shared.load(Relaxed)
     }
@@ -222,9 +229,11 @@ impl Element {
         let (mmap, slab, index) = (this.mmap.load(Relaxed), this.slab, this.index);
         // SAFETY: it was entered when it was taken.
         unsafe { this.mmap().ranges().forget(this.node()) };
-        // SAFETY: nobody holds it, as the caller says; `slab` and `index` are what it was made with.
+        // SAFETY: nobody holds it, as the caller says; `slab` and `index` are what it was made
+        // with.
         unsafe { Slab::bring_home(slab, index) };
-        // SAFETY: `Handle::ranged` made this count. The element may be somebody else's by now, the count is not.
+        // SAFETY: `Handle::ranged` made this count. The element may be somebody else's by now, the
+        // count is not.
         unsafe { Arc::decrement_strong_count(mmap) };
     }
 }
@@ -261,7 +270,8 @@ impl Count {
             // SAFETY: `last` says that this caller made the word 0.
             unsafe { Element::bring_home_ranged(self.0) };
         } else {
-            // SAFETY: `last` says that nobody holds it; `slab` and `index` are what it was made with.
+            // SAFETY: `last` says that nobody holds it; `slab` and `index` are what it was made
+            // with.
             unsafe { Slab::bring_home(self.slab, self.index) };
         }
     }

@@ -1,4 +1,5 @@
-//! A lock-free list of free indices that knows whether anybody waits for one, and that can be closed.
+//! A lock-free list of free indices that knows whether anybody waits for one, and that can be
+//! closed.
 //!
 //! A stack: a head word with a tag against reuse, and a `next` per index.
 //!
@@ -7,12 +8,14 @@
 //! |  tag (39 bits)  | waited |    index     |     EMPTY: none free     CLOSED: the handle is gone
 //! ```
 //!
-//! - The tag changes with every operation, so that a pop which read `next` of an index that was taken and brought
-//!   back meanwhile fails. It would have to sleep between two instructions for exactly 2^39 operations to err.
-//! - `waited` lies in the head word, so that a push either sees it or came before it was set, and then who set it
-//!   finds the list not empty. A push that does not see it touches nothing afterwards: the list may be gone.
-//! - The indices outlive their pool's handle, so the list has an end of its own: `close` takes all that are home,
-//!   later ones are only counted, and whoever brings the last one home is told.
+//! - The tag changes with every operation, so that a pop which read `next` of an index that was
+//!   taken and brought back meanwhile fails. It would have to sleep between two instructions for
+//!   exactly 2^39 operations to err.
+//! - `waited` lies in the head word, so that a push either sees it or came before it was set, and
+//!   then who set it finds the list not empty. A push that does not see it touches nothing
+//!   afterwards: the list may be gone.
+//! - The indices outlive their pool's handle, so the list has an end of its own: `close` takes all
+//!   that are home, later ones are only counted, and whoever brings the last one home is told.
 
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -148,7 +151,8 @@ impl FreeList {
     }
 
     fn count(&self, home: u32) -> bool {
-        // Read before: once this caller's part is counted, somebody else may be told, and end the list.
+        // Read before: once this caller's part is counted, somebody else may be told, and end the
+        // list.
         let all = self.next.len() as u32;
         if home == 0 {
             // Who adds nothing reaches nothing: of an empty list that is the end all the same.

@@ -1,8 +1,9 @@
 //! Leases on one element: the right to touch its bytes, and a reference to it.
 //!
-//! A [`ReadLease`] reaches the data, a [`WriteLease`] all bytes behind the headroom, and the rooms. They are counts in the
-//! element's word, given back when they are dropped; whoever gives the last count back brings the element home.
-//! That may run code of the application's, so a caller that must not runs it later ([`LastCount`]).
+//! A [`ReadLease`] reaches the data, a [`WriteLease`] all bytes behind the headroom, and the rooms.
+//! They are counts in the element's word, given back when they are dropped; whoever gives the last
+//! count back brings the element home. That may run code of the application's, so a caller that
+//! must not runs it later ([`LastCount`]).
 #![allow(
     unreachable_pub,
     reason = "Leases are named by the sealed traits of operand"
@@ -34,7 +35,8 @@ impl Drop for LastCount {
 impl Handle {
     #[inline(always)]
     pub(in crate::mem) fn read(&self) -> Result<ReadLease, JobError> {
-        // A copy of the pointer: behind `&self` it would be loaded again after every atomic operation.
+        // A copy of the pointer: behind `&self` it would be loaded again after every atomic
+        // operation.
         let element = self.0.again();
         match element.read() {
             Ok(()) => Ok(ReadLease(element)),
@@ -74,7 +76,8 @@ impl ReadLease {
         Ok(unsafe { Segment::new(self.data_start(), self.data_len(), key) })
     }
 
-    /// A part of the data as a device sees it. `Err` has the end of the data if the part reaches past it.
+    /// A part of the data as a device sees it. `Err` has the end of the data if the part reaches
+    /// past it.
     #[inline(always)]
     pub(in crate::mem) fn segment(
         &self,
@@ -93,7 +96,8 @@ impl ReadLease {
         let key = self.key(holder)?;
         // SAFETY: the part was checked to lie in the data.
         let addr = unsafe { self.data_start().add(from) };
-        // SAFETY: as above. The key is the device's for this memory, and this Lease says who uses it.
+        // SAFETY: as above. The key is the device's for this memory, and this Lease says who uses
+        // it.
         Ok(unsafe { Segment::new(addr, len, key) })
     }
 
@@ -144,8 +148,8 @@ impl ReadLease {
 
     #[inline(never)]
     fn end_ranged(&self) -> bool {
-        // Once the Lease is given back somebody else may bring the element home, and the Mmap with it: not before its lock
-        // is open again.
+        // Once the Lease is given back somebody else may bring the element home, and the Mmap with
+        // it: not before its lock is open again.
         let mmap = self.keep_mmap();
         let mut ranges = mmap.ranges();
         // SAFETY: it is entered while it is held, and this is such a Lease.
@@ -240,8 +244,8 @@ impl WriteLease {
 
     #[inline(never)]
     fn end_ranged(&self) -> bool {
-        // Once the Lease is given back somebody else may bring the element home, and the Mmap with it: not before its lock
-        // is open again.
+        // Once the Lease is given back somebody else may bring the element home, and the Mmap with
+        // it: not before its lock is open again.
         let mmap = self.keep_mmap();
         let mut ranges = mmap.ranges();
         // SAFETY: it is entered while it is held, and this is such a Lease.

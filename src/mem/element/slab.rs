@@ -1,7 +1,8 @@
 //! The elements of a pool or an inventory, which outlive its handle.
 //!
-//! The slab is counted once by its handle, and once for all its elements together: until the handle is gone and
-//! the last element is home, which `FreeList::close` and `push` find out. So a live element keeps its slab.
+//! The slab is counted once by its handle, and once for all its elements together: until the handle
+//! is gone and the last element is home, which `FreeList::close` and `push` find out. So a live
+//! element keeps its slab.
 #![expect(
     unsafe_code,
     reason = "a slab is ended by whoever brings its last element home"
@@ -80,7 +81,8 @@ impl Slab {
     ///
     /// # Safety
     ///
-    /// `slab` is what `build` gave to the element `index`, which was taken and which nobody holds any more.
+    /// `slab` is what `build` gave to the element `index`, which was taken and which nobody holds
+    /// any more.
     #[inline]
     pub(super) unsafe fn bring_home(slab: NonNull<Slab>, index: u32) {
         // SAFETY: until the element is home, the elements' count of the slab stands.
@@ -109,8 +111,8 @@ impl Slab {
 
     /// Wakes who may take what is free. `freed` elements were just brought home.
     ///
-    /// One more than there is to take: the first may be a future that nobody polls. If nothing is out, everybody: no later
-    /// return could make good for such futures.
+    /// One more than there is to take: the first may be a future that nobody polls. If nothing is
+    /// out, everybody: no later return could make good for such futures.
     pub(super) fn wake_next(&self, mut freed: usize) {
         loop {
             let all_home = self.elements.iter().all(Element::is_free);
@@ -127,13 +129,15 @@ impl Slab {
             if self.waiters.is_empty() {
                 return;
             }
-            // Somebody came between the two. What was brought home before the mark is set again woke nobody.
+            // Somebody came between the two. What was brought home before the mark is set again
+            // woke nobody.
             self.free.set_waited(true);
             freed = 0;
         }
     }
 
-    /// Takes an element, or says that the caller must sleep: it stands in line then, and will be woken.
+    /// Takes an element, or says that the caller must sleep: it stands in line then, and will be
+    /// woken.
     pub(in crate::mem) fn poll_take(
         &self,
         node: Pin<&WaitNode>,
@@ -159,7 +163,8 @@ impl Slab {
             }
             self.wake_next(0);
             if !self.waiters.is_notified(node) {
-                // There is one, for somebody who was told before. Who is polled may overtake who is not: after one turn.
+                // There is one, for somebody who was told before. Who is polled may overtake who is
+                // not: after one turn.
                 self.waiters.notify_self(node);
                 waker.wake_by_ref();
                 return None;

@@ -37,8 +37,8 @@ impl Mmap {
 }
 
 impl MmapBuilder {
-    /// A device that shall hold the memory. At least one is needed, at most [`Mmap::MAX_DEVICES`]; each can be named
-    /// once.
+    /// A device that shall hold the memory. At least one is needed, at most [`Mmap::MAX_DEVICES`];
+    /// each can be named once.
     #[doc(alias = "doca_mmap_dev_add")]
     pub fn device(mut self, device: &Device) -> MmapBuilder {
         self.devices.push(device.clone());
@@ -52,16 +52,19 @@ impl MmapBuilder {
         self
     }
 
-    /// Registers the memory for copies of this process (and hashes, and an accelerator's jobs), or for remote operations, and not for both.
+    /// Registers the memory for copies of this process (and hashes, and an accelerator's jobs), or
+    /// for remote operations, and not for both.
     ///
-    /// An adapter has a Registration for each use, and counts the pages of each against `ulimit -l`: this halves it. A context of the
-    /// other kind refuses the Bufs ([`Reason::OtherUse`](crate::error::Reason::OtherUse)).
+    /// An adapter has a Registration for each use, and counts the pages of each against
+    /// `ulimit -l`: this halves it. A context of the other kind refuses the Bufs
+    /// ([`Reason::OtherUse`](crate::error::Reason::OtherUse)).
     pub fn only_for(mut self, purpose: RegistrationUse) -> MmapBuilder {
         self.only_for = Some(purpose);
         self
     }
 
-    /// What pages [`alloc`](MmapBuilder::alloc) shall take; those of the system's usual size if not said.
+    /// What pages [`alloc`](MmapBuilder::alloc) shall take; those of the system's usual size if not
+    /// said.
     pub fn huge_pages(mut self, pages: HugePages) -> MmapBuilder {
         self.huge = Some(pages);
         self
@@ -71,10 +74,11 @@ impl MmapBuilder {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` without a device or for no bytes, or if the access flags contradict each other; `InUse` if a
-    /// device was named twice; `NoMemory` if there is not enough, of huge pages too (the message says how to get some),
-    /// or for too many devices; `NotSupported` for huge pages that the machine does not have; whatever a device says of
-    /// the registration: then no device holds it.
+    /// `InvalidValue` without a device or for no bytes, or if the access flags contradict each
+    /// other; `InUse` if a device was named twice; `NoMemory` if there is not enough, of huge pages
+    /// too (the message says how to get some), or for too many devices; `NotSupported` for huge
+    /// pages that the machine does not have; whatever a device says of the registration: then no
+    /// device holds it.
     #[doc(alias = "doca_mmap_start")]
     pub fn alloc(self, len: usize) -> Result<Mmap> {
         const OP: &str = "MmapBuilder::alloc";
@@ -84,16 +88,19 @@ impl MmapBuilder {
         self.begin(OP, memory)
     }
 
-    /// A range of a memfd of the application's. It is populated, and can be exported as what `alloc` makes.
+    /// A range of a memfd of the application's. It is populated, and can be exported as what
+    /// `alloc` makes.
     ///
-    /// The memfd is sealed with `F_SEAL_SHRINK` (memfd_create(2), fcntl(2)): nobody can shorten it from now on, since a
-    /// page that was cut off would end this process by SIGBUS. It may still grow. Whoever else has it, or a mapping of
-    /// it, may write it at any time, and so may a peer; so its Bufs lend no slices, and are reached by
-    /// [`Buf::copy_out`](crate::Buf::copy_out), [`Buf::copy_in`](crate::Buf::copy_in), atomics and jobs. A memfd that is
-    /// sealed with `F_SEAL_WRITE` cannot change any more: an Mmap of it is `LOCAL_READ_ONLY`, and does lend slices.
+    /// The memfd is sealed with `F_SEAL_SHRINK` (memfd_create(2), fcntl(2)): nobody can shorten it
+    /// from now on, since a page that was cut off would end this process by SIGBUS. It may still
+    /// grow. Whoever else has it, or a mapping of it, may write it at any time, and so may a peer;
+    /// so its Bufs lend no slices, and are reached by [`Buf::copy_out`](crate::Buf::copy_out),
+    /// [`Buf::copy_in`](crate::Buf::copy_in), atomics and jobs. A memfd that is sealed with
+    /// `F_SEAL_WRITE` cannot change any more: an Mmap of it is `LOCAL_READ_ONLY`, and does lend
+    /// slices.
     ///
-    /// Of a memfd of huge pages its other holders can punch out pages that may not be had again, which is a SIGBUS as
-    /// well: share such a one only with whom you trust.
+    /// Of a memfd of huge pages its other holders can punch out pages that may not be had again,
+    /// which is a SIGBUS as well: share such a one only with whom you trust.
     ///
     /// ```
     /// # use tokio_doca::{mem::BufInventory, Device, Mmap};
@@ -110,10 +117,11 @@ impl MmapBuilder {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if the descriptor is no memfd, if the range is empty or ends behind its end, or if it does not begin
-    /// at a multiple of the page size; `NotPermitted` if it cannot be sealed, or is sealed against writing and the access
-    /// is not `LOCAL_READ_ONLY`; `NoMemory` if pages that are missing cannot be had; and what
-    /// [`alloc`](MmapBuilder::alloc) says of devices and access.
+    /// `InvalidValue` if the descriptor is no memfd, if the range is empty or ends behind its end,
+    /// or if it does not begin at a multiple of the page size; `NotPermitted` if it cannot be
+    /// sealed, or is sealed against writing and the access is not `LOCAL_READ_ONLY`; `NoMemory` if
+    /// pages that are missing cannot be had; and what [`alloc`](MmapBuilder::alloc) says of devices
+    /// and access.
     pub fn from_memfd(
         self,
         memfd: impl Into<OwnedFd>,
@@ -127,12 +135,14 @@ impl MmapBuilder {
         self.begin(OP, memory)
     }
 
-    /// The bytes of an owner of the application's: a `Vec<u8>`, a `BytesMut`, a mapping of another crate's.
+    /// The bytes of an owner of the application's: a `Vec<u8>`, a `BytesMut`, a mapping of another
+    /// crate's.
     ///
-    /// The owner is moved to the heap and asked once where its bytes are; it is dropped when the Mmap's last user has gone,
-    /// on whatever thread that is, possibly in the middle of a completion, where it should not block. If it panics
-    /// then, the panic is contained. Such memory can be used in this process and not be exported
-    /// ([`Mmap::is_exportable`]). A child of `fork` inherits it, with what jobs have written by then.
+    /// The owner is moved to the heap and asked once where its bytes are; it is dropped when the
+    /// Mmap's last user has gone, on whatever thread that is, possibly in the middle of a
+    /// completion, where it should not block. If it panics then, the panic is contained. Such
+    /// memory can be used in this process and not be exported ([`Mmap::is_exportable`]). A child of
+    /// `fork` inherits it, with what jobs have written by then.
     ///
     /// ```
     /// # use tokio_doca::{mem::BufInventory, Device, Mmap};
@@ -145,8 +155,8 @@ impl MmapBuilder {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if it has no bytes, and what [`alloc`](MmapBuilder::alloc) says of devices and access. The owner is
-    /// dropped then.
+    /// `InvalidValue` if it has no bytes, and what [`alloc`](MmapBuilder::alloc) says of devices
+    /// and access. The owner is dropped then.
     #[doc(alias = "doca_mmap_set_memrange")]
     pub fn from_owner<O>(self, owner: O) -> Result<Mmap>
     where
@@ -160,26 +170,27 @@ impl MmapBuilder {
         self.begin(OP, memory)
     }
 
-    /// `len` bytes from `addr` on, which `free` takes back: it is called once, with both, when the Mmap's last user has
-    /// gone.
+    /// `len` bytes from `addr` on, which `free` takes back: it is called once, with both, when the
+    /// Mmap's last user has gone.
     ///
-    /// `free` runs on whatever thread the last user goes, possibly in the middle of a completion, where it should not
-    /// block; a panic of it is contained. Such memory can be used in this process and not be exported
-    /// ([`Mmap::is_exportable`]).
+    /// `free` runs on whatever thread the last user goes, possibly in the middle of a completion,
+    /// where it should not block; a panic of it is contained. Such memory can be used in this
+    /// process and not be exported ([`Mmap::is_exportable`]).
     ///
     /// # Safety
     ///
     /// Until `free` is called, or for ever if something is forgotten:
     ///
-    /// - the range is valid for reads, and for writes too unless the access is `LOCAL_READ_ONLY`, and all its bytes are
-    ///   initialized (`std::ptr`, "Safety");
-    /// - nobody else writes it, or reads it but through this Mmap, and no reference to any of it is used. With a peer-write
-    ///   permission others may write it, as a peer does.
+    /// - the range is valid for reads, and for writes too unless the access is `LOCAL_READ_ONLY`,
+    ///   and all its bytes are initialized (`std::ptr`, "Safety");
+    /// - nobody else writes it, or reads it but through this Mmap, and no reference to any of it is
+    ///   used. With a peer-write permission others may write it, as a peer does.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for no bytes or for a range that wraps, and what [`alloc`](MmapBuilder::alloc) says of devices and
-    /// access. `free` is dropped then without being called: the memory is still the caller's.
+    /// `InvalidValue` for no bytes or for a range that wraps, and what
+    /// [`alloc`](MmapBuilder::alloc) says of devices and access. `free` is dropped then without
+    /// being called: the memory is still the caller's.
     #[doc(alias = "doca_mmap_set_memrange")]
     #[doc(alias = "doca_mmap_set_free_cb")]
     pub unsafe fn from_raw<F>(self, addr: NonNull<u8>, len: usize, free: F) -> Result<Mmap>

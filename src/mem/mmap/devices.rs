@@ -1,7 +1,8 @@
 //! The devices that hold an Mmap, and the keys that they know it by.
 //!
-//! The keys stand in a table of fixed size, which jobs read without a lock. It changes only while nothing of the Mmap is
-//! used: the Mmap's lock (`Ranges`) orders a change before the next claim or Buf.
+//! The keys stand in a table of fixed size, which jobs read without a lock. It changes only while
+//! nothing of the Mmap is used: the Mmap's lock (`Ranges`) orders a change before the next claim or
+//! Buf.
 
 use crate::device::{Audience, Device, DeviceId, Region, Registration, RegistrationUse};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
@@ -64,8 +65,8 @@ pub(super) fn check(op: &'static str, devices: &[Device]) -> Result<()> {
     Ok(())
 }
 
-/// Registers with each device, for one use or for all that it has; or with none: if one refuses, those before it let go of the memory before
-/// this returns.
+/// Registers with each device, for one use or for all that it has; or with none: if one refuses,
+/// those before it let go of the memory before this returns.
 pub(in crate::mem) fn register(
     devices: Vec<Device>,
     region: &Region,

@@ -13,37 +13,43 @@ pub(super) struct Export {
 }
 
 impl Mmap {
-    /// Exports the memory to the DPU; answers the blob that [`RemoteMmap::from_export`](crate::mem::RemoteMmap::from_export) takes
-    /// there. It is at most 1,024 bytes, and goes there by whatever way the application has.
+    /// Exports the memory to the DPU; answers the blob that
+    /// [`RemoteMmap::from_export`](crate::mem::RemoteMmap::from_export) takes there. It is at most
+    /// 1,024 bytes, and goes there by whatever way the application has.
     ///
-    /// Who has the blob has the memory, within the permissions `DPU_READ_ONLY` or `DPU_READ_WRITE`: it is a secret. An Mmap may be
-    /// exported to both audiences and by several of its devices, at any time, with jobs running; the same export again
-    /// is the same blob. Its exports die with it, and when it is stopped: what importers begin later fails
+    /// Who has the blob has the memory, within the permissions `DPU_READ_ONLY` or `DPU_READ_WRITE`:
+    /// it is a secret. An Mmap may be exported to both audiences and by several of its devices, at
+    /// any time, with jobs running; the same export again is the same blob. Its exports die with
+    /// it, and when it is stopped: what importers begin later fails
     /// ([`Reason::ExportRevoked`](crate::error::Reason::ExportRevoked)).
     ///
-    /// A memfd is sealed when it is exported (fcntl(2)): `F_SEAL_SHRINK`, `F_SEAL_GROW` and `F_SEAL_SEAL`, and where no peer has a
-    /// permission to write `F_SEAL_FUTURE_WRITE` too, so that the kernel refuses every new writer, the application as well.
-    /// With a permission to write for one audience, what the other may only read is protected from other users
-    /// alone: a process of the same user can open the memfd anew (proc(5), `/proc/pid/fd`).
+    /// A memfd is sealed when it is exported (fcntl(2)): `F_SEAL_SHRINK`, `F_SEAL_GROW` and
+    /// `F_SEAL_SEAL`, and where no peer has a permission to write `F_SEAL_FUTURE_WRITE` too, so
+    /// that the kernel refuses every new writer, the application as well. With a permission to
+    /// write for one audience, what the other may only read is protected from other users alone: a
+    /// process of the same user can open the memfd anew (proc(5), `/proc/pid/fd`).
     ///
     /// # Errors
     ///
-    /// `BadState` if it is stopped; `InvalidValue` if the device does not hold it; `NotPermitted` if it was built without a
-    /// permission for the DPU, if the memfd cannot be sealed or is sealed against writing by now, or if the Mmap is a part of a
-    /// memfd (an importer gets it as a whole); `NotSupported` if the device exports nothing to the
-    /// DPU ([`Caps::export_dpu`](crate::device::Caps::export_dpu)), for memory in no memfd ([`Mmap::is_exportable`]), and for huge pages that a
-    /// peer may write; `Full` or `NoMemory` if there is no room for one more.
+    /// `BadState` if it is stopped; `InvalidValue` if the device does not hold it; `NotPermitted`
+    /// if it was built without a permission for the DPU, if the memfd cannot be sealed or is sealed
+    /// against writing by now, or if the Mmap is a part of a memfd (an importer gets it as a
+    /// whole); `NotSupported` if the device exports nothing to the DPU
+    /// ([`Caps::export_dpu`](crate::device::Caps::export_dpu)), for memory in no memfd
+    /// ([`Mmap::is_exportable`]), and for huge pages that a peer may write; `Full` or `NoMemory` if
+    /// there is no room for one more.
     #[doc(alias = "doca_mmap_export_dpu")]
     pub fn export_dpu(&self, device: &Device) -> Result<Vec<u8>> {
         self.export("Mmap::export_dpu", device, Audience::Dpu)
     }
 
-    /// Exports the memory to peers of an Rdma: as [`Mmap::export_dpu`], with the permissions `RDMA_READ`, `RDMA_WRITE` and
-    /// `RDMA_ATOMIC`.
+    /// Exports the memory to peers of an Rdma: as [`Mmap::export_dpu`], with the permissions
+    /// `RDMA_READ`, `RDMA_WRITE` and `RDMA_ATOMIC`.
     ///
     /// # Errors
     ///
-    /// As [`Mmap::export_dpu`]; the capability is [`Caps::share_rdma`](crate::device::Caps::share_rdma).
+    /// As [`Mmap::export_dpu`]; the capability is
+    /// [`Caps::share_rdma`](crate::device::Caps::share_rdma).
     #[doc(alias = "doca_mmap_export_rdma")]
     pub fn export_rdma(&self, device: &Device) -> Result<Vec<u8>> {
         self.export("Mmap::export_rdma", device, Audience::Rdma)
@@ -65,7 +71,8 @@ impl Mmap {
             );
             return refuse(ErrorKind::NotPermitted, text);
         }
-        // Held all the while: who stops it takes what was exported by then, and finds no more later.
+        // Held all the while: who stops it takes what was exported by then, and finds no more
+        // later.
         let mut exports = self.0.exports();
         if self.0.ranges().stage() != Stage::Started {
             let text = "the Mmap is stopped: Mmap::start hands it to devices again";

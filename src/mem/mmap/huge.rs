@@ -4,14 +4,16 @@ use nix::sys::memfd::MFdFlags;
 
 const MIB: usize = 1 << 20;
 
-/// What pages an Mmap's memory shall have, if not those of the system's usual size (Linux: hugetlbpage, transhuge).
+/// What pages an Mmap's memory shall have, if not those of the system's usual size (Linux:
+/// hugetlbpage, transhuge).
 ///
-/// They make page faults and address translation cheaper, and copies hardly: worth it for ranges of many MiB that an
-/// adapter reaches at random.
+/// They make page faults and address translation cheaper, and copies hardly: worth it for ranges of
+/// many MiB that an adapter reaches at random.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HugePages {
-    /// Huge where the kernel finds some, and usual ones elsewhere: advice (`MADV_HUGEPAGE`), which never fails.
+    /// Huge where the kernel finds some, and usual ones elsewhere: advice (`MADV_HUGEPAGE`), which
+    /// never fails.
     Transparent,
     /// Pages of 2 MiB out of the pool that `vm.nr_hugepages` sets, or none at all.
     Size2MiB,

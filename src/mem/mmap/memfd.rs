@@ -1,8 +1,8 @@
 //! Memory in a memfd: made here, or the application's.
 //!
-//! All of it is populated (a page fault costs as much as copying 20 to 40 pages) and not inherited by a child of
-//! `fork`. A memfd of the application's is sealed against shrinking: a page that was cut off is a SIGBUS for whoever
-//! touches it.
+//! All of it is populated (a page fault costs as much as copying 20 to 40 pages) and not inherited
+//! by a child of `fork`. A memfd of the application's is sealed against shrinking: a page that was
+//! cut off is a SIGBUS for whoever touches it.
 #![expect(unsafe_code, reason = "maps memory")]
 
 use std::num::NonZeroUsize;
@@ -46,8 +46,9 @@ fn fail(call: &str, len: usize) -> impl Fn(Errno) -> Error {
 fn create(flags: MFdFlags) -> nix::Result<OwnedFd> {
     let flags = flags | MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
     let file = memfd_create(c"tokio-doca", flags)?;
-    // Opened once more, as the kernel does not count the first descriptor as a writer: on what has a writer no peer gets a lease
-    // (fcntl(2)), which those who open it for other importers would have to wait for. Without /proc nobody opens it.
+    // Opened once more, as the kernel does not count the first descriptor as a writer: on what has
+    // a writer no peer gets a lease (fcntl(2)), which those who open it for other importers would
+    // have to wait for. Without /proc nobody opens it.
     let path = format!("/proc/thread-self/fd/{}", file.as_raw_fd());
     let counted = open(&*path, OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty());
     Ok(counted.unwrap_or(file))
@@ -75,7 +76,8 @@ fn usual(len: NonZeroUsize) -> Result<Mapping> {
     map(file, 0, len, writable(), flags).map_err(fail("mmap", size))
 }
 
-/// In huge pages where the kernel finds some. The advice is the mapping's, so that the pages are taken through it.
+/// In huge pages where the kernel finds some. The advice is the mapping's, so that the pages are
+/// taken through it.
 fn transparent(len: NonZeroUsize) -> Result<Mapping> {
     let size = len.get();
     affordable(ALLOC, size)?;
@@ -159,7 +161,8 @@ pub(super) fn adopt(
         true => writable(),
         false => ProtFlags::PROT_READ,
     };
-    // Nobody can write what is sealed, and before Linux 6.7 such a memfd could be mapped privately only.
+    // Nobody can write what is sealed, and before Linux 6.7 such a memfd could be mapped privately
+    // only.
     let sharing = match fixed {
         true => MapFlags::MAP_PRIVATE,
         false => MapFlags::MAP_SHARED,
@@ -265,13 +268,13 @@ fn map(
 
 /// Advice that changes no byte.
 fn advise(mapping: &Mapping, advice: MmapAdvise) -> nix::Result<()> {
-    // SAFETY: the range is the mapping's, which nobody uses yet; the advices of this file change what pages it has, and what
-    // a child inherits.
+    // SAFETY: the range is the mapping's, which nobody uses yet; the advices of this file change
+    // what pages it has, and what a child inherits.
     unsafe { madvise(mapping.base().cast(), mapping.len(), advice) }
 }
 
-/// Pages of a memfd are not accounted for, and populating too many of them would call the OOM killer instead of
-/// failing.
+/// Pages of a memfd are not accounted for, and populating too many of them would call the OOM
+/// killer instead of failing.
 fn affordable(op: &'static str, len: usize) -> Result<()> {
     match available().filter(|&available| len as u64 > available) {
         Some(available) => {

@@ -1,7 +1,8 @@
 //! The bytes behind an Mmap: where they are, who else may write them, and what gives them back.
 //!
-//! A [`Memory`] is dropped after the devices let go of it and when no Buf and no Lease is left. What it then does is
-//! one thing of two: it unmaps a memfd, or it hands memory of the application's back, once.
+//! A [`Memory`] is dropped after the devices let go of it and when no Buf and no Lease is left.
+//! What it then does is one thing of two: it unmaps a memfd, or it hands memory of the
+//! application's back, once.
 #![expect(unsafe_code, reason = "bytes of which it is said who may reach them")]
 
 use std::os::fd::OwnedFd;
@@ -42,7 +43,8 @@ pub(super) struct Mapping {
     process: Process,
 }
 
-// SAFETY: it is a range of memory, and who may touch which bytes is decided by Leases; what takes it back is Send.
+// SAFETY: it is a range of memory, and who may touch which bytes is decided by Leases; what takes
+// it back is Send.
 unsafe impl Send for Memory {}
 // SAFETY: as above; what takes it back is reached through `&mut Memory` only.
 unsafe impl Sync for Memory {}
@@ -63,7 +65,8 @@ impl Memory {
     ///
     /// # Safety
     ///
-    /// The range is valid until `free` is dropped or has run, and nobody else reaches it until then.
+    /// The range is valid until `free` is dropped or has run, and nobody else reaches it until
+    /// then.
     pub(super) unsafe fn lent(base: NonNull<u8>, len: usize, free: Free) -> Memory {
         Memory {
             base,
@@ -153,8 +156,8 @@ impl Drop for Mapping {
         if !self.process.is_current() {
             return;
         }
-        // SAFETY: the range was mapped, as `new` was promised, and nothing that could reach it is left: Bufs and Leases
-        // hold the Mmap, and the devices let go of it before.
+        // SAFETY: the range was mapped, as `new` was promised, and nothing that could reach it is
+        // left: Bufs and Leases hold the Mmap, and the devices let go of it before.
         let unmapped = unsafe { nix::sys::mman::munmap(self.base.cast(), self.len) };
         if let Err(errno) = unmapped {
             tracing::error!(%errno, len = self.len, "munmap failed; the range is leaked");

@@ -19,8 +19,9 @@ use crate::sync::{Mutex, MutexGuard, lock};
 
 /// A memory range that devices hold (Core guide 3.3.1). Clones are the same range.
 ///
-/// What [`MmapBuilder::alloc`](crate::mem::MmapBuilder::alloc) makes is zeroed, populated (a page fault costs as much as
-/// copying 20 to 40 pages), and not inherited by a child of `fork`. Memory of the application's can be used as well:
+/// What [`MmapBuilder::alloc`](crate::mem::MmapBuilder::alloc) makes is zeroed, populated (a page
+/// fault costs as much as copying 20 to 40 pages), and not inherited by a child of `fork`. Memory
+/// of the application's can be used as well:
 ///
 /// | memory | may be exported | slices | inherited by a child of `fork` |
 /// |---|---|---|---|
@@ -28,8 +29,8 @@ use crate::sync::{Mutex, MutexGuard, lock};
 /// | `from_memfd` | yes | if it is sealed `F_SEAL_WRITE` | no |
 /// | `from_owner`, `from_raw` | no | yes | as it was |
 ///
-/// An Mmap that a peer may write lends no slices, whatever its memory is ([`Mmap::lends_slices`]). The memory goes when
-/// the last handle, Buf and Lease has gone.
+/// An Mmap that a peer may write lends no slices, whatever its memory is ([`Mmap::lends_slices`]).
+/// The memory goes when the last handle, Buf and Lease has gone.
 ///
 /// ```
 /// use tokio_doca::{mem::Access, Device, Mmap};
@@ -58,8 +59,8 @@ pub(in crate::mem) struct MmapInner {
 }
 
 impl Mmap {
-    /// The most devices that can hold one Mmap. Their keys stand in a table of this size in the Mmap, so that a job on any of
-    /// them finds its key without a lock.
+    /// The most devices that can hold one Mmap. Their keys stand in a table of this size in the
+    /// Mmap, so that a job on any of them finds its key without a lock.
     #[doc(alias = "doca_mmap_set_max_num_devices")]
     pub const MAX_DEVICES: usize = devices::MAX;
 
@@ -91,24 +92,25 @@ impl Mmap {
         self.0.ranges().is_used()
     }
 
-    /// Whether it can be exported to another process: memory in a memfd can, memory of an owner's and raw memory
-    /// cannot.
+    /// Whether it can be exported to another process: memory in a memfd can, memory of an owner's
+    /// and raw memory cannot.
     pub fn is_exportable(&self) -> bool {
         self.0.memory.memfd().is_some()
     }
 
-    /// Whether its Bufs lend slices ([`Buf::data`](crate::Buf::data)): not where a peer, or whoever else has the memfd, may
-    /// write at any time.
+    /// Whether its Bufs lend slices ([`Buf::data`](crate::Buf::data)): not where a peer, or whoever
+    /// else has the memfd, may write at any time.
     pub fn lends_slices(&self) -> bool {
         !self.0.is_shared()
     }
 
-    /// Takes the memory from its devices, and its exports back. The bytes stay as they are, and [`Mmap::start`] hands them to devices again.
+    /// Takes the memory from its devices, and its exports back. The bytes stay as they are, and
+    /// [`Mmap::start`] hands them to devices again.
     ///
     /// # Errors
     ///
-    /// `InUse` while a pool, an array or a Buf of an inventory is on it, or a guard, a `Bytes` or a job of theirs;
-    /// `BadState` if it is not started.
+    /// `InUse` while a pool, an array or a Buf of an inventory is on it, or a guard, a `Bytes` or a
+    /// job of theirs; `BadState` if it is not started.
     #[doc(alias = "doca_mmap_stop")]
     pub fn stop(&self) -> Result<()> {
         self.0.ranges().begin_stop()?;
@@ -135,9 +137,9 @@ impl Mmap {
     ///
     /// # Errors
     ///
-    /// `BadState` if it is started; without a device `InvalidValue`, with one named twice `InUse`, with more than
-    /// [`Mmap::MAX_DEVICES`] `NoMemory`; whatever a device says of the registration. It is stopped then, and no device
-    /// holds it.
+    /// `BadState` if it is started; without a device `InvalidValue`, with one named twice `InUse`,
+    /// with more than [`Mmap::MAX_DEVICES`] `NoMemory`; whatever a device says of the registration.
+    /// It is stopped then, and no device holds it.
     #[doc(alias = "doca_mmap_start")]
     #[doc(alias = "doca_mmap_dev_rm")]
     pub fn start<'a>(&self, devices: impl IntoIterator<Item = &'a Device>) -> Result<()> {

@@ -1,5 +1,5 @@
-//! Memory that an owner of the application's holds: boxed first, asked once where its bytes are, and not touched again
-//! until it is dropped.
+//! Memory that an owner of the application's holds: boxed first, asked once where its bytes are,
+//! and not touched again until it is dropped.
 #![expect(
     unsafe_code,
     reason = "keeps an owner behind a pointer, so that nothing asserts to be alone with its bytes"
@@ -9,7 +9,8 @@ use std::ptr::NonNull;
 
 use super::memory::Memory;
 
-/// A boxed owner that nobody names any more: a Box would assert at each move that nobody else has what is in it.
+/// A boxed owner that nobody names any more: a Box would assert at each move that nobody else has
+/// what is in it.
 struct Owned<O>(NonNull<O>);
 
 // SAFETY: it is the owner, which may be sent.
@@ -28,7 +29,7 @@ pub(super) fn lend<O: AsMut<[u8]> + Send + 'static>(owner: O) -> Memory {
     // SAFETY: it was just leaked, and nobody else has it.
     let bytes = NonNull::from(unsafe { &mut *owned.0.as_ptr() }.as_mut());
     let free = Box::new(move |_, _| drop(owned));
-    // SAFETY: they were lent by the owner as a unique slice, which ends only when the owner is used again; that is not
-    // before `free` is dropped or runs.
+    // SAFETY: they were lent by the owner as a unique slice, which ends only when the owner is used
+    // again; that is not before `free` is dropped or runs.
     unsafe { Memory::lent(bytes.cast(), bytes.len(), free) }
 }

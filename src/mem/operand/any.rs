@@ -44,7 +44,8 @@ pub trait Kind {
     const REMOTE: bool;
 }
 
-/// Each kind: its name, that of an [`Any`] of it, what may be in it, and which operands it stands for.
+/// Each kind: its name, that of an [`Any`] of it, what may be in it, and which operands it stands
+/// for.
 macro_rules! kinds {
     ($(
         $(#[$meta:meta])*

@@ -13,8 +13,9 @@ impl Mmap {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` unless they lie in the Mmap, at a multiple of 8, and the device holds it; `NotPermitted` unless the DPU may write it;
-    /// `NotSupported` if it is in no memfd; `InUse` if a pool or an array has them; `BadState` while it is stopped.
+    /// `InvalidValue` unless they lie in the Mmap, at a multiple of 8, and the device holds it;
+    /// `NotPermitted` unless the DPU may write it; `NotSupported` if it is in no memfd; `InUse` if
+    /// a pool or an array has them; `BadState` while it is stopped.
     pub(crate) fn counter(
         &self,
         op: &'static str,
@@ -48,8 +49,9 @@ impl Mmap {
             .buf(self, offset..offset + 8)
             .map_err(|error| error.with_call(op))?;
         let (region, keep) = (self.0.region(), Arc::new(keep));
-        // SAFETY: the eight bytes lie in the region, which begins at a page, at a multiple of 8, both as checked above; the Buf keeps them, and
-        // memory that the DPU may write is reached by atomics and the opaque routine alone.
+        // SAFETY: the eight bytes lie in the region, which begins at a page, at a multiple of 8,
+        // both as checked above; the Buf keeps them, and memory that the DPU may write is reached
+        // by atomics and the opaque routine alone.
         Ok(unsafe { EventBacking::new(region, offset, Some(memfd), keep) })
     }
 }

@@ -20,8 +20,8 @@ pub(crate) unsafe fn hand_over(from: &Segments, to: &Segments, len: usize) {
         let src = unsafe { segment.addr().add(read) };
         // SAFETY: `written` is within the Segment.
         let dst = unsafe { place.addr().add(written) };
-        // SAFETY: so many bytes are left in both; two write Leases have no byte in common, and who else may touch them does so
-        // from outside.
+        // SAFETY: so many bytes are left in both; two write Leases have no byte in common, and who
+        // else may touch them does so from outside.
         unsafe { volatile_copy(src.as_ptr(), dst.as_ptr(), part) };
         (read, written, left) = (read + part, written + part, left - part);
         if read == segment.len() {

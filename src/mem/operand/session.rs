@@ -1,7 +1,7 @@
 //! What a session has hashed so far, and the Lease on it.
 //!
-//! A session is memory that a device may hold: a job in flight has its Lease, so that neither the next job nor a copy touches
-//! it. A refused Lease is `InUse`.
+//! A session is memory that a device may hold: a job in flight has its Lease, so that neither the
+//! next job nor a copy touches it. A refused Lease is `InUse`.
 #![expect(unsafe_code, reason = "whoever has the Lease has the state")]
 
 use std::ptr::NonNull;
@@ -62,7 +62,8 @@ impl SessionLease {
     /// What was hashed so far.
     pub(crate) fn get(&mut self) -> Hasher {
         self.0.state.with(|state| {
-            // SAFETY: this is the Lease, and `&mut self` makes this its only use: none is lent to a device.
+            // SAFETY: this is the Lease, and `&mut self` makes this its only use: none is lent to a
+            // device.
             unsafe { &*state }.clone()
         })
     }

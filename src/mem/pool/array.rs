@@ -24,10 +24,12 @@ pub enum ArrayTarget {
     Dpa,
 }
 
-/// A row of Bufs of one size, reached by their index (Core guide 3.3.4.2). Clones are the same array.
+/// A row of Bufs of one size, reached by their index (Core guide 3.3.4.2). Clones are the same
+/// array.
 ///
-/// All its elements are out from the beginning: [`get`](BufArray::get) is one more handle of the same Buf each time, with
-/// the rooms that it was left with. It claims its range of the Mmap until the array and the last of its Bufs have gone.
+/// All its elements are out from the beginning: [`get`](BufArray::get) is one more handle of the
+/// same Buf each time, with the rooms that it was left with. It claims its range of the Mmap until
+/// the array and the last of its Bufs have gone.
 ///
 /// ```
 /// # use tokio_doca::{mem::BufArray, Device, Mmap};
@@ -133,7 +135,8 @@ impl BufArrayBuilder<'_> {
         self
     }
 
-    /// How many elements, from the start of the range on; as many as fit if not said. What is behind them is not claimed.
+    /// How many elements, from the start of the range on; as many as fit if not said. What is
+    /// behind them is not claimed.
     pub fn elements(mut self, elements: usize) -> Self {
         self.elements = Some(elements);
         self
@@ -149,9 +152,10 @@ impl BufArrayBuilder<'_> {
     ///
     /// # Errors
     ///
-    /// `NotSupported` for a target that is not the CPU; `InvalidValue` if the range does not lie in the Mmap or has not so
-    /// many elements, if the size is 0 or the alignment no power of two; `InUse` if a pool, another array or a Buf of an
-    /// inventory has a part of the range; `BadState` while the Mmap is stopped.
+    /// `NotSupported` for a target that is not the CPU; `InvalidValue` if the range does not lie in
+    /// the Mmap or has not so many elements, if the size is 0 or the alignment no power of two;
+    /// `InUse` if a pool, another array or a Buf of an inventory has a part of the range;
+    /// `BadState` while the Mmap is stopped.
     #[doc(alias = "doca_buf_arr_start")]
     pub fn build(self) -> Result<BufArray> {
         const OP: &str = "BufArrayBuilder::build";

@@ -10,7 +10,8 @@ use crate::mem::element::{Base, Element, Handle, MAX_ELEMENTS, Slab, SlabHandle}
 use crate::mem::mmap::{Mmap, MmapInner};
 use crate::mem::ranges::Busy;
 
-/// Descriptors for Bufs on ranges of the caller's choice (Core guide 3.3.4). Clones are the same inventory.
+/// Descriptors for Bufs on ranges of the caller's choice (Core guide 3.3.4). Clones are the same
+/// inventory.
 ///
 /// Bufs may overlap; jobs and guards on overlapping bytes exclude each other as on the same Buf.
 ///
@@ -29,7 +30,8 @@ use crate::mem::ranges::Busy;
 pub struct BufInventory(Arc<SlabHandle>);
 
 impl BufInventory {
-    /// An inventory of `descriptors`: as many of its Bufs can be alive at once (at most 16,777,214).
+    /// An inventory of `descriptors`: as many of its Bufs can be alive at once (at most
+    /// 16,777,214).
     ///
     /// # Panics
     ///
@@ -69,7 +71,8 @@ impl BufInventory {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if the range ends before it begins or reaches past the Mmap; `InUse` if a pool or an array has a part of it; `NoMemory` if all descriptors are in use; `BadState`
+    /// `InvalidValue` if the range ends before it begins or reaches past the Mmap; `InUse` if a
+    /// pool or an array has a part of it; `NoMemory` if all descriptors are in use; `BadState`
     /// while the Mmap is stopped.
     #[doc(alias = "doca_buf_inventory_buf_by_addr")]
     pub fn buf(&self, mmap: &Mmap, range: impl RangeBounds<usize>) -> Result<Buf> {

@@ -18,8 +18,8 @@ use crate::sync::WaitNode;
 
 /// Bufs of one size (Core guide 3.3.4.2). Clones are the same pool.
 ///
-/// It claims its range of the Mmap until the pool and the last of its Bufs have gone. A Buf comes empty, and goes
-/// home when its last handle, and the last job or guard on it, has gone.
+/// It claims its range of the Mmap until the pool and the last of its Bufs have gone. A Buf comes
+/// empty, and goes home when its last handle, and the last job or guard on it, has gone.
 ///
 /// ```
 /// # use tokio_doca::{BufPool, Device, Mmap};
@@ -148,8 +148,8 @@ impl Future for Alloc<'_> {
 
 #[pinned_drop]
 impl PinnedDrop for Alloc<'_> {
-    /// Leaves the line by the node's own drop. That there is a drop here tells the compiler that the pool, which keeps
-    /// the line, must still be borrowed then.
+    /// Leaves the line by the node's own drop. That there is a drop here tells the compiler that
+    /// the pool, which keeps the line, must still be borrowed then.
     fn drop(self: Pin<&mut Self>) {}
 }
 
@@ -186,9 +186,9 @@ impl BufPoolBuilder<'_> {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if the range does not lie in the Mmap or not one element fits, if the size is 0 or the alignment
-    /// no power of two; `InUse` if another pool, an array or a Buf of an inventory has a part of the range; `BadState`
-    /// while the Mmap is stopped.
+    /// `InvalidValue` if the range does not lie in the Mmap or not one element fits, if the size is
+    /// 0 or the alignment no power of two; `InUse` if another pool, an array or a Buf of an
+    /// inventory has a part of the range; `BadState` while the Mmap is stopped.
     #[doc(alias = "doca_bufpool_start")]
     pub fn build(self) -> Result<BufPool> {
         const OP: &str = "BufPoolBuilder::build";

@@ -9,7 +9,8 @@ use std::ptr::NonNull;
 
 use arrayvec::ArrayVec;
 
-/// A node of a tree, or one that is being put there: its place is valid, and only the tree reaches it.
+/// A node of a tree, or one that is being put there: its place is valid, and only the tree reaches
+/// it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Linked(NonNull<Node>);
 
@@ -49,8 +50,8 @@ pub(super) struct IntervalTree {
     root: Link,
 }
 
-// SAFETY: the nodes are reached only through `&mut IntervalTree` or `&IntervalTree`, so whoever may use the tree
-// may use them; the contract of `insert` keeps everybody else away.
+// SAFETY: the nodes are reached only through `&mut IntervalTree` or `&IntervalTree`, so whoever may
+// use the tree may use them; the contract of `insert` keeps everybody else away.
 unsafe impl Send for IntervalTree {}
 
 impl Linked {
@@ -182,7 +183,8 @@ impl IntervalTree {
     ///
     /// # Safety
     ///
-    /// The node is in no tree. Until it was removed it stays where it is, and nobody but this tree reaches it.
+    /// The node is in no tree. Until it was removed it stays where it is, and nobody but this tree
+    /// reaches it.
     pub(super) unsafe fn insert(&mut self, new: NonNull<Node>, start: usize, end: usize) {
         // SAFETY: as the caller promises.
         let new = unsafe { Linked::new(new) };
@@ -270,8 +272,8 @@ impl IntervalTree {
             if from < end && start < to {
                 return true;
             }
-            // If the left side reaches past `start` and has no overlap, its farthest range begins at or after
-            // `end`, and so does everything to the right.
+            // If the left side reaches past `start` and has no overlap, its farthest range begins
+            // at or after `end`, and so does everything to the right.
             at = if max_end(left) > start { left } else { right };
         }
         false
@@ -292,7 +294,8 @@ mod tests {
             let mut tree = IntervalTree::new();
             for (what, i, start, len) in steps {
                 match (what, model[i]) {
-                    // SAFETY: the model says that node `i` is in no tree, and the boxes stay where they are.
+                    // SAFETY: the model says that node `i` is in no tree, and the boxes stay where
+                    // they are.
                     (0, None) => { unsafe { tree.insert(at[i], start, start + len) }; model[i] = Some((start, start + len)); }
                     // SAFETY: the model says that node `i` is in the tree.
                     (1, Some(_)) => { unsafe { tree.remove(at[i]) }; model[i] = None; }

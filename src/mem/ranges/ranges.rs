@@ -1,9 +1,10 @@
 //! What is claimed, and what is leased, of an Mmap whose Bufs may overlap.
 //!
-//! One lock per Mmap guards the claims of pools and arrays, the list of live Bufs of inventories, and the two trees of
-//! their leased ranges (an empty range stands in neither); and whether the Mmap is started, since only what is unused is stopped, and only what is started is
-//! used. A range in the tree of writers overlaps nothing in either tree. A Buf that is not leased
-//! stands in no tree, so that a thousand idle Bufs cost nothing.
+//! One lock per Mmap guards the claims of pools and arrays, the list of live Bufs of inventories,
+//! and the two trees of their leased ranges (an empty range stands in neither); and whether the
+//! Mmap is started, since only what is unused is stopped, and only what is started is used. A range
+//! in the tree of writers overlaps nothing in either tree. A Buf that is not leased stands in no
+//! tree, so that a thousand idle Bufs cost nothing.
 #![expect(unsafe_code, reason = "trees and list link nodes that lie in elements")]
 
 use std::ops::Range;
@@ -272,8 +273,8 @@ impl Ranges {
         word.read()?;
         if first {
             let place = self.tree_node(node);
-            // SAFETY: no reader means not in the tree of readers, no writer (the word said) not in the other; the
-            // node stays until `forget`, which needs that no Lease is left.
+            // SAFETY: no reader means not in the tree of readers, no writer (the word said) not in
+            // the other; the node stays until `forget`, which needs that no Lease is left.
             unsafe { self.readers.insert(place, start, end) };
         }
         Ok(())

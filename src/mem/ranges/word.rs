@@ -5,12 +5,12 @@
 //! | write |    readers    |    handles    |
 //! ```
 //!
-//! Invariant: `write` excludes `readers`. The element is free, and goes home, when the word is 0. Whoever made
-//! it 0 brings it home.
+//! Invariant: `write` excludes `readers`. The element is free, and goes home, when the word is 0.
+//! Whoever made it 0 brings it home.
 //!
-//! Orderings: a Lease is given back with Release, and taken with Acquire, so that what one holder did to the
-//! bytes happens before what the next one does. A handle is given up with Release, and who brings the element
-//! home acquires, like `Arc`.
+//! Orderings: a Lease is given back with Release, and taken with Acquire, so that what one holder
+//! did to the bytes happens before what the next one does. A handle is given up with Release, and
+//! who brings the element home acquires, like `Arc`.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -56,7 +56,8 @@ impl LeaseWord {
         self.0.load(Ordering::Relaxed) == 0
     }
 
-    /// One handle more; the caller has one. Aborts at 2^31 like `Arc`: only forgotten handles get there.
+    /// One handle more; the caller has one. Aborts at 2^31 like `Arc`: only forgotten handles get
+    /// there.
     #[inline(always)]
     pub(in crate::mem) fn retain(&self) {
         if self.0.fetch_add(1, Ordering::Relaxed) & HANDLES >= 1 << 31 {

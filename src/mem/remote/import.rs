@@ -1,6 +1,7 @@
 //! An import under way.
 //!
-//! It blocks: it asks another process, and maps what may be gigabytes. So another thread does it ([`Blocking`]).
+//! It blocks: it asks another process, and maps what may be gigabytes. So another thread does it
+//! ([`Blocking`]).
 
 use std::fmt;
 use std::future::Future;
@@ -34,8 +35,8 @@ impl Import {
         }
     }
 
-    /// How long the import may take, from the first poll on; defaults to 5 s. It covers the exporter's
-    /// answer and the mapping of the memory, which takes about 60 ms for each GiB.
+    /// How long the import may take, from the first poll on; defaults to 5 s. It covers the
+    /// exporter's answer and the mapping of the memory, which takes about 60 ms for each GiB.
     pub fn timeout(mut self, timeout: Duration) -> Import {
         self.timeout = timeout;
         self

@@ -71,8 +71,8 @@ impl Kind for AccelCaps {
 
 /// What an accelerator is asked for: an opcode, a number, and the operands that it has.
 ///
-/// `S` is a [`Source`](crate::mem::Source) and `D` a [`Destination`](crate::mem::Destination), or `()` where
-/// there is none.
+/// `S` is a [`Source`](crate::mem::Source) and `D` a [`Destination`](crate::mem::Destination), or
+/// `()` where there is none.
 #[derive(Clone, Debug)]
 #[must_use = "a call does nothing unless it is given to Accel::call"]
 pub struct AccelCall<S = (), D = ()> {

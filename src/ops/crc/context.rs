@@ -99,27 +99,27 @@ impl Crc {
     ///
     /// # Errors
     ///
-    /// Refused, and nothing happened: `InvalidValue` if `src` is a foreign device's, or has more bytes
-    /// or a longer list than the device takes ([`Crc::caps`]); `InUse` if a job or a guard writes it;
-    /// `Shutdown`; `BadState` without a runtime in event mode. Failed: what the device reports, and
-    /// `BadState` ([`Reason::Unheard`](crate::error::Reason::Unheard)) if an event-driven job in flight is
-    /// polled where there is no runtime: the job goes on.
+    /// Refused, and nothing happened: `InvalidValue` if `src` is a foreign device's, or has more
+    /// bytes or a longer list than the device takes ([`Crc::caps`]); `InUse` if a job or a guard
+    /// writes it; `Shutdown`; `BadState` without a runtime in event mode. Failed: what the device
+    /// reports, and `BadState` ([`Reason::Unheard`](crate::error::Reason::Unheard)) if an
+    /// event-driven job in flight is polled where there is no runtime: the job goes on.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future is ordinary. A job in flight goes on, keeps `src` leased (`InUse`) until it
-    /// has completed, and is then forgotten. Forgetting the future is sound too.
+    /// Dropping the future is ordinary. A job in flight goes on, keeps `src` leased (`InUse`) until
+    /// it has completed, and is then forgotten. Forgetting the future is sound too.
     pub fn crc32c<S: Source>(&self, src: S) -> CrcOp<&Crc, S> {
         self.crc32c_with(CrcOptions::new(), src)
     }
 
-    /// Computes the CRC-32C of the data of `src`, from a seed on, and checks it if `options` say what
-    /// it must be. The CRC of no data is the seed.
+    /// Computes the CRC-32C of the data of `src`, from a seed on, and checks it if `options` say
+    /// what it must be. The CRC of no data is the seed.
     ///
     /// # Errors
     ///
-    /// `IoFailed` ([`Reason::CrcMismatch`](crate::error::Reason::CrcMismatch)) if the CRC is not the
-    /// expected one; else as [`Crc::crc32c`].
+    /// `IoFailed` ([`Reason::CrcMismatch`](crate::error::Reason::CrcMismatch)) if the CRC is not
+    /// the expected one; else as [`Crc::crc32c`].
     ///
     /// # Cancel safety
     ///
@@ -128,22 +128,22 @@ impl Crc {
         Op::new(CrcRequest::new(self, options, src, ()))
     }
 
-    /// Copies the data of `src` into the tailroom of `dst`, whose data grows, and computes the CRC-32C
-    /// of what it copies in the same pass.
+    /// Copies the data of `src` into the tailroom of `dst`, whose data grows, and computes the
+    /// CRC-32C of what it copies in the same pass.
     ///
     /// The device reads each byte once, so the CRC is that of the bytes that were written to `dst`,
-    /// even if a peer writes `src` meanwhile. If the operation fails, the data of `dst` does not grow.
-    /// Nothing happens before the first poll. [`WorkQ::progress`] and graphs hand the result out as a
-    /// number, which [`CrcCopied::from`](super::CrcCopied) reads.
+    /// even if a peer writes `src` meanwhile. If the operation fails, the data of `dst` does not
+    /// grow. Nothing happens before the first poll. [`WorkQ::progress`] and graphs hand the result
+    /// out as a number, which [`CrcCopied::from`](super::CrcCopied) reads.
     ///
     /// # Errors
     ///
-    /// Refused, and nothing was copied: `InvalidValue` if there is too little tailroom, shared memory,
-    /// a foreign device, or more bytes or longer lists than the device takes ([`Crc::caps`]);
-    /// `NotPermitted` if the destination is read-only; `InUse` if a job or a guard has either side;
-    /// `Shutdown`; `BadState` without a runtime in event mode. Failed: what the device reports, and
-    /// `BadState` ([`Reason::Unheard`](crate::error::Reason::Unheard)) if an event-driven job in flight is
-    /// polled where there is no runtime: the job goes on.
+    /// Refused, and nothing was copied: `InvalidValue` if there is too little tailroom, shared
+    /// memory, a foreign device, or more bytes or longer lists than the device takes
+    /// ([`Crc::caps`]); `NotPermitted` if the destination is read-only; `InUse` if a job or a guard
+    /// has either side; `Shutdown`; `BadState` without a runtime in event mode. Failed: what the
+    /// device reports, and `BadState` ([`Reason::Unheard`](crate::error::Reason::Unheard)) if an
+    /// event-driven job in flight is polled where there is no runtime: the job goes on.
     ///
     /// # Cancel safety
     ///
@@ -162,8 +162,8 @@ impl Crc {
     ///
     /// # Errors
     ///
-    /// `IoFailed` ([`Reason::CrcMismatch`](crate::error::Reason::CrcMismatch)) if the CRC is not the
-    /// expected one; else as [`Crc::copy_crc`].
+    /// `IoFailed` ([`Reason::CrcMismatch`](crate::error::Reason::CrcMismatch)) if the CRC is not
+    /// the expected one; else as [`Crc::copy_crc`].
     ///
     /// # Cancel safety
     ///
@@ -202,9 +202,9 @@ impl CrcBuilder<'_> {
     ///
     /// # Errors
     ///
-    /// `NotSupported` if the device computes no CRCs, or cannot ring an event-driven WorkQ for them;
-    /// `InvalidValue` if the WorkQ is deeper than the device allows; `BadState` if it was shut down;
-    /// `Full` beyond 8 devices on a WorkQ.
+    /// `NotSupported` if the device computes no CRCs, or cannot ring an event-driven WorkQ for
+    /// them; `InvalidValue` if the WorkQ is deeper than the device allows; `BadState` if it was
+    /// shut down; `Full` beyond 8 devices on a WorkQ.
     #[doc(alias = "doca_ctx_start")]
     #[doc(alias = "doca_ctx_workq_add")]
     pub fn attach(self, workq: &WorkQ) -> Result<Crc> {

@@ -1,5 +1,5 @@
-//! CRC-32C (Castagnoli) by a device, alone or together with a copy: the checksum of iSCSI, NVMe over
-//! TCP, ext4 and Btrfs.
+//! CRC-32C (Castagnoli) by a device, alone or together with a copy: the checksum of iSCSI, NVMe
+//! over TCP, ext4 and Btrfs.
 //!
 //! ```
 //! use tokio_doca::crc::{Crc, CrcOptions};

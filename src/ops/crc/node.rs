@@ -45,8 +45,8 @@ impl Action for CrcNode {
     }
 }
 
-/// The kind of a node that copies and computes a CRC: [`GraphBuilder::copy_crc`], which says what it
-/// is set to.
+/// The kind of a node that copies and computes a CRC: [`GraphBuilder::copy_crc`], which says what
+/// it is set to.
 #[derive(Debug)]
 pub enum CopyCrcNode {}
 
@@ -96,8 +96,8 @@ impl GraphBuilder {
     }
 
     /// A node that copies and computes a CRC, as [`Crc::copy_crc_with`] does: it is set to
-    /// `(source, destination)`, or to `(source, destination, options)`. Its result is the number that
-    /// [`CrcCopied::from`](CrcCopied) reads.
+    /// `(source, destination)`, or to `(source, destination, options)`. Its result is the number
+    /// that [`CrcCopied::from`](CrcCopied) reads.
     #[doc(alias = "doca_graph_ctx_node_create")]
     pub fn copy_crc(&mut self, crc: &Crc) -> Node<CopyCrcNode> {
         self.context(crc.clone())

@@ -123,8 +123,8 @@ impl Dma {
     /// foreign device, or more bytes or longer lists than the device takes ([`Dma::caps`]);
     /// `NotPermitted` if the destination is read-only; `InUse` if a job or a guard has either side;
     /// `Shutdown`; `BadState` without a runtime in event mode. Failed: what the device reports, and
-    /// `BadState` ([`Reason::Unheard`](crate::error::Reason::Unheard)) if an event-driven copy in flight
-    /// is polled where there is no runtime: it goes on.
+    /// `BadState` ([`Reason::Unheard`](crate::error::Reason::Unheard)) if an event-driven copy in
+    /// flight is polled where there is no runtime: it goes on.
     ///
     /// # Cancel safety
     ///

@@ -56,8 +56,8 @@ impl GraphBuilder {
         self.context(dma.clone())
     }
 
-    /// A node that copies to or from a [`RemoteBuf`](crate::mem::RemoteBuf), as [`Dma::copy`] does. Its
-    /// result is the number of bytes. It takes all other operands as well; a
+    /// A node that copies to or from a [`RemoteBuf`](crate::mem::RemoteBuf), as [`Dma::copy`] does.
+    /// Its result is the number of bytes. It takes all other operands as well; a
     /// [`dma_copy`](GraphBuilder::dma_copy) of those is cheaper.
     #[doc(alias = "doca_graph_ctx_node_create")]
     pub fn dma_copy_remote(&mut self, dma: &Dma) -> Node<RemoteCopyNode> {

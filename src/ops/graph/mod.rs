@@ -1,7 +1,9 @@
-//! Work that is described once and run many times: jobs, user functions and sub-graphs, and what depends on what.
+//! Work that is described once and run many times: jobs, user functions and sub-graphs, and what
+//! depends on what.
 //!
-//! A [`Graph`] is a plan: nodes, and edges between them. An [`Instance`] is the memory of one run at a time: operands, states
-//! and results; many of them run at once. A [`Run`] is one future: no task, no waker and no allocation for each node.
+//! A [`Graph`] is a plan: nodes, and edges between them. An [`Instance`] is the memory of one run
+//! at a time: operands, states and results; many of them run at once. A [`Run`] is one future: no
+//! task, no waker and no allocation for each node.
 //!
 //! ```
 //! use tokio_doca::{graph::Graph, BufPool, Device, Dma, Error, ErrorKind, Mmap, WorkQ};
@@ -44,12 +46,13 @@
 //!                     in line for a Slot, as an Op is
 //! ```
 //!
-//! User functions run in the task that awaits the run. A node that fails ends the run once what is in flight has
-//! drained; [`RunError`] has the first cause, and all nodes that failed.
+//! User functions run in the task that awaits the run. A node that fails ends the run once what is
+//! in flight has drained; [`RunError`] has the first cause, and all nodes that failed.
 //!
 //! # Remote operations
 //!
-//! All operations of an [`Rdma`](crate::Rdma) are nodes. A request that is sent, and an answer that is hashed when it came:
+//! All operations of an [`Rdma`](crate::Rdma) are nodes. A request that is sent, and an answer that
+//! is hashed when it came:
 //!
 //! ```
 //! use tokio_doca::{graph::{Graph, Instance}, sha::{Algorithm, Sha}, BufPool, Error, Rdma};

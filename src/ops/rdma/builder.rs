@@ -48,25 +48,27 @@ impl RdmaBuilder<'_> {
         }
     }
 
-    /// What the peer may do through it with memory that was exported to it: of `RDMA_READ`, `RDMA_WRITE` and `RDMA_ATOMIC`; nothing if not said.
-    /// Local flags are ignored.
+    /// What the peer may do through it with memory that was exported to it: of `RDMA_READ`,
+    /// `RDMA_WRITE` and `RDMA_ATOMIC`; nothing if not said. Local flags are ignored.
     ///
-    /// On the software device the peer's process checks it. What a hostile one can do is bounded by the access of the Mmaps whose blobs it has.
+    /// On the software device the peer's process checks it. What a hostile one can do is bounded by
+    /// the access of the Mmaps whose blobs it has.
     #[doc(alias = "doca_rdma_set_permissions")]
     pub fn permissions(mut self, access: Access) -> Self {
         self.permissions = access;
         self
     }
 
-    /// How many jobs the device works on at once; 64 if not said. It is rounded up to a power of two. How many are in flight in all is
-    /// the depth of the WorkQ.
+    /// How many jobs the device works on at once; 64 if not said. It is rounded up to a power of
+    /// two. How many are in flight in all is the depth of the WorkQ.
     #[doc(alias = "doca_rdma_set_send_queue_size")]
     pub fn send_queue_size(mut self, jobs: u32) -> Self {
         self.send_queue_size = jobs;
         self
     }
 
-    /// How many receives can be posted at once; 64 if not said. It is rounded up to a power of two. Each place takes about 150 bytes.
+    /// How many receives can be posted at once; 64 if not said. It is rounded up to a power of two.
+    /// Each place takes about 150 bytes.
     #[doc(alias = "doca_rdma_set_recv_queue_size")]
     pub fn recv_queue_size(mut self, receives: u32) -> Self {
         self.recv_queue_size = receives;
@@ -80,30 +82,35 @@ impl RdmaBuilder<'_> {
         self
     }
 
-    /// The largest payload of a packet; 1,024 bytes if not said. Both sides use the smaller of theirs.
+    /// The largest payload of a packet; 1,024 bytes if not said. Both sides use the smaller of
+    /// theirs.
     #[doc(alias = "doca_rdma_set_mtu")]
     pub fn mtu(mut self, mtu: Mtu) -> Self {
         self.mtu = mtu;
         self
     }
 
-    /// Which address of the port. If not said, or `None`, the device chooses: an adapter the one that routes farthest (RoCE v2 over IPv4 before
-    /// IPv6, those before link-local ones and RoCE v1), the first of an InfiniBand port.
+    /// Which address of the port. If not said, or `None`, the device chooses: an adapter the one
+    /// that routes farthest (RoCE v2 over IPv4 before IPv6, those before link-local ones and RoCE
+    /// v1), the first of an InfiniBand port.
     #[doc(alias = "doca_rdma_set_gid_index")]
     pub fn gid_index(mut self, index: impl Into<Option<u32>>) -> Self {
         self.gid_index = index.into();
         self
     }
 
-    /// How long a job waits for a peer that has no receive posted, or does not answer, before it fails; 2 s if not said. On an adapter it may be up to a second
-    /// more, two for a time of more than 4 s, and a long message has as much longer as its bytes take at 4 MB/s. What takes no receive
-    /// (reads, writes without immediates, atomics) has some 8 s more, and its bytes at 64 KB/s: that is for a peer that asks for another try for ever.
+    /// How long a job waits for a peer that has no receive posted, or does not answer, before it
+    /// fails; 2 s if not said. On an adapter it may be up to a second more, two for a time of more
+    /// than 4 s, and a long message has as much longer as its bytes take at 4 MB/s. What takes no
+    /// receive (reads, writes without immediates, atomics) has some 8 s more, and its bytes at 64
+    /// KB/s: that is for a peer that asks for another try for ever.
     pub fn rnr_timeout(mut self, timeout: Duration) -> Self {
         self.rnr_timeout = timeout;
         self
     }
 
-    /// How long a connection may take; 5 s if not said. [`Connect::timeout`](super::Connect::timeout) says it of one.
+    /// How long a connection may take; 5 s if not said.
+    /// [`Connect::timeout`](super::Connect::timeout) says it of one.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
@@ -113,9 +120,10 @@ impl RdmaBuilder<'_> {
     ///
     /// # Errors
     ///
-    /// `NotSupported` if the device has no remote operations, not such large queues or long lists, or cannot ring an event-driven WorkQ;
-    /// `InvalidValue` for a DPU permission, a size of 0, an address that the port does not have, or a WorkQ that is deeper than the device
-    /// allows; `BadState` if it was shut down; `Full` beyond 8 devices or 4,094 contexts on a WorkQ.
+    /// `NotSupported` if the device has no remote operations, not such large queues or long lists,
+    /// or cannot ring an event-driven WorkQ; `InvalidValue` for a DPU permission, a size of 0, an
+    /// address that the port does not have, or a WorkQ that is deeper than the device allows;
+    /// `BadState` if it was shut down; `Full` beyond 8 devices or 4,094 contexts on a WorkQ.
     #[doc(alias = "doca_ctx_start")]
     #[doc(alias = "doca_ctx_workq_add")]
     pub fn attach(self, workq: &WorkQ) -> Result<Rdma> {

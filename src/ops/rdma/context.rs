@@ -15,11 +15,12 @@ use crate::reactor::{Attachment, EndpointPort, RdmaState, RdmaWatch, WorkQ};
 /// The longest blob.
 const BLOB: usize = 1024;
 
-/// An RDMA context: messages and one-sided operations with a peer that it is connected to (RDMA guide; `doca_rdma`).
+/// An RDMA context: messages and one-sided operations with a peer that it is connected to (RDMA
+/// guide; `doca_rdma`).
 ///
-/// It is attached to one [`WorkQ`]; clones are the same context. Each side exports a blob ([`export`](Rdma::export)), gets it to
-/// the other somehow, and connects with the one that it got ([`connect`](Rdma::connect)); over a stream
-/// [`handshake`](Rdma::handshake) does all of it.
+/// It is attached to one [`WorkQ`]; clones are the same context. Each side exports a blob
+/// ([`export`](Rdma::export)), gets it to the other somehow, and connects with the one that it got
+/// ([`connect`](Rdma::connect)); over a stream [`handshake`](Rdma::handshake) does all of it.
 ///
 /// ```
 /// # use tokio_doca::{error::JobError, BufPool, Device, ErrorKind, Mmap, Rdma, WorkQ};
@@ -35,15 +36,17 @@ const BLOB: usize = 1024;
 ///
 /// # Errors of jobs
 ///
-/// What is refused before it is posted leaves the context as it is. A job that fails takes it to [`RdmaState::Error`], and often
-/// the peer's as well: all other jobs and receives end with [`Reason::Flushed`](crate::error::Reason::Flushed), which names the first cause
-/// ([`JobError::cause`](crate::error::JobError::cause)), and nothing is taken any more until both sides are [`reset`](Rdma::reset) and connected anew.
+/// What is refused before it is posted leaves the context as it is. A job that fails takes it to
+/// [`RdmaState::Error`], and often the peer's as well: all other jobs and receives end with
+/// [`Reason::Flushed`](crate::error::Reason::Flushed), which names the first cause
+/// ([`JobError::cause`](crate::error::JobError::cause)), and nothing is taken any more until both
+/// sides are [`reset`](Rdma::reset) and connected anew.
 ///
 /// # Receives
 ///
 /// Receives do not count against the depth of the WorkQ: they have places of their own
-/// ([`RdmaBuilder::recv_queue_size`]). A message meets the receives in the order in which they were posted. A receive cannot be
-/// recalled: see [`Rdma::recv`] for what becomes of a dropped one.
+/// ([`RdmaBuilder::recv_queue_size`]). A message meets the receives in the order in which they were
+/// posted. A receive cannot be recalled: see [`Rdma::recv`] for what becomes of a dropped one.
 #[derive(Clone)]
 #[doc(alias = "doca_rdma")]
 #[doc(alias = "ibv_qp")]
@@ -97,7 +100,8 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// `InUse` while a clone, an Op or a stream has it. What it was is dropped all the same; jobs in flight are finished.
+    /// `InUse` while a clone, an Op or a stream has it. What it was is dropped all the same; jobs
+    /// in flight are finished.
     #[doc(alias = "doca_ctx_workq_rm")]
     #[doc(alias = "doca_rdma_destroy")]
     pub fn detach(self) -> Result<()> {
@@ -143,7 +147,8 @@ impl Rdma {
         self.0.extra().recv_chain_len
     }
 
-    /// The largest payload of a packet that it was built with; both sides use the smaller of theirs.
+    /// The largest payload of a packet that it was built with; both sides use the smaller of
+    /// theirs.
     #[doc(alias = "doca_rdma_get_mtu")]
     pub fn mtu(&self) -> Mtu {
         self.0.extra().mtu
@@ -155,7 +160,8 @@ impl Rdma {
         self.0.extra().gid_index
     }
 
-    /// How long a job waits for a peer that has no receive posted, or does not answer, before it fails.
+    /// How long a job waits for a peer that has no receive posted, or does not answer, before it
+    /// fails.
     pub fn rnr_timeout(&self) -> Duration {
         self.0.extra().rnr_timeout
     }
@@ -177,8 +183,8 @@ impl Rdma {
         self.port().watch()
     }
 
-    /// What the peer's [`connect`](Rdma::connect) needs, at most 1,024 bytes: the same until the next [`reset`](Rdma::reset). Whoever has it can
-    /// connect: it is a secret.
+    /// What the peer's [`connect`](Rdma::connect) needs, at most 1,024 bytes: the same until the
+    /// next [`reset`](Rdma::reset). Whoever has it can connect: it is a secret.
     ///
     /// # Errors
     ///
@@ -199,38 +205,44 @@ impl Rdma {
         Ok(blob)
     }
 
-    /// Connects to the context that was exported so, with the time limit of the builder if [`Connect::timeout`] says no other. Nothing
-    /// begins before the first poll; no runtime is needed. The peer need not have connected yet: it must before it takes anything.
+    /// Connects to the context that was exported so, with the time limit of the builder if
+    /// [`Connect::timeout`] says no other. Nothing begins before the first poll; no runtime is
+    /// needed. The peer need not have connected yet: it must before it takes anything.
     ///
     /// # Errors
     ///
-    /// `BadState` unless in the state Init; `InvalidValue` for what is no blob, or was changed, and for a blob of
-    /// something else, with the call that takes it; `ConnectionAborted` if the peer
-    /// refuses, was reset, or is connected to another one; `ConnectionReset` if it has gone; `NotSupported` if it cannot be reached from here;
-    /// `TimedOut`. The state is Init then; or Error, if an adapter was half connected: [`reset`](Rdma::reset) it.
+    /// `BadState` unless in the state Init; `InvalidValue` for what is no blob, or was changed, and
+    /// for a blob of something else, with the call that takes it; `ConnectionAborted` if the peer
+    /// refuses, was reset, or is connected to another one; `ConnectionReset` if it has gone;
+    /// `NotSupported` if it cannot be reached from here; `TimedOut`. The state is Init then; or
+    /// Error, if an adapter was half connected: [`reset`](Rdma::reset) it.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it is ordinary: what is under way ends by itself, within the time limit, and may connect: look at the [`state`](Rdma::state), or
-    /// [`reset`](Rdma::reset).
+    /// Dropping it is ordinary: what is under way ends by itself, within the time limit, and may
+    /// connect: look at the [`state`](Rdma::state), or [`reset`](Rdma::reset).
     #[doc(alias = "doca_rdma_connect")]
     pub fn connect(&self, blob: &[u8]) -> Connect {
         Connect::new(self, blob, self.0.extra().connect_timeout)
     }
 
-    /// Exports, exchanges the blobs over a stream, and connects; the peer does the same at the other end. Both sides are connected when it
-    /// answers. The stream can be used for something else afterwards: no byte too much is read.
+    /// Exports, exchanges the blobs over a stream, and connects; the peer does the same at the
+    /// other end. Both sides are connected when it answers. The stream can be used for something
+    /// else afterwards: no byte too much is read.
     ///
-    /// Its time limit is for the connection alone: a peer that says nothing is waited for (`tokio::time::timeout`).
+    /// Its time limit is for the connection alone: a peer that says nothing is waited for
+    /// (`tokio::time::timeout`).
     ///
     /// # Errors
     ///
-    /// As [`Rdma::export`] and [`Rdma::connect`]; `IoFailed` if the stream fails or ends; `InvalidValue` for what is no blob;
-    /// `ConnectionAborted` if the peer could not connect. It was reset then, if it had connected.
+    /// As [`Rdma::export`] and [`Rdma::connect`]; `IoFailed` if the stream fails or ends;
+    /// `InvalidValue` for what is no blob; `ConnectionAborted` if the peer could not connect. It
+    /// was reset then, if it had connected.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it leaves the stream amid the exchange: drop it too, and [`reset`](Rdma::reset) the context.
+    /// Dropping it leaves the stream amid the exchange: drop it too, and [`reset`](Rdma::reset) the
+    /// context.
     pub async fn handshake<S>(&self, stream: &mut S) -> Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -286,11 +298,11 @@ impl Rdma {
 
     /// Back to Init, from any state: the connection ends, and the peer's state turns to Error. Jobs
     /// in flight and receives end with [`Reason::Flushed`](crate::error::Reason::Flushed), for
-    /// [`Reason::Reset`](crate::error::Reason::Reset); messages that nobody took are dropped, and so is
-    /// one that lies in the memory of a dropped receive which another one took over, and was not
-    /// polled since. Messages that come before it returns count as old ones. What was exported is
-    /// worth nothing any more: export and connect anew. It does not wait; memory of jobs in flight
-    /// goes back as they are collected.
+    /// [`Reason::Reset`](crate::error::Reason::Reset); messages that nobody took are dropped, and
+    /// so is one that lies in the memory of a dropped receive which another one took over, and was
+    /// not polled since. Messages that come before it returns count as old ones. What was exported
+    /// is worth nothing any more: export and connect anew. It does not wait; memory of jobs in
+    /// flight goes back as they are collected.
     ///
     /// An adapter that does not let go of them leaves the state at Error, and they end with
     /// [`Reason::MemoryKept`](crate::error::Reason::MemoryKept): build another Rdma.

@@ -22,7 +22,8 @@ macro_rules! operations {
     )*};
 }
 
-/// Messages and one-sided operations. Nothing happens before the first poll; Jobs begin in the order in which they are submitted.
+/// Messages and one-sided operations. Nothing happens before the first poll; Jobs begin in the
+/// order in which they are submitted.
 ///
 /// Operations of one connection are submitted in the order in which they are polled first, whatever
 /// is left of the task's cooperative budget, and also if they wait for a Slot of the WorkQ. So are
@@ -33,12 +34,14 @@ macro_rules! operations {
 /// and is still not polled when a later one has been polled twice since, may be passed by that one.
 /// (It has usually been woken by then. While another thread is waking it, it may not have been.)
 /// Operations that are passed keep their order among each other. Poll all of them, or await one
-/// before you begin the next. Before an operation that is [started](crate::Op::start) passes
-/// such operations, the connection refuses one with `Again`. The nodes of a graph have the order of its dependencies alone.
+/// before you begin the next. Before an operation that is [started](crate::Op::start) passes such
+/// operations, the connection refuses one with `Again`. The nodes of a graph have the order of its
+/// dependencies alone.
 impl Rdma {
     operations! {
-        /// Sends the data of `src` as a message, which is empty if there is none, or with `()`: it ends a receive of the peer's, which must be posted, and have
-        /// room. Answers the number of bytes.
+        /// Sends the data of `src` as a message, which is empty if there is none, or with `()`: it
+        /// ends a receive of the peer's, which must be posted, and have room. Answers the number of
+        /// bytes.
         ///
         /// Messages of one connection arrive in the order in which their futures are polled first.
         /// One that waits for a Slot, has been notified, and is still not polled when a later one
@@ -46,16 +49,18 @@ impl Rdma {
         ///
         /// # Errors
         ///
-        /// Refused, and the state stays as it is: `InvalidValue` if a source is a foreign device's, or is more bytes or longer lists than the
-        /// device takes ([`Rdma::caps`]); `InUse` if a job or a guard writes it; `NotConnected`; `Shutdown`; `BadState` without a runtime in event
-        /// mode. Failed, and the state is Error: `TimedOut` if the peer has no receive posted for the time of
-        /// [`rnr_timeout`](crate::rdma::RdmaBuilder::rnr_timeout); `InvalidValue` if the message is longer than the receive; what the peer's end was.
-        /// In the state Error: [`Reason::Flushed`](crate::error::Reason::Flushed), with the kind of the first cause.
+        /// Refused, and the state stays as it is: `InvalidValue` if a source is a foreign device's,
+        /// or is more bytes or longer lists than the device takes ([`Rdma::caps`]); `InUse` if a
+        /// job or a guard writes it; `NotConnected`; `Shutdown`; `BadState` without a runtime in
+        /// event mode. Failed, and the state is Error: `TimedOut` if the peer has no receive posted
+        /// for the time of [`rnr_timeout`](crate::rdma::RdmaBuilder::rnr_timeout); `InvalidValue`
+        /// if the message is longer than the receive; what the peer's end was. In the state Error:
+        /// [`Reason::Flushed`](crate::error::Reason::Flushed), with the kind of the first cause.
         ///
         /// # Cancel safety
         ///
-        /// Dropping it is ordinary. What is in flight goes on, keeps its memory leased until it is over, and is then forgotten.
-        /// Forgetting the future is sound too.
+        /// Dropping it is ordinary. What is in flight goes on, keeps its memory leased until it is
+        /// over, and is then forgotten. Forgetting the future is sound too.
         #[doc(alias = "doca_rdma_job_send")]
         #[doc(alias = "ibv_post_send")]
         #[doc(alias = "IBV_WR_SEND")]
@@ -77,15 +82,17 @@ impl Rdma {
         /// Writes the data of `src` to the start of `remote`, and returns the number of bytes. The
         /// peer is not told.
         ///
-        /// Without data, or with `()` for both, it moves nothing, and asks whether the peer is there. Once the peer
-        /// has reset or dropped its Rdma, or its process has ended, the first such write fails,
-        /// after all messages that the peer had sent.
+        /// Without data, or with `()` for both, it moves nothing, and asks whether the peer is
+        /// there. Once the peer has reset or dropped its Rdma, or its process has ended, the first
+        /// such write fails, after all messages that the peer had sent.
         ///
         /// # Errors
         ///
-        /// Refused, and the state stays as it is: as [`Rdma::send`]; `InvalidValue` if `remote` is shorter than the data; `NotPermitted` if its
-        /// exporter does not let peers write; `NotSupported` if it was exported to the DPU; what was found of memory whose exporter has gone. Failed, and
-        /// the state of both sides is Error: `NotPermitted` if the peer's context lacks the permission; what the peer's end was.
+        /// Refused, and the state stays as it is: as [`Rdma::send`]; `InvalidValue` if `remote` is
+        /// shorter than the data; `NotPermitted` if its exporter does not let peers write;
+        /// `NotSupported` if it was exported to the DPU; what was found of memory whose exporter
+        /// has gone. Failed, and the state of both sides is Error: `NotPermitted` if the peer's
+        /// context lacks the permission; what the peer's end was.
         ///
         /// # Cancel safety
         ///
@@ -94,11 +101,13 @@ impl Rdma {
         #[doc(alias = "IBV_WR_RDMA_WRITE")]
         fn write [S: MaybeSource, R: MaybeRemote] (src: S, remote: R) -> [S, R, usize] { Verb::Write(None), src, remote }
 
-        /// [`Rdma::write`], and an immediate that ends a receive of the peer's, whose own memory is untouched.
+        /// [`Rdma::write`], and an immediate that ends a receive of the peer's, whose own memory is
+        /// untouched.
         ///
         /// # Errors
         ///
-        /// As [`Rdma::write`]; `NotSupported` if the device has none; `TimedOut` as for [`Rdma::send`].
+        /// As [`Rdma::write`]; `NotSupported` if the device has none; `TimedOut` as for
+        /// [`Rdma::send`].
         ///
         /// # Cancel safety
         ///
@@ -107,8 +116,9 @@ impl Rdma {
         #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
         fn write_imm [S: MaybeSource, R: MaybeRemote] (src: S, remote: R, immediate: u32) -> [S, R, usize] { Verb::Write(Some(immediate)), src, remote }
 
-        /// Reads `remote` into the tailroom of `dst`, whose data grows: as many bytes as the shorter of the two has. Answers how many. The peer is not
-        /// told. If that is none, or with `()` for both, it asks whether the peer is there, as [`Rdma::write`] does.
+        /// Reads `remote` into the tailroom of `dst`, whose data grows: as many bytes as the
+        /// shorter of the two has. Answers how many. The peer is not told. If that is none, or with
+        /// `()` for both, it asks whether the peer is there, as [`Rdma::write`] does.
         ///
         /// # Errors
         ///
@@ -122,14 +132,17 @@ impl Rdma {
         #[doc(alias = "IBV_WR_RDMA_READ")]
         fn read [R: MaybeRemote, D: MaybeDestination] (remote: R, dst: D) -> [R, D, usize] { Verb::Read, remote, dst }
 
-        /// Makes the first 8 bytes of `remote` `swap` if they are `compare`, and answers what they were, in the byte order of the machine. It is
-        /// atomic against everything that reaches them in 8 aligned bytes, [`Buf::load`](crate::Buf::load) and its kin included.
+        /// Makes the first 8 bytes of `remote` `swap` if they are `compare`, and answers what they
+        /// were, in the byte order of the machine. It is atomic against everything that reaches
+        /// them in 8 aligned bytes, [`Buf::load`](crate::Buf::load) and its kin included.
         ///
         /// # Errors
         ///
-        /// Refused, and the state stays as it is: `InvalidValue` if `remote` is shorter than 8 bytes, or lies at no multiple of 8; `NotPermitted` if its
-        /// exporter does not let peers do atomics; `NotSupported` if the device has none; `BadState` where a job of the WorkQ ended with
-        /// [`Reason::MemoryKept`](crate::error::Reason::MemoryKept), since its answer may still come; as [`Rdma::write`]. Failed: as [`Rdma::write`].
+        /// Refused, and the state stays as it is: `InvalidValue` if `remote` is shorter than 8
+        /// bytes, or lies at no multiple of 8; `NotPermitted` if its exporter does not let peers do
+        /// atomics; `NotSupported` if the device has none; `BadState` where a job of the WorkQ
+        /// ended with [`Reason::MemoryKept`](crate::error::Reason::MemoryKept), since its answer
+        /// may still come; as [`Rdma::write`]. Failed: as [`Rdma::write`].
         ///
         /// # Cancel safety
         ///
@@ -138,7 +151,8 @@ impl Rdma {
         #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
         fn compare_swap [R: MaybeRemote] (remote: R, compare: u64, swap: u64) -> [R, (), u64] { Verb::CompareSwap { compare, swap }, remote, () }
 
-        /// Adds to the first 8 bytes of `remote`, wrapping, and answers what they were. Atomic as [`Rdma::compare_swap`].
+        /// Adds to the first 8 bytes of `remote`, wrapping, and answers what they were. Atomic as
+        /// [`Rdma::compare_swap`].
         ///
         /// # Errors
         ///
@@ -152,31 +166,33 @@ impl Rdma {
         fn fetch_add [R: MaybeRemote] (remote: R, add: u64) -> [R, (), u64] { Verb::FetchAdd(add), remote, () }
     }
 
-    /// Receives a message into the tailroom of `dst`, whose data grows, or, with `()`, one that needs no room: an empty one, or a write with an
-    /// immediate. It is posted at the first poll, in the states Init and Connected.
+    /// Receives a message into the tailroom of `dst`, whose data grows, or, with `()`, one that
+    /// needs no room: an empty one, or a write with an immediate. It is posted at the first poll,
+    /// in the states Init and Connected.
     ///
     /// Receives that wait at once get their messages in the order in which they were polled first.
     /// With all places taken
-    /// ([`RdmaBuilder::recv_queue_size`](crate::rdma::RdmaBuilder::recv_queue_size)) it waits its turn.
-    /// One that waits for a place, has been notified, and is still not polled when a later one has
-    /// been polled twice since, may be passed.
+    /// ([`RdmaBuilder::recv_queue_size`](crate::rdma::RdmaBuilder::recv_queue_size)) it waits its
+    /// turn. One that waits for a place, has been notified, and is still not polled when a later
+    /// one has been polled twice since, may be passed.
     ///
     /// # Errors
     ///
     /// `InvalidValue` if `dst` has no tailroom, is a foreign device's, or is a longer list than
-    /// [`recv_chain_len`](crate::rdma::RdmaBuilder::recv_chain_len); `InUse` if a job or a guard has it; `Shutdown`, also while it waits, and then it stays posted;
-    /// `BadState` without a runtime in event mode. Failed, and the state is Error: `InvalidValue` if a message is longer than the room. In the state Error:
-    /// [`Reason::Flushed`](crate::error::Reason::Flushed).
+    /// [`recv_chain_len`](crate::rdma::RdmaBuilder::recv_chain_len); `InUse` if a job or a guard
+    /// has it; `Shutdown`, also while it waits, and then it stays posted; `BadState` without a
+    /// runtime in event mode. Failed, and the state is Error: `InvalidValue` if a message is longer
+    /// than the room. In the state Error: [`Reason::Flushed`](crate::error::Reason::Flushed).
     ///
     /// # Cancel safety
     ///
     /// No message is lost by a drop. A receive that is dropped stays posted, and keeps its memory
     /// leased; the next one that begins takes it over instead of posting another, and gets its
     /// message, which is copied to its own destination, if that is another one. If that has too
-    /// little room ([`Reason::ReceiveTooSmall`](crate::error::Reason::ReceiveTooSmall)), or is in use, the
-    /// message stays for the one after it. What the peer may send is bounded by the room of the
-    /// receive that is posted: a message that is longer than that of the dropped one is an error,
-    /// however much the next has.
+    /// little room ([`Reason::ReceiveTooSmall`](crate::error::Reason::ReceiveTooSmall)), or is in
+    /// use, the message stays for the one after it. What the peer may send is bounded by the room
+    /// of the receive that is posted: a message that is longer than that of the dropped one is an
+    /// error, however much the next has.
     ///
     /// A future that is forgotten (`mem::forget`) keeps its place and its memory, and the message
     /// that meets it is lost: nobody can tell it from a future that will be polled later. If it had
@@ -189,7 +205,8 @@ impl Rdma {
     }
 
     /// Messages as they come, into Bufs of a pool: it keeps up to `receives` of them posted, 1 to
-    /// [`recv_queue_size`](Rdma::recv_queue_size). While the pool is empty it posts fewer, and goes on as Bufs come home. The first poll posts.
+    /// [`recv_queue_size`](Rdma::recv_queue_size). While the pool is empty it posts fewer, and goes
+    /// on as Bufs come home. The first poll posts.
     ///
     /// The stream ends after the first error, which it yields. The receives that it has posted are
     /// then those of a stream that was dropped. If the connection ends while the pool is empty and

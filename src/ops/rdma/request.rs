@@ -74,7 +74,8 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination, A: Answer> Request
             &self.dst,
             context.attachment().holder(RegistrationUse::Rdma),
         );
-        // What the types say need not be asked of the verb: most often this is known when it is compiled.
+        // What the types say need not be asked of the verb: most often this is known when it is
+        // compiled.
         let rule = match (self.src.place(), self.dst.place()) {
             (Place::Local, Place::Remote) => Rule::Exact,
             (Place::Remote, Place::Local) => Rule::AtMost,
@@ -108,6 +109,6 @@ where
     }
 }
 
-/// What all operations of an [`Rdma`] but `recv` return: it answers the number of bytes that were moved, or, if it is
-/// atomic, what was there before.
+/// What all operations of an [`Rdma`] but `recv` return: it answers the number of bytes that were
+/// moved, or, if it is atomic, what was there before.
 pub type RdmaOp<C, S, D, A = usize> = Op<RdmaRequest<C, S, D, A>>;

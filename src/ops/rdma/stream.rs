@@ -19,7 +19,8 @@ use crate::reactor::{DisconnectWait, EndpointPort, Received};
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Message {
-    /// The data of the message; `None` if there is none: the peer sent an empty one, or wrote elsewhere.
+    /// The data of the message; `None` if there is none: the peer sent an empty one, or wrote
+    /// elsewhere.
     pub buf: Option<Buf>,
     /// What came.
     pub received: Received,

@@ -10,9 +10,10 @@ use crate::error::{JobError, Result};
 /// Looks between two that give the CPU up, of a wait that spins: the other side may need it.
 const LOOKS: u32 = 1 << 14;
 
-/// A sync event whose calls block their thread: [`SyncEventBuilder::start`](crate::sync_event::SyncEventBuilder::start), or
-/// [`ImportedSyncEvent::start`](crate::sync_event::ImportedSyncEvent::start). The other side may be of either flavour. [`SyncEvent`](crate::sync_event::SyncEvent) tells how one
-/// ends.
+/// A sync event whose calls block their thread:
+/// [`SyncEventBuilder::start`](crate::sync_event::SyncEventBuilder::start), or
+/// [`ImportedSyncEvent::start`](crate::sync_event::ImportedSyncEvent::start). The other side may be
+/// of either flavour. [`SyncEvent`](crate::sync_event::SyncEvent) tells how one ends.
 ///
 /// ```
 /// use tokio_doca::{sync_event::{Location, SyncEvent}, Device};
@@ -43,7 +44,8 @@ impl BlockingSyncEvent {
     ///
     /// # Errors
     ///
-    /// `ConnectionReset` if it was imported, and its owner has stopped or dropped it, or has ended; `BadState` if it was stopped.
+    /// `ConnectionReset` if it was imported, and its owner has stopped or dropped it, or has ended;
+    /// `BadState` if it was stopped.
     #[doc(alias = "doca_sync_event_get")]
     #[inline]
     pub fn get(&self) -> Result<u64, JobError> {
@@ -72,13 +74,14 @@ impl BlockingSyncEvent {
         self.event.perform(EventJob::Add(value))
     }
 
-    /// Waits until the bits of the value that are in the mask (`u64::MAX`: all) are greater than this, and answers such a value. This thread looks all the
-    /// while; any threshold and any mask will do.
+    /// Waits until the bits of the value that are in the mask (`u64::MAX`: all) are greater than
+    /// this, and answers such a value. This thread looks all the while; any threshold and any mask
+    /// will do.
     ///
     /// # Errors
     ///
-    /// As [`BlockingSyncEvent::get`], also while it waits. `ConnectionReset` as well if the process that had imported it has ended, and there is
-    /// no other yet.
+    /// As [`BlockingSyncEvent::get`], also while it waits. `ConnectionReset` as well if the process
+    /// that had imported it has ended, and there is no other yet.
     #[doc(alias = "doca_sync_event_wait_gt")]
     #[inline]
     pub fn wait_gt(&self, threshold: u64, mask: u64) -> Result<u64, JobError> {
@@ -110,7 +113,8 @@ impl BlockingSyncEvent {
         }
     }
 
-    /// What the other side imports: as [`SyncEvent::export_dpu`](crate::sync_event::SyncEvent::export_dpu).
+    /// What the other side imports: as
+    /// [`SyncEvent::export_dpu`](crate::sync_event::SyncEvent::export_dpu).
     ///
     /// # Errors
     ///

@@ -73,8 +73,9 @@ impl<'a> SyncEventBuilder<'a> {
         self
     }
 
-    /// The counter lies in these 8 bytes of an Mmap, at a multiple of 8, and not in memory of the device's: for an event between the CPU
-    /// and the DPU. It begins with what is there. They are in use until the event has gone.
+    /// The counter lies in these 8 bytes of an Mmap, at a multiple of 8, and not in memory of the
+    /// device's: for an event between the CPU and the DPU. It begins with what is there. They are
+    /// in use until the event has gone.
     ///
     /// An importer of the event gets the memory of the Mmap as a whole, to read and to write.
     #[doc(alias = "doca_sync_event_set_addr")]
@@ -96,12 +97,15 @@ impl<'a> SyncEventBuilder<'a> {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` unless there is exactly one publisher and one subscriber, and one of them is a CPU, both of one device if both are; for no waits, or more
-    /// than the device has; for backing memory of an event that is not between a CPU and the DPU, that is misaligned, or that its device does not
-    /// hold; for a WorkQ that is deeper than the device allows. `NotSupported` for a DPA or a GPU, for backing memory in no memfd, if the device has no
-    /// sync events, or cannot ring an event-driven WorkQ. `NotPermitted` for backing memory without `DPU_READ_WRITE`; `InUse` if a pool
-    /// or an array has it; `BadState` if its Mmap is stopped, or the WorkQ was shut down; `Full` beyond 8 devices or 4,094 contexts on a
-    /// WorkQ; what could not be had.
+    /// `InvalidValue` unless there is exactly one publisher and one subscriber, and one of them is
+    /// a CPU, both of one device if both are; for no waits, or more than the device has; for
+    /// backing memory of an event that is not between a CPU and the DPU, that is misaligned, or
+    /// that its device does not hold; for a WorkQ that is deeper than the device allows.
+    /// `NotSupported` for a DPA or a GPU, for backing memory in no memfd, if the device has no sync
+    /// events, or cannot ring an event-driven WorkQ. `NotPermitted` for backing memory without
+    /// `DPU_READ_WRITE`; `InUse` if a pool or an array has it; `BadState` if its Mmap is stopped,
+    /// or the WorkQ was shut down; `Full` beyond 8 devices or 4,094 contexts on a WorkQ; what could
+    /// not be had.
     #[doc(alias = "doca_ctx_start")]
     #[doc(alias = "doca_ctx_workq_add")]
     pub fn attach(self, workq: &WorkQ) -> Result<SyncEvent> {

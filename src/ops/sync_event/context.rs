@@ -13,11 +13,12 @@ use crate::reactor::{Attachment, EventPortHandle, WorkQ};
 /// The longest blob.
 const BLOB: usize = 1024;
 
-/// A sync event on a WorkQ: a 64-bit counter that the host and the DPU change, read and wait for (Core guide 3.4.6; `doca_sync_event` as a
-/// context). Clones are the same event.
+/// A sync event on a WorkQ: a 64-bit counter that the host and the DPU change, read and wait for
+/// (Core guide 3.4.6; `doca_sync_event` as a context). Clones are the same event.
 ///
-/// One of the two builds it and exports it, the other imports it. Either may do everything with it, whatever its locations say. The
-/// counter begins at 0, or with what its [`backing`](SyncEventBuilder::backing) memory holds.
+/// One of the two builds it and exports it, the other imports it. Either may do everything with it,
+/// whatever its locations say. The counter begins at 0, or with what its
+/// [`backing`](SyncEventBuilder::backing) memory holds.
 ///
 /// ```
 /// use tokio_doca::soft::{Soft, View};
@@ -44,17 +45,20 @@ const BLOB: usize = 1024;
 ///
 /// # Waits
 ///
-/// A wait is over once the counter is *greater* than its threshold, and may miss values that it had for a short time. Waits have
-/// places of their own ([`SyncEventBuilder::waits`]), and do not count against the depth of the WorkQ. Many waits of one event cost nothing while
-/// it changes: a set wakes those that it ends, and no other; those with a mask are looked at one by one.
+/// A wait is over once the counter is *greater* than its threshold, and may miss values that it had
+/// for a short time. Waits have places of their own ([`SyncEventBuilder::waits`]), and do not count
+/// against the depth of the WorkQ. Many waits of one event cost nothing while it changes: a set
+/// wakes those that it ends, and no other; those with a mask are looked at one by one.
 ///
 /// # How it ends
 ///
-/// [`stop`](SyncEvent::stop), or the drop of the last handle, ends it for good: waits end with [`Reason::EventStopped`], what was exported is taken
-/// back, and the importer's jobs and waits fail with [`Reason::EventRevoked`]. If the owner's process ends, they fail with
-/// [`Reason::EventPeerGone`]. If it is the importer's process that ends, without having dropped the event, the owner's waits fail with that too, until
-/// there is another importer; what changes and reads the counter goes on. A process that replaces its program (execve(2)) has ended in this sense,
-/// unless a child of it still holds what it had.
+/// [`stop`](SyncEvent::stop), or the drop of the last handle, ends it for good: waits end with
+/// [`Reason::EventStopped`], what was exported is taken back, and the importer's jobs and waits
+/// fail with [`Reason::EventRevoked`]. If the owner's process ends, they fail with
+/// [`Reason::EventPeerGone`]. If it is the importer's process that ends, without having dropped the
+/// event, the owner's waits fail with that too, until there is another importer; what changes and
+/// reads the counter goes on. A process that replaces its program (execve(2)) has ended in this
+/// sense, unless a child of it still holds what it had.
 ///
 /// # Trust
 ///
@@ -63,8 +67,9 @@ const BLOB: usize = 1024;
 /// cannot end the event for its successor. To shut a former importer out, stop the event and export
 /// another one.
 ///
-/// A child of `fork` does not inherit the counter, as it does not inherit memory of an [`Mmap`](crate::Mmap): it must not use the event (and dies of
-/// SIGSEGV if it does), but may begin events of its own once it has called `exec`.
+/// A child of `fork` does not inherit the counter, as it does not inherit memory of an
+/// [`Mmap`](crate::Mmap): it must not use the event (and dies of SIGSEGV if it does), but may begin
+/// events of its own once it has called `exec`.
 #[derive(Clone)]
 #[doc(alias = "doca_sync_event")]
 #[doc(alias = "doca_sync_event_as_ctx")]
@@ -134,20 +139,24 @@ impl SyncEvent {
         Context::attach_with(device, workq, check, open).map(SyncEvent)
     }
 
-    /// What the other side imports, at most 1,024 bytes: the same each time. Whoever has it can import it, one at a time: it is a secret. It
-    /// goes to the DPU by whatever way the application has.
+    /// What the other side imports, at most 1,024 bytes: the same each time. Whoever has it can
+    /// import it, one at a time: it is a secret. It goes to the DPU by whatever way the application
+    /// has.
     ///
     /// # Errors
     ///
-    /// `NotSupported` if the device exports none to the DPU ([`SyncEventCaps::export_dpu`](crate::device::SyncEventCaps::export_dpu)), or both locations are
-    /// the CPU's; `NotPermitted` if it was imported itself; `InvalidValue` for another device than its own; `BadState` once it was stopped; with
-    /// backing memory what [`Mmap::export_dpu`](crate::Mmap::export_dpu) says of it; what could not be had.
+    /// `NotSupported` if the device exports none to the DPU
+    /// ([`SyncEventCaps::export_dpu`](crate::device::SyncEventCaps::export_dpu)), or both locations
+    /// are the CPU's; `NotPermitted` if it was imported itself; `InvalidValue` for another device
+    /// than its own; `BadState` once it was stopped; with backing memory what
+    /// [`Mmap::export_dpu`](crate::Mmap::export_dpu) says of it; what could not be had.
     #[doc(alias = "doca_sync_event_export_to_dpu")]
     pub fn export_dpu(&self, device: &Device) -> Result<Vec<u8>> {
         export(&**self.port().event(), self.device(), device)
     }
 
-    /// It is over, for all its clones and for the importer: it cannot be started again. It does not wait.
+    /// It is over, for all its clones and for the importer: it cannot be started again. It does not
+    /// wait.
     #[doc(alias = "doca_ctx_stop")]
     #[doc(alias = "doca_sync_event_stop")]
     pub fn stop(&self) {
@@ -196,7 +205,8 @@ impl SyncEvent {
         &self.0.extra().port
     }
 
-    /// Refuses what the device cannot wait for. One that cannot wait at all is asked for the value instead.
+    /// Refuses what the device cannot wait for. One that cannot wait at all is asked for the value
+    /// instead.
     #[inline]
     pub(super) fn check_wait(&self, wait: &EventWait) -> Result<(), JobError> {
         let caps = self.caps();

@@ -19,18 +19,23 @@ use crate::sync::{Blocking, deadline};
 const OP: &str = "SyncEvent::from_export";
 
 impl SyncEvent {
-    /// Imports what [`SyncEvent::export_dpu`] answered, with a time limit of 5 s if [`SyncEventImport::timeout`] says no other. Nothing begins before the first
-    /// poll; no runtime is needed. It cannot be configured or exported again: it is attached, or started.
+    /// Imports what [`SyncEvent::export_dpu`] answered, with a time limit of 5 s if
+    /// [`SyncEventImport::timeout`] says no other. Nothing begins before the first poll; no runtime
+    /// is needed. It cannot be configured or exported again: it is attached, or started.
     ///
-    /// An event has one importer at a time. The next may come when the one before has dropped it, or has ended.
+    /// An event has one importer at a time. The next may come when the one before has dropped it,
+    /// or has ended.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for what is no blob, is cut off or was changed, and for a blob of something else, with the call that
-    /// takes it; `UnsupportedVersion` for a newer one; `NotSupported` for one
-    /// that this device does not import ([`SyncEventCaps::import_dpu`](crate::device::SyncEventCaps::import_dpu)), from another port, another host, or another network
-    /// namespace without a path; `InUse` if it has an importer; `ConnectionAborted` if it was stopped or dropped; `ConnectionReset` if its owner has
-    /// gone; `NotPermitted` for what no owner answers; `TimedOut` if it does not answer; what could not be had.
+    /// `InvalidValue` for what is no blob, is cut off or was changed, and for a blob of something
+    /// else, with the call that takes it; `UnsupportedVersion` for a newer one; `NotSupported` for
+    /// one that this device does not import
+    /// ([`SyncEventCaps::import_dpu`](crate::device::SyncEventCaps::import_dpu)), from another
+    /// port, another host, or another network namespace without a path; `InUse` if it has an
+    /// importer; `ConnectionAborted` if it was stopped or dropped; `ConnectionReset` if its owner
+    /// has gone; `NotPermitted` for what no owner answers; `TimedOut` if it does not answer; what
+    /// could not be had.
     ///
     /// # Cancel safety
     ///
@@ -114,7 +119,8 @@ pub struct ImportedSyncEvent {
 }
 
 impl ImportedSyncEvent {
-    /// How many waits can sleep at once: as [`SyncEventBuilder::waits`](crate::sync_event::SyncEventBuilder::waits).
+    /// How many waits can sleep at once: as
+    /// [`SyncEventBuilder::waits`](crate::sync_event::SyncEventBuilder::waits).
     pub fn waits(mut self, waits: u32) -> ImportedSyncEvent {
         self.waits = waits;
         self
@@ -124,7 +130,8 @@ impl ImportedSyncEvent {
     ///
     /// # Errors
     ///
-    /// As [`SyncEventBuilder::attach`](crate::sync_event::SyncEventBuilder::attach), of the waits, the device and the WorkQ. The import is given up then.
+    /// As [`SyncEventBuilder::attach`](crate::sync_event::SyncEventBuilder::attach), of the waits,
+    /// the device and the WorkQ. The import is given up then.
     #[doc(alias = "doca_ctx_start")]
     pub fn attach(self, workq: &WorkQ) -> Result<SyncEvent> {
         let Self {

@@ -20,7 +20,8 @@ macro_rules! operations {
     )*};
 }
 
-/// Jobs and waits. Nothing happens before the first poll; jobs are done in the order in which they are submitted.
+/// Jobs and waits. Nothing happens before the first poll; jobs are done in the order in which they
+/// are submitted.
 ///
 /// Jobs of one event (`get`, `set`, `add`) are submitted in the order in which they are polled
 /// first, whatever is left of the task's cooperative budget, and also if they wait for a Slot of
@@ -33,9 +34,11 @@ impl SyncEvent {
         ///
         /// # Errors
         ///
-        /// `ConnectionReset` if it was imported, and its owner has stopped or dropped it ([`Reason::EventRevoked`](crate::error::Reason::EventRevoked)) or has ended
-        /// ([`Reason::EventPeerGone`](crate::error::Reason::EventPeerGone)); `BadState` if it was stopped ([`Reason::EventStopped`](crate::error::Reason::EventStopped)), or
-        /// without a runtime in event mode; `Shutdown`.
+        /// `ConnectionReset` if it was imported, and its owner has stopped or dropped it
+        /// ([`Reason::EventRevoked`](crate::error::Reason::EventRevoked)) or has ended
+        /// ([`Reason::EventPeerGone`](crate::error::Reason::EventPeerGone)); `BadState` if it was
+        /// stopped ([`Reason::EventStopped`](crate::error::Reason::EventStopped)), or without a
+        /// runtime in event mode; `Shutdown`.
         ///
         /// # Cancel safety
         ///
@@ -68,26 +71,28 @@ impl SyncEvent {
         fn add (value: u64) -> u64 { EventJob::Add(value) }
     }
 
-    /// Waits until the value is greater than this, and answers a value that was. One that it had for a moment may be missed.
+    /// Waits until the value is greater than this, and answers a value that was. One that it had
+    /// for a moment may be missed.
     ///
     /// In [`Mode::BusyPoll`](crate::Mode::BusyPoll) each poll looks; otherwise the task sleeps, in
     /// Hybrid mode after a while. If all places are taken
-    /// ([`SyncEventBuilder::waits`](crate::sync_event::SyncEventBuilder::waits)), the wait stands in line for
-    /// one. It looks at the counter meanwhile, so that it ends whatever the waits in front of it do,
-    /// but a sleeping task may see the value up to 8.4 ms late: see the naps below.
+    /// ([`SyncEventBuilder::waits`](crate::sync_event::SyncEventBuilder::waits)), the wait stands
+    /// in line for one. It looks at the counter meanwhile, so that it ends whatever the waits in
+    /// front of it do, but a sleeping task may see the value up to 8.4 ms late: see the naps below.
     ///
-    /// On a device that cannot wait ([`SyncEventCaps::max_wait`](crate::device::SyncEventCaps::max_wait) is
-    /// `None`), one job after the other gets the value. While the mode spins, they follow each
-    /// other at once. Otherwise the task sleeps in between, for 0.13 ms at first and twice as long
-    /// each time, up to 8.4 ms: by then at the latest it sees a value that stays. A timer in the
-    /// event handle of the WorkQ wakes it, so the runtime needs none. A wait in line naps as well.
+    /// On a device that cannot wait
+    /// ([`SyncEventCaps::max_wait`](crate::device::SyncEventCaps::max_wait) is `None`), one job
+    /// after the other gets the value. While the mode spins, they follow each other at once.
+    /// Otherwise the task sleeps in between, for 0.13 ms at first and twice as long each time, up
+    /// to 8.4 ms: by then at the latest it sees a value that stays. A timer in the event handle of
+    /// the WorkQ wakes it, so the runtime needs none. A wait in line naps as well.
     ///
     /// # Errors
     ///
     /// - `InvalidValue` if the threshold is beyond
     ///   [`SyncEventCaps::max_wait`](crate::device::SyncEventCaps::max_wait)
-    ///   ([`Reason::WaitTooHigh`](crate::error::Reason::WaitTooHigh)), or if the value of the event is,
-    ///   when the wait begins, while it goes on, or when it would end
+    ///   ([`Reason::WaitTooHigh`](crate::error::Reason::WaitTooHigh)), or if the value of the event
+    ///   is, when the wait begins, while it goes on, or when it would end
     ///   ([`Reason::EventTooHigh`](crate::error::Reason::EventTooHigh)).
     /// - What [`SyncEvent::get`] fails with, also while it waits.
     /// - `ConnectionReset` if the process that had imported the event has ended, and no other
@@ -102,11 +107,13 @@ impl SyncEvent {
         self.wait_gt_masked(threshold, u64::MAX)
     }
 
-    /// Waits until the bits of the value that are in the mask, as a number, are greater than this, and answers such a value, with all its bits.
+    /// Waits until the bits of the value that are in the mask, as a number, are greater than this,
+    /// and answers such a value, with all its bits.
     ///
     /// # Errors
     ///
-    /// As [`SyncEvent::wait_gt`]; `InvalidValue` for a mask that the device does not take ([`Reason::WaitMask`](crate::error::Reason::WaitMask)).
+    /// As [`SyncEvent::wait_gt`]; `InvalidValue` for a mask that the device does not take
+    /// ([`Reason::WaitMask`](crate::error::Reason::WaitMask)).
     ///
     /// # Cancel safety
     ///

@@ -61,6 +61,6 @@ impl<C: AsRef<SyncEvent> + Handle<Owned = SyncEvent>, A: Answer> Own for EventRe
     }
 }
 
-/// What [`SyncEvent::get`], [`SyncEvent::set`] and [`SyncEvent::add`] return: it answers the value, nothing, or what the
-/// value was.
+/// What [`SyncEvent::get`], [`SyncEvent::set`] and [`SyncEvent::add`] return: it answers the value,
+/// nothing, or what the value was.
 pub type SyncEventOp<C, A = u64> = Op<EventRequest<C, A>>;

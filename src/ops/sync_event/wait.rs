@@ -54,7 +54,8 @@ impl<C: AsRef<SyncEvent>> Waiter for WaitRequest<C> {
     }
 }
 
-/// What [`SyncEvent::wait_gt`] and [`SyncEvent::wait_gt_masked`] return: it answers a value that ended it, all its bits.
+/// What [`SyncEvent::wait_gt`] and [`SyncEvent::wait_gt_masked`] return: it answers a value that
+/// ended it, all its bits.
 pub type SyncEventWait<C> = Op<WaitRequest<C>>;
 
 /// A wait that may go on.

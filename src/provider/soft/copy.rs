@@ -1,6 +1,7 @@
 //! The copy engine's inner loop: gathers from one list of Segments, scatters to the other.
 //!
-//! Peers may write what it reads and what it writes at any time: the compiler sees none of the accesses.
+//! Peers may write what it reads and what it writes at any time: the compiler sees none of the
+//! accesses.
 #![expect(unsafe_code, reason = "copies through raw addresses")]
 
 use super::fabric::Import;
@@ -41,9 +42,9 @@ unsafe fn check_imports(src: &Segments, dst: &Segments) -> Result<(), JobError> 
     Ok(())
 }
 
-/// From so many bytes on a copy goes past the caches, where that wins: what it writes would only drive out what is in them.
-/// Measured on an EPYC: the crossing lies between 4 and 16 MiB, and from about the size of the last cache the C library does
-/// the same.
+/// From so many bytes on a copy goes past the caches, where that wins: what it writes would only
+/// drive out what is in them. Measured on an EPYC: the crossing lies between 4 and 16 MiB, and from
+/// about the size of the last cache the C library does the same.
 const STREAM: usize = 8 << 20;
 
 /// Whether a copy of so many bytes goes past the caches.
@@ -234,15 +235,17 @@ unsafe fn copy_lists(
 
 #[cfg(target_arch = "x86_64")]
 mod stream {
-    //! Non-temporal stores. SSE2 belongs to the architecture, and memory is the bottleneck: wider ones gain nothing.
+    //! Non-temporal stores. SSE2 belongs to the architecture, and memory is the bottleneck: wider
+    //! ones gain nothing.
 
     use std::arch::asm;
     use std::arch::x86_64::{_MM_HINT_NTA, _mm_prefetch, _mm_sfence};
 
     use crate::device::volatile_copy;
 
-    /// Only on AMD's CPUs, which alone have SSE4a. Measured on a Xeon with AMX, 1 to 256 MiB: 1.0 to 1.7 times the C library's
-    /// time at first touch, 1.2 to 2.8 times where the bytes are in the last cache; at no size less.
+    /// Only on AMD's CPUs, which alone have SSE4a. Measured on a Xeon with AMX, 1 to 256 MiB: 1.0
+    /// to 1.7 times the C library's time at first touch, 1.2 to 2.8 times where the bytes are in
+    /// the last cache; at no size less.
     #[inline]
     pub(super) fn wins() -> bool {
         std::arch::is_x86_feature_detected!("sse4a")
@@ -269,8 +272,8 @@ mod stream {
             let from = unsafe { src.add(at) };
             // SAFETY: as above.
             let to = unsafe { dst.add(at) };
-            // SAFETY: a line is valid to read, in any alignment, and to write, and aligned to a line since the head; the
-            // compiler takes any memory to be read and written.
+            // SAFETY: a line is valid to read, in any alignment, and to write, and aligned to a
+            // line since the head; the compiler takes any memory to be read and written.
             unsafe {
                 asm!(
                     "movdqu {a}, [{from}]",

@@ -1,7 +1,7 @@
 //! A counter that threads do not fight over.
 //!
-//! Threads are numbered once and for all. Each of the first ones has a place of its own, which it alone writes: no
-//! locked instruction. Those that come later share some.
+//! Threads are numbered once and for all. Each of the first ones has a place of its own, which it
+//! alone writes: no locked instruction. Those that come later share some.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};

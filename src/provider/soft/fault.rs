@@ -16,17 +16,18 @@ pub enum Fault {
     Pass,
     /// It fails with this kind and vendor code; nothing is copied.
     Error(ErrorKind, u64),
-    /// It is done that much later. Jobs behind it are not held up. A device without engines has nobody who would keep the
-    /// time, and does it at once.
+    /// It is done that much later. Jobs behind it are not held up. A device without engines has
+    /// nobody who would keep the time, and does it at once.
     Delay(Duration),
     /// It is done after this many more jobs of its WorkQ, so that completions come in another
     /// order. Until then no job of the provider's devices is done inline.
     Behind(u32),
-    /// It is done no more, and its completion never comes, as if the device had lost it. Its Bufs stay in use until the WorkQ is
-    /// gone: [`shutdown`](crate::WorkQ::shutdown) waits in vain. Drop the future, or give it a time limit.
+    /// It is done no more, and its completion never comes, as if the device had lost it. Its Bufs
+    /// stay in use until the WorkQ is gone: [`shutdown`](crate::WorkQ::shutdown) waits in vain.
+    /// Drop the future, or give it a time limit.
     Lost,
-    /// The WorkQ's queue breaks down: this job and all that are in flight there fail with `Driver`, and later ones are
-    /// refused with `BadState`. Other queues of the device go on.
+    /// The WorkQ's queue breaks down: this job and all that are in flight there fail with `Driver`,
+    /// and later ones are refused with `BadState`. Other queues of the device go on.
     Queue,
     /// The queue says that it is full, once.
     QueueFull,
@@ -43,14 +44,16 @@ impl Fault {
     }
 }
 
-/// The script of a provider's devices: each job takes the next entry; when none is left, all is well again.
+/// The script of a provider's devices: each job takes the next entry; when none is left, all is
+/// well again.
 ///
 /// While there is a script, a [`Hold`], a broken queue, or a job that waits for others
 /// ([`Fault::Behind`]), no job is done inline.
 ///
-/// Jobs of an Rdma take entries too, receives none. A connection is reliable and in order: [`Fault::Delay`] and [`Fault::Behind`] let such a job
-/// pass, a [`Hold`] does not hold it up, and a failure ([`Fault::Error`], or [`Fault::Queue`], which breaks nothing else here) takes the context to
-/// the state Error.
+/// Jobs of an Rdma take entries too, receives none. A connection is reliable and in order:
+/// [`Fault::Delay`] and [`Fault::Behind`] let such a job pass, a [`Hold`] does not hold it up, and
+/// a failure ([`Fault::Error`], or [`Fault::Queue`], which breaks nothing else here) takes the
+/// context to the state Error.
 #[derive(Clone)]
 pub struct Faults(Arc<Script>);
 
@@ -128,7 +131,8 @@ impl Faults {
         self.changed(&entries);
     }
 
-    /// Holds all jobs up that have not begun, until the Hold is dropped: they are in flight, and nothing moves.
+    /// Holds all jobs up that have not begun, until the Hold is dropped: they are in flight, and
+    /// nothing moves.
     #[must_use = "the jobs go on when the Hold is dropped"]
     pub fn hold(&self) -> Hold {
         let entries = self.entries();

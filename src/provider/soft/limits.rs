@@ -1,4 +1,5 @@
-//! What a software device refuses although it could do it: the limits of an adapter, so that a test meets them first.
+//! What a software device refuses although it could do it: the limits of an adapter, so that a test
+//! meets them first.
 
 use std::str::FromStr;
 
@@ -16,8 +17,9 @@ const MAX_WAITS: u32 = 1 << 16;
 
 /// The limits of a [`Soft`](super::Soft)'s devices: a profile, or your own.
 ///
-/// What is within them passes here and on the adapter; what is beyond them is refused here as there, with `InvalidValue`
-/// (a list or a size) or `NotSupported` (an event-driven WorkQ), before anything is leased. `DevInfo::caps` says them.
+/// What is within them passes here and on the adapter; what is beyond them is refused here as
+/// there, with `InvalidValue` (a list or a size) or `NotSupported` (an event-driven WorkQ), before
+/// anything is leased. `DevInfo::caps` says them.
 ///
 /// | profile | longest list | largest copy or hash | largest RDMA message | RDMA queues | waits of a SyncEvent | event-driven | where the numbers come from |
 /// |---|---|---|---|---|---|---|---|
@@ -25,24 +27,29 @@ const MAX_WAITS: u32 = 1 << 16;
 /// | [`bluefield2`](Limits::bluefield2) | 1 | 1 MiB | 1 GiB | 8,192 | none: by getting | yes | **assumed**, on the safe side |
 /// | [`bluefield3`](Limits::bluefield3) | 64 | 2 MiB | 1 GiB | 8,192 | 0 to 254 | yes | reported by users, see below; NVIDIA publishes no numbers |
 ///
-/// - NVIDIA's guides and headers give no numbers, and have a program ask the device (`doca_dma_get_max_buf_size`,
-///   `doca_dma_get_max_list_buf_num_elem`): firmware may change them. Ask too, by [`Dma::caps`](crate::Dma::caps).
-/// - BlueField-3: two public programs report what a query answered them, one 2,097,152 bytes, the other a list of 64, with DOCA
-///   2.5 or later. Neither names the generation: that both ran on a BlueField-3 is inferred (from the host's description, and
-///   from the use of its DPA), and that the 2.2 library answers the same is an **assumption**.
-/// - BlueField-2: no figure was found. 1 is what the header defines as "no lists", and 1 MiB the largest file of
-///   NVIDIA's own `dma_copy` application: a device that has less would not run it. Both are **assumptions**.
+/// - NVIDIA's guides and headers give no numbers, and have a program ask the device
+///   (`doca_dma_get_max_buf_size`, `doca_dma_get_max_list_buf_num_elem`): firmware may change them.
+///   Ask too, by [`Dma::caps`](crate::Dma::caps).
+/// - BlueField-3: two public programs report what a query answered them, one 2,097,152 bytes, the
+///   other a list of 64, with DOCA 2.5 or later. Neither names the generation: that both ran on a
+///   BlueField-3 is inferred (from the host's description, and from the use of its DPA), and that
+///   the 2.2 library answers the same is an **assumption**.
+/// - BlueField-2: no figure was found. 1 is what the header defines as "no lists", and 1 MiB the
+///   largest file of NVIDIA's own `dma_copy` application: a device that has less would not run it.
+///   Both are **assumptions**.
 /// - Nothing was found of the SHA engine: that it takes as much as a copy is an **assumption**.
-/// - RDMA: that a message has at most 1 GiB, that the send and the receive queue have at most 8,192 each, and that lists are as long as a
-///   copy's, are **assumptions** for both. `ibv_devinfo -v` says of an adapter what its port and its queue pairs have (`max_msg_sz`,
-///   `max_qp_wr`), and DOCA may say less (`doca_rdma_get_max_message_size`).
+/// - RDMA: that a message has at most 1 GiB, that the send and the receive queue have at most 8,192
+///   each, and that lists are as long as a copy's, are **assumptions** for both. `ibv_devinfo -v`
+///   says of an adapter what its port and its queue pairs have (`max_msg_sz`, `max_qp_wr`), and
+///   DOCA may say less (`doca_rdma_get_max_message_size`).
 /// - SyncEvents: the guide (3.4.6.5) limits a wait to a threshold of 0 to 254 and to an event whose
 ///   value is 0 to 254, and calls everything else anomalous; the header limits masks to whole
 ///   bytes. The profile refuses a higher threshold, and fails a wait that finds a higher value
-///   ([`Reason::EventTooHigh`](crate::error::Reason::EventTooHigh)). Both sources have waits on BlueField-3
-///   and ConnectX-7 only; that a BlueField-2 has none is inferred from that.
-/// - That copies, hashes, RDMA and SyncEvents ring an event handle on both is an **assumption** too: NVIDIA's DMA samples poll, and the Core guide (3.4.5)
-///   only says that there are contexts that cannot.
+///   ([`Reason::EventTooHigh`](crate::error::Reason::EventTooHigh)). Both sources have waits on
+///   BlueField-3 and ConnectX-7 only; that a BlueField-2 has none is inferred from that.
+/// - That copies, hashes, RDMA and SyncEvents ring an event handle on both is an **assumption**
+///   too: NVIDIA's DMA samples poll, and the Core guide (3.4.5) only says that there are contexts
+///   that cannot.
 ///
 /// ```
 /// use tokio_doca::soft::{Limits, Soft};
@@ -118,7 +125,8 @@ impl Limits {
         }
     }
 
-    /// The longest list on either side of a copy, of what is hashed, or of an RDMA operation, at least 1: no lists.
+    /// The longest list on either side of a copy, of what is hashed, or of an RDMA operation, at
+    /// least 1: no lists.
     #[doc(alias = "doca_dma_get_max_list_buf_num_elem")]
     #[doc(alias = "doca_sha_get_max_list_buf_num_elem")]
     #[doc(alias = "doca_rdma_get_max_buf_chain_len")]
@@ -157,7 +165,8 @@ impl Limits {
         }
     }
 
-    /// The largest send queue and the largest receive queue of an Rdma, from 1 to 16,384 Jobs or receives.
+    /// The largest send queue and the largest receive queue of an Rdma, from 1 to 16,384 Jobs or
+    /// receives.
     #[doc(alias = "doca_rdma_get_max_send_queue_size")]
     #[doc(alias = "doca_rdma_get_max_recv_queue_size")]
     pub fn max_rdma_queue_size(self, jobs: u32) -> Limits {

@@ -1,6 +1,8 @@
-//! Loom models of the software device: the ring, the doorbell, the engine's sleep, and a whole queue from `submit` to `retire`.
+//! Loom models of the software device: the ring, the doorbell, the engine's sleep, and a whole
+//! queue from `submit` to `retire`.
 //!
-//! The ring is a real one: whoever completes looks whether the eventfd became readable, and wakes the reaper if so.
+//! The ring is a real one: whoever completes looks whether the eventfd became readable, and wakes
+//! the reaper if so.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 #![expect(
     unsafe_code,
@@ -175,7 +177,8 @@ impl Bell {
     }
 }
 
-/// One completion, by `complete`, and one that waits for it: `sleeps` says whether it may, after it has looked.
+/// One completion, by `complete`, and one that waits for it: `sleeps` says whether it may, after it
+/// has looked.
 fn one_is_rung_for(complete: fn(&Ring<u64>, &Doorbell), sleeps: fn(&Ring<u64>, &Doorbell) -> bool) {
     check(4, move || {
         let (ring, bell) = (Arc::new(Ring::new(1)), Arc::new(Bell::new()));

@@ -1,9 +1,9 @@
 //! A complete device in software: it runs anywhere, and is the default.
 //!
-//! Copies up to 64 KiB, and hashes up to 8 KiB, run inside the submission, since nothing is faster at
-//! these sizes. Larger ones go to an engine thread, so that the task's thread stays free. The engine
-//! thread is the device, not the library: it is named and counted, spins for a short time after its
-//! last job, and then sleeps without any wake-up.
+//! Copies up to 64 KiB, and hashes up to 8 KiB, run inside the submission, since nothing is faster
+//! at these sizes. Larger ones go to an engine thread, so that the task's thread stays free. The
+//! engine thread is the device, not the library: it is named and counted, spins for a short time
+//! after its last job, and then sleeps without any wake-up.
 //!
 //! ```text
 //!   submit ----> ring of jobs of the queue ----> engine: copies ----> ring of completions ----> reap

@@ -202,9 +202,9 @@ impl SoftBuilder {
     /// which take as long. Larger ones go to the engine.
     ///
     /// With 0 every copy goes to the engine, so that no thread of a runtime touches memory that a
-    /// [`RemoteMmap`](crate::mem::RemoteMmap) names: see there why that matters for memory of a process
-    /// that is not trusted. Such memory is best imported through a provider of its own, as the
-    /// copies of other devices then have other engines.
+    /// [`RemoteMmap`](crate::mem::RemoteMmap) names: see there why that matters for memory of a
+    /// process that is not trusted. Such memory is best imported through a provider of its own, as
+    /// the copies of other devices then have other engines.
     pub fn inline_limit(mut self, bytes: usize) -> SoftBuilder {
         self.options.inline_limit = bytes;
         self

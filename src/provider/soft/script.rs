@@ -15,8 +15,9 @@ const LONGEST: usize = 1 << 20;
 impl FromStr for Fault {
     type Err = Error;
 
-    /// `pass`, `error:KIND` or `error:KIND:VENDOR` (the names of [`ErrorKind`], a vendor code in decimal or as `0x..`),
-    /// `delay:TIME` (`us`, `ms` or `s`), `queue-full`, `behind:JOBS`, `lost`, `queue`.
+    /// `pass`, `error:KIND` or `error:KIND:VENDOR` (the names of [`ErrorKind`], a vendor code in
+    /// decimal or as `0x..`), `delay:TIME` (`us`, `ms` or `s`), `queue-full`, `behind:JOBS`,
+    /// `lost`, `queue`.
     fn from_str(text: &str) -> Result<Fault> {
         let wrong = || {
             let text = format!(
@@ -42,8 +43,9 @@ impl FromStr for Fault {
 }
 
 impl Faults {
-    /// Appends a script: faults with spaces between them, each as in [`Fault::from_str`], and `*COUNT` behind one that is
-    /// meant more than once (`pass*3 error:IoFailed:0x88`); at most 1,048,576 of them.
+    /// Appends a script: faults with spaces between them, each as in [`Fault::from_str`], and
+    /// `*COUNT` behind one that is meant more than once (`pass*3 error:IoFailed:0x88`); at most
+    /// 1,048,576 of them.
     ///
     /// # Errors
     ///
@@ -56,8 +58,8 @@ impl Faults {
         Ok(())
     }
 
-    /// Appends the script in the environment variable `TOKIO_DOCA_SOFT_FAULTS`, if it is set. The devices behind
-    /// [`Device::open`](crate::Device::open) have it without this call.
+    /// Appends the script in the environment variable `TOKIO_DOCA_SOFT_FAULTS`, if it is set. The
+    /// devices behind [`Device::open`](crate::Device::open) have it without this call.
     ///
     /// # Errors
     ///

@@ -1,7 +1,9 @@
-//! The C side: types of `ibverbs-sys`, which nothing else names, and the functions of libibverbs, found when the process runs.
+//! The C side: types of `ibverbs-sys`, which nothing else names, and the functions of libibverbs,
+//! found when the process runs.
 //!
-//! The library is opened by `dlopen(3)`, so that a program with this feature starts where there is none. What works on queues at speed
-//! (`ibv_post_send`, `ibv_poll_cq`, ..) has no symbol: the header calls it through `ibv_context.ops`, and so does `ops`.
+//! The library is opened by `dlopen(3)`, so that a program with this feature starts where there is
+//! none. What works on queues at speed (`ibv_post_send`, `ibv_poll_cq`, ..) has no symbol: the
+//! header calls it through `ibv_context.ops`, and so does `ops`.
 #![expect(unsafe_code, reason = "opens a library and calls what it finds there")]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -18,9 +20,11 @@ pub use ibverbs_sys::{
     ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode,
 };
 
-/// `struct ibv_wc`: the one of `ibverbs-sys` has private fields, so that a fake adapter could not fill it.
+/// `struct ibv_wc`: the one of `ibverbs-sys` has private fields, so that a fake adapter could not
+/// fill it.
 ///
-/// If `status` is not `IBV_WC_SUCCESS`, only `wr_id`, `status`, `qp_num` and `vendor_err` are valid (ibv_poll_cq(3)).
+/// If `status` is not `IBV_WC_SUCCESS`, only `wr_id`, `status`, `qp_num` and `vendor_err` are valid
+/// (ibv_poll_cq(3)).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs)] // the names of the C header
@@ -61,7 +65,8 @@ macro_rules! table {
                 Ok(Table {
                     $($name: {
                         let found = library.find($symbol)?;
-                        // SAFETY: the symbol of libibverbs.so.1, whose ABI is stable, has this signature (verbs.h).
+                        // SAFETY: the symbol of libibverbs.so.1, whose ABI is stable, has this
+                        // signature (verbs.h).
                         unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) $(-> $ret)?>(found) }
                     },)*
                 })
@@ -77,7 +82,8 @@ table! {
     open_device = c"ibv_open_device", (*mut ibv_device) -> *mut ibv_context;
     close_device = c"ibv_close_device", (*mut ibv_context) -> c_int;
     query_device = c"ibv_query_device", (*mut ibv_context, *mut ibv_device_attr) -> c_int;
-    /// The symbol fills the struct as far as its first version went; the header's inline function asks for more.
+    /// The symbol fills the struct as far as its first version went; the header's inline function
+    /// asks for more.
     query_port = c"ibv_query_port", (*mut ibv_context, u8, *mut ibv_port_attr) -> c_int;
     query_gid_ex = c"_ibv_query_gid_ex", (*mut ibv_context, u32, u32, *mut ibv_gid_entry, u32, usize) -> c_int;
     alloc_pd = c"ibv_alloc_pd", (*mut ibv_context) -> *mut ibv_pd;
@@ -166,7 +172,8 @@ pub(super) mod ops {
 
         /// # Safety
         ///
-        /// As ibv_post_send(3): the queue pair and the list are alive, and so is the memory that it names until it completes.
+        /// As ibv_post_send(3): the queue pair and the list are alive, and so is the memory that it
+        /// names until it completes.
         #[inline(always)]
         pub(in super::super) unsafe fn post_send(
             &self,
@@ -217,13 +224,15 @@ impl fmt::Display for Missing {
     }
 }
 
-/// The library of the system. It is never closed: its threads and tables may outlive what opened it.
+/// The library of the system. It is never closed: its threads and tables may outlive what opened
+/// it.
 struct Library(*mut c_void);
 
 impl Library {
     fn open() -> Result<Library, Missing> {
         let flags = libc::RTLD_NOW | libc::RTLD_LOCAL;
-        // SAFETY: a name that ends with 0; the library's constructors are those of the system's own libibverbs.
+        // SAFETY: a name that ends with 0; the library's constructors are those of the system's own
+        // libibverbs.
         let handle = unsafe { libc::dlopen(c"libibverbs.so.1".as_ptr(), flags) };
         if handle.is_null() {
             return Err(Missing::Library(dl_error()));
@@ -256,7 +265,8 @@ fn dl_error() -> String {
 mod tests {
     use super::*;
 
-    /// What the provider relies on beyond what bindgen has checked: the sizes of rdma-core's stable ABI on machines of 64 bits.
+    /// What the provider relies on beyond what bindgen has checked: the sizes of rdma-core's stable
+    /// ABI on machines of 64 bits.
     #[test]
     #[cfg(target_pointer_width = "64")]
     fn structs_are_laid_out_as_the_abi_has_them() {

@@ -17,8 +17,9 @@ use crate::sync::lock;
 
 /// The provider of adapters, over libibverbs.
 ///
-/// It is one of the built-in ones: [`Device::list`](crate::Device::list) shows its devices, and [`Device::open`](crate::Device::open) opens them by
-/// the names that `ibv_devices` shows (`mlx5_0`, `rxe0`). Where there are none, [`Verbs::unavailable`] says why.
+/// It is one of the built-in ones: [`Device::list`](crate::Device::list) shows its devices, and
+/// [`Device::open`](crate::Device::open) opens them by the names that `ibv_devices` shows
+/// (`mlx5_0`, `rxe0`). Where there are none, [`Verbs::unavailable`] says why.
 pub struct Verbs {
     table: OnceLock<std::result::Result<Table, String>>,
     open: Mutex<HashMap<String, WeakDevice>>,
@@ -59,7 +60,8 @@ impl Verbs {
         }
     }
 
-    /// Why there are no devices: no library, no support in the kernel, no right to use it, or none plugged in. `None` if there are some.
+    /// Why there are no devices: no library, no support in the kernel, no right to use it, or none
+    /// plugged in. `None` if there are some.
     pub fn unavailable(&self) -> Option<Error> {
         let none = |text| Some(Error::new(ErrorKind::NotFound, None, text));
         let list = match self.table().and_then(List::get) {

@@ -1,6 +1,7 @@
 //! Real adapters, through rdma-core's libibverbs (feature `verbs`).
 //!
-//! Devices have the names that `ibv_devices` shows, and everything else is as on the software device: contexts, memory, graphs.
+//! Devices have the names that `ibv_devices` shows, and everything else is as on the software
+//! device: contexts, memory, graphs.
 //!
 //! ```no_run
 //! use tokio_doca::{Device, Mmap, Rdma, WorkQ};
@@ -15,11 +16,13 @@
 //!
 //! What is different, since the transport is:
 //!
-//! - Connecting makes no round trip: a peer that has gone is noticed by the first operation. A connection tells nothing to who only waits, so that an
-//!   idle peer is asked whether it is there once a second (by a read of no bytes); one that is silent fails within about two seconds.
-//! - Memory is registered for copies and for remote operations apart, and locked: `ulimit -l` counts both
-//!   ([`MmapBuilder::only_for`](crate::mem::MmapBuilder::only_for)).
-//! - A [`Dma`](crate::Dma) is a loopback through the adapter, in a protection domain of its own. Hashes are the CPU's.
+//! - Connecting makes no round trip: a peer that has gone is noticed by the first operation. A
+//!   connection tells nothing to who only waits, so that an idle peer is asked whether it is there
+//!   once a second (by a read of no bytes); one that is silent fails within about two seconds.
+//! - Memory is registered for copies and for remote operations apart, and locked: `ulimit -l`
+//!   counts both ([`MmapBuilder::only_for`](crate::mem::MmapBuilder::only_for)).
+//! - A [`Dma`](crate::Dma) is a loopback through the adapter, in a protection domain of its own.
+//!   Hashes are the CPU's.
 //!
 //! ```text
 //!   list, device, bridge   what adapters there are, an open one, one over a foreign protection domain

@@ -1,7 +1,9 @@
-//! One thread per process that hears of what befalls adapters, and looks at the time for connections.
+//! One thread per process that hears of what befalls adapters, and looks at the time for
+//! connections.
 //!
-//! Events of a device are read and acknowledged at once: what an unacknowledged one is about cannot be destroyed (ibv_get_async_event(3)). A reliable
-//! connection tells nothing to who only waits, so that the time must be looked at while there is one. Otherwise the thread sleeps.
+//! Events of a device are read and acknowledged at once: what an unacknowledged one is about cannot
+//! be destroyed (ibv_get_async_event(3)). A reliable connection tells nothing to who only waits, so
+//! that the time must be looked at while there is one. Otherwise the thread sleeps.
 #![expect(unsafe_code, reason = "calls libibverbs")]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -122,8 +124,9 @@ impl Watcher {
         }
     }
 
-    /// Until something happens, or it is time. The devices that have gone: the kernel has closed their events, of which none is left. (From a
-    /// descriptor that does not block, kernels before 6.5 read `EAGAIN` then, and not `EIO`.)
+    /// Until something happens, or it is time. The devices that have gone: the kernel has closed
+    /// their events, of which none is left. (From a descriptor that does not block, kernels before
+    /// 6.5 read `EAGAIN` then, and not `EIO`.)
     fn wait(&self, until: Option<Instant>) -> Vec<Weak<Context>> {
         // A handle of each, so that none is closed while it is waited for.
         let of = |it: &Device| Some((it.context.clone()?, it.events.clone()?));
@@ -169,7 +172,8 @@ impl Watcher {
         devices.iter().map(|it| Arc::clone(&it.watched)).collect()
     }
 
-    /// The kernel has no events of a device that is gone, and its descriptor says so without end (`POLLERR`).
+    /// The kernel has no events of a device that is gone, and its descriptor says so without end
+    /// (`POLLERR`).
     fn forget_gone(&self) {
         for device in lock(&self.devices).iter_mut() {
             if device.context().is_some_and(|it| it.is_removed()) {
@@ -184,7 +188,8 @@ fn read_events(context: &Context, watched: &Watched, closed: bool) {
     if context.async_fd().is_none() || context.is_removed() {
         return;
     }
-    // First all of them: who waits to hear that the device has gone may have a lock that telling the others takes.
+    // First all of them: who waits to hear that the device has gone may have a lock that telling
+    // the others takes.
     let mut events = Vec::new();
     let mut event = ibv_async_event::default();
     let get_async_event = context.table.get_async_event;

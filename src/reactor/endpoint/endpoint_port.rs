@@ -169,8 +169,9 @@ impl EndpointPort {
             Err(room) => return Ok(Err(room)),
         };
         let token = self.receives.token(receipt);
-        // SAFETY: the place has the Leases of the memory, and keeps them until the completion was reaped, or until the device
-        // drops the table (`retire`). A place is one receive, and there are as many as the endpoint was promised.
+        // SAFETY: the place has the Leases of the memory, and keeps them until the completion was
+        // reaped, or until the device drops the table (`retire`). A place is one receive, and there
+        // are as many as the endpoint was promised.
         match unsafe { self.endpoint.post_recv(token, &segments, len) } {
             Ok(()) => {
                 if self.receives.life() != life {
@@ -189,15 +190,16 @@ impl EndpointPort {
     /// Stands in line for a place.
     pub(in crate::reactor) fn enqueue(&self, node: Pin<&WaitNode>, waker: &Waker) {
         let (line, order) = (&self.receives.line, &self.receives.order);
-        // SAFETY: the table is in an Arc, which the RecvFuture that has the node reaches through its
-        // context, borrowed or owned, until after the node is dropped (field order, and the borrow).
+        // SAFETY: the table is in an Arc, which the RecvFuture that has the node reaches through
+        // its context, borrowed or owned, until after the node is dropped (field order, and the
+        // borrow).
         unsafe { line.enqueue_in(Some(order), node, waker) };
     }
 
     /// Has a stream without a receive woken when the connection ends.
     pub(super) fn enqueue_disconnect(&self, node: Pin<&WaitNode>, waker: &Waker) {
-        // SAFETY: the table is in an Arc, which the DisconnectWait that has the node reaches through its
-        // context until after the node is dropped (field order).
+        // SAFETY: the table is in an Arc, which the DisconnectWait that has the node reaches
+        // through its context until after the node is dropped (field order).
         unsafe { self.receives.disconnect_wait.enqueue(node, waker) };
     }
 }
@@ -207,11 +209,13 @@ impl Drop for EndpointPort {
         self.watched.end();
         self.attachment.shared.core.registry.forget(&*self.receives);
         let keep: KeepAlive = Arc::clone(&self.receives) as KeepAlive;
-        // SAFETY: no handle and no Op is left, so nobody posts; the table has the Leases of all receives that are posted.
+        // SAFETY: no handle and no Op is left, so nobody posts; the table has the Leases of all
+        // receives that are posted.
         unsafe { self.endpoint.retire(keep) };
         let shared = &self.attachment.shared;
         if !shared.mode.load().is_busy() {
-            // Nobody may wait for anything, and a look lets go of what it had. Not here: wakers are user code.
+            // Nobody may wait for anything, and a look lets go of what it had. Not here: wakers are
+            // user code.
             shared.events.ring();
         }
     }

@@ -1,6 +1,6 @@
 //! The endpoint of an Rdma on a WorkQ (`queue_pair`), and what is awaited there besides jobs:
-//! receives (`recv`), the end of the connection while no receive is posted (`disconnect_wait`), and changes
-//! of its state (`watch`).
+//! receives (`recv`), the end of the connection while no receive is posted (`disconnect_wait`), and
+//! changes of its state (`watch`).
 //!
 //! These files import `waiting` and the rooms below it. The table of receives is in `tables`.
 

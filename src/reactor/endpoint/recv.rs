@@ -129,8 +129,8 @@ impl<R: Receiver> RecvFuture<R> {
         Ok(())
     }
 
-    /// Posts now, for a loop of the caller's own, or says why not: nothing waits. The flight is idle,
-    /// and stays so.
+    /// Posts now, for a loop of the caller's own, or says why not: nothing waits. The flight is
+    /// idle, and stays so.
     pub(crate) fn post(&self, user_data: u64) -> Result<(), JobError> {
         let receiver = &self.receiver;
         receiver.attachment().check_open()?;
@@ -337,7 +337,8 @@ fn go_on(
     }
 }
 
-/// It is over: the message comes to its destination. `adopt` copies it from where another one wanted it.
+/// It is over: the message comes to its destination. `adopt` copies it from where another one
+/// wanted it.
 #[inline(always)]
 fn receive(
     shared: &Shared,

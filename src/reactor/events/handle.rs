@@ -1,18 +1,20 @@
 //! The event handle on Tokio: one `AsyncFd` per runtime, with the fan-out waker in it.
 //!
-//! There is no driver task. Woken by Tokio's driver, the fan-out waker clears readiness, registers itself again, arms
-//! if anybody waits, and then reaps. Nothing reads the eventfd: Tokio's epoll is edge-triggered, each write is an edge.
+//! There is no driver task. Woken by Tokio's driver, the fan-out waker clears readiness, registers
+//! itself again, arms if anybody waits, and then reaps. Nothing reads the eventfd: Tokio's epoll is
+//! edge-triggered, each write is an edge.
 //!
 //! - It holds a `Weak`: waker, WorkQ and AsyncFd would keep each other for ever.
-//! - Readiness is polled under `unconstrained`: with a spent budget Tokio wakes the waker at once, which would poll
-//!   again, until the stack ends.
-//! - It is registered at the first Pending on a runtime, since an idle or blocked runtime must not hold up another's Ops.
+//! - Readiness is polled under `unconstrained`: with a spent budget Tokio wakes the waker at once,
+//!   which would poll again, until the stack ends.
+//! - It is registered at the first Pending on a runtime, since an idle or blocked runtime must not
+//!   hold up another's Ops.
 //! - If the runtime goes, all who wait are woken, and register anew where they are polled next.
 //! - The clear loop is bounded: a hang-up cannot be cleared.
 //!
-//! A loop of the caller's own gets an epoll descriptor that spans all sources, from the first time it asks on: it stays
-//! the same, whatever is attached later. Who reads the eventfd for it takes the edge from Tokio's epoll, and so does a turn
-//! itself ([`crate::reactor::loops::own_loop`]).
+//! A loop of the caller's own gets an epoll descriptor that spans all sources, from the first time
+//! it asks on: it stays the same, whatever is attached later. Who reads the eventfd for it takes
+//! the edge from Tokio's epoll, and so does a turn itself ([`crate::reactor::loops::own_loop`]).
 #![expect(unsafe_code, reason = "AsyncFd must be promised an open descriptor")]
 
 use std::future::{Future, poll_fn};
@@ -49,8 +51,8 @@ const EDGES: EpollFlags = EpollFlags::EPOLLIN.union(EpollFlags::EPOLLET);
 pub(in crate::reactor) trait Driven: Send + Sync + 'static {
     fn events(&self) -> &Events;
 
-    /// Takes a descriptor beside the signal into the event handle. The caller takes a turn as soon as
-    /// it has no locks: code of the application's may run in it.
+    /// Takes a descriptor beside the signal into the event handle. The caller takes a turn as soon
+    /// as it has no locks: code of the application's may run in it.
     ///
     /// # Errors
     ///
@@ -147,15 +149,16 @@ impl Events {
         lock(&self.inner)
     }
 
-    /// Takes a descriptor into the event handle. Returns false if a runtime that was registered is no
-    /// more.
+    /// Takes a descriptor into the event handle. Returns false if a runtime that was registered is
+    /// no more.
     pub(in crate::reactor) fn nest(&self, fd: BorrowedFd<'_>) -> Result<bool> {
         let mut inner = self.inner();
         let nest = self.span(&inner, None)?;
         nest.add(fd, EpollEvent::new(EDGES, 1))
             .map_err(|errno| Error::os(None, "epoll", errno.into()))?;
         inner.several = true;
-        // The handle is another one now. Whoever waits, or has left an orphan, must hear of it where it was registered.
+        // The handle is another one now. Whoever waits, or has left an orphan, must hear of it
+        // where it was registered.
         let old = std::mem::replace(&mut inner.sources, [const { None }; RUNTIMES]);
         let mut all = true;
         for source in old.iter().flatten() {
@@ -186,8 +189,9 @@ impl Events {
     ///
     /// # Errors
     ///
-    /// `BadState` without a runtime, without I/O in it, or beyond four runtimes. In `WorkQ::block_on` the thread itself
-    /// looks, and with a handle that the caller has, the caller's loop does.
+    /// `BadState` without a runtime, without I/O in it, or beyond four runtimes. In
+    /// `WorkQ::block_on` the thread itself looks, and with a handle that the caller has, the
+    /// caller's loop does.
     #[inline]
     pub(in crate::reactor) fn register<T: Driven>(&self, driven: &Arc<T>) -> Result<(), JobError> {
         let Ok(handle) = Handle::try_current() else {
@@ -254,12 +258,14 @@ impl Events {
         Ok(interrupted || fds[0].any().unwrap_or(true))
     }
 
-    /// Makes the handle of the caller's loop quiet: nothing that rang before is seen there any more.
+    /// Makes the handle of the caller's loop quiet: nothing that rang before is seen there any
+    /// more.
     pub(in crate::reactor) fn quiet(&self) {
         self.signal.quiet();
         let several = self.inner().several;
         if let Some(nest) = self.nest.get().filter(|_| several) {
-            // What was read is not reported any more; what cannot be read (a hang-up) is reported once.
+            // What was read is not reported any more; what cannot be read (a hang-up) is reported
+            // once.
             let mut events = [EpollEvent::empty(); SOURCES];
             let _ = nest.wait(&mut events, EpollTimeout::ZERO);
         }
@@ -300,7 +306,8 @@ impl Inner {
         let Some(free) = self.sources.iter_mut().find(|source| source.is_none()) else {
             return Err(JobError::new(Reason::TooManyRuntimes, RUNTIMES as u64, 0));
         };
-        // A descriptor of its own: epoll knows a registration by descriptor, and ours may stand in several.
+        // A descriptor of its own: epoll knows a registration by descriptor, and ours may stand in
+        // several.
         let fd = fd.try_clone_to_owned().map_err(errno)?;
         let registered = io_driver::register(|| {
             // SAFETY: an OwnedFd stays open and the same until the AsyncFd drops it.

@@ -8,12 +8,12 @@ use crate::device::Signal;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
-/// All its words are read and written by exchanges, so that no thread sees an old one. What a thread
-/// did before it set the timerfd is seen by the thread that hears the ring.
+/// All its words are read and written by exchanges, so that no thread sees an old one. What a
+/// thread did before it set the timerfd is seen by the thread that hears the ring.
 pub(in crate::reactor) struct Clock {
     now: AtomicU64,
-    /// When the timerfd rings. It is no field of the timerfd, since a `OnceLock` has that: loom does
-    /// not see that a thread which finds it comes after the thread that made it.
+    /// When the timerfd rings. It is no field of the timerfd, since a `OnceLock` has that: loom
+    /// does not see that a thread which finds it comes after the thread that made it.
     due: AtomicU64,
 }
 

@@ -99,7 +99,8 @@ impl<C: HasAttachment> JobFuture<C> {
         self.state = State::Ready(outcome);
     }
 
-    /// The first step of a Job that is not finished inline. `prepare` takes its Leases again after waiting for a Slot.
+    /// The first step of a Job that is not finished inline. `prepare` takes its Leases again after
+    /// waiting for a Slot.
     #[inline(never)]
     pub(crate) fn start<J: AsJob>(
         self: Pin<&mut Self>,
@@ -211,7 +212,8 @@ impl Attachment {
         Ok(State::Queued(Spin::default()))
     }
 
-    /// Waits in line for a Slot. Once there is one, `prepare` takes the leases of the job, and says who is notified of its end.
+    /// Waits in line for a Slot. Once there is one, `prepare` takes the leases of the job, and says
+    /// who is notified of its end.
     pub(in crate::reactor) fn poll_queued<J: AsJob>(
         &self,
         node: Pin<&WaitNode>,
@@ -238,8 +240,9 @@ impl Attachment {
         self.poll_in_line(&**shared, node, spin, cx, enqueue, take)
     }
 
-    /// Polls a Job that is in line or in flight. `begun` is the policy that it was begun under, if that was in this very poll:
-    /// another one by now is for the next poll, since this runtime may not be registered.
+    /// Polls a Job that is in line or in flight. `begun` is the policy that it was begun under, if
+    /// that was in this very poll: another one by now is for the next poll, since this runtime may
+    /// not be registered.
     fn go_on<J: AsJob>(
         &self,
         state: &mut State,
@@ -273,7 +276,8 @@ impl Attachment {
         let slot = self.shared.core.table.slot(token);
         let outcome = self.poll_end(&slot, fresh, policy, spin, cx);
         if let Poll::Ready(outcome) = outcome {
-            // An error of the runtime, and not of the Job, leaves the Job in flight: it is an orphan then.
+            // An error of the runtime, and not of the Job, leaves the Job in flight: it is an
+            // orphan then.
             match outcome {
                 Waited::Over(outcome) => {
                     *state = State::Finished;
@@ -297,8 +301,8 @@ impl Attachment {
             self.give_back(token.index());
             return;
         }
-        // Somebody must hear of the orphan's end, or its memory stays leased: this runtime, if there is one (the one that
-        // polled may be gone), and else the next poll of any Op.
+        // Somebody must hear of the orphan's end, or its memory stays leased: this runtime, if
+        // there is one (the one that polled may be gone), and else the next poll of any Op.
         let heard = shared.events.register(shared).is_ok();
         // As in `poll_event`.
         fence(Ordering::SeqCst);

@@ -1,7 +1,9 @@
-//! How a run of a graph waits: one place in line for all its nodes, and one look for all their ends.
+//! How a run of a graph waits: one place in line for all its nodes, and one look for all their
+//! ends.
 //!
-//! A run is one future with many Jobs. It submits them one by one; with no Slot free it stands in line like an Op, for
-//! whichever Job is next. Their Slots notify the run itself ([`Run`]), so that nothing is registered per Job.
+//! A run is one future with many Jobs. It submits them one by one; with no Slot free it stands in
+//! line like an Op, for whichever Job is next. Their Slots notify the run itself ([`Run`]), so that
+//! nothing is registered per Job.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -51,8 +53,8 @@ impl RunWaiter {
         }
     }
 
-    /// Somebody must hear of the ends of Jobs: the runtime, or whoever polls busily. `heard` is whether somebody does in
-    /// this poll: the next may be on another runtime.
+    /// Somebody must hear of the ends of Jobs: the runtime, or whoever polls busily. `heard` is
+    /// whether somebody does in this poll: the next may be on another runtime.
     fn hear(heard: &mut bool, shared: &Arc<Shared>) -> Result<(), JobError> {
         // Busily nobody needs to: but another mode may be set before this very poll comes to wait.
         if !*heard && !shared.policy().is_busy() {
@@ -62,7 +64,8 @@ impl RunWaiter {
         Ok(())
     }
 
-    /// Submits a Job of whose end the run is notified; false if it must wait for a Slot, and its Leases have gone back.
+    /// Submits a Job of whose end the run is notified; false if it must wait for a Slot, and its
+    /// Leases have gone back.
     pub(crate) fn launch<J: AsJob>(
         at: &Attachment,
         heard: &mut bool,
@@ -151,7 +154,8 @@ impl RunWaiter {
         Poll::Pending
     }
 
-    /// The run is gone, its Jobs may not be: somebody must hear of their ends, or their memory stays leased.
+    /// The run is gone, its Jobs may not be: somebody must hear of their ends, or their memory
+    /// stays leased.
     pub(crate) fn abandon(self: Pin<&mut Self>) {
         let shared = &self.project().workq.0;
         // As for an Op that is dropped.
@@ -179,7 +183,8 @@ fn poll_event(
     if RunWaiter::hear(heard, shared).is_err() {
         return Poll::Ready(Err(JobError::of(Reason::Unheard)));
     }
-    // Look first: what is over need not ring. Not if an event will come: that looks for all at once.
+    // Look first: what is over need not ring. Not if an event will come: that looks for all at
+    // once.
     if !shared.expected.load(Ordering::Relaxed) && shared.ready() {
         shared.turn();
         if ends.any() {
@@ -188,7 +193,8 @@ fn poll_event(
     }
     ends.register(cx.waker());
     shared.enqueue_run(asleep, cx.waker());
-    // Arm, then look. Its Slots are seen asleep from the submission on, so that whoever turns for an event arms again.
+    // Arm, then look. Its Slots are seen asleep from the submission on, so that whoever turns for
+    // an event arms again.
     fence(Ordering::SeqCst);
     if !shared.expected.load(Ordering::Relaxed) && shared.arm() | shared.ready() {
         shared.turn();

@@ -1,9 +1,11 @@
-//! One arm for all who sleep: the lines of `poll_event`, `event_turn`, `arm` and `attach` in which `Shared::expected` is
-//! written and read, and ways to get them wrong. `super::workq` has the real ones.
+//! One arm for all who sleep: the lines of `poll_event`, `event_turn`, `arm` and `attach` in which
+//! `Shared::expected` is written and read, and ways to get them wrong. `super::workq` has the real
+//! ones.
 //!
 //! (Words that two threads write are exchanged: of plain stores the model knows no order.)
 //!
-//! Two Ops with a Job each. The device's event must be read (`clear`), and a driver of its own hears it.
+//! Two Ops with a Job each. The device's event must be read (`clear`), and a driver of its own
+//! hears it.
 
 use std::sync::Arc;
 

@@ -139,7 +139,8 @@ fn mutant_that_asks_who_waits_and_then_frees_is_found() {
     mutant("deadlock", || one_waits(enqueue_then_look, ask_then_put));
 }
 
-/// The pairing without its total order: "I free, then ask who waits" and "I wait, then look for a free one".
+/// The pairing without its total order: "I free, then ask who waits" and "I wait, then look for a
+/// free one".
 fn free_and_wait(order: fn()) {
     check(4, move || {
         let bitmap = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));

@@ -1,7 +1,9 @@
-//! A device that refuses: those in line are woken, whatever becomes of the future that met the refusal.
+//! A device that refuses: those in line are woken, whatever becomes of the future that met the
+//! refusal.
 //!
-//! The device either has room for one job, and refuses others until that one is done, or it refuses for reasons of its
-//! own. In the first case no timer may be needed: in those models it never expires.
+//! The device either has room for one job, and refuses others until that one is done, or it refuses
+//! for reasons of its own. In the first case no timer may be needed: in those models it never
+//! expires.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -43,7 +45,8 @@ impl Bed {
     }
 }
 
-/// A job is in flight on a device that has room for no other, while one Op waits in line, and somebody tries.
+/// A job is in flight on a device that has room for no other, while one Op waits in line, and
+/// somebody tries.
 fn one_tries(refused: fn(&Attachment, Refused<'_>)) {
     on_a_workq(1, move |_| {
         let bed = Bed::with(2, |queue| (queue.room, queue.timed) = (1, false));
@@ -83,8 +86,8 @@ fn a_shutdown_ends_though_a_job_was_refused_meanwhile() {
     });
 }
 
-/// The device refuses for reasons of its own, with nothing in flight. The future that met the refusal is not polled again, or
-/// dropped, while an Op stands in line behind it.
+/// The device refuses for reasons of its own, with nothing in flight. The future that met the
+/// refusal is not polled again, or dropped, while an Op stands in line behind it.
 fn one_is_refused(dropped: bool, timed: bool) {
     on_a_workq(1, move |_| {
         let bed = Bed::with(2, |queue| queue.timed = timed);
@@ -125,7 +128,8 @@ fn an_op_that_is_refused_again_and_again_is_woken_each_time() {
     });
 }
 
-/// The words of a pause, of the one who has been refused and of the one who collects, and ways to get them wrong.
+/// The words of a pause, of the one who has been refused and of the one who collects, and ways to
+/// get them wrong.
 #[derive(Clone, Copy, PartialEq)]
 enum Wrong {
     Nothing,

@@ -69,7 +69,8 @@ fn mutant_that_puts_a_slot_in_and_then_writes_it_is_found() {
     });
 }
 
-/// A loop of the caller's own with one Job, and somebody else who collects its completion: no device rings.
+/// A loop of the caller's own with one Job, and somebody else who collects its completion: no
+/// device rings.
 struct OwnLoop {
     slot: Slot,
     generation: u32,

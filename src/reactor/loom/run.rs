@@ -49,7 +49,8 @@ impl reactor::Completions for Ends {
 }
 
 impl Bed {
-    /// A run of one node: it is launched, or stands in line, and its end is awaited; or it is dropped after one poll.
+    /// A run of one node: it is launched, or stands in line, and its end is awaited; or it is
+    /// dropped after one poll.
     fn spawn_run(&self, dropped: bool) -> JoinHandle<()> {
         let (attachment, workq) = (Arc::clone(&self.attachment), self.workq.clone());
         spawn(move || {
@@ -135,7 +136,8 @@ fn a_run_whose_job_is_refused_is_woken_meanwhile() {
     });
 }
 
-/// The cell of a Slot in which a run's target lies, with one thread that launches and is refused, and one that wakes.
+/// The cell of a Slot in which a run's target lies, with one thread that launches and is refused,
+/// and one that wakes.
 struct Toy {
     running: AtomicBool,
     target: Watched,

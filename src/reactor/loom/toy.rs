@@ -39,7 +39,8 @@ const DONE: u64 = 3;
 const ORPHAN: u64 = 4;
 const FREE: u64 = 5;
 
-// SAFETY: the cell is reached as the phase says; that it is not, in the wrong ones, is what loom shall find.
+// SAFETY: the cell is reached as the phase says; that it is not, in the wrong ones, is what loom
+// shall find.
 unsafe impl Send for Toy {}
 // SAFETY: as above.
 unsafe impl Sync for Toy {}

@@ -68,7 +68,8 @@ impl Wake for Unpark {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Release, paired with the Acquire in `block_on`. The second of two wakes needs no system call.
+        // Release, paired with the Acquire in `block_on`. The second of two wakes needs no system
+        // call.
         if !self.woken.swap(true, Ordering::SeqCst) && thread::current().id() != self.thread.id() {
             self.thread.unpark();
             if self.asleep.load(Ordering::SeqCst)
@@ -81,8 +82,8 @@ impl Wake for Unpark {
 }
 
 impl WorkQ {
-    /// Runs a future to its end on this thread. It needs no runtime, whatever the mode; [`Mode::BusyPoll`](crate::Mode)
-    /// makes no system calls.
+    /// Runs a future to its end on this thread. It needs no runtime, whatever the mode;
+    /// [`Mode::BusyPoll`](crate::Mode) makes no system calls.
     ///
     /// While jobs are in flight, the thread spins, without a system call per job, and gives the CPU
     /// up after a budget. While none are, it sleeps: until the future is woken, or until a receive
@@ -102,8 +103,8 @@ impl WorkQ {
     /// # Ok::<(), tokio_doca::Error>(())
     /// ```
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        // On a thread of a runtime, in a task whose budget is spent, what a budget puts off would be put off for ever: the runtime has
-        // no turn before this returns.
+        // On a thread of a runtime, in a task whose budget is spent, what a budget puts off would
+        // be put off for ever: the runtime has no turn before this returns.
         let mut future = pin!(tokio::task::unconstrained(future));
         let _doing = this_thread::enter_block_on(&*self.0);
         let unpark = Arc::new(Unpark {

@@ -1,7 +1,9 @@
-//! Jobs of a loop of the caller's own: select, poll or epoll over the event handle, without futures.
+//! Jobs of a loop of the caller's own: select, poll or epoll over the event handle, without
+//! futures.
 //!
-//! A Job that is posted has no Op. Its Slot keeps the Leases until the completion was collected, by whomever, and then the
-//! result, until [`WorkQ::progress`] hands it out. So Ops and such Jobs share a WorkQ, and each may collect for the other.
+//! A Job that is posted has no Op. Its Slot keeps the Leases until the completion was collected, by
+//! whomever, and then the result, until [`WorkQ::progress`] hands it out. So Ops and such Jobs
+//! share a WorkQ, and each may collect for the other.
 //!
 //! ```text
 //!   post --> Slot: posted --> collected by progress, clear, an Op's poll, the fan-out
@@ -10,9 +12,10 @@
 //!                             progress: word and result, Slot free
 //! ```
 //!
-//! `arm` asks the devices to ring *and* leaves a mark, since somebody else may collect the completion before it rang, or
-//! have collected it and not yet put into Finished. Mark, then look; put in, then look at the mark: one sees the other.
-//! Who is about to collect for the loop takes the mark away meanwhile, or it would ring for itself.
+//! `arm` asks the devices to ring *and* leaves a mark, since somebody else may collect the
+//! completion before it rang, or have collected it and not yet put into Finished. Mark, then look;
+//! put in, then look at the mark: one sees the other. Who is about to collect for the loop takes
+//! the mark away meanwhile, or it would ring for itself.
 
 use std::future::{Future, poll_fn};
 use std::os::fd::BorrowedFd;
@@ -30,15 +33,18 @@ use crate::reactor::tables::{End, Entry, PostedRun};
 use crate::reactor::workq::{Attachment, Prepared, Shared, WorkQ};
 
 impl WorkQ {
-    /// The descriptor that turns readable when an armed WorkQ has something to say: for a select, poll or epoll loop of
-    /// the caller's own, level- or edge-triggered. Only wait for it; never read it.
+    /// The descriptor that turns readable when an armed WorkQ has something to say: for a select,
+    /// poll or epoll loop of the caller's own, level- or edge-triggered. Only wait for it; never
+    /// read it.
     ///
-    /// It is an epoll descriptor over all the devices that are or will be attached, made by the first call, and the
-    /// same one as long as the WorkQ lives. From that call on Ops need no runtime in any mode: where there
-    /// is none, the loop that calls [`clear`](WorkQ::clear) wakes them.
+    /// It is an epoll descriptor over all the devices that are or will be attached, made by the
+    /// first call, and the same one as long as the WorkQ lives. From that call on Ops need no
+    /// runtime in any mode: where there is none, the loop that calls [`clear`](WorkQ::clear) wakes
+    /// them.
     ///
-    /// The cycle is: [`arm`](WorkQ::arm), wait, [`clear`](WorkQ::clear), [`progress`](WorkQ::progress) until it answers 0,
-    /// and again (Core guide 3.4.4). Jobs may be submitted before or after `arm`.
+    /// The cycle is: [`arm`](WorkQ::arm), wait, [`clear`](WorkQ::clear),
+    /// [`progress`](WorkQ::progress) until it answers 0, and again (Core guide 3.4.4). Jobs may be
+    /// submitted before or after `arm`.
     ///
     /// ```
     /// use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -72,8 +78,8 @@ impl WorkQ {
         self.0.events.lend()
     }
 
-    /// Asks for one event: the handle turns readable at the next end of a Job, or at once if a completion
-    /// waits for [`progress`](WorkQ::progress). Once it has, arm again. In any mode.
+    /// Asks for one event: the handle turns readable at the next end of a Job, or at once if a
+    /// completion waits for [`progress`](WorkQ::progress). Once it has, arm again. In any mode.
     #[doc(alias = "doca_workq_event_handle_arm")]
     pub fn arm(&self) {
         let shared = &self.0;
@@ -87,13 +93,15 @@ impl WorkQ {
         }
     }
 
-    /// Acknowledges an event: the handle is quiet until the next one, also in a level-triggered loop. Wakes Ops whose
-    /// Jobs are over. Call [`progress`](WorkQ::progress) afterwards, and before the next wait.
+    /// Acknowledges an event: the handle is quiet until the next one, also in a level-triggered
+    /// loop. Wakes Ops whose Jobs are over. Call [`progress`](WorkQ::progress) afterwards, and
+    /// before the next wait.
     #[doc(alias = "doca_workq_event_handle_clear")]
     pub fn clear(&self) {
         let shared = &self.0;
         shared.events.quiet();
-        // What was read may have been for Tokio's epoll as well: a turn makes up for it, and arms for the Ops.
+        // What was read may have been for Tokio's epoll as well: a turn makes up for it, and arms
+        // for the Ops.
         let armed = shared.own_loop.unmark();
         shared.event_turn();
         if armed && shared.none_finished() {
@@ -104,7 +112,8 @@ impl WorkQ {
         }
     }
 
-    /// Collects what is over, and hands out what was posted for a loop of the caller's own: the word, and how it ended.
+    /// Collects what is over, and hands out what was posted for a loop of the caller's own: the
+    /// word, and how it ended.
     pub(crate) fn collect(&self, mut handle: impl FnMut(u64, End)) -> usize {
         let shared = &self.0;
         let mut handed = 0;
@@ -160,7 +169,8 @@ fn poll(entry: &mut Entry, shared: &Arc<Shared>, cx: &mut Context<'_>) -> Poll<E
         Entry::Wait(wait) => wait.poll(shared, cx.waker()).map(End::Waited),
         Entry::Run(run) => {
             let _doing = this_thread::enter_own_loop(&**shared);
-            // The loop may be a task's. Where that one's budget is spent, it is the loop that goes on.
+            // The loop may be a task's. Where that one's budget is spent, it is the loop that goes
+            // on.
             let run = pin!(unconstrained(poll_fn(|cx| run.as_mut().poll(cx))));
             run.poll(cx).map(End::Run)
         }

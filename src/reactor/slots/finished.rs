@@ -1,10 +1,10 @@
 //! Jobs of the caller's own loop that are over, in the order in which they ended.
 //!
-//! Their Slots keep the results; here stand the numbers of the Slots, in a ring that has a place for each of them. It is
-//! never full, since a Slot stands in it once at most. Whoever ends a Job puts it in, from any thread; whoever makes
-//! progress takes it out, once. A place says by its stamp for which round it was written: a number that was claimed
-//! and is not yet written holds up those behind it, for a few instructions, and its writer looks afterwards whether
-//! somebody waits.
+//! Their Slots keep the results; here stand the numbers of the Slots, in a ring that has a place
+//! for each of them. It is never full, since a Slot stands in it once at most. Whoever ends a Job
+//! puts it in, from any thread; whoever makes progress takes it out, once. A place says by its
+//! stamp for which round it was written: a number that was claimed and is not yet written holds up
+//! those behind it, for a few instructions, and its writer looks afterwards whether somebody waits.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::seq_cst_order;
@@ -24,7 +24,8 @@ pub(in crate::reactor) struct Finished {
     cells: Box<[AtomicU64]>,
 }
 
-/// What a cell has above its number when this place was written: never that of another round, nor of none.
+/// What a cell has above its number when this place was written: never that of another round, nor
+/// of none.
 fn stamp(place: u64) -> u64 {
     place.wrapping_add(1) << INDEX_BITS
 }
@@ -42,10 +43,12 @@ impl Finished {
         &self.cells[(place % self.cells.len() as u64) as usize]
     }
 
-    /// Puts a Slot in. It is done, and the caller does not touch it any more (Release, paired with `pop`'s Acquire).
+    /// Puts a Slot in. It is done, and the caller does not touch it any more (Release, paired with
+    /// `pop`'s Acquire).
     pub(in crate::reactor) fn push(&self, slot: u32) {
-        // Release and Acquire, with those who claimed before: whoever wrote this cell for the last round did so before a
-        // Slot of that round was free again and came here. Relaxed, the two writes have no order.
+        // Release and Acquire, with those who claimed before: whoever wrote this cell for the last
+        // round did so before a Slot of that round was free again and came here. Relaxed, the two
+        // writes have no order.
         let place = self.tail.0.fetch_add(1, Ordering::AcqRel);
         let word = stamp(place) | u64::from(slot);
         // SeqCst: whoever arms is seen afterwards, or sees it.

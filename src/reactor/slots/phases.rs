@@ -1,4 +1,23 @@
 //! The phases of a Slot, and sets of them.
+//!
+//! ```text
+//!         fill            register             stored
+//!   Free ------> Pending ----------> Registering ----> Waiting     (and back to Registering with the next poll)
+//!     ^            |                     |               |
+//!     |  undo: the |                     |               |         The device may complete it in each of the three:
+//!     |  device    |                     |               |
+//!     +- refused   |                     v               |
+//!                  +----> Completing -> Done <- Registering (the Op, still registering, finds out itself)
+//!                             |          |
+//!                             |          +--> Free   Op takes the result, or is dropped
+//!                             +--> CompletingOrphan --> Free   dropped meanwhile: the reaper frees
+//!   dropped in flight: Orphan --> Free   the reaper frees
+//!
+//!         post                   take_posted
+//!   Free ------> Posted --> Done ----------> Free     a Job of the caller's own loop: no Op, nobody drops it
+//!
+//!   Free ------> Running --------> Free               a Job of a graph's run: no Op, the reaper frees, and tells the run
+//! ```
 
 pub(in crate::reactor) const FREE: u64 = 0;
 pub(in crate::reactor) const PENDING: u64 = 1;
@@ -60,7 +79,8 @@ impl Phases {
         self.0 & !(bit(FREE) | bit(DONE) | bit(POSTED)) != 0
     }
 
-    /// A device may have a Job whose Op sleeps, or was dropped, or which is a run's: nobody looks for it unasked.
+    /// A device may have a Job whose Op sleeps, or was dropped, or which is a run's: nobody looks
+    /// for it unasked.
     pub(in crate::reactor) fn any_asleep(self) -> bool {
         self.0 & (bit(WAITING) | bit(ORPHAN) | bit(RUNNING)) != 0
     }

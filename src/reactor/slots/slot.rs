@@ -1,36 +1,23 @@
 //! A Job's place in the WorkQ: it owns the Leases, the waker and the result.
 //!
-//! One word holds the generation (upper half) and the phase. Three parties meet here, and the phase says who owns the
-//! cells: the Op (one thread at a time, by `&mut`), the reaper (one at a time, by the gate), and the free list.
+//! One word holds the generation (upper half) and the phase. Three parties meet here, and the phase
+//! says who owns the cells: the Op (one thread at a time, by `&mut`), the reaper (one at a time, by
+//! the gate), and the free list.
 //!
-//! ```text
-//!         fill            register             stored
-//!   Free ------> Pending ----------> Registering ----> Waiting     (and back to Registering with the next poll)
-//!     ^            |                     |               |
-//!     |  undo: the |                     |               |         The device may complete it in each of the three:
-//!     |  device    |                     |               |
-//!     +- refused   |                     v               |
-//!                  +----> Completing -> Done <- Registering (the Op, still registering, finds out itself)
-//!                             |          |
-//!                             |          +--> Free   Op takes the result, or is dropped
-//!                             +--> CompletingOrphan --> Free   dropped meanwhile: the reaper frees
-//!   dropped in flight: Orphan --> Free   the reaper frees
-//!
-//!         post                   take_posted
-//!   Free ------> Posted --> Done ----------> Free     a Job of the caller's own loop: no Op, nobody drops it
-//!
-//!   Free ------> Running --------> Free               a Job of a graph's run: no Op, the reaper frees, and tells the run
-//! ```
+//! [`Phases`] draws how a Slot goes from phase to phase.
 //!
 //! - `held` and `result`: the Op's until Pending, the reaper's until Done, then the Op's.
-//! - `target`: the Op's in Registering and before Pending, the reaper's in Completing. In Posted it stays as it is, and
-//!   goes with `result` to whoever takes the Slot out of [`Finished`](super::finished::Finished). In Running it is the
-//!   submitter's until the device has accepted the Job, and then the completion's: nobody else reads it, so that a run that
-//!   sleeps is woken through a list of its own (`Shared::runs`).
-//! - Each completion is taken once: a stale Token has another generation or phase, and changes nothing.
+//! - `target`: the Op's in Registering and before Pending, the reaper's in Completing. In Posted it
+//!   stays as it is, and goes with `result` to whoever takes the Slot out of
+//!   [`Finished`](super::finished::Finished). In Running it is the submitter's until the device has
+//!   accepted the Job, and then the completion's: nobody else reads it, so that a run that sleeps
+//!   is woken through a list of its own (`Shared::runs`).
+//! - Each completion is taken once: a stale Token has another generation or phase, and changes
+//!   nothing.
 //!
-//! Orderings: every change of owner is a Release store or exchange, paired with the Acquire of the next owner's. In debug
-//! builds each access checks that the Slot is in a phase in which the cell is the caller's.
+//! Orderings: every change of owner is a Release store or exchange, paired with the Acquire of the
+//! next owner's. In debug builds each access checks that the Slot is in a phase in which the cell
+//! is the caller's.
 #![expect(unsafe_code, reason = "the phase says who owns the cells")]
 
 use std::task::Waker;
@@ -185,7 +172,8 @@ impl Slot {
         self.state.store(state | DONE, Ordering::Release);
     }
 
-    /// Caller's own loop: word and result of a Job that is over. The Slot is free then, but for the free list.
+    /// Caller's own loop: word and result of a Job that is over. The Slot is free then, but for the
+    /// free list.
     ///
     /// # Safety
     ///
@@ -206,15 +194,16 @@ impl Slot {
         }
     }
 
-    /// The device refused the Job: the Slot is free again, but for the free list; the Leases are the caller's.
+    /// The device refused the Job: the Slot is free again, but for the free list; the Leases are
+    /// the caller's.
     ///
     /// # Safety
     ///
     /// The caller has just filled the Slot, no device has its Job, and nobody else knows the Token.
     pub(in crate::reactor) unsafe fn undo(&self) -> JobLeases {
         self.owned_in(SUBMITTING);
-        // SAFETY: no device has accepted the Job, so that no completion can come; no Op has stored a waker, and nobody else
-        // reads a `target`: the caller owns the cells.
+        // SAFETY: no device has accepted the Job, so that no completion can come; no Op has stored
+        // a waker, and nobody else reads a `target`: the caller owns the cells.
         let held = unsafe { replace(&self.held, None) };
         // SAFETY: as above.
         let target = unsafe { replace(&self.target, None) };
@@ -273,14 +262,16 @@ impl Slot {
         };
         // If this fails the reaper has made it Done meanwhile, and `take` says so.
         let waiting = state & !PHASE | WAITING;
-        // SeqCst: whoever set another mode sees it asleep, or is seen by it afterwards (`take_waker`, `Current`).
+        // SeqCst: whoever set another mode sees it asleep, or is seen by it afterwards
+        // (`take_waker`, `Current`).
         let _ =
             self.state
                 .compare_exchange(registering, waiting, Ordering::SeqCst, Ordering::Relaxed);
         drop_target(old);
     }
 
-    /// Op: it is dropped. True if the Slot is free, but for the free list; else the reaper will see to it.
+    /// Op: it is dropped. True if the Slot is free, but for the free list; else the reaper will see
+    /// to it.
     pub(in crate::reactor) fn abandon(&self) -> bool {
         let mut state = self.state.load(Ordering::Acquire);
         loop {
@@ -316,7 +307,8 @@ impl Slot {
             return Completed::Stale;
         }
         self.owned_in(IN_FLIGHT);
-        // SAFETY: the Job was in flight, and its completion comes once: `held` and `result` are the reaper's.
+        // SAFETY: the Job was in flight, and its completion comes once: `held` and `result` are the
+        // reaper's.
         let held = unsafe { replace(&self.held, None) };
         if let Some(held) = held {
             held.release(&outcome, rest);
@@ -423,7 +415,8 @@ impl Slot {
         Phases::of(self.state.load(Ordering::Acquire))
     }
 
-    /// Reaper: the waker of an Op that waits, taken out so that the Op polls again: the world changed under it.
+    /// Reaper: the waker of an Op that waits, taken out so that the Op polls again: the world
+    /// changed under it.
     pub(in crate::reactor) fn take_waker(&self) -> Option<Waker> {
         // SeqCst: pairs with `register`.
         let state = self.state.load(Ordering::SeqCst);
@@ -433,8 +426,8 @@ impl Slot {
             .compare_exchange(waiting, registering, Ordering::Acquire, Ordering::Relaxed)
             .ok()?;
         self.owned_in(TAKES_WAKER);
-        // SAFETY: Registering keeps the Op away (`register` gives up, `abandon` leaves the cells), and the gate keeps
-        // other reapers away.
+        // SAFETY: Registering keeps the Op away (`register` gives up, `abandon` leaves the cells),
+        // and the gate keeps other reapers away.
         let target = unsafe { replace(&self.target, None) };
         // If it fails the Op was dropped meanwhile.
         let _ =
@@ -531,7 +524,8 @@ mod tests {
         let slot = Slot::new();
         let generation = slot.fill_alone(held(), None);
         let _ = complete(&slot, generation, Ok(3));
-        // SAFETY: there is no device; the phase is wrong, and the check comes before a cell is reached.
+        // SAFETY: there is no device; the phase is wrong, and the check comes before a cell is
+        // reached.
         drop(unsafe { slot.undo() });
     }
 

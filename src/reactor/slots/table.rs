@@ -66,12 +66,13 @@ impl Table {
         &self.finished
     }
 
-    /// Takes the oldest of them: its word, and how it ended. The Slot is free, but for the free list.
+    /// Takes the oldest of them: its word, and how it ended. The Slot is free, but for the free
+    /// list.
     pub(in crate::reactor) fn take_finished(&self) -> Option<(u32, u64, ResultKind, Outcome)> {
         loop {
             let index = self.finished.pop()?;
-            // SAFETY: the number was just taken out of `Finished`, where `complete` and `settle` put
-            // one for each end of such a job.
+            // SAFETY: the number was just taken out of `Finished`, where `complete` and `settle`
+            // put one for each end of such a job.
             let taken = unsafe { self.slots[index as usize].take_posted() };
             if let Some((user_data, meaning, outcome)) = taken {
                 return Some((index, user_data, meaning, outcome));
@@ -88,7 +89,8 @@ impl Table {
         rest: &mut Leftovers,
     ) -> Option<Notify> {
         let token = completion.token;
-        // What a device says is checked: a Token of ours names a Slot, and its generation says which use of it.
+        // What a device says is checked: a Token of ours names a Slot, and its generation says
+        // which use of it.
         let slot = (token.table() == 0)
             .then(|| self.slots.get(token.index() as usize))
             .flatten();
@@ -163,8 +165,8 @@ impl Table {
     }
 }
 
-/// A Slot that was taken from the free list: only its holder fills it, and at most once. It goes back
-/// to the free list when it is dropped.
+/// A Slot that was taken from the free list: only its holder fills it, and at most once. It goes
+/// back to the free list when it is dropped.
 #[must_use]
 pub(crate) struct Taken<'a> {
     table: &'a Table,

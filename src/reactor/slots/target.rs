@@ -25,7 +25,8 @@ pub(in crate::reactor) enum Target {
     Waker(Waker),
     /// A graph's run needs no waker per node, and no Op: its Slots are freed by the reaper.
     Run(Arc<dyn Run>, u32),
-    /// The caller's own loop, which is given this word back, and what the result means. That waits in the Slot.
+    /// The caller's own loop, which is given this word back, and what the result means. That waits
+    /// in the Slot.
     Caller(u64, ResultKind),
 }
 

@@ -6,11 +6,12 @@
 //!                +--> Queued (in line for a place) -----------+   +-- dropped: cancelled
 //! ```
 //!
-//! While the mode spins, a wait is nothing but loads. A place it takes when it is about to sleep, or if the device cannot be
-//! asked without one.
+//! While the mode spins, a wait is nothing but loads. A place it takes when it is about to sleep,
+//! or if the device cannot be asked without one.
 //!
-//! The waits that have the places may never end, or never be polled again. So a wait in line does not rest on them: each
-//! of its polls looks at the counter, and it naps between two looks, as on a device without waits.
+//! The waits that have the places may never end, or never be polled again. So a wait in line does
+//! not rest on them: each of its polls looks at the counter, and it naps between two looks, as on a
+//! device without waits.
 
 #![allow(
     unreachable_pub,
@@ -115,8 +116,8 @@ impl<W: Waiter> EventWaitFuture<W> {
         Ok(())
     }
 
-    /// Begins now, for a loop of the caller's own, or says why not: nothing waits. The flight is idle,
-    /// and stays so.
+    /// Begins now, for a loop of the caller's own, or says why not: nothing waits. The flight is
+    /// idle, and stays so.
     pub(crate) fn post(&self, user_data: u64) -> Result<(), JobError> {
         let waiter = &self.waiter;
         waiter.attachment().check_open()?;
@@ -290,8 +291,8 @@ fn go_on(
     }
 }
 
-/// Looks, as long as the policy says, and takes a place then, or stands in line for one. `Err` is how
-/// the wait ends without one.
+/// Looks, as long as the policy says, and takes a place then, or stands in line for one. `Err` is
+/// how the wait ends without one.
 #[inline]
 fn look_and_begin(
     waiter: &impl Waiter,

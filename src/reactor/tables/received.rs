@@ -93,7 +93,8 @@ impl RecvCompletion {
             return Err(JobError::new(Reason::ReceiveTooSmall, len, room));
         }
         assert!(len <= self.room.len);
-        // SAFETY: each RecvBuf has the write Lease of its memory (`RecvBuf::new`), which has `len` bytes.
+        // SAFETY: each RecvBuf has the write Lease of its memory (`RecvBuf::new`), which has `len`
+        // bytes.
         unsafe { hand_over(&self.room.segments, &to.segments, len) };
         if let Some(lease) = &to.lease {
             lease.grow(len);

@@ -1,7 +1,8 @@
 //! The receives of one Rdma: a table of their own, apart from the depth of the WorkQ.
 //!
-//! A receive cannot be recalled, so an Op that is dropped leaves an *orphan*: it stays posted, and its memory leased. The
-//! next Op that begins *adopts* the oldest orphan and posts nothing; its message is copied to where the adopter wants it.
+//! A receive cannot be recalled, so an Op that is dropped leaves an *orphan*: it stays posted, and
+//! its memory leased. The next Op that begins *adopts* the oldest orphan and posts nothing; its
+//! message is copied to where the adopter wants it.
 //!
 //! ```text
 //!          fill              complete            take, free
@@ -12,8 +13,8 @@
 //!              orphan: Posted -------> orphan: Done
 //! ```
 //!
-//! All of it is under one lock, in which no code of the user's runs: wakers are cloned, woken and dropped, and Leases given
-//! back, outside.
+//! All of it is under one lock, in which no code of the user's runs: wakers are cloned, woken and
+//! dropped, and Leases given back, outside.
 
 mod lives;
 
@@ -229,8 +230,8 @@ impl RecvTable {
         room
     }
 
-    /// Op: how the receive ended, if it has. The place of its own is free then; of an adopted one its memory is the caller's
-    /// until `settle` or `put_back`.
+    /// Op: how the receive ended, if it has. The place of its own is free then; of an adopted one
+    /// its memory is the caller's until `settle` or `put_back`.
     #[inline]
     pub(in crate::reactor) fn take(&self, receipt: Receipt) -> Option<RecvCompletion> {
         if !self.over[receipt.index as usize].load(Ordering::Acquire) {

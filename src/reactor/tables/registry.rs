@@ -1,4 +1,5 @@
-//! The tables of a WorkQ beside that of its Slots, receives and waits: the upper part of a Token says which.
+//! The tables of a WorkQ beside that of its Slots, receives and waits: the upper part of a Token
+//! says which.
 
 use std::sync::Arc;
 
@@ -56,7 +57,8 @@ struct Entry {
     posted: u64,
 }
 
-/// What a new table is made with: its number, how many Tokens that had, so that none is used twice, and who sleeps.
+/// What a new table is made with: its number, how many Tokens that had, so that none is used twice,
+/// and who sleeps.
 pub(in crate::reactor) struct Numbered {
     pub(in crate::reactor) number: u32,
     pub(in crate::reactor) posted: u64,

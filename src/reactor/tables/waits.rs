@@ -7,8 +7,9 @@
 //!                  +---- Op dropped ----+---------> Free
 //! ```
 //!
-//! Unlike a receive a wait can be recalled: an Op that is dropped frees its place, and what its device says of it later names
-//! an old generation. All of it is under one lock, in which no code of the user's runs.
+//! Unlike a receive a wait can be recalled: an Op that is dropped frees its place, and what its
+//! device says of it later names an old generation. All of it is under one lock, in which no code
+//! of the user's runs.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -108,7 +109,8 @@ impl WaitTable {
         Some(Ticket { index, generation })
     }
 
-    /// Op: how the wait ended, if it has. The place is free then, and whoever is in line is to be notified.
+    /// Op: how the wait ended, if it has. The place is free then, and whoever is in line is to be
+    /// notified.
     #[inline]
     pub(in crate::reactor) fn take(&self, ticket: Ticket) -> Option<Outcome> {
         if !self.over[ticket.index as usize].load(Ordering::Acquire) {

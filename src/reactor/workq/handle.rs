@@ -11,9 +11,9 @@ use crate::reactor::mode::{Mode, Policy};
 
 /// The queue that Jobs go into and Completions come out of (Core guide 3.4.3).
 ///
-/// Clones are the same queue. It can be used from any task on any thread; awaiting on a full queue waits its turn, in
-/// order. The last handle to go never waits for Jobs in flight: the device keeps what they need, and frees it after
-/// its last Job. [`WorkQ::shutdown`] waits.
+/// Clones are the same queue. It can be used from any task on any thread; awaiting on a full queue
+/// waits its turn, in order. The last handle to go never waits for Jobs in flight: the device keeps
+/// what they need, and frees it after its last Job. [`WorkQ::shutdown`] waits.
 #[derive(Clone)]
 #[doc(alias = "doca_workq")]
 pub struct WorkQ(pub(in crate::reactor) Arc<Shared>);
@@ -39,16 +39,17 @@ impl WorkQ {
         self.0.mode.load().mode()
     }
 
-    /// Changes how its Ops wait, at once, from any thread: all who wait are woken, and go on as the new mode says. Jobs in
-    /// flight and the order of those in line are untouched.
+    /// Changes how its Ops wait, at once, from any thread: all who wait are woken, and go on as the
+    /// new mode says. Jobs in flight and the order of those in line are untouched.
     ///
     /// From busy-polling to another mode, Ops must be polled on a Tokio runtime from then on (or in
-    /// [`WorkQ::block_on`]): one that is polled elsewhere ends with `BadState`, as ever in event mode.
+    /// [`WorkQ::block_on`]): one that is polled elsewhere ends with `BadState`, as ever in event
+    /// mode.
     ///
     /// # Errors
     ///
-    /// `NotSupported` if a device that is attached cannot ring an event handle, and the mode needs it; `InvalidValue` for a
-    /// spin beyond 1 s. The mode is what it was, then.
+    /// `NotSupported` if a device that is attached cannot ring an event handle, and the mode needs
+    /// it; `InvalidValue` for a spin beyond 1 s. The mode is what it was, then.
     #[doc(alias = "doca_workq_set_event_driven_enable")]
     pub fn set_mode(&self, mode: Mode) -> Result<()> {
         const OP: &str = "WorkQ::set_mode";
@@ -102,7 +103,8 @@ pub struct WorkQBuilder {
 }
 
 impl WorkQBuilder {
-    /// The most Jobs in flight, 1 to 1,048,576; 256 if not said. Jobs that finish inline take no Slot.
+    /// The most Jobs in flight, 1 to 1,048,576; 256 if not said. Jobs that finish inline take no
+    /// Slot.
     pub fn depth(mut self, jobs: u32) -> WorkQBuilder {
         self.depth = jobs;
         self
@@ -119,7 +121,8 @@ impl WorkQBuilder {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for a depth or a spin out of bounds, `OperatingSystem` if there is no descriptor for the event handle.
+    /// `InvalidValue` for a depth or a spin out of bounds, `OperatingSystem` if there is no
+    /// descriptor for the event handle.
     pub fn build(self) -> Result<WorkQ> {
         if self.depth == 0 || self.depth > Token::MAX_SLOTS {
             let text = format!(

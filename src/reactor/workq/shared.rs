@@ -73,7 +73,8 @@ pub struct Attachment {
     pub(in crate::reactor) queue: Arc<dyn Queue>,
     pub(in crate::reactor) device: Device,
     pub(in crate::reactor) index: u8,
-    /// What the context's jobs are submitted to: the queue, or what an Rdma or a SyncEvent has on it.
+    /// What the context's jobs are submitted to: the queue, or what an Rdma or a SyncEvent has on
+    /// it.
     pub(in crate::reactor) to: Arc<dyn Submit>,
     /// The order of jobs in line, of an Rdma or a SyncEvent.
     pub(in crate::reactor) order: Option<Arc<Order>>,

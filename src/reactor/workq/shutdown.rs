@@ -24,9 +24,10 @@ pub struct Shutdown {
 }
 
 impl WorkQ {
-    /// Refuses new Jobs from now on, and waits until nothing is in flight. Ops that wait for a Slot end with `Shutdown`;
-    /// those in flight are finished, and their results can be fetched. Receives and waits that were posted end with
-    /// `Shutdown` too: [`progress`](WorkQ::progress) hands them out.
+    /// Refuses new Jobs from now on, and waits until nothing is in flight. Ops that wait for a Slot
+    /// end with `Shutdown`; those in flight are finished, and their results can be fetched.
+    /// Receives and waits that were posted end with `Shutdown` too: [`progress`](WorkQ::progress)
+    /// hands them out.
     ///
     /// # Cancel safety
     ///

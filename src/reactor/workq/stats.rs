@@ -8,7 +8,8 @@ use crate::device::Device;
 
 /// What a WorkQ has done since it was built: the answer of [`WorkQ::stats`].
 ///
-/// The numbers are exact while nothing happens; taken amid work they may differ by the Jobs that began or ended meanwhile.
+/// The numbers are exact while nothing happens; taken amid work they may differ by the Jobs that
+/// began or ended meanwhile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -16,11 +17,13 @@ pub struct Stats {
     pub submitted: u64,
     /// Jobs that are over, failed or not, collected from the device.
     pub completed: u64,
-    /// Those of them that failed, as far as they were not finished inline: an inline failure is the answer of the call itself.
+    /// Those of them that failed, as far as they were not finished inline: an inline failure is the
+    /// answer of the call itself.
     pub failed: u64,
     /// Jobs that devices have: they are over, but for being collected, or not.
     pub in_flight: u64,
-    /// Results that nobody has fetched: of an Op that was not polled since or was forgotten, or of the caller's own loop.
+    /// Results that nobody has fetched: of an Op that was not polled since or was forgotten, or of
+    /// the caller's own loop.
     pub unfetched: u64,
     /// How often devices were asked for completions.
     pub polls: u64,
@@ -28,7 +31,8 @@ pub struct Stats {
     pub arms: u64,
     /// Events that were attended to: by a runtime's driver, or by [`WorkQ::clear`].
     pub wake_ups: u64,
-    /// How long the engines of its devices have worked, for whatever WorkQ: counted when they pause. Adapters say nothing.
+    /// How long the engines of its devices have worked, for whatever WorkQ: counted when they
+    /// pause. Adapters say nothing.
     pub engine_time: Duration,
 }
 

@@ -87,9 +87,11 @@ impl Attachment {
         assert!(slot.is_of(&self.shared.core.table));
         // Before the device is asked: a later completion may have made room.
         let completed = self.shared.counts.collected();
-        // Pending before the device can see the Job: its completion may come before `submit` returns.
+        // Pending before the device can see the Job: its completion may come before `submit`
+        // returns.
         let token = slot.fill(held, target);
-        // Pairs with the fence of `Shutdown`: either it sees this Slot, or this sees that the WorkQ is closed.
+        // Pairs with the fence of `Shutdown`: either it sees this Slot, or this sees that the WorkQ
+        // is closed.
         fence(Ordering::SeqCst);
         if let Err(error) = self.check_open() {
             // SAFETY: filled above, and given to no device.
@@ -133,7 +135,8 @@ impl Attachment {
 impl Shared {
     /// Reaps. The caller is in the gate.
     pub(super) fn reap_from(queue: &Arc<dyn Queue>, out: &mut [Completion]) -> usize {
-        // SAFETY: the gate lets in one at a time, and its exchanges order one after the other; nobody else has the queue.
+        // SAFETY: the gate lets in one at a time, and its exchanges order one after the other;
+        // nobody else has the queue.
         unsafe { queue.reap(out) }
     }
 
@@ -144,17 +147,17 @@ impl Shared {
         node: Pin<&WaitNode>,
         waker: &Waker,
     ) {
-        // SAFETY: Shared is in an Arc, which the JobFuture that has the node reaches through its context, borrowed or
-        // owned, until after the node is dropped (field order in `JobFuture`, and the borrow). A `Line`
-        // owns a handle, which is dropped after its nodes (field order), and stands in line of that
-        // WorkQ alone.
+        // SAFETY: Shared is in an Arc, which the JobFuture that has the node reaches through its
+        // context, borrowed or owned, until after the node is dropped (field order in `JobFuture`,
+        // and the borrow). A `Line` owns a handle, which is dropped after its nodes (field order),
+        // and stands in line of that WorkQ alone.
         unsafe { self.waiters.enqueue_in(order, node, waker) };
     }
 
     /// Puts a run that goes to sleep where `wake_all` finds it.
     pub(in crate::reactor) fn enqueue_run(&self, node: Pin<&WaitNode>, waker: &Waker) {
-        // SAFETY: a `Line` has the node, and owns a handle of the WorkQ that it is used with, which is
-        // dropped after the node.
+        // SAFETY: a `Line` has the node, and owns a handle of the WorkQ that it is used with, which
+        // is dropped after the node.
         unsafe { self.runs.enqueue(node, waker) };
     }
 

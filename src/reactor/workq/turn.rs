@@ -1,4 +1,5 @@
-//! One look at the devices: it notifies those whose jobs have completed, and those in line for a Slot.
+//! One look at the devices: it notifies those whose jobs have completed, and those in line for a
+//! Slot.
 //!
 //! A [`Turn`] reaps inside the gate, and does outside of it all that may run code of the
 //! application's.
@@ -30,8 +31,8 @@ impl Driven for Shared {
         &self.events
     }
 
-    /// The runtimes are registered anew, with a handle that spans the descriptor too, and an event may
-    /// be swallowed meanwhile: one is rung for, whose turn arms for those that sleep.
+    /// The runtimes are registered anew, with a handle that spans the descriptor too, and an event
+    /// may be swallowed meanwhile: one is rung for, whose turn arms for those that sleep.
     fn nest(&self, fd: BorrowedFd<'_>) -> Result<()> {
         if !self.events.nest(fd)? {
             // Those that slept on a runtime that does not hear any more register anew.
@@ -42,7 +43,8 @@ impl Driven for Shared {
         Ok(())
     }
 
-    /// Woken by an event: looks, arms if anybody waits, and looks once more. (Look-then-arm loses wake-ups.)
+    /// Woken by an event: looks, arms if anybody waits, and looks once more. (Look-then-arm loses
+    /// wake-ups.)
     #[inline]
     fn event_turn(&self) {
         self.counts.woken();
@@ -51,8 +53,8 @@ impl Driven for Shared {
         // polled first.
         let rung = self.is_rung();
         self.queues().for_each(|queue| queue.clear());
-        // What was expected may have been cleared just now: after that, or who armed meanwhile would expect it still. Pairs
-        // with `poll_event`.
+        // What was expected may have been cleared just now: after that, or who armed meanwhile
+        // would expect it still. Pairs with `poll_event`.
         self.expected.swap(false, Ordering::AcqRel);
         fence(Ordering::SeqCst);
         self.turn();
@@ -82,8 +84,9 @@ impl Driven for Shared {
 impl Shared {
     /// Whether somebody waits for the next event.
     ///
-    /// Ops that look themselves do not, so that in busy mode nothing but orphans does, and an Op that slept when the mode
-    /// was set and has yet to be polled. The caller's own loop arms for itself.
+    /// Ops that look themselves do not, so that in busy mode nothing but orphans does, and an Op
+    /// that slept when the mode was set and has yet to be polled. The caller's own loop arms for
+    /// itself.
     fn is_waited_for(&self) -> bool {
         let phases = self.core.table.phases();
         let policy = self.mode.load();
@@ -107,9 +110,11 @@ impl Shared {
     /// Asks every queue to ring. True if completions wait already.
     pub(in crate::reactor) fn arm(&self) -> bool {
         self.counts.armed();
-        // Others rely on an event once one is expected, also if a provider panics before it is armed.
+        // Others rely on an event once one is expected, also if a provider panics before it is
+        // armed.
         let unheard = Unheard(self);
-        // First: an event that this brings about must not come before it. A queue that was attached before is seen (`attach`).
+        // First: an event that this brings about must not come before it. A queue that was attached
+        // before is seen (`attach`).
         self.expected.swap(true, Ordering::AcqRel);
         let queues = self.queues();
         let ready = queues.fold(false, |ready, queue| ready | (queue.arm() == Armed::Ready));
@@ -131,8 +136,9 @@ impl Shared {
         }
     }
 
-    /// Has those notified that watch the state of an Rdma, by the thread that holds the gate if there is
-    /// one. A provider may say so amid a look, and a watcher's waker is code of the application's.
+    /// Has those notified that watch the state of an Rdma, by the thread that holds the gate if
+    /// there is one. A provider may say so amid a look, and a watcher's waker is code of the
+    /// application's.
     pub(in crate::reactor) fn changed(&self, changed: Changed) {
         lock(&self.changes).push(changed);
         self.asked.fetch_or(CHANGE, Ordering::SeqCst);
@@ -154,8 +160,8 @@ impl Shared {
         }
     }
 
-    /// Looks: reaps what has finished, and notifies of it. If another thread does so already, that one
-    /// looks once more.
+    /// Looks: reaps what has finished, and notifies of it. If another thread does so already, that
+    /// one looks once more.
     pub(in crate::reactor) fn turn(&self) {
         let Some(inside) = self.gate.enter() else {
             return;
@@ -200,8 +206,8 @@ impl Shared {
     }
 }
 
-/// An event that is being attended to. If a provider panics meanwhile, its drop has another thread, or
-/// the next turn of this one, attend to it: whoever sleeps rests on that.
+/// An event that is being attended to. If a provider panics meanwhile, its drop has another thread,
+/// or the next turn of this one, attend to it: whoever sleeps rests on that.
 struct Unheard<'a>(&'a Shared);
 
 impl Drop for Unheard<'_> {
@@ -223,7 +229,8 @@ struct Turn<'a> {
     /// What has a place may notify its Op, or the line; not both.
     to_notify: ArrayVec<Notify, BATCH>,
     rest: Leftovers,
-    /// The wakers of those that sleep, if all are woken. Their Slots can be reached inside the gate only.
+    /// The wakers of those that sleep, if all are woken. Their Slots can be reached inside the gate
+    /// only.
     sleepers: Option<Vec<Later<Waker>>>,
     asked: u8,
     /// Something was over: a Slot is free, or the device has room.

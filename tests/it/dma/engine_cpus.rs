@@ -16,7 +16,8 @@ fn list(set: &CpuSet) -> Vec<usize> {
         .collect()
 }
 
-/// Attaches a context of a device called `name`, as no other test calls one, and returns the CPUs of each of its engines.
+/// Attaches a context of a device called `name`, as no other test calls one, and returns the CPUs
+/// of each of its engines.
 fn engines_of(name: &str, soft: SoftBuilder) -> Result<Vec<Vec<usize>>, Error> {
     let addr = PciAddr::new(0, 0, 0);
     let port = Port::new("p0", addr).function(Function::pf(name, addr));

@@ -1,4 +1,5 @@
-//! Faults on request: errors keep their kind and code, delays reorder, a Hold stops everything, and each job is counted.
+//! Faults on request: errors keep their kind and code, delays reorder, a Hold stops everything, and
+//! each job is counted.
 
 use std::time::{Duration, Instant};
 

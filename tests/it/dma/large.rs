@@ -16,7 +16,8 @@ fn soft(engines: usize) -> Soft {
     Soft::builder().inline_limit(0).engines(engines).build()
 }
 
-/// A source full of bytes that tell where they are, a destination in the middle of zeros, and what lies around it.
+/// A source full of bytes that tell where they are, a destination in the middle of zeros, and what
+/// lies around it.
 struct Large {
     src: Buf,
     dst: Buf,

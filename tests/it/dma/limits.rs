@@ -1,4 +1,5 @@
-//! What a device with the limits of an adapter refuses: exactly what its capabilities say, before anything is leased.
+//! What a device with the limits of an adapter refuses: exactly what its capabilities say, before
+//! anything is leased.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -100,7 +101,8 @@ fn the_longest_list_is_done_and_one_buf_more_is_refused_on_either_side() {
             Reason::ListTooLong,
             [4, 3],
         );
-        // One that holds nothing does not count among sources, nor one without room among destinations.
+        // One that holds nothing does not count among sources, nor one without room among
+        // destinations.
         bufs[2].reset_data_len().unwrap();
         assert_eq!(bench.dma.copy(&four, &dst).await, Ok(60));
         bufs[2].set_data(0, ELEMENT).unwrap();
@@ -170,7 +172,8 @@ fn each_profile_is_what_its_devices_say() {
     }
 }
 
-/// Between the look at the operands and their Leases somebody may change them: what is done is within the limits all the same.
+/// Between the look at the operands and their Leases somebody may change them: what is done is
+/// within the limits all the same.
 #[test]
 fn operands_that_change_meanwhile_are_not_done_beyond_the_limits() {
     let limits = Limits::unlimited().max_buf_size(100);

@@ -1,4 +1,5 @@
-//! What is wrong is refused with a precise error and its numbers; nothing moved, and everything can be used afterwards.
+//! What is wrong is refused with a precise error and its numbers; nothing moved, and everything can
+//! be used afterwards.
 
 use support::*;
 use tokio_doca::soft::Soft;
@@ -56,7 +57,8 @@ fn too_small_a_tailroom_is_refused_with_both_numbers() {
     });
 }
 
-/// However it is found (a refused Lease), a job that shares memory with itself is wrong, and waiting will not help.
+/// However it is found (a refused Lease), a job that shares memory with itself is wrong, and
+/// waiting will not help.
 #[test]
 fn source_and_destination_that_share_memory_are_refused() {
     each(async |bench| {

@@ -1,4 +1,5 @@
-//! Graphs: what is refused when they are built, what a run does and in which order, and what becomes of one that is dropped.
+//! Graphs: what is refused when they are built, what a run does and in which order, and what
+//! becomes of one that is dropped.
 
 use std::future::Future;
 use std::pin::pin;
@@ -73,7 +74,8 @@ fn all() -> Vec<Config> {
     configs().into_iter().chain(more).collect()
 }
 
-// Building ------------------------------------------------------------------------------------------------------
+// Building
+// ------------------------------------------------------------------------------------------------------
 
 #[test]
 fn a_cycle_is_refused_and_told_in_order() {
@@ -204,7 +206,8 @@ fn a_context_that_is_not_on_the_runs_workq_is_an_error_that_names_the_node() {
     assert!(graph.instance_on(&other).is_ok() && graph.instance_on(&bench.workq).is_ok());
 }
 
-// Running -------------------------------------------------------------------------------------------------------
+// Running
+// -------------------------------------------------------------------------------------------------------
 
 #[test]
 fn a_context_that_a_graph_has_is_not_detached() {
@@ -698,7 +701,8 @@ fn a_run_needs_no_runtime_in_busy_mode_and_says_so_in_event_mode() {
     });
 }
 
-// Failing -------------------------------------------------------------------------------------------------------
+// Failing
+// -------------------------------------------------------------------------------------------------------
 
 #[test]
 fn a_node_that_fails_starts_nothing_new_and_the_rest_drains() {
@@ -891,7 +895,8 @@ fn a_shutdown_fails_who_is_in_line_and_drains_the_rest() {
     );
 }
 
-// Dropping ------------------------------------------------------------------------------------------------------
+// Dropping
+// ------------------------------------------------------------------------------------------------------
 
 #[test]
 fn a_run_that_is_dropped_leaves_its_jobs_and_the_next_one_waits_for_them() {
@@ -1050,7 +1055,8 @@ fn a_run_that_is_over_must_not_be_polled() {
     let _ = poll(going.as_mut());
 }
 
-// Futures and sub-graphs ----------------------------------------------------------------------------------------
+// Futures and sub-graphs
+// ----------------------------------------------------------------------------------------
 
 #[test]
 fn an_async_node_is_any_future_and_may_await_jobs() {
@@ -1394,7 +1400,8 @@ fn jobs_of_a_dropped_sub_graph_are_waited_for_by_whoever_runs_it_next() {
     });
 }
 
-// For the eye ---------------------------------------------------------------------------------------------------
+// For the eye
+// ---------------------------------------------------------------------------------------------------
 
 #[test]
 fn the_drawing_has_every_node_and_edge() {

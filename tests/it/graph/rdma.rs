@@ -1,4 +1,5 @@
-//! Remote operations as nodes: what they answer, what a receive got, how they fail, and what becomes of receives.
+//! Remote operations as nodes: what they answer, what a receive got, how they fail, and what
+//! becomes of receives.
 
 use std::pin::pin;
 

@@ -1,4 +1,5 @@
-//! Sync events as nodes of graphs: what is set when, waits that take no Slot, and what a failure does to them.
+//! Sync events as nodes of graphs: what is set when, waits that take no Slot, and what a failure
+//! does to them.
 
 use support::events::Setup;
 use support::*;

@@ -1,5 +1,5 @@
-//! The rooms of a Buf, and which bytes a copy touches: the data of the source, the tailroom of the destination, and
-//! not one byte beside them.
+//! The rooms of a Buf, and which bytes a copy touches: the data of the source, the tailroom of the
+//! destination, and not one byte beside them.
 
 use support::*;
 use tokio_doca::soft::Fault;
@@ -85,7 +85,8 @@ fn output_is_appended_to_the_tailroom() {
     });
 }
 
-/// Every byte of a whole Mmap is checked after every copy: headroom, data before, bytes behind, neighbours.
+/// Every byte of a whole Mmap is checked after every copy: headroom, data before, bytes behind,
+/// neighbours.
 #[test]
 fn copies_touch_only_the_tailroom_they_fill() {
     each(async |bench| {

@@ -1,4 +1,5 @@
-//! Bufs in the `bytes` ecosystem: handed over without a copy, consumed as a `bytes::Buf`, appended to as a `BufMut`.
+//! Bufs in the `bytes` ecosystem: handed over without a copy, consumed as a `bytes::Buf`, appended
+//! to as a `BufMut`.
 #![expect(unsafe_code, reason = "advance_mut is unsafe to call")]
 
 use std::io::Read;

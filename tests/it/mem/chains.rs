@@ -1,4 +1,5 @@
-//! Gather and scatter: lists copy like one piece, change nothing when refused, and are kept while a job has them.
+//! Gather and scatter: lists copy like one piece, change nothing when refused, and are kept while a
+//! job has them.
 
 use support::*;
 use tokio_doca::soft::Fault;

@@ -540,7 +540,8 @@ async fn what_is_taken_back_is_refused(
     chain: &tokio_doca::mem::BufChain,
     back: &Buf,
 ) {
-    // A piece of a pool's memory that peers may write takes no Lease, and keeps nobody from stopping the Mmap.
+    // A piece of a pool's memory that peers may write takes no Lease, and keeps nobody from
+    // stopping the Mmap.
     let pool = BufPool::builder(mmap).build().unwrap();
     let pieces = [..100, ..mmap.len()].map(|range| remote.buf(range).unwrap());
     drop(pool);

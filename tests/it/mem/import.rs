@@ -37,8 +37,8 @@ unsafe impl Adapter for Twisted {
     }
 }
 
-// SAFETY: the registrar duties are kept by the inner device, but for imports: no test makes a job of
-// one that is twisted.
+// SAFETY: the registrar duties are kept by the inner device, but for imports: no test makes a job
+// of one that is twisted.
 unsafe impl Registrar for Twisted {
     fn register(&self, region: &Region, purpose: RegistrationUse) -> Result<Registration> {
         self.inner.adapter().registrar().register(region, purpose)

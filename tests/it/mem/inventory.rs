@@ -1,4 +1,5 @@
-//! Bufs on ranges of the caller's choice: what may overlap, what a pool claims, and when a descriptor is free again.
+//! Bufs on ranges of the caller's choice: what may overlap, what a pool claims, and when a
+//! descriptor is free again.
 
 use support::*;
 use tokio_doca::{BufPool, Device, ErrorKind, Mmap, mem::BufInventory};

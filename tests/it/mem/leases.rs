@@ -1,4 +1,5 @@
-//! Many readers or one writer of some bytes, be they jobs or guards; nobody waits, and forgetting anything is sound.
+//! Many readers or one writer of some bytes, be they jobs or guards; nobody waits, and forgetting
+//! anything is sound.
 
 use support::*;
 use tokio_doca::{Buf, BufPool, Device, Dma, ErrorKind, Mmap, WorkQ, error::Reason};

@@ -1,4 +1,5 @@
-//! Every kind of memory that an Mmap can be of: who may touch it, who keeps it, and which devices hold it.
+//! Every kind of memory that an Mmap can be of: who may touch it, who keeps it, and which devices
+//! hold it.
 #![expect(
     unsafe_code,
     reason = "raw memory is taken on the caller's word, and a fake device is one"
@@ -31,7 +32,8 @@ fn builder() -> MmapBuilder {
     Mmap::builder().device(&Device::open_default().unwrap())
 }
 
-// A memfd of the application's ----------------------------------------------------------------------------------
+// A memfd of the application's
+// ----------------------------------------------------------------------------------
 
 fn memfd(flags: MFdFlags, len: usize) -> File {
     let file: OwnedFd = memfd_create("the application's", flags).unwrap();
@@ -273,7 +275,8 @@ fn two_mmaps_of_one_memfd_see_each_other_and_neither_lends_a_slice() {
     });
 }
 
-// Owners ----------------------------------------------------------------------------------------------------------
+// Owners
+// ----------------------------------------------------------------------------------------------------------
 
 /// Memory with a diary.
 struct Owner {
@@ -527,7 +530,8 @@ fn an_owner_that_panics_when_it_is_asked_is_dropped() {
     assert_eq!(Arc::strong_count(&count), 1);
 }
 
-// Raw memory ------------------------------------------------------------------------------------------------------
+// Raw memory
+// ------------------------------------------------------------------------------------------------------
 
 /// Leaked bytes, and what takes them back and counts that.
 fn raw(
@@ -615,7 +619,8 @@ fn a_free_callback_that_panics_stops_nobody() {
     assert_eq!(freed.load(SeqCst), 1);
 }
 
-// Huge pages ------------------------------------------------------------------------------------------------------
+// Huge pages
+// ------------------------------------------------------------------------------------------------------
 
 const MIB: usize = 1 << 20;
 
@@ -705,7 +710,8 @@ fn a_memfd_of_huge_pages_begins_at_one_of_them() {
     assert_eq!((mmap.len(), bytes(&buf)), (100, pattern(1, 100)));
 }
 
-// Devices ---------------------------------------------------------------------------------------------------------
+// Devices
+// ---------------------------------------------------------------------------------------------------------
 
 /// A device that registers and counts, or refuses.
 struct Fake {
@@ -915,7 +921,8 @@ fn whatever_uses_an_mmap_keeps_it_from_stopping() {
     });
 }
 
-/// The first key of an element stands in the element: it is the one of the devices that hold the memory now.
+/// The first key of an element stands in the element: it is the one of the devices that hold the
+/// memory now.
 #[test]
 fn stopping_in_a_loop_beside_users_gives_nobody_an_old_key() {
     const RESTARTS: usize = 100;

@@ -1,4 +1,5 @@
-//! Waiting for a Buf: each return wakes who is first in line, and a future that nobody polls stops nobody.
+//! Waiting for a Buf: each return wakes who is first in line, and a future that nobody polls stops
+//! nobody.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -128,7 +129,8 @@ fn a_thousand_tasks_share_a_small_pool() {
 #[test]
 fn a_woken_waiter_that_is_dropped_passes_it_on() {
     run(async {
-        // Another Buf is out all the time: the next return will not make good for what is not passed on.
+        // Another Buf is out all the time: the next return will not make good for what is not
+        // passed on.
         let pool = pool(2);
         let _kept = pool.try_alloc().unwrap();
         let buf = pool.try_alloc().unwrap();
@@ -173,8 +175,8 @@ fn a_waiter_that_nobody_polls_stops_nobody() {
     }
 }
 
-// An element is free, the only one that was told of it is a future that nobody polls, and another element is out for
-// good.
+// An element is free, the only one that was told of it is a future that nobody polls, and another
+// element is out for good.
 #[test]
 fn a_waiter_that_nobody_polls_stops_nobody_while_another_buf_is_out_for_good() {
     run(async {
@@ -338,8 +340,8 @@ fn a_pools_waiter_that_comes_while_the_mark_is_cleared_is_woken() {
     }
 }
 
-/// Bufs that outlive their pool come home from two threads at once: the last one ends it, and nobody reads it then (ASan
-/// sees it).
+/// Bufs that outlive their pool come home from two threads at once: the last one ends it, and
+/// nobody reads it then (ASan sees it).
 #[test]
 fn a_closed_pool_is_ended_by_the_last_of_two() {
     let device = Soft::builder().build().open("pf0").unwrap();

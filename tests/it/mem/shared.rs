@@ -1,4 +1,5 @@
-//! Memory that a peer may write at any time: no slices, copies that tear at worst, and atomics that do not.
+//! Memory that a peer may write at any time: no slices, copies that tear at worst, and atomics that
+//! do not.
 #![expect(unsafe_code, reason = "takes slices on its own word")]
 
 use support::*;
@@ -100,7 +101,8 @@ fn atomics_of_many_threads_lose_nothing() {
     assert_eq!((buf.load(0), buf.load(8)), (Ok(20_000), Ok(40_000)));
 }
 
-// Where others write anyway, a reader of this process need not be kept away; elsewhere it has a slice.
+// Where others write anyway, a reader of this process need not be kept away; elsewhere it has a
+// slice.
 #[test]
 fn atomics_and_readers_share_only_what_others_write_anyway() {
     each(async |bench| {

@@ -28,7 +28,8 @@ const MODES: [Mode; 3] = [
     },
 ];
 
-/// Every mode, inline and queued, on the loopback device and on the software device, or the adapter.
+/// Every mode, inline and queued, on the loopback device and on the software device, or the
+/// adapter.
 async fn everywhere<F: Future<Output = ()>>(test: impl Fn(Side, Side) -> F) {
     for mode in MODES {
         for inline in [false, true] {

@@ -1,4 +1,5 @@
-//! What fails between two Rdmas, who is told what, and how both begin anew (RDMA guide 4.3, 5.1.4, 5.2.3).
+//! What fails between two Rdmas, who is told what, and how both begin anew (RDMA guide 4.3, 5.1.4,
+//! 5.2.3).
 
 use std::time::{Duration, Instant};
 
@@ -131,7 +132,8 @@ async fn write_imm(
     result
 }
 
-/// Which operations work with these permissions of the peer's: write, read, compare_swap, fetch_add, write_imm.
+/// Which operations work with these permissions of the peer's: write, read, compare_swap,
+/// fetch_add, write_imm.
 async fn permitted(one: &Side, other: &Side, reason: &[Reason]) -> [bool; 5] {
     let there = one.import(&other.memory()).buf(..8).unwrap();
     let mut works = [false; 5];
@@ -243,7 +245,8 @@ fn what_is_refused_before_it_is_posted_changes_nothing() {
     });
 }
 
-/// Connects to a blob that is worth nothing to this side, which is refused, or comes to light with the first job.
+/// Connects to a blob that is worth nothing to this side, which is refused, or comes to light with
+/// the first job.
 async fn wrong(side: &Side, blob: &[u8]) {
     let connected = side.rdma.connect(blob).await;
     if connected.is_ok() && connects_unasked() {
@@ -363,7 +366,8 @@ fn a_watch_of_a_busy_workq_hears_once_that_is_event_driven() {
     }
 }
 
-/// What is finished inline looks at nothing: whoever does only that hears of its peer's end all the same.
+/// What is finished inline looks at nothing: whoever does only that hears of its peer's end all the
+/// same.
 #[test]
 fn a_loop_of_one_sided_operations_hears_of_the_peers_end() {
     each(async |setup| {

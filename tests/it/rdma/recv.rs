@@ -45,7 +45,8 @@ async fn everywhere<F: Future<Output = ()>>(test: impl Fn(Loopback, Side, Side) 
     }
 }
 
-/// The loopback device, and the software device, whose Jobs are finished inline or never, or the adapter.
+/// The loopback device, and the software device, whose Jobs are finished inline or never, or the
+/// adapter.
 fn devices() -> Vec<Device> {
     let under_test = defers().iter().map(|&defer| under_test(defer));
     std::iter::once(Loopback::device(false).1)
@@ -434,7 +435,8 @@ async fn a_stream_that_has_ended_leaves_its_receives_to_others() {
     .await;
 }
 
-/// Where there is no runtime the thread looks, and whoever calls `progress`: not the event that is rung for.
+/// Where there is no runtime the thread looks, and whoever calls `progress`: not the event that is
+/// rung for.
 #[test]
 fn in_block_on_one_in_line_that_nobody_polls_holds_up_nobody() {
     for own_loop in [false, true] {

@@ -1,4 +1,5 @@
-//! The two sides of a card: which devices and representors there are, what each side can do, and what changes at run time.
+//! The two sides of a card: which devices and representors there are, what each side can do, and
+//! what changes at run time.
 
 use tokio_doca::device::Provider;
 use tokio_doca::soft::{Function, Limits, Port, Soft, Topology, View};

@@ -1,4 +1,5 @@
-//! A full queue is no error: who awaits waits its turn, in order, and a future that nobody polls stops nobody.
+//! A full queue is no error: who awaits waits its turn, in order, and a future that nobody polls
+//! stops nobody.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -60,8 +61,8 @@ fn a_thousand_tasks_pass_through_a_shallow_queue() {
     }
 }
 
-/// 25 copies stand in line behind `depth` others. The order in which they end: as the engine works in order, it is the
-/// order of submission, but for those that are in flight together.
+/// 25 copies stand in line behind `depth` others. The order in which they end: as the engine works
+/// in order, it is the order of submission, but for those that are in flight together.
 async fn order_of_ends(bench: &Bench) -> Vec<usize> {
     let depth = bench.workq.depth();
     let hold = bench.hold();
@@ -188,7 +189,8 @@ fn waiting_takes_no_leases() {
 #[test]
 fn a_woken_waiter_that_is_dropped_passes_it_on() {
     each_of(&deferred(2), async |bench| {
-        // Another job is in flight all the time: its end will not make good for what is not passed on.
+        // Another job is in flight all the time: its end will not make good for what is not passed
+        // on.
         let hour = Duration::from_secs(3600);
         bench.soft.faults().push(Fault::Delay(hour));
         let mut long = copying(bench);
@@ -211,7 +213,8 @@ fn a_woken_waiter_that_is_dropped_passes_it_on() {
     });
 }
 
-/// The dead ones were polled once, stand in front, and are never polled again; nor are they dropped.
+/// The dead ones were polled once, stand in front, and are never polled again; nor are they
+/// dropped.
 #[test]
 fn a_queued_future_that_nobody_polls_stops_nobody() {
     for depth in [1, 2, 8] {
@@ -248,8 +251,8 @@ fn a_queued_future_that_nobody_polls_stops_nobody() {
     }
 }
 
-// A Slot whose result nobody fetched is taken, though nothing is in flight: the told waiter that nobody polls must not
-// count for ever.
+// A Slot whose result nobody fetched is taken, though nothing is in flight: the told waiter that
+// nobody polls must not count for ever.
 #[test]
 fn a_forgotten_copy_and_a_waiter_that_nobody_polls_stop_nobody() {
     each_of(&deep(2), async |bench| {
@@ -313,7 +316,8 @@ fn a_copy_can_be_started_beside_a_waiter_that_nobody_polls() {
     });
 }
 
-/// A stream's futures are polled only while the stream is: here they stand in line, and are told, and do nothing.
+/// A stream's futures are polled only while the stream is: here they stand in line, and are told,
+/// and do nothing.
 #[test]
 fn buffered_streams_that_stand_in_line_stop_nobody() {
     for depth in [1, 2, 3] {
@@ -340,8 +344,8 @@ fn buffered_streams_that_stand_in_line_stop_nobody() {
     }
 }
 
-/// `in_flight` says so: who does not fetch results has them in Slots, and must not await more copies than there are
-/// Slots left.
+/// `in_flight` says so: who does not fetch results has them in Slots, and must not await more
+/// copies than there are Slots left.
 #[test]
 fn a_result_that_nobody_fetched_keeps_its_slot() {
     each_of(&deferred(1), async |bench| {
@@ -391,7 +395,8 @@ fn slots_freed_on_another_thread_reach_who_waits() {
             threads.into_iter().map(|t| t.join().unwrap()).collect()
         });
         assert_eq!(bench.workq.in_flight(), 128);
-        // Three of the four runtimes stay, so that this one has a place; their Slots are freed on their threads.
+        // Three of the four runtimes stay, so that this one has a place; their Slots are freed on
+        // their threads.
         let (runtimes, copies): (Vec<_>, Vec<_>) = fill.into_iter().unzip();
         drop(runtimes);
         run(async {
@@ -487,8 +492,8 @@ fn a_refused_submission_leaves_everything_as_before() {
         src.data_mut().unwrap()[0] = b'x';
         dst.data_mut().unwrap()[0] = b'y';
 
-        // As often as it asks in one poll: at once, when it stands in line, and again if this thread is so
-        // late that the pause between two tries has passed.
+        // As often as it asks in one poll: at once, when it stands in line, and again if this
+        // thread is so late that the pause between two tries has passed.
         for _ in 0..100 {
             bench.soft.faults().push(Fault::QueueFull);
         }
@@ -530,7 +535,8 @@ async fn a_device_that_is_full_while_the_workq_is_not_burns_no_cpu() {
     let hold = bench.soft.faults().hold();
     let running = tokio::spawn(bench.dma.copy(bench.filled(b"abc"), bench.empty()).owned());
     tokio::task::yield_now().await;
-    // The device has no room for the others, as often as they ask: each asks once, and waits for a completion.
+    // The device has no room for the others, as often as they ask: each asks once, and waits for a
+    // completion.
     for _ in 0..1000 {
         bench.soft.faults().push(Fault::QueueFull);
     }

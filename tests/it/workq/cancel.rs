@@ -1,5 +1,5 @@
-//! Dropped, timed out, aborted, panicked over: a copy in flight goes on, its memory stays leased until it is over, and
-//! Slot, Leases and Bufs come back exactly once.
+//! Dropped, timed out, aborted, panicked over: a copy in flight goes on, its memory stays leased
+//! until it is over, and Slot, Leases and Bufs come back exactly once.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -361,7 +361,8 @@ fn a_dropped_workq_gives_the_bufs_back_after_its_last_job() {
     }
 }
 
-// The only runtime that the WorkQ was registered with has gone, and the Op is dropped on another one without a poll.
+// The only runtime that the WorkQ was registered with has gone, and the Op is dropped on another
+// one without a poll.
 #[test]
 fn an_op_dropped_after_its_runtime_has_gone_gives_its_bufs_back() {
     for config in configs() {

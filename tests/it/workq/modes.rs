@@ -105,7 +105,8 @@ fn each_of_several_that_sleep_in_hybrid_mode_has_its_event() {
             }
             for (copy, count) in &mut copies {
                 let (woken, before) = (count.wakes(), bench.workq.stats());
-                // Nobody polls, and a job of the caller's own loop arms nothing: the event before has to have armed.
+                // Nobody polls, and a job of the caller's own loop arms nothing: the event before
+                // has to have armed.
                 dst.reset_data_len().unwrap();
                 bench.dma.copy(src, dst).post(0).unwrap();
                 until("it is woken", || count.wakes() > woken).await;
@@ -142,7 +143,8 @@ fn of_many_that_wait_in_hybrid_mode_one_polls_and_another_once_it_is_gone() {
         for _ in 0..10 {
             assert_eq!(that_poll(&mut copies), 1);
         }
-        // It is the first that began. It is dropped, and says nothing; the others find out by polls.
+        // It is the first that began. It is dropped, and says nothing; the others find out by
+        // polls.
         drop(copies.remove(0));
         let turns = (0..100).take_while(|_| that_poll(&mut copies) == 0).count();
         assert!(turns < 100, "none polls any more");

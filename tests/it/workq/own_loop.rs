@@ -1,5 +1,6 @@
-//! Jobs of a loop of the caller's own: select, poll and epoll in a plain thread, no runtime anywhere. Each Job is told once,
-//! with the caller's word; an arm fires once; a cleared handle is quiet.
+//! Jobs of a loop of the caller's own: select, poll and epoll in a plain thread, no runtime
+//! anywhere. Each Job is told once, with the caller's word; an arm fires once; a cleared handle is
+//! quiet.
 
 #![expect(unsafe_code, reason = "implements Queue, to come in between")]
 
@@ -222,8 +223,8 @@ fn an_arm_fires_for_what_an_op_collected() {
     }
 }
 
-/// A software queue in which the caller's loop comes at the worst moment: a completion was taken off the device, and is
-/// not yet delivered.
+/// A software queue in which the caller's loop comes at the worst moment: a completion was taken
+/// off the device, and is not yet delivered.
 struct Interrupted {
     inner: Arc<dyn Queue>,
     interrupt: Arc<Interrupt>,

@@ -1,5 +1,5 @@
-//! A device that refuses jobs for which the WorkQ has a Slot: whoever awaits is served as soon as the device takes jobs
-//! again, and whoever does not wait leaves nothing behind.
+//! A device that refuses jobs for which the WorkQ has a Slot: whoever awaits is served as soon as
+//! the device takes jobs again, and whoever does not wait leaves nothing behind.
 
 #![expect(unsafe_code, reason = "a provider is trusted with memory")]
 

@@ -1,5 +1,5 @@
-//! Which runtime polls what: none, one, several, one of them idle, blocked or gone. Nobody's copy waits for another's
-//! runtime, and nothing is left behind.
+//! Which runtime polls what: none, one, several, one of them idle, blocked or gone. Nobody's copy
+//! waits for another's runtime, and nothing is left behind.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -318,8 +318,8 @@ async fn spend_budget() {
     .await;
 }
 
-/// The first registration with the task's budget spent: `poll_read_ready` wakes its waker at once then, which must not
-/// poll again without end.
+/// The first registration with the task's budget spent: `poll_read_ready` wakes its waker at once
+/// then, which must not poll again without end.
 #[test]
 fn a_spent_budget_does_not_recurse() {
     let config = Config::new(false, Mode::EventDriven);
@@ -327,8 +327,8 @@ fn a_spent_budget_does_not_recurse() {
         let (small, large) = (bench.filled(b"abc"), bench.filled(&[1; 4096]));
         let dst = bench.empty();
         for round in 0..3 {
-            // Small copies are inline, the large one goes through the engine. As experiments have it, and with the
-            // budget gone but for what the inline copies have bought.
+            // Small copies are inline, the large one goes through the engine. As experiments have
+            // it, and with the budget gone but for what the inline copies have bought.
             for _ in 0..[128, 1, 2000][round] {
                 dst.reset_data_len().unwrap();
                 assert_eq!(bench.dma.copy(&small, &dst).await, Ok(3));
@@ -402,7 +402,8 @@ fn a_job_that_nobody_can_wait_for_says_that_it_goes_on() {
     assert_eq!(&dst.data().unwrap()[..], b"abc");
 }
 
-/// A forgotten future leaves its Slot taken; `block_on` sleeps all the same while it waits for something else.
+/// A forgotten future leaves its Slot taken; `block_on` sleeps all the same while it waits for
+/// something else.
 #[test]
 fn block_on_sleeps_beside_a_result_that_nobody_fetches() {
     let bench = Bench::new(Config::new(true, Mode::BusyPoll));

@@ -1,4 +1,5 @@
-//! Shutting a WorkQ down: what is in flight is finished, what waits is told, what is new is refused.
+//! Shutting a WorkQ down: what is in flight is finished, what waits is told, what is new is
+//! refused.
 
 use std::future::Future;
 use std::pin::Pin;

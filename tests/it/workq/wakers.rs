@@ -92,7 +92,8 @@ fn a_waiter_for_a_buf_whose_waker_panics_stops_nobody_else() {
     });
 }
 
-/// Who is told of a state is told in the middle of a look, by whoever looks: the other Ops of the WorkQ are told all the same.
+/// Who is told of a state is told in the middle of a look, by whoever looks: the other Ops of the
+/// WorkQ are told all the same.
 #[test]
 fn a_watcher_of_a_state_whose_waker_panics_stops_nobody_else() {
     for mode in [Mode::EventDriven, Mode::BusyPoll] {
@@ -327,7 +328,8 @@ fn a_waker_may_submit_the_next_copy() {
         *chain.copy.lock().unwrap() = Some(first);
         let kick = Arc::clone(&chain);
         kick.wake();
-        // The waker that ran while the copy was out of its place did nothing: somebody must try again.
+        // The waker that ran while the copy was out of its place did nothing: somebody must try
+        // again.
         until("the chain has run", || {
             if done.load(Ordering::SeqCst) < 200 {
                 Arc::clone(&chain).wake();
@@ -402,7 +404,8 @@ fn a_loop_of_ready_copies_starves_nobody() {
     each(async |bench| {
         let turns = turns_of_another();
         let (src, dst) = (bench.filled(b"abc"), bench.empty());
-        // Small inline copies are cheap: a task yields after some thousand of them, not after Tokio's 128.
+        // Small inline copies are cheap: a task yields after some thousand of them, not after
+        // Tokio's 128.
         for _ in 0..20_000 {
             dst.reset_data_len().unwrap();
             bench.dma.copy(&src, &dst).await.unwrap();

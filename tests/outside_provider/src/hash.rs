@@ -4,7 +4,8 @@ use tokio_doca::device::{Hasher, Segment, Segments, SessionRef, ShaJob};
 
 use super::Sin;
 
-/// Does a Job; `len` is what it shall answer, or a byte less. `before` is the session of the Job before it.
+/// Does a Job; `len` is what it shall answer, or a byte less. `before` is the session of the Job
+/// before it.
 ///
 /// # Safety
 ///

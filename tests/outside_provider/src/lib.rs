@@ -245,9 +245,9 @@ unsafe impl Adapter for Opened {
     }
 }
 
-// SAFETY: the registrar duties, but for the sins, each of which a test runs under the suite alone. A
-// job whose memory is not in `keys` fails, and the memory of one that is over is not touched. Nothing
-// is exported or imported.
+// SAFETY: the registrar duties, but for the sins, each of which a test runs under the suite alone.
+// A job whose memory is not in `keys` fails, and the memory of one that is over is not touched.
+// Nothing is exported or imported.
 unsafe impl Registrar for Opened {
     fn register(&self, region: &Region, _purpose: RegistrationUse) -> Result<Registration> {
         let mut keys = self.control.keys();

@@ -1,4 +1,5 @@
-//! A queue with a thread of its own, which is the device. Where a [`Sin`] is committed, its name stands.
+//! A queue with a thread of its own, which is the device. Where a [`Sin`] is committed, its name
+//! stands.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -13,7 +14,8 @@ use tokio_doca::{Error, ErrorKind, Result, error::JobError};
 
 use super::{Control, ECHO, FILL, Sin, crc, hash};
 
-/// One Job as the device does it: each byte is combined with the key, or is the key; or it is hashed.
+/// One Job as the device does it: each byte is combined with the key, or is the key; or it is
+/// hashed.
 #[derive(Clone, Copy)]
 struct Work {
     token: Token,
@@ -117,7 +119,8 @@ impl Shared {
             let known = work.is_known(&self.control);
             let mut result = Ok(work.answer.unwrap_or(all as u64));
             if known && self.sin != Sin::CompletesEarly {
-                // SAFETY: an accepted Job's memory is valid, and leased, until its completion was reaped.
+                // SAFETY: an accepted Job's memory is valid, and leased, until its completion was
+                // reaped.
                 let answer = unsafe { execute(&work, sin, len, before) };
                 result = answer.unwrap_or(result);
             }
@@ -234,8 +237,8 @@ fn places(segments: &Segments) -> impl Iterator<Item = *mut u8> {
         .flat_map(move |segment| (0..segment.len()).map(move |at| place(segment, at)))
 }
 
-/// Does at most `len` bytes of it; `before` is the session of the Job before it. Returns how it ends,
-/// if that is not the number of bytes.
+/// Does at most `len` bytes of it; `before` is the session of the Job before it. Returns how it
+/// ends, if that is not the number of bytes.
 ///
 /// # Safety
 ///
@@ -319,10 +322,12 @@ impl OutsideQueue {
     }
 }
 
-// SAFETY: the duties of `tokio_doca::device`, but for the sins, each of which a test runs under the suite alone, which keeps
-// the memory. 1. A Job goes through `todo` and `done` once. 2. It is pushed to `done` after its memory was touched last.
-// 3. What is refused is not pushed. 4. `try_inline` does all or nothing. 5. Under the lock either `arm` sees a completion, or
-// its completion sees `armed`, and takes it. 6. The thread drops `keep` at its end. 7. The lock is held for a moment.
+// SAFETY: the duties of `tokio_doca::device`, but for the sins, each of which a test runs under the
+// suite alone, which keeps the memory. 1. A Job goes through `todo` and `done` once. 2. It is
+// pushed to `done` after its memory was touched last.
+// 3. What is refused is not pushed. 4. `try_inline` does all or nothing. 5. Under the lock either
+//    `arm` sees a completion, or its completion sees `armed`, and takes it. 6. The thread drops
+//    `keep` at its end. 7. The lock is held for a moment.
 unsafe impl Submit for OutsideQueue {
     unsafe fn try_inline(&self, job: Job<'_>) -> Option<std::result::Result<u64, JobError>> {
         let work = work(Token::from_raw(u64::MAX), job)?;

@@ -1,6 +1,8 @@
-//! A device around another one with endpoints, that sins against one duty at a time: where calls and completions pass.
+//! A device around another one with endpoints, that sins against one duty at a time: where calls
+//! and completions pass.
 //!
-//! The device within keeps the contract. What is done here beside it touches memory that the suite keeps.
+//! The device within keeps the contract. What is done here beside it touches memory that the suite
+//! keeps.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -306,8 +308,8 @@ fn flip(Place(place): Place) {
     unsafe { place.write_volatile(!byte) };
 }
 
-// SAFETY: the duties of the queue within, but for the sins, each of which a test runs under the suite alone, which keeps
-// the memory.
+// SAFETY: the duties of the queue within, but for the sins, each of which a test runs under the
+// suite alone, which keeps the memory.
 unsafe impl Submit for SinfulQueue {
     unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
         // SAFETY: as the caller promises.

@@ -1,4 +1,5 @@
-//! A device that has sync events and nothing else, all of it under one lock, and that sins against one duty at a time.
+//! A device that has sync events and nothing else, all of it under one lock, and that sins against
+//! one duty at a time.
 
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -68,8 +69,8 @@ struct Opened {
     sin: EventSin,
 }
 
-// SAFETY: the adapter duties. `open_queue` makes a new queue, and keeps none; the information is made
-// once, and the queues take what lies within its capabilities. There is nothing else.
+// SAFETY: the adapter duties. `open_queue` makes a new queue, and keeps none; the information is
+// made once, and the queues take what lies within its capabilities. There is nothing else.
 unsafe impl Adapter for Opened {
     fn info(&self) -> &DevInfo {
         &self.info

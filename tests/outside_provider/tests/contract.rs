@@ -1,5 +1,6 @@
-//! The contract suite, called from another crate: on a provider that keeps the contract, on the example's, and on one that
-//! sins against one duty at a time, which the suite must find out and name.
+//! The contract suite, called from another crate: on a provider that keeps the contract, on the
+//! example's, and on one that sins against one duty at a time, which the suite must find out and
+//! name.
 
 use outside_provider::{FILL, Outside, Sin, XOR};
 use support::sins;
@@ -123,7 +124,8 @@ fn duty_1_completions_that_were_not_written_down_are_found() {
     });
 }
 
-/// Hashes of a provider that sins, of each algorithm and in parts: the check must fail, and name a duty.
+/// Hashes of a provider that sins, of each algorithm and in parts: the check must fail, and name a
+/// duty.
 #[track_caller]
 fn found_in_hashes(sin: Sin, in_parts: bool, duty: &str, check: impl Fn(Subject)) {
     for algorithm in Algorithm::ALL {

@@ -1,5 +1,5 @@
-//! The part of the contract suite for remote operations, called from another crate: on a device that sins against one duty at a
-//! time, which the suite must find out and name.
+//! The part of the contract suite for remote operations, called from another crate: on a device
+//! that sins against one duty at a time, which the suite must find out and name.
 
 use outside_provider::rdma::{RdmaSin, sinful};
 use support::loopback::Loopback;

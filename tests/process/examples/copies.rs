@@ -1,4 +1,5 @@
-//! The examples, run for real: exit codes, messages, and above all the bytes that `dma_copy` leaves.
+//! The examples, run for real: exit codes, messages, and above all the bytes that `dma_copy`
+//! leaves.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -164,8 +165,8 @@ fn a_failed_copy_says_that_the_destination_is_none() {
     let folder = Folder::new();
     let (src, _) = folder.file("src", 40 * MIB);
     let dst = folder.path("dst");
-    // The shell's limit of file sizes, 18 or 36 MB, as its blocks have 512 or 1,024 bytes: more than the 16 MiB of Bufs.
-    // The signal is ignored, so that writes fail.
+    // The shell's limit of file sizes, 18 or 36 MB, as its blocks have 512 or 1,024 bytes: more
+    // than the 16 MiB of Bufs. The signal is ignored, so that writes fail.
     let script = "trap '' XFSZ; ulimit -f 36000; exec \"$0\" \"$@\"";
     let copy = example("dma_copy");
     let mut shell = Command::new("sh");

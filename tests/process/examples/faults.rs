@@ -1,5 +1,5 @@
-//! Each kind of fault through every example: it ends in time, says in one line what happened, and calls no result good that
-//! is not.
+//! Each kind of fault through every example: it ends in time, says in one line what happened, and
+//! calls no result good that is not.
 
 use std::fs;
 use std::process::Command;
@@ -26,7 +26,8 @@ const ERROR: End = Bad("input/output operation failed (vendor code 0x88)");
 const LATE: End = Bad("within ");
 const BROKEN: End = Bad("queue of this WorkQ");
 
-/// `alone`: each job is awaited before the next one is submitted, so that none follows one that waits for others.
+/// `alone`: each job is awaited before the next one is submitted, so that none follows one that
+/// waits for others.
 fn scripts(alone: bool) -> [(&'static str, End); 8] {
     [
         ("pass", Good),
@@ -43,8 +44,9 @@ fn scripts(alone: bool) -> [(&'static str, End); 8] {
     ]
 }
 
-/// Runs an example under each of the scripts, with and without defer mode, and looks at what it says; `good` stands on its
-/// stdout if all is well. `check` looks at what it left; the number is the run's own.
+/// Runs an example under each of the scripts, with and without defer mode, and looks at what it
+/// says; `good` stands on its stdout if all is well. `check` looks at what it left; the number is
+/// the run's own.
 fn through(
     name: &str,
     scripts: &[(&str, End)],

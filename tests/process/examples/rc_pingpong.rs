@@ -1,5 +1,5 @@
-//! The example `rc_pingpong`: the text of its exchange, its flags, and on an adapter both roles against rdma-core's
-//! `ibv_rc_pingpong`.
+//! The example `rc_pingpong`: the text of its exchange, its flags, and on an adapter both roles
+//! against rdma-core's `ibv_rc_pingpong`.
 
 #[path = "../../../examples/rc_pingpong/args.rs"]
 mod args;
@@ -194,7 +194,8 @@ fn the_flags_are_those_of_ibv_rc_pingpong() {
     }
 }
 
-/// A process that listens at a TCP port of its own, and one that calls there, the one ours and the other one rdma-core's.
+/// A process that listens at a TCP port of its own, and one that calls there, the one ours and the
+/// other one rdma-core's.
 struct Pairing {
     port: u16,
     ours_listens: bool,
@@ -277,7 +278,8 @@ impl Pairing {
     }
 }
 
-/// The index of an adapter's first GID with an IPv4 address, which theirs does not choose by itself; none on InfiniBand.
+/// The index of an adapter's first GID with an IPv4 address, which theirs does not choose by
+/// itself; none on InfiniBand.
 fn ipv4_gid(device: &str) -> Option<u32> {
     let gid = |index: &u32| {
         let path = format!("/sys/class/infiniband/{device}/ports/1/gids/{index}");

@@ -1,4 +1,5 @@
-//! The examples of RDMA: two processes that meet by files or by TCP, what they print, and what each of them says if it fails.
+//! The examples of RDMA: two processes that meet by files or by TCP, what they print, and what each
+//! of them says if it fails.
 
 #[path = "../../../examples/rdma_sample/mod.rs"]
 mod rdma_sample;
@@ -203,7 +204,8 @@ fn assert_refused(name: &str, output: &Output, parts: &[&str]) {
 fn pairs_that_meet_by_files_exchange_their_texts() {
     for (first, sample) in SAMPLES.iter().enumerate() {
         let folder = Folder::new();
-        // Nothing is said: it is DOCA's text. A text of other bytes is printed so that no terminal obeys it.
+        // Nothing is said: it is DOCA's text. A text of other bytes is printed so that no terminal
+        // obeys it.
         let long = ("x".repeat(4000), format!("\"{}\"", "x".repeat(4000)));
         for (given, says) in [
             (None, "\"Hi DOCA RDMA!\""),

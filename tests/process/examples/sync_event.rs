@@ -1,4 +1,5 @@
-//! The examples of sync events: two processes in every combination of flavours, whichever is started first, and what they refuse.
+//! The examples of sync events: two processes in every combination of flavours, whichever is
+//! started first, and what they refuse.
 
 use std::process::{Child, Command, Stdio};
 

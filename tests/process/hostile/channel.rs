@@ -1,4 +1,5 @@
-//! Peers of a Channel that keep to no protocol: what they send, that they send too much, or nothing, or stop.
+//! Peers of a Channel that keep to no protocol: what they send, that they send too much, or
+//! nothing, or stop.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

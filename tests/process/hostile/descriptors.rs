@@ -1,4 +1,5 @@
-//! Importers that are hostile, against an exporter of ours: what they do with the descriptors that they got.
+//! Importers that are hostile, against an exporter of ours: what they do with the descriptors that
+//! they got.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -113,7 +114,8 @@ fn a_lease_on_a_memfd_of_the_applications_keeps_nobody_waiting() {
         assert_ne!(error.kind(), ErrorKind::TimedOut, "{error}");
         victim.honest();
     }
-    // A child that another test is starting may have a copy of the descriptor, and of the lease with it, until execve.
+    // A child that another test is starting may have a copy of the descriptor, and of the lease
+    // with it, until execve.
     give_lease_back(&memory);
     drop(memory);
     let import = RemoteMmap::from_export(&victim.device, &bytes).timeout(LIMIT);

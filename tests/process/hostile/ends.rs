@@ -1,5 +1,5 @@
-//! Peers that end in ways of their own: by execve(2), or leaving a child that holds what they had; and a former importer of a
-//! sync event, which has its page still.
+//! Peers that end in ways of their own: by execve(2), or leaving a child that holds what they had;
+//! and a former importer of a sync event, which has its page still.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;

@@ -1,7 +1,9 @@
-//! Exporters that are hostile, against an importer of ours: what they answer, what they do not, and what they send.
+//! Exporters that are hostile, against an importer of ours: what they answer, what they do not, and
+//! what they send.
 //!
-//! This process imports, and others are hostile: each listens at a name that a forged blob says. After each attack this process has
-//! what it had before, and imports from an honest exporter within a second.
+//! This process imports, and others are hostile: each listens at a name that a forged blob says.
+//! After each attack this process has what it had before, and imports from an honest exporter
+//! within a second.
 
 use std::time::{Duration, Instant};
 
@@ -98,7 +100,8 @@ impl Importer {
                     honest,
                     before: (0, 0, 0),
                 };
-                // Nothing was imported yet, so that there is no thread of the fabric that has not ended.
+                // Nothing was imported yet, so that there is no thread of the fabric that has not
+                // ended.
                 importer.before = footprint(std::process::id() as i32);
                 importer.survived("nothing");
                 return Some(importer);

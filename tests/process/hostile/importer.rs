@@ -1,7 +1,7 @@
 //! Importers that are hostile, against an exporter of ours: what they say, and what they do not.
 //!
-//! The exporter is a process of its own, and this one is hostile. After each attack the exporter lives, has what it had before, does
-//! its jobs, and answers an honest importer within a second.
+//! The exporter is a process of its own, and this one is hostile. After each attack the exporter
+//! lives, has what it had before, does its jobs, and answers an honest importer within a second.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -84,7 +84,8 @@ fn an_importer_that_talks_nonsense_gets_nothing() {
         assert!(descriptors.is_empty());
     }
     victim.survived("requests without the key", false);
-    // A request that was recorded is worth nothing once the export has been taken back, for whatever has its slot.
+    // A request that was recorded is worth nothing once the export has been taken back, for
+    // whatever has its slot.
     victim.peer.say("export anew");
     let anew = Blob::parse(&unhex(&victim.peer.hear()));
     let recorded = anew.request([8; 16], 0);

@@ -1,4 +1,5 @@
-//! Endpoints that are hostile as they meet one of ours: what they answer and ask, and which numbers they give.
+//! Endpoints that are hostile as they meet one of ours: what they answer and ask, and which numbers
+//! they give.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::mpsc::channel;
@@ -183,7 +184,8 @@ fn a_bell_is_read_whatever_number_its_host_gave_it() {
     });
 }
 
-/// A host closes a channel, and gives its number to another one before the first has heard of it: it hears of it.
+/// A host closes a channel, and gives its number to another one before the first has heard of it:
+/// it hears of it.
 #[test]
 fn who_loses_the_number_of_its_channel_looks_at_it() {
     for mode in modes() {
@@ -248,7 +250,8 @@ fn who_is_dropped_while_it_connects_leaves() {
     }
 }
 
-/// A guest that has knocked and gives up, as one does whose time is over, while its host is stopped.
+/// A guest that has knocked and gives up, as one does whose time is over, while its host is
+/// stopped.
 #[test]
 fn a_guest_that_gives_up_before_its_answer_may_come_again() {
     const TEST: &str = test_name!(a_guest_that_gives_up_before_its_answer_may_come_again);

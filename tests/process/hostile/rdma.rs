@@ -1,7 +1,9 @@
-//! Endpoints that are hostile, against one of ours: what they write into the memory that both have, and what they do with the bell.
+//! Endpoints that are hostile, against one of ours: what they write into the memory that both have,
+//! and what they do with the bell.
 //!
-//! This process has both: the hostile side speaks the protocol by itself, and its fabric is another one than this process's. Whatever
-//! it does, the other connections of the same WorkQ go on, and nothing beside the memory of receives is touched.
+//! This process has both: the hostile side speaks the protocol by itself, and its fabric is another
+//! one than this process's. Whatever it does, the other connections of the same WorkQ go on, and
+//! nothing beside the memory of receives is touched.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,7 +47,8 @@ fn a_peer_that_scribbles_ends_its_own_connection_at_most() {
                 let over = Arc::clone(&over);
                 move || {
                     let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ round);
-                    // Most rounds begin well, and differ in how soon it is the words of messages that are hit.
+                    // Most rounds begin well, and differ in how soon it is the words of messages
+                    // that are hit.
                     (0..RECEIVES).for_each(|number| hold.post(number.into(), 1 << 17));
                     hold.put(hold.own(0), 1);
                     while !over.load(Ordering::Relaxed) {
@@ -175,7 +178,8 @@ fn a_bell_that_is_flooded_or_closed_costs_its_own_connection_at_most() {
                 victim.pair[1].send(()).await.unwrap();
             }
             victim.rdma.reset().unwrap();
-            // The flooder's descriptors for this process went with what they came with; the page and the channel are closed too.
+            // The flooder's descriptors for this process went with what they came with; the page
+            // and the channel are closed too.
             until("the descriptors are closed", || descriptors() < before).await;
         });
     }

@@ -1,5 +1,5 @@
-//! What a stranger wrote, in the texts of errors: a blob names a path, a topology names devices, and the environment says
-//! anything.
+//! What a stranger wrote, in the texts of errors: a blob names a path, a topology names devices,
+//! and the environment says anything.
 
 use crate::forged::Blob;
 use support::{test_name, *};

@@ -1,6 +1,8 @@
-//! Eight processes that meet in pairs, do random operations with checksummed memory, and are killed at random moments.
+//! Eight processes that meet in pairs, do random operations with checksummed memory, and are killed
+//! at random moments.
 //!
-//! `TOKIO_DOCA_CHAOS_SECONDS` says for how long (2), `TOKIO_DOCA_CHAOS_SEED` repeats the choices of a run.
+//! `TOKIO_DOCA_CHAOS_SECONDS` says for how long (2), `TOKIO_DOCA_CHAOS_SEED` repeats the choices of
+//! a run.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,6 @@
-//! `kill -9` of an exporter or an importer at random moments: of the handshake, of copies small and large, on the task's thread and by an
-//! engine. The survivor is told, within 10 ms on a quiet machine, and nothing hangs or is left.
+//! `kill -9` of an exporter or an importer at random moments: of the handshake, of copies small and
+//! large, on the task's thread and by an engine. The survivor is told, within 10 ms on a quiet
+//! machine, and nothing hangs or is left.
 //!
 //! `TOKIO_DOCA_KILLS` says how many moments (20), `TOKIO_DOCA_KILLS_SEED` repeats a run.
 
@@ -22,7 +23,8 @@ const LEN: usize = 1 << 20;
 /// The latest moment.
 const LATEST: u64 = 15_000;
 
-/// What is going on when one of them is killed: imports one after the other, or copies of so many bytes.
+/// What is going on when one of them is killed: imports one after the other, or copies of so many
+/// bytes.
 const WORK: [usize; 5] = [0, 0, 100, 4096, LEN];
 
 /// One of the moments that there are.
@@ -72,7 +74,8 @@ impl Importer {
         Ok(())
     }
 
-    /// Works until the exporter has ended: when that was told. `begun` is called when it cannot but be noticed.
+    /// Works until the exporter has ended: when that was told. `begun` is called when it cannot but
+    /// be noticed.
     async fn work(&self, blob: &[u8], len: usize, begun: impl FnOnce()) -> Instant {
         if len == 0 {
             begun();

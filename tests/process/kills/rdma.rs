@@ -1,4 +1,5 @@
-//! A peer in another process that is killed at random moments, is stopped, takes its memory back, or lends another one's.
+//! A peer in another process that is killed at random moments, is stopped, takes its memory back,
+//! or lends another one's.
 //!
 //! `TOKIO_DOCA_KILLS` says how many moments (20), `TOKIO_DOCA_KILLS_SEED` repeats a run.
 
@@ -337,7 +338,8 @@ fn memory_that_is_not_the_peers_or_not_there_any_more_is_refused() {
         peer.say("reset");
         assert_eq!(peer.hear(), "reset");
         side.rdma.reset().unwrap();
-        // The blob of before the reset: a host that waits for its guest is not told, and a guest is; an adapter does not ask.
+        // The blob of before the reset: a host that waits for its guest is not told, and a guest
+        // is; an adapter does not ask.
         if let Err(error) = side.rdma.connect(&blob).wait() {
             let kinds = [ErrorKind::ConnectionAborted, ErrorKind::ConnectionReset];
             assert!(kinds.contains(&error.kind()), "{error}");

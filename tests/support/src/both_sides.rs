@@ -1,4 +1,5 @@
-//! Two connected contexts in one process, on a device of their own each or the same, and their memory.
+//! Two connected contexts in one process, on a device of their own each or the same, and their
+//! memory.
 
 use tokio_doca::{
     Buf, BufPool, Device, Mmap, Mode, Rdma, WorkQ,

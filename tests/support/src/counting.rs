@@ -1,4 +1,5 @@
-//! An allocator that counts what each thread asks for. A program that counts has it as its global allocator.
+//! An allocator that counts what each thread asks for. A program that counts has it as its global
+//! allocator.
 #![expect(unsafe_code, reason = "a global allocator")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

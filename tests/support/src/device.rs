@@ -1,8 +1,9 @@
-//! The device that tests run on: the adapter that `DOCA_VERBS_DEVICE` names, or else the software device.
+//! The device that tests run on: the adapter that `DOCA_VERBS_DEVICE` names, or else the software
+//! device.
 //!
-//! A test of what holds on any device takes its device from here. One that is about the software device itself says why it is
-//! left out on an adapter, and where a reliable connection between two adapters does something else than shared memory, it is
-//! said here what.
+//! A test of what holds on any device takes its device from here. One that is about the software
+//! device itself says why it is left out on an adapter, and where a reliable connection between two
+//! adapters does something else than shared memory, it is said here what.
 
 use std::time::Duration;
 
@@ -55,8 +56,8 @@ pub fn required_adapter() -> Device {
     under_test(true)
 }
 
-/// What the software device has this reason for, and what an adapter may have instead: it is not told why its peer does not answer
-/// any more, nor by how much a message was too long.
+/// What the software device has this reason for, and what an adapter may have instead: it is not
+/// told why its peer does not answer any more, nor by how much a message was too long.
 pub fn told_of(soft: Reason) -> [Reason; 2] {
     let adapters = match soft {
         Reason::PeerFailed | Reason::PeerClosed | Reason::PeerGone => Reason::PeerSilent,
@@ -81,8 +82,8 @@ pub fn connects_unasked() -> bool {
     adapter().is_some()
 }
 
-/// Within that time a side is told of a peer that was killed: half of the times, and at most. An adapter sends again, and again,
-/// before it gives up.
+/// Within that time a side is told of a peer that was killed: half of the times, and at most. An
+/// adapter sends again, and again, before it gives up.
 pub fn told_within() -> [Duration; 2] {
     match adapter() {
         Some(_) => [5, 15].map(|seconds| Duration::from_secs(seconds) * slowdown()),

@@ -1,4 +1,5 @@
-//! What the tests of sync events share: the host's side, the DPU's side, and how the one comes to the other.
+//! What the tests of sync events share: the host's side, the DPU's side, and how the one comes to
+//! the other.
 
 use std::time::Duration;
 

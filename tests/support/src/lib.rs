@@ -1,4 +1,5 @@
-//! What the behaviour tests share: a bench in every configuration, waiting with a deadline, polling by hand.
+//! What the behaviour tests share: a bench in every configuration, waiting with a deadline, polling
+//! by hand.
 
 pub mod both_sides;
 pub mod channel;
@@ -180,8 +181,8 @@ impl Bench {
     }
 }
 
-/// Runs a test in a process of its own, where it can count threads and descriptors. True in that process; in the other
-/// one it was run, and passed.
+/// Runs a test in a process of its own, where it can count threads and descriptors. True in that
+/// process; in the other one it was run, and passed.
 pub fn alone(test: &str) -> bool {
     const ALONE: &str = "TOKIO_DOCA_TEST_ALONE";
     if std::env::var_os(ALONE).is_some_and(|name| name == test) {
@@ -197,8 +198,9 @@ pub fn alone(test: &str) -> bool {
     false
 }
 
-/// Asserts that something took no longer than `limit`, if the environment says that nothing else runs on this machine:
-/// `TOKIO_DOCA_TEST_QUIET`, which `.ci/soak` sets. Elsewhere a test's result must not depend on the machine's speed.
+/// Asserts that something took no longer than `limit`, if the environment says that nothing else
+/// runs on this machine: `TOKIO_DOCA_TEST_QUIET`, which `.ci/soak` sets. Elsewhere a test's result
+/// must not depend on the machine's speed.
 #[track_caller]
 pub fn assert_quick(what: &str, took: Duration, limit: Duration) {
     if std::env::var_os("TOKIO_DOCA_TEST_QUIET").is_some() {
@@ -250,8 +252,8 @@ pub fn workers() -> Runtime {
         .unwrap()
 }
 
-/// A runtime of one thread, and how often it slept. Events come to it through a sleep only, never through a look in
-/// passing.
+/// A runtime of one thread, and how often it slept. Events come to it through a sleep only, never
+/// through a look in passing.
 pub fn runtime_that_counts_sleeps() -> (Runtime, Arc<AtomicUsize>) {
     let sleeps = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&sleeps);
@@ -284,7 +286,8 @@ pub fn each_of(configs: &[Config], story: impl AsyncFn(&Bench)) {
     }
 }
 
-/// The same on the adapter, if there is one: in each of the modes once, and without what its `soft` can do.
+/// The same on the adapter, if there is one: in each of the modes once, and without what its `soft`
+/// can do.
 pub fn each_on_any(configs: &[Config], story: impl AsyncFn(&Bench)) {
     if device::adapter().is_none() {
         return each_of(configs, story);
@@ -319,7 +322,8 @@ pub async fn in_time<F: Future>(what: &str, future: F) -> F::Output {
     within(LIMIT, what, future).await
 }
 
-/// Another task of this runtime, which gives way again and again until the runtime ends: how many turns it has had.
+/// Another task of this runtime, which gives way again and again until the runtime ends: how many
+/// turns it has had.
 pub fn turns_of_another() -> impl Fn() -> usize {
     let turns = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&turns);
@@ -332,7 +336,8 @@ pub fn turns_of_another() -> impl Fn() -> usize {
     move || turns.load(Ordering::SeqCst)
 }
 
-/// It has a waker of its own, so that the timer's last poll does not rescue a future whose wake-up was lost.
+/// It has a waker of its own, so that the timer's last poll does not rescue a future whose wake-up
+/// was lost.
 async fn within<F: Future>(limit: Duration, what: &str, future: F) -> F::Output {
     let mut alone: FuturesUnordered<F> = std::iter::once(future).collect();
     match tokio::time::timeout(limit * programs::slowdown(), alone.next()).await {

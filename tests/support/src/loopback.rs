@@ -1,5 +1,5 @@
-//! A device with endpoints in a few lines: all of them lie in one table under one lock, and the thread that submits or posts
-//! does the work. Simple, and obviously right; slow.
+//! A device with endpoints in a few lines: all of them lie in one table under one lock, and the
+//! thread that submits or posts does the work. Simple, and obviously right; slow.
 #![expect(
     unsafe_code,
     reason = "a device touches the memory that it is lent by address"
@@ -279,7 +279,8 @@ impl World {
         self.ends.get_mut(&id)?.recvs.pop_front()
     }
 
-    /// An end fails, for this cause; all that it has is flushed, but for its first Job, if that is the one that failed.
+    /// An end fails, for this cause; all that it has is flushed, but for its first Job, if that is
+    /// the one that failed.
     fn fail(&mut self, id: u64, cause: JobError, by_first: bool, later: &mut Later) {
         let Some(end) = self.ends.get_mut(&id) else {
             return;
@@ -521,7 +522,8 @@ unsafe impl Endpoint for LoopEndpoint {
     }
 }
 
-// Queue, adapter and memory -------------------------------------------------------------------------------------------
+// Queue, adapter and memory
+// -------------------------------------------------------------------------------------------
 
 struct Completions {
     state: Mutex<(VecDeque<Completion>, bool)>,
@@ -543,9 +545,9 @@ struct LoopQueue {
     completions: Arc<Completions>,
 }
 
-// SAFETY: the duties of a Queue: Jobs of Endpoints are pushed once; all others are refused.
-// Under the lock either `arm` sees a completion, or its completion sees `armed`, and takes it. All Endpoints of the queue are
-// retired before it, so that nothing of it is in flight then.
+// SAFETY: the duties of a Queue: Jobs of Endpoints are pushed once; all others are refused. Under
+// the lock either `arm` sees a completion, or its completion sees `armed`, and takes it. All
+// Endpoints of the queue are retired before it, so that nothing of it is in flight then.
 unsafe impl Submit for LoopQueue {
     unsafe fn submit(&self, _jobs: &[(Token, Job<'_>)]) -> Submitted {
         Submitted {
@@ -608,8 +610,8 @@ struct LoopAdapter {
     world: Loopback,
 }
 
-// SAFETY: the adapter duties. `open_queue` makes a new queue, and keeps none; the information is made
-// once, and the queues take what lies within its capabilities. There is nothing else.
+// SAFETY: the adapter duties. `open_queue` makes a new queue, and keeps none; the information is
+// made once, and the queues take what lies within its capabilities. There is nothing else.
 unsafe impl Adapter for LoopAdapter {
     fn info(&self) -> &DevInfo {
         &self.info

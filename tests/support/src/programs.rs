@@ -1,4 +1,5 @@
-//! Programs that tests start: themselves once more, and the examples; on another machine's architecture through an emulator.
+//! Programs that tests start: themselves once more, and the examples; on another machine's
+//! architecture through an emulator.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,14 +28,16 @@ pub fn program(path: impl AsRef<Path>) -> Command {
     }
 }
 
-/// How much longer something may take here: an emulator is slow, and so is an emulated machine, which says so.
+/// How much longer something may take here: an emulator is slow, and so is an emulated machine,
+/// which says so.
 pub fn slowdown() -> u32 {
     let said = std::env::var("TOKIO_DOCA_TEST_SLOWDOWN");
     let said = said.ok().and_then(|times| times.parse().ok());
     said.unwrap_or(if runner().is_some() { 10 } else { 1 })
 }
 
-/// The full name of a test of the module that says it, for a second process that runs that test alone.
+/// The full name of a test of the module that says it, for a second process that runs that test
+/// alone.
 #[macro_export]
 macro_rules! test_name {
     ($test:ident) => {{

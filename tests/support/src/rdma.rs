@@ -1,4 +1,5 @@
-//! What the tests of remote operations share: one side with memory of its own and memory that it exports, and how two of them meet.
+//! What the tests of remote operations share: one side with memory of its own and memory that it
+//! exports, and how two of them meet.
 
 use std::time::Duration;
 

@@ -9,7 +9,8 @@ use super::LIMIT;
 /// For what never comes.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Runs a check, which gets its deadline, on a new device that sins: it must fail, and name the duty.
+/// Runs a check, which gets its deadline, on a new device that sins: it must fail, and name the
+/// duty.
 ///
 /// If the machine is so slow that the deadline ended another step, the check is run again with a
 /// deadline that none but the sin can miss.

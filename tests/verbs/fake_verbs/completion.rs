@@ -208,7 +208,8 @@ fn poll(address: usize, max: c_int, to: *mut Wc) -> Result<c_int, Errno> {
 }
 
 impl Fabric {
-    /// The completions of a queue pair that is destroyed or reset go with it, unless its adapter leaves them.
+    /// The completions of a queue pair that is destroyed or reset go with it, unless its adapter
+    /// leaves them.
     pub(super) fn drop_completions(
         &mut self,
         qp_address: usize,

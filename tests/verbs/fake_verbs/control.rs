@@ -264,7 +264,8 @@ unsafe extern "C" fn query_device(context: *mut ibv_context, to: *mut ibv_device
     number(queried)
 }
 
-/// As the symbol does: the struct as far as its first version went. What is behind that is the caller's.
+/// As the symbol does: the struct as far as its first version went. What is behind that is the
+/// caller's.
 unsafe extern "C" fn query_port(
     context: *mut ibv_context,
     port: u8,

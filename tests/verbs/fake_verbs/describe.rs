@@ -36,7 +36,8 @@ pub struct Description {
     pub write_imm: bool,
     pub max_sge: u32,
     pub max_qp_wr: u32,
-    /// Bytes of the longest send queue, where a request takes 64 and 16 for each of its pieces (mlx5): more requests than that are fewer pieces.
+    /// Bytes of the longest send queue, where a request takes 64 and 16 for each of its pieces
+    /// (mlx5): more requests than that are fewer pieces.
     pub send_bytes: u32,
     pub max_cqe: c_int,
     /// Completion queues can be made larger.
@@ -45,11 +46,13 @@ pub struct Description {
     pub max_inline: u32,
     pub max_rd_atomic: u8,
     pub mtu: ibv_mtu,
-    /// Completions of a queue pair outlive it, and its reset (Soft-RoCE); on others they go with it (mlx5).
+    /// Completions of a queue pair outlive it, and its reset (Soft-RoCE); on others they go with it
+    /// (mlx5).
     pub keeps_completions: bool,
     /// A queue pair that refused a request of its peer's raises an asynchronous event.
     pub raises_access_errors: bool,
-    /// Its removal is no event, and reads no error from a descriptor that does not block: it is closed, which alone `poll` says (kernels before 6.5).
+    /// Its removal is no event, and reads no error from a descriptor that does not block: it is
+    /// closed, which alone `poll` says (kernels before 6.5).
     pub removed_in_silence: bool,
     pub comp_vectors: c_int,
     /// The transport's timeout runs so many times faster than it was set.
@@ -109,7 +112,8 @@ impl Description {
         Description::new(name, Link::Ethernet, gids)
     }
 
-    /// As Soft-RoCE has it: no inline data to speak of, completions that outlive their queue pair, and no events.
+    /// As Soft-RoCE has it: no inline data to speak of, completions that outlive their queue pair,
+    /// and no events.
     pub fn soft_roce(name: &str) -> Description {
         Description {
             max_sge: 32,

@@ -22,7 +22,8 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     number(done)
 }
 
-/// Waits until the descriptor can be read, or says `EAGAIN` if it does not block. The lock is not held meanwhile.
+/// Waits until the descriptor can be read, or says `EAGAIN` if it does not block. The lock is not
+/// held meanwhile.
 fn wait_readable(fd: c_int) -> Result<(), Errno> {
     // SAFETY: no memory is passed.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };

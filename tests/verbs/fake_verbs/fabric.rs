@@ -1,7 +1,8 @@
 //! All adapters of the process, their objects, and who is connected to whom: behind one lock.
 //!
-//! Objects are found by their address, which is not used again before the test is over: what was destroyed, or never made, is found
-//! out, and not touched. What a caller may not do at all is a sin, which the test hears of.
+//! Objects are found by their address, which is not used again before the test is over: what was
+//! destroyed, or never made, is found out, and not touched. What a caller may not do at all is a
+//! sin, which the test hears of.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::c_int;
@@ -143,7 +144,8 @@ pub(super) struct Channel {
     pub(super) cqs: usize,
 }
 
-/// What the caller sees of a completion queue, and how much there is to poll: to look costs no lock.
+/// What the caller sees of a completion queue, and how much there is to poll: to look costs no
+/// lock.
 #[repr(C)]
 pub(super) struct CqHead {
     pub(super) head: ibv_cq,
@@ -273,7 +275,8 @@ impl Fabric {
         }
     }
 
-    /// Before an object is destroyed: whether its device is still there. If not, `EIO`, and the object is no more.
+    /// Before an object is destroyed: whether its device is still there. If not, `EIO`, and the
+    /// object is no more.
     pub(super) fn give_up<T>(
         &mut self,
         context: usize,

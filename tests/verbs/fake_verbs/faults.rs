@@ -103,10 +103,11 @@ impl Plan {
 pub struct Faults;
 
 impl Faults {
-    /// The `nth` call of this name from now fails. The names are those of the man pages; `ibv_modify_qp` is a way up, and those to the states
-    /// Error and Reset are `ibv_modify_qp(ERR)` and `ibv_modify_qp(RESET)`. Of `ibv_post_send` and `ibv_post_recv` each work request counts,
-    /// but for those of no bytes, which are looks whether the peer is there. `ibv_post_send(doorbell)` fails with all requests queued, and
-    /// blames none.
+    /// The `nth` call of this name from now fails. The names are those of the man pages;
+    /// `ibv_modify_qp` is a way up, and those to the states Error and Reset are
+    /// `ibv_modify_qp(ERR)` and `ibv_modify_qp(RESET)`. Of `ibv_post_send` and `ibv_post_recv` each
+    /// work request counts, but for those of no bytes, which are looks whether the peer is there.
+    /// `ibv_post_send(doorbell)` fails with all requests queued, and blames none.
     pub fn fail(self, call: &'static str, nth: u64, errno: c_int) {
         lock().plan.fail(Some(call), nth, errno, false);
     }
@@ -121,7 +122,8 @@ impl Faults {
         lock().plan.fail(None, nth, errno, false);
     }
 
-    /// The `nth` work request from now that is carried out, of some bytes, ends with this status, and its queue pair with it.
+    /// The `nth` work request from now that is carried out, of some bytes, ends with this status,
+    /// and its queue pair with it.
     pub fn end_with(self, nth: u64, status: ibv_wc_status::Type, vendor: u32) {
         lock().plan.statuses.push((nth, status, vendor));
     }
@@ -162,7 +164,8 @@ impl Fake {
         Hold(self.0)
     }
 
-    /// The device is gone, with an event: each command says `EIO`, and no completion comes any more.
+    /// The device is gone, with an event: each command says `EIO`, and no completion comes any
+    /// more.
     pub fn remove(self) {
         let mut fabric = lock();
         fabric.adapters[self.0].removed = true;
@@ -183,12 +186,14 @@ impl Fake {
         BELL.notify_all();
     }
 
-    /// Another device of the same name comes in its place. (What was open on the last one is as it was.)
+    /// Another device of the same name comes in its place. (What was open on the last one is as it
+    /// was.)
     pub fn put_back(self) {
         lock().adapters[self.0].removed = false;
     }
 
-    /// The port's link goes down, or up again, with an event. Nothing reaches it, or anybody from it, meanwhile.
+    /// The port's link goes down, or up again, with an event. Nothing reaches it, or anybody from
+    /// it, meanwhile.
     pub fn set_port(self, up: bool) {
         let mut fabric = lock();
         fabric.adapters[self.0].port_down = !up;
@@ -275,7 +280,8 @@ impl Fake {
         qps.iter().map(permissions).collect()
     }
 
-    /// The regions that a queue pair with the same protection domain as one with these flags reaches: address, length and access flags of each.
+    /// The regions that a queue pair with the same protection domain as one with these flags
+    /// reaches: address, length and access flags of each.
     pub fn regions(self) -> Vec<Region> {
         let fabric = lock();
         let here = |context: &usize| {

@@ -23,7 +23,8 @@ impl Pieces {
 }
 
 impl Fabric {
-    /// The local side of a request; `None` if a piece is not registered in this protection domain, or may not be written.
+    /// The local side of a request; `None` if a piece is not registered in this protection domain,
+    /// or may not be written.
     pub(super) fn gathered(&self, pd: usize, sges: &[Sge], is_written: bool) -> Option<Pieces> {
         let flag = match is_written {
             true => ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0,
@@ -62,7 +63,8 @@ pub(super) fn copy(from: &Pieces, to: &Pieces) {
         if part > 0 {
             let from: *const u8 = ptr::with_exposed_provenance(from);
             let to: *mut u8 = ptr::with_exposed_provenance_mut(to);
-            // SAFETY: both lie in registered memory, or in a copy of what was posted inline: `Pieces` are checked.
+            // SAFETY: both lie in registered memory, or in a copy of what was posted inline:
+            // `Pieces` are checked.
             unsafe { ptr::copy(from, to, part) };
         }
         source = if part == have {

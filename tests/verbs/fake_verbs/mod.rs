@@ -2,13 +2,17 @@
 //!
 //! It is what the man pages have, to the letter, and no more than they promise:
 //!
-//! - A queue pair reaches those that its path leads to, of any adapter here. Requests are carried out in order; keys, ranges, protection domains and
-//!   permissions are checked; the first that fails takes its queue pair to the state Error, and, if the peer refused it, the peer's too.
-//! - Fields of completions that are not valid are spoilt, limits are not rounded up, lkey and rkey are two numbers.
-//! - A place in a queue is free again when the completion of its request, or of a later one, was polled.
-//! - A completion queue notifies once per request, for completions that come after it. Overrun kills it.
-//! - What no caller may do is a sin, and fails the test at its end: destroying what is in use, using what was destroyed, overrun,
-//!   what the library would wait for without end.
+//! - A queue pair reaches those that its path leads to, of any adapter here. Requests are carried
+//!   out in order; keys, ranges, protection domains and permissions are checked; the first that
+//!   fails takes its queue pair to the state Error, and, if the peer refused it, the peer's too.
+//! - Fields of completions that are not valid are spoilt, limits are not rounded up, lkey and rkey
+//!   are two numbers.
+//! - A place in a queue is free again when the completion of its request, or of a later one, was
+//!   polled.
+//! - A completion queue notifies once per request, for completions that come after it. Overrun
+//!   kills it.
+//! - What no caller may do is a sin, and fails the test at its end: destroying what is in use,
+//!   using what was destroyed, overrun, what the library would wait for without end.
 //!
 //! A test has a [`World`], and there is one at a time.
 #![expect(unsafe_code, reason = "it is C in shape")]
@@ -44,7 +48,8 @@ pub use faults::{Fake, Faults, Hold, Region};
 
 static ONE: Mutex<()> = Mutex::new(());
 
-/// The adapters of a test. When it is dropped nothing of them may be left, and nobody may have sinned.
+/// The adapters of a test. When it is dropped nothing of them may be left, and nobody may have
+/// sinned.
 pub struct World {
     threads: Vec<JoinHandle<()>>,
     leaks: bool,

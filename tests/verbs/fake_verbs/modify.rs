@@ -1,4 +1,5 @@
-//! The states of a queue pair, and what has to be given on the way (ibv_modify_qp(3), and the kernel's table for RC).
+//! The states of a queue pair, and what has to be given on the way (ibv_modify_qp(3), and the
+//! kernel's table for RC).
 
 use ibverbs_sys::ibv_qp_attr_mask as mask;
 use ibverbs_sys::ibv_qp_state::*;

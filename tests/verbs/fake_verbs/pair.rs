@@ -160,7 +160,8 @@ pub(super) unsafe extern "C" fn create_qp(
     object(made)
 }
 
-/// Nothing of it touches memory once this has returned: what is carried out is so under the fabric's lock.
+/// Nothing of it touches memory once this has returned: what is carried out is so under the
+/// fabric's lock.
 pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     let done = call("ibv_destroy_qp").and_then(|mut fabric| {
         let address = qp as usize;

@@ -1,4 +1,5 @@
-//! What carries work requests out: a thread for each adapter, one request at a time, under the fabric's lock.
+//! What carries work requests out: a thread for each adapter, one request at a time, under the
+//! fabric's lock.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -34,7 +35,8 @@ enum Outcome {
 }
 use Outcome::*;
 
-/// How long a queue pair that is not ready has the other wait, in microseconds: the table of the InfiniBand specification.
+/// How long a queue pair that is not ready has the other wait, in microseconds: the table of the
+/// InfiniBand specification.
 const RNR: [u64; 32] = [
     655_360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920, 2560, 3840,
     5120, 7680, 10240, 15360, 20480, 30720, 40960, 61440, 81920, 122_880, 163_840, 245_760,
@@ -146,7 +148,8 @@ impl Fabric {
                 IBV_WC_RNR_RETRY_EXC_ERR
             }
             Silence => {
-                // After the last attempt there is time for an answer too. 0 is for ever: it is sent once more now and then.
+                // After the last attempt there is time for an answer too. 0 is for ever: it is sent
+                // once more now and then.
                 let endless = qp.attr.timeout == 0;
                 let last = !endless && qp.silences > qp.attr.retry_cnt;
                 qp.silences = qp.silences.saturating_add(1);
@@ -295,7 +298,8 @@ impl Fabric {
             };
             if let Some((here, there)) = fails {
                 self.complete_receive(peer, &receive, Err((here, VENDOR)));
-                // The completion tells of it: an event comes where there is none (InfiniBand specification, 10.10.2).
+                // The completion tells of it: an event comes where there is none (InfiniBand
+                // specification, 10.10.2).
                 self.fail_qp(peer);
                 return Some(Refused(there));
             }

@@ -1,5 +1,5 @@
-//! Nodes that receive. No Slot is theirs, so that they are polled, as futures are; and a peer may never send, so that they end
-//! with the first failure.
+//! Nodes that receive. No Slot is theirs, so that they are polled, as futures are; and a peer may
+//! never send, so that they end with the first failure.
 
 #![allow(unreachable_pub, reason = "named by the body of a node")]
 
@@ -78,17 +78,20 @@ impl Put for RecvNode {
 }
 
 impl GraphBuilder {
-    /// A node that receives, as [`Rdma::recv`] does: it is set to a destination, or to `()`. Its result is the number of bytes;
-    /// [`Instance::received`](crate::graph::Instance::received) and [`Scope::received`](crate::graph::Scope::received) tell the rest.
+    /// A node that receives, as [`Rdma::recv`] does: it is set to a destination, or to `()`. Its
+    /// result is the number of bytes; [`Instance::received`](crate::graph::Instance::received) and
+    /// [`Scope::received`](crate::graph::Scope::received) tell the rest.
     ///
-    /// It is posted when its turn comes, takes no Slot of the WorkQ, and is over when a message came. A node whose message makes the
-    /// peer answer should not be waited for: the receive of the answer is better posted beside it than after it.
+    /// It is posted when its turn comes, takes no Slot of the WorkQ, and is over when a message
+    /// came. A node whose message makes the peer answer should not be waited for: the receive of
+    /// the answer is better posted beside it than after it.
     ///
     /// # Cancel safety
     ///
     /// A peer may never send. So when another node fails it is not waited for: it is
-    /// [`Stopped`](crate::graph::NodeState::Stopped). As with a run that is dropped the receive stays posted then, its memory leased, and
-    /// the next one, of whatever run or Op, gets its message.
+    /// [`Stopped`](crate::graph::NodeState::Stopped). As with a run that is dropped the receive
+    /// stays posted then, its memory leased, and the next one, of whatever run or Op, gets its
+    /// message.
     #[doc(alias = "doca_graph_ctx_node_create")]
     pub fn rdma_recv(&mut self, rdma: &Rdma) -> Node<RecvNode> {
         self.add(NodeWork::Recv(rdma.clone()))

@@ -1,5 +1,5 @@
-//! The nodes of a SyncEvent. What changes and reads the counter are Jobs; a wait is polled, as a receive is, and ends with the first failure:
-//! nobody may ever set it.
+//! The nodes of a SyncEvent. What changes and reads the counter are Jobs; a wait is polled, as a
+//! receive is, and ends with the first failure: nobody may ever set it.
 
 #![allow(unreachable_pub, reason = "named by the body of a node")]
 
@@ -55,17 +55,21 @@ macro_rules! nodes {
 }
 
 nodes! {
-    /// A node that gets the value, as [`SyncEvent::get`] does: it is set to `()`. Its result is the value.
+    /// A node that gets the value, as [`SyncEvent::get`] does: it is set to `()`. Its result is the
+    /// value.
     fn sync_event_get -> EventGetNode (()) { |()| EventJob::Get }
 
-    /// A node that sets the counter, as [`SyncEvent::set`] does: it is set to the value, which is its result too.
+    /// A node that sets the counter, as [`SyncEvent::set`] does: it is set to the value, which is
+    /// its result too.
     fn sync_event_set -> EventSetNode (u64) { EventJob::Set }
 
-    /// A node that adds to the counter, as [`SyncEvent::add`] does: it is set to what is added. Its result is what the value was.
+    /// A node that adds to the counter, as [`SyncEvent::add`] does: it is set to what is added. Its
+    /// result is what the value was.
     fn sync_event_add -> EventAddNode (u64) { EventJob::Add }
 }
 
-/// The kind of a node that waits: [`GraphBuilder::sync_event_wait_gt`]. It is set to a threshold, or to `(threshold, mask)`.
+/// The kind of a node that waits: [`GraphBuilder::sync_event_wait_gt`]. It is set to a threshold,
+/// or to `(threshold, mask)`.
 #[derive(Debug)]
 pub enum EventWaitNode {}
 
@@ -149,12 +153,13 @@ impl Put for EventWaitNode {
 }
 
 impl GraphBuilder {
-    /// A node that waits, as [`SyncEvent::wait_gt`] does: it is set to a threshold, or to `(threshold, mask)`. Its result is a value that ended it. It takes no Slot of
-    /// the WorkQ.
+    /// A node that waits, as [`SyncEvent::wait_gt`] does: it is set to a threshold, or to
+    /// `(threshold, mask)`. Its result is a value that ended it. It takes no Slot of the WorkQ.
     ///
     /// # Cancel safety
     ///
-    /// Nobody may ever set the event. So when another node fails it is not waited for: it is [`Stopped`](crate::graph::NodeState::Stopped).
+    /// Nobody may ever set the event. So when another node fails it is not waited for: it is
+    /// [`Stopped`](crate::graph::NodeState::Stopped).
     #[doc(alias = "doca_graph_ctx_node_create")]
     pub fn sync_event_wait_gt(&mut self, event: &SyncEvent) -> Node<EventWaitNode> {
         self.add(NodeWork::Wait(event.clone()))

@@ -1,7 +1,7 @@
 //! How a context joins graphs: the one thing that the engine asks of it.
 //!
-//! A context that has a [`Request`] needs an [`Action`] in its own folder, and there a method of the
-//! builder that makes a node of it.
+//! A context that has a [`Request`] needs an [`Action`] in its own folder, and there a method of
+//! the builder that makes a node of it.
 
 #![allow(unreachable_pub, reason = "named by the sealed trait behind Settable")]
 
@@ -40,7 +40,8 @@ pub trait Action: 'static {
     /// What its nodes are called.
     const NAME: &'static str;
 
-    /// Makes the same on another WorkQ, which has the context's device already. `None` for what stays where it is.
+    /// Makes the same on another WorkQ, which has the context's device already. `None` for what
+    /// stays where it is.
     const ATTACH: Option<Attach<Self::Context>>;
 
     /// Where it is attached.
@@ -93,8 +94,8 @@ impl<A: Action> Template for Planned<A> {
 
 /// A context node of an instance, whatever its kind.
 pub(crate) trait Step: Any + Send + Sync {
-    /// Takes the Leases, and finishes the job inline if the device can. `None`: it wants a Slot, and
-    /// is kept until `launch` or `put_off`.
+    /// Takes the Leases, and finishes the job inline if the device can. `None`: it wants a Slot,
+    /// and is kept until `launch` or `put_off`.
     fn begin(&mut self) -> Option<Outcome>;
     /// Submits what `begin` has kept; false if there is no Slot, and its Leases have gone back.
     fn launch(&mut self, heard: &mut bool, run: &Arc<dyn Run>, node: u32)

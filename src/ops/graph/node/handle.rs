@@ -11,7 +11,8 @@ use std::marker::PhantomData;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// A node of a graph. `K` says what kind, and so what [`Instance::set`](crate::graph::Instance::set) takes for it.
+/// A node of a graph. `K` says what kind, and so what
+/// [`Instance::set`](crate::graph::Instance::set) takes for it.
 pub struct Node<K> {
     id: NodeId,
     kind: PhantomData<fn() -> K>,
@@ -52,17 +53,20 @@ pub enum UserNode {}
 #[derive(Debug)]
 pub struct DataNode<T>(PhantomData<fn(T)>);
 
-/// The kind of a node that is a future: [`GraphBuilder::user_async`](crate::graph::GraphBuilder::user_async).
+/// The kind of a node that is a future:
+/// [`GraphBuilder::user_async`](crate::graph::GraphBuilder::user_async).
 #[derive(Debug)]
 pub enum AsyncNode {}
 
-/// The kind of a node that is another graph: [`GraphBuilder::subgraph`](crate::graph::GraphBuilder::subgraph). It is set to an
+/// The kind of a node that is another graph:
+/// [`GraphBuilder::subgraph`](crate::graph::GraphBuilder::subgraph). It is set to an
 /// [`Instance`](crate::graph::Instance) of that graph.
 #[derive(Debug)]
 pub enum SubGraphNode {}
 
-/// The kind of a node that receives: [`GraphBuilder::rdma_recv`](crate::graph::GraphBuilder::rdma_recv). It
-/// is set to a destination, or to `()`.
+/// The kind of a node that receives:
+/// [`GraphBuilder::rdma_recv`](crate::graph::GraphBuilder::rdma_recv). It is set to a destination,
+/// or to `()`.
 #[derive(Debug)]
 pub enum RecvNode {}
 

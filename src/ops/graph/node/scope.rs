@@ -21,7 +21,8 @@ pub(crate) trait RunView: Send + Sync {
     fn debug(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
 
-/// A run, as the function of a user node sees it: results of nodes that are over, and operands of those to come.
+/// A run, as the function of a user node sees it: results of nodes that are over, and operands of
+/// those to come.
 pub struct Scope<'a>(pub(crate) &'a mut dyn RunView);
 
 impl Scope<'_> {
@@ -44,7 +45,8 @@ impl Scope<'_> {
     ///
     /// # Errors
     ///
-    /// `BadState` if it has started, and what [`Instance::set`](crate::graph::Instance::set) is refused for.
+    /// `BadState` if it has started, and what [`Instance::set`](crate::graph::Instance::set) is
+    /// refused for.
     pub fn set<K: Settable>(&mut self, node: Node<K>, data: impl Into<K::Data>) -> Result<()> {
         const OP: &str = "Scope::set";
         if self.state(node) != NodeState::NotStarted {

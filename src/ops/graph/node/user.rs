@@ -101,7 +101,8 @@ pub(crate) trait MakesFutures: Send + Sync {
     fn place(self: Arc<Self>) -> AsyncBody;
 }
 
-/// The place of a future in an instance. The lock is never taken: it makes a future Sync that is only Send.
+/// The place of a future in an instance. The lock is never taken: it makes a future Sync that is
+/// only Send.
 pub(crate) type AsyncBody = Mutex<Pin<Box<dyn RunsFutures>>>;
 
 impl<F, T> MakesFutures for F

@@ -103,10 +103,12 @@ impl GraphBuilder {
         self.add(NodeWork::Context(Box::new(Planned::<A>(context))))
     }
 
-    /// A node that calls a function, in the task that awaits the run. It sees the results of nodes that are over, and may set
-    /// the operands of those to come. An error or a panic fails the node.
+    /// A node that calls a function, in the task that awaits the run. It sees the results of nodes
+    /// that are over, and may set the operands of those to come. An error or a panic fails the
+    /// node.
     ///
-    /// The function is shared by all instances. While it runs nothing else of its run does, and no other task of the thread.
+    /// The function is shared by all instances. While it runs nothing else of its run does, and no
+    /// other task of the thread.
     #[doc(alias = "doca_graph_user_node_create")]
     pub fn user(
         &mut self,
@@ -115,8 +117,9 @@ impl GraphBuilder {
         self.add(NodeWork::User(Box::new(function)))
     }
 
-    /// The same with data that each instance is set to ([`Instance::set`](crate::graph::Instance::set)), and that stays from run to
-    /// run: the Bufs that it shall compare, say.
+    /// The same with data that each instance is set to
+    /// ([`Instance::set`](crate::graph::Instance::set)), and that stays from run to run: the Bufs
+    /// that it shall compare, say.
     #[doc(alias = "doca_graph_instance_set_user_node_data")]
     pub fn user_with<T: Send + Sync + 'static>(
         &mut self,
@@ -125,16 +128,18 @@ impl GraphBuilder {
         self.add(NodeWork::With(Box::new(Function::new(function))))
     }
 
-    /// A node that is a future: the function makes one for each run, in the task that awaits it, and that task polls it.
+    /// A node that is a future: the function makes one for each run, in the task that awaits it,
+    /// and that task polls it.
     ///
-    /// The future is `'static`: what it needs of the [`Scope`] it takes with it (a Buf is a handle). Each instance has a
-    /// place for it, so that runs allocate nothing for it. It is polled whenever the run is. An error or a panic, of the
-    /// function or of the future, fails the node.
+    /// The future is `'static`: what it needs of the [`Scope`] it takes with it (a Buf is a
+    /// handle). Each instance has a place for it, so that runs allocate nothing for it. It is
+    /// polled whenever the run is. An error or a panic, of the function or of the future, fails the
+    /// node.
     ///
     /// # Cancel safety
     ///
-    /// When another node fails the future goes on to its end. When the run is dropped it is dropped; when the run is
-    /// forgotten, at the instance's next run or with the instance.
+    /// When another node fails the future goes on to its end. When the run is dropped it is
+    /// dropped; when the run is forgotten, at the instance's next run or with the instance.
     pub fn user_async<T>(
         &mut self,
         function: impl Fn(&mut Scope<'_>) -> T + Send + Sync + 'static,
@@ -145,22 +150,24 @@ impl GraphBuilder {
         self.add(NodeWork::Async(Arc::new(function)))
     }
 
-    /// A node that runs an instance of another graph, which [`Instance::set`](crate::graph::Instance::set) gives it. It starts with
-    /// nothing done, ends when all of that is done, and fails with it.
+    /// A node that runs an instance of another graph, which
+    /// [`Instance::set`](crate::graph::Instance::set) gives it. It starts with nothing done, ends
+    /// when all of that is done, and fails with it.
     #[doc(alias = "doca_graph_sub_graph_node_create")]
     pub fn subgraph(&mut self, graph: &Graph) -> Node<SubGraphNode> {
         self.add(NodeWork::Sub(graph.clone()))
     }
 
-    /// `node` starts after all of these: one, a list, or a tuple of different kinds. Nodes of which nothing is said start with
-    /// the run. Whether it makes sense, [`GraphBuilder::build`] says.
+    /// `node` starts after all of these: one, a list, or a tuple of different kinds. Nodes of which
+    /// nothing is said start with the run. Whether it makes sense, [`GraphBuilder::build`] says.
     #[doc(alias = "doca_graph_add_dependency")]
     pub fn depends(&mut self, node: impl Into<NodeId>, predecessors: impl Nodes) {
         let node = node.into();
         predecessors.each(&mut |predecessor| self.edges.push((predecessor, node)));
     }
 
-    /// What a node is called in errors, drawings and traces; its kind and number if not said (`dma_copy#3`).
+    /// What a node is called in errors, drawings and traces; its kind and number if not said
+    /// (`dma_copy#3`).
     pub fn label(&mut self, node: impl Into<NodeId>, text: &str) {
         self.labels.push((node.into(), text.into()));
     }
@@ -169,8 +176,9 @@ impl GraphBuilder {
     ///
     /// # Errors
     ///
-    /// `NotPermitted` for a cycle, which is told in order, and for nodes of another graph; `BadState` without a context node,
-    /// here or in a sub-graph; `InvalidValue` beyond 32 levels of graphs or 16,777,216 nodes.
+    /// `NotPermitted` for a cycle, which is told in order, and for nodes of another graph;
+    /// `BadState` without a context node, here or in a sub-graph; `InvalidValue` beyond 32 levels
+    /// of graphs or 16,777,216 nodes.
     #[doc(alias = "doca_graph_start")]
     pub fn build(mut self) -> Result<Graph> {
         if self.nodes.len() > NODES {

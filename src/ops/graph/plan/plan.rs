@@ -13,7 +13,8 @@ use crate::reactor::Attachment;
 ///
 /// Clones are the same graph. It keeps the contexts of its nodes.
 ///
-/// Here some bytes are copied and hashed at the same time, and a function compares once both is done:
+/// Here some bytes are copied and hashed at the same time, and a function compares once both is
+/// done:
 ///
 /// ```
 /// use tokio_doca::graph::NodeState;
@@ -197,7 +198,8 @@ impl Graph {
         self.0.nodes.len()
     }
 
-    /// What a node is called in errors, drawings and traces: its label, or kind and number. `None` if it is another graph's.
+    /// What a node is called in errors, drawings and traces: its label, or kind and number. `None`
+    /// if it is another graph's.
     pub fn label(&self, node: impl Into<NodeId>) -> Option<String> {
         let node = node.into();
         (node.graph == self.0.number).then(|| self.0.label(node.index))

@@ -1,8 +1,8 @@
 //! The ended jobs of a run: what the run shares with the slots of its jobs.
 //!
-//! A slot counts a reference to the board, so that a run that is dropped or forgotten leaves nothing
-//! dangling. The reaper writes each end down, and wakes the run if it sleeps. The run takes all ends
-//! at once when it is polled. One waker serves all nodes.
+//! A slot counts a reference to the board, so that a run that is dropped or forgotten leaves
+//! nothing dangling. The reaper writes each end down, and wakes the run if it sleeps. The run takes
+//! all ends at once when it is polled. One waker serves all nodes.
 //!
 //! The reaper writes an end under the lock that `register` takes as well: either the run finds it
 //! when it asks once more, or the reaper finds the run asleep. Wakers are cloned, dropped and woken

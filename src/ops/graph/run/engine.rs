@@ -1,8 +1,9 @@
-//! The engine: what is ready starts, what is over makes others ready, and one future waits for all of it.
+//! The engine: what is ready starts, what is over makes others ready, and one future waits for all
+//! of it.
 //!
-//! A poll takes the ends that were told, starts whatever that made ready, and goes on until nothing is; so a successor is
-//! submitted in the poll that saw its predecessor end. Then it waits: in line for a Slot if a node wants one, and for the ends
-//! of what is in flight.
+//! A poll takes the ends that were told, starts whatever that made ready, and goes on until nothing
+//! is; so a successor is submitted in the poll that saw its predecessor end. Then it waits: in line
+//! for a Slot if a node wants one, and for the ends of what is in flight.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -93,7 +94,8 @@ impl Level {
                     true => line.as_mut().poll_ends(poller.cx, &mut poller.heard, self),
                     // Futures and receives alone: they have the waker.
                     false if self.has_futures() => Poll::Pending,
-                    // A node failed, and with it ended the receives of a sub-graph that was polled before.
+                    // A node failed, and with it ended the receives of a sub-graph that was polled
+                    // before.
                     false => continue,
                 }
             };
@@ -199,7 +201,8 @@ impl Progress {
         Ok(())
     }
 
-    /// Starts a node. One that is over at once says which one is ready by that, if it is the only one.
+    /// Starts a node. One that is over at once says which one is ready by that, if it is the only
+    /// one.
     #[inline(always)]
     fn begin(
         &mut self,

@@ -16,11 +16,12 @@ use super::trace::Trace;
 use crate::error::{Error, ErrorKind, JobError, Result};
 use crate::reactor::{Received, WorkQ};
 
-/// A [`Graph`] with operands, on a WorkQ: it runs once at a time, as often as one likes. Many instances run at once, beside
-/// plain jobs.
+/// A [`Graph`] with operands, on a WorkQ: it runs once at a time, as often as one likes. Many
+/// instances run at once, beside plain jobs.
 ///
-/// It keeps the operands that it was set to, and so their Bufs, until they are set anew or it is dropped. What is in flight
-/// keeps its own part: an instance can be dropped or forgotten at any time.
+/// It keeps the operands that it was set to, and so their Bufs, until they are set anew or it is
+/// dropped. What is in flight keeps its own part: an instance can be dropped or forgotten at any
+/// time.
 ///
 /// [`Graph`] shows how one is made. It is run again after success and failure alike:
 ///
@@ -64,7 +65,8 @@ impl Graph {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if its context nodes are on several WorkQs: one is named. And as [`Graph::instance_on`].
+    /// `InvalidValue` if its context nodes are on several WorkQs: one is named. And as
+    /// [`Graph::instance_on`].
     #[doc(alias = "doca_graph_instance_create")]
     pub fn instance(&self) -> Result<Instance> {
         const OP: &str = "Graph::instance";
@@ -84,14 +86,14 @@ impl Graph {
             .map_err(|error| error.with_call(OP))
     }
 
-    /// An instance whose runs are on this WorkQ, whatever WorkQ the contexts of its nodes are on. All memory is taken here:
-    /// runs allocate nothing.
+    /// An instance whose runs are on this WorkQ, whatever WorkQ the contexts of its nodes are on.
+    /// All memory is taken here: runs allocate nothing.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if a context of a node's device is not attached to the WorkQ (`Dma::attach`), or if a node's
-    /// [`Rdma`](crate::Rdma) is on another one, where it is connected: the node is named. And what
-    /// [`DmaBuilder::attach`](crate::dma::DmaBuilder::attach) is refused for.
+    /// `InvalidValue` if a context of a node's device is not attached to the WorkQ (`Dma::attach`),
+    /// or if a node's [`Rdma`](crate::Rdma) is on another one, where it is connected: the node is
+    /// named. And what [`DmaBuilder::attach`](crate::dma::DmaBuilder::attach) is refused for.
     #[doc(alias = "doca_graph_workq_add")]
     pub fn instance_on(&self, workq: &WorkQ) -> Result<Instance> {
         Instance::new(self.clone(), workq)
@@ -138,14 +140,17 @@ impl Instance {
         &self.workq
     }
 
-    /// Sets what a node works on, from the next run on: `(source, destination)` for a copy and for a hash, an
-    /// [`AccelCall`](crate::accel::AccelCall) for a call, an [`Instance`] for a sub-graph, its data for a function that has some; what
-    /// an operation of an [`Rdma`](crate::Rdma) takes, the builder says ([`GraphBuilder::rdma_write`](crate::graph::GraphBuilder::rdma_write)).
-    /// Bufs are handles: the instance keeps one.
+    /// Sets what a node works on, from the next run on: `(source, destination)` for a copy and for
+    /// a hash, an [`AccelCall`](crate::accel::AccelCall) for a call, an [`Instance`] for a
+    /// sub-graph, its data for a function that has some; what an operation of an
+    /// [`Rdma`](crate::Rdma) takes, the builder says
+    /// ([`GraphBuilder::rdma_write`](crate::graph::GraphBuilder::rdma_write)). Bufs are handles:
+    /// the instance keeps one.
     ///
     /// Jobs of a run that was dropped are not touched by it: they keep what they had.
     ///
-    /// The handle says what the node takes. A function has nothing to be set, and a run has its instance to itself:
+    /// The handle says what the node takes. A function has nothing to be set, and a run has its
+    /// instance to itself:
     ///
     /// ```compile_fail,E0277
     /// # fn check(g: &mut tokio_doca::graph::GraphBuilder, instance: &mut tokio_doca::graph::Instance) {
@@ -163,8 +168,8 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// `NotPermitted` for a node of another graph; `InvalidValue` for an instance of another graph than the node's, or on another
-    /// WorkQ. It is dropped then.
+    /// `NotPermitted` for a node of another graph; `InvalidValue` for an instance of another graph
+    /// than the node's, or on another WorkQ. It is dropped then.
     #[doc(alias = "doca_graph_instance_set_ctx_node_data")]
     #[doc(alias = "doca_graph_instance_set_sub_graph_node_data")]
     pub fn set<K: Settable>(&mut self, node: Node<K>, data: impl Into<K::Data>) -> Result<()> {
@@ -172,31 +177,31 @@ impl Instance {
         set::<K>(progress.seat(&graph.0, node.id())?, data.into())
     }
 
-    /// How a node ended in the last run: bytes, or what the opcode says, or what an atomic operation found, and 0 for what is no
-    /// job. `None` if it has not, or is another graph's.
+    /// How a node ended in the last run: bytes, or what the opcode says, or what an atomic
+    /// operation found, and 0 for what is no job. `None` if it has not, or is another graph's.
     #[doc(alias = "doca_graph_instance_node_get_result")]
     pub fn result(&self, node: impl Into<NodeId>) -> Option<Result<u64, JobError>> {
         let Level { graph, progress } = &self.level;
         progress.result(&graph.0, node.into())
     }
 
-    /// What a node received in the last run; its [`result`](Instance::result) is the length alone. `None` if it has not received
-    /// anything, or is another graph's.
+    /// What a node received in the last run; its [`result`](Instance::result) is the length alone.
+    /// `None` if it has not received anything, or is another graph's.
     pub fn received(&self, node: Node<RecvNode>) -> Option<Received> {
         let Level { graph, progress } = &self.level;
         progress.received(&graph.0, node.id())
     }
 
-    /// Where a node is in the last run; `NotStarted` for one of another graph. After a run that was dropped it says what that run
-    /// saw last.
+    /// Where a node is in the last run; `NotStarted` for one of another graph. After a run that was
+    /// dropped it says what that run saw last.
     #[doc(alias = "doca_graph_instance_node_get_state")]
     pub fn state(&self, node: impl Into<NodeId>) -> NodeState {
         let Level { graph, progress } = &self.level;
         progress.state(&graph.0, node.into())
     }
 
-    /// How a node of a sub-graph ended in the last run: as [`Instance::result`], of the instance that the sub-graph node was set
-    /// to. `None` as well if the sub-graph's turn has not come.
+    /// How a node of a sub-graph ended in the last run: as [`Instance::result`], of the instance
+    /// that the sub-graph node was set to. `None` as well if the sub-graph's turn has not come.
     pub fn result_in(
         &self,
         sub: Node<SubGraphNode>,
@@ -221,14 +226,16 @@ impl Instance {
         }
     }
 
-    /// Whether jobs of a run that was dropped are not known to be over: the next run waits for them first.
+    /// Whether jobs of a run that was dropped are not known to be over: the next run waits for them
+    /// first.
     pub fn is_draining(&mut self) -> bool {
         let Level { graph, progress } = &mut self.level;
         !progress.is_drained(&graph.0)
     }
 
-    /// Notes when each node starts and ends, in the runs to come: two readings of the clock for each. Off if not said.
-    /// Memory for it is taken here. Instances of sub-graphs have switches of their own.
+    /// Notes when each node starts and ends, in the runs to come: two readings of the clock for
+    /// each. Off if not said. Memory for it is taken here. Instances of sub-graphs have switches of
+    /// their own.
     pub fn set_tracing(&mut self, on: bool) {
         let nodes = self.level.graph.nodes();
         let trace = &mut self.level.progress.trace;
@@ -239,9 +246,9 @@ impl Instance {
         }
     }
 
-    /// When each node of the last run started and ended, as JSON in Chrome's trace format (`chrome://tracing`, Perfetto), those
-    /// of sub-graphs included; without events if it was not switched on. A job starts when it is submitted, and ends when
-    /// the run sees its end.
+    /// When each node of the last run started and ended, as JSON in Chrome's trace format
+    /// (`chrome://tracing`, Perfetto), those of sub-graphs included; without events if it was not
+    /// switched on. A job starts when it is submitted, and ends when the run sees its end.
     pub fn trace(&self) -> String {
         timeline::json(&self.level)
     }

@@ -1,4 +1,5 @@
-//! Loom models of the board: ends are told from another thread while the run is polled, sleeps, or is dropped.
+//! Loom models of the board: ends are told from another thread while the run is polled, sleeps, or
+//! is dropped.
 //!
 //! The whole wait, with a WorkQ below it, is in `reactor/loom.rs`.
 #![allow(clippy::unwrap_used, reason = "these are tests")]

@@ -1,4 +1,5 @@
-//! How far a run is: operands, states, results and what may start. All of it is made with the instance.
+//! How far a run is: operands, states, results and what may start. All of it is made with the
+//! instance.
 //!
 //! ```text
 //!   open: 0          begin              over
@@ -110,7 +111,8 @@ impl Progress {
         }
     }
 
-    /// Whether nothing of a run before is in flight, here or in a sub-graph. What has ended meanwhile is taken.
+    /// Whether nothing of a run before is in flight, here or in a sub-graph. What has ended
+    /// meanwhile is taken.
     pub(super) fn is_drained(&mut self, plan: &Plan) -> bool {
         if self.flying > 0 && self.board.any() {
             self.board.take(&mut self.ends);
@@ -175,7 +177,8 @@ impl Progress {
         }
     }
 
-    /// The same; one that is ready alone is not even noted, so that a chain goes on without the set.
+    /// The same; one that is ready alone is not even noted, so that a chain goes on without the
+    /// set.
     #[inline(always)]
     pub(super) fn over_and_next(
         &mut self,
@@ -352,7 +355,8 @@ impl Progress {
         self.marks[node.index as usize].state
     }
 
-    /// What a sub-graph node has, if its turn has come in the last run: before that it tells of another one.
+    /// What a sub-graph node has, if its turn has come in the last run: before that it tells of
+    /// another one.
     pub(super) fn sub(&self, plan: &Plan, node: NodeId) -> Option<&Level> {
         match self.state(plan, node) {
             NodeState::NotStarted => None,

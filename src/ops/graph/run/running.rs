@@ -26,45 +26,50 @@ pub struct RunRequest<I>(I);
 /// If it is polled after it was over.
 pub type Run<'a> = Op<RunRequest<&'a mut Instance>>;
 
-/// What [`Instance::into_run`](crate::graph::Instance::into_run) returns: it answers the instance, and how
-/// the run ended.
+/// What [`Instance::into_run`](crate::graph::Instance::into_run) returns: it answers the instance,
+/// and how the run ended.
 pub type OwnedRun = Op<RunRequest<Instance>>;
 
 impl Instance {
-    /// Runs the graph: each node once its predecessors are over. The future ends when all are, or when one failed and what was
-    /// in flight has drained.
+    /// Runs the graph: each node once its predecessors are over. The future ends when all are, or
+    /// when one failed and what was in flight has drained.
     ///
-    /// Nothing is allocated, and nothing happens before the first poll. A WorkQ that is full is waited for, in line with
-    /// all others. A job that is over has its successors submitted in the same poll that sees it.
+    /// Nothing is allocated, and nothing happens before the first poll. A WorkQ that is full is
+    /// waited for, in line with all others. A job that is over has its successors submitted in the
+    /// same poll that sees it.
     ///
     /// # Errors
     ///
-    /// [`RunError`](crate::graph::RunError): the first failure, and all nodes that failed. A context node fails as its job does
-    /// ([`Dma::copy`](crate::Dma::copy), [`Sha::hash`](crate::sha::Sha::hash), [`Accel::call`](crate::accel::Accel::call),
-    /// [`Rdma::send`](crate::Rdma::send)), a user node with its error or panic, a node that was not set with `BadState`. Receives
-    /// are not waited for then: see [`GraphBuilder::rdma_recv`](crate::graph::GraphBuilder::rdma_recv).
+    /// [`RunError`](crate::graph::RunError): the first failure, and all nodes that failed. A
+    /// context node fails as its job does ([`Dma::copy`](crate::Dma::copy),
+    /// [`Sha::hash`](crate::sha::Sha::hash), [`Accel::call`](crate::accel::Accel::call),
+    /// [`Rdma::send`](crate::Rdma::send)), a user node with its error or panic, a node that was not
+    /// set with `BadState`. Receives are not waited for then: see
+    /// [`GraphBuilder::rdma_recv`](crate::graph::GraphBuilder::rdma_recv).
     ///
     /// # Cancel safety
     ///
-    /// Dropping it is ordinary. Nothing new starts, futures of async nodes and receives are dropped, jobs in flight go on, keep
-    /// their Bufs leased (`InUse`) until they are over, and are then forgotten. The instance can be set and run again at once: the
-    /// next run begins when those jobs are over, and waits for them. Forgetting it is sound too.
+    /// Dropping it is ordinary. Nothing new starts, futures of async nodes and receives are
+    /// dropped, jobs in flight go on, keep their Bufs leased (`InUse`) until they are over, and are
+    /// then forgotten. The instance can be set and run again at once: the next run begins when
+    /// those jobs are over, and waits for them. Forgetting it is sound too.
     #[doc(alias = "doca_workq_graph_submit")]
     pub fn run(&mut self) -> Run<'_> {
         Op::new(RunRequest::new(self))
     }
 
-    /// The same run, which owns the instance: it is `'static`, can be spawned, and can be posted to a loop of the caller's
-    /// own. It answers the instance, and how the run ended.
+    /// The same run, which owns the instance: it is `'static`, can be spawned, and can be posted to
+    /// a loop of the caller's own. It answers the instance, and how the run ended.
     ///
     /// A run that is posted begins inside the next [`WorkQ::progress`](crate::WorkQ::progress), as
     /// do its functions, and keeps its WorkQ until it is handed out.
     ///
     /// # Errors
     ///
-    /// As [`Instance::run`]. [`start`](Op::start) and [`post`](Op::post) refuse it with `Again` while
-    /// [jobs of a run before](Instance::is_draining) are in flight, and `post` with `NotSupported` if a node, also one of a
-    /// sub-graph, is an async function, or waits on a device that cannot wait.
+    /// As [`Instance::run`]. [`start`](Op::start) and [`post`](Op::post) refuse it with `Again`
+    /// while [jobs of a run before](Instance::is_draining) are in flight, and `post` with
+    /// `NotSupported` if a node, also one of a sub-graph, is an async function, or waits on a
+    /// device that cannot wait.
     ///
     /// # Cancel safety
     ///

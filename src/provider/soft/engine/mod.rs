@@ -7,8 +7,9 @@
 //!
 //! An engine's thread runs on CPUs of its own choice ([affinity]).
 //!
-//! These files import one another downwards, `thread > queue_worker > rings > {ring, split}` and `thread > affinity`, and
-//! of the device what lies below it: options, faults, what its queues share, and the opaque copy.
+//! These files import one another downwards, `thread > queue_worker > rings > {ring, split}` and
+//! `thread > affinity`, and of the device what lies below it: options, faults, what its queues
+//! share, and the opaque copy.
 
 mod affinity;
 mod queue_worker;

@@ -1,4 +1,5 @@
-//! The half of a queue that does its Jobs: driven by the engine's thread, or, on a device without engines, by who reaps.
+//! The half of a queue that does its Jobs: driven by the engine's thread, or, on a device without
+//! engines, by who reaps.
 
 use std::time::Instant;
 
@@ -21,7 +22,8 @@ pub(in super::super) trait Driver {
     /// How many bytes it copies in one go, if others wait for their turn.
     const PIECE: usize;
 
-    /// Does a part of a copy, from this byte on, and says how many bytes it was. Less than all: enough for one turn.
+    /// Does a part of a copy, from this byte on, and says how many bytes it was. Less than all:
+    /// enough for one turn.
     fn copy(&mut self, work: &Work, from: usize) -> usize;
 
     /// A Job is about to be over.
@@ -79,7 +81,8 @@ impl QueueWorker {
             .min()
     }
 
-    /// Whether there is something to do before the next Job: one that is half done, or one that was put aside and is due.
+    /// Whether there is something to do before the next Job: one that is half done, or one that was
+    /// put aside and is due.
     pub(in super::super) fn is_busy(&self) -> bool {
         self.begun.is_some() || self.first_due().is_some()
     }

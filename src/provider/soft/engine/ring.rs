@@ -1,8 +1,9 @@
 //! A bounded ring between threads, in which each entry says itself whether it is full.
 //!
-//! Neither side reads a counter of the other's: whoever puts writes an entry, whoever gets looks at the next one. So the
-//! only lines that travel between CPUs are the entries, once each way, and neither side needs a locked instruction.
-//! Positions count up for ever; where the next one is, each side knows by itself.
+//! Neither side reads a counter of the other's: whoever puts writes an entry, whoever gets looks at
+//! the next one. So the only lines that travel between CPUs are the entries, once each way, and
+//! neither side needs a locked instruction. Positions count up for ever; where the next one is,
+//! each side knows by itself.
 #![expect(unsafe_code, reason = "the entry's number says whose its value is")]
 
 use std::mem::MaybeUninit;
@@ -23,8 +24,9 @@ struct Entry<T> {
     number: AtomicU64,
 }
 
-// SAFETY: a value is its putter's until the number is stored (Release), and the getter's after it saw that (Acquire); that
-// the getter is done with it before the next one is put is `put`'s contract. Values go from thread to thread.
+// SAFETY: a value is its putter's until the number is stored (Release), and the getter's after it
+// saw that (Acquire); that the getter is done with it before the next one is put is `put`'s
+// contract. Values go from thread to thread.
 unsafe impl<T: Send> Sync for Ring<T> {}
 
 impl<T> Ring<T> {
@@ -53,12 +55,14 @@ impl<T> Ring<T> {
 
     /// # Safety
     ///
-    /// Each position is put once, and only after the value that is `room` positions before it was got.
+    /// Each position is put once, and only after the value that is `room` positions before it was
+    /// got.
     #[inline(always)]
     pub(in super::super) unsafe fn put(&self, position: u64, value: T) {
         let entry = self.entry(position);
         entry.value.with_mut(|place| {
-            // SAFETY: nobody else reaches the value: it is empty, as the caller promises, until the number says otherwise.
+            // SAFETY: nobody else reaches the value: it is empty, as the caller promises, until the
+            // number says otherwise.
             unsafe { place.write(MaybeUninit::new(value)) }
         });
         entry.number.store(position + 1, Ordering::Release);
@@ -68,14 +72,16 @@ impl<T> Ring<T> {
     ///
     /// # Safety
     ///
-    /// One caller at a time asks for each position in turn, until it got the value, and then never again.
+    /// One caller at a time asks for each position in turn, until it got the value, and then never
+    /// again.
     #[inline(always)]
     pub(in super::super) unsafe fn get(&self, position: u64) -> Option<T> {
         if !self.holds(position) {
             return None;
         }
         self.entry(position).value.with(|place| {
-            // SAFETY: it was put (the number says so), and nobody puts another one before this call has returned.
+            // SAFETY: it was put (the number says so), and nobody puts another one before this call
+            // has returned.
             let value = unsafe { place.read() };
             // SAFETY: it is initialized, and nobody else gets it.
             Some(unsafe { value.assume_init() })

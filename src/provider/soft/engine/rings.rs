@@ -4,9 +4,10 @@
 //!   submit (any thread) --> jobs --> engine --> done --> reap (one thread at a time)
 //! ```
 //!
-//! Neither ring can overflow: no more than `depth` Jobs are in flight. A position is used again only after one of the
-//! `depth` Tokens was used twice since, and so after the older value was got: Jobs and Completions are got in order, and a
-//! Token is used again only after its Completion was reaped.
+//! Neither ring can overflow: no more than `depth` Jobs are in flight. A position is used again
+//! only after one of the `depth` Tokens was used twice since, and so after the older value was got:
+//! Jobs and Completions are got in order, and a Token is used again only after its Completion was
+//! reaped.
 #![expect(
     unsafe_code,
     reason = "does Jobs whose memory was lent, and drives rings"
@@ -86,9 +87,11 @@ impl Doorbell {
         }
     }
 
-    /// Rings for the Completion at this position. The look that follows comes after it. Pairs with `ring_for_certain`.
+    /// Rings for the Completion at this position. The look that follows comes after it. Pairs with
+    /// `ring_for_certain`.
     pub(in super::super) fn arm(&self, position: u64) {
-        // Release, paired with `ring_once`: whoever hears the ring sees what was done before the arm.
+        // Release, paired with `ring_once`: whoever hears the ring sees what was done before the
+        // arm.
         self.armed.store(position + 1, Ordering::Release);
         fence(Ordering::SeqCst);
     }
@@ -115,7 +118,8 @@ impl Doorbell {
         }
     }
 
-    /// So many Completions were put before: whoever armed before that is rung for, whoever arms after sees them.
+    /// So many Completions were put before: whoever armed before that is rung for, whoever arms
+    /// after sees them.
     #[inline(always)]
     pub(in super::super) fn ring_for_certain(&self, put: u64) {
         fence(Ordering::SeqCst);
@@ -149,12 +153,15 @@ impl Rings {
     ///
     /// # Safety
     ///
-    /// What `Submit::submit` is promised: `depth` Jobs in flight, each with a Token of its own. Nothing was retired.
+    /// What `Submit::submit` is promised: `depth` Jobs in flight, each with a Token of its own.
+    /// Nothing was retired.
     #[inline(always)]
     pub(in super::super) unsafe fn accept(&self, work: Work) -> u64 {
-        // AcqRel: whoever uses an entry again comes after all who took positions before, see the module.
+        // AcqRel: whoever uses an entry again comes after all who took positions before, see the
+        // module.
         let position = self.accepted.0.fetch_add(1, Ordering::AcqRel);
-        // SAFETY: the position is this call's alone; that the entry is empty says the module's documentation.
+        // SAFETY: the position is this call's alone; that the entry is empty says the module's
+        // documentation.
         unsafe { self.jobs.put(position, work) };
         position
     }
@@ -168,7 +175,8 @@ impl Rings {
         let position = self.reaped.0.load(Relaxed);
         let mut reaped = 0;
         for place in out {
-            // SAFETY: one thread reaps at a time, as the caller promises, and each goes on where the last one stopped.
+            // SAFETY: one thread reaps at a time, as the caller promises, and each goes on where
+            // the last one stopped.
             let Some(completion) = (unsafe { self.done.get(position + reaped) }) else {
                 break;
             };
@@ -179,10 +187,12 @@ impl Rings {
         reaped as usize
     }
 
-    /// The next Completion rings, and not one that is there already. The look that follows comes after it.
+    /// The next Completion rings, and not one that is there already. The look that follows comes
+    /// after it.
     pub(in super::super) fn arm(&self) {
         let mut next = self.reaped.0.load(Relaxed);
-        // Others may reap meanwhile: an old position is found to be full, and none is later than what was put.
+        // Others may reap meanwhile: an old position is found to be full, and none is later than
+        // what was put.
         while self.done.holds(next) {
             next += 1;
         }
@@ -217,7 +227,8 @@ impl Rings {
 
     #[inline(always)]
     pub(in super::super) fn is_ready(&self) -> bool {
-        // If others reap meanwhile this may be an old position: it holds a later value then, and that counts as well.
+        // If others reap meanwhile this may be an old position: it holds a later value then, and
+        // that counts as well.
         self.done.holds(self.reaped.0.load(Relaxed))
     }
 }
@@ -274,7 +285,8 @@ impl Work {
         let Task::Copy(CopyJob { src, dst, .. }) = &self.task else {
             return Ok(());
         };
-        // SAFETY: an accepted Job's keys are this device's, and what they stand for is kept until its completion.
+        // SAFETY: an accepted Job's keys are this device's, and what they stand for is kept until
+        // its completion.
         unsafe { copy::check(src, dst) }
     }
 
@@ -285,13 +297,13 @@ impl Work {
             return;
         };
         let len = len.min(all - from);
-        // SAFETY: an accepted Job's memory is valid and leased until its completion; the crate checked the lengths, and that
-        // the two do not overlap.
+        // SAFETY: an accepted Job's memory is valid and leased until its completion; the crate
+        // checked the lengths, and that the two do not overlap.
         unsafe { copy::copy(src, dst, from, len, copy::streams(*all)) };
     }
 
-    /// Copies all of it, together with whoever helps; `offered` is called once they can. False if it is not worth it, and
-    /// nothing was done.
+    /// Copies all of it, together with whoever helps; `offered` is called once they can. False if
+    /// it is not worth it, and nothing was done.
     #[inline(always)]
     pub(super) fn copy_together(&self, split: &Split, offered: impl FnOnce()) -> bool {
         if let Task::Copy(CopyJob { src, dst, len }) = &self.task
@@ -354,8 +366,8 @@ impl Consumer {
         self.rings.doorbell.ring(self.finished);
     }
 
-    /// Whoever armed before the last Completion is rung for, and who arms from now on sees it. To be called before anything
-    /// that takes long.
+    /// Whoever armed before the last Completion is rung for, and who arms from now on sees it. To
+    /// be called before anything that takes long.
     #[inline]
     pub(in super::super) fn ring_for_certain(&self) {
         self.rings.doorbell.ring_for_certain(self.finished);

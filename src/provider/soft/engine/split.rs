@@ -1,8 +1,9 @@
 //! One large copy that several engines do together.
 //!
-//! The engine that has the Job offers it in pieces, and takes pieces itself until none is left; others take some if they
-//! are awake. A piece is claimed by one exchange on the number of pieces that are left. Who offered waits until all claimed
-//! pieces are done, and only then changes the offer: so whoever claimed one may read it.
+//! The engine that has the Job offers it in pieces, and takes pieces itself until none is left;
+//! others take some if they are awake. A piece is claimed by one exchange on the number of pieces
+//! that are left. Who offered waits until all claimed pieces are done, and only then changes the
+//! offer: so whoever claimed one may read it.
 #![expect(unsafe_code, reason = "copies pieces of a Job that another engine has")]
 
 use std::ptr::NonNull;
@@ -37,8 +38,9 @@ struct Whole {
     piece: usize,
 }
 
-// SAFETY: `whole` is written by the one engine that offers, while nothing is claimed, and read by those that claimed. It
-// names memory that a Job in flight lent to the device, and that its engine keeps until all pieces are done.
+// SAFETY: `whole` is written by the one engine that offers, while nothing is claimed, and read by
+// those that claimed. It names memory that a Job in flight lent to the device, and that its engine
+// keeps until all pieces are done.
 unsafe impl Send for Split {}
 // SAFETY: as above.
 unsafe impl Sync for Split {}
@@ -63,12 +65,13 @@ impl Split {
         self.open.load(Ordering::Relaxed) != 0
     }
 
-    /// Copies, together with whoever helps. `offered` is called once the pieces are there to be claimed.
+    /// Copies, together with whoever helps. `offered` is called once the pieces are there to be
+    /// claimed.
     ///
     /// # Safety
     ///
-    /// The memory is valid and leased during the call, source and destination have so many bytes and do not overlap, and one
-    /// copy at a time is offered here.
+    /// The memory is valid and leased during the call, source and destination have so many bytes
+    /// and do not overlap, and one copy at a time is offered here.
     #[cold]
     pub(in super::super) unsafe fn copy(
         &self,
@@ -106,7 +109,8 @@ impl Split {
         };
         self.done.store(0, Ordering::Relaxed);
         self.whole.with_mut(|place| {
-            // SAFETY: all pieces of the offer before are done, and nobody claims one before the store below.
+            // SAFETY: all pieces of the offer before are done, and nobody claims one before the
+            // store below.
             unsafe { *place = whole };
         });
         // Release: whoever claims a piece sees the copy.
@@ -148,7 +152,8 @@ impl Split {
             Segments::one(unsafe { Segment::new(addr, whole.len, 0) })
         };
         let len = whole.piece.min(whole.len - at);
-        // SAFETY: the piece lies in the copy, whose memory is valid and leased during `copy`, which waits for this piece.
+        // SAFETY: the piece lies in the copy, whose memory is valid and leased during `copy`, which
+        // waits for this piece.
         unsafe {
             copy::copy(
                 &part(whole.src),

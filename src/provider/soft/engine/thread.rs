@@ -1,9 +1,9 @@
-//! The thread that is the device: takes jobs from its queues in turn, does those of a queue in order, and sleeps when
-//! there are none.
+//! The thread that is the device: takes jobs from its queues in turn, does those of a queue in
+//! order, and sleeps when there are none.
 //!
-//! After its last job it spins for a while, since waking it costs 20 to 50 us; but never on the CPU that submits, where
-//! it would only be in the way. Then it announces that it sleeps, looks once more, and parks. It has no timer: an idle
-//! device makes no wake-ups.
+//! After its last job it spins for a while, since waking it costs 20 to 50 us; but never on the CPU
+//! that submits, where it would only be in the way. Then it announces that it sleeps, looks once
+//! more, and parks. It has no timer: an idle device makes no wake-ups.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, mpsc};
@@ -27,7 +27,8 @@ const LOOKS: u32 = 256;
 /// Bytes that are copied in the time that it takes to wake a thread.
 const WAKE: usize = 1 << 20;
 
-/// Bytes whose copy takes as long as a part of a hash, after which other queues have their turn: 1 MiB is hashed in one go.
+/// Bytes whose copy takes as long as a part of a hash, after which other queues have their turn: 1
+/// MiB is hashed in one go.
 const PIECE: usize = 8 << 20;
 
 /// Every so many jobs the submitter says on which CPU it runs.
@@ -36,7 +37,8 @@ const KICKS: u64 = 8;
 /// Nobody means to spin for longer.
 const MAX_SPIN: Duration = Duration::from_secs(3600);
 
-/// Queues that the thread does not know yet, in a list that has room for those that it knows: so that it allocates nothing.
+/// Queues that the thread does not know yet, in a list that has room for those that it knows: so
+/// that it allocates nothing.
 #[derive(Default)]
 struct Arrived {
     list: Vec<QueueWorker>,
@@ -261,8 +263,8 @@ impl Driver for EngineGroup {
     const KEEPS_TIME: bool = true;
     const PIECE: usize = PIECE;
 
-    /// All of it: others help if they are awake. To wake one costs as much as a copy of a megabyte, so that a short one does
-    /// not.
+    /// All of it: others help if they are awake. To wake one costs as much as a copy of a megabyte,
+    /// so that a short one does not.
     #[inline(always)]
     fn copy(&mut self, work: &Work, from: usize) -> usize {
         debug_assert_eq!(from, 0, "nothing of a copy is left to the next turn");

@@ -19,7 +19,8 @@ use crate::sync::{Mutex, MutexGuard, lock, seq_cst_order};
 pub(in super::super) struct SoftEvent {
     pub(super) words: Arc<Words>,
     pub(super) side: Side,
-    /// What the counter must exceed for somebody of this side to be woken. Private: the peer says nothing about it.
+    /// What the counter must exceed for somebody of this side to be woken. Private: the peer says
+    /// nothing about it.
     lowest: AtomicU64,
     stopped: AtomicBool,
     /// The process at the other end has ended, and did not leave before.
@@ -214,7 +215,8 @@ impl SoftEvent {
         }
     }
 
-    /// Says what the counter must exceed for this side to be woken. Look at the counter afterwards, and at what else ends a wait.
+    /// Says what the counter must exceed for this side to be woken. Look at the counter afterwards,
+    /// and at what else ends a wait.
     pub(super) fn say(&self, lowest: u64) {
         self.lowest.store(lowest, SeqCst);
         self.words.wanted(self.side).store(lowest, SeqCst);
@@ -314,7 +316,8 @@ impl EventCounter for SoftEvent {
         if !self.words.are_ours() || self.stopped.swap(true, SeqCst) {
             return;
         }
-        // Who admits an importer writes over it, under the lock, and looks first whether it was stopped.
+        // Who admits an importer writes over it, under the lock, and looks first whether it was
+        // stopped.
         let peer = self.peer();
         let number = self.number.load(Relaxed);
         self.words.closed(self.side).store(number, SeqCst);

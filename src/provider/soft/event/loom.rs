@@ -1,4 +1,5 @@
-//! Loom models of sync events: who waits, and who changes the counter meanwhile, at either side. Nobody sleeps through anything.
+//! Loom models of sync events: who waits, and who changes the counter meanwhile, at either side.
+//! Nobody sleeps through anything.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 #![expect(unsafe_code, reason = "reaps")]
 
@@ -98,7 +99,8 @@ fn say_and_look(event: &SoftEvent) -> bool {
     event.value() > 0
 }
 
-/// Somebody changes the counter, at the same side or at the other, and somebody says what it waits for and looks: one of the two knows of the other.
+/// Somebody changes the counter, at the same side or at the other, and somebody says what it waits
+/// for and looks: one of the two knows of the other.
 fn is_told(
     side: Side,
     changes: fn(&SoftEvent),

@@ -1,7 +1,8 @@
-//! The waits of a port: which of them a value ends, at a cost that does not depend on how many others there are.
+//! The waits of a port: which of them a value ends, at a cost that does not depend on how many
+//! others there are.
 //!
-//! Those that look at all bits lie in a heap by their thresholds. Those with another mask are few, and looked at one by one. All
-//! memory is taken when the port is opened.
+//! Those that look at all bits lie in a heap by their thresholds. Those with another mask are few,
+//! and looked at one by one. All memory is taken when the port is opened.
 
 use crate::device::{EventWait, Token};
 

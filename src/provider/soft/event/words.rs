@@ -6,8 +6,8 @@
 //! | 128, 256 | wanted | what the counter must exceed for this side to be rung for; all ones: nobody sleeps |
 //! | 384, 512 | closed | the number of the import: this side has stopped or dropped it |
 //!
-//! Whoever has imported the event once can write the page for as long as it exists. The number of an
-//! import is told to its importer alone, so that an importer before cannot close the event.
+//! Whoever has imported the event once can write the page for as long as it exists. The number of
+//! an import is told to its importer alone, so that an importer before cannot close the event.
 //!
 //! Each has a cache line of its own, so that who spins on one is not disturbed by the others.
 #![expect(unsafe_code, reason = "words in memory that processes share")]
@@ -67,7 +67,8 @@ pub(super) struct Words {
     _elsewhere: Option<KeepAlive>,
 }
 
-// SAFETY: the pointer is to an atomic, which is Sync, in memory that this value keeps, and so is the rest.
+// SAFETY: the pointer is to an atomic, which is Sync, in memory that this value keeps, and so is
+// the rest.
 unsafe impl Send for Words {}
 // SAFETY: as above.
 unsafe impl Sync for Words {}
@@ -89,7 +90,8 @@ impl Words {
         }
     }
 
-    /// Words in a page that both sides map, of at least [`PAGE`] bytes. This process reaches it by Words alone.
+    /// Words in a page that both sides map, of at least [`PAGE`] bytes. This process reaches it by
+    /// Words alone.
     pub(super) fn shared(page: Mapping) -> Words {
         let counter = page.base().cast();
         Words {
@@ -103,8 +105,8 @@ impl Words {
     ///
     /// # Safety
     ///
-    /// Eight aligned bytes are there as long as `elsewhere` is, and nobody of this process reaches them but by atomics, or by the opaque
-    /// routine.
+    /// Eight aligned bytes are there as long as `elsewhere` is, and nobody of this process reaches
+    /// them but by atomics, or by the opaque routine.
     pub(super) unsafe fn with_counter(self, at: NonNull<u8>, elsewhere: KeepAlive) -> Words {
         Words {
             counter: at.cast(),
@@ -118,15 +120,18 @@ impl Words {
         match &self.memory {
             Memory::Own(block) => block,
             // SAFETY:
-            // - A page is mapped as long as `self` is there, aligned, and has more bytes than a Block; any bytes are one.
-            // - This process reaches it by atomics only (`shared`); another one that does not tears its own.
+            // - A page is mapped as long as `self` is there, aligned, and has more bytes than a
+            //   Block; any bytes are one.
+            // - This process reaches it by atomics only (`shared`); another one that does not tears
+            //   its own.
             Memory::Shared(page) => unsafe { page.base().cast::<Block>().as_ref() },
         }
     }
 
     #[inline(always)]
     pub(super) fn counter(&self) -> &AtomicU64 {
-        // SAFETY: it lies in the block, or where `with_counter` was promised it does, and is kept by `self`.
+        // SAFETY: it lies in the block, or where `with_counter` was promised it does, and is kept
+        // by `self`.
         unsafe { self.counter.as_ref() }
     }
 

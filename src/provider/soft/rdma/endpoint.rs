@@ -96,8 +96,8 @@ unsafe impl Submit for SoftEndpoint {
 }
 
 // SAFETY: the duties of `Endpoint`:
-// 1. One lock: Jobs are taken from the front, receives too, and what is over stands in one line. What is done inline is done when
-//    nothing is queued.
+// 1. One lock: Jobs are taken from the front, receives too, and what is over stands in one line.
+//    What is done inline is done when nothing is queued.
 // 2. `fail`. 3. `end`, under the lock under which all memory is touched.
 unsafe impl Endpoint for SoftEndpoint {
     fn state(&self) -> EndpointState {
@@ -133,8 +133,8 @@ unsafe impl Endpoint for SoftEndpoint {
 
     fn reset(&self) {
         let mut inner = self.0.inner();
-        // Before the old one goes: if that was all that held the fabric, the process would have another instance from then on, and an
-        // old blob would be one of a process that has gone.
+        // Before the old one goes: if that was all that held the fabric, the process would have
+        // another instance from then on, and an old blob would be one of a process that has gone.
         let fresh = inner.published.as_ref().and_then(|_| self.0.publish().ok());
         let published = self.0.end(&mut inner);
         inner.published = fresh;
@@ -150,7 +150,8 @@ unsafe impl Endpoint for SoftEndpoint {
 }
 
 impl Shared {
-    /// What is finished inline looks at nothing: now and then it must, or whoever does only that never hears that its peer has left.
+    /// What is finished inline looks at nothing: now and then it must, or whoever does only that
+    /// never hears that its peer has left.
     #[inline]
     fn has_missed_something(&self) -> bool {
         let turn = self.open.turn.load(Ordering::Relaxed).wrapping_add(1);
@@ -186,7 +187,8 @@ impl Shared {
                 self.fail(&mut inner, cause);
                 Some(Err(cause))
             }
-            // It was all looked at before: this is a peer that takes back what it said, and the Job begins anew, and fails there.
+            // It was all looked at before: this is a peer that takes back what it said, and the Job
+            // begins anew, and fails there.
             Ok(Step::More | Step::Waits) => {
                 self.fail(&mut inner, JobError::of(Reason::PeerNonsense));
                 None

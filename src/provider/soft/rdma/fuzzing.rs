@@ -1,4 +1,5 @@
-//! What a peer may say and write, as a fuzzer makes it up. Built with `cfg(fuzzing)` only; .ci/fuzz runs it.
+//! What a peer may say and write, as a fuzzer makes it up. Built with `cfg(fuzzing)` only; .ci/fuzz
+//! runs it.
 //!
 //! What is found wrong is a panic, what ASan finds of memory, and what goes on for ever.
 #![expect(unsafe_code, reason = "lends memory to a channel")]
@@ -126,7 +127,8 @@ impl Scribbler {
         Scribbler { memory, shape }
     }
 
-    /// Takes an input: for each ten bytes, which word is written (one), what (eight), and what is done then (one).
+    /// Takes an input: for each ten bytes, which word is written (one), what (eight), and what is
+    /// done then (one).
     pub fn take(&self, input: &[u8]) {
         let blocks = [0, self.memory.len() / 2];
         let words = || {
@@ -173,7 +175,8 @@ impl Scribbler {
         );
     }
 
-    /// What honest peers write: receives, messages, and bytes of the stream that came or were taken.
+    /// What honest peers write: receives, messages, and bytes of the stream that came or were
+    /// taken.
     pub fn seeds() -> Vec<Vec<u8>> {
         // The peer is the guest: its block is the second one.
         let act = |at: usize, word: u64, then: u8| {

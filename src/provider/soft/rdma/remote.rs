@@ -104,7 +104,8 @@ pub(super) unsafe fn step(
     }?;
     let (at, len) = (*copied, most.min(job.len - *copied));
     match &job.verb {
-        // SAFETY: both sides have `len` bytes from there on, are valid, and disjoint, as the caller promises.
+        // SAFETY: both sides have `len` bytes from there on, are valid, and disjoint, as the caller
+        // promises.
         Verb::Write(_) | Verb::Send(_) => unsafe { copy::gather(&job.local, at, remote, at, len) },
         // SAFETY: as above.
         Verb::Read => unsafe { copy::scatter(remote, at, &job.local, at, len) },
@@ -135,7 +136,8 @@ unsafe fn operate(verb: &Verb, remote: &Segment) -> Option<u64> {
     if remote.len() < 8 || !at.is_aligned() {
         return None;
     }
-    // SAFETY: valid as the caller promises, and aligned; all of this process reach it by atomics, or by the opaque routine.
+    // SAFETY: valid as the caller promises, and aligned; all of this process reach it by atomics,
+    // or by the opaque routine.
     let word = unsafe { AtomicU64::from_ptr(at) };
     Some(match *verb {
         Verb::CompareSwap { compare, swap } => word

@@ -1,7 +1,8 @@
 //! An endpoint: what is posted to it, and where it is in its life.
 //!
-//! One lock holds all that changes. One-sided operations with nothing before them pass it by: they are copies, and ask a word that
-//! says whether the endpoint is connected and idle, and what the peer permits.
+//! One lock holds all that changes. One-sided operations with nothing before them pass it by: they
+//! are copies, and ask a word that says whether the endpoint is connected and idle, and what the
+//! peer permits.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -173,8 +174,8 @@ impl Shared {
         self.ports.mark_ready(self.number);
     }
 
-    /// Ends what is there, and is as new. Nothing is touched any more when it returns. What was exported is for the caller to drop, without the
-    /// lock: that takes locks of the fabric's.
+    /// Ends what is there, and is as new. Nothing is touched any more when it returns. What was
+    /// exported is for the caller to drop, without the lock: that takes locks of the fabric's.
     pub(super) fn end(&self, inner: &mut EndpointInner) -> Option<Published> {
         inner.flush(JobError::flushed(JobError::of(Reason::Reset)));
         inner.leave(Presence::Closed, self.number);

@@ -71,7 +71,8 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// A model: messages arrive whole, in order, where there was room, and never before a receive is posted.
+    /// A model: messages arrive whole, in order, where there was room, and never before a receive
+    /// is posted.
     #[test]
     fn messages_arrive_whole_and_in_order(acts in acts()) {
         let (host, guest, _) = messages(Shape { host: 1, guest: 4 });
@@ -135,7 +136,8 @@ proptest! {
         }
     }
 
-    /// Whatever the peer writes, and when: no byte beyond what was lent is touched, and nothing panics or goes on for ever.
+    /// Whatever the peer writes, and when: no byte beyond what was lent is touched, and nothing
+    /// panics or goes on for ever.
     #[test]
     fn a_peer_that_scribbles_ends_its_own_connection(
         writes in prop::collection::vec((any::<prop::sample::Index>(), any::<u64>(), 0..4_u8), 1..200),

@@ -74,7 +74,8 @@ impl Shared {
         look
     }
 
-    /// Takes what came, and sends what can be sent. An error is what the endpoint fails with; who it is of was told.
+    /// Takes what came, and sends what can be sent. An error is what the endpoint fails with; who
+    /// it is of was told.
     ///
     /// # Safety
     ///
@@ -123,7 +124,8 @@ impl Shared {
                 .posted
                 .front()
                 .map(|posted| (&posted.dst, posted.room));
-            // SAFETY: the oldest receive's memory, which is valid and leased as the caller promises.
+            // SAFETY: the oldest receive's memory, which is valid and leased as the caller
+            // promises.
             let got = unsafe { connection.receiving.take(&connection.messages, dst, left) };
             let head = match got {
                 Err(_) => break Err(JobError::of(Reason::PeerNonsense)),
@@ -222,7 +224,8 @@ impl Shared {
                     if connection.wants {
                         break self.wait(inner);
                     }
-                    // Look once more: the peer must see that this side waits, or have posted before.
+                    // Look once more: the peer must see that this side waits, or have posted
+                    // before.
                     connection.want(true);
                 }
                 Err(error) => break Err(error),

@@ -25,8 +25,8 @@ pub(in super::super) struct Context {
     raw: NonNull<ibv_context>,
     /// Of Rdma: peers reach what is exported in it.
     pd: NonNull<ibv_pd>,
-    /// Of copies: nobody else reaches it. A loopback write needs a remote permission on its destination, which in `pd` would open private
-    /// memory to every peer that guesses a key.
+    /// Of copies: nobody else reaches it. A loopback write needs a remote permission on its
+    /// destination, which in `pd` would open private memory to every peer that guesses a key.
     copies: Option<NonNull<ibv_pd>>,
     /// `pd` and the device are the application's.
     lent: bool,
@@ -170,10 +170,12 @@ impl Context {
         self.dead.load(Relaxed)
     }
 
-    /// Whether a call that destroys something failed since the device is gone, and what was on it with it.
+    /// Whether a call that destroys something failed since the device is gone, and what was on it
+    /// with it.
     ///
-    /// The kernel says EIO to all commands once a device is removed, and then destroys what is on it; the descriptor of its events goes last. A
-    /// driver says EIO as well, of an object that stays.
+    /// The kernel says EIO to all commands once a device is removed, and then destroys what is on
+    /// it; the descriptor of its events goes last. A driver says EIO as well, of an object that
+    /// stays.
     fn is_gone(&self, answer: i32) -> bool {
         let mut attr = ibv_device_attr::default();
         // SAFETY: the device is open; the attributes are this function's.
@@ -198,7 +200,8 @@ impl Context {
         *lock(&self.removed)
     }
 
-    /// Destroys an object of the device; false if it may still be there. In a child of fork nothing of its own is touched by what it leaves alone.
+    /// Destroys an object of the device; false if it may still be there. In a child of fork nothing
+    /// of its own is touched by what it leaves alone.
     pub(in super::super) fn destroy(
         &self,
         call: &'static str,

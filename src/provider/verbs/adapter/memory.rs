@@ -1,7 +1,8 @@
 //! Memory regions: for copies, for remote operations, and one for each export.
 //!
-//! What is registered for remote operations has no remote permission. An export is a region of its own, with just the permissions of the
-//! Mmap: when it is taken back its rkey is worth nothing any more.
+//! What is registered for remote operations has no remote permission. An export is a region of its
+//! own, with just the permissions of the Mmap: when it is taken back its rkey is worth nothing any
+//! more.
 #![expect(unsafe_code, reason = "registers memory with libibverbs")]
 
 use std::any::Any;
@@ -64,8 +65,8 @@ impl Mr {
         flags: ibv_access_flags,
     ) -> Result<Mr> {
         let addr = NonNull::from(words).cast();
-        // SAFETY: the domain is the context's; the one caller, `Answers`, drops the words after this. What the adapter writes there
-        // is read as atomics.
+        // SAFETY: the domain is the context's; the one caller, `Answers`, drops the words after
+        // this. What the adapter writes there is read as atomics.
         unsafe { Mr::register(context, context.pd(), addr, size_of_val(words), flags) }
     }
 
@@ -83,7 +84,8 @@ impl Mr {
 impl Drop for Mr {
     fn drop(&mut self) {
         let dereg_mr = self.context.table.dereg_mr;
-        // SAFETY: the region is this handle's, and nothing that could use it is in flight (`Registration`, `Exported`).
+        // SAFETY: the region is this handle's, and nothing that could use it is in flight
+        // (`Registration`, `Exported`).
         let dereg = || unsafe { dereg_mr(self.raw.as_ptr()) };
         if !self.context.destroy("ibv_dereg_mr", dereg) {
             self.leak_flag.iter().for_each(LeakFlag::set);
@@ -212,8 +214,8 @@ pub(in super::super) fn export(context: &Arc<Context>, offer: &ExportRequest) ->
         flags |= ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
     }
     let (addr, len) = (offer.region().addr(), offer.region().len());
-    // SAFETY: the domain is the context's; the range is valid until the Exported is dropped, and for
-    // ever if the flag is set (`ExportRequest::new`).
+    // SAFETY: the domain is the context's; the range is valid until the Exported is dropped, and
+    // for ever if the flag is set (`ExportRequest::new`).
     let mut mr = unsafe { Mr::register(context, context.pd(), addr, len, flags) }?;
     mr.leak_flag = Some(offer.leak_flag().clone());
     let origin = blob::BlobOrigin::new();

@@ -9,8 +9,8 @@ use crate::error::{Error, Result};
 
 /// The most Segments on either side of a job.
 pub(in super::super) const LIST: usize = 16;
-/// The most requests of a copy. Each moves one of the pieces into which the boundaries of both lists
-/// cut the bytes.
+/// The most requests of a copy. Each moves one of the pieces into which the boundaries of both
+/// lists cut the bytes.
 pub(in super::super) const REQUESTS: usize = 2 * LIST - 1;
 /// Requests in a send queue beside those of Jobs: looks whether the peer is there.
 pub(in super::super) const PROBES: u32 = 8;
@@ -37,7 +37,8 @@ pub(in super::super) struct Traits {
     pub(in super::super) rd_atomics: [u8; 2],
 }
 
-/// What may change while a device is open: a subnet manager gives addresses, and who looks after a network its MTU.
+/// What may change while a device is open: a subnet manager gives addresses, and who looks after a
+/// network its MTU.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Port {
     pub(in super::super) lid: u16,
@@ -160,7 +161,8 @@ impl Traits {
         // The protocol of iWARP has no immediates with writes (RFC 5040).
         rdma.write_imm = !self.iwarp;
         rdma.gid_table_size = self.gids;
-        // Copies are requests to oneself, of a queue pair that is connected by hand: iWARP has no such. Each request has its cut of lists.
+        // Copies are requests to oneself, of a queue pair that is connected by hand: iWARP has no
+        // such. Each request has its cut of lists.
         let copies = self.up && self.ib && self.copy_requests(1) >= REQUESTS as u32;
         let mut caps = match copies {
             true => Caps::for_dma(self.max_message, LIST as u32, queue),

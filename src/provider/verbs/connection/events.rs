@@ -23,8 +23,9 @@ impl RcConnection {
         }
     }
 
-    /// It has failed, with its device. Who has the lock may be destroying a queue pair, and wait until whoever calls this has heard that the device
-    /// is gone: whoever reaps next fails this one too.
+    /// It has failed, with its device. Who has the lock may be destroying a queue pair, and wait
+    /// until whoever calls this has heard that the device is gone: whoever reaps next fails this
+    /// one too.
     pub(in super::super) fn fail_now(self: &Arc<Self>, cause: JobError) {
         let Some(mut inner) = self.try_inner() else {
             return;

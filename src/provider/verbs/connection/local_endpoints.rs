@@ -1,4 +1,5 @@
-//! Which endpoints of this process can be connected to: a connection asks nobody else, so that an old blob of our own is told here.
+//! Which endpoints of this process can be connected to: a connection asks nobody else, so that an
+//! old blob of our own is told here.
 
 use std::collections::HashSet;
 use std::sync::{LazyLock, Mutex, MutexGuard};

@@ -97,7 +97,8 @@ impl RcConnection {
         give: impl FnOnce(Completion),
     ) -> bool {
         let cause = status::cause(what, wc.status, wc.vendor_err, &self.patience);
-        // A receive fails itself if the message is too long for it; all else is the connection's failure.
+        // A receive fails itself if the message is too long for it; all else is the connection's
+        // failure.
         let own = match what {
             Failed::Receive(_) => {
                 cause.is_some_and(|cause| cause.reason() == Reason::ReceiveExceeded)

@@ -86,7 +86,8 @@ impl RcConnection {
                 refused: Some(cause),
             };
         }
-        // One that was accepted before, and waited for its place; or one that the adapter may have taken.
+        // One that was accepted before, and waited for its place; or one that the adapter may have
+        // taken.
         let tell = self.fail_of(&mut inner, refused.at, cause);
         drop(inner);
         if tell {

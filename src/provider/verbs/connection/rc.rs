@@ -6,9 +6,11 @@
 //!    +-------- reset: another queue pair ---- Error
 //! ```
 //!
-//! Whoever finds that it has failed says so at once (`fail`): nothing is taken any more. Taking back what the adapter has is left to
-//! whoever reaps, under the one lock under which completions are polled: first all completions that there are, then the queue pair is destroyed,
-//! which is when its memory is nobody's, and the rest ends flushed. So flushes are not waited for: an adapter may delay them.
+//! Whoever finds that it has failed says so at once (`fail`): nothing is taken any more. Taking
+//! back what the adapter has is left to whoever reaps, under the one lock under which completions
+//! are polled: first all completions that there are, then the queue pair is destroyed, which is
+//! when its memory is nobody's, and the rest ends flushed. So flushes are not waited for: an
+//! adapter may delay them.
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -50,7 +52,8 @@ pub(in super::super) struct RcConnection {
     all_failed: Arc<FailedConnections>,
     /// A queue pair that has failed, by its id, and why, if that could not be said at once.
     pub(in super::super) failed: Mutex<Option<(u64, JobError)>>,
-    /// What events of the queue pair come back with: those of one before it may come late. None, if there is none.
+    /// What events of the queue pair come back with: those of one before it may come late. None, if
+    /// there is none.
     id: AtomicU64,
     /// That of `inner`, for those who may not wait for it.
     state: Mutex<EndpointState>,
@@ -69,7 +72,8 @@ pub(in super::super) struct RcInner {
     pub(in super::super) timeouts: Timeouts,
     /// Looks at the peer since a completion was seen.
     pub(super) probes: u32,
-    /// A message that has waited for its receive for too long, unless its completion waits to be polled.
+    /// A message that has waited for its receive for too long, unless its completion waits to be
+    /// polled.
     pub(super) overdue: Option<(Token, JobError)>,
     /// Whose failure the state's cause is, if it has not ended yet.
     pub(in super::super) first_failed: Option<Token>,
@@ -155,7 +159,8 @@ impl RcConnection {
         let context = &self.core.context;
         let config = &self.config;
         let remote = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
-            // For probes. Who may read what is said by the peers' own process, and by what is exported.
+            // For probes. Who may read what is said by the peers' own process, and by what is
+            // exported.
             | ibv_access_flags::IBV_ACCESS_REMOTE_READ
             | remote_flags(config.permissions);
         let caps = QpCaps {
@@ -213,7 +218,8 @@ impl RcConnection {
         })
     }
 
-    /// The address that peers reach it by: index and address. The same until the port's addresses change.
+    /// The address that peers reach it by: index and address. The same until the port's addresses
+    /// change.
     fn gid(&self) -> Result<(u32, [u8; 16])> {
         let context = &self.core.context;
         match self.config.gid_index {
@@ -306,7 +312,8 @@ impl RcConnection {
         Error::new(ErrorKind::NotSupported, None, text)
     }
 
-    /// It has failed, for this cause unless for another before. True if that is news: who is told is told by the caller, outside of all locks.
+    /// It has failed, for this cause unless for another before. True if that is news: who is told
+    /// is told by the caller, outside of all locks.
     pub(in super::super) fn fail(self: &Arc<Self>, inner: &mut RcInner, cause: JobError) -> bool {
         if matches!(inner.state, EndpointState::Error(_)) || inner.retired {
             return false;
@@ -323,7 +330,8 @@ impl RcConnection {
         self.core.request_reap();
     }
 
-    /// Fails it if its queue pair has failed, or if what is overdue still waits, now that all completions were polled. True as for `fail`.
+    /// Fails it if its queue pair has failed, or if what is overdue still waits, now that all
+    /// completions were polled. True as for `fail`.
     pub(in super::super) fn check_failures(self: &Arc<Self>, inner: &mut RcInner) -> bool {
         let failed = lock(&self.failed).take();
         if let Some((_, cause)) = failed.filter(|&(id, _)| id == self.id()) {
@@ -351,8 +359,8 @@ impl RcConnection {
         news
     }
 
-    /// Takes everything from the adapter, and ends what is left; false if in doubt. The caller has the lock under which completions are polled,
-    /// and has polled all.
+    /// Takes everything from the adapter, and ends what is left; false if in doubt. The caller has
+    /// the lock under which completions are polled, and has polled all.
     pub(in super::super) fn end(&self, inner: &mut RcInner) -> bool {
         local_endpoints::remove(&inner.origin);
         if let Some(qp) = inner.qp.take()
@@ -422,7 +430,8 @@ impl RcConnection {
     }
 }
 
-/// Completions of an endpoint that may wait at once, beside those of Jobs, which the queue's depth counts.
+/// Completions of an endpoint that may wait at once, beside those of Jobs, which the queue's depth
+/// counts.
 fn promised(config: &EndpointConfig) -> u32 {
     config.recv_queue_size + PROBES
 }
@@ -432,7 +441,8 @@ impl Drop for RcConnection {
         let inner = self.inner.get_mut();
         let inner = inner.unwrap_or_else(std::sync::PoisonError::into_inner);
         if !inner.doubt {
-            // Or its completions may still come. `qp` holds the completion queue, and goes after this.
+            // Or its completions may still come. `qp` holds the completion queue, and goes after
+            // this.
             self.core.cq.release(promised(&self.config));
         }
         local_endpoints::remove(&inner.origin);

@@ -1,4 +1,5 @@
-//! What the time says of a connection: a message that waits for too long for its receive, and a peer that was not heard of.
+//! What the time says of a connection: a message that waits for too long for its receive, and a
+//! peer that was not heard of.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,8 @@ use crate::device::{Token, Verb};
 const IDLE: Duration = Duration::from_secs(1);
 /// As long as this at least between two looks.
 pub(super) const LEAST: Duration = Duration::from_millis(5);
-/// Bytes that any network moves in a millisecond: a long message may take that much longer than a receive is waited for.
+/// Bytes that any network moves in a millisecond: a long message may take that much longer than a
+/// receive is waited for.
 const SLOWEST: usize = 4096;
 /// The same of what takes no receive: its time is there to have an end.
 const CRAWL: usize = 64;
@@ -33,8 +35,9 @@ pub(super) struct Look {
 }
 
 impl Timeouts {
-    /// Looks at the oldest Job. What takes no receive the transport gives up itself, of a peer that is silent; one that always asks for another try
-    /// (RNR NAK) can keep it for ever, and is given longer than silence takes.
+    /// Looks at the oldest Job. What takes no receive the transport gives up itself, of a peer that
+    /// is silent; one that always asks for another try (RNR NAK) can keep it for ever, and is given
+    /// longer than silence takes.
     pub(super) fn look(
         &mut self,
         now: Instant,

@@ -1,4 +1,5 @@
-//! What all queue pairs of one WorkQ and device share: the completion queue, what was finished without it, and the bell.
+//! What all queue pairs of one WorkQ and device share: the completion queue, what was finished
+//! without it, and the bell.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -77,7 +78,8 @@ impl Core {
         self.copies.store(id, SeqCst);
     }
 
-    /// A queue pair has failed, and no completion may tell of it: whoever reaps looks after it, if it is that of the copies.
+    /// A queue pair has failed, and no completion may tell of it: whoever reaps looks after it, if
+    /// it is that of the copies.
     pub(in super::super) fn fail_copies(&self, id: u64) {
         if self.copies.load(SeqCst) == id {
             self.copies_failed.store(id, SeqCst);
@@ -115,8 +117,8 @@ impl Core {
         self.attention.load(SeqCst)
     }
 
-    /// A queue pair could not be taken from the adapter with so many requests: what it may write is kept for ever, the answers here, and whatever is
-    /// given to `retire`.
+    /// A queue pair could not be taken from the adapter with so many requests: what it may write is
+    /// kept for ever, the answers here, and whatever is given to `retire`.
     pub(in super::super) fn keep_for_ever(self: &Arc<Self>, requests: u32) {
         self.doubt.store(true, SeqCst);
         // Their completions may come beside those of the Jobs that get their Slots.

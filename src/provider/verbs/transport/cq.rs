@@ -37,7 +37,8 @@ unsafe impl Sync for Cq {}
 
 /// Places for contexts that come later: not every adapter can make a queue larger.
 const HEADROOM: u32 = 1024;
-/// Asked so often and never cleared, events are read: who polls clears nothing, and they would pile up.
+/// Asked so often and never cleared, events are read: who polls clears nothing, and they would pile
+/// up.
 const UNREAD: u32 = 64;
 
 impl Cq {
@@ -158,7 +159,8 @@ impl Cq {
 
     /// Reads the events that there may be, and acknowledges them in one call.
     ///
-    /// There is at most one for each notification that was asked for: so many are read, and not one more only to hear that there is none.
+    /// There is at most one for each notification that was asked for: so many are read, and not one
+    /// more only to hear that there is none.
     pub(in super::super) fn read_events(&self) {
         let may_be = self.asked.swap(0, SeqCst);
         let mut read = 0;
@@ -194,7 +196,8 @@ impl CompChannel {
     }
 }
 
-/// libibverbs opens its descriptors so that they block (ibv_get_cq_event(3), ibv_get_async_event(3)).
+/// libibverbs opens its descriptors so that they block (ibv_get_cq_event(3),
+/// ibv_get_async_event(3)).
 pub(in super::super) fn set_nonblocking(fd: i32) -> Result<()> {
     use nix::fcntl::{FcntlArg, OFlag, fcntl};
     // SAFETY: open, as the caller has it from an object that is alive.
@@ -209,7 +212,8 @@ pub(in super::super) fn set_nonblocking(fd: i32) -> Result<()> {
 
 impl Drop for Cq {
     fn drop(&mut self) {
-        // All that were read are acknowledged: `ibv_destroy_cq` waits for that. Those that were not are dropped with the channel.
+        // All that were read are acknowledged: `ibv_destroy_cq` waits for that. Those that were not
+        // are dropped with the channel.
         let destroy_cq = self.context.table.destroy_cq;
         // SAFETY: its queue pairs held this, and have gone.
         let destroy = || unsafe { destroy_cq(self.raw()) };

@@ -30,7 +30,8 @@ unsafe impl Sync for Qp {}
 /// The capacities of a queue pair (`ibv_qp_cap`).
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct QpCaps {
-    /// Wanted; there may be fewer, but not than `least_sends`. How many there can be depends on how long the requests are.
+    /// Wanted; there may be fewer, but not than `least_sends`. How many there can be depends on how
+    /// long the requests are.
     pub(in super::super) sends: u32,
     pub(in super::super) least_sends: u32,
     pub(in super::super) send_sges: u32,
@@ -64,18 +65,22 @@ pub(in super::super) struct Retry {
 
 /// Tries after the first. Soft-RoCE takes 7 for no end of them.
 const RETRIES: u8 = 6;
-/// How long a peer without a receive is left alone: 0.64 ms (ibv_modify_qp(3), the table of `min_rnr_timer`).
+/// How long a peer without a receive is left alone: 0.64 ms (ibv_modify_qp(3), the table of
+/// `min_rnr_timer`).
 const RNR_TIMER: u8 = 12;
-/// Again and again: who has waited for too long is told by [`super::super::connection::RcConnection::tick`]. With a number of tries each would have to
-/// take a part of the whole time, up to half a second, and every receive that comes a moment late would cost that.
+/// Again and again: who has waited for too long is told by
+/// [`super::super::connection::RcConnection::tick`]. With a number of tries each would have to take
+/// a part of the whole time, up to half a second, and every receive that comes a moment late would
+/// cost that.
 const RNR_RETRIES: u8 = 7;
 
 impl Retry {
-    /// Gives up within about this time, and after a second at most (the transport may take four times as long).
+    /// Gives up within about this time, and after a second at most (the transport may take four
+    /// times as long).
     pub(in super::super) fn within(limit: Duration) -> Retry {
         let retry = |timeout: u8| Retry { timeout };
-        // 15 is 134 ms a try, twice what rdma-core's own programs take: a busy machine may not answer for half a second. Less than 1 ms a
-        // try breaks connections.
+        // 15 is 134 ms a try, twice what rdma-core's own programs take: a busy machine may not
+        // answer for half a second. Less than 1 ms a try breaks connections.
         let fits = (8..=15)
             .rev()
             .find(|&timeout| retry(timeout).total() <= limit);
@@ -119,7 +124,8 @@ impl Qp {
             attr.cap.max_recv_wr = wanted.receives;
             attr.cap.max_recv_sge = wanted.receive_sges;
             attr.cap.max_inline_data = wanted.inline;
-            // SAFETY: the domain is the context's, and the completion queue is held by what is made.
+            // SAFETY: the domain is the context's, and the completion queue is held by what is
+            // made.
             let made = check_ptr("ibv_create_qp", unsafe { create_qp(pd, &mut attr) });
             match made {
                 Ok(raw) => break (raw, attr.cap.max_inline_data),
@@ -244,12 +250,14 @@ impl Qp {
         self.modify("ibv_modify_qp to RTS", &mut attr, mask)
     }
 
-    /// Posts a list: how many of its requests the adapter took, and why not the next. `None` if it does not say: it may have taken all
-    /// (Soft-RoCE queues them, and then cannot tell the kernel).
+    /// Posts a list: how many of its requests the adapter took, and why not the next. `None` if it
+    /// does not say: it may have taken all (Soft-RoCE queues them, and then cannot tell the
+    /// kernel).
     ///
     /// # Safety
     ///
-    /// What the requests name stays valid, and leased, until they have completed or the queue pair is destroyed.
+    /// What the requests name stays valid, and leased, until they have completed or the queue pair
+    /// is destroyed.
     #[inline(always)]
     pub(in super::super) unsafe fn post_send(
         &self,
@@ -257,7 +265,8 @@ impl Qp {
     ) -> std::result::Result<(), (Option<usize>, i32)> {
         let first = chain.link();
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is alive, the list is in `chain`, and the rest the caller promises.
+        // SAFETY: the queue pair is alive, the list is in `chain`, and the rest the caller
+        // promises.
         let answer = unsafe {
             self.cq
                 .context
@@ -291,7 +300,8 @@ impl Qp {
             num_sge: sges.len() as i32,
         };
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is alive, the request and its list are on the stack, and the rest the caller promises.
+        // SAFETY: the queue pair is alive, the request and its list are on the stack, and the rest
+        // the caller promises.
         let answer = unsafe {
             self.cq
                 .context
@@ -304,8 +314,8 @@ impl Qp {
         }
     }
 
-    /// Takes everything from it: true if the adapter touches no memory of its requests any more. What it had completed may still be found in
-    /// the completion queue.
+    /// Takes everything from it: true if the adapter touches no memory of its requests any more.
+    /// What it had completed may still be found in the completion queue.
     pub(in super::super) fn quiesce(self: Arc<Qp>) -> bool {
         if self.cq.context.is_forked() {
             return false;

@@ -1,4 +1,5 @@
-//! Jobs of one queue pair, from their submission to their end: some are posted, others wait for places in its send queue.
+//! Jobs of one queue pair, from their submission to their end: some are posted, others wait for
+//! places in its send queue.
 #![expect(unsafe_code, reason = "posts Jobs whose memory was lent")]
 
 use std::collections::VecDeque;
@@ -21,7 +22,8 @@ pub(in super::super) trait Work: Copy {
 pub(in super::super) struct Sends<W> {
     jobs: VecDeque<Entry<W>>,
     posted: usize,
-    /// Places in the send queue: taken, and all. A request gives its place back when a later completion was seen (ibv_post_send(3)).
+    /// Places in the send queue: taken, and all. A request gives its place back when a later
+    /// completion was seen (ibv_post_send(3)).
     used: u32,
     room: u32,
 }
@@ -194,7 +196,8 @@ impl<W: Work> Sends<W> {
         }
     }
 
-    /// The oldest is over, if it is this one, and was posted. Others' completions are of a queue pair that is gone, or the driver's nonsense.
+    /// The oldest is over, if it is this one, and was posted. Others' completions are of a queue
+    /// pair that is gone, or the driver's nonsense.
     #[inline(always)]
     pub(in super::super) fn done(&mut self, token: Token) -> Option<W> {
         let front = self.jobs.front().filter(|_| self.posted > 0)?;

@@ -9,7 +9,8 @@ use crate::device::{Access, CopyJob, RdmaJob, Segment, Segments, Token, Verb};
 /// What names a request that is not a Job's last: it completes only if it fails.
 pub(in super::super) const UNNAMED: u64 = u64::MAX;
 
-/// What names a look at the peer: no Token, and of this queue pair alone, since an adapter may give its number to another one.
+/// What names a look at the peer: no Token, and of this queue pair alone, since an adapter may give
+/// its number to another one.
 pub(in super::super) const fn probe(id: u64) -> u64 {
     id << 32 | u32::MAX as u64
 }
@@ -105,7 +106,8 @@ impl Chain {
         count
     }
 
-    /// Appends a copy: a write to oneself for each range of the destination, and for as many pieces as a request takes.
+    /// Appends a copy: a write to oneself for each range of the destination, and for as many pieces
+    /// as a request takes.
     pub(in super::super) fn push_copy(&mut self, token: Token, job: &CopyJob, max_sge: usize) {
         let CopyJob { src, dst, len } = job;
         let first = self.wrs.len();
@@ -236,7 +238,8 @@ impl Chain {
         1
     }
 
-    /// Appends a look whether the peer is there: a read of no bytes, which needs no key (InfiniBand specification, C9-88).
+    /// Appends a look whether the peer is there: a read of no bytes, which needs no key (InfiniBand
+    /// specification, C9-88).
     pub(in super::super) fn push_probe(&mut self, id: u64, signaled: bool) {
         self.wrs.push(ibv_send_wr {
             wr_id: probe(id),
@@ -247,13 +250,15 @@ impl Chain {
     }
 }
 
-/// What no peer has exported: the last bytes of all addresses. Reading there fails as the peer's refusal does, on both sides.
+/// What no peer has exported: the last bytes of all addresses. Reading there fails as the peer's
+/// refusal does, on both sides.
 const NOWHERE: (u64, u32) = (!0xfff, 0);
 
 /// What requests to a peer need beside the Job.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Remote {
-    /// What the peer permits. Writes and atomics it refuses itself; its queue pair permits reads always, for probes.
+    /// What the peer permits. Writes and atomics it refuses itself; its queue pair permits reads
+    /// always, for probes.
     pub(in super::super) permitted: Access,
     pub(in super::super) max_inline: u32,
     /// A word for each Job's answer.

@@ -1,7 +1,8 @@
-//! Copies: writes of a queue pair that is connected to itself, in a protection domain where nobody else is.
+//! Copies: writes of a queue pair that is connected to itself, in a protection domain where nobody
+//! else is.
 //!
-//! A copy that fails breaks the queue pair. Another one takes its place, and does the others anew: source and destination are leased, so that
-//! a copy may be done twice.
+//! A copy that fails breaks the queue pair. Another one takes its place, and does the others anew:
+//! source and destination are leased, so that a copy may be done twice.
 #![expect(unsafe_code, reason = "posts Jobs whose memory was lent")]
 
 use std::sync::Arc;
@@ -22,9 +23,11 @@ pub(super) struct Copies {
     room: u32,
     qp: Option<Arc<Qp>>,
     sends: Sends<CopyJob>,
-    /// The queue pair is broken, for this cause, which this Job fails with; none if the adapter had none.
+    /// The queue pair is broken, for this cause, which this Job fails with; none if the adapter had
+    /// none.
     broken: Option<(JobError, Option<Token>)>,
-    /// It was broken since the adapter does not reach itself: what is left would wait for as long, one after the other.
+    /// It was broken since the adapter does not reach itself: what is left would wait for as long,
+    /// one after the other.
     unreachable: bool,
 }
 
@@ -149,7 +152,8 @@ impl Copies {
         }
     }
 
-    /// Posts what there is room for; who is refused among the first `accepted`, fails alone, and is not there any more.
+    /// Posts what there is room for; who is refused among the first `accepted`, fails alone, and is
+    /// not there any more.
     ///
     /// # Safety
     ///
@@ -211,7 +215,8 @@ impl Copies {
         self.broken.get_or_insert((cause, oldest));
     }
 
-    /// Takes everything from the adapter; false if in doubt, which the core remembers. The caller has the lock under which completions are polled.
+    /// Takes everything from the adapter; false if in doubt, which the core remembers. The caller
+    /// has the lock under which completions are polled.
     pub(in super::super) fn quiesce(&mut self) -> bool {
         let Some(qp) = self.qp.take() else {
             return true;
@@ -226,7 +231,8 @@ impl Copies {
         false
     }
 
-    /// Another queue pair does what is left, but for what broke the last one, which was quiesced, and all of whose completions were polled.
+    /// Another queue pair does what is left, but for what broke the last one, which was quiesced,
+    /// and all of whose completions were polled.
     pub(super) fn recover(&mut self) {
         let Some((cause, first_failed)) = self.broken.take() else {
             return;

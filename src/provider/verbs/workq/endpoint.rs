@@ -45,8 +45,8 @@ impl VerbsEndpoint {
     }
 }
 
-// SAFETY: the duties of the module `device`, as `VerbsQueue` keeps them: each request that was posted
-// ends once, and what the adapter refuses it has not seen, or is accepted and fails.
+// SAFETY: the duties of the module `device`, as `VerbsQueue` keeps them: each request that was
+// posted ends once, and what the adapter refuses it has not seen, or is accepted and fails.
 unsafe impl Submit for VerbsEndpoint {
     #[inline]
     unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
@@ -56,8 +56,10 @@ unsafe impl Submit for VerbsEndpoint {
 }
 
 // SAFETY: the duties of `Endpoint`:
-// 1. Requests of a queue pair end in order (InfiniBand specification, 10.8.5), and `Sends` and the receives hold them to it.
-// 2. `RcConnection::fail`, and `RcConnection::end` by who reaps. 3. `renew`: the queue pair is destroyed before it returns.
+// 1. Requests of a queue pair end in order (InfiniBand specification, 10.8.5), and `Sends` and the
+//    receives hold them to it.
+// 2. `RcConnection::fail`, and `RcConnection::end` by who reaps. 3. `renew`: the queue pair is
+//    destroyed before it returns.
 unsafe impl Endpoint for VerbsEndpoint {
     fn state(&self) -> EndpointState {
         self.conn.state()

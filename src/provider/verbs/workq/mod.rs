@@ -1,6 +1,6 @@
 //! One WorkQ's half of an adapter: the [queue] that the crate reaps, the [endpoints](endpoint) on
-//! it, what both [share](shared), [copies] by a queue pair that is connected to itself, and what the
-//! CPU [computes](computed).
+//! it, what both [share](shared), [copies] by a queue pair that is connected to itself, and what
+//! the CPU [computes](computed).
 //!
 //! These files import all the other rooms.
 

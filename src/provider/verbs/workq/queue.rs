@@ -31,9 +31,11 @@ impl VerbsQueue {
 }
 
 // SAFETY: the duties of the module `device`:
-// 1. The last request of a Job is signalled or flushed, and `Sends::done` takes it once; what is left when a queue pair was destroyed is finished
-//    once. 2. Requests end in order; before a queue pair is destroyed nothing of it that did not complete is finished.
-// 3. `bad_wr`: what was posted in part is accepted, and fails. 4. What the CPU computes alone is done inline, and nothing of it is kept.
+// 1. The last request of a Job is signalled or flushed, and `Sends::done` takes it once; what is
+//    left when a queue pair was destroyed is finished once. 2. Requests end in order; before a
+//    queue pair is destroyed nothing of it that did not complete is finished.
+// 3. `bad_wr`: what was posted in part is accepted, and fails. 4. What the CPU computes alone is
+//    done inline, and nothing of it is kept.
 // 5. `ibv_req_notify_cq`, then a look; what comes from elsewhere rings if somebody armed
 //    (`Core::request_reap`). 6. `end`.
 // 7. Control calls of libibverbs alone may take long; what the driver says is checked.

@@ -1,8 +1,8 @@
 //! What the handles of a queue share: who looks, and who is looked after.
 //!
 //! Locks, in the order in which they are taken: [`Poll`], under which completions are polled and
-//! queue pairs destroyed; a pair's, or that of the copies; what was finished. Whoever is notified of
-//! a change is notified outside of all.
+//! queue pairs destroyed; a pair's, or that of the copies; what was finished. Whoever is notified
+//! of a change is notified outside of all.
 #![expect(unsafe_code, reason = "does jobs whose memory was lent")]
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -318,11 +318,13 @@ impl Shared {
                 self.core.ask_to_look();
             }
         } else if !self.broken.swap(true, SeqCst) {
-            // Once: nothing comes of it any more, and who armed for others of the WorkQ would be rung for without end.
+            // Once: nothing comes of it any more, and who armed for others of the WorkQ would be
+            // rung for without end.
             self.core.request_reap();
         }
         Shared::tell(guard);
-        // What the CPU computes is done by whoever looks: a part each time, so that others have their turn in between.
+        // What the CPU computes is done by whoever looks: a part each time, so that others have
+        // their turn in between.
         match self.core.needs_attention() || self.computed.pending() {
             true => Armed::Ready,
             false => Armed::Armed,

@@ -35,7 +35,8 @@ const HINTS: usize = 256;
 
 /// One side's end of it.
 pub(in super::super) struct DoorbellPage {
-    /// What this process knows it by: no two have the same, whoever gave the other number. Never `u64::MAX`.
+    /// What this process knows it by: no two have the same, whoever gave the other number. Never
+    /// `u64::MAX`.
     pub(in super::super) key: u64,
     memory: Arc<Memory>,
     side: Side,
@@ -242,7 +243,8 @@ impl DoorbellPage {
         }
     }
 
-    /// The peer has its end of the socket. It may sleep already, and have been told of something before there was a bell.
+    /// The peer has its end of the socket. It may sleep already, and have been told of something
+    /// before there was a bell.
     pub(in super::super) fn hang_bell(&self, socket: Guarded) {
         if let Bell::Socket(bell) = &self.bell {
             let _ = bell.set(Arc::new(socket));

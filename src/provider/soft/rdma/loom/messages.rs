@@ -4,7 +4,8 @@ use super::super::messages::{Got, INLINE, Presence, STREAM, Sent};
 use super::{End, SHORT, ends, head, is_hinted, publish_and_notify};
 use crate::sync::loom::{check, mutant, spawn};
 
-/// Two messages through one entry, the second one behind the receive that says that the first was taken.
+/// Two messages through one entry, the second one behind the receive that says that the first was
+/// taken.
 fn arrive(
     send: fn(&mut End, number: u64),
     take: fn(&mut End, number: u64),

@@ -8,8 +8,8 @@ use crate::sync::loom::{check, mutant, spawn};
 /// More than the stream has room for.
 const LONG: usize = STREAM + STREAM / 2;
 
-/// Something is published, and somebody stops to look by itself: `looks` is its last look, of which it, or what it was told by then,
-/// must know.
+/// Something is published, and somebody stops to look by itself: `looks` is its last look, of which
+/// it, or what it was told by then, must know.
 fn is_told(
     publishes: fn(&mut End),
     looks: fn(&mut End) -> bool,

@@ -189,8 +189,8 @@ impl Receiving {
         }
     }
 
-    /// Takes a message, or goes on with it; what is copied in one go is bounded by `most`. `dst` and `room` are of the oldest receive,
-    /// if one is posted.
+    /// Takes a message, or goes on with it; what is copied in one go is bounded by `most`. `dst`
+    /// and `room` are of the oldest receive, if one is posted.
     ///
     /// # Safety
     ///

@@ -1,4 +1,5 @@
-//! Memory that two endpoints, of one process or of two, both write: words of eight bytes, and pieces to copy.
+//! Memory that two endpoints, of one process or of two, both write: words of eight bytes, and
+//! pieces to copy.
 #![expect(unsafe_code, reason = "words in memory that processes share")]
 
 use std::ptr::NonNull;
@@ -36,11 +37,14 @@ impl Memory {
     #[inline(always)]
     pub(in super::super) fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at < self.len);
-        // SAFETY: eight bytes from a multiple of 8 lie in the memory, whose length is one too (`Arena`).
+        // SAFETY: eight bytes from a multiple of 8 lie in the memory, whose length is one too
+        // (`Arena`).
         let word = unsafe { self.mapping.base().byte_add(at) }.cast::<AtomicU64>();
         // SAFETY:
-        // - It is mapped as long as `self` is there, to be read and written, and aligned: a page is.
-        // - This process reaches words by atomics only (`new`); another one that does not tears its own.
+        // - It is mapped as long as `self` is there, to be read and written, and aligned: a page
+        //   is.
+        // - This process reaches words by atomics only (`new`); another one that does not tears its
+        //   own.
         unsafe { word.as_ref() }
     }
 

@@ -1,5 +1,6 @@
-//! [`Memory`](super::memory::Memory) as loom sees it: words are atomics of loom's, and pieces are watched, so that a payload which
-//! is read before it was published, or overwritten before it was read, fails the model.
+//! [`Memory`](super::memory::Memory) as loom sees it: words are atomics of loom's, and pieces are
+//! watched, so that a payload which is read before it was published, or overwritten before it was
+//! read, fails the model.
 #![expect(unsafe_code, reason = "keeps the promise of the real one")]
 
 use std::collections::BTreeMap;

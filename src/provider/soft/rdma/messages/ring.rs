@@ -11,11 +11,13 @@
 //! | then | its messages: 128 bytes for each receive of the peer's, in turn |
 //! | then | its stream: the bytes of messages that do not fit into 112 |
 //!
-//! A message uses up the peer's receive of the same number, whose word the sender looks at first: who may send knows how much,
-//! and a message that was published is as good as delivered. A word with a number in it says by the number that it was written
-//! for this turn, so that nobody counts: the other side looks at the one line that it waits for.
+//! A message uses up the peer's receive of the same number, whose word the sender looks at first:
+//! who may send knows how much, and a message that was published is as good as delivered. A word
+//! with a number in it says by the number that it was written for this turn, so that nobody counts:
+//! the other side looks at the one line that it waits for.
 //!
-//! Everything that the peer writes is hostile: numbers are checked where they are read, once, and nothing is read twice.
+//! Everything that the peer writes is hostile: numbers are checked where they are read, once, and
+//! nothing is read twice.
 
 use std::sync::Arc;
 
@@ -326,7 +328,8 @@ impl MessageRing {
         (len <= STREAM).then_some(len).ok_or(Nonsense)
     }
 
-    /// Where the first of so many bytes of a side's stream are, from this one on: as many as lie together.
+    /// Where the first of so many bytes of a side's stream are, from this one on: as many as lie
+    /// together.
     fn stream_piece(&self, side: Side, at: u64, len: usize) -> (usize, usize) {
         let from = at as usize & (STREAM - 1);
         let start = self.shape.base(side) + self.shape.stream_at(side);

@@ -1,0 +1,98 @@
+//! Lines of comments and of Markdown have at most 100 columns.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const COLUMNS: usize = 100;
+
+/// The files below a path whose names end so, but for those of build folders.
+fn files(path: &Path, found: &mut Vec<PathBuf>) {
+    if path.is_file() {
+        if path.extension().is_some_and(|it| it == "rs" || it == "md") {
+            found.push(path.to_owned());
+        }
+        return;
+    }
+    if path.ends_with("target") {
+        return;
+    }
+    for entry in fs::read_dir(path).unwrap() {
+        files(&entry.unwrap().path(), found);
+    }
+}
+
+/// Returns the numbers of the lines that are too long. A row of a table and a link cannot be
+/// wrapped, and rustfmt wraps code.
+fn long_lines(name: &str, text: &str) -> Vec<usize> {
+    let mut fenced = false;
+    let mut found = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        let words = if name.ends_with(".md") {
+            line.trim_start()
+        } else {
+            let comment = line.trim_start();
+            if !comment.starts_with("//") {
+                continue;
+            }
+            comment.trim_start_matches(['/', '!']).trim_start()
+        };
+        if words.starts_with("```") {
+            fenced = !fenced;
+        }
+        let is_link = words.starts_with('[') || !words.trim_start_matches("- ").contains(' ');
+        let is_fixed = fenced || words.starts_with('|') || is_link;
+        if line.chars().count() > COLUMNS && !is_fixed {
+            found.push(at + 1);
+        }
+    }
+    found
+}
+
+#[test]
+fn lines_of_prose_fit_into_100_columns() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut all = Vec::new();
+    for path in [
+        "src",
+        "tests",
+        "examples",
+        "benches",
+        "docs",
+        "fuzz",
+        "README.md",
+        "DESIGN.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+    ] {
+        files(&root.join(path), &mut all);
+    }
+    assert!(all.len() > 500, "the files were found: {}", all.len());
+    let mut bad = Vec::new();
+    for path in all {
+        let name = path.strip_prefix(root).unwrap().display().to_string();
+        let text = fs::read_to_string(&path).unwrap();
+        bad.extend(
+            long_lines(&name, &text)
+                .iter()
+                .map(|line| format!("{name}:{line}")),
+        );
+    }
+    assert!(bad.is_empty(), "more than {COLUMNS} columns: {bad:#?}");
+}
+
+#[test]
+fn a_long_line_is_found() {
+    let words = "word ".repeat(20);
+    assert_eq!(long_lines("a.rs", &format!("/// {words}")), [1]);
+    assert_eq!(
+        long_lines("a.rs", &format!("fn f() {{}}\n    // {words}")),
+        [2]
+    );
+    assert_eq!(long_lines("a.md", &format!("\n- {words}")), [2]);
+    assert_eq!(
+        long_lines("a.md", &format!("| {words} |\n```\n{words}\n```")),
+        [0; 0]
+    );
+    assert_eq!(long_lines("a.rs", &format!("let a = \"{words}\";")), [0; 0]);
+}
