@@ -1,10 +1,11 @@
 //! Computes the CRC-32C of files by a device, or copies a file and checks it on the way:
 //! `crc32c FILE...`, and `crc32c -c CRC FROM TO`.
 //!
-//! Each file streams through two pooled Bufs: while the device works on one part, the next is read.
-//! The CRC of a part begins with that of the parts before it. With `-c` the device copies each
-//! part, and computes the CRC of what it copies in the same pass; the last part is checked against
-//! CRC, and TO appears only if it is right. `-` is the standard input.
+//! Each file streams through pooled Bufs, and the CRC of a part begins with that of the parts
+//! before it. Without `-c`, the next part is read while the device works on one. With `-c` the
+//! device copies each part, and computes the CRC of what it copies in the same pass, one part after
+//! the other: the last part is checked against CRC, and TO appears only if it is right. `-` is the
+//! standard input.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};

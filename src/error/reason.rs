@@ -24,7 +24,7 @@ reasons! {
     NoTailroom, InvalidValue, "the destination has no tailroom" => "reset_data_len() overwrites";
     /// The destination is a source too, or stands twice among the destinations, or they overlap.
     Overlap, InvalidValue,
-        "source and destination share memory, or a Buf is in the destination twice"
+        "source and destination share memory, or the destination has a byte twice"
         => "give each side bytes of its own";
     /// A slice reaches past the data of its Buf.
     SliceOutOfData, InvalidValue,
@@ -56,7 +56,7 @@ reasons! {
     ListTooLong, InvalidValue,
         "the chain has more Bufs than the device takes",
         |have, limit|
-        "a chain of {have} Bufs, and the device takes {limit}"
+        "a chain of {have} pieces, and the device takes {limit}"
         => "split it";
     /// More bytes than the device takes in one job.
     TooLarge, InvalidValue,

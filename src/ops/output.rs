@@ -12,9 +12,9 @@ pub enum Output {
     /// The number of bytes that a copy, a hash, a message, a read or a write moved. Of a hash that
     /// ends a message these are the bytes of the digest.
     Bytes(usize),
-    /// A number that is no count of bytes: what an atomic operation found, the value of a sync
-    /// event, or what a call to an accelerator returns. The method that made the operation says
-    /// what it is.
+    /// Another number: what an atomic operation found, the value of a sync event, a CRC, what
+    /// [`CrcCopied::from`](crate::crc::CrcCopied) reads of a copy with its CRC, or what a call to
+    /// an accelerator returns. The method that made the operation says what it is.
     Value(u64),
     /// It is done, and there is nothing to say.
     Done,

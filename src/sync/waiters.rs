@@ -1,7 +1,7 @@
 //! A FIFO of waiters that allocates nothing: the node lies in the pinned future that waits.
 //!
-//! A woken waiter owns nothing. It is *notified*: it keeps its place, takes what it waits for when it
-//! is polled, and leaves then. If it is dropped, its notification passes to the next.
+//! A woken waiter owns nothing. It is *notified*: it keeps its place, takes what it waits for when
+//! it is polled, and leaves then. If it is dropped, its notification passes to the next.
 //!
 //! ```text
 //!             enqueue            notify              leave (got it)
@@ -12,11 +12,12 @@
 //!      +------------------------- drop: the wake-up is passed on -------+
 //! ```
 //!
-//! The owner chooses how many are notified ([`Waiters::notify`] gives it the counts), since only the
-//! owner knows how much there is to take. Wakers are cloned, dropped and woken outside the lock.
+//! The owner chooses how many are notified ([`Waiters::notify`] gives it the counts), since only
+//! the owner knows how much there is to take. Wakers are cloned, dropped and woken outside the
+//! lock.
 //!
-//! To notify `n` waiters takes `n` steps, wherever they stand: the list knows the first node that may
-//! be waiting, and each node's ticket says whether it is the first now. A sweep, which wakes
+//! To notify `n` waiters takes `n` steps, wherever they stand: the list knows the first node that
+//! may be waiting, and each node's ticket says whether it is the first now. A sweep, which wakes
 //! everybody, keeps its place in the list while it wakes some outside the lock.
 //!
 //! Nodes of one [`Order`] also take in the order in which they were enqueued: see [`super::order`].

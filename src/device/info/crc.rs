@@ -4,8 +4,8 @@
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CrcCaps {
-    /// The most bytes in one job, at most 4,294,967,295: a job answers the number of bytes and the
-    /// CRC in one number. More is `InvalidValue`
+    /// The most bytes in one job. A number above 4,294,967,295 counts as that: a job answers the
+    /// number of bytes and the CRC in one number. More bytes are `InvalidValue`
     /// ([`Reason::TooLarge`](crate::error::Reason::TooLarge)).
     pub max_buf_size: u64,
     /// The longest list of Bufs on either side, 1 if there are no lists. A longer one is

@@ -87,7 +87,7 @@ macro_rules! on_cpu {
             /// The job was given to a provider, which may touch its memory and its session: they
             /// are valid, and leased, during the call.
             pub(crate) unsafe fn work(&mut self, job: &CpuJob, from: usize, time: usize) -> usize {
-                let most = time / job.byte_cost();
+                let most = (time / job.byte_cost()).max(1);
                 match job {
                     // SAFETY: as the caller promises.
                     $(CpuJob::$kind(job) => unsafe { OnCpu::work(job, &mut self.$state, from, most) },)*

@@ -16,8 +16,8 @@ use crate::error::{JobError, Reason};
 ///
 /// A CRC is written as protocols print it: that of `123456789` is `0xe3069283`. The seed is the CRC
 /// of the bytes before, and 0 where there are none. Linux's `crc32c()` has neither the inversion at
-/// the start nor that at the end, so a seed of a file system, as ext4's, is the complement of one
-/// here.
+/// the start nor that at the end, so seeds and checksums that it wrote, as those of ext4, are the
+/// complements of those here: `.seed(!seed).expected(!stored)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CrcOptions {
@@ -55,8 +55,8 @@ impl CrcOptions {
 /// Computes the CRC-32C of a source, and copies it if there is a destination.
 ///
 /// The CRC is that of the bytes that are written, even if others write the source meanwhile: a
-/// device reads each byte once. [`CrcJob::outcome`] says how the job ends. A provider that computes
-/// on the CPU does it by [`CrcJob::work`].
+/// device reads bytes that others may write once. [`CrcJob::outcome`] says how the job ends. A
+/// provider that computes on the CPU does it by [`CrcJob::work`].
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct CrcJob {

@@ -24,9 +24,16 @@ pub(crate) struct Lent {
 ///
 /// # Safety
 ///
-/// The job names no memory but that of its [`Lent`]. It reads `src` and writes `dst`, and reaches
-/// no byte outside of either. If the job [fills](OnLent::fills), `dst` has room for `len` bytes;
-/// otherwise the job itself takes care not to write more than there is room for.
+/// The implementor promises:
+///
+/// - The job names no memory but that of its [`Lent`]. It reads `src` and writes `dst`, and reaches
+///   no byte outside of either. If it [fills](OnLent::fills), it writes at most `len` bytes;
+///   otherwise it never writes more than there is room for.
+/// - It reads bytes that are `shared` as memory that others write.
+/// - If it takes [imports](OnLent::IMPORTS), only a device that checks their keys reaches them.
+///
+/// `mem` promises that the two sides are disjoint; that `dst` has room for `len` bytes if the job
+/// fills; and that no piece of a list is imported unless the job takes imports.
 pub(crate) unsafe trait OnLent: Sized {
     /// What the caller wants to be done.
     type Order: Copy;

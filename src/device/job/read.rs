@@ -1,5 +1,5 @@
-//! How the CPU reads the source of a job: each byte once, so that what is computed is of the bytes
-//! that were seen, even if others write them meanwhile.
+//! How the CPU reads the source of a job. Bytes that others may write meanwhile are read once, so
+//! that what is computed is of the bytes that were seen.
 #![expect(unsafe_code, reason = "reads memory that was lent to a device")]
 
 use std::ptr::NonNull;
@@ -28,6 +28,9 @@ pub(super) unsafe fn read(
         let at = skip.min(segment.len());
         skip -= at;
         let here = len.min(segment.len() - at);
+        if here == 0 {
+            continue;
+        }
         len -= here;
         // SAFETY: `at` lies in the segment.
         let addr = unsafe { segment.addr().add(at) };
@@ -41,6 +44,9 @@ pub(super) unsafe fn read(
             // - nobody writes them, as the caller promises.
             let bytes = unsafe { NonNull::slice_from_raw_parts(addr, here).as_ref() };
             bytes.chunks(most).for_each(&mut each);
+        }
+        if len == 0 {
+            break;
         }
     }
 }

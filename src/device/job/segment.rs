@@ -140,7 +140,10 @@ impl Segments {
     pub(crate) fn bytes(&self) -> usize {
         match self.as_one() {
             Some(segment) => segment.len(),
-            None => self.as_slice().iter().map(Segment::len).sum(),
+            None => {
+                let lens = self.as_slice().iter().map(Segment::len);
+                lens.fold(0, usize::saturating_add)
+            }
         }
     }
 

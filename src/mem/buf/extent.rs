@@ -16,7 +16,7 @@ impl Extent {
         let lens = segments.as_slice().iter().map(|segment| segment.len());
         Extent {
             pieces: lens.clone().filter(|&len| len > 0).count(),
-            bytes: lens.sum(),
+            bytes: lens.fold(0, usize::saturating_add),
         }
     }
 

@@ -70,12 +70,12 @@ pub(super) struct State {
     pub(super) reads: Vec<ReadLease>,
     /// The lease of each piece, `None` for imported memory that takes none.
     pub(super) writes: Vec<Option<WriteLease>>,
-    /// Room for `each_span`.
+    /// Room for `with_spans`.
     spans: Vec<Span>,
     /// The number of pieces that are imported.
     imported: usize,
     /// The number of pieces that take no lease.
-    unleased: usize,
+    pub(super) unleased: usize,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -183,7 +183,8 @@ impl BufChain {
         let mut extent = Extent::default();
         for bytes in state.links.iter().map(bytes_of).filter(|&bytes| bytes > 0) {
             extent.pieces += 1;
-            extent.bytes += bytes;
+            // A hostile blob says how long an import is.
+            extent.bytes = extent.bytes.saturating_add(bytes);
         }
         extent
     }
@@ -281,7 +282,7 @@ impl State {
         for (piece, link) in self.links.iter().enumerate() {
             let (lease, segment) = link.read(holder).map_err(|error| error.in_piece(piece))?;
             self.reads.extend(lease);
-            self.total += segment.len();
+            self.total = self.total.saturating_add(segment.len());
             if segment.len() > 0 {
                 self.segments.push(segment);
             }
@@ -295,7 +296,7 @@ impl State {
         for (piece, link) in self.links.iter().enumerate() {
             let (lease, segment) = link.write(holder).map_err(|error| error.in_piece(piece))?;
             self.writes.push(lease);
-            self.total += segment.len();
+            self.total = self.total.saturating_add(segment.len());
             if segment.len() > 0 {
                 self.segments.push(segment);
             }

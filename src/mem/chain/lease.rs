@@ -15,10 +15,11 @@ use crate::sync::lock;
 pub struct ChainRead(pub(super) Arc<Inner>);
 
 impl ChainRead {
-    /// Returns whether others may write one of its Bufs meanwhile.
+    /// Returns whether others may write one of its pieces meanwhile.
     pub(in crate::mem) fn is_shared(&self) -> bool {
         let state = lock(&self.0.state);
-        state.reads.iter().any(|lease| lease.is_shared())
+        // A piece that takes no lease is memory that others write.
+        state.unleased > 0 || state.reads.iter().any(|lease| lease.is_shared())
     }
 
     /// Gives the leases back, and leaves the chain, which may be the last, to the caller.

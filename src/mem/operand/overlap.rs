@@ -47,13 +47,22 @@ pub(super) fn explain(src: &impl Operand, dst: &impl Operand, error: JobError) -
     if error.kind() != ErrorKind::InUse {
         return error;
     }
-    // Without the leases both may be one list, which is locked once at a time.
-    let mut to = Vec::new();
-    dst.with_spans(&mut |spans| to.extend_from_slice(spans));
-    let mut shared = Span::any_twice(&to);
-    if !shared {
-        src.with_spans(&mut |from| shared = Span::any_shared(from, &to));
-    }
+    let shares = |to: &[Span]| {
+        let mut shared = Span::any_twice(to);
+        if !shared {
+            src.with_spans(&mut |from| shared = Span::any_shared(from, to));
+        }
+        shared
+    };
+    let shared = match dst.span() {
+        Some(to) => shares(&[to]),
+        None => {
+            // Without the leases both may be one list, which is locked once at a time.
+            let mut to = Vec::new();
+            dst.with_spans(&mut |spans| to.extend_from_slice(spans));
+            shares(&to)
+        }
+    };
     match shared {
         true => JobError::of(Reason::Overlap),
         false => error,

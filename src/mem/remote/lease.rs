@@ -13,7 +13,7 @@ use crate::mem::element::{ReadLease, WriteLease};
 
 /// What a job that reads a RemoteBuf keeps.
 pub enum RemoteRead {
-    /// A lease on own memory. Its element keeps the import as well.
+    /// A lease on own memory. Its slab keeps the import's origin, and so its key.
     Own(ReadLease),
     /// The import, which no lease of this process protects.
     Import(RemoteMmap),
@@ -21,7 +21,7 @@ pub enum RemoteRead {
 
 /// What a job that writes a RemoteBuf keeps.
 pub enum RemoteWrite {
-    /// A lease on own memory. Its element keeps the import as well.
+    /// A lease on own memory. Its slab keeps the import's origin, and so its key.
     Own(WriteLease),
     /// The import, which no lease of this process protects.
     Import(RemoteMmap),

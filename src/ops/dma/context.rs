@@ -119,7 +119,8 @@ impl Dma {
     ///
     /// # Errors
     ///
-    /// Refused, and nothing moved: `InvalidValue` if there is too little tailroom, shared memory, a
+    /// Refused, and nothing moved: `InvalidValue` if there is too little tailroom, if the two sides
+    /// have bytes in common, for a
     /// foreign device, or more bytes or longer lists than the device takes ([`Dma::caps`]);
     /// `NotPermitted` if the destination is read-only; `InUse` if a job or a guard has either side;
     /// `Shutdown`; `BadState` without a runtime in event mode. Failed: what the device reports, and
