@@ -3,8 +3,8 @@
 //! The mode is one word, read at each poll. Whoever is about to sleep reads it once more
 //! afterwards: either it sees the new mode, or whoever set that sees it asleep, and wakes it.
 
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -36,16 +36,15 @@ pub enum Mode {
     /// The task polls until the Job is over: no system call per Job, no runtime needed. For
     /// latency-critical threads.
     BusyPoll,
-    /// The task polls for a bounded time, and then sleeps as in event mode: the latency of
-    /// busy-polling for short jobs, and no CPU time for long ones. Needs a Tokio runtime with I/O.
+    /// The task looks, polls for a bounded time, and sleeps then, as in event mode: the latency of
+    /// busy-polling for short Jobs, and no CPU for long ones or none. Needs a Tokio runtime with
+    /// I/O.
     ///
-    /// One operation of a WorkQ polls at a time, and completes the others too; these sleep as in
-    /// event mode. So many operations that wait at once cost what they cost in event mode. Polling
-    /// is cooperative: after each poll the other tasks of the thread run.
+    /// Polling is cooperative: each poll looks, and lets the other tasks of its thread go on.
     Hybrid {
-        /// The time for which an operation polls before it sleeps, at most 1 s. If it is shorter
-        /// than a wake-up takes, 20 to 50 us, both sides sleep at each job. The clock is read now
-        /// and then only, so that it may be exceeded by a few polls.
+        /// For how long an Op polls before it sleeps, at most 1 s. Less than a wake-up costs, 20 to
+        /// 50 us, makes both sides sleep at each Job. The clock is read now and then only, so that
+        /// it may be exceeded by a few polls.
         spin: Duration,
     },
 }
@@ -220,74 +219,10 @@ impl Spin {
     }
 }
 
-/// The future of a WorkQ that polls in Hybrid mode; the others sleep meanwhile.
-///
-/// It is a hint: a future that sleeps has armed as in event mode, so that nothing is lost if the
-/// future that polls is dropped, or if two do for a moment. Its `Spin` does not move while it is
-/// polled, and stands for it by its address.
-pub(super) struct Spinner {
-    /// The address, or 0.
-    owner: AtomicUsize,
-    /// Futures that wanted to poll since the owner did.
-    refused: AtomicU32,
-}
-
-/// Refusals after which the owner is taken to be gone, or not to be polled.
-const REFUSALS: u32 = 64;
-
-impl Spinner {
-    pub(super) fn new() -> Spinner {
-        Spinner {
-            owner: AtomicUsize::new(0),
-            refused: AtomicU32::new(0),
-        }
-    }
-
-    /// Whether this future may poll; `Some(true)` if others wait as well.
-    pub(super) fn claim(&self, spin: &Spin) -> Option<bool> {
-        let (owner, refused) = (self.owner.load(Relaxed), self.refused.load(Relaxed));
-        let own = std::ptr::from_ref(spin).addr();
-        if owner != own && owner != 0 && refused < REFUSALS {
-            self.refused.store(refused + 1, Relaxed);
-            return None;
-        }
-        self.owner.store(own, Relaxed);
-        self.refused.store(0, Relaxed);
-        Some(refused > 0)
-    }
-
-    /// This future polls no more.
-    pub(super) fn release(&self, spin: &Spin) {
-        if self.owner.load(Relaxed) == std::ptr::from_ref(spin).addr() {
-            self.owner.store(0, Relaxed);
-        }
-    }
-}
-
 #[cfg(all(test, not(tokio_doca_loom)))]
 mod tests {
     use super::*;
     use std::cell::Cell;
-
-    #[test]
-    fn one_future_polls_until_it_releases_or_is_not_polled_any_more() {
-        let (spinner, spins) = (Spinner::new(), [Spin::default(); 2]);
-        assert_eq!(spinner.claim(&spins[0]), Some(false));
-        assert_eq!(spinner.claim(&spins[1]), None);
-        assert_eq!(spinner.claim(&spins[0]), Some(true), "another one waits");
-        assert_eq!(spinner.claim(&spins[0]), Some(false));
-        spinner.release(&spins[1]);
-        assert_eq!(
-            spinner.claim(&spins[1]),
-            None,
-            "it was not its own to release"
-        );
-        spinner.release(&spins[0]);
-        assert!(spinner.claim(&spins[1]).is_some());
-        // It is dropped, and releases nothing.
-        let refusals = (0..).take_while(|_| spinner.claim(&spins[0]).is_none());
-        assert_eq!(refusals.count() as u32, REFUSALS);
-    }
 
     #[test]
     fn a_mode_comes_back_from_its_word() {

@@ -75,7 +75,7 @@ impl<P: AsRef<EndpointPort>> DisconnectWait<P> {
         });
         port.enqueue_disconnect(this.node.as_ref(), cx.waker());
         let policy = shared.mode.load();
-        if policy.is_busy() || !(policy.is_event() || shared.is_spin_over(policy, &mut wait.spin)) {
+        if policy.is_busy() || !(policy.is_event() || wait.spin.is_over(policy, || shared.now())) {
             if shared.ready() {
                 shared.turn();
             }

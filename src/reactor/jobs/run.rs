@@ -146,7 +146,7 @@ impl RunWaiter {
             this.spins[1] = Spin::default();
             return Poll::Ready(Ok(()));
         }
-        if !policy.is_busy() && shared.is_spin_over(policy, &mut this.spins[1]) {
+        if !policy.is_busy() && this.spins[1].is_over(policy, || shared.now()) {
             return poll_event(shared, asleep, heard, policy, cx, ends);
         }
         shared.misses.add();

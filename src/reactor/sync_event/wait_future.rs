@@ -308,7 +308,7 @@ fn look_and_begin(
     }
     let mut begin = || {
         waiter.attachment().check_open()?;
-        let over = policy.is_event() || !policy.is_busy() && shared.is_spin_over(policy, spin);
+        let over = policy.is_event() || !policy.is_busy() && spin.is_over(policy, || shared.now());
         if !policy.is_busy() && (begun.is_some() || over) {
             // Before anything is slept for; it may be another runtime than the last time.
             shared.events.register(shared)?;

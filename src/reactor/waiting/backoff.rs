@@ -72,7 +72,7 @@ impl Backoff {
         let this = self.project();
         let shared = &this.workq.0;
         let policy = shared.policy();
-        if policy.is_busy() || !(policy.is_event() || shared.is_spin_over(policy, this.spin)) {
+        if policy.is_busy() || !(policy.is_event() || this.spin.is_over(policy, || shared.now())) {
             return;
         }
         *this.pause = (*this.pause * 2).clamp(FIRST, LONGEST);

@@ -102,7 +102,7 @@ impl Attachment {
         cx: &mut Context<'_>,
     ) -> Result<(), JobError> {
         let shared = &self.shared;
-        if policy.is_busy() || !(policy.is_event() || shared.is_spin_over(policy, spin)) {
+        if policy.is_busy() || !(policy.is_event() || spin.is_over(policy, || shared.now())) {
             if shared.ready() {
                 shared.turn();
             }

@@ -4,8 +4,7 @@
 //! In event mode a poll that finds nothing stores the waker, makes sure that this runtime is
 //! registered, arms, looks once more, and only then sleeps. In busy mode it looks a few dozen
 //! times, wakes itself, and gives the CPU up after a budget: a spinning engine may share it. In
-//! Hybrid mode one operation of the WorkQ does that for a bounded time; it does then as the others
-//! do all the time, which is as in event mode.
+//! Hybrid mode it does the one for a bounded time, and then the other.
 //!
 //! The mode may change meanwhile: who is about to sleep asks whether it did.
 
@@ -114,7 +113,7 @@ impl Attachment {
         fresh: bool,
         cx: &mut Context<'_>,
     ) -> Poll<Waited<A::End>> {
-        if let Some(outcome) = self.look(end, fresh, false) {
+        if let Some(outcome) = self.look(end, fresh) {
             return Poll::Ready(Waited::Over(outcome));
         }
         self.shared.misses.add();
@@ -122,7 +121,7 @@ impl Attachment {
         Poll::Pending
     }
 
-    /// Busily while its time is not over and no other future polls, and else by event.
+    /// Busily while its time is not over, and then by event.
     fn poll_hybrid<A: Awaited>(
         &self,
         end: &A,
@@ -131,30 +130,24 @@ impl Attachment {
         spin: &mut Spin,
         cx: &mut Context<'_>,
     ) -> Poll<Waited<A::End>> {
-        let shared = &*self.shared;
-        let Some(others) = shared.spinner.claim(spin) else {
-            return self.poll_event(end, fresh, policy, cx);
-        };
-        if let Some(outcome) = self.look(end, fresh, others) {
-            shared.spinner.release(spin);
+        if let Some(outcome) = self.look(end, fresh) {
             return Poll::Ready(Waited::Over(outcome));
         }
-        if spin.is_over(policy, || shared.now()) {
-            shared.spinner.release(spin);
+        if spin.is_over(policy, || self.shared.now()) {
             return self.poll_event(end, fresh, policy, cx);
         }
-        shared.misses.add();
+        self.shared.misses.add();
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
-    /// Looks for a while, or once if `others` wait.
+    /// Looks for a while.
     #[inline(always)]
-    fn look<A: Awaited>(&self, end: &A, fresh: bool, others: bool) -> Option<A::End> {
+    fn look<A: Awaited>(&self, end: &A, fresh: bool) -> Option<A::End> {
         let shared = &*self.shared;
         // With others in flight there is something better to do: their polls look as well, and find
         // more at once.
-        let several = others || shared.core.table.free().several_taken();
+        let several = shared.core.table.free().several_taken();
         if fresh && several {
             return None;
         }

@@ -13,7 +13,7 @@ use crate::error::{JobError, Reason, Result};
 use crate::mem::Holder;
 use crate::reactor::events::{Events, Timer, this_thread};
 use crate::reactor::gate::Gate;
-use crate::reactor::mode::{Current, Misses, Policy, Spin, Spinner};
+use crate::reactor::mode::{Current, Misses, Policy};
 use crate::reactor::slots::Table;
 use crate::reactor::tables::{Changed, OwnLoop, Registry};
 use crate::sync::atomic::{AtomicBool, AtomicU8};
@@ -50,8 +50,6 @@ pub(in crate::reactor) struct Shared {
     pub(in crate::reactor) changes: Mutex<Vec<Changed>>,
     /// The busy mode's budget.
     pub(in crate::reactor) misses: Misses,
-    /// The Hybrid mode's future that polls.
-    pub(in crate::reactor) spinner: Spinner,
     /// What a loop of the caller's own has armed and posted.
     pub(in crate::reactor) own_loop: OwnLoop,
     pub(super) counts: Counts,
@@ -134,7 +132,6 @@ impl Shared {
             asked: AtomicU8::new(0),
             changes: Mutex::new(Vec::new()),
             misses: Misses::new(),
-            spinner: Spinner::new(),
             own_loop: OwnLoop::new(),
             counts: Counts::default(),
             attaching: std::sync::Mutex::new(()),
@@ -149,16 +146,6 @@ impl Shared {
     /// Nanoseconds since it was built.
     pub(in crate::reactor) fn now(&self) -> u64 {
         self.timer.now()
-    }
-
-    /// Whether a future that found nothing is to sleep in Hybrid mode: its time is over, or another
-    /// future polls.
-    pub(in crate::reactor) fn is_spin_over(&self, policy: Policy, spin: &mut Spin) -> bool {
-        let over = self.spinner.claim(spin).is_none() || spin.is_over(policy, || self.now());
-        if over {
-            self.spinner.release(spin);
-        }
-        over
     }
 
     /// Slots that are taken.

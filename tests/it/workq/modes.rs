@@ -117,47 +117,6 @@ fn each_of_several_that_sleep_in_hybrid_mode_has_its_event() {
     }
 }
 
-/// Polls each once; says how many woke themselves.
-fn that_poll<F: Future>(ops: &mut [(Pin<Box<F>>, Arc<Count>)]) -> usize {
-    let mut woken = 0;
-    for (op, count) in ops {
-        let (before, waker) = (count.wakes(), count.waker());
-        let polled = op.as_mut().poll(&mut Context::from_waker(&waker));
-        assert!(polled.is_pending());
-        woken += usize::from(count.wakes() > before);
-    }
-    woken
-}
-
-#[test]
-fn of_many_that_wait_in_hybrid_mode_one_polls_and_another_once_it_is_gone() {
-    let spin = Duration::from_secs(1);
-    let bench = Bench::new(Config::new(true, Mode::Hybrid { spin }).depth(16));
-    let pairs = [(); 8].map(|()| (bench.filled(b"abc"), bench.empty()));
-    run(async {
-        let hold = bench.hold();
-        let mut copies: Vec<_> = pairs
-            .iter()
-            .map(|(src, dst)| (Box::pin(bench.dma.copy(src, dst)), Count::new()))
-            .collect();
-        for _ in 0..10 {
-            assert_eq!(that_poll(&mut copies), 1);
-        }
-        // It is the first that began. It is dropped, and says nothing; the others find out by
-        // polls.
-        drop(copies.remove(0));
-        let turns = (0..100).take_while(|_| that_poll(&mut copies) == 0).count();
-        assert!(turns < 100, "none polls any more");
-        assert_eq!(that_poll(&mut copies), 1);
-        drop(hold);
-        for (copy, count) in &mut copies {
-            until("it is woken", || count.wakes() > 0).await;
-            let end = futures::future::poll_fn(|cx| copy.as_mut().poll(cx)).await;
-            assert_eq!(end, Ok(3));
-        }
-    });
-}
-
 #[test]
 fn a_short_job_in_hybrid_mode_needs_no_event() {
     let spin = Duration::from_secs(1);
