@@ -1,7 +1,8 @@
 //! A FIFO of waiters that allocates nothing: the node lies in the pinned future that waits.
 //!
-//! A woken waiter owns nothing. It is *notified*: it keeps its place, takes what it waits for when
-//! it is polled, and leaves then. If it is dropped, its notification passes to the next.
+//! A woken waiter is *notified*, and owns nothing: it takes what it waits for when it is polled,
+//! and leaves. Until then it keeps its place. If it is dropped, its notification passes to the
+//! next.
 //!
 //! ```text
 //!             enqueue            notify              leave (got it)
@@ -46,7 +47,7 @@ pub(super) enum State {
     Held,
 }
 
-/// The place of one waiter. It must be pinned to be linked, and unlinks itself when it is dropped.
+/// The place of one waiter. It is pinned to be linked, and unlinks itself when it is dropped.
 pub(crate) struct WaitNode {
     /// Written when the node is first linked.
     links: UnsafeCell<MaybeUninit<Links>>,
@@ -96,8 +97,7 @@ impl WaitNode {
     }
 }
 
-/// The list. It must not move while nodes are linked: [`Waiters::enqueue`] is unsafe for that
-/// reason.
+/// The list. It must not move while nodes are linked, so [`Waiters::enqueue`] is unsafe.
 pub(crate) struct Waiters {
     /// Waiting and Notified together; written under the lock, read without it.
     len: AtomicUsize,
@@ -122,8 +122,7 @@ pub(super) struct List {
     steps: usize,
 }
 
-// SAFETY: the pointers are to pinned nodes, which are Send and Sync, and are followed only under
-// the lock.
+// SAFETY: the pointers are to pinned nodes, Send and Sync, and are followed only under the lock.
 unsafe impl Send for List {}
 
 /// How many stand in the list, for the owner to choose how many to wake.

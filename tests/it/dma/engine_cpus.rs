@@ -52,6 +52,9 @@ fn pinned<T: Send>(cpu: usize, f: impl FnOnce() -> T + Send) -> T {
 #[test]
 fn engines_run_on_the_cpus_of_the_process_and_not_on_that_of_a_pinned_caller() {
     let all = all();
+    if all.len() < 2 {
+        return eprintln!("not shown: this machine has one CPU");
+    }
     let soft = || Soft::builder().engines(2);
     let engines = pinned(all[0], || engines_of("inherits", soft())).unwrap();
     assert_eq!(engines, [all.clone(), all.clone()]);

@@ -43,7 +43,11 @@ impl Affinity {
             Affinity::MainThread => {
                 // Best effort: the kernel may know more CPUs than fit into a `CpuSet`, and a
                 // sandbox may forbid the calls. The inherited CPUs are usable, if fewer.
-                if let Ok(set) = sched_getaffinity(Pid::this()) {
+                // A mask that is set stays as it is when the cpuset changes; one that was inherited
+                // from the main thread follows, so it is left alone.
+                if let Ok(set) = sched_getaffinity(Pid::this())
+                    && sched_getaffinity(this).ok() != Some(set)
+                {
                     let _ = sched_setaffinity(this, &set);
                 }
                 Ok(())

@@ -305,10 +305,12 @@ impl EventPort for SoftPort {
             return Err(JobError::device(ErrorKind::Unexpected, 0));
         }
         port.event.say(inner.waits.lowest());
-        drop(inner);
+        // Under the lock: the wait may end as soon as it is released, and the number be another
+        // port's.
         if first {
             port.watch();
         }
+        drop(inner);
         // The look comes after it was said.
         if port.event.is_due() {
             port.mark_ready();
@@ -338,8 +340,8 @@ impl EventPort for SoftPort {
         while inner.waits.take_any().is_some() {}
         port.event.say(inner.waits.lowest());
         let is_over = inner.is_over();
-        drop(inner);
         port.unwatch();
+        drop(inner);
         if is_over {
             port.ports.remove(port.number);
         }

@@ -41,7 +41,7 @@
 //!
 //! | rule | enforced by |
 //! |---|---|
-//! | nobody connects without the ticket; a process that takes the server's name learns and answers nothing | a random key that never travels, and proofs over a nonce: [`message`] |
+//! | nobody connects without the ticket; a process that takes the server's name does not learn the key, and can answer nothing | a random key that never travels, and proofs over a nonce: [`message`] |
 //! | nobody writes what no peer may write | `F_SEAL_FUTURE_WRITE`: [`sent`] |
 //! | who may read only gets no descriptor to write with | a descriptor opened to read, and the memfd's mode; advice against the same user where others may write: [`sent`] |
 //! | nobody shortens memory under us | seals, added before the first send and checked before a mapping: [`sent`], [`received`], [`arena`] |

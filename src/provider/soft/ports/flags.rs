@@ -32,28 +32,88 @@ impl Flags {
         self.summary.load(Ordering::SeqCst) != 0
     }
 
-    /// Takes one out. Each `turn` begins elsewhere, so that no number comes before another in all
-    /// of them.
-    pub(super) fn take(&self, turn: u32) -> Option<u32> {
+    /// Takes the first number out, counted from `from` on, and around. A caller that goes on behind
+    /// the number that it took last serves each number before any other comes twice.
+    pub(super) fn take(&self, from: u32) -> Option<u32> {
+        let (start, bit) = (from / 64, from % 64);
         loop {
             let summary = self.summary.load(Ordering::SeqCst);
-            let word = first(summary, turn)?;
+            if summary == 0 {
+                return None;
+            }
+            // The upper part of the first word, the words behind it and around, and its lower part.
+            let upper = |bits: u64| bits >> bit << bit;
+            let own = self.words[start as usize].load(Ordering::SeqCst);
+            let word = if summary >> start & 1 != 0 && upper(own) != 0 {
+                start
+            } else {
+                first(summary, start + 1)
+            };
             // First: a thread that adds a number afterwards sets it again.
             self.summary.fetch_and(!(1 << word), Ordering::SeqCst);
             let bits = &self.words[word as usize];
-            let Some(bit) = first(bits.load(Ordering::SeqCst), turn) else {
+            let found = bits.load(Ordering::SeqCst);
+            if found == 0 {
                 continue;
+            }
+            let wanted = match upper(found) {
+                0 => found,
+                _ if word != start => found,
+                upper => upper,
             };
-            if bits.fetch_and(!(1 << bit), Ordering::SeqCst) & !(1 << bit) != 0 {
+            let taken = 1 << wanted.trailing_zeros();
+            if bits.fetch_and(!taken, Ordering::SeqCst) & !taken != 0 {
                 self.summary.fetch_or(1 << word, Ordering::SeqCst);
             }
-            return Some(word * 64 + bit);
+            return Some(word * 64 + wanted.trailing_zeros());
         }
     }
 }
 
-/// The first bit of the word that is set, counted from bit `turn` on, and around.
-fn first(word: u64, turn: u32) -> Option<u32> {
-    let from = turn % 64;
-    (word != 0).then(|| (word.rotate_right(from).trailing_zeros() + from) % 64)
+/// Returns the first bit that is set, counted from bit `from` on, and around. One is set.
+fn first(word: u64, from: u32) -> u32 {
+    let from = from % 64;
+    (word.rotate_right(from).trailing_zeros() + from) % 64
+}
+
+#[cfg(all(test, not(tokio_doca_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_are_set_again_and_again_starve_no_other() {
+        let busy = [0, 65, 128, 4095];
+        for waiting in [1, 63, 64, 66, 127, 129, 200, 4094] {
+            let flags = Flags::new();
+            flags.set(waiting);
+            busy.iter().for_each(|&number| flags.set(number));
+            let mut from = 0;
+            let mut taken = Vec::new();
+            while !taken.contains(&waiting) {
+                let number = flags.take(from).unwrap();
+                from = (number + 1) % FLAGS;
+                taken.push(number);
+                assert!(
+                    taken.len() <= busy.len() + 1,
+                    "{waiting} starves: {taken:?}"
+                );
+                if number != waiting {
+                    flags.set(number);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn each_number_is_taken_once() {
+        let flags = Flags::new();
+        let numbers = [0, 5, 63, 64, 700, 4095];
+        for from in [0, 5, 6, 64, 65, 701, 4095] {
+            numbers.iter().for_each(|&number| flags.set(number));
+            let mut taken: Vec<u32> = std::iter::from_fn(|| flags.take(from)).collect();
+            taken.sort_unstable();
+            assert_eq!(taken, numbers);
+            assert!(!flags.any());
+        }
+    }
 }

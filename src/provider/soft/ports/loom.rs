@@ -25,7 +25,7 @@ fn numbers_that_are_set_while_one_takes_are_taken_once() {
             let flags = Arc::clone(&flags);
             spawn(move || numbers.iter().for_each(|&number| flags.set(number)))
         });
-        let mut taken: Vec<u32> = (0..2).filter_map(|turn| flags.take(turn)).collect();
+        let mut taken: Vec<u32> = (0..2).filter_map(|from| flags.take(from)).collect();
         for setter in setters {
             setter.join().unwrap();
         }
@@ -36,8 +36,8 @@ fn numbers_that_are_set_while_one_takes_are_taken_once() {
     });
 }
 
-/// The two words of one set, as `Flags` takes all that is in them: `clears` says when the first of
-/// the two is cleared.
+/// The two words of one set, as `Flags` takes from them: `takes` says in which order it clears
+/// them.
 fn is_not_lost(takes: fn(&[AtomicU64; 2]) -> u64) -> impl Fn() + Send + Sync {
     move || {
         let words = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);

@@ -202,7 +202,7 @@ impl Ports {
                 filled += unsafe { reaper.poll_polled(&self.ready_set, &mut out[filled..]) };
             } else {
                 // SAFETY: as above.
-                filled += unsafe { self.poll_ready(reaper, turn, &mut out[filled..]) };
+                filled += unsafe { self.poll_ready(reaper, &mut out[filled..]) };
             }
         }
         if self.stale.load(Ordering::Relaxed) && self.stale.swap(false, Ordering::Relaxed) {
@@ -220,20 +220,21 @@ impl Ports {
         filled
     }
 
-    /// Polls those that are ready.
+    /// Polls those that are ready, from where the last call left off.
     ///
     /// # Safety
     ///
     /// As for `reap`.
-    unsafe fn poll_ready(&self, reaper: &mut Reaper, turn: u32, out: &mut [Completion]) -> usize {
+    unsafe fn poll_ready(&self, reaper: &mut Reaper, out: &mut [Completion]) -> usize {
         let mut filled = 0;
         for _ in 0..POLLS {
             if filled == out.len() {
                 break;
             }
-            let Some(number) = self.ready_set.take(turn) else {
+            let Some(number) = self.ready_set.take(reaper.next) else {
                 break;
             };
+            reaper.next = (number + 1) % FLAGS;
             let Some(port) = self.port(number) else {
                 continue;
             };

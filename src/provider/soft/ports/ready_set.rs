@@ -35,11 +35,11 @@ impl ReadySet {
         self.flags.set(number);
     }
 
-    /// For the reaper: takes a port that has something to do. `turn` differs from one poll to the
-    /// next.
+    /// For the reaper: takes the first port that has something to do, counted from `from` on, and
+    /// around.
     #[inline]
-    pub(in super::super) fn take(&self, turn: u32) -> Option<u32> {
-        self.flags.take(turn)
+    pub(in super::super) fn take(&self, from: u32) -> Option<u32> {
+        self.flags.take(from)
     }
 
     /// Whether a port has something to do. The reaper takes some out for a moment: ask while there

@@ -31,6 +31,8 @@ pub(in super::super) struct Reaper {
     polled: ArrayVec<PolledEndpoint, POLLED>,
     changed: Changed,
     turn: u32,
+    /// The number of the port that comes next, if it has something to do.
+    pub(in super::super) next: u32,
 }
 
 struct PolledEndpoint {

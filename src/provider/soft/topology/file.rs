@@ -9,7 +9,7 @@ use super::card::Card;
 use super::check::Invalid;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The longest file, in bytes. The longest valid topology is about as long.
+/// The longest file, in bytes. A topology of thousands of functions is shorter.
 const BYTES_MAX: u64 = 1 << 20;
 
 pub(super) fn load(path: &Path) -> Result<Topology> {

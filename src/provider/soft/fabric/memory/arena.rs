@@ -1,4 +1,5 @@
-//! Shared memory that two processes write: of a link, of a channel, or of a sync event.
+//! Shared memory that two processes write: a doorbell page, a message ring, or the page of a sync
+//! event.
 //!
 //! Neither side trusts what is in it, nor the other's word for what it is. Both check that nobody
 //! can shorten it, and that it has the size that it should have. Holes are allowed: the process

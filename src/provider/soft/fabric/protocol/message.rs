@@ -9,7 +9,9 @@
 //! Numbers are little-endian. The key of a ticket never travels: a proof is an HMAC-SHA-256 by that
 //! key. The proof of a request covers all that stands before it. The proof of a reply covers that
 //! as well, and the request behind it. A process that takes the server's name in its place
-//! therefore learns nothing, and can neither answer nor replay an answer. A refusal needs no proof.
+//! therefore does not learn the key, and can neither answer nor replay an answer. What it reads of
+//! a request opens nothing, unless it can pass the request on to the server. A refusal needs no
+//! proof.
 
 use hmac::{Hmac, KeyInit, Mac};
 use nix::errno::Errno;
