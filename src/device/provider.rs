@@ -147,8 +147,9 @@ pub unsafe trait Adapter: Send + Sync {
         None
     }
 
-    /// The `ibv_pd` in which memory is registered for [`RegistrationUse::Rdma`](super::Use::Rdma),
-    /// under the lower half of the key; `None` if there is none.
+    /// The `ibv_pd` in which memory is registered for
+    /// [`RegistrationUse::Rdma`](super::RegistrationUse::Rdma), under the lower half of the key;
+    /// `None` if there is none.
     fn pd(&self) -> Option<NonNull<c_void>> {
         None
     }

@@ -231,17 +231,36 @@ fn a_list_of_two_exporters_memory_is_copied_until_one_goes() {
         assert_eq!(block_on(copies.dma.copy(&gather, &scatter)), Ok(70));
         let error = block_on(copies.dma.copy(&gather, list([0..20, 4049..4099])));
         assert_eq!(error.unwrap_err().reason(), Reason::Overlap);
-        // Addresses of two processes are not compared.
-        assert_eq!(
-            block_on(copies.dma.copy(&gather, list([4000..4050, 10..30]))),
-            Ok(70)
-        );
 
         goes.say("stop");
         goes.hear();
-        let error = read().unwrap_err();
-        assert_eq!(error.reason(), Reason::ExportRevoked);
-        assert_eq!(copies.buf.data_len(), 0, "nothing was moved");
+        let reversed = BufChain::with_capacity(2);
+        for (at, range) in [(1, 4000..4050), (0, 10..30)] {
+            reversed.push(remotes[at].buf(range).unwrap()).unwrap();
+        }
+        let stays_there = remotes[0].buf(10..30).unwrap();
+        for list in [&gather, &reversed] {
+            // From the list, over bytes that are known.
+            copies.buf.reset_data_len().unwrap();
+            copies.buf.extend_from_slice(&[0xa5; LEN]).unwrap();
+            copies.buf.reset_data_len().unwrap();
+            let error = block_on(copies.dma.copy(list, &copies.buf)).unwrap_err();
+            assert_eq!(error.reason(), Reason::ExportRevoked);
+            copies.buf.set_data(0, LEN).unwrap();
+            assert_eq!(
+                copies.buf.data().unwrap()[..],
+                [0xa5; LEN],
+                "nothing was moved"
+            );
+            // To the list.
+            let error = copies.dma.copy(copies.buf.slice(..70).unwrap(), list);
+            assert_eq!(block_on(error).unwrap_err().reason(), Reason::ExportRevoked);
+            assert_eq!(
+                copies.read(&stays_there).unwrap(),
+                bytes[10..30],
+                "nor here"
+            );
+        }
         goes.kill();
         let error = block_on(copies.dma.copy(&gather, &scatter)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::device::{adapter, needs_soft, told_of, told_within};
-use support::peer::{Peer, footprint, hear, hex, role, say, unhex};
+use support::peer::{Peer, footprint, hear, hex, is_as_before, role, say, unhex};
 use support::random::{Random, setting};
 use support::rdma::{SHARED, Setup, Side, failed};
 use support::{test_name, *};
@@ -143,11 +143,7 @@ fn peer_dies(test: &str, random: &mut Random, side: &Side) -> Duration {
     side.rdma.reset().unwrap();
     drop((buf, there, remote));
     run(side.all_back());
-    // A thread that read what the last one said may have been there before.
-    block_until("the survivor has no more than before", || {
-        let now = footprint(std::process::id() as i32);
-        now.0 <= before.0 && now.1 <= before.1 && now.2 <= before.2
-    });
+    is_as_before(std::process::id() as i32, before, "the survivor");
     took
 }
 
