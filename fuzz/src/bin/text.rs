@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use tokio_doca::soft::{Limits, Soft, Topology, View};
-use tokio_doca::{device::PciAddr, sha::Algorithm, Error, ErrorKind};
+use tokio_doca::{Error, ErrorKind, device::PciAddr, sha::Algorithm};
 
 const SEEDS: [&str; 10] = [
     "card='A'\n[[port]]\nname='p0'\naddress='03:00.0'\nfunction=[{name='f',kind='pf',address='0b:00.0'}]",
