@@ -66,7 +66,7 @@ impl<L: OfJob, J: AsJob> Leased<L, J> {
     #[inline(always)]
     pub(crate) fn end(self, outcome: &Result<u64, JobError>) -> usize {
         let Leased { leases, job } = self;
-        leases.end(outcome.map_or(0, J::written));
+        leases.end(outcome.ok().map(J::written));
         job.cost()
     }
 }

@@ -36,8 +36,9 @@ impl Leases {
 
 /// All Leases of a job.
 pub(crate) trait OfJob {
-    /// Appends `by` bytes to the data of the destination, and gives the leases back.
-    fn end(self, by: usize);
+    /// Appends `by` bytes to the data of the destination, if the job succeeded, and gives the
+    /// leases back.
+    fn end(self, by: Option<usize>);
 
     /// Returns them as a Slot keeps them.
     fn keep(self) -> Leases;
@@ -45,8 +46,10 @@ pub(crate) trait OfJob {
 
 impl OfJob for Leases {
     #[inline(always)]
-    fn end(self, by: usize) {
-        self.write.grow(by);
+    fn end(self, by: Option<usize>) {
+        if let Some(by) = by {
+            self.write.grow(by);
+        }
     }
 
     #[inline(always)]
@@ -57,10 +60,12 @@ impl OfJob for Leases {
 
 impl<R: IntoKept<Reading>, W: IntoKept<Writing> + Grow> OfJob for (R, W) {
     #[inline(always)]
-    fn end(self, by: usize) {
+    fn end(self, by: Option<usize>) {
         // One by one: the glue that drops a pair is a call.
         let (read, write) = self;
-        write.grow(by);
+        if let Some(by) = by {
+            write.grow(by);
+        }
         drop(write);
         drop(read);
     }
