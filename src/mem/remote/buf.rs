@@ -20,8 +20,8 @@ use crate::mem::ranges::Busy;
 /// A range is a few words: making one, slicing and cloning allocate nothing, so that a service can
 /// take another range for each job. The exception is memory of this process that it imported itself
 /// ([`RemoteMmap::is_own`]): when more of its ranges are alive than ever before, from the
-/// seventeenth on, the import adds a table of descriptors, of twice the size; a job
-/// in flight counts as its range.
+/// seventeenth on, the import adds a table of descriptors, of twice the size; a job in flight
+/// counts as its range.
 #[derive(Clone)]
 pub struct RemoteBuf {
     mmap: RemoteMmap,

@@ -102,10 +102,10 @@ impl Crc {
     /// Refused, and nothing happened: `InvalidValue` if `src` is a foreign device's, or has more
     /// bytes or a longer list than the device takes ([`Crc::caps`]); `NotSupported`
     /// ([`Reason::RemoteInChain`](crate::error::Reason::RemoteInChain)) for a chain with imported
-    /// memory; `InUse` if a job or a guard
-    /// writes it; `Shutdown`; `BadState` without a runtime in event mode. Failed: what the device
-    /// reports, and `BadState` ([`Reason::Unheard`](crate::error::Reason::Unheard)) if an
-    /// event-driven job in flight is polled where there is no runtime: the job goes on.
+    /// memory; `InUse` if a job or a guard writes it; `Shutdown`; `BadState` without a runtime in
+    /// event mode. Failed: what the device reports, and `BadState`
+    /// ([`Reason::Unheard`](crate::error::Reason::Unheard)) if an event-driven job in flight is
+    /// polled where there is no runtime: the job goes on.
     ///
     /// # Cancel safety
     ///
@@ -133,10 +133,10 @@ impl Crc {
     /// Copies the data of `src` into the tailroom of `dst`, whose data grows, and computes the
     /// CRC-32C of what it copies in the same pass.
     ///
-    /// The CRC is that of the bytes that were written to `dst`,
-    /// even if a peer writes `src` meanwhile. If the operation fails, the data of `dst` does not
-    /// grow. Nothing happens before the first poll. [`WorkQ::progress`] and graphs hand the result
-    /// out as a number, which [`CrcCopied::from`](super::CrcCopied) reads.
+    /// The CRC is that of the bytes that were written to `dst`, even if a peer writes `src`
+    /// meanwhile. If the operation fails, the data of `dst` does not grow. Nothing happens before
+    /// the first poll. [`WorkQ::progress`] and graphs hand the result out as a number, which
+    /// [`CrcCopied::from`](super::CrcCopied) reads.
     ///
     /// # Errors
     ///

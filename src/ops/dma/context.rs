@@ -120,12 +120,11 @@ impl Dma {
     /// # Errors
     ///
     /// Refused, and nothing moved: `InvalidValue` if there is too little tailroom, if the two sides
-    /// have bytes in common, for a
-    /// foreign device, or more bytes or longer lists than the device takes ([`Dma::caps`]);
-    /// `NotPermitted` if the destination is read-only; `InUse` if a job or a guard has either side;
-    /// `Shutdown`; `BadState` without a runtime in event mode. Failed: what the device reports, and
-    /// `BadState` ([`Reason::Unheard`](crate::error::Reason::Unheard)) if an event-driven copy in
-    /// flight is polled where there is no runtime: it goes on.
+    /// have bytes in common, for a foreign device, or more bytes or longer lists than the device
+    /// takes ([`Dma::caps`]); `NotPermitted` if the destination is read-only; `InUse` if a job or a
+    /// guard has either side; `Shutdown`; `BadState` without a runtime in event mode. Failed: what
+    /// the device reports, and `BadState` ([`Reason::Unheard`](crate::error::Reason::Unheard)) if
+    /// an event-driven copy in flight is polled where there is no runtime: it goes on.
     ///
     /// # Cancel safety
     ///
