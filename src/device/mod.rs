@@ -190,7 +190,7 @@ pub use job::{
     AccelJob, Arrival, Completion, CopyJob, CrcJob, CrcOptions, EventJob, Hasher, Job, RdmaJob,
     RecvOpcode, Segment, Segments, SessionRef, ShaJob, Token, Verb,
 };
-pub(crate) use job::{AccelOrder, AsJob, CpuJob, CpuState, CrcOrder, Lent, OnLent};
+pub(crate) use job::{AccelOrder, AsJob, CpuJob, CpuState, CrcOrder, Cursor, Lent, OnLent};
 pub(crate) use memory::volatile_copy;
 pub use memory::{
     Access, Audience, Backing, ExportRequest, Exported, ImportOrigin, Imported, LeakFlag, Region,

@@ -8,7 +8,7 @@ use super::cpu::OnCpu;
 use super::effect::Effect;
 use super::lent::{Lent, OnLent};
 use super::read::{self, read};
-use super::segment::{Segment, Segments};
+use super::segment::{Cursor, Segments};
 use crate::device::memory::volatile_copy;
 use crate::error::{JobError, Reason};
 
@@ -130,17 +130,14 @@ impl CrcJob {
             *crc = self.options.seed;
         }
         let part = most.min(self.len().saturating_sub(from));
-        let mut room = Room::new(self.dst.as_slice(), from);
+        let mut to = Cursor::new(self.dst.as_slice(), from);
         // What is copied is read and written by the piece, while it lies in the first cache.
-        let piece = match room.list {
-            [] => usize::MAX,
-            _ => read::BOUNCE,
-        };
+        let piece = to.rest().map_or(usize::MAX, |_| read::BOUNCE);
         let each = |bytes: &[u8]| {
             *crc = crc32c::crc32c_append(*crc, bytes);
             // SAFETY: the destination is valid, leased for writing and disjoint of the source, as
             // the caller promises.
-            unsafe { room.write(bytes) };
+            unsafe { write(&mut to, bytes) };
         };
         // SAFETY: the source is valid and leased, as the caller promises, and `shared` says whether
         // others may write it.
@@ -149,47 +146,19 @@ impl CrcJob {
     }
 }
 
-/// A place in a list that is written.
-struct Room<'a> {
-    list: &'a [Segment],
-    at: usize,
-}
-
-impl Room<'_> {
-    /// The place after the first `at` bytes.
-    fn new(list: &[Segment], at: usize) -> Room<'_> {
-        let mut room = Room { list, at };
-        room.settle();
-        room
-    }
-
-    /// Leaves the pieces behind that are full.
-    fn settle(&mut self) {
-        while let [first, rest @ ..] = self.list
-            && self.at >= first.len()
-        {
-            self.at -= first.len();
-            self.list = rest;
-        }
-    }
-
-    /// Writes bytes, and goes on behind them. What the list has no room for is left out.
-    ///
-    /// # Safety
-    ///
-    /// The memory of the list is valid, leased for writing, and disjoint of `bytes`.
-    unsafe fn write(&mut self, mut bytes: &[u8]) {
-        while let ([first, ..], false) = (self.list, bytes.is_empty()) {
-            let (part, rest) = bytes.split_at(bytes.len().min(first.len() - self.at));
-            // SAFETY: `at` lies in the piece.
-            let to = unsafe { first.addr().add(self.at) };
-            // SAFETY: `part` is no longer than what the piece has from there on. It is valid, as
-            // the caller promises, and others may read or write it meanwhile.
-            unsafe { volatile_copy(part.as_ptr(), to.as_ptr(), part.len()) };
-            self.at += part.len();
-            self.settle();
-            bytes = rest;
-        }
+/// Writes bytes at a position, and goes on behind them. What the list has no room for is left out.
+///
+/// # Safety
+///
+/// The memory of the list is valid, leased for writing, and disjoint of `bytes`.
+unsafe fn write(to: &mut Cursor<'_>, mut bytes: &[u8]) {
+    while let (Some(room), false) = (to.rest(), bytes.is_empty()) {
+        let (part, rest) = bytes.split_at(bytes.len().min(room.len()));
+        // SAFETY: `part` is no longer than the room, which is valid, as the caller promises, and
+        // others may read or write it meanwhile.
+        unsafe { volatile_copy(part.as_ptr(), room.addr().as_ptr(), part.len()) };
+        to.advance(part.len());
+        bytes = rest;
     }
 }
 
@@ -256,6 +225,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::device::Segment;
 
     /// The CRC bit by bit, as the polynomial says.
     fn bitwise(seed: u32, bytes: &[u8]) -> u32 {

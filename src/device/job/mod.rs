@@ -31,5 +31,6 @@ pub use job::Job;
 pub(crate) use job::{AsJob, CpuJob, CpuState};
 pub(crate) use lent::{Lent, OnLent};
 pub use rdma::{RdmaJob, Verb};
+pub(crate) use segment::Cursor;
 pub use segment::{Segment, Segments};
 pub use sha::{SessionRef, ShaJob};

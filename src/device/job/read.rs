@@ -4,7 +4,7 @@
 
 use std::ptr::NonNull;
 
-use super::segment::Segments;
+use super::segment::{Cursor, Segments};
 use crate::device::memory::volatile_copy;
 
 /// What others may write goes through a buffer of this many bytes, which stays in the first cache.
@@ -19,24 +19,16 @@ pub(super) const BOUNCE: usize = 4096;
 pub(super) unsafe fn read(
     src: &Segments,
     shared: bool,
-    mut skip: usize,
+    skip: usize,
     mut len: usize,
     most: usize,
     mut each: impl FnMut(&[u8]),
 ) {
-    for segment in src.as_slice() {
-        let at = skip.min(segment.len());
-        skip -= at;
-        let here = len.min(segment.len() - at);
-        if here == 0 {
-            continue;
-        }
-        len -= here;
-        // SAFETY: `at` lies in the segment.
-        let addr = unsafe { segment.addr().add(at) };
+    let mut from = Cursor::new(src.as_slice(), skip);
+    while let (Some(segment), true) = (from.rest(), len > 0) {
+        let (addr, here) = (segment.addr(), len.min(segment.len()));
         if shared {
-            // SAFETY: `here` bytes from there lie in the segment, which is valid, as the caller
-            // promises.
+            // SAFETY: `here` bytes lie in the segment, which is valid, as the caller promises.
             unsafe { read_shared(addr, here, most, &mut each) };
         } else {
             // SAFETY:
@@ -45,9 +37,8 @@ pub(super) unsafe fn read(
             let bytes = unsafe { NonNull::slice_from_raw_parts(addr, here).as_ref() };
             bytes.chunks(most).for_each(&mut each);
         }
-        if len == 0 {
-            break;
-        }
+        from.advance(here);
+        len -= here;
     }
 }
 

@@ -158,3 +158,42 @@ impl Segments {
         }
     }
 }
+
+/// A position in a list: how the pieces of a job are gone through byte by byte.
+#[derive(Clone, Copy)]
+pub(crate) struct Cursor<'a> {
+    /// The piece at the position, and those behind it.
+    list: &'a [Segment],
+    /// Bytes of that piece in front of the position.
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    /// Begins after the first `at` bytes of a list.
+    #[inline]
+    pub(crate) fn new(list: &'a [Segment], at: usize) -> Cursor<'a> {
+        let mut cursor = Cursor { list, at: 0 };
+        cursor.advance(at);
+        cursor
+    }
+
+    /// Goes on by `by` bytes, and past pieces that are empty. Behind the end of the list it stops.
+    #[inline]
+    pub(crate) fn advance(&mut self, by: usize) {
+        self.at += by;
+        while let [first, rest @ ..] = self.list
+            && self.at >= first.len()
+        {
+            self.at -= first.len();
+            self.list = rest;
+        }
+    }
+
+    /// Returns what is left of the piece at the position, which has a byte at least. `None` at the
+    /// end of the list.
+    #[inline]
+    pub(crate) fn rest(&self) -> Option<Segment> {
+        let first = self.list.first()?;
+        Some(first.part(self.at, first.len() - self.at))
+    }
+}

@@ -1,7 +1,7 @@
 //! What landed in memory of a receive that was dropped goes to the memory of the next one.
 #![expect(unsafe_code, reason = "copies between leased memory")]
 
-use crate::device::{Segments, volatile_copy};
+use crate::device::{Cursor, Segments, volatile_copy};
 
 /// Copies `len` bytes from the front of one list to that of another; each has at least as many.
 ///
@@ -9,27 +9,19 @@ use crate::device::{Segments, volatile_copy};
 ///
 /// They are what two write Leases of this process are on, and the caller holds both.
 pub(crate) unsafe fn hand_over(from: &Segments, to: &Segments, len: usize) {
-    let (mut from, mut to) = (from.as_slice().iter(), to.as_slice().iter());
-    let (mut source, mut room) = (from.next(), to.next());
-    let (mut read, mut written, mut left) = (0, 0, len);
-    while let (Some(segment), Some(place)) = (source, room)
-        && left > 0
-    {
-        let part = left.min(segment.len() - read).min(place.len() - written);
-        // SAFETY: `read` is within the Segment.
-        let src = unsafe { segment.addr().add(read) };
-        // SAFETY: `written` is within the Segment.
-        let dst = unsafe { place.addr().add(written) };
-        // SAFETY: so many bytes are left in both; two write Leases have no byte in common, and who
-        // else may touch them does so from outside.
-        unsafe { volatile_copy(src.as_ptr(), dst.as_ptr(), part) };
-        (read, written, left) = (read + part, written + part, left - part);
-        if read == segment.len() {
-            (source, read) = (from.next(), 0);
-        }
-        if written == place.len() {
-            (room, written) = (to.next(), 0);
-        }
+    let (mut src, mut dst) = (
+        Cursor::new(from.as_slice(), 0),
+        Cursor::new(to.as_slice(), 0),
+    );
+    let mut left = len;
+    while let (Some(source), Some(room), true) = (src.rest(), dst.rest(), left > 0) {
+        let part = left.min(source.len()).min(room.len());
+        // SAFETY: both have as many bytes; two write Leases have no byte in common, and others who
+        // may touch them do so from outside.
+        unsafe { volatile_copy(source.addr().as_ptr(), room.addr().as_ptr(), part) };
+        src.advance(part);
+        dst.advance(part);
+        left -= part;
     }
 }
 

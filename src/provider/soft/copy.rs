@@ -5,7 +5,7 @@
 #![expect(unsafe_code, reason = "copies through raw addresses")]
 
 use super::fabric::Import;
-use crate::device::{Segment, Segments, volatile_copy};
+use crate::device::{Cursor, Segment, Segments, volatile_copy};
 use crate::error::JobError;
 
 /// Checks that the imports that a copy is from and to are still exported. The key of a segment of
@@ -183,31 +183,6 @@ unsafe fn copy_piece(
     }
 }
 
-/// A place in a list.
-struct Place<'a> {
-    list: &'a [Segment],
-    at: usize,
-}
-
-impl<'a> Place<'a> {
-    /// So many bytes behind the start of the list.
-    fn new(list: &'a [Segment], at: usize) -> Place<'a> {
-        let mut place = Place { list, at: 0 };
-        place.advance(at);
-        place
-    }
-
-    fn advance(&mut self, by: usize) {
-        self.at += by;
-        while let [first, rest @ ..] = self.list
-            && self.at >= first.len()
-        {
-            self.at -= first.len();
-            self.list = rest;
-        }
-    }
-}
-
 /// # Safety
 ///
 /// As for `copy`.
@@ -221,12 +196,12 @@ unsafe fn copy_lists(
     mut left: usize,
     stream: bool,
 ) {
-    let (mut src, mut dst) = (Place::new(from, from_at), Place::new(to, to_at));
+    let (mut src, mut dst) = (Cursor::new(from, from_at), Cursor::new(to, to_at));
     // A list that is too short would end the loop, and not reach past it.
-    while let (Some(source), Some(target), true) = (src.list.first(), dst.list.first(), left > 0) {
-        let part = left.min(source.len() - src.at).min(target.len() - dst.at);
+    while let (Some(source), Some(target), true) = (src.rest(), dst.rest(), left > 0) {
+        let part = left.min(source.len()).min(target.len());
         // SAFETY: `part` fits on both sides; the rest as the caller promises.
-        unsafe { copy_piece(source, src.at, target, dst.at, part, stream) };
+        unsafe { copy_piece(&source, 0, &target, 0, part, stream) };
         left -= part;
         src.advance(part);
         dst.advance(part);
