@@ -23,6 +23,50 @@ pub(super) trait Kind: Clone {
     fn max_list_len(&self) -> u32;
 }
 
+/// What all kinds of contexts have: their properties, how they print, and that each counts as a
+/// handle, borrowed or owned. The first field is its [`Context`].
+macro_rules! contexts {
+    ($(#[$about:meta])* $context:ident: $caps:ident) => {
+        impl $context {
+            /// Returns the device.
+            pub fn device(&self) -> &$crate::device::Device {
+                self.attachment().device()
+            }
+
+            /// Returns the WorkQ that it is attached to.
+            pub fn workq(&self) -> $crate::reactor::WorkQ {
+                self.attachment().workq()
+            }
+
+            $(#[$about])*
+            pub fn caps(&self) -> &$caps {
+                self.0.caps()
+            }
+
+            /// Returns where it is attached.
+            #[inline(always)]
+            pub(in $crate::ops) fn attachment(&self) -> &$crate::reactor::Attachment {
+                self.0.attachment()
+            }
+        }
+
+        impl std::fmt::Debug for $context {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.0.debug(stringify!($context), f)
+            }
+        }
+
+        impl AsRef<$context> for $context {
+            fn as_ref(&self) -> &$context {
+                self
+            }
+        }
+
+        $crate::mem::handles!($context);
+    };
+}
+pub(super) use contexts;
+
 /// A counted place on a WorkQ. `E` is what else a context of this kind has there.
 pub(super) struct Context<K, E = ()>(Arc<Inner<K, E>>);
 

@@ -2,14 +2,10 @@
 
 #![allow(unreachable_pub, reason = "named by the sealed trait behind Operation")]
 
-use std::fmt;
-
 use crate::device::{AccelCaps, AccelJob, AccelOrder, Caps, Device, RegistrationUse};
 use crate::error::{JobError, Reason, Result};
-use crate::mem::{
-    Extent, Handle, Leased, LeasesOf, MaybeDestination, MaybeSource, Place, Sides, handles,
-};
-use crate::ops::context::{Context, Kind};
+use crate::mem::{Extent, Handle, Leased, LeasesOf, MaybeDestination, MaybeSource, Place, Sides};
+use crate::ops::context::{Context, Kind, contexts};
 use crate::ops::op::{Answers, LeasedJob, Request};
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
@@ -45,7 +41,10 @@ use crate::reactor::{Attachment, HasAttachment, JobFuture, WorkQ};
 #[doc(alias = "doca_ctx")]
 pub struct Accel(Context<AccelCaps>);
 
-handles!(Accel);
+contexts! {
+    /// Returns the opcodes that the device knows, and its limits.
+    Accel: AccelCaps
+}
 
 impl Kind for AccelCaps {
     const ATTACH: &'static str = "AccelBuilder::attach";
@@ -162,27 +161,6 @@ impl Accel {
         self.0.detach()
     }
 
-    /// The device.
-    pub fn device(&self) -> &Device {
-        self.attachment().device()
-    }
-
-    /// The WorkQ that it is attached to.
-    pub fn workq(&self) -> WorkQ {
-        self.attachment().workq()
-    }
-
-    /// What its device knows, and the limits.
-    pub fn caps(&self) -> &AccelCaps {
-        self.0.caps()
-    }
-
-    /// Where it is attached.
-    #[inline(always)]
-    pub(in crate::ops) fn attachment(&self) -> &Attachment {
-        self.0.attachment()
-    }
-
     /// Has the device do it, and answers its result. With a destination that is the number of bytes
     /// that were appended to it; without one it is what the opcode says.
     ///
@@ -236,18 +214,6 @@ impl Accel {
         };
         let holder = context.attachment().holder(RegistrationUse::Dma);
         Sides::new(&call.src, &call.dst, holder).lend(order, None, limits)
-    }
-}
-
-impl fmt::Debug for Accel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.debug("Accel", f)
-    }
-}
-
-impl AsRef<Accel> for Accel {
-    fn as_ref(&self) -> &Accel {
-        self
     }
 }
 

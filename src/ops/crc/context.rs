@@ -1,14 +1,12 @@
 //! The context that computes CRCs.
 
-use std::fmt;
-
 use super::request::{CopyCrcOp, CrcOp, CrcRequest};
 use crate::device::{Caps, CrcCaps, CrcOptions, Device};
 use crate::error::Result;
-use crate::mem::{Destination, Source, handles};
-use crate::ops::context::{Context, Kind};
+use crate::mem::{Destination, Source};
+use crate::ops::context::{Context, Kind, contexts};
 use crate::ops::operation::Op;
-use crate::reactor::{Attachment, WorkQ};
+use crate::reactor::WorkQ;
 
 /// A CRC context: computes the CRC-32C of memory by a device, and copies it in the same pass.
 ///
@@ -20,7 +18,10 @@ use crate::reactor::{Attachment, WorkQ};
 #[derive(Clone)]
 pub struct Crc(pub(super) Context<CrcCaps>);
 
-handles!(Crc);
+contexts! {
+    /// Returns the limits of the device.
+    Crc: CrcCaps
+}
 
 impl Kind for CrcCaps {
     const ATTACH: &'static str = "CrcBuilder::attach";
@@ -70,26 +71,6 @@ impl Crc {
     #[doc(alias = "doca_ctx_workq_rm")]
     pub fn detach(self) -> Result<()> {
         self.0.detach()
-    }
-
-    /// Returns the device.
-    pub fn device(&self) -> &Device {
-        self.attachment().device()
-    }
-
-    /// Returns the WorkQ that it is attached to.
-    pub fn workq(&self) -> WorkQ {
-        self.attachment().workq()
-    }
-
-    /// Returns the limits of the device.
-    pub fn caps(&self) -> &CrcCaps {
-        self.0.caps()
-    }
-
-    /// Where it is attached.
-    pub(super) fn attachment(&self) -> &Attachment {
-        self.0.attachment()
     }
 
     /// Computes the CRC-32C of the data of `src`, all of it. The CRC of no data is 0.
@@ -179,18 +160,6 @@ impl Crc {
         dst: D,
     ) -> CopyCrcOp<&Crc, S, D> {
         Op::new(CrcRequest::new(self, options, src, dst))
-    }
-}
-
-impl fmt::Debug for Crc {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.debug("Crc", f)
-    }
-}
-
-impl AsRef<Crc> for Crc {
-    fn as_ref(&self) -> &Crc {
-        self
     }
 }
 

@@ -2,12 +2,10 @@
 
 #![allow(unreachable_pub, reason = "named by the sealed trait behind Operation")]
 
-use std::fmt;
-
 use crate::device::{Caps, CopyJob, Device, DmaCaps, RegistrationUse};
 use crate::error::{JobError, Result};
-use crate::mem::{CopyDestination, CopySource, Extent, Handle, LeasesOf, Sides, handles};
-use crate::ops::context::{Context, Kind};
+use crate::mem::{CopyDestination, CopySource, Extent, Handle, LeasesOf, Sides};
+use crate::ops::context::{Context, Kind, contexts};
 use crate::ops::op::{Answers, LeasedJob, Request};
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
@@ -38,7 +36,10 @@ use crate::reactor::{Attachment, HasAttachment, JobFuture, WorkQ};
 #[doc(alias = "doca_dma")]
 pub struct Dma(Context<DmaCaps>);
 
-handles!(Dma);
+contexts! {
+    /// Returns the limits of the device.
+    Dma: DmaCaps
+}
 
 impl Kind for DmaCaps {
     const ATTACH: &'static str = "DmaBuilder::attach";
@@ -90,27 +91,6 @@ impl Dma {
         self.0.detach()
     }
 
-    /// The device.
-    pub fn device(&self) -> &Device {
-        self.attachment().device()
-    }
-
-    /// The WorkQ that it is attached to.
-    pub fn workq(&self) -> WorkQ {
-        self.attachment().workq()
-    }
-
-    /// The limits of its device.
-    pub fn caps(&self) -> &DmaCaps {
-        self.0.caps()
-    }
-
-    /// Where it is attached.
-    #[inline(always)]
-    pub(in crate::ops) fn attachment(&self) -> &Attachment {
-        self.0.attachment()
-    }
-
     /// Copies the data of `src` into the tailroom of `dst`, whose data grows; answers the number of
     /// bytes. If there is no data it copies none, and answers 0.
     ///
@@ -135,18 +115,6 @@ impl Dma {
     pub fn copy<S: CopySource, D: CopyDestination>(&self, src: S, dst: D) -> DmaCopy<&Dma, S, D> {
         let dma = self;
         Op::new(CopyRequest { dma, src, dst })
-    }
-}
-
-impl fmt::Debug for Dma {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.debug("Dma", f)
-    }
-}
-
-impl AsRef<Dma> for Dma {
-    fn as_ref(&self) -> &Dma {
-        self
     }
 }
 

@@ -1,6 +1,5 @@
 //! The context: its properties, its states, and how it comes to be connected.
 
-use std::fmt;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -8,9 +7,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use super::{Connect, RdmaBuilder};
 use crate::device::{Access, Caps, Device, Mtu, RdmaCaps};
 use crate::error::{Error, ErrorKind, Result};
-use crate::mem::handles;
-use crate::ops::context::{Context, Kind};
-use crate::reactor::{Attachment, EndpointPort, RdmaState, RdmaWatch, WorkQ};
+use crate::ops::context::{Context, Kind, contexts};
+use crate::reactor::{EndpointPort, RdmaState, RdmaWatch};
 
 /// The longest blob.
 const BLOB: usize = 1024;
@@ -18,9 +16,9 @@ const BLOB: usize = 1024;
 /// An RDMA context: messages and one-sided operations with a peer that it is connected to (RDMA
 /// guide; `doca_rdma`).
 ///
-/// It is attached to one [`WorkQ`]; clones are the same context. Each side exports a blob
-/// ([`export`](Rdma::export)), gets it to the other somehow, and connects with the one that it got
-/// ([`connect`](Rdma::connect)); over a stream [`handshake`](Rdma::handshake) does all of it.
+/// It is attached to one [`WorkQ`](crate::WorkQ); clones are the same context. Each side exports a
+/// blob ([`export`](Rdma::export)), gets it to the other somehow, and connects with the one that it
+/// got ([`connect`](Rdma::connect)); over a stream [`handshake`](Rdma::handshake) does all of it.
 ///
 /// ```
 /// # use tokio_doca::{error::JobError, BufPool, Device, ErrorKind, Mmap, Rdma, WorkQ};
@@ -52,7 +50,10 @@ const BLOB: usize = 1024;
 #[doc(alias = "ibv_qp")]
 pub struct Rdma(pub(super) Context<RdmaCaps, RdmaInner>);
 
-handles!(Rdma);
+contexts! {
+    /// Returns the limits of the device.
+    Rdma: RdmaCaps
+}
 
 /// What it was built with, and the device's half of it.
 pub(super) struct RdmaInner {
@@ -106,21 +107,6 @@ impl Rdma {
     #[doc(alias = "doca_rdma_destroy")]
     pub fn detach(self) -> Result<()> {
         self.0.detach()
-    }
-
-    /// The device.
-    pub fn device(&self) -> &Device {
-        self.attachment().device()
-    }
-
-    /// The WorkQ that it is attached to.
-    pub fn workq(&self) -> WorkQ {
-        self.attachment().workq()
-    }
-
-    /// The limits of its device.
-    pub fn caps(&self) -> &RdmaCaps {
-        self.0.caps()
     }
 
     /// What the peer may do through it: the RDMA flags that it was built with.
@@ -177,8 +163,8 @@ impl Rdma {
     /// If the WorkQ is not busy-polled, and the watch is made or awaited on a Tokio runtime, the
     /// end of the peer is told even if nothing else is awaited. In
     /// [`Mode::BusyPoll`](crate::Mode::BusyPoll) a change is found by a poll of an operation, or by
-    /// a call of [`state`](Rdma::state); once [`WorkQ::set_mode`] has set another mode on a
-    /// runtime, it is told as well.
+    /// a call of [`state`](Rdma::state); once [`WorkQ::set_mode`](crate::WorkQ::set_mode) has set
+    /// another mode on a runtime, it is told as well.
     pub fn watch(&self) -> RdmaWatch {
         self.port().watch()
     }
@@ -318,12 +304,6 @@ impl Rdma {
         Ok(())
     }
 
-    /// Where it is attached.
-    #[inline(always)]
-    pub(in crate::ops) fn attachment(&self) -> &Attachment {
-        self.0.attachment()
-    }
-
     #[inline(always)]
     pub(super) fn port(&self) -> &EndpointPort {
         &self.0.extra().port
@@ -335,17 +315,5 @@ impl Rdma {
             .attachment()
             .check_open()
             .map_err(|_| Error::new(ErrorKind::BadState, op, "the WorkQ was shut down"))
-    }
-}
-
-impl fmt::Debug for Rdma {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.debug("Rdma", f)
-    }
-}
-
-impl AsRef<Rdma> for Rdma {
-    fn as_ref(&self) -> &Rdma {
-        self
     }
 }

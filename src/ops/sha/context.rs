@@ -1,15 +1,13 @@
 //! The context that hashes.
 
-use std::fmt;
-
 use super::ShaSession;
 use super::request::{ShaOp, ShaRequest};
 use crate::device::{Algorithm, Caps, Device, ShaCaps};
 use crate::error::{Error, ErrorKind, Result};
-use crate::mem::{Destination, Source, handles};
-use crate::ops::context::{Context, Kind};
+use crate::mem::{Destination, Source};
+use crate::ops::context::{Context, Kind, contexts};
 use crate::ops::operation::Op;
-use crate::reactor::{Attachment, WorkQ};
+use crate::reactor::WorkQ;
 
 /// A SHA context: hashes memory by a device (`doca_sha`).
 ///
@@ -39,7 +37,10 @@ use crate::reactor::{Attachment, WorkQ};
 #[doc(alias = "doca_sha")]
 pub struct Sha(pub(super) Context<ShaCaps>);
 
-handles!(Sha);
+contexts! {
+    /// Returns what the device computes, and its limits.
+    Sha: ShaCaps
+}
 
 impl Kind for ShaCaps {
     const ATTACH: &'static str = "ShaBuilder::attach";
@@ -92,21 +93,6 @@ impl Sha {
         self.0.detach()
     }
 
-    /// The device.
-    pub fn device(&self) -> &Device {
-        self.attachment().device()
-    }
-
-    /// The WorkQ that it is attached to.
-    pub fn workq(&self) -> WorkQ {
-        self.attachment().workq()
-    }
-
-    /// What its device computes, and the limits.
-    pub fn caps(&self) -> &ShaCaps {
-        self.0.caps()
-    }
-
     /// Hashes the data of `src`, all of it, and appends the digest to `dst`; answers the bytes of
     /// the digest.
     ///
@@ -139,12 +125,6 @@ impl Sha {
         Op::new(ShaRequest::whole(self, algorithm, src, dst))
     }
 
-    /// Where it is attached.
-    #[inline(always)]
-    pub(in crate::ops) fn attachment(&self) -> &Attachment {
-        self.0.attachment()
-    }
-
     /// Begins a message that comes in parts. This allocates; the session's jobs do not.
     ///
     /// # Errors
@@ -160,18 +140,6 @@ impl Sha {
         };
         let text = format!("device {} {lacks}", self.device().info().name());
         Err(Error::new(ErrorKind::NotSupported, "Sha::session", text))
-    }
-}
-
-impl fmt::Debug for Sha {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.debug("Sha", f)
-    }
-}
-
-impl AsRef<Sha> for Sha {
-    fn as_ref(&self) -> &Sha {
-        self
     }
 }
 

@@ -1,13 +1,11 @@
 //! The asynchronous flavour: a context on a WorkQ.
 
-use std::fmt;
 use std::sync::Arc;
 
 use super::SyncEventBuilder;
 use crate::device::{Caps, Device, EventCounter, EventWait, SyncEventCaps};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
-use crate::mem::handles;
-use crate::ops::context::{Context, Kind};
+use crate::ops::context::{Context, Kind, contexts};
 use crate::reactor::{Attachment, EventPortHandle, WorkQ};
 
 /// The longest blob.
@@ -75,7 +73,10 @@ const BLOB: usize = 1024;
 #[doc(alias = "doca_sync_event_as_ctx")]
 pub struct SyncEvent(pub(super) Context<SyncEventCaps, SyncEventInner>);
 
-handles!(SyncEvent);
+contexts! {
+    /// Returns the limits of the device.
+    SyncEvent: SyncEventCaps
+}
 
 /// What it was built with, and the device's half of it.
 pub(super) struct SyncEventInner {
@@ -174,30 +175,9 @@ impl SyncEvent {
         self.0.detach()
     }
 
-    /// The device.
-    pub fn device(&self) -> &Device {
-        self.attachment().device()
-    }
-
-    /// The WorkQ that it is attached to.
-    pub fn workq(&self) -> WorkQ {
-        self.attachment().workq()
-    }
-
-    /// The limits of its device.
-    pub fn caps(&self) -> &SyncEventCaps {
-        self.0.caps()
-    }
-
     /// How many waits it has places for.
     pub fn waits(&self) -> u32 {
         self.0.extra().waits
-    }
-
-    /// Where it is attached.
-    #[inline(always)]
-    pub(in crate::ops) fn attachment(&self) -> &Attachment {
-        self.0.attachment()
     }
 
     #[inline(always)]
@@ -254,18 +234,6 @@ pub(super) fn export(event: &dyn EventCounter, own: &Device, device: &Device) ->
         return Err(Error::new(ErrorKind::Unexpected, OP, text));
     }
     Ok(blob)
-}
-
-impl fmt::Debug for SyncEvent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.debug("SyncEvent", f)
-    }
-}
-
-impl AsRef<SyncEvent> for SyncEvent {
-    fn as_ref(&self) -> &SyncEvent {
-        self
-    }
 }
 
 #[cfg(all(test, not(tokio_doca_loom)))]
