@@ -1,14 +1,11 @@
 //! What CRCs have and other jobs do not: values that are known, seeds, and a mismatch. Through the
 //! crate, in both modes.
 
-use crate::contract::rig::{Dice, SEED, Subject, crc32c, known_crcs, watched};
+use crate::contract::rig::{Bench, Dice, ELEMENT, SEED, Subject, crc32c, known_crcs, watched};
 use crate::crc::{Crc, CrcCopied, CrcOptions};
 use crate::error::{ErrorKind, JobError, Reason};
-use crate::{Buf, BufPool, Mmap, Mode, WorkQ, mem::BufChain};
+use crate::mem::BufChain;
 
-/// Longer than what a device may do inline.
-const ELEMENT: usize = 64 << 10;
-const PIECES: usize = 5;
 const NAME: &str = "duty 1: the CRC of data is known";
 
 /// Duty 1: CRCs are those of RFC 3720, whatever the length and the cuts of the data; a message in
@@ -20,44 +17,12 @@ const NAME: &str = "duty 1: the CRC of data is known";
 /// If a CRC is wrong, if a wrong one passes, or if the subject computes none.
 pub fn crcs_are_known(subject: impl Into<Subject>) {
     watched("crcs_are_known", subject, |subject| {
-        for mode in [Mode::BusyPoll, Mode::EventDriven] {
-            if mode == Mode::BusyPoll || subject.event_driven() {
-                let bench = Bench::new(subject, mode);
-                bench.workq.block_on(bench.all());
-                let over = bench.workq.block_on(bench.workq.shutdown());
-                over.expect("nothing hinders it");
-            }
-        }
+        let attach = |workq: &_| Crc::builder(&subject.device).attach(workq);
+        Bench::each_mode(subject, attach, Bench::all);
     });
 }
 
-struct Bench {
-    workq: WorkQ,
-    crc: Crc,
-    pool: BufPool,
-    /// The most bytes of a job, and of a list.
-    limit: usize,
-    pieces: usize,
-}
-
-impl Bench {
-    fn new(subject: &Subject, mode: Mode) -> Bench {
-        let depth = subject.max_depth().min(16);
-        let workq = WorkQ::builder().depth(depth).mode(mode).build();
-        let workq = workq.expect("a WorkQ");
-        let crc = Crc::builder(&subject.device).attach(&workq);
-        let mmap = Mmap::builder().device(&subject.device);
-        let mmap = mmap.alloc(32 * ELEMENT).expect("memory");
-        let pool = BufPool::builder(&mmap).element_size(ELEMENT).build();
-        Bench {
-            crc: crc.expect("within the capabilities"),
-            workq,
-            pool: pool.expect("a pool"),
-            limit: subject.within(ELEMENT - 64),
-            pieces: PIECES.min(subject.max_list_len() as usize),
-        }
-    }
-
+impl Bench<Crc> {
     async fn all(&self) {
         for (bytes, expected) in known_crcs() {
             if bytes.len() <= self.limit {
@@ -72,7 +37,7 @@ impl Bench {
             self.is(CrcOptions::new(), &bytes, whole).await;
             // In two parts.
             let (first, second) = bytes.split_at(bytes.len() / 3);
-            let begun = self.crc.crc32c(self.buf(first, 1)).await;
+            let begun = self.context.crc32c(self.buf_at(1, first)).await;
             let begun = begun.expect("a CRC");
             let options = CrcOptions::new().seed(begun).expected(whole);
             self.is(options, second, whole).await;
@@ -80,24 +45,16 @@ impl Bench {
         }
     }
 
-    /// A Buf with those bytes, which begin at a byte of it.
-    fn buf(&self, bytes: &[u8], at: usize) -> Buf {
-        let buf = self.pool.try_alloc().expect("the pool is large enough");
-        buf.set_data(at, 0).expect("nobody has it");
-        buf.extend_from_slice(bytes).expect("it fits");
-        buf
-    }
-
     /// A list of so many Bufs with those bytes, or with room for them.
     fn chain(&self, bytes: &[u8], room: bool) -> BufChain {
-        let chain = BufChain::with_capacity(PIECES);
+        let chain = BufChain::with_capacity(self.pieces);
         let mut rest = bytes;
         for left in (1..=self.pieces).rev() {
             let (piece, tail) = rest.split_at(rest.len() / left);
             let buf = match room {
                 // All of the tailroom is filled before the next one.
-                true => self.buf(&vec![0; ELEMENT - piece.len()], 0),
-                false => self.buf(piece, 1),
+                true => self.buf_at(0, &vec![0; ELEMENT - piece.len()]),
+                false => self.buf_at(1, piece),
             };
             chain.push(buf).expect("room");
             rest = tail;
@@ -107,34 +64,34 @@ impl Bench {
 
     /// The same by one Buf and by a list, copied and not.
     async fn is(&self, options: CrcOptions, bytes: &[u8], expected: u32) {
-        let (one, many) = (self.buf(bytes, 3), self.chain(bytes, false));
-        let of_one = self.crc.crc32c_with(options, &one).await;
-        let of_many = self.crc.crc32c_with(options, &many).await;
+        let (one, many) = (self.buf_at(3, bytes), self.chain(bytes, false));
+        let of_one = self.context.crc32c_with(options, &one).await;
+        let of_many = self.context.crc32c_with(options, &many).await;
         assert_eq!((of_one, of_many), (Ok(expected), Ok(expected)), "{NAME}");
         let copied = CrcCopied {
             bytes: bytes.len(),
             crc: expected,
         };
-        let to_one = self.buf(&[0xee], 2);
-        let answer = self.crc.copy_crc_with(options, &many, &to_one).await;
+        let to_one = self.buf_at(2, &[0xee]);
+        let answer = self.context.copy_crc_with(options, &many, &to_one).await;
         assert_eq!(answer, Ok(copied), "{NAME}");
         let data = to_one.data().expect("the job has completed");
         assert!(data[0] == 0xee && data[1..] == *bytes, "{NAME}");
         drop(data);
         let to_many = self.chain(bytes, true);
         let before = to_many.data_len();
-        let answer = self.crc.copy_crc_with(options, &one, &to_many).await;
+        let answer = self.context.copy_crc_with(options, &one, &to_many).await;
         assert_eq!(answer, Ok(copied), "{NAME}");
         assert_eq!(to_many.data_len(), before + bytes.len(), "{NAME}");
     }
 
     /// What is not expected fails, with both numbers, and appends nothing.
     async fn mismatches(&self, bytes: &[u8], crc: u32) {
-        let (src, dst) = (self.buf(bytes, 0), self.buf(&[0xee], 0));
+        let (src, dst) = (self.buf_at(0, bytes), self.buf_at(0, &[0xee]));
         for wrong in [crc ^ 1, crc ^ 1 << 31, !crc] {
             let options = CrcOptions::new().expected(wrong);
-            let alone = self.crc.crc32c_with(options, &src).await.err();
-            let copied = self.crc.copy_crc_with(options, &src, &dst).await.err();
+            let alone = self.context.crc32c_with(options, &src).await.err();
+            let copied = self.context.copy_crc_with(options, &src, &dst).await.err();
             for error in [alone, copied] {
                 let found = error.map(|error: JobError| (error.kind(), error.reason()));
                 let mismatch = (ErrorKind::IoFailed, Reason::CrcMismatch);

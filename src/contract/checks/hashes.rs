@@ -1,18 +1,15 @@
 //! What hashes have and other Jobs do not: digests that are known, and sessions. Through the crate,
 //! in both modes.
 
-use crate::contract::rig::{Dice, Subject, digest, hex, known, watched};
+use crate::contract::rig::{Bench, Dice, ELEMENT, Subject, digest, hex, known, watched};
 use crate::error::{ErrorKind, JobError};
 use crate::mem::{MaybeSource, Source};
 use crate::{
-    Buf, BufPool, Mmap, Mode, WorkQ,
+    Buf,
     mem::BufChain,
     sha::{Algorithm, Sha, ShaSession},
 };
 
-/// Longer than what a device may do inline.
-const ELEMENT: usize = 64 << 10;
-const PIECES: usize = 5;
 /// Jobs that are let go, and looked for.
 const DROPS: usize = 20;
 
@@ -26,14 +23,14 @@ const DROPS: usize = 20;
 pub fn digests_are_known(subject: impl Into<Subject>) {
     watched("digests_are_known", subject, |subject| {
         each_mode(subject, async |bench| {
-            for (message, expected) in known(bench.algorithm) {
+            for (message, expected) in known(bench.algorithm()) {
                 if let b"" = message {
                     bench.empty(expected).await;
                 } else if message.len() <= bench.limit {
                     assert_eq!(hex(&bench.hash(message).await), expected, "{NAME}");
                 }
             }
-            let block = bench.algorithm.block_len();
+            let block = bench.algorithm().block_len();
             // Where the length of the message goes into a block of its own, and where there is no
             // such block.
             for len in [
@@ -48,7 +45,7 @@ pub fn digests_are_known(subject: impl Into<Subject>) {
             .chain([2 * block, 1001, 9000, ELEMENT - 64])
             {
                 let message = bench.message(len.min(bench.limit));
-                let expected = digest(bench.algorithm, &message);
+                let expected = digest(bench.algorithm(), &message);
                 assert_eq!(bench.hash(&message).await, expected, "{NAME}, {len} bytes");
             }
             bench.too_narrow().await;
@@ -78,61 +75,28 @@ pub fn sessions_go_on(subject: impl Into<Subject>) {
 const NAME: &str = "duty 1: the digest of a message is known";
 const SESSION: &str = "duty 1: parts have the digest of the whole message";
 
-fn each_mode(subject: &Subject, story: impl AsyncFn(&Bench)) {
-    for mode in [Mode::BusyPoll, Mode::EventDriven] {
-        if mode == Mode::BusyPoll || subject.event_driven() {
-            let bench = Bench::new(subject, mode);
-            bench.workq.block_on(story(&bench));
-            let over = bench.workq.block_on(bench.workq.shutdown());
-            over.expect("nothing hinders it");
-        }
-    }
+fn each_mode(subject: &Subject, check: impl AsyncFn(&Bench<Sha>)) {
+    let attach = |workq: &_| Sha::builder(&subject.device).attach(workq);
+    Bench::each_mode(subject, attach, check);
 }
 
-struct Bench {
-    algorithm: Algorithm,
-    workq: WorkQ,
-    sha: Sha,
-    pool: BufPool,
-    /// The most bytes of a part, and of a list.
-    limit: usize,
-    pieces: usize,
-}
-
-impl Bench {
-    fn new(subject: &Subject, mode: Mode) -> Bench {
-        let depth = subject.max_depth().min(16);
-        let workq = WorkQ::builder().depth(depth).mode(mode).build();
-        let workq = workq.expect("a WorkQ");
-        let sha = Sha::builder(&subject.device).attach(&workq);
-        let mmap = Mmap::builder().device(&subject.device);
-        let mmap = mmap.alloc(32 * ELEMENT).expect("memory");
-        let pool = BufPool::builder(&mmap).element_size(ELEMENT).build();
-        Bench {
-            algorithm: subject.algorithm(),
-            sha: sha.expect("within the capabilities"),
-            workq,
-            pool: pool.expect("a pool"),
-            limit: subject.within(ELEMENT - 64),
-            pieces: PIECES.min(subject.max_list_len() as usize),
-        }
+impl Bench<Sha> {
+    fn algorithm(&self) -> Algorithm {
+        self.subject.algorithm()
     }
 
     fn message(&self, len: usize) -> Vec<u8> {
         Dice::new(len as u64).bytes(len)
     }
 
-    /// A Buf with those bytes, at an odd address.
+    /// Returns a Buf with those bytes, at an odd address.
     fn buf(&self, bytes: &[u8]) -> Buf {
-        let buf = self.pool.try_alloc().expect("the pool is large enough");
-        buf.set_data(1, 0).expect("nobody has it");
-        buf.extend_from_slice(bytes).expect("it fits");
-        buf
+        self.buf_at(1, bytes)
     }
 
     /// A list with those bytes, cut where no block ends.
     fn chain(&self, bytes: &[u8]) -> BufChain {
-        let chain = BufChain::with_capacity(PIECES);
+        let chain = BufChain::with_capacity(self.pieces);
         let (mut rest, pieces) = (bytes, self.pieces.min(bytes.len()));
         for left in (1..=pieces).rev() {
             // Each of the others has a byte.
@@ -148,13 +112,13 @@ impl Bench {
     }
 
     fn session(&self) -> ShaSession {
-        let session = self.sha.session(self.algorithm);
+        let session = self.context.session(self.algorithm());
         session.expect("a device with sessions begins one")
     }
 
     /// What was answered, and written behind what was there.
     fn digest(&self, answer: Result<usize, JobError>, dst: &Buf) -> Vec<u8> {
-        let len = self.algorithm.digest_len();
+        let len = self.algorithm().digest_len();
         assert_eq!(
             answer,
             Ok(len),
@@ -167,8 +131,8 @@ impl Bench {
     async fn hash(&self, message: &[u8]) -> Vec<u8> {
         let (src, chain) = (self.buf(message), self.chain(message));
         let [one, many] = [self.buf(&[0]), self.buf(&[0])];
-        let of_one = self.sha.hash(self.algorithm, &src, &one).await;
-        let of_many = self.sha.hash(self.algorithm, &chain, &many).await;
+        let of_one = self.context.hash(self.algorithm(), &src, &one).await;
+        let of_many = self.context.hash(self.algorithm(), &chain, &many).await;
         let digest = self.digest(of_one, &one);
         assert_eq!(
             self.digest(of_many, &many),
@@ -194,9 +158,9 @@ impl Bench {
     /// A message without data has a digest too.
     async fn empty(&self, expected: &str) {
         let (src, dst) = (self.buf(&[]), self.buf(&[0]));
-        let answer = self.sha.hash(self.algorithm, &src, &dst).await;
+        let answer = self.context.hash(self.algorithm(), &src, &dst).await;
         assert_eq!(hex(&self.digest(answer, &dst)), expected, "{NAME}");
-        if self.sha.caps().sessions {
+        if self.context.caps().sessions {
             let digest = self.finish(&self.session(), ()).await;
             assert_eq!(hex(&digest), expected, "{NAME}");
         }
@@ -205,29 +169,29 @@ impl Bench {
     /// What is refused leaves no trace.
     async fn too_narrow(&self) {
         let (src, dst) = (self.buf(&[1]), self.buf(&[0]));
-        let narrow = ELEMENT - (self.algorithm.digest_len() - 1);
+        let narrow = ELEMENT - (self.algorithm().digest_len() - 1);
         dst.set_data(0, narrow).expect("nobody has it");
         let before = dst.data().expect("nobody has it").to_vec();
-        let answer = self.sha.hash(self.algorithm, &src, &dst).await;
+        let answer = self.context.hash(self.algorithm(), &src, &dst).await;
         let kind = answer.map_err(|error| error.kind());
         assert_eq!(kind, Err(ErrorKind::InvalidValue), "a byte too few");
         assert_eq!(dst.data().expect("nobody has it")[..], before[..]);
         // It was the room alone.
         dst.set_data(0, 1).expect("nobody has it");
-        let answer = self.sha.hash(self.algorithm, &src, &dst).await;
-        assert_eq!(self.digest(answer, &dst), digest(self.algorithm, &[1]));
+        let answer = self.context.hash(self.algorithm(), &src, &dst).await;
+        assert_eq!(self.digest(answer, &dst), digest(self.algorithm(), &[1]));
     }
 
     /// So many blocks as a part, or as many as the device takes.
     fn blocks(&self, blocks: usize) -> Vec<u8> {
-        let block = self.algorithm.block_len();
+        let block = self.algorithm().block_len();
         self.message(blocks.min(self.limit / block) * block)
     }
 
     /// Parts of some lengths, and last parts of some.
     async fn parts(&self) {
         let session = self.session();
-        let block = self.algorithm.block_len();
+        let block = self.algorithm().block_len();
         for blocks in [0, 1, 2, 3, 17, 400] {
             for tail in [0, 1, block - 1, block, block + 1, 2 * block + 5, 9001] {
                 let (part, last) = (self.blocks(blocks), self.message(tail.min(self.limit)));
@@ -241,7 +205,7 @@ impl Bench {
                     false => self.finish(&session, self.chain(&last)).await,
                 };
                 let message = [&part[..], &part, &last].concat();
-                let expected = digest(self.algorithm, &message);
+                let expected = digest(self.algorithm(), &message);
                 assert_eq!(
                     digest_of, expected,
                     "{SESSION}: {blocks} blocks twice, {tail} bytes"
@@ -272,7 +236,7 @@ impl Bench {
         let [a, b] = sessions.each_ref();
         let digests = futures::future::join(self.finish(a, &last), self.finish(b, ())).await;
         messages[0].push(7);
-        let [a, b] = messages.map(|message| digest(self.algorithm, &message));
+        let [a, b] = messages.map(|message| digest(self.algorithm(), &message));
         assert_eq!(digests, (a, b), "{SESSION}: two sessions in turn");
     }
 
@@ -285,7 +249,7 @@ impl Bench {
         let copy = session.copy().expect("nothing is in flight");
         for (session, last) in [(&copy, [1]), (&session, [2])] {
             let found = self.finish(session, self.buf(&last)).await;
-            let expected = digest(self.algorithm, &[&part[..], &last].concat());
+            let expected = digest(self.algorithm(), &[&part[..], &last].concat());
             assert_eq!(found, expected, "{SESSION}: a session, and its copy");
         }
     }
@@ -303,7 +267,7 @@ impl Bench {
         let kinds = [odd, last].map(|answer| answer.map_err(|error| error.kind()));
         let invalid = Err(ErrorKind::InvalidValue);
         assert_eq!(kinds, [invalid; 2], "no whole blocks, and no room");
-        let expected = digest(self.algorithm, &part);
+        let expected = digest(self.algorithm(), &part);
         let found = self.finish(&session, ()).await;
         assert_eq!(found, expected, "{SESSION}: what was refused was hashed");
     }
@@ -328,7 +292,7 @@ impl Bench {
                 tokio::task::yield_now().await;
             }
         }
-        let expected = digest(self.algorithm, &message);
+        let expected = digest(self.algorithm(), &message);
         let found = self.finish(&session, ()).await;
         assert_eq!(
             found, expected,

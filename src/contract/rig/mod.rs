@@ -7,6 +7,7 @@
 mod arena;
 mod attached;
 mod bell;
+mod bench;
 mod cell;
 mod crc;
 mod dice;
@@ -21,6 +22,7 @@ mod watch;
 pub(super) use arena::Arena;
 pub(super) use attached::Attached;
 pub(super) use bell::Bell;
+pub(super) use bench::{Bench, ELEMENT};
 pub(super) use crc::{SEED, crc32c, known_crcs};
 pub(super) use dice::Dice;
 pub(super) use digest::{digest, hex, known};
