@@ -56,10 +56,10 @@ impl Flags {
             if found == 0 {
                 continue;
             }
-            let wanted = match upper(found) {
-                0 => found,
-                _ if word != start => found,
-                upper => upper,
+            let wanted = if word == start && upper(found) != 0 {
+                upper(found)
+            } else {
+                found
             };
             let taken = 1 << wanted.trailing_zeros();
             if bits.fetch_and(!taken, Ordering::SeqCst) & !taken != 0 {
