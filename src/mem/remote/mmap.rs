@@ -200,7 +200,7 @@ impl fmt::Debug for RemoteMmap {
 }
 
 #[cfg(all(test, not(tokio_doca_loom)))]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::device::RegistrationUse;
     use crate::mem::buf::Span;
@@ -209,7 +209,8 @@ mod tests {
 
     use std::ptr::NonNull;
 
-    struct Always;
+    /// Memory that stays exported.
+    pub(in crate::mem::remote) struct Always;
 
     impl ImportOrigin for Always {
         fn check(&self) -> Result<(), JobError> {

@@ -70,16 +70,8 @@ impl Own {
 mod tests {
     use super::*;
     use crate::device::{Access, Audience, Device, Imported};
-    use crate::error::JobError;
+    use crate::mem::remote::mmap::tests::Always;
     use crate::mem::remote::{RemoteMmap, RemoteRead};
-
-    struct Always;
-
-    impl ImportOrigin for Always {
-        fn check(&self) -> Result<(), JobError> {
-            Ok(())
-        }
-    }
 
     #[test]
     fn a_lease_on_own_memory_keeps_the_origin_of_the_import() {
