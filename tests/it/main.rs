@@ -30,18 +30,6 @@ mod crc {
     fn seeded(seed: u32) -> CrcOptions {
         CrcOptions::new().seed(seed)
     }
-
-    /// The CRC bit by bit, as the polynomial says it.
-    fn bitwise(seed: u32, bytes: &[u8]) -> u32 {
-        let mut crc = !seed;
-        for byte in bytes {
-            crc ^= u32::from(*byte);
-            for _ in 0..8 {
-                crc = crc >> 1 ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 };
-            }
-        }
-        !crc
-    }
 }
 
 mod dma {

@@ -1,11 +1,12 @@
 //! CRCs in graphs.
 
+use support::crc::bitwise;
 use support::*;
 use tokio_doca::crc::{CrcCopied, CrcOptions};
 use tokio_doca::graph::NodeState;
 use tokio_doca::{error::Reason, graph::Graph};
 
-use super::{attach, bitwise, seeded};
+use super::{attach, seeded};
 
 #[test]
 fn a_copy_is_checked_and_its_crc_goes_on_in_the_next_node() {

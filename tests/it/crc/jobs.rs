@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use support::crc::bitwise;
 use support::*;
 use tokio_doca::crc::{Crc, CrcOptions};
 use tokio_doca::device::CrcCaps;
@@ -18,7 +19,7 @@ use tokio_doca::{
     mem::{Access, BufChain, BufInventory},
 };
 
-use super::{attach, bitwise, seeded};
+use super::{attach, seeded};
 
 fn is<T: std::fmt::Debug>(result: Result<T, JobError>, kind: ErrorKind, reason: Reason) -> String {
     let error = result.expect_err("it must be refused");

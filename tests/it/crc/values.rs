@@ -1,6 +1,7 @@
 //! CRCs are what RFC 3720 says, however the data is cut, and whoever computes it.
 
 use proptest::prelude::*;
+use support::crc::bitwise;
 use support::*;
 use tokio_doca::crc::{Crc, CrcCopied, CrcOptions, combine};
 use tokio_doca::soft::Soft;
@@ -10,7 +11,7 @@ use tokio_doca::{
     op::Output,
 };
 
-use super::{attach, bitwise, seeded};
+use super::{attach, seeded};
 
 #[test]
 fn crcs_are_those_of_rfc_3720() {

@@ -4,6 +4,7 @@
 pub mod both_sides;
 pub mod channel;
 pub mod counting;
+pub mod crc;
 pub mod device;
 pub mod events;
 pub mod loopback;
