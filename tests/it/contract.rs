@@ -118,7 +118,8 @@ fn soft_with_the_limits_of_an_adapter_hashes_by_the_contract() {
 fn soft_computes_crcs_by_the_contract() {
     let tiny = Limits::unlimited().max_buf_size(1);
     let small = Limits::unlimited().max_buf_size(300).max_list_len(3);
-    for limits in [tiny, small, Limits::unlimited()] {
+    let polled = Limits::bluefield2().crc_event_driven(false);
+    for limits in [tiny, small, polled, Limits::unlimited()] {
         for defer in [false, true] {
             let soft = Soft::builder().limits(limits.clone()).defer(defer).build();
             contract::crc(&soft.open("pf0").unwrap());

@@ -3,7 +3,7 @@
 
 use std::str::FromStr;
 
-use crate::device::{Caps, DmaCaps, RdmaCaps, ShaCaps, SyncEventCaps};
+use crate::device::{Caps, CrcCaps, DmaCaps, RdmaCaps, ShaCaps, SyncEventCaps};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The most Jobs that one queue takes.
@@ -47,9 +47,9 @@ const MAX_WAITS: u32 = 1 << 16;
 ///   bytes. The profile refuses a higher threshold, and fails a wait that finds a higher value
 ///   ([`Reason::EventTooHigh`](crate::error::Reason::EventTooHigh)). Both sources have waits on
 ///   BlueField-3 and ConnectX-7 only; that a BlueField-2 has none is inferred from that.
-/// - That copies, hashes, RDMA and SyncEvents ring an event handle on both is an **assumption**
-///   too: NVIDIA's DMA samples poll, and the Core guide (3.4.5) only says that there are contexts
-///   that cannot.
+/// - That copies, hashes, CRCs, RDMA and SyncEvents ring an event handle on both is an
+///   **assumption** too: NVIDIA's DMA samples poll, and the Core guide (3.4.5) only says that there
+///   are contexts that cannot.
 ///
 /// ```
 /// use tokio_doca::soft::{Limits, Soft};
@@ -68,6 +68,7 @@ pub struct Limits {
     max_list_len: u32,
     dma_event_driven: bool,
     sha_event_driven: bool,
+    crc_event_driven: bool,
     max_message_size: u64,
     max_rdma_queue_size: u32,
     rdma_event_driven: bool,
@@ -84,6 +85,7 @@ impl Limits {
             max_list_len: u32::MAX,
             dma_event_driven: true,
             sha_event_driven: true,
+            crc_event_driven: true,
             max_message_size: 1 << 31,
             max_rdma_queue_size: MAX_RDMA_QUEUE_SIZE,
             rdma_event_driven: true,
@@ -156,6 +158,15 @@ impl Limits {
         }
     }
 
+    /// Whether a [`Crc`](crate::crc::Crc) attaches to an event-driven WorkQ. Defaults to `true`.
+    #[doc(alias = "doca_ctx_get_event_driven_supported")]
+    pub fn crc_event_driven(self, supported: bool) -> Limits {
+        Limits {
+            crc_event_driven: supported,
+            ..self
+        }
+    }
+
     /// The most bytes in one message, read or write of an Rdma, from 1 to 2 GiB.
     #[doc(alias = "doca_rdma_get_max_message_size")]
     pub fn max_message_size(self, bytes: u64) -> Limits {
@@ -222,6 +233,9 @@ impl Limits {
         }
         if let Some(ShaCaps { event_driven, .. }) = &mut caps.sha {
             *event_driven = self.sha_event_driven;
+        }
+        if let Some(CrcCaps { event_driven, .. }) = &mut caps.crc {
+            *event_driven = self.crc_event_driven;
         }
         let (message, queue) = (self.max_message_size, self.max_rdma_queue_size);
         let mut rdma = RdmaCaps::new(message, queue, self.max_list_len);
@@ -315,16 +329,18 @@ mod tests {
             let rings = (
                 caps.dma.map(|dma| dma.event_driven),
                 caps.sha.map(|sha| sha.event_driven),
+                caps.crc.map(|crc| crc.event_driven),
                 caps.rdma.map(|rdma| rdma.event_driven),
                 caps.sync_event.map(|event| event.event_driven),
             );
-            [rings.0, rings.1, rings.2, rings.3].map(Option::unwrap)
+            [rings.0, rings.1, rings.2, rings.3, rings.4].map(Option::unwrap)
         };
         let all = Limits::unlimited;
         let but = |none: usize| std::array::from_fn(|at| at != none);
         assert_eq!(rings(all().dma_event_driven(false)), but(0));
         assert_eq!(rings(all().sha_event_driven(false)), but(1));
-        assert_eq!(rings(all().rdma_event_driven(false)), but(2));
-        assert_eq!(rings(all().sync_event_event_driven(false)), but(3));
+        assert_eq!(rings(all().crc_event_driven(false)), but(2));
+        assert_eq!(rings(all().rdma_event_driven(false)), but(3));
+        assert_eq!(rings(all().sync_event_event_driven(false)), but(4));
     }
 }

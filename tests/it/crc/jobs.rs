@@ -231,6 +231,40 @@ fn what_is_beyond_the_limits_is_refused() {
     assert_eq!(CrcCaps::new(u64::MAX, 1).max_buf_size, u64::from(u32::MAX));
 }
 
+/// A list may name one memory many times.
+#[test]
+fn more_than_four_gigabytes_are_refused() {
+    const PIECE: usize = 1 << 20;
+    let bench = Bench::new(Config::new(false, Mode::BusyPoll));
+    let mmap = bench.mmap(PIECE);
+    let piece = BufInventory::with_capacity(1)
+        .buf_filled(&mmap, ..)
+        .unwrap();
+    let list = BufChain::with_capacity(4096);
+    for _ in 0..4096 {
+        list.push(&piece).unwrap();
+    }
+    run(async {
+        let refused = attach(&bench).crc32c(&list).await;
+        let text = is(refused, ErrorKind::InvalidValue, Reason::TooLarge);
+        mentions(&text, &[1 << 32, u64::from(u32::MAX)]);
+    });
+}
+
+#[test]
+fn crcs_that_cannot_ring_are_for_polling_alone() {
+    let soft = Soft::builder().limits(Limits::unlimited().crc_event_driven(false));
+    let device = soft.build().open("pf0").unwrap();
+    for mode in modes() {
+        let workq = WorkQ::builder().mode(mode).build().unwrap();
+        let attached = Crc::builder(&device).attach(&workq);
+        match mode {
+            Mode::BusyPoll => drop(attached.unwrap()),
+            _ => drop(rejected(attached, ErrorKind::NotSupported)),
+        }
+    }
+}
+
 #[test]
 fn a_device_says_whether_it_computes_crcs() {
     let device = Soft::builder().build().open("pf0").unwrap();
