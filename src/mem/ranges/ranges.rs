@@ -280,7 +280,8 @@ impl Ranges {
         Ok(())
     }
 
-    /// The write Lease of an entered Buf.
+    /// The write Lease of an entered Buf. On a Buf of no bytes it counts as one of the readers,
+    /// which exclude nobody.
     ///
     /// # Safety
     ///
@@ -292,7 +293,7 @@ impl Ranges {
     ) -> Result<(), Refused> {
         let (start, end) = self.span(node);
         if start == end {
-            return word.write();
+            return word.read();
         }
         if self.writers.overlaps(start, end) || self.readers.overlaps(start, end) {
             return Err(Refused::Held);
@@ -334,11 +335,12 @@ impl Ranges {
         word: &LeaseWord,
     ) -> bool {
         let (start, end) = self.span(node);
-        if start < end {
-            let place = self.tree_node(node);
-            // SAFETY: `write` put it there, and its Lease was held since.
-            unsafe { self.writers.remove(place) };
+        if start == end {
+            return word.end_read();
         }
+        let place = self.tree_node(node);
+        // SAFETY: `write` put it there, and its Lease was held since.
+        unsafe { self.writers.remove(place) };
         word.end_write()
     }
 }
