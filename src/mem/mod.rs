@@ -46,7 +46,7 @@ mod remote;
 
 pub use crate::device::Access;
 pub use buf::{Buf, BufData, BufDataMut, BufSlice, IntoBytesError};
-pub use chain::{BufChain, Link};
+pub use chain::{BufChain, ChainPiece};
 pub use handle::Handle;
 pub use mmap::{HugePages, Mmap, MmapBuilder};
 pub use operand::{

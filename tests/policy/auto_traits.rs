@@ -141,7 +141,7 @@ table! {
     Buf:                    Send Sync Unpin;
     BufSlice:               Send Sync Unpin;
     BufChain:               Send Sync Unpin;
-    Link:                   Send Sync Unpin;
+    ChainPiece:             Send Sync Unpin;
     RemoteMmap:             Send Sync Unpin;
     RemoteBuf:              Send Sync Unpin;
     Import:                 Send Sync Unpin;

@@ -4,7 +4,7 @@ use crate::contract::rig::watched;
 use crate::device::{Access, Device};
 use crate::{
     Buf, Dma, Mmap, Mode, WorkQ,
-    mem::{BufChain, BufInventory, Link, RemoteMmap},
+    mem::{BufChain, BufInventory, ChainPiece, RemoteMmap},
 };
 
 /// Bytes of each memory. Sources are in the first half, and destinations in the second one.
@@ -70,16 +70,16 @@ impl Rig {
         let list = BufChain::with_capacity(pieces);
         for number in 0..pieces {
             let at = start + number * self.stride;
-            let link = match self.shared.get(number % 3) {
-                Some(shared) => Link::from(shared.remote.buf(at..at + len).expect("a range")),
+            let piece = match self.shared.get(number % 3) {
+                Some(shared) => ChainPiece::from(shared.remote.buf(at..at + len).expect("a range")),
                 None => {
                     let buf = self.owned(number, start, len);
                     let data = if start == 0 { len } else { 0 };
                     buf.set_data(0, data).expect("nobody has it");
-                    Link::from(buf)
+                    ChainPiece::from(buf)
                 }
             };
-            list.push(link).expect("it has room");
+            list.push(piece).expect("it has room");
         }
         list
     }

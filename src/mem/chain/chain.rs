@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::lease::{ChainRead, ChainWrite};
-use super::link::Link;
+use super::piece::ChainPiece;
 use crate::device::{Segment, Segments};
 use crate::error::{JobError, Reason};
 use crate::mem::buf::{Extent, Span};
@@ -62,7 +62,7 @@ pub(super) struct Inner {
 }
 
 pub(super) struct State {
-    pub(super) links: Vec<Link>,
+    pub(super) pieces: Vec<ChainPiece>,
     pub(super) users: Users,
     /// What the device reads. Unchanged while `users` says that a job has it.
     segments: Vec<Segment>,
@@ -89,7 +89,7 @@ impl BufChain {
     /// Makes an empty chain with room for `pieces`.
     pub fn with_capacity(pieces: usize) -> BufChain {
         let state = State {
-            links: Vec::with_capacity(pieces),
+            pieces: Vec::with_capacity(pieces),
             users: Users::Free,
             segments: Vec::with_capacity(pieces),
             total: 0,
@@ -110,15 +110,15 @@ impl BufChain {
     /// # Errors
     ///
     /// `Full` beyond the capacity, `InUse` while a job has the chain.
-    pub fn push(&self, link: impl Into<Link>) -> Result<(), JobError> {
-        let link = link.into();
+    pub fn push(&self, piece: impl Into<ChainPiece>) -> Result<(), JobError> {
+        let piece = piece.into();
         let mut state = self.changeable()?;
-        if state.links.len() == self.0.capacity {
+        if state.pieces.len() == self.0.capacity {
             return Err(JobError::new(Reason::ChainFull, self.0.capacity as u64, 0));
         }
-        state.imported += usize::from(link.is_imported());
-        state.unleased += usize::from(!link.is_leased());
-        state.links.push(link);
+        state.imported += usize::from(piece.is_imported());
+        state.unleased += usize::from(!piece.is_leased());
+        state.pieces.push(piece);
         Ok(())
     }
 
@@ -127,14 +127,14 @@ impl BufChain {
     /// # Errors
     ///
     /// `InUse` while a job has the chain.
-    pub fn pop(&self) -> Result<Option<Link>, JobError> {
+    pub fn pop(&self) -> Result<Option<ChainPiece>, JobError> {
         let mut state = self.changeable()?;
-        let link = state.links.pop();
-        if let Some(link) = &link {
-            state.imported -= usize::from(link.is_imported());
-            state.unleased -= usize::from(!link.is_leased());
+        let piece = state.pieces.pop();
+        if let Some(piece) = &piece {
+            state.imported -= usize::from(piece.is_imported());
+            state.unleased -= usize::from(!piece.is_leased());
         }
-        Ok(link)
+        Ok(piece)
     }
 
     /// Returns the state, if no job has the chain.
@@ -149,7 +149,7 @@ impl BufChain {
     /// Returns the number of pieces.
     #[doc(alias = "doca_buf_list_num_elements")]
     pub fn len(&self) -> usize {
-        lock(&self.0.state).links.len()
+        lock(&self.0.state).pieces.len()
     }
 
     /// Returns whether it has no pieces.
@@ -170,18 +170,18 @@ impl BufChain {
     }
 
     pub(in crate::mem) fn data_extent(&self) -> Extent {
-        self.extent(Link::data_len)
+        self.extent(ChainPiece::data_len)
     }
 
     pub(in crate::mem) fn room_extent(&self) -> Extent {
-        self.extent(Link::room)
+        self.extent(ChainPiece::room)
     }
 
     /// Returns the number of pieces that are not empty, and their bytes.
-    fn extent(&self, bytes_of: impl Fn(&Link) -> usize) -> Extent {
+    fn extent(&self, bytes_of: impl Fn(&ChainPiece) -> usize) -> Extent {
         let state = lock(&self.0.state);
         let mut extent = Extent::default();
-        for bytes in state.links.iter().map(bytes_of).filter(|&bytes| bytes > 0) {
+        for bytes in state.pieces.iter().map(bytes_of).filter(|&bytes| bytes > 0) {
             extent.pieces += 1;
             // A hostile blob says how long an import is.
             extent.bytes = extent.bytes.saturating_add(bytes);
@@ -257,9 +257,14 @@ impl BufChain {
     /// Calls `f` with the pieces that are not empty, sorted. The chain is locked meanwhile.
     pub(in crate::mem) fn with_spans(&self, f: &mut dyn FnMut(&[Span])) {
         let mut guard = lock(&self.0.state);
-        let State { links, spans, .. } = &mut *guard;
+        let State { pieces, spans, .. } = &mut *guard;
         spans.clear();
-        spans.extend(links.iter().map(Link::span).filter(|span| !span.is_empty()));
+        spans.extend(
+            pieces
+                .iter()
+                .map(ChainPiece::span)
+                .filter(|span| !span.is_empty()),
+        );
         spans.sort_unstable();
         f(spans);
     }
@@ -271,16 +276,16 @@ impl State {
         if self.imported == 0 || copies {
             return Ok(());
         }
-        let piece = self.links.iter().position(Link::is_imported);
+        let at = self.pieces.iter().position(ChainPiece::is_imported);
         let error = JobError::of(Reason::RemoteInChain);
-        Err(piece.map_or(error, |piece| error.in_piece(piece)))
+        Err(at.map_or(error, |at| error.in_piece(at)))
     }
 
     /// Leases the pieces for reading, and lists their data.
     fn gather(&mut self, holder: Holder) -> Result<(), JobError> {
         self.start();
-        for (piece, link) in self.links.iter().enumerate() {
-            let (lease, segment) = link.read(holder).map_err(|error| error.in_piece(piece))?;
+        for (at, piece) in self.pieces.iter().enumerate() {
+            let (lease, segment) = piece.read(holder).map_err(|error| error.in_piece(at))?;
             self.reads.extend(lease);
             self.total = self.total.saturating_add(segment.len());
             if segment.len() > 0 {
@@ -293,8 +298,8 @@ impl State {
     /// Leases the pieces for writing, and lists their room.
     fn scatter(&mut self, holder: Holder) -> Result<(), JobError> {
         self.start();
-        for (piece, link) in self.links.iter().enumerate() {
-            let (lease, segment) = link.write(holder).map_err(|error| error.in_piece(piece))?;
+        for (at, piece) in self.pieces.iter().enumerate() {
+            let (lease, segment) = piece.write(holder).map_err(|error| error.in_piece(at))?;
             self.writes.push(lease);
             self.total = self.total.saturating_add(segment.len());
             if segment.len() > 0 {

@@ -57,8 +57,8 @@ impl ChainWrite {
     /// Appends `by` bytes, filling one piece after the other. Imported memory has no rooms.
     pub(in crate::mem) fn grow(&self, mut by: usize) {
         let state = lock(&self.0.state);
-        for (link, lease) in state.links.iter().zip(&state.writes) {
-            let part = by.min(link.room());
+        for (piece, lease) in state.pieces.iter().zip(&state.writes) {
+            let part = by.min(piece.room());
             if let Some(lease) = lease {
                 lease.grow(part);
             }

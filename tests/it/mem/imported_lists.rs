@@ -10,7 +10,7 @@ use tokio_doca::{
     Buf, BufPool, Dma, ErrorKind, Mmap, Mode, Rdma, WorkQ,
     crc::Crc,
     error::{JobError, Reason},
-    mem::{Access, BufChain, BufInventory, Link, RemoteMmap},
+    mem::{Access, BufChain, BufInventory, ChainPiece, RemoteMmap},
     sha::{Algorithm, Sha},
 };
 
@@ -78,10 +78,12 @@ impl Bench {
     }
 }
 
-fn chain(links: impl IntoIterator<Item = Link>) -> BufChain {
-    let links: Vec<Link> = links.into_iter().collect();
-    let chain = BufChain::with_capacity(links.len());
-    links.into_iter().for_each(|link| chain.push(link).unwrap());
+fn chain(pieces: impl IntoIterator<Item = ChainPiece>) -> BufChain {
+    let pieces: Vec<ChainPiece> = pieces.into_iter().collect();
+    let chain = BufChain::with_capacity(pieces.len());
+    pieces
+        .into_iter()
+        .for_each(|piece| chain.push(piece).unwrap());
     chain
 }
 
@@ -124,7 +126,7 @@ fn lists_of_several_imports_and_local_memory_copy_like_one_piece() {
                 moved.extend_from_slice(&texts[of][piece.clone()]);
                 src.push(match shared.get(of) {
                     Some(shared) => shared.remote.buf(piece).unwrap().into(),
-                    None => Link::from(bench.filled(piece)),
+                    None => ChainPiece::from(bench.filled(piece)),
                 });
             }
             let (mut room, mut ends) = (0, [half; 3]);
@@ -138,7 +140,7 @@ fn lists_of_several_imports_and_local_memory_copy_like_one_piece() {
                 (ends[of], room) = (piece.end, room + len);
                 dst.push(match shared.get(of) {
                     Some(shared) => shared.remote.buf(piece).unwrap().into(),
-                    None => Link::from(bench.empty(piece)),
+                    None => ChainPiece::from(bench.empty(piece)),
                 });
             }
             let (src, dst) = (chain(src), chain(dst));
@@ -160,9 +162,9 @@ fn what_a_copy_appends_to_a_buf_lies_behind_what_imported_pieces_took() {
     let shared = bench.shared(DPU);
     let (first, last) = (bench.empty(1000..1010), bench.empty(2000..2010));
     let dst = chain([
-        Link::from(&first),
+        ChainPiece::from(&first),
         shared.remote.buf(..20).unwrap().into(),
-        Link::from(&last),
+        ChainPiece::from(&last),
     ]);
     let src = chain([bench.filled(0..33).into()]);
     assert_eq!(bench.copy(&src, &dst), Ok(33));
@@ -188,8 +190,8 @@ fn a_list_that_shares_memory_with_itself_is_refused() {
         let shared = bench.shared(DPU);
         let claim = || BufPool::builder(&shared.mmap).build().unwrap();
         let _pool = claimed.then(claim);
-        let range = |range| Link::from(shared.remote.buf(range).unwrap());
-        let other = || Link::from(bench.empty(3000..3500));
+        let range = |range| ChainPiece::from(shared.remote.buf(range).unwrap());
+        let other = || ChainPiece::from(bench.empty(3000..3500));
         overlaps(
             &chain([range(0..10), range(100..200)]),
             &chain([range(300..400), range(199..250)]),
@@ -294,7 +296,7 @@ fn limits_hold_for_lists_of_imported_memory() {
     let limits = Limits::unlimited().max_list_len(2).max_buf_size(100);
     let bench = Bench::new(Soft::builder().limits(limits));
     let shared = bench.shared(DPU);
-    let range = |range| Link::from(shared.remote.buf(range).unwrap());
+    let range = |range| ChainPiece::from(shared.remote.buf(range).unwrap());
     let dst = chain([bench.empty(0..1000).into()]);
     let error = |src| bench.copy(&src, &dst).unwrap_err().reason();
     let long = chain([range(0..1), range(1..2), range(2..3)]);
@@ -392,7 +394,7 @@ fn copies_in_both_directions_at_once_end() {
     let shared = bench.shared(DPU);
     let _pool = BufPool::builder(&shared.mmap).build().unwrap();
     let pieces = |from: usize| {
-        let range = |at: usize| Link::from(shared.remote.buf(at..at + 10).unwrap());
+        let range = |at: usize| ChainPiece::from(shared.remote.buf(at..at + 10).unwrap());
         chain((0..8).map(|piece| range(from + 20 * piece)))
     };
     let (one, other) = (pieces(0), pieces(1000));

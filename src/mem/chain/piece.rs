@@ -12,83 +12,83 @@ use crate::mem::remote::RemoteBuf;
 /// One piece of a [`BufChain`](crate::mem::BufChain): a Buf, a slice of one, or a range of imported
 /// memory.
 #[derive(Clone)]
-pub struct Link(Piece);
+pub struct ChainPiece(Repr);
 
 #[derive(Clone)]
-enum Piece {
+enum Repr {
     Whole(Buf),
     Slice(BufSlice),
     Remote(RemoteBuf),
 }
 
-impl From<&Buf> for Link {
-    fn from(buf: &Buf) -> Link {
-        Link(Piece::Whole(buf.clone()))
+impl From<&Buf> for ChainPiece {
+    fn from(buf: &Buf) -> ChainPiece {
+        ChainPiece(Repr::Whole(buf.clone()))
     }
 }
 
-impl From<Buf> for Link {
-    fn from(buf: Buf) -> Link {
-        Link(Piece::Whole(buf))
+impl From<Buf> for ChainPiece {
+    fn from(buf: Buf) -> ChainPiece {
+        ChainPiece(Repr::Whole(buf))
     }
 }
 
-impl From<BufSlice> for Link {
-    fn from(slice: BufSlice) -> Link {
-        Link(Piece::Slice(slice))
+impl From<BufSlice> for ChainPiece {
+    fn from(slice: BufSlice) -> ChainPiece {
+        ChainPiece(Repr::Slice(slice))
     }
 }
 
-impl From<&RemoteBuf> for Link {
-    fn from(range: &RemoteBuf) -> Link {
-        Link(Piece::Remote(range.clone()))
+impl From<&RemoteBuf> for ChainPiece {
+    fn from(range: &RemoteBuf) -> ChainPiece {
+        ChainPiece(Repr::Remote(range.clone()))
     }
 }
 
-impl From<RemoteBuf> for Link {
-    fn from(range: RemoteBuf) -> Link {
-        Link(Piece::Remote(range))
+impl From<RemoteBuf> for ChainPiece {
+    fn from(range: RemoteBuf) -> ChainPiece {
+        ChainPiece(Repr::Remote(range))
     }
 }
 
-impl Link {
+impl ChainPiece {
     /// Returns how many bytes a job reads.
     pub(super) fn data_len(&self) -> usize {
         match &self.0 {
-            Piece::Whole(buf) => buf.data_len(),
-            Piece::Slice(slice) => slice.len(),
-            Piece::Remote(range) => range.len(),
+            Repr::Whole(buf) => buf.data_len(),
+            Repr::Slice(slice) => slice.len(),
+            Repr::Remote(range) => range.len(),
         }
     }
 
     /// Returns how many bytes a job can write.
     pub(super) fn room(&self) -> usize {
         match &self.0 {
-            Piece::Whole(buf) => buf.tailroom(),
-            Piece::Slice(slice) => slice.buf.tailroom(),
-            Piece::Remote(range) => range.len(),
+            Repr::Whole(buf) => buf.tailroom(),
+            Repr::Slice(slice) => slice.buf.tailroom(),
+            Repr::Remote(range) => range.len(),
         }
     }
 
     /// Returns where its memory is: all of its Buf, or the range.
     pub(super) fn span(&self) -> Span {
         match &self.0 {
-            Piece::Whole(buf) => buf.span(),
-            Piece::Slice(slice) => slice.buf.span(),
-            Piece::Remote(range) => range.span(),
+            Repr::Whole(buf) => buf.span(),
+            Repr::Slice(slice) => slice.buf.span(),
+            Repr::Remote(range) => range.span(),
         }
     }
 
     /// Returns whether it is imported memory.
     pub(super) fn is_imported(&self) -> bool {
-        matches!(self.0, Piece::Remote(_))
+        matches!(self.0, Repr::Remote(_))
     }
 
     /// Returns whether jobs on it take a lease.
     pub(super) fn is_leased(&self) -> bool {
         match &self.0 {
-            Piece::Whole(_) | Piece::Slice(_) => true,
-            Piece::Remote(range) => range.own().is_some(),
+            Repr::Whole(_) | Repr::Slice(_) => true,
+            Repr::Remote(range) => range.own().is_some(),
         }
     }
 
@@ -107,9 +107,9 @@ impl Link {
             Ok((Some(lease), segment))
         };
         match &self.0 {
-            Piece::Whole(buf) => local(buf, None),
-            Piece::Slice(slice) => local(&slice.buf, Some((slice.from, slice.len))),
-            Piece::Remote(range) => {
+            Repr::Whole(buf) => local(buf, None),
+            Repr::Slice(slice) => local(&slice.buf, Some((slice.from, slice.len))),
+            Repr::Remote(range) => {
                 let segment = range.readable(holder)?;
                 let lease = range.own().map(|buf| buf.0.read()).transpose()?;
                 Ok((lease, segment))
@@ -121,16 +121,16 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// As [`Link::read`], and [`Reason::SliceAsDestination`] for a slice.
+    /// As [`ChainPiece::read`], and [`Reason::SliceAsDestination`] for a slice.
     pub(super) fn write(&self, holder: Holder) -> Result<(Option<WriteLease>, Segment), JobError> {
         match &self.0 {
-            Piece::Whole(buf) => {
+            Repr::Whole(buf) => {
                 let lease = buf.0.write()?;
                 let segment = lease.segment(holder)?;
                 Ok((Some(lease), segment))
             }
-            Piece::Slice(_) => Err(JobError::of(Reason::SliceAsDestination)),
-            Piece::Remote(range) => {
+            Repr::Slice(_) => Err(JobError::of(Reason::SliceAsDestination)),
+            Repr::Remote(range) => {
                 let segment = range.writable(holder)?;
                 let lease = range.own().map(|buf| buf.0.write()).transpose()?;
                 Ok((lease, segment))
@@ -139,12 +139,12 @@ impl Link {
     }
 }
 
-impl fmt::Debug for Link {
+impl fmt::Debug for ChainPiece {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Piece::Whole(buf) => buf.fmt(f),
-            Piece::Slice(slice) => slice.fmt(f),
-            Piece::Remote(range) => range.fmt(f),
+            Repr::Whole(buf) => buf.fmt(f),
+            Repr::Slice(slice) => slice.fmt(f),
+            Repr::Remote(range) => range.fmt(f),
         }
     }
 }
