@@ -6,6 +6,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use super::any_local::{AnyDestination, AnySource};
 use super::leases::{IntoKept, Reading, Writing};
 use super::marks::{
     CopyDestination, CopySource, MaybeDestination, MaybeRemote, MaybeSource, RdmaDestination,
@@ -34,6 +35,25 @@ enum One {
     Slice(BufSlice),
     Chain(BufChain),
     Remote(RemoteBuf),
+}
+
+impl From<AnySource> for One {
+    fn from(source: AnySource) -> One {
+        match source {
+            AnySource::Buf(buf) => One::Buf(buf),
+            AnySource::Slice(slice) => One::Slice(slice),
+            AnySource::Chain(chain) => One::Chain(chain),
+        }
+    }
+}
+
+impl From<AnyDestination> for One {
+    fn from(destination: AnyDestination) -> One {
+        match destination {
+            AnyDestination::Buf(buf) => One::Buf(buf),
+            AnyDestination::Chain(chain) => One::Chain(chain),
+        }
+    }
 }
 
 /// Which types an [`Any`] is made of.
@@ -86,22 +106,26 @@ macro_rules! kinds {
 kinds! {
     /// A [`CopySource`] of any type.
     AnyCopySource = CopySourceKind(none: false, remote: true) {
-        Buf => One::Buf, BufSlice => One::Slice, BufChain => One::Chain, RemoteBuf => One::Remote
+        Buf => One::Buf, BufSlice => One::Slice, BufChain => One::Chain, RemoteBuf => One::Remote,
+        AnySource => One::from
     } CopySource;
 
     /// A [`CopyDestination`] of any type.
     AnyCopyDestination = CopyDestinationKind(none: false, remote: true) {
-        Buf => One::Buf, BufChain => One::Chain, RemoteBuf => One::Remote
+        Buf => One::Buf, BufChain => One::Chain, RemoteBuf => One::Remote,
+        AnyDestination => One::from
     } CopyDestination;
 
     /// A [`MaybeSource`] of any type.
     MaybeAnySource = MaybeSourceKind(none: true, remote: false) {
-        Buf => One::Buf, BufSlice => One::Slice, BufChain => One::Chain, () => |()| One::None
+        Buf => One::Buf, BufSlice => One::Slice, BufChain => One::Chain, () => |()| One::None,
+        AnySource => One::from
     } MaybeSource, RdmaSource;
 
     /// A [`MaybeDestination`] of any type.
     MaybeAnyDestination = MaybeDestinationKind(none: true, remote: false) {
-        Buf => One::Buf, BufChain => One::Chain, () => |()| One::None
+        Buf => One::Buf, BufChain => One::Chain, () => |()| One::None,
+        AnyDestination => One::from
     } MaybeDestination, RdmaDestination;
 
     /// A [`MaybeRemote`] of any type.

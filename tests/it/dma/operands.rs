@@ -1,12 +1,16 @@
 //! What is wrong is refused with a precise error and its numbers; nothing moved, and everything can
 //! be used afterwards.
 
+use support::rdma::{Setup, Side, connect};
 use support::*;
 use tokio_doca::soft::Soft;
 use tokio_doca::{
-    BufPool, Dma, ErrorKind, Mmap,
+    Buf, BufPool, Dma, ErrorKind, Mmap, Mode,
     error::Reason,
-    mem::{BufChain, BufInventory},
+    mem::{
+        AnyCopyDestination, AnyCopySource, AnyDestination, AnySource, BufChain, BufInventory,
+        MaybeAnyDestination, MaybeAnySource,
+    },
 };
 
 #[test]
@@ -222,5 +226,50 @@ fn a_buf_that_is_in_use_is_not_given_to_another_job() {
         assert_eq!((first.await, second.await), (Ok(3), Ok(3)));
         assert_eq!(bench.dma.copy(&b, &c).await, Ok(3));
         assert_eq!(bytes(&c), b"abcabc");
+    });
+}
+
+/// What names a local operand of any type is one where imported memory, or nothing, may stand.
+#[test]
+fn local_operands_of_any_type_are_operands_of_wider_kinds() {
+    let setup = Setup::new(false, Mode::BusyPoll);
+    run(async {
+        let (one, other) = (Side::new(setup), Side::new(setup));
+        connect(&one.rdma, &other.rdma);
+        let dma = Dma::builder(&one.device).attach(&one.workq).unwrap();
+        let of = |buf: Buf| {
+            let chain = BufChain::with_capacity(1);
+            chain.push(buf).unwrap();
+            chain
+        };
+        let buf = one.filled(b"abcdef");
+        let slice = buf.slice(1..3).unwrap();
+        let list = of(one.filled(b"ghi"));
+        for (source, data) in [
+            (AnySource::from(buf), &b"abcdef"[..]),
+            (AnySource::from(slice), b"bc"),
+            (AnySource::from(list), b"ghi"),
+        ] {
+            let [first, second, third, fourth] =
+                [one.empty(), one.empty(), other.empty(), other.empty()];
+            for (copy, message) in [
+                (AnyDestination::from(&first), AnyDestination::from(&third)),
+                (of(second.clone()).into(), of(fourth.clone()).into()),
+            ] {
+                let src = AnyCopySource::from(&source);
+                let copied = dma.copy(src, AnyCopyDestination::from(copy)).await;
+                assert_eq!(copied, Ok(data.len()));
+                let dst = MaybeAnyDestination::from(message);
+                let received = other.rdma.recv(dst).start().unwrap();
+                one.rdma.send(MaybeAnySource::from(&source)).await.unwrap();
+                assert_eq!(
+                    in_time("the message", received).await.unwrap().len,
+                    data.len()
+                );
+            }
+            for buf in [first, second, third, fourth] {
+                assert_eq!(bytes(&buf), data);
+            }
+        }
     });
 }
