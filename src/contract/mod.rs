@@ -21,8 +21,8 @@
 //! The checks of [`rdma`] are of two endpoints that are connected to each other, and take [`Peers`]
 //! in place of a [`Subject`].
 //!
-//! [`imported_lists_are_gathered_and_scattered`] is of two devices, of which one exports memory to
-//! the DPU, and is called by itself.
+//! [`imported_lists_are_gathered_and_scattered`] and [`each_import_of_a_list_is_checked`] are of two
+//! devices, of which one exports memory to the DPU, and are called by themselves.
 //!
 //! [`a_refused_job_was_never_seen`] and [`a_refused_operation_was_never_seen`] need help: somebody
 //! must make the device refuse.
@@ -49,9 +49,9 @@ pub use checks::{
     a_device_says_the_same_of_itself, a_job_of_an_unknown_kind_is_refused,
     a_refused_job_was_never_seen, armed_completions_ring_once, busy_polls, caps_are_kept,
     completed_memory_is_left_alone, crcs_are_known, digests_are_known,
-    each_accepted_job_completes_once, each_queue_is_new, each_registration_stands_alone,
-    imported_lists_are_gathered_and_scattered, inline_answers_are_over,
-    lists_are_gathered_and_scattered, no_completion_is_slept_through,
+    each_accepted_job_completes_once, each_import_of_a_list_is_checked, each_queue_is_new,
+    each_registration_stands_alone, imported_lists_are_gathered_and_scattered,
+    inline_answers_are_over, lists_are_gathered_and_scattered, no_completion_is_slept_through,
     retire_keeps_until_nothing_is_in_flight, serves_several_runtimes, sessions_go_on,
     sleeps_and_wakes,
 };

@@ -69,6 +69,7 @@
 //! | what [`Caps`] say | `caps_are_kept` |
 //! | adapter duty 1 | `each_queue_is_new` |
 //! | adapter duty 2, registrar duties 1 and 2 | `each_registration_stands_alone` |
+//! | registrar duty 3 | `each_import_of_a_list_is_checked` (on the same two devices) |
 //! | adapter duty 3 | `a_device_says_the_same_of_itself`, `caps_are_kept` |
 //! | all together | `busy_polls`, `sleeps_and_wakes`, `serves_several_runtimes` |
 //!

@@ -8,11 +8,15 @@ use support::LIMIT;
 use support::device::required_adapter;
 use support::loopback::Loopback;
 use tokio_doca::contract::{self, Peers, Subject};
-use tokio_doca::device::{Adapter, Device, Queue, QueueConfig, Registrar};
+use tokio_doca::device::{
+    Adapter, Armed, Completion, CopyJob, Device, Job, KeepAlive, Queue, QueueConfig, Registrar,
+    Segment, Segments, Submit, Submitted, Token,
+};
 use tokio_doca::soft::{Fault, Limits, Soft, SoftBuilder, View};
 use tokio_doca::{
     Buf, BufPool, Dma, ErrorKind, Mmap, WorkQ,
     device::{DevInfo, PciAddr, PciFunction, RdmaCaps},
+    error::JobError,
     sha::Algorithm,
 };
 
@@ -40,7 +44,89 @@ fn soft_gathers_and_scatters_imported_memory_by_the_contract() {
         let (host, dpu) = host_and_dpu(soft);
         let dpu = dpu.open("p0").unwrap();
         contract::imported_lists_are_gathered_and_scattered(&host, &dpu);
+        contract::each_import_of_a_list_is_checked(&host, &dpu);
     }
+}
+
+/// A queue that checks the first import of a copy alone: to the device, all others are registered
+/// memory.
+struct FirstImportAlone(Arc<dyn Queue>);
+
+// SAFETY: the inner queue does each job. It reaches the same bytes, which are mapped here and
+// leased to the caller.
+unsafe impl Submit for FirstImportAlone {
+    unsafe fn try_inline(&self, job: Job<'_>) -> Option<Result<u64, JobError>> {
+        let Job::Copy(&CopyJob { src, dst, len }) = job else {
+            return None;
+        };
+        let mut first = 0;
+        let mut checked = |list: Segments| -> Vec<Segment> {
+            let checked = |segment: &Segment| {
+                let key = segment.key();
+                first = if first == 0 { key } else { first };
+                let key = if key == first { key } else { 0 };
+                // SAFETY: the same bytes. The device reaches those of an import without a key too.
+                unsafe { Segment::new(segment.addr(), segment.len(), key) }
+            };
+            list.as_slice().iter().map(checked).collect()
+        };
+        let lists = [checked(src), checked(dst)];
+        // SAFETY: the lists outlive the call, which keeps nothing of them.
+        let [src, dst] = lists.each_ref().map(|list| unsafe { Segments::list(list) });
+        let job = CopyJob { src, dst, len };
+        // SAFETY: as the caller promises.
+        unsafe { self.0.try_inline(Job::Copy(&job)) }
+    }
+
+    unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
+        // SAFETY: as the caller promises.
+        unsafe { self.0.submit(jobs) }
+    }
+}
+
+// SAFETY: the inner queue keeps the duties.
+unsafe impl Queue for FirstImportAlone {
+    unsafe fn reap(&self, out: &mut [Completion]) -> usize {
+        // SAFETY: as the caller promises.
+        unsafe { self.0.reap(out) }
+    }
+
+    fn arm(&self) -> Armed {
+        self.0.arm()
+    }
+
+    unsafe fn retire(&self, keep: KeepAlive, outstanding: usize) {
+        // SAFETY: as the caller promises.
+        unsafe { self.0.retire(keep, outstanding) }
+    }
+}
+
+struct ChecksFirstImportAlone(Device);
+
+// SAFETY: the adapter duties are kept by the inner device; each queue is a new one of its.
+unsafe impl Adapter for ChecksFirstImportAlone {
+    fn info(&self) -> &DevInfo {
+        self.0.info()
+    }
+
+    fn registrar(&self) -> &dyn Registrar {
+        self.0.adapter().registrar()
+    }
+
+    fn open_queue(&self, config: QueueConfig) -> tokio_doca::Result<Arc<dyn Queue>> {
+        let queue = self.0.adapter().open_queue(config)?;
+        Ok(Arc::new(FirstImportAlone(queue)))
+    }
+}
+
+#[test]
+#[should_panic = "registrar duty 3: a copy reaches piece 1"]
+fn a_device_that_checks_the_first_import_of_a_list_alone_is_found() {
+    let (host, dpu) = host_and_dpu(Soft::builder());
+    let dpu = ChecksFirstImportAlone(dpu.open("p0").unwrap());
+    let dpu = Device::from_adapter(Arc::new(dpu));
+    contract::imported_lists_are_gathered_and_scattered(&host, &dpu);
+    contract::each_import_of_a_list_is_checked(&host, &dpu);
 }
 
 #[test]

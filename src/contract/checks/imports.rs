@@ -1,7 +1,8 @@
-//! Duty 1 for lists with imported memory.
+//! Duty 1 and registrar duty 3 for lists with imported memory.
 
 use crate::contract::rig::watched;
 use crate::device::{Access, Device};
+use crate::error::JobError;
 use crate::{
     Buf, Dma, Mmap, Mode, WorkQ,
     mem::{BufChain, BufInventory, ChainPiece, RemoteMmap},
@@ -27,6 +28,13 @@ impl Shared {
         let remote = RemoteMmap::from_export(importer, &blob).wait();
         let remote = remote.expect("registrar duty 4: what was exported is imported");
         Shared { owner, remote }
+    }
+
+    /// Ends the export. The import stays, and its owner can use the memory.
+    fn take_back(&self, exporter: &Device) {
+        self.owner.stop().expect("nobody uses it");
+        let started = self.owner.start([exporter]);
+        started.expect("the exporter has had it before");
     }
 }
 
@@ -84,6 +92,17 @@ impl Rig {
         list
     }
 
+    /// Copies from a list, and to a list, whose pieces have so many bytes each.
+    fn each_side(&self, pieces: usize, bytes: usize) -> [Result<usize, JobError>; 2] {
+        let len = pieces * bytes;
+        let (src, dst) = (self.owned(2, 0, len), self.owned(2, LEN / 2, len));
+        src.copy_in(0, &vec![1; len]).expect("nobody has it");
+        dst.set_data(0, 0).expect("nobody has it");
+        let from = self.dma.copy(self.list(pieces, bytes, 0), dst);
+        let to = self.dma.copy(src, self.list(pieces, bytes, LEN / 2));
+        [self.workq.block_on(from), self.workq.block_on(to)]
+    }
+
     /// One copy from a list to another.
     fn check(&self, from: usize, to: usize, unit: usize) {
         let (len, part) = (from * to * unit, to * unit);
@@ -132,6 +151,45 @@ pub fn imported_lists_are_gathered_and_scattered(exporter: &Device, importer: &D
             for to in 1..=longest {
                 rig.check(from, to, subject.within(from * to * 100) / (from * to));
             }
+        }
+    });
+}
+
+/// Registrar duty 3: a copy fails if the export of any piece of its lists was taken back, wherever
+/// the piece stands, and the memory of that piece stays as it is. The devices are those of
+/// [`imported_lists_are_gathered_and_scattered`].
+///
+/// # Panics
+///
+/// If such a copy succeeds, or writes what was taken back; if a copy fails before.
+pub fn each_import_of_a_list_is_checked(exporter: &Device, importer: &Device) {
+    let exporter = exporter.clone();
+    let what = "each_import_of_a_list_is_checked";
+    watched(what, importer, move |subject| {
+        // Two imports, and registered memory behind them.
+        let most = 3;
+        let pieces = subject.within(most.min(subject.max_list_len() as usize));
+        let bytes = subject.within(pieces * 16) / pieces;
+        for gone in 0..pieces.min(2) {
+            let rig = Rig::new(&exporter, &subject.device, most);
+            let copied = rig.each_side(pieces, bytes);
+            let all = [Ok(pieces * bytes), Ok(pieces * bytes)];
+            assert_eq!(copied, all, "duty 1: lists with imported memory are copied");
+            let piece = || rig.owned(gone, LEN / 2, bytes);
+            piece().copy_in(0, &vec![7; bytes]).expect("nobody has it");
+            rig.shared[gone].take_back(&exporter);
+            for copied in rig.each_side(pieces, bytes) {
+                assert!(
+                    copied.is_err(),
+                    "registrar duty 3: a copy reaches piece {gone} of {pieces}, whose export was taken back"
+                );
+            }
+            let mut found = vec![0; bytes];
+            piece().copy_out(0, &mut found).expect("nobody has it");
+            assert!(
+                found == vec![7; bytes],
+                "registrar duty 3: a copy that failed has written piece {gone}, whose export was taken back"
+            );
         }
     });
 }

@@ -21,7 +21,7 @@ pub use caps::caps_are_kept;
 pub use complete::{completed_memory_is_left_alone, each_accepted_job_completes_once};
 pub use crcs::crcs_are_known;
 pub use hashes::{digests_are_known, sessions_go_on};
-pub use imports::imported_lists_are_gathered_and_scattered;
+pub use imports::{each_import_of_a_list_is_checked, imported_lists_are_gathered_and_scattered};
 pub use inline::inline_answers_are_over;
 pub use lists::lists_are_gathered_and_scattered;
 pub use refuse::{a_job_of_an_unknown_kind_is_refused, a_refused_job_was_never_seen};
