@@ -25,6 +25,8 @@ mod counts;
 mod crc;
 #[path = "bars/devices.rs"]
 mod devices;
+#[path = "bars/echo.rs"]
+mod echo;
 #[path = "bars/engine.rs"]
 mod engine;
 #[path = "bars/event.rs"]
@@ -105,6 +107,7 @@ const BARS: &[(&str, Bar)] = &[
     ("F2", share::f2),
     ("F3", share::f3),
     ("F4", share::f4),
+    ("N1", echo::n1),
     ("R1", rdma::r1),
     ("R2", rdma::r2),
     ("R3", rdma::r3),
@@ -136,6 +139,14 @@ fn main() -> ExitCode {
         // A child of the bars of exports.
         let number = |text: &String| text.parse().expect("a number");
         share::peer(number(len), number(count));
+        return ExitCode::SUCCESS;
+    }
+    if let [mode, transport, connections, size] = &args[..]
+        && mode == "echo"
+    {
+        // A child of the bars of echoes.
+        let number = |text: &String| text.parse().expect("a number");
+        echo::peer(transport, number(connections), number(size));
         return ExitCode::SUCCESS;
     }
     if let [mode, role, number] = &args[..]

@@ -8,7 +8,7 @@ use tokio_doca::Mode;
 use tokio_doca::soft::Soft;
 
 use super::rig::{Rig, bare, fill, on_task};
-use super::{cancel, counts, event, graph, raw, rdma, share};
+use super::{cancel, counts, echo, event, graph, raw, rdma, share};
 
 /// Bytes of the smallest job.
 const SMALL: usize = 64;
@@ -34,6 +34,7 @@ pub(crate) fn run(scenario: &str, jobs: u64) {
         "remote-busy" => share::run(jobs),
         "rdma-busy" => rdma::writes(jobs),
         "rdma-round-trips" => rdma::round_trips_here(jobs),
+        "rdma-echoes" => echo::echoes_here(jobs as usize),
         "dropped" => cancel::dropped(jobs),
         #[cfg(feature = "verbs")]
         other if other.starts_with("verbs-") => super::verbs::run(other, jobs),

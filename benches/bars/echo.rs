@@ -1,0 +1,422 @@
+//! N1 and N2: echoes of many connections, each with 32 on their way, with a second process, which is
+//! this program once more: `bars echo TRANSPORT CONNECTIONS SIZE`.
+//!
+//! The baseline is TCP over loopback, whose writes are batched: `Framed` with `feed` and `flush`.
+
+use std::net::{Ipv4Addr, TcpListener, TcpStream as StdStream};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use futures::{FutureExt, SinkExt, StreamExt};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeVal;
+use support::peer::{Peer, hear, hex, say, unhex};
+use support::programs::this_program;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::runtime::{Builder, Runtime};
+use tokio_doca::soft::Soft;
+use tokio_doca::{Buf, BufPool, Mmap, Mode, Rdma, WorkQ, mem::Access};
+use tokio_util::codec::{Framed, LengthDelimitedCodec};
+
+use super::measure::Samples;
+use super::report::Goal::{AtLeast, AtMost};
+use super::report::Report;
+use super::sys;
+
+/// Messages of a connection that are on their way.
+const DEPTH: usize = 32;
+/// Rounds of each case.
+const ROUNDS: usize = 5;
+/// The most system calls an echo of the baseline may take on each side.
+const CALLS: f64 = 0.1;
+
+/// Reads and writes of TCP streams, and how often the thread of the runtime went to sleep.
+static CALLED: AtomicU64 = AtomicU64::new(0);
+
+/// What the messages go over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Transport {
+    Tcp,
+    Rdma(Mode),
+}
+
+const TCP: Transport = Transport::Tcp;
+const EVENT: Transport = Transport::Rdma(Mode::EventDriven);
+const BUSY: Transport = Transport::Rdma(Mode::BusyPoll);
+
+impl Transport {
+    fn name(self) -> &'static str {
+        match self {
+            TCP => "tcp",
+            BUSY => "busy",
+            Transport::Rdma(_) => "event",
+        }
+    }
+
+    fn of(name: &str) -> Transport {
+        let known = [TCP, EVENT, BUSY].into_iter();
+        let mut known = known.filter(|known| known.name() == name);
+        known.next().expect("a transport")
+    }
+}
+
+fn runtime() -> Runtime {
+    let mut builder = Builder::new_current_thread();
+    let count = || {
+        CALLED.fetch_add(1, Relaxed);
+    };
+    let runtime = builder.enable_io().on_thread_park(count).build();
+    runtime.expect("a runtime")
+}
+
+/// The time that this process has had of all CPUs, in nanoseconds.
+fn cpu_time() -> f64 {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).expect("it is ours");
+    let of = |time: TimeVal| time.tv_sec() as f64 * 1e9 + time.tv_usec() as f64 * 1e3;
+    of(usage.user_time()) + of(usage.system_time())
+}
+
+/// A TCP stream whose system calls are counted.
+struct Counted(TcpStream);
+
+/// What is not ready took no system call, or found nothing: Tokio knows before.
+fn counted<T>(polled: Poll<T>) -> Poll<T> {
+    CALLED.fetch_add(polled.is_ready().into(), Relaxed);
+    polled
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        counted(Pin::new(&mut self.0).poll_read(cx, buf))
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        counted(Pin::new(&mut self.0).poll_write(cx, bytes))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+type Frames = Framed<Counted, LengthDelimitedCodec>;
+
+/// Of a connected stream, in a runtime.
+fn frames(stream: StdStream, size: usize) -> Frames {
+    stream.set_nodelay(true).expect("TCP_NODELAY");
+    stream.set_nonblocking(true).expect("a socket");
+    let stream = Counted(TcpStream::from_std(stream).expect("a stream"));
+    let burst = DEPTH * (size + 4);
+    let mut frames = Framed::with_capacity(stream, LengthDelimitedCodec::new(), burst);
+    frames.set_backpressure_boundary(2 * burst);
+    frames
+}
+
+/// Sends back what comes, until the other side has ended.
+async fn serve_tcp(mut frames: Frames) {
+    while let Some(first) = frames.next().await {
+        let mut next = Some(first);
+        while let Some(frame) = next {
+            let frame = frame.expect("a frame").freeze();
+            frames.feed(frame).await.expect("a write");
+            next = frames.next().now_or_never().flatten();
+        }
+        SinkExt::<Bytes>::flush(&mut frames).await.expect("a write");
+    }
+}
+
+/// Has so many messages echoed.
+async fn call_tcp(mut frames: Frames, size: usize, echoes: usize) {
+    let message = Bytes::from(vec![7; size]);
+    let (mut sent, mut came) = (0, 0);
+    while came < echoes {
+        while sent < echoes.min(came + DEPTH) {
+            frames.feed(message.clone()).await.expect("a write");
+            sent += 1;
+        }
+        SinkExt::<Bytes>::flush(&mut frames).await.expect("a write");
+        let mut next = frames.next().await;
+        while let Some(frame) = next {
+            assert_eq!(frame.expect("a frame").len(), size);
+            came += 1;
+            next = frames.next().now_or_never().flatten();
+        }
+    }
+}
+
+/// One side of the connections: each with the Buf that it sends, and a pool for all.
+struct Side {
+    pool: BufPool,
+    rdmas: Vec<(Rdma, Buf)>,
+}
+
+impl Side {
+    fn open(mode: Mode, connections: usize, size: usize) -> Side {
+        let device = Soft::builder().build().open("pf0").expect("a device");
+        let access = Access::LOCAL_READ_WRITE;
+        let mmap = Mmap::builder().device(&device).access(access);
+        let bufs = connections * (2 * DEPTH + 1);
+        let mmap = mmap.alloc(bufs * size).expect("memory");
+        let pool = BufPool::builder(&mmap).element_size(size).build();
+        let pool = pool.expect("a pool");
+        let workq = WorkQ::builder().mode(mode).build().expect("a WorkQ");
+        let rdma = |_| {
+            let builder = Rdma::builder(&device).recv_queue_size(2 * DEPTH as u32);
+            let buf = pool.try_alloc().expect("the pool has one");
+            buf.set_data(0, size).expect("all of it");
+            (builder.attach(&workq).expect("a context"), buf)
+        };
+        let rdmas = (0..connections).map(rdma).collect();
+        Side { pool, rdmas }
+    }
+}
+
+/// Sends back what comes, until the other side has ended.
+async fn serve_rdma(rdma: Rdma, pool: BufPool) {
+    let mut messages = rdma.recv_stream(&pool, 2 * DEPTH);
+    while let Some(Ok(message)) = messages.next().await {
+        let buf = message.buf.expect("no message is empty");
+        rdma.send(&buf).await.expect("a send");
+    }
+}
+
+/// Has so many messages echoed. The connection stays open until all have ended.
+async fn call_rdma(rdma: Rdma, src: Buf, pool: BufPool, echoes: usize) -> Rdma {
+    let mut messages = rdma.recv_stream(&pool, 2 * DEPTH);
+    let (mut sent, mut came) = (0, 0);
+    while came < echoes {
+        while sent < echoes.min(came + DEPTH) {
+            rdma.send(&src).await.expect("a send");
+            sent += 1;
+        }
+        let mut next = messages.next().await;
+        while let Some(message) = next {
+            let received = message.expect("a message").received;
+            assert_eq!(received.len, src.data_len());
+            came += 1;
+            next = messages.next().now_or_never().flatten();
+        }
+    }
+    drop(messages);
+    rdma
+}
+
+/// Runs a task for each, and returns what they end with.
+fn run<F>(runtime: &Runtime, tasks: impl Iterator<Item = F>) -> Vec<F::Output>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    let tasks: Vec<_> = tasks.map(|task| runtime.spawn(task)).collect();
+    let ended = runtime.block_on(join_all(tasks)).into_iter();
+    let ended = ended.map(|end| end.expect("the task did not panic"));
+    ended.collect()
+}
+
+/// What a process has used.
+#[derive(Clone, Copy)]
+struct Used {
+    /// In nanoseconds, of all CPUs.
+    cpu: f64,
+    /// System calls of the baseline.
+    calls: f64,
+}
+
+impl Used {
+    fn until_now() -> Used {
+        Used {
+            cpu: cpu_time(),
+            calls: CALLED.load(Relaxed) as f64,
+        }
+    }
+
+    fn since(self, before: Used) -> Used {
+        Used {
+            cpu: self.cpu - before.cpu,
+            calls: self.calls - before.calls,
+        }
+    }
+}
+
+/// In the second process: echoes until the other side has ended, and says what that took.
+pub(crate) fn peer(transport: &str, connections: usize, size: usize) {
+    sys::pin(Some(1));
+    let runtime = runtime();
+    let _in_it = runtime.enter();
+    let before;
+    match Transport::of(transport) {
+        Transport::Tcp => {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+            let port = listener.local_addr().expect("an address").port();
+            say(&port.to_string());
+            let accept = |_| listener.accept().expect("a connection").0;
+            let streams: Vec<StdStream> = (0..connections).map(accept).collect();
+            say("connected");
+            before = Used::until_now();
+            let serve = |stream| serve_tcp(frames(stream, size));
+            run(&runtime, streams.into_iter().map(serve));
+        }
+        Transport::Rdma(mode) => {
+            let Side { pool, rdmas } = Side::open(mode, connections, size);
+            for (rdma, _) in &rdmas {
+                say(&hex(&rdma.export().expect("a blob")));
+                let blob = unhex(&hear().expect("the parent is there"));
+                rdma.connect(&blob).wait().expect("a connection");
+            }
+            say("connected");
+            before = Used::until_now();
+            let serve = |(rdma, _)| serve_rdma(rdma, pool.clone());
+            run(&runtime, rdmas.into_iter().map(serve));
+        }
+    }
+    let Used { cpu, calls } = Used::until_now().since(before);
+    say(&format!("{cpu} {calls}"));
+}
+
+/// Echoes between two WorkQs of this process, on one thread.
+pub(crate) fn echoes_here(echoes: usize) {
+    const CONNECTIONS: usize = 64;
+    let runtime = runtime();
+    let _in_it = runtime.enter();
+    let sides = [0, 1].map(|_| Side::open(Mode::EventDriven, CONNECTIONS, 64));
+    let [here, there] = sides;
+    for ((one, _), (other, _)) in here.rdmas.iter().zip(&there.rdmas) {
+        let [one_blob, other_blob] = [one, other].map(|end| end.export().expect("a blob"));
+        one.connect(&other_blob).wait().expect("a connection");
+        other.connect(&one_blob).wait().expect("a connection");
+    }
+    for (rdma, _) in there.rdmas {
+        runtime.spawn(serve_rdma(rdma, there.pool.clone()));
+    }
+    let call = |(rdma, src)| call_rdma(rdma, src, here.pool.clone(), echoes / CONNECTIONS);
+    run(&runtime, here.rdmas.into_iter().map(call));
+}
+
+/// What an echo takes: nanoseconds, those of the CPUs of both sides, and system calls of the
+/// baseline.
+type Cost = [f64; 3];
+
+fn measure(transport: Transport, connections: usize, size: usize, echoes: usize) -> Cost {
+    let mut command = this_program();
+    let numbers = [connections, size].map(|number| number.to_string());
+    command.args(["echo", transport.name()]).args(numbers);
+    let mut peer = Peer::spawn(command);
+    sys::pin(Some(0));
+    let runtime = runtime();
+    let _in_it = runtime.enter();
+    let each = echoes / connections;
+    let (took, used) = match transport {
+        Transport::Tcp => {
+            let port: u16 = peer.hear().parse().expect("a port");
+            let connect = |_| StdStream::connect((Ipv4Addr::LOCALHOST, port)).expect("a stream");
+            let streams: Vec<StdStream> = (0..connections).map(connect).collect();
+            assert_eq!(peer.hear(), "connected");
+            let (start, before) = (Instant::now(), Used::until_now());
+            let call = |stream| call_tcp(frames(stream, size), size, each);
+            run(&runtime, streams.into_iter().map(call));
+            (start.elapsed(), Used::until_now().since(before))
+        }
+        Transport::Rdma(mode) => {
+            let Side { pool, rdmas } = Side::open(mode, connections, size);
+            for (rdma, _) in &rdmas {
+                let blob = unhex(&peer.hear());
+                peer.say(&hex(&rdma.export().expect("a blob")));
+                rdma.connect(&blob).wait().expect("a connection");
+            }
+            assert_eq!(peer.hear(), "connected");
+            let (start, before) = (Instant::now(), Used::until_now());
+            let call = |(rdma, src)| call_rdma(rdma, src, pool.clone(), each);
+            let ended = run(&runtime, rdmas.into_iter().map(call));
+            let used = (start.elapsed(), Used::until_now().since(before));
+            drop(ended);
+            used
+        }
+    };
+    let said = peer.hear();
+    let (cpu, calls) = said.split_once(' ').expect("two numbers");
+    let number = |text: &str| text.parse::<f64>().expect("a number");
+    let (cpu, calls) = (used.cpu + number(cpu), used.calls + number(calls));
+    peer.ends();
+    sys::pin(None);
+    let count = (each * connections) as f64;
+    [took.as_nanos() as f64 / count, cpu / count, calls / count]
+}
+
+/// The medians of what the cases cost, which are measured in turn.
+fn compare<const CASES: usize>(
+    cases: [Transport; CASES],
+    connections: usize,
+    size: usize,
+    echoes: usize,
+) -> [Cost; CASES] {
+    let mut samples = [const { [const { Vec::new() }; 3] }; CASES];
+    for _ in 0..ROUNDS {
+        for (case, samples) in cases.into_iter().zip(&mut samples) {
+            let cost = measure(case, connections, size, echoes);
+            for (sample, samples) in cost.into_iter().zip(samples) {
+                samples.push(sample);
+            }
+        }
+    }
+    samples.map(|of| of.map(|of| Samples::of(of).median()))
+}
+
+/// Echoes over RDMA against TCP.
+fn line(
+    report: &mut Report,
+    name: &str,
+    over: Transport,
+    connections: usize,
+    size: usize,
+    echoes: usize,
+    goal: f64,
+) {
+    let busy_cpus = sys::both_cpus().err().unwrap_or_default();
+    let [tcp, rdma] = compare([TCP, over], connections, size, echoes);
+    if tcp[2] / 2.0 > CALLS && connections > 1 {
+        let why = format!(
+            "the baseline makes {:.2} system calls an echo on each side",
+            tcp[2] / 2.0
+        );
+        return report.skip(name, &why);
+    }
+    let what = format!(
+        "echoes of {size} B a second over {connections} connections, {DEPTH} on their way each, \
+         {}-driven, over TCP ({:.0} against {:.0} thousand){busy_cpus}",
+        over.name(),
+        1e6 / rdma[0],
+        1e6 / tcp[0]
+    );
+    report.line(name, tcp[0] / rdma[0], AtLeast(goal), "x", &what);
+    let what = format!(
+        "CPU time of such an echo, of both sides ({:.2} us against {:.2}){busy_cpus}",
+        rdma[1] / 1e3,
+        tcp[1] / 1e3
+    );
+    let name = format!("{name}.cpu");
+    report.line(&name, rdma[1] / tcp[1], AtMost(1.0), "x", &what);
+}
+
+pub(crate) fn n1(report: &mut Report) {
+    line(report, "N1", EVENT, 64, 64, 400_000, 0.8);
+    line(report, "N1.one", EVENT, 1, 64, 200_000, 3.0);
+    line(report, "N1.4K", EVENT, 64, 4096, 100_000, 2.0);
+}
