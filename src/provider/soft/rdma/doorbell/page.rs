@@ -253,13 +253,17 @@ impl DoorbellPage {
         self.wake_peer();
     }
 
-    /// Has the peer look at a message ring.
-    #[cold]
+    /// Has the peer look at a message ring. After what was published, and a fence.
+    #[inline]
     pub(in super::super) fn hint_peer(&self, index: u32) {
-        let word = index as usize / 64;
+        let (word, bit) = (index as usize / 64, 1 << (index % 64));
         let peer = self.side.peer();
-        self.word(peer, HINTS + 8 * word)
-            .fetch_or(1 << (index % 64), Ordering::SeqCst);
+        let hints = self.word(peer, HINTS + 8 * word);
+        // A hint that the peer has not taken yet serves for this too: pairs with `take_hints`.
+        if hints.load(Ordering::SeqCst) & bit != 0 {
+            return;
+        }
+        hints.fetch_or(bit, Ordering::SeqCst);
         self.word(peer, SUMMARY)
             .fetch_or(1 << word, Ordering::SeqCst);
         // Before the look whether it is armed.
@@ -281,6 +285,9 @@ impl DoorbellPage {
             let mut bits = self
                 .word(self.side, HINTS + 8 * word as usize)
                 .swap(0, Ordering::SeqCst);
+            // Before the look at what was hinted at: whoever found its hint there yet has published
+            // before.
+            fence(Ordering::SeqCst);
             while bits != 0 {
                 if let Some(endpoint) = self.member(word * 64 + bits.trailing_zeros()) {
                     each(endpoint);

@@ -142,8 +142,29 @@ pub(in super::super) struct Nonsense;
 /// A message ring, as one side sees it.
 pub(in super::super) struct MessageRing {
     memory: Arc<Memory>,
-    shape: Shape,
-    side: Side,
+    own: Block,
+    peers: Block,
+}
+
+/// Where the block of a side lies, and what is in it.
+struct Block {
+    base: usize,
+    /// Its receives, less one. As many messages of the other side fit.
+    receives: usize,
+    messages: usize,
+    stream: usize,
+}
+
+impl Block {
+    fn of(shape: Shape, side: Side) -> Block {
+        let base = shape.base(side);
+        Block {
+            base,
+            receives: shape.receives(side) - 1,
+            messages: base + shape.messages_at(side),
+            stream: base + shape.stream_at(side),
+        }
+    }
 }
 
 /// A number and what is said of it, in a word: never 0 but for the number 2^32 - 1.
@@ -161,8 +182,8 @@ impl MessageRing {
         assert_eq!(shape.len(), Some(memory.len()));
         MessageRing {
             memory,
-            shape,
-            side,
+            own: Block::of(shape, side),
+            peers: Block::of(shape, side.peer()),
         }
     }
 
@@ -170,19 +191,27 @@ impl MessageRing {
         self.memory.is_ours()
     }
 
-    fn word(&self, side: Side, at: usize) -> &AtomicU64 {
-        self.memory.word(self.shape.base(side) + at)
+    #[inline(always)]
+    fn word(&self, block: &Block, at: usize) -> &AtomicU64 {
+        self.memory.word(block.base + at)
     }
 
-    fn receive(&self, side: Side, number: u64) -> &AtomicU64 {
-        let turn = number as usize & (self.shape.receives(side) - 1);
-        self.word(side, RECEIVES + 8 * turn)
+    #[inline(always)]
+    fn receive(&self, block: &Block, number: u64) -> &AtomicU64 {
+        let turn = number as usize & block.receives;
+        self.word(block, RECEIVES + 8 * turn)
     }
 
     /// Where the entry of this side's message is.
-    fn entry(&self, side: Side, number: u64) -> usize {
-        let turn = number as usize & (self.shape.receives(side.peer()) - 1);
-        self.shape.base(side) + self.shape.messages_at(side) + ENTRY * turn
+    #[inline(always)]
+    fn outgoing_entry(&self, number: u64) -> usize {
+        self.own.messages + ENTRY * (number as usize & self.peers.receives)
+    }
+
+    /// Where the entry of the peer's message is.
+    #[inline(always)]
+    fn incoming_entry(&self, number: u64) -> usize {
+        self.peers.messages + ENTRY * (number as usize & self.own.receives)
     }
 
     /// This side says where it stands. What it published before is seen by who sees this.
@@ -193,11 +222,11 @@ impl MessageRing {
             Presence::Closed => 2,
             Presence::Failed => 3,
         };
-        self.word(self.side, PRESENCE).store(word, Ordering::SeqCst);
+        self.word(&self.own, PRESENCE).store(word, Ordering::SeqCst);
     }
 
     pub(in super::super) fn peer(&self) -> Presence {
-        match self.word(self.side.peer(), PRESENCE).load(Ordering::SeqCst) {
+        match self.word(&self.peers, PRESENCE).load(Ordering::SeqCst) {
             0 => Presence::Absent,
             1 => Presence::Connected,
             2 => Presence::Closed,
@@ -208,33 +237,33 @@ impl MessageRing {
     /// From now on this side looks at the message ring by itself, or does not. Whoever says that it
     /// does not looks once more.
     pub(in super::super) fn set_parked(&self, parked: bool) {
-        self.word(self.side, PARKED)
+        self.word(&self.own, PARKED)
             .store(parked.into(), Ordering::SeqCst);
     }
 
     /// This side waits for a receive or for room, or does not. Whoever waits looks once more.
     pub(in super::super) fn set_wants(&self, wants: bool) {
-        self.word(self.side, WANTS)
+        self.word(&self.own, WANTS)
             .store(wants.into(), Ordering::SeqCst);
     }
 
     /// Whether the peer must be hinted at a message. After a SeqCst fence.
     #[inline]
     pub(in super::super) fn peer_is_parked(&self) -> bool {
-        self.word(self.side.peer(), PARKED).load(Ordering::SeqCst) != 0
+        self.word(&self.peers, PARKED).load(Ordering::SeqCst) != 0
     }
 
     /// Whether the peer must be hinted at a receive or at room. After a SeqCst fence.
     #[inline]
     pub(in super::super) fn peer_wants(&self) -> bool {
-        self.word(self.side.peer(), WANTS).load(Ordering::SeqCst) != 0
+        self.word(&self.peers, WANTS).load(Ordering::SeqCst) != 0
     }
 
     /// Posts this side's receive of this number.
     #[inline]
     pub(in super::super) fn post(&self, number: u64, room: u32) {
         // Release: the message that was there a turn before was read.
-        self.receive(self.side, number)
+        self.receive(&self.own, number)
             .store(numbered(number, room), Ordering::Release);
     }
 
@@ -242,8 +271,7 @@ impl MessageRing {
     #[inline]
     pub(in super::super) fn room(&self, number: u64) -> Option<u32> {
         of_number(
-            self.receive(self.side.peer(), number)
-                .load(Ordering::Acquire),
+            self.receive(&self.peers, number).load(Ordering::Acquire),
             number,
         )
     }
@@ -252,7 +280,7 @@ impl MessageRing {
     #[inline]
     pub(in super::super) fn outgoing(&self, number: u64, len: usize) -> Segment {
         debug_assert!(len <= INLINE);
-        let at = self.entry(self.side, number) + HEAD;
+        let at = self.outgoing_entry(number) + HEAD;
         self.memory.to_write(at, len)
     }
 
@@ -265,7 +293,7 @@ impl MessageRing {
             Kind::WriteImm => 2,
             Kind::TooLong => 3,
         };
-        let entry = self.entry(self.side, number);
+        let entry = self.outgoing_entry(number);
         let rest = kind << 32 | u64::from(head.immediate);
         self.memory.word(entry + 8).store(rest, Ordering::Relaxed);
         // Release: the bytes and the word before it.
@@ -277,14 +305,14 @@ impl MessageRing {
     /// Whether the peer's message of this number is there.
     #[inline]
     pub(in super::super) fn has(&self, number: u64) -> bool {
-        let entry = self.entry(self.side.peer(), number);
+        let entry = self.incoming_entry(number);
         of_number(self.memory.word(entry).load(Ordering::Acquire), number).is_some()
     }
 
     /// The peer's message of this number, if it is there.
     #[inline]
     pub(in super::super) fn head(&self, number: u64) -> Option<Result<Head, Nonsense>> {
-        let entry = self.entry(self.side.peer(), number);
+        let entry = self.incoming_entry(number);
         let len = of_number(self.memory.word(entry).load(Ordering::Acquire), number)?;
         let rest = self.memory.word(entry + 8).load(Ordering::Relaxed);
         let kind = match rest >> 32 {
@@ -306,57 +334,52 @@ impl MessageRing {
     #[inline]
     pub(in super::super) fn incoming(&self, number: u64, len: usize) -> Segment {
         debug_assert!(len <= INLINE);
-        let at = self.entry(self.side.peer(), number) + HEAD;
+        let at = self.incoming_entry(number) + HEAD;
         self.memory.to_read(at, len)
     }
 
     /// How much room there is in this side's stream, of which so much was produced.
     pub(super) fn stream_room(&self, produced: u64) -> Result<usize, Nonsense> {
-        let consumed = self
-            .word(self.side.peer(), CONSUMED)
-            .load(Ordering::Acquire);
+        let consumed = self.word(&self.peers, CONSUMED).load(Ordering::Acquire);
         let full = usize::try_from(produced.wrapping_sub(consumed)).map_err(|_| Nonsense)?;
         STREAM.checked_sub(full).ok_or(Nonsense)
     }
 
     /// How many bytes there are in the peer's stream, of which so much was consumed.
     pub(in super::super) fn stream_len(&self, consumed: u64) -> Result<usize, Nonsense> {
-        let produced = self
-            .word(self.side.peer(), PRODUCED)
-            .load(Ordering::Acquire);
+        let produced = self.word(&self.peers, PRODUCED).load(Ordering::Acquire);
         let len = usize::try_from(produced.wrapping_sub(consumed)).map_err(|_| Nonsense)?;
         (len <= STREAM).then_some(len).ok_or(Nonsense)
     }
 
     /// Where the first of so many bytes of a side's stream are, from this one on: as many as lie
     /// together.
-    fn stream_piece(&self, side: Side, at: u64, len: usize) -> (usize, usize) {
+    fn stream_piece(block: &Block, at: u64, len: usize) -> (usize, usize) {
         let from = at as usize & (STREAM - 1);
-        let start = self.shape.base(side) + self.shape.stream_at(side);
-        (start + from, len.min(STREAM - from))
+        (block.stream + from, len.min(STREAM - from))
     }
 
     /// Where this side's bytes go next.
     pub(in super::super) fn stream_out(&self, produced: u64, len: usize) -> Segment {
-        let (at, len) = self.stream_piece(self.side, produced, len);
+        let (at, len) = Self::stream_piece(&self.own, produced, len);
         self.memory.to_write(at, len)
     }
 
     /// Where the peer's bytes are next.
     pub(in super::super) fn stream_in(&self, consumed: u64, len: usize) -> Segment {
-        let (at, len) = self.stream_piece(self.side.peer(), consumed, len);
+        let (at, len) = Self::stream_piece(&self.peers, consumed, len);
         self.memory.to_read(at, len)
     }
 
     /// So many bytes are in this side's stream.
     pub(in super::super) fn set_produced(&self, produced: u64) {
-        self.word(self.side, PRODUCED)
+        self.word(&self.own, PRODUCED)
             .store(produced, Ordering::Release);
     }
 
     /// So many bytes of the peer's stream were taken: they may be overwritten.
     pub(in super::super) fn set_consumed(&self, consumed: u64) {
-        self.word(self.side, CONSUMED)
+        self.word(&self.own, CONSUMED)
             .store(consumed, Ordering::Release);
     }
 }
