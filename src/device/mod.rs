@@ -121,7 +121,7 @@
 //!    [`Registrar`] for [`Audience::Rdma`], and `share_rdma` ([`ImportOrigin`] says when they were
 //!    taken back). Then `open_endpoint` with `export`, `connect`, `state` and `reset`, an entry in
 //!    [`Caps::rdma`] with `event_driven` set to `false`, and one-sided operations in `submit`: they
-//!    need nothing of the peer's queue. Then `post_recv` and messages; then what fails
+//!    need nothing of the peer's queue. Then `post_recvs` and messages; then what fails
 //!    ([`Endpoint`], duties 2 and 3), with atomics and immediates left out of the capabilities if
 //!    there are none. Completions may come by `reap` alone, and who has nothing inline leaves
 //!    `try_inline` as it is: both sides' queues are looked at. Last the events. After each step
@@ -200,6 +200,7 @@ pub use memory::{
 pub use provider::{Adapter, Device, DeviceId, Liveness, Provider, WeakDevice};
 pub use queue::{
     Armed, Endpoint, EndpointConfig, EndpointState, EventBacking, EventConfig, EventCounter,
-    EventPort, EventWait, KeepAlive, Mtu, Processor, Queue, QueueConfig, Signal, Submit, Submitted,
+    EventPort, EventWait, KeepAlive, Mtu, Processor, Queue, QueueConfig, Receive, Signal, Submit,
+    Submitted,
 };
 pub use representor::Representor;

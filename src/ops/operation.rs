@@ -106,10 +106,6 @@ impl<K: Operation> Op<K> {
         Op { flight }
     }
 
-    pub(super) fn flight(&self) -> &K::JobFuture {
-        &self.flight
-    }
-
     /// Submits it now, without waiting. The future that it returns waits for the end.
     ///
     /// # Errors

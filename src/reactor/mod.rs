@@ -64,10 +64,15 @@ pub use mode::Mode;
 pub use tables::Received;
 pub use workq::{Shutdown, Stats, WorkQ, WorkQBuilder};
 
-pub(crate) use endpoint::{DisconnectWait, EndpointPort, Receiver, RecvFuture};
+pub(crate) use endpoint::{
+    BATCH, DisconnectWait, EndpointPort, Receiver, RecvBatch, RecvFuture, abandon, poll_posted,
+    settle,
+};
 pub(crate) use jobs::{Completions, JobFuture, RunWaiter};
+pub(crate) use mode::Spin;
+pub(crate) use places::Wanted;
 pub(crate) use slots::{Outcome, ResultKind, Run};
 pub(crate) use sync_event::{EventPortHandle, EventWaitFuture, Waiter};
-pub(crate) use tables::{End, PostedRun, RecvBuf, RecvCompletion};
+pub(crate) use tables::{End, PostedRun, Receipt, RecvBuf, RecvCompletion};
 pub(crate) use waiting::Backoff;
 pub(crate) use workq::{Attachment, HasAttachment, Prepared};

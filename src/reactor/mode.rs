@@ -57,7 +57,7 @@ const BUSY: u64 = u64::MAX;
 
 /// A mode in a word: nanoseconds and one for Hybrid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Policy(u64);
+pub(crate) struct Policy(u64);
 
 impl Policy {
     /// Who waits sleeps at once.
@@ -172,7 +172,7 @@ impl Misses {
 /// After each reading the turn of the next is reckoned from the time that the turns took so far, at
 /// most twice as many.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Spin {
+pub(crate) struct Spin {
     /// Nanoseconds on the WorkQ's clock at the first turn.
     since: u64,
     turns: u32,

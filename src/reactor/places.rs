@@ -3,12 +3,15 @@
 
 use std::task::Waker;
 
+use arrayvec::ArrayVec;
+
 use crate::device::Completion;
 use crate::mem::Writing;
+use crate::reactor::slots::BATCH;
 use crate::sync::Waiters;
 
 /// What there is a line for.
-pub(super) trait Wanted {
+pub(crate) trait Wanted {
     fn line(&self) -> &Waiters;
 
     /// How many those in line could take.
@@ -23,8 +26,9 @@ pub(super) trait Places: Wanted + Send + Sync {
     /// How many places were taken, ever.
     fn posted(&self) -> u64;
 
-    /// The device says that what had a place is over. `None`: it names none that is taken.
-    fn complete(&self, completion: &Completion) -> Option<Ended>;
+    /// The device says that what had these places is over. For each it adds what is to be done, or
+    /// `None` if no such place is taken.
+    fn complete(&self, completions: &[Completion], ended: &mut ArrayVec<Option<Ended>, BATCH>);
 
     /// Makes all Ops that have a place, or wait for one, poll again.
     fn wake_all(&self);

@@ -10,7 +10,7 @@ use crate::fake_verbs::{Description, Fake, LIMIT, World};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio_doca::device::{
     Armed, Completion, Device, Endpoint, EndpointConfig, EndpointState, Liveness, Queue,
-    QueueConfig, RdmaJob, Segments, Signal, Submitted, Token, Verb,
+    QueueConfig, RdmaJob, Receive, Segments, Signal, Submitted, Token, Verb,
 };
 use tokio_doca::error::{JobError, Reason};
 use tokio_doca::verbs::ffi::Wc;
@@ -67,8 +67,14 @@ impl Bench {
 
     /// A receive of no bytes.
     fn post_recv(&self, to: usize, number: u32) -> Result<(), JobError> {
-        // SAFETY: as above.
-        unsafe { self.ends[to].post_recv(Token::new(1, number, 1), &Segments::none(), 0) }
+        let receive = Receive {
+            token: Token::new(1, number, 1),
+            dst: Segments::none(),
+            room: 0,
+        };
+        // SAFETY: it names no memory.
+        let posted = unsafe { self.ends[to].post_recvs(&[receive]) };
+        posted.refused.map_or(Ok(()), Err)
     }
 
     fn reap(&self, of: usize) -> Vec<Completion> {

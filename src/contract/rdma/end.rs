@@ -18,7 +18,7 @@ use super::Peers;
 use crate::contract::rig::{Arena, Bell, Dice};
 use crate::device::{
     Access, Completion, Endpoint, EndpointConfig, EndpointState, Job, Queue, QueueConfig, RdmaJob,
-    RegistrationUse, Segment, Segments, Signal, Submitted, Token,
+    Receive, RegistrationUse, Segment, Segments, Signal, Submitted, Token,
 };
 use crate::error::JobError;
 
@@ -284,7 +284,10 @@ impl End {
             self.segments(Table::Receives, index),
         );
         // SAFETY: as for `submit`; there are as many cells as receives were promised.
-        unsafe { self.endpoint().post_recv(token, &dst, room) }?;
+        let posted = unsafe { self.endpoint().post_recvs(&[Receive { token, dst, room }]) };
+        if let Some(refused) = posted.refused {
+            return Err(refused);
+        }
         self.receives[index as usize].in_flight = true;
         self.order[Table::Receives as usize].push_back(index);
         Ok(())

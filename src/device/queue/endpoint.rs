@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::submit::{KeepAlive, Submit};
+use super::submit::{KeepAlive, Submit, Submitted};
 use crate::device::job::{Segments, Token};
 use crate::device::memory::Access;
 use crate::error::{JobError, Result};
@@ -109,6 +109,17 @@ pub enum EndpointState {
     Error(JobError),
 }
 
+/// A receive, as an Endpoint posts it.
+#[derive(Clone, Copy, Debug)]
+pub struct Receive {
+    /// The name of its Completion.
+    pub token: Token,
+    /// The memory of the message. It is empty if the receive is for messages without bytes.
+    pub dst: Segments,
+    /// The most bytes that a message may have. `dst` has at least as many.
+    pub room: usize,
+}
+
 /// The device's half of an Rdma, which takes [`Job::Rdma`](crate::device::Job::Rdma) alone.
 ///
 /// Its Completions come out of the [`Queue`](crate::device::Queue) that opened it. Besides the
@@ -149,18 +160,15 @@ pub unsafe trait Endpoint: Submit {
     /// then, or Error if there is no way back but a reset.
     fn connect(&self, blob: &[u8], deadline: Instant) -> Result<()>;
 
-    /// Posts a receive of at most `room` bytes. It is taken in the states Init and Connected.
-    ///
-    /// # Errors
-    ///
-    /// [`JobError::flushed`] in the state Error.
+    /// Posts receives, in order, until one is refused. They are taken in the states Init and
+    /// Connected, and refused with [`JobError::flushed`] in the state Error.
     ///
     /// # Safety
     ///
-    /// The memory is valid, and leased, until the receive's Completion was reaped, or what `retire`
+    /// The memory of each is valid, and leased, until its Completion was reaped, or what `retire`
     /// was given is dropped. No Token is posted already, and no more than `recv_queue_size`
     /// receives are.
-    unsafe fn post_recv(&self, token: Token, dst: &Segments, room: usize) -> Result<(), JobError>;
+    unsafe fn post_recvs(&self, receives: &[Receive]) -> Submitted;
 
     /// Back to Init, from any state: the connection ends, what was accepted ends flushed, and what
     /// was exported is worth nothing any more. The peer's state turns to Error.

@@ -8,7 +8,7 @@ mod queue;
 mod signal;
 mod submit;
 
-pub use endpoint::{Endpoint, EndpointConfig, EndpointState, Mtu};
+pub use endpoint::{Endpoint, EndpointConfig, EndpointState, Mtu, Receive};
 pub use event::{EventBacking, EventConfig, EventCounter, EventPort, EventWait, Processor};
 pub use queue::{Armed, Queue, QueueConfig};
 pub use signal::Signal;

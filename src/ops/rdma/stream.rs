@@ -6,14 +6,19 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use arrayvec::ArrayVec;
 use futures::Stream;
 use futures::stream::{FusedStream, unfold};
 
-use super::{Rdma, RdmaRecv};
+use super::Rdma;
+use super::recv::{RdmaRecv, RecvRequest};
 use crate::device::RecvOpcode;
 use crate::error::JobError;
 use crate::mem::{Buf, BufPool};
-use crate::reactor::{DisconnectWait, EndpointPort, Received};
+use crate::reactor::{
+    BATCH, DisconnectWait, EndpointPort, Receipt, Received, RecvBatch, Spin, Wanted, abandon,
+    poll_posted, settle,
+};
 
 /// What a [`RecvStream`] yields.
 #[derive(Debug)]
@@ -26,19 +31,36 @@ pub struct Message {
     pub received: Received,
 }
 
+impl Message {
+    fn new(buf: Buf, received: Received) -> Message {
+        let empty = received.len == 0 || received.opcode == RecvOpcode::WriteImm;
+        Message {
+            buf: (!empty).then_some(buf),
+            received,
+        }
+    }
+}
+
 /// The stream of [`Rdma::recv_stream`].
 #[must_use = "streams do nothing unless polled"]
 pub struct RecvStream {
-    /// In the order in which their receives were posted; who waits to be posted stands behind.
-    posted: VecDeque<Entry>,
-    /// Places that are used again.
-    idle: Vec<Place>,
-    /// What the pool has, as it has it.
+    /// Receives that are posted, the oldest first, each with the Buf that it is for.
+    posted: VecDeque<(Receipt, Buf)>,
+    /// How long the first of them was polled for.
+    spin: Spin,
+    /// While none is posted: a receive that waits in line for a place, and its Buf.
+    in_line: Pin<Box<Option<RdmaRecv<Rdma, Buf>>>>,
+    in_line_buf: Option<Buf>,
+    pool: BufPool,
+    /// What the pool has, as it has it; polled while the pool is empty.
     bufs: Pin<Box<dyn Stream<Item = Buf> + Send + Sync>>,
+    waits_for_buf: bool,
     /// What it waits for while it has no receive posted.
     disconnect_wait: Pin<Box<DisconnectWait<Pair>>>,
     rdma: Rdma,
     receives: usize,
+    /// Why the next receive could not be posted.
+    refused: Option<JobError>,
     failed: bool,
 }
 
@@ -51,38 +73,6 @@ impl AsRef<EndpointPort> for Pair {
     }
 }
 
-type Place = Pin<Box<Option<RdmaRecv<Rdma, Buf>>>>;
-
-struct Entry {
-    place: Place,
-    buf: Buf,
-    outcome: Option<Result<Received, JobError>>,
-}
-
-impl Entry {
-    fn recv(&self) -> Option<&RdmaRecv<Rdma, Buf>> {
-        (*self.place).as_ref()
-    }
-
-    fn is_begun(&self) -> bool {
-        self.recv().is_some_and(|recv| recv.flight().is_begun())
-    }
-
-    fn is_older_than(&self, other: &Entry) -> bool {
-        let recvs = self.recv().zip(other.recv());
-        recvs.is_some_and(|(this, other)| this.flight().is_older_than(other.flight()))
-    }
-
-    fn poll(&mut self, cx: &mut Context<'_>) {
-        if self.outcome.is_none()
-            && let Some(recv) = self.place.as_mut().as_pin_mut()
-            && let Poll::Ready(outcome) = recv.poll(cx)
-        {
-            self.outcome = Some(outcome);
-        }
-    }
-}
-
 impl RecvStream {
     pub(super) fn new(rdma: &Rdma, pool: &BufPool, receives: usize) -> RecvStream {
         let bufs = unfold(pool.clone(), async |pool| {
@@ -91,46 +81,147 @@ impl RecvStream {
         });
         RecvStream {
             posted: VecDeque::with_capacity(receives),
-            idle: Vec::with_capacity(receives),
+            spin: Spin::default(),
             // Once for all: no message allocates.
+            in_line: Box::pin(None),
+            in_line_buf: None,
+            pool: pool.clone(),
             bufs: Box::pin(bufs),
+            waits_for_buf: false,
             disconnect_wait: Box::pin(DisconnectWait::new(Pair(rdma.clone()))),
             rdma: rdma.clone(),
             receives,
+            refused: None,
             failed: false,
         }
     }
 
-    /// Begins as many receives as there shall be, in order.
-    fn post(&mut self, cx: &mut Context<'_>) {
-        while self.posted.len() < self.receives {
-            let Poll::Ready(Some(buf)) = self.bufs.as_mut().poll_next(cx) else {
-                break;
-            };
-            let mut place = self.idle.pop().unwrap_or_else(|| Box::pin(None));
-            place.set(Some(self.rdma.recv(buf.clone()).owned()));
-            self.posted.push_back(Entry {
-                place,
-                buf,
-                outcome: None,
-            });
+    /// The next Buf. If the pool has none, the task is woken when it has.
+    fn buf(&mut self, cx: &mut Context<'_>) -> Option<Buf> {
+        if !self.waits_for_buf
+            && let Ok(buf) = self.pool.try_alloc()
+        {
+            return Some(buf);
         }
-        // Those that are posted wake this task; only the first of them can be over.
-        let begun = self.posted.iter().rposition(Entry::is_begun);
-        for at in begun.map_or(0, |last| last + 1)..self.posted.len() {
-            self.posted[at].poll(cx);
-            if !self.posted[at].is_begun() {
-                break;
-            }
-            self.put_in_order(at);
+        let polled = self.bufs.as_mut().poll_next(cx);
+        self.waits_for_buf = polled.is_pending();
+        match polled {
+            Poll::Ready(buf) => buf,
+            Poll::Pending => None,
         }
     }
 
-    /// A receive that was taken over from a dropped Op may be older than others of the stream.
-    fn put_in_order(&mut self, mut at: usize) {
-        while at > 0 && self.posted[at].is_older_than(&self.posted[at - 1]) {
-            self.posted.swap(at, at - 1);
-            at -= 1;
+    /// Whether receives are to be posted before the first is looked at: if many are missing, if
+    /// the task may be about to sleep, or if a dropped receive may be older than the first.
+    fn shall_post(&self) -> bool {
+        let missing = self.receives - self.posted.len();
+        let Some((first, _)) = self.posted.front() else {
+            return true;
+        };
+        let receives = self.rdma.port().receives();
+        missing > 0
+            && (missing >= (self.receives / 4).clamp(1, BATCH)
+                || receives.any_orphan()
+                || !receives.is_over(*first))
+    }
+
+    /// Posts as many receives as there shall be, in order.
+    fn post(&mut self, cx: &mut Context<'_>) {
+        while self.refused.is_none() && self.posted.len() < self.receives {
+            let receives = self.rdma.port().receives();
+            // Others that stand in line come first.
+            let places = match receives.line.is_empty() {
+                true => receives.available(),
+                false => 0,
+            };
+            let count = places.min(self.receives - self.posted.len()).min(BATCH);
+            let mut bufs = ArrayVec::new();
+            while bufs.len() < count
+                && let Some(buf) = self.buf(cx)
+            {
+                bufs.push(buf);
+            }
+            if bufs.is_empty() || !self.post_for(bufs) {
+                return;
+            }
+        }
+    }
+
+    /// Posts a receive for each Buf. Returns whether all found a place.
+    fn post_for(&mut self, mut bufs: ArrayVec<Buf, BATCH>) -> bool {
+        let port = self.rdma.port();
+        let mut batch = match RecvBatch::begin(port) {
+            Ok(batch) => batch,
+            Err(error) => {
+                self.refused = Some(error);
+                return false;
+            }
+        };
+        // Dropped receives are older than those that are posted here.
+        while let Some(buf) = bufs.pop() {
+            let Some(receipt) = port.receives().adopt() else {
+                bufs.push(buf);
+                break;
+            };
+            let younger = |(other, _): &(Receipt, Buf)| !other.is_older_than(receipt);
+            let at = self.posted.iter().position(younger);
+            let at = at.unwrap_or(self.posted.len());
+            self.posted.insert(at, (receipt, buf));
+        }
+        for dst in &bufs {
+            let rdma = &self.rdma;
+            if let Err(error) = batch.add(&RecvRequest { rdma, dst }) {
+                self.refused = Some(error);
+                break;
+            }
+        }
+        let (receipts, refused) = batch.post(port);
+        let all = receipts.len() == bufs.len();
+        self.posted.extend(receipts.into_iter().zip(bufs));
+        self.refused = refused.or(self.refused);
+        all
+    }
+
+    /// Waits for the first receive that is posted.
+    fn poll_posted(&mut self, cx: &mut Context<'_>) -> Poll<Result<Message, JobError>> {
+        let rdma = &self.rdma;
+        let (receipt, dst) = self.posted.front().expect("one is posted");
+        let (receipt, receiver) = (*receipt, RecvRequest { rdma, dst });
+        let ended = ready!(poll_posted(&receiver, receipt, None, &mut self.spin, cx));
+        // First: what follows may run code of the user's, which may panic.
+        let (_, dst) = self.posted.pop_front().expect("one is posted");
+        self.spin = Spin::default();
+        let outcome = settle(&RecvRequest { rdma, dst: &dst }, receipt, ended);
+        Poll::Ready(outcome.map(|received| Message::new(dst, received)))
+    }
+
+    /// Waits while no receive is posted: for a Buf, for a place, or for the end of the connection.
+    fn poll_unposted(&mut self, cx: &mut Context<'_>) -> Poll<Result<Message, JobError>> {
+        if let Some(error) = self.refused.take() {
+            return Poll::Ready(Err(error));
+        }
+        if self.in_line.is_none() {
+            let Some(buf) = self.buf(cx) else {
+                return self.disconnect_wait.as_mut().poll(cx).map(Err);
+            };
+            self.disconnect_wait.as_mut().stop();
+            let recv = self.rdma.recv(buf.clone()).owned();
+            self.in_line.set(Some(recv));
+            self.in_line_buf = Some(buf);
+        }
+        let recv = self.in_line.as_mut().as_pin_mut().expect("set above");
+        let outcome = ready!(recv.poll(cx));
+        self.in_line.set(None);
+        let buf = self.in_line_buf.take().expect("set with the receive");
+        Poll::Ready(outcome.map(|received| Message::new(buf, received)))
+    }
+
+    /// What comes for the receives is for others.
+    fn abandon_all(&mut self) {
+        self.in_line.set(None);
+        while let Some((receipt, buf)) = self.posted.pop_front() {
+            abandon(self.rdma.port(), receipt);
+            drop(buf);
         }
     }
 }
@@ -143,34 +234,28 @@ impl Stream for RecvStream {
         if this.failed {
             return Poll::Ready(None);
         }
-        this.post(cx);
-        let Some(first) = this.posted.front_mut() else {
-            let error = ready!(this.disconnect_wait.as_mut().poll(cx));
-            this.failed = true;
-            return Poll::Ready(Some(Err(error)));
+        let budget = ready!(tokio::task::coop::poll_proceed(cx));
+        if this.in_line.is_none() && this.shall_post() {
+            this.post(cx);
+        }
+        let outcome = if this.posted.is_empty() {
+            ready!(this.poll_unposted(cx))
+        } else {
+            this.disconnect_wait.as_mut().stop();
+            ready!(this.poll_posted(cx))
         };
-        this.disconnect_wait.as_mut().stop();
-        first.poll(cx);
-        let Some(outcome) = first.outcome else {
-            return Poll::Pending;
-        };
-        let Some(Entry { mut place, buf, .. }) = this.posted.pop_front() else {
-            return Poll::Pending;
-        };
-        place.set(None);
-        this.idle.push(place);
+        budget.made_progress();
         if outcome.is_err() {
             this.failed = true;
-            // What comes for them is for others.
-            this.posted.clear();
+            this.abandon_all();
         }
-        Poll::Ready(Some(outcome.map(|received| {
-            let empty = received.len == 0 || received.opcode == RecvOpcode::WriteImm;
-            Message {
-                buf: (!empty).then_some(buf),
-                received,
-            }
-        })))
+        Poll::Ready(Some(outcome))
+    }
+}
+
+impl Drop for RecvStream {
+    fn drop(&mut self) {
+        self.abandon_all();
     }
 }
 

@@ -9,9 +9,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::Waker;
 
+use arrayvec::ArrayVec;
+
 use super::watch::{RdmaState, RdmaWatch, Watched};
-use crate::device::{Endpoint, EndpointConfig, EndpointState, KeepAlive, Submit};
-use crate::error::{JobError, Result};
+use crate::device::{Endpoint, EndpointConfig, EndpointState, KeepAlive, Receive, Submit};
+use crate::error::{ErrorKind, JobError, Result};
 use crate::reactor::tables::{Changed, Receipt, RecvBuf, RecvTable};
 use crate::reactor::workq::{Attachment, Shared};
 use crate::sync::{Order, WaitNode, contain};
@@ -153,38 +155,52 @@ impl EndpointPort {
         }
     }
 
-    pub(in crate::reactor) fn receives(&self) -> &Arc<RecvTable> {
+    pub(crate) fn receives(&self) -> &Arc<RecvTable> {
         &self.receives
     }
 
-    /// Posts a receive: `Err` has the memory, if there is no place for it.
-    pub(in crate::reactor) fn post(
+    /// Posts a receive for each of the rooms, from the first on, for which there is a place. The
+    /// others stay. If the device refuses one, that one and those behind it are not posted.
+    #[inline]
+    pub(in crate::reactor) fn post<const N: usize>(
         &self,
-        room: RecvBuf,
-    ) -> Result<Result<Receipt, RecvBuf>, JobError> {
-        let (segments, len) = (room.segments, room.len);
-        let life = self.receives.life();
-        let receipt = match self.receives.fill(room) {
-            Ok(receipt) => receipt,
-            Err(room) => return Ok(Err(room)),
-        };
-        let token = self.receives.token(receipt);
-        // SAFETY: the place has the Leases of the memory, and keeps them until the completion was
+        rooms: &mut ArrayVec<RecvBuf, N>,
+    ) -> (ArrayVec<Receipt, N>, Option<JobError>) {
+        let table = &*self.receives;
+        let mut receipts = ArrayVec::<Receipt, N>::new();
+        let mut receives = ArrayVec::<Receive, N>::new();
+        let life = table.life();
+        table.fill(rooms, |receipt, room| {
+            receipts.push(receipt);
+            receives.push(Receive {
+                token: table.token(receipt),
+                dst: room.segments,
+                room: room.len,
+            });
+        });
+        if receives.is_empty() {
+            return (receipts, None);
+        }
+        // SAFETY: the places have the Leases of the memory, and keep them until the completion was
         // reaped, or until the device drops the table (`retire`). A place is one receive, and there
         // are as many as the endpoint was promised.
-        match unsafe { self.endpoint.post_recv(token, &segments, len) } {
-            Ok(()) => {
-                if self.receives.life() != life {
-                    self.receives.posted_anew(receipt);
-                }
-                Ok(Ok(receipt))
-            }
-            Err(error) => {
-                drop(self.receives.undo(receipt));
-                self.attachment.shared.notify_line(&*self.receives, false);
-                Err(error)
-            }
+        let submitted = unsafe { self.endpoint.post_recvs(&receives) };
+        let accepted = submitted.accepted.min(receipts.len());
+        if table.life() != life {
+            let posted = &receipts[..accepted];
+            posted
+                .iter()
+                .for_each(|receipt| table.posted_anew(*receipt));
         }
+        if accepted == receipts.len() {
+            return (receipts, None);
+        }
+        for refused in receipts.drain(accepted..).rev() {
+            drop(table.undo(refused));
+        }
+        self.attachment.shared.notify_line(table, false);
+        let nonsense = JobError::device(ErrorKind::Unexpected, 0);
+        (receipts, Some(submitted.refused.unwrap_or(nonsense)))
     }
 
     /// Stands in line for a place.

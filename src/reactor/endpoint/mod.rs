@@ -7,13 +7,15 @@
 mod disconnect_wait;
 mod endpoint_port;
 mod recv;
+mod recv_batch;
 mod watch;
 
 pub(crate) use disconnect_wait::DisconnectWait;
 pub(crate) use endpoint_port::EndpointPort;
 #[cfg(all(test, tokio_doca_loom))]
 pub(in crate::reactor) use recv::Posted;
-pub(crate) use recv::{Receiver, RecvFuture};
+pub(crate) use recv::{Receiver, RecvFuture, abandon, poll_posted, settle};
+pub(crate) use recv_batch::{BATCH, RecvBatch};
 #[cfg(all(test, tokio_doca_loom))]
 pub(in crate::reactor) use watch::Watched;
 pub use watch::{RdmaState, RdmaWatch};

@@ -18,11 +18,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker, ready};
 
+use arrayvec::ArrayVec;
 use pin_project::{pin_project, pinned_drop};
 
 use super::endpoint_port::EndpointPort;
 use crate::error::{JobError, Reason};
-use crate::mem::Writing;
+use crate::mem::{Grow, Writing};
 use crate::reactor::budget;
 use crate::reactor::mode::{Policy, Spin};
 use crate::reactor::places::{Ended, Wanted};
@@ -64,18 +65,7 @@ enum State {
     Posted(Receipt, Spin),
     /// It was not posted.
     Refused(JobError),
-    /// With the place that it had, if it was posted.
-    Finished(Option<Receipt>),
-}
-
-impl State {
-    fn receipt(&self) -> Option<Receipt> {
-        match *self {
-            State::Idle | State::Queued { .. } | State::Refused(_) => None,
-            State::Posted(receipt, _) => Some(receipt),
-            State::Finished(receipt) => receipt,
-        }
-    }
+    Finished,
 }
 
 /// Pinned in an Op.
@@ -95,11 +85,11 @@ pub(in crate::reactor) struct Posted<'a>(
 );
 
 impl Awaited for Posted<'_> {
-    type End = RecvCompletion;
+    type End = ();
 
     #[inline(always)]
-    fn take(&self) -> Option<RecvCompletion> {
-        self.0.take(self.1)
+    fn take(&self) -> Option<()> {
+        self.0.is_over(self.1).then_some(())
     }
 
     fn register(&self, waker: &Waker) {
@@ -143,7 +133,7 @@ impl<R: Receiver> RecvFuture<R> {
         } else {
             // Its message is for the next one, if this one has no room for it.
             let room = receiver.begin();
-            Some(room.inspect_err(|_| abandon(receiver, receipt))?)
+            Some(room.inspect_err(|_| abandon(receiver.port(), receipt))?)
         };
         let receives = Arc::clone(receives);
         let posted = PostedRecv {
@@ -155,17 +145,6 @@ impl<R: Receiver> RecvFuture<R> {
         let entries = shared.own_loop.entries_or_new();
         entries.add(shared, user_data, Entry::Recv(posted));
         Ok(())
-    }
-
-    /// Whether it waits for no place any more: it is posted, or over.
-    pub(crate) fn is_begun(&self) -> bool {
-        !matches!(self.state, State::Idle | State::Queued { .. })
-    }
-
-    /// Whether its receive was posted before the other's of the same Rdma, by whomever.
-    pub(crate) fn is_older_than(&self, other: &Self) -> bool {
-        let receipts = self.state.receipt().zip(other.state.receipt());
-        receipts.is_some_and(|(this, other)| this.is_older_than(other))
     }
 
     pub(crate) fn poll(
@@ -206,16 +185,26 @@ impl<R: Receiver> RecvFuture<R> {
         } else {
             Some(ready!(tokio::task::coop::poll_proceed(cx)))
         };
-        let polled = go_on(this.receiver, this.state, begun_under, cx);
-        if polled.is_ready() {
-            *this.state = State::Finished(this.state.receipt());
-            match budget {
-                Some(budget) => budget.made_progress(),
-                // A loop of refused receives must not starve the others either.
-                None => budget::spent(0),
+        let (receipt, spin) = match this.state {
+            State::Posted(receipt, spin) => (*receipt, spin),
+            State::Refused(error) => {
+                let error = *error;
+                *this.state = State::Finished;
+                budget::spent(0);
+                return Poll::Ready(Err(error));
             }
+            _ => panic!("an Op was polled after it had finished"),
+        };
+        let ended = ready!(poll_posted(this.receiver, receipt, begun_under, spin, cx));
+        // First: what follows may panic in a subscriber of the user's, and the place is this one's
+        // no more.
+        *this.state = State::Finished;
+        match budget {
+            Some(budget) => budget.made_progress(),
+            // A loop of refused receives must not starve the others either.
+            None => budget::spent(0),
         }
-        polled
+        Poll::Ready(settle(this.receiver, receipt, ended))
     }
 }
 
@@ -239,11 +228,13 @@ fn post(receiver: &impl Receiver) -> Result<Option<Receipt>, JobError> {
         if let Some(receipt) = port.receives().adopt() {
             return Ok(Some(receipt));
         }
-        match port.post(receiver.begin()?)? {
-            Ok(receipt) => return Ok(Some(receipt)),
+        let (receipts, refused) = port.post(&mut ArrayVec::from([receiver.begin()?]));
+        match (receipts.first(), refused) {
+            (Some(&receipt), _) => return Ok(Some(receipt)),
+            (None, Some(error)) => return Err(error),
             // Another one's memory was leased meanwhile, and may have become an orphan.
-            Err(_) if port.receives().available() > 0 => {}
-            Err(_) => return Ok(None),
+            (None, None) if port.receives().available() > 0 => {}
+            (None, None) => return Ok(None),
         }
     }
 }
@@ -287,54 +278,47 @@ fn post_in_line(
     polled
 }
 
-fn go_on(
+/// Waits for the end of a receive that is posted. `begun` is the policy under which it was posted,
+/// if that was in this very poll. An error says that nobody would hear of the end, and the receive
+/// is posted yet. [`settle`] is for the caller to call.
+pub(crate) fn poll_posted(
     receiver: &impl Receiver,
-    state: &mut State,
+    receipt: Receipt,
     begun: Option<Policy>,
+    spin: &mut Spin,
     cx: &mut Context<'_>,
-) -> Poll<Result<Received, JobError>> {
-    let (receipt, spin) = match state {
-        State::Posted(receipt, spin) => (receipt, spin),
-        State::Refused(error) => return Poll::Ready(Err(*error)),
-        _ => panic!("an Op was polled after it had finished"),
-    };
-    let (receipt, receives) = (*receipt, receiver.port().receives());
+) -> Poll<Result<(), JobError>> {
+    let (attachment, receives) = (receiver.attachment(), receiver.port().receives());
     // Another policy by now is for the next poll, as for Jobs.
-    let policy = begun.unwrap_or_else(|| receiver.attachment().shared.policy());
+    let policy = begun.unwrap_or_else(|| attachment.shared.policy());
     let posted = Posted(receives, receipt);
     // An adopted receive may be over already: it is no fresh one.
     let fresh = begun.is_some() && !receipt.adopted;
-    match receiver
-        .attachment()
-        .poll_end(&posted, fresh, policy, spin, cx)
-    {
-        Poll::Ready(Waited::Over(landed)) => {
-            // First: what follows may panic in a subscriber of the user's, and the place is this
-            // one's no more.
-            *state = State::Finished(Some(receipt));
-            Poll::Ready(receive(
-                &receiver.attachment().shared,
-                receives,
-                receipt,
-                landed,
-                |landed| receiver.adopt(landed),
-            ))
-        }
-        Poll::Ready(Waited::Lost(error)) => {
-            *state = State::Finished(Some(receipt));
-            abandon(receiver, receipt);
-            Poll::Ready(Err(error))
-        }
+    match attachment.poll_end(&posted, fresh, policy, spin, cx) {
+        Poll::Ready(Waited::Over(())) => Poll::Ready(Ok(())),
+        Poll::Ready(Waited::Lost(error)) => Poll::Ready(Err(error)),
         Poll::Pending => {
             // After it can be found asleep: pairs with `Shutdown`.
             fence(Ordering::SeqCst);
-            receiver
-                .attachment()
-                .check_open()
-                .inspect_err(|_| abandon(receiver, receipt))?;
-            Poll::Pending
+            match attachment.check_open() {
+                Ok(()) => Poll::Pending,
+                Err(error) => Poll::Ready(Err(error)),
+            }
         }
     }
+}
+
+/// Brings the message of a receive to its destination, or leaves it to the next receive, as the
+/// wait for it has `ended`.
+#[inline(always)]
+pub(crate) fn settle(
+    receiver: &impl Receiver,
+    receipt: Receipt,
+    ended: Result<(), JobError>,
+) -> Result<Received, JobError> {
+    ended.inspect_err(|_| abandon(receiver.port(), receipt))?;
+    let (shared, receives) = (receiver.port().shared(), receiver.port().receives());
+    receive(shared, receives, receipt, |landed| receiver.adopt(landed))
 }
 
 /// It is over: the message comes to its destination. `adopt` copies it from where another one
@@ -344,28 +328,41 @@ fn receive(
     shared: &Shared,
     receives: &RecvTable,
     receipt: Receipt,
-    landed: RecvCompletion,
     adopt: impl FnOnce(&RecvCompletion) -> Result<(), JobError>,
 ) -> Result<Received, JobError> {
-    let outcome = if !receipt.adopted {
-        landed.grow();
-        landed.outcome
-    } else {
-        let adopted = landed.outcome.and_then(|received| {
-            adopt(&landed)?;
-            Ok(received)
-        });
-        if adopted.is_err() && landed.outcome.is_ok() {
-            let RecvCompletion { room, .. } = landed;
-            give_up(shared, receives, receives.put_back(receipt, room));
-            return adopted;
+    let outcome = match receipt.adopted {
+        false => {
+            let (outcome, lease) = receives.finish(receipt);
+            if let (Ok(received), Some(lease)) = (&outcome, &lease) {
+                lease.grow(received.landed());
+            }
+            outcome
         }
-        receives.settle(receipt);
-        adopted
+        true => receive_adopted(shared, receives, receipt, adopt),
     };
-    drop(landed);
     shared.notify_line(receives, false);
     outcome
+}
+
+#[cold]
+fn receive_adopted(
+    shared: &Shared,
+    receives: &RecvTable,
+    receipt: Receipt,
+    adopt: impl FnOnce(&RecvCompletion) -> Result<(), JobError>,
+) -> Result<Received, JobError> {
+    let landed = receives.take_adopted(receipt);
+    let adopted = landed.outcome.and_then(|received| {
+        adopt(&landed)?;
+        Ok(received)
+    });
+    if adopted.is_err() && landed.outcome.is_ok() {
+        let RecvCompletion { room, .. } = landed;
+        give_up(shared, receives, receives.put_back(receipt, room));
+    } else {
+        receives.settle(receipt);
+    }
+    adopted
 }
 
 impl PostedRecv {
@@ -375,14 +372,12 @@ impl PostedRecv {
         waker: &Waker,
     ) -> Poll<Result<Received, JobError>> {
         let (receives, receipt) = (&*self.receives, self.receipt);
-        let mut landed = receives.take(receipt);
-        if landed.is_none() {
+        if !receives.is_over(receipt) {
             receives.register(receipt, waker);
             // After it can be found: pairs with the end of the Rdma, and with `Shutdown`.
             fence(Ordering::SeqCst);
-            landed = receives.take(receipt);
         }
-        let Some(landed) = landed else {
+        if !receives.is_over(receipt) {
             let reason = if !shared.core.registry.has(receives) {
                 Reason::ContextGone
             } else if shared.closed.load(Ordering::SeqCst) {
@@ -392,9 +387,9 @@ impl PostedRecv {
             };
             give_up(shared, receives, receives.abandon(receipt));
             return Poll::Ready(Err(JobError::of(reason)));
-        };
+        }
         let to = self.to.take();
-        Poll::Ready(receive(shared, receives, receipt, landed, |landed| {
+        Poll::Ready(receive(shared, receives, receipt, |landed| {
             match &to {
                 Some(to) => return landed.hand_over(to),
                 None => landed.grow(),
@@ -404,14 +399,10 @@ impl PostedRecv {
     }
 }
 
-/// Its Op is gone: what comes is for the next.
-fn abandon(receiver: &impl Receiver, receipt: Receipt) {
-    let receives = receiver.port().receives();
-    give_up(
-        &receiver.attachment().shared,
-        receives,
-        receives.abandon(receipt),
-    );
+/// Nobody waits for a receive any more: what comes is for the next.
+pub(crate) fn abandon(port: &EndpointPort, receipt: Receipt) {
+    let receives = port.receives();
+    give_up(port.shared(), receives, receives.abandon(receipt));
 }
 
 fn give_up(shared: &Shared, receives: &RecvTable, ended: Ended) {
@@ -427,9 +418,9 @@ impl<R: Receiver> PinnedDrop for RecvFuture<R> {
     fn drop(self: Pin<&mut Self>) {
         let this = self.project();
         match *this.state {
-            State::Posted(receipt, _) => abandon(this.receiver, receipt),
+            State::Posted(receipt, _) => abandon(this.receiver.port(), receipt),
             // A place in line is left by the node's own drop; a notification is passed on there.
-            State::Idle | State::Queued { .. } | State::Refused(_) | State::Finished(_) => {}
+            State::Idle | State::Queued { .. } | State::Refused(_) | State::Finished => {}
         }
     }
 }

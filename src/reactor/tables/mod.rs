@@ -20,7 +20,7 @@ pub(crate) use posted::{End, PostedRun};
 pub(in crate::reactor) use posted::{Entry, OwnLoop, PostedRecv, PostedWait};
 pub use received::Received;
 pub(crate) use received::{RecvBuf, RecvCompletion};
-pub(in crate::reactor) use receives::{Receipt, RecvTable};
+pub(crate) use receives::{Receipt, RecvTable};
 #[cfg(all(test, tokio_doca_loom))]
 pub(in crate::reactor) use registry::Numbered;
 pub(in crate::reactor) use registry::{Changed, Registry, Watching};

@@ -27,6 +27,14 @@ impl Received {
             immediate,
         }
     }
+
+    /// How many bytes lie in the memory of the receive.
+    pub(crate) fn landed(&self) -> usize {
+        match self.opcode {
+            RecvOpcode::WriteImm => 0,
+            _ => self.len,
+        }
+    }
 }
 
 /// Memory of a receive, and the Lease on it.
@@ -65,14 +73,7 @@ pub(crate) struct RecvCompletion {
 impl RecvCompletion {
     /// How many bytes of a message lie in its memory.
     pub(crate) fn len(&self) -> usize {
-        match self.outcome {
-            Ok(Received {
-                opcode: RecvOpcode::WriteImm,
-                ..
-            })
-            | Err(_) => 0,
-            Ok(Received { len, .. }) => len,
-        }
+        self.outcome.map_or(0, |received| received.landed())
     }
 
     /// The message is appended to the memory that it lies in.

@@ -21,6 +21,8 @@ mod lives;
 use std::sync::Arc;
 use std::task::Waker;
 
+use arrayvec::ArrayVec;
+
 use super::orphans::Orphans;
 use super::received::{Received, RecvBuf, RecvCompletion, nowhere, received};
 use super::registry::Numbered;
@@ -29,13 +31,13 @@ use crate::error::{ErrorKind, JobError};
 use crate::mem::Writing;
 use crate::reactor::places;
 use crate::reactor::places::{Ended, Wanted};
-use crate::reactor::slots::keeps_memory;
+use crate::reactor::slots::{BATCH, keeps_memory};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use crate::sync::{Mutex, Order, Waiters, discard, lock, wake};
 
 /// Which place an Op has, and which use of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::reactor) struct Receipt {
+pub(crate) struct Receipt {
     pub(in crate::reactor) index: u32,
     generation: u32,
     /// It was posted by an Op that was dropped, for memory of its own.
@@ -44,7 +46,7 @@ pub(in crate::reactor) struct Receipt {
 
 impl Receipt {
     /// Whether its receive was posted before the other one.
-    pub(in crate::reactor) fn is_older_than(self, other: Receipt) -> bool {
+    pub(crate) fn is_older_than(self, other: Receipt) -> bool {
         // They wrap.
         (self.generation.wrapping_sub(other.generation) as i32) < 0
     }
@@ -101,7 +103,7 @@ pub(crate) struct RecvTable {
     /// The life of the endpoint. Written under the lock of the table.
     life: AtomicU32,
     /// Who waits for a place.
-    pub(in crate::reactor) line: Waiters,
+    pub(crate) line: Waiters,
     /// Of all in that line.
     pub(in crate::reactor) order: Arc<Order>,
     /// Streams that have no receive posted, and wait for the end of the connection.
@@ -162,9 +164,21 @@ impl RecvTable {
         Token::new(self.number, receipt.index, receipt.generation)
     }
 
+    /// Whether there are orphans.
+    #[inline]
+    pub(crate) fn any_orphan(&self) -> bool {
+        self.orphans.load(Ordering::SeqCst) > 0
+    }
+
+    /// Whether a receive is over.
+    #[inline]
+    pub(crate) fn is_over(&self, receipt: Receipt) -> bool {
+        self.over[receipt.index as usize].load(Ordering::Acquire)
+    }
+
     /// The oldest orphan is the caller's now.
-    pub(in crate::reactor) fn adopt(&self) -> Option<Receipt> {
-        if self.orphans.load(Ordering::SeqCst) == 0 {
+    pub(crate) fn adopt(&self) -> Option<Receipt> {
+        if !self.any_orphan() {
             return None;
         }
         let mut table = lock(&self.table);
@@ -190,27 +204,38 @@ impl RecvTable {
         lease.is_some_and(is_for)
     }
 
-    /// Fills a free place. The device may see the receive from here on.
-    pub(in crate::reactor) fn fill(&self, room: RecvBuf) -> Result<Receipt, RecvBuf> {
-        let mut table = lock(&self.table);
-        let Some(index) = table.free.pop() else {
-            drop(table);
-            return Err(room);
-        };
-        self.free.fetch_sub(1, Ordering::SeqCst);
-        let (posted, life) = (table.posted, self.life());
-        table.posted += 1;
-        self.over[index as usize].store(false, Ordering::Relaxed);
-        let place = &mut table.places[index as usize];
-        debug_assert_eq!(place.phase, Phase::Free);
-        (place.phase, place.owned) = (Phase::Posted, true);
-        (place.posted, place.life) = (posted, life);
-        place.room = room;
-        Ok(Receipt {
-            index,
-            generation: place.generation(),
-            adopted: false,
-        })
+    /// Fills as many free places as there are with the first of the rooms, and calls `each` with
+    /// them, under the lock. The device may see the receives from here on.
+    #[inline]
+    pub(in crate::reactor) fn fill<const N: usize>(
+        &self,
+        rooms: &mut ArrayVec<RecvBuf, N>,
+        mut each: impl FnMut(Receipt, &RecvBuf),
+    ) {
+        let mut guard = lock(&self.table);
+        let table = &mut *guard;
+        let count = rooms.len().min(table.free.len());
+        if count == 0 {
+            return;
+        }
+        self.free.fetch_sub(count, Ordering::SeqCst);
+        let life = self.life();
+        let free = table.free.drain(table.free.len() - count..).rev();
+        for (room, index) in rooms.drain(..count).zip(free) {
+            self.over[index as usize].store(false, Ordering::Relaxed);
+            let place = &mut table.places[index as usize];
+            debug_assert_eq!(place.phase, Phase::Free);
+            (place.phase, place.owned) = (Phase::Posted, true);
+            (place.posted, place.life) = (table.posted, life);
+            table.posted += 1;
+            place.room = room;
+            let receipt = Receipt {
+                index,
+                generation: place.generation(),
+                adopted: false,
+            };
+            each(receipt, &place.room);
+        }
     }
 
     /// The device refused it: the place is free again, and the memory the caller's.
@@ -230,22 +255,33 @@ impl RecvTable {
         room
     }
 
-    /// Op: how the receive ended, if it has. The place of its own is free then; of an adopted one
-    /// its memory is the caller's until `settle` or `put_back`.
+    /// Op: how the receive that is over ended, and the Lease on its memory. The place is free.
     #[inline]
-    pub(in crate::reactor) fn take(&self, receipt: Receipt) -> Option<RecvCompletion> {
-        if !self.over[receipt.index as usize].load(Ordering::Acquire) {
-            return None;
-        }
+    pub(in crate::reactor) fn finish(
+        &self,
+        receipt: Receipt,
+    ) -> (Result<Received, JobError>, Option<Writing>) {
+        let mut guard = lock(&self.table);
+        let table = &mut *guard;
+        let place = &mut table.places[receipt.index as usize];
+        debug_assert!(place.phase == Phase::Done && place.owned && place.waker.is_none());
+        (place.phase, place.owned) = (Phase::Free, false);
+        let ended = (place.outcome, place.room.lease.take());
+        table.free.push(receipt.index);
+        self.free.fetch_add(1, Ordering::SeqCst);
+        ended
+    }
+
+    /// Op: how the adopted receive that is over ended, and its memory, which is the caller's until
+    /// `settle` or `put_back`.
+    pub(in crate::reactor) fn take_adopted(&self, receipt: Receipt) -> RecvCompletion {
         let mut table = lock(&self.table);
         let place = &mut table.places[receipt.index as usize];
-        let outcome = place.outcome;
-        let room = if receipt.adopted {
-            std::mem::replace(&mut place.room, nowhere())
-        } else {
-            self.free(&mut table, receipt.index)
-        };
-        Some(RecvCompletion { outcome, room })
+        debug_assert!(place.phase == Phase::Done && place.adopted);
+        RecvCompletion {
+            outcome: place.outcome,
+            room: std::mem::replace(&mut place.room, nowhere()),
+        }
     }
 
     /// Op: an adopted receive was seen to.
@@ -260,7 +296,7 @@ impl RecvTable {
         self.leave(&mut table, receipt.index)
     }
 
-    /// Op: stores the waker to be woken at the end. `take` must be asked once more afterwards.
+    /// Op: stores the waker to be woken at the end. `is_over` must be asked once more afterwards.
     pub(in crate::reactor) fn register(&self, receipt: Receipt, waker: &Waker) {
         let waker = waker.clone();
         let mut table = lock(&self.table);
@@ -316,6 +352,46 @@ impl RecvTable {
         waker
     }
 
+    /// Reaper: a receive is over.
+    fn complete_one(&self, table: &mut Places, completion: &Completion) -> Option<Ended> {
+        let (index, generation) = (completion.token.index(), completion.token.generation());
+        let (life, resetting) = (self.life(), table.resetting > 0);
+        let place = table.places.get_mut(index as usize)?;
+        if place.phase != Phase::Posted || place.generation() != generation {
+            return None;
+        }
+        place.phase = Phase::Done;
+        if resetting {
+            place.life = lives::OVER;
+        }
+        place.outcome = received(completion, place.room.len);
+        let failed = place.outcome.is_err();
+        if place.outcome.is_err_and(|error| keeps_memory(&error)) {
+            // The device may write it at any time.
+            std::mem::forget(place.room.lease.take());
+        }
+        if !place.owned && (failed || place.life != life) {
+            self.unorphan(table, index);
+            return Some(Ended {
+                waker: None,
+                lease: self.free(table, index).lease,
+                freed: true,
+            });
+        }
+        let waker = self.wakened(place);
+        let lease = if failed {
+            place.room.lease.take()
+        } else {
+            None
+        };
+        self.over[index as usize].store(true, Ordering::Release);
+        Some(Ended {
+            waker,
+            lease,
+            freed: false,
+        })
+    }
+
     /// Makes all poll again that have no receive posted: those in line, and streams whose pool is
     /// empty.
     pub(in crate::reactor) fn wake_unposted(&self) {
@@ -350,44 +426,12 @@ impl places::Places for RecvTable {
         lock(&self.table).posted
     }
 
-    fn complete(&self, completion: &Completion) -> Option<Ended> {
-        let (index, generation) = (completion.token.index(), completion.token.generation());
+    fn complete(&self, completions: &[Completion], ended: &mut ArrayVec<Option<Ended>, BATCH>) {
         let mut table = lock(&self.table);
-        let (life, resetting) = (self.life(), table.resetting > 0);
-        let place = table.places.get_mut(index as usize)?;
-        if place.phase != Phase::Posted || place.generation() != generation {
-            return None;
-        }
-        place.phase = Phase::Done;
-        if resetting {
-            place.life = lives::OVER;
-        }
-        place.outcome = received(completion, place.room.len);
-        let failed = place.outcome.is_err();
-        if place.outcome.is_err_and(|error| keeps_memory(&error)) {
-            // The device may write it at any time.
-            std::mem::forget(place.room.lease.take());
-        }
-        if !place.owned && (failed || place.life != life) {
-            self.unorphan(&mut table, index);
-            return Some(Ended {
-                waker: None,
-                lease: self.free(&mut table, index).lease,
-                freed: true,
-            });
-        }
-        let waker = self.wakened(place);
-        let lease = if failed {
-            place.room.lease.take()
-        } else {
-            None
-        };
-        self.over[index as usize].store(true, Ordering::Release);
-        Some(Ended {
-            waker,
-            lease,
-            freed: false,
-        })
+        let completed = completions
+            .iter()
+            .map(|each| self.complete_one(&mut table, each));
+        ended.extend(completed);
     }
 
     fn wake_all(&self) {

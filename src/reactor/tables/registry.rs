@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
+
 use crate::device::Completion;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Writing;
 use crate::reactor::gate::Later;
 use crate::reactor::places::{Ended, Places};
-use crate::reactor::slots::{Leftovers, Notify, Rest};
+use crate::reactor::slots::{BATCH, Leftovers, Notify, Rest};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, lock};
 
@@ -138,36 +140,47 @@ impl Registry {
         self.asleep.load(Ordering::SeqCst) > 0
     }
 
-    /// Reaper: what had a place is over. Calls `notify` with whom to notify. Returns `false` if
-    /// it names none that is taken: the context may have gone while the device's queue had it.
+    /// Reaper: what had these places, all of one table, is over. Calls `notify` with whom to
+    /// notify, as often as there are completions at most. The context may have gone while the
+    /// device's queue had them.
+    #[inline]
     pub(in crate::reactor) fn complete(
         &self,
-        completion: &Completion,
+        completions: &[Completion],
         rest: &mut Leftovers,
-        notify: impl FnMut(Notify),
-    ) -> bool {
+        mut notify: impl FnMut(Notify),
+    ) {
+        let mut ended = ArrayVec::<Option<Ended>, BATCH>::new();
         let entries = lock(&self.entries);
-        let entry = (completion.token.table() as usize)
-            .checked_sub(1)
-            .and_then(|index| entries.get(index));
-        let Some((table, _)) = entry.and_then(|entry| entry.of.as_ref()) else {
-            return false;
-        };
-        let Some(Ended {
-            waker,
-            lease,
-            freed,
-        }) = table.complete(completion)
-        else {
-            return false;
-        };
-        let line = freed.then(|| Notify::Line(Later::new(Arc::clone(table))));
+        let entry = completions.first().and_then(|completion| {
+            let index = (completion.token.table() as usize).checked_sub(1)?;
+            entries.get(index)?.of.as_ref()
+        });
+        let mut line = None;
+        match entry {
+            Some((table, _)) => {
+                table.complete(completions, &mut ended);
+                if ended.iter().flatten().any(|ended| ended.freed) {
+                    line = Some(Notify::Line(Later::new(Arc::clone(table))));
+                }
+            }
+            None => ended.extend(completions.iter().map(|_| None)),
+        }
         drop(entries);
-        let last = lease.and_then(Writing::end);
-        rest.extend(last.map(|last| Later::new(Rest::Last(last))));
-        let waker = waker.map(|waker| Notify::Waker(Later::new(waker)));
-        waker.into_iter().chain(line).for_each(notify);
-        true
+        for (completion, ended) in completions.iter().zip(ended) {
+            match ended {
+                None => notify(Notify::Nobody(completion.token)),
+                Some(Ended { waker, lease, .. }) => {
+                    let last = lease.and_then(Writing::end);
+                    rest.extend(last.map(|last| Later::new(Rest::Last(last))));
+                    // What has become free had nobody who waits.
+                    if let Some(waker) = waker {
+                        notify(Notify::Waker(Later::new(waker)));
+                    }
+                }
+            }
+        }
+        line.into_iter().for_each(notify);
     }
 
     /// Calls `f` for every table, with no lock held.

@@ -14,10 +14,12 @@
 use std::sync::Arc;
 use std::task::Waker;
 
+use arrayvec::ArrayVec;
+
 use super::registry::Numbered;
 use crate::device::{Completion, Token};
 use crate::reactor::places::{Ended, Places, Wanted};
-use crate::reactor::slots::Outcome;
+use crate::reactor::slots::{BATCH, Outcome};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, Waiters, discard, lock, wake};
 
@@ -187,20 +189,22 @@ impl Places for WaitTable {
         lock(&self.table).posted
     }
 
-    fn complete(&self, completion: &Completion) -> Option<Ended> {
-        let (index, generation) = (completion.token.index(), completion.token.generation());
+    fn complete(&self, completions: &[Completion], ended: &mut ArrayVec<Option<Ended>, BATCH>) {
         let mut table = lock(&self.table);
-        let place = table.places.get_mut(index as usize)?;
-        if place.phase != Phase::Waiting || place.generation != generation {
-            return None;
-        }
-        place.phase = Phase::Done(completion.result);
-        let waker = self.wakened(place);
-        self.over[index as usize].store(true, Ordering::Release);
-        Some(Ended {
-            waker,
-            ..Ended::default()
-        })
+        ended.extend(completions.iter().map(|completion| {
+            let (index, generation) = (completion.token.index(), completion.token.generation());
+            let place = table.places.get_mut(index as usize)?;
+            if place.phase != Phase::Waiting || place.generation != generation {
+                return None;
+            }
+            place.phase = Phase::Done(completion.result);
+            let waker = self.wakened(place);
+            self.over[index as usize].store(true, Ordering::Release);
+            Some(Ended {
+                waker,
+                ..Ended::default()
+            })
+        }));
     }
 
     fn wake_all(&self) {

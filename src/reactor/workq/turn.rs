@@ -297,17 +297,24 @@ impl<'a> Turn<'a> {
         for (number, queue) in shared.queues().enumerate().skip(from) {
             // What a provider answers is checked: it cannot have filled more than there is.
             let reaped = Shared::reap_from(queue, &mut completions[..left]).min(left);
-            for completion in &completions[..reaped] {
-                if completion.result.is_err() {
-                    shared.counts.failed();
-                }
-                match completion.token.table() {
-                    0 => {
-                        if let Some(whom) = shared.core.table.complete(completion, &mut self.rest) {
-                            self.to_notify.push(whom);
-                        }
-                    }
-                    _ => self.received(completion),
+            let mut rest = &completions[..reaped];
+            let failed = rest.iter().filter(|completion| completion.result.is_err());
+            failed.for_each(|_| shared.counts.failed());
+            while let Some(completion) = rest.first() {
+                let table = completion.token.table();
+                let of_it = |other: &&Completion| other.token.table() == table;
+                // Receives of one Rdma come together.
+                let count = match table {
+                    0 => 1,
+                    _ => rest.iter().take_while(of_it).count(),
+                };
+                let (run, behind) = rest.split_at(count);
+                rest = behind;
+                if table != 0 {
+                    let (registry, to_notify) = (&shared.core.registry, &mut self.to_notify);
+                    registry.complete(run, &mut self.rest, |whom| to_notify.push(whom));
+                } else if let Some(whom) = shared.core.table.complete(completion, &mut self.rest) {
+                    self.to_notify.push(whom);
                 }
             }
             shared.counts.completed(&completions[..reaped]);
@@ -325,13 +332,6 @@ impl<'a> Turn<'a> {
             }
         }
         0
-    }
-
-    fn received(&mut self, completion: &Completion) {
-        let (registry, to_notify) = (&self.shared.core.registry, &mut self.to_notify);
-        if !registry.complete(completion, &mut self.rest, |whom| to_notify.push(whom)) {
-            to_notify.push(Notify::Nobody(completion.token));
-        }
     }
 
     /// Leaves the gate, and then does what is left. True if there may be more to reap.

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use tokio_doca::device::{
     Access, Adapter, Armed, Arrival, Completion, Endpoint, EndpointConfig, EndpointState,
-    ExportRequest, Exported, Imported, Job, KeepAlive, Queue, QueueConfig, RdmaJob, Region,
-    Registrar, Registration, RegistrationUse, Segments, Signal, Submit, Submitted, Token, Verb,
+    ExportRequest, Exported, Imported, Job, KeepAlive, Queue, QueueConfig, RdmaJob, Receive,
+    Region, Registrar, Registration, RegistrationUse, Segments, Signal, Submit, Submitted, Token,
+    Verb,
 };
 use tokio_doca::{Device, ErrorKind, Result, device::DevInfo, error::JobError};
 
@@ -559,18 +560,19 @@ unsafe impl Endpoint for SinfulEndpoint {
         }
     }
 
-    unsafe fn post_recv(
-        &self,
-        token: Token,
-        dst: &Segments,
-        room: usize,
-    ) -> std::result::Result<(), JobError> {
+    unsafe fn post_recvs(&self, receives: &[Receive]) -> Submitted {
         let shared = &self.shared;
-        shared.state().receives.insert(token.as_raw(), *dst);
+        let named = receives
+            .iter()
+            .map(|receive| (receive.token.as_raw(), receive.dst));
+        shared.state().receives.extend(named);
         // SAFETY: as the caller promises.
-        let posted = unsafe { self.endpoint.post_recv(token, dst, room) };
+        let posted = unsafe { self.endpoint.post_recvs(receives) };
         match shared.sin {
-            RdmaSin::PostsInError => Ok(()),
+            RdmaSin::PostsInError => Submitted {
+                accepted: receives.len(),
+                refused: None,
+            },
             _ => posted,
         }
     }

@@ -474,7 +474,7 @@ unsafe impl Endpoint for LoopEndpoint {
         })
     }
 
-    unsafe fn post_recv(&self, token: Token, dst: &Segments, room: usize) -> Result<(), JobError> {
+    unsafe fn post_recvs(&self, receives: &[Receive]) -> Submitted {
         let posts = lock(&self.world.0).posts.take();
         if let Some(posts) = posts {
             posts();
@@ -482,15 +482,20 @@ unsafe impl Endpoint for LoopEndpoint {
         self.world.with(|world, later| {
             let end = world.ends.get_mut(&self.id).unwrap();
             if let EndpointState::Error(cause) = end.state {
-                return Err(JobError::flushed(cause));
+                return Submitted::none(JobError::flushed(cause));
             }
-            assert!(end.recvs.len() < end.config.recv_queue_size as usize);
-            end.recvs.push_back((token, *dst, room));
+            let posted = end.recvs.len() + receives.len();
+            assert!(posted <= end.config.recv_queue_size as usize);
+            let receives_of = |receive: &Receive| (receive.token, receive.dst, receive.room);
+            end.recvs.extend(receives.iter().map(receives_of));
             later.changed.extend(world.taken.take());
             if let Some(peer) = world.peer_of(self.id) {
                 world.progress(peer, later);
             }
-            Ok(())
+            Submitted {
+                accepted: receives.len(),
+                refused: None,
+            }
         })
     }
 

@@ -8,9 +8,9 @@ use std::time::Instant;
 use super::super::fault::Fault;
 use super::super::ports::Ports;
 use super::remote::{self, Step};
-use super::state::{IDLE, Posted, Send, Shared};
+use super::state::{IDLE, Send, Shared};
 use crate::device::{
-    Access, Endpoint, EndpointConfig, EndpointState, Job, KeepAlive, RdmaJob, Segments, Submit,
+    Access, Endpoint, EndpointConfig, EndpointState, Job, KeepAlive, RdmaJob, Receive, Submit,
     Submitted, Token,
 };
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
@@ -114,21 +114,28 @@ unsafe impl Endpoint for SoftEndpoint {
         result
     }
 
-    unsafe fn post_recv(&self, token: Token, dst: &Segments, room: usize) -> Result<(), JobError> {
+    unsafe fn post_recvs(&self, receives: &[Receive]) -> Submitted {
         let shared = &*self.0;
         let mut inner = shared.inner();
         if let EndpointState::Error(cause) = inner.state {
-            return Err(JobError::flushed(cause));
+            return Submitted::none(JobError::flushed(cause));
         }
-        // A word has 32 bits for it, and no message is longer.
-        let room = room.min(1 << 31);
-        let dst = *dst;
-        inner.posted.push_back(Posted { token, dst, room });
+        // A word has 32 bits for the room, and no message is longer.
+        let bounded = |receive: &Receive| Receive {
+            room: receive.room.min(1 << 31),
+            ..*receive
+        };
+        inner.posted.extend(receives.iter().map(bounded));
         if let Some(connection) = &mut inner.connection {
-            connection.post(room);
+            for receive in receives.iter().map(bounded) {
+                connection.post(receive.room);
+            }
             connection.notify_room();
         }
-        Ok(())
+        Submitted {
+            accepted: receives.len(),
+            refused: None,
+        }
     }
 
     fn reset(&self) {

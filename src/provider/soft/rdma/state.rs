@@ -16,7 +16,7 @@ use super::super::ports::Ports;
 use super::connection::Connection;
 use super::messages::{MessageRing, Presence, Watch};
 use super::payload::Identity;
-use crate::device::{Completion, EndpointConfig, EndpointState, RdmaJob, Segments, Token};
+use crate::device::{Completion, EndpointConfig, EndpointState, RdmaJob, Receive, Token};
 use crate::error::{JobError, Reason, Result};
 use crate::sync::lock;
 
@@ -62,7 +62,7 @@ pub(super) struct EndpointInner {
     pub(super) copied: usize,
     /// When the first of them fails, if it waits for the peer.
     pub(super) due: Option<Instant>,
-    pub(super) posted: VecDeque<Posted>,
+    pub(super) posted: VecDeque<Receive>,
     pub(super) done: VecDeque<Completion>,
     pub(super) retired: bool,
 }
@@ -72,12 +72,6 @@ pub(super) struct Send {
     pub(super) token: Token,
     pub(super) job: RdmaJob,
     pub(super) fault: Fault,
-}
-
-pub(super) struct Posted {
-    pub(super) token: Token,
-    pub(super) dst: Segments,
-    pub(super) room: usize,
 }
 
 impl Shared {

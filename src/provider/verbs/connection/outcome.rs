@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::super::ffi::*;
 use super::super::transport::{Failed, probe, status};
-use super::rc::{RcConnection, RcInner, Receive};
+use super::rc::{Posted, RcConnection, RcInner};
 use crate::device::{Arrival, Completion, EndpointState, Token, Verb};
 use crate::error::{JobError, Reason};
 
@@ -60,7 +60,7 @@ impl RcConnection {
         if inner.receives.front().is_none_or(|it| it.token != token) {
             return false;
         }
-        let Some(Receive { room, .. }) = inner.receives.pop_front() else {
+        let Some(Posted { room, .. }) = inner.receives.pop_front() else {
             return false;
         };
         if wc.status != ibv_wc_status::IBV_WC_SUCCESS {

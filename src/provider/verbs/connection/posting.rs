@@ -8,8 +8,8 @@ use arrayvec::ArrayVec;
 use super::super::adapter::{LIST, PROBES, lkey};
 use super::super::ffi::ibv_sge;
 use super::super::transport::{Chain, Qp, Refused, Remote, Work, status};
-use super::rc::{RcConnection, RcInner, Receive};
-use crate::device::{Access, EndpointState, Job, RdmaJob, Segments, Submitted, Token, Verb};
+use super::rc::{Posted, RcConnection, RcInner};
+use crate::device::{Access, EndpointState, Job, RdmaJob, Receive, Submitted, Token, Verb};
 use crate::error::{ErrorKind, JobError, Reason};
 
 impl Work for RdmaJob {
@@ -114,43 +114,20 @@ impl RcConnection {
 
     /// # Safety
     ///
-    /// As for `Endpoint::post_recv`.
-    pub(in super::super) unsafe fn post_recv(
-        &self,
-        token: Token,
-        dst: &Segments,
-        room: usize,
-    ) -> Result<(), JobError> {
+    /// As for `Endpoint::post_recvs`.
+    pub(in super::super) unsafe fn post_recvs(&self, receives: &[Receive]) -> Submitted {
         let mut inner = self.inner();
-        if let EndpointState::Error(cause) = inner.state {
-            return Err(JobError::flushed(cause));
-        }
-        let mut sges = ArrayVec::<ibv_sge, LIST>::new();
-        // No message is longer.
-        let mut left = room.min(1 << 31);
-        for segment in dst.as_slice().iter().filter(|segment| segment.len() > 0) {
-            let part = segment.len().min(left);
-            if part == 0 {
-                break;
+        for (accepted, receive) in receives.iter().enumerate() {
+            // SAFETY: as the caller promises.
+            if let Err(refused) = unsafe { post_recv(&mut inner, receive) } {
+                let refused = Some(refused);
+                return Submitted { accepted, refused };
             }
-            let sge = ibv_sge {
-                addr: segment.addr().addr().get() as u64,
-                length: part as u32,
-                lkey: lkey(segment.key()),
-            };
-            if sges.try_push(sge).is_err() {
-                return Err(JobError::device(ErrorKind::InvalidValue, 0));
-            }
-            left -= part;
         }
-        let Some(qp) = &inner.qp else {
-            return Err(JobError::of(Reason::DeviceGone));
-        };
-        // SAFETY: as the caller promises.
-        let posted = unsafe { qp.post_recv(token.as_raw(), &mut sges) };
-        posted.map_err(status::refusal)?;
-        inner.receives.push_back(Receive { token, room });
-        Ok(())
+        Submitted {
+            accepted: receives.len(),
+            refused: None,
+        }
     }
 
     /// Asks the peer's adapter whether its queue pair is there: nothing else tells who only waits.
@@ -166,4 +143,40 @@ impl RcConnection {
             inner.probes += 1;
         }
     }
+}
+
+/// # Safety
+///
+/// As for `Endpoint::post_recvs`.
+unsafe fn post_recv(inner: &mut RcInner, receive: &Receive) -> Result<(), JobError> {
+    let &Receive { token, dst, room } = receive;
+    if let EndpointState::Error(cause) = inner.state {
+        return Err(JobError::flushed(cause));
+    }
+    let mut sges = ArrayVec::<ibv_sge, LIST>::new();
+    // No message is longer.
+    let mut left = room.min(1 << 31);
+    for segment in dst.as_slice().iter().filter(|segment| segment.len() > 0) {
+        let part = segment.len().min(left);
+        if part == 0 {
+            break;
+        }
+        let sge = ibv_sge {
+            addr: segment.addr().addr().get() as u64,
+            length: part as u32,
+            lkey: lkey(segment.key()),
+        };
+        if sges.try_push(sge).is_err() {
+            return Err(JobError::device(ErrorKind::InvalidValue, 0));
+        }
+        left -= part;
+    }
+    let Some(qp) = &inner.qp else {
+        return Err(JobError::of(Reason::DeviceGone));
+    };
+    // SAFETY: as the caller promises.
+    let posted = unsafe { qp.post_recv(token.as_raw(), &mut sges) };
+    posted.map_err(status::refusal)?;
+    inner.receives.push_back(Posted { token, room });
+    Ok(())
 }

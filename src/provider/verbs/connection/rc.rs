@@ -68,7 +68,7 @@ pub(in super::super) struct RcInner {
     pub(in super::super) peer: Option<EndpointBlob>,
     connecting: bool,
     pub(in super::super) sends: Sends<RdmaJob>,
-    pub(in super::super) receives: VecDeque<Receive>,
+    pub(in super::super) receives: VecDeque<Posted>,
     pub(in super::super) timeouts: Timeouts,
     /// Looks at the peer since a completion was seen.
     pub(super) probes: u32,
@@ -83,7 +83,7 @@ pub(in super::super) struct RcInner {
     doubt: bool,
 }
 
-pub(in super::super) struct Receive {
+pub(in super::super) struct Posted {
     pub(in super::super) token: Token,
     pub(in super::super) room: usize,
 }
@@ -391,7 +391,7 @@ impl RcConnection {
             };
             self.core.finish(Completion::new(token, Err(error)));
         }
-        for Receive { token, .. } in inner.receives.drain(..) {
+        for Posted { token, .. } in inner.receives.drain(..) {
             if !inner.retired {
                 self.core.finish(Completion::new(token, Err(flushed)));
             }

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use super::super::connection::RcConnection;
 use super::shared::Shared;
-use crate::device::{Endpoint, EndpointState, Job, KeepAlive, Segments, Submit, Submitted, Token};
-use crate::error::{JobError, Result};
+use crate::device::{Endpoint, EndpointState, Job, KeepAlive, Receive, Submit, Submitted, Token};
+use crate::error::Result;
 use crate::sync::{discard, lock};
 
 /// The handle that the crate has.
@@ -75,14 +75,9 @@ unsafe impl Endpoint for VerbsEndpoint {
         Ok(())
     }
 
-    unsafe fn post_recv(
-        &self,
-        token: Token,
-        dst: &Segments,
-        room: usize,
-    ) -> std::result::Result<(), JobError> {
+    unsafe fn post_recvs(&self, receives: &[Receive]) -> Submitted {
         // SAFETY: as the caller promises.
-        unsafe { self.conn.post_recv(token, dst, room) }
+        unsafe { self.conn.post_recvs(receives) }
     }
 
     fn reset(&self) {
