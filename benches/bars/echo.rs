@@ -1,4 +1,4 @@
-//! N1 and N2: echoes of many connections, each with 32 on their way, with a second process, which is
+//! N1: echoes of many connections, each with 32 on their way, with a second process, which is
 //! this program once more: `bars echo TRANSPORT CONNECTIONS SIZE`.
 //!
 //! The baseline is TCP over loopback, whose writes are batched: `Framed` with `feed` and `flush`.

@@ -17,16 +17,28 @@
 //! [`Later`] wraps what the holder finds: its drop does nothing, and only an [`Outside`] opens it.
 //! Only leaving the gate makes one ([`Inside::leave`], [`Inside::leave_now`]).
 
+#![expect(unsafe_code, reason = "who has the right to reap has the array for it")]
+
 use std::mem::{ManuallyDrop, forget};
 
+use crate::device::{Completion, Token};
+use crate::reactor::slots::BATCH;
 use crate::sync::atomic::{AtomicU8, Ordering};
-use crate::sync::seq_cst_order;
+use crate::sync::{UnsafeCell, seq_cst_order};
 
 const IDLE: u8 = 0;
 const HELD: u8 = 1;
 const HELD_AGAIN: u8 = 2;
 
-pub(super) struct Gate(AtomicU8);
+pub(super) struct Gate {
+    state: AtomicU8,
+    /// What is reaped into. It would cost more to make for each look than most looks do.
+    completions: UnsafeCell<[Completion; BATCH]>,
+}
+
+// SAFETY: `completions` is reached by the one `Inside` that there is at a time, and the exchanges
+// of `state` order one after the other. What is in it is `Send`.
+unsafe impl Sync for Gate {}
 
 /// The right to reap. A panic gives it back; the looks that were refused by then are lost.
 #[must_use = "it is given back by leave"]
@@ -42,7 +54,11 @@ pub(super) struct Later<T>(ManuallyDrop<T>);
 
 impl Gate {
     pub(super) fn new() -> Gate {
-        Gate(AtomicU8::new(IDLE))
+        let nothing = Completion::new(Token::from_raw(u64::MAX), Ok(0));
+        Gate {
+            state: AtomicU8::new(IDLE),
+            completions: UnsafeCell::new([nothing; BATCH]),
+        }
     }
 
     /// `Some`: the caller reaps now, and must `leave`. `None`: the holder will look once more.
@@ -53,7 +69,7 @@ impl Gate {
         loop {
             let next = if now == IDLE { HELD } else { HELD_AGAIN };
             match self
-                .0
+                .state
                 .compare_exchange_weak(now, next, Ordering::SeqCst, Ordering::SeqCst)
             {
                 Ok(_) => {
@@ -67,11 +83,20 @@ impl Gate {
 }
 
 impl<'a> Inside<'a> {
+    /// What is reaped into. Completions of earlier looks stand in it.
+    #[inline(always)]
+    pub(super) fn completions(&mut self) -> &mut [Completion; BATCH] {
+        self.0.completions.with_mut(|completions| {
+            // SAFETY: this is the only `Inside` (`enter`), which is borrowed for as long.
+            unsafe { &mut *completions }
+        })
+    }
+
     /// `Err`: a thread was refused meanwhile. The gate is still the caller's, and it must look once
     /// more.
     #[inline]
     pub(super) fn leave(self) -> Result<Outside, Inside<'a>> {
-        let gate = &self.0.0;
+        let gate = &self.0.state;
         if gate
             .compare_exchange(HELD, IDLE, Ordering::SeqCst, Ordering::SeqCst)
             .is_ok()
@@ -88,7 +113,7 @@ impl<'a> Inside<'a> {
     /// Leaves the gate, and the looks that were refused with it: for who has another turn rung for,
     /// or looks anew.
     pub(super) fn leave_now(self) -> Outside {
-        self.0.0.swap(IDLE, Ordering::SeqCst);
+        self.0.state.swap(IDLE, Ordering::SeqCst);
         seq_cst_order();
         forget(self);
         Outside(())

@@ -112,6 +112,7 @@ table! {
     RdmaKind:               Send Sync Unpin;
     RecvOpcode:             Send Sync Unpin;
     EndpointConfig:          Send Sync Unpin;
+    Receive:                 Send Sync Unpin;
     RdmaJob:          Send Sync Unpin;
     Verb:          Send Sync Unpin;
     Received:               Send Sync Unpin;

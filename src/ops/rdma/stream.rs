@@ -150,13 +150,6 @@ impl RecvStream {
     /// Posts a receive for each Buf. Returns whether all found a place.
     fn post_for(&mut self, mut bufs: ArrayVec<Buf, BATCH>) -> bool {
         let port = self.rdma.port();
-        let mut batch = match RecvBatch::begin(port) {
-            Ok(batch) => batch,
-            Err(error) => {
-                self.refused = Some(error);
-                return false;
-            }
-        };
         // Dropped receives are older than those that are posted here.
         while let Some(buf) = bufs.pop() {
             let Some(receipt) = port.receives().adopt() else {
@@ -168,17 +161,15 @@ impl RecvStream {
             let at = at.unwrap_or(self.posted.len());
             self.posted.insert(at, (receipt, buf));
         }
-        for dst in &bufs {
-            let rdma = &self.rdma;
-            if let Err(error) = batch.add(&RecvRequest { rdma, dst }) {
-                self.refused = Some(error);
-                break;
-            }
-        }
-        let (receipts, refused) = batch.post(port);
+        let (mut batch, mut receipts) = (RecvBatch::new(), ArrayVec::new());
+        let rdma = &self.rdma;
+        let leased = bufs
+            .iter()
+            .try_for_each(|dst| batch.add(&RecvRequest { rdma, dst }));
+        let posted = batch.post(port, &mut receipts);
         let all = receipts.len() == bufs.len();
-        self.posted.extend(receipts.into_iter().zip(bufs));
-        self.refused = refused.or(self.refused);
+        self.posted.extend(receipts.drain(..).zip(bufs.drain(..)));
+        self.refused = posted.and(leased).err();
         all
     }
 

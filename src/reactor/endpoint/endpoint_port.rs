@@ -159,15 +159,16 @@ impl EndpointPort {
         &self.receives
     }
 
-    /// Posts a receive for each of the rooms, from the first on, for which there is a place. The
-    /// others stay. If the device refuses one, that one and those behind it are not posted.
+    /// Posts a receive for each of the rooms, from the first on, for which there is a place, and
+    /// adds their receipts to an empty list. The other rooms stay. If the device refuses one, that
+    /// one and those behind it are not posted.
     #[inline]
     pub(in crate::reactor) fn post<const N: usize>(
         &self,
         rooms: &mut ArrayVec<RecvBuf, N>,
-    ) -> (ArrayVec<Receipt, N>, Option<JobError>) {
+        receipts: &mut ArrayVec<Receipt, N>,
+    ) -> Result<(), JobError> {
         let table = &*self.receives;
-        let mut receipts = ArrayVec::<Receipt, N>::new();
         let mut receives = ArrayVec::<Receive, N>::new();
         let life = table.life();
         table.fill(rooms, |receipt, room| {
@@ -179,7 +180,7 @@ impl EndpointPort {
             });
         });
         if receives.is_empty() {
-            return (receipts, None);
+            return Ok(());
         }
         // SAFETY: the places have the Leases of the memory, and keep them until the completion was
         // reaped, or until the device drops the table (`retire`). A place is one receive, and there
@@ -193,14 +194,14 @@ impl EndpointPort {
                 .for_each(|receipt| table.posted_anew(*receipt));
         }
         if accepted == receipts.len() {
-            return (receipts, None);
+            return Ok(());
         }
         for refused in receipts.drain(accepted..).rev() {
             drop(table.undo(refused));
         }
         self.attachment.shared.notify_line(table, false);
         let nonsense = JobError::device(ErrorKind::Unexpected, 0);
-        (receipts, Some(submitted.refused.unwrap_or(nonsense)))
+        Err(submitted.refused.unwrap_or(nonsense))
     }
 
     /// Stands in line for a place.

@@ -228,13 +228,12 @@ fn post(receiver: &impl Receiver) -> Result<Option<Receipt>, JobError> {
         if let Some(receipt) = port.receives().adopt() {
             return Ok(Some(receipt));
         }
-        let (receipts, refused) = port.post(&mut ArrayVec::from([receiver.begin()?]));
-        match (receipts.first(), refused) {
-            (Some(&receipt), _) => return Ok(Some(receipt)),
-            (None, Some(error)) => return Err(error),
-            // Another one's memory was leased meanwhile, and may have become an orphan.
-            (None, None) if port.receives().available() > 0 => {}
-            (None, None) => return Ok(None),
+        let mut room = ArrayVec::from([receiver.begin()?]);
+        let mut receipt = ArrayVec::<Receipt, 1>::new();
+        port.post(&mut room, &mut receipt)?;
+        // Another one's memory was leased meanwhile, and may have become an orphan.
+        if !receipt.is_empty() || port.receives().available() == 0 {
+            return Ok(receipt.pop());
         }
     }
 }

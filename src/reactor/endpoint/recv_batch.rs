@@ -14,14 +14,8 @@ pub(crate) const BATCH: usize = 16;
 pub(crate) struct RecvBatch(ArrayVec<RecvBuf, BATCH>);
 
 impl RecvBatch {
-    /// Begins one. Somebody must hear of the end of its receives.
-    pub(crate) fn begin(port: &EndpointPort) -> Result<RecvBatch, JobError> {
-        port.check_open()?;
-        let shared = port.shared();
-        if !shared.policy().is_busy() {
-            shared.events.register(shared)?;
-        }
-        Ok(RecvBatch(ArrayVec::new()))
+    pub(crate) fn new() -> RecvBatch {
+        RecvBatch(ArrayVec::new())
     }
 
     /// Leases one more destination, of [`BATCH`] at most.
@@ -30,11 +24,19 @@ impl RecvBatch {
         Ok(())
     }
 
-    /// Posts them in order. Those that found no place, or were refused, are not leased any more.
+    /// Posts them in order, and adds their receipts to an empty list: fewer, if there are fewer
+    /// places, or the device refuses one. The rest of the batch is for the caller to drop.
     pub(crate) fn post(
-        mut self,
+        &mut self,
         port: &EndpointPort,
-    ) -> (ArrayVec<Receipt, BATCH>, Option<JobError>) {
-        port.post(&mut self.0)
+        receipts: &mut ArrayVec<Receipt, BATCH>,
+    ) -> Result<(), JobError> {
+        port.check_open()?;
+        let shared = port.shared();
+        if !shared.policy().is_busy() {
+            // Somebody must hear of their end.
+            shared.events.register(shared)?;
+        }
+        port.post(&mut self.0, receipts)
     }
 }

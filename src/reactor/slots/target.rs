@@ -58,7 +58,7 @@ pub(in crate::reactor) enum Notify {
 }
 
 /// How many completions are reaped at once.
-pub(in crate::reactor) const BATCH: usize = 8;
+pub(in crate::reactor) const BATCH: usize = 32;
 
 /// What else a completion leaves to be done once the gate was left.
 #[expect(dead_code, reason = "what is in it is there to be dropped")]

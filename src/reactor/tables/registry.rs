@@ -167,7 +167,7 @@ impl Registry {
             None => ended.extend(completions.iter().map(|_| None)),
         }
         drop(entries);
-        for (completion, ended) in completions.iter().zip(ended) {
+        for (completion, ended) in completions.iter().zip(ended.drain(..)) {
             match ended {
                 None => notify(Notify::Nobody(completion.token)),
                 Some(Ended { waker, lease, .. }) => {

@@ -14,7 +14,7 @@ use arrayvec::ArrayVec;
 
 use super::notify::notify;
 use super::shared::Shared;
-use crate::device::{Armed, Completion, Token};
+use crate::device::{Armed, Completion};
 use crate::error::Result;
 use crate::reactor::events::{Driven, Events};
 use crate::reactor::gate::{Inside, Later, Outside};
@@ -24,7 +24,7 @@ use crate::sync::atomic::fence;
 use crate::sync::{discard, lock, wake};
 
 /// Batches in one turn, after which the rest is left to the next.
-const BATCHES: usize = 64;
+const BATCHES: usize = 16;
 
 impl Driven for Shared {
     fn events(&self) -> &Events {
@@ -285,10 +285,18 @@ impl<'a> Turn<'a> {
     /// Reaps one batch, from the queue with this number on. Returns the number to go on with.
     #[inline(always)]
     fn reap(&mut self, from: usize) -> usize {
-        let shared = self.shared;
         self.take_asked();
-        let nothing = Completion::new(Token::from_raw(u64::MAX), Ok(0));
-        let mut completions = [nothing; BATCH];
+        let Turn {
+            shared,
+            inside: Some(inside),
+            to_notify,
+            rest,
+            ..
+        } = self
+        else {
+            return 0;
+        };
+        let completions = inside.completions();
         let mut left = BATCH;
         self.reaped = false;
         // Those before have been looked at by the last batch, which one of them filled, and are
@@ -297,25 +305,25 @@ impl<'a> Turn<'a> {
         for (number, queue) in shared.queues().enumerate().skip(from) {
             // What a provider answers is checked: it cannot have filled more than there is.
             let reaped = Shared::reap_from(queue, &mut completions[..left]).min(left);
-            let mut rest = &completions[..reaped];
-            let failed = rest.iter().filter(|completion| completion.result.is_err());
+            let mut reaped_now = &completions[..reaped];
+            let failed = reaped_now.iter().filter(|each| each.result.is_err());
             failed.for_each(|_| shared.counts.failed());
-            while let Some(completion) = rest.first() {
+            while let Some(completion) = reaped_now.first() {
                 let table = completion.token.table();
-                let of_it = |other: &&Completion| other.token.table() == table;
-                // Receives of one Rdma come together.
-                let count = match table {
-                    0 => 1,
-                    _ => rest.iter().take_while(of_it).count(),
-                };
-                let (run, behind) = rest.split_at(count);
-                rest = behind;
-                if table != 0 {
-                    let (registry, to_notify) = (&shared.core.registry, &mut self.to_notify);
-                    registry.complete(run, &mut self.rest, |whom| to_notify.push(whom));
-                } else if let Some(whom) = shared.core.table.complete(completion, &mut self.rest) {
-                    self.to_notify.push(whom);
+                if table == 0 {
+                    reaped_now = &reaped_now[1..];
+                    if let Some(whom) = shared.core.table.complete(completion, rest) {
+                        to_notify.push(whom);
+                    }
+                    continue;
                 }
+                // Receives of one Rdma come together.
+                let of_it = |other: &&Completion| other.token.table() == table;
+                let count = reaped_now.iter().take_while(of_it).count();
+                let (run, behind) = reaped_now.split_at(count);
+                reaped_now = behind;
+                let registry = &shared.core.registry;
+                registry.complete(run, rest, |whom| to_notify.push(whom));
             }
             shared.counts.completed(&completions[..reaped]);
             self.reaped |= reaped > 0;
