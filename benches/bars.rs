@@ -65,6 +65,8 @@ mod share;
 mod sync_event;
 #[path = "bars/sys.rs"]
 mod sys;
+#[path = "bars/ucx.rs"]
+mod ucx;
 #[path = "bars/uring.rs"]
 mod uring;
 #[cfg(feature = "verbs")]
@@ -108,6 +110,9 @@ const BARS: &[(&str, Bar)] = &[
     ("F3", share::f3),
     ("F4", share::f4),
     ("N1", echo::n1),
+    ("N2", echo::n2),
+    ("N3", echo::n3),
+    ("N5", ucx::n5),
     ("R1", rdma::r1),
     ("R2", rdma::r2),
     ("R3", rdma::r3),
@@ -147,6 +152,13 @@ fn main() -> ExitCode {
         // A child of the bars of echoes.
         let number = |text: &String| text.parse().expect("a number");
         echo::peer(transport, number(connections), number(size));
+        return ExitCode::SUCCESS;
+    }
+    if let [mode, _, messages] = &args[..]
+        && mode == "take"
+    {
+        // A child of the bar of messages one way.
+        ucx::peer(messages.parse().expect("a number"));
         return ExitCode::SUCCESS;
     }
     if let [mode, role, number] = &args[..]

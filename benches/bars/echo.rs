@@ -26,10 +26,10 @@ use tokio_util::codec::{Framed, LengthDelimitedCodec};
 use super::measure::Samples;
 use super::report::Goal::{AtLeast, AtMost};
 use super::report::Report;
-use super::sys;
+use super::{scenario, sys};
 
 /// Messages of a connection that are on their way.
-const DEPTH: usize = 32;
+pub(crate) const DEPTH: usize = 32;
 /// Rounds of each case.
 const ROUNDS: usize = 5;
 /// The most system calls an echo of the baseline may take on each side.
@@ -164,13 +164,14 @@ async fn call_tcp(mut frames: Frames, size: usize, echoes: usize) {
 }
 
 /// One side of the connections: each with the Buf that it sends, and a pool for all.
-struct Side {
-    pool: BufPool,
-    rdmas: Vec<(Rdma, Buf)>,
+pub(crate) struct Side {
+    pub(crate) pool: BufPool,
+    pub(crate) rdmas: Vec<(Rdma, Buf)>,
+    pub(crate) workq: WorkQ,
 }
 
 impl Side {
-    fn open(mode: Mode, connections: usize, size: usize) -> Side {
+    pub(crate) fn open(mode: Mode, connections: usize, size: usize) -> Side {
         let device = Soft::builder().build().open("pf0").expect("a device");
         let access = Access::LOCAL_READ_WRITE;
         let mmap = Mmap::builder().device(&device).access(access);
@@ -186,7 +187,7 @@ impl Side {
             (builder.attach(&workq).expect("a context"), buf)
         };
         let rdmas = (0..connections).map(rdma).collect();
-        Side { pool, rdmas }
+        Side { pool, rdmas, workq }
     }
 }
 
@@ -275,7 +276,7 @@ pub(crate) fn peer(transport: &str, connections: usize, size: usize) {
             run(&runtime, streams.into_iter().map(serve));
         }
         Transport::Rdma(mode) => {
-            let Side { pool, rdmas } = Side::open(mode, connections, size);
+            let Side { pool, rdmas, .. } = Side::open(mode, connections, size);
             for (rdma, _) in &rdmas {
                 say(&hex(&rdma.export().expect("a blob")));
                 let blob = unhex(&hear().expect("the parent is there"));
@@ -310,6 +311,11 @@ pub(crate) fn echoes_here(echoes: usize) {
     run(&runtime, here.rdmas.into_iter().map(call));
 }
 
+/// Echoes between two processes.
+pub(crate) fn echoes_of_two(echoes: usize) {
+    measure(EVENT, 64, 64, echoes);
+}
+
 /// What an echo takes: nanoseconds, those of the CPUs of both sides, and system calls of the
 /// baseline.
 type Cost = [f64; 3];
@@ -335,7 +341,7 @@ fn measure(transport: Transport, connections: usize, size: usize, echoes: usize)
             (start.elapsed(), Used::until_now().since(before))
         }
         Transport::Rdma(mode) => {
-            let Side { pool, rdmas } = Side::open(mode, connections, size);
+            let Side { pool, rdmas, .. } = Side::open(mode, connections, size);
             for (rdma, _) in &rdmas {
                 let blob = unhex(&peer.hear());
                 peer.say(&hex(&rdma.export().expect("a blob")));
@@ -419,4 +425,18 @@ pub(crate) fn n1(report: &mut Report) {
     line(report, "N1", EVENT, 64, 64, 400_000, 0.8);
     line(report, "N1.one", EVENT, 1, 64, 200_000, 3.0);
     line(report, "N1.4K", EVENT, 64, 4096, 100_000, 2.0);
+}
+
+pub(crate) fn n2(report: &mut Report) {
+    line(report, "N2.busy", BUSY, 64, 64, 400_000, 2.0);
+}
+
+pub(crate) fn n3(report: &mut Report) {
+    match scenario::system_calls("rdma-echo-pair", 64_000, 640_000) {
+        Err(why) => report.skip("N3", &why),
+        Ok(calls) => {
+            let what = "system calls of a thousand such echoes on each side, event-driven";
+            report.line("N3", 500.0 * calls, AtMost(100.0), "", what);
+        }
+    }
 }

@@ -35,6 +35,7 @@ pub(crate) fn run(scenario: &str, jobs: u64) {
         "rdma-busy" => rdma::writes(jobs),
         "rdma-round-trips" => rdma::round_trips_here(jobs),
         "rdma-echoes" => echo::echoes_here(jobs as usize),
+        "rdma-echo-pair" => echo::echoes_of_two(jobs as usize),
         "dropped" => cancel::dropped(jobs),
         #[cfg(feature = "verbs")]
         other if other.starts_with("verbs-") => super::verbs::run(other, jobs),
@@ -100,4 +101,24 @@ pub(crate) fn instructions(scenario: &str) -> Result<f64, String> {
     };
     let (few, many) = (count(FEW)?, count(MANY)?);
     Ok((many as f64 - few as f64) / (MANY - FEW) as f64)
+}
+
+/// System calls per job, of a process and its children, by strace; `Err` if it cannot be had here.
+pub(crate) fn system_calls(scenario: &str, few: u64, many: u64) -> Result<f64, String> {
+    let count = |jobs: u64| -> Result<f64, String> {
+        let output = Command::new("strace")
+            .args(["-f", "-c", "-qq", "-U", "name,calls", "-o", "/dev/stderr"])
+            .arg(std::env::current_exe().map_err(|error| error.to_string())?)
+            .args(["scenario", scenario, &jobs.to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .output()
+            .map_err(|error| format!("strace does not start: {error}"))?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        let total = text.lines().find_map(|line| line.strip_prefix("total"));
+        total
+            .and_then(|number| number.trim().parse().ok())
+            .ok_or_else(|| format!("strace said nothing of {scenario}: {text}"))
+    };
+    Ok((count(many)? - count(few)?) / (many - few) as f64)
 }
