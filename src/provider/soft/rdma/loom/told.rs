@@ -117,6 +117,42 @@ fn mutant_that_wakes_before_it_hints_is_found() {
     });
 }
 
+/// A hint is there already, and is taken while something is published: `takes` is what it is taken
+/// by, and the look after it.
+fn is_found_by_who_takes_hints(takes: fn(&mut End) -> bool) -> impl Fn() + Send + Sync {
+    move || {
+        let [mut sender, mut receiver] = ends();
+        receiver.post(SHORT);
+        receiver.messages().set_parked(true);
+        sender.connection.doorbell.hint_peer(0);
+        let publisher = spawn(move || publish_and_notify(&mut sender));
+        let found = takes(&mut receiver);
+        publisher.join().unwrap();
+        assert!(found || is_hinted(&receiver), "slept through it");
+    }
+}
+
+#[test]
+fn who_takes_hints_and_then_looks_is_hinted_at_or_sees_it() {
+    fn take_and_look(end: &mut End) -> bool {
+        end.connection.doorbell.take_hints(|_| {});
+        finds(end)
+    }
+    check(3, is_found_by_who_takes_hints(take_and_look));
+}
+
+#[test]
+fn mutant_that_looks_and_then_takes_hints_is_found() {
+    fn look_and_take(end: &mut End) -> bool {
+        let found = finds(end);
+        end.connection.doorbell.take_hints(|_| {});
+        found
+    }
+    mutant("slept through it", || {
+        check(3, is_found_by_who_takes_hints(look_and_take));
+    });
+}
+
 /// A sender waits for a receive, or for room, while that comes.
 fn is_not_waited_for(
     len: usize,
