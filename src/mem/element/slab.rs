@@ -77,6 +77,15 @@ impl Slab {
         Some(&self.elements[self.free.pop()? as usize])
     }
 
+    /// A free element, unless somebody waits for one.
+    #[inline]
+    pub(in crate::mem) fn take_in_turn(&self) -> Option<&Element> {
+        match self.waiters.is_empty() {
+            true => self.take(),
+            false => None,
+        }
+    }
+
     /// Brings an element home that nobody holds any more, and tells who waits.
     ///
     /// # Safety

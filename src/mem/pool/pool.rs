@@ -71,6 +71,13 @@ impl BufPool {
         }
     }
 
+    /// An empty Buf, unless all are in use, or somebody waits for one.
+    #[inline]
+    pub(crate) fn try_alloc_in_turn(&self) -> Option<Buf> {
+        let element = self.0.slab.take_in_turn()?;
+        Some(Buf(Handle::first(element)))
+    }
+
     /// An empty Buf; waits its turn while all are in use.
     ///
     /// # Cancel safety

@@ -99,7 +99,7 @@ impl RecvStream {
     /// The next Buf. If the pool has none, the task is woken when it has.
     fn buf(&mut self, cx: &mut Context<'_>) -> Option<Buf> {
         if !self.waits_for_buf
-            && let Ok(buf) = self.pool.try_alloc()
+            && let Some(buf) = self.pool.try_alloc_in_turn()
         {
             return Some(buf);
         }
@@ -125,8 +125,8 @@ impl RecvStream {
                 || !receives.is_over(*first))
     }
 
-    /// Posts as many receives as there shall be, in order.
-    fn post(&mut self, cx: &mut Context<'_>) {
+    /// Posts as many receives as there shall be, in order. Returns whether a Buf is waited for.
+    fn post(&mut self, cx: &mut Context<'_>) -> bool {
         while self.refused.is_none() && self.posted.len() < self.receives {
             let receives = self.rdma.port().receives();
             // Others that stand in line come first.
@@ -141,10 +141,12 @@ impl RecvStream {
             {
                 bufs.push(buf);
             }
-            if bufs.is_empty() || !self.post_for(bufs) {
-                return;
+            let lacks_buf = bufs.len() < count;
+            if count == 0 || !self.post_for(bufs) || lacks_buf {
+                return lacks_buf;
             }
         }
+        false
     }
 
     /// Posts a receive for each Buf. Returns whether all found a place.
@@ -187,12 +189,21 @@ impl RecvStream {
     }
 
     /// Waits while no receive is posted: for a Buf, for a place, or for the end of the connection.
-    fn poll_unposted(&mut self, cx: &mut Context<'_>) -> Poll<Result<Message, JobError>> {
+    fn poll_unposted(
+        &mut self,
+        lacks_buf: bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Message, JobError>> {
         if let Some(error) = self.refused.take() {
             return Poll::Ready(Err(error));
         }
         if self.in_line.is_none() {
-            let Some(buf) = self.buf(cx) else {
+            // Who is polled twice in one turn passes others that wait for a Buf.
+            let buf = match lacks_buf {
+                true => None,
+                false => self.buf(cx),
+            };
+            let Some(buf) = buf else {
                 return self.disconnect_wait.as_mut().poll(cx).map(Err);
             };
             self.disconnect_wait.as_mut().stop();
@@ -226,11 +237,9 @@ impl Stream for RecvStream {
             return Poll::Ready(None);
         }
         let budget = ready!(tokio::task::coop::poll_proceed(cx));
-        if this.in_line.is_none() && this.shall_post() {
-            this.post(cx);
-        }
+        let lacks_buf = this.in_line.is_none() && this.shall_post() && this.post(cx);
         let outcome = if this.posted.is_empty() {
-            ready!(this.poll_unposted(cx))
+            ready!(this.poll_unposted(lacks_buf, cx))
         } else {
             this.disconnect_wait.as_mut().stop();
             ready!(this.poll_posted(cx))

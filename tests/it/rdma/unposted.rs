@@ -126,6 +126,55 @@ fn a_stream_whose_pool_was_empty_goes_on_with_the_bufs_that_come_home() {
     }
 }
 
+#[test]
+fn a_stream_takes_no_buf_that_another_one_waits_for() {
+    run(async {
+        let (one, _other) = pair(Mode::EventDriven, 16);
+        let mut bufs = empty(&one);
+        let mut waiting = Box::pin(one.pool.alloc());
+        poll_pending(waiting.as_mut());
+        drop(bufs.pop());
+        let mut stream = one.rdma.recv_stream(&one.pool, 4);
+        assert!(stream.next().now_or_never().is_none());
+        let buf = waiting.as_mut().now_or_never();
+        assert!(
+            buf.is_some(),
+            "the stream has the Buf of whoever came first"
+        );
+    });
+}
+
+#[test]
+fn a_stream_without_a_place_stands_in_line_and_goes_on() {
+    for mode in all_modes() {
+        run(async {
+            let (one, other) = pair(mode, 1);
+            for round in 0..3_u8 {
+                let dst = one.empty();
+                let first = one.rdma.recv(&dst).start().unwrap();
+                let mut stream = one.rdma.recv_stream(&one.pool, 4);
+                assert!(stream.next().now_or_never().is_none());
+                let mut behind = Box::pin(one.rdma.recv(one.empty()).owned());
+                poll_pending(behind.as_mut());
+                let messages = async {
+                    assert_eq!(first.await.unwrap().len, 1);
+                    let message = stream.next().await.unwrap().unwrap();
+                    assert_eq!(*message.buf.unwrap().data().unwrap(), [round; 2]);
+                    // A stream in line gives its place up when it is dropped.
+                    drop(stream);
+                    assert_eq!(behind.await.unwrap().len, 3);
+                };
+                let sends = async {
+                    for len in 1..4 {
+                        other.send(&vec![round; len]).await.unwrap();
+                    }
+                };
+                in_time("the messages", async { tokio::join!(messages, sends) }).await;
+            }
+        });
+    }
+}
+
 /// The receive that has the place got its message, and is polled by nobody.
 #[test]
 fn a_receive_in_line_hears_of_the_end_although_the_place_before_it_is_kept() {
