@@ -40,8 +40,8 @@
 //! | [`slots`] | jobs in flight: Slots, Leases, whom to notify | none |
 //! | [`events`] | the event handle, its timer, runtimes | none |
 //!
-//! Beside them, and imported by all: [`gate`], [`mode`] (how long to poll), [`places`] (what there
-//! is a line for) and [`budget`] (of a task).
+//! Beside them, and imported by all: [`gate`], [`mode`] (how to wait), [`spin`] (how long to poll),
+//! [`places`] (what there is a line for) and [`budget`] (of a task).
 
 pub(crate) mod budget;
 mod endpoint;
@@ -54,6 +54,7 @@ mod loops;
 mod mode;
 mod places;
 mod slots;
+mod spin;
 mod sync_event;
 mod tables;
 mod waiting;
@@ -69,9 +70,9 @@ pub(crate) use endpoint::{
     settle,
 };
 pub(crate) use jobs::{Completions, JobFuture, RunWaiter};
-pub(crate) use mode::Spin;
 pub(crate) use places::Wanted;
 pub(crate) use slots::{Outcome, ResultKind, Run};
+pub(crate) use spin::Spin;
 pub(crate) use sync_event::{EventPortHandle, EventWaitFuture, Waiter};
 pub(crate) use tables::{End, PostedRun, Receipt, RecvBuf, RecvCompletion};
 pub(crate) use waiting::Backoff;

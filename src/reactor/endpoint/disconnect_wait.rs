@@ -11,7 +11,7 @@ use pin_project::pin_project;
 
 use super::endpoint_port::EndpointPort;
 use crate::error::{JobError, Reason};
-use crate::reactor::mode::Spin;
+use crate::reactor::spin::Spin;
 use crate::reactor::tables::Watching;
 use crate::sync::WaitNode;
 

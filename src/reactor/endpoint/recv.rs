@@ -25,8 +25,9 @@ use super::endpoint_port::EndpointPort;
 use crate::error::{JobError, Reason};
 use crate::mem::{Grow, Writing};
 use crate::reactor::budget;
-use crate::reactor::mode::{Policy, Spin};
+use crate::reactor::mode::Policy;
 use crate::reactor::places::{Ended, Wanted};
+use crate::reactor::spin::Spin;
 use crate::reactor::tables::{
     Entry, PostedRecv, Receipt, Received, RecvBuf, RecvCompletion, RecvTable, Watching,
 };

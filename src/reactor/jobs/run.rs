@@ -14,8 +14,9 @@ use pin_project::pin_project;
 
 use crate::device::AsJob;
 use crate::error::{JobError, Reason};
-use crate::reactor::mode::{LOOKS, Policy, Spin};
+use crate::reactor::mode::{LOOKS, Policy};
 use crate::reactor::slots::{Run, Target};
+use crate::reactor::spin::Spin;
 use crate::reactor::workq::{Attachment, Prepared, Refused, Shared, WorkQ};
 use crate::sync::WaitNode;
 use crate::sync::atomic::fence;

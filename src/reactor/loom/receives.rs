@@ -7,7 +7,7 @@ use std::task::{Poll, Waker};
 
 use arrayvec::ArrayVec;
 
-use super::super::mode::Spin;
+use super::super::spin::Spin;
 use super::{Bed, on_a_workq};
 use crate::device::{Arrival, Completion, Segments};
 use crate::reactor::endpoint::Posted;

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use pin_project::pin_project;
 
 use crate::error::JobError;
-use crate::reactor::mode::Spin;
+use crate::reactor::spin::Spin;
 use crate::reactor::workq::{Shared, WorkQ};
 use crate::sync::WaitNode;
 

@@ -19,8 +19,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use crate::error::JobError;
-use crate::reactor::mode::{MISSES, Policy, Spin};
+use crate::reactor::mode::{MISSES, Policy};
 use crate::reactor::places::Wanted;
+use crate::reactor::spin::Spin;
 use crate::reactor::workq::{Attachment, Refused};
 use crate::sync::atomic::{Ordering, fence};
 use crate::sync::{Turn, WaitNode, Waiters};

@@ -12,8 +12,9 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
 use crate::error::{JobError, Reason};
-use crate::reactor::mode::{LOOKS, Policy, Spin};
+use crate::reactor::mode::{LOOKS, Policy};
 use crate::reactor::slots::{Outcome, Slot};
+use crate::reactor::spin::Spin;
 use crate::reactor::workq::Attachment;
 use crate::sync::atomic::fence;
 
