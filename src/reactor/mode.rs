@@ -36,15 +36,24 @@ pub enum Mode {
     /// The task polls until the Job is over: no system call per Job, no runtime needed. For
     /// latency-critical threads.
     BusyPoll,
-    /// The task looks, polls for a bounded time, and sleeps then, as in event mode: the latency of
-    /// busy-polling for short Jobs, and no CPU for long ones or none. Needs a Tokio runtime with
-    /// I/O.
+    /// The task polls for a bounded time, and then sleeps as in event mode: the latency of
+    /// busy-polling for short jobs, and almost no CPU time for long ones. Needs a Tokio runtime
+    /// with I/O.
     ///
-    /// Polling is cooperative: each poll looks, and lets the other tasks of its thread go on.
+    /// It is meant for up to 16 operations that wait at once. One of them polls for all, the last
+    /// that began to wait; the others sleep as in event mode. While more than 16 receives and waits
+    /// for sync events sleep, all operations do.
+    ///
+    /// If most polling is in vain, because jobs take longer than `spin` or because the device or
+    /// the peer needs this CPU, most operations sleep at once: one in 65 polls, and polling takes
+    /// at most 1 % of the time, until it helps again. Waits for the end of a connection and for
+    /// [`shutdown`](crate::WorkQ::shutdown) always sleep.
+    ///
+    /// Polling is cooperative: after each poll the other tasks of the thread run.
     Hybrid {
-        /// For how long an Op polls before it sleeps, at most 1 s. Less than a wake-up costs, 20 to
-        /// 50 us, makes both sides sleep at each Job. The clock is read now and then only, so that
-        /// it may be exceeded by a few polls.
+        /// The time for which an operation polls before it sleeps, at most 1 s. If it is shorter
+        /// than a wake-up takes, 20 to 50 us, both sides sleep at each job. The clock is read now
+        /// and then only, so that it may be exceeded by a few polls.
         spin: Duration,
     },
 }

@@ -1,8 +1,12 @@
-//! How long a future polls in Hybrid mode.
+//! How long a future polls in Hybrid mode, and which one of a WorkQ does.
 
-use super::mode::Policy;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// How long a Hybrid Op has polled, by few readings of the clock: one costs as much as a poll.
+use super::mode::{LOOKS, Policy};
+
+/// The spin of one future: how long it has polled, by few readings of the clock. One reading costs
+/// as much as a poll.
 ///
 /// After each reading the turn of the next is reckoned from the time that the turns took so far, at
 /// most twice as many.
@@ -13,6 +17,8 @@ pub(crate) struct Spin {
     turns: u32,
     /// The turn of the next reading.
     next: u32,
+    /// The number of its last turn, among those of all futures.
+    number: u32,
 }
 
 /// The turn of the second reading, and the most turns between two.
@@ -21,8 +27,58 @@ const APART: u32 = 64;
 const OVER: u32 = u32::MAX;
 
 impl Spin {
-    /// One more turn found nothing: whether it was the last. Once the time is over it stays so.
-    pub(super) fn is_over(&mut self, policy: Policy, now: impl FnOnce() -> u64) -> bool {
+    /// Begins one more turn, and returns false. Returns true, from then on, if the time is over,
+    /// another future spins, many wait, or spins are in vain. `asleep` says how many receives and
+    /// waits sleep.
+    pub(super) fn is_over(
+        &mut self,
+        policy: Policy,
+        spins: &Spins,
+        asleep: impl FnOnce() -> usize,
+        now: impl Fn() -> u64,
+    ) -> bool {
+        let others = spins.turns_since(self.number);
+        let goes_on = match self.turns {
+            _ if self.next == OVER => return true,
+            0 => asleep() <= CROWD && spins.may_begin(&now),
+            _ => others == 0,
+        };
+        if !goes_on {
+            if self.turns > 0 && others as usize >= CROWD {
+                spins.was_in_vain(policy, now());
+            }
+            self.next = OVER;
+            return true;
+        }
+        self.number = spins.turn();
+        let is_over = self.is_time_over(policy, &now);
+        if is_over {
+            spins.was_in_vain(policy, now());
+        }
+        is_over
+    }
+
+    /// How many times to look in this turn: once in the first, in which others may begin as well.
+    pub(super) fn looks(&self) -> usize {
+        if self.turns > 1 { LOOKS } else { 1 }
+    }
+
+    /// What the future waits for has come. A spin of more than half of its time was hardly faster
+    /// than a sleep.
+    pub(super) fn found(&self, policy: Policy, spins: &Spins, now: impl Fn() -> u64) {
+        if self.turns <= 1 || self.next == OVER {
+            return;
+        }
+        let now = now();
+        if now.saturating_sub(self.since) < policy.spin() / 2 {
+            spins.was_in_time();
+        } else {
+            spins.was_in_vain(policy, now);
+        }
+    }
+
+    /// Whether its time is over, which it stays.
+    pub(super) fn is_time_over(&mut self, policy: Policy, now: impl FnOnce() -> u64) -> bool {
         let spin = policy.spin();
         if self.next == OVER || spin == 0 {
             return true;
@@ -33,11 +89,7 @@ impl Spin {
         }
         let now = now();
         if self.turns == 0 {
-            *self = Spin {
-                since: now,
-                turns: 1,
-                next: FIRST,
-            };
+            (self.since, self.turns, self.next) = (now, 1, FIRST);
             return false;
         }
         let elapsed = now.saturating_sub(self.since);
@@ -51,6 +103,90 @@ impl Spin {
         self.turns = self.turns.saturating_add(1).min(OVER - 1 - APART);
         self.next = self.turns + ahead - 1;
         false
+    }
+}
+
+/// What the futures of a WorkQ know of each other's spins.
+///
+/// All of it is a hint. A future that does not spin sleeps by event, as in event mode, whatever the
+/// others do. So no wake-up depends on a future that spins, or that was dropped or forgotten.
+pub(super) struct Spins {
+    /// Turns of all futures that spin. The future that took the last turn goes on; a future that
+    /// finds that another one took a turn after its own sleeps. So of many that wait the last to
+    /// begin spins, and there is nothing to give back when it ends.
+    turns: AtomicU32,
+    /// Spins in vain, less those that were in time; at most `MOST`.
+    in_vain: AtomicU32,
+    /// How many waits are not to spin, and until when none is; 0 if they may.
+    skip: AtomicU32,
+    until: AtomicU64,
+}
+
+/// So many spins in vain, more than those in time, cost nothing.
+const SPARE: u32 = 2;
+/// From here on a wait spins after 64 others, and after 128 times the spin.
+const MOST: u32 = SPARE + 7;
+/// While more of them wait, spins are in vain: one event completes many.
+const CROWD: usize = 16;
+/// The waits between two looks at the clock, for whether spins may begin again.
+const BETWEEN: u32 = 8;
+
+impl Spins {
+    pub(super) fn new() -> Spins {
+        Spins {
+            turns: AtomicU32::new(0),
+            in_vain: AtomicU32::new(0),
+            skip: AtomicU32::new(0),
+            until: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether a future that begins to wait is to spin.
+    fn may_begin(&self, now: impl Fn() -> u64) -> bool {
+        let (skip, until) = (self.skip.load(Relaxed), self.until.load(Relaxed));
+        if skip > 0 {
+            self.skip.store(skip - 1, Relaxed);
+        } else if until == 0 {
+            return true;
+        } else if now() >= until {
+            self.until.store(0, Relaxed);
+            return true;
+        } else {
+            self.skip.store(BETWEEN, Relaxed);
+        }
+        false
+    }
+
+    /// The number of one more turn.
+    fn turn(&self) -> u32 {
+        let turn = self.turns.load(Relaxed).wrapping_add(1);
+        self.turns.store(turn, Relaxed);
+        turn
+    }
+
+    /// The turns of other futures after this one.
+    fn turns_since(&self, turn: u32) -> u32 {
+        self.turns.load(Relaxed).wrapping_sub(turn)
+    }
+
+    fn was_in_time(&self) {
+        let in_vain = self.in_vain.load(Relaxed);
+        if in_vain > 0 {
+            self.in_vain.store(in_vain - 1, Relaxed);
+        }
+    }
+
+    /// A spin has ended in a sleep, or was no faster than one. If most do, the next ones are
+    /// refused.
+    fn was_in_vain(&self, policy: Policy, now: u64) {
+        let in_vain = (self.in_vain.load(Relaxed) + 1).min(MOST);
+        self.in_vain.store(in_vain, Relaxed);
+        if in_vain > SPARE {
+            let times = 1 << (in_vain - SPARE);
+            self.skip.store(times / 2, Relaxed);
+            let pause = policy.spin() * u64::from(times);
+            self.until.store(now + pause, Relaxed);
+        }
     }
 }
 
@@ -69,13 +205,13 @@ mod tests {
         let policy = Policy::of(spin, "test").expect("in bounds");
         let (mut time, readings) = (1_000_000, Cell::new(0));
         let mut spin = Spin::default();
-        while !spin.is_over(policy, || {
+        while !spin.is_time_over(policy, || {
             readings.set(readings.get() + 1);
             time
         }) {
             time += turn;
         }
-        assert!(spin.is_over(policy, || panic!("it is over")));
+        assert!(spin.is_time_over(policy, || panic!("it is over")));
         (time - 1_000_000, readings.get())
     }
 
@@ -93,5 +229,96 @@ mod tests {
         let (took, _) = spun(50_000, 1);
         assert!((50_000..50_100).contains(&took), "{took}");
         assert_eq!(spun(0, 1), (0, 0));
+    }
+
+    const POLICY_SPIN: u64 = 30_000;
+
+    /// The time, what the futures of a WorkQ know, and how they wait.
+    struct Model(Cell<u64>, Spins, Policy);
+
+    impl Model {
+        fn new() -> Model {
+            let spin = Duration::from_nanos(POLICY_SPIN);
+            let policy = Policy::of(Mode::Hybrid { spin }, "test").expect("in bounds");
+            Model(Cell::new(0), Spins::new(), policy)
+        }
+
+        fn is_over(&self, spin: &mut Spin, asleep: usize) -> bool {
+            let Model(time, spins, policy) = self;
+            time.set(time.get() + 200);
+            spin.is_over(*policy, spins, || asleep, || time.get())
+        }
+
+        /// A wait that takes so long, if it is not told of by an event. Returns whether it spun.
+        fn wait(&self, takes: u64) -> bool {
+            let Model(time, spins, policy) = self;
+            let (mut spin, since) = (Spin::default(), time.get());
+            let mut spun = false;
+            while !self.is_over(&mut spin, 0) {
+                spun = true;
+                if time.get() - since > takes {
+                    spin.found(*policy, spins, || time.get());
+                    return true;
+                }
+            }
+            time.set(time.get().max(since + takes));
+            spun
+        }
+    }
+
+    #[test]
+    fn long_waits_rarely_spin_and_short_ones_do_again() {
+        let model = Model::new();
+        for takes in [40_000, 100_000, 10_000_000] {
+            let spun = (0..1_000).filter(|_| model.wait(takes)).count();
+            assert!((10..50).contains(&spun), "{spun} of {takes} ns");
+        }
+        // Short ones, after those that are left out.
+        let left_out = (0..2_000).take_while(|_| !model.wait(5_000)).count();
+        assert!(left_out < 1_000, "{left_out}");
+        assert!((0..1_000).all(|_| model.wait(5_000)));
+        // One in two is long, and each spins.
+        assert!((0..1_000).all(|at| model.wait([5_000, 100_000][at % 2])));
+    }
+
+    /// Many short waits whose peer has no CPU while they spin.
+    #[test]
+    fn spins_in_vain_take_little_of_the_time() {
+        let model = Model::new();
+        let (mut in_spins, since) = (0, model.0.get());
+        for _ in 0..100_000 {
+            let begun = model.0.get();
+            let mut spin = Spin::default();
+            while !model.is_over(&mut spin, 0) {}
+            if spin.turns > 0 {
+                in_spins += model.0.get() - begun;
+            }
+            model.0.set(model.0.get() + 1_000);
+        }
+        let share = in_spins as f64 / (model.0.get() - since) as f64;
+        assert!(share < 0.02, "{share}");
+    }
+
+    #[test]
+    fn the_last_to_begin_spins_and_none_among_many() {
+        let model = Model::new();
+        let mut spins = [Spin::default(); 8];
+        let mut round = || spins.each_mut().map(|spin| !model.is_over(spin, 7));
+        assert_eq!(round(), [true; 8]);
+        for _ in 0..3 {
+            let mut last = [false; 8];
+            last[7] = true;
+            assert_eq!(round(), last);
+        }
+        assert!(model.is_over(&mut Spin::default(), CROWD + 1));
+        assert!(!model.is_over(&mut Spin::default(), CROWD));
+        // Those that begin at once, and do not sleep yet, are many as well.
+        let mut spins = [Spin::default(); 64];
+        for _ in 0..2 {
+            for spin in &mut spins {
+                model.is_over(spin, 0);
+            }
+        }
+        assert!(model.is_over(&mut Spin::default(), 0));
     }
 }

@@ -86,6 +86,7 @@ mod workq {
     mod cancel;
     mod contexts;
     mod gate;
+    mod hybrid;
     mod modes;
     mod order;
     mod own_loop;

@@ -11,7 +11,6 @@ use pin_project::pin_project;
 
 use super::endpoint_port::EndpointPort;
 use crate::error::{JobError, Reason};
-use crate::reactor::spin::Spin;
 use crate::reactor::tables::Watching;
 use crate::sync::WaitNode;
 
@@ -28,7 +27,6 @@ pub(crate) struct DisconnectWait<P: AsRef<EndpointPort>> {
 struct Wait {
     /// The life of the endpoint in which the wait began.
     life: u32,
-    spin: Spin,
     _watching: Watching,
 }
 
@@ -70,12 +68,12 @@ impl<P: AsRef<EndpointPort>> DisconnectWait<P> {
         let shared = port.shared();
         let wait = this.waits.get_or_insert_with(|| Wait {
             life: port.receives().life(),
-            spin: Spin::default(),
             _watching: shared.core.registry.watch(),
         });
         port.enqueue_disconnect(this.node.as_ref(), cx.waker());
         let policy = shared.mode.load();
-        if policy.is_busy() || !(policy.is_event() || wait.spin.is_over(policy, || shared.now())) {
+        // In Hybrid mode it does not spin: the end of a connection may take long.
+        if policy.is_busy() {
             if shared.ready() {
                 shared.turn();
             }

@@ -140,15 +140,17 @@ impl RunWaiter {
         }
         let policy = shared.policy();
         let asleep = this.asleep.as_ref();
-        if policy.is_event() {
-            return poll_event(shared, asleep, heard, policy, cx, ends);
+        if !shared.spins(policy, &mut this.spins[1]) {
+            let polled = poll_event(shared, asleep, heard, policy, cx, ends);
+            if polled.is_ready() {
+                this.spins[1] = Spin::default();
+            }
+            return polled;
         }
         if look(shared, ends) {
+            shared.spun(policy, &this.spins[1]);
             this.spins[1] = Spin::default();
             return Poll::Ready(Ok(()));
-        }
-        if !policy.is_busy() && this.spins[1].is_over(policy, || shared.now()) {
-            return poll_event(shared, asleep, heard, policy, cx, ends);
         }
         shared.misses.add();
         cx.waker().wake_by_ref();

@@ -305,11 +305,12 @@ fn look_and_begin(
     let policy = begun.unwrap_or_else(|| shared.policy());
     let found = look(waiter, policy);
     if let Some(Poll::Ready(outcome)) = found {
+        shared.spun(policy, spin);
         return Poll::Ready(Err(outcome));
     }
     let mut begin = || {
         waiter.attachment().check_open()?;
-        let over = policy.is_event() || !policy.is_busy() && spin.is_over(policy, || shared.now());
+        let over = !shared.spins(policy, spin);
         if !policy.is_busy() && (begun.is_some() || over) {
             // Before anything is slept for; it may be another runtime than the last time.
             shared.events.register(shared)?;
@@ -323,8 +324,8 @@ fn look_and_begin(
             false => None,
         };
         Ok(Some(match ticket {
-            Some(ticket) => State::Waiting(ticket, Spin::default()),
-            None => State::Queued(Spin::default()),
+            Some(ticket) => State::Waiting(ticket, *spin),
+            None => State::Queued(*spin),
         }))
     };
     match begin() {

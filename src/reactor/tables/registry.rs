@@ -140,6 +140,11 @@ impl Registry {
         self.asleep.load(Ordering::SeqCst) > 0
     }
 
+    /// How many of them sleep, for a guess.
+    pub(in crate::reactor) fn asleep(&self) -> usize {
+        self.asleep.load(Ordering::Relaxed)
+    }
+
     /// Reaper: what had these places, all of one table, is over. Calls `notify` with whom to
     /// notify, as often as there are completions at most. The context may have gone while the
     /// device's queue had them.

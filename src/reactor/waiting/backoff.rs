@@ -72,7 +72,9 @@ impl Backoff {
         let this = self.project();
         let shared = &this.workq.0;
         let policy = shared.policy();
-        if policy.is_busy() || !(policy.is_event() || this.spin.is_over(policy, || shared.now())) {
+        // The spin is its own: what it waits for no queue tells, so that others gain nothing by it.
+        let mut is_over = || this.spin.is_time_over(policy, || shared.now());
+        if policy.is_busy() || !(policy.is_event() || is_over()) {
             return;
         }
         *this.pause = (*this.pause * 2).clamp(FIRST, LONGEST);

@@ -63,7 +63,10 @@ impl Attachment {
                 Ok(None) => None,
                 // The WorkQ has room, and the device has not: the place in line is kept.
                 Err(Refused::Full(full)) => Some(full),
-                Ok(Some(taken)) => return end(Ok(taken)),
+                Ok(Some(taken)) => {
+                    shared.spun(policy, spin);
+                    return end(Ok(taken));
+                }
                 Err(Refused::Error(error)) => return end(Err(error)),
             };
             enqueue(cx.waker());
@@ -103,7 +106,7 @@ impl Attachment {
         cx: &mut Context<'_>,
     ) -> Result<(), JobError> {
         let shared = &self.shared;
-        if policy.is_busy() || !(policy.is_event() || spin.is_over(policy, || shared.now())) {
+        if shared.spins(policy, spin) {
             if shared.ready() {
                 shared.turn();
             }

@@ -4,7 +4,8 @@
 //! In event mode a poll that finds nothing stores the waker, makes sure that this runtime is
 //! registered, arms, looks once more, and only then sleeps. In busy mode it looks a few dozen
 //! times, wakes itself, and gives the CPU up after a budget: a spinning engine may share it. In
-//! Hybrid mode it does the one for a bounded time, and then the other.
+//! Hybrid mode the last of those that wait does that for a bounded time, and then sleeps as the
+//! others do (`spin.rs`).
 //!
 //! The mode may change meanwhile: who is about to sleep asks whether it did.
 
@@ -114,7 +115,7 @@ impl Attachment {
         fresh: bool,
         cx: &mut Context<'_>,
     ) -> Poll<Waited<A::End>> {
-        if let Some(outcome) = self.look(end, fresh) {
+        if let Some(outcome) = self.look(end, fresh, LOOKS) {
             return Poll::Ready(Waited::Over(outcome));
         }
         self.shared.misses.add();
@@ -122,7 +123,7 @@ impl Attachment {
         Poll::Pending
     }
 
-    /// Busily while its time is not over, and then by event.
+    /// Busily while it spins, and then by event.
     fn poll_hybrid<A: Awaited>(
         &self,
         end: &A,
@@ -131,20 +132,23 @@ impl Attachment {
         spin: &mut Spin,
         cx: &mut Context<'_>,
     ) -> Poll<Waited<A::End>> {
-        if let Some(outcome) = self.look(end, fresh) {
-            return Poll::Ready(Waited::Over(outcome));
-        }
-        if spin.is_over(policy, || self.shared.now()) {
+        let shared = &self.shared;
+        // First: whoever does not spin does not look either if an event will come.
+        if !shared.spins(policy, spin) {
             return self.poll_event(end, fresh, policy, cx);
         }
-        self.shared.misses.add();
+        if let Some(outcome) = self.look(end, fresh, spin.looks()) {
+            shared.spun(policy, spin);
+            return Poll::Ready(Waited::Over(outcome));
+        }
+        shared.misses.add();
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
-    /// Looks for a while.
+    /// Looks for a while, `looks` times at most.
     #[inline(always)]
-    fn look<A: Awaited>(&self, end: &A, fresh: bool) -> Option<A::End> {
+    fn look<A: Awaited>(&self, end: &A, fresh: bool, looks: usize) -> Option<A::End> {
         let shared = &*self.shared;
         // With others in flight there is something better to do: their polls look as well, and find
         // more at once.
@@ -152,7 +156,7 @@ impl Attachment {
         if fresh && several {
             return None;
         }
-        for _ in 0..if several { 1 } else { LOOKS } {
+        for _ in 0..if several { 1 } else { looks } {
             if let Some(outcome) = end.take() {
                 shared.misses.reset();
                 return Some(outcome);

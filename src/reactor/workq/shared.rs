@@ -15,6 +15,7 @@ use crate::reactor::events::{Events, Timer, this_thread};
 use crate::reactor::gate::Gate;
 use crate::reactor::mode::{Current, Misses, Policy};
 use crate::reactor::slots::Table;
+use crate::reactor::spin::{Spin, Spins};
 use crate::reactor::tables::{Changed, OwnLoop, Registry};
 use crate::sync::atomic::{AtomicBool, AtomicU8};
 use crate::sync::{Mutex, Order, Waiters, lock};
@@ -50,6 +51,8 @@ pub(in crate::reactor) struct Shared {
     pub(in crate::reactor) changes: Mutex<Vec<Changed>>,
     /// The busy mode's budget.
     pub(in crate::reactor) misses: Misses,
+    /// The Hybrid mode's spins.
+    spins: Spins,
     /// What a loop of the caller's own has armed and posted.
     pub(in crate::reactor) own_loop: OwnLoop,
     pub(super) counts: Counts,
@@ -132,6 +135,7 @@ impl Shared {
             asked: AtomicU8::new(0),
             changes: Mutex::new(Vec::new()),
             misses: Misses::new(),
+            spins: Spins::new(),
             own_loop: OwnLoop::new(),
             counts: Counts::default(),
             attaching: std::sync::Mutex::new(()),
@@ -146,6 +150,18 @@ impl Shared {
     /// Nanoseconds since it was built.
     pub(in crate::reactor) fn now(&self) -> u64 {
         self.timer.now()
+    }
+
+    /// Whether a future looks itself, and is polled again at once, rather than that it sleeps.
+    pub(in crate::reactor) fn spins(&self, policy: Policy, spin: &mut Spin) -> bool {
+        let asleep = || self.core.registry.asleep();
+        let is_over = |spin: &mut Spin| spin.is_over(policy, &self.spins, asleep, || self.now());
+        policy.is_busy() || !(policy.is_event() || is_over(spin))
+    }
+
+    /// A future that may have spun has what it waited for.
+    pub(in crate::reactor) fn spun(&self, policy: Policy, spin: &Spin) {
+        spin.found(policy, &self.spins, || self.now());
     }
 
     /// Slots that are taken.
