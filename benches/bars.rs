@@ -12,8 +12,8 @@
 //! cargo bench --bench bars -- --steady     what is the same on any machine, as TOML (.ci/ratchet)
 //! ```
 //!
-//! B5, B7, B8, B10, B15, G2, G4, G5, R2 to R4, R6, R8, S1, S2 and S5 need both CPUs to themselves.
-//! The line says so when they were not free.
+//! B5, B7, B8, B10, B15, G2, G4, G5, N2, R2 to R4, R6, R8, S1, S2 and S5 need both CPUs to
+//! themselves. The line says so when they were not free.
 
 #[path = "bars/cancel.rs"]
 mod cancel;
@@ -43,6 +43,8 @@ mod inline;
 mod join;
 #[path = "bars/large.rs"]
 mod large;
+#[path = "bars/many.rs"]
+mod many;
 #[path = "bars/measure.rs"]
 mod measure;
 #[path = "bars/memory.rs"]
@@ -105,6 +107,7 @@ const BARS: &[(&str, Bar)] = &[
     ("G4", graph::g4),
     ("G5", hash::g5),
     ("G6", crc::g6),
+    ("N2", many::n2),
     ("F1", share::f1),
     ("F2", share::f2),
     ("F3", share::f3),
