@@ -113,7 +113,7 @@ const BARS: &[(&str, Bar)] = &[
     ("F3", share::f3),
     ("F4", share::f4),
     ("N1", echo::n1),
-    ("N2", echo::n2),
+    ("N2.busy", echo::n2),
     ("N3", echo::n3),
     ("N5", ucx::n5),
     ("R1", rdma::r1),

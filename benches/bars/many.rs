@@ -77,10 +77,14 @@ impl End {
 
 /// Answers each message with one; the side that begins sends the first ones.
 async fn echo((rdma, src, dsts): (Rdma, Buf, Vec<Buf>), begins: bool, each: usize) -> Rdma {
-    let post = |at: usize| rdma.recv(&dsts[at % dsts.len()]).start();
+    let post = |at: usize| {
+        rdma.recv(&dsts[at % dsts.len()])
+            .start()
+            .expect("a receive")
+    };
     let mut posted = VecDeque::with_capacity(dsts.len());
     for at in 0..dsts.len() {
-        posted.push_back(post(at).expect("a receive"));
+        posted.push_back(post(at));
     }
     for _ in 0..if begins { dsts.len() } else { 0 } {
         rdma.send(&src).await.expect("a send");
@@ -93,7 +97,7 @@ async fn echo((rdma, src, dsts): (Rdma, Buf, Vec<Buf>), begins: bool, each: usiz
             .expect("nobody has it");
         let more = at + dsts.len() < each;
         if more {
-            posted.push_back(post(at).expect("a receive"));
+            posted.push_back(post(at));
         }
         if more || !begins {
             rdma.send(&src).await.expect("a send");

@@ -35,7 +35,8 @@ pub(crate) fn run(scenario: &str, jobs: u64) {
         "rdma-busy" => rdma::writes(jobs),
         "rdma-round-trips" => rdma::round_trips_here(jobs),
         "rdma-echoes" => echo::echoes_here(jobs as usize),
-        "rdma-echo-pair" => echo::echoes_of_two(jobs as usize),
+        "rdma-echo-pair" => echo::echoes_of_two(64, jobs as usize),
+        "rdma-echo-one" => echo::echoes_of_two(1, jobs as usize),
         "dropped" => cancel::dropped(jobs),
         #[cfg(feature = "verbs")]
         other if other.starts_with("verbs-") => super::verbs::run(other, jobs),
