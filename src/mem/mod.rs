@@ -68,3 +68,4 @@ pub(crate) use operand::{
     Grow, Last, Leased, Leases, LeasesOf, OfJob, Place, Reading, Rule, Session, Sides, Writing,
     event, hand_over, receive,
 };
+pub(crate) use pool::BufWait;

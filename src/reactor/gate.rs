@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!            enter            enter (refused: delegated)
-//!   Idle ------------> JobLeases ----------------------------> HeldAgain
-//!    ^                  |  ^                                  |
-//!    |------ leave -----|  |------ leave: look once more -----|
+//!   Idle ------------> Held ----------------------------> HeldAgain
+//!    ^                 |  ^                                  |
+//!    |------ leave ----|  |------ leave: look once more -----|
 //! ```
 //!
 //! A refused `enter` is no look. It leaves a mark, and the holder of the gate looks once more after
@@ -17,7 +17,10 @@
 //! [`Later`] wraps what the holder finds: its drop does nothing, and only an [`Outside`] opens it.
 //! Only leaving the gate makes one ([`Inside::leave`], [`Inside::leave_now`]).
 
-#![expect(unsafe_code, reason = "who has the right to reap has the array for it")]
+#![expect(
+    unsafe_code,
+    reason = "the thread that may reap has the array of completions"
+)]
 
 use std::mem::{ManuallyDrop, forget};
 
@@ -83,7 +86,7 @@ impl Gate {
 }
 
 impl<'a> Inside<'a> {
-    /// What is reaped into. Completions of earlier looks stand in it.
+    /// What is reaped into.
     #[inline(always)]
     pub(super) fn completions(&mut self) -> &mut [Completion; BATCH] {
         self.0.completions.with_mut(|completions| {

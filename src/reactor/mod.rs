@@ -66,8 +66,8 @@ pub use tables::Received;
 pub use workq::{Shutdown, Stats, WorkQ, WorkQBuilder};
 
 pub(crate) use endpoint::{
-    BATCH, DisconnectWait, EndpointPort, Receiver, RecvBatch, RecvFuture, abandon, poll_posted,
-    settle,
+    DisconnectWait, EndpointPort, RECV_BATCH, Receiver, RecvBatch, RecvFuture, abandon,
+    poll_posted, settle,
 };
 pub(crate) use jobs::{Completions, JobFuture, RunWaiter};
 pub(crate) use places::Wanted;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::adapters::{open, provider, try_open};
 use crate::fake_verbs::{Description, Fake, Link, World};
+use futures::{FutureExt, StreamExt};
 use ibverbs_sys::IBV_MTU_512;
 use ibverbs_sys::ibv_wc_status::*;
 use support::rdma::{REMOTE, Setup, Side, connect, failed};
@@ -711,6 +712,30 @@ fn an_operation_that_is_refused_leaves_the_connection() {
             Ok(100)
         );
         assert_eq!(other.bytes(0, 100), pattern(3, 100));
+        one.all_back().await;
+        other.all_back().await;
+    });
+}
+
+/// A stream posts several receives in one call. It takes the messages for those that the adapter
+/// took before it refused one, and ends with the refusal.
+#[test]
+fn a_stream_ends_with_the_refusal_of_one_of_its_receives() {
+    each(Description::roce, async |world, _, device, mode| {
+        let (one, other) = pair(device, setup(mode));
+        let mut stream = other.rdma.recv_stream(&other.pool, 4);
+        world.faults().fail("ibv_post_recv", 3, libc::EIO);
+        assert!(stream.next().now_or_never().is_none());
+        for len in [1, 2] {
+            one.send(&vec![7; len]).await.unwrap();
+            let message = stream.next().await.unwrap().unwrap();
+            assert_eq!(message.received.len, len);
+        }
+        let refused = stream.next().await.unwrap().unwrap_err();
+        assert_eq!(refused.vendor_code(), Some(libc::EIO as u64));
+        assert!(stream.next().await.is_none());
+        drop(stream);
+        works(&one, &other).await;
         one.all_back().await;
         other.all_back().await;
     });

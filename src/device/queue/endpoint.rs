@@ -160,8 +160,10 @@ pub unsafe trait Endpoint: Submit {
     /// then, or Error if there is no way back but a reset.
     fn connect(&self, blob: &[u8], deadline: Instant) -> Result<()>;
 
-    /// Posts receives, in order, until one is refused. They are taken in the states Init and
-    /// Connected, and refused with [`JobError::flushed`] in the state Error.
+    /// Posts receives, up to `recv_queue_size` of them, in order, until one is refused. They are
+    /// taken in the states Init and Connected, and refused with [`JobError::flushed`] in the state
+    /// Error. Those that are refused were never the device's, and are not tried again, whatever
+    /// the reason is.
     ///
     /// # Safety
     ///

@@ -43,13 +43,13 @@ pub unsafe trait Submit: Send + Sync {
     unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted;
 }
 
-/// How many Jobs of a batch were accepted, and why the next one was not.
+/// How many jobs or receives of a batch were accepted, and why the next one was not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Submitted {
-    /// How many jobs, from the first on, are the device's.
+    /// How many, from the first on, are the device's.
     pub accepted: usize,
-    /// Why the next was not, or `None` if all were. After `Again` the crate tries once more when
-    /// the WorkQ has collected a completion, and in any case after 1 ms, then after twice as long
+    /// Why the next was not, or `None` if all were. After `Again` the crate tries a job once more
+    /// when the WorkQ has collected a completion, and in any case after 1 ms, then after twice as long
     /// each time, up to 100 ms.
     pub refused: Option<JobError>,
 }

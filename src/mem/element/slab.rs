@@ -77,15 +77,6 @@ impl Slab {
         Some(&self.elements[self.free.pop()? as usize])
     }
 
-    /// A free element, unless somebody waits for one.
-    #[inline]
-    pub(in crate::mem) fn take_in_turn(&self) -> Option<&Element> {
-        match self.waiters.is_empty() {
-            true => self.take(),
-            false => None,
-        }
-    }
-
     /// Brings an element home that nobody holds any more, and tells who waits.
     ///
     /// # Safety
@@ -178,6 +169,14 @@ impl Slab {
                 waker.wake_by_ref();
                 return None;
             }
+        }
+    }
+
+    /// Leaves the line. If the caller was told of an element, another one is told.
+    pub(in crate::mem) fn leave(&self, node: Pin<&WaitNode>) {
+        if node.is_linked() {
+            self.waiters.leave(node);
+            self.wake_next(0);
         }
     }
 

@@ -11,4 +11,5 @@ mod pool;
 
 pub use array::{ArrayTarget, BufArray, BufArrayBuilder};
 pub use inventory::BufInventory;
+pub(crate) use pool::BufWait;
 pub use pool::{Alloc, BufPool, BufPoolBuilder};

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::ops::{Bound, RangeBounds};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use pin_project::{pin_project, pinned_drop};
 
@@ -69,13 +69,6 @@ impl BufPool {
                 self.0.element_size as u64,
             )),
         }
-    }
-
-    /// An empty Buf, unless all are in use, or somebody waits for one.
-    #[inline]
-    pub(crate) fn try_alloc_in_turn(&self) -> Option<Buf> {
-        let element = self.0.slab.take_in_turn()?;
-        Some(Buf(Handle::first(element)))
     }
 
     /// An empty Buf; waits its turn while all are in use.
@@ -158,6 +151,41 @@ impl PinnedDrop for Alloc<'_> {
     /// Leaves the line by the node's own drop. That there is a drop here tells the compiler that
     /// the pool, which keeps the line, must still be borrowed then.
     fn drop(self: Pin<&mut Self>) {}
+}
+
+/// Waits for one Buf after the other, in turn with others, and gives its place in line up when it
+/// is stopped.
+#[pin_project]
+pub(crate) struct BufWait {
+    // Dropped before the pool, which keeps the line.
+    #[pin]
+    node: WaitNode,
+    pool: BufPool,
+}
+
+impl BufWait {
+    pub(crate) fn new(pool: &BufPool) -> BufWait {
+        BufWait {
+            node: WaitNode::new(),
+            pool: pool.clone(),
+        }
+    }
+
+    /// Takes the next Buf. If this is pending, the task is woken when there is one. A task that
+    /// asks again in the same turn passes others.
+    #[inline]
+    pub(crate) fn poll(self: Pin<&mut Self>, waker: &Waker) -> Option<Buf> {
+        let this = self.project();
+        let element = this.pool.0.slab.poll_take(this.node.as_ref(), waker)?;
+        Some(Buf(Handle::first(element)))
+    }
+
+    /// Waits no more.
+    #[inline]
+    pub(crate) fn stop(self: Pin<&mut Self>) {
+        let this = self.project();
+        this.pool.0.slab.leave(this.node.as_ref());
+    }
 }
 
 /// Builds a [`BufPool`].

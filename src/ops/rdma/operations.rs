@@ -205,8 +205,9 @@ impl Rdma {
     }
 
     /// Messages as they come, into Bufs of a pool: it keeps up to `receives` of them posted, 1 to
-    /// [`recv_queue_size`](Rdma::recv_queue_size). While the pool is empty it posts fewer, and goes
-    /// on as Bufs come home. The first poll posts.
+    /// [`recv_queue_size`](Rdma::recv_queue_size). The first poll posts them. Later polls post anew
+    /// what was used up, once a quarter of them is, or 16, or nothing has come. While the pool is
+    /// empty, or other receives have the places, it posts fewer, and goes on as it is polled.
     ///
     /// The stream ends after the first error, which it yields. The receives that it has posted are
     /// then those of a stream that was dropped. If the connection ends while the pool is empty and

@@ -2,22 +2,21 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use arrayvec::ArrayVec;
 use futures::Stream;
-use futures::stream::{FusedStream, unfold};
+use futures::stream::FusedStream;
 
 use super::Rdma;
-use super::recv::{RdmaRecv, RecvRequest};
+use super::recv::RecvRequest;
 use crate::device::RecvOpcode;
 use crate::error::JobError;
-use crate::mem::{Buf, BufPool};
+use crate::mem::{Buf, BufPool, BufWait};
 use crate::reactor::{
-    BATCH, DisconnectWait, EndpointPort, Receipt, Received, RecvBatch, Spin, Wanted, abandon,
-    poll_posted, settle,
+    DisconnectWait, EndpointPort, RECV_BATCH, Receipt, Received, RecvBatch, RecvFuture, Spin,
+    Wanted, abandon, poll_posted, settle,
 };
 
 /// What a [`RecvStream`] yields.
@@ -48,21 +47,20 @@ pub struct RecvStream {
     posted: VecDeque<(Receipt, Buf)>,
     /// How long the first of them was polled for.
     spin: Spin,
-    /// While none is posted: a receive that waits in line for a place, and its Buf.
-    in_line: Pin<Box<Option<RdmaRecv<Rdma, Buf>>>>,
-    in_line_buf: Option<Buf>,
-    pool: BufPool,
-    /// What the pool has, as it has it; polled while the pool is empty.
-    bufs: Pin<Box<dyn Stream<Item = Buf> + Send + Sync>>,
-    waits_for_buf: bool,
-    /// What it waits for while it has no receive posted.
+    /// While none is posted: a receive that stands in line for a place.
+    in_line: Pin<Box<Option<Recv>>>,
+    /// Where it takes Bufs from; in line while the pool is empty.
+    bufs: Pin<Box<BufWait>>,
+    /// While none is posted, and the pool is empty: the end of the connection.
     disconnect_wait: Pin<Box<DisconnectWait<Pair>>>,
     rdma: Rdma,
     receives: usize,
-    /// Why the next receive could not be posted.
+    /// Why the next receive could not be posted. It is answered after what was posted before.
     refused: Option<JobError>,
     failed: bool,
 }
+
+type Recv = RecvFuture<RecvRequest<Rdma, Buf>>;
 
 /// A context, as its connection.
 struct Pair(Rdma);
@@ -75,39 +73,17 @@ impl AsRef<EndpointPort> for Pair {
 
 impl RecvStream {
     pub(super) fn new(rdma: &Rdma, pool: &BufPool, receives: usize) -> RecvStream {
-        let bufs = unfold(pool.clone(), async |pool| {
-            let buf = pool.alloc().await;
-            Some((buf, pool))
-        });
         RecvStream {
             posted: VecDeque::with_capacity(receives),
             spin: Spin::default(),
-            // Once for all: no message allocates.
+            // These boxes are used again and again, so that no message allocates.
             in_line: Box::pin(None),
-            in_line_buf: None,
-            pool: pool.clone(),
-            bufs: Box::pin(bufs),
-            waits_for_buf: false,
+            bufs: Box::pin(BufWait::new(pool)),
             disconnect_wait: Box::pin(DisconnectWait::new(Pair(rdma.clone()))),
             rdma: rdma.clone(),
             receives,
             refused: None,
             failed: false,
-        }
-    }
-
-    /// The next Buf. If the pool has none, the task is woken when it has.
-    fn buf(&mut self, cx: &mut Context<'_>) -> Option<Buf> {
-        if !self.waits_for_buf
-            && let Some(buf) = self.pool.try_alloc_in_turn()
-        {
-            return Some(buf);
-        }
-        let polled = self.bufs.as_mut().poll_next(cx);
-        self.waits_for_buf = polled.is_pending();
-        match polled {
-            Poll::Ready(buf) => buf,
-            Poll::Pending => None,
         }
     }
 
@@ -120,49 +96,51 @@ impl RecvStream {
         };
         let receives = self.rdma.port().receives();
         missing > 0
-            && (missing >= (self.receives / 4).clamp(1, BATCH)
+            && (missing >= (self.receives / 4).clamp(1, RECV_BATCH)
                 || receives.any_orphan()
                 || !receives.is_over(*first))
     }
 
-    /// Posts as many receives as there shall be, in order. Returns whether a Buf is waited for.
+    /// Posts as many receives as there shall be, in order. Returns whether the pool is empty.
     fn post(&mut self, cx: &mut Context<'_>) -> bool {
         while self.refused.is_none() && self.posted.len() < self.receives {
             let receives = self.rdma.port().receives();
-            // Others that stand in line come first.
-            let places = match receives.line.is_empty() {
+            // Those in line come first, unless nobody polls them.
+            let places = match receives.lets_pass() {
                 true => receives.available(),
                 false => 0,
             };
-            let count = places.min(self.receives - self.posted.len()).min(BATCH);
-            let mut bufs = ArrayVec::new();
-            while bufs.len() < count
-                && let Some(buf) = self.buf(cx)
+            let count = places.min(self.receives - self.posted.len());
+            if count == 0 {
+                // A Buf that comes home is for others meanwhile.
+                self.bufs.as_mut().stop();
+                return false;
+            }
+            let mut bufs = ArrayVec::<Buf, RECV_BATCH>::new();
+            while bufs.len() < count.min(RECV_BATCH)
+                && let Some(buf) = self.bufs.as_mut().poll(cx.waker())
             {
                 bufs.push(buf);
             }
-            let lacks_buf = bufs.len() < count;
-            if count == 0 || !self.post_for(bufs) || lacks_buf {
-                return lacks_buf;
+            let is_empty = bufs.len() < count.min(RECV_BATCH);
+            if !self.post_for(bufs) || is_empty {
+                return is_empty;
             }
         }
         false
     }
 
     /// Posts a receive for each Buf. Returns whether all found a place.
-    fn post_for(&mut self, mut bufs: ArrayVec<Buf, BATCH>) -> bool {
-        let port = self.rdma.port();
+    fn post_for(&mut self, mut bufs: ArrayVec<Buf, RECV_BATCH>) -> bool {
         // Dropped receives are older than those that are posted here.
         while let Some(buf) = bufs.pop() {
-            let Some(receipt) = port.receives().adopt() else {
+            let Some(receipt) = self.rdma.port().receives().adopt() else {
                 bufs.push(buf);
                 break;
             };
-            let younger = |(other, _): &(Receipt, Buf)| !other.is_older_than(receipt);
-            let at = self.posted.iter().position(younger);
-            let at = at.unwrap_or(self.posted.len());
-            self.posted.insert(at, (receipt, buf));
+            self.insert(receipt, buf);
         }
+        let port = self.rdma.port();
         let (mut batch, mut receipts) = (RecvBatch::new(), ArrayVec::new());
         let rdma = &self.rdma;
         let leased = bufs
@@ -175,55 +153,80 @@ impl RecvStream {
         all
     }
 
+    /// Puts a receive where it belongs by its age.
+    fn insert(&mut self, receipt: Receipt, buf: Buf) {
+        let younger = |(other, _): &(Receipt, Buf)| !other.is_older_than(receipt);
+        let at = self.posted.iter().position(younger);
+        let at = at.unwrap_or(self.posted.len());
+        self.posted.insert(at, (receipt, buf));
+    }
+
     /// Waits for the first receive that is posted.
     fn poll_posted(&mut self, cx: &mut Context<'_>) -> Poll<Result<Message, JobError>> {
         let rdma = &self.rdma;
         let (receipt, dst) = self.posted.front().expect("one is posted");
         let (receipt, receiver) = (*receipt, RecvRequest { rdma, dst });
         let ended = ready!(poll_posted(&receiver, receipt, None, &mut self.spin, cx));
-        // First: what follows may run code of the user's, which may panic.
+        // First: what follows may call a subscriber of the application's, which may panic.
         let (_, dst) = self.posted.pop_front().expect("one is posted");
         self.spin = Spin::default();
         let outcome = settle(&RecvRequest { rdma, dst: &dst }, receipt, ended);
         Poll::Ready(outcome.map(|received| Message::new(dst, received)))
     }
 
-    /// Waits while no receive is posted: for a Buf, for a place, or for the end of the connection.
+    /// Waits until a receive is posted: for a place, or, if the pool is empty, for a Buf and for the
+    /// end of the connection.
     fn poll_unposted(
         &mut self,
-        lacks_buf: bool,
+        is_empty: bool,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Message, JobError>> {
-        if let Some(error) = self.refused.take() {
-            return Poll::Ready(Err(error));
-        }
+    ) -> Poll<Result<(), JobError>> {
         if self.in_line.is_none() {
-            // Who is polled twice in one turn passes others that wait for a Buf.
-            let buf = match lacks_buf {
+            if let Some(error) = self.refused.take() {
+                return Poll::Ready(Err(error));
+            }
+            // A task that asks twice in one turn would pass others that wait for a Buf.
+            let buf = match is_empty {
                 true => None,
-                false => self.buf(cx),
+                false => self.bufs.as_mut().poll(cx.waker()),
             };
-            let Some(buf) = buf else {
+            let Some(dst) = buf else {
                 return self.disconnect_wait.as_mut().poll(cx).map(Err);
             };
-            self.disconnect_wait.as_mut().stop();
-            let recv = self.rdma.recv(buf.clone()).owned();
+            let rdma = self.rdma.clone();
+            let recv = RecvFuture::new(RecvRequest { rdma, dst });
             self.in_line.set(Some(recv));
-            self.in_line_buf = Some(buf);
         }
-        let recv = self.in_line.as_mut().as_pin_mut().expect("set above");
-        let outcome = ready!(recv.poll(cx));
+        self.disconnect_wait.as_mut().stop();
+        let mut recv = self.in_line.as_mut().as_pin_mut().expect("set above");
+        let receipt = ready!(recv.as_mut().poll_place(cx));
+        let buf = recv.receiver().dst.clone();
         self.in_line.set(None);
-        let buf = self.in_line_buf.take().expect("set with the receive");
-        Poll::Ready(outcome.map(|received| Message::new(buf, received)))
+        Poll::Ready(receipt.map(|receipt| self.insert(receipt, buf)))
     }
 
-    /// What comes for the receives is for others.
-    fn abandon_all(&mut self) {
+    /// Waits for nothing any more. Messages that come for its receives are for others.
+    fn end(&mut self) {
+        self.bufs.as_mut().stop();
+        self.disconnect_wait.as_mut().stop();
         self.in_line.set(None);
         while let Some((receipt, buf)) = self.posted.pop_front() {
             abandon(self.rdma.port(), receipt);
             drop(buf);
+        }
+    }
+
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Message, JobError>> {
+        loop {
+            let may_post = self.in_line.is_none() && self.shall_post();
+            let is_empty = may_post && self.post(cx);
+            if !self.posted.is_empty() {
+                self.disconnect_wait.as_mut().stop();
+                return self.poll_posted(cx);
+            }
+            if let Err(error) = ready!(self.poll_unposted(is_empty, cx)) {
+                return Poll::Ready(Err(error));
+            }
         }
     }
 }
@@ -232,22 +235,15 @@ impl Stream for RecvStream {
     type Item = Result<Message, JobError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let this = &mut *self;
-        if this.failed {
+        if self.failed {
             return Poll::Ready(None);
         }
         let budget = ready!(tokio::task::coop::poll_proceed(cx));
-        let lacks_buf = this.in_line.is_none() && this.shall_post() && this.post(cx);
-        let outcome = if this.posted.is_empty() {
-            ready!(this.poll_unposted(lacks_buf, cx))
-        } else {
-            this.disconnect_wait.as_mut().stop();
-            ready!(this.poll_posted(cx))
-        };
+        let outcome = ready!(self.poll_message(cx));
         budget.made_progress();
         if outcome.is_err() {
-            this.failed = true;
-            this.abandon_all();
+            self.failed = true;
+            self.end();
         }
         Poll::Ready(Some(outcome))
     }
@@ -255,7 +251,7 @@ impl Stream for RecvStream {
 
 impl Drop for RecvStream {
     fn drop(&mut self) {
-        self.abandon_all();
+        self.end();
     }
 }
 

@@ -148,14 +148,26 @@ impl<R: Receiver> RecvFuture<R> {
         Ok(())
     }
 
-    pub(crate) fn poll(
-        self: Pin<&mut Self>,
+    /// Posts it, or waits in line for a place. The receive is the caller's then, and this future
+    /// is over.
+    pub(crate) fn poll_place(
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Received, JobError>> {
+    ) -> Poll<Result<Receipt, JobError>> {
+        ready!(self.as_mut().poll_begin(cx));
+        let state = std::mem::replace(self.project().state, State::Finished);
+        Poll::Ready(match state {
+            State::Posted(receipt, _) => Ok(receipt),
+            State::Refused(error) => Err(error),
+            _ => panic!("a receive was polled after it had finished"),
+        })
+    }
+
+    /// Begins it, if it has not begun: it is posted then, or refused. Answers under which policy,
+    /// if it was posted at once.
+    fn poll_begin(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Policy>> {
         let this = self.project();
-        let fresh = matches!(this.state, State::Idle | State::Queued { .. });
         let mut begun_under = None;
-        // Posted first, or put in line, whatever the budget: others may not pass it meanwhile.
         if let State::Idle = this.state {
             let begun = ready_to_wait(this.receiver).and_then(|policy| {
                 begun_under = Some(policy);
@@ -179,6 +191,17 @@ impl<R: Receiver> RecvFuture<R> {
             };
             begun_under = None;
         }
+        Poll::Ready(begun_under)
+    }
+
+    pub(crate) fn poll(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Received, JobError>> {
+        let fresh = matches!(self.state, State::Idle | State::Queued { .. });
+        // Posted first, or put in line, whatever the budget: others may not pass it meanwhile.
+        let begun_under = ready!(self.as_mut().poll_begin(cx));
+        let this = self.project();
         // Before it is looked at: what is dropped now hands its message on.
         let budget = if fresh {
             ready!(budget::proceed(cx));
@@ -279,8 +302,8 @@ fn post_in_line(
 }
 
 /// Waits for the end of a receive that is posted. `begun` is the policy under which it was posted,
-/// if that was in this very poll. An error says that nobody would hear of the end, and the receive
-/// is posted yet. [`settle`] is for the caller to call.
+/// if that was in this very poll. An error says that nobody would hear of the end; the receive is
+/// still posted. The caller must call [`settle`] with what this answers.
 pub(crate) fn poll_posted(
     receiver: &impl Receiver,
     receipt: Receipt,

@@ -154,7 +154,7 @@ impl RecvTable {
     }
 
     /// Returns whether a receive that does not wait may take a place.
-    pub(in crate::reactor) fn lets_pass(&self) -> bool {
+    pub(crate) fn lets_pass(&self) -> bool {
         let is_free = || self.available() > 0;
         self.line.lets_pass(Some(&self.order), is_free)
     }

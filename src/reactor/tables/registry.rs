@@ -175,7 +175,12 @@ impl Registry {
         for (completion, ended) in completions.iter().zip(ended.drain(..)) {
             match ended {
                 None => notify(Notify::Nobody(completion.token)),
-                Some(Ended { waker, lease, .. }) => {
+                Some(Ended {
+                    waker,
+                    lease,
+                    freed,
+                }) => {
+                    debug_assert!(!freed || waker.is_none(), "no more than there is room for");
                     let last = lease.and_then(Writing::end);
                     rest.extend(last.map(|last| Later::new(Rest::Last(last))));
                     // What has become free had nobody who waits.

@@ -14,7 +14,7 @@ use arrayvec::ArrayVec;
 
 use super::notify::notify;
 use super::shared::Shared;
-use crate::device::{Armed, Completion};
+use crate::device::{Armed, Completion, Token};
 use crate::error::Result;
 use crate::reactor::events::{Driven, Events};
 use crate::reactor::gate::{Inside, Later, Outside};
@@ -326,6 +326,10 @@ impl<'a> Turn<'a> {
                 registry.complete(run, rest, |whom| to_notify.push(whom));
             }
             shared.counts.completed(&completions[..reaped]);
+            // A device that counts more than it fills names nothing then.
+            for completion in &mut completions[..reaped] {
+                completion.token = Token::from_raw(u64::MAX);
+            }
             self.reaped |= reaped > 0;
             left -= reaped;
             if left == 0 {

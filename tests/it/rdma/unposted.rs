@@ -145,6 +145,95 @@ fn a_stream_takes_no_buf_that_another_one_waits_for() {
 }
 
 #[test]
+fn two_streams_that_share_a_pool_take_turns() {
+    for mode in all_modes() {
+        run(async {
+            let setup = Setup::new(false, mode);
+            let (one, other) = (Side::new(setup), Side::new(setup));
+            connect(&one.rdma, &other.rdma);
+            let beside = Side::on(&other.device, &other.workq, setup);
+            let third = Side::new(setup);
+            connect(&third.rdma, &beside.rdma);
+            // Four are left, which the first stream takes.
+            let _kept: Vec<Buf> = empty(&other).drain(4..).collect();
+            let mut first = other.rdma.recv_stream(&other.pool, 4);
+            assert!(first.next().now_or_never().is_none());
+            let mut second = beside.rdma.recv_stream(&other.pool, 4);
+            assert!(second.next().now_or_never().is_none());
+            let take = async |stream: &mut RecvStream| {
+                for round in 0..20 {
+                    let message = stream.next().await.unwrap().unwrap();
+                    assert_eq!(*message.buf.unwrap().data().unwrap(), [round]);
+                }
+            };
+            let send = async |side: &Side| {
+                for round in 0..20 {
+                    side.send(&[round]).await.unwrap();
+                }
+            };
+            // The first goes on while the second takes its messages.
+            let endless = async {
+                loop {
+                    one.send(&[0]).await.unwrap();
+                    drop(first.next().await.unwrap().unwrap());
+                }
+            };
+            let second = async { tokio::join!(take(&mut second), send(&third)) };
+            let ended = async {
+                tokio::select! {
+                    _ = endless => unreachable!(),
+                    ended = second => ended,
+                }
+            };
+            in_time("the messages of the second", ended).await;
+        });
+    }
+}
+
+/// Nobody polls it again, though it was told of a place.
+#[test]
+fn a_receive_in_line_that_nobody_polls_leaves_a_stream_its_receives() {
+    run(async {
+        let (one, other) = pair(Mode::EventDriven, 4);
+        let mut stream = one.rdma.recv_stream(&one.pool, 4);
+        assert!(stream.next().now_or_never().is_none());
+        let mut lazy = Box::pin(one.rdma.recv(()).owned());
+        poll_pending(lazy.as_mut());
+        for _ in 0..4 {
+            for number in 0..4_u8 {
+                other.send(&[number]).await.unwrap();
+            }
+            for number in 0..4_u8 {
+                let message = in_time("a message", stream.next()).await.unwrap().unwrap();
+                assert_eq!(*message.buf.unwrap().data().unwrap(), [number]);
+            }
+            // As many are posted again: so many sends need no look of this side's.
+            assert!(stream.next().now_or_never().is_none());
+        }
+        drop(lazy);
+    });
+}
+
+#[test]
+fn a_stream_of_many_receives_posts_them_all_before_it_sleeps() {
+    run(async {
+        let (one, other) = pair(Mode::EventDriven, 64);
+        let mut stream = one.rdma.recv_stream(&one.pool, 40);
+        for round in 0..5_u8 {
+            assert!(stream.next().now_or_never().is_none());
+            for number in 0..40_u8 {
+                let sent = other.send(&[round, number]).now_or_never();
+                sent.expect("there is a receive for it").unwrap();
+            }
+            for number in 0..40_u8 {
+                let message = in_time("a message", stream.next()).await.unwrap().unwrap();
+                assert_eq!(*message.buf.unwrap().data().unwrap(), [round, number]);
+            }
+        }
+    });
+}
+
+#[test]
 fn a_stream_without_a_place_stands_in_line_and_goes_on() {
     for mode in all_modes() {
         run(async {

@@ -285,8 +285,8 @@ impl DoorbellPage {
             let mut bits = self
                 .word(self.side, HINTS + 8 * word as usize)
                 .swap(0, Ordering::SeqCst);
-            // Before the look at what was hinted at: whoever found its hint there yet has published
-            // before.
+            // A sender that still saw its hint published its message before this fence. The caller
+            // looks after it.
             fence(Ordering::SeqCst);
             while bits != 0 {
                 if let Some(endpoint) = self.member(word * 64 + bits.trailing_zeros()) {

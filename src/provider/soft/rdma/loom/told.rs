@@ -117,8 +117,7 @@ fn mutant_that_wakes_before_it_hints_is_found() {
     });
 }
 
-/// A hint is there already, and is taken while something is published: `takes` is what it is taken
-/// by, and the look after it.
+/// A hint is there already. The receiver `takes` it, and looks, while something is published.
 fn is_found_by_who_takes_hints(takes: fn(&mut End) -> bool) -> impl Fn() + Send + Sync {
     move || {
         let [mut sender, mut receiver] = ends();

@@ -149,8 +149,8 @@ pub(in super::super) struct MessageRing {
 /// Where the block of a side lies, and what is in it.
 struct Block {
     base: usize,
-    /// Its receives, less one. As many messages of the other side fit.
-    receives: usize,
+    /// The place of a receive is its number in these bits, and so is that of the message for it.
+    mask: usize,
     messages: usize,
     stream: usize,
 }
@@ -160,7 +160,7 @@ impl Block {
         let base = shape.base(side);
         Block {
             base,
-            receives: shape.receives(side) - 1,
+            mask: shape.receives(side) - 1,
             messages: base + shape.messages_at(side),
             stream: base + shape.stream_at(side),
         }
@@ -198,20 +198,20 @@ impl MessageRing {
 
     #[inline(always)]
     fn receive(&self, block: &Block, number: u64) -> &AtomicU64 {
-        let turn = number as usize & block.receives;
+        let turn = number as usize & block.mask;
         self.word(block, RECEIVES + 8 * turn)
     }
 
     /// Where the entry of this side's message is.
     #[inline(always)]
     fn outgoing_entry(&self, number: u64) -> usize {
-        self.own.messages + ENTRY * (number as usize & self.peers.receives)
+        self.own.messages + ENTRY * (number as usize & self.peers.mask)
     }
 
     /// Where the entry of the peer's message is.
     #[inline(always)]
     fn incoming_entry(&self, number: u64) -> usize {
-        self.peers.messages + ENTRY * (number as usize & self.own.receives)
+        self.peers.messages + ENTRY * (number as usize & self.own.mask)
     }
 
     /// This side says where it stands. What it published before is seen by who sees this.
