@@ -25,7 +25,8 @@
 //!    `refused` is `Some` if and only if not all were accepted. `Again` comes to an end, once Jobs
 //!    have completed; with nothing in flight at least one Job within the capabilities is accepted.
 //! 4. What `try_inline` answered is over, and nothing is kept of the Job; it answers what a
-//!    submission would. What it did not answer was not begun.
+//!    submission would. What it did not answer was not begun. So for each job of
+//!    `try_inline_all`, which finishes them in order.
 //! 5. After `arm`, the next completion rings, exactly once. Completions that wait already do not
 //!    ring: `arm` says [`Armed::Ready`] if there may be some, and has armed as well. Nothing rings
 //!    that was not armed.

@@ -248,6 +248,26 @@ impl End {
         unsafe { self.endpoint().try_inline(job.into()) }
     }
 
+    /// Tries Jobs inline, in one batch. Returns the outcomes of those that were finished.
+    pub(super) fn try_inline_all(&self, jobs: &[RdmaJob]) -> Vec<Result<u64, JobError>> {
+        let batch: Vec<Job<'_>> = jobs.iter().map(Job::from).collect();
+        let mut outcomes = vec![Ok(0); jobs.len()];
+        // SAFETY: as above, for each Job.
+        let finished = unsafe { self.endpoint().try_inline_all(&batch, &mut outcomes) };
+        let all = jobs.len();
+        assert!(
+            finished <= all,
+            "duty 4: of {all} jobs {finished} were finished inline"
+        );
+        outcomes.truncate(finished);
+        let failed = outcomes.iter().position(|outcome| outcome.is_err());
+        assert!(
+            failed.is_none_or(|failed| failed + 1 == finished),
+            "duty 4: a batch stops at the first job that fails: {outcomes:?}"
+        );
+        outcomes
+    }
+
     /// Submits Jobs in one batch.
     pub(super) fn submit(&mut self, jobs: &[(u32, RdmaJob)]) -> Submitted {
         let named: Vec<(Token, Job<'_>)> = jobs

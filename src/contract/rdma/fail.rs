@@ -65,7 +65,9 @@ impl Pair {
             "endpoint duty 2: what comes in the state Error ends flushed, with the first cause";
         self.prepare(side, 0, Verb::Write(None), 1);
         let job = self.job(side, 0);
-        if let Some(answer) = self.ends[side].try_inline(&job) {
+        let alone = self.ends[side].try_inline(&job);
+        let together = self.ends[side].try_inline_all(&[job, job]);
+        for answer in alone.into_iter().chain(together) {
             assert_eq!(answer, Err(flushed), "{refused}");
         }
         let submitted = self.ends[side].submit(&[(0, job)]);

@@ -58,6 +58,8 @@ fn at_random(peers: &Peers, plan: Plan, steps: usize) {
             .filter(|&index| !pair.ends[side].jobs[index as usize].in_flight)
             .collect();
         let batch = pair.dice.below(free.len() + 1);
+        // In one batch, or each by itself as far as the dice say.
+        let together = pair.dice.below(3) == 0;
         let mut submitted = Vec::new();
         for &index in &free[..batch] {
             let number = pair.dice.below(7);
@@ -66,9 +68,14 @@ fn at_random(peers: &Peers, plan: Plan, steps: usize) {
             let most = [1, 65, pair.longest() + 1][pair.dice.below(3)];
             let len = pair.dice.below(most);
             pair.prepare(side, index, verb, len);
-            if !submitted.is_empty() || pair.dice.below(2) == 0 || !pair.try_inline(side, index) {
+            let alone = !together && submitted.is_empty() && pair.dice.below(2) > 0;
+            if !alone || !pair.try_inline(side, index) {
                 submitted.push(index);
             }
+        }
+        if together {
+            let finished = pair.try_inline_all(side, &submitted);
+            submitted.drain(..finished);
         }
         pair.submit(side, &submitted);
         let other = pair.dice.below(2);

@@ -11,7 +11,7 @@ use super::memory::{ALL, Memory, REMOTE};
 use super::model::{Effect, Message};
 use crate::contract::rig::{Dice, pieces, wait_for};
 use crate::device::{Completion, EndpointState, Verb};
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, JobError};
 
 /// What one side has beside its End.
 pub(super) struct Side {
@@ -163,16 +163,37 @@ impl Pair {
     /// Tries a prepared Job inline.
     pub(super) fn try_inline(&mut self, side: usize, index: u32) -> bool {
         let job = self.job(side, index);
-        let Some(answer) = self.ends[side].try_inline(&job) else {
-            let or_else = "duty 4: what was not answered inline was not begun";
-            self.ends[side].check(Table::Jobs, index, or_else);
-            self.check_remote(side, index, or_else);
-            return false;
-        };
+        let answer = self.ends[side].try_inline(&job);
+        match answer {
+            Some(answer) => self.finished_inline(side, index, answer),
+            None => self.was_not_begun(side, index),
+        }
+        answer.is_some()
+    }
+
+    /// Tries prepared Jobs inline, in one batch. Returns how many were finished.
+    pub(super) fn try_inline_all(&mut self, side: usize, indices: &[u32]) -> usize {
+        let jobs: Vec<_> = indices.iter().map(|&at| self.job(side, at)).collect();
+        let answers = self.ends[side].try_inline_all(&jobs);
+        for (&index, &answer) in indices.iter().zip(&answers) {
+            self.finished_inline(side, index, answer);
+        }
+        for &index in &indices[answers.len()..] {
+            self.was_not_begun(side, index);
+        }
+        answers.len()
+    }
+
+    fn finished_inline(&mut self, side: usize, index: u32, answer: Result<u64, JobError>) {
         self.announce(side, index);
         let token = self.ends[side].jobs[index as usize].token;
         self.job_is_over(side, index, &Completion::new(token, answer), "duty 4");
-        true
+    }
+
+    fn was_not_begun(&mut self, side: usize, index: u32) {
+        let or_else = "duty 4: what was not answered inline was not begun";
+        self.ends[side].check(Table::Jobs, index, or_else);
+        self.check_remote(side, index, or_else);
     }
 
     /// Posts a receive with at least so much room.

@@ -33,6 +33,38 @@ pub unsafe trait Submit: Send + Sync {
         None
     }
 
+    /// Finishes jobs now, on this thread, in order, and stops at the first one that it cannot
+    /// finish or that fails. The outcome of job `i` goes to `outcomes[i]`; only the last one may be
+    /// an error. Returns the number of outcomes. The rest has not begun.
+    ///
+    /// By default this calls [`try_inline`](Submit::try_inline) for each job. A device overrides it
+    /// where a batch costs less than its jobs do one by one. It may stop earlier than `try_inline`
+    /// would: the crate submits the rest.
+    ///
+    /// # Safety
+    ///
+    /// As for [`try_inline`](Submit::try_inline), for each of the jobs. `outcomes` has at least as
+    /// many elements as `jobs`.
+    unsafe fn try_inline_all(
+        &self,
+        jobs: &[Job<'_>],
+        outcomes: &mut [Result<u64, JobError>],
+    ) -> usize {
+        let mut finished = 0;
+        for (job, place) in jobs.iter().zip(outcomes) {
+            // SAFETY: as the caller promises.
+            let Some(outcome) = (unsafe { self.try_inline(*job) }) else {
+                break;
+            };
+            *place = outcome;
+            finished += 1;
+            if outcome.is_err() {
+                break;
+            }
+        }
+        finished
+    }
+
     /// Takes jobs, in order, until one is refused. Rings no event by itself.
     ///
     /// # Safety

@@ -70,6 +70,12 @@ pub enum RdmaSin {
     BeginsInline,
     /// Duty 4: answers inline what a submission would not.
     MiscountsInline,
+    /// Duty 4: of a batch a Job is done, and not counted.
+    BeginsInBatch,
+    /// Duty 4: of a batch a write is answered, and not done.
+    SkipsInBatch,
+    /// Duty 4: of a batch Jobs behind one that failed are answered.
+    GoesOnInBatch,
     /// Duty 5: rings for what was not asked for.
     RingsUnasked,
     /// Duty 5: never rings.
@@ -487,6 +493,32 @@ unsafe impl Submit for SinfulEndpoint {
                 .map(|answer| answer.map(|answer| answer + 1)),
             _ => None,
         }
+    }
+
+    unsafe fn try_inline_all(
+        &self,
+        jobs: &[Job<'_>],
+        outcomes: &mut [std::result::Result<u64, JobError>],
+    ) -> usize {
+        let mut finished = 0;
+        for (job, outcome) in jobs.iter().zip(outcomes) {
+            let is_write = remote(job).verb == Verb::Write(None);
+            let answer = match self.shared.sin {
+                RdmaSin::SkipsInBatch if is_write => Some(Ok(remote(job).len as u64)),
+                RdmaSin::BeginsInBatch | RdmaSin::GoesOnInBatch => {
+                    // SAFETY: as the caller promises.
+                    unsafe { self.endpoint.try_inline(*job) }
+                }
+                _ => None,
+            };
+            let Some(answer) = answer else { break };
+            if self.shared.sin == RdmaSin::BeginsInBatch && answer.is_ok() {
+                break;
+            }
+            *outcome = answer;
+            finished += 1;
+        }
+        finished
     }
 
     unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {

@@ -118,6 +118,15 @@ fn duty_4_an_inline_job_that_was_begun_is_found() {
 }
 
 #[test]
+fn duty_4_a_batch_that_is_answered_otherwise_than_it_was_done_is_found() {
+    for sin in [RdmaSin::BeginsInBatch, RdmaSin::SkipsInBatch] {
+        found(sin, "duty 4", contract::remote_operations_complete_in_order);
+    }
+    let check = contract::failures_flush_what_is_behind_them;
+    found(RdmaSin::GoesOnInBatch, "duty 4", check);
+}
+
+#[test]
 fn duty_5_a_ring_too_many_or_too_few_is_found() {
     for sin in [RdmaSin::RingsUnasked, RdmaSin::NeverRings] {
         found(sin, "duty 5", contract::armed_messages_ring_once);

@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::super::fault::Fault;
 use super::super::ports::Ports;
 use super::remote::{self, Step};
-use super::state::{IDLE, Send, Shared};
+use super::state::{EndpointInner, IDLE, Send, Shared};
 use crate::device::{
     Access, Endpoint, EndpointConfig, EndpointState, Job, KeepAlive, RdmaJob, Receive, Submit,
     Submitted, Token,
@@ -61,6 +61,40 @@ unsafe impl Submit for SoftEndpoint {
         let done = unsafe { remote::finish(job, permitted, &peer) }?;
         shared.inline_jobs.add_one();
         Some(Ok(done))
+    }
+
+    /// Sends the messages at the front of `jobs` under one lock, and notifies the peer once.
+    /// The crate batches nothing but messages.
+    unsafe fn try_inline_all(
+        &self,
+        jobs: &[Job<'_>],
+        outcomes: &mut [Result<u64, JobError>],
+    ) -> usize {
+        let shared = &*self.0;
+        let below = shared.faults.inline_below();
+        let mut inner = shared.inner();
+        let mut finished = 0;
+        for (job, place) in jobs.iter().zip(outcomes) {
+            let Job::Rdma(job) = job else { break };
+            if !job.verb.is_told() || job.len >= below {
+                break;
+            }
+            // SAFETY: as the caller promises.
+            let Some(outcome) = (unsafe { shared.publish_now(&mut inner, job) }) else {
+                break;
+            };
+            *place = outcome;
+            finished += 1;
+            if outcome.is_err() {
+                break;
+            }
+        }
+        if finished > 0
+            && let Some(connection) = &inner.connection
+        {
+            connection.notify_message();
+        }
+        finished
     }
 
     unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
@@ -173,6 +207,25 @@ impl Shared {
     /// As for `try_inline`.
     unsafe fn send_now(&self, job: &RdmaJob) -> Option<Result<u64, JobError>> {
         let mut inner = self.inner();
+        // SAFETY: as the caller promises.
+        let outcome = unsafe { self.publish_now(&mut inner, job) };
+        if let (Some(Ok(_)), Some(connection)) = (outcome, &inner.connection) {
+            connection.notify_message();
+        }
+        outcome
+    }
+
+    /// The same without notifying the peer, unless the endpoint fails.
+    ///
+    /// # Safety
+    ///
+    /// As for `try_inline`.
+    #[inline(always)]
+    unsafe fn publish_now(
+        &self,
+        inner: &mut EndpointInner,
+        job: &RdmaJob,
+    ) -> Option<Result<u64, JobError>> {
         if !inner.sends.is_empty() || inner.state != EndpointState::Connected {
             return None;
         }
@@ -185,19 +238,18 @@ impl Shared {
         let step = unsafe { connection.step(job, &mut copied, usize::MAX) };
         match step {
             Ok(Step::Done(answer)) => {
-                connection.notify_message();
                 self.inline_jobs.add_one();
                 Some(Ok(answer))
             }
             // The peer does not permit it, or has taken its memory back.
             Err(cause) => {
-                self.fail(&mut inner, cause);
+                self.fail(inner, cause);
                 Some(Err(cause))
             }
             // It was all looked at before: this is a peer that takes back what it said, and the Job
             // begins anew, and fails there.
             Ok(Step::More | Step::Waits) => {
-                self.fail(&mut inner, JobError::of(Reason::PeerNonsense));
+                self.fail(inner, JobError::of(Reason::PeerNonsense));
                 None
             }
         }
