@@ -298,19 +298,35 @@ impl End {
         pieces: Vec<Range<usize>>,
         room: usize,
     ) -> Result<(), JobError> {
-        self.lay_out(Table::Receives, index, pieces);
-        let (token, dst) = (
-            self.receives[index as usize].token,
-            self.segments(Table::Receives, index),
-        );
+        let posted = self.post_all(vec![(index, pieces, room)]);
+        posted.refused.map_or(Ok(()), Err)
+    }
+
+    /// Posts receives in one call.
+    pub(super) fn post_all(&mut self, all: Vec<(u32, Vec<Range<usize>>, usize)>) -> Submitted {
+        let lay_out = |(index, pieces, room): (u32, Vec<Range<usize>>, usize)| {
+            self.lay_out(Table::Receives, index, pieces);
+            let receive = Receive {
+                token: self.receives[index as usize].token,
+                dst: self.segments(Table::Receives, index),
+                room,
+            };
+            (index, receive)
+        };
+        let (indices, receives): (Vec<u32>, Vec<Receive>) = all.into_iter().map(lay_out).unzip();
         // SAFETY: as for `submit`; there are as many cells as receives were promised.
-        let posted = unsafe { self.endpoint().post_recvs(&[Receive { token, dst, room }]) };
-        if let Some(refused) = posted.refused {
-            return Err(refused);
+        let posted = unsafe { self.endpoint().post_recvs(&receives) };
+        assert!(
+            posted.accepted <= receives.len()
+                && posted.refused.is_some() == (posted.accepted < receives.len()),
+            "duty 3: `refused` says why not all of {} receives were accepted: {posted:?}",
+            receives.len()
+        );
+        for &index in &indices[..posted.accepted] {
+            self.receives[index as usize].in_flight = true;
+            self.order[Table::Receives as usize].push_back(index);
         }
-        self.receives[index as usize].in_flight = true;
-        self.order[Table::Receives as usize].push_back(index);
-        Ok(())
+        posted
     }
 
     /// Reaps at most so many: each is known, in flight, and the oldest of its kind.

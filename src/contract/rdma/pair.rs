@@ -239,12 +239,23 @@ impl Pair {
 
     /// Posts all receives that are not, if messages are on their way.
     fn post_free(&mut self, side: usize) {
-        for index in 0..self.plan.receives {
-            let waiting = self.sides[side].incoming.len();
-            let posted = self.ends[side].in_flight(Table::Receives);
-            if waiting > posted && !self.ends[side].receives[index as usize].in_flight {
-                self.post(side, index, self.plan.cell / 2);
-            }
+        let waiting = self.sides[side].incoming.len();
+        let posted = self.ends[side].in_flight(Table::Receives);
+        let free = |index: &u32| !self.ends[side].receives[*index as usize].in_flight;
+        let free: Vec<u32> = (0..self.plan.receives).filter(free).collect();
+        let missing = &free[..free.len().min(waiting.saturating_sub(posted))];
+        // In one call, or in several.
+        for indices in missing.chunks(1 + self.dice.below(4)) {
+            let place = |&index: &u32| {
+                let room = self.plan.cell / 2 + self.dice.below(20);
+                (index, self.pieces(side, Table::Receives, room), room)
+            };
+            let all = indices.iter().map(place).collect();
+            let posted = self.ends[side].post_all(all);
+            assert_eq!(
+                posted.refused, None,
+                "a receive is taken in the states Init and Connected"
+            );
         }
     }
 
