@@ -93,9 +93,9 @@
 //!    [started](Op::start), at once; [`recv_stream`](Rdma::recv_stream) posts several. The lease on
 //!    the destination moves into a table of the Rdma, which does not count against the depth of the
 //!    WorkQ.
-//! 3. The sender's `send` is a job like a copy. It completes once the receiver has the message. If
-//!    no receive is posted, it waits for one, at most
-//!    [`rnr_timeout`](rdma::RdmaBuilder::rnr_timeout).
+//! 3. The sender's `send` is a job like a copy; [`send_sink`](Rdma::send_sink) submits several at
+//!    once. It completes once the receiver has the message. If no receive is posted, it waits for
+//!    one, at most [`rnr_timeout`](rdma::RdmaBuilder::rnr_timeout).
 //! 4. The message completes the oldest receive: the receive's data grows, and its task is woken.
 //! 5. The first failure takes both sides to [`RdmaState::Error`](rdma::RdmaState::Error). What is
 //!    in flight is flushed, and later operations fail until both sides are [`reset`](Rdma::reset)
@@ -134,6 +134,7 @@
 //! | [`device::RepInfo`], [`device::Representor`] | the DPU's proxy of a host's function; an open one | `doca_devinfo_rep`, `doca_dev_rep` |
 //! | [`channel::Channel`], [`channel::Service`] | control messages between host and DPU; the side that accepts | DOCA Comm Channel |
 //! | [`rdma::RecvStream`] | a stream of messages in Bufs of a pool | |
+//! | [`rdma::SendSink`] | a sink that sends messages in batches | |
 //! | receive | a place for one message, posted before the message comes | `DOCA_RDMA_JOB_RECV` |
 //! | adopt | a receive takes over a dropped receive, with its message | |
 //! | RNR | "receiver not ready": a message found no receive | |
@@ -199,7 +200,9 @@ pub mod sha {
 /// Reliable connections: messages, and reads, writes and atomics in the memory of a peer.
 pub mod rdma {
     pub use crate::device::{Mtu, RecvOpcode};
-    pub use crate::ops::{Connect, Message, Rdma, RdmaBuilder, RdmaOp, RdmaRecv, RecvStream};
+    pub use crate::ops::{
+        Connect, Message, Rdma, RdmaBuilder, RdmaOp, RdmaRecv, RecvStream, SendSink,
+    };
     pub use crate::reactor::{RdmaState, RdmaWatch, Received};
 }
 

@@ -275,6 +275,10 @@ reasons! {
     PeerNonsense, ConnectionAborted,
         "the peer broke the protocol"
         => "connect to an Rdma of this library, of the same release";
+    /// A `SendSink` is used after an error.
+    SinkFailed, BadState,
+        "the SendSink has failed before, and sends nothing any more"
+        => "make another one with Rdma::send_sink";
     /// The Rdma was reset meanwhile.
     Reset, ConnectionAborted, "the Rdma was reset" => "connect it anew";
     /// The threshold of a wait is beyond what the device can wait for.

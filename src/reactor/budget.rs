@@ -44,6 +44,17 @@ pub(crate) fn finished(cx: &mut Context<'_>, bytes: usize) -> Poll<()> {
     proceed(cx)
 }
 
+/// Several Jobs are over that were not charged for before. If this is Pending, the waker has been
+/// woken.
+pub(crate) fn finished_all(cx: &mut Context<'_>, jobs: usize, bytes: usize) -> Poll<()> {
+    let cost = (jobs + bytes / BYTES) as isize;
+    for _ in 0..cost / CREDIT {
+        ready!(buy(cx));
+    }
+    LEFT.set(LEFT.get() - cost % CREDIT);
+    proceed(cx)
+}
+
 #[cold]
 fn buy(cx: &mut Context<'_>) -> Poll<()> {
     ready!(tokio::task::coop::poll_proceed(cx)).made_progress();

@@ -66,7 +66,7 @@ pub use tables::Received;
 pub use workq::{Shutdown, Stats, WorkQ, WorkQBuilder};
 
 pub(crate) use endpoint::{
-    DisconnectWait, EndpointPort, RECV_BATCH, Receiver, RecvBatch, RecvFuture, abandon,
+    DisconnectWait, EndpointPort, RDMA_BATCH, Receiver, RecvBatch, RecvFuture, abandon,
     poll_posted, settle,
 };
 pub(crate) use jobs::{Completions, JobFuture, RunWaiter};

@@ -2,6 +2,7 @@
 
 mod frugal;
 mod remote;
+mod sink;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -675,7 +676,7 @@ fn child_under_strace() {
     let (mode, soft) = match scenario.as_str() {
         "busy-inline" | "busy-own-loop" => (Mode::BusyPoll, builder.build()),
         "busy-engine" => (Mode::BusyPoll, builder.defer(true).build()),
-        "event-inline" => (Mode::EventDriven, builder.build()),
+        "event-inline" | "event-bursts" => (Mode::EventDriven, builder.build()),
         _ => (Mode::EventDriven, builder.defer(true).build()),
     };
     let rig = Rig::new(mode, soft, 8);
@@ -695,6 +696,9 @@ fn child_under_strace() {
         mark();
         looks(LOOKS);
         return mark();
+    }
+    if scenario == "event-bursts" {
+        return sink::bursts(&rig);
     }
     let (src, dst) = rig.pair();
     let copies = async |jobs: usize| {

@@ -71,6 +71,7 @@ mod rdma {
     mod one_sided;
     mod recv;
     mod recv_races;
+    mod send_sink;
     mod unposted;
     mod watch;
 }

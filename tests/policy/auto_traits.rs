@@ -105,6 +105,7 @@ table! {
     RdmaWatch:              Send Sync Unpin;
     Connect:                Send Sync Unpin;
     RecvStream:             Send Sync Unpin;
+    SendSink<Buf>:          Send Sync Unpin;
     Message:                Send Sync Unpin;
     EndpointState:          Send Sync Unpin;
     Mtu:                    Send Sync Unpin;

@@ -7,6 +7,7 @@ mod nodes;
 mod operations;
 mod recv;
 mod request;
+mod sink;
 mod stream;
 
 pub use builder::RdmaBuilder;
@@ -19,4 +20,5 @@ pub use nodes::{
 pub use recv::RdmaRecv;
 pub use request::RdmaOp;
 use request::RdmaRequest;
+pub use sink::SendSink;
 pub use stream::{Message, RecvStream};

@@ -2,7 +2,7 @@
 
 use super::recv::{RdmaRecv, RecvRequest};
 use super::request::{RdmaOp, RdmaRequest};
-use super::{Rdma, RecvStream};
+use super::{Rdma, RecvStream, SendSink};
 use crate::device::Verb;
 use crate::mem::{BufPool, MaybeDestination, MaybeRemote, MaybeSource};
 use crate::ops::operation::Op;
@@ -219,5 +219,58 @@ impl Rdma {
     pub fn recv_stream(&self, pool: &BufPool, receives: usize) -> RecvStream {
         let most = self.recv_queue_size() as usize;
         RecvStream::new(self, pool, receives.clamp(1, most))
+    }
+
+    /// Sends messages in batches: [`feed`](futures::SinkExt::feed) takes a message, and
+    /// [`flush`](futures::SinkExt::flush) submits what was fed and waits until all of it was sent.
+    /// A batch costs the endpoint's lock and the notification of the peer once, and not for each
+    /// message. So feed all answers to a burst of requests, and flush once.
+    ///
+    /// A fed message is leased at once. It is submitted with the flush, or with the 16th message of
+    /// a batch. Up to `depth` messages are fed or on their way, 1 to the
+    /// [depth](crate::WorkQ::depth) of the WorkQ; `feed` waits while `depth` of them are on their
+    /// way. Messages of the sink arrive in the order in which they were fed. Among other operations
+    /// of the Rdma each has its place from the poll that submits it, as if it were polled first
+    /// then ([`Rdma::send`]).
+    ///
+    /// [`send_all`](futures::SinkExt::send_all) feeds a stream of messages, and flushes at its end.
+    ///
+    /// ```
+    /// use futures::SinkExt;
+    /// # use tokio_doca::{Buf, Rdma, error::JobError};
+    ///
+    /// # async fn answer(rdma: &Rdma, answers: Vec<Buf>) -> Result<(), JobError> {
+    /// let mut sink = rdma.send_sink(64);
+    /// for answer in answers {
+    ///     sink.feed(answer).await?;
+    /// }
+    /// sink.flush().await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Rdma::send`]; of a message that is refused `feed` returns the error. The first error
+    /// ends the sink: it is returned once, and messages that were not submitted by then are
+    /// dropped. Later calls return [`Reason::SinkFailed`](crate::error::Reason::SinkFailed).
+    ///
+    /// # Panics
+    ///
+    /// `start_send` panics if it is called without `poll_ready` when 16 messages are fed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping a future of `feed` drops its message, if that was not fed; dropping one of `flush`
+    /// loses nothing, and a later `flush` goes on. If the sink is dropped, what was submitted goes
+    /// on as a dropped [`Rdma::send`] does. What was only fed is not sent, nor is what waits in
+    /// line for a Slot of the WorkQ.
+    ///
+    /// A sink that is not polled submits nothing. It holds each source until a poll has found that
+    /// its message was sent: flush before you wait for a Buf of a pool that the sink may have
+    /// emptied.
+    #[doc(alias = "ibv_post_send")]
+    pub fn send_sink<S: MaybeSource>(&self, depth: usize) -> SendSink<S> {
+        let most = self.workq().depth() as usize;
+        SendSink::new(self, depth.clamp(1, most))
     }
 }

@@ -34,6 +34,13 @@ impl<C, S, D, A> RdmaRequest<C, S, D, A> {
     }
 }
 
+impl<C, S, D, A> RdmaRequest<C, S, D, A> {
+    /// Gives the source back.
+    pub(super) fn into_source(self) -> S {
+        self.src
+    }
+}
+
 impl<C: AsRef<Rdma>, S, D, A> HasAttachment for RdmaRequest<C, S, D, A> {
     #[inline(always)]
     fn attachment(&self) -> &Attachment {

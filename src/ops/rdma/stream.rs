@@ -15,7 +15,7 @@ use crate::device::RecvOpcode;
 use crate::error::JobError;
 use crate::mem::{Buf, BufPool, BufWait};
 use crate::reactor::{
-    DisconnectWait, EndpointPort, RECV_BATCH, Receipt, Received, RecvBatch, RecvFuture, Spin,
+    DisconnectWait, EndpointPort, RDMA_BATCH, Receipt, Received, RecvBatch, RecvFuture, Spin,
     Wanted, abandon, poll_posted, settle,
 };
 
@@ -96,7 +96,7 @@ impl RecvStream {
         };
         let receives = self.rdma.port().receives();
         missing > 0
-            && (missing >= (self.receives / 4).clamp(1, RECV_BATCH)
+            && (missing >= (self.receives / 4).clamp(1, RDMA_BATCH)
                 || receives.any_orphan()
                 || !receives.is_over(*first))
     }
@@ -116,13 +116,13 @@ impl RecvStream {
                 self.bufs.as_mut().stop();
                 return false;
             }
-            let mut bufs = ArrayVec::<Buf, RECV_BATCH>::new();
-            while bufs.len() < count.min(RECV_BATCH)
+            let mut bufs = ArrayVec::<Buf, RDMA_BATCH>::new();
+            while bufs.len() < count.min(RDMA_BATCH)
                 && let Some(buf) = self.bufs.as_mut().poll(cx.waker())
             {
                 bufs.push(buf);
             }
-            let is_empty = bufs.len() < count.min(RECV_BATCH);
+            let is_empty = bufs.len() < count.min(RDMA_BATCH);
             if !self.post_for(bufs) || is_empty {
                 return is_empty;
             }
@@ -131,7 +131,7 @@ impl RecvStream {
     }
 
     /// Posts a receive for each Buf. Returns whether all found a place.
-    fn post_for(&mut self, mut bufs: ArrayVec<Buf, RECV_BATCH>) -> bool {
+    fn post_for(&mut self, mut bufs: ArrayVec<Buf, RDMA_BATCH>) -> bool {
         // Dropped receives are older than those that are posted here.
         while let Some(buf) = bufs.pop() {
             let Some(receipt) = self.rdma.port().receives().adopt() else {

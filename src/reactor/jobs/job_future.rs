@@ -64,6 +64,11 @@ impl<C: HasAttachment> JobFuture<C> {
         matches!(self.state, State::Idle)
     }
 
+    /// Returns whether it stands in line for a Slot.
+    pub(crate) fn is_in_line(&self) -> bool {
+        matches!(self.state, State::Queued(..))
+    }
+
     #[inline(always)]
     pub(crate) fn context(&self) -> &C {
         &self.context

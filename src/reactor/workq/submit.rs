@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 
+use arrayvec::ArrayVec;
+
 use super::full::{Full, Refused};
 use super::shared::{Attachment, Shared};
 use crate::device::{AsJob, Completion, CopyJob, Job, KeepAlive, Queue, Token};
@@ -54,6 +56,25 @@ impl Attachment {
         // SAFETY: what `mem` has begun holds the Leases of its memory, and of its session, here
         // during the call.
         unsafe { self.to.try_inline(begun.job().as_job()) }
+    }
+
+    /// Finishes jobs of an ordered context now, in order, and stops at the first one that the
+    /// device cannot finish or that fails. Returns their outcomes. While another job waits in line
+    /// it finishes none.
+    pub(crate) fn finish_inline_all<'a, L: 'a, J: AsJob + 'a, const N: usize>(
+        &self,
+        begun: impl Iterator<Item = &'a Leased<L, J>>,
+    ) -> ArrayVec<Outcome, N> {
+        if self.order.as_ref().is_some_and(|order| !order.is_empty()) {
+            return ArrayVec::new();
+        }
+        let jobs: ArrayVec<Job<'_>, N> = begun.map(|begun| begun.job().as_job()).collect();
+        let mut outcomes = ArrayVec::from([Ok(0); N]);
+        outcomes.truncate(jobs.len());
+        // SAFETY: as in `finish_inline`, for each job; `outcomes` is as long as `jobs`.
+        let finished = unsafe { self.to.try_inline_all(&jobs, &mut outcomes) };
+        outcomes.truncate(finished);
+        outcomes
     }
 
     /// Submits a job by a Slot that was taken. If the device refuses it, the Slot is free again and
