@@ -198,21 +198,34 @@ impl Side {
 /// Sends back what comes, until the other side has ended.
 async fn serve_rdma(rdma: Rdma, pool: BufPool) {
     let mut messages = rdma.recv_stream(&pool, 2 * DEPTH);
-    while let Some(Ok(message)) = messages.next().await {
-        let buf = message.buf.expect("no message is empty");
-        rdma.send(&buf).await.expect("a send");
+    let mut answers = rdma.send_sink(DEPTH);
+    while let Some(Ok(first)) = messages.next().await {
+        let mut next = Some(first);
+        while let Some(message) = next {
+            let buf = message.buf.expect("no message is empty");
+            answers.feed(buf).await.expect("a send");
+            // The end comes once more.
+            next = messages
+                .next()
+                .now_or_never()
+                .flatten()
+                .and_then(Result::ok);
+        }
+        answers.flush().await.expect("a send");
     }
 }
 
 /// Has so many messages echoed. The connection stays open until all have ended.
 async fn call_rdma(rdma: Rdma, src: Buf, pool: BufPool, echoes: usize) -> Rdma {
     let mut messages = rdma.recv_stream(&pool, 2 * DEPTH);
+    let mut requests = rdma.send_sink(DEPTH);
     let (mut sent, mut came) = (0, 0);
     while came < echoes {
         while sent < echoes.min(came + DEPTH) {
-            rdma.send(&src).await.expect("a send");
+            requests.feed(src.clone()).await.expect("a send");
             sent += 1;
         }
+        requests.flush().await.expect("a send");
         let mut next = messages.next().await;
         while let Some(message) = next {
             let received = message.expect("a message").received;
@@ -221,7 +234,7 @@ async fn call_rdma(rdma: Rdma, src: Buf, pool: BufPool, echoes: usize) -> Rdma {
             next = messages.next().now_or_never().flatten();
         }
     }
-    drop(messages);
+    drop((messages, requests));
     rdma
 }
 

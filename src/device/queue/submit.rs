@@ -81,8 +81,8 @@ pub struct Submitted {
     /// How many, from the first on, are the device's.
     pub accepted: usize,
     /// Why the next was not, or `None` if all were. After `Again` the crate tries a job once more
-    /// when the WorkQ has collected a completion, and in any case after 1 ms, then after twice as long
-    /// each time, up to 100 ms.
+    /// when the WorkQ has collected a completion, and in any case after 1 ms, then after twice as
+    /// long each time, up to 100 ms.
     pub refused: Option<JobError>,
 }
 

@@ -174,8 +174,8 @@ impl RecvStream {
         Poll::Ready(outcome.map(|received| Message::new(dst, received)))
     }
 
-    /// Waits until a receive is posted: for a place, or, if the pool is empty, for a Buf and for the
-    /// end of the connection.
+    /// Waits until a receive is posted: for a place, or, if the pool is empty, for a Buf and for
+    /// the end of the connection.
     fn poll_unposted(
         &mut self,
         is_empty: bool,
