@@ -86,7 +86,8 @@ impl Gate {
 }
 
 impl<'a> Inside<'a> {
-    /// What is reaped into.
+    /// What is reaped into. Completions of earlier looks stand in it: a device that counts more
+    /// than it fills names jobs that have ended, which the tables ignore.
     #[inline(always)]
     pub(super) fn completions(&mut self) -> &mut [Completion; BATCH] {
         self.0.completions.with_mut(|completions| {

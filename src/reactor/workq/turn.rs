@@ -14,7 +14,7 @@ use arrayvec::ArrayVec;
 
 use super::notify::notify;
 use super::shared::Shared;
-use crate::device::{Armed, Completion, Token};
+use crate::device::{Armed, Completion};
 use crate::error::Result;
 use crate::reactor::events::{Driven, Events};
 use crate::reactor::gate::{Inside, Later, Outside};
@@ -306,12 +306,13 @@ impl<'a> Turn<'a> {
             // What a provider answers is checked: it cannot have filled more than there is.
             let reaped = Shared::reap_from(queue, &mut completions[..left]).min(left);
             let mut reaped_now = &completions[..reaped];
-            let failed = reaped_now.iter().filter(|each| each.result.is_err());
-            failed.for_each(|_| shared.counts.failed());
             while let Some(completion) = reaped_now.first() {
                 let table = completion.token.table();
                 if table == 0 {
                     reaped_now = &reaped_now[1..];
+                    if completion.result.is_err() {
+                        shared.counts.failed();
+                    }
                     if let Some(whom) = shared.core.table.complete(completion, rest) {
                         to_notify.push(whom);
                     }
@@ -322,14 +323,12 @@ impl<'a> Turn<'a> {
                 let count = reaped_now.iter().take_while(of_it).count();
                 let (run, behind) = reaped_now.split_at(count);
                 reaped_now = behind;
+                let failed = run.iter().filter(|each| each.result.is_err());
+                failed.for_each(|_| shared.counts.failed());
                 let registry = &shared.core.registry;
                 registry.complete(run, rest, |whom| to_notify.push(whom));
             }
             shared.counts.completed(&completions[..reaped]);
-            // A device that counts more than it fills names nothing then.
-            for completion in &mut completions[..reaped] {
-                completion.token = Token::from_raw(u64::MAX);
-            }
             self.reaped |= reaped > 0;
             left -= reaped;
             if left == 0 {
