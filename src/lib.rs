@@ -134,6 +134,7 @@
 //! | [`device::RepInfo`], [`device::Representor`] | the DPU's proxy of a host's function; an open one | `doca_devinfo_rep`, `doca_dev_rep` |
 //! | [`channel::Channel`], [`channel::Service`] | control messages between host and DPU; the side that accepts | DOCA Comm Channel |
 //! | [`rdma::RecvStream`] | a stream of messages in Bufs of a pool | |
+//! | [`rdma::RecvPool`] | Bufs for the messages of many connections | `ibv_srq` |
 //! | [`rdma::SendSink`] | a sink that sends messages in batches | |
 //! | receive | a place for one message, posted before the message comes | `DOCA_RDMA_JOB_RECV` |
 //! | adopt | a receive takes over a dropped receive, with its message | |
@@ -201,7 +202,7 @@ pub mod sha {
 pub mod rdma {
     pub use crate::device::{Mtu, RecvOpcode};
     pub use crate::ops::{
-        Connect, Message, Rdma, RdmaBuilder, RdmaOp, RdmaRecv, RecvStream, SendSink,
+        Connect, Message, Rdma, RdmaBuilder, RdmaOp, RdmaRecv, RecvPool, RecvStream, SendSink,
     };
     pub use crate::reactor::{RdmaState, RdmaWatch, Received};
 }

@@ -58,8 +58,9 @@ pub use checks::{
 pub use rdma::{
     Peers, a_refused_operation_was_never_seen, a_reset_ends_all, armed_messages_ring_once,
     exported_memory_is_reached, failures_flush_what_is_behind_them, no_message_is_slept_through,
-    permissions_are_kept, rdma, rdma_busy_polls, rdma_caps_are_kept, rdma_sleeps_and_wakes,
-    receives_may_come_late, remote_operations_complete_in_order, retired_receives_are_left_alone,
+    permissions_are_kept, pooled_messages_are_taken_in_order, rdma, rdma_busy_polls,
+    rdma_caps_are_kept, rdma_sleeps_and_wakes, receives_may_come_late,
+    remote_operations_complete_in_order, retired_receives_are_left_alone,
 };
 pub use rig::{DEADLINE, Sample, Subject};
 pub use suite::{accel, all, crc, dma, sha};

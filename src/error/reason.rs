@@ -275,6 +275,14 @@ reasons! {
     PeerNonsense, ConnectionAborted,
         "the peer broke the protocol"
         => "connect to an Rdma of this library, of the same release";
+    /// The Rdma receives from a pool, and takes no receives.
+    ReceivesFromPool, BadState,
+        "the Rdma was built with a RecvPool, and takes no receives"
+        => "take its messages from Rdma::messages(), or build it without recv_pool()";
+    /// The Rdma was built without a `RecvPool`.
+    NoRecvPool, BadState,
+        "the Rdma was built without a RecvPool"
+        => "name one in RdmaBuilder::recv_pool(), or use Rdma::recv_stream()";
     /// A `SendSink` is used after an error.
     SinkFailed, BadState,
         "the SendSink has failed before, and sends nothing any more"

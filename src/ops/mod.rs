@@ -17,7 +17,9 @@ pub use dma::{Dma, DmaBuilder, DmaCopy};
 pub use op::Answer;
 pub use operation::{Op, Operation, Refused, Started};
 pub use output::Output;
-pub use rdma::{Connect, Message, Rdma, RdmaBuilder, RdmaOp, RdmaRecv, RecvStream, SendSink};
+pub use rdma::{
+    Connect, Message, Rdma, RdmaBuilder, RdmaOp, RdmaRecv, RecvPool, RecvStream, SendSink,
+};
 pub use sha::{Sha, ShaBuilder, ShaOp, ShaSession};
 pub use sync_event::{
     BlockingSyncEvent, ImportedSyncEvent, Location, SyncEvent, SyncEventBuilder, SyncEventImport,

@@ -51,7 +51,7 @@ pub(super) enum State {
 pub(crate) struct WaitNode {
     /// Written when the node is first linked.
     links: UnsafeCell<MaybeUninit<Links>>,
-    /// The list it was linked into, null before. Only the owner of the node reads and writes it.
+    /// The list it was linked into; null before, and after it has left. Only the owner of the node reads and writes it.
     list: AtomicPtr<Waiters>,
     _pin: PhantomPinned,
 }
@@ -247,6 +247,7 @@ impl Waiters {
     pub(crate) fn leave(&self, node: Pin<&WaitNode>) {
         if self.linked(node).is_some() {
             self.unlink(node.get_ref());
+            node.list.store(std::ptr::null_mut(), Relaxed);
         }
     }
 

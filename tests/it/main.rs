@@ -70,6 +70,7 @@ mod rdma {
     mod forgotten;
     mod one_sided;
     mod recv;
+    mod recv_pool;
     mod recv_races;
     mod send_sink;
     mod unposted;

@@ -104,6 +104,7 @@ table! {
     RdmaState:              Send Sync Unpin;
     RdmaWatch:              Send Sync Unpin;
     Connect:                Send Sync Unpin;
+    RecvPool:               Send Sync Unpin;
     RecvStream:             Send Sync Unpin;
     SendSink<Buf>:          Send Sync Unpin;
     Message:                Send Sync Unpin;

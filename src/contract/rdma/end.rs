@@ -11,14 +11,15 @@
 use std::collections::VecDeque;
 use std::mem;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use super::Peers;
 use crate::contract::rig::{Arena, Bell, Dice};
 use crate::device::{
-    Access, Completion, Endpoint, EndpointConfig, EndpointState, Job, Queue, QueueConfig, RdmaJob,
-    Receive, RegistrationUse, Segment, Segments, Signal, Submitted, Token,
+    Access, Arrival, Completion, Endpoint, EndpointConfig, EndpointState, Job, Queue, QueueConfig,
+    RdmaJob, Receive, RegistrationUse, Segment, Segments, Signal, Submitted, Token,
 };
 use crate::error::JobError;
 
@@ -32,6 +33,8 @@ pub(super) struct Plan {
     pub(super) cell: usize,
     pub(super) permissions: Access,
     pub(super) rnr_timeout: Duration,
+    /// Messages are pulled, of at most so many bytes.
+    pub(super) pooled_room: Option<usize>,
 }
 
 /// Whose Token it is.
@@ -72,6 +75,8 @@ pub(super) struct End {
     order: [VecDeque<u32>; 2],
     /// What it was told when its state changed.
     told: Arc<Mutex<Option<EndpointState>>>,
+    /// How often it was told of anything.
+    tells: Arc<AtomicU64>,
     generation: u32,
     pub(super) dice: Dice,
     cell: usize,
@@ -88,9 +93,12 @@ impl End {
         let queue = queue.expect("a queue no deeper than max_depth opens");
         let told = Arc::new(Mutex::new(None));
         let known = Arc::new(OnceLock::<Weak<dyn Endpoint>>::new());
+        let tells = Arc::new(AtomicU64::new(0));
         let changed = {
             let (told, known) = (Arc::clone(&told), Arc::clone(&known));
+            let tells = Arc::clone(&tells);
             move || {
+                tells.fetch_add(1, Ordering::SeqCst);
                 if let Some(endpoint) = known.get().and_then(Weak::upgrade) {
                     // It may be asked: no lock of the provider's is held.
                     let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -105,6 +113,7 @@ impl End {
             recv_queue_size: plan.receives,
             recv_list_len: caps.max_recv_list_len.min(4),
             rnr_timeout: plan.rnr_timeout,
+            pooled_room: plan.pooled_room,
             ..EndpointConfig::new(Arc::new(changed))
         };
         let endpoint = queue.open_endpoint(config);
@@ -127,6 +136,7 @@ impl End {
             receives: (0..plan.receives).map(|index| cell(index, 1)).collect(),
             order: [VecDeque::new(), VecDeque::new()],
             told,
+            tells,
             generation: 0,
             dice: Dice::new(side as u64 + 5),
             cell: plan.cell,
@@ -146,6 +156,28 @@ impl End {
     pub(super) fn was_told(&self) -> bool {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         *told == Some(self.state())
+    }
+
+    /// How often it was told of anything.
+    pub(super) fn tells(&self) -> u64 {
+        self.tells.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn has_message(&self) -> bool {
+        self.endpoint().has_message()
+    }
+
+    /// Takes the oldest message into the cell of a receive.
+    pub(super) fn take(
+        &mut self,
+        index: u32,
+        pieces: Vec<Range<usize>>,
+        room: usize,
+    ) -> Result<Option<(Arrival, usize)>, JobError> {
+        self.lay_out(Table::Receives, index, pieces);
+        let dst = self.segments(Table::Receives, index);
+        // SAFETY: the memory is this end's, and nothing in flight has the cell.
+        unsafe { self.endpoint().take_message(&dst, room) }
     }
 
     pub(super) fn cell(&mut self, table: Table, index: u32) -> &mut Cell {

@@ -12,6 +12,7 @@ mod memory;
 mod model;
 mod order;
 mod pair;
+mod pooled;
 mod refuse;
 mod reset;
 mod retire;
@@ -28,6 +29,7 @@ pub use caps::rdma_caps_are_kept;
 pub use exports::exported_memory_is_reached;
 pub use fail::{failures_flush_what_is_behind_them, permissions_are_kept};
 pub use order::{receives_may_come_late, remote_operations_complete_in_order};
+pub use pooled::pooled_messages_are_taken_in_order;
 pub use refuse::a_refused_operation_was_never_seen;
 pub use reset::a_reset_ends_all;
 pub use retire::retired_receives_are_left_alone;
@@ -125,6 +127,9 @@ pub fn rdma(peers: impl Into<Peers>) {
     failures_flush_what_is_behind_them(peers);
     permissions_are_kept(peers);
     a_reset_ends_all(peers);
+    if peers.both(|caps| caps.max_pooled_room > 0) {
+        pooled_messages_are_taken_in_order(peers);
+    }
     retired_receives_are_left_alone(peers);
     if peers.both(|caps| caps.event_driven) {
         armed_messages_ring_once(peers);

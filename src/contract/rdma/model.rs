@@ -161,7 +161,7 @@ impl Pair {
         owner.bytes[index as usize] = noise;
     }
 
-    fn receive_is_over(&mut self, side: usize, index: u32, completion: &Completion) {
+    pub(super) fn receive_is_over(&mut self, side: usize, index: u32, completion: &Completion) {
         let message = self.sides[side].incoming.pop_front();
         let Some(message) = message else {
             panic!(

@@ -41,6 +41,7 @@ impl Plan {
             permissions: REMOTE,
             // Within reason: adapters count in minutes at most.
             rnr_timeout: 2 * peers.deadline,
+            pooled_room: None,
         }
     }
 }

@@ -47,6 +47,9 @@ pub struct RdmaCaps {
     pub max_send_list_len: u32,
     /// The longest list of Bufs of a receive, 1 if there are no lists.
     pub max_recv_list_len: u32,
+    /// The longest message of an Rdma that receives from a
+    /// [`RecvPool`](crate::rdma::RecvPool), in bytes; 0 if the device has no such Rdmas.
+    pub max_pooled_room: usize,
     /// Whether it has compare-and-swap and fetch-and-add.
     pub atomics: bool,
     /// Whether it has writes with an immediate.
@@ -62,7 +65,7 @@ pub struct RdmaCaps {
 
 impl RdmaCaps {
     /// Capabilities of a device that has all operations, queues of at most `queue_size`, one
-    /// address, and which signals.
+    /// address, and which signals. No Rdma of it receives from a pool.
     pub fn new(max_message_size: u64, queue_size: u32, max_list_len: u32) -> RdmaCaps {
         RdmaCaps {
             max_message_size: max_message_size.min(1 << 31),
@@ -70,6 +73,7 @@ impl RdmaCaps {
             max_recv_queue_size: queue_size,
             max_send_list_len: max_list_len,
             max_recv_list_len: max_list_len,
+            max_pooled_room: 0,
             atomics: true,
             write_imm: true,
             gid_table_size: 1,

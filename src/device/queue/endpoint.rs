@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::submit::{KeepAlive, Submit, Submitted};
-use crate::device::job::{Segments, Token};
+use crate::device::job::{Arrival, Segments, Token};
 use crate::device::memory::Access;
 use crate::error::{JobError, Result};
 
@@ -56,6 +56,11 @@ pub struct EndpointConfig {
     pub recv_queue_size: u32,
     /// The longest list of a receive. It is a promise.
     pub recv_list_len: u32,
+    /// `Some`: nobody posts receives. The Endpoint lends its peer the credit for `recv_queue_size`
+    /// messages of at most so many bytes, keeps them until [`Endpoint::take_message`] takes them,
+    /// and lends each credit anew then. At most
+    /// [`RdmaCaps::max_pooled_room`](crate::device::RdmaCaps::max_pooled_room).
+    pub pooled_room: Option<usize>,
     /// The largest payload of a packet.
     pub mtu: Mtu,
     /// Which address of the port; less than
@@ -65,8 +70,8 @@ pub struct EndpointConfig {
     /// How long a Job waits for a peer that has no receive posted, or does not answer, before it
     /// fails.
     pub rnr_timeout: Duration,
-    /// To be called whenever [`Endpoint::state`] answers something else, outside of all locks of
-    /// the provider's.
+    /// To be called outside of all locks of the provider's: whenever [`Endpoint::state`] answers
+    /// something else, and once a message has come after [`Endpoint::has_message`] answered `false`.
     pub changed: Arc<dyn Fn() + Send + Sync>,
 }
 
@@ -78,6 +83,7 @@ impl EndpointConfig {
             send_queue_size: 64,
             recv_queue_size: 64,
             recv_list_len: 1,
+            pooled_room: None,
             mtu: Mtu::default(),
             gid_index: None,
             rnr_timeout: Duration::from_secs(2),
@@ -92,6 +98,7 @@ impl fmt::Debug for EndpointConfig {
             .field("permissions", &self.permissions)
             .field("send_queue_size", &self.send_queue_size)
             .field("recv_queue_size", &self.recv_queue_size)
+            .field("pooled_room", &self.pooled_room)
             .finish_non_exhaustive()
     }
 }
@@ -134,6 +141,9 @@ pub struct Receive {
 /// 3. When `reset` has returned no memory of Jobs and receives is touched any more; their
 ///    Completions come, flushed. (Or, of a device that does not let go of them, with
 ///    [`JobError::memory_kept`](crate::error::JobError::memory_kept).)
+/// 4. Messages of an Endpoint with [`EndpointConfig::pooled_room`] are taken whole, once each, and
+///    in the order in which they were sent. A peer that has left turns the state to Error once its
+///    messages were taken; a reset drops them.
 ///
 /// # Safety
 ///
@@ -160,8 +170,8 @@ pub unsafe trait Endpoint: Submit {
     /// then, or Error if there is no way back but a reset.
     fn connect(&self, blob: &[u8], deadline: Instant) -> Result<()>;
 
-    /// Posts receives, up to `recv_queue_size` of them, in order, until one is refused. They are
-    /// taken in the states Init and Connected, and refused with [`JobError::flushed`] in the state
+    /// Posts receives, up to `recv_queue_size` of them, in order, until one is refused. (Nobody does
+    /// with [`EndpointConfig::pooled_room`].) They are taken in the states Init and Connected, and refused with [`JobError::flushed`] in the state
     /// Error. Those that are refused were never the device's, and are not tried again, whatever
     /// the reason is.
     ///
@@ -171,6 +181,33 @@ pub unsafe trait Endpoint: Submit {
     /// was given is dropped. No Token is posted already, and no more than `recv_queue_size`
     /// receives are.
     unsafe fn post_recvs(&self, receives: &[Receive]) -> Submitted;
+
+    /// Whether there is a message to take, of an Endpoint with [`EndpointConfig::pooled_room`]. If
+    /// there is none, the Endpoint calls [`EndpointConfig::changed`] once there is one. A message
+    /// may come before the call returns. The default answers `false`. Cheap.
+    fn has_message(&self) -> bool {
+        false
+    }
+
+    /// Copies the oldest message, of an Endpoint with [`EndpointConfig::pooled_room`], and answers
+    /// what came and how many bytes were written. Returns `None` if there is none. The default
+    /// does.
+    ///
+    /// # Errors
+    ///
+    /// What the Endpoint fails with. `ReceiveTooSmall` if the message is longer than `room`: it
+    /// stays, and the Endpoint does not fail.
+    ///
+    /// # Safety
+    ///
+    /// `dst` is valid and leased, and has at least `room` bytes.
+    unsafe fn take_message(
+        &self,
+        _dst: &Segments,
+        _room: usize,
+    ) -> Result<Option<(Arrival, usize)>, JobError> {
+        Ok(None)
+    }
 
     /// Back to Init, from any state: the connection ends, what was accepted ends flushed, and what
     /// was exported is worth nothing any more. The peer's state turns to Error.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Rdma;
 use super::context::RdmaInner;
+use super::{Rdma, RecvPool};
 use crate::device::{Access, Device, EndpointConfig, Mtu, RdmaCaps};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::context::Context;
@@ -31,6 +31,7 @@ pub struct RdmaBuilder<'a> {
     gid_index: Option<u32>,
     rnr_timeout: Duration,
     connect_timeout: Duration,
+    recv_pool: Option<RecvPool>,
 }
 
 impl RdmaBuilder<'_> {
@@ -45,6 +46,7 @@ impl RdmaBuilder<'_> {
             gid_index: None,
             rnr_timeout: Duration::from_secs(2),
             connect_timeout: Duration::from_secs(5),
+            recv_pool: None,
         }
     }
 
@@ -72,6 +74,16 @@ impl RdmaBuilder<'_> {
     #[doc(alias = "doca_rdma_set_recv_queue_size")]
     pub fn recv_queue_size(mut self, receives: u32) -> Self {
         self.recv_queue_size = receives;
+        self
+    }
+
+    /// Receives from a pool that it shares with other Rdmas: see [`RecvPool`]. Its messages come from
+    /// [`Rdma::messages`], and [`Rdma::recv`] and [`Rdma::recv_stream`] are refused.
+    /// [`recv_queue_size`](Self::recv_queue_size) and [`recv_chain_len`](Self::recv_chain_len) are
+    /// not used then.
+    #[doc(alias = "ibv_srq")]
+    pub fn recv_pool(mut self, pool: &RecvPool) -> Self {
+        self.recv_pool = Some(pool.clone());
         self
     }
 
@@ -121,7 +133,7 @@ impl RdmaBuilder<'_> {
     /// # Errors
     ///
     /// `NotSupported` if the device has no remote operations, not such large queues or long lists,
-    /// or cannot ring an event-driven WorkQ; `InvalidValue` for a DPU permission, a size of 0, an
+    /// receives from no pool or has no such large elements there, or cannot ring an event-driven WorkQ; `InvalidValue` for a DPU permission, a size of 0, an
     /// address that the port does not have, or a WorkQ that is deeper than the device allows;
     /// `BadState` if it was shut down; `Full` beyond 8 devices or 4,094 contexts on a WorkQ.
     #[doc(alias = "doca_ctx_start")]
@@ -137,6 +149,10 @@ impl RdmaBuilder<'_> {
                 mtu: self.mtu,
                 gid_index: self.gid_index,
                 rnr_timeout: self.rnr_timeout,
+                pooled_room: self
+                    .recv_pool
+                    .as_ref()
+                    .map(|pool| pool.bufs().element_size()),
                 ..EndpointConfig::new(Arc::new(|| ()))
             };
             Ok(RdmaInner {
@@ -149,6 +165,7 @@ impl RdmaBuilder<'_> {
                 gid_index: self.gid_index,
                 rnr_timeout: self.rnr_timeout,
                 connect_timeout: self.connect_timeout,
+                recv_pool: self.recv_pool.clone(),
             })
         };
         Context::attach_with(self.device, workq, check, open).map(Rdma)
@@ -181,6 +198,7 @@ impl RdmaBuilder<'_> {
             |what, have: u32, limit| within(what, have, have.checked_next_power_of_two(), limit);
         let chain = self.recv_chain_len;
         within("recv_chain_len", chain, Some(chain), caps.max_recv_list_len)?;
+        self.check_pool(caps)?;
         // Receives have the index of a Token.
         let receives = caps.max_recv_queue_size.min(1 << 20);
         Ok((
@@ -189,7 +207,26 @@ impl RdmaBuilder<'_> {
                 self.send_queue_size,
                 caps.max_send_queue_size,
             )?,
-            size("recv_queue_size", self.recv_queue_size, receives)?,
+            match &self.recv_pool {
+                Some(pool) => size("RecvPool::credits", pool.credits_per_connection(), receives)?,
+                None => size("recv_queue_size", self.recv_queue_size, receives)?,
+            },
         ))
+    }
+
+    /// Refuses a pool whose elements are too large for the device.
+    fn check_pool(&self, caps: &RdmaCaps) -> Result<()> {
+        let Some(pool) = &self.recv_pool else {
+            return Ok(());
+        };
+        let (have, limit) = (pool.bufs().element_size(), caps.max_pooled_room);
+        let text = match limit {
+            0 => "the device receives from no pool: leave recv_pool() out, and use \
+                  Rdma::recv_stream()"
+                .to_owned(),
+            _ if have <= limit => return Ok(()),
+            _ => format!("a RecvPool of elements of {have} bytes, and the device takes {limit}"),
+        };
+        Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::{Connect, RdmaBuilder};
+use super::{Connect, RdmaBuilder, RecvPool};
 use crate::device::{Access, Caps, Device, Mtu, RdmaCaps};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::context::{Context, Kind, contexts};
@@ -66,6 +66,16 @@ pub(super) struct RdmaInner {
     pub(super) gid_index: Option<u32>,
     pub(super) rnr_timeout: Duration,
     pub(super) connect_timeout: Duration,
+    pub(super) recv_pool: Option<RecvPool>,
+}
+
+/// A context, as its connection.
+pub(super) struct Pair(pub(super) Rdma);
+
+impl AsRef<EndpointPort> for Pair {
+    fn as_ref(&self) -> &EndpointPort {
+        self.0.port()
+    }
 }
 
 impl Kind for RdmaCaps {
@@ -121,7 +131,8 @@ impl Rdma {
         self.0.extra().send_queue_size
     }
 
-    /// How many receives can be posted at once: a power of two.
+    /// How many receives can be posted at once: a power of two. With a [`RecvPool`], the credits that
+    /// the peer has.
     #[doc(alias = "doca_rdma_get_recv_queue_size")]
     pub fn recv_queue_size(&self) -> u32 {
         self.0.extra().recv_queue_size
@@ -150,6 +161,11 @@ impl Rdma {
     /// fails.
     pub fn rnr_timeout(&self) -> Duration {
         self.0.extra().rnr_timeout
+    }
+
+    /// The pool that its messages come from, if the builder was told.
+    pub fn recv_pool(&self) -> Option<&RecvPool> {
+        self.0.extra().recv_pool.as_ref()
     }
 
     /// Where it is in its life. It looks whether the peer has left.

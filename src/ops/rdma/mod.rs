@@ -5,7 +5,9 @@ mod connect;
 mod context;
 mod nodes;
 mod operations;
+mod posted_receives;
 mod recv;
+mod recv_pool;
 mod request;
 mod sink;
 mod stream;
@@ -18,6 +20,7 @@ pub use nodes::{
     SendImmData, SendImmNode, SendNode, WriteData, WriteImmData, WriteImmNode, WriteNode,
 };
 pub use recv::RdmaRecv;
+pub use recv_pool::RecvPool;
 pub use request::RdmaOp;
 use request::RdmaRequest;
 pub use sink::SendSink;

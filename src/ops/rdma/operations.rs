@@ -218,7 +218,29 @@ impl Rdma {
     /// As [`Rdma::recv`], whose next call gets what comes for a stream that was dropped.
     pub fn recv_stream(&self, pool: &BufPool, receives: usize) -> RecvStream {
         let most = self.recv_queue_size() as usize;
-        RecvStream::new(self, pool, receives.clamp(1, most))
+        RecvStream::posted(self, pool, receives.clamp(1, most))
+    }
+
+    /// Messages as they come, into Bufs of the [`RecvPool`](super::RecvPool) that the Rdma was built
+    /// with, in the order in which the peer sent them. A message is copied when the stream is
+    /// polled for it.
+    ///
+    /// The stream ends after the first error, which it yields. If the peer has left, its messages
+    /// come first, and the [`state`](Rdma::state) stays Connected until all of them were taken. A
+    /// failed operation of this side, or a reset, drops them. With
+    /// [`Mode::Hybrid`](crate::Mode::Hybrid) it waits by event.
+    ///
+    /// # Errors
+    ///
+    /// [`Reason::NoRecvPool`](crate::error::Reason::NoRecvPool) if the Rdma was built without a
+    /// pool; `Shutdown`; `BadState` without a runtime in event mode. In the state Error:
+    /// [`Reason::Flushed`](crate::error::Reason::Flushed).
+    ///
+    /// # Cancel safety
+    ///
+    /// No message is lost by a drop: the next stream takes it.
+    pub fn messages(&self) -> RecvStream {
+        RecvStream::pooled(self)
     }
 
     /// Sends messages in batches: [`feed`](futures::SinkExt::feed) takes a message, and
@@ -263,7 +285,7 @@ impl Rdma {
     /// Dropping a future of `feed` drops its message, if that was not fed; dropping one of `flush`
     /// loses nothing, and a later `flush` goes on. If the sink is dropped, what was submitted goes
     /// on as a dropped [`Rdma::send`] does. What was only fed is not sent, nor is what waits in
-    /// line for a Slot of the WorkQ.
+    /// line for a Slot of the WorkQ, which has no lease meanwhile.
     ///
     /// A sink that is not polled submits nothing. It holds each source until a poll has found that
     /// its message was sent: flush before you wait for a Buf of a pool that the sink may have

@@ -31,7 +31,11 @@ impl<C: AsRef<Rdma>, D> HasAttachment for RecvRequest<C, D> {
 
 impl<C: AsRef<Rdma>, D: MaybeDestination> RecvRequest<C, D> {
     fn check_extent(&self, Extent { pieces, .. }: Extent) -> Result<(), JobError> {
-        let limit = self.rdma.as_ref().recv_chain_len() as usize;
+        let rdma = self.rdma.as_ref();
+        if rdma.recv_pool().is_some() {
+            return Err(JobError::of(Reason::ReceivesFromPool));
+        }
+        let limit = rdma.recv_chain_len() as usize;
         match pieces {
             0 if self.dst.place() == Place::None => Ok(()),
             // What is more than an empty message would break the connection.

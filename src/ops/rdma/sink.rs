@@ -77,11 +77,12 @@ impl<S: MaybeSource> SendSink<S> {
 
     /// Submits what was fed, and then polls what is on its way.
     fn advance(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
+        // A submission that panics ends it as well.
+        self.failed = true;
         let submitted = self.submit(cx);
-        let advanced = submitted.and_then(|inline| {
-            self.flights.poll(cx)?;
-            Ok(inline)
-        });
+        // Those on their way came first, and so does their error.
+        let advanced = self.flights.poll(cx).and(submitted);
+        self.failed = false;
         let (jobs, bytes) = advanced.map_err(|error| self.fail(error))?;
         // Afterwards: the budget must not delay a submission, which has its place in the order.
         if jobs > 0 {
@@ -105,7 +106,7 @@ impl<S: MaybeSource> SendSink<S> {
         }
         for (src, begun) in self.fed.drain(..) {
             let request = RdmaRequest::new(self.rdma.clone(), Verb::Send(None), src, ());
-            self.flights.start(cx, request, begun)?;
+            self.flights.start(cx, request, begun);
         }
         Ok((finished, bytes))
     }
@@ -127,7 +128,7 @@ impl<S: MaybeSource> Flights<S> {
         cx: &mut Context<'_>,
         request: RdmaRequest<Rdma, S, ()>,
         begun: LeasedSend<S>,
-    ) -> Result<(), JobError> {
+    ) {
         let last = self.len();
         if last == self.places.len() {
             self.places.push_back(Box::pin(None));
@@ -137,13 +138,12 @@ impl<S: MaybeSource> Flights<S> {
         let started = flight.as_mut().start(cx, Prepared::new(begun), prepare);
         if let Poll::Ready(outcome) = started {
             // Those before it are told first.
-            _ = flight.as_mut().keep(Ok(outcome?));
+            _ = flight.as_mut().keep(outcome);
         }
         match flight.is_in_line() {
             true => self.in_line += 1,
             false => self.launched += 1,
         }
-        Ok(())
     }
 
     /// Polls those that stand in line, in order, and those whose end is next.
@@ -152,7 +152,7 @@ impl<S: MaybeSource> Flights<S> {
             let mut flight = self.at(self.launched);
             let polled = flight.as_mut().go_on(cx, prepare);
             if let Poll::Ready(outcome) = polled {
-                _ = flight.as_mut().keep(Ok(outcome?));
+                _ = flight.as_mut().keep(outcome);
             }
             if flight.is_in_line() {
                 break;

@@ -1,23 +1,19 @@
 //! Messages as they come, into Bufs of a pool.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use arrayvec::ArrayVec;
 use futures::Stream;
 use futures::stream::FusedStream;
 
 use super::Rdma;
-use super::recv::RecvRequest;
+use super::posted_receives::PostedReceives;
+use super::recv_pool::PooledReceives;
 use crate::device::RecvOpcode;
 use crate::error::JobError;
-use crate::mem::{Buf, BufPool, BufWait};
-use crate::reactor::{
-    DisconnectWait, EndpointPort, RDMA_BATCH, Receipt, Received, RecvBatch, RecvFuture, Spin,
-    Wanted, abandon, poll_posted, settle,
-};
+use crate::mem::{Buf, BufPool};
+use crate::reactor::Received;
 
 /// What a [`RecvStream`] yields.
 #[derive(Debug)]
@@ -31,7 +27,7 @@ pub struct Message {
 }
 
 impl Message {
-    fn new(buf: Buf, received: Received) -> Message {
+    pub(super) fn new(buf: Buf, received: Received) -> Message {
         let empty = received.len == 0 || received.opcode == RecvOpcode::WriteImm;
         Message {
             buf: (!empty).then_some(buf),
@@ -40,193 +36,30 @@ impl Message {
     }
 }
 
-/// The stream of [`Rdma::recv_stream`].
+/// The stream of [`Rdma::recv_stream`] and of [`Rdma::messages`].
 #[must_use = "streams do nothing unless polled"]
 pub struct RecvStream {
-    /// Receives that are posted, the oldest first, each with the Buf that it is for.
-    posted: VecDeque<(Receipt, Buf)>,
-    /// How long the first of them was polled for.
-    spin: Spin,
-    /// While none is posted: a receive that stands in line for a place.
-    in_line: Pin<Box<Option<Recv>>>,
-    /// Where it takes Bufs from; in line while the pool is empty.
-    bufs: Pin<Box<BufWait>>,
-    /// While none is posted, and the pool is empty: the end of the connection.
-    disconnect_wait: Pin<Box<DisconnectWait<Pair>>>,
-    rdma: Rdma,
-    receives: usize,
-    /// Why the next receive could not be posted. It is answered after what was posted before.
-    refused: Option<JobError>,
+    receives: Receives,
     failed: bool,
 }
 
-type Recv = RecvFuture<RecvRequest<Rdma, Buf>>;
-
-/// A context, as its connection.
-struct Pair(Rdma);
-
-impl AsRef<EndpointPort> for Pair {
-    fn as_ref(&self) -> &EndpointPort {
-        self.0.port()
-    }
+enum Receives {
+    Posted(PostedReceives),
+    Pooled(PooledReceives),
 }
 
 impl RecvStream {
-    pub(super) fn new(rdma: &Rdma, pool: &BufPool, receives: usize) -> RecvStream {
+    pub(super) fn posted(rdma: &Rdma, pool: &BufPool, receives: usize) -> RecvStream {
         RecvStream {
-            posted: VecDeque::with_capacity(receives),
-            spin: Spin::default(),
-            // These boxes are used again and again, so that no message allocates.
-            in_line: Box::pin(None),
-            bufs: Box::pin(BufWait::new(pool)),
-            disconnect_wait: Box::pin(DisconnectWait::new(Pair(rdma.clone()))),
-            rdma: rdma.clone(),
-            receives,
-            refused: None,
+            receives: Receives::Posted(PostedReceives::new(rdma, pool, receives)),
             failed: false,
         }
     }
 
-    /// Whether receives are to be posted before the first is looked at: if many are missing, if
-    /// the task may be about to sleep, or if a dropped receive may be older than the first.
-    fn shall_post(&self) -> bool {
-        let missing = self.receives - self.posted.len();
-        let Some((first, _)) = self.posted.front() else {
-            return true;
-        };
-        let receives = self.rdma.port().receives();
-        missing > 0
-            && (missing >= (self.receives / 4).clamp(1, RDMA_BATCH)
-                || receives.any_orphan()
-                || !receives.is_over(*first))
-    }
-
-    /// Posts as many receives as there shall be, in order. Returns whether the pool is empty.
-    fn post(&mut self, cx: &mut Context<'_>) -> bool {
-        while self.refused.is_none() && self.posted.len() < self.receives {
-            let receives = self.rdma.port().receives();
-            // Those in line come first, unless nobody polls them.
-            let places = match receives.lets_pass() {
-                true => receives.available(),
-                false => 0,
-            };
-            let count = places.min(self.receives - self.posted.len());
-            if count == 0 {
-                // A Buf that comes home is for others meanwhile.
-                self.bufs.as_mut().stop();
-                return false;
-            }
-            let mut bufs = ArrayVec::<Buf, RDMA_BATCH>::new();
-            while bufs.len() < count.min(RDMA_BATCH)
-                && let Some(buf) = self.bufs.as_mut().poll(cx.waker())
-            {
-                bufs.push(buf);
-            }
-            let is_empty = bufs.len() < count.min(RDMA_BATCH);
-            if !self.post_for(bufs) || is_empty {
-                return is_empty;
-            }
-        }
-        false
-    }
-
-    /// Posts a receive for each Buf. Returns whether all found a place.
-    fn post_for(&mut self, mut bufs: ArrayVec<Buf, RDMA_BATCH>) -> bool {
-        // Dropped receives are older than those that are posted here.
-        while let Some(buf) = bufs.pop() {
-            let Some(receipt) = self.rdma.port().receives().adopt() else {
-                bufs.push(buf);
-                break;
-            };
-            self.insert(receipt, buf);
-        }
-        let port = self.rdma.port();
-        let (mut batch, mut receipts) = (RecvBatch::new(), ArrayVec::new());
-        let rdma = &self.rdma;
-        let leased = bufs
-            .iter()
-            .try_for_each(|dst| batch.add(&RecvRequest { rdma, dst }));
-        let posted = batch.post(port, &mut receipts);
-        let all = receipts.len() == bufs.len();
-        self.posted.extend(receipts.drain(..).zip(bufs.drain(..)));
-        self.refused = posted.and(leased).err();
-        all
-    }
-
-    /// Puts a receive where it belongs by its age.
-    fn insert(&mut self, receipt: Receipt, buf: Buf) {
-        let younger = |(other, _): &(Receipt, Buf)| !other.is_older_than(receipt);
-        let at = self.posted.iter().position(younger);
-        let at = at.unwrap_or(self.posted.len());
-        self.posted.insert(at, (receipt, buf));
-    }
-
-    /// Waits for the first receive that is posted.
-    fn poll_posted(&mut self, cx: &mut Context<'_>) -> Poll<Result<Message, JobError>> {
-        let rdma = &self.rdma;
-        let (receipt, dst) = self.posted.front().expect("one is posted");
-        let (receipt, receiver) = (*receipt, RecvRequest { rdma, dst });
-        let ended = ready!(poll_posted(&receiver, receipt, None, &mut self.spin, cx));
-        // First: what follows may call a subscriber of the application's, which may panic.
-        let (_, dst) = self.posted.pop_front().expect("one is posted");
-        self.spin = Spin::default();
-        let outcome = settle(&RecvRequest { rdma, dst: &dst }, receipt, ended);
-        Poll::Ready(outcome.map(|received| Message::new(dst, received)))
-    }
-
-    /// Waits until a receive is posted: for a place, or, if the pool is empty, for a Buf and for
-    /// the end of the connection.
-    fn poll_unposted(
-        &mut self,
-        is_empty: bool,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<(), JobError>> {
-        if self.in_line.is_none() {
-            if let Some(error) = self.refused.take() {
-                return Poll::Ready(Err(error));
-            }
-            // A task that asks twice in one turn would pass others that wait for a Buf.
-            let buf = match is_empty {
-                true => None,
-                false => self.bufs.as_mut().poll(cx.waker()),
-            };
-            let Some(dst) = buf else {
-                return self.disconnect_wait.as_mut().poll(cx).map(Err);
-            };
-            let rdma = self.rdma.clone();
-            let recv = RecvFuture::new(RecvRequest { rdma, dst });
-            self.in_line.set(Some(recv));
-        }
-        self.disconnect_wait.as_mut().stop();
-        let mut recv = self.in_line.as_mut().as_pin_mut().expect("set above");
-        let receipt = ready!(recv.as_mut().poll_place(cx));
-        let buf = recv.receiver().dst.clone();
-        self.in_line.set(None);
-        Poll::Ready(receipt.map(|receipt| self.insert(receipt, buf)))
-    }
-
-    /// Waits for nothing any more. Messages that come for its receives are for others.
-    fn end(&mut self) {
-        self.bufs.as_mut().stop();
-        self.disconnect_wait.as_mut().stop();
-        self.in_line.set(None);
-        while let Some((receipt, buf)) = self.posted.pop_front() {
-            abandon(self.rdma.port(), receipt);
-            drop(buf);
-        }
-    }
-
-    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Message, JobError>> {
-        loop {
-            let may_post = self.in_line.is_none() && self.shall_post();
-            let is_empty = may_post && self.post(cx);
-            if !self.posted.is_empty() {
-                self.disconnect_wait.as_mut().stop();
-                return self.poll_posted(cx);
-            }
-            if let Err(error) = ready!(self.poll_unposted(is_empty, cx)) {
-                return Poll::Ready(Err(error));
-            }
+    pub(super) fn pooled(rdma: &Rdma) -> RecvStream {
+        RecvStream {
+            receives: Receives::Pooled(PooledReceives::new(rdma)),
+            failed: false,
         }
     }
 }
@@ -238,20 +71,25 @@ impl Stream for RecvStream {
         if self.failed {
             return Poll::Ready(None);
         }
-        let budget = ready!(tokio::task::coop::poll_proceed(cx));
-        let outcome = ready!(self.poll_message(cx));
+        let Poll::Ready(budget) = tokio::task::coop::poll_proceed(cx) else {
+            if let Receives::Posted(receives) = &mut self.receives {
+                receives.begin(cx);
+            }
+            return Poll::Pending;
+        };
+        let outcome = ready!(match &mut self.receives {
+            Receives::Posted(receives) => receives.poll_message(cx),
+            Receives::Pooled(receives) => receives.poll_message(cx),
+        });
         budget.made_progress();
         if outcome.is_err() {
             self.failed = true;
-            self.end();
+            match &mut self.receives {
+                Receives::Posted(receives) => receives.end(),
+                Receives::Pooled(receives) => receives.end(),
+            }
         }
         Poll::Ready(Some(outcome))
-    }
-}
-
-impl Drop for RecvStream {
-    fn drop(&mut self) {
-        self.end();
     }
 }
 
@@ -263,9 +101,13 @@ impl FusedStream for RecvStream {
 
 impl fmt::Debug for RecvStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (rdma, kind) = match &self.receives {
+            Receives::Posted(receives) => (receives.rdma(), "posted"),
+            Receives::Pooled(receives) => (receives.rdma(), "pooled"),
+        };
         f.debug_struct("RecvStream")
-            .field("rdma", &self.rdma)
-            .field("receives", &self.receives)
+            .field("rdma", rdma)
+            .field("receives", &kind)
             .finish()
     }
 }

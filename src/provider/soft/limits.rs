@@ -3,6 +3,7 @@
 
 use std::str::FromStr;
 
+use super::rdma::MAX_POOLED_ROOM;
 use crate::device::{Caps, CrcCaps, DmaCaps, RdmaCaps, ShaCaps, SyncEventCaps};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -239,6 +240,7 @@ impl Limits {
         }
         let (message, queue) = (self.max_message_size, self.max_rdma_queue_size);
         let mut rdma = RdmaCaps::new(message, queue, self.max_list_len);
+        rdma.max_pooled_room = MAX_POOLED_ROOM;
         rdma.event_driven = self.rdma_event_driven;
         caps.rdma = Some(rdma);
         caps.share_rdma = true;

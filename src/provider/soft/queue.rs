@@ -34,7 +34,6 @@ pub(super) struct SoftQueue {
     own: Option<Own>,
     /// Endpoints and sync events, once there are some.
     ports: OnceLock<Arc<Ports>>,
-    depth: u32,
     signal: Arc<Signal>,
 }
 
@@ -79,7 +78,6 @@ impl SoftQueue {
             rings,
             own,
             ports: OnceLock::new(),
-            depth: config.depth,
             signal: Arc::clone(&config.signal),
         }
     }
@@ -98,7 +96,6 @@ impl SoftQueue {
             rings,
             own: None,
             ports: OnceLock::new(),
-            depth: 0,
             signal: Arc::new(Signal::new().expect("an eventfd")),
         }
     }
@@ -285,7 +282,7 @@ impl SoftQueue {
             return Ok(ports);
         }
         let (device, inline_jobs) = (Arc::clone(&self.device), Arc::clone(&self.inline_jobs));
-        let new = Ports::new(device, inline_jobs, self.depth, Arc::clone(&self.signal))?;
+        let new = Ports::new(device, inline_jobs, Arc::clone(&self.signal))?;
         Ok(self.ports.get_or_init(|| new))
     }
 

@@ -14,7 +14,8 @@ use arrayvec::ArrayVec;
 use super::watch::{RdmaState, RdmaWatch, Watched};
 use crate::device::{Endpoint, EndpointConfig, EndpointState, KeepAlive, Receive, Submit};
 use crate::error::{ErrorKind, JobError, Result};
-use crate::reactor::tables::{Changed, Receipt, RecvBuf, RecvTable};
+use crate::mem::Grow;
+use crate::reactor::tables::{Changed, Receipt, Received, RecvBuf, RecvTable};
 use crate::reactor::workq::{Attachment, Shared};
 use crate::sync::{Order, WaitNode, contain};
 
@@ -59,8 +60,12 @@ impl EndpointPort {
                 }
             })
         };
+        let size = match config.pooled_room {
+            Some(_) => 0,
+            None => config.recv_queue_size,
+        };
         let (size, config) = (
-            config.recv_queue_size,
+            size,
             EndpointConfig {
                 changed: said,
                 ..config
@@ -202,6 +207,23 @@ impl EndpointPort {
         self.attachment.shared.notify_line(table, false);
         let nonsense = JobError::device(ErrorKind::Unexpected, 0);
         Err(submitted.refused.unwrap_or(nonsense))
+    }
+
+    /// Whether there is a message to take. If not, streams without a receive are woken by the next.
+    pub(crate) fn has_message(&self) -> bool {
+        self.endpoint.has_message()
+    }
+
+    /// Takes the oldest message, if there is one.
+    pub(crate) fn take_message(&self, room: RecvBuf) -> Result<Option<Received>, JobError> {
+        // SAFETY: the room has the Lease of the memory until this returns.
+        let taken = unsafe { self.endpoint.take_message(&room.segments, room.len) }?;
+        let received =
+            taken.map(|(arrival, len)| Received::new(len, arrival.opcode(), arrival.immediate()));
+        if let (Some(received), Some(lease)) = (&received, &room.lease) {
+            lease.grow(received.landed().min(room.len));
+        }
+        Ok(received)
     }
 
     /// Stands in line for a place.

@@ -148,6 +148,16 @@ impl Shared {
         }
     }
 
+    /// Tells of changes. One by one, so that the list keeps its memory.
+    #[cold]
+    fn tell_changes(&self) {
+        let next = || lock(&self.changes).pop();
+        while let Some(changed) = next() {
+            changed();
+            discard(changed);
+        }
+    }
+
     /// If somebody is to be notified of changes of the state, the device shall ring for them.
     pub(in crate::reactor) fn hear_of_changes(self: &Arc<Self>) {
         // Where there is no runtime nobody waits; who has one registers it, and arms.
@@ -399,9 +409,7 @@ impl<'a> Turn<'a> {
             shared.events.log_lost();
         }
         if self.asked & CHANGE != 0 {
-            let changes = std::mem::take(&mut *lock(&shared.changes));
-            changes.iter().for_each(|changed| changed());
-            discard(changes);
+            shared.tell_changes();
         }
         self.asked = 0;
     }

@@ -114,6 +114,14 @@ pub enum RdmaSin {
     FlushesWell,
     /// Endpoint duty 3: the peer connects by an old blob.
     OldBlobs,
+    /// Endpoint duty 4: a message that is taken has a byte less than came.
+    MiscountsTaken,
+    /// Endpoint duty 4: the first byte of a message that is taken is wrong.
+    SpoilsTaken,
+    /// Endpoint duty 4: of two messages one is taken.
+    LosesTaken,
+    /// Endpoint duty 4: no message is told of.
+    HidesMessages,
     /// What was taken back can still be imported, and written.
     ExportsForEver,
     /// An import is told to be permitted everything.
@@ -607,6 +615,31 @@ unsafe impl Endpoint for SinfulEndpoint {
             },
             _ => posted,
         }
+    }
+
+    fn has_message(&self) -> bool {
+        self.shared.sin != RdmaSin::HidesMessages && self.endpoint.has_message()
+    }
+
+    unsafe fn take_message(
+        &self,
+        dst: &Segments,
+        room: usize,
+    ) -> std::result::Result<Option<(Arrival, usize)>, JobError> {
+        if self.shared.sin == RdmaSin::LosesTaken {
+            // SAFETY: as the caller promises.
+            unsafe { self.endpoint.take_message(dst, room) }?;
+        }
+        // SAFETY: as above.
+        let taken = unsafe { self.endpoint.take_message(dst, room) }?;
+        Ok(match (self.shared.sin, taken) {
+            (RdmaSin::MiscountsTaken, Some((arrival, len))) if len > 0 => Some((arrival, len - 1)),
+            (RdmaSin::SpoilsTaken, Some((Arrival::Send | Arrival::SendImm(_), len))) if len > 0 => {
+                spoil(dst, 0);
+                taken
+            }
+            _ => taken,
+        })
     }
 
     fn reset(&self) {

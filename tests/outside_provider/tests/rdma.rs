@@ -194,6 +194,22 @@ fn endpoint_duty_3_a_reset_that_leaves_something_is_found() {
 }
 
 #[test]
+fn endpoint_duty_4_a_message_that_is_not_taken_as_it_came_is_found() {
+    for sin in [
+        RdmaSin::MiscountsTaken,
+        RdmaSin::SpoilsTaken,
+        RdmaSin::LosesTaken,
+        RdmaSin::HidesMessages,
+    ] {
+        let soft = Soft::builder().build().open("pf0").unwrap();
+        sins::found(sin, "dut", |deadline| {
+            let peers = Peers::from(&sinful(&soft, sin)).deadline(deadline);
+            contract::pooled_messages_are_taken_in_order(peers);
+        });
+    }
+}
+
+#[test]
 fn memory_that_is_shared_otherwise_than_it_was_exported_is_found() {
     found(
         RdmaSin::ExportsForEver,

@@ -215,7 +215,7 @@ impl SoftPort {
                 ports: Arc::clone(ports),
                 inner: Mutex::new(Inner {
                     waits: Waits::new(waits),
-                    jobs: VecDeque::with_capacity(ports.depth),
+                    jobs: VecDeque::new(),
                     retired: false,
                     is_listed: true,
                 }),

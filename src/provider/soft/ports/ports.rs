@@ -46,8 +46,6 @@ pub(in super::super) struct Ports {
     pub(in super::super) signal: Arc<Signal>,
     pub(in super::super) device: Arc<DeviceShared>,
     pub(in super::super) inline_jobs: Arc<Counter>,
-    /// The depth of the queue.
-    pub(in super::super) depth: usize,
     pub(in super::super) ready_set: ReadySet,
     ports: Mutex<Vec<Option<SharedPort>>>,
     reaper: Mutex<Reaper>,
@@ -63,7 +61,6 @@ impl Ports {
     pub(in super::super) fn new(
         device: Arc<DeviceShared>,
         inline_jobs: Arc<Counter>,
-        depth: u32,
         signal: Arc<Signal>,
     ) -> Result<Arc<Ports>> {
         static NUMBER: AtomicU64 = AtomicU64::new(1);
@@ -78,7 +75,6 @@ impl Ports {
             signal,
             device,
             inline_jobs,
-            depth: depth as usize,
             ports: Mutex::default(),
             reaper: Mutex::default(),
             stale: AtomicBool::new(false),

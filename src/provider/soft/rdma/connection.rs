@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use super::doorbell::DoorbellPage;
-use super::messages::{Head, Kind, MessageRing, Presence, Receiving, Sending, Sent};
+use super::messages::{Head, Kind, MessageRing, Nonsense, Presence, Receiving, Sending, Sent};
 use super::payload::Identity;
 use super::remote::{self, Step};
-use crate::device::{RdmaJob, Verb};
+use crate::device::{RdmaJob, Segments, Verb};
 use crate::error::{JobError, Reason};
 use crate::process::Guarded;
 use crate::sync::atomic::{Ordering, fence};
@@ -49,6 +49,45 @@ impl Connection {
     pub(super) fn post(&mut self, room: usize) {
         let room = u32::try_from(room).unwrap_or(u32::MAX);
         self.receiving.post(&self.messages, room);
+    }
+
+    /// Lends the peer so many credits, for messages that are pulled.
+    pub(super) fn lend(&mut self, credits: u32, room: usize) {
+        self.receiving = Receiving::pulled();
+        for _ in 0..credits {
+            self.post(room);
+        }
+    }
+
+    /// Whether there is a message to pull.
+    pub(super) fn has_message(&mut self) -> bool {
+        self.receiving.ask(&self.messages)
+    }
+
+    /// Takes the oldest message, and lends its credit anew, for as much room.
+    ///
+    /// # Errors
+    ///
+    /// The peer wrote what no peer writes.
+    ///
+    /// # Safety
+    ///
+    /// The memory of the Segments is valid and leased, and has `room` bytes.
+    pub(super) unsafe fn pull(
+        &mut self,
+        dst: &Segments,
+        room: usize,
+        lent: usize,
+    ) -> Result<Option<Head>, Nonsense> {
+        // SAFETY: as the caller promises.
+        let pulled = unsafe { self.receiving.pull(&self.messages, dst, room) }?;
+        if let Some(Head { kind, len, .. }) = pulled
+            && (kind == Kind::WriteImm || len as usize <= room)
+        {
+            self.post(lent);
+            self.notify_room();
+        }
+        Ok(pulled)
     }
 
     /// Something was published: the peer hears of it, if it does not look by itself.
@@ -114,7 +153,11 @@ impl Connection {
         };
         match there {
             Ok(()) => Ok(Step::Done(0)),
-            Err(_) if self.receiving.has_more(&self.messages) => Ok(Step::More),
+            // Messages that are pulled are no work of who looks: it is woken once they were.
+            Err(_) if self.receiving.has_more(&self.messages) => match self.receiving.is_pulled() {
+                true => Ok(Step::Waits),
+                false => Ok(Step::More),
+            },
             Err(left) => Err(left),
         }
     }

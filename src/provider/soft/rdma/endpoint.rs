@@ -7,11 +7,12 @@ use std::time::Instant;
 
 use super::super::fault::Fault;
 use super::super::ports::Ports;
+use super::messages::Kind;
 use super::remote::{self, Step};
 use super::state::{EndpointInner, IDLE, Send, Shared};
 use crate::device::{
-    Access, Endpoint, EndpointConfig, EndpointState, Job, KeepAlive, RdmaJob, Receive, Submit,
-    Submitted, Token,
+    Access, Arrival, Endpoint, EndpointConfig, EndpointState, Job, KeepAlive, RdmaJob, Receive,
+    Segments, Submit, Submitted, Token,
 };
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::sync::discard;
@@ -132,7 +133,7 @@ unsafe impl Submit for SoftEndpoint {
 // SAFETY: the duties of `Endpoint`:
 // 1. One lock: Jobs are taken from the front, receives too, and what is over stands in one line.
 //    What is done inline is done when nothing is queued.
-// 2. `fail`. 3. `end`, under the lock under which all memory is touched.
+// 2. `fail`. 3. `end`, under the lock under which all memory is touched. 4. `pull`, under the same.
 unsafe impl Endpoint for SoftEndpoint {
     fn state(&self) -> EndpointState {
         self.0.inner().state
@@ -150,6 +151,9 @@ unsafe impl Endpoint for SoftEndpoint {
 
     unsafe fn post_recvs(&self, receives: &[Receive]) -> Submitted {
         let shared = &*self.0;
+        if shared.config.pooled_room.is_some() {
+            return Submitted::none(JobError::of(Reason::ReceivesFromPool));
+        }
         let mut inner = shared.inner();
         if let EndpointState::Error(cause) = inner.state {
             return Submitted::none(JobError::flushed(cause));
@@ -170,6 +174,23 @@ unsafe impl Endpoint for SoftEndpoint {
             accepted: receives.len(),
             refused: None,
         }
+    }
+
+    fn has_message(&self) -> bool {
+        let mut inner = self.0.inner();
+        let connection = inner.connection.as_mut();
+        connection.is_some_and(|connection| connection.has_message())
+    }
+
+    unsafe fn take_message(
+        &self,
+        dst: &Segments,
+        room: usize,
+    ) -> Result<Option<(Arrival, usize)>, JobError> {
+        // SAFETY: as the caller promises.
+        let taken = unsafe { self.0.pull(dst, room) };
+        self.0.tell();
+        taken
     }
 
     fn reset(&self) {
@@ -268,6 +289,51 @@ impl Shared {
                 Some(Ok(answer))
             }
             _ => None,
+        }
+    }
+
+    /// Takes the oldest message of an endpoint whose messages are pulled.
+    ///
+    /// # Safety
+    ///
+    /// As for `take_message`.
+    unsafe fn pull(
+        &self,
+        dst: &Segments,
+        room: usize,
+    ) -> Result<Option<(Arrival, usize)>, JobError> {
+        let mut inner = self.inner();
+        let (Some(connection), Some(lent)) = (&mut inner.connection, self.config.pooled_room)
+        else {
+            return Ok(None);
+        };
+        // SAFETY: as the caller promises.
+        let head = match unsafe { connection.pull(dst, room, lent) } {
+            Ok(None) => return Ok(None),
+            Ok(Some(head)) => head,
+            Err(_) => {
+                let cause = JobError::of(Reason::PeerNonsense);
+                self.fail(&mut inner, cause);
+                return Err(cause);
+            }
+        };
+        if connection.presence().is_err() && !connection.receiving.has_more(&connection.messages) {
+            // Whoever looks finds that it has left.
+            self.ports.mark_ready(self.number);
+        }
+        let len = head.len as usize;
+        let too_small =
+            |have: usize| JobError::new(Reason::ReceiveTooSmall, len as u64, have as u64);
+        match head.kind {
+            Kind::TooLong => {
+                let cause = too_small(lent);
+                self.fail(&mut inner, cause);
+                Err(cause)
+            }
+            Kind::WriteImm => Ok(Some((Arrival::WriteImm(head.immediate), len))),
+            Kind::Send | Kind::SendImm if len > room => Err(too_small(room)),
+            Kind::Send => Ok(Some((Arrival::Send, len))),
+            Kind::SendImm => Ok(Some((Arrival::SendImm(head.immediate), len))),
         }
     }
 

@@ -142,13 +142,31 @@ impl Scribbler {
         for _ in 0..RECEIVES {
             receiving.post(&messages, ROOM as u32);
         }
+        // The same messages, as an endpoint with a pool takes them.
+        let mut pulling = Receiving::pulled();
+        for _ in 0..RECEIVES {
+            pulling.post(&messages, ROOM as u32);
+        }
         let mut bytes = vec![0xa5; GUARD + ROOM + GUARD];
         let mut message = vec![1; LONG];
         for act in input.chunks_exact(10) {
             let at = blocks[usize::from(act[0] >> 7)] + 8 * usize::from(act[0] & 0x7f);
             let word = u64::from_le_bytes(act[1..9].try_into().expect("eight bytes"));
             self.memory.word(at).store(word, Ordering::SeqCst);
-            match act[9] % 4 {
+            match act[9] % 5 {
+                4 => {
+                    let dst = segments(&mut bytes[GUARD..GUARD + ROOM]);
+                    // SAFETY: the bytes are there, and as many.
+                    let taken = unsafe { pulling.pull(&messages, &dst, ROOM) };
+                    if taken.is_ok_and(|head| head.is_some()) {
+                        pulling.post(&messages, ROOM as u32);
+                    }
+                    pulling.ask(&messages);
+                    if pulling.note(&messages).is_ok() {
+                        let finds = pulling.watch().finds(&messages);
+                        assert!(!finds, "a peer keeps who looks awake");
+                    }
+                }
                 0 | 1 => {
                     let dst = segments(&mut bytes[GUARD..GUARD + ROOM]);
                     // SAFETY: the bytes are there, and as many.

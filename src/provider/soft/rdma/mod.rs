@@ -57,4 +57,7 @@ mod tests;
 mod work;
 
 pub(super) use endpoint::SoftEndpoint;
+
+/// The longest message that is pulled: the stream has room for all of it.
+pub(super) const MAX_POOLED_ROOM: usize = messages::STREAM;
 pub(super) use reaper::Reaper;

@@ -30,7 +30,7 @@ pub(in super::super) struct Shared {
     pub(super) faults: Faults,
     pub(super) inline_jobs: Arc<Counter>,
     pub(super) inner: Mutex<EndpointInner>,
-    /// The state has changed, and nobody was told yet.
+    /// The state has changed, or a message has come, and nobody was told yet.
     pub(super) changed: AtomicBool,
     pub(super) me: Weak<Shared>,
 }
@@ -76,8 +76,6 @@ pub(super) struct Send {
 
 impl Shared {
     pub(super) fn new(ports: Arc<Ports>, number: u32, config: EndpointConfig) -> Arc<Shared> {
-        let receives = config.recv_queue_size as usize;
-        let jobs = ports.depth;
         Arc::new_cyclic(|me| Shared {
             me: Weak::clone(me),
             number,
@@ -91,11 +89,11 @@ impl Shared {
                 visitor: None,
                 connection: None,
                 published: None,
-                sends: VecDeque::with_capacity(jobs),
+                sends: VecDeque::new(),
                 copied: 0,
                 due: None,
-                posted: VecDeque::with_capacity(receives),
-                done: VecDeque::with_capacity(jobs + receives),
+                posted: VecDeque::new(),
+                done: VecDeque::new(),
                 retired: false,
             }),
             ports,
@@ -124,8 +122,13 @@ impl Shared {
     /// The state changes: whoever asked is told, once no lock is held.
     fn set_state(&self, inner: &mut EndpointInner, state: EndpointState) {
         inner.state = state;
-        self.changed.store(true, Ordering::Relaxed);
+        self.set_changed();
         self.reopen(inner);
+    }
+
+    /// A message has come that somebody asked for: they are told, once no lock is held.
+    pub(super) fn set_changed(&self) {
+        self.changed.store(true, Ordering::Relaxed);
     }
 
     /// Whether somebody is to be told of a change.
@@ -144,8 +147,12 @@ impl Shared {
     /// Both sides are there, or will be: what was posted is told to the peer.
     pub(super) fn join(&self, inner: &mut EndpointInner, mut connection: Connection) {
         connection.messages.set_parked(true);
-        for posted in &inner.posted {
-            connection.post(posted.room);
+        match self.config.pooled_room {
+            Some(room) => connection.lend(self.config.recv_queue_size, room),
+            None => inner
+                .posted
+                .iter()
+                .for_each(|posted| connection.post(posted.room)),
         }
         connection.messages.say(Presence::Connected);
         connection.notify_all();

@@ -182,6 +182,140 @@ proptest! {
     }
 }
 
+/// A receiving half whose messages are pulled, with so many credits of so much room.
+fn lent(messages: &MessageRing, credits: u32, room: usize) -> Receiving {
+    let mut receiving = Receiving::pulled();
+    for _ in 0..credits {
+        receiving.post(messages, room as u32);
+    }
+    receiving
+}
+
+#[derive(Clone, Debug)]
+enum PullAct {
+    Send(usize),
+    Step(usize),
+    Ask,
+    Note,
+    Pull,
+}
+
+fn pull_acts() -> impl Strategy<Value = Vec<PullAct>> {
+    let len = prop_oneof![0..=2 * INLINE, STREAM - 3..=STREAM, 0..STREAM];
+    prop::collection::vec(
+        prop_oneof![
+            len.prop_map(PullAct::Send),
+            prop_oneof![1..200_usize, Just(usize::MAX)].prop_map(PullAct::Step),
+            Just(PullAct::Ask),
+            Just(PullAct::Note),
+            Just(PullAct::Pull),
+        ],
+        1..80,
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// A model: messages are pulled whole and in order, no more than there are credits are on
+    /// their way, and who asked and found none is told of the next one.
+    #[test]
+    fn messages_are_pulled_whole_and_in_order(acts in pull_acts()) {
+        const CREDITS: usize = 4;
+        let (host, guest, _) = messages(Shape { host: 1, guest: CREDITS as u32 });
+        let mut sending = Sending::default();
+        let mut receiving = lent(&guest, CREDITS as u32, STREAM);
+        let (mut waiting, mut sent) = (VecDeque::new(), VecDeque::new());
+        let (mut fill, mut wanted) = (0_u8, true);
+        for act in acts.into_iter().chain([PullAct::Note]) {
+            match act {
+                PullAct::Send(len) => {
+                    fill = fill.wrapping_add(1);
+                    waiting.push_back(vec![fill; len]);
+                }
+                PullAct::Step(most) => {
+                    let Some(bytes) = waiting.front_mut() else { continue };
+                    let (len, src) = (bytes.len(), segments(bytes));
+                    let head = head(Kind::SendImm, len, 7);
+                    // SAFETY: the bytes are there, and long enough.
+                    match unsafe { sending.send(&host, head, &src, most) }.unwrap() {
+                        Sent::All => sent.push_back(waiting.pop_front().unwrap()),
+                        Sent::NoReceive => prop_assert_eq!(sent.len(), CREDITS),
+                        Sent::NoRoom | Sent::Part => {}
+                        Sent::TooLong(_) => unreachable!("it fits"),
+                    }
+                    prop_assert!(sent.len() <= CREDITS);
+                }
+                PullAct::Ask => {
+                    prop_assert_eq!(receiving.ask(&guest), !sent.is_empty());
+                    wanted |= sent.is_empty();
+                }
+                PullAct::Note => {
+                    let told = receiving.note(&guest).unwrap();
+                    prop_assert_eq!(told, wanted && !sent.is_empty());
+                    wanted &= !told;
+                    // Whoever looks at nothing but the watch finds the next one by it.
+                    prop_assert!(!receiving.watch().finds(&guest));
+                }
+                PullAct::Pull => {
+                    let mut room = vec![0_u8; STREAM];
+                    let dst = segments(&mut room);
+                    // SAFETY: as above.
+                    let pulled = unsafe { receiving.pull(&guest, &dst, STREAM) }.unwrap();
+                    prop_assert_eq!(pulled.is_some(), !sent.is_empty());
+                    let Some(head) = pulled else { continue };
+                    receiving.post(&guest, STREAM as u32);
+                    let bytes = sent.pop_front().unwrap();
+                    prop_assert_eq!((head.kind, head.immediate), (Kind::SendImm, 7));
+                    prop_assert_eq!(head.len as usize, bytes.len());
+                    prop_assert_eq!(&room[..bytes.len()], &bytes[..]);
+                    prop_assert!(room[bytes.len()..].iter().all(|&byte| byte == 0));
+                }
+            }
+        }
+    }
+
+    /// As for messages that meet receives: whatever the peer writes.
+    #[test]
+    fn a_peer_that_scribbles_harms_nobody_who_pulls(
+        writes in prop::collection::vec((any::<prop::sample::Index>(), any::<u64>(), 0..5_u8), 1..200),
+        room in 0..3000_usize,
+    ) {
+        const GUARD: usize = 64;
+        let shape = Shape { host: 4, guest: 4 };
+        let (host, _, memory) = messages(shape);
+        let mut receiving = lent(&host, 4, room);
+        let mut bytes = vec![0xa5_u8; GUARD + room + GUARD];
+        let base = shape.len().unwrap() / 2;
+        let entries = (0..4).map(|number| base + (384_usize + 32).next_multiple_of(ENTRY) + ENTRY * number);
+        let (entries, produced): (Vec<_>, _) = (entries.collect(), base + 128);
+        for (at, word, how) in writes {
+            let (at, word) = match how {
+                0 => (produced, word % (2 * STREAM as u64)),
+                1 | 2 => (*at.get(&entries), (word % 6) << 32 | word >> 52),
+                3 => (*at.get(&entries) + 8, word % 6 << 32),
+                _ => (at.index(shape.len().unwrap() / 8) * 8, word),
+            };
+            memory.word(at).store(word, Ordering::SeqCst);
+            receiving.ask(&host);
+            let noted = receiving.note(&host);
+            if noted.is_ok() {
+                // Or a peer keeps whoever looks from sleeping.
+                prop_assert!(!receiving.watch().finds(&host));
+            }
+            let dst = segments(&mut bytes[GUARD..GUARD + room]);
+            // SAFETY: the bytes are there, and long enough.
+            if let Ok(Some(head)) = unsafe { receiving.pull(&host, &dst, room) }
+                && head.len as usize <= room
+            {
+                receiving.post(&host, room as u32);
+            }
+        }
+        let guards = bytes[..GUARD].iter().chain(&bytes[GUARD + room..]);
+        prop_assert!(guards.into_iter().all(|&byte| byte == 0xa5));
+    }
+}
+
 #[test]
 fn a_message_is_taken_while_it_is_sent() {
     let (host, guest, _) = messages(Shape { host: 1, guest: 1 });

@@ -92,8 +92,11 @@ impl Shared {
         };
         // First: what it published before it left is still taken.
         let there = connection.presence();
-        // SAFETY: as the caller promises.
-        let received = unsafe { self.receive(inner, &mut connection, out, look) };
+        let received = match self.config.pooled_room {
+            Some(_) => self.note(&mut connection, look),
+            // SAFETY: as the caller promises.
+            None => unsafe { self.receive(inner, &mut connection, out, look) },
+        };
         // SAFETY: as above.
         let sent = received.and_then(|()| unsafe { self.send(inner, &mut connection, out, look) });
         let left = there
@@ -101,6 +104,17 @@ impl Shared {
             .filter(|_| !look.more && !connection.receiving.has_more(&connection.messages));
         inner.connection = Some(connection);
         sent.and(left.map_or(Ok(()), Err))
+    }
+
+    /// Looks whether messages have come that wait to be pulled.
+    fn note(&self, connection: &mut Connection, look: &mut Look) -> Result<(), JobError> {
+        let nonsense = |_| JobError::of(Reason::PeerNonsense);
+        let told = connection.receiving.note(&connection.messages);
+        if told.map_err(nonsense)? {
+            look.traffic = true;
+            self.set_changed();
+        }
+        Ok(())
     }
 
     /// # Safety

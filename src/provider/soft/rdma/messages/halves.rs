@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "copies memory that Jobs lend")]
 
 use super::super::super::copy;
-use super::ring::{Head, INLINE, Kind, MessageRing, Nonsense};
+use super::ring::{Head, INLINE, Kind, MessageRing, Nonsense, STREAM};
 use crate::device::Segments;
 
 /// Bytes that are copied before the other side is told of them.
@@ -135,6 +135,21 @@ pub(in super::super) struct Receiving {
     consumed: u64,
     /// The message that is on its way, and how many of its bytes were taken.
     part: Option<(Head, usize)>,
+    /// Of an endpoint whose messages are pulled.
+    noted: Option<Noted>,
+}
+
+/// How far whoever looks has seen messages that wait to be pulled.
+#[derive(Debug)]
+struct Noted {
+    /// Messages that are there whole.
+    number: u64,
+    /// Where their bytes end in the stream.
+    end: u64,
+    /// What comes next.
+    watch: Watch,
+    /// Somebody found no message, and was not told of one since.
+    wanted: bool,
 }
 
 /// What a side that looks by itself looks for.
@@ -142,8 +157,8 @@ pub(in super::super) struct Receiving {
 pub(in super::super) enum Watch {
     /// The message of this number.
     Message(u64),
-    /// Bytes behind so many.
-    Stream(u64),
+    /// At least so many (the second) bytes behind so many.
+    Stream(u64, usize),
 }
 
 impl Watch {
@@ -151,9 +166,44 @@ impl Watch {
     pub(in super::super) fn finds(self, messages: &MessageRing) -> bool {
         match self {
             Watch::Message(number) => messages.has(number),
-            Watch::Stream(consumed) => messages.stream_len(consumed) != Ok(0),
+            // Nonsense is found, too, so that somebody looks.
+            Watch::Stream(consumed, least) => {
+                !messages.stream_len(consumed).is_ok_and(|len| len < least)
+            }
         }
     }
+}
+
+/// What is known of the next message.
+enum Next {
+    /// It is there, with all of its bytes.
+    Whole(Head),
+    /// It is not, and this is missing.
+    Missing(Watch),
+}
+
+/// How many bytes of a message lie in the stream.
+fn streamed(head: Head) -> usize {
+    match head.kind {
+        Kind::Send | Kind::SendImm if head.len as usize > INLINE => head.len as usize,
+        _ => 0,
+    }
+}
+
+/// Looks for a message whose bytes begin so far in the stream.
+fn whole(messages: &MessageRing, number: u64, at: u64) -> Result<Next, Nonsense> {
+    let Some(head) = messages.head(number) else {
+        return Ok(Next::Missing(Watch::Message(number)));
+    };
+    let head = head?;
+    let len = streamed(head);
+    if len > STREAM {
+        return Err(Nonsense);
+    }
+    if len > 0 && messages.stream_len(at)? < len {
+        return Ok(Next::Missing(Watch::Stream(at, len)));
+    }
+    Ok(Next::Whole(head))
 }
 
 /// How far a step of receiving came.
@@ -168,6 +218,20 @@ pub(in super::super) enum Got {
 }
 
 impl Receiving {
+    /// For messages that are pulled. Somebody may have asked for one before there was a ring.
+    pub(in super::super) fn pulled() -> Receiving {
+        let noted = Noted {
+            number: 0,
+            end: 0,
+            watch: Watch::Message(0),
+            wanted: true,
+        };
+        Receiving {
+            noted: Some(noted),
+            ..Receiving::default()
+        }
+    }
+
     #[inline]
     pub(in super::super) fn post(&mut self, messages: &MessageRing, room: u32) {
         messages.post(self.posted, room);
@@ -177,16 +241,117 @@ impl Receiving {
     /// Whether there is something to take.
     #[inline]
     pub(in super::super) fn has_more(&self, messages: &MessageRing) -> bool {
-        self.watch().finds(messages)
+        match self.noted {
+            None => self.watch().finds(messages),
+            Some(_) => self.next(messages) != Ok(None),
+        }
     }
 
     /// What comes next.
     #[inline]
     pub(in super::super) fn watch(&self) -> Watch {
-        match self.part {
-            None => Watch::Message(self.number),
-            Some(_) => Watch::Stream(self.consumed),
+        match (&self.noted, self.part) {
+            (Some(noted), _) => noted.watch,
+            (None, None) => Watch::Message(self.number),
+            (None, Some(_)) => Watch::Stream(self.consumed, 1),
         }
+    }
+
+    pub(in super::super) fn is_pulled(&self) -> bool {
+        self.noted.is_some()
+    }
+
+    /// The oldest message that was not pulled, if it is there whole.
+    fn next(&self, messages: &MessageRing) -> Result<Option<Head>, Nonsense> {
+        match whole(messages, self.number, self.consumed)? {
+            Next::Whole(head) => Ok(Some(head)),
+            Next::Missing(_) => Ok(None),
+        }
+    }
+
+    /// Whether there is a message to pull. If not, [`note`](Self::note) tells of the next one.
+    pub(in super::super) fn ask(&mut self, messages: &MessageRing) -> bool {
+        let has = self.has_more(messages);
+        if let Some(noted) = &mut self.noted {
+            // Not taken back: of two that ask, one may have been first, and sleep.
+            noted.wanted |= !has;
+        }
+        has
+    }
+
+    /// Looks how many messages wait to be pulled. Returns whether one has come that somebody asked
+    /// for.
+    pub(in super::super) fn note(&mut self, messages: &MessageRing) -> Result<bool, Nonsense> {
+        let Some(noted) = &mut self.noted else {
+            return Ok(false);
+        };
+        if noted.number < self.number {
+            (noted.number, noted.end) = (self.number, self.consumed);
+        }
+        // No more than there are credits.
+        while noted.number < self.posted {
+            match whole(messages, noted.number, noted.end)? {
+                Next::Whole(head) => {
+                    noted.number += 1;
+                    noted.end += streamed(head) as u64;
+                }
+                Next::Missing(watch) => {
+                    noted.watch = watch;
+                    break;
+                }
+            }
+        }
+        if noted.number == self.posted {
+            // One more has no credit before one was pulled.
+            if messages.has(noted.number) {
+                return Err(Nonsense);
+            }
+            noted.watch = Watch::Message(noted.number);
+        }
+        let told = noted.wanted && noted.number > self.number;
+        noted.wanted &= !told;
+        Ok(told)
+    }
+
+    /// Takes the oldest message if it is there whole, and lends its credit anew. A message that is
+    /// longer than `room` stays.
+    ///
+    /// # Safety
+    ///
+    /// The memory of the Segments is valid and leased, and has `room` bytes.
+    pub(in super::super) unsafe fn pull(
+        &mut self,
+        messages: &MessageRing,
+        dst: &Segments,
+        room: usize,
+    ) -> Result<Option<Head>, Nonsense> {
+        let Some(head) = self.next(messages)? else {
+            return Ok(None);
+        };
+        let len = head.len as usize;
+        match head.kind {
+            Kind::Send | Kind::SendImm if len > room => return Ok(Some(head)),
+            Kind::Send | Kind::SendImm if len <= INLINE => {
+                let from = messages.incoming(self.number, len);
+                // SAFETY: `len` bytes lie on both sides; the message ring's memory overlaps no
+                // Job's.
+                unsafe { copy::scatter(&from, 0, dst, 0, len) };
+            }
+            Kind::Send | Kind::SendImm => {
+                let mut at = 0;
+                while at < len {
+                    let from = messages.stream_in(self.consumed + at as u64, len - at);
+                    // SAFETY: as above.
+                    unsafe { copy::scatter(&from, 0, dst, at, from.len()) };
+                    at += from.len();
+                }
+                self.consumed += len as u64;
+                messages.set_consumed(self.consumed);
+            }
+            Kind::WriteImm | Kind::TooLong => {}
+        }
+        self.number += 1;
+        Ok(Some(head))
     }
 
     /// Takes a message, or goes on with it; what is copied in one go is bounded by `most`. `dst`

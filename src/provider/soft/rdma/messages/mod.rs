@@ -14,6 +14,6 @@ pub(super) use halves::{Got, Receiving, Sending, Sent, Watch};
 pub(super) use memory::Memory;
 #[cfg(any(fuzzing, all(test, not(tokio_doca_loom))))]
 pub(super) use ring::ENTRY;
-#[cfg(test)]
-pub(super) use ring::STREAM;
-pub(super) use ring::{Head, INLINE, Kind, MAX_RECEIVES, MessageRing, Presence, Shape, Side};
+pub(super) use ring::{
+    Head, INLINE, Kind, MAX_RECEIVES, MessageRing, Nonsense, Presence, STREAM, Shape, Side,
+};

@@ -1,0 +1,549 @@
+//! Many connections that receive from one pool.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::future::{join, join_all};
+use futures::{FutureExt, SinkExt, StreamExt};
+use support::rdma::{Setup, Side, connect, context, failed};
+use support::*;
+use tokio_doca::{
+    Buf, BufPool, Device, ErrorKind, Mmap, Mode, Rdma, WorkQ,
+    error::{JobError, Reason},
+    rdma::{RdmaState, RecvOpcode, RecvPool, RecvStream},
+    soft::Soft,
+};
+
+const ROOM: usize = 8192;
+
+fn device() -> Device {
+    Soft::builder().build().open("pf0").unwrap()
+}
+
+fn bufs(device: &Device, count: usize) -> BufPool {
+    let mmap = Mmap::builder().device(device).alloc(count * ROOM).unwrap();
+    BufPool::builder(&mmap).element_size(ROOM).build().unwrap()
+}
+
+/// A server's side with connections to as many clients, each on the clients' WorkQ.
+struct Server {
+    pool: RecvPool,
+    workq: WorkQ,
+    rdmas: Vec<Rdma>,
+    client: Side,
+    clients: Vec<Rdma>,
+}
+
+impl Server {
+    fn new(setup: Setup, connections: usize, pool: impl FnOnce(&Device) -> RecvPool) -> Server {
+        let device = device();
+        let workq = || WorkQ::builder().depth(64).mode(setup.mode).build().unwrap();
+        let (pool, server, clients) = (pool(&device), workq(), workq());
+        let client = Side::on(&device, &clients, setup);
+        let mut pairs = Vec::new();
+        for _ in 0..connections {
+            let builder = Rdma::builder(&device).recv_pool(&pool);
+            let rdma = builder.attach(&server).unwrap();
+            let peer = context(&device, &clients, setup);
+            connect(&rdma, &peer);
+            pairs.push((rdma, peer));
+        }
+        let (rdmas, clients) = pairs.into_iter().unzip();
+        let workq = server;
+        Server {
+            pool,
+            workq,
+            rdmas,
+            client,
+            clients,
+        }
+    }
+
+    async fn send(&self, client: usize, bytes: &[u8]) -> Result<usize, JobError> {
+        self.clients[client].send(self.client.filled(bytes)).await
+    }
+
+    fn is_full(&self) -> bool {
+        free_bufs(self.pool.bufs()) == self.pool.bufs().elements()
+    }
+}
+
+/// A server with a pool of so many Bufs, and defaults for the rest.
+fn server(mode: Mode, connections: usize, count: usize) -> Server {
+    Server::new(Setup::new(false, mode), connections, |device| {
+        RecvPool::new(&bufs(device, count))
+    })
+}
+
+fn all_modes() -> [Mode; 3] {
+    let spin = Duration::from_micros(50);
+    [Mode::EventDriven, Mode::BusyPoll, Mode::Hybrid { spin }]
+}
+
+async fn next(stream: &mut RecvStream) -> Vec<u8> {
+    let message = in_time("a message", stream.next()).await.unwrap().unwrap();
+    let bytes = message.buf.as_ref().map_or_else(Vec::new, bytes);
+    assert_eq!(message.received.len, bytes.len());
+    bytes
+}
+
+#[test]
+fn messages_of_each_connection_arrive_in_order_with_few_bufs() {
+    for mode in all_modes() {
+        run(async {
+            let server = server(mode, 8, 3);
+            let sent = |client: usize, number: usize| {
+                let len = [1, 60, 113, 4000][number % 4];
+                pattern((16 * client + number) as u8, len)
+            };
+            let send = join_all((0..8).map(|client| {
+                let server = &server;
+                async move {
+                    for number in 0..40 {
+                        let done = server.send(client, &sent(client, number)).await;
+                        done.unwrap();
+                    }
+                }
+            }));
+            let receive = join_all(server.rdmas.iter().enumerate().map(
+                |(client, rdma)| async move {
+                    let mut stream = rdma.messages();
+                    for number in 0..40 {
+                        assert_eq!(
+                            next(&mut stream).await,
+                            sent(client, number),
+                            "{client}, {number}"
+                        );
+                    }
+                },
+            ));
+            in_time("all messages", join(send, receive)).await;
+            assert!(server.is_full(), "an idle connection has no Buf");
+        });
+    }
+}
+
+#[test]
+fn each_kind_of_message_is_told_as_it_came() {
+    run(async {
+        let server = server(Mode::EventDriven, 1, 2);
+        let (peer, mut stream) = (&server.clients[0], server.rdmas[0].messages());
+        peer.send(()).await.unwrap();
+        peer.send_imm(server.client.filled(b"seven"), 7)
+            .await
+            .unwrap();
+        peer.write_imm((), (), 8).await.unwrap();
+        for (opcode, immediate, data) in [
+            (RecvOpcode::Send, None, None),
+            (RecvOpcode::SendImm, Some(7), Some(b"seven".to_vec())),
+            (RecvOpcode::WriteImm, Some(8), None),
+        ] {
+            let message = in_time("a message", stream.next()).await.unwrap().unwrap();
+            let received = message.received;
+            assert_eq!((received.opcode, received.immediate), (opcode, immediate));
+            assert_eq!(message.buf.as_ref().map(bytes), data);
+        }
+        // What the connection sends needs no pool.
+        let buf = server.client.empty();
+        let (sent, received) = join(server.rdmas[0].send(()), peer.recv(&buf)).await;
+        assert_eq!((sent, received.unwrap().len), (Ok(0), 0));
+    });
+}
+
+#[test]
+fn a_peer_without_credits_waits_and_stops_no_other() {
+    let setup = Setup::new(false, Mode::EventDriven).rnr(Duration::from_millis(50));
+    run(async {
+        let server = Server::new(setup, 2, |device| {
+            RecvPool::new(&bufs(device, 2)).credits(3)
+        });
+        assert_eq!(server.rdmas[0].recv_queue_size(), 4, "rounded up");
+        for number in 0..4 {
+            server.send(0, &[number; 200]).await.unwrap();
+        }
+        // The fifth has none, and the stream of its connection is not polled.
+        let fifth = server.send(0, &[4]).await;
+        assert_eq!(failed(fifth).0, Reason::NoReceive);
+        let mut other = server.rdmas[1].messages();
+        for number in 0..20 {
+            server.send(1, &[number]).await.unwrap();
+            assert_eq!(next(&mut other).await, [number]);
+        }
+        // What it had credits for has arrived all the same.
+        let mut stream = server.rdmas[0].messages();
+        for number in 0..4 {
+            assert_eq!(next(&mut stream).await, [number; 200]);
+        }
+        let error = in_time("the end", stream.next())
+            .await
+            .unwrap()
+            .unwrap_err();
+        assert_eq!(error.cause(), Some(Reason::PeerFailed));
+        assert!(stream.next().await.is_none());
+    });
+}
+
+#[test]
+fn a_credit_that_is_lent_anew_lets_the_peer_go_on() {
+    for mode in all_modes() {
+        run(async {
+            let pool = |device: &Device| RecvPool::new(&bufs(device, 1)).credits(1);
+            let server = Server::new(Setup::new(false, mode), 1, pool);
+            let send = async {
+                for number in 0..100_u8 {
+                    server
+                        .send(0, &vec![number; 40 * usize::from(number)])
+                        .await
+                        .unwrap();
+                }
+            };
+            let receive = async {
+                let mut stream = server.rdmas[0].messages();
+                for number in 0..100_u8 {
+                    assert_eq!(
+                        next(&mut stream).await,
+                        vec![number; 40 * usize::from(number)]
+                    );
+                }
+            };
+            in_time("all messages", join(send, receive)).await;
+        });
+    }
+}
+
+#[test]
+fn a_stream_that_finds_the_pool_empty_waits_its_turn_and_for_the_end_of_its_connection() {
+    for mode in all_modes() {
+        run(async {
+            let mut server = server(mode, 3, 1);
+            for client in 0..3 {
+                server.send(client, &[client as u8]).await.unwrap();
+            }
+            let mut streams: Vec<_> = server.rdmas.iter().map(Rdma::messages).collect();
+            let first = in_time("a message", streams[0].next())
+                .await
+                .unwrap()
+                .unwrap();
+            // The others stand in line for the Buf.
+            assert!(streams[1].next().now_or_never().is_none());
+            assert!(streams[2].next().now_or_never().is_none());
+            drop(first);
+            assert_eq!(next(&mut streams[1]).await, [1]);
+            assert_eq!(next(&mut streams[2]).await, [2]);
+
+            // The peer of one leaves while there is neither a message nor a Buf for it.
+            let taken = server.pool.bufs().try_alloc().unwrap();
+            let mut last = streams.pop().unwrap();
+            let ended = tokio::spawn(async move { last.next().await });
+            tokio::task::yield_now().await;
+            drop(server.clients.pop());
+            let error = in_time("the end", ended)
+                .await
+                .unwrap()
+                .unwrap()
+                .unwrap_err();
+            assert_eq!(error.cause(), Some(Reason::PeerClosed));
+            drop(taken);
+        });
+    }
+}
+
+#[test]
+fn messages_of_a_peer_that_has_left_are_taken_first() {
+    for mode in all_modes() {
+        run(async {
+            let mut server = server(mode, 1, 2);
+            for number in 0..5 {
+                server.send(0, &[number; 300]).await.unwrap();
+            }
+            server.clients.clear();
+            assert_eq!(server.rdmas[0].state(), RdmaState::Connected);
+            let mut stream = server.rdmas[0].messages();
+            for number in 0..5 {
+                assert_eq!(next(&mut stream).await, [number; 300]);
+            }
+            let error = in_time("the end", stream.next())
+                .await
+                .unwrap()
+                .unwrap_err();
+            assert_eq!(error.cause(), Some(Reason::PeerClosed));
+            assert!(matches!(server.rdmas[0].state(), RdmaState::Error(_)));
+        });
+    }
+}
+
+#[test]
+fn a_job_of_an_rdma_whose_peer_has_left_waits_without_looking_again_and_again() {
+    run(async {
+        let mut server = server(Mode::EventDriven, 1, 2);
+        server.send(0, &[1]).await.unwrap();
+        server.clients.clear();
+        let probe = server.rdmas[0].write((), ()).owned();
+        let probe = tokio::spawn(probe);
+        tokio::task::yield_now().await;
+        let turns = || server.workq.stats().polls;
+        let before = turns();
+        // Whoever looks again and again takes as many turns as this thread does.
+        for _ in 0..200 {
+            tokio::task::yield_now().await;
+        }
+        assert!(turns() - before < 50, "{}", turns() - before);
+        assert_eq!(next(&mut server.rdmas[0].messages()).await, [1]);
+        let ended = in_time("the job", probe).await.unwrap();
+        assert_eq!(failed(ended).0, Reason::PeerClosed);
+    });
+}
+
+#[test]
+fn a_stream_ends_with_a_reset_and_with_a_shutdown_and_the_next_goes_on() {
+    for mode in all_modes() {
+        run(async {
+            let server = server(mode, 1, 2);
+            let (rdma, peer) = (&server.rdmas[0], &server.clients[0]);
+            server.send(0, &[1]).await.unwrap();
+            let mut stream = rdma.messages();
+            assert_eq!(next(&mut stream).await, [1]);
+            assert!(stream.next().now_or_never().is_none());
+            server.send(0, &[2]).await.unwrap();
+            rdma.reset().unwrap();
+            let error = in_time("the end", stream.next())
+                .await
+                .unwrap()
+                .unwrap_err();
+            assert_eq!(error.cause(), Some(Reason::Reset), "{mode:?}");
+            peer.reset().unwrap();
+            connect(rdma, peer);
+            server.send(0, &[3]).await.unwrap();
+            let mut stream = rdma.messages();
+            assert_eq!(
+                next(&mut stream).await,
+                [3],
+                "the message before is dropped"
+            );
+            assert!(stream.next().now_or_never().is_none());
+            in_time("the shutdown", server.workq.shutdown())
+                .await
+                .unwrap();
+            let error = in_time("the end", stream.next())
+                .await
+                .unwrap()
+                .unwrap_err();
+            assert_eq!(error.reason(), Reason::Shutdown);
+        });
+    }
+}
+
+#[test]
+fn a_dropped_stream_loses_nothing() {
+    run(async {
+        let server = server(Mode::EventDriven, 1, 2);
+        for number in 0..50_u8 {
+            let mut stream = server.rdmas[0].messages();
+            // Dropped while it waits.
+            assert!(stream.next().now_or_never().is_none());
+            drop(stream);
+            server.send(0, &[number]).await.unwrap();
+            assert_eq!(next(&mut server.rdmas[0].messages()).await, [number]);
+        }
+        assert!(server.is_full());
+    });
+}
+
+#[test]
+fn two_streams_of_a_connection_share_its_messages() {
+    for mode in all_modes() {
+        run(async {
+            let server = server(mode, 1, 4);
+            let taken = Arc::new(std::sync::Mutex::new(Vec::new()));
+            let tasks: Vec<_> = (0..2)
+                .map(|_| {
+                    let (mut stream, taken) = (server.rdmas[0].messages(), Arc::clone(&taken));
+                    tokio::spawn(async move {
+                        loop {
+                            let number = next(&mut stream).await[0];
+                            if number == u8::MAX {
+                                return;
+                            }
+                            taken.lock().unwrap().push(number);
+                        }
+                    })
+                })
+                .collect();
+            for number in 0..100 {
+                server.send(0, &[number]).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+            for _ in 0..2 {
+                server.send(0, &[u8::MAX]).await.unwrap();
+            }
+            in_time("both", join_all(tasks)).await;
+            let mut all = taken.lock().unwrap().clone();
+            all.sort_unstable();
+            assert_eq!(all, (0..100).collect::<Vec<_>>());
+        });
+    }
+}
+
+#[test]
+fn who_waits_before_the_connection_is_there_hears_of_the_first_message() {
+    for mode in all_modes() {
+        run(async {
+            let device = device();
+            let setup = Setup::new(false, mode);
+            let workq = || WorkQ::builder().depth(32).mode(mode).build().unwrap();
+            let pool = RecvPool::new(&bufs(&device, 2));
+            let server = workq();
+            let rdma = Rdma::builder(&device)
+                .recv_pool(&pool)
+                .attach(&server)
+                .unwrap();
+            let client = Side::on(&device, &workq(), setup);
+            let mut stream = rdma.messages();
+            assert!(stream.next().now_or_never().is_none());
+            let waits = tokio::spawn(async move { next(&mut stream).await });
+            tokio::task::yield_now().await;
+            connect(&rdma, &client.rdma);
+            tokio::task::yield_now().await;
+            client.send(b"hello").await.unwrap();
+            assert_eq!(in_time("a message", waits).await.unwrap(), b"hello");
+        });
+    }
+}
+
+#[test]
+fn receives_are_refused_with_a_pool_and_messages_without_one() {
+    run(async {
+        let server = server(Mode::EventDriven, 1, 2);
+        let (rdma, peer) = (&server.rdmas[0], &server.clients[0]);
+        let buf = server.pool.bufs().try_alloc().unwrap();
+        assert_eq!(failed(rdma.recv(&buf).await).0, Reason::ReceivesFromPool);
+        let refused = failed(rdma.recv(()).start().map_err(|refused| refused.error()));
+        assert_eq!(refused.0, Reason::ReceivesFromPool);
+        let mut stream = rdma.recv_stream(server.pool.bufs(), 4);
+        let error = stream.next().await.unwrap().unwrap_err();
+        assert_eq!(error.reason(), Reason::ReceivesFromPool);
+        assert!(stream.next().await.is_none());
+        let mut stream = peer.messages();
+        let error = stream.next().await.unwrap().unwrap_err();
+        assert_eq!(error.reason(), Reason::NoRecvPool);
+        assert!(stream.next().await.is_none());
+        drop(buf);
+        server.send(0, b"it works all the same").await.unwrap();
+        assert_eq!(next(&mut rdma.messages()).await, b"it works all the same");
+    });
+}
+
+#[test]
+fn a_message_longer_than_the_elements_fails_at_the_sender() {
+    run(async {
+        let server = server(Mode::EventDriven, 1, 2);
+        let mmap = Mmap::builder()
+            .device(&server.client.device)
+            .alloc(ROOM + 1)
+            .unwrap();
+        let large = tokio_doca::mem::BufInventory::with_capacity(1);
+        let large = large.buf_filled(&mmap, ..).unwrap();
+        let sent = server.clients[0].send(&large).await;
+        assert_eq!(failed(sent).0, Reason::MessageTooLong);
+        let error = server.rdmas[0]
+            .messages()
+            .next()
+            .await
+            .unwrap()
+            .unwrap_err();
+        assert_eq!(error.reason(), Reason::ReceiveTooSmall);
+    });
+}
+
+#[test]
+fn pools_that_no_device_takes_are_refused() {
+    let device = device();
+    let workq = WorkQ::builder().build().unwrap();
+    let most = device.info().caps().rdma.as_ref().unwrap().max_pooled_room;
+    let mmap = Mmap::builder().device(&device).alloc(2 * most).unwrap();
+    let large = BufPool::builder(&mmap)
+        .element_size(most + 1)
+        .build()
+        .unwrap();
+    let attach = |pool: &RecvPool| Rdma::builder(&device).recv_pool(pool).attach(&workq);
+    let error = attach(&RecvPool::new(&large)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotSupported);
+    assert!(error.to_string().contains(&most.to_string()), "{error}");
+    let small = bufs(&device, 1);
+    let error = attach(&RecvPool::new(&small).credits(0)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidValue);
+    let error = attach(&RecvPool::new(&small).credits(1 << 20)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotSupported);
+    assert!(attach(&RecvPool::new(&small)).is_ok());
+}
+
+/// A burst of a sink to a stream that is slow: it stops by itself, and loses nothing.
+#[test]
+fn a_burst_meets_a_slow_stream() {
+    for mode in all_modes() {
+        run(async {
+            let server = server(mode, 1, 1);
+            let (server, client) = (&server, &server.client);
+            let send = async {
+                let mut sink = server.clients[0].send_sink(16);
+                for number in 0..200_u8 {
+                    let buf: Buf = client.pool.alloc().await;
+                    buf.extend_from_slice(&[number; 1000]).unwrap();
+                    sink.feed(buf).await.unwrap();
+                }
+                sink.flush().await.unwrap();
+            };
+            let receive = async {
+                let mut stream = server.rdmas[0].messages();
+                for number in 0..200_u8 {
+                    assert_eq!(next(&mut stream).await, [number; 1000]);
+                    for _ in 0..number % 5 {
+                        tokio::task::yield_now().await;
+                    }
+                }
+            };
+            in_time("the burst", join(send, receive)).await;
+        });
+    }
+}
+
+/// Two streams of one Rdma whose only place is taken stand in line for a Buf: one gets it, and
+/// neither passes its turn on for ever.
+#[test]
+fn streams_without_a_place_keep_their_turn() {
+    run(async {
+        let setup = Setup {
+            receives: 1,
+            ..Setup::new(false, Mode::EventDriven)
+        };
+        let (side, peer) = (Side::new(setup), Side::new(setup));
+        connect(&side.rdma, &peer.rdma);
+        let held = side.rdma.recv(()).owned().start();
+        let held = held.map_err(|refused| refused.error()).unwrap();
+        let pool = bufs(&side.device, 1);
+        let buf = pool.try_alloc().unwrap();
+        let mut streams: Vec<_> = (0..2).map(|_| side.rdma.recv_stream(&pool, 1)).collect();
+        let wakes = [Count::new(), Count::new()];
+        let mut seen = [0; 2];
+        let poll = |streams: &mut Vec<RecvStream>, at: usize| {
+            let waker = wakes[at].waker();
+            let polled = streams[at].poll_next_unpin(&mut Context::from_waker(&waker));
+            assert!(matches!(polled, Poll::Pending));
+        };
+        poll(&mut streams, 0);
+        poll(&mut streams, 1);
+        drop(buf);
+        for round in 0.. {
+            let woken: Vec<_> = (0..2).filter(|&at| wakes[at].wakes() > seen[at]).collect();
+            seen = [wakes[0].wakes(), wakes[1].wakes()];
+            if woken.is_empty() {
+                break;
+            }
+            assert!(round < 10, "it wakes itself for ever");
+            woken.into_iter().for_each(|at| poll(&mut streams, at));
+        }
+        assert!(pool.try_alloc().is_err(), "one of them has the Buf");
+        drop((streams, held));
+    });
+}
