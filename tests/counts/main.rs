@@ -23,6 +23,7 @@ use tokio_doca::{
     Buf, BufPool, Device, Dma, Mmap, Mode, Rdma, WorkQ,
     graph::Graph,
     mem::{Access, BufChain, BufInventory, RemoteMmap},
+    rdma::{RdmaBuilder, RecvPool},
     sha::{Algorithm, Sha},
 };
 
@@ -363,6 +364,38 @@ fn a_stream_of_messages_allocates_nothing_while_its_pool_is_empty_neither() {
             assert_eq!(sent, Ok(LEN));
             kept = message.unwrap().unwrap().buf;
             assert!(kept.is_some());
+        };
+        let allocated = on_runtime(rig.allocated_by(4 * times, messages));
+        assert_eq!(allocated, 0, "{mode:?}");
+    });
+}
+
+/// Messages that come, and that wait: of one connection, and of another one.
+#[test]
+fn messages_of_a_shared_pool_allocate_nothing() {
+    for_each_way(|mode, rig, times| {
+        let mmap = Mmap::builder().device(&rig.device).alloc(2 * LEN).unwrap();
+        let pool = BufPool::builder(&mmap).element_size(LEN).build().unwrap();
+        let pool = RecvPool::new(&pool);
+        let attach = |builder: RdmaBuilder<'_>| builder.attach(&rig.workq).unwrap();
+        let pairs = [(); 2].map(|()| {
+            let here = attach(Rdma::builder(&rig.device));
+            let there = attach(Rdma::builder(&rig.device).recv_pool(&pool));
+            here.connect(&there.export().unwrap()).wait().unwrap();
+            there.connect(&here.export().unwrap()).wait().unwrap();
+            let stream = there.messages();
+            (here, stream)
+        });
+        let [(here, mut stream), (other, mut late)] = pairs;
+        let (src, _) = rig.pair();
+        let messages = async || {
+            assert_eq!(other.send(&src).await, Ok(LEN));
+            let (message, sent) = tokio::join!(stream.next(), here.send(&src));
+            assert_eq!(
+                (sent, message.unwrap().unwrap().received.len),
+                (Ok(LEN), LEN)
+            );
+            assert_eq!(late.next().await.unwrap().unwrap().received.len, LEN);
         };
         let allocated = on_runtime(rig.allocated_by(4 * times, messages));
         assert_eq!(allocated, 0, "{mode:?}");

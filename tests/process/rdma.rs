@@ -1,6 +1,7 @@
 //! Remote operations between two processes: all of them, in all modes, with either side as the
 //! host; and a thousand contexts.
 
+use futures::StreamExt;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use support::device::needs_soft;
 use support::peer::{Peer, footprint, hear, hex, role, say, unhex};
@@ -11,7 +12,7 @@ use tokio_doca::{
     Buf, BufPool, Mmap, Mode, Rdma, WorkQ,
     error::{JobError, Reason},
     mem::{BufChain, BufInventory},
-    rdma::{RdmaState, RecvOpcode},
+    rdma::{RdmaState, RecvOpcode, RecvPool},
 };
 
 const LARGE: usize = 8 << 20;
@@ -374,4 +375,54 @@ fn contexts_that_come_and_go_leave_nothing_on_their_workq() {
         other.ends();
     }
     one.ends();
+}
+
+/// What a process sent before it was killed is taken, and then the end is told.
+#[test]
+fn messages_of_a_process_that_was_killed_are_taken_first() {
+    const TEST: &str = test_name!(messages_of_a_process_that_was_killed_are_taken_first);
+    if needs_soft("adapters receive from no pool") {
+        return;
+    }
+    let message = |number: u8| pattern(number, 100 * usize::from(number));
+    for (at, setup) in Setup::all().into_iter().enumerate() {
+        if role().is_some_and(|role| role != at.to_string()) {
+            continue;
+        }
+        let side = Side::new(setup);
+        if role().is_some() {
+            side.meet_parent(false);
+            run(async {
+                for number in 0..9 {
+                    side.send(&message(number)).await.unwrap();
+                }
+            });
+            say("sent");
+            hear();
+            return;
+        }
+        let mut peer = Peer::start(TEST, &at.to_string());
+        let pool = RecvPool::new(&side.pool);
+        let rdma = Rdma::builder(&side.device).recv_pool(&pool);
+        let side = Side {
+            rdma: rdma.attach(&side.workq).unwrap(),
+            ..side
+        };
+        side.meet_child(&mut peer, true);
+        assert_eq!(peer.hear(), "sent");
+        peer.kill();
+        run(async {
+            let mut stream = side.rdma.messages();
+            for number in 0..9 {
+                let taken = in_time("a message", stream.next()).await;
+                let taken = taken.unwrap().unwrap();
+                let data = taken.buf.as_ref().map_or_else(Vec::new, bytes);
+                assert_eq!(data, message(number), "{setup:?}");
+            }
+            let error = in_time("the end", stream.next()).await.unwrap();
+            assert_eq!(error.unwrap_err().cause(), Some(Reason::PeerGone));
+            drop(stream);
+            side.all_back().await;
+        });
+    }
 }

@@ -38,7 +38,7 @@ impl End {
         });
         let signal = Arc::new(Signal::new().unwrap());
         let inline_jobs = device.inline_jobs.open();
-        let ports = Ports::new(device, inline_jobs, 1, Arc::clone(&signal)).unwrap();
+        let ports = Ports::new(device, inline_jobs, Arc::clone(&signal)).unwrap();
         let port = SoftPort::open(&ports, Arc::clone(&event), 2).unwrap();
         End {
             event,
