@@ -37,6 +37,8 @@ mod fairness;
 mod graph;
 #[path = "bars/hash.rs"]
 mod hash;
+#[path = "bars/idle.rs"]
+mod idle;
 #[path = "bars/inline.rs"]
 mod inline;
 #[path = "bars/join.rs"]
@@ -115,6 +117,7 @@ const BARS: &[(&str, Bar)] = &[
     ("N1", echo::n1),
     ("N2.busy", echo::n2),
     ("N3", echo::n3),
+    ("N4", idle::n4),
     ("N5", ucx::n5),
     ("R1", rdma::r1),
     ("R2", rdma::r2),
@@ -155,6 +158,13 @@ fn main() -> ExitCode {
         // A child of the bars of echoes.
         let number = |text: &String| text.parse().expect("a number");
         echo::peer(transport, number(connections), number(size));
+        return ExitCode::SUCCESS;
+    }
+    if let [mode, ..] = &args[..]
+        && mode == "idle"
+    {
+        // A child of the bar of idle connections.
+        idle::peer();
         return ExitCode::SUCCESS;
     }
     if let [mode, _, messages] = &args[..]

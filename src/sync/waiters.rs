@@ -13,9 +13,8 @@
 //!      +------------------------- drop: the wake-up is passed on -------+
 //! ```
 //!
-//! The owner chooses how many are notified ([`Waiters::notify`] gives it the counts), since only
-//! the owner knows how much there is to take. Wakers are cloned, dropped and woken outside the
-//! lock.
+//! The owner chooses how many are notified, since it alone knows how much there is to take
+//! ([`Waiters::notify`]). Wakers are cloned, dropped and woken outside the lock.
 //!
 //! To notify `n` waiters takes `n` steps, wherever they stand: the list knows the first node that
 //! may be waiting, and each node's ticket says whether it is the first now. A sweep, which wakes
@@ -51,7 +50,7 @@ pub(super) enum State {
 pub(crate) struct WaitNode {
     /// Written when the node is first linked.
     links: UnsafeCell<MaybeUninit<Links>>,
-    /// The list it was linked into; null before, and after it has left. Only the owner of the node reads and writes it.
+    /// The list; null while the node is in none. Only the owner of the node reads and writes it.
     list: AtomicPtr<Waiters>,
     _pin: PhantomPinned,
 }

@@ -71,7 +71,8 @@ pub struct EndpointConfig {
     /// fails.
     pub rnr_timeout: Duration,
     /// To be called outside of all locks of the provider's: whenever [`Endpoint::state`] answers
-    /// something else, and once a message has come after [`Endpoint::has_message`] answered `false`.
+    /// something else, and once a message has come after [`Endpoint::has_message`] answered
+    /// `false`.
     pub changed: Arc<dyn Fn() + Send + Sync>,
 }
 
@@ -170,10 +171,10 @@ pub unsafe trait Endpoint: Submit {
     /// then, or Error if there is no way back but a reset.
     fn connect(&self, blob: &[u8], deadline: Instant) -> Result<()>;
 
-    /// Posts receives, up to `recv_queue_size` of them, in order, until one is refused. (Nobody does
-    /// with [`EndpointConfig::pooled_room`].) They are taken in the states Init and Connected, and refused with [`JobError::flushed`] in the state
+    /// Posts receives, up to `recv_queue_size` of them, in order, until one is refused. They are
+    /// taken in the states Init and Connected, and refused with [`JobError::flushed`] in the state
     /// Error. Those that are refused were never the device's, and are not tried again, whatever
-    /// the reason is.
+    /// the reason is. With [`EndpointConfig::pooled_room`] nobody calls it.
     ///
     /// # Safety
     ///

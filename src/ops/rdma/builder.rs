@@ -77,8 +77,8 @@ impl RdmaBuilder<'_> {
         self
     }
 
-    /// Receives from a pool that it shares with other Rdmas: see [`RecvPool`]. Its messages come from
-    /// [`Rdma::messages`], and [`Rdma::recv`] and [`Rdma::recv_stream`] are refused.
+    /// Receives from a pool that it shares with other Rdmas: see [`RecvPool`]. Its messages come
+    /// from [`Rdma::messages`], and [`Rdma::recv`] and [`Rdma::recv_stream`] are refused.
     /// [`recv_queue_size`](Self::recv_queue_size) and [`recv_chain_len`](Self::recv_chain_len) are
     /// not used then.
     #[doc(alias = "ibv_srq")]
@@ -133,9 +133,10 @@ impl RdmaBuilder<'_> {
     /// # Errors
     ///
     /// `NotSupported` if the device has no remote operations, not such large queues or long lists,
-    /// receives from no pool or has no such large elements there, or cannot ring an event-driven WorkQ; `InvalidValue` for a DPU permission, a size of 0, an
-    /// address that the port does not have, or a WorkQ that is deeper than the device allows;
-    /// `BadState` if it was shut down; `Full` beyond 8 devices or 4,094 contexts on a WorkQ.
+    /// receives from no pool or has no such large elements there, or cannot ring an event-driven
+    /// WorkQ; `InvalidValue` for a DPU permission, a size of 0, an address that the port does not
+    /// have, or a WorkQ that is deeper than the device allows; `BadState` if it was shut down;
+    /// `Full` beyond 8 devices or 4,094 contexts on a WorkQ.
     #[doc(alias = "doca_ctx_start")]
     #[doc(alias = "doca_ctx_workq_add")]
     pub fn attach(self, workq: &WorkQ) -> Result<Rdma> {

@@ -131,8 +131,8 @@ impl Rdma {
         self.0.extra().send_queue_size
     }
 
-    /// How many receives can be posted at once: a power of two. With a [`RecvPool`], the credits that
-    /// the peer has.
+    /// How many receives can be posted at once: a power of two. With a [`RecvPool`], the credits of
+    /// the peer.
     #[doc(alias = "doca_rdma_get_recv_queue_size")]
     pub fn recv_queue_size(&self) -> u32 {
         self.0.extra().recv_queue_size

@@ -3,8 +3,10 @@
 mod builder;
 mod connect;
 mod context;
+mod message;
 mod nodes;
 mod operations;
+mod pooled_receives;
 mod posted_receives;
 mod recv;
 mod recv_pool;
@@ -15,6 +17,7 @@ mod stream;
 pub use builder::RdmaBuilder;
 pub use connect::Connect;
 pub use context::Rdma;
+pub use message::Message;
 pub use nodes::{
     CompareSwapData, CompareSwapNode, FetchAddData, FetchAddNode, ReadData, ReadNode, SendData,
     SendImmData, SendImmNode, SendNode, WriteData, WriteImmData, WriteImmNode, WriteNode,
@@ -24,4 +27,4 @@ pub use recv_pool::RecvPool;
 pub use request::RdmaOp;
 use request::RdmaRequest;
 pub use sink::SendSink;
-pub use stream::{Message, RecvStream};
+pub use stream::RecvStream;

@@ -221,9 +221,9 @@ impl Rdma {
         RecvStream::posted(self, pool, receives.clamp(1, most))
     }
 
-    /// Messages as they come, into Bufs of the [`RecvPool`](super::RecvPool) that the Rdma was built
-    /// with, in the order in which the peer sent them. A message is copied when the stream is
-    /// polled for it.
+    /// Messages as they come, into Bufs of the [`RecvPool`](super::RecvPool) that the Rdma was
+    /// built with, in the order in which the peer sent them. A message is copied when the stream
+    /// is polled for it.
     ///
     /// The stream ends after the first error, which it yields. If the peer has left, its messages
     /// come first, and the [`state`](Rdma::state) stays Connected until all of them were taken. A

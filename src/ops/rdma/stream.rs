@@ -8,33 +8,11 @@ use futures::Stream;
 use futures::stream::FusedStream;
 
 use super::Rdma;
+use super::message::Message;
+use super::pooled_receives::PooledReceives;
 use super::posted_receives::PostedReceives;
-use super::recv_pool::PooledReceives;
-use crate::device::RecvOpcode;
 use crate::error::JobError;
-use crate::mem::{Buf, BufPool};
-use crate::reactor::Received;
-
-/// What a [`RecvStream`] yields.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Message {
-    /// The data of the message; `None` if there is none: the peer sent an empty one, or wrote
-    /// elsewhere.
-    pub buf: Option<Buf>,
-    /// What came.
-    pub received: Received,
-}
-
-impl Message {
-    pub(super) fn new(buf: Buf, received: Received) -> Message {
-        let empty = received.len == 0 || received.opcode == RecvOpcode::WriteImm;
-        Message {
-            buf: (!empty).then_some(buf),
-            received,
-        }
-    }
-}
+use crate::mem::BufPool;
 
 /// The stream of [`Rdma::recv_stream`] and of [`Rdma::messages`].
 #[must_use = "streams do nothing unless polled"]

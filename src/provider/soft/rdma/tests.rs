@@ -293,7 +293,7 @@ proptest! {
             let (at, word) = match how {
                 0 => (produced, word % (2 * STREAM as u64)),
                 1 | 2 => (*at.get(&entries), (word % 6) << 32 | word >> 52),
-                3 => (*at.get(&entries) + 8, word % 6 << 32),
+                3 => (*at.get(&entries) + 8, (word % 6) << 32),
                 _ => (at.index(shape.len().unwrap() / 8) * 8, word),
             };
             memory.word(at).store(word, Ordering::SeqCst);

@@ -1,0 +1,84 @@
+//! Messages that a stream takes from its endpoint, into Bufs of a pool.
+//!
+//! An endpoint with a pool posts no receives. It lends its peer credits for a few messages, which
+//! need no Buf: the provider keeps them until a stream takes them, one by one. So an idle
+//! connection has no Buf, and a connection whose messages nobody takes stops its own peer alone (ADR 0040).
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use super::Rdma;
+use super::context::Pair;
+use super::message::Message;
+use crate::device::RegistrationUse;
+use crate::error::{JobError, Reason};
+use crate::mem::{self, Buf, BufWait};
+use crate::reactor::{DisconnectWait, RecvBuf};
+
+/// Messages that a stream takes from its endpoint.
+pub(super) struct PooledReceives {
+    /// Where it takes Bufs from; in line while the pool is empty.
+    bufs: Option<Pin<Box<BufWait>>>,
+    /// For a message, and for the end of the connection.
+    wait: Pin<Box<DisconnectWait<Pair>>>,
+    rdma: Rdma,
+}
+
+impl PooledReceives {
+    pub(super) fn new(rdma: &Rdma) -> PooledReceives {
+        let bufs = rdma.recv_pool().map(|pool| BufWait::new(pool.bufs()));
+        PooledReceives {
+            bufs: bufs.map(Box::pin),
+            wait: Box::pin(DisconnectWait::new(Pair(rdma.clone()))),
+            rdma: rdma.clone(),
+        }
+    }
+
+    pub(super) fn rdma(&self) -> &Rdma {
+        &self.rdma
+    }
+
+    pub(super) fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Message, JobError>> {
+        let Some(bufs) = &mut self.bufs else {
+            return Poll::Ready(Err(JobError::of(Reason::NoRecvPool)));
+        };
+        let port = self.rdma.port();
+        loop {
+            if !port.has_message() {
+                // A Buf that comes home is for others meanwhile.
+                bufs.as_mut().stop();
+                if let Poll::Ready(error) = self.wait.as_mut().poll(cx) {
+                    return Poll::Ready(Err(error));
+                }
+                // One may have been told of before this stood in the list.
+                if !port.has_message() {
+                    return Poll::Pending;
+                }
+            }
+            let Some(buf) = bufs.as_mut().poll(cx.waker()) else {
+                return self.wait.as_mut().poll(cx).map(Err);
+            };
+            self.wait.as_mut().stop();
+            if let Some(message) = take(&self.rdma, buf)? {
+                return Poll::Ready(Ok(message));
+            }
+            // Another stream was faster.
+        }
+    }
+
+    /// Waits for nothing any more.
+    pub(super) fn end(&mut self) {
+        if let Some(bufs) = &mut self.bufs {
+            bufs.as_mut().stop();
+        }
+        self.wait.as_mut().stop();
+    }
+}
+
+/// Takes the oldest message, if there is one.
+fn take(rdma: &Rdma, buf: Buf) -> Result<Option<Message>, JobError> {
+    let holder = rdma.attachment().holder(RegistrationUse::Rdma);
+    let room = RecvBuf::new(mem::receive(&buf, holder)?);
+    let taken = rdma.port().take_message(room)?;
+    Ok(taken.map(|received| Message::new(buf, received)))
+}
