@@ -202,7 +202,8 @@ pub mod sha {
 pub mod rdma {
     pub use crate::device::{Mtu, RecvOpcode};
     pub use crate::ops::{
-        Connect, Message, Rdma, RdmaBuilder, RdmaOp, RdmaRecv, RecvPool, RecvStream, SendSink,
+        Connect, Message, Rdma, RdmaBuilder, RdmaOp, RdmaRecv, RdmaStats, RecvPool, RecvStream,
+        SendSink,
     };
     pub use crate::reactor::{RdmaState, RdmaWatch, Received};
 }

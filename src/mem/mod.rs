@@ -55,7 +55,7 @@ pub use operand::{
     MaybeRemote, MaybeSource, RdmaDestination, RdmaSource, Source,
 };
 pub use pool::{
-    Alloc, ArrayTarget, BufArray, BufArrayBuilder, BufInventory, BufPool, BufPoolBuilder,
+    Alloc, ArrayTarget, BufArray, BufArrayBuilder, BufInventory, BufPool, BufPoolBuilder, PoolStats,
 };
 pub use remote::{Import, RemoteBuf, RemoteMmap};
 

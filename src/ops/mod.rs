@@ -18,7 +18,8 @@ pub use op::Answer;
 pub use operation::{Op, Operation, Refused, Started};
 pub use output::Output;
 pub use rdma::{
-    Connect, Message, Rdma, RdmaBuilder, RdmaOp, RdmaRecv, RecvPool, RecvStream, SendSink,
+    Connect, Message, Rdma, RdmaBuilder, RdmaOp, RdmaRecv, RdmaStats, RecvPool, RecvStream,
+    SendSink,
 };
 pub use sha::{Sha, ShaBuilder, ShaOp, ShaSession};
 pub use sync_event::{

@@ -107,6 +107,12 @@ impl Order {
 }
 
 impl Waiters {
+    /// How many stand in line.
+    pub(crate) fn waiting(&self) -> usize {
+        let list = lock(&self.list);
+        list.waiting + list.notified
+    }
+
     /// Returns what the owner of a node shall do when it is polled: it takes if it was notified,
     /// and nobody is in front of it in its order.
     pub(crate) fn turn(&self, node: Pin<&WaitNode>) -> Turn {

@@ -73,6 +73,7 @@ mod rdma {
     mod recv_pool;
     mod recv_races;
     mod send_sink;
+    mod stats;
     mod unposted;
     mod watch;
 }

@@ -94,6 +94,7 @@ table! {
     WorkQBuilder:           Send Sync Unpin;
     Mode:                   Send Sync Unpin;
     Stats:                  Send Sync Unpin;
+    PoolStats:              Send Sync Unpin;
     Dma:                    Send Sync Unpin;
     DmaBuilder<'static>:    Send Sync Unpin;
     Accel:                  Send Sync Unpin;
@@ -106,6 +107,7 @@ table! {
     Connect:                Send Sync Unpin;
     RecvPool:               Send Sync Unpin;
     RecvStream:             Send Sync Unpin;
+    RdmaStats:              Send Sync Unpin;
     SendSink<Buf>:          Send Sync Unpin;
     Message:                Send Sync Unpin;
     EndpointState:          Send Sync Unpin;

@@ -24,6 +24,8 @@ const WAITED: u64 = 1 << 24;
 const TAG: u64 = 1 << 25;
 const EMPTY: u32 = INDEX as u32;
 const CLOSED: u32 = INDEX as u32 - 1;
+/// In `next`: the index was not brought back yet, and so never taken, or is out.
+const FRESH: u32 = 1 << 31;
 /// The most indices.
 pub(in crate::mem) const MAX: usize = CLOSED as usize;
 
@@ -56,7 +58,7 @@ impl FreeList {
     pub(in crate::mem) fn new(len: usize) -> FreeList {
         assert!(len <= MAX);
         let next = (1..=len)
-            .map(|i| AtomicU32::new(if i == len { EMPTY } else { i as u32 }))
+            .map(|i| AtomicU32::new(FRESH | if i == len { EMPTY } else { i as u32 }))
             .collect();
         let head = AtomicU64::new(u64::from(if len == 0 { EMPTY } else { 0 }));
         FreeList {
@@ -75,7 +77,7 @@ impl FreeList {
             if index >= CLOSED {
                 return None;
             }
-            let new = step(head, self.next[index as usize].load(Ordering::Relaxed));
+            let new = step(head, self.next(index));
             match self
                 .head
                 .compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Acquire)
@@ -84,6 +86,17 @@ impl FreeList {
                 Err(seen) => head = seen,
             }
         }
+    }
+
+    /// The index below this one.
+    #[inline(always)]
+    fn next(&self, index: u32) -> u32 {
+        self.next[index as usize].load(Ordering::Relaxed) & !FRESH
+    }
+
+    /// Whether the index was never brought back.
+    pub(super) fn is_fresh(&self, index: u32) -> bool {
+        self.next[index as usize].load(Ordering::Relaxed) & FRESH != 0
     }
 
     /// Whether there was none a moment ago.
@@ -145,7 +158,7 @@ impl FreeList {
         let (mut index, mut home) = ((head & INDEX) as u32, 0);
         while index != EMPTY {
             home += 1;
-            index = self.next[index as usize].load(Ordering::Relaxed);
+            index = self.next(index);
         }
         self.count(home)
     }

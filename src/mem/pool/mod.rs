@@ -12,4 +12,4 @@ mod pool;
 pub use array::{ArrayTarget, BufArray, BufArrayBuilder};
 pub use inventory::BufInventory;
 pub(crate) use pool::BufWait;
-pub use pool::{Alloc, BufPool, BufPoolBuilder};
+pub use pool::{Alloc, BufPool, BufPoolBuilder, PoolStats};

@@ -100,6 +100,31 @@ impl BufPool {
     }
 }
 
+/// How much of a pool is in use: the answer of [`BufPool::stats`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolStats {
+    /// Bufs that nobody has.
+    pub free: usize,
+    /// The most Bufs that were in use at once since the pool was built.
+    pub high_water: usize,
+    /// Callers of [`BufPool::alloc`] that wait in line.
+    pub waiting: usize,
+}
+
+impl BufPool {
+    /// Returns how much of it is in use. Always on; it looks at each element, and `alloc` pays
+    /// nothing for it. Taken while others allocate, the numbers may be off by their Bufs.
+    pub fn stats(&self) -> PoolStats {
+        let (free, high_water, waiting) = self.0.slab.counts();
+        PoolStats {
+            free,
+            high_water,
+            waiting,
+        }
+    }
+}
+
 impl fmt::Debug for BufPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BufPool")

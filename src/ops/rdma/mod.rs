@@ -12,6 +12,7 @@ mod recv;
 mod recv_pool;
 mod request;
 mod sink;
+mod stats;
 mod stream;
 
 pub use builder::RdmaBuilder;
@@ -27,4 +28,5 @@ pub use recv_pool::RecvPool;
 pub use request::RdmaOp;
 use request::RdmaRequest;
 pub use sink::SendSink;
+pub use stats::RdmaStats;
 pub use stream::RecvStream;

@@ -126,6 +126,11 @@ impl EndpointPort {
         RdmaWatch::new(&self.watched, &self.attachment.shared)
     }
 
+    /// How often it was connected, and how often its state turned to Error.
+    pub(crate) fn transitions(&self) -> (u64, u64) {
+        self.watched.transitions()
+    }
+
     pub(crate) fn endpoint(&self) -> &Arc<dyn Endpoint> {
         &self.endpoint
     }

@@ -48,6 +48,8 @@ pub(in crate::reactor) struct Watched {
 
 struct Known {
     state: RdmaState,
+    /// How often it was Connected, and how often Error.
+    transitions: (u64, u64),
     /// Counts the changes, so that a watcher can tell whether it has seen the last one.
     changes: u64,
     /// The Rdma was dropped: the state does not change any more.
@@ -59,6 +61,7 @@ impl Watched {
         Watched {
             known: Mutex::new(Known {
                 state: RdmaState::Init,
+                transitions: (0, 0),
                 changes: 0,
                 gone: false,
             }),
@@ -110,6 +113,11 @@ impl Watched {
         }
         known.state = state;
         known.changes += 1;
+        match state {
+            RdmaState::Connected => known.transitions.0 += 1,
+            RdmaState::Error(_) => known.transitions.1 += 1,
+            RdmaState::Init | RdmaState::Reset => {}
+        }
         drop(known);
         self.waiting.wake_all();
     }
@@ -118,6 +126,11 @@ impl Watched {
     pub(in crate::reactor) fn end(&self) {
         lock(&self.known).gone = true;
         self.waiting.wake_all();
+    }
+
+    /// How often it was connected, and how often its state turned to Error.
+    pub(super) fn transitions(&self) -> (u64, u64) {
+        lock(&self.known).transitions
     }
 
     fn known(&self) -> (RdmaState, u64) {

@@ -16,6 +16,7 @@
 //! All of it is under one lock, in which no code of the user's runs: wakers are cloned, woken and
 //! dropped, and Leases given back, outside.
 
+mod counts;
 mod lives;
 
 use std::sync::Arc;
@@ -94,6 +95,8 @@ struct Places {
 /// The receives of one Rdma.
 pub(crate) struct RecvTable {
     number: u32,
+    /// What `posted` was when it was new: those of tables before, of the same number.
+    first: u64,
     /// Ops of all tables of the WorkQ that sleep.
     asleep: Arc<AtomicUsize>,
     /// Which receives are over: for the Op, to look without the lock.
@@ -137,6 +140,7 @@ impl RecvTable {
         };
         RecvTable {
             number,
+            first: posted,
             asleep,
             over: (0..size).map(|_| AtomicBool::new(false)).collect(),
             orphans: AtomicUsize::new(0),

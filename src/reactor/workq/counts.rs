@@ -5,6 +5,7 @@
 //! instructions. The rest is derived (`stats.rs`).
 
 use crate::device::Completion;
+use crate::error::{JobError, Reason};
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The numbers that are counted.
@@ -13,7 +14,10 @@ pub(super) struct Counts {
     // Written in the gate alone.
     completed: AtomicU64,
     failed: AtomicU64,
+    flushed: AtomicU64,
     polls: AtomicU64,
+    empty_polls: AtomicU64,
+    received: AtomicU64,
     // Written by whoever waits.
     arms: AtomicU64,
     wake_ups: AtomicU64,
@@ -30,6 +34,7 @@ impl Counts {
     #[inline(always)]
     pub(in crate::reactor) fn completed(&self, completions: &[Completion]) {
         add(&self.polls, 1);
+        add(&self.empty_polls, u64::from(completions.is_empty()));
         add(&self.completed, completions.len() as u64);
     }
 
@@ -39,10 +44,20 @@ impl Counts {
         self.completed.load(Relaxed)
     }
 
-    /// The caller is in the gate.
+    /// A job or a receive has ended with an error. The caller is in the gate.
     #[cold]
-    pub(in crate::reactor) fn failed(&self) {
-        add(&self.failed, 1);
+    pub(in crate::reactor) fn failed(&self, error: JobError) {
+        let flushed = error.reason() == Reason::Flushed;
+        add(if flushed { &self.flushed } else { &self.failed }, 1);
+    }
+
+    /// Receives or waits of one context have ended. The caller is in the gate.
+    #[inline(always)]
+    pub(in crate::reactor) fn ended(&self, completions: &[Completion]) {
+        let received = completions.iter().filter(|each| each.received.is_some());
+        add(&self.received, received.count() as u64);
+        let failed = completions.iter().filter_map(|each| each.result.err());
+        failed.for_each(|error| self.failed(error));
     }
 
     #[inline(always)]
@@ -55,7 +70,22 @@ impl Counts {
         self.wake_ups.fetch_add(1, Relaxed);
     }
 
-    /// How many completions that were collected had failed.
+    /// How many of them were flushed.
+    pub(super) fn flushes(&self) -> u64 {
+        self.flushed.load(Relaxed)
+    }
+
+    /// How many of them were receives that got a message.
+    pub(super) fn messages(&self) -> u64 {
+        self.received.load(Relaxed)
+    }
+
+    /// How often devices were asked for completions, and had none.
+    pub(super) fn empty_polls(&self) -> u64 {
+        self.empty_polls.load(Relaxed)
+    }
+
+    /// How many completions that were collected had failed, flushed ones aside.
     pub(super) fn failures(&self) -> u64 {
         self.failed.load(Relaxed)
     }

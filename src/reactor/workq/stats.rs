@@ -15,18 +15,29 @@ use crate::device::Device;
 pub struct Stats {
     /// Jobs that devices accepted, those finished inline included: `completed` and `in_flight`.
     pub submitted: u64,
-    /// Jobs that are over, failed or not, collected from the device.
+    /// Jobs, receives and waits that are over, failed or not, collected from the device.
     pub completed: u64,
-    /// Those of them that failed, as far as they were not finished inline: an inline failure is the
-    /// answer of the call itself.
+    /// Those of `completed` that the device finished inline, within the submission.
+    pub inline: u64,
+    /// Those of `completed` that were receives and got a message.
+    pub received: u64,
+    /// Those of `completed` that failed, flushed ones aside. Jobs that were finished inline are not
+    /// counted: an inline failure is the answer of the call itself.
     pub failed: u64,
+    /// Those of `completed` that were flushed: another job of their Rdma had failed, or the
+    /// connection had ended, as it does for the receives that are posted at a regular end.
+    pub flushed: u64,
     /// Jobs that devices have: they are over, but for being collected, or not.
     pub in_flight: u64,
     /// Results that nobody has fetched: of an Op that was not polled since or was forgotten, or of
     /// the caller's own loop.
     pub unfetched: u64,
+    /// Operations that wait in line for a Slot.
+    pub waiting: u64,
     /// How often devices were asked for completions.
     pub polls: u64,
+    /// Those of `polls` that found none.
+    pub empty_polls: u64,
     /// How often devices were asked to ring at the next completion.
     pub arms: u64,
     /// Events that were attended to: by a runtime's driver, or by [`WorkQ::clear`].
@@ -50,10 +61,15 @@ impl WorkQ {
         Stats {
             submitted: completed + in_flight,
             completed,
+            inline,
+            received: counts.messages(),
             failed: counts.failures(),
+            flushed: counts.flushes(),
             in_flight,
             unfetched,
+            waiting: shared.waiters.waiting() as u64,
             polls: counts.polls(),
+            empty_polls: counts.empty_polls(),
             arms: counts.arms(),
             wake_ups: counts.wake_ups(),
             engine_time: shared.devices().filter_map(Device::engine_time).sum(),

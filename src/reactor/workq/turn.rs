@@ -320,8 +320,8 @@ impl<'a> Turn<'a> {
                 let table = completion.token.table();
                 if table == 0 {
                     reaped_now = &reaped_now[1..];
-                    if completion.result.is_err() {
-                        shared.counts.failed();
+                    if let Err(error) = completion.result {
+                        shared.counts.failed(error);
                     }
                     if let Some(whom) = shared.core.table.complete(completion, rest) {
                         to_notify.push(whom);
@@ -333,8 +333,7 @@ impl<'a> Turn<'a> {
                 let count = reaped_now.iter().take_while(of_it).count();
                 let (run, behind) = reaped_now.split_at(count);
                 reaped_now = behind;
-                let failed = run.iter().filter(|each| each.result.is_err());
-                failed.for_each(|_| shared.counts.failed());
+                shared.counts.ended(run);
                 let registry = &shared.core.registry;
                 registry.complete(run, rest, |whom| to_notify.push(whom));
             }

@@ -10,7 +10,7 @@ use std::task::Context;
 use futures::stream::{self, StreamExt};
 use support::*;
 use tokio_doca::soft::Soft;
-use tokio_doca::{BufPool, Device, ErrorKind, Mmap};
+use tokio_doca::{BufPool, Device, ErrorKind, Mmap, Mode};
 
 fn pool(elements: usize) -> BufPool {
     let device = Device::open_default().unwrap();
@@ -359,4 +359,36 @@ fn a_closed_pool_is_ended_by_the_last_of_two() {
             "the claim is gone with it"
         );
     }
+}
+
+#[test]
+fn the_stats_tell_what_is_free_the_most_that_were_out_and_who_waits() {
+    let bench = Bench::new(Config::new(false, Mode::EventDriven));
+    let pool = BufPool::builder(&bench.mmap(4 * ELEMENT)).build().unwrap();
+    let stats = || {
+        let stats = pool.stats();
+        (stats.free, stats.high_water, stats.waiting)
+    };
+    assert_eq!(stats(), (4, 0, 0));
+    for _ in 0..3 {
+        let (_one, _other) = (pool.try_alloc().unwrap(), pool.try_alloc().unwrap());
+        assert_eq!(stats(), (2, 2, 0));
+    }
+    assert_eq!(stats(), (4, 2, 0), "two at most, however often");
+    let mut all: Vec<_> = (0..4).map(|_| pool.try_alloc().unwrap()).collect();
+    let mut waits = Box::pin(pool.alloc());
+    run(async { poll_pending(waits.as_mut()) });
+    assert_eq!(stats(), (0, 4, 1));
+    drop(waits);
+    all.truncate(1);
+    assert_eq!(stats(), (3, 4, 0));
+    // A job, a guard or a Bytes has a Buf as a handle does.
+    let bytes = {
+        let buf = all.pop().unwrap();
+        buf.extend_from_slice(b"abc").unwrap();
+        buf.into_bytes().unwrap()
+    };
+    assert_eq!(stats(), (3, 4, 0));
+    drop(bytes);
+    assert_eq!(stats(), (4, 4, 0));
 }

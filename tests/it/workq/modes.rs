@@ -522,6 +522,8 @@ fn the_stats_tell_what_was_done() {
         );
         let seen = stats();
         assert_eq!((seen.submitted, seen.completed, seen.failed), (7, 7, 1));
+        assert_eq!((seen.inline, seen.flushed, seen.received), (5, 0, 0));
+        assert!(seen.empty_polls < seen.polls, "{seen:?}");
     });
     // Another WorkQ of the same device counts for itself.
     let other = WorkQ::builder().build().unwrap();
