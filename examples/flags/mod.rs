@@ -1,6 +1,8 @@
 //! The flags of DOCA's samples: a short and a long name each, and `-h`, `-v`, `-l` for all.
 #![allow(dead_code, unreachable_pub, reason = "each program uses its own part")]
 
+mod log;
+
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -81,11 +83,9 @@ impl Program {
                 _ => Err(format!("{word} needs a value")),
             };
             if word == "-l" || word == "--log-level" {
-                // These programs say what they do in any case.
                 let level = value()?;
-                level
-                    .parse::<u8>()
-                    .map_err(|_| format!("-l {level}: it is a number"))?;
+                let number = level.parse();
+                log::show(number.map_err(|_| format!("-l {level}: it is a number"))?);
                 continue;
             }
             let known = self
@@ -119,7 +119,9 @@ impl Program {
             let long = format!("{} {}", flag.long, flag.value);
             line(flag.short, &long, &format!("{}{default}", flag.help));
         }
-        line("-l", "--log-level LEVEL", "accepted, as by DOCA's programs");
+        let levels =
+            "what to log: 30 errors, 40 warnings, 60 events, 70 jobs (default: 10, nothing)";
+        line("-l", "--log-level LEVEL", levels);
         line("-v", "--version", "the version");
         line("-h", "--help", "this");
         help

@@ -227,9 +227,9 @@ impl ChannelBuilder {
         if let Some((kind, text)) = answer.refusal() {
             return Err(Error::new(kind, None, text));
         }
-        Ok(Channel(Arc::new(
-            self.connection(socket, inbox, theirs, at),
-        )))
+        let connection = self.connection(socket, inbox, theirs, at);
+        connection.log("connected", None);
+        Ok(Channel(Arc::new(connection)))
     }
 
     /// A connection between who was built so and a peer that takes messages of so many bytes.

@@ -18,7 +18,7 @@ use super::peer::Peer;
 use super::socket::Socket;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::lock;
+use crate::sync::{lock, log};
 
 pub(super) const SEND: &str = "Channel::send";
 pub(super) const RECV: &str = "Channel::recv";
@@ -75,7 +75,7 @@ struct Counts {
 
 /// Why a connection is over.
 #[derive(Clone, Copy, Debug)]
-enum Ended {
+pub(super) enum Ended {
     /// `disconnect`.
     Here,
     /// The peer disconnected, or its process ended.
@@ -175,7 +175,15 @@ impl Connection {
         if self.ended.set(why).is_ok() {
             self.permits.close();
             self.socket.hang_up();
+            self.log("closed", Some(why));
         }
+    }
+
+    /// Writes to the log what became of it. The caller has no locks.
+    pub(super) fn log(&self, what: &str, why: Option<Ended>) {
+        let (device, peer) = (self.device.info().name(), &self.peer);
+        let cause = why.map(|why| why.error(SEND).message().to_owned());
+        log(|| tracing::debug!(target: "tokio_doca::channel", device, ?peer, cause, "{what}"));
     }
 
     /// Why it is over; it is.
@@ -353,6 +361,14 @@ impl Connection {
             received_messages: self.counts.received.load(Relaxed),
             received_bytes: self.counts.received_bytes.load(Relaxed),
             sends_in_flight: self.outbox().len(),
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if self.ended.get().is_none() {
+            self.log("closed", None);
         }
     }
 }

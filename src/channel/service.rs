@@ -234,6 +234,7 @@ async fn greet(
     // An answer is shorter than what any socket takes at once.
     socket.write_frame(&answer(refusal)).await.ok()?;
     let connection = Arc::new(config.connection(socket, inbox, theirs.ok()?, at));
+    connection.log("accepted", None);
     peers.lock().push(Arc::downgrade(&connection));
     Some(Channel(connection))
 }

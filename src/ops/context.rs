@@ -3,10 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
+use tracing::{debug, warn};
+
 use crate::device::{Caps, Device};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::mem::Extent;
 use crate::reactor::{Attachment, WorkQ};
+use crate::sync::log;
 
 /// What a device says of one kind of context.
 pub(super) trait Kind: Clone {
@@ -108,7 +111,15 @@ impl<K: Kind, E> Context<K, E> {
             let extra = open(&mut attachment, checked)?;
             Ok((attachment, extra))
         };
-        let (attachment, extra) = attach().map_err(|error: Error| error.with_call(K::ATTACH))?;
+        let attached = attach().map_err(|error: Error| error.with_call(K::ATTACH));
+        let (device, call, depth) = (info.name(), K::ATTACH, workq.depth());
+        log(|| match &attached {
+            Ok(_) => debug!(target: "tokio_doca::workq", device, call, depth, "context attached"),
+            Err(error) => {
+                warn!(target: "tokio_doca::workq", device, call, %error, "context refused")
+            }
+        });
+        let (attachment, extra) = attached?;
         Ok(Context(Arc::new(Inner {
             attachment,
             caps,

@@ -9,9 +9,11 @@ pub mod verbs;
 
 use std::sync::{Arc, LazyLock, Mutex};
 
+use tracing::{debug, warn};
+
 use crate::device::{DevInfo, Device, Provider};
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::lock;
+use crate::sync::{lock, log};
 
 type List = Vec<Arc<dyn Provider>>;
 
@@ -36,6 +38,19 @@ fn verbs() -> &'static verbs::Verbs {
 
 fn providers() -> List {
     lock(&*PROVIDERS).clone()
+}
+
+/// Opens the device, and writes so to the log.
+fn open(provider: &dyn Provider, info: &DevInfo) -> Result<Device> {
+    let opened = provider.open(info);
+    let (device, provider) = (info.name(), provider.name());
+    log(|| match &opened {
+        Ok(_) => debug!(target: "tokio_doca::device", device, provider, "device opened"),
+        Err(error) => {
+            warn!(target: "tokio_doca::device", device, provider, %error, "device refused")
+        }
+    });
+    opened
 }
 
 /// Adds a provider of the application's: its devices are listed and opened by name like all others.
@@ -86,8 +101,7 @@ impl Device {
             let devices = provider.devices();
             for info in devices.map_err(|error| error.with_call(OP))? {
                 if info.is_named(name) {
-                    let device = provider.open(&info);
-                    return device.map_err(|error| error.with_call(OP));
+                    return open(&*provider, &info).map_err(|error| error.with_call(OP));
                 }
                 names.push(info.name().to_owned());
             }
@@ -114,7 +128,7 @@ impl Device {
             for provider in providers() {
                 let mut devices = provider.devices()?.into_iter();
                 if let Some(info) = devices.find(|info| info.caps().dma.is_some()) {
-                    return provider.open(&info);
+                    return open(&*provider, &info);
                 }
             }
             Err(Error::new(ErrorKind::NotFound, None, "no device copies"))

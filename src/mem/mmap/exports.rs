@@ -4,6 +4,7 @@ use super::mmap::Mmap;
 use crate::device::{Audience, Device, DeviceId, Exported};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::ranges::Stage;
+use crate::sync::log;
 
 /// One export.
 pub(super) struct Export {
@@ -100,6 +101,10 @@ impl Mmap {
             audience,
             exported,
         });
+        // First: a subscriber is code of the application's.
+        drop(exports);
+        let (device, bytes) = (device.info().name(), self.0.region().len());
+        log(|| tracing::debug!(target: "tokio_doca::mem", device, %audience, bytes, "exported"));
         Ok(blob)
     }
 }

@@ -15,7 +15,7 @@ use crate::device::{
 };
 use crate::error::{JobError, Reason, Result};
 use crate::mem::ranges::{Ranges, Stage};
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::sync::{Mutex, MutexGuard, lock, log};
 
 /// A memory range that devices hold (Core guide 3.3.1). Clones are the same range.
 ///
@@ -115,7 +115,11 @@ impl Mmap {
     pub fn stop(&self) -> Result<()> {
         self.0.ranges().begin_stop()?;
         let exports = std::mem::take(&mut *self.0.exports());
+        let revoked = exports.len();
         drop(exports);
+        if revoked > 0 {
+            log(|| tracing::debug!(target: "tokio_doca::mem", exports = revoked, "revoked"));
+        }
         let held = std::mem::take(&mut *lock(&self.0.held));
         // Outside of the locks: what a provider does there is its own.
         drop(held);

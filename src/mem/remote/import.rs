@@ -9,10 +9,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use tracing::{debug, warn};
+
 use super::mmap::RemoteMmap;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::{Blocking, deadline};
+use crate::sync::{Blocking, deadline, log};
 
 /// The future of [`RemoteMmap::from_export`].
 #[must_use = "futures do nothing unless polled"]
@@ -58,10 +60,15 @@ impl Import {
 
 fn import(device: &Device, blob: &[u8], deadline: Instant) -> Result<RemoteMmap> {
     let imported = device.adapter().registrar().import(blob, deadline);
-    RemoteMmap::new(
-        device,
-        imported.map_err(|error| error.with_call(Import::OP))?,
-    )
+    let imported = imported
+        .map_err(|error| error.with_call(Import::OP))
+        .and_then(|imported| RemoteMmap::new(device, imported));
+    let device = device.info().name();
+    log(|| match &imported {
+        Ok(remote) => debug!(target: "tokio_doca::mem", device, bytes = remote.len(), "imported"),
+        Err(error) => warn!(target: "tokio_doca::mem", device, %error, "import refused"),
+    });
+    imported
 }
 
 impl Future for Import {

@@ -9,10 +9,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use tracing::{debug, warn};
+
 use super::Rdma;
 use crate::device::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::{Blocking, deadline};
+use crate::sync::{Blocking, deadline, log};
 
 const OP: &str = "Rdma::connect";
 
@@ -52,13 +54,23 @@ impl Connect {
             return Err(Error::new(ErrorKind::BadState, "Connect::wait", text));
         }
         self.rdma.check_open(OP)?;
-        let endpoint = self.rdma.port().endpoint();
-        connect(&**endpoint, &self.blob, deadline(self.timeout))
+        let port = self.rdma.port();
+        connect(
+            &**port.endpoint(),
+            port.id(),
+            &self.blob,
+            deadline(self.timeout),
+        )
     }
 }
 
-fn connect(endpoint: &dyn Endpoint, blob: &[u8], deadline: Instant) -> Result<()> {
+fn connect(endpoint: &dyn Endpoint, rdma: u64, blob: &[u8], deadline: Instant) -> Result<()> {
+    log(|| debug!(target: "tokio_doca::rdma", rdma, "connect"));
     let connected = endpoint.connect(blob, deadline);
+    log(|| match &connected {
+        Ok(()) => debug!(target: "tokio_doca::rdma", rdma, "connected"),
+        Err(error) => warn!(target: "tokio_doca::rdma", rdma, %error, "connect refused"),
+    });
     connected.map_err(|error| error.with_call(OP))
 }
 
@@ -70,9 +82,10 @@ impl Future for Connect {
         if !this.call.is_begun() {
             this.rdma.check_open(OP)?;
             // The endpoint alone: the thread keeps no context.
-            let endpoint = Arc::clone(this.rdma.port().endpoint());
+            let port = this.rdma.port();
+            let (endpoint, rdma) = (Arc::clone(port.endpoint()), port.id());
             let (blob, deadline) = (std::mem::take(&mut this.blob), deadline(this.timeout));
-            let run = move || connect(&*endpoint, &blob, deadline);
+            let run = move || connect(&*endpoint, rdma, &blob, deadline);
             this.call.begin(OP, run)?;
         }
         this.call.poll(OP, cx)

@@ -7,6 +7,7 @@ use crate::device::{Caps, Device, EventCounter, EventWait, SyncEventCaps};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::ops::context::{Context, Kind, contexts};
 use crate::reactor::{Attachment, EventPortHandle, WorkQ};
+use crate::sync::log;
 
 /// The longest blob.
 const BLOB: usize = 1024;
@@ -233,6 +234,7 @@ pub(super) fn export(event: &dyn EventCounter, own: &Device, device: &Device) ->
         );
         return Err(Error::new(ErrorKind::Unexpected, OP, text));
     }
+    log(|| tracing::debug!(target: "tokio_doca::sync_event", device = name, "exported"));
     Ok(blob)
 }
 

@@ -9,12 +9,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use tracing::{debug, warn};
+
 use super::context::WAITS;
 use super::{BlockingSyncEvent, SyncEvent};
 use crate::device::{Device, EventCounter};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::WorkQ;
-use crate::sync::{Blocking, deadline};
+use crate::sync::{Blocking, deadline, log};
 
 const OP: &str = "SyncEvent::from_export";
 
@@ -87,7 +89,15 @@ impl SyncEventImport {
 
 fn import(device: &Device, blob: &[u8], deadline: Instant) -> Result<ImportedSyncEvent> {
     let event = device.adapter().import_event(blob, deadline);
-    let event = event.map_err(|error| error.with_call(OP))?;
+    let event = event.map_err(|error| error.with_call(OP));
+    let name = device.info().name();
+    log(|| match &event {
+        Ok(_) => debug!(target: "tokio_doca::sync_event", device = name, "imported"),
+        Err(error) => {
+            warn!(target: "tokio_doca::sync_event", device = name, %error, "import refused")
+        }
+    });
+    let event = event?;
     Ok(ImportedSyncEvent {
         device: device.clone(),
         event,

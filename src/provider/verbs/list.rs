@@ -129,7 +129,7 @@ impl Provider for Verbs {
         let list = match self.table().and_then(List::get) {
             Ok(list) => list,
             Err(why) => {
-                tracing::debug!(why, "no adapters");
+                tracing::debug!(target: "tokio_doca::verbs", why, "no adapters");
                 return Ok(Vec::new());
             }
         };
@@ -145,7 +145,9 @@ impl Provider for Verbs {
             match unsafe { Context::open(list.table, device, &name) } {
                 Ok(context) => infos.push(info(&name, &context.traits)),
                 // One that cannot be opened does not hide the others.
-                Err(error) => tracing::warn!(device = name, %error, "an adapter is left out"),
+                Err(error) => {
+                    tracing::warn!(target: "tokio_doca::verbs", device = name, %error, "an adapter is left out")
+                }
             }
         }
         Ok(infos)

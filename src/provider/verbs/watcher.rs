@@ -149,7 +149,7 @@ impl Watcher {
             }
             Err(nix::errno::Errno::EINTR) => Vec::new(),
             Err(errno) => {
-                tracing::error!(%errno, "poll");
+                tracing::error!(target: "tokio_doca::verbs", %errno, "poll");
                 std::thread::sleep(TROUBLE);
                 Vec::new()
             }
@@ -250,7 +250,7 @@ fn tell(context: &Context, watched: &Watched, about: About, kind: u32) {
     let device = &context.name;
     match about {
         About::RcConnection(id) => {
-            tracing::debug!(device, kind, "a queue pair failed");
+            tracing::debug!(target: "tokio_doca::verbs", device, kind, "a queue pair failed");
             // A peer broke the rules, or the adapter did.
             let cause = match kind {
                 IBV_EVENT_QP_FATAL => JobError::device(ErrorKind::Driver, kind.into()),
@@ -264,14 +264,14 @@ fn tell(context: &Context, watched: &Watched, about: About, kind: u32) {
             }
         }
         About::Queue(id) => {
-            tracing::error!(device, "a completion queue failed");
+            tracing::error!(target: "tokio_doca::verbs", device, "a completion queue failed");
             for core in watched.cores().iter().filter(|core| core.cq.id() == id) {
                 core.cq.set_broken();
                 core.request_reap();
             }
         }
         About::Device => {
-            tracing::error!(device, "the adapter failed, or was removed");
+            tracing::error!(target: "tokio_doca::verbs", device, "the adapter failed, or was removed");
             context.set_dead();
             for conn in watched.conns() {
                 conn.fail_now(JobError::of(Reason::DeviceGone));
@@ -280,6 +280,8 @@ fn tell(context: &Context, watched: &Watched, about: About, kind: u32) {
                 core.request_reap();
             }
         }
-        About::Other => tracing::debug!(device, kind, "an event of the adapter"),
+        About::Other => {
+            tracing::debug!(target: "tokio_doca::verbs", device, kind, "an event of the adapter")
+        }
     }
 }

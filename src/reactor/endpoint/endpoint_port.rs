@@ -17,7 +17,7 @@ use crate::error::{ErrorKind, JobError, Result};
 use crate::mem::Grow;
 use crate::reactor::tables::{Changed, Receipt, Received, RecvBuf, RecvTable};
 use crate::reactor::workq::{Attachment, Shared};
-use crate::sync::{Order, WaitNode, contain};
+use crate::sync::{Order, WaitNode, contain, log};
 
 /// An Endpoint on a WorkQ, and its table of receives.
 pub(crate) struct EndpointPort {
@@ -103,6 +103,8 @@ impl EndpointPort {
             watched,
         };
         attachment.listen()?;
+        let (rdma, device) = (port.watched.id, attachment.device().info().name());
+        log(|| tracing::debug!(target: "tokio_doca::rdma", rdma, device, "opened"));
         // It may have changed, or the WorkQ been shut down, before it was known.
         closed();
         Ok(port)
@@ -131,12 +133,19 @@ impl EndpointPort {
         self.watched.transitions()
     }
 
+    /// The number by which the log names the Rdma.
+    pub(crate) fn id(&self) -> u64 {
+        self.watched.id
+    }
+
     pub(crate) fn endpoint(&self) -> &Arc<dyn Endpoint> {
         &self.endpoint
     }
 
     /// Back to Init. Messages that nobody took are dropped.
     pub(crate) fn reset(&self) {
+        let rdma = self.watched.id;
+        log(|| tracing::debug!(target: "tokio_doca::rdma", rdma, "reset"));
         let shared = &self.attachment.shared;
         let resetting = self.receives.reset();
         self.endpoint.reset();

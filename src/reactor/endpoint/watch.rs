@@ -7,15 +7,18 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::Poll;
+
+use tracing::{debug, warn};
 
 use crate::device::{Endpoint, EndpointState};
 use crate::error::JobError;
 use crate::reactor::tables::Watching;
 use crate::reactor::workq::Shared;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Mutex, WaitNode, Waiters, lock};
+use crate::sync::{Mutex, WaitNode, Waiters, lock, log};
 
 /// Where an [`Rdma`](crate::Rdma) is in its life (RDMA guide 4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +41,8 @@ pub enum RdmaState {
 
 /// The state of one Rdma, as its watchers know it.
 pub(in crate::reactor) struct Watched {
+    /// Names the Rdma in the log: a number that no other one of this process has.
+    pub(super) id: u64,
     known: Mutex<Known>,
     /// Watchers that wait for the next change.
     pub(in crate::reactor) waiting: Waiters,
@@ -58,7 +63,9 @@ struct Known {
 
 impl Watched {
     pub(in crate::reactor) fn new() -> Watched {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         Watched {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
             known: Mutex::new(Known {
                 state: RdmaState::Init,
                 transitions: (0, 0),
@@ -119,11 +126,25 @@ impl Watched {
             RdmaState::Init | RdmaState::Reset => {}
         }
         drop(known);
+        self.log(state);
         self.waiting.wake_all();
+    }
+
+    /// Writes the new state to the log. The caller has no locks.
+    fn log(&self, state: RdmaState) {
+        let rdma = self.id;
+        log(|| match state {
+            RdmaState::Error(cause) => {
+                warn!(target: "tokio_doca::rdma", rdma, state = "Error", %cause, "state");
+            }
+            state => debug!(target: "tokio_doca::rdma", rdma, ?state, "state"),
+        });
     }
 
     /// The Rdma was dropped.
     pub(in crate::reactor) fn end(&self) {
+        let rdma = self.id;
+        log(|| debug!(target: "tokio_doca::rdma", rdma, "closed"));
         lock(&self.known).gone = true;
         self.waiting.wake_all();
     }

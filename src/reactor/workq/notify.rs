@@ -3,11 +3,12 @@
 //! stands in line.
 
 use super::shared::Shared;
-use crate::device::Token;
+use crate::device::{Completion, Token};
+use crate::error::{JobError, Reason};
 use crate::reactor::events::Driven;
 use crate::reactor::gate::Outside;
 use crate::reactor::places::{Places, Wanted};
-use crate::reactor::slots::{Notify, Target};
+use crate::reactor::slots::{Leftovers, Notify, Target};
 use crate::sync::atomic::Ordering;
 use crate::sync::{Waiters, discard, log, wake};
 
@@ -98,6 +99,51 @@ impl Shared {
     }
 }
 
+/// Whether a device's queue of the WorkQ does not work any more.
+pub(super) fn is_broken(error: JobError) -> bool {
+    matches!(error.reason(), Reason::QueueFailed | Reason::QueueBroken)
+}
+
+/// What a turn is asked, beside its own bits: spans of jobs are to be closed.
+pub(super) const JOB_SPANS: u8 = 4;
+/// A device says that its queue is broken.
+pub(super) const BROKEN: u8 = 8;
+
+impl Shared {
+    /// Reaper: a job has ended. Returns whom to notify, and adds what else is to be done outside of
+    /// the gate.
+    #[inline(always)]
+    pub(super) fn complete_job(
+        &self,
+        completion: &Completion,
+        rest: &mut Leftovers,
+        asked: &mut u8,
+    ) -> Option<Notify> {
+        if let Err(error) = completion.result {
+            self.counts.failed(error);
+            if is_broken(error) {
+                *asked |= BROKEN;
+            }
+        }
+        if self.job_spans.complete(completion.token, completion.result) {
+            *asked |= JOB_SPANS;
+        }
+        self.core.table.complete(completion, rest)
+    }
+
+    /// Writes to the log that a queue broke, once. The caller is neither in the gate nor has a
+    /// lock.
+    #[cold]
+    pub(super) fn log_broken(&self) {
+        if self.broken.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let devices: Vec<&str> = self.devices().map(|device| device.info().name()).collect();
+        let in_flight = self.in_use();
+        log(|| tracing::error!(target: "tokio_doca::workq", ?devices, in_flight, "queue broken"));
+    }
+}
+
 /// Notifies whoever a completion was for.
 pub(super) fn notify(shared: &Shared, whom: Notify, outside: &Outside) {
     match whom {
@@ -129,11 +175,13 @@ fn ignored(token: Token) {
     let (table, token) = (token.table(), token.as_raw());
     match table {
         0 => tracing::error!(
+            target: "tokio_doca::workq",
             token,
             "a completion of a job that is not in flight was ignored"
         ),
         // A context that has gone may have left it behind.
         _ => tracing::debug!(
+            target: "tokio_doca::workq",
             token,
             "a completion of a receive or wait that there is not was ignored"
         ),

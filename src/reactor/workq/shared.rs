@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
 use super::counts::Counts;
+use super::job_spans::JobSpans;
 use super::pause::Pause;
 use super::queues::Queues;
 use crate::device::{Device, Queue, RegistrationUse, Submit};
@@ -56,6 +57,9 @@ pub(in crate::reactor) struct Shared {
     /// What a loop of the caller's own has armed and posted.
     pub(in crate::reactor) own_loop: OwnLoop,
     pub(super) counts: Counts,
+    pub(super) job_spans: JobSpans,
+    /// The log says that a device's queue is broken.
+    pub(super) broken: std::sync::atomic::AtomicBool,
     attaching: std::sync::Mutex<()>,
 }
 
@@ -138,6 +142,8 @@ impl Shared {
             spins: Spins::new(),
             own_loop: OwnLoop::new(),
             counts: Counts::default(),
+            job_spans: JobSpans::default(),
+            broken: false.into(),
             attaching: std::sync::Mutex::new(()),
         })
     }

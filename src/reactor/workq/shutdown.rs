@@ -9,8 +9,8 @@ use pin_project::pin_project;
 
 use super::handle::WorkQ;
 use crate::error::{JobError, Result};
-use crate::sync::WaitNode;
 use crate::sync::atomic::fence;
+use crate::sync::{WaitNode, log};
 
 /// The future of [`WorkQ::shutdown`].
 #[pin_project]
@@ -48,6 +48,8 @@ impl Future for Shutdown {
         let this = self.project();
         let shared = &this.workq.0;
         if !std::mem::replace(this.closed, true) {
+            let in_flight = shared.in_use();
+            log(|| tracing::debug!(target: "tokio_doca::workq", in_flight, "shutdown"));
             shared.closed.store(true, Ordering::SeqCst);
             // Pairs with the fence of `launch`.
             fence(Ordering::SeqCst);

@@ -12,6 +12,7 @@ use std::task::Waker;
 use arrayvec::ArrayVec;
 
 use super::full::{Full, Refused};
+use super::notify::is_broken;
 use super::shared::{Attachment, Shared};
 use crate::device::{AsJob, Completion, CopyJob, Job, KeepAlive, Queue, Token};
 use crate::error::{ErrorKind, JobError};
@@ -118,6 +119,7 @@ impl Attachment {
             // SAFETY: filled above, and given to no device.
             return Err(unsafe { self.undo(token, error, completed) });
         }
+        self.shared.job_spans.open(&self.device, token, &job);
         // SAFETY: the Slot holds the Leases of the job's memory, as the caller promises, and keeps
         // them until its completion is reaped, or until the device drops the table (`retire`). A
         // Slot is one job, and there are as many as the queue's depth. The completion comes out of
@@ -142,6 +144,12 @@ impl Attachment {
         let shared = &self.shared;
         // SAFETY: as the caller promises.
         unsafe { shared.core.table.undo(token) };
+        if shared.job_spans.complete(token, Err(error)) {
+            shared.job_spans.close();
+        }
+        if is_broken(error) {
+            shared.log_broken();
+        }
         if error.kind() == ErrorKind::Again {
             // The job counted as in flight.
             shared.if_drained();

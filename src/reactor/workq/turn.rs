@@ -12,7 +12,7 @@ use std::task::Waker;
 
 use arrayvec::ArrayVec;
 
-use super::notify::notify;
+use super::notify::{BROKEN, JOB_SPANS, notify};
 use super::shared::Shared;
 use crate::device::{Armed, Completion};
 use crate::error::Result;
@@ -301,6 +301,7 @@ impl<'a> Turn<'a> {
             inside: Some(inside),
             to_notify,
             rest,
+            asked,
             ..
         } = self
         else {
@@ -320,12 +321,8 @@ impl<'a> Turn<'a> {
                 let table = completion.token.table();
                 if table == 0 {
                     reaped_now = &reaped_now[1..];
-                    if let Err(error) = completion.result {
-                        shared.counts.failed(error);
-                    }
-                    if let Some(whom) = shared.core.table.complete(completion, rest) {
-                        to_notify.push(whom);
-                    }
+                    let whom = shared.complete_job(completion, rest, asked);
+                    to_notify.extend(whom);
                     continue;
                 }
                 // Receives of one Rdma come together.
@@ -409,6 +406,12 @@ impl<'a> Turn<'a> {
         }
         if self.asked & CHANGE != 0 {
             shared.tell_changes();
+        }
+        if self.asked & JOB_SPANS != 0 {
+            shared.job_spans.close();
+        }
+        if self.asked & BROKEN != 0 {
+            shared.log_broken();
         }
         self.asked = 0;
     }

@@ -441,3 +441,21 @@ fn the_dpu_finds_a_text_wherever_in_the_hosts_memory_it_is() {
         assert_failed("dma_copy_host", out, &[part]);
     }
 }
+
+#[test]
+fn the_log_level_shows_what_happens() {
+    let card = Card::new();
+    let (mut server, mut client) = (card.dpu("cc_server"), card.host("cc_client"));
+    let mut server = Running::start(server.args(["-l", "60"]));
+    assert_eq!(server.line(), LISTENS);
+    let (_, _, quiet) = ended(run(&mut client));
+    assert_eq!(quiet, "");
+    let (status, _, log) = server.ends();
+    assert_eq!(status, Some(0), "{log}");
+    for line in [
+        "DEBUG tokio_doca::device: device opened",
+        "DEBUG tokio_doca::channel: accepted",
+    ] {
+        assert!(log.contains(line), "no {line:?} in:\n{log}");
+    }
+}

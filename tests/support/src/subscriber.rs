@@ -1,5 +1,9 @@
-//! A subscriber to `tracing` that runs code of the test's.
+//! Subscribers to `tracing`: one that runs code of the test's, and one that writes lines.
 
+use std::fmt::{Debug, Write};
+use std::sync::{Arc, Mutex};
+
+use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
@@ -26,4 +30,95 @@ impl<F: Fn(Level) + Send + Sync + 'static> Subscriber for OnEvent<F> {
     fn enter(&self, _: &Id) {}
 
     fn exit(&self, _: &Id) {}
+}
+
+/// Writes each event, and each span as it opens and closes, as a line:
+/// `WARN tokio_doca::rdma state rdma=1 state="Error"`.
+#[derive(Clone, Default)]
+pub struct Lines(Arc<Mutex<Written>>);
+
+#[derive(Default)]
+struct Written {
+    lines: Vec<String>,
+    /// By their number, less one.
+    spans: Vec<String>,
+}
+
+impl Lines {
+    /// Subscribes for the whole process, which runs this test alone.
+    pub fn everywhere() -> Lines {
+        let lines = Lines::default();
+        tracing::subscriber::set_global_default(lines.clone()).unwrap();
+        lines
+    }
+
+    /// The lines that have all of these parts.
+    pub fn with(&self, parts: &[&str]) -> Vec<String> {
+        let written = self.0.lock().unwrap();
+        let has = |line: &&String| parts.iter().all(|part| line.contains(part));
+        written.lines.iter().filter(has).cloned().collect()
+    }
+
+    /// There is one such line, or more.
+    #[track_caller]
+    pub fn has(&self, parts: &[&str]) {
+        let all = || self.0.lock().unwrap().lines.join("\n");
+        assert!(!self.with(parts).is_empty(), "no {parts:?} in:\n{}", all());
+    }
+}
+
+/// What it is about, and its fields.
+struct Fields(String);
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        let _ = match field.name() {
+            "message" => write!(self.0, " {value:?}"),
+            name => write!(self.0, " {name}={value:?}"),
+        };
+    }
+}
+
+impl Subscriber for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("tokio_doca")
+    }
+
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        let about = span.metadata();
+        let mut fields = Fields(format!("{} {}", about.target(), about.name()));
+        span.record(&mut fields);
+        let mut written = self.0.lock().unwrap();
+        written
+            .lines
+            .push(format!("{} opens {}", about.level(), fields.0));
+        written.spans.push(fields.0);
+        Id::from_u64(written.spans.len() as u64)
+    }
+
+    fn record(&self, id: &Id, values: &Record<'_>) {
+        let mut fields = Fields(String::new());
+        values.record(&mut fields);
+        self.0.lock().unwrap().spans[id.into_u64() as usize - 1] += &fields.0;
+    }
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let about = event.metadata();
+        let mut fields = Fields(format!("{} {}", about.level(), about.target()));
+        event.record(&mut fields);
+        self.0.lock().unwrap().lines.push(fields.0);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+
+    fn try_close(&self, id: Id) -> bool {
+        let mut written = self.0.lock().unwrap();
+        let closed = format!("closes {}", written.spans[id.into_u64() as usize - 1]);
+        written.lines.push(closed);
+        true
+    }
 }

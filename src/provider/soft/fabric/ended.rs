@@ -4,7 +4,7 @@ use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, Weak};
 
-use crate::sync::lock;
+use crate::sync::{lock, log};
 
 /// Who wants to know that a process has ended.
 pub(in super::super) trait Ended: Send + Sync {
@@ -17,10 +17,19 @@ pub(in super::super) trait Ended: Send + Sync {
 #[derive(Default)]
 pub(super) struct Watched {
     dead: AtomicBool,
+    /// The process, or 0 if it is not known.
+    pid: i32,
     pub(super) to_tell: Mutex<Vec<Weak<dyn Ended>>>,
 }
 
 impl Watched {
+    pub(super) fn new(pid: i32) -> Watched {
+        Watched {
+            pid,
+            ..Watched::default()
+        }
+    }
+
     #[inline]
     pub(super) fn is_dead(&self) -> bool {
         self.dead.load(Relaxed)
@@ -36,5 +45,7 @@ impl Watched {
         for who in told.iter().filter_map(Weak::upgrade) {
             who.ended();
         }
+        let pid = self.pid;
+        log(|| tracing::debug!(target: "tokio_doca::soft", pid, "peer process ended"));
     }
 }

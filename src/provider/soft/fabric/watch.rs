@@ -192,7 +192,7 @@ impl Process {
         fabric.epoll.add(watch.descriptor(), watch.event(number))?;
         let process = Arc::new(Process {
             number,
-            watched: Arc::default(),
+            watched: Arc::new(Watched::new(identity.pid)),
             watch,
             pages: Pages::default(),
             fabric: Arc::clone(fabric),

@@ -214,7 +214,7 @@ impl Context {
         let gone = answer == 0 || self.is_gone(answer);
         if !gone {
             let device = &self.name;
-            tracing::error!(device, answer, "{call} failed: what it is about stays");
+            tracing::error!(target: "tokio_doca::verbs", device, answer, "{call} failed: what it is about stays");
         }
         gone
     }
@@ -344,7 +344,7 @@ impl Drop for Context {
             failed |= unsafe { (self.table.close_device)(self.raw()) } != 0;
         }
         if failed && !self.is_dead() {
-            tracing::error!(device = self.name, "the adapter was not closed cleanly");
+            tracing::error!(target: "tokio_doca::verbs", device = self.name, "the adapter was not closed cleanly");
         }
     }
 }

@@ -410,7 +410,7 @@ impl RcConnection {
         inner.psn = random_psn();
         inner.connecting = false;
         if let Err(error) = self.begin(inner) {
-            tracing::error!(%error, "no queue pair after a reset");
+            tracing::error!(target: "tokio_doca::verbs", %error, "no queue pair after a reset");
             let cause = match self.core.context.is_dead() {
                 true => JobError::of(Reason::DeviceGone),
                 false => JobError::device(error.kind(), 0),

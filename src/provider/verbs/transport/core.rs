@@ -123,7 +123,7 @@ impl Core {
         self.doubt.store(true, SeqCst);
         // Their completions may come beside those of the Jobs that get their Slots.
         if let Err(error) = self.cq.promise(requests) {
-            tracing::error!(%error, "a queue pair that stays may overrun the completion queue");
+            tracing::error!(target: "tokio_doca::verbs", %error, "a queue pair that stays may overrun the completion queue");
         }
         std::mem::forget(Arc::clone(self));
     }

@@ -152,7 +152,7 @@ impl Cq {
         let answer = unsafe { self.context.ops.req_notify_cq(self.raw()) };
         if answer != 0 {
             // Nobody would hear of what completes.
-            tracing::error!(answer, "ibv_req_notify_cq failed");
+            tracing::error!(target: "tokio_doca::verbs", answer, "ibv_req_notify_cq failed");
             self.set_broken();
         }
     }

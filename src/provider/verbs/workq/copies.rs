@@ -128,7 +128,7 @@ impl Copies {
         if self.qp.is_none() && self.broken.is_none() {
             let fails = |error: Error| Submitted::none(JobError::device(error.kind(), 0));
             if let Err(error) = self.begin() {
-                tracing::error!(%error, "no queue pair for copies");
+                tracing::error!(target: "tokio_doca::verbs", %error, "no queue pair for copies");
                 return fails(error);
             }
         }
@@ -246,7 +246,7 @@ impl Copies {
             self.core.finish(Completion::new(token, Err(cause)));
         }
         if let Err(error) = self.begin() {
-            tracing::error!(%error, "no queue pair for copies");
+            tracing::error!(target: "tokio_doca::verbs", %error, "no queue pair for copies");
             self.fail(JobError::device(error.kind(), 0));
             return;
         }

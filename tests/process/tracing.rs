@@ -1,0 +1,227 @@
+//! What an operator reads: an event of each kind, by docs/tracing.md. A subscriber hears of what
+//! other threads write only if it is the whole process's, so that each test is `alone`, or in a
+//! process of its own.
+
+use support::channel::pair;
+use support::peer::{Peer, hear, hex, role, say, unhex};
+use support::rdma::{Setup, Side, connect};
+use support::subscriber::Lines;
+use support::{test_name, *};
+use tokio_doca::soft::Fault;
+use tokio_doca::{Device, Dma, Mode, WorkQ, mem::RemoteMmap};
+
+const RDMA: &str = "tokio_doca::rdma";
+
+#[test]
+fn a_device_a_context_and_a_shutdown_are_told() {
+    if !alone(test_name!(a_device_a_context_and_a_shutdown_are_told)) {
+        return;
+    }
+    let lines = Lines::everywhere();
+    let device = Device::open("pf0").unwrap();
+    lines.has(&[
+        "DEBUG tokio_doca::device device opened",
+        "device=\"pf0\"",
+        "provider=\"soft\"",
+    ]);
+    let workq = WorkQ::builder().depth(7).build().unwrap();
+    let _dma = Dma::builder(&device).attach(&workq).unwrap();
+    let call = "call=\"DmaBuilder::attach\"";
+    lines.has(&[
+        "DEBUG tokio_doca::workq context attached",
+        "device=\"pf0\"",
+        call,
+        "depth=7",
+    ]);
+    run(async { workq.shutdown().await.unwrap() });
+    lines.has(&["DEBUG tokio_doca::workq shutdown", "in_flight=0"]);
+    Dma::builder(&device).attach(&workq).unwrap_err();
+    lines.has(&["WARN tokio_doca::workq context refused", call, "shut down"]);
+}
+
+#[test]
+fn a_job_that_the_device_has_is_a_span_from_its_submission_to_its_end() {
+    if !alone(test_name!(
+        a_job_that_the_device_has_is_a_span_from_its_submission_to_its_end
+    )) {
+        return;
+    }
+    let lines = Lines::everywhere();
+    let opened = [
+        "TRACE opens tokio_doca::workq job",
+        "kind=\"copy\"",
+        "device=\"pf0\"",
+    ];
+    for config in configs() {
+        let bench = Bench::new(config);
+        run(async {
+            let count = |parts: &[&str]| lines.with(parts).len();
+            let (opens, closes) = (count(&opened), count(&["closes"]));
+            let done = count(&["closes", "job", "result=3"]);
+            let hold = bench.hold();
+            let (src, dst) = (bench.filled(b"abc"), bench.empty());
+            let mut copy = Box::pin(bench.dma.copy(&src, &dst));
+            poll_pending(copy.as_mut());
+            assert_eq!(lines.with(&opened).len(), opens + 1, "it was submitted");
+            assert_eq!(lines.with(&["closes"]).len(), closes, "it is not over");
+            drop(hold);
+            assert_eq!(copy.await, Ok(3));
+            assert_eq!(count(&["closes", "job", "result=3"]), done + 1);
+            bench.soft.faults().push(Fault::QueueFull);
+            let (src, dst) = (bench.filled(b"abc"), bench.empty());
+            bench.dma.copy(&src, &dst).start().map(drop).unwrap_err();
+            assert_eq!(
+                lines.with(&["closes", "job"]).len(),
+                closes + 2,
+                "it was refused"
+            );
+        });
+    }
+    lines.has(&["closes", "job", "error="]);
+    let (opens, closes) = (lines.with(&opened).len(), lines.with(&["closes"]).len());
+    assert_eq!(opens, closes, "none is left open");
+}
+
+#[test]
+fn a_broken_queue_is_told_once() {
+    if !alone(test_name!(a_broken_queue_is_told_once)) {
+        return;
+    }
+    let lines = Lines::everywhere();
+    for (number, config) in configs().into_iter().enumerate() {
+        let bench = Bench::new(config);
+        run(async {
+            bench.soft.faults().push(Fault::Queue);
+            for _ in 0..3 {
+                let (src, dst) = (bench.filled(b"abc"), bench.empty());
+                bench.dma.copy(&src, &dst).await.unwrap_err();
+            }
+        });
+        let told = lines.with(&["ERROR tokio_doca::workq queue broken", "[\"pf0\"]"]);
+        assert_eq!(told.len(), number + 1, "{told:?}");
+    }
+}
+
+#[test]
+fn a_connection_is_told_from_its_begin_to_its_end() {
+    if !alone(test_name!(a_connection_is_told_from_its_begin_to_its_end)) {
+        return;
+    }
+    let lines = Lines::everywhere();
+    let setup = Setup::new(false, Mode::EventDriven);
+    run(async {
+        let (one, other) = (Side::new(setup), Side::new(setup));
+        assert_eq!(lines.with(&[RDMA, "opened", "device="]).len(), 2);
+        one.rdma.connect(b"nonsense").await.unwrap_err();
+        lines.has(&["WARN", RDMA, "connect refused", "rdma=1", "error="]);
+        connect(&one.rdma, &other.rdma);
+        for number in ["rdma=1", "rdma=2"] {
+            lines.has(&["DEBUG tokio_doca::rdma connect ", number]);
+            lines.has(&["DEBUG tokio_doca::rdma connected", number]);
+            lines.has(&["DEBUG tokio_doca::rdma state", number, "state=Connected"]);
+        }
+        other.rdma.reset().unwrap();
+        lines.has(&["DEBUG tokio_doca::rdma reset", "rdma=2"]);
+        lines.has(&["DEBUG tokio_doca::rdma state", "rdma=2", "state=Init"]);
+        one.failed().await;
+        lines.has(&[
+            "WARN tokio_doca::rdma state",
+            "rdma=1",
+            "state=\"Error\"",
+            "cause=",
+        ]);
+    });
+    assert_eq!(lines.with(&["DEBUG tokio_doca::rdma closed"]).len(), 2);
+}
+
+#[test]
+fn exports_imports_and_what_is_revoked_are_told() {
+    if !alone(test_name!(exports_imports_and_what_is_revoked_are_told)) {
+        return;
+    }
+    let lines = Lines::everywhere();
+    run(async {
+        let side = Side::new(Setup::new(false, Mode::EventDriven));
+        let blob = side.memory();
+        let bytes = "bytes=1048576";
+        lines.has(&["DEBUG tokio_doca::mem exported", "audience=", bytes]);
+        let mut remote = Some(side.import(&blob));
+        lines.has(&["DEBUG tokio_doca::mem imported", bytes]);
+        remote.take();
+        let Side {
+            mmap,
+            shared,
+            device,
+            ..
+        } = side;
+        drop(shared);
+        mmap.stop().unwrap();
+        lines.has(&["DEBUG tokio_doca::mem revoked", "exports=1"]);
+        RemoteMmap::from_export(&device, &blob).await.unwrap_err();
+        lines.has(&["WARN tokio_doca::mem import refused", "error="]);
+    });
+}
+
+#[test]
+fn channels_are_told_when_they_are_accepted_and_closed() {
+    if !alone(test_name!(
+        channels_are_told_when_they_are_accepted_and_closed
+    )) {
+        return;
+    }
+    let lines = Lines::everywhere();
+    run(async {
+        let (client, server) = pair().await;
+        lines.has(&[
+            "DEBUG tokio_doca::channel connected",
+            "device=\"pf0\"",
+            "peer=",
+        ]);
+        lines.has(&["DEBUG tokio_doca::channel accepted", "peer="]);
+        client.disconnect().await;
+        lines.has(&[
+            "DEBUG tokio_doca::channel closed",
+            "cause=\"this side has disconnected\"",
+        ]);
+        server.recv().await.unwrap_err();
+        lines.has(&[
+            "DEBUG tokio_doca::channel closed",
+            "cause=\"the peer has disconnected",
+        ]);
+        drop(pair().await);
+    });
+    assert_eq!(lines.with(&["tokio_doca::channel closed"]).len(), 4);
+}
+
+#[test]
+fn the_end_of_a_peer_that_is_killed_is_told() {
+    const NAME: &str = test_name!(the_end_of_a_peer_that_is_killed_is_told);
+    let setup = Setup::new(false, Mode::EventDriven);
+    match role().as_deref() {
+        None => Peer::start(NAME, "service").ends(),
+        Some("victim") => {
+            let side = Side::new(setup);
+            side.meet_parent(true);
+            say(&hex(&side.memory()));
+            hear();
+        }
+        Some(_) => {
+            let lines = Lines::everywhere();
+            let mut victim = Peer::start(NAME, "victim");
+            run(async {
+                let side = Side::new(setup);
+                side.meet_child(&mut victim, false);
+                // As long as there is memory in common, its process is watched.
+                let _remote = side.import(&unhex(&victim.hear()));
+                let pid = format!("pid={}", victim.pid());
+                victim.kill();
+                side.failed().await;
+                until("it is told", || {
+                    !lines.with(&["peer process ended", &pid]).is_empty()
+                })
+                .await;
+                lines.has(&["WARN tokio_doca::rdma state", "rdma=1", "state=\"Error\""]);
+            });
+        }
+    }
+}
