@@ -23,6 +23,7 @@ mod examples {
     mod copies;
     mod faults;
     mod host_dpu;
+    mod nbd_server;
     mod rc_pingpong;
     mod rdma;
     mod sync_event;
