@@ -35,6 +35,7 @@ pub fn pooled_messages_are_taken_in_order(peers: impl Into<Peers>) {
         }
         credits_are_kept(peers);
         who_asked_is_told(peers);
+        who_kept_up_is_told(peers);
         what_is_too_long_stays(peers);
         the_last_messages_are_taken(peers);
         a_reset_drops_messages(peers);
@@ -45,9 +46,13 @@ fn pair(peers: &Peers, cell: usize) -> Pair {
     let room = peers
         .least(|caps| caps.max_pooled_room as u64)
         .min(cell / 2);
+    let plan = Plan::new(peers, cell);
+    // Fewer than Jobs, where there are several: the last one waits.
+    let credits = 1 << (plan.jobs / 2).max(1).ilog2();
     let plan = Plan {
         pooled_room: Some(room),
-        ..Plan::new(peers, cell)
+        receives: plan.receives.min(credits),
+        ..plan
     };
     Pair::new(peers, plan)
 }
@@ -177,6 +182,43 @@ fn who_asked_is_told(peers: &Peers) {
         );
         pair.settle_all();
     }
+    pair.finish();
+}
+
+/// More messages than there are credits, of which its side has looked at the first alone.
+fn who_kept_up_is_told(peers: &Peers) {
+    let mut pair = pair(peers, CELL);
+    for round in 0..2 * pair.plan.receives as usize + 1 {
+        let before = pair.ends[1].tells();
+        pair.send(0, 0..1, 1 + round);
+        if round == 0 {
+            pair.step_until("endpoint duty 4: it is told of the first message", |pair| {
+                pair.ends[1].tells() > before
+            });
+        }
+        wait_for(
+            pair.deadline(),
+            "endpoint duty 4: a message has come",
+            || {
+                for ended in pair.ends[0].reap(8) {
+                    pair.settle(0, &ended);
+                }
+                let is_over = pair.ends[0].in_flight(Table::Jobs) == 0;
+                is_over && pair.take(1)
+            },
+        );
+    }
+    assert!(
+        !pair.ends[1].has_message(),
+        "endpoint duty 4: nothing was sent"
+    );
+    let before = pair.ends[1].tells();
+    pair.send(0, 0..1, 5);
+    pair.step_until(
+        "endpoint duty 4: `changed` is called for who took messages without a look",
+        |pair| pair.ends[1].tells() > before,
+    );
+    pair.settle_all();
     pair.finish();
 }
 

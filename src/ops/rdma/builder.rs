@@ -79,8 +79,7 @@ impl RdmaBuilder<'_> {
 
     /// Receives from a pool that it shares with other Rdmas: see [`RecvPool`]. Its messages come
     /// from [`Rdma::messages`], and [`Rdma::recv`] and [`Rdma::recv_stream`] are refused.
-    /// [`recv_queue_size`](Self::recv_queue_size) and [`recv_chain_len`](Self::recv_chain_len) are
-    /// not used then.
+    /// [`recv_queue_size`](Self::recv_queue_size) is not used then.
     #[doc(alias = "ibv_srq")]
     pub fn recv_pool(mut self, pool: &RecvPool) -> Self {
         self.recv_pool = Some(pool.clone());
@@ -128,7 +127,7 @@ impl RdmaBuilder<'_> {
         self
     }
 
-    /// Attaches the context to a WorkQ, in the state Init. All memory for receives is taken here.
+    /// Attaches the context to a WorkQ, in the state Init. The table of receives is made here.
     ///
     /// # Errors
     ///

@@ -225,10 +225,10 @@ impl Rdma {
     /// built with, in the order in which the peer sent them. A message is copied when the stream
     /// is polled for it.
     ///
-    /// The stream ends after the first error, which it yields. If the peer has left, its messages
-    /// come first, and the [`state`](Rdma::state) stays Connected until all of them were taken. A
-    /// failed operation of this side, or a reset, drops them. With
-    /// [`Mode::Hybrid`](crate::Mode::Hybrid) it waits by event.
+    /// The stream ends after the first error, which it yields, and with a reset. If the peer has
+    /// left, its messages come first, and the [`state`](Rdma::state) stays Connected until all of
+    /// them were taken. An operation of this side that fails meanwhile, since the peer has left
+    /// for instance, drops them. With [`Mode::Hybrid`](crate::Mode::Hybrid) it waits by event.
     ///
     /// # Errors
     ///

@@ -2,7 +2,8 @@
 //!
 //! An endpoint with a pool posts no receives. It lends its peer credits for a few messages, which
 //! need no Buf: the provider keeps them until a stream takes them, one by one. So an idle
-//! connection has no Buf, and a connection whose messages nobody takes stops its own peer alone (ADR 0040).
+//! connection has no Buf, and a connection whose messages nobody takes stops its own peer alone
+//! (ADR 0040).
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -22,6 +23,8 @@ pub(super) struct PooledReceives {
     /// For a message, and for the end of the connection.
     wait: Pin<Box<DisconnectWait<Pair>>>,
     rdma: Rdma,
+    /// The life of the endpoint whose messages these are.
+    life: u32,
 }
 
 impl PooledReceives {
@@ -31,6 +34,7 @@ impl PooledReceives {
             bufs: bufs.map(Box::pin),
             wait: Box::pin(DisconnectWait::new(Pair(rdma.clone()))),
             rdma: rdma.clone(),
+            life: rdma.port().receives().life(),
         }
     }
 
@@ -43,6 +47,10 @@ impl PooledReceives {
             return Poll::Ready(Err(JobError::of(Reason::NoRecvPool)));
         };
         let port = self.rdma.port();
+        // Messages of another connection are for another stream.
+        if let Some(error) = port.ended_since(self.life) {
+            return Poll::Ready(Err(error));
+        }
         loop {
             if !port.has_message() {
                 // A Buf that comes home is for others meanwhile.

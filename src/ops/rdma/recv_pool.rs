@@ -22,7 +22,7 @@ const CREDITS: u32 = 16;
 ///
 /// **Fairness.** A stream that has a message and finds the pool empty stands in line for a Buf,
 /// with others that wait for one ([`BufPool::alloc`]), and takes one message at its turn. It waits
-/// for the end of its connection as well.
+/// for the end of its connection as well. A message without data takes a Buf for that moment.
 ///
 /// ```
 /// use futures::TryStreamExt;

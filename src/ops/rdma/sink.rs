@@ -43,6 +43,8 @@ struct Flights<S: MaybeSource> {
     launched: usize,
     /// The number of those behind them, which stand in line for a Slot.
     in_line: usize,
+    /// The last of them was refused: nothing is submitted behind it.
+    refused: bool,
 }
 
 impl<S: MaybeSource> SendSink<S> {
@@ -53,6 +55,7 @@ impl<S: MaybeSource> SendSink<S> {
                 places: VecDeque::new(),
                 launched: 0,
                 in_line: 0,
+                refused: false,
             },
             rdma: rdma.clone(),
             depth,
@@ -94,6 +97,9 @@ impl<S: MaybeSource> SendSink<S> {
     /// Submits what was fed, in order: inline as far as the device can, and the rest by Slots.
     /// Returns how many messages were finished inline, and their bytes.
     fn submit(&mut self, cx: &mut Context<'_>) -> Result<(usize, usize), JobError> {
+        if self.flights.refused {
+            self.fed.clear();
+        }
         if self.fed.is_empty() {
             return Ok((0, 0));
         }
@@ -107,6 +113,9 @@ impl<S: MaybeSource> SendSink<S> {
         for (src, begun) in self.fed.drain(..) {
             let request = RdmaRequest::new(self.rdma.clone(), Verb::Send(None), src, ());
             self.flights.start(cx, request, begun);
+            if self.flights.refused {
+                break;
+            }
         }
         Ok((finished, bytes))
     }
@@ -136,11 +145,14 @@ impl<S: MaybeSource> Flights<S> {
         self.places[last].set(Some(JobFuture::new(request)));
         let mut flight = self.at(last);
         let started = flight.as_mut().start(cx, Prepared::new(begun), prepare);
+        let refused = matches!(started, Poll::Ready(Err(_)));
         if let Poll::Ready(outcome) = started {
             // Those before it are told first.
             _ = flight.as_mut().keep(outcome);
         }
-        match flight.is_in_line() {
+        let is_in_line = flight.is_in_line();
+        self.refused |= refused;
+        match is_in_line {
             true => self.in_line += 1,
             false => self.launched += 1,
         }
@@ -151,6 +163,7 @@ impl<S: MaybeSource> Flights<S> {
         while self.in_line > 0 {
             let mut flight = self.at(self.launched);
             let polled = flight.as_mut().go_on(cx, prepare);
+            let refused = matches!(polled, Poll::Ready(Err(_)));
             if let Poll::Ready(outcome) = polled {
                 _ = flight.as_mut().keep(outcome);
             }
@@ -159,6 +172,12 @@ impl<S: MaybeSource> Flights<S> {
             }
             self.in_line -= 1;
             self.launched += 1;
+            if refused {
+                self.refused = true;
+                let behind = self.places.range_mut(self.launched..);
+                behind.for_each(|place| place.set(None));
+                self.in_line = 0;
+            }
         }
         while self.launched > 0
             && let Poll::Ready(outcome) = self.at(0).go_on(cx, prepare)

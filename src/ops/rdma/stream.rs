@@ -13,6 +13,7 @@ use super::pooled_receives::PooledReceives;
 use super::posted_receives::PostedReceives;
 use crate::error::JobError;
 use crate::mem::BufPool;
+use crate::reactor::budget;
 
 /// The stream of [`Rdma::recv_stream`] and of [`Rdma::messages`].
 #[must_use = "streams do nothing unless polled"]
@@ -60,6 +61,10 @@ impl Stream for RecvStream {
             Receives::Pooled(receives) => receives.poll_message(cx),
         });
         budget.made_progress();
+        if let (Receives::Pooled(_), Ok(message)) = (&self.receives, &outcome) {
+            // Its bytes were copied in this poll. If they took the budget, the next poll waits.
+            _ = budget::finished_all(cx, 0, message.received.len);
+        }
         if outcome.is_err() {
             self.failed = true;
             match &mut self.receives {

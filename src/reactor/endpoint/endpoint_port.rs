@@ -13,7 +13,7 @@ use arrayvec::ArrayVec;
 
 use super::watch::{RdmaState, RdmaWatch, Watched};
 use crate::device::{Endpoint, EndpointConfig, EndpointState, KeepAlive, Receive, Submit};
-use crate::error::{ErrorKind, JobError, Result};
+use crate::error::{ErrorKind, JobError, Reason, Result};
 use crate::mem::Grow;
 use crate::reactor::tables::{Changed, Receipt, Received, RecvBuf, RecvTable};
 use crate::reactor::workq::{Attachment, Shared};
@@ -221,6 +221,15 @@ impl EndpointPort {
         self.attachment.shared.notify_line(table, false);
         let nonsense = JobError::device(ErrorKind::Unexpected, 0);
         Err(submitted.refused.unwrap_or(nonsense))
+    }
+
+    /// Why nothing comes any more that belongs to this life of the endpoint, if it was reset or the
+    /// WorkQ was shut down.
+    pub(crate) fn ended_since(&self, life: u32) -> Option<JobError> {
+        if self.receives.life() != life {
+            return Some(JobError::flushed(JobError::of(Reason::Reset)));
+        }
+        self.check_open().err()
     }
 
     /// Whether there is a message to take. If not, streams without a receive are woken by the next.

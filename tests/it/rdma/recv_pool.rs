@@ -478,6 +478,128 @@ fn pools_that_no_device_takes_are_refused() {
     assert!(attach(&RecvPool::new(&small)).is_ok());
 }
 
+/// A stream that always finds a message never looks at its WorkQ, and is told of the first one that
+/// it does not find.
+#[test]
+fn a_stream_that_keeps_up_with_its_peer_is_told_of_the_next_message() {
+    for mode in all_modes() {
+        for (credits, pulls) in [(1, 2), (4, 5), (16, 17), (16, 40)] {
+            run(async {
+                let pool = |device: &Device| RecvPool::new(&bufs(device, 2)).credits(credits);
+                let server = Server::new(Setup::new(false, mode), 1, pool);
+                let mut stream = server.rdmas[0].messages();
+                // It waits, and is told: the reaper looks at its endpoint without hints now.
+                let first = tokio::spawn(async move { (next(&mut stream).await, stream) });
+                tokio::task::yield_now().await;
+                server.send(0, b"first").await.unwrap();
+                let (_, mut stream) = in_time("the first", first).await.unwrap();
+                for number in 0..pulls {
+                    server.send(0, &[number]).await.unwrap();
+                    assert_eq!(next(&mut stream).await, [number]);
+                }
+                let last = tokio::spawn(async move { next(&mut stream).await });
+                for _ in 0..5 {
+                    tokio::task::yield_now().await;
+                }
+                server.send(0, b"last").await.unwrap();
+                let last = in_time("the last", last).await.unwrap();
+                assert_eq!(last, b"last", "{mode:?}, {credits} credits");
+            });
+        }
+    }
+}
+
+/// Sender and receiver on a thread each, at their own speeds.
+#[test]
+fn messages_between_threads_are_all_told() {
+    const MESSAGES: u32 = 20_000;
+    for (mode, credits) in [(Mode::EventDriven, 16), (Mode::EventDriven, 1)] {
+        let pool = |device: &Device| RecvPool::new(&bufs(device, 2)).credits(credits);
+        let server = Server::new(Setup::new(false, mode), 1, pool);
+        let (server, taken) = (&server, &std::sync::atomic::AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                run(async {
+                    let mut stream = server.rdmas[0].messages();
+                    for number in 0..MESSAGES {
+                        assert_eq!(next(&mut stream).await, number.to_le_bytes());
+                        taken.store(number + 1, std::sync::atomic::Ordering::Relaxed);
+                    }
+                });
+            });
+            run(async {
+                for number in 0..MESSAGES {
+                    let sent = server.send(0, &number.to_le_bytes()).await;
+                    let so_far = taken.load(std::sync::atomic::Ordering::Relaxed);
+                    assert_eq!(sent, Ok(4), "message {number}, and {so_far} were taken");
+                }
+            });
+        });
+    }
+}
+
+#[test]
+fn a_stream_does_not_outlive_its_connection() {
+    for mode in all_modes() {
+        run(async {
+            let server = server(mode, 1, 2);
+            let (rdma, peer) = (&server.rdmas[0], &server.clients[0]);
+            let mut stream = rdma.messages();
+            assert!(stream.next().now_or_never().is_none());
+            rdma.reset().unwrap();
+            peer.reset().unwrap();
+            connect(rdma, peer);
+            server.send(0, b"of the second").await.unwrap();
+            let error = in_time("the end", stream.next())
+                .await
+                .unwrap()
+                .unwrap_err();
+            assert_eq!(error.cause(), Some(Reason::Reset), "{mode:?}");
+            assert_eq!(next(&mut rdma.messages()).await, b"of the second");
+        });
+    }
+}
+
+#[test]
+fn a_stream_takes_nothing_after_a_shutdown() {
+    run(async {
+        let server = server(Mode::EventDriven, 1, 2);
+        for number in 0..3 {
+            server.send(0, &[number]).await.unwrap();
+        }
+        let mut stream = server.rdmas[0].messages();
+        assert_eq!(next(&mut stream).await, [0]);
+        in_time("the shutdown", server.workq.shutdown())
+            .await
+            .unwrap();
+        let error = in_time("the end", stream.next())
+            .await
+            .unwrap()
+            .unwrap_err();
+        assert_eq!(error.reason(), Reason::Shutdown);
+    });
+}
+
+/// A job that asks whether the peer is there says that it has left, and not that it has no receive.
+#[test]
+fn a_job_that_outwaits_the_last_messages_says_that_the_peer_has_left() {
+    run(async {
+        let setup = Setup::new(false, Mode::EventDriven).rnr(Duration::from_millis(50));
+        let mut server = Server::new(setup, 1, |device| RecvPool::new(&bufs(device, 2)));
+        let device = server.client.device.clone();
+        let builder = Rdma::builder(&device).recv_pool(&server.pool);
+        let rdma = builder.rnr_timeout(Duration::from_millis(50));
+        let rdma = rdma.attach(&server.workq).unwrap();
+        let peer = context(&device, &server.client.workq, setup);
+        connect(&rdma, &peer);
+        server.clients[0] = peer;
+        server.send(0, b"last words").await.unwrap();
+        server.clients.clear();
+        let ended = in_time("the job", rdma.write((), ())).await;
+        assert_eq!(failed(ended).0, Reason::PeerClosed);
+    });
+}
+
 /// A burst of a sink to a stream that is slow: it stops by itself, and loses nothing.
 #[test]
 fn a_burst_meets_a_slow_stream() {

@@ -122,6 +122,10 @@ pub enum RdmaSin {
     LosesTaken,
     /// Endpoint duty 4: no message is told of.
     HidesMessages,
+    /// Endpoint duty 4: more credits are lent than were asked for.
+    LendsTooMuch,
+    /// Endpoint duty 4: messages are there after a reset.
+    KeepsMessages,
     /// What was taken back can still be imported, and written.
     ExportsForEver,
     /// An import is told to be permitted everything.
@@ -351,6 +355,7 @@ unsafe impl Queue for SinfulQueue {
                     changed();
                 });
             }
+            RdmaSin::LendsTooMuch => config.recv_queue_size *= 2,
             RdmaSin::LiesOfQueues if config.recv_queue_size == self.0.longest_queue => {
                 let text = "not such large queues";
                 return Err(tokio_doca::Error::new(ErrorKind::NotSupported, None, text));
@@ -618,7 +623,11 @@ unsafe impl Endpoint for SinfulEndpoint {
     }
 
     fn has_message(&self) -> bool {
-        self.shared.sin != RdmaSin::HidesMessages && self.endpoint.has_message()
+        match self.shared.sin {
+            RdmaSin::HidesMessages => false,
+            RdmaSin::KeepsMessages if self.was_reset.load(Ordering::SeqCst) => true,
+            _ => self.endpoint.has_message(),
+        }
     }
 
     unsafe fn take_message(

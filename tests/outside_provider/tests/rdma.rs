@@ -200,6 +200,8 @@ fn endpoint_duty_4_a_message_that_is_not_taken_as_it_came_is_found() {
         RdmaSin::SpoilsTaken,
         RdmaSin::LosesTaken,
         RdmaSin::HidesMessages,
+        RdmaSin::LendsTooMuch,
+        RdmaSin::KeepsMessages,
     ] {
         let soft = Soft::builder().build().open("pf0").unwrap();
         sins::found(sin, "dut", |deadline| {

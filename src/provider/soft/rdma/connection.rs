@@ -53,10 +53,8 @@ impl Connection {
 
     /// Lends the peer so many credits, for messages that are pulled.
     pub(super) fn lend(&mut self, credits: u32, room: usize) {
-        self.receiving = Receiving::pulled();
-        for _ in 0..credits {
-            self.post(room);
-        }
+        let room = u32::try_from(room).unwrap_or(u32::MAX);
+        self.receiving = Receiving::pulled(&self.messages, credits, room);
     }
 
     /// Whether there is a message to pull.
@@ -64,7 +62,7 @@ impl Connection {
         self.receiving.ask(&self.messages)
     }
 
-    /// Takes the oldest message, and lends its credit anew, for as much room.
+    /// Takes the oldest message, as [`Receiving::pull`].
     ///
     /// # Errors
     ///
@@ -77,14 +75,10 @@ impl Connection {
         &mut self,
         dst: &Segments,
         room: usize,
-        lent: usize,
     ) -> Result<Option<Head>, Nonsense> {
         // SAFETY: as the caller promises.
         let pulled = unsafe { self.receiving.pull(&self.messages, dst, room) }?;
-        if let Some(Head { kind, len, .. }) = pulled
-            && (kind == Kind::WriteImm || len as usize <= room)
-        {
-            self.post(lent);
+        if pulled.is_some() {
             self.notify_room();
         }
         Ok(pulled)

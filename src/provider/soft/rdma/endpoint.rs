@@ -308,7 +308,7 @@ impl Shared {
             return Ok(None);
         };
         // SAFETY: as the caller promises.
-        let head = match unsafe { connection.pull(dst, room, lent) } {
+        let head = match unsafe { connection.pull(dst, room) } {
             Ok(None) => return Ok(None),
             Ok(Some(head)) => head,
             Err(_) => {
@@ -317,8 +317,10 @@ impl Shared {
                 return Err(cause);
             }
         };
-        if connection.presence().is_err() && !connection.receiving.has_more(&connection.messages) {
-            // Whoever looks finds that it has left.
+        let receiving = &connection.receiving;
+        let has_left =
+            || connection.presence().is_err() && !receiving.has_more(&connection.messages);
+        if receiving.has_overtaken() || has_left() {
             self.ports.mark_ready(self.number);
         }
         let len = head.len as usize;

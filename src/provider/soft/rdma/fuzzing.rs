@@ -143,10 +143,7 @@ impl Scribbler {
             receiving.post(&messages, ROOM as u32);
         }
         // The same messages, as an endpoint with a pool takes them.
-        let mut pulling = Receiving::pulled();
-        for _ in 0..RECEIVES {
-            pulling.post(&messages, ROOM as u32);
-        }
+        let mut pulling = Receiving::pulled(&messages, RECEIVES, ROOM as u32);
         let mut bytes = vec![0xa5; GUARD + ROOM + GUARD];
         let mut message = vec![1; LONG];
         for act in input.chunks_exact(10) {
@@ -157,10 +154,7 @@ impl Scribbler {
                 4 => {
                     let dst = segments(&mut bytes[GUARD..GUARD + ROOM]);
                     // SAFETY: the bytes are there, and as many.
-                    let taken = unsafe { pulling.pull(&messages, &dst, ROOM) };
-                    if taken.is_ok_and(|head| head.is_some()) {
-                        pulling.post(&messages, ROOM as u32);
-                    }
+                    let _ = unsafe { pulling.pull(&messages, &dst, ROOM) };
                     pulling.ask(&messages);
                     if pulling.note(&messages).is_ok() {
                         let finds = pulling.watch().finds(&messages);

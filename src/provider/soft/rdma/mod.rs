@@ -58,6 +58,7 @@ mod work;
 
 pub(super) use endpoint::SoftEndpoint;
 
-/// The longest message that is pulled: the stream has room for all of it.
-pub(super) const MAX_POOLED_ROOM: usize = messages::STREAM;
+/// The longest message that is pulled: the stream has room for it, and it is copied in one go, as
+/// much as one look copies.
+pub(super) const MAX_POOLED_ROOM: usize = messages::STREAM / 2;
 pub(super) use reaper::Reaper;

@@ -182,15 +182,6 @@ proptest! {
     }
 }
 
-/// A receiving half whose messages are pulled, with so many credits of so much room.
-fn lent(messages: &MessageRing, credits: u32, room: usize) -> Receiving {
-    let mut receiving = Receiving::pulled();
-    for _ in 0..credits {
-        receiving.post(messages, room as u32);
-    }
-    receiving
-}
-
 #[derive(Clone, Debug)]
 enum PullAct {
     Send(usize),
@@ -220,13 +211,19 @@ proptest! {
     /// A model: messages are pulled whole and in order, no more than there are credits are on
     /// their way, and who asked and found none is told of the next one.
     #[test]
-    fn messages_are_pulled_whole_and_in_order(acts in pull_acts()) {
-        const CREDITS: usize = 4;
-        let (host, guest, _) = messages(Shape { host: 1, guest: CREDITS as u32 });
+    fn messages_are_pulled_whole_and_in_order(
+        acts in pull_acts(),
+        credits in prop::sample::select(vec![1_u32, 4]),
+    ) {
+        let (host, guest, _) = messages(Shape { host: 1, guest: credits });
         let mut sending = Sending::default();
-        let mut receiving = lent(&guest, CREDITS as u32, STREAM);
+        let mut receiving = Receiving::pulled(&guest, credits, STREAM as u32);
         let (mut waiting, mut sent) = (VecDeque::new(), VecDeque::new());
         let (mut fill, mut wanted) = (0_u8, true);
+        // What whoever looks knows: what it watches, and whether it was asked to look.
+        let (mut watch, mut looks) = (receiving.watch(), false);
+        // Messages that have come, and how many had at the last look.
+        let (mut came, mut seen) = (0, 0);
         for act in acts.into_iter().chain([PullAct::Note]) {
             match act {
                 PullAct::Send(len) => {
@@ -239,12 +236,15 @@ proptest! {
                     let head = head(Kind::SendImm, len, 7);
                     // SAFETY: the bytes are there, and long enough.
                     match unsafe { sending.send(&host, head, &src, most) }.unwrap() {
-                        Sent::All => sent.push_back(waiting.pop_front().unwrap()),
-                        Sent::NoReceive => prop_assert_eq!(sent.len(), CREDITS),
+                        Sent::All => {
+                            sent.push_back(waiting.pop_front().unwrap());
+                            came += 1;
+                        }
+                        Sent::NoReceive => prop_assert_eq!(sent.len(), credits as usize),
                         Sent::NoRoom | Sent::Part => {}
                         Sent::TooLong(_) => unreachable!("it fits"),
                     }
-                    prop_assert!(sent.len() <= CREDITS);
+                    prop_assert!(sent.len() <= credits as usize);
                 }
                 PullAct::Ask => {
                     prop_assert_eq!(receiving.ask(&guest), !sent.is_empty());
@@ -254,8 +254,8 @@ proptest! {
                     let told = receiving.note(&guest).unwrap();
                     prop_assert_eq!(told, wanted && !sent.is_empty());
                     wanted &= !told;
-                    // Whoever looks at nothing but the watch finds the next one by it.
-                    prop_assert!(!receiving.watch().finds(&guest));
+                    (watch, looks, seen) = (receiving.watch(), false, came);
+                    prop_assert!(!watch.finds(&guest));
                 }
                 PullAct::Pull => {
                     let mut room = vec![0_u8; STREAM];
@@ -264,7 +264,7 @@ proptest! {
                     let pulled = unsafe { receiving.pull(&guest, &dst, STREAM) }.unwrap();
                     prop_assert_eq!(pulled.is_some(), !sent.is_empty());
                     let Some(head) = pulled else { continue };
-                    receiving.post(&guest, STREAM as u32);
+                    looks |= receiving.has_overtaken();
                     let bytes = sent.pop_front().unwrap();
                     prop_assert_eq!((head.kind, head.immediate), (Kind::SendImm, 7));
                     prop_assert_eq!(head.len as usize, bytes.len());
@@ -272,6 +272,7 @@ proptest! {
                     prop_assert!(room[bytes.len()..].iter().all(|&byte| byte == 0));
                 }
             }
+            prop_assert!(came == seen || looks || watch.finds(&guest), "nobody looks again");
         }
     }
 
@@ -284,7 +285,7 @@ proptest! {
         const GUARD: usize = 64;
         let shape = Shape { host: 4, guest: 4 };
         let (host, _, memory) = messages(shape);
-        let mut receiving = lent(&host, 4, room);
+        let mut receiving = Receiving::pulled(&host, 4, room as u32);
         let mut bytes = vec![0xa5_u8; GUARD + room + GUARD];
         let base = shape.len().unwrap() / 2;
         let entries = (0..4).map(|number| base + (384_usize + 32).next_multiple_of(ENTRY) + ENTRY * number);
@@ -305,10 +306,10 @@ proptest! {
             }
             let dst = segments(&mut bytes[GUARD..GUARD + room]);
             // SAFETY: the bytes are there, and long enough.
-            if let Ok(Some(head)) = unsafe { receiving.pull(&host, &dst, room) }
-                && head.len as usize <= room
-            {
-                receiving.post(&host, room as u32);
+            let pulled = unsafe { receiving.pull(&host, &dst, room) };
+            if let Ok(Some(head)) = pulled {
+                let data = matches!(head.kind, Kind::Send | Kind::SendImm);
+                prop_assert!(!data || head.len as usize <= room, "more than was lent");
             }
         }
         let guards = bytes[..GUARD].iter().chain(&bytes[GUARD + room..]);

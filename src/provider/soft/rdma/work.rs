@@ -236,7 +236,9 @@ impl Shared {
                         inner.due = None;
                     }
                     if connection.wants {
-                        break self.wait(inner);
+                        // Of a peer that has left, messages were not taken in time.
+                        let left = connection.presence().err();
+                        break self.wait(inner).map_err(|error| left.unwrap_or(error));
                     }
                     // Look once more: the peer must see that this side waits, or have posted
                     // before.

@@ -26,7 +26,7 @@ impl Drop for Resetting<'_> {
 
 impl RecvTable {
     /// The life that the endpoint is in, or is about to begin.
-    pub(in crate::reactor) fn life(&self) -> u32 {
+    pub(crate) fn life(&self) -> u32 {
         self.life.load(Ordering::SeqCst)
     }
 

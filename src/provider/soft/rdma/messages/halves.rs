@@ -150,6 +150,8 @@ struct Noted {
     watch: Watch,
     /// Somebody found no message, and was not told of one since.
     wanted: bool,
+    /// The most bytes of a message.
+    room: u32,
 }
 
 /// What a side that looks by itself looks for.
@@ -190,14 +192,15 @@ fn streamed(head: Head) -> usize {
     }
 }
 
-/// Looks for a message whose bytes begin so far in the stream.
-fn whole(messages: &MessageRing, number: u64, at: u64) -> Result<Next, Nonsense> {
+/// Looks for a message whose bytes begin so far in the stream, and which has at most so many.
+fn whole(messages: &MessageRing, number: u64, at: u64, room: u32) -> Result<Next, Nonsense> {
     let Some(head) = messages.head(number) else {
         return Ok(Next::Missing(Watch::Message(number)));
     };
     let head = head?;
     let len = streamed(head);
-    if len > STREAM {
+    let is_data = matches!(head.kind, Kind::Send | Kind::SendImm);
+    if len > STREAM || is_data && head.len > room {
         return Err(Nonsense);
     }
     if len > 0 && messages.stream_len(at)? < len {
@@ -218,18 +221,24 @@ pub(in super::super) enum Got {
 }
 
 impl Receiving {
-    /// For messages that are pulled. Somebody may have asked for one before there was a ring.
-    pub(in super::super) fn pulled() -> Receiving {
+    /// For messages that are pulled, of which the peer may send so many of so many bytes.
+    pub(in super::super) fn pulled(messages: &MessageRing, credits: u32, room: u32) -> Receiving {
         let noted = Noted {
             number: 0,
             end: 0,
             watch: Watch::Message(0),
+            // Somebody may have asked for one before there was a ring.
             wanted: true,
+            room,
         };
-        Receiving {
+        let mut receiving = Receiving {
             noted: Some(noted),
             ..Receiving::default()
+        };
+        for _ in 0..credits {
+            receiving.post(messages, room);
         }
+        receiving
     }
 
     #[inline]
@@ -263,10 +272,20 @@ impl Receiving {
 
     /// The oldest message that was not pulled, if it is there whole.
     fn next(&self, messages: &MessageRing) -> Result<Option<Head>, Nonsense> {
-        match whole(messages, self.number, self.consumed)? {
+        let Some(noted) = &self.noted else {
+            return Ok(None);
+        };
+        match whole(messages, self.number, self.consumed, noted.room)? {
             Next::Whole(head) => Ok(Some(head)),
             Next::Missing(_) => Ok(None),
         }
+    }
+
+    /// Whether the message that was pulled last is the first that nobody who looks has seen. What
+    /// they watch may never be found from then on: they must look once.
+    pub(in super::super) fn has_overtaken(&self) -> bool {
+        let noted = self.noted.as_ref();
+        noted.is_some_and(|noted| self.number == noted.number + 1)
     }
 
     /// Whether there is a message to pull. If not, [`note`](Self::note) tells of the next one.
@@ -290,7 +309,7 @@ impl Receiving {
         }
         // No more than there are credits.
         while noted.number < self.posted {
-            match whole(messages, noted.number, noted.end)? {
+            match whole(messages, noted.number, noted.end, noted.room)? {
                 Next::Whole(head) => {
                     noted.number += 1;
                     noted.end += streamed(head) as u64;
@@ -313,8 +332,8 @@ impl Receiving {
         Ok(told)
     }
 
-    /// Takes the oldest message if it is there whole, and lends its credit anew. A message that is
-    /// longer than `room` stays.
+    /// Takes the oldest message if it is there whole, and lends its credit anew. A message stays
+    /// that is longer than `room`, or that says that the peer had a longer one.
     ///
     /// # Safety
     ///
@@ -330,6 +349,7 @@ impl Receiving {
         };
         let len = head.len as usize;
         match head.kind {
+            Kind::TooLong => return Ok(Some(head)),
             Kind::Send | Kind::SendImm if len > room => return Ok(Some(head)),
             Kind::Send | Kind::SendImm if len <= INLINE => {
                 let from = messages.incoming(self.number, len);
@@ -348,9 +368,11 @@ impl Receiving {
                 self.consumed += len as u64;
                 messages.set_consumed(self.consumed);
             }
-            Kind::WriteImm | Kind::TooLong => {}
+            Kind::WriteImm => {}
         }
         self.number += 1;
+        let lent = self.noted.as_ref().map_or(0, |noted| noted.room);
+        self.post(messages, lent);
         Ok(Some(head))
     }
 
