@@ -15,7 +15,7 @@ pub(super) struct Counts {
     completed: AtomicU64,
     failed: AtomicU64,
     flushed: AtomicU64,
-    polls: AtomicU64,
+    full_polls: AtomicU64,
     empty_polls: AtomicU64,
     received: AtomicU64,
     // Written by whoever waits.
@@ -33,8 +33,10 @@ impl Counts {
     /// A device was asked, and these are over. The caller is in the gate.
     #[inline(always)]
     pub(in crate::reactor) fn completed(&self, completions: &[Completion]) {
-        add(&self.polls, 1);
-        add(&self.empty_polls, u64::from(completions.is_empty()));
+        if completions.is_empty() {
+            return add(&self.empty_polls, 1);
+        }
+        add(&self.full_polls, 1);
         add(&self.completed, completions.len() as u64);
     }
 
@@ -92,7 +94,7 @@ impl Counts {
 
     /// How often devices were asked for completions.
     pub(in crate::reactor) fn polls(&self) -> u64 {
-        self.polls.load(Relaxed)
+        self.full_polls.load(Relaxed) + self.empty_polls()
     }
 
     /// How often devices were asked to ring.
