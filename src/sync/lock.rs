@@ -36,6 +36,16 @@ impl<T> Lock for ::loom::sync::Mutex<T> {
     }
 }
 
+/// Locks std's mutex if it is free, as [`lock`] does.
+#[inline]
+pub(crate) fn try_lock<T>(mutex: &sync::Mutex<T>) -> Option<sync::MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(sync::TryLockError::WouldBlock) => None,
+    }
+}
+
 /// Locks a mutex even if a thread panicked while it held the lock. No user code runs under any of
 /// the crate's locks, and a panic of the crate's own leaves nothing half done.
 #[inline]

@@ -14,7 +14,7 @@ mod wakers;
 
 pub(crate) use blocking::{Blocking, deadline};
 pub(crate) use cell::UnsafeCell;
-pub(crate) use lock::lock;
+pub(crate) use lock::{lock, try_lock};
 pub(crate) use order::{Order, Turn};
 pub(crate) use waiters::{WaitNode, Waiters};
 pub(crate) use wakers::{contain, discard, log, wake};

@@ -117,6 +117,55 @@ fn an_orphan_is_heard_of_though_a_channel_was_attached_meanwhile() {
     });
 }
 
+/// A poll that finds nothing looks at the completion queue up to 32 times, and collects nothing.
+#[test]
+fn a_busy_poll_looks_a_few_times_and_takes_no_turn_in_vain() {
+    let world = World::new([Description::roce("fake0")]);
+    let verbs = provider(&world);
+    let device = open(&verbs, "fake0");
+    let workq = WorkQ::builder().mode(Mode::BusyPoll).build().unwrap();
+    let dma = Dma::builder(&device).attach(&workq).unwrap();
+    let hold = world.fake("fake0").hold();
+    let (src, dst) = pair(&pool(&[&device]));
+    let mut copy = Box::pin(dma.copy(&src, &dst));
+    run(async {
+        poll_pending(copy.as_mut());
+        let before = (world.polls(), workq.stats().polls);
+        for _ in 0..100 {
+            poll_pending(copy.as_mut());
+        }
+        let looks = world.polls() - before.0;
+        assert!((100..=3200).contains(&looks), "{looks} looks in 100 polls");
+        assert_eq!(workq.stats().polls, before.1, "turns in vain");
+        drop(hold);
+        assert_eq!(in_time("the copy", copy.as_mut()).await, Ok(1000));
+    });
+    drop(copy);
+}
+
+#[test]
+fn a_copy_that_sleeps_makes_one_turn() {
+    on_fake(|fake, device| {
+        let workq = WorkQ::builder().build().unwrap();
+        let dma = Dma::builder(device).attach(&workq).unwrap();
+        let pool = pool(&[device]);
+        run(async {
+            // The first one hears of the channel that was attached, too.
+            let mut turns = None;
+            for _ in 0..20 {
+                let (src, dst) = pair(&pool);
+                let hold = fake.hold();
+                let mut copy = Box::pin(dma.copy(&src, &dst));
+                poll_pending(copy.as_mut());
+                drop(hold);
+                assert_eq!(in_time("the copy", copy).await, Ok(1000));
+                let before = turns.replace(workq.stats().polls);
+                assert_eq!(turns, before.map(|turns| turns + 1).or(turns));
+            }
+        });
+    });
+}
+
 /// Everything that there is on an adapter, in any order of drops.
 enum Thing {
     WorkQ(#[expect(dead_code)] WorkQ),

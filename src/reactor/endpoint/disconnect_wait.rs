@@ -84,7 +84,7 @@ impl<P: AsRef<EndpointPort>> DisconnectWait<P> {
                 return Poll::Ready(error);
             }
             // Arm, then look.
-            if shared.arm() | shared.ready() {
+            if shared.arm() {
                 shared.turn();
             }
             if !shared.mode.is_still(policy) {

@@ -199,7 +199,7 @@ fn poll_event(
     // Arm, then look. Its Slots are seen asleep from the submission on, so that whoever turns for
     // an event arms again.
     fence(Ordering::SeqCst);
-    if !shared.expected.load(Ordering::Relaxed) && shared.arm() | shared.ready() {
+    if !shared.expected.load(Ordering::Relaxed) && shared.arm() {
         shared.turn();
     }
     if ends.any() {

@@ -34,7 +34,7 @@ impl Unpark {
         self.asleep.store(true, Ordering::SeqCst);
         let slept = if self.woken.load(Ordering::SeqCst) {
             true
-        } else if shared.arm() | shared.ready() {
+        } else if shared.arm() {
             shared.turn();
             true
         } else {

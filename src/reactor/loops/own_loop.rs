@@ -84,7 +84,7 @@ impl WorkQ {
     pub fn arm(&self) {
         let shared = &self.0;
         shared.own_loop.mark();
-        if shared.arm() | shared.ready() {
+        if shared.arm() {
             // Whether that was for the caller is known only when it was collected.
             shared.turn();
         }

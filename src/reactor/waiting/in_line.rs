@@ -116,7 +116,7 @@ impl Attachment {
         }
         shared.events.register(shared)?;
         // The end of any job may be what it waits for.
-        if shared.in_use() > 0 && shared.arm() | shared.ready() {
+        if shared.in_use() > 0 && shared.arm() {
             shared.turn();
         }
         if !shared.is_still(policy) || shared.pause.is_unheard() {

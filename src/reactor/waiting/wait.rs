@@ -2,7 +2,7 @@
 //! [`super::in_line`].
 //!
 //! In event mode a poll that finds nothing stores the waker, makes sure that this runtime is
-//! registered, arms, looks once more, and only then sleeps. In busy mode it looks a few dozen
+//! registered, arms, which looks once more, and only then sleeps. In busy mode it looks a few dozen
 //! times, wakes itself, and gives the CPU up after a budget: a spinning engine may share it. In
 //! Hybrid mode the last of those that wait does that for a bounded time, and then sleeps as the
 //! others do (`spin.rs`).
@@ -18,6 +18,10 @@ use crate::reactor::slots::{Outcome, Slot};
 use crate::reactor::spin::Spin;
 use crate::reactor::workq::Attachment;
 use crate::sync::atomic::fence;
+
+/// Looks that a queue is asked for at once: whether another thread has collected the end is asked
+/// after as many.
+const AT_ONCE: usize = 8;
 
 /// What an Op waits for: the end of a Job, or of a receive.
 pub(in crate::reactor) trait Awaited {
@@ -93,7 +97,7 @@ impl Attachment {
         // `event_turn`: either that sees that this Op sleeps, or this sees that no event is
         // expected.
         fence(Ordering::SeqCst);
-        if !shared.expected.load(Ordering::Relaxed) && shared.arm() | shared.ready() {
+        if !shared.expected.load(Ordering::Relaxed) && shared.arm() {
             shared.turn();
         }
         // Also without a look of one's own: somebody else may have reaped it before the waker was
@@ -156,12 +160,15 @@ impl Attachment {
         if fresh && several {
             return None;
         }
-        for _ in 0..if several { 1 } else { looks } {
+        let mut left = if several { 1 } else { looks };
+        while left > 0 {
             if let Some(outcome) = end.take() {
                 shared.misses.reset();
                 return Some(outcome);
             }
-            if self.queue.ready() {
+            let at_once = left.min(AT_ONCE);
+            left -= at_once;
+            if self.queue.ready_within(at_once) {
                 shared.turn();
                 let outcome = end.take();
                 if outcome.is_some() {

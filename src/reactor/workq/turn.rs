@@ -43,8 +43,8 @@ impl Driven for Shared {
         Ok(())
     }
 
-    /// Woken by an event: looks, arms if anybody waits, and looks once more. (Look-then-arm loses
-    /// wake-ups.)
+    /// Woken by an event: looks, and arms if anybody waits, which looks once more. (Look-then-arm
+    /// loses wake-ups.)
     #[inline]
     fn event_turn(&self) {
         self.counts.woken();
@@ -58,7 +58,7 @@ impl Driven for Shared {
         self.expected.swap(false, Ordering::AcqRel);
         fence(Ordering::SeqCst);
         self.turn();
-        if self.is_waited_for() && (self.arm() | self.ready()) {
+        if self.is_waited_for() && self.arm() {
             self.turn();
         }
         // First: an alarm that is taken out as due must be seen as due by the pause.
@@ -107,7 +107,8 @@ impl Shared {
         (phases.any_op() && policy.is_event()) || in_line()
     }
 
-    /// Asks every queue to ring. True if completions wait already.
+    /// Asks every queue to ring. True if completions wait already: what comes after that rings, so
+    /// that nobody looks again.
     pub(in crate::reactor) fn arm(&self) -> bool {
         self.counts.armed();
         // Others rely on an event once one is expected, also if a provider panics before it is
@@ -164,7 +165,7 @@ impl Shared {
         if self.core.registry.any_watched()
             && !self.mode.load().is_busy()
             && self.events.register(self).is_ok()
-            && self.arm() | self.ready()
+            && self.arm()
         {
             self.turn();
         }

@@ -9,7 +9,8 @@ use tokio_doca::verbs::ffi::Wc;
 
 use super::control::{fresh, number, object};
 use super::fabric::{
-    BELL, Bell, Channel, Cq, CqHead, Element, Errno, Fabric, POLLS_ARE_PLANNED, call, lock, waiting,
+    BELL, Bell, Channel, Cq, CqHead, Element, Errno, Fabric, POLLS, POLLS_ARE_PLANNED, call, lock,
+    waiting,
 };
 
 pub(super) unsafe extern "C" fn create_comp_channel(
@@ -164,6 +165,7 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
 }
 
 pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, max: c_int, to: *mut ibv_wc) -> c_int {
+    POLLS.fetch_add(1, Ordering::Relaxed);
     if !POLLS_ARE_PLANNED.load(Ordering::Relaxed) {
         let waiting = waiting(cq as usize);
         if waiting.load(Ordering::SeqCst) == 0 {

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -26,6 +26,8 @@ static FABRIC: LazyLock<Mutex<Fabric>> = LazyLock::new(Mutex::default);
 pub(super) static BELL: Condvar = Condvar::new();
 /// Somebody planned something that `poll_cq` has to look for.
 pub(super) static POLLS_ARE_PLANNED: AtomicBool = AtomicBool::new(false);
+/// How often `poll_cq` was called.
+pub(super) static POLLS: AtomicU64 = AtomicU64::new(0);
 
 pub(super) fn lock() -> MutexGuard<'static, Fabric> {
     FABRIC.lock().unwrap_or_else(PoisonError::into_inner)

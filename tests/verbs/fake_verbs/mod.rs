@@ -35,6 +35,7 @@ mod pair;
 mod wire;
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -111,6 +112,11 @@ impl World {
     /// How often this was called.
     pub fn calls(&self, name: &str) -> u64 {
         lock().calls.get(name).copied().unwrap_or(0)
+    }
+
+    /// How often completion queues were polled.
+    pub fn polls(&self) -> u64 {
+        fabric::POLLS.load(Relaxed)
     }
 
     /// How many work requests were carried out.

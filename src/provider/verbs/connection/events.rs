@@ -3,7 +3,7 @@
 //! It never waits for a connection's lock, whose holder may be waiting for the watcher
 //! (`Context::destroy`).
 
-use std::sync::{Arc, MutexGuard, TryLockError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::super::adapter::PROBES;
@@ -11,16 +11,12 @@ use super::rc::{RcConnection, RcInner};
 use super::timeouts::{LEAST, takes_receive};
 use crate::device::EndpointState;
 use crate::error::{JobError, Reason};
-use crate::sync::lock;
+use crate::sync::{lock, try_lock};
 
 impl RcConnection {
     /// The lock of `inner`, if it is free.
     fn try_inner(&self) -> Option<MutexGuard<'_, RcInner>> {
-        match self.inner.try_lock() {
-            Ok(inner) => Some(inner),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        try_lock(&self.inner)
     }
 
     /// It has failed, with its device. Who has the lock may be destroying a queue pair, and wait

@@ -114,6 +114,14 @@ unsafe impl Queue for VerbsQueue {
         self.0.core.cq.read_events();
     }
 
+    fn ready(&self) -> bool {
+        self.0.ready(1)
+    }
+
+    fn ready_within(&self, looks: usize) -> bool {
+        self.0.ready(looks)
+    }
+
     unsafe fn reap(&self, out: &mut [Completion]) -> usize {
         let mut poll = lock(&self.0.poll);
         let reaped = self.0.reap(&mut poll, out);

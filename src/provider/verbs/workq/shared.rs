@@ -5,6 +5,7 @@
 //! of a change is notified outside of all.
 #![expect(unsafe_code, reason = "does jobs whose memory was lent")]
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -16,7 +17,7 @@ use super::computed::Computed;
 use super::copies::Copies;
 use crate::device::{Armed, Completion, CopyJob, EndpointState, QueueConfig, Submitted, Token};
 use crate::error::{ErrorKind, JobError, Reason, Result as SetUp};
-use crate::sync::lock;
+use crate::sync::{lock, try_lock};
 
 /// Completions that are polled at once.
 const BATCH: usize = 16;
@@ -39,6 +40,8 @@ pub(in super::super) struct Shared {
 #[derive(Default)]
 pub(in super::super) struct Poll {
     wcs: [Wc; BATCH],
+    /// Those of `wcs` that `ready` has polled and nobody has taken yet.
+    kept: Range<usize>,
     /// By the number of the queue pair.
     owners: Vec<(u32, Arc<RcConnection>)>,
     /// Whose completion was the last one: most often the next one's too.
@@ -48,6 +51,21 @@ pub(in super::super) struct Poll {
 }
 
 impl Poll {
+    /// Takes up to `most` completions, those that `ready` has kept first. Returns where in `wcs`
+    /// they are, and whether the completion queue was empty then; `None` if it is broken.
+    #[inline(always)]
+    fn take(&mut self, cq: &Cq, most: usize) -> Option<(Range<usize>, bool)> {
+        if self.kept.is_empty() {
+            let most = most.min(BATCH);
+            let polled = cq.poll(&mut self.wcs[..most])?;
+            return Some((0..polled, polled < most));
+        }
+        let end = self.kept.end.min(self.kept.start + most);
+        let taken = self.kept.start..end;
+        self.kept.start = end;
+        Some((taken, false))
+    }
+
     #[inline(always)]
     fn owner(&mut self, qp_num: u32) -> Option<usize> {
         let last = self.owners.get(self.last);
@@ -148,17 +166,17 @@ impl Shared {
     /// Polls all completions, for whoever reaps next.
     pub(in super::super) fn drain(&self, poll: &mut Poll) {
         // As many as there were when it began, and no more than a broken driver's endless supply.
-        for _ in 0..=self.core.context.traits.max_cqe as usize / BATCH {
-            let Some(polled) = self.core.cq.poll(&mut poll.wcs) else {
+        for _ in 0..=self.core.context.traits.max_cqe as usize / BATCH + 1 {
+            let Some((taken, empty)) = poll.take(&self.core.cq, BATCH) else {
                 if !self.broken.swap(true, SeqCst) {
                     self.core.request_reap();
                 }
                 break;
             };
-            for at in 0..polled {
+            for at in taken {
                 self.dispatch(poll, at, |completion| self.core.finish(completion));
             }
-            if polled < BATCH {
+            if empty {
                 break;
             }
         }
@@ -255,21 +273,26 @@ impl Shared {
             0
         };
         let mut emptied = false;
-        while reaped < out.len() && !emptied {
-            let want = BATCH.min(out.len() - reaped);
-            let Some(polled) = self.core.cq.poll(&mut poll.wcs[..want]) else {
+        while reaped < out.len() {
+            let Some((taken, empty)) = poll.take(&self.core.cq, out.len() - reaped) else {
                 self.broken.store(true, SeqCst);
                 // There is nothing more to be had: all that is left ends now.
                 (attention, emptied) = (true, true);
                 break;
             };
-            for at in 0..polled {
+            let found = taken.len();
+            for at in taken {
                 self.dispatch(poll, at, |completion| {
                     out[reaped] = completion;
                     reaped += 1;
                 });
             }
-            emptied = polled < want;
+            emptied = empty;
+            // What `ready` has kept is what this look finds: the queue is not polled twice for it.
+            // What has come since rings if somebody armed, and is found by the next look.
+            if found < BATCH {
+                break;
+            }
         }
         if self.computed.pending()
             && reaped < out.len()
@@ -299,6 +322,28 @@ impl Shared {
         reaped
     }
 
+    /// Polls up to `looks` times, and keeps what it finds for the next look. It waits for nobody:
+    /// whoever has the lock polls, and finds what there is.
+    pub(super) fn ready(&self, looks: usize) -> bool {
+        if self.core.needs_attention() || self.computed.pending() {
+            return true;
+        }
+        let Some(mut guard) = try_lock(&self.poll) else {
+            return false;
+        };
+        let poll = &mut *guard;
+        for _ in 0..looks {
+            if !poll.kept.is_empty() {
+                return true;
+            }
+            match self.core.cq.poll(&mut poll.wcs) {
+                Some(polled) => poll.kept = 0..polled,
+                None => return true,
+            }
+        }
+        !poll.kept.is_empty()
+    }
+
     /// Asks for one ring at the next completion.
     pub(super) fn arm(&self) -> Armed {
         self.core.set_armed(true);
@@ -309,11 +354,11 @@ impl Shared {
             self.core.ask_to_look();
         }
         // Completions that were there before do not ring: whoever looks next finds them.
-        if let Some(polled) = self.core.cq.poll(&mut poll.wcs) {
-            for at in 0..polled {
+        if let Some((taken, empty)) = poll.take(&self.core.cq, BATCH) {
+            for at in taken {
                 self.dispatch(poll, at, |completion| self.core.keep(completion));
             }
-            if polled == BATCH {
+            if !empty {
                 // There may be more, whatever became of these.
                 self.core.ask_to_look();
             }
