@@ -58,10 +58,8 @@ impl RcConnection {
         if inner.state != EndpointState::Connected {
             return None;
         }
-        let front = inner
-            .sends
-            .front()
-            .map(|(token, job)| (token, job.verb, job.len));
+        let front = inner.sends.front();
+        let front = front.map(|(token, (verb, len))| (token, verb, len));
         let look = inner.timeouts.look(now, front, &self.patience);
         if let Some((waited, (token, verb, _))) = look.overdue.zip(front)
             && inner.overdue.is_none()

@@ -26,18 +26,18 @@ impl RcConnection {
         if token.table() != 0 {
             return self.received(inner, token, wc, give);
         }
-        let Some(job) = inner.sends.done(token) else {
+        let Some((verb, len)) = inner.sends.done(token) else {
             return false;
         };
         self.core.context.jobs.fetch_add(1, Relaxed);
         if wc.status != ibv_wc_status::IBV_WC_SUCCESS {
-            return self.failed(inner, Failed::Job(job.verb, job.len), token, wc, give);
+            return self.failed(inner, Failed::Job(verb, len), token, wc, give);
         }
         inner.probes = 0;
-        let answer = match job.verb {
+        let answer = match verb {
             Verb::CompareSwap { .. } | Verb::FetchAdd(_) => self.core.answers.get(token.index()),
             // `byte_len` is not valid for all.
-            _ => job.len as u64,
+            _ => len as u64,
         };
         give(Completion::new(token, Ok(answer)));
         if !inner.sends.any_waits() || inner.state != EndpointState::Connected {

@@ -7,13 +7,20 @@ use arrayvec::ArrayVec;
 
 use super::super::adapter::{LIST, PROBES, lkey};
 use super::super::ffi::ibv_sge;
-use super::super::transport::{Chain, Qp, Refused, Remote, Work, status};
+use super::super::transport::{Chain, Qp, Refused, Remote, Work, remote_request, status};
 use super::rc::{Posted, RcConnection, RcInner};
 use crate::device::{Access, EndpointState, Job, RdmaJob, Receive, Submitted, Token, Verb};
 use crate::error::{ErrorKind, JobError, Reason};
 
 impl Work for RdmaJob {
     type Context = Remote;
+    /// What is done, and how many bytes.
+    type Posted = (Verb, usize);
+
+    #[inline(always)]
+    fn posted(&self) -> (Verb, usize) {
+        (self.verb, self.len)
+    }
 
     #[inline(always)]
     fn most(&self) -> usize {
@@ -65,13 +72,19 @@ impl RcConnection {
             return Submitted::none(JobError::queue_broken());
         }
         let before = inner.sends.len();
-        for &(token, job) in jobs {
-            let Job::Rdma(&job) = job else { break };
-            inner.sends.push(token, job);
-        }
-        let known = inner.sends.len() - before;
+        let mut known = 1;
         // SAFETY: as the caller promises.
-        let Err(refused) = (unsafe { self.post(&mut inner) }) else {
+        let one = unsafe { self.post_one(&mut inner, jobs) };
+        let posted = one.unwrap_or_else(|| {
+            for &(token, job) in jobs {
+                let Job::Rdma(&job) = job else { break };
+                inner.sends.push(token, job);
+            }
+            known = inner.sends.len() - before;
+            // SAFETY: as the caller promises.
+            unsafe { self.post(&mut inner) }
+        });
+        let Err(refused) = posted else {
             return Submitted {
                 accepted: known,
                 ..Submitted::unsupported(&jobs[known..])
@@ -97,6 +110,27 @@ impl RcConnection {
             accepted: known,
             ..Submitted::unsupported(&jobs[known..])
         }
+    }
+
+    /// Posts a Job that comes alone, if none waits: nothing of it is stored but what its completion
+    /// needs.
+    ///
+    /// # Safety
+    ///
+    /// As for `Submit::submit`.
+    #[inline(always)]
+    unsafe fn post_one(
+        &self,
+        inner: &mut RcInner,
+        jobs: &[(Token, Job<'_>)],
+    ) -> Option<Result<(), Refused>> {
+        let (&[(token, Job::Rdma(job))], Some(qp)) = (jobs, &inner.qp) else {
+            return None;
+        };
+        let remote = self.remote(inner, qp);
+        let request = |sges: &mut _| remote_request(token, job, &remote, sges);
+        // SAFETY: as the caller promises.
+        unsafe { inner.sends.post_one(qp, token, job, request) }
     }
 
     /// # Safety

@@ -381,9 +381,8 @@ impl RcConnection {
                 (cause, JobError::flushed(cause))
             }
         };
-        inner.sends.unpost();
         let first_failed = inner.first_failed.take();
-        while let Some((token, _)) = inner.sends.pop() {
+        for token in inner.sends.take_all() {
             let error = if first_failed == Some(token) {
                 cause
             } else {

@@ -279,6 +279,38 @@ impl Qp {
         }
     }
 
+    /// Posts one request with its list; `Err` has the errno, and whether the adapter surely has not
+    /// taken it.
+    ///
+    /// # Safety
+    ///
+    /// As for `post_send`.
+    #[inline(always)]
+    pub(in super::super) unsafe fn post_one(
+        &self,
+        wr: &mut ibv_send_wr,
+        sges: &mut [ibv_sge],
+    ) -> std::result::Result<(), (bool, i32)> {
+        // As in `Chain::link`.
+        wr.sg_list = match sges.is_empty() {
+            true => ptr::null_mut(),
+            false => sges.as_mut_ptr(),
+        };
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair is alive, the request and its list are the caller's, and the rest
+        // the caller promises.
+        let answer = unsafe {
+            self.cq
+                .context
+                .ops
+                .post_send(self.raw.as_ptr(), wr, &mut bad)
+        };
+        match answer {
+            0 => Ok(()),
+            errno => Err((ptr::eq(bad, wr), errno)),
+        }
+    }
+
     /// Posts a receive; `Err` has the errno.
     ///
     /// # Safety

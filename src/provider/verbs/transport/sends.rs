@@ -4,6 +4,10 @@
 
 use std::collections::VecDeque;
 
+use arrayvec::ArrayVec;
+
+use super::super::adapter::LIST;
+use super::super::ffi::{ibv_send_wr, ibv_sge};
 use super::qp::Qp;
 use super::wr::Chain;
 use crate::device::Token;
@@ -12,16 +16,20 @@ use crate::device::Token;
 pub(in super::super) trait Work: Copy {
     /// What all Jobs of a queue pair need to know.
     type Context;
+    /// What is kept of a Job that is posted.
+    type Posted: Copy;
     /// The most requests that it takes.
     fn most(&self) -> usize;
 
     fn push(&self, token: Token, chain: &mut Chain, context: &Self::Context);
+
+    fn posted(&self) -> Self::Posted;
 }
 
 /// Jobs in the order of their submission; those that are posted come first.
-pub(in super::super) struct Sends<W> {
-    jobs: VecDeque<Entry<W>>,
-    posted: usize,
+pub(in super::super) struct Sends<W: Work> {
+    posted: VecDeque<Entry<W::Posted>>,
+    waiting: VecDeque<Entry<W>>,
     /// Places in the send queue: taken, and all. A request gives its place back when a later
     /// completion was seen (ibv_post_send(3)).
     used: u32,
@@ -49,8 +57,8 @@ impl<W: Work> Sends<W> {
     /// For so many Jobs, without a queue pair yet.
     pub(in super::super) fn new(jobs: u32) -> Sends<W> {
         Sends {
-            jobs: VecDeque::with_capacity(jobs as usize),
-            posted: 0,
+            posted: VecDeque::with_capacity(jobs as usize),
+            waiting: VecDeque::with_capacity(jobs as usize),
             used: 0,
             room: 0,
         }
@@ -62,22 +70,23 @@ impl<W: Work> Sends<W> {
     }
 
     pub(in super::super) fn len(&self) -> usize {
-        self.jobs.len()
+        self.posted.len() + self.waiting.len()
     }
 
     /// Whether the adapter has one.
     pub(in super::super) fn any_posted(&self) -> bool {
-        self.posted > 0
+        !self.posted.is_empty()
     }
 
     /// Whether there are some that are not posted.
+    #[inline(always)]
     pub(in super::super) fn any_waits(&self) -> bool {
-        self.posted < self.jobs.len()
+        !self.waiting.is_empty()
     }
 
     #[inline(always)]
     pub(in super::super) fn push(&mut self, token: Token, work: W) {
-        self.jobs.push_back(Entry {
+        self.waiting.push_back(Entry {
             token,
             work,
             requests: 0,
@@ -86,22 +95,61 @@ impl<W: Work> Sends<W> {
 
     /// Takes back all from this one on; they were not posted.
     pub(in super::super) fn truncate(&mut self, at: usize) {
-        self.jobs.truncate(at);
+        self.waiting.truncate(at.saturating_sub(self.posted.len()));
     }
 
     /// The oldest.
-    pub(in super::super) fn front(&self) -> Option<(Token, &W)> {
-        self.jobs.front().map(|entry| (entry.token, &entry.work))
-    }
-
-    /// Where in line it is.
-    pub(in super::super) fn place(&self, token: Token) -> Option<usize> {
-        self.jobs.iter().position(|entry| entry.token == token)
+    pub(in super::super) fn front(&self) -> Option<(Token, W::Posted)> {
+        let posted = self.posted.front().map(|it| (it.token, it.work));
+        posted.or_else(|| {
+            let waiting = self.waiting.front()?;
+            Some((waiting.token, waiting.work.posted()))
+        })
     }
 
     /// One of them, by its place in line.
     pub(in super::super) fn token(&self, at: usize) -> Option<Token> {
-        self.jobs.get(at).map(|entry| entry.token)
+        match self.posted.get(at) {
+            Some(posted) => Some(posted.token),
+            None => Some(self.waiting.get(at - self.posted.len())?.token),
+        }
+    }
+
+    /// Posts one Job of one request, built on the stack, if none waits and there is room.
+    /// `request` builds it, with its list.
+    ///
+    /// # Safety
+    ///
+    /// As for `post`, of this Job, and `request` builds its request.
+    #[inline(always)]
+    pub(in super::super) unsafe fn post_one(
+        &mut self,
+        qp: &Qp,
+        token: Token,
+        work: &W,
+        request: impl FnOnce(&mut ArrayVec<ibv_sge, LIST>) -> ibv_send_wr,
+    ) -> Option<Result<(), Refused>> {
+        if self.any_waits() || self.used >= self.room {
+            return None;
+        }
+        let mut sges = ArrayVec::new();
+        let mut wr = request(&mut sges);
+        // SAFETY: as the caller promises: the request names the Job's memory.
+        let posted = unsafe { qp.post_one(&mut wr, &mut sges) };
+        let at = self.posted.len();
+        if let Err((true, errno)) = posted {
+            let cut = false;
+            return Some(Err(Refused { at, cut, errno }));
+        }
+        let (work, requests) = (work.posted(), 1);
+        self.posted.push_back(Entry {
+            token,
+            work,
+            requests,
+        });
+        self.used += 1;
+        let cut = true;
+        Some(posted.map_err(|(_, errno)| Refused { at, cut, errno }))
     }
 
     /// Posts what there is room for.
@@ -147,8 +195,8 @@ impl<W: Work> Sends<W> {
     #[inline(always)]
     unsafe fn post_chain(&mut self, qp: &Qp, context: &W::Context) -> Result<bool, Refused> {
         let mut chain = Chain::new();
-        let (mut next, mut used) = (self.posted, self.used);
-        while let Some(entry) = self.jobs.get_mut(next) {
+        let (mut next, mut used) = (0, self.used);
+        while let Some(entry) = self.waiting.get_mut(next) {
             if !chain.has_room(entry.work.most()) {
                 break;
             }
@@ -163,34 +211,50 @@ impl<W: Work> Sends<W> {
             used += requests;
             next += 1;
         }
-        if next == self.posted {
+        if next == 0 {
             return Ok(false);
         }
         // SAFETY: as the caller promises.
         match unsafe { qp.post_send(&mut chain) } {
             Ok(()) => {
-                (self.posted, self.used) = (next, used);
+                self.were_posted(next);
                 Ok(self.any_waits())
             }
             Err((Some(taken), errno)) => Err(self.refused(taken as u32, errno)),
             Err((None, errno)) => {
-                (self.posted, self.used) = (next, used);
-                let (at, cut) = (next - 1, true);
+                self.were_posted(next);
+                let (at, cut) = (self.posted.len() - 1, true);
                 Err(Refused { at, cut, errno })
             }
+        }
+    }
+
+    /// The oldest `count` that waited are posted.
+    fn were_posted(&mut self, count: usize) {
+        for entry in self.waiting.drain(..count) {
+            self.used += entry.requests;
+            self.posted.push_back(Entry {
+                token: entry.token,
+                work: entry.work.posted(),
+                requests: entry.requests,
+            });
         }
     }
 
     /// So many requests of a chain were taken.
     #[cold]
     fn refused(&mut self, mut taken: u32, errno: i32) -> Refused {
-        while let Some(entry) = self.jobs.get(self.posted).filter(|it| taken >= it.requests) {
+        let mut whole = 0;
+        for entry in &self.waiting {
+            if taken < entry.requests {
+                break;
+            }
             taken -= entry.requests;
-            self.used += entry.requests;
-            self.posted += 1;
+            whole += 1;
         }
+        self.were_posted(whole);
         Refused {
-            at: self.posted,
+            at: self.posted.len(),
             cut: taken > 0,
             errno,
         }
@@ -199,31 +263,41 @@ impl<W: Work> Sends<W> {
     /// The oldest is over, if it is this one, and was posted. Others' completions are of a queue
     /// pair that is gone, or the driver's nonsense.
     #[inline(always)]
-    pub(in super::super) fn done(&mut self, token: Token) -> Option<W> {
-        let front = self.jobs.front().filter(|_| self.posted > 0)?;
-        if front.token != token {
+    pub(in super::super) fn done(&mut self, token: Token) -> Option<W::Posted> {
+        if self.posted.front()?.token != token {
             return None;
         }
-        let entry = self.jobs.pop_front()?;
-        self.posted -= 1;
+        let entry = self.posted.pop_front()?;
         self.used -= entry.requests;
         Some(entry.work)
     }
 
-    /// The queue pair is gone: nothing is posted any more.
-    pub(in super::super) fn unpost(&mut self) {
-        (self.posted, self.used) = (0, 0);
-    }
-
-    /// Takes the oldest.
-    pub(in super::super) fn pop(&mut self) -> Option<(Token, W)> {
-        debug_assert_eq!(self.posted, 0, "the queue pair is gone");
-        self.jobs.pop_front().map(|entry| (entry.token, entry.work))
+    /// The queue pair is gone: takes all, the oldest first.
+    pub(in super::super) fn take_all(&mut self) -> impl Iterator<Item = Token> {
+        self.used = 0;
+        let posted = self.posted.drain(..).map(|entry| entry.token);
+        posted.chain(self.waiting.drain(..).map(|entry| entry.token))
     }
 
     /// Takes one that was not posted.
     pub(in super::super) fn remove(&mut self, at: usize) -> Option<Token> {
-        debug_assert!(at >= self.posted);
-        self.jobs.remove(at).map(|entry| entry.token)
+        let at = at.checked_sub(self.posted.len())?;
+        self.waiting.remove(at).map(|entry| entry.token)
+    }
+}
+
+/// Jobs that another queue pair can do.
+impl<W: Work<Posted = W>> Sends<W> {
+    /// The queue pair is gone: nothing is posted any more.
+    pub(in super::super) fn unpost(&mut self) {
+        self.used = 0;
+        while let Some(entry) = self.posted.pop_back() {
+            self.waiting.push_front(entry);
+        }
+    }
+
+    /// Where in line it is. Nothing is posted.
+    pub(in super::super) fn place(&self, token: Token) -> Option<usize> {
+        self.waiting.iter().position(|entry| entry.token == token)
     }
 }

@@ -81,31 +81,6 @@ impl Chain {
         Some(bytes / size_of::<ibv_send_wr>()).filter(|&at| at < self.wrs.len())
     }
 
-    #[inline(always)]
-    fn sge(&mut self, segment: &Segment, len: usize) {
-        self.sges.push(ibv_sge {
-            addr: segment.addr().addr().get() as u64,
-            length: len as u32,
-            lkey: lkey(segment.key()),
-        });
-    }
-
-    /// The first `len` bytes of a list; how many pieces they are in.
-    #[inline(always)]
-    fn gather(&mut self, from: &Segments, len: usize) -> i32 {
-        let mut left = len;
-        let mut count = 0;
-        for segment in from.as_slice() {
-            let part = left.min(segment.len());
-            if part > 0 {
-                self.sge(segment, part);
-                count += 1;
-            }
-            left -= part;
-        }
-        count
-    }
-
     /// Appends a copy: a write to oneself for each range of the destination, and for as many pieces
     /// as a request takes.
     pub(in super::super) fn push_copy(&mut self, token: Token, job: &CopyJob, max_sge: usize) {
@@ -121,7 +96,7 @@ impl Chain {
             while let Some(range) = &mut target {
                 let part = left.min(source.len()).min(range.len());
                 if part > 0 {
-                    self.sge(&source, part);
+                    self.sges.push(piece(&source, part));
                     match self.wrs.last_mut().filter(|_| goes_on) {
                         Some(wr) if (wr.num_sge as usize) < max_sge => wr.num_sge += 1,
                         _ => self.push_write(range),
@@ -166,76 +141,8 @@ impl Chain {
     /// Appends an operation: one request.
     #[inline(always)]
     pub(in super::super) fn push_remote(&mut self, token: Token, job: &RdmaJob, how: &Remote) {
-        let mut wr = ibv_send_wr {
-            wr_id: token.as_raw(),
-            send_flags: SIGNALED,
-            ..ibv_send_wr::default()
-        };
-        let (remote_addr, rkey) = match &job.remote {
-            Some(remote) => (remote.addr().addr().get() as u64, rkey(remote.key())),
-            None => (0, 0),
-        };
-        let fits = job.len > 0 && job.len <= how.max_inline as usize;
-        // Of one piece: irdma before rdma-core 44 sends the first, and no more.
-        let inline = |pieces: i32| if fits && pieces == 1 { INLINE } else { 0 };
-        let mut imm = |immediate: Option<u32>, [without, with]: [u32; 2]| match immediate {
-            None => without,
-            Some(value) => {
-                wr.__bindgen_anon_1.imm_data = value.to_be();
-                with
-            }
-        };
-        match job.verb {
-            Verb::Send(immediate) => {
-                use ibv_wr_opcode::{IBV_WR_SEND, IBV_WR_SEND_WITH_IMM};
-                wr.opcode = imm(immediate, [IBV_WR_SEND, IBV_WR_SEND_WITH_IMM]);
-                wr.num_sge = self.gather(&job.local, job.len);
-                wr.send_flags |= inline(wr.num_sge);
-            }
-            Verb::Write(immediate) => {
-                use ibv_wr_opcode::{IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM};
-                wr.opcode = imm(immediate, [IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM]);
-                wr.num_sge = self.gather(&job.local, job.len);
-                wr.send_flags |= inline(wr.num_sge);
-                wr.wr.rdma.remote_addr = remote_addr;
-                wr.wr.rdma.rkey = rkey;
-            }
-            Verb::Read => {
-                wr.opcode = ibv_wr_opcode::IBV_WR_RDMA_READ;
-                wr.num_sge = self.gather(&job.local, job.len);
-                let permitted = how.permitted.contains(Access::RDMA_READ);
-                (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) = match permitted {
-                    true => (remote_addr, rkey),
-                    false => NOWHERE,
-                };
-            }
-            Verb::CompareSwap { compare, swap } => {
-                wr.opcode = ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP;
-                wr.num_sge = self.answer(token, how);
-                wr.wr.atomic.compare_add = compare;
-                wr.wr.atomic.swap = swap;
-                wr.wr.atomic.remote_addr = remote_addr;
-                wr.wr.atomic.rkey = rkey;
-            }
-            Verb::FetchAdd(add) => {
-                wr.opcode = ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD;
-                wr.num_sge = self.answer(token, how);
-                wr.wr.atomic.compare_add = add;
-                wr.wr.atomic.remote_addr = remote_addr;
-                wr.wr.atomic.rkey = rkey;
-            }
-        }
+        let wr = remote_request(token, job, how, &mut self.sges);
         self.wrs.push(wr);
-    }
-
-    /// Where the answer of an atomic goes.
-    fn answer(&mut self, token: Token, how: &Remote) -> i32 {
-        self.sges.push(ibv_sge {
-            addr: how.answers + 8 * u64::from(token.index()),
-            length: 8,
-            lkey: how.answers_lkey,
-        });
-        1
     }
 
     /// Appends a look whether the peer is there: a read of no bytes, which needs no key (InfiniBand
@@ -248,6 +155,113 @@ impl Chain {
             ..ibv_send_wr::default()
         });
     }
+}
+
+/// The request of an operation; its list is appended to `sges`.
+#[inline(always)]
+pub(in super::super) fn remote_request<const N: usize>(
+    token: Token,
+    job: &RdmaJob,
+    how: &Remote,
+    sges: &mut ArrayVec<ibv_sge, N>,
+) -> ibv_send_wr {
+    let mut wr = ibv_send_wr {
+        wr_id: token.as_raw(),
+        send_flags: SIGNALED,
+        ..ibv_send_wr::default()
+    };
+    let (remote_addr, rkey) = match &job.remote {
+        Some(remote) => (remote.addr().addr().get() as u64, rkey(remote.key())),
+        None => (0, 0),
+    };
+    let fits = job.len > 0 && job.len <= how.max_inline as usize;
+    // Of one piece: irdma before rdma-core 44 sends the first, and no more.
+    let inline = |pieces: i32| if fits && pieces == 1 { INLINE } else { 0 };
+    let mut imm = |immediate: Option<u32>, [without, with]: [u32; 2]| match immediate {
+        None => without,
+        Some(value) => {
+            wr.__bindgen_anon_1.imm_data = value.to_be();
+            with
+        }
+    };
+    match job.verb {
+        Verb::Send(immediate) => {
+            use ibv_wr_opcode::{IBV_WR_SEND, IBV_WR_SEND_WITH_IMM};
+            wr.opcode = imm(immediate, [IBV_WR_SEND, IBV_WR_SEND_WITH_IMM]);
+            wr.num_sge = gather(sges, &job.local, job.len);
+            wr.send_flags |= inline(wr.num_sge);
+        }
+        Verb::Write(immediate) => {
+            use ibv_wr_opcode::{IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM};
+            wr.opcode = imm(immediate, [IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM]);
+            wr.num_sge = gather(sges, &job.local, job.len);
+            wr.send_flags |= inline(wr.num_sge);
+            wr.wr.rdma.remote_addr = remote_addr;
+            wr.wr.rdma.rkey = rkey;
+        }
+        Verb::Read => {
+            wr.opcode = ibv_wr_opcode::IBV_WR_RDMA_READ;
+            wr.num_sge = gather(sges, &job.local, job.len);
+            let permitted = how.permitted.contains(Access::RDMA_READ);
+            (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) = match permitted {
+                true => (remote_addr, rkey),
+                false => NOWHERE,
+            };
+        }
+        Verb::CompareSwap { compare, swap } => {
+            wr.opcode = ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP;
+            wr.num_sge = answer(sges, token, how);
+            wr.wr.atomic.compare_add = compare;
+            wr.wr.atomic.swap = swap;
+            wr.wr.atomic.remote_addr = remote_addr;
+            wr.wr.atomic.rkey = rkey;
+        }
+        Verb::FetchAdd(add) => {
+            wr.opcode = ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD;
+            wr.num_sge = answer(sges, token, how);
+            wr.wr.atomic.compare_add = add;
+            wr.wr.atomic.remote_addr = remote_addr;
+            wr.wr.atomic.rkey = rkey;
+        }
+    }
+    wr
+}
+
+#[inline(always)]
+fn piece(segment: &Segment, len: usize) -> ibv_sge {
+    ibv_sge {
+        addr: segment.addr().addr().get() as u64,
+        length: len as u32,
+        lkey: lkey(segment.key()),
+    }
+}
+
+/// Appends the first `len` bytes of a list; how many pieces they are in.
+#[inline(always)]
+fn gather<const N: usize>(sges: &mut ArrayVec<ibv_sge, N>, from: &Segments, len: usize) -> i32 {
+    if let Some(segment) = from.as_one().filter(|_| len > 0) {
+        sges.push(piece(segment, len.min(segment.len())));
+        return 1;
+    }
+    let (before, mut left) = (sges.len(), len);
+    for segment in from.as_slice() {
+        let part = left.min(segment.len());
+        if part > 0 {
+            sges.push(piece(segment, part));
+        }
+        left -= part;
+    }
+    (sges.len() - before) as i32
+}
+
+/// Appends where the answer of an atomic goes.
+fn answer<const N: usize>(sges: &mut ArrayVec<ibv_sge, N>, token: Token, how: &Remote) -> i32 {
+    sges.push(ibv_sge {
+        addr: how.answers + 8 * u64::from(token.index()),
+        length: 8,
+        lkey: how.answers_lkey,
+    });
+    1
 }
 
 /// What no peer has exported: the last bytes of all addresses. Reading there fails as the peer's

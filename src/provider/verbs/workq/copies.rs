@@ -37,6 +37,13 @@ const PATIENCE: Duration = Duration::from_secs(2);
 impl Work for CopyJob {
     /// How many pieces a request takes.
     type Context = usize;
+    /// It is done anew if the queue pair breaks.
+    type Posted = CopyJob;
+
+    #[inline(always)]
+    fn posted(&self) -> CopyJob {
+        *self
+    }
 
     /// Each piece that is left after the lists are laid on each other ends one of a list's.
     #[inline(always)]
@@ -257,8 +264,7 @@ impl Copies {
     /// All that is left fails: it was quiesced.
     pub(in super::super) fn fail(&mut self, cause: JobError) {
         (self.broken, self.unreachable) = (None, false);
-        self.sends.unpost();
-        while let Some((token, _)) = self.sends.pop() {
+        for token in self.sends.take_all() {
             self.core.finish(Completion::new(token, Err(cause)));
         }
     }
