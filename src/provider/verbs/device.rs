@@ -64,7 +64,9 @@ unsafe impl Adapter for VerbsDevice {
     }
 
     fn jobs(&self) -> Option<u64> {
-        Some(self.context.jobs.load(Relaxed))
+        let cores = self.watched.cores();
+        let counted: u64 = cores.iter().map(|core| core.jobs()).sum();
+        Some(counted + self.context.jobs.load(Relaxed))
     }
 
     fn pd(&self) -> Option<NonNull<c_void>> {

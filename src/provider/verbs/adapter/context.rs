@@ -35,7 +35,7 @@ pub(in super::super) struct Context {
     told: Condvar,
     /// That opened it.
     process: Process,
-    /// Jobs that it has finished.
+    /// Jobs that were finished inline, and by queues that have gone: `Core` counts the others.
     pub(in super::super) jobs: AtomicU64,
 }
 

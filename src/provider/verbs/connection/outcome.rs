@@ -2,7 +2,6 @@
 #![expect(unsafe_code, reason = "posts Jobs whose memory was lent")]
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use super::super::ffi::*;
 use super::super::transport::{Failed, probe, status};
@@ -29,7 +28,7 @@ impl RcConnection {
         let Some((verb, len)) = inner.sends.done(token) else {
             return false;
         };
-        self.core.context.jobs.fetch_add(1, Relaxed);
+        self.core.count();
         if wc.status != ibv_wc_status::IBV_WC_SUCCESS {
             return self.failed(inner, Failed::Job(verb, len), token, wc, give);
         }

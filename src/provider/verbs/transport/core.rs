@@ -2,7 +2,8 @@
 //! without it, and the bell.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::super::adapter::{Context, Mr};
@@ -26,6 +27,9 @@ pub(in super::super) struct Core {
     /// Something of it could not be taken from the adapter.
     doubt: AtomicBool,
     answers_kept: AtomicBool,
+    /// Jobs that the adapter has finished. Written under the lock under which completions are
+    /// polled.
+    jobs: AtomicU64,
     signal: Arc<Signal>,
 }
 
@@ -47,8 +51,19 @@ impl Core {
             copies_failed: AtomicU64::new(0),
             doubt: AtomicBool::new(false),
             answers_kept: AtomicBool::new(false),
+            jobs: AtomicU64::new(0),
             signal: Arc::clone(signal),
         })
+    }
+
+    /// Counts a Job that the adapter has finished. The caller polls completions.
+    #[inline(always)]
+    pub(in super::super) fn count(&self) {
+        self.jobs.store(self.jobs() + 1, Relaxed);
+    }
+
+    pub(in super::super) fn jobs(&self) -> u64 {
+        self.jobs.load(Relaxed)
     }
 
     /// Completions that did not come from the adapter, or were taken from it before somebody asked.
@@ -152,6 +167,13 @@ impl Core {
     }
 }
 
+impl Drop for Core {
+    /// Its device goes on counting.
+    fn drop(&mut self) {
+        self.context.jobs.fetch_add(self.jobs(), Relaxed);
+    }
+}
+
 /// Where the answers of atomics go: a word for each Job.
 pub(in super::super) struct Answers {
     /// Dropped before the words.
@@ -185,6 +207,6 @@ impl Answers {
     pub(in super::super) fn get(&self, index: u32) -> u64 {
         // Its completion was seen, which is behind what it wrote.
         let word = self.words.get(index as usize);
-        word.map_or(0, |word| word.load(std::sync::atomic::Ordering::Relaxed))
+        word.map_or(0, |word| word.load(Relaxed))
     }
 }

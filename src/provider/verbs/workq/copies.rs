@@ -6,7 +6,6 @@
 #![expect(unsafe_code, reason = "posts Jobs whose memory was lent")]
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::super::adapter::{Address, REQUESTS, random_psn};
@@ -208,7 +207,7 @@ impl Copies {
         }
         let token = Token::from_raw(wc.wr_id);
         if let Some(CopyJob { len, .. }) = self.sends.done(token) {
-            self.core.context.jobs.fetch_add(1, Relaxed);
+            self.core.count();
             give(Completion::new(token, Ok(len as u64)));
             // SAFETY: all were submitted, and are not over.
             unsafe { self.post(&mut { usize::MAX }) };
@@ -249,7 +248,7 @@ impl Copies {
         }
         let place = first_failed.and_then(|token| self.sends.place(token));
         if let Some(token) = place.and_then(|place| self.sends.remove(place)) {
-            self.core.context.jobs.fetch_add(1, Relaxed);
+            self.core.count();
             self.core.finish(Completion::new(token, Err(cause)));
         }
         if let Err(error) = self.begin() {
