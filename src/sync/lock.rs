@@ -1,6 +1,6 @@
 //! The one way in which the crate takes a lock: a poisoned mutex is taken like any other.
 
-use std::sync::{self, LockResult};
+use std::sync::{self, LockResult, TryLockResult};
 
 /// A mutex that [`lock`] takes: std's, and loom's in a model. Code that no model runs keeps std's
 /// mutex under loom as well.
@@ -10,6 +10,8 @@ pub(crate) trait Lock {
         Self: 'a;
 
     fn acquire(&self) -> LockResult<Self::Guard<'_>>;
+
+    fn try_acquire(&self) -> TryLockResult<Self::Guard<'_>>;
 }
 
 impl<T> Lock for sync::Mutex<T> {
@@ -21,6 +23,11 @@ impl<T> Lock for sync::Mutex<T> {
     #[inline(always)]
     fn acquire(&self) -> LockResult<sync::MutexGuard<'_, T>> {
         self.lock()
+    }
+
+    #[inline(always)]
+    fn try_acquire(&self) -> TryLockResult<sync::MutexGuard<'_, T>> {
+        self.try_lock()
     }
 }
 
@@ -34,12 +41,16 @@ impl<T> Lock for ::loom::sync::Mutex<T> {
     fn acquire(&self) -> LockResult<::loom::sync::MutexGuard<'_, T>> {
         self.lock()
     }
+
+    fn try_acquire(&self) -> TryLockResult<::loom::sync::MutexGuard<'_, T>> {
+        self.try_lock()
+    }
 }
 
-/// Locks std's mutex if it is free, as [`lock`] does.
+/// Locks a mutex if it is free, as [`lock`] does.
 #[inline]
-pub(crate) fn try_lock<T>(mutex: &sync::Mutex<T>) -> Option<sync::MutexGuard<'_, T>> {
-    match mutex.try_lock() {
+pub(crate) fn try_lock<M: Lock>(mutex: &M) -> Option<M::Guard<'_>> {
+    match mutex.try_acquire() {
         Ok(guard) => Some(guard),
         Err(sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
         Err(sync::TryLockError::WouldBlock) => None,

@@ -4,11 +4,9 @@
 //! A doorbell of that process makes the port ready once it is read. While no thread sleeps it is
 //! not read: the reaper asks a few of these ports instead, in turn.
 
-use std::sync::{PoisonError, TryLockError};
-
 use super::ready_set::ReadySet;
 use crate::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use crate::sync::{Mutex, lock};
+use crate::sync::{Mutex, lock, try_lock};
 
 /// Ports that are asked at a time.
 const ASKED: usize = 4;
@@ -79,11 +77,9 @@ impl<P> Watched<P> {
     }
 
     fn ask_some(&self, ready_set: &ReadySet, is_due: fn(&P) -> bool) -> bool {
-        let mut list = match self.list.try_lock() {
-            Ok(list) => list,
-            Err(TryLockError::Poisoned(poisoned)) => PoisonError::into_inner(poisoned),
+        let Some(mut list) = try_lock(&self.list) else {
             // Another thread asks.
-            Err(TryLockError::WouldBlock) => return false,
+            return false;
         };
         let List { ports, next, .. } = &mut *list;
         let mut found = false;
