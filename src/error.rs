@@ -376,6 +376,15 @@ impl JobError {
         (reason != Reason::Flushed).then(cause)
     }
 
+    /// Returns whether the connection has ended because the peer has: it has closed, reset or
+    /// dropped its Rdma, its process has ended, or it does not answer. Flushed jobs are judged by
+    /// their [`cause`](JobError::cause).
+    pub fn is_disconnect(&self) -> bool {
+        let reason = self.cause().unwrap_or(self.reason());
+        use Reason::{PeerClosed, PeerGone, PeerSilent};
+        matches!(reason, PeerClosed | PeerGone | PeerSilent)
+    }
+
     /// What exactly it was.
     pub fn reason(&self) -> Reason {
         Reason::ALL[(self.word.get() >> 56) as usize - 1]

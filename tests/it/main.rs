@@ -65,6 +65,7 @@ mod mem {
 }
 
 mod rdma {
+    mod close;
     mod connect;
     mod errors;
     mod forgotten;

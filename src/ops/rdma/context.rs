@@ -320,6 +320,29 @@ impl Rdma {
         Ok(())
     }
 
+    /// Ends the connection in order: waits until the peer has all messages that were submitted
+    /// before, and then does what [`reset`](Rdma::reset) does. The peer gets these messages, and
+    /// its next operation fails with an error that
+    /// [`is_disconnect`](crate::error::JobError::is_disconnect).
+    ///
+    /// An Rdma that is dropped instead does not wait: messages that wait for a receive of the
+    /// peer's are lost.
+    ///
+    /// # Errors
+    ///
+    /// As [`Rdma::send`], if a message could not be sent; the connection is not reset then.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the connection as it is: call it again, or reset.
+    pub async fn close(&self) -> Result<()> {
+        const OP: &str = "Rdma::close";
+        // Operations of a connection end in order, so that this one is the last.
+        let ended = self.write((), ()).await;
+        ended.map_err(|error| Error::from(error).with_call(OP))?;
+        self.reset().map_err(|error| error.with_call(OP))
+    }
+
     #[inline(always)]
     pub(super) fn port(&self) -> &EndpointPort {
         &self.0.extra().port
