@@ -32,6 +32,7 @@
 //! | [`sha`] | SHA digests ([`sha::Sha`]) |
 //! | [`crc`] | CRC-32C, alone or together with a copy ([`crc::Crc`]) |
 //! | [`rdma`] | messages, and reads, writes and atomics in a peer's memory ([`Rdma`]) |
+//! | [`stream`] | byte streams over RDMA, for services that were written for TCP ([`stream::RdmaStream`]) |
 //! | [`sync_event`] | counters that two processors change and wait for ([`sync_event::SyncEvent`]) |
 //! | [`accel`] | jobs of a provider's own kinds ([`accel::Accel`]) |
 //! | [`graph`] | jobs, functions and futures with dependencies, described once and run often ([`graph::Graph`]) |
@@ -47,8 +48,7 @@
 //! on Linux, is the default, and takes on the limits of an adapter on request ([`soft::Limits`]).
 //! It shows either side of a card, the host's functions or the DPU's ports with their
 //! [`device::Representor`]s ([`soft::Topology`]). `verbs` drives real adapters. You can add others
-//! ([`add_provider`]). The crate does not use the vendor's DOCA SDK. Byte streams over RDMA are
-//! planned and not there yet.
+//! ([`add_provider`]). The crate does not use the vendor's DOCA SDK.
 //!
 //! The memory is allocated, or yours: a memfd, the bytes of an owner, or raw memory
 //! ([`mem::MmapBuilder`]). A [`Buf`] becomes `Bytes` without a copy, and codecs write to it.
@@ -136,6 +136,7 @@
 //! | [`rdma::RecvStream`] | a stream of messages in Bufs of a pool | |
 //! | [`rdma::RecvPool`] | Bufs for the messages of many connections | `ibv_srq` |
 //! | [`rdma::SendSink`] | a sink that sends messages in batches | |
+//! | [`stream::RdmaStream`], [`stream::RdmaListener`] | a byte stream over an Rdma; the side that accepts | |
 //! | receive | a place for one message, posted before the message comes | `DOCA_RDMA_JOB_RECV` |
 //! | adopt | a receive takes over a dropped receive, with its message | |
 //! | RNR | "receiver not ready": a message found no receive | |
@@ -166,6 +167,7 @@ mod ops;
 mod process;
 mod provider;
 mod reactor;
+pub mod stream;
 mod sync;
 
 #[doc(no_inline)]

@@ -18,7 +18,7 @@ pub(super) fn codec(max_message: usize) -> LengthDelimitedCodec {
 }
 
 /// What a peer sent, up to a bound.
-pub(super) struct Inbox {
+pub(crate) struct Inbox {
     bytes: BytesMut,
     codec: LengthDelimitedCodec,
     /// The head of the next message was taken, and not all of the rest has come.
@@ -28,7 +28,7 @@ pub(super) struct Inbox {
 
 impl Inbox {
     /// Of messages of at most so many bytes, read ahead by so many messages.
-    pub(super) fn new(max_message: usize, ahead: usize) -> Inbox {
+    pub(crate) fn new(max_message: usize, ahead: usize) -> Inbox {
         Inbox {
             bytes: BytesMut::new(),
             codec: codec(max_message),

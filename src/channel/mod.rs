@@ -49,3 +49,8 @@ pub use channel::Channel;
 pub use connection::ChannelStats;
 pub use peer::Peer;
 pub use service::Service;
+
+// The exchange of streams goes by the same sockets and frames.
+pub(crate) use inbox::Inbox;
+pub(crate) use service::is_full;
+pub(crate) use socket::{Listener, Socket, runtime};

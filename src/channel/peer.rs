@@ -3,11 +3,13 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-/// Who is at the other end of a [`Channel`](crate::channel::Channel).
+/// Who is at the other end of a [`Channel`](crate::channel::Channel) or a
+/// [`RdmaStream`](crate::stream::RdmaStream).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[doc(alias = "doca_comm_channel_addr_t")]
 pub struct Peer {
     process: Option<i32>,
+    user: Option<u32>,
     addr: Option<SocketAddr>,
 }
 
@@ -17,13 +19,20 @@ impl Peer {
     pub(super) fn of_process(process: Option<i32>) -> Peer {
         Peer {
             process: process.filter(|&process| process > 0),
+            user: None,
             addr: None,
         }
+    }
+
+    /// Of a process of this user, as the kernel says it.
+    pub(super) fn with_user(self, user: Option<u32>) -> Peer {
+        Peer { user, ..self }
     }
 
     pub(super) fn at(addr: Option<SocketAddr>) -> Peer {
         Peer {
             process: None,
+            user: None,
             addr,
         }
     }
@@ -31,6 +40,12 @@ impl Peer {
     /// The number of its process, if it is one of this machine that can be seen from here.
     pub fn process_id(&self) -> Option<i32> {
         self.process
+    }
+
+    /// The number of its user, if the connection is by a Unix socket: the user of the process that
+    /// connected, or that listened.
+    pub fn user_id(&self) -> Option<u32> {
+        self.user
     }
 
     /// Its address, if the connection is by TCP.

@@ -196,7 +196,8 @@ impl Arrivals {
     }
 }
 
-fn is_full(error: &io::Error) -> bool {
+/// Whether this process or the system has no room for another socket.
+pub(crate) fn is_full(error: &io::Error) -> bool {
     let full = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS];
     error
         .raw_os_error()

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -27,14 +28,14 @@ use crate::sync::{Blocking, deadline};
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A connected socket. What it does is asked for by `&self`, so that both directions go on at once.
-pub(super) enum Socket {
+pub(crate) enum Socket {
     Unix(ClosedElsewhere<UnixStream>),
     Tcp(TcpStream),
 }
 
 /// A Unix socket of Tokio's. If it cannot refuse descriptors, it is closed where that takes none of
 /// a runtime's time.
-pub(super) struct ClosedElsewhere<T> {
+pub(crate) struct ClosedElsewhere<T> {
     /// `None` while it is dropped.
     socket: Option<T>,
     refuses: bool,
@@ -119,7 +120,7 @@ impl Socket {
     }
 
     /// Writes one frame, of a greeting.
-    pub(super) async fn write_frame(&self, message: &[u8]) -> io::Result<()> {
+    pub(crate) async fn write_frame(&self, message: &[u8]) -> io::Result<()> {
         let mut outbox = Outbox::new(message.len());
         outbox.push(message);
         while !outbox.bytes().is_empty() {
@@ -134,7 +135,7 @@ impl Socket {
     }
 
     /// Reads one frame, of a greeting.
-    pub(super) async fn read_frame(&self, inbox: &mut Inbox) -> io::Result<Bytes> {
+    pub(crate) async fn read_frame(&self, inbox: &mut Inbox) -> io::Result<Bytes> {
         loop {
             if let Some(message) = inbox.next()? {
                 return Ok(message);
@@ -155,9 +156,12 @@ impl Socket {
     }
 
     /// Who is at the other end.
-    pub(super) fn peer(&self) -> Peer {
+    pub(crate) fn peer(&self) -> Peer {
         match self {
-            Socket::Unix(stream) => Peer::of_process(stream.peer_cred().ok().and_then(|c| c.pid())),
+            Socket::Unix(stream) => {
+                let cred = stream.peer_cred().ok();
+                Peer::of_process(cred.and_then(|c| c.pid())).with_user(cred.map(|c| c.uid()))
+            }
             Socket::Tcp(stream) => Peer::at(stream.peer_addr().ok()),
         }
     }
@@ -177,13 +181,13 @@ impl Socket {
 }
 
 /// The runtime that polls, which must have I/O.
-pub(super) fn runtime(op: &'static str) -> Result<Handle> {
+pub(crate) fn runtime(op: &'static str) -> Result<Handle> {
     // Tokio panics if the runtime was built without I/O.
     let has_io = || catch_unwind(AssertUnwindSafe(UnixStream::pair)).is_ok();
     match Handle::try_current() {
         Ok(handle) if has_io() => Ok(handle),
         _ => {
-            let text = "a Channel needs a Tokio runtime with I/O: call it there";
+            let text = "a Channel or a stream needs a Tokio runtime with I/O: call it there";
             Err(Error::new(ErrorKind::BadState, op, text))
         }
     }
@@ -205,13 +209,25 @@ pub(super) fn name(op: &'static str, domain: &str, service: &str) -> Result<Stri
 pub(super) async fn connect(op: &'static str, name: &str) -> Result<Socket> {
     let os = |errno: Errno| Error::os(op, name, errno.into());
     let address = UnixAddr::new_abstract(name.as_bytes()).map_err(os)?;
+    let socket = connect_unix(op, address, name).await?;
+    match &socket {
+        Socket::Unix(stream) if !Socket::is_of_this_user(stream) => {
+            let text = format!("another user listens at {name}");
+            Err(Error::new(ErrorKind::NotPermitted, op, text))
+        }
+        _ => Ok(socket),
+    }
+}
+
+/// Connects to a Unix socket. `name` is its address as a text.
+async fn connect_unix(op: &'static str, address: UnixAddr, name: &str) -> Result<Socket> {
     let socket = match process::connect(SockType::Stream, &address, false, None) {
         Err(Errno::EAGAIN) => stand_in_line(op, address).await?,
         done => done,
     };
     let socket = match socket {
         Ok(socket) => socket,
-        Err(Errno::ECONNREFUSED) => {
+        Err(Errno::ECONNREFUSED | Errno::ENOENT) => {
             let text = format!("no service listens at {name}");
             return Err(Error::new(ErrorKind::ConnectionAborted, op, text));
         }
@@ -222,16 +238,9 @@ pub(super) async fn connect(op: &'static str, name: &str) -> Result<Socket> {
             );
             return Err(Error::new(ErrorKind::TimedOut, op, text));
         }
-        Err(errno) => return Err(os(errno)),
+        Err(errno) => return Err(Error::os(op, name, errno.into())),
     };
-    let socket = Socket::unix(socket).map_err(|error| Error::os(op, name, error))?;
-    match &socket {
-        Socket::Unix(stream) if !Socket::is_of_this_user(stream) => {
-            let text = format!("another user listens at {name}");
-            Err(Error::new(ErrorKind::NotPermitted, op, text))
-        }
-        _ => Ok(socket),
-    }
+    Socket::unix(socket).map_err(|error| Error::os(op, name, error))
 }
 
 /// Waits for a place in the line, on another thread, since no event tells a runtime of one.
@@ -262,6 +271,19 @@ pub(super) async fn connect_tcp(op: &'static str, addr: SocketAddr) -> Result<So
 }
 
 impl Socket {
+    /// Connects to a TCP address.
+    pub(crate) async fn connect_tcp(op: &'static str, addr: SocketAddr) -> Result<Socket> {
+        connect_tcp(op, addr).await
+    }
+
+    /// Connects to a Unix socket in the file system, of any user.
+    pub(crate) async fn connect_path(op: &'static str, path: &Path) -> Result<Socket> {
+        let name = path.display().to_string();
+        let address = UnixAddr::new(path);
+        let address = address.map_err(|errno| Error::os(op, &name, errno.into()))?;
+        connect_unix(op, address, &name).await
+    }
+
     fn tcp(stream: TcpStream) -> Socket {
         // Messages are small and waited for; a peer whose machine has gone is noticed at last.
         let _ = stream.set_nodelay(true);
@@ -271,25 +293,31 @@ impl Socket {
 }
 
 /// Where a service listens.
-pub(super) enum Listener {
+pub(crate) enum Listener {
+    /// For processes of this user.
     Unix(ClosedElsewhere<UnixListener>),
+    /// For those of any user.
+    Path(ClosedElsewhere<UnixListener>),
     Tcp(TcpListener),
 }
 
 impl Listener {
     /// At the name; nobody else has it.
     pub(super) fn unix(op: &'static str, name: &str) -> Result<Listener> {
-        let bind = || {
-            let address = UnixAddr::new_abstract(name.as_bytes())?;
-            let (socket, refuses) = process::listen(SockType::Stream, &address)?.into_parts();
-            let listener = UnixListener::from_std(socket.into())?;
-            Ok(Listener::Unix(ClosedElsewhere::listener(listener, refuses)))
-        };
-        bind().map_err(|error| taken(op, name, error))
+        let address = UnixAddr::new_abstract(name.as_bytes());
+        let listener = listen(address).map_err(|error| taken(op, name, error));
+        listener.map(Listener::Unix)
+    }
+
+    /// At a path in the file system, where there is nothing yet.
+    pub(crate) fn path(op: &'static str, path: &Path) -> Result<Listener> {
+        let listener = listen(UnixAddr::new(path));
+        let listener = listener.map_err(|error| taken(op, path.display(), error));
+        listener.map(Listener::Path)
     }
 
     /// At the address.
-    pub(super) async fn tcp(op: &'static str, addr: SocketAddr) -> Result<Listener> {
+    pub(crate) async fn tcp(op: &'static str, addr: SocketAddr) -> Result<Listener> {
         let listener = TcpListener::bind(addr).await;
         listener
             .map(Listener::Tcp)
@@ -297,12 +325,14 @@ impl Listener {
     }
 
     /// The next that comes; `None` for one that is not let in, or has gone again.
-    pub(super) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Socket>>> {
+    pub(crate) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Socket>>> {
         let accepted = match self {
-            Listener::Unix(listener) => {
+            Listener::Unix(listener) | Listener::Path(listener) => {
+                let any_user = matches!(self, Listener::Path(_));
                 std::task::ready!(listener.poll_accept(cx)).map(|(stream, _)| {
                     let stream = ClosedElsewhere::stream(stream, listener.refuses);
-                    Socket::is_of_this_user(&stream).then(|| Socket::Unix(stream))
+                    let may = any_user || Socket::is_of_this_user(&stream);
+                    may.then(|| Socket::Unix(stream))
                 })
             }
             Listener::Tcp(listener) => std::task::ready!(listener.poll_accept(cx))
@@ -315,12 +345,18 @@ impl Listener {
     }
 
     /// The TCP address.
-    pub(super) fn local_addr(&self) -> Option<SocketAddr> {
+    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
         match self {
-            Listener::Unix(..) => None,
+            Listener::Unix(..) | Listener::Path(..) => None,
             Listener::Tcp(listener) => listener.local_addr().ok(),
         }
     }
+}
+
+fn listen(address: nix::Result<UnixAddr>) -> io::Result<ClosedElsewhere<UnixListener>> {
+    let (socket, refuses) = process::listen(SockType::Stream, &address?)?.into_parts();
+    let listener = UnixListener::from_std(socket.into())?;
+    Ok(ClosedElsewhere::listener(listener, refuses))
 }
 
 fn taken(op: &'static str, at: impl std::fmt::Display, error: io::Error) -> Error {

@@ -3,6 +3,7 @@
 mod frugal;
 mod remote;
 mod sink;
+mod stream;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

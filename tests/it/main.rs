@@ -79,6 +79,13 @@ mod rdma {
     mod watch;
 }
 
+mod stream {
+    mod ends;
+    mod exchange;
+    mod laws;
+    mod limits;
+}
+
 mod topology {
     mod cards;
     mod devices;

@@ -12,6 +12,7 @@ use tokio_doca::op::*;
 use tokio_doca::rdma::*;
 use tokio_doca::sha::*;
 use tokio_doca::soft::*;
+use tokio_doca::stream::*;
 use tokio_doca::sync_event::*;
 use tokio_doca::workq::*;
 
@@ -214,6 +215,14 @@ table! {
     ChannelStats:           Send Sync Unpin;
     Peer:                   Send Sync Unpin;
     Service:                Send Sync Unpin;
+
+    // Streams.
+    Incoming:               Send Sync Unpin;
+    RdmaConnector:          Send Sync Unpin;
+    RdmaListener:           Send Sync Unpin;
+    RdmaStream:             Send Sync Unpin;
+    StreamAddr:             Send Sync Unpin;
+    StreamOptions:          Send Sync Unpin;
 
     // Errors.
     Error:                  Send Sync Unpin;

@@ -6,7 +6,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Who may name whom. What is not listed is refused, and so is a layer that is not listed.
-const MAY: [(&str, &[&str]); 10] = [
+const MAY: [(&str, &[&str]); 11] = [
+    // Above all.
+    (
+        "stream",
+        &[
+            "channel", "ops", "reactor", "mem", "device", "error", "sync",
+        ],
+    ),
     // Beside ops, on top.
     ("channel", &["device", "error", "process", "sync"]),
     ("ops", &["reactor", "mem", "device", "error", "sync"]),

@@ -16,6 +16,7 @@ mod rdma_ask;
 mod resources;
 mod runtime;
 mod stale_blob;
+mod stream;
 mod sync_event;
 mod tracing;
 
@@ -26,6 +27,7 @@ mod examples {
     mod nbd_server;
     mod rc_pingpong;
     mod rdma;
+    mod stream;
     mod sync_event;
 }
 

@@ -131,6 +131,12 @@ impl Buf {
         Ok(BufData::new(self.0.read().map_err(in_use)?))
     }
 
+    /// The data, for reading, by a guard that keeps the Buf.
+    pub(crate) fn into_data(self) -> Result<BufData<'static>, JobError> {
+        self.refuse_shared()?;
+        Ok(BufData::new(self.0.read().map_err(in_use)?))
+    }
+
     /// The data, for writing. To append, use [`Buf::extend_from_slice`], or the guard as a
     /// [`bytes::BufMut`].
     ///

@@ -59,10 +59,27 @@ impl PostedReceives {
         &self.rdma
     }
 
+    /// Keeps so many posted from the next poll on.
+    pub(super) fn keep(&mut self, receives: usize) {
+        self.receives = receives;
+    }
+
+    /// Posts what is missing, as far as the pool allows.
+    pub(super) fn lend(&mut self, cx: &mut Context<'_>) {
+        if self.in_line.is_none() {
+            self.post(cx);
+        }
+    }
+
+    /// Returns how many are posted.
+    pub(super) fn len(&self) -> usize {
+        self.posted.len()
+    }
+
     /// Whether receives are to be posted before the first is looked at: if many are missing, if
     /// the task may be about to sleep, or if a dropped receive may be older than the first.
     fn shall_post(&self) -> bool {
-        let missing = self.receives - self.posted.len();
+        let missing = self.receives.saturating_sub(self.posted.len());
         let Some((first, _)) = self.posted.front() else {
             return true;
         };
@@ -193,8 +210,8 @@ impl PostedReceives {
 
     /// Posts the first receives, of a task that has no budget to take a message.
     pub(super) fn begin(&mut self, cx: &mut Context<'_>) {
-        if self.posted.is_empty() && self.in_line.is_none() {
-            self.post(cx);
+        if self.posted.is_empty() {
+            self.lend(cx);
         }
     }
 

@@ -43,6 +43,34 @@ impl RecvStream {
     }
 }
 
+// For streams of bytes, whose receives are posted.
+impl RecvStream {
+    /// Keeps `receives` posted from now on, and posts what is missing as far as the pool allows.
+    /// Returns how many messages the peer can send that have not been yielded.
+    pub(crate) fn lend(&mut self, receives: usize, cx: &mut Context<'_>) -> usize {
+        self.keep(receives);
+        if let (Receives::Posted(receives), false) = (&mut self.receives, self.failed) {
+            receives.lend(cx);
+        }
+        self.lent()
+    }
+
+    /// Keeps `receives` posted from the next poll on.
+    pub(crate) fn keep(&mut self, receives: usize) {
+        if let Receives::Posted(posted) = &mut self.receives {
+            posted.keep(receives);
+        }
+    }
+
+    /// Returns how many messages the peer can send, or has sent, that have not been yielded.
+    pub(crate) fn lent(&self) -> usize {
+        match &self.receives {
+            Receives::Posted(receives) => receives.len(),
+            Receives::Pooled(_) => 0,
+        }
+    }
+}
+
 impl Stream for RecvStream {
     type Item = Result<Message, JobError>;
 

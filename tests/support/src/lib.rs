@@ -13,6 +13,7 @@ pub mod programs;
 pub mod random;
 pub mod rdma;
 pub mod sins;
+pub mod stream;
 pub mod subscriber;
 
 use std::future::Future;

@@ -1,0 +1,10 @@
+//! What a peer of a stream may send: messages of the exchange, and frames.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tokio_doca::stream::fuzzing::Exchange;
+
+fuzz_target!(
+    init: tokio_doca_fuzz::seeds(&Exchange::seeds()),
+    |input: &[u8]| Exchange::take(input)
+);

@@ -1,0 +1,140 @@
+//! The side that connects.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::RdmaStream;
+use super::options::{Exchange, Net, StreamAddr, StreamOptions, runtime};
+use super::wire::{DATA_MAX, Message};
+use crate::channel::Socket;
+use crate::device::Device;
+use crate::error::{Error, ErrorKind, Result};
+use crate::reactor::WorkQ;
+
+const NEW: &str = "RdmaConnector::new";
+const CONNECT: &str = "RdmaConnector::connect";
+
+/// Connects streams to listeners. Clones share their memory.
+#[derive(Clone)]
+pub struct RdmaConnector(Arc<Net>);
+
+impl RdmaConnector {
+    /// Makes a connector with the default [`StreamOptions`], for streams on this device and WorkQ.
+    ///
+    /// # Errors
+    ///
+    /// `NoMemory` if the memory of the streams cannot be had.
+    pub fn new(device: &Device, workq: &WorkQ) -> Result<RdmaConnector> {
+        RdmaConnector::with_options(StreamOptions::new(), device, workq)
+    }
+
+    pub(super) fn with_options(
+        options: StreamOptions,
+        device: &Device,
+        workq: &WorkQ,
+    ) -> Result<RdmaConnector> {
+        let net = Net::new(NEW, options, device, workq)?;
+        Ok(RdmaConnector(Arc::new(net)))
+    }
+
+    /// Connects to the listener at this address.
+    ///
+    /// # Errors
+    ///
+    /// As [`RdmaConnector::connect_with`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`RdmaConnector::connect_with`].
+    pub async fn connect(&self, addr: impl Into<StreamAddr>) -> Result<RdmaStream> {
+        let (stream, _) = self.connect_with(addr, &[]).await?;
+        Ok(stream)
+    }
+
+    /// Connects to the listener at this address, and tells it `data`, of at most 16 KiB: a version,
+    /// credentials, or what [`Mmap::export_rdma`](crate::Mmap::export_rdma) returns. Also returns
+    /// what the listener answers.
+    ///
+    /// # Errors
+    ///
+    /// `ConnectionAborted` if nobody listens there, or if the listener refuses; the text has its
+    /// reason. `UnsupportedVersion` if it speaks another version; `TimedOut` after the
+    /// [`timeout`](StreamOptions::timeout); `Full` if all memory for streams is in use;
+    /// `InvalidValue` for more than 16 KiB of `data`; `BadState` without a Tokio runtime with I/O
+    /// and time; as [`Rdma::connect`](crate::Rdma::connect).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future ends the exchange.
+    pub async fn connect_with(
+        &self,
+        addr: impl Into<StreamAddr>,
+        data: &[u8],
+    ) -> Result<(RdmaStream, Vec<u8>)> {
+        let addr = addr.into();
+        check_data(CONNECT, data)?;
+        let runtime = runtime(CONNECT)?;
+        let options = self.0.options;
+        let greet = async {
+            let socket = match &addr {
+                StreamAddr::Tcp(addr) => Socket::connect_tcp(CONNECT, *addr).await?,
+                StreamAddr::Unix(path) => Socket::connect_path(CONNECT, path).await?,
+            };
+            let mut side = self.0.side(CONNECT)?;
+            let mut exchange = Exchange::new(CONNECT, socket, runtime);
+            exchange.say(Message::Hello(side.offer(data))).await?;
+            let answer = exchange.hear().await?;
+            let Message::Welcome(offer) = exchange.understand(&answer)? else {
+                let text = "the listener answers with something else than an offer";
+                return Err(exchange.error(ErrorKind::ConnectionAborted, text));
+            };
+            let connected = side.connect(CONNECT, offer, options.timeout).await;
+            if let Err(error) = connected {
+                _ = exchange.say(Message::Refusal(&error.to_string())).await;
+                return Err(error);
+            }
+            exchange.say(Message::Ready).await?;
+            let peer = exchange.socket.peer();
+            let (core, wakers) = (side.core, side.wakers);
+            let stream = RdmaStream::new(core, wakers, peer, options.linger, exchange.runtime);
+            Ok((stream, offer.data.to_vec()))
+        };
+        in_time(CONNECT, options.timeout.saturating_mul(2), greet).await
+    }
+}
+
+/// Refuses what does not fit into the exchange.
+pub(super) fn check_data(op: &'static str, data: &[u8]) -> Result<()> {
+    match data.len() {
+        len if len > DATA_MAX => {
+            let text = format!("{len} bytes of data, and at most {DATA_MAX} fit into the exchange");
+            Err(Error::new(ErrorKind::InvalidValue, op, text))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Ends after the time limit.
+pub(super) async fn in_time<T>(
+    op: &'static str,
+    limit: Duration,
+    exchange: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    match tokio::time::timeout(limit, exchange).await {
+        Ok(outcome) => outcome,
+        Err(_) => {
+            let text = format!("the exchange with the peer has not ended within {limit:?}");
+            Err(Error::new(ErrorKind::TimedOut, op, text))
+        }
+    }
+}
+
+impl fmt::Debug for RdmaConnector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RdmaConnector")
+            .field("options", &self.0.options)
+            .finish_non_exhaustive()
+    }
+}

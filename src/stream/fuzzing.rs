@@ -1,0 +1,50 @@
+//! What a peer of a stream may send, as a fuzzer makes it up. Built with `cfg(fuzzing)` only;
+//! .ci/fuzz runs it.
+
+use super::flow::Flow;
+use super::wire::{Message, Offer};
+
+/// A message of the exchange, or frames: each with a length of one byte before it.
+pub struct Exchange;
+
+impl Exchange {
+    /// Takes the input as both.
+    pub fn take(input: &[u8]) {
+        if let Ok(message) = Message::parse(input) {
+            assert_eq!(message.bytes(), input);
+        }
+        let mut flow = Flow::new(8);
+        flow.grant(8);
+        let mut rest = input;
+        while let Some((&len, tail)) = rest.split_first() {
+            let (frame, tail) = tail.split_at(usize::from(len).min(tail.len()));
+            rest = tail;
+            if flow.take(frame).is_err() {
+                break;
+            }
+            flow.grant(8);
+            if flow.shall_grant(8) {
+                assert!(!flow.is_ended());
+            }
+        }
+    }
+
+    /// Inputs to begin with.
+    pub fn seeds() -> Vec<Vec<u8>> {
+        let offer = Offer {
+            frame: 4096,
+            credits: 7,
+            blob: b"a blob",
+            data: b"data",
+        };
+        let messages = [
+            Message::Hello(offer),
+            Message::Welcome(offer),
+            Message::Ready,
+            Message::Refusal("a reason"),
+        ];
+        let mut seeds: Vec<_> = messages.iter().map(Message::bytes).collect();
+        seeds.push(b"\x05\0\0\0\x01a\x04\x02\0\0\x07\x04\x01\0\0\0".to_vec());
+        seeds
+    }
+}

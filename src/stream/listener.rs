@@ -1,0 +1,343 @@
+//! The side that listens: peers that have connected to its socket, and what they want.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, Sleep};
+
+use super::RdmaStream;
+use super::connector::{check_data, in_time};
+use super::options::{Exchange, Net, StreamAddr, StreamOptions, runtime};
+use super::wire::{Message, Wrong};
+use crate::channel::{Listener, Peer, Socket, is_full};
+use crate::device::Device;
+use crate::error::{Error, ErrorKind, Result};
+use crate::reactor::WorkQ;
+
+const BIND: &str = "RdmaListener::bind";
+const ACCEPT: &str = "RdmaListener::accept";
+const GRANT: &str = "Incoming::accept";
+const REFUSE: &str = "Incoming::refuse";
+
+/// How long a peer may be silent while others wait for its place.
+const SILENCE: Duration = Duration::from_millis(100);
+
+/// How many peers come in one turn.
+const TURN: usize = 64;
+
+/// Listens for streams at a TCP address or a Unix socket.
+///
+/// ```no_run
+/// # use tokio_doca::{Device, WorkQ, stream::{RdmaConnector, RdmaListener}};
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+///
+/// # async fn greet(device: &Device, workq: &WorkQ) -> Result<(), Box<dyn std::error::Error>> {
+/// let addr: std::net::SocketAddr = "127.0.0.1:4791".parse()?;
+/// let listener = RdmaListener::bind(device, workq, addr).await?;
+/// tokio::spawn(async move {
+///     let incoming = listener.accept().await?;
+///     println!("{} says {:?}", incoming.peer(), incoming.data());
+///     incoming.accept(b"").await?.write_all(b"hello").await?;
+///     Ok::<(), std::io::Error>(())
+/// });
+/// let mut stream = RdmaConnector::new(device, workq)?.connect(addr).await?;
+/// let mut hello = String::new();
+/// stream.read_to_string(&mut hello).await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Peers are heard while somebody awaits [`accept`](RdmaListener::accept), and wait until then. The
+/// streams that it has accepted outlive a listener. The path of a Unix socket stays when the
+/// listener is dropped: remove it before you bind it again.
+pub struct RdmaListener {
+    net: Arc<Net>,
+    addr: StreamAddr,
+    arrivals: Mutex<Arrivals>,
+}
+
+struct Arrivals {
+    listener: Listener,
+    /// Peers that have not said what they want, the oldest first, and since when.
+    silent: VecDeque<(Instant, Greeting)>,
+    /// When the oldest of them may lose its place.
+    patience: Pin<Box<Sleep>>,
+}
+
+type Greeting = Pin<Box<dyn Future<Output = Option<Incoming>> + Send>>;
+
+impl RdmaListener {
+    /// Listens with the default [`StreamOptions`], for streams on this device and WorkQ.
+    ///
+    /// # Errors
+    ///
+    /// `AlreadyExist` if the address is in use; `NoMemory` if the memory of the streams cannot be
+    /// had; `BadState` without a Tokio runtime with I/O and time; what the system says.
+    pub async fn bind(
+        device: &Device,
+        workq: &WorkQ,
+        addr: impl Into<StreamAddr>,
+    ) -> Result<RdmaListener> {
+        RdmaListener::with_options(StreamOptions::new(), device, workq, addr.into()).await
+    }
+
+    pub(super) async fn with_options(
+        options: StreamOptions,
+        device: &Device,
+        workq: &WorkQ,
+        addr: StreamAddr,
+    ) -> Result<RdmaListener> {
+        runtime(BIND)?;
+        let net = Net::new(BIND, options, device, workq)?;
+        let listener = match &addr {
+            StreamAddr::Tcp(addr) => Listener::tcp(BIND, *addr).await?,
+            StreamAddr::Unix(path) => Listener::path(BIND, path)?,
+        };
+        Ok(RdmaListener {
+            net: Arc::new(net),
+            addr: listener.local_addr().map_or(addr, StreamAddr::Tcp),
+            arrivals: Mutex::new(Arrivals {
+                listener,
+                silent: VecDeque::new(),
+                patience: Box::pin(tokio::time::sleep(Duration::ZERO)),
+            }),
+        })
+    }
+
+    /// Returns where it listens, with the port that the system has chosen.
+    pub fn local_addr(&self) -> &StreamAddr {
+        &self.addr
+    }
+
+    /// Returns the TCP address at which it listens, if it does.
+    pub fn tcp_addr(&self) -> Option<SocketAddr> {
+        match self.addr {
+            StreamAddr::Tcp(addr) => Some(addr),
+            StreamAddr::Unix(_) => None,
+        }
+    }
+
+    /// Waits for the next peer that asks for a stream. Nothing is granted yet: see
+    /// [`Incoming::accept`] and [`Incoming::refuse`].
+    ///
+    /// # Errors
+    ///
+    /// `NoMemory` if this process has no descriptor or memory left for a peer, which waits on; what
+    /// the system says.
+    ///
+    /// # Cancel safety
+    ///
+    /// No peer is lost: the next call returns it.
+    pub async fn accept(&self) -> Result<Incoming> {
+        let runtime = runtime(ACCEPT)?;
+        let mut arrivals = self.arrivals.lock().await;
+        poll_fn(|cx| arrivals.poll(cx, &self.net, &runtime)).await
+    }
+}
+
+impl Arrivals {
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        net: &Arc<Net>,
+        runtime: &Handle,
+    ) -> Poll<Result<Incoming>> {
+        for _ in 0..TURN {
+            if let Some(incoming) = self.greeted(cx) {
+                return Poll::Ready(Ok(incoming));
+            }
+            if !self.has_room(cx, net.options.silent()) {
+                return Poll::Pending;
+            }
+            match self.listener.poll_accept(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(None)) => {}
+                Poll::Ready(Ok(Some(socket))) => {
+                    let greeting = hear(socket, Arc::clone(net), runtime.clone());
+                    self.silent.push_back((Instant::now(), Box::pin(greeting)));
+                }
+                // A silent peer has a descriptor that another one needs.
+                Poll::Ready(Err(error)) if is_full(&error) && !self.silent.is_empty() => {
+                    self.silent.pop_front();
+                }
+                Poll::Ready(Err(error)) => {
+                    let kind = match is_full(&error) {
+                        true => ErrorKind::NoMemory,
+                        false => ErrorKind::IoFailed,
+                    };
+                    let text = format!("the listening socket: {error}");
+                    return Poll::Ready(Err(Error::new(kind, ACCEPT, text)));
+                }
+            }
+        }
+        // Other tasks of this thread first.
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Polls all that are silent, and returns one that has spoken.
+    fn greeted(&mut self, cx: &mut Context<'_>) -> Option<Incoming> {
+        let mut at = 0;
+        while let Some((_, greeting)) = self.silent.get_mut(at) {
+            match greeting.as_mut().poll(cx) {
+                Poll::Pending => at += 1,
+                Poll::Ready(incoming) => {
+                    self.silent.remove(at);
+                    if incoming.is_some() {
+                        return incoming;
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Makes room for another peer, if the oldest has been silent for long.
+    fn has_room(&mut self, cx: &mut Context<'_>, most: usize) -> bool {
+        let Some((since, _)) = self.silent.front().filter(|_| self.silent.len() >= most) else {
+            return true;
+        };
+        self.patience.as_mut().reset(*since + SILENCE);
+        let silent = self.patience.as_mut().poll(cx).is_ready();
+        if silent {
+            self.silent.pop_front();
+        }
+        silent
+    }
+}
+
+/// Hears what a peer wants; `None` if it says nothing that can be answered.
+async fn hear(socket: Socket, net: Arc<Net>, runtime: Handle) -> Option<Incoming> {
+    let limit = net.options.timeout;
+    let mut exchange = Exchange::new(GRANT, socket, runtime);
+    let greeting = async {
+        let hello = exchange.hear().await?;
+        match Message::parse(&hello) {
+            Ok(Message::Hello(_)) => return Ok(Some(hello)),
+            Err(wrong @ Wrong::Version(_)) => {
+                // A peer of another version reads the version of this answer.
+                exchange.say(Message::Refusal(&wrong.to_string())).await?;
+            }
+            _ => {}
+        }
+        Ok(None)
+    };
+    let hello = in_time(ACCEPT, limit, greeting).await.ok()??;
+    Some(Incoming {
+        peer: exchange.socket.peer(),
+        hello,
+        exchange,
+        net,
+    })
+}
+
+/// A peer that asks for a stream. Dropping it refuses the peer without a reason.
+#[must_use = "the peer waits for an answer"]
+pub struct Incoming {
+    exchange: Exchange,
+    /// The peer's hello, which was parsed before.
+    hello: bytes::Bytes,
+    peer: Peer,
+    net: Arc<Net>,
+}
+
+impl Incoming {
+    /// Returns who asks: its address, or its process and user.
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// Returns what the peer has told [`RdmaConnector::connect_with`](super::RdmaConnector).
+    pub fn data(&self) -> &[u8] {
+        match Message::parse(&self.hello) {
+            Ok(Message::Hello(offer)) => offer.data,
+            _ => &[],
+        }
+    }
+
+    /// Connects, and tells the peer `data`, of at most 16 KiB.
+    ///
+    /// # Errors
+    ///
+    /// The peer is refused then. `Full` if all memory for streams is in use; `ConnectionAborted` if
+    /// the peer has gone or could not connect; `TimedOut` after the
+    /// [`timeout`](StreamOptions::timeout); `InvalidValue` for more than 16 KiB of `data`; as
+    /// [`Rdma::connect`](crate::Rdma::connect).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future refuses the peer.
+    pub async fn accept(mut self, data: &[u8]) -> Result<RdmaStream> {
+        check_data(GRANT, data)?;
+        let limit = self.net.options.timeout;
+        let granted = in_time(GRANT, limit, self.grant(data)).await;
+        if let Err(error) = &granted {
+            // A short message: the socket takes it at once, or the peer does not read.
+            let refusal = Message::Refusal(error.message()).bytes();
+            let refuse = self.exchange.socket.write_frame(&refusal);
+            _ = futures::FutureExt::now_or_never(refuse);
+        }
+        granted
+    }
+
+    async fn grant(&mut self, data: &[u8]) -> Result<RdmaStream> {
+        let Ok(Message::Hello(theirs)) = Message::parse(&self.hello) else {
+            unreachable!("it was parsed before");
+        };
+        let (options, exchange) = (self.net.options, &mut self.exchange);
+        let mut side = self.net.side(GRANT)?;
+        side.connect(GRANT, theirs, options.timeout).await?;
+        exchange.say(Message::Welcome(side.offer(data))).await?;
+        let answer = exchange.hear().await?;
+        match exchange.understand(&answer)? {
+            Message::Ready => {}
+            _ => {
+                let text = "the peer does not say whether it is connected";
+                return Err(exchange.error(ErrorKind::ConnectionAborted, text));
+            }
+        }
+        let (peer, runtime) = (self.peer.clone(), exchange.runtime.clone());
+        let (core, wakers) = (side.core, side.wakers);
+        Ok(RdmaStream::new(core, wakers, peer, options.linger, runtime))
+    }
+
+    /// Refuses the peer: its connect fails with this reason, of which it gets 512 bytes.
+    ///
+    /// # Errors
+    ///
+    /// `ConnectionAborted` if the peer has gone, `TimedOut` if it does not read.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future refuses the peer without a reason.
+    pub async fn refuse(mut self, reason: &str) -> Result<()> {
+        self.exchange.op = REFUSE;
+        let refusal = self.exchange.say(Message::Refusal(reason));
+        in_time(REFUSE, self.net.options.timeout, refusal).await
+    }
+}
+
+impl fmt::Debug for RdmaListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RdmaListener")
+            .field("addr", &self.addr)
+            .field("options", &self.net.options)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Incoming")
+            .field("peer", &self.peer)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,56 @@
+//! Streams of bytes over RDMA, for services that were written for TCP: [`RdmaListener`],
+//! [`RdmaConnector`] and [`RdmaStream`].
+//!
+//! ```text
+//!   connector                                        listener
+//!   RdmaConnector::connect -- hello: offer, data --> RdmaListener::accept: Incoming
+//!                          <- welcome: offer, data - Incoming::accept   (or refuse, with a reason)
+//!                          -- ready ---------------> RdmaStream
+//!   RdmaStream             <== frames, by RDMA ====> RdmaStream
+//! ```
+//!
+//! The two sides meet at a TCP address or a Unix socket, and exchange there what they connect an
+//! [`Rdma`](crate::Rdma) with. Afterwards that socket is closed. docs/wire.md has the formats of
+//! the exchange and of the frames.
+//!
+//! RDMA neither encrypts nor authenticates. On a Unix socket the listener learns the peer's user
+//! from the kernel ([`Incoming::peer`]); by TCP it knows what the peer tells it. Use TLS on top if
+//! others share the network.
+//!
+//! # Flow control
+//!
+//! A side posts `recv_window` receives and two more, and gives the peer a credit for each but
+//! these, which are for a frame of credits and for the end of the stream. So a frame never meets an
+//! empty receive queue, however slow the application reads, and a stream that waits for its peer
+//! occupies no slot of the WorkQ. A stream gives credits back in the head of what it sends, or in a
+//! frame of their own once the peer has none left or would get half of a window.
+//!
+//! # What a peer may do
+//!
+//! Everything that it sends is hostile. Messages of the exchange are bounded before memory is taken
+//! for them, have a time limit, and of peers that say nothing there are at most
+//! [`half_open`](StreamOptions::half_open). A frame that the peer may not send ends its stream with
+//! `ConnectionAborted`. A peer that does not read or write holds up its own stream alone.
+//!
+//! # The files
+//!
+//! `listener`, `connector` and `options` set connections up, and speak `wire`. `stream` is what a
+//! user holds; it stands on `core`, which has both directions, and that on `flow`, which counts
+//! credits, and `wakers`.
+
+mod connector;
+mod core;
+mod flow;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
+mod listener;
+mod options;
+mod stream;
+mod wakers;
+mod wire;
+
+pub use connector::RdmaConnector;
+pub use listener::{Incoming, RdmaListener};
+pub use options::{StreamAddr, StreamOptions};
+pub use stream::RdmaStream;

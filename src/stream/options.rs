@@ -1,0 +1,373 @@
+//! The limits of streams, and the memory that those of one listener or connector share.
+
+use std::panic::catch_unwind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fmt, net::SocketAddr};
+
+use tokio::runtime::Handle;
+
+use super::core::{Core, Parts};
+use super::flow::RESERVED;
+use super::wakers::Wakers;
+use super::wire::{LEN_MAX, Message, Offer, Wrong};
+use super::{RdmaConnector, RdmaListener};
+use crate::channel::{self, Inbox, Socket};
+use crate::device::Device;
+use crate::error::{Error, ErrorKind, Result};
+use crate::mem::{BufPool, Mmap};
+use crate::ops::Rdma;
+use crate::reactor::WorkQ;
+
+/// Bytes that may be on their way to a peer that does not read: less than what a connection of the
+/// software device holds.
+const IN_FLIGHT: usize = 448 << 10;
+
+/// Bytes of a Buf for control frames.
+const CONTROL: usize = 64;
+
+/// Where a listener listens: a TCP address, or a Unix socket in the file system.
+///
+/// Only the exchange that sets a connection up goes there. On a Unix socket the listener learns the
+/// user of its peer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum StreamAddr {
+    /// A TCP address.
+    Tcp(SocketAddr),
+    /// The path of a Unix socket.
+    Unix(PathBuf),
+}
+
+impl From<SocketAddr> for StreamAddr {
+    fn from(addr: SocketAddr) -> StreamAddr {
+        StreamAddr::Tcp(addr)
+    }
+}
+
+impl From<PathBuf> for StreamAddr {
+    fn from(path: PathBuf) -> StreamAddr {
+        StreamAddr::Unix(path)
+    }
+}
+
+impl From<&Path> for StreamAddr {
+    fn from(path: &Path) -> StreamAddr {
+        StreamAddr::Unix(path.to_owned())
+    }
+}
+
+impl fmt::Display for StreamAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StreamAddr::Tcp(addr) => addr.fmt(f),
+            StreamAddr::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// The limits of the streams of one [`RdmaListener`] or [`RdmaConnector`], and the memory that they
+/// share.
+///
+/// The memory is allocated at once: for each of `connections` as many frames as `recv_window` and
+/// two more to receive, and half of `send_window` to send.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "nothing is built before bind or connector"]
+pub struct StreamOptions {
+    connections: usize,
+    frame_size: usize,
+    recv_window: usize,
+    send_window: usize,
+    half_open: usize,
+    pub(super) timeout: Duration,
+    pub(super) linger: Duration,
+}
+
+impl Default for StreamOptions {
+    fn default() -> StreamOptions {
+        StreamOptions {
+            connections: 64,
+            frame_size: 32 << 10,
+            recv_window: 8,
+            send_window: 4,
+            half_open: 64,
+            timeout: Duration::from_secs(5),
+            linger: Duration::from_secs(1),
+        }
+    }
+}
+
+impl StreamOptions {
+    /// Returns the defaults.
+    pub fn new() -> StreamOptions {
+        StreamOptions::default()
+    }
+
+    /// Sets how many streams have memory at once. Defaults to 64; at least 1.
+    pub fn connections(mut self, connections: usize) -> Self {
+        self.connections = connections.max(1);
+        self
+    }
+
+    /// Sets the longest message, in bytes, 4 of which are its head. Defaults to 32 KiB; 64 to 128
+    /// KiB. The smaller one of both sides holds.
+    pub fn frame_size(mut self, bytes: usize) -> Self {
+        self.frame_size = bytes.clamp(CONTROL, 128 << 10);
+        self
+    }
+
+    /// Sets how many frames the peer can send before this side reads. Defaults to 8; at least 1,
+    /// and at most 448 KiB in all.
+    pub fn recv_window(mut self, frames: usize) -> Self {
+        self.recv_window = frames.max(1);
+        self
+    }
+
+    /// Sets how many frames of a stream are on their way at once, each of which holds a buffer of
+    /// the memory for sends. Defaults to 4; at least 1.
+    pub fn send_window(mut self, frames: usize) -> Self {
+        self.send_window = frames.max(1);
+        self
+    }
+
+    /// Sets how many peers may have connected to a listener's socket and not said what they want.
+    /// Defaults to 64; at least 1. If there are more, one that has been silent for longer than 100
+    /// ms loses its place, and others wait.
+    pub fn half_open(mut self, peers: usize) -> Self {
+        self.half_open = peers.max(1);
+        self
+    }
+
+    /// Sets how long a side waits for the other one, for each of the two parts of the exchange: the
+    /// greeting, and the connection. Defaults to 5 s.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Sets how long a dropped stream goes on sending what was written. Defaults to 1 s; with 0 the
+    /// connection is reset.
+    pub fn linger(mut self, linger: Duration) -> Self {
+        self.linger = linger;
+        self
+    }
+
+    /// Listens at an address, for streams on this device and WorkQ.
+    ///
+    /// # Errors
+    ///
+    /// As [`RdmaListener::bind`].
+    pub async fn bind(
+        self,
+        device: &Device,
+        workq: &WorkQ,
+        addr: impl Into<StreamAddr>,
+    ) -> Result<RdmaListener> {
+        RdmaListener::with_options(self, device, workq, addr.into()).await
+    }
+
+    /// Makes a connector of streams on this device and WorkQ.
+    ///
+    /// # Errors
+    ///
+    /// As [`RdmaConnector::new`].
+    pub fn connector(self, device: &Device, workq: &WorkQ) -> Result<RdmaConnector> {
+        RdmaConnector::with_options(self, device, workq)
+    }
+
+    pub(super) fn silent(&self) -> usize {
+        self.half_open
+    }
+}
+
+/// Returns the runtime that polls.
+///
+/// # Errors
+///
+/// `BadState` if there is none, or if it has no I/O or no time.
+pub(super) fn runtime(op: &'static str) -> Result<Handle> {
+    let runtime = channel::runtime(op)?;
+    // Tokio panics if the runtime was built without time.
+    let has_time = catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok();
+    match has_time {
+        true => Ok(runtime),
+        false => {
+            let text = "a stream needs a Tokio runtime with time: enable_time()";
+            Err(Error::new(ErrorKind::BadState, op, text))
+        }
+    }
+}
+
+/// What the streams of one listener or connector have in common.
+pub(super) struct Net {
+    pub(super) options: StreamOptions,
+    device: Device,
+    workq: WorkQ,
+    receives: BufPool,
+    sends: BufPool,
+    control: BufPool,
+}
+
+impl Net {
+    pub(super) fn new(
+        op: &'static str,
+        mut options: StreamOptions,
+        device: &Device,
+        workq: &WorkQ,
+    ) -> Result<Net> {
+        let frame = options.frame_size;
+        options.recv_window = options.recv_window.min(IN_FLIGHT / frame);
+        let all = frame * options.connections;
+        let receives = all * (options.recv_window + RESERVED);
+        let sends = all * options.send_window.div_ceil(2);
+        let build = || {
+            let control = 2 * CONTROL * options.connections;
+            let memory = Mmap::builder().device(device);
+            let memory = memory.alloc(receives + sends + control)?;
+            let pool = |from: usize, len, element| {
+                let pool = BufPool::builder(&memory).range(from..from + len);
+                pool.element_size(element).build()
+            };
+            Ok(Net {
+                receives: pool(0, receives, frame)?,
+                sends: pool(receives, sends, frame)?,
+                control: pool(receives + sends, control, CONTROL)?,
+                device: device.clone(),
+                workq: workq.clone(),
+                options,
+            })
+        };
+        build().map_err(|error: Error| error.with_call(op))
+    }
+
+    /// One side of a connection that is to be made.
+    pub(super) fn side(&self, op: &'static str) -> Result<Side> {
+        let full = || {
+            let text = format!(
+                "all memory for {} streams is in use: drop one, or set \
+                 StreamOptions::connections",
+                self.options.connections
+            );
+            Error::new(ErrorKind::Full, op, text)
+        };
+        let control = [self.control.try_alloc(), self.control.try_alloc()];
+        let [Ok(credits), Ok(end)] = control else {
+            return Err(full());
+        };
+        let rdma = Rdma::builder(&self.device)
+            .recv_queue_size((self.options.recv_window + RESERVED) as u32)
+            .send_queue_size(self.options.send_window as u32 + 2)
+            .attach(&self.workq)
+            .map_err(|error| error.with_call(op))?;
+        let wakers = Arc::default();
+        let parts = Parts {
+            receives: &self.receives,
+            sends: &self.sends,
+            control: [credits, end],
+            recv_window: self.options.recv_window,
+            send_window: self.options.send_window,
+        };
+        let mut core = Box::new(Core::new(rdma, parts, &wakers));
+        let credits = core.first_credits();
+        if credits == 0 {
+            return Err(full());
+        }
+        Ok(Side {
+            blob: core.rdma().export().map_err(|error| error.with_call(op))?,
+            frame: self.options.frame_size as u32,
+            credits,
+            core,
+            wakers,
+        })
+    }
+}
+
+/// One side of a connection that is to be made.
+pub(super) struct Side {
+    pub(super) core: Box<Core>,
+    pub(super) wakers: Arc<Wakers>,
+    blob: Vec<u8>,
+    frame: u32,
+    credits: u16,
+}
+
+impl Side {
+    pub(super) fn offer<'a>(&'a self, data: &'a [u8]) -> Offer<'a> {
+        Offer {
+            frame: self.frame,
+            credits: self.credits,
+            blob: &self.blob,
+            data,
+        }
+    }
+
+    /// Connects with what the other side offers.
+    pub(super) async fn connect(
+        &mut self,
+        op: &'static str,
+        offer: Offer<'_>,
+        timeout: Duration,
+    ) -> Result<()> {
+        let connect = self.core.rdma().connect(offer.blob).timeout(timeout);
+        connect.await.map_err(|error| error.with_call(op))?;
+        let begun = self.core.begin(offer.frame as usize, offer.credits);
+        begun.map_err(|error| Error::from(error).with_call(op))
+    }
+}
+
+/// The socket on which an exchange goes on, and what was read of it.
+pub(super) struct Exchange {
+    pub(super) op: &'static str,
+    pub(super) socket: Socket,
+    inbox: Inbox,
+    pub(super) runtime: Handle,
+}
+
+impl Exchange {
+    pub(super) fn new(op: &'static str, socket: Socket, runtime: Handle) -> Exchange {
+        Exchange {
+            op,
+            socket,
+            inbox: Inbox::new(LEN_MAX, 1),
+            runtime,
+        }
+    }
+
+    pub(super) fn error(&self, kind: ErrorKind, text: impl Into<String>) -> Error {
+        Error::new(kind, self.op, text.into())
+    }
+
+    fn io(&self, error: std::io::Error) -> Error {
+        let peer = self.socket.peer();
+        self.error(
+            ErrorKind::ConnectionAborted,
+            format!("the exchange with {peer}: {error}"),
+        )
+    }
+
+    pub(super) async fn say(&self, message: Message<'_>) -> Result<()> {
+        let written = self.socket.write_frame(&message.bytes()).await;
+        written.map_err(|error| self.io(error))
+    }
+
+    /// Reads the next message, which [`Exchange::understand`] parses.
+    pub(super) async fn hear(&mut self) -> Result<bytes::Bytes> {
+        let read = self.socket.read_frame(&mut self.inbox).await;
+        read.map_err(|error| self.io(error))
+    }
+
+    /// Parses a message; a refusal is an error with its reason.
+    pub(super) fn understand<'a>(&self, bytes: &'a [u8]) -> Result<Message<'a>> {
+        match Message::parse(bytes) {
+            Ok(Message::Refusal(reason)) => {
+                let text = format!("the peer refuses: {reason}");
+                Err(self.error(ErrorKind::ConnectionAborted, text))
+            }
+            Ok(message) => Ok(message),
+            Err(wrong @ Wrong::Version(_)) => {
+                Err(self.error(ErrorKind::UnsupportedVersion, wrong.to_string()))
+            }
+            Err(wrong) => Err(self.error(ErrorKind::ConnectionAborted, wrong.to_string())),
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! The stream that an application holds.
+
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
+use tokio::runtime::Handle;
+
+use super::core::Core;
+use super::wakers::Wakers;
+use crate::channel::Peer;
+use crate::ops::Rdma;
+
+/// A stream of bytes over an [`Rdma`], which any Tokio service can use in place of a `TcpStream`.
+///
+/// [`RdmaConnector::connect`](super::RdmaConnector::connect) and
+/// [`Incoming::accept`](super::Incoming::accept) make streams. `tokio::io::split` splits one into
+/// two halves, which may be used by two tasks.
+///
+/// A write is sent at once, as one message of at most
+/// [`frame_size`](super::StreamOptions::frame_size) bytes; a vectored write gathers its slices into
+/// one. So write small pieces through a `BufWriter` or a `Framed`. A write waits while the peer
+/// does not read, while [`send_window`](super::StreamOptions::send_window) frames are on their way,
+/// or while all memory for sends is in use. `flush` waits until the device has what was written,
+/// and `shutdown` until the peer's memory has. As `AsyncBufRead` a stream lends what came without a
+/// copy.
+///
+/// # Ends
+///
+/// After `shutdown` the peer reads to the end of the data; it may still write. Dropping a stream
+/// without it sends what was written, and its end, in the background, for at most
+/// [`linger`](super::StreamOptions::linger). That needs the runtime on which the stream was made;
+/// if the runtime ends first, the peer's reads fail.
+///
+/// # Errors
+///
+/// Calls fail with an [`io::Error`] whose source is a [`JobError`](crate::error::JobError):
+/// `ConnectionReset` if the peer has ended or has dropped its stream without its end having
+/// arrived, `ConnectionAborted` if it breaks the protocol. A write after `shutdown` is
+/// `BrokenPipe`.
+///
+/// # Cancel safety
+///
+/// Dropping the future of a read loses no bytes. Dropping the future of a write has either written
+/// nothing or, as `write_all` does, an unknown part.
+pub struct RdmaStream {
+    /// `None` once it was dropped.
+    core: Option<Box<Core>>,
+    wakers: Arc<Wakers>,
+    /// Wakes both tasks of `wakers`.
+    waker: Waker,
+    peer: Peer,
+    linger: Duration,
+    runtime: Handle,
+}
+
+impl RdmaStream {
+    pub(super) fn new(
+        core: Box<Core>,
+        wakers: Arc<Wakers>,
+        peer: Peer,
+        linger: Duration,
+        runtime: Handle,
+    ) -> RdmaStream {
+        RdmaStream {
+            core: Some(core),
+            waker: wakers.waker(),
+            wakers,
+            peer,
+            linger,
+            runtime,
+        }
+    }
+
+    /// Returns who is at the other end.
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// Returns the connection below, for its state and for one-sided operations. Messages that are
+    /// sent or received on it break the stream.
+    pub fn rdma(&self) -> &Rdma {
+        self.core.as_ref().expect(HELD).rdma()
+    }
+
+    fn reader(&mut self, cx: &Context<'_>) -> (&mut Core, Context<'_>) {
+        self.wakers.reader.register(cx.waker());
+        self.core()
+    }
+
+    fn writer(&mut self, cx: &Context<'_>) -> (&mut Core, Context<'_>) {
+        self.wakers.writer.register(cx.waker());
+        self.core()
+    }
+
+    fn core(&mut self) -> (&mut Core, Context<'_>) {
+        let core = self.core.as_mut().expect(HELD);
+        (core, Context::from_waker(&self.waker))
+    }
+}
+
+const HELD: &str = "drop alone takes it out";
+
+impl AsyncBufRead for RdmaStream {
+    fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        let (core, mut cx) = self.get_mut().reader(cx);
+        ready!(core.poll_fill(&mut cx))?;
+        Poll::Ready(Ok(core.unread()))
+    }
+
+    fn consume(self: Pin<&mut Self>, len: usize) {
+        let (core, mut cx) = self.get_mut().core();
+        core.consume(len, &mut cx);
+    }
+}
+
+impl AsyncRead for RdmaStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if into.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let (core, mut cx) = self.get_mut().reader(cx);
+        ready!(core.poll_fill(&mut cx))?;
+        let unread = core.unread();
+        let len = unread.len().min(into.remaining());
+        into.put_slice(&unread[..len]);
+        core.consume(len, &mut cx);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for RdmaStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let (core, mut cx) = self.get_mut().writer(cx);
+        let written = ready!(core.poll_write(slices, &mut cx))?;
+        Poll::Ready(written.ok_or(io::ErrorKind::BrokenPipe.into()))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let (core, mut cx) = self.get_mut().writer(cx);
+        core.poll_flush(&mut cx).map_err(io::Error::from)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let (core, mut cx) = self.get_mut().writer(cx);
+        core.poll_shutdown(&mut cx).map_err(io::Error::from)
+    }
+}
+
+impl Drop for RdmaStream {
+    /// Goes on in the background if the peer does not have everything yet.
+    fn drop(&mut self) {
+        let Some(mut core) = self.core.take() else {
+            return;
+        };
+        if self.linger.is_zero() {
+            return;
+        }
+        let _runtime = self.runtime.enter();
+        // Its tasks wait for nothing any more.
+        let mut idle = Context::from_waker(Waker::noop());
+        if core.poll_close(&mut idle).is_ready() {
+            return;
+        }
+        let (wakers, waker) = (Arc::clone(&self.wakers), self.waker.clone());
+        let close = std::future::poll_fn(move |cx| {
+            wakers.writer.register(cx.waker());
+            core.poll_close(&mut Context::from_waker(&waker))
+        });
+        self.runtime.spawn(tokio::time::timeout(self.linger, close));
+    }
+}
+
+impl fmt::Debug for RdmaStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RdmaStream")
+            .field("peer", &self.peer)
+            .field("rdma", self.rdma())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,167 @@
+//! What two sides say to each other before they are connected (docs/wire.md). Each message is a
+//! frame of a [`Channel`](crate::channel)'s codec: a length of four bytes, and these bytes.
+
+use std::fmt;
+
+const MAGIC: [u8; 4] = *b"TDST";
+
+/// The version of the exchange and of the frames of a stream.
+pub(super) const VERSION: u8 = 1;
+
+/// The most bytes that the application may add.
+pub(super) const DATA_MAX: usize = 16 << 10;
+
+/// The longest reason of a refusal.
+const REASON_MAX: usize = 512;
+
+/// The longest message: an offer with all bytes of the application's.
+pub(super) const LEN_MAX: usize = 14 + 1024 + DATA_MAX;
+
+/// What a side offers to connect with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Offer<'a> {
+    /// The longest frame that it takes, with its head.
+    pub(super) frame: u32,
+    /// Frames with data that it takes at first.
+    pub(super) credits: u16,
+    /// What the other side's `Rdma` connects with.
+    pub(super) blob: &'a [u8],
+    /// Bytes of the application's.
+    pub(super) data: &'a [u8],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Message<'a> {
+    /// The connector's offer, and the listener's.
+    Hello(Offer<'a>),
+    Welcome(Offer<'a>),
+    /// The connector is connected.
+    Ready,
+    /// The side that says it does not connect; the reason is for people.
+    Refusal(&'a str),
+}
+
+/// Why bytes are no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wrong {
+    /// The peer's version.
+    Version(u8),
+    Nonsense,
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Wrong::Version(theirs) => write!(
+                f,
+                "the peer speaks version {theirs} of the exchange, and this side version \
+                 {VERSION}: use the same release of this library on both sides"
+            ),
+            Wrong::Nonsense => f.write_str("what the peer says is no message of the exchange"),
+        }
+    }
+}
+
+impl Message<'_> {
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        let (kind, offer) = match self {
+            Message::Hello(offer) => (0, Some(offer)),
+            Message::Welcome(offer) => (1, Some(offer)),
+            Message::Ready => (2, None),
+            Message::Refusal(_) => (3, None),
+        };
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend([VERSION, kind]);
+        if let Some(offer) = offer {
+            bytes.extend(offer.frame.to_be_bytes());
+            bytes.extend(offer.credits.to_be_bytes());
+            bytes.extend((offer.blob.len() as u16).to_be_bytes());
+            bytes.extend(offer.blob);
+            bytes.extend(offer.data);
+        }
+        if let Message::Refusal(reason) = self {
+            let mut ends = (0..=reason.len().min(REASON_MAX)).rev();
+            let end = ends.find(|&end| reason.is_char_boundary(end));
+            bytes.extend(&reason.as_bytes()[..end.unwrap_or(0)]);
+        }
+        bytes
+    }
+
+    pub(super) fn parse(bytes: &[u8]) -> Result<Message<'_>, Wrong> {
+        let rest = bytes.strip_prefix(&MAGIC).ok_or(Wrong::Nonsense)?;
+        let (&[version, kind], rest) = rest.split_first_chunk().ok_or(Wrong::Nonsense)?;
+        if version != VERSION {
+            return Err(Wrong::Version(version));
+        }
+        let message = match kind {
+            0 => Offer::parse(rest).map(Message::Hello),
+            1 => Offer::parse(rest).map(Message::Welcome),
+            2 if rest.is_empty() => Some(Message::Ready),
+            3 if rest.len() <= REASON_MAX => std::str::from_utf8(rest).ok().map(Message::Refusal),
+            _ => None,
+        };
+        message.ok_or(Wrong::Nonsense)
+    }
+}
+
+impl Offer<'_> {
+    fn parse(bytes: &[u8]) -> Option<Offer<'_>> {
+        let (frame, rest) = bytes.split_first_chunk()?;
+        let (credits, rest) = rest.split_first_chunk()?;
+        let (len, rest) = rest.split_first_chunk()?;
+        let (blob, data) = rest.split_at_checked(u16::from_be_bytes(*len).into())?;
+        let offer = Offer {
+            frame: u32::from_be_bytes(*frame),
+            credits: u16::from_be_bytes(*credits),
+            blob,
+            data,
+        };
+        // The shortest frame has a byte of payload.
+        let fits = offer.frame as usize > super::flow::HEAD && data.len() <= DATA_MAX;
+        fits.then_some(offer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn offers_are_read_as_they_were_written(
+            (frame, credits) in (5u32.., any::<u16>()),
+            blob in prop::collection::vec(any::<u8>(), 0..1024),
+            data in prop::collection::vec(any::<u8>(), 0..100),
+        ) {
+            let offer = Offer { frame, credits, blob: &blob, data: &data };
+            for message in [Message::Hello(offer), Message::Welcome(offer)] {
+                let bytes = message.bytes();
+                prop_assert_eq!(Message::parse(&bytes), Ok(message));
+            }
+        }
+
+        #[test]
+        fn garbage_is_refused_or_has_one_form(
+            head in prop::sample::select(vec![&b""[..], b"TDST", b"TDST\x01", b"TDST\x01\x00"]),
+            tail in prop::collection::vec(any::<u8>(), 0..100),
+        ) {
+            let bytes = [head, &tail].concat();
+            if let Ok(message) = Message::parse(&bytes) {
+                prop_assert_eq!(message.bytes(), bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn another_version_is_told_from_nonsense_and_reasons_are_cut() {
+        assert_eq!(Message::parse(b"TDST\x02?"), Err(Wrong::Version(2)));
+        assert_eq!(Message::parse(b"TDSX\x01\x02"), Err(Wrong::Nonsense));
+        assert_eq!(Message::parse(&Message::Ready.bytes()), Ok(Message::Ready));
+        let long = "ä".repeat(REASON_MAX);
+        let bytes = Message::Refusal(&long).bytes();
+        let cut = Message::Refusal(&long[..REASON_MAX]);
+        assert_eq!(Message::parse(&bytes), Ok(cut));
+    }
+}

@@ -1,0 +1,149 @@
+//! How streams end: in order, by a drop, and otherwise.
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::join;
+use support::stream::{bytes, each, small};
+use support::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_doca::error::JobError;
+use tokio_doca::stream::{RdmaStream, StreamOptions};
+
+const MIB: usize = 1 << 20;
+
+async fn read_all(stream: &mut RdmaStream) -> Vec<u8> {
+    let mut came = Vec::new();
+    let read = in_time("the data", stream.read_to_end(&mut came)).await;
+    read.unwrap();
+    came
+}
+
+#[test]
+fn a_side_that_has_shut_down_still_reads() {
+    each(small(), async |net| {
+        let (mut here, mut there) = net.pair().await;
+        here.write_all(b"question").await.unwrap();
+        here.shutdown().await.unwrap();
+        here.shutdown().await.unwrap();
+        assert_eq!(read_all(&mut there).await, b"question");
+        let late = here.write(b"more").await.unwrap_err();
+        assert_eq!(late.kind(), ErrorKind::BrokenPipe);
+        let answer = bytes(0..5000);
+        let both = join(there.write_all(&answer), async {
+            let mut came = vec![0; answer.len()];
+            here.read_exact(&mut came).await.unwrap();
+            assert_eq!(came, answer);
+        });
+        in_time("the answer", both).await.0.unwrap();
+        there.shutdown().await.unwrap();
+        assert_eq!(read_all(&mut here).await, b"");
+    });
+}
+
+#[test]
+fn what_a_dropped_stream_has_written_arrives_with_its_end() {
+    for options in [StreamOptions::new(), small().linger(LIMIT)] {
+        each(options, async |net| {
+            let (mut here, mut there) = net.pair().await;
+            let write = async move {
+                here.write_all(&bytes(0..MIB)).await.unwrap();
+                drop(here);
+            };
+            let (came, ()) = join(read_all(&mut there), write).await;
+            assert!(came == bytes(0..MIB));
+        });
+    }
+}
+
+/// The last window is read after the writer has gone, and the reader gives credits meanwhile.
+#[test]
+fn a_reader_gets_what_a_dropped_stream_had_sent_before() {
+    each(small().linger(LIMIT), async |net| {
+        for len in [1, 252, 600] {
+            let (mut here, mut there) = net.pair().await;
+            here.write_all(&bytes(0..len)).await.unwrap();
+            drop(here);
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(read_all(&mut there).await, bytes(0..len));
+            there.shutdown().now_or_never();
+        }
+    });
+}
+
+/// What the peer writes meanwhile is dropped, and keeps nobody.
+#[test]
+fn a_dropped_stream_that_was_written_to_sends_its_data_all_the_same() {
+    each(small().linger(LIMIT), async |net| {
+        let (mut here, there) = net.pair().await;
+        let (mut reads, mut writes) = tokio::io::split(there);
+        let flood = async move {
+            // Until the stream is gone.
+            while writes.write_all(&[7; 100]).await.is_ok() {
+                tokio::task::yield_now().await;
+            }
+        };
+        let read = async move {
+            let mut came = Vec::new();
+            reads.read_to_end(&mut came).await.unwrap();
+            assert!(came == bytes(0..20_000));
+        };
+        let write = async move {
+            here.write_all(&bytes(0..20_000)).await.unwrap();
+            drop(here);
+        };
+        in_time("all", join(flood, join(read, write))).await;
+    });
+}
+
+#[test]
+fn without_linger_a_drop_resets() {
+    each(small().linger(Duration::ZERO), async |net| {
+        let (mut here, mut there) = net.pair().await;
+        here.write_all(b"some").await.unwrap();
+        drop(here);
+        let mut came = Vec::new();
+        let read = in_time("the end", there.read_to_end(&mut came)).await;
+        let error = read.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+        let source = error.get_ref().and_then(|it| it.downcast_ref::<JobError>());
+        assert!(source.expect("the source").is_disconnect());
+        // It stays, and a writer hears of it as well.
+        let again = there.read(&mut [0; 9]).await.unwrap_err();
+        assert_eq!(again.kind(), ErrorKind::ConnectionReset);
+        let write = async {
+            loop {
+                if let Err(error) = there.write(&[0; 100]).await {
+                    break error.kind();
+                }
+            }
+        };
+        let kind = in_time("the error", write).await;
+        assert_eq!(kind, ErrorKind::ConnectionReset);
+    });
+}
+
+/// A peer that does not read is waited for no longer than that.
+#[test]
+fn a_dropped_stream_lingers_as_long_as_it_was_told() {
+    let options = small().connections(1).linger(Duration::from_millis(50));
+    each(options, async |net| {
+        let (mut here, mut there) = net.pair().await;
+        // All that the peer has room for. The last of it may wait in the device.
+        while here.write(&[7; 252]).now_or_never().is_some() {}
+        drop(here);
+        // The peer hears of it, and its own writes fail.
+        let end = async {
+            loop {
+                if there.write(&[0; 9]).await.is_err() {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        in_time("the end", end).await;
+    });
+}

@@ -1,0 +1,422 @@
+//! How two sides meet: what each learns of the other, who is refused, and peers that are none.
+
+use std::io::ErrorKind::{ConnectionAborted, ConnectionReset};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::{join, join_all, try_join};
+use support::device::under_test;
+use support::programs::Folder;
+use support::stream::{Net, small};
+use support::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_doca::mem::Access;
+use tokio_doca::stream::{RdmaStream, StreamOptions};
+use tokio_doca::{BufPool, Device, ErrorKind, Mmap, Mode, Rdma, WorkQ};
+
+async fn net(options: StreamOptions) -> Net {
+    Net::new(&under_test(false), Mode::EventDriven, options).await
+}
+
+#[test]
+fn each_side_learns_what_the_other_says_before_it_is_connected() {
+    run(async {
+        let net = net(small()).await;
+        let device = under_test(false);
+        let memory = Mmap::builder().device(&device);
+        let memory = memory.access(Access::LOCAL_READ_WRITE | Access::RDMA_READ);
+        let export = memory.alloc(4096).unwrap().export_rdma(&device).unwrap();
+        let listen = async {
+            let incoming = net.listener.accept().await?;
+            assert_eq!(incoming.data(), export);
+            let address = incoming.peer().tcp_addr().expect("by TCP");
+            assert!(address.ip().is_loopback() && incoming.peer().user_id().is_none());
+            incoming.accept(b"version 7").await
+        };
+        let connect = net.connector.connect_with(net.addr, &export);
+        let both = in_time("the connection", try_join(listen, connect)).await;
+        let (there, (here, data)) = both.unwrap();
+        assert_eq!(data, b"version 7");
+        assert_eq!(here.peer().tcp_addr(), Some(net.addr));
+        assert!(there.peer().tcp_addr().is_some());
+    });
+}
+
+#[test]
+fn a_listener_on_a_unix_socket_knows_its_peers_user() {
+    run(async {
+        let (device, folder) = (under_test(false), Folder::new());
+        let workq = WorkQ::builder().build().unwrap();
+        let path = folder.path("socket");
+        let connector = small().connector(&device, &workq).unwrap();
+        let nobody = connector.connect(path.as_path()).await;
+        rejected(nobody, ErrorKind::ConnectionAborted);
+        let listener = small().bind(&device, &workq, path.as_path()).await.unwrap();
+        assert_eq!(listener.local_addr(), &path.clone().into());
+        let again = small().bind(&device, &workq, path.clone()).await;
+        rejected(again, ErrorKind::AlreadyExist);
+        let listen = async {
+            let incoming = listener.accept().await?;
+            let user = nix::unistd::geteuid().as_raw();
+            assert_eq!(incoming.peer().user_id(), Some(user));
+            assert_eq!(
+                incoming.peer().process_id(),
+                Some(std::process::id() as i32)
+            );
+            incoming.accept(b"").await
+        };
+        let both = try_join(listen, connector.connect(path));
+        let (mut there, mut here) = in_time("the connection", both).await.unwrap();
+        here.write_all(b"hello").await.unwrap();
+        let mut hello = [0; 5];
+        there.read_exact(&mut hello).await.unwrap();
+        assert_eq!(&hello, b"hello");
+    });
+}
+
+#[test]
+fn a_connector_reads_why_it_is_refused() {
+    run(async {
+        let net = net(small()).await;
+        let refuse = async {
+            let incoming = net.listener.accept().await.unwrap();
+            incoming.refuse("no such tenant").await.unwrap();
+            // And one that is dropped.
+            drop(net.listener.accept().await.unwrap());
+        };
+        let connects = async {
+            let error = net.connector.connect(net.addr).await;
+            let text = rejected(error, ErrorKind::ConnectionAborted);
+            assert!(text.contains("no such tenant"), "{text}");
+            assert!(text.starts_with("RdmaConnector::connect: "), "{text}");
+            let dropped = net.connector.connect(net.addr).await;
+            rejected(dropped, ErrorKind::ConnectionAborted);
+        };
+        in_time("the refusals", join(refuse, connects)).await;
+        let long = vec![0; (16 << 10) + 1];
+        let error = net.connector.connect_with(net.addr, &long).await;
+        mentions(&rejected(error, ErrorKind::InvalidValue), &[16384, 16385]);
+        // Nothing of the memory is lost: there is room for four.
+        let pairs: Vec<_> = futures::StreamExt::collect(futures::StreamExt::then(
+            futures::stream::iter(0..4),
+            |_| net.pair(),
+        ))
+        .await;
+        assert_eq!(pairs.len(), 4);
+    });
+}
+
+#[test]
+fn a_listener_without_memory_says_so() {
+    run(async {
+        let listening = net(small().connections(1)).await;
+        let connecting = net(small()).await;
+        let accept = async || {
+            let incoming = listening.listener.accept().await?;
+            incoming.accept(b"").await
+        };
+        let connect = async || connecting.connector.connect(listening.addr).await;
+        let first = in_time("the first", try_join(accept(), connect())).await;
+        let _first = first.unwrap();
+        let (granted, connected) = in_time("the second", join(accept(), connect())).await;
+        rejected(granted, ErrorKind::Full);
+        let text = rejected(connected, ErrorKind::ConnectionAborted);
+        assert!(text.contains("StreamOptions::connections"), "{text}");
+    });
+}
+
+/// One side of an exchange, byte by byte.
+struct Raw {
+    socket: TcpStream,
+    rdma: Rdma,
+    pool: BufPool,
+}
+
+impl Raw {
+    async fn new(net: &Net) -> Raw {
+        let device: Device = under_test(false);
+        let workq = WorkQ::builder().build().unwrap();
+        let memory = Mmap::builder().device(&device).alloc(1 << 16).unwrap();
+        Raw {
+            socket: TcpStream::connect(net.addr).await.unwrap(),
+            rdma: Rdma::builder(&device).attach(&workq).unwrap(),
+            pool: BufPool::builder(&memory)
+                .element_size(1024)
+                .build()
+                .unwrap(),
+        }
+    }
+
+    async fn say(&mut self, message: &[u8]) {
+        let len = message.len() as u32;
+        // The listener may have hung up.
+        _ = self.socket.write_all(&len.to_be_bytes()).await;
+        _ = self.socket.write_all(message).await;
+    }
+
+    async fn hear(&mut self) -> Vec<u8> {
+        let len = self.socket.read_u32().await.unwrap();
+        let mut message = vec![0; len as usize];
+        self.socket.read_exact(&mut message).await.unwrap();
+        message
+    }
+
+    fn hello(&self, credits: u8) -> Vec<u8> {
+        let blob = self.rdma.export().unwrap();
+        let mut hello = b"TDST\x01\x00".to_vec();
+        hello.extend(1024_u32.to_be_bytes());
+        hello.extend([0, credits]);
+        hello.extend((blob.len() as u16).to_be_bytes());
+        hello.extend(blob);
+        hello
+    }
+
+    /// Meets the listener, as docs/wire.md says.
+    async fn meet(net: &Net, credits: u8) -> (Raw, RdmaStream) {
+        let mut raw = Raw::new(net).await;
+        raw.say(&raw.hello(credits)).await;
+        let meet = async {
+            let welcome = raw.hear().await;
+            assert_eq!(&welcome[..6], b"TDST\x01\x01");
+            let len = u16::from_be_bytes([welcome[12], welcome[13]]);
+            let blob = &welcome[14..][..len.into()];
+            raw.rdma.connect(blob).await.unwrap();
+            raw.say(b"TDST\x01\x02").await;
+        };
+        let accept = async { net.listener.accept().await?.accept(b"").await };
+        let (stream, ()) = in_time("the exchange", join(accept, meet)).await;
+        (raw, stream.unwrap())
+    }
+
+    async fn send(&self, frame: &[u8]) {
+        let buf = self.pool.alloc().await;
+        buf.extend_from_slice(frame).unwrap();
+        self.rdma.send(&buf).await.unwrap();
+    }
+}
+
+#[test]
+fn a_stream_speaks_as_docs_wire_says() {
+    run(async {
+        let net = net(small()).await;
+        let (raw, mut stream) = Raw::meet(&net, 9).await;
+        raw.send(b"\x00\x00\x00\x00hello").await;
+        let mut hello = [0; 5];
+        stream.read_exact(&mut hello).await.unwrap();
+        assert_eq!(&hello, b"hello");
+        // The receive is posted anew when the stream would wait.
+        assert!(stream.read(&mut hello).now_or_never().is_none());
+        let buf = raw.pool.alloc().await;
+        let both = join(raw.rdma.recv(&buf), stream.write_all(b"you"));
+        in_time("the answer", both).await.0.unwrap();
+        // With the credit that came back.
+        assert_eq!(&buf.data().unwrap()[..], b"\x00\x00\x00\x01you");
+        raw.send(b"\x01\x00\x00\x00").await;
+        assert_eq!(stream.read(&mut hello).await.unwrap(), 0);
+    });
+}
+
+#[test]
+fn frames_that_are_none_end_the_stream() {
+    run(async {
+        let net = net(small()).await;
+        let frames: [&[u8]; 9] = [
+            b"",
+            b"\x00\x00\x00",
+            b"\x00\x00\x00\x00",
+            b"\x01\x00\x00\x00x",
+            b"\x02\x00\x00\x00",
+            b"\x02\x01\x00\x01",
+            b"\x03\x00\x00\x00x",
+            b"\x00\x02\x00\x00x",
+            b"\xff\xff\xff\xffxxxxxxx",
+        ];
+        for frame in frames {
+            let (raw, mut stream) = Raw::meet(&net, 9).await;
+            raw.send(b"\x00\x00\x00\x00good").await;
+            match frame {
+                b"" => drop(raw.rdma.send(()).await.unwrap()),
+                frame => raw.send(frame).await,
+            }
+            let mut good = [0; 4];
+            stream.read_exact(&mut good).await.unwrap();
+            let read = in_time("the error", stream.read(&mut good)).await;
+            let error = read.unwrap_err();
+            assert_eq!(error.kind(), ConnectionAborted, "{frame:?}: {error}");
+            let (mut reads, mut writes) = tokio::io::split(stream);
+            assert!(reads.read(&mut good).await.is_err());
+            while writes.write(&[0; 99]).await.is_ok() {}
+        }
+    });
+}
+
+#[test]
+fn a_peer_that_sends_more_than_it_has_credits_for_loses_its_stream() {
+    run(async {
+        let net = net(small()).await;
+        let (raw, mut stream) = Raw::meet(&net, 0).await;
+        for _ in 0..4 {
+            raw.send(b"\x00\x00\x00\x00x").await;
+        }
+        // Three credits were given; the receive of the fourth was for something else.
+        fill_credits(&mut stream).await;
+        let mut came = Vec::new();
+        let error = in_time("the end", stream.read_to_end(&mut came)).await;
+        assert_eq!(error.unwrap_err().kind(), ConnectionAborted);
+        assert_eq!(came, b"xxx");
+    });
+}
+
+/// Writes until there is no credit, so that the stream takes all frames that came.
+async fn fill_credits(stream: &mut RdmaStream) {
+    for _ in 0..50 {
+        _ = stream.write(b"y").now_or_never();
+        tokio::task::yield_now().await;
+    }
+}
+
+#[test]
+fn messages_that_are_none_are_not_answered_and_other_versions_are_told() {
+    run(async {
+        let net = net(small()).await;
+        let strangers = async {
+            let mut silent = Vec::new();
+            for message in [
+                &b"GET / HTTP/1.1"[..],
+                b"",
+                b"TDST",
+                b"TDST\x01\x01",
+                b"TDST\x01\x00x",
+            ] {
+                let mut raw = Raw::new(&net).await;
+                raw.say(message).await;
+                silent.push(raw);
+            }
+            let mut huge = Raw::new(&net).await;
+            huge.socket.write_all(&[0xff; 100]).await.unwrap();
+            silent.push(huge);
+            for raw in &mut silent {
+                let read = in_time("the end", raw.socket.read(&mut [0; 9])).await;
+                assert!(matches!(read, Ok(0)) || read.unwrap_err().kind() == ConnectionReset);
+            }
+            let mut newer = Raw::new(&net).await;
+            newer.say(b"TDST\x02\x00whatever it says").await;
+            let answer = in_time("the answer", newer.hear()).await;
+            assert_eq!(&answer[..6], b"TDST\x01\x03");
+            let text = String::from_utf8_lossy(&answer[6..]).into_owned();
+            mentions(&text, &[1, 2]);
+            net.connector.connect(net.addr).await.map(drop)
+        };
+        let accept = async { net.listener.accept().await?.accept(b"").await };
+        let both = join(accept, strangers);
+        let (granted, connected) = in_time("all", both).await;
+        granted.map(drop).and(connected).unwrap();
+    });
+}
+
+#[test]
+fn a_listener_of_another_version_is_told_with_both_numbers() {
+    run(async {
+        let net = net(small()).await;
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let answer = async |answer: &[u8]| {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let mut message = (answer.len() as u32).to_be_bytes().to_vec();
+            message.extend(answer);
+            socket.write_all(&message).await.unwrap();
+            // Until the connector hangs up.
+            _ = tokio::io::copy(&mut socket, &mut tokio::io::sink()).await;
+        };
+        let addr = listener.local_addr().unwrap();
+        for (says, kind) in [
+            (&b"TDST\x09\x03text"[..], ErrorKind::UnsupportedVersion),
+            (b"TDST\x01\x02", ErrorKind::ConnectionAborted),
+            (b"", ErrorKind::ConnectionAborted),
+        ] {
+            let both = join(net.connector.connect(addr), answer(says));
+            let (connected, ()) = in_time("the answer", both).await;
+            let text = rejected(connected, kind);
+            if kind == ErrorKind::UnsupportedVersion {
+                mentions(&text, &[1, 9]);
+            }
+        }
+    });
+}
+
+/// Peers that connect and say nothing neither keep others out nor stay.
+#[test]
+fn silent_peers_are_bounded_and_do_not_keep_others_out() {
+    run(async {
+        let net = net(small().half_open(3).timeout(LIMIT)).await;
+        let mut silent = Vec::new();
+        for _ in 0..10 {
+            silent.push(TcpStream::connect(net.addr).await.unwrap());
+        }
+        let _pair = net.pair().await;
+        // At least seven have lost their places.
+        let mut ended = 0;
+        for socket in &mut silent {
+            let read = socket.read(&mut [0; 1]).now_or_never();
+            ended += usize::from(read.is_some());
+        }
+        assert!(ended >= 7, "{ended}");
+    });
+}
+
+#[test]
+fn a_side_that_is_silent_is_waited_for_no_longer_than_the_time_limit() {
+    run(async {
+        let net = net(small().timeout(Duration::from_millis(30))).await;
+        // A listener that nobody asks.
+        let connected = in_time("the connect", net.connector.connect(net.addr)).await;
+        rejected(connected, ErrorKind::TimedOut);
+        let mut raw = Raw::new(&net).await;
+        raw.say(&raw.hello(9)).await;
+        let incoming = loop {
+            let incoming = in_time("the hello", net.listener.accept()).await.unwrap();
+            if incoming.peer().tcp_addr() == raw.socket.local_addr().ok() {
+                break incoming;
+            }
+        };
+        // It never says that it is ready.
+        let granted = in_time("the grant", incoming.accept(b"")).await;
+        rejected(granted, ErrorKind::TimedOut);
+    });
+}
+
+#[test]
+fn many_connect_at_once() {
+    const PEERS: usize = 100;
+    run(async {
+        let net = net(small().connections(PEERS).half_open(4).timeout(LIMIT)).await;
+        let accepts = async {
+            let mut streams = Vec::new();
+            for _ in 0..PEERS {
+                let incoming = net.listener.accept().await.unwrap();
+                streams.push(tokio::spawn(async move { incoming.accept(b"").await }));
+            }
+            join_all(streams).await
+        };
+        let connects = join_all((0..PEERS).map(|_| net.connector.connect(net.addr)));
+        let (accepted, connected) = in_time("all", join(accepts, connects)).await;
+        assert!(accepted.iter().all(|it| it.as_ref().unwrap().is_ok()));
+        assert!(connected.iter().all(Result::is_ok));
+    });
+}
+
+#[test]
+fn a_runtime_without_time_is_refused() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build();
+    runtime.unwrap().block_on(async {
+        let (device, workq) = (under_test(false), WorkQ::builder().build().unwrap());
+        let addr: std::net::SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let bound = small().bind(&device, &workq, addr).await;
+        let text = rejected(bound, ErrorKind::BadState);
+        assert!(text.contains("enable_time()"), "{text}");
+        let connector = small().connector(&device, &workq).unwrap();
+        rejected(connector.connect(addr).await, ErrorKind::BadState);
+    });
+}

@@ -1,0 +1,237 @@
+//! The laws of `AsyncRead`, `AsyncBufRead` and `AsyncWrite`: the same program, with random pieces
+//! and futures that are dropped, on a stream and on Tokio's pipe in memory.
+
+use std::io::IoSlice;
+use std::pin::pin;
+use std::task::Poll;
+
+use futures::future::{join, join3};
+use futures::{SinkExt, StreamExt};
+use proptest::prelude::*;
+use support::device::under_test;
+use support::stream::{Net, byte, bytes, each, small};
+use support::*;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::io::{AsyncWriteExt, BufReader};
+use tokio_doca::Mode;
+use tokio_util::bytes::Bytes;
+use tokio_util::codec::{Framed, LengthDelimitedCodec};
+
+/// A step of a program: what is done with how many bytes, and whether its future is dropped after
+/// one poll.
+#[derive(Clone, Debug)]
+struct Step {
+    what: u8,
+    len: usize,
+    drops: bool,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let len = prop_oneof![0usize..20, 0usize..700, Just(252usize), Just(253)];
+    let step = (0u8..4, len, any::<bool>());
+    let step = step.prop_map(|(what, len, drops)| Step { what, len, drops });
+    prop::collection::vec(step, 1..60)
+}
+
+/// Awaits a future, or polls it once and drops it.
+async fn maybe<F: Future>(step: &Step, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    if !step.drops {
+        return Some(future.await);
+    }
+    let once = std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx)));
+    match once.await {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => {
+            tokio::task::yield_now().await;
+            None
+        }
+    }
+}
+
+/// Writes as the program says, and shuts down. Returns how many bytes that was.
+async fn write(to: &mut (impl AsyncWrite + Unpin), steps: &[Step]) -> usize {
+    let mut at = 0;
+    for step in steps {
+        let data = bytes(at..at + step.len);
+        let (one, other) = data.split_at(step.len / 3);
+        let written = match step.what {
+            0 => maybe(step, to.write(&data)).await,
+            1 => {
+                maybe(
+                    step,
+                    to.write_vectored(&[IoSlice::new(one), IoSlice::new(other)]),
+                )
+                .await
+            }
+            2 => maybe(step, to.flush()).await.map(|done| done.map(|()| 0)),
+            _ => {
+                to.write_all(&data).await.unwrap();
+                Some(Ok(data.len()))
+            }
+        };
+        let written = written.map_or(0, Result::unwrap);
+        assert!(written <= step.len);
+        assert!(written > 0 || step.len == 0 || step.drops || step.what == 2);
+        at += written;
+    }
+    to.shutdown().await.unwrap();
+    assert!(to.write(b"late").await.is_err());
+    at
+}
+
+/// Reads as the program says, again and again, to the end. Returns how many bytes came.
+async fn read(from: &mut (impl AsyncBufRead + Unpin), steps: &[Step]) -> usize {
+    let mut at = 0;
+    let check = |at: usize, data: &[u8]| {
+        assert!(data.iter().zip(at..).all(|(have, at)| *have == byte(at)));
+        data.len()
+    };
+    for step in steps.iter().cycle() {
+        let mut room = vec![0; step.len + 1];
+        match step.what {
+            0 | 1 => match maybe(step, from.read(&mut room)).await {
+                Some(Ok(0)) => break,
+                Some(len) => at += check(at, &room[..len.unwrap()]),
+                None => {}
+            },
+            _ => match maybe(step, from.fill_buf()).await.map(Result::unwrap) {
+                Some([]) => break,
+                Some(data) => {
+                    let len = check(at, &data[..data.len().min(step.len)]);
+                    from.consume(len);
+                    at += len;
+                }
+                None => {}
+            },
+        }
+        if steps.iter().all(|step| step.what > 1 && step.len == 0) {
+            // It would never consume a byte.
+            at += from.read(&mut room[..1]).await.unwrap();
+        }
+    }
+    // The end stays.
+    assert_eq!(from.read(&mut [0; 9]).await.unwrap(), 0);
+    assert!(from.fill_buf().await.unwrap().is_empty());
+    at
+}
+
+/// Both directions at once, each of which ends by itself.
+async fn program<A, B>(here: A, there: B, steps: [Vec<Step>; 4])
+where
+    A: AsyncBufRead + AsyncRead + AsyncWrite,
+    B: AsyncBufRead + AsyncRead + AsyncWrite,
+{
+    let [to, from, back_to, back_from] = steps;
+    let (here_reads, mut here_writes) = tokio::io::split(here);
+    let (there_reads, mut there_writes) = tokio::io::split(there);
+    // A half has no `AsyncBufRead`.
+    let (mut here_reads, mut there_reads) = (BufReader::with_capacity(7, here_reads), {
+        BufReader::with_capacity(1000, there_reads)
+    });
+    let forth = join(write(&mut here_writes, &to), read(&mut there_reads, &from));
+    let back = join(
+        write(&mut there_writes, &back_to),
+        read(&mut here_reads, &back_from),
+    );
+    let ((sent, came), (sent_back, came_back)) = in_time("the program", join(forth, back)).await;
+    assert_eq!((sent, sent_back), (came, came_back));
+}
+
+fn cases() -> ProptestConfig {
+    ProptestConfig {
+        cases: ProptestConfig::default().cases.min(32),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(cases())]
+
+    #[test]
+    fn a_stream_is_a_pipe(steps in [steps(), steps(), steps(), steps()]) {
+        runtime().block_on(async {
+            let pipe = tokio::io::duplex(300);
+            program(BufReader::new(pipe.0), BufReader::new(pipe.1), steps.clone()).await;
+            for mode in [Mode::EventDriven, Mode::BusyPoll] {
+                for defer in [false, true] {
+                    let net = Net::new(&under_test(defer), mode, small()).await;
+                    let (here, there) = net.pair().await;
+                    program(here, there, steps.clone()).await;
+                }
+            }
+        });
+    }
+
+    /// As the stream itself lends what came, without a reader between.
+    #[test]
+    fn what_a_stream_lends_is_what_was_written(steps in [steps(), steps()]) {
+        runtime().block_on(async {
+            let net = Net::new(&under_test(false), Mode::EventDriven, small()).await;
+            let (mut here, mut there) = net.pair().await;
+            let both = join(write(&mut here, &steps[0]), read(&mut there, &steps[1]));
+            let (sent, came) = in_time("the program", both).await;
+            assert_eq!(sent, came);
+        });
+    }
+}
+
+#[test]
+fn codecs_work_on_streams() {
+    each(small(), async |net| {
+        let (here, there) = net.pair().await;
+        let frames = |stream| Framed::new(stream, LengthDelimitedCodec::new());
+        let ((mut sink, mut stream), mut there) = (frames(here).split(), frames(there));
+        let messages: Vec<_> = (0..60).map(|n| Bytes::from(bytes(n..31 * n))).collect();
+        let sends = async {
+            for message in &messages {
+                sink.feed(message.clone()).await.unwrap();
+            }
+            sink.close().await.unwrap();
+        };
+        let answers = async {
+            for message in &messages {
+                assert_eq!(stream.next().await.unwrap().unwrap(), message);
+            }
+            assert!(stream.next().await.is_none());
+        };
+        let echo = async {
+            while let Some(message) = there.next().await {
+                there.send(message.unwrap().freeze()).await.unwrap();
+            }
+            SinkExt::<Bytes>::close(&mut there).await.unwrap();
+        };
+        in_time("the echo", join3(sends, answers, echo)).await;
+    });
+}
+
+/// Two tasks of a runtime with several threads use the halves of a stream.
+#[test]
+fn halves_are_for_two_tasks() {
+    const LEN: usize = 1 << 20;
+    let story = async {
+        let net = Net::new(&under_test(false), Mode::EventDriven, small()).await;
+        let (here, there) = net.pair().await;
+        let mut tasks = Vec::new();
+        for stream in [here, there] {
+            let (mut reads, mut writes) = tokio::io::split(stream);
+            tasks.push(tokio::spawn(async move {
+                for at in (0..LEN).step_by(1000) {
+                    let data = bytes(at..LEN.min(at + 1000));
+                    writes.write_all(&data).await.unwrap();
+                }
+                writes.shutdown().await.unwrap();
+            }));
+            tasks.push(tokio::spawn(async move {
+                let mut came = Vec::new();
+                reads.read_to_end(&mut came).await.unwrap();
+                assert!(came == bytes(0..LEN));
+            }));
+        }
+        for task in tasks {
+            in_time("a half", task).await.unwrap();
+        }
+    };
+    workers().block_on(async { tokio::spawn(story).await.unwrap() });
+}

@@ -1,0 +1,209 @@
+//! Streams whose peers are slow, many, or hostile: each holds up itself alone, and no frame meets
+//! an empty receive queue.
+
+use futures::FutureExt;
+use futures::future::{join, join_all};
+use support::device::{needs_soft, under_test};
+use support::stream::{Net, bytes, each, small};
+use support::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_doca::stream::{RdmaStream, StreamOptions};
+use tokio_doca::{Mode, rdma::RdmaState};
+
+/// Writes until the peer has no room any more. Returns how many bytes that were.
+async fn fill(stream: &mut RdmaStream) -> usize {
+    let mut at = 0;
+    for _ in 0..100 {
+        // What is on its way is given time.
+        for _ in 0..100 {
+            let data = bytes(at..at + 252);
+            match stream.write(&data).now_or_never() {
+                Some(written) => at += written.unwrap(),
+                None => break,
+            }
+        }
+        tokio::task::yield_now().await;
+    }
+    at
+}
+
+#[test]
+fn a_reader_that_does_not_read_leaves_nothing_waiting_in_the_device() {
+    each(small(), async |net| {
+        let (mut here, mut there) = net.pair().await;
+        assert_eq!(fill(&mut here).await, 3 * 252);
+        assert_eq!(here.rdma().workq().in_flight(), 0);
+        // The other direction has a writer that is not held up.
+        assert_eq!(fill(&mut there).await, 3 * 252);
+        for stream in [&here, &there] {
+            assert_eq!(stream.rdma().state(), RdmaState::Connected);
+        }
+        let (mut one, mut other) = ([0; 3 * 252], [0; 3 * 252]);
+        let both = join(here.read_exact(&mut one), there.read_exact(&mut other));
+        let (one, other) = in_time("the reads", both).await;
+        one.and(other).unwrap();
+        assert!(here.write(b"more").now_or_never().is_some() || fill(&mut here).await > 0);
+    });
+}
+
+/// What the largest window has on its way fits into what a connection holds.
+#[test]
+fn a_window_of_the_largest_frames_is_sent_to_a_reader_that_sleeps() {
+    let largest = StreamOptions::new().connections(1).send_window(64);
+    for options in [
+        largest.frame_size(128 << 10).recv_window(99),
+        largest.frame_size(4096).recv_window(999),
+    ] {
+        each(options, async |net| {
+            let (mut here, mut there) = net.pair().await;
+            let mut sent = 0;
+            let data = vec![7; 200 << 10];
+            let mut idle = 0;
+            while idle < 50 {
+                match here.write(&data).now_or_never() {
+                    Some(written) => (sent, idle) = (sent + written.unwrap(), 0),
+                    None => {
+                        idle += 1;
+                        tokio::task::yield_now().await;
+                    }
+                }
+            }
+            assert!(sent > 300 << 10, "{sent}");
+            until("all is sent", || {
+                here.flush().now_or_never();
+                here.rdma().workq().in_flight() == 0
+            })
+            .await;
+            let mut came = vec![0; sent];
+            in_time("the data", there.read_exact(&mut came))
+                .await
+                .unwrap();
+        });
+    }
+}
+
+/// A reader that takes its time gets all, from a writer that writes as fast as it can; and a reader
+/// gets each byte of a slow writer at once.
+#[test]
+fn slow_readers_and_slow_writers_are_waited_for() {
+    const LEN: usize = 20_000;
+    each(small(), async |net| {
+        let (mut here, mut there) = net.pair().await;
+        let fast = async {
+            here.write_all(&bytes(0..LEN)).await.unwrap();
+            // Byte by byte, and each is answered.
+            for at in 0..50 {
+                here.write_u8(at).await.unwrap();
+                assert_eq!(here.read_u8().await.unwrap(), at);
+            }
+        };
+        let slow = async {
+            let mut came = Vec::<u8>::new();
+            while came.len() < LEN {
+                let mut some = [0; 100];
+                let len = there.read(&mut some).await.unwrap();
+                came.extend(&some[..len]);
+                tokio::task::yield_now().await;
+            }
+            assert!(came == bytes(0..LEN));
+            for _ in 0..50 {
+                let byte = there.read_u8().await.unwrap();
+                there.write_u8(byte).await.unwrap();
+            }
+        };
+        in_time("both", join(fast, slow)).await;
+    });
+}
+
+/// The peers of all but the last do not read: the last goes on.
+#[test]
+fn peers_that_do_not_read_hold_up_themselves_alone() {
+    const STREAMS: usize = 64;
+    for defer in [false, true] {
+        let device = under_test(defer);
+        let options = small().connections(STREAMS);
+        run(async {
+            let net = Net::new(&device, Mode::EventDriven, options).await;
+            let mut pairs = Vec::new();
+            for _ in 0..STREAMS {
+                pairs.push(net.pair().await);
+            }
+            let full = rejected(
+                net.connector.connect(net.addr).await,
+                tokio_doca::ErrorKind::Full,
+            );
+            mentions(&full, &[STREAMS as u64]);
+            for (here, _) in &mut pairs[1..] {
+                assert_eq!(fill(here).await, 3 * 252);
+            }
+            let (here, there) = &mut pairs[0];
+            let mut came = vec![0; 100_000];
+            let data = bytes(0..came.len());
+            let both = join(here.write_all(&data), there.read_exact(&mut came));
+            let (written, read) = in_time("the last", both).await;
+            written.and(read.map(drop)).unwrap();
+            assert!(came == data);
+            // And then all at once.
+            let all = pairs
+                .iter_mut()
+                .enumerate()
+                .map(|(at, (here, there))| async move {
+                    let write = here.write_all(&[7; 5000]);
+                    let mut came = vec![0; 5000 + if at > 0 { 3 * 252 } else { 0 }];
+                    let (written, read) = join(write, there.read_exact(&mut came)).await;
+                    written.and(read.map(drop)).unwrap();
+                });
+            in_time("all", join_all(all)).await;
+        });
+    }
+}
+
+#[test]
+fn streams_of_one_memory_come_and_go() {
+    const ROUNDS: usize = 20;
+    each(small().connections(2), async |net| {
+        for round in 0..ROUNDS {
+            let (mut one, mut two) = net.pair().await;
+            let (mut three, mut four) = net.pair().await;
+            for (from, to) in [(&mut one, &mut two), (&mut four, &mut three)] {
+                from.write_all(&[round as u8; 700]).await.unwrap();
+                from.shutdown().await.unwrap();
+                let mut came = Vec::new();
+                in_time("the data", to.read_to_end(&mut came))
+                    .await
+                    .unwrap();
+                assert_eq!(came, [round as u8; 700]);
+            }
+            // Dropped here, and none of them lingers: the next round finds memory.
+        }
+    });
+}
+
+/// Copied in both directions by Tokio, as a proxy does.
+#[test]
+fn a_proxy_copies_both_directions() {
+    if needs_soft("four connections take long") {
+        return;
+    }
+    each(small(), async |net| {
+        let (mut client, mut front) = net.pair().await;
+        let (mut back, mut server) = net.pair().await;
+        let proxy = tokio::io::copy_bidirectional(&mut front, &mut back);
+        let question = async {
+            client.write_all(&bytes(0..9000)).await.unwrap();
+            client.shutdown().await.unwrap();
+            let mut answer = Vec::new();
+            client.read_to_end(&mut answer).await.unwrap();
+            answer
+        };
+        let answer = async {
+            let mut question = Vec::new();
+            server.read_to_end(&mut question).await.unwrap();
+            server.write_all(&question).await.unwrap();
+            server.shutdown().await.unwrap();
+        };
+        let ((copied, answer), ()) = in_time("all", join(join(proxy, question), answer)).await;
+        assert_eq!(copied.unwrap(), (9000, 9000));
+        assert!(answer == bytes(0..9000));
+    });
+}

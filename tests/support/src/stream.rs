@@ -1,0 +1,68 @@
+//! What the tests of streams share: connected pairs, and bytes that say where they are.
+
+use std::net::SocketAddr;
+
+use tokio_doca::stream::{RdmaConnector, RdmaListener, RdmaStream, StreamOptions};
+use tokio_doca::{Device, Mode, WorkQ};
+
+use super::device::{defers, under_test};
+use super::loopback::Loopback;
+use super::{in_time, run};
+
+/// A listener on the loopback address and a connector to it.
+pub struct Net {
+    pub listener: RdmaListener,
+    pub connector: RdmaConnector,
+    pub addr: SocketAddr,
+}
+
+impl Net {
+    pub async fn new(device: &Device, mode: Mode, options: StreamOptions) -> Net {
+        let workq = || WorkQ::builder().depth(64).mode(mode).build().unwrap();
+        let local: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let listener = options.bind(device, &workq(), local).await.unwrap();
+        Net {
+            connector: options.connector(device, &workq()).unwrap(),
+            addr: listener.tcp_addr().unwrap(),
+            listener,
+        }
+    }
+
+    /// The connector's stream, and the listener's.
+    pub async fn pair(&self) -> (RdmaStream, RdmaStream) {
+        let accept = async { self.listener.accept().await?.accept(b"").await };
+        let both = futures::future::try_join(self.connector.connect(self.addr), accept);
+        in_time("the connection", both).await.unwrap()
+    }
+}
+
+/// Small limits, so that all of them are met soon.
+pub fn small() -> StreamOptions {
+    StreamOptions::new()
+        .connections(4)
+        .frame_size(256)
+        .recv_window(3)
+        .send_window(2)
+}
+
+/// Runs a story on each device, event-driven and busy.
+pub fn each(options: StreamOptions, story: impl AsyncFn(&Net)) {
+    let of_soft = defers().iter().map(|&defer| under_test(defer));
+    let devices: Vec<_> = of_soft.chain([Loopback::device(false).1]).collect();
+    for mode in [Mode::EventDriven, Mode::BusyPoll] {
+        for device in &devices {
+            eprintln!("{mode:?} on {}", device.info().name());
+            run(async { story(&Net::new(device, mode, options).await).await });
+        }
+    }
+}
+
+/// The byte at this place of a stream.
+pub fn byte(at: usize) -> u8 {
+    ((at * 31) ^ (at >> 8)) as u8
+}
+
+/// The bytes from one place to another.
+pub fn bytes(range: std::ops::Range<usize>) -> Vec<u8> {
+    range.map(byte).collect()
+}
