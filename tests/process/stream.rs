@@ -1,7 +1,8 @@
-//! Streams between two processes, one of which is killed.
+//! Streams between two processes, one of which is killed; and what many streams leave behind.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use support::device::under_test;
 use support::peer::{Peer, hear, role, say};
@@ -56,5 +57,63 @@ fn a_peer_that_is_killed_resets_its_stream() {
         peer.kill();
         let read = in_time("the end", stream.read(&mut came)).await;
         assert_eq!(read.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    });
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// An echo of more than a window, on one connection after the other.
+async fn echoes(net: Arc<Net>, times: usize) {
+    let data = bytes(0..5000);
+    for _ in 0..times {
+        let mut stream = net.connector.connect(net.addr).await.unwrap();
+        let (mut reads, mut writes) = tokio::io::split(&mut stream);
+        let mut came = Vec::new();
+        let write = async {
+            writes.write_all(&data).await?;
+            writes.shutdown().await
+        };
+        let both = futures::future::try_join(write, reads.read_to_end(&mut came));
+        both.await.unwrap();
+        assert!(came == data);
+    }
+}
+
+#[test]
+fn connections_that_come_and_go_leave_nothing_behind() {
+    const AT_ONCE: usize = 32;
+    const TIMES: usize = 16;
+    if !alone(test_name!(
+        connections_that_come_and_go_leave_nothing_behind
+    )) {
+        return;
+    }
+    workers().block_on(async {
+        // An end is on its way while the next connection is made.
+        let options = small().connections(2 * AT_ONCE).timeout(LIMIT);
+        let net = Net::new(&under_test(false), Mode::EventDriven, options).await;
+        let net = Arc::new(net);
+        let served = Arc::clone(&net);
+        tokio::spawn(async move {
+            loop {
+                let incoming = served.listener.accept().await.unwrap();
+                tokio::spawn(async move {
+                    let stream = incoming.accept(b"").await.unwrap();
+                    let (mut reads, mut writes) = tokio::io::split(stream);
+                    tokio::io::copy(&mut reads, &mut writes).await.unwrap();
+                    writes.shutdown().await.unwrap();
+                });
+            }
+        });
+        let burst = || {
+            let tasks = (0..AT_ONCE).map(|_| tokio::spawn(echoes(Arc::clone(&net), TIMES)));
+            futures::future::try_join_all(tasks)
+        };
+        in_time("the first burst", burst()).await.unwrap();
+        let before = descriptors();
+        in_time("the second burst", burst()).await.unwrap();
+        until("all descriptors are closed", || descriptors() <= before).await;
     });
 }
