@@ -216,6 +216,7 @@ fn a_broken_queue_is_quiet_and_takes_nothing() {
     assert_eq!([bench.reap(0), bench.reap(0)], [[], []]);
     assert!(matches!(bench.ends[0].state(), EndpointState::Error(_)));
     for _ in 0..3 {
+        assert!(!bench.queues[0].ready(), "it is said once");
         assert_eq!(bench.queues[0].arm(), Armed::Armed);
         assert_eq!(bench.reap(0), []);
     }
@@ -227,6 +228,60 @@ fn a_broken_queue_is_quiet_and_takes_nothing() {
     );
     let config = EndpointConfig::new(Arc::new(|| {}));
     assert!(bench.queues[0].open_endpoint(config).is_err());
+    bench.retire();
+}
+
+/// What a look has kept is handed out once, in order, whatever comes between.
+#[test]
+fn what_a_look_has_kept_is_handed_out_once_and_in_order() {
+    let world = World::new([Description::roce("fake0")]);
+    let bench = Bench::new(&world, PATIENT);
+    let queue = &bench.queues[0];
+    let (mut next, end) = (1, Instant::now() + LIMIT);
+    for arms in [false, true] {
+        for most in [1, 2, 8] {
+            let first = next;
+            for _ in 0..3 {
+                bench.post_recv(1, next).unwrap();
+                assert_eq!(bench.send(0, next).accepted, 1);
+                next += 1;
+            }
+            while !queue.ready() {
+                assert!(Instant::now() < end, "nothing completed");
+            }
+            if arms {
+                assert_eq!(queue.arm(), Armed::Ready, "what was kept is there");
+            }
+            let mut tokens = Vec::new();
+            while tokens.len() < 3 {
+                let mut out = vec![Completion::new(Token::new(0, 0, 0), Ok(0)); most];
+                // SAFETY: this thread alone does.
+                let reaped = unsafe { queue.reap(&mut out) };
+                tokens.extend(out[..reaped].iter().map(|completion| completion.token));
+                assert!(Instant::now() < end, "a completion is lost: {tokens:?}");
+            }
+            let sent: Vec<_> = (first..next)
+                .map(|number| Token::new(0, number, 1))
+                .collect();
+            assert_eq!(tokens, sent);
+            let mut received = 0;
+            while received < 3 {
+                received += bench.reap(1).len();
+                assert!(Instant::now() < end, "a message is lost");
+            }
+            assert_eq!(bench.reap(0), []);
+        }
+    }
+    // Kept, and then its endpoint is reset: it is handed out, and of the old life.
+    bench.post_recv(1, next).unwrap();
+    bench.send(0, next);
+    while !queue.ready() {
+        assert!(Instant::now() < end, "nothing completed");
+    }
+    bench.ends[0].reset();
+    let ended = bench.reap_one(0);
+    assert_eq!(ended.token, Token::new(0, next, 1));
+    assert_eq!(bench.reap(0), []);
     bench.retire();
 }
 

@@ -84,10 +84,10 @@ pub unsafe trait Queue: Submit {
     /// Returns whether `reap` would find something. A queue that cannot tell returns `true`.
     ///
     /// Operations in busy mode call it up to 32 times in each poll, so an answer of `false` must
-    /// cost little more than reading the words that the device writes: about 50 instructions. It
-    /// makes no system call, waits for no lock, and does nothing else that `reap` does. It may keep
-    /// what it finds for the next `reap` or `arm`. It is a hint: while another thread calls the
-    /// queue it may return either.
+    /// should cost little more than reading the words that the device writes: about 50
+    /// instructions, and no system call. It waits for no lock that is held for long. It may keep
+    /// what it finds for the next `reap` or `arm`, one of which whoever is told `true` calls. It is
+    /// a hint: while another thread calls the queue it may return either.
     fn ready(&self) -> bool {
         true
     }
@@ -107,7 +107,9 @@ pub unsafe trait Queue: Submit {
     #[doc(alias = "ibv_poll_cq")]
     unsafe fn reap(&self, out: &mut [Completion]) -> usize;
 
-    /// Asks for one ring at the next completion.
+    /// Asks for one ring at the next completion. Returns `Ready` if `reap` would find something,
+    /// also what `ready` has kept, unless that has rung. The caller sleeps on `Armed` without
+    /// another look.
     #[doc(alias = "doca_workq_event_handle_arm")]
     #[doc(alias = "ibv_req_notify_cq")]
     fn arm(&self) -> Armed;

@@ -291,7 +291,9 @@ mod tests {
         sync_event.max_wait = wait;
         sync_event.whole_byte_masks = wait != Some(u64::MAX);
         let mut caps = Caps::for_dma(bytes, bufs, MAX_DEPTH).with_cpu_jobs(bytes, bufs);
-        caps.rdma = Some(RdmaCaps::new(message, queue, bufs));
+        let mut rdma = RdmaCaps::new(message, queue, bufs);
+        rdma.max_pooled_room = MAX_POOLED_ROOM;
+        caps.rdma = Some(rdma);
         caps.share_rdma = true;
         caps.sync_event = Some(sync_event);
         caps

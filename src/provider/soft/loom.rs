@@ -509,7 +509,7 @@ impl Own {
 
     /// Arms, as who is about to sleep: true if there was nothing.
     fn arms_in_vain(&self) -> bool {
-        self.queue.arm() == Armed::Armed && !self.queue.ready()
+        self.queue.arm() == Armed::Armed
     }
 
     fn is_rung(&self) -> bool {

@@ -1,8 +1,9 @@
-//! A stream of messages that has no receive posted, because its pool is empty.
+//! A stream of messages that has no receive posted: its pool is empty, or its messages are taken
+//! from the endpoint (ADR 0040).
 //!
 //! A receive that is posted ends with its connection. A stream without one hears of that end here,
-//! beside its wait for a buffer. It stands in a list of its own: in the line for places it would
-//! hold up receives that have a buffer.
+//! and that a message waits to be taken. It stands in a list of its own: in the line for places it
+//! would hold up receives that have a buffer.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -14,7 +15,8 @@ use crate::error::{JobError, Reason};
 use crate::reactor::tables::Watching;
 use crate::sync::WaitNode;
 
-/// Waits for the end of the connection while it is polled, until it is stopped.
+/// Waits for the end of the connection while it is polled, until it is stopped. The task is also
+/// woken when a message waits to be taken.
 #[pin_project]
 pub(crate) struct DisconnectWait<P: AsRef<EndpointPort>> {
     // Dropped before the context, which keeps its list.
@@ -39,7 +41,7 @@ impl<P: AsRef<EndpointPort>> DisconnectWait<P> {
         }
     }
 
-    /// Ends the wait: the stream has a receive posted.
+    /// Ends the wait: the stream has a receive posted, or has taken a message.
     #[inline]
     pub(crate) fn stop(self: Pin<&mut Self>) {
         let this = self.project();

@@ -27,7 +27,7 @@ pub(crate) struct EndpointPort {
     watched: Arc<Watched>,
 }
 
-/// What is done when the state of the connection has changed.
+/// What is done when the state of the connection has changed, or a message waits to be taken.
 fn on_change(watched: &Arc<Watched>, table: &Arc<OnceLock<Weak<RecvTable>>>) -> Changed {
     let (watched, table) = (Arc::clone(watched), Arc::clone(table));
     Arc::new(move || {
@@ -258,7 +258,7 @@ impl EndpointPort {
         unsafe { line.enqueue_in(Some(order), node, waker) };
     }
 
-    /// Has a stream without a receive woken when the connection ends.
+    /// Has a stream without a receive woken when the connection ends, or a message waits.
     pub(super) fn enqueue_disconnect(&self, node: Pin<&WaitNode>, waker: &Waker) {
         // SAFETY: the table is in an Arc, which the DisconnectWait that has the node reaches
         // through its context until after the node is dropped (field order).

@@ -109,7 +109,8 @@ pub(crate) struct RecvTable {
     pub(crate) line: Waiters,
     /// Of all in that line.
     pub(in crate::reactor) order: Arc<Order>,
-    /// Streams that have no receive posted, and wait for the end of the connection.
+    /// Streams that have no receive posted, and wait for the end of the connection, or for a
+    /// message to take.
     pub(in crate::reactor) disconnect_wait: Waiters,
     table: Mutex<Places>,
 }
@@ -396,8 +397,7 @@ impl RecvTable {
         })
     }
 
-    /// Makes all poll again that have no receive posted: those in line, and streams whose pool is
-    /// empty.
+    /// Makes all poll again that have no receive posted: those in line, and streams without one.
     pub(in crate::reactor) fn wake_unposted(&self) {
         self.line.wake_all();
         self.disconnect_wait.wake_all();

@@ -107,8 +107,8 @@ impl Shared {
         (phases.any_op() && policy.is_event()) || in_line()
     }
 
-    /// Asks every queue to ring. True if completions wait already: what comes after that rings, so
-    /// that nobody looks again.
+    /// Asks every queue to ring. True if completions wait already. Nobody looks again: what comes
+    /// later rings.
     pub(in crate::reactor) fn arm(&self) -> bool {
         self.counts.armed();
         // Others rely on an event once one is expected, also if a provider panics before it is
@@ -137,9 +137,9 @@ impl Shared {
         }
     }
 
-    /// Has those notified that watch the state of an Rdma, by the thread that holds the gate if
-    /// there is one. A provider may say so amid a look, and a watcher's waker is code of the
-    /// application's.
+    /// Has those notified that watch the state of an Rdma or wait for its messages, by the thread
+    /// that holds the gate if there is one. A provider may say so amid a look, and a watcher's
+    /// waker is code of the application's.
     pub(in crate::reactor) fn changed(&self, changed: Changed) {
         lock(&self.changes).push(changed);
         self.asked.fetch_or(CHANGE, Ordering::SeqCst);

@@ -26,7 +26,7 @@ use super::timer::Timer;
 use super::watched::Watched;
 use crate::device::{Completion, Signal};
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::lock;
+use crate::sync::{lock, try_lock};
 
 /// The epoll data of the timer.
 const TIMER: u64 = u64::MAX;
@@ -167,7 +167,7 @@ impl Ports {
     #[inline]
     pub(in super::super) fn ready(&self) -> bool {
         // First: a reaper has taken out what it puts back.
-        let Ok(reaper) = self.reaper.try_lock() else {
+        let Some(reaper) = try_lock(&self.reaper) else {
             return true;
         };
         self.ready_set.any() || reaper.finds() || self.timer.is_due() || self.ask_watched()

@@ -279,8 +279,8 @@ impl Qp {
         }
     }
 
-    /// Posts one request with its list; `Err` has the errno, and whether the adapter surely has not
-    /// taken it.
+    /// Posts one request, whose list this is; `Err` has the errno, and whether the adapter surely
+    /// has not taken it.
     ///
     /// # Safety
     ///
@@ -296,9 +296,11 @@ impl Qp {
             true => ptr::null_mut(),
             false => sges.as_mut_ptr(),
         };
+        wr.num_sge = sges.len() as i32;
+        wr.next = ptr::null_mut();
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is alive, the request and its list are the caller's, and the rest
-        // the caller promises.
+        // SAFETY: the queue pair is alive, the request is alone, its list is as long as it says, and
+        // the memory the caller promises.
         let answer = unsafe {
             self.cq
                 .context

@@ -274,13 +274,13 @@ impl Shared {
         };
         let mut emptied = false;
         while reaped < out.len() {
+            let was_kept = !poll.kept.is_empty();
             let Some((taken, empty)) = poll.take(&self.core.cq, out.len() - reaped) else {
                 self.broken.store(true, SeqCst);
                 // There is nothing more to be had: all that is left ends now.
                 (attention, emptied) = (true, true);
                 break;
             };
-            let found = taken.len();
             for at in taken {
                 self.dispatch(poll, at, |completion| {
                     out[reaped] = completion;
@@ -289,8 +289,10 @@ impl Shared {
             }
             emptied = empty;
             // What `ready` has kept is what this look finds: the queue is not polled twice for it.
-            // What has come since rings if somebody armed, and is found by the next look.
-            if found < BATCH {
+            // What has come since rings if somebody armed, and is found by the next look. But who
+            // was asked to look goes on: `arm` may have taken what was kept, and not what came
+            // before it asked for a ring.
+            if empty || was_kept && !attention {
                 break;
             }
         }
@@ -338,7 +340,8 @@ impl Shared {
             }
             match self.core.cq.poll(&mut poll.wcs) {
                 Some(polled) => poll.kept = 0..polled,
-                None => return true,
+                // Said once, as `arm` does.
+                None => return !self.broken.load(SeqCst),
             }
         }
         !poll.kept.is_empty()
