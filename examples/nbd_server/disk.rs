@@ -1,31 +1,34 @@
 //! The disk: an Mmap, the jobs that write it, and the file behind it.
 
 use std::fs::File;
-use std::future::{Future, ready};
 use std::io;
+use std::iter::from_fn;
 use std::ops::Range;
 use std::path::Path;
-use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::fcntl::Flock;
-use tokio::sync::Notify;
+use tokio::sync::RwLock;
 use tokio_doca::crc::{Crc, CrcOptions};
-use tokio_doca::error::JobError;
-use tokio_doca::mem::{BufData, BufInventory, CopySource};
-use tokio_doca::{Buf, BufPool, Device, Dma, ErrorKind, Mmap, WorkQ};
+use tokio_doca::mem::{BufInventory, CopySource};
+use tokio_doca::{Buf, BufPool, Device, Dma, Mmap, WorkQ};
 
 use super::flags::Values;
 use super::{CLIENTS, Result, mapped};
 
 /// Bytes that go to the disk by one job: what the software device copies at once.
 pub(crate) const PART: usize = 64 << 10;
+/// The number of locks that the parts of the disk share.
+const LOCKS: usize = 1024;
 
 pub(crate) struct Disk {
     pub(crate) name: String,
     pub(crate) read_only: bool,
     /// Each write is checked.
     pub(crate) checksums: bool,
+    /// How long a client may keep the server waiting within a request, besides what its bytes take.
+    pub(crate) stall: Duration,
     mmap: Mmap,
     /// Bufs on any range of the disk.
     ranges: BufInventory,
@@ -35,21 +38,18 @@ pub(crate) struct Disk {
     dma: Dma,
     crc: Crc,
     file: Option<Arc<Flock<File>>>,
-    /// A lease on a part of the disk was returned.
-    freed: Notify,
+    /// Part `n` of the disk is read and written under lock `n % LOCKS`. The locks are fair: a
+    /// writer that waits goes before the readers that come later.
+    locks: Vec<RwLock<()>>,
 }
 
-/// Tells those that wait for a lease, when it is dropped, that one was returned.
-pub(crate) struct Returned<'a>(&'a Notify);
-
-impl Drop for Returned<'_> {
-    fn drop(&mut self) {
-        self.0.notify_waiters();
-    }
-}
-
-fn is_in_use<T>(result: &Result<T, JobError>) -> bool {
-    matches!(result, Err(error) if error.kind() == ErrorKind::InUse)
+/// Divides a range of the disk at the multiples of [`PART`], so that one lock covers each piece.
+pub(crate) fn parts(mut range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    from_fn(move || {
+        let at = range.start;
+        range.start = range.end.min((at / PART + 1) * PART);
+        (at < range.end).then_some(at..range.start)
+    })
 }
 
 impl Disk {
@@ -62,7 +62,7 @@ impl Disk {
         let (mmap, file) = match file {
             None => (Mmap::builder().device(device).alloc(size)?, None),
             Some(path) => {
-                let (mmap, file) = mapped::open(device, path, size)?;
+                let (mmap, file) = mapped::open(device, path, size, with.has("--read-only"))?;
                 (mmap, Some(Arc::new(file)))
             }
         };
@@ -76,6 +76,7 @@ impl Disk {
             name: with.get("--export").to_owned(),
             read_only: with.has("--read-only"),
             checksums: with.has("--checksums"),
+            stall: Duration::from_millis(with.get("--stall-ms").parse()?),
             mmap,
             ranges: BufInventory::with_capacity(2 * CLIENTS),
             pool,
@@ -83,7 +84,7 @@ impl Disk {
             dma: Dma::builder(device).attach(&workq)?,
             crc: Crc::builder(device).attach(&workq)?,
             file,
-            freed: Notify::new(),
+            locks: (0..LOCKS).map(|_| RwLock::new(())).collect(),
         })
     }
 
@@ -108,48 +109,41 @@ impl Disk {
         Ok(self.ranges.buf_filled(&self.mmap, range)?)
     }
 
-    /// Waits until nobody writes the part, and lends its bytes. Others may read it too.
-    pub(crate) async fn lend<'a>(&self, part: &'a Buf) -> io::Result<BufData<'a>> {
-        Ok(self.when_free(|| ready(part.data())).await?)
+    /// The lock of a part that lies between two multiples of [`PART`].
+    pub(crate) fn lock(&self, part: &Range<usize>) -> &RwLock<()> {
+        &self.locks[part.start / PART % LOCKS]
     }
 
-    /// To be made before what is lent, so that it is dropped afterwards.
-    pub(crate) fn returned(&self) -> Returned<'_> {
-        Returned(&self.freed)
-    }
-
-    /// Copies the data of `src` to the disk.
-    pub(crate) async fn write(&self, src: &Buf, at: usize) -> io::Result<()> {
-        let range = at..at + src.data_len();
+    /// Copies the data of `src` to a part of the disk.
+    pub(crate) async fn write(&self, src: &Buf, part: Range<usize>) -> io::Result<()> {
         if !self.checksums {
-            return self.copy(src, range).await;
+            return self.copy(src, part).await;
         }
-        let _returned = self.returned();
-        let dst = self.ranges.buf(&self.mmap, range.clone())?;
-        let copied = self.when_free(|| self.crc.copy_crc(src, &dst)).await?;
+        // Held over both jobs, so that what is read back is what was written.
+        let _held = self.lock(&part).write().await;
+        let dst = self.ranges.buf(&self.mmap, part.clone())?;
+        let copied = self.crc.copy_crc(src, &dst).await?;
         drop(dst);
-        let (back, expected) = (self.part(range)?, CrcOptions::new().expected(copied.crc));
-        self.when_free(|| self.crc.crc32c_with(expected, &back))
-            .await?;
+        let (back, expected) = (self.part(part)?, CrcOptions::new().expected(copied.crc));
+        self.crc.crc32c_with(expected, &back).await?;
         Ok(())
     }
 
     /// Writes zeroes.
     pub(crate) async fn zero(&self, range: Range<usize>) -> io::Result<()> {
-        for at in range.clone().step_by(PART) {
-            let len = PART.min(range.end - at);
-            self.copy(&self.zeroes.slice(..len)?, at..at + len).await?;
+        for part in parts(range) {
+            self.copy(&self.zeroes.slice(..part.len())?, part).await?;
         }
         Ok(())
     }
 
-    async fn copy<S>(&self, src: S, range: Range<usize>) -> io::Result<()>
+    async fn copy<S>(&self, src: S, part: Range<usize>) -> io::Result<()>
     where
-        S: CopySource + Copy,
+        S: CopySource,
     {
-        let _returned = self.returned();
-        let dst = self.ranges.buf(&self.mmap, range)?;
-        self.when_free(|| self.dma.copy(src, &dst)).await?;
+        let _held = self.lock(&part).write().await;
+        let dst = self.ranges.buf(&self.mmap, part)?;
+        self.dma.copy(src, &dst).await?;
         Ok(())
     }
 
@@ -165,29 +159,11 @@ impl Disk {
     /// The CRC-32C of the disk.
     pub(crate) async fn checksum(&self) -> io::Result<u32> {
         let mut crc = 0;
-        for at in (0..self.len()).step_by(PART) {
-            let part = self.part(at..self.len().min(at + PART))?;
-            let seed = CrcOptions::new().seed(crc);
-            let _returned = self.returned();
-            crc = self.when_free(|| self.crc.crc32c_with(seed, &part)).await?;
+        for part in parts(0..self.len()) {
+            let _held = self.lock(&part).read().await;
+            let (seed, part) = (CrcOptions::new().seed(crc), self.part(part)?);
+            crc = self.crc.crc32c_with(seed, &part).await?;
         }
         Ok(crc)
-    }
-
-    /// Does it; while a job or a guard has the bytes, waits until one was returned.
-    async fn when_free<T, F>(&self, mut attempt: impl FnMut() -> F) -> Result<T, JobError>
-    where
-        F: Future<Output = Result<T, JobError>>,
-    {
-        let mut result = attempt().await;
-        while is_in_use(&result) {
-            let mut freed = pin!(self.freed.notified());
-            freed.as_mut().enable();
-            result = attempt().await;
-            if is_in_use(&result) {
-                freed.await;
-            }
-        }
-        result
     }
 }

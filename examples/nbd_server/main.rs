@@ -8,13 +8,19 @@
 //! ```
 //!
 //! A read hands a slice of the disk's memory to the socket, without a copy of its own. A write
-//! comes from the socket into a Buf of a pool, and a DMA job copies it to the disk; trims and
-//! zeroes are jobs as well. With `--file` the disk is a file, mapped: acknowledged writes survive
-//! this process, and flushed ones the machine. With `--checksums` each write is copied with its
-//! CRC-32C in the same pass, and read back.
+//! comes from the socket into a Buf of a pool, and a DMA job copies it to the disk; trims write
+//! zeroes, which are jobs as well, and free no room. With `--file` the disk is a file, mapped:
+//! acknowledged writes survive this process, and flushed ones the machine. With `--checksums` each
+//! write is copied with its CRC-32C in the same pass, and read back.
 //!
-//! A client is not trusted: what it may send is bounded, each request is checked against the disk,
-//! and a client that neither reads nor writes for [`STALLED`] within a request is cut off.
+//! A client is not trusted. What it may send is bounded, each request is checked against the disk,
+//! and a client that keeps the server waiting too long within a request is cut off (`--stall-ms`).
+//! A client that reads nothing of what it asks for blocks no other. Between two requests a client
+//! may be idle as long as it likes, and keeps its place among at most [`CLIENTS`].
+//!
+//! The file is memory here: if it cannot be read or written (a bad sector), the kernel kills the
+//! server (SIGBUS). A file that may be written gets all its blocks at the start, so that this does
+//! not happen when the file system is full.
 
 mod disk;
 #[path = "../flags/mod.rs"]
@@ -24,16 +30,18 @@ mod mapped;
 mod transmission;
 mod wire;
 
+use std::fmt::Display;
 use std::io::{self, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, BufReader};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_doca::Device;
 
 use disk::Disk;
@@ -45,8 +53,8 @@ type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Resu
 const CLIENTS: usize = 64;
 /// How long a client may take to choose an export.
 const GREETED: Duration = Duration::from_secs(10);
-/// How long a client may read and write nothing amid a request.
-const STALLED: Duration = Duration::from_secs(30);
+/// How long the server waits after it could not accept a client: it may have no descriptor left.
+const PAUSE: Duration = Duration::from_millis(100);
 
 const PROGRAM: Program = Program {
     name: "nbd_server",
@@ -78,7 +86,7 @@ const PROGRAM: Program = Program {
             long: "--file",
             value: "PATH",
             default: "",
-            help: "the file that is the disk; memory if there is none",
+            help: "the file that is the disk (default: memory); a bad sector of it kills the server",
         },
         Flag {
             short: "-e",
@@ -95,11 +103,18 @@ const PROGRAM: Program = Program {
             help: "refuses writes",
         },
         Flag {
+            short: "",
+            long: "--stall-ms",
+            value: "MS",
+            default: "30000",
+            help: "how long a request may wait for its client, and a second more for each MiB",
+        },
+        Flag {
             short: "-c",
             long: "--checksums",
             value: "",
             default: "",
-            help: "reads each write back, and says the disk's CRC-32C when a client leaves",
+            help: "reads each write back, and says the disk's CRC-32C when a client that had it leaves",
         },
     ],
 };
@@ -120,25 +135,45 @@ async fn run(values: &Values) -> Result<()> {
         said(&format!("Listening on {}", listener.local_addr()?));
         loop {
             let permit = Arc::clone(&clients).acquire_owned().await?;
-            let (stream, _) = listener.accept().await?;
-            stream.set_nodelay(true)?;
-            tokio::spawn(serve(Arc::clone(&disk), stream, permit));
+            let Some((stream, _)) = accepted(listener.accept().await).await else {
+                continue;
+            };
+            match stream.set_nodelay(true) {
+                Ok(()) => _ = tokio::spawn(serve(Arc::clone(&disk), stream, permit)),
+                Err(error) => complain("a client", &error),
+            }
         }
     }
     if socket.is_empty() {
         return Err("where? --socket PATH or --tcp ADDRESS".into());
     }
-    // What a server that was killed has left there.
-    if std::os::unix::net::UnixStream::connect(socket).is_err() {
-        let _ = std::fs::remove_file(socket);
-    }
+    remove_stale(socket).await;
     let listener = UnixListener::bind(socket)?;
     said(&format!("Listening on {socket}"));
     loop {
         let permit = Arc::clone(&clients).acquire_owned().await?;
-        let (stream, _) = listener.accept().await?;
-        tokio::spawn(serve(Arc::clone(&disk), stream, permit));
+        if let Some((stream, _)) = accepted(listener.accept().await).await {
+            tokio::spawn(serve(Arc::clone(&disk), stream, permit));
+        }
     }
+}
+
+/// Removes the socket that a server that was killed has left, and nothing else.
+async fn remove_stale(socket: &str) {
+    let is_socket = std::fs::symlink_metadata(socket).is_ok_and(|it| it.file_type().is_socket());
+    let connected = UnixStream::connect(socket).await;
+    if is_socket && connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+        let _ = std::fs::remove_file(socket);
+    }
+}
+
+/// A client that could not be accepted does not end the server.
+async fn accepted<T>(client: io::Result<T>) -> Option<T> {
+    if let Err(error) = &client {
+        complain("accept", error);
+        sleep(PAUSE).await;
+    }
+    client.ok()
 }
 
 /// One client, to its end.
@@ -147,21 +182,25 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
     let mut stream = BufReader::new(stream);
-    let ended = match timeout(GREETED, handshake::greet(&disk, &mut stream)).await {
-        Ok(Ok(Some(agreed))) => transmission::serve(&disk, &mut stream, agreed).await,
-        Ok(Ok(None)) => Ok(()),
-        Ok(Err(error)) => Err(error),
-        Err(_) => Err(io::ErrorKind::TimedOut.into()),
+    let agreed = match timeout(GREETED, handshake::greet(&disk, &mut stream)).await {
+        Ok(Ok(Some(agreed))) => agreed,
+        Ok(Ok(None)) => return,
+        Ok(Err(error)) => return complain("a client", &error),
+        Err(elapsed) => return complain("a client", &elapsed),
     };
-    if let Err(error) = ended {
-        let _ = writeln!(io::stderr(), "nbd_server: a client: {error}");
+    if let Err(error) = transmission::serve(&disk, &mut stream, agreed).await {
+        complain("a client", &error);
     }
     if disk.checksums {
         match disk.checksum().await {
             Ok(crc) => said(&format!("crc32c {crc:08x}")),
-            Err(error) => _ = writeln!(io::stderr(), "nbd_server: {error}"),
+            Err(error) => complain("the disk", &error),
         }
     }
+}
+
+fn complain(what: &str, error: &dyn Display) {
+    let _ = writeln!(io::stderr(), "nbd_server: {what}: {error}");
 }
 
 fn said(line: &str) {

@@ -9,34 +9,57 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::ptr::NonNull;
 
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{Flock, FlockArg, posix_fallocate};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use tokio_doca::mem::Access;
 use tokio_doca::{Device, Mmap};
 
 use super::Result;
 
-/// Opens the file, or makes one of so many bytes, locks and maps it. Other programs must leave the
-/// file alone as long as it is locked (flock(2)).
-pub(crate) fn open(device: &Device, path: &Path, size: usize) -> Result<(Mmap, Flock<File>)> {
-    let mut options = File::options();
-    let file = options.read(true).write(true).create(true).truncate(false);
-    let file = Flock::lock(file.open(path)?, FlockArg::LockExclusiveNonblock)
+/// Opens the file, or creates one of `size` bytes, locks it and maps it. Other programs must leave
+/// the file alone as long as it is locked (flock(2)).
+///
+/// A file that may be written gets all its blocks here: the kernel kills a process that writes to a
+/// hole of a mapping when the file system is full. Nothing prevents the same for a bad sector, or
+/// where a full file system copies on write.
+pub(crate) fn open(
+    device: &Device,
+    path: &Path,
+    size: usize,
+    read_only: bool,
+) -> Result<(Mmap, Flock<File>)> {
+    let (write, mut options) = (!read_only, File::options());
+    let file = options.read(true).write(write).create(write).open(path)?;
+    let file = Flock::lock(file, FlockArg::LockExclusiveNonblock)
         .map_err(|(_, errno)| format!("{}: another process has it: {errno}", path.display()))?;
-    if file.metadata()?.len() == 0 {
-        file.set_len(size as u64)?;
-    }
-    let len = usize::try_from(file.metadata()?.len())?;
+    let had = file.metadata()?.len();
+    let len = match had {
+        0 if write => size,
+        _ => usize::try_from(had)?,
+    };
     let bytes = NonZeroUsize::new(len).ok_or("a disk has a byte or more")?;
-    let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    let (access, protection) = match write {
+        true => (
+            Access::LOCAL_READ_WRITE,
+            ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+        ),
+        false => (Access::LOCAL_READ_ONLY, ProtFlags::PROT_READ),
+    };
+    if write && let Err(errno) = posix_fallocate(&*file, 0, len.try_into()?) {
+        // It may have grown by a part.
+        file.set_len(had)?;
+        return Err(format!("{}: no room for the disk: {errno}", path.display()).into());
+    }
     // SAFETY: a new mapping, at an address of the kernel's choice, takes the place of none.
-    let at = unsafe { mmap(None, bytes, access, MapFlags::MAP_SHARED, &*file, 0) }?;
-    let builder = Mmap::builder().device(device);
+    let at = unsafe { mmap(None, bytes, protection, MapFlags::MAP_SHARED, &*file, 0) }?;
+    let builder = Mmap::builder().device(device).access(access);
     let unmap = |at: NonNull<u8>, len| {
         // SAFETY: it is the mapping, whose last user has gone.
         let _ = unsafe { munmap(at.cast(), len) };
     };
-    // SAFETY: the mapping is readable, writable, and as long as the file; it stays until `unmap`.
-    // Its address goes nowhere else, and who keeps to the lock does not touch the file.
+    // SAFETY: the mapping is readable, writable if `access` says so, and as long as the file; it
+    // stays until `unmap`. Its address goes nowhere else, and who keeps to the lock does not touch
+    // the file.
     let mmap = unsafe { builder.from_raw(at.cast(), len, unmap) }?;
     Ok((mmap, file))
 }

@@ -1,23 +1,33 @@
 //! The requests of a client, one after the other, in the order in which they come.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
+use std::mem;
+use std::ops::Range;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
 
 use bytes::BufMut;
-use tokio::io::{AsyncBufRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::timeout;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::{Instant, timeout};
 use tokio_doca::Buf;
 
-use super::STALLED;
-use super::disk::{Disk, PART};
+use super::complain;
+use super::disk::{Disk, parts};
 use super::handshake::Agreed;
 use super::wire::*;
+
+/// The bytes that a client must at least send or take in each second of a request.
+const RATE: u32 = 1 << 20;
 
 /// A client that has the export.
 struct Client<'a, S> {
     disk: &'a Disk,
     stream: &'a mut S,
     agreed: Agreed,
+    /// How much longer the client may keep the server waiting within this request.
+    left: Duration,
 }
 
 /// Serves a client until it leaves.
@@ -33,8 +43,13 @@ where
         disk,
         stream,
         agreed,
+        left: Duration::ZERO,
     };
-    while let Some(request) = Request::read(client.stream).await? {
+    // A client may be idle between two requests as long as it likes.
+    while !client.stream.fill_buf().await?.is_empty() {
+        client.left = disk.stall;
+        let request = in_time(&mut client.left, Request::read(client.stream)).await?;
+        client.left = disk.stall + Duration::from_secs(1) * request.len / RATE;
         match request.command {
             CMD_DISC => return Ok(()),
             CMD_READ => client.read(request).await?,
@@ -45,14 +60,32 @@ where
     Ok(())
 }
 
-/// Ends a step of a client that has stalled.
-async fn in_time<T>(step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    timeout(STALLED, step).await?
+/// Waits for the client, which has `left` for this and all later steps of its request. The time in
+/// which the client waits for the disk does not count.
+async fn in_time<T>(
+    left: &mut Duration,
+    step: impl Future<Output = io::Result<T>>,
+) -> io::Result<T> {
+    let begun = Instant::now();
+    let done = timeout(*left, step).await?;
+    let rest = left.checked_sub(begun.elapsed());
+    *left = rest.ok_or(io::ErrorKind::TimedOut)?;
+    done
+}
+
+/// Waits until something wakes the task.
+async fn woken() -> io::Result<()> {
+    let mut slept = false;
+    poll_fn(|_| match mem::replace(&mut slept, true) {
+        true => Poll::Ready(Ok(())),
+        false => Poll::Pending,
+    })
+    .await
 }
 
 /// What the client is told of an error of this side.
 fn failed(error: io::Error) -> u32 {
-    eprintln!("nbd_server: the disk: {error}");
+    complain("the disk", &error);
     EIO
 }
 
@@ -74,19 +107,9 @@ impl<S: AsyncBufRead + AsyncWrite + Unpin> Client<'_, S> {
                 true => chunk(cookie, CHUNK_NONE, 0),
                 false => simple(cookie, 0),
             };
-            return self.send(&done, &[]).await;
+            return self.send(&done).await;
         }
-        let disk = self.disk;
-        let part = match disk.part(range) {
-            Ok(part) => part,
-            Err(error) => return self.refuse(request, failed(error)).await,
-        };
-        let _returned = disk.returned();
-        let data = match disk.lend(&part).await {
-            Ok(data) => data,
-            Err(error) => return self.refuse(request, failed(error)).await,
-        };
-        let head = match self.agreed.structured {
+        let mut head = match self.agreed.structured {
             true => {
                 let mut head = chunk(cookie, CHUNK_DATA, 8 + len);
                 head.put_u64(at);
@@ -94,24 +117,28 @@ impl<S: AsyncBufRead + AsyncWrite + Unpin> Client<'_, S> {
             }
             false => simple(cookie, 0),
         };
-        self.send(&head, &data).await
+        for part in parts(range) {
+            self.send_part(&head, part).await?;
+            head.clear();
+        }
+        Ok(())
     }
 
     async fn write(&mut self, request: Request) -> io::Result<()> {
         let Request { at, len, flags, .. } = request;
-        let (disk, range) = (self.disk, self.disk.range(at, len));
-        let mut error = match range {
-            _ if disk.read_only => EPERM,
-            _ if len > MAX_PAYLOAD || flags & !FLAG_FUA != 0 => EINVAL,
-            None => ENOSPC,
-            Some(_) => 0,
+        let disk = self.disk;
+        let (mut error, range) = match disk.range(at, len) {
+            _ if disk.read_only => (EPERM, None),
+            _ if len > MAX_PAYLOAD || flags & !FLAG_FUA != 0 => (EINVAL, None),
+            None => (ENOSPC, None),
+            range => (0, range),
         };
         // What is refused comes all the same.
         let buf = disk.pool.alloc().await;
-        for from in (0..len as usize).step_by(PART) {
-            self.receive(&buf, PART.min(len as usize - from)).await?;
-            if let (0, Some(range)) = (error, &range) {
-                let written = disk.write(&buf, range.start + from).await;
+        for part in parts(range.unwrap_or(0..len as usize)) {
+            self.receive(&buf, part.len()).await?;
+            if error == 0 {
+                let written = disk.write(&buf, part).await;
                 error = written.map_or_else(failed, |()| 0);
             }
         }
@@ -146,7 +173,7 @@ impl<S: AsyncBufRead + AsyncWrite + Unpin> Client<'_, S> {
         if error == 0 && request.flags & FLAG_FUA != 0 {
             error = self.disk.flush().await.map_or_else(failed, |()| 0);
         }
-        self.send(&simple(request.cookie, error), &[]).await
+        self.send(&simple(request.cookie, error)).await
     }
 
     /// Answers a read that fails.
@@ -159,7 +186,7 @@ impl<S: AsyncBufRead + AsyncWrite + Unpin> Client<'_, S> {
             reply.put_u32(error);
             reply.put_u16(0);
         }
-        self.send(&reply, &[]).await
+        self.send(&reply).await
     }
 
     /// Receives so many bytes into an empty Buf.
@@ -167,22 +194,40 @@ impl<S: AsyncBufRead + AsyncWrite + Unpin> Client<'_, S> {
         buf.reset_data_len()?;
         let mut room = buf.data_mut()?.limit(len);
         while room.has_remaining_mut() {
-            if in_time(self.stream.read_buf(&mut room)).await? == 0 {
+            if in_time(&mut self.left, self.stream.read_buf(&mut room)).await? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
         Ok(())
     }
 
-    async fn send(&mut self, head: &[u8], data: &[u8]) -> io::Result<()> {
-        let mut parts = [IoSlice::new(head), IoSlice::new(data)];
-        let mut left = &mut parts[..];
-        while !left.is_empty() {
-            let sent = in_time(self.stream.write_vectored(left)).await?;
-            if sent == 0 {
-                return Err(io::ErrorKind::WriteZero.into());
+    async fn send(&mut self, reply: &[u8]) -> io::Result<()> {
+        in_time(&mut self.left, self.stream.write_all(reply)).await
+    }
+
+    /// Sends the head of a reply, if any, and a part of the disk. The part is lent to the socket
+    /// only while that takes bytes: a client that reads nothing keeps nobody from writing.
+    async fn send_part(&mut self, head: &[u8], part: Range<usize>) -> io::Result<()> {
+        let (disk, mut sent) = (self.disk, 0);
+        let (len, buf) = (head.len() + part.len(), disk.part(part.clone())?);
+        while sent < len {
+            let held = disk.lock(&part).read().await;
+            let tried = {
+                let data = buf.data()?;
+                let mut slices = [IoSlice::new(head), IoSlice::new(&data)];
+                let mut slices = &mut slices[..];
+                IoSlice::advance_slices(&mut slices, sent);
+                let socket = &mut *self.stream;
+                poll_fn(|cx| Poll::Ready(Pin::new(&mut *socket).poll_write_vectored(cx, slices)))
+                    .await
+            };
+            drop(held);
+            match tried {
+                Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(done) => sent += done?,
+                // The socket wakes this task, which tries again.
+                Poll::Pending => in_time(&mut self.left, woken()).await?,
             }
-            IoSlice::advance_slices(&mut left, sent);
         }
         Ok(())
     }

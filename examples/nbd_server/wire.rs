@@ -83,24 +83,21 @@ pub(crate) struct Request {
 impl Request {
     const LEN: usize = 28;
 
-    /// The next one; `None` if the client has left between two.
-    pub(crate) async fn read<R: AsyncRead + Unpin>(from: &mut R) -> io::Result<Option<Request>> {
+    /// Reads the next one.
+    pub(crate) async fn read<R: AsyncRead + Unpin>(from: &mut R) -> io::Result<Request> {
         let mut bytes = [0; Request::LEN];
-        if from.read(&mut bytes[..1]).await? == 0 {
-            return Ok(None);
-        }
-        from.read_exact(&mut bytes[1..]).await?;
+        from.read_exact(&mut bytes).await?;
         let mut fields = &bytes[..];
         if fields.get_u32() != REQUEST {
             return Err(nonsense("what it sent is no request"));
         }
-        Ok(Some(Request {
+        Ok(Request {
             flags: fields.get_u16(),
             command: fields.get_u16(),
             cookie: fields.get_u64(),
             at: fields.get_u64(),
             len: fields.get_u32(),
-        }))
+        })
     }
 }
 

@@ -2,11 +2,16 @@
 //! ours: `nbdinfo`, `nbdcopy`, `qemu-img`, `qemu-io` and fio, which `.ci/run tools` installs.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use support::programs::*;
 
 const SIZE: usize = 8 << 20;
@@ -20,6 +25,7 @@ const ZEROES: u16 = 6;
 /// A server that does not outlive its test.
 struct Server {
     child: Child,
+    lines: Receiver<String>,
     folder: Folder,
     socket: PathBuf,
 }
@@ -30,15 +36,26 @@ impl Server {
     }
 
     fn start_in(folder: Folder, flags: &[&str]) -> Server {
+        Server::start_by(example("nbd_server"), folder, flags)
+    }
+
+    fn start_by(mut command: Command, folder: Folder, flags: &[&str]) -> Server {
         let socket = folder.path("nbd");
-        let mut command = example("nbd_server");
         command.arg("--socket").arg(&socket).args(flags);
         if !flags.contains(&"--size") {
             command.args(["--size", &SIZE.to_string()]);
         }
-        command.stdout(Stdio::piped());
-        let mut server = Server {
-            child: command.spawn().unwrap(),
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let (out, (said, lines)) = (child.stdout.take().unwrap(), channel());
+        thread::spawn(move || {
+            let lines = BufReader::new(out).lines();
+            lines
+                .map_while(Result::ok)
+                .all(|line| said.send(line).is_ok())
+        });
+        let server = Server {
+            child,
+            lines,
             folder,
             socket,
         };
@@ -46,13 +63,9 @@ impl Server {
         server
     }
 
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        let out = self.child.stdout.as_mut().unwrap();
-        BufReader::with_capacity(1, out)
-            .read_line(&mut line)
-            .unwrap();
-        line.trim_end().to_owned()
+    /// The next line that it writes. It must come soon.
+    fn line(&self) -> String {
+        self.lines.recv_timeout(support::LIMIT).unwrap()
     }
 
     fn uri(&self) -> String {
@@ -158,13 +171,15 @@ impl Client {
         self.bytes(len)
     }
 
-    /// The server has cut it off.
+    /// The server cuts it off, and sends nothing before.
     #[track_caller]
     fn is_cut_off(&mut self) {
-        let mut rest = Vec::new();
-        // A reset is an end as well: what was sent may not have been read.
-        let _ = self.0.read_to_end(&mut rest);
-        assert_eq!(self.0.read(&mut [0]).unwrap_or(0), 0);
+        match self.0.read(&mut [0]) {
+            Ok(0) => {}
+            // What was sent has not all been read.
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+            not => panic!("{not:?}"),
+        }
     }
 }
 
@@ -294,9 +309,89 @@ fn what_makes_no_sense_is_refused_and_harms_nobody() {
     client.send(WRITE, 0, 0, 1 << 20, b"evil");
     drop(client);
     let mut greedy = server.client();
-    greedy.send(READ, 0, 1 << 20, 4 << 20, &[]);
-    good.write(0, b"good still");
-    assert_eq!(good.read(0, 10), b"good still");
+    greedy.send(READ, 0, 0, SIZE as u32, &[]);
+    // The server is within its reply, and the socket is full before it ends.
+    assert_eq!(greedy.error(), 0);
+    good.write(0, &vec![7; SIZE]);
+    assert_eq!(good.read(0, SIZE), vec![7; SIZE]);
+    let late = greedy.bytes(SIZE);
+    assert_eq!(late[SIZE - 1], 7, "it was not read before");
+}
+
+#[test]
+fn a_client_that_stalls_within_a_request_is_cut_off() {
+    let server = Server::start(&["--stall-ms", "100"]);
+    let mut idle = server.client();
+    let mut client = server.client();
+    client.0.write_all(b"\x25\x60\x95\x13\0").unwrap();
+    client.is_cut_off();
+    let mut client = server.client();
+    client.send(WRITE, 0, 0, 1000, b"a part");
+    client.is_cut_off();
+    let mut client = server.client();
+    client.send(READ, 0, 0, 1 << 20, &[]);
+    let mut hung_up = [PollFd::new(client.0.as_fd(), PollFlags::empty())];
+    let limit = PollTimeout::try_from(support::LIMIT).unwrap();
+    assert_eq!(poll(&mut hung_up, limit), Ok(1));
+    let mut sent = Vec::new();
+    client.0.read_to_end(&mut sent).unwrap();
+    assert!(sent.len() < 1 << 20, "{}", sent.len());
+    // Between two requests there is no limit.
+    idle.write(0, b"idle");
+}
+
+#[test]
+fn clients_that_write_the_same_bytes_have_their_checksums() {
+    let server = Server::start(&["--checksums"]);
+    thread::scope(|scope| {
+        for byte in 0..4 {
+            let mut client = server.client();
+            scope.spawn(move || {
+                for _ in 0..200 {
+                    client.write(1000, &[byte; 100_000]);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_server_without_descriptors_waits_until_it_has_some() {
+    let program = example("nbd_server");
+    let mut limited = Command::new("sh");
+    limited.args(["-c", r#"ulimit -n 32 && exec "$0" "$@""#]);
+    limited.arg(program.get_program()).args(program.get_args());
+    limited.stderr(Stdio::piped());
+    let mut server = Server::start_by(limited, Folder::new(), &[]);
+    let connect = |_| UnixStream::connect(&server.socket).unwrap();
+    let clients: Vec<_> = (0..40).map(connect).collect();
+    let (errors, mut error) = (server.child.stderr.take().unwrap(), String::new());
+    BufReader::new(errors).read_line(&mut error).unwrap();
+    assert_eq!(
+        error,
+        "nbd_server: accept: Too many open files (os error 24)\n"
+    );
+    // What it says from here on cannot be written, which does no harm either.
+    drop(clients);
+    server.client();
+}
+
+#[test]
+fn only_a_socket_that_nobody_listens_on_is_replaced() {
+    let folder = Folder::new();
+    let (path, bytes) = folder.file("nbd", 100);
+    let refused = |path: &Path| {
+        let output = run(example("nbd_server").arg("--socket").arg(path));
+        assert!(text(&output.stderr).contains("in use"), "{output:?}");
+    };
+    refused(&path);
+    same(&path, &bytes);
+    fs::remove_file(&path).unwrap();
+    let server = Server::start_in(folder, &[]);
+    refused(&path);
+    drop(server.client());
+    let server = Server::start_in(server.kill(), &[]);
+    server.client();
 }
 
 #[test]
@@ -304,7 +399,11 @@ fn a_disk_that_is_a_file_survives_a_kill_and_is_nobody_elses() {
     let folder = Folder::new();
     let path = folder.path("file").display().to_string();
     let data = pattern(3 << 20);
+    // A sparse file gets its blocks.
+    let file = fs::File::create(&path).unwrap();
+    file.set_len(SIZE as u64).unwrap();
     let server = Server::start_in(folder, &["--file", &path]);
+    assert!(file.metadata().unwrap().blocks() * 512 >= SIZE as u64);
     server.client().write(4096, &data);
     let mut second = example("nbd_server");
     let second = run(second.args(["--file", &path, "--socket", "nowhere"]));
@@ -352,7 +451,7 @@ fn libnbd_sees_the_export_and_copies_there_and_back() {
     if !has("nbdinfo") || !has("nbdcopy") {
         return;
     }
-    let mut server = Server::start(&["--checksums"]);
+    let server = Server::start(&["--checksums"]);
     let uri = server.uri();
     let info = succeeds("nbdinfo", &[&uri]);
     let size = format!("export-size: {SIZE}");
