@@ -266,15 +266,20 @@ impl Connection {
 
     pub(super) async fn recv(&self) -> Result<Bytes> {
         let mut inbox = self.inbox.lock().await;
-        loop {
-            if let Some(message) = self.take(&mut inbox)? {
-                return Ok(message);
+        let why = loop {
+            match self.take(&mut inbox) {
+                Ok(Some(message)) => return Ok(message),
+                Ok(None) => {}
+                Err(why) => break why,
             }
             if let Err(error) = self.socket.readable().await {
-                self.end(failed(&error));
-                return Err(self.over(RECV));
+                break failed(&error);
             }
-        }
+        };
+        // First: whom it wakes, and the log, are user code.
+        drop(inbox);
+        self.end(why);
+        Err(self.over(RECV))
     }
 
     pub(super) fn try_recv(&self) -> Result<Bytes> {
@@ -282,17 +287,28 @@ impl Connection {
         let Ok(mut inbox) = self.inbox.try_lock() else {
             return again("another receive is under way");
         };
-        match self.take(&mut inbox)? {
-            Some(message) => Ok(message),
-            None => again("no message has come: await recv"),
+        let taken = self.take(&mut inbox);
+        // First, as in `recv`.
+        drop(inbox);
+        match taken {
+            Ok(Some(message)) => Ok(message),
+            Ok(None) => again("no message has come: await recv"),
+            Err(why) => {
+                self.end(why);
+                Err(self.over(RECV))
+            }
         }
     }
 
     /// The next message, of what was read or can be.
-    fn take(&self, inbox: &mut Inbox) -> Result<Option<Bytes>> {
+    ///
+    /// # Errors
+    ///
+    /// Why there will be none: the connection is to end so, unless it has.
+    fn take(&self, inbox: &mut Inbox) -> std::result::Result<Option<Bytes>, Ended> {
         loop {
             if let Some(Ended::Here) = self.ended.get() {
-                return Err(self.over(RECV));
+                return Err(Ended::Here);
             }
             match inbox.next() {
                 Ok(Some(message)) => {
@@ -302,25 +318,14 @@ impl Connection {
                     return Ok(Some(message));
                 }
                 Ok(None) => {}
-                Err(_) => {
-                    self.end(Ended::TooLong);
-                    return Err(self.over(RECV));
-                }
+                Err(_) => return Err(Ended::TooLong),
             }
             match self.socket.try_read(&mut inbox.room()) {
-                Ok(0) => {
-                    self.end(match inbox.is_torn() {
-                        true => Ended::Torn,
-                        false => Ended::There,
-                    });
-                    return Err(self.over(RECV));
-                }
+                Ok(0) if inbox.is_torn() => return Err(Ended::Torn),
+                Ok(0) => return Err(Ended::There),
                 Ok(_) => {}
                 Err(error) if would_block(&error) => return Ok(None),
-                Err(error) => {
-                    self.end(failed(&error));
-                    return Err(self.over(RECV));
-                }
+                Err(error) => return Err(failed(&error)),
             }
         }
     }

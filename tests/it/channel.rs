@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use support::channel::*;
+use support::subscriber::OnEvent;
 use support::*;
 use tokio_doca::soft::{Soft, View};
 use tokio_doca::{
@@ -321,6 +322,30 @@ fn a_peer_that_does_not_read_is_thrown_out() {
         assert!(0 < read && read < sent, "{read} of {sent}");
         client.abort();
     });
+}
+
+#[test]
+fn a_subscriber_that_hears_of_the_end_may_receive() {
+    for awaits in [false, true] {
+        run(async {
+            let (client, server) = pair().await;
+            client.disconnect().await;
+            let (told, heard) = std::sync::mpsc::channel();
+            let same = server.clone();
+            let receives = OnEvent(move |_| told.send(same.try_recv().map(drop)).unwrap());
+            let guard = tracing::subscriber::set_default(receives);
+            match awaits {
+                true => is(
+                    in_time("the end", server.recv()).await,
+                    ErrorKind::ConnectionReset,
+                ),
+                // It has come by now, since both are on one machine.
+                false => is(server.try_recv(), ErrorKind::ConnectionReset),
+            };
+            drop(guard);
+            is(heard.try_recv().unwrap(), ErrorKind::ConnectionReset);
+        });
+    }
 }
 
 #[test]
