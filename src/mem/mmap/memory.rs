@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::device::Backing;
-use crate::sync::{Process, contain};
+use crate::sync::{Process, contain, log};
 
 /// What takes memory back is code of the application's: a panic of it is contained.
 const WHAT: &str = "what takes an Mmap's memory back";
@@ -160,7 +160,8 @@ impl Drop for Mapping {
         // left: Bufs and Leases hold the Mmap, and the devices let go of it before.
         let unmapped = unsafe { nix::sys::mman::munmap(self.base.cast(), self.len) };
         if let Err(errno) = unmapped {
-            tracing::error!(%errno, len = self.len, "munmap failed; the range is leaked");
+            let len = self.len;
+            log(|| tracing::error!(%errno, len, "munmap failed; the range is leaked"));
         }
     }
 }

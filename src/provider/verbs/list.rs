@@ -13,7 +13,7 @@ use super::ffi::*;
 use super::watcher;
 use crate::device::{DevInfo, Device, Liveness, Provider, WeakDevice};
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::lock;
+use crate::sync::{lock, log};
 
 /// The provider of adapters, over libibverbs.
 ///
@@ -129,7 +129,7 @@ impl Provider for Verbs {
         let list = match self.table().and_then(List::get) {
             Ok(list) => list,
             Err(why) => {
-                tracing::debug!(target: "tokio_doca::verbs", why, "no adapters");
+                log(|| tracing::debug!(target: "tokio_doca::verbs", why, "no adapters"));
                 return Ok(Vec::new());
             }
         };
@@ -145,9 +145,10 @@ impl Provider for Verbs {
             match unsafe { Context::open(list.table, device, &name) } {
                 Ok(context) => infos.push(info(&name, &context.traits)),
                 // One that cannot be opened does not hide the others.
-                Err(error) => {
-                    tracing::warn!(target: "tokio_doca::verbs", device = name, %error, "an adapter is left out")
-                }
+                Err(error) => log(|| {
+                    let text = "an adapter is left out";
+                    tracing::warn!(target: "tokio_doca::verbs", device = name, %error, "{text}");
+                }),
             }
         }
         Ok(infos)

@@ -12,13 +12,14 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
+use tracing::{debug, error};
 
 use super::adapter::{Context, event, wake};
 use super::connection::Watched;
 use super::ffi::*;
 use super::transport::set_nonblocking;
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
-use crate::sync::{Process, lock};
+use crate::sync::{Process, lock, log};
 
 struct Watcher {
     /// Wakes the thread when something has changed.
@@ -149,7 +150,7 @@ impl Watcher {
             }
             Err(nix::errno::Errno::EINTR) => Vec::new(),
             Err(errno) => {
-                tracing::error!(target: "tokio_doca::verbs", %errno, "poll");
+                log(|| error!(target: "tokio_doca::verbs", %errno, "poll"));
                 std::thread::sleep(TROUBLE);
                 Vec::new()
             }
@@ -250,7 +251,6 @@ fn tell(context: &Context, watched: &Watched, about: About, kind: u32) {
     let device = &context.name;
     match about {
         About::RcConnection(id) => {
-            tracing::debug!(target: "tokio_doca::verbs", device, kind, "a queue pair failed");
             // A peer broke the rules, or the adapter did.
             let cause = match kind {
                 IBV_EVENT_QP_FATAL => JobError::device(ErrorKind::Driver, kind.into()),
@@ -262,16 +262,17 @@ fn tell(context: &Context, watched: &Watched, about: About, kind: u32) {
             for core in watched.cores() {
                 core.fail_copies(id);
             }
+            // Last, as in the others: nobody waits for a subscriber.
+            log(|| debug!(target: "tokio_doca::verbs", device, kind, "a queue pair failed"));
         }
         About::Queue(id) => {
-            tracing::error!(target: "tokio_doca::verbs", device, "a completion queue failed");
             for core in watched.cores().iter().filter(|core| core.cq.id() == id) {
                 core.cq.set_broken();
                 core.request_reap();
             }
+            log(|| error!(target: "tokio_doca::verbs", device, "a completion queue failed"));
         }
         About::Device => {
-            tracing::error!(target: "tokio_doca::verbs", device, "the adapter failed, or was removed");
             context.set_dead();
             for conn in watched.conns() {
                 conn.fail_now(JobError::of(Reason::DeviceGone));
@@ -279,9 +280,11 @@ fn tell(context: &Context, watched: &Watched, about: About, kind: u32) {
             for core in watched.cores() {
                 core.request_reap();
             }
+            let text = "the adapter failed, or was removed";
+            log(|| error!(target: "tokio_doca::verbs", device, "{text}"));
         }
         About::Other => {
-            tracing::debug!(target: "tokio_doca::verbs", device, kind, "an event of the adapter")
+            log(|| debug!(target: "tokio_doca::verbs", device, kind, "an event of the adapter"));
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::device::EventBacking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::{Guarded, hang_up};
 use crate::sync::atomic::Ordering::SeqCst;
+use crate::sync::log;
 
 fn fail<T>(kind: ErrorKind, text: &'static str) -> Result<T> {
     Err(Error::new(kind, None, text))
@@ -202,7 +203,8 @@ impl SoftEvent {
                 peer.line = line;
             }
             Err(errno) => {
-                tracing::error!(%errno, "the end of an importer of a sync event may not be heard");
+                let text = "the end of an importer of a sync event may not be heard";
+                log(|| tracing::error!(%errno, "{text}"));
             }
         }
         peer.bell = Some(Bell::Socket(socket));

@@ -17,7 +17,7 @@ use crate::device::{
     Completion, EventCounter, EventJob, EventPort, EventWait, Job, Submit, Submitted, Token,
 };
 use crate::error::{Error, ErrorKind, JobError, Result as SetUp};
-use crate::sync::{Mutex, lock};
+use crate::sync::{Mutex, lock, log};
 
 pub(super) struct Port {
     number: u32,
@@ -72,9 +72,9 @@ impl Port {
         match self.ports.listen(self.number, socket) {
             // Two that saw each other come.
             Ok(()) | Err(Errno::EEXIST) => {}
-            Err(errno) => {
+            Err(errno) => log(|| {
                 tracing::error!(%errno, "a peer of a sync event cannot wake this process");
-            }
+            }),
         }
     }
 

@@ -36,6 +36,7 @@ use super::state::{EndpointInner, Shared};
 use crate::device::EndpointState;
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::{Guarded, hang_up};
+use crate::sync::log;
 
 pub(super) fn fail<T>(kind: ErrorKind, text: impl Into<String>) -> Result<T> {
     Err(Error::new(kind, None, text.into()))
@@ -306,7 +307,7 @@ impl Shared {
             };
             doorbell.hang_bell(socket);
             if let Err(error) = ports.add_bell(&doorbell) {
-                tracing::error!(%error, "a peer of an Rdma cannot wake this process");
+                log(|| tracing::error!(%error, "a peer of an Rdma cannot wake this process"));
             }
         })
     }

@@ -15,7 +15,7 @@ use super::super::ffi::*;
 use super::traits::{Port, Traits, check, check_ptr};
 use super::wake::wake;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::{Process, lock};
+use crate::sync::{Process, lock, log};
 
 pub(in super::super) struct Context {
     pub(in super::super) table: Table,
@@ -213,8 +213,8 @@ impl Context {
         let answer = destroy();
         let gone = answer == 0 || self.is_gone(answer);
         if !gone {
-            let device = &self.name;
-            tracing::error!(target: "tokio_doca::verbs", device, answer, "{call} failed: what it is about stays");
+            let (device, stays) = (&self.name, "failed: what it is about stays");
+            log(|| tracing::error!(target: "tokio_doca::verbs", device, answer, "{call} {stays}"));
         }
         gone
     }
@@ -344,7 +344,8 @@ impl Drop for Context {
             failed |= unsafe { (self.table.close_device)(self.raw()) } != 0;
         }
         if failed && !self.is_dead() {
-            tracing::error!(target: "tokio_doca::verbs", device = self.name, "the adapter was not closed cleanly");
+            let (device, text) = (&self.name, "the adapter was not closed cleanly");
+            log(|| tracing::error!(target: "tokio_doca::verbs", device, "{text}"));
         }
     }
 }

@@ -24,7 +24,7 @@ use super::local_endpoints;
 use super::timeouts::Timeouts;
 use crate::device::{Completion, EndpointConfig, EndpointState, RdmaJob, Token};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
-use crate::sync::lock;
+use crate::sync::{lock, log};
 
 /// Bytes that are sent as a part of the request, where the adapter takes that.
 const INLINE: u32 = 128;
@@ -409,7 +409,8 @@ impl RcConnection {
         inner.psn = random_psn();
         inner.connecting = false;
         if let Err(error) = self.begin(inner) {
-            tracing::error!(target: "tokio_doca::verbs", %error, "no queue pair after a reset");
+            let text = "no queue pair after a reset";
+            log(|| tracing::error!(target: "tokio_doca::verbs", %error, "{text}"));
             let cause = match self.core.context.is_dead() {
                 true => JobError::of(Reason::DeviceGone),
                 false => JobError::device(error.kind(), 0),

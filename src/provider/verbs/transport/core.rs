@@ -11,7 +11,7 @@ use super::super::ffi::ibv_access_flags;
 use super::cq::Cq;
 use crate::device::{Completion, Signal};
 use crate::error::Result;
-use crate::sync::lock;
+use crate::sync::{lock, log};
 
 pub(in super::super) struct Core {
     pub(in super::super) context: Arc<Context>,
@@ -138,7 +138,8 @@ impl Core {
         self.doubt.store(true, SeqCst);
         // Their completions may come beside those of the Jobs that get their Slots.
         if let Err(error) = self.cq.promise(requests) {
-            tracing::error!(target: "tokio_doca::verbs", %error, "a queue pair that stays may overrun the completion queue");
+            let text = "a queue pair that stays may overrun the completion queue";
+            log(|| tracing::error!(target: "tokio_doca::verbs", %error, "{text}"));
         }
         std::mem::forget(Arc::clone(self));
     }

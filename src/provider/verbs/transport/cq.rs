@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use super::super::adapter::{Context, check, check_ptr};
 use super::super::ffi::*;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::lock;
+use crate::sync::{lock, log};
 
 pub(in super::super) struct Cq {
     pub(in super::super) context: Arc<Context>,
@@ -152,8 +152,9 @@ impl Cq {
         let answer = unsafe { self.context.ops.req_notify_cq(self.raw()) };
         if answer != 0 {
             // Nobody would hear of what completes.
-            tracing::error!(target: "tokio_doca::verbs", answer, "ibv_req_notify_cq failed");
             self.set_broken();
+            let text = "ibv_req_notify_cq failed";
+            log(|| tracing::error!(target: "tokio_doca::verbs", answer, "{text}"));
         }
     }
 

@@ -15,6 +15,7 @@ use super::super::transport::{
 };
 use crate::device::{Completion, CopyJob, Submitted, Token};
 use crate::error::{Error, ErrorKind, JobError, Result};
+use crate::sync::log;
 
 pub(super) struct Copies {
     core: Arc<Core>,
@@ -73,6 +74,13 @@ impl Copies {
 
     /// A new queue pair.
     fn begin(&mut self) -> Result<()> {
+        self.connect().inspect_err(|error| {
+            let text = "no queue pair for copies";
+            log(|| tracing::error!(target: "tokio_doca::verbs", %error, "{text}"));
+        })
+    }
+
+    fn connect(&mut self) -> Result<()> {
         let context = &self.core.context;
         let Some(pd) = context.copies_pd() else {
             let text = format!("{} does no copies", context.name);
@@ -134,7 +142,6 @@ impl Copies {
         if self.qp.is_none() && self.broken.is_none() {
             let fails = |error: Error| Submitted::none(JobError::device(error.kind(), 0));
             if let Err(error) = self.begin() {
-                tracing::error!(target: "tokio_doca::verbs", %error, "no queue pair for copies");
                 return fails(error);
             }
         }
@@ -252,7 +259,6 @@ impl Copies {
             self.core.finish(Completion::new(token, Err(cause)));
         }
         if let Err(error) = self.begin() {
-            tracing::error!(target: "tokio_doca::verbs", %error, "no queue pair for copies");
             self.fail(JobError::device(error.kind(), 0));
             return;
         }
