@@ -126,8 +126,8 @@ impl Watched {
             RdmaState::Init | RdmaState::Reset => {}
         }
         drop(known);
-        self.log(state);
         self.waiting.wake_all();
+        self.log(state);
     }
 
     /// Writes the new state to the log. The caller has no locks.
@@ -143,10 +143,10 @@ impl Watched {
 
     /// The Rdma was dropped.
     pub(in crate::reactor) fn end(&self) {
-        let rdma = self.id;
-        log(|| debug!(target: "tokio_doca::rdma", rdma, "closed"));
         lock(&self.known).gone = true;
         self.waiting.wake_all();
+        let rdma = self.id;
+        log(|| debug!(target: "tokio_doca::rdma", rdma, "closed"));
     }
 
     /// How often it was connected, and how often its state turned to Error.

@@ -12,14 +12,15 @@ use tracing::Span;
 use tracing::level_filters::{LevelFilter, STATIC_MAX_LEVEL};
 
 use crate::device::{Device, Job, Token};
+use crate::error::ErrorKind;
 use crate::reactor::slots::Outcome;
 use crate::sync::{lock, log};
 
 /// The spans of the jobs in flight on one WorkQ.
 #[derive(Default)]
 pub(super) struct JobSpans {
-    /// A job was traced since the WorkQ was built. A completion of it, which comes after its
-    /// submission, sees this set.
+    /// A span is open. The completion of its job, which comes after the submission, sees this set.
+    /// Written under the lock.
     any: AtomicBool,
     spans: Mutex<Spans>,
 }
@@ -64,9 +65,11 @@ impl JobSpans {
             if span.is_disabled() {
                 return;
             }
+            let mut spans = lock(&self.spans);
             // A span of a job that ended unseen, if there is one, closes without the lock.
-            let before = lock(&self.spans).open.insert(token.as_raw(), span);
+            let before = spans.open.insert(token.as_raw(), span);
             self.any.store(true, Relaxed);
+            drop(spans);
             drop(before);
         });
     }
@@ -85,6 +88,7 @@ impl JobSpans {
         let mut spans = lock(&self.spans);
         let span = spans.open.remove(&token.as_raw());
         spans.completed.extend(span.map(|span| (span, outcome)));
+        self.any.store(!spans.open.is_empty(), Relaxed);
         !spans.completed.is_empty()
     }
 
@@ -93,12 +97,51 @@ impl JobSpans {
     pub(super) fn close(&self) {
         let completed = std::mem::take(&mut lock(&self.spans).completed);
         for (span, outcome) in completed {
-            log(move || {
-                match outcome {
-                    Ok(result) => span.record("result", result),
-                    Err(error) => span.record("error", tracing::field::display(error)),
-                };
+            log(|| match outcome {
+                Ok(result) => _ = span.record("result", result),
+                // It was not begun, and may be submitted anew.
+                Err(error) if error.kind() == ErrorKind::Again => {}
+                Err(error) => _ = span.record("error", tracing::field::display(error)),
             });
+            // Apart: a subscriber may panic in both, and the second within the first would abort.
+            log(|| drop(span));
         }
+    }
+}
+
+/// Closes the spans of jobs whose WorkQ has gone before them.
+impl Drop for JobSpans {
+    fn drop(&mut self) {
+        let open = std::mem::take(&mut lock(&self.spans).open);
+        open.into_values().for_each(|span| log(|| drop(span)));
+    }
+}
+
+#[cfg(all(test, not(tokio_doca_loom)))]
+mod tests {
+    use support::subscriber::Lines;
+
+    use super::*;
+    use crate::device::{CopyJob, Segments};
+
+    #[test]
+    fn completions_are_looked_up_while_a_span_is_open() {
+        let (spans, device) = (JobSpans::default(), Device::open_default().unwrap());
+        let (src, dst) = (Segments::none(), Segments::none());
+        let job = CopyJob { src, dst, len: 0 };
+        let open = |token| spans.open(&device, Token::from_raw(token), &Job::Copy(&job));
+        let complete = |token| spans.complete(Token::from_raw(token), Ok(0));
+        let lines = Lines::default();
+        tracing::subscriber::with_default(lines.clone(), || {
+            (1..=2).for_each(open);
+            for (token, any) in [(1, true), (2, false)] {
+                assert!(complete(token));
+                assert_eq!(spans.any.load(Relaxed), any);
+                spans.close();
+                assert_eq!(lines.with(&["closes", "result=0"]).len(), token as usize);
+            }
+            open(3);
+            assert!(complete(3), "later ones are looked up as well");
+        });
     }
 }

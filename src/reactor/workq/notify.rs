@@ -139,7 +139,7 @@ impl Shared {
             return;
         }
         let devices: Vec<&str> = self.devices().map(|device| device.info().name()).collect();
-        let in_flight = self.in_use();
+        let in_flight = self.core.table.count().0;
         log(|| tracing::error!(target: "tokio_doca::workq", ?devices, in_flight, "queue broken"));
     }
 }
@@ -167,13 +167,14 @@ pub(super) fn notify(shared: &Shared, whom: Notify, outside: &Outside) {
             // The last handle may drop owners.
             discard(places);
         }
-        Notify::Nobody(token) => log(|| ignored(token)),
+        Notify::Nobody(token) => log_ignored(token),
     }
 }
 
-fn ignored(token: Token) {
+#[cold]
+fn log_ignored(token: Token) {
     let (table, token) = (token.table(), token.as_raw());
-    match table {
+    log(|| match table {
         0 => tracing::error!(
             target: "tokio_doca::workq",
             token,
@@ -185,5 +186,5 @@ fn ignored(token: Token) {
             token,
             "a completion of a receive or wait that there is not was ignored"
         ),
-    }
+    });
 }

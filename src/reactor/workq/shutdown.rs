@@ -48,7 +48,7 @@ impl Future for Shutdown {
         let this = self.project();
         let shared = &this.workq.0;
         if !std::mem::replace(this.closed, true) {
-            let in_flight = shared.in_use();
+            let in_flight = shared.core.table.count().0;
             log(|| tracing::debug!(target: "tokio_doca::workq", in_flight, "shutdown"));
             shared.closed.store(true, Ordering::SeqCst);
             // Pairs with the fence of `launch`.

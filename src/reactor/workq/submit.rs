@@ -144,20 +144,22 @@ impl Attachment {
         let shared = &self.shared;
         // SAFETY: as the caller promises.
         unsafe { shared.core.table.undo(token) };
-        if shared.job_spans.complete(token, Err(error)) {
-            shared.job_spans.close();
-        }
-        if is_broken(error) {
-            shared.log_broken();
-        }
-        if error.kind() == ErrorKind::Again {
+        let traced = shared.job_spans.complete(token, Err(error));
+        let refused = if error.kind() == ErrorKind::Again {
             // The job counted as in flight.
             shared.if_drained();
             Refused::Full(Full::new(shared, error, completed))
         } else {
             shared.after_free();
             Refused::Error(error)
+        };
+        if traced {
+            shared.job_spans.close();
         }
+        if is_broken(error) {
+            shared.log_broken();
+        }
+        refused
     }
 }
 

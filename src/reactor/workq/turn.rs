@@ -380,15 +380,16 @@ impl<'a> Turn<'a> {
         for whom in self.to_notify.drain(..) {
             notify(shared, whom, outside);
         }
-        if self.asked != 0 {
-            self.do_asked(outside);
-        }
         // After the gate was left: pairs with `Full::stay`.
         if self.reaped && shared.pause.is_on() {
             shared.resume(false);
         }
         if self.reaped || !shared.drained.is_empty() {
             shared.after_free();
+        }
+        // Last: nobody waits for a subscriber to the log.
+        if self.asked != 0 {
+            self.do_asked(outside);
         }
     }
 
@@ -403,10 +404,12 @@ impl<'a> Turn<'a> {
             shared.drained.wake_all();
             shared.runs.wake_all();
             shared.timer.line.wake_all();
-            shared.events.log_lost();
         }
         if self.asked & CHANGE != 0 {
             shared.tell_changes();
+        }
+        if self.asked & WAKE_ALL != 0 {
+            shared.events.log_lost();
         }
         if self.asked & JOB_SPANS != 0 {
             shared.job_spans.close();

@@ -9,6 +9,7 @@ use std::task::Context;
 use std::thread;
 
 use support::rdma::{Setup, Side, connect};
+use support::subscriber::OnEvent;
 use support::*;
 use tokio_doca::{
     Mode,
@@ -49,6 +50,27 @@ fn a_watcher_resets_the_rdma_while_it_matches_on_the_state() {
     for mode in modes() {
         assert_eq!(reset_in_the_state_that_was_read(mode), RdmaState::Init);
     }
+}
+
+#[test]
+fn a_watcher_is_woken_before_the_log_hears_of_the_change() {
+    run(async {
+        let (one, other) = pair(Mode::EventDriven);
+        let (mut watch, count) = (one.rdma.watch(), Count::new());
+        let mut changed = Box::pin(watch.changed());
+        poll_counted(changed.as_mut(), &count);
+        let (told, heard) = mpsc::channel();
+        let hears = OnEvent(move |level| {
+            if level == tracing::Level::WARN {
+                told.send(count.wakes()).unwrap();
+            }
+        });
+        let guard = tracing::subscriber::set_default(hears);
+        other.rdma.reset().unwrap();
+        one.failed().await;
+        drop(guard);
+        assert_eq!(heard.try_iter().collect::<Vec<_>>(), [1]);
+    });
 }
 
 /// Polls once with a waker that counts.

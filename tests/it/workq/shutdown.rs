@@ -3,8 +3,10 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::task::Context;
 use std::time::Duration;
 
+use support::subscriber::OnEvent;
 use support::*;
 use tokio_doca::soft::Fault;
 use tokio_doca::{ErrorKind, Mode, error::JobError};
@@ -41,6 +43,32 @@ fn it_waits_for_what_is_in_flight_and_refuses_what_is_new() {
         }
         drop((src, dst));
         bench.all_back().await;
+    });
+}
+
+#[test]
+fn who_waits_for_the_end_is_woken_before_the_log_hears_that_the_queue_broke() {
+    let bench = Bench::new(Config::new(true, Mode::EventDriven));
+    run(async {
+        bench.soft.faults().push(Fault::Queue);
+        let hold = bench.hold();
+        let mut copy = copying(&bench);
+        poll_pending(copy.as_mut());
+        let (mut shutdown, count) = (Box::pin(bench.workq.shutdown()), Count::new());
+        let waker = count.waker();
+        let polled = shutdown.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        let (told, heard) = std::sync::mpsc::channel();
+        let hears = OnEvent(move |level| {
+            if level == tracing::Level::ERROR {
+                told.send(count.wakes()).unwrap();
+            }
+        });
+        let guard = tracing::subscriber::set_default(hears);
+        drop(hold);
+        assert_eq!(kind(copy.await), ErrorKind::Driver);
+        drop(guard);
+        assert_eq!(heard.try_iter().collect::<Vec<_>>(), [1]);
     });
 }
 
