@@ -9,9 +9,10 @@ use super::Rdma;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RdmaStats {
-    /// How often it was connected.
+    /// How often it was connected, as far as was noticed: a change of the state counts if a turn of
+    /// the WorkQ, or a call of `stats`, comes before the next one.
     pub connects: u64,
-    /// How often its state turned to Error.
+    /// How often its state turned to Error, as far as was noticed.
     pub errors: u64,
     /// Receives that were posted. A receive that takes over a dropped one posts none.
     pub receives_posted: u64,

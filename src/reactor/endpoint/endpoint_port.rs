@@ -128,8 +128,9 @@ impl EndpointPort {
         RdmaWatch::new(&self.watched, &self.attachment.shared)
     }
 
-    /// How often it was connected, and how often its state turned to Error.
+    /// How often it was connected, and how often its state turned to Error, as far as was noticed.
     pub(crate) fn transitions(&self) -> (u64, u64) {
+        self.watched.update();
         self.watched.transitions()
     }
 

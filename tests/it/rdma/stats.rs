@@ -2,7 +2,7 @@
 
 use support::rdma::{Setup, Side, connect};
 use support::*;
-use tokio_doca::Mode;
+use tokio_doca::{Mode, workq::Stats};
 
 #[test]
 fn receives_that_are_flushed_at_a_regular_end_are_no_failures() {
@@ -39,7 +39,12 @@ fn receives_that_are_flushed_at_a_regular_end_are_no_failures() {
                 "{mode:?}"
             );
             assert_eq!(one.rdma.stats().errors, 1);
-            assert!(seen.empty_polls < seen.polls);
+            let found = |seen: Stats| seen.polls - seen.empty_polls;
+            assert!(found(seen) > 0, "{seen:?}");
+            assert_eq!(one.workq.progress(|_, _| {}), 0);
+            let idle = one.workq.stats();
+            assert!(idle.empty_polls > seen.empty_polls, "{idle:?}");
+            assert_eq!(found(idle), found(seen), "{idle:?}");
         });
     }
 }
@@ -70,5 +75,17 @@ fn receives_that_wait_for_a_place_are_counted() {
             .for_each(|recv| poll_pending(recv.as_mut()));
         let seen = one.rdma.stats();
         assert_eq!((seen.receives_in_use, seen.receives_waiting), (2, 1));
+    });
+}
+
+#[test]
+fn the_end_of_a_connection_counts_though_nobody_looked() {
+    run(async {
+        let setup = Setup::new(false, Mode::BusyPoll);
+        let (one, other) = (Side::new(setup), Side::new(setup));
+        connect(&one.rdma, &other.rdma);
+        other.rdma.reset().unwrap();
+        until("it is noticed", || one.rdma.stats().errors == 1).await;
+        assert_eq!(one.rdma.stats().connects, 1);
     });
 }
