@@ -118,6 +118,11 @@ impl Element {
         self.word.is_free()
     }
 
+    /// Whether nobody has had it yet.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.word.is_fresh()
+    }
+
     pub(super) fn mmap(&self) -> &MmapInner {
         // SAFETY: whoever has the element holds it, and it (or its slab) holds a count of the Mmap
         // since `place`.

@@ -24,8 +24,6 @@ const WAITED: u64 = 1 << 24;
 const TAG: u64 = 1 << 25;
 const EMPTY: u32 = INDEX as u32;
 const CLOSED: u32 = INDEX as u32 - 1;
-/// In `next`: the index was not brought back yet, and so never taken, or is out.
-const FRESH: u32 = 1 << 31;
 /// The most indices.
 pub(in crate::mem) const MAX: usize = CLOSED as usize;
 
@@ -58,7 +56,7 @@ impl FreeList {
     pub(in crate::mem) fn new(len: usize) -> FreeList {
         assert!(len <= MAX);
         let next = (1..=len)
-            .map(|i| AtomicU32::new(FRESH | if i == len { EMPTY } else { i as u32 }))
+            .map(|i| AtomicU32::new(if i == len { EMPTY } else { i as u32 }))
             .collect();
         let head = AtomicU64::new(u64::from(if len == 0 { EMPTY } else { 0 }));
         FreeList {
@@ -91,12 +89,7 @@ impl FreeList {
     /// The index below this one.
     #[inline(always)]
     fn next(&self, index: u32) -> u32 {
-        self.next[index as usize].load(Ordering::Relaxed) & !FRESH
-    }
-
-    /// Whether the index was never brought back.
-    pub(super) fn is_fresh(&self, index: u32) -> bool {
-        self.next[index as usize].load(Ordering::Relaxed) & FRESH != 0
+        self.next[index as usize].load(Ordering::Relaxed)
     }
 
     /// Whether there was none a moment ago.

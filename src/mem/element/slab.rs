@@ -73,15 +73,10 @@ impl Slab {
 
     /// How many elements are free, how many were ever out at once, and how many callers wait.
     pub(in crate::mem) fn counts(&self) -> (usize, usize, usize) {
-        let mut free = 0;
+        let count = |is: fn(&Element) -> bool| self.elements.iter().filter(|it| is(it)).count();
         // The list hands out an index for the first time if all that were out before are out.
-        let mut used = 0;
-        for (index, element) in self.elements.iter().enumerate() {
-            let is_free = element.is_free();
-            free += usize::from(is_free);
-            used += usize::from(!(is_free && self.free.is_fresh(index as u32)));
-        }
-        (free, used, self.waiters.waiting())
+        let used = self.len() - count(Element::is_fresh);
+        (count(Element::is_free), used, self.waiters.waiting())
     }
 
     /// A free element, which is the caller's.

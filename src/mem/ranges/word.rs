@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Invariant: `write` excludes `readers`. The element is free, and goes home, when the word is 0.
-//! Whoever made it 0 brings it home.
+//! Whoever made it 0 brings it home. Before its first handle all bits are set.
 //!
 //! Orderings: a Lease is given back with Release, and taken with Acquire, so that what one holder
 //! did to the bytes happens before what the next one does. A handle is given up with Release, and
@@ -18,6 +18,8 @@ const WRITER: u64 = 1 << 63;
 const READER: u64 = 1 << 32;
 const READERS: u64 = WRITER - READER;
 const HANDLES: u64 = READER - 1;
+/// No holder was there yet.
+const FRESH: u64 = u64::MAX;
 /// The most readers that can be counted.
 pub(in crate::mem) const MAX_READERS: u64 = READERS >> 32;
 
@@ -43,7 +45,7 @@ pub(in crate::mem) struct LeaseWord(AtomicU64);
 
 impl LeaseWord {
     pub(in crate::mem) fn new() -> LeaseWord {
-        LeaseWord(AtomicU64::new(0))
+        LeaseWord(AtomicU64::new(FRESH))
     }
 
     /// The first handle, of an element that came out of a free list and is nobody's yet.
@@ -53,7 +55,12 @@ impl LeaseWord {
     }
 
     pub(in crate::mem) fn is_free(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == 0
+        matches!(self.0.load(Ordering::Relaxed), 0 | FRESH)
+    }
+
+    /// Whether it was free since it was made.
+    pub(in crate::mem) fn is_fresh(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == FRESH
     }
 
     /// One handle more; the caller has one. Aborts at 2^31 like `Arc`: only forgotten handles get

@@ -362,6 +362,21 @@ fn a_closed_pool_is_ended_by_the_last_of_two() {
 }
 
 #[test]
+fn the_most_that_were_out_does_not_fall_while_they_go_home() {
+    const BUFS: usize = 4096;
+    for _ in 0..8 {
+        let pool = pool(BUFS);
+        let bufs: Vec<_> = (0..BUFS).map(|_| pool.try_alloc().unwrap()).collect();
+        std::thread::scope(|scope| {
+            scope.spawn(|| drop(bufs));
+            while pool.stats().free < BUFS {
+                assert_eq!(pool.stats().high_water, BUFS);
+            }
+        });
+    }
+}
+
+#[test]
 fn the_stats_tell_what_is_free_the_most_that_were_out_and_who_waits() {
     let bench = Bench::new(Config::new(false, Mode::EventDriven));
     let pool = BufPool::builder(&bench.mmap(4 * ELEMENT)).build().unwrap();
