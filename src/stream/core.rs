@@ -96,6 +96,20 @@ impl Core {
         self.flow.add(credits)
     }
 
+    /// Keeps room for what was not read, and posts all other receives now. Returns how many.
+    fn lend(&mut self, cx: &mut Context<'_>) -> usize {
+        self.recv.lend(self.receives - self.inbox.len(), cx)
+    }
+
+    /// The same if the peer is to be told that it may send another frame of credits. Returns
+    /// whether there is no room for that yet.
+    fn shall_lend(&mut self, cx: &mut Context<'_>) -> bool {
+        self.flow.shall_lend(self.recv.lent()) && {
+            let lent = self.lend(cx);
+            self.flow.shall_lend(lent)
+        }
+    }
+
     fn take(&mut self, message: Message) -> Result<(), JobError> {
         let nonsense = || JobError::of(Reason::PeerNonsense);
         let mut data = message.buf.ok_or_else(nonsense)?.into_data()?;
@@ -165,7 +179,7 @@ impl Core {
         if self.send_error.is_some() || self.recv_error.is_some() || !self.flow.shall_grant(most) {
             return;
         }
-        let lent = self.recv.lend(most, cx);
+        let lent = self.lend(cx);
         self.advance(cx);
         // The last one may not be back yet.
         if self.flow.shall_grant(lent) && self.credits.reset_data_len().is_ok() {
@@ -211,9 +225,9 @@ impl Core {
         }
     }
 
-    /// Waits for a credit.
+    /// Waits for a credit, and for room to acknowledge the peer's.
     fn poll_credit(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
-        while !self.flow.may_send() {
+        while !self.flow.may_send() || self.shall_lend(cx) {
             match self.poll_frame(cx) {
                 Poll::Ready(taken) => taken?,
                 Poll::Pending => {
@@ -279,6 +293,7 @@ impl Core {
         self.advance(cx);
         self.check()?;
         if !self.closed {
+            self.shall_lend(cx);
             let head = self.flow.head(Kind::End, self.recv.lent());
             self.last.extend_from_slice(&head)?;
             self.closed = true;

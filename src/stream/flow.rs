@@ -66,6 +66,17 @@ impl Flow {
         self.credits > 0
     }
 
+    /// Returns whether the peer waits for an acknowledgement that must not be given yet, because
+    /// there is room for `lent` frames alone.
+    pub(super) fn shall_lend(&self, lent: usize) -> bool {
+        self.owes && !self.has_reserve(lent)
+    }
+
+    /// Whether there is room for all data that was granted, for a frame of credits and for the end.
+    fn has_reserve(&self, lent: usize) -> bool {
+        self.taken + lent as u64 >= self.granted + RESERVED as u64
+    }
+
     /// Returns whether the peer's stream has ended.
     pub(super) fn is_ended(&self) -> bool {
         self.ended
@@ -136,10 +147,12 @@ impl Flow {
             && (self.granted == self.taken || 2 * credits >= self.window as u64)
     }
 
-    /// Returns the head of the next frame, and accounts for it. For data there is a credit.
+    /// Returns the head of the next frame, and accounts for it. For data there is a credit. It
+    /// acknowledges the peer's frame of credits once there is room for another one.
     pub(super) fn head(&mut self, kind: Kind, lent: usize) -> [u8; HEAD] {
         let [high, low] = self.grant(lent).to_be_bytes();
-        let acknowledges = u8::from(std::mem::take(&mut self.owes));
+        let acknowledges = self.owes && self.has_reserve(lent);
+        self.owes &= !acknowledges;
         let number = match kind {
             Kind::Data => 0,
             Kind::End => 1,
@@ -150,7 +163,7 @@ impl Flow {
             Kind::End => {}
             Kind::Credits => self.unacknowledged = true,
         }
-        [number, acknowledges, high, low]
+        [number, acknowledges.into(), high, low]
     }
 }
 
@@ -163,31 +176,33 @@ mod tests {
     use super::*;
 
     /// A side with its receive queue: what has come, and room that the application has not given
-    /// back.
+    /// back. What was taken is posted again later.
     struct Side {
         flow: Flow,
         room: usize,
+        posted: usize,
         came: VecDeque<Vec<u8>>,
         unread: usize,
         closed: bool,
     }
 
     impl Side {
-        fn lent(&self) -> usize {
-            self.room - self.unread
+        fn lend(&mut self) {
+            self.posted = self.room - self.unread;
         }
 
         /// Puts a frame into the other side's queue, which has room for it.
         fn send(&mut self, kind: Kind, other: &mut Side) {
-            let mut frame = self.flow.head(kind, self.lent()).to_vec();
+            let mut frame = self.flow.head(kind, self.posted).to_vec();
             frame.extend((kind == Kind::Data).then_some(7));
             self.closed |= kind == Kind::End;
-            assert!(other.came.len() < other.lent(), "an empty receive queue");
+            assert!(other.came.len() < other.posted, "an empty receive queue");
             other.came.push_back(frame);
         }
 
         fn grant(&mut self, other: &mut Side) {
-            if self.flow.shall_grant(self.lent()) {
+            if self.flow.shall_grant(self.room - self.unread) {
+                self.lend();
                 self.send(Kind::Credits, other);
             }
         }
@@ -197,6 +212,7 @@ mod tests {
         let mut sides = windows.map(|window| Side {
             flow: Flow::new(window),
             room: window + RESERVED,
+            posted: window + RESERVED,
             came: VecDeque::new(),
             unread: 0,
             closed: false,
@@ -224,15 +240,24 @@ mod tests {
                 };
                 match act {
                     59 if !this.closed => this.send(Kind::End, other),
-                    40.. if this.flow.may_send() && !this.closed => this.send(Kind::Data, other),
+                    40.. if this.flow.may_send() && !this.closed => {
+                        // The pool may have nothing at first.
+                        if act % 2 == 0 {
+                            this.lend();
+                        }
+                        if !this.flow.shall_lend(this.posted) {
+                            this.send(Kind::Data, other);
+                        }
+                    }
                     20..40 => if let Some(frame) = this.came.pop_front() {
                         let kind = this.flow.take(&frame).unwrap();
                         this.unread += usize::from(kind == Kind::Data);
+                        this.posted -= 1;
                     },
                     ..20 if this.unread > 0 => this.unread -= 1,
                     _ => {}
                 }
-                if act < 40 {
+                if act < 40 && act % 2 == 0 {
                     this.grant(other);
                 }
             };

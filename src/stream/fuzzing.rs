@@ -1,7 +1,7 @@
 //! What a peer of a stream may send, as a fuzzer makes it up. Built with `cfg(fuzzing)` only;
 //! .ci/fuzz runs it.
 
-use super::flow::Flow;
+use super::flow::{Flow, Kind};
 use super::wire::{Message, Offer};
 
 /// A message of the exchange, or frames: each with a length of one byte before it.
@@ -13,8 +13,8 @@ impl Exchange {
         if let Ok(message) = Message::parse(input) {
             assert_eq!(message.bytes(), input);
         }
-        let mut flow = Flow::new(8);
-        flow.grant(8);
+        let (mut flow, mut lent) = (Flow::new(8), 10_usize);
+        flow.grant(lent);
         let mut rest = input;
         while let Some((&len, tail)) = rest.split_first() {
             let (frame, tail) = tail.split_at(usize::from(len).min(tail.len()));
@@ -22,9 +22,14 @@ impl Exchange {
             if flow.take(frame).is_err() {
                 break;
             }
-            flow.grant(8);
-            if flow.shall_grant(8) {
+            lent = lent.checked_sub(1).expect("each frame found a receive");
+            // Some are posted again later.
+            if len & 0x40 == 0 {
+                lent = 10;
+            }
+            if flow.shall_grant(lent) {
                 assert!(!flow.is_ended());
+                flow.head(Kind::Credits, lent);
             }
         }
     }

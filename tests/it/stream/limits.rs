@@ -46,6 +46,27 @@ fn a_reader_that_does_not_read_leaves_nothing_waiting_in_the_device() {
     });
 }
 
+/// Each frame of credits takes a receive that is kept back. It is posted again before the peer may
+/// send another one, though nobody reads.
+#[test]
+fn a_side_that_does_not_read_has_room_for_credits_and_the_end() {
+    each(StreamOptions::new().connections(1), async |net| {
+        let (mut here, mut there) = net.pair().await;
+        for _ in 0..8 {
+            here.write_u8(1).await.unwrap();
+            there.write_u8(2).await.unwrap();
+        }
+        // One more than there were credits for: so it takes all that came, and reads none of it.
+        let (written, read) = join(here.write_u8(1), there.read_exact(&mut [0; 4])).await;
+        written.and(read.map(drop)).unwrap();
+        there.read_exact(&mut [0; 5]).await.unwrap();
+        in_time("the end", there.shutdown()).await.unwrap();
+        let mut came = Vec::new();
+        here.read_to_end(&mut came).await.unwrap();
+        assert_eq!(came, [2; 8]);
+    });
+}
+
 /// What the largest window has on its way fits into what a connection holds.
 #[test]
 fn a_window_of_the_largest_frames_is_sent_to_a_reader_that_sleeps() {

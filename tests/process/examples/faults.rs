@@ -281,6 +281,7 @@ fn every_example_names_what_it_cannot_read_in_a_script() {
         "rdma_write",
         "rdma_write_immediate",
         "sha_file",
+        "stream_echo",
         "sync_event_dpu",
         "sync_event_host",
         "zero_copy_bytes",
