@@ -14,6 +14,7 @@ use futures::{Sink, Stream};
 
 use super::flow::{Flow, HEAD, Kind, RESERVED};
 use super::wakers::Wakers;
+use crate::device::RecvOpcode;
 use crate::error::{JobError, Reason};
 use crate::mem::{Buf, BufData, BufPool, BufWait};
 use crate::ops::{Message, Rdma, RecvStream, SendSink};
@@ -111,8 +112,9 @@ impl Core {
     }
 
     fn take(&mut self, message: Message) -> Result<(), JobError> {
-        let nonsense = || JobError::of(Reason::PeerNonsense);
-        let mut data = message.buf.ok_or_else(nonsense)?.into_data()?;
+        let buf = message.buf;
+        let buf = buf.filter(|_| message.received.opcode == RecvOpcode::Send);
+        let mut data = buf.ok_or(JobError::of(Reason::PeerNonsense))?.into_data()?;
         let had_credits = self.flow.may_send();
         let kind = self.flow.take(&data)?;
         if kind == Kind::Data {
@@ -142,6 +144,11 @@ impl Core {
         };
         if let Err(error) = taken {
             self.recv_error = Some(error);
+            if error.reason() == Reason::PeerNonsense {
+                self.send_error = Some(error);
+                // It fails if the WorkQ was shut down, and then there is no connection any more.
+                _ = self.rdma.reset();
+            }
             self.wakers.wake_reader();
             self.wakers.wake_writer();
         }
@@ -169,7 +176,10 @@ impl Core {
             Poll::Ready(sent) => sent,
             Poll::Pending => Ok(()),
         });
-        self.send_error = sent.err();
+        if let Err(error) = sent {
+            self.send_error = Some(error);
+            self.wakers.wake_writer();
+        }
         sent
     }
 
@@ -182,7 +192,10 @@ impl Core {
         let lent = self.lend(cx);
         self.advance(cx);
         // The last one may not be back yet.
-        if self.flow.shall_grant(lent) && self.credits.reset_data_len().is_ok() {
+        if self.send_error.is_none()
+            && self.flow.shall_grant(lent)
+            && self.credits.reset_data_len().is_ok()
+        {
             let head = self.flow.head(Kind::Credits, lent);
             let frame = self.credits.clone();
             // A failure shows in the next write, and does not keep back what came.
@@ -280,6 +293,8 @@ impl Core {
 
     /// Waits until the device has what was written.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
+        // A write that was dropped waits no more.
+        self.bufs.as_mut().stop();
         self.advance(cx);
         self.check()?;
         match self.sink.is_submitted() {
@@ -290,6 +305,7 @@ impl Core {
 
     /// Sends the end of the stream, and waits until the peer has all of it.
     pub(super) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
+        self.bufs.as_mut().stop();
         self.advance(cx);
         self.check()?;
         if !self.closed {
@@ -301,9 +317,10 @@ impl Core {
             self.advance(cx);
             self.check()?;
         }
-        match self.sink.len() {
-            0 => Poll::Ready(Ok(())),
-            _ => Poll::Pending,
+        // Frames of credits may be on their way behind it.
+        match self.last.reset_data_len() {
+            Ok(()) => Poll::Ready(Ok(())),
+            Err(_) => Poll::Pending,
         }
     }
 

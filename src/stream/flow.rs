@@ -242,7 +242,7 @@ mod tests {
                     59 if !this.closed => this.send(Kind::End, other),
                     40.. if this.flow.may_send() && !this.closed => {
                         // The pool may have nothing at first.
-                        if act % 2 == 0 {
+                        if act.is_multiple_of(2) {
                             this.lend();
                         }
                         if !this.flow.shall_lend(this.posted) {
@@ -257,7 +257,7 @@ mod tests {
                     ..20 if this.unread > 0 => this.unread -= 1,
                     _ => {}
                 }
-                if act < 40 && act % 2 == 0 {
+                if act < 40 && act.is_multiple_of(2) {
                     this.grant(other);
                 }
             };

@@ -27,10 +27,17 @@
 //!
 //! # What a peer may do
 //!
-//! Everything that it sends is hostile. Messages of the exchange are bounded before memory is taken
-//! for them, have a time limit, and of peers that say nothing there are at most
-//! [`half_open`](StreamOptions::half_open). A frame that the peer may not send ends its stream with
-//! `ConnectionAborted`. A peer that does not read or write holds up its own stream alone.
+//! Everything that it sends is hostile. Messages of the exchange are bounded and have a time limit.
+//! Of peers that say nothing there are at most [`half_open`](StreamOptions::half_open). A frame
+//! that the peer may not send resets its connection, and ends its stream with `ConnectionAborted`.
+//!
+//! A peer that does not read or write holds up its own stream alone. A hostile one can do more: if
+//! it gives credits and posts no receives, each frame that is sent to it holds a slot of the WorkQ
+//! and a buffer of the memory for sends, which streams share, until the device gives up on it after
+//! the [`rnr_timeout`](crate::rdma::RdmaBuilder::rnr_timeout), 2 s. A stream has at most
+//! [`send_window`](StreamOptions::send_window) frames and two on their way; but half of the peers
+//! can hold up the writes of all others so. Use one listener and one WorkQ for each group of peers
+//! that must not hold up others.
 //!
 //! # The files
 //!

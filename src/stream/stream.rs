@@ -21,7 +21,7 @@ use crate::ops::Rdma;
 /// [`Incoming::accept`](super::Incoming::accept) make streams. `tokio::io::split` splits one into
 /// two halves, which may be used by two tasks.
 ///
-/// A write is sent at once, as one message of at most
+/// A write is sent at once, or once the WorkQ has a slot, as one message of at most
 /// [`frame_size`](super::StreamOptions::frame_size) bytes; a vectored write gathers its slices into
 /// one. So write small pieces through a `BufWriter` or a `Framed`. A write waits while the peer
 /// does not read, while [`send_window`](super::StreamOptions::send_window) frames are on their way,
@@ -40,8 +40,8 @@ use crate::ops::Rdma;
 ///
 /// Calls fail with an [`io::Error`] whose source is a [`JobError`](crate::error::JobError):
 /// `ConnectionReset` if the peer has ended or has dropped its stream without its end having
-/// arrived, `ConnectionAborted` if it breaks the protocol. A write after `shutdown` is
-/// `BrokenPipe`.
+/// arrived, `ConnectionAborted` if it breaks the protocol: its connection is reset then. A write
+/// after `shutdown` is `BrokenPipe`.
 ///
 /// # Cancel safety
 ///

@@ -1,6 +1,6 @@
 //! How two sides meet: what each learns of the other, who is refused, and peers that are none.
 
-use std::io::ErrorKind::{ConnectionAborted, ConnectionReset};
+use std::io::ErrorKind::{ConnectionAborted, ConnectionReset, TimedOut};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -12,6 +12,7 @@ use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_doca::mem::Access;
+use tokio_doca::rdma::RdmaState;
 use tokio_doca::stream::{RdmaStream, StreamOptions};
 use tokio_doca::{BufPool, Device, ErrorKind, Mmap, Mode, Rdma, WorkQ};
 
@@ -221,8 +222,9 @@ fn a_stream_speaks_as_docs_wire_says() {
 fn frames_that_are_none_end_the_stream() {
     run(async {
         let net = net(small()).await;
-        let frames: [&[u8]; 9] = [
+        let frames: [&[u8]; 10] = [
             b"",
+            b"\x00\x00\x00\x00with an immediate",
             b"\x00\x00\x00",
             b"\x00\x00\x00\x00",
             b"\x01\x00\x00\x00x",
@@ -237,6 +239,11 @@ fn frames_that_are_none_end_the_stream() {
             raw.send(b"\x00\x00\x00\x00good").await;
             match frame {
                 b"" => drop(raw.rdma.send(()).await.unwrap()),
+                _ if frame.ends_with(b"immediate") => {
+                    let buf = raw.pool.alloc().await;
+                    buf.extend_from_slice(frame).unwrap();
+                    raw.rdma.send_imm(&buf, 7).await.unwrap();
+                }
                 frame => raw.send(frame).await,
             }
             let mut good = [0; 4];
@@ -244,10 +251,55 @@ fn frames_that_are_none_end_the_stream() {
             let read = in_time("the error", stream.read(&mut good)).await;
             let error = read.unwrap_err();
             assert_eq!(error.kind(), ConnectionAborted, "{frame:?}: {error}");
-            let (mut reads, mut writes) = tokio::io::split(stream);
-            assert!(reads.read(&mut good).await.is_err());
-            while writes.write(&[0; 99]).await.is_ok() {}
+            for error in [
+                stream.read(&mut good).await.map(drop),
+                stream.write(&[0; 99]).await.map(drop),
+                stream.shutdown().await,
+            ] {
+                assert_eq!(error.unwrap_err().kind(), ConnectionAborted, "{frame:?}");
+            }
+            // The peer is cut off, and sees no end of the data.
+            let buf = raw.pool.alloc().await;
+            let end = in_time("the reset", raw.rdma.recv(&buf)).await;
+            assert!(end.unwrap_err().is_disconnect(), "{frame:?}");
         }
+    });
+}
+
+/// A frame of credits for which the peer has posted no receive keeps no shutdown, which was over.
+#[test]
+fn shutdown_waits_for_no_frame_behind_the_end() {
+    run(async {
+        let net = net(small()).await;
+        let (raw, mut stream) = Raw::meet(&net, 9).await;
+        let buf = raw.pool.alloc().await;
+        let both = join(raw.rdma.recv(&buf), stream.shutdown());
+        in_time("the end", both).await.1.unwrap();
+        for _ in 0..3 {
+            raw.send(b"\x00\x00\x00\x00x").await;
+        }
+        stream.read_exact(&mut [0; 3]).await.unwrap();
+        assert_eq!(stream.rdma().workq().in_flight(), 1);
+        stream.shutdown().now_or_never().expect("over").unwrap();
+    });
+}
+
+#[test]
+fn the_first_failure_is_what_a_write_fails_with() {
+    run(async {
+        let net = net(small()).await;
+        let (raw, mut stream) = Raw::meet(&net, 9).await;
+        for _ in 0..3 {
+            raw.send(b"\x00\x00\x00\x00x").await;
+        }
+        // There is a credit, and no receive.
+        stream.write_all(b"y").await.unwrap();
+        let connected = || stream.rdma().state() == RdmaState::Connected;
+        until("it fails", || !connected()).await;
+        // The last of them would have given credits.
+        stream.read_exact(&mut [0; 3]).await.unwrap();
+        let error = stream.write_all(b"z").await.unwrap_err();
+        assert_eq!(error.kind(), TimedOut, "{error}");
     });
 }
 
