@@ -24,7 +24,7 @@ impl Peer {
         }
     }
 
-    /// Of a process of this user, as the kernel says it.
+    /// Returns this peer with the user of its process, if the kernel says it.
     pub(super) fn with_user(self, user: Option<u32>) -> Peer {
         Peer { user, ..self }
     }

@@ -60,10 +60,11 @@ impl RdmaConnector {
     /// # Errors
     ///
     /// `ConnectionAborted` if nobody listens there, or if the listener refuses; the text has its
-    /// reason. `UnsupportedVersion` if it speaks another version; `TimedOut` after the
-    /// [`timeout`](StreamOptions::timeout); `Full` if all memory for streams is in use;
-    /// `InvalidValue` for more than 16 KiB of `data`; `BadState` without a Tokio runtime with I/O
-    /// and time; as [`Rdma::connect`](crate::Rdma::connect).
+    /// reason. `UnsupportedVersion` if it speaks another version; `TimedOut` if the listener does
+    /// not answer within the [`timeout`](StreamOptions::timeout), or if the connection then takes
+    /// as long again; `Full` if all memory for streams is in use; `InvalidValue` for more than 16
+    /// KiB of `data`; `BadState` without a Tokio runtime with I/O and time; as
+    /// [`Rdma::connect`](crate::Rdma::connect).
     ///
     /// # Cancel safety
     ///
@@ -82,10 +83,14 @@ impl RdmaConnector {
                 StreamAddr::Tcp(addr) => Socket::connect_tcp(CONNECT, *addr).await?,
                 StreamAddr::Unix(path) => Socket::connect_path(CONNECT, path).await?,
             };
-            let mut side = self.0.side(CONNECT)?;
+            let side = self.0.side(CONNECT)?;
             let mut exchange = Exchange::new(CONNECT, socket, runtime);
             exchange.say(Message::Hello(side.offer(data))).await?;
             let answer = exchange.hear().await?;
+            Ok((side, exchange, answer))
+        };
+        let (mut side, exchange, answer) = in_time(CONNECT, options.timeout, greet).await?;
+        let connect = async {
             let Message::Welcome(offer) = exchange.understand(&answer)? else {
                 let text = "the listener answers with something else than an offer";
                 return Err(exchange.error(ErrorKind::ConnectionAborted, text));
@@ -101,7 +106,7 @@ impl RdmaConnector {
             let stream = RdmaStream::new(core, wakers, peer, options.linger, exchange.runtime);
             Ok((stream, offer.data.to_vec()))
         };
-        in_time(CONNECT, options.timeout.saturating_mul(2), greet).await
+        in_time(CONNECT, options.timeout, connect).await
     }
 }
 

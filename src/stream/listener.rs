@@ -154,13 +154,17 @@ impl Arrivals {
             if let Some(incoming) = self.greeted(cx) {
                 return Poll::Ready(Ok(incoming));
             }
-            if !self.has_room(cx, net.options.silent()) {
+            let no_room = self.silent.len() >= net.options.silent();
+            if no_room && !self.is_silent(cx) {
                 return Poll::Pending;
             }
             match self.listener.poll_accept(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(None)) => {}
                 Poll::Ready(Ok(Some(socket))) => {
+                    if no_room {
+                        self.silent.pop_front();
+                    }
                     let greeting = hear(socket, Arc::clone(net), runtime.clone());
                     self.silent.push_back((Instant::now(), Box::pin(greeting)));
                 }
@@ -200,17 +204,13 @@ impl Arrivals {
         None
     }
 
-    /// Makes room for another peer, if the oldest has been silent for long.
-    fn has_room(&mut self, cx: &mut Context<'_>, most: usize) -> bool {
-        let Some((since, _)) = self.silent.front().filter(|_| self.silent.len() >= most) else {
+    /// Waits until the oldest has been silent for long: then the next peer may have its place.
+    fn is_silent(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some((since, _)) = self.silent.front() else {
             return true;
         };
         self.patience.as_mut().reset(*since + SILENCE);
-        let silent = self.patience.as_mut().poll(cx).is_ready();
-        if silent {
-            self.silent.pop_front();
-        }
-        silent
+        self.patience.as_mut().poll(cx).is_ready()
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use super::core::{Core, Parts};
 use super::flow::RESERVED;
 use super::wakers::Wakers;
-use super::wire::{LEN_MAX, Message, Offer, Wrong};
+use super::wire::{FRAME_MIN, LEN_MAX, Message, Offer, Wrong};
 use super::{RdmaConnector, RdmaListener};
 use crate::channel::{self, Inbox, Socket};
 use crate::device::Device;
@@ -103,16 +103,16 @@ impl StreamOptions {
         StreamOptions::default()
     }
 
-    /// Sets how many streams have memory at once. Defaults to 64; at least 1.
+    /// Sets how many streams have memory at once. Defaults to 64; 1 to 65,536.
     pub fn connections(mut self, connections: usize) -> Self {
-        self.connections = connections.max(1);
+        self.connections = connections.clamp(1, 1 << 16);
         self
     }
 
     /// Sets the longest message, in bytes, 4 of which are its head. Defaults to 32 KiB; 64 to 128
     /// KiB. The smaller one of both sides holds.
     pub fn frame_size(mut self, bytes: usize) -> Self {
-        self.frame_size = bytes.clamp(CONTROL, 128 << 10);
+        self.frame_size = bytes.clamp(FRAME_MIN as usize, 128 << 10);
         self
     }
 
@@ -124,15 +124,16 @@ impl StreamOptions {
     }
 
     /// Sets how many frames of a stream are on their way at once, each of which holds a buffer of
-    /// the memory for sends. Defaults to 4; at least 1.
+    /// the memory for sends. Defaults to 4; 1 to 512.
     pub fn send_window(mut self, frames: usize) -> Self {
-        self.send_window = frames.max(1);
+        self.send_window = frames.clamp(1, 512);
         self
     }
 
-    /// Sets how many peers may have connected to a listener's socket and not said what they want.
-    /// Defaults to 64; at least 1. If there are more, one that has been silent for longer than 100
-    /// ms loses its place, and others wait.
+    /// Sets how many peers may have connected to a listener's socket and not been returned by
+    /// [`accept`](RdmaListener::accept). Defaults to 64; at least 1. If another one connects, the
+    /// oldest of them loses its place once it has been silent for 100 ms. An
+    /// [`Incoming`](super::Incoming) does not count any more.
     pub fn half_open(mut self, peers: usize) -> Self {
         self.half_open = peers.max(1);
         self

@@ -14,6 +14,9 @@ pub(super) const DATA_MAX: usize = 16 << 10;
 /// The longest reason of a refusal.
 const REASON_MAX: usize = 512;
 
+/// The least that a side may take as its longest frame: each frame with data costs both sides.
+pub(super) const FRAME_MIN: u32 = 64;
+
 /// The longest message: an offer with all bytes of the application's.
 pub(super) const LEN_MAX: usize = 14 + 1024 + DATA_MAX;
 
@@ -116,8 +119,7 @@ impl Offer<'_> {
             blob,
             data,
         };
-        // The shortest frame has a byte of payload.
-        let fits = offer.frame as usize > super::flow::HEAD && data.len() <= DATA_MAX;
+        let fits = offer.frame >= FRAME_MIN && data.len() <= DATA_MAX;
         fits.then_some(offer)
     }
 }
@@ -131,7 +133,7 @@ mod tests {
     proptest! {
         #[test]
         fn offers_are_read_as_they_were_written(
-            (frame, credits) in (5u32.., any::<u16>()),
+            (frame, credits) in (FRAME_MIN.., any::<u16>()),
             blob in prop::collection::vec(any::<u8>(), 0..1024),
             data in prop::collection::vec(any::<u8>(), 0..100),
         ) {

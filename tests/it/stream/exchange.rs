@@ -406,13 +406,40 @@ fn silent_peers_are_bounded_and_do_not_keep_others_out() {
             silent.push(TcpStream::connect(net.addr).await.unwrap());
         }
         let _pair = net.pair().await;
-        // At least seven have lost their places.
-        let mut ended = 0;
-        for socket in &mut silent {
-            let read = socket.read(&mut [0; 1]).now_or_never();
-            ended += usize::from(read.is_some());
+        // Each peer that came when there were three has taken the place of the oldest.
+        for socket in &mut silent[..8] {
+            let read = in_time("the end", socket.read(&mut [0; 1])).await;
+            assert!(!matches!(read, Ok(1)));
         }
-        assert!(ended >= 7, "{ended}");
+        for socket in &mut silent[8..] {
+            assert!(socket.read(&mut [0; 1]).now_or_never().is_none());
+        }
+    });
+}
+
+#[test]
+fn a_slow_peer_keeps_its_place_while_no_other_one_comes() {
+    run(async {
+        let net = net(small().half_open(1).timeout(LIMIT)).await;
+        let mut raw = Raw::new(&net).await;
+        let slow = async {
+            // Longer than it would keep it if another one came.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            raw.say(&raw.hello(9)).await;
+        };
+        let both = join(net.listener.accept(), slow);
+        drop(in_time("the hello", both).await.0.unwrap());
+    });
+}
+
+#[test]
+fn limits_are_cut_to_what_there_can_be() {
+    run(async {
+        let most = small().frame_size(64).send_window(usize::MAX);
+        net(most.connections(1)).await.pair().await;
+        let (device, workq) = (under_test(false), WorkQ::builder().build().unwrap());
+        let many = small().frame_size(64).connections(usize::MAX);
+        many.connector(&device, &workq).unwrap();
     });
 }
 
