@@ -25,6 +25,11 @@
 //! occupies no slot of the WorkQ. A stream gives credits back in the head of what it sends, or in a
 //! frame of their own once the peer has none left or would get half of a window.
 //!
+//! On a device that does not finish sends inline, as adapters do not, a frame that was written
+//! takes a slot of the WorkQ. With fewer slots than frames of all streams
+//! ([`send_window`](StreamOptions::send_window) for each) frames stand in line, and one goes on
+//! when a task polls its stream: build the WorkQ as deep as that, and flush what you write.
+//!
 //! # What a peer may do
 //!
 //! Everything that it sends is hostile. Messages of the exchange are bounded and have a time limit.

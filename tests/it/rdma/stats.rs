@@ -2,7 +2,7 @@
 
 use support::rdma::{Setup, Side, connect};
 use support::*;
-use tokio_doca::{Mode, workq::Stats};
+use tokio_doca::{Mode, rdma::RdmaState, workq::Stats};
 
 #[test]
 fn receives_that_are_flushed_at_a_regular_end_are_no_failures() {
@@ -79,13 +79,15 @@ fn receives_that_wait_for_a_place_are_counted() {
 }
 
 #[test]
-fn the_end_of_a_connection_counts_though_nobody_looked() {
+fn an_end_that_a_look_has_found_counts() {
     run(async {
         let setup = Setup::new(false, Mode::BusyPoll);
         let (one, other) = (Side::new(setup), Side::new(setup));
         connect(&one.rdma, &other.rdma);
         other.rdma.reset().unwrap();
-        until("it is noticed", || one.rdma.stats().errors == 1).await;
-        assert_eq!(one.rdma.stats().connects, 1);
+        let error = || matches!(one.rdma.state(), RdmaState::Error(_));
+        until("a look finds it", error).await;
+        let seen = one.rdma.stats();
+        assert_eq!((seen.connects, seen.errors), (1, 1));
     });
 }

@@ -299,8 +299,8 @@ impl Qp {
         wr.num_sge = sges.len() as i32;
         wr.next = ptr::null_mut();
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is alive, the request is alone, its list is as long as it says, and
-        // the memory the caller promises.
+        // SAFETY: the queue pair is alive, the request is alone and its list as long as it says.
+        // The memory the caller promises.
         let answer = unsafe {
             self.cq
                 .context
