@@ -17,7 +17,7 @@ use crate::device::Verb;
 use crate::error::{JobError, Reason};
 use crate::mem::MaybeSource;
 use crate::ops::op::{LeasedJob, Request, prepare};
-use crate::reactor::{JobFuture, Prepared, RDMA_BATCH, budget};
+use crate::reactor::{JobFuture, Outcome, Prepared, RDMA_BATCH, budget};
 
 /// The sink of [`Rdma::send_sink`].
 #[must_use = "sinks do nothing unless polled"]
@@ -153,37 +153,37 @@ impl<S: MaybeSource> Flights<S> {
             self.places.push_back(Box::pin(None));
         }
         self.places[last].set(Some(JobFuture::new(request)));
-        let mut flight = self.at(last);
-        let started = flight.as_mut().start(cx, Prepared::new(begun), prepare);
-        let refused = matches!(started, Poll::Ready(Err(_)));
-        if let Poll::Ready(outcome) = started {
-            // Those before it are told first.
-            _ = flight.as_mut().keep(outcome);
-        }
-        let is_in_line = flight.is_in_line();
-        self.refused |= refused;
-        match is_in_line {
+        let started = self.at(last).start(cx, Prepared::new(begun), prepare);
+        self.keep(last, started);
+        // What was refused at once stays behind those in line.
+        match self.in_line > 0 || self.at(last).is_in_line() {
             true => self.in_line += 1,
             false => self.launched += 1,
+        }
+    }
+
+    /// Keeps the outcome of a flight, if there is one: those before it are told first. Nothing is
+    /// submitted behind a flight that failed so.
+    fn keep(&mut self, index: usize, polled: Poll<Outcome>) {
+        if let Poll::Ready(outcome) = polled {
+            self.refused |= outcome.is_err();
+            _ = self.at(index).keep(outcome);
         }
     }
 
     /// Polls those that stand in line, in order, and those whose end is next.
     fn poll(&mut self, cx: &mut Context<'_>) -> Result<(), JobError> {
         while self.in_line > 0 {
-            let mut flight = self.at(self.launched);
-            let polled = flight.as_mut().go_on(cx, prepare);
-            let refused = matches!(polled, Poll::Ready(Err(_)));
-            if let Poll::Ready(outcome) = polled {
-                _ = flight.as_mut().keep(outcome);
-            }
-            if flight.is_in_line() {
+            let first = self.launched;
+            let polled = self.at(first).go_on(cx, prepare);
+            let failed = matches!(polled, Poll::Ready(Err(_)));
+            self.keep(first, polled);
+            if self.at(first).is_in_line() {
                 break;
             }
             self.in_line -= 1;
             self.launched += 1;
-            if refused {
-                self.refused = true;
+            if failed {
                 let behind = self.places.range_mut(self.launched..);
                 behind.for_each(|place| place.set(None));
                 self.in_line = 0;
