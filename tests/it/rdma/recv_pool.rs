@@ -88,6 +88,12 @@ async fn next(stream: &mut RecvStream) -> Vec<u8> {
     bytes
 }
 
+/// The error that a stream ends with.
+async fn end(stream: &mut RecvStream) -> JobError {
+    let last = in_time("the end", stream.next()).await;
+    last.unwrap().unwrap_err()
+}
+
 #[test]
 fn messages_of_each_connection_arrive_in_order_with_few_bufs() {
     for mode in all_modes() {
@@ -175,10 +181,7 @@ fn a_peer_without_credits_waits_and_stops_no_other() {
         for number in 0..4 {
             assert_eq!(next(&mut stream).await, [number; 200]);
         }
-        let error = in_time("the end", stream.next())
-            .await
-            .unwrap()
-            .unwrap_err();
+        let error = end(&mut stream).await;
         assert_eq!(error.cause(), Some(Reason::PeerFailed));
         assert!(stream.next().await.is_none());
     });
@@ -263,10 +266,7 @@ fn messages_of_a_peer_that_has_left_are_taken_first() {
             for number in 0..5 {
                 assert_eq!(next(&mut stream).await, [number; 300]);
             }
-            let error = in_time("the end", stream.next())
-                .await
-                .unwrap()
-                .unwrap_err();
+            let error = end(&mut stream).await;
             assert_eq!(error.cause(), Some(Reason::PeerClosed));
             assert!(matches!(server.rdmas[0].state(), RdmaState::Error(_)));
         });
@@ -307,10 +307,7 @@ fn a_stream_ends_with_a_reset_and_with_a_shutdown_and_the_next_goes_on() {
             assert!(stream.next().now_or_never().is_none());
             server.send(0, &[2]).await.unwrap();
             rdma.reset().unwrap();
-            let error = in_time("the end", stream.next())
-                .await
-                .unwrap()
-                .unwrap_err();
+            let error = end(&mut stream).await;
             assert_eq!(error.cause(), Some(Reason::Reset), "{mode:?}");
             peer.reset().unwrap();
             connect(rdma, peer);
@@ -325,10 +322,7 @@ fn a_stream_ends_with_a_reset_and_with_a_shutdown_and_the_next_goes_on() {
             in_time("the shutdown", server.workq.shutdown())
                 .await
                 .unwrap();
-            let error = in_time("the end", stream.next())
-                .await
-                .unwrap()
-                .unwrap_err();
+            let error = end(&mut stream).await;
             assert_eq!(error.reason(), Reason::Shutdown);
         });
     }
@@ -550,10 +544,7 @@ fn a_stream_does_not_outlive_its_connection() {
             peer.reset().unwrap();
             connect(rdma, peer);
             server.send(0, b"of the second").await.unwrap();
-            let error = in_time("the end", stream.next())
-                .await
-                .unwrap()
-                .unwrap_err();
+            let error = end(&mut stream).await;
             assert_eq!(error.cause(), Some(Reason::Reset), "{mode:?}");
             assert_eq!(next(&mut rdma.messages()).await, b"of the second");
         });
@@ -572,10 +563,7 @@ fn a_stream_takes_nothing_after_a_shutdown() {
         in_time("the shutdown", server.workq.shutdown())
             .await
             .unwrap();
-        let error = in_time("the end", stream.next())
-            .await
-            .unwrap()
-            .unwrap_err();
+        let error = end(&mut stream).await;
         assert_eq!(error.reason(), Reason::Shutdown);
     });
 }

@@ -279,7 +279,10 @@ proptest! {
     /// As for messages that meet receives: whatever the peer writes.
     #[test]
     fn a_peer_that_scribbles_harms_nobody_who_pulls(
-        writes in prop::collection::vec((any::<prop::sample::Index>(), any::<u64>(), 0..5_u8), 1..200),
+        writes in prop::collection::vec(
+            (any::<prop::sample::Index>(), any::<u64>(), 0..5_u8),
+            1..200,
+        ),
         room in 0..3000_usize,
     ) {
         const GUARD: usize = 64;
@@ -288,7 +291,8 @@ proptest! {
         let mut receiving = Receiving::pulled(&host, 4, room as u32);
         let mut bytes = vec![0xa5_u8; GUARD + room + GUARD];
         let base = shape.len().unwrap() / 2;
-        let entries = (0..4).map(|number| base + (384_usize + 32).next_multiple_of(ENTRY) + ENTRY * number);
+        let first = base + (384_usize + 32).next_multiple_of(ENTRY);
+        let entries = (0..4).map(|number| first + ENTRY * number);
         let (entries, produced): (Vec<_>, _) = (entries.collect(), base + 128);
         for (at, word, how) in writes {
             let (at, word) = match how {
