@@ -205,17 +205,21 @@ impl Core {
         }
     }
 
+    /// Takes the next frame. While it waits for one, it goes on with what is on its way, and gives
+    /// the peer credits.
+    fn poll_next_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
+        let taken = self.poll_frame(cx);
+        if taken.is_pending() {
+            self.advance(cx);
+            self.grant(cx);
+        }
+        taken
+    }
+
     /// Waits until there is something to read, or the end of the stream.
     pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         while self.inbox.is_empty() && !self.flow.is_ended() {
-            match self.poll_frame(cx) {
-                Poll::Ready(taken) => taken?,
-                Poll::Pending => {
-                    self.advance(cx);
-                    self.grant(cx);
-                    return Poll::Pending;
-                }
-            }
+            ready!(self.poll_next_frame(cx))?;
         }
         Poll::Ready(Ok(()))
     }
@@ -241,14 +245,7 @@ impl Core {
     /// Waits for a credit, and for room to acknowledge the peer's.
     fn poll_credit(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         while !self.flow.may_send() || self.shall_lend(cx) {
-            match self.poll_frame(cx) {
-                Poll::Ready(taken) => taken?,
-                Poll::Pending => {
-                    self.advance(cx);
-                    self.grant(cx);
-                    return Poll::Pending;
-                }
-            }
+            ready!(self.poll_next_frame(cx))?;
         }
         Poll::Ready(Ok(()))
     }

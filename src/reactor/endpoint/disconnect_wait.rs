@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use pin_project::pin_project;
 
 use super::endpoint_port::EndpointPort;
-use crate::error::{JobError, Reason};
+use crate::error::JobError;
 use crate::reactor::tables::Watching;
 use crate::sync::WaitNode;
 
@@ -93,10 +93,7 @@ impl<P: AsRef<EndpointPort>> DisconnectWait<P> {
                 cx.waker().wake_by_ref();
             }
         }
-        if port.receives().life() != wait.life {
-            return Poll::Ready(JobError::flushed(JobError::of(Reason::Reset)));
-        }
-        match port.check_open().err().or_else(|| port.failure()) {
+        match port.ended_since(wait.life).or_else(|| port.failure()) {
             Some(error) => Poll::Ready(error),
             None => Poll::Pending,
         }

@@ -64,13 +64,10 @@ impl EndpointPort {
             Some(_) => 0,
             None => config.recv_queue_size,
         };
-        let (size, config) = (
-            size,
-            EndpointConfig {
-                changed: said,
-                ..config
-            },
-        );
+        let config = EndpointConfig {
+            changed: said,
+            ..config
+        };
         let closed: Changed = {
             let (shared, watched) = (Arc::downgrade(&attachment.shared), Arc::clone(&watched));
             let changed = Arc::clone(&changed);

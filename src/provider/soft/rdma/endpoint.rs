@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use super::super::fault::Fault;
 use super::super::ports::Ports;
-use super::messages::Kind;
 use super::remote::{self, Step};
 use super::state::{EndpointInner, IDLE, Send, Shared};
 use crate::device::{
@@ -326,16 +325,14 @@ impl Shared {
         let len = head.len as usize;
         let too_small =
             |have: usize| JobError::new(Reason::ReceiveTooSmall, len as u64, have as u64);
-        match head.kind {
-            Kind::TooLong => {
+        match head.arrival() {
+            None => {
                 let cause = too_small(lent);
                 self.fail(&mut inner, cause);
                 Err(cause)
             }
-            Kind::WriteImm => Ok(Some((Arrival::WriteImm(head.immediate), len))),
-            Kind::Send | Kind::SendImm if len > room => Err(too_small(room)),
-            Kind::Send => Ok(Some((Arrival::Send, len))),
-            Kind::SendImm => Ok(Some((Arrival::SendImm(head.immediate), len))),
+            Some(Arrival::Send | Arrival::SendImm(_)) if len > room => Err(too_small(room)),
+            Some(arrival) => Ok(Some((arrival, len))),
         }
     }
 

@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use super::super::fault::Fault;
 use super::connection::Connection;
-use super::messages::{Got, INLINE, Kind, Watch};
+use super::messages::{Got, INLINE, Watch};
 use super::remote::Step;
 use super::state::{EndpointInner, Shared};
-use crate::device::{Arrival, Completion, EndpointState};
+use crate::device::{Completion, EndpointState};
 use crate::error::{JobError, Reason};
 use crate::sync::deadline;
 
@@ -155,16 +155,11 @@ impl Shared {
             streamed |= head.len as usize > INLINE;
             let posted = inner.posted.pop_front().expect("the message was for it");
             let len = head.len as usize;
-            let arrival = match head.kind {
-                Kind::Send => Arrival::Send,
-                Kind::SendImm => Arrival::SendImm(head.immediate),
-                Kind::WriteImm => Arrival::WriteImm(head.immediate),
-                Kind::TooLong => {
-                    let have = posted.room as u64;
-                    let error = JobError::new(Reason::ReceiveTooSmall, len as u64, have);
-                    look.put(out, Completion::new(posted.token, Err(error)));
-                    break Err(error);
-                }
+            let Some(arrival) = head.arrival() else {
+                let have = posted.room as u64;
+                let error = JobError::new(Reason::ReceiveTooSmall, len as u64, have);
+                look.put(out, Completion::new(posted.token, Err(error)));
+                break Err(error);
             };
             let completion = Completion::received(posted.token, arrival, len);
             look.put(out, completion);

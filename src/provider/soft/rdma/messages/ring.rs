@@ -22,7 +22,7 @@
 use std::sync::Arc;
 
 use super::memory::Memory;
-use crate::device::Segment;
+use crate::device::{Arrival, Segment};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 const PRESENCE: usize = 0;
@@ -133,6 +133,18 @@ pub(in super::super) struct Head {
     pub(in super::super) kind: Kind,
     pub(in super::super) len: u32,
     pub(in super::super) immediate: u32,
+}
+
+impl Head {
+    /// What the peer did; `None` if it says only that it had a longer message.
+    pub(in super::super) fn arrival(self) -> Option<Arrival> {
+        match self.kind {
+            Kind::Send => Some(Arrival::Send),
+            Kind::SendImm => Some(Arrival::SendImm(self.immediate)),
+            Kind::WriteImm => Some(Arrival::WriteImm(self.immediate)),
+            Kind::TooLong => None,
+        }
+    }
 }
 
 /// The peer wrote what no peer writes.
