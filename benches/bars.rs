@@ -7,7 +7,7 @@
 //! ```text
 //! cargo bench --bench bars                 all of them, about a minute
 //! cargo bench --bench bars -- B6 B12       some
-//! cargo bench --bench bars --features verbs -- V2
+//! cargo bench --bench bars -- V2
 //! cargo bench --bench bars -- --strict     exit status 1 if one is missed
 //! cargo bench --bench bars -- --steady     what is the same on any machine, as TOML (.ci/ratchet)
 //! ```

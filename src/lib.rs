@@ -39,7 +39,7 @@
 //! | [`channel`] | control messages between a host and its DPU ([`channel::Channel`]) |
 //! | [`error`] | what calls and jobs fail with ([`Error`], [`error::JobError`]) |
 //! | [`soft`] | the software device: limits, topology, environment variables |
-//! | `verbs` | adapters through libibverbs, with the feature `verbs` |
+//! | `verbs` | adapters through libibverbs |
 //! | `contract` | the test suite for providers, with the feature `contract` |
 //!
 //! # What it does, and what not
@@ -153,8 +153,11 @@
 //! # Features
 //!
 //! - `contract`: the suite that every provider must pass, for authors of providers.
-//! - `verbs`: adapters through libibverbs. It needs cmake and libclang to build, and loads the
-//!   library at run time.
+//! - `verbs`, on by default: adapters. It needs nothing to build, and opens libibverbs when the
+//!   process asks for adapters.
+//! - `ibverbs`: a device over a protection domain of the crate `ibverbs-sys`, which needs cmake and
+//!   libclang to build.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs, clippy::unwrap_used)]
 
 pub mod channel;

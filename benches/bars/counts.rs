@@ -416,7 +416,7 @@ const LINES: [(&str, &str, Goal); 12] = [
 ];
 
 /// Prints what is the same on any machine, as TOML. B13 is an operation that is dropped in flight,
-/// R2 a round trip between two contexts of one process, and V2 is there with the feature `verbs`.
+/// R2 a round trip between two contexts of one process.
 pub(crate) fn steady() -> Result<(), String> {
     let mut counts = Counts::new();
     allocations(&mut counts);

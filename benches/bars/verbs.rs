@@ -12,10 +12,10 @@ use std::hint::black_box;
 use std::process::Command;
 use std::ptr;
 
-use ibverbs_sys::*;
 use support::counting;
 use tokio_doca::device::Provider;
 use tokio_doca::verbs::Verbs;
+use tokio_doca::verbs::ffi::*;
 use tokio_doca::verbs::ffi::{Table, Wc};
 use tokio_doca::{
     Buf, BufPool, Device, Mmap, Mode, Rdma, WorkQ,
@@ -117,12 +117,12 @@ extern "C" fn query_port(_: *mut ibv_context, _: u8, to: *mut ibv_port_attr) -> 
     fill(
         to,
         ibv_port_attr {
-            state: ibv_port_state::IBV_PORT_ACTIVE,
+            state: IBV_PORT_ACTIVE,
             active_mtu: IBV_MTU_4096,
             max_msg_sz: 1 << 30,
             gid_tbl_len: 1,
             lid: 1,
-            link_layer: IBV_LINK_LAYER_INFINIBAND as u8,
+            link_layer: IBV_LINK_LAYER_INFINIBAND,
             ..ibv_port_attr::default()
         },
     )
@@ -173,7 +173,6 @@ extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_ch
     made(ibv_comp_channel {
         context,
         fd: eventfd(),
-        refcnt: 0,
     })
 }
 
@@ -285,7 +284,7 @@ extern "C" fn req_notify_cq(_: *mut ibv_cq, _: c_int) -> c_int {
     0
 }
 
-unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, max: c_int, to: *mut ibv_wc) -> c_int {
+unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, max: c_int, to: *mut Wc) -> c_int {
     // SAFETY: a completion queue of `create_cq`.
     let cq = unsafe { &*cq.cast::<Cq>() };
     // SAFETY: one thread posts and polls.
@@ -366,11 +365,11 @@ fn c_loop(jobs: u64) {
             wr_id: job,
             sg_list: &mut sge,
             num_sge: 1,
-            opcode: ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+            opcode: IBV_WR_RDMA_WRITE,
             send_flags: (ibv_send_flags::IBV_SEND_SIGNALED | ibv_send_flags::IBV_SEND_INLINE).0,
             ..ibv_send_wr::default()
         };
-        wr.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 {
+        wr.wr.rdma = ibv_send_wr_rdma {
             remote_addr: 4096,
             rkey: 2,
         };

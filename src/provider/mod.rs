@@ -17,15 +17,9 @@ use crate::sync::{lock, log};
 
 type List = Vec<Arc<dyn Provider>>;
 
-/// The providers of this process, the built-in ones first.
-static PROVIDERS: LazyLock<Mutex<List>> = LazyLock::new(|| {
-    let soft: Arc<dyn Provider> = Arc::new(soft::Soft::from_env());
-    #[cfg(not(feature = "verbs"))]
-    let built_in = vec![soft];
-    #[cfg(feature = "verbs")]
-    let built_in = vec![soft, Arc::clone(&*VERBS) as _];
-    Mutex::new(built_in)
-});
+/// The software devices, and the providers that the application has added.
+static PROVIDERS: LazyLock<Mutex<List>> =
+    LazyLock::new(|| Mutex::new(vec![Arc::new(soft::Soft::from_env())]));
 
 #[cfg(feature = "verbs")]
 static VERBS: LazyLock<Arc<verbs::Verbs>> = LazyLock::new(|| Arc::new(verbs::Verbs::system()));
@@ -36,8 +30,14 @@ fn verbs() -> &'static verbs::Verbs {
     &VERBS
 }
 
+/// All providers. Adapters are the last, so that only who looks for what no other provider has
+/// opens libibverbs.
 fn providers() -> List {
-    lock(&*PROVIDERS).clone()
+    #[allow(unused_mut, reason = "there may be no adapters")]
+    let mut list = lock(&*PROVIDERS).clone();
+    #[cfg(feature = "verbs")]
+    list.push(Arc::clone(&*VERBS) as _);
+    list
 }
 
 /// Opens the device, and writes so to the log.
@@ -60,8 +60,10 @@ fn open(provider: &dyn Provider, info: &DevInfo) -> Result<Device> {
 /// `AlreadyExist` if there is one of that name.
 pub fn add_provider(provider: Arc<dyn Provider>) -> Result<()> {
     let mut list = lock(&*PROVIDERS);
-    if list.iter().any(|known| known.name() == provider.name()) {
-        let text = format!("there is a provider \"{}\" already", provider.name());
+    let name = provider.name();
+    let built_in = cfg!(feature = "verbs") && name == "verbs";
+    if built_in || list.iter().any(|known| known.name() == name) {
+        let text = format!("there is a provider \"{name}\" already");
         return Err(Error::new(ErrorKind::AlreadyExist, "add_provider", text));
     }
     list.push(provider);
@@ -111,7 +113,7 @@ impl Device {
         }
         #[cfg(not(feature = "verbs"))]
         absent.push_str(
-            "; adapters (mlx5_0, rxe0) need the feature \"verbs\", which tokio-doca was built without",
+            "; adapters (mlx5_0, rxe0) need the feature \"verbs\", without which tokio-doca was built",
         );
         let names = names.join(", ");
         let text = format!("no device \"{name}\"; there are: {names}{absent}");

@@ -175,8 +175,8 @@ fn memory(device: &Device, access: Access) -> (Mmap, Buf) {
 fn a_program_on_libibverbs_and_this_crate_share_a_protection_domain() {
     let program = Program::open(&adapter().expect("DOCA_VERBS_DEVICE names an adapter"));
     // SAFETY: the domain is the system's libibverbs', and goes after the device.
-    let device = unsafe { Device::from_pd(program.pd) }.unwrap();
-    assert_eq!(device.pd().unwrap().as_ptr(), program.pd.cast());
+    let device = unsafe { Device::from_ibv_pd(program.pd) }.unwrap();
+    assert_eq!(device.ibv_pd().unwrap().as_ptr(), program.pd);
     let (_mmap, src) = memory(&device, Access::empty());
     let bytes: Vec<u8> = (0..LEN).map(|at| at as u8).collect();
     src.extend_from_slice(&bytes).unwrap();

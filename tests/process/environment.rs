@@ -40,6 +40,32 @@ fn the_environment_has_the_default_device_take_a_profile() {
     }
 }
 
+#[test]
+fn only_who_looks_for_an_adapter_opens_libibverbs() {
+    const CHILD: &str = "TOKIO_DOCA_TEST_LOOKS";
+    const TEST: &str = test_name!(only_who_looks_for_an_adapter_opens_libibverbs);
+    if std::env::var_os(CHILD).is_none() {
+        let test = programs::this_program()
+            .args(["--exact", TEST])
+            .env(CHILD, "")
+            .output()
+            .unwrap();
+        assert!(test.status.success(), "{test:?}");
+        return;
+    }
+    let is_open = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.contains("/libibverbs.so")
+    };
+    Device::open("pf0").unwrap();
+    Device::open_default().unwrap();
+    assert!(!is_open());
+    let text = rejected(Device::open("no_such_device0"), ErrorKind::NotFound);
+    // It may not be installed.
+    assert_eq!(is_open(), !text.contains("cannot be opened"), "{text}");
+    Device::list().unwrap();
+}
+
 /// A provider with one device, which cannot be opened.
 struct Other(&'static str);
 
@@ -62,23 +88,23 @@ impl Provider for Other {
 }
 
 #[test]
-fn a_provider_of_the_applications_is_listed_after_the_built_in_ones() {
+fn a_provider_of_the_applications_is_listed_after_the_software_devices() {
     // In a process of its own: the list of providers is the process's.
     if !alone(test_name!(
-        a_provider_of_the_applications_is_listed_after_the_built_in_ones
+        a_provider_of_the_applications_is_listed_after_the_software_devices
     )) {
         return;
     }
-    let built_in = Device::list().unwrap().len();
+    let soft = Device::list().unwrap();
+    let soft = soft.iter().filter(|info| info.provider() == "soft").count();
     add_provider(Arc::new(Other("other"))).unwrap();
-    for name in ["other", "soft"] {
+    for name in ["other", "soft", "verbs"] {
         let text = rejected(add_provider(Arc::new(Other(name))), ErrorKind::AlreadyExist);
         assert!(text.contains(name), "{text}");
     }
     let list = Device::list().unwrap();
-    assert_eq!(list.len(), built_in + 1);
-    let last = &list[built_in];
-    assert_eq!((last.provider(), last.name()), ("other", "other0"));
+    let added = &list[soft];
+    assert_eq!((added.provider(), added.name()), ("other", "other0"));
     for name in ["other0", "77:01.2", "0000:77:01.2"] {
         let text = rejected(Device::open(name), ErrorKind::Initialization);
         assert_eq!(text, "Device::open: it is not there any more");

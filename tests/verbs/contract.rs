@@ -136,7 +136,7 @@ fn what_an_adapter_does_not_have_it_is_not_asked_for() {
 #[test]
 fn other_transports_have_hashes_alone() {
     let other = |name: &str| Description {
-        transport: ibverbs_sys::IBV_TRANSPORT_UNSPECIFIED,
+        transport: tokio_doca::verbs::ffi::IBV_TRANSPORT_UNSPECIFIED,
         ..Description::roce(name)
     };
     on_fakes(other, |_, [device, _]| {

@@ -10,12 +10,11 @@ use std::time::{Duration, Instant};
 use crate::adapters::{open, provider, try_open};
 use crate::fake_verbs::{Description, Fake, Link, World};
 use futures::{FutureExt, StreamExt};
-use ibverbs_sys::IBV_MTU_512;
-use ibverbs_sys::ibv_wc_status::*;
 use support::rdma::{REMOTE, Setup, Side, connect, failed};
 use support::{test_name, *};
 use tokio_doca::device::{Liveness, Provider};
 use tokio_doca::verbs::ffi::Wc;
+use tokio_doca::verbs::ffi::*;
 use tokio_doca::{
     BufPool, Device, Dma, ErrorKind, Mmap, Mode, WorkQ,
     error::{JobError, Reason},

@@ -7,10 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::fake_verbs::{Description, LIMIT, World};
 use crate::program::{INLINE, LEN, Request, SIGNALED, Settings, Side, call};
-use ibverbs_sys::ibv_qp_state::*;
-use ibverbs_sys::ibv_wc_status::*;
-use ibverbs_sys::ibv_wr_opcode::*;
-use ibverbs_sys::*;
+use tokio_doca::verbs::ffi::*;
 
 /// For what must not come.
 const SHORT: Duration = Duration::from_millis(20);
@@ -41,7 +38,7 @@ fn infiniband() -> Settings {
     }
 }
 
-fn ends(wcs: &[tokio_doca::verbs::ffi::Wc]) -> Vec<(u64, ibv_wc_status::Type)> {
+fn ends(wcs: &[tokio_doca::verbs::ffi::Wc]) -> Vec<(u64, ibv_wc_status)> {
     wcs.iter().map(|wc| (wc.wr_id, wc.status)).collect()
 }
 
@@ -64,7 +61,7 @@ fn all_operations_move_what_they_say() {
         let wc = a.poll_one();
         assert_eq!(
             (wc.status, wc.byte_len, wc.opcode),
-            (IBV_WC_SUCCESS, 10, ibv_wc_opcode::IBV_WC_RDMA_READ)
+            (IBV_WC_SUCCESS, 10, IBV_WC_RDMA_READ)
         );
         assert_eq!(a.bytes(200, 10), b"helloworld");
         // A message into two pieces, and one with an immediate.
@@ -105,7 +102,7 @@ fn all_operations_move_what_they_say() {
         let wc = b.poll_one();
         assert_eq!(
             (wc.wr_id, wc.opcode, wc.byte_len),
-            (32, ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM, 5)
+            (32, IBV_WC_RECV_RDMA_WITH_IMM, 5)
         );
         assert_eq!(
             (a.poll_one().wr_id, b.bytes(600, 5)),
@@ -264,8 +261,7 @@ fn a_refusal_fails_both_sides() {
             let wcs = a.poll_all(2);
             assert_eq!(ends(&wcs), [(1, status), (2, IBV_WC_WR_FLUSH_ERR)]);
             assert_ne!(
-                wcs[0].opcode,
-                ibv_wc_opcode::IBV_WC_RDMA_WRITE,
+                wcs[0].opcode, IBV_WC_RDMA_WRITE,
                 "it is not valid, and is spoilt"
             );
             assert_eq!(ends(&b.poll_all(1)), [(50, IBV_WC_WR_FLUSH_ERR)]);

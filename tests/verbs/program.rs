@@ -5,10 +5,8 @@ use std::ffi::c_int;
 use std::ptr;
 use std::time::{Duration, Instant};
 
-use ibverbs_sys::ibv_qp_attr_mask as mask;
-use ibverbs_sys::ibv_qp_state::*;
-use ibverbs_sys::ibv_wr_opcode::*;
-use ibverbs_sys::*;
+use tokio_doca::verbs::ffi::ibv_qp_attr_mask as mask;
+use tokio_doca::verbs::ffi::*;
 use tokio_doca::verbs::ffi::{Table, Wc};
 
 use crate::fake_verbs::{LIMIT, World};
@@ -73,7 +71,7 @@ pub(crate) struct Side {
 /// A request; `at` and `remote` are offsets.
 #[derive(Clone)]
 pub(crate) struct Request {
-    pub(crate) opcode: ibv_wr_opcode::Type,
+    pub(crate) opcode: ibv_wr_opcode,
     pub(crate) wr_id: u64,
     pub(crate) pieces: Vec<(usize, u32)>,
     pub(crate) remote: usize,
@@ -90,7 +88,7 @@ pub(crate) const INLINE: u32 = 8;
 
 impl Request {
     pub(crate) fn new(
-        opcode: ibv_wr_opcode::Type,
+        opcode: ibv_wr_opcode,
         wr_id: u64,
         at: usize,
         len: u32,
@@ -222,7 +220,7 @@ impl Side {
                 max_recv_sge: 4,
                 max_inline_data: self.settings.inline,
             },
-            qp_type: ibv_qp_type::IBV_QPT_RC,
+            qp_type: IBV_QPT_RC,
             ..ibv_qp_init_attr::default()
         };
         call!(self.table, create_qp, self.pd, &mut init)
@@ -233,7 +231,7 @@ impl Side {
         call!(self.table, modify_qp, self.qp, attr, given as c_int)
     }
 
-    pub(crate) fn to_state(&self, state: ibv_qp_state::Type) -> c_int {
+    pub(crate) fn to_state(&self, state: ibv_qp_state) -> c_int {
         let mut attr = ibv_qp_attr {
             qp_state: state,
             ..ibv_qp_attr::default()
@@ -365,21 +363,21 @@ impl Side {
                 send_flags: request.flags,
                 ..ibv_send_wr::default()
             };
-            wr.__bindgen_anon_1.imm_data = request.imm.to_be();
+            wr.imm_data = request.imm.to_be();
             let remote_addr = peer.memory as u64 + request.remote as u64;
             let rkey = request.rkey.unwrap_or(peer.keys().1);
             if matches!(
                 request.opcode,
                 IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD
             ) {
-                wr.wr.atomic = ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
+                wr.wr.atomic = ibv_send_wr_atomic {
                     remote_addr,
                     compare_add: request.atomic.0,
                     swap: request.atomic.1,
                     rkey,
                 };
             } else {
-                wr.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr, rkey };
+                wr.wr.rdma = ibv_send_wr_rdma { remote_addr, rkey };
             }
             wrs.push(wr);
         }

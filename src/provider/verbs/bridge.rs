@@ -1,20 +1,21 @@
 //! For programs that are on rdma-core already: devices over their protection domains.
 #![expect(unsafe_code, reason = "takes a protection domain on the caller's word")]
 
+use std::ffi::c_void;
 use std::ptr::NonNull;
 
-use super::ffi::ibv_pd;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 
 impl Device {
-    /// A device over a protection domain of the application's, so that its own verbs and this
-    /// crate's contexts reach the same memory. Each call makes another device. Events of the device
-    /// itself (ibv_get_async_event(3)) are the application's to read; what of them is about this
-    /// crate's queue pairs is noticed by their completions. Events are to be acknowledged before
-    /// any call of this crate: what an unacknowledged one is about cannot be destroyed, and who
-    /// tries waits. That the adapter was removed nobody tells this crate: what is in flight then
-    /// does not end.
+    /// Makes a device over a protection domain of the application's (`struct ibv_pd *`), so that
+    /// its own verbs and this crate's contexts reach the same memory. Each call makes another
+    /// device.
+    ///
+    /// The application reads the events of the adapter (ibv_get_async_event(3)), and acknowledges
+    /// each before it calls this crate: libibverbs waits for that before it destroys what the event
+    /// is about. This crate learns of its queue pairs' errors from their completions. Nobody tells
+    /// it that the adapter was removed: jobs that are in flight then do not end.
     ///
     /// # Errors
     ///
@@ -28,14 +29,41 @@ impl Device {
     /// last handle of the device, and all that was made with it, has gone. A
     /// [`connect`](crate::Rdma::connect) or an import that was polled is to be awaited: if it is
     /// dropped before, its thread has a handle of the device until it is done.
-    pub unsafe fn from_pd(pd: *mut ibv_pd) -> Result<Device> {
+    pub unsafe fn from_pd(pd: *mut c_void) -> Result<Device> {
         const OP: &str = "Device::from_pd";
         let Some(pd) = NonNull::new(pd) else {
             let text = "no protection domain: it is null";
             return Err(Error::new(ErrorKind::InvalidValue, OP, text));
         };
         // SAFETY: as the caller promises.
-        let device = unsafe { crate::provider::verbs().device_from_pd(pd) };
+        let device = unsafe { crate::provider::verbs().device_from_pd(pd.cast()) };
         device.map_err(|error| error.with_call(OP))
+    }
+
+    /// [`Device::from_pd`] for a domain of `ibverbs-sys`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Device::from_pd`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`Device::from_pd`].
+    #[cfg(feature = "ibverbs")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "ibverbs")))]
+    pub unsafe fn from_ibv_pd(pd: *mut ibverbs_sys::ibv_pd) -> Result<Device> {
+        // SAFETY: as the caller promises.
+        unsafe { Device::from_pd(pd.cast()) }
+    }
+
+    /// [`Device::pd`] as `ibverbs-sys` names it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Device::pd`].
+    #[cfg(feature = "ibverbs")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "ibverbs")))]
+    pub fn ibv_pd(&self) -> Result<NonNull<ibverbs_sys::ibv_pd>> {
+        self.pd().map(NonNull::cast)
     }
 }

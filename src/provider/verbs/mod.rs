@@ -1,4 +1,4 @@
-//! Real adapters, through rdma-core's libibverbs (feature `verbs`).
+//! Real adapters, through rdma-core's libibverbs (feature `verbs`, on by default).
 //!
 //! Devices have the names that `ibv_devices` shows, and everything else is as on the software
 //! device: contexts, memory, graphs.
@@ -48,5 +48,4 @@ mod watcher;
 mod workq;
 
 pub use adapter::Address;
-pub use ffi::ibv_pd;
 pub use list::Verbs;

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ibverbs_sys::*;
 use tokio_doca::verbs::ffi::Wc;
+use tokio_doca::verbs::ffi::*;
 
 use super::control::{fresh, number, object};
 use super::fabric::{
@@ -22,7 +22,6 @@ pub(super) unsafe extern "C" fn create_comp_channel(
         let channel = fabric.make(ibv_comp_channel {
             context,
             fd: bell.fd(),
-            refcnt: 0,
         });
         let state = Channel {
             context: context as usize,
@@ -84,7 +83,6 @@ pub(super) unsafe extern "C" fn create_cq(
             cq_context,
             handle: fresh(),
             cqe,
-            ..ibv_cq::default()
         };
         let cq = fabric.make(CqHead {
             head,
@@ -164,7 +162,7 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     number(done)
 }
 
-pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, max: c_int, to: *mut ibv_wc) -> c_int {
+pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, max: c_int, to: *mut Wc) -> c_int {
     POLLS.fetch_add(1, Ordering::Relaxed);
     if !POLLS_ARE_PLANNED.load(Ordering::Relaxed) {
         let waiting = waiting(cq as usize);

@@ -5,8 +5,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ibverbs_sys::*;
 use tokio_doca::verbs::ffi::Table;
+use tokio_doca::verbs::ffi::*;
 
 use super::fabric::{BELL, Bell, Context, Errno, Fabric, Mr, call, lock};
 use super::{completion, events, pair};
@@ -280,9 +280,9 @@ unsafe extern "C" fn query_port(
         }
         let ethernet = description.link == super::Link::Ethernet;
         let state = if adapter.port_down {
-            ibv_port_state::IBV_PORT_DOWN
+            IBV_PORT_DOWN
         } else {
-            ibv_port_state::IBV_PORT_ACTIVE
+            IBV_PORT_ACTIVE
         };
         let attr = ibv_port_attr {
             state,
@@ -297,7 +297,7 @@ unsafe extern "C" fn query_port(
                 IBV_LINK_LAYER_ETHERNET
             } else {
                 IBV_LINK_LAYER_INFINIBAND
-            } as u8,
+            },
             ..ibv_port_attr::default()
         };
         assert!(!to.is_null(), "no place for an answer");

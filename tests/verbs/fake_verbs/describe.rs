@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use ibverbs_sys::*;
+use tokio_doca::verbs::ffi::*;
 
 /// The port's link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

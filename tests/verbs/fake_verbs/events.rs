@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::MutexGuard;
 
-use ibverbs_sys::*;
+use tokio_doca::verbs::ffi::*;
 
 use super::control::{fill, minus_one, number};
 use super::fabric::{BELL, Element, Errno, Event, Fabric, call, lock};
@@ -130,13 +130,13 @@ pub(super) unsafe extern "C" fn get_async_event(
     });
     minus_one(got.map(|event: Event| {
         let element = match event.element {
-            Element::Qp(qp) => ibv_async_event__bindgen_ty_1 {
+            Element::Qp(qp) => ibv_async_event_element {
                 qp: qp as *mut ibv_qp,
             },
-            Element::Cq(cq) => ibv_async_event__bindgen_ty_1 {
+            Element::Cq(cq) => ibv_async_event_element {
                 cq: cq as *mut ibv_cq,
             },
-            Element::Port | Element::Device => ibv_async_event__bindgen_ty_1 { port_num: 1 },
+            Element::Port | Element::Device => ibv_async_event_element { port_num: 1 },
         };
         let event_type = event.kind;
         fill(

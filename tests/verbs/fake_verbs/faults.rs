@@ -3,8 +3,8 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
-use ibverbs_sys::*;
 use tokio_doca::verbs::ffi::Wc;
+use tokio_doca::verbs::ffi::*;
 
 use super::describe::Description;
 use super::fabric::{BELL, Element, Entry, Errno, Fabric, POLLS_ARE_PLANNED, lock, waiting};
@@ -41,7 +41,7 @@ pub(super) struct Plan {
     failures: Vec<Failure>,
     pub(super) fired: Vec<&'static str>,
     /// The so-many-th work request from now ends so.
-    statuses: Vec<(u64, ibv_wc_status::Type, u32)>,
+    statuses: Vec<(u64, ibv_wc_status, u32)>,
     /// Each event of a completion queue comes twice.
     pub(super) doubled: bool,
 }
@@ -72,7 +72,7 @@ impl Plan {
     }
 
     /// How a work request ends instead of being carried out.
-    pub(super) fn status(&mut self) -> Option<(ibv_wc_status::Type, u32)> {
+    pub(super) fn status(&mut self) -> Option<(ibv_wc_status, u32)> {
         let mut status = None;
         self.statuses.retain_mut(|(left, ends, vendor)| {
             *left = left.saturating_sub(1);
@@ -124,7 +124,7 @@ impl Faults {
 
     /// The `nth` work request from now that is carried out, of some bytes, ends with this status,
     /// and its queue pair with it.
-    pub fn end_with(self, nth: u64, status: ibv_wc_status::Type, vendor: u32) {
+    pub fn end_with(self, nth: u64, status: ibv_wc_status, vendor: u32) {
         lock().plan.statuses.push((nth, status, vendor));
     }
 
@@ -273,7 +273,7 @@ impl Fake {
     }
 
     /// The access flags of its queue pairs that were set, and how far each has got.
-    pub fn permissions(self) -> Vec<(ibv_qp_state::Type, u32)> {
+    pub fn permissions(self) -> Vec<(ibv_qp_state, u32)> {
         let fabric = lock();
         let qps = fabric.of_adapter(self).0;
         let permissions = |qp: &usize| (fabric.qps[qp].state, fabric.qps[qp].access);

@@ -3,8 +3,8 @@
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ibverbs_sys::ibv_access_flags;
-use ibverbs_sys::ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD;
+use tokio_doca::verbs::ffi::IBV_WR_ATOMIC_FETCH_AND_ADD;
+use tokio_doca::verbs::ffi::ibv_access_flags;
 
 use super::fabric::Fabric;
 use super::pair::{Send, Sge};

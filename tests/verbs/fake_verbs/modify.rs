@@ -1,9 +1,8 @@
 //! The states of a queue pair, and what has to be given on the way (ibv_modify_qp(3), and the
 //! kernel's table for RC).
 
-use ibverbs_sys::ibv_qp_attr_mask as mask;
-use ibverbs_sys::ibv_qp_state::*;
-use ibverbs_sys::*;
+use tokio_doca::verbs::ffi::ibv_qp_attr_mask as mask;
+use tokio_doca::verbs::ffi::*;
 
 use super::describe::Link;
 use super::fabric::{Errno, Fabric};
@@ -22,7 +21,7 @@ const RTS: u32 = mask::IBV_QP_TIMEOUT.0
     | mask::IBV_QP_MAX_QP_RD_ATOMIC.0;
 
 /// What is required, and what is allowed beside it; `None` if there is no such way.
-fn way(from: ibv_qp_state::Type, to: ibv_qp_state::Type) -> Option<(u32, u32)> {
+fn way(from: ibv_qp_state, to: ibv_qp_state) -> Option<(u32, u32)> {
     let cur = mask::IBV_QP_CUR_STATE.0;
     let path = mask::IBV_QP_ALT_PATH.0 | mask::IBV_QP_PATH_MIG_STATE.0;
     let (access, rnr) = (mask::IBV_QP_ACCESS_FLAGS.0, mask::IBV_QP_MIN_RNR_TIMER.0);
@@ -46,7 +45,7 @@ impl Fabric {
     pub(super) fn modify(
         &mut self,
         address: usize,
-        to: ibv_qp_state::Type,
+        to: ibv_qp_state,
         attr: &ibv_qp_attr,
         given: u32,
     ) -> Result<(), Errno> {

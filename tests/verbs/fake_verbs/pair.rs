@@ -6,9 +6,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use ibverbs_sys::ibv_qp_state::*;
-use ibverbs_sys::ibv_wr_opcode::*;
-use ibverbs_sys::*;
+use tokio_doca::verbs::ffi::*;
 
 use super::control::{fill, fresh, number, object};
 use super::fabric::{BELL, Element, Errno, Fabric, call, lock};
@@ -25,7 +23,7 @@ pub(super) struct Qp {
     pub(super) recv_cq: usize,
     pub(super) cap: ibv_qp_cap,
     pub(super) all_signaled: bool,
-    pub(super) state: ibv_qp_state::Type,
+    pub(super) state: ibv_qp_state,
     /// What `ibv_modify_qp` has set so far.
     pub(super) attr: ibv_qp_attr,
     pub(super) access: u32,
@@ -57,7 +55,7 @@ pub(super) struct Sge {
 pub(super) struct Send {
     pub(super) number: u64,
     pub(super) wr_id: u64,
-    pub(super) opcode: ibv_wr_opcode::Type,
+    pub(super) opcode: ibv_wr_opcode,
     pub(super) signaled: bool,
     pub(super) sges: Vec<Sge>,
     /// The data itself, if it was posted inline.
@@ -105,7 +103,7 @@ pub(super) unsafe extern "C" fn create_qp(
                 cap.max_send_wr * (64 + 16 * cap.max_send_sge),
                 description.send_bytes,
             );
-        if !fits || init.qp_type != ibv_qp_type::IBV_QPT_RC || !init.srq.is_null() {
+        if !fits || init.qp_type != IBV_QPT_RC || !init.srq.is_null() {
             return Err(libc::EINVAL);
         }
         let (send_cq, recv_cq) = (init.send_cq as usize, init.recv_cq as usize);
@@ -374,8 +372,7 @@ impl Fabric {
                 .flat_map(piece)
                 .collect()
         });
-        // SAFETY: any four bytes are a number.
-        let imm = unsafe { request.__bindgen_anon_1.imm_data };
+        let imm = request.imm_data;
         // SAFETY: any bytes are numbers.
         let atomic = unsafe { request.wr.atomic };
         // SAFETY: as above.

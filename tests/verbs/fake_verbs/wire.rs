@@ -4,11 +4,8 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use ibverbs_sys::ibv_qp_state::*;
-use ibverbs_sys::ibv_wc_status::*;
-use ibverbs_sys::ibv_wr_opcode::*;
-use ibverbs_sys::*;
 use tokio_doca::verbs::ffi::Wc;
+use tokio_doca::verbs::ffi::*;
 
 use super::describe::Link;
 use super::fabric::{Element, Entry, Fabric, Place, lock};
@@ -25,9 +22,9 @@ enum Outcome {
     /// So many bytes were moved.
     Done(u64),
     /// It was found wrong here.
-    Local(ibv_wc_status::Type),
+    Local(ibv_wc_status),
     /// The peer refused it, and has failed.
-    Refused(ibv_wc_status::Type),
+    Refused(ibv_wc_status),
     /// The peer has no receive: again after its timer.
     NotReady(Duration),
     /// Nobody answers.
@@ -309,7 +306,7 @@ impl Fabric {
     }
 
     /// The peer says no, and fails.
-    fn refuse(&mut self, peer: usize, status: ibv_wc_status::Type) -> Outcome {
+    fn refuse(&mut self, peer: usize, status: ibv_wc_status) -> Outcome {
         self.fail_qp(peer);
         let there = &self.qps[&peer];
         let (context, adapter) = (there.context, there.adapter);
@@ -328,7 +325,7 @@ impl Fabric {
         &mut self,
         address: usize,
         send: &Send,
-        result: Result<u64, (ibv_wc_status::Type, u32)>,
+        result: Result<u64, (ibv_wc_status, u32)>,
     ) {
         let qp = &self.qps[&address];
         let (cq, number) = (qp.send_cq, qp.number);
@@ -338,11 +335,11 @@ impl Fabric {
         let mut wc = spoilt(send.wr_id, number, result.err());
         if let Ok(len) = result {
             wc.opcode = match send.opcode {
-                IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => ibv_wc_opcode::IBV_WC_RDMA_WRITE,
-                IBV_WR_RDMA_READ => ibv_wc_opcode::IBV_WC_RDMA_READ,
-                IBV_WR_ATOMIC_CMP_AND_SWP => ibv_wc_opcode::IBV_WC_COMP_SWAP,
-                IBV_WR_ATOMIC_FETCH_AND_ADD => ibv_wc_opcode::IBV_WC_FETCH_ADD,
-                _ => ibv_wc_opcode::IBV_WC_SEND,
+                IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => IBV_WC_RDMA_WRITE,
+                IBV_WR_RDMA_READ => IBV_WC_RDMA_READ,
+                IBV_WR_ATOMIC_CMP_AND_SWP => IBV_WC_COMP_SWAP,
+                IBV_WR_ATOMIC_FETCH_AND_ADD => IBV_WC_FETCH_ADD,
+                _ => IBV_WC_SEND,
             };
             if send.is_atomic() || send.opcode == IBV_WR_RDMA_READ {
                 wc.byte_len = len as u32;
@@ -367,7 +364,7 @@ impl Fabric {
         &mut self,
         address: usize,
         receive: &Receive,
-        result: Result<&Send, (ibv_wc_status::Type, u32)>,
+        result: Result<&Send, (ibv_wc_status, u32)>,
     ) {
         let qp = &self.qps[&address];
         let (cq, number) = (qp.recv_cq, qp.number);
@@ -375,8 +372,8 @@ impl Fabric {
         if let Ok(send) = result {
             let is_write = send.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
             wc.opcode = match is_write {
-                true => ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM,
-                false => ibv_wc_opcode::IBV_WC_RECV,
+                true => IBV_WC_RECV_RDMA_WITH_IMM,
+                false => IBV_WC_RECV,
             };
             wc.byte_len = send.len() as u32;
             wc.wc_flags = 0;
@@ -420,7 +417,7 @@ fn packets(qp: &Qp, send: &Send) -> u32 {
 }
 
 /// Of a completion that failed four fields are valid, and of others not all.
-fn spoilt(wr_id: u64, qp_num: u32, error: Option<(ibv_wc_status::Type, u32)>) -> Wc {
+fn spoilt(wr_id: u64, qp_num: u32, error: Option<(ibv_wc_status, u32)>) -> Wc {
     let (status, vendor_err) = error.unwrap_or((IBV_WC_SUCCESS, 0));
     Wc {
         wr_id,

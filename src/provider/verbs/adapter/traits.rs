@@ -102,7 +102,7 @@ impl Traits {
         for number in 1..=ports {
             // SAFETY: as above.
             let port = unsafe { query_port(table, context, number) }?;
-            let up = port.state == ibv_port_state::IBV_PORT_ACTIVE;
+            let up = port.state == IBV_PORT_ACTIVE;
             if chosen.is_none() || up {
                 chosen = Some((number, port, up));
             }
@@ -121,7 +121,7 @@ impl Traits {
             iwarp: transport == IBV_TRANSPORT_IWARP,
             ib: transport == IBV_TRANSPORT_IB,
             port,
-            ethernet: u32::from(of_port.link_layer) == IBV_LINK_LAYER_ETHERNET,
+            ethernet: of_port.link_layer == IBV_LINK_LAYER_ETHERNET,
             up,
             // A route has 8 bits for the index (`ibv_global_route`).
             gids: count(of_port.gid_tbl_len).clamp(1, 256),

@@ -29,7 +29,7 @@ impl RcConnection {
             return false;
         };
         self.core.count();
-        if wc.status != ibv_wc_status::IBV_WC_SUCCESS {
+        if wc.status != IBV_WC_SUCCESS {
             return self.failed(inner, Failed::Job(verb, len), token, wc, give);
         }
         inner.probes = 0;
@@ -62,7 +62,7 @@ impl RcConnection {
         let Some(Posted { room, .. }) = inner.receives.pop_front() else {
             return false;
         };
-        if wc.status != ibv_wc_status::IBV_WC_SUCCESS {
+        if wc.status != IBV_WC_SUCCESS {
             return self.failed(inner, Failed::Receive(room), token, wc, give);
         }
         let with_imm = wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
@@ -72,7 +72,7 @@ impl RcConnection {
             0
         };
         let arrival = match (wc.opcode, with_imm) {
-            (ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM, _) => Arrival::WriteImm(immediate),
+            (IBV_WC_RECV_RDMA_WITH_IMM, _) => Arrival::WriteImm(immediate),
             (_, true) => Arrival::SendImm(immediate),
             (_, false) => Arrival::Send,
         };
@@ -120,7 +120,7 @@ impl RcConnection {
 
     #[cold]
     fn probed(self: &Arc<Self>, inner: &mut RcInner, wc: &Wc) -> bool {
-        if wc.status == ibv_wc_status::IBV_WC_SUCCESS {
+        if wc.status == IBV_WC_SUCCESS {
             inner.probes = 0;
             return false;
         }

@@ -116,7 +116,7 @@ impl Qp {
                 qp_context: ptr::without_provenance_mut(id as usize),
                 send_cq: cq.raw(),
                 recv_cq: cq.raw(),
-                qp_type: ibv_qp_type::IBV_QPT_RC,
+                qp_type: IBV_QPT_RC,
                 ..ibv_qp_init_attr::default()
             };
             attr.cap.max_send_wr = wanted.sends;
@@ -183,7 +183,7 @@ impl Qp {
     fn init(&self, remote: ibv_access_flags) -> Result<()> {
         use ibv_qp_attr_mask as m;
         let mut attr = ibv_qp_attr {
-            qp_state: ibv_qp_state::IBV_QPS_INIT,
+            qp_state: IBV_QPS_INIT,
             port_num: self.cq.context.traits.port,
             qp_access_flags: remote.0,
             ..ibv_qp_attr::default()
@@ -203,7 +203,7 @@ impl Qp {
         use ibv_qp_attr_mask as m;
         let traits = &self.cq.context.traits;
         let mut attr = ibv_qp_attr {
-            qp_state: ibv_qp_state::IBV_QPS_RTR,
+            qp_state: IBV_QPS_RTR,
             path_mtu: route.mtu as u32 + 1,
             dest_qp_num: route.peer.qpn,
             rq_psn: route.peer.psn,
@@ -233,7 +233,7 @@ impl Qp {
     pub(in super::super) fn ready_to_send(&self, route: &Route) -> Result<()> {
         use ibv_qp_attr_mask as m;
         let mut attr = ibv_qp_attr {
-            qp_state: ibv_qp_state::IBV_QPS_RTS,
+            qp_state: IBV_QPS_RTS,
             sq_psn: route.psn,
             timeout: route.retry.timeout,
             retry_cnt: RETRIES,
@@ -359,7 +359,7 @@ impl Qp {
             // Somebody is connecting it: it goes when they see that they are late.
             Err(qp) => {
                 let mut attr = ibv_qp_attr {
-                    qp_state: ibv_qp_state::IBV_QPS_RESET,
+                    qp_state: IBV_QPS_RESET,
                     ..ibv_qp_attr::default()
                 };
                 let mask = ibv_qp_attr_mask::IBV_QP_STATE;

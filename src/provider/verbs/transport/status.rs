@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::time::Duration;
 
-use super::super::ffi::ibv_wc_status::*;
+use super::super::ffi::*;
 use crate::device::Verb;
 use crate::error::{ErrorKind, JobError, Reason};
 
@@ -28,7 +28,7 @@ pub(in super::super) struct PeerTimeouts {
 /// Why, as the state Error names it; `None` if it was flushed, which is no cause.
 pub(in super::super) fn cause(
     what: Failed,
-    status: Type,
+    status: ibv_wc_status,
     vendor: u32,
     patience: &PeerTimeouts,
 ) -> Option<JobError> {
@@ -54,7 +54,7 @@ pub(in super::super) fn cause(
 }
 
 /// A copy that failed.
-pub(in super::super) fn device(status: Type, vendor: u32) -> JobError {
+pub(in super::super) fn device(status: ibv_wc_status, vendor: u32) -> JobError {
     let kind = match status {
         IBV_WC_LOC_LEN_ERR => ErrorKind::InvalidValue,
         IBV_WC_LOC_PROT_ERR | IBV_WC_LOC_ACCESS_ERR | IBV_WC_REM_ACCESS_ERR => {

@@ -117,7 +117,7 @@ impl Chain {
         if self.wrs.len() == first {
             // A write of no bytes names no memory, and needs no key.
             self.wrs.push(ibv_send_wr {
-                opcode: ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+                opcode: IBV_WR_RDMA_WRITE,
                 ..ibv_send_wr::default()
             });
         }
@@ -130,7 +130,7 @@ impl Chain {
         let mut wr = ibv_send_wr {
             wr_id: UNNAMED,
             num_sge: 1,
-            opcode: ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+            opcode: IBV_WR_RDMA_WRITE,
             ..ibv_send_wr::default()
         };
         wr.wr.rdma.remote_addr = to.addr().addr().get() as u64;
@@ -150,7 +150,7 @@ impl Chain {
     pub(in super::super) fn push_probe(&mut self, id: u64, signaled: bool) {
         self.wrs.push(ibv_send_wr {
             wr_id: probe(id),
-            opcode: ibv_wr_opcode::IBV_WR_RDMA_READ,
+            opcode: IBV_WR_RDMA_READ,
             send_flags: if signaled { SIGNALED } else { 0 },
             ..ibv_send_wr::default()
         });
@@ -180,19 +180,17 @@ pub(in super::super) fn remote_request<const N: usize>(
     let mut imm = |immediate: Option<u32>, [without, with]: [u32; 2]| match immediate {
         None => without,
         Some(value) => {
-            wr.__bindgen_anon_1.imm_data = value.to_be();
+            wr.imm_data = value.to_be();
             with
         }
     };
     match job.verb {
         Verb::Send(immediate) => {
-            use ibv_wr_opcode::{IBV_WR_SEND, IBV_WR_SEND_WITH_IMM};
             wr.opcode = imm(immediate, [IBV_WR_SEND, IBV_WR_SEND_WITH_IMM]);
             wr.num_sge = gather(sges, &job.local, job.len);
             wr.send_flags |= inline(wr.num_sge);
         }
         Verb::Write(immediate) => {
-            use ibv_wr_opcode::{IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM};
             wr.opcode = imm(immediate, [IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM]);
             wr.num_sge = gather(sges, &job.local, job.len);
             wr.send_flags |= inline(wr.num_sge);
@@ -200,7 +198,7 @@ pub(in super::super) fn remote_request<const N: usize>(
             wr.wr.rdma.rkey = rkey;
         }
         Verb::Read => {
-            wr.opcode = ibv_wr_opcode::IBV_WR_RDMA_READ;
+            wr.opcode = IBV_WR_RDMA_READ;
             wr.num_sge = gather(sges, &job.local, job.len);
             let permitted = how.permitted.contains(Access::RDMA_READ);
             (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) = match permitted {
@@ -209,7 +207,7 @@ pub(in super::super) fn remote_request<const N: usize>(
             };
         }
         Verb::CompareSwap { compare, swap } => {
-            wr.opcode = ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP;
+            wr.opcode = IBV_WR_ATOMIC_CMP_AND_SWP;
             wr.num_sge = answer(sges, token, how);
             wr.wr.atomic.compare_add = compare;
             wr.wr.atomic.swap = swap;
@@ -217,7 +215,7 @@ pub(in super::super) fn remote_request<const N: usize>(
             wr.wr.atomic.rkey = rkey;
         }
         Verb::FetchAdd(add) => {
-            wr.opcode = ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD;
+            wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
             wr.num_sge = answer(sges, token, how);
             wr.wr.atomic.compare_add = add;
             wr.wr.atomic.remote_addr = remote_addr;
@@ -395,20 +393,15 @@ mod tests {
         };
         let local = segments(0x1000, &[10, 10], 7);
         let (wr, sges) = remote(Verb::Send(Some(0x0102_0304)), 15, &local, &how);
-        assert_eq!(wr.opcode, ibv_wr_opcode::IBV_WR_SEND_WITH_IMM);
-        // SAFETY: the immediate was set.
-        let immediate = unsafe { wr.__bindgen_anon_1.imm_data };
-        assert_eq!(immediate, 0x0102_0304_u32.to_be());
+        assert_eq!(wr.opcode, IBV_WR_SEND_WITH_IMM);
+        assert_eq!(wr.imm_data, 0x0102_0304_u32.to_be());
         // In two pieces: not inline.
         assert_eq!((wr.num_sge, wr.send_flags), (2, SIGNALED));
         assert_eq!((sges[0].length, sges[1].length), (10, 5));
         let (wr, _) = remote(Verb::Send(None), 9, &local, &how);
         assert_eq!((wr.num_sge, wr.send_flags), (1, SIGNALED | INLINE));
         let (wr, sges) = remote(Verb::Write(None), 20, &local, &how);
-        assert_eq!(
-            (wr.opcode, wr.send_flags),
-            (ibv_wr_opcode::IBV_WR_RDMA_WRITE, SIGNALED)
-        );
+        assert_eq!((wr.opcode, wr.send_flags), (IBV_WR_RDMA_WRITE, SIGNALED));
         assert_eq!(sges.len(), 2);
         let (wr, _) = remote(Verb::Read, 8, &local, &how);
         // SAFETY: the part of a read.

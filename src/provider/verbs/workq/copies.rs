@@ -202,10 +202,10 @@ impl Copies {
             // It is flushed, and will be done anew.
             return;
         }
-        if wc.status != ibv_wc_status::IBV_WC_SUCCESS {
+        if wc.status != IBV_WC_SUCCESS {
             let cause = status::device(wc.status, wc.vendor_err);
             self.broken = Some((cause, self.sends.token(0)));
-            self.unreachable = wc.status == ibv_wc_status::IBV_WC_RETRY_EXC_ERR;
+            self.unreachable = wc.status == IBV_WC_RETRY_EXC_ERR;
             self.core.request_reap();
             return;
         }

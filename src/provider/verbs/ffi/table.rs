@@ -1,54 +1,14 @@
-//! The C side: types of `ibverbs-sys`, which nothing else names, and the functions of libibverbs,
-//! found when the process runs.
+//! The functions of libibverbs, found when the process runs.
 //!
-//! The library is opened by `dlopen(3)`, so that a program with this feature starts where there is
-//! none. What works on queues at speed (`ibv_post_send`, `ibv_poll_cq`, ..) has no symbol: the
-//! header calls it through `ibv_context.ops`, and so does `ops`.
+//! The library is opened by `dlopen(3)`, so that a program starts where there is none. What works
+//! on queues at speed (`ibv_post_send`, `ibv_poll_cq`, ..) has no symbol: the header calls it
+//! through `ibv_context.ops`, and so does `ops`.
 #![expect(unsafe_code, reason = "opens a library and calls what it finds there")]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
 
-pub use ibverbs_sys::{
-    IBV_ATOMIC_NONE, IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_QP_ACCESS_ERR,
-    IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_WQ_FATAL, IBV_GID_TYPE_IB,
-    IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_TRANSPORT_IB,
-    IBV_TRANSPORT_IWARP, ibv_access_flags, ibv_async_event, ibv_comp_channel, ibv_context,
-    ibv_context_ops, ibv_cq, ibv_device, ibv_device_attr, ibv_gid, ibv_gid_entry, ibv_mr, ibv_pd,
-    ibv_port_attr, ibv_port_state, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr,
-    ibv_qp_state, ibv_qp_type, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wc_flags,
-    ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode,
-};
-
-/// `struct ibv_wc`: the one of `ibverbs-sys` has private fields, so that a fake adapter could not
-/// fill it.
-///
-/// If `status` is not `IBV_WC_SUCCESS`, only `wr_id`, `status`, `qp_num` and `vendor_err` are valid
-/// (ibv_poll_cq(3)).
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs)] // the names of the C header
-pub struct Wc {
-    pub wr_id: u64,
-    pub status: ibv_wc_status::Type,
-    pub opcode: ibv_wc_opcode::Type,
-    pub vendor_err: u32,
-    pub byte_len: u32,
-    /// Big-endian.
-    pub imm_data: u32,
-    pub qp_num: u32,
-    pub src_qp: u32,
-    pub wc_flags: c_uint,
-    pub pkey_index: u16,
-    pub slid: u16,
-    pub sl: u8,
-    pub dlid_path_bits: u8,
-}
-
-const _: () = {
-    assert!(size_of::<Wc>() == size_of::<ibverbs_sys::ibv_wc>());
-    assert!(align_of::<Wc>() == align_of::<ibverbs_sys::ibv_wc>());
-};
+use super::abi::*;
 
 macro_rules! table {
     ($($(#[$doc:meta])* $name:ident = $symbol:literal, ($($arg:ty),*) $(-> $ret:ty)?;)*) => {
@@ -60,7 +20,7 @@ macro_rules! table {
 
         impl Table {
             /// Opens the library of the system, and finds all functions.
-            pub(super) fn load() -> Result<Table, Missing> {
+            pub(in super::super) fn load() -> Result<Table, Missing> {
                 let library = Library::open()?;
                 Ok(Table {
                     $($name: {
@@ -113,34 +73,23 @@ impl fmt::Debug for Table {
 }
 
 /// What works on queues, found through their context.
-pub(super) mod ops {
+pub(in super::super) mod ops {
     use super::*;
-
-    type PollCq = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut Wc) -> c_int;
 
     /// The functions of an open device.
     #[derive(Clone, Copy)]
-    pub(in super::super) struct Ops {
+    pub(in super::super::super) struct Ops {
         poll_cq: PollCq,
-        req_notify_cq: unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int,
-        post_send:
-            unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int,
-        post_recv:
-            unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
+        req_notify_cq: ReqNotifyCq,
+        post_send: PostSend,
+        post_recv: PostRecv,
     }
 
     impl Ops {
         /// `None` if the driver has not all of them.
-        pub(in super::super) fn of(ops: &ibv_context_ops) -> Option<Ops> {
-            let poll_cq = ops.poll_cq?;
+        pub(in super::super::super) fn of(ops: &ibv_context_ops) -> Option<Ops> {
             Some(Ops {
-                // SAFETY: `Wc` is `ibv_wc`, field by field.
-                poll_cq: unsafe {
-                    std::mem::transmute::<
-                        unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibverbs_sys::ibv_wc) -> c_int,
-                        PollCq,
-                    >(poll_cq)
-                },
+                poll_cq: ops.poll_cq?,
                 req_notify_cq: ops.req_notify_cq?,
                 post_send: ops.post_send?,
                 post_recv: ops.post_recv?,
@@ -151,7 +100,7 @@ pub(super) mod ops {
         ///
         /// As ibv_poll_cq(3): the queue is alive, and there is room for `max`.
         #[inline(always)]
-        pub(in super::super) unsafe fn poll_cq(
+        pub(in super::super::super) unsafe fn poll_cq(
             &self,
             cq: *mut ibv_cq,
             max: c_int,
@@ -165,7 +114,7 @@ pub(super) mod ops {
         ///
         /// As ibv_req_notify_cq(3): the queue is alive.
         #[inline(always)]
-        pub(in super::super) unsafe fn req_notify_cq(&self, cq: *mut ibv_cq) -> c_int {
+        pub(in super::super::super) unsafe fn req_notify_cq(&self, cq: *mut ibv_cq) -> c_int {
             // SAFETY: as the caller promises.
             unsafe { (self.req_notify_cq)(cq, 0) }
         }
@@ -175,7 +124,7 @@ pub(super) mod ops {
         /// As ibv_post_send(3): the queue pair and the list are alive, and so is the memory that it
         /// names until it completes.
         #[inline(always)]
-        pub(in super::super) unsafe fn post_send(
+        pub(in super::super::super) unsafe fn post_send(
             &self,
             qp: *mut ibv_qp,
             first: *mut ibv_send_wr,
@@ -189,7 +138,7 @@ pub(super) mod ops {
         ///
         /// As ibv_post_recv(3): as for `post_send`.
         #[inline(always)]
-        pub(in super::super) unsafe fn post_recv(
+        pub(in super::super::super) unsafe fn post_recv(
             &self,
             qp: *mut ibv_qp,
             first: *mut ibv_recv_wr,
@@ -203,7 +152,7 @@ pub(super) mod ops {
 
 /// Why there is no libibverbs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Missing {
+pub(in super::super) enum Missing {
     Library(String),
     Symbol(&'static CStr),
 }
@@ -264,32 +213,6 @@ fn dl_error() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// What the provider relies on beyond what bindgen has checked: the sizes of rdma-core's stable
-    /// ABI on machines of 64 bits.
-    #[test]
-    #[cfg(target_pointer_width = "64")]
-    fn structs_are_laid_out_as_the_abi_has_them() {
-        assert_eq!(size_of::<ibv_send_wr>(), 128);
-        assert_eq!(size_of::<ibv_recv_wr>(), 32);
-        assert_eq!(size_of::<ibv_sge>(), 16);
-        assert_eq!(size_of::<Wc>(), 48);
-        assert_eq!(size_of::<ibv_context>(), 328);
-        assert_eq!(size_of::<ibv_qp_attr>(), 144);
-        assert_eq!(size_of::<ibv_gid_entry>(), 32);
-        let offsets = [
-            std::mem::offset_of!(Wc, status),
-            std::mem::offset_of!(Wc, vendor_err),
-            std::mem::offset_of!(Wc, byte_len),
-            std::mem::offset_of!(Wc, imm_data),
-            std::mem::offset_of!(Wc, qp_num),
-            std::mem::offset_of!(Wc, wc_flags),
-            std::mem::offset_of!(Wc, dlid_path_bits),
-        ];
-        assert_eq!(offsets, [8, 16, 20, 24, 28, 36, 45]);
-        assert_eq!(std::mem::offset_of!(ibv_qp, qp_num), 52);
-        assert_eq!(std::mem::offset_of!(ibv_context, async_fd), 268);
-    }
 
     #[test]
     fn what_is_missing_says_the_way_out() {
