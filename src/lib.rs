@@ -235,3 +235,12 @@ pub mod op {
 pub mod workq {
     pub use crate::reactor::{Mode, Shutdown, Stats, WorkQ, WorkQBuilder};
 }
+
+/// The examples of the documents are compiled, and those with a `main` run.
+#[cfg(doctest)]
+mod documents {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+    #[doc = include_str!("../docs/guide.md")]
+    struct Guide;
+}

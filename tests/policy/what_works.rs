@@ -1,5 +1,5 @@
-//! What works on which device: README.md's table, row by row. What a query says is what the call
-//! does, and what the table says.
+//! What works on which device: the table of docs/what-works.md, row by row. What a query says is
+//! what the call does, and what the table says.
 
 use support::device::{adapter, required_adapter, under_test};
 use support::{in_time, runtime};
@@ -386,9 +386,9 @@ fn accelerate(device: &Device) -> Result {
 
 /// The cells of the table's rows.
 fn table() -> Vec<Vec<String>> {
-    let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
-    let readme = std::fs::read_to_string(readme).unwrap();
-    let (_, table) = readme.split_once("<!-- works -->").unwrap();
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/what-works.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let (_, table) = page.split_once("<!-- works -->").unwrap();
     let (table, _) = table.split_once("<!-- /works -->").unwrap();
     let rows = table.lines().filter(|line| line.starts_with("| "));
     let cells = |row: &str| {
@@ -413,7 +413,7 @@ fn devices() -> Vec<Device> {
 }
 
 #[test]
-fn queries_calls_and_the_readmes_table_say_the_same() {
+fn queries_calls_and_the_table_say_the_same() {
     let table = table();
     let devices = devices();
     let head: Vec<&str> = table[0][1..6].iter().map(String::as_str).collect();

@@ -18,6 +18,20 @@
 //! | `ports` | which endpoints and sync events have something to do | `rdma`, faults, counters |
 //! | `rdma` | endpoints, and remote operations between them | `fabric`, `ports`, faults, copies |
 //! | `event` | sync events | `fabric`, `ports`, faults |
+//!
+//! # Environment variables
+//!
+//! They configure the default software device of programs as they are. In code,
+//! [`Soft::builder`] makes a device with all of it, for the tests of your own service.
+//!
+//! | variable | effect |
+//! |---|---|
+//! | `TOKIO_DOCA_SOFT=host\|dpu` | which devices there are: the host's (the default), or the DPU's |
+//! | `TOKIO_DOCA_SOFT_TOPOLOGY=FILE` | the card, as TOML: its ports, functions and representors ([`Topology`]) |
+//! | `TOKIO_DOCA_SOFT_DEFER=1` | jobs never complete during submission, as on real hardware. Run your tests with it to catch code that reuses a buffer too early |
+//! | `TOKIO_DOCA_SOFT_LIMITS=bluefield2\|bluefield3` | the device refuses what that adapter would ([`Limits`] has the numbers) |
+//! | `TOKIO_DOCA_SOFT_FAULTS="pass*3 error:IoFailed"` | a script of faults, an entry for each job ([`Faults`] has the words) |
+//! | `TOKIO_DOCA_SOFT_SOCKET=FOLDER` | peers in another network namespace reach exports and endpoints by a socket in that folder |
 
 mod bell;
 mod copy;

@@ -575,57 +575,34 @@ fn hybrid_shows_the_three_modes_and_sleeps_while_it_waits() {
     assert_refused_by("hybrid", &output, &["1.000001s", "1s", "BusyPoll"]);
 }
 
-/// What a reader sees of the first documentation test in a source file.
-fn first_doctest(source: &str) -> Vec<String> {
-    let source = crate_file(source);
-    let doc = |line: &str| {
-        line.trim_start()
-            .strip_prefix("///")
-            .map(str::trim)
-            .map(str::to_owned)
-    };
-    let block = source
-        .lines()
-        .skip_while(|line| doc(line).as_deref() != Some("```"));
-    let lines = block
-        .skip(1)
-        .map_while(doc)
-        .take_while(|line| line != "```");
-    lines.filter(|line| !line.starts_with('#')).collect()
-}
-
 #[test]
-fn the_readme_shows_what_documentation_tests_run() {
-    let readme = crate_file("README.md");
-    let readme: Vec<&str> = readme.lines().map(str::trim).collect();
-    for source in ["src/ops/dma/context.rs", "src/reactor/loops/block_on.rs"] {
-        let code = first_doctest(source);
-        assert!(code.len() > 5, "no documentation test in {source}");
-        let shown = readme.windows(code.len()).any(|lines| lines == code);
-        assert!(
-            shown,
-            "README.md does not show the documentation test of {source}: {code:#?}"
-        );
-    }
-}
-
-#[test]
-fn the_readme_names_every_example_and_links_to_what_is_there() {
-    let readme = crate_file("README.md");
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    for entry in fs::read_dir(root.join("examples")).unwrap() {
+fn the_page_of_examples_names_each() {
+    let page = crate_file("examples/README.md");
+    for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         assert!(
-            readme.contains(&format!("(examples/{name})")),
-            "{name} is not in README.md"
+            name == "README.md" || page.contains(&format!("({name})")),
+            "{name} is not in examples/README.md"
         );
     }
-    for link in readme
-        .split("](")
-        .skip(1)
-        .filter_map(|rest| rest.split(')').next())
-    {
-        assert!(root.join(link).exists(), "README.md links to {link}");
+}
+
+#[test]
+fn links_of_the_documents_lead_to_what_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut pages = vec![root.join("README.md"), root.join("examples/README.md")];
+    let docs = fs::read_dir(root.join("docs")).unwrap();
+    pages.extend(docs.map(|entry| entry.unwrap().path()));
+    pages.retain(|page| page.extension().is_some_and(|it| it == "md"));
+    assert!(pages.len() > 5);
+    for page in pages {
+        let text = fs::read_to_string(&page).unwrap();
+        let links = text.split("](").skip(1);
+        let links = links.filter_map(|rest| rest.split([')', '#']).next());
+        for link in links.filter(|link| !link.is_empty() && !link.starts_with("https://")) {
+            let there = page.parent().unwrap().join(link);
+            assert!(there.exists(), "{} links to {link}", page.display());
+        }
     }
 }
 
