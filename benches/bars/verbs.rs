@@ -16,7 +16,6 @@ use support::counting;
 use tokio_doca::device::Provider;
 use tokio_doca::verbs::Verbs;
 use tokio_doca::verbs::ffi::*;
-use tokio_doca::verbs::ffi::{Table, Wc};
 use tokio_doca::{
     Buf, BufPool, Device, Mmap, Mode, Rdma, WorkQ,
     mem::{Access, RemoteBuf, RemoteMmap},

@@ -202,6 +202,6 @@ pub use provider::{Adapter, Device, DeviceId, Liveness, Provider, WeakDevice};
 pub use queue::{
     Armed, Endpoint, EndpointConfig, EndpointState, EventBacking, EventConfig, EventCounter,
     EventPort, EventWait, KeepAlive, Mtu, Processor, Queue, QueueConfig, Receive, Signal, Submit,
-    Submitted,
+    Submitted, Transport,
 };
 pub use representor::Representor;

@@ -264,6 +264,9 @@ reasons! {
         "the peer did not answer for {millis} ms or longer: its process has ended, its Rdma \
          was reset or dropped, or the network does not reach it"
         => "reset and connect both sides anew";
+    /// The adapter's port went down under a connection.
+    PortDown, ConnectionReset, "the port of the adapter has gone down"
+        => "once it is up, reset and connect both sides anew";
     /// The adapter was removed or broke down.
     DeviceGone, Driver, "the adapter was removed or broke down" => "open it anew when it is back";
     /// The adapter could not be made to let go of the job.

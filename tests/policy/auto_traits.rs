@@ -113,6 +113,7 @@ table! {
     Message:                Send Sync Unpin;
     EndpointState:          Send Sync Unpin;
     Mtu:                    Send Sync Unpin;
+    Transport:              Send Sync Unpin;
     RdmaCaps:               Send Sync Unpin;
     RdmaKind:               Send Sync Unpin;
     RecvOpcode:             Send Sync Unpin;

@@ -2,6 +2,7 @@
 //! nothing hangs, and nothing is left behind.
 #![expect(unsafe_code, reason = "forks")]
 
+use std::net::Ipv6Addr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -13,13 +14,12 @@ use futures::{FutureExt, StreamExt};
 use support::rdma::{REMOTE, Setup, Side, connect, failed};
 use support::{test_name, *};
 use tokio_doca::device::{Liveness, Provider};
-use tokio_doca::verbs::ffi::Wc;
 use tokio_doca::verbs::ffi::*;
 use tokio_doca::{
-    BufPool, Device, Dma, ErrorKind, Mmap, Mode, WorkQ,
+    BufPool, Device, Dma, ErrorKind, Mmap, Mode, Rdma, WorkQ,
     error::{JobError, Reason},
     mem::{Access, BufChain, RemoteMmap},
-    rdma::RdmaState,
+    rdma::{RdmaState, Transport},
 };
 
 const MODES: [Mode; 3] = [
@@ -953,26 +953,109 @@ fn queue_pairs_fail(flushes: bool, idle: bool) {
     });
 }
 
-/// A port that goes down and comes back: what was sent meanwhile fails within the transport's time.
+/// Its own connections fail at once, and their peers find a silent one within the transport's time.
 #[test]
-fn a_port_that_is_down_is_a_silent_peer() {
-    each(Description::roce, async |_, fake, device, mode| {
-        let (one, other) = pair(device, setup(mode));
-        fake.set_port(false);
-        let start = Instant::now();
-        let remote = one.import(&other.memory());
-        let written = in_time(
-            "a write",
-            one.rdma.write(&one.filled(&[1]), &remote.buf(..1).unwrap()),
-        )
-        .await;
-        assert_eq!(failed(written), (Reason::PeerSilent, None));
-        let limit = Duration::from_secs(5);
-        assert_quick("the transport's last try", start.elapsed(), limit);
-        fake.set_port(true);
-        again(&one, &other);
-        works(&one, &other).await;
-    });
+fn a_port_that_goes_down_ends_its_connections() {
+    for mode in MODES {
+        let world = World::new(["fake0", "fake1"].map(Description::roce));
+        let verbs = provider(&world);
+        let fake = world.fake("fake0");
+        let side = |name| {
+            let workq = WorkQ::builder().depth(32).mode(mode).build().unwrap();
+            Side::on(&open(&verbs, name), &workq, setup(mode))
+        };
+        run(async {
+            let (one, other, idle) = (side("fake0"), side("fake1"), side("fake0"));
+            connect(&one.rdma, &other.rdma);
+            let remote = other.import(&one.memory());
+            let message = one.empty();
+            let receive = one.rdma.recv(&message).start().unwrap();
+            fake.set_port(false);
+            let start = Instant::now();
+            assert_eq!(one.failed().await.reason(), Reason::PortDown);
+            let flushed = failed(in_time("a receive", receive).await);
+            assert_eq!(flushed, (Reason::Flushed, Some(Reason::PortDown)));
+            // Who has no peer loses none.
+            assert_eq!(idle.rdma.state(), RdmaState::Init);
+            let (src, dst) = (other.filled(&[1]), remote.buf(..1).unwrap());
+            let written = in_time("a write", other.rdma.write(&src, &dst)).await;
+            assert_eq!(failed(written), (Reason::PeerSilent, None));
+            let limit = Duration::from_secs(5);
+            assert_quick("the transport's last try", start.elapsed(), limit);
+            fake.set_port(true);
+            again(&one, &other);
+            works(&one, &other).await;
+        });
+    }
+}
+
+/// What a Transport says is what the adapter is told, and what it took can be read.
+#[test]
+fn packets_travel_as_the_transport_says() {
+    let description = Description {
+        pkeys: 4,
+        max_inline: 80,
+        ..Description::roce("fake0")
+    };
+    let address = Ipv6Addr::from(description.gids[5].as_ref().unwrap().raw);
+    let world = World::new([description]);
+    let verbs = provider(&world);
+    let device = open(&verbs, "fake0");
+    assert_eq!(
+        device.info().caps().rdma.as_ref().unwrap().pkey_table_size,
+        4
+    );
+    let mut transport = Transport::default();
+    transport.traffic_class = 104;
+    transport.service_level = 3;
+    transport.pkey_index = 2;
+    transport.hop_limit = 7;
+    transport.gid = Some(address);
+    transport.ack_timeout = Some(Duration::from_millis(5));
+    transport.retry_count = 4;
+    let workq = WorkQ::builder().build().unwrap();
+    let rdma = |transport| Rdma::builder(&device).transport(transport).attach(&workq);
+    let pair = [(); 2].map(|()| rdma(transport).unwrap());
+    connect(&pair[0], &pair[1]);
+    let mut connected = world.fake("fake0").connected();
+    // The queue pair of copies, which has none inline, is connected as well.
+    connected.retain(|&(_, inline)| inline > 0);
+    assert_eq!(connected.len(), 2);
+    for (attr, inline) in connected {
+        let path = attr.ah_attr;
+        assert_eq!(
+            (path.grh.traffic_class, path.sl, path.grh.hop_limit),
+            (104, 3, 7)
+        );
+        assert_eq!((attr.pkey_index, attr.retry_cnt), (2, 4));
+        // 4.096 us doubled 11 times are 8.4 ms.
+        assert_eq!(attr.timeout, 11);
+        // 128 were refused.
+        assert_eq!(inline, 64);
+    }
+    let taken = pair[0].transport();
+    assert_eq!((taken.inline_size, taken.traffic_class), (64, 104));
+    assert_eq!(taken.ack_timeout, Some(Duration::from_nanos(4096 << 11)));
+
+    // What is wrong is said.
+    let refused = |change: fn(&mut Transport), word: &str| {
+        let mut wrong = transport;
+        change(&mut wrong);
+        let text = rejected(rdma(wrong), ErrorKind::InvalidValue);
+        assert!(text.contains(word), "{text}");
+    };
+    refused(|it| it.service_level = 16, "service_level of 16");
+    refused(|it| it.hop_limit = 0, "hop_limit of 0");
+    refused(|it| it.retry_count = 8, "retry_count of 8");
+    refused(|it| it.pkey_index = 4, "4 partition keys");
+    refused(
+        |it| it.ack_timeout = Some(Duration::from_micros(10)),
+        "1 ms to 17 s",
+    );
+    let mut elsewhere = transport;
+    elsewhere.gid = Some(Ipv6Addr::LOCALHOST);
+    let text = rejected(rdma(elsewhere).unwrap().export(), ErrorKind::NotFound);
+    assert!(text.contains("::1"), "{text}");
 }
 
 /// Events that nobody asked for, many of them, and each twice.

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use tokio_doca::verbs::ffi::ibv_qp_attr_mask as mask;
 use tokio_doca::verbs::ffi::*;
-use tokio_doca::verbs::ffi::{Table, Wc};
 
 use crate::fake_verbs::{LIMIT, World};
 

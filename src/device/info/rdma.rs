@@ -57,6 +57,11 @@ pub struct RdmaCaps {
     /// How many addresses its port has.
     #[doc(alias = "doca_rdma_get_gid_table_size")]
     pub gid_table_size: u32,
+    /// Whether it has a network, whose packets travel as a
+    /// [`Transport`](crate::device::Transport) says.
+    pub transport: bool,
+    /// How many partition keys its port has.
+    pub pkey_table_size: u32,
     /// Whether these Jobs can ring an event handle; if not, an event-driven WorkQ refuses the
     /// context (`NotSupported`).
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
@@ -77,6 +82,8 @@ impl RdmaCaps {
             atomics: true,
             write_imm: true,
             gid_table_size: 1,
+            transport: false,
+            pkey_table_size: 1,
             event_driven: true,
         }
     }

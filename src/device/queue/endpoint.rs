@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::submit::{KeepAlive, Submit, Submitted};
+use super::transport::Transport;
 use crate::device::job::{Arrival, Segments, Token};
 use crate::device::memory::Access;
 use crate::error::{JobError, Result};
@@ -67,6 +68,9 @@ pub struct EndpointConfig {
     /// [`RdmaCaps::gid_table_size`](crate::device::RdmaCaps::gid_table_size). `None`: the device
     /// chooses.
     pub gid_index: Option<u32>,
+    /// How packets travel. The default, unless
+    /// [`RdmaCaps::transport`](crate::device::RdmaCaps::transport).
+    pub transport: Transport,
     /// How long a Job waits for a peer that has no receive posted, or does not answer, before it
     /// fails.
     pub rnr_timeout: Duration,
@@ -87,6 +91,7 @@ impl EndpointConfig {
             pooled_room: None,
             mtu: Mtu::default(),
             gid_index: None,
+            transport: Transport::default(),
             rnr_timeout: Duration::from_secs(2),
             changed,
         }
@@ -152,6 +157,12 @@ pub struct Receive {
 pub unsafe trait Endpoint: Submit {
     /// Where it is in its life. Cheap.
     fn state(&self) -> EndpointState;
+
+    /// How its packets travel: [`EndpointConfig::transport`], as far as the device took it. The
+    /// default, by default.
+    fn transport(&self) -> Transport {
+        Transport::default()
+    }
 
     /// What the peer's `connect` needs: at most 1,024 bytes, until the next reset the same.
     ///

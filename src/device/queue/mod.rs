@@ -7,9 +7,11 @@ mod event;
 mod queue;
 mod signal;
 mod submit;
+mod transport;
 
 pub use endpoint::{Endpoint, EndpointConfig, EndpointState, Mtu, Receive};
 pub use event::{EventBacking, EventConfig, EventCounter, EventPort, EventWait, Processor};
 pub use queue::{Armed, Queue, QueueConfig};
 pub use signal::Signal;
 pub use submit::{KeepAlive, Submit, Submitted};
+pub use transport::Transport;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::context::RdmaInner;
 use super::{Rdma, RecvPool};
-use crate::device::{Access, Device, EndpointConfig, Mtu, RdmaCaps};
+use crate::device::{Access, Device, EndpointConfig, Mtu, RdmaCaps, Transport};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::context::Context;
 use crate::reactor::{EndpointPort, WorkQ};
@@ -29,6 +29,7 @@ pub struct RdmaBuilder<'a> {
     recv_chain_len: u32,
     mtu: Mtu,
     gid_index: Option<u32>,
+    transport: Transport,
     rnr_timeout: Duration,
     connect_timeout: Duration,
     recv_pool: Option<RecvPool>,
@@ -44,6 +45,7 @@ impl RdmaBuilder<'_> {
             recv_chain_len: 1,
             mtu: Mtu::default(),
             gid_index: None,
+            transport: Transport::default(),
             rnr_timeout: Duration::from_secs(2),
             connect_timeout: Duration::from_secs(5),
             recv_pool: None,
@@ -110,6 +112,20 @@ impl RdmaBuilder<'_> {
         self
     }
 
+    /// Sets how packets travel: traffic class, service level, partition, address, acknowledgements,
+    /// data inside requests. Each [field](Transport) has its default, and says when to change it.
+    ///
+    /// ```
+    /// use tokio_doca::rdma::Transport;
+    ///
+    /// let mut transport = Transport::default();
+    /// transport.traffic_class = 26 << 2; // DSCP 26
+    /// ```
+    pub fn transport(mut self, transport: Transport) -> Self {
+        self.transport = transport;
+        self
+    }
+
     /// How long a job waits for a peer that has no receive posted, or does not answer, before it
     /// fails; 2 s if not said. On an adapter it may be up to a second more, two for a time of more
     /// than 4 s, and a long message has as much longer as its bytes take at 4 MB/s. What takes no
@@ -132,9 +148,11 @@ impl RdmaBuilder<'_> {
     /// # Errors
     ///
     /// `NotSupported` if the device has no remote operations, not such large queues or long lists,
-    /// receives from no pool or has no such large elements there, or cannot ring an event-driven
-    /// WorkQ; `InvalidValue` for a DPU permission, a size of 0, an address that the port does not
-    /// have, or a WorkQ that is deeper than the device allows; `BadState` if it was shut down;
+    /// receives from no pool or has no such large elements there, has no network for the
+    /// [`transport`](Self::transport), or cannot ring an event-driven WorkQ; `InvalidValue` for a
+    /// DPU permission, a size of 0, an address or a partition that the port does not have, a
+    /// transport that no network has, or a WorkQ that is deeper than the device allows; `BadState`
+    /// if it was shut down;
     /// `Full` beyond 8 devices or 4,094 contexts on a WorkQ.
     #[doc(alias = "doca_ctx_start")]
     #[doc(alias = "doca_ctx_workq_add")]
@@ -148,6 +166,7 @@ impl RdmaBuilder<'_> {
                 recv_list_len: self.recv_chain_len,
                 mtu: self.mtu,
                 gid_index: self.gid_index,
+                transport: self.transport,
                 rnr_timeout: self.rnr_timeout,
                 pooled_room: self
                     .recv_pool
@@ -199,6 +218,7 @@ impl RdmaBuilder<'_> {
         let chain = self.recv_chain_len;
         within("recv_chain_len", chain, Some(chain), caps.max_recv_list_len)?;
         self.check_pool(caps)?;
+        self.check_transport(caps)?;
         // Receives have the index of a Token.
         let receives = caps.max_recv_queue_size.min(1 << 20);
         Ok((
@@ -212,6 +232,26 @@ impl RdmaBuilder<'_> {
                 None => size("recv_queue_size", self.recv_queue_size, receives)?,
             },
         ))
+    }
+
+    /// Refuses a transport that the device does not have.
+    fn check_transport(&self, caps: &RdmaCaps) -> Result<()> {
+        self.transport.check()?;
+        if self.transport != Transport::default() && !caps.transport {
+            let text = "the device has no network, and takes only the default Transport: leave \
+                        transport() out, or open an adapter";
+            return Err(Error::new(ErrorKind::NotSupported, None, text));
+        }
+        let (index, size) = (self.transport.pkey_index, caps.pkey_table_size);
+        if u32::from(index) >= size {
+            let text = format!("a pkey_index of {index}, and the port has {size} partition keys");
+            return Err(Error::new(ErrorKind::InvalidValue, None, text));
+        }
+        if self.transport.gid.is_some() && self.gid_index.is_some() {
+            let text = "both a gid_index and the address of a Transport: leave one out";
+            return Err(Error::new(ErrorKind::InvalidValue, None, text));
+        }
+        Ok(())
     }
 
     /// Refuses a pool whose elements are too large for the device.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::{Connect, RdmaBuilder, RecvPool};
-use crate::device::{Access, Caps, Device, Mtu, RdmaCaps};
+use crate::device::{Access, Caps, Device, Mtu, RdmaCaps, Transport};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::context::{Context, Kind, contexts};
 use crate::reactor::{EndpointPort, RdmaState, RdmaWatch};
@@ -155,6 +155,12 @@ impl Rdma {
     #[doc(alias = "doca_rdma_get_gid_index")]
     pub fn gid_index(&self) -> Option<u32> {
         self.0.extra().gid_index
+    }
+
+    /// Returns how its packets travel: what the builder was told, with the time for
+    /// acknowledgements and the size of inline data that the device uses.
+    pub fn transport(&self) -> Transport {
+        self.port().transport()
     }
 
     /// How long a job waits for a peer that has no receive posted, or does not answer, before it

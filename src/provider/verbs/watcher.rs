@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
-use tracing::{debug, error};
+use tracing::{debug, error, warn};
 
 use super::adapter::{Context, event, wake};
 use super::connection::Watched;
@@ -219,6 +219,8 @@ fn read_events(context: &Context, watched: &Watched, closed: bool) {
 enum About {
     RcConnection(u64),
     Queue(u64),
+    /// The port of this number has gone down.
+    Port(u8),
     Device,
     Other,
 }
@@ -240,6 +242,10 @@ impl About {
                 let cq = unsafe { event.element.cq };
                 // SAFETY: as above.
                 About::Queue(unsafe { (*cq).cq_context }.addr() as u64)
+            }
+            IBV_EVENT_PORT_ERR => {
+                // SAFETY: events of this type have the number of a port.
+                About::Port(unsafe { event.element.port_num } as u8)
             }
             IBV_EVENT_DEVICE_FATAL => About::Device,
             _ => About::Other,
@@ -271,6 +277,14 @@ fn tell(context: &Context, watched: &Watched, about: About, kind: u32) {
                 core.request_reap();
             }
             log(|| error!(target: "tokio_doca::verbs", device, "a completion queue failed"));
+        }
+        About::Port(port) => {
+            if port == context.traits.port {
+                for conn in watched.conns() {
+                    conn.fail_with_port();
+                }
+            }
+            log(|| warn!(target: "tokio_doca::verbs", device, port, "a port went down"));
         }
         About::Device => {
             context.set_dead();

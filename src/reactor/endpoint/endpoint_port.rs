@@ -12,7 +12,9 @@ use std::task::Waker;
 use arrayvec::ArrayVec;
 
 use super::watch::{RdmaState, RdmaWatch, Watched};
-use crate::device::{Endpoint, EndpointConfig, EndpointState, KeepAlive, Receive, Submit};
+use crate::device::{
+    Endpoint, EndpointConfig, EndpointState, KeepAlive, Receive, Submit, Transport,
+};
 use crate::error::{ErrorKind, JobError, Reason, Result};
 use crate::mem::Grow;
 use crate::reactor::tables::{Changed, Receipt, Received, RecvBuf, RecvTable};
@@ -105,6 +107,10 @@ impl EndpointPort {
         // It may have changed, or the WorkQ been shut down, before it was known.
         closed();
         Ok(port)
+    }
+
+    pub(crate) fn transport(&self) -> Transport {
+        self.endpoint.transport()
     }
 
     pub(crate) fn state(&self) -> RdmaState {

@@ -12,7 +12,7 @@ use tokio_doca::{
     device::Caps,
     error::{JobError, Reason},
     mem::{Access, BufChain, BufInventory, RemoteMmap},
-    rdma::{Mtu, RdmaState, RecvOpcode},
+    rdma::{Mtu, RdmaState, RecvOpcode, Transport},
 };
 
 /// Ends, or the test fails.
@@ -392,6 +392,9 @@ async fn the_builder_rounds_up_and_refuses() {
     assert_eq!(rdma.rnr_timeout(), Duration::from_millis(5));
     assert_eq!(rdma.state(), RdmaState::Init);
     assert_eq!(rdma.caps().max_recv_queue_size, 1024);
+    assert_eq!(rdma.transport(), Transport::default());
+    let mut transport = Transport::default();
+    transport.traffic_class = 4;
     let refused =
         |builder: tokio_doca::rdma::RdmaBuilder<'_>| builder.attach(&workq).unwrap_err().kind();
     let begin = || Rdma::builder(&device);
@@ -407,6 +410,7 @@ async fn the_builder_rounds_up_and_refuses() {
         (begin().send_queue_size(1025), ErrorKind::NotSupported),
         (begin().recv_queue_size(u32::MAX), ErrorKind::NotSupported),
         (begin().recv_chain_len(9), ErrorKind::NotSupported),
+        (begin().transport(transport), ErrorKind::NotSupported),
     ] {
         assert_eq!(refused(builder), kind);
     }

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tokio_doca::verbs::ffi::Wc;
 use tokio_doca::verbs::ffi::*;
 
 use super::control::{fresh, number, object};

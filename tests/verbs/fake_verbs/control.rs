@@ -290,7 +290,7 @@ unsafe extern "C" fn query_port(
             active_mtu: description.mtu,
             gid_tbl_len: description.gids.len() as c_int,
             max_msg_sz: description.max_msg_sz,
-            pkey_tbl_len: 1,
+            pkey_tbl_len: description.pkeys,
             lid: description.lid(),
             sm_lid: description.lid(),
             link_layer: if ethernet {

@@ -44,6 +44,8 @@ pub struct Description {
     pub resizes: bool,
     pub max_msg_sz: u32,
     pub max_inline: u32,
+    /// Partition keys.
+    pub pkeys: u16,
     pub max_rd_atomic: u8,
     pub mtu: ibv_mtu,
     /// Completions of a queue pair outlive it, and its reset (Soft-RoCE); on others they go with it
@@ -81,6 +83,7 @@ impl Description {
             resizes: true,
             max_msg_sz: 1 << 20,
             max_inline: 128,
+            pkeys: 1,
             max_rd_atomic: 16,
             mtu: IBV_MTU_4096,
             keeps_completions: false,

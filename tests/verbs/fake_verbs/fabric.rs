@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use tokio_doca::verbs::ffi::Wc;
 use tokio_doca::verbs::ffi::*;
 
 use super::describe::Description;

@@ -3,11 +3,11 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
-use tokio_doca::verbs::ffi::Wc;
 use tokio_doca::verbs::ffi::*;
 
 use super::describe::Description;
 use super::fabric::{BELL, Element, Entry, Errno, Fabric, POLLS_ARE_PLANNED, lock, waiting};
+use super::pair::Qp;
 
 /// The calls that set something up: [`World::fail_any`](super::World::fail_any) counts these.
 const SET_UP: [&str; 13] = [
@@ -278,6 +278,22 @@ impl Fake {
         let qps = fabric.of_adapter(self).0;
         let permissions = |qp: &usize| (fabric.qps[qp].state, fabric.qps[qp].access);
         qps.iter().map(permissions).collect()
+    }
+
+    /// What was set of its queue pairs that are connected: the attributes, with the index of the
+    /// partition key, and the bytes that may be inline.
+    pub fn connected(self) -> Vec<(ibv_qp_attr, u32)> {
+        let fabric = lock();
+        let qps = fabric.of_adapter(self).0;
+        let qps = qps.iter().map(|qp| &fabric.qps[qp]);
+        let of = |qp: &Qp| {
+            let attr = ibv_qp_attr {
+                pkey_index: qp.pkey_index,
+                ..qp.attr
+            };
+            (attr, qp.cap.max_inline_data)
+        };
+        qps.filter(|qp| qp.state == IBV_QPS_RTS).map(of).collect()
     }
 
     /// The regions that a queue pair with the same protection domain as one with these flags

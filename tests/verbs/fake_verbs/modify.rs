@@ -66,6 +66,7 @@ impl Fabric {
             qp.attr.min_rnr_timer = attr.min_rnr_timer;
         }
         match (from, to) {
+            (IBV_QPS_RESET, IBV_QPS_INIT) => qp.pkey_index = attr.pkey_index,
             (IBV_QPS_INIT, IBV_QPS_RTR) => {
                 qp.attr = *attr;
                 qp.rq_psn = attr.rq_psn;
@@ -113,7 +114,7 @@ impl Fabric {
         let is_addressed = path.is_global == 0 || (source.is_some() && path.grh.hop_limit > 0);
         let within = |flag: mask, is_within: bool| !has(flag) || is_within;
         let fits = within(mask::IBV_QP_PORT, attr.port_num == 1)
-            && within(mask::IBV_QP_PKEY_INDEX, attr.pkey_index == 0)
+            && within(mask::IBV_QP_PKEY_INDEX, attr.pkey_index < description.pkeys)
             && within(
                 mask::IBV_QP_AV,
                 path.port_num == 1 && is_path && is_addressed,

@@ -27,6 +27,7 @@ pub(super) struct Qp {
     /// What `ibv_modify_qp` has set so far.
     pub(super) attr: ibv_qp_attr,
     pub(super) access: u32,
+    pub(super) pkey_index: u16,
     pub(super) sends: VecDeque<Send>,
     pub(super) sends_posted: u64,
     /// Requests whose places are free again.
@@ -138,6 +139,7 @@ pub(super) unsafe extern "C" fn create_qp(
             state: IBV_QPS_RESET,
             attr: ibv_qp_attr::default(),
             access: 0,
+            pkey_index: 0,
             sends: VecDeque::new(),
             sends_posted: 0,
             sends_freed: 0,

@@ -4,7 +4,6 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio_doca::verbs::ffi::Wc;
 use tokio_doca::verbs::ffi::*;
 
 use super::describe::Link;

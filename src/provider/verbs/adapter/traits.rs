@@ -27,7 +27,8 @@ pub(in super::super) struct Traits {
     pub(in super::super) port: u8,
     pub(in super::super) ethernet: bool,
     pub(super) up: bool,
-    pub(super) gids: u32,
+    pub(in super::super) gids: u32,
+    pkeys: u32,
     max_message: u64,
     max_sge: u32,
     max_qp_wr: u32,
@@ -125,6 +126,7 @@ impl Traits {
             up,
             // A route has 8 bits for the index (`ibv_global_route`).
             gids: count(of_port.gid_tbl_len).clamp(1, 256),
+            pkeys: u32::from(of_port.pkey_tbl_len).max(1),
             max_message: match of_port.max_msg_sz {
                 0 => 1 << 31,
                 bytes => u64::from(bytes).min(1 << 31),
@@ -161,6 +163,8 @@ impl Traits {
         // The protocol of iWARP has no immediates with writes (RFC 5040).
         rdma.write_imm = !self.iwarp;
         rdma.gid_table_size = self.gids;
+        rdma.transport = true;
+        rdma.pkey_table_size = self.pkeys;
         // Copies are requests to oneself, of a queue pair that is connected by hand: iWARP has no
         // such. Each request has its cut of lists.
         let copies = self.up && self.ib && self.copy_requests(1) >= REQUESTS as u32;

@@ -50,6 +50,13 @@ impl RcConnection {
         }
     }
 
+    /// Its port has gone down: it has failed, if it was connected.
+    pub(in super::super) fn fail_with_port(self: &Arc<Self>) {
+        if self.state() == EndpointState::Connected {
+            self.fail_queue_pair(self.id(), JobError::of(Reason::PortDown));
+        }
+    }
+
     /// Looks at the time, for the watcher; whether there is more to look at.
     pub(in super::super) fn tick(self: &Arc<Self>, now: Instant) -> Option<Duration> {
         let Some(mut inner) = self.try_inner() else {

@@ -11,6 +11,7 @@ mod local_endpoints;
 mod outcome;
 mod posting;
 mod rc;
+mod route;
 mod timeouts;
 mod watched;
 

@@ -16,18 +16,15 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::super::adapter::{
-    Address, BlobOrigin, EndpointBlob, PROBES, bytes, random_psn, remote_flags, wake,
+    Address, BlobOrigin, EndpointBlob, PROBES, random_psn, remote_flags, wake,
 };
 use super::super::ffi::*;
-use super::super::transport::{Core, PeerTimeouts, Qp, QpCaps, Retry, Route, Sends};
+use super::super::transport::{Core, PeerTimeouts, Qp, QpCaps, Retry, Sends};
 use super::local_endpoints;
 use super::timeouts::Timeouts;
 use crate::device::{Completion, EndpointConfig, EndpointState, RdmaJob, Token};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::sync::{lock, log};
-
-/// Bytes that are sent as a part of the request, where the adapter takes that.
-const INLINE: u32 = 128;
 
 /// The connections of one queue that have failed, or may have, until the queue's next reap.
 #[derive(Default)]
@@ -63,8 +60,8 @@ pub(in super::super) struct RcInner {
     pub(in super::super) state: EndpointState,
     pub(in super::super) qp: Option<Arc<Qp>>,
     origin: BlobOrigin,
-    psn: u32,
-    gid: (u32, [u8; 16]),
+    pub(super) psn: u32,
+    pub(super) gid: (u32, [u8; 16]),
     pub(in super::super) peer: Option<EndpointBlob>,
     connecting: bool,
     pub(in super::super) sends: Sends<RdmaJob>,
@@ -96,7 +93,7 @@ impl RcConnection {
         depth: u32,
     ) -> Result<Arc<RcConnection>> {
         core.cq.promise(promised(&config))?;
-        let retry = Retry::within(config.rnr_timeout);
+        let retry = Retry::within(config.rnr_timeout, &config.transport);
         let inner = RcInner {
             state: EndpointState::Init,
             qp: None,
@@ -169,11 +166,12 @@ impl RcConnection {
             send_sges: context.traits.sges(),
             receives: config.recv_queue_size,
             receive_sges: config.recv_list_len,
-            inline: INLINE,
+            inline: config.transport.inline_size,
         };
         let id = Qp::next_id();
         self.id.store(id, SeqCst);
-        let qp = Qp::create(&self.core.cq, context.pd(), id, caps, remote)?;
+        let pkey_index = config.transport.pkey_index;
+        let qp = Qp::create(&self.core.cq, context.pd(), id, caps, remote, pkey_index)?;
         inner.sends.set_room(qp.sends() - PROBES);
         local_endpoints::add(&inner.origin);
         inner.qp = Some(Arc::new(qp));
@@ -218,23 +216,6 @@ impl RcConnection {
         })
     }
 
-    /// The address that peers reach it by: index and address. The same until the port's addresses
-    /// change.
-    fn gid(&self) -> Result<(u32, [u8; 16])> {
-        let context = &self.core.context;
-        match self.config.gid_index {
-            None => context.best_gid(),
-            Some(index) => match context.gid(index).map(|entry| bytes(&entry)) {
-                Ok(gid) if gid != [0; 16] => Ok((index, gid)),
-                _ => {
-                    let name = &context.name;
-                    let text = format!("the port of {name} has no address at GID index {index}");
-                    Err(Error::new(ErrorKind::NotFound, None, text))
-                }
-            },
-        }
-    }
-
     pub(in super::super) fn connect(self: &Arc<Self>, blob: &[u8]) -> Result<()> {
         let peer = EndpointBlob::parse(blob)?;
         if peer.origin.is_own() && !local_endpoints::contains(&peer.origin) {
@@ -254,19 +235,8 @@ impl RcConnection {
             let text = "it has no queue pair: reset it first";
             return Err(Error::new(ErrorKind::BadState, None, text));
         };
-        let traits = &self.core.context.traits;
-        let port = self.core.context.port()?;
         inner.gid = self.gid()?;
-        let mtu = self.config.mtu.min(port.mtu);
-        let route = Route {
-            peer: peer.address,
-            psn: inner.psn,
-            gid_index: inner.gid.0,
-            mtu: peer.address.mtu.map_or(mtu, |theirs| theirs.min(mtu)),
-            needs_grh: port.needs_grh,
-            rd_atomics: [traits.rd_atomics[0], traits.rd_atomics[1].min(peer.answers)],
-            retry: Retry::within(self.config.rnr_timeout),
-        };
+        let route = self.route(&inner, &peer)?;
         inner.connecting = true;
         drop(inner);
         // It may take long: others go on meanwhile.

@@ -10,7 +10,7 @@ use super::super::adapter::{Address, check, check_ptr};
 use super::super::ffi::*;
 use super::cq::Cq;
 use super::wr::Chain;
-use crate::device::Mtu;
+use crate::device::{Mtu, Transport};
 use crate::error::Result;
 
 pub(in super::super) struct Qp {
@@ -54,6 +54,7 @@ pub(in super::super) struct Route {
     /// Reads and atomics at once: answered, and asked.
     pub(in super::super) rd_atomics: [u8; 2],
     pub(in super::super) retry: Retry,
+    pub(in super::super) transport: Transport,
 }
 
 /// When a peer that does not answer is given up.
@@ -61,10 +62,10 @@ pub(in super::super) struct Route {
 pub(in super::super) struct Retry {
     /// 4.096 us times two to the power of this: how long an answer may take (ibv_modify_qp(3)).
     timeout: u8,
+    /// Tries after the first.
+    count: u8,
 }
 
-/// Tries after the first. Soft-RoCE takes 7 for no end of them.
-const RETRIES: u8 = 6;
 /// How long a peer without a receive is left alone: 0.64 ms (ibv_modify_qp(3), the table of
 /// `min_rnr_timer`).
 const RNR_TIMER: u8 = 12;
@@ -76,9 +77,13 @@ const RNR_RETRIES: u8 = 7;
 
 impl Retry {
     /// Gives up within about this time, and after a second at most (the transport may take four
-    /// times as long).
-    pub(in super::super) fn within(limit: Duration) -> Retry {
-        let retry = |timeout: u8| Retry { timeout };
+    /// times as long), unless the application said when to send again.
+    pub(in super::super) fn within(limit: Duration, transport: &Transport) -> Retry {
+        let count = transport.retry_count;
+        let retry = |timeout: u8| Retry { timeout, count };
+        if let Some(timeout) = transport.ack_exponent() {
+            return retry(timeout);
+        }
         // 15 is 134 ms a try, twice what rdma-core's own programs take: a busy machine may not
         // answer for half a second. Less than 1 ms a try breaks connections.
         let fits = (8..=15)
@@ -89,7 +94,12 @@ impl Retry {
 
     /// Until it gives up.
     pub(in super::super) fn total(self) -> Duration {
-        Duration::from_nanos(4096 << self.timeout) * u32::from(1 + RETRIES)
+        self.timeout() * u32::from(1 + self.count)
+    }
+
+    /// Of one try.
+    pub(in super::super) fn timeout(self) -> Duration {
+        Duration::from_nanos(4096 << self.timeout)
     }
 }
 
@@ -107,6 +117,7 @@ impl Qp {
         id: u64,
         caps: QpCaps,
         remote: ibv_access_flags,
+        pkey_index: u16,
     ) -> Result<Qp> {
         let context = &cq.context;
         let create_qp = context.table.create_qp;
@@ -130,7 +141,7 @@ impl Qp {
             match made {
                 Ok(raw) => break (raw, attr.cap.max_inline_data),
                 // How much an adapter takes of both no query says.
-                Err(_) if wanted.inline > 0 => wanted.inline = 0,
+                Err(_) if wanted.inline > 0 => wanted.inline /= 2,
                 Err(_) if wanted.sends > wanted.least_sends => {
                     wanted.sends = (wanted.sends / 2).max(wanted.least_sends);
                     wanted.inline = caps.inline;
@@ -147,7 +158,7 @@ impl Qp {
             max_inline,
             destroyed: AtomicBool::new(false),
         };
-        qp.init(remote)?;
+        qp.init(remote, pkey_index)?;
         Ok(qp)
     }
 
@@ -180,10 +191,11 @@ impl Qp {
         unsafe { modify_qp(self.raw.as_ptr(), attr, mask.0 as i32) }
     }
 
-    fn init(&self, remote: ibv_access_flags) -> Result<()> {
+    fn init(&self, remote: ibv_access_flags, pkey_index: u16) -> Result<()> {
         use ibv_qp_attr_mask as m;
         let mut attr = ibv_qp_attr {
             qp_state: IBV_QPS_INIT,
+            pkey_index,
             port_num: self.cq.context.traits.port,
             qp_access_flags: remote.0,
             ..ibv_qp_attr::default()
@@ -212,12 +224,14 @@ impl Qp {
             ..ibv_qp_attr::default()
         };
         attr.ah_attr.dlid = route.peer.lid;
+        attr.ah_attr.sl = route.transport.service_level;
         attr.ah_attr.port_num = traits.port;
         if traits.ethernet || route.needs_grh || route.peer.lid == 0 {
             attr.ah_attr.is_global = 1;
             attr.ah_attr.grh.dgid.raw = route.peer.gid;
             attr.ah_attr.grh.sgid_index = route.gid_index as u8;
-            attr.ah_attr.grh.hop_limit = 64;
+            attr.ah_attr.grh.hop_limit = route.transport.hop_limit;
+            attr.ah_attr.grh.traffic_class = route.transport.traffic_class;
         }
         let mask = m::IBV_QP_STATE
             | m::IBV_QP_AV
@@ -236,7 +250,7 @@ impl Qp {
             qp_state: IBV_QPS_RTS,
             sq_psn: route.psn,
             timeout: route.retry.timeout,
-            retry_cnt: RETRIES,
+            retry_cnt: route.retry.count,
             rnr_retry: RNR_RETRIES,
             max_rd_atomic: route.rd_atomics[1],
             ..ibv_qp_attr::default()
@@ -392,10 +406,19 @@ mod tests {
 
     #[test]
     fn a_peer_is_given_up_within_the_limit() {
-        let total = |millis| Retry::within(Duration::from_millis(millis)).total();
+        let default = Transport::default();
+        let total = |millis| Retry::within(Duration::from_millis(millis), &default).total();
         assert_eq!(total(2000), Duration::from_nanos(7 * (4096 << 15)));
         assert!(total(300) <= Duration::from_millis(300));
         assert!(total(300) > Duration::from_millis(150));
         assert_eq!(total(0), Duration::from_nanos(7 * (4096 << 8)));
+        let said = Transport {
+            ack_timeout: Some(Duration::from_secs(1)),
+            retry_count: 2,
+            ..default
+        };
+        let retry = Retry::within(Duration::ZERO, &said);
+        assert_eq!(retry.timeout(), Duration::from_nanos(4096 << 18));
+        assert_eq!(retry.total(), 3 * retry.timeout());
     }
 }

@@ -13,7 +13,7 @@ use super::super::ffi::*;
 use super::super::transport::{
     Chain, Core, Qp, QpCaps, Refused, Retry, Route, Sends, UNNAMED, Work, status,
 };
-use crate::device::{Completion, CopyJob, Submitted, Token};
+use crate::device::{Completion, CopyJob, Submitted, Token, Transport};
 use crate::error::{Error, ErrorKind, JobError, Result};
 use crate::sync::log;
 
@@ -98,7 +98,8 @@ impl Copies {
             ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
         let id = Qp::next_id();
         self.core.set_copies(id);
-        let qp = Qp::create(&self.core.cq, pd, id, caps, remote)?;
+        let qp = Qp::create(&self.core.cq, pd, id, caps, remote, 0)?;
+        let transport = Transport::default();
         self.sends.set_room(qp.sends());
         let (port, (gid_index, gid)) = (context.port()?, context.best_gid()?);
         let psn = random_psn();
@@ -115,7 +116,8 @@ impl Copies {
             mtu: port.mtu,
             needs_grh: port.needs_grh,
             rd_atomics: [0, 0],
-            retry: Retry::within(PATIENCE),
+            retry: Retry::within(PATIENCE, &transport),
+            transport,
         })?;
         self.qp = Some(Arc::new(qp));
         self.broken = None;

@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use super::super::connection::RcConnection;
 use super::shared::Shared;
-use crate::device::{Endpoint, EndpointState, Job, KeepAlive, Receive, Submit, Submitted, Token};
+use crate::device::{
+    Endpoint, EndpointState, Job, KeepAlive, Receive, Submit, Submitted, Token, Transport,
+};
 use crate::error::Result;
 use crate::sync::{discard, lock};
 
@@ -63,6 +65,10 @@ unsafe impl Submit for VerbsEndpoint {
 unsafe impl Endpoint for VerbsEndpoint {
     fn state(&self) -> EndpointState {
         self.conn.state()
+    }
+
+    fn transport(&self) -> Transport {
+        self.conn.transport()
     }
 
     fn export(&self) -> Result<Vec<u8>> {

@@ -1,0 +1,115 @@
+//! How the packets of a connection travel.
+
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// How the packets of a connection travel: what a network of adapters may ask for. The default is
+/// right for most networks.
+///
+/// A device without a network (the software device) takes only the default
+/// ([`RdmaCaps::transport`](crate::device::RdmaCaps::transport)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Transport {
+    /// The traffic class of RoCE packets, 0 to 255: the DSCP times 4. Defaults to 0. Set it where
+    /// the switches map a DSCP to a lossless priority.
+    pub traffic_class: u8,
+    /// The service level, 0 to 15: the virtual lane of InfiniBand, and the priority (0 to 7) of
+    /// RoCE packets with a VLAN tag. Defaults to 0.
+    pub service_level: u8,
+    /// The index into the port's table of partition keys, less than
+    /// [`RdmaCaps::pkey_table_size`](crate::device::RdmaCaps::pkey_table_size). Defaults to 0.
+    /// Only partitioned InfiniBand networks have more than one.
+    pub pkey_index: u16,
+    /// How many routers a packet may pass, 1 to 255. Defaults to 64. Lower it to keep packets
+    /// within a network.
+    pub hop_limit: u8,
+    /// The address of this side, one of the port's (GIDs; IPv4 addresses are mapped). Defaults to
+    /// `None`: [`gid_index`](crate::rdma::RdmaBuilder::gid_index), or what that defaults to.
+    pub gid: Option<Ipv6Addr>,
+    /// How long the adapter waits for an acknowledgement before it sends a packet again: 1 ms to
+    /// 17 s, rounded up to a power of two times 4.096 us. Defaults to `None`: such that a silent
+    /// peer is given up within
+    /// [`rnr_timeout`](crate::rdma::RdmaBuilder::rnr_timeout), and 134 ms at most. Adapters may wait
+    /// up to four times as long.
+    pub ack_timeout: Option<Duration>,
+    /// How often the adapter sends a packet again before the connection fails, 0 to 7. Defaults
+    /// to 6. Raise `ack_timeout` rather than this on a network that stalls.
+    pub retry_count: u8,
+    /// Up to how many bytes of a send or write travel inside the request, so that the adapter need
+    /// not fetch them. Defaults to 128. It is halved until the adapter takes it.
+    pub inline_size: u32,
+}
+
+impl Default for Transport {
+    fn default() -> Transport {
+        Transport {
+            traffic_class: 0,
+            service_level: 0,
+            pkey_index: 0,
+            hop_limit: 64,
+            gid: None,
+            ack_timeout: None,
+            retry_count: 6,
+            inline_size: 128,
+        }
+    }
+}
+
+impl Transport {
+    /// The times between which `ack_timeout` is.
+    const ACK: [Duration; 2] = [Duration::from_millis(1), Duration::from_secs(17)];
+
+    /// Refuses what no network has.
+    pub(crate) fn check(&self) -> Result<()> {
+        let text = if self.service_level > 15 {
+            format!(
+                "a service_level of {}, and there are 0 to 15",
+                self.service_level
+            )
+        } else if self.hop_limit == 0 {
+            "a hop_limit of 0, with which no packet arrives: it is 1 to 255".to_owned()
+        } else if self.retry_count > 7 {
+            format!(
+                "a retry_count of {}, and an adapter counts to 7",
+                self.retry_count
+            )
+        } else if let Some(time) = self.ack_timeout
+            && !(Transport::ACK[0]..=Transport::ACK[1]).contains(&time)
+        {
+            format!("an ack_timeout of {time:?}: it is 1 ms to 17 s")
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::InvalidValue, None, text))
+    }
+
+    /// How often 4.096 us are doubled for `ack_timeout` (ibv_modify_qp(3)).
+    pub(crate) fn ack_exponent(&self) -> Option<u8> {
+        let units = self.ack_timeout?.as_nanos().div_ceil(4096).max(1);
+        Some(units.next_power_of_two().ilog2() as u8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_for_an_acknowledgement_is_rounded_up() {
+        let exponent = |nanos| {
+            let ack_timeout = Some(Duration::from_nanos(nanos));
+            let transport = Transport {
+                ack_timeout,
+                ..Transport::default()
+            };
+            transport.ack_exponent()
+        };
+        assert_eq!(exponent(4096 << 8), Some(8));
+        assert_eq!(exponent((4096 << 8) + 1), Some(9));
+        assert_eq!(exponent(17_000_000_000), Some(22));
+        assert_eq!(Transport::default().ack_exponent(), None);
+    }
+}
