@@ -49,8 +49,9 @@ pub(super) struct Core {
     /// Why no frame comes any more, and why none is sent.
     recv_error: Option<JobError>,
     send_error: Option<JobError>,
-    /// The end of the stream was submitted.
+    /// The end of the stream was submitted, and whether the peer had everything before it then.
     closed: bool,
+    only_end: bool,
 }
 
 impl Core {
@@ -73,6 +74,7 @@ impl Core {
             recv_error: None,
             send_error: None,
             closed: false,
+            only_end: false,
             rdma,
         };
         let waker = wakers.waker();
@@ -300,8 +302,15 @@ impl Core {
         }
     }
 
-    /// Sends the end of the stream, and waits until the peer has all of it.
+    /// Sends the end of the stream, and waits until the peer has all of it. A peer that has ended
+    /// its own stream and gone needs no end, if it has all else: TCP reports no error then either.
     pub(super) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
+        let closed = ready!(self.poll_end(cx));
+        let is_needed = !self.only_end || !self.flow.is_ended();
+        Poll::Ready(closed.or_else(|error| if is_needed { Err(error) } else { Ok(()) }))
+    }
+
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         self.bufs.as_mut().stop();
         self.advance(cx);
         self.check()?;
@@ -310,6 +319,7 @@ impl Core {
             let head = self.flow.head(Kind::End, self.recv.lent());
             self.last.extend_from_slice(&head)?;
             self.closed = true;
+            self.only_end = self.sink.len() == 0;
             self.send(self.last.clone(), cx)?;
             self.advance(cx);
             self.check()?;

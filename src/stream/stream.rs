@@ -31,7 +31,8 @@ use crate::ops::Rdma;
 ///
 /// # Ends
 ///
-/// After `shutdown` the peer reads to the end of the data; it may still write. Dropping a stream
+/// After `shutdown` the peer reads to the end of the data; it may still write. If the peer has
+/// ended its stream and gone, `shutdown` succeeds once the peer has had all data. Dropping a stream
 /// without it sends what was written, and its end, in the background, for at most
 /// [`linger`](super::StreamOptions::linger). That needs the runtime on which the stream was made;
 /// if the runtime ends first, the peer's reads fail.

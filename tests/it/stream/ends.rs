@@ -9,6 +9,7 @@ use support::stream::{bytes, each, small};
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_doca::error::JobError;
+use tokio_doca::rdma::RdmaState;
 use tokio_doca::stream::{RdmaStream, StreamOptions};
 
 const MIB: usize = 1 << 20;
@@ -39,6 +40,26 @@ fn a_side_that_has_shut_down_still_reads() {
         in_time("the answer", both).await.0.unwrap();
         there.shutdown().await.unwrap();
         assert_eq!(read_all(&mut here).await, b"");
+    });
+}
+
+/// As hyper's server does with a client that closes first.
+#[test]
+fn a_shutdown_succeeds_after_a_peer_that_has_ended_and_gone() {
+    each(small(), async |net| {
+        let (mut here, mut there) = net.pair().await;
+        there.write_all(b"answer").await.unwrap();
+        here.read_exact(&mut [0; 6]).await.unwrap();
+        here.shutdown().await.unwrap();
+        drop(here);
+        assert_eq!(read_all(&mut there).await, b"");
+        let gone = || matches!(there.rdma().state(), RdmaState::Error(_));
+        until("the peer has gone", gone).await;
+        for _ in 0..2 {
+            in_time("the end", there.shutdown()).await.unwrap();
+        }
+        let late = there.write(b"more").await.unwrap_err();
+        assert_eq!(late.kind(), ErrorKind::BrokenPipe);
     });
 }
 
@@ -123,6 +144,8 @@ fn without_linger_a_drop_resets() {
         };
         let kind = in_time("the error", write).await;
         assert_eq!(kind, ErrorKind::ConnectionReset);
+        let shutdown = there.shutdown().await.unwrap_err();
+        assert_eq!(shutdown.kind(), ErrorKind::ConnectionReset);
     });
 }
 
