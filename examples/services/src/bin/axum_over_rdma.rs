@@ -1,0 +1,41 @@
+//! A service of axum's over RDMA, and hyper-util's client with its pool of connections.
+//!
+//! ```text
+//! $ cargo run --bin axum_over_rdma
+//! GET /square/12: 144
+//! ```
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use axum::Router;
+use axum::extract::Path;
+use axum::routing::get;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+use services::{Connector, Listener, Result, open, options};
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    services::end(run().await)
+}
+
+async fn run() -> Result {
+    let (device, workq) = open()?;
+    let addr = SocketAddr::from(([127, 0, 0, 1], 0));
+    let listener = Listener::from(options().bind(&device, &workq, addr).await?);
+    let uri = format!("{}/square/12", listener.uri());
+    let square = |Path(number): Path<u32>| async move { number.saturating_mul(number).to_string() };
+    let app = Router::new().route("/square/{number}", get(square));
+    tokio::spawn(axum::serve(listener, app).into_future());
+
+    let connector = Connector(options().connector(&device, &workq)?);
+    let client = Client::builder(TokioExecutor::new());
+    let client: Client<_, Empty<Bytes>> = client.build(connector);
+    let response = client.get(uri.parse()?).await?;
+    let body = response.into_body().collect().await?.to_bytes();
+    println!("GET /square/12: {}", std::str::from_utf8(&body)?);
+    Ok(())
+}

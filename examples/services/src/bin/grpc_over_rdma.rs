@@ -1,0 +1,87 @@
+//! A gRPC server and a client of tonic's, over RDMA: one call, a stream of answers, and a stream
+//! each way.
+//!
+//! ```text
+//! $ cargo run --bin grpc_over_rdma                    # both, which checks what comes
+//! $ cargo run --bin grpc_over_rdma serve 127.0.0.1:8000
+//! $ cargo run --bin grpc_over_rdma say http://127.0.0.1:8000 hello
+//! ```
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
+use services::grpc::{Echo, EchoClient};
+use services::{Connector, Listener, Result, open, options};
+use tonic::transport::{Endpoint, Server};
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    services::end(run().await)
+}
+
+async fn run() -> Result {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match args[..] {
+        [] => {
+            let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
+            let mut client = connect(&listener.uri()).await?;
+            tokio::spawn(serve(listener));
+            call(&mut client).await
+        }
+        ["serve", addr] => {
+            let listener = listen(addr.parse()?).await?;
+            println!("Listening on {}", listener.uri());
+            serve(listener).await
+        }
+        ["say", uri, text] => {
+            let said = connect(uri).await?.say(text.to_owned().into()).await?;
+            println!("{}", String::from_utf8_lossy(&said));
+            Ok(())
+        }
+        _ => Err("usage: grpc_over_rdma [serve ADDR | say URI TEXT]".into()),
+    }
+}
+
+async fn listen(addr: SocketAddr) -> Result<Listener> {
+    let (device, workq) = open()?;
+    Ok(options().bind(&device, &workq, addr).await?.into())
+}
+
+async fn serve(listener: Listener) -> Result {
+    let incoming = listener.into_stream();
+    Ok(Server::builder()
+        .serve_with_incoming(Echo, incoming)
+        .await?)
+}
+
+/// Connects when the first call is made.
+async fn connect(uri: &str) -> Result<EchoClient> {
+    let (device, workq) = open()?;
+    let connector = Connector(options().connections(8).connector(&device, &workq)?);
+    let endpoint = Endpoint::from_shared(uri.to_owned())?;
+    Ok(EchoClient::new(
+        endpoint.connect_with_connector_lazy(connector),
+    ))
+}
+
+async fn call(client: &mut EchoClient) -> Result {
+    let said = client.say(Bytes::from("hello")).await?;
+    println!("Say: {}", String::from_utf8_lossy(&said));
+
+    let answers = client.repeat(Bytes::from("again")).await?;
+    let answers: Vec<Bytes> = answers.take(100).try_collect().await?;
+    println!("Repeat: {} times {:?}", answers.len(), answers[0]);
+
+    let numbers = || (0..100_u32).map(|number| Bytes::from(number.to_string()));
+    let answers = client.chat(stream::iter(numbers())).await?;
+    let answers: Vec<Bytes> = answers.try_collect().await?;
+    println!("Chat: {} answers", answers.len());
+
+    match said == "hello" && answers.into_iter().eq(numbers()) {
+        true => Ok(()),
+        false => Err("something else came back than was sent".into()),
+    }
+}

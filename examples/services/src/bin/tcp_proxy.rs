@@ -1,0 +1,53 @@
+//! Brings clients that know TCP alone to a server over RDMA.
+//!
+//! ```text
+//! $ cargo run --bin http_over_rdma serve 127.0.0.1:8000
+//! $ cargo run --bin tcp_proxy 127.0.0.1:8080 127.0.0.1:8000
+//! $ curl http://127.0.0.1:8080/
+//! hello
+//! ```
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use services::{Result, open, options};
+use tokio::io::copy_bidirectional_with_sizes;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_doca::stream::RdmaConnector;
+
+/// Bytes of a buffer: a frame of a stream.
+const BUFFER: usize = 32 << 10;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    services::end(run().await)
+}
+
+async fn run() -> Result {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [listen, server] = &args[..] else {
+        return Err("usage: tcp_proxy LISTEN_ADDR RDMA_ADDR".into());
+    };
+    let server: SocketAddr = server.parse()?;
+    let (device, workq) = open()?;
+    let connector = options().connector(&device, &workq)?;
+    let listener = TcpListener::bind(listen).await?;
+    println!("Listening on {}", listener.local_addr()?);
+    loop {
+        let (client, peer) = listener.accept().await?;
+        let connector = connector.clone();
+        tokio::spawn(async move {
+            if let Err(error) = carry(client, &connector, server).await {
+                eprintln!("{peer}: {error}");
+            }
+        });
+    }
+}
+
+/// Copies both ways, until both sides have ended.
+async fn carry(mut client: TcpStream, connector: &RdmaConnector, server: SocketAddr) -> Result {
+    client.set_nodelay(true)?;
+    let mut stream = connector.connect(server).await?;
+    copy_bidirectional_with_sizes(&mut client, &mut stream, BUFFER, BUFFER).await?;
+    Ok(())
+}

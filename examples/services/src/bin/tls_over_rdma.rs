@@ -1,0 +1,74 @@
+//! TLS by rustls over RDMA, which does not encrypt: HTTP on top, and a certificate that the server
+//! makes when it starts and signs itself.
+//!
+//! ```text
+//! $ cargo run --bin tls_over_rdma                     # both sides
+//! $ cargo run --bin tls_over_rdma serve 127.0.0.1:8000 /tmp/certificate
+//! $ cargo run --bin tls_over_rdma get 127.0.0.1:8000 /tmp/certificate /bytes/10
+//! ```
+//!
+//! The client trusts this certificate and no other. What goes through the stream is protected from
+//! those who see or change what is sent. One-sided operations and messages on `RdmaStream::rdma`
+//! are not.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use services::http::{self, Client};
+use services::tls::{TlsListener, identity, trusting};
+use services::{Listener, Result, open, options};
+use tokio::io::AsyncWriteExt;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+
+/// For whom the certificate is.
+const NAME: &str = "rdma.example";
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    services::end(run().await)
+}
+
+async fn run() -> Result {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match args[..] {
+        [] => {
+            let (listener, addr, certificate) = listen(([127, 0, 0, 1], 0).into()).await?;
+            tokio::spawn(http::serve(listener));
+            get(addr, certificate, "/").await
+        }
+        ["serve", addr, path] => {
+            let (listener, addr, certificate) = listen(addr.parse()?).await?;
+            std::fs::write(path, certificate)?;
+            println!("Listening on {addr}");
+            http::serve(listener).await;
+            Ok(())
+        }
+        ["get", addr, certificate, path] => {
+            let certificate = std::fs::read(certificate)?;
+            get(addr.parse()?, certificate.into(), path).await
+        }
+        _ => Err("usage: tls_over_rdma [serve ADDR FILE | get ADDR FILE PATH]".into()),
+    }
+}
+
+async fn listen(addr: SocketAddr) -> Result<(TlsListener, SocketAddr, CertificateDer<'static>)> {
+    let (device, workq) = open()?;
+    let listener = options().bind(&device, &workq, addr).await?;
+    let addr = listener.tcp_addr().ok_or("it listens by TCP")?;
+    let (acceptor, certificate) = identity(NAME)?;
+    let listener = TlsListener::new(Listener::from(listener), acceptor);
+    Ok((listener, addr, certificate))
+}
+
+async fn get(addr: SocketAddr, certificate: CertificateDer<'static>, path: &str) -> Result {
+    let (device, workq) = open()?;
+    let connector = options().connections(1).connector(&device, &workq)?;
+    let stream = connector.connect(addr).await?;
+    let name = ServerName::try_from(NAME)?;
+    let stream = trusting(certificate)?.connect(name, stream).await?;
+    let body = Client::new(stream, false).await?.get(path).await?;
+    let mut out = tokio::io::stdout();
+    out.write_all(&body).await?;
+    Ok(out.flush().await?)
+}

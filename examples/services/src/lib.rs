@@ -1,0 +1,57 @@
+//! What hyper, axum and tonic need to run over RDMA streams, to be copied from:
+//!
+//! - [`Listener`] accepts streams for all three of them, and [`tls::TlsListener`] encrypted ones;
+//! - [`Connector`] connects them, for hyper-util's client and for tonic's;
+//! - [`RdmaIo`] is the stream itself, with the traits that tonic and hyper-util ask of one;
+//! - [`http`] has a server and a client of hyper's;
+//! - [`grpc`] has a codec and a service of tonic's, in place of what `protoc` generates.
+//!
+//! The programs are in `src/bin`. RDMA does not encrypt: use [`tls`] where others share the
+//! network.
+
+mod connector;
+pub mod grpc;
+pub mod http;
+mod io;
+mod listener;
+pub mod tls;
+
+pub use connector::Connector;
+pub use io::RdmaIo;
+pub use listener::Listener;
+
+use std::process::ExitCode;
+
+use tokio_doca::stream::StreamOptions;
+use tokio_doca::{Device, WorkQ};
+
+/// What a program ends with.
+pub type Result<T = (), E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
+
+/// Writes why a program has failed to its standard error.
+pub fn end(ended: Result) -> ExitCode {
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Opens the device that the variable `RDMA_DEVICE` names, and a WorkQ. Defaults to the first
+/// device, which is a software device.
+pub fn open() -> Result<(Device, WorkQ)> {
+    let device = match std::env::var("RDMA_DEVICE") {
+        Ok(name) => Device::open(&name)?,
+        Err(_) => Device::open_default()?,
+    };
+    // As deep as what all streams of `options` may have on their way.
+    let workq = WorkQ::builder().depth(1024).build()?;
+    Ok((device, workq))
+}
+
+/// Returns the options of the examples: memory for 128 streams on each side.
+pub fn options() -> StreamOptions {
+    StreamOptions::new().connections(128)
+}

@@ -1,0 +1,190 @@
+//! The programs, and clients of theirs that are not ours.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+use services::http::bytes;
+use support::LIMIT;
+use support::programs::{Folder, program, run, text};
+
+/// A program of this package.
+pub(crate) fn services(name: &str) -> Command {
+    let this = std::env::current_exe().unwrap();
+    let folder = this.parent().and_then(Path::parent).unwrap();
+    program(folder.join(name))
+}
+
+/// A server that does not outlive its test.
+pub(crate) struct Server {
+    child: Child,
+    lines: Receiver<String>,
+    addr: SocketAddr,
+}
+
+impl Server {
+    pub(crate) fn start(name: &str, args: &[&str]) -> Server {
+        let mut command = services(name);
+        let mut child = command.args(args).stdout(Stdio::piped()).spawn().unwrap();
+        let (out, (said, lines)) = (child.stdout.take().unwrap(), channel());
+        thread::spawn(move || {
+            let mut lines = BufReader::new(out).lines().map_while(Result::ok);
+            lines.all(|line| said.send(line).is_ok())
+        });
+        let mut server = Server {
+            child,
+            lines,
+            addr: SocketAddr::from(([0; 4], 0)),
+        };
+        server.addr = server.next_addr();
+        server
+    }
+
+    /// The address at the end of the next line that it writes, which must come soon.
+    pub(crate) fn next_addr(&self) -> SocketAddr {
+        let line = self.lines.recv_timeout(LIMIT).unwrap();
+        let word = line.rsplit(' ').next().unwrap().trim_end_matches('/');
+        word.trim_start_matches("http://").parse().unwrap()
+    }
+
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// A URI of this server.
+    pub(crate) fn uri(&self, path: &str) -> String {
+        format!("http://{}{path}", self.addr)
+    }
+
+    /// By the signal that nobody can handle.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a program says that ends well.
+pub(crate) fn said(command: &mut Command) -> String {
+    let output = run(command);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {errors}");
+    assert_eq!(errors, "", "{command:?}");
+    text(&output.stdout).to_owned()
+}
+
+#[test]
+fn each_program_checks_both_sides_by_itself() {
+    let http = "HTTP/1.1: a greeting, and 1048576 bytes there and back\n\
+        HTTP/2: a greeting, and 1048576 bytes there and back\n";
+    assert_eq!(said(&mut services("http_over_rdma")), http);
+    assert_eq!(
+        said(&mut services("axum_over_rdma")),
+        "GET /square/12: 144\n"
+    );
+    let grpc = "Say: hello\nRepeat: 100 times b\"again\"\nChat: 100 answers\n";
+    assert_eq!(said(&mut services("grpc_over_rdma")), grpc);
+    assert_eq!(said(&mut services("tls_over_rdma")), "hello\n");
+}
+
+#[test]
+fn each_program_says_how_it_is_called() {
+    for name in [
+        "http_over_rdma",
+        "grpc_over_rdma",
+        "tls_over_rdma",
+        "tcp_proxy",
+    ] {
+        let output = run(services(name).arg("--help"));
+        assert!(!output.status.success());
+        let usage = format!("usage: {name} ");
+        assert!(text(&output.stderr).starts_with(&usage), "{name}");
+    }
+}
+
+#[test]
+fn servers_and_clients_are_programs_of_their_own() {
+    let server = Server::start("http_over_rdma", &["serve", "127.0.0.1:0"]);
+    let addr = server.addr.to_string();
+    for http2 in [None, Some("--http2")] {
+        let mut get = services("http_over_rdma");
+        assert_eq!(said(get.args(["get", &addr, "/"]).args(http2)), "hello\n");
+        let missing = run(services("http_over_rdma")
+            .args(["get", &addr, "/no"])
+            .args(http2));
+        assert_eq!(text(&missing.stderr), "404 Not Found\n");
+    }
+    let server = Server::start("grpc_over_rdma", &["serve", "127.0.0.1:0"]);
+    let mut say = services("grpc_over_rdma");
+    assert_eq!(said(say.args(["say", &server.uri(""), "words"])), "words\n");
+}
+
+/// Whether curl is installed, and what it is called with: time limits, and no words of its own.
+pub(crate) fn curl() -> Option<Command> {
+    if Command::new("curl").arg("--version").output().is_err() {
+        println!("not run: curl is not installed (`.ci/run tools`)");
+        return None;
+    }
+    let mut curl = Command::new("curl");
+    curl.args(["--silent", "--show-error", "--fail", "--noproxy", "*"]);
+    curl.args(["--max-time", &LIMIT.as_secs().to_string()]);
+    Some(curl)
+}
+
+#[test]
+fn curl_reads_and_writes_through_the_proxy() {
+    let server = Server::start("http_over_rdma", &["serve", "127.0.0.1:0"]);
+    let addr = server.addr.to_string();
+    let proxy = Server::start("tcp_proxy", &["127.0.0.1:0", &addr]);
+    // Several on one connection. With HTTP/2 curl 7.88 fails at that over TCP too.
+    let Some(mut curl) = curl() else { return };
+    let uri = proxy.uri("/bytes/[1000-1010]");
+    assert_eq!(
+        said(curl.args(["--http1.1", &uri, "--output", "/dev/null"])),
+        ""
+    );
+    let folder = Folder::new();
+    let (up, down) = (folder.path("up"), folder.path("down"));
+    fs::write(&up, bytes(0..1 << 20)).unwrap();
+    for version in ["--http1.1", "--http2-prior-knowledge"] {
+        let mut curl = self::curl().unwrap();
+        assert_eq!(said(curl.args([version, &proxy.uri("/")])), "hello\n");
+        let mut post = self::curl().unwrap();
+        post.args([
+            version,
+            "--header",
+            "content-type: application/octet-stream",
+        ]);
+        post.arg("--data-binary").arg(format!("@{}", up.display()));
+        said(post.arg(proxy.uri("/echo")).arg("--output").arg(&down));
+        assert!(fs::read(&down).unwrap() == bytes(0..1 << 20));
+        let missing = run(self::curl().unwrap().args([version, &proxy.uri("/no")]));
+        assert_eq!(missing.status.code(), Some(22), "an error of HTTP");
+    }
+}
+
+#[test]
+fn curl_notices_that_the_server_behind_the_proxy_is_killed() {
+    let server = Server::start("http_over_rdma", &["serve", "127.0.0.1:0"]);
+    let proxy = Server::start("tcp_proxy", &["127.0.0.1:0", &server.addr.to_string()]);
+    let Some(mut curl) = curl() else { return };
+    let uri = proxy.uri("/bytes/1000000000000");
+    let mut child = curl.arg(uri).stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = child.stdout.take().unwrap();
+    std::io::Read::read_exact(&mut out, &mut [0; 100_000]).unwrap();
+    server.kill();
+    std::io::copy(&mut out, &mut std::io::sink()).unwrap();
+    let code = child.wait().unwrap().code();
+    // CURLE_PARTIAL_FILE or CURLE_RECV_ERROR; 28 is the time limit.
+    assert!(matches!(code, Some(18 | 56)), "{code:?}");
+}
