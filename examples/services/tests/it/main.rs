@@ -2,6 +2,7 @@
 
 mod grpc;
 mod http;
+mod metrics;
 mod programs;
 mod tls;
 
