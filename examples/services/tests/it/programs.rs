@@ -129,6 +129,18 @@ fn servers_and_clients_are_programs_of_their_own() {
     assert_eq!(said(say.args(["say", &server.uri(""), "words"])), "words\n");
 }
 
+/// One short round: the ratios mean nothing here.
+#[test]
+fn the_bar_measures_each_case_on_each_transport() {
+    let printed = said(services("r10").args(["1", "10"]));
+    let cases = printed.lines().skip(1);
+    assert!(cases.clone().count() == 8, "{printed}");
+    for case in cases {
+        assert!(case.contains("event ") && case.contains("busy "), "{case}");
+        assert!(!case.contains("NaN") && !case.contains('-'), "{case}");
+    }
+}
+
 /// Whether curl is installed, and what it is called with: time limits, and no words of its own.
 pub(crate) fn curl() -> Option<Command> {
     if Command::new("curl").arg("--version").output().is_err() {
