@@ -24,6 +24,7 @@ mod examples {
     mod copies;
     mod faults;
     mod host_dpu;
+    mod kv_store;
     mod nbd_server;
     mod rc_pingpong;
     mod rdma;
@@ -52,4 +53,24 @@ mod kills {
     mod chaos;
     mod exports;
     mod rdma;
+}
+
+/// The store of `examples/kv_store`, and its client.
+mod kv_store {
+    #[allow(dead_code, reason = "nothing is deleted")]
+    #[path = "../../../examples/kv_store/client.rs"]
+    mod client;
+    #[path = "../../../examples/kv_store/memory.rs"]
+    mod memory;
+    #[path = "../../../examples/kv_store/store.rs"]
+    mod store;
+    #[allow(dead_code, reason = "the server says the rest")]
+    #[path = "../../../examples/kv_store/wire.rs"]
+    mod wire;
+
+    mod chaos;
+    mod log;
+
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+    type Result<T, E = Error> = std::result::Result<T, E>;
 }

@@ -1,0 +1,255 @@
+//! The server: it meets clients over TCP, exports the memory to them, and does what their messages
+//! ask for. Clients read the memory without it.
+//!
+//! A client is not trusted: what it may send is bounded, it cannot write the memory, and one that
+//! takes no answers blocks itself only.
+
+use std::collections::HashMap;
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::{FutureExt, SinkExt, StreamExt, TryStreamExt};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeVal;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{sleep, timeout};
+use tokio_doca::mem::Access;
+use tokio_doca::rdma::RecvPool;
+use tokio_doca::{Buf, BufPool, Device, Mmap, Rdma, WorkQ};
+use tokio_util::codec::{Framed, LengthDelimitedCodec};
+
+use super::Result;
+use super::memory::Memory;
+use super::store::Store;
+use super::wire::*;
+
+/// The most clients at once. Others wait until one leaves.
+const CLIENTS: usize = 64;
+/// How long a client may take to connect.
+const MEETING: Duration = Duration::from_secs(5);
+/// Messages of a client that it may send before the server has taken the first.
+const MESSAGES: usize = 4;
+/// Bytes of an answer by message: a text is cut off.
+const ANSWER_ROOM: usize = 256;
+/// How many clients' writes it remembers.
+const REMEMBERED: usize = 1 << 16;
+/// How long the server waits after it could not accept a client.
+const PAUSE: Duration = Duration::from_millis(100);
+
+struct Server {
+    device: Device,
+    workq: WorkQ,
+    store: Mutex<Store>,
+    /// The latest write of each client.
+    latest: std::sync::Mutex<HashMap<u32, u64>>,
+    /// Where requests come to. One pool is for all clients, if the device receives from one.
+    requests: RecvPool,
+    shared: bool,
+    answers: BufPool,
+    blob: Vec<u8>,
+}
+
+/// Serves the memory that is this process's standard input.
+pub(crate) async fn serve(address: &str, device: &Device) -> Result<()> {
+    let memfd = io::stdin().as_fd().try_clone_to_owned()?;
+    let workq = WorkQ::builder().build()?;
+    let store = Store::open(Memory::open(memfd, device, &workq)?).await?;
+    let pool = |bytes: usize, bufs: usize| {
+        let mmap = Mmap::builder().device(device).alloc(bytes * bufs)?;
+        BufPool::builder(&mmap).element_size(bytes).build()
+    };
+    let shared = device
+        .info()
+        .caps()
+        .rdma
+        .as_ref()
+        .map_or(0, |caps| caps.max_pooled_room);
+    let requests = pool(MAX_REQUEST.next_multiple_of(64), MESSAGES * CLIENTS)?;
+    let server = Arc::new(Server {
+        blob: store.memory().mmap().export_rdma(device)?,
+        device: device.clone(),
+        workq,
+        store: Mutex::new(store),
+        latest: std::sync::Mutex::default(),
+        requests: RecvPool::new(&requests).credits(MESSAGES as u32),
+        shared: shared >= requests.element_size(),
+        answers: pool(ANSWER_ROOM, MESSAGES * CLIENTS)?,
+    });
+    let listener = TcpListener::bind(address).await?;
+    let (at, pid) = (listener.local_addr()?, std::process::id());
+    let _ = writeln!(io::stdout(), "Listening on {at} as process {pid}");
+    let clients = Arc::new(Semaphore::new(CLIENTS));
+    loop {
+        let permit = Arc::clone(&clients).acquire_owned().await?;
+        match listener.accept().await {
+            Ok((stream, _)) => _ = tokio::spawn(Arc::clone(&server).client(stream, permit)),
+            Err(error) => {
+                complain(&error);
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+fn complain(error: &dyn Display) {
+    let _ = writeln!(io::stderr(), "kv_store: a client: {error}");
+}
+
+impl Server {
+    async fn client(self: Arc<Self>, stream: TcpStream, _permit: OwnedSemaphorePermit) {
+        if let Err(error) = self.meet(stream).await {
+            complain(&error);
+        }
+    }
+
+    async fn meet(&self, mut stream: TcpStream) -> Result<()> {
+        stream.set_nodelay(true)?;
+        let first = timeout(MEETING, stream.read_u8()).await;
+        match first.map_err(|_| "it says nothing")?? {
+            BY_TCP => self.frames(stream).await,
+            BY_RDMA => {
+                let met = timeout(MEETING, self.connect(&mut stream)).await;
+                let rdma = met.map_err(|_| "it did not connect in time")??;
+                drop(stream);
+                self.messages(&rdma).await
+            }
+            other => Err(format!("it speaks something else: {other:#x}").into()),
+        }
+    }
+
+    async fn connect(&self, stream: &mut TcpStream) -> Result<Rdma> {
+        let builder = Rdma::builder(&self.device).permissions(Access::RDMA_READ);
+        let builder = match self.shared {
+            true => builder.recv_pool(&self.requests),
+            false => builder.recv_queue_size(MESSAGES as u32),
+        };
+        let rdma = builder.attach(&self.workq)?;
+        rdma.handshake(stream).await?;
+        stream.write_u32_le(self.blob.len() as u32).await?;
+        stream.write_all(&self.blob).await?;
+        Ok(rdma)
+    }
+
+    /// Answers messages until the client leaves: those that came at once are answered at once.
+    async fn messages(&self, rdma: &Rdma) -> Result<()> {
+        let mut requests = match self.shared {
+            true => rdma.messages(),
+            false => rdma.recv_stream(self.requests.bufs(), MESSAGES),
+        };
+        let mut answers = rdma.send_sink(MESSAGES);
+        loop {
+            let mut next = requests.try_next().await;
+            loop {
+                let request = match next {
+                    Ok(Some(request)) => request.buf.ok_or("an empty message")?,
+                    Err(error) if !error.is_disconnect() => return Err(error.into()),
+                    Ok(None) | Err(_) => return Ok(()),
+                };
+                let mut answer = self.answer(&request).await?;
+                drop(request);
+                answer.truncate(ANSWER_ROOM);
+                let buf = self.answers.alloc().await;
+                buf.extend_from_slice(&answer)?;
+                answers.feed(buf).await?;
+                match requests.try_next().now_or_never() {
+                    Some(more) => next = more,
+                    None => break,
+                }
+            }
+            answers.flush().await?;
+        }
+    }
+
+    /// The same over TCP, whose clients get values from here.
+    async fn frames(&self, stream: TcpStream) -> Result<()> {
+        let mut codec = LengthDelimitedCodec::new();
+        codec.set_max_frame_length(MAX_REQUEST);
+        let mut frames = Framed::with_capacity(stream, codec, 2 * MAX_REQUEST);
+        frames.set_backpressure_boundary(4 * MAX_REQUEST);
+        while let Some(first) = frames.next().await {
+            let mut next = Some(first);
+            while let Some(frame) = next {
+                let frame = frame?;
+                let answer = match Request::decode(&frame) {
+                    Some(request) if request.verb == Verb::Get => self.get(&request).await?,
+                    _ => {
+                        let buf = self.requests.bufs().alloc().await;
+                        buf.extend_from_slice(&frame)?;
+                        self.answer(&buf).await?
+                    }
+                };
+                frames.feed(Bytes::from(answer)).await?;
+                next = frames.next().now_or_never().flatten();
+            }
+            SinkExt::<Bytes>::flush(&mut frames).await?;
+        }
+        Ok(())
+    }
+
+    async fn get(&self, request: &Request<'_>) -> Result<Vec<u8>> {
+        let mut answer = vec![0; ANSWER];
+        let found = self.store.lock().await.get(request.key, &mut answer)?;
+        let status = found.map_or(Status::Absent, |_| Status::Done);
+        let head = Answer::head(status, request.id, found.unwrap_or(0));
+        answer[..ANSWER].copy_from_slice(&head);
+        Ok(answer)
+    }
+
+    /// Does what a request asks for, and answers it.
+    ///
+    /// # Errors
+    ///
+    /// If it is none: whoever sent it is not served any more.
+    async fn answer(&self, message: &Buf) -> Result<Vec<u8>> {
+        let data = message.data()?;
+        let request = Request::decode(&data).ok_or("it is no request")?;
+        let (key, body) = (request.key, message.slice(REQUEST..)?);
+        let done = match request.verb {
+            Verb::Get => Ok(Err("by message values are not to be had: read them".into())),
+            Verb::Time => Ok(Ok(Some(cpu_time()?))),
+            Verb::Put | Verb::Delete => {
+                let mut store = self.store.lock().await;
+                match request.verb {
+                    _ if self.is_late(&request) => Ok(Err("a later request was first".into())),
+                    Verb::Put => store.put(key, &body).await.map(|put| put.map(Some)),
+                    _ => store.delete(key, &body).await.map(Ok),
+                }
+            }
+        };
+        let done = done.unwrap_or_else(|error| Err(format!("the server failed: {error}")));
+        let (status, version, text) = match done {
+            Ok(Some(version)) => (Status::Done, version, String::new()),
+            Ok(None) => (Status::Absent, 0, String::new()),
+            Err(text) => (Status::Refused, 0, text),
+        };
+        let mut answer = Answer::head(status, request.id, version).to_vec();
+        answer.extend(text.bytes());
+        Ok(answer)
+    }
+
+    /// Whether the client has given this write up, and has asked for a later one: a message may lie
+    /// in a connection that has ended.
+    fn is_late(&self, request: &Request<'_>) -> bool {
+        let mut latest = self.latest.lock().expect("nobody panics with it");
+        if latest.len() == REMEMBERED {
+            latest.clear();
+        }
+        let before = latest.entry(request.client).or_default();
+        let late = *before >= request.id;
+        *before = request.id.max(*before);
+        late
+    }
+}
+
+/// The CPU time of this process, in nanoseconds.
+pub(crate) fn cpu_time() -> Result<u64> {
+    let usage = getrusage(UsageWho::RUSAGE_SELF)?;
+    let of = |time: TimeVal| time.tv_sec() as u64 * 1_000_000_000 + time.tv_usec() as u64 * 1_000;
+    Ok(of(usage.user_time()) + of(usage.system_time()))
+}

@@ -1,0 +1,313 @@
+//! A log of records and an index of the newest, in memory that clients read by themselves.
+//!
+//! A put appends a record, marks the old one of its key as superseded, writes the index, and is
+//! then acknowledged, in this order. So
+//!
+//! - who finds a record that is whole and not superseded has the newest value: since the moment at
+//!   which the read began nobody can have got a newer one;
+//! - whatever the server is killed amid, the log has all that was acknowledged. A record counts
+//!   once its head is there, which is written last, and what follows it is no record: the head
+//!   behind it was cleared before. A value that looks like a record is never taken for one.
+//!
+//! The oldest segment is cleaned when no other is free: its live records are appended anew, and it
+//! is cleared. Deletions are records without a value. They are not kept when their segment is
+//! cleaned: what they deleted is older, and so is its segment.
+
+use std::collections::VecDeque;
+
+use tokio_doca::mem::BufSlice;
+
+use super::Result;
+use super::memory::Memory;
+use super::wire::*;
+
+pub(crate) struct Store {
+    memory: Memory,
+    layout: Layout,
+    /// The segments in use, the oldest first. The last is appended to.
+    used: VecDeque<usize>,
+    free: Vec<usize>,
+    /// The number of the last segment's use.
+    segment: u64,
+    /// Where the next record goes.
+    tail: usize,
+    version: u64,
+    /// Bytes of records that the index has.
+    live: usize,
+}
+
+/// What the index has of a key.
+struct Found {
+    old: Option<(usize, Entry)>,
+    /// An entry that could be the key's.
+    free: Option<usize>,
+}
+
+impl Store {
+    /// Takes over what an earlier server has left, if anything.
+    pub(crate) async fn open(memory: Memory) -> Result<Store> {
+        let len = memory.mmap().len();
+        let layout = Layout::of(len);
+        if layout.segments < 4 {
+            return Err(format!("a memory of {len} bytes: it takes {} or more", 8 << 20).into());
+        }
+        let mut store = Store {
+            version: memory.load(VERSION)?,
+            memory,
+            layout,
+            used: VecDeque::new(),
+            free: Vec::new(),
+            segment: 0,
+            tail: 0,
+            live: 0,
+        };
+        store.recover().await?;
+        Ok(store)
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Builds the index anew. Clients of a server that was killed may still read: what they find is
+    /// right, and that they find nothing counts only if the number of starts has not changed.
+    async fn recover(&mut self) -> Result<()> {
+        let boot = self.memory.load(BOOT)?;
+        self.memory.store(BOOT, boot + 1)?;
+        let index = self.layout.index();
+        self.memory.write(index.start, &vec![0; index.len()])?;
+        let mut used = Vec::new();
+        for segment in (0..self.layout.segments).rev() {
+            match self.record(self.layout.segment(segment), None)? {
+                Some((head, ..)) => used.push((head.segment, segment)),
+                None => self.free.push(segment),
+            }
+        }
+        used.sort_unstable();
+        for (number, segment) in used {
+            (self.segment, self.tail) = (number, self.layout.segment(segment));
+            self.used.push_back(segment);
+            while let Some((head, superseded, key)) = self.record(self.tail, Some(number))? {
+                let (at, len) = (self.tail, head.len());
+                let place = Place { at, len };
+                self.version = self.version.max(head.version);
+                // Those of a key lie in the order of their versions.
+                if head.deleted || !superseded {
+                    self.publish(&key, head, place)?;
+                }
+                self.tail += place.room();
+            }
+        }
+        match self.used.is_empty() {
+            true => self.advance()?,
+            // The last record may have been written in part.
+            false => self.memory.write(self.tail, &[0; HEAD])?,
+        }
+        Ok(())
+    }
+
+    /// The record at that place, if there is one, of that use of its segment: its head, whether it
+    /// is superseded, and its key.
+    fn record(&self, at: usize, segment: Option<u64>) -> Result<Option<(Head, bool, Vec<u8>)>> {
+        let end = self.layout.segment(self.segment_of(at) + 1);
+        if at + HEAD > end {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; HEAD];
+        self.memory.read(at, &mut bytes)?;
+        let head = match Head::decode(&bytes) {
+            Some(head) if at + head.len() <= end => head,
+            _ => return Ok(None),
+        };
+        if segment.is_some_and(|segment| segment != head.segment) {
+            return Ok(None);
+        }
+        bytes.resize(head.len(), 0);
+        self.memory.read(at + HEAD, &mut bytes[HEAD..])?;
+        let record = Record::decode(&bytes).ok();
+        Ok(record.map(|record| (head, record.superseded, record.key.to_vec())))
+    }
+
+    fn segment_of(&self, at: usize) -> usize {
+        (at - self.layout.segment(0)) / SEGMENT
+    }
+
+    fn find(&self, key: &[u8]) -> Result<Found> {
+        let hash = hash(key);
+        let (start, mut window) = (self.layout.window(hash), [0; WINDOW]);
+        self.memory.read(start, &mut window)?;
+        let mut free = None;
+        for (at, bytes) in (start..).step_by(ENTRY).zip(window.chunks_exact(ENTRY)) {
+            let entry = Entry::decode(bytes).map_err(|Torn| "the index is damaged")?;
+            let Some(entry) = entry else {
+                free = free.or(Some(at));
+                continue;
+            };
+            if entry.hash == hash && self.is_of(entry.place, key)? {
+                let old = Some((at, entry));
+                return Ok(Found { old, free });
+            }
+        }
+        Ok(Found { old: None, free })
+    }
+
+    fn is_of(&self, place: Place, key: &[u8]) -> Result<bool> {
+        let mut head = [0; HEAD];
+        self.memory.read(place.at, &mut head)?;
+        let mut other = [0; MAX_KEY];
+        let len = Head::decode(&head).map_or(0, |head| head.key_len);
+        self.memory.read(place.at + HEAD, &mut other[..len])?;
+        Ok(&other[..len] == key)
+    }
+
+    /// Appends the value of a key's request, and answers its version: `Err` with a text inside if
+    /// there is no room.
+    pub(crate) async fn put(&mut self, key: &[u8], body: &BufSlice) -> Result<Result<u64, String>> {
+        let head = Head {
+            key_len: key.len(),
+            value_len: body.len() - key.len(),
+            deleted: false,
+            version: self.version + 1,
+            segment: 0,
+        };
+        let (at, len) = (0, head.len());
+        let (found, room) = (self.find(key)?, Place { at, len }.room());
+        let old = found.old.map_or(0, |(_, old)| old.place.room());
+        let (live, capacity) = (self.live + room - old, self.capacity());
+        if live > capacity {
+            let text =
+                format!("full: the log takes {capacity} bytes of records, and would have {live}");
+            return Ok(Err(text));
+        }
+        if found.old.is_none() && found.free.is_none() {
+            let text = "full: all 8 places of this key in the index are taken";
+            return Ok(Err(text.to_owned()));
+        }
+        self.change(key, head, body).await.map(Ok)
+    }
+
+    /// Forgets a key, and answers the version from which on it is not there. `None` if it was not.
+    pub(crate) async fn delete(&mut self, key: &[u8], body: &BufSlice) -> Result<Option<u64>> {
+        let head = Head {
+            key_len: key.len(),
+            value_len: 0,
+            deleted: true,
+            version: self.version + 1,
+            segment: 0,
+        };
+        match self.find(key)?.old {
+            None => Ok(None),
+            Some(_) => self.change(key, head, body).await.map(Some),
+        }
+    }
+
+    /// Adds the value of a key to `out`, and answers its version.
+    pub(crate) fn get(&self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<u64>> {
+        let Some((_, Entry { place, version, .. })) = self.find(key)?.old else {
+            return Ok(None);
+        };
+        let (from, skip) = (out.len(), HEAD + key.len());
+        out.resize(from + place.len - skip, 0);
+        self.memory.read(place.at + skip, &mut out[from..])?;
+        Ok(Some(version))
+    }
+
+    /// The most bytes of live records: with one segment free, and one that is filled, cleaning
+    /// always finds room. An eighth of it is left to what is not live.
+    fn capacity(&self) -> usize {
+        let largest = Place {
+            at: 0,
+            len: HEAD + MAX_KEY + MAX_VALUE,
+        };
+        (self.layout.segments - 2) * (SEGMENT - largest.room()) / 8 * 7
+    }
+
+    async fn change(&mut self, key: &[u8], head: Head, body: &BufSlice) -> Result<u64> {
+        self.make_room(head.len()).await?;
+        // Versions grow also when the latest was that of a deletion, which is not kept for ever.
+        self.memory.store(VERSION, head.version)?;
+        self.version = head.version;
+        let place = self.append(head, body).await?;
+        self.publish(key, head, place)?;
+        Ok(head.version)
+    }
+
+    /// Sees to it that a record of that length, and a cleared head, fit into the last segment, and
+    /// that another one is free.
+    async fn make_room(&mut self, len: usize) -> Result<()> {
+        loop {
+            if self.free.is_empty() {
+                self.clean().await?;
+            }
+            let last = *self.used.back().ok_or("no segment is in use")?;
+            if self.tail + len.next_multiple_of(64) + HEAD <= self.layout.segment(last + 1) {
+                return Ok(());
+            }
+            self.advance()?;
+        }
+    }
+
+    /// Goes on in a free segment, whose first head is cleared.
+    fn advance(&mut self) -> Result<()> {
+        let segment = self.free.pop().ok_or("no segment is free")?;
+        self.used.push_back(segment);
+        self.segment += 1;
+        self.tail = self.layout.segment(segment);
+        Ok(())
+    }
+
+    /// Appends the live records of the oldest segment anew, and clears it. They find room in the
+    /// last segment, which had nothing else when the last free one was taken.
+    async fn clean(&mut self) -> Result<()> {
+        let start = self.layout.segment(self.used[0]);
+        let (mut at, mut number) = (start, None);
+        while let Some((head, superseded, key)) = self.record(at, number)? {
+            let (len, from) = (head.len(), at + HEAD);
+            if !head.deleted && !superseded {
+                let body = self.memory.source(from..at + len)?;
+                let place = self.append(head, &body).await?;
+                self.publish(&key, head, place)?;
+            }
+            number = Some(head.segment);
+            at += Place { at, len }.room();
+        }
+        self.memory.write(start, &[0; HEAD])?;
+        self.free.extend(self.used.pop_front());
+        Ok(())
+    }
+
+    /// Appends a record, of whose existence nobody knows yet.
+    async fn append(&mut self, head: Head, body: impl tokio_doca::mem::Source) -> Result<Place> {
+        let (at, len, segment) = (self.tail, head.len(), self.segment);
+        let (place, head) = (Place { at, len }, Head { segment, ..head });
+        self.memory.write(at + place.room(), &[0; HEAD])?;
+        let crc = self.memory.copy(body, at + HEAD..at + len, head.seed());
+        let head = head.encode(crc.await?);
+        self.memory.write(at, &head)?;
+        self.tail = at + place.room();
+        Ok(place)
+    }
+
+    /// Makes a record the newest of its key.
+    fn publish(&mut self, key: &[u8], head: Head, place: Place) -> Result<()> {
+        let Found { old, free } = self.find(key)?;
+        if let Some((_, old)) = old {
+            self.memory.store(old.place.at + SUPERSEDED, 1)?;
+            self.live -= old.place.room();
+        }
+        let at = old.map(|(at, _)| at);
+        if head.deleted {
+            return at.map_or(Ok(()), |at| self.memory.write(at, &[0; ENTRY]));
+        }
+        let at = at.or(free).ok_or("the index has no place for a key")?;
+        let (hash, version) = (hash(key), head.version);
+        let entry = Entry {
+            hash,
+            place,
+            version,
+        };
+        self.memory.write(at, &entry.encode())?;
+        self.live += place.room();
+        Ok(())
+    }
+}

@@ -1,0 +1,286 @@
+//! `kv_store`: its commands, a server that is killed, and clients that may say anything.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use support::device::adapter;
+use support::programs::*;
+use support::run as run_future;
+use tokio_doca::error::ErrorKind;
+use tokio_doca::mem::{Access, BufInventory, RemoteMmap};
+use tokio_doca::{Device, Mmap, Rdma, WorkQ};
+
+fn on_device() -> Vec<String> {
+    let adapter = adapter().map(|name| ["--device".to_owned(), name]);
+    adapter.into_iter().flatten().collect()
+}
+
+/// A keeper and its server, neither of which outlives its test.
+struct Service {
+    keeper: Child,
+    server: Pid,
+    address: String,
+    lines: Receiver<String>,
+}
+
+impl Service {
+    fn start(flags: &[&str]) -> Service {
+        let mut command = example("kv_store");
+        command
+            .args(["serve", "127.0.0.1:0"])
+            .args(flags)
+            .args(on_device());
+        let mut keeper = command.stdout(Stdio::piped()).spawn().unwrap();
+        let (out, (said, lines)) = (keeper.stdout.take().unwrap(), channel());
+        thread::spawn(move || {
+            let lines = BufReader::new(out).lines();
+            lines
+                .map_while(Result::ok)
+                .all(|line| said.send(line).is_ok())
+        });
+        let mut service = Service {
+            keeper,
+            server: Pid::from_raw(0),
+            address: String::new(),
+            lines,
+        };
+        service.wait();
+        service
+    }
+
+    fn wait(&mut self) {
+        let line = self.lines.recv_timeout(support::LIMIT).unwrap();
+        let words = line.strip_prefix("Listening on ").unwrap();
+        let (address, pid) = words.split_once(" as process ").unwrap();
+        self.address = address.to_owned();
+        self.server = Pid::from_raw(pid.parse().unwrap());
+    }
+
+    fn kill(&mut self) {
+        kill(self.server, Signal::SIGKILL).unwrap();
+        let address = self.address.clone();
+        self.wait();
+        assert_eq!(self.address, address);
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = example("kv_store");
+        command
+            .arg(words[0])
+            .arg(&self.address)
+            .args(&words[1..])
+            .args(on_device());
+        command
+    }
+
+    /// What it prints, and how it ends.
+    fn says(&self, words: &[&str]) -> (String, i32) {
+        let output = run(&mut self.command(words));
+        assert_eq!(text(&output.stderr), "", "{words:?}");
+        (
+            text(&output.stdout).to_owned(),
+            output.status.code().unwrap(),
+        )
+    }
+
+    #[track_caller]
+    fn does(&self, words: &[&str], out: &str) {
+        assert_eq!(self.says(words), (out.to_owned(), 0), "{words:?}");
+    }
+
+    fn meet(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(support::LIMIT)).unwrap();
+        stream
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.keeper.kill();
+        let _ = self.keeper.wait();
+        let _ = kill(self.server, Signal::SIGKILL);
+    }
+}
+
+fn failed(output: &Output) -> String {
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), ""));
+    text(&output.stderr).to_owned()
+}
+
+const STARTS: &str = "start what a program starts itself";
+
+#[test]
+fn values_are_put_read_and_deleted_and_outlive_their_server() {
+    if is_emulated(STARTS) {
+        return;
+    }
+    let mut service = Service::start(&[]);
+    assert_eq!(service.says(&["get", "colour"]), (String::new(), 3));
+    service.does(&["put", "colour", "green"], "");
+    service.does(&["get", "colour"], "green");
+    service.does(&["put", "colour", "blue"], "");
+    service.does(&["put", "empty", ""], "");
+    service.kill();
+    service.does(&["get", "colour"], "blue");
+    service.does(&["get", "empty"], "");
+    service.does(&["delete", "colour"], "");
+    assert_eq!(service.says(&["delete", "colour"]), (String::new(), 3));
+    service.kill();
+    assert_eq!(service.says(&["get", "colour"]), (String::new(), 3));
+    service.does(&["get", "empty"], "");
+}
+
+#[test]
+fn a_load_says_how_fast_gets_were_in_each_mode_and_by_tcp() {
+    if is_emulated(STARTS) {
+        return;
+    }
+    let service = Service::start(&[]);
+    let load = ["load", "--clients", "3", "--keys", "20", "--seconds", "0"];
+    for (flag, name) in [
+        ("--busy", "busy"),
+        ("--hybrid", "hybrid"),
+        ("--threads=", "event"),
+        ("--tcp", "tcp"),
+    ] {
+        let flag = if flag == "--threads=" {
+            &["--threads", "1"][..]
+        } else {
+            &[flag]
+        };
+        for puts in ["0", "20"] {
+            let (out, code) = service.says(&[&load, flag, &["--puts", puts]].concat());
+            assert_eq!(code, 0, "{out}");
+            assert!(out.starts_with(&format!("{name}: 3 clients")), "{out}");
+            let parts = [
+                " gets/s, p50 ",
+                " us, p99 ",
+                " puts/s; CPU per get: clients ",
+            ];
+            assert!(parts.iter().all(|part| out.contains(part)), "{out}");
+        }
+    }
+}
+
+#[test]
+fn wrong_arguments_and_values_are_named_in_one_line() {
+    if is_emulated(STARTS) {
+        return;
+    }
+    let service = Service::start(&["--memory", "8388608"]);
+    let (long, key) = ("x".repeat(65_537), "k".repeat(257));
+    for (words, part) in [
+        (&["put", "key"][..], "what?"),
+        (&["fetch", "key"], "what?"),
+        (&["get", "key", "--fast"], "there is no flag \"--fast\""),
+        (&["get", "key", "--patience"], "--patience needs a value"),
+        (
+            &["get", "key", "--patience", "soon"],
+            "--patience: invalid digit",
+        ),
+        (
+            &["put", "key", &long],
+            "a key has 1 to 256 bytes, and a value 65536",
+        ),
+        (&["put", &key, "value"], "a key has 1 to 256 bytes"),
+    ] {
+        let error = failed(&run(&mut service.command(words)));
+        assert!(
+            error.contains(part) && error.lines().count() == 1,
+            "{words:?}: {error}"
+        );
+    }
+    let load = ["load", "--value", "60000", "--keys", "1000"];
+    let error = failed(&run(&mut service.command(&load)));
+    assert!(error.contains("full: the log takes "), "{error}");
+    let mut command = example("kv_store");
+    command.args(["serve", "127.0.0.1:0", "--memory", "100000"]);
+    let error = failed(&run(&mut command));
+    assert!(error.contains("it takes 8388608 or more"), "{error}");
+    let mut command = example("kv_store");
+    command.args(["get", "127.0.0.1:1", "key", "--patience", "50"]);
+    let error = failed(&run(&mut command));
+    assert!(error.contains("not done within 50ms"), "{error}");
+    let help = run(example("kv_store").arg("-h"));
+    assert!(help.status.success() && text(&help.stdout).contains("kv_store serve ADDRESS"));
+}
+
+/// Each is told, or cut off, and the others are served.
+#[test]
+fn clients_that_say_something_else_harm_nobody() {
+    if is_emulated(STARTS) {
+        return;
+    }
+    let service = Service::start(&[]);
+    service.does(&["put", "colour", "green"], "");
+    let frame = |bytes: &[u8]| [&(bytes.len() as u32).to_be_bytes(), bytes].concat();
+    // A key that is longer than the request, and one of no bytes.
+    let mut longer = [0; 16];
+    (longer[0], longer[2]) = (2, 200);
+    let mut none = [0; 16];
+    none[0] = 1;
+    let (huge, unknown) = ([0xff; 4], frame(&[9; 64]));
+    for bytes in [
+        &b"GET / HTTP/1.1\r\n\r\n"[..],
+        b"Rwhatever this is, it is no blob of an endpoint",
+        b"R\0\0\0\0",
+        &[b"T", &huge[..]].concat(),
+        &[b"T", &unknown[..]].concat(),
+        &[b"T", &frame(&longer)[..]].concat(),
+        &[b"T", &frame(&none)[..]].concat(),
+        &[b"T", &frame(&[])[..]].concat(),
+    ] {
+        let mut stream = service.meet();
+        stream.write_all(bytes).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        // The server says nothing but the half of a handshake, and leaves.
+        let mut said = Vec::new();
+        let ended = stream.read_to_end(&mut said);
+        assert!(ended.is_err() || said.len() < 2048, "{bytes:?}: {said:?}");
+    }
+    let silent = service.meet();
+    service.does(&["get", "colour"], "green");
+    drop(silent);
+    let server = service.server;
+    kill(server, None).expect("it is the same server");
+}
+
+#[test]
+fn a_client_cannot_write_the_memory() {
+    if is_emulated(STARTS) {
+        return;
+    }
+    let service = Service::start(&[]);
+    service.does(&["put", "colour", "green"], "");
+    let device = match adapter() {
+        Some(name) => Device::open(&name).unwrap(),
+        None => Device::open_default().unwrap(),
+    };
+    run_future(async {
+        let workq = WorkQ::builder().build().unwrap();
+        let rdma = Rdma::builder(&device).attach(&workq).unwrap();
+        let mut stream = service.meet();
+        stream.write_all(b"R").unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let mut stream = tokio::net::TcpStream::from_std(stream).unwrap();
+        rdma.handshake(&mut stream).await.unwrap();
+        use tokio::io::AsyncReadExt;
+        let mut blob = vec![0; stream.read_u32_le().await.unwrap() as usize];
+        stream.read_exact(&mut blob).await.unwrap();
+        let memory = RemoteMmap::from_export(&device, &blob).await.unwrap();
+        assert_eq!(memory.access(), Access::RDMA_READ);
+        let mmap = Mmap::builder().device(&device).alloc(64).unwrap();
+        let zeroes = BufInventory::with_capacity(1)
+            .buf_filled(&mmap, ..)
+            .unwrap();
+        let refused = rdma.write(&zeroes, &memory.buf(..64).unwrap()).await;
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::NotPermitted);
+    });
+    service.does(&["get", "colour"], "green");
+}

@@ -1,0 +1,288 @@
+//! Clients that put and get, and a server, all of which are killed at random moments.
+//!
+//! Each process of a client owns its keys, and notes in a file what it is about to put and what was
+//! acknowledged; all read the keys of all. `TOKIO_DOCA_CHAOS_SECONDS` says for how long (2),
+//! `TOKIO_DOCA_CHAOS_SEED` repeats the choices of a run.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use support::device::needs_soft;
+use support::peer::{Peer, hear, role, say};
+use support::programs::*;
+use support::random::{Random, setting};
+use support::{LIMIT, pattern, run, test_name};
+use tokio_doca::{Device, WorkQ};
+
+use super::client::Client;
+
+const TEST: &str = test_name!(what_was_acknowledged_is_never_lost_nor_torn_nor_older);
+const CLIENTS: usize = 4;
+/// Keys of each process.
+const KEYS: usize = 4;
+/// How many owners of a client's keys are read: the one that lives, and those before it.
+const KEPT: usize = 2;
+
+/// Of the keys of one process: the numbers of the puts that it has begun, and that were
+/// acknowledged. It survives the process.
+struct Notes(File);
+
+impl Notes {
+    fn path(folder: &Path, owner: usize) -> PathBuf {
+        folder.join(owner.to_string())
+    }
+
+    fn create(folder: &Path, owner: usize) -> Notes {
+        let path = Notes::path(folder, owner);
+        let mut options = File::options();
+        let file = options.read(true).write(true).create_new(true).open(path);
+        let file = file.unwrap();
+        file.set_len(KEYS as u64 * 16).unwrap();
+        Notes(file)
+    }
+
+    fn at(key: usize, acknowledged: bool) -> u64 {
+        key as u64 * 16 + u64::from(acknowledged) * 8
+    }
+
+    fn get(&self, key: usize, acknowledged: bool) -> u64 {
+        let mut word = [0; 8];
+        let at = Notes::at(key, acknowledged);
+        self.0.read_exact_at(&mut word, at).unwrap();
+        u64::from_le_bytes(word)
+    }
+
+    fn set(&self, key: usize, acknowledged: bool, number: u64) {
+        let at = Notes::at(key, acknowledged);
+        self.0.write_all_at(&number.to_le_bytes(), at).unwrap();
+    }
+}
+
+fn name(owner: usize, key: usize) -> Vec<u8> {
+    format!("{owner} {key}").into_bytes()
+}
+
+/// The value of a put, of a length that nobody guesses.
+fn value(owner: usize, key: usize, number: u64) -> Vec<u8> {
+    let len = Random(number ^ (owner * KEYS + key) as u64).below(1000) as usize;
+    let mut value = number.to_le_bytes().to_vec();
+    value.extend(pattern((owner + key) as u8 ^ number as u8, len));
+    value
+}
+
+/// A client and what it has seen: the version and the number of each key.
+struct Member {
+    client: Client,
+    folder: PathBuf,
+    seen: HashMap<Vec<u8>, (u64, u64)>,
+}
+
+impl Member {
+    /// Reads a key, and compares it with the notes of its owner: those from before the get, and
+    /// those from after it.
+    async fn check(&mut self, owner: usize, notes: &Notes, key: usize) {
+        let least = notes.get(key, true);
+        let name = name(owner, key);
+        let got = self.client.get(&name).await.unwrap();
+        let most = notes.get(key, false);
+        let Some(got) = got else {
+            assert_eq!(least, 0, "a value of owner {owner} is lost");
+            assert!(!self.seen.contains_key(&name), "it was there before");
+            return;
+        };
+        let number = u64::from_le_bytes(got.data[..8].try_into().unwrap());
+        assert!(got.data == value(owner, key, number), "a torn value");
+        assert!(
+            (least..=most).contains(&number),
+            "{least} to {most}: {number}"
+        );
+        let now = (got.version, number);
+        let before = self.seen.insert(name, now).unwrap_or_default();
+        assert!(
+            now.0 >= before.0 && now.1 >= before.1,
+            "{before:?}, {now:?}"
+        );
+    }
+}
+
+/// A process, which is told its number, where the server is, and where the notes are. Clients are
+/// numbered on, each that takes the place of one that was killed by its number and `CLIENTS`.
+fn member(args: &str) {
+    let [owner, address, folder] = args.splitn(3, ' ').collect::<Vec<_>>()[..] else {
+        panic!("{args}");
+    };
+    let (owner, folder) = (owner.parse::<usize>().unwrap(), Path::new(folder));
+    let device = Device::open_default().unwrap();
+    let workq = WorkQ::builder().build().unwrap();
+    let mut random = Random(owner as u64);
+    let mut member = Member {
+        client: Client::new(address, &device, &workq, LIMIT).unwrap(),
+        folder: folder.to_owned(),
+        seen: HashMap::new(),
+    };
+    let notes = Notes::create(folder, owner);
+    let (end, ended) = channel();
+    thread::spawn(move || {
+        // It says nothing else, or closes.
+        hear();
+        end.send(()).unwrap();
+    });
+    say("begun");
+    let mut gets = 0;
+    run(async {
+        while ended.try_recv().is_err() {
+            match random.below(4) {
+                0 => {
+                    let key = random.below(KEYS as u64) as usize;
+                    let number = notes.get(key, false) + 1;
+                    notes.set(key, false, number);
+                    let value = value(owner, key, number);
+                    member.client.put(&name(owner, key), &value).await.unwrap();
+                    notes.set(key, true, number);
+                }
+                _ => gets += usize::from(member.random_check(&mut random).await),
+            }
+        }
+    });
+    let puts: u64 = (0..KEYS).map(|key| notes.get(key, true)).sum();
+    say(&format!("{gets} {puts}"));
+}
+
+impl Member {
+    /// Checks a key of somebody's, if that process has notes.
+    async fn random_check(&mut self, random: &mut Random) -> bool {
+        let owners = std::fs::read_dir(&self.folder).unwrap();
+        let owners = owners.map(|entry| entry.unwrap().file_name());
+        let mut owners: Vec<usize> = owners
+            .map(|name| name.to_str().unwrap().parse().unwrap())
+            .collect();
+        owners.sort_unstable();
+        let some = owners.len().min(CLIENTS * KEPT);
+        let owner = owners[owners.len() - 1 - random.below(some as u64) as usize];
+        // Old notes are removed.
+        let Ok(notes) = File::open(Notes::path(&self.folder, owner)) else {
+            return false;
+        };
+        let key = random.below(KEYS as u64) as usize;
+        self.check(owner, &Notes(notes), key).await;
+        true
+    }
+}
+
+/// The keeper, and its server.
+struct Service {
+    keeper: Child,
+    lines: Receiver<String>,
+    server: Pid,
+    address: String,
+}
+
+impl Service {
+    fn start() -> Service {
+        let mut command = example("kv_store");
+        command.args(["serve", "127.0.0.1:0"]);
+        let mut keeper = command.stdout(Stdio::piped()).spawn().unwrap();
+        let (out, (said, lines)) = (keeper.stdout.take().unwrap(), channel());
+        thread::spawn(move || {
+            let lines = BufReader::new(out).lines();
+            lines
+                .map_while(Result::ok)
+                .all(|line| said.send(line).is_ok())
+        });
+        let mut service = Service {
+            keeper,
+            lines,
+            server: Pid::from_raw(0),
+            address: String::new(),
+        };
+        service.wait();
+        service
+    }
+
+    /// Waits until a server listens.
+    fn wait(&mut self) {
+        let line = self.lines.recv_timeout(LIMIT).unwrap();
+        let words = line.strip_prefix("Listening on ").unwrap();
+        let (address, pid) = words.split_once(" as process ").unwrap();
+        self.address = address.to_owned();
+        self.server = Pid::from_raw(pid.parse().unwrap());
+    }
+
+    fn kill_server(&mut self) {
+        kill(self.server, Signal::SIGKILL).unwrap();
+        self.wait();
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.keeper.kill();
+        let _ = self.keeper.wait();
+        let _ = kill(self.server, Signal::SIGKILL);
+    }
+}
+
+#[test]
+fn what_was_acknowledged_is_never_lost_nor_torn_nor_older() {
+    if let Some(args) = role() {
+        return member(&args);
+    }
+    let soft = needs_soft("its processes open the default device");
+    if soft || is_emulated("start what a program starts itself") {
+        return;
+    }
+    let seconds = setting("TOKIO_DOCA_CHAOS_SECONDS").unwrap_or(2);
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+    let seed = setting("TOKIO_DOCA_CHAOS_SEED").unwrap_or(now);
+    println!("TOKIO_DOCA_CHAOS_SEED={seed}");
+    let (mut random, folder) = (Random(seed), Folder::new());
+    let mut service = Service::start();
+    let mut owners = 0_usize;
+    let mut start = |service: &Service| {
+        let path = folder.0.to_str().unwrap();
+        let peer = Peer::start(TEST, &format!("{owners} {} {path}", service.address));
+        // Nobody reads the keys of the owners from long ago.
+        if let Some(old) = owners.checked_sub(CLIENTS * (KEPT + 1)) {
+            let _ = std::fs::remove_file(Notes::path(&folder.0, old));
+        }
+        owners += 1;
+        peer
+    };
+    let mut clients: Vec<Peer> = (0..CLIENTS).map(|_| start(&service)).collect();
+    clients.iter_mut().for_each(|client| _ = client.hear());
+    let (begun, mut kills) = (Instant::now(), [0, 0]);
+    while begun.elapsed() < Duration::from_secs(seconds) {
+        // The moment is what is random here.
+        thread::sleep(Duration::from_micros(random.below(60_000)));
+        if random.below(2) == 0 {
+            service.kill_server();
+            kills[0] += 1;
+        } else {
+            let client = &mut clients[random.below(CLIENTS as u64) as usize];
+            client.kill();
+            *client = start(&service);
+            client.hear();
+            kills[1] += 1;
+        }
+    }
+    let (mut gets, mut puts) = (0, 0);
+    for mut client in clients {
+        client.say("end");
+        let done = client.hear();
+        let (got, put) = done.split_once(' ').unwrap();
+        gets += got.parse::<u64>().unwrap();
+        puts += put.parse::<u64>().unwrap();
+        client.ends();
+    }
+    println!("{gets} gets and {puts} puts of those alive; {kills:?} servers and clients killed");
+    assert!(gets > 0 && puts > 0);
+}

@@ -1,0 +1,279 @@
+//! The log and the index of the store, whose process dies amid any of its writes.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::unistd::ftruncate;
+use support::random::{Random, setting};
+use support::run;
+use tokio_doca::mem::BufSlice;
+use tokio_doca::soft::Soft;
+use tokio_doca::{BufPool, Device, Mmap, WorkQ};
+
+use super::memory::Memory;
+use super::store::Store;
+use super::wire::*;
+
+const MEMORY: usize = 8 << 20;
+/// What a get must find.
+type Model = HashMap<Vec<u8>, Vec<u8>>;
+
+/// Memory that outlives its servers.
+struct Host {
+    memfd: OwnedFd,
+    device: Device,
+    pool: BufPool,
+    workq: WorkQ,
+}
+
+impl Host {
+    fn new() -> Host {
+        let memfd = memfd_create(c"test", MFdFlags::MFD_ALLOW_SEALING).unwrap();
+        ftruncate(&memfd, MEMORY as i64).unwrap();
+        let device = Soft::builder().build().open("pf0").unwrap();
+        let mmap = Mmap::builder().device(&device).alloc(4 << 17).unwrap();
+        Host {
+            memfd,
+            pool: BufPool::builder(&mmap)
+                .element_size(1 << 17)
+                .build()
+                .unwrap(),
+            device,
+            workq: WorkQ::builder().build().unwrap(),
+        }
+    }
+
+    fn memory(&self) -> Memory {
+        let memfd = self.memfd.try_clone().unwrap();
+        Memory::open(memfd, &self.device, &self.workq).unwrap()
+    }
+
+    async fn store(&self) -> Store {
+        Store::open(self.memory()).await.unwrap()
+    }
+
+    fn body(&self, key: &[u8], value: &[u8]) -> BufSlice {
+        let buf = self.pool.try_alloc().unwrap();
+        buf.extend_from_slice(key).unwrap();
+        buf.extend_from_slice(value).unwrap();
+        buf.slice(..).unwrap()
+    }
+
+    async fn put(&self, store: &mut Store, key: &[u8], value: &[u8]) -> super::Result<u64> {
+        let body = self.body(key, value);
+        store.put(key, &body).await?.map_err(Into::into)
+    }
+
+    async fn delete(&self, store: &mut Store, key: &[u8]) -> super::Result<Option<u64>> {
+        store.delete(key, &self.body(key, &[])).await
+    }
+}
+
+fn get(store: &Store, key: &[u8]) -> Option<Vec<u8>> {
+    let mut value = Vec::new();
+    store.get(key, &mut value).unwrap().map(|_| value)
+}
+
+#[track_caller]
+fn check(store: &Store, model: &Model, but: &[u8]) {
+    for (key, value) in model.iter().filter(|(key, _)| *key != but) {
+        assert!(get(store, key).as_ref() == Some(value), "{key:?}");
+    }
+}
+
+/// What is done with a process that may die.
+#[derive(Clone, Copy)]
+enum Step {
+    Put(usize),
+    Delete,
+}
+
+/// Does the step in a process that dies amid its n-th write, for each n, on what `fill` has left.
+/// What is found afterwards is what was there before, or what the step made; and the store works.
+async fn dies_anywhere(fill: usize, step: Step) {
+    let mut deaths = 0;
+    let mut ended = false;
+    while !ended {
+        let (host, mut model) = (Host::new(), Model::new());
+        let mut store = host.store().await;
+        for number in 0..fill {
+            // Each has an older one, of which the last stays live for long.
+            let key = format!("key {}", number % (fill / 2)).into_bytes();
+            let value = support::pattern(number as u8, 50_000 + number);
+            host.put(&mut store, &key, &value).await.unwrap();
+            model.insert(key, value);
+        }
+        host.delete(&mut store, b"key 0").await.unwrap();
+        model.remove(&b"key 0"[..]);
+        let key = b"key 1".to_vec();
+        let old = model.get(&key).cloned();
+        store.memory().lives.set(Some(deaths));
+        let (new, done) = match step {
+            Step::Put(len) => {
+                let value = support::pattern(77, len);
+                let put = host.put(&mut store, &key, &value).await;
+                (Some(value), put.is_ok())
+            }
+            Step::Delete => (None, host.delete(&mut store, &key).await.is_ok()),
+        };
+        ended = done;
+        // The next server may die too, while it takes over.
+        let memory = host.memory();
+        memory.lives.set(Some(deaths % 50));
+        drop(Store::open(memory).await);
+        let mut store = host.store().await;
+        let now = get(&store, &key);
+        assert!(now == new || (!done && now == old), "after {deaths} writes");
+        check(&store, &model, &key);
+        assert_eq!(get(&store, b"key 0"), None);
+        host.put(&mut store, &key, b"once more").await.unwrap();
+        let store = host.store().await;
+        assert_eq!(get(&store, &key).unwrap(), b"once more");
+        check(&store, &model, &key);
+        deaths += 1;
+    }
+    assert!(deaths > 3, "{deaths} writes");
+}
+
+#[test]
+fn a_put_is_there_as_a_whole_or_not_at_all_whatever_it_died_amid() {
+    run(dies_anywhere(8, Step::Put(100)));
+}
+
+#[test]
+fn so_is_a_deletion() {
+    run(dies_anywhere(8, Step::Delete));
+}
+
+#[test]
+fn so_is_a_put_that_cleans_a_segment() {
+    // As many as fill all segments but one, so that the put takes the last that is free.
+    let records = SEGMENT / 50_200 * (Layout::of(MEMORY).segments - 1);
+    run(dies_anywhere(records - 1, Step::Put(60_000)));
+}
+
+/// Records that a value is full of are never taken for ones, whatever was cut off before them.
+#[test]
+fn a_value_that_looks_like_records_is_none() {
+    run(async {
+        for lives in 0..16 {
+            let host = Host::new();
+            let mut store = host.store().await;
+            let head = Head {
+                key_len: 4,
+                value_len: 4,
+                deleted: false,
+                version: 1 << 40,
+                segment: 1,
+            };
+            let body = b"fakefake";
+            let mut record = head
+                .encode(crc32c::crc32c_append(head.seed(), body))
+                .to_vec();
+            record.extend_from_slice(body);
+            record.resize(64, 0);
+            // Records begin at multiples of 64, and so do these.
+            let mut value = vec![0; 64 - HEAD - 4];
+            value.extend(record.repeat(100));
+            store.memory().lives.set(Some(lives));
+            let put = host.put(&mut store, b"full", &value).await;
+            // The next record is short, and lies where that one has or would have begun.
+            let mut store = host.store().await;
+            host.put(&mut store, b"tiny", b"").await.unwrap();
+            let store = host.store().await;
+            assert_eq!(get(&store, b"fake"), None, "{lives}");
+            assert_eq!(get(&store, b"tiny").unwrap(), b"");
+            assert!(put.is_err() || get(&store, b"full").unwrap() == value);
+        }
+    });
+}
+
+#[test]
+fn random_puts_and_deletions_leave_what_a_map_has() {
+    let seed = setting("TOKIO_DOCA_CHAOS_SEED").unwrap_or(7);
+    let mut random = Random(seed);
+    run(async {
+        let (host, mut model) = (Host::new(), Model::new());
+        let (mut store, mut last, mut refused) = (host.store().await, 0, 0);
+        for round in 0..3000 {
+            let key = format!("{}", random.below(150)).into_bytes();
+            let version = if random.below(4) == 0 {
+                let deleted = host.delete(&mut store, &key).await.unwrap();
+                assert_eq!(deleted.is_some(), model.remove(&key).is_some());
+                deleted
+            } else {
+                let value = support::pattern(round as u8, random.below(MAX_VALUE as u64) as usize);
+                let put = host.put(&mut store, &key, &value).await;
+                match put {
+                    Ok(version) => {
+                        model.insert(key, value);
+                        Some(version)
+                    }
+                    Err(error) => {
+                        assert!(error.to_string().starts_with("full: "), "{error}");
+                        refused += 1;
+                        None
+                    }
+                }
+            };
+            if let Some(version) = version {
+                assert!(version > last);
+                last = version;
+            }
+            if random.below(200) == 0 {
+                store = host.store().await;
+            }
+            if random.below(50) == 0 {
+                check(&store, &model, b"");
+                let live: usize = model.values().map(|value| value.len() + HEAD).sum();
+                assert!(live < MEMORY);
+            }
+        }
+        check(&store, &model, b"");
+        for number in 0..150 {
+            let key = number.to_string().into_bytes();
+            assert_eq!(get(&store, &key).as_ref(), model.get(&key));
+        }
+        // About 80 of 32 KiB are live, and there is room for most.
+        assert!(refused < 1500, "seed {seed}: {refused} puts found no room");
+    });
+}
+
+#[test]
+fn torn_entries_and_records_are_told_from_whole_ones() {
+    let place = Place { at: 4096, len: 77 };
+    let entry = Entry {
+        hash: hash(b"key"),
+        place,
+        version: 9,
+    };
+    let bytes = entry.encode();
+    assert_eq!(Entry::decode(&bytes).unwrap(), Some(entry));
+    let head = Head {
+        key_len: 3,
+        value_len: 100,
+        deleted: false,
+        version: 9,
+        segment: 2,
+    };
+    let body = support::pattern(1, 103);
+    let mut record = head
+        .encode(crc32c::crc32c_append(head.seed(), &body))
+        .to_vec();
+    record.extend(body);
+    assert_eq!(Record::decode(&record).unwrap().head, head);
+    for at in 0..ENTRY {
+        let mut torn = bytes;
+        torn[at] ^= 1;
+        assert!(Entry::decode(&torn).is_err(), "{at}");
+    }
+    for at in (0..record.len()).filter(|at| !(SUPERSEDED..HEAD).contains(at)) {
+        let mut torn = record.clone();
+        torn[at] ^= 1;
+        assert!(Record::decode(&torn).is_err(), "{at}");
+    }
+    assert!(!Record::decode(&record).unwrap().superseded);
+    record[SUPERSEDED] = 1;
+    assert!(Record::decode(&record).unwrap().superseded);
+}
