@@ -18,9 +18,10 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_doca::mem::RemoteMmap;
 use tokio_doca::{Buf, BufPool, Device, Mmap, Rdma, WorkQ};
+use zerocopy::{FromBytes, IntoBytes};
 
-use super::Result;
 use super::wire::*;
+use super::{Error, Result};
 
 /// The most keys whose places it remembers.
 const PLACES: usize = 1 << 16;
@@ -28,7 +29,6 @@ const PLACES: usize = 1 << 16;
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(500)];
 
 /// A value, and a number that is larger than that of all that its key had before.
-#[derive(Debug, PartialEq)]
 pub(crate) struct Value {
     pub(crate) version: u64,
     pub(crate) data: Vec<u8>,
@@ -42,8 +42,8 @@ pub(crate) struct Client {
     patience: Duration,
     link: Option<Link>,
     /// Where the records are, by the hashes of their keys.
-    places: HashMap<u64, u64, BuildHasherDefault<Hashed>>,
-    /// A number of its own, and that of its requests.
+    places: HashMap<u64, Place, BuildHasherDefault<Hashed>>,
+    /// A number of its own, and that of its latest request.
     id: u32,
     requests: u64,
 }
@@ -53,30 +53,17 @@ struct Link {
     memory: RemoteMmap,
     layout: Layout,
     boot: Vec<u8>,
+    pool: BufPool,
 }
 
-/// Hashes what is a hash.
-#[derive(Default)]
-struct Hashed(u64);
-
-impl Hasher for Hashed {
-    fn write(&mut self, _: &[u8]) {}
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
-/// What one look has found.
+/// What one try has found.
 enum Found {
     Value(Value),
     Absent,
     /// It was written meanwhile, or is superseded.
     Stale,
+    /// What the server says.
+    Refused(String),
 }
 
 impl Client {
@@ -88,7 +75,7 @@ impl Client {
         workq: &WorkQ,
         patience: Duration,
     ) -> Result<Client> {
-        let element = MAX_REQUEST.next_multiple_of(64);
+        let element = room(MAX_REQUEST);
         let mmap = Mmap::builder().device(device).alloc(4 * element)?;
         Ok(Client {
             address: address.to_owned(),
@@ -107,28 +94,14 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// If the server cannot be reached, or what was read is torn, for as long as its patience
-    /// lasts.
+    /// If the server cannot be reached, or what was read is torn, until its patience ends.
     pub(crate) async fn get(&mut self, key: &[u8]) -> Result<Option<Value>> {
         if let (Some(link), Some(&place)) = (&self.link, self.places.get(&hash(key)))
-            && let place = Place::unpack(place)
-            && let Ok(Found::Value(value)) = link.record(&self.pool, place, key, None).await
+            && let Ok(Found::Value(value)) = link.record(place, key, None).await
         {
             return Ok(Some(value));
         }
-        let end = Instant::now() + self.patience;
-        let mut tries = 0;
-        loop {
-            let looked = timeout_at(end, self.look(key)).await;
-            let late = match looked {
-                Ok(Ok(Found::Value(value))) => return Ok(Some(value)),
-                Ok(Ok(Found::Absent)) => return Ok(None),
-                Ok(Ok(Found::Stale)) => "what it reads is written all the while".into(),
-                Ok(Err(error)) => self.unlink(error),
-                Err(_) => "the server does not answer".into(),
-            };
-            self.wait(&mut tries, end, late).await?;
-        }
+        self.ask(Verb::Get, key, &[]).await
     }
 
     /// Puts a value, and answers its version.
@@ -138,9 +111,8 @@ impl Client {
     /// What the server says, if the store is full for instance; or if it does not answer in time:
     /// the value may be put then, unless a later request of this client comes first.
     pub(crate) async fn put(&mut self, key: &[u8], value: &[u8]) -> Result<u64> {
-        check(key, value)?;
-        let version = self.ask(Verb::Put, key, value).await?;
-        version.ok_or_else(|| "the server knows no such key".into())
+        let put = self.ask(Verb::Put, key, value).await?;
+        put.map_or(Err("an answer to nothing".into()), |put| Ok(put.version))
     }
 
     /// Deletes a key, and answers the version from which on it is absent. `None` if it was.
@@ -149,58 +121,60 @@ impl Client {
     ///
     /// As [`Client::put`].
     pub(crate) async fn delete(&mut self, key: &[u8]) -> Result<Option<u64>> {
-        check(key, &[])?;
-        self.ask(Verb::Delete, key, &[]).await
+        let deleted = self.ask(Verb::Delete, key, &[]).await?;
+        Ok(deleted.map(|deleted| deleted.version))
     }
 
-    /// Asks the server, and answers the version that it says.
+    /// Tries until it is done.
     pub(crate) async fn ask(
         &mut self,
         verb: Verb,
         key: &[u8],
         value: &[u8],
-    ) -> Result<Option<u64>> {
-        let end = Instant::now() + self.patience;
-        let mut tries = 0;
+    ) -> Result<Option<Value>> {
+        if verb != Verb::Time && !fits(key.len(), value.len()) {
+            let text = format!("a key has 1 to {MAX_KEY} bytes, and a value {MAX_VALUE}");
+            return Err(text.into());
+        }
+        let (end, mut tries) = (Instant::now() + self.patience, 0);
         loop {
-            let late = match timeout_at(end, self.message(verb, key, value)).await {
-                Ok(Ok((Status::Done, version, _))) => return Ok(Some(version)),
-                Ok(Ok((Status::Absent, ..))) => return Ok(None),
-                Ok(Ok((Status::Refused, _, text))) => return Err(text.into()),
+            let error = match timeout_at(end, self.once(verb, key, value)).await {
+                Ok(Ok(Found::Value(value))) => return Ok(Some(value)),
+                Ok(Ok(Found::Absent)) => return Ok(None),
+                Ok(Ok(Found::Refused(text))) => return Err(text.into()),
+                Ok(Ok(Found::Stale)) => Error::from("what it reads is written all the while"),
                 Ok(Err(error)) => self.unlink(error),
                 Err(_) => self.unlink("the server does not answer".into()),
             };
-            self.wait(&mut tries, end, late).await?;
+            if Instant::now() >= end {
+                let (address, patience) = (&self.address, self.patience);
+                return Err(format!("{address}: not done within {patience:?}: {error}").into());
+            }
+            match self.link {
+                // A writer needs a moment.
+                Some(_) if tries < 8 => yield_now().await,
+                _ => sleep(PAUSES[1].min(PAUSES[0] * (1 << tries.min(8)))).await,
+            }
+            tries += 1;
         }
     }
 
-    fn unlink(&mut self, error: super::Error) -> super::Error {
+    fn unlink(&mut self, error: Error) -> Error {
         self.link = None;
         error
     }
 
-    /// Waits before the next try.
-    async fn wait(&self, tries: &mut u32, end: Instant, late: super::Error) -> Result<()> {
-        if Instant::now() >= end {
-            let (address, patience) = (&self.address, self.patience);
-            return Err(format!("{address}: not done within {patience:?}: {late}").into());
-        }
-        let pause = PAUSES[0] * 2_u32.pow((*tries).min(10));
-        *tries += 1;
-        match self.link {
-            // A writer needs a moment.
-            Some(_) if *tries < 8 => yield_now().await,
-            Some(_) => sleep(PAUSES[0]).await,
-            None => sleep(pause.min(PAUSES[1])).await,
-        }
-        Ok(())
-    }
-
-    async fn link(&mut self) -> Result<&Link> {
+    async fn once(&mut self, verb: Verb, key: &[u8], value: &[u8]) -> Result<Found> {
         if self.link.is_none() {
             self.link = Some(self.connect().await?);
         }
-        Ok(self.link.as_ref().expect("set above"))
+        let link = self.link.as_ref().ok_or("it was connected")?;
+        if verb == Verb::Get {
+            return link.look(key, &mut self.places).await;
+        }
+        self.requests += 1;
+        let ask = Ask::new(verb, self.id, self.requests, key);
+        link.message(ask, key, value).await
     }
 
     async fn connect(&self) -> Result<Link> {
@@ -215,119 +189,113 @@ impl Client {
         let mut blob = vec![0; len];
         stream.read_exact(&mut blob).await?;
         let memory = RemoteMmap::from_export(&self.device, &blob).await?;
-        let layout = Layout::of(memory.len());
         let mut link = Link {
             rdma,
+            layout: Layout::of(memory.len()),
             memory,
-            layout,
             boot: Vec::new(),
+            pool: self.pool.clone(),
         };
-        link.boot = link.read(&self.pool, BOOT, 8).await?.data()?.to_vec();
+        link.boot = link.read(BOOT, 8).await?.data()?.to_vec();
         Ok(link)
+    }
+}
+
+impl Link {
+    async fn read(&self, at: usize, len: usize) -> Result<Buf> {
+        let buf = self.pool.alloc().await;
+        let range = self.memory.buf(at..at.saturating_add(len))?;
+        self.rdma.read(&range, &buf).await?;
+        Ok(buf)
+    }
+
+    /// Reads what should be a record of the key. [`Found::Absent`] is a record of another key.
+    async fn record(&self, place: Place, key: &[u8], version: Option<u64>) -> Result<Found> {
+        let buf = self.read(place.at(), place.len()).await?;
+        let data = buf.data()?;
+        let Ok((head, other, value)) = record(&data) else {
+            return Ok(Found::Stale);
+        };
+        let version_of = head.version.get();
+        Ok(match other == key {
+            _ if head.superseded != 0 || version.is_some_and(|it| it != version_of) => Found::Stale,
+            false => Found::Absent,
+            true => Found::Value(Value {
+                version: version_of,
+                data: value.to_vec(),
+            }),
+        })
     }
 
     /// Looks for a key in the index.
-    async fn look(&mut self, key: &[u8]) -> Result<Found> {
-        self.link().await?;
-        let (link, pool) = (self.link.as_ref().expect("it was made"), &self.pool);
+    async fn look(
+        &self,
+        key: &[u8],
+        places: &mut HashMap<u64, Place, BuildHasherDefault<Hashed>>,
+    ) -> Result<Found> {
         let hash = hash(key);
-        let window = link.read(pool, link.layout.window(hash), WINDOW).await?;
+        let window = self.read(self.layout.window(hash), WINDOW).await?;
         for bytes in window.data()?.chunks_exact(ENTRY) {
             let entry = match Entry::decode(bytes) {
                 Ok(Some(entry)) if entry.hash == hash => entry,
                 Ok(_) => continue,
                 Err(Torn) => return Ok(Found::Stale),
             };
-            match link
-                .record(pool, entry.place, key, Some(entry.version))
-                .await?
-            {
-                Found::Value(value) => {
-                    if self.places.len() == PLACES {
-                        self.places.clear();
-                    }
-                    self.places.insert(hash, entry.place.pack());
-                    return Ok(Found::Value(value));
+            let (place, version) = (entry.place(), Some(entry.version.get()));
+            let found = self.record(place, key, version).await?;
+            // Else it is another key of this hash.
+            if !matches!(found, Found::Absent) {
+                if places.len() == PLACES {
+                    places.clear();
                 }
-                // Another key of this hash.
-                Found::Absent => {}
-                Found::Stale => return Ok(Found::Stale),
+                places.insert(hash, place);
+                return Ok(found);
             }
         }
-        self.places.remove(&hash);
+        places.remove(&hash);
         // A new server that builds the index counts its start first.
-        match link.read(pool, BOOT, 8).await?.data()?[..] == link.boot {
+        match self.read(BOOT, 8).await?.data()?[..] == self.boot {
             true => Ok(Found::Absent),
             false => Err("the server was started anew".into()),
         }
     }
 
-    /// Sends a request, and receives its answer: how it went, the version, and a text.
-    async fn message(
-        &mut self,
-        verb: Verb,
-        key: &[u8],
-        value: &[u8],
-    ) -> Result<(Status, u64, String)> {
-        self.requests += 1;
-        let id = self.requests;
-        self.link().await?;
-        let (link, pool) = (self.link.as_ref().expect("it was made"), &self.pool);
-        let (request, answer) = (pool.alloc().await, pool.alloc().await);
-        for part in [&Request::head(verb, self.id, id, key)[..], key, value] {
+    /// Sends a request, and receives its answer.
+    async fn message(&self, ask: Ask, key: &[u8], value: &[u8]) -> Result<Found> {
+        let (request, answer) = (self.pool.alloc().await, self.pool.alloc().await);
+        for part in [ask.as_bytes(), key, value] {
             request.extend_from_slice(part)?;
         }
-        let (received, sent) = tokio::join!(link.rdma.recv(&answer), link.rdma.send(&request));
+        let (received, sent) = tokio::join!(self.rdma.recv(&answer), self.rdma.send(&request));
         sent?;
         received?;
         let data = answer.data()?;
-        match Answer::decode(&data) {
-            Some(answer) if answer.id == id => {
-                let text = String::from_utf8_lossy(answer.rest).into_owned();
-                Ok((answer.status, answer.version, text))
-            }
-            _ => Err("the server answers something else".into()),
-        }
-    }
-}
-
-fn check(key: &[u8], value: &[u8]) -> Result<()> {
-    match (1..=MAX_KEY).contains(&key.len()) && value.len() <= MAX_VALUE {
-        true => Ok(()),
-        false => Err(format!("a key has 1 to {MAX_KEY} bytes, and a value {MAX_VALUE}").into()),
-    }
-}
-
-impl Link {
-    async fn read(&self, pool: &BufPool, at: usize, len: usize) -> Result<Buf> {
-        let buf = pool.alloc().await;
-        self.rdma
-            .read(&self.memory.buf(at..at + len)?, &buf)
-            .await?;
-        Ok(buf)
-    }
-
-    /// Reads what should be a record of the key. [`Found::Absent`] is a record of another key.
-    async fn record(
-        &self,
-        pool: &BufPool,
-        place: Place,
-        key: &[u8],
-        version: Option<u64>,
-    ) -> Result<Found> {
-        let buf = self.read(pool, place.at, place.len).await?;
-        let data = buf.data()?;
-        Ok(match Record::decode(&data) {
-            Ok(record) if record.superseded => Found::Stale,
-            Ok(record) if version.is_some_and(|version| version != record.head.version) => {
-                Found::Stale
-            }
-            Ok(record) if record.key != key => Found::Absent,
-            Ok(record) => Found::Value(Value {
-                version: record.head.version,
-                data: record.value.to_vec(),
+        let (reply, text) = Reply::read_from_prefix(&data).map_err(|_| "no answer")?;
+        let version = reply.version.get();
+        Ok(match reply.status.get() {
+            _ if reply.id != ask.id => return Err("an answer to another request".into()),
+            DONE => Found::Value(Value {
+                version,
+                data: Vec::new(),
             }),
-            Err(Torn) => Found::Stale,
+            ABSENT => Found::Absent,
+            _ => Found::Refused(String::from_utf8_lossy(text).into_owned()),
         })
+    }
+}
+
+/// Hashes what is a hash.
+#[derive(Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn write(&mut self, _: &[u8]) {}
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }

@@ -16,6 +16,7 @@ use tokio::sync::Barrier;
 use tokio::task::yield_now;
 use tokio_doca::{Device, Mode, WorkQ};
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::Result;
 use super::client::Client;
@@ -82,7 +83,7 @@ pub(crate) async fn run(address: &str, device: &Device, load: Load) -> Result<()
     });
     let threads = threads.collect::<Vec<_>>();
     ready.wait().await;
-    let before = (cpu_time()?, owner.ask(Verb::Time, &[], &[]).await?);
+    let before = (cpu_time()?, served(&mut owner).await?);
     let begun = Instant::now();
     ready.wait().await;
     let (mut times, mut puts) = (Vec::new(), 0);
@@ -92,8 +93,7 @@ pub(crate) async fn run(address: &str, device: &Device, load: Load) -> Result<()
         puts += done.1;
     }
     let took = begun.elapsed();
-    let served = owner.ask(Verb::Time, &[], &[]).await?.unwrap_or(0) - before.1.unwrap_or(0);
-    let used = cpu_time()? - before.0;
+    let (used, served) = (cpu_time()? - before.0, served(&mut owner).await? - before.1);
     times.sort_unstable();
     let gets = times.len();
     if gets == 0 {
@@ -116,6 +116,12 @@ pub(crate) async fn run(address: &str, device: &Device, load: Load) -> Result<()
         per_get(served),
     )?;
     Ok(())
+}
+
+/// The CPU time of the server.
+async fn served(client: &mut Client) -> Result<u64> {
+    let time = client.ask(Verb::Time, &[], &[]).await?;
+    Ok(time.map_or(0, |time| time.version))
 }
 
 impl Load {
@@ -224,8 +230,8 @@ async fn by_tcp(address: &str, load: &Load, mut random: Random, ready: &Barrier)
                 true => (Verb::Put, &value[..]),
                 false => (Verb::Get, &[][..]),
             };
-            let mut frame = BytesMut::with_capacity(REQUEST + key.len() + value.len());
-            frame.extend_from_slice(&Request::head(verb, client, id, &key));
+            let mut frame = BytesMut::with_capacity(ASK + key.len() + value.len());
+            frame.extend_from_slice(Ask::new(verb, client, id, &key).as_bytes());
             frame.extend_from_slice(&key);
             frame.extend_from_slice(value);
             frames.feed(frame.freeze()).await?;
@@ -236,12 +242,12 @@ async fn by_tcp(address: &str, load: &Load, mut random: Random, ready: &Barrier)
         loop {
             let frame = next.ok_or("the server has left")??;
             let (id, put, begun) = asked.pop_front().ok_or("an answer to nothing")?;
-            match Answer::decode(&frame) {
-                Some(answer) if answer.id != id || answer.status != Status::Done => {
+            match Reply::read_from_prefix(&frame) {
+                Ok((reply, _)) if reply.id != id || reply.status != DONE => {
                     return Err("another answer".into());
                 }
-                Some(_) if put => puts += 1,
-                Some(answer) if answer.rest.len() == value.len() => {
+                Ok(_) if put => puts += 1,
+                Ok((_, got)) if got.len() == value.len() => {
                     times.push(nanos(begun, Instant::now()));
                 }
                 _ => return Err("another value".into()),

@@ -80,18 +80,6 @@ struct Args {
 }
 
 const SWITCHES: [&str; 3] = ["--busy", "--hybrid", "--tcp"];
-const VALUES: [&str; 10] = [
-    "--device",
-    "--memory",
-    "--patience",
-    "--clients",
-    "--value",
-    "--keys",
-    "--seconds",
-    "--puts",
-    "--threads",
-    "--depth",
-];
 
 impl Args {
     /// `None` if it is help that is asked for.
@@ -101,18 +89,17 @@ impl Args {
             if word == "-h" || word == "--help" {
                 return Ok(None);
             }
-            let value = match word.starts_with("--") {
-                false => {
-                    words.push(word);
-                    continue;
-                }
-                true if SWITCHES.contains(&&*word) => String::new(),
-                true if VALUES.contains(&&*word) => {
-                    let value = from.next().ok_or_else(|| format!("{word} needs a value"));
-                    value?
-                }
-                true => return Err(format!("there is no flag {word:?}").into()),
+            if !word.starts_with("--") {
+                words.push(word);
+                continue;
+            }
+            let value = match SWITCHES.contains(&&*word) {
+                true => Some(String::new()),
+                // Those with values stand there with them.
+                false if HELP.contains(&format!("  {word} ")) => from.next(),
+                false => return Err(format!("there is no flag {word:?}").into()),
             };
+            let value = value.ok_or_else(|| format!("{word} needs a value"))?;
             flags.insert(word, value);
         }
         Ok(Some(Args { words, flags }))

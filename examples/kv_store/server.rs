@@ -23,6 +23,7 @@ use tokio_doca::mem::Access;
 use tokio_doca::rdma::RecvPool;
 use tokio_doca::{Buf, BufPool, Device, Mmap, Rdma, WorkQ};
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
+use zerocopy::IntoBytes;
 
 use super::Result;
 use super::memory::Memory;
@@ -70,7 +71,7 @@ pub(crate) async fn serve(address: &str, device: &Device) -> Result<()> {
         .rdma
         .as_ref()
         .map_or(0, |caps| caps.max_pooled_room);
-    let requests = pool(MAX_REQUEST.next_multiple_of(64), MESSAGES * CLIENTS)?;
+    let requests = pool(room(MAX_REQUEST), MESSAGES * CLIENTS)?;
     let server = Arc::new(Server {
         blob: store.memory().mmap().export_rdma(device)?,
         device: device.clone(),
@@ -176,8 +177,8 @@ impl Server {
             let mut next = Some(first);
             while let Some(frame) = next {
                 let frame = frame?;
-                let answer = match Request::decode(&frame) {
-                    Some(request) if request.verb == Verb::Get => self.get(&request).await?,
+                let answer = match Ask::decode(&frame) {
+                    Some((ask, Verb::Get, key)) => self.get(ask, key).await?,
                     _ => {
                         let buf = self.requests.bufs().alloc().await;
                         buf.extend_from_slice(&frame)?;
@@ -192,12 +193,12 @@ impl Server {
         Ok(())
     }
 
-    async fn get(&self, request: &Request<'_>) -> Result<Vec<u8>> {
-        let mut answer = vec![0; ANSWER];
-        let found = self.store.lock().await.get(request.key, &mut answer)?;
-        let status = found.map_or(Status::Absent, |_| Status::Done);
-        let head = Answer::head(status, request.id, found.unwrap_or(0));
-        answer[..ANSWER].copy_from_slice(&head);
+    async fn get(&self, ask: Ask, key: &[u8]) -> Result<Vec<u8>> {
+        let mut answer = vec![0; REPLY];
+        let found = self.store.lock().await.get(key, &mut answer)?;
+        let status = found.map_or(ABSENT, |_| DONE);
+        let reply = Reply::new(status, ask.id, found.unwrap_or(0));
+        answer[..REPLY].copy_from_slice(reply.as_bytes());
         Ok(answer)
     }
 
@@ -208,15 +209,15 @@ impl Server {
     /// If it is none: whoever sent it is not served any more.
     async fn answer(&self, message: &Buf) -> Result<Vec<u8>> {
         let data = message.data()?;
-        let request = Request::decode(&data).ok_or("it is no request")?;
-        let (key, body) = (request.key, message.slice(REQUEST..)?);
-        let done = match request.verb {
+        let (ask, verb, key) = Ask::decode(&data).ok_or("it is no request")?;
+        let body = message.slice(ASK..)?;
+        let done = match verb {
             Verb::Get => Ok(Err("by message values are not to be had: read them".into())),
             Verb::Time => Ok(Ok(Some(cpu_time()?))),
             Verb::Put | Verb::Delete => {
                 let mut store = self.store.lock().await;
-                match request.verb {
-                    _ if self.is_late(&request) => Ok(Err("a later request was first".into())),
+                match verb {
+                    _ if self.is_late(ask) => Ok(Err("a later request was first".into())),
                     Verb::Put => store.put(key, &body).await.map(|put| put.map(Some)),
                     _ => store.delete(key, &body).await.map(Ok),
                 }
@@ -224,25 +225,23 @@ impl Server {
         };
         let done = done.unwrap_or_else(|error| Err(format!("the server failed: {error}")));
         let (status, version, text) = match done {
-            Ok(Some(version)) => (Status::Done, version, String::new()),
-            Ok(None) => (Status::Absent, 0, String::new()),
-            Err(text) => (Status::Refused, 0, text),
+            Ok(version) => (version.map_or(ABSENT, |_| DONE), version, String::new()),
+            Err(text) => (REFUSED, None, text),
         };
-        let mut answer = Answer::head(status, request.id, version).to_vec();
-        answer.extend(text.bytes());
-        Ok(answer)
+        let reply = Reply::new(status, ask.id, version.unwrap_or(0));
+        Ok([reply.as_bytes(), text.as_bytes()].concat())
     }
 
     /// Whether the client has given this write up, and has asked for a later one: a message may lie
     /// in a connection that has ended.
-    fn is_late(&self, request: &Request<'_>) -> bool {
+    fn is_late(&self, ask: Ask) -> bool {
         let mut latest = self.latest.lock().expect("nobody panics with it");
         if latest.len() == REMEMBERED {
             latest.clear();
         }
-        let before = latest.entry(request.client).or_default();
-        let late = *before >= request.id;
-        *before = request.id.max(*before);
+        let before = latest.entry(ask.client.get()).or_default();
+        let late = *before >= ask.id.get();
+        *before = ask.id.get().max(*before);
         late
     }
 }

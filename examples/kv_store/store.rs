@@ -15,7 +15,8 @@
 
 use std::collections::VecDeque;
 
-use tokio_doca::mem::BufSlice;
+use tokio_doca::mem::{BufSlice, Source};
+use zerocopy::IntoBytes;
 
 use super::Result;
 use super::memory::Memory;
@@ -79,7 +80,7 @@ impl Store {
         let mut used = Vec::new();
         for segment in (0..self.layout.segments).rev() {
             match self.record(self.layout.segment(segment), None)? {
-                Some((head, ..)) => used.push((head.segment, segment)),
+                Some((head, _)) => used.push((head.segment.get(), segment)),
                 None => self.free.push(segment),
             }
         }
@@ -87,15 +88,13 @@ impl Store {
         for (number, segment) in used {
             (self.segment, self.tail) = (number, self.layout.segment(segment));
             self.used.push_back(segment);
-            while let Some((head, superseded, key)) = self.record(self.tail, Some(number))? {
-                let (at, len) = (self.tail, head.len());
-                let place = Place { at, len };
-                self.version = self.version.max(head.version);
+            while let Some((head, key)) = self.record(self.tail, Some(number))? {
+                self.version = self.version.max(head.version.get());
                 // Those of a key lie in the order of their versions.
-                if head.deleted || !superseded {
-                    self.publish(&key, head, place)?;
+                if head.is_deletion() || head.superseded == 0 {
+                    self.publish(&key, head, Place::new(self.tail, head.len()))?;
                 }
-                self.tail += place.room();
+                self.tail += room(head.len());
             }
         }
         match self.used.is_empty() {
@@ -106,30 +105,22 @@ impl Store {
         Ok(())
     }
 
-    /// The record at that place, if there is one, of that use of its segment: its head, whether it
-    /// is superseded, and its key.
-    fn record(&self, at: usize, segment: Option<u64>) -> Result<Option<(Head, bool, Vec<u8>)>> {
-        let end = self.layout.segment(self.segment_of(at) + 1);
-        if at + HEAD > end {
-            return Ok(None);
-        }
-        let mut bytes = vec![0; HEAD];
+    /// The record at that place, if there is one, of that use of its segment: its head and key.
+    fn record(&self, at: usize, segment: Option<u64>) -> Result<Option<(Head, Vec<u8>)>> {
+        let end = at + SEGMENT - (at - self.layout.segment(0)) % SEGMENT;
+        let mut bytes = vec![0; HEAD.min(end - at)];
         self.memory.read(at, &mut bytes)?;
         let head = match Head::decode(&bytes) {
             Some(head) if at + head.len() <= end => head,
             _ => return Ok(None),
         };
-        if segment.is_some_and(|segment| segment != head.segment) {
+        if segment.is_some_and(|segment| head.segment != segment) {
             return Ok(None);
         }
         bytes.resize(head.len(), 0);
         self.memory.read(at + HEAD, &mut bytes[HEAD..])?;
-        let record = Record::decode(&bytes).ok();
-        Ok(record.map(|record| (head, record.superseded, record.key.to_vec())))
-    }
-
-    fn segment_of(&self, at: usize) -> usize {
-        (at - self.layout.segment(0)) / SEGMENT
+        let record = record(&bytes).ok();
+        Ok(record.map(|(head, key, _)| (head, key.to_vec())))
     }
 
     fn find(&self, key: &[u8]) -> Result<Found> {
@@ -143,7 +134,7 @@ impl Store {
                 free = free.or(Some(at));
                 continue;
             };
-            if entry.hash == hash && self.is_of(entry.place, key)? {
+            if entry.hash == hash && self.is_of(entry.place(), key)? {
                 let old = Some((at, entry));
                 return Ok(Found { old, free });
             }
@@ -153,27 +144,21 @@ impl Store {
 
     fn is_of(&self, place: Place, key: &[u8]) -> Result<bool> {
         let mut head = [0; HEAD];
-        self.memory.read(place.at, &mut head)?;
+        self.memory.read(place.at(), &mut head)?;
         let mut other = [0; MAX_KEY];
-        let len = Head::decode(&head).map_or(0, |head| head.key_len);
-        self.memory.read(place.at + HEAD, &mut other[..len])?;
+        let len = Head::decode(&head).map_or(0, |head| head.key_len());
+        self.memory.read(place.at() + HEAD, &mut other[..len])?;
         Ok(&other[..len] == key)
     }
 
     /// Appends the value of a key's request, and answers its version: `Err` with a text inside if
     /// there is no room.
     pub(crate) async fn put(&mut self, key: &[u8], body: &BufSlice) -> Result<Result<u64, String>> {
-        let head = Head {
-            key_len: key.len(),
-            value_len: body.len() - key.len(),
-            deleted: false,
-            version: self.version + 1,
-            segment: 0,
-        };
-        let (at, len) = (0, head.len());
-        let (found, room) = (self.find(key)?, Place { at, len }.room());
-        let old = found.old.map_or(0, |(_, old)| old.place.room());
-        let (live, capacity) = (self.live + room - old, self.capacity());
+        let value = body.len() - key.len();
+        let head = Head::new(key.len(), Some(value), self.version + 1);
+        let found = self.find(key)?;
+        let old = found.old.map_or(0, |(_, old)| room(old.place().len()));
+        let (live, capacity) = (self.live + room(head.len()) - old, self.capacity());
         if live > capacity {
             let text =
                 format!("full: the log takes {capacity} bytes of records, and would have {live}");
@@ -188,13 +173,7 @@ impl Store {
 
     /// Forgets a key, and answers the version from which on it is not there. `None` if it was not.
     pub(crate) async fn delete(&mut self, key: &[u8], body: &BufSlice) -> Result<Option<u64>> {
-        let head = Head {
-            key_len: key.len(),
-            value_len: 0,
-            deleted: true,
-            version: self.version + 1,
-            segment: 0,
-        };
+        let head = Head::new(key.len(), None, self.version + 1);
         match self.find(key)?.old {
             None => Ok(None),
             Some(_) => self.change(key, head, body).await.map(Some),
@@ -203,33 +182,30 @@ impl Store {
 
     /// Adds the value of a key to `out`, and answers its version.
     pub(crate) fn get(&self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<u64>> {
-        let Some((_, Entry { place, version, .. })) = self.find(key)?.old else {
+        let Some((_, entry)) = self.find(key)?.old else {
             return Ok(None);
         };
-        let (from, skip) = (out.len(), HEAD + key.len());
-        out.resize(from + place.len - skip, 0);
-        self.memory.read(place.at + skip, &mut out[from..])?;
-        Ok(Some(version))
+        let (place, from, skip) = (entry.place(), out.len(), HEAD + key.len());
+        out.resize(from + place.len() - skip, 0);
+        self.memory.read(place.at() + skip, &mut out[from..])?;
+        Ok(Some(entry.version.get()))
     }
 
     /// The most bytes of live records: with one segment free, and one that is filled, cleaning
     /// always finds room. An eighth of it is left to what is not live.
     fn capacity(&self) -> usize {
-        let largest = Place {
-            at: 0,
-            len: HEAD + MAX_KEY + MAX_VALUE,
-        };
-        (self.layout.segments - 2) * (SEGMENT - largest.room()) / 8 * 7
+        let largest = room(HEAD + MAX_KEY + MAX_VALUE);
+        (self.layout.segments - 2) * (SEGMENT - largest) / 8 * 7
     }
 
     async fn change(&mut self, key: &[u8], head: Head, body: &BufSlice) -> Result<u64> {
         self.make_room(head.len()).await?;
         // Versions grow also when the latest was that of a deletion, which is not kept for ever.
-        self.memory.store(VERSION, head.version)?;
-        self.version = head.version;
+        self.version = head.version.get();
+        self.memory.store(VERSION, self.version)?;
         let place = self.append(head, body).await?;
         self.publish(key, head, place)?;
-        Ok(head.version)
+        Ok(self.version)
     }
 
     /// Sees to it that a record of that length, and a cleared head, fit into the last segment, and
@@ -240,7 +216,7 @@ impl Store {
                 self.clean().await?;
             }
             let last = *self.used.back().ok_or("no segment is in use")?;
-            if self.tail + len.next_multiple_of(64) + HEAD <= self.layout.segment(last + 1) {
+            if self.tail + room(len) + HEAD <= self.layout.segment(last + 1) {
                 return Ok(());
             }
             self.advance()?;
@@ -261,15 +237,14 @@ impl Store {
     async fn clean(&mut self) -> Result<()> {
         let start = self.layout.segment(self.used[0]);
         let (mut at, mut number) = (start, None);
-        while let Some((head, superseded, key)) = self.record(at, number)? {
-            let (len, from) = (head.len(), at + HEAD);
-            if !head.deleted && !superseded {
-                let body = self.memory.source(from..at + len)?;
+        while let Some((head, key)) = self.record(at, number)? {
+            if !head.is_deletion() && head.superseded == 0 {
+                let body = self.memory.source(at + HEAD..at + head.len())?;
                 let place = self.append(head, &body).await?;
                 self.publish(&key, head, place)?;
             }
-            number = Some(head.segment);
-            at += Place { at, len }.room();
+            number = Some(head.segment.get());
+            at += room(head.len());
         }
         self.memory.write(start, &[0; HEAD])?;
         self.free.extend(self.used.pop_front());
@@ -277,37 +252,32 @@ impl Store {
     }
 
     /// Appends a record, of whose existence nobody knows yet.
-    async fn append(&mut self, head: Head, body: impl tokio_doca::mem::Source) -> Result<Place> {
-        let (at, len, segment) = (self.tail, head.len(), self.segment);
-        let (place, head) = (Place { at, len }, Head { segment, ..head });
-        self.memory.write(at + place.room(), &[0; HEAD])?;
+    async fn append(&mut self, mut head: Head, body: impl Source) -> Result<Place> {
+        let (at, len) = (self.tail, head.len());
+        self.memory.write(at + room(len), &[0; HEAD])?;
+        head.segment = self.segment.into();
         let crc = self.memory.copy(body, at + HEAD..at + len, head.seed());
-        let head = head.encode(crc.await?);
-        self.memory.write(at, &head)?;
-        self.tail = at + place.room();
-        Ok(place)
+        head.crc = crc.await?.into();
+        self.memory.write(at, head.as_bytes())?;
+        self.tail = at + room(len);
+        Ok(Place::new(at, len))
     }
 
     /// Makes a record the newest of its key.
     fn publish(&mut self, key: &[u8], head: Head, place: Place) -> Result<()> {
         let Found { old, free } = self.find(key)?;
         if let Some((_, old)) = old {
-            self.memory.store(old.place.at + SUPERSEDED, 1)?;
-            self.live -= old.place.room();
+            self.memory.store(old.place().at() + SUPERSEDED, 1)?;
+            self.live -= room(old.place().len());
         }
         let at = old.map(|(at, _)| at);
-        if head.deleted {
+        if head.is_deletion() {
             return at.map_or(Ok(()), |at| self.memory.write(at, &[0; ENTRY]));
         }
         let at = at.or(free).ok_or("the index has no place for a key")?;
-        let (hash, version) = (hash(key), head.version);
-        let entry = Entry {
-            hash,
-            place,
-            version,
-        };
-        self.memory.write(at, &entry.encode())?;
-        self.live += place.room();
+        let entry = Entry::new(hash(key), place, head.version.get());
+        self.memory.write(at, entry.as_bytes())?;
+        self.live += room(place.len());
         Ok(())
     }
 }

@@ -1,16 +1,14 @@
-//! What lies in the store's memory, and what client and server say to each other. All numbers are
-//! little-endian.
+//! What lies in the store's memory, and what client and server say to each other.
 //!
 //! ```text
-//! memory    | one page: boot, version | index: entries of 32 bytes | log: segments of 1 MiB |
-//! entry     | hash 8 | place 8 | version 8 | check 8 |
-//! record    | crc 4 | key len 2 | kind 2 | value len 4 | 0 4 | version 8 | segment 8 | superseded 8 | key | value |
-//! request   | op 1 | 0 1 | key len 2 | client 4 | id 8 | key | value |
-//! answer    | status 1 | 0 7 | id 8 | version 8 | value or text |
+//! memory  | one page: 8 unused bytes, boot, version | index: entries | log: segments of 1 MiB |
+//! record  | head | key | value |            begins at a multiple of 64
+//! request | ask | key | value |
+//! answer  | reply | text, or by TCP a value |
 //! ```
-//!
-//! Records begin at multiples of 64. Their CRC-32C is that of all that follows it, without the word
-//! `superseded`.
+
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The longest key, in bytes; the shortest has one.
 pub(crate) const MAX_KEY: usize = 256;
@@ -18,31 +16,24 @@ pub(crate) const MAX_KEY: usize = 256;
 pub(crate) const MAX_VALUE: usize = 64 << 10;
 /// Bytes of a segment of the log.
 pub(crate) const SEGMENT: usize = 1 << 20;
-/// Bytes of the head of a record.
-pub(crate) const HEAD: usize = 40;
-/// Where in a record the word is that is not 0 once there is a newer one of its key.
-pub(crate) const SUPERSEDED: usize = 32;
 /// Where in the memory the number of the server's starts is, and the latest version.
 pub(crate) const BOOT: usize = 8;
 pub(crate) const VERSION: usize = 16;
-/// Bytes that a lookup reads: a key's entry is one of the 8 from the place of its hash on.
+/// Bytes of an entry, and of a lookup: a key's is one of the 8 from the place of its hash on.
+pub(crate) const ENTRY: usize = size_of::<Entry>();
 pub(crate) const WINDOW: usize = 8 * ENTRY;
-pub(crate) const ENTRY: usize = 32;
-/// Bytes before the key of a request, and before the value of an answer.
-pub(crate) const REQUEST: usize = 16;
-pub(crate) const ANSWER: usize = 24;
-/// The longest request.
-pub(crate) const MAX_REQUEST: usize = REQUEST + MAX_KEY + MAX_VALUE;
+/// Bytes of the head of a record, and where in it the word `superseded` is.
+pub(crate) const HEAD: usize = size_of::<Head>();
+pub(crate) const SUPERSEDED: usize = HEAD - 8;
+/// Bytes before the key of a request, and before the text of an answer.
+pub(crate) const ASK: usize = size_of::<Ask>();
+pub(crate) const REPLY: usize = size_of::<Reply>();
+pub(crate) const MAX_REQUEST: usize = ASK + MAX_KEY + MAX_VALUE;
 /// The first byte that a client sends: it wants memory and messages, or frames over TCP.
 pub(crate) const BY_RDMA: u8 = b'R';
 pub(crate) const BY_TCP: u8 = b'T';
 /// The longest blob of an export.
 pub(crate) const MAX_BLOB: usize = 1024;
-
-fn word(bytes: &[u8], at: usize) -> u64 {
-    let word = bytes[at..at + 8].try_into();
-    u64::from_le_bytes(word.expect("8 bytes"))
-}
 
 /// A client that wants to can find keys of one hash, and fill their places of the index.
 pub(crate) fn hash(key: &[u8]) -> u64 {
@@ -92,248 +83,225 @@ impl Layout {
     }
 }
 
-/// Where a record is, and how long.
+/// Where a record is, and how long: in one word.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Place {
-    pub(crate) at: usize,
-    pub(crate) len: usize,
-}
+pub(crate) struct Place(pub(crate) u64);
 
 impl Place {
-    pub(crate) fn pack(self) -> u64 {
-        (self.at as u64 / 64) << 24 | self.len as u64
+    pub(crate) fn new(at: usize, len: usize) -> Place {
+        Place((at as u64 / 64) << 24 | len as u64)
     }
 
-    pub(crate) fn unpack(word: u64) -> Place {
-        Place {
-            at: (word >> 24) as usize * 64,
-            len: word as usize & 0xff_ffff,
-        }
+    pub(crate) fn at(self) -> usize {
+        (self.0 >> 24) as usize * 64
     }
 
-    /// Bytes that it takes.
-    pub(crate) fn room(self) -> usize {
-        self.len.next_multiple_of(64)
+    pub(crate) fn len(self) -> usize {
+        self.0 as usize & 0xff_ffff
     }
 }
 
-/// An entry of the index.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Entry {
-    pub(crate) hash: u64,
-    pub(crate) place: Place,
-    pub(crate) version: u64,
-}
-
-impl Entry {
-    pub(crate) fn encode(self) -> [u8; ENTRY] {
-        let mut bytes = [0; ENTRY];
-        bytes[..8].copy_from_slice(&self.hash.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.place.pack().to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.version.to_le_bytes());
-        let check = 1 << 32 | u64::from(crc32c::crc32c(&bytes[..24]));
-        bytes[24..].copy_from_slice(&check.to_le_bytes());
-        bytes
-    }
-
-    /// `None` if it is empty; an error if it was read while it was written.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Entry>, Torn> {
-        if bytes.iter().all(|&byte| byte == 0) {
-            return Ok(None);
-        }
-        let entry = Entry {
-            hash: word(bytes, 0),
-            place: Place::unpack(word(bytes, 8)),
-            version: word(bytes, 16),
-        };
-        match word(bytes, 24) == 1 << 32 | u64::from(crc32c::crc32c(&bytes[..24])) {
-            true => Ok(Some(entry)),
-            false => Err(Torn),
-        }
-    }
+/// The bytes that a record takes.
+pub(crate) fn room(len: usize) -> usize {
+    len.next_multiple_of(64)
 }
 
 /// What was read while somebody wrote it, or is nothing of the kind.
 #[derive(Debug)]
 pub(crate) struct Torn;
 
-/// The head of a record, without its CRC.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// An entry of the index; an empty one is zeroes.
+#[derive(
+    Clone, Copy, Debug, PartialEq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub(crate) struct Entry {
+    pub(crate) hash: U64,
+    place: U64,
+    pub(crate) version: U64,
+    check: U64,
+}
+
+impl Entry {
+    pub(crate) fn new(hash: u64, place: Place, version: u64) -> Entry {
+        let mut entry = Entry {
+            hash: hash.into(),
+            place: place.0.into(),
+            version: version.into(),
+            check: 0.into(),
+        };
+        entry.check = entry.sum();
+        entry
+    }
+
+    fn sum(&self) -> U64 {
+        (1 << 32 | u64::from(crc32c::crc32c(&self.as_bytes()[..ENTRY - 8]))).into()
+    }
+
+    /// `None` if it is empty.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Entry>, Torn> {
+        match Entry::read_from_bytes(bytes) {
+            Ok(entry) if entry.check == entry.sum() => Ok(Some(entry)),
+            _ if bytes.iter().all(|&byte| byte == 0) => Ok(None),
+            _ => Err(Torn),
+        }
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        Place(self.place.get())
+    }
+}
+
+/// The head of a record.
+#[derive(
+    Clone, Copy, Debug, PartialEq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
 pub(crate) struct Head {
-    pub(crate) key_len: usize,
-    pub(crate) value_len: usize,
-    /// The key was deleted: there is no value.
-    pub(crate) deleted: bool,
-    pub(crate) version: u64,
+    /// The CRC-32C of all that follows, key and value included, and `superseded` left out.
+    pub(crate) crc: U32,
+    key_len: U16,
+    /// 1 for a value, 2 for a deletion.
+    kind: U16,
+    value_len: U32,
+    zero: U32,
+    pub(crate) version: U64,
     /// The number of the segment's use: it grows with each.
-    pub(crate) segment: u64,
+    pub(crate) segment: U64,
+    /// Not 0 once there is a newer record of the key.
+    pub(crate) superseded: U64,
 }
 
 impl Head {
-    /// The bytes between CRC and `superseded`.
-    fn fields(self) -> [u8; SUPERSEDED - 4] {
-        let mut bytes = [0; SUPERSEDED - 4];
-        bytes[..2].copy_from_slice(&(self.key_len as u16).to_le_bytes());
-        bytes[2..4].copy_from_slice(&(1 + u16::from(self.deleted)).to_le_bytes());
-        bytes[4..8].copy_from_slice(&(self.value_len as u32).to_le_bytes());
-        bytes[12..20].copy_from_slice(&self.version.to_le_bytes());
-        bytes[20..28].copy_from_slice(&self.segment.to_le_bytes());
-        bytes
+    /// Of a record whose segment and CRC are still to come. Without a value it is a deletion.
+    pub(crate) fn new(key: usize, value: Option<usize>, version: u64) -> Head {
+        Head {
+            crc: 0.into(),
+            key_len: (key as u16).into(),
+            kind: if value.is_some() { 1 } else { 2 }.into(),
+            value_len: (value.unwrap_or(0) as u32).into(),
+            zero: 0.into(),
+            version: version.into(),
+            segment: 0.into(),
+            superseded: 0.into(),
+        }
     }
 
     /// The CRC so far, which key and value continue.
-    pub(crate) fn seed(self) -> u32 {
-        crc32c::crc32c(&self.fields())
+    pub(crate) fn seed(&self) -> u32 {
+        crc32c::crc32c(&self.as_bytes()[4..SUPERSEDED])
     }
 
-    pub(crate) fn encode(self, crc: u32) -> [u8; HEAD] {
-        let mut bytes = [0; HEAD];
-        bytes[..4].copy_from_slice(&crc.to_le_bytes());
-        bytes[4..SUPERSEDED].copy_from_slice(&self.fields());
-        bytes
-    }
-
-    /// `None` if it cannot be one. What it says is not checked by the CRC yet.
+    /// What may be one: the CRC is not checked.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Head> {
-        let kind = u16::from_le_bytes([bytes[6], bytes[7]]);
-        let head = Head {
-            key_len: u16::from_le_bytes([bytes[4], bytes[5]]).into(),
-            value_len: word(bytes, 8) as u32 as usize,
-            deleted: kind == 2,
-            version: word(bytes, 16),
-            segment: word(bytes, 24),
-        };
-        let possible = (1..=2).contains(&kind)
-            && (1..=MAX_KEY).contains(&head.key_len)
-            && head.value_len <= MAX_VALUE;
+        let head = Head::read_from_prefix(bytes).ok()?.0;
+        let (key, value) = (head.key_len(), head.value_len.get() as usize);
+        let possible = matches!(head.kind.get(), 1 | 2) && fits(key, value);
         possible.then_some(head)
     }
 
-    pub(crate) fn len(self) -> usize {
-        HEAD + self.key_len + self.value_len
+    pub(crate) fn key_len(&self) -> usize {
+        self.key_len.get().into()
+    }
+
+    pub(crate) fn is_deletion(&self) -> bool {
+        self.kind.get() == 2
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        HEAD + self.key_len() + self.value_len.get() as usize
     }
 }
 
-/// A whole record, and whether there is a newer one of its key.
-pub(crate) struct Record<'a> {
-    pub(crate) head: Head,
-    pub(crate) superseded: bool,
-    pub(crate) key: &'a [u8],
-    pub(crate) value: &'a [u8],
+/// A whole record: its head, key and value.
+pub(crate) fn record(bytes: &[u8]) -> Result<(Head, &[u8], &[u8]), Torn> {
+    let head = Head::decode(bytes).ok_or(Torn)?;
+    let body = bytes.get(HEAD..head.len()).ok_or(Torn)?;
+    if head.crc != crc32c::crc32c_append(head.seed(), body) {
+        return Err(Torn);
+    }
+    let (key, value) = body.split_at(head.key_len());
+    Ok((head, key, value))
 }
 
-impl Record<'_> {
-    /// # Errors
-    ///
-    /// If these bytes are none: they were read while they were written, or are older.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Record<'_>, Torn> {
-        let head = bytes.get(..HEAD).and_then(Head::decode).ok_or(Torn)?;
-        let body = bytes.get(HEAD..head.len()).ok_or(Torn)?;
-        let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes[4..SUPERSEDED]), body);
-        if bytes[..4] != crc.to_le_bytes() {
-            return Err(Torn);
-        }
-        let (key, value) = body.split_at(head.key_len);
-        Ok(Record {
-            head,
-            superseded: word(bytes, SUPERSEDED) != 0,
-            key,
-            value,
-        })
-    }
+/// Whether there can be such a key and such a value.
+pub(crate) fn fits(key: usize, value: usize) -> bool {
+    (1..=MAX_KEY).contains(&key) && value <= MAX_VALUE
 }
 
 /// What a request asks for.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Verb {
-    /// Only over TCP.
+    /// The server does it only over TCP.
     Get = 1,
     Put = 2,
     Delete = 3,
-    /// The CPU time that the server has had, in nanoseconds, as the version of the answer.
+    /// The CPU time that the server has had, in nanoseconds, as the version of the reply.
     Time = 4,
 }
 
-pub(crate) struct Request<'a> {
-    pub(crate) verb: Verb,
+/// The head of a request.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct Ask {
+    verb: u8,
+    zero: u8,
+    key_len: U16,
     /// A number of the client's choice.
-    pub(crate) client: u32,
+    pub(crate) client: U32,
     /// It grows with each request of the client.
-    pub(crate) id: u64,
-    pub(crate) key: &'a [u8],
+    pub(crate) id: U64,
 }
 
-impl Request<'_> {
-    /// The head of a request for such a key.
-    pub(crate) fn head(verb: Verb, client: u32, id: u64, key: &[u8]) -> [u8; REQUEST] {
-        let mut bytes = [0; REQUEST];
-        bytes[0] = verb as u8;
-        bytes[2..4].copy_from_slice(&(key.len() as u16).to_le_bytes());
-        bytes[4..8].copy_from_slice(&client.to_le_bytes());
-        bytes[8..].copy_from_slice(&id.to_le_bytes());
-        bytes
+impl Ask {
+    pub(crate) fn new(verb: Verb, client: u32, id: u64, key: &[u8]) -> Ask {
+        Ask {
+            verb: verb as u8,
+            zero: 0,
+            key_len: (key.len() as u16).into(),
+            client: client.into(),
+            id: id.into(),
+        }
     }
 
-    /// `None` if it is none: what is left behind the key is the value.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Request<'_>> {
-        let head = bytes.get(..REQUEST)?;
+    /// The head of a request, what it asks for, and the key.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<(Ask, Verb, &[u8])> {
+        let (ask, body) = Ask::read_from_prefix(bytes).ok()?;
+        let (key, value) = body.split_at_checked(ask.key_len.get().into())?;
         let verbs = [Verb::Get, Verb::Put, Verb::Delete, Verb::Time];
-        let verb = verbs.into_iter().find(|&verb| verb as u8 == head[0])?;
-        let key_len = usize::from(u16::from_le_bytes([head[2], head[3]]));
-        let key = bytes.get(REQUEST..REQUEST + key_len)?;
-        let value = bytes.len() - REQUEST - key_len;
+        let verb = verbs.into_iter().find(|&verb| verb as u8 == ask.verb)?;
         let possible = match verb {
-            Verb::Time => bytes.len() == REQUEST,
-            Verb::Put => (1..=MAX_KEY).contains(&key_len) && value <= MAX_VALUE,
-            Verb::Get | Verb::Delete => (1..=MAX_KEY).contains(&key_len) && value == 0,
+            Verb::Time => body.is_empty(),
+            Verb::Put => fits(key.len(), value.len()),
+            Verb::Get | Verb::Delete => fits(key.len(), 0) && value.is_empty(),
         };
-        possible.then_some(Request {
-            verb,
-            client: (word(head, 0) >> 32) as u32,
-            id: word(head, 8),
-            key,
-        })
+        possible.then_some((ask, verb, key))
     }
 }
 
-/// How a request went.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Status {
-    Done = 0,
-    /// There is no such key.
-    Absent = 1,
-    /// Refused, or failed: a text says why.
-    Refused = 2,
+/// The head of an answer.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct Reply {
+    /// One of the below.
+    pub(crate) status: U64,
+    /// The request's.
+    pub(crate) id: U64,
+    pub(crate) version: U64,
 }
 
-pub(crate) struct Answer<'a> {
-    pub(crate) status: Status,
-    pub(crate) id: u64,
-    pub(crate) version: u64,
-    /// The value of a get, or a text.
-    pub(crate) rest: &'a [u8],
-}
+pub(crate) const DONE: u64 = 0;
+/// There is no such key.
+pub(crate) const ABSENT: u64 = 1;
+/// Refused, or failed: a text says why.
+pub(crate) const REFUSED: u64 = 2;
 
-impl Answer<'_> {
-    pub(crate) fn head(status: Status, id: u64, version: u64) -> [u8; ANSWER] {
-        let mut bytes = [0; ANSWER];
-        bytes[0] = status as u8;
-        bytes[8..16].copy_from_slice(&id.to_le_bytes());
-        bytes[16..].copy_from_slice(&version.to_le_bytes());
-        bytes
-    }
-
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Answer<'_>> {
-        let (head, rest) = bytes.split_at_checked(ANSWER)?;
-        let statuses = [Status::Done, Status::Absent, Status::Refused];
-        let status = statuses
-            .into_iter()
-            .find(|&status| status as u8 == head[0])?;
-        Some(Answer {
-            status,
-            id: word(head, 8),
-            version: word(head, 16),
-            rest,
-        })
+impl Reply {
+    pub(crate) fn new(status: u64, id: U64, version: u64) -> Reply {
+        Reply {
+            status: status.into(),
+            id,
+            version: version.into(),
+        }
     }
 }

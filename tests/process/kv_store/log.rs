@@ -10,6 +10,7 @@ use support::run;
 use tokio_doca::mem::BufSlice;
 use tokio_doca::soft::Soft;
 use tokio_doca::{BufPool, Device, Mmap, WorkQ};
+use zerocopy::IntoBytes;
 
 use super::memory::Memory;
 use super::store::Store;
@@ -160,17 +161,11 @@ fn a_value_that_looks_like_records_is_none() {
         for lives in 0..16 {
             let host = Host::new();
             let mut store = host.store().await;
-            let head = Head {
-                key_len: 4,
-                value_len: 4,
-                deleted: false,
-                version: 1 << 40,
-                segment: 1,
-            };
             let body = b"fakefake";
-            let mut record = head
-                .encode(crc32c::crc32c_append(head.seed(), body))
-                .to_vec();
+            let mut head = Head::new(4, Some(4), 1 << 40);
+            head.segment = 1.into();
+            head.crc = crc32c::crc32c_append(head.seed(), body).into();
+            let mut record = head.as_bytes().to_vec();
             record.extend_from_slice(body);
             record.resize(64, 0);
             // Records begin at multiples of 64, and so do these.
@@ -242,38 +237,27 @@ fn random_puts_and_deletions_leave_what_a_map_has() {
 
 #[test]
 fn torn_entries_and_records_are_told_from_whole_ones() {
-    let place = Place { at: 4096, len: 77 };
-    let entry = Entry {
-        hash: hash(b"key"),
-        place,
-        version: 9,
-    };
-    let bytes = entry.encode();
+    let entry = Entry::new(hash(b"key"), Place::new(4096, 77), 9);
+    let bytes: [u8; ENTRY] = entry.as_bytes().try_into().unwrap();
     assert_eq!(Entry::decode(&bytes).unwrap(), Some(entry));
-    let head = Head {
-        key_len: 3,
-        value_len: 100,
-        deleted: false,
-        version: 9,
-        segment: 2,
-    };
+    assert_eq!((entry.place().at(), entry.place().len()), (4096, 77));
     let body = support::pattern(1, 103);
-    let mut record = head
-        .encode(crc32c::crc32c_append(head.seed(), &body))
-        .to_vec();
-    record.extend(body);
-    assert_eq!(Record::decode(&record).unwrap().head, head);
+    let mut head = Head::new(3, Some(100), 9);
+    head.crc = crc32c::crc32c_append(head.seed(), &body).into();
+    let mut bytes_of = head.as_bytes().to_vec();
+    bytes_of.extend(&body);
+    let whole = record(&bytes_of).unwrap();
+    assert_eq!(whole, (head, &body[..3], &body[3..]));
     for at in 0..ENTRY {
         let mut torn = bytes;
         torn[at] ^= 1;
         assert!(Entry::decode(&torn).is_err(), "{at}");
     }
-    for at in (0..record.len()).filter(|at| !(SUPERSEDED..HEAD).contains(at)) {
-        let mut torn = record.clone();
+    for at in (0..bytes_of.len()).filter(|at| !(SUPERSEDED..HEAD).contains(at)) {
+        let mut torn = bytes_of.clone();
         torn[at] ^= 1;
-        assert!(Record::decode(&torn).is_err(), "{at}");
+        assert!(record(&torn).is_err(), "{at}");
     }
-    assert!(!Record::decode(&record).unwrap().superseded);
-    record[SUPERSEDED] = 1;
-    assert!(Record::decode(&record).unwrap().superseded);
+    bytes_of[SUPERSEDED] = 1;
+    assert_eq!(record(&bytes_of).unwrap().0.superseded, 1);
 }
