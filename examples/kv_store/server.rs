@@ -219,7 +219,7 @@ impl Server {
                 match verb {
                     _ if self.is_late(ask) => Ok(Err("a later request was first".into())),
                     Verb::Put => store.put(key, &body).await.map(|put| put.map(Some)),
-                    _ => store.delete(key, &body).await.map(Ok),
+                    _ => store.delete(key).map(Ok),
                 }
             }
         };

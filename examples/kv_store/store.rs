@@ -9,9 +9,8 @@
 //!   once its head is there, which is written last, and what follows it is no record: the head
 //!   behind it was cleared before. A value that looks like a record is never taken for one.
 //!
-//! The oldest segment is cleaned when no other is free: its live records are appended anew, and it
-//! is cleared. Deletions are records without a value. They are not kept when their segment is
-//! cleaned: what they deleted is older, and so is its segment.
+//! A deletion only marks the record, before it clears the entry of the index. The oldest segment is
+//! cleaned when no other is free: its live records are appended anew, and it is cleared.
 
 use std::collections::VecDeque;
 
@@ -91,7 +90,7 @@ impl Store {
             while let Some((head, key)) = self.record(self.tail, Some(number))? {
                 self.version = self.version.max(head.version.get());
                 // Those of a key lie in the order of their versions.
-                if head.is_deletion() || head.superseded == 0 {
+                if head.superseded == 0 {
                     self.publish(&key, head, Place::new(self.tail, head.len()))?;
                 }
                 self.tail += room(head.len());
@@ -154,11 +153,10 @@ impl Store {
     /// Appends the value of a key's request, and answers its version: `Err` with a text inside if
     /// there is no room.
     pub(crate) async fn put(&mut self, key: &[u8], body: &BufSlice) -> Result<Result<u64, String>> {
-        let value = body.len() - key.len();
-        let head = Head::new(key.len(), Some(value), self.version + 1);
+        let len = HEAD + body.len();
         let found = self.find(key)?;
         let old = found.old.map_or(0, |(_, old)| room(old.place().len()));
-        let (live, capacity) = (self.live + room(head.len()) - old, self.capacity());
+        let (live, capacity) = (self.live + room(len) - old, self.capacity());
         if live > capacity {
             let text =
                 format!("full: the log takes {capacity} bytes of records, and would have {live}");
@@ -168,16 +166,36 @@ impl Store {
             let text = "full: all 8 places of this key in the index are taken";
             return Ok(Err(text.to_owned()));
         }
-        self.change(key, head, body).await.map(Ok)
+        self.make_room(len).await?;
+        let version = self.next_version()?;
+        let head = Head::new(key.len(), body.len() - key.len(), version);
+        let place = self.append(head, body).await?;
+        self.publish(key, head, place)?;
+        Ok(Ok(version))
     }
 
     /// Forgets a key, and answers the version from which on it is not there. `None` if it was not.
-    pub(crate) async fn delete(&mut self, key: &[u8], body: &BufSlice) -> Result<Option<u64>> {
-        let head = Head::new(key.len(), None, self.version + 1);
-        match self.find(key)?.old {
-            None => Ok(None),
-            Some(_) => self.change(key, head, body).await.map(Some),
-        }
+    pub(crate) fn delete(&mut self, key: &[u8]) -> Result<Option<u64>> {
+        let Some((at, old)) = self.find(key)?.old else {
+            return Ok(None);
+        };
+        let version = self.next_version()?;
+        self.supersede(old)?;
+        self.memory.write(at, &[0; ENTRY])?;
+        Ok(Some(version))
+    }
+
+    /// Versions grow also when the latest was that of a deletion, which nothing else tells of.
+    fn next_version(&mut self) -> Result<u64> {
+        self.version += 1;
+        self.memory.store(VERSION, self.version)?;
+        Ok(self.version)
+    }
+
+    fn supersede(&mut self, old: Entry) -> Result<()> {
+        self.memory.store(old.place().at() + SUPERSEDED, 1)?;
+        self.live -= room(old.place().len());
+        Ok(())
     }
 
     /// Adds the value of a key to `out`, and answers its version.
@@ -198,20 +216,11 @@ impl Store {
         (self.layout.segments - 2) * (SEGMENT - largest) / 8 * 7
     }
 
-    async fn change(&mut self, key: &[u8], head: Head, body: &BufSlice) -> Result<u64> {
-        self.make_room(head.len()).await?;
-        // Versions grow also when the latest was that of a deletion, which is not kept for ever.
-        self.version = head.version.get();
-        self.memory.store(VERSION, self.version)?;
-        let place = self.append(head, body).await?;
-        self.publish(key, head, place)?;
-        Ok(self.version)
-    }
-
     /// Sees to it that a record of that length, and a cleared head, fit into the last segment, and
     /// that another one is free.
     async fn make_room(&mut self, len: usize) -> Result<()> {
-        loop {
+        // Each may be cleaned once, and then there is room.
+        for _ in 0..=2 * self.layout.segments {
             if self.free.is_empty() {
                 self.clean().await?;
             }
@@ -221,6 +230,7 @@ impl Store {
             }
             self.advance()?;
         }
+        Err("cleaning has found no room".into())
     }
 
     /// Goes on in a free segment, whose first head is cleared.
@@ -238,7 +248,7 @@ impl Store {
         let start = self.layout.segment(self.used[0]);
         let (mut at, mut number) = (start, None);
         while let Some((head, key)) = self.record(at, number)? {
-            if !head.is_deletion() && head.superseded == 0 {
+            if head.superseded == 0 {
                 let body = self.memory.source(at + HEAD..at + head.len())?;
                 let place = self.append(head, &body).await?;
                 self.publish(&key, head, place)?;
@@ -267,14 +277,12 @@ impl Store {
     fn publish(&mut self, key: &[u8], head: Head, place: Place) -> Result<()> {
         let Found { old, free } = self.find(key)?;
         if let Some((_, old)) = old {
-            self.memory.store(old.place().at() + SUPERSEDED, 1)?;
-            self.live -= room(old.place().len());
+            self.supersede(old)?;
         }
-        let at = old.map(|(at, _)| at);
-        if head.is_deletion() {
-            return at.map_or(Ok(()), |at| self.memory.write(at, &[0; ENTRY]));
-        }
-        let at = at.or(free).ok_or("the index has no place for a key")?;
+        let at = old
+            .map(|(at, _)| at)
+            .or(free)
+            .ok_or("the index has no place for a key")?;
         let entry = Entry::new(hash(key), place, head.version.get());
         self.memory.write(at, entry.as_bytes())?;
         self.live += room(place.len());

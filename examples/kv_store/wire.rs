@@ -160,26 +160,23 @@ impl Entry {
 pub(crate) struct Head {
     /// The CRC-32C of all that follows, key and value included, and `superseded` left out.
     pub(crate) crc: U32,
-    key_len: U16,
-    /// 1 for a value, 2 for a deletion.
-    kind: U16,
+    key_len: U32,
     value_len: U32,
     zero: U32,
     pub(crate) version: U64,
     /// The number of the segment's use: it grows with each.
     pub(crate) segment: U64,
-    /// Not 0 once there is a newer record of the key.
+    /// Not 0 once there is a newer record of the key, or none.
     pub(crate) superseded: U64,
 }
 
 impl Head {
-    /// Of a record whose segment and CRC are still to come. Without a value it is a deletion.
-    pub(crate) fn new(key: usize, value: Option<usize>, version: u64) -> Head {
+    /// Of a record whose segment and CRC are still to come.
+    pub(crate) fn new(key: usize, value: usize, version: u64) -> Head {
         Head {
             crc: 0.into(),
-            key_len: (key as u16).into(),
-            kind: if value.is_some() { 1 } else { 2 }.into(),
-            value_len: (value.unwrap_or(0) as u32).into(),
+            key_len: (key as u32).into(),
+            value_len: (value as u32).into(),
             zero: 0.into(),
             version: version.into(),
             segment: 0.into(),
@@ -195,17 +192,11 @@ impl Head {
     /// What may be one: the CRC is not checked.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Head> {
         let head = Head::read_from_prefix(bytes).ok()?.0;
-        let (key, value) = (head.key_len(), head.value_len.get() as usize);
-        let possible = matches!(head.kind.get(), 1 | 2) && fits(key, value);
-        possible.then_some(head)
+        fits(head.key_len(), head.value_len.get() as usize).then_some(head)
     }
 
     pub(crate) fn key_len(&self) -> usize {
-        self.key_len.get().into()
-    }
-
-    pub(crate) fn is_deletion(&self) -> bool {
-        self.kind.get() == 2
+        self.key_len.get() as usize
     }
 
     pub(crate) fn len(&self) -> usize {

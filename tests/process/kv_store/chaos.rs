@@ -45,9 +45,7 @@ impl Notes {
         let path = Notes::path(folder, owner);
         let mut options = File::options();
         let file = options.read(true).write(true).create_new(true).open(path);
-        let file = file.unwrap();
-        file.set_len(KEYS as u64 * 16).unwrap();
-        Notes(file)
+        Notes(file.unwrap())
     }
 
     fn at(key: usize, acknowledged: bool) -> u64 {
@@ -57,7 +55,8 @@ impl Notes {
     fn get(&self, key: usize, acknowledged: bool) -> u64 {
         let mut word = [0; 8];
         let at = Notes::at(key, acknowledged);
-        self.0.read_exact_at(&mut word, at).unwrap();
+        // What was never written is 0.
+        self.0.read_at(&mut word, at).unwrap();
         u64::from_le_bytes(word)
     }
 
@@ -262,14 +261,16 @@ fn what_was_acknowledged_is_never_lost_nor_torn_nor_older() {
     let (begun, mut kills) = (Instant::now(), [0, 0]);
     while begun.elapsed() < Duration::from_secs(seconds) {
         // The moment is what is random here.
-        thread::sleep(Duration::from_micros(random.below(60_000)));
+        thread::sleep(Duration::from_micros(random.below(150_000)));
         if random.below(2) == 0 {
             service.kill_server();
             kills[0] += 1;
         } else {
             let client = &mut clients[random.below(CLIENTS as u64) as usize];
-            client.kill();
-            *client = start(&service);
+            let killed = std::mem::replace(client, start(&service));
+            kill(Pid::from_raw(killed.pid()), Signal::SIGKILL).unwrap();
+            // And not of what it has found.
+            killed.dies();
             client.hear();
             kills[1] += 1;
         }

@@ -65,10 +65,6 @@ impl Host {
         let body = self.body(key, value);
         store.put(key, &body).await?.map_err(Into::into)
     }
-
-    async fn delete(&self, store: &mut Store, key: &[u8]) -> super::Result<Option<u64>> {
-        store.delete(key, &self.body(key, &[])).await
-    }
 }
 
 fn get(store: &Store, key: &[u8]) -> Option<Vec<u8>> {
@@ -105,7 +101,7 @@ async fn dies_anywhere(fill: usize, step: Step) {
             host.put(&mut store, &key, &value).await.unwrap();
             model.insert(key, value);
         }
-        host.delete(&mut store, b"key 0").await.unwrap();
+        store.delete(b"key 0").unwrap();
         model.remove(&b"key 0"[..]);
         let key = b"key 1".to_vec();
         let old = model.get(&key).cloned();
@@ -116,7 +112,7 @@ async fn dies_anywhere(fill: usize, step: Step) {
                 let put = host.put(&mut store, &key, &value).await;
                 (Some(value), put.is_ok())
             }
-            Step::Delete => (None, host.delete(&mut store, &key).await.is_ok()),
+            Step::Delete => (None, store.delete(&key).is_ok()),
         };
         ended = done;
         // The next server may die too, while it takes over.
@@ -162,7 +158,7 @@ fn a_value_that_looks_like_records_is_none() {
             let host = Host::new();
             let mut store = host.store().await;
             let body = b"fakefake";
-            let mut head = Head::new(4, Some(4), 1 << 40);
+            let mut head = Head::new(4, 4, 1 << 40);
             head.segment = 1.into();
             head.crc = crc32c::crc32c_append(head.seed(), body).into();
             let mut record = head.as_bytes().to_vec();
@@ -194,7 +190,7 @@ fn random_puts_and_deletions_leave_what_a_map_has() {
         for round in 0..3000 {
             let key = format!("{}", random.below(150)).into_bytes();
             let version = if random.below(4) == 0 {
-                let deleted = host.delete(&mut store, &key).await.unwrap();
+                let deleted = store.delete(&key).unwrap();
                 assert_eq!(deleted.is_some(), model.remove(&key).is_some());
                 deleted
             } else {
@@ -242,7 +238,7 @@ fn torn_entries_and_records_are_told_from_whole_ones() {
     assert_eq!(Entry::decode(&bytes).unwrap(), Some(entry));
     assert_eq!((entry.place().at(), entry.place().len()), (4096, 77));
     let body = support::pattern(1, 103);
-    let mut head = Head::new(3, Some(100), 9);
+    let mut head = Head::new(3, 100, 9);
     head.crc = crc32c::crc32c_append(head.seed(), &body).into();
     let mut bytes_of = head.as_bytes().to_vec();
     bytes_of.extend(&body);
