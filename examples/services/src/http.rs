@@ -1,6 +1,7 @@
 //! A server and a client of hyper's own, for streams of any kind.
 
 use std::convert::Infallible;
+use std::sync::LazyLock;
 
 use bytes::Bytes;
 use futures::stream;
@@ -43,7 +44,7 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Body>, Infallible
     let mut status = StatusCode::OK;
     let body = match (request.method(), path, len) {
         (&Method::GET, "/", _) => whole("hello\n"),
-        (&Method::GET, _, Some(len)) if len <= PART => whole(bytes(0..len)),
+        (&Method::GET, _, Some(len)) if len <= PART => whole(part(0, len)),
         (&Method::GET, _, Some(len)) => parts(len),
         (&Method::POST, "/echo", _) => request.into_body().boxed(),
         _ => {
@@ -56,10 +57,12 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Body>, Infallible
     Ok(response)
 }
 
-/// Returns the bytes from one place of a body to another, none of which is where a shifted one
-/// would be.
+/// Where a pattern begins anew: no power of two, so that bytes at a wrong place differ.
+const PERIOD: u64 = 251;
+
+/// Returns the bytes from one place of a body to another.
 pub fn bytes(range: std::ops::Range<u64>) -> Bytes {
-    range.map(|at| (at % 251) as u8).collect()
+    range.map(|at| (at % PERIOD) as u8).collect()
 }
 
 /// Returns a body that is there already.
@@ -69,11 +72,18 @@ pub fn whole(bytes: impl Into<Bytes>) -> Body {
         .boxed()
 }
 
-/// Returns a body of `len` bytes, which is made while it is sent.
+/// Returns a part of a body, of at most [`PART`] bytes, without a copy.
+fn part(from: u64, len: u64) -> Bytes {
+    static PATTERN: LazyLock<Bytes> = LazyLock::new(|| bytes(0..PART + PERIOD));
+    let from = (from % PERIOD) as usize;
+    PATTERN.slice(from..from + len as usize)
+}
+
+/// Returns a body of `len` bytes, whose parts are made while it is sent.
 fn parts(len: u64) -> Body {
     let parts = stream::unfold(0, move |from| async move {
-        let to = len.min(from + PART);
-        (from < len).then(|| (Ok(Frame::data(bytes(from..to))), to))
+        let next = PART.min(len - from);
+        (next > 0).then(|| (Ok(Frame::data(part(from, next))), from + next))
     });
     BoxBody::new(StreamBody::new(parts))
 }
