@@ -17,6 +17,7 @@ pub use dma::{Dma, DmaBuilder, DmaCopy};
 pub use op::Answer;
 pub use operation::{Op, Operation, Refused, Started};
 pub use output::Output;
+pub(crate) use rdma::Sends;
 pub use rdma::{
     Connect, Message, Rdma, RdmaBuilder, RdmaOp, RdmaRecv, RdmaStats, RecvPool, RecvStream,
     SendSink,

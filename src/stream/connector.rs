@@ -83,7 +83,7 @@ impl RdmaConnector {
                 StreamAddr::Tcp(addr) => Socket::connect_tcp(CONNECT, *addr).await?,
                 StreamAddr::Unix(path) => Socket::connect_path(CONNECT, path).await?,
             };
-            let side = self.0.side(CONNECT)?;
+            let side = self.0.side(CONNECT, &runtime)?;
             let mut exchange = Exchange::new(CONNECT, socket, runtime);
             exchange.say(Message::Hello(side.offer(data))).await?;
             let answer = exchange.hear().await?;
@@ -103,7 +103,7 @@ impl RdmaConnector {
             exchange.say(Message::Ready).await?;
             let peer = exchange.socket.peer();
             let (core, wakers) = (side.core, side.wakers);
-            let stream = RdmaStream::new(core, wakers, peer, options.linger, exchange.runtime);
+            let stream = RdmaStream::new(core, wakers, peer, options.linger);
             Ok((stream, offer.data.to_vec()))
         };
         in_time(CONNECT, options.timeout, connect).await

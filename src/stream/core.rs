@@ -3,6 +3,7 @@
 //! Reader and writer may be different tasks, and either may take a frame or see the end of a send
 //! that the other one waits for. So each of these events wakes the other one ([`Wakers`]).
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::pin::Pin;
@@ -10,14 +11,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, BufMut as _};
-use futures::{Sink, Stream};
+use futures::Stream;
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
 
 use super::flow::{Flow, HEAD, Kind, RESERVED};
 use super::wakers::Wakers;
 use crate::device::RecvOpcode;
 use crate::error::{JobError, Reason};
 use crate::mem::{Buf, BufData, BufPool, BufWait};
-use crate::ops::{Message, Rdma, RecvStream, SendSink};
+use crate::ops::{Message, Rdma, RecvStream, Sends};
+use crate::reactor::budget;
 
 /// What a stream has of the memory and the limits of its side.
 pub(super) struct Parts<'a> {
@@ -28,16 +32,21 @@ pub(super) struct Parts<'a> {
     /// Frames with data that the peer may send before they are read, and that may be on their way.
     pub(super) recv_window: usize,
     pub(super) send_window: usize,
+    pub(super) runtime: Handle,
 }
 
 pub(super) struct Core {
     rdma: Rdma,
     flow: Flow,
     recv: RecvStream,
-    sink: SendSink<Buf>,
+    sends: Sends,
+    pool: BufPool,
     bufs: Pin<Box<BufWait>>,
     credits: Buf,
     last: Buf,
+    /// The task that sends a frame of credits for which there was no Slot.
+    late: Option<AbortHandle>,
+    runtime: Handle,
     /// Frames that were taken and not read. Their payload is what is left of them.
     inbox: VecDeque<BufData<'static>>,
     wakers: Arc<Wakers>,
@@ -62,10 +71,13 @@ impl Core {
         let mut core = Core {
             flow: Flow::new(parts.recv_window),
             recv: rdma.recv_stream(parts.receives, receives),
-            sink: rdma.send_sink(parts.send_window + 2),
+            sends: Sends::new(&rdma),
+            pool: parts.sends.clone(),
             bufs: Box::pin(BufWait::new(parts.sends)),
             credits,
             last,
+            late: None,
+            runtime: parts.runtime,
             inbox: VecDeque::with_capacity(parts.recv_window),
             wakers: Arc::clone(wakers),
             receives,
@@ -85,6 +97,10 @@ impl Core {
 
     pub(super) fn rdma(&self) -> &Rdma {
         &self.rdma
+    }
+
+    pub(super) fn runtime(&self) -> &Handle {
+        &self.runtime
     }
 
     /// Returns the first credits of the peer; none if there is no memory for another stream.
@@ -157,62 +173,54 @@ impl Core {
         Poll::Ready(taken)
     }
 
-    /// Goes on with what is on its way.
-    fn advance(&mut self, cx: &mut Context<'_>) {
-        let before = self.sink.len();
-        if before == 0 || self.send_error.is_some() {
-            return;
-        }
-        if let Poll::Ready(Err(error)) = Pin::new(&mut self.sink).poll_flush(cx) {
-            self.send_error = Some(error);
-        }
-        if self.sink.len() < before || self.send_error.is_some() {
-            self.wakers.wake_writer();
-        }
+    /// Why nothing can be sent any more, if so.
+    fn check(&self) -> Result<(), JobError> {
+        self.send_error
+            .or_else(|| self.sends.error())
+            .map_or(Ok(()), Err)
     }
 
-    fn send(&mut self, frame: Buf, cx: &mut Context<'_>) -> Result<(), JobError> {
-        let mut sink = Pin::new(&mut self.sink);
-        let sent = sink.as_mut().start_send(frame);
-        let sent = sent.and_then(|()| match sink.poll_flush(cx) {
-            Poll::Ready(sent) => sent,
-            Poll::Pending => Ok(()),
-        });
-        if let Err(error) = sent {
-            self.send_error = Some(error);
-            self.wakers.wake_writer();
-        }
-        sent
+    fn fail(&mut self, error: JobError) -> JobError {
+        self.send_error = Some(error);
+        self.wakers.wake_writer();
+        error
     }
 
     /// Gives the peer credits, if it is time.
     fn grant(&mut self, cx: &mut Context<'_>) {
         let most = self.receives - self.inbox.len();
-        if self.send_error.is_some() || self.recv_error.is_some() || !self.flow.shall_grant(most) {
+        if !self.flow.shall_grant(most) || self.recv_error.is_some() || self.check().is_err() {
             return;
         }
         let lent = self.lend(cx);
-        self.advance(cx);
         // The last one may not be back yet.
-        if self.send_error.is_none()
-            && self.flow.shall_grant(lent)
-            && self.credits.reset_data_len().is_ok()
-        {
-            let head = self.flow.head(Kind::Credits, lent);
-            let frame = self.credits.clone();
-            // A failure shows in the next write, and does not keep back what came.
-            if frame.extend_from_slice(&head).is_ok() {
-                _ = self.send(frame, cx);
-            }
+        let late = self.late.as_ref().is_some_and(|late| !late.is_finished());
+        if late || !self.flow.shall_grant(lent) || self.credits.reset_data_len().is_err() {
+            return;
+        }
+        let head = self.flow.head(Kind::Credits, lent);
+        // A failure shows in the next write, and does not keep back what came.
+        let filled = self.credits.extend_from_slice(&head);
+        match filled.and_then(|()| self.sends.try_send(&self.credits)) {
+            Ok(true) => {}
+            Ok(false) => self.grant_late(),
+            Err(error) => _ = self.fail(error),
         }
     }
 
-    /// Takes the next frame. While it waits for one, it goes on with what is on its way, and gives
-    /// the peer credits.
+    /// Has the frame of credits sent by a task of its own, once there is a Slot: the application
+    /// may not poll again for long.
+    #[cold]
+    fn grant_late(&mut self) {
+        let (rdma, frame) = (self.rdma.clone(), self.credits.clone());
+        let late = async move { _ = rdma.send(frame).await };
+        self.late = Some(self.runtime.spawn(late).abort_handle());
+    }
+
+    /// Takes the next frame. While it waits for one, it gives the peer credits.
     fn poll_next_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         let taken = self.poll_frame(cx);
         if taken.is_pending() {
-            self.advance(cx);
             self.grant(cx);
         }
         taken
@@ -252,11 +260,9 @@ impl Core {
         Poll::Ready(Ok(()))
     }
 
-    fn check(&self) -> Result<(), JobError> {
-        self.send_error.map_or(Ok(()), Err)
-    }
-
     /// Sends a frame of what it takes of these bytes. `None` if the stream was closed.
+    ///
+    /// What it takes is the device's when it returns: nothing that was accepted waits for a poll.
     pub(super) fn poll_write(
         &mut self,
         slices: &[IoSlice<'_>],
@@ -265,41 +271,72 @@ impl Core {
         if self.closed {
             return Poll::Ready(Ok(None));
         }
-        self.advance(cx);
         self.check()?;
-        if slices.iter().all(|slice| slice.is_empty()) {
+        let len = slices.iter().map(|slice| slice.len()).sum::<usize>();
+        let len = len.min(self.frame - HEAD);
+        if len == 0 {
             return Poll::Ready(Ok(Some(0)));
         }
+        ready!(budget::proceed(cx));
         ready!(self.poll_credit(cx))?;
-        if self.sink.len() >= self.send_window {
-            return Poll::Pending;
+        loop {
+            match self.poll_data(slices, cx) {
+                Poll::Ready(Ok(())) => return Poll::Ready(Ok(Some(len))),
+                Poll::Ready(Err(error)) if error.reason() != Reason::PoolEmpty => {
+                    return Poll::Ready(Err(self.fail(error)));
+                }
+                // What it waits for may be in the hands of others, whose tasks do not look.
+                _ => ready!(self.sends.poll_end(cx))?,
+            }
+            self.check()?;
         }
-        let Some(frame) = self.bufs.as_mut().poll(cx.waker()) else {
-            return Poll::Pending;
-        };
-        let mut data = frame.data_mut()?;
-        let head = self.flow.head(Kind::Data, self.recv.lent());
-        data.put_slice(&head);
-        for slice in slices {
-            let room = self.frame - data.len();
-            data.put_slice(&slice[..slice.len().min(room)]);
-        }
-        let len = data.len() - HEAD;
-        drop(data);
-        self.send(frame, cx)?;
-        Poll::Ready(Ok(Some(len)))
     }
 
-    /// Waits until the device has what was written.
-    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
-        // A write that was dropped waits no more.
-        self.bufs.as_mut().stop();
-        self.advance(cx);
-        self.check()?;
-        match self.sink.is_submitted() {
-            true => Poll::Ready(Ok(())),
-            false => Poll::Pending,
+    /// Sends a frame with data, for which there is a credit. `PoolEmpty` if it waits for a Buf.
+    fn poll_data(
+        &mut self,
+        slices: &[IoSlice<'_>],
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), JobError>> {
+        if self.sends.in_flight() >= self.send_window {
+            return Poll::Pending;
         }
+        // Who waits for a Slot keeps no Buf meanwhile.
+        let buf = Cell::new(match self.sends.is_in_line() {
+            true => None,
+            false => match self.bufs.as_mut().poll(cx.waker()) {
+                None => return Poll::Pending,
+                buf => buf,
+            },
+        });
+        let mut flow = self.flow;
+        let head = flow.head(Kind::Data, self.recv.lent());
+        let fill = || {
+            let frame = buf.take().map_or_else(|| self.pool.try_alloc(), Ok)?;
+            let mut data = frame.data_mut()?;
+            data.put_slice(&head);
+            for slice in slices {
+                let room = self.frame - data.len();
+                data.put_slice(&slice[..slice.len().min(room)]);
+            }
+            drop(data);
+            Ok(frame)
+        };
+        ready!(self.sends.poll_send(cx, fill))?;
+        self.flow = flow;
+        Poll::Ready(Ok(()))
+    }
+
+    /// Gives up the turns of a write that was dropped.
+    fn leave(&mut self) {
+        self.bufs.as_mut().stop();
+        self.sends.leave();
+    }
+
+    /// Says whether all is well: what was written is the device's.
+    pub(super) fn flush(&mut self) -> Result<(), JobError> {
+        self.leave();
+        self.check()
     }
 
     /// Sends the end of the stream, and waits until the peer has all of it. A peer that has ended
@@ -312,23 +349,28 @@ impl Core {
 
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         self.bufs.as_mut().stop();
-        self.advance(cx);
         self.check()?;
         if !self.closed {
             self.shall_lend(cx);
-            let head = self.flow.head(Kind::End, self.recv.lent());
-            self.last.extend_from_slice(&head)?;
-            self.closed = true;
-            self.only_end = self.sink.len() == 0;
-            self.send(self.last.clone(), cx)?;
-            self.advance(cx);
-            self.check()?;
+            let mut flow = self.flow;
+            let head = flow.head(Kind::End, self.recv.lent());
+            let end = || {
+                self.last.reset_data_len()?;
+                self.last.extend_from_slice(&head)?;
+                Ok(self.last.clone())
+            };
+            let only_end = self.sends.in_flight() == 0;
+            if let Err(error) = ready!(self.sends.poll_send(cx, end)) {
+                return Poll::Ready(Err(self.fail(error)));
+            }
+            (self.flow, self.closed, self.only_end) = (flow, true, only_end);
         }
         // Frames of credits may be on their way behind it.
-        match self.last.reset_data_len() {
-            Ok(()) => Poll::Ready(Ok(())),
-            Err(_) => Poll::Pending,
+        while self.last.reset_data_len().is_err() {
+            ready!(self.sends.poll_end(cx))?;
+            self.sends.in_flight();
         }
+        Poll::Ready(self.check())
     }
 
     /// The same, of a stream that nobody reads any more.
@@ -346,6 +388,14 @@ impl Core {
                     return Poll::Pending;
                 }
             }
+        }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        if let Some(late) = &self.late {
+            late.abort();
         }
     }
 }

@@ -28,7 +28,7 @@ pub(super) enum Kind {
 }
 
 /// One side's account of both directions.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
     /// Frames with data that this side may send now.
     credits: u32,

@@ -293,7 +293,7 @@ impl Incoming {
             unreachable!("it was parsed before");
         };
         let (options, exchange) = (self.net.options, &mut self.exchange);
-        let mut side = self.net.side(GRANT)?;
+        let mut side = self.net.side(GRANT, &exchange.runtime)?;
         side.connect(GRANT, theirs, options.timeout).await?;
         exchange.say(Message::Welcome(side.offer(data))).await?;
         let answer = exchange.hear().await?;
@@ -304,9 +304,13 @@ impl Incoming {
                 return Err(exchange.error(ErrorKind::ConnectionAborted, text));
             }
         }
-        let (peer, runtime) = (self.peer.clone(), exchange.runtime.clone());
         let (core, wakers) = (side.core, side.wakers);
-        Ok(RdmaStream::new(core, wakers, peer, options.linger, runtime))
+        Ok(RdmaStream::new(
+            core,
+            wakers,
+            self.peer.clone(),
+            options.linger,
+        ))
     }
 
     /// Refuses the peer: its connect fails with this reason, of which it gets 512 bytes.

@@ -25,10 +25,11 @@
 //! occupies no slot of the WorkQ. A stream gives credits back in the head of what it sends, or in a
 //! frame of their own once the peer has none left or would get half of a window.
 //!
-//! On a device that does not finish sends inline, as adapters do not, a frame that was written
-//! takes a slot of the WorkQ. With fewer slots than frames of all streams
-//! ([`send_window`](StreamOptions::send_window) for each) frames stand in line, and one goes on
-//! when a task polls its stream: build the WorkQ as deep as that, and flush what you write.
+//! On a device that does not finish sends inline, as adapters do not, a frame takes a slot of the
+//! WorkQ until it was sent. A write is accepted once it has its slot, so that what was accepted
+//! goes on though no task of the stream polls again. A frame of credits that finds no slot is sent
+//! by a task of its own. With a WorkQ as deep as the frames of all streams
+//! ([`send_window`](StreamOptions::send_window) for each) nobody waits for a slot.
 //!
 //! # What a peer may do
 //!

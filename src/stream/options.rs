@@ -242,7 +242,7 @@ impl Net {
     }
 
     /// One side of a connection that is to be made.
-    pub(super) fn side(&self, op: &'static str) -> Result<Side> {
+    pub(super) fn side(&self, op: &'static str, runtime: &Handle) -> Result<Side> {
         let full = || {
             let text = format!(
                 "all memory for {} streams is in use: drop one, or set \
@@ -267,6 +267,7 @@ impl Net {
             control: [credits, end],
             recv_window: self.options.recv_window,
             send_window: self.options.send_window,
+            runtime: runtime.clone(),
         };
         let mut core = Box::new(Core::new(rdma, parts, &wakers));
         let credits = core.first_credits();

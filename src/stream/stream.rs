@@ -8,7 +8,6 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
-use tokio::runtime::Handle;
 
 use super::core::Core;
 use super::wakers::Wakers;
@@ -21,13 +20,13 @@ use crate::ops::Rdma;
 /// [`Incoming::accept`](super::Incoming::accept) make streams. `tokio::io::split` splits one into
 /// two halves, which may be used by two tasks.
 ///
-/// A write is sent at once, or once the WorkQ has a slot, as one message of at most
+/// A write is sent at once, as one message of at most
 /// [`frame_size`](super::StreamOptions::frame_size) bytes; a vectored write gathers its slices into
 /// one. So write small pieces through a `BufWriter` or a `Framed`. A write waits while the peer
 /// does not read, while [`send_window`](super::StreamOptions::send_window) frames are on their way,
-/// or while all memory for sends is in use. `flush` waits until the device has what was written,
-/// and `shutdown` until the peer's memory has. As `AsyncBufRead` a stream lends what came without a
-/// copy.
+/// or while all memory for sends or all slots of the WorkQ are in use. The device has what was
+/// written, so that `flush` waits for nothing; `shutdown` waits until the peer's memory has it. As
+/// `AsyncBufRead` a stream lends what came without a copy.
 ///
 /// # Ends
 ///
@@ -56,7 +55,6 @@ pub struct RdmaStream {
     waker: Waker,
     peer: Peer,
     linger: Duration,
-    runtime: Handle,
 }
 
 impl RdmaStream {
@@ -65,7 +63,6 @@ impl RdmaStream {
         wakers: Arc<Wakers>,
         peer: Peer,
         linger: Duration,
-        runtime: Handle,
     ) -> RdmaStream {
         RdmaStream {
             core: Some(core),
@@ -73,7 +70,6 @@ impl RdmaStream {
             wakers,
             peer,
             linger,
-            runtime,
         }
     }
 
@@ -162,8 +158,8 @@ impl AsyncWrite for RdmaStream {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let (core, mut cx) = self.get_mut().writer(cx);
-        core.poll_flush(&mut cx).map_err(io::Error::from)
+        let (core, _) = self.get_mut().writer(cx);
+        Poll::Ready(core.flush().map_err(io::Error::from))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -181,7 +177,8 @@ impl Drop for RdmaStream {
         if self.linger.is_zero() {
             return;
         }
-        let _runtime = self.runtime.enter();
+        let runtime = core.runtime().clone();
+        let _entered = runtime.enter();
         // Its tasks wait for nothing any more.
         let mut idle = Context::from_waker(Waker::noop());
         if core.poll_close(&mut idle).is_ready() {
@@ -192,7 +189,7 @@ impl Drop for RdmaStream {
             wakers.writer.register(cx.waker());
             core.poll_close(&mut Context::from_waker(&waker))
         });
-        self.runtime.spawn(tokio::time::timeout(self.linger, close));
+        runtime.spawn(tokio::time::timeout(self.linger, close));
     }
 }
 

@@ -3,7 +3,6 @@
 mod builder;
 mod connect;
 mod context;
-mod message;
 mod nodes;
 mod operations;
 mod pooled_receives;
@@ -11,6 +10,7 @@ mod posted_receives;
 mod recv;
 mod recv_pool;
 mod request;
+mod sends;
 mod sink;
 mod stats;
 mod stream;
@@ -18,15 +18,15 @@ mod stream;
 pub use builder::RdmaBuilder;
 pub use connect::Connect;
 pub use context::Rdma;
-pub use message::Message;
 pub use nodes::{
     CompareSwapData, CompareSwapNode, FetchAddData, FetchAddNode, ReadData, ReadNode, SendData,
     SendImmData, SendImmNode, SendNode, WriteData, WriteImmData, WriteImmNode, WriteNode,
 };
-pub use recv::RdmaRecv;
+pub use recv::{Message, RdmaRecv};
 pub use recv_pool::RecvPool;
 pub use request::RdmaOp;
 use request::RdmaRequest;
+pub(crate) use sends::Sends;
 pub use sink::SendSink;
 pub use stats::RdmaStats;
 pub use stream::RecvStream;

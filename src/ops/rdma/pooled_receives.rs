@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 
 use super::Rdma;
 use super::context::Pair;
-use super::message::Message;
+use super::recv::Message;
 use crate::device::RegistrationUse;
 use crate::error::{JobError, Reason};
 use crate::mem::{self, Buf, BufWait};

@@ -8,8 +8,7 @@ use arrayvec::ArrayVec;
 
 use super::Rdma;
 use super::context::Pair;
-use super::message::Message;
-use super::recv::RecvRequest;
+use super::recv::{Message, RecvRequest};
 use crate::error::{JobError, Reason};
 use crate::mem::{Buf, BufPool, BufWait};
 use crate::reactor::{

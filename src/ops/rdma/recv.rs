@@ -6,9 +6,9 @@ use std::pin::Pin;
 use std::task::{self, Poll};
 
 use super::Rdma;
-use crate::device::RegistrationUse;
+use crate::device::{RecvOpcode, RegistrationUse};
 use crate::error::{JobError, Reason, Result};
-use crate::mem::{self, Extent, Handle, MaybeDestination, Place, Writing};
+use crate::mem::{self, Buf, Extent, Handle, MaybeDestination, Place, Writing};
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::{Kind, Own, Post};
 use crate::reactor::{
@@ -134,3 +134,24 @@ where
 
 /// What [`Rdma::recv`] returns: it answers what came.
 pub type RdmaRecv<C, D> = Op<RecvRequest<C, D>>;
+
+/// What a [`RecvStream`](super::RecvStream) yields.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Message {
+    /// The data of the message; `None` if there is none: the peer sent an empty one, or wrote
+    /// elsewhere.
+    pub buf: Option<Buf>,
+    /// What came.
+    pub received: Received,
+}
+
+impl Message {
+    pub(super) fn new(buf: Buf, received: Received) -> Message {
+        let empty = received.len == 0 || received.opcode == RecvOpcode::WriteImm;
+        Message {
+            buf: (!empty).then_some(buf),
+            received,
+        }
+    }
+}

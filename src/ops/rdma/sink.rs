@@ -63,16 +63,6 @@ impl<S: MaybeSource> SendSink<S> {
         }
     }
 
-    /// Returns how many messages are fed or on their way.
-    pub(crate) fn len(&self) -> usize {
-        self.fed.len() + self.flights.len()
-    }
-
-    /// Returns whether the device has all messages that were fed.
-    pub(crate) fn is_submitted(&self) -> bool {
-        self.fed.is_empty() && self.flights.in_line == 0
-    }
-
     fn check(&self) -> Result<(), JobError> {
         match self.failed {
             true => Err(JobError::of(Reason::SinkFailed)),

@@ -8,9 +8,9 @@ use futures::Stream;
 use futures::stream::FusedStream;
 
 use super::Rdma;
-use super::message::Message;
 use super::pooled_receives::PooledReceives;
 use super::posted_receives::PostedReceives;
+use super::recv::Message;
 use crate::error::JobError;
 use crate::mem::BufPool;
 use crate::reactor::budget;

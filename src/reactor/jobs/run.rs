@@ -114,6 +114,26 @@ impl RunWaiter {
         launched.map(|launched| launched.map(|_| ()))
     }
 
+    /// Returns whether the run stands in line for a Slot.
+    pub(crate) fn is_in_line(&self) -> bool {
+        self.node.is_linked()
+    }
+
+    /// Has the end of a job heard that was just submitted, though its run does not wait for it.
+    /// Busily this looks for a while, and afterwards whoever waits for something does.
+    pub(crate) fn attend(at: &Attachment) {
+        let shared = &at.shared;
+        // As in `poll_event`.
+        fence(Ordering::SeqCst);
+        let ready = match shared.policy().is_busy() {
+            true => at.queue.ready_within(LOOKS),
+            false => !shared.expected.load(Ordering::Relaxed) && shared.arm(),
+        };
+        if ready {
+            shared.turn();
+        }
+    }
+
     /// The run wants no Slot any more: if it was notified, the next in line is instead.
     pub(crate) fn leave(self: Pin<&mut Self>) {
         let this = self.project();

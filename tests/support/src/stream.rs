@@ -18,7 +18,12 @@ pub struct Net {
 
 impl Net {
     pub async fn new(device: &Device, mode: Mode, options: StreamOptions) -> Net {
-        let workq = || WorkQ::builder().depth(64).mode(mode).build().unwrap();
+        Net::deep(64, device, mode, options).await
+    }
+
+    /// With WorkQs of this depth.
+    pub async fn deep(depth: u32, device: &Device, mode: Mode, options: StreamOptions) -> Net {
+        let workq = || WorkQ::builder().depth(depth).mode(mode).build().unwrap();
         let local: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let listener = options.bind(device, &workq(), local).await.unwrap();
         Net {
@@ -47,12 +52,17 @@ pub fn small() -> StreamOptions {
 
 /// Runs a story on each device, event-driven and busy.
 pub fn each(options: StreamOptions, story: impl AsyncFn(&Net)) {
+    each_deep(64, options, story);
+}
+
+/// The same, with WorkQs of this depth.
+pub fn each_deep(depth: u32, options: StreamOptions, story: impl AsyncFn(&Net)) {
     let of_soft = defers().iter().map(|&defer| under_test(defer));
     let devices: Vec<_> = of_soft.chain([Loopback::device(false).1]).collect();
     for mode in [Mode::EventDriven, Mode::BusyPoll] {
         for device in &devices {
             eprintln!("{mode:?} on {}", device.info().name());
-            run(async { story(&Net::new(device, mode, options).await).await });
+            run(async { story(&Net::deep(depth, device, mode, options).await).await });
         }
     }
 }

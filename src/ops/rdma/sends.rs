@@ -1,0 +1,151 @@
+//! Sends of a stream of bytes, which need no poll once they were accepted.
+//!
+//! Invariant: a send that was accepted is the device's. It stands in no line, and the thread that
+//! reaps frees its Slot and counts it as ended. So whatever a stream has accepted goes on, and
+//! holds up nobody, although the tasks of the stream do something else.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker};
+
+use futures::task::AtomicWaker;
+
+use super::Rdma;
+use super::request::RdmaRequest;
+use crate::device::Verb;
+use crate::error::JobError;
+use crate::mem::Buf;
+use crate::ops::op::{Request, prepare};
+use crate::reactor::{Completions, Outcome, Prepared, Run, RunWaiter, budget};
+use crate::sync::wake;
+
+/// The sends of one stream.
+pub(crate) struct Sends {
+    line: Pin<Box<RunWaiter>>,
+    ends: Arc<Ends>,
+    rdma: Rdma,
+    /// Sends that a device has, or whose ends were not taken.
+    in_flight: usize,
+}
+
+/// What has ended of the sends.
+#[derive(Default)]
+struct Ends {
+    ended: AtomicU32,
+    /// Why the first one failed that did.
+    error: OnceLock<JobError>,
+    waker: AtomicWaker,
+}
+
+impl Run for Ends {
+    fn completed(&self, _send: u32, outcome: Outcome) {
+        if let Err(error) = outcome {
+            _ = self.error.set(error);
+        }
+        self.ended.fetch_add(1, Ordering::Release);
+        self.waker.take().into_iter().for_each(wake);
+    }
+}
+
+impl Completions for Ends {
+    fn any(&self) -> bool {
+        self.ended.load(Ordering::Acquire) > 0
+    }
+
+    fn register(&self, waker: &Waker) {
+        self.waker.register(waker);
+    }
+}
+
+fn request<'a>(rdma: &'a Rdma, message: &'a Buf) -> RdmaRequest<&'a Rdma, &'a Buf, ()> {
+    RdmaRequest::new(rdma, Verb::Send(None), message, ())
+}
+
+impl Sends {
+    pub(crate) fn new(rdma: &Rdma) -> Sends {
+        Sends {
+            line: Box::pin(RunWaiter::new(rdma.workq())),
+            ends: Arc::default(),
+            rdma: rdma.clone(),
+            in_flight: 0,
+        }
+    }
+
+    /// Returns how many are on their way.
+    pub(crate) fn in_flight(&mut self) -> usize {
+        self.in_flight -= self.ends.ended.swap(0, Ordering::Acquire) as usize;
+        self.in_flight
+    }
+
+    /// Returns why one of them failed.
+    pub(crate) fn error(&self) -> Option<JobError> {
+        self.ends.error.get().copied()
+    }
+
+    /// Sends a message now, inline or by a free Slot; false if there is none.
+    pub(crate) fn try_send(&mut self, message: &Buf) -> Result<bool, JobError> {
+        let request = request(&self.rdma, message);
+        let begun = request.begin()?;
+        if let Some(outcome) = request.finish_inline(&begun) {
+            budget::spent(begun.end(&outcome));
+            return outcome.map(|_| true);
+        }
+        let (at, run) = (self.rdma.attachment(), self.ends.clone());
+        let launched = RunWaiter::launch(at, &mut false, Prepared::new(begun), run, 0)?;
+        if launched {
+            self.launched();
+        }
+        Ok(launched)
+    }
+
+    /// Sends a message, or waits in line for a Slot. `message` makes it once it can be sent, and is
+    /// asked again later if this is pending.
+    pub(crate) fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        message: impl Fn() -> Result<Buf, JobError>,
+    ) -> Poll<Result<(), JobError>> {
+        if !self.is_in_line() && self.try_send(&message()?)? {
+            return Poll::Ready(Ok(()));
+        }
+        let run: Arc<dyn Run> = self.ends.clone();
+        let (rdma, at) = (&self.rdma, self.rdma.attachment());
+        let prepare = || prepare(&request(rdma, &message()?));
+        let sent = self.line.as_mut().poll_launch(cx, at, &run, 0, &prepare);
+        if let Poll::Ready(Ok(())) = sent {
+            self.launched();
+        }
+        sent
+    }
+
+    /// One was submitted: its end must be heard of, whoever polls.
+    fn launched(&mut self) {
+        self.in_flight += 1;
+        RunWaiter::attend(self.rdma.attachment());
+    }
+
+    /// Waits until one of them has ended. Meanwhile it looks for all of the WorkQ as the mode says.
+    pub(crate) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
+        let line = self.line.as_mut();
+        line.poll_ends(cx, &mut false, &*self.ends)
+    }
+
+    /// Returns whether a send stands in line.
+    pub(crate) fn is_in_line(&self) -> bool {
+        self.line.is_in_line()
+    }
+
+    /// Gives up the place in line of a send that was not accepted.
+    pub(crate) fn leave(&mut self) {
+        self.line.as_mut().leave();
+    }
+}
+
+impl Drop for Sends {
+    fn drop(&mut self) {
+        if self.in_flight() > 0 {
+            self.line.as_mut().abandon();
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Streams on WorkQs with fewer slots than frames: what a stream has accepted is sent, although
+//! none of its tasks polls it again.
+
+use futures::FutureExt;
+use futures::future::join_all;
+use support::rdma::{Setup, Side, connect};
+use support::stream::{Net, bytes, each_deep, small};
+use support::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_doca::WorkQ;
+use tokio_doca::stream::RdmaStream;
+
+const STREAMS: usize = 16;
+const DEPTH: u32 = 2;
+/// What the peer gives credits for once it has read as much.
+const WINDOW: usize = 2 * 252;
+
+/// Runs a story with pairs that share two slots on either side.
+fn pairs(story: impl AsyncFn(Vec<(RdmaStream, RdmaStream)>)) {
+    each_deep(DEPTH, small().connections(STREAMS), async |net: &Net| {
+        let mut pairs = Vec::new();
+        for _ in 0..STREAMS {
+            pairs.push(net.pair().await);
+        }
+        story(pairs).await;
+    });
+}
+
+/// Sends that occupy all slots of a WorkQ until the peer takes them. Their futures are dropped.
+struct Held {
+    peer: Side,
+    _here: Side,
+}
+
+impl Held {
+    fn of(stream: &RdmaStream) -> Held {
+        let (device, workq) = (stream.rdma().device(), stream.rdma().workq());
+        let setup = Setup::new(false, workq.mode());
+        let other = WorkQ::builder().mode(workq.mode()).build().unwrap();
+        let (here, peer) = (
+            Side::on(device, &workq, setup),
+            Side::on(device, &other, setup),
+        );
+        connect(&here.rdma, &peer.rdma);
+        for _ in 0..DEPTH {
+            drop(here.rdma.send(here.filled(b"held")).start().unwrap());
+        }
+        Held { peer, _here: here }
+    }
+
+    async fn release(&self) {
+        for _ in 0..DEPTH {
+            let received = in_time("what holds a slot", self.peer.recv()).await;
+            assert_eq!(received.unwrap(), b"held");
+        }
+    }
+}
+
+async fn write(stream: &mut RdmaStream) {
+    let data = bytes(0..WINDOW);
+    let written = in_time("a write", stream.write_all(&data)).await;
+    written.unwrap();
+}
+
+async fn read(stream: &mut RdmaStream, len: usize) {
+    let mut came = vec![0; len];
+    in_time("the data", stream.read_exact(&mut came))
+        .await
+        .unwrap();
+    assert!(came == bytes(0..len));
+}
+
+/// Each stream is polled for its own write or read alone, one after the other.
+#[test]
+fn what_was_written_is_sent_though_its_task_does_not_poll_again() {
+    pairs(async |mut pairs| {
+        for _ in 0..3 {
+            for (here, _) in &mut pairs {
+                write(here).await;
+            }
+            for (_, there) in &mut pairs {
+                read(there, WINDOW).await;
+            }
+        }
+    });
+}
+
+#[test]
+fn a_reader_gives_credits_though_its_task_does_not_poll_again() {
+    pairs(async |mut pairs| {
+        let held = Held::of(&pairs[0].1);
+        for (here, there) in &mut pairs {
+            write(here).await;
+            read(there, WINDOW).await;
+        }
+        held.release().await;
+        for (here, _) in &mut pairs {
+            write(here).await;
+        }
+    });
+}
+
+/// Of frames and of ends.
+#[test]
+fn a_write_or_a_shutdown_that_was_dropped_holds_up_nobody() {
+    for shuts in [false, true] {
+        pairs(async |mut pairs| {
+            let held = Held::of(&pairs[0].0);
+            let mut accepted = Vec::new();
+            for (here, _) in &mut pairs[1..] {
+                accepted.push(match shuts {
+                    true => here.shutdown().now_or_never().is_some(),
+                    false => here.write(&bytes(0..100)).now_or_never().is_some(),
+                });
+            }
+            held.release().await;
+            let (here, there) = &mut pairs[0];
+            for _ in 0..20 {
+                write(here).await;
+                read(there, WINDOW).await;
+            }
+            // What was not accepted is not sent.
+            let mut all = pairs.iter_mut().skip(1).zip(accepted);
+            join_all(all.by_ref().filter(|(_, accepted)| *accepted).map(
+                async |((_, there), _)| match shuts {
+                    true => assert_eq!(there.read(&mut [0]).await.unwrap(), 0),
+                    false => read(there, 100).await,
+                },
+            ))
+            .await;
+        });
+    }
+}
